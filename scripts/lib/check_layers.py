@@ -1,0 +1,167 @@
+#!/usr/bin/env python3
+"""Checks that the rooms of src/ keep to the table in src/README.md.
+
+usage: check_layers.py [REPOSITORY]
+
+Prints one line for everything that goes against it, as FILE:LINE: MESSAGE, and exits 1 if there is any:
+includes of a room that the table does not allow, torch in a room without it, c10d outside its two rooms,
+sources that no CMakeLists.txt lists, files and functions that have grown too long.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+MAX_FILE_LINES = 300
+MAX_HEADER_LINES = 120
+MAX_FUNCTION_LINES = 60
+C10D_ROOMS = {"comm", "cuda"}
+TORCH_HEADERS = re.compile(r"(torch|ATen|c10|caffe2|cuda_runtime|nccl|gloo)[/_.]")
+INCLUDE = re.compile(r'\s*#\s*include\s*([<"])([^>"]+)[>"]')
+
+
+class Room:
+    def __init__(self, name, may_include, torch):
+        self.name, self.may_include, self.torch = name, may_include, torch
+
+
+def read_table(readme):
+    """The rooms of the table by name, in its order. `may include` is a list of rooms, "–",
+    "all but a, b", or "all that is free of torch"."""
+    rows = []
+    for line in readme.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        match = re.fullmatch(r"`(\w+)/`", cells[0])
+        if match and len(cells) == 4:
+            rows.append((match[1], cells[2], cells[3] == "yes"))
+    names = [name for name, _, _ in rows]
+    rooms = {}
+    for name, text, torch in rows:
+        if text == "all that is free of torch":
+            may = {other for other, _, has_torch in rows if not has_torch}
+        elif text.startswith("all but "):
+            may = set(names) - set(re.split(r",\s*", text[len("all but ") :]))
+        else:
+            may = set() if text == "–" else set(re.split(r",\s*", text))
+        rooms[name] = Room(name, may - {name}, torch)
+    return rooms
+
+
+def without_comments(text):
+    """The same lines with comments and string contents blanked."""
+
+    def blank(match):
+        token = match[0]
+        if token.startswith("/"):
+            return re.sub(r"[^\n]", " ", token)
+        return token
+
+    token = r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"'
+    return re.sub(token, blank, text, flags=re.DOTALL)
+
+
+def check_includes(room, rooms, lines):
+    for number, line in enumerate(lines, 1):
+        match = INCLUDE.match(line)
+        if not match:
+            continue
+        quoted, path = match[1] == '"', match[2]
+        if not quoted:
+            if not room.torch and TORCH_HEADERS.match(path):
+                yield number, f"<{path}> in {room.name}/, which is free of torch"
+            continue
+        target = path.split("/")[0]
+        if "/" not in path or target not in rooms:
+            yield number, f'"{path}" is not relative to src/ (room/file.h)'
+        elif target != room.name and target not in room.may_include:
+            allowed = ", ".join(sorted(room.may_include)) or "nothing"
+            yield number, f'"{path}": {room.name}/ may include {allowed}'
+
+
+def check_c10d(room, lines):
+    if room.name in C10D_ROOMS:
+        return
+    for number, line in enumerate(lines, 1):
+        if re.search(r"\bc10d\b", line):
+            yield number, f"names c10d, which only {' and '.join(sorted(C10D_ROOMS))} may"
+
+
+def check_lengths(path, lines):
+    limit = MAX_HEADER_LINES if path.suffix == ".h" else MAX_FILE_LINES
+    if len(lines) > limit:
+        yield len(lines), f"{len(lines)} lines, at most {limit}: split the file"
+    # In formatted code a function opens with a line that ends in {, and closes with } at its indentation.
+    start, indent = 0, ""
+    for number, line in enumerate(lines, 1):
+        opening = re.match(r"( {0,2})\S.*\{$", line)
+        if not start and opening and not re.match(
+            r"\s*(inline )?(namespace|class|struct|enum|union|extern|export)\b", line
+        ):
+            start, indent = number, opening[1]
+        elif start and re.match(indent + r"\}", line):
+            if number - start + 1 > MAX_FUNCTION_LINES:
+                yield start, f"{number - start + 1} lines in one function, at most {MAX_FUNCTION_LINES}"
+            start = 0
+
+
+def check_listed(source_folder, rooms):
+    for name in rooms:
+        folder = source_folder / name
+        listing = folder / "CMakeLists.txt"
+        words = set(re.findall(r"[\w./]+", listing.read_text())) if listing.exists() else set()
+        for path in sorted(folder.glob("**/*.cpp")):
+            if str(path.relative_to(folder)) not in words:
+                yield path, 1, f"is not listed in {listing.relative_to(source_folder.parent)}"
+
+
+def check_table(rooms):
+    above = set()
+    for room in rooms.values():
+        unknown = sorted(room.may_include - set(rooms))
+        if unknown:
+            yield f"{room.name}/ may include unknown rooms: {', '.join(unknown)}"
+        elif room.may_include - above:
+            below = ", ".join(sorted(room.may_include - above))
+            yield f"{room.name}/ may include {below}, which the table has further down"
+        above.add(room.name)
+
+
+def check_repository(repository):
+    """All findings as (path, line, message)."""
+    source_folder = repository / "src"
+    readme = source_folder / "README.md"
+    rooms = read_table(readme)
+    if not rooms:
+        yield readme, 1, "has no table of rooms"
+    for message in check_table(rooms):
+        yield readme, 1, message
+    for path in sorted(source_folder.glob("*/")):
+        if path.is_dir() and path.name not in rooms:
+            yield path, 1, "is not in the table of rooms"
+    for path in sorted(source_folder.glob("**/*.*")):
+        room = rooms.get(path.relative_to(source_folder).parts[0])
+        if path.suffix not in {".h", ".cpp"} or not room:
+            continue
+        text = path.read_text(encoding="utf-8")
+        code = without_comments(text).splitlines()
+        for check in (
+            check_includes(room, rooms, code),
+            check_c10d(room, code),
+            check_lengths(path, text.splitlines()),
+        ):
+            for number, message in check:
+                yield path, number, message
+    yield from check_listed(source_folder, rooms)
+
+
+def main():
+    default = Path(__file__).resolve().parents[2]
+    repository = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else default
+    findings = list(check_repository(repository))
+    for path, number, message in findings:
+        print(f"{path.relative_to(repository)}:{number}: {message}")
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

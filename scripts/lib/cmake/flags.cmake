@@ -1,0 +1,79 @@
+# How everything is compiled: language, optimisation, warnings, hardening, compiler cache, linker.
+# Room targets take these from mnist_train_flags; nothing here leaks into third-party code.
+
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+# Portable to every x86-64 processor of the last fifteen years: a bundle built here runs elsewhere.
+# What needs more (AVX-512, AMX) is inside LibTorch, which asks the processor at run time.
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
+set(CMAKE_LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
+set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib")
+# Where an installed copy finds libraries. The build adds LibTorch's folder; were its list the shorter one, CMake
+# would pad it with empty entries, which stand for the working directory.
+set(CMAKE_INSTALL_RPATH "$ORIGIN;$ORIGIN/../lib")
+set(CMAKE_BUILD_RPATH "${CMAKE_INSTALL_RPATH}")
+
+if(MNIST_TRAIN_SANITIZE AND MNIST_TRAIN_TORCH)
+  message(FATAL_ERROR "MNIST_TRAIN_SANITIZE=${MNIST_TRAIN_SANITIZE}: LibTorch is not instrumented; "
+    "add -DMNIST_TRAIN_TORCH=OFF to sanitize the rooms that are free of torch")
+endif()
+
+add_library(mnist_train_warnings INTERFACE)
+# False alarms of gcc: members of an empty std::optional (bug 80635), and in version 12 overlaps and overruns
+# in its own std::string (bugs 105329, 105651).
+set(is_gcc $<CXX_COMPILER_ID:GNU>)
+set(is_gcc_12 $<AND:${is_gcc},$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>)
+target_compile_options(mnist_train_warnings INTERFACE
+  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Winvalid-pch
+  $<${is_gcc}:-Wno-maybe-uninitialized>
+  "$<${is_gcc_12}:-Wno-restrict;-Wno-array-bounds;-Wno-stringop-overflow>"
+  $<$<BOOL:${MNIST_TRAIN_WERROR}>:-Werror>)
+
+add_library(mnist_train_flags INTERFACE)
+# -fPIC everywhere: the rooms are linked into executables and into the CUDA module, and a
+# precompiled header serves only sources that are compiled alike.
+target_compile_options(mnist_train_flags INTERFACE
+  -fPIC -fstack-protector-strong -fstack-clash-protection
+  $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>
+  $<$<STREQUAL:${CMAKE_SYSTEM_PROCESSOR},x86_64>:-march=x86-64-v2>)
+target_compile_definitions(mnist_train_flags INTERFACE _GLIBCXX_ASSERTIONS)
+target_link_options(mnist_train_flags INTERFACE
+  $<$<STREQUAL:$<TARGET_PROPERTY:TYPE>,EXECUTABLE>:-pie>
+  -Wl,-z,relro,-z,now -Wl,--no-undefined -Wl,--as-needed -Wl,--disable-new-dtags)
+find_package(Threads REQUIRED)
+target_link_libraries(mnist_train_flags INTERFACE mnist_train_warnings Threads::Threads ${CMAKE_DL_LIBS})
+
+if(MNIST_TRAIN_SANITIZE)
+  set(sanitize "-fsanitize=${MNIST_TRAIN_SANITIZE}" -fno-sanitize-recover=all -fno-omit-frame-pointer -g1)
+  target_compile_options(mnist_train_flags INTERFACE ${sanitize})
+  target_link_options(mnist_train_flags INTERFACE ${sanitize})
+else()
+  # Needs optimisation, and would hide from the sanitizers what it catches itself.
+  target_compile_options(mnist_train_flags INTERFACE
+    $<$<NOT:$<CONFIG:Debug>>:-U_FORTIFY_SOURCE> $<$<NOT:$<CONFIG:Debug>>:-D_FORTIFY_SOURCE=3>)
+endif()
+
+find_program(MNIST_TRAIN_CCACHE ccache)
+if(MNIST_TRAIN_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  # Without this sloppiness ccache passes by every source that uses a precompiled header.
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env
+    CCACHE_SLOPPINESS=pch_defines,time_macros "${MNIST_TRAIN_CCACHE}")
+endif()
+
+include(CheckLinkerFlag)
+foreach(linker mold lld)
+  find_program(MNIST_TRAIN_${linker} NAMES ${linker} ld.${linker})
+  if(MNIST_TRAIN_${linker})
+    check_linker_flag(CXX -fuse-ld=${linker} MNIST_TRAIN_CAN_LINK_WITH_${linker})
+    if(MNIST_TRAIN_CAN_LINK_WITH_${linker})
+      target_link_options(mnist_train_flags INTERFACE -fuse-ld=${linker})
+      break()
+    endif()
+  endif()
+endforeach()

@@ -1,0 +1,75 @@
+# shellcheck shell=bash
+# LibTorch and the test tools, as pinned wheels in the repository's .venv. Sourced after common.sh.
+
+requirements=$root/third_party/python
+
+# A LibTorch that was there before us: of CMAKE_PREFIX_PATH or the active Python. Empty: none.
+existing_torch() {
+  local folder
+  folder=$(cmake -P "$root/third_party/find_libtorch.cmake" | sed '/^-- /d') || exit 2
+  if [[ $folder != "$venv"/* ]]; then echo "$folder"; fi
+}
+
+# The Python that can import the `torch` in that folder, for tests that compare with PyTorch.
+python_beside() {
+  local torch_folder=$1 prefix
+  prefix=$(cd "$torch_folder/../../../.." 2>/dev/null && pwd -P) || return 0
+  if [[ -x $prefix/bin/python3 && $torch_folder == */site-packages/torch ]]; then
+    echo "$prefix/bin/python3"
+  fi
+}
+
+# make_venv PYTHON: the folder .venv, unless it is there and works.
+make_venv() {
+  if "$venv/bin/python3" -m pip --version >/dev/null 2>&1; then return; fi
+  say "making a virtual environment in .venv"
+  "$1" -m venv "$venv" >&2 ||
+    fail 2 "$1 -m venv $venv failed; a broken .venv of an earlier attempt may be removed by hand"
+}
+
+# install_wheels NAME [PIP OPTION...]: third_party/python/NAME.txt. A stamp remembers the list that was installed, so
+# that nothing is done, and the network left alone, until it changes.
+install_wheels() {
+  local list=$requirements/$1.txt stamp=$venv/.mnist-train/$1
+  if cmp -s "$list" "$stamp"; then return; fi
+  say "installing into .venv: $(sed '/^#/d' "$list" | tr '\n' ' ')"
+  "$venv/bin/python3" -m pip install --quiet --disable-pip-version-check --no-input \
+    --progress-bar off "${@:2}" -r "$list" >&2 ||
+    fail 2 "pip could not install the wheels of $list; see above"
+  mkdir -p "$(dirname "$stamp")"
+  cp "$list" "$stamp"
+}
+
+# set_up_torch cpu|cuda: does nothing when there is a LibTorch already.
+set_up_torch() {
+  local set=$1 existing
+  existing=$(existing_torch)
+  if [[ -n $existing ]]; then
+    say "LibTorch: $existing"
+    return
+  fi
+  make_venv "$(system_python)"
+  if [[ $set == cuda ]]; then
+    install_wheels torch-cuda
+  elif [[ ! -e $venv/.mnist-train/torch-cuda ]]; then  # which holds all of the CPU's set
+    install_wheels torch-cpu --no-deps
+  fi
+}
+
+# set_up_test_tools: pytest and clang's tools, in a Python that sees the LibTorch in use.
+set_up_test_tools() {
+  local existing python=''
+  existing=$(existing_torch)
+  if [[ -n $existing ]]; then python=$(python_beside "$existing"); fi
+  make_venv "${python:-$(system_python)}"
+  install_wheels test-tools
+  if [[ -n $python ]]; then
+    # The tests' Python then finds that torch too.
+    dirname "$existing" >"$("$venv/bin/python3" -c 'import site; print(site.getsitepackages()[0])')/existing-torch.pth"
+  fi
+}
+
+# The distribution's own Python, which python3-venv belongs to.
+system_python() {
+  if [[ -x /usr/bin/python3 ]]; then echo /usr/bin/python3; else echo python3; fi
+}

@@ -1,0 +1,60 @@
+#include "app/run_evaluation.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "app/open_dataset.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "batch/resident_images.h"
+#include "checkpoint/weights.h"
+#include "eval/evaluator.h"
+#include "model/model.h"
+
+namespace mnist_train::app {
+
+namespace {
+
+void print_result(const eval::Evaluation& evaluation) {
+  const nlohmann::ordered_json json = {{"test_loss", evaluation.loss},
+                                       {"test_accuracy", evaluation.accuracy},
+                                       {"samples", evaluation.samples}};
+  const std::string line = json.dump() + "\n";
+  if (!write_all(STDOUT_FILENO, line.data(), line.size())) {
+    throw Error(ExitCode::kRunFailed,
+                std::string("cannot write to standard output: ") + std::strerror(errno));
+  }
+}
+
+}  // namespace
+
+void run_evaluation(Worker& worker) {
+  const options::RunConfig& config = worker.config;
+  const auto still_here = [&] {
+    launch::update(worker.status(), launch::Phase::kEvaluation, 0, 0);
+  };
+  const data::ImageSet test = open_dataset(worker).test;
+  still_here();
+  const auto model = model::make_model(
+      config.model, {test.channels, test.height, test.width, test.classes}, config.train.seed);
+  const std::string& source = worker.job.checkpoint.string();
+  checkpoint::load_state_dict(*model, checkpoint::read_weights(source), source);
+  model->to(worker.device());
+  batch::ResidentImages images(test, options::effective_normalize(config.data), worker.device());
+  const eval::Evaluation evaluation =
+      eval::evaluate(*model, images, config.train.test_batch_size, worker.communicator,
+                     worker.device(), still_here);
+  if (worker.speaks()) print_result(evaluation);
+}
+
+void run_export(const Worker& worker) {
+  const auto format = worker.job.export_format == "pt" ? checkpoint::WeightsFormat::kPt
+                                                       : checkpoint::WeightsFormat::kSafetensors;
+  checkpoint::write_weights(worker.job.export_path,
+                            checkpoint::read_weights(worker.job.checkpoint), format);
+}
+
+}  // namespace mnist_train::app

@@ -1,0 +1,231 @@
+#include "app/run_recorder.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "app/open_dataset.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "checkpoint/synchronize.h"
+#include "comm/cuda_module.h"
+#include "data/sampler.h"
+#include "launch/worker_process.h"
+#include "report/run_folder.h"
+
+namespace mnist_train::app {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+const char* launcher_name(launch::LauncherKind kind) {
+  return kind == launch::LauncherKind::kOwn ? "mnist-train" : "torchrun";
+}
+
+std::int64_t peak_memory(const Worker& worker) {
+  const std::int64_t host = report::peak_memory_bytes();
+  if (!worker.placement.cuda) return host;
+  return std::max(host, comm::cuda_module().peak_memory_bytes(worker.placement.device_index));
+}
+
+/// Collective: on rank 0 the largest of all ranks' numbers.
+std::int64_t greatest(comm::Communicator& communicator, std::int64_t number) {
+  std::int64_t result = number;
+  for (const std::string& text : communicator.gather_text(std::to_string(number))) {
+    result = std::max<std::int64_t>(result, std::stoll(text));
+  }
+  return result;
+}
+
+}  // namespace
+
+RunRecorder::RunRecorder(Worker& worker, const data::Dataset& dataset, train::Trainer& trainer)
+    : worker_(worker),
+      dataset_(dataset),
+      trainer_(trainer),
+      checkpoints_(worker.run_folder / report::files::kCheckpoints, worker.config.checkpoint.keep) {
+  summary_.world_size = worker.identity.world_size;
+  summary_.launcher = launcher_name(worker.identity.launcher);
+  summary_.backend = worker.placement.backend;
+  summary_.device = worker.placement.cuda ? "cuda" : "cpu";
+  if (worker.placement.cuda) {
+    summary_.device_model = comm::cuda_module().device_name(worker.placement.device_index);
+  }
+  summary_.precision = "fp32";
+  summary_.averaging = trainer.averaging();
+  summary_.threads_per_process = worker.placement.threads;
+  summary_.restarts = worker.job.restarts;
+  summary_.config_hash =
+      "xxh3-128:" + hash_hex(options::write_run_config(worker.config, /*with_output=*/false));
+  summary_.data_hash = dataset.hash;
+}
+
+void RunRecorder::resume() {
+  if (worker_.speaks()) {
+    std::optional<checkpoint::FoundCheckpoint> found;
+    if (worker_.job.resume == "auto") {
+      found = checkpoint::newest_valid(worker_.run_folder / report::files::kCheckpoints);
+    } else if (!worker_.job.resume.empty()) {
+      found = {worker_.job.resume, checkpoint::read_checkpoint(worker_.job.resume)};
+    }
+    std::int64_t metrics_bytes = 0;
+    if (found) {
+      const auto facts =
+          checkpoint::restore(trainer_, found->file, dataset_.hash, found->path.string());
+      metrics_bytes = facts.metrics_bytes;
+      spdlog::info("resuming from {}: epoch {}, step {}", found->path.string(),
+                   trainer_.progress().epoch + 1, trainer_.progress().step);
+    } else if (worker_.job.resume == "auto") {
+      spdlog::info("no checkpoint to resume from: starting afresh");
+    }
+    begin_files(metrics_bytes);
+  }
+  checkpoint::synchronize(trainer_, worker_.communicator);
+  if (worker_.speaks()) announce();
+}
+
+void RunRecorder::begin_files(std::int64_t metrics_bytes) {
+  const fs::path& folder = worker_.run_folder;
+  write_file_atomically(folder / report::files::kConfig,
+                        options::write_run_config(worker_.config, /*with_output=*/false),
+                        ExitCode::kRunFailed);
+  metrics_ =
+      std::make_unique<report::MetricsLog>(folder / report::files::kMetrics, metrics_bytes);
+  report::Console::Setup setup;
+  setup.quiet = worker_.job.quiet;
+  setup.terminal = worker_.job.progress_bar;
+  if (launch::was_handed_over("console")) setup.fd = launch::kConsoleFd;
+  setup.epochs = worker_.config.train.epochs;
+  setup.steps_per_epoch =
+      data::steps_per_epoch(dataset_.train.count, trainer_.global_batch_size());
+  console_ = std::make_unique<report::Console>(setup);
+}
+
+void RunRecorder::announce() const {
+  spdlog::info("{}", describe_dataset(dataset_));
+  const bool alone = worker_.communicator.alone();
+  spdlog::info("{} process{} on {}{}, {} thread{} each, {}", summary_.world_size,
+               alone ? "" : "es", summary_.device,
+               alone ? "" : fmt::format(" ({}, {} averaging)", summary_.backend, summary_.averaging),
+               summary_.threads_per_process, summary_.threads_per_process == 1 ? "" : "s",
+               summary_.precision);
+  spdlog::info("run folder: {}", worker_.run_folder.string());
+}
+
+checkpoint::RunFacts RunRecorder::facts() const {
+  return {options::write_run_config(worker_.config, /*with_output=*/false), dataset_.hash,
+          worker_.identity.world_size, metrics_->bytes(), worker_.job.restarts};
+}
+
+void RunRecorder::first_step() {
+  if (summary_.startup_seconds > 0) return;
+  summary_.startup_seconds = monotonic_seconds() - worker_.job.started_s;
+  recorded_s_ = monotonic_seconds();
+  recorded_samples_ = trainer_.progress().samples_seen;
+}
+
+bool RunRecorder::step_is_due() const {
+  return trainer_.progress().step % worker_.config.train.log_interval == 0;
+}
+
+void RunRecorder::after_step() {
+  if (!worker_.speaks()) return;
+  const train::Progress& progress = trainer_.progress();
+  const std::int64_t batch = trainer_.global_batch_size();
+  const std::int64_t step_in_epoch = (progress.samples_into_epoch + batch - 1) / batch;
+  console_->step(progress.epoch + 1, step_in_epoch);
+  if (!step_is_due()) return;
+  const train::StepSums sums = trainer_.last_step_sums();
+  const double now_s = monotonic_seconds();
+  const double rate = static_cast<double>(progress.samples_seen - recorded_samples_) /
+                      std::max(1e-9, now_s - recorded_s_);
+  const report::StepRecord record{progress.epoch + 1, progress.step, sums.loss / sums.samples,
+                                  trainer_.learning_rate(), rate};
+  metrics_->write(record);
+  console_->record(record, step_in_epoch);
+  recorded_s_ = now_s;
+  recorded_samples_ = progress.samples_seen;
+}
+
+void RunRecorder::epoch_finished(const eval::Evaluation& evaluation, double test_seconds) {
+  summary_.test_loss = evaluation.loss;
+  summary_.test_accuracy = evaluation.accuracy;
+  if (!worker_.speaks()) return;
+  const train::Progress& progress = trainer_.progress();
+  const train::StepSums& sums = progress.epoch_sums;
+  const double seconds = std::max(1e-9, progress.epoch_train_seconds);
+  const report::EpochRecord record{progress.epoch + 1,
+                                   progress.step,
+                                   sums.loss / sums.samples,
+                                   sums.correct / sums.samples,
+                                   evaluation.loss,
+                                   evaluation.accuracy,
+                                   progress.epoch_train_seconds,
+                                   test_seconds,
+                                   sums.samples / seconds};
+  metrics_->write(record);
+  console_->record(record);
+  recorded_s_ = monotonic_seconds();
+  recorded_samples_ = progress.samples_seen;
+  std::vector<double> accuracies = progress.accuracies;
+  accuracies.push_back(evaluation.accuracy);
+  report::write_accuracies(worker_.run_folder / worker_.config.accuracies_file, accuracies);
+}
+
+void RunRecorder::save() {
+  const train::Progress& progress = trainer_.progress();
+  if (!worker_.speaks() || saved_step_ == progress.step) return;
+  launch::update(worker_.status(), launch::Phase::kSaving, progress.epoch, progress.step);
+  checkpoints_.save(checkpoint::snapshot(trainer_, facts()), progress.step);
+  saved_step_ = progress.step;
+  if (worker_.config.checkpoint.keep_best && progress.best_step == progress.step) {
+    checkpoints_.mark_best(progress.step);
+  }
+}
+
+void RunRecorder::finish() {
+  if (worker_.speaks()) {
+    const fs::path model = worker_.run_folder / worker_.config.model_file;
+    checkpoint::write_weights(model, checkpoint::state_dict(trainer_.model()),
+                              checkpoint::WeightsFormat::kPt);
+  }
+  write_summary("finished");
+  if (!worker_.speaks()) return;
+  spdlog::info("finished: test accuracy {:.2f} %, best {:.2f} %; {:.1f} s; {}",
+               100 * summary_.test_accuracy.value_or(0),
+               100 * summary_.best_test_accuracy.value_or(0), summary_.wall_seconds,
+               (worker_.run_folder / worker_.config.model_file).string());
+}
+
+void RunRecorder::stopped() {
+  write_summary("stopped");
+  if (!worker_.speaks()) return;
+  spdlog::info("stopped and saved at epoch {}, step {}; continue with: {}",
+               trainer_.progress().epoch + 1, trainer_.progress().step,
+               launch::resume_command(worker_.job, worker_.run_folder));
+}
+
+void RunRecorder::write_summary(const std::string& status) {
+  summary_.peak_memory_bytes = greatest(worker_.communicator, peak_memory(worker_));
+  if (!worker_.speaks()) return;
+  const train::Progress& progress = trainer_.progress();
+  summary_.status = status;
+  summary_.epochs = progress.epoch;
+  summary_.steps = progress.step;
+  summary_.train_seconds = progress.train_seconds + progress.epoch_train_seconds;
+  summary_.test_seconds = progress.test_seconds;
+  summary_.wall_seconds = monotonic_seconds() - worker_.job.started_s;
+  summary_.samples_seen = progress.samples_seen;
+  summary_.samples_per_second =
+      static_cast<double>(progress.samples_seen) / std::max(1e-9, summary_.train_seconds);
+  if (!summary_.test_accuracy && !progress.accuracies.empty()) {
+    summary_.test_accuracy = progress.accuracies.back();
+  }
+  if (progress.best_accuracy >= 0) summary_.best_test_accuracy = progress.best_accuracy;
+  report::write_summary(worker_.run_folder / report::files::kSummary, summary_);
+}
+
+}  // namespace mnist_train::app

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "app/worker.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/checkpoint_folder.h"
+#include "data/image_set.h"
+#include "eval/evaluator.h"
+#include "report/console.h"
+#include "report/metrics_log.h"
+#include "report/summary.h"
+#include "train/trainer.h"
+
+namespace mnist_train::app {
+
+/// What a run leaves behind: console, metrics, accuracies, checkpoints, model, summary. Rank 0 alone writes; on the others
+/// every method but `resume` does nothing.
+class RunRecorder {
+ public:
+  RunRecorder(Worker& worker, const data::Dataset& dataset, train::Trainer& trainer);
+
+  /// Collective. Goes on from the checkpoint that the job asks for, if there is one, and makes all ranks equal to rank 0.
+  void resume();
+
+  void first_step();
+  void after_step();
+  void epoch_finished(const eval::Evaluation& evaluation, double test_seconds);
+  /// Writes a checkpoint of this very moment.
+  void save();
+  /// After the last epoch: the model and the summary. Collective.
+  void finish();
+  /// After a signal, when `save` has been called: the summary. Collective.
+  void stopped();
+
+ private:
+  void begin_files(std::int64_t metrics_bytes);
+  void announce() const;
+  checkpoint::RunFacts facts() const;
+  void write_summary(const std::string& status);
+  bool step_is_due() const;
+
+  Worker& worker_;
+  const data::Dataset& dataset_;
+  train::Trainer& trainer_;
+  checkpoint::CheckpointFolder checkpoints_;
+  std::unique_ptr<report::MetricsLog> metrics_;
+  std::unique_ptr<report::Console> console_;
+  report::Summary summary_;
+  double recorded_s_ = 0;            // when the last step record was taken
+  std::int64_t recorded_samples_ = 0;
+  std::int64_t saved_step_ = -1;
+};
+
+}  // namespace mnist_train::app

@@ -1,0 +1,69 @@
+#include "app/run_training.h"
+
+#include "app/open_dataset.h"
+#include "app/run_recorder.h"
+#include "app/train_epoch.h"
+#include "base/clock.h"
+#include "batch/resident_images.h"
+#include "checkpoint/weights.h"
+#include "eval/evaluator.h"
+#include "model/model.h"
+#include "train/trainer.h"
+
+namespace mnist_train::app {
+
+namespace {
+
+std::shared_ptr<model::Model> initial_model(const options::RunConfig& config,
+                                            const data::ImageSet& images) {
+  auto model = model::make_model(
+      config.model, {images.channels, images.height, images.width, images.classes},
+      config.train.seed);
+  if (config.model.weights) {
+    checkpoint::load_state_dict(*model, checkpoint::read_weights(*config.model.weights),
+                                config.model.weights->string());
+  }
+  return model;
+}
+
+bool checkpoint_is_due(const train::Trainer& trainer, const options::CheckpointOptions& options,
+                       bool last) {
+  const train::Progress& progress = trainer.progress();
+  const bool by_epoch = options.every_epochs > 0 && progress.epoch % options.every_epochs == 0;
+  const bool best = options.keep_best && progress.best_step == progress.step;
+  return by_epoch || best || last;
+}
+
+}  // namespace
+
+ExitCode run_training(Worker& worker) {
+  const options::RunConfig& config = worker.config;
+  const data::Dataset dataset = open_dataset(worker);
+  const auto normalize = options::effective_normalize(config.data);
+  batch::ResidentImages train_images(dataset.train, normalize, worker.device());
+  batch::ResidentImages test_images(dataset.test, normalize, worker.device());
+  train::Trainer trainer(config.train, initial_model(config, dataset.train), train_images,
+                         worker.communicator, worker.device());
+  RunRecorder recorder(worker, dataset, trainer);
+  recorder.resume();
+
+  bool done = trainer.run_done();
+  while (!done) {
+    if (train_epoch(worker, trainer, recorder) == EpochEnd::kStopped) {
+      recorder.save();
+      recorder.stopped();
+      return stopped_exit_code();
+    }
+    const double begin_s = monotonic_seconds();
+    const eval::Evaluation evaluation = evaluate(worker, trainer, test_images);
+    const double test_seconds = monotonic_seconds() - begin_s;
+    recorder.epoch_finished(evaluation, test_seconds);
+    trainer.end_epoch(evaluation.accuracy, test_seconds);
+    done = trainer.run_done() || evaluation.accuracy >= config.train.stop_at_accuracy.value_or(2);
+    if (checkpoint_is_due(trainer, config.checkpoint, done)) recorder.save();
+  }
+  recorder.finish();
+  return ExitCode::kDone;
+}
+
+}  // namespace mnist_train::app

@@ -1,0 +1,65 @@
+#include "app/train_epoch.h"
+
+#include <csignal>
+
+#include "app/stop_signal.h"
+#include "base/clock.h"
+
+namespace mnist_train::app {
+
+namespace {
+
+// A GPU runs ahead of the host; looking at its sums makes the host wait.
+constexpr std::int64_t kStepsBetweenLooksAtGpu = 50;
+
+bool looks_at_sums(const Worker& worker, std::int64_t step) {
+  return !worker.placement.cuda || step % kStepsBetweenLooksAtGpu == 0;
+}
+
+bool checkpoint_is_due(const Worker& worker, std::int64_t step) {
+  const auto& every_steps = worker.config.checkpoint.every_steps;
+  return every_steps && step % *every_steps == 0;
+}
+
+}  // namespace
+
+EpochEnd train_epoch(Worker& worker, train::Trainer& trainer, RunRecorder& recorder) {
+  train::Progress& progress = trainer.progress();
+  trainer.begin_epoch();
+  const double begin_s = monotonic_seconds() - progress.epoch_train_seconds;
+  while (!trainer.epoch_done()) {
+    launch::update(worker.status(), launch::Phase::kTraining, progress.epoch + 1,
+                   progress.step + 1);
+    recorder.first_step();
+    trainer.step(stop_signal() != 0);
+    if (looks_at_sums(worker, progress.step)) {
+      progress.epoch_train_seconds = monotonic_seconds() - begin_s;
+      if (trainer.read_sums().stop_requests > 0) return EpochEnd::kStopped;
+    }
+    recorder.after_step();
+    if (checkpoint_is_due(worker, progress.step) && !trainer.epoch_done()) {
+      trainer.read_sums();
+      progress.epoch_train_seconds = monotonic_seconds() - begin_s;
+      recorder.save();
+    }
+  }
+  trainer.read_sums();
+  progress.epoch_train_seconds = monotonic_seconds() - begin_s;
+  return EpochEnd::kDone;
+}
+
+eval::Evaluation evaluate(Worker& worker, train::Trainer& trainer, batch::ResidentImages& images) {
+  const train::Progress& progress = trainer.progress();
+  const auto still_here = [&] {
+    launch::update(worker.status(), launch::Phase::kEvaluation, progress.epoch + 1, progress.step);
+  };
+  still_here();
+  return eval::evaluate(trainer.model(), images, worker.config.train.test_batch_size,
+                        worker.communicator, worker.device(), still_here);
+}
+
+ExitCode stopped_exit_code() {
+  return stop_signal() == SIGINT ? ExitCode::kInterrupted : ExitCode::kTerminated;
+}
+
+}  // namespace mnist_train::app

@@ -1,0 +1,24 @@
+#pragma once
+
+#include "app/run_recorder.h"
+#include "app/worker.h"
+#include "base/error.h"
+#include "batch/resident_images.h"
+#include "eval/evaluator.h"
+#include "train/trainer.h"
+
+namespace mnist_train::app {
+
+enum class EpochEnd { kDone, kStopped };
+
+/// Collective: trains from the cursor to the end of its epoch (or of the run), or until some rank was asked to stop; all
+/// ranks then stop after the same step. Throws Error(kRunFailed) on all ranks after the same step when the loss is not finite.
+EpochEnd train_epoch(Worker& worker, train::Trainer& trainer, RunRecorder& recorder);
+
+/// Collective: the test set, with the rank's status kept up to date.
+eval::Evaluation evaluate(Worker& worker, train::Trainer& trainer, batch::ResidentImages& images);
+
+/// 130 for Ctrl-C, 143 for SIGTERM; also when another rank was the one that was asked.
+ExitCode stopped_exit_code();
+
+}  // namespace mnist_train::app

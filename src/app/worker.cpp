@@ -1,0 +1,124 @@
+#include "app/worker.h"
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <malloc.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "app/stop_signal.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "comm/cuda_module.h"
+#include "launch/worker_process.h"
+#include "report/run_folder.h"
+
+namespace mnist_train::app {
+
+namespace {
+
+int handed_over_or(const char* name, int fd, int otherwise) {
+  return launch::was_handed_over(name) ? fd : otherwise;
+}
+
+launch::WorkerIdentity own_identity() {
+  auto identity = launch::identity_from_environment().value_or(launch::WorkerIdentity{});
+  if (launch::was_handed_over("status")) {
+    identity.launcher = launch::LauncherKind::kOwn;
+    identity.decided_by = "mnist-train's own launcher";
+  }
+  return identity;
+}
+
+options::RunConfig read_config(const launch::Job& job) {
+  config::Problems problems;
+  auto source = std::make_shared<config::Source>();
+  source->name = job.config_path.string();
+  source->text = job.config;
+  source->base_folder = job.config_path.parent_path();
+  const auto root = config::parse_document(std::move(source), problems);
+  config::throw_if_any(problems);
+  return options::read_run_config(*root);
+}
+
+void set_up_log(const Worker& worker) {
+  LogSetup setup;
+  setup.console_fd = handed_over_or("console", launch::kConsoleFd, STDERR_FILENO);
+  setup.level = worker.job.quiet ? "warning" : worker.job.log_level;
+  if (worker.job.progress_bar) setup.console_prefix = "\x1b[K";
+  if (!worker.speaks()) {
+    setup.console_prefix += "rank " + std::to_string(worker.identity.rank) + ": ";
+    if (setup.level == "info") setup.level = "warning";
+  }
+  if (std::filesystem::is_directory(worker.run_folder / report::files::kLogs)) {
+    setup.file = worker.run_folder / report::files::kLogs /
+                 ("rank-" + std::to_string(worker.identity.rank) + ".log");
+  }
+  set_up_logging(setup);
+}
+
+void set_up_device(const Worker& worker) {
+  at::set_num_threads(worker.placement.threads);
+  // Activations and gradients of one step are given back and wanted again by the next: keep them.
+  ::mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  ::mallopt(M_TRIM_THRESHOLD, -1);
+  const bool deterministic = worker.config.train.deterministic;
+  at::globalContext().setDeterministicAlgorithms(deterministic, /*warn_only=*/false);
+  if (!worker.placement.cuda) return;
+  if (deterministic) ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
+  comm::cuda_module().set_device(worker.placement.device_index);
+  at::globalContext().setBenchmarkCuDNN(!deterministic);
+  at::globalContext().setDeterministicCuDNN(deterministic);
+}
+
+comm::BackendKind backend_kind(const std::string& name) {
+  if (name == "nccl") return comm::BackendKind::kNccl;
+  return name == "gloo" ? comm::BackendKind::kGloo : comm::BackendKind::kNone;
+}
+
+comm::Communicator connect(const Worker& worker) {
+  comm::Rendezvous rendezvous;
+  rendezvous.identity = worker.identity;
+  rendezvous.timeout_s = worker.config.launch.rendezvous_timeout_s;
+  rendezvous.listen_fd = handed_over_or("listen", launch::kListenFd, -1);
+  rendezvous.fingerprint = hash_hex(options::write_run_config(worker.config, false));
+  return {rendezvous, backend_kind(worker.placement.backend),
+          worker.config.launch.hang_timeout_s};
+}
+
+}  // namespace
+
+at::Device Worker::device() const {
+  return placement.cuda ? at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(placement.device_index))
+                        : at::Device(at::kCPU);
+}
+
+std::unique_ptr<Worker> start_worker() {
+  launch::Job job = launch::read_job(handed_over_or("job", launch::kJobFd, -1));
+  options::RunConfig config = read_config(job);
+  const launch::WorkerIdentity identity = own_identity();
+  const launch::Placement placement =
+      launch::choose_placement(config, launch::this_machine(), identity.local_rank,
+                               identity.local_world_size, identity.world_size);
+  auto board = launch::StatusBoard::attach(handed_over_or("status", launch::kStatusFd, -1),
+                                           identity.local_world_size);
+  auto worker = std::make_unique<Worker>(Worker{
+      std::move(job), std::move(config), identity, placement, std::move(board), {}, {}});
+  worker->run_folder = worker->job.run_folder;
+  set_up_log(*worker);
+  note_stop_signals();
+  spdlog::debug("rank {} of {}, local rank {}, decided by {}", identity.rank, identity.world_size,
+                identity.local_rank, identity.decided_by);
+  set_up_device(*worker);
+  launch::update(worker->status(), launch::Phase::kRendezvous, 0, 0);
+  worker->communicator = connect(*worker);
+  if (worker->job.command == "train" && identity.launcher != launch::LauncherKind::kOwn) {
+    worker->run_folder = worker->communicator.broadcast_text(worker->run_folder.string());
+    if (!worker->speaks()) set_up_log(*worker);
+  }
+  return worker;
+}
+
+}  // namespace mnist_train::app

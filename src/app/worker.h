@@ -1,0 +1,36 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <filesystem>
+#include <memory>
+
+#include "comm/communicator.h"
+#include "launch/job.h"
+#include "launch/placement.h"
+#include "launch/status_board.h"
+#include "launch/worker_identity.h"
+#include "options/run_config.h"
+
+namespace mnist_train::app {
+
+/// One rank, placed on its device and connected to the others.
+struct Worker {
+  launch::Job job;
+  options::RunConfig config;
+  launch::WorkerIdentity identity;
+  launch::Placement placement;
+  launch::StatusBoard board;
+  comm::Communicator communicator;
+  std::filesystem::path run_folder;  // training only; the same on all ranks
+
+  bool speaks() const { return identity.rank == 0; }
+  at::Device device() const;
+  launch::RankStatus& status() { return board.of(identity.local_rank); }
+};
+
+/// Collective. Reads the job that was handed over, finds this rank's place, sets up logging, threads and device, and meets
+/// the other ranks. Throws Error.
+std::unique_ptr<Worker> start_worker();
+
+}  // namespace mnist_train::app

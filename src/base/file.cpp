@@ -1,0 +1,162 @@
+#include "base/file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+namespace mnist_train {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+[[noreturn]] void throw_errno(ExitCode code, const fs::path& path, const char* action) {
+  throw Error(code, path.string() + ": cannot " + action + ": " + std::strerror(errno));
+}
+
+/// Opens for reading without waiting for the other end of a FIFO, and insists on a regular file.
+UniqueFd open_regular(const fs::path& path, ExitCode code, std::size_t* size) {
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  if (!fd.valid()) throw_errno(code, path, "open");
+  struct stat status {};
+  if (::fstat(fd.get(), &status) != 0) throw_errno(code, path, "examine");
+  if (!S_ISREG(status.st_mode)) {
+    throw Error(code, path.string() + ": expected a regular file, found a " +
+                          (S_ISDIR(status.st_mode) ? "folder" : "device, pipe or socket"));
+  }
+  *size = static_cast<std::size_t>(status.st_size);
+  return fd;
+}
+
+void sync_folder(const fs::path& folder, ExitCode code) {
+  const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.valid() || ::fsync(fd.get()) != 0) throw_errno(code, folder, "sync the folder");
+}
+
+fs::path folder_of(const fs::path& path) {
+  return path.has_parent_path() ? path.parent_path() : fs::path(".");
+}
+
+}  // namespace
+
+UniqueFd& UniqueFd::operator=(UniqueFd&& other) noexcept {
+  if (this != &other) {
+    reset();
+    fd_ = other.release();
+  }
+  return *this;
+}
+
+void UniqueFd::reset() {
+  if (fd_ >= 0) ::close(fd_);
+  fd_ = -1;
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(const_cast<std::uint8_t*>(data_), size_);
+}
+
+MappedFile MappedFile::open(const fs::path& path, ExitCode code) {
+  MappedFile file;
+  const UniqueFd fd = open_regular(path, code, &file.size_);
+  if (file.size_ == 0) return file;
+  void* data = ::mmap(nullptr, file.size_, PROT_READ, MAP_PRIVATE, fd.get(), 0);
+  if (data == MAP_FAILED) throw_errno(code, path, "map into memory");
+  file.data_ = static_cast<const std::uint8_t*>(data);
+  return file;
+}
+
+bool write_all(int fd, const void* data, std::size_t size) {
+  const char* next = static_cast<const char*>(data);
+  while (size > 0) {
+    const ssize_t written = ::write(fd, next, size);
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      return false;
+    }
+    next += written;
+    size -= static_cast<std::size_t>(written);
+  }
+  return true;
+}
+
+AtomicFile::AtomicFile(fs::path path, ExitCode code)
+    : path_(std::move(path)), temporary_path_(path_), code_(code) {
+  temporary_path_ += ".partial-" + std::to_string(::getpid());
+  // A leftover of the same name can only come from a dead process whose number was used again.
+  ::unlink(temporary_path_.c_str());
+  fd_ = UniqueFd(
+      ::open(temporary_path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
+  if (!fd_.valid()) fail("create");
+}
+
+AtomicFile::~AtomicFile() {
+  if (fd_.valid()) ::unlink(temporary_path_.c_str());
+}
+
+void AtomicFile::write(const void* data, std::size_t size) {
+  if (!write_all(fd_.get(), data, size)) fail("write");
+}
+
+void AtomicFile::commit() {
+  if (::fsync(fd_.get()) != 0) fail("sync");
+  if (::close(fd_.release()) != 0) {
+    const int reason = errno;
+    ::unlink(temporary_path_.c_str());
+    errno = reason;
+    fail("close");
+  }
+  if (::rename(temporary_path_.c_str(), path_.c_str()) != 0) {
+    const int reason = errno;
+    ::unlink(temporary_path_.c_str());
+    errno = reason;
+    throw_errno(code_, path_, "put the finished file in place");
+  }
+  sync_folder(folder_of(path_), code_);
+}
+
+void AtomicFile::fail(const char* action) const { throw_errno(code_, temporary_path_, action); }
+
+void write_file_atomically(const fs::path& path, std::string_view content, ExitCode code) {
+  AtomicFile file(path, code);
+  file.write(content.data(), content.size());
+  file.commit();
+}
+
+std::string read_file(const fs::path& path, std::size_t max_bytes, ExitCode code) {
+  std::size_t size = 0;
+  const UniqueFd fd = open_regular(path, code, &size);
+  if (size > max_bytes) {
+    throw Error(code, path.string() + ": is " + std::to_string(size) + " bytes long, at most " +
+                          std::to_string(max_bytes) + " are read");
+  }
+  std::string content;
+  std::array<char, 65536> buffer{};
+  while (content.size() <= max_bytes) {
+    const ssize_t count = ::read(fd.get(), buffer.data(), buffer.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) throw_errno(code, path, "read");
+    if (count == 0) return content;
+    content.append(buffer.data(), static_cast<std::size_t>(count));
+  }
+  throw Error(code, path.string() + ": grew beyond " + std::to_string(max_bytes) +
+                        " bytes while it was read");
+}
+
+fs::path executable_folder() { return fs::read_symlink("/proc/self/exe").parent_path(); }
+
+}  // namespace mnist_train

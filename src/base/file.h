@@ -1,0 +1,90 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/error.h"
+
+namespace mnist_train {
+
+/// Owns one file descriptor and closes it.
+class UniqueFd {
+ public:
+  UniqueFd() = default;
+  explicit UniqueFd(int fd) : fd_(fd) {}
+  UniqueFd(UniqueFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  UniqueFd& operator=(UniqueFd&& other) noexcept;
+  UniqueFd(const UniqueFd&) = delete;
+  UniqueFd& operator=(const UniqueFd&) = delete;
+  ~UniqueFd() { reset(); }
+
+  int get() const { return fd_; }
+  bool valid() const { return fd_ >= 0; }
+  int release() { return std::exchange(fd_, -1); }
+  void reset();
+
+ private:
+  int fd_ = -1;
+};
+
+/// A file mapped read-only. An empty file gives an empty view.
+class MappedFile {
+ public:
+  MappedFile() = default;
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  ~MappedFile();
+
+  /// Maps a regular file; anything else (a folder, FIFO, device) is refused without being read.
+  /// Throws Error(code) naming the path.
+  static MappedFile open(const std::filesystem::path& path, ExitCode code);
+
+  std::span<const std::uint8_t> bytes() const { return {data_, size_}; }
+
+ private:
+  const std::uint8_t* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+/// Replaces `path` by `content`, whole or not at all: a temporary file in the same folder, fsync,
+/// rename, fsync of the folder. Throws Error(code) naming the path and the system's reason.
+void write_file_atomically(const std::filesystem::path& path, std::string_view content,
+                           ExitCode code);
+
+/// The same in two halves, for content that is produced piece by piece: create, write(...), commit.
+/// Without `commit` the temporary file is removed and the old file stays.
+class AtomicFile {
+ public:
+  AtomicFile(std::filesystem::path path, ExitCode code);
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+  ~AtomicFile();
+
+  void write(const void* data, std::size_t size);
+  void commit();
+
+ private:
+  [[noreturn]] void fail(const char* action) const;
+
+  std::filesystem::path path_;
+  std::filesystem::path temporary_path_;
+  ExitCode code_;
+  UniqueFd fd_;
+};
+
+/// The content of a regular file of at most `max_bytes`. Throws Error(code) naming the path.
+std::string read_file(const std::filesystem::path& path, std::size_t max_bytes, ExitCode code);
+
+/// Writes all bytes to a descriptor, across interrupts and short writes. False with errno set on failure.
+bool write_all(int fd, const void* data, std::size_t size);
+
+/// The folder that holds the running executable.
+std::filesystem::path executable_folder();
+
+}  // namespace mnist_train

@@ -1,0 +1,44 @@
+#include "base/hash.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <array>
+#include <cstdio>
+#include <new>
+
+namespace mnist_train {
+
+struct Hasher::State {
+  XXH3_state_t xxh3;
+};
+
+Hasher::Hasher() : state_(std::make_unique<State>()) { XXH3_128bits_reset(&state_->xxh3); }
+Hasher::~Hasher() = default;
+
+void Hasher::update(const void* data, std::size_t size) {
+  XXH3_128bits_update(&state_->xxh3, data, size);
+}
+
+std::string Hasher::hex_digest() const {
+  const XXH128_hash_t digest = XXH3_128bits_digest(&state_->xxh3);
+  std::array<char, 33> text{};
+  std::snprintf(text.data(), text.size(), "%016llx%016llx",
+                static_cast<unsigned long long>(digest.high64),
+                static_cast<unsigned long long>(digest.low64));
+  return text.data();
+}
+
+std::string hash_hex(std::string_view text) {
+  Hasher hasher;
+  hasher.update(text.data(), text.size());
+  return hasher.hex_digest();
+}
+
+std::string hash_hex(std::span<const std::uint8_t> bytes) {
+  Hasher hasher;
+  hasher.update(bytes.data(), bytes.size());
+  return hasher.hex_digest();
+}
+
+}  // namespace mnist_train

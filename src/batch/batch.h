@@ -1,0 +1,16 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace mnist_train::batch {
+
+/// What one rank trains on or evaluates in one go. Either may hold no sample at all.
+struct Batch {
+  at::Tensor images;  // [n,C,H,W] f32, normalised, channels_last strides, on the training device
+  at::Tensor labels;  // [n] i64, on the training device
+  std::int64_t size() const { return labels.size(0); }
+};
+
+}  // namespace mnist_train::batch

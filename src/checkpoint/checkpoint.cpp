@@ -1,0 +1,140 @@
+#include "checkpoint/checkpoint.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/progress_text.h"
+
+namespace mnist_train::checkpoint {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kStateKey = "mnist-train.state";
+constexpr const char* kModelPrefix = "model.";
+constexpr const char* kOptimizerPrefix = "optimizer.";
+constexpr int kVersion = 1;
+
+Json state_of(const TensorFile& checkpoint, const std::string& source) {
+  const std::string* text = checkpoint.find_metadata(kStateKey);
+  const Json state = text == nullptr ? Json() : Json::parse(*text, nullptr, false);
+  if (!state.is_object() || state.value("version", 0) != kVersion) {
+    throw Error(ExitCode::kCheckpoint,
+                source + ": is no checkpoint that this version of mnist-train can read");
+  }
+  return state;
+}
+
+/// "optimizer.momentum_buffer.conv1.weight" and so on: one tensor a parameter, as PyTorch keeps them.
+NamedTensors optimizer_tensors(const train::Trainer& trainer) {
+  NamedTensors tensors;
+  const auto names = trainer.model().named_parameters().keys();
+  for (const train::OptimizerTensor& state : trainer.optimizer().state()) {
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      tensors.emplace_back(kOptimizerPrefix + state.name + "." + names[i],
+                           trainer.parameters().view_like_parameter(state.flat, i));
+    }
+  }
+  return tensors;
+}
+
+std::string optimizer_differences(const NamedTensors& targets, const TensorFile& checkpoint) {
+  std::string text;
+  for (const auto& [name, target] : targets) {
+    const at::Tensor* found = checkpoint.find(name);
+    if (found == nullptr) text += "\n  missing: " + name;
+    if (found != nullptr && found->sizes() != target.sizes()) text += "\n  misshapen: " + name;
+  }
+  for (const auto& [name, tensor] : checkpoint.tensors) {
+    const bool known = std::any_of(targets.begin(), targets.end(),
+                                   [&](const auto& target) { return target.first == name; });
+    if (name.starts_with(kOptimizerPrefix) && !known) text += "\n  unexpected: " + name;
+  }
+  return text;
+}
+
+}  // namespace
+
+TensorFile snapshot(const train::Trainer& trainer, const RunFacts& facts) {
+  const at::NoGradGuard no_grad;
+  TensorFile file;
+  for (const auto& [name, tensor] : state_dict(trainer.model())) {
+    file.tensors.emplace_back(kModelPrefix + name, tensor);
+  }
+  for (const auto& [name, tensor] : optimizer_tensors(trainer)) {
+    file.tensors.emplace_back(name, tensor.to(at::kCPU).clone(at::MemoryFormat::Contiguous));
+  }
+  const Json state = {{"version", kVersion},
+                      {"progress", Json::parse(progress_to_text(trainer.progress()))},
+                      {"config", Json::parse(facts.config)},
+                      {"data_hash", facts.data_hash},
+                      {"world_size", facts.world_size},
+                      {"metrics_bytes", facts.metrics_bytes},
+                      {"restarts", facts.restarts}};
+  file.metadata.emplace_back("format", "pt");
+  file.metadata.emplace_back(kStateKey, state.dump());
+  return file;
+}
+
+void write_checkpoint(const std::filesystem::path& path, const TensorFile& snapshot) {
+  write_safetensors(path, snapshot, /*seal=*/true, ExitCode::kCheckpoint);
+}
+
+TensorFile read_checkpoint(const std::filesystem::path& path) {
+  TensorFile file = read_safetensors(path, /*require_seal=*/true);
+  state_of(file, path.string());
+  return file;
+}
+
+RunFacts restore(train::Trainer& trainer, const TensorFile& checkpoint,
+                 const std::string& data_hash, const std::string& source) {
+  const Json state = state_of(checkpoint, source);
+  const RunFacts facts = checkpoint_facts(checkpoint, source);
+  if (facts.data_hash != data_hash) {
+    throw Error(ExitCode::kCheckpoint,
+                source + ": was trained on other data (" + facts.data_hash +
+                    "), this run has " + data_hash +
+                    "; to start from its weights alone use model.weights");
+  }
+  const NamedTensors targets = optimizer_tensors(trainer);
+  const std::string wrong = optimizer_differences(targets, checkpoint);
+  if (!wrong.empty()) {
+    throw Error(ExitCode::kCheckpoint, source + ": does not fit the optimizer:" + wrong);
+  }
+  load_state_dict(trainer.model(), checkpoint_weights(checkpoint), source);
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, target] : targets) {
+    at::Tensor place = target;
+    place.copy_(*checkpoint.find(name));
+  }
+  trainer.progress() = progress_from_text(state.at("progress").dump());
+  trainer.optimizer().restored(trainer.progress().step);
+  return facts;
+}
+
+bool is_checkpoint(const TensorFile& file) { return file.find_metadata(kStateKey) != nullptr; }
+
+NamedTensors checkpoint_weights(const TensorFile& checkpoint) {
+  const std::string prefix = kModelPrefix;
+  NamedTensors weights;
+  for (const auto& [name, tensor] : checkpoint.tensors) {
+    if (name.starts_with(prefix)) weights.emplace_back(name.substr(prefix.size()), tensor);
+  }
+  return weights;
+}
+
+RunFacts checkpoint_facts(const TensorFile& checkpoint, const std::string& source) {
+  const Json state = state_of(checkpoint, source);
+  RunFacts facts;
+  facts.config = state.at("config").dump();
+  state.at("data_hash").get_to(facts.data_hash);
+  state.at("world_size").get_to(facts.world_size);
+  state.at("metrics_bytes").get_to(facts.metrics_bytes);
+  state.at("restarts").get_to(facts.restarts);
+  return facts;
+}
+
+}  // namespace mnist_train::checkpoint

@@ -1,0 +1,157 @@
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "checkpoint/safetensors_format.h"
+#include "checkpoint/tensor_file.h"
+
+namespace mnist_train::checkpoint {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// A file while it is being read and checked.
+class Reader {
+ public:
+  explicit Reader(const std::filesystem::path& path)
+      : path_(path), file_(MappedFile::open(path, ExitCode::kCheckpoint)) {}
+
+  TensorFile read(bool require_seal) {
+    parse_header();
+    check_seal(require_seal);
+    TensorFile content;
+    std::vector<std::pair<std::size_t, std::size_t>> ranges;
+    for (const auto& [name, entry] : header_.items()) {
+      if (name == "__metadata__") {
+        read_metadata(entry, content);
+      } else if (name != kSealName) {
+        content.tensors.emplace_back(name, read_tensor(name, entry, ranges));
+      }
+    }
+    check_coverage(std::move(ranges));
+    return content;
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& reason) const {
+    throw Error(ExitCode::kCheckpoint, path_.string() + ": " + reason);
+  }
+
+  void parse_header() {
+    const auto bytes = file_.bytes();
+    std::uint64_t length = 0;
+    if (bytes.size() < kLengthBytes) refuse("is too short to be a safetensors file");
+    std::memcpy(&length, bytes.data(), kLengthBytes);
+    if (length > bytes.size() - kLengthBytes) {
+      refuse("is cut short, or no safetensors file: its header should have " +
+             std::to_string(length) + " bytes, the file has " + std::to_string(bytes.size()));
+    }
+    const auto* text = reinterpret_cast<const char*>(bytes.data()) + kLengthBytes;
+    header_ = Json::parse(text, text + length, nullptr, /*allow_exceptions=*/false);
+    if (!header_.is_object()) refuse("has a header that is not a JSON object");
+    data_ = bytes.subspan(kLengthBytes + length);
+  }
+
+  void check_seal(bool required) const {
+    if (!header_.contains(kSealName)) {
+      if (required) refuse("has no seal: it is not a checkpoint of mnist-train, or is damaged");
+      return;
+    }
+    const auto bytes = file_.bytes();
+    if (data_.size() < kSealBytes) refuse("is cut short");
+    Hasher hasher;
+    hasher.update(bytes.data(), bytes.size() - kSealBytes);
+    const auto digest = seal_of(hasher);
+    if (std::memcmp(digest.data(), bytes.data() + bytes.size() - kSealBytes, kSealBytes) != 0) {
+      refuse("is damaged: its bytes do not match its seal");
+    }
+  }
+
+  void read_metadata(const Json& entry, TensorFile& content) const {
+    if (!entry.is_object()) refuse("has metadata that is not an object");
+    for (const auto& [name, text] : entry.items()) {
+      if (!text.is_string()) refuse("has metadata that is not text: " + name);
+      content.metadata.emplace_back(name, text.get<std::string>());
+    }
+  }
+
+  at::Tensor read_tensor(const std::string& name, const Json& entry,
+                         std::vector<std::pair<std::size_t, std::size_t>>& ranges) const {
+    const auto type_name = entry.is_object() ? entry.value("dtype", "") : "";
+    const auto* row = std::find_if(kTypes.begin(), kTypes.end(), [&](const TypeName& candidate) {
+      return candidate.name == type_name;
+    });
+    if (row == kTypes.end()) refuse("tensor " + name + " has the unknown type \"" + type_name + "\"");
+    const std::vector<std::int64_t> sizes = read_sizes(name, entry);
+    const auto [begin, end] = read_offsets(name, entry);
+    std::size_t expected = c10::elementSize(row->type);
+    for (const std::int64_t size : sizes) {
+      if (__builtin_mul_overflow(expected, static_cast<std::size_t>(size), &expected)) {
+        refuse("tensor " + name + " has an impossible shape");
+      }
+    }
+    if (expected != end - begin) refuse("tensor " + name + " has a shape that does not fit its bytes");
+    ranges.emplace_back(begin, end);
+    at::Tensor tensor = at::empty(sizes, at::TensorOptions(row->type));
+    if (end > begin) std::memcpy(tensor.mutable_data_ptr(), data_.data() + begin, end - begin);
+    return tensor;
+  }
+
+  std::vector<std::int64_t> read_sizes(const std::string& name, const Json& entry) const {
+    const auto shape = entry.find("shape");
+    if (shape == entry.end() || !shape->is_array()) refuse("tensor " + name + " has no shape");
+    std::vector<std::int64_t> sizes;
+    for (const Json& size : *shape) {
+      if (!size.is_number_unsigned() || size.get<std::uint64_t>() > data_.size()) {
+        refuse("tensor " + name + " has an impossible shape");
+      }
+      sizes.push_back(size.get<std::int64_t>());
+    }
+    return sizes;
+  }
+
+  std::pair<std::size_t, std::size_t> read_offsets(const std::string& name,
+                                                   const Json& entry) const {
+    const auto offsets = entry.find("data_offsets");
+    if (offsets == entry.end() || !offsets->is_array() || offsets->size() != 2 ||
+        !(*offsets)[0].is_number_unsigned() || !(*offsets)[1].is_number_unsigned()) {
+      refuse("tensor " + name + " has no data_offsets");
+    }
+    const auto begin = (*offsets)[0].get<std::uint64_t>();
+    const auto end = (*offsets)[1].get<std::uint64_t>();
+    if (begin > end || end > data_.size()) refuse("tensor " + name + " lies outside the file");
+    return {begin, end};
+  }
+
+  void check_coverage(std::vector<std::pair<std::size_t, std::size_t>> ranges) const {
+    std::sort(ranges.begin(), ranges.end());
+    std::size_t covered = 0;
+    for (const auto& [begin, end] : ranges) {
+      if (begin != covered) refuse("has tensors that overlap or leave gaps");
+      covered = end;
+    }
+    if (header_.contains(kSealName)) covered += kSealBytes;
+    if (covered != data_.size()) refuse("has bytes that belong to no tensor");
+  }
+
+  std::filesystem::path path_;
+  MappedFile file_;
+  Json header_;
+  std::span<const std::uint8_t> data_;
+};
+
+}  // namespace
+
+TensorFile read_safetensors(const std::filesystem::path& path, bool require_seal) {
+  try {
+    return Reader(path).read(require_seal);
+  } catch (const nlohmann::json::exception& error) {
+    throw Error(ExitCode::kCheckpoint, path.string() + ": has a malformed header: " + error.what());
+  }
+}
+
+}  // namespace mnist_train::checkpoint

@@ -1,0 +1,106 @@
+#include "checkpoint/weights.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <sstream>
+
+#include "base/file.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/pt_file.h"
+
+namespace mnist_train::checkpoint {
+
+namespace {
+
+/// Parameters and buffers as they lie in the model, by name.
+NamedTensors model_tensors(const model::Model& model) {
+  NamedTensors tensors;
+  for (const auto& item : model.named_parameters()) tensors.emplace_back(item.key(), item.value());
+  for (const auto& item : model.named_buffers()) tensors.emplace_back(item.key(), item.value());
+  return tensors;
+}
+
+const at::Tensor* find(const NamedTensors& tensors, const std::string& name) {
+  const auto found = std::find_if(tensors.begin(), tensors.end(),
+                                  [&](const auto& item) { return item.first == name; });
+  return found == tensors.end() ? nullptr : &found->second;
+}
+
+std::string shape_text(const at::Tensor& tensor) {
+  std::ostringstream text;
+  text << tensor.sizes();
+  return text.str();
+}
+
+std::string differences(const NamedTensors& expected, const NamedTensors& found) {
+  std::string text;
+  for (const auto& [name, tensor] : expected) {
+    const at::Tensor* other = find(found, name);
+    if (other == nullptr) {
+      text += "\n  missing: " + name + " " + shape_text(tensor);
+    } else if (other->sizes() != tensor.sizes()) {
+      text += "\n  misshapen: " + name + " is " + shape_text(*other) + ", the model has " +
+              shape_text(tensor);
+    }
+  }
+  for (const auto& [name, tensor] : found) {
+    if (find(expected, name) == nullptr) {
+      text += "\n  unexpected: " + name + " " + shape_text(tensor);
+    }
+  }
+  return text;
+}
+
+bool starts_with(const std::filesystem::path& path, std::string_view magic) {
+  const MappedFile file = MappedFile::open(path, ExitCode::kCheckpoint);
+  const auto bytes = file.bytes();
+  return bytes.size() >= magic.size() &&
+         std::memcmp(bytes.data(), magic.data(), magic.size()) == 0;
+}
+
+}  // namespace
+
+NamedTensors state_dict(const model::Model& model) {
+  const at::NoGradGuard no_grad;
+  NamedTensors weights;
+  for (const auto& [name, tensor] : model_tensors(model)) {
+    const auto type = tensor.is_floating_point() ? at::kFloat : tensor.scalar_type();
+    // Always a copy: the model's own tensors share one memory, which the next step changes.
+    weights.emplace_back(name, tensor.detach().to(at::kCPU, type, /*non_blocking=*/false,
+                                                  /*copy=*/true, at::MemoryFormat::Contiguous));
+  }
+  return weights;
+}
+
+void load_state_dict(model::Model& model, const NamedTensors& weights, const std::string& source) {
+  const NamedTensors targets = model_tensors(model);
+  const std::string wrong = differences(targets, weights);
+  if (!wrong.empty()) {
+    throw Error(ExitCode::kCheckpoint, source + ": does not fit the model:" + wrong);
+  }
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, target] : targets) {
+    at::Tensor place = target;
+    place.copy_(*find(weights, name));
+  }
+}
+
+NamedTensors read_weights(const std::filesystem::path& path) {
+  if (starts_with(path, "PK\x03\x04")) return read_pt(path);
+  TensorFile file = read_safetensors(path, /*require_seal=*/false);
+  return is_checkpoint(file) ? checkpoint_weights(file) : std::move(file.tensors);
+}
+
+void write_weights(const std::filesystem::path& path, const NamedTensors& weights,
+                   WeightsFormat format) {
+  if (format == WeightsFormat::kPt) {
+    write_pt(path, weights);
+  } else {
+    write_safetensors(path, {weights, {{"format", "pt"}}}, /*seal=*/false, ExitCode::kCheckpoint);
+  }
+}
+
+}  // namespace mnist_train::checkpoint

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace mnist_train::cli {
+
+enum class Command { kShowText, kTrain, kEvaluate, kExport, kConfigSchema };
+
+/// What was asked for, as it was typed; whether the config is sound is not known yet.
+struct CommandLine {
+  Command command = Command::kTrain;
+  std::string text;  // kShowText: help or version, for standard output
+
+  std::optional<std::string> config;              // "-": standard input
+  std::vector<std::string> sets;                  // key.path=VALUE, in order
+  std::optional<std::string> output;              // train: the run folder; export: the file
+  std::optional<std::string> processes_per_node;  // a number or "auto"
+  std::optional<std::string> resume;              // "auto" or a file
+  std::optional<std::string> checkpoint;
+  std::string export_format = "pt";
+  std::string log_level = "info";
+  bool quiet = false;
+  bool dry_run = false;
+};
+
+/// `arguments` are those behind the program's name. Throws Error(kConfig) with one line that says
+/// what is wrong and one that points to --help.
+CommandLine parse_command_line(std::vector<std::string> arguments);
+
+}  // namespace mnist_train::cli

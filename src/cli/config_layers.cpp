@@ -1,0 +1,137 @@
+#include "cli/config_layers.h"
+
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "config/document.h"
+#include "config/place.h"
+
+namespace mnist_train::cli {
+
+namespace {
+
+using config::Node;
+using config::Problems;
+using config::Source;
+
+constexpr const char* kVariable = "MNIST_TRAIN_SET";
+
+std::shared_ptr<const Source> source_of(std::string name, std::string text) {
+  return std::make_shared<const Source>(
+      Source{std::move(name), std::move(text), std::filesystem::current_path()});
+}
+
+Node text_node(const std::shared_ptr<const Source>& source, std::size_t begin) {
+  Node node;
+  node.kind = Node::Kind::kString;
+  node.string = source->text.substr(begin);
+  node.source = source;
+  node.offset = begin;
+  return node;
+}
+
+/// JSON where the text from `begin` on is any, else a string.
+Node value_node(const std::shared_ptr<const Source>& source, std::size_t begin,
+                Problems& problems) {
+  const std::string text = source->text.substr(begin);
+  if (nlohmann::json::accept(text)) {
+    if (auto node = config::parse_document(source, problems, begin)) return std::move(*node);
+  }
+  return text_node(source, begin);
+}
+
+/// `value` put in an object under `key`, which stands at `offset`.
+Node wrap(const std::string& key, std::size_t offset, Node value) {
+  Node object;
+  object.kind = Node::Kind::kObject;
+  object.source = value.source;
+  object.offset = offset;
+  object.members.push_back({key, offset, std::move(value)});
+  return object;
+}
+
+[[noreturn]] void refuse_set(const std::string& text) {
+  throw Error(ExitCode::kConfig,
+              "mnist-train: --set takes KEY.PATH=VALUE, such as epochs=2; found \"" + text +
+                  "\"\nTry `mnist-train train --help`.");
+}
+
+Node set_layer(const std::string& text, Problems& problems) {
+  const std::size_t equals = text.find('=');
+  if (equals == std::string::npos) refuse_set(text);
+  const auto source = source_of("--set", text);
+  Problems found;
+  Node layer = value_node(source, equals + 1, found);
+  // From the last key to the first.
+  for (std::size_t end = equals;;) {
+    const std::size_t dot = end == 0 ? std::string::npos : text.rfind('.', end - 1);
+    const std::size_t begin = dot == std::string::npos ? 0 : dot + 1;
+    if (begin == end) refuse_set(text);
+    const std::string key = text.substr(begin, end - begin);
+    layer = wrap(key, begin, std::move(layer));
+    for (config::Problem& problem : found) {
+      problem.pointer = config::join_pointer("", key) + problem.pointer;
+    }
+    if (begin == 0) break;
+    end = dot;
+  }
+  problems.insert(problems.end(), found.begin(), found.end());
+  return layer;
+}
+
+void complain_unless_object(const Node& node, Problems& problems) {
+  if (node.kind == Node::Kind::kObject) return;
+  problems.push_back(
+      {node.source, node.offset, "", "expected an object, found " + config::describe(node)});
+}
+
+std::vector<Node> collect_layers(const CommandLine& line, std::shared_ptr<const Source> file,
+                                 Problems& problems) {
+  std::vector<std::shared_ptr<const Source>> documents;
+  if (file) documents.push_back(std::move(file));
+  if (const char* text = std::getenv(kVariable); text != nullptr && *text != '\0') {
+    documents.push_back(source_of(kVariable, text));
+  }
+  bool all_readable = true;
+  std::vector<Node> layers;
+  for (const auto& document : documents) {
+    std::optional<Node> node = config::parse_document(document, problems);
+    if (node) complain_unless_object(*node, problems);
+    const bool readable = node && node->kind == Node::Kind::kObject;
+    all_readable = all_readable && readable;
+    if (readable) layers.push_back(std::move(*node));
+  }
+  // A config of which a part is missing would only raise false alarms.
+  if (!all_readable) config::throw_if_any(problems);
+
+  if (line.command == Command::kTrain && line.output) {
+    layers.push_back(wrap("output", 0, text_node(source_of("--output", *line.output), 0)));
+  }
+  if (line.processes_per_node) {
+    const auto source = source_of("--nproc-per-node", *line.processes_per_node);
+    layers.push_back(
+        wrap("launch", 0, wrap("processes_per_node", 0, value_node(source, 0, problems))));
+  }
+  for (const std::string& text : line.sets) layers.push_back(set_layer(text, problems));
+  return layers;
+}
+
+}  // namespace
+
+options::RunConfig read_layers(const CommandLine& line, std::shared_ptr<const Source> file) {
+  Problems problems;
+  Node merged;
+  merged.kind = Node::Kind::kObject;
+  merged.source = file ? file : source_of("the defaults", "");
+  for (Node& layer : collect_layers(line, std::move(file), problems)) {
+    merged = config::merge(std::move(merged), std::move(layer));
+  }
+  return options::read_run_config(merged, std::move(problems));
+}
+
+}  // namespace mnist_train::cli

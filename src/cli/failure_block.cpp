@@ -1,0 +1,71 @@
+#include "cli/failure_block.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <vector>
+
+#include "base/log.h"
+#include "report/run_folder.h"
+
+namespace mnist_train::cli {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::size_t kLogLines = 10;
+
+/// "step-00000938.safetensors": zero-padded, so the last by name is the last by step.
+fs::path newest_checkpoint(const fs::path& run_folder) {
+  fs::path newest;
+  std::error_code error;
+  for (const auto& entry :
+       fs::directory_iterator(run_folder / report::files::kCheckpoints, error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("step-") && name.ends_with(".safetensors")) {
+      newest = std::max(newest, entry.path());
+    }
+  }
+  return newest;
+}
+
+std::string log_tail(const fs::path& run_folder, int rank) {
+  const fs::path path =
+      run_folder / report::files::kLogs / ("rank-" + std::to_string(rank) + ".log");
+  std::ifstream file(path);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) {
+    lines.push_back(line);
+    if (lines.size() > kLogLines) lines.erase(lines.begin());
+  }
+  if (lines.empty()) return "";
+  std::string text = "  end of " + path.string() + ":\n";
+  for (const std::string& line : lines) text += "    " + escape_control_bytes(line) + "\n";
+  return text;
+}
+
+std::string indented(const std::string& lines) {
+  std::istringstream stream(escape_control_bytes(lines));
+  std::string text;
+  for (std::string line; std::getline(stream, line);) text += "    " + line + "\n";
+  return text;
+}
+
+}  // namespace
+
+std::string failure_block(const launch::RunFailure& failure, const launch::Job& job) {
+  std::string text = "mnist-train failed: " + escape_control_bytes(failure.cause) + "\n";
+  if (!failure.victims.empty()) {
+    text += "  because of that:\n" + indented(failure.victims);
+  }
+  if (job.command != "train") return text;
+  if (failure.died_silently) text += log_tail(job.run_folder, failure.rank);
+  const fs::path checkpoint = newest_checkpoint(job.run_folder);
+  if (checkpoint.empty()) return text + "  no checkpoint was written\n";
+  return text + "  newest checkpoint: " + checkpoint.string() +
+         "\n  continue with: " + launch::resume_command(job, job.run_folder) + "\n";
+}
+
+}  // namespace mnist_train::cli

@@ -1,0 +1,68 @@
+#include "cli/launch_command.h"
+
+#include <unistd.h>
+
+#include <iostream>
+#include <string>
+
+#include "base/clock.h"
+#include "cli/own_launcher.h"
+#include "cli/worker_exec.h"
+#include "launch/job.h"
+#include "launch/worker_identity.h"
+#include "report/run_folder.h"
+
+namespace mnist_train::cli {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+std::string config_name(const CommandLine& line) {
+  return line.config && *line.config != "-" ? fs::path(*line.config).stem().string() : "stdin";
+}
+
+launch::Job make_job(const CommandLine& line, const options::RunConfig& config) {
+  launch::Job job;
+  job.command = line.command == Command::kTrain      ? "train"
+                : line.command == Command::kEvaluate ? "evaluate"
+                                                     : "export";
+  job.config = options::write_run_config(config, /*with_output=*/true);
+  job.config_path = line.config.value_or("");
+  job.resume = line.resume.value_or("");
+  if (!job.resume.empty() && job.resume != "auto") job.resume = fs::absolute(job.resume).string();
+  if (line.checkpoint) job.checkpoint = fs::absolute(*line.checkpoint);
+  job.export_format = line.export_format;
+  if (line.command == Command::kExport) job.export_path = fs::absolute(line.output.value_or(""));
+  job.log_level = line.log_level;
+  job.quiet = line.quiet;
+  job.started_s = monotonic_seconds();
+  return job;
+}
+
+/// A worker of torchrun's: rank 0 of all nodes prepares the run folder, as a restart goes on where the last attempt ended.
+int become_worker(const launch::WorkerIdentity& identity, launch::Job job,
+                  const options::RunConfig& config, const std::string& name) {
+  if (identity.restart_count > 0 && job.resume.empty()) job.resume = "auto";
+  job.restarts = identity.restart_count;
+  UniqueFd lock;
+  if (job.command == "train" && identity.rank == 0) {
+    report::RunFolder folder = report::prepare_run_folder(config, name, job.resume);
+    job.run_folder = folder.path;
+    lock = std::move(folder.lock);
+  }
+  exec_worker(job, std::move(lock));
+}
+
+}  // namespace
+
+int launch_command(const CommandLine& line, const options::RunConfig& config) {
+  launch::Job job = make_job(line, config);
+  if (const auto identity = launch::identity_from_environment()) {
+    return become_worker(*identity, std::move(job), config, config_name(line));
+  }
+  job.progress_bar = ::isatty(STDERR_FILENO) == 1 && !line.quiet;
+  return run_own_launcher(std::move(job), config, config_name(line));
+}
+
+}  // namespace mnist_train::cli

@@ -1,0 +1,67 @@
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <exception>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "cli/checkpoint_config.h"
+#include "cli/command_line.h"
+#include "cli/config_layers.h"
+#include "cli/launch_command.h"
+
+namespace mnist_train::cli {
+
+namespace {
+
+/// Results go to standard output; one that did not arrive is a failure.
+void print(const std::string& text) {
+  if (write_all(STDOUT_FILENO, text.data(), text.size())) return;
+  throw Error(ExitCode::kRunFailed,
+              std::string("mnist-train: cannot write to standard output: ") + std::strerror(errno));
+}
+
+/// The file of the config; a checkpoint that is evaluated brings its own.
+std::shared_ptr<const config::Source> lowest_layer(const CommandLine& line) {
+  if (line.config) return config::load_source(*line.config);
+  if (line.command == Command::kEvaluate) return config_of_checkpoint(line.checkpoint.value_or(""));
+  return nullptr;
+}
+
+int run(std::vector<std::string> arguments) {
+  const CommandLine line = parse_command_line(std::move(arguments));
+  if (line.command == Command::kShowText) {
+    print(line.text);
+    return 0;
+  }
+  if (line.command == Command::kConfigSchema) {
+    print(options::write_run_config_schema());
+    return 0;
+  }
+  const options::RunConfig config = read_layers(line, lowest_layer(line));
+  if (line.dry_run) {
+    print(options::write_run_config(config, true));
+    return 0;
+  }
+  return launch_command(line, config);
+}
+
+}  // namespace
+
+}  // namespace mnist_train::cli
+
+int main(int argc, char** argv) {
+  try {
+    return mnist_train::cli::run({argv + (argc > 0 ? 1 : 0), argv + argc});
+  } catch (const mnist_train::Error& error) {
+    std::cerr << error.what() << '\n';
+    return static_cast<int>(error.code());
+  } catch (const std::exception& error) {
+    std::cerr << "mnist-train: " << error.what() << '\n';
+    return static_cast<int>(mnist_train::ExitCode::kRunFailed);
+  }
+}

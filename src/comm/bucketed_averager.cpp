@@ -1,0 +1,77 @@
+#include "comm/bucketed_averager.h"
+
+#include <torch/csrc/distributed/c10d/reducer.hpp>
+
+#include <algorithm>
+
+#include "comm/failures.h"
+
+namespace mnist_train::comm {
+
+namespace {
+
+std::unique_ptr<c10d::Reducer> make_reducer(const GradientBuffer& buffer,
+                                            const Communicator& communicator,
+                                            std::int64_t bucket_bytes, bool find_unused) {
+  const std::size_t count = buffer.parameters.size();
+  const std::vector<bool> expect_sparse(count, false);
+  // As in DDP: the first bucket to be ready is small, so that sending starts early.
+  const auto first_bytes =
+      std::min<std::int64_t>(bucket_bytes, c10d::kDefaultFirstBucketBytes);
+  auto [buckets, limits] = c10d::compute_bucket_assignment_by_size(
+      buffer.parameters,
+      {static_cast<std::size_t>(first_bytes), static_cast<std::size_t>(bucket_bytes)},
+      expect_sparse);
+  std::reverse(buckets.begin(), buckets.end());
+  return std::make_unique<c10d::Reducer>(
+      buffer.parameters, std::move(buckets), communicator.process_group(), expect_sparse,
+      bucket_bytes, find_unused, /*gradient_as_bucket_view=*/false,
+      std::unordered_map<std::size_t, std::string>(), first_bytes,
+      /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
+      std::vector<std::int64_t>());
+}
+
+}  // namespace
+
+BucketedAverager::BucketedAverager(const options::TrainOptions& options,
+                                   const Communicator& communicator, GradientBuffer buffer)
+    : communicator_(communicator),
+      buffer_(std::move(buffer)),
+      keep_bucket_order_(options.deterministic) {
+  const auto bucket_bytes =
+      static_cast<std::int64_t>(options.gradient_averaging.bucket_mb * 1024 * 1024);
+  // Buckets that are rebuilt after the first step add in another order than before it, and a resumed run has its first
+  // step elsewhere. Looking for unused parameters is what keeps the Reducer from rebuilding.
+  translate_failures("making the reducer", [&] {
+    reducer_ = make_reducer(buffer_, communicator_, bucket_bytes, keep_bucket_order_);
+  });
+}
+
+BucketedAverager::~BucketedAverager() = default;
+
+double BucketedAverager::loss_scale(std::int64_t global_batch_size) const {
+  return static_cast<double>(communicator_.world_size()) / static_cast<double>(global_batch_size);
+}
+
+void BucketedAverager::before_forward() {
+  translate_failures("rebuilding buckets", [&] {
+    if (!keep_bucket_order_) reducer_->rebuild_buckets();
+    reducer_->prepare_for_forward();
+  });
+}
+
+void BucketedAverager::backward(const at::Tensor& loss) {
+  translate_failures("gradient averaging", [&] {
+    std::vector<at::Tensor> riders{buffer_.flat.narrow(
+        0, buffer_.flat.numel() - buffer_.riders, buffer_.riders)};
+    riders_work_ = communicator_.process_group()->allreduce(riders);
+    reducer_->prepare_for_backward({loss});
+    loss.backward();  // waits for the buckets, too
+  });
+}
+
+void BucketedAverager::finish() {
+  translate_failures("gradient averaging", [&] { riders_work_->wait(); });
+}
+
+}  // namespace mnist_train::comm

@@ -1,0 +1,89 @@
+#include "comm/communicator.h"
+
+#include "comm/cuda_module.h"
+#include "comm/failures.h"
+#include "comm/gloo_backend.h"
+
+namespace mnist_train::comm {
+
+namespace {
+
+using BackendType = c10d::ProcessGroup::BackendType;
+
+c10::intrusive_ptr<c10d::ProcessGroup> make_group(const c10::intrusive_ptr<c10d::Store>& store,
+                                                  const launch::WorkerIdentity& identity,
+                                                  BackendKind kind, double timeout_s) {
+  const int rank = identity.rank;
+  const int world_size = identity.world_size;
+  auto group = c10::make_intrusive<c10d::ProcessGroup>(store, rank, world_size);
+  if (kind == BackendKind::kNccl) {
+    auto backend = cuda_module().make_nccl_backend(store, rank, world_size, timeout_s);
+    group->setBackend(c10::DeviceType::CUDA, BackendType::NCCL, backend);
+    group->setDefaultBackend(BackendType::NCCL);
+    return group;
+  }
+  const bool one_host = identity.local_world_size == world_size;
+  auto backend = make_gloo_backend(store, rank, world_size, one_host, timeout_s);
+  group->setBackend(c10::DeviceType::CPU, BackendType::GLOO, backend);
+  group->setBackend(c10::DeviceType::CUDA, BackendType::GLOO, backend);
+  group->setDefaultBackend(BackendType::GLOO);
+  return group;
+}
+
+}  // namespace
+
+Communicator::Communicator(const Rendezvous& rendezvous, BackendKind backend, double timeout_s)
+    : rank_(rendezvous.identity.rank), world_size_(rendezvous.identity.world_size) {
+  if (alone()) return;
+  store_ = meet(rendezvous);
+  translate_failures("connecting the process group", [&] {
+    group_ = make_group(store_, rendezvous.identity, backend, timeout_s);
+  });
+  store_->setTimeout(std::chrono::milliseconds(static_cast<std::int64_t>(timeout_s * 1000)));
+}
+
+void Communicator::all_reduce_sum(at::Tensor& tensor) const {
+  if (alone()) return;
+  translate_failures("all-reduce", [&] {
+    std::vector<at::Tensor> tensors{tensor};
+    group_->allreduce(tensors)->wait();
+  });
+}
+
+void Communicator::broadcast(at::Tensor& tensor) const {
+  if (alone()) return;
+  translate_failures("broadcast", [&] {
+    std::vector<at::Tensor> tensors{tensor};
+    group_->broadcast(tensors)->wait();
+  });
+}
+
+std::string Communicator::next_key(const char* what, int rank) {
+  return std::string(what) + "/" + std::to_string(exchanges_) + "/" + std::to_string(rank);
+}
+
+std::string Communicator::broadcast_text(const std::string& text) {
+  if (alone()) return text;
+  return translate_failures("exchange of text", [&] {
+    ++exchanges_;
+    const std::string key = next_key("text", 0);
+    if (rank_ == 0) store_->set(key, text);
+    return store_->get_to_str(key);
+  });
+}
+
+std::vector<std::string> Communicator::gather_text(const std::string& text) {
+  if (alone()) return {text};
+  return translate_failures("exchange of text", [&] {
+    ++exchanges_;
+    store_->set(next_key("text", rank_), text);
+    std::vector<std::string> texts;
+    if (rank_ != 0) return texts;
+    for (int rank = 0; rank < world_size_; ++rank) {
+      texts.push_back(store_->get_to_str(next_key("text", rank)));
+    }
+    return texts;
+  });
+}
+
+}  // namespace mnist_train::comm

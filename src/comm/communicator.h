@@ -1,0 +1,51 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include <string>
+#include <vector>
+
+#include "comm/rendezvous.h"
+
+namespace mnist_train::comm {
+
+enum class BackendKind { kNone, kGloo, kNccl };
+
+/// This rank's connection to the others. Every method marked "collective" must be called by all ranks in the same order;
+/// each throws PeerError when another rank is gone or does not come within the timeout. With one rank there is neither a
+/// store nor a process group, and collectives return at once.
+class Communicator {
+ public:
+  /// A world of one.
+  Communicator() = default;
+  /// Collective. `timeout_s` bounds every later collective.
+  Communicator(const Rendezvous& rendezvous, BackendKind backend, double timeout_s);
+
+  int rank() const { return rank_; }
+  int world_size() const { return world_size_; }
+  bool alone() const { return world_size_ == 1; }
+
+  /// Collective: `tensor` becomes the sum over all ranks, in place.
+  void all_reduce_sum(at::Tensor& tensor) const;
+  /// Collective: `tensor` becomes rank 0's.
+  void broadcast(at::Tensor& tensor) const;
+  /// Collective: rank 0's text.
+  std::string broadcast_text(const std::string& text);
+  /// Collective: on rank 0 every rank's text, by rank; nothing on the others, which do not wait.
+  std::vector<std::string> gather_text(const std::string& text);
+
+  /// For c10d::Reducer and the averagers; null with one rank.
+  const c10::intrusive_ptr<c10d::ProcessGroup>& process_group() const { return group_; }
+
+ private:
+  std::string next_key(const char* what, int rank);
+
+  int rank_ = 0;
+  int world_size_ = 1;
+  std::int64_t exchanges_ = 0;  // makes the store's keys unique
+  c10::intrusive_ptr<c10d::Store> store_;
+  c10::intrusive_ptr<c10d::ProcessGroup> group_;
+};
+
+}  // namespace mnist_train::comm

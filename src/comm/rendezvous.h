@@ -1,0 +1,24 @@
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <string>
+
+#include "launch/worker_identity.h"
+
+namespace mnist_train::comm {
+
+/// Where the ranks of a run meet.
+struct Rendezvous {
+  launch::WorkerIdentity identity;
+  double timeout_s = 60;
+  int listen_fd = -1;       // rank 0 of our own launcher: its bound socket
+  std::string fingerprint;  // what all ranks must agree on: a hash of the config
+};
+
+/// Collective. Connects to the run's key-value store (rank 0 serves it, unless an agent does) and waits until every rank
+/// has come. Throws Error(kDistributed) "1 of 2 ranks joined within 60 s, missing: rank 1", Error(kDistributed) naming the
+/// address when it is taken or not reached, Error(kConfig) when a rank runs with another config.
+c10::intrusive_ptr<c10d::Store> meet(const Rendezvous& rendezvous);
+
+}  // namespace mnist_train::comm

@@ -1,0 +1,85 @@
+#include "config/place.h"
+
+#include <utility>
+
+#include "config/text_scan.h"
+
+namespace mnist_train::config {
+
+namespace {
+
+/// Suggestions take time, and a text with more unknown keys than this was never meant as a config.
+constexpr std::size_t kMaxExplanations = 100;
+
+}  // namespace
+
+Place Place::item(std::size_t index) const {
+  return {node_->items[index], join_pointer(pointer_, std::to_string(index)), *reading_};
+}
+
+Place Place::member(std::string_view key) const {
+  return {*node_->find(key), join_pointer(pointer_, std::string(key)), *reading_};
+}
+
+bool Place::gives(std::string_view key) const {
+  const Node* value = node_->find(key);
+  return value != nullptr && value->kind != Node::Kind::kNull;
+}
+
+Place Place::or_else(std::string_view alternative) const {
+  Place same = *this;
+  same.alternatives_ += " or " + std::string(alternative);
+  return same;
+}
+
+void Place::complain(std::string message) const {
+  reading_->problems.push_back({node_->source, node_->offset, pointer_, std::move(message)});
+}
+
+void Place::complain_about(std::string_view key, std::string message) const {
+  (has(key) ? member(key) : *this).complain(std::move(message));
+}
+
+void Place::complain_expected(const std::string& expected, const std::string& hint) const {
+  complain("expected " + expected + alternatives_ + ", found " + describe(*node_) + hint);
+}
+
+void Place::complain_about_unknown_keys() const {
+  std::size_t count = 0;
+  for (const Node::Member& member : node_->members) {
+    bool is_known = false;
+    for (const KnownKey& key : reading_->keys) {
+      is_known = is_known || (key.group == pointer_ && key.name == member.key);
+    }
+    if (is_known) continue;
+    const bool is_explained = ++count <= kMaxExplanations;
+    reading_->problems.push_back(
+        {member.value.source, member.key_offset, join_pointer(pointer_, member.key),
+         is_explained ? explain_unknown_key(member.key, pointer_, reading_->keys)
+                      : "unknown key \"" + shorten(member.key) + '"'});
+  }
+}
+
+std::string describe(const Node& node) {
+  switch (node.kind) {
+    case Node::Kind::kNull:
+      return "null";
+    case Node::Kind::kBool:
+      return node.boolean ? "true" : "false";
+    case Node::Kind::kString:
+      return "the string \"" + shorten(node.string) + '"';
+    case Node::Kind::kArray:
+      return "a list";
+    case Node::Kind::kObject:
+      return "an object";
+    case Node::Kind::kInteger:
+    case Node::Kind::kUnsigned:
+    case Node::Kind::kReal:
+      break;
+  }
+  // As it was written: 10.0 and 1e1 are not what 10 is.
+  const std::string_view text = node.source->text;
+  return shorten(text.substr(node.offset, end_of_number(text, node.offset) - node.offset));
+}
+
+}  // namespace mnist_train::config

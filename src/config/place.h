@@ -1,0 +1,54 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "config/document.h"
+#include "config/suggestion.h"
+
+namespace mnist_train::config {
+
+/// What one reading of a document shares: where problems go, and which keys there are to suggest.
+struct Reading {
+  Problems& problems;
+  std::vector<KnownKey> keys;
+};
+
+/// A value that is being read: its node, its pointer, and the ways to complain about it.
+class Place {
+ public:
+  Place(const Node& node, std::string pointer, Reading& reading)
+      : node_(&node), pointer_(std::move(pointer)), reading_(&reading) {}
+
+  const Node& node() const { return *node_; }
+  Place item(std::size_t index) const;
+  /// The value of a key that is present.
+  Place member(std::string_view key) const;
+  bool has(std::string_view key) const { return node_->find(key) != nullptr; }
+  /// Present, and not null.
+  bool gives(std::string_view key) const;
+
+  /// The same value where something else is accepted, too: "null", "\"auto\"". Messages then say
+  /// so.
+  Place or_else(std::string_view alternative) const;
+
+  void complain(std::string message) const;
+  /// About the value of `key`; about the whole group when it is not there.
+  void complain_about(std::string_view key, std::string message) const;
+  /// `expected …, found …`, and a hint after it.
+  void complain_expected(const std::string& expected, const std::string& hint = "") const;
+  /// One problem for each key of this object that is not among reading's.
+  void complain_about_unknown_keys() const;
+
+ private:
+  const Node* node_;
+  std::string pointer_;
+  Reading* reading_;
+  std::string alternatives_;
+};
+
+/// The value as a message shows it: `1.5`, `the string "ten"`, `a list`.
+std::string describe(const Node& node);
+
+}  // namespace mnist_train::config

@@ -1,0 +1,80 @@
+#include "config/problem.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "config/text_scan.h"
+
+namespace mnist_train::config {
+
+namespace {
+
+/// Keys and values come from anyone: they must not forge lines.
+std::string on_one_line(const std::string& text) {
+  std::string line;
+  for (const char character : escape_control_bytes(text)) {
+    if (character == '\n') {
+      line += "\\x0a";
+    } else {
+      line += character;
+    }
+  }
+  return line;
+}
+
+std::string format_at(const Problem& problem, TextLocator& locator) {
+  const TextPosition position = locator.locate(problem.offset);
+  const std::string pointer = problem.pointer.empty() ? "/" : problem.pointer;
+  return on_one_line(problem.source->name + ":" + std::to_string(position.line) + ":" +
+                     std::to_string(position.column) + ": " + pointer + ": " + problem.message);
+}
+
+}  // namespace
+
+std::string format_problem(const Problem& problem) {
+  TextLocator locator(problem.source->text);
+  return format_at(problem, locator);
+}
+
+void throw_if_any(const Problems& problems) {
+  if (problems.empty()) return;
+  std::vector<std::shared_ptr<const Source>> sources;
+  for (const Problem& problem : problems) {
+    if (std::find(sources.begin(), sources.end(), problem.source) == sources.end()) {
+      sources.push_back(problem.source);
+    }
+  }
+  std::string lines;
+  for (const auto& source : sources) {
+    std::vector<const Problem*> here;
+    for (const Problem& problem : problems) {
+      if (problem.source == source) here.push_back(&problem);
+    }
+    std::stable_sort(here.begin(), here.end(), [](const Problem* left, const Problem* right) {
+      return left->offset < right->offset;
+    });
+    TextLocator locator(source->text);
+    for (const Problem* problem : here) {
+      if (!lines.empty()) lines += '\n';
+      lines += format_at(*problem, locator);
+    }
+  }
+  throw Error(ExitCode::kConfig, lines);
+}
+
+std::string join_pointer(const std::string& pointer, const std::string& key) {
+  std::string joined = pointer + '/';
+  for (const char character : shorten(key)) {
+    if (character == '~') {
+      joined += "~0";
+    } else if (character == '/') {
+      joined += "~1";
+    } else {
+      joined += character;
+    }
+  }
+  return joined;
+}
+
+}  // namespace mnist_train::config

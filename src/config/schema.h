@@ -1,0 +1,105 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "config/composite_type.h"
+#include "config/field.h"
+#include "config/value_type.h"
+
+namespace mnist_train::config {
+
+/// The table of a group's keys, in the order in which they are written. One definition validates,
+/// fills the struct, writes it back and describes it: the defaults are those of a fresh `Owner`.
+///
+///     Schema<NormalizeOptions> schema;
+///     schema.add("mean", &NormalizeOptions::mean, number({-1e6, 1e6}), "Subtracted.");
+template <class Owner>
+class Schema {
+ public:
+  template <class T>
+  void add(std::string name, T Owner::*member, Type<T> type, std::string doc,
+           const std::vector<std::string>& other_names = {}) {
+    if (!type.note.empty()) doc += ' ' + type.note;
+    Field<Owner> field{std::move(name), std::move(doc), type.fragment, {}, {}, {}, type.keys};
+    field.other_names = other_names;
+    field.read = [member, read = type.read](Owner& owner, const Place& place) {
+      if (std::optional<T> value = read(place)) owner.*member = std::move(*value);
+    };
+    field.write = [member, write = type.write](const Owner& owner) { return write(owner.*member); };
+    add(std::move(field));
+  }
+
+  void add(Field<Owner> field) { fields_.push_back(std::move(field)); }
+
+  /// The keys and checks of a part stand at the level of this group.
+  template <class Part>
+  void include(Part Owner::*member, const Schema<Part>& part) {
+    for (const Field<Part>& key : part.fields()) {
+      add({key.name, key.doc, key.fragment,
+           [member, read = key.read](Owner& owner, const Place& place) {
+             read(owner.*member, place);
+           },
+           [member, write = key.write](const Owner& owner) { return write(owner.*member); },
+           key.other_names, key.nested});
+    }
+    for (const auto& rule : part.checks()) {
+      check([member, rule](Owner& owner, const Place& place) { rule(owner.*member, place); });
+    }
+  }
+
+  /// A rule over several keys; it sees the group after its keys were read, and may complete it.
+  void check(std::function<void(Owner&, const Place&)> rule) { checks_.push_back(std::move(rule)); }
+
+  /// Every problem is reported to the place; a key that could not be read keeps its default.
+  /// Nothing when the value is no object.
+  std::optional<Owner> read(const Place& place) const {
+    if (place.node().kind != Node::Kind::kObject) {
+      place.complain_expected("an object");
+      return std::nullopt;
+    }
+    Owner owner;
+    for (const Field<Owner>& field : fields_) {
+      if (place.has(field.name)) field.read(owner, place.member(field.name));
+    }
+    place.complain_about_unknown_keys();
+    for (const auto& rule : checks_) rule(owner, place);
+    return owner;
+  }
+
+  Json write(const Owner& owner) const {
+    Json object = Json::object();
+    for (const Field<Owner>& field : fields_) {
+      if (std::optional<Json> value = field.write(owner)) object[field.name] = std::move(*value);
+    }
+    return object;
+  }
+
+  Json describe() const { return describe_fields(fields_); }
+  std::vector<KnownKey> keys() const { return keys_of(fields_); }
+
+  const std::vector<Field<Owner>>& fields() const { return fields_; }
+  const std::vector<std::function<void(Owner&, const Place&)>>& checks() const { return checks_; }
+
+ private:
+  std::vector<Field<Owner>> fields_;
+  std::vector<std::function<void(Owner&, const Place&)>> checks_;
+};
+
+/// An object with a table of its own.
+template <class T>
+Type<T> group(Schema<T> schema) {
+  const auto shared = std::make_shared<const Schema<T>>(std::move(schema));
+  Type<T> type;
+  type.read = [shared](const Place& place) { return shared->read(place); };
+  type.write = [shared](const T& value) { return shared->write(value); };
+  type.fragment = shared->describe();
+  type.keys = shared->keys();
+  return type;
+}
+
+}  // namespace mnist_train::config

@@ -1,0 +1,115 @@
+#include "config/tree_builder.h"
+
+#include <limits>
+
+#include "config/syntax_error.h"
+#include "config/text_scan.h"
+
+namespace mnist_train::config {
+
+void TreeBuilder::find_token() {
+  cursor_ = skip_whitespace(text_, cursor_);
+  while (cursor_ < text_.size() && (text_[cursor_] == ',' || text_[cursor_] == ':')) {
+    cursor_ = skip_whitespace(text_, cursor_ + 1);
+  }
+}
+
+Node* TreeBuilder::scalar(Node::Kind kind, std::size_t size) {
+  find_token();
+  Node* node = &root_;
+  if (!frames_.empty()) {
+    Node& parent = *frames_.back().node;
+    node = parent.kind == Node::Kind::kArray ? &parent.items.emplace_back()
+                                             : &parent.members.back().value;
+  }
+  node->kind = kind;
+  node->source = source_;
+  node->offset = cursor_;
+  cursor_ += size;
+  at_start_ = false;
+  return node;
+}
+
+Node* TreeBuilder::number(Node::Kind kind) {
+  find_token();
+  return scalar(kind, end_of_number(text_, cursor_) - cursor_);
+}
+
+void TreeBuilder::restore_overflow(Node& node) const {
+  if (!overflows_.contains(node.offset)) return;
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  node.kind = Node::Kind::kReal;
+  node.real = text_[node.offset] == '-' ? -kInfinity : kInfinity;
+}
+
+bool TreeBuilder::string(std::string& value) {
+  find_token();
+  scalar(Node::Kind::kString, end_of_string(text_, cursor_) - cursor_)->string = std::move(value);
+  return true;
+}
+
+bool TreeBuilder::open(Node::Kind kind) {
+  Node* node = scalar(kind, 1);
+  at_start_ = true;
+  if (frames_.size() == kMaxNesting) {
+    complain(node->offset, "nested more than " + std::to_string(kMaxNesting) + " levels deep");
+    return false;
+  }
+  frames_.push_back({node, {}});
+  return true;
+}
+
+bool TreeBuilder::close() {
+  find_token();
+  ++cursor_;
+  at_start_ = false;
+  frames_.pop_back();
+  return true;
+}
+
+bool TreeBuilder::key(std::string& name) {
+  find_token();
+  Frame& frame = frames_.back();
+  if (!frame.keys.insert(name).second) {
+    problems_.push_back({source_, cursor_, join_pointer(pointer_to_innermost(), name),
+                         "duplicate key \"" + shorten(name) + "\""});
+  }
+  frame.node->members.push_back({name, cursor_, {}});
+  cursor_ = end_of_string(text_, cursor_);
+  at_start_ = false;
+  return true;
+}
+
+bool TreeBuilder::parse_error(std::size_t bytes_read, const std::string&,
+                              const nlohmann::json::exception& error) {
+  const SyntaxError explained = explain_syntax_error(
+      {text_, cursor_, at_start_, begin_ + bytes_read, std::string_view(error.what())});
+  if (explained.is_overflow) overflow_ = explained.offset;
+  complain(explained.offset, explained.message);
+  return false;
+}
+
+std::optional<Node> TreeBuilder::finish() {
+  const std::size_t end = skip_whitespace(text_, cursor_);
+  if (end == text_.size()) return std::move(root_);
+  complain(end, "expected the end of the document, found " + shorten(text_.substr(end, 1)));
+  return std::nullopt;
+}
+
+void TreeBuilder::complain(std::size_t offset, const std::string& message) {
+  problems_.push_back({source_, offset, pointer_to_innermost(), message});
+}
+
+std::string TreeBuilder::pointer_to_innermost() const {
+  std::string pointer;
+  for (const Frame& frame : frames_) {
+    if (&frame == &frames_.back()) break;
+    const Node& node = *frame.node;
+    pointer = join_pointer(pointer, node.kind == Node::Kind::kArray
+                                        ? std::to_string(node.items.size() - 1)
+                                        : node.members.back().key);
+  }
+  return pointer;
+}
+
+}  // namespace mnist_train::config

@@ -1,0 +1,54 @@
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
+
+#define USE_C10D_NCCL
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+
+#include <chrono>
+#include <cstdlib>
+
+#include "comm/cuda_module.h"
+
+namespace mnist_train::cuda {
+
+namespace {
+
+/// A default that never overwrites what the user set.
+void default_environment(const char* name, const char* value) { ::setenv(name, value, 0); }
+
+c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store,
+                                                    int rank, int world_size, double timeout_s) {
+  default_environment("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
+  auto options = c10d::ProcessGroupNCCL::Options::create();
+  options->timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout_s * 1000));
+  return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, world_size, std::move(options));
+}
+
+int device_count() { return static_cast<int>(c10::cuda::device_count()); }
+
+void set_device(int index) { c10::cuda::set_device(static_cast<c10::DeviceIndex>(index)); }
+
+void synchronize() { c10::cuda::device_synchronize(); }
+
+std::int64_t peak_memory_bytes(int index) {
+  const auto stats =
+      c10::cuda::CUDACachingAllocator::getDeviceStats(static_cast<c10::DeviceIndex>(index));
+  return stats.reserved_bytes[0].peak;
+}
+
+const char* device_name(int index) {
+  return at::cuda::getDeviceProperties(static_cast<c10::DeviceIndex>(index))->name;
+}
+
+constexpr comm::CudaModule kModule{&make_nccl_backend, &device_count,      &set_device,
+                                   &synchronize,       &peak_memory_bytes, &device_name};
+
+}  // namespace
+
+}  // namespace mnist_train::cuda
+
+extern "C" __attribute__((visibility("default"))) const mnist_train::comm::CudaModule*
+mnist_train_cuda_module() {
+  return &mnist_train::cuda::kModule;
+}

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "data/idx_pair.h"
+#include "data/image_set.h"
+#include "options/data_options.h"
+
+namespace mnist_train::data {
+
+struct DatasetFiles;
+
+/// Both halves of a data set, found and opened, not yet read; what the headers say is checked, and
+/// nothing is allocated. Throws Error(kData).
+///
+/// A `dataset` is looked for as a folder of that name in `root`, in each folder of the path list
+/// MNIST_TRAIN_DATA, in `third_party` of the repository that the executable was built in and of the
+/// bundle that it lies in, and in the user's cache ($XDG_CACHE_HOME or ~/.cache, `mnist-train/`).
+/// A location of `train` or `test` is a folder (names begin with "train", with "t10k" or "test", or
+/// there is only one pair), an images file (its labels file has "labels" for "images" in its name
+/// and "idx1" for "idx3"), or both files. Everywhere a file may be raw or compressed by gzip.
+class DatasetReader {
+ public:
+  explicit DatasetReader(const options::DataOptions& options);
+
+  /// The size of the memory that `read_into` fills.
+  std::size_t bytes() const;
+
+  /// Reads everything, into memory of its own where files cannot be mapped. Once.
+  Dataset read();
+  /// Reads everything into memory of bytes() that `owner` keeps alive. Once.
+  Dataset read_into(std::span<std::uint8_t> memory, std::shared_ptr<const void> owner);
+
+ private:
+  DatasetReader(const options::DataOptions& options, const DatasetFiles& files);
+  Dataset finish(ImageSet train, ImageSet test) const;
+
+  IdxPair train_;
+  IdxPair test_;
+  std::int64_t train_count_;  // after limit_train
+  std::int64_t test_count_;
+};
+
+/// Finds and reads both halves of a data set, cut to `limit_train` and `limit_test` (the first
+/// samples); a limit beyond the data is an error. `classes` of both halves covers all labels of
+/// both files. Throws Error(kData) naming the file, or every place where it looked.
+Dataset open_dataset(const options::DataOptions& options);
+
+}  // namespace mnist_train::data

@@ -1,0 +1,244 @@
+#include "data/find_files.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
+
+namespace mnist_train::data {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+enum class Half { kTrain, kTest };
+
+/// How the files of one half are called in a folder.
+struct HalfNames {
+  const char* key;
+  std::vector<std::string_view> prefixes;
+  std::vector<std::string_view> other_prefixes;
+};
+
+HalfNames names_of(Half half) {
+  const std::vector<std::string_view> train{"train"};
+  const std::vector<std::string_view> test{"t10k", "test"};
+  return half == Half::kTrain ? HalfNames{"train", train, test} : HalfNames{"test", test, train};
+}
+
+/// A folder where data sets lie as folders of their own, and why it is looked at.
+struct Place {
+  fs::path folder;
+  std::string reason;
+};
+
+[[noreturn]] void fail(const std::string& message) { throw Error(ExitCode::kData, message); }
+
+bool is_there(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
+bool is_folder(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_directory(path, ignored);
+}
+
+/// The file itself or its raw or compressed twin, whichever exists.
+std::optional<fs::path> either_form(const fs::path& path) {
+  if (is_there(path)) return path;
+  fs::path twin = path;
+  if (path.extension() == ".gz") {
+    twin.replace_extension();
+  } else {
+    twin += ".gz";
+  }
+  if (is_there(twin)) return twin;
+  return std::nullopt;
+}
+
+bool replace_last(std::string& text, std::string_view from, std::string_view to) {
+  const std::size_t at = text.rfind(from);
+  if (at == std::string::npos) return false;
+  text.replace(at, from.size(), to);
+  return true;
+}
+
+/// What the labels file of an images file is called; nothing where the name does not tell.
+std::optional<fs::path> labels_name(const fs::path& images) {
+  std::string name = images.filename().string();
+  if (!replace_last(name, "images", "labels")) return std::nullopt;
+  if (!replace_last(name, "idx3", "idx1")) replace_last(name, "idx4", "idx1");
+  return images.parent_path() / name;
+}
+
+std::optional<fs::path> find_labels(const fs::path& images) {
+  const auto name = labels_name(images);
+  return name ? either_form(*name) : std::nullopt;
+}
+
+IdxFiles with_labels(const fs::path& images) {
+  const auto name = labels_name(images);
+  if (!name) {
+    fail(images.string() +
+         ": cannot tell what its labels file is called, because its name does not "
+         "contain \"images\"; name the labels file too");
+  }
+  const auto labels = either_form(*name);
+  if (!labels) {
+    fail(images.string() + ": its labels are missing; looked for " + name->string() +
+         " and the same " + (name->extension() == ".gz" ? "without" : "with") + " .gz");
+  }
+  return {images, *labels};
+}
+
+bool starts_with_any(const std::string& name, const std::vector<std::string_view>& prefixes) {
+  return std::any_of(prefixes.begin(), prefixes.end(),
+                     [&](std::string_view prefix) { return name.starts_with(prefix); });
+}
+
+/// Names of the images files in a folder, sorted; a raw file hides its compressed twin.
+std::vector<std::string> images_names(const fs::path& folder) {
+  std::set<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    const bool is_candidate = !name.starts_with('.') && name.find("images") != std::string::npos;
+    if (is_candidate && !is_folder(entry->path())) names.insert(name);
+  }
+  if (error) fail(folder.string() + ": cannot list the folder: " + error.message());
+  std::vector<std::string> result;
+  for (const std::string& name : names) {
+    const bool has_raw_twin =
+        name.ends_with(".gz") && names.contains(name.substr(0, name.size() - 3));
+    if (!has_raw_twin) result.push_back(name);
+  }
+  return result;
+}
+
+std::string list(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+/// The images file of one half: the one whose name begins as that half's do, or the only one there
+/// is.
+IdxFiles find_in_folder(const fs::path& folder, Half half) {
+  const HalfNames half_names = names_of(half);
+  std::vector<std::string> names = images_names(folder);
+  std::erase_if(names, [&](const std::string& name) {
+    return starts_with_any(name, half_names.other_prefixes);
+  });
+  std::vector<std::string> named = names;
+  std::erase_if(
+      named, [&](const std::string& name) { return !starts_with_any(name, half_names.prefixes); });
+  if (!named.empty()) names = named;
+  if (names.size() > 1) {  // what has no labels may be another program's leftover
+    std::vector<std::string> paired = names;
+    std::erase_if(paired, [&](const std::string& name) { return !find_labels(folder / name); });
+    if (!paired.empty()) names = paired;
+  }
+  if (names.empty()) {
+    fail(folder.string() + ": no images to " + half_names.key +
+         " in this folder; expected a file " + "such as " + std::string(half_names.prefixes[0]) +
+         "-images-idx3-ubyte.gz, and its labels");
+  }
+  if (names.size() > 1) {
+    fail(folder.string() + ": several files could be the images to " + half_names.key + " (" +
+         list(names) + "); name one of them");
+  }
+  return with_labels(folder / names[0]);
+}
+
+IdxFiles find_at(const options::DataLocation& location, Half half) {
+  if (!is_there(location.images)) {
+    fail(location.images.string() + ": no such file or folder (data." + names_of(half).key + ")");
+  }
+  if (location.labels && !is_folder(location.images)) return {location.images, *location.labels};
+  IdxFiles files = is_folder(location.images) ? find_in_folder(location.images, half)
+                                              : with_labels(location.images);
+  if (location.labels) files.labels = *location.labels;
+  return files;
+}
+
+void add_path_list(const char* list, const std::string& reason, std::vector<Place>& places) {
+  std::string_view rest = list;
+  while (!rest.empty()) {
+    const std::size_t length = std::min(rest.find(':'), rest.size());
+    if (length > 0) places.push_back({fs::path(rest.substr(0, length)), reason});
+    rest.remove_prefix(std::min(length + 1, rest.size()));
+  }
+}
+
+std::optional<fs::path> cache_folder() {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  // The specification has relative paths ignored.
+  if (cache != nullptr && cache[0] == '/') return fs::path(cache) / "mnist-train";
+  const char* home = std::getenv("HOME");
+  if (home != nullptr && home[0] == '/') return fs::path(home) / ".cache" / "mnist-train";
+  return std::nullopt;
+}
+
+std::vector<Place> places_for(const options::DataOptions& options) {
+  std::vector<Place> places;
+  if (options.root) places.push_back({*options.root, "data.root"});
+  if (const char* list = std::getenv("MNIST_TRAIN_DATA")) {
+    add_path_list(list, "MNIST_TRAIN_DATA", places);
+  }
+  // The executable lies in build/bin or build/<preset>/bin of the repository, or in bin of the
+  // bundle.
+  fs::path folder = executable_folder();
+  for (const char* reason : {"of the bundle", "of the repository", "of the repository"}) {
+    folder = folder.parent_path();
+    places.push_back({folder / "third_party", reason});
+  }
+  if (const auto cache = cache_folder()) places.push_back({*cache, "the cache"});
+  return places;
+}
+
+DatasetFiles find_by_name(const options::DataOptions& options) {
+  const auto name = options.dataset.value_or(options::DatasetName::kMnist);
+  const std::string folder_name = name == options::DatasetName::kMnist ? "mnist" : "fashion-mnist";
+  std::string looked_at;
+  for (const Place& place : places_for(options)) {
+    const fs::path folder = place.folder / folder_name;
+    looked_at += "\n  " + folder.string() + " (" + place.reason + ")";
+    if (!is_folder(folder)) continue;
+    if (options.root && place.folder != *options.root) {
+      spdlog::warn("data.root {} has no folder {}: reading {}", options.root->string(), folder_name,
+                   folder.string());
+    }
+    return {find_in_folder(folder, Half::kTrain), find_in_folder(folder, Half::kTest), 10};
+  }
+  fail("the data set " + folder_name + " was not found. Looked for these folders:" + looked_at +
+       "\nPut its four IDX files (train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, "
+       "t10k-images-idx3-ubyte.gz, t10k-labels-idx1-ubyte.gz) into one of them, or name the folder "
+       "that contains " +
+       folder_name + " in data.root or MNIST_TRAIN_DATA");
+}
+
+}  // namespace
+
+DatasetFiles find_dataset_files(const options::DataOptions& options) {
+  if (!options.format) return find_by_name(options);
+  if (*options.format != options::DataFormat::kIdx) {
+    throw Error(ExitCode::kConfig, "data.format: only idx can be read by this version");
+  }
+  if (!options.train || !options.test) {
+    throw Error(ExitCode::kConfig, "data: format idx needs both train and test");
+  }
+  return {find_at(*options.train, Half::kTrain), find_at(*options.test, Half::kTest),
+          IdxPair::kMostClasses};
+}
+
+}  // namespace mnist_train::data

@@ -1,0 +1,93 @@
+#include "data/gzip_stream.h"
+
+#include <zlib.h>
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "base/error.h"
+
+namespace mnist_train::data {
+
+namespace {
+
+// zlib counts in 32 bits.
+constexpr std::size_t kMaxPiece = std::size_t{1} << 30;
+// The widest window, and a gzip header and trailer instead of zlib's own.
+constexpr int kGzipWindowBits = 15 + 16;
+
+}  // namespace
+
+struct GzipStream::State {
+  z_stream zlib{};
+};
+
+GzipStream::GzipStream(std::span<const std::uint8_t> compressed, std::string name)
+    : compressed_(compressed), name_(std::move(name)), state_(std::make_unique<State>()) {
+  if (inflateInit2(&state_->zlib, kGzipWindowBits) != Z_OK) throw std::bad_alloc();
+}
+
+GzipStream::~GzipStream() { inflateEnd(&state_->zlib); }
+
+bool GzipStream::recognizes(std::span<const std::uint8_t> bytes) {
+  return bytes.size() >= 2 && bytes[0] == 0x1f && bytes[1] == 0x8b;
+}
+
+std::size_t GzipStream::read(std::span<std::uint8_t> out) {
+  std::size_t filled = 0;
+  while (filled < out.size() && !ended_) {
+    std::size_t produced = 0;
+    const bool advanced = inflate_some(out.subspan(filled), &produced);
+    filled += produced;
+    if (!advanced) fail("the file is cut short: the gzip stream goes on, but the file ends");
+  }
+  return filled;
+}
+
+void GzipStream::expect_end() const {
+  if (!ended_) fail("expected the end of the gzip stream");
+  const auto rest = compressed_.subspan(consumed_);
+  if (rest.empty()) return;
+  if (recognizes(rest)) {
+    fail("a second gzip stream follows the first; unpack the file, or pack it again as one stream");
+  }
+  fail(std::to_string(rest.size()) + " more bytes follow the end of the gzip stream");
+}
+
+/// One call of zlib's. False when it could do nothing for want of input.
+bool GzipStream::inflate_some(std::span<std::uint8_t> out, std::size_t* produced) {
+  z_stream& zlib = state_->zlib;
+  const auto input = compressed_.subspan(consumed_);
+  const auto input_size = static_cast<uInt>(std::min(input.size(), kMaxPiece));
+  const auto output_size = static_cast<uInt>(std::min(out.size(), kMaxPiece));
+  zlib.next_in = const_cast<Bytef*>(input.data());  // zlib's interface is older than const
+  zlib.avail_in = input_size;
+  zlib.next_out = out.data();
+  zlib.avail_out = output_size;
+  const int result = ::inflate(&zlib, Z_NO_FLUSH);
+  consumed_ += input_size - zlib.avail_in;
+  *produced = output_size - zlib.avail_out;
+  produced_ += *produced;
+  switch (result) {
+    case Z_OK:
+      return true;
+    case Z_STREAM_END:
+      ended_ = true;
+      return true;
+    case Z_BUF_ERROR:
+      return false;
+    case Z_MEM_ERROR:
+      throw std::bad_alloc();
+    default:
+      fail(std::string("the gzip stream is broken (") +
+           (zlib.msg != nullptr ? zlib.msg : "zlib gives no reason") + ")");
+  }
+}
+
+void GzipStream::fail(const std::string& problem) const {
+  throw Error(ExitCode::kData, name_ + ": compressed byte " + std::to_string(consumed_) +
+                                   ", inflated byte " + std::to_string(produced_) + ": " + problem);
+}
+
+}  // namespace mnist_train::data

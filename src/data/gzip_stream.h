@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace mnist_train::data {
+
+/// Inflates a gzip file (RFC 1952) of one member that lies in memory. The compressed bytes must
+/// outlive it. Errors are Error(kData) with the name and the places in the compressed and the
+/// inflated data.
+class GzipStream {
+ public:
+  GzipStream(std::span<const std::uint8_t> compressed, std::string name);
+  GzipStream(const GzipStream&) = delete;
+  GzipStream& operator=(const GzipStream&) = delete;
+  ~GzipStream();
+
+  /// Whether the bytes start like a gzip file.
+  static bool recognizes(std::span<const std::uint8_t> bytes);
+
+  /// Inflates the next bytes into `out` and returns how many: fewer than asked only where the
+  /// stream ends. Reaching the end checks length and checksum.
+  std::size_t read(std::span<std::uint8_t> out);
+
+  /// Insists that the stream has ended and that nothing follows it in the file.
+  void expect_end() const;
+
+ private:
+  struct State;
+
+  bool inflate_some(std::span<std::uint8_t> out, std::size_t* produced);
+  [[noreturn]] void fail(const std::string& problem) const;
+
+  std::span<const std::uint8_t> compressed_;
+  std::string name_;
+  std::size_t consumed_ = 0;
+  std::size_t produced_ = 0;
+  bool ended_ = false;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace mnist_train::data

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace mnist_train::data {
+
+/// Labelled images in host memory, read-only, shared and never copied.
+struct ImageSet {
+  std::int64_t count = 0;
+  std::int64_t channels = 1;
+  std::int64_t height = 0;
+  std::int64_t width = 0;
+  std::int64_t classes = 0;              // labels lie in [0, classes)
+  std::span<const std::uint8_t> images;  // [count, channels, height, width] u8
+  std::span<const std::uint8_t> labels;  // [count] u8
+  std::shared_ptr<const void> owner;     // keeps both spans alive
+  std::string source;                    // the images file, for messages
+
+  std::int64_t bytes_per_image() const { return channels * height * width; }
+};
+
+/// A training and a test set of one geometry and one number of classes, and a hash of their samples
+/// (for resume and the summary).
+struct Dataset {
+  ImageSet train;
+  ImageSet test;
+  std::string hash;  // "xxh3-128:<32 hex digits>" of the uncompressed samples that are used
+};
+
+}  // namespace mnist_train::data

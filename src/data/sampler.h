@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace mnist_train::data {
+
+/// A half-open range of positions.
+struct Range {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  std::int64_t size() const { return end - begin; }
+};
+
+/// The order in which an epoch visits its samples: a uniform permutation of [0, count) that depends
+/// on seed and epoch alone (Fisher-Yates over a 64-bit Mersenne Twister, draws by Lemire's unbiased
+/// method, https://arxiv.org/abs/1805.10941), so every process draws the same one, with any
+/// standard library.
+std::vector<std::int64_t> epoch_permutation(std::int64_t count, std::int64_t seed,
+                                            std::int64_t epoch);
+
+/// The positions of `range` that belong to `part` of [0, parts): contiguous, sizes differ by at
+/// most one, the larger shares first. Empty for the last parts where there are fewer positions than
+/// parts.
+Range share(Range range, std::int64_t part, std::int64_t parts);
+
+/// The global batch of a step in [0, steps_per_epoch): positions [step * batch_size, …) of the
+/// permutation, the last one shorter.
+Range global_batch(std::int64_t count, std::int64_t batch_size, std::int64_t step);
+
+/// Steps an epoch: every sample is used, so the last batch may be short.
+std::int64_t steps_per_epoch(std::int64_t count, std::int64_t batch_size);
+
+}  // namespace mnist_train::data

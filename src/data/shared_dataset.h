@@ -1,0 +1,57 @@
+#pragma once
+
+#include <chrono>
+#include <exception>
+#include <string>
+#include <thread>
+
+#include "base/file.h"
+#include "data/image_set.h"
+#include "options/data_options.h"
+
+namespace mnist_train::data {
+
+/// What a worker inherits of a SharedDataset. Both descriptors are close-on-exec at the launcher:
+/// the one that spawns lets them through (dup2 in the child).
+struct SharedDatasetHandle {
+  int memory_fd = -1;  // an unnamed file in memory, where the samples will be
+  int ready_fd = -1;   // a pipe: readable once they are there, hung up when they never will be
+};
+
+/// One host's samples, decoded once by the launcher and mapped by all its workers, while these
+/// start. The launcher makes it before it spawns and calls `publish`; each worker calls `attach`.
+class SharedDataset {
+ public:
+  /// Throws Error(kRunFailed) when the system gives no descriptors.
+  SharedDataset();
+  SharedDataset(const SharedDataset&) = delete;
+  SharedDataset& operator=(const SharedDataset&) = delete;
+  /// Waits for the thread.
+  ~SharedDataset();
+
+  SharedDatasetHandle handle() const { return {memory_fd_.get(), ready_read_fd_.get()}; }
+
+  /// Starts to find, read and check the data set, on a thread of its own (which takes no signals).
+  /// Then `handle().ready_fd` becomes readable, or hangs up where that failed. Once.
+  void publish(const options::DataOptions& options);
+
+  /// Waits for `publish` and throws its failure.
+  void wait();
+
+ private:
+  void run(const options::DataOptions& options);
+
+  UniqueFd memory_fd_;
+  UniqueFd ready_read_fd_;
+  UniqueFd ready_write_fd_;
+  std::thread thread_;
+  std::exception_ptr failure_;
+};
+
+/// Waits until the samples are there and maps them, read-only and without a copy. Takes the
+/// descriptors over. Throws PeerError when the launcher ended or gave up before, or after
+/// `timeout`, and Error(kRunFailed) when the memory does not hold what a launcher of this program
+/// puts there.
+Dataset attach(const SharedDatasetHandle& handle, std::chrono::milliseconds timeout);
+
+}  // namespace mnist_train::data

@@ -1,0 +1,83 @@
+#include "launch/failure_summary.h"
+
+#include <cstring>
+
+namespace mnist_train::launch {
+
+namespace {
+
+std::string rank_name(const RankEnd& end) {
+  return "rank " + std::to_string(end.rank) + " (pid " + std::to_string(end.pid) + ")";
+}
+
+std::string seconds_text(double seconds) {
+  return std::to_string(static_cast<long>(seconds + 0.5)) + " s";
+}
+
+std::string describe_end(const RankEnd& end, const StatusBoard& board) {
+  const std::string where = " in " + describe(board.of(end.rank));
+  if (end.exit.report) return rank_name(end) + where + ": " + end.exit.report->message;
+  if (end.exit.signal != 0) {
+    return rank_name(end) + " was killed by signal " + std::to_string(end.exit.signal) + " (" +
+           ::strsignal(end.exit.signal) + ")" + where;
+  }
+  return rank_name(end) + " left with status " + std::to_string(end.exit.code) +
+         " before the run was over," + where;
+}
+
+bool is_own_failure(const RankEnd& end) {
+  if (end.well || end.killed_by_launcher) return false;
+  return !end.exit.report || !end.exit.report->is_victim;
+}
+
+const RankEnd* find_cause(const std::vector<RankEnd>& ends) {
+  for (const RankEnd& end : ends) {
+    if (is_own_failure(end)) return &end;
+  }
+  for (const RankEnd& end : ends) {
+    if (!end.well && !end.killed_by_launcher) return &end;
+  }
+  return ends.empty() ? nullptr : &ends.front();
+}
+
+RunFailure silent_failure(const std::vector<RankEnd>& ends, const Silence& silence,
+                          const StatusBoard& board) {
+  RunFailure failure;
+  failure.code = ExitCode::kDistributed;
+  failure.rank = silence.rank;
+  failure.restart_may_help = true;
+  failure.cause = "rank " + std::to_string(silence.rank) + " has been in " +
+                  describe(board.of(silence.rank)) + " for " + seconds_text(silence.seconds) +
+                  " without progress (launch.hang_timeout_s)";
+  for (const RankEnd& end : ends) {
+    if (end.rank == silence.rank) continue;
+    failure.victims += "rank " + std::to_string(end.rank) + ": was in " +
+                       describe(board.of(end.rank)) + "\n";
+  }
+  return failure;
+}
+
+}  // namespace
+
+RunFailure summarize_failure(const std::vector<RankEnd>& ends,
+                             const std::optional<Silence>& silence, const StatusBoard& board) {
+  if (silence) return silent_failure(ends, *silence, board);
+  RunFailure failure;
+  const RankEnd* cause = find_cause(ends);
+  if (cause == nullptr) return failure;
+  failure.rank = cause->rank;
+  failure.cause = describe_end(*cause, board);
+  failure.code = cause->exit.report ? cause->exit.report->code : ExitCode::kDistributed;
+  failure.died_silently = !cause->exit.report;
+  failure.restart_may_help = failure.code == ExitCode::kDistributed;
+  for (const RankEnd& end : ends) {
+    if (&end == cause || end.well || end.killed_by_launcher) continue;
+    const bool same = cause->exit.report && end.exit.report &&
+                      cause->exit.report->message == end.exit.report->message;
+    if (same) continue;  // all ranks found the same mistake
+    failure.victims += describe_end(end, board) + "\n";
+  }
+  return failure;
+}
+
+}  // namespace mnist_train::launch

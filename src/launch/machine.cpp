@@ -1,0 +1,46 @@
+#include "launch/machine.h"
+
+#include <dlfcn.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <fstream>
+#include <string>
+
+namespace mnist_train::launch {
+
+namespace {
+
+/// cgroup v2: "max 100000" or "200000 100000" (microseconds of processor time a period).
+int quota_cores(int otherwise) {
+  std::ifstream file("/sys/fs/cgroup/cpu.max");
+  std::string quota;
+  double period_us = 0;
+  if (!(file >> quota >> period_us) || quota == "max" || period_us <= 0) return otherwise;
+  return std::max(1, static_cast<int>(std::stod(quota) / period_us));
+}
+
+}  // namespace
+
+int usable_cores() {
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  const int cores = ::sched_getaffinity(0, sizeof mask, &mask) == 0 ? CPU_COUNT(&mask) : 1;
+  return std::max(1, std::min(cores, quota_cores(cores)));
+}
+
+int visible_gpus() {
+  void* driver = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (driver == nullptr) return 0;
+  // The driver's C API: int cuInit(unsigned flags); int cuDeviceGetCount(int* count). 0 is success.
+  const auto init = reinterpret_cast<int (*)(unsigned)>(::dlsym(driver, "cuInit"));
+  const auto device_count =
+      reinterpret_cast<int (*)(int*)>(::dlsym(driver, "cuDeviceGetCount"));
+  int count = 0;
+  if (init == nullptr || device_count == nullptr || init(0) != 0 || device_count(&count) != 0) {
+    return 0;
+  }
+  return count;
+}
+
+}  // namespace mnist_train::launch

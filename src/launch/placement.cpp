@@ -1,0 +1,121 @@
+#include "launch/placement.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "base/error.h"
+#include "launch/machine.h"
+
+namespace mnist_train::launch {
+
+namespace {
+
+constexpr int kAutomaticCpuProcesses = 2;
+
+[[noreturn]] void refuse(const std::string& message) { throw Error(ExitCode::kConfig, message); }
+
+bool wants_cuda(const options::RunConfig& config) {
+  const auto& devices = config.launch.devices;
+  return config.train.device == options::DeviceName::kCuda ||
+         config.train.backend == options::BackendName::kNccl ||
+         std::any_of(devices.begin(), devices.end(),
+                     [](const std::string& device) { return device.starts_with("cuda"); });
+}
+
+bool may_use_cuda(const options::RunConfig& config) {
+  return config.train.device != options::DeviceName::kCpu;
+}
+
+void require_gpu(const options::RunConfig& config, const Machine& machine) {
+  if (!wants_cuda(config) || machine.gpus > 0) return;
+  const char* asked = config.train.backend == options::BackendName::kNccl ? "backend \"nccl\""
+                                                                          : "device \"cuda\"";
+  refuse(std::string("the config asks for ") + asked +
+         ", but this machine shows no GPU (NVIDIA driver missing, or CUDA_VISIBLE_DEVICES is empty)"
+         ": run it on a machine with one, or set backend to \"gloo\" and device to \"cpu\"");
+}
+
+bool use_cuda(const options::RunConfig& config, const Machine& machine) {
+  return may_use_cuda(config) && machine.gpus > 0;
+}
+
+/// "cpu", "cuda" (by local rank) or "cuda:N" from `launch.devices`.
+void place_on_named(const std::string& device, const Machine& machine, int local_rank,
+                    Placement& placement) {
+  placement.cuda = device.starts_with("cuda");
+  if (!placement.cuda) return;
+  const bool numbered = device.size() > 5;
+  placement.device_index =
+      numbered ? std::atoi(device.c_str() + 5) : local_rank % std::max(1, machine.gpus);
+  if (placement.device_index >= machine.gpus) {
+    refuse("launch.devices names \"" + device + "\", but this machine shows " +
+           std::to_string(machine.gpus) + " GPUs");
+  }
+}
+
+std::string choose_backend(const options::RunConfig& config, const Machine& machine,
+                           int local_world_size, int world_size, bool cuda) {
+  const auto asked = config.train.backend;
+  const auto& devices = config.launch.devices;
+  const bool mixed = std::any_of(devices.begin(), devices.end(), [&](const std::string& device) {
+    return std::count(devices.begin(), devices.end(), device) > 1 || device == "cpu";
+  });
+  const bool one_gpu_each = cuda && !mixed && local_world_size <= machine.gpus;
+  if (asked == options::BackendName::kNccl && !one_gpu_each) {
+    refuse("backend \"nccl\" needs a GPU of its own for every process: " +
+           std::to_string(local_world_size) + " processes share " + std::to_string(machine.gpus) +
+           " GPUs; lower launch.processes_per_node, or set backend to \"gloo\"");
+  }
+  if (world_size == 1) return "none";
+  if (asked == options::BackendName::kGloo) return "gloo";
+  return one_gpu_each ? "nccl" : "gloo";
+}
+
+int choose_threads(const options::RunConfig& config, const Machine& machine, int local_world_size) {
+  if (config.launch.threads_per_process) {
+    return static_cast<int>(*config.launch.threads_per_process);
+  }
+  if (config.train.deterministic) return 1;
+  if (const char* asked = std::getenv("OMP_NUM_THREADS"); asked != nullptr) {
+    return std::max(1, std::atoi(asked));
+  }
+  return std::max(1, machine.cores / local_world_size);
+}
+
+}  // namespace
+
+Machine this_machine() { return {usable_cores(), visible_gpus()}; }
+
+std::string Placement::device_name() const {
+  return cuda ? "cuda:" + std::to_string(device_index) : "cpu";
+}
+
+int choose_process_count(const options::RunConfig& config, const Machine& machine) {
+  require_gpu(config, machine);
+  if (!config.launch.devices.empty()) return static_cast<int>(config.launch.devices.size());
+  if (config.launch.processes_per_node) {
+    return static_cast<int>(*config.launch.processes_per_node);
+  }
+  return use_cuda(config, machine) ? machine.gpus
+                                   : std::min(machine.cores, kAutomaticCpuProcesses);
+}
+
+Placement choose_placement(const options::RunConfig& config, const Machine& machine, int local_rank,
+                           int local_world_size, int world_size) {
+  require_gpu(config, machine);
+  Placement placement;
+  const auto& devices = config.launch.devices;
+  if (!devices.empty()) {
+    place_on_named(devices[static_cast<std::size_t>(local_rank) % devices.size()], machine,
+                   local_rank, placement);
+  } else if (use_cuda(config, machine)) {
+    placement.cuda = true;
+    placement.device_index = local_rank % machine.gpus;
+  }
+  placement.backend =
+      choose_backend(config, machine, local_world_size, world_size, placement.cuda);
+  placement.threads = choose_threads(config, machine, local_world_size);
+  return placement;
+}
+
+}  // namespace mnist_train::launch

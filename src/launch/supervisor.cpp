@@ -1,0 +1,185 @@
+#include "launch/supervisor.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <vector>
+
+#include "base/clock.h"
+#include "launch/failure_summary.h"
+
+namespace mnist_train::launch {
+
+namespace {
+
+constexpr double kGraceAfterFailure_s = 1.0;
+constexpr int kPollInterval_ms = 200;
+
+sigset_t supervised_signals() {
+  sigset_t signals;
+  ::sigemptyset(&signals);
+  for (const int signal : {SIGTERM, SIGINT, SIGCHLD}) ::sigaddset(&signals, signal);
+  return signals;
+}
+
+/// One attempt while it runs.
+class Attempt {
+ public:
+  Attempt(const WorkerSetup& setup, const StatusBoard& board, double hang_timeout_s,
+          const BackgroundTask& background)
+      : board_(board), hang_timeout_s_(hang_timeout_s), background_(background) {
+    const sigset_t signals = supervised_signals();
+    signal_fd_ = UniqueFd(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+    if (!signal_fd_.valid()) {
+      throw Error(ExitCode::kRunFailed,
+                  std::string("cannot listen for signals: ") + std::strerror(errno));
+    }
+    for (int rank = 0; rank < setup.world_size; ++rank) {
+      workers_.push_back(WorkerProcess::start(setup, rank));
+    }
+    if (background_.ready_fd >= 0) background_.start();
+  }
+
+  AttemptResult run() {
+    while (any_running()) {
+      wait_for_event();
+      take_signals();
+      finish_background();
+      note_exits();
+      note_silence();
+      if (failed() && monotonic_seconds() > failed_at_s_ + kGraceAfterFailure_s) kill_all();
+    }
+    return result();
+  }
+
+ private:
+  bool any_running() const {
+    return std::any_of(workers_.begin(), workers_.end(),
+                       [](const WorkerProcess& worker) { return worker.running(); });
+  }
+
+  bool failed() const { return failed_at_s_ > 0; }
+
+  void wait_for_event() {
+    std::vector<pollfd> events;
+    events.push_back({signal_fd_.get(), POLLIN, 0});
+    if (background_.ready_fd >= 0) events.push_back({background_.ready_fd, POLLIN, 0});
+    for (const WorkerProcess& worker : workers_) {
+      if (worker.running()) events.push_back({worker.exit_fd(), POLLIN, 0});
+    }
+    const double before_s = monotonic_seconds();
+    ::poll(events.data(), events.size(), kPollInterval_ms);
+    // When this process itself was stopped (Ctrl-Z, a suspended machine), its ranks' silence is not theirs.
+    if (monotonic_seconds() - before_s > 5.0) watching_since_s_ = monotonic_seconds();
+  }
+
+  void take_signals() {
+    signalfd_siginfo info{};
+    while (::read(signal_fd_.get(), &info, sizeof info) == sizeof info) {
+      const int signal = static_cast<int>(info.ssi_signo);
+      if (signal == SIGCHLD) continue;
+      if (signal == SIGINT && stopped_by_ == SIGINT) {
+        kill_all();
+        continue;
+      }
+      if (stopped_by_ == 0) stopped_by_ = signal;
+      for (const WorkerProcess& worker : workers_) worker.send(signal);
+    }
+  }
+
+  void finish_background() {
+    if (background_.ready_fd < 0) return;
+    pollfd event{background_.ready_fd, POLLIN, 0};
+    if (::poll(&event, 1, 0) != 1) return;
+    background_.ready_fd = -1;
+    background_.finish();  // what it throws ends the ranks through their destructors
+  }
+
+  bool ended_well(const WorkerProcess& worker) const {
+    const WorkerExit& exit = *worker.exit();
+    if (exit.signal != 0) return false;
+    if (stopped_by_ != 0 && exit.code == 128 + stopped_by_) return true;
+    const auto phase = static_cast<Phase>(board_.of(worker.rank()).phase.load());
+    return exit.code == 0 && phase == Phase::kFinished;
+  }
+
+  void note_exits() {
+    for (WorkerProcess& worker : workers_) {
+      if (!worker.running()) continue;
+      worker.reap();
+      if (worker.running()) continue;
+      ends_.push_back({worker.rank(), worker.pid(), *worker.exit(), killed_, ended_well(worker)});
+      if (!ends_.back().well && !killed_ && !failed()) failed_at_s_ = monotonic_seconds();
+    }
+  }
+
+  void note_silence() {
+    if (failed()) return;
+    for (const WorkerProcess& worker : workers_) {
+      if (!worker.running()) continue;
+      const double updated_s = board_.of(worker.rank()).updated_s.load();
+      const double silent_s = monotonic_seconds() - std::max(updated_s, watching_since_s_);
+      if (silent_s < hang_timeout_s_) continue;
+      if (!silent_ || silent_s > silent_->seconds) silent_ = Silence{worker.rank(), silent_s};
+    }
+    if (silent_) {
+      failed_at_s_ = monotonic_seconds();
+      kill_all();
+    }
+  }
+
+  void kill_all() {
+    for (WorkerProcess& worker : workers_) {
+      worker.reap();  // one that ended by itself just now is not ours
+      if (!worker.running() && !noted(worker.rank())) {
+        ends_.push_back({worker.rank(), worker.pid(), *worker.exit(), false, ended_well(worker)});
+      }
+      worker.send(SIGKILL);
+    }
+    killed_ = true;
+  }
+
+  bool noted(int rank) const {
+    return std::any_of(ends_.begin(), ends_.end(),
+                       [rank](const RankEnd& end) { return end.rank == rank; });
+  }
+
+  AttemptResult result() const {
+    AttemptResult result;
+    result.stopped_by = stopped_by_;
+    for (const RankEnd& end : ends_) result.exit_code = std::max(result.exit_code, end.exit.code);
+    if (failed()) result.failure = summarize_failure(ends_, silent_, board_);
+    return result;
+  }
+
+  const StatusBoard& board_;
+  double hang_timeout_s_;
+  BackgroundTask background_;
+  UniqueFd signal_fd_;
+  std::vector<WorkerProcess> workers_;
+  std::vector<RankEnd> ends_;  // in the order they came
+  std::optional<Silence> silent_;
+  double watching_since_s_ = monotonic_seconds();
+  double failed_at_s_ = 0;
+  int stopped_by_ = 0;
+  bool killed_ = false;
+};
+
+}  // namespace
+
+void block_supervised_signals() {
+  const sigset_t signals = supervised_signals();
+  ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+}
+
+AttemptResult supervise(const WorkerSetup& setup, const StatusBoard& board, double hang_timeout_s,
+                        const BackgroundTask& background) {
+  return Attempt(setup, board, hang_timeout_s, background).run();
+}
+
+}  // namespace mnist_train::launch

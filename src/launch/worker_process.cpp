@@ -1,0 +1,218 @@
+#include "launch/worker_process.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "launch/worker_identity.h"
+
+namespace mnist_train::launch {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kWorkerName = "mnist-train-worker";
+
+[[noreturn]] void fail(const std::string& action) {
+  throw Error(ExitCode::kRunFailed, "cannot " + action + ": " + std::strerror(errno));
+}
+
+struct HandOver {
+  const char* name;
+  int source;
+  int target;
+};
+
+/// Everything that the child needs between fork and exec, made before the fork: there it may not allocate.
+struct ChildPlan {
+  std::string executable;
+  std::vector<std::string> environment;
+  std::vector<char*> environment_pointers;
+  std::string title;
+  std::array<char*, 2> arguments{};
+  std::vector<std::pair<UniqueFd, int>> descriptors;  // copies above the target numbers -> target
+  pid_t launcher = 0;
+};
+
+bool is_overridden(const std::string& entry, const std::vector<std::string>& overrides) {
+  const std::string key = entry.substr(0, entry.find('=') + 1);
+  for (const std::string& other : overrides) {
+    if (other.compare(0, key.size(), key) == 0) return true;
+  }
+  return false;
+}
+
+std::vector<std::string> child_environment(const WorkerSetup& setup, int rank,
+                                           const std::string& handed_over) {
+  const std::string world = std::to_string(setup.world_size);
+  const std::string number = std::to_string(rank);
+  std::vector<std::string> environment = {
+      "RANK=" + number,
+      "LOCAL_RANK=" + number,
+      "WORLD_SIZE=" + world,
+      "LOCAL_WORLD_SIZE=" + world,
+      "MASTER_ADDR=127.0.0.1",
+      "MASTER_PORT=" + std::to_string(setup.master_port),
+      std::string(kHandedOverVariable) + "=" + handed_over,
+  };
+  const std::vector<std::string> overrides = environment;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    if (!is_overridden(*entry, overrides)) environment.emplace_back(*entry);
+  }
+  return environment;
+}
+
+UniqueFd copy_above_targets(int fd) {
+  UniqueFd copy(::fcntl(fd, F_DUPFD_CLOEXEC, 64));
+  if (!copy.valid()) fail("duplicate a descriptor for a worker");
+  return copy;
+}
+
+/// Standard error of a rank that has a log file goes there, so that what native code writes is kept too.
+void plan_standard_streams(const WorkerSetup& setup, int rank, ChildPlan& plan) {
+  const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  if (!null.valid()) fail("open /dev/null");
+  plan.descriptors.emplace_back(copy_above_targets(null.get()), STDIN_FILENO);
+  UniqueFd log;
+  if (setup.log_folder) {
+    const fs::path path = *setup.log_folder / ("rank-" + std::to_string(rank) + ".log");
+    log = UniqueFd(
+        ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644));
+    if (!log.valid()) fail("open " + path.string());
+    plan.descriptors.emplace_back(copy_above_targets(log.get()), STDERR_FILENO);
+  }
+  if (rank != 0) {
+    const int out = log.valid() ? log.get() : STDERR_FILENO;
+    plan.descriptors.emplace_back(copy_above_targets(out), STDOUT_FILENO);
+  }
+}
+
+ChildPlan make_plan(const WorkerSetup& setup, int rank, int failure_fd) {
+  ChildPlan plan;
+  plan.executable = setup.executable.string();
+  plan.launcher = ::getpid();
+  plan_standard_streams(setup, rank, plan);
+  const std::array hand_overs{
+      HandOver{"job", setup.job_fd, kJobFd},
+      HandOver{"failure", failure_fd, kFailureFd},
+      HandOver{"console", STDERR_FILENO, kConsoleFd},
+      HandOver{"status", setup.status_fd, kStatusFd},
+      HandOver{"dataset", setup.dataset_fd, kDatasetFd},
+      HandOver{"dataset-ready", setup.dataset_ready_fd, kDatasetReadyFd},
+      HandOver{"listen", rank == 0 ? setup.listen_fd : -1, kListenFd},
+  };
+  std::string names;
+  for (const HandOver& hand_over : hand_overs) {
+    if (hand_over.source < 0) continue;
+    plan.descriptors.emplace_back(copy_above_targets(hand_over.source), hand_over.target);
+    names += (names.empty() ? "" : " ") + std::string(hand_over.name);
+  }
+  plan.title = "mnist-train: rank " + std::to_string(rank);
+  plan.arguments = {plan.title.data(), nullptr};
+  plan.environment = child_environment(setup, rank, names);
+  for (std::string& entry : plan.environment) plan.environment_pointers.push_back(entry.data());
+  plan.environment_pointers.push_back(nullptr);
+  return plan;
+}
+
+/// Between fork and exec: system calls only.
+[[noreturn]] void become_worker(const ChildPlan& plan) {
+  constexpr int kCannotStart = 126;
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != plan.launcher) ::_exit(kCannotStart);  // it died before the line above
+  for (const auto& [source, target] : plan.descriptors) {
+    if (::dup2(source.get(), target) < 0) ::_exit(kCannotStart);
+  }
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  ::execve(plan.executable.c_str(), plan.arguments.data(), plan.environment_pointers.data());
+  ::_exit(kCannotStart);
+}
+
+std::string read_available(int fd) {
+  std::string text;
+  std::array<char, 4096> buffer{};
+  ssize_t count = 0;
+  while ((count = ::read(fd, buffer.data(), buffer.size())) > 0) {
+    text.append(buffer.data(), static_cast<std::size_t>(count));
+  }
+  return text;
+}
+
+}  // namespace
+
+bool was_handed_over(const char* name) {
+  const std::string all = " " + environment_variable(kHandedOverVariable).value_or("") + " ";
+  return all.find(" " + std::string(name) + " ") != std::string::npos;
+}
+
+fs::path worker_executable() {
+  const fs::path folder = executable_folder();
+  const fs::path beside = folder / kWorkerName;
+  const fs::path installed = folder.parent_path() / "libexec" / "mnist-train" / kWorkerName;
+  for (const fs::path& candidate : {beside, installed}) {
+    if (::access(candidate.c_str(), X_OK) == 0) return candidate;
+  }
+  throw Error(ExitCode::kRunFailed, "cannot find the worker's executable: looked for " +
+                                        beside.string() + " and " + installed.string() +
+                                        "; build or install it again (scripts/setup)");
+}
+
+WorkerProcess WorkerProcess::start(const WorkerSetup& setup, int rank) {
+  std::array<int, 2> pipe{};
+  if (::pipe2(pipe.data(), O_CLOEXEC) != 0) fail("make a pipe for a worker");
+  WorkerProcess worker;
+  worker.rank_ = rank;
+  worker.failure_pipe_ = UniqueFd(pipe[0]);
+  const UniqueFd failure_write_end(pipe[1]);
+  ::fcntl(pipe[0], F_SETFL, O_NONBLOCK);
+  const ChildPlan plan = make_plan(setup, rank, failure_write_end.get());
+  const pid_t pid = ::fork();
+  if (pid < 0) fail("start rank " + std::to_string(rank));
+  if (pid == 0) become_worker(plan);
+  worker.pid_ = pid;
+  worker.pid_fd_ = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  if (!worker.pid_fd_.valid()) fail("watch rank " + std::to_string(rank));
+  return worker;
+}
+
+WorkerProcess::WorkerProcess(WorkerProcess&& other) noexcept
+    : rank_(other.rank_),
+      pid_(std::exchange(other.pid_, -1)),
+      pid_fd_(std::move(other.pid_fd_)),
+      failure_pipe_(std::move(other.failure_pipe_)),
+      exit_(std::move(other.exit_)) {}
+
+WorkerProcess::~WorkerProcess() {
+  if (!running()) return;
+  send(SIGKILL);
+  ::waitpid(pid_, nullptr, 0);
+}
+
+void WorkerProcess::send(int signal) const {
+  if (running()) ::kill(pid_, signal);
+}
+
+void WorkerProcess::reap() {
+  if (!running()) return;
+  int status = 0;
+  if (::waitpid(pid_, &status, WNOHANG) != pid_) return;
+  WorkerExit exit;
+  if (WIFSIGNALED(status)) exit.signal = WTERMSIG(status);
+  if (WIFEXITED(status)) exit.code = WEXITSTATUS(status);
+  exit.report = failure_from_text(read_available(failure_pipe_.get()));
+  exit_ = std::move(exit);
+}
+
+}  // namespace mnist_train::launch

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace mnist_train::model {
+
+/// Sums over the samples of a batch.
+struct BatchLoss {
+  at::Tensor loss_sum;  // scalar f32: negative log-likelihood of the log-softmax of the logits
+  at::Tensor correct;   // scalar i64: samples whose greatest logit is the label's
+};
+
+/// Logits [N,classes] and labels [N] i64.
+BatchLoss batch_loss(const at::Tensor& logits, const at::Tensor& labels);
+
+}  // namespace mnist_train::model

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/schema_fwd.h"
+
+namespace mnist_train::options {
+
+enum class DatasetName { kMnist, kFashionMnist };
+enum class DataFormat { kIdx, kImageFolder, kLmdb, kSynthetic };
+enum class Split { kEven, kThroughput };
+
+/// `(value / 255 - mean) / std`; one number for all channels.
+struct NormalizeOptions {
+  double mean = 0;
+  double std = 1;
+
+  bool operator==(const NormalizeOptions&) const = default;
+};
+
+/// Where one half (train or test) of a data set lies: a folder, or one images file (its labels file
+/// is found by name), or both files by name. Absolute paths.
+struct DataLocation {
+  std::filesystem::path images;  // a file, or a folder that holds images and labels
+  std::optional<std::filesystem::path> labels;
+
+  bool operator==(const DataLocation&) const = default;
+};
+
+/// Either `dataset`, looked up by name, or `format` with `train` and `test`.
+struct DataOptions {
+  std::optional<DatasetName> dataset = DatasetName::kMnist;  // none when a format is given
+  std::optional<std::filesystem::path> root;
+  std::optional<DataFormat> format;
+  std::optional<DataLocation> train;
+  std::optional<DataLocation> test;
+  std::optional<NormalizeOptions> normalize;  // else the data set's own
+  Split split = Split::kEven;
+  std::optional<std::int64_t> limit_train;  // samples
+  std::optional<std::int64_t> limit_test;
+
+  bool operator==(const DataOptions&) const = default;
+};
+
+config::Schema<DataOptions> data_schema();
+
+/// `normalize` where it is given, else the figures that are customary for the data set.
+NormalizeOptions effective_normalize(const DataOptions& options);
+
+}  // namespace mnist_train::options

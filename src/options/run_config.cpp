@@ -1,0 +1,170 @@
+#include "options/run_config.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "config/not_built.h"
+#include "config/schema.h"
+#include "options/limits.h"
+
+namespace mnist_train::options {
+
+namespace {
+
+using config::boolean;
+using config::built_so_far;
+using config::integer;
+using config::optional_of;
+using config::Place;
+using config::Schema;
+using std::filesystem::path;
+
+Schema<CheckpointOptions> checkpoint_schema() {
+  using Options = CheckpointOptions;
+  Schema<Options> schema;
+  schema.add("every_epochs", &Options::every_epochs, integer(0, kMaxCount),
+             "Epochs between two checkpoints; 0: none by epoch.", {"save_every", "interval"});
+  schema.add("every_steps", &Options::every_steps, optional_of(integer(1, kMaxSteps)),
+             "Steps between two checkpoints.", {"save_steps"});
+  schema.add("keep", &Options::keep, integer(2, kMaxCount), "How many of the newest are kept.",
+             {"keep_last", "max_to_keep", "save_total_limit"});
+  schema.add("keep_best", &Options::keep_best, boolean(), "Keeps the best one, too.",
+             {"save_best"});
+  return schema;
+}
+
+Schema<ReportOptions> report_schema() {
+  Schema<PredictionsOptions> predictions;
+  predictions.add("batches", &PredictionsOptions::batches,
+                  built_so_far(integer(0, kMaxCount), {std::int64_t{0}}),
+                  "Batches of the test set that are shown.");
+  predictions.add("images_per_batch", &PredictionsOptions::images_per_batch, integer(1, kMaxCount),
+                  "Images shown of each.");
+  Schema<ReportOptions> schema;
+  schema.add("html", &ReportOptions::html, built_so_far(boolean(), {false}),
+             "Writes report.html, one self-contained page.");
+  schema.add("tensorboard", &ReportOptions::tensorboard, built_so_far(boolean(), {false}),
+             "Writes event files for TensorBoard.");
+  schema.add("histograms", &ReportOptions::histograms, built_so_far(boolean(), {false}),
+             "Adds histograms of weights to them.");
+  schema.add("predictions", &ReportOptions::predictions, config::group(std::move(predictions)),
+             "Guesses of the last evaluation, image by image.");
+  return schema;
+}
+
+/// Editors find the schema by this key; it says nothing about the run.
+config::Field<RunConfig> schema_link() {
+  const auto type =
+      config::text([](const std::string&) { return true; }, "a string", {{"type", "string"}});
+  return {"$schema",
+          "Where an editor finds this schema; ignored by the program.",
+          type.fragment,
+          [type](RunConfig&, const Place& place) { (void)type.read(place); },
+          [](const RunConfig&) -> std::optional<config::Json> { return std::nullopt; },
+          {},
+          {}};
+}
+
+/// Names in the run folder that the program gives to files of its own.
+bool is_taken(const path& name) {
+  constexpr std::array<std::string_view, 7> kTaken{
+      "config.json", "metrics.jsonl", "summary.json", "predictions.jsonl",
+      "report.html", "checkpoints",   "logs"};
+  const std::string first = name.begin()->string();
+  return std::find(kTaken.begin(), kTaken.end(), first) != kTaken.end() ||
+         first.starts_with("events.out.tfevents.");
+}
+
+/// The same path, or one is a folder on the other's way.
+bool collide(const path& left, const path& right) {
+  const auto [left_rest, right_rest] =
+      std::mismatch(left.begin(), left.end(), right.begin(), right.end());
+  return left_rest == left.end() || right_rest == right.end();
+}
+
+void check_files(RunConfig& config, const Place& place) {
+  if (is_taken(config.model_file)) {
+    place.complain_about("model_file", "is the name of another file of the run folder");
+  }
+  if (is_taken(config.accuracies_file)) {
+    place.complain_about("accuracies_file", "is the name of another file of the run folder");
+  }
+  if (collide(config.model_file, config.accuracies_file)) {
+    const bool both = place.has("model_file") && place.has("accuracies_file");
+    place.complain_about(both || place.has("accuracies_file") ? "accuracies_file" : "model_file",
+                         "model_file and accuracies_file are the same place");
+  }
+}
+
+void check_devices(RunConfig& config, const Place& place) {
+  const auto& devices = config.launch.devices;
+  const bool any_cpu = std::find(devices.begin(), devices.end(), "cpu") != devices.end();
+  const bool any_gpu = std::any_of(devices.begin(), devices.end(),
+                                   [](const std::string& name) { return name != "cpu"; });
+  const DeviceName device = config.train.device;
+  if ((device == DeviceName::kCpu && any_gpu) || (device == DeviceName::kCuda && any_cpu)) {
+    place.complain_about("device", "/launch/devices lists other devices than this one");
+  }
+  if (config.train.backend == BackendName::kNccl && (device == DeviceName::kCpu || any_cpu)) {
+    place.complain_about("backend", "\"nccl\" needs every process on a GPU, but " +
+                                        std::string(any_cpu ? "/launch/devices lists \"cpu\""
+                                                            : "device is \"cpu\""));
+  }
+}
+
+Schema<RunConfig> make_schema() {
+  Schema<RunConfig> schema;
+  schema.add(schema_link());
+  schema.include(&RunConfig::train, train_schema());
+  schema.add("model", &RunConfig::model, config::group(model_schema()), "What is trained.");
+  schema.add("data", &RunConfig::data, config::group(data_schema()),
+             "What it is trained on: a dataset by name, or a format with train and test.");
+  schema.add("checkpoint", &RunConfig::checkpoint, config::group(checkpoint_schema()),
+             "What a run is resumed from.");
+  schema.add("launch", &RunConfig::launch, config::group(launch_schema()),
+             "Processes and what happens when one is lost.", {"distributed"});
+  schema.add("report", &RunConfig::report, config::group(report_schema()),
+             "What a run shows of itself.");
+  schema.add("output", &RunConfig::output, optional_of(config::path()),
+             "The run folder; null: runs/<config name>/<start time>.",
+             {"output_dir", "out", "out_dir", "run_dir", "save_dir"});
+  schema.add("model_file", &RunConfig::model_file, config::file_name(),
+             "Name of the final weights in the run folder.", {"save_model", "model_path"});
+  schema.add("accuracies_file", &RunConfig::accuracies_file, config::file_name(),
+             "Name of the list of test accuracies in the run folder.", {"accuracy_file"});
+  schema.check(check_files);
+  schema.check(check_devices);
+  return schema;
+}
+
+}  // namespace
+
+const config::Schema<RunConfig>& run_config_schema() {
+  static const Schema<RunConfig> kSchema = make_schema();
+  return kSchema;
+}
+
+RunConfig read_run_config(const config::Node& root, config::Problems problems) {
+  config::Reading reading{problems, run_config_schema().keys()};
+  std::optional<RunConfig> config = run_config_schema().read(Place(root, "", reading));
+  config::throw_if_any(problems);
+  return std::move(*config);
+}
+
+std::string write_run_config(const RunConfig& config, bool with_output) {
+  config::Json document = run_config_schema().write(config);
+  if (!with_output) document.erase("output");
+  return document.dump(2) + "\n";
+}
+
+std::string write_run_config_schema() {
+  config::Json document = {
+      {"$schema", "https://json-schema.org/draft/2020-12/schema"},
+      {"title", "mnist-train config"},
+      {"description", "Hyperparameters stand at the top level, the rest in groups."}};
+  document.update(run_config_schema().describe());
+  return document.dump(2) + "\n";
+}
+
+}  // namespace mnist_train::options

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/document.h"
+#include "config/schema_fwd.h"
+#include "options/data_options.h"
+#include "options/launch_options.h"
+#include "options/model_options.h"
+#include "options/train_options.h"
+
+namespace mnist_train::options {
+
+struct CheckpointOptions {
+  std::int64_t every_epochs = 1;  // 0: never by epoch
+  std::optional<std::int64_t> every_steps;
+  std::int64_t keep = 3;  // newest files, at least 2
+  bool keep_best = true;
+
+  bool operator==(const CheckpointOptions&) const = default;
+};
+
+struct PredictionsOptions {
+  std::int64_t batches = 0;
+  std::int64_t images_per_batch = 32;
+
+  bool operator==(const PredictionsOptions&) const = default;
+};
+
+struct ReportOptions {
+  bool html = false;
+  bool tensorboard = false;
+  bool histograms = false;
+  PredictionsOptions predictions;
+
+  bool operator==(const ReportOptions&) const = default;
+};
+
+/// Everything that a config file says. Defaults are the program's.
+struct RunConfig {
+  TrainOptions train;
+  ModelOptions model;
+  DataOptions data;
+  CheckpointOptions checkpoint;
+  LaunchOptions launch;
+  ReportOptions report;
+  std::optional<std::filesystem::path> output;  // absolute; none: runs/<config name>/<start time>
+  std::string model_file = "model.pt";          // within the run folder
+  std::string accuracies_file = "accuracies.json";
+
+  bool operator==(const RunConfig&) const = default;
+};
+
+const config::Schema<RunConfig>& run_config_schema();
+
+/// Reads and checks the merged document. Throws Error(kConfig) with ALL problems, one a line as
+/// `FILE:LINE:COLUMN: /pointer: message`; `problems` are those that were found before.
+RunConfig read_run_config(const config::Node& root, config::Problems problems = {});
+
+/// The effective config as JSON text (2 spaces, contract order, trailing newline), every key with
+/// its value; `output` only when asked. Reading it again gives the same RunConfig.
+std::string write_run_config(const RunConfig& config, bool with_output);
+
+/// The JSON Schema (draft 2020-12) of a config file, as text.
+std::string write_run_config_schema();
+
+}  // namespace mnist_train::options

@@ -1,0 +1,180 @@
+#include "options/train_options.h"
+
+#include <utility>
+
+#include "config/not_built.h"
+#include "config/schema.h"
+#include "options/limits.h"
+
+namespace mnist_train::options {
+
+namespace {
+
+using config::boolean;
+using config::built_so_far;
+using config::integer;
+using config::number;
+using config::one_of;
+using config::optional_of;
+using config::Place;
+using config::Schema;
+using Options = TrainOptions;
+
+config::Type<ScheduleOptions> schedule() {
+  const auto name = one_of<ScheduleName>({{ScheduleName::kConstant, "constant"},
+                                          {ScheduleName::kStep, "step"},
+                                          {ScheduleName::kLinear, "linear"},
+                                          {ScheduleName::kCosine, "cosine"}});
+  Schema<ScheduleOptions> schema;
+  schema.add("name", &ScheduleOptions::name, built_so_far(name, {ScheduleName::kConstant}),
+             "How the learning rate moves during the run.");
+  schema.add("warmup_epochs", &ScheduleOptions::warmup_epochs,
+             built_so_far(number({0, kMaxFloat}), {0.0}),
+             "Epochs, or parts of one, over which the learning rate rises from 0.", {"warmup"});
+  return config::group(std::move(schema));
+}
+
+config::Type<AveragingOptions> averaging() {
+  using Strategy = AveragingStrategy;
+  const auto strategy = one_of<Strategy>({{Strategy::kAuto, "auto"},
+                                          {Strategy::kBucketed, "bucketed"},
+                                          {Strategy::kFlat, "flat"},
+                                          {Strategy::kSharedMemory, "shared_memory"}});
+  const auto compression = one_of<Compression>(
+      {{Compression::kNone, "none"}, {Compression::kFp16, "fp16"}, {Compression::kBf16, "bf16"}});
+  Schema<AveragingOptions> schema;
+  schema.add("strategy", &AveragingOptions::strategy,
+             built_so_far(strategy, {Strategy::kAuto, Strategy::kBucketed, Strategy::kFlat}),
+             "bucketed: in buckets, while the backward pass still runs; flat: one buffer after it; "
+             "shared_memory: through memory, for processes on the CPUs of one host.");
+  schema.add("bucket_mb", &AveragingOptions::bucket_mb, number({0, 4096, true}),
+             "MiB of gradients in a bucket.", {"bucket_cap_mb"});
+  schema.add("compression", &AveragingOptions::compression,
+             built_so_far(compression, {Compression::kNone}),
+             "The type in which gradients travel.");
+  return config::group(std::move(schema));
+}
+
+/// `batch_size` is null where `batch_size_per_process` stands in for it.
+config::Field<Options> batch_size_field() {
+  const auto type = optional_of(integer(1, kMaxCount));
+  return {"batch_size",
+          "Samples a step, all processes together; remainders are split unevenly. Null beside "
+          "batch_size_per_process.",
+          type.fragment,
+          [type](Options& options, const Place& place) {
+            const auto size = type.read(place);
+            if (size && *size) options.batch_size = **size;
+          },
+          [](const Options& options) -> std::optional<config::Json> {
+            if (options.batch_size_per_process) return config::Json(nullptr);
+            return config::Json(options.batch_size);
+          },
+          {"global_batch_size", "train_batch_size", "bs"},
+          {}};
+}
+
+void add_length(Schema<Options>& schema) {
+  schema.add("epochs", &Options::epochs, integer(1, kMaxCount), "Passes over the training set.",
+             {"num_epochs", "n_epochs", "max_epochs", "epoch_count"});
+  schema.add("max_steps", &Options::max_steps, optional_of(integer(1, kMaxSteps)),
+             "Ends the run after so many optimizer steps, wherever in an epoch.",
+             {"num_steps", "steps", "max_iterations"});
+  schema.add(batch_size_field());
+  schema.add("batch_size_per_process", &Options::batch_size_per_process,
+             optional_of(integer(1, kMaxCount)),
+             "Samples a step in each process, instead of batch_size: what DDP scripts call their "
+             "batch size.",
+             {"batch_size_per_gpu", "local_batch_size", "per_device_batch_size"});
+  schema.add("test_batch_size", &Options::test_batch_size, integer(1, kMaxCount),
+             "Samples a step of the evaluation, in each process.",
+             {"eval_batch_size", "val_batch_size"});
+}
+
+void add_optimizer(Schema<Options>& schema) {
+  const auto optimizer = one_of<OptimizerName>({{OptimizerName::kSgd, "sgd"},
+                                                {OptimizerName::kAdam, "adam"},
+                                                {OptimizerName::kAdamW, "adamw"}});
+  schema.add("optimizer", &Options::optimizer, built_so_far(optimizer, {OptimizerName::kSgd}),
+             "The update rule.");
+  schema.add("learning_rate", &Options::learning_rate, number({0, kMaxFloat}),
+             "Step size of the optimizer.", {"lr", "base_lr", "initial_lr", "init_lr"});
+  schema.add("sgd_momentum", &Options::sgd_momentum, number({0, 1, false, true}),
+             "Momentum of SGD, as PyTorch defines it.", {"momentum"});
+  schema.add("nesterov", &Options::nesterov, boolean(), "Nesterov's momentum.");
+  schema.add("weight_decay", &Options::weight_decay, number({0, kMaxFloat}),
+             "L2 penalty that is added to the gradients.", {"wd", "l2"});
+  schema.add("schedule", &Options::schedule, schedule(), "The learning rate over time.",
+             {"lr_schedule", "lr_scheduler", "scheduler"});
+}
+
+void add_refinements(Schema<Options>& schema) {
+  schema.add("label_smoothing", &Options::label_smoothing,
+             built_so_far(number({0, 1, false, true}), {0.0}),
+             "Share of the target that is spread over all classes.");
+  schema.add("max_gradient_norm", &Options::max_gradient_norm,
+             built_so_far(optional_of(number({0, kMaxFloat, true})), {std::nullopt}),
+             "Longer gradients are scaled down to this norm.",
+             {"max_grad_norm", "grad_clip", "clip_grad_norm", "gradient_clip"});
+  schema.add("sync_batch_norm", &Options::sync_batch_norm, built_so_far(boolean(), {false}),
+             "Batch statistics over the global batch instead of each process's own.");
+  schema.add("gradient_accumulation_steps", &Options::gradient_accumulation_steps,
+             built_so_far(integer(1, kMaxCount), {std::int64_t{1}}),
+             "Batches whose gradients are summed up for one step.",
+             {"accumulation_steps", "grad_accumulation_steps"});
+  schema.add("gradient_averaging", &Options::gradient_averaging, averaging(),
+             "How processes average their gradients.", {"all_reduce"});
+}
+
+void add_machine(Schema<Options>& schema) {
+  schema.add("seed", &Options::seed, integer(0, std::numeric_limits<std::int64_t>::max()),
+             "Seeds the initial weights and the order of the samples.", {"random_seed"});
+  schema.add("deterministic", &Options::deterministic, boolean(),
+             "The same bits from the same binary, hardware and number of processes and threads.");
+  schema.add(
+      "device", &Options::device,
+      one_of<DeviceName>(
+          {{DeviceName::kAuto, "auto"}, {DeviceName::kCpu, "cpu"}, {DeviceName::kCuda, "cuda"}}),
+      "Where processes compute; auto takes GPUs where there are any.", {"accelerator"});
+  schema.add("backend", &Options::backend,
+             one_of<BackendName>({{BackendName::kAuto, "auto"},
+                                  {BackendName::kNccl, "nccl"},
+                                  {BackendName::kGloo, "gloo"}}),
+             "What processes communicate by; auto takes NCCL on GPUs and Gloo on CPUs.",
+             {"dist_backend", "distributed_backend"});
+  const auto precision = one_of<PrecisionName>({{PrecisionName::kAuto, "auto"},
+                                                {PrecisionName::kFp32, "fp32"},
+                                                {PrecisionName::kBf16, "bf16"}});
+  schema.add("precision", &Options::precision,
+             built_so_far(precision, {PrecisionName::kAuto, PrecisionName::kFp32}),
+             "The type that layers compute in; auto is fp32 so far.", {"dtype"});
+  schema.add("stop_at_accuracy", &Options::stop_at_accuracy, optional_of(number({0, 1})),
+             "Ends the run at the first epoch whose test accuracy reaches it.",
+             {"target_accuracy"});
+  schema.add("log_interval", &Options::log_interval, integer(1, kMaxCount),
+             "Steps between two step lines of metrics.jsonl.", {"log_every", "log_steps"});
+}
+
+void check_train(Options& options, const Place& place) {
+  if (place.gives("batch_size") && options.batch_size_per_process) {
+    place.complain_about("batch_size_per_process",
+                         "stands beside batch_size; give one of them (null takes a value back)");
+  }
+  if (options.nesterov && options.sgd_momentum == 0) {
+    place.complain_about("nesterov", "needs sgd_momentum above 0");
+  }
+}
+
+}  // namespace
+
+config::Schema<TrainOptions> train_schema() {
+  Schema<TrainOptions> schema;
+  add_length(schema);
+  add_optimizer(schema);
+  add_refinements(schema);
+  add_machine(schema);
+  schema.check(check_train);
+  return schema;
+}
+
+}  // namespace mnist_train::options

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "config/schema_fwd.h"
+
+namespace mnist_train::options {
+
+enum class OptimizerName { kSgd, kAdam, kAdamW };
+enum class ScheduleName { kConstant, kStep, kLinear, kCosine };
+enum class AveragingStrategy { kAuto, kBucketed, kFlat, kSharedMemory };
+enum class Compression { kNone, kFp16, kBf16 };
+enum class DeviceName { kAuto, kCpu, kCuda };
+enum class BackendName { kAuto, kNccl, kGloo };
+enum class PrecisionName { kAuto, kFp32, kBf16 };
+
+struct ScheduleOptions {
+  ScheduleName name = ScheduleName::kConstant;
+  double warmup_epochs = 0;
+
+  bool operator==(const ScheduleOptions&) const = default;
+};
+
+struct AveragingOptions {
+  AveragingStrategy strategy = AveragingStrategy::kAuto;
+  double bucket_mb = 25;
+  Compression compression = Compression::kNone;
+
+  bool operator==(const AveragingOptions&) const = default;
+};
+
+/// The hyperparameters, which stand flat at the top level of the config.
+struct TrainOptions {
+  std::int64_t epochs = 10;
+  std::optional<std::int64_t> max_steps;  // optimizer steps over the whole run
+  std::int64_t batch_size = 128;          // samples a step, all processes together
+  std::optional<std::int64_t> batch_size_per_process;
+  std::int64_t test_batch_size = 1000;  // per process
+  OptimizerName optimizer = OptimizerName::kSgd;
+  double learning_rate = 0.01;
+  double sgd_momentum = 0.5;
+  bool nesterov = false;
+  double weight_decay = 0;
+  ScheduleOptions schedule;
+  double label_smoothing = 0;
+  std::optional<double> max_gradient_norm;
+  bool sync_batch_norm = false;
+  std::int64_t gradient_accumulation_steps = 1;
+  AveragingOptions gradient_averaging;
+  std::int64_t seed = 1;
+  bool deterministic = false;
+  DeviceName device = DeviceName::kAuto;
+  BackendName backend = BackendName::kAuto;
+  PrecisionName precision = PrecisionName::kAuto;
+  std::optional<double> stop_at_accuracy;
+  std::int64_t log_interval = 100;  // steps
+
+  bool operator==(const TrainOptions&) const = default;
+};
+
+config::Schema<TrainOptions> train_schema();
+
+}  // namespace mnist_train::options

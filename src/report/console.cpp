@@ -1,0 +1,85 @@
+#include "report/console.h"
+
+#include <spdlog/spdlog.h>
+#include <sys/ioctl.h>
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "base/file.h"
+
+namespace mnist_train::report {
+
+namespace {
+
+constexpr double kRedrawInterval_s = 0.1;
+constexpr int kBarWidth = 30;
+
+int terminal_columns(int fd) {
+  winsize size{};
+  return ::ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+std::string samples_a_second(double rate) {
+  return with_thousands(static_cast<std::int64_t>(rate)) + " samples/s";
+}
+
+}  // namespace
+
+std::string with_thousands(std::int64_t number) {
+  std::string digits = std::to_string(number);
+  const std::size_t first = digits.starts_with('-') ? 1 : 0;
+  for (std::size_t i = digits.size(); i > first + 3; i -= 3) digits.insert(i - 3, ",");
+  return digits;
+}
+
+void Console::step(std::int64_t epoch, std::int64_t step_in_epoch) {
+  if (setup_.quiet || !setup_.terminal) return;
+  const double now_s = monotonic_seconds();
+  if (now_s - drawn_s_ < kRedrawInterval_s) return;
+  drawn_s_ = now_s;
+  draw_bar(epoch, step_in_epoch);
+}
+
+void Console::record(const StepRecord& record, std::int64_t step_in_epoch) {
+  loss_text_ = fmt::format("loss {:.4f}  {}", record.loss,
+                           samples_a_second(record.samples_per_second));
+  if (setup_.quiet || setup_.terminal) return;
+  spdlog::info("epoch {}/{}, step {}/{}: {}", record.epoch, setup_.epochs, step_in_epoch,
+               setup_.steps_per_epoch, loss_text_);
+}
+
+void Console::record(const EpochRecord& record) {
+  if (setup_.quiet) return;
+  clear_bar();
+  spdlog::info(
+      "epoch {}/{}: train loss {:.4f}, accuracy {:.2f} %; test loss {:.4f}, accuracy {:.2f} %; "
+      "{:.2f} s, {}",
+      record.epoch, setup_.epochs, record.train_loss, 100 * record.train_accuracy,
+      record.test_loss, 100 * record.test_accuracy, record.train_seconds + record.test_seconds,
+      samples_a_second(record.samples_per_second));
+}
+
+void Console::draw_bar(std::int64_t epoch, std::int64_t step_in_epoch) {
+  const std::int64_t steps = std::max<std::int64_t>(1, setup_.steps_per_epoch);
+  const auto filled = static_cast<std::size_t>(kBarWidth * std::min(step_in_epoch, steps) / steps);
+  std::string bar(filled, '=');
+  if (filled < kBarWidth) bar += '>';
+  bar.resize(kBarWidth, ' ');
+  std::string line = fmt::format("epoch {}/{} [{}] {}/{}  {}", epoch, setup_.epochs, bar,
+                                 step_in_epoch, steps, loss_text_);
+  line.resize(std::min(line.size(), static_cast<std::size_t>(terminal_columns(setup_.fd) - 1)));
+  // The cursor stays at the line's start: whatever is written next takes the bar's place.
+  line = "\x1b[K" + line + "\r";
+  (void)write_all(setup_.fd, line.data(), line.size());
+  drawn_ = true;
+}
+
+void Console::clear_bar() {
+  if (!drawn_) return;
+  constexpr std::string_view kClear = "\x1b[K";
+  (void)write_all(setup_.fd, kClear.data(), kClear.size());
+  drawn_ = false;
+}
+
+}  // namespace mnist_train::report

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+
+#include "base/file.h"
+
+namespace mnist_train::report {
+
+struct StepRecord {
+  std::int64_t epoch = 0;  // from 1
+  std::int64_t step = 0;   // of the run, from 1
+  double loss = 0;         // mean over the global batch
+  double learning_rate = 0;
+  double samples_per_second = 0;  // since the record before
+};
+
+struct EpochRecord {
+  std::int64_t epoch = 0;  // from 1
+  std::int64_t step = 0;
+  double train_loss = 0;  // mean over the epoch's samples, as they were seen
+  double train_accuracy = 0;
+  double test_loss = 0;
+  double test_accuracy = 0;
+  double train_seconds = 0;
+  double test_seconds = 0;
+  double samples_per_second = 0;
+};
+
+/// `metrics.jsonl`: one JSON object a line, appended line by line, so a run that is killed leaves whole lines.
+class MetricsLog {
+ public:
+  /// Opens the file and cuts it back to `keep_bytes`: what was written after the checkpoint that a run goes on from is
+  /// written again. Throws Error(kRunFailed).
+  MetricsLog(const std::filesystem::path& path, std::int64_t keep_bytes);
+
+  void write(const StepRecord& record);
+  void write(const EpochRecord& record);
+  /// What a checkpoint notes for `keep_bytes`.
+  std::int64_t bytes() const { return bytes_; }
+
+ private:
+  void write_line(const std::string& line);
+
+  std::filesystem::path path_;
+  UniqueFd fd_;
+  std::int64_t bytes_ = 0;
+};
+
+}  // namespace mnist_train::report

@@ -1,0 +1,141 @@
+#include "report/run_folder.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+namespace mnist_train::report {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+[[noreturn]] void refuse(const std::string& message) { throw Error(ExitCode::kConfig, message); }
+
+bool holds_run(const fs::path& folder) {
+  std::error_code error;
+  for (const char* name : {files::kConfig, files::kMetrics, files::kSummary}) {
+    if (fs::exists(folder / name, error)) return true;
+  }
+  return fs::exists(folder / files::kCheckpoints, error) &&
+         !fs::is_empty(folder / files::kCheckpoints, error);
+}
+
+std::string start_time() {
+  const time_t now = ::time(nullptr);
+  tm local{};
+  ::localtime_r(&now, &local);
+  std::array<char, 32> text{};
+  (void)std::strftime(text.data(), text.size(), "%Y-%m-%dT%H-%M-%S", &local);
+  return text.data();
+}
+
+void make_folders(const fs::path& folder) {
+  std::error_code error;
+  fs::create_directories(folder / files::kLogs, error);
+  if (error) refuse(folder.string() + ": cannot make the run folder: " + error.message());
+  if (::access(folder.c_str(), W_OK) != 0) {
+    refuse(folder.string() + ": cannot write into the run folder: " + std::strerror(errno));
+  }
+}
+
+/// `latest` beside the run, replaced in one go.
+void point_latest_at(const fs::path& folder) {
+  const fs::path link = folder.parent_path() / "latest";
+  const fs::path temporary = folder.parent_path() / (".latest-" + std::to_string(::getpid()));
+  std::error_code error;
+  fs::remove(temporary, error);
+  fs::create_directory_symlink(folder.filename(), temporary, error);
+  if (!error) fs::rename(temporary, link, error);
+  // A link that could not be made (a file system without links) is a comfort lost, not a run.
+}
+
+fs::path make_dated_folder(const fs::path& parent) {
+  std::error_code error;
+  fs::create_directories(parent, error);
+  if (error) refuse(parent.string() + ": cannot make the folder for runs: " + error.message());
+  const std::string name = start_time();
+  for (int attempt = 1; attempt < 1000; ++attempt) {
+    const fs::path folder = parent / (attempt == 1 ? name : name + "-" + std::to_string(attempt));
+    if (fs::create_directory(folder, error)) {
+      point_latest_at(folder);
+      return folder;
+    }
+    if (error) refuse(folder.string() + ": cannot make the run folder: " + error.message());
+  }
+  refuse(parent.string() + ": too many runs were started in this second");
+}
+
+fs::path choose_folder(const options::RunConfig& config, const std::string& config_name,
+                       const std::string& resume) {
+  if (config.output) return *config.output;
+  const fs::path parent = fs::absolute("runs") / config_name;
+  std::error_code error;
+  if (resume == "auto") {
+    const fs::path latest = fs::canonical(parent / "latest", error);
+    if (!error && fs::is_directory(latest)) return latest;
+  } else if (!resume.empty()) {
+    const fs::path file = fs::absolute(resume).lexically_normal();
+    if (file.parent_path().filename() == files::kCheckpoints) {
+      return file.parent_path().parent_path();
+    }
+  }
+  return make_dated_folder(parent);
+}
+
+std::string host_and_pid() {
+  std::array<char, 256> host{};
+  (void)::gethostname(host.data(), host.size() - 1);
+  return "process " + std::to_string(::getpid()) + " on " + host.data();
+}
+
+UniqueFd take_lock(const fs::path& folder) {
+  const fs::path path = folder / ".lock";
+  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644));
+  if (!fd.valid()) refuse(path.string() + ": cannot open: " + std::strerror(errno));
+  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+    std::array<char, 300> holder{};
+    const bool known = ::pread(fd.get(), holder.data(), holder.size() - 1, 0) > 0;
+    refuse(folder.string() + ": is in use by " + (known ? holder.data() : "another process") +
+           "; wait for it, or give this run another --output");
+  }
+  const std::string holder = host_and_pid();
+  if (::ftruncate(fd.get(), 0) != 0 || !write_all(fd.get(), holder.data(), holder.size())) {
+    refuse(path.string() + ": cannot write: " + std::strerror(errno));
+  }
+  return fd;
+}
+
+bool belongs_to(const fs::path& checkpoint, const fs::path& folder) {
+  std::error_code error;
+  return fs::equivalent(fs::absolute(checkpoint).parent_path(), folder / files::kCheckpoints,
+                        error);
+}
+
+}  // namespace
+
+RunFolder prepare_run_folder(const options::RunConfig& config, const std::string& config_name,
+                             const std::string& resume) {
+  if (!resume.empty() && resume != "auto" && !fs::exists(resume)) {
+    throw Error(ExitCode::kCheckpoint, resume + ": the checkpoint to resume from does not exist");
+  }
+  RunFolder run;
+  run.path = choose_folder(config, config_name, resume);
+  const bool occupied = holds_run(run.path);
+  run.continues_run = occupied && (resume == "auto" || belongs_to(resume, run.path));
+  if (occupied && !run.continues_run) {
+    refuse(run.path.string() +
+           ": holds a run already; continue it with --resume auto, or give this one another "
+           "--output");
+  }
+  make_folders(run.path);
+  run.lock = take_lock(run.path);
+  return run;
+}
+
+}  // namespace mnist_train::report

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "base/file.h"
+#include "options/run_config.h"
+
+namespace mnist_train::report {
+
+/// The folder that a run writes into, held against other runs for as long as this object (or the process) lives.
+struct RunFolder {
+  std::filesystem::path path;  // absolute
+  UniqueFd lock;
+  bool continues_run = false;  // it held a run before: files are continued, not begun
+};
+
+/// Finds or makes the run's folder: `output`, else `runs/<config name>/<start time>` below the working directory with a link
+/// `latest` beside it. `resume` is "", "auto" (then without `output` the run behind `latest`) or a checkpoint's path (then
+/// without `output` the run that it belongs to). Throws Error(kConfig) when the folder holds a run and nothing says that it
+/// should be continued, when another process is using it, and when it cannot be written.
+RunFolder prepare_run_folder(const options::RunConfig& config, const std::string& config_name,
+                             const std::string& resume);
+
+/// The files of a run, within its folder.
+namespace files {
+inline constexpr const char* kConfig = "config.json";
+inline constexpr const char* kMetrics = "metrics.jsonl";
+inline constexpr const char* kSummary = "summary.json";
+inline constexpr const char* kCheckpoints = "checkpoints";
+inline constexpr const char* kLogs = "logs";
+}  // namespace files
+
+}  // namespace mnist_train::report

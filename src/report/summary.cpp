@@ -1,0 +1,76 @@
+#include "report/summary.h"
+
+#include <sys/resource.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "base/version.h"
+
+namespace mnist_train::report {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json or_null(const std::optional<double>& value) { return value ? Json(*value) : Json(); }
+
+Json versions() {
+  const BuildInfo& build = build_info();
+  return {{"mnist_train", build.version},
+          {"commit", build.commit},
+          {"compiler", build.compiler},
+          {"libtorch", build.torch},
+          {"cuda", build.cuda},
+          {"nccl", build.nccl}};
+}
+
+Json to_json(const Summary& summary) {
+  Json json = {{"status", summary.status},
+               {"epochs", summary.epochs},
+               {"steps", summary.steps},
+               {"world_size", summary.world_size},
+               {"launcher", summary.launcher},
+               {"backend", summary.backend},
+               {"device", summary.device},
+               {"device_model", summary.device_model},
+               {"precision", summary.precision},
+               {"gradient_averaging", summary.averaging},
+               {"threads_per_process", summary.threads_per_process},
+               {"startup_seconds", summary.startup_seconds},
+               {"train_seconds", summary.train_seconds},
+               {"test_seconds", summary.test_seconds},
+               {"wall_seconds", summary.wall_seconds},
+               {"samples_per_second", summary.samples_per_second},
+               {"test_loss", or_null(summary.test_loss)},
+               {"test_accuracy", or_null(summary.test_accuracy)},
+               {"best_test_accuracy", or_null(summary.best_test_accuracy)},
+               {"samples_seen", summary.samples_seen},
+               {"restarts", summary.restarts},
+               {"peak_memory_bytes", summary.peak_memory_bytes},
+               {"versions", versions()},
+               {"config_hash", summary.config_hash},
+               {"data_hash", summary.data_hash}};
+  if (!summary.error.empty()) json["error"] = summary.error;
+  return json;
+}
+
+}  // namespace
+
+void write_summary(const std::filesystem::path& path, const Summary& summary) {
+  const std::string text =
+      to_json(summary).dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  write_file_atomically(path, text, ExitCode::kRunFailed);
+}
+
+void write_accuracies(const std::filesystem::path& path, const std::vector<double>& accuracies) {
+  write_file_atomically(path, Json(accuracies).dump() + "\n", ExitCode::kRunFailed);
+}
+
+std::int64_t peak_memory_bytes() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss * 1024;
+}
+
+}  // namespace mnist_train::report

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace mnist_train::report {
+
+/// `summary.json`: what a run was and what came out.
+struct Summary {
+  std::string status;  // "finished", "stopped" (by a signal, resumable), "failed"
+  std::string error;   // of a failed run
+  std::int64_t epochs = 0;
+  std::int64_t steps = 0;
+  int world_size = 1;
+  std::string launcher;
+  std::string backend;
+  std::string device;
+  std::string device_model;  // of a GPU
+  std::string precision;
+  std::string averaging;
+  int threads_per_process = 1;
+  double startup_seconds = 0;  // from the start of the command to the first step
+  double train_seconds = 0;
+  double test_seconds = 0;
+  double wall_seconds = 0;  // of this command
+  double samples_per_second = 0;
+  std::optional<double> test_loss;
+  std::optional<double> test_accuracy;
+  std::optional<double> best_test_accuracy;
+  std::int64_t samples_seen = 0;
+  std::int64_t restarts = 0;
+  std::int64_t peak_memory_bytes = 0;  // of the largest process
+  std::string config_hash;
+  std::string data_hash;
+};
+
+/// Whole or not at all. Throws Error(kRunFailed).
+void write_summary(const std::filesystem::path& path, const Summary& summary);
+
+/// A JSON list of test accuracies in [0,1], one an epoch; whole or not at all. Throws Error(kRunFailed).
+void write_accuracies(const std::filesystem::path& path, const std::vector<double>& accuracies);
+
+/// Peak resident memory of this process.
+std::int64_t peak_memory_bytes();
+
+}  // namespace mnist_train::report

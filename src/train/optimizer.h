@@ -1,0 +1,36 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "options/train_options.h"
+#include "train/flat_parameters.h"
+
+namespace mnist_train::train {
+
+/// A tensor of the optimizer's state, laid out like `FlatParameters::values`, under PyTorch's name for it.
+struct OptimizerTensor {
+  std::string name;  // "momentum_buffer"
+  at::Tensor flat;   // [n] f32
+};
+
+/// One update of all parameters from all gradients, in one fused kernel.
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+
+  virtual void step(double learning_rate) = 0;
+  /// What a checkpoint must hold beside the weights.
+  virtual std::vector<OptimizerTensor> state() const = 0;
+  /// Says that `state` now holds what `steps` earlier steps left there.
+  virtual void restored(std::int64_t steps) = 0;
+};
+
+/// The optimizer that the options name, with PyTorch's meaning of every hyperparameter.
+std::unique_ptr<Optimizer> make_optimizer(const options::TrainOptions& options,
+                                          const FlatParameters& parameters);
+
+}  // namespace mnist_train::train

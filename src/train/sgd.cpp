@@ -1,0 +1,28 @@
+#include "train/sgd.h"
+
+#include <ATen/ops/_fused_sgd.h>
+#include <ATen/ops/zeros_like.h>
+
+namespace mnist_train::train {
+
+Sgd::Sgd(const options::TrainOptions& options, const FlatParameters& parameters)
+    : momentum_(options.sgd_momentum),
+      weight_decay_(options.weight_decay),
+      nesterov_(options.nesterov),
+      values_{parameters.values()},
+      gradients_{parameters.gradients()} {
+  if (momentum_ != 0) momentum_buffers_.push_back(at::zeros_like(parameters.values()));
+}
+
+void Sgd::step(double learning_rate) {
+  at::_fused_sgd_(values_, gradients_, momentum_buffers_, weight_decay_, momentum_, learning_rate,
+                  /*dampening=*/0, nesterov_, /*maximize=*/false, first_step_);
+  first_step_ = false;
+}
+
+std::vector<OptimizerTensor> Sgd::state() const {
+  if (momentum_buffers_.empty()) return {};
+  return {{"momentum_buffer", momentum_buffers_.front()}};
+}
+
+}  // namespace mnist_train::train

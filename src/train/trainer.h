@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "batch/resident_images.h"
+#include "comm/communicator.h"
+#include "comm/gradient_averager.h"
+#include "model/model.h"
+#include "options/train_options.h"
+#include "train/flat_parameters.h"
+#include "train/optimizer.h"
+#include "train/progress.h"
+#include "train/step.h"
+
+namespace mnist_train::train {
+
+/// One rank's half of training: model, optimizer and the cursor through the epochs. All ranks hold the same state after
+/// every step; each sees its share of the global batch.
+class Trainer {
+ public:
+  /// `model` is moved to the device of `images`.
+  Trainer(const options::TrainOptions& options, std::shared_ptr<model::Model> model,
+          batch::ResidentImages& images, const comm::Communicator& communicator, at::Device device);
+
+  /// Fixes the order of the epoch that the cursor stands in.
+  void begin_epoch();
+  bool epoch_done() const;
+  /// Collective: trains on the next global batch, which the epoch's end may cut short.
+  void step(bool stop_requested);
+  /// Sums of the epoch so far; on a GPU this waits. Throws Error(kRunFailed) on a loss that is not finite.
+  const StepSums& read_sums();
+  /// Notes the epoch's result and moves the cursor to the start of the next one. An epoch that `max_steps` cut short stays
+  /// open, so that a longer run can go on inside it.
+  void end_epoch(double test_accuracy, double test_seconds);
+
+  bool run_done() const;
+  double learning_rate() const { return options_.learning_rate; }
+  std::int64_t global_batch_size() const { return global_batch_size_; }
+
+  Progress& progress() { return progress_; }
+  const Progress& progress() const { return progress_; }
+  model::Model& model() { return *model_; }
+  const model::Model& model() const { return *model_; }
+  const FlatParameters& parameters() const { return parameters_; }
+  Optimizer& optimizer() { return *optimizer_; }
+  const Optimizer& optimizer() const { return *optimizer_; }
+  /// Sums of the last global batch; on a GPU this waits.
+  StepSums last_step_sums() const { return step_.last(); }
+  const char* averaging() const { return averager_->name(); }
+
+ private:
+  options::TrainOptions options_;
+  const comm::Communicator& communicator_;
+  batch::ResidentImages& images_;
+  std::int64_t global_batch_size_;
+  std::shared_ptr<model::Model> model_;
+  FlatParameters parameters_;
+  std::unique_ptr<comm::GradientAverager> averager_;
+  std::unique_ptr<Optimizer> optimizer_;
+  Step step_;
+  Progress progress_;
+};
+
+}  // namespace mnist_train::train

@@ -1,0 +1,19 @@
+#include "base/version.h"
+
+#include <string>
+
+#include "support/catch.h"
+
+using mnist_train::build_info;
+
+TEST_CASE("a build knows its version, compiler and LibTorch") {
+  using Catch::Matchers::Matches;
+  CHECK_THAT(build_info().version, Matches("[0-9]+\\.[0-9]+\\.[0-9]+"));
+  CHECK_THAT(build_info().compiler, Matches("[A-Za-z]+ [0-9.]+"));
+  // Empty in a build of the torch-free rooms alone.
+  CHECK_THAT(build_info().torch, Matches("([0-9]+\\.[0-9]+\\.[0-9]+)?"));
+}
+
+TEST_CASE("a commit is a short hash, marked when the tree differs from it") {
+  CHECK_THAT(build_info().commit, Catch::Matchers::Matches("([0-9a-f]{12}(-dirty)?)?"));
+}

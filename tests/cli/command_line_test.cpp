@@ -1,0 +1,109 @@
+#include "cli/command_line.h"
+
+#include "support/catch.h"
+#include "support/error_of.h"
+
+namespace mnist_train::cli {
+
+namespace {
+
+using Arguments = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("training needs no command's name") {
+  for (const Arguments& arguments :
+       {Arguments{"--config", "c.json"}, Arguments{"-c", "c.json"}, Arguments{"--config=c.json"},
+        Arguments{"train", "--config", "c.json"},
+        Arguments{"--local-rank=0", "train", "-c", "c.json"},
+        Arguments{"--local_rank", "3", "--config", "c.json"},
+        Arguments{"--config", "c.json", "--local-rank=0"},
+        Arguments{"-c", "c.json", "--local_rank", "1"}}) {
+    CAPTURE(arguments);
+    const CommandLine line = parse_command_line(arguments);
+    CHECK(line.command == Command::kTrain);
+    CHECK(line.config == "c.json");
+    CHECK_FALSE(line.dry_run);
+  }
+}
+
+TEST_CASE("every flag of training is taken as typed") {
+  const CommandLine line = parse_command_line(
+      {"-c", "-", "--set", "a.b=1", "--output", "out", "--resume", "auto", "--nproc_per_node", "2",
+       "--dry-run", "--log-level", "debug", "--quiet", "--set=c=[1,2]"});
+  CHECK(line.config == "-");
+  CHECK(line.sets == Arguments{"a.b=1", "c=[1,2]"});
+  CHECK(line.output == "out");
+  CHECK(line.resume == "auto");
+  CHECK(line.processes_per_node == "2");
+  CHECK(line.dry_run);
+  CHECK(line.log_level == "debug");
+  CHECK(line.quiet);
+}
+
+TEST_CASE("the other commands take their own flags") {
+  const CommandLine evaluate = parse_command_line(
+      {"evaluate", "--checkpoint", "x.pt", "--config", "c.json", "--set", "a=1"});
+  CHECK(evaluate.command == Command::kEvaluate);
+  CHECK(evaluate.checkpoint == "x.pt");
+  CHECK(evaluate.sets == Arguments{"a=1"});
+  const CommandLine exported =
+      parse_command_line({"export", "--checkpoint", "x", "--format", "pt", "--output", "y.pt"});
+  CHECK(exported.command == Command::kExport);
+  CHECK(exported.export_format == "pt");
+  CHECK(exported.output == "y.pt");
+  CHECK(parse_command_line({"config-schema"}).command == Command::kConfigSchema);
+}
+
+TEST_CASE("help and version are texts to print") {
+  for (const Arguments& arguments : {Arguments{"--help"}, Arguments{"-h"},
+                                     Arguments{"train", "--help"}, Arguments{"export", "-h"}}) {
+    const CommandLine line = parse_command_line(arguments);
+    CHECK(line.command == Command::kShowText);
+    CHECK_THAT(line.text, Catch::Matchers::ContainsSubstring("Example"));
+  }
+  for (const Arguments& arguments : {Arguments{"--version"}, Arguments{"train", "--version"}}) {
+    const CommandLine line = parse_command_line(arguments);
+    CHECK(line.command == Command::kShowText);
+    CHECK_THAT(line.text, Catch::Matchers::StartsWith("mnist-train "));
+  }
+}
+
+TEST_CASE("a wrong call is refused in a line, with one that points to help") {
+  using Case = std::pair<Arguments, std::string>;
+  const auto [arguments, reason] = GENERATE(values<Case>({
+      {{}, "mnist-train train: --config is required, such as --config configs/mnist.json\n"},
+      {{"--set", "epochs=1"}, "mnist-train train: --config is required"},
+      {{"trian"}, "mnist-train: unknown command \"trian\"; a config is given as --config FILE\n"},
+      {{"--config"}, "mnist-train train: --config"},
+      {{"-c", "c", "--epochs", "5"}, "--epochs"},
+      {{"-c", "c", "--epochs=5"}, "keys of the config are set by --set KEY=VALUE\n"},
+      {{"-c", "c", "extra"}, "mnist-train train: "},
+      {{"-c", "c", "--set", "a=1", "b=2"}, "b=2"},
+      {{"-c", "c", "--log-level", "loud"}, "loud"},
+      {{"-c", "c", "-c", "d"}, "--config"},
+      {{"evaluate"}, "mnist-train evaluate: --checkpoint is required\n"},
+      {{"export", "--checkpoint", "x"}, "mnist-train export: --output is required\n"},
+      {{"export", "--checkpoint", "x", "--output", "y", "--format", "onnx"}, "onnx"},
+      {{"export", "--checkpoint", "x", "--output", "y", "--format", "safetensors"},
+       "safetensors is not built yet"},
+      {{"config-schema", "--config", "c"}, "mnist-train config-schema: "},
+  }));
+  CAPTURE(arguments);
+  const auto failure = testing::error_of([&, given = arguments] { parse_command_line(given); });
+  CHECK(failure.code == ExitCode::kConfig);
+  CHECK_THAT(failure.message, Catch::Matchers::ContainsSubstring(reason));
+  CHECK_THAT(failure.message, Catch::Matchers::ContainsSubstring("\nTry `mnist-train"));
+  CHECK_THAT(failure.message, Catch::Matchers::EndsWith("--help`."));
+  CHECK(std::count(failure.message.begin(), failure.message.end(), '\n') == 1);
+}
+
+TEST_CASE("commands that come later are known by name") {
+  for (const char* name : {"predict", "preview", "fetch", "convert", "report", "doctor"}) {
+    const auto failure = testing::error_of([&] { parse_command_line({name, "--whatever", "x"}); });
+    CHECK(failure.code == ExitCode::kConfig);
+    CHECK(failure.message == std::string("mnist-train ") + name + ": not built yet");
+  }
+}
+
+}  // namespace mnist_train::cli

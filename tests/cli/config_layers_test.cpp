@@ -1,0 +1,132 @@
+#include "cli/config_layers.h"
+
+#include "support/catch.h"
+#include "support/error_of.h"
+#include "support/scoped_environment.h"
+
+namespace mnist_train::cli {
+
+namespace {
+
+using testing::ScopedEnvironment;
+
+std::shared_ptr<const config::Source> file_of(const std::string& text) {
+  return std::make_shared<const config::Source>(config::Source{"f", text, "/base"});
+}
+
+options::RunConfig read(const std::string& file, const std::vector<std::string>& sets) {
+  CommandLine line;
+  line.sets = sets;
+  return read_layers(line, file_of(file));
+}
+
+std::string message_for(const std::string& file, const std::vector<std::string>& sets) {
+  const auto failure = testing::error_of([&] { read(file, sets); });
+  CHECK(failure.code == ExitCode::kConfig);
+  return failure.message;
+}
+
+}  // namespace
+
+TEST_CASE("later layers win: file, environment, flags, --set from left to right") {
+  const ScopedEnvironment environment("MNIST_TRAIN_SET",
+                                      R"({"seed":2,"epochs":2,"launch":{"max_restarts":7}})");
+  CommandLine line;
+  CHECK(read_layers(line, nullptr).train.seed == 2);
+  const auto file = file_of(
+      R"({"seed":1,"epochs":1,"batch_size":5,"launch":{"processes_per_node":1,"hang_timeout_s":9},
+          "output":"of-file"})");
+  options::RunConfig config = read_layers(line, file);
+  CHECK(config.train.seed == 2);
+  CHECK(config.train.batch_size == 5);
+  CHECK(config.train.log_interval == 100);
+  CHECK(config.launch.processes_per_node == 1);
+  CHECK(config.launch.max_restarts == 7);
+  CHECK(config.output == "/base/of-file");
+
+  line.output = "of-flag";
+  line.processes_per_node = "2";
+  config = read_layers(line, file);
+  CHECK(config.launch.processes_per_node == 2);
+  CHECK(config.launch.hang_timeout_s == 9);
+  CHECK(config.output == std::filesystem::current_path() / "of-flag");
+
+  line.sets = {"seed=3", "seed=4", "launch.processes_per_node=auto", "output=of-set"};
+  config = read_layers(line, file);
+  CHECK(config.train.seed == 4);
+  CHECK_FALSE(config.launch.processes_per_node);
+  CHECK(config.output == std::filesystem::current_path() / "of-set");
+}
+
+TEST_CASE("an export's output is no run folder") {
+  CommandLine line;
+  line.command = Command::kExport;
+  line.output = "weights.pt";
+  CHECK_FALSE(read_layers(line, nullptr).output);
+}
+
+TEST_CASE("a value of --set is JSON where it can be, else a string") {
+  CHECK(read("{}", {"epochs=3"}).train.epochs == 3);
+  CHECK(read("{}", {"learning_rate=1e-3"}).train.learning_rate == 1e-3);
+  CHECK(read("{}", {"deterministic=true"}).train.deterministic);
+  CHECK(read("{}", {"device=cpu"}).train.device == options::DeviceName::kCpu);
+  CHECK(read("{}", {"device=\"cpu\""}).train.device == options::DeviceName::kCpu);
+  CHECK(read("{}", {"model_file=a=b"}).model_file == "a=b");
+  CHECK(read("{}", {R"(launch={"devices":["cpu"]})"}).launch.devices.size() == 1);
+  CHECK(read(R"({"stop_at_accuracy":0.5})", {"stop_at_accuracy=null"}).train.stop_at_accuracy ==
+        std::nullopt);
+  CHECK(read(R"({"batch_size":128})", {"batch_size=null", "batch_size_per_process=64"})
+            .train.batch_size_per_process == 64);
+  CHECK(read("{}", {"data.root=d"}).data.root == std::filesystem::current_path() / "d");
+}
+
+TEST_CASE("what is wrong in --set is pointed at within it") {
+  CHECK(message_for("{}", {"epochs=ten"}) ==
+        "--set:1:8: /epochs: expected an integer from 1 to 2147483647, found the string \"ten\"");
+  CHECK(message_for("{}", {"launch.hang_timeout=1"}) ==
+        "--set:1:8: /launch/hang_timeout: unknown key \"hang_timeout\"; did you mean "
+        "\"hang_timeout_s\"?");
+  CHECK(message_for("{}", {"epochs.x=1"}) ==
+        "--set:1:8: /epochs: expected an integer from 1 to 2147483647, found an object");
+  CHECK(message_for("{}", {"epochs="}) ==
+        "--set:1:8: /epochs: expected an integer from 1 to 2147483647, found the string \"\"");
+  CHECK(message_for("{}", {R"(launch={"keep":1})"}) ==
+        "--set:1:9: /launch/keep: unknown key \"keep\"; it belongs in /checkpoint");
+  CHECK(message_for("{}", {R"(launch={"devices":[],"devices":[]})"}) ==
+        "--set:1:22: /launch/devices: duplicate key \"devices\"");
+  for (const char* text : {"epochs", "=1", ".a=1", "a.=1", "a..b=1", ""}) {
+    CAPTURE(text);
+    CHECK_THAT(message_for("{}", {text}),
+               Catch::Matchers::StartsWith("mnist-train: --set takes KEY.PATH=VALUE"));
+  }
+}
+
+TEST_CASE("all layers' problems are reported together") {
+  const ScopedEnvironment environment("MNIST_TRAIN_SET", R"({"seed":-1})");
+  CommandLine line;
+  line.processes_per_node = "0";
+  line.sets = {"lr=1"};
+  const auto failure = testing::error_of(
+      [&] { read_layers(line, file_of("{\"epochs\":0,\n\"batch_size\":1,\"batch_size\":1}")); });
+  CHECK(failure.message ==
+        "f:1:11: /epochs: expected an integer from 1 to 2147483647, found 0\n"
+        "f:2:16: /batch_size: duplicate key \"batch_size\"\n"
+        "MNIST_TRAIN_SET:1:9: /seed: expected an integer from 0 to 9223372036854775807, found -1\n"
+        "--nproc-per-node:1:1: /launch/processes_per_node: expected an integer from 1 to 1024 or "
+        "\"auto\", found 0\n"
+        "--set:1:1: /lr: unknown key \"lr\"; did you mean \"learning_rate\"?");
+}
+
+TEST_CASE("a layer that is no JSON object ends the reading with what is wrong in any of them") {
+  const ScopedEnvironment environment("MNIST_TRAIN_SET", "[1]");
+  CHECK(message_for("{\"epochs\":}", {"lr=1"}) ==
+        "f:1:11: /: expected a value, found }\n"
+        "MNIST_TRAIN_SET:1:1: /: expected an object, found a list");
+}
+
+TEST_CASE("an empty variable is none") {
+  const ScopedEnvironment environment("MNIST_TRAIN_SET", "");
+  CHECK(read("{}", {}) == options::RunConfig{});
+}
+
+}  // namespace mnist_train::cli

@@ -1,0 +1,168 @@
+#include "data/find_files.h"
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "support/catch.h"
+#include "support/error_of.h"
+#include "support/idx_bytes.h"
+#include "support/scoped_environment.h"
+#include "support/temp_folder.h"
+
+namespace mnist_train::data {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Matchers::ContainsSubstring;
+using testing::error_of;
+using testing::ScopedEnvironment;
+using testing::SmallDataset;
+using testing::TempFolder;
+
+options::DataOptions fashion_mnist() {
+  options::DataOptions options;
+  options.dataset = options::DatasetName::kFashionMnist;
+  return options;
+}
+
+options::DataOptions at(options::DataLocation train, options::DataLocation test) {
+  options::DataOptions options;
+  options.format = options::DataFormat::kIdx;
+  options.train = std::move(train);
+  options.test = std::move(test);
+  return options;
+}
+
+TEST_CASE("a data set is looked for in root, the path list, and the cache, in this order") {
+  const TempFolder folder;
+  const fs::path& root = folder.path();
+  const std::string list = (root / "nothing").string() + "::" + (root / "list").string();
+  const ScopedEnvironment data("MNIST_TRAIN_DATA", list.c_str());
+  const ScopedEnvironment cache("XDG_CACHE_HOME", (root / "cache").c_str());
+  options::DataOptions options = fashion_mnist();
+  options.root = root / "root";
+  const std::vector<fs::path> nearest_last{root / "cache/mnist-train/fashion-mnist",
+                                           root / "list/fashion-mnist",
+                                           root / "root/fashion-mnist"};
+  for (const fs::path& place : nearest_last) {
+    SmallDataset{.compressed = true}.write(place);
+    CHECK(find_dataset_files(options).train.images == place / "train-images-idx3-ubyte.gz");
+    CHECK(find_dataset_files(options).test.labels == place / "t10k-labels-idx1-ubyte.gz");
+  }
+}
+
+TEST_CASE("without XDG_CACHE_HOME the cache lies in the home folder") {
+  const TempFolder folder;
+  const ScopedEnvironment data("MNIST_TRAIN_DATA", nullptr);
+  const ScopedEnvironment cache("XDG_CACHE_HOME", "relative/is/ignored");
+  const ScopedEnvironment home("HOME", folder.path().c_str());
+  const fs::path place = folder.path() / ".cache/mnist-train/fashion-mnist";
+  SmallDataset{}.write(place);
+  CHECK(find_dataset_files(fashion_mnist()).train.images == place / "train-images-idx3-ubyte");
+}
+
+TEST_CASE("a data set that is nowhere lists every place") {
+  const TempFolder folder;
+  const ScopedEnvironment data("MNIST_TRAIN_DATA", "/first/list:/second/list");
+  const ScopedEnvironment cache("XDG_CACHE_HOME", folder.path().c_str());
+  options::DataOptions options = fashion_mnist();
+  options.root = folder.path() / "root";
+  const auto failure = error_of([&] { find_dataset_files(options); });
+  CHECK(failure.code == ExitCode::kData);
+  const fs::path up = executable_folder().parent_path();
+  for (const fs::path& place :
+       {folder.path() / "root", fs::path("/first/list"), fs::path("/second/list"),
+        up.parent_path() / "third_party", up / "third_party", folder.path() / "mnist-train"}) {
+    CHECK_THAT(failure.message,
+               ContainsSubstring("\n  " + (place / "fashion-mnist").string() + " ("));
+  }
+  CHECK_THAT(failure.message, ContainsSubstring("MNIST_TRAIN_DATA") &&
+                                  ContainsSubstring("train-images-idx3-ubyte.gz"));
+}
+
+TEST_CASE("an incomplete folder is an error, not a reason to look elsewhere") {
+  const TempFolder folder;
+  const ScopedEnvironment data("MNIST_TRAIN_DATA", folder.path().c_str());
+  const fs::path place = folder.path() / "fashion-mnist";
+  SmallDataset{}.write(place);
+  fs::remove(place / "t10k-labels-idx1-ubyte");
+  CHECK_THAT(
+      error_of([&] { find_dataset_files(fashion_mnist()); }).message,
+      ContainsSubstring((place / "t10k-images-idx3-ubyte").string() + ": its labels are missing"));
+  fs::remove(place / "t10k-images-idx3-ubyte");
+  CHECK_THAT(error_of([&] { find_dataset_files(fashion_mnist()); }).message,
+             ContainsSubstring(place.string() + ": no images to test"));
+}
+
+TEST_CASE("a folder may hold one half or both, raw or compressed") {
+  const TempFolder folder;
+  const fs::path& root = folder.path();
+  SmallDataset{}.write(root / "both");
+  SmallDataset{.compressed = true}.write(root / "both");
+  folder.write("only/digits.images.idx", "");
+  folder.write("only/digits.labels.idx", "");
+  folder.write("other/test-images.idx3-ubyte", "");
+  folder.write("other/test-labels.idx1-ubyte.gz", "");
+  folder.write("other/test-images.idx3-ubyte.partial", "");
+  folder.write("other/.test-images.idx3-ubyte", "");
+  const auto both = find_dataset_files(at({root / "both", {}}, {root / "both", {}}));
+  CHECK(both.train.images == root / "both/train-images-idx3-ubyte");  // raw wins
+  CHECK(both.test.labels == root / "both/t10k-labels-idx1-ubyte");
+  const auto apart = find_dataset_files(at({root / "only", {}}, {root / "other", {}}));
+  CHECK(apart.train.images == root / "only/digits.images.idx");
+  CHECK(apart.train.labels == root / "only/digits.labels.idx");
+  CHECK(apart.test.images == root / "other/test-images.idx3-ubyte");
+  CHECK(apart.test.labels == root / "other/test-labels.idx1-ubyte.gz");
+}
+
+TEST_CASE("files may be named one by one") {
+  const TempFolder folder;
+  const fs::path& root = folder.path();
+  folder.write("my-images-idx3.gz", "");
+  folder.write("my-labels-idx1", "");
+  folder.write("pictures", "");
+  folder.write("answers", "");
+  const auto files = find_dataset_files(
+      at({root / "my-images-idx3.gz", {}}, {root / "pictures", root / "answers"}));
+  CHECK(files.train.labels == root / "my-labels-idx1");
+  CHECK(files.test.images == root / "pictures");
+  CHECK(files.test.labels == root / "answers");
+  CHECK(files.max_classes == 256);
+}
+
+TEST_CASE("locations that do not tell what to read are refused") {
+  const TempFolder folder;
+  const fs::path& root = folder.path();
+  SmallDataset{}.write(root / "good");
+  folder.write("nameless", "");
+  folder.write("lonely/images", "");
+  folder.write("two/a-images", "");
+  folder.write("two/a-labels", "");
+  folder.write("two/b-images", "");
+  folder.write("two/b-labels", "");
+  folder.write("training/train-images", "");
+  folder.write("training/train-labels", "");
+  fs::create_directories(root / "empty");
+  const std::vector<std::pair<const char*, const char*>> table{
+      {"nameless", "name the labels file too"},
+      {"lonely", "its labels are missing"},
+      {"lonely/images", "its labels are missing"},
+      {"two", "several files could be the images to test (a-images, b-images)"},
+      {"training", "no images to test"},  // never the training set by mistake
+      {"empty", "no images to test"},
+      {"missing", "no such file or folder (data.test)"},
+  };
+  for (const auto& [name, message] : table) {
+    const fs::path place = root / name;
+    const auto options = at({root / "good", {}}, {place, {}});
+    const auto failure = error_of([&] { find_dataset_files(options); });
+    CHECK(failure.code == ExitCode::kData);
+    CHECK_THAT(failure.message, ContainsSubstring(place.string()));
+    CHECK_THAT(failure.message, ContainsSubstring(message));
+  }
+}
+
+}  // namespace
+}  // namespace mnist_train::data

@@ -1,0 +1,124 @@
+#include "data/gzip_stream.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "support/catch.h"
+#include "support/error_of.h"
+#include "support/idx_bytes.h"
+
+namespace mnist_train::data {
+namespace {
+
+using Catch::Matchers::ContainsSubstring;
+using testing::error_of;
+using testing::Failure;
+using testing::gzip;
+using testing::noise;
+
+std::span<const std::uint8_t> bytes_of(const std::string& text) {
+  return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
+}
+
+/// Inflates everything, `piece` bytes at a time.
+std::string inflate(const std::string& packed, std::size_t piece) {
+  GzipStream stream(bytes_of(packed), "name");
+  std::string text;
+  std::vector<std::uint8_t> buffer(piece);
+  for (;;) {
+    const std::size_t count = stream.read(buffer);
+    text.append(buffer.begin(), buffer.begin() + static_cast<std::ptrdiff_t>(count));
+    if (count < piece) break;
+  }
+  stream.expect_end();
+  return text;
+}
+
+TEST_CASE("a gzip file is known by its first bytes") {
+  const std::string packed = gzip("text");
+  CHECK(GzipStream::recognizes(bytes_of(packed)));
+  for (const std::string& other : {std::string(), packed.substr(0, 1), std::string("PK\x03\x04")}) {
+    CHECK_FALSE(GzipStream::recognizes(bytes_of(other)));
+  }
+}
+
+TEST_CASE("what was packed comes out in pieces of any size") {
+  const std::string text = noise(100'000) + std::string(100'000, 'x');
+  for (const std::size_t piece : {1, 7, 4096, 32768, 199'999, 200'000, 200'001}) {
+    INFO("pieces of " << piece);
+    CHECK(inflate(gzip(text), piece) == text);
+  }
+  CHECK(inflate(gzip(""), 10).empty());
+}
+
+TEST_CASE("a stream that goes on is not at its end") {
+  const std::string packed = gzip("text");
+  GzipStream stream(bytes_of(packed), "name");
+  std::vector<std::uint8_t> half(2);
+  CHECK(stream.read(half) == 2);
+  CHECK(error_of([&] { stream.expect_end(); }).code == ExitCode::kData);
+}
+
+TEST_CASE("a damaged gzip stream is refused") {
+  const std::string packed = gzip(noise(2000));
+  const auto with = [&](std::size_t at, int flip) {
+    std::string bytes = packed;
+    bytes[at] = static_cast<char>(bytes[at] ^ flip);
+    return bytes;
+  };
+  const std::string end = std::to_string(packed.size());
+  struct Damage {
+    std::string content;
+    std::string place;
+    const char* reason;
+  };
+  const std::vector<Damage> table{
+      {with(packed.size() - 8, 1), "inflated byte 2000", "incorrect data check"},
+      {with(packed.size() - 1, 1), "inflated byte 2000", "incorrect length check"},
+      {with(2, 15), "inflated byte 0", "unknown compression method"},
+      {with(3, 0x80), "inflated byte 0", "unknown header flags"},
+      {with(10, 6), "inflated byte 0", "invalid block type"},
+      {packed + "x", "compressed byte " + end, "1 more bytes follow"},
+      {packed + std::string(512, '\0'), "compressed byte " + end, "512 more bytes follow"},
+      {packed + packed, "compressed byte " + end, "second gzip stream"},
+      {packed.substr(0, 500), "compressed byte 500,", "cut short"},
+      {packed.substr(0, packed.size() - 1), "inflated byte 2000", "cut short"},
+      {packed.substr(0, 2), "compressed byte 2, inflated byte 0", "cut short"},
+  };
+  for (const Damage& damage : table) {
+    INFO(damage.reason);
+    const Failure failure = error_of([&] { inflate(damage.content, 4096); });
+    CHECK(failure.code == ExitCode::kData);
+    CHECK_THAT(failure.message, Catch::Matchers::StartsWith("name: compressed byte "));
+    CHECK_THAT(failure.message, ContainsSubstring(damage.place));
+    CHECK_THAT(failure.message, ContainsSubstring(damage.reason));
+  }
+}
+
+TEST_CASE("a gzip stream cut anywhere is refused") {
+  const std::string packed = gzip(noise(50) + std::string(500, 'x'));
+  for (std::size_t length = 0; length < packed.size(); ++length) {
+    INFO("length " << length);
+    const std::string cut = packed.substr(0, length);
+    REQUIRE(error_of([&] { inflate(cut, 100); }).code == ExitCode::kData);
+  }
+}
+
+TEST_CASE("no flipped bit of a gzip stream changes the content unnoticed") {
+  const std::string text(64, 'v');
+  const std::string packed = gzip(text);
+  for (std::size_t bit = 0; bit < packed.size() * 8; ++bit) {
+    INFO("bit " << bit);
+    std::string flipped = packed;
+    flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << bit % 8));
+    std::string inflated;
+    if (error_of([&] { inflated = inflate(flipped, 100); }).code == ExitCode::kData) continue;
+    REQUIRE(inflated == text);  // a time stamp, a bit of padding
+  }
+}
+
+}  // namespace
+}  // namespace mnist_train::data

@@ -1,0 +1,202 @@
+#include "data/shared_dataset.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/error.h"
+#include "data/dataset.h"
+#include "support/catch.h"
+#include "support/error_of.h"
+#include "support/idx_bytes.h"
+#include "support/temp_folder.h"
+
+namespace mnist_train::data {
+namespace {
+
+using Catch::Matchers::ContainsSubstring;
+using std::chrono::milliseconds;
+using testing::error_of;
+using testing::SmallDataset;
+using testing::TempFolder;
+
+options::DataOptions at(const std::filesystem::path& folder) {
+  options::DataOptions options;
+  options.format = options::DataFormat::kIdx;
+  options.train = options::DataLocation{folder, {}};
+  options.test = options::DataLocation{folder, {}};
+  return options;
+}
+
+/// What a worker of its own would inherit.
+SharedDatasetHandle copy_of(const SharedDatasetHandle& handle) {
+  return {::fcntl(handle.memory_fd, F_DUPFD_CLOEXEC, 3),
+          ::fcntl(handle.ready_fd, F_DUPFD_CLOEXEC, 3)};
+}
+
+/// Runs a function in a process of its own; the result is its exit status.
+pid_t start(const std::function<int()>& run) {
+  const pid_t child = ::fork();
+  if (child != 0) return child;
+  int result = 99;
+  try {
+    result = run();
+  } catch (...) {  // nothing may reach the test framework of the parent
+  }
+  ::_exit(result);
+}
+
+int status_of(pid_t child) {
+  int status = 0;
+  if (::waitpid(child, &status, 0) != child || !WIFEXITED(status)) return -1;
+  return WEXITSTATUS(status);
+}
+
+bool same_samples(const ImageSet& a, const ImageSet& b) {
+  return a.count == b.count && a.channels == b.channels && a.height == b.height &&
+         a.width == b.width && a.classes == b.classes && a.source == b.source &&
+         std::equal(a.images.begin(), a.images.end(), b.images.begin(), b.images.end()) &&
+         std::equal(a.labels.begin(), a.labels.end(), b.labels.begin(), b.labels.end());
+}
+
+bool same(const Dataset& a, const Dataset& b) {
+  return a.hash == b.hash && same_samples(a.train, b.train) && same_samples(a.test, b.test);
+}
+
+TEST_CASE("workers that wait see the launcher's samples") {
+  const TempFolder folder;
+  SmallDataset{.compressed = true}.write(folder.path());
+  options::DataOptions options = at(folder.path());
+  options.limit_train = 13;
+  const Dataset expected = open_dataset(options);
+  SharedDataset shared;
+  std::array<pid_t, 3> workers{};
+  for (pid_t& worker : workers) {
+    worker = start([&] {
+      const Dataset dataset = attach(copy_of(shared.handle()), milliseconds(20000));
+      return same(dataset, expected) ? 0 : 1;
+    });
+  }
+  shared.publish(options);
+  for (const pid_t worker : workers) CHECK(status_of(worker) == 0);
+  shared.wait();
+}
+
+TEST_CASE("a worker that comes late finds the samples, even after the launcher has ended") {
+  const TempFolder folder;
+  SmallDataset{}.write(folder.path());
+  SharedDatasetHandle late;
+  {
+    SharedDataset shared;
+    shared.publish(at(folder.path()));
+    shared.wait();
+    late = copy_of(shared.handle());
+  }
+  CHECK(same(attach(late, milliseconds(0)), open_dataset(at(folder.path()))));
+}
+
+TEST_CASE("nobody can change the samples once they are there") {
+  const TempFolder folder;
+  SmallDataset{}.write(folder.path());
+  SharedDataset shared;
+  shared.publish(at(folder.path()));
+  shared.wait();
+  const int fd = shared.handle().memory_fd;
+  CHECK(::mmap(nullptr, 4096, PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED);
+  CHECK(::ftruncate(fd, 0) != 0);
+  CHECK(::pwrite(fd, "x", 1, 0) != 1);
+}
+
+TEST_CASE("a launcher that dies before the samples are there is noticed") {
+  std::array<int, 2> result{};
+  REQUIRE(::pipe(result.data()) == 0);
+  const auto started = std::chrono::steady_clock::now();
+  const pid_t launcher = start([&] {
+    auto shared = std::make_unique<SharedDataset>();
+    start([&] {
+      const SharedDatasetHandle handle = copy_of(shared->handle());
+      shared.reset();  // as a new program would: the launcher's own end is close-on-exec
+      const auto failure = error_of([&] { attach(handle, milliseconds(20000)); });
+      const char verdict = failure.is_peer_error ? 'y' : 'n';
+      return ::write(result[1], &verdict, 1) == 1 ? 0 : 1;
+    });
+    return ::kill(::getpid(), SIGKILL);
+  });
+  CHECK(status_of(launcher) == -1);
+  ::close(result[1]);
+  char verdict = 0;
+  CHECK(::read(result[0], &verdict, 1) == 1);
+  ::close(result[0]);
+  CHECK(verdict == 'y');
+  CHECK(std::chrono::steady_clock::now() - started < milliseconds(5000));
+}
+
+TEST_CASE("a launcher that is slow is not waited for without end") {
+  SharedDataset shared;
+  const auto started = std::chrono::steady_clock::now();
+  const auto failure = error_of([&] { attach(copy_of(shared.handle()), milliseconds(50)); });
+  CHECK(failure.code == ExitCode::kDistributed);
+  CHECK(failure.is_peer_error);
+  CHECK_THAT(failure.message, ContainsSubstring("50 ms"));
+  CHECK(std::chrono::steady_clock::now() - started >= milliseconds(50));
+}
+
+TEST_CASE("broken data fail the launcher, and the workers only because of it") {
+  const TempFolder folder;
+  SmallDataset{}.write(folder.path());
+  folder.write("train-labels-idx1-ubyte", "not labels");
+  SharedDataset shared;
+  shared.publish(at(folder.path()));
+  const auto worker = error_of([&] { attach(copy_of(shared.handle()), milliseconds(20000)); });
+  CHECK(worker.is_peer_error);
+  const auto launcher = error_of([&] { shared.wait(); });
+  CHECK(launcher.code == ExitCode::kData);
+  CHECK_THAT(launcher.message, ContainsSubstring("train-labels-idx1-ubyte: byte 0:"));
+}
+
+TEST_CASE("memory that no launcher wrote is refused") {
+  const TempFolder folder;
+  SmallDataset{}.write(folder.path());
+  SharedDataset shared;  // for a pipe that is ready
+  shared.publish(at(folder.path()));
+  shared.wait();
+  const int seals = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+  const auto refusal = [&](off_t size, const std::string& head, int sealed) {
+    const int fd = ::memfd_create("forged", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    REQUIRE(::ftruncate(fd, size) == 0);
+    REQUIRE(::pwrite(fd, head.data(), head.size(), 0) == static_cast<ssize_t>(head.size()));
+    if (sealed != 0) REQUIRE(::fcntl(fd, F_ADD_SEALS, sealed) == 0);
+    return error_of([&] {
+      const SharedDatasetHandle copy = copy_of(shared.handle());
+      ::close(copy.memory_fd);
+      attach({fd, copy.ready_fd}, milliseconds(1000));
+    });
+  };
+  std::string head(20000, '\0');
+  const ssize_t read = ::pread(shared.handle().memory_fd, head.data(), head.size(), 0);
+  REQUIRE(read > 16384);
+  head.resize(static_cast<std::size_t>(read));
+  const auto size = static_cast<off_t>(head.size());
+  CHECK(refusal(size, head, seals).message.empty());  // an exact copy is as good
+  CHECK_THAT(refusal(size, head, 0).message, ContainsSubstring("not sealed"));
+  CHECK_THAT(refusal(100, "", seals).message, ContainsSubstring("no header"));
+  CHECK_THAT(refusal(size + 4096, head, seals).message, ContainsSubstring("another program"));
+  CHECK_THAT(refusal(size, "MTDATA99", seals).message, ContainsSubstring("another program"));
+  std::string huge_count = head;
+  huge_count[80 + 7] = '\x40';  // the training set's count becomes 2^62 + 20
+  CHECK_THAT(refusal(size, huge_count, seals).message, ContainsSubstring("impossible shape"));
+  std::string far_away = head;
+  far_away[80 + 5 * 8 + 3] = '\x40';  // its images begin a gigabyte later
+  CHECK_THAT(refusal(size, far_away, seals).message, ContainsSubstring("too small"));
+}
+
+}  // namespace
+}  // namespace mnist_train::data

@@ -1,0 +1,151 @@
+// What a config may not say, alone and together.
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support/catch.h"
+#include "support/config_text.h"
+
+namespace mnist_train::options {
+
+TEST_CASE("what is not built yet is refused by name, and its off value is taken") {
+  struct Case {
+    const char* refused;
+    const char* accepted;
+  };
+  const Case row = GENERATE(values<Case>({
+      {R"("optimizer":"adam")", R"("optimizer":"sgd")"},
+      {R"("optimizer":"adamw")", R"("optimizer":"sgd")"},
+      {R"("schedule":{"name":"step"})", R"("schedule":{"name":"constant"})"},
+      {R"("schedule":{"name":"linear"})", R"("schedule":{})"},
+      {R"("schedule":{"name":"cosine"})", R"("schedule":{"name":"constant"})"},
+      {R"("schedule":{"warmup_epochs":0.5})", R"("schedule":{"warmup_epochs":0})"},
+      {R"("label_smoothing":0.1)", R"("label_smoothing":0.0)"},
+      {R"("max_gradient_norm":1)", R"("max_gradient_norm":null)"},
+      {R"("sync_batch_norm":true)", R"("sync_batch_norm":false)"},
+      {R"("gradient_accumulation_steps":2)", R"("gradient_accumulation_steps":1)"},
+      {R"("gradient_averaging":{"strategy":"shared_memory"})",
+       R"("gradient_averaging":{"strategy":"bucketed"})"},
+      {R"("gradient_averaging":{"compression":"bf16"})",
+       R"("gradient_averaging":{"compression":"none"})"},
+      {R"("gradient_averaging":{"compression":"fp16"})", R"("gradient_averaging":{})"},
+      {R"("precision":"bf16")", R"("precision":"fp32")"},
+      {R"("model":{"name":"mlp"})", R"("model":{"name":"net"})"},
+      {R"("model":{"name":"lenet"})", R"("model":{})"},
+      {R"("model":{"name":"resnet18"})", R"("model":{})"},
+      {R"("model":{"hidden":[10]})", R"("model":{"hidden":null})"},
+      {R"("model":{"activation":"tanh"})", R"("model":{"activation":null})"},
+      {R"("model":{"init":{"name":"normal","std":0.1}})", R"("model":{"init":"default"})"},
+      {R"("data":{"train_per_process":["a","b"]})", R"("data":{"train_per_process":null})"},
+      {R"("data":{"validation":0.1})", R"("data":{"validation":0})"},
+      {R"("data":{"size":244})", R"("data":{"size":null})"},
+      {R"("data":{"channels":3})", R"("data":{"channels":null})"},
+      {R"("data":{"augment":["flip"]})", R"("data":{"augment":[]})"},
+      {R"("data":{"split":"throughput"})", R"("data":{"split":"even"})"},
+      {R"("data":{"format":"image-folder","train":"a","test":"b"})",
+       R"("data":{"format":"idx","train":"a","test":"b"})"},
+      {R"("data":{"format":"lmdb","train":"a","test":"b"})", R"("data":{"format":null})"},
+      {R"("data":{"format":"synthetic","train":"a","test":"b"})", R"("data":{})"},
+      {R"("report":{"html":true})", R"("report":{"html":false})"},
+      {R"("report":{"tensorboard":true})", R"("report":{"tensorboard":false})"},
+      {R"("report":{"histograms":true})", R"("report":{"histograms":false})"},
+      {R"("report":{"predictions":{"batches":10}})", R"("report":{"predictions":{"batches":0}})"},
+  }));
+  CAPTURE(row.refused);
+  const auto lines = lines_for(std::string("{") + row.refused + "}");
+  REQUIRE(lines.size() == 1);
+  CHECK_THAT(lines[0], Catch::Matchers::ContainsSubstring(" is not built yet; "));
+  CHECK(lines_for(std::string("{") + row.accepted + "}").empty());
+}
+
+TEST_CASE("keys that contradict each other are refused") {
+  using Case = std::pair<const char*, const char*>;
+  const auto [text, line] = GENERATE(values<Case>({
+      {R"({"batch_size":1,"batch_size_per_process":2})",
+       "f:1:42: /batch_size_per_process: stands beside batch_size; give one of them (null takes a "
+       "value back)"},
+      {R"({"nesterov":true,"sgd_momentum":0})", "f:1:13: /nesterov: needs sgd_momentum above 0"},
+      {R"({"data":{"dataset":"mnist","format":"idx","train":"a","test":"b"}})",
+       "f:1:37: /data/format: stands beside dataset; give one of them (null takes a value back)"},
+      {R"({"data":{"format":"idx","train":"a"}})", "f:1:19: /data/format: needs test beside it"},
+      {R"({"data":{"train":"a"}})",
+       R"(f:1:18: /data/train: needs a format beside it, such as "idx")"},
+      {R"({"data":{"dataset":"mnist","test":"a"}})",
+       R"(f:1:35: /data/test: needs a format beside it, such as "idx")"},
+      {R"({"data":{"format":"idx","train":"a","test":"b","root":"r"}})",
+       "f:1:55: /data/root: is where a dataset is looked for; beside format it means nothing"},
+      {R"({"data":{"format":"idx","train":{"images":"a"},"test":"b"}})",
+       "f:1:33: /data/train: needs both images and labels; a folder that holds both is given as a "
+       "path"},
+      {R"({"backend":"nccl","device":"cpu"})",
+       R"(f:1:12: /backend: "nccl" needs every process on a GPU, but device is "cpu")"},
+      {R"({"backend":"nccl","launch":{"devices":["cuda:0","cpu"]}})",
+       R"(f:1:12: /backend: "nccl" needs every process on a GPU, but /launch/devices lists "cpu")"},
+      {R"({"device":"cpu","launch":{"devices":["cuda"]}})",
+       "f:1:11: /device: /launch/devices lists other devices than this one"},
+      {R"({"launch":{"devices":["cpu","cpu"],"processes_per_node":3}})",
+       "f:1:57: /launch/processes_per_node: is 3, but devices lists 2 (one process each); leave it "
+       "out or set it to \"auto\""},
+      {R"({"model_file":"metrics.jsonl"})",
+       "f:1:15: /model_file: is the name of another file of the run folder"},
+      {R"({"model_file":"checkpoints/m.pt"})",
+       "f:1:15: /model_file: is the name of another file of the run folder"},
+      {R"({"accuracies_file":"events.out.tfevents.1"})",
+       "f:1:20: /accuracies_file: is the name of another file of the run folder"},
+      {R"({"accuracies_file":"model.pt"})",
+       "f:1:20: /accuracies_file: model_file and accuracies_file are the same place"},
+      {R"({"model_file":"a","accuracies_file":"a/b"})",
+       "f:1:37: /accuracies_file: model_file and accuracies_file are the same place"},
+      {R"({"model_file":"accuracies.json"})",
+       "f:1:15: /model_file: model_file and accuracies_file are the same place"},
+  }));
+  CAPTURE(text);
+  CHECK(lines_for(text) == std::vector<std::string>{line});
+}
+
+TEST_CASE("devices are named one by one") {
+  CHECK(lines_for(R"({"launch":{"devices":["cpu","cuda","cuda:0","cuda:999"]}})").empty());
+  for (const char* device : {"", "CPU", "gpu", "cuda:", "cuda:01", "cuda:-1", "cuda:1000", "cuda:a",
+                             "cuda:1 ", " cpu"}) {
+    CAPTURE(device);
+    CHECK(lines_for(std::string(R"({"launch":{"devices":[")") + device + "\"]}}").size() == 1);
+  }
+}
+
+TEST_CASE("out of range is refused, never cut") {
+  for (const char* pair : {R"("epochs":0)",
+                           R"("epochs":2147483648)",
+                           R"("max_steps":0)",
+                           R"("batch_size":0)",
+                           R"("batch_size_per_process":0)",
+                           R"("test_batch_size":0)",
+                           R"("learning_rate":-0.01)",
+                           R"("learning_rate":1e39)",
+                           R"("sgd_momentum":1)",
+                           R"("sgd_momentum":-0.1)",
+                           R"("weight_decay":-1)",
+                           R"("seed":-1)",
+                           R"("seed":9223372036854775808)",
+                           R"("stop_at_accuracy":1.01)",
+                           R"("log_interval":0)",
+                           R"("gradient_averaging":{"bucket_mb":0})",
+                           R"("checkpoint":{"keep":1})",
+                           R"("checkpoint":{"every_epochs":-1})",
+                           R"("checkpoint":{"every_steps":0})",
+                           R"("launch":{"processes_per_node":0})",
+                           R"("launch":{"processes_per_node":1025})",
+                           R"("launch":{"max_restarts":-1})",
+                           R"("launch":{"rendezvous_timeout_s":0})",
+                           R"("launch":{"hang_timeout_s":1e7})",
+                           R"("launch":{"threads_per_process":0})",
+                           R"("data":{"limit_train":0})",
+                           R"("data":{"normalize":{"std":0}})"}) {
+    CAPTURE(pair);
+    const auto lines = lines_for(std::string("{") + pair + "}");
+    REQUIRE(lines.size() == 1);
+    CHECK_THAT(lines[0], Catch::Matchers::ContainsSubstring(": expected "));
+  }
+}
+
+}  // namespace mnist_train::options

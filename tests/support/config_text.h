@@ -1,0 +1,34 @@
+#pragma once
+
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "options/run_config.h"
+#include "support/catch.h"
+#include "support/error_of.h"
+
+namespace mnist_train::options {
+
+/// Reads a config file's text; relative paths in it are meant from "/base folder".
+inline RunConfig read(const std::string& text) {
+  config::Problems problems;
+  const auto source =
+      std::make_shared<const config::Source>(config::Source{"f", text, "/base folder"});
+  const auto node = config::parse_document(source, problems);
+  config::throw_if_any(problems);
+  return read_run_config(*node);
+}
+
+/// The lines of the message that refuses a config file's text; none when it is sound.
+inline std::vector<std::string> lines_for(const std::string& text) {
+  const auto failure = testing::error_of([&] { read(text); });
+  if (!failure.message.empty()) CHECK(failure.code == ExitCode::kConfig);
+  std::vector<std::string> lines;
+  std::istringstream stream(failure.message);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+}  // namespace mnist_train::options

@@ -1,0 +1,240 @@
+"""Configs and command lines, as the real binary takes them; nothing is trained here."""
+
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+BINARY = os.environ["MNIST_TRAIN_BINARY"]
+REPOSITORY = Path(__file__).resolve().parents[2]
+PLAIN = {
+    "epochs": 10,
+    "batch_size": 128,
+    "test_batch_size": 1000,
+    "learning_rate": 0.01,
+    "sgd_momentum": 0.5,
+    "seed": 1,
+    "backend": "nccl",
+    "log_interval": 10,
+}
+
+
+def run(*arguments, text=None, folder=None, environment=None):
+    variables = {key: value for key, value in os.environ.items() if key != "MNIST_TRAIN_SET"}
+    variables.update(environment or {})
+    return subprocess.run(
+        [BINARY, *map(str, arguments)],
+        input=text,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        errors="surrogateescape",
+        cwd=folder,
+        env=variables,
+        timeout=60,
+    )
+
+
+def effective(*arguments, **others):
+    result = run(*arguments, "--dry-run", **others)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+    return json.loads(result.stdout)
+
+
+def schema():
+    result = run("config-schema")
+    assert result.returncode == 0
+    return json.loads(result.stdout)
+
+
+def test_a_plain_file_of_hyperparameters_is_a_config(tmp_path):
+    (tmp_path / "cfg.json").write_text(json.dumps(PLAIN))
+    config = effective("--config", tmp_path / "cfg.json")
+    assert {key: config[key] for key in PLAIN} == PLAIN
+
+
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "configs").glob("*.json")), ids=lambda path: path.name)
+def test_every_shipped_config_is_sound(path):
+    effective("--config", path)
+
+
+def test_mnist_is_the_recipe_of_pytorchs_ddp_example():
+    config = effective("--config", REPOSITORY / "configs/mnist.json")
+    assert config["model"]["name"] == "net"
+    assert config["data"]["dataset"] == "mnist"
+    recipe = ("batch_size", "learning_rate", "sgd_momentum", "epochs", "test_batch_size", "seed", "log_interval")
+    assert [config[key] for key in recipe] == [128, 0.01, 0.5, 10, 1000, 1, 100]
+
+
+def test_the_effective_config_runs_again_as_itself(tmp_path):
+    first = effective("-c", "-", "--set", "launch.devices=[\"cpu\"]", text=json.dumps(PLAIN | {"backend": "gloo"}))
+    again = effective("-c", "-", text=json.dumps(first))
+    assert again == first
+
+
+def test_standard_input_and_pipes_are_read():
+    assert effective("--config", "-", text='{"epochs": 3}')["epochs"] == 3
+    assert effective("--config", "/dev/stdin", text='{"epochs": 3}')["epochs"] == 3
+
+
+def test_paths_are_meant_from_where_they_are_written(tmp_path):
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "configs/cfg.json").write_text('{"output": "out", "data": {"root": "../data"}}')
+    folder = tmp_path / "elsewhere"
+    config = effective("-c", "../configs/cfg.json", folder=folder)
+    assert config["output"] == str(tmp_path / "configs/out")
+    assert config["data"]["root"] == str(tmp_path / "data")
+    assert effective("-c", "../configs/cfg.json", "--output", "out", folder=folder)["output"] == str(folder / "out")
+    config = effective("-c", "../configs/cfg.json", "--set", "data.root=d", folder=folder)
+    assert config["data"]["root"] == str(folder / "d")
+
+
+def test_later_layers_win():
+    layers = [
+        ({}, [], 10),
+        ({"MNIST_TRAIN_SET": '{"epochs": 2}'}, [], 2),
+        ({"MNIST_TRAIN_SET": '{"epochs": 2}'}, ["--set", "epochs=3", "--set", "epochs=4"], 4),
+    ]
+    for environment, flags, epochs in layers:
+        assert effective("-c", "-", *flags, text='{"epochs": 10}', environment=environment)["epochs"] == epochs
+
+
+def test_all_errors_are_reported_at_once_one_a_line(tmp_path):
+    (tmp_path / "bad.json").write_text('{\n  "epochs": "ten",\n  "lr": 0.1,\n  "launch": {"keep": 3}\n}\n')
+    result = run("--config", "bad.json", "--set", "seed=-1", folder=tmp_path)
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert result.stderr.splitlines() == [
+        'bad.json:2:13: /epochs: expected an integer from 1 to 2147483647, found the string "ten"',
+        'bad.json:3:3: /lr: unknown key "lr"; did you mean "learning_rate"?',
+        'bad.json:4:14: /launch/keep: unknown key "keep"; it belongs in /checkpoint',
+        "--set:1:6: /seed: expected an integer from 0 to 9223372036854775807, found -1",
+    ]
+    assert list(tmp_path.iterdir()) == [tmp_path / "bad.json"]
+
+
+def test_files_that_are_no_config_are_refused_at_once(tmp_path):
+    bad = {
+        "empty.json": b"",
+        "deep.json": b"[" * 100000,
+        "latin1.json": b'{"output": "\xe9"}',
+        "cut.json": b'{"epochs": 1',
+        "list.json": b"[]",
+        "zero.json": b"{}\0",
+        "large.json": b" " * (1 << 20) + b"{}",
+        "many.json": b"{" + b",".join(b'"k%d":1' % number for number in range(80000)) + b"}",
+    }
+    for name, content in bad.items():
+        (tmp_path / name).write_bytes(content)
+        started = time.monotonic()
+        result = run("--config", name, "--dry-run", folder=tmp_path)
+        assert time.monotonic() - started < 5, name
+        assert result.returncode == 2, name
+        assert result.stderr.startswith(name + ":"), result.stderr[:200]
+        assert result.stdout == "", name
+    assert run("--config", tmp_path, "--dry-run").returncode == 2
+    assert run("--config", tmp_path / "nowhere.json", "--dry-run").returncode == 2
+
+
+def test_wrong_calls_exit_2_with_a_line_and_a_hint():
+    calls = [
+        [],
+        ["--set", "epochs=1"],
+        ["trian", "--config", "x"],
+        ["--config", "x", "--epochs", "3"],
+        ["evaluate"],
+        ["export"],
+        ["--config", "x", "--log-level", "loud"],
+    ]
+    for arguments in calls:
+        result = run(*arguments)
+        assert result.returncode == 2, arguments
+        assert result.stdout == ""
+        lines = result.stderr.splitlines()
+        assert len(lines) == 2, result.stderr
+        assert lines[1].startswith("Try `mnist-train") and lines[1].endswith("--help`.")
+
+
+def test_commands_that_come_later_say_so():
+    for name in ("predict", "preview", "fetch", "convert", "report", "doctor"):
+        result = run(name, "--some-flag")
+        assert (result.returncode, result.stderr) == (2, f"mnist-train {name}: not built yet\n")
+
+
+def test_help_and_version_are_results():
+    for arguments in (["--help"], ["train", "--help"], ["evaluate", "--help"], ["export", "--help"]):
+        result = run(*arguments)
+        assert result.returncode == 0
+        assert "mnist-train " in result.stdout
+    assert run("--version").stdout.startswith("mnist-train ")
+
+
+def test_old_launchers_local_rank_is_ignored():
+    for flag in (["--local-rank=0"], ["--local_rank", "1"]):
+        assert effective(*flag, "--config", "-", text="{}")["epochs"] == 10
+
+
+def test_a_result_that_cannot_be_written_is_a_failure():
+    with open("/dev/full", "w") as full:
+        result = subprocess.run([BINARY, "config-schema"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert result.returncode == 1
+    assert "No space left" in result.stderr
+
+
+def test_the_schema_is_a_schema_and_judges_as_the_binary_does():
+    jsonschema = pytest.importorskip("jsonschema")
+    document = schema()
+    jsonschema.Draft202012Validator.check_schema(document)
+    validator = jsonschema.Draft202012Validator(document)
+    assert not list(validator.iter_errors(effective("-c", "-", text="{}")))
+    assert not list(validator.iter_errors(PLAIN))
+    judged = [
+        ({}, True),
+        ({"epochs": 0}, False),
+        ({"epochs": "1"}, False),
+        ({"epoch": 1}, False),
+        ({"max_steps": None}, True),
+        ({"learning_rate": -1}, False),
+        ({"device": "gpu"}, False),
+        ({"stop_at_accuracy": 1.5}, False),
+        ({"launch": {"processes_per_node": "auto"}}, True),
+        ({"launch": {"processes_per_node": "all"}}, False),
+        ({"launch": {"devices": ["cuda:0", "cpu"]}}, True),
+        ({"launch": {"devices": ["gpu"]}}, False),
+        ({"launch": {"hang_timeout_s": 0}}, False),
+        ({"data": {"format": "idx", "train": "a", "test": {"images": "b", "labels": "c"}}}, True),
+        ({"data": {"format": "idx", "train": "a", "test": {"images": "b"}}}, False),
+        ({"data": {"normalize": {"mean": 0.5, "std": 0.5}}}, True),
+        ({"$schema": "./schema.json"}, True),
+    ]
+    for config, is_sound in judged:
+        assert validator.is_valid(config) == is_sound, config
+        assert (run("-c", "-", "--dry-run", text=json.dumps(config)).returncode == 0) == is_sound, config
+
+
+def test_every_default_in_the_schema_is_the_one_in_effect():
+    def check(properties, values):
+        for key, rule in properties.items():
+            if key == "$schema":
+                continue
+            if "properties" in rule:
+                check(rule["properties"], values[key])
+            elif "default" in rule:
+                assert values[key] == rule["default"], key
+
+    check(schema()["properties"], effective("-c", "-", text="{}"))
+
+
+def test_reading_a_config_takes_no_time(tmp_path):
+    (tmp_path / "cfg.json").write_text(json.dumps(PLAIN))
+    seconds = []
+    for _ in range(10):
+        started = time.monotonic()
+        effective("--config", tmp_path / "cfg.json")
+        seconds.append(time.monotonic() - started)
+    assert min(seconds) < 0.05

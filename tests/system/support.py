@@ -1,0 +1,298 @@
+"""How the system tests start the real binary and look at what it leaves behind."""
+
+import gzip
+import hashlib
+import importlib
+import json
+import os
+import pickle
+import signal
+import socket
+import struct
+import subprocess
+import time
+import uuid
+import zipfile
+from pathlib import Path
+
+import numpy
+import pytest
+
+BINARY = os.environ["MNIST_TRAIN_BINARY"]
+REPOSITORY = Path(__file__).resolve().parents[2]
+MNIST = REPOSITORY / "third_party" / "mnist"
+FOREIGN = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_", "SLURM_", "OMPI_", "PMIX_",
+           "OMP_", "MNIST_TRAIN_")
+MARK = "MNIST_TRAIN_TEST_MARK"
+LONG_S = 120  # for whatever must end by itself on a busy machine
+STRATEGIES = ("flat", "bucketed")
+WORLDS = [(1, "auto"), (2, "flat"), (2, "bucketed"), (3, "flat"), (3, "bucketed")]
+
+# 20 steps an epoch of about 20 ms each. The device is named, so that a GPU in the machine changes nothing.
+SMALL = {
+    "epochs": 2,
+    "batch_size": 128,
+    "test_batch_size": 500,
+    "learning_rate": 0.01,
+    "sgd_momentum": 0.9,
+    "seed": 1,
+    "deterministic": True,
+    "device": "cpu",
+    "precision": "fp32",
+    "log_interval": 1,
+    "data": {"dataset": "mnist", "limit_train": 2560, "limit_test": 500},
+    "launch": {"max_restarts": 0},
+}
+
+
+def merged(base, changes):
+    result = dict(base)
+    for key, value in changes.items():
+        result[key] = merged(base[key], value) if isinstance(value, dict) and key in base else value
+    return result
+
+
+def environment(**variables):
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(FOREIGN)}
+    return kept | {"MNIST_TRAIN_DATA": str(MNIST.parent)} | {key: str(value) for key, value in variables.items()}
+
+
+def write_config(folder, changes=None, name="config.json"):
+    path = Path(folder) / name
+    path.write_text(json.dumps(merged(SMALL, changes or {})))
+    return path
+
+
+def run(*arguments, folder=None, variables=None, timeout=LONG_S, **others):
+    """Any command of the binary, to its end."""
+    return subprocess.run([BINARY, *map(str, arguments)], capture_output=True, text=True, errors="replace",
+                          cwd=folder, env=environment(**(variables or {})), timeout=timeout, **others)
+
+
+class Process:
+    """A run that goes on while the test does something to it. Leaving the `with` block ends whatever is left of it."""
+
+    def __init__(self, command, folder, run_folder=None, variables=None):
+        self.mark = uuid.uuid4().hex
+        self.run_folder = RunFolder(run_folder or folder)
+        self.stderr_path = Path(folder) / f"stderr-{self.mark}.txt"
+        self.stdout_path = Path(folder) / f"stdout-{self.mark}.txt"
+        with open(self.stderr_path, "wb") as stderr, open(self.stdout_path, "wb") as stdout:
+            self.popen = subprocess.Popen(list(map(str, command)), stdin=subprocess.DEVNULL, stdout=stdout,
+                                          stderr=stderr, cwd=folder, start_new_session=True,
+                                          env=environment(**(variables or {}), **{MARK: self.mark}))
+        self.pid = self.popen.pid
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for pid in self.alive():
+            send(pid, signal.SIGKILL)
+        self.popen.wait()
+
+    @property
+    def stderr(self):
+        return self.stderr_path.read_text(errors="replace")
+
+    @property
+    def stdout(self):
+        return self.stdout_path.read_text(errors="replace")
+
+    def wait(self, timeout=LONG_S):
+        return self.popen.wait(timeout)
+
+    def send(self, number):
+        self.popen.send_signal(number)
+
+    def alive(self):
+        """Every process that was started by or for this run and is no zombie."""
+        return [pid for pid in all_pids() if environment_of(pid).get(MARK) == self.mark]
+
+    def ranks(self):
+        """rank -> pid."""
+        found = {}
+        for pid in self.alive():
+            variables = environment_of(pid)
+            if "RANK" in variables and "mnist-train" in executable_of(pid):
+                found[int(variables["RANK"])] = pid
+        return found
+
+    def wait_for_step(self, step):
+        wait_until(lambda: self.run_folder.last_step() >= step or self.popen.poll() is not None,
+                   f"step {step}: {self.stderr}")
+        assert self.popen.poll() is None, f"ended before step {step}: {self.stderr}"
+
+    def wait_for_ranks(self, count):
+        wait_until(lambda: len(self.ranks()) == count or self.popen.poll() is not None, f"{count} ranks")
+        assert self.popen.poll() is None, self.stderr
+        return self.ranks()
+
+
+class RunFolder:
+    """What a run leaves behind."""
+
+    def __init__(self, path):
+        self.path = Path(path)
+
+    def read_json(self, name):
+        return json.loads((self.path / name).read_text())
+
+    def lines(self):
+        """Whole lines of metrics.jsonl so far."""
+        try:
+            text = (self.path / "metrics.jsonl").read_text()
+        except FileNotFoundError:
+            return []
+        return [json.loads(line) for line in text.split("\n")[:-1]]
+
+    def steps(self):
+        return [line for line in self.lines() if line["event"] == "step"]
+
+    def epochs(self):
+        return [line for line in self.lines() if line["event"] == "epoch"]
+
+    def last_step(self):
+        steps = self.steps()
+        return steps[-1]["step"] if steps else 0
+
+    def summary(self):
+        return self.read_json("summary.json")
+
+    def weights(self):
+        return read_pt(self.path / "model.pt")
+
+    def digest(self):
+        return hashlib.sha256((self.path / "model.pt").read_bytes()).hexdigest()
+
+    def checkpoints(self):
+        """By step, oldest first."""
+        return sorted((self.path / "checkpoints").glob("step-*.safetensors"))
+
+
+def train_command(config, output, processes, *flags):
+    return [BINARY, "--config", config, "--output", output, "--nproc-per-node", processes, *flags]
+
+
+def start(folder, changes=None, *flags, processes=2, output="run", variables=None):
+    config = write_config(folder, changes, f"{output}.json")
+    return Process(train_command(config, Path(folder) / output, processes, *flags), folder, Path(folder) / output,
+                   variables)
+
+
+def train(folder, changes=None, *flags, processes=1, output="run", variables=None, expect=0):
+    """A run to its end; its folder."""
+    with start(folder, changes, *flags, processes=processes, output=output, variables=variables) as process:
+        code = process.wait()
+        assert code == expect, f"exit {code}\n{process.stderr}"
+        process.run_folder.stderr = process.stderr
+        return process.run_folder
+
+
+def averaging(strategy):
+    return {"gradient_averaging": {"strategy": strategy}}
+
+
+def relative_difference(weights, expected):
+    """The largest over all tensors of max|a - b| / max|b|."""
+    assert list(weights) == list(expected)
+    return max(abs(weights[name] - tensor).max() / abs(tensor).max() for name, tensor in expected.items())
+
+
+def wait_until(condition, what, timeout=LONG_S, interval=0.005):
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {timeout} s for {what}"
+        time.sleep(interval)
+
+
+def send(pid, number):
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass
+
+
+def all_pids():
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def environment_of(pid):
+    """Empty for a zombie and for processes of other users."""
+    try:
+        entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return {}
+    return dict(entry.decode(errors="replace").split("=", 1) for entry in entries if b"=" in entry)
+
+
+def executable_of(pid):
+    try:
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe"))
+    except OSError:
+        return ""
+
+
+def assert_gone(process, within_s):
+    wait_until(lambda: not process.alive(), f"the end of {process.alive()}", timeout=within_s)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def read_idx(path):
+    """A .gz file in IDX format, parsed apart from the program."""
+    content = gzip.decompress(Path(path).read_bytes())
+    dimensions = content[3]
+    shape = struct.unpack(f">{dimensions}I", content[4:4 + 4 * dimensions])
+    return numpy.frombuffer(content, numpy.uint8, offset=4 + 4 * dimensions).reshape(shape)
+
+
+def read_mnist(part, count=None):
+    """Normalised images [N,1,28,28] and labels [N] of "train" or "t10k"."""
+    images = read_idx(MNIST / f"{part}-images-idx3-ubyte.gz")[:count, None]
+    labels = read_idx(MNIST / f"{part}-labels-idx1-ubyte.gz")[:count]
+    return (images.astype(numpy.float32) / 255 - 0.1307) / 0.3081, labels.astype(numpy.int64)
+
+
+class PtUnpickler(pickle.Unpickler):
+    """The little of torch.load that model.pt needs, for a Python without PyTorch."""
+
+    def __init__(self, archive, root):
+        super().__init__(archive.open(f"{root}/data.pkl"))
+        self.archive, self.root = archive, root
+
+    def find_class(self, module, name):
+        known = {
+            ("torch._utils", "_rebuild_tensor_v2"): self.tensor,
+            ("torch", "FloatStorage"): "f4",
+            ("collections", "OrderedDict"): dict,
+        }
+        return known[module, name]
+
+    def persistent_load(self, key):
+        _, kind, number, _, count = key
+        return numpy.frombuffer(self.archive.read(f"{self.root}/data/{number}"), "<" + kind, count)
+
+    @staticmethod
+    def tensor(storage, offset, sizes, strides, *_):
+        strides = [stride * storage.itemsize for stride in strides]
+        return numpy.lib.stride_tricks.as_strided(storage[offset:], sizes, strides)
+
+
+def read_pt(path):
+    with zipfile.ZipFile(path) as archive:
+        return PtUnpickler(archive, archive.namelist()[0].split("/")[0]).load()
+
+
+def import_torch():
+    """PyTorch, or the test module is skipped: with LibTorch for processors alone Python cannot import it."""
+    try:
+        torch = importlib.import_module("torch")
+    except Exception as error:  # missing libraries raise several kinds
+        pytest.skip(f"Python cannot import torch: {error}", allow_module_level=True)
+    torch.set_num_threads(1)
+    return torch

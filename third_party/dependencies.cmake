@@ -1,0 +1,8 @@
+# What the program is built from. Each file says how one dependency is found.
+
+include(${CMAKE_CURRENT_LIST_DIR}/libraries.cmake)
+if(MNIST_TRAIN_TORCH)
+  include(${CMAKE_CURRENT_LIST_DIR}/libtorch.cmake)
+  include(${CMAKE_CURRENT_LIST_DIR}/libtorch_cuda.cmake)
+  include(${CMAKE_CURRENT_LIST_DIR}/gloo_headers.cmake)
+endif()
