@@ -23,7 +23,8 @@ ExitCode run(Worker& worker) {
 
 }  // namespace mnist_train::app
 
-/// One rank of mnist-train. Started by mnist-train, which has checked everything that needs no LibTorch.
+/// One rank of mnist-train. Started by mnist-train, which has checked everything that needs no
+/// LibTorch.
 int main() {
   using namespace mnist_train;
   std::unique_ptr<app::Worker> worker;

@@ -5,8 +5,8 @@
 
 namespace mnist_train::app {
 
-/// The samples: those that the launcher decodes for all its ranks, or, without a launcher of ours, read by this process.
-/// Throws Error(kData).
+/// The samples: those that the launcher decodes for all its ranks, or, without a launcher of ours,
+/// read by this process. Throws Error(kData).
 data::Dataset open_dataset(Worker& worker);
 
 /// For the log: "60,000 training and 10,000 test images of 1x28x28, 10 classes".

@@ -23,7 +23,8 @@ void write_elastic_error_file(const std::string& message) {
        {{"message", message},
         {"extraInfo", {{"py_callstack", ""}, {"timestamp", std::to_string(::time(nullptr))}}}}}};
   try {
-    write_file_atomically(*path, json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace),
+    write_file_atomically(*path,
+                          json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace),
                           ExitCode::kRunFailed);
   } catch (const Error& error) {
     spdlog::warn("{}", error.what());

@@ -53,8 +53,8 @@ void run_evaluation(Worker& worker) {
 void run_export(const Worker& worker) {
   const auto format = worker.job.export_format == "pt" ? checkpoint::WeightsFormat::kPt
                                                        : checkpoint::WeightsFormat::kSafetensors;
-  checkpoint::write_weights(worker.job.export_path,
-                            checkpoint::read_weights(worker.job.checkpoint), format);
+  checkpoint::write_weights(worker.job.export_path, checkpoint::read_weights(worker.job.checkpoint),
+                            format);
 }
 
 }  // namespace mnist_train::app

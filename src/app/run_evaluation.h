@@ -8,7 +8,8 @@ namespace mnist_train::app {
 /// `{"test_loss", "test_accuracy", "samples"}` on standard output. Throws Error.
 void run_evaluation(Worker& worker);
 
-/// One process: writes the weights of a checkpoint or weights file in another format. Throws Error(kCheckpoint).
+/// One process: writes the weights of a checkpoint or weights file in another format. Throws
+/// Error(kCheckpoint).
 void run_export(const Worker& worker);
 
 }  // namespace mnist_train::app

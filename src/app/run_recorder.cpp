@@ -92,26 +92,25 @@ void RunRecorder::begin_files(std::int64_t metrics_bytes) {
   write_file_atomically(folder / report::files::kConfig,
                         options::write_run_config(worker_.config, /*with_output=*/false),
                         ExitCode::kRunFailed);
-  metrics_ =
-      std::make_unique<report::MetricsLog>(folder / report::files::kMetrics, metrics_bytes);
+  metrics_ = std::make_unique<report::MetricsLog>(folder / report::files::kMetrics, metrics_bytes);
   report::Console::Setup setup;
   setup.quiet = worker_.job.quiet;
   setup.terminal = worker_.job.progress_bar;
   if (launch::was_handed_over("console")) setup.fd = launch::kConsoleFd;
   setup.epochs = worker_.config.train.epochs;
-  setup.steps_per_epoch =
-      data::steps_per_epoch(dataset_.train.count, trainer_.global_batch_size());
+  setup.steps_per_epoch = data::steps_per_epoch(dataset_.train.count, trainer_.global_batch_size());
   console_ = std::make_unique<report::Console>(setup);
 }
 
 void RunRecorder::announce() const {
   spdlog::info("{}", describe_dataset(dataset_));
   const bool alone = worker_.communicator.alone();
-  spdlog::info("{} process{} on {}{}, {} thread{} each, {}", summary_.world_size,
-               alone ? "" : "es", summary_.device,
-               alone ? "" : fmt::format(" ({}, {} averaging)", summary_.backend, summary_.averaging),
-               summary_.threads_per_process, summary_.threads_per_process == 1 ? "" : "s",
-               summary_.precision);
+  spdlog::info(
+      "{} process{} on {}{}, {} thread{} each, {}", summary_.world_size, alone ? "" : "es",
+      summary_.device,
+      alone ? "" : fmt::format(" ({}, {} averaging)", summary_.backend, summary_.averaging),
+      summary_.threads_per_process, summary_.threads_per_process == 1 ? "" : "s",
+      summary_.precision);
   spdlog::info("run folder: {}", worker_.run_folder.string());
 }
 
@@ -157,15 +156,10 @@ void RunRecorder::epoch_finished(const eval::Evaluation& evaluation, double test
   const train::Progress& progress = trainer_.progress();
   const train::StepSums& sums = progress.epoch_sums;
   const double seconds = std::max(1e-9, progress.epoch_train_seconds);
-  const report::EpochRecord record{progress.epoch + 1,
-                                   progress.step,
-                                   sums.loss / sums.samples,
-                                   sums.correct / sums.samples,
-                                   evaluation.loss,
-                                   evaluation.accuracy,
-                                   progress.epoch_train_seconds,
-                                   test_seconds,
-                                   sums.samples / seconds};
+  const report::EpochRecord record{
+      progress.epoch + 1,           progress.step,   sums.loss / sums.samples,
+      sums.correct / sums.samples,  evaluation.loss, evaluation.accuracy,
+      progress.epoch_train_seconds, test_seconds,    sums.samples / seconds};
   metrics_->write(record);
   console_->record(record);
   recorded_s_ = monotonic_seconds();

@@ -17,13 +17,14 @@
 
 namespace mnist_train::app {
 
-/// What a run leaves behind: console, metrics, accuracies, checkpoints, model, summary. Rank 0 alone writes; on the others
-/// every method but `resume` does nothing.
+/// What a run leaves behind: console, metrics, accuracies, checkpoints, model, summary. Rank 0
+/// alone writes; on the others every method but `resume` does nothing.
 class RunRecorder {
  public:
   RunRecorder(Worker& worker, const data::Dataset& dataset, train::Trainer& trainer);
 
-  /// Collective. Goes on from the checkpoint that the job asks for, if there is one, and makes all ranks equal to rank 0.
+  /// Collective. Goes on from the checkpoint that the job asks for, if there is one, and makes all
+  /// ranks equal to rank 0.
   void resume();
 
   void first_step();
@@ -50,7 +51,7 @@ class RunRecorder {
   std::unique_ptr<report::MetricsLog> metrics_;
   std::unique_ptr<report::Console> console_;
   report::Summary summary_;
-  double recorded_s_ = 0;            // when the last step record was taken
+  double recorded_s_ = 0;  // when the last step record was taken
   std::int64_t recorded_samples_ = 0;
   std::int64_t saved_step_ = -1;
 };

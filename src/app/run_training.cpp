@@ -16,9 +16,9 @@ namespace {
 
 std::shared_ptr<model::Model> initial_model(const options::RunConfig& config,
                                             const data::ImageSet& images) {
-  auto model = model::make_model(
-      config.model, {images.channels, images.height, images.width, images.classes},
-      config.train.seed);
+  auto model = model::make_model(config.model,
+                                 {images.channels, images.height, images.width, images.classes},
+                                 config.train.seed);
   if (config.model.weights) {
     checkpoint::load_state_dict(*model, checkpoint::read_weights(*config.model.weights),
                                 config.model.weights->string());

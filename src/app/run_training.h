@@ -5,8 +5,8 @@
 
 namespace mnist_train::app {
 
-/// Collective: a whole training run. Gives kDone, or kTerminated or kInterrupted when a signal ended it early with everything
-/// saved. Throws Error.
+/// Collective: a whole training run. Gives kDone, or kTerminated or kInterrupted when a signal
+/// ended it early with everything saved. Throws Error.
 ExitCode run_training(Worker& worker);
 
 }  // namespace mnist_train::app

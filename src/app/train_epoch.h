@@ -11,8 +11,9 @@ namespace mnist_train::app {
 
 enum class EpochEnd { kDone, kStopped };
 
-/// Collective: trains from the cursor to the end of its epoch (or of the run), or until some rank was asked to stop; all
-/// ranks then stop after the same step. Throws Error(kRunFailed) on all ranks after the same step when the loss is not finite.
+/// Collective: trains from the cursor to the end of its epoch (or of the run), or until some rank
+/// was asked to stop; all ranks then stop after the same step. Throws Error(kRunFailed) on all
+/// ranks after the same step when the loss is not finite.
 EpochEnd train_epoch(Worker& worker, train::Trainer& trainer, RunRecorder& recorder);
 
 /// Collective: the test set, with the rank's status kept up to date.

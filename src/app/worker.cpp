@@ -84,15 +84,15 @@ comm::Communicator connect(const Worker& worker) {
   rendezvous.timeout_s = worker.config.launch.rendezvous_timeout_s;
   rendezvous.listen_fd = handed_over_or("listen", launch::kListenFd, -1);
   rendezvous.fingerprint = hash_hex(options::write_run_config(worker.config, false));
-  return {rendezvous, backend_kind(worker.placement.backend),
-          worker.config.launch.hang_timeout_s};
+  return {rendezvous, backend_kind(worker.placement.backend), worker.config.launch.hang_timeout_s};
 }
 
 }  // namespace
 
 at::Device Worker::device() const {
-  return placement.cuda ? at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(placement.device_index))
-                        : at::Device(at::kCPU);
+  return placement.cuda
+             ? at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(placement.device_index))
+             : at::Device(at::kCPU);
 }
 
 std::unique_ptr<Worker> start_worker() {
@@ -104,8 +104,8 @@ std::unique_ptr<Worker> start_worker() {
                                identity.local_world_size, identity.world_size);
   auto board = launch::StatusBoard::attach(handed_over_or("status", launch::kStatusFd, -1),
                                            identity.local_world_size);
-  auto worker = std::make_unique<Worker>(Worker{
-      std::move(job), std::move(config), identity, placement, std::move(board), {}, {}});
+  auto worker = std::make_unique<Worker>(
+      Worker{std::move(job), std::move(config), identity, placement, std::move(board), {}, {}});
   worker->run_folder = worker->job.run_folder;
   set_up_log(*worker);
   note_stop_signals();

@@ -5,7 +5,8 @@
 
 namespace mnist_train {
 
-/// What the process ends with; the whole list is the program's contract with scripts and schedulers.
+/// What the process ends with; the whole list is the program's contract with scripts and
+/// schedulers.
 enum class ExitCode : int {
   kDone = 0,
   kRunFailed = 1,
@@ -29,8 +30,8 @@ class Error : public std::runtime_error {
   ExitCode code_;
 };
 
-/// Raised when this process failed only because another one did: a peer closed its connection or did
-/// not answer in time. The launcher names the other one as the cause.
+/// Raised when this process failed only because another one did: a peer closed its connection or
+/// did not answer in time. The launcher names the other one as the cause.
 class PeerError : public Error {
  public:
   explicit PeerError(const std::string& message) : Error(ExitCode::kDistributed, message) {}

@@ -9,7 +9,8 @@
 
 namespace mnist_train {
 
-/// XXH3 with 128 bits: notices every accidental change, at memory speed; no defence against forgers.
+/// XXH3 with 128 bits: notices every accidental change, at memory speed; no defence against
+/// forgers.
 class Hasher {
  public:
   static constexpr std::size_t kDigestBytes = 16;

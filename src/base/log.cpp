@@ -1,8 +1,8 @@
 #include "base/log.h"
 
+#include <fcntl.h>
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/base_sink.h>
-#include <fcntl.h>
 
 #include <cerrno>
 #include <cstring>
@@ -15,7 +15,8 @@ namespace mnist_train {
 
 namespace {
 
-/// Writes finished lines to a descriptor at once, so that nothing is lost when the process is killed.
+/// Writes finished lines to a descriptor at once, so that nothing is lost when the process is
+/// killed.
 class FdSink : public spdlog::sinks::base_sink<std::mutex> {
  public:
   explicit FdSink(int fd) : fd_(fd) {}
@@ -46,7 +47,8 @@ class OwnedFdSink : public FdSink {
 };
 
 UniqueFd open_log_file(const std::filesystem::path& path) {
-  std::filesystem::create_directories(path.parent_path());
+  std::error_code ignored;
+  std::filesystem::create_directories(path.parent_path(), ignored);  // opening says what is wrong
   return UniqueFd(
       ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644));
 }

@@ -10,16 +10,18 @@ namespace mnist_train {
 
 /// Where a process's log lines go. Lines are written with spdlog's own functions (spdlog::info, …).
 struct LogSetup {
-  std::string level = "info";             // trace, debug, info, warning, error: what the console shows
-  int console_fd = 2;                     // -1: no console
-  std::string console_prefix;             // "rank 1: ", empty for the one that speaks for all
+  std::string level = "info";  // trace, debug, info, warning, error: what the console shows
+  int console_fd = 2;          // -1: no console
+  std::string console_prefix;  // "rank 1: ", empty for the one that speaks for all
   std::optional<std::filesystem::path> file;  // everything from debug on, appended
 };
 
-/// Replaces the process's default logger. Control bytes in messages are escaped before they are written.
+/// Replaces the process's default logger. Control bytes in messages are escaped before they are
+/// written.
 void set_up_logging(const LogSetup& setup);
 
-/// `text` with control bytes (but for tab and newline) written as \xNN, so that names and data cannot forge lines.
+/// `text` with control bytes (but for tab and newline) written as \xNN, so that names and data
+/// cannot forge lines.
 std::string escape_control_bytes(std::string_view text);
 
 }  // namespace mnist_train

@@ -4,8 +4,9 @@ namespace mnist_train {
 
 /// What this build is and what it was compiled against; empty strings where a part is not in it.
 struct BuildInfo {
-  const char* version;   // "0.1.0"
-  const char* commit;    // "1a2b3c4d5e6f", with "-dirty" after it for a changed tree; empty outside git
+  const char* version;  // "0.1.0"
+  const char*
+      commit;  // "1a2b3c4d5e6f", with "-dirty" after it for a changed tree; empty outside git
   const char* compiler;  // "GNU 12.2.0"
   const char* torch;     // "2.11.0"
   const char* cuda;      // "13.0": the headers that the CUDA module was compiled with

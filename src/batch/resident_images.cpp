@@ -40,9 +40,9 @@ ResidentImages::ResidentImages(data::ImageSet images, const options::NormalizeOp
     normalised_[static_cast<std::size_t>(value)] = batch::normalise(value, mean_, std_);
   }
   if (device_.is_cpu()) return;
-  device_bytes_ = borrow(set_.images.data(),
-                         {set_.count, set_.channels, set_.height, set_.width}, at::kByte)
-                      .to(device_);
+  device_bytes_ =
+      borrow(set_.images.data(), {set_.count, set_.channels, set_.height, set_.width}, at::kByte)
+          .to(device_);
   device_labels_ = borrow(set_.labels.data(), {set_.count}, at::kByte).to(device_).to(at::kLong);
 }
 

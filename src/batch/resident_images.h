@@ -13,8 +13,9 @@
 
 namespace mnist_train::batch {
 
-/// An image set that lies as bytes on the device that uses it: on a CPU the shared host memory itself, on a GPU a copy made
-/// once. Batches are gathered and normalised there, as torchvision does it: `(value / 255 - mean) / std` in fp32.
+/// An image set that lies as bytes on the device that uses it: on a CPU the shared host memory
+/// itself, on a GPU a copy made once. Batches are gathered and normalised there, as torchvision
+/// does it: `(value / 255 - mean) / std` in fp32.
 ///
 /// Batches of one object reuse their memory: a batch is valid until the next one is taken.
 class ResidentImages {
@@ -49,8 +50,8 @@ class ResidentImages {
   at::Tensor device_order_;   // GPU: [count] i64
 };
 
-/// An uninitialised [n,C,H,W] f32 tensor whose strides are channels_last even for one channel, where `contiguous` would
-/// leave them as they are and convolutions would run in their slow format.
+/// An uninitialised [n,C,H,W] f32 tensor whose strides are channels_last even for one channel,
+/// where `contiguous` would leave them as they are and convolutions would run in their slow format.
 at::Tensor empty_channels_last(at::IntArrayRef sizes, const at::TensorOptions& options);
 
 }  // namespace mnist_train::batch

@@ -28,7 +28,8 @@ Json state_of(const TensorFile& checkpoint, const std::string& source) {
   return state;
 }
 
-/// "optimizer.momentum_buffer.conv1.weight" and so on: one tensor a parameter, as PyTorch keeps them.
+/// "optimizer.momentum_buffer.conv1.weight" and so on: one tensor a parameter, as PyTorch keeps
+/// them.
 NamedTensors optimizer_tensors(const train::Trainer& trainer) {
   NamedTensors tensors;
   const auto names = trainer.model().named_parameters().keys();
@@ -94,10 +95,9 @@ RunFacts restore(train::Trainer& trainer, const TensorFile& checkpoint,
   const Json state = state_of(checkpoint, source);
   const RunFacts facts = checkpoint_facts(checkpoint, source);
   if (facts.data_hash != data_hash) {
-    throw Error(ExitCode::kCheckpoint,
-                source + ": was trained on other data (" + facts.data_hash +
-                    "), this run has " + data_hash +
-                    "; to start from its weights alone use model.weights");
+    throw Error(ExitCode::kCheckpoint, source + ": was trained on other data (" + facts.data_hash +
+                                           "), this run has " + data_hash +
+                                           "; to start from its weights alone use model.weights");
   }
   const NamedTensors targets = optimizer_tensors(trainer);
   const std::string wrong = optimizer_differences(targets, checkpoint);

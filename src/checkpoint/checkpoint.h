@@ -11,25 +11,25 @@ namespace mnist_train::checkpoint {
 
 /// What a checkpoint says about the run that wrote it, beside weights and progress.
 struct RunFacts {
-  std::string config;        // the effective config as JSON, without `output`
+  std::string config;  // the effective config as JSON, without `output`
   std::string data_hash;
   int world_size = 1;
   std::int64_t metrics_bytes = 0;  // length of metrics.jsonl when it was written
   std::int64_t restarts = 0;
 };
 
-
 /// Copies weights, optimizer state and progress to the host.
 TensorFile snapshot(const train::Trainer& trainer, const RunFacts& facts);
 
-/// Writes a snapshot as a sealed safetensors file. Throws Error(kCheckpoint); an earlier file of that name is then intact.
+/// Writes a snapshot as a sealed safetensors file. Throws Error(kCheckpoint); an earlier file of
+/// that name is then intact.
 void write_checkpoint(const std::filesystem::path& path, const TensorFile& snapshot);
 
 /// Reads and verifies one. Throws Error(kCheckpoint).
 TensorFile read_checkpoint(const std::filesystem::path& path);
 
-/// Puts the trainer where the checkpoint was taken. Throws Error(kCheckpoint) naming every tensor that does not fit and the
-/// other data set, the trainer unchanged.
+/// Puts the trainer where the checkpoint was taken. Throws Error(kCheckpoint) naming every tensor
+/// that does not fit and the other data set, the trainer unchanged.
 RunFacts restore(train::Trainer& trainer, const TensorFile& checkpoint,
                  const std::string& data_hash, const std::string& source);
 

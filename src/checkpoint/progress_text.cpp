@@ -18,16 +18,16 @@ Json sums_json(const train::StepSums& sums) {
 
 std::string progress_to_text(const train::Progress& progress) {
   const Json json = {{"epoch", progress.epoch},
-          {"samples_into_epoch", progress.samples_into_epoch},
-          {"step", progress.step},
-          {"samples_seen", progress.samples_seen},
-          {"epoch_sums", sums_json(progress.epoch_sums)},
-          {"epoch_train_seconds", progress.epoch_train_seconds},
-          {"train_seconds", progress.train_seconds},
-          {"test_seconds", progress.test_seconds},
-          {"accuracies", progress.accuracies},
-          {"best_accuracy", progress.best_accuracy},
-          {"best_step", progress.best_step}};
+                     {"samples_into_epoch", progress.samples_into_epoch},
+                     {"step", progress.step},
+                     {"samples_seen", progress.samples_seen},
+                     {"epoch_sums", sums_json(progress.epoch_sums)},
+                     {"epoch_train_seconds", progress.epoch_train_seconds},
+                     {"train_seconds", progress.train_seconds},
+                     {"test_seconds", progress.test_seconds},
+                     {"accuracies", progress.accuracies},
+                     {"best_accuracy", progress.best_accuracy},
+                     {"best_step", progress.best_step}};
   return json.dump();
 }
 

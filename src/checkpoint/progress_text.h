@@ -6,7 +6,8 @@
 
 namespace mnist_train::checkpoint {
 
-/// Progress as JSON text and back, exactly: numbers are written so that reading gives the same bits.
+/// Progress as JSON text and back, exactly: numbers are written so that reading gives the same
+/// bits.
 std::string progress_to_text(const train::Progress& progress);
 
 /// Throws Error(kCheckpoint) on anything that `progress_to_text` does not write.

@@ -27,7 +27,8 @@ std::string pickle(const NamedTensors& weights) {
   const auto storage_number = [&](const at::Tensor& tensor) {
     return std::to_string(numbers.at(tensor.storage().unsafeGetStorageImpl()));
   };
-  // Aggregates must stay untagged: Python's safe loader refuses the functions that restore the tags.
+  // Aggregates must stay untagged: Python's safe loader refuses the functions that restore the
+  // tags.
   torch::jit::Pickler pickler([&](const char* data, std::size_t size) { text.append(data, size); },
                               nullptr, nullptr, nullptr, storage_number,
                               /*tag_aggregates=*/false);
@@ -57,7 +58,8 @@ class Archive {
   std::uintmax_t limit_;
 };
 
-/// Whether a tensor of these sizes has at most `limit` elements; strides of 0 could make it seem smaller.
+/// Whether a tensor of these sizes has at most `limit` elements; strides of 0 could make it seem
+/// smaller.
 bool fits(const std::vector<std::int64_t>& sizes, std::size_t limit) {
   std::size_t elements = 1;
   for (const std::int64_t size : sizes) {
@@ -74,8 +76,8 @@ at::Tensor read_tensor(Archive& archive, const PickledTensor& pickled) {
   if (pickled.required_elements() > available || !fits(pickled.sizes, available)) {
     throw std::runtime_error("storage " + pickled.storage + " is smaller than its tensor");
   }
-  at::Tensor storage = at::empty({static_cast<std::int64_t>(bytes / element_size)},
-                                 at::TensorOptions(pickled.type));
+  at::Tensor storage =
+      at::empty({static_cast<std::int64_t>(bytes / element_size)}, at::TensorOptions(pickled.type));
   std::memcpy(storage.mutable_data_ptr(), data.get(), storage.nbytes());
   return at::as_strided(storage, pickled.sizes, pickled.strides, pickled.offset).contiguous();
 }
@@ -115,8 +117,8 @@ NamedTensors read_pt(const std::filesystem::path& path) {
     throw;
   } catch (const std::exception& error) {
     const std::string what = error.what();
-    throw Error(ExitCode::kCheckpoint,
-                path.string() + ": is no state_dict that can be read: " + what.substr(0, what.find('\n')));
+    throw Error(ExitCode::kCheckpoint, path.string() + ": is no state_dict that can be read: " +
+                                           what.substr(0, what.find('\n')));
   }
 }
 

@@ -6,12 +6,13 @@
 
 namespace mnist_train::checkpoint {
 
-/// Writes what `torch.save(dict, path)` writes, readable by `torch.load(path, weights_only=True)`: a plain dict of
-/// the given tensors, which are contiguous and have each a memory of its own. Whole or not at all. Throws Error(kCheckpoint).
+/// Writes what `torch.save(dict, path)` writes, readable by `torch.load(path, weights_only=True)`:
+/// a plain dict of the given tensors, which are contiguous and have each a memory of its own. Whole
+/// or not at all. Throws Error(kCheckpoint).
 void write_pt(const std::filesystem::path& path, const NamedTensors& weights);
 
-/// Reads a state_dict that `torch.save` wrote (a dict or OrderedDict of tensors by name). The pickle inside is never
-/// executed: see `unpickle_state_dict`. Throws Error(kCheckpoint).
+/// Reads a state_dict that `torch.save` wrote (a dict or OrderedDict of tensors by name). The
+/// pickle inside is never executed: see `unpickle_state_dict`. Throws Error(kCheckpoint).
 NamedTensors read_pt(const std::filesystem::path& path);
 
 }  // namespace mnist_train::checkpoint

@@ -85,7 +85,8 @@ class Reader {
     const auto* row = std::find_if(kTypes.begin(), kTypes.end(), [&](const TypeName& candidate) {
       return candidate.name == type_name;
     });
-    if (row == kTypes.end()) refuse("tensor " + name + " has the unknown type \"" + type_name + "\"");
+    if (row == kTypes.end())
+      refuse("tensor " + name + " has the unknown type \"" + type_name + "\"");
     const std::vector<std::int64_t> sizes = read_sizes(name, entry);
     const auto [begin, end] = read_offsets(name, entry);
     std::size_t expected = c10::elementSize(row->type);
@@ -94,7 +95,8 @@ class Reader {
         refuse("tensor " + name + " has an impossible shape");
       }
     }
-    if (expected != end - begin) refuse("tensor " + name + " has a shape that does not fit its bytes");
+    if (expected != end - begin)
+      refuse("tensor " + name + " has a shape that does not fit its bytes");
     ranges.emplace_back(begin, end);
     at::Tensor tensor = at::empty(sizes, at::TensorOptions(row->type));
     if (end > begin) std::memcpy(tensor.mutable_data_ptr(), data_.data() + begin, end - begin);

@@ -1,5 +1,3 @@
-#include "checkpoint/tensor_file.h"
-
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
@@ -7,6 +5,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "checkpoint/safetensors_format.h"
+#include "checkpoint/tensor_file.h"
 
 namespace mnist_train::checkpoint {
 
@@ -15,8 +14,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 Json header_entry(at::ScalarType type, at::IntArrayRef sizes, std::size_t begin, std::size_t end) {
-  const auto* row = std::find_if(kTypes.begin(), kTypes.end(),
-                                 [type](const TypeName& candidate) { return candidate.type == type; });
+  const auto* row = std::find_if(kTypes.begin(), kTypes.end(), [type](const TypeName& candidate) {
+    return candidate.type == type;
+  });
   TORCH_CHECK(row != kTypes.end(), "safetensors: no name for element type ", type);
   return {{"dtype", row->name}, {"shape", sizes.vec()}, {"data_offsets", {begin, end}}};
 }

@@ -57,8 +57,7 @@ std::string differences(const NamedTensors& expected, const NamedTensors& found)
 bool starts_with(const std::filesystem::path& path, std::string_view magic) {
   const MappedFile file = MappedFile::open(path, ExitCode::kCheckpoint);
   const auto bytes = file.bytes();
-  return bytes.size() >= magic.size() &&
-         std::memcmp(bytes.data(), magic.data(), magic.size()) == 0;
+  return bytes.size() >= magic.size() && std::memcmp(bytes.data(), magic.data(), magic.size()) == 0;
 }
 
 }  // namespace

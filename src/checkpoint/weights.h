@@ -12,21 +12,22 @@ namespace mnist_train::checkpoint {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-/// The model's state_dict: parameters and buffers by PyTorch's names, in registration order, as contiguous copies on the CPU,
-/// floating-point ones as fp32.
+/// The model's state_dict: parameters and buffers by PyTorch's names, in registration order, as
+/// contiguous copies on the CPU, floating-point ones as fp32.
 NamedTensors state_dict(const model::Model& model);
 
-/// Copies `weights` into the model. Throws Error(kCheckpoint) that lists EVERY missing, unexpected and misshapen tensor;
-/// the model is then unchanged. `source` names the file.
+/// Copies `weights` into the model. Throws Error(kCheckpoint) that lists EVERY missing, unexpected
+/// and misshapen tensor; the model is then unchanged. `source` names the file.
 void load_state_dict(model::Model& model, const NamedTensors& weights, const std::string& source);
 
-/// The weights of a file, by its content: a checkpoint, `.safetensors`, or a `.pt` that PyTorch or this program saved from
-/// a state_dict. Throws Error(kCheckpoint).
+/// The weights of a file, by its content: a checkpoint, `.safetensors`, or a `.pt` that PyTorch or
+/// this program saved from a state_dict. Throws Error(kCheckpoint).
 NamedTensors read_weights(const std::filesystem::path& path);
 
 enum class WeightsFormat { kPt, kSafetensors };
 
-/// Writes a state_dict (contiguous tensors on the CPU, each with memory of its own), whole or not at all. Throws Error(kCheckpoint).
+/// Writes a state_dict (contiguous tensors on the CPU, each with memory of its own), whole or not
+/// at all. Throws Error(kCheckpoint).
 void write_weights(const std::filesystem::path& path, const NamedTensors& weights,
                    WeightsFormat format);
 

@@ -7,8 +7,8 @@
 
 namespace mnist_train::cli {
 
-/// The config that a checkpoint was trained with, from its header alone. Throws Error(kConfig) when the file is weights without
-/// a config, and Error(kCheckpoint) when it cannot be read.
+/// The config that a checkpoint was trained with, from its header alone. Throws Error(kConfig) when
+/// the file is weights without a config, and Error(kCheckpoint) when it cannot be read.
 std::shared_ptr<const config::Source> config_of_checkpoint(const std::filesystem::path& path);
 
 }  // namespace mnist_train::cli

@@ -40,7 +40,8 @@ launch::Job make_job(const CommandLine& line, const options::RunConfig& config) 
   return job;
 }
 
-/// A worker of torchrun's: rank 0 of all nodes prepares the run folder, as a restart goes on where the last attempt ended.
+/// A worker of torchrun's: rank 0 of all nodes prepares the run folder, as a restart goes on where
+/// the last attempt ended.
 int become_worker(const launch::WorkerIdentity& identity, launch::Job job,
                   const options::RunConfig& config, const std::string& name) {
   if (identity.restart_count > 0 && job.resume.empty()) job.resume = "auto";

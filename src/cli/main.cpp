@@ -1,3 +1,4 @@
+#include <signal.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -55,6 +56,8 @@ int run(std::vector<std::string> arguments) {
 }  // namespace mnist_train::cli
 
 int main(int argc, char** argv) {
+  // A reader of the progress that went away (`| head`) must not end a run; workers inherit this.
+  ::signal(SIGPIPE, SIG_IGN);
   try {
     return mnist_train::cli::run({argv + (argc > 0 ? 1 : 0), argv + argc});
   } catch (const mnist_train::Error& error) {

@@ -23,8 +23,8 @@ struct Launch {
   launch::Job job;
   const options::RunConfig& config;
   int processes = 1;
-  std::unique_ptr<report::RunFolder> folder;       // training
-  std::unique_ptr<data::SharedDataset> dataset;    // training, evaluation
+  std::unique_ptr<report::RunFolder> folder;     // training
+  std::unique_ptr<data::SharedDataset> dataset;  // training, evaluation
 };
 
 Launch prepare(launch::Job job, const options::RunConfig& config, const std::string& name) {

@@ -1,8 +1,7 @@
 #include "comm/bucketed_averager.h"
 
-#include <torch/csrc/distributed/c10d/reducer.hpp>
-
 #include <algorithm>
+#include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include "comm/failures.h"
 
@@ -16,8 +15,7 @@ std::unique_ptr<c10d::Reducer> make_reducer(const GradientBuffer& buffer,
   const std::size_t count = buffer.parameters.size();
   const std::vector<bool> expect_sparse(count, false);
   // As in DDP: the first bucket to be ready is small, so that sending starts early.
-  const auto first_bytes =
-      std::min<std::int64_t>(bucket_bytes, c10d::kDefaultFirstBucketBytes);
+  const auto first_bytes = std::min<std::int64_t>(bucket_bytes, c10d::kDefaultFirstBucketBytes);
   auto [buckets, limits] = c10d::compute_bucket_assignment_by_size(
       buffer.parameters,
       {static_cast<std::size_t>(first_bytes), static_cast<std::size_t>(bucket_bytes)},
@@ -40,8 +38,9 @@ BucketedAverager::BucketedAverager(const options::TrainOptions& options,
       keep_bucket_order_(options.deterministic) {
   const auto bucket_bytes =
       static_cast<std::int64_t>(options.gradient_averaging.bucket_mb * 1024 * 1024);
-  // Buckets that are rebuilt after the first step add in another order than before it, and a resumed run has its first
-  // step elsewhere. Looking for unused parameters is what keeps the Reducer from rebuilding.
+  // Buckets that are rebuilt after the first step add in another order than before it, and a
+  // resumed run has its first step elsewhere. Looking for unused parameters is what keeps the
+  // Reducer from rebuilding.
   translate_failures("making the reducer", [&] {
     reducer_ = make_reducer(buffer_, communicator_, bucket_bytes, keep_bucket_order_);
   });
@@ -62,8 +61,8 @@ void BucketedAverager::before_forward() {
 
 void BucketedAverager::backward(const at::Tensor& loss) {
   translate_failures("gradient averaging", [&] {
-    std::vector<at::Tensor> riders{buffer_.flat.narrow(
-        0, buffer_.flat.numel() - buffer_.riders, buffer_.riders)};
+    std::vector<at::Tensor> riders{
+        buffer_.flat.narrow(0, buffer_.flat.numel() - buffer_.riders, buffer_.riders)};
     riders_work_ = communicator_.process_group()->allreduce(riders);
     reducer_->prepare_for_backward({loss});
     loss.backward();  // waits for the buckets, too

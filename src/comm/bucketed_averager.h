@@ -11,9 +11,10 @@ class Work;
 
 namespace mnist_train::comm {
 
-/// c10d::Reducer, as in PyTorch's DistributedDataParallel: hooks on the parameters fill buckets in the order in which
-/// backward makes gradients, and each bucket is all-reduced as soon as it is full. It divides by the number of ranks.
-/// The riders travel in an all-reduce of their own that starts before backward.
+/// c10d::Reducer, as in PyTorch's DistributedDataParallel: hooks on the parameters fill buckets in
+/// the order in which backward makes gradients, and each bucket is all-reduced as soon as it is
+/// full. It divides by the number of ranks. The riders travel in an all-reduce of their own that
+/// starts before backward.
 class BucketedAverager : public GradientAverager {
  public:
   BucketedAverager(const options::TrainOptions& options, const Communicator& communicator,

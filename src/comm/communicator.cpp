@@ -36,9 +36,8 @@ Communicator::Communicator(const Rendezvous& rendezvous, BackendKind backend, do
     : rank_(rendezvous.identity.rank), world_size_(rendezvous.identity.world_size) {
   if (alone()) return;
   store_ = meet(rendezvous);
-  translate_failures("connecting the process group", [&] {
-    group_ = make_group(store_, rendezvous.identity, backend, timeout_s);
-  });
+  translate_failures("connecting the process group",
+                     [&] { group_ = make_group(store_, rendezvous.identity, backend, timeout_s); });
   store_->setTimeout(std::chrono::milliseconds(static_cast<std::int64_t>(timeout_s * 1000)));
 }
 

@@ -1,9 +1,9 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <string>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <vector>
 
 #include "comm/rendezvous.h"
@@ -12,9 +12,10 @@ namespace mnist_train::comm {
 
 enum class BackendKind { kNone, kGloo, kNccl };
 
-/// This rank's connection to the others. Every method marked "collective" must be called by all ranks in the same order;
-/// each throws PeerError when another rank is gone or does not come within the timeout. With one rank there is neither a
-/// store nor a process group, and collectives return at once.
+/// This rank's connection to the others. Every method marked "collective" must be called by all
+/// ranks in the same order; each throws PeerError when another rank is gone or does not come within
+/// the timeout. With one rank there is neither a store nor a process group, and collectives return
+/// at once.
 class Communicator {
  public:
   /// A world of one.

@@ -1,14 +1,14 @@
 #pragma once
 
+#include <cstdint>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include <cstdint>
-
 namespace mnist_train::comm {
 
-/// What the CUDA module does for the rest of the program. LibTorch's CUDA half takes half a second to load, so it and this
-/// module are loaded only by runs that use a GPU; tensors on a GPU then work as everywhere else.
+/// What the CUDA module does for the rest of the program. LibTorch's CUDA half takes half a second
+/// to load, so it and this module are loaded only by runs that use a GPU; tensors on a GPU then
+/// work as everywhere else.
 struct CudaModule {
   /// Collective. NCCL's backend; the caller has chosen the current device.
   c10::intrusive_ptr<c10d::Backend> (*make_nccl_backend)(
@@ -20,7 +20,8 @@ struct CudaModule {
   const char* (*device_name)(int index);
 };
 
-/// Loads the module once. Throws Error(kConfig) when this build has none or LibTorch's CUDA libraries do not load.
+/// Loads the module once. Throws Error(kConfig) when this build has none or LibTorch's CUDA
+/// libraries do not load.
 const CudaModule& cuda_module();
 
 }  // namespace mnist_train::comm

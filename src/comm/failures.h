@@ -14,8 +14,8 @@ inline std::string first_line(std::string_view text) {
   return std::string(text.substr(0, text.find('\n')));
 }
 
-/// Runs a collective. What c10d or a backend throws means that another rank is gone or late, so it becomes a PeerError
-/// that names the operation.
+/// Runs a collective. What c10d or a backend throws means that another rank is gone or late, so it
+/// becomes a PeerError that names the operation.
 template <class Function>
 auto translate_failures(const char* operation, Function&& function) {
   try {

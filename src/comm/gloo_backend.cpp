@@ -1,11 +1,11 @@
-// The one file that sees Gloo's headers. They only shape the options struct: all code of Gloo's is in libtorch_cpu.
+// The one file that sees Gloo's headers. They only shape the options struct: all code of Gloo's is
+// in libtorch_cpu.
 #include "comm/gloo_backend.h"
 
 #define USE_C10D_GLOO
-#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
-
 #include <chrono>
 #include <cstdlib>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 namespace mnist_train::comm {
 

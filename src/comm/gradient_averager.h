@@ -11,16 +11,17 @@
 
 namespace mnist_train::comm {
 
-/// What an averager works on: the parameters, whose gradients are views into `flat`, and the riders behind them: a few
-/// numbers of this step that are summed over the ranks along with the gradients.
+/// What an averager works on: the parameters, whose gradients are views into `flat`, and the riders
+/// behind them: a few numbers of this step that are summed over the ranks along with the gradients.
 struct GradientBuffer {
   std::vector<at::Tensor> parameters;  // each with `.grad()` defined
   at::Tensor flat;                     // [gradient elements + riders] f32
   std::int64_t riders = 0;             // the last elements of `flat`
 };
 
-/// Makes every rank's gradients those of the mean loss over the global batch, however the batch is split among the ranks.
-/// One step calls, in order: before_forward, the model's forward, backward, finish.
+/// Makes every rank's gradients those of the mean loss over the global batch, however the batch is
+/// split among the ranks. One step calls, in order: before_forward, the model's forward, backward,
+/// finish.
 class GradientAverager {
  public:
   virtual ~GradientAverager() = default;
@@ -28,8 +29,8 @@ class GradientAverager {
   /// What a rank multiplies the SUM of its samples' losses with before backward.
   virtual double loss_scale(std::int64_t global_batch_size) const = 0;
   virtual void before_forward() {}
-  /// Adds the gradients of `loss` into the buffer; all parameters must be reachable from it. The riders must be filled by
-  /// then. Collective for some strategies.
+  /// Adds the gradients of `loss` into the buffer; all parameters must be reachable from it. The
+  /// riders must be filled by then. Collective for some strategies.
   virtual void backward(const at::Tensor& loss) { loss.backward(); }
   /// Collective: after it gradients and riders are the same on every rank. Throws PeerError.
   virtual void finish() = 0;
@@ -37,8 +38,9 @@ class GradientAverager {
   virtual const char* name() const = 0;
 };
 
-/// `flat`: one buffer, one all-reduce after backward; what `auto` takes for gradients below 25 MB and when deterministic.
-/// `bucketed`: c10d::Reducer, which sends buckets while backward still computes. One rank: nothing to do.
+/// `flat`: one buffer, one all-reduce after backward; what `auto` takes for gradients below 25 MB
+/// and when deterministic. `bucketed`: c10d::Reducer, which sends buckets while backward still
+/// computes. One rank: nothing to do.
 std::unique_ptr<GradientAverager> make_gradient_averager(const options::TrainOptions& options,
                                                          const Communicator& communicator,
                                                          GradientBuffer buffer);

@@ -1,9 +1,8 @@
 #include "comm/rendezvous.h"
 
+#include <chrono>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
-
-#include <chrono>
 
 #include "base/error.h"
 #include "comm/failures.h"
@@ -57,11 +56,10 @@ void wait_for_all(c10d::Store& store, const Rendezvous& rendezvous) {
       missing += (missing.empty() ? "rank " : ", rank ") + std::to_string(rank);
     }
   }
-  throw Error(ExitCode::kDistributed,
-              std::to_string(joined) + " of " + std::to_string(world_size) +
-                  " ranks joined within " +
-                  std::to_string(static_cast<int>(rendezvous.timeout_s)) +
-                  " s (launch.rendezvous_timeout_s), missing: " + missing);
+  throw Error(ExitCode::kDistributed, std::to_string(joined) + " of " + std::to_string(world_size) +
+                                          " ranks joined within " +
+                                          std::to_string(static_cast<int>(rendezvous.timeout_s)) +
+                                          " s (launch.rendezvous_timeout_s), missing: " + missing);
 }
 
 void compare_fingerprints(c10d::Store& store, const Rendezvous& rendezvous) {

@@ -1,8 +1,7 @@
 #pragma once
 
-#include <torch/csrc/distributed/c10d/Store.hpp>
-
 #include <string>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "launch/worker_identity.h"
 
@@ -16,9 +15,10 @@ struct Rendezvous {
   std::string fingerprint;  // what all ranks must agree on: a hash of the config
 };
 
-/// Collective. Connects to the run's key-value store (rank 0 serves it, unless an agent does) and waits until every rank
-/// has come. Throws Error(kDistributed) "1 of 2 ranks joined within 60 s, missing: rank 1", Error(kDistributed) naming the
-/// address when it is taken or not reached, Error(kConfig) when a rank runs with another config.
+/// Collective. Connects to the run's key-value store (rank 0 serves it, unless an agent does) and
+/// waits until every rank has come. Throws Error(kDistributed) "1 of 2 ranks joined within 60 s,
+/// missing: rank 1", Error(kDistributed) naming the address when it is taken or not reached,
+/// Error(kConfig) when a rank runs with another config.
 c10::intrusive_ptr<c10d::Store> meet(const Rendezvous& rendezvous);
 
 }  // namespace mnist_train::comm

@@ -3,10 +3,9 @@
 #include <c10/cuda/CUDAFunctions.h>
 
 #define USE_C10D_NCCL
-#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
-
 #include <chrono>
 #include <cstdlib>
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include "comm/cuda_module.h"
 

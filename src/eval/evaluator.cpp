@@ -7,8 +7,6 @@
 
 #include "model/loss.h"
 
-
-
 namespace mnist_train::eval {
 
 Evaluation evaluate(model::Model& model, batch::ResidentImages& images, std::int64_t batch_size,

@@ -16,8 +16,8 @@ struct Evaluation {
   std::int64_t samples = 0;
 };
 
-/// Collective. Each rank takes a contiguous share, in batches of at most `batch_size`, and every sample counts exactly once.
-/// `after_batch` is called for each of this rank's batches.
+/// Collective. Each rank takes a contiguous share, in batches of at most `batch_size`, and every
+/// sample counts exactly once. `after_batch` is called for each of this rank's batches.
 Evaluation evaluate(model::Model& model, batch::ResidentImages& images, std::int64_t batch_size,
                     const comm::Communicator& communicator, at::Device device,
                     const std::function<void()>& after_batch);

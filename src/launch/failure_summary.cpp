@@ -51,8 +51,8 @@ RunFailure silent_failure(const std::vector<RankEnd>& ends, const Silence& silen
                   " without progress (launch.hang_timeout_s)";
   for (const RankEnd& end : ends) {
     if (end.rank == silence.rank) continue;
-    failure.victims += "rank " + std::to_string(end.rank) + ": was in " +
-                       describe(board.of(end.rank)) + "\n";
+    failure.victims +=
+        "rank " + std::to_string(end.rank) + ": was in " + describe(board.of(end.rank)) + "\n";
   }
   return failure;
 }

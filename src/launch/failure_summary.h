@@ -37,8 +37,8 @@ struct RunFailure {
   bool restart_may_help = false;  // a lost or silent process, not a mistake that would repeat
 };
 
-/// Picks the cause from the ends in the order they came: a silent rank, else the first that failed by itself (killed,
-/// crashed, left early or reported an error of its own), else the first victim.
+/// Picks the cause from the ends in the order they came: a silent rank, else the first that failed
+/// by itself (killed, crashed, left early or reported an error of its own), else the first victim.
 RunFailure summarize_failure(const std::vector<RankEnd>& ends,
                              const std::optional<Silence>& silence, const StatusBoard& board);
 

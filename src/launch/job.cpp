@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <string_view>
+#include <vector>
 
 namespace mnist_train::launch {
 
@@ -27,6 +29,22 @@ nlohmann::json to_json(const Job& job) {
           {"progress_bar", job.progress_bar},
           {"started_s", job.started_s},
           {"restarts", job.restarts}};
+}
+
+/// Quoted where a shell would take it for more than one word, or for something else.
+std::string shell_word(const std::string& text) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:,+@%=";
+  if (!text.empty() && text.find_first_not_of(kPlain) == std::string::npos) return text;
+  std::string quoted = "'";
+  for (const char character : text) {
+    if (character == '\'') {
+      quoted += "'\\''";
+    } else {
+      quoted += character;
+    }
+  }
+  return quoted + "'";
 }
 
 Job from_json(const nlohmann::json& json) {
@@ -50,14 +68,15 @@ Job from_json(const nlohmann::json& json) {
 }  // namespace
 
 std::string resume_command(const Job& job, const std::filesystem::path& run_folder) {
-  return "mnist-train --config " + job.config_path.string() + " --output " + run_folder.string() +
-         " --resume auto";
+  return "mnist-train --config " + shell_word(job.config_path.string()) + " --output " +
+         shell_word(run_folder.string()) + " --resume auto";
 }
 
 UniqueFd publish_job(const Job& job) {
   UniqueFd fd(::memfd_create("mnist-train-job", MFD_CLOEXEC));
-  const std::string text = to_json(job).dump();
-  if (!fd.valid() || !write_all(fd.get(), text.data(), text.size())) {
+  // Not as text: paths need not be UTF-8.
+  const std::vector<std::uint8_t> bytes = nlohmann::json::to_cbor(to_json(job));
+  if (!fd.valid() || !write_all(fd.get(), bytes.data(), bytes.size())) {
     throw Error(ExitCode::kRunFailed,
                 std::string("cannot hand the job to the workers: ") + std::strerror(errno));
   }
@@ -67,15 +86,17 @@ UniqueFd publish_job(const Job& job) {
 Job read_job(int fd) {
   struct stat status {};
   if (::fstat(fd, &status) != 0) {
-    throw Error(ExitCode::kConfig,
-                "mnist-train-worker is started by mnist-train, not by hand: no job was handed over");
+    throw Error(
+        ExitCode::kConfig,
+        "mnist-train-worker is started by mnist-train, not by hand: no job was handed over");
   }
-  std::string text(static_cast<std::size_t>(status.st_size), '\0');
+  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(status.st_size));
   // The offset is shared by all ranks that inherited the file, so it is read by position.
-  if (::pread(fd, text.data(), text.size(), 0) != status.st_size) {
-    throw Error(ExitCode::kRunFailed, "cannot read the job that the launcher handed over");
+  if (::pread(fd, bytes.data(), bytes.size(), 0) == status.st_size) {
+    const auto json = nlohmann::json::from_cbor(bytes, /*strict=*/true, /*allow_exceptions=*/false);
+    if (json.is_object()) return from_json(json);
   }
-  return from_json(nlohmann::json::parse(text));
+  throw Error(ExitCode::kRunFailed, "cannot read the job that the launcher handed over");
 }
 
 }  // namespace mnist_train::launch

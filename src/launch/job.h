@@ -9,20 +9,21 @@
 
 namespace mnist_train::launch {
 
-/// What the front end hands to every worker: the command with everything validated and every path absolute.
+/// What the front end hands to every worker: the command with everything validated and every path
+/// absolute.
 struct Job {
-  std::string command;      // "train", "evaluate", "export"
-  std::string config;       // the effective config as JSON, empty where a command goes without
+  std::string command;  // "train", "evaluate", "export"
+  std::string config;   // the effective config as JSON, empty where a command goes without
   std::filesystem::path config_path;  // where it came from, for messages
   std::filesystem::path run_folder;   // train: prepared by the front end; empty: rank 0 knows it
-  std::string resume;       // "": a fresh run; else "auto" or the checkpoint's path
+  std::string resume;                 // "": a fresh run; else "auto" or the checkpoint's path
   std::filesystem::path checkpoint;   // evaluate, export
   std::string export_format;          // export: "pt", "safetensors"
   std::filesystem::path export_path;
   std::string log_level = "info";
   bool quiet = false;
-  bool progress_bar = false;      // the console is a terminal
-  double started_s = 0;           // CLOCK_MONOTONIC when the command was started
+  bool progress_bar = false;  // the console is a terminal
+  double started_s = 0;       // CLOCK_MONOTONIC when the command was started
   int restarts = 0;
 };
 

@@ -34,8 +34,7 @@ int visible_gpus() {
   if (driver == nullptr) return 0;
   // The driver's C API: int cuInit(unsigned flags); int cuDeviceGetCount(int* count). 0 is success.
   const auto init = reinterpret_cast<int (*)(unsigned)>(::dlsym(driver, "cuInit"));
-  const auto device_count =
-      reinterpret_cast<int (*)(int*)>(::dlsym(driver, "cuDeviceGetCount"));
+  const auto device_count = reinterpret_cast<int (*)(int*)>(::dlsym(driver, "cuDeviceGetCount"));
   int count = 0;
   if (init == nullptr || device_count == nullptr || init(0) != 0 || device_count(&count) != 0) {
     return 0;

@@ -1,7 +1,10 @@
 #include "launch/placement.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
+#include <cstring>
+#include <optional>
 
 #include "base/error.h"
 #include "launch/machine.h"
@@ -28,8 +31,8 @@ bool may_use_cuda(const options::RunConfig& config) {
 
 void require_gpu(const options::RunConfig& config, const Machine& machine) {
   if (!wants_cuda(config) || machine.gpus > 0) return;
-  const char* asked = config.train.backend == options::BackendName::kNccl ? "backend \"nccl\""
-                                                                          : "device \"cuda\"";
+  const char* asked =
+      config.train.backend == options::BackendName::kNccl ? "backend \"nccl\"" : "device \"cuda\"";
   refuse(std::string("the config asks for ") + asked +
          ", but this machine shows no GPU (NVIDIA driver missing, or CUDA_VISIBLE_DEVICES is empty)"
          ": run it on a machine with one, or set backend to \"gloo\" and device to \"cpu\"");
@@ -71,14 +74,22 @@ std::string choose_backend(const options::RunConfig& config, const Machine& mach
   return one_gpu_each ? "nccl" : "gloo";
 }
 
+/// OMP_NUM_THREADS, such as "4" or "4,2" (levels of nesting); nothing when OpenMP would pass over it, too.
+std::optional<int> asked_of_openmp() {
+  const char* text = std::getenv("OMP_NUM_THREADS");
+  if (text == nullptr) return std::nullopt;
+  int threads = 0;
+  const auto [end, error] = std::from_chars(text, text + std::strlen(text), threads);
+  const bool understood = error == std::errc() && (*end == '\0' || *end == ',') && threads >= 1;
+  return understood ? std::optional(threads) : std::nullopt;
+}
+
 int choose_threads(const options::RunConfig& config, const Machine& machine, int local_world_size) {
   if (config.launch.threads_per_process) {
     return static_cast<int>(*config.launch.threads_per_process);
   }
   if (config.train.deterministic) return 1;
-  if (const char* asked = std::getenv("OMP_NUM_THREADS"); asked != nullptr) {
-    return std::max(1, std::atoi(asked));
-  }
+  if (const auto asked = asked_of_openmp()) return *asked;
   return std::max(1, machine.cores / local_world_size);
 }
 
@@ -96,8 +107,7 @@ int choose_process_count(const options::RunConfig& config, const Machine& machin
   if (config.launch.processes_per_node) {
     return static_cast<int>(*config.launch.processes_per_node);
   }
-  return use_cuda(config, machine) ? machine.gpus
-                                   : std::min(machine.cores, kAutomaticCpuProcesses);
+  return use_cuda(config, machine) ? machine.gpus : std::min(machine.cores, kAutomaticCpuProcesses);
 }
 
 Placement choose_placement(const options::RunConfig& config, const Machine& machine, int local_rank,
@@ -112,8 +122,7 @@ Placement choose_placement(const options::RunConfig& config, const Machine& mach
     placement.cuda = true;
     placement.device_index = local_rank % machine.gpus;
   }
-  placement.backend =
-      choose_backend(config, machine, local_world_size, world_size, placement.cuda);
+  placement.backend = choose_backend(config, machine, local_world_size, world_size, placement.cuda);
   placement.threads = choose_threads(config, machine, local_world_size);
   return placement;
 }

@@ -17,19 +17,21 @@ Machine this_machine();
 /// Where one rank computes and how it talks to the others.
 struct Placement {
   bool cuda = false;
-  int device_index = 0;     // of the GPU
-  std::string backend;      // "nccl", "gloo"; "none" with one rank
-  int threads = 1;          // of the rank
+  int device_index = 0;  // of the GPU
+  std::string backend;   // "nccl", "gloo"; "none" with one rank
+  int threads = 1;       // of the rank
 
   std::string device_name() const;  // "cpu", "cuda:0"
 };
 
-/// How many ranks our own launcher starts: `processes_per_node`, the length of `devices`, or by itself one a GPU, on CPUs
-/// one a core up to 2 (more share memory bandwidth and win little). Throws Error(kConfig) when they contradict.
+/// How many ranks our own launcher starts: `processes_per_node`, the length of `devices`, or by
+/// itself one a GPU, on CPUs one a core up to 2 (more share memory bandwidth and win little).
+/// Throws Error(kConfig) when they contradict.
 int choose_process_count(const options::RunConfig& config, const Machine& machine);
 
-/// Device, backend and threads of one rank. More ranks than GPUs share them in turn, over Gloo, since NCCL refuses two
-/// ranks on one GPU. What the config asks for by name is taken or refused with Error(kConfig), never replaced.
+/// Device, backend and threads of one rank. More ranks than GPUs share them in turn, over Gloo,
+/// since NCCL refuses two ranks on one GPU. What the config asks for by name is taken or refused
+/// with Error(kConfig), never replaced.
 Placement choose_placement(const options::RunConfig& config, const Machine& machine, int local_rank,
                            int local_world_size, int world_size);
 

@@ -18,9 +18,7 @@ namespace {
               std::string("cannot ") + action + " the status board: " + std::strerror(errno));
 }
 
-std::size_t board_bytes(int ranks) {
-  return static_cast<std::size_t>(ranks) * sizeof(RankStatus);
-}
+std::size_t board_bytes(int ranks) { return static_cast<std::size_t>(ranks) * sizeof(RankStatus); }
 
 }  // namespace
 

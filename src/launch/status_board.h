@@ -20,20 +20,23 @@ enum class Phase : std::uint32_t {
 
 const char* phase_name(Phase phase);
 
-/// What one rank is doing, in memory that it shares with its launcher. Lock-free: a rank writes, the launcher reads.
+/// What one rank is doing, in memory that it shares with its launcher. Lock-free: a rank writes,
+/// the launcher reads.
 struct RankStatus {
   std::atomic<std::uint32_t> phase{0};
   std::atomic<std::int64_t> epoch{0};
-  std::atomic<std::int64_t> step{0};        // of the run
-  std::atomic<double> updated_s{0};         // CLOCK_MONOTONIC
+  std::atomic<std::int64_t> step{0};  // of the run
+  std::atomic<double> updated_s{0};   // CLOCK_MONOTONIC
 };
 
-/// One RankStatus a local rank, in an unnamed file in memory that the launcher makes and its ranks inherit.
+/// One RankStatus a local rank, in an unnamed file in memory that the launcher makes and its ranks
+/// inherit.
 class StatusBoard {
  public:
   /// Makes a board for `ranks` ranks. Throws Error(kRunFailed).
   static StatusBoard create(int ranks);
-  /// Maps the board behind an inherited descriptor; `fd` -1 (no launcher of ours) makes a private one.
+  /// Maps the board behind an inherited descriptor; `fd` -1 (no launcher of ours) makes a private
+  /// one.
   static StatusBoard attach(int fd, int ranks);
 
   StatusBoard(StatusBoard&& other) noexcept;

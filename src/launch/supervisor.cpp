@@ -74,7 +74,8 @@ class Attempt {
     }
     const double before_s = monotonic_seconds();
     ::poll(events.data(), events.size(), kPollInterval_ms);
-    // When this process itself was stopped (Ctrl-Z, a suspended machine), its ranks' silence is not theirs.
+    // When this process itself was stopped (Ctrl-Z, a suspended machine), its ranks' silence is not
+    // theirs.
     if (monotonic_seconds() - before_s > 5.0) watching_since_s_ = monotonic_seconds();
   }
 
@@ -102,7 +103,8 @@ class Attempt {
 
   bool ended_well(const WorkerProcess& worker) const {
     const WorkerExit& exit = *worker.exit();
-    if (exit.signal != 0) return false;
+    // A rank that was not yet listening ends by the signal that is passed on to it.
+    if (exit.signal != 0) return stopped_by_ != 0 && exit.signal == stopped_by_;
     if (stopped_by_ != 0 && exit.code == 128 + stopped_by_) return true;
     const auto phase = static_cast<Phase>(board_.of(worker.rank()).phase.load());
     return exit.code == 0 && phase == Phase::kFinished;
@@ -152,7 +154,10 @@ class Attempt {
   AttemptResult result() const {
     AttemptResult result;
     result.stopped_by = stopped_by_;
-    for (const RankEnd& end : ends_) result.exit_code = std::max(result.exit_code, end.exit.code);
+    for (const RankEnd& end : ends_) {
+      const bool cut_off = stopped_by_ != 0 && end.exit.signal != 0;
+      result.exit_code = std::max(result.exit_code, cut_off ? 128 + stopped_by_ : end.exit.code);
+    }
     if (failed()) result.failure = summarize_failure(ends_, silent_, board_);
     return result;
   }

@@ -13,24 +13,27 @@ namespace mnist_train::launch {
 struct AttemptResult {
   std::optional<RunFailure> failure;
   int stopped_by = 0;  // SIGTERM or SIGINT, when one came
-  int exit_code = 0;   // without a failure: 0, or 128 + stopped_by when the ranks saved and left early
+  int exit_code =
+      0;  // without a failure: 0, or 128 + stopped_by when ranks left early, saved or not
 };
 
-/// Something the launcher does itself meanwhile (reading the data), on another thread: started when the ranks have been,
-/// over when its descriptor polls as readable or hung up.
+/// Something the launcher does itself meanwhile (reading the data), on another thread: started when
+/// the ranks have been, over when its descriptor polls as readable or hung up.
 struct BackgroundTask {
   int ready_fd = -1;  // -1: nothing to do
   std::function<void()> start;
   std::function<void()> finish;  // throws what went wrong
 };
 
-/// Blocks the signals that `supervise` takes as events; call it before any thread or worker is started.
+/// Blocks the signals that `supervise` takes as events; call it before any thread or worker is
+/// started.
 void block_supervised_signals();
 
-/// Starts one attempt of `setup.world_size` ranks and stays until all of them have ended. A rank that dies, leaves early
-/// or shows no progress for `hang_timeout_s` ends the attempt: the others get a second to say what they saw and are
-/// killed. SIGTERM and the first Ctrl-C are passed on and the ranks given time to save; a second Ctrl-C kills. Throws what
-/// `background.finish` throws, after ending all ranks.
+/// Starts one attempt of `setup.world_size` ranks and stays until all of them have ended. A rank
+/// that dies, leaves early or shows no progress for `hang_timeout_s` ends the attempt: the others
+/// get a second to say what they saw and are killed. SIGTERM and the first Ctrl-C are passed on and
+/// the ranks given time to save; a second Ctrl-C kills. Throws what `background.finish` throws,
+/// after ending all ranks.
 AttemptResult supervise(const WorkerSetup& setup, const StatusBoard& board, double hang_timeout_s,
                         const BackgroundTask& background);
 

@@ -28,7 +28,8 @@ int optional_integer(const EnvironmentLookup& lookup, const char* name, int leas
   return lookup(name) ? integer_variable(lookup, name, least, most) : otherwise;
 }
 
-/// A launcher that is not supported starts N copies of the program; each would start a run of its own.
+/// A launcher that is not supported starts N copies of the program; each would start a run of its
+/// own.
 void refuse_other_launchers(const EnvironmentLookup& lookup) {
   struct Other {
     const char* name;
@@ -64,8 +65,8 @@ void require_all_variables(const EnvironmentLookup& lookup) {
     (lookup(name) ? present : missing).push_back(name);
   }
   if (missing.empty()) return;
-  throw Error(ExitCode::kConfig, "environment variables " + join(present) +
-                                     " are set but " + join(missing) +
+  throw Error(ExitCode::kConfig, "environment variables " + join(present) + " are set but " +
+                                     join(missing) +
                                      " are not: unset them to let mnist-train start its own "
                                      "processes, or start it with torchrun --no-python");
 }
@@ -78,7 +79,8 @@ std::optional<std::string> environment_variable(const char* name) {
 }
 
 std::optional<WorkerIdentity> identity_from_environment(const EnvironmentLookup& lookup) {
-  // MASTER_ADDR alone is often exported for good on clusters, so only these two say "you are a worker".
+  // MASTER_ADDR alone is often exported for good on clusters, so only these two say "you are a
+  // worker".
   if (!lookup("RANK") && !lookup("WORLD_SIZE")) {
     refuse_other_launchers(lookup);
     return std::nullopt;

@@ -33,7 +33,8 @@ struct HandOver {
   int target;
 };
 
-/// Everything that the child needs between fork and exec, made before the fork: there it may not allocate.
+/// Everything that the child needs between fork and exec, made before the fork: there it may not
+/// allocate.
 struct ChildPlan {
   std::string executable;
   std::vector<std::string> environment;
@@ -78,7 +79,8 @@ UniqueFd copy_above_targets(int fd) {
   return copy;
 }
 
-/// Standard error of a rank that has a log file goes there, so that what native code writes is kept too.
+/// Standard error of a rank that has a log file goes there, so that what native code writes is kept
+/// too.
 void plan_standard_streams(const WorkerSetup& setup, int rank, ChildPlan& plan) {
   const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
   if (!null.valid()) fail("open /dev/null");

@@ -13,10 +13,10 @@ namespace mnist_train::launch {
 
 /// Descriptors that a worker finds open, at these numbers, when MNIST_TRAIN_HANDED_OVER names them.
 enum HandedOverFd : int {
-  kJobFd = 3,       // "job": read_job
-  kFailureFd = 4,   // "failure": one FailureReport goes here
-  kConsoleFd = 5,   // "console": the launcher's standard error
-  kStatusFd = 6,    // "status": StatusBoard
+  kJobFd = 3,           // "job": read_job
+  kFailureFd = 4,       // "failure": one FailureReport goes here
+  kConsoleFd = 5,       // "console": the launcher's standard error
+  kStatusFd = 6,        // "status": StatusBoard
   kDatasetFd = 7,       // "dataset": the memory of a data::SharedDataset
   kDatasetReadyFd = 8,  // "dataset-ready": its pipe
   kListenFd = 9,        // "listen": rank 0's bound socket for the store
@@ -27,7 +27,8 @@ inline constexpr const char* kHandedOverVariable = "MNIST_TRAIN_HANDED_OVER";
 /// Whether this process was handed the descriptor of that name.
 bool was_handed_over(const char* name);
 
-/// The worker's executable: beside the running one, or in ../libexec/mnist-train. Throws Error(kRunFailed) naming both.
+/// The worker's executable: beside the running one, or in ../libexec/mnist-train. Throws
+/// Error(kRunFailed) naming both.
 std::filesystem::path worker_executable();
 
 /// What all ranks of one attempt are started with. Descriptors of -1 are not handed over.
@@ -40,7 +41,8 @@ struct WorkerSetup {
   int dataset_fd = -1;
   int dataset_ready_fd = -1;
   int listen_fd = -1;  // rank 0 only
-  std::optional<std::filesystem::path> log_folder;  // rank-N.log takes what a rank writes to standard error
+  std::optional<std::filesystem::path>
+      log_folder;  // rank-N.log takes what a rank writes to standard error
 };
 
 /// How a worker ended.
@@ -50,12 +52,12 @@ struct WorkerExit {
   std::optional<FailureReport> report;
 };
 
-/// One rank, a direct child of this process. The kernel kills it when this process dies. Its descriptors poll as readable
-/// when it ends. Destroying a running one kills it.
+/// One rank, a direct child of this process. The kernel kills it when this process dies. Its
+/// descriptors poll as readable when it ends. Destroying a running one kills it.
 class WorkerProcess {
  public:
-  /// Must be called on the main thread: the kernel ties a child's life to the thread that made it. Throws
-  /// Error(kRunFailed).
+  /// Must be called on the main thread: the kernel ties a child's life to the thread that made it.
+  /// Throws Error(kRunFailed).
   static WorkerProcess start(const WorkerSetup& setup, int rank);
 
   WorkerProcess(WorkerProcess&&) noexcept;

@@ -43,7 +43,8 @@ class Net : public Model {
         fc2_(register_module("fc2", torch::nn::Linear(kHidden, shape.classes))) {}
 
   at::Tensor forward(const at::Tensor& images) override {
-    // ReLU after the pooling gives the same numbers and gradients as before it, on a quarter of the elements.
+    // ReLU after the pooling gives the same numbers and gradients as before it, on a quarter of the
+    // elements.
     at::Tensor x = at::relu(at::max_pool2d(conv1_(images), 2));  // [N,20,12,12]
     x = at::relu(at::max_pool2d(conv2_(x), 2));                  // [N,50,4,4]
     x = at::relu(fc1_(x.flatten(1)));                            // [N,500]

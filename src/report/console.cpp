@@ -42,8 +42,8 @@ void Console::step(std::int64_t epoch, std::int64_t step_in_epoch) {
 }
 
 void Console::record(const StepRecord& record, std::int64_t step_in_epoch) {
-  loss_text_ = fmt::format("loss {:.4f}  {}", record.loss,
-                           samples_a_second(record.samples_per_second));
+  loss_text_ =
+      fmt::format("loss {:.4f}  {}", record.loss, samples_a_second(record.samples_per_second));
   if (setup_.quiet || setup_.terminal) return;
   spdlog::info("epoch {}/{}, step {}/{}: {}", record.epoch, setup_.epochs, step_in_epoch,
                setup_.steps_per_epoch, loss_text_);
@@ -55,8 +55,8 @@ void Console::record(const EpochRecord& record) {
   spdlog::info(
       "epoch {}/{}: train loss {:.4f}, accuracy {:.2f} %; test loss {:.4f}, accuracy {:.2f} %; "
       "{:.2f} s, {}",
-      record.epoch, setup_.epochs, record.train_loss, 100 * record.train_accuracy,
-      record.test_loss, 100 * record.test_accuracy, record.train_seconds + record.test_seconds,
+      record.epoch, setup_.epochs, record.train_loss, 100 * record.train_accuracy, record.test_loss,
+      100 * record.test_accuracy, record.train_seconds + record.test_seconds,
       samples_a_second(record.samples_per_second));
 }
 

@@ -7,7 +7,8 @@
 
 namespace mnist_train::report {
 
-/// Progress as a person reads it, on standard error: a bar on a terminal, plain lines elsewhere, nothing when quiet.
+/// Progress as a person reads it, on standard error: a bar on a terminal, plain lines elsewhere,
+/// nothing when quiet.
 class Console {
  public:
   struct Setup {

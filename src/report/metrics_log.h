@@ -27,11 +27,12 @@ struct EpochRecord {
   double samples_per_second = 0;
 };
 
-/// `metrics.jsonl`: one JSON object a line, appended line by line, so a run that is killed leaves whole lines.
+/// `metrics.jsonl`: one JSON object a line, appended line by line, so a run that is killed leaves
+/// whole lines.
 class MetricsLog {
  public:
-  /// Opens the file and cuts it back to `keep_bytes`: what was written after the checkpoint that a run goes on from is
-  /// written again. Throws Error(kRunFailed).
+  /// Opens the file and cuts it back to `keep_bytes`: what was written after the checkpoint that a
+  /// run goes on from is written again. Throws Error(kRunFailed).
   MetricsLog(const std::filesystem::path& path, std::int64_t keep_bytes);
 
   void write(const StepRecord& record);

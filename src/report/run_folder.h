@@ -8,17 +8,19 @@
 
 namespace mnist_train::report {
 
-/// The folder that a run writes into, held against other runs for as long as this object (or the process) lives.
+/// The folder that a run writes into, held against other runs for as long as this object (or the
+/// process) lives.
 struct RunFolder {
   std::filesystem::path path;  // absolute
   UniqueFd lock;
   bool continues_run = false;  // it held a run before: files are continued, not begun
 };
 
-/// Finds or makes the run's folder: `output`, else `runs/<config name>/<start time>` below the working directory with a link
-/// `latest` beside it. `resume` is "", "auto" (then without `output` the run behind `latest`) or a checkpoint's path (then
-/// without `output` the run that it belongs to). Throws Error(kConfig) when the folder holds a run and nothing says that it
-/// should be continued, when another process is using it, and when it cannot be written.
+/// Finds or makes the run's folder: `output`, else `runs/<config name>/<start time>` below the
+/// working directory with a link `latest` beside it. `resume` is "", "auto" (then without `output`
+/// the run behind `latest`) or a checkpoint's path (then without `output` the run that it belongs
+/// to). Throws Error(kConfig) when the folder holds a run and nothing says that it should be
+/// continued, when another process is using it, and when it cannot be written.
 RunFolder prepare_run_folder(const options::RunConfig& config, const std::string& config_name,
                              const std::string& resume);
 

@@ -17,12 +17,8 @@ Json or_null(const std::optional<double>& value) { return value ? Json(*value) :
 
 Json versions() {
   const BuildInfo& build = build_info();
-  return {{"mnist_train", build.version},
-          {"commit", build.commit},
-          {"compiler", build.compiler},
-          {"libtorch", build.torch},
-          {"cuda", build.cuda},
-          {"nccl", build.nccl}};
+  return {{"mnist_train", build.version}, {"commit", build.commit}, {"compiler", build.compiler},
+          {"libtorch", build.torch},      {"cuda", build.cuda},     {"nccl", build.nccl}};
 }
 
 Json to_json(const Summary& summary) {

@@ -40,7 +40,8 @@ struct Summary {
 /// Whole or not at all. Throws Error(kRunFailed).
 void write_summary(const std::filesystem::path& path, const Summary& summary);
 
-/// A JSON list of test accuracies in [0,1], one an epoch; whole or not at all. Throws Error(kRunFailed).
+/// A JSON list of test accuracies in [0,1], one an epoch; whole or not at all. Throws
+/// Error(kRunFailed).
 void write_accuracies(const std::filesystem::path& path, const std::vector<double>& accuracies);
 
 /// Peak resident memory of this process.

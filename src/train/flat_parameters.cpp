@@ -1,16 +1,17 @@
 #include "train/flat_parameters.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
-#include <ATen/core/grad_mode.h>
 
 namespace mnist_train::train {
 
 namespace {
 
 std::vector<std::int64_t> dense_strides(at::IntArrayRef sizes) {
-  if (sizes.size() == 4) {  // [out, in, height, width] -> channels_last, also with one input channel
+  if (sizes.size() ==
+      4) {  // [out, in, height, width] -> channels_last, also with one input channel
     const std::int64_t in = sizes[1];
     const std::int64_t width = sizes[3];
     return {in * sizes[2] * width, 1, width * in, in};

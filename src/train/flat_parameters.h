@@ -8,12 +8,14 @@
 
 namespace mnist_train::train {
 
-/// All parameters of a module in one tensor and all gradients in another, so that averaging is one all-reduce and the
-/// optimizer one kernel. The module's own tensors become views: convolution weights with channels_last strides, the rest
-/// contiguous; parameter, gradient and everything that is laid out like them share strides by construction.
+/// All parameters of a module in one tensor and all gradients in another, so that averaging is one
+/// all-reduce and the optimizer one kernel. The module's own tensors become views: convolution
+/// weights with channels_last strides, the rest contiguous; parameter, gradient and everything that
+/// is laid out like them share strides by construction.
 class FlatParameters {
  public:
-  /// `riders`: elements behind the gradients that travel with them. The module must be on its device already.
+  /// `riders`: elements behind the gradients that travel with them. The module must be on its
+  /// device already.
   FlatParameters(torch::nn::Module& module, std::int64_t riders);
 
   const at::Tensor& values() const { return values_; }        // [n] f32

@@ -11,7 +11,8 @@
 
 namespace mnist_train::train {
 
-/// A tensor of the optimizer's state, laid out like `FlatParameters::values`, under PyTorch's name for it.
+/// A tensor of the optimizer's state, laid out like `FlatParameters::values`, under PyTorch's name
+/// for it.
 struct OptimizerTensor {
   std::string name;  // "momentum_buffer"
   at::Tensor flat;   // [n] f32

@@ -7,20 +7,20 @@
 
 namespace mnist_train::train {
 
-/// How far a run has come: together with the weights and the optimizer's state, everything that the rest of the run depends
-/// on. The order of the samples follows from seed and epoch, and the cursor counts samples, not batches, so any number of
-/// processes can go on from it.
+/// How far a run has come: together with the weights and the optimizer's state, everything that the
+/// rest of the run depends on. The order of the samples follows from seed and epoch, and the cursor
+/// counts samples, not batches, so any number of processes can go on from it.
 struct Progress {
   std::int64_t epoch = 0;               // finished epochs
   std::int64_t samples_into_epoch = 0;  // of the next epoch, in its global order
   std::int64_t step = 0;                // optimizer steps of the run
   std::int64_t samples_seen = 0;
-  StepSums epoch_sums;                  // of the unfinished epoch
-  double epoch_train_seconds = 0;       // of the unfinished epoch
+  StepSums epoch_sums;             // of the unfinished epoch
+  double epoch_train_seconds = 0;  // of the unfinished epoch
   double train_seconds = 0;
   double test_seconds = 0;
-  std::vector<double> accuracies;       // test accuracy of each finished epoch
-  double best_accuracy = -1;  // below 0: none yet
+  std::vector<double> accuracies;  // test accuracy of each finished epoch
+  double best_accuracy = -1;       // below 0: none yet
   std::int64_t best_step = -1;
 };
 

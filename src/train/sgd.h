@@ -4,7 +4,8 @@
 
 namespace mnist_train::train {
 
-/// torch.optim.SGD with momentum, Nesterov and weight decay (dampening 0), through ATen's fused kernel.
+/// torch.optim.SGD with momentum, Nesterov and weight decay (dampening 0), through ATen's fused
+/// kernel.
 class Sgd : public Optimizer {
  public:
   Sgd(const options::TrainOptions& options, const FlatParameters& parameters);

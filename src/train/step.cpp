@@ -80,10 +80,10 @@ void Step::restart_totals(const StepSums& start) {
 
 void require_finite(const StepSums& sums, std::int64_t step) {
   if (std::isfinite(sums.loss)) return;
-  throw Error(ExitCode::kRunFailed,
-              "the loss became " + std::string(std::isnan(sums.loss) ? "NaN" : "infinite") +
-                  " at step " + std::to_string(step) +
-                  ": lower learning_rate, or look for broken samples");
+  throw Error(ExitCode::kRunFailed, "the loss became " +
+                                        std::string(std::isnan(sums.loss) ? "NaN" : "infinite") +
+                                        " at step " + std::to_string(step) +
+                                        ": lower learning_rate, or look for broken samples");
 }
 
 }  // namespace mnist_train::train

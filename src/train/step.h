@@ -21,8 +21,9 @@ struct StepSums {
   double stop_requests = 0;  // ranks that were asked to stop
 };
 
-/// One optimizer step of one rank, eager: forward, backward, averaging, update. Its sums ride with the gradients, so every
-/// rank learns the global loss, and whether any rank wants to stop, at no extra message.
+/// One optimizer step of one rank, eager: forward, backward, averaging, update. Its sums ride with
+/// the gradients, so every rank learns the global loss, and whether any rank wants to stop, at no
+/// extra message.
 class Step {
  public:
   static constexpr std::int64_t kRiders = 4;
@@ -30,8 +31,9 @@ class Step {
   Step(std::shared_ptr<model::Model> model, const FlatParameters& parameters,
        comm::GradientAverager& averager, Optimizer& optimizer);
 
-  /// Collective. `batch` is this rank's share, possibly empty, of `global_batch_size` samples. On a CPU a loss that is not
-  /// finite leaves the weights as they were; on a GPU nobody has looked yet. See `require_finite`.
+  /// Collective. `batch` is this rank's share, possibly empty, of `global_batch_size` samples. On a
+  /// CPU a loss that is not finite leaves the weights as they were; on a GPU nobody has looked yet.
+  /// See `require_finite`.
   void run(const batch::Batch& batch, std::int64_t global_batch_size, double learning_rate,
            bool stop_requested);
 
@@ -52,7 +54,8 @@ class Step {
   at::Tensor totals_;  // [kRiders] f64, on the device
 };
 
-/// Throws Error(kRunFailed) when the sums hold a NaN or an infinity: what the loss became, where, what to try.
+/// Throws Error(kRunFailed) when the sums hold a NaN or an infinity: what the loss became, where,
+/// what to try.
 void require_finite(const StepSums& sums, std::int64_t step);
 
 }  // namespace mnist_train::train

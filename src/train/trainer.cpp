@@ -53,8 +53,7 @@ bool Trainer::run_done() const {
 void Trainer::step(bool stop_requested) {
   const std::int64_t begin = progress_.samples_into_epoch;
   const data::Range global{begin, std::min(begin + global_batch_size_, images_.count())};
-  const data::Range mine =
-      data::share(global, communicator_.rank(), communicator_.world_size());
+  const data::Range mine = data::share(global, communicator_.rank(), communicator_.world_size());
   step_.run(images_.gather(mine), global.size(), learning_rate(), stop_requested);
   progress_.samples_into_epoch = global.end;
   progress_.samples_seen += global.size();

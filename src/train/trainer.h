@@ -15,8 +15,8 @@
 
 namespace mnist_train::train {
 
-/// One rank's half of training: model, optimizer and the cursor through the epochs. All ranks hold the same state after
-/// every step; each sees its share of the global batch.
+/// One rank's half of training: model, optimizer and the cursor through the epochs. All ranks hold
+/// the same state after every step; each sees its share of the global batch.
 class Trainer {
  public:
   /// `model` is moved to the device of `images`.
@@ -28,10 +28,11 @@ class Trainer {
   bool epoch_done() const;
   /// Collective: trains on the next global batch, which the epoch's end may cut short.
   void step(bool stop_requested);
-  /// Sums of the epoch so far; on a GPU this waits. Throws Error(kRunFailed) on a loss that is not finite.
+  /// Sums of the epoch so far; on a GPU this waits. Throws Error(kRunFailed) on a loss that is not
+  /// finite.
   const StepSums& read_sums();
-  /// Notes the epoch's result and moves the cursor to the start of the next one. An epoch that `max_steps` cut short stays
-  /// open, so that a longer run can go on inside it.
+  /// Notes the epoch's result and moves the cursor to the start of the next one. An epoch that
+  /// `max_steps` cut short stays open, so that a longer run can go on inside it.
   void end_epoch(double test_accuracy, double test_seconds);
 
   bool run_done() const;
