@@ -23,6 +23,9 @@ build_jobs() {
   echo $((cores < by_memory ? cores : by_memory))
 }
 
+# Unpacked from scripts/bundle's archive: programs are there, and nothing to build them from.
+is_bundle() { [[ -x $root/bin/mnist-train ]]; }
+
 has_nvidia_driver() {
   [[ -e /proc/driver/nvidia/version || -e /dev/nvidiactl || -e /usr/lib/wsl/lib/libcuda.so.1 ]] ||
     ldconfig -p 2>/dev/null | grep -q 'libcuda\.so\.1'

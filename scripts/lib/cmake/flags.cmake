@@ -14,10 +14,10 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
 set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib")
-# Where an installed copy finds libraries. The build adds LibTorch's folder; were its list the shorter one, CMake
-# would pad it with empty entries, which stand for the working directory.
+# Where executables find libraries, of a bundle too; room.cmake adds LibTorch's folder. Left to itself CMake would end
+# the list with an empty entry, which stands for the working directory.
 set(CMAKE_INSTALL_RPATH "$ORIGIN;$ORIGIN/../lib")
-set(CMAKE_BUILD_RPATH "${CMAKE_INSTALL_RPATH}")
+set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
 
 if(MNIST_TRAIN_SANITIZE AND MNIST_TRAIN_TORCH)
   message(FATAL_ERROR "MNIST_TRAIN_SANITIZE=${MNIST_TRAIN_SANITIZE}: LibTorch is not instrumented; "

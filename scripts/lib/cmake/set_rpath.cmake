@@ -1,0 +1,12 @@
+# cmake -P set_rpath.cmake -- FILE...: makes executables look for libraries beside themselves and in ../lib alone.
+cmake_minimum_required(VERSION 3.25)
+
+set(is_file FALSE)
+math(EXPR last "${CMAKE_ARGC} - 1")
+foreach(index RANGE ${last})
+  if(is_file)
+    file(RPATH_SET FILE "${CMAKE_ARGV${index}}" NEW_RPATH "$ORIGIN:$ORIGIN/../lib")
+  elseif(CMAKE_ARGV${index} STREQUAL "--")
+    set(is_file TRUE)
+  endif()
+endforeach()

@@ -1,0 +1,143 @@
+"""How scripts/smoke and scripts/gpu_check start mnist-train and read what it leaves. Needs Python's own library alone."""
+
+import array
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]  # of the repository, or of a bundle
+
+# 20 steps an epoch; every key that the results hang on is named.
+SMALL = {
+    "epochs": 2,
+    "batch_size": 128,
+    "learning_rate": 0.01,
+    "sgd_momentum": 0.9,
+    "seed": 1,
+    "deterministic": True,
+    "precision": "fp32",
+    "log_interval": 1,
+    "data": {"dataset": "mnist", "limit_train": 2560, "limit_test": 1000},
+    "launch": {"max_restarts": 0},
+}
+
+
+def programs_folder():
+    """Where MNIST_TRAIN_BINARY lies, bin/ of a bundle, else build/bin of the repository."""
+    if "MNIST_TRAIN_BINARY" in os.environ:
+        return Path(os.environ["MNIST_TRAIN_BINARY"]).parent
+    for folder in (ROOT / "bin", ROOT / "build" / "bin"):
+        if (folder / "mnist-train").exists():
+            return folder
+    sys.exit(f"there is no mnist-train in {ROOT}/bin or {ROOT}/build/bin: run scripts/setup first")
+
+
+def environment():
+    """The caller's, with the data set, and for a bundle with the LibTorch of this Python where nothing else names one."""
+    variables = dict(os.environ)
+    variables.setdefault("MNIST_TRAIN_DATA", str(ROOT / "third_party"))
+    if programs_folder() == ROOT / "bin" and "LD_LIBRARY_PATH" not in os.environ:
+        spec = importlib.util.find_spec("torch")
+        if not spec or not spec.submodule_search_locations:
+            sys.exit("no LibTorch: name its lib folder in LD_LIBRARY_PATH, or use a Python that has torch")
+        variables["LD_LIBRARY_PATH"] = str(Path(spec.submodule_search_locations[0]) / "lib")
+    return variables
+
+
+def gpu_names():
+    """What nvidia-smi lists, within CUDA_VISIBLE_DEVICES."""
+    if not shutil.which("nvidia-smi"):
+        return []
+    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    result = subprocess.run(query, capture_output=True, text=True, check=False)
+    names = result.stdout.splitlines() if result.returncode == 0 else []
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return names if visible is None else names[: len([index for index in visible.split(",") if index])]
+
+
+def merged(base, changes):
+    result = dict(base)
+    for key, value in changes.items():
+        nested = isinstance(value, dict) and isinstance(base.get(key), dict)
+        result[key] = merged(base[key], value) if nested else value
+    return result
+
+
+class Run:
+    """One run of mnist-train in a folder of its own."""
+
+    def __init__(self, folder, config, processes):
+        self.folder = Path(folder)
+        self.config_path = self.folder.with_suffix(".json")
+        self.config_path.write_text(json.dumps(config, indent=2))
+        self.processes = processes
+
+    def command(self, *flags):
+        return [
+            str(programs_folder() / "mnist-train"),
+            *("--config", str(self.config_path), "--output", str(self.folder)),
+            *("--nproc-per-node", str(self.processes), *flags),
+        ]
+
+    def finish(self, *flags, expected_code=0):
+        result = subprocess.run(
+            self.command(*flags), env=environment(), capture_output=True, text=True, check=False
+        )
+        if result.returncode != expected_code:
+            raise RuntimeError(f"{self.folder.name}: exit {result.returncode}\n{result.stderr}")
+        return self
+
+    def interrupt_after(self, step):
+        """Starts, and ends it by SIGTERM after that many steps; it saves and exits 143."""
+        with open(self.folder.with_suffix(".log"), "w+", encoding="utf-8") as log:
+            with subprocess.Popen(self.command(), env=environment(), stderr=log, stdout=log) as process:
+                while process.poll() is None and len(self.steps()) < step:
+                    time.sleep(0.01)
+                process.send_signal(signal.SIGTERM)
+                code = process.wait()
+            if code != 143:
+                log.seek(0)
+                raise RuntimeError(f"{self.folder.name}: exit {code} on SIGTERM, not 143\n{log.read()}")
+        return self
+
+    def read_json(self, name):
+        return json.loads((self.folder / name).read_text())
+
+    def summary(self):
+        return self.read_json("summary.json")
+
+    def lines(self):
+        """The whole lines of metrics.jsonl so far."""
+        path = self.folder / "metrics.jsonl"
+        text = path.read_text() if path.exists() else ""
+        return [json.loads(line) for line in text.split("\n")[:-1]]
+
+    def steps(self):
+        return [line for line in self.lines() if line["event"] == "step"]
+
+    def epochs(self):
+        return [line for line in self.lines() if line["event"] == "epoch"]
+
+    def weights(self):
+        """One array of floats a tensor of model.pt, in the file's order."""
+        tensors = []
+        with zipfile.ZipFile(self.folder / "model.pt") as archive:
+            root = archive.namelist()[0].split("/")[0]
+            while f"{root}/data/{len(tensors)}" in archive.namelist():
+                tensors.append(array.array("f", archive.read(f"{root}/data/{len(tensors)}")))
+        return tensors
+
+
+def relative_difference(run, reference):
+    """The largest over all tensors of max|a - b| / max|b|."""
+    pairs = list(zip(run.weights(), reference.weights(), strict=True))
+    return max(
+        max(abs(a - b) for a, b in zip(one, other, strict=True)) / max(map(abs, other)) for one, other in pairs
+    )

@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+"""Trains for a moment on several processes and checks what comes out: parity with one process, files, resume.
+
+usage: scripts/smoke [--gpus N] [--cpu | --share-gpu] [--keep DIR]
+
+Without flags: two processes on two GPUs over NCCL. Fewer GPUs than --gpus is a failure, unless --cpu (Gloo, no GPU) or
+--share-gpu (the processes share what GPUs there are, over Gloo) asks for less. Exit code 0 if all is as it should be.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+import runs  # noqa: E402
+
+# A GPU does 40 steps before anyone can interrupt it.
+LONGER = {"epochs": 3, "data": {"limit_train": 60000}}
+TOLERANCE = 1e-4  # of weights after 20 steps, relative to a tensor's largest
+FILES = ("config.json", "accuracies.json", "model.pt", "metrics.jsonl", "summary.json", "logs/rank-0.log")
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--gpus", type=int, default=2, metavar="N", help="processes and GPUs (default 2)")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--cpu", action="store_true", help="processes on CPUs, over Gloo")
+    how.add_argument("--share-gpu", action="store_true", help="fewer GPUs than processes are enough, over Gloo")
+    parser.add_argument("--keep", metavar="DIR", help="keep the run folders here, a folder that does not exist yet")
+    arguments = parser.parse_args()
+    if arguments.gpus < 1:
+        parser.error("--gpus must be at least 1")
+    return arguments
+
+
+def require_gpus(arguments):
+    found = runs.gpu_names()
+    needed = 0 if arguments.cpu else 1 if arguments.share_gpu else arguments.gpus
+    if len(found) < needed:
+        sys.exit(
+            f"smoke: {len(found)} GPUs here, {needed} needed: run it where there are enough, or say --cpu"
+            + (" or --share-gpu" if found else "")
+        )
+
+
+def expected_backend(arguments):
+    if arguments.gpus == 1:
+        return "none"
+    shared = arguments.share_gpu and len(runs.gpu_names()) < arguments.gpus
+    return "gloo" if arguments.cpu or shared else "nccl"
+
+
+class Smoke:
+    def __init__(self, arguments, folder):
+        self.processes = arguments.gpus
+        self.backend = expected_backend(arguments)
+        self.device = "cpu" if arguments.cpu else "cuda"
+        self.folder = folder
+        self.failures = 0
+
+    def run(self, name, processes, **changes):
+        changes = {"device": self.device, **changes}
+        if processes > 1 and self.backend == "nccl":
+            changes["backend"] = "nccl"
+        return runs.Run(self.folder / name, runs.merged(runs.SMALL, changes), processes)
+
+    def report(self, ok, what):
+        self.failures += not ok
+        print(f"{'ok    ' if ok else 'FAILED'}  {what}", flush=True)
+
+    def check_parity(self):
+        several = self.run("several", self.processes, max_steps=20).finish()
+        one = self.run("one", 1, max_steps=20).finish()
+        difference = runs.relative_difference(several, one)
+        self.report(
+            difference <= TOLERANCE,
+            f"parity: weights of {self.processes} processes and of one differ by {difference:.1e} after 20 steps"
+            f" (at most {TOLERANCE:.0e})",
+        )
+
+    def check_files(self, run):
+        missing = [name for name in FILES if not (run.folder / name).exists()]
+        missing += [] if list((run.folder / "checkpoints").glob("*")) else ["checkpoints/*"]
+        self.report(not missing, f"files: {', '.join(missing) + ' missing' if missing else 'all there'}")
+        summary, accuracies = run.summary(), run.read_json("accuracies.json")
+        facts = {key: summary[key] for key in ("status", "world_size", "backend", "device", "epochs")}
+        wanted = {"status": "finished", "world_size": self.processes, "backend": self.backend}
+        agree = all(facts[key] == value for key, value in wanted.items())
+        self.report(agree and facts["device"].startswith(self.device), f"summary: {json.dumps(facts)}")
+        self.report(
+            0.5 < accuracies[-1] <= 1 and accuracies == [line["test_accuracy"] for line in run.epochs()],
+            f"accuracies: {accuracies}",
+        )
+
+    def long_run(self, name):
+        return self.run(name, self.processes, **(LONGER if self.device == "cuda" else {}))
+
+    def check_resume(self, whole):
+        broken = self.long_run("interrupted").interrupt_after(5)
+        before = len(broken.steps())
+        broken.finish("--resume", "auto")
+        steps = [line["step"] for line in broken.steps()]
+        self.report(
+            steps == [line["step"] for line in whole.steps()],
+            f"resume: interrupted after step {before} and resumed, {len(steps)} steps are recorded once each",
+        )
+        difference = runs.relative_difference(broken, whole)
+        self.report(difference == 0, f"resume: weights differ from an uninterrupted run's by {difference:.1e} (at most 0)")
+
+
+def main():
+    arguments = parse_arguments()
+    require_gpus(arguments)
+    with tempfile.TemporaryDirectory(prefix="mnist-train-smoke-") as temporary:
+        folder = Path(arguments.keep or temporary)
+        if arguments.keep:
+            folder.mkdir(parents=True)
+        smoke = Smoke(arguments, folder)
+        print(f"smoke: {smoke.processes} processes on {smoke.device}, backend {smoke.backend}", flush=True)
+        try:
+            smoke.check_parity()
+            whole = smoke.long_run("whole").finish()
+            smoke.check_files(whole)
+            smoke.check_resume(whole)
+        except (RuntimeError, OSError, KeyError, ValueError) as error:
+            smoke.report(False, str(error))
+    print("smoke: " + (f"{smoke.failures} checks failed" if smoke.failures else "passed"))
+    return 1 if smoke.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
