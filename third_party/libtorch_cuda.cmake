@@ -1,5 +1,5 @@
-# The CUDA half of LibTorch, when it is there: mnist_train_libtorch_cuda. Headers of CUDA and NCCL come from
-# the nvidia wheels beside `torch`, else from an installed toolkit of the same major version.
+# The CUDA half of LibTorch, when it is there: mnist_train_libtorch_cuda. Headers of CUDA and NCCL come from the nvidia
+# wheels beside `torch`, or, where there are none such (an unpacked LibTorch), from an installed toolkit.
 # Sets MNIST_TRAIN_WITH_CUDA.
 
 # What is missing is returned as text, empty when all is there.
@@ -12,9 +12,12 @@ function(mnist_train_find_cuda missing_result)
   endforeach()
   set(wheels "${MNIST_TRAIN_TORCH_FOLDER}/../nvidia")
   file(GLOB wheel_includes "${wheels}/cu*/include" "${wheels}/cuda_runtime/include" "${wheels}/*/include")
-  set(toolkits "$ENV{CUDA_HOME}/include" "$ENV{CUDA_PATH}/include" /usr/local/cuda/include)
-  find_path(MNIST_TRAIN_CUDA_INCLUDE cuda_runtime_api.h NO_CACHE HINTS ${wheel_includes} PATHS ${toolkits})
-  find_path(MNIST_TRAIN_NCCL_INCLUDE nccl.h NO_CACHE HINTS ${wheel_includes} PATHS ${toolkits})
+  set(places PATHS "$ENV{CUDA_HOME}/include" "$ENV{CUDA_PATH}/include" /usr/local/cuda/include)
+  if(wheel_includes)
+    set(places PATHS ${wheel_includes} NO_DEFAULT_PATH)
+  endif()
+  find_path(MNIST_TRAIN_CUDA_INCLUDE cuda_runtime_api.h NO_CACHE ${places})
+  find_path(MNIST_TRAIN_NCCL_INCLUDE nccl.h NO_CACHE ${places})
   set(missing "")
   if(NOT MNIST_TRAIN_CUDA_INCLUDE)
     set(missing "cuda_runtime_api.h (wheel nvidia-cuda-runtime, or a CUDA toolkit)")

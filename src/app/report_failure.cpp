@@ -14,14 +14,14 @@ namespace mnist_train::app {
 
 namespace {
 
-/// The form that torchrun reads back into its own report.
+/// The form that torchrun reads back into its own report. A `py_callstack`, even an empty one,
+/// would be shown instead of the message.
 void write_elastic_error_file(const std::string& message) {
   const auto path = launch::environment_variable("TORCHELASTIC_ERROR_FILE");
   if (!path || path->empty()) return;
   const nlohmann::json json = {
       {"message",
-       {{"message", message},
-        {"extraInfo", {{"py_callstack", ""}, {"timestamp", std::to_string(::time(nullptr))}}}}}};
+       {{"message", message}, {"extraInfo", {{"timestamp", std::to_string(::time(nullptr))}}}}}};
   try {
     write_file_atomically(*path,
                           json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace),

@@ -2,6 +2,7 @@
 
 #include "app/open_dataset.h"
 #include "app/run_recorder.h"
+#include "app/stop_signal.h"
 #include "app/train_epoch.h"
 #include "base/clock.h"
 #include "batch/resident_images.h"
@@ -46,6 +47,7 @@ ExitCode run_training(Worker& worker) {
                          worker.communicator, worker.device());
   RunRecorder recorder(worker, dataset, trainer);
   recorder.resume();
+  note_stop_signals();  // until here there was nothing to save, and they ended the process
 
   bool done = trainer.run_done();
   while (!done) {

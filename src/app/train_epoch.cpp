@@ -34,7 +34,10 @@ EpochEnd train_epoch(Worker& worker, train::Trainer& trainer, RunRecorder& recor
     trainer.step(stop_signal() != 0);
     if (looks_at_sums(worker, progress.step)) {
       progress.epoch_train_seconds = monotonic_seconds() - begin_s;
-      if (trainer.read_sums().stop_requests > 0) return EpochEnd::kStopped;
+      if (trainer.read_sums().stop_requests > 0) {
+        recorder.after_step();
+        return EpochEnd::kStopped;
+      }
     }
     recorder.after_step();
     if (checkpoint_is_due(worker, progress.step) && !trainer.epoch_done()) {

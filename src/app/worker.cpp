@@ -8,7 +8,6 @@
 
 #include <cstdlib>
 
-#include "app/stop_signal.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "comm/cuda_module.h"
@@ -84,7 +83,10 @@ comm::Communicator connect(const Worker& worker) {
   rendezvous.timeout_s = worker.config.launch.rendezvous_timeout_s;
   rendezvous.listen_fd = handed_over_or("listen", launch::kListenFd, -1);
   rendezvous.fingerprint = hash_hex(options::write_run_config(worker.config, false));
-  return {rendezvous, backend_kind(worker.placement.backend), worker.config.launch.hang_timeout_s};
+  // Our launcher sees who is silent; a rank that gave up first would only be a victim.
+  const double margin_s = launch::was_handed_over("status") ? 5 : 0;
+  return {rendezvous, backend_kind(worker.placement.backend),
+          worker.config.launch.hang_timeout_s + margin_s};
 }
 
 }  // namespace
@@ -108,7 +110,6 @@ std::unique_ptr<Worker> start_worker() {
       Worker{std::move(job), std::move(config), identity, placement, std::move(board), {}, {}});
   worker->run_folder = worker->job.run_folder;
   set_up_log(*worker);
-  note_stop_signals();
   spdlog::debug("rank {} of {}, local rank {}, decided by {}", identity.rank, identity.world_size,
                 identity.local_rank, identity.decided_by);
   set_up_device(*worker);

@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/scalar_tensor.h>
 
 #include <numeric>
 #include <utility>
@@ -43,6 +44,13 @@ ResidentImages::ResidentImages(data::ImageSet images, const options::NormalizeOp
   device_bytes_ =
       borrow(set_.images.data(), {set_.count, set_.channels, set_.height, set_.width}, at::kByte)
           .to(device_);
+  // Tensors, since a division by a number would be made a multiplication, with other last bits.
+  const auto constant = [this](float value) {
+    return at::scalar_tensor(value, at::TensorOptions(at::kFloat).device(device_));
+  };
+  device_255_ = constant(255);
+  device_mean_ = constant(mean_);
+  device_std_ = constant(std_);
   device_labels_ = borrow(set_.labels.data(), {set_.count}, at::kByte).to(device_).to(at::kLong);
 }
 
@@ -101,7 +109,7 @@ Batch ResidentImages::gather_on_host(const std::int64_t* indices, std::int64_t c
 Batch ResidentImages::normalise_on_device(const at::Tensor& bytes, const at::Tensor& labels) const {
   at::Tensor images =
       empty_channels_last(bytes.sizes(), at::TensorOptions(at::kFloat).device(device_));
-  images.copy_(bytes).div_(255.0F).sub_(mean_).div_(std_);
+  images.copy_(bytes).div_(device_255_).sub_(device_mean_).div_(device_std_);
   return {images, labels};
 }
 

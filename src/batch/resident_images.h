@@ -48,6 +48,9 @@ class ResidentImages {
   at::Tensor device_bytes_;   // GPU: [count, C, H, W] u8
   at::Tensor device_labels_;  // GPU: [count] i64
   at::Tensor device_order_;   // GPU: [count] i64
+  at::Tensor device_255_;     // GPU: scalar f32, as the two below
+  at::Tensor device_mean_;
+  at::Tensor device_std_;
 };
 
 /// An uninitialised [n,C,H,W] f32 tensor whose strides are channels_last even for one channel,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "checkpoint/progress_text.h"
 
@@ -20,12 +21,24 @@ constexpr int kVersion = 1;
 
 Json state_of(const TensorFile& checkpoint, const std::string& source) {
   const std::string* text = checkpoint.find_metadata(kStateKey);
-  const Json state = text == nullptr ? Json() : Json::parse(*text, nullptr, false);
-  if (!state.is_object() || state.value("version", 0) != kVersion) {
+  Json state = text == nullptr ? Json() : Json::parse(*text, nullptr, false);
+  if (!state.is_object() || state.find("version") == state.end() || state["version"] != kVersion) {
     throw Error(ExitCode::kCheckpoint,
                 source + ": is no checkpoint that this version of mnist-train can read");
   }
   return state;
+}
+
+train::Progress progress_of(const Json& state, const std::string& source) {
+  const auto progress = state.find("progress");
+  if (progress == state.end()) {
+    throw Error(ExitCode::kCheckpoint, source + ": does not say how far the run had come");
+  }
+  try {
+    return progress_from_text(progress->dump());
+  } catch (const Error& error) {
+    throw Error(error.code(), source + ": " + error.what());
+  }
 }
 
 /// "optimizer.momentum_buffer.conv1.weight" and so on: one tensor a parameter, as PyTorch keeps
@@ -92,7 +105,8 @@ TensorFile read_checkpoint(const std::filesystem::path& path) {
 
 RunFacts restore(train::Trainer& trainer, const TensorFile& checkpoint,
                  const std::string& data_hash, const std::string& source) {
-  const Json state = state_of(checkpoint, source);
+  // Everything is read before anything is changed.
+  train::Progress progress = progress_of(state_of(checkpoint, source), source);
   const RunFacts facts = checkpoint_facts(checkpoint, source);
   if (facts.data_hash != data_hash) {
     throw Error(ExitCode::kCheckpoint, source + ": was trained on other data (" + facts.data_hash +
@@ -110,7 +124,7 @@ RunFacts restore(train::Trainer& trainer, const TensorFile& checkpoint,
     at::Tensor place = target;
     place.copy_(*checkpoint.find(name));
   }
-  trainer.progress() = progress_from_text(state.at("progress").dump());
+  trainer.progress() = std::move(progress);
   trainer.optimizer().restored(trainer.progress().step);
   return facts;
 }
@@ -126,7 +140,7 @@ NamedTensors checkpoint_weights(const TensorFile& checkpoint) {
   return weights;
 }
 
-RunFacts checkpoint_facts(const TensorFile& checkpoint, const std::string& source) {
+RunFacts checkpoint_facts(const TensorFile& checkpoint, const std::string& source) try {
   const Json state = state_of(checkpoint, source);
   RunFacts facts;
   facts.config = state.at("config").dump();
@@ -135,6 +149,9 @@ RunFacts checkpoint_facts(const TensorFile& checkpoint, const std::string& sourc
   state.at("metrics_bytes").get_to(facts.metrics_bytes);
   state.at("restarts").get_to(facts.restarts);
   return facts;
+} catch (const nlohmann::json::exception& error) {
+  throw Error(ExitCode::kCheckpoint,
+              source + ": what it says about its run cannot be read: " + error.what());
 }
 
 }  // namespace mnist_train::checkpoint

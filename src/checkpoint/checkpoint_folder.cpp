@@ -30,7 +30,8 @@ std::optional<std::int64_t> step_of(const std::string& name) {
   const char* end = name.data() + name.size() - kSuffix.size();
   std::int64_t step = 0;
   const auto [stopped, error] = std::from_chars(begin, end, step);
-  return error == std::errc() && stopped == end ? std::optional(step) : std::nullopt;
+  const bool own = error == std::errc() && stopped == end && name == file_name(step);
+  return own ? std::optional(step) : std::nullopt;
 }
 
 }  // namespace

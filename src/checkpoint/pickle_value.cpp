@@ -51,6 +51,7 @@ PickleValue rebuild_tensor(const PickleValue& arguments) {
   }
   PickleValue value;
   value.kind = Kind::kTensor;
+  value.weight = arguments.weight;
   value.tensor.storage = arguments.items[0].text;
   value.tensor.type = arguments.items[0].type;
   value.tensor.offset = arguments.items[1].integer;
@@ -95,6 +96,7 @@ PickleValue storage_of(const PickleValue& id) {
   }
   PickleValue value;
   value.kind = Kind::kStorage;
+  value.weight = id.weight;
   value.text = id.items[2].text;
   for (const StorageName& storage : kStorages) {
     if (id.items[1].text != storage.name) continue;

@@ -3,6 +3,7 @@
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,9 +33,9 @@ struct PickleValue {
   c10::ScalarType type = c10::ScalarType::Float;  // kStorage
   std::vector<PickleValue> items;                 // kTuple
   std::vector<std::pair<std::string, PickledTensor>> entries;  // kDict
-  std::string other_entry;  // kDict: a key whose value is no tensor
-  PickledTensor tensor;     // kTensor
-  std::size_t weight = 1;   // values inside, itself included
+  std::optional<std::string> other_entry;  // kDict: a key whose value is no tensor
+  PickledTensor tensor;                    // kTensor
+  std::size_t weight = 1;  // how much memory it takes: values inside, itself included, and text
 };
 
 /// Throws std::runtime_error.

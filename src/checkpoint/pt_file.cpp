@@ -1,11 +1,10 @@
 #include "checkpoint/pt_file.h"
 
 #include <ATen/ops/as_strided.h>
-#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <caffe2/serialize/inline_container.h>
 #include <torch/csrc/jit/serialization/pickler.h>
 
-#include <cstring>
 #include <map>
 
 #include "base/file.h"
@@ -38,24 +37,34 @@ std::string pickle(const NamedTensors& weights) {
   return text;
 }
 
-/// Reads records of the zip archive, none larger than the file.
+/// A record of the zip archive in memory.
+struct Record {
+  at::DataPtr data;
+  std::size_t size = 0;
+};
+
+/// Reads records of the zip archive, each once and all together not larger than the file.
 class Archive {
  public:
   explicit Archive(const std::filesystem::path& path)
-      : reader_(path.string()), limit_(std::filesystem::file_size(path)) {}
+      : reader_(path.string()), left_(std::filesystem::file_size(path)) {}
 
-  at::DataPtr read(const std::string& name, std::size_t* size) {
-    if (reader_.getRecordSize(name) > limit_) {
-      throw std::runtime_error("record " + name + " claims to be larger than the file");
+  const Record& read(const std::string& name) {
+    const auto known = records_.find(name);
+    if (known != records_.end()) return known->second;
+    const std::size_t claimed = reader_.getRecordSize(name);
+    if (claimed > left_) {
+      throw std::runtime_error("record " + name + " makes the content larger than the file");
     }
-    auto [data, bytes] = reader_.getRecord(name);
-    *size = bytes;
-    return std::move(data);
+    left_ -= claimed;
+    auto [data, size] = reader_.getRecord(name);
+    return records_.emplace(name, Record{std::move(data), size}).first->second;
   }
 
  private:
   caffe2::serialize::PyTorchStreamReader reader_;
-  std::uintmax_t limit_;
+  std::uintmax_t left_;
+  std::map<std::string, Record> records_;
 };
 
 /// Whether a tensor of these sizes has at most `limit` elements; strides of 0 could make it seem
@@ -69,17 +78,24 @@ bool fits(const std::vector<std::int64_t>& sizes, std::size_t limit) {
 }
 
 at::Tensor read_tensor(Archive& archive, const PickledTensor& pickled) {
-  std::size_t bytes = 0;
-  const at::DataPtr data = archive.read("data/" + pickled.storage, &bytes);
-  const std::size_t element_size = c10::elementSize(pickled.type);
-  const std::size_t available = bytes / element_size;
+  const Record& record = archive.read("data/" + pickled.storage);
+  const std::size_t available = record.size / c10::elementSize(pickled.type);
   if (pickled.required_elements() > available || !fits(pickled.sizes, available)) {
     throw std::runtime_error("storage " + pickled.storage + " is smaller than its tensor");
   }
-  at::Tensor storage =
-      at::empty({static_cast<std::int64_t>(bytes / element_size)}, at::TensorOptions(pickled.type));
-  std::memcpy(storage.mutable_data_ptr(), data.get(), storage.nbytes());
-  return at::as_strided(storage, pickled.sizes, pickled.strides, pickled.offset).contiguous();
+  const at::Tensor storage = at::from_blob(
+      record.data.get(), {static_cast<std::int64_t>(available)}, at::TensorOptions(pickled.type));
+  return at::as_strided(storage, pickled.sizes, pickled.strides, pickled.offset)
+      .clone(at::MemoryFormat::Contiguous);
+}
+
+/// Several tensors may lie in one storage, but a small file must not unfold to any size.
+void count_towards_limit(const at::Tensor& tensor, std::uintmax_t file_size, std::size_t& total) {
+  constexpr std::uintmax_t kMostShared = 8;
+  total += tensor.nbytes();
+  if (total > kMostShared * file_size) {
+    throw std::runtime_error("its tensors are together much larger than the file");
+  }
 }
 
 }  // namespace
@@ -105,12 +121,14 @@ void write_pt(const std::filesystem::path& path, const NamedTensors& weights) {
 NamedTensors read_pt(const std::filesystem::path& path) {
   try {
     Archive archive(path);
-    std::size_t size = 0;
-    const at::DataPtr pickled = archive.read("data.pkl", &size);
+    const std::uintmax_t file_size = std::filesystem::file_size(path);
+    const Record& pickled = archive.read("data.pkl");
+    std::size_t total = 0;
     NamedTensors weights;
     for (const auto& [name, tensor] :
-         unpickle_state_dict({static_cast<const char*>(pickled.get()), size})) {
+         unpickle_state_dict({static_cast<const char*>(pickled.data.get()), pickled.size})) {
       weights.emplace_back(name, read_tensor(archive, tensor));
+      count_towards_limit(weights.back().second, file_size, total);
     }
     return weights;
   } catch (const Error&) {

@@ -89,18 +89,26 @@ class Reader {
       refuse("tensor " + name + " has the unknown type \"" + type_name + "\"");
     const std::vector<std::int64_t> sizes = read_sizes(name, entry);
     const auto [begin, end] = read_offsets(name, entry);
-    std::size_t expected = c10::elementSize(row->type);
-    for (const std::int64_t size : sizes) {
-      if (__builtin_mul_overflow(expected, static_cast<std::size_t>(size), &expected)) {
-        refuse("tensor " + name + " has an impossible shape");
-      }
-    }
-    if (expected != end - begin)
+    if (bytes_of(name, row->type, sizes) != end - begin)
       refuse("tensor " + name + " has a shape that does not fit its bytes");
     ranges.emplace_back(begin, end);
     at::Tensor tensor = at::empty(sizes, at::TensorOptions(row->type));
     if (end > begin) std::memcpy(tensor.mutable_data_ptr(), data_.data() + begin, end - begin);
     return tensor;
+  }
+
+  /// Also where a dimension is 0 the others must not overflow: strides are made of them.
+  std::size_t bytes_of(const std::string& name, at::ScalarType type,
+                       const std::vector<std::int64_t>& sizes) const {
+    auto bytes = static_cast<std::int64_t>(c10::elementSize(type));
+    bool empty = false;
+    for (const std::int64_t size : sizes) {
+      empty = empty || size == 0;
+      if (__builtin_mul_overflow(bytes, std::max<std::int64_t>(size, 1), &bytes)) {
+        refuse("tensor " + name + " has an impossible shape");
+      }
+    }
+    return empty ? 0 : static_cast<std::size_t>(bytes);
   }
 
   std::vector<std::int64_t> read_sizes(const std::string& name, const Json& entry) const {

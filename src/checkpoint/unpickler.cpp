@@ -1,6 +1,8 @@
 #include "checkpoint/unpickler.h"
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <map>
 
 #include "checkpoint/pickle_value.h"
@@ -11,10 +13,11 @@ namespace {
 
 using Value = PickleValue;
 
-constexpr std::size_t kMaxStack = 1 << 20;
-// Recalled values are copied, so a small file could otherwise unfold to any size.
+constexpr std::size_t kMaxStack = 1 << 18;
+// Values are copied when they are kept and recalled, so a small file could unfold to any size.
 constexpr std::size_t kMaxTupleWeight = 4096;
-constexpr std::size_t kMaxRecalledWeight = 1 << 22;
+constexpr std::size_t kMaxCopiedWeight = 1 << 20;
+constexpr std::size_t kTextPerWeight = 64;  // bytes
 
 /// The machine that a pickle is a program for, reduced to what a state_dict needs.
 class Machine {
@@ -63,6 +66,7 @@ class Machine {
     Value value;
     value.kind = Value::Kind::kText;
     value.text = text;
+    value.weight += text.size() / kTextPerWeight;
     push(std::move(value));
   }
 
@@ -76,9 +80,12 @@ class Machine {
     return value;
   }
   std::vector<Value> pop_to_mark() {
-    std::vector<Value> items;
-    while (top().kind != Value::Kind::kMark) items.insert(items.begin(), pop());
-    stack_.pop_back();
+    const auto above = std::find_if(stack_.rbegin(), stack_.rend(), [](const Value& value) {
+                         return value.kind == Value::Kind::kMark;
+                       }).base();
+    if (above == stack_.begin()) refuse_pickle("the pickle's stack is empty");
+    std::vector<Value> items(std::make_move_iterator(above), std::make_move_iterator(stack_.end()));
+    stack_.erase(above - 1, stack_.end());
     return items;
   }
 
@@ -133,14 +140,19 @@ class Machine {
 
   void remember(std::size_t index) {
     // Dicts are kept when they are still empty, and never needed again.
-    if (top().kind != Value::Kind::kDict) memo_[index] = top();
+    if (top().kind == Value::Kind::kDict) return;
+    count_copy(top());
+    memo_[index] = top();
   }
   void recall(std::size_t index) {
     const auto found = memo_.find(index);
     if (found == memo_.end()) refuse_pickle("the pickle recalls what it never kept");
-    recalled_weight_ += found->second.weight;
-    if (recalled_weight_ > kMaxRecalledWeight) refuse_pickle("the pickle recalls too much");
+    count_copy(found->second);
     push(found->second);
+  }
+  void count_copy(const Value& value) {
+    copied_weight_ += value.weight;
+    if (copied_weight_ > kMaxCopiedWeight) refuse_pickle("the pickle recalls too much");
   }
 
   void push_long() {
@@ -240,7 +252,7 @@ class Machine {
   std::size_t next_ = 0;
   std::vector<Value> stack_;
   std::map<std::size_t, Value> memo_;
-  std::size_t recalled_weight_ = 0;
+  std::size_t copied_weight_ = 0;
 };
 
 }  // namespace
@@ -248,8 +260,8 @@ class Machine {
 std::vector<std::pair<std::string, PickledTensor>> unpickle_state_dict(std::string_view pickle) {
   Value value = Machine(pickle).run();
   if (value.kind != Value::Kind::kDict) refuse_pickle("the pickle is not a dict");
-  if (!value.other_entry.empty()) {
-    refuse_pickle("\"" + value.other_entry + "\" is not a tensor: expected a state_dict alone");
+  if (value.other_entry) {
+    refuse_pickle("\"" + *value.other_entry + "\" is not a tensor: expected a state_dict alone");
   }
   return std::move(value.entries);
 }

@@ -90,7 +90,9 @@ void load_state_dict(model::Model& model, const NamedTensors& weights, const std
 NamedTensors read_weights(const std::filesystem::path& path) {
   if (starts_with(path, "PK\x03\x04")) return read_pt(path);
   TensorFile file = read_safetensors(path, /*require_seal=*/false);
-  return is_checkpoint(file) ? checkpoint_weights(file) : std::move(file.tensors);
+  // A checkpoint always has a seal; one that seems to have none has lost it to damage.
+  if (is_checkpoint(file)) return checkpoint_weights(read_checkpoint(path));
+  return std::move(file.tensors);
 }
 
 void write_weights(const std::filesystem::path& path, const NamedTensors& weights,

@@ -15,10 +15,12 @@ namespace mnist_train::cli {
 
 void exec_worker(const launch::Job& job, UniqueFd held) {
   const std::string executable = launch::worker_executable().string();
-  const UniqueFd job_fd = launch::publish_job(job);
+  const UniqueFd published = launch::publish_job(job);
+  // A copy, as dup2 onto the number that it may have already would leave it closed on exec.
+  const UniqueFd job_fd(::fcntl(published.get(), F_DUPFD_CLOEXEC, 64));
   // Above the numbers of what is handed over, and open across exec.
   if (held.valid()) (void)::fcntl(held.get(), F_DUPFD, 64);
-  if (::dup2(job_fd.get(), launch::kJobFd) < 0) {
+  if (!job_fd.valid() || ::dup2(job_fd.get(), launch::kJobFd) < 0) {
     throw Error(ExitCode::kRunFailed,
                 std::string("cannot hand the job to the worker: ") + std::strerror(errno));
   }

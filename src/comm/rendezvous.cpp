@@ -62,12 +62,15 @@ void wait_for_all(c10d::Store& store, const Rendezvous& rendezvous) {
                                           " s (launch.rendezvous_timeout_s), missing: " + missing);
 }
 
+/// On every rank, so that none of them waits for one that refused.
 void compare_fingerprints(c10d::Store& store, const Rendezvous& rendezvous) {
   const std::string of_rank_0 = store.get_to_str(joined_key(0));
-  if (of_rank_0 == rendezvous.fingerprint) return;
-  throw Error(ExitCode::kConfig, "rank " + std::to_string(rendezvous.identity.rank) +
-                                     " runs with another config than rank 0: give every process "
-                                     "the same file and flags");
+  for (int rank = 1; rank < rendezvous.identity.world_size; ++rank) {
+    if (store.get_to_str(joined_key(rank)) == of_rank_0) continue;
+    throw Error(ExitCode::kConfig, "rank " + std::to_string(rank) +
+                                       " runs with another config than rank 0: give every process "
+                                       "the same file and flags");
+  }
 }
 
 }  // namespace

@@ -10,8 +10,8 @@ namespace mnist_train::launch {
 
 namespace {
 
-// The launcher reads when the worker has ended, which first has to get rid of its report: it must fit into an unread pipe
-// (64 KiB), however much of it JSON has to escape.
+// The launcher reads when the worker has ended, which first has to get rid of its report: it must
+// fit into an unread pipe (64 KiB), however much of it JSON has to escape.
 constexpr std::size_t kMaxMessage_bytes = 8192;
 
 std::string shortened(const std::string& message) {

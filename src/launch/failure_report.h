@@ -18,7 +18,8 @@ struct FailureReport {
 /// At most 64 KiB; a longer message loses its end.
 std::string to_text(const FailureReport& report);
 
-/// Nothing when `text` is empty, was cut off or is something else: the process died before it could report.
+/// Nothing when `text` is empty, was cut off or is something else: the process died before it could
+/// report.
 std::optional<FailureReport> failure_from_text(const std::string& text);
 
 /// The report for an exception that ended this process.

@@ -48,7 +48,8 @@ RunFailure silent_failure(const std::vector<RankEnd>& ends, const Silence& silen
   failure.restart_may_help = true;
   failure.cause = "rank " + std::to_string(silence.rank) + " has been in " +
                   describe(board.of(silence.rank)) + " for " + seconds_text(silence.seconds) +
-                  " without progress (launch.hang_timeout_s)";
+                  " without progress (launch.hang_timeout_s)" +
+                  (silence.stopped ? ": it is stopped, by SIGSTOP or a debugger" : "");
   for (const RankEnd& end : ends) {
     if (end.rank == silence.rank) continue;
     failure.victims +=

@@ -25,6 +25,7 @@ struct RankEnd {
 struct Silence {
   int rank = 0;
   double seconds = 0;
+  bool stopped = false;  // by a signal or a debugger
 };
 
 /// Why an attempt did not end well: one rank is the cause, others may be its victims.

@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <optional>
+#include <set>
+#include <string_view>
 
 #include "base/error.h"
 #include "launch/machine.h"
@@ -42,39 +44,50 @@ bool use_cuda(const options::RunConfig& config, const Machine& machine) {
   return may_use_cuda(config) && machine.gpus > 0;
 }
 
-/// "cpu", "cuda" (by local rank) or "cuda:N" from `launch.devices`.
-void place_on_named(const std::string& device, const Machine& machine, int local_rank,
-                    Placement& placement) {
-  placement.cuda = device.starts_with("cuda");
-  if (!placement.cuda) return;
-  const bool numbered = device.size() > 5;
-  placement.device_index =
-      numbered ? std::atoi(device.c_str() + 5) : local_rank % std::max(1, machine.gpus);
-  if (placement.device_index >= machine.gpus) {
+/// The GPU of a local rank: the one that `launch.devices` names, else by its number. Nothing for
+/// the CPU.
+std::optional<int> gpu_of(const options::RunConfig& config, const Machine& machine,
+                          int local_rank) {
+  constexpr std::string_view kNumbered = "cuda:";
+  const auto& devices = config.launch.devices;
+  const std::string device = devices.empty()
+                                 ? (use_cuda(config, machine) ? "cuda" : "cpu")
+                                 : devices[static_cast<std::size_t>(local_rank) % devices.size()];
+  if (device == "cpu") return std::nullopt;
+  if (!device.starts_with(kNumbered)) return local_rank % machine.gpus;
+  const int index = std::stoi(device.substr(kNumbered.size()));
+  if (index >= machine.gpus) {
     refuse("launch.devices names \"" + device + "\", but this machine shows " +
            std::to_string(machine.gpus) + " GPUs");
   }
+  return index;
+}
+
+bool one_gpu_each(const options::RunConfig& config, const Machine& machine, int local_world_size) {
+  std::set<int> taken;
+  for (int rank = 0; rank < local_world_size; ++rank) {
+    const auto gpu = gpu_of(config, machine, rank);
+    if (!gpu || !taken.insert(*gpu).second) return false;
+  }
+  return true;
 }
 
 std::string choose_backend(const options::RunConfig& config, const Machine& machine,
-                           int local_world_size, int world_size, bool cuda) {
+                           int local_world_size, int world_size) {
   const auto asked = config.train.backend;
-  const auto& devices = config.launch.devices;
-  const bool mixed = std::any_of(devices.begin(), devices.end(), [&](const std::string& device) {
-    return std::count(devices.begin(), devices.end(), device) > 1 || device == "cpu";
-  });
-  const bool one_gpu_each = cuda && !mixed && local_world_size <= machine.gpus;
-  if (asked == options::BackendName::kNccl && !one_gpu_each) {
+  const bool nccl_can_work = one_gpu_each(config, machine, local_world_size);
+  if (asked == options::BackendName::kNccl && !nccl_can_work) {
     refuse("backend \"nccl\" needs a GPU of its own for every process: " +
            std::to_string(local_world_size) + " processes share " + std::to_string(machine.gpus) +
            " GPUs; lower launch.processes_per_node, or set backend to \"gloo\"");
   }
   if (world_size == 1) return "none";
   if (asked == options::BackendName::kGloo) return "gloo";
-  return one_gpu_each ? "nccl" : "gloo";
+  return nccl_can_work ? "nccl" : "gloo";
 }
 
-/// OMP_NUM_THREADS, such as "4" or "4,2" (levels of nesting); nothing when OpenMP would pass over it, too.
+/// OMP_NUM_THREADS, such as "4" or "4,2" (levels of nesting); nothing when OpenMP would pass over
+/// it, too.
 std::optional<int> asked_of_openmp() {
   const char* text = std::getenv("OMP_NUM_THREADS");
   if (text == nullptr) return std::nullopt;
@@ -114,15 +127,10 @@ Placement choose_placement(const options::RunConfig& config, const Machine& mach
                            int local_world_size, int world_size) {
   require_gpu(config, machine);
   Placement placement;
-  const auto& devices = config.launch.devices;
-  if (!devices.empty()) {
-    place_on_named(devices[static_cast<std::size_t>(local_rank) % devices.size()], machine,
-                   local_rank, placement);
-  } else if (use_cuda(config, machine)) {
-    placement.cuda = true;
-    placement.device_index = local_rank % machine.gpus;
-  }
-  placement.backend = choose_backend(config, machine, local_world_size, world_size, placement.cuda);
+  const auto gpu = gpu_of(config, machine, local_rank);
+  placement.cuda = gpu.has_value();
+  placement.device_index = gpu.value_or(0);
+  placement.backend = choose_backend(config, machine, local_world_size, world_size);
   placement.threads = choose_threads(config, machine, local_world_size);
   return placement;
 }

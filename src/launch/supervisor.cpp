@@ -120,19 +120,27 @@ class Attempt {
     }
   }
 
+  double silent_s(const WorkerProcess& worker) const {
+    const double updated_s = board_.of(worker.rank()).updated_s.load();
+    return monotonic_seconds() - std::max(updated_s, watching_since_s_);
+  }
+
+  /// Ranks that wait for one another fall silent together: one that was stopped is the cause, else
+  /// the longest silent.
   void note_silence() {
     if (failed()) return;
+    Silence cause;
     for (const WorkerProcess& worker : workers_) {
-      if (!worker.running()) continue;
-      const double updated_s = board_.of(worker.rank()).updated_s.load();
-      const double silent_s = monotonic_seconds() - std::max(updated_s, watching_since_s_);
-      if (silent_s < hang_timeout_s_) continue;
-      if (!silent_ || silent_s > silent_->seconds) silent_ = Silence{worker.rank(), silent_s};
+      if (!worker.running() || silent_s(worker) <= cause.seconds) continue;
+      cause = {worker.rank(), silent_s(worker)};
     }
-    if (silent_) {
-      failed_at_s_ = monotonic_seconds();
-      kill_all();
+    if (cause.seconds < hang_timeout_s_) return;
+    for (const WorkerProcess& worker : workers_) {
+      if (worker.is_stopped()) cause = {worker.rank(), silent_s(worker), true};
     }
+    silent_ = cause;
+    failed_at_s_ = monotonic_seconds();
+    kill_all();
   }
 
   void kill_all() {
@@ -158,8 +166,17 @@ class Attempt {
       const bool cut_off = stopped_by_ != 0 && end.exit.signal != 0;
       result.exit_code = std::max(result.exit_code, cut_off ? 128 + stopped_by_ : end.exit.code);
     }
-    if (failed()) result.failure = summarize_failure(ends_, silent_, board_);
+    if (failed() && !only_stopped()) result.failure = summarize_failure(ends_, silent_, board_);
     return result;
+  }
+
+  /// Of ranks that were asked to stop, one may leave first and make the others its victims.
+  bool only_stopped() const {
+    return stopped_by_ != 0 && !silent_ &&
+           std::all_of(ends_.begin(), ends_.end(), [](const RankEnd& end) {
+             return end.well || end.killed_by_launcher ||
+                    (end.exit.report && end.exit.report->is_victim);
+           });
   }
 
   const StatusBoard& board_;

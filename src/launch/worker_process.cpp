@@ -10,6 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <utility>
 #include <vector>
 
@@ -200,6 +201,17 @@ WorkerProcess::~WorkerProcess() {
   if (!running()) return;
   send(SIGKILL);
   ::waitpid(pid_, nullptr, 0);
+}
+
+bool WorkerProcess::is_stopped() const {
+  if (!running()) return false;
+  std::ifstream file("/proc/" + std::to_string(pid_) + "/stat");
+  std::string line;
+  std::getline(file, line);
+  const std::size_t name_end = line.rfind(')');  // a name may hold blanks and brackets
+  if (name_end == std::string::npos || name_end + 2 >= line.size()) return false;
+  const char state = line[name_end + 2];
+  return state == 'T' || state == 't';
 }
 
 void WorkerProcess::send(int signal) const {

@@ -71,6 +71,9 @@ class WorkerProcess {
   bool running() const { return pid_ > 0 && !exit_.has_value(); }
   const std::optional<WorkerExit>& exit() const { return exit_; }
 
+  /// Whether it was stopped by a signal or a debugger.
+  bool is_stopped() const;
+
   void send(int signal) const;
   /// Takes note of the end, if it has come.
   void reap();

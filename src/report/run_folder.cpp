@@ -112,6 +112,7 @@ UniqueFd take_lock(const fs::path& folder) {
 }
 
 bool belongs_to(const fs::path& checkpoint, const fs::path& folder) {
+  if (checkpoint.empty()) return false;
   std::error_code error;
   return fs::equivalent(fs::absolute(checkpoint).parent_path(), folder / files::kCheckpoints,
                         error);

@@ -17,15 +17,29 @@
 #include <catch2/matchers/catch_matchers_floating_point.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <catch2/matchers/catch_matchers_vector.hpp>
+
+namespace mnist_train::testing {
+using Catch::Approx;
+}  // namespace mnist_train::testing
 #else
 #include <catch2/catch.hpp>
 
-namespace Catch::Matchers {
-/// Version 3's name of version 2's matcher of strings.
-inline auto ContainsSubstring(
-    const std::string& text,
-    CaseSensitive::Choice case_sensitivity = CaseSensitive::Choice::Yes) {
+namespace mnist_train::testing {
+using Approx = Catch::Detail::Approx;
+}  // namespace mnist_train::testing
+
+// Version 3's names of what version 2 has.
+namespace Catch {
+
+using Detail::Approx;
+
+namespace Matchers {
+
+inline auto ContainsSubstring(const std::string& text,
+                              CaseSensitive::Choice case_sensitivity = CaseSensitive::Choice::Yes) {
   return Contains(text, case_sensitivity);
 }
-}  // namespace Catch::Matchers
+
+}  // namespace Matchers
+}  // namespace Catch
 #endif

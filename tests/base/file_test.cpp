@@ -1,0 +1,245 @@
+#include "base/file.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "support/catch.h"
+#include "support/error_of.h"
+#include "support/temp_folder.h"
+
+namespace mnist_train {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Matchers::ContainsSubstring;
+using testing::error_of;
+using testing::Failure;
+using testing::TempFolder;
+
+constexpr std::size_t kPlenty = 1 << 20;
+
+std::string read(const fs::path& path) { return read_file(path, kPlenty, ExitCode::kData); }
+
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+bool is_open(int fd) { return ::fcntl(fd, F_GETFD) >= 0; }
+
+/// Lets no file of this process grow beyond `bytes`: what a full disk looks like to the writer.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) : old_handler_(::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &old_);
+    const rlimit limit{bytes, old_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+  ~FileSizeLimit() {
+    ::setrlimit(RLIMIT_FSIZE, &old_);
+    ::signal(SIGXFSZ, old_handler_);
+  }
+
+ private:
+  rlimit old_{};
+  sighandler_t old_handler_;
+};
+
+TEST_CASE("a descriptor is closed once, by its last owner") {
+  int number = -1;
+  {
+    UniqueFd first(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    number = first.get();
+    UniqueFd second(std::move(first));
+    CHECK(second.get() == number);
+    CHECK(is_open(number));
+    UniqueFd third(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    const int replaced = third.get();
+    third = std::move(second);
+    CHECK_FALSE(is_open(replaced));
+    CHECK(third.get() == number);
+  }
+  CHECK_FALSE(is_open(number));
+  UniqueFd released(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const int kept = released.release();
+  CHECK_FALSE(released.valid());
+  CHECK(is_open(kept));
+  ::close(kept);
+}
+
+TEST_CASE("a file is mapped and read as it is") {
+  const TempFolder folder;
+  const std::string content = std::string("a\0b\n", 4) + std::string(100000, 'x');
+  const fs::path path = folder.write("file", content);
+  CHECK(read(path) == content);
+  MappedFile file = MappedFile::open(path, ExitCode::kData);
+  const MappedFile moved = std::move(file);
+  const auto bytes = moved.bytes();
+  REQUIRE(bytes.size() == content.size());
+  CHECK(std::equal(bytes.begin(), bytes.end(), content.begin(), [](std::uint8_t byte, char want) {
+    return byte == static_cast<std::uint8_t>(want);
+  }));
+}
+
+TEST_CASE("an empty file gives nothing") {
+  const TempFolder folder;
+  const fs::path path = folder.write("empty", "");
+  CHECK(MappedFile::open(path, ExitCode::kData).bytes().empty());
+  CHECK(read(path).empty());
+}
+
+TEST_CASE("what is no regular file is refused at once, with its name") {
+  const TempFolder folder;
+  const fs::path fifo = folder.path() / "fifo";
+  REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
+  struct Case {
+    fs::path path;
+    const char* reason;
+  };
+  for (const Case& bad :
+       {Case{folder.path(), "found a folder"}, Case{fifo, "device, pipe"},
+        Case{"/dev/zero", "device, pipe"}, Case{folder.path() / "absent", "No such file"}}) {
+    const Failure read_failure = error_of([&] { read(bad.path); });
+    const Failure map_failure = error_of([&] { MappedFile::open(bad.path, ExitCode::kConfig); });
+    CHECK(read_failure.code == ExitCode::kData);
+    CHECK(map_failure.code == ExitCode::kConfig);
+    for (const Failure& failure : {read_failure, map_failure}) {
+      CHECK_THAT(failure.message, ContainsSubstring(bad.path.string()));
+      CHECK_THAT(failure.message, ContainsSubstring(bad.reason));
+    }
+  }
+}
+
+TEST_CASE("a file of more bytes than allowed is refused, one of as many is read") {
+  const TempFolder folder;
+  const fs::path path = folder.write("file", "12345");
+  CHECK(read_file(path, 5, ExitCode::kData) == "12345");
+  const Failure failure = error_of([&] { read_file(path, 4, ExitCode::kConfig); });
+  CHECK(failure.code == ExitCode::kConfig);
+  CHECK_THAT(failure.message, ContainsSubstring("5 bytes"));
+}
+
+TEST_CASE("a file in /proc, which claims to be empty, is read whole") {
+  CHECK_THAT(read("/proc/self/status"), ContainsSubstring("VmHWM"));
+  CHECK_THAT(error_of([] { read_file("/proc/self/status", 10, ExitCode::kData); }).message,
+             ContainsSubstring("grew beyond 10 bytes"));
+}
+
+TEST_CASE("an atomic write replaces the file and leaves nothing beside it") {
+  const TempFolder folder;
+  const fs::path path = folder.write("result.json", "old");
+  write_file_atomically(path, "new content", ExitCode::kRunFailed);
+  CHECK(read(path) == "new content");
+  write_file_atomically(folder.path() / "other", "", ExitCode::kRunFailed);
+  CHECK(names_in(folder.path()) == std::vector<std::string>{"other", "result.json"});
+}
+
+TEST_CASE("nothing is seen of an atomic file before its commit, or without one") {
+  const TempFolder folder;
+  const fs::path path = folder.write("result", "old");
+  {
+    AtomicFile file(path, ExitCode::kCheckpoint);
+    file.write("half", 4);
+    CHECK(read(path) == "old");
+    file.write(" whole", 6);
+    file.commit();
+    CHECK(read(path) == "half whole");
+  }
+  {
+    AtomicFile abandoned(path, ExitCode::kCheckpoint);
+    abandoned.write("never", 5);
+  }
+  CHECK(read(path) == "half whole");
+  CHECK(names_in(folder.path()) == std::vector<std::string>{"result"});
+}
+
+TEST_CASE("a leftover of a dead process is no obstacle") {
+  const TempFolder folder;
+  folder.write("result.partial-" + std::to_string(::getpid()), "leftover");
+  write_file_atomically(folder.path() / "result", "new", ExitCode::kRunFailed);
+  CHECK(read(folder.path() / "result") == "new");
+  CHECK(names_in(folder.path()) == std::vector<std::string>{"result"});
+}
+
+TEST_CASE("a disk that runs full leaves the old file and no temporary one") {
+  const TempFolder folder;
+  const fs::path path = folder.write("result", "old");
+  Failure failure;
+  {
+    const FileSizeLimit limit(1000);
+    failure = error_of(
+        [&] { write_file_atomically(path, std::string(5000, 'x'), ExitCode::kCheckpoint); });
+  }
+  CHECK(failure.code == ExitCode::kCheckpoint);
+  CHECK_THAT(failure.message, ContainsSubstring("cannot write: File too large"));
+  CHECK(read(path) == "old");
+  CHECK(names_in(folder.path()) == std::vector<std::string>{"result"});
+}
+
+TEST_CASE("an atomic write that cannot be put in place names the path and cleans up") {
+  const TempFolder folder;
+  fs::create_directories(folder.path() / "taken" / "inside");
+  const Failure taken =
+      error_of([&] { write_file_atomically(folder.path() / "taken", "x", ExitCode::kRunFailed); });
+  CHECK(taken.code == ExitCode::kRunFailed);
+  CHECK_THAT(taken.message, ContainsSubstring((folder.path() / "taken").string()));
+  CHECK(names_in(folder.path()) == std::vector<std::string>{"taken"});
+  const Failure absent = error_of(
+      [&] { write_file_atomically(folder.path() / "no" / "file", "x", ExitCode::kRunFailed); });
+  CHECK_THAT(absent.message, ContainsSubstring("No such file"));
+}
+
+TEST_CASE("a link in the place of the temporary file is not followed") {
+  const TempFolder folder;
+  const fs::path precious = folder.write("precious", "precious");
+  fs::create_symlink(precious, folder.path() / ("result.partial-" + std::to_string(::getpid())));
+  write_file_atomically(folder.path() / "result", "new", ExitCode::kRunFailed);
+  CHECK(read(precious) == "precious");
+  CHECK(read(folder.path() / "result") == "new");
+}
+
+TEST_CASE("all bytes reach a reader that takes them slowly") {
+  std::array<int, 2> pipe{};
+  REQUIRE(::pipe2(pipe.data(), O_CLOEXEC) == 0);
+  const std::string content(1 << 20, 'z');  // many times what a pipe holds
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::close(pipe[0]);
+    ::_exit(write_all(pipe[1], content.data(), content.size()) ? 0 : 1);
+  }
+  const UniqueFd read_end(pipe[0]);
+  ::close(pipe[1]);
+  std::string seen;
+  std::array<char, 4096> buffer{};
+  ssize_t count = 0;
+  while ((count = ::read(read_end.get(), buffer.data(), buffer.size())) > 0) {
+    seen.append(buffer.data(), static_cast<std::size_t>(count));
+  }
+  CHECK(seen == content);
+}
+
+TEST_CASE("writing to a closed descriptor says so") {
+  CHECK_FALSE(write_all(-1, "x", 1));
+  CHECK(errno == EBADF);
+  CHECK(write_all(-1, "", 0));
+}
+
+TEST_CASE("the executable's folder holds this executable") {
+  CHECK(fs::exists(executable_folder() / fs::read_symlink("/proc/self/exe").filename()));
+}
+
+}  // namespace
+}  // namespace mnist_train

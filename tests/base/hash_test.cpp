@@ -1,0 +1,56 @@
+#include "base/hash.h"
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "support/catch.h"
+#include "support/idx_bytes.h"
+
+namespace mnist_train {
+namespace {
+
+TEST_CASE("digests are those of xxh128sum") {
+  CHECK(hash_hex("") == "99aa06d3014798d86001c324468d497f");
+  CHECK(hash_hex("abc") == "06b05ab6733a618578af5f94892f3950");
+}
+
+TEST_CASE("pieces hash like the whole") {
+  const std::string content = testing::noise(5000);
+  for (const std::size_t piece : {1U, 7U, 256U, 1024U, 4999U}) {
+    Hasher hasher;
+    for (std::size_t begin = 0; begin < content.size(); begin += piece) {
+      hasher.update(content.data() + begin, std::min(piece, content.size() - begin));
+    }
+    CHECK(hasher.hex_digest() == hash_hex(content));
+  }
+}
+
+TEST_CASE("a digest can be taken on the way") {
+  Hasher hasher;
+  hasher.update("ab", 2);
+  CHECK(hasher.hex_digest() == hash_hex("ab"));
+  hasher.update("c", 1);
+  CHECK(hasher.hex_digest() == hash_hex("abc"));
+}
+
+TEST_CASE("bytes and text of the same content have the same digest") {
+  const std::vector<std::uint8_t> bytes{'a', 'b', 'c'};
+  CHECK(hash_hex(bytes) == hash_hex("abc"));
+}
+
+TEST_CASE("every flipped bit gives another digest") {
+  std::string content = testing::noise(300);
+  std::set<std::string> digests{hash_hex(content)};
+  for (std::size_t bit = 0; bit < content.size() * 8; ++bit) {
+    const char flip = static_cast<char>(1 << (bit % 8));
+    content[bit / 8] ^= flip;
+    digests.insert(hash_hex(content));
+    content[bit / 8] ^= flip;
+  }
+  CHECK(digests.size() == 300 * 8 + 1);
+}
+
+}  // namespace
+}  // namespace mnist_train

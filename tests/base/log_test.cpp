@@ -1,0 +1,175 @@
+#include "base/log.h"
+
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <sstream>
+#include <string>
+
+#include "base/file.h"
+#include "support/catch.h"
+#include "support/error_of.h"
+#include "support/temp_folder.h"
+
+namespace mnist_train {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Matchers::ContainsSubstring;
+using testing::error_of;
+using testing::TempFolder;
+
+/// Sets up logging and puts the logger that was there back in the end.
+class ScopedLogging {
+ public:
+  explicit ScopedLogging(const LogSetup& setup) : before_(spdlog::default_logger()) {
+    set_up_logging(setup);
+  }
+  ScopedLogging(const ScopedLogging&) = delete;
+  ScopedLogging& operator=(const ScopedLogging&) = delete;
+  ~ScopedLogging() { spdlog::set_default_logger(before_); }
+
+ private:
+  std::shared_ptr<spdlog::logger> before_;
+};
+
+/// A file that takes the place of the console.
+struct Console {
+  TempFolder folder;
+  fs::path path = folder.path() / "console";
+  UniqueFd fd{::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600)};
+
+  std::string text() const { return read_file(path, 1 << 20, ExitCode::kData); }
+  LogSetup setup(const std::string& level = "info") const {
+    LogSetup setup;
+    setup.level = level;
+    setup.console_fd = fd.get();
+    return setup;
+  }
+};
+
+TEST_CASE("the console shows messages alone, from its level on") {
+  struct Case {
+    const char* level;
+    const char* shown;
+  };
+  for (const Case& known :
+       {Case{"trace", "t\nd\ni\nw\ne\n"}, Case{"debug", "d\ni\nw\ne\n"}, Case{"info", "i\nw\ne\n"},
+        Case{"warning", "w\ne\n"}, Case{"error", "e\n"}}) {
+    const Console console;
+    const ScopedLogging logging(console.setup(known.level));
+    spdlog::trace("t");
+    spdlog::debug("d");
+    spdlog::info("i");
+    spdlog::warn("w");
+    spdlog::error("e");
+    INFO(known.level);
+    CHECK(console.text() == known.shown);
+  }
+}
+
+TEST_CASE("a prefix stands before each line of the console") {
+  const Console console;
+  LogSetup setup = console.setup();
+  setup.console_prefix = "rank 1: ";
+  const ScopedLogging logging(setup);
+  spdlog::info("one {}", 2);
+  CHECK(console.text() == "rank 1: one 2\n");
+}
+
+TEST_CASE("the log file takes everything from debug on, with time and level, and is appended to") {
+  const Console console;
+  LogSetup setup = console.setup("error");
+  setup.file = console.folder.path() / "logs" / "rank-0.log";
+  for (const char* message : {"first", "second"}) {
+    const ScopedLogging logging(setup);
+    spdlog::trace("hidden");
+    spdlog::debug("{}", message);
+  }
+  CHECK(console.text().empty());
+  std::istringstream lines(read_file(*setup.file, 1 << 20, ExitCode::kData));
+  std::string time;
+  std::string level;
+  std::string message;
+  for (const char* expected : {"first", "second"}) {
+    REQUIRE(lines >> time >> level >> message);
+    CHECK(time.size() > 20);
+    CHECK(level == "debug");
+    CHECK(message == expected);
+  }
+  CHECK_FALSE(lines >> time);
+}
+
+TEST_CASE("without a console nothing is written there") {
+  const ScopedLogging logging(LogSetup{.console_fd = -1, .console_prefix = "", .file = {}});
+  spdlog::error("goes nowhere");
+}
+
+TEST_CASE("control bytes in messages cannot drive a terminal") {
+  const Console console;
+  const ScopedLogging logging(console.setup());
+  spdlog::info("{}", std::string("\x1b[31mred\r\x07\0\x7f tab\t", 17));
+  CHECK(console.text() == "\\x1b[31mred\\x0d\\x07\\x00\\x7f tab\t\n");
+}
+
+TEST_CASE("escaping leaves text, tabs, newlines and UTF-8 alone") {
+  CHECK(escape_control_bytes("a\tb\nc é … 手") == "a\tb\nc é … 手");
+  CHECK(escape_control_bytes("").empty());
+  std::string all;
+  for (int byte = 0; byte < 32; ++byte) all += static_cast<char>(byte);
+  const std::string escaped = escape_control_bytes(all);
+  CHECK(escaped.size() == 30 * 4 + 2);
+}
+
+TEST_CASE("a log file that cannot be opened is an error with its name") {
+  const TempFolder folder;
+  const fs::path target = folder.write("target", "");
+  fs::create_symlink(target, folder.path() / "link");
+  for (const fs::path& path : {folder.path(), folder.path() / "link"}) {
+    LogSetup setup;
+    setup.console_fd = -1;
+    setup.file = path;
+    const auto failure = error_of([&] { const ScopedLogging logging(setup); });
+    CHECK(failure.code == ExitCode::kRunFailed);
+    CHECK_THAT(failure.message, ContainsSubstring(path.string()));
+  }
+}
+
+TEST_CASE("a log folder that cannot be made is an error with its name") {
+  const TempFolder folder;
+  LogSetup setup;
+  setup.console_fd = -1;
+  setup.file = folder.write("file", "") / "rank-0.log";
+  const auto failure = error_of([&] { const ScopedLogging logging(setup); });
+  CHECK(failure.code == ExitCode::kRunFailed);
+  CHECK_THAT(failure.message, ContainsSubstring(setup.file->string()));
+}
+
+TEST_CASE("a reader that went away does not end the process") {
+  // In a process of its own: what SIGPIPE does there is the worker's business, which ignores it.
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::signal(SIGPIPE, SIG_IGN);
+    std::array<int, 2> pipe{};
+    if (::pipe2(pipe.data(), O_CLOEXEC) != 0) ::_exit(2);
+    ::close(pipe[0]);
+    LogSetup setup;
+    setup.console_fd = pipe[1];
+    set_up_logging(setup);
+    spdlog::info("nobody listens");
+    ::_exit(0);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
+}
+
+}  // namespace
+}  // namespace mnist_train

@@ -1,0 +1,266 @@
+#include "checkpoint/checkpoint.h"
+
+#include <ATen/ops/zeros.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "support/catch.h"
+#include "support/error_of.h"
+#include "support/progress.h"
+#include "support/ranks.h"
+#include "support/temp_folder.h"
+#include "support/trainer_rig.h"
+
+namespace mnist_train::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Matchers::ContainsSubstring;
+using Json = nlohmann::ordered_json;
+using options::TrainOptions;
+using testing::error_of;
+using testing::Failure;
+using testing::one_rank;
+using testing::same_progress;
+using testing::small_run;
+using testing::TempFolder;
+using testing::tiny_model;
+using testing::TrainerRig;
+
+constexpr const char* kHash = "xxh3-128:data";
+constexpr const char* kStateKey = "mnist-train.state";
+const RunFacts kFacts{R"({"epochs":3})", kHash, 2, 1234, 1};
+
+/// A trainer with everything that a state can have: momentum, buffers, an integer buffer.
+TrainerRig fresh(std::int64_t seed = 1) {
+  TrainOptions options = small_run();
+  options.seed = seed;
+  return TrainerRig(options, one_rank(), tiny_model(seed, /*with_batch_norm=*/true));
+}
+
+at::Tensor momentum(const TrainerRig& rig) { return rig.trainer.optimizer().state().at(0).flat; }
+
+bool same_state(const TrainerRig& a, const TrainerRig& b) {
+  const auto left = a.trainer.model().buffers();
+  const auto right = b.trainer.model().buffers();
+  for (std::size_t i = 0; i < left.size(); ++i) {
+    if (!left[i].equal(right[i])) return false;
+  }
+  return a.weights().equal(b.weights()) && momentum(a).equal(momentum(b)) &&
+         same_progress(a.trainer.progress(), b.trainer.progress());
+}
+
+TensorFile through_file(const TensorFile& file) {
+  const TempFolder folder;
+  write_checkpoint(folder.path() / "checkpoint", file);
+  return read_checkpoint(folder.path() / "checkpoint");
+}
+
+/// The checkpoint with its state edited as JSON.
+template <class Edit>
+TensorFile edited(TensorFile file, const Edit& edit) {
+  for (auto& [name, text] : file.metadata) {
+    if (name != kStateKey) continue;
+    Json state = Json::parse(text);
+    edit(state);
+    text = state.dump();
+  }
+  return file;
+}
+
+TensorFile without_tensor(TensorFile file, const std::string& name) {
+  std::erase_if(file.tensors, [&](const auto& item) { return item.first == name; });
+  return file;
+}
+
+TEST_CASE("a run that is resumed at any step ends with the same bits") {
+  TrainerRig whole = fresh();
+  whole.run_to(9);
+  CHECK(whole.trainer.run_done());
+  for (std::int64_t step = 0; step <= 9; ++step) {  // ends of epochs at 3, 6 and 9
+    TrainerRig first = fresh();
+    first.run_to(step);
+    TrainerRig second = fresh(/*seed=*/1);
+    second.run_to(2);  // what it did before must not show
+    const TensorFile file = through_file(snapshot(first.trainer, kFacts));
+    restore(second.trainer, file, kHash, "file");
+    INFO("resumed at step " << step);
+    REQUIRE(same_state(first, second));
+    second.run_to(9);
+    CHECK(same_state(whole, second));
+  }
+}
+
+TEST_CASE("the facts of the run come back") {
+  TrainerRig rig = fresh();
+  const TensorFile file = through_file(snapshot(rig.trainer, kFacts));
+  const RunFacts facts = restore(rig.trainer, file, kHash, "file");
+  CHECK(facts.config == kFacts.config);
+  CHECK(facts.data_hash == kHash);
+  CHECK(facts.world_size == 2);
+  CHECK(facts.metrics_bytes == 1234);
+  CHECK(facts.restarts == 1);
+  CHECK(is_checkpoint(file));
+}
+
+TEST_CASE("a snapshot does not change with the training that goes on") {
+  TrainerRig rig = fresh();
+  rig.run_to(2);
+  const TensorFile file = snapshot(rig.trainer, kFacts);
+  const TensorFile copy = through_file(file);
+  rig.run_to(5);
+  for (std::size_t i = 0; i < file.tensors.size(); ++i) {
+    CHECK(file.tensors[i].second.equal(copy.tensors[i].second));
+  }
+}
+
+TEST_CASE("the tensors have PyTorch's names and shapes, for others to read") {
+  TrainerRig rig = fresh();
+  const TensorFile file = snapshot(rig.trainer, kFacts);
+  CHECK(file.tensors.size() == 9 + 6);
+  REQUIRE(file.find("model.conv.weight") != nullptr);
+  REQUIRE(file.find("optimizer.momentum_buffer.conv.weight") != nullptr);
+  CHECK(file.find("optimizer.momentum_buffer.conv.weight")->sizes().vec() ==
+        std::vector<std::int64_t>{3, 1, 5, 5});
+  CHECK(file.find("model.norm.num_batches_tracked")->scalar_type() == at::kLong);
+  const NamedTensors weights = checkpoint_weights(file);
+  CHECK(weights.size() == 9);
+  CHECK(weights.front().first == "conv.weight");
+}
+
+TEST_CASE("nothing can be left out of a checkpoint unnoticed") {
+  TrainerRig rig = fresh();
+  rig.run_to(4);
+  const TensorFile whole = snapshot(rig.trainer, kFacts);
+  TrainerRig target = fresh(/*seed=*/2);
+  target.run_to(1);
+  TrainerRig untouched = fresh(/*seed=*/2);
+  untouched.run_to(1);
+  const auto refuses = [&](const TensorFile& file) {
+    const Failure failure = error_of([&] { restore(target.trainer, file, kHash, "the/file"); });
+    CHECK(failure.code == ExitCode::kCheckpoint);
+    CHECK_THAT(failure.message, ContainsSubstring("the/file"));
+    CHECK(same_state(target, untouched));
+    return failure.message;
+  };
+  for (const auto& [name, tensor] : whole.tensors) {
+    INFO(name);
+    const bool of_model = name.starts_with("model.");
+    CHECK_THAT(refuses(without_tensor(whole, name)),
+               ContainsSubstring("missing: " + (of_model ? name.substr(6) : name)));
+  }
+  const Json state = Json::parse(*whole.find_metadata(kStateKey));
+  for (const auto& [name, value] : state.items()) {
+    INFO(name);
+    refuses(edited(whole, [key = name](Json& json) { json.erase(key); }));
+  }
+  for (const auto& [name, value] : state.at("progress").items()) {
+    INFO("progress/" << name);
+    refuses(edited(whole, [key = name](Json& json) { json["progress"].erase(key); }));
+  }
+  refuses({whole.tensors, {}});
+}
+
+TEST_CASE("what does not belong to this run is refused, the trainer unchanged") {
+  TrainerRig rig = fresh();
+  rig.run_to(4);
+  const TensorFile whole = snapshot(rig.trainer, kFacts);
+  TrainerRig target = fresh(/*seed=*/2);
+  TrainerRig untouched = fresh(/*seed=*/2);
+  TensorFile extra_optimizer = whole;
+  extra_optimizer.tensors.emplace_back("optimizer.exp_avg.conv.weight", at::zeros({3, 1, 5, 5}));
+  TensorFile extra_model = whole;
+  extra_model.tensors.emplace_back("model.conv9.weight", at::zeros({2}));
+  TensorFile misshapen = without_tensor(whole, "optimizer.momentum_buffer.fc.bias");
+  misshapen.tensors.emplace_back("optimizer.momentum_buffer.fc.bias", at::zeros({11}));
+  const auto with_version = [&](const Json& version) {
+    return edited(whole, [&](Json& json) { json["version"] = version; });
+  };
+  const auto with = [&](const char* key, const Json& value) {
+    return edited(whole, [&](Json& json) { json[key] = value; });
+  };
+  struct Case {
+    TensorFile file;
+    const char* reason;
+  };
+  const std::vector<Case> cases{
+      {extra_optimizer, "unexpected: optimizer.exp_avg.conv.weight"},
+      {extra_model, "unexpected: conv9.weight"},
+      {misshapen, "misshapen: optimizer.momentum_buffer.fc.bias"},
+      {with_version(2), "no checkpoint that this version"},
+      {with_version("1"), "no checkpoint that this version"},
+      {with_version(nullptr), "no checkpoint that this version"},
+      {with("progress", 3), "the/file"},
+      {with("world_size", "two"), "the/file"},
+      {with("metrics_bytes", Json::array()), "the/file"},
+      {with("data_hash", "xxh3-128:other"), "was trained on other data (xxh3-128:other)"},
+  };
+  for (const Case& bad : cases) {
+    const Failure failure = error_of([&] { restore(target.trainer, bad.file, kHash, "the/file"); });
+    INFO(bad.reason);
+    CHECK(failure.code == ExitCode::kCheckpoint);
+    CHECK_THAT(failure.message, ContainsSubstring(bad.reason));
+    CHECK(same_state(target, untouched));
+  }
+}
+
+TEST_CASE("a run without momentum has no optimizer tensors, and takes none") {
+  TrainOptions options = small_run();
+  options.sgd_momentum = 0;
+  TrainerRig plain(options, one_rank(), tiny_model(1, true));
+  plain.run_to(4);
+  const TensorFile file = snapshot(plain.trainer, kFacts);
+  CHECK(file.tensors.size() == 9);
+  TrainerRig other(options, one_rank(), tiny_model(2, true));
+  restore(other.trainer, file, kHash, "file");
+  CHECK(other.weights().equal(plain.weights()));
+  TrainerRig with_momentum = fresh();
+  CHECK_THAT(error_of([&] { restore(with_momentum.trainer, file, kHash, "file"); }).message,
+             ContainsSubstring("missing: optimizer.momentum_buffer.conv.weight"));
+  CHECK_THAT(error_of([&] {
+               restore(plain.trainer, snapshot(with_momentum.trainer, kFacts), kHash, "file");
+             }).message,
+             ContainsSubstring("unexpected: optimizer.momentum_buffer.conv.weight"));
+}
+
+TEST_CASE("a file without a seal is no checkpoint, whatever it says") {
+  const TempFolder folder;
+  TrainerRig rig = fresh();
+  const fs::path path = folder.path() / "unsealed";
+  write_safetensors(path, snapshot(rig.trainer, kFacts), /*seal=*/false, ExitCode::kCheckpoint);
+  CHECK_THAT(error_of([&] { read_checkpoint(path); }).message, ContainsSubstring("has no seal"));
+  write_safetensors(path, {state_dict(rig.trainer.model()), {}}, /*seal=*/true,
+                    ExitCode::kCheckpoint);
+  CHECK_THAT(error_of([&] { read_checkpoint(path); }).message,
+             ContainsSubstring("no checkpoint that this version"));
+}
+
+TEST_CASE("another number of ranks goes on where these stopped") {
+  TrainOptions options = small_run();
+  options.learning_rate = 0.01;
+  TrainerRig whole(options);
+  whole.run_to(9);
+  TrainerRig first(options);
+  first.run_to(4);
+  const TensorFile file = snapshot(first.trainer, kFacts);
+  std::vector<at::Tensor> weights(3);
+  std::vector<train::Progress> progress(3);
+  testing::on_connected_ranks(3, [&](comm::Communicator& communicator) {
+    TrainerRig rig(options, communicator);
+    restore(rig.trainer, file, kHash, "file");
+    rig.run_to(9);
+    weights[static_cast<std::size_t>(communicator.rank())] = rig.weights();
+    progress[static_cast<std::size_t>(communicator.rank())] = rig.trainer.progress();
+  });
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    CHECK(at::allclose(weights[rank], whole.weights(), 1e-4, 1e-6));
+    CHECK(progress[rank].samples_seen == whole.trainer.progress().samples_seen);
+    CHECK(progress[rank].step == 9);
+  }
+}
+
+}  // namespace
+}  // namespace mnist_train::checkpoint

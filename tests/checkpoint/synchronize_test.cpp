@@ -1,0 +1,79 @@
+#include "checkpoint/synchronize.h"
+
+#include <cstdint>
+#include <vector>
+
+#include "support/catch.h"
+#include "support/progress.h"
+#include "support/ranks.h"
+#include "support/trainer_rig.h"
+
+namespace mnist_train::checkpoint {
+namespace {
+
+using testing::one_rank;
+using testing::same_progress;
+using testing::small_run;
+using testing::tiny_model;
+using testing::TrainerRig;
+
+/// Everything that ranks must agree on.
+struct State {
+  at::Tensor weights;
+  at::Tensor momentum;
+  std::vector<at::Tensor> buffers;
+  train::Progress progress;
+};
+
+State state_of(const TrainerRig& rig) {
+  State state{rig.weights(),
+              rig.trainer.optimizer().state().at(0).flat.clone(),
+              {},
+              rig.trainer.progress()};
+  for (const at::Tensor& buffer : rig.trainer.model().buffers()) {
+    state.buffers.push_back(buffer.clone());
+  }
+  return state;
+}
+
+TEST_CASE("every rank becomes rank 0, however it started") {
+  // Rank 0 resumed at step 4, the others are fresh, from other seeds.
+  TrainerRig rank_0(small_run(), one_rank(), tiny_model(1, true));
+  rank_0.run_to(4);
+  const State expected = state_of(rank_0);
+  std::vector<State> states(3);
+  testing::on_connected_ranks(3, [&](comm::Communicator& communicator) {
+    const int rank = communicator.rank();
+    TrainerRig rig(small_run(), communicator, tiny_model(1 + rank, true));
+    if (rank == 0) {
+      const at::NoGradGuard no_grad;
+      rig.trainer.parameters().values().copy_(expected.weights);
+      rig.trainer.optimizer().state().at(0).flat.copy_(expected.momentum);
+      const auto buffers = rig.trainer.model().buffers();
+      for (std::size_t i = 0; i < buffers.size(); ++i) buffers[i].copy_(expected.buffers[i]);
+      rig.trainer.progress() = expected.progress;
+    }
+    synchronize(rig.trainer, communicator);
+    states[static_cast<std::size_t>(rank)] = state_of(rig);
+  });
+  for (const State& state : states) {
+    CHECK(state.weights.equal(expected.weights));
+    CHECK(state.momentum.equal(expected.momentum));
+    REQUIRE(state.buffers.size() == 3);
+    for (std::size_t i = 0; i < 3; ++i) CHECK(state.buffers[i].equal(expected.buffers[i]));
+    CHECK(same_progress(state.progress, expected.progress));
+  }
+}
+
+TEST_CASE("one rank stays as it is") {
+  comm::Communicator alone;
+  TrainerRig rig(small_run(), alone);
+  rig.run_to(4);
+  const State before = state_of(rig);
+  synchronize(rig.trainer, alone);
+  CHECK(rig.weights().equal(before.weights));
+  CHECK(same_progress(rig.trainer.progress(), before.progress));
+}
+
+}  // namespace
+}  // namespace mnist_train::checkpoint

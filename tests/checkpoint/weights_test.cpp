@@ -1,0 +1,160 @@
+#include "checkpoint/weights.h"
+
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "checkpoint/checkpoint.h"
+#include "support/catch.h"
+#include "support/error_of.h"
+#include "support/temp_folder.h"
+#include "support/trainer_rig.h"
+
+namespace mnist_train::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Matchers::ContainsSubstring;
+using testing::error_of;
+using testing::Failure;
+using testing::TempFolder;
+using testing::tiny_model;
+
+bool same(const NamedTensors& a, const NamedTensors& b) {
+  if (a.size() != b.size()) return false;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (a[i].first != b[i].first || !a[i].second.equal(b[i].second)) return false;
+  }
+  return true;
+}
+
+NamedTensors without(NamedTensors weights, const std::string& name) {
+  std::erase_if(weights, [&](const auto& item) { return item.first == name; });
+  return weights;
+}
+
+TEST_CASE("a state_dict has parameters and buffers by PyTorch's names, in their order") {
+  const NamedTensors weights = state_dict(*tiny_model(1, /*with_batch_norm=*/true));
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : weights) names.push_back(name);
+  CHECK(names == std::vector<std::string>{"conv.weight", "conv.bias", "norm.weight", "norm.bias",
+                                          "fc.weight", "fc.bias", "norm.running_mean",
+                                          "norm.running_var", "norm.num_batches_tracked"});
+  CHECK(weights.back().second.scalar_type() == at::kLong);
+}
+
+TEST_CASE("a state_dict is a contiguous copy in fp32, also of parameters in one memory") {
+  const auto model = tiny_model(1);
+  const train::FlatParameters flat(*model, 0);
+  const NamedTensors weights = state_dict(*model);
+  const NamedTensors before = state_dict(*tiny_model(1));
+  CHECK(same(weights, before));
+  flat.values().zero_();
+  CHECK(same(weights, before));
+  for (const auto& [name, tensor] : weights) {
+    CHECK(tensor.is_contiguous());
+    CHECK(tensor.storage().nbytes() == tensor.nbytes());
+    CHECK_FALSE(tensor.requires_grad());
+  }
+  tiny_model(1)->to(at::kDouble);
+  const auto wide = tiny_model(1);
+  wide->to(at::kDouble);
+  CHECK(state_dict(*wide).front().second.scalar_type() == at::kFloat);
+}
+
+TEST_CASE("weights go into a model whose parameters share one memory, and stay there") {
+  const auto model = tiny_model(1, true);
+  const train::FlatParameters flat(*model, 0);
+  const auto source = tiny_model(2, true);
+  load_state_dict(*model, state_dict(*source), "file");
+  CHECK(same(state_dict(*model), state_dict(*source)));
+  const train::FlatParameters flat_source(*source, 0);
+  CHECK(flat.values().equal(flat_source.values()));
+}
+
+TEST_CASE("the order of a file's tensors does not matter") {
+  NamedTensors weights = state_dict(*tiny_model(2, true));
+  std::reverse(weights.begin(), weights.end());
+  const auto model = tiny_model(1, true);
+  load_state_dict(*model, weights, "file");
+  CHECK(same(state_dict(*model), state_dict(*tiny_model(2, true))));
+}
+
+TEST_CASE("every tensor that is missing, unexpected or misshapen is listed, the model unchanged") {
+  const auto model = tiny_model(1, true);
+  NamedTensors weights = state_dict(*tiny_model(2, true));
+  weights = without(without(weights, "conv.bias"), "norm.num_batches_tracked");
+  for (auto& [name, tensor] : weights) {
+    if (name == "fc.weight") tensor = at::zeros({10, 7});
+    if (name == "norm.running_var") tensor = at::zeros({});
+  }
+  weights.emplace_back("extra.one", at::zeros({2, 2}));
+  weights.emplace_back("extra.two", at::zeros({}));
+  const Failure failure = error_of([&] { load_state_dict(*model, weights, "the/file.pt"); });
+  CHECK(failure.code == ExitCode::kCheckpoint);
+  for (const char* part : {"the/file.pt: does not fit the model", "missing: conv.bias [3]",
+                           "missing: norm.num_batches_tracked []",
+                           "misshapen: fc.weight is [10, 7], the model has [10, 432]",
+                           "misshapen: norm.running_var is [], the model has [3]",
+                           "unexpected: extra.one [2, 2]", "unexpected: extra.two []"}) {
+    CHECK_THAT(failure.message, ContainsSubstring(part));
+  }
+  CHECK(same(state_dict(*model), state_dict(*tiny_model(1, true))));
+}
+
+TEST_CASE("each tensor that is dropped is missed") {
+  const auto model = tiny_model(1, true);
+  const NamedTensors weights = state_dict(*tiny_model(2, true));
+  for (const auto& [name, tensor] : weights) {
+    const Failure failure =
+        error_of([&, dropped = name] { load_state_dict(*model, without(weights, dropped), "f"); });
+    CHECK_THAT(failure.message, ContainsSubstring("missing: " + name));
+  }
+}
+
+TEST_CASE("the file's content says what it is, not its name") {
+  const TempFolder folder;
+  const NamedTensors weights = state_dict(*tiny_model(3));
+  write_weights(folder.path() / "a.safetensors", weights, WeightsFormat::kPt);
+  write_weights(folder.path() / "b.pt", weights, WeightsFormat::kSafetensors);
+  testing::TrainerRig rig(testing::small_run(), testing::one_rank(), tiny_model(3));
+  write_checkpoint(folder.path() / "c", snapshot(rig.trainer, {"{}", "hash", 1, 0, 0}));
+  for (const char* name : {"a.safetensors", "b.pt", "c"}) {
+    INFO(name);
+    CHECK(same(read_weights(folder.path() / name), weights));
+  }
+}
+
+TEST_CASE("what holds no weights is refused with its name") {
+  const TempFolder folder;
+  for (const fs::path& path : {folder.write("text", "PyTorch weights, honestly"),
+                               folder.write("empty", ""), folder.path() / "absent"}) {
+    const Failure failure = error_of([&] { read_weights(path); });
+    CHECK(failure.code == ExitCode::kCheckpoint);
+    CHECK_THAT(failure.message, ContainsSubstring(path.string()));
+  }
+}
+
+TEST_CASE("a damaged checkpoint gives no weights, whichever bit of its header flipped") {
+  const TempFolder folder;
+  testing::TrainerRig rig(testing::small_run());
+  const fs::path path = folder.path() / "checkpoint";
+  write_checkpoint(path, snapshot(rig.trainer, {"{}", "hash", 1, 0, 0}));
+  std::string bytes = read_file(path, 1 << 24, ExitCode::kData);
+  const std::size_t header_end = bytes.find("}}") + 300;
+  for (std::size_t i = 0; i < std::min(bytes.size(), header_end); ++i) {
+    const char flip = static_cast<char>(1 << (i % 8));
+    bytes[i] ^= flip;
+    const Failure failure = error_of([&] { read_weights(folder.write("changed", bytes)); });
+    bytes[i] ^= flip;
+    INFO("byte " << i << " of " << bytes.size());
+    REQUIRE(failure.code == ExitCode::kCheckpoint);
+  }
+}
+
+}  // namespace
+}  // namespace mnist_train::checkpoint

@@ -1,0 +1,198 @@
+#include "comm/communicator.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/cuda_module.h"
+#include "support/catch.h"
+#include "support/error_of.h"
+#include "support/gpu.h"
+#include "support/ranks.h"
+
+namespace mnist_train::comm {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Matchers::ContainsSubstring;
+using testing::error_of;
+using testing::Failure;
+using testing::have_gpu;
+using testing::on_connected_ranks;
+
+/// Local addresses of this process's listening TCP sockets, as /proc shows them.
+std::set<std::string> listening_addresses() {
+  std::set<std::string> own;
+  for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
+    std::error_code error;
+    own.insert(fs::read_symlink(entry.path(), error).string());
+  }
+  std::set<std::string> addresses;
+  for (const char* table : {"/proc/self/net/tcp", "/proc/self/net/tcp6"}) {
+    std::ifstream file(table);
+    std::string line;
+    std::getline(file, line);
+    while (std::getline(file, line)) {
+      std::istringstream words(line);
+      std::string slot, local, remote, state, queues, timer, retransmits, uid, timeout, inode;
+      words >> slot >> local >> remote >> state >> queues >> timer >> retransmits >> uid >>
+          timeout >> inode;
+      constexpr const char* kListening = "0A";
+      if (state != kListening || own.count("socket:[" + inode + "]") == 0) continue;
+      addresses.insert(local.substr(0, local.find(':')));
+    }
+  }
+  return addresses;
+}
+
+TEST_CASE("a world of one needs nobody") {
+  Communicator communicator;
+  CHECK(communicator.alone());
+  CHECK(communicator.rank() == 0);
+  CHECK(communicator.world_size() == 1);
+  CHECK(communicator.process_group() == nullptr);
+  at::Tensor tensor = at::arange(5, at::kFloat);
+  communicator.all_reduce_sum(tensor);
+  communicator.broadcast(tensor);
+  CHECK(tensor.equal(at::arange(5, at::kFloat)));
+  CHECK(communicator.broadcast_text("text") == "text");
+  CHECK(communicator.gather_text("text") == std::vector<std::string>{"text"});
+}
+
+TEST_CASE("sums are over all ranks, in every element type that is used") {
+  for (const int world_size : {2, 3}) {
+    for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kLong}) {
+      std::vector<at::Tensor> results(static_cast<std::size_t>(world_size));
+      on_connected_ranks(world_size, [&](Communicator& communicator) {
+        at::Tensor tensor = at::arange(1000, type) + communicator.rank();
+        communicator.all_reduce_sum(tensor);
+        results[static_cast<std::size_t>(communicator.rank())] = tensor;
+      });
+      const at::Tensor expected =
+          at::arange(1000, type) * world_size + world_size * (world_size - 1) / 2;
+      for (const at::Tensor& result : results) CHECK(result.equal(expected));
+    }
+  }
+}
+
+TEST_CASE("a broadcast gives rank 0's numbers") {
+  std::vector<at::Tensor> results(3);
+  on_connected_ranks(3, [&](Communicator& communicator) {
+    at::Tensor tensor = at::full({7}, communicator.rank() + 5, at::kFloat);
+    communicator.broadcast(tensor);
+    results[static_cast<std::size_t>(communicator.rank())] = tensor;
+  });
+  for (const at::Tensor& result : results) CHECK(result.equal(at::full({7}, 5, at::kFloat)));
+}
+
+TEST_CASE("texts are exchanged whole, again and again") {
+  const std::vector<std::string> texts{"", "one", std::string("\0\xff\n", 3),
+                                       std::string(1 << 20, 'x'), "one"};
+  std::vector<std::vector<std::string>> broadcasts(3);
+  std::vector<std::vector<std::vector<std::string>>> gathered(3);
+  on_connected_ranks(3, [&](Communicator& communicator) {
+    const auto rank = static_cast<std::size_t>(communicator.rank());
+    for (const std::string& text : texts) {
+      broadcasts[rank].push_back(
+          communicator.broadcast_text(rank == 0 ? text : "not rank 0's text"));
+      gathered[rank].push_back(communicator.gather_text(std::to_string(rank) + text));
+    }
+  });
+  for (const auto& seen : broadcasts) CHECK(seen == texts);
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    CHECK(gathered[0][i] ==
+          std::vector<std::string>{"0" + texts[i], "1" + texts[i], "2" + texts[i]});
+    CHECK(gathered[1][i].empty());
+    CHECK(gathered[2][i].empty());
+  }
+}
+
+TEST_CASE("on one machine nothing listens beyond loopback") {
+  std::set<std::string> addresses;
+  on_connected_ranks(2, [&](Communicator& communicator) {
+    at::Tensor tensor = at::ones({1});
+    communicator.all_reduce_sum(tensor);  // both are connected
+    if (communicator.rank() == 0) addresses = listening_addresses();
+    communicator.all_reduce_sum(tensor);  // both are still here
+  });
+  CHECK(addresses == std::set<std::string>{"0100007F"});
+}
+
+TEST_CASE("a rank that went away makes the others fail as its victims") {
+  Failure failure;
+  on_connected_ranks(2, [&](Communicator& communicator) {
+    at::Tensor tensor = at::ones({1000});
+    communicator.all_reduce_sum(tensor);
+    if (communicator.rank() == 1) {
+      const Communicator gone = std::move(communicator);
+      return;
+    }
+    failure = error_of([&] {
+      for (int i = 0; i < 100; ++i) communicator.all_reduce_sum(tensor);
+    });
+  });
+  CHECK(failure.is_peer_error);
+  CHECK(failure.code == ExitCode::kDistributed);
+  CHECK_THAT(failure.message, ContainsSubstring("lost another rank in all-reduce"));
+  CHECK_THAT(failure.message, !ContainsSubstring("\n"));
+}
+
+TEST_CASE("a rank that does not come is waited for only so long") {
+  constexpr double kTimeout_s = 1;
+  Failure failure;
+  double waited_s = 0;
+  on_connected_ranks(
+      2,
+      [&](Communicator& communicator) {
+        if (communicator.rank() == 1) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+          return;
+        }
+        at::Tensor tensor = at::ones({10});
+        const auto begin = std::chrono::steady_clock::now();
+        failure = error_of([&] { communicator.all_reduce_sum(tensor); });
+        waited_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+      },
+      kTimeout_s);
+  CHECK(failure.is_peer_error);
+  CHECK(waited_s > 0.5);
+  CHECK(waited_s < 2.4);
+}
+
+TEST_CASE("Gloo sums tensors on a GPU", "[gpu]") {
+  if (!have_gpu()) return;
+  std::vector<at::Tensor> results(2);
+  on_connected_ranks(2, [&](Communicator& communicator) {
+    cuda_module().set_device(0);
+    at::Tensor tensor = at::full({1000}, communicator.rank() + 1, at::kFloat).to(at::kCUDA);
+    communicator.all_reduce_sum(tensor);
+    communicator.broadcast(tensor);
+    results[static_cast<std::size_t>(communicator.rank())] = tensor.cpu();
+  });
+  for (const at::Tensor& result : results) CHECK(result.equal(at::full({1000}, 3, at::kFloat)));
+}
+
+TEST_CASE("NCCL sums over one rank", "[gpu]") {
+  if (!have_gpu()) return;
+  launch::ListenSocket listener = launch::listen_on_loopback();
+  const auto store =
+      meet(testing::rendezvous_of(0, 1, listener.port, listener.fd.release(), /*timeout_s=*/30));
+  const auto backend = cuda_module().make_nccl_backend(store, 0, 1, /*timeout_s=*/60);
+  std::vector<at::Tensor> tensors{at::arange(1000, at::kFloat).to(at::kCUDA)};
+  backend->allreduce(tensors)->wait();
+  cuda_module().synchronize();
+  CHECK(tensors[0].cpu().equal(at::arange(1000, at::kFloat)));
+}
+
+}  // namespace
+}  // namespace mnist_train::comm

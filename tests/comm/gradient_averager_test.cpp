@@ -1,0 +1,161 @@
+#include "comm/gradient_averager.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/zeros.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/utils.h>
+
+#include <string>
+#include <vector>
+
+#include "data/sampler.h"
+#include "support/catch.h"
+#include "support/ranks.h"
+#include "train/flat_parameters.h"
+
+namespace mnist_train::comm {
+namespace {
+
+using options::AveragingStrategy;
+using options::TrainOptions;
+using testing::on_connected_ranks;
+
+constexpr std::int64_t kRiders = 2;
+constexpr int kSteps = 4;  // buckets are rebuilt after the first
+
+TrainOptions with_strategy(AveragingStrategy strategy, bool deterministic = false) {
+  TrainOptions options;
+  options.gradient_averaging.strategy = strategy;
+  options.gradient_averaging.bucket_mb = 0.0005;  // several buckets for few weights
+  options.deterministic = deterministic;
+  return options;
+}
+
+/// A small model whose gradients are one buffer, as the trainer has it.
+struct Subject {
+  torch::nn::Linear first{8, 16};
+  torch::nn::Linear second{16, 3};
+  torch::nn::Module module;
+  train::FlatParameters parameters;
+
+  Subject() : parameters(fill(), kRiders) {}
+
+  torch::nn::Module& fill() {
+    const at::NoGradGuard no_grad;
+    module.register_module("first", first);
+    module.register_module("second", second);
+    double value = 0;
+    for (at::Tensor& parameter : module.parameters()) {
+      parameter.copy_(
+          at::arange(parameter.numel(), at::kFloat).reshape(parameter.sizes()).add(value).sin() *
+          0.3);
+      value += 1;
+    }
+    return module;
+  }
+
+  GradientBuffer buffer() const {
+    return {parameters.parameters(), parameters.gradients_and_riders(), kRiders};
+  }
+
+  /// Sum of the losses of samples [begin, end).
+  at::Tensor loss_sum(data::Range range) {
+    const at::Tensor samples =
+        at::arange(range.begin * 8, range.end * 8, at::kFloat).reshape({range.size(), 8}).sin();
+    return second(at::relu(first(samples))).square().sum();
+  }
+};
+
+/// Gradients and riders of each step for this rank's share of `batch_size` samples.
+std::vector<at::Tensor> steps(const Communicator& communicator, const TrainOptions& options,
+                              std::int64_t batch_size) {
+  Subject subject;
+  const auto averager = make_gradient_averager(options, communicator, subject.buffer());
+  std::vector<at::Tensor> results;
+  for (int step = 0; step < kSteps; ++step) {
+    const data::Range mine = data::share({step * 100, step * 100 + batch_size}, communicator.rank(),
+                                         communicator.world_size());
+    subject.parameters.gradients_and_riders().zero_();
+    averager->before_forward();
+    const at::Tensor loss = subject.loss_sum(mine);
+    subject.parameters.riders()[0].fill_(loss.item<double>());
+    subject.parameters.riders()[1].fill_(mine.size());
+    averager->backward(loss * averager->loss_scale(batch_size));
+    averager->finish();
+    results.push_back(subject.parameters.gradients_and_riders().clone());
+  }
+  return results;
+}
+
+TEST_CASE("one rank's gradients are those of the mean loss") {
+  Subject subject;
+  const auto averager = make_gradient_averager({}, Communicator(), subject.buffer());
+  CHECK(averager->name() == std::string("none"));
+  CHECK(averager->loss_scale(4) == 0.25);
+  const at::Tensor result = steps(Communicator(), {}, 4).front();
+  subject.parameters.gradients_and_riders().zero_();
+  (subject.loss_sum({0, 4}) / 4).backward();
+  CHECK(
+      at::allclose(result.narrow(0, 0, result.numel() - kRiders), subject.parameters.gradients()));
+}
+
+TEST_CASE("however a batch is split, the gradients are those of the whole") {
+  for (const std::int64_t batch_size :
+       {6, 5, 7, 2, 1}) {  // with 3 ranks down to ranks without samples
+    const std::vector<at::Tensor> expected = steps(Communicator(), {}, batch_size);
+    for (const AveragingStrategy strategy :
+         {AveragingStrategy::kFlat, AveragingStrategy::kBucketed}) {
+      for (const int world_size : {2, 3}) {
+        for (const bool deterministic : {false, true}) {
+          std::vector<std::vector<at::Tensor>> results(static_cast<std::size_t>(world_size));
+          on_connected_ranks(world_size, [&](Communicator& communicator) {
+            results[static_cast<std::size_t>(communicator.rank())] =
+                steps(communicator, with_strategy(strategy, deterministic), batch_size);
+          });
+          INFO(batch_size << " samples, " << world_size << " ranks, strategy "
+                          << static_cast<int>(strategy));
+          for (const auto& result : results) {
+            for (std::size_t step = 0; step < kSteps; ++step) {
+              REQUIRE(at::allclose(result[step], expected[step], 1e-5, 1e-6));
+              REQUIRE(result[step].equal(results[0][step]));  // ranks agree in every bit
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("the strategy is the one that is asked for, else by size") {
+  constexpr std::int64_t kLarge = (25 << 20) / 4;
+  struct Case {
+    AveragingStrategy strategy;
+    bool deterministic;
+    std::int64_t elements;
+    const char* name;
+  };
+  const std::vector<Case> cases{
+      {AveragingStrategy::kAuto, false, 1000, "flat"},
+      {AveragingStrategy::kAuto, false, kLarge, "bucketed"},
+      {AveragingStrategy::kAuto, true, kLarge, "flat"},
+      {AveragingStrategy::kFlat, false, kLarge, "flat"},
+      {AveragingStrategy::kBucketed, false, 1000, "bucketed"},
+      {AveragingStrategy::kBucketed, true, 1000, "bucketed"},
+  };
+  std::vector<std::string> names(cases.size());
+  on_connected_ranks(2, [&](Communicator& communicator) {
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+      at::Tensor parameter = at::zeros({cases[i].elements}).set_requires_grad(true);
+      GradientBuffer buffer{{parameter}, at::zeros({cases[i].elements + 1}), 1};
+      parameter.mutable_grad() = buffer.flat.narrow(0, 0, cases[i].elements);
+      const auto averager = make_gradient_averager(
+          with_strategy(cases[i].strategy, cases[i].deterministic), communicator, buffer);
+      if (communicator.rank() == 0) names[i] = averager->name();
+    }
+  });
+  for (std::size_t i = 0; i < cases.size(); ++i) CHECK(names[i] == cases[i].name);
+}
+
+}  // namespace
+}  // namespace mnist_train::comm

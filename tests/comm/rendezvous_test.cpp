@@ -1,0 +1,117 @@
+#include "comm/rendezvous.h"
+
+#include <string>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <vector>
+
+#include "launch/listen_socket.h"
+#include "support/catch.h"
+#include "support/error_of.h"
+#include "support/ranks.h"
+
+namespace mnist_train::comm {
+namespace {
+
+using Catch::Matchers::ContainsSubstring;
+using testing::error_of;
+using testing::Failure;
+using testing::on_ranks;
+using testing::rendezvous_of;
+
+constexpr double kLong_s = 30;
+constexpr double kShort_s = 1;
+
+/// torchrun's agent: it serves one store to all attempts.
+c10::intrusive_ptr<c10d::TCPStore> agent_store(const launch::ListenSocket& listener, int fd) {
+  c10d::TCPStoreOptions options;
+  options.isServer = true;
+  options.waitWorkers = false;
+  options.port = static_cast<std::uint16_t>(listener.port);
+  options.masterListenFd = fd;
+  return c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+}
+
+Rendezvous agent_worker(int rank, int port, const std::string& prefix, double timeout_s) {
+  Rendezvous rendezvous = rendezvous_of(rank, 2, port, -1, timeout_s);
+  rendezvous.identity.store_served_by_agent = true;
+  rendezvous.identity.store_prefix = prefix;
+  return rendezvous;
+}
+
+TEST_CASE("ranks that meet share a store") {
+  launch::ListenSocket listener = launch::listen_on_loopback();
+  const int fd = listener.fd.release();
+  std::vector<std::string> seen(3);
+  std::vector<c10::intrusive_ptr<c10d::Store>> stores(3);
+  on_ranks(3, [&](int rank) {
+    auto& store = stores[static_cast<std::size_t>(rank)];
+    store = meet(rendezvous_of(rank, 3, listener.port, fd, kLong_s));
+    if (rank == 2) store->set("key", std::string("from rank 2"));
+    seen[static_cast<std::size_t>(rank)] = store->get_to_str("key");
+  });
+  CHECK(seen == std::vector<std::string>(3, "from rank 2"));
+}
+
+TEST_CASE("ranks that do not come are named") {
+  launch::ListenSocket listener = launch::listen_on_loopback();
+  const int fd = listener.fd.release();
+  Failure failure;
+  on_ranks(1, [&](int rank) {
+    failure = error_of([&] { meet(rendezvous_of(rank, 3, listener.port, fd, kShort_s)); });
+  });
+  CHECK(failure.code == ExitCode::kDistributed);
+  CHECK_FALSE(failure.is_peer_error);
+  CHECK_THAT(failure.message,
+             ContainsSubstring("1 of 3 ranks joined within 1 s (launch.rendezvous_timeout_s), "
+                               "missing: rank 1, rank 2"));
+}
+
+TEST_CASE("a rank with another config is refused by name, and no rank goes on") {
+  launch::ListenSocket listener = launch::listen_on_loopback();
+  const int fd = listener.fd.release();
+  std::vector<Failure> failures(2);
+  std::vector<c10::intrusive_ptr<c10d::Store>> stores(2);
+  on_ranks(2, [&](int rank) {
+    const auto index = static_cast<std::size_t>(rank);
+    Rendezvous rendezvous = rendezvous_of(rank, 2, listener.port, fd, kLong_s);
+    if (rank == 1) rendezvous.fingerprint = "another config";
+    failures[index] = error_of([&] { stores[index] = meet(rendezvous); });
+  });
+  CHECK(failures[0].code == ExitCode::kConfig);
+  CHECK_THAT(failures[0].message, ContainsSubstring("rank 1 runs with another config"));
+  CHECK_FALSE(failures[1].message.empty());  // the same, or that the store went away with rank 0
+}
+
+TEST_CASE("a store that nobody serves is named by its address") {
+  launch::ListenSocket listener = launch::listen_on_loopback();
+  const int port = listener.port;
+  listener.fd.reset();
+  const Failure failure = error_of([&] { meet(rendezvous_of(1, 2, port, -1, kShort_s)); });
+  CHECK(failure.code == ExitCode::kDistributed);
+  CHECK_THAT(failure.message,
+             ContainsSubstring("cannot reach the store at 127.0.0.1:" + std::to_string(port)));
+  CHECK_THAT(failure.message, ContainsSubstring("MASTER_ADDR, MASTER_PORT"));
+}
+
+TEST_CASE("a port that is taken is named") {
+  const launch::ListenSocket taken = launch::listen_on_loopback();
+  const Failure failure = error_of([&] { meet(rendezvous_of(0, 2, taken.port, -1, kShort_s)); });
+  CHECK(failure.code == ExitCode::kDistributed);
+  CHECK_THAT(failure.message, ContainsSubstring("cannot serve the store at 127.0.0.1:" +
+                                                std::to_string(taken.port)));
+}
+
+TEST_CASE(
+    "an agent's store serves one attempt after another, and none takes the last one's ranks") {
+  launch::ListenSocket listener = launch::listen_on_loopback();
+  const auto agent = agent_store(listener, listener.fd.release());
+  for (const char* attempt : {"mnist-train/job/0/", "mnist-train/job/1/"}) {
+    on_ranks(2, [&](int rank) { (void)meet(agent_worker(rank, listener.port, attempt, kLong_s)); });
+  }
+  const Failure failure =
+      error_of([&] { meet(agent_worker(0, listener.port, "mnist-train/job/2/", kShort_s)); });
+  CHECK_THAT(failure.message, ContainsSubstring("missing: rank 1"));
+}
+
+}  // namespace
+}  // namespace mnist_train::comm

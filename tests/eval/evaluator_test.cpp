@@ -1,0 +1,90 @@
+#include "eval/evaluator.h"
+
+#include <cstdint>
+#include <vector>
+
+#include "batch/resident_images.h"
+#include "model/loss.h"
+#include "support/catch.h"
+#include "support/ranks.h"
+#include "support/small_images.h"
+#include "support/tiny_model.h"
+
+namespace mnist_train::eval {
+namespace {
+
+using testing::Approx;
+using testing::on_connected_ranks;
+using testing::small_images;
+using testing::tiny_model;
+
+constexpr std::int64_t kCount = 37;
+constexpr options::NormalizeOptions kNormalize{0.5, 0.25};
+
+batch::ResidentImages images_of(std::int64_t count) {
+  return {small_images({.count = count}), kNormalize, at::kCPU};
+}
+
+Evaluation in_one_go(std::int64_t count, bool with_batch_norm = false) {
+  const at::NoGradGuard no_grad;
+  batch::ResidentImages images = images_of(count);
+  const auto model = tiny_model(1, with_batch_norm);
+  model->eval();
+  const batch::Batch all = images.slice({0, count});
+  const auto loss = model::batch_loss(model->forward(all.images), all.labels);
+  const auto samples = static_cast<double>(count);
+  return {loss.loss_sum.item<double>() / samples, loss.correct.item<double>() / samples, count};
+}
+
+TEST_CASE("every sample counts once, however large the batches are") {
+  const Evaluation expected = in_one_go(kCount);
+  const auto model = tiny_model(1);
+  for (const std::int64_t batch_size : {1, 5, 36, 37, 1000}) {
+    batch::ResidentImages images = images_of(kCount);
+    std::int64_t batches = 0;
+    const Evaluation evaluation =
+        evaluate(*model, images, batch_size, comm::Communicator(), at::kCPU, [&] { ++batches; });
+    INFO("batches of " << batch_size);
+    CHECK(evaluation.samples == kCount);
+    CHECK(evaluation.accuracy == expected.accuracy);
+    CHECK(evaluation.loss == Approx(expected.loss).epsilon(1e-6));
+    CHECK(batches == (kCount + batch_size - 1) / batch_size);
+  }
+}
+
+TEST_CASE("ranks share the samples and agree on the result, ranks without any too") {
+  for (const std::int64_t count : {kCount, std::int64_t{2}, std::int64_t{1}}) {
+    const Evaluation expected = in_one_go(count);
+    for (const int world_size : {2, 3}) {
+      std::vector<Evaluation> results(static_cast<std::size_t>(world_size));
+      on_connected_ranks(world_size, [&](comm::Communicator& communicator) {
+        batch::ResidentImages images = images_of(count);
+        results[static_cast<std::size_t>(communicator.rank())] =
+            evaluate(*tiny_model(1), images, 4, communicator, at::kCPU, [] {});
+      });
+      for (const Evaluation& result : results) {
+        CHECK(result.samples == count);
+        CHECK(result.accuracy == expected.accuracy);
+        CHECK(result.loss == Approx(expected.loss).epsilon(1e-6));
+        CHECK(result.loss == results[0].loss);
+      }
+    }
+  }
+}
+
+TEST_CASE("evaluating changes neither weights nor buffers, and uses the stored statistics") {
+  const auto model = tiny_model(1, /*with_batch_norm=*/true);
+  model->train();
+  std::vector<at::Tensor> before;
+  for (const at::Tensor& buffer : model->buffers()) before.push_back(buffer.clone());
+  batch::ResidentImages images = images_of(kCount);
+  const Evaluation evaluation = evaluate(*model, images, 10, comm::Communicator(), at::kCPU, [] {});
+  CHECK(evaluation.accuracy == in_one_go(kCount, /*with_batch_norm=*/true).accuracy);
+  const auto after = model->buffers();
+  REQUIRE(after.size() == 3);
+  for (std::size_t i = 0; i < after.size(); ++i) CHECK(after[i].equal(before[i]));
+  for (const at::Tensor& parameter : model->parameters()) CHECK_FALSE(parameter.grad().defined());
+}
+
+}  // namespace
+}  // namespace mnist_train::eval

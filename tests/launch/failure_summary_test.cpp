@@ -1,0 +1,120 @@
+#include "launch/failure_summary.h"
+
+#include <signal.h>
+
+#include <string>
+#include <vector>
+
+#include "support/catch.h"
+
+namespace mnist_train::launch {
+namespace {
+
+using Catch::Matchers::ContainsSubstring;
+
+constexpr bool kVictim = true;
+
+WorkerExit left(int code) { return {code, 0, std::nullopt}; }
+WorkerExit killed(int signal) { return {0, signal, std::nullopt}; }
+WorkerExit reported(ExitCode code, const std::string& message, bool victim = false) {
+  return {static_cast<int>(code), 0, FailureReport{code, message, "host", victim}};
+}
+
+RankEnd end_of(int rank, WorkerExit exit) {
+  return {rank, 100 + rank, std::move(exit), false, false};
+}
+RankEnd well(int rank) { return {rank, 100 + rank, left(0), false, true}; }
+RankEnd killed_by_us(int rank) { return {rank, 100 + rank, killed(SIGKILL), true, false}; }
+
+StatusBoard training_board() {
+  StatusBoard board = StatusBoard::create(4);
+  for (int rank = 0; rank < 4; ++rank) update(board.of(rank), Phase::kTraining, 2, 120 + rank);
+  return board;
+}
+
+TEST_CASE("a killed rank is the cause, what the others saw of it is not") {
+  const StatusBoard board = training_board();
+  const std::vector<RankEnd> ends{
+      end_of(0, reported(ExitCode::kDistributed, "lost another rank in all-reduce", kVictim)),
+      end_of(1, killed(SIGKILL)), killed_by_us(2)};
+  const RunFailure failure = summarize_failure(ends, {}, board);
+  CHECK(failure.code == ExitCode::kDistributed);
+  CHECK(failure.rank == 1);
+  CHECK(failure.cause == "rank 1 (pid 101) was killed by signal 9 (Killed) in step 121 (epoch 2)");
+  CHECK(failure.victims ==
+        "rank 0 (pid 100) in step 120 (epoch 2): lost another rank in all-reduce\n");
+  CHECK(failure.died_silently);
+  CHECK(failure.restart_may_help);
+}
+
+TEST_CASE("a rank's own error decides the exit code, and is not tried again") {
+  const StatusBoard board = training_board();
+  for (const ExitCode code :
+       {ExitCode::kRunFailed, ExitCode::kConfig, ExitCode::kData, ExitCode::kCheckpoint}) {
+    const std::vector<RankEnd> ends{
+        end_of(2, reported(ExitCode::kDistributed, "lost another rank", kVictim)),
+        end_of(3, reported(code, "the loss became NaN"))};
+    const RunFailure failure = summarize_failure(ends, {}, board);
+    CHECK(failure.code == code);
+    CHECK(failure.rank == 3);
+    CHECK(failure.cause == "rank 3 (pid 103) in step 123 (epoch 2): the loss became NaN");
+    CHECK_FALSE(failure.died_silently);
+    CHECK_FALSE(failure.restart_may_help);
+  }
+}
+
+TEST_CASE("of several that failed by themselves the first is the cause") {
+  const StatusBoard board = training_board();
+  const std::vector<RankEnd> ends{well(0), end_of(3, reported(ExitCode::kData, "first")),
+                                  end_of(1, reported(ExitCode::kConfig, "second"))};
+  const RunFailure failure = summarize_failure(ends, {}, board);
+  CHECK(failure.rank == 3);
+  CHECK(failure.code == ExitCode::kData);
+  CHECK_THAT(failure.victims, ContainsSubstring("second"));
+}
+
+TEST_CASE("a rank that left early without a word is a lost process") {
+  const StatusBoard board = training_board();
+  for (const int code : {0, 1, 126}) {
+    const RunFailure failure = summarize_failure({end_of(1, left(code))}, {}, board);
+    CHECK(failure.code == ExitCode::kDistributed);
+    CHECK(failure.cause == "rank 1 (pid 101) left with status " + std::to_string(code) +
+                               " before the run was over, in step 121 (epoch 2)");
+    CHECK(failure.died_silently);
+    CHECK(failure.restart_may_help);
+  }
+}
+
+TEST_CASE("where all are victims, of a rank on another machine, the first speaks") {
+  const StatusBoard board = training_board();
+  const RunFailure failure = summarize_failure(
+      {end_of(1, reported(ExitCode::kDistributed, "lost another rank in broadcast", kVictim)),
+       end_of(0, reported(ExitCode::kDistributed, "lost another rank in all-reduce", kVictim))},
+      {}, board);
+  CHECK(failure.rank == 1);
+  CHECK(failure.code == ExitCode::kDistributed);
+  CHECK(failure.restart_may_help);
+  CHECK_THAT(failure.cause, ContainsSubstring("broadcast"));
+  CHECK_THAT(failure.victims, ContainsSubstring("all-reduce"));
+}
+
+TEST_CASE("a silent rank is the cause before anyone that was killed for it") {
+  const StatusBoard board = training_board();
+  const RunFailure failure =
+      summarize_failure({killed_by_us(0), killed_by_us(1)}, Silence{1, 301.2, false}, board);
+  CHECK(failure.code == ExitCode::kDistributed);
+  CHECK(failure.rank == 1);
+  CHECK(failure.cause ==
+        "rank 1 has been in step 121 (epoch 2) for 301 s without progress (launch.hang_timeout_s)");
+  CHECK(failure.victims == "rank 0: was in step 120 (epoch 2)\n");
+  CHECK(failure.restart_may_help);
+}
+
+TEST_CASE("a rank that was stopped is said to be") {
+  const StatusBoard board = training_board();
+  const RunFailure failure = summarize_failure({killed_by_us(2)}, Silence{2, 30, true}, board);
+  CHECK_THAT(failure.cause, ContainsSubstring("it is stopped, by SIGSTOP or a debugger"));
+}
+
+}  // namespace
+}  // namespace mnist_train::launch

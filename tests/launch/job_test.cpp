@@ -1,0 +1,82 @@
+#include "launch/job.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "support/catch.h"
+#include "support/error_of.h"
+
+namespace mnist_train::launch {
+namespace {
+
+using Catch::Matchers::ContainsSubstring;
+using testing::error_of;
+
+TEST_CASE("a job arrives whole, as often as it is read") {
+  Job job;
+  job.command = "train";
+  job.config = "{\"epochs\": 3}\n" + std::string(200000, ' ');
+  job.config_path = "/configs/a \"b\".json";
+  job.run_folder = "/runs/1";
+  job.resume = "auto";
+  job.checkpoint = "/runs/0/checkpoints/step-00000001.safetensors";
+  job.export_format = "pt";
+  job.export_path = "/tmp/out.pt";
+  job.log_level = "debug";
+  job.quiet = true;
+  job.progress_bar = true;
+  job.started_s = 12345.678901234567;
+  job.restarts = 2;
+  const UniqueFd fd = publish_job(job);
+  for (int reader = 0; reader < 2; ++reader) {
+    const Job read = read_job(fd.get());
+    CHECK(read.command == job.command);
+    CHECK(read.config == job.config);
+    CHECK(read.config_path == job.config_path);
+    CHECK(read.run_folder == job.run_folder);
+    CHECK(read.resume == job.resume);
+    CHECK(read.checkpoint == job.checkpoint);
+    CHECK(read.export_format == job.export_format);
+    CHECK(read.export_path == job.export_path);
+    CHECK(read.log_level == job.log_level);
+    CHECK(read.quiet);
+    CHECK(read.progress_bar);
+    CHECK(read.started_s == job.started_s);
+    CHECK(read.restarts == job.restarts);
+  }
+}
+
+TEST_CASE("paths that are not UTF-8 arrive as they are") {
+  Job job;
+  job.config_path = "/configs/\xff\xfe.json";
+  job.run_folder = "/runs/\xe9t\xe9";
+  const UniqueFd fd = publish_job(job);
+  CHECK(read_job(fd.get()).config_path == job.config_path);
+  CHECK(read_job(fd.get()).run_folder == job.run_folder);
+}
+
+TEST_CASE("a worker that was started by hand says so") {
+  const auto failure = error_of([] { read_job(-1); });
+  CHECK(failure.code == ExitCode::kConfig);
+  CHECK_THAT(failure.message, ContainsSubstring("started by mnist-train, not by hand"));
+}
+
+TEST_CASE("what is no job is an error") {
+  const UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  CHECK(error_of([&] { read_job(null.get()); }).code == ExitCode::kRunFailed);
+}
+
+TEST_CASE("the command that resumes can be pasted into a shell") {
+  Job job;
+  job.config_path = "configs/mnist.json";
+  CHECK(resume_command(job, "/runs/mnist/1") ==
+        "mnist-train --config configs/mnist.json --output /runs/mnist/1 --resume auto");
+  job.config_path = "my configs/it's.json";
+  CHECK(resume_command(job, "/runs/a b") ==
+        "mnist-train --config 'my configs/it'\\''s.json' --output '/runs/a b' --resume auto");
+}
+
+}  // namespace
+}  // namespace mnist_train::launch

@@ -1,0 +1,173 @@
+#include "launch/placement.h"
+
+#include <string>
+#include <vector>
+
+#include "support/catch.h"
+#include "support/error_of.h"
+#include "support/scoped_environment.h"
+
+namespace mnist_train::launch {
+namespace {
+
+using Catch::Matchers::ContainsSubstring;
+using options::BackendName;
+using options::DeviceName;
+using options::RunConfig;
+using testing::error_of;
+using testing::ScopedEnvironment;
+
+constexpr Machine kLaptop{8, 0};
+constexpr Machine kOneGpu{8, 1};
+constexpr Machine kTwoGpus{8, 2};
+
+RunConfig asking(DeviceName device, BackendName backend = BackendName::kAuto,
+                 std::vector<std::string> devices = {}) {
+  RunConfig config;
+  config.train.device = device;
+  config.train.backend = backend;
+  config.launch.devices = std::move(devices);
+  return config;
+}
+
+/// "cuda:1 nccl": device and backend of one rank among `world` on one machine.
+std::string place(const RunConfig& config, const Machine& machine, int rank, int world) {
+  const Placement placement = choose_placement(config, machine, rank, world, world);
+  return placement.device_name() + " " + placement.backend;
+}
+
+TEST_CASE("by itself the launcher starts one process a GPU, else one a core up to two") {
+  const RunConfig config;
+  CHECK(choose_process_count(config, {1, 0}) == 1);
+  CHECK(choose_process_count(config, {2, 0}) == 2);
+  CHECK(choose_process_count(config, {64, 0}) == 2);
+  CHECK(choose_process_count(config, {64, 1}) == 1);
+  CHECK(choose_process_count(config, {2, 8}) == 8);
+  CHECK(choose_process_count(asking(DeviceName::kCpu), {64, 8}) == 2);
+}
+
+TEST_CASE("a number of processes that is asked for is taken") {
+  RunConfig config;
+  config.launch.processes_per_node = 5;
+  CHECK(choose_process_count(config, kLaptop) == 5);
+  CHECK(choose_process_count(config, kTwoGpus) == 5);
+  CHECK(choose_process_count(
+            asking(DeviceName::kAuto, BackendName::kAuto, {"cuda:0", "cuda:0", "cpu"}), kOneGpu) ==
+        3);
+}
+
+TEST_CASE("ranks are placed on GPUs where there are some, in turn when there are too few") {
+  const RunConfig config;
+  CHECK(place(config, kLaptop, 0, 1) == "cpu none");
+  CHECK(place(config, kLaptop, 1, 2) == "cpu gloo");
+  CHECK(place(config, kOneGpu, 0, 1) == "cuda:0 none");
+  CHECK(place(config, kTwoGpus, 0, 2) == "cuda:0 nccl");
+  CHECK(place(config, kTwoGpus, 1, 2) == "cuda:1 nccl");
+  // NCCL refuses two ranks on one GPU, so they meet over Gloo.
+  CHECK(place(config, kTwoGpus, 2, 3) == "cuda:0 gloo");
+  CHECK(place(config, kOneGpu, 1, 2) == "cuda:0 gloo");
+}
+
+TEST_CASE("with one rank on each of two machines NCCL is used") {
+  const Placement placement = choose_placement({}, kOneGpu, 0, 1, 2);
+  CHECK(placement.backend == "nccl");
+  CHECK(placement.device_name() == "cuda:0");
+}
+
+TEST_CASE("what is asked for by name is taken") {
+  CHECK(place(asking(DeviceName::kCpu), kTwoGpus, 1, 2) == "cpu gloo");
+  CHECK(place(asking(DeviceName::kCuda, BackendName::kGloo), kTwoGpus, 1, 2) == "cuda:1 gloo");
+  CHECK(place(asking(DeviceName::kCuda, BackendName::kNccl), kTwoGpus, 1, 2) == "cuda:1 nccl");
+}
+
+TEST_CASE("named devices go to ranks in their order") {
+  const RunConfig mixed =
+      asking(DeviceName::kAuto, BackendName::kAuto, {"cuda:1", "cpu", "cuda:1"});
+  CHECK(place(mixed, kTwoGpus, 0, 3) == "cuda:1 gloo");
+  CHECK(place(mixed, kTwoGpus, 1, 3) == "cpu gloo");
+  CHECK(place(mixed, kTwoGpus, 2, 3) == "cuda:1 gloo");
+  const RunConfig swapped = asking(DeviceName::kAuto, BackendName::kAuto, {"cuda:1", "cuda:0"});
+  CHECK(place(swapped, kTwoGpus, 0, 2) == "cuda:1 nccl");
+  CHECK(place(swapped, kTwoGpus, 1, 2) == "cuda:0 nccl");
+  const RunConfig unnumbered = asking(DeviceName::kAuto, BackendName::kAuto, {"cuda", "cuda"});
+  CHECK(place(unnumbered, kTwoGpus, 0, 2) == "cuda:0 nccl");
+  CHECK(place(unnumbered, kTwoGpus, 1, 2) == "cuda:1 nccl");
+}
+
+TEST_CASE("more ranks than named devices share them over Gloo") {
+  const RunConfig one = asking(DeviceName::kAuto, BackendName::kAuto, {"cuda:0"});
+  CHECK(place(one, kTwoGpus, 0, 1) == "cuda:0 none");
+  CHECK(place(one, kTwoGpus, 1, 2) == "cuda:0 gloo");
+}
+
+TEST_CASE("what is asked for by name is never replaced") {
+  struct Case {
+    RunConfig config;
+    Machine machine;
+    int processes;
+    const char* reason;
+  };
+  const std::vector<Case> bad{
+      {asking(DeviceName::kCuda), kLaptop, 1, "device \"cuda\", but this machine shows no GPU"},
+      {asking(DeviceName::kAuto, BackendName::kNccl), kLaptop, 2, "backend \"nccl\", but"},
+      {asking(DeviceName::kAuto, BackendName::kAuto, {"cpu", "cuda"}), kLaptop, 2, "no GPU"},
+      {asking(DeviceName::kAuto, BackendName::kAuto, {"cuda:0", "cuda:2"}), kTwoGpus, 2,
+       "\"cuda:2\", but this machine shows 2 GPUs"},
+      {asking(DeviceName::kAuto, BackendName::kNccl), kTwoGpus, 3, "3 processes share 2 GPUs"},
+      {asking(DeviceName::kCuda, BackendName::kNccl), kOneGpu, 2, "a GPU of its own"},
+      {asking(DeviceName::kAuto, BackendName::kNccl, {"cuda:0", "cuda:0"}), kTwoGpus, 2,
+       "a GPU of its own"},
+  };
+  for (const Case& entry : bad) {
+    const auto failure = error_of([&] {
+      for (int rank = 0; rank < entry.processes; ++rank) {
+        (void)place(entry.config, entry.machine, rank, entry.processes);
+      }
+    });
+    INFO(entry.reason);
+    CHECK(failure.code == ExitCode::kConfig);
+    CHECK_THAT(failure.message, ContainsSubstring(entry.reason));
+  }
+  const auto failure = error_of([] { choose_process_count(asking(DeviceName::kCuda), kLaptop); });
+  CHECK(failure.code == ExitCode::kConfig);
+  CHECK_THAT(failure.message, ContainsSubstring("\"gloo\""));
+}
+
+TEST_CASE("threads share out the cores unless something says otherwise") {
+  const auto threads = [](const RunConfig& config, int world) {
+    return choose_placement(config, kLaptop, 0, world, world).threads;
+  };
+  RunConfig config;
+  RunConfig named;
+  named.launch.threads_per_process = 3;
+  RunConfig deterministic;
+  deterministic.train.deterministic = true;
+  {
+    const ScopedEnvironment unset("OMP_NUM_THREADS", nullptr);
+    CHECK(threads(config, 1) == 8);
+    CHECK(threads(config, 2) == 4);
+    CHECK(threads(config, 3) == 2);
+    CHECK(threads(config, 100) == 1);
+    CHECK(threads(deterministic, 1) == 1);
+  }
+  const ScopedEnvironment set("OMP_NUM_THREADS", "5");
+  CHECK(threads(config, 2) == 5);
+  CHECK(threads(named, 2) == 3);
+  CHECK(threads(deterministic, 2) == 1);
+  named.train.deterministic = true;
+  CHECK(threads(named, 2) == 3);
+}
+
+TEST_CASE("an OMP_NUM_THREADS that is no count of threads is passed over") {
+  RunConfig config;
+  for (const char* value : {"", "many", "0", "-3", "99999999999999999999"}) {
+    const ScopedEnvironment set("OMP_NUM_THREADS", value);
+    INFO(value);
+    CHECK(choose_placement(config, kLaptop, 0, 2, 2).threads == 4);
+  }
+  const ScopedEnvironment nested("OMP_NUM_THREADS", "3,2");  // OpenMP's levels of nesting
+  CHECK(choose_placement(config, kLaptop, 0, 2, 2).threads == 3);
+}
+
+}  // namespace
+}  // namespace mnist_train::launch

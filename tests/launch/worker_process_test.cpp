@@ -1,0 +1,246 @@
+#include "launch/worker_process.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+
+#include "launch/job.h"
+#include "launch/listen_socket.h"
+#include "launch/status_board.h"
+#include "support/catch.h"
+#include "support/error_of.h"
+#include "support/scoped_environment.h"
+#include "support/shell_worker.h"
+
+namespace mnist_train::launch {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Matchers::ContainsSubstring;
+using testing::error_of;
+using testing::ScopedEnvironment;
+using testing::shell_worker;
+using testing::TempFolder;
+using testing::text_of;
+
+constexpr int kLong_ms = 20000;
+
+/// Waits for the end, as the supervisor does.
+const WorkerExit& end_of(WorkerProcess& worker) {
+  pollfd event{worker.exit_fd(), POLLIN, 0};
+  (void)::poll(&event, 1, kLong_ms);
+  worker.reap();
+  REQUIRE(worker.exit());
+  return *worker.exit();
+}
+
+bool comes_to_exist(const fs::path& path) {
+  for (int wait_ms = 0; wait_ms < kLong_ms; wait_ms += 5) {
+    if (fs::exists(path)) return true;
+    ::usleep(5000);
+  }
+  return false;
+}
+
+/// Whether a process ends that is nobody's child any more: where no init takes note, it stays as a
+/// zombie.
+bool comes_to_end(pid_t pid) {
+  for (int wait_ms = 0; wait_ms < kLong_ms; wait_ms += 5) {
+    const std::string status = text_of("/proc/" + std::to_string(pid) + "/stat");
+    if (status.empty() || status.find(") Z ") != std::string::npos) return true;
+    ::usleep(5000);
+  }
+  return false;
+}
+
+TEST_CASE("a worker is told who it is, and that replaces what the launcher was told") {
+  const TempFolder folder;
+  const ScopedEnvironment stale("RANK", "17");
+  const ScopedEnvironment kept("MNIST_TRAIN_TEST_KEPT", "yes");
+  WorkerSetup setup;
+  setup.executable =
+      shell_worker(folder, "env > " + folder.path().string() + "/env.$RANK; cat >> " +
+                               folder.path().string() + "/stdin.$RANK");
+  setup.world_size = 3;
+  setup.master_port = 4567;
+  WorkerProcess worker = WorkerProcess::start(setup, 1);
+  CHECK(worker.rank() == 1);
+  CHECK(end_of(worker).code == 0);
+  const std::string environment = "\n" + text_of(folder.path() / "env.1");
+  for (const char* line : {"RANK=1", "LOCAL_RANK=1", "WORLD_SIZE=3", "LOCAL_WORLD_SIZE=3",
+                           "MASTER_ADDR=127.0.0.1", "MASTER_PORT=4567", "MNIST_TRAIN_TEST_KEPT=yes",
+                           "MNIST_TRAIN_HANDED_OVER=failure console"}) {
+    CHECK_THAT(environment, ContainsSubstring(std::string("\n") + line + "\n"));
+  }
+  CHECK_THAT(environment, !ContainsSubstring("RANK=17"));
+  CHECK(text_of(folder.path() / "stdin.1").empty());
+}
+
+TEST_CASE("descriptors are handed over under their numbers, the socket to rank 0 alone") {
+  const TempFolder folder;
+  const UniqueFd job = publish_job({});
+  const StatusBoard board = StatusBoard::create(2);
+  const ListenSocket listener = listen_on_loopback();
+  const std::string to = folder.path().string();
+  WorkerSetup setup;
+  setup.executable =
+      shell_worker(folder, "echo \"$MNIST_TRAIN_HANDED_OVER\" > " + to +
+                               "/names.$RANK; for fd in 3 4 5 6 7 8 9 10 11; do [ -e "
+                               "/proc/$$/fd/$fd ] && echo $fd; done > " +
+                               to + "/open.$RANK; cat <&3 > " + to + "/job.$RANK");
+  setup.world_size = 2;
+  setup.job_fd = job.get();
+  setup.status_fd = board.fd();
+  setup.listen_fd = listener.fd.get();
+  for (int rank = 0; rank < 2; ++rank) {
+    WorkerProcess worker = WorkerProcess::start(setup, rank);
+    CHECK(end_of(worker).code == 0);
+  }
+  CHECK(text_of(folder.path() / "names.0") == "job failure console status listen\n");
+  CHECK(text_of(folder.path() / "names.1") == "job failure console status\n");
+  // dash itself reads the script from descriptor 10.
+  CHECK_THAT(text_of(folder.path() / "open.0"), Catch::Matchers::StartsWith("3\n4\n5\n6\n9\n"));
+  CHECK_THAT(text_of(folder.path() / "open.1"), Catch::Matchers::StartsWith("3\n4\n5\n6\n10"));
+}
+
+TEST_CASE("what a worker says before it ends is read, and how it ended") {
+  struct Case {
+    const char* script;
+    int code;
+    int signal;
+    const char* message;  // null: no report
+  };
+  for (const Case& known :
+       {Case{"exit 0", 0, 0, nullptr}, Case{"exit 7", 7, 0, nullptr},
+        Case{"kill -KILL $$", 0, SIGKILL, nullptr}, Case{"kill -SEGV $$", 0, SIGSEGV, nullptr},
+        Case{"printf '{\"code\":3,\"message\":\"bad file\"}' >&4; exit 3", 3, 0, "bad file"},
+        Case{"printf '{\"code\":3,\"mess' >&4; kill -KILL $$", 0, SIGKILL, nullptr}}) {
+    const TempFolder folder;
+    WorkerSetup setup;
+    setup.executable = shell_worker(folder, known.script);
+    WorkerProcess worker = WorkerProcess::start(setup, 0);
+    const WorkerExit& exit = end_of(worker);
+    INFO(known.script);
+    CHECK(exit.code == known.code);
+    CHECK(exit.signal == known.signal);
+    CHECK(exit.report.has_value() == (known.message != nullptr));
+    if (exit.report && known.message != nullptr) CHECK(exit.report->message == known.message);
+    CHECK_FALSE(worker.running());
+  }
+}
+
+TEST_CASE("what a worker writes goes to its log, standard output of rank 0 to the launcher's") {
+  const TempFolder folder;
+  const fs::path launcher_out = folder.path() / "stdout";
+  WorkerSetup setup;
+  setup.executable = shell_worker(folder, "echo out $RANK; echo err $RANK >&2");
+  setup.world_size = 2;
+  setup.log_folder = folder.path();
+  // Standard output of this process is replaced for a moment.
+  const UniqueFd saved(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 100));
+  const UniqueFd file(::open(launcher_out.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  REQUIRE(::dup2(file.get(), STDOUT_FILENO) >= 0);
+  for (int rank = 0; rank < 2; ++rank) {
+    WorkerProcess worker = WorkerProcess::start(setup, rank);
+    pollfd event{worker.exit_fd(), POLLIN, 0};
+    (void)::poll(&event, 1, kLong_ms);
+    worker.reap();
+  }
+  REQUIRE(::dup2(saved.get(), STDOUT_FILENO) >= 0);
+  CHECK(text_of(launcher_out) == "out 0\n");
+  CHECK(text_of(folder.path() / "rank-0.log") == "err 0\n");
+  CHECK(text_of(folder.path() / "rank-1.log") == "out 1\nerr 1\n");
+}
+
+TEST_CASE("signals that the launcher blocks reach its workers") {
+  const TempFolder folder;
+  sigset_t blocked;
+  sigset_t before;
+  ::sigemptyset(&blocked);
+  ::sigaddset(&blocked, SIGTERM);
+  REQUIRE(::pthread_sigmask(SIG_BLOCK, &blocked, &before) == 0);
+  WorkerSetup setup;
+  setup.executable = shell_worker(folder, "trap 'exit 143' TERM; touch " + folder.path().string() +
+                                              "/ready; while :; do sleep 0.02; done");
+  WorkerProcess worker = WorkerProcess::start(setup, 0);
+  CHECK(worker.running());
+  worker.reap();
+  CHECK(worker.running());
+  CHECK(comes_to_exist(folder.path() / "ready"));
+  worker.send(SIGTERM);
+  CHECK(end_of(worker).code == 143);
+  REQUIRE(::pthread_sigmask(SIG_SETMASK, &before, nullptr) == 0);
+}
+
+TEST_CASE("a worker that nobody holds any more is killed") {
+  const TempFolder folder;
+  WorkerSetup setup;
+  setup.executable = shell_worker(folder, "exec sleep 60");
+  pid_t pid = -1;
+  {
+    WorkerProcess first = WorkerProcess::start(setup, 0);
+    const WorkerProcess worker = std::move(first);
+    pid = worker.pid();
+    CHECK(::kill(pid, 0) == 0);
+  }
+  CHECK(::kill(pid, 0) != 0);
+}
+
+TEST_CASE("workers do not outlive a launcher that was killed") {
+  const TempFolder folder;
+  const fs::path pid_file = folder.path() / "pid";
+  WorkerSetup setup;
+  setup.executable =
+      shell_worker(folder, "echo $$ > " + pid_file.string() + ".new; mv " + pid_file.string() +
+                               ".new " + pid_file.string() + "; exec sleep 60");
+  const pid_t launcher = ::fork();
+  if (launcher == 0) {
+    WorkerProcess worker = WorkerProcess::start(setup, 0);
+    ::pause();
+    ::_exit(0);
+  }
+  REQUIRE(comes_to_exist(pid_file));
+  const pid_t worker = std::stoi(text_of(pid_file));
+  CHECK(::kill(worker, 0) == 0);
+  ::kill(launcher, SIGKILL);
+  REQUIRE(::waitpid(launcher, nullptr, 0) == launcher);
+  CHECK(comes_to_end(worker));
+}
+
+TEST_CASE("an executable that cannot be started ends with its own status") {
+  const TempFolder folder;
+  WorkerSetup setup;
+  setup.executable = folder.path() / "absent";
+  WorkerProcess worker = WorkerProcess::start(setup, 0);
+  CHECK(end_of(worker).code == 126);
+}
+
+TEST_CASE("a log that cannot be opened is an error, and no worker is started") {
+  const TempFolder folder;
+  WorkerSetup setup;
+  setup.executable = "/bin/true";
+  setup.log_folder = folder.path() / "absent";
+  const auto failure = error_of([&] { WorkerProcess::start(setup, 0); });
+  CHECK(failure.code == ExitCode::kRunFailed);
+  CHECK_THAT(failure.message, ContainsSubstring("rank-0.log"));
+}
+
+TEST_CASE("a worker knows what it was handed") {
+  const ScopedEnvironment names(kHandedOverVariable, "job failure dataset-ready");
+  CHECK(was_handed_over("job"));
+  CHECK(was_handed_over("failure"));
+  CHECK(was_handed_over("dataset-ready"));
+  CHECK_FALSE(was_handed_over("dataset"));
+  CHECK_FALSE(was_handed_over("ready"));
+  CHECK_FALSE(was_handed_over("listen"));
+  const ScopedEnvironment nothing(kHandedOverVariable, nullptr);
+  CHECK_FALSE(was_handed_over("job"));
+}
+
+}  // namespace
+}  // namespace mnist_train::launch

@@ -1,0 +1,130 @@
+#include "report/metrics_log.h"
+
+#include <filesystem>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "support/catch.h"
+#include "support/error_of.h"
+#include "support/temp_folder.h"
+
+namespace mnist_train::report {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Matchers::ContainsSubstring;
+using testing::error_of;
+using testing::TempFolder;
+using Json = nlohmann::json;
+
+constexpr StepRecord kStep{2, 150, 0.25, 0.01, 12345.5};
+constexpr EpochRecord kEpoch{2, 200, 0.5, 0.875, 0.25, 0.9375, 3.5, 0.5, 17142.0};
+
+std::string content(const fs::path& path) { return read_file(path, 1 << 20, ExitCode::kData); }
+
+std::vector<Json> lines_of(const fs::path& path) {
+  std::istringstream stream(content(path));
+  std::vector<Json> lines;
+  for (std::string line; std::getline(stream, line);) lines.push_back(Json::parse(line));
+  return lines;
+}
+
+TEST_CASE("each record is a line with the documented keys") {
+  const TempFolder folder;
+  const fs::path path = folder.path() / "metrics.jsonl";
+  MetricsLog log(path, 0);
+  log.write(kStep);
+  log.write(kEpoch);
+  const auto lines = lines_of(path);
+  REQUIRE(lines.size() == 2);
+  CHECK(lines[0].at("event") == "step");
+  CHECK(lines[0].at("epoch") == 2);
+  CHECK(lines[0].at("step") == 150);
+  CHECK(lines[0].at("loss") == 0.25);
+  CHECK(lines[0].at("learning_rate") == 0.01);
+  CHECK(lines[0].at("samples_per_second") == 12345.5);
+  CHECK(lines[0].at("time").get<double>() > 1.7e9);
+  CHECK(lines[1].at("event") == "epoch");
+  CHECK(lines[1].at("epoch") == 2);
+  CHECK(lines[1].at("train_loss") == 0.5);
+  CHECK(lines[1].at("train_accuracy") == 0.875);
+  CHECK(lines[1].at("test_loss") == 0.25);
+  CHECK(lines[1].at("test_accuracy") == 0.9375);
+  CHECK(lines[1].at("train_seconds") == 3.5);
+  CHECK(lines[1].at("test_seconds") == 0.5);
+}
+
+TEST_CASE("a loss that is no number is still JSON") {
+  const TempFolder folder;
+  const fs::path path = folder.path() / "metrics.jsonl";
+  MetricsLog log(path, 0);
+  StepRecord record = kStep;
+  record.loss = std::numeric_limits<double>::quiet_NaN();
+  log.write(record);
+  CHECK(lines_of(path).at(0).at("loss").is_null());
+}
+
+TEST_CASE("lines are in the file as soon as they are written, and counted") {
+  const TempFolder folder;
+  const fs::path path = folder.path() / "metrics.jsonl";
+  MetricsLog log(path, 0);
+  CHECK(log.bytes() == 0);
+  for (int line = 1; line <= 3; ++line) {
+    log.write(kStep);
+    CHECK(lines_of(path).size() == static_cast<std::size_t>(line));
+    CHECK(static_cast<std::uintmax_t>(log.bytes()) == fs::file_size(path));
+  }
+}
+
+TEST_CASE("a resumed run writes again what came after its checkpoint") {
+  const TempFolder folder;
+  const fs::path path = folder.path() / "metrics.jsonl";
+  std::int64_t keep = 0;
+  {
+    MetricsLog log(path, 0);
+    log.write(kStep);
+    keep = log.bytes();
+    log.write(kEpoch);
+    log.write(kEpoch);
+  }
+  MetricsLog resumed(path, keep);
+  CHECK(resumed.bytes() == keep);
+  CHECK(lines_of(path).size() == 1);
+  resumed.write(kEpoch);
+  CHECK(lines_of(path).size() == 2);
+  CHECK(static_cast<std::uintmax_t>(resumed.bytes()) == fs::file_size(path));
+}
+
+TEST_CASE("a file that lost its end is gone on with, not filled up") {
+  const TempFolder folder;
+  const fs::path path = folder.write("metrics.jsonl", "{\"event\":\"step\"}\n");
+  MetricsLog log(path, 1000000);
+  CHECK(log.bytes() == 17);
+  log.write(kStep);
+  CHECK(lines_of(path).size() == 2);
+}
+
+TEST_CASE("a fresh run does not go on with an old file") {
+  const TempFolder folder;
+  const fs::path path = folder.write("metrics.jsonl", "{\"event\":\"step\"}\n");
+  const MetricsLog log(path, 0);
+  CHECK(content(path).empty());
+}
+
+TEST_CASE("a log that cannot be opened names its path, and a link is not followed") {
+  const TempFolder folder;
+  const fs::path precious = folder.write("precious", "precious");
+  fs::create_symlink(precious, folder.path() / "link");
+  for (const fs::path& path : {folder.path() / "no" / "metrics.jsonl", folder.path() / "link"}) {
+    const auto failure = error_of([&] { MetricsLog(path, 0); });
+    CHECK(failure.code == ExitCode::kRunFailed);
+    CHECK_THAT(failure.message, ContainsSubstring(path.string()));
+  }
+  CHECK(content(precious) == "precious");
+}
+
+}  // namespace
+}  // namespace mnist_train::report

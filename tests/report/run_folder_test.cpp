@@ -1,0 +1,154 @@
+#include "report/run_folder.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+
+#include "support/catch.h"
+#include "support/error_of.h"
+#include "support/temp_folder.h"
+
+namespace mnist_train::report {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Matchers::ContainsSubstring;
+using options::RunConfig;
+using testing::error_of;
+using testing::Failure;
+using testing::TempFolder;
+
+RunConfig into(const fs::path& folder) {
+  RunConfig config;
+  config.output = folder;
+  return config;
+}
+
+/// A working directory for a while.
+class ScopedDirectory {
+ public:
+  explicit ScopedDirectory(const fs::path& path) : before_(fs::current_path()) {
+    fs::current_path(path);
+  }
+  ScopedDirectory(const ScopedDirectory&) = delete;
+  ScopedDirectory& operator=(const ScopedDirectory&) = delete;
+  ~ScopedDirectory() { fs::current_path(before_); }
+
+ private:
+  fs::path before_;
+};
+
+TEST_CASE("a named folder is made, with a place for logs") {
+  const TempFolder temp;
+  const fs::path folder = temp.path() / "a" / "b";
+  const RunFolder run = prepare_run_folder(into(folder), "mnist", "");
+  CHECK(run.path == folder);
+  CHECK_FALSE(run.continues_run);
+  CHECK(fs::is_directory(folder / files::kLogs));
+  CHECK(run.lock.valid());
+}
+
+TEST_CASE("an empty folder, or one with other things, takes a run") {
+  const TempFolder temp;
+  temp.write("notes.txt", "mine");
+  CHECK_FALSE(prepare_run_folder(into(temp.path()), "mnist", "").continues_run);
+  CHECK(fs::exists(temp.path() / "notes.txt"));
+}
+
+TEST_CASE("a folder that holds a run is refused with the two ways on") {
+  for (const char* trace :
+       {"config.json", "metrics.jsonl", "summary.json", "checkpoints/step-00000001.safetensors"}) {
+    const TempFolder temp;
+    temp.write(trace, "");
+    const Failure failure = error_of([&] { prepare_run_folder(into(temp.path()), "mnist", ""); });
+    INFO(trace);
+    CHECK(failure.code == ExitCode::kConfig);
+    CHECK_THAT(failure.message, ContainsSubstring(temp.path().string()));
+    CHECK_THAT(failure.message, ContainsSubstring("--resume auto"));
+    CHECK_THAT(failure.message, ContainsSubstring("--output"));
+    CHECK(prepare_run_folder(into(temp.path()), "mnist", "auto").continues_run);
+  }
+}
+
+TEST_CASE("resuming without a run begins one") {
+  const TempFolder temp;
+  CHECK_FALSE(prepare_run_folder(into(temp.path() / "new"), "mnist", "auto").continues_run);
+}
+
+TEST_CASE("a run goes on from a checkpoint of its own, another begins from it elsewhere") {
+  const TempFolder temp;
+  const fs::path first = temp.path() / "first";
+  const fs::path file = temp.write("first/checkpoints/step-00000009.safetensors", "");
+  CHECK(prepare_run_folder(into(first), "mnist", file.string()).continues_run);
+  CHECK_FALSE(
+      prepare_run_folder(into(temp.path() / "second"), "mnist", file.string()).continues_run);
+  const fs::path other = temp.write("third/checkpoints/step-00000001.safetensors", "");
+  CHECK(error_of([&] { prepare_run_folder(into(first), "mnist", other.string()); }).code ==
+        ExitCode::kConfig);
+}
+
+TEST_CASE("a checkpoint that is not there is an error before a folder is made") {
+  const TempFolder temp;
+  const std::string absent = (temp.path() / "absent.safetensors").string();
+  const Failure failure =
+      error_of([&] { prepare_run_folder(into(temp.path() / "run"), "mnist", absent); });
+  CHECK(failure.code == ExitCode::kCheckpoint);
+  CHECK_THAT(failure.message, ContainsSubstring(absent));
+  CHECK_FALSE(fs::exists(temp.path() / "run"));
+}
+
+TEST_CASE("two runs cannot write into one folder at a time") {
+  const TempFolder temp;
+  {
+    const RunFolder run = prepare_run_folder(into(temp.path()), "mnist", "");
+    const Failure failure =
+        error_of([&] { prepare_run_folder(into(temp.path()), "mnist", "auto"); });
+    CHECK(failure.code == ExitCode::kConfig);
+    CHECK_THAT(failure.message,
+               ContainsSubstring("is in use by process " + std::to_string(::getpid()) + " on "));
+  }
+  CHECK(prepare_run_folder(into(temp.path()), "mnist", "auto").lock.valid());
+}
+
+TEST_CASE("without a name a run gets a folder by the time, and a link to the latest") {
+  const TempFolder temp;
+  const ScopedDirectory directory(temp.path());
+  const fs::path parent = fs::absolute("runs") / "mnist";
+  const RunFolder first = prepare_run_folder({}, "mnist", "");
+  CHECK(first.path.parent_path() == parent);
+  CHECK(first.path.filename().string().size() >= std::string("2026-01-31T12-00-00").size());
+  CHECK(fs::equivalent(parent / "latest", first.path));
+  const RunFolder second = prepare_run_folder({}, "mnist", "");  // in the same second, mostly
+  CHECK(second.path != first.path);
+  CHECK(fs::read_symlink(parent / "latest") == second.path.filename());
+  CHECK(prepare_run_folder({}, "other", "").path.parent_path() == fs::absolute("runs") / "other");
+}
+
+TEST_CASE("without a name a resumed run is the latest, or that of the checkpoint") {
+  const TempFolder temp;
+  const ScopedDirectory directory(temp.path());
+  const fs::path first = prepare_run_folder({}, "mnist", "").path;
+  const fs::path second = prepare_run_folder({}, "mnist", "").path;
+  temp.write(first / "config.json", "{}");
+  temp.write(second / "config.json", "{}");
+  const fs::path file = temp.write(first / "checkpoints" / "step-00000001.safetensors", "");
+  const RunFolder latest = prepare_run_folder({}, "mnist", "auto");
+  CHECK(fs::equivalent(latest.path, second));
+  CHECK(latest.continues_run);
+  const RunFolder named = prepare_run_folder({}, "mnist", fs::relative(file).string());
+  CHECK(fs::equivalent(named.path, first));
+  CHECK(named.continues_run);
+  CHECK_FALSE(prepare_run_folder({}, "never-run", "auto").continues_run);
+}
+
+TEST_CASE("a folder that cannot be made is refused with its name") {
+  const TempFolder temp;
+  const fs::path folder = temp.write("file", "") / "run";
+  const Failure failure = error_of([&] { prepare_run_folder(into(folder), "mnist", ""); });
+  CHECK(failure.code == ExitCode::kConfig);
+  CHECK_THAT(failure.message, ContainsSubstring(folder.string()));
+}
+
+}  // namespace
+}  // namespace mnist_train::report

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <filesystem>
+#include <iostream>
+
+#include "base/file.h"
+#include "comm/cuda_module.h"
+#include "launch/machine.h"
+
+namespace mnist_train::testing {
+
+/// Whether a case that needs a GPU can run; says so where it cannot, which counts as skipped. Where
+/// the driver shows a GPU and this build has the CUDA module, failing to use them is a failure, not
+/// a reason to skip.
+inline bool have_gpu() {
+  if (launch::visible_gpus() == 0) {
+    std::cout << "no CUDA device: the driver shows none\n";
+    return false;
+  }
+  if (!std::filesystem::exists(executable_folder() / "libmnist-train-cuda.so")) {
+    std::cout << "no CUDA device: this build has no CUDA module\n";
+    return false;
+  }
+  if (comm::cuda_module().device_count() < 1) {
+    throw Error(ExitCode::kRunFailed, "the driver shows a GPU, but LibTorch finds none");
+  }
+  comm::cuda_module().set_device(0);
+  return true;
+}
+
+}  // namespace mnist_train::testing

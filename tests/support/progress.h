@@ -1,0 +1,18 @@
+#pragma once
+
+#include "train/progress.h"
+
+namespace mnist_train::testing {
+
+/// Whether all is the same, but for requests to stop, which are of their moment.
+inline bool same_progress(const train::Progress& a, const train::Progress& b) {
+  return a.epoch == b.epoch && a.samples_into_epoch == b.samples_into_epoch && a.step == b.step &&
+         a.samples_seen == b.samples_seen && a.epoch_sums.loss == b.epoch_sums.loss &&
+         a.epoch_sums.correct == b.epoch_sums.correct &&
+         a.epoch_sums.samples == b.epoch_sums.samples &&
+         a.epoch_train_seconds == b.epoch_train_seconds && a.train_seconds == b.train_seconds &&
+         a.test_seconds == b.test_seconds && a.accuracies == b.accuracies &&
+         a.best_accuracy == b.best_accuracy && a.best_step == b.best_step;
+}
+
+}  // namespace mnist_train::testing

@@ -1,0 +1,84 @@
+#pragma once
+
+#include <ATen/Parallel.h>
+
+#include <cstdlib>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "comm/communicator.h"
+#include "launch/listen_socket.h"
+
+namespace mnist_train::testing {
+
+/// What rank `rank` of `world_size` on this machine is told; rank 0 takes over the listening
+/// socket.
+inline comm::Rendezvous rendezvous_of(int rank, int world_size, int port, int listen_fd,
+                                      double timeout_s) {
+  comm::Rendezvous rendezvous;
+  rendezvous.identity.rank = rank;
+  rendezvous.identity.local_rank = rank;
+  rendezvous.identity.world_size = world_size;
+  rendezvous.identity.local_world_size = world_size;
+  rendezvous.identity.master_port = port;
+  rendezvous.timeout_s = timeout_s;
+  rendezvous.listen_fd = rank == 0 ? listen_fd : -1;
+  rendezvous.fingerprint = "the same config";
+  return rendezvous;
+}
+
+/// Runs `run` for every rank, each on a thread of its own, and throws what the first failed rank
+/// threw; one that failed by itself goes before its victims. Assertions belong behind the call:
+/// they are not made for threads.
+inline void on_ranks(int world_size, const std::function<void(int rank)>& run) {
+  // c10d's recorder of collectives is one a process, and not made for several ranks in it.
+  ::setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/1);
+  std::vector<std::exception_ptr> failures(static_cast<std::size_t>(world_size));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < world_size; ++rank) {
+    threads.emplace_back([&, rank] {
+      at::set_num_threads(1);
+      try {
+        run(rank);
+      } catch (...) {
+        failures[static_cast<std::size_t>(rank)] = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::exception_ptr victim;
+  for (const std::exception_ptr& failure : failures) {
+    if (!failure) continue;
+    try {
+      std::rethrow_exception(failure);
+    } catch (const PeerError&) {
+      if (!victim) victim = failure;
+    }
+  }
+  if (victim) std::rethrow_exception(victim);
+}
+
+/// The same, with ranks that are connected over Gloo. One rank is alone.
+inline void on_connected_ranks(int world_size,
+                               const std::function<void(comm::Communicator& communicator)>& run,
+                               double timeout_s = 30) {
+  launch::ListenSocket listener = launch::listen_on_loopback();
+  const int listen_fd = listener.fd.release();  // the store closes it
+  // They live until all ranks are through: rank 0 serves the store.
+  std::vector<std::unique_ptr<comm::Communicator>> communicators(
+      static_cast<std::size_t>(world_size));
+  on_ranks(world_size, [&](int rank) {
+    auto& communicator = communicators[static_cast<std::size_t>(rank)];
+    communicator = std::make_unique<comm::Communicator>(
+        rendezvous_of(rank, world_size, listener.port, listen_fd, timeout_s),
+        comm::BackendKind::kGloo, timeout_s);
+    run(*communicator);
+  });
+}
+
+}  // namespace mnist_train::testing

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "data/image_set.h"
+#include "support/idx_bytes.h"
+
+namespace mnist_train::testing {
+
+struct SmallImages {
+  std::int64_t count = 10;
+  std::int64_t channels = 1;
+  std::int64_t height = 16;
+  std::int64_t width = 16;
+  std::int64_t classes = 10;
+  std::uint64_t salt = 1;
+};
+
+/// Images of noise in memory, with labels that look like nothing in particular.
+inline data::ImageSet small_images(const SmallImages& wanted = {}) {
+  struct Memory {
+    std::string images;
+    std::string labels;
+  };
+  auto memory = std::make_shared<Memory>();
+  data::ImageSet set;
+  set.count = wanted.count;
+  set.channels = wanted.channels;
+  set.height = wanted.height;
+  set.width = wanted.width;
+  set.classes = wanted.classes;
+  set.source = "noise";
+  memory->images = noise(static_cast<std::size_t>(set.count * set.bytes_per_image()), wanted.salt);
+  memory->labels = noise(static_cast<std::size_t>(set.count), wanted.salt + 1000);
+  for (char& label : memory->labels) {
+    label = static_cast<char>(static_cast<unsigned char>(label) % wanted.classes);
+  }
+  set.images = {reinterpret_cast<const std::uint8_t*>(memory->images.data()),
+                memory->images.size()};
+  set.labels = {reinterpret_cast<const std::uint8_t*>(memory->labels.data()),
+                memory->labels.size()};
+  set.owner = std::move(memory);
+  return set;
+}
+
+}  // namespace mnist_train::testing

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "batch/resident_images.h"
+#include "comm/communicator.h"
+#include "support/small_images.h"
+#include "support/tiny_model.h"
+#include "train/trainer.h"
+
+namespace mnist_train::testing {
+
+inline const comm::Communicator& one_rank() {
+  static const comm::Communicator communicator;
+  return communicator;
+}
+
+/// Options that make a small model learn noise: uneven batches, momentum.
+inline options::TrainOptions small_run() {
+  options::TrainOptions options;
+  options.epochs = 3;
+  options.batch_size = 20;
+  options.learning_rate = 0.05;
+  options.sgd_momentum = 0.9;
+  options.deterministic = true;
+  return options;
+}
+
+/// A trainer with all that it trains on.
+class TrainerRig {
+ public:
+  explicit TrainerRig(const options::TrainOptions& options,
+                      const comm::Communicator& communicator = one_rank(),
+                      std::shared_ptr<model::Model> model = nullptr,
+                      const SmallImages& wanted = {.count = 50}, at::Device device = at::kCPU)
+      : images(small_images(wanted), {0.5, 0.25}, device),
+        trainer(options, model ? std::move(model) : tiny_model(options.seed), images, communicator,
+                device) {}
+  TrainerRig(const TrainerRig&) = delete;  // the trainer knows where the images are
+  TrainerRig& operator=(const TrainerRig&) = delete;
+
+  /// Trains as a run does, with a made-up test accuracy, until `step` or the end of the run.
+  void run_to(std::int64_t step) {
+    while (!trainer.run_done()) {
+      trainer.begin_epoch();
+      while (!trainer.epoch_done()) {
+        if (trainer.progress().step >= step) return;
+        trainer.step(/*stop_requested=*/false);
+        trainer.read_sums();
+      }
+      trainer.end_epoch(
+          /*test_accuracy=*/0.5 + 0.01 * static_cast<double>(trainer.progress().epoch),
+          /*test_seconds=*/0.25);
+    }
+  }
+
+  at::Tensor weights() const { return trainer.parameters().values().cpu().clone(); }
+
+  batch::ResidentImages images;
+  train::Trainer trainer;
+};
+
+}  // namespace mnist_train::testing

@@ -1,0 +1,285 @@
+"""A run that was interrupted and goes on ends as if nothing had happened."""
+
+import json
+import re
+import shutil
+import signal
+import struct
+import subprocess
+
+import pytest
+from support import (BINARY, WORLDS, RunFolder, averaging, environment, merged, relative_difference, run, start,
+                     train, wait_until, write_config)
+
+PER_EPOCH = 20
+TOTAL = 3 * PER_EPOCH
+# 45 samples in a batch do not divide by 2, and the last batch of an epoch has 31.
+CONFIG = {"epochs": 3, "batch_size": 45, "data": {"limit_train": 886}}
+RESUME = ("--resume", "auto")
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    """The whole run of that many processes, trained once."""
+    known = {}
+
+    def run_of(processes, strategy):
+        if (processes, strategy) not in known:
+            folder = tmp_path_factory.mktemp("whole")
+            known[processes, strategy] = train(folder, CONFIG | averaging(strategy), processes=processes)
+            assert known[processes, strategy].last_step() == TOTAL
+        return known[processes, strategy]
+
+    return run_of
+
+
+def same_outcome(folder, expected):
+    """Weights to the bit, and the same records but for what a clock says."""
+    timeless = [
+        [{key: value for key, value in line.items() if key != "time" and "second" not in key} for line in each.lines()]
+        for each in (folder, expected)
+    ]
+    assert timeless[0] == timeless[1]
+    assert folder.read_json("accuracies.json") == expected.read_json("accuracies.json")
+    assert folder.summary()["samples_seen"] == expected.summary()["samples_seen"]
+    assert folder.summary()["best_test_accuracy"] == expected.summary()["best_test_accuracy"]
+    assert folder.digest() == expected.digest()
+
+
+def stop_by_sigterm(folder, changes, processes, step):
+    with start(folder, changes, processes=processes) as process:
+        process.wait_for_step(step)
+        process.send(signal.SIGTERM)
+        assert process.wait() == 143, process.stderr
+        assert "--resume auto" in process.stderr
+    return process.run_folder
+
+
+def cut_short(folder, changes, processes, step):
+    """Killed without warning, at least a step after a checkpoint."""
+    with start(folder, changes, processes=processes) as process:
+        process.wait_for_step(step)
+        process.send(signal.SIGKILL)
+        process.wait()
+    return process.run_folder
+
+
+@pytest.mark.parametrize("processes, strategy", WORLDS)
+def test_a_run_stopped_within_an_epoch_goes_on_to_the_same_bits(tmp_path, uninterrupted, processes, strategy):
+    changes = CONFIG | averaging(strategy)
+    stopped = stop_by_sigterm(tmp_path, changes, processes, PER_EPOCH + 5)
+    summary = stopped.summary()
+    assert summary["status"] == "stopped"
+    assert PER_EPOCH + 5 <= summary["steps"] < TOTAL
+    assert [int(path.stem[5:]) for path in stopped.checkpoints()][-1] == summary["steps"]
+    assert not (stopped.path / "model.pt").exists()
+    resumed = train(tmp_path, changes, *RESUME, processes=processes)
+    same_outcome(resumed, uninterrupted(processes, strategy))
+
+
+def test_a_run_with_several_buckets_goes_on_to_the_same_bits(tmp_path):
+    changes = merged(CONFIG, {"gradient_averaging": {"strategy": "bucketed", "bucket_mb": 0.3}})
+    expected = train(tmp_path, changes, processes=3, output="whole")
+    stop_by_sigterm(tmp_path, changes, 3, 5)
+    same_outcome(train(tmp_path, changes, *RESUME, processes=3), expected)
+
+
+def test_a_run_stopped_in_each_epoch_goes_on_to_the_same_bits(tmp_path, uninterrupted):
+    stop_by_sigterm(tmp_path, CONFIG, 2, 1)
+    for step in (PER_EPOCH + 2, 2 * PER_EPOCH + 2):
+        with start(tmp_path, CONFIG, *RESUME, processes=2) as process:
+            process.wait_for_step(step)
+            process.send(signal.SIGTERM)
+            assert process.wait() == 143, process.stderr
+    same_outcome(train(tmp_path, CONFIG, *RESUME, processes=2), uninterrupted(2, "flat"))
+
+
+@pytest.mark.parametrize("processes, strategy", [(2, "bucketed"), (3, "flat")])
+def test_a_killed_run_goes_on_from_a_checkpoint_within_an_epoch(tmp_path, uninterrupted, processes, strategy):
+    often = {"checkpoint": {"every_steps": 8, "every_epochs": 0, "keep_best": False}}
+    changes = merged(CONFIG, averaging(strategy) | often)
+    folder = cut_short(tmp_path, changes, processes, PER_EPOCH + 9)
+    assert int(folder.checkpoints()[-1].stem[5:]) % 8 == 0
+    resumed = train(tmp_path, changes, *RESUME, processes=processes)
+    assert [step["step"] for step in resumed.steps()] == list(range(1, TOTAL + 1))
+    same_outcome(resumed, uninterrupted(processes, strategy))
+
+
+def test_metrics_are_cut_back_to_the_checkpoint(tmp_path):
+    changes = merged(CONFIG, {"checkpoint": {"every_steps": 8}})
+    folder = cut_short(tmp_path, changes, 1, 2 * 8 + 1)
+    folder.checkpoints()[-1].unlink()  # so that steps were recorded after the newest, whenever the kill came
+    saved = int(folder.checkpoints()[-1].stem[5:])
+    assert folder.last_step() > saved
+    with open(folder.path / "metrics.jsonl", "a") as file:
+        file.write('{"event":"step","ep')  # what a crash may leave
+    resumed = train(tmp_path, changes, *RESUME)
+    assert f"step {saved}" in resumed.stderr
+    assert [step["step"] for step in resumed.steps()] == list(range(1, TOTAL + 1))
+    assert [epoch["epoch"] for epoch in resumed.epochs()] == [1, 2, 3]
+    assert len(resumed.read_json("accuracies.json")) == 3
+
+
+@pytest.fixture(scope="module")
+def with_checkpoints(tmp_path_factory, uninterrupted):
+    """A finished run with files of several steps of it, all kept."""
+    changes = merged(CONFIG, {"checkpoint": {"every_steps": 12, "keep": 20}})
+    folder = train(tmp_path_factory.mktemp("steps"), changes, processes=2)
+    assert folder.digest() == uninterrupted(2, "flat").digest()
+    return folder
+
+
+def test_a_checkpoint_by_name_goes_on_in_another_folder(tmp_path, uninterrupted, with_checkpoints):
+    names = [path.name for path in with_checkpoints.checkpoints()]
+    middle = with_checkpoints.path / "checkpoints" / "step-00000024.safetensors"
+    assert middle.name in names
+    resumed = train(tmp_path, CONFIG, "--resume", middle, processes=2)
+    assert resumed.digest() == uninterrupted(2, "flat").digest()
+    assert resumed.read_json("accuracies.json") == uninterrupted(2, "flat").read_json("accuracies.json")
+    assert [step["step"] for step in resumed.steps()] == list(range(25, TOTAL + 1))
+    assert [path.name for path in with_checkpoints.checkpoints()] == names
+
+
+def test_an_older_checkpoint_of_the_same_folder_takes_the_run_back(tmp_path, uninterrupted, with_checkpoints):
+    shutil.copytree(with_checkpoints.path, tmp_path / "run")
+    resumed = train(tmp_path, CONFIG, "--resume", tmp_path / "run/checkpoints/step-00000012.safetensors", processes=2)
+    same_outcome(resumed, uninterrupted(2, "flat"))
+
+
+def test_the_comparison_sees_a_run_that_starts_afresh_from_the_weights_alone(tmp_path, uninterrupted, with_checkpoints):
+    weights = with_checkpoints.path / "checkpoints" / "step-00000024.safetensors"
+    changes = merged(CONFIG, {"model": {"name": "net", "weights": str(weights)}, "max_steps": TOTAL - 24})
+    afresh = train(tmp_path, changes, processes=2)
+    assert afresh.digest() != uninterrupted(2, "flat").digest()
+    assert relative_difference(afresh.weights(), uninterrupted(2, "flat").weights()) > 1e-2
+
+
+def test_resuming_a_finished_run_changes_nothing(tmp_path, with_checkpoints):
+    shutil.copytree(with_checkpoints.path, tmp_path / "run")
+    same_outcome(train(tmp_path, CONFIG, *RESUME, processes=2), with_checkpoints)
+
+
+def test_more_epochs_go_on_where_a_finished_run_ended(tmp_path, uninterrupted):
+    changes = CONFIG | averaging("flat")
+    train(tmp_path, changes | {"epochs": 1}, processes=2)
+    same_outcome(train(tmp_path, changes, *RESUME, processes=2), uninterrupted(2, "flat"))
+
+
+def flip(path, position):
+    content = bytearray(path.read_bytes())
+    content[position] ^= 1
+    path.write_bytes(content)
+
+
+def test_automatic_resume_passes_over_a_damaged_checkpoint_and_says_so(tmp_path, uninterrupted, with_checkpoints):
+    shutil.copytree(with_checkpoints.path, tmp_path / "run")
+    newest, before = RunFolder(tmp_path / "run").checkpoints()[:-3:-1]
+    flip(newest, newest.stat().st_size // 2)
+    resumed = train(tmp_path, CONFIG, *RESUME, processes=2)
+    assert newest.name in resumed.stderr and "trying the one before" in resumed.stderr
+    assert re.search(rf"resuming from .*{before.name}", resumed.stderr)
+    same_outcome(resumed, uninterrupted(2, "flat"))
+
+
+def test_automatic_resume_with_nothing_but_damage_is_refused(tmp_path, with_checkpoints):
+    shutil.copytree(with_checkpoints.path, tmp_path / "run")
+    for path in RunFolder(tmp_path / "run").checkpoints():
+        flip(path, 0)
+    process = train(tmp_path, CONFIG, *RESUME, processes=2, expect=5)
+    assert all(path.name in process.stderr for path in with_checkpoints.checkpoints())
+
+
+def test_automatic_resume_without_a_checkpoint_starts_afresh(tmp_path, uninterrupted):
+    resumed = train(tmp_path, CONFIG | averaging("flat"), *RESUME, processes=2)
+    assert "starting afresh" in resumed.stderr
+    same_outcome(resumed, uninterrupted(2, "flat"))
+
+
+def section_boundaries(content):
+    """Where the parts of a safetensors file end: length, header, each tensor."""
+    header_end = 8 + struct.unpack("<Q", content[:8])[0]
+    header = json.loads(content[8:header_end])
+    ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
+    return [8, header_end, *(header_end + end for end in ends)]
+
+
+def damaged_versions(content):
+    boundaries = section_boundaries(content)
+    assert boundaries[-1] == len(content)
+    cuts = {0, 7, 8, 9, boundaries[1] - 1, boundaries[1], boundaries[1] + 1, boundaries[2], boundaries[-2],
+            len(content) - 1}
+    yield from ((f"cut to {cut}", content[:cut]) for cut in sorted(cuts))
+    yield "a byte more", content + b"\0"
+    for position in (0, 8, boundaries[1] - 2, boundaries[1], boundaries[-2] - 1, len(content) - 1):
+        yield f"a bit of byte {position}", content[:position] + bytes([content[position] ^ 1]) + content[position + 1:]
+
+
+def test_every_damage_to_a_checkpoint_named_by_hand_is_noticed(tmp_path, with_checkpoints):
+    content = with_checkpoints.checkpoints()[0].read_bytes()
+    config = write_config(tmp_path, merged(CONFIG, {"data": {"limit_train": 90}, "launch": {"processes_per_node": 1}}))
+    path = tmp_path / "damaged.safetensors"
+    for number, (damage, damaged) in enumerate(damaged_versions(content)):
+        path.write_bytes(damaged)
+        output = tmp_path / f"run{number}"
+        result = run("--config", config, "--output", output, "--resume", path)
+        assert result.returncode == 5, f"{damage}: {result.stderr}"
+        assert str(path) in result.stderr, damage
+        assert not (output / "model.pt").exists()
+
+
+def test_a_checkpoint_of_other_data_is_refused(tmp_path, with_checkpoints):
+    changes = merged(CONFIG, {"data": {"limit_train": 800}})
+    refused = train(tmp_path, changes, "--resume", with_checkpoints.checkpoints()[0], processes=2, expect=5)
+    assert "other data" in refused.stderr
+
+
+@pytest.mark.parametrize("before, after", [(2, 3), (3, 1), (1, 2)])
+def test_another_number_of_processes_goes_on_with_each_sample_once(tmp_path, before, after):
+    # Few samples in a batch, so that rounding cannot turn many poolings (see processes_test.py).
+    changes = {"epochs": 1, "batch_size": 8, "data": {"limit_train": 157}, "checkpoint": {"every_steps": 7, "keep": 9}}
+    whole = train(tmp_path, changes, processes=before, output="whole")
+    resumed = train(tmp_path, changes, "--resume", whole.checkpoints()[0], processes=after)
+    assert whole.checkpoints()[0].name == "step-00000007.safetensors"
+    assert resumed.summary()["world_size"] == after
+    assert resumed.summary()["samples_seen"] == whole.summary()["samples_seen"] == 157
+    assert [step["step"] for step in resumed.steps()] == list(range(8, PER_EPOCH + 1))
+    assert relative_difference(resumed.weights(), whole.weights()) < 1e-4
+    assert resumed.epochs()[0]["train_loss"] == pytest.approx(whole.epochs()[0]["train_loss"], rel=1e-5)
+
+
+def test_a_folder_with_a_run_is_refused_with_both_ways_on(tmp_path, with_checkpoints):
+    shutil.copytree(with_checkpoints.path, tmp_path / "run")
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")}
+    refused = train(tmp_path, CONFIG, processes=2, expect=2)
+    assert "--resume auto" in refused.stderr and "--output" in refused.stderr and str(refused.path) in refused.stderr
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")} == before
+
+
+def test_a_folder_in_use_is_refused_naming_the_holder_and_free_when_that_was_killed(tmp_path):
+    with start(tmp_path, CONFIG | {"epochs": 1000}, processes=2) as first:
+        first.wait_for_step(1)
+        for flags in (RESUME, ()):
+            command = [BINARY, "--config", tmp_path / "run.json", "--output", tmp_path / "run", *flags]
+            second = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=20)
+            assert second.returncode == 2
+            if flags:
+                assert f"process {first.pid}" in second.stderr
+        assert first.popen.poll() is None
+        first.send(signal.SIGKILL)
+        first.wait()
+        wait_until(lambda: not first.alive(), "the end of the workers", timeout=5)
+    train(tmp_path, CONFIG | {"epochs": 1}, *RESUME, processes=2)
+
+
+def test_the_newest_and_the_best_are_kept(tmp_path):
+    changes = merged(CONFIG, {"epochs": 5, "learning_rate": 0.1, "checkpoint": {"keep": 2}})
+    folder = train(tmp_path, changes)
+    accuracies = folder.read_json("accuracies.json")
+    assert len(accuracies) == 5
+    assert [path.name for path in folder.checkpoints()] == ["step-00000080.safetensors", "step-00000100.safetensors"]
+    names = {path.name for path in (folder.path / "checkpoints").iterdir()}
+    assert names == {"step-00000080.safetensors", "step-00000100.safetensors", "best.safetensors"}
+    result = run("evaluate", "--checkpoint", folder.path / "checkpoints/best.safetensors", "--config",
+                 tmp_path / "run.json", "--nproc-per-node", 1)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["test_accuracy"] == max(accuracies)

@@ -1,0 +1,152 @@
+"""The binary as a worker of torchrun's, and of anything else that sets the same variables."""
+
+import json
+import signal
+import socket
+import sys
+import time
+from contextlib import ExitStack
+
+import pytest
+from support import BINARY, Process, assert_gone, free_port, import_torch, send, train, write_config
+
+import_torch()
+
+# Two epochs of 20 steps.
+CONFIG = {"batch_size": 45, "data": {"limit_train": 886}, "checkpoint": {"every_steps": 7}}
+LONG_RUN = {"epochs": 1000, "data": {"limit_test": 100}}
+
+
+@pytest.fixture(scope="module")
+def own_launcher(tmp_path_factory):
+    return train(tmp_path_factory.mktemp("own"), CONFIG, processes=2)
+
+
+def torchrun(folder, changes, *flags):
+    command = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--nproc-per-node", 2, *flags, BINARY,
+               "--config", write_config(folder, changes), "--output", folder / "run"]
+    return Process(command, folder, folder / "run")
+
+
+@pytest.mark.parametrize("static", [False, True], ids=["standalone", "master port"])
+def test_torchrun_gives_the_weights_of_our_own_launcher(tmp_path, own_launcher, static):
+    flags = ["--master-port", free_port()] if static else ["--standalone"]
+    with torchrun(tmp_path, CONFIG, *flags) as process:
+        assert process.wait() == 0, process.stderr
+        folder = process.run_folder
+        assert "mnist-train failed" not in process.stderr
+    assert folder.digest() == own_launcher.digest()
+    assert folder.summary()["world_size"] == 2
+    assert folder.read_json("accuracies.json") == own_launcher.read_json("accuracies.json")
+
+
+def test_a_killed_rank_ends_torchrun_and_leaves_nothing(tmp_path):
+    with torchrun(tmp_path, LONG_RUN, "--standalone") as process:
+        process.wait_for_step(5)
+        send(process.wait_for_ranks(2)[1], signal.SIGKILL)
+        assert process.wait() != 0
+        assert_gone(process, within_s=2)
+        assert "rank 0" in process.stderr and "lost another rank" in process.stderr
+
+
+def test_torchruns_restart_goes_on_from_the_checkpoint_to_the_same_bits(tmp_path, own_launcher):
+    with torchrun(tmp_path, CONFIG, "--standalone", "--max-restarts", 1) as process:
+        process.wait_for_step(16)
+        send(process.wait_for_ranks(2)[1], signal.SIGKILL)
+        assert process.wait() == 0, process.stderr
+        folder = process.run_folder
+        assert "resuming from" in process.stderr
+    assert folder.summary()["restarts"] == 1
+    assert [step["step"] for step in folder.steps()] == list(range(1, 41))
+    assert folder.digest() == own_launcher.digest()
+
+
+def test_torchrun_reports_our_cause(tmp_path):
+    with torchrun(tmp_path, {"learning_rate": 1e30}, "--standalone") as process:
+        assert process.wait() != 0
+        report = process.stderr[process.stderr.index("Root Cause"):]
+        assert "the loss became" in report, report
+
+
+# By hand
+
+
+def worker(folder, rank, port, changes, world_size=2, **variables):
+    """One rank, as a launcher like torchrun would start it."""
+    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size,
+             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    config = write_config(folder, changes, f"rank{rank}.json")
+    return Process([BINARY, "--config", config, "--output", folder / "run"], folder, folder / "run", place | variables)
+
+
+def test_ranks_started_by_hand_meet_at_the_master_port(tmp_path, own_launcher):
+    port = free_port()
+    with worker(tmp_path, 1, port, CONFIG) as second, worker(tmp_path, 0, port, CONFIG) as first:
+        assert first.wait() == 0, first.stderr
+        assert second.wait() == 0, second.stderr
+        assert first.run_folder.digest() == own_launcher.digest()
+
+
+def test_ranks_with_different_configs_are_refused(tmp_path):
+    port = free_port()
+    with worker(tmp_path, 0, port, {"epochs": 1000}) as first, worker(tmp_path, 1, port, {"epochs": 999}) as second:
+        assert first.wait(30) == 2, first.stderr
+        assert "rank 1 runs with another config than rank 0" in first.stderr
+        assert second.wait(30) in (2, 4)  # 4: rank 0, which serves the store, was gone already
+        assert not first.run_folder.checkpoints()
+
+
+def test_a_missing_rank_is_named_after_the_time_out(tmp_path):
+    begin = time.monotonic()
+    with worker(tmp_path, 0, free_port(), {"launch": {"rendezvous_timeout_s": 2}}) as alone:
+        assert alone.wait() == 4
+        assert "1 of 2 ranks joined" in alone.stderr and "missing: rank 1" in alone.stderr, alone.stderr
+    assert 2 <= time.monotonic() - begin < 7
+
+
+def test_a_missing_rank_0_is_named_after_the_time_out(tmp_path):
+    port = free_port()
+    with worker(tmp_path, 1, port, {"launch": {"rendezvous_timeout_s": 2}}) as alone:
+        assert alone.wait(30) == 4
+        assert "rank 1" in alone.stderr and f"127.0.0.1:{port}" in alone.stderr, alone.stderr
+
+
+def test_a_master_port_in_use_is_named(tmp_path):
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        with worker(tmp_path, 0, port, {"launch": {"rendezvous_timeout_s": 2}}) as process:
+            assert process.wait(30) == 4
+            assert f"cannot serve the store at 127.0.0.1:{port}" in process.stderr, process.stderr
+
+
+def test_a_failure_is_written_where_torchrun_reads_it(tmp_path):
+    error_file = tmp_path / "error.json"
+    port = free_port()
+    variables = {"TORCHELASTIC_ERROR_FILE": error_file}
+    before = time.time()
+    with worker(tmp_path, 0, port, {"learning_rate": 1e30}, world_size=1, **variables) as process:
+        assert process.wait() == 1
+        assert "rank 0" in process.stderr and "the loss became" in process.stderr
+    message = json.loads(error_file.read_text())["message"]
+    assert message["message"].startswith("the loss became")
+    assert before - 1 <= int(message["extraInfo"]["timestamp"]) <= time.time() + 1
+
+
+def test_half_of_the_variables_are_refused(tmp_path):
+    command = [BINARY, "--config", write_config(tmp_path), "--output", tmp_path / "run"]
+    with Process(command, tmp_path, variables={"RANK": 0, "WORLD_SIZE": 2}) as process:
+        assert process.wait() == 2
+        assert "LOCAL_RANK, MASTER_ADDR, MASTER_PORT" in process.stderr
+
+
+def test_an_occupied_folder_is_refused_under_torchrun_too(tmp_path, own_launcher):
+    with ExitStack() as stack:
+        port = free_port()
+        command = [BINARY, "--config", write_config(tmp_path, CONFIG), "--output", own_launcher.path]
+        place = {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        ranks = [stack.enter_context(Process(command, tmp_path, variables=place | {"RANK": rank, "LOCAL_RANK": rank}))
+                 for rank in range(2)]
+        assert ranks[0].wait() == 2
+        assert "--resume auto" in ranks[0].stderr

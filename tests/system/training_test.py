@@ -1,0 +1,148 @@
+"""What a run reaches and what it leaves behind."""
+
+import re
+
+import pytest
+from support import BINARY, LONG_S, Process, run, train, train_command, write_config
+
+STEP_FIELDS = {"event", "epoch", "step", "loss", "learning_rate", "samples_per_second", "time"}
+EPOCH_FIELDS = {"event", "epoch", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "train_seconds",
+                "test_seconds"}
+SUMMARY_FIELDS = {
+    "status", "epochs", "world_size", "backend", "device", "precision", "startup_seconds", "train_seconds",
+    "test_seconds", "wall_seconds", "samples_per_second", "test_accuracy", "best_test_accuracy", "samples_seen",
+    "restarts", "peak_memory_bytes", "versions", "config_hash", "data_hash",
+}
+
+
+# The only run on all of MNIST in the system tests, and by far the longest: about 20 s on two cores.
+@pytest.fixture(scope="module")
+def two_epochs(tmp_path_factory):
+    full = {
+        "epochs": 2, "batch_size": 128, "learning_rate": 0.01, "sgd_momentum": 0.5, "test_batch_size": 1000,
+        "deterministic": False, "log_interval": 100, "data": {"limit_train": None, "limit_test": None},
+        "launch": {"processes_per_node": 2},
+    }
+    return train(tmp_path_factory.mktemp("full"), full, processes=2)
+
+
+def test_two_epochs_of_mnist_reach_the_accuracies_of_the_reference(two_epochs):
+    assert two_epochs.read_json("accuracies.json") == pytest.approx([0.952, 0.968], abs=0.004)
+
+
+def test_the_accuracies_file_is_a_list_of_fractions_one_an_epoch(two_epochs):
+    accuracies = two_epochs.read_json("accuracies.json")
+    assert isinstance(accuracies, list) and len(accuracies) == 2
+    assert all(isinstance(accuracy, float) and 0 <= accuracy <= 1 for accuracy in accuracies)
+
+
+def test_metrics_tell_every_interval_and_every_epoch(two_epochs):
+    steps, epochs = two_epochs.steps(), two_epochs.epochs()
+    assert len(steps) + len(epochs) == len(two_epochs.lines())
+    assert [step["step"] for step in steps] == list(range(100, 939, 100))
+    assert [step["epoch"] for step in steps] == [1] * 4 + [2] * 5
+    assert all(STEP_FIELDS <= set(step) and step["learning_rate"] == 0.01 for step in steps)
+    assert steps[-1]["loss"] < steps[0]["loss"] / 2
+    assert [epoch["epoch"] for epoch in epochs] == [1, 2]
+    assert all(EPOCH_FIELDS <= set(epoch) for epoch in epochs)
+    assert [epoch["test_accuracy"] for epoch in epochs] == two_epochs.read_json("accuracies.json")
+    assert all(0.8 < epoch["train_accuracy"] < 1 and epoch["train_seconds"] > epoch["test_seconds"] for epoch in epochs)
+
+
+def test_the_summary_tells_the_run(two_epochs):
+    summary = two_epochs.summary()
+    assert SUMMARY_FIELDS <= set(summary)
+    known = {"status": "finished", "epochs": 2, "world_size": 2, "backend": "gloo", "device": "cpu",
+             "precision": "fp32", "samples_seen": 120000, "restarts": 0}
+    assert {key: summary[key] for key in known} == known
+    assert summary["test_accuracy"] == two_epochs.read_json("accuracies.json")[-1]
+    assert summary["best_test_accuracy"] == max(two_epochs.read_json("accuracies.json"))
+    assert 0 < summary["startup_seconds"] < summary["wall_seconds"]
+    assert summary["train_seconds"] + summary["test_seconds"] < summary["wall_seconds"]
+    assert summary["samples_per_second"] == pytest.approx(120000 / summary["train_seconds"])
+    assert 50e6 < summary["peak_memory_bytes"] < 600e6
+
+
+def test_the_run_folder_holds_what_is_promised(two_epochs):
+    names = {path.name for path in two_epochs.path.iterdir() if not path.name.startswith(".")}
+    assert names == {"config.json", "accuracies.json", "model.pt", "metrics.jsonl", "summary.json", "checkpoints",
+                     "logs"}
+    assert {path.name for path in (two_epochs.path / "logs").iterdir()} == {"rank-0.log", "rank-1.log"}
+    assert [path.stem for path in two_epochs.checkpoints()] == ["step-00000469", "step-00000938"]
+
+
+def test_the_console_has_a_line_an_epoch_with_what_matters(two_epochs):
+    lines = [line for line in two_epochs.stderr.splitlines() if line.startswith("epoch ") and "step" not in line]
+    accuracies = two_epochs.read_json("accuracies.json")
+    assert len(lines) == 2
+    for number, line in enumerate(lines):
+        assert line.startswith(f"epoch {number + 1}/2")
+        assert f"{100 * accuracies[number]:.2f} %" in line
+        assert re.search(r"loss \d.*accuracy \d.* \d+\.\d+ s, [\d,]+ samples/s", line), line
+    assert "\x1b" not in two_epochs.stderr and "\r" not in two_epochs.stderr
+
+
+def test_weights_are_a_state_dict_of_net(two_epochs):
+    shapes = {name: tensor.shape for name, tensor in two_epochs.weights().items()}
+    assert shapes == {
+        "conv1.weight": (20, 1, 5, 5), "conv1.bias": (20,), "conv2.weight": (50, 20, 5, 5), "conv2.bias": (50,),
+        "fc1.weight": (500, 800), "fc1.bias": (500,), "fc2.weight": (10, 500), "fc2.bias": (10,),
+    }
+    assert {str(tensor.dtype) for tensor in two_epochs.weights().values()} == {"float32"}
+
+
+def test_without_an_output_each_run_gets_a_folder_by_its_time_and_latest_is_the_last(tmp_path):
+    write_config(tmp_path, {"max_steps": 2}, "tiny.json")
+    for _ in range(2):
+        result = run("--config", "tiny.json", folder=tmp_path)
+        assert result.returncode == 0, result.stderr
+    parent = tmp_path / "runs/tiny"
+    assert (parent / "latest").is_symlink()
+    runs = sorted(path.name for path in parent.iterdir() if path.name != "latest")
+    assert len(runs) == 2
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(-\d)?", name) for name in runs), runs
+    assert (parent / "latest").resolve().name == runs[-1]
+    assert all((parent / name / "summary.json").exists() for name in runs)
+
+
+def test_the_written_config_repeats_the_run_to_the_bit(tmp_path):
+    first = train(tmp_path, {"learning_rate": 0.03, "data": {"limit_train": 1280}}, processes=2, output="first")
+    written = first.read_json("config.json")
+    assert "output" not in written and written["learning_rate"] == 0.03
+    again = [BINARY, "--config", first.path / "config.json", "--output", tmp_path / "again"]
+    with Process(again, tmp_path, tmp_path / "again") as process:
+        assert process.wait() == 0, process.stderr
+        assert process.run_folder.digest() == first.digest()
+        assert process.run_folder.read_json("config.json") == written
+    other = train(tmp_path, {"learning_rate": 0.031, "data": {"limit_train": 1280}}, processes=2, output="other")
+    assert other.digest() != first.digest()
+
+
+def test_files_take_the_names_that_the_config_gives(tmp_path):
+    names = {"model_file": "weights.pt", "accuracies_file": "a.json", "max_steps": 2}
+    folder = train(tmp_path, names)
+    assert (folder.path / "weights.pt").stat().st_size > 1e6
+    assert len(folder.read_json("a.json")) == 1
+    assert not (folder.path / "model.pt").exists() and not (folder.path / "accuracies.json").exists()
+
+
+def test_a_run_ends_at_the_first_epoch_that_is_good_enough(tmp_path):
+    folder = train(tmp_path, {"epochs": 50, "stop_at_accuracy": 0.5, "data": {"limit_train": 1280}})
+    accuracies = folder.read_json("accuracies.json")
+    assert accuracies[-1] >= 0.5 > max(accuracies[:-1], default=0)
+    assert folder.summary()["epochs"] == len(accuracies) < 50
+
+
+def test_a_quiet_run_says_nothing(tmp_path):
+    command = train_command(write_config(tmp_path, {"max_steps": 2}), tmp_path / "run", 2, "--quiet")
+    with Process(command, tmp_path) as process:
+        assert process.wait(LONG_S) == 0
+        assert (process.stderr, process.stdout) == ("", "")
+
+
+def test_data_and_config_are_known_by_their_hashes(tmp_path):
+    runs = [{"max_steps": 1}, {"max_steps": 1}, {"max_steps": 1, "seed": 2},
+            {"max_steps": 1, "data": {"limit_train": 2000}}]
+    summaries = [train(tmp_path, changes, output=f"run{number}").summary() for number, changes in enumerate(runs)]
+    assert len({summary["config_hash"] for summary in summaries}) == 3
+    assert [summary["data_hash"] == summaries[0]["data_hash"] for summary in summaries] == [True, True, True, False]

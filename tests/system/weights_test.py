@@ -1,0 +1,389 @@
+"""Weights that others read, and weights of others that are read here: none of them may do harm."""
+
+import json
+import os
+import pickle
+import struct
+import subprocess
+import time
+import zipfile
+from collections import OrderedDict
+
+import pytest
+from support import BINARY, environment, import_torch, read_mnist, run, train, write_config
+
+torch = import_torch()
+
+from torch_net import Net  # noqa: E402  (needs torch)
+
+SAMPLES = 2000
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    changes = {"epochs": 2, "data": {"limit_train": 2560, "limit_test": SAMPLES}}
+    return train(tmp_path_factory.mktemp("trained"), changes, processes=2)
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    changes = {"data": {"limit_test": SAMPLES}, "launch": {"processes_per_node": 2}}
+    return write_config(tmp_path_factory.mktemp("config"), changes)
+
+
+def torch_evaluation(state_dict):
+    """Loss and accuracy by PyTorch's own means."""
+    images, labels = map(torch.from_numpy, read_mnist("t10k", SAMPLES))
+    model = Net()
+    model.load_state_dict(state_dict, strict=True)
+    with torch.no_grad():
+        output = model.eval()(images)
+    loss = torch.nn.functional.nll_loss(output, labels).item()
+    return loss, (output.argmax(1) == labels).sum().item() / SAMPLES
+
+
+def evaluate(path, config):
+    result = run("evaluate", "--checkpoint", path, "--config", config)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def export(source, target):
+    return run("export", "--checkpoint", source, "--format", "pt", "--output", target)
+
+
+def load(path):
+    return torch.load(path, weights_only=True)
+
+
+def same_tensors(one, other):
+    return list(one) == list(other) and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_pytorch_loads_the_model_strictly_and_gets_the_same_accuracy(trained):
+    weights = load(trained.path / "model.pt")
+    assert type(weights) is dict
+    assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
+    loss, accuracy = torch_evaluation(weights)
+    summary = trained.summary()
+    assert accuracy == pytest.approx(summary["test_accuracy"], abs=0.00005)
+    assert loss == pytest.approx(summary["test_loss"], rel=1e-5)
+    assert accuracy > 0.6
+
+
+def test_pytorch_maps_the_model_into_memory(trained):
+    mapped = torch.load(trained.path / "model.pt", weights_only=True, mmap=True)
+    assert same_tensors(mapped, load(trained.path / "model.pt"))
+
+
+def test_every_kind_of_weights_evaluates_alike(tmp_path, trained, config):
+    summary = trained.summary()
+    expected = {"test_loss": pytest.approx(summary["test_loss"], rel=1e-6), "test_accuracy": summary["test_accuracy"],
+                "samples": SAMPLES}
+    torch.save(load(trained.path / "model.pt"), tmp_path / "by_pytorch.pt")
+    write_safetensors(tmp_path / "by_hand.safetensors", load(trained.path / "model.pt"))
+    for path in (trained.checkpoints()[-1], trained.path / "model.pt", tmp_path / "by_pytorch.pt",
+                 tmp_path / "by_hand.safetensors"):
+        assert evaluate(path, config) == expected, path
+
+
+def test_weights_of_another_epoch_evaluate_otherwise(trained, config):
+    assert evaluate(trained.checkpoints()[0], config)["test_loss"] > 1.05 * trained.summary()["test_loss"]
+
+
+def write_safetensors(path, tensors):
+    header, data = {}, b""
+    for name, tensor in tensors.items():
+        content = tensor.contiguous().numpy().tobytes()
+        place = [len(data), len(data) + len(content)]
+        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": place}
+        data += content
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def read_safetensors(path):
+    content = path.read_bytes()
+    length, = struct.unpack("<Q", content[:8])
+    header = json.loads(content[8:8 + length])
+    metadata = header.pop("__metadata__", {})
+    tensors, end = {}, 0
+    for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+        begin, finish = entry["data_offsets"]
+        assert begin == end
+        end = finish
+        kind = {"F32": torch.float32, "U8": torch.uint8}[entry["dtype"]]
+        data = bytearray(content[8 + length + begin:8 + length + finish])
+        tensors[name] = torch.frombuffer(data, dtype=kind).reshape(entry["shape"])
+    assert 8 + length + end == len(content)
+    return tensors, metadata
+
+
+def test_a_checkpoint_is_a_safetensors_file_with_momentum_and_progress(trained):
+    tensors, metadata = read_safetensors(trained.checkpoints()[-1])
+    weights = load(trained.path / "model.pt")
+    assert same_tensors({name: tensors["model." + name] for name in weights}, weights)
+    assert all(tensors[f"optimizer.momentum_buffer.{name}"].shape == tensor.shape for name, tensor in weights.items())
+    assert json.loads(metadata["mnist-train.state"])["progress"]["samples_seen"] == 2 * 2560
+
+
+def test_export_writes_the_weights_of_a_checkpoint(tmp_path, trained):
+    for source in (trained.checkpoints()[-1], trained.path / "model.pt"):
+        result = export(source, tmp_path / "weights.pt")
+        assert result.returncode == 0, result.stderr
+        assert same_tensors(load(tmp_path / "weights.pt"), load(trained.path / "model.pt"))
+        os.remove(tmp_path / "weights.pt")
+
+
+def test_export_that_cannot_write_fails(tmp_path, trained):
+    result = export(trained.path / "model.pt", tmp_path / "nowhere/weights.pt")
+    assert result.returncode == 5
+    assert str(tmp_path / "nowhere/weights.pt") in result.stderr
+
+
+# What PyTorch saves in many forms is read in all of them
+
+
+def test_forms_that_pytorch_saves_are_read(tmp_path, trained, config):
+    weights = load(trained.path / "model.pt")
+    model = Net()
+    model.load_state_dict(weights)
+    transposed = OrderedDict((name, tensor.t().contiguous().t() if tensor.dim() == 2 else tensor)
+                             for name, tensor in weights.items())
+    channels_last = {name: tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
+                     for name, tensor in weights.items()}
+    together = torch.cat([tensor.flatten() for tensor in weights.values()])
+    views, begin = {}, 0
+    for name, tensor in weights.items():
+        views[name] = together[begin:begin + tensor.numel()].view_as(tensor)
+        begin += tensor.numel()
+    forms = {
+        "of a module": model.state_dict(),
+        "parameters": dict(model.named_parameters()),
+        "strided": transposed,
+        "channels last": channels_last,
+        "views of one storage": views,
+        "in another order": dict(reversed(weights.items())),
+        "fp64": {name: tensor.double() for name, tensor in weights.items()},
+    }
+    for name, form in forms.items():
+        torch.save(form, tmp_path / "form.pt")
+        result = export(tmp_path / "form.pt", tmp_path / "out.pt")
+        assert result.returncode == 0, f"{name}: {result.stderr}"
+        out = load(tmp_path / "out.pt")
+        assert all(torch.equal(out[key].float(), weights[key]) for key in weights), name
+    assert evaluate(tmp_path / "form.pt", config)["test_accuracy"] == trained.summary()["test_accuracy"]
+
+
+# Weights that do not fit
+
+
+def test_every_tensor_that_does_not_fit_is_listed(tmp_path, trained, config):
+    weights = load(trained.path / "model.pt")
+    del weights["conv1.bias"], weights["fc2.weight"]
+    weights["fc1.weight"] = torch.zeros(500, 801)
+    weights["fc9.weight"] = torch.zeros(3)
+    torch.save(weights, tmp_path / "other.pt")
+    for result in (
+        run("evaluate", "--checkpoint", tmp_path / "other.pt", "--config", config),
+        run("--config", config, "--output", tmp_path / "run", "--set", f"model.weights={tmp_path / 'other.pt'}"),
+    ):
+        assert result.returncode == 5
+        text = " ".join(result.stderr.split())
+        assert "missing: conv1.bias [20]" in text and "missing: fc2.weight [10, 500]" in text
+        assert "unexpected: fc9.weight [3]" in text
+        assert "misshapen: fc1.weight is [500, 801], the model has [500, 800]" in text
+        assert str(tmp_path / "other.pt") in text
+
+
+def test_weights_that_are_not_there_are_named(tmp_path, config):
+    path = tmp_path / "none.pt"
+    for arguments in (("evaluate", "--checkpoint", path, "--config", config),
+                      ("export", "--checkpoint", path, "--output", tmp_path / "out.pt"),
+                      ("--config", config, "--output", tmp_path / "a", "--set", f"model.weights={path}"),
+                      ("--config", config, "--output", tmp_path / "b", "--resume", path)):
+        result = run(*arguments)
+        assert result.returncode == 5, result.stderr
+        assert str(path) in result.stderr
+
+
+# Hostile files. They are exported, which reads all of them and needs no data.
+
+
+class Command:
+    """What a pickle can do to whoever loads it."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.path}",)
+
+
+class Storage:
+    def __init__(self, claimed, kind=torch.FloatStorage, key="0"):
+        self.claimed, self.kind, self.key = claimed, kind, key
+
+
+class Tensor:
+    def __init__(self, storage, sizes, strides, offset=0):
+        self.arguments = (storage, offset, sizes, strides, False, OrderedDict())
+
+    def __reduce__(self):
+        return torch._utils._rebuild_tensor_v2, self.arguments
+
+
+class StatePickler(pickle.Pickler):
+    def persistent_id(self, value):
+        return ("storage", value.kind, value.key, "cpu", value.claimed) if isinstance(value, Storage) else None
+
+
+def write_pt(path, state, data=b"\0" * 16, compression=zipfile.ZIP_STORED):
+    """What torch.save would write for `state`, true or not."""
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        with archive.open("archive/data.pkl", "w") as file:
+            StatePickler(file, protocol=2).dump(state)
+        archive.writestr("archive/version", "3\n")
+        archive.writestr("archive/data/0", data)
+    return path
+
+
+def export_with_peak(source, target):
+    """(exit code, stderr, seconds, peak resident bytes of the command and its process)."""
+    begin = time.monotonic()
+    stderr_path = str(target) + ".stderr"
+    with open(stderr_path, "wb") as stderr:
+        process = subprocess.Popen([BINARY, "export", "--checkpoint", source, "--format", "pt", "--output", target],
+                                   stdin=subprocess.DEVNULL, stderr=stderr, env=environment())
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    with open(stderr_path, errors="replace") as stderr:
+        return process.returncode, stderr.read(), time.monotonic() - begin, usage.ru_maxrss * 1024
+
+
+def honest(path):
+    return write_pt(path, {"w": Tensor(Storage(4), (2, 2), (2, 1))})
+
+
+def with_command(path):
+    return write_pt(path, {"w": Command(path.parent / "touched")})
+
+
+def with_command_beside_tensors(path):
+    return write_pt(path, OrderedDict([("w", Tensor(Storage(4), (4,), (1,))), ("x", Command(path.parent / "touched"))]))
+
+
+def bare_pickle(path):
+    path.write_bytes(pickle.dumps(Command(path.parent / "touched"), protocol=2))
+    return path
+
+
+def truncated(path):
+    honest(path)
+    path.write_bytes(path.read_bytes()[:-30])
+    return path
+
+
+def truncated_in_the_data(path):
+    torch.save({"w": torch.zeros(10000)}, path)
+    path.write_bytes(path.read_bytes()[:20000])
+    return path
+
+
+def empty(path):
+    path.write_bytes(b"")
+    return path
+
+
+def storage_larger_than_the_file(path):
+    return write_pt(path, {"w": Tensor(Storage(2**40), (2**40,), (1,))})
+
+
+def tensor_larger_than_its_storage(path):
+    return write_pt(path, {"w": Tensor(Storage(4), (2**20, 2**20), (2**20, 1))})
+
+
+def giant_by_strides_of_zero(path):
+    return write_pt(path, {"w": Tensor(Storage(4), (2**40,), (0,))})
+
+
+def overflowing_sizes(path):
+    return write_pt(path, {"w": Tensor(Storage(4), (2**62, 2**62, 4), (1, 1, 1))})
+
+
+def negative_sizes(path):
+    return write_pt(path, {"w": Tensor(Storage(4), (-1,), (1,))})
+
+
+def offset_behind_the_end(path):
+    return write_pt(path, {"w": Tensor(Storage(4), (2,), (1,), offset=2**61)})
+
+
+def many_tensors_of_one_storage(path):
+    storage = Storage(2**20)
+    state = {f"w{number}": Tensor(storage, (2**20,), (1,)) for number in range(1000)}
+    return write_pt(path, state, bytes(2**22))
+
+
+def zip_bomb(path):
+    return write_pt(path, {"w": Tensor(Storage(2**27), (2**27,), (1,))}, bytes(2**29), zipfile.ZIP_DEFLATED)
+
+
+def deep_nesting(path):
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/data.pkl", b"\x80\x02" + b"(" * 3_000_000 + b".")
+        archive.writestr("archive/data/0", bytes(16))
+    return path
+
+
+def memo_bomb(path):
+    """Lists of lists by reference: 2^60 elements for whoever copies them."""
+    code = b"\x80\x02]q\x00"
+    for number in range(60):
+        code += b"]" + b"q" + bytes([number + 1]) + b"h" + bytes([number]) + b"a" + b"h" + bytes([number]) + b"a"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/data.pkl", code + b".")
+        archive.writestr("archive/data/0", bytes(16))
+    return path
+
+
+def safetensors_with_a_giant_header(path):
+    path.write_bytes(struct.pack("<Q", 2**62) + b"{}")
+    return path
+
+
+def safetensors_with_giant_tensors(path):
+    text = b'{"w":{"dtype":"F32","shape":[1099511627776],"data_offsets":[0,4398046511104]}}'
+    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(64))
+    return path
+
+
+HOSTILE = [
+    with_command, with_command_beside_tensors, bare_pickle, truncated, truncated_in_the_data, empty,
+    storage_larger_than_the_file, tensor_larger_than_its_storage, giant_by_strides_of_zero, overflowing_sizes,
+    negative_sizes, offset_behind_the_end, many_tensors_of_one_storage, zip_bomb, deep_nesting, memo_bomb,
+    safetensors_with_a_giant_header, safetensors_with_giant_tensors,
+]
+
+
+@pytest.fixture(scope="module")
+def harmless_peak(tmp_path_factory):
+    """Also shows that what the hostile files are made of is read when it is true."""
+    folder = tmp_path_factory.mktemp("harmless")
+    code, stderr, _, peak = export_with_peak(honest(folder / "honest.pt"), folder / "out.pt")
+    assert code == 0, stderr
+    assert torch.equal(load(folder / "out.pt")["w"], torch.zeros(2, 2))
+    return peak
+
+
+@pytest.mark.parametrize("make", HOSTILE, ids=lambda make: make.__name__)
+def test_a_hostile_file_is_refused_quickly_and_does_nothing(tmp_path, harmless_peak, make):
+    path = make(tmp_path / "hostile.pt")
+    code, stderr, seconds, peak = export_with_peak(path, tmp_path / "out.pt")
+    assert code == 5, stderr
+    assert str(path) in stderr
+    assert len(stderr) < 2000
+    assert seconds < 10
+    assert peak < harmless_peak + path.stat().st_size + 64 * 2**20
+    assert not (tmp_path / "touched").exists()
+    assert not (tmp_path / "out.pt").exists()

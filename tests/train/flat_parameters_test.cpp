@@ -1,0 +1,108 @@
+#include "train/flat_parameters.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/randn.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "model/model.h"
+#include "support/catch.h"
+
+namespace mnist_train::train {
+namespace {
+
+constexpr std::int64_t kRiders = 4;
+
+std::vector<at::Tensor> copies(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> result;
+  for (const at::Tensor& tensor : tensors) result.push_back(tensor.detach().clone());
+  return result;
+}
+
+/// Whether the strides are those of channels_last (of a convolution), else of a dense tensor.
+bool is_dense(const at::Tensor& tensor) {
+  if (tensor.dim() != 4) return tensor.is_contiguous();
+  const std::int64_t in = tensor.size(1);
+  const std::int64_t width = tensor.size(3);
+  return tensor.strides().vec() ==
+         std::vector<std::int64_t>{in * tensor.size(2) * width, 1, width * in, in};
+}
+
+TEST_CASE("parameters keep their values and become views of one memory") {
+  const auto model = model::make_model({}, {}, 1);
+  const std::vector<at::Tensor> before = copies(model->parameters());
+  const FlatParameters flat(*model, kRiders);
+  const std::vector<at::Tensor> after = model->parameters();
+  std::int64_t elements = 0;
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    CHECK(after[i].equal(before[i]));
+    CHECK(after[i].storage().is_alias_of(flat.values().storage()));
+    CHECK(after[i].requires_grad());
+    CHECK(after[i].is_leaf());
+    elements += before[i].numel();
+  }
+  CHECK(flat.values().numel() == elements);
+  CHECK(flat.gradients().numel() == elements);
+  CHECK(flat.riders().numel() == kRiders);
+  CHECK(flat.gradients_and_riders().numel() == elements + kRiders);
+  CHECK(flat.gradients_and_riders().storage().is_alias_of(flat.riders().storage()));
+}
+
+TEST_CASE("parameter, gradient and momentum share strides, convolutions have channels_last") {
+  const auto model = model::make_model({}, {}, 1);  // with one input channel, too
+  const FlatParameters flat(*model, kRiders);
+  const at::Tensor momentum = at::empty_like(flat.values());
+  for (std::size_t i = 0; i < flat.parameters().size(); ++i) {
+    const at::Tensor& parameter = flat.parameters()[i];
+    CHECK(is_dense(parameter));
+    CHECK(parameter.grad().strides() == parameter.strides());
+    CHECK(flat.view_like_parameter(momentum, i).strides() == parameter.strides());
+    CHECK(parameter.grad().storage_offset() == parameter.storage_offset());
+  }
+}
+
+TEST_CASE("an element of the flat tensors belongs to the same place of parameter and gradient") {
+  const auto model = model::make_model({}, {}, 1);
+  const FlatParameters flat(*model, kRiders);
+  const at::NoGradGuard no_grad;
+  flat.values().copy_(at::arange(flat.values().numel(), at::kFloat));
+  flat.gradients().copy_(at::arange(flat.values().numel(), at::kFloat));
+  for (std::size_t i = 0; i < flat.parameters().size(); ++i) {
+    const at::Tensor& parameter = flat.parameters()[i];
+    CHECK(parameter.equal(parameter.grad()));
+    CHECK(parameter.equal(flat.view_like_parameter(flat.values(), i)));
+  }
+}
+
+TEST_CASE("backward adds into the flat gradients and leaves the riders alone") {
+  const auto model = model::make_model({}, {}, 1);
+  const auto reference = model::make_model({}, {}, 1);
+  const FlatParameters flat(*model, kRiders);
+  flat.riders().fill_(3);
+  const at::Tensor images = at::randn({4, 1, 28, 28});
+  model->forward(images).square().sum().backward();
+  reference->forward(images).square().sum().backward();
+  const auto expected = reference->parameters();
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const at::Tensor& gradient = flat.parameters()[i].grad();
+    CHECK(gradient.storage().is_alias_of(flat.gradients().storage()));
+    CHECK(at::allclose(gradient, expected[i].grad(), 1e-4, 1e-4));
+  }
+  CHECK(flat.riders().equal(at::full({kRiders}, 3.0F)));
+  flat.gradients_and_riders().zero_();
+  CHECK(flat.parameters().front().grad().count_nonzero().item<std::int64_t>() == 0);
+}
+
+TEST_CASE("without riders there are gradients alone") {
+  torch::nn::Linear linear(3, 2);
+  const FlatParameters flat(*linear, 0);
+  CHECK(flat.riders().numel() == 0);
+  CHECK(flat.gradients_and_riders().numel() == 8);
+}
+
+}  // namespace
+}  // namespace mnist_train::train

@@ -1,0 +1,172 @@
+#include "train/step.h"
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+
+#include <cmath>
+#include <limits>
+#include <memory>
+
+#include "model/loss.h"
+#include "support/catch.h"
+#include "support/error_of.h"
+#include "support/tiny_model.h"
+
+namespace mnist_train::train {
+namespace {
+
+using batch::Batch;
+using Catch::Matchers::ContainsSubstring;
+using testing::Approx;
+using testing::error_of;
+
+constexpr double kLearningRate = 0.1;
+
+options::TrainOptions with_momentum() {
+  options::TrainOptions options;
+  options.sgd_momentum = 0.9;
+  return options;
+}
+
+/// One rank's step with all its parts.
+struct Subject {
+  options::TrainOptions options = with_momentum();
+  comm::Communicator communicator;
+  std::shared_ptr<testing::TinyModel> model = testing::tiny_model(1);
+  FlatParameters parameters{*model, Step::kRiders};
+  std::unique_ptr<comm::GradientAverager> averager = comm::make_gradient_averager(
+      options, communicator,
+      {parameters.parameters(), parameters.gradients_and_riders(), Step::kRiders});
+  std::unique_ptr<Optimizer> optimizer = make_optimizer(options, parameters);
+  Step step{model, parameters, *averager, *optimizer};
+
+  void run(const Batch& batch, std::int64_t global_batch_size, bool stop_requested = false) {
+    step.run(batch, global_batch_size, kLearningRate, stop_requested);
+  }
+  at::Tensor momentum() const { return optimizer->state().front().flat; }
+};
+
+Batch batch_of(std::int64_t count) {
+  return {at::randn({count, 1, 16, 16}), at::randint(0, 10, {count}, at::kLong)};
+}
+
+Batch broken_batch() {
+  Batch batch = batch_of(4);
+  batch.images[2][0][3][3] = std::numeric_limits<float>::quiet_NaN();
+  return batch;
+}
+
+TEST_CASE("the sums of a step are those of its samples, before the update") {
+  Subject subject;
+  const Batch batch = batch_of(9);
+  const auto expected = model::batch_loss(subject.model->forward(batch.images), batch.labels);
+  subject.run(batch, 9);
+  const StepSums sums = subject.step.last();
+  CHECK(sums.loss == Approx(expected.loss_sum.item<double>()).epsilon(1e-6));
+  CHECK(sums.correct == expected.correct.item<double>());
+  CHECK(sums.samples == 9);
+  CHECK(sums.stop_requests == 0);
+}
+
+TEST_CASE("the update follows the gradient of the mean over the global batch") {
+  const Batch batch = batch_of(5);
+  for (const std::int64_t global_batch_size : {5, 20}) {
+    Subject subject;
+    const at::Tensor before = subject.parameters.values().clone();
+    const auto reference = testing::tiny_model(1);
+    const FlatParameters gradients(*reference, 0);
+    (model::batch_loss(reference->forward(batch.images), batch.labels).loss_sum /
+     static_cast<double>(global_batch_size))
+        .backward();
+    subject.run(batch, global_batch_size);
+    CHECK(at::allclose(subject.parameters.values(), before - kLearningRate * gradients.gradients(),
+                       1e-5, 1e-6));
+  }
+}
+
+TEST_CASE("nothing of a step is left in the next one's gradients") {
+  Subject once;
+  Subject twice;
+  const Batch first = batch_of(3);
+  const Batch second = batch_of(3);
+  twice.run(first, 3);
+  once.parameters.values().copy_(twice.parameters.values());
+  once.run(second, 3);
+  twice.run(second, 3);
+  CHECK(once.parameters.gradients().equal(twice.parameters.gradients()));
+}
+
+TEST_CASE("totals add up over steps, from a start that is given") {
+  Subject subject;
+  subject.step.restart_totals({100.5, 7, 30, 0});
+  double loss = 100.5;
+  double correct = 7;
+  for (int i = 0; i < 3; ++i) {
+    subject.run(batch_of(4), 4, /*stop_requested=*/i == 1);
+    loss += subject.step.last().loss;
+    correct += subject.step.last().correct;
+    CHECK(subject.step.last().stop_requests == (i == 1 ? 1 : 0));
+  }
+  const StepSums totals = subject.step.totals();
+  CHECK(totals.loss == Approx(loss).epsilon(1e-12));
+  CHECK(totals.correct == correct);
+  CHECK(totals.samples == 42);
+  CHECK(totals.stop_requests == 1);
+  subject.step.restart_totals();
+  CHECK(subject.step.totals().samples == 0);
+  CHECK(subject.step.totals().loss == 0);
+}
+
+TEST_CASE("a loss that is not finite leaves weights and momentum as they were") {
+  Subject subject;
+  subject.run(batch_of(4), 4);
+  const at::Tensor weights = subject.parameters.values().clone();
+  const at::Tensor momentum = subject.momentum().clone();
+  subject.run(broken_batch(), 4);
+  CHECK(std::isnan(subject.step.last().loss));
+  CHECK(std::isnan(subject.step.totals().loss));
+  CHECK(subject.parameters.values().equal(weights));
+  CHECK(subject.momentum().equal(momentum));
+  subject.run(batch_of(4), 4);  // and a good batch trains again
+  CHECK_FALSE(subject.parameters.values().equal(weights));
+  CHECK(subject.parameters.values().isfinite().all().item<bool>());
+}
+
+TEST_CASE("a rank without samples takes part with nothing") {
+  Subject subject;
+  const at::Tensor weights = subject.parameters.values().clone();
+  subject.run(batch_of(0), 10);
+  CHECK(subject.step.last().samples == 0);
+  CHECK(subject.step.last().loss == 0);
+  CHECK(subject.parameters.gradients().count_nonzero().item<std::int64_t>() == 0);
+  CHECK(subject.parameters.values().equal(weights));
+}
+
+TEST_CASE("a rank without samples adds nothing even when a weight is not finite") {
+  Subject subject;
+  subject.parameters.values()[0] = std::numeric_limits<float>::infinity();
+  subject.run(batch_of(0), 10);
+  CHECK(subject.step.last().loss == 0);
+  CHECK(subject.parameters.gradients().isfinite().all().item<bool>());
+}
+
+TEST_CASE("a loss that is not finite is an error that says what to try") {
+  require_finite({1.5, 0, 1, 0}, 7);
+  struct Case {
+    double loss;
+    const char* text;
+  };
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const Case& bad :
+       {Case{std::nan(""), "became NaN at step 7"}, Case{infinity, "became infinite at step 7"},
+        Case{-infinity, "became infinite at step 7"}}) {
+    const auto failure = error_of([&] { require_finite({bad.loss, 0, 1, 0}, 7); });
+    CHECK(failure.code == ExitCode::kRunFailed);
+    CHECK_THAT(failure.message, ContainsSubstring(bad.text));
+    CHECK_THAT(failure.message, ContainsSubstring("learning_rate"));
+  }
+}
+
+}  // namespace
+}  // namespace mnist_train::train

@@ -1,0 +1,246 @@
+#include "train/trainer.h"
+
+#include <ATen/Context.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "model/loss.h"
+#include "support/catch.h"
+#include "support/error_of.h"
+#include "support/gpu.h"
+#include "support/ranks.h"
+#include "support/trainer_rig.h"
+
+namespace mnist_train::train {
+namespace {
+
+using Catch::Matchers::ContainsSubstring;
+using options::AveragingStrategy;
+using options::TrainOptions;
+using testing::Approx;
+using testing::error_of;
+using testing::Failure;
+using testing::on_connected_ranks;
+using testing::one_rank;
+using testing::small_run;
+using testing::TrainerRig;
+
+TEST_CASE("the cursor walks through every sample of every epoch") {
+  TrainerRig rig(small_run());  // 50 samples, 20 a step
+  Trainer& trainer = rig.trainer;
+  const Progress& progress = trainer.progress();
+  CHECK(trainer.global_batch_size() == 20);
+  for (std::int64_t epoch = 0; epoch < 3; ++epoch) {
+    CHECK_FALSE(trainer.run_done());
+    trainer.begin_epoch();
+    for (const std::int64_t samples : {20, 40, 50}) {
+      CHECK_FALSE(trainer.epoch_done());
+      trainer.step(false);
+      CHECK(progress.samples_into_epoch == samples);
+      CHECK(trainer.read_sums().samples == static_cast<double>(samples));
+      CHECK(progress.samples_seen == 50 * epoch + samples);
+    }
+    CHECK(trainer.epoch_done());
+    CHECK(progress.step == 3 * (epoch + 1));
+    trainer.end_epoch(0.25, 1.5);
+    CHECK(progress.epoch == epoch + 1);
+    CHECK(progress.samples_into_epoch == 0);
+    CHECK(progress.epoch_sums.samples == 0);
+    CHECK(static_cast<std::int64_t>(progress.accuracies.size()) == epoch + 1);
+  }
+  CHECK(trainer.run_done());
+  CHECK(progress.test_seconds == 4.5);
+}
+
+TEST_CASE("max_steps ends the run inside an epoch, which stays open") {
+  TrainOptions options = small_run();
+  options.max_steps = 4;
+  TrainerRig rig(options);
+  rig.run_to(100);
+  const Progress& progress = rig.trainer.progress();
+  CHECK(rig.trainer.run_done());
+  CHECK(progress.step == 4);
+  CHECK(progress.epoch == 1);
+  CHECK(progress.samples_into_epoch == 20);
+  CHECK(progress.accuracies.size() == 1);
+  CHECK(progress.best_step == 4);  // it was evaluated all the same
+}
+
+TEST_CASE("the best accuracy is the first of its height") {
+  TrainOptions options = small_run();
+  options.epochs = 4;
+  TrainerRig rig(options);
+  const Progress& progress = rig.trainer.progress();
+  CHECK(progress.best_step == -1);
+  const std::vector<double> accuracies{0.0, 0.75, 0.5, 0.75};
+  const std::vector<std::int64_t> best_steps{3, 6, 6, 6};
+  for (std::size_t epoch = 0; epoch < accuracies.size(); ++epoch) {
+    rig.trainer.begin_epoch();
+    while (!rig.trainer.epoch_done()) rig.trainer.step(false);
+    rig.trainer.end_epoch(accuracies[epoch], 0);
+    CHECK(progress.best_step == best_steps[epoch]);
+  }
+  CHECK(progress.best_accuracy == 0.75);
+  CHECK(progress.accuracies == accuracies);
+}
+
+TEST_CASE("an epoch's sums are those of all samples as they were seen") {
+  TrainOptions options = small_run();
+  options.learning_rate = 0;
+  TrainerRig rig(options);
+  rig.trainer.begin_epoch();
+  while (!rig.trainer.epoch_done()) rig.trainer.step(false);
+  const batch::Batch all = rig.images.slice({0, 50});
+  const auto expected = model::batch_loss(rig.trainer.model().forward(all.images), all.labels);
+  const StepSums& sums = rig.trainer.read_sums();
+  CHECK(sums.loss == Approx(expected.loss_sum.item<double>()).epsilon(1e-5));
+  CHECK(sums.correct == expected.correct.item<double>());
+}
+
+TEST_CASE("training learns, and the same seed learns the same") {
+  TrainOptions options = small_run();
+  options.epochs = 40;
+  TrainerRig first(options);
+  TrainerRig second(options);
+  first.trainer.begin_epoch();
+  first.trainer.step(false);
+  const double loss_before = first.trainer.last_step_sums().loss / 20;
+  first.run_to(120);
+  second.run_to(120);
+  CHECK(first.trainer.last_step_sums().loss / 10 < 0.5 * loss_before);
+  CHECK(first.weights().equal(second.weights()));
+  options.seed = 2;
+  TrainerRig other(options);
+  other.run_to(120);
+  CHECK_FALSE(first.weights().equal(other.weights()));
+}
+
+TEST_CASE("the weights do not depend on how many ranks share the work, or how they average") {
+  TrainOptions options = small_run();
+  options.batch_size = 7;  // 50 samples: the last batch has one, most ranks get none of it
+  options.learning_rate = 0.01;
+  TrainerRig alone(options);
+  alone.run_to(20);
+  const at::Tensor expected = alone.weights();
+  const double loss = alone.trainer.read_sums().loss;
+  for (const AveragingStrategy strategy :
+       {AveragingStrategy::kFlat, AveragingStrategy::kBucketed}) {
+    for (const bool deterministic : {true, false}) {
+      for (const int world_size : {2, 3}) {
+        options.gradient_averaging.strategy = strategy;
+        options.gradient_averaging.bucket_mb = 0.001;
+        options.deterministic = deterministic;
+        std::vector<at::Tensor> weights(static_cast<std::size_t>(world_size));
+        std::vector<double> losses(weights.size());
+        on_connected_ranks(world_size, [&](comm::Communicator& communicator) {
+          TrainerRig rig(options, communicator);
+          rig.run_to(20);
+          const auto rank = static_cast<std::size_t>(communicator.rank());
+          weights[rank] = rig.weights();
+          losses[rank] = rig.trainer.read_sums().loss;
+        });
+        INFO(world_size << " ranks, strategy " << static_cast<int>(strategy));
+        for (std::size_t rank = 0; rank < weights.size(); ++rank) {
+          CHECK(at::allclose(weights[rank], expected, 1e-4, 1e-6));
+          CHECK(weights[rank].equal(weights[0]));
+          CHECK(losses[rank] == losses[0]);
+        }
+        CHECK(losses[0] == Approx(loss).epsilon(1e-4));
+      }
+    }
+  }
+}
+
+TEST_CASE("a batch size per process makes the global batch grow with the ranks") {
+  TrainOptions options = small_run();
+  options.batch_size_per_process = 6;
+  std::vector<std::int64_t> sizes(3);
+  on_connected_ranks(3, [&](comm::Communicator& communicator) {
+    TrainerRig rig(options, communicator);
+    rig.trainer.begin_epoch();
+    rig.trainer.step(false);
+    sizes[static_cast<std::size_t>(communicator.rank())] = rig.trainer.progress().samples_seen;
+  });
+  CHECK(sizes == std::vector<std::int64_t>{18, 18, 18});
+}
+
+TEST_CASE("a NaN on one rank stops all ranks at the same step, their weights untouched") {
+  std::vector<Failure> failures(3);
+  std::vector<bool> untouched(3);
+  on_connected_ranks(3, [&](comm::Communicator& communicator) {
+    const auto rank = static_cast<std::size_t>(communicator.rank());
+    TrainerRig rig(small_run(), communicator);
+    rig.trainer.begin_epoch();
+    rig.trainer.step(false);
+    rig.trainer.read_sums();
+    at::Tensor values = rig.trainer.parameters().values();
+    if (rank == 1) values[5] = std::nan("");
+    const at::Tensor before = values.clone();
+    failures[rank] = error_of([&] {
+      rig.trainer.step(false);
+      rig.trainer.read_sums();
+    });
+    untouched[rank] = at::allclose(values, before, 0, 0, /*equal_nan=*/true);
+  });
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    CHECK(failures[rank].code == ExitCode::kRunFailed);
+    CHECK_FALSE(failures[rank].is_peer_error);
+    CHECK_THAT(failures[rank].message, ContainsSubstring("NaN at step 2"));
+    CHECK(untouched[rank]);
+  }
+}
+
+TEST_CASE("a stop that one rank is asked for is known to all after the same step") {
+  std::vector<std::vector<double>> requests(3);
+  on_connected_ranks(3, [&](comm::Communicator& communicator) {
+    TrainerRig rig(small_run(), communicator);
+    rig.trainer.begin_epoch();
+    for (int step = 1; step <= 3; ++step) {
+      rig.trainer.step(/*stop_requested=*/step == 2 && communicator.rank() == 2);
+      requests[static_cast<std::size_t>(communicator.rank())].push_back(
+          rig.trainer.read_sums().stop_requests);
+    }
+  });
+  for (const auto& seen : requests) CHECK(seen == std::vector<double>{0, 1, 1});
+}
+
+TEST_CASE("a GPU follows the CPU's losses for 20 full-batch steps of net", "[gpu]") {
+  if (!testing::have_gpu()) return;
+  at::globalContext().setAllowTF32CuDNN(
+      false);  // here the question is whether both compute the same
+  TrainOptions options = small_run();
+  options.epochs = 20;
+  options.batch_size = 64;
+  options.learning_rate = 0.01;
+  const testing::SmallImages images{.count = 64, .height = 28, .width = 28};
+  TrainerRig host(options, one_rank(), model::make_model({}, {}, 1), images);
+  TrainerRig device(options, one_rank(), model::make_model({}, {}, 1), images,
+                    at::Device(at::kCUDA, 0));
+  for (int step = 1; step <= 20; ++step) {
+    host.run_to(step);
+    device.run_to(step);
+    const double expected = host.trainer.last_step_sums().loss;
+    INFO("step " << step);
+    CHECK(device.trainer.last_step_sums().loss == Approx(expected).epsilon(1e-4));
+  }
+  CHECK(at::allclose(device.weights(), host.weights(), 1e-3, 1e-5));
+  at::globalContext().setAllowTF32CuDNN(true);
+}
+
+TEST_CASE("on a GPU, too, a NaN is an error once somebody looks", "[gpu]") {
+  if (!testing::have_gpu()) return;
+  TrainerRig rig(small_run(), one_rank(), nullptr, {.count = 50}, at::Device(at::kCUDA, 0));
+  rig.trainer.begin_epoch();
+  rig.trainer.step(false);
+  rig.trainer.read_sums();
+  rig.trainer.parameters().values()[5].fill_(std::nan(""));
+  rig.trainer.step(false);
+  const Failure failure = error_of([&] { rig.trainer.read_sums(); });
+  CHECK(failure.code == ExitCode::kRunFailed);
+}
+
+}  // namespace
+}  // namespace mnist_train::train
