@@ -7,6 +7,8 @@ packages=(
   catch2 libcli11-dev libfmt-dev libgloo-dev libspdlog-dev libxxhash-dev nlohmann-json3-dev zlib1g-dev
 )
 
+test_packages=(clang-format-14 clang-tidy-14 shellcheck)
+
 missing_packages() {
   local package
   for package in "$@"; do

@@ -56,7 +56,7 @@ set_up_torch() {
   fi
 }
 
-# set_up_test_tools: pytest and clang's tools, in a Python that sees the LibTorch in use.
+# set_up_test_tools: pytest, in a Python that sees the LibTorch in use.
 set_up_test_tools() {
   local existing python=''
   existing=$(existing_torch)

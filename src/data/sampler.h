@@ -12,10 +12,10 @@ struct Range {
   std::int64_t size() const { return end - begin; }
 };
 
-/// The order in which an epoch visits its samples: a uniform permutation of [0, count) that depends
-/// on seed and epoch alone (Fisher-Yates over a 64-bit Mersenne Twister, draws by Lemire's unbiased
-/// method, https://arxiv.org/abs/1805.10941), so every process draws the same one, with any
-/// standard library.
+/// The order in which an epoch (counted from 0) visits its samples: a permutation of [0, count)
+/// that depends on seed and epoch alone, so every process draws the same one. It is the order of
+/// PyTorch's DistributedSampler, torch.randperm seeded with seed + epoch, for up to 2^32 / 20
+/// samples.
 std::vector<std::int64_t> epoch_permutation(std::int64_t count, std::int64_t seed,
                                             std::int64_t epoch);
 

@@ -1,5 +1,6 @@
 #include "launch/failure_summary.h"
 
+#include <cmath>
 #include <cstring>
 
 namespace mnist_train::launch {
@@ -10,9 +11,7 @@ std::string rank_name(const RankEnd& end) {
   return "rank " + std::to_string(end.rank) + " (pid " + std::to_string(end.pid) + ")";
 }
 
-std::string seconds_text(double seconds) {
-  return std::to_string(static_cast<long>(seconds + 0.5)) + " s";
-}
+std::string seconds_text(double seconds) { return std::to_string(std::lround(seconds)) + " s"; }
 
 std::string describe_end(const RankEnd& end, const StatusBoard& board) {
   const std::string where = " in " + describe(board.of(end.rank));

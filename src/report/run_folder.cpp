@@ -61,7 +61,7 @@ fs::path make_dated_folder(const fs::path& parent) {
   if (error) refuse(parent.string() + ": cannot make the folder for runs: " + error.message());
   const std::string name = start_time();
   for (int attempt = 1; attempt < 1000; ++attempt) {
-    const fs::path folder = parent / (attempt == 1 ? name : name + "-" + std::to_string(attempt));
+    fs::path folder = parent / (attempt == 1 ? name : name + "-" + std::to_string(attempt));
     if (fs::create_directory(folder, error)) {
       point_latest_at(folder);
       return folder;
@@ -77,7 +77,7 @@ fs::path choose_folder(const options::RunConfig& config, const std::string& conf
   const fs::path parent = fs::absolute("runs") / config_name;
   std::error_code error;
   if (resume == "auto") {
-    const fs::path latest = fs::canonical(parent / "latest", error);
+    fs::path latest = fs::canonical(parent / "latest", error);
     if (!error && fs::is_directory(latest)) return latest;
   } else if (!resume.empty()) {
     const fs::path file = fs::absolute(resume).lexically_normal();

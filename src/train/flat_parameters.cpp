@@ -10,8 +10,8 @@ namespace mnist_train::train {
 namespace {
 
 std::vector<std::int64_t> dense_strides(at::IntArrayRef sizes) {
-  if (sizes.size() ==
-      4) {  // [out, in, height, width] -> channels_last, also with one input channel
+  if (sizes.size() == 4) {
+    // [out, in, height, width] -> channels_last, also with one input channel.
     const std::int64_t in = sizes[1];
     const std::int64_t width = sizes[3];
     return {in * sizes[2] * width, 1, width * in, in};

@@ -16,6 +16,7 @@
 #include "checkpoint/safetensors_format.h"
 #include "checkpoint/tensor_file.h"
 #include "support/catch.h"
+#include "support/damage.h"
 #include "support/error_of.h"
 #include "support/temp_folder.h"
 
@@ -26,6 +27,7 @@ namespace fs = std::filesystem;
 using Catch::Matchers::ContainsSubstring;
 using testing::error_of;
 using testing::Failure;
+using testing::flip_bit;
 using testing::TempFolder;
 
 constexpr bool kSealed = true;
@@ -58,19 +60,17 @@ TensorFile every_type() {
   return file;
 }
 
-/// A small sealed file in `folder`.
-std::string small_sealed_bytes(const TempFolder& folder) {
+fs::path small_sealed_file(const TempFolder& folder) {
   TensorFile file;
   file.tensors.emplace_back("weight", at::arange(24, at::kFloat).reshape({2, 3, 4}));
   file.tensors.emplace_back("steps", at::arange(3, at::kLong));
   file.metadata.emplace_back("format", "pt");
   const fs::path path = folder.path() / "sealed";
   write(path, file, kSealed);
-  return bytes_of(path);
+  return path;
 }
 
-Failure reading(const TempFolder& folder, const std::string& bytes, bool require_seal) {
-  const fs::path path = folder.write("changed", bytes);
+Failure reading(const fs::path& path, bool require_seal) {
   return error_of([&] { read_safetensors(path, require_seal); });
 }
 
@@ -111,7 +111,7 @@ TEST_CASE("tensors are written in the order of their elements, whatever their st
 
 TEST_CASE("the file is what every safetensors reader expects") {
   const TempFolder folder;
-  const std::string bytes = small_sealed_bytes(folder);
+  const std::string bytes = bytes_of(small_sealed_file(folder));
   const std::size_t data = header_end(bytes);
   CHECK(data % 8 == 0);
   const auto header = nlohmann::json::parse(bytes.begin() + kLengthBytes,
@@ -131,38 +131,47 @@ TEST_CASE("the file is what every safetensors reader expects") {
 
 TEST_CASE("every flipped bit of a sealed file is noticed") {
   const TempFolder folder;
-  std::string bytes = small_sealed_bytes(folder);
-  CHECK(reading(folder, bytes, kSealed).message.empty());
-  for (std::size_t bit = 0; bit < bytes.size() * 8; ++bit) {
-    const char flip = static_cast<char>(1 << (bit % 8));
-    bytes[bit / 8] ^= flip;
-    const Failure failure = reading(folder, bytes, kSealed);
-    bytes[bit / 8] ^= flip;
-    INFO("bit " << bit % 8 << " of byte " << bit / 8);
-    REQUIRE(failure.code == ExitCode::kCheckpoint);
-    REQUIRE_THAT(failure.message, ContainsSubstring((folder.path() / "changed").string()));
+  const fs::path path = small_sealed_file(folder);
+  CHECK(reading(path, kSealed).message.empty());
+  for (std::size_t byte = 0; byte < fs::file_size(path); ++byte) {
+    for (unsigned bit = 0; bit < 8; ++bit) {
+      flip_bit(path, byte, bit);
+      const Failure failure = reading(path, kSealed);
+      flip_bit(path, byte, bit);
+      INFO("bit " << bit << " of byte " << byte);
+      REQUIRE(failure.code == ExitCode::kCheckpoint);
+      REQUIRE_THAT(failure.message, ContainsSubstring(path.string()));
+    }
+  }
+  CHECK(reading(path, kSealed).message.empty());
+}
+
+TEST_CASE("a sealed file that was cut off at any byte is refused") {
+  const TempFolder folder;
+  const fs::path path = small_sealed_file(folder);
+  for (std::size_t size = fs::file_size(path); size-- > 0;) {
+    fs::resize_file(path, size);
+    INFO(size << " bytes");
+    REQUIRE(reading(path, kSealed).code == ExitCode::kCheckpoint);
+    REQUIRE(reading(path, kOpen).code == ExitCode::kCheckpoint);
   }
 }
 
-TEST_CASE("every missing or added byte of a sealed file is noticed") {
+TEST_CASE("bytes that are added to or taken out of a sealed file are noticed") {
   const TempFolder folder;
-  const std::string bytes = small_sealed_bytes(folder);
-  for (std::size_t size = 0; size < bytes.size(); ++size) {
-    INFO(size << " of " << bytes.size() << " bytes");
-    REQUIRE(reading(folder, bytes.substr(0, size), kSealed).code == ExitCode::kCheckpoint);
-    REQUIRE(reading(folder, bytes.substr(0, size), kOpen).code == ExitCode::kCheckpoint);
-  }
-  for (const std::size_t more : {1U, 16U, 1000U}) {
-    CHECK(reading(folder, bytes + std::string(more, '\0'), kSealed).code == ExitCode::kCheckpoint);
-  }
-  for (std::size_t at = 0; at <= bytes.size(); at += 7) {
+  const std::string bytes = bytes_of(small_sealed_file(folder));
+  const auto refused = [&](const std::string& changed) {
+    return reading(folder.write("changed", changed), kSealed).code == ExitCode::kCheckpoint;
+  };
+  for (const std::size_t more : {1U, 16U, 1000U}) CHECK(refused(bytes + std::string(more, '\0')));
+  const std::size_t data = header_end(bytes);
+  for (const std::size_t at : {std::size_t{0}, std::size_t{7}, std::size_t{8}, data - 1, data,
+                               data + 1, bytes.size() - 17, bytes.size() - 16, bytes.size() - 1}) {
+    INFO("at byte " << at << " of " << bytes.size());
     std::string longer = bytes;
-    longer.insert(at, 1, 'x');
-    CHECK(reading(folder, longer, kSealed).code == ExitCode::kCheckpoint);
-    if (at == bytes.size()) continue;
+    CHECK(refused(longer.insert(at, 1, 'x')));
     std::string shorter = bytes;
-    shorter.erase(at, 1);
-    CHECK(reading(folder, shorter, kSealed).code == ExitCode::kCheckpoint);
+    CHECK(refused(shorter.erase(at, 1)));
   }
 }
 
@@ -170,13 +179,12 @@ TEST_CASE("bits of a large payload are noticed, wherever they flip") {
   const TempFolder folder;
   const fs::path path = folder.path() / "large";
   write(path, {{{"weight", at::randn({500, 100})}}, {}}, kSealed);
-  std::string bytes = bytes_of(path);
-  for (std::size_t i = header_end(bytes); i < bytes.size(); i += 997) {
-    const char flip = static_cast<char>(1 << (i % 8));
-    bytes[i] ^= flip;
-    REQUIRE(reading(folder, bytes, kSealed).code == ExitCode::kCheckpoint);
-    bytes[i] ^= flip;
+  for (std::size_t byte = header_end(bytes_of(path)); byte < fs::file_size(path); byte += 997) {
+    flip_bit(path, byte, static_cast<unsigned>(byte % 8));
+    REQUIRE(reading(path, kSealed).code == ExitCode::kCheckpoint);
+    flip_bit(path, byte, static_cast<unsigned>(byte % 8));
   }
+  CHECK(reading(path, kSealed).message.empty());
 }
 
 TEST_CASE("what cannot be written leaves the old file") {

@@ -57,8 +57,8 @@ TEST_CASE("the other commands take their own flags") {
 
 TEST_CASE("export writes either format") {
   for (const char* format : {"pt", "safetensors"}) {
-    const CommandLine line = parse_command_line(
-        {"export", "--checkpoint", "x", "--output", "y", "--format", format});
+    const CommandLine line =
+        parse_command_line({"export", "--checkpoint", "x", "--output", "y", "--format", format});
     CHECK(line.command == Command::kExport);
     CHECK(line.export_format == format);
   }

@@ -39,9 +39,9 @@ const WorkerExit& end_of(WorkerProcess& worker) {
   return *worker.exit();
 }
 
-bool comes_to_exist(const fs::path& path) {
+bool comes_to_hold(const fs::path& path, const std::string& text) {
   for (int wait_ms = 0; wait_ms < kLong_ms; wait_ms += 5) {
-    if (fs::exists(path)) return true;
+    if (text_of(path).find(text) != std::string::npos) return true;
     ::usleep(5000);
   }
   return false;
@@ -159,22 +159,25 @@ TEST_CASE("what a worker writes goes to its log, standard output of rank 0 to th
 
 TEST_CASE("signals that the launcher blocks reach its workers") {
   const TempFolder folder;
+  // No shell, which may change what it blocks: `tail -f` on the script itself.
+  const fs::path script = folder.write("worker", "#!/usr/bin/tail -f\nready\n");
+  fs::permissions(script, fs::perms::owner_all);
   sigset_t blocked;
   sigset_t before;
   ::sigemptyset(&blocked);
   ::sigaddset(&blocked, SIGTERM);
   REQUIRE(::pthread_sigmask(SIG_BLOCK, &blocked, &before) == 0);
   WorkerSetup setup;
-  setup.executable = shell_worker(folder, "trap 'exit 143' TERM; touch " + folder.path().string() +
-                                              "/ready; while :; do sleep 0.02; done");
-  WorkerProcess worker = WorkerProcess::start(setup, 0);
-  CHECK(worker.running());
+  setup.executable = script;
+  setup.world_size = 2;
+  setup.log_folder = folder.path();
+  WorkerProcess worker = WorkerProcess::start(setup, 1);
+  REQUIRE(::pthread_sigmask(SIG_SETMASK, &before, nullptr) == 0);
+  CHECK(comes_to_hold(folder.path() / "rank-1.log", "ready"));
   worker.reap();
   CHECK(worker.running());
-  CHECK(comes_to_exist(folder.path() / "ready"));
   worker.send(SIGTERM);
-  CHECK(end_of(worker).code == 143);
-  REQUIRE(::pthread_sigmask(SIG_SETMASK, &before, nullptr) == 0);
+  CHECK(end_of(worker).signal == SIGTERM);
 }
 
 TEST_CASE("a worker that nobody holds any more is killed") {
@@ -204,7 +207,7 @@ TEST_CASE("workers do not outlive a launcher that was killed") {
     ::pause();
     ::_exit(0);
   }
-  REQUIRE(comes_to_exist(pid_file));
+  REQUIRE(comes_to_hold(pid_file, "\n"));
   const pid_t worker = std::stoi(text_of(pid_file));
   CHECK(::kill(worker, 0) == 0);
   ::kill(launcher, SIGKILL);

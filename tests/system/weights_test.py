@@ -48,8 +48,8 @@ def evaluate(path, config):
     return json.loads(result.stdout)
 
 
-def export(source, target):
-    return run("export", "--checkpoint", source, "--format", "pt", "--output", target)
+def export(source, target, form="pt"):
+    return run("export", "--checkpoint", source, "--format", form, "--output", target)
 
 
 def load(path):
@@ -127,12 +127,17 @@ def test_a_checkpoint_is_a_safetensors_file_with_momentum_and_progress(trained):
     assert json.loads(metadata["mnist-train.state"])["progress"]["samples_seen"] == 2 * 2560
 
 
-def test_export_writes_the_weights_of_a_checkpoint(tmp_path, trained):
+def test_export_writes_the_weights_of_a_checkpoint_in_both_formats(tmp_path, trained, config):
+    weights = load(trained.path / "model.pt")
+    pt, safetensors = tmp_path / "weights.pt", tmp_path / "weights.safetensors"
     for source in (trained.checkpoints()[-1], trained.path / "model.pt"):
-        result = export(source, tmp_path / "weights.pt")
-        assert result.returncode == 0, result.stderr
-        assert same_tensors(load(tmp_path / "weights.pt"), load(trained.path / "model.pt"))
-        os.remove(tmp_path / "weights.pt")
+        for form, target in (("pt", pt), ("safetensors", safetensors)):
+            result = export(source, target, form)
+            assert result.returncode == 0, result.stderr
+        assert same_tensors(load(pt), weights)
+        assert same_tensors(read_safetensors(safetensors)[0], weights)
+        pt.unlink()
+    assert evaluate(safetensors, config)["test_accuracy"] == trained.summary()["test_accuracy"]
 
 
 def test_export_that_cannot_write_fails(tmp_path, trained):

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <vector>
 
 #include "model/loss.h"
 #include "support/catch.h"
@@ -31,9 +32,10 @@ options::TrainOptions with_momentum() {
 
 /// One rank's step with all its parts.
 struct Subject {
+  bool with_batch_norm = false;
   options::TrainOptions options = with_momentum();
-  comm::Communicator communicator;
-  std::shared_ptr<testing::TinyModel> model = testing::tiny_model(1);
+  comm::Communicator communicator{};
+  std::shared_ptr<testing::TinyModel> model = testing::tiny_model(1, with_batch_norm);
   FlatParameters parameters{*model, Step::kRiders};
   std::unique_ptr<comm::GradientAverager> averager = comm::make_gradient_averager(
       options, communicator,
@@ -141,6 +143,17 @@ TEST_CASE("a rank without samples takes part with nothing") {
   CHECK(subject.step.last().loss == 0);
   CHECK(subject.parameters.gradients().count_nonzero().item<std::int64_t>() == 0);
   CHECK(subject.parameters.values().equal(weights));
+}
+
+TEST_CASE("a rank without samples keeps its batch statistics") {
+  Subject subject{.with_batch_norm = true};
+  subject.model->train();
+  std::vector<at::Tensor> before;
+  for (const at::Tensor& buffer : subject.model->buffers()) before.push_back(buffer.clone());
+  subject.run(batch_of(0), 10);
+  const auto after = subject.model->buffers();
+  REQUIRE(after.size() == 3);
+  for (std::size_t i = 0; i < after.size(); ++i) CHECK(after[i].equal(before[i]));
 }
 
 TEST_CASE("a rank without samples adds nothing even when a weight is not finite") {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "data/sampler.h"
 #include "model/loss.h"
 #include "support/catch.h"
 #include "support/error_of.h"
@@ -98,6 +99,31 @@ TEST_CASE("an epoch's sums are those of all samples as they were seen") {
   const StepSums& sums = rig.trainer.read_sums();
   CHECK(sums.loss == Approx(expected.loss_sum.item<double>()).epsilon(1e-5));
   CHECK(sums.correct == expected.correct.item<double>());
+}
+
+TEST_CASE("seed and epoch decide which samples a step sees") {
+  for (const std::int64_t seed : {1, 7}) {
+    TrainOptions options = small_run();
+    options.seed = seed;
+    options.learning_rate = 0;
+    TrainerRig rig(options, one_rank(), testing::tiny_model(1));
+    batch::ResidentImages images(testing::small_images({.count = 50}), {0.5, 0.25}, at::kCPU);
+    for (std::int64_t epoch = 0; epoch < 3; ++epoch) {
+      images.set_order(data::epoch_permutation(50, seed, epoch));
+      rig.trainer.begin_epoch();
+      for (const data::Range range :
+           {data::Range{0, 20}, data::Range{20, 40}, data::Range{40, 50}}) {
+        rig.trainer.step(false);
+        const batch::Batch batch = images.gather(range);
+        const auto loss =
+            model::batch_loss(rig.trainer.model().forward(batch.images), batch.labels);
+        INFO("seed " << seed << ", epoch " << epoch);
+        CHECK(rig.trainer.last_step_sums().loss ==
+              Approx(loss.loss_sum.item<double>()).epsilon(1e-5));
+      }
+      rig.trainer.end_epoch(0, 0);
+    }
+  }
 }
 
 TEST_CASE("training learns, and the same seed learns the same") {
