@@ -199,7 +199,7 @@ void RunRecorder::stopped() {
   if (!worker_.speaks()) return;
   spdlog::info("stopped and saved at epoch {}, step {}; continue with: {}",
                trainer_.progress().epoch + 1, trainer_.progress().step,
-               launch::resume_command(worker_.job, worker_.run_folder));
+               launch::resume_command(worker_.run_folder));
 }
 
 void RunRecorder::write_summary(const std::string& status) {

@@ -65,7 +65,7 @@ std::string failure_block(const launch::RunFailure& failure, const launch::Job& 
   const fs::path checkpoint = newest_checkpoint(job.run_folder);
   if (checkpoint.empty()) return text + "  no checkpoint was written\n";
   return text + "  newest checkpoint: " + checkpoint.string() +
-         "\n  continue with: " + launch::resume_command(job, job.run_folder) + "\n";
+         "\n  continue with: " + launch::resume_command(job.run_folder) + "\n";
 }
 
 }  // namespace mnist_train::cli

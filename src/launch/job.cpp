@@ -67,9 +67,9 @@ Job from_json(const nlohmann::json& json) {
 
 }  // namespace
 
-std::string resume_command(const Job& job, const std::filesystem::path& run_folder) {
-  return "mnist-train --config " + shell_word(job.config_path.string()) + " --output " +
-         shell_word(run_folder.string()) + " --resume auto";
+std::string resume_command(const std::filesystem::path& run_folder) {
+  return "mnist-train --config " + shell_word((run_folder / "config.json").string()) +
+         " --output " + shell_word(run_folder.string()) + " --resume auto";
 }
 
 UniqueFd publish_job(const Job& job) {

@@ -27,8 +27,10 @@ struct Job {
   int restarts = 0;
 };
 
-/// What to type to go on with a run.
-std::string resume_command(const Job& job, const std::filesystem::path& run_folder);
+/// What to type to go on with a run. It names the effective config that the run folder holds, so
+/// that `--set` and other options of the first command, or a config from standard input, need not
+/// be given again.
+std::string resume_command(const std::filesystem::path& run_folder);
 
 /// Puts the job into an unnamed file in memory that a child can inherit. Throws Error(kRunFailed).
 UniqueFd publish_job(const Job& job);

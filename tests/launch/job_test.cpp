@@ -69,13 +69,11 @@ TEST_CASE("what is no job is an error") {
 }
 
 TEST_CASE("the command that resumes can be pasted into a shell") {
-  Job job;
-  job.config_path = "configs/mnist.json";
-  CHECK(resume_command(job, "/runs/mnist/1") ==
-        "mnist-train --config configs/mnist.json --output /runs/mnist/1 --resume auto");
-  job.config_path = "my configs/it's.json";
-  CHECK(resume_command(job, "/runs/a b") ==
-        "mnist-train --config 'my configs/it'\\''s.json' --output '/runs/a b' --resume auto");
+  CHECK(resume_command("/runs/mnist/1") ==
+        "mnist-train --config /runs/mnist/1/config.json --output /runs/mnist/1 --resume auto");
+  CHECK(resume_command("/runs/it's b") ==
+        "mnist-train --config '/runs/it'\\''s b/config.json' --output '/runs/it'\\''s b' --resume "
+        "auto");
 }
 
 }  // namespace

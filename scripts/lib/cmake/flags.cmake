@@ -50,7 +50,7 @@ find_package(Threads REQUIRED)
 target_link_libraries(mnist_train_flags INTERFACE mnist_train_warnings Threads::Threads ${CMAKE_DL_LIBS})
 
 if(MNIST_TRAIN_SANITIZE)
-  set(sanitize "-fsanitize=${MNIST_TRAIN_SANITIZE}" -fno-sanitize-recover=all -fno-omit-frame-pointer -g1)
+  set(sanitize "-fsanitize=${MNIST_TRAIN_SANITIZE}" -fno-sanitize-recover=all -fno-omit-frame-pointer -O1 -g1)
   target_compile_options(mnist_train_flags INTERFACE ${sanitize})
   target_link_options(mnist_train_flags INTERFACE ${sanitize})
 else()
@@ -60,6 +60,16 @@ else()
 endif()
 
 find_program(MNIST_TRAIN_CCACHE ccache)
+if(MNIST_TRAIN_CCACHE)
+  # A ccache that cannot write its folder (a read-only home) fails every compilation.
+  file(WRITE "${CMAKE_BINARY_DIR}/ccache_check.cpp" "int ccache_check;\n")
+  execute_process(COMMAND "${MNIST_TRAIN_CCACHE}" "${CMAKE_CXX_COMPILER}" -c ccache_check.cpp -o ccache_check.o
+    WORKING_DIRECTORY "${CMAKE_BINARY_DIR}" RESULT_VARIABLE ccache_result OUTPUT_QUIET ERROR_VARIABLE ccache_error)
+  if(NOT ccache_result EQUAL 0)
+    message(STATUS "ccache: not used, it fails here: ${ccache_error}")
+    set(MNIST_TRAIN_CCACHE "")
+  endif()
+endif()
 if(MNIST_TRAIN_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   # Without this sloppiness ccache passes by every source that uses a precompiled header.
   set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env
