@@ -19,19 +19,23 @@ function(mnist_train_find_cuda missing_result)
   endif()
   find_path(MNIST_TRAIN_CUDA_INCLUDE cuda_runtime_api.h NO_CACHE ${places})
   find_path(MNIST_TRAIN_NCCL_INCLUDE nccl.h NO_CACHE ${places})
-  # The runtime's headers include these, which come as a wheel of their own.
-  find_path(MNIST_TRAIN_CUDA_CRT_INCLUDE crt/host_defines.h NO_CACHE
-    HINTS ${wheel_includes} ${toolkit_includes} NO_DEFAULT_PATH)
+  # CUDA's headers include these two, which come as wheels of their own.
+  set(hints HINTS ${wheel_includes} ${toolkit_includes} PATH_SUFFIXES cccl NO_DEFAULT_PATH)
+  find_path(MNIST_TRAIN_CUDA_CRT_INCLUDE crt/host_defines.h NO_CACHE ${hints})
+  find_path(MNIST_TRAIN_CUDA_CCCL_INCLUDE nv/target NO_CACHE ${hints})
   set(missing "")
   if(NOT MNIST_TRAIN_CUDA_INCLUDE)
     set(missing "cuda_runtime_api.h (wheel nvidia-cuda-runtime, or a CUDA toolkit)")
   elseif(NOT MNIST_TRAIN_CUDA_CRT_INCLUDE)
     set(missing "crt/host_defines.h (wheel nvidia-cuda-crt, or a CUDA toolkit)")
+  elseif(NOT MNIST_TRAIN_CUDA_CCCL_INCLUDE)
+    set(missing "nv/target (wheel nvidia-cuda-cccl, or a CUDA toolkit)")
   elseif(NOT MNIST_TRAIN_NCCL_INCLUDE)
     set(missing "nccl.h (wheel nvidia-nccl-cu13, or package libnccl-dev)")
   endif()
   set(${missing_result} "${missing}" PARENT_SCOPE)
-  return(PROPAGATE MNIST_TRAIN_CUDA_INCLUDE MNIST_TRAIN_CUDA_CRT_INCLUDE MNIST_TRAIN_NCCL_INCLUDE)
+  return(PROPAGATE MNIST_TRAIN_CUDA_INCLUDE MNIST_TRAIN_CUDA_CRT_INCLUDE MNIST_TRAIN_CUDA_CCCL_INCLUDE
+    MNIST_TRAIN_NCCL_INCLUDE)
 endfunction()
 
 # `#define <name> <number>` in a header, as a number.
@@ -82,7 +86,8 @@ find_library(MNIST_TRAIN_CUDART NAMES libcudart.so.${cuda_major} cudart NO_CACHE
 
 add_library(mnist_train_libtorch_cuda INTERFACE)
 target_include_directories(mnist_train_libtorch_cuda SYSTEM INTERFACE
-  "${MNIST_TRAIN_CUDA_INCLUDE}" "${MNIST_TRAIN_CUDA_CRT_INCLUDE}" "${MNIST_TRAIN_NCCL_INCLUDE}")
+  "${MNIST_TRAIN_CUDA_INCLUDE}" "${MNIST_TRAIN_CUDA_CRT_INCLUDE}" "${MNIST_TRAIN_CUDA_CCCL_INCLUDE}"
+  "${MNIST_TRAIN_NCCL_INCLUDE}")
 # libtorch_cuda registers its kernels when it is loaded, whether or not a symbol of it is named.
 target_link_libraries(mnist_train_libtorch_cuda INTERFACE
   mnist_train_libtorch -Wl,--no-as-needed libtorch::torch_cuda libtorch::c10_cuda -Wl,--as-needed
