@@ -11,7 +11,6 @@
 #include "base/hash.h"
 #include "checkpoint/synchronize.h"
 #include "comm/cuda_module.h"
-#include "data/sampler.h"
 #include "launch/worker_process.h"
 #include "report/run_folder.h"
 
@@ -54,7 +53,7 @@ RunRecorder::RunRecorder(Worker& worker, const data::Dataset& dataset, train::Tr
   if (worker.placement.cuda) {
     summary_.device_model = comm::cuda_module().device_name(worker.placement.device_index);
   }
-  summary_.precision = "fp32";
+  summary_.precision = trainer.precision();
   summary_.averaging = trainer.averaging();
   summary_.threads_per_process = worker.placement.threads;
   summary_.restarts = worker.job.restarts;
@@ -98,7 +97,7 @@ void RunRecorder::begin_files(std::int64_t metrics_bytes) {
   setup.terminal = worker_.job.progress_bar;
   if (launch::was_handed_over("console")) setup.fd = launch::kConsoleFd;
   setup.epochs = worker_.config.train.epochs;
-  setup.steps_per_epoch = data::steps_per_epoch(dataset_.train.count, trainer_.global_batch_size());
+  setup.steps_per_epoch = trainer_.steps_per_epoch();
   console_ = std::make_unique<report::Console>(setup);
 }
 
@@ -133,7 +132,7 @@ bool RunRecorder::step_is_due() const {
 void RunRecorder::after_step() {
   if (!worker_.speaks()) return;
   const train::Progress& progress = trainer_.progress();
-  const std::int64_t batch = trainer_.global_batch_size();
+  const std::int64_t batch = trainer_.samples_per_step();
   const std::int64_t step_in_epoch = (progress.samples_into_epoch + batch - 1) / batch;
   console_->step(progress.epoch + 1, step_in_epoch);
   if (!step_is_due()) return;
@@ -149,23 +148,36 @@ void RunRecorder::after_step() {
   recorded_samples_ = progress.samples_seen;
 }
 
-void RunRecorder::epoch_finished(const eval::Evaluation& evaluation, double test_seconds) {
-  summary_.test_loss = evaluation.loss;
-  summary_.test_accuracy = evaluation.accuracy;
+void RunRecorder::epoch_finished(const Evaluations& evaluations, double test_seconds) {
+  const eval::Evaluation& test = evaluations.test;
+  summary_.test_loss = test.loss;
+  summary_.test_accuracy = test.accuracy;
   if (!worker_.speaks()) return;
   const train::Progress& progress = trainer_.progress();
   const train::StepSums& sums = progress.epoch_sums;
   const double seconds = std::max(1e-9, progress.epoch_train_seconds);
-  const report::EpochRecord record{
-      progress.epoch + 1,           progress.step,   sums.loss / sums.samples,
-      sums.correct / sums.samples,  evaluation.loss, evaluation.accuracy,
-      progress.epoch_train_seconds, test_seconds,    sums.samples / seconds};
+  report::EpochRecord record;
+  record.epoch = progress.epoch + 1;
+  record.step = progress.step;
+  record.train_loss = sums.loss / sums.samples;
+  record.train_accuracy = sums.correct / sums.samples;
+  record.test_loss = test.loss;
+  record.test_accuracy = test.accuracy;
+  if (evaluations.validation) {
+    record.validation_loss = evaluations.validation->loss;
+    record.validation_accuracy = evaluations.validation->accuracy;
+    summary_.validation_accuracy = record.validation_accuracy;
+  }
+  record.train_seconds = progress.epoch_train_seconds;
+  record.test_seconds = test_seconds;
+  record.samples_per_second = sums.samples / seconds;
   metrics_->write(record);
   console_->record(record);
   recorded_s_ = monotonic_seconds();
   recorded_samples_ = progress.samples_seen;
   std::vector<double> accuracies = progress.accuracies;
-  accuracies.push_back(evaluation.accuracy);
+  accuracies.push_back(test.accuracy);
+  summary_.best_test_accuracy = *std::max_element(accuracies.begin(), accuracies.end());
   report::write_accuracies(worker_.run_folder / worker_.config.accuracies_file, accuracies);
 }
 
@@ -218,7 +230,13 @@ void RunRecorder::write_summary(const std::string& status) {
   if (!summary_.test_accuracy && !progress.accuracies.empty()) {
     summary_.test_accuracy = progress.accuracies.back();
   }
-  if (progress.best_accuracy >= 0) summary_.best_test_accuracy = progress.best_accuracy;
+  if (!summary_.best_test_accuracy && !progress.accuracies.empty()) {
+    summary_.best_test_accuracy =
+        *std::max_element(progress.accuracies.begin(), progress.accuracies.end());
+  }
+  if (worker_.config.data.validation > 0 && progress.best_accuracy >= 0) {
+    summary_.best_validation_accuracy = progress.best_accuracy;
+  }
   report::write_summary(worker_.run_folder / report::files::kSummary, summary_);
 }
 

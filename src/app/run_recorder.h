@@ -5,11 +5,11 @@
 #include <optional>
 #include <string>
 
+#include "app/evaluations.h"
 #include "app/worker.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_folder.h"
 #include "data/image_set.h"
-#include "eval/evaluator.h"
 #include "report/console.h"
 #include "report/metrics_log.h"
 #include "report/summary.h"
@@ -29,7 +29,7 @@ class RunRecorder {
 
   void first_step();
   void after_step();
-  void epoch_finished(const eval::Evaluation& evaluation, double test_seconds);
+  void epoch_finished(const Evaluations& evaluations, double test_seconds);
   /// Writes a checkpoint of this very moment.
   void save();
   /// After the last epoch: the model and the summary. Collective.

@@ -1,13 +1,14 @@
 #include "app/run_training.h"
 
+#include "app/evaluations.h"
 #include "app/open_dataset.h"
+#include "app/precision.h"
 #include "app/run_recorder.h"
 #include "app/stop_signal.h"
 #include "app/train_epoch.h"
 #include "base/clock.h"
 #include "batch/resident_images.h"
 #include "checkpoint/weights.h"
-#include "eval/evaluator.h"
 #include "model/model.h"
 #include "train/trainer.h"
 
@@ -15,11 +16,16 @@ namespace mnist_train::app {
 
 namespace {
 
+std::shared_ptr<model::Model> fresh_model(const options::RunConfig& config,
+                                          const data::ImageSet& images) {
+  return model::make_model(config.model,
+                           {images.channels, images.height, images.width, images.classes},
+                           config.train.seed);
+}
+
 std::shared_ptr<model::Model> initial_model(const options::RunConfig& config,
                                             const data::ImageSet& images) {
-  auto model = model::make_model(config.model,
-                                 {images.channels, images.height, images.width, images.classes},
-                                 config.train.seed);
+  auto model = fresh_model(config, images);
   if (config.model.weights) {
     checkpoint::load_state_dict(*model, checkpoint::read_weights(*config.model.weights),
                                 config.model.weights->string());
@@ -41,10 +47,13 @@ ExitCode run_training(Worker& worker) {
   const options::RunConfig& config = worker.config;
   const data::Dataset dataset = open_dataset(worker);
   const auto normalize = options::effective_normalize(config.data);
-  batch::ResidentImages train_images(dataset.train, normalize, worker.device());
-  batch::ResidentImages test_images(dataset.test, normalize, worker.device());
+  const bool bf16 = trains_in_bfloat16(worker);
+  batch::ResidentImages train_images(dataset.train, normalize, worker.device(),
+                                     bf16 ? at::kBFloat16 : at::kFloat);
+  EvaluatedImages evaluated_images(dataset, normalize, worker.device());
   train::Trainer trainer(config.train, initial_model(config, dataset.train), train_images,
-                         worker.communicator, worker.device());
+                         worker.communicator, worker.device(),
+                         bf16 ? fresh_model(config, dataset.train) : nullptr);
   RunRecorder recorder(worker, dataset, trainer);
   recorder.resume();
   note_stop_signals();  // until here there was nothing to save, and they ended the process
@@ -57,11 +66,12 @@ ExitCode run_training(Worker& worker) {
       return stopped_exit_code();
     }
     const double begin_s = monotonic_seconds();
-    const eval::Evaluation evaluation = evaluate(worker, trainer, test_images);
+    const Evaluations evaluations = evaluate(worker, trainer, evaluated_images);
     const double test_seconds = monotonic_seconds() - begin_s;
-    recorder.epoch_finished(evaluation, test_seconds);
-    trainer.end_epoch(evaluation.accuracy, test_seconds);
-    done = trainer.run_done() || evaluation.accuracy >= config.train.stop_at_accuracy.value_or(2);
+    recorder.epoch_finished(evaluations, test_seconds);
+    trainer.end_epoch(evaluations.test.accuracy, evaluations.decisive(), test_seconds);
+    done =
+        trainer.run_done() || evaluations.decisive() >= config.train.stop_at_accuracy.value_or(2);
     if (checkpoint_is_due(trainer, config.checkpoint, done)) recorder.save();
   }
   recorder.finish();

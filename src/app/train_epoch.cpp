@@ -51,16 +51,6 @@ EpochEnd train_epoch(Worker& worker, train::Trainer& trainer, RunRecorder& recor
   return EpochEnd::kDone;
 }
 
-eval::Evaluation evaluate(Worker& worker, train::Trainer& trainer, batch::ResidentImages& images) {
-  const train::Progress& progress = trainer.progress();
-  const auto still_here = [&] {
-    launch::update(worker.status(), launch::Phase::kEvaluation, progress.epoch + 1, progress.step);
-  };
-  still_here();
-  return eval::evaluate(trainer.model(), images, worker.config.train.test_batch_size,
-                        worker.communicator, worker.device(), still_here);
-}
-
 ExitCode stopped_exit_code() {
   return stop_signal() == SIGINT ? ExitCode::kInterrupted : ExitCode::kTerminated;
 }

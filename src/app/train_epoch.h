@@ -3,8 +3,6 @@
 #include "app/run_recorder.h"
 #include "app/worker.h"
 #include "base/error.h"
-#include "batch/resident_images.h"
-#include "eval/evaluator.h"
 #include "train/trainer.h"
 
 namespace mnist_train::app {
@@ -15,9 +13,6 @@ enum class EpochEnd { kDone, kStopped };
 /// was asked to stop; all ranks then stop after the same step. Throws Error(kRunFailed) on all
 /// ranks after the same step when the loss is not finite.
 EpochEnd train_epoch(Worker& worker, train::Trainer& trainer, RunRecorder& recorder);
-
-/// Collective: the test set, with the rank's status kept up to date.
-eval::Evaluation evaluate(Worker& worker, train::Trainer& trainer, batch::ResidentImages& images);
 
 /// 130 for Ctrl-C, 143 for SIGTERM; also when another rank was the one that was asked.
 ExitCode stopped_exit_code();

@@ -8,7 +8,8 @@ namespace mnist_train::batch {
 
 /// What one rank trains on or evaluates in one go. Either may hold no sample at all.
 struct Batch {
-  at::Tensor images;  // [n,C,H,W] f32, normalised, channels_last strides, on the training device
+  at::Tensor
+      images;  // [n,C,H,W] f32 or bf16, normalised, channels_last strides, on the training device
   at::Tensor labels;  // [n] i64, on the training device
   std::int64_t size() const { return labels.size(0); }
 };

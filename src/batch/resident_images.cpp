@@ -6,6 +6,7 @@
 #include <ATen/ops/scalar_tensor.h>
 
 #include <numeric>
+#include <type_traits>
 #include <utility>
 
 namespace mnist_train::batch {
@@ -32,13 +33,16 @@ at::Tensor empty_channels_last(at::IntArrayRef sizes, const at::TensorOptions& o
 }
 
 ResidentImages::ResidentImages(data::ImageSet images, const options::NormalizeOptions& normalize,
-                               at::Device device)
+                               at::Device device, at::ScalarType type)
     : set_(std::move(images)),
       device_(device),
+      type_(type),
       mean_(static_cast<float>(normalize.mean)),
       std_(static_cast<float>(normalize.std)) {
   for (int value = 0; value < 256; ++value) {
-    normalised_[static_cast<std::size_t>(value)] = batch::normalise(value, mean_, std_);
+    const auto at = static_cast<std::size_t>(value);
+    normalised_[at] = batch::normalise(value, mean_, std_);
+    normalised_bf16_[at] = normalised_[at];
   }
   if (device_.is_cpu()) return;
   device_bytes_ =
@@ -81,27 +85,42 @@ Batch ResidentImages::slice(data::Range range) {
 
 at::Tensor ResidentImages::host_images(std::int64_t count) {
   if (!buffer_.defined() || buffer_.size(0) < count) {
-    buffer_ = empty_channels_last({count, set_.channels, set_.height, set_.width}, at::kFloat);
+    buffer_ = empty_channels_last({count, set_.channels, set_.height, set_.width}, type_);
   }
   return buffer_.narrow(0, 0, count);
 }
 
-Batch ResidentImages::gather_on_host(const std::int64_t* indices, std::int64_t count) {
-  Batch batch{host_images(count), at::empty({count}, at::kLong)};
+template <typename Value>
+void ResidentImages::look_up(const std::int64_t* indices, std::int64_t count, Value* out) const {
+  const auto& table = [this]() -> const std::array<Value, 256>& {
+    if constexpr (std::is_same_v<Value, float>)
+      return normalised_;
+    else
+      return normalised_bf16_;
+  }();
   const std::int64_t pixels = set_.height * set_.width;
   const std::int64_t channels = set_.channels;
-  auto* out = batch.images.mutable_data_ptr<float>();
-  auto* labels = batch.labels.mutable_data_ptr<std::int64_t>();
   for (std::int64_t sample = 0; sample < count; ++sample) {
-    const std::int64_t index = indices[sample];
-    const std::uint8_t* in = set_.images.data() + index * channels * pixels;
-    labels[sample] = set_.labels[static_cast<std::size_t>(index)];
+    const std::uint8_t* in = set_.images.data() + indices[sample] * channels * pixels;
     for (std::int64_t channel = 0; channel < channels; ++channel) {
       for (std::int64_t pixel = 0; pixel < pixels; ++pixel) {
-        out[pixel * channels + channel] = normalised_[in[channel * pixels + pixel]];
+        out[pixel * channels + channel] = table[in[channel * pixels + pixel]];
       }
     }
     out += channels * pixels;
+  }
+}
+
+Batch ResidentImages::gather_on_host(const std::int64_t* indices, std::int64_t count) {
+  Batch batch{host_images(count), at::empty({count}, at::kLong)};
+  auto* labels = batch.labels.mutable_data_ptr<std::int64_t>();
+  for (std::int64_t sample = 0; sample < count; ++sample) {
+    labels[sample] = set_.labels[static_cast<std::size_t>(indices[sample])];
+  }
+  if (type_ == at::kBFloat16) {
+    look_up(indices, count, batch.images.mutable_data_ptr<at::BFloat16>());
+  } else {
+    look_up(indices, count, batch.images.mutable_data_ptr<float>());
   }
   return batch;
 }
@@ -110,7 +129,7 @@ Batch ResidentImages::normalise_on_device(const at::Tensor& bytes, const at::Ten
   at::Tensor images =
       empty_channels_last(bytes.sizes(), at::TensorOptions(at::kFloat).device(device_));
   images.copy_(bytes).div_(device_255_).sub_(device_mean_).div_(device_std_);
-  return {images, labels};
+  return {images.to(type_), labels};
 }
 
 }  // namespace mnist_train::batch

@@ -21,7 +21,7 @@ namespace mnist_train::batch {
 class ResidentImages {
  public:
   ResidentImages(data::ImageSet images, const options::NormalizeOptions& normalize,
-                 at::Device device);
+                 at::Device device, at::ScalarType type = at::kFloat);
 
   std::int64_t count() const { return set_.count; }
   const data::ImageSet& images() const { return set_; }
@@ -34,15 +34,19 @@ class ResidentImages {
   Batch slice(data::Range range);
 
  private:
+  template <typename Value>
+  void look_up(const std::int64_t* indices, std::int64_t count, Value* out) const;
   Batch gather_on_host(const std::int64_t* indices, std::int64_t count);
   Batch normalise_on_device(const at::Tensor& bytes, const at::Tensor& labels) const;
   at::Tensor host_images(std::int64_t count);
 
   data::ImageSet set_;
   at::Device device_;
+  at::ScalarType type_;  // of the batches' images: f32 or bf16
   float mean_;
   float std_;
   std::array<float, 256> normalised_{};  // of each byte value
+  std::array<at::BFloat16, 256> normalised_bf16_{};
   std::vector<std::int64_t> order_;
   at::Tensor buffer_;         // CPU: memory of the images of one batch
   at::Tensor device_bytes_;   // GPU: [count, C, H, W] u8

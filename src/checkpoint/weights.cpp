@@ -15,11 +15,24 @@ namespace mnist_train::checkpoint {
 
 namespace {
 
-/// Parameters and buffers as they lie in the model, by name.
+void add_tensors(const torch::nn::Module& module, const std::string& prefix,
+                 NamedTensors& tensors) {
+  for (const auto& item : module.named_parameters(/*recurse=*/false)) {
+    tensors.emplace_back(prefix + item.key(), item.value());
+  }
+  for (const auto& item : module.named_buffers(/*recurse=*/false)) {
+    tensors.emplace_back(prefix + item.key(), item.value());
+  }
+  for (const auto& child : module.named_children()) {
+    add_tensors(*child.value(), prefix + child.key() + ".", tensors);
+  }
+}
+
+/// Parameters and buffers as they lie in the model, by name, in the order of Python's state_dict:
+/// module by module.
 NamedTensors model_tensors(const model::Model& model) {
   NamedTensors tensors;
-  for (const auto& item : model.named_parameters()) tensors.emplace_back(item.key(), item.value());
-  for (const auto& item : model.named_buffers()) tensors.emplace_back(item.key(), item.value());
+  add_tensors(model, "", tensors);
   return tensors;
 }
 

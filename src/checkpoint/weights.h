@@ -12,7 +12,7 @@ namespace mnist_train::checkpoint {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-/// The model's state_dict: parameters and buffers by PyTorch's names, in registration order, as
+/// The model's state_dict: parameters and buffers by PyTorch's names, in its order, as
 /// contiguous copies on the CPU, floating-point ones as fp32.
 NamedTensors state_dict(const model::Model& model);
 

@@ -63,7 +63,7 @@ launch::AttemptResult run_attempt(Launch& launch, bool first) {
     setup.dataset_fd = handle.memory_fd;
     setup.dataset_ready_fd = handle.ready_fd;
     if (first) {
-      decode.start = [&] { launch.dataset->publish(launch.config.data); };
+      decode.start = [&] { launch.dataset->publish(launch.config.data, launch.config.train.seed); };
       decode.ready_fd = handle.ready_fd;
       decode.finish = [&] { launch.dataset->wait(); };
     }

@@ -1,9 +1,11 @@
 #include "comm/bucketed_averager.h"
 
 #include <algorithm>
+#include <torch/csrc/distributed/c10d/comm.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include "comm/failures.h"
+#include "comm/flat_averager.h"
 
 namespace mnist_train::comm {
 
@@ -29,6 +31,32 @@ std::unique_ptr<c10d::Reducer> make_reducer(const GradientBuffer& buffer,
       std::vector<std::int64_t>());
 }
 
+/// A bucket travels as another type, as PyTorch's fp16_compress_hook lets it.
+class CompressionHook : public c10d::CommHookInterface {
+ public:
+  CompressionHook(c10::intrusive_ptr<c10d::ProcessGroup> group, at::ScalarType type)
+      : group_(std::move(group)), type_(type) {}
+
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
+    const at::Tensor full = bucket.getBufferRef();
+    std::vector<at::Tensor> compressed{full.div(group_->getSize()).to(type_)};
+    const auto summed = group_->allreduce(compressed)->getFuture();
+    const auto decompress = [full](c10::ivalue::Future& future) {
+      full.copy_(future.value().toTensorVector().front());
+      return c10::IValue(full);
+    };
+    return summed->then(decompress, c10::TensorType::get());
+  }
+
+  at::Tensor parseHookResult(const c10::IValue& result) override {
+    return c10d::detail::parseCppCommHookResult(result);
+  }
+
+ private:
+  c10::intrusive_ptr<c10d::ProcessGroup> group_;
+  at::ScalarType type_;
+};
+
 }  // namespace
 
 BucketedAverager::BucketedAverager(const options::TrainOptions& options,
@@ -43,6 +71,10 @@ BucketedAverager::BucketedAverager(const options::TrainOptions& options,
   // Reducer from rebuilding.
   translate_failures("making the reducer", [&] {
     reducer_ = make_reducer(buffer_, communicator_, bucket_bytes, keep_bucket_order_);
+    if (const auto type = travelling_type(options.gradient_averaging.compression)) {
+      reducer_->register_comm_hook(
+          std::make_unique<CompressionHook>(communicator.process_group(), *type));
+    }
   });
 }
 

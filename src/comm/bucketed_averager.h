@@ -24,6 +24,7 @@ class BucketedAverager : public GradientAverager {
   double loss_scale(std::int64_t global_batch_size) const override;
   void before_forward() override;
   void backward(const at::Tensor& loss) override;
+  bool averages_in_backward() const override { return true; }
   void finish() override;
   const char* name() const override { return "bucketed"; }
 

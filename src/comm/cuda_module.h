@@ -18,6 +18,7 @@ struct CudaModule {
   void (*synchronize)();
   std::int64_t (*peak_memory_bytes)(int index);  // of LibTorch's allocator
   const char* (*device_name)(int index);
+  bool (*computes_bfloat16)(int index);  // natively
 };
 
 /// Loads the module once. Throws Error(kConfig) when this build has none or LibTorch's CUDA

@@ -1,24 +1,31 @@
 #pragma once
 
+#include <optional>
+
 #include "comm/gradient_averager.h"
 
 namespace mnist_train::comm {
 
-/// One all-reduce of the whole buffer, riders included, after backward.
+/// The type in which gradients travel; none for the one that they have.
+std::optional<at::ScalarType> travelling_type(options::Compression compression);
+
+/// One all-reduce of the whole buffer, riders included, after backward. Compressed gradients are
+/// rounded before and after the sum; the riders then travel apart and stay exact.
 class FlatAverager : public GradientAverager {
  public:
-  FlatAverager(const Communicator& communicator, GradientBuffer buffer)
-      : communicator_(communicator), buffer_(std::move(buffer)) {}
+  FlatAverager(const options::TrainOptions& options, const Communicator& communicator,
+               GradientBuffer buffer);
 
   double loss_scale(std::int64_t global_batch_size) const override {
     return 1.0 / static_cast<double>(global_batch_size);
   }
-  void finish() override { communicator_.all_reduce_sum(buffer_.flat); }
+  void finish() override;
   const char* name() const override { return "flat"; }
 
  private:
   const Communicator& communicator_;
   GradientBuffer buffer_;
+  at::Tensor compressed_;  // [gradient elements], where they are compressed
 };
 
 }  // namespace mnist_train::comm

@@ -40,7 +40,7 @@ std::unique_ptr<GradientAverager> make_gradient_averager(const options::TrainOpt
   if (choose_bucketed(options, buffer)) {
     return std::make_unique<BucketedAverager>(options, communicator, std::move(buffer));
   }
-  return std::make_unique<FlatAverager>(communicator, std::move(buffer));
+  return std::make_unique<FlatAverager>(options, communicator, std::move(buffer));
 }
 
 }  // namespace mnist_train::comm

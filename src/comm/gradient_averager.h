@@ -11,10 +11,10 @@
 
 namespace mnist_train::comm {
 
-/// What an averager works on: the parameters, whose gradients are views into `flat`, and the riders
-/// behind them: a few numbers of this step that are summed over the ranks along with the gradients.
+/// What an averager works on: the parameters, their gradients as one buffer, and the riders behind
+/// them: a few numbers of this step that are summed over the ranks along with the gradients.
 struct GradientBuffer {
-  std::vector<at::Tensor> parameters;  // each with `.grad()` defined
+  std::vector<at::Tensor> parameters;  // each with `.grad()` defined; f32 ones as views of `flat`
   at::Tensor flat;                     // [gradient elements + riders] f32
   std::int64_t riders = 0;             // the last elements of `flat`
 };
@@ -32,6 +32,9 @@ class GradientAverager {
   /// Adds the gradients of `loss` into the buffer; all parameters must be reachable from it. The
   /// riders must be filled by then. Collective for some strategies.
   virtual void backward(const at::Tensor& loss) { loss.backward(); }
+  /// Whether `backward` reads the gradients of the parameters, and `finish` leaves the averages
+  /// there, whatever their type; else both is true of the buffer.
+  virtual bool averages_in_backward() const { return false; }
   /// Collective: after it gradients and riders are the same on every rank. Throws PeerError.
   virtual void finish() = 0;
   /// "flat", "bucketed" or "none", for the log.

@@ -40,8 +40,14 @@ const char* device_name(int index) {
   return at::cuda::getDeviceProperties(static_cast<c10::DeviceIndex>(index))->name;
 }
 
+bool computes_bfloat16(int index) {
+  constexpr int kAmpere = 8;
+  return at::cuda::getDeviceProperties(static_cast<c10::DeviceIndex>(index))->major >= kAmpere;
+}
+
 constexpr comm::CudaModule kModule{&make_nccl_backend, &device_count,      &set_device,
-                                   &synchronize,       &peak_memory_bytes, &device_name};
+                                   &synchronize,       &peak_memory_bytes, &device_name,
+                                   &computes_bfloat16};
 
 }  // namespace
 

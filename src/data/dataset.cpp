@@ -5,10 +5,14 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/hash.h"
 #include "data/find_files.h"
+#include "data/hold_out.h"
+#include "data/idx_pair.h"
+#include "data/synthetic_digits.h"
 
 namespace mnist_train::data {
 
@@ -67,25 +71,35 @@ void hash_half(Hasher& hasher, const ImageSet& set) {
 
 }  // namespace
 
-DatasetReader::DatasetReader(const options::DataOptions& options)
-    : DatasetReader(options, find_dataset_files(options)) {}
-
-DatasetReader::DatasetReader(const options::DataOptions& options, const DatasetFiles& files)
-    : train_(files.train, files.max_classes),
-      test_(files.test, files.max_classes),
-      train_count_(limited(train_.outline(), options.limit_train, "limit_train")),
-      test_count_(limited(test_.outline(), options.limit_test, "limit_test")) {
-  check_one_geometry(train_.outline(), test_.outline());
+DatasetReader::DatasetReader(const options::DataOptions& options, std::int64_t seed)
+    : validation_(options.validation), seed_(seed) {
+  if (options.format == options::DataFormat::kSynthetic) {
+    train_ = std::make_unique<SyntheticDigits>(0, SyntheticDigits::kTrainCount);
+    test_ = std::make_unique<SyntheticDigits>(SyntheticDigits::kTrainCount,
+                                              SyntheticDigits::kTestCount);
+  } else {
+    const DatasetFiles files = find_dataset_files(options);
+    train_ = std::make_unique<IdxPair>(files.train, files.max_classes);
+    test_ = std::make_unique<IdxPair>(files.test, files.max_classes);
+  }
+  train_count_ = limited(train_->outline(), options.limit_train, "limit_train");
+  test_count_ = limited(test_->outline(), options.limit_test, "limit_test");
+  check_one_geometry(train_->outline(), test_->outline());
+  held_out_count(train_count_, validation_);
 }
 
 std::size_t DatasetReader::bytes() const {
-  return aligned(train_.image_bytes()) + aligned(train_.label_bytes()) +
-         aligned(test_.image_bytes()) + aligned(test_.label_bytes());
+  return aligned(train_->image_bytes()) + aligned(train_->label_bytes()) +
+         aligned(test_->image_bytes()) + aligned(test_->label_bytes());
 }
 
 Dataset DatasetReader::read() {
-  ImageSet train = train_.read();
-  return finish(std::move(train), test_.read());
+  if (validation_ > 0) {  // moves samples, which those of a mapped file cannot
+    const auto memory = std::make_shared<std::vector<std::uint8_t>>(bytes());
+    return read_into(*memory, memory);
+  }
+  ImageSet train = train_->read();
+  return finish(std::move(train), {}, test_->read());
 }
 
 Dataset DatasetReader::read_into(std::span<std::uint8_t> memory,
@@ -95,26 +109,33 @@ Dataset DatasetReader::read_into(std::span<std::uint8_t> memory,
     memory = memory.subspan(aligned(bytes));
     return block;
   };
-  const auto read_half = [&](IdxPair& pair) {
-    const auto images = take(pair.image_bytes());
-    const auto labels = take(pair.label_bytes());
-    return pair.read_into(images, labels, owner);
-  };
-  ImageSet train = read_half(train_);
-  return finish(std::move(train), read_half(test_));
+  const auto images = take(train_->image_bytes());
+  const auto labels = take(train_->label_bytes());
+  ImageSet train = train_->read_into(images, labels, owner);
+  const auto test_images = take(test_->image_bytes());
+  ImageSet test = test_->read_into(test_images, take(test_->label_bytes()), owner);
+  if (validation_ == 0) return finish(std::move(train), {}, std::move(test));
+  const ImageSet used = first_samples(train, train_count_, train.classes);
+  HeldOut held = hold_out(used, images, labels, validation_, seed_);
+  return finish(std::move(held.train), std::move(held.validation), std::move(test));
 }
 
-Dataset DatasetReader::finish(ImageSet train, ImageSet test) const {
+Dataset DatasetReader::finish(ImageSet train, ImageSet validation, ImageSet test) const {
   const std::int64_t classes = std::max(train.classes, test.classes);
-  Dataset dataset{first_samples(std::move(train), train_count_, classes),
+  const std::int64_t count = train_count_ - validation.count;
+  Dataset dataset{first_samples(std::move(train), count, classes), std::move(validation),
                   first_samples(std::move(test), test_count_, classes), ""};
+  dataset.validation.classes = classes;
   Hasher hasher;
   hash_half(hasher, dataset.train);
+  if (dataset.validation.count > 0) hash_half(hasher, dataset.validation);
   hash_half(hasher, dataset.test);
   dataset.hash = "xxh3-128:" + hasher.hex_digest();
   return dataset;
 }
 
-Dataset open_dataset(const options::DataOptions& options) { return DatasetReader(options).read(); }
+Dataset open_dataset(const options::DataOptions& options, std::int64_t seed) {
+  return DatasetReader(options, seed).read();
+}
 
 }  // namespace mnist_train::data

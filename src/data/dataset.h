@@ -5,15 +5,13 @@
 #include <memory>
 #include <span>
 
-#include "data/idx_pair.h"
 #include "data/image_set.h"
+#include "data/image_source.h"
 #include "options/data_options.h"
 
 namespace mnist_train::data {
 
-struct DatasetFiles;
-
-/// Both halves of a data set, found and opened, not yet read; what the headers say is checked, and
+/// All of a data set, found and opened, not yet read; what the headers say is checked, and
 /// nothing is allocated. Throws Error(kData).
 ///
 /// A `dataset` is looked for as a folder of that name in `root`, in each folder of the path list
@@ -24,7 +22,8 @@ struct DatasetFiles;
 /// and "idx1" for "idx3"), or both files. Everywhere a file may be raw or compressed by gzip.
 class DatasetReader {
  public:
-  explicit DatasetReader(const options::DataOptions& options);
+  /// `seed` decides which samples are held out of the training set.
+  explicit DatasetReader(const options::DataOptions& options, std::int64_t seed = 1);
 
   /// The size of the memory that `read_into` fills.
   std::size_t bytes() const;
@@ -35,18 +34,20 @@ class DatasetReader {
   Dataset read_into(std::span<std::uint8_t> memory, std::shared_ptr<const void> owner);
 
  private:
-  DatasetReader(const options::DataOptions& options, const DatasetFiles& files);
-  Dataset finish(ImageSet train, ImageSet test) const;
+  Dataset finish(ImageSet train, ImageSet validation, ImageSet test) const;
 
-  IdxPair train_;
-  IdxPair test_;
+  double validation_;
+  std::int64_t seed_;
+  std::unique_ptr<ImageSource> train_;
+  std::unique_ptr<ImageSource> test_;
   std::int64_t train_count_;  // after limit_train
   std::int64_t test_count_;
 };
 
-/// Finds and reads both halves of a data set, cut to `limit_train` and `limit_test` (the first
-/// samples); a limit beyond the data is an error. `classes` of both halves covers all labels of
-/// both files. Throws Error(kData) naming the file, or every place where it looked.
-Dataset open_dataset(const options::DataOptions& options);
+/// Finds and reads a data set, both halves cut to `limit_train` and `limit_test` (the first
+/// samples) before any are held out; a limit beyond the data is an error. `classes` of both halves
+/// covers all labels of both files. Throws Error(kData) naming the file, or every place where it
+/// looked.
+Dataset open_dataset(const options::DataOptions& options, std::int64_t seed = 1);
 
 }  // namespace mnist_train::data

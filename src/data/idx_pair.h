@@ -8,6 +8,7 @@
 
 #include "data/idx_file.h"
 #include "data/image_set.h"
+#include "data/image_source.h"
 
 namespace mnist_train::data {
 
@@ -20,22 +21,20 @@ struct IdxFiles {
 /// Images [n,h,w] or [n,c,h,w] and their labels [n], opened and checked against each other, not yet
 /// read. Throws Error(kData) when counts differ, shapes do not fit, or a label is `max_classes` or
 /// more.
-class IdxPair {
+class IdxPair : public ImageSource {
  public:
   static constexpr std::int64_t kMostClasses = 256;  // labels are bytes
 
   explicit IdxPair(const IdxFiles& files, std::int64_t max_classes = kMostClasses);
 
-  /// An ImageSet without samples and classes: what the headers say.
-  const ImageSet& outline() const { return outline_; }
-  std::size_t image_bytes() const { return images_.size(); }
-  std::size_t label_bytes() const { return labels_.size(); }
+  /// What the headers say.
+  const ImageSet& outline() const override { return outline_; }
+  std::size_t image_bytes() const override { return images_.size(); }
+  std::size_t label_bytes() const override { return labels_.size(); }
 
-  /// Reads both files, into memory of their own unless they can be mapped. Once.
-  ImageSet read();
-  /// Reads both files into memory of image_bytes() and label_bytes() that `owner` keeps. Once.
+  ImageSet read() override;
   ImageSet read_into(std::span<std::uint8_t> images, std::span<std::uint8_t> labels,
-                     std::shared_ptr<const void> owner);
+                     std::shared_ptr<const void> owner) override;
 
  private:
   ImageSet finish(std::span<const std::uint8_t> images, std::span<const std::uint8_t> labels,

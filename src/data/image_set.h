@@ -22,10 +22,11 @@ struct ImageSet {
   std::int64_t bytes_per_image() const { return channels * height * width; }
 };
 
-/// A training and a test set of one geometry and one number of classes, and a hash of their samples
-/// (for resume and the summary).
+/// A training and a test set of one geometry and one number of classes, what is held out of the
+/// training set, and a hash of all samples (for resume and the summary).
 struct Dataset {
   ImageSet train;
+  ImageSet validation;  // without samples unless the options hold some out
   ImageSet test;
   std::string hash;  // "xxh3-128:<32 hex digits>" of the uncompressed samples that are used
 };

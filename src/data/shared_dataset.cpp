@@ -45,6 +45,7 @@ struct SharedHeader {
   std::uint64_t bytes;  // header and samples
   std::array<char, 64> hash;
   SharedHalf train;
+  SharedHalf validation;
   SharedHalf test;
 };
 static_assert(sizeof(SharedHeader) <= kHeaderBytes);
@@ -74,6 +75,7 @@ std::string text_of(const std::array<char, N>& fixed) {
 }
 
 SharedHalf describe(const ImageSet& set, const std::uint8_t* memory) {
+  if (set.count == 0) return {};
   return {set.count,
           set.channels,
           set.height,
@@ -85,17 +87,17 @@ SharedHalf describe(const ImageSet& set, const std::uint8_t* memory) {
 }
 
 /// Reads the data set into the memory, which nobody can change afterwards.
-void fill(int fd, const options::DataOptions& options) {
-  DatasetReader reader(options);
+void fill(int fd, const options::DataOptions& options, std::int64_t seed) {
+  DatasetReader reader(options, seed);
   const std::size_t bytes = kHeaderBytes + reader.bytes();
   if (::ftruncate(fd, static_cast<off_t>(bytes)) != 0) throw_errno("size the memory");
   {
     const auto memory = map_shared(fd, bytes, PROT_READ | PROT_WRITE);
     const std::span<std::uint8_t> samples(memory.get() + kHeaderBytes, bytes - kHeaderBytes);
     const Dataset dataset = reader.read_into(samples, memory);
-    const auto header = std::make_unique<SharedHeader>(
-        SharedHeader{kMagic, bytes, fixed_text<64>(dataset.hash),
-                     describe(dataset.train, memory.get()), describe(dataset.test, memory.get())});
+    const auto header = std::make_unique<SharedHeader>(SharedHeader{
+        kMagic, bytes, fixed_text<64>(dataset.hash), describe(dataset.train, memory.get()),
+        describe(dataset.validation, memory.get()), describe(dataset.test, memory.get())});
     std::memcpy(memory.get(), header.get(), sizeof(SharedHeader));
   }
   if (::fcntl(fd, F_ADD_SEALS, kSeals) != 0) throw_errno("seal the memory");
@@ -166,7 +168,7 @@ SharedDataset::~SharedDataset() {
   if (thread_.joinable()) thread_.join();
 }
 
-void SharedDataset::publish(const options::DataOptions& options) {
+void SharedDataset::publish(const options::DataOptions& options, std::int64_t seed) {
   if (thread_.joinable() || !ready_write_fd_.valid()) {
     throw std::logic_error("SharedDataset::publish: called twice");
   }
@@ -175,7 +177,7 @@ void SharedDataset::publish(const options::DataOptions& options) {
   sigset_t before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this, options] { run(options); });
+  thread_ = std::thread([this, options, seed] { run(options, seed); });
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
@@ -184,9 +186,9 @@ void SharedDataset::wait() {
   if (failure_) std::rethrow_exception(failure_);
 }
 
-void SharedDataset::run(const options::DataOptions& options) {
+void SharedDataset::run(const options::DataOptions& options, std::int64_t seed) {
   try {
-    fill(memory_fd_.get(), options);
+    fill(memory_fd_.get(), options, seed);
     const char ready = 1;
     if (!write_all(ready_write_fd_.get(), &ready, 1)) throw_errno("tell the workers");
   } catch (...) {
@@ -212,8 +214,10 @@ Dataset attach(const SharedDatasetHandle& handle, std::chrono::milliseconds time
   if (header->magic != kMagic || header->bytes != bytes) {
     throw_malformed("was written by another program");
   }
-  return {restore(header->train, memory, bytes), restore(header->test, memory, bytes),
-          text_of(header->hash)};
+  ImageSet validation;
+  if (header->validation.count != 0) validation = restore(header->validation, memory, bytes);
+  return {restore(header->train, memory, bytes), std::move(validation),
+          restore(header->test, memory, bytes), text_of(header->hash)};
 }
 
 }  // namespace mnist_train::data

@@ -33,13 +33,13 @@ class SharedDataset {
 
   /// Starts to find, read and check the data set, on a thread of its own (which takes no signals).
   /// Then `handle().ready_fd` becomes readable, or hangs up where that failed. Once.
-  void publish(const options::DataOptions& options);
+  void publish(const options::DataOptions& options, std::int64_t seed = 1);
 
   /// Waits for `publish` and throws its failure.
   void wait();
 
  private:
-  void run(const options::DataOptions& options);
+  void run(const options::DataOptions& options, std::int64_t seed);
 
   UniqueFd memory_fd_;
   UniqueFd ready_read_fd_;

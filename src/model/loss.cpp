@@ -7,8 +7,11 @@
 
 namespace mnist_train::model {
 
-BatchLoss batch_loss(const at::Tensor& logits, const at::Tensor& labels) {
-  return {at::cross_entropy_loss(logits, labels, {}, at::Reduction::Sum),
+BatchLoss batch_loss(const at::Tensor& logits, const at::Tensor& labels, double label_smoothing) {
+  constexpr std::int64_t kIgnoreNothing = -100;
+  // In bf16 a sum of losses would keep two digits.
+  return {at::cross_entropy_loss(logits.to(at::kFloat), labels, {}, at::Reduction::Sum,
+                                 kIgnoreNothing, label_smoothing),
           at::argmax(logits.detach(), 1).eq(labels).sum()};
 }
 

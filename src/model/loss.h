@@ -10,7 +10,8 @@ struct BatchLoss {
   at::Tensor correct;   // scalar i64: samples whose greatest logit is the label's
 };
 
-/// Logits [N,classes] and labels [N] i64.
-BatchLoss batch_loss(const at::Tensor& logits, const at::Tensor& labels);
+/// Logits [N,classes] and labels [N] i64; `label_smoothing` as in torch.nn.CrossEntropyLoss.
+BatchLoss batch_loss(const at::Tensor& logits, const at::Tensor& labels,
+                     double label_smoothing = 0);
 
 }  // namespace mnist_train::model

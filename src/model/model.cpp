@@ -5,7 +5,10 @@
 #include <array>
 
 #include "base/error.h"
+#include "model/lenet.h"
+#include "model/mlp.h"
 #include "model/net.h"
+#include "model/resnet18.h"
 
 namespace mnist_train::model {
 
@@ -13,9 +16,30 @@ namespace {
 
 constexpr std::array kModels{
     ModelEntry{options::ModelName::kNet, &make_net},
+    ModelEntry{options::ModelName::kMlp, &make_mlp},
+    ModelEntry{options::ModelName::kLeNet, &make_lenet},
+    ModelEntry{options::ModelName::kResNet18, &make_resnet18},
 };
 
 }  // namespace
+
+void Model::synchronize_batch_norm(const SumOverRanks& sum) {
+  for (const auto& child : modules()) {
+    if (auto* norm = child->as<BatchNorm2d>()) {
+      norm->synchronize(sum);
+      synchronizes_batch_norm_ = true;
+    }
+  }
+}
+
+void Model::compute_in_bfloat16() {
+  for (const auto& child : modules()) {
+    if (child->as<BatchNorm2d>() != nullptr) continue;
+    for (at::Tensor& parameter : child->parameters(/*recurse=*/false)) {
+      parameter.set_data(parameter.detach().to(at::kBFloat16));
+    }
+  }
+}
 
 std::span<const ModelEntry> model_table() { return kModels; }
 
@@ -26,7 +50,7 @@ std::shared_ptr<Model> make_model(const options::ModelOptions& options, const Im
     torch::manual_seed(static_cast<std::uint64_t>(seed));
     return entry.make(options, shape);
   }
-  throw Error(ExitCode::kConfig, "this model is not built yet");
+  throw Error(ExitCode::kConfig, "a model without a row in the table of models");
 }
 
 }  // namespace mnist_train::model

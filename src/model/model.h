@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 
+#include "model/batch_norm.h"
 #include "options/model_options.h"
 
 namespace mnist_train::model {
@@ -23,9 +24,20 @@ struct ImageShape {
 /// its state_dict.
 class Model : public torch::nn::Module {
  public:
-  /// Images [N,C,H,W] f32 -> logits [N,classes]. A final log-softmax belongs to the loss, which
-  /// applies it.
+  /// Images [N,C,H,W] -> logits [N,classes], both of the type that the model computes in. A final
+  /// log-softmax belongs to the loss, which applies it.
   virtual at::Tensor forward(const at::Tensor& images) = 0;
+
+  /// From now on batch norm layers use the statistics of the global batch, and `forward` and
+  /// backward are collectives.
+  void synchronize_batch_norm(const SumOverRanks& sum);
+  /// Parameters become bf16, those of batch norm layers stay fp32; `forward` then takes bf16
+  /// images.
+  void compute_in_bfloat16();
+  bool synchronizes_batch_norm() const { return synchronizes_batch_norm_; }
+
+ private:
+  bool synchronizes_batch_norm_ = false;
 };
 
 /// One row of the table of models.

@@ -5,9 +5,8 @@
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
 
-#include <string>
-
-#include "base/error.h"
+#include "model/image_sizes.h"
+#include "model/initialize.h"
 
 namespace mnist_train::model {
 
@@ -18,20 +17,6 @@ constexpr std::int64_t kConv1Channels = 20;
 constexpr std::int64_t kConv2Channels = 50;
 constexpr std::int64_t kHidden = 500;
 
-/// Side length after a convolution without padding and a pooling by 2.
-std::int64_t after_block(std::int64_t side) { return (side - kKernel + 1) / 2; }
-
-std::int64_t flat_features(const ImageShape& shape) {
-  const std::int64_t height = after_block(after_block(shape.height));
-  const std::int64_t width = after_block(after_block(shape.width));
-  if (height < 1 || width < 1) {
-    throw Error(ExitCode::kConfig, "model \"net\" needs images of at least 16x16, the data has " +
-                                       std::to_string(shape.height) + "x" +
-                                       std::to_string(shape.width));
-  }
-  return kConv2Channels * height * width;
-}
-
 class Net : public Model {
  public:
   explicit Net(const ImageShape& shape)
@@ -39,7 +24,10 @@ class Net : public Model {
                                             shape.channels, kConv1Channels, kKernel)))),
         conv2_(register_module("conv2", torch::nn::Conv2d(torch::nn::Conv2dOptions(
                                             kConv1Channels, kConv2Channels, kKernel)))),
-        fc1_(register_module("fc1", torch::nn::Linear(flat_features(shape), kHidden))),
+        fc1_(register_module(
+            "fc1", torch::nn::Linear(features_after_conv_and_pool("net", shape, {kKernel, kKernel},
+                                                                  kConv2Channels),
+                                     kHidden))),
         fc2_(register_module("fc2", torch::nn::Linear(kHidden, shape.classes))) {}
 
   at::Tensor forward(const at::Tensor& images) override {
@@ -60,8 +48,12 @@ class Net : public Model {
 
 }  // namespace
 
-std::shared_ptr<Model> make_net(const options::ModelOptions& /*options*/, const ImageShape& shape) {
-  return std::make_shared<Net>(shape);
+std::shared_ptr<Model> make_net(const options::ModelOptions& options, const ImageShape& shape) {
+  auto net = std::make_shared<Net>(shape);
+  if (options.init.name == options::InitName::kNormal) {
+    draw_normal(*net, options.init.std.value_or(0.1), BiasInit::kDrawn);
+  }
+  return net;
 }
 
 }  // namespace mnist_train::model

@@ -71,17 +71,20 @@ void add_sources(Schema<Options>& schema) {
                                                   {DataFormat::kLmdb, "lmdb"},
                                                   {DataFormat::kSynthetic, "synthetic"}});
   schema.add("format", &Options::format,
-             config::built_so_far(optional_of(format), {std::nullopt, DataFormat::kIdx}),
-             "What `train` and `test` are, where they are given instead of a data set.");
+             config::built_so_far(optional_of(format),
+                                  {std::nullopt, DataFormat::kIdx, DataFormat::kSynthetic}),
+             "What `train` and `test` are, where they are given instead of a data set; synthetic: "
+             "drawn digits, without files.");
   schema.add("train", &Options::train, optional_of(location()),
              "The training set: a folder, an images file, or {images, labels}.");
   schema.add("test", &Options::test, optional_of(location()), "The test set, like train.");
   schema.add(not_built<Options>("train_per_process", nullptr,
                                 {{"type", {"array", "null"}}, {"items", {{"type", "string"}}}},
                                 "One training set for each process."));
-  schema.add(not_built<Options>("validation", 0,
-                                {{"type", "number"}, {"minimum", 0}, {"exclusiveMaximum", 1}},
-                                "Share of the training set that is held out to choose the best."));
+  schema.add(
+      "validation", &Options::validation, config::number({0, 1, false, true}),
+      "Share of the training set, drawn by the seed, that is held out: the best checkpoint and "
+      "stop_at_accuracy go by it.");
 }
 
 void add_preparation(Schema<Options>& schema) {
@@ -113,9 +116,13 @@ void check_data(Options& options, const Place& place) {
   }
   if (place.gives("format")) {
     options.dataset.reset();
+    const bool drawn = options.format == DataFormat::kSynthetic;
     for (const char* key : {"train", "test"}) {
-      if (!place.gives(key))
+      if (drawn && place.gives(key)) {
+        place.complain_about(key, "means nothing beside format synthetic, which draws its samples");
+      } else if (!drawn && !place.gives(key)) {
         place.complain_about("format", std::string("needs ") + key + " beside it");
+      }
     }
     if (place.gives("root")) {
       place.complain_about("root",

@@ -31,7 +31,8 @@ struct DataLocation {
   bool operator==(const DataLocation&) const = default;
 };
 
-/// Either `dataset`, looked up by name, or `format` with `train` and `test`.
+/// Either `dataset`, looked up by name, or `format` with `train` and `test` (synthetic goes
+/// without).
 struct DataOptions {
   std::optional<DatasetName> dataset = DatasetName::kMnist;  // none when a format is given
   std::optional<std::filesystem::path> root;
@@ -39,6 +40,7 @@ struct DataOptions {
   std::optional<DataLocation> train;
   std::optional<DataLocation> test;
   std::optional<NormalizeOptions> normalize;  // else the data set's own
+  double validation = 0;                      // share of the training set that is held out
   Split split = Split::kEven;
   std::optional<std::int64_t> limit_train;  // samples
   std::optional<std::int64_t> limit_test;

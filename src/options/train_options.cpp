@@ -26,11 +26,16 @@ config::Type<ScheduleOptions> schedule() {
                                           {ScheduleName::kLinear, "linear"},
                                           {ScheduleName::kCosine, "cosine"}});
   Schema<ScheduleOptions> schema;
-  schema.add("name", &ScheduleOptions::name, built_so_far(name, {ScheduleName::kConstant}),
-             "How the learning rate moves during the run.");
-  schema.add("warmup_epochs", &ScheduleOptions::warmup_epochs,
-             built_so_far(number({0, kMaxFloat}), {0.0}),
+  schema.add("name", &ScheduleOptions::name, name, "How the learning rate moves during the run.");
+  schema.add("warmup_epochs", &ScheduleOptions::warmup_epochs, number({0, kMaxFloat}),
              "Epochs, or parts of one, over which the learning rate rises from 0.", {"warmup"});
+  schema.add("step_epochs", &ScheduleOptions::step_epochs, integer(1, kMaxCount),
+             "step: epochs between two drops, as StepLR's step_size.", {"step_size"});
+  schema.add("gamma", &ScheduleOptions::gamma, number({0, kMaxFloat}),
+             "step: what the rate is multiplied with at each drop.", {"decay"});
+  schema.add("final_factor", &ScheduleOptions::final_factor, number({0, 1}),
+             "linear, cosine: share of the learning rate that is left at the end of the run.",
+             {"end_factor"});
   return config::group(std::move(schema));
 }
 
@@ -49,9 +54,9 @@ config::Type<AveragingOptions> averaging() {
              "shared_memory: through memory, for processes on the CPUs of one host.");
   schema.add("bucket_mb", &AveragingOptions::bucket_mb, number({0, 4096, true}),
              "MiB of gradients in a bucket.", {"bucket_cap_mb"});
-  schema.add("compression", &AveragingOptions::compression,
-             built_so_far(compression, {Compression::kNone}),
-             "The type in which gradients travel.");
+  schema.add(
+      "compression", &AveragingOptions::compression, compression,
+      "The type in which gradients travel; none: the one that they are computed or kept in.");
   return config::group(std::move(schema));
 }
 
@@ -95,32 +100,37 @@ void add_optimizer(Schema<Options>& schema) {
   const auto optimizer = one_of<OptimizerName>({{OptimizerName::kSgd, "sgd"},
                                                 {OptimizerName::kAdam, "adam"},
                                                 {OptimizerName::kAdamW, "adamw"}});
-  schema.add("optimizer", &Options::optimizer, built_so_far(optimizer, {OptimizerName::kSgd}),
-             "The update rule.");
+  schema.add("optimizer", &Options::optimizer, optimizer, "The update rule.");
   schema.add("learning_rate", &Options::learning_rate, number({0, kMaxFloat}),
              "Step size of the optimizer.", {"lr", "base_lr", "initial_lr", "init_lr"});
   schema.add("sgd_momentum", &Options::sgd_momentum, number({0, 1, false, true}),
              "Momentum of SGD, as PyTorch defines it.", {"momentum"});
   schema.add("nesterov", &Options::nesterov, boolean(), "Nesterov's momentum.");
+  schema.add("adam_beta1", &Options::adam_beta1, number({0, 1, false, true}),
+             "Adam's and AdamW's first beta.", {"beta1"});
+  schema.add("adam_beta2", &Options::adam_beta2, number({0, 1, false, true}),
+             "Adam's and AdamW's second beta.", {"beta2"});
+  schema.add("adam_epsilon", &Options::adam_epsilon, number({0, kMaxFloat, true}),
+             "Adam's and AdamW's eps.", {"eps", "epsilon"});
   schema.add("weight_decay", &Options::weight_decay, number({0, kMaxFloat}),
-             "L2 penalty that is added to the gradients.", {"wd", "l2"});
+             "L2 penalty that is added to the gradients; in adamw the decoupled decay.",
+             {"wd", "l2"});
   schema.add("schedule", &Options::schedule, schedule(), "The learning rate over time.",
              {"lr_schedule", "lr_scheduler", "scheduler"});
 }
 
 void add_refinements(Schema<Options>& schema) {
-  schema.add("label_smoothing", &Options::label_smoothing,
-             built_so_far(number({0, 1, false, true}), {0.0}),
+  schema.add("label_smoothing", &Options::label_smoothing, number({0, 1, false, true}),
              "Share of the target that is spread over all classes.");
   schema.add("max_gradient_norm", &Options::max_gradient_norm,
-             built_so_far(optional_of(number({0, kMaxFloat, true})), {std::nullopt}),
+             optional_of(number({0, kMaxFloat, true})),
              "Longer gradients are scaled down to this norm.",
              {"max_grad_norm", "grad_clip", "clip_grad_norm", "gradient_clip"});
-  schema.add("sync_batch_norm", &Options::sync_batch_norm, built_so_far(boolean(), {false}),
+  schema.add("sync_batch_norm", &Options::sync_batch_norm, boolean(),
              "Batch statistics over the global batch instead of each process's own.");
   schema.add("gradient_accumulation_steps", &Options::gradient_accumulation_steps,
-             built_so_far(integer(1, kMaxCount), {std::int64_t{1}}),
-             "Batches whose gradients are summed up for one step.",
+             integer(1, kMaxCount),
+             "Global batches whose samples make one optimizer step together.",
              {"accumulation_steps", "grad_accumulation_steps"});
   schema.add("gradient_averaging", &Options::gradient_averaging, averaging(),
              "How processes average their gradients.", {"all_reduce"});
@@ -145,9 +155,11 @@ void add_machine(Schema<Options>& schema) {
   const auto precision = one_of<PrecisionName>({{PrecisionName::kAuto, "auto"},
                                                 {PrecisionName::kFp32, "fp32"},
                                                 {PrecisionName::kBf16, "bf16"}});
-  schema.add("precision", &Options::precision,
-             built_so_far(precision, {PrecisionName::kAuto, PrecisionName::kFp32}),
-             "The type that layers compute in; auto is fp32 so far.", {"dtype"});
+  schema.add(
+      "precision", &Options::precision, precision,
+      "The type that layers compute in when they train; weights, optimizer and evaluation are "
+      "fp32. auto: bf16 where processor or GPU compute it natively.",
+      {"dtype"});
   schema.add("stop_at_accuracy", &Options::stop_at_accuracy, optional_of(number({0, 1})),
              "Ends the run at the first epoch whose test accuracy reaches it.",
              {"target_accuracy"});

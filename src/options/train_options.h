@@ -19,6 +19,9 @@ enum class PrecisionName { kAuto, kFp32, kBf16 };
 struct ScheduleOptions {
   ScheduleName name = ScheduleName::kConstant;
   double warmup_epochs = 0;
+  std::int64_t step_epochs = 30;  // step: epochs between two drops
+  double gamma = 0.1;             // step: what the rate is multiplied with at each
+  double final_factor = 0;        // linear, cosine: share of the rate at the end of the run
 
   bool operator==(const ScheduleOptions&) const = default;
 };
@@ -42,6 +45,9 @@ struct TrainOptions {
   double learning_rate = 0.01;
   double sgd_momentum = 0.5;
   bool nesterov = false;
+  double adam_beta1 = 0.9;
+  double adam_beta2 = 0.999;
+  double adam_epsilon = 1e-8;
   double weight_decay = 0;
   ScheduleOptions schedule;
   double label_smoothing = 0;

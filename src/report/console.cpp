@@ -52,12 +52,18 @@ void Console::record(const StepRecord& record, std::int64_t step_in_epoch) {
 void Console::record(const EpochRecord& record) {
   if (setup_.quiet) return;
   clear_bar();
-  spdlog::info(
-      "epoch {}/{}: train loss {:.4f}, accuracy {:.2f} %; test loss {:.4f}, accuracy {:.2f} %; "
-      "{:.2f} s, {}",
-      record.epoch, setup_.epochs, record.train_loss, 100 * record.train_accuracy, record.test_loss,
-      100 * record.test_accuracy, record.train_seconds + record.test_seconds,
-      samples_a_second(record.samples_per_second));
+  const auto both = [](double loss, double accuracy) {
+    return fmt::format("loss {:.4f}, accuracy {:.2f} %", loss, 100 * accuracy);
+  };
+  std::string validation;
+  if (record.validation_accuracy) {
+    validation = "validation " + both(*record.validation_loss, *record.validation_accuracy) + "; ";
+  }
+  spdlog::info("epoch {}/{}: train {}; {}test {}; {:.2f} s, {}", record.epoch, setup_.epochs,
+               both(record.train_loss, record.train_accuracy), validation,
+               both(record.test_loss, record.test_accuracy),
+               record.train_seconds + record.test_seconds,
+               samples_a_second(record.samples_per_second));
 }
 
 void Console::draw_bar(std::int64_t epoch, std::int64_t step_in_epoch) {

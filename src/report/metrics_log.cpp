@@ -48,17 +48,21 @@ void MetricsLog::write(const StepRecord& record) {
 }
 
 void MetricsLog::write(const EpochRecord& record) {
-  const nlohmann::ordered_json json = {{"event", "epoch"},
-                                       {"epoch", record.epoch},
-                                       {"step", record.step},
-                                       {"train_loss", record.train_loss},
-                                       {"train_accuracy", record.train_accuracy},
-                                       {"test_loss", record.test_loss},
-                                       {"test_accuracy", record.test_accuracy},
-                                       {"train_seconds", record.train_seconds},
-                                       {"test_seconds", record.test_seconds},
-                                       {"samples_per_second", record.samples_per_second},
-                                       {"time", wall_clock()}};
+  nlohmann::ordered_json json = {{"event", "epoch"},
+                                 {"epoch", record.epoch},
+                                 {"step", record.step},
+                                 {"train_loss", record.train_loss},
+                                 {"train_accuracy", record.train_accuracy},
+                                 {"test_loss", record.test_loss},
+                                 {"test_accuracy", record.test_accuracy},
+                                 {"train_seconds", record.train_seconds},
+                                 {"test_seconds", record.test_seconds},
+                                 {"samples_per_second", record.samples_per_second},
+                                 {"time", wall_clock()}};
+  if (record.validation_accuracy) {
+    json["validation_loss"] = *record.validation_loss;
+    json["validation_accuracy"] = *record.validation_accuracy;
+  }
   write_line(json.dump());
 }
 

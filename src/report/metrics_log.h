@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 
 #include "base/file.h"
 
@@ -25,6 +26,8 @@ struct EpochRecord {
   double train_seconds = 0;
   double test_seconds = 0;
   double samples_per_second = 0;
+  std::optional<double> validation_loss;  // where samples are held out
+  std::optional<double> validation_accuracy;
 };
 
 /// `metrics.jsonl`: one JSON object a line, appended line by line, so a run that is killed leaves

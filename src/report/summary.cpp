@@ -47,6 +47,10 @@ Json to_json(const Summary& summary) {
                {"versions", versions()},
                {"config_hash", summary.config_hash},
                {"data_hash", summary.data_hash}};
+  if (summary.best_validation_accuracy) {
+    json["validation_accuracy"] = or_null(summary.validation_accuracy);
+    json["best_validation_accuracy"] = *summary.best_validation_accuracy;
+  }
   if (!summary.error.empty()) json["error"] = summary.error;
   return json;
 }

@@ -30,6 +30,8 @@ struct Summary {
   std::optional<double> test_loss;
   std::optional<double> test_accuracy;
   std::optional<double> best_test_accuracy;
+  std::optional<double> validation_accuracy;  // where samples are held out
+  std::optional<double> best_validation_accuracy;
   std::int64_t samples_seen = 0;
   std::int64_t restarts = 0;
   std::int64_t peak_memory_bytes = 0;  // of the largest process

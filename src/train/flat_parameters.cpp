@@ -23,25 +23,64 @@ std::vector<std::int64_t> dense_strides(at::IntArrayRef sizes) {
 
 }  // namespace
 
-FlatParameters::FlatParameters(torch::nn::Module& module, std::int64_t riders)
-    : parameters_(module.parameters()) {
+FlatParameters::FlatParameters(torch::nn::Module& module, std::int64_t riders,
+                               torch::nn::Module* half)
+    : parameters_(half != nullptr ? half->parameters() : module.parameters()) {
   const c10::NoGradGuard no_grad;
-  std::int64_t total = 0;
-  for (const at::Tensor& parameter : parameters_) {
-    layouts_.push_back({total, parameter.sizes().vec(), dense_strides(parameter.sizes())});
-    total += parameter.numel();
-  }
-  const at::TensorOptions options = parameters_.front().options().requires_grad(false);
+  std::int64_t half_total = 0;
+  const std::int64_t total = lay_out(half_total);
+  const at::TensorOptions options = module.parameters().front().options().requires_grad(false);
   values_ = at::empty({total}, options);
   gradients_and_riders_ = at::zeros({total + riders}, options);
   gradients_ = gradients_and_riders_.narrow(0, 0, total);
   riders_ = gradients_and_riders_.narrow(0, total, riders);
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+  half_values_ = at::empty({half_total}, options.dtype(at::kBFloat16));
+  half_gradients_ = at::zeros({half_total}, options.dtype(at::kBFloat16));
+  std::vector<at::Tensor> masters = module.parameters();
+  for (std::size_t i = 0; i < masters.size(); ++i) {
     const at::Tensor place = view(values_, layouts_[i]);
-    place.copy_(parameters_[i]);
-    parameters_[i].set_data(place);
-    parameters_[i].mutable_grad() = view(gradients_, layouts_[i]);
+    place.copy_(masters[i]);
+    masters[i].set_data(place);
+    const bool computes = half == nullptr || parameters_[i].scalar_type() == at::kFloat;
+    parameters_[i].set_data(computes ? place : view(half_values_, layouts_[i]));
+    parameters_[i].mutable_grad() = view(computes ? gradients_ : half_gradients_, layouts_[i]);
   }
+  if (half == nullptr) return;
+  std::vector<at::Tensor> buffers = half->buffers();
+  const std::vector<at::Tensor> masters_buffers = module.buffers();
+  for (std::size_t i = 0; i < buffers.size(); ++i) buffers[i].set_data(masters_buffers[i]);
+  refresh_half();
+}
+
+/// Parameters in bf16 first. Gives the number of elements, and of those in bf16.
+std::int64_t FlatParameters::lay_out(std::int64_t& half_total) {
+  layouts_.resize(parameters_.size());
+  std::int64_t total = 0;
+  for (const bool half : {true, false}) {
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      if ((parameters_[i].scalar_type() == at::kBFloat16) != half) continue;
+      layouts_[i] = {total, parameters_[i].sizes().vec(), dense_strides(parameters_[i].sizes())};
+      total += parameters_[i].numel();
+    }
+    if (half) half_total = total;
+  }
+  return total;
+}
+
+void FlatParameters::zero() const {
+  gradients_and_riders_.zero_();
+  half_gradients_.zero_();
+}
+
+void FlatParameters::refresh_half() const {
+  const c10::NoGradGuard no_grad;
+  half_values_.copy_(values_.narrow(0, 0, half_values_.numel()));
+}
+
+void FlatParameters::collect_gradients() const {
+  if (half_gradients_.numel() == 0) return;
+  gradients_.narrow(0, 0, half_gradients_.numel()).add_(half_gradients_);
+  half_gradients_.zero_();
 }
 
 at::Tensor FlatParameters::view(const at::Tensor& flat, const Layout& layout) {

@@ -1,6 +1,7 @@
 #include "train/optimizer.h"
 
 #include "base/error.h"
+#include "train/adam.h"
 #include "train/sgd.h"
 
 namespace mnist_train::train {
@@ -10,9 +11,11 @@ std::unique_ptr<Optimizer> make_optimizer(const options::TrainOptions& options,
   switch (options.optimizer) {
     case options::OptimizerName::kSgd:
       return std::make_unique<Sgd>(options, parameters);
-    default:
-      throw Error(ExitCode::kConfig, "this optimizer is not built yet");
+    case options::OptimizerName::kAdam:
+    case options::OptimizerName::kAdamW:
+      return std::make_unique<Adam>(options, parameters);
   }
+  throw Error(ExitCode::kConfig, "an optimizer without a case in make_optimizer");
 }
 
 }  // namespace mnist_train::train

@@ -20,7 +20,7 @@ struct Progress {
   double train_seconds = 0;
   double test_seconds = 0;
   std::vector<double> accuracies;  // test accuracy of each finished epoch
-  double best_accuracy = -1;       // below 0: none yet
+  double best_accuracy = -1;       // on the validation set, or the test set; below 0: none yet
   std::int64_t best_step = -1;
 };
 

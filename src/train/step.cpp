@@ -1,6 +1,7 @@
 #include "train/step.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/zeros.h>
 
 #include <cmath>
@@ -24,40 +25,62 @@ StepSums to_sums(const at::Tensor& riders) {
 
 }  // namespace
 
-Step::Step(std::shared_ptr<model::Model> model, const FlatParameters& parameters,
-           comm::GradientAverager& averager, Optimizer& optimizer)
-    : model_(std::move(model)),
+Step::Step(const options::TrainOptions& options, std::shared_ptr<model::Model> model,
+           const FlatParameters& parameters, comm::GradientAverager& averager, Optimizer& optimizer)
+    : options_(options),
+      model_(std::move(model)),
       parameters_(parameters),
       averager_(averager),
       optimizer_(optimizer),
       totals_(at::zeros({kRiders}, parameters.riders().options().dtype(at::kDouble))) {}
 
-void Step::run(const batch::Batch& batch, std::int64_t global_batch_size, double learning_rate,
-               bool stop_requested) {
-  parameters_.gradients_and_riders().zero_();
+void Step::begin(bool stop_requested) {
+  parameters_.zero();
   parameters_.riders()[kStop].fill_(stop_requested ? 1 : 0);
-  averager_.before_forward();
-  compute_gradients(batch, global_batch_size);
-  averager_.finish();
-  totals_.add_(parameters_.riders());
-  if (totals_.is_cpu() && !std::isfinite(last().loss)) return;
-  optimizer_.step(learning_rate);
 }
 
-void Step::compute_gradients(const batch::Batch& batch, std::int64_t global_batch_size) {
-  if (batch.size() == 0) {
-    averager_.backward(loss_of_nothing());
-    return;
+void Step::accumulate(const batch::Batch& batch, std::int64_t samples, bool last) {
+  if (last) averager_.before_forward();
+  // Synchronised batch norm exchanges statistics in the forward pass: a rank without samples must
+  // run it, too.
+  const bool skip = batch.size() == 0 && !model_->synchronizes_batch_norm();
+  const at::Tensor loss =
+      (skip ? loss_of_nothing() : loss_of(batch)) * averager_.loss_scale(samples);
+  if (last) {
+    averager_.backward(loss);
+  } else {
+    loss.backward();
   }
-  const model::BatchLoss loss = model::batch_loss(model_->forward(batch.images), batch.labels);
-  {
-    const at::NoGradGuard no_grad;
-    const at::Tensor& riders = parameters_.riders();
-    riders[kLoss].copy_(loss.loss_sum);
-    riders[kCorrect].copy_(loss.correct);
-    riders[kSamples].fill_(batch.size());
-  }
-  averager_.backward(loss.loss_sum * averager_.loss_scale(global_batch_size));
+  if (!averager_.averages_in_backward()) parameters_.collect_gradients();
+}
+
+void Step::finish(double learning_rate) {
+  averager_.finish();
+  if (averager_.averages_in_backward()) parameters_.collect_gradients();
+  totals_.add_(parameters_.riders());
+  if (totals_.is_cpu() && !std::isfinite(last().loss)) return;
+  if (options_.max_gradient_norm) clip_gradients();
+  optimizer_.step(learning_rate);
+  parameters_.refresh_half();
+}
+
+/// The sum of the samples' losses, noted in the riders.
+at::Tensor Step::loss_of(const batch::Batch& batch) {
+  const model::BatchLoss loss =
+      model::batch_loss(model_->forward(batch.images), batch.labels, options_.label_smoothing);
+  const at::NoGradGuard no_grad;
+  const at::Tensor& riders = parameters_.riders();
+  riders[kLoss].add_(loss.loss_sum);
+  riders[kCorrect].add_(loss.correct);
+  riders[kSamples].add_(batch.size());
+  return loss.loss_sum;
+}
+
+/// As torch.nn.utils.clip_grad_norm_, without asking the device how long the gradient is.
+void Step::clip_gradients() {
+  const at::Tensor& gradients = parameters_.gradients();
+  const at::Tensor norm = at::linalg_vector_norm(gradients, 2);
+  gradients.mul_((*options_.max_gradient_norm / (norm + 1e-6)).clamp_max(1.0));
 }
 
 /// A rank without samples still takes part in the averaging: gradients of zero for every parameter.

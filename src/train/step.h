@@ -8,6 +8,7 @@
 #include "batch/batch.h"
 #include "comm/gradient_averager.h"
 #include "model/model.h"
+#include "options/train_options.h"
 #include "train/flat_parameters.h"
 #include "train/optimizer.h"
 
@@ -21,21 +22,24 @@ struct StepSums {
   double stop_requests = 0;  // ranks that were asked to stop
 };
 
-/// One optimizer step of one rank, eager: forward, backward, averaging, update. Its sums ride with
-/// the gradients, so every rank learns the global loss, and whether any rank wants to stop, at no
-/// extra message.
+/// One optimizer step of one rank, eager: begin, accumulate once a batch, finish. Its sums ride
+/// with the gradients, so every rank learns the global loss, and whether any rank wants to stop, at
+/// no extra message.
 class Step {
  public:
   static constexpr std::int64_t kRiders = 4;
 
-  Step(std::shared_ptr<model::Model> model, const FlatParameters& parameters,
-       comm::GradientAverager& averager, Optimizer& optimizer);
+  Step(const options::TrainOptions& options, std::shared_ptr<model::Model> model,
+       const FlatParameters& parameters, comm::GradientAverager& averager, Optimizer& optimizer);
 
-  /// Collective. `batch` is this rank's share, possibly empty, of `global_batch_size` samples. On a
-  /// CPU a loss that is not finite leaves the weights as they were; on a GPU nobody has looked yet.
-  /// See `require_finite`.
-  void run(const batch::Batch& batch, std::int64_t global_batch_size, double learning_rate,
-           bool stop_requested);
+  void begin(bool stop_requested);
+  /// Forward and backward. `batch` is this rank's share, possibly empty, of a global batch;
+  /// `samples` are those of the whole step, over all ranks and batches. Collective for the `last`
+  /// batch of a step, where averaging overlaps with it.
+  void accumulate(const batch::Batch& batch, std::int64_t samples, bool last);
+  /// Collective: averages, clips, updates. On a CPU a loss that is not finite leaves the weights as
+  /// they were; on a GPU nobody has looked yet. See `require_finite`.
+  void finish(double learning_rate);
 
   /// Of the last step. On a GPU this waits for it.
   StepSums last() const;
@@ -44,9 +48,11 @@ class Step {
   void restart_totals(const StepSums& start = {});
 
  private:
-  void compute_gradients(const batch::Batch& batch, std::int64_t global_batch_size);
+  at::Tensor loss_of(const batch::Batch& batch);
   at::Tensor loss_of_nothing() const;
+  void clip_gradients();
 
+  options::TrainOptions options_;
   std::shared_ptr<model::Model> model_;
   const FlatParameters& parameters_;
   comm::GradientAverager& averager_;

@@ -1,5 +1,7 @@
 #include "train/trainer.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -14,6 +16,16 @@ std::shared_ptr<model::Model> on_device(std::shared_ptr<model::Model> model, at:
   return model;
 }
 
+std::shared_ptr<model::Model> in_bfloat16(std::shared_ptr<model::Model> model, at::Device device) {
+  model->compute_in_bfloat16();
+  return on_device(std::move(model), device);
+}
+
+std::int64_t total_steps(const options::TrainOptions& options, std::int64_t steps_per_epoch) {
+  const std::int64_t steps = options.epochs * steps_per_epoch;
+  return options.max_steps ? std::min(steps, *options.max_steps) : steps;
+}
+
 comm::GradientBuffer gradient_buffer(const FlatParameters& parameters) {
   return {parameters.parameters(), parameters.gradients_and_riders(), Step::kRiders};
 }
@@ -22,7 +34,7 @@ comm::GradientBuffer gradient_buffer(const FlatParameters& parameters) {
 
 Trainer::Trainer(const options::TrainOptions& options, std::shared_ptr<model::Model> model,
                  batch::ResidentImages& images, const comm::Communicator& communicator,
-                 at::Device device)
+                 at::Device device, std::shared_ptr<model::Model> bf16_model)
     : options_(options),
       communicator_(communicator),
       images_(images),
@@ -30,13 +42,31 @@ Trainer::Trainer(const options::TrainOptions& options, std::shared_ptr<model::Mo
                              ? *options.batch_size_per_process * communicator.world_size()
                              : options.batch_size),
       model_(on_device(std::move(model), device)),
-      parameters_(*model_, Step::kRiders),
+      computing_model_(bf16_model ? in_bfloat16(std::move(bf16_model), device) : model_),
+      parameters_(*model_, Step::kRiders,
+                  computing_model_ == model_ ? nullptr : computing_model_.get()),
       averager_(comm::make_gradient_averager(options, communicator, gradient_buffer(parameters_))),
       optimizer_(make_optimizer(options, parameters_)),
-      step_(model_, parameters_, *averager_, *optimizer_) {}
+      step_(options, computing_model_, parameters_, *averager_, *optimizer_),
+      schedule_(options, steps_per_epoch(), total_steps(options, steps_per_epoch())) {
+  if (options.sync_batch_norm && !communicator.alone()) {
+    computing_model_->synchronize_batch_norm(
+        [this](at::Tensor& sums) { communicator_.all_reduce_sum(sums); });
+  }
+}
+
+std::int64_t Trainer::steps_per_epoch() const {
+  return data::steps_per_epoch(images_.count(), samples_per_step());
+}
+
+void Trainer::share_buffers() {
+  const at::NoGradGuard no_grad;
+  for (at::Tensor buffer : model_->buffers()) communicator_.broadcast(buffer);
+}
 
 void Trainer::begin_epoch() {
-  model_->train();
+  computing_model_->train();
+  parameters_.refresh_half();  // a checkpoint may have changed the values
   images_.set_order(data::epoch_permutation(images_.count(), options_.seed, progress_.epoch));
   step_.restart_totals(progress_.epoch_sums);
 }
@@ -52,11 +82,17 @@ bool Trainer::run_done() const {
 
 void Trainer::step(bool stop_requested) {
   const std::int64_t begin = progress_.samples_into_epoch;
-  const data::Range global{begin, std::min(begin + global_batch_size_, images_.count())};
-  const data::Range mine = data::share(global, communicator_.rank(), communicator_.world_size());
-  step_.run(images_.gather(mine), global.size(), learning_rate(), stop_requested);
-  progress_.samples_into_epoch = global.end;
-  progress_.samples_seen += global.size();
+  const std::int64_t end = std::min(begin + samples_per_step(), images_.count());
+  step_.begin(stop_requested);
+  for (std::int64_t next = begin; next < end; next += global_batch_size_) {
+    const data::Range global{next, std::min(next + global_batch_size_, end)};
+    const data::Range mine = data::share(global, communicator_.rank(), communicator_.world_size());
+    step_.accumulate(images_.gather(mine), end - begin, /*last=*/global.end == end);
+  }
+  learning_rate_ = schedule_.learning_rate(progress_.step);
+  step_.finish(learning_rate_);
+  progress_.samples_into_epoch = end;
+  progress_.samples_seen += end - begin;
   ++progress_.step;
 }
 
@@ -66,10 +102,10 @@ const StepSums& Trainer::read_sums() {
   return progress_.epoch_sums;
 }
 
-void Trainer::end_epoch(double test_accuracy, double test_seconds) {
+void Trainer::end_epoch(double test_accuracy, double chosen_by, double test_seconds) {
   progress_.test_seconds += test_seconds;
-  if (test_accuracy > progress_.best_accuracy) {
-    progress_.best_accuracy = test_accuracy;
+  if (chosen_by > progress_.best_accuracy) {
+    progress_.best_accuracy = chosen_by;
     progress_.best_step = progress_.step;
   }
   if (progress_.samples_into_epoch < images_.count()) return;

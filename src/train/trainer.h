@@ -11,6 +11,7 @@
 #include "train/flat_parameters.h"
 #include "train/optimizer.h"
 #include "train/progress.h"
+#include "train/schedule.h"
 #include "train/step.h"
 
 namespace mnist_train::train {
@@ -19,28 +20,42 @@ namespace mnist_train::train {
 /// the same state after every step; each sees its share of the global batch.
 class Trainer {
  public:
-  /// `model` is moved to the device of `images`.
+  /// `model` is moved to the device of `images`. `bf16_model`, another one of its kind whose
+  /// weights do not matter, makes training compute in bf16, on images of that type; weights,
+  /// optimizer and statistics stay fp32 in `model`.
   Trainer(const options::TrainOptions& options, std::shared_ptr<model::Model> model,
-          batch::ResidentImages& images, const comm::Communicator& communicator, at::Device device);
+          batch::ResidentImages& images, const comm::Communicator& communicator, at::Device device,
+          std::shared_ptr<model::Model> bf16_model = nullptr);
 
   /// Fixes the order of the epoch that the cursor stands in.
   void begin_epoch();
   bool epoch_done() const;
-  /// Collective: trains on the next global batch, which the epoch's end may cut short.
+  /// Collective: trains on the next global batches of one optimizer step, which the epoch's end may
+  /// cut short.
   void step(bool stop_requested);
   /// Sums of the epoch so far; on a GPU this waits. Throws Error(kRunFailed) on a loss that is not
   /// finite.
   const StepSums& read_sums();
-  /// Notes the epoch's result and moves the cursor to the start of the next one. An epoch that
-  /// `max_steps` cut short stays open, so that a longer run can go on inside it.
-  void end_epoch(double test_accuracy, double test_seconds);
+  /// Notes the epoch's result and moves the cursor to the start of the next one. `chosen_by`: the
+  /// accuracy that the best epoch is chosen by. An epoch that `max_steps` cut short stays open, so
+  /// that a longer run can go on inside it.
+  void end_epoch(double test_accuracy, double chosen_by, double test_seconds);
 
   bool run_done() const;
-  double learning_rate() const { return options_.learning_rate; }
-  std::int64_t global_batch_size() const { return global_batch_size_; }
+  /// Of the last step.
+  double learning_rate() const { return learning_rate_; }
+  /// Samples of a whole optimizer step, over all ranks and accumulated batches.
+  std::int64_t samples_per_step() const {
+    return global_batch_size_ * options_.gradient_accumulation_steps;
+  }
+  std::int64_t steps_per_epoch() const;
+  /// Collective: running statistics become rank 0's, which are those that are evaluated and saved,
+  /// as in PyTorch's DDP.
+  void share_buffers();
 
   Progress& progress() { return progress_; }
   const Progress& progress() const { return progress_; }
+  /// The weights in fp32: what is evaluated and saved.
   model::Model& model() { return *model_; }
   const model::Model& model() const { return *model_; }
   const FlatParameters& parameters() const { return parameters_; }
@@ -49,6 +64,7 @@ class Trainer {
   /// Sums of the last global batch; on a GPU this waits.
   StepSums last_step_sums() const { return step_.last(); }
   const char* averaging() const { return averager_->name(); }
+  const char* precision() const { return computing_model_ == model_ ? "fp32" : "bf16"; }
 
  private:
   options::TrainOptions options_;
@@ -56,10 +72,13 @@ class Trainer {
   batch::ResidentImages& images_;
   std::int64_t global_batch_size_;
   std::shared_ptr<model::Model> model_;
+  std::shared_ptr<model::Model> computing_model_;
   FlatParameters parameters_;
   std::unique_ptr<comm::GradientAverager> averager_;
   std::unique_ptr<Optimizer> optimizer_;
   Step step_;
+  Schedule schedule_;
+  double learning_rate_ = 0;
   Progress progress_;
 };
 

@@ -127,6 +127,28 @@ TEST_CASE("however a batch is split, the gradients are those of the whole") {
   }
 }
 
+TEST_CASE("compressed gradients are rounded, riders are not, and ranks agree in every bit") {
+  const std::vector<at::Tensor> expected = steps(Communicator(), {}, 5);
+  const auto strategy = GENERATE(AveragingStrategy::kFlat, AveragingStrategy::kBucketed);
+  const auto [compression, tolerance] = GENERATE(table<options::Compression, double>(
+      {{options::Compression::kFp16, 2e-3}, {options::Compression::kBf16, 2e-2}}));
+  TrainOptions options = with_strategy(strategy);
+  options.gradient_averaging.compression = compression;
+  std::vector<std::vector<at::Tensor>> results(2);
+  on_connected_ranks(2, [&, &options = options](Communicator& communicator) {
+    results[static_cast<std::size_t>(communicator.rank())] = steps(communicator, options, 5);
+  });
+  for (std::size_t step = 0; step < kSteps; ++step) {
+    const at::Tensor& result = results[0][step];
+    CHECK(result.equal(results[1][step]));
+    CHECK(result[-1].item<double>() == 5);
+    const at::Tensor difference = result - expected[step];
+    const double error = difference.norm().item<double>() / expected[step].norm().item<double>();
+    CHECK(error > 1e-7);
+    CHECK(error < tolerance);
+  }
+}
+
 TEST_CASE("the strategy is the one that is asked for, else by size") {
   constexpr std::int64_t kLarge = (25 << 20) / 4;
   struct Case {

@@ -63,6 +63,9 @@ TEST_CASE("the effective config has its keys in the order of the manual") {
                                          "learning_rate",
                                          "sgd_momentum",
                                          "nesterov",
+                                         "adam_beta1",
+                                         "adam_beta2",
+                                         "adam_epsilon",
                                          "weight_decay",
                                          "schedule",
                                          "label_smoothing",
@@ -97,7 +100,8 @@ TEST_CASE("every group has the keys of the manual") {
     return keys;
   };
   using Keys = std::set<std::string>;
-  CHECK(keys_of("schedule") == Keys{"name", "warmup_epochs"});
+  CHECK(keys_of("schedule") ==
+        Keys{"final_factor", "gamma", "name", "step_epochs", "warmup_epochs"});
   CHECK(keys_of("gradient_averaging") == Keys{"strategy", "bucket_mb", "compression"});
   CHECK(keys_of("model") == Keys{"name", "weights", "hidden", "activation", "init"});
   CHECK(keys_of("data") == Keys{"dataset", "root", "format", "train", "test", "train_per_process",

@@ -269,6 +269,7 @@ class PtUnpickler(pickle.Unpickler):
         known = {
             ("torch._utils", "_rebuild_tensor_v2"): self.tensor,
             ("torch", "FloatStorage"): "f4",
+            ("torch", "LongStorage"): "i8",
             ("collections", "OrderedDict"): dict,
         }
         return known[module, name]

@@ -149,13 +149,5 @@ TEST_CASE("an optimizer that gets its state back goes on as if it had never stop
   }
 }
 
-TEST_CASE("optimizers that are known to the config but not built are refused") {
-  const auto model = testing::tiny_model(1);
-  const FlatParameters parameters(*model, 0);
-  TrainOptions options;
-  options.optimizer = options::OptimizerName::kAdam;
-  CHECK(error_of([&] { make_optimizer(options, parameters); }).code == ExitCode::kConfig);
-}
-
 }  // namespace
 }  // namespace mnist_train::train

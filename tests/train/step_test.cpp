@@ -1,9 +1,11 @@
 #include "train/step.h"
 
 #include <ATen/ops/full.h>
+#include <ATen/ops/log_softmax.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <memory>
@@ -41,10 +43,12 @@ struct Subject {
       options, communicator,
       {parameters.parameters(), parameters.gradients_and_riders(), Step::kRiders});
   std::unique_ptr<Optimizer> optimizer = make_optimizer(options, parameters);
-  Step step{model, parameters, *averager, *optimizer};
+  Step step{options, model, parameters, *averager, *optimizer};
 
   void run(const Batch& batch, std::int64_t global_batch_size, bool stop_requested = false) {
-    step.run(batch, global_batch_size, kLearningRate, stop_requested);
+    step.begin(stop_requested);
+    step.accumulate(batch, global_batch_size, /*last=*/true);
+    step.finish(kLearningRate);
   }
   at::Tensor momentum() const { return optimizer->state().front().flat; }
 };
@@ -118,6 +122,54 @@ TEST_CASE("totals add up over steps, from a start that is given") {
   subject.step.restart_totals();
   CHECK(subject.step.totals().samples == 0);
   CHECK(subject.step.totals().loss == 0);
+}
+
+TEST_CASE("batches that are accumulated make the step of one batch") {
+  Subject whole;
+  Subject parts;
+  const Batch batch = batch_of(7);
+  whole.run(batch, 7);
+  parts.step.begin(false);
+  parts.step.accumulate({batch.images.narrow(0, 0, 4), batch.labels.narrow(0, 0, 4)}, 7, false);
+  parts.step.accumulate({batch.images.narrow(0, 4, 3), batch.labels.narrow(0, 4, 3)}, 7, true);
+  parts.step.finish(kLearningRate);
+  CHECK(parts.step.last().samples == 7);
+  CHECK(parts.step.last().loss == Approx(whole.step.last().loss).epsilon(1e-6));
+  CHECK(at::allclose(parts.parameters.values(), whole.parameters.values(), 1e-5, 1e-7));
+}
+
+TEST_CASE("a long gradient is scaled down to the norm that is asked for, a short one stays") {
+  const Batch batch = batch_of(5);
+  Subject free;
+  free.run(batch, 5);
+  const double norm = free.parameters.gradients().norm().item<double>();
+  for (const double factor : {0.25, 4.0}) {
+    Subject clipped{.options = with_momentum()};
+    clipped.options.max_gradient_norm = factor * norm;
+    Step step{clipped.options, clipped.model, clipped.parameters, *clipped.averager,
+              *clipped.optimizer};
+    step.begin(false);
+    step.accumulate(batch, 5, true);
+    step.finish(kLearningRate);
+    const double expected = std::min(1.0, factor) * norm;
+    CHECK(clipped.parameters.gradients().norm().item<double>() == Approx(expected).epsilon(1e-4));
+  }
+}
+
+TEST_CASE("label smoothing is that of PyTorch's cross entropy") {
+  Subject subject{.options = with_momentum()};
+  subject.options.label_smoothing = 0.2;
+  Step step{subject.options, subject.model, subject.parameters, *subject.averager,
+            *subject.optimizer};
+  const Batch batch = batch_of(6);
+  const at::Tensor log_probabilities =
+      at::log_softmax(subject.model->forward(batch.images).detach(), 1);
+  const double picked = log_probabilities.gather(1, batch.labels.unsqueeze(1)).sum().item<double>();
+  const double spread = log_probabilities.mean(1).sum().item<double>();
+  step.begin(false);
+  step.accumulate(batch, 6, true);
+  step.finish(kLearningRate);
+  CHECK(step.last().loss == Approx(-0.8 * picked - 0.2 * spread).epsilon(1e-5));
 }
 
 TEST_CASE("a loss that is not finite leaves weights and momentum as they were") {

@@ -33,7 +33,7 @@ TEST_CASE("the cursor walks through every sample of every epoch") {
   TrainerRig rig(small_run());  // 50 samples, 20 a step
   Trainer& trainer = rig.trainer;
   const Progress& progress = trainer.progress();
-  CHECK(trainer.global_batch_size() == 20);
+  CHECK(trainer.samples_per_step() == 20);
   for (std::int64_t epoch = 0; epoch < 3; ++epoch) {
     CHECK_FALSE(trainer.run_done());
     trainer.begin_epoch();
@@ -46,7 +46,7 @@ TEST_CASE("the cursor walks through every sample of every epoch") {
     }
     CHECK(trainer.epoch_done());
     CHECK(progress.step == 3 * (epoch + 1));
-    trainer.end_epoch(0.25, 1.5);
+    trainer.end_epoch(0.25, 0.25, 1.5);
     CHECK(progress.epoch == epoch + 1);
     CHECK(progress.samples_into_epoch == 0);
     CHECK(progress.epoch_sums.samples == 0);
@@ -81,11 +81,11 @@ TEST_CASE("the best accuracy is the first of its height") {
   for (std::size_t epoch = 0; epoch < accuracies.size(); ++epoch) {
     rig.trainer.begin_epoch();
     while (!rig.trainer.epoch_done()) rig.trainer.step(false);
-    rig.trainer.end_epoch(accuracies[epoch], 0);
+    rig.trainer.end_epoch(0.5, /*chosen_by=*/accuracies[epoch], 0);
     CHECK(progress.best_step == best_steps[epoch]);
   }
   CHECK(progress.best_accuracy == 0.75);
-  CHECK(progress.accuracies == accuracies);
+  CHECK(progress.accuracies == std::vector<double>(accuracies.size(), 0.5));
 }
 
 TEST_CASE("an epoch's sums are those of all samples as they were seen") {
@@ -121,7 +121,7 @@ TEST_CASE("seed and epoch decide which samples a step sees") {
         CHECK(rig.trainer.last_step_sums().loss ==
               Approx(loss.loss_sum.item<double>()).epsilon(1e-5));
       }
-      rig.trainer.end_epoch(0, 0);
+      rig.trainer.end_epoch(0, 0, 0);
     }
   }
 }

@@ -1,0 +1,28 @@
+#include "app/evaluations.h"
+
+namespace mnist_train::app {
+
+EvaluatedImages::EvaluatedImages(const data::Dataset& dataset,
+                                 const options::NormalizeOptions& normalize, at::Device device)
+    : test(dataset.test, normalize, device) {
+  if (dataset.validation.count > 0) validation.emplace(dataset.validation, normalize, device);
+}
+
+Evaluations evaluate(Worker& worker, train::Trainer& trainer, EvaluatedImages& images) {
+  const train::Progress& progress = trainer.progress();
+  const auto still_here = [&] {
+    launch::update(worker.status(), launch::Phase::kEvaluation, progress.epoch + 1, progress.step);
+  };
+  still_here();
+  trainer.share_buffers();
+  const auto over = [&](batch::ResidentImages& some) {
+    return eval::evaluate(trainer.model(), some, worker.config.train.test_batch_size,
+                          worker.communicator, worker.device(), still_here);
+  };
+  Evaluations result;
+  if (images.validation) result.validation = over(*images.validation);
+  result.test = over(images.test);
+  return result;
+}
+
+}  // namespace mnist_train::app

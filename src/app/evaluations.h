@@ -1,0 +1,33 @@
+#pragma once
+
+#include <optional>
+
+#include "app/worker.h"
+#include "batch/resident_images.h"
+#include "data/image_set.h"
+#include "eval/evaluator.h"
+#include "train/trainer.h"
+
+namespace mnist_train::app {
+
+/// What a run is measured on after every epoch.
+struct EvaluatedImages {
+  EvaluatedImages(const data::Dataset& dataset, const options::NormalizeOptions& normalize,
+                  at::Device device);
+
+  std::optional<batch::ResidentImages> validation;  // where some are held out
+  batch::ResidentImages test;
+};
+
+struct Evaluations {
+  std::optional<eval::Evaluation> validation;
+  eval::Evaluation test;
+
+  /// The accuracy that the best epoch is chosen by and that ends a run.
+  double decisive() const { return validation ? validation->accuracy : test.accuracy; }
+};
+
+/// Collective: all sets, with the rank's status kept up to date.
+Evaluations evaluate(Worker& worker, train::Trainer& trainer, EvaluatedImages& images);
+
+}  // namespace mnist_train::app

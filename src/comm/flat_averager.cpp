@@ -1,0 +1,43 @@
+#include "comm/flat_averager.h"
+
+#include <ATen/ops/empty.h>
+
+#include <utility>
+
+namespace mnist_train::comm {
+
+std::optional<at::ScalarType> travelling_type(options::Compression compression) {
+  switch (compression) {
+    case options::Compression::kFp16:
+      return at::kHalf;
+    case options::Compression::kBf16:
+      return at::kBFloat16;
+    case options::Compression::kNone:
+      break;
+  }
+  return std::nullopt;
+}
+
+FlatAverager::FlatAverager(const options::TrainOptions& options, const Communicator& communicator,
+                           GradientBuffer buffer)
+    : communicator_(communicator), buffer_(std::move(buffer)) {
+  if (const auto type = travelling_type(options.gradient_averaging.compression)) {
+    compressed_ =
+        at::empty({buffer_.flat.numel() - buffer_.riders}, buffer_.flat.options().dtype(*type));
+  }
+}
+
+void FlatAverager::finish() {
+  if (!compressed_.defined()) {
+    communicator_.all_reduce_sum(buffer_.flat);
+    return;
+  }
+  at::Tensor gradients = buffer_.flat.narrow(0, 0, compressed_.numel());
+  at::Tensor riders = buffer_.flat.narrow(0, compressed_.numel(), buffer_.riders);
+  compressed_.copy_(gradients);
+  communicator_.all_reduce_sum(compressed_);
+  gradients.copy_(compressed_);
+  communicator_.all_reduce_sum(riders);
+}
+
+}  // namespace mnist_train::comm

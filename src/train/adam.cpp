@@ -1,0 +1,41 @@
+#include "train/adam.h"
+
+#include <ATen/ops/_fused_adam.h>
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+
+namespace mnist_train::train {
+
+Adam::Adam(const options::TrainOptions& options, const FlatParameters& parameters)
+    : decoupled_(options.optimizer == options::OptimizerName::kAdamW),
+      beta1_(options.adam_beta1),
+      beta2_(options.adam_beta2),
+      epsilon_(options.adam_epsilon),
+      weight_decay_(options.weight_decay),
+      values_{parameters.values()},
+      gradients_{parameters.gradients()},
+      averages_{at::zeros_like(parameters.values())},
+      square_averages_{at::zeros_like(parameters.values())},
+      steps_{at::zeros({}, parameters.values().options())} {}
+
+void Adam::step(double learning_rate) {
+  constexpr bool kAmsgrad = false;
+  constexpr bool kMaximize = false;
+  steps_.front().add_(1);
+  if (decoupled_) {
+    at::_fused_adamw_(values_, gradients_, averages_, square_averages_, {}, steps_, learning_rate,
+                      beta1_, beta2_, weight_decay_, epsilon_, kAmsgrad, kMaximize);
+  } else {
+    at::_fused_adam_(values_, gradients_, averages_, square_averages_, {}, steps_, learning_rate,
+                     beta1_, beta2_, weight_decay_, epsilon_, kAmsgrad, kMaximize);
+  }
+}
+
+std::vector<OptimizerTensor> Adam::state() const {
+  return {{"exp_avg", averages_.front()}, {"exp_avg_sq", square_averages_.front()}};
+}
+
+void Adam::restored(std::int64_t steps) { steps_.front().fill_(static_cast<double>(steps)); }
+
+}  // namespace mnist_train::train

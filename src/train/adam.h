@@ -1,0 +1,30 @@
+#pragma once
+
+#include "train/optimizer.h"
+
+namespace mnist_train::train {
+
+/// torch.optim.Adam and AdamW (no amsgrad), through ATen's fused kernels. AdamW decouples the
+/// weight decay.
+class Adam : public Optimizer {
+ public:
+  Adam(const options::TrainOptions& options, const FlatParameters& parameters);
+
+  void step(double learning_rate) override;
+  std::vector<OptimizerTensor> state() const override;
+  void restored(std::int64_t steps) override;
+
+ private:
+  bool decoupled_;  // AdamW
+  double beta1_;
+  double beta2_;
+  double epsilon_;
+  double weight_decay_;
+  std::vector<at::Tensor> values_;
+  std::vector<at::Tensor> gradients_;
+  std::vector<at::Tensor> averages_;         // exp_avg
+  std::vector<at::Tensor> square_averages_;  // exp_avg_sq
+  std::vector<at::Tensor> steps_;            // one scalar f32, on the device
+};
+
+}  // namespace mnist_train::train

@@ -1,0 +1,86 @@
+"""bf16 training, compressed gradients, held out samples and drawn digits, from the command line."""
+
+import json
+
+import pytest
+from support import SMALL, import_torch, read_mnist, relative_difference, run, train
+
+torch = import_torch()
+
+from torch_models import LeNet, Mlp, resnet18  # noqa: E402  (needs torch)
+from torch_net import Net  # noqa: E402
+
+MODELS = {"net": Net, "mlp": Mlp, "lenet": LeNet, "resnet18": resnet18}
+
+
+def in_folder(parent, name, changes, processes=2, **others):
+    folder = parent / name
+    folder.mkdir()
+    return train(folder, changes, processes=processes, **others)
+
+
+def test_bf16_follows_fp32_on_any_number_of_processes(tmp_path):
+    exact = in_folder(tmp_path, "fp32", {"precision": "fp32"}, 1)
+    losses = [step["loss"] for step in exact.steps()]
+    for processes in (1, 2, 3):
+        run_ = in_folder(tmp_path, f"bf16-{processes}", {"precision": "bf16"}, processes)
+        assert run_.summary()["precision"] == "bf16"
+        assert [step["loss"] for step in run_.steps()] == pytest.approx(losses, rel=0.02)
+        assert run_.summary()["test_accuracy"] == pytest.approx(exact.summary()["test_accuracy"], abs=0.03)
+        for tensor in run_.weights().values():
+            assert tensor.dtype == "float32"
+
+
+def test_bf16_resumes_to_the_same_bits(tmp_path):
+    changes = {"precision": "bf16", "checkpoint": {"every_steps": 7, "keep": 20}}
+    whole = in_folder(tmp_path, "whole", changes)
+    middle = whole.path / "checkpoints/step-00000014.safetensors"
+    resumed = train(tmp_path, changes, "--resume", middle, processes=2)
+    assert relative_difference(resumed.weights(), whole.weights()) == 0
+
+
+@pytest.mark.parametrize("strategy", ["flat", "bucketed"])
+@pytest.mark.parametrize("compression, tolerance", [("fp16", 2e-3), ("bf16", 2e-2)])
+def test_compressed_gradients_differ_by_their_rounding_alone(tmp_path, strategy, compression, tolerance):
+    exact = in_folder(tmp_path, "exact", {"epochs": 1, "max_steps": 5})
+    changes = {"epochs": 1, "max_steps": 5, "gradient_averaging": {"strategy": strategy, "compression": compression}}
+    compressed = in_folder(tmp_path, "compressed", changes)
+    difference = relative_difference(compressed.weights(), exact.weights())
+    assert 1e-7 < difference < tolerance
+    # The riders are not rounded.
+    assert compressed.epochs()[0]["train_loss"] == pytest.approx(exact.epochs()[0]["train_loss"], rel=1e-3)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_models_weights_load_in_pytorch_and_give_the_same_accuracy(tmp_path, name):
+    limits = {"limit_train": 256, "limit_test": 200} if name == "resnet18" else {"limit_train": 2560, "limit_test": 2000}
+    trained = train(tmp_path, {"epochs": 1, "model": {"name": name}, "precision": "bf16", "data": limits}, processes=2)
+    model = MODELS[name]()
+    model.load_state_dict(torch.load(trained.path / "model.pt", weights_only=True), strict=True)
+    model.eval()
+    images, labels = map(torch.from_numpy, read_mnist("t10k", limits["limit_test"]))
+    with torch.no_grad():
+        accuracy = (model(images).argmax(1) == labels).double().mean().item()
+    assert trained.summary()["test_accuracy"] == pytest.approx(accuracy, abs=1e-4)
+
+
+def test_held_out_samples_choose_the_best_and_end_the_run(tmp_path):
+    changes = {"epochs": 5, "stop_at_accuracy": 0.5, "sgd_momentum": 0.9,
+               "data": {"validation": 0.2, "limit_train": 5000}}
+    trained = train(tmp_path, changes, processes=2)
+    epochs = trained.epochs()
+    assert all(epoch["validation_accuracy"] < 0.5 for epoch in epochs[:-1])
+    assert epochs[-1]["validation_accuracy"] >= 0.5
+    summary = trained.summary()
+    assert summary["best_validation_accuracy"] == max(epoch["validation_accuracy"] for epoch in epochs)
+    assert summary["best_test_accuracy"] == max(epoch["test_accuracy"] for epoch in epochs)
+    assert summary["samples_seen"] == 4000 * len(epochs)
+
+
+def test_drawn_digits_are_learnt(tmp_path):
+    config = {**SMALL, "epochs": 3, "data": {"format": "synthetic", "limit_train": 3000, "limit_test": 1000}}
+    path = tmp_path / "synthetic.json"
+    path.write_text(json.dumps(config))
+    done = run("--config", path, "--nproc-per-node", 2, "--output", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "run/summary.json").read_text())["test_accuracy"] > 0.9

@@ -1,0 +1,115 @@
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/equal.h>
+
+#include <cmath>
+
+#include "model/batch_norm.h"
+#include "model/model.h"
+#include "support/catch.h"
+#include "support/small_images.h"
+#include "support/trainer_rig.h"
+
+namespace mnist_train::train {
+namespace {
+
+using testing::one_rank;
+using testing::small_run;
+
+options::ModelOptions with_name(options::ModelName name) {
+  options::ModelOptions options;
+  options.name = name;
+  return options;
+}
+
+/// A trainer of one of the shipped models that computes in bf16 or fp32.
+struct Subject {
+  Subject(options::ModelName name, bool bf16, const options::TrainOptions& options = small_run())
+      : images(testing::small_images({.count = 60, .height = 28, .width = 28}), {0.5, 0.25},
+               at::kCPU, bf16 ? at::kBFloat16 : at::kFloat),
+        trainer(options, fresh(name), images, one_rank(), at::kCPU, bf16 ? fresh(name) : nullptr) {}
+
+  static std::shared_ptr<model::Model> fresh(options::ModelName name) {
+    return model::make_model(with_name(name), {}, /*seed=*/1);
+  }
+  double step() {
+    trainer.step(/*stop_requested=*/false);
+    return trainer.last_step_sums().loss / trainer.last_step_sums().samples;
+  }
+
+  batch::ResidentImages images;
+  Trainer trainer;
+};
+
+TEST_CASE("training in bf16 stays near training in fp32, and weights stay fp32") {
+  const auto name =
+      GENERATE(options::ModelName::kNet, options::ModelName::kMlp, options::ModelName::kLeNet);
+  Subject fp32(name, false);
+  Subject bf16(name, true);
+  CHECK(std::string(fp32.trainer.precision()) == "fp32");
+  CHECK(std::string(bf16.trainer.precision()) == "bf16");
+  fp32.trainer.begin_epoch();
+  bf16.trainer.begin_epoch();
+  for (int i = 0; i < 3; ++i) {
+    const double exact = fp32.step();
+    const double rounded = bf16.step();
+    CHECK(rounded != exact);
+    CHECK(std::abs(rounded - exact) < 0.02 * exact);
+  }
+  for (const auto& item : bf16.trainer.model().named_parameters()) {
+    CHECK(item.value().scalar_type() == at::kFloat);
+  }
+  const at::Tensor& values = bf16.trainer.parameters().values();
+  CHECK_FALSE(at::equal(values, values.to(at::kBFloat16).to(at::kFloat)));  // more than bf16 holds
+}
+
+TEST_CASE("updates too small for bf16 add up in the fp32 weights") {
+  options::TrainOptions options = small_run();
+  options.learning_rate = 1e-6;
+  Subject subject(options::ModelName::kMlp, true, options);
+  const at::Tensor before = subject.trainer.parameters().values().clone();
+  subject.trainer.begin_epoch();
+  subject.step();
+  CHECK_FALSE(at::equal(before, subject.trainer.parameters().values()));
+}
+
+TEST_CASE("batch norm keeps fp32 parameters and statistics in bf16") {
+  Subject subject(options::ModelName::kResNet18, true);
+  subject.trainer.begin_epoch();
+  CHECK(std::isfinite(subject.step()));
+  const auto buffers = subject.trainer.model().named_buffers();
+  CHECK(buffers["1.running_mean"].scalar_type() == at::kFloat);
+  CHECK(buffers["1.running_mean"].abs().sum().item<double>() > 0);  // the computing model's, too
+  CHECK(buffers["1.num_batches_tracked"].item<std::int64_t>() == 1);
+}
+
+TEST_CASE("accumulated bf16 gradients are summed in fp32") {
+  options::TrainOptions whole = small_run();
+  whole.batch_size = 60;
+  options::TrainOptions parts = small_run();
+  parts.batch_size = 10;
+  parts.gradient_accumulation_steps = 6;
+  Subject a(options::ModelName::kNet, true, whole);
+  Subject b(options::ModelName::kNet, true, parts);
+  a.trainer.begin_epoch();
+  b.trainer.begin_epoch();
+  a.step();
+  b.step();
+  const at::Tensor difference =
+      a.trainer.parameters().gradients() - b.trainer.parameters().gradients();
+  CHECK(difference.norm().item<double>() <
+        0.01 * a.trainer.parameters().gradients().norm().item<double>());
+}
+
+TEST_CASE("a refreshed bf16 model computes with the restored weights") {
+  Subject subject(options::ModelName::kNet, true);
+  subject.trainer.begin_epoch();
+  const double first = subject.step();
+  Subject other(options::ModelName::kNet, true);
+  other.trainer.parameters().values().zero_();  // as a checkpoint would, behind the model's back
+  other.trainer.begin_epoch();
+  CHECK(other.step() == testing::Approx(std::log(10.0)).epsilon(1e-3));
+  CHECK(first != testing::Approx(std::log(10.0)).epsilon(1e-3));
+}
+
+}  // namespace
+}  // namespace mnist_train::train
