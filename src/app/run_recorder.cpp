@@ -20,10 +20,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-const char* launcher_name(launch::LauncherKind kind) {
-  return kind == launch::LauncherKind::kOwn ? "mnist-train" : "torchrun";
-}
-
 std::int64_t peak_memory(const Worker& worker) {
   const std::int64_t host = report::peak_memory_bytes();
   if (!worker.placement.cuda) return host;
@@ -47,7 +43,7 @@ RunRecorder::RunRecorder(Worker& worker, const data::Dataset& dataset, train::Tr
       trainer_(trainer),
       checkpoints_(worker.run_folder / report::files::kCheckpoints, worker.config.checkpoint.keep) {
   summary_.world_size = worker.identity.world_size;
-  summary_.launcher = launcher_name(worker.identity.launcher);
+  summary_.launcher = launch::name_of(worker.identity.launcher);
   summary_.backend = worker.placement.backend;
   summary_.device = worker.placement.cuda ? "cuda" : "cpu";
   if (worker.placement.cuda) {

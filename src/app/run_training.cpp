@@ -3,6 +3,7 @@
 #include "app/evaluations.h"
 #include "app/open_dataset.h"
 #include "app/precision.h"
+#include "app/requeue.h"
 #include "app/run_recorder.h"
 #include "app/stop_signal.h"
 #include "app/train_epoch.h"
@@ -63,6 +64,7 @@ ExitCode run_training(Worker& worker) {
     if (train_epoch(worker, trainer, recorder) == EpochEnd::kStopped) {
       recorder.save();
       recorder.stopped();
+      requeue_if_asked(worker);
       return stopped_exit_code();
     }
     const double begin_s = monotonic_seconds();

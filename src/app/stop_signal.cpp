@@ -20,7 +20,7 @@ void note_stop_signals() {
   struct sigaction action {};
   action.sa_handler = &note;
   action.sa_flags = SA_RESTART;
-  for (const int signal : {SIGTERM, SIGINT}) ::sigaction(signal, &action, nullptr);
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) ::sigaction(signal, &action, nullptr);
 }
 
 int stop_signal() { return noted_signal; }

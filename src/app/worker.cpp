@@ -101,9 +101,11 @@ std::unique_ptr<Worker> start_worker() {
   launch::Job job = launch::read_job(handed_over_or("job", launch::kJobFd, -1));
   options::RunConfig config = read_config(job);
   const launch::WorkerIdentity identity = own_identity();
+  // Who sees GPUs of its own (Slurm's --gpus-per-task) shares nothing.
+  const bool alone = identity.sees_own_gpus;
   const launch::Placement placement =
-      launch::choose_placement(config, launch::this_machine(), identity.local_rank,
-                               identity.local_world_size, identity.world_size);
+      launch::choose_placement(config, launch::this_machine(), alone ? 0 : identity.local_rank,
+                               alone ? 1 : identity.local_world_size, identity.world_size);
   auto board = launch::StatusBoard::attach(handed_over_or("status", launch::kStatusFd, -1),
                                            identity.local_world_size);
   auto worker = std::make_unique<Worker>(

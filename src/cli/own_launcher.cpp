@@ -96,7 +96,7 @@ int run_own_launcher(launch::Job job, const options::RunConfig& config,
     if (restarts(launch, result)) continue;
     std::cerr << failure_block(*result.failure, launch.job) << std::flush;
     return result.stopped_by == 0 ? static_cast<int>(result.failure->code)
-                                  : 128 + result.stopped_by;
+                                  : launch::stopped_exit_code(result.stopped_by);
   }
 }
 

@@ -23,7 +23,7 @@ constexpr int kPollInterval_ms = 200;
 sigset_t supervised_signals() {
   sigset_t signals;
   ::sigemptyset(&signals);
-  for (const int signal : {SIGTERM, SIGINT, SIGCHLD}) ::sigaddset(&signals, signal);
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGCHLD}) ::sigaddset(&signals, signal);
   return signals;
 }
 
@@ -105,7 +105,7 @@ class Attempt {
     const WorkerExit& exit = *worker.exit();
     // A rank that was not yet listening ends by the signal that is passed on to it.
     if (exit.signal != 0) return stopped_by_ != 0 && exit.signal == stopped_by_;
-    if (stopped_by_ != 0 && exit.code == 128 + stopped_by_) return true;
+    if (stopped_by_ != 0 && exit.code == stopped_exit_code(stopped_by_)) return true;
     const auto phase = static_cast<Phase>(board_.of(worker.rank()).phase.load());
     return exit.code == 0 && phase == Phase::kFinished;
   }
@@ -164,7 +164,8 @@ class Attempt {
     result.stopped_by = stopped_by_;
     for (const RankEnd& end : ends_) {
       const bool cut_off = stopped_by_ != 0 && end.exit.signal != 0;
-      result.exit_code = std::max(result.exit_code, cut_off ? 128 + stopped_by_ : end.exit.code);
+      result.exit_code =
+          std::max(result.exit_code, cut_off ? stopped_exit_code(stopped_by_) : end.exit.code);
     }
     if (failed() && !only_stopped()) result.failure = summarize_failure(ends_, silent_, board_);
     return result;
@@ -193,6 +194,10 @@ class Attempt {
 };
 
 }  // namespace
+
+int stopped_exit_code(int signal) {
+  return static_cast<int>(signal == SIGINT ? ExitCode::kInterrupted : ExitCode::kTerminated);
+}
 
 void block_supervised_signals() {
   const sigset_t signals = supervised_signals();

@@ -12,9 +12,8 @@ namespace mnist_train::launch {
 /// How an attempt ended: neither `failure` nor `stopped_by` when all ranks did their work.
 struct AttemptResult {
   std::optional<RunFailure> failure;
-  int stopped_by = 0;  // SIGTERM or SIGINT, when one came
-  int exit_code =
-      0;  // without a failure: 0, or 128 + stopped_by when ranks left early, saved or not
+  int stopped_by = 0;  // SIGTERM, SIGUSR1 or SIGINT, when one came
+  int exit_code = 0;   // without a failure: 0, or stopped_exit_code when ranks left early
 };
 
 /// Something the launcher does itself meanwhile (reading the data), on another thread: started when
@@ -25,15 +24,18 @@ struct BackgroundTask {
   std::function<void()> finish;  // throws what went wrong
 };
 
+/// What a run that was asked to stop ends with: 130 after Ctrl-C, 143 after SIGTERM and SIGUSR1.
+int stopped_exit_code(int signal);
+
 /// Blocks the signals that `supervise` takes as events; call it before any thread or worker is
 /// started.
 void block_supervised_signals();
 
 /// Starts one attempt of `setup.world_size` ranks and stays until all of them have ended. A rank
 /// that dies, leaves early or shows no progress for `hang_timeout_s` ends the attempt: the others
-/// get a second to say what they saw and are killed. SIGTERM and the first Ctrl-C are passed on and
-/// the ranks given time to save; a second Ctrl-C kills. Throws what `background.finish` throws,
-/// after ending all ranks.
+/// get a second to say what they saw and are killed. SIGTERM, SIGUSR1 and the first Ctrl-C are
+/// passed on and the ranks given time to save; a second Ctrl-C kills. Throws what
+/// `background.finish` throws, after ending all ranks.
 AttemptResult supervise(const WorkerSetup& setup, const StatusBoard& board, double hang_timeout_s,
                         const BackgroundTask& background);
 

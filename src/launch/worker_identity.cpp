@@ -1,56 +1,13 @@
 #include "launch/worker_identity.h"
 
-#include <array>
-#include <charconv>
-#include <cstdlib>
 #include <vector>
 
 #include "base/error.h"
+#include "launch/engines.h"
 
 namespace mnist_train::launch {
 
 namespace {
-
-int integer_variable(const EnvironmentLookup& lookup, const char* name, int least, int most) {
-  const std::string text = lookup(name).value_or("");
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < least || value > most) {
-    throw Error(ExitCode::kConfig, std::string("environment variable ") + name +
-                                       ": expected an integer from " + std::to_string(least) +
-                                       " to " + std::to_string(most) + ", found \"" + text + "\"");
-  }
-  return value;
-}
-
-int optional_integer(const EnvironmentLookup& lookup, const char* name, int least, int most,
-                     int otherwise) {
-  return lookup(name) ? integer_variable(lookup, name, least, most) : otherwise;
-}
-
-/// A launcher that is not supported starts N copies of the program; each would start a run of its
-/// own.
-void refuse_other_launchers(const EnvironmentLookup& lookup) {
-  struct Other {
-    const char* name;
-    const char* tasks_variable;
-    const char* rank_variable;
-  };
-  constexpr std::array kOthers{
-      Other{"Open MPI", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
-      Other{"Slurm", "SLURM_NTASKS", "SLURM_PROCID"},
-  };
-  for (const Other& other : kOthers) {
-    if (!lookup(other.tasks_variable) || !lookup(other.rank_variable)) continue;
-    if (optional_integer(lookup, other.tasks_variable, 1, 1 << 20, 1) == 1) continue;
-    throw Error(ExitCode::kConfig,
-                std::string("started by ") + other.name + " as one of " +
-                    lookup(other.tasks_variable).value_or("") + " tasks (" + other.tasks_variable +
-                    "): joining tasks of " + other.name +
-                    " is not built yet; start one task a node that runs torchrun --no-python "
-                    "mnist-train …, or one task in all");
-  }
-}
 
 std::string join(const std::vector<std::string>& names) {
   std::string text;
@@ -71,19 +28,45 @@ void require_all_variables(const EnvironmentLookup& lookup) {
                                      "processes, or start it with torchrun --no-python");
 }
 
+std::string place_text(const WorkerIdentity& identity) {
+  return "rank " + std::to_string(identity.rank) + " of " + std::to_string(identity.world_size) +
+         " (" + identity.decided_by + ")";
+}
+
+/// Slurm's task or Open MPI's process; both where srun starts a program of Open MPI's.
+std::optional<WorkerIdentity> engine_identity(const EnvironmentLookup& lookup) {
+  const auto open_mpi = open_mpi_identity(lookup);
+  const bool inside_batch_script = open_mpi && !lookup("SLURM_STEP_ID");
+  const auto slurm = inside_batch_script ? std::nullopt : slurm_identity(lookup);
+  if (!slurm || !open_mpi) return slurm ? slurm : open_mpi;
+  if (slurm->rank == open_mpi->rank && slurm->world_size == open_mpi->world_size) return slurm;
+  throw Error(ExitCode::kConfig, "Slurm says " + place_text(*slurm) + ", Open MPI says " +
+                                     place_text(*open_mpi) +
+                                     ": start it with srun alone, or set RANK, WORLD_SIZE, "
+                                     "LOCAL_RANK, MASTER_ADDR and MASTER_PORT");
+}
+
 }  // namespace
 
-std::optional<std::string> environment_variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+const char* name_of(LauncherKind kind) {
+  switch (kind) {
+    case LauncherKind::kOwn:
+      return "mnist-train";
+    case LauncherKind::kTorchrun:
+      return "torchrun";
+    case LauncherKind::kSlurm:
+      return "slurm";
+    case LauncherKind::kOpenMpi:
+      return "open-mpi";
+  }
+  return "";
 }
 
 std::optional<WorkerIdentity> identity_from_environment(const EnvironmentLookup& lookup) {
   // MASTER_ADDR alone is often exported for good on clusters, so only these two say "you are a
   // worker".
   if (!lookup("RANK") && !lookup("WORLD_SIZE")) {
-    refuse_other_launchers(lookup);
-    return std::nullopt;
+    return engine_identity(lookup);
   }
   require_all_variables(lookup);
   WorkerIdentity identity;

@@ -1,12 +1,16 @@
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <string>
 
+#include "launch/environment.h"
+
 namespace mnist_train::launch {
 
-enum class LauncherKind { kOwn, kTorchrun };
+enum class LauncherKind { kOwn, kTorchrun, kSlurm, kOpenMpi };
+
+/// "mnist-train", "torchrun", "slurm", "open-mpi".
+const char* name_of(LauncherKind kind);
 
 /// Which of the run's processes this is, and where they meet.
 struct WorkerIdentity {
@@ -20,18 +24,13 @@ struct WorkerIdentity {
   bool store_served_by_agent = false;  // torchrun's agent serves the store: every rank is a client
   std::string store_prefix;  // run id and restart count; keys of one attempt never meet another's
   int restart_count = 0;
-  std::string decided_by;  // for the log: which variables said so
+  bool sees_own_gpus = false;  // no other process of the run uses the GPUs that this one sees
+  std::string decided_by;      // for the log: which variables said so
 };
 
-using EnvironmentLookup = std::function<std::optional<std::string>(const char* name)>;
-
-/// The process's own environment.
-std::optional<std::string> environment_variable(const char* name);
-
-/// What torchrun's variables say (our own launcher sets the same ones for its ranks); nothing when
-/// this process was started by hand. Throws Error(kConfig) when they are incomplete or contradict
-/// each other, and when another launcher (Slurm, Open MPI) started several tasks that would each
-/// start a run of their own.
+/// What the variables of torchrun say (our own launcher sets the same ones for its ranks), else
+/// those of Slurm, else those of Open MPI; nothing when this process was started by hand. Throws
+/// Error(kConfig) when they are incomplete or contradict each other.
 std::optional<WorkerIdentity> identity_from_environment(
     const EnvironmentLookup& lookup = environment_variable);
 

@@ -2,7 +2,9 @@
 
 #include <map>
 #include <string>
+#include <utility>
 
+#include "launch/engines.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/scoped_environment.h"
@@ -127,28 +129,169 @@ TEST_CASE("values that contradict each other or are no integers are refused by n
   }
 }
 
-TEST_CASE("tasks of a launcher that cannot be joined yet do not each start a run") {
-  for (const auto& [tasks, rank, name] :
-       {std::array{"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "Open MPI"},
-        std::array{"SLURM_NTASKS", "SLURM_PROCID", "Slurm"}}) {
-    const auto failure = error_of([&] { identity_in({{tasks, "4"}, {rank, "1"}}); });
+/// What Slurm sets for task 3 of 5, on the second of two nodes.
+Variables slurm() {
+  return {{"SLURM_PROCID", "3"},
+          {"SLURM_NTASKS", "5"},
+          {"SLURM_LOCALID", "0"},
+          {"SLURM_NODEID", "1"},
+          {"SLURM_NNODES", "2"},
+          {"SLURM_STEP_TASKS_PER_NODE", "3,2"},
+          {"SLURM_STEP_NODELIST", "gpu[07-08]"},
+          {"SLURM_JOB_ID", "4711"},
+          {"SLURM_STEP_ID", "0"}};
+}
+
+TEST_CASE("a task of srun knows its place") {
+  const auto identity = identity_in(slurm());
+  REQUIRE(identity);
+  CHECK(identity->launcher == LauncherKind::kSlurm);
+  CHECK(identity->rank == 3);
+  CHECK(identity->world_size == 5);
+  CHECK(identity->local_rank == 0);
+  CHECK(identity->local_world_size == 2);
+  CHECK(identity->master_address == "gpu07");
+  CHECK(identity->master_port >= 15000);
+  CHECK(identity->master_port < 32000);
+  CHECK(identity->master_port == identity_in(with(slurm(), "SLURM_PROCID", "0"))->master_port);
+  CHECK(identity->master_port != identity_in(with(slurm(), "SLURM_STEP_ID", "1"))->master_port);
+  CHECK(identity->master_port != identity_in(with(slurm(), "SLURM_JOB_ID", "1"))->master_port);
+  CHECK_FALSE(identity->sees_own_gpus);
+  CHECK(identity_in(with(slurm(), "SLURM_GPUS_PER_TASK", "1"))->sees_own_gpus);
+  CHECK_THAT(identity->decided_by, ContainsSubstring("SLURM_STEP_NODELIST"));
+}
+
+TEST_CASE("an address and a port that are set win over Slurm's list") {
+  const auto identity =
+      identity_in(with(with(slurm(), "MASTER_ADDR", "login"), "MASTER_PORT", "29500"));
+  CHECK(identity->master_address == "login");
+  CHECK(identity->master_port == 29500);
+  CHECK_THAT(identity->decided_by, ContainsSubstring("MASTER_ADDR"));
+}
+
+TEST_CASE("tasks on one node meet on loopback") {
+  Variables variables = with(slurm(), "SLURM_STEP_TASKS_PER_NODE", "5");
+  variables["SLURM_NODEID"] = "0";
+  variables["SLURM_STEP_NODELIST"] = "gpu07";
+  CHECK(identity_in(variables)->master_address == "127.0.0.1");
+  // With the fewest variables, too.
+  CHECK(identity_in({{"SLURM_PROCID", "1"},
+                     {"SLURM_NTASKS", "2"},
+                     {"SLURM_LOCALID", "1"},
+                     {"SLURM_STEP_NODELIST", "n1"},
+                     {"SLURM_JOB_ID", "1"},
+                     {"SLURM_STEP_ID", "0"}})
+            ->master_address == "127.0.0.1");
+}
+
+TEST_CASE("a requeued job is another attempt") {
+  CHECK(identity_in(slurm())->restart_count == 0);
+  const auto again = identity_in(with(slurm(), "SLURM_RESTART_COUNT", "2"));
+  CHECK(again->restart_count == 2);
+  CHECK(again->store_prefix != identity_in(slurm())->store_prefix);
+}
+
+TEST_CASE("shells and single tasks of Slurm start their own processes") {
+  CHECK_FALSE(identity_in(without(slurm(), "SLURM_PROCID")));  // salloc
+  CHECK_FALSE(identity_in(with(slurm(), "SLURM_NTASKS", "1")));
+}
+
+TEST_CASE("a batch script that forgot srun is told so") {
+  Variables batch = slurm();
+  for (const char* name : {"SLURM_STEP_ID", "SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE"}) {
+    batch.erase(name);
+  }
+  const auto failure = error_of([&] { identity_in(batch); });
+  CHECK(failure.code == ExitCode::kConfig);
+  CHECK_THAT(failure.message, ContainsSubstring("srun mnist-train"));
+}
+
+TEST_CASE("what Slurm must say and does not is named") {
+  for (const char* name : {"SLURM_LOCALID", "SLURM_JOB_ID", "SLURM_STEP_NODELIST"}) {
+    const auto failure = error_of([&] { identity_in(without(slurm(), name)); });
+    INFO(name);
     CHECK(failure.code == ExitCode::kConfig);
     CHECK_THAT(failure.message, ContainsSubstring(name));
-    CHECK_THAT(failure.message, ContainsSubstring("4 tasks"));
-    CHECK_THAT(failure.message, ContainsSubstring("torchrun"));
-    // One task, and a batch script outside of its tasks, may start a run.
-    CHECK_FALSE(identity_in({{tasks, "1"}, {rank, "0"}}));
-    CHECK_FALSE(identity_in({{tasks, "4"}}));
-    // torchrun below such a launcher goes first.
-    CHECK(identity_in(with(with(torchrun(), tasks, "4"), rank, "1")));
   }
+}
+
+TEST_CASE("the first host of a list as Slurm writes it") {
+  CHECK(first_host("node1") == "node1");
+  CHECK(first_host("node1,node2") == "node1");
+  CHECK(first_host("gpu[003-010,15],login") == "gpu003");
+  CHECK(first_host("gpu[7]") == "gpu7");
+  CHECK(first_host("rack[1-2]-n[04,06]") == "rack1-n04");
+  CHECK(first_host("a[1-3].cluster,b") == "a1.cluster");
+  CHECK(first_host("gpu[") == "gpu");
+  CHECK(first_host("") == "");
+}
+
+TEST_CASE("tasks of a node as Slurm writes them") {
+  for (const auto& [node, count] : {std::pair{0, 2}, {1, 2}, {2, 2}, {3, 1}, {4, 0}}) {
+    CHECK(count_of_node("2(x3),1", node) == count);
+  }
+  CHECK(count_of_node("4", 0) == 4);
+  CHECK(count_of_node("", 0) == 0);
+  CHECK(count_of_node("two", 0) == 0);
+  CHECK(count_of_node("2;3", 1) == 0);
+}
+
+/// What Open MPI sets for process 1 of 2 on one host.
+Variables open_mpi() {
+  return {{"OMPI_COMM_WORLD_RANK", "1"},
+          {"OMPI_COMM_WORLD_SIZE", "2"},
+          {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+          {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+          {"PMIX_NAMESPACE", "3539009537"}};
+}
+
+TEST_CASE("a process of mpirun knows its place, on one host without more") {
+  const auto identity = identity_in(open_mpi());
+  REQUIRE(identity);
+  CHECK(identity->launcher == LauncherKind::kOpenMpi);
+  CHECK(identity->rank == 1);
+  CHECK(identity->world_size == 2);
+  CHECK(identity->local_rank == 1);
+  CHECK(identity->local_world_size == 2);
+  CHECK(identity->master_address == "127.0.0.1");
+  CHECK(identity->master_port != identity_in(with(open_mpi(), "PMIX_NAMESPACE", "1"))->master_port);
+  CHECK_FALSE(identity_in(
+      with(with(open_mpi(), "OMPI_COMM_WORLD_SIZE", "1"), "OMPI_COMM_WORLD_RANK", "0")));
+}
+
+TEST_CASE("on several hosts Open MPI has to be told where rank 0 is") {
+  const Variables two_hosts = with(open_mpi(), "OMPI_COMM_WORLD_SIZE", "4");
+  const auto failure = error_of([&] { identity_in(two_hosts); });
+  CHECK(failure.code == ExitCode::kConfig);
+  CHECK_THAT(failure.message, ContainsSubstring("-x MASTER_ADDR=HOST"));
+  const auto identity = identity_in(with(with(two_hosts, "MASTER_ADDR", "a"), "MASTER_PORT", "99"));
+  CHECK(identity->master_address == "a");
+  CHECK(identity->master_port == 99);
+}
+
+TEST_CASE("torchrun goes first, Slurm second, and a contradiction is an error") {
+  Variables both = slurm();
+  both.merge(open_mpi());
+  const auto failure = error_of([&] { identity_in(both); });
+  CHECK(failure.code == ExitCode::kConfig);
+  CHECK_THAT(failure.message, ContainsSubstring("Slurm says rank 3 of 5"));
+  CHECK_THAT(failure.message, ContainsSubstring("Open MPI says rank 1 of 2"));
+  both["SLURM_PROCID"] = "1";
+  both["SLURM_NTASKS"] = "2";
+  both["SLURM_STEP_TASKS_PER_NODE"] = "1(x2)";
+  CHECK(identity_in(both)->launcher == LauncherKind::kSlurm);
+  // mpirun in a batch script.
+  both.erase("SLURM_STEP_ID");
+  CHECK(identity_in(both)->launcher == LauncherKind::kOpenMpi);
+  both.merge(torchrun());
+  CHECK(identity_in(both)->launcher == LauncherKind::kTorchrun);
 }
 
 TEST_CASE("the process's own environment is asked by default") {
   const ScopedEnvironment rank("RANK", nullptr);
   const ScopedEnvironment world("WORLD_SIZE", nullptr);
-  const ScopedEnvironment ompi("OMPI_COMM_WORLD_SIZE", nullptr);
-  const ScopedEnvironment slurm("SLURM_NTASKS", nullptr);
+  const ScopedEnvironment ompi("OMPI_COMM_WORLD_RANK", nullptr);
+  const ScopedEnvironment slurm_task("SLURM_PROCID", nullptr);
   CHECK_FALSE(identity_from_environment());
   const ScopedEnvironment broken("RANK", "0");
   CHECK(error_of([] { identity_from_environment(); }).code == ExitCode::kConfig);

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 using Catch::Matchers::ContainsSubstring;
 
 constexpr StepRecord kStep{2, 150, 0.25, 0.01, 12345.5};
-constexpr EpochRecord kEpoch{2, 200, 0.5, 0.875, 0.25, 0.9375, 3.5, 0.5, 17142.0};
+constexpr EpochRecord kEpoch{2, 200, 0.5, 0.875, 0.25, 0.9375, 3.5, 0.5, 17142.0, {}, {}};
 
 /// A console whose output, with what is logged meanwhile, goes to a file.
 class Screen {

@@ -21,7 +21,7 @@ using testing::TempFolder;
 using Json = nlohmann::json;
 
 constexpr StepRecord kStep{2, 150, 0.25, 0.01, 12345.5};
-constexpr EpochRecord kEpoch{2, 200, 0.5, 0.875, 0.25, 0.9375, 3.5, 0.5, 17142.0};
+constexpr EpochRecord kEpoch{2, 200, 0.5, 0.875, 0.25, 0.9375, 3.5, 0.5, 17142.0, {}, {}};
 
 std::string content(const fs::path& path) { return read_file(path, 1 << 20, ExitCode::kData); }
 

@@ -1,0 +1,50 @@
+#include "app/requeue.h"
+
+#include <signal.h>
+#include <spawn.h>
+#include <spdlog/spdlog.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "app/stop_signal.h"
+#include "launch/environment.h"
+
+namespace mnist_train::app {
+
+namespace {
+
+/// Exit status of `scontrol requeue JOB`, 127 where it cannot be started.
+int scontrol_requeue(std::string job) {
+  std::string program = "scontrol";
+  std::string command = "requeue";
+  std::array<char*, 4> arguments{program.data(), command.data(), job.data(), nullptr};
+  pid_t pid = 0;
+  int status = 0;
+  if (::posix_spawnp(&pid, program.c_str(), nullptr, nullptr, arguments.data(), environ) != 0 ||
+      ::waitpid(pid, &status, 0) != pid) {
+    return 127;
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+}  // namespace
+
+void requeue_if_asked(Worker& worker) {
+  const auto signals = worker.communicator.gather_text(std::to_string(stop_signal()));
+  const auto job = launch::environment_variable("SLURM_JOB_ID");
+  if (!worker.speaks() || !job) return;
+  const std::string asked = std::to_string(SIGUSR1);
+  if (std::find(signals.begin(), signals.end(), asked) == signals.end()) return;
+  const int status = scontrol_requeue(*job);
+  if (status == 0) {
+    spdlog::info("Slurm job {} is back in the queue", *job);
+  } else {
+    spdlog::error("scontrol requeue {} failed (exit {}): requeue the job by hand", *job, status);
+  }
+}
+
+}  // namespace mnist_train::app
