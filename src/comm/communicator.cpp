@@ -33,7 +33,10 @@ c10::intrusive_ptr<c10d::ProcessGroup> make_group(const c10::intrusive_ptr<c10d:
 }  // namespace
 
 Communicator::Communicator(const Rendezvous& rendezvous, BackendKind backend, double timeout_s)
-    : rank_(rendezvous.identity.rank), world_size_(rendezvous.identity.world_size) {
+    : rank_(rendezvous.identity.rank),
+      world_size_(rendezvous.identity.world_size),
+      one_host_(rendezvous.identity.local_world_size == world_size_),
+      timeout_s_(timeout_s) {
   if (alone()) return;
   store_ = meet(rendezvous);
   translate_failures("connecting the process group",

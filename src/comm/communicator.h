@@ -26,6 +26,8 @@ class Communicator {
   int rank() const { return rank_; }
   int world_size() const { return world_size_; }
   bool alone() const { return world_size_ == 1; }
+  bool one_host() const { return one_host_; }
+  double timeout_s() const { return timeout_s_; }
 
   /// Collective: `tensor` becomes the sum over all ranks, in place.
   void all_reduce_sum(at::Tensor& tensor) const;
@@ -44,6 +46,8 @@ class Communicator {
 
   int rank_ = 0;
   int world_size_ = 1;
+  bool one_host_ = true;
+  double timeout_s_ = 0;
   std::int64_t exchanges_ = 0;  // makes the store's keys unique
   c10::intrusive_ptr<c10d::Store> store_;
   c10::intrusive_ptr<c10d::ProcessGroup> group_;

@@ -2,6 +2,7 @@
 
 #include "comm/bucketed_averager.h"
 #include "comm/flat_averager.h"
+#include "comm/shared_memory_averager.h"
 
 namespace mnist_train::comm {
 
@@ -19,16 +20,19 @@ class NoAverager : public GradientAverager {
   const char* name() const override { return "none"; }
 };
 
-bool choose_bucketed(const options::TrainOptions& options, const GradientBuffer& buffer) {
-  switch (options.gradient_averaging.strategy) {
-    case options::AveragingStrategy::kBucketed:
-      return true;
-    case options::AveragingStrategy::kAuto:
-      return !options.deterministic &&
-             buffer.flat.numel() * buffer.flat.element_size() >= kOverlapPaysFrom_bytes;
-    default:
-      return false;
+options::AveragingStrategy choose_strategy(const options::TrainOptions& options,
+                                           const Communicator& communicator,
+                                           const GradientBuffer& buffer) {
+  using Strategy = options::AveragingStrategy;
+  const auto& averaging = options.gradient_averaging;
+  if (averaging.strategy != Strategy::kAuto) return averaging.strategy;
+  const bool compressed = averaging.compression != options::Compression::kNone;
+  if (!compressed && SharedMemoryAverager::fits(communicator, buffer)) {
+    return Strategy::kSharedMemory;
   }
+  const auto bytes = buffer.flat.numel() * buffer.flat.element_size();
+  return !options.deterministic && bytes >= kOverlapPaysFrom_bytes ? Strategy::kBucketed
+                                                                   : Strategy::kFlat;
 }
 
 }  // namespace
@@ -37,10 +41,14 @@ std::unique_ptr<GradientAverager> make_gradient_averager(const options::TrainOpt
                                                          const Communicator& communicator,
                                                          GradientBuffer buffer) {
   if (communicator.alone()) return std::make_unique<NoAverager>();
-  if (choose_bucketed(options, buffer)) {
-    return std::make_unique<BucketedAverager>(options, communicator, std::move(buffer));
+  switch (choose_strategy(options, communicator, buffer)) {
+    case options::AveragingStrategy::kBucketed:
+      return std::make_unique<BucketedAverager>(options, communicator, std::move(buffer));
+    case options::AveragingStrategy::kSharedMemory:
+      return std::make_unique<SharedMemoryAverager>(communicator, std::move(buffer));
+    default:
+      return std::make_unique<FlatAverager>(options, communicator, std::move(buffer));
   }
-  return std::make_unique<FlatAverager>(options, communicator, std::move(buffer));
 }
 
 }  // namespace mnist_train::comm

@@ -37,13 +37,14 @@ class GradientAverager {
   virtual bool averages_in_backward() const { return false; }
   /// Collective: after it gradients and riders are the same on every rank. Throws PeerError.
   virtual void finish() = 0;
-  /// "flat", "bucketed" or "none", for the log.
+  /// "flat", "bucketed", "shared_memory" or "none", for the log.
   virtual const char* name() const = 0;
 };
 
-/// `flat`: one buffer, one all-reduce after backward; what `auto` takes for gradients below 25 MB
-/// and when deterministic. `bucketed`: c10d::Reducer, which sends buckets while backward still
-/// computes. One rank: nothing to do.
+/// Collective. `flat`: one buffer, one all-reduce after backward. `bucketed`: c10d::Reducer, which
+/// sends buckets while backward still computes. `shared_memory`: without messages, on the CPUs of
+/// one host. `auto` takes the last where it can, else bucketed from 25 MB of gradients on unless
+/// deterministic. One rank: nothing to do.
 std::unique_ptr<GradientAverager> make_gradient_averager(const options::TrainOptions& options,
                                                          const Communicator& communicator,
                                                          GradientBuffer buffer);

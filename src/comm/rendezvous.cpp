@@ -27,12 +27,12 @@ c10::intrusive_ptr<c10d::Store> connect(const Rendezvous& rendezvous) {
   options.isServer = identity.rank == 0 && !identity.store_served_by_agent;
   options.waitWorkers = false;
   options.timeout = to_milliseconds(rendezvous.timeout_s);
-  if (rendezvous.listen_fd >= 0) {
-    options.masterListenFd = rendezvous.listen_fd;
-  } else if (options.isServer && identity.master_address == "127.0.0.1") {
-    options.masterListenFd = launch::listen_on_loopback(identity.master_port).fd.release();
-  }
   try {
+    if (rendezvous.listen_fd >= 0) {
+      options.masterListenFd = rendezvous.listen_fd;
+    } else if (options.isServer && identity.master_address == "127.0.0.1") {
+      options.masterListenFd = launch::listen_on_loopback(identity.master_port).fd.release();
+    }
     return c10::make_intrusive<c10d::TCPStore>(identity.master_address, options);
   } catch (const std::exception& error) {
     throw Error(ExitCode::kDistributed,

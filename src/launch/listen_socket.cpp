@@ -23,8 +23,7 @@ ListenSocket listen_on_loopback(int port) {
       ::listen(result.fd.get(), SOMAXCONN) != 0 ||
       ::getsockname(result.fd.get(), generic, &size) != 0) {
     throw Error(ExitCode::kDistributed, "cannot listen on port " + std::to_string(port) +
-                                            " of 127.0.0.1: " + std::strerror(errno) +
-                                            (port != 0 ? "; MASTER_PORT names another" : ""));
+                                            " of 127.0.0.1: " + std::strerror(errno));
   }
   result.port = ntohs(address.sin_port);
   return result;

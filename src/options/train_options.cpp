@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "config/not_built.h"
 #include "config/schema.h"
 #include "options/limits.h"
 
@@ -11,7 +10,6 @@ namespace mnist_train::options {
 namespace {
 
 using config::boolean;
-using config::built_so_far;
 using config::integer;
 using config::number;
 using config::one_of;
@@ -48,8 +46,7 @@ config::Type<AveragingOptions> averaging() {
   const auto compression = one_of<Compression>(
       {{Compression::kNone, "none"}, {Compression::kFp16, "fp16"}, {Compression::kBf16, "bf16"}});
   Schema<AveragingOptions> schema;
-  schema.add("strategy", &AveragingOptions::strategy,
-             built_so_far(strategy, {Strategy::kAuto, Strategy::kBucketed, Strategy::kFlat}),
+  schema.add("strategy", &AveragingOptions::strategy, strategy,
              "bucketed: in buckets, while the backward pass still runs; flat: one buffer after it; "
              "shared_memory: through memory, for processes on the CPUs of one host.");
   schema.add("bucket_mb", &AveragingOptions::bucket_mb, number({0, 4096, true}),
@@ -171,6 +168,12 @@ void check_train(Options& options, const Place& place) {
   if (place.gives("batch_size") && options.batch_size_per_process) {
     place.complain_about("batch_size_per_process",
                          "stands beside batch_size; give one of them (null takes a value back)");
+  }
+  const AveragingOptions& averaging = options.gradient_averaging;
+  if (averaging.strategy == AveragingStrategy::kSharedMemory &&
+      averaging.compression != Compression::kNone) {
+    place.complain_about("gradient_averaging",
+                         "nothing travels with strategy shared_memory: compression has to be none");
   }
   if (options.nesterov && options.sgd_momentum == 0) {
     place.complain_about("nesterov", "needs sgd_momentum above 0");

@@ -11,6 +11,7 @@
 
 #include "data/sampler.h"
 #include "support/catch.h"
+#include "support/error_of.h"
 #include "support/ranks.h"
 #include "train/flat_parameters.h"
 
@@ -104,8 +105,8 @@ TEST_CASE("however a batch is split, the gradients are those of the whole") {
   for (const std::int64_t batch_size :
        {6, 5, 7, 2, 1}) {  // with 3 ranks down to ranks without samples
     const std::vector<at::Tensor> expected = steps(Communicator(), {}, batch_size);
-    for (const AveragingStrategy strategy :
-         {AveragingStrategy::kFlat, AveragingStrategy::kBucketed}) {
+    for (const AveragingStrategy strategy : {AveragingStrategy::kFlat, AveragingStrategy::kBucketed,
+                                             AveragingStrategy::kSharedMemory}) {
       for (const int world_size : {2, 3}) {
         for (const bool deterministic : {false, true}) {
           std::vector<std::vector<at::Tensor>> results(static_cast<std::size_t>(world_size));
@@ -149,6 +150,22 @@ TEST_CASE("compressed gradients are rounded, riders are not, and ranks agree in 
   }
 }
 
+TEST_CASE("a rank that does not come to shared memory is named after the time-out") {
+  const auto failure = testing::error_of([&] {
+    on_connected_ranks(
+        2,
+        [&](Communicator& communicator) {
+          Subject subject;
+          const auto averager = make_gradient_averager(
+              with_strategy(AveragingStrategy::kSharedMemory), communicator, subject.buffer());
+          if (communicator.rank() == 0) averager->finish();
+        },
+        /*timeout_s=*/1);
+  });
+  CHECK(failure.code == ExitCode::kDistributed);
+  CHECK_THAT(failure.message, Catch::Matchers::ContainsSubstring("rank 1 did not come within 1 s"));
+}
+
 TEST_CASE("the strategy is the one that is asked for, else by size") {
   constexpr std::int64_t kLarge = (25 << 20) / 4;
   struct Case {
@@ -158,9 +175,9 @@ TEST_CASE("the strategy is the one that is asked for, else by size") {
     const char* name;
   };
   const std::vector<Case> cases{
-      {AveragingStrategy::kAuto, false, 1000, "flat"},
-      {AveragingStrategy::kAuto, false, kLarge, "bucketed"},
-      {AveragingStrategy::kAuto, true, kLarge, "flat"},
+      {AveragingStrategy::kAuto, false, 1000, "shared_memory"},
+      {AveragingStrategy::kAuto, true, kLarge, "shared_memory"},
+      {AveragingStrategy::kSharedMemory, false, 1000, "shared_memory"},
       {AveragingStrategy::kFlat, false, kLarge, "flat"},
       {AveragingStrategy::kBucketed, false, 1000, "bucketed"},
       {AveragingStrategy::kBucketed, true, 1000, "bucketed"},

@@ -15,8 +15,6 @@ TEST_CASE("what is not built yet is refused by name, and its off value is taken"
     const char* accepted;
   };
   const Case row = GENERATE(values<Case>({
-      {R"("gradient_averaging":{"strategy":"shared_memory"})",
-       R"("gradient_averaging":{"strategy":"bucketed"})"},
       {R"("data":{"train_per_process":["a","b"]})", R"("data":{"train_per_process":null})"},
       {R"("data":{"size":244})", R"("data":{"size":null})"},
       {R"("data":{"channels":3})", R"("data":{"channels":null})"},
@@ -47,6 +45,9 @@ TEST_CASE("keys that contradict each other are refused") {
        "f:1:33: /model/hidden: belongs to model mlp alone"},
       {R"({"model":{"activation":"relu"}})",
        "f:1:24: /model/activation: belongs to model mlp alone"},
+      {R"({"gradient_averaging":{"strategy":"shared_memory","compression":"fp16"}})",
+       "f:1:23: /gradient_averaging: nothing travels with strategy shared_memory: compression has "
+       "to be none"},
       {R"({"nesterov":true,"sgd_momentum":0})", "f:1:13: /nesterov: needs sgd_momentum above 0"},
       {R"({"data":{"dataset":"mnist","format":"idx","train":"a","test":"b"}})",
        "f:1:37: /data/format: stands beside dataset; give one of them (null takes a value back)"},

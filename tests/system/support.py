@@ -25,8 +25,8 @@ FOREIGN = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHE
            "OMP_", "MNIST_TRAIN_")
 MARK = "MNIST_TRAIN_TEST_MARK"
 LONG_S = 120  # for whatever must end by itself on a busy machine
-STRATEGIES = ("flat", "bucketed")
-WORLDS = [(1, "auto"), (2, "flat"), (2, "bucketed"), (3, "flat"), (3, "bucketed")]
+STRATEGIES = ("flat", "bucketed", "shared_memory")
+WORLDS = [(1, "auto"), *((processes, strategy) for processes in (2, 3) for strategy in STRATEGIES)]
 
 # 20 steps an epoch of about 20 ms each. The device is named, so that a GPU in the machine changes nothing.
 SMALL = {
