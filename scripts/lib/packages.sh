@@ -9,6 +9,8 @@ packages=(
 
 test_packages=(clang-format-14 clang-tidy-14 shellcheck)
 
+integration_packages=(munge openmpi-bin slurm-wlm)
+
 missing_packages() {
   local package
   for package in "$@"; do

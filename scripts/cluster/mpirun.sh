@@ -1,0 +1,10 @@
+#!/bin/bash
+# Open MPI: two processes on this machine, or on the hosts of a host file.
+#   scripts/cluster/mpirun.sh
+#   scripts/cluster/mpirun.sh HOSTFILE PROCESSES
+set -euo pipefail
+config=(build/bin/mnist-train --config configs/mnist.json)
+if (($# == 0)); then exec mpirun -n 2 "${config[@]}"; fi
+# Open MPI does not tell its processes where rank 0 is.
+exec mpirun --hostfile "$1" -n "${2:?number of processes}" \
+  -x MASTER_ADDR="$(sed -n '1s/[ :].*//p' "$1")" -x MASTER_PORT=29500 "${config[@]}"

@@ -1,0 +1,163 @@
+"""A real Slurm (Debian's slurm-wlm and munge): one controller and two nodes, all on this machine. Needs root."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+
+import pytest
+from support import (BINARY, RunFolder, all_pids, environment_of, executable_of, free_port, send, train, wait_until,
+                     write_config)
+
+pytestmark = [
+    pytest.mark.skipif(shutil.which("slurmctld") is None or shutil.which("munged") is None,
+                       reason="no Slurm: scripts/test --integrations installs it"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="slurmd needs root"),
+]
+
+CONFIG = {"batch_size": 45, "data": {"limit_train": 886}}
+LONG_RUN = {"epochs": 400, "checkpoint": {"keep_best": False}, "data": {"limit_test": 100}}
+
+SLURM_CONF = """
+ClusterName=test
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={controller_port}
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+SlurmUser=root
+SlurmdUser=root
+MpiDefault=none
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SchedulerParameters=requeue_delay=1
+ReturnToService=2
+JobRequeue=1
+KillWait=5
+InactiveLimit=0
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool.%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.%n.log
+SlurmdParameters=config_overrides
+NodeName=one NodeHostname={host} NodeAddr=127.0.0.1 Port={port_one} CPUs=2 State=UNKNOWN
+NodeName=two NodeHostname={host} NodeAddr=127.0.0.1 Port={port_two} CPUs=2 State=UNKNOWN
+PartitionName=all Nodes=one,two Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+class Slurm:
+    """The daemons; commands run with `environment`."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.environment = {key: value for key, value in os.environ.items() if not key.startswith("SLURM_")}
+        self.environment |= {"SLURM_CONF": str(folder / "slurm.conf"), "MNIST_TRAIN_DATA": os.environ.get("MNIST_TRAIN_DATA", "")}
+        self.daemons = []
+        os.chmod(folder, 0o755)
+        (folder / "state").mkdir()
+        for node in ("one", "two"):
+            (folder / f"spool.{node}").mkdir()
+        (folder / "slurm.conf").write_text(SLURM_CONF.format(
+            folder=folder, host=socket.gethostname().split(".")[0], controller_port=free_port(), port_one=free_port(),
+            port_two=free_port()))
+        (folder / "munge.key").write_bytes(os.urandom(1024))
+        os.chmod(folder / "munge.key", 0o400)
+        self.start("munged", "--foreground", "--force", f"--key-file={folder}/munge.key",
+                   f"--socket={folder}/munge.socket", f"--pid-file={folder}/munged.pid",
+                   f"--log-file={folder}/munged.log", f"--seed-file={folder}/munged.seed")
+        wait_until(lambda: (folder / "munge.socket").exists(), "munged")
+        self.start("slurmctld", "-D", "-i", "-f", folder / "slurm.conf")
+        for node in ("one", "two"):
+            self.start("slurmd", "-D", "-N", node, "-f", folder / "slurm.conf")
+        wait_until(lambda: self.run("sinfo", "-h", "-o", "%T %D").stdout.split() == ["idle", "2"], "idle nodes", 60)
+
+    def start(self, *command):
+        self.daemons.append(subprocess.Popen(list(map(str, command)), env=self.environment, stdout=subprocess.DEVNULL,
+                                             stderr=open(self.folder / f"{command[0]}.err", "a")))
+
+    def run(self, *command, timeout=120, **variables):
+        return subprocess.run(list(map(str, command)), env=self.environment | variables, capture_output=True, text=True,
+                              timeout=timeout, cwd=self.folder)
+
+    def state(self, job):
+        return self.run("squeue", "-h", "-j", job, "-t", "all", "-o", "%T").stdout.strip()
+
+    def submit(self, script, *flags):
+        path = self.folder / "job.sbatch"
+        path.write_text("#!/bin/bash\n" + script)
+        done = self.run("sbatch", "--parsable", "-N", "2", "-n", "2", *flags, path)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def stop(self):
+        self.run("scancel", "--state=RUNNING", "--user=root")
+        wait_until(lambda: self.run("squeue", "-h").stdout.strip() == "", "the end of all jobs", 30)
+        for daemon in reversed(self.daemons):
+            daemon.send_signal(signal.SIGTERM)
+        for daemon in self.daemons:
+            try:
+                daemon.wait(10)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory):
+    cluster = Slurm(tmp_path_factory.mktemp("slurm"))
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory):
+    return train(tmp_path_factory.mktemp("own"), CONFIG, processes=2)
+
+
+# The two nodes' names are no hosts here, so the address is given.
+ADDRESS = {"MASTER_ADDR": "127.0.0.1"}
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_srun_gives_the_weights_of_our_own_launcher(slurm, expected, tmp_path, nodes):
+    config = write_config(tmp_path, CONFIG)
+    done = slurm.run("srun", "-N", nodes, "-n", 2, BINARY, "--config", config, "--output", tmp_path / "run",
+                     **(ADDRESS if nodes == 2 else {}))
+    assert done.returncode == 0, done.stderr
+    folder = RunFolder(tmp_path / "run")
+    assert folder.digest() == expected.digest()
+    assert folder.summary()["launcher"] == "slurm"
+
+
+def test_a_killed_task_ends_the_step(slurm, tmp_path):
+    config = write_config(tmp_path, LONG_RUN)
+    job = slurm.submit(f"srun --kill-on-bad-exit=1 {BINARY} --config {config} --output {tmp_path}/run\n",
+                       "--export=ALL,MASTER_ADDR=127.0.0.1", f"--output={tmp_path}/log")
+    folder = RunFolder(tmp_path / "run")
+    wait_until(lambda: (folder.path / "metrics.jsonl").exists() and folder.last_step() > 3, "steps", 60)
+    tasks = [pid for pid in all_pids()
+             if environment_of(pid).get("SLURM_JOB_ID") == job and "mnist-train-worker" in executable_of(pid)]
+    send(tasks[-1], signal.SIGKILL)
+    wait_until(lambda: slurm.state(job) not in ("RUNNING", "COMPLETING"), "the end of the job", 60)
+    assert slurm.state(job) == "FAILED"
+
+
+def test_usr1_saves_and_requeues_and_the_job_ends_with_the_same_bits(slurm, tmp_path):
+    changes = {**CONFIG, "epochs": 12, "data": {"limit_train": 2560, "limit_test": 100}}
+    (tmp_path / "own").mkdir()
+    uninterrupted = train(tmp_path / "own", changes, processes=2)
+    config = write_config(tmp_path, changes)
+    job = slurm.submit(f"srun {BINARY} --config {config} --output {tmp_path}/run\n", "--requeue",
+                       "--open-mode=append", "--export=ALL,MASTER_ADDR=127.0.0.1", f"--output={tmp_path}/log")
+    folder = RunFolder(tmp_path / "run")
+    wait_until(lambda: (folder.path / "metrics.jsonl").exists() and folder.last_step() > 10, "steps", 60)
+    assert slurm.run("scancel", "--signal=USR1", job).returncode == 0
+    wait_until(lambda: slurm.state(job) == "COMPLETED", "the end of the job", 200)
+    assert "is back in the queue" in (tmp_path / "log").read_text()
+    assert "resuming from" in (tmp_path / "log").read_text()
+    assert folder.digest() == uninterrupted.digest()
