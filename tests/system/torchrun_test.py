@@ -23,7 +23,9 @@ def own_launcher(tmp_path_factory):
 
 
 def torchrun(folder, changes, *flags):
-    command = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--nproc-per-node", 2, *flags, BINARY,
+    command = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--nproc-per-node", 2,
+               # Else torchrun asks for the name of this host, which takes a minute where nothing knows it.
+               "--local-addr", "127.0.0.1", *flags, BINARY,
                "--config", write_config(folder, changes), "--output", folder / "run"]
     return Process(command, folder, folder / "run")
 
