@@ -126,7 +126,7 @@ void SharedMemoryAverager::map_segment(int fd, std::size_t bytes) {
   changes_ = reinterpret_cast<std::atomic<std::uint32_t>*>(segment_.get());
   std::uint8_t* next = segment_.get() + slots_offset();
   const auto take = [&] {
-    const at::Tensor tensor = at::from_blob(next, buffer_.flat.sizes(), buffer_.flat.options());
+    at::Tensor tensor = at::from_blob(next, buffer_.flat.sizes(), buffer_.flat.options());
     next += aligned(buffer_.flat.nbytes());
     return tensor;
   };

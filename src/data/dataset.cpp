@@ -103,7 +103,7 @@ Dataset DatasetReader::read() {
 }
 
 Dataset DatasetReader::read_into(std::span<std::uint8_t> memory,
-                                 std::shared_ptr<const void> owner) {
+                                 const std::shared_ptr<const void>& owner) {
   const auto take = [&memory](std::size_t bytes) {
     const auto block = memory.first(bytes);
     memory = memory.subspan(aligned(bytes));

@@ -31,7 +31,7 @@ class DatasetReader {
   /// Reads everything, into memory of its own where files cannot be mapped. Once.
   Dataset read();
   /// Reads everything into memory of bytes() that `owner` keeps alive. Once.
-  Dataset read_into(std::span<std::uint8_t> memory, std::shared_ptr<const void> owner);
+  Dataset read_into(std::span<std::uint8_t> memory, const std::shared_ptr<const void>& owner);
 
  private:
   Dataset finish(ImageSet train, ImageSet validation, ImageSet test) const;

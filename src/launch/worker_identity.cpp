@@ -35,9 +35,9 @@ std::string place_text(const WorkerIdentity& identity) {
 
 /// Slurm's task or Open MPI's process; both where srun starts a program of Open MPI's.
 std::optional<WorkerIdentity> engine_identity(const EnvironmentLookup& lookup) {
-  const auto open_mpi = open_mpi_identity(lookup);
+  auto open_mpi = open_mpi_identity(lookup);
   const bool inside_batch_script = open_mpi && !lookup("SLURM_STEP_ID");
-  const auto slurm = inside_batch_script ? std::nullopt : slurm_identity(lookup);
+  auto slurm = inside_batch_script ? std::nullopt : slurm_identity(lookup);
   if (!slurm || !open_mpi) return slurm ? slurm : open_mpi;
   if (slurm->rank == open_mpi->rank && slurm->world_size == open_mpi->world_size) return slurm;
   throw Error(ExitCode::kConfig, "Slurm says " + place_text(*slurm) + ", Open MPI says " +
