@@ -46,6 +46,9 @@ bool checkpoint_is_due(const train::Trainer& trainer, const options::CheckpointO
 
 ExitCode run_training(Worker& worker) {
   const options::RunConfig& config = worker.config;
+  if (!config.data.augment.empty()) {
+    throw Error(ExitCode::kConfig, "data.augment is not built yet; leave it out or set it to []");
+  }
   const data::Dataset dataset = open_dataset(worker);
   const auto normalize = options::effective_normalize(config.data);
   const bool bf16 = trains_in_bfloat16(worker);

@@ -1,5 +1,6 @@
 #include "config/place.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "config/text_scan.h"
@@ -44,20 +45,32 @@ void Place::complain_expected(const std::string& expected, const std::string& hi
   complain("expected " + expected + alternatives_ + ", found " + describe(*node_) + hint);
 }
 
-void Place::complain_about_unknown_keys() const {
+void Place::complain_about_unknown_keys(const std::vector<KnownKey>& own) const {
+  std::vector<KnownKey> keys;  // an object in a list stands at no place that the reading knows
   std::size_t count = 0;
   for (const Node::Member& member : node_->members) {
-    bool is_known = false;
-    for (const KnownKey& key : reading_->keys) {
-      is_known = is_known || (key.group == pointer_ && key.name == member.key);
-    }
-    if (is_known) continue;
+    const auto is_this = [&](const KnownKey& key) {
+      return key.group.empty() && key.name == member.key;
+    };
+    if (std::any_of(own.begin(), own.end(), is_this)) continue;
+    if (keys.empty()) keys = known_keys(own);
     const bool is_explained = ++count <= kMaxExplanations;
-    reading_->problems.push_back(
-        {member.value.source, member.key_offset, join_pointer(pointer_, member.key),
-         is_explained ? explain_unknown_key(member.key, pointer_, reading_->keys)
-                      : "unknown key \"" + shorten(member.key) + '"'});
+    reading_->problems.push_back({member.value.source, member.key_offset,
+                                  join_pointer(pointer_, member.key),
+                                  is_explained ? explain_unknown_key(member.key, pointer_, keys)
+                                               : "unknown key \"" + shorten(member.key) + '"'});
   }
+}
+
+std::vector<KnownKey> Place::known_keys(const std::vector<KnownKey>& own) const {
+  std::vector<KnownKey> keys;
+  for (const KnownKey& key : own) {
+    if (key.group.empty()) keys.push_back({pointer_, key.name, key.other_names});
+  }
+  for (const KnownKey& key : reading_->keys) {
+    if (key.group != pointer_) keys.push_back(key);
+  }
+  return keys;
 }
 
 std::string describe(const Node& node) {

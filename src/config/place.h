@@ -38,10 +38,12 @@ class Place {
   void complain_about(std::string_view key, std::string message) const;
   /// `expected …, found …`, and a hint after it.
   void complain_expected(const std::string& expected, const std::string& hint = "") const;
-  /// One problem for each key of this object that is not among reading's.
-  void complain_about_unknown_keys() const;
+  /// One problem for each key of this object that is not among `own`, relative to it.
+  void complain_about_unknown_keys(const std::vector<KnownKey>& own) const;
 
  private:
+  std::vector<KnownKey> known_keys(const std::vector<KnownKey>& own) const;
+
   const Node* node_;
   std::string pointer_;
   Reading* reading_;

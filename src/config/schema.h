@@ -66,7 +66,7 @@ class Schema {
     for (const Field<Owner>& field : fields_) {
       if (place.has(field.name)) field.read(owner, place.member(field.name));
     }
-    place.complain_about_unknown_keys();
+    place.complain_about_unknown_keys(keys());
     for (const auto& rule : checks_) rule(owner, place);
     return owner;
   }

@@ -49,15 +49,6 @@ config::Type<DataLocation> location() {
   return type;
 }
 
-config::Type<NormalizeOptions> normalize() {
-  Schema<NormalizeOptions> schema;
-  schema.add("mean", &NormalizeOptions::mean, config::number({-kMaxFloat, kMaxFloat}),
-             "Subtracted from every value.");
-  schema.add("std", &NormalizeOptions::std, config::number({0, kMaxFloat, true}),
-             "What the difference is divided by.");
-  return config::group(std::move(schema));
-}
-
 void add_sources(Schema<Options>& schema) {
   schema.add("dataset", &Options::dataset,
              optional_of(config::one_of<DatasetName>(
@@ -94,8 +85,10 @@ void add_preparation(Schema<Options>& schema) {
                                 "Height and width that images are brought to."));
   schema.add(not_built<Options>("channels", nullptr, {{"type", {"integer", "null"}}},
                                 "1 or 3 colour channels."));
-  schema.add(not_built<Options>("augment", Json::array(), {{"type", "array"}},
-                                "Changes to training images, in order."));
+  schema.add("augment", &Options::augment, augment_list(),
+             "Changes to training images, in order, drawn anew every epoch from seed, epoch and "
+             "sample.",
+             {"augmentation", "augmentations", "transforms"});
   schema.add("split", &Options::split,
              config::built_so_far(config::one_of<Split>(
                                       {{Split::kEven, "even"}, {Split::kThroughput, "throughput"}}),
@@ -105,6 +98,16 @@ void add_preparation(Schema<Options>& schema) {
              "Takes only the first so many training samples.");
   schema.add("limit_test", &Options::limit_test, optional_of(config::integer(1, kMaxSteps)),
              "Takes only the first so many test samples.");
+}
+
+void check_augment(Options& options, const Place& place) {
+  if (!options.normalize || !place.has("augment")) return;
+  const Place list = place.member("augment");
+  for (std::size_t i = 0; i < options.augment.size(); ++i) {
+    if (std::holds_alternative<NormalizeOptions>(options.augment[i])) {
+      list.item(i).complain("stands beside /data/normalize; give one of them");
+    }
+  }
 }
 
 void check_data(Options& options, const Place& place) {
@@ -143,10 +146,12 @@ config::Schema<DataOptions> data_schema() {
   add_sources(schema);
   add_preparation(schema);
   schema.check(check_data);
+  schema.check(check_augment);
   return schema;
 }
 
 NormalizeOptions effective_normalize(const DataOptions& options) {
+  if (const auto* listed = find<NormalizeOptions>(options.augment)) return *listed;
   if (options.normalize) return *options.normalize;
   if (options.format) return {};
   return options.dataset == DatasetName::kFashionMnist ? kFashionMnistNormalize : kMnistNormalize;

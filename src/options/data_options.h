@@ -7,20 +7,13 @@
 #include <vector>
 
 #include "config/schema_fwd.h"
+#include "options/augment_options.h"
 
 namespace mnist_train::options {
 
 enum class DatasetName { kMnist, kFashionMnist };
 enum class DataFormat { kIdx, kImageFolder, kLmdb, kSynthetic };
 enum class Split { kEven, kThroughput };
-
-/// `(value / 255 - mean) / std`; one number for all channels.
-struct NormalizeOptions {
-  double mean = 0;
-  double std = 1;
-
-  bool operator==(const NormalizeOptions&) const = default;
-};
 
 /// Where one half (train or test) of a data set lies: a folder, or one images file (its labels file
 /// is found by name), or both files by name. Absolute paths.
@@ -41,6 +34,7 @@ struct DataOptions {
   std::optional<DataLocation> test;
   std::optional<NormalizeOptions> normalize;  // else the data set's own
   double validation = 0;                      // share of the training set that is held out
+  AugmentList augment;                        // changes to training images, in order
   Split split = Split::kEven;
   std::optional<std::int64_t> limit_train;  // samples
   std::optional<std::int64_t> limit_test;
@@ -50,7 +44,8 @@ struct DataOptions {
 
 config::Schema<DataOptions> data_schema();
 
-/// `normalize` where it is given, else the figures that are customary for the data set.
+/// `normalize` where it is given, there or in `augment`, else the figures that are customary for
+/// the data set.
 NormalizeOptions effective_normalize(const DataOptions& options);
 
 }  // namespace mnist_train::options

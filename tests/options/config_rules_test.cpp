@@ -18,7 +18,6 @@ TEST_CASE("what is not built yet is refused by name, and its off value is taken"
       {R"("data":{"train_per_process":["a","b"]})", R"("data":{"train_per_process":null})"},
       {R"("data":{"size":244})", R"("data":{"size":null})"},
       {R"("data":{"channels":3})", R"("data":{"channels":null})"},
-      {R"("data":{"augment":["flip"]})", R"("data":{"augment":[]})"},
       {R"("data":{"split":"throughput"})", R"("data":{"split":"even"})"},
       {R"("data":{"format":"image-folder","train":"a","test":"b"})",
        R"("data":{"format":"idx","train":"a","test":"b"})"},

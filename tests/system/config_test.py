@@ -210,6 +210,11 @@ def test_the_schema_is_a_schema_and_judges_as_the_binary_does():
         ({"data": {"format": "idx", "train": "a", "test": {"images": "b", "labels": "c"}}}, True),
         ({"data": {"format": "idx", "train": "a", "test": {"images": "b"}}}, False),
         ({"data": {"normalize": {"mean": 0.5, "std": 0.5}}}, True),
+        ({"data": {"augment": ["horizontal_flip", {"name": "random_crop", "padding": 2}]}}, True),
+        ({"data": {"augment": [{"name": "resize", "size": [32, 30]}, {"name": "mixup", "weight": 0.5}]}}, True),
+        ({"data": {"augment": [{"name": "rotate"}]}}, False),
+        ({"data": {"augment": [{"name": "cutout", "size": 4, "holes": 2}]}}, False),
+        ({"data": {"augment": ["rotate"]}}, False),
         ({"$schema": "./schema.json"}, True),
     ]
     for config, is_sound in judged:

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+
+#include "options/augment_options.h"
+
+namespace mnist_train::data {
+
+/// A place in an image, in pixels; may lie outside where there is padding.
+struct PixelPlace {
+  std::int64_t top = 0;
+  std::int64_t left = 0;
+};
+
+/// What the entries of data.augment draw in one epoch (counted from 0). A draw is a hash of seed,
+/// epoch, sample (its index in the training set) and entry (its position in the list), so it is the
+/// same in every process, on any number of them, and after a resume.
+class EpochDraws {
+ public:
+  EpochDraws(std::int64_t seed, std::int64_t epoch);
+
+  /// Uniform in [0, 1), 53 bits; `number` tells the draws of one entry for one sample apart.
+  double uniform(std::int64_t sample, std::uint64_t entry, std::uint64_t number) const;
+
+  /// The window's first pixel in the image without its padding.
+  PixelPlace crop(std::int64_t sample, std::uint64_t entry,
+                  const options::RandomCropOptions& options, options::ImageSize image) const;
+  bool flip(std::int64_t sample, std::uint64_t entry,
+            const options::HorizontalFlipOptions& options) const;
+  /// In radians, counter-clockwise.
+  double angle(std::int64_t sample, std::uint64_t entry,
+               const options::RotateOptions& options) const;
+  /// The square's first pixel; parts of the square may lie outside.
+  PixelPlace cutout(std::int64_t sample, std::uint64_t entry, const options::CutoutOptions& options,
+                    options::ImageSize image) const;
+  /// The sample's own share: the fixed weight, or one from Beta(alpha, alpha).
+  double mixup_weight(std::int64_t sample, std::uint64_t entry,
+                      const options::MixupOptions& options) const;
+
+ private:
+  std::uint64_t state_;
+};
+
+/// Beta(alpha, alpha) from two uniform numbers, by way of Student's t in polar form (R. W. Bailey,
+/// Mathematics of Computation 62, 1994): exact, and without rejection.
+double symmetric_beta(double alpha, double uniform1, double uniform2);
+
+}  // namespace mnist_train::data

@@ -1,0 +1,165 @@
+#include "data/epoch_draws.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numbers>
+#include <set>
+#include <vector>
+
+#include "support/catch.h"
+
+namespace mnist_train::data {
+namespace {
+
+using options::ImageSize;
+using testing::Approx;
+
+constexpr std::int64_t kSamples = 20000;
+
+TEST_CASE("a draw depends on seed, epoch, sample, entry and number, and on nothing else") {
+  std::set<double> seen;
+  for (const std::int64_t seed : {1, 2}) {
+    for (const std::int64_t epoch : {0, 1}) {
+      for (const std::int64_t sample : {0, 1, 256}) {
+        for (const std::uint64_t entry : {0, 1}) {
+          for (const std::uint64_t number : {0, 1}) {
+            const double draw = EpochDraws(seed, epoch).uniform(sample, entry, number);
+            CHECK(draw == EpochDraws(seed, epoch).uniform(sample, entry, number));
+            seen.insert(draw);
+          }
+        }
+      }
+    }
+  }
+  CHECK(seen.size() == 2 * 2 * 3 * 2 * 2);
+}
+
+TEST_CASE("draws are uniform, and neighbours know nothing of each other") {
+  const EpochDraws draws(1, 0);
+  const EpochDraws next_epoch(1, 1);
+  std::vector<int> bins(10);
+  double sum = 0;
+  double with_next_sample = 0;
+  double with_next_number = 0;
+  double with_next_epoch = 0;
+  for (std::int64_t sample = 0; sample < kSamples; ++sample) {
+    const double draw = draws.uniform(sample, 0, 0);
+    CHECK((draw >= 0 && draw < 1));
+    ++bins[static_cast<std::size_t>(draw * 10)];
+    sum += draw;
+    with_next_sample += (draw - 0.5) * (draws.uniform(sample + 1, 0, 0) - 0.5);
+    with_next_number += (draw - 0.5) * (draws.uniform(sample, 0, 1) - 0.5);
+    with_next_epoch += (draw - 0.5) * (next_epoch.uniform(sample, 0, 0) - 0.5);
+  }
+  // Five standard deviations: of a bin 42, of the mean 0.002, of a correlation 0.0006.
+  for (const int count : bins) CHECK(std::abs(count - kSamples / 10) < 212);
+  CHECK(sum / kSamples == Approx(0.5).margin(0.0102));
+  for (const double correlation : {with_next_sample, with_next_number, with_next_epoch}) {
+    CHECK(std::abs(correlation / kSamples) < 0.003);
+  }
+}
+
+TEST_CASE("a crop takes every place within the padding, equally often") {
+  const EpochDraws draws(3, 2);
+  std::map<std::pair<std::int64_t, std::int64_t>, int> places;
+  const options::RandomCropOptions options{ImageSize{7, 9}, 1};
+  for (std::int64_t sample = 0; sample < kSamples; ++sample) {
+    const PixelPlace place = draws.crop(sample, 0, options, {8, 8});
+    ++places[{place.top, place.left}];
+  }
+  CHECK(places.size() == 4 * 2);  // -1 … 2, -1 … 0
+  CHECK(places.begin()->first == std::pair<std::int64_t, std::int64_t>{-1, -1});
+  CHECK(places.rbegin()->first == std::pair<std::int64_t, std::int64_t>{2, 0});
+  for (const auto& [place, count] : places) CHECK(std::abs(count - kSamples / 8) < 240);
+  const PixelPlace whole = draws.crop(0, 0, {ImageSize{8, 8}, 0}, {8, 8});
+  CHECK((whole.top == 0 && whole.left == 0));
+}
+
+TEST_CASE("a flip comes as often as its probability says") {
+  const EpochDraws draws(1, 0);
+  for (const double probability : {0.0, 0.25, 1.0}) {
+    int flipped = 0;
+    for (std::int64_t sample = 0; sample < kSamples; ++sample) {
+      flipped += draws.flip(sample, 0, {probability}) ? 1 : 0;
+    }
+    const double deviation = std::sqrt(kSamples * probability * (1 - probability));
+    CHECK(std::abs(flipped - kSamples * probability) <= 5 * deviation);
+  }
+}
+
+TEST_CASE("an angle lies between minus and plus the degrees") {
+  const EpochDraws draws(1, 0);
+  double least = 0;
+  double greatest = 0;
+  for (std::int64_t sample = 0; sample < kSamples; ++sample) {
+    const double angle = draws.angle(sample, 0, {90});
+    least = std::min(least, angle);
+    greatest = std::max(greatest, angle);
+  }
+  CHECK(greatest <= std::numbers::pi / 2);
+  CHECK(least >= -std::numbers::pi / 2);
+  CHECK(greatest > 0.999 * std::numbers::pi / 2);
+  CHECK(least < -0.999 * std::numbers::pi / 2);
+}
+
+TEST_CASE("the centre of a cutout lies in the image") {
+  const EpochDraws draws(1, 0);
+  std::set<std::int64_t> tops;
+  std::set<std::int64_t> lefts;
+  for (std::int64_t sample = 0; sample < kSamples; ++sample) {
+    const PixelPlace place = draws.cutout(sample, 0, {4}, {6, 3});
+    tops.insert(place.top);
+    lefts.insert(place.left);
+  }
+  CHECK(tops == std::set<std::int64_t>{-2, -1, 0, 1, 2, 3});
+  CHECK(lefts == std::set<std::int64_t>{-2, -1, 0});
+}
+
+TEST_CASE("mixup's weights have the moments of Beta(alpha, alpha)") {
+  const EpochDraws draws(1, 0);
+  for (const double alpha : {0.05, 0.2, 0.5, 1.0, 2.0, 50.0}) {
+    CAPTURE(alpha);
+    double sum = 0;
+    double squares = 0;
+    double fourths = 0;
+    for (std::int64_t sample = 0; sample < kSamples; ++sample) {
+      const double weight = draws.mixup_weight(sample, 0, {alpha, std::nullopt, {}});
+      CHECK((weight >= 0 && weight <= 1));
+      const double off = weight - 0.5;
+      sum += off;
+      squares += off * off;
+      fourths += off * off * off * off;
+    }
+    const double variance = 1 / (4 * (2 * alpha + 1));
+    const double fourth = 3 * variance * variance * (2 * alpha + 1) / (2 * alpha + 3);
+    CHECK(std::abs(sum / kSamples) < 5 * std::sqrt(variance / kSamples));
+    CHECK(squares / kSamples == Approx(variance).epsilon(0.06));
+    CHECK(fourths / kSamples == Approx(fourth).epsilon(0.12));
+  }
+}
+
+TEST_CASE("mixup's weights with alpha 1 are uniform, and a fixed one is fixed") {
+  const EpochDraws draws(1, 0);
+  std::vector<int> bins(10);
+  for (std::int64_t sample = 0; sample < kSamples; ++sample) {
+    const double weight = draws.mixup_weight(sample, 0, {1.0, std::nullopt, {}});
+    ++bins[static_cast<std::size_t>(std::min(9.0, weight * 10))];
+  }
+  for (const int count : bins) CHECK(std::abs(count - kSamples / 10) < 212);
+  CHECK(draws.mixup_weight(5, 0, {std::nullopt, 0.3, {}}) == 0.3);
+}
+
+TEST_CASE("the ends of the uniform numbers make weights, too") {
+  for (const double alpha : {1e-3, 1.0, 1e6}) {
+    for (const double first : {0.0, 1 - 0x1p-53}) {
+      for (const double second : {0.0, 0.25, 0.5, 0.75, 1 - 0x1p-53}) {
+        const double weight = symmetric_beta(alpha, first, second);
+        CHECK((weight >= 0 && weight <= 1));
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mnist_train::data
