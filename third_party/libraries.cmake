@@ -1,4 +1,4 @@
-# Small libraries: CLI11, spdlog with fmt, nlohmann/json, xxHash, zlib, Catch2. An installed one wins.
+# Small libraries: CLI11, spdlog with fmt, nlohmann/json, xxHash, zlib, libpng, libjpeg, Catch2. An installed one wins.
 
 include(${CMAKE_CURRENT_LIST_DIR}/fetch.cmake)
 
@@ -31,10 +31,19 @@ if(NOT MNIST_TRAIN_XXHASH_INCLUDE)
 endif()
 mnist_train_headers(mnist_train_xxhash "${MNIST_TRAIN_XXHASH_INCLUDE}")
 
+# Compiled libraries, which are not fetched: their packages are a few hundred kilobytes.
+function(mnist_train_require found name package)
+  if(NOT found)
+    message(FATAL_ERROR "${name} is not installed: install the package ${package} (scripts/setup does)")
+  endif()
+endfunction()
+
 find_package(ZLIB QUIET)
-if(NOT ZLIB_FOUND)
-  message(FATAL_ERROR "zlib is not installed: install the package zlib1g-dev (scripts/setup does)")
-endif()
+mnist_train_require("${ZLIB_FOUND}" zlib zlib1g-dev)
+find_package(PNG QUIET)
+mnist_train_require("${PNG_FOUND}" libpng libpng-dev)
+find_package(JPEG QUIET)
+mnist_train_require("${JPEG_FOUND}" libjpeg libjpeg-dev)
 
 # LibTorch brings headers of another fmt than the one that spdlog is compiled with. A folder with
 # the right fmt alone, ahead of LibTorch's headers, settles which one every source means.
