@@ -7,12 +7,12 @@
 
 namespace mnist_train::cli {
 
-enum class Command { kShowText, kTrain, kEvaluate, kExport, kConfigSchema };
+enum class Command { kShowText, kTrain, kEvaluate, kExport, kConfigSchema, kCompletion, kManPage };
 
 /// What was asked for, as it was typed; whether the config is sound is not known yet.
 struct CommandLine {
   Command command = Command::kTrain;
-  std::string text;  // kShowText: help or version, for standard output
+  std::string text;  // kShowText: help, version, a completion or the man page, for standard output
 
   std::optional<std::string> config;              // "-": standard input
   std::vector<std::string> sets;                  // key.path=VALUE, in order
@@ -21,6 +21,7 @@ struct CommandLine {
   std::optional<std::string> resume;              // "auto" or a file
   std::optional<std::string> checkpoint;
   std::string export_format = "pt";
+  std::string shell;  // completion
   std::string log_level = "info";
   bool quiet = false;
   bool dry_run = false;

@@ -202,6 +202,11 @@ std::vector<Place> places_for(const options::DataOptions& options) {
     folder = folder.parent_path();
     places.push_back({folder / "third_party", reason});
   }
+  // Installed, it lies in bin, and the worker in libexec/mnist-train.
+  for (const char* up : {"..", "../.."}) {
+    places.push_back({(executable_folder() / up / "share/mnist-train").lexically_normal(),
+                      "of the installation"});
+  }
   if (const auto cache = cache_folder()) places.push_back({*cache, "the cache"});
   return places;
 }

@@ -1,5 +1,6 @@
 #include "cli/command_line.h"
 
+#include "cli/commands.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 
@@ -71,6 +72,12 @@ TEST_CASE("help and version are texts to print") {
     CHECK(line.command == Command::kShowText);
     CHECK_THAT(line.text, Catch::Matchers::ContainsSubstring("Example"));
   }
+  for (const CommandEntry& entry : command_table()) {
+    if (entry.add_flags == nullptr) continue;
+    CAPTURE(entry.name);
+    CHECK_THAT(parse_command_line({entry.name, "--help"}).text,
+               Catch::Matchers::ContainsSubstring(entry.examples));
+  }
   for (const Arguments& arguments : {Arguments{"--version"}, Arguments{"train", "--version"}}) {
     const CommandLine line = parse_command_line(arguments);
     CHECK(line.command == Command::kShowText);
@@ -106,10 +113,13 @@ TEST_CASE("a wrong call is refused in a line, with one that points to help") {
 }
 
 TEST_CASE("commands that come later are known by name") {
-  for (const char* name : {"predict", "preview", "fetch", "convert", "report", "doctor"}) {
-    const auto failure = testing::error_of([&] { parse_command_line({name, "--whatever", "x"}); });
+  for (const CommandEntry& entry : command_table()) {
+    if (entry.add_flags != nullptr) continue;
+    const auto failure = testing::error_of([&] {
+      parse_command_line({entry.name, "--whatever", "x"});
+    });
     CHECK(failure.code == ExitCode::kConfig);
-    CHECK(failure.message == std::string("mnist-train ") + name + ": not built yet");
+    CHECK(failure.message == std::string("mnist-train ") + entry.name + ": not built yet");
   }
 }
 

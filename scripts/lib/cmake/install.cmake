@@ -1,0 +1,42 @@
+# What `cmake --install` puts where. Everything finds the rest by its own place, so the prefix may be moved; LibTorch
+# stays where it is.
+
+include(GNUInstallDirs)
+
+# The front end makes these of its own flags, so they cannot differ from what it takes.
+set(comfort "${CMAKE_BINARY_DIR}/share")
+set(comfort_files "")
+# mnist_train_printed_file(<file> <command> [<argument>])
+function(mnist_train_printed_file file)
+  add_custom_command(OUTPUT "${comfort}/${file}"
+    COMMAND mnist-train ${ARGN} > "${comfort}/${file}" DEPENDS mnist-train VERBATIM)
+  list(APPEND comfort_files "${comfort}/${file}")
+  return(PROPAGATE comfort_files)
+endfunction()
+file(MAKE_DIRECTORY "${comfort}")
+mnist_train_printed_file(mnist-train.1 man-page)
+mnist_train_printed_file(mnist-train.bash completion bash)
+mnist_train_printed_file(_mnist-train completion zsh)
+mnist_train_printed_file(config.schema.json config-schema)
+add_custom_target(mnist_train_comfort DEPENDS ${comfort_files})
+add_dependencies(programs mnist_train_comfort)
+
+set(data_folder "${CMAKE_INSTALL_DATADIR}/mnist-train")
+install(TARGETS mnist-train RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+foreach(program mnist-train-worker mnist-train-cuda)
+  if(TARGET ${program})
+    # The module lies beside the worker, which loads it from there.
+    install(TARGETS ${program} DESTINATION "${CMAKE_INSTALL_LIBEXECDIR}/mnist-train")
+  endif()
+endforeach()
+install(FILES "${comfort}/mnist-train.1" DESTINATION "${CMAKE_INSTALL_MANDIR}/man1")
+install(FILES "${comfort}/mnist-train.bash" DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions"
+  RENAME mnist-train)
+install(FILES "${comfort}/_mnist-train" DESTINATION "${CMAKE_INSTALL_DATADIR}/zsh/site-functions")
+install(FILES "${comfort}/config.schema.json" DESTINATION "${data_folder}")
+install(DIRECTORY configs third_party/mnist DESTINATION "${data_folder}")
+if(EXISTS "${PROJECT_SOURCE_DIR}/scripts/integrations")
+  install(DIRECTORY scripts/integrations DESTINATION "${data_folder}" USE_SOURCE_PERMISSIONS
+    PATTERN __pycache__ EXCLUDE)
+endif()
+install(FILES README.md CHANGELOG.md LICENSE DESTINATION "${CMAKE_INSTALL_DOCDIR}")

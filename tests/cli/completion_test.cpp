@@ -1,0 +1,99 @@
+#include "cli/completion.h"
+
+#include <CLI/CLI.hpp>
+
+#include "cli/commands.h"
+#include "cli/flag_list.h"
+#include "cli/man_page.h"
+#include "support/catch.h"
+
+namespace mnist_train::cli {
+
+namespace {
+
+using Catch::Matchers::ContainsSubstring;
+
+/// The names that the help of a command shows: words that begin with "--", up to "=" and the like.
+std::vector<std::string> long_flags_in_help(const CLI::App& command) {
+  std::vector<std::string> flags;
+  const std::string help = command.help();
+  const std::string options = help.substr(0, help.find("Example"));
+  for (std::size_t at = options.find("--"); at != std::string::npos; at = options.find("--", at)) {
+    const std::size_t end = options.find_first_not_of("-_abcdefghijklmnopqrstuvwxyz", at);
+    flags.push_back(options.substr(at, end - at));
+    at = end;
+  }
+  return flags;
+}
+
+std::string escaped(std::string text) {
+  for (std::size_t at = 0; (at = text.find('-', at)) != std::string::npos; at += 2) {
+    text.insert(at, "\\");
+  }
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("completions and the man page know every command and flag that the help shows") {
+  CommandLine line;
+  const auto parser = make_parser(line);
+  const std::string bash = completion_script(*parser, "bash");
+  const std::string zsh = completion_script(*parser, "zsh");
+  const std::string man = man_page(*parser);
+  for (const CLI::App* command : commands_of(*parser)) {
+    CAPTURE(command->get_name());
+    CHECK_THAT(bash, ContainsSubstring("    " + command->get_name() + ")\n"));
+    CHECK_THAT(zsh, ContainsSubstring("    '" + command->get_name() + ":"));
+    CHECK_THAT(man, ContainsSubstring(".SS " + escaped(command->get_name()) + "\n"));
+    const auto flags = long_flags_in_help(*command);
+    CHECK_FALSE(flags.empty());
+    for (const std::string& flag : flags) {
+      CAPTURE(flag);
+      CHECK_THAT(bash, ContainsSubstring(flag));
+      CHECK_THAT(zsh, ContainsSubstring(flag));
+      CHECK_THAT(man, ContainsSubstring("\\fB" + escaped(flag) + "\\fR"));
+    }
+  }
+}
+
+TEST_CASE("commands that are not built are in neither") {
+  CommandLine line;
+  const auto parser = make_parser(line);
+  for (const CommandEntry& entry : command_table()) {
+    if (entry.add_flags != nullptr) continue;
+    CHECK_THAT(man_page(*parser), !ContainsSubstring(".SS " + escaped(entry.name)));
+  }
+}
+
+TEST_CASE("flags say what follows them") {
+  CommandLine line;
+  const auto parser = make_parser(line);
+  const auto find = [&](const char* command, const std::string& name) {
+    for (const Flag& flag : flags_of(*parser->get_subcommand(command))) {
+      if (std::find(flag.names.begin(), flag.names.end(), name) != flag.names.end()) return flag;
+    }
+    return Flag{};
+  };
+  CHECK(find("train", "--config").kind == ArgumentKind::kFile);
+  CHECK(find("train", "--config").names == std::vector<std::string>{"-c", "--config"});
+  CHECK(find("train", "--output").kind == ArgumentKind::kFolder);
+  CHECK(find("train", "--set").kind == ArgumentKind::kConfigKey);
+  CHECK(find("train", "--set").repeatable);
+  CHECK(find("train", "--quiet").kind == ArgumentKind::kNone);
+  CHECK(find("train", "--nproc-per-node").kind == ArgumentKind::kText);
+  CHECK(find("train", "--local-rank").names.empty());  // hidden
+  CHECK(find("export", "--format").kind == ArgumentKind::kChoice);
+  CHECK(find("export", "--format").choices == std::vector<std::string>{"pt", "safetensors"});
+}
+
+TEST_CASE("keys of the config are listed with their groups") {
+  const std::vector<std::string> keys = config_keys();
+  for (const char* key : {"epochs", "data", "data.dataset", "launch.max_restarts", "schedule.name",
+                          "model.init.std", "data.normalize.mean"}) {
+    CAPTURE(key);
+    CHECK(std::count(keys.begin(), keys.end(), key) == 1);
+  }
+}
+
+}  // namespace mnist_train::cli

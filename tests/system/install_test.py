@@ -1,0 +1,55 @@
+"""`cmake --install` gives a folder that works wherever it is moved to."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from support import BINARY, environment
+
+BUILD = Path(BINARY).resolve().parents[1]
+pytestmark = pytest.mark.skipif(not (BUILD / "CMakeCache.txt").exists() or shutil.which("cmake") is None,
+                                reason="the binary does not lie in a build folder")
+TRAINING = {"max_steps": 3, "device": "cpu", "data.limit_train": 300, "data.limit_test": 100}
+
+
+@pytest.fixture(scope="module")
+def prefix(tmp_path_factory):
+    """Installed in one place and moved to another."""
+    folder = tmp_path_factory.mktemp("install")
+    subprocess.run(["cmake", "--install", BUILD, "--prefix", folder / "first"], check=True, capture_output=True)
+    return (folder / "first").rename(folder / "moved")
+
+
+def run_installed(prefix, *arguments, **variables):
+    # MNIST_TRAIN_DATA would show it the data of the repository.
+    variables = {**environment(**variables), "MNIST_TRAIN_DATA": ""}
+    return subprocess.run([prefix / "bin" / "mnist-train", *map(str, arguments)], capture_output=True, text=True,
+                          cwd=prefix, env=variables, timeout=100)
+
+
+def test_everything_is_where_systems_look_for_it(prefix):
+    for path in ("bin/mnist-train", "libexec/mnist-train/mnist-train-worker", "share/man/man1/mnist-train.1",
+                 "share/bash-completion/completions/mnist-train", "share/zsh/site-functions/_mnist-train",
+                 "share/mnist-train/configs/mnist.json", "share/mnist-train/config.schema.json",
+                 "share/mnist-train/mnist/train-images-idx3-ubyte.gz", "share/doc/mnist-train/LICENSE"):
+        assert (prefix / path).stat().st_size > 0, path
+    module = (BUILD / "bin" / "libmnist-train-cuda.so").exists()
+    assert (prefix / "libexec/mnist-train/libmnist-train-cuda.so").exists() == module
+
+
+def test_it_trains_on_its_own_mnist(prefix):
+    sets = [f"--set={key}={json.dumps(value)}" for key, value in TRAINING.items()]
+    result = run_installed(prefix, "--config", prefix / "share/mnist-train/configs/mnist.json", "--output",
+                           prefix / "run", "--nproc-per-node", 2, *sets)
+    assert result.returncode == 0, result.stderr
+    assert json.loads((prefix / "run/summary.json").read_text())["world_size"] == 2
+
+
+def test_its_processes_find_mnist_themselves_under_torchrun(prefix):
+    sets = [f"--set={key}={json.dumps(value)}" for key, value in TRAINING.items()]
+    result = run_installed(prefix, "--config", prefix / "share/mnist-train/configs/mnist.json", "--output",
+                           prefix / "worker", *sets, RANK=0, WORLD_SIZE=1, LOCAL_RANK=0, LOCAL_WORLD_SIZE=1,
+                           MASTER_ADDR="127.0.0.1", MASTER_PORT=29612)
+    assert result.returncode == 0, result.stderr

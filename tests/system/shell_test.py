@@ -1,0 +1,83 @@
+"""What the shell gets: completions that a real shell takes, and a man page that the formatter takes."""
+
+import shutil
+import subprocess
+
+import pytest
+from support import run
+
+KEYS = {"epochs=", "data.dataset=", "launch.max_restarts="}
+
+
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("completion")
+    for shell, name in (("bash", "mnist-train"), ("zsh", "_mnist-train")):
+        (folder / name).write_text(run("completion", shell).stdout)
+    (folder / "file.json").write_text("{}")
+    (folder / "folder").mkdir()
+    return folder
+
+
+def complete_in_bash(folder, *words):
+    """What bash would offer for the last word."""
+    script = ('source ./mnist-train; COMP_WORDS=(mnist-train "$@"); COMP_CWORD=$#; _mnist_train; '
+              'printf "%s\\n" "${COMPREPLY[@]}"')
+    result = subprocess.run(["bash", "-c", script, "bash", *words], capture_output=True, text=True, cwd=folder)
+    assert not result.stderr, result.stderr
+    return set(result.stdout.split())
+
+
+def test_bash_completes_commands_flags_choices_files_and_keys(scripts):
+    assert {"train", "evaluate", "export"} <= complete_in_bash(scripts, "")
+    assert complete_in_bash(scripts, "eval") == {"evaluate"}
+    assert {"--config", "--set", "--resume"} <= complete_in_bash(scripts, "--")
+    assert "--checkpoint" not in complete_in_bash(scripts, "--")  # without a command it is train
+    assert complete_in_bash(scripts, "evaluate", "--che") == {"--checkpoint"}
+    assert complete_in_bash(scripts, "export", "--format", "") == {"pt", "safetensors"}
+    assert complete_in_bash(scripts, "--config", "fi") == {"file.json"}
+    assert complete_in_bash(scripts, "--output", "") == {"folder"}
+    assert KEYS <= complete_in_bash(scripts, "train", "--set", "")
+    assert complete_in_bash(scripts, "completion", "") == {"bash", "zsh"}
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="no zsh here")
+def test_zsh_completes_on_a_terminal(scripts):
+    """By zpty, as completion in zsh needs a line editor; it offers one candidate after the other."""
+    script = r"""
+zmodload zsh/zpty
+zpty terminal zsh -f -i
+wait_for() { local text; for i in {1..100}; do zpty -r -t terminal text && print -rn -- "$text"; sleep 0.01; done }
+zpty -w terminal "fpath=($PWD \$fpath); autoload -Uz compinit; compinit -u -D; PS1=; cd $PWD; LISTMAX=0"
+zpty -w terminal "zstyle ':completion:*' list-prompt ''; bindkey '^I' list-choices"
+for line in "mnist-train " "mnist-train evaluate --che" "mnist-train export --format " "mnist-train --set launch."; do
+  print -r -- "=== $line"
+  zpty -w -n terminal "$line"$'\t'
+  wait_for
+  zpty -w -n terminal $'\025'
+done
+"""
+    result = subprocess.run(["zsh", "-f", "-c", script], capture_output=True, text=True, cwd=scripts, timeout=60,
+                            env={"PATH": "/usr/bin:/bin", "TERM": "dumb", "HOME": str(scripts)})
+    parts = result.stdout.split("=== ")
+    assert "evaluate" in parts[1] and "config-schema" in parts[1], result.stdout
+    assert "--checkpoint" in parts[2], result.stdout
+    assert "safetensors" in parts[3], result.stdout
+    assert "launch.max_restarts" in parts[4], result.stdout
+
+
+def test_the_man_page_is_formatted_without_a_warning():
+    page = run("man-page").stdout
+    for part in ("EXIT STATUS", "ENVIRONMENT", "MNIST_TRAIN_DATA", r"\-\-checkpoint"):
+        assert part in page
+    if shutil.which("groff") is None:
+        pytest.skip("no groff here")
+    result = subprocess.run(["groff", "-man", "-ww", "-z", "-Tutf8"], input=page, capture_output=True, text=True)
+    assert result.returncode == 0 and not result.stderr, result.stderr
+
+
+def test_the_version_names_what_it_was_built_with():
+    words = run("--version").stdout.strip().split(", ")
+    assert words[0].startswith("mnist-train ")
+    names = [word.split(" ")[0] for word in words[1:]]
+    assert names == ["commit", "LibTorch", "CUDA", "NCCL", "DALI", "compiler"]
