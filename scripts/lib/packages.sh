@@ -8,7 +8,7 @@ packages=(
   nlohmann-json3-dev zlib1g-dev
 )
 
-test_packages=(clang-format-14 clang-tidy-14 groff-base shellcheck zsh)
+test_packages=(clang-format-14 clang-tidy-14 faketime groff-base iproute2 shellcheck strace zsh)
 
 integration_packages=(munge openmpi-bin slurm-wlm)
 

@@ -10,8 +10,10 @@ EvaluatedImages::EvaluatedImages(const data::Dataset& dataset,
 
 Evaluations evaluate(Worker& worker, train::Trainer& trainer, EvaluatedImages& images) {
   const train::Progress& progress = trainer.progress();
+  std::int64_t batch = 0;
   const auto still_here = [&] {
-    launch::update(worker.status(), launch::Phase::kEvaluation, progress.epoch + 1, progress.step);
+    launch::update(worker.status(), launch::Phase::kEvaluation, progress.epoch + 1, progress.step,
+                   ++batch);
   };
   still_here();
   trainer.share_buffers();

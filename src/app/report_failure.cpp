@@ -46,7 +46,7 @@ ExitCode report_failure(const std::exception& error, Worker* worker) {
   }
   const std::string rank = launch::environment_variable("RANK").value_or("0");
   const std::string line = "mnist-train failed: rank " + rank + " on " + report.host + " " +
-                           where(worker) + ": " + escape_control_bytes(report.message) + "\n";
+                           where(worker) + ": " + as_block(report.message) + "\n";
   (void)write_all(STDERR_FILENO, line.data(), line.size());
   write_elastic_error_file(report.message);
   return report.code;

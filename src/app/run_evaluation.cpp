@@ -33,8 +33,9 @@ void print_result(const eval::Evaluation& evaluation) {
 
 void run_evaluation(Worker& worker) {
   const options::RunConfig& config = worker.config;
+  std::int64_t batch = 0;
   const auto still_here = [&] {
-    launch::update(worker.status(), launch::Phase::kEvaluation, 0, 0);
+    launch::update(worker.status(), launch::Phase::kEvaluation, 0, 0, ++batch);
   };
   const data::ImageSet test = open_dataset(worker).test;
   still_here();

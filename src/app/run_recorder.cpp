@@ -41,7 +41,8 @@ RunRecorder::RunRecorder(Worker& worker, const data::Dataset& dataset, train::Tr
     : worker_(worker),
       dataset_(dataset),
       trainer_(trainer),
-      checkpoints_(worker.run_folder / report::files::kCheckpoints, worker.config.checkpoint.keep) {
+      checkpoints_(
+          {worker.run_folder / report::files::kCheckpoints, worker.config.checkpoint.keep}) {
   summary_.world_size = worker.identity.world_size;
   summary_.launcher = launch::name_of(worker.identity.launcher);
   summary_.backend = worker.placement.backend;
@@ -127,6 +128,7 @@ bool RunRecorder::step_is_due() const {
 
 void RunRecorder::after_step() {
   if (!worker_.speaks()) return;
+  checkpoints_.check();
   const train::Progress& progress = trainer_.progress();
   const std::int64_t batch = trainer_.samples_per_step();
   const std::int64_t step_in_epoch = (progress.samples_into_epoch + batch - 1) / batch;
@@ -181,14 +183,20 @@ void RunRecorder::save() {
   const train::Progress& progress = trainer_.progress();
   if (!worker_.speaks() || saved_step_ == progress.step) return;
   launch::update(worker_.status(), launch::Phase::kSaving, progress.epoch, progress.step);
-  checkpoints_.save(checkpoint::snapshot(trainer_, facts()), progress.step);
+  const bool best = worker_.config.checkpoint.keep_best && progress.best_step == progress.step;
+  checkpoints_.start(checkpoint::snapshot(trainer_, facts()), progress.step, best);
   saved_step_ = progress.step;
-  if (worker_.config.checkpoint.keep_best && progress.best_step == progress.step) {
-    checkpoints_.mark_best(progress.step);
-  }
+}
+
+void RunRecorder::wait_for_checkpoint() {
+  if (!worker_.speaks()) return;
+  const train::Progress& progress = trainer_.progress();
+  launch::update(worker_.status(), launch::Phase::kSaving, progress.epoch, progress.step);
+  checkpoints_.wait();
 }
 
 void RunRecorder::finish() {
+  wait_for_checkpoint();
   if (worker_.speaks()) {
     const fs::path model = worker_.run_folder / worker_.config.model_file;
     checkpoint::write_weights(model, checkpoint::state_dict(trainer_.model()),
@@ -203,6 +211,7 @@ void RunRecorder::finish() {
 }
 
 void RunRecorder::stopped() {
+  wait_for_checkpoint();
   write_summary("stopped");
   if (!worker_.speaks()) return;
   spdlog::info("stopped and saved at epoch {}, step {}; continue with: {}",

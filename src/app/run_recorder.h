@@ -8,7 +8,7 @@
 #include "app/evaluations.h"
 #include "app/worker.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/checkpoint_writer.h"
 #include "data/image_set.h"
 #include "report/console.h"
 #include "report/metrics_log.h"
@@ -30,24 +30,27 @@ class RunRecorder {
   void first_step();
   void after_step();
   void epoch_finished(const Evaluations& evaluations, double test_seconds);
-  /// Writes a checkpoint of this very moment.
+  /// Takes a checkpoint of this very moment; it is written while training goes on. Throws
+  /// Error(kCheckpoint) of the one before.
   void save();
   /// After the last epoch: the model and the summary. Collective.
   void finish();
-  /// After a signal, when `save` has been called: the summary. Collective.
+  /// After a signal, when `save` has been called: waits for the checkpoint; the summary.
+  /// Collective.
   void stopped();
 
  private:
   void begin_files(std::int64_t metrics_bytes);
   void announce() const;
   checkpoint::RunFacts facts() const;
+  void wait_for_checkpoint();
   void write_summary(const std::string& status);
   bool step_is_due() const;
 
   Worker& worker_;
   const data::Dataset& dataset_;
   train::Trainer& trainer_;
-  checkpoint::CheckpointFolder checkpoints_;
+  checkpoint::CheckpointWriter checkpoints_;
   std::unique_ptr<report::MetricsLog> metrics_;
   std::unique_ptr<report::Console> console_;
   report::Summary summary_;

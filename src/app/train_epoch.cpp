@@ -31,7 +31,10 @@ EpochEnd train_epoch(Worker& worker, train::Trainer& trainer, RunRecorder& recor
     launch::update(worker.status(), launch::Phase::kTraining, progress.epoch + 1,
                    progress.step + 1);
     recorder.first_step();
+    worker.communicator.require_store();
+    const double step_begin_s = monotonic_seconds();
     trainer.step(stop_signal() != 0);
+    launch::note_step(worker.status(), monotonic_seconds() - step_begin_s);
     if (looks_at_sums(worker, progress.step)) {
       progress.epoch_train_seconds = monotonic_seconds() - begin_s;
       if (trainer.read_sums().stop_requests > 0) {

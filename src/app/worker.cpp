@@ -117,6 +117,7 @@ std::unique_ptr<Worker> start_worker() {
   set_up_device(*worker);
   launch::update(worker->status(), launch::Phase::kRendezvous, 0, 0);
   worker->communicator = connect(*worker);
+  worker->communicator.report_to(worker->status());
   if (worker->job.command == "train" && identity.launcher != launch::LauncherKind::kOwn) {
     worker->run_folder = worker->communicator.broadcast_text(worker->run_folder.string());
     if (!worker->speaks()) set_up_log(*worker);

@@ -24,8 +24,7 @@ class FdSink : public spdlog::sinks::base_sink<std::mutex> {
  protected:
   void sink_it_(const spdlog::details::log_msg& message) override {
     spdlog::details::log_msg escaped = message;
-    const std::string payload =
-        escape_control_bytes({message.payload.data(), message.payload.size()});
+    const std::string payload = on_one_line({message.payload.data(), message.payload.size()});
     escaped.payload = payload;
     spdlog::memory_buf_t line;
     formatter_->format(escaped, line);
@@ -51,6 +50,24 @@ UniqueFd open_log_file(const std::filesystem::path& path) {
   std::filesystem::create_directories(path.parent_path(), ignored);  // opening says what is wrong
   return UniqueFd(
       ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644));
+}
+
+std::string escape_all_but(std::string_view text, std::string_view kept) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string escaped;
+  escaped.reserve(text.size());
+  for (const char character : text) {
+    const auto byte = static_cast<unsigned char>(character);
+    const bool control = byte < 0x20 || byte == 0x7f;
+    if (control && kept.find(character) == std::string_view::npos) {
+      escaped += "\\x";
+      escaped += kDigits[byte >> 4];
+      escaped += kDigits[byte & 15];
+    } else {
+      escaped += character;
+    }
+  }
+  return escaped;
 }
 
 }  // namespace
@@ -79,21 +96,17 @@ void set_up_logging(const LogSetup& setup) {
   spdlog::set_default_logger(std::move(logger));
 }
 
-std::string escape_control_bytes(std::string_view text) {
-  constexpr char kDigits[] = "0123456789abcdef";
-  std::string escaped;
-  escaped.reserve(text.size());
-  for (const char character : text) {
-    const auto byte = static_cast<unsigned char>(character);
-    if ((byte < 0x20 && character != '\t' && character != '\n') || byte == 0x7f) {
-      escaped += "\\x";
-      escaped += kDigits[byte >> 4];
-      escaped += kDigits[byte & 15];
-    } else {
-      escaped += character;
-    }
+std::string escape_control_bytes(std::string_view text) { return escape_all_but(text, "\t\n"); }
+
+std::string on_one_line(std::string_view text) { return escape_all_but(text, "\t"); }
+
+std::string as_block(std::string_view text) {
+  std::string block;
+  for (const char character : escape_control_bytes(text)) {
+    block += character;
+    if (character == '\n') block += "  ";
   }
-  return escaped;
+  return block;
 }
 
 }  // namespace mnist_train

@@ -34,6 +34,16 @@ std::optional<std::int64_t> step_of(const std::string& name) {
   return own ? std::optional(step) : std::nullopt;
 }
 
+/// What a process that was killed while it wrote has left. Nobody else writes here: the run folder
+/// is locked.
+void remove_leftovers(const fs::path& folder) {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (name.find(".partial-") != std::string::npos) fs::remove(entry.path(), ignored);
+  }
+}
+
 }  // namespace
 
 CheckpointFolder::CheckpointFolder(fs::path folder, std::int64_t keep)
@@ -44,6 +54,7 @@ fs::path CheckpointFolder::path_of(std::int64_t step) const { return folder_ / f
 void CheckpointFolder::save(const TensorFile& snapshot, std::int64_t step) {
   std::error_code ignored;
   fs::create_directories(folder_, ignored);  // writing says what is wrong
+  remove_leftovers(folder_);
   write_checkpoint(path_of(step), snapshot);
   read_checkpoint(path_of(step));
   std::vector<std::int64_t> steps = saved_steps(folder_);

@@ -18,8 +18,9 @@ class CheckpointFolder {
 
   std::filesystem::path path_of(std::int64_t step) const;
 
-  /// Writes the file of this step, reads it back and verifies it, then removes what is older than
-  /// the newest `keep` and what a run that was since resumed further back left behind. Throws
+  /// Removes what a killed process left half written, writes the file of this step, reads it back
+  /// and verifies it, then removes what is older than the newest `keep` and what a run that was
+  /// since resumed further back left behind. Throws
   /// Error(kCheckpoint); nothing is removed then.
   void save(const TensorFile& snapshot, std::int64_t step);
   /// Makes `best.safetensors` the file of this step, which must have been saved.

@@ -56,7 +56,7 @@ std::string indented(const std::string& lines) {
 }  // namespace
 
 std::string failure_block(const launch::RunFailure& failure, const launch::Job& job) {
-  std::string text = "mnist-train failed: " + escape_control_bytes(failure.cause) + "\n";
+  std::string text = "mnist-train failed: " + as_block(failure.cause) + "\n";
   if (!failure.victims.empty()) {
     text += "  because of that:\n" + indented(failure.victims);
   }

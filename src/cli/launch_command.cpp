@@ -9,6 +9,7 @@
 #include "cli/own_launcher.h"
 #include "cli/worker_exec.h"
 #include "launch/job.h"
+#include "launch/machine.h"
 #include "launch/worker_identity.h"
 #include "report/run_folder.h"
 
@@ -59,6 +60,7 @@ int become_worker(const launch::WorkerIdentity& identity, launch::Job job,
 
 int launch_command(const CommandLine& line, const options::RunConfig& config) {
   launch::Job job = make_job(line, config);
+  launch::require_open_files();
   if (const auto identity = launch::identity_from_environment()) {
     return become_worker(*identity, std::move(job), config, config_name(line));
   }

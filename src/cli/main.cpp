@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "cli/checkpoint_config.h"
 #include "cli/command_line.h"
 #include "cli/config_layers.h"
@@ -24,6 +25,12 @@ void print(const std::string& text) {
   if (write_all(STDOUT_FILENO, text.data(), text.size())) return;
   throw Error(ExitCode::kRunFailed,
               std::string("mnist-train: cannot write to standard output: ") + std::strerror(errno));
+}
+
+/// Errors of a config are lines that have been escaped one by one.
+std::string printable(const Error& error) {
+  return error.code() == ExitCode::kConfig ? escape_control_bytes(error.what())
+                                           : as_block(error.what());
 }
 
 /// The file of the config; a checkpoint that is evaluated brings its own.
@@ -61,7 +68,7 @@ int main(int argc, char** argv) {
   try {
     return mnist_train::cli::run({argv + (argc > 0 ? 1 : 0), argv + argc});
   } catch (const mnist_train::Error& error) {
-    std::cerr << error.what() << '\n';
+    std::cerr << mnist_train::cli::printable(error) << '\n';
     return static_cast<int>(error.code());
   } catch (const std::exception& error) {
     std::cerr << "mnist-train: " << error.what() << '\n';

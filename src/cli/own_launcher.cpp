@@ -2,6 +2,7 @@
 
 #include <signal.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -18,6 +19,8 @@ namespace mnist_train::cli {
 
 namespace {
 
+constexpr int kMostFutileAttempts = 3;
+
 /// What lives as long as the command, over all attempts.
 struct Launch {
   launch::Job job;
@@ -25,10 +28,12 @@ struct Launch {
   int processes = 1;
   std::unique_ptr<report::RunFolder> folder;     // training
   std::unique_ptr<data::SharedDataset> dataset;  // training, evaluation
+  std::int64_t furthest_step = -1;               // of all attempts
+  int futile_attempts = 0;                       // the last ones, which came no further
 };
 
 Launch prepare(launch::Job job, const options::RunConfig& config, const std::string& name) {
-  Launch launch{std::move(job), config, 1, nullptr, nullptr};
+  Launch launch{std::move(job), config, 1, nullptr, nullptr, -1, 0};
   const launch::Machine machine = launch::this_machine();
   if (launch.job.command != "export") {
     launch.processes = launch::choose_process_count(config, machine);
@@ -68,17 +73,35 @@ launch::AttemptResult run_attempt(Launch& launch, bool first) {
       decode.finish = [&] { launch.dataset->wait(); };
     }
   }
-  return launch::supervise(setup, board, launch.config.launch.hang_timeout_s, decode);
+  const char* begin = launch.job.progress_bar ? "\x1b[K" : "";
+  const auto warn = [begin](const std::string& line) {
+    std::cerr << begin << "mnist-train: warning: " << line << std::endl;
+  };
+  return launch::supervise(setup, board, launch.config.launch.hang_timeout_s, decode, warn);
 }
 
-bool restarts(Launch& launch, const launch::AttemptResult& result) {
+/// Whether restarts have been of no use: what kills a run at the same place again and again will go
+/// on to do so.
+bool is_futile(Launch& launch, const launch::AttemptResult& result) {
+  const bool progress = result.furthest_step > launch.furthest_step;
+  launch.furthest_step = std::max(launch.furthest_step, result.furthest_step);
+  launch.futile_attempts = progress ? 0 : launch.futile_attempts + 1;
+  return launch.futile_attempts >= kMostFutileAttempts;
+}
+
+bool restarts(Launch& launch, launch::AttemptResult& result) {
   if (launch.job.command != "train" || !result.failure->restart_may_help) return false;
   if (result.stopped_by != 0 || launch.job.restarts >= launch.config.launch.max_restarts) {
     return false;
   }
+  if (is_futile(launch, result)) {
+    result.failure->victims +=
+        "gave up after " + std::to_string(launch.futile_attempts) + " restarts without progress\n";
+    return false;
+  }
   ++launch.job.restarts;
   launch.job.resume = "auto";
-  std::cerr << "mnist-train: " << escape_control_bytes(result.failure->cause) << "\n"
+  std::cerr << "mnist-train: " << on_one_line(result.failure->cause) << "\n"
             << "mnist-train: starting all processes again from the newest checkpoint (restart "
             << launch.job.restarts << " of " << launch.config.launch.max_restarts << ")\n";
   return true;
@@ -91,7 +114,7 @@ int run_own_launcher(launch::Job job, const options::RunConfig& config,
   launch::block_supervised_signals();
   Launch launch = prepare(std::move(job), config, config_name);
   for (bool first = true;; first = false) {
-    const launch::AttemptResult result = run_attempt(launch, first);
+    launch::AttemptResult result = run_attempt(launch, first);
     if (!result.failure) return result.exit_code;
     if (restarts(launch, result)) continue;
     std::cerr << failure_block(*result.failure, launch.job) << std::flush;

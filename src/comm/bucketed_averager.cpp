@@ -92,6 +92,7 @@ void BucketedAverager::before_forward() {
 }
 
 void BucketedAverager::backward(const at::Tensor& loss) {
+  const launch::WaitScope waiting(communicator_.status(), launch::Wait::kBackward);
   translate_failures("gradient averaging", [&] {
     std::vector<at::Tensor> riders{
         buffer_.flat.narrow(0, buffer_.flat.numel() - buffer_.riders, buffer_.riders)};
@@ -102,6 +103,7 @@ void BucketedAverager::backward(const at::Tensor& loss) {
 }
 
 void BucketedAverager::finish() {
+  const launch::WaitScope waiting(communicator_.status(), launch::Wait::kAveraging);
   translate_failures("gradient averaging", [&] { riders_work_->wait(); });
 }
 

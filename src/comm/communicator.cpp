@@ -1,5 +1,6 @@
 #include "comm/communicator.h"
 
+#include "base/clock.h"
 #include "comm/cuda_module.h"
 #include "comm/failures.h"
 #include "comm/gloo_backend.h"
@@ -46,6 +47,7 @@ Communicator::Communicator(const Rendezvous& rendezvous, BackendKind backend, do
 
 void Communicator::all_reduce_sum(at::Tensor& tensor) const {
   if (alone()) return;
+  const launch::WaitScope waiting(status_, launch::Wait::kAllReduce);
   translate_failures("all-reduce", [&] {
     std::vector<at::Tensor> tensors{tensor};
     group_->allreduce(tensors)->wait();
@@ -54,6 +56,7 @@ void Communicator::all_reduce_sum(at::Tensor& tensor) const {
 
 void Communicator::broadcast(at::Tensor& tensor) const {
   if (alone()) return;
+  const launch::WaitScope waiting(status_, launch::Wait::kBroadcast);
   translate_failures("broadcast", [&] {
     std::vector<at::Tensor> tensors{tensor};
     group_->broadcast(tensors)->wait();
@@ -66,6 +69,7 @@ std::string Communicator::next_key(const char* what, int rank) {
 
 std::string Communicator::broadcast_text(const std::string& text) {
   if (alone()) return text;
+  const launch::WaitScope waiting(status_, launch::Wait::kTextExchange);
   return translate_failures("exchange of text", [&] {
     ++exchanges_;
     const std::string key = next_key("text", 0);
@@ -74,8 +78,18 @@ std::string Communicator::broadcast_text(const std::string& text) {
   });
 }
 
+void Communicator::require_store() {
+  if (alone()) return;
+  const double now_s = monotonic_seconds();
+  if (now_s - looked_at_store_s_ < timeout_s_ / 4) return;
+  looked_at_store_s_ = now_s;
+  const std::string unused = "looked/" + std::to_string(rank_);
+  translate_failures("looking after the store", [&] { (void)store_->check({unused}); });
+}
+
 std::vector<std::string> Communicator::gather_text(const std::string& text) {
   if (alone()) return {text};
+  const launch::WaitScope waiting(status_, launch::Wait::kTextExchange);
   return translate_failures("exchange of text", [&] {
     ++exchanges_;
     store_->set(next_key("text", rank_), text);

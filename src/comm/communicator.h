@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "comm/rendezvous.h"
+#include "launch/status_board.h"
 
 namespace mnist_train::comm {
 
@@ -38,6 +39,16 @@ class Communicator {
   /// Collective: on rank 0 every rank's text, by rank; nothing on the others, which do not wait.
   std::vector<std::string> gather_text(const std::string& text);
 
+  /// Not a collective. Looks a few times within the timeout whether the store is still served,
+  /// which training itself does not need: without it a run would only fail when it is over. To be
+  /// called at every step. Throws PeerError.
+  void require_store();
+
+  /// From now on `status`, which must live as long, says what this rank waits for.
+  void report_to(launch::RankStatus& status) { status_ = &status; }
+  /// Null: nobody looks.
+  launch::RankStatus* status() const { return status_; }
+
   /// For c10d::Reducer and the averagers; null with one rank.
   const c10::intrusive_ptr<c10d::ProcessGroup>& process_group() const { return group_; }
 
@@ -49,6 +60,8 @@ class Communicator {
   bool one_host_ = true;
   double timeout_s_ = 0;
   std::int64_t exchanges_ = 0;  // makes the store's keys unique
+  double looked_at_store_s_ = 0;
+  launch::RankStatus* status_ = nullptr;
   c10::intrusive_ptr<c10d::Store> store_;
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
 };

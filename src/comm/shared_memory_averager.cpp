@@ -165,6 +165,7 @@ void SharedMemoryAverager::publish(Counter counter) {
 }
 
 void SharedMemoryAverager::wait_for_all(Counter counter) const {
+  const launch::WaitScope waiting(communicator_.status(), launch::Wait::kAveraging);
   const double begin_s = monotonic_seconds();
   int spins = 0;
   for (int rank = 0; rank < communicator_.world_size();) {

@@ -11,18 +11,6 @@ namespace mnist_train::config {
 namespace {
 
 /// Keys and values come from anyone: they must not forge lines.
-std::string on_one_line(const std::string& text) {
-  std::string line;
-  for (const char character : escape_control_bytes(text)) {
-    if (character == '\n') {
-      line += "\\x0a";
-    } else {
-      line += character;
-    }
-  }
-  return line;
-}
-
 std::string format_at(const Problem& problem, TextLocator& locator) {
   const TextPosition position = locator.locate(problem.offset);
   const std::string pointer = problem.pointer.empty() ? "/" : problem.pointer;

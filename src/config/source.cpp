@@ -1,6 +1,7 @@
 #include "config/source.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -9,27 +10,38 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 
 namespace mnist_train::config {
 
 namespace {
 
 [[noreturn]] void refuse(const std::string& name, const std::string& reason) {
-  throw Error(ExitCode::kConfig, name + ": " + reason);
+  throw Error(ExitCode::kConfig, on_one_line(name) + ": " + reason);
 }
 
 [[noreturn]] void refuse_size(const std::string& name) {
   refuse(name, "larger than 1 MiB, which no config is");
 }
 
+/// A pipe whose writer neither writes nor closes must not hold a run for ever; a person may think.
+void wait_for_bytes(int fd, const std::string& name) {
+  constexpr int kPatience_s = 10;
+  pollfd event{fd, POLLIN, 0};
+  if (::poll(&event, 1, ::isatty(fd) == 1 ? -1 : 1000 * kPatience_s) != 0) return;
+  refuse(name, "gave nothing for " + std::to_string(kPatience_s) +
+                   " s and was not closed: who writes it has to end");
+}
+
 std::string read_to_end(int fd, const std::string& name) {
   std::string text(kMaxSourceBytes + 1, '\0');
   std::size_t size = 0;
   while (size < text.size()) {
+    wait_for_bytes(fd, name);
     const ssize_t count = ::read(fd, text.data() + size, text.size() - size);
     if (count == 0) break;
     if (count < 0) {
-      if (errno == EINTR) continue;
+      if (errno == EINTR || errno == EAGAIN) continue;
       refuse(name, std::string("cannot be read: ") + std::strerror(errno));
     }
     size += static_cast<std::size_t>(count);
@@ -44,7 +56,7 @@ std::string read_to_end(int fd, const std::string& name) {
 std::shared_ptr<const Source> load_source(const std::string& path) {
   const bool is_stdin = path == "-";
   const std::string name = is_stdin ? "<stdin>" : path;
-  UniqueFd opened(is_stdin ? -1 : ::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  UniqueFd opened(is_stdin ? -1 : ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   const int fd = is_stdin ? STDIN_FILENO : opened.get();
   struct stat info {};
   if (fd < 0 || ::fstat(fd, &info) != 0) {

@@ -1,7 +1,9 @@
 #include "launch/failure_summary.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <tuple>
 
 namespace mnist_train::launch {
 
@@ -39,25 +41,52 @@ const RankEnd* find_cause(const std::vector<RankEnd>& ends) {
   return ends.empty() ? nullptr : &ends.front();
 }
 
+Wait wait_of(const StatusBoard& board, int rank) {
+  return static_cast<Wait>(board.of(rank).wait.load());
+}
+
+std::string describe_silent(const StatusBoard& board, int rank) {
+  const Wait wait = wait_of(board, rank);
+  const std::string where = describe(board.of(rank));
+  return wait == Wait::kNothing ? where : std::string(wait_name(wait)) + " of " + where;
+}
+
 RunFailure silent_failure(const std::vector<RankEnd>& ends, const Silence& silence,
                           const StatusBoard& board) {
   RunFailure failure;
   failure.code = ExitCode::kDistributed;
   failure.rank = silence.rank;
   failure.restart_may_help = true;
-  failure.cause = "rank " + std::to_string(silence.rank) + " has been in " +
-                  describe(board.of(silence.rank)) + " for " + seconds_text(silence.seconds) +
-                  " without progress (launch.hang_timeout_s)" +
+  const std::string where = describe_silent(board, silence.rank);
+  failure.cause = "rank " + std::to_string(silence.rank) +
+                  (silence.others_s > 0 ? " is in " + where + " and has kept others waiting for " +
+                                              seconds_text(silence.others_s)
+                                        : " has been in " + where + " for " +
+                                              seconds_text(silence.seconds) + " without progress") +
+                  " (launch.hang_timeout_s)" +
                   (silence.stopped ? ": it is stopped, by SIGSTOP or a debugger" : "");
   for (const RankEnd& end : ends) {
     if (end.rank == silence.rank) continue;
-    failure.victims +=
-        "rank " + std::to_string(end.rank) + ": was in " + describe(board.of(end.rank)) + "\n";
+    const bool waited = wait_of(board, end.rank) != Wait::kNothing;
+    failure.victims += "rank " + std::to_string(end.rank) +
+                       (waited ? ": waited in " : ": was in ") + describe_silent(board, end.rank) +
+                       "\n";
   }
   return failure;
 }
 
 }  // namespace
+
+Silence most_suspect(const std::vector<Silence>& ranks, const StatusBoard& board) {
+  // Smaller is more suspect.
+  const auto order = [&board](const Silence& silence) {
+    const RankStatus& status = board.of(silence.rank);
+    const bool waits = wait_of(board, silence.rank) != Wait::kNothing;
+    return std::make_tuple(!silence.stopped, waits, status.step.load(), -silence.seconds);
+  };
+  return *std::min_element(ranks.begin(), ranks.end(),
+                           [&](const Silence& a, const Silence& b) { return order(a) < order(b); });
+}
 
 RunFailure summarize_failure(const std::vector<RankEnd>& ends,
                              const std::optional<Silence>& silence, const StatusBoard& board) {

@@ -26,7 +26,13 @@ struct Silence {
   int rank = 0;
   double seconds = 0;
   bool stopped = false;  // by a signal or a debugger
+  double others_s = 0;   // how long another one has waited, where this one still moves
 };
+
+/// Ranks that wait for one another fall silent together. Which of them keeps the others waiting:
+/// one that was stopped, else one that waits for nobody, else the one that has come least far, else
+/// the longest silent. `ranks` are all that run, at least one.
+Silence most_suspect(const std::vector<Silence>& ranks, const StatusBoard& board);
 
 /// Why an attempt did not end well: one rank is the cause, others may be its victims.
 struct RunFailure {

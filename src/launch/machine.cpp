@@ -2,10 +2,13 @@
 
 #include <dlfcn.h>
 #include <sched.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <fstream>
 #include <string>
+
+#include "base/error.h"
 
 namespace mnist_train::launch {
 
@@ -40,6 +43,20 @@ int visible_gpus() {
     return 0;
   }
   return count;
+}
+
+void require_open_files() {
+  constexpr rlim_t kNeeded = 512;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= kNeeded) return;
+  const rlim_t before = limit.rlim_cur;
+  limit.rlim_cur = kNeeded;
+  limit.rlim_max = std::max(limit.rlim_max, kNeeded);  // root may
+  if (::setrlimit(RLIMIT_NOFILE, &limit) == 0) return;
+  throw Error(ExitCode::kRunFailed, "mnist-train: only " + std::to_string(before) +
+                                        " files may be open at once, " + std::to_string(kNeeded) +
+                                        " are needed: raise the limit (ulimit -n " +
+                                        std::to_string(kNeeded) + ")");
 }
 
 }  // namespace mnist_train::launch

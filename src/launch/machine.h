@@ -10,4 +10,8 @@ int usable_cores();
 /// driver. Asks the driver itself, so it costs no LibTorch start-up.
 int visible_gpus();
 
+/// Raises the soft limit of open files where it is too low for the descriptors that are handed to
+/// workers. Throws Error(kRunFailed) when the hard limit forbids that.
+void require_open_files();
+
 }  // namespace mnist_train::launch

@@ -44,6 +44,24 @@ const char* phase_name(Phase phase) {
   return "an unknown phase";
 }
 
+const char* wait_name(Wait wait) {
+  switch (wait) {
+    case Wait::kNothing:
+      return "nothing";
+    case Wait::kAllReduce:
+      return "all-reduce";
+    case Wait::kBroadcast:
+      return "broadcast";
+    case Wait::kTextExchange:
+      return "exchange of text";
+    case Wait::kAveraging:
+      return "gradient averaging";
+    case Wait::kBackward:
+      return "backward and gradient averaging";
+  }
+  return "an unknown operation";
+}
+
 StatusBoard::StatusBoard(UniqueFd fd, int ranks, bool fresh) : fd_(std::move(fd)), ranks_(ranks) {
   void* memory = ::mmap(nullptr, board_bytes(ranks), PROT_READ | PROT_WRITE,
                         fd_.valid() ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS, fd_.get(), 0);
@@ -78,11 +96,18 @@ StatusBoard StatusBoard::attach(int fd, int ranks) {
   return StatusBoard(UniqueFd(fd), ranks, fd < 0);
 }
 
-void update(RankStatus& status, Phase phase, std::int64_t epoch, std::int64_t step) {
+void update(RankStatus& status, Phase phase, std::int64_t epoch, std::int64_t step,
+            std::int64_t batch) {
   status.phase.store(static_cast<std::uint32_t>(phase), std::memory_order_relaxed);
   status.epoch.store(epoch, std::memory_order_relaxed);
   status.step.store(step, std::memory_order_relaxed);
+  status.batch.store(batch, std::memory_order_relaxed);
   status.updated_s.store(monotonic_seconds(), std::memory_order_release);
+}
+
+void note_step(RankStatus& status, double seconds) {
+  status.stepped_s.store(status.stepped_s.load(std::memory_order_relaxed) + seconds,
+                         std::memory_order_relaxed);
 }
 
 std::string describe(const RankStatus& status) {
@@ -92,12 +117,30 @@ std::string describe(const RankStatus& status) {
     case Phase::kTraining:
       return "step " + std::to_string(status.step.load()) + " (epoch " + epoch + ")";
     case Phase::kEvaluation:
-      return status.epoch.load() == 0 ? "evaluation" : "the evaluation of epoch " + epoch;
+      return (status.epoch.load() == 0 ? "evaluation" : "the evaluation of epoch " + epoch) +
+             (status.batch.load() == 0 ? "" : ", batch " + std::to_string(status.batch.load()));
     case Phase::kSaving:
       return "saving after step " + std::to_string(status.step.load());
     default:
       return phase_name(phase);
   }
+}
+
+WaitScope::WaitScope(RankStatus* status, Wait wait) : status_(status) {
+  if (status_ == nullptr) return;
+  begin_s_ = monotonic_seconds();
+  before_ = status_->wait.exchange(static_cast<std::uint32_t>(wait), std::memory_order_relaxed);
+}
+
+WaitScope::~WaitScope() {
+  if (status_ == nullptr) return;
+  status_->wait.store(before_, std::memory_order_relaxed);
+  const bool outermost = before_ == static_cast<std::uint32_t>(Wait::kNothing);
+  const auto phase = static_cast<Phase>(status_->phase.load(std::memory_order_relaxed));
+  if (!outermost || phase != Phase::kTraining) return;
+  status_->waited_s.store(
+      status_->waited_s.load(std::memory_order_relaxed) + monotonic_seconds() - begin_s_,
+      std::memory_order_relaxed);
 }
 
 }  // namespace mnist_train::launch

@@ -20,13 +20,29 @@ enum class Phase : std::uint32_t {
 
 const char* phase_name(Phase phase);
 
+/// What a rank waits in for the others.
+enum class Wait : std::uint32_t {
+  kNothing,
+  kAllReduce,
+  kBroadcast,
+  kTextExchange,
+  kAveraging,
+  kBackward,  // where averaging is part of it
+};
+
+const char* wait_name(Wait wait);
+
 /// What one rank is doing, in memory that it shares with its launcher. Lock-free: a rank writes,
-/// the launcher reads.
-struct RankStatus {
+/// the launcher reads. A cache line each, so that they do not slow each other.
+struct alignas(64) RankStatus {
   std::atomic<std::uint32_t> phase{0};
+  std::atomic<std::uint32_t> wait{0};
   std::atomic<std::int64_t> epoch{0};
-  std::atomic<std::int64_t> step{0};  // of the run
-  std::atomic<double> updated_s{0};   // CLOCK_MONOTONIC
+  std::atomic<std::int64_t> step{0};   // of the run
+  std::atomic<std::int64_t> batch{0};  // of an evaluation, from 1
+  std::atomic<double> updated_s{0};    // CLOCK_MONOTONIC
+  std::atomic<double> stepped_s{0};    // spent in training steps so far
+  std::atomic<double> waited_s{0};     // of these, waiting for other ranks
 };
 
 /// One RankStatus a local rank, in an unnamed file in memory that the launcher makes and its ranks
@@ -57,9 +73,28 @@ class StatusBoard {
 };
 
 /// Says what the rank does now; called at least once a step and an evaluation batch.
-void update(RankStatus& status, Phase phase, std::int64_t epoch, std::int64_t step);
+void update(RankStatus& status, Phase phase, std::int64_t epoch, std::int64_t step,
+            std::int64_t batch = 0);
 
-/// "step 120 (epoch 2)", "evaluation of epoch 2", "rendezvous".
+/// Notes that a training step took that long.
+void note_step(RankStatus& status, double seconds);
+
+/// "step 120 (epoch 2)", "the evaluation of epoch 2, batch 7", "rendezvous".
 std::string describe(const RankStatus& status);
+
+/// While it lives, the board says that the rank waits for others.
+class WaitScope {
+ public:
+  /// `status` may be null: then nobody looks.
+  WaitScope(RankStatus* status, Wait wait);
+  WaitScope(const WaitScope&) = delete;
+  WaitScope& operator=(const WaitScope&) = delete;
+  ~WaitScope();
+
+ private:
+  RankStatus* status_;
+  std::uint32_t before_ = 0;
+  double begin_s_ = 0;
+};
 
 }  // namespace mnist_train::launch

@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "launch/failure_summary.h"
+#include "launch/straggler_watch.h"
 
 namespace mnist_train::launch {
 
@@ -31,8 +32,12 @@ sigset_t supervised_signals() {
 class Attempt {
  public:
   Attempt(const WorkerSetup& setup, const StatusBoard& board, double hang_timeout_s,
-          const BackgroundTask& background)
-      : board_(board), hang_timeout_s_(hang_timeout_s), background_(background) {
+          const BackgroundTask& background, const Warn& warn)
+      : board_(board),
+        hang_timeout_s_(hang_timeout_s),
+        background_(background),
+        warn_(warn),
+        stragglers_(setup.world_size) {
     const sigset_t signals = supervised_signals();
     signal_fd_ = UniqueFd(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
     if (!signal_fd_.valid()) {
@@ -52,6 +57,7 @@ class Attempt {
       finish_background();
       note_exits();
       note_silence();
+      note_stragglers();
       if (failed() && monotonic_seconds() > failed_at_s_ + kGraceAfterFailure_s) kill_all();
     }
     return result();
@@ -125,22 +131,29 @@ class Attempt {
     return monotonic_seconds() - std::max(updated_s, watching_since_s_);
   }
 
-  /// Ranks that wait for one another fall silent together: one that was stopped is the cause, else
-  /// the longest silent.
   void note_silence() {
     if (failed()) return;
-    Silence cause;
+    std::vector<Silence> ranks;
+    double longest_s = 0;
     for (const WorkerProcess& worker : workers_) {
-      if (!worker.running() || silent_s(worker) <= cause.seconds) continue;
-      cause = {worker.rank(), silent_s(worker)};
+      if (!worker.running()) continue;
+      ranks.push_back({worker.rank(), silent_s(worker), false, 0});
+      longest_s = std::max(longest_s, ranks.back().seconds);
     }
-    if (cause.seconds < hang_timeout_s_) return;
-    for (const WorkerProcess& worker : workers_) {
-      if (worker.is_stopped()) cause = {worker.rank(), silent_s(worker), true};
+    if (ranks.empty() || longest_s < hang_timeout_s_) return;
+    for (Silence& silence : ranks) {
+      silence.stopped = workers_[static_cast<std::size_t>(silence.rank)].is_stopped();
     }
-    silent_ = cause;
+    silent_ = most_suspect(ranks, board_);
+    if (silent_->seconds < hang_timeout_s_ / 2) silent_->others_s = longest_s;
     failed_at_s_ = monotonic_seconds();
     kill_all();
+  }
+
+  void note_stragglers() {
+    if (failed() || stopped_by_ != 0) return;
+    const auto warning = stragglers_.look(board_, monotonic_seconds());
+    if (warning && warn_) warn_(*warning);
   }
 
   void kill_all() {
@@ -163,6 +176,7 @@ class Attempt {
     AttemptResult result;
     result.stopped_by = stopped_by_;
     for (const RankEnd& end : ends_) {
+      result.furthest_step = std::max(result.furthest_step, board_.of(end.rank).step.load());
       const bool cut_off = stopped_by_ != 0 && end.exit.signal != 0;
       result.exit_code =
           std::max(result.exit_code, cut_off ? stopped_exit_code(stopped_by_) : end.exit.code);
@@ -183,6 +197,8 @@ class Attempt {
   const StatusBoard& board_;
   double hang_timeout_s_;
   BackgroundTask background_;
+  const Warn& warn_;
+  StragglerWatch stragglers_;
   UniqueFd signal_fd_;
   std::vector<WorkerProcess> workers_;
   std::vector<RankEnd> ends_;  // in the order they came
@@ -205,8 +221,8 @@ void block_supervised_signals() {
 }
 
 AttemptResult supervise(const WorkerSetup& setup, const StatusBoard& board, double hang_timeout_s,
-                        const BackgroundTask& background) {
-  return Attempt(setup, board, hang_timeout_s, background).run();
+                        const BackgroundTask& background, const Warn& warn) {
+  return Attempt(setup, board, hang_timeout_s, background, warn).run();
 }
 
 }  // namespace mnist_train::launch

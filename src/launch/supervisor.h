@@ -1,7 +1,9 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 
 #include "launch/failure_summary.h"
 #include "launch/status_board.h"
@@ -14,6 +16,7 @@ struct AttemptResult {
   std::optional<RunFailure> failure;
   int stopped_by = 0;  // SIGTERM, SIGUSR1 or SIGINT, when one came
   int exit_code = 0;   // without a failure: 0, or stopped_exit_code when ranks left early
+  std::int64_t furthest_step = 0;  // that any rank had begun
 };
 
 /// Something the launcher does itself meanwhile (reading the data), on another thread: started when
@@ -23,6 +26,9 @@ struct BackgroundTask {
   std::function<void()> start;
   std::function<void()> finish;  // throws what went wrong
 };
+
+/// Takes a line for the user.
+using Warn = std::function<void(const std::string& line)>;
 
 /// What a run that was asked to stop ends with: 130 after Ctrl-C, 143 after SIGTERM and SIGUSR1.
 int stopped_exit_code(int signal);
@@ -34,9 +40,10 @@ void block_supervised_signals();
 /// Starts one attempt of `setup.world_size` ranks and stays until all of them have ended. A rank
 /// that dies, leaves early or shows no progress for `hang_timeout_s` ends the attempt: the others
 /// get a second to say what they saw and are killed. SIGTERM, SIGUSR1 and the first Ctrl-C are
-/// passed on and the ranks given time to save; a second Ctrl-C kills. Throws what
-/// `background.finish` throws, after ending all ranks.
+/// passed on and the ranks given time to save; a second Ctrl-C kills. `warn` hears of a rank that
+/// the others wait for all the time. Throws what `background.finish` throws, after ending all
+/// ranks.
 AttemptResult supervise(const WorkerSetup& setup, const StatusBoard& board, double hang_timeout_s,
-                        const BackgroundTask& background);
+                        const BackgroundTask& background, const Warn& warn = {});
 
 }  // namespace mnist_train::launch

@@ -15,6 +15,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
+constexpr const char* kLock = ".lock";
+
 [[noreturn]] void refuse(const std::string& message) { throw Error(ExitCode::kConfig, message); }
 
 bool holds_run(const fs::path& folder) {
@@ -94,16 +96,24 @@ std::string host_and_pid() {
   return "process " + std::to_string(::getpid()) + " on " + host.data();
 }
 
+[[noreturn]] void refuse_in_use(const fs::path& folder, int lock_fd) {
+  std::array<char, 300> holder{};
+  const bool known = ::pread(lock_fd, holder.data(), holder.size() - 1, 0) > 0;
+  refuse(folder.string() + ": is in use by " + (known ? holder.data() : "another process") +
+         "; wait for it, or give this run another --output");
+}
+
+/// Before anything else is said about a folder: advice to resume would be wrong while it is used.
+void refuse_if_in_use(const fs::path& folder) {
+  const UniqueFd fd(::open((folder / kLock).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  if (fd.valid() && ::flock(fd.get(), LOCK_SH | LOCK_NB) != 0) refuse_in_use(folder, fd.get());
+}
+
 UniqueFd take_lock(const fs::path& folder) {
-  const fs::path path = folder / ".lock";
+  const fs::path path = folder / kLock;
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644));
   if (!fd.valid()) refuse(path.string() + ": cannot open: " + std::strerror(errno));
-  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
-    std::array<char, 300> holder{};
-    const bool known = ::pread(fd.get(), holder.data(), holder.size() - 1, 0) > 0;
-    refuse(folder.string() + ": is in use by " + (known ? holder.data() : "another process") +
-           "; wait for it, or give this run another --output");
-  }
+  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) refuse_in_use(folder, fd.get());
   const std::string holder = host_and_pid();
   if (::ftruncate(fd.get(), 0) != 0 || !write_all(fd.get(), holder.data(), holder.size())) {
     refuse(path.string() + ": cannot write: " + std::strerror(errno));
@@ -127,6 +137,7 @@ RunFolder prepare_run_folder(const options::RunConfig& config, const std::string
   }
   RunFolder run;
   run.path = choose_folder(config, config_name, resume);
+  refuse_if_in_use(run.path);
   const bool occupied = holds_run(run.path);
   run.continues_run = occupied && (resume == "auto" || belongs_to(resume, run.path));
   if (occupied && !run.continues_run) {

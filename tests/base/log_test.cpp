@@ -118,6 +118,14 @@ TEST_CASE("control bytes in messages cannot drive a terminal") {
   CHECK(console.text() == "\\x1b[31mred\\x0d\\x07\\x00\\x7f tab\t\n");
 }
 
+TEST_CASE("a newline in a message cannot forge a line") {
+  const Console console;
+  const ScopedLogging logging(console.setup());
+  spdlog::info("{}", "name\nmnist-train failed: forged");
+  CHECK(console.text() == "name\\x0amnist-train failed: forged\n");
+  CHECK(as_block("list:\nforged\x1b[0m\n  one") == "list:\n  forged\\x1b[0m\n    one");
+}
+
 TEST_CASE("escaping leaves text, tabs, newlines and UTF-8 alone") {
   CHECK(escape_control_bytes("a\tb\nc é … 手") == "a\tb\nc é … 手");
   CHECK(escape_control_bytes("").empty());

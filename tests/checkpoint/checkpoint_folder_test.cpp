@@ -75,6 +75,15 @@ TEST_CASE("the newest checkpoints are kept, by step and not by time") {
   CHECK(newest_valid(folder.path() / "checkpoints")->path == checkpoints.path_of(100000000));
 }
 
+TEST_CASE("what a killed process left half written is removed by the next save") {
+  const TempFolder folder;
+  folder.write("step-00000007.safetensors.partial-4242", "half");
+  folder.write("notes.txt", "mine");
+  CheckpointFolder(folder.path(), 2).save(checkpoint_of(8), 8);
+  CHECK(names_in(folder.path()) ==
+        std::vector<std::string>{"notes.txt", "step-00000008.safetensors"});
+}
+
 TEST_CASE("a step that is saved again replaces its file") {
   const TempFolder folder;
   CheckpointFolder checkpoints(folder.path(), 2);

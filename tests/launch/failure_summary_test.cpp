@@ -101,7 +101,7 @@ TEST_CASE("where all are victims, of a rank on another machine, the first speaks
 TEST_CASE("a silent rank is the cause before anyone that was killed for it") {
   const StatusBoard board = training_board();
   const RunFailure failure =
-      summarize_failure({killed_by_us(0), killed_by_us(1)}, Silence{1, 301.2, false}, board);
+      summarize_failure({killed_by_us(0), killed_by_us(1)}, Silence{1, 301.2, false, 0}, board);
   CHECK(failure.code == ExitCode::kDistributed);
   CHECK(failure.rank == 1);
   CHECK(failure.cause ==
@@ -112,8 +112,45 @@ TEST_CASE("a silent rank is the cause before anyone that was killed for it") {
 
 TEST_CASE("a rank that was stopped is said to be") {
   const StatusBoard board = training_board();
-  const RunFailure failure = summarize_failure({killed_by_us(2)}, Silence{2, 30, true}, board);
+  const RunFailure failure = summarize_failure({killed_by_us(2)}, Silence{2, 30, true, 0}, board);
   CHECK_THAT(failure.cause, ContainsSubstring("it is stopped, by SIGSTOP or a debugger"));
+}
+
+TEST_CASE("of ranks that fall silent together the one that waits for nobody is the cause") {
+  StatusBoard board = StatusBoard::create(3);
+  for (int rank = 0; rank < 3; ++rank) update(board.of(rank), Phase::kTraining, 2, 120);
+  update(board.of(1), Phase::kEvaluation, 2, 120, 7);
+  const WaitScope first(&board.of(0), Wait::kAveraging);
+  const WaitScope third(&board.of(2), Wait::kAllReduce);
+  const Silence cause = most_suspect(
+      {Silence{0, 305, false, 0}, Silence{1, 301, false, 0}, Silence{2, 304, false, 0}}, board);
+  CHECK(cause.rank == 1);
+  const RunFailure failure =
+      summarize_failure({killed_by_us(0), killed_by_us(1), killed_by_us(2)}, cause, board);
+  CHECK(failure.cause ==
+        "rank 1 has been in the evaluation of epoch 2, batch 7 for 301 s without progress "
+        "(launch.hang_timeout_s)");
+  CHECK(failure.victims ==
+        "rank 0: waited in gradient averaging of step 120 (epoch 2)\n"
+        "rank 2: waited in all-reduce of step 120 (epoch 2)\n");
+}
+
+TEST_CASE("where all wait the one that has come least far is the cause") {
+  StatusBoard board = StatusBoard::create(2);
+  update(board.of(0), Phase::kTraining, 1, 8);
+  update(board.of(1), Phase::kTraining, 1, 7);
+  const WaitScope first(&board.of(0), Wait::kAveraging);
+  const WaitScope second(&board.of(1), Wait::kTextExchange);
+  CHECK(most_suspect({Silence{0, 20, false, 0}, Silence{1, 19, false, 0}}, board).rank == 1);
+  CHECK(most_suspect({Silence{0, 20, true, 0}, Silence{1, 19, false, 0}}, board).rank == 0);
+}
+
+TEST_CASE("a rank that still moves while others wait for it in vain is said to keep them waiting") {
+  StatusBoard board = training_board();
+  const RunFailure failure = summarize_failure({}, Silence{1, 0.1, false, 300}, board);
+  CHECK(failure.cause ==
+        "rank 1 is in step 121 (epoch 2) and has kept others waiting for 300 s "
+        "(launch.hang_timeout_s)");
 }
 
 }  // namespace

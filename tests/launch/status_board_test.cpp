@@ -71,5 +71,37 @@ TEST_CASE("every phase can be read by a person") {
   }
 }
 
+TEST_CASE("an evaluation says which batch it is at") {
+  StatusBoard board = StatusBoard::attach(-1, 1);
+  update(board.of(0), Phase::kEvaluation, 2, 7, 3);
+  CHECK(describe(board.of(0)) == "the evaluation of epoch 2, batch 3");
+  update(board.of(0), Phase::kEvaluation, 0, 0, 1);
+  CHECK(describe(board.of(0)) == "evaluation, batch 1");
+}
+
+TEST_CASE("a rank says what it waits for as long as it does, and how long that was in a step") {
+  StatusBoard board = StatusBoard::attach(-1, 1);
+  RankStatus& status = board.of(0);
+  const auto wait = [&] { return static_cast<Wait>(status.wait.load()); };
+  update(status, Phase::kTraining, 1, 1);
+  {
+    const WaitScope outer(&status, Wait::kBackward);
+    {
+      const WaitScope inner(&status, Wait::kAllReduce);
+      CHECK(wait() == Wait::kAllReduce);
+      ::usleep(2000);
+    }
+    CHECK(wait() == Wait::kBackward);
+    CHECK(status.waited_s.load() == 0);  // counted once, by the outermost
+  }
+  CHECK(wait() == Wait::kNothing);
+  const double waited_s = status.waited_s.load();
+  CHECK(waited_s >= 0.002);
+  update(status, Phase::kEvaluation, 1, 1);
+  { const WaitScope elsewhere(&status, Wait::kAllReduce); }
+  CHECK(status.waited_s.load() == waited_s);
+  { const WaitScope nobody_looks(nullptr, Wait::kAllReduce); }
+}
+
 }  // namespace
 }  // namespace mnist_train::launch

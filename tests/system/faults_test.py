@@ -359,9 +359,9 @@ def test_nothing_listens_outside_loopback(tmp_path, processes):
 
 def test_many_runs_started_at_once_do_not_meet(tmp_path):
     runs = [start(tmp_path, {"max_steps": 2, "data": {"limit_test": 10}}, processes=2, output=f"run{number}")
-            for number in range(8)]
+            for number in range(16)]
     try:
-        assert [process.wait() for process in runs] == [0] * 8
+        assert [process.wait() for process in runs] == [0] * 16
         assert len({process.run_folder.digest() for process in runs}) == 1
     finally:
         for process in runs:

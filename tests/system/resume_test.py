@@ -6,6 +6,7 @@ import shutil
 import signal
 import struct
 import subprocess
+import time
 
 import pytest
 from support import (BINARY, WORLDS, RunFolder, averaging, environment, merged, relative_difference, run, start,
@@ -260,10 +261,10 @@ def test_a_folder_in_use_is_refused_naming_the_holder_and_free_when_that_was_kil
         first.wait_for_step(1)
         for flags in (RESUME, ()):
             command = [BINARY, "--config", tmp_path / "run.json", "--output", tmp_path / "run", *flags]
+            begin = time.monotonic()
             second = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=20)
-            assert second.returncode == 2
-            if flags:
-                assert f"process {first.pid}" in second.stderr
+            assert second.returncode == 2 and time.monotonic() - begin < 2
+            assert f"process {first.pid}" in second.stderr
         assert first.popen.poll() is None
         first.send(signal.SIGKILL)
         first.wait()

@@ -1,5 +1,6 @@
 """How the system tests start the real binary and look at what it leaves behind."""
 
+import collections
 import gzip
 import hashlib
 import importlib
@@ -27,6 +28,12 @@ MARK = "MNIST_TRAIN_TEST_MARK"
 LONG_S = 120  # for whatever must end by itself on a busy machine
 STRATEGIES = ("flat", "bucketed", "shared_memory")
 WORLDS = [(1, "auto"), *((processes, strategy) for processes in (2, 3) for strategy in STRATEGIES)]
+
+# launch/status_board.h: phase, wait, epoch, step, batch, and times.
+PHASES = ("starting", "rendezvous", "loading data", "training", "evaluation", "saving", "finished")
+STATUS = struct.Struct("<IIqqqddd")
+STATUS_BYTES = 64
+Status = collections.namedtuple("Status", "phase wait epoch step batch")
 
 # 20 steps an epoch of about 20 ms each. The device is named, so that a GPU in the machine changes nothing.
 SMALL = {
@@ -122,6 +129,26 @@ class Process:
         wait_until(lambda: self.run_folder.last_step() >= step or self.popen.poll() is not None,
                    f"step {step}: {self.stderr}")
         assert self.popen.poll() is None, f"ended before step {step}: {self.stderr}"
+
+    def board(self):
+        """What each rank says of itself, by rank; empty before and between attempts."""
+        for descriptor in Path(f"/proc/{self.pid}/fd").glob("*"):
+            try:
+                if "mnist-train-status" not in os.readlink(descriptor):
+                    continue
+                content = descriptor.read_bytes()
+            except OSError:
+                continue
+            return [Status(*STATUS.unpack_from(content, begin)[:5]) for begin in range(0, len(content), STATUS_BYTES)]
+        return []
+
+    def wait_for_phase(self, rank, phase, step=0):
+        """Looks without a pause: some phases are over in a millisecond."""
+        def reached():
+            board = self.board()
+            return len(board) > rank and board[rank].phase == PHASES.index(phase) and board[rank].step >= step
+        wait_until(lambda: reached() or self.popen.poll() is not None, f"{phase} of rank {rank}", interval=0)
+        assert self.popen.poll() is None, f"ended before {phase}: {self.stderr}"
 
     def wait_for_ranks(self, count):
         wait_until(lambda: len(self.ranks()) == count or self.popen.poll() is not None, f"{count} ranks")

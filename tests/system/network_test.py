@@ -1,0 +1,212 @@
+"""Ports, peers and the store: strangers who talk to them, and what is said when one of them is gone or slow."""
+
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from support import BINARY, Process, assert_gone, free_port, import_torch, merged, send, start, train, write_config
+
+needs_ss = pytest.mark.skipif(shutil.which("ss") is None, reason="no ss (Debian's package iproute2)")
+
+CONFIG = {"batch_size": 45, "data": {"limit_train": 886, "limit_test": 100}}
+LONG_RUN = {"epochs": 1000, "data": {"limit_test": 100}, "checkpoint": {"keep_best": False}}
+
+
+def listening(process):
+    """(address, port) of all sockets on which the run's processes listen, as `ss` shows them."""
+    lines = subprocess.run(["ss", "-ltnpH"], capture_output=True, text=True, check=True).stdout.splitlines()
+    pids = set(process.alive())
+    found = []
+    for line in lines:
+        if pids & {int(pid) for pid in re.findall(r"pid=(\d+)", line)}:
+            address, port = line.split()[3].rsplit(":", 1)
+            found.append((address, int(port)))
+    return found
+
+
+def noise(draw, kind):
+    if kind == "random":
+        return draw.randbytes(draw.randrange(1, 4096))
+    if kind == "zeros":
+        return bytes(8192)
+    if kind == "ones":
+        return b"\xff" * 8192  # lengths and counts as large as can be
+    return b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@needs_ss
+@pytest.mark.parametrize("strategy", ["flat", "shared_memory"])
+def test_strangers_who_talk_to_the_ports_change_nothing(tmp_path, strategy):
+    changes = merged(CONFIG, {"gradient_averaging": {"strategy": strategy}})
+    expected = train(tmp_path, changes, processes=2, output="undisturbed")
+    draw = random.Random(1)
+    with start(tmp_path, changes | {"epochs": 4}, processes=2, output="long") as process:
+        process.wait_for_step(2)
+        ports = listening(process)
+        assert len(ports) >= 2  # the store's and Gloo's
+        held = []
+        for kind in ("random", "zeros", "ones", "http", "random", "random"):
+            for port in ports:
+                stranger = socket.create_connection(port, timeout=5)
+                try:
+                    stranger.sendall(noise(draw, kind))
+                except OSError:
+                    pass  # shown the door already
+                held.append(stranger)  # some stay connected
+        for stranger in held[::2]:
+            stranger.close()
+        assert process.wait() == 0, process.stderr
+        long = process.run_folder
+        for stranger in held:
+            stranger.close()
+    assert [line["loss"] for line in long.steps()][:40] == [line["loss"] for line in expected.steps()]
+
+
+@needs_ss
+def test_strangers_who_come_before_the_ranks_change_nothing(tmp_path):
+    with start(tmp_path, CONFIG, processes=2) as process:
+        process.wait_for_ranks(2)
+        stop = threading.Event()
+
+        def disturb():
+            draw = random.Random(2)
+            while not stop.is_set():
+                for port in listening(process):
+                    try:
+                        with socket.create_connection(port, timeout=1) as stranger:
+                            stranger.sendall(noise(draw, draw.choice(["random", "ones", "http"])))
+                    except OSError:
+                        pass
+
+        disturber = threading.Thread(target=disturb)
+        disturber.start()
+        try:
+            assert process.wait() == 0, process.stderr
+        finally:
+            stop.set()
+            disturber.join()
+
+
+@needs_ss
+def test_nothing_listens_outside_of_loopback(tmp_path):
+    with start(tmp_path, LONG_RUN | {"gradient_averaging": {"strategy": "flat"}}, processes=2) as process:
+        process.wait_for_step(2)
+        sockets = listening(process)
+    assert len(sockets) >= 2
+    assert {address for address, _ in sockets} == {"127.0.0.1"}, sockets
+
+
+def slowed(process, pid, stop):
+    """Lets a process run for a third of the time."""
+    while not stop.is_set():
+        send(pid, signal.SIGSTOP)
+        time.sleep(0.02)
+        send(pid, signal.SIGCONT)
+        time.sleep(0.01)
+
+
+def test_a_slow_rank_is_named_and_the_weights_are_the_same(tmp_path):
+    # Steps of several milliseconds, for some twelve seconds.
+    changes = {"batch_size": 128, "epochs": 60, "data": {"limit_test": 100}, "checkpoint": {"every_epochs": 60},
+               "max_steps": 180}
+    expected = train(tmp_path, changes, processes=2, output="undisturbed")
+    assert "is slow" not in expected.stderr
+    with start(tmp_path, changes, processes=2, output="slow") as process:
+        process.wait_for_step(2)
+        stop = threading.Event()
+        brake = threading.Thread(target=slowed, args=(process, process.ranks()[1], stop))
+        brake.start()
+        try:
+            assert process.wait() == 0, process.stderr
+        finally:
+            stop.set()
+            brake.join()
+        assert process.stderr.count("warning: rank 1 is slow") == 1, process.stderr
+        assert "rank 0 is slow" not in process.stderr
+        assert process.run_folder.digest() == expected.digest()
+
+
+@pytest.mark.parametrize("strategy", ["flat", "bucketed", "shared_memory"])
+def test_a_hang_says_who_waits_for_whom(tmp_path, strategy):
+    changes = merged(LONG_RUN, {"launch": {"hang_timeout_s": 2}, "gradient_averaging": {"strategy": strategy}})
+    with start(tmp_path, changes, processes=3) as process:
+        process.wait_for_step(4)
+        send(process.ranks()[1], signal.SIGSTOP)
+        assert process.wait(12) == 4
+        block = process.stderr[process.stderr.index("mnist-train failed"):]
+    assert re.search(r"rank 1 has been in .*step \d+ \(epoch \d+\) for \d+ s without progress", block), block
+    operation = {"flat": "all-reduce", "bucketed": "gradient averaging", "shared_memory": "gradient averaging"}[strategy]
+    for rank in (0, 2):
+        assert re.search(rf"rank {rank}: waited in .*{operation} of step", block), block
+
+
+AGENT = """
+import sys, time
+from datetime import timedelta
+from torch.distributed import TCPStore
+store = TCPStore("127.0.0.1", int(sys.argv[1]), is_master=True, wait_for_workers=False, timeout=timedelta(seconds=30))
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_store_that_dies_ends_all_ranks_within_the_time_out(tmp_path):
+    import_torch()
+    port = free_port()
+    agent = subprocess.Popen([sys.executable, "-c", AGENT, str(port)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert agent.stdout.readline() == "ready\n"
+        config = write_config(tmp_path, merged(LONG_RUN, {"launch": {"hang_timeout_s": 4}}))
+        place = {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+                 "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": "store"}
+        command = [BINARY, "--config", config, "--output", tmp_path / "run"]
+        with Process(command, tmp_path, tmp_path / "run", place | {"RANK": 0, "LOCAL_RANK": 0}) as first, \
+                Process(command, tmp_path, tmp_path / "run", place | {"RANK": 1, "LOCAL_RANK": 1}) as second:
+            first.wait_for_step(3)
+            agent.kill()
+            agent.wait()
+            died_at = time.monotonic()
+            for rank in (first, second):
+                assert rank.wait(10) == 4, rank.stderr
+                assert "mnist-train failed: rank" in rank.stderr
+            assert time.monotonic() - died_at < 4 + 1
+            assert "looking after the store" in first.stderr + second.stderr
+            for rank in (first, second):
+                assert_gone(rank, within_s=1)
+    finally:
+        agent.kill()
+        agent.wait()
+
+
+def test_a_port_of_strangers_is_not_taken_for_the_store(tmp_path):
+    with socket.socket() as stranger:
+        stranger.bind(("127.0.0.1", 0))
+        stranger.listen()
+        stranger.settimeout(20)
+        port = stranger.getsockname()[1]
+
+        def answer():
+            try:
+                while True:
+                    connection, _ = stranger.accept()
+                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 100)
+                    connection.close()
+            except OSError:
+                pass
+
+        server = threading.Thread(target=answer, daemon=True)
+        server.start()
+        config = write_config(tmp_path, {"launch": {"rendezvous_timeout_s": 2}})
+        place = {"RANK": 1, "LOCAL_RANK": 1, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1",
+                 "MASTER_PORT": port}
+        with Process([BINARY, "--config", config, "--output", tmp_path / "run"], tmp_path, variables=place) as process:
+            assert process.wait(30) == 4, process.stderr
+            assert "mnist-train failed: rank 1" in process.stderr
+        stranger.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,106 @@
+"""What ends a run in each of its phases: a lost process, a signal, one that is stopped."""
+
+import signal
+import time
+
+import pytest
+from support import assert_gone, merged, send, start, train, wait_until
+
+# Two epochs of 20 steps with a checkpoint every 4; an evaluation of some dozen batches.
+CONFIG = {"batch_size": 45, "test_batch_size": 40, "data": {"limit_train": 886, "limit_test": 2000},
+          "checkpoint": {"every_steps": 4}, "launch": {"max_restarts": 2}}
+LONG_RUN = {"epochs": 1000, "data": {"limit_test": 100}, "checkpoint": {"keep_best": False}}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    return train(tmp_path_factory.mktemp("undisturbed"), CONFIG, processes=2)
+
+
+def is_saving(folder):
+    return any((folder.path / "checkpoints").glob("*.partial*"))
+
+
+def wait_for_a_save(process):
+    process.wait_for_phase(0, "training", 6)
+    wait_until(lambda: is_saving(process.run_folder) or process.popen.poll() is not None, "a save", interval=0)
+
+
+@pytest.mark.parametrize("phase, step, rank", [
+    ("starting", 0, 1), ("rendezvous", 0, 0), ("loading data", 0, 1), ("training", 7, 0), ("training", 10, 1),
+    ("evaluation", 0, 0), ("evaluation", 0, 1), ("a save", 0, 0), ("a save", 0, 1)])
+def test_a_rank_killed_in_any_phase_is_noticed_at_once_and_the_run_ends_with_the_same_bits(
+        tmp_path, undisturbed, phase, step, rank):
+    with start(tmp_path, CONFIG, processes=2) as process:
+        pid = process.wait_for_ranks(2)[rank]
+        if phase == "a save":
+            wait_for_a_save(process)
+        else:
+            process.wait_for_phase(rank, phase, step)
+        send(pid, signal.SIGKILL)
+        killed_at = time.monotonic()
+        wait_until(lambda: "restart 1 of 2" in process.stderr or process.popen.poll() is not None, "the restart")
+        assert time.monotonic() - killed_at < 2
+        assert process.wait() == 0, process.stderr
+        assert f"rank {rank} (pid {pid}) was killed by signal 9 (Killed)" in process.stderr
+        folder = process.run_folder
+    assert folder.digest() == undisturbed.digest()
+    assert [step["step"] for step in folder.steps()] == list(range(1, 41))
+    assert not list((folder.path / "checkpoints").glob("*.partial*"))
+
+
+@pytest.mark.parametrize("phase, step", [("starting", 0), ("rendezvous", 0), ("training", 7), ("evaluation", 0),
+                                         ("a save", 0)])
+def test_sigterm_in_any_phase_leaves_with_143_and_the_run_goes_on_to_the_same_bits(tmp_path, undisturbed, phase, step):
+    with start(tmp_path, CONFIG, processes=2) as process:
+        process.wait_for_ranks(2)
+        if phase == "a save":
+            wait_for_a_save(process)
+        else:
+            process.wait_for_phase(0, phase, step)
+        process.send(signal.SIGTERM)
+        assert process.wait(20) == 143, process.stderr
+        assert_gone(process, within_s=1)
+        assert "mnist-train failed" not in process.stderr
+        folder = process.run_folder
+    assert bool(folder.checkpoints()) == (phase in ("training", "evaluation", "a save"))
+    assert train(tmp_path, CONFIG, "--resume", "auto", processes=2).digest() == undisturbed.digest()
+
+
+@pytest.mark.parametrize("phase, said", [("starting", "starting"), ("evaluation", "the evaluation of epoch 1")])
+def test_a_rank_stopped_outside_of_training_is_named_with_its_phase(tmp_path, phase, said):
+    changes = merged(CONFIG, {"launch": {"hang_timeout_s": 2, "max_restarts": 0}})
+    with start(tmp_path, changes, processes=2) as process:
+        pid = process.wait_for_ranks(2)[1]
+        process.wait_for_phase(1, phase)
+        send(pid, signal.SIGSTOP)
+        assert process.wait(9) == 4
+        assert_gone(process, within_s=1)
+        block = process.stderr[process.stderr.index("mnist-train failed"):]
+    assert f"rank 1 has been in {said}" in block and "it is stopped" in block
+    if phase == "evaluation":
+        assert "rank 0: waited in all-reduce of the evaluation of epoch 1" in block
+
+
+def test_a_crash_loop_without_progress_ends_and_says_so(tmp_path):
+    with start(tmp_path, merged(LONG_RUN, {"launch": {"max_restarts": 20}}), processes=2) as process:
+        seen = set()
+        while process.popen.poll() is None:  # every attempt dies before it has made a step
+            for pid in set(process.ranks().values()) - seen:
+                seen.add(pid)
+                send(pid, signal.SIGKILL)
+        assert process.wait() == 4
+        assert_gone(process, within_s=2)
+        assert process.stderr.count("starting all processes again") == 3
+        assert "without progress" in process.stderr
+
+
+def test_a_launcher_that_is_stopped_for_long_and_goes_on_raises_no_alarm(tmp_path, undisturbed):
+    with start(tmp_path, merged(CONFIG, {"launch": {"hang_timeout_s": 1}}), processes=2) as process:
+        process.wait_for_step(5)
+        process.send(signal.SIGSTOP)
+        time.sleep(1.5)
+        process.send(signal.SIGCONT)
+        assert process.wait() == 0, process.stderr
+        assert "restart" not in process.stderr
+        assert process.run_folder.digest() == undisturbed.digest()

@@ -1,0 +1,164 @@
+"""Disks, descriptors, readers and clocks that fail: a clear end, and nothing that was saved is lost."""
+
+import os
+import shutil
+import subprocess
+import time
+
+import pytest
+from support import BINARY, RunFolder, assert_gone, environment, run, start, train, write_config
+
+# One epoch of 20 steps; a checkpoint of `net` has 3.4 MB.
+CONFIG = {"epochs": 1, "batch_size": 45, "data": {"limit_train": 886, "limit_test": 100},
+          "checkpoint": {"every_steps": 5}}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    return train(tmp_path_factory.mktemp("undisturbed"), CONFIG, processes=2)
+
+
+def can_mount():
+    return os.geteuid() == 0 and subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode == 0
+
+
+needs_mounts = pytest.mark.skipif(not can_mount(), reason="mounting a file system of its own takes root")
+
+
+def with_file_system(options, script, *arguments):
+    """Runs a shell script, $FOLDER being a small file system of its own."""
+    prepared = f'mount -t tmpfs -o {options} mnist-train-test "$FOLDER" && {script}'
+    return subprocess.run(["unshare", "-m", "bash", "-c", prepared, "bash", *map(str, arguments)], capture_output=True,
+                          text=True, errors="replace", timeout=120, env=environment(FOLDER=arguments[0]))
+
+
+@needs_mounts
+def test_a_full_disk_ends_with_5_and_the_run_goes_on_from_what_was_saved_to_the_same_bits(tmp_path, undisturbed):
+    disk, kept = tmp_path / "disk", tmp_path / "kept"
+    disk.mkdir()
+    command = '"$2" --config "$3" --output "$FOLDER/run" --nproc-per-node 2'
+    done = with_file_system("size=8m", f"""
+        {command}; echo "first $?" >&2
+        ls "$FOLDER"/run/checkpoints >&2
+        mount -o remount,size=100m "$FOLDER"
+        {command} --resume auto; echo "second $?" >&2
+        cp -r "$FOLDER/run" "$4" """, disk, BINARY, write_config(tmp_path, CONFIG), kept)
+    assert "first 5" in done.stderr and "No space left on device" in done.stderr, done.stderr
+    assert "mnist-train failed: rank 0" in done.stderr and "step-000000" in done.stderr
+    assert ".partial" not in done.stderr[done.stderr.index("first 5"):]
+    assert "resuming from" in done.stderr and "second 0" in done.stderr, done.stderr
+    assert RunFolder(kept).digest() == undisturbed.digest()
+
+
+@needs_mounts
+def test_a_read_only_output_is_refused_before_training(tmp_path):
+    (tmp_path / "disk").mkdir()
+    begin = time.monotonic()
+    done = with_file_system("ro,size=1m", '"$2" --config "$3" --output "$FOLDER/run"', tmp_path / "disk", BINARY,
+                            write_config(tmp_path, CONFIG))
+    assert done.returncode == 2 and "Read-only file system" in done.stderr, done.stderr
+    assert time.monotonic() - begin < 5
+
+
+def test_few_descriptors_are_made_more_or_the_limit_is_named(tmp_path):
+    config = write_config(tmp_path, CONFIG | {"max_steps": 2})
+    command = [BINARY, "--config", config, "--nproc-per-node", "2", "--output"]
+    soft = subprocess.run(["prlimit", "--nofile=32:4096", *command, tmp_path / "soft"], capture_output=True, text=True,
+                          env=environment(), timeout=60)
+    assert soft.returncode == 0, soft.stderr
+    if os.geteuid() == 0:
+        hard = ["setpriv", "--bounding-set=-sys_resource", "--inh-caps=-all", "prlimit", "--nofile=32:32", "--"]
+    else:
+        hard = ["prlimit", "--nofile=32:32", "--"]
+    refused = subprocess.run([*hard, *command, tmp_path / "hard"], capture_output=True, text=True, env=environment(),
+                             timeout=60)
+    assert refused.returncode == 1
+    assert "32 files" in refused.stderr and "ulimit -n" in refused.stderr, refused.stderr
+
+
+@pytest.mark.parametrize("reader", ["head -1", "true"])
+def test_a_reader_that_leaves_does_not_end_the_run(tmp_path, undisturbed, reader):
+    command = f'"$0" --config "$1" --output "$2" --nproc-per-node 2 2>&1 | {reader}; exit ${{PIPESTATUS[0]}}'
+    done = subprocess.run(["bash", "-c", command, BINARY, write_config(tmp_path, CONFIG), tmp_path / "run"],
+                          env=environment(), timeout=60, capture_output=True)
+    assert done.returncode == 0
+    assert RunFolder(tmp_path / "run").digest() == undisturbed.digest()
+
+
+def test_messages_that_cannot_be_written_do_not_end_the_run_but_a_result_does(tmp_path, undisturbed):
+    config = write_config(tmp_path, CONFIG)
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([BINARY, "--config", config, "--output", tmp_path / "run", "--nproc-per-node", "2"],
+                              env=environment(), timeout=60, stderr=full)
+        assert done.returncode == 0
+        assert RunFolder(tmp_path / "run").digest() == undisturbed.digest()
+        done = subprocess.run([BINARY, "evaluate", "--checkpoint", tmp_path / "run/model.pt", "--config", config],
+                              env=environment(), timeout=60, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1 and "No space left" in done.stderr
+
+
+def faketime_library():
+    for folder in ("/usr/lib/x86_64-linux-gnu/faketime", "/usr/lib/aarch64-linux-gnu/faketime"):
+        path = os.path.join(folder, "libfaketimeMT.so.1")
+        if os.path.exists(path):
+            return path
+    return None
+
+
+@pytest.mark.skipif(faketime_library() is None, reason="no libfaketime (Debian's package faketime)")
+def test_a_clock_that_jumps_by_a_day_changes_nothing(tmp_path, undisturbed):
+    clock = tmp_path / "clock"
+    clock.write_text("+0")
+    variables = {"LD_PRELOAD": faketime_library(), "FAKETIME_TIMESTAMP_FILE": clock, "FAKETIME_NO_CACHE": 1,
+                 "FAKETIME_DONT_FAKE_MONOTONIC": 1, "DONT_FAKE_MONOTONIC": 1}
+    changes = CONFIG | {"launch": {"hang_timeout_s": 20, "rendezvous_timeout_s": 20, "max_restarts": 0}}
+    with start(tmp_path, changes, processes=2, variables=variables) as process:
+        process.wait_for_step(4)
+        clock.write_text("+1d")
+        process.wait_for_step(9)
+        clock.write_text("-1d")
+        assert process.wait(60) == 0, process.stderr
+        folder = process.run_folder
+    assert folder.digest() == undisturbed.digest()
+    times = [step["time"] for step in folder.steps()]
+    assert max(times) - min(times) > 86400  # the clock did jump
+
+
+def test_the_newest_checkpoint_is_that_of_the_latest_step_whatever_the_clock_said(tmp_path, undisturbed):
+    shutil.copytree(undisturbed.path, tmp_path / "run")
+    oldest, *_, newest = RunFolder(tmp_path / "run").checkpoints()
+    day = 86400
+    os.utime(oldest, (time.time() + day, time.time() + day))
+    os.utime(newest, (time.time() - day, time.time() - day))
+    resumed = train(tmp_path, CONFIG, "--resume", "auto", processes=2)
+    assert f"resuming from {newest}" in resumed.stderr
+
+
+def test_a_config_that_never_ends_is_refused(tmp_path):
+    begin = time.monotonic()
+    read_end, write_end = os.pipe()
+    os.write(write_end, b'{"epochs": 1')  # and then neither more nor an end
+    waiting = subprocess.Popen([BINARY, "--config", "-", "--dry-run"], stdin=read_end, stdout=subprocess.DEVNULL,
+                               stderr=subprocess.PIPE, text=True)
+    huge = tmp_path / "huge.json"
+    with open(huge, "wb") as file:
+        file.truncate(1 << 30)
+    for path in (huge, "/dev/zero"):
+        refused = run("--config", path, "--dry-run")
+        assert refused.returncode == 2 and "larger than 1 MiB" in refused.stderr
+    assert time.monotonic() - begin < 3
+    message = waiting.communicate(timeout=15)[1]
+    os.close(write_end)
+    assert waiting.returncode == 2 and "<stdin>: gave nothing for 10 s" in message
+
+
+def test_names_and_data_cannot_forge_lines_or_drive_a_terminal(tmp_path):
+    name = "data\nmnist-train failed: forged\x1b[31m"
+    config = write_config(tmp_path, {"data": {"dataset": "mnist", "root": str(tmp_path / name)}})
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "mnist").mkdir()
+    (tmp_path / name / "mnist" / "train-images-idx3-ubyte").write_bytes(b"no images")
+    refused = run("--config", config, "--output", tmp_path / "run", "--nproc-per-node", 2)
+    assert refused.returncode == 3, refused.stderr
+    assert "\x1b" not in refused.stderr and "\\x1b[31m" in refused.stderr
+    assert not [line for line in refused.stderr.splitlines() if line.startswith("mnist-train failed: forged")]
