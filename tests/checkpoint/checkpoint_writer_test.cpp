@@ -15,7 +15,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Catch::Matchers::ContainsSubstring;
-using testing::error_of;
 using testing::TempFolder;
 using testing::TrainerRig;
 using Steps = std::vector<std::int64_t>;
