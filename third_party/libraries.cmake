@@ -1,4 +1,4 @@
-# Small libraries: CLI11, spdlog with fmt, nlohmann/json, xxHash, zlib, libpng, libjpeg, Catch2. An installed one wins.
+# Small libraries. Those that are headers alone are fetched where they are not installed.
 
 include(${CMAKE_CURRENT_LIST_DIR}/fetch.cmake)
 
@@ -44,6 +44,26 @@ find_package(PNG QUIET)
 mnist_train_require("${PNG_FOUND}" libpng libpng-dev)
 find_package(JPEG QUIET)
 mnist_train_require("${JPEG_FOUND}" libjpeg libjpeg-dev)
+find_package(CURL 7.85 QUIET)
+mnist_train_require("${CURL_FOUND}" libcurl libcurl4-openssl-dev)
+
+# mnist_train_find_library(<target> <library> <header> <package>): for what comes without a CMake file of its own.
+function(mnist_train_find_library target library header package)
+  find_path(MNIST_TRAIN_${library}_INCLUDE ${header})
+  find_library(MNIST_TRAIN_${library}_LIBRARY ${library})
+  if(NOT MNIST_TRAIN_${library}_INCLUDE OR NOT MNIST_TRAIN_${library}_LIBRARY)
+    mnist_train_require(FALSE lib${library} ${package})
+  endif()
+  mnist_train_headers(${target} "${MNIST_TRAIN_${library}_INCLUDE}")
+  target_link_libraries(${target} INTERFACE "${MNIST_TRAIN_${library}_LIBRARY}")
+endfunction()
+
+mnist_train_find_library(mnist_train_lmdb lmdb lmdb.h liblmdb-dev)
+mnist_train_find_library(mnist_train_md md sha2.h libmd-dev)
+
+find_path(MNIST_TRAIN_PROTOZERO_INCLUDE protozero/pbf_reader.hpp)
+mnist_train_require("${MNIST_TRAIN_PROTOZERO_INCLUDE}" protozero libprotozero-dev)
+mnist_train_headers(mnist_train_protozero "${MNIST_TRAIN_PROTOZERO_INCLUDE}")
 
 # LibTorch brings headers of another fmt than the one that spdlog is compiled with. A folder with
 # the right fmt alone, ahead of LibTorch's headers, settles which one every source means.

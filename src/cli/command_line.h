@@ -7,7 +7,7 @@
 
 namespace mnist_train::cli {
 
-enum class Command { kShowText, kTrain, kEvaluate, kExport, kConfigSchema, kCompletion, kManPage };
+enum class Command { kShowText, kTrain, kEvaluate, kExport, kFetch, kConvert, kConfigSchema, kCompletion, kManPage };
 
 /// What was asked for, as it was typed; whether the config is sound is not known yet.
 struct CommandLine {
@@ -21,7 +21,13 @@ struct CommandLine {
   std::optional<std::string> resume;              // "auto" or a file
   std::optional<std::string> checkpoint;
   std::string export_format = "pt";
-  std::string shell;  // completion
+  std::string shell;                 // completion
+  std::string data_set;              // fetch
+  std::vector<std::string> mirrors;  // fetch
+  std::string from;                  // convert: idx:DIR
+  std::string to;                    // fetch: the folder; convert: FORMAT:DIR
+  std::string encoding;              // convert: png, jpeg; empty: the format's own
+  int jpeg_quality = 95;             // convert
   std::string log_level = "info";
   bool quiet = false;
   bool dry_run = false;

@@ -79,6 +79,38 @@ void add_export(CLI::App& command, CommandLine& line) {
   add_logging_flags(command, line);
 }
 
+void add_fetch(CLI::App& command, CommandLine& line) {
+  command.add_option("NAME", line.data_set, "mnist or fashion-mnist")
+      ->type_name("")
+      ->check(CLI::IsMember({"mnist", "fashion-mnist"}))
+      ->required();
+  command.add_option("--to", line.to, "The folder for its four files")->type_name("DIR")->required();
+  command
+      .add_option("--mirror", line.mirrors,
+                  "A folder on a server (http, https, file) instead of the known ones; may be "
+                  "repeated")
+      ->allow_extra_args(false)
+      ->type_name("URL");
+}
+
+void add_convert(CLI::App& command, CommandLine& line) {
+  command.add_option("--from", line.from, "A folder of IDX files")
+      ->type_name("idx:DIR")
+      ->required();
+  command.add_option("--to", line.to, "A new folder, in which train and test are made")
+      ->type_name("lmdb:DIR|image-folder:DIR")
+      ->required();
+  command
+      .add_option("--encoding", line.encoding,
+                  "png (without loss; what image folders get) or jpeg (what an LMDB gets)")
+      ->type_name("NAME")
+      ->check(CLI::IsMember({"png", "jpeg"}));
+  command.add_option("--quality", line.jpeg_quality, "Of JPEG")
+      ->type_name("N")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
+}
+
 void add_completion(CLI::App& command, CommandLine& line) {
   command.add_option("SHELL", line.shell, "The shell to complete in")
       ->type_name("")
@@ -110,8 +142,15 @@ constexpr std::array kCommands{
                  "--format pt --output weights.pt\n"
                  "  mnist-train export --checkpoint runs/first/model.pt --format safetensors "
                  "--output weights.safetensors"},
-    CommandEntry{"fetch", Command::kShowText, "Downloads a data set", nullptr, ""},
-    CommandEntry{"convert", Command::kShowText, "Makes other data formats from IDX", nullptr, ""},
+    CommandEntry{"fetch", Command::kFetch, "Downloads a data set", &add_fetch,
+                 "Examples:\n"
+                 "  mnist-train fetch fashion-mnist --to data/fashion-mnist\n"
+                 "  mnist-train fetch mnist --to data/mnist --mirror file:///mnt/mirror/mnist"},
+    CommandEntry{"convert", Command::kConvert, "Makes other data formats from IDX", &add_convert,
+                 "Examples:\n"
+                 "  mnist-train convert --from idx:third_party/mnist --to lmdb:data/mnist-lmdb\n"
+                 "  mnist-train convert --from idx:data/fashion-mnist --to "
+                 "image-folder:data/fashion-png"},
     CommandEntry{"report", Command::kShowText, "One page on one or several runs", nullptr, ""},
     CommandEntry{"doctor", Command::kShowText, "What this machine has and what is wrong with it",
                  nullptr, ""},

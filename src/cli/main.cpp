@@ -14,6 +14,7 @@
 #include "cli/checkpoint_config.h"
 #include "cli/command_line.h"
 #include "cli/config_layers.h"
+#include "cli/data_commands.h"
 #include "cli/launch_command.h"
 
 namespace mnist_train::cli {
@@ -48,6 +49,11 @@ int run(std::vector<std::string> arguments) {
   }
   if (line.command == Command::kConfigSchema) {
     print(options::write_run_config_schema());
+    return 0;
+  }
+  if (line.command == Command::kFetch) run_fetch(line);
+  if (line.command == Command::kConvert) {
+    print(run_convert(line));
     return 0;
   }
   const options::RunConfig config = read_layers(line, lowest_layer(line));

@@ -1,0 +1,158 @@
+#include "data/convert.h"
+
+#include <unistd.h>
+
+#include <fstream>
+#include <memory>
+#include <system_error>
+
+#include "base/error.h"
+#include "data/caffe2_record.h"
+#include "data/find_files.h"
+#include "data/idx_pair.h"
+#include "data/lmdb_file.h"
+#include "image/codec.h"
+
+namespace mnist_train::data {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// Takes the encoded images of one half.
+class Sink {
+ public:
+  virtual ~Sink() = default;
+  virtual void add(std::int64_t position, std::int32_t label, const std::string& image) = 0;
+  virtual void finish() = 0;
+};
+
+std::string padded(std::int64_t number, std::size_t digits) {
+  const std::string text = std::to_string(number);
+  return std::string(text.size() < digits ? digits - text.size() : 0, '0') + text;
+}
+
+class LmdbSink : public Sink {
+ public:
+  explicit LmdbSink(const fs::path& folder) : writer_(folder) {}
+
+  void add(std::int64_t position, std::int32_t label, const std::string& image) override {
+    writer_.append(padded(position, 8), write_caffe2_record(image, label));
+  }
+  void finish() override { writer_.finish(); }
+
+ private:
+  LmdbWriter writer_;
+};
+
+class FolderSink : public Sink {
+ public:
+  FolderSink(fs::path folder, std::int64_t classes, std::string extension)
+      : folder_(std::move(folder)),
+        digits_(std::to_string(classes - 1).size()),
+        extension_(std::move(extension)) {
+    for (std::int64_t label = 0; label < classes; ++label) {
+      fs::create_directories(folder_ / padded(label, digits_));
+    }
+  }
+
+  void add(std::int64_t position, std::int32_t label, const std::string& image) override {
+    const fs::path path =
+        folder_ / padded(label, digits_) / (padded(position, 8) + '.' + extension_);
+    std::ofstream file(path, std::ios::binary);
+    file.write(image.data(), static_cast<std::streamsize>(image.size()));
+    if (!file.flush()) throw Error(ExitCode::kRunFailed, path.string() + ": cannot be written");
+  }
+  void finish() override {}
+
+ private:
+  fs::path folder_;
+  std::size_t digits_;  // so that names sort as numbers do
+  std::string extension_;
+};
+
+/// From planes to pixels.
+image::Image image_at(const ImageSet& set, std::int64_t position) {
+  image::Image image{set.height, set.width, set.channels, {}};
+  const auto pixels = static_cast<std::size_t>(set.height * set.width);
+  const auto channels = static_cast<std::size_t>(set.channels);
+  const std::uint8_t* planes = set.images.data() + position * set.bytes_per_image();
+  image.pixels.resize(pixels * channels);
+  for (std::size_t channel = 0; channel < channels; ++channel) {
+    for (std::size_t pixel = 0; pixel < pixels; ++pixel) {
+      image.pixels[pixel * channels + channel] = planes[channel * pixels + pixel];
+    }
+  }
+  return image;
+}
+
+void convert_half(const ConvertOptions& options, const ImageSet& set, std::int64_t classes,
+                  const fs::path& folder) {
+  if (set.channels != 1 && set.channels != 3) {
+    throw Error(ExitCode::kData, set.source + ": images of " + std::to_string(set.channels) +
+                                     " channels; 1 and 3 can be encoded");
+  }
+  std::unique_ptr<Sink> sink;
+  if (options.target == ConvertTarget::kLmdb) {
+    sink = std::make_unique<LmdbSink>(folder);
+  } else {
+    sink = std::make_unique<FolderSink>(folder, classes, options.jpeg ? "jpg" : "png");
+  }
+  for (std::int64_t position = 0; position < set.count; ++position) {
+    const image::Image image = image_at(set, position);
+    sink->add(position, set.labels[static_cast<std::size_t>(position)],
+              options.jpeg ? image::encode_jpeg(image, options.quality) : image::encode_png(image));
+  }
+  sink->finish();
+}
+
+/// A folder beside the final one, which takes its name when it is complete, and goes otherwise.
+class NewFolder {
+ public:
+  explicit NewFolder(const fs::path& final_path)
+      : final_(fs::absolute(final_path).lexically_normal()) {
+    if (!final_.has_filename()) final_ = final_.parent_path();
+    part_ = final_.string() + ".part-" + std::to_string(::getpid());
+    fs::create_directories(part_);
+  }
+  NewFolder(const NewFolder&) = delete;
+  NewFolder& operator=(const NewFolder&) = delete;
+  ~NewFolder() {
+    std::error_code ignored;
+    fs::remove_all(part_, ignored);
+  }
+
+  const fs::path& path() const { return part_; }
+  void keep() { fs::rename(part_, final_); }  // replaces an empty folder
+
+ private:
+  fs::path final_;
+  fs::path part_;
+};
+
+}  // namespace
+
+Converted convert(const ConvertOptions& options) {
+  if (fs::exists(options.to) && (!fs::is_directory(options.to) || !fs::is_empty(options.to))) {
+    throw Error(ExitCode::kConfig, options.to.string() + ": is there already; name a new folder");
+  }
+  options::DataOptions source;
+  source.dataset.reset();
+  source.format = options::DataFormat::kIdx;
+  source.train = source.test = options::DataLocation{options.from, std::nullopt};
+  const DatasetFiles files = find_dataset_files(source);
+  const ImageSet train = IdxPair(files.train).read();
+  const ImageSet test = IdxPair(files.test).read();
+  const std::int64_t classes = std::max(train.classes, test.classes);
+  try {
+    NewFolder folder(options.to);
+    convert_half(options, train, classes, folder.path() / "train");
+    convert_half(options, test, classes, folder.path() / "test");
+    folder.keep();
+  } catch (const fs::filesystem_error& error) {
+    throw Error(ExitCode::kRunFailed, error.what());
+  }
+  return {train.count, test.count};
+}
+
+}  // namespace mnist_train::data

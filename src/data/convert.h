@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+namespace mnist_train::data {
+
+enum class ConvertTarget { kLmdb, kImageFolder };
+
+struct ConvertOptions {
+  std::filesystem::path from;  // a folder of IDX files
+  ConvertTarget target = ConvertTarget::kLmdb;
+  std::filesystem::path to;  // must not exist, or be empty
+  bool jpeg = false;         // else PNG, which loses nothing
+  int quality = 95;          // of JPEG
+};
+
+struct Converted {
+  std::int64_t train = 0;
+  std::int64_t test = 0;
+};
+
+/// Writes both halves of an IDX data set as `to`/train and `to`/test: Caffe2 LMDBs with keys
+/// 00000000, 00000001, …, in the order of the IDX file, or folders <class>/<position>.png (or
+/// .jpg). The folder `to` appears when all of it is written, or not at all. Throws Error(kData) for
+/// what cannot be read and Error(kRunFailed) for what cannot be written.
+Converted convert(const ConvertOptions& options);
+
+}  // namespace mnist_train::data

@@ -1,0 +1,91 @@
+#include "data/convert.h"
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "data/idx_pair.h"
+#include "data/image_folder.h"
+#include "data/lmdb_set.h"
+#include "image/codec.h"
+#include "support/catch.h"
+#include "support/error_of.h"
+#include "support/idx_bytes.h"
+#include "support/temp_folder.h"
+
+namespace mnist_train::data {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::error_of;
+using testing::TempFolder;
+
+image::Image decoded(const EncodedSet& set, std::int64_t sample) {
+  std::vector<std::uint8_t> buffer;
+  return image::decode(set.read(sample, buffer), set.name(sample));
+}
+
+std::vector<std::uint8_t> pixels_of(const ImageSet& set, std::int64_t sample) {
+  const auto* begin = set.images.data() + sample * set.bytes_per_image();
+  return {begin, begin + set.bytes_per_image()};
+}
+
+TEST_CASE("an LMDB of PNG images holds every pixel and label in the order of the IDX files") {
+  const TempFolder folder;
+  testing::SmallDataset{}.write(folder.path() / "idx");
+  const Converted converted = convert(
+      {folder.path() / "idx", ConvertTarget::kLmdb, folder.path() / "lmdb", /*jpeg=*/false, 95});
+  CHECK(converted.train == 20);
+  CHECK(converted.test == 7);
+  const ImageSet train = read_idx_pair(folder.path() / "idx/train-images-idx3-ubyte",
+                                       folder.path() / "idx/train-labels-idx1-ubyte");
+  BadSamples bad(false);
+  const LmdbSet set(folder.path() / "lmdb/train", bad);
+  REQUIRE(set.count() == 20);
+  for (std::int64_t sample = 0; sample < 20; ++sample) {
+    CHECK(set.labels()[static_cast<std::size_t>(sample)] ==
+          train.labels[static_cast<std::size_t>(sample)]);
+    CHECK(decoded(set, sample).pixels == pixels_of(train, sample));
+  }
+}
+
+TEST_CASE("an image folder holds the same samples by class") {
+  const TempFolder folder;
+  testing::SmallDataset small;
+  small.classes = 12;
+  small.train = 60;
+  small.test = 60;
+  small.write(folder.path() / "idx");
+  convert(
+      {folder.path() / "idx", ConvertTarget::kImageFolder, folder.path() / "images", false, 95});
+  const ImageSet test = read_idx_pair(folder.path() / "idx/t10k-images-idx3-ubyte",
+                                      folder.path() / "idx/t10k-labels-idx1-ubyte");
+  BadSamples bad(false);
+  const ImageFolder set(folder.path() / "images/test", bad);
+  CHECK(set.class_names().front() == "00");
+  CHECK(set.class_names().back() == "11");
+  REQUIRE(set.count() == 60);
+  for (std::int64_t sample = 0; sample < 60; ++sample) {
+    const std::int64_t position = std::stoll(fs::path(set.name(sample)).stem());
+    CHECK(set.labels()[static_cast<std::size_t>(sample)] ==
+          test.labels[static_cast<std::size_t>(position)]);
+    CHECK(decoded(set, sample).pixels == pixels_of(test, position));
+  }
+}
+
+TEST_CASE("nothing is left where converting fails, and nothing there is overwritten") {
+  const TempFolder folder;
+  testing::SmallDataset{}.write(folder.path() / "idx");
+  fs::resize_file(folder.path() / "idx/t10k-images-idx3-ubyte", 50);
+  const ConvertOptions options{folder.path() / "idx", ConvertTarget::kLmdb, folder.path() / "out",
+                               true, 95};
+  CHECK(error_of([&] { convert(options); }).code == ExitCode::kData);
+  CHECK_FALSE(fs::exists(folder.path() / "out"));
+  folder.write("out/precious", "data");
+  CHECK(error_of([&] { convert(options); }).code == ExitCode::kConfig);
+  for (const auto& entry : fs::directory_iterator(folder.path())) {
+    CHECK(entry.path().string().find(".part") == std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace mnist_train::data

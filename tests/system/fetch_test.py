@@ -1,0 +1,194 @@
+"""`fetch` brings whole, checked files, from servers that break off, lie, or are not there."""
+
+import gzip
+import hashlib
+import os
+import subprocess
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from support import BINARY, MNIST, environment, run
+
+NAMES = ["train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte.gz",
+         "t10k-labels-idx1-ubyte.gz"]
+NOWHERE = "http://127.0.0.1:9"  # discard: nothing listens there
+
+
+class Mirror:
+    """A server of MNIST whose answers a test may bend. `requests` are (path, Range header)."""
+
+    def __init__(self, break_after=None, ranges=True, content=None, delay=None):
+        self.requests = []
+        mirror = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                name = self.path.rsplit("/", 1)[-1]
+                wanted = self.headers.get("Range")
+                mirror.requests.append((name, wanted))
+                if delay:
+                    delay.wait(30)
+                body = (content or {}).get(name)
+                if body is None:
+                    if not (MNIST / name).exists():
+                        return self.send_error(404)
+                    body = (MNIST / name).read_bytes()
+                begin = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted and ranges else 0
+                if begin >= len(body):
+                    return self.send_error(416)
+                self.send_response(206 if wanted and ranges else 200)
+                self.send_header("Content-Length", str(len(body) - begin))
+                if wanted and ranges:
+                    self.send_header("Content-Range", f"bytes {begin}-{len(body) - 1}/{len(body)}")
+                self.end_headers()
+                piece = body[begin:begin + break_after] if break_after else body[begin:]
+                self.wfile.write(piece)
+                self.close_connection = True
+
+            def log_message(self, *arguments):
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/some/folder"
+
+    def __enter__(self):
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *failure):
+        self.server.shutdown()
+        self.server.server_close()
+
+
+def fetch(folder, *urls, name="mnist", **others):
+    mirrors = [word for url in urls for word in ("--mirror", url)]
+    return run("fetch", name, "--to", folder, *mirrors, **others)
+
+
+def assert_whole(folder):
+    visible = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+    assert visible == sorted(NAMES)
+    assert not list(folder.glob(".*.part"))
+    for name in NAMES:
+        assert gzip.decompress((folder / name).read_bytes()) == gzip.decompress((MNIST / name).read_bytes())
+
+
+def test_fetches_four_files_once(tmp_path):
+    with Mirror() as mirror:
+        done = fetch(tmp_path / "mnist", mirror.url)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.split() == [str(tmp_path / "mnist" / name) for name in NAMES]
+        assert_whole(tmp_path / "mnist")
+        assert fetch(tmp_path / "mnist", mirror.url + "/").returncode == 0
+        assert [name for name, _ in mirror.requests] == NAMES
+
+
+def test_file_urls_work_in_closed_networks(tmp_path):
+    done = fetch(tmp_path, MNIST.as_uri())
+    assert done.returncode == 0, done.stderr
+    assert_whole(tmp_path)
+
+
+def test_a_transfer_that_breaks_off_is_taken_up_where_it_ended(tmp_path):
+    with Mirror(break_after=4_000_000) as mirror:
+        done = fetch(tmp_path, mirror.url)
+        assert done.returncode == 0, done.stderr
+        assert_whole(tmp_path)
+        assert mirror.requests[:3] == [(NAMES[0], None), (NAMES[0], "bytes=4000000-"), (NAMES[0], "bytes=8000000-")]
+
+
+def test_a_later_process_goes_on_with_the_part(tmp_path):
+    with Mirror(break_after=1_000_000) as broken:
+        process = subprocess.Popen([BINARY, "fetch", "mnist", "--to", str(tmp_path), "--mirror", broken.url],
+                                   env=environment(), stderr=subprocess.PIPE, text=True)
+        for line in process.stderr:
+            if "going on from byte" in line:
+                break
+        process.kill()
+        process.wait()
+        process.stderr.close()
+        assert not (tmp_path / NAMES[0]).exists()
+        broken.requests.clear()
+        done = fetch(tmp_path, broken.url)
+        assert done.returncode == 0, done.stderr
+        assert broken.requests[0][1] is not None
+    assert_whole(tmp_path)
+
+
+def test_a_server_without_ranges_is_asked_for_everything(tmp_path):
+    with Mirror(break_after=1_000_000, ranges=False) as mirror:
+        done = fetch(tmp_path, mirror.url)
+        assert done.returncode == 3
+        assert mirror.requests[1] == (NAMES[0], "bytes=1000000-")
+        assert [path.name for path in tmp_path.glob("*.gz")] == []
+        (part,) = tmp_path.glob(".*.part")
+        assert part.read_bytes() == (MNIST / NAMES[0]).read_bytes()[:1_000_000]
+
+
+def test_a_wrong_file_never_gets_its_name(tmp_path):
+    images = bytearray(gzip.decompress((MNIST / NAMES[0]).read_bytes()))
+    images[5000] ^= 1
+    wrong = {NAMES[0]: gzip.compress(bytes(images), 1)}
+    with Mirror(content=wrong) as mirror:
+        done = fetch(tmp_path, mirror.url)
+    assert done.returncode == 3
+    assert hashlib.sha256(images).hexdigest() in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == [".fetch.lock"]
+
+
+@pytest.mark.parametrize("content", [b"<html>sign in</html>", gzip.compress(bytes(60_000_000)), b""])
+def test_pages_bombs_and_nothing_are_refused(tmp_path, content):
+    with Mirror(content={NAMES[0]: content}) as mirror:
+        done = fetch(tmp_path, mirror.url)
+    assert done.returncode == 3
+    assert not (tmp_path / NAMES[0]).exists()
+
+
+def test_the_next_mirror_is_tried(tmp_path):
+    wrong = {name: b"no" for name in NAMES}
+    with Mirror(content=wrong) as lying, Mirror() as good:
+        done = fetch(tmp_path, NOWHERE, lying.url, good.url)
+        assert done.returncode == 0, done.stderr
+        assert_whole(tmp_path)
+        assert [name for name, _ in good.requests] == NAMES
+
+
+def test_all_mirrors_failing_says_what_each_answered(tmp_path):
+    with Mirror() as mirror:
+        done = fetch(tmp_path, NOWHERE, mirror.url, name="fashion-mnist")
+    assert done.returncode == 3
+    assert NOWHERE in done.stderr and mirror.url in done.stderr
+    assert "--mirror" in done.stderr
+    assert not list(tmp_path.glob("*.gz"))
+
+
+def test_a_damaged_file_is_fetched_again(tmp_path):
+    (tmp_path / NAMES[1]).write_bytes(b"\x1f\x8bdamaged")
+    assert fetch(tmp_path, MNIST.as_uri()).returncode == 0
+    assert_whole(tmp_path)
+
+
+def test_one_process_downloads_while_others_wait(tmp_path):
+    go = threading.Event()
+    with Mirror(delay=go) as mirror:
+        command = [BINARY, "fetch", "mnist", "--to", str(tmp_path), "--mirror", mirror.url]
+        processes = [subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
+                     for _ in range(3)]
+        waiting = 0
+        for process in processes:
+            waiting += "waiting for another process" in process.stderr.readline()
+        assert waiting == 2
+        go.set()
+        for process in processes:
+            process.communicate(timeout=60)
+            assert process.returncode == 0
+        assert len(mirror.requests) == 4
+    assert_whole(tmp_path)
+
+
+def test_usage(tmp_path):
+    assert fetch(tmp_path, name="imagenet").returncode == 2
+    assert run("fetch", "mnist").returncode == 2
+    if os.geteuid() != 0:
+        assert fetch("/proc/nowhere", MNIST.as_uri()).returncode == 3
