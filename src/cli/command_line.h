@@ -7,7 +7,17 @@
 
 namespace mnist_train::cli {
 
-enum class Command { kShowText, kTrain, kEvaluate, kExport, kFetch, kConvert, kConfigSchema, kCompletion, kManPage };
+enum class Command {
+  kShowText,
+  kTrain,
+  kEvaluate,
+  kExport,
+  kFetch,
+  kConvert,
+  kConfigSchema,
+  kCompletion,
+  kManPage
+};
 
 /// What was asked for, as it was typed; whether the config is sound is not known yet.
 struct CommandLine {

@@ -84,7 +84,9 @@ void add_fetch(CLI::App& command, CommandLine& line) {
       ->type_name("")
       ->check(CLI::IsMember({"mnist", "fashion-mnist"}))
       ->required();
-  command.add_option("--to", line.to, "The folder for its four files")->type_name("DIR")->required();
+  command.add_option("--to", line.to, "The folder for its four files")
+      ->type_name("DIR")
+      ->required();
   command
       .add_option("--mirror", line.mirrors,
                   "A folder on a server (http, https, file) instead of the known ones; may be "

@@ -23,7 +23,7 @@ add_dependencies(programs mnist_train_comfort)
 
 set(data_folder "${CMAKE_INSTALL_DATADIR}/mnist-train")
 install(TARGETS mnist-train RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
-foreach(program mnist-train-worker mnist-train-cuda)
+foreach(program mnist-train-fetch mnist-train-worker mnist-train-cuda)
   if(TARGET ${program})
     # The module lies beside the worker, which loads it from there.
     install(TARGETS ${program} DESTINATION "${CMAKE_INSTALL_LIBEXECDIR}/mnist-train")
