@@ -1,12 +1,12 @@
 #include "model/lenet.h"
 
-#include <ATen/ops/max_pool2d.h>
 #include <ATen/ops/relu.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
 
 #include "model/image_sizes.h"
 #include "model/initialize.h"
+#include "model/relu_max_pool.h"
 
 namespace mnist_train::model {
 
@@ -34,12 +34,11 @@ class LeNet : public Model {
         fc3_(register_module("fc3", torch::nn::Linear(kHidden2, shape.classes))) {}
 
   at::Tensor forward(const at::Tensor& images) override {
-    // ReLU after the pooling: the same numbers on a quarter of the elements.
-    at::Tensor x = at::relu(at::max_pool2d(conv1_(images), 2));  // [N,6,12,12]
-    x = at::relu(at::max_pool2d(conv2_(x), 2));                  // [N,16,5,5]
-    x = at::relu(fc1_(x.flatten(1)));                            // [N,120]
-    x = at::relu(fc2_(x));                                       // [N,84]
-    return fc3_(x);                                              // [N,10]
+    at::Tensor x = relu_max_pool(conv1_(images));  // [N,6,12,12]
+    x = relu_max_pool(conv2_(x));                  // [N,16,5,5]
+    x = at::relu(fc1_(x.flatten(1)));              // [N,120]
+    x = at::relu(fc2_(x));                         // [N,84]
+    return fc3_(x);                                // [N,10]
   }
 
  private:

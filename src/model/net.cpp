@@ -1,12 +1,12 @@
 #include "model/net.h"
 
-#include <ATen/ops/max_pool2d.h>
 #include <ATen/ops/relu.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
 
 #include "model/image_sizes.h"
 #include "model/initialize.h"
+#include "model/relu_max_pool.h"
 
 namespace mnist_train::model {
 
@@ -31,12 +31,10 @@ class Net : public Model {
         fc2_(register_module("fc2", torch::nn::Linear(kHidden, shape.classes))) {}
 
   at::Tensor forward(const at::Tensor& images) override {
-    // ReLU after the pooling gives the same numbers and gradients as before it, on a quarter of the
-    // elements.
-    at::Tensor x = at::relu(at::max_pool2d(conv1_(images), 2));  // [N,20,12,12]
-    x = at::relu(at::max_pool2d(conv2_(x), 2));                  // [N,50,4,4]
-    x = at::relu(fc1_(x.flatten(1)));                            // [N,500]
-    return fc2_(x);                                              // [N,10]
+    at::Tensor x = relu_max_pool(conv1_(images));  // [N,20,12,12]
+    x = relu_max_pool(conv2_(x));                  // [N,50,4,4]
+    x = at::relu(fc1_(x.flatten(1)));              // [N,500]
+    return fc2_(x);                                // [N,10]
   }
 
  private:
