@@ -46,8 +46,6 @@ def require_gpus(arguments):
 
 
 def expected_backend(arguments):
-    if arguments.gpus == 1:
-        return "none"
     shared = arguments.share_gpu and len(runs.gpu_names()) < arguments.gpus
     return "gloo" if arguments.cpu or shared else "nccl"
 

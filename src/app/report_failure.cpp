@@ -1,35 +1,20 @@
 #include "app/report_failure.h"
 
-#include <time.h>
 #include <unistd.h>
 
-#include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/file.h"
 #include "base/log.h"
+#include "launch/elastic_error_file.h"
 #include "launch/failure_report.h"
 #include "launch/worker_process.h"
+#include "report/run_folder.h"
+#include "report/summary.h"
 
 namespace mnist_train::app {
 
 namespace {
-
-/// The form that torchrun reads back into its own report. A `py_callstack`, even an empty one,
-/// would be shown instead of the message.
-void write_elastic_error_file(const std::string& message) {
-  const auto path = launch::environment_variable("TORCHELASTIC_ERROR_FILE");
-  if (!path || path->empty()) return;
-  const nlohmann::json json = {
-      {"message",
-       {{"message", message}, {"extraInfo", {{"timestamp", std::to_string(::time(nullptr))}}}}}};
-  try {
-    write_file_atomically(*path,
-                          json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace),
-                          ExitCode::kRunFailed);
-  } catch (const Error& error) {
-    spdlog::warn("{}", error.what());
-  }
-}
 
 std::string where(Worker* worker) {
   return worker == nullptr ? "while starting" : "in " + launch::describe(worker->status());
@@ -38,18 +23,24 @@ std::string where(Worker* worker) {
 }  // namespace
 
 ExitCode report_failure(const std::exception& error, Worker* worker) {
-  const launch::FailureReport report = launch::report_for(error);
+  const launch::FailureReport failure = launch::report_for(error);
   if (launch::was_handed_over("failure")) {
-    const std::string text = launch::to_text(report);
+    const std::string text = launch::to_text(failure);
     (void)write_all(launch::kFailureFd, text.data(), text.size());
-    return report.code;
+    return failure.code;
   }
-  const std::string rank = launch::environment_variable("RANK").value_or("0");
-  const std::string line = "mnist-train failed: rank " + rank + " on " + report.host + " " +
-                           where(worker) + ": " + as_block(report.message) + "\n";
-  (void)write_all(STDERR_FILENO, line.data(), line.size());
-  write_elastic_error_file(report.message);
-  return report.code;
+  const auto identity =
+      worker != nullptr ? std::optional(worker->identity) : launch::identity_from_environment();
+  std::string block = "mnist-train failed: rank " + std::to_string(identity ? identity->rank : 0) +
+                      " on " + failure.host + " (pid " + std::to_string(::getpid()) + ") " +
+                      where(worker) + ": " + as_block(failure.message) + "\n";
+  if (worker != nullptr && worker->speaks() && worker->job.command == "train") {
+    block += report::way_on(worker->run_folder, launch::resume_command(worker->run_folder));
+    report::note_failure(worker->run_folder / report::files::kSummary, failure.message);
+  }
+  (void)write_all(STDERR_FILENO, block.data(), block.size());
+  launch::write_elastic_error_file(failure.message);
+  return failure.code;
 }
 
 }  // namespace mnist_train::app

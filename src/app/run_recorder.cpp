@@ -35,6 +35,13 @@ std::int64_t greatest(comm::Communicator& communicator, std::int64_t number) {
   return result;
 }
 
+void make_folder(const fs::path& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (!error) return;
+  throw Error(ExitCode::kRunFailed, folder.string() + ": cannot be made: " + error.message());
+}
+
 }  // namespace
 
 RunRecorder::RunRecorder(Worker& worker, const data::Dataset& dataset, train::Trainer& trainer)
@@ -59,25 +66,46 @@ RunRecorder::RunRecorder(Worker& worker, const data::Dataset& dataset, train::Tr
   summary_.data_hash = dataset.hash;
 }
 
+std::optional<checkpoint::FoundCheckpoint> RunRecorder::find_checkpoint() const {
+  const std::string& resume = worker_.job.resume;
+  const bool newest = resume == "auto" || worker_.job.after_restart;
+  if (newest) {
+    auto found = checkpoint::newest_valid(worker_.run_folder / report::files::kCheckpoints);
+    if (found) return found;
+  }
+  if (!resume.empty() && resume != "auto") {
+    return checkpoint::FoundCheckpoint{resume, checkpoint::read_checkpoint(resume)};
+  }
+  if (newest) spdlog::info("no checkpoint to resume from: starting afresh");
+  return std::nullopt;
+}
+
+/// Returns how much of the metrics belongs to what came before the checkpoint.
+std::int64_t RunRecorder::restore(const checkpoint::FoundCheckpoint& found) {
+  const auto facts = checkpoint::restore(trainer_, found.file, dataset_.hash, found.path.string());
+  const train::Progress& progress = trainer_.progress();
+  spdlog::info("resuming from {}: epoch {}, step {}", found.path.string(), progress.epoch + 1,
+               progress.step);
+  const checkpoint::CheckpointFolder folder(worker_.run_folder / report::files::kCheckpoints,
+                                            worker_.config.checkpoint.keep);
+  if (const std::int64_t later = folder.set_aside_later_than(progress.step); later > 0) {
+    spdlog::warn("{} later checkpoint{} of this run moved to {}", later, later == 1 ? "" : "s",
+                 (worker_.run_folder / report::files::kCheckpoints / "abandoned").string());
+  }
+  if (progress.best_step == progress.step && worker_.config.checkpoint.keep_best &&
+      fs::exists(folder.path_of(progress.step))) {
+    folder.mark_best(progress.step);  // a run that was killed had perhaps not come to it
+  }
+  return facts.metrics_bytes;
+}
+
 void RunRecorder::resume() {
   if (worker_.speaks()) {
-    std::optional<checkpoint::FoundCheckpoint> found;
-    if (worker_.job.resume == "auto") {
-      found = checkpoint::newest_valid(worker_.run_folder / report::files::kCheckpoints);
-    } else if (!worker_.job.resume.empty()) {
-      found = {worker_.job.resume, checkpoint::read_checkpoint(worker_.job.resume)};
-    }
-    std::int64_t metrics_bytes = 0;
-    if (found) {
-      const auto facts =
-          checkpoint::restore(trainer_, found->file, dataset_.hash, found->path.string());
-      metrics_bytes = facts.metrics_bytes;
-      spdlog::info("resuming from {}: epoch {}, step {}", found->path.string(),
-                   trainer_.progress().epoch + 1, trainer_.progress().step);
-    } else if (worker_.job.resume == "auto") {
-      spdlog::info("no checkpoint to resume from: starting afresh");
-    }
-    begin_files(metrics_bytes);
+    const auto found = find_checkpoint();
+    const std::int64_t metrics_bytes = found ? restore(*found) : 0;
+    was_finished_ =
+        trainer_.run_done() && report::says_finished(worker_.run_folder / report::files::kSummary);
+    if (!was_finished_) begin_files(metrics_bytes);
   }
   checkpoint::synchronize(trainer_, worker_.communicator);
   if (worker_.speaks()) announce();
@@ -85,10 +113,15 @@ void RunRecorder::resume() {
 
 void RunRecorder::begin_files(std::int64_t metrics_bytes) {
   const fs::path& folder = worker_.run_folder;
+  for (const std::string& name : {worker_.config.model_file, worker_.config.accuracies_file}) {
+    make_folder((folder / name).parent_path());
+  }
   write_file_atomically(folder / report::files::kConfig,
                         options::write_run_config(worker_.config, /*with_output=*/false),
                         ExitCode::kRunFailed);
   metrics_ = std::make_unique<report::MetricsLog>(folder / report::files::kMetrics, metrics_bytes);
+  put_summary("running");
+  if (!worker_.config.output) report::point_latest_at(folder);
   report::Console::Setup setup;
   setup.quiet = worker_.job.quiet;
   setup.terminal = worker_.job.progress_bar;
@@ -112,7 +145,8 @@ void RunRecorder::announce() const {
 
 checkpoint::RunFacts RunRecorder::facts() const {
   return {options::write_run_config(worker_.config, /*with_output=*/false), dataset_.hash,
-          worker_.identity.world_size, metrics_->bytes(), worker_.job.restarts};
+          worker_.identity.world_size, metrics_before_cut_epoch_.value_or(metrics_->bytes()),
+          worker_.job.restarts};
 }
 
 void RunRecorder::first_step() {
@@ -169,6 +203,10 @@ void RunRecorder::epoch_finished(const Evaluations& evaluations, double test_sec
   record.train_seconds = progress.epoch_train_seconds;
   record.test_seconds = test_seconds;
   record.samples_per_second = sums.samples / seconds;
+  // What goes on from here, in an epoch that max_steps cut short, writes this record again.
+  if (progress.samples_into_epoch < trainer_.samples_per_epoch()) {
+    metrics_before_cut_epoch_ = metrics_->bytes();
+  }
   metrics_->write(record);
   console_->record(record);
   recorded_s_ = monotonic_seconds();
@@ -196,6 +234,10 @@ void RunRecorder::wait_for_checkpoint() {
 }
 
 void RunRecorder::finish() {
+  if (was_finished_) {
+    spdlog::info("this run is finished already: {}", worker_.run_folder.string());
+  }
+  if (worker_.communicator.broadcast_text(was_finished_ ? "finished" : "") == "finished") return;
   wait_for_checkpoint();
   if (worker_.speaks()) {
     const fs::path model = worker_.run_folder / worker_.config.model_file;
@@ -221,7 +263,10 @@ void RunRecorder::stopped() {
 
 void RunRecorder::write_summary(const std::string& status) {
   summary_.peak_memory_bytes = greatest(worker_.communicator, peak_memory(worker_));
-  if (!worker_.speaks()) return;
+  if (worker_.speaks()) put_summary(status);
+}
+
+void RunRecorder::put_summary(const std::string& status) {
   const train::Progress& progress = trainer_.progress();
   summary_.status = status;
   summary_.epochs = progress.epoch;

@@ -40,11 +40,14 @@ class RunRecorder {
   void stopped();
 
  private:
+  std::optional<checkpoint::FoundCheckpoint> find_checkpoint() const;
+  std::int64_t restore(const checkpoint::FoundCheckpoint& found);
   void begin_files(std::int64_t metrics_bytes);
   void announce() const;
   checkpoint::RunFacts facts() const;
   void wait_for_checkpoint();
   void write_summary(const std::string& status);
+  void put_summary(const std::string& status);
   bool step_is_due() const;
 
   Worker& worker_;
@@ -57,6 +60,8 @@ class RunRecorder {
   double recorded_s_ = 0;  // when the last step record was taken
   std::int64_t recorded_samples_ = 0;
   std::int64_t saved_step_ = -1;
+  bool was_finished_ = false;                             // before this command; on rank 0
+  std::optional<std::int64_t> metrics_before_cut_epoch_;  // bytes
 };
 
 }  // namespace mnist_train::app

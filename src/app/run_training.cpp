@@ -34,12 +34,12 @@ std::shared_ptr<model::Model> initial_model(const options::RunConfig& config,
   return model;
 }
 
-bool checkpoint_is_due(const train::Trainer& trainer, const options::CheckpointOptions& options,
-                       bool last) {
+bool checkpoint_is_due(const train::Trainer& trainer, const options::CheckpointOptions& options) {
   const train::Progress& progress = trainer.progress();
   const bool by_epoch = options.every_epochs > 0 && progress.epoch % options.every_epochs == 0;
   const bool best = options.keep_best && progress.best_step == progress.step;
-  return by_epoch || best || last;
+  return by_epoch || best || trainer.run_done() ||
+         checkpoint_is_due_by_step(options, progress.step);
 }
 
 }  // namespace
@@ -62,8 +62,7 @@ ExitCode run_training(Worker& worker) {
   recorder.resume();
   note_stop_signals();  // until here there was nothing to save, and they ended the process
 
-  bool done = trainer.run_done();
-  while (!done) {
+  while (!trainer.run_done()) {
     if (train_epoch(worker, trainer, recorder) == EpochEnd::kStopped) {
       recorder.save();
       recorder.stopped();
@@ -75,9 +74,7 @@ ExitCode run_training(Worker& worker) {
     const double test_seconds = monotonic_seconds() - begin_s;
     recorder.epoch_finished(evaluations, test_seconds);
     trainer.end_epoch(evaluations.test.accuracy, evaluations.decisive(), test_seconds);
-    done =
-        trainer.run_done() || evaluations.decisive() >= config.train.stop_at_accuracy.value_or(2);
-    if (checkpoint_is_due(trainer, config.checkpoint, done)) recorder.save();
+    if (checkpoint_is_due(trainer, config.checkpoint)) recorder.save();
   }
   recorder.finish();
   return ExitCode::kDone;

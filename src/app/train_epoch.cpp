@@ -16,12 +16,11 @@ bool looks_at_sums(const Worker& worker, std::int64_t step) {
   return !worker.placement.cuda || step % kStepsBetweenLooksAtGpu == 0;
 }
 
-bool checkpoint_is_due(const Worker& worker, std::int64_t step) {
-  const auto& every_steps = worker.config.checkpoint.every_steps;
-  return every_steps && step % *every_steps == 0;
-}
-
 }  // namespace
+
+bool checkpoint_is_due_by_step(const options::CheckpointOptions& options, std::int64_t step) {
+  return options.every_steps && step % *options.every_steps == 0;
+}
 
 EpochEnd train_epoch(Worker& worker, train::Trainer& trainer, RunRecorder& recorder) {
   train::Progress& progress = trainer.progress();
@@ -43,7 +42,8 @@ EpochEnd train_epoch(Worker& worker, train::Trainer& trainer, RunRecorder& recor
       }
     }
     recorder.after_step();
-    if (checkpoint_is_due(worker, progress.step) && !trainer.epoch_done()) {
+    if (checkpoint_is_due_by_step(worker.config.checkpoint, progress.step) &&
+        !trainer.epoch_done()) {
       trainer.read_sums();
       progress.epoch_train_seconds = monotonic_seconds() - begin_s;
       recorder.save();

@@ -14,6 +14,9 @@ enum class EpochEnd { kDone, kStopped };
 /// ranks after the same step when the loss is not finite.
 EpochEnd train_epoch(Worker& worker, train::Trainer& trainer, RunRecorder& recorder);
 
+/// Whether `every_steps` asks for a checkpoint after this step.
+bool checkpoint_is_due_by_step(const options::CheckpointOptions& options, std::int64_t step);
+
 /// 130 for Ctrl-C, 143 for SIGTERM; also when another rank was the one that was asked.
 ExitCode stopped_exit_code();
 

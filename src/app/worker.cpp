@@ -51,7 +51,8 @@ void set_up_log(const Worker& worker) {
     setup.console_prefix += "rank " + std::to_string(worker.identity.rank) + ": ";
     if (setup.level == "info") setup.level = "warning";
   }
-  if (std::filesystem::is_directory(worker.run_folder / report::files::kLogs)) {
+  if (!worker.run_folder.empty() &&
+      std::filesystem::is_directory(worker.run_folder / report::files::kLogs)) {
     setup.file = worker.run_folder / report::files::kLogs /
                  ("rank-" + std::to_string(worker.identity.rank) + ".log");
   }
@@ -72,11 +73,6 @@ void set_up_device(const Worker& worker) {
   at::globalContext().setDeterministicCuDNN(deterministic);
 }
 
-comm::BackendKind backend_kind(const std::string& name) {
-  if (name == "nccl") return comm::BackendKind::kNccl;
-  return name == "gloo" ? comm::BackendKind::kGloo : comm::BackendKind::kNone;
-}
-
 comm::Communicator connect(const Worker& worker) {
   comm::Rendezvous rendezvous;
   rendezvous.identity = worker.identity;
@@ -85,7 +81,8 @@ comm::Communicator connect(const Worker& worker) {
   rendezvous.fingerprint = hash_hex(options::write_run_config(worker.config, false));
   // Our launcher sees who is silent; a rank that gave up first would only be a victim.
   const double margin_s = launch::was_handed_over("status") ? 5 : 0;
-  return {rendezvous, backend_kind(worker.placement.backend),
+  return {rendezvous,
+          worker.placement.backend == "nccl" ? comm::BackendKind::kNccl : comm::BackendKind::kGloo,
           worker.config.launch.hang_timeout_s + margin_s};
 }
 
@@ -103,9 +100,12 @@ std::unique_ptr<Worker> start_worker() {
   const launch::WorkerIdentity identity = own_identity();
   // Who sees GPUs of its own (Slurm's --gpus-per-task) shares nothing.
   const bool alone = identity.sees_own_gpus;
-  const launch::Placement placement =
-      launch::choose_placement(config, launch::this_machine(), alone ? 0 : identity.local_rank,
-                               alone ? 1 : identity.local_world_size, identity.world_size);
+  launch::Placement placement;  // an export needs no more than the CPU
+  if (job.command != "export") {
+    placement =
+        launch::choose_placement(config, launch::this_machine(), alone ? 0 : identity.local_rank,
+                                 alone ? 1 : identity.local_world_size);
+  }
   auto board = launch::StatusBoard::attach(handed_over_or("status", launch::kStatusFd, -1),
                                            identity.local_world_size);
   auto worker = std::make_unique<Worker>(

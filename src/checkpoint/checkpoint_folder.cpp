@@ -3,36 +3,16 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <charconv>
 #include <string>
 
 #include "checkpoint/checkpoint.h"
+#include "report/checkpoint_names.h"
 
 namespace mnist_train::checkpoint {
 
 namespace fs = std::filesystem;
 
 namespace {
-
-constexpr std::string_view kPrefix = "step-";
-constexpr std::string_view kSuffix = ".safetensors";
-
-std::string file_name(std::int64_t step) {
-  std::string digits = std::to_string(step);
-  digits.insert(0, digits.size() < 8 ? 8 - digits.size() : 0, '0');
-  return std::string(kPrefix) + digits + std::string(kSuffix);
-}
-
-std::optional<std::int64_t> step_of(const std::string& name) {
-  if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix)) return std::nullopt;
-  const char* begin = name.data() + kPrefix.size();
-  const char* end = name.data() + name.size() - kSuffix.size();
-  std::int64_t step = 0;
-  const auto [stopped, error] = std::from_chars(begin, end, step);
-  const bool own = error == std::errc() && stopped == end && name == file_name(step);
-  return own ? std::optional(step) : std::nullopt;
-}
 
 /// What a process that was killed while it wrote has left. Nobody else writes here: the run folder
 /// is locked.
@@ -49,7 +29,9 @@ void remove_leftovers(const fs::path& folder) {
 CheckpointFolder::CheckpointFolder(fs::path folder, std::int64_t keep)
     : folder_(std::move(folder)), keep_(keep) {}
 
-fs::path CheckpointFolder::path_of(std::int64_t step) const { return folder_ / file_name(step); }
+fs::path CheckpointFolder::path_of(std::int64_t step) const {
+  return folder_ / report::checkpoint_name(step);
+}
 
 void CheckpointFolder::save(const TensorFile& snapshot, std::int64_t step) {
   std::error_code ignored;
@@ -57,12 +39,7 @@ void CheckpointFolder::save(const TensorFile& snapshot, std::int64_t step) {
   remove_leftovers(folder_);
   write_checkpoint(path_of(step), snapshot);
   read_checkpoint(path_of(step));
-  std::vector<std::int64_t> steps = saved_steps(folder_);
-  // Later steps than this one can only come from a run that was then resumed further back.
-  while (steps.back() > step) {
-    fs::remove(path_of(steps.back()), ignored);
-    steps.pop_back();
-  }
+  const std::vector<std::int64_t> steps = report::saved_steps(folder_);
   for (std::size_t i = 0; i + static_cast<std::size_t>(keep_) < steps.size(); ++i) {
     fs::remove(path_of(steps[i]), ignored);  // a file too many loses nothing
   }
@@ -82,21 +59,31 @@ void CheckpointFolder::mark_best(std::int64_t step) const {
   }
 }
 
-std::vector<std::int64_t> saved_steps(const fs::path& folder) {
-  std::vector<std::int64_t> steps;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    if (const auto step = step_of(entry.path().filename().string())) steps.push_back(*step);
+std::int64_t CheckpointFolder::set_aside_later_than(std::int64_t step) const {
+  const fs::path aside = folder_ / "abandoned";
+  std::int64_t count = 0;
+  for (const std::int64_t later : report::saved_steps(folder_)) {
+    if (later <= step) continue;
+    std::error_code error;
+    fs::create_directories(aside, error);
+    if (count++ == 0)
+      fs::copy_file(folder_ / "best.safetensors", aside / "best.safetensors", error);
+    fs::rename(path_of(later), aside / report::checkpoint_name(later), error);
+    if (error) {
+      throw Error(ExitCode::kCheckpoint, path_of(later).string() +
+                                             ": is later than the checkpoint to resume from and "
+                                             "cannot be moved to " +
+                                             aside.string() + ": " + error.message());
+    }
   }
-  std::sort(steps.begin(), steps.end());
-  return steps;
+  return count;
 }
 
 std::optional<FoundCheckpoint> newest_valid(const fs::path& folder) {
-  std::vector<std::int64_t> steps = saved_steps(folder);
+  const std::vector<std::int64_t> steps = report::saved_steps(folder);
   std::string damage;
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-    const fs::path path = folder / file_name(*step);
+    const fs::path path = folder / report::checkpoint_name(*step);
     try {
       return FoundCheckpoint{path, read_checkpoint(path)};
     } catch (const Error& error) {

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
-#include <vector>
 
 #include "checkpoint/tensor_file.h"
 
@@ -19,10 +18,12 @@ class CheckpointFolder {
   std::filesystem::path path_of(std::int64_t step) const;
 
   /// Removes what a killed process left half written, writes the file of this step, reads it back
-  /// and verifies it, then removes what is older than the newest `keep` and what a run that was
-  /// since resumed further back left behind. Throws
-  /// Error(kCheckpoint); nothing is removed then.
+  /// and verifies it, then removes what is older than the newest `keep`. Throws Error(kCheckpoint);
+  /// nothing is removed then.
   void save(const TensorFile& snapshot, std::int64_t step);
+  /// For a run that goes on from this step: moves the files of later ones, and a copy of the best,
+  /// into `abandoned/`. Returns how many. Throws Error(kCheckpoint).
+  std::int64_t set_aside_later_than(std::int64_t step) const;
   /// Makes `best.safetensors` the file of this step, which must have been saved.
   void mark_best(std::int64_t step) const;
 
@@ -31,16 +32,14 @@ class CheckpointFolder {
   std::int64_t keep_;
 };
 
-/// Steps that have a file, ascending; empty when there is no such folder.
-std::vector<std::int64_t> saved_steps(const std::filesystem::path& folder);
-
-/// The newest checkpoint that can be read and verified, with a warning for each newer one that
-/// cannot; nothing when there is none at all. Throws Error(kCheckpoint) when there are some and all
-/// are damaged.
 struct FoundCheckpoint {
   std::filesystem::path path;
   TensorFile file;
 };
+
+/// The newest checkpoint that can be read and verified, with a warning for each newer one that
+/// cannot; nothing when there is none at all. Throws Error(kCheckpoint) when there are some and all
+/// are damaged.
 std::optional<FoundCheckpoint> newest_valid(const std::filesystem::path& folder);
 
 }  // namespace mnist_train::checkpoint

@@ -1,6 +1,5 @@
 #include "cli/failure_block.h"
 
-#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -16,20 +15,6 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::size_t kLogLines = 10;
-
-/// "step-00000938.safetensors": zero-padded, so the last by name is the last by step.
-fs::path newest_checkpoint(const fs::path& run_folder) {
-  fs::path newest;
-  std::error_code error;
-  for (const auto& entry :
-       fs::directory_iterator(run_folder / report::files::kCheckpoints, error)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with("step-") && name.ends_with(".safetensors")) {
-      newest = std::max(newest, entry.path());
-    }
-  }
-  return newest;
-}
 
 std::string log_tail(const fs::path& run_folder, int rank) {
   const fs::path path =
@@ -56,16 +41,14 @@ std::string indented(const std::string& lines) {
 }  // namespace
 
 std::string failure_block(const launch::RunFailure& failure, const launch::Job& job) {
-  std::string text = "mnist-train failed: " + as_block(failure.cause) + "\n";
+  std::string text =
+      "mnist-train failed: " + as_block(failure.cause) + "\n  host: " + launch::host_name() + "\n";
   if (!failure.victims.empty()) {
     text += "  because of that:\n" + indented(failure.victims);
   }
   if (job.command != "train") return text;
   if (failure.died_silently) text += log_tail(job.run_folder, failure.rank);
-  const fs::path checkpoint = newest_checkpoint(job.run_folder);
-  if (checkpoint.empty()) return text + "  no checkpoint was written\n";
-  return text + "  newest checkpoint: " + checkpoint.string() +
-         "\n  continue with: " + launch::resume_command(job.run_folder) + "\n";
+  return text + report::way_on(job.run_folder, launch::resume_command(job.run_folder));
 }
 
 }  // namespace mnist_train::cli

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "cli/own_launcher.h"
 #include "cli/worker_exec.h"
+#include "launch/engines.h"
 #include "launch/job.h"
 #include "launch/machine.h"
 #include "launch/worker_identity.h"
@@ -45,11 +46,12 @@ launch::Job make_job(const CommandLine& line, const options::RunConfig& config) 
 /// the last attempt ended.
 int become_worker(const launch::WorkerIdentity& identity, launch::Job job,
                   const options::RunConfig& config, const std::string& name) {
-  if (identity.restart_count > 0 && job.resume.empty()) job.resume = "auto";
+  job.after_restart = identity.restart_count > 0;
   job.restarts = identity.restart_count;
   UniqueFd lock;
   if (job.command == "train" && identity.rank == 0) {
-    report::RunFolder folder = report::prepare_run_folder(config, name, job.resume);
+    report::RunFolder folder =
+        report::prepare_run_folder(config, name, job.resume, job.after_restart);
     job.run_folder = folder.path;
     lock = std::move(folder.lock);
   }
@@ -64,6 +66,8 @@ int launch_command(const CommandLine& line, const options::RunConfig& config) {
   if (const auto identity = launch::identity_from_environment()) {
     return become_worker(*identity, std::move(job), config, config_name(line));
   }
+  // A job of one task that Slurm has put back into its queue.
+  job.after_restart = launch::slurm_restart_count() > 0;
   job.progress_bar = ::isatty(STDERR_FILENO) == 1 && !line.quiet;
   return run_own_launcher(std::move(job), config, config_name(line));
 }

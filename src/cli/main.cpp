@@ -16,6 +16,7 @@
 #include "cli/config_layers.h"
 #include "cli/data_commands.h"
 #include "cli/launch_command.h"
+#include "launch/elastic_error_file.h"
 
 namespace mnist_train::cli {
 
@@ -42,7 +43,11 @@ std::shared_ptr<const config::Source> lowest_layer(const CommandLine& line) {
 }
 
 int run(std::vector<std::string> arguments) {
+  LogSetup log;
+  set_up_logging(log);
   const CommandLine line = parse_command_line(std::move(arguments));
+  log.level = line.quiet ? "warning" : line.log_level;
+  set_up_logging(log);
   if (line.command == Command::kShowText) {
     print(line.text);
     return 0;
@@ -75,9 +80,11 @@ int main(int argc, char** argv) {
     return mnist_train::cli::run({argv + (argc > 0 ? 1 : 0), argv + argc});
   } catch (const mnist_train::Error& error) {
     std::cerr << mnist_train::cli::printable(error) << '\n';
+    mnist_train::launch::write_elastic_error_file(error.what());
     return static_cast<int>(error.code());
   } catch (const std::exception& error) {
     std::cerr << "mnist-train: " << error.what() << '\n';
+    mnist_train::launch::write_elastic_error_file(error.what());
     return static_cast<int>(mnist_train::ExitCode::kRunFailed);
   }
 }

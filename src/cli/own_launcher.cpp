@@ -1,6 +1,7 @@
 #include "cli/own_launcher.h"
 
 #include <signal.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -10,10 +11,12 @@
 #include "base/log.h"
 #include "cli/failure_block.h"
 #include "data/shared_dataset.h"
+#include "launch/elastic_error_file.h"
 #include "launch/listen_socket.h"
 #include "launch/placement.h"
 #include "launch/supervisor.h"
 #include "report/run_folder.h"
+#include "report/summary.h"
 
 namespace mnist_train::cli {
 
@@ -30,20 +33,27 @@ struct Launch {
   std::unique_ptr<data::SharedDataset> dataset;  // training, evaluation
   std::int64_t furthest_step = -1;               // of all attempts
   int futile_attempts = 0;                       // the last ones, which came no further
+  bool decoded = false;
 };
 
 Launch prepare(launch::Job job, const options::RunConfig& config, const std::string& name) {
-  Launch launch{std::move(job), config, 1, nullptr, nullptr, -1, 0};
-  const launch::Machine machine = launch::this_machine();
+  Launch launch{std::move(job), config, 1, nullptr, nullptr, -1, 0, false};
   if (launch.job.command != "export") {
+    const launch::Machine machine = launch::this_machine();
+    if (machine.lacks_module && config.train.device == options::DeviceName::kAuto) {
+      spdlog::info(
+          "there is a GPU, but this build has no {}: computing on the CPU; scripts/setup "
+          "--cuda builds it",
+          launch::kCudaModule);
+    }
     launch.processes = launch::choose_process_count(config, machine);
-  }
-  for (int rank = 0; rank < launch.processes; ++rank) {
-    (void)launch::choose_placement(config, machine, rank, launch.processes, launch.processes);
+    for (int rank = 0; rank < launch.processes; ++rank) {
+      (void)launch::choose_placement(config, machine, rank, launch.processes);
+    }
   }
   if (launch.job.command == "train") {
     launch.folder = std::make_unique<report::RunFolder>(
-        report::prepare_run_folder(config, name, launch.job.resume));
+        report::prepare_run_folder(config, name, launch.job.resume, launch.job.after_restart));
     launch.job.run_folder = launch.folder->path;
   }
   if (launch.job.command != "export") launch.dataset = std::make_unique<data::SharedDataset>();
@@ -67,10 +77,15 @@ launch::AttemptResult run_attempt(Launch& launch, bool first) {
     const data::SharedDatasetHandle handle = launch.dataset->handle();
     setup.dataset_fd = handle.memory_fd;
     setup.dataset_ready_fd = handle.ready_fd;
-    if (first) {
-      decode.start = [&] { launch.dataset->publish(launch.config.data, launch.config.train.seed); };
+    if (!launch.decoded) {  // an attempt may end before the samples are read
+      decode.start = [&launch, first] {
+        if (first) launch.dataset->publish(launch.config.data, launch.config.train.seed);
+      };
       decode.ready_fd = handle.ready_fd;
-      decode.finish = [&] { launch.dataset->wait(); };
+      decode.finish = [&launch] {
+        launch.dataset->wait();
+        launch.decoded = true;
+      };
     }
   }
   const char* begin = launch.job.progress_bar ? "\x1b[K" : "";
@@ -100,11 +115,19 @@ bool restarts(Launch& launch, launch::AttemptResult& result) {
     return false;
   }
   ++launch.job.restarts;
-  launch.job.resume = "auto";
+  launch.job.after_restart = true;
   std::cerr << "mnist-train: " << on_one_line(result.failure->cause) << "\n"
             << "mnist-train: starting all processes again from the newest checkpoint (restart "
             << launch.job.restarts << " of " << launch.config.launch.max_restarts << ")\n";
   return true;
+}
+
+void record_failure(const Launch& launch, const launch::RunFailure& failure) {
+  std::cerr << failure_block(failure, launch.job) << std::flush;
+  launch::write_elastic_error_file(failure.cause);
+  if (launch.folder) {
+    report::note_failure(launch.folder->path / report::files::kSummary, failure.cause);
+  }
 }
 
 }  // namespace
@@ -117,9 +140,9 @@ int run_own_launcher(launch::Job job, const options::RunConfig& config,
     launch::AttemptResult result = run_attempt(launch, first);
     if (!result.failure) return result.exit_code;
     if (restarts(launch, result)) continue;
-    std::cerr << failure_block(*result.failure, launch.job) << std::flush;
-    return result.stopped_by == 0 ? static_cast<int>(result.failure->code)
-                                  : launch::stopped_exit_code(result.stopped_by);
+    record_failure(launch, *result.failure);
+    // Also after a signal: 143 would say that the run was saved.
+    return static_cast<int>(result.failure->code);
   }
 }
 

@@ -13,7 +13,8 @@ using BackendType = c10d::ProcessGroup::BackendType;
 
 c10::intrusive_ptr<c10d::ProcessGroup> make_group(const c10::intrusive_ptr<c10d::Store>& store,
                                                   const launch::WorkerIdentity& identity,
-                                                  BackendKind kind, double timeout_s) {
+                                                  BackendKind kind, bool one_host,
+                                                  double timeout_s) {
   const int rank = identity.rank;
   const int world_size = identity.world_size;
   auto group = c10::make_intrusive<c10d::ProcessGroup>(store, rank, world_size);
@@ -23,7 +24,6 @@ c10::intrusive_ptr<c10d::ProcessGroup> make_group(const c10::intrusive_ptr<c10d:
     group->setDefaultBackend(BackendType::NCCL);
     return group;
   }
-  const bool one_host = identity.local_world_size == world_size;
   auto backend = make_gloo_backend(store, rank, world_size, one_host, timeout_s);
   group->setBackend(c10::DeviceType::CPU, BackendType::GLOO, backend);
   group->setBackend(c10::DeviceType::CUDA, BackendType::GLOO, backend);
@@ -36,12 +36,14 @@ c10::intrusive_ptr<c10d::ProcessGroup> make_group(const c10::intrusive_ptr<c10d:
 Communicator::Communicator(const Rendezvous& rendezvous, BackendKind backend, double timeout_s)
     : rank_(rendezvous.identity.rank),
       world_size_(rendezvous.identity.world_size),
-      one_host_(rendezvous.identity.local_world_size == world_size_),
       timeout_s_(timeout_s) {
   if (alone()) return;
-  store_ = meet(rendezvous);
-  translate_failures("connecting the process group",
-                     [&] { group_ = make_group(store_, rendezvous.identity, backend, timeout_s); });
+  const Meeting meeting = meet(rendezvous);
+  store_ = meeting.store;
+  one_host_ = meeting.one_host;
+  translate_failures("connecting the process group", [&] {
+    group_ = make_group(store_, rendezvous.identity, backend, one_host_, timeout_s);
+  });
   store_->setTimeout(std::chrono::milliseconds(static_cast<std::int64_t>(timeout_s * 1000)));
 }
 

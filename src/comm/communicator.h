@@ -11,7 +11,7 @@
 
 namespace mnist_train::comm {
 
-enum class BackendKind { kNone, kGloo, kNccl };
+enum class BackendKind { kGloo, kNccl };
 
 /// This rank's connection to the others. Every method marked "collective" must be called by all
 /// ranks in the same order; each throws PeerError when another rank is gone or does not come within

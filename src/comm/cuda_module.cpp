@@ -6,13 +6,14 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "launch/worker_process.h"
 
 namespace mnist_train::comm {
 
 namespace {
 
 const CudaModule* load() {
-  const std::filesystem::path path = executable_folder() / "libmnist-train-cuda.so";
+  const std::filesystem::path path = executable_folder() / launch::kCudaModule;
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr) {
     throw Error(ExitCode::kConfig,

@@ -1,11 +1,16 @@
 #include "comm/rendezvous.h"
 
+#include <sys/stat.h>
+
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "base/error.h"
 #include "comm/failures.h"
+#include "launch/failure_report.h"
 #include "launch/listen_socket.h"
 
 namespace mnist_train::comm {
@@ -67,27 +72,63 @@ void wait_for_all(c10d::Store& store, const Rendezvous& rendezvous) {
                                           " s (launch.rendezvous_timeout_s), missing: " + missing);
 }
 
+std::string link_target(const char* path) {
+  std::error_code error;
+  return std::filesystem::read_symlink(path, error).string();
+}
+
+/// Equal for processes that reach each other by loopback and shared memory: the same start of the
+/// same machine, and the same network, processes and /dev/shm (containers may share none of them).
+std::string host_identity() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string boot;
+  file >> boot;
+  struct stat shm {};
+  (void)::stat("/dev/shm", &shm);
+  return launch::host_name() + " " + boot + " " + link_target("/proc/self/ns/net") + " " +
+         link_target("/proc/self/ns/pid") + " " + std::to_string(shm.st_dev);
+}
+
+/// What each rank leaves for the others: a fingerprint that must be equal, and where it runs.
+struct Card {
+  std::string fingerprint;
+  std::string host;
+};
+
+std::string to_text(const Card& card) { return card.fingerprint + "\n" + card.host; }
+
+Card card_of(c10d::Store& store, int rank) {
+  const std::string text = store.get_to_str(joined_key(rank));
+  const std::size_t end = text.find('\n');
+  return {text.substr(0, end), end == std::string::npos ? "" : text.substr(end + 1)};
+}
+
 /// On every rank, so that none of them waits for one that refused.
-void compare_fingerprints(c10d::Store& store, const Rendezvous& rendezvous) {
-  const std::string of_rank_0 = store.get_to_str(joined_key(0));
-  for (int rank = 1; rank < rendezvous.identity.world_size; ++rank) {
-    if (store.get_to_str(joined_key(rank)) == of_rank_0) continue;
+bool compare_cards(c10d::Store& store, int world_size) {
+  const Card of_rank_0 = card_of(store, 0);
+  bool one_host = true;
+  for (int rank = 1; rank < world_size; ++rank) {
+    const Card card = card_of(store, rank);
+    one_host = one_host && card.host == of_rank_0.host;
+    if (card.fingerprint == of_rank_0.fingerprint) continue;
     throw Error(ExitCode::kConfig, "rank " + std::to_string(rank) +
                                        " runs with another config than rank 0: give every process "
                                        "the same file and flags");
   }
+  return one_host;
 }
 
 }  // namespace
 
-c10::intrusive_ptr<c10d::Store> meet(const Rendezvous& rendezvous) {
+Meeting meet(const Rendezvous& rendezvous) {
   const auto base = connect(rendezvous);
   auto store = c10::make_intrusive<c10d::PrefixStore>(rendezvous.identity.store_prefix, base);
-  return translate_failures("rendezvous", [&]() -> c10::intrusive_ptr<c10d::Store> {
-    store->set(joined_key(rendezvous.identity.rank), rendezvous.fingerprint);
+  return translate_failures("rendezvous", [&]() -> Meeting {
+    store->set(joined_key(rendezvous.identity.rank),
+               to_text({rendezvous.fingerprint, host_identity()}));
     wait_for_all(*store, rendezvous);
-    compare_fingerprints(*store, rendezvous);
-    return store;
+    const bool one_host = compare_cards(*store, rendezvous.identity.world_size);
+    return {store, one_host};
   });
 }
 

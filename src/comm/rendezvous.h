@@ -15,10 +15,16 @@ struct Rendezvous {
   std::string fingerprint;  // what all ranks must agree on: a hash of the config
 };
 
+/// What the ranks know of each other when they have met.
+struct Meeting {
+  c10::intrusive_ptr<c10d::Store> store;
+  bool one_host = true;  // all of them reach each other by 127.0.0.1 and /dev/shm
+};
+
 /// Collective. Connects to the run's key-value store (rank 0 serves it, unless an agent does) and
 /// waits until every rank has come. Throws Error(kDistributed) "1 of 2 ranks joined within 60 s,
 /// missing: rank 1", Error(kDistributed) naming the address when it is taken or not reached,
 /// Error(kConfig) when a rank runs with another config.
-c10::intrusive_ptr<c10d::Store> meet(const Rendezvous& rendezvous);
+Meeting meet(const Rendezvous& rendezvous);
 
 }  // namespace mnist_train::comm

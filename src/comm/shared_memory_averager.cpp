@@ -2,6 +2,7 @@
 
 #include <ATen/ops/add.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/full.h>
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <signal.h>
@@ -79,7 +80,9 @@ bool is_before(std::uint32_t step, std::uint32_t wanted) {
 }  // namespace
 
 bool SharedMemoryAverager::fits(const Communicator& communicator, const GradientBuffer& buffer) {
-  return communicator.one_host() && buffer.flat.is_cpu();
+  at::Tensor misfits = at::full({1}, communicator.one_host() && buffer.flat.is_cpu() ? 0.0 : 1.0);
+  communicator.all_reduce_sum(misfits);
+  return misfits.item<float>() == 0;
 }
 
 SharedMemoryAverager::SharedMemoryAverager(const Communicator& communicator, GradientBuffer buffer)

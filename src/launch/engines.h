@@ -11,6 +11,9 @@ namespace mnist_train::launch {
 /// missing or wrong, and for a batch script that asked for several tasks but does not use srun.
 std::optional<WorkerIdentity> slurm_identity(const EnvironmentLookup& lookup);
 
+/// How often Slurm has put this job back into its queue; 0 outside of Slurm.
+int slurm_restart_count(const EnvironmentLookup& lookup = environment_variable);
+
 /// Of a process that Open MPI's mpirun started as one of several. On several hosts MASTER_ADDR and
 /// MASTER_PORT must say where rank 0 is. Throws Error(kConfig).
 std::optional<WorkerIdentity> open_mpi_identity(const EnvironmentLookup& lookup);

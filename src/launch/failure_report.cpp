@@ -35,12 +35,12 @@ bool is_failure(int code) {
   }
 }
 
+}  // namespace
+
 std::string host_name() {
   std::array<char, 256> name{};
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown host";
 }
-
-}  // namespace
 
 std::string to_text(const FailureReport& report) {
   const nlohmann::json json = {{"code", static_cast<int>(report.code)},

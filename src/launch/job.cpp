@@ -21,6 +21,7 @@ nlohmann::json to_json(const Job& job) {
           {"config_path", job.config_path.string()},
           {"run_folder", job.run_folder.string()},
           {"resume", job.resume},
+          {"after_restart", job.after_restart},
           {"checkpoint", job.checkpoint.string()},
           {"export_format", job.export_format},
           {"export_path", job.export_path.string()},
@@ -54,6 +55,7 @@ Job from_json(const nlohmann::json& json) {
   job.config_path = json.at("config_path").get<std::string>();
   job.run_folder = json.at("run_folder").get<std::string>();
   json.at("resume").get_to(job.resume);
+  json.at("after_restart").get_to(job.after_restart);
   job.checkpoint = json.at("checkpoint").get<std::string>();
   json.at("export_format").get_to(job.export_format);
   job.export_path = json.at("export_path").get<std::string>();

@@ -17,8 +17,9 @@ struct Job {
   std::filesystem::path config_path;  // where it came from, for messages
   std::filesystem::path run_folder;   // train: prepared by the front end; empty: rank 0 knows it
   std::string resume;                 // "": a fresh run; else "auto" or the checkpoint's path
-  std::filesystem::path checkpoint;   // evaluate, export
-  std::string export_format;          // export: "pt", "safetensors"
+  bool after_restart = false;  // an attempt went before: its newest checkpoint goes before `resume`
+  std::filesystem::path checkpoint;  // evaluate, export
+  std::string export_format;         // export: "pt", "safetensors"
   std::filesystem::path export_path;
   std::string log_level = "info";
   bool quiet = false;

@@ -4,12 +4,14 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <optional>
 #include <set>
 #include <string_view>
 
 #include "base/error.h"
 #include "launch/machine.h"
+#include "launch/worker_process.h"
 
 namespace mnist_train::launch {
 
@@ -35,6 +37,10 @@ void require_gpu(const options::RunConfig& config, const Machine& machine) {
   if (!wants_cuda(config) || machine.gpus > 0) return;
   const char* asked =
       config.train.backend == options::BackendName::kNccl ? "backend \"nccl\"" : "device \"cuda\"";
+  if (machine.lacks_module) {
+    refuse(std::string("the config asks for ") + asked + ", but this build has no " + kCudaModule +
+           ": scripts/setup --cuda installs LibTorch's CUDA parts and builds it");
+  }
   refuse(std::string("the config asks for ") + asked +
          ", but this machine shows no GPU (NVIDIA driver missing, or CUDA_VISIBLE_DEVICES is empty)"
          ": run it on a machine with one, or set backend to \"gloo\" and device to \"cpu\"");
@@ -73,7 +79,7 @@ bool one_gpu_each(const options::RunConfig& config, const Machine& machine, int 
 }
 
 std::string choose_backend(const options::RunConfig& config, const Machine& machine,
-                           int local_world_size, int world_size) {
+                           int local_world_size) {
   const auto asked = config.train.backend;
   const bool nccl_can_work = one_gpu_each(config, machine, local_world_size);
   if (asked == options::BackendName::kNccl && !nccl_can_work) {
@@ -81,7 +87,6 @@ std::string choose_backend(const options::RunConfig& config, const Machine& mach
            std::to_string(local_world_size) + " processes share " + std::to_string(machine.gpus) +
            " GPUs; lower launch.processes_per_node, or set backend to \"gloo\"");
   }
-  if (world_size == 1) return "none";
   if (asked == options::BackendName::kGloo) return "gloo";
   return nccl_can_work ? "nccl" : "gloo";
 }
@@ -108,7 +113,13 @@ int choose_threads(const options::RunConfig& config, const Machine& machine, int
 
 }  // namespace
 
-Machine this_machine() { return {usable_cores(), visible_gpus()}; }
+Machine this_machine() {
+  const int gpus = visible_gpus();
+  std::error_code error;
+  const bool module =
+      std::filesystem::exists(worker_executable().parent_path() / kCudaModule, error);
+  return {usable_cores(), module ? gpus : 0, gpus > 0 && !module};
+}
 
 std::string Placement::device_name() const {
   return cuda ? "cuda:" + std::to_string(device_index) : "cpu";
@@ -124,13 +135,13 @@ int choose_process_count(const options::RunConfig& config, const Machine& machin
 }
 
 Placement choose_placement(const options::RunConfig& config, const Machine& machine, int local_rank,
-                           int local_world_size, int world_size) {
+                           int local_world_size) {
   require_gpu(config, machine);
   Placement placement;
   const auto gpu = gpu_of(config, machine, local_rank);
   placement.cuda = gpu.has_value();
   placement.device_index = gpu.value_or(0);
-  placement.backend = choose_backend(config, machine, local_world_size, world_size);
+  placement.backend = choose_backend(config, machine, local_world_size);
   placement.threads = choose_threads(config, machine, local_world_size);
   return placement;
 }

@@ -9,17 +9,19 @@ namespace mnist_train::launch {
 /// What this machine offers.
 struct Machine {
   int cores = 1;
-  int gpus = 0;
+  int gpus = 0;               // that this build can use
+  bool lacks_module = false;  // there are GPUs, but the module for them was not built
 };
 
+/// Of the machine that this runs on.
 Machine this_machine();
 
 /// Where one rank computes and how it talks to the others.
 struct Placement {
   bool cuda = false;
-  int device_index = 0;  // of the GPU
-  std::string backend;   // "nccl", "gloo"; "none" with one rank
-  int threads = 1;       // of the rank
+  int device_index = 0;          // of the GPU
+  std::string backend = "gloo";  // or "nccl"; one rank alone makes no use of it
+  int threads = 1;               // of the rank
 
   std::string device_name() const;  // "cpu", "cuda:0"
 };
@@ -33,6 +35,6 @@ int choose_process_count(const options::RunConfig& config, const Machine& machin
 /// since NCCL refuses two ranks on one GPU. What the config asks for by name is taken or refused
 /// with Error(kConfig), never replaced.
 Placement choose_placement(const options::RunConfig& config, const Machine& machine, int local_rank,
-                           int local_world_size, int world_size);
+                           int local_world_size);
 
 }  // namespace mnist_train::launch

@@ -71,6 +71,11 @@ int count_of_node(const std::string& list, int node) {
   return 0;
 }
 
+int slurm_restart_count(const EnvironmentLookup& lookup) {
+  if (!lookup("SLURM_JOB_ID")) return 0;
+  return optional_integer(lookup, "SLURM_RESTART_COUNT", 0, kMostTasks, 0);
+}
+
 std::optional<WorkerIdentity> slurm_identity(const EnvironmentLookup& lookup) {
   if (!lookup("SLURM_PROCID")) return std::nullopt;  // a shell of salloc
   const char* tasks = lookup("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
@@ -89,7 +94,7 @@ std::optional<WorkerIdentity> slurm_identity(const EnvironmentLookup& lookup) {
   identity.rank = integer_variable(lookup, "SLURM_PROCID", 0, world_size - 1);
   identity.local_rank = integer_variable(lookup, "SLURM_LOCALID", 0, world_size - 1);
   identity.local_world_size = tasks_on_this_node(lookup, identity.local_rank, world_size);
-  identity.restart_count = optional_integer(lookup, "SLURM_RESTART_COUNT", 0, kMostTasks, 0);
+  identity.restart_count = slurm_restart_count(lookup);
   identity.sees_own_gpus = lookup("SLURM_GPUS_PER_TASK").has_value();
   const bool one_host = identity.local_world_size == world_size;
   identity.master_address = lookup("MASTER_ADDR").value_or("");

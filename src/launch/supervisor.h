@@ -14,7 +14,7 @@ namespace mnist_train::launch {
 /// How an attempt ended: neither `failure` nor `stopped_by` when all ranks did their work.
 struct AttemptResult {
   std::optional<RunFailure> failure;
-  int stopped_by = 0;  // SIGTERM, SIGUSR1 or SIGINT, when one came
+  int stopped_by = 0;  // SIGTERM, SIGHUP, SIGUSR1 or SIGINT, when one came
   int exit_code = 0;   // without a failure: 0, or stopped_exit_code when ranks left early
   std::int64_t furthest_step = 0;  // that any rank had begun
 };
@@ -30,7 +30,7 @@ struct BackgroundTask {
 /// Takes a line for the user.
 using Warn = std::function<void(const std::string& line)>;
 
-/// What a run that was asked to stop ends with: 130 after Ctrl-C, 143 after SIGTERM and SIGUSR1.
+/// What a run that was asked to stop ends with: 130 after Ctrl-C, 143 after the others.
 int stopped_exit_code(int signal);
 
 /// Blocks the signals that `supervise` takes as events; call it before any thread or worker is
@@ -39,9 +39,9 @@ void block_supervised_signals();
 
 /// Starts one attempt of `setup.world_size` ranks and stays until all of them have ended. A rank
 /// that dies, leaves early or shows no progress for `hang_timeout_s` ends the attempt: the others
-/// get a second to say what they saw and are killed. SIGTERM, SIGUSR1 and the first Ctrl-C are
-/// passed on and the ranks given time to save; a second Ctrl-C kills. `warn` hears of a rank that
-/// the others wait for all the time. Throws what `background.finish` throws, after ending all
+/// get a second to say what they saw and are killed. SIGTERM, SIGHUP, SIGUSR1 and the first Ctrl-C
+/// are passed on and the ranks given time to save; a second Ctrl-C kills. `warn` hears of a rank
+/// that the others wait for all the time. Throws what `background.finish` throws, after ending all
 /// ranks.
 AttemptResult supervise(const WorkerSetup& setup, const StatusBoard& board, double hang_timeout_s,
                         const BackgroundTask& background, const Warn& warn = {});

@@ -27,6 +27,9 @@ inline constexpr const char* kHandedOverVariable = "MNIST_TRAIN_HANDED_OVER";
 /// Whether this process was handed the descriptor of that name.
 bool was_handed_over(const char* name);
 
+/// Lies beside the worker's executable where GPUs can be used.
+inline constexpr const char* kCudaModule = "libmnist-train-cuda.so";
+
 /// The worker's executable: beside the running one, or in ../libexec/mnist-train. Throws
 /// Error(kRunFailed) naming both.
 std::filesystem::path worker_executable();

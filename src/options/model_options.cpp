@@ -42,6 +42,11 @@ config::Type<InitOptions> init() {
   schema.add("name", &InitOptions::name, name, "The distribution.");
   schema.add("std", &InitOptions::std, config::optional_of(config::number({0, kMaxFloat, true})),
              "Standard deviation of normal; null: the model's own.");
+  schema.check([](InitOptions& options, const Place& place) {
+    if (place.gives("std") && options.name != InitName::kNormal) {
+      place.complain_about("std", "needs \"name\": \"normal\" beside it");
+    }
+  });
   config::Type<InitOptions> type;
   type.fragment = {{"anyOf", {name.fragment, schema.describe()}}};
   type.keys = schema.keys();

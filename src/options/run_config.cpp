@@ -68,9 +68,9 @@ config::Field<RunConfig> schema_link() {
 
 /// Names in the run folder that the program gives to files of its own.
 bool is_taken(const path& name) {
-  constexpr std::array<std::string_view, 7> kTaken{
+  constexpr std::array<std::string_view, 8> kTaken{
       "config.json", "metrics.jsonl", "summary.json", "predictions.jsonl",
-      "report.html", "checkpoints",   "logs"};
+      "report.html", "checkpoints",   "logs",         ".lock"};
   const std::string first = name.begin()->string();
   return std::find(kTaken.begin(), kTaken.end(), first) != kTaken.end() ||
          first.starts_with("events.out.tfevents.");

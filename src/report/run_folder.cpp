@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "report/checkpoint_names.h"
+
 namespace mnist_train::report {
 
 namespace fs = std::filesystem;
@@ -46,17 +48,6 @@ void make_folders(const fs::path& folder) {
   }
 }
 
-/// `latest` beside the run, replaced in one go.
-void point_latest_at(const fs::path& folder) {
-  const fs::path link = folder.parent_path() / "latest";
-  const fs::path temporary = folder.parent_path() / (".latest-" + std::to_string(::getpid()));
-  std::error_code error;
-  fs::remove(temporary, error);
-  fs::create_directory_symlink(folder.filename(), temporary, error);
-  if (!error) fs::rename(temporary, link, error);
-  // A link that could not be made (a file system without links) is a comfort lost, not a run.
-}
-
 fs::path make_dated_folder(const fs::path& parent) {
   std::error_code error;
   fs::create_directories(parent, error);
@@ -64,28 +55,26 @@ fs::path make_dated_folder(const fs::path& parent) {
   const std::string name = start_time();
   for (int attempt = 1; attempt < 1000; ++attempt) {
     fs::path folder = parent / (attempt == 1 ? name : name + "-" + std::to_string(attempt));
-    if (fs::create_directory(folder, error)) {
-      point_latest_at(folder);
-      return folder;
-    }
+    if (fs::create_directory(folder, error)) return folder;
     if (error) refuse(folder.string() + ": cannot make the run folder: " + error.message());
   }
   refuse(parent.string() + ": too many runs were started in this second");
 }
 
 fs::path choose_folder(const options::RunConfig& config, const std::string& config_name,
-                       const std::string& resume) {
+                       const std::string& resume, bool after_restart) {
   if (config.output) return *config.output;
   const fs::path parent = fs::absolute("runs") / config_name;
   std::error_code error;
-  if (resume == "auto") {
-    fs::path latest = fs::canonical(parent / "latest", error);
-    if (!error && fs::is_directory(latest)) return latest;
-  } else if (!resume.empty()) {
+  if (!resume.empty() && resume != "auto") {
     const fs::path file = fs::absolute(resume).lexically_normal();
     if (file.parent_path().filename() == files::kCheckpoints) {
       return file.parent_path().parent_path();
     }
+  }
+  if (resume == "auto" || after_restart) {
+    fs::path latest = fs::canonical(parent / "latest", error);
+    if (!error && fs::is_directory(latest)) return latest;
   }
   return make_dated_folder(parent);
 }
@@ -131,16 +120,15 @@ bool belongs_to(const fs::path& checkpoint, const fs::path& folder) {
 }  // namespace
 
 RunFolder prepare_run_folder(const options::RunConfig& config, const std::string& config_name,
-                             const std::string& resume) {
+                             const std::string& resume, bool after_restart) {
   if (!resume.empty() && resume != "auto" && !fs::exists(resume)) {
     throw Error(ExitCode::kCheckpoint, resume + ": the checkpoint to resume from does not exist");
   }
   RunFolder run;
-  run.path = choose_folder(config, config_name, resume);
+  run.path = choose_folder(config, config_name, resume, after_restart);
   refuse_if_in_use(run.path);
-  const bool occupied = holds_run(run.path);
-  run.continues_run = occupied && (resume == "auto" || belongs_to(resume, run.path));
-  if (occupied && !run.continues_run) {
+  const bool goes_on = resume == "auto" || after_restart || belongs_to(resume, run.path);
+  if (holds_run(run.path) && !goes_on) {
     refuse(run.path.string() +
            ": holds a run already; continue it with --resume auto, or give this one another "
            "--output");
@@ -148,6 +136,22 @@ RunFolder prepare_run_folder(const options::RunConfig& config, const std::string
   make_folders(run.path);
   run.lock = take_lock(run.path);
   return run;
+}
+
+void point_latest_at(const fs::path& folder) {
+  const fs::path link = folder.parent_path() / "latest";
+  const fs::path temporary = folder.parent_path() / (".latest-" + std::to_string(::getpid()));
+  std::error_code error;
+  fs::remove(temporary, error);
+  fs::create_directory_symlink(folder.filename(), temporary, error);
+  if (!error) fs::rename(temporary, link, error);
+  // A link that could not be made (a file system without links) is a comfort lost, not a run.
+}
+
+std::string way_on(const fs::path& run_folder, const std::string& resume_command) {
+  const auto newest = newest_checkpoint(run_folder / files::kCheckpoints);
+  if (!newest) return "  no checkpoint was written\n";
+  return "  newest checkpoint: " + newest->string() + "\n  continue with: " + resume_command + "\n";
 }
 
 }  // namespace mnist_train::report

@@ -2,6 +2,7 @@
 
 #include <sys/resource.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
@@ -55,12 +56,37 @@ Json to_json(const Summary& summary) {
   return json;
 }
 
+/// What stands there, or null.
+Json read_summary(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  Json json = Json::parse(file, nullptr, /*allow_exceptions=*/false);
+  return json.is_object() ? json : Json();
+}
+
+bool has_status(const Json& summary, const char* status) {
+  return summary.is_object() && summary.contains("status") && summary["status"] == status;
+}
+
 }  // namespace
 
 void write_summary(const std::filesystem::path& path, const Summary& summary) {
   const std::string text =
       to_json(summary).dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
   write_file_atomically(path, text, ExitCode::kRunFailed);
+}
+
+void note_failure(const std::filesystem::path& path, const std::string& error) try {
+  Json summary = read_summary(path);
+  if (!has_status(summary, "running")) return;
+  summary["status"] = "failed";
+  summary["error"] = error;
+  write_file_atomically(path, summary.dump(2, ' ', false, Json::error_handler_t::replace) + "\n",
+                        ExitCode::kRunFailed);
+} catch (const Error&) {
+}
+
+bool says_finished(const std::filesystem::path& path) {
+  return has_status(read_summary(path), "finished");
 }
 
 void write_accuracies(const std::filesystem::path& path, const std::vector<double>& accuracies) {

@@ -10,7 +10,7 @@ namespace mnist_train::report {
 
 /// `summary.json`: what a run was and what came out.
 struct Summary {
-  std::string status;  // "finished", "stopped" (by a signal, resumable), "failed"
+  std::string status;  // "running", "finished", "stopped" (by a signal, resumable), "failed"
   std::string error;   // of a failed run
   std::int64_t epochs = 0;
   std::int64_t steps = 0;
@@ -41,6 +41,13 @@ struct Summary {
 
 /// Whole or not at all. Throws Error(kRunFailed).
 void write_summary(const std::filesystem::path& path, const Summary& summary);
+
+/// Turns a summary that says "running" into one that says "failed" and why. Any other is left as it
+/// is, and so is one that cannot be written: the failure itself matters more.
+void note_failure(const std::filesystem::path& path, const std::string& error);
+
+/// Whether the summary there says "finished".
+bool says_finished(const std::filesystem::path& path);
 
 /// A JSON list of test accuracies in [0,1], one an epoch; whole or not at all. Throws
 /// Error(kRunFailed).

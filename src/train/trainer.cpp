@@ -77,7 +77,8 @@ bool Trainer::epoch_done() const {
 
 bool Trainer::run_done() const {
   return progress_.epoch >= options_.epochs ||
-         (options_.max_steps && progress_.step >= *options_.max_steps);
+         (options_.max_steps && progress_.step >= *options_.max_steps) ||
+         (options_.stop_at_accuracy && progress_.best_accuracy >= *options_.stop_at_accuracy);
 }
 
 void Trainer::step(bool stop_requested) {

@@ -41,6 +41,7 @@ class Trainer {
   /// that a longer run can go on inside it.
   void end_epoch(double test_accuracy, double chosen_by, double test_seconds);
 
+  /// All epochs or steps are done, or the accuracy to stop at is reached.
   bool run_done() const;
   /// Of the last step.
   double learning_rate() const { return learning_rate_; }
@@ -49,6 +50,7 @@ class Trainer {
     return global_batch_size_ * options_.gradient_accumulation_steps;
   }
   std::int64_t steps_per_epoch() const;
+  std::int64_t samples_per_epoch() const { return images_.count(); }
   /// Collective: running statistics become rank 0's, which are those that are evaluated and saved,
   /// as in PyTorch's DDP.
   void share_buffers();

@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "checkpoint/checkpoint.h"
+#include "report/checkpoint_names.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/temp_folder.h"
@@ -68,7 +69,7 @@ TEST_CASE("the newest checkpoints are kept, by step and not by time") {
   for (const std::int64_t step : {5, 10, 99999999, 100000000}) {
     checkpoints.save(checkpoint_of(step), step);
   }
-  CHECK(saved_steps(folder.path() / "checkpoints") == Steps{10, 99999999, 100000000});
+  CHECK(report::saved_steps(folder.path() / "checkpoints") == Steps{10, 99999999, 100000000});
   CHECK(names_in(folder.path() / "checkpoints") ==
         std::vector<std::string>{"step-00000010.safetensors", "step-100000000.safetensors",
                                  "step-99999999.safetensors"});
@@ -92,12 +93,17 @@ TEST_CASE("a step that is saved again replaces its file") {
   CHECK(names_in(folder.path()) == std::vector<std::string>{"step-00000007.safetensors"});
 }
 
-TEST_CASE("a run that was resumed further back leaves nothing of its later steps") {
+TEST_CASE("a run that is resumed further back sets its later steps and its best aside") {
   const TempFolder folder;
   CheckpointFolder checkpoints(folder.path(), 3);
   for (const std::int64_t step : {10, 20, 30}) checkpoints.save(checkpoint_of(step), step);
-  checkpoints.save(checkpoint_of(15), 15);  // resumed from step 10
-  CHECK(saved_steps(folder.path()) == Steps{10, 15});
+  checkpoints.mark_best(30);
+  CHECK(checkpoints.set_aside_later_than(30) == 0);
+  CHECK(checkpoints.set_aside_later_than(10) == 2);
+  CHECK(report::saved_steps(folder.path() / "abandoned") == Steps{20, 30});
+  CHECK_NOTHROW(read_checkpoint(folder.path() / "abandoned" / "best.safetensors"));
+  checkpoints.save(checkpoint_of(15), 15);
+  CHECK(report::saved_steps(folder.path()) == Steps{10, 15});
   CHECK(newest_valid(folder.path())->path == checkpoints.path_of(15));
 }
 
@@ -156,7 +162,7 @@ TEST_CASE("without checkpoints there is none, and other files are none") {
         "step-00000005.safetensors.partial-77", "best.safetensors", "notes.txt"}) {
     folder.write(name, "");
   }
-  CHECK(saved_steps(folder.path()).empty());
+  CHECK(report::saved_steps(folder.path()).empty());
   CHECK_FALSE(newest_valid(folder.path()));
 }
 

@@ -45,7 +45,7 @@ TEST_CASE("ranks that meet share a store") {
   std::vector<c10::intrusive_ptr<c10d::Store>> stores(3);
   on_ranks(3, [&](int rank) {
     auto& store = stores[static_cast<std::size_t>(rank)];
-    store = meet(rendezvous_of(rank, 3, listener.port, fd, kLong_s));
+    store = meet(rendezvous_of(rank, 3, listener.port, fd, kLong_s)).store;
     if (rank == 2) store->set("key", std::string("from rank 2"));
     seen[static_cast<std::size_t>(rank)] = store->get_to_str("key");
   });
@@ -75,7 +75,7 @@ TEST_CASE("a rank with another config is refused by name, and no rank goes on") 
     const auto index = static_cast<std::size_t>(rank);
     Rendezvous rendezvous = rendezvous_of(rank, 2, listener.port, fd, kLong_s);
     if (rank == 1) rendezvous.fingerprint = "another config";
-    failures[index] = error_of([&] { stores[index] = meet(rendezvous); });
+    failures[index] = error_of([&] { stores[index] = meet(rendezvous).store; });
   });
   CHECK(failures[0].code == ExitCode::kConfig);
   CHECK_THAT(failures[0].message, ContainsSubstring("rank 1 runs with another config"));

@@ -32,7 +32,7 @@ RunConfig asking(DeviceName device, BackendName backend = BackendName::kAuto,
 
 /// "cuda:1 nccl": device and backend of one rank among `world` on one machine.
 std::string place(const RunConfig& config, const Machine& machine, int rank, int world) {
-  const Placement placement = choose_placement(config, machine, rank, world, world);
+  const Placement placement = choose_placement(config, machine, rank, world);
   return placement.device_name() + " " + placement.backend;
 }
 
@@ -58,9 +58,9 @@ TEST_CASE("a number of processes that is asked for is taken") {
 
 TEST_CASE("ranks are placed on GPUs where there are some, in turn when there are too few") {
   const RunConfig config;
-  CHECK(place(config, kLaptop, 0, 1) == "cpu none");
+  CHECK(place(config, kLaptop, 0, 1) == "cpu gloo");
   CHECK(place(config, kLaptop, 1, 2) == "cpu gloo");
-  CHECK(place(config, kOneGpu, 0, 1) == "cuda:0 none");
+  CHECK(place(config, kOneGpu, 0, 1) == "cuda:0 nccl");
   CHECK(place(config, kTwoGpus, 0, 2) == "cuda:0 nccl");
   CHECK(place(config, kTwoGpus, 1, 2) == "cuda:1 nccl");
   // NCCL refuses two ranks on one GPU, so they meet over Gloo.
@@ -69,7 +69,7 @@ TEST_CASE("ranks are placed on GPUs where there are some, in turn when there are
 }
 
 TEST_CASE("with one rank on each of two machines NCCL is used") {
-  const Placement placement = choose_placement({}, kOneGpu, 0, 1, 2);
+  const Placement placement = choose_placement({}, kOneGpu, 0, 1);
   CHECK(placement.backend == "nccl");
   CHECK(placement.device_name() == "cuda:0");
 }
@@ -96,7 +96,7 @@ TEST_CASE("named devices go to ranks in their order") {
 
 TEST_CASE("more ranks than named devices share them over Gloo") {
   const RunConfig one = asking(DeviceName::kAuto, BackendName::kAuto, {"cuda:0"});
-  CHECK(place(one, kTwoGpus, 0, 1) == "cuda:0 none");
+  CHECK(place(one, kTwoGpus, 0, 1) == "cuda:0 nccl");
   CHECK(place(one, kTwoGpus, 1, 2) == "cuda:0 gloo");
 }
 
@@ -135,7 +135,7 @@ TEST_CASE("what is asked for by name is never replaced") {
 
 TEST_CASE("threads share out the cores unless something says otherwise") {
   const auto threads = [](const RunConfig& config, int world) {
-    return choose_placement(config, kLaptop, 0, world, world).threads;
+    return choose_placement(config, kLaptop, 0, world).threads;
   };
   RunConfig config;
   RunConfig named;
@@ -163,10 +163,10 @@ TEST_CASE("an OMP_NUM_THREADS that is no count of threads is passed over") {
   for (const char* value : {"", "many", "0", "-3", "99999999999999999999"}) {
     const ScopedEnvironment set("OMP_NUM_THREADS", value);
     INFO(value);
-    CHECK(choose_placement(config, kLaptop, 0, 2, 2).threads == 4);
+    CHECK(choose_placement(config, kLaptop, 0, 2).threads == 4);
   }
   const ScopedEnvironment nested("OMP_NUM_THREADS", "3,2");  // OpenMP's levels of nesting
-  CHECK(choose_placement(config, kLaptop, 0, 2, 2).threads == 3);
+  CHECK(choose_placement(config, kLaptop, 0, 2).threads == 3);
 }
 
 }  // namespace

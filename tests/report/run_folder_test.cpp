@@ -42,9 +42,8 @@ class ScopedDirectory {
 TEST_CASE("a named folder is made, with a place for logs") {
   const TempFolder temp;
   const fs::path folder = temp.path() / "a" / "b";
-  const RunFolder run = prepare_run_folder(into(folder), "mnist", "");
+  const RunFolder run = prepare_run_folder(into(folder), "mnist", "", false);
   CHECK(run.path == folder);
-  CHECK_FALSE(run.continues_run);
   CHECK(fs::is_directory(folder / files::kLogs));
   CHECK(run.lock.valid());
 }
@@ -52,7 +51,7 @@ TEST_CASE("a named folder is made, with a place for logs") {
 TEST_CASE("an empty folder, or one with other things, takes a run") {
   const TempFolder temp;
   temp.write("notes.txt", "mine");
-  CHECK_FALSE(prepare_run_folder(into(temp.path()), "mnist", "").continues_run);
+  CHECK_NOTHROW(prepare_run_folder(into(temp.path()), "mnist", "", false));
   CHECK(fs::exists(temp.path() / "notes.txt"));
 }
 
@@ -61,30 +60,30 @@ TEST_CASE("a folder that holds a run is refused with the two ways on") {
        {"config.json", "metrics.jsonl", "summary.json", "checkpoints/step-00000001.safetensors"}) {
     const TempFolder temp;
     temp.write(trace, "");
-    const Failure failure = error_of([&] { prepare_run_folder(into(temp.path()), "mnist", ""); });
+    const Failure failure =
+        error_of([&] { prepare_run_folder(into(temp.path()), "mnist", "", false); });
     INFO(trace);
     CHECK(failure.code == ExitCode::kConfig);
     CHECK_THAT(failure.message, ContainsSubstring(temp.path().string()));
     CHECK_THAT(failure.message, ContainsSubstring("--resume auto"));
     CHECK_THAT(failure.message, ContainsSubstring("--output"));
-    CHECK(prepare_run_folder(into(temp.path()), "mnist", "auto").continues_run);
+    CHECK_NOTHROW(prepare_run_folder(into(temp.path()), "mnist", "auto", false));
   }
 }
 
 TEST_CASE("resuming without a run begins one") {
   const TempFolder temp;
-  CHECK_FALSE(prepare_run_folder(into(temp.path() / "new"), "mnist", "auto").continues_run);
+  CHECK_NOTHROW(prepare_run_folder(into(temp.path() / "new"), "mnist", "auto", false));
 }
 
 TEST_CASE("a run goes on from a checkpoint of its own, another begins from it elsewhere") {
   const TempFolder temp;
   const fs::path first = temp.path() / "first";
   const fs::path file = temp.write("first/checkpoints/step-00000009.safetensors", "");
-  CHECK(prepare_run_folder(into(first), "mnist", file.string()).continues_run);
-  CHECK_FALSE(
-      prepare_run_folder(into(temp.path() / "second"), "mnist", file.string()).continues_run);
+  CHECK_NOTHROW(prepare_run_folder(into(first), "mnist", file.string(), false));
+  CHECK_NOTHROW(prepare_run_folder(into(temp.path() / "second"), "mnist", file.string(), false));
   const fs::path other = temp.write("third/checkpoints/step-00000001.safetensors", "");
-  CHECK(error_of([&] { prepare_run_folder(into(first), "mnist", other.string()); }).code ==
+  CHECK(error_of([&] { prepare_run_folder(into(first), "mnist", other.string(), false); }).code ==
         ExitCode::kConfig);
 }
 
@@ -92,7 +91,7 @@ TEST_CASE("a checkpoint that is not there is an error before a folder is made") 
   const TempFolder temp;
   const std::string absent = (temp.path() / "absent.safetensors").string();
   const Failure failure =
-      error_of([&] { prepare_run_folder(into(temp.path() / "run"), "mnist", absent); });
+      error_of([&] { prepare_run_folder(into(temp.path() / "run"), "mnist", absent, false); });
   CHECK(failure.code == ExitCode::kCheckpoint);
   CHECK_THAT(failure.message, ContainsSubstring(absent));
   CHECK_FALSE(fs::exists(temp.path() / "run"));
@@ -101,51 +100,65 @@ TEST_CASE("a checkpoint that is not there is an error before a folder is made") 
 TEST_CASE("two runs cannot write into one folder at a time") {
   const TempFolder temp;
   {
-    const RunFolder run = prepare_run_folder(into(temp.path()), "mnist", "");
+    const RunFolder run = prepare_run_folder(into(temp.path()), "mnist", "", false);
     const Failure failure =
-        error_of([&] { prepare_run_folder(into(temp.path()), "mnist", "auto"); });
+        error_of([&] { prepare_run_folder(into(temp.path()), "mnist", "auto", false); });
     CHECK(failure.code == ExitCode::kConfig);
     CHECK_THAT(failure.message,
                ContainsSubstring("is in use by process " + std::to_string(::getpid()) + " on "));
   }
-  CHECK(prepare_run_folder(into(temp.path()), "mnist", "auto").lock.valid());
+  CHECK(prepare_run_folder(into(temp.path()), "mnist", "auto", false).lock.valid());
 }
 
 TEST_CASE("without a name a run gets a folder by the time, and a link to the latest") {
   const TempFolder temp;
   const ScopedDirectory directory(temp.path());
   const fs::path parent = fs::absolute("runs") / "mnist";
-  const RunFolder first = prepare_run_folder({}, "mnist", "");
+  const RunFolder first = prepare_run_folder({}, "mnist", "", false);
   CHECK(first.path.parent_path() == parent);
   CHECK(first.path.filename().string().size() >= std::string("2026-01-31T12-00-00").size());
+  CHECK_FALSE(fs::exists(fs::symlink_status(parent / "latest")));  // it has not begun
+  point_latest_at(first.path);
   CHECK(fs::equivalent(parent / "latest", first.path));
-  const RunFolder second = prepare_run_folder({}, "mnist", "");  // in the same second, mostly
+  const RunFolder second =
+      prepare_run_folder({}, "mnist", "", false);  // in the same second, mostly
   CHECK(second.path != first.path);
+  point_latest_at(second.path);
   CHECK(fs::read_symlink(parent / "latest") == second.path.filename());
-  CHECK(prepare_run_folder({}, "other", "").path.parent_path() == fs::absolute("runs") / "other");
+  CHECK(prepare_run_folder({}, "other", "", false).path.parent_path() ==
+        fs::absolute("runs") / "other");
 }
 
 TEST_CASE("without a name a resumed run is the latest, or that of the checkpoint") {
   const TempFolder temp;
   const ScopedDirectory directory(temp.path());
-  const fs::path first = prepare_run_folder({}, "mnist", "").path;
-  const fs::path second = prepare_run_folder({}, "mnist", "").path;
+  const fs::path first = prepare_run_folder({}, "mnist", "", false).path;
+  const fs::path second = prepare_run_folder({}, "mnist", "", false).path;
+  point_latest_at(second);
   temp.write(first / "config.json", "{}");
   temp.write(second / "config.json", "{}");
   const fs::path file = temp.write(first / "checkpoints" / "step-00000001.safetensors", "");
-  const RunFolder latest = prepare_run_folder({}, "mnist", "auto");
+  const RunFolder latest = prepare_run_folder({}, "mnist", "auto", false);
   CHECK(fs::equivalent(latest.path, second));
-  CHECK(latest.continues_run);
-  const RunFolder named = prepare_run_folder({}, "mnist", fs::relative(file).string());
+  const RunFolder named = prepare_run_folder({}, "mnist", fs::relative(file).string(), false);
   CHECK(fs::equivalent(named.path, first));
-  CHECK(named.continues_run);
-  CHECK_FALSE(prepare_run_folder({}, "never-run", "auto").continues_run);
+  CHECK_NOTHROW(prepare_run_folder({}, "never-run", "auto", false));
+}
+
+TEST_CASE("an attempt after a restart goes on in the folder of the one before it") {
+  const TempFolder temp;
+  temp.write("config.json", "{}");
+  CHECK(error_of([&] { prepare_run_folder(into(temp.path()), "mnist", "", false); }).code ==
+        ExitCode::kConfig);
+  const fs::path elsewhere = temp.write("else/weights.safetensors", "");
+  CHECK_NOTHROW(prepare_run_folder(into(temp.path()), "mnist", "", true));
+  CHECK_NOTHROW(prepare_run_folder(into(temp.path()), "mnist", elsewhere.string(), true));
 }
 
 TEST_CASE("a folder that cannot be made is refused with its name") {
   const TempFolder temp;
   const fs::path folder = temp.write("file", "") / "run";
-  const Failure failure = error_of([&] { prepare_run_folder(into(folder), "mnist", ""); });
+  const Failure failure = error_of([&] { prepare_run_folder(into(folder), "mnist", "", false); });
   CHECK(failure.code == ExitCode::kConfig);
   CHECK_THAT(failure.message, ContainsSubstring(folder.string()));
 }

@@ -1,0 +1,131 @@
+"""How runs end and go on: what is left behind, and that nothing is done twice or lost."""
+
+import json
+import os
+import signal
+
+from support import run, send, start, train, write_config
+
+STEPS = 20  # an epoch of 2,560 samples in batches of 128
+
+
+def by_steps(count, **others):
+    return {"every_epochs": 0, "keep_best": False, "every_steps": count, "keep": 5, **others}
+
+
+def test_the_files_of_results_may_lie_in_folders(tmp_path):
+    result = train(tmp_path, {"max_steps": 2, "model_file": "out/model.pt", "accuracies_file": "out/deep/accuracies.json"})
+    assert (result.path / "out/model.pt").is_file() and (result.path / "out/deep/accuracies.json").is_file()
+    failed = run("--config", write_config(tmp_path, {"model_file": ".lock"}, "bad.json"), folder=tmp_path)
+    assert failed.returncode == 2 and "/model_file" in failed.stderr
+
+
+def test_checkpoints_by_steps_are_written_at_the_ends_of_epochs_too(tmp_path):
+    result = train(tmp_path, {"epochs": 2, "checkpoint": by_steps(10)})
+    assert [path.name for path in result.checkpoints()] == [f"step-{step:08}.safetensors" for step in (10, 20, 30, 40)]
+
+
+def test_a_start_that_fails_leaves_the_last_run_the_latest(tmp_path):
+    config = write_config(tmp_path, {"max_steps": 2})
+    assert run("--config", config, folder=tmp_path).returncode == 0
+    latest = tmp_path / "runs" / "config" / "latest"
+    good = os.readlink(latest)
+    assert run("--config", config, "--set", "data.limit_train=9999999", folder=tmp_path).returncode == 3
+    assert os.readlink(latest) == good
+
+
+def test_a_failed_run_says_so_in_its_summary(tmp_path):
+    result = train(tmp_path, {"learning_rate": 1e30, "epochs": 1}, expect=1)
+    assert result.summary()["status"] == "failed" and "loss became" in result.summary()["error"]
+
+
+def test_a_run_says_that_it_is_running(tmp_path):
+    with start(tmp_path, {"epochs": 1000}) as process:
+        process.wait_for_step(1)
+        assert process.run_folder.summary()["status"] == "running"
+
+
+def test_a_run_that_reached_its_accuracy_is_over(tmp_path):
+    changes = {"epochs": 9, "stop_at_accuracy": 0.01}
+    first = train(tmp_path, changes)
+    assert len(first.epochs()) == 1
+    assert len(train(tmp_path, changes, "--resume", "auto").epochs()) == 1
+
+
+def test_a_finished_run_is_left_as_it_is(tmp_path):
+    first = train(tmp_path, {"max_steps": STEPS + 4, "epochs": 9}, processes=2)
+    before = {path: path.read_bytes() for path in first.path.iterdir() if path.is_file() and path.name != ".lock"}
+    again = train(tmp_path, {"max_steps": STEPS + 4, "epochs": 9}, "--resume", "auto", processes=1)
+    assert {path: path.read_bytes() for path in before} == before
+    assert again.summary()["world_size"] == 2
+
+
+def test_an_epoch_that_max_steps_cut_short_is_recorded_once_when_it_is_completed(tmp_path):
+    train(tmp_path, {"max_steps": 4})
+    longer = train(tmp_path, {"epochs": 1}, "--resume", "auto")
+    assert [epoch["epoch"] for epoch in longer.epochs()] == [1]
+    assert len(longer.read_json("accuracies.json")) == 1
+
+
+def test_going_back_to_an_older_checkpoint_keeps_the_newer_ones_aside(tmp_path):
+    first = train(tmp_path, {"epochs": 3})
+    older = first.checkpoints()[0]
+    names = {path.name for path in first.checkpoints()}
+    train(tmp_path, {"max_steps": STEPS + 2, "epochs": 3}, "--resume", older)
+    aside = {path.name for path in (first.path / "checkpoints" / "abandoned").iterdir()}
+    assert aside == names - {older.name} | {"best.safetensors"}
+
+
+def test_a_restart_before_the_first_checkpoint_goes_on_from_the_file_that_was_given(tmp_path):
+    train(tmp_path, {"epochs": 1}, output="first")
+    file = tmp_path / "first" / "checkpoints" / f"step-{STEPS:08}.safetensors"
+    changes = {"epochs": 9, "checkpoint": {"every_epochs": 9, "keep_best": False}, "launch": {"max_restarts": 1}}
+    with start(tmp_path, changes, "--resume", file, output="second") as process:
+        process.wait_for_step(STEPS + 1)
+        send(process.ranks()[1], signal.SIGKILL)
+        assert process.wait() == 0
+        assert process.stderr.count(f"resuming from {file}") == 2
+
+
+def test_a_requeued_job_of_one_task_goes_on(tmp_path):
+    slurm = {"SLURM_JOB_ID": "5", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}
+    changes = {"max_steps": 4}
+    train(tmp_path, changes, variables=slurm)
+    train(tmp_path, changes, variables=slurm, expect=2)
+    again = train(tmp_path, changes, variables={**slurm, "SLURM_RESTART_COUNT": "1"})
+    assert again.last_step() == 4
+
+
+def test_sigterm_whose_save_fails_is_no_success(tmp_path):
+    with start(tmp_path, {"epochs": 1000, "checkpoint": {"every_epochs": 500, "keep_best": False}}) as process:
+        process.wait_for_step(1)
+        (tmp_path / "run" / "checkpoints").write_text("in the way")
+        process.send(signal.SIGTERM)
+        assert process.wait() == 5, process.stderr
+        assert "mnist-train failed" in process.stderr
+
+
+def test_a_closed_terminal_saves_and_ends_the_run(tmp_path):
+    with start(tmp_path, {"epochs": 1000}) as process:
+        process.wait_for_step(3)
+        process.send(signal.SIGHUP)
+        assert process.wait() == 143, process.stderr
+        assert process.run_folder.checkpoints()
+
+
+def test_warnings_do_not_mix_with_results(tmp_path):
+    config = write_config(tmp_path, {"max_steps": 2})
+    wrong_root = ("--set", "data.root=/nonexistent")
+    trained = run("--config", config, "--output", "run", *wrong_root, folder=tmp_path)
+    assert trained.returncode == 0 and trained.stdout == "" and "/nonexistent" in trained.stderr
+    (tmp_path / "logs").mkdir()
+    evaluated = run("evaluate", "--checkpoint", "run/model.pt", "--config", config, *wrong_root, folder=tmp_path)
+    assert set(json.loads(evaluated.stdout)) == {"test_loss", "test_accuracy", "samples"}
+    assert list((tmp_path / "logs").iterdir()) == []
+
+
+def test_what_the_front_end_refuses_is_told_to_torchrun_too(tmp_path):
+    file = tmp_path / "error.json"
+    failed = run("--config", "absent.json", folder=tmp_path, variables={"TORCHELASTIC_ERROR_FILE": str(file)})
+    assert failed.returncode == 2
+    assert "absent.json" in json.loads(file.read_text())["message"]["message"]
