@@ -32,6 +32,7 @@ int main() {
   try {
     worker = app::start_worker();
     code = app::run(*worker);
+    worker->communicator.leave();
     if (code == ExitCode::kDone) {
       launch::update(worker->status(), launch::Phase::kFinished, 0, 0);
     }

@@ -89,6 +89,23 @@ void Communicator::require_store() {
   translate_failures("looking after the store", [&] { (void)store_->check({unused}); });
 }
 
+void Communicator::leave() {
+  if (alone()) return;
+  const launch::WaitScope waiting(status_, launch::Wait::kTextExchange);
+  translate_failures("the end of the run", [&] {
+    ++exchanges_;
+    std::vector<std::string> all_done, all_left;
+    for (int rank = 0; rank < world_size_; ++rank) {
+      all_done.push_back(next_key("done", rank));
+      all_left.push_back(next_key("left", rank));
+    }
+    store_->set(next_key("done", rank_), "");
+    store_->wait(all_done);
+    store_->set(next_key("left", rank_), "");
+    if (rank_ == 0) store_->wait(all_left);  // it may serve the store
+  });
+}
+
 std::vector<std::string> Communicator::gather_text(const std::string& text) {
   if (alone()) return {text};
   const launch::WaitScope waiting(status_, launch::Wait::kTextExchange);

@@ -39,6 +39,11 @@ class Communicator {
   /// Collective: on rank 0 every rank's text, by rank; nothing on the others, which do not wait.
   std::vector<std::string> gather_text(const std::string& text);
 
+  /// Collective, the last one of a run that ends well: from here on ranks may exit in any order.
+  /// Without it one that leaves early takes connections, and rank 0 the store, away from others
+  /// that still read from them.
+  void leave();
+
   /// Not a collective. Looks a few times within the timeout whether the store is still served,
   /// which training itself does not need: without it a run would only fail when it is over. To be
   /// called at every step. Throws PeerError.
