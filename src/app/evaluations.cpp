@@ -3,9 +3,12 @@
 namespace mnist_train::app {
 
 EvaluatedImages::EvaluatedImages(const data::Dataset& dataset,
-                                 const options::NormalizeOptions& normalize, at::Device device)
-    : test(dataset.test, normalize, device) {
-  if (dataset.validation.count > 0) validation.emplace(dataset.validation, normalize, device);
+                                 const options::NormalizeOptions& normalize, at::Device device,
+                                 const std::shared_ptr<augment::Augmenter>& augmenter)
+    : test(dataset.test, normalize, device, at::kFloat, augmenter) {
+  if (dataset.validation.count > 0) {
+    validation.emplace(dataset.validation, normalize, device, at::kFloat, augmenter);
+  }
 }
 
 Evaluations evaluate(Worker& worker, train::Trainer& trainer, EvaluatedImages& images) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 
 #include "app/worker.h"
@@ -13,7 +14,7 @@ namespace mnist_train::app {
 /// What a run is measured on after every epoch.
 struct EvaluatedImages {
   EvaluatedImages(const data::Dataset& dataset, const options::NormalizeOptions& normalize,
-                  at::Device device);
+                  at::Device device, const std::shared_ptr<augment::Augmenter>& augmenter);
 
   std::optional<batch::ResidentImages> validation;  // where some are held out
   batch::ResidentImages test;

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "app/augmentation.h"
 #include "app/open_dataset.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -39,12 +40,12 @@ void run_evaluation(Worker& worker) {
   };
   const data::ImageSet test = open_dataset(worker).test;
   still_here();
-  const auto model = model::make_model(
-      config.model, {test.channels, test.height, test.width, test.classes}, config.train.seed);
+  const auto model = model::make_model(config.model, model_input(config, test), config.train.seed);
   const std::string& source = worker.job.checkpoint.string();
   checkpoint::load_state_dict(*model, checkpoint::read_weights(source), source);
   model->to(worker.device());
-  batch::ResidentImages images(test, options::effective_normalize(config.data), worker.device());
+  batch::ResidentImages images(test, options::effective_normalize(config.data), worker.device(),
+                               at::kFloat, make_augmenter(worker, test));
   const eval::Evaluation evaluation =
       eval::evaluate(*model, images, config.train.test_batch_size, worker.communicator,
                      worker.device(), still_here);

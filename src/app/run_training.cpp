@@ -1,5 +1,6 @@
 #include "app/run_training.h"
 
+#include "app/augmentation.h"
 #include "app/evaluations.h"
 #include "app/open_dataset.h"
 #include "app/precision.h"
@@ -19,9 +20,7 @@ namespace {
 
 std::shared_ptr<model::Model> fresh_model(const options::RunConfig& config,
                                           const data::ImageSet& images) {
-  return model::make_model(config.model,
-                           {images.channels, images.height, images.width, images.classes},
-                           config.train.seed);
+  return model::make_model(config.model, model_input(config, images), config.train.seed);
 }
 
 std::shared_ptr<model::Model> initial_model(const options::RunConfig& config,
@@ -46,18 +45,16 @@ bool checkpoint_is_due(const train::Trainer& trainer, const options::CheckpointO
 
 ExitCode run_training(Worker& worker) {
   const options::RunConfig& config = worker.config;
-  if (!config.data.augment.empty()) {
-    throw Error(ExitCode::kConfig, "data.augment is not built yet; leave it out or set it to []");
-  }
   const data::Dataset dataset = open_dataset(worker);
   const auto normalize = options::effective_normalize(config.data);
   const bool bf16 = trains_in_bfloat16(worker);
+  const auto augmenter = make_augmenter(worker, dataset.train);
   batch::ResidentImages train_images(dataset.train, normalize, worker.device(),
-                                     bf16 ? at::kBFloat16 : at::kFloat);
-  EvaluatedImages evaluated_images(dataset, normalize, worker.device());
+                                     bf16 ? at::kBFloat16 : at::kFloat, augmenter);
+  EvaluatedImages evaluated_images(dataset, normalize, worker.device(), augmenter);
   train::Trainer trainer(config.train, initial_model(config, dataset.train), train_images,
                          worker.communicator, worker.device(),
-                         bf16 ? fresh_model(config, dataset.train) : nullptr);
+                         bf16 ? fresh_model(config, dataset.train) : nullptr, config.data.split);
   RunRecorder recorder(worker, dataset, trainer);
   recorder.resume();
   note_stop_signals();  // until here there was nothing to save, and they ended the process

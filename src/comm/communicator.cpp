@@ -1,5 +1,7 @@
 #include "comm/communicator.h"
 
+#include <ATen/ops/empty.h>
+
 #include "base/clock.h"
 #include "comm/cuda_module.h"
 #include "comm/failures.h"
@@ -63,6 +65,24 @@ void Communicator::broadcast(at::Tensor& tensor) const {
     std::vector<at::Tensor> tensors{tensor};
     group_->broadcast(tensors)->wait();
   });
+}
+
+at::Tensor Communicator::receive_from_next(const at::Tensor& mine, std::int64_t count) const {
+  if (alone()) return mine;
+  const launch::WaitScope waiting(status_, launch::Wait::kSampleExchange);
+  const auto ranks = static_cast<std::size_t>(world_size_);
+  const auto rank = static_cast<std::size_t>(rank_);
+  std::vector<std::int64_t> received(ranks);
+  std::vector<std::int64_t> sent(ranks);
+  received[(rank + 1) % ranks] = count;
+  sent[(rank + ranks - 1) % ranks] = mine.size(0);
+  std::vector<std::int64_t> sizes = mine.sizes().vec();
+  sizes.front() = count;
+  at::Tensor theirs = at::empty(sizes, mine.options());
+  at::Tensor input = mine.contiguous();
+  translate_failures("exchange of samples",
+                     [&] { group_->alltoall_base(theirs, input, received, sent)->wait(); });
+  return theirs;
 }
 
 std::string Communicator::next_key(const char* what, int rank) {

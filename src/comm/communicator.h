@@ -34,6 +34,9 @@ class Communicator {
   void all_reduce_sum(at::Tensor& tensor) const;
   /// Collective: `tensor` becomes rank 0's.
   void broadcast(at::Tensor& tensor) const;
+  /// Collective: sends `mine` to the previous rank, and gives the tensor that the next one, rank +
+  /// 1 modulo their number, sends: `count` rows of the same shape and type. One rank gets its own.
+  at::Tensor receive_from_next(const at::Tensor& mine, std::int64_t count) const;
   /// Collective: rank 0's text.
   std::string broadcast_text(const std::string& text);
   /// Collective: on rank 0 every rank's text, by rank; nothing on the others, which do not wait.

@@ -22,7 +22,7 @@ class NoAverager : public GradientAverager {
 
 options::AveragingStrategy choose_strategy(const options::TrainOptions& options,
                                            const Communicator& communicator,
-                                           const GradientBuffer& buffer) {
+                                           const GradientBuffer& buffer, bool may_overlap) {
   using Strategy = options::AveragingStrategy;
   const auto& averaging = options.gradient_averaging;
   if (averaging.strategy != Strategy::kAuto) return averaging.strategy;
@@ -31,17 +31,17 @@ options::AveragingStrategy choose_strategy(const options::TrainOptions& options,
     return Strategy::kSharedMemory;
   }
   const auto bytes = buffer.flat.numel() * buffer.flat.element_size();
-  return !options.deterministic && bytes >= kOverlapPaysFrom_bytes ? Strategy::kBucketed
-                                                                   : Strategy::kFlat;
+  const bool overlap = may_overlap && !options.deterministic && bytes >= kOverlapPaysFrom_bytes;
+  return overlap ? Strategy::kBucketed : Strategy::kFlat;
 }
 
 }  // namespace
 
 std::unique_ptr<GradientAverager> make_gradient_averager(const options::TrainOptions& options,
                                                          const Communicator& communicator,
-                                                         GradientBuffer buffer) {
+                                                         GradientBuffer buffer, bool may_overlap) {
   if (communicator.alone()) return std::make_unique<NoAverager>();
-  switch (choose_strategy(options, communicator, buffer)) {
+  switch (choose_strategy(options, communicator, buffer, may_overlap)) {
     case options::AveragingStrategy::kBucketed:
       return std::make_unique<BucketedAverager>(options, communicator, std::move(buffer));
     case options::AveragingStrategy::kSharedMemory:

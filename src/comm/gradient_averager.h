@@ -44,9 +44,10 @@ class GradientAverager {
 /// Collective. `flat`: one buffer, one all-reduce after backward. `bucketed`: c10d::Reducer, which
 /// sends buckets while backward still computes. `shared_memory`: without messages, on the CPUs of
 /// one host. `auto` takes the last where it can, else bucketed from 25 MB of gradients on unless
-/// deterministic. One rank: nothing to do.
+/// deterministic, or unless it may not communicate in backward. One rank: nothing to do.
 std::unique_ptr<GradientAverager> make_gradient_averager(const options::TrainOptions& options,
                                                          const Communicator& communicator,
-                                                         GradientBuffer buffer);
+                                                         GradientBuffer buffer,
+                                                         bool may_overlap = true);
 
 }  // namespace mnist_train::comm

@@ -1,6 +1,7 @@
 #include "data/sampler.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <random>
 #include <utility>
@@ -25,6 +26,30 @@ Range share(Range range, std::int64_t part, std::int64_t parts) {
   const std::int64_t larger = range.size() % parts;  // that many parts get one more
   const std::int64_t begin = range.begin + part * size + std::min(part, larger);
   return {begin, begin + size + (part < larger ? 1 : 0)};
+}
+
+std::vector<std::int64_t> apportion(std::int64_t total, const std::vector<double>& weights) {
+  const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+  std::vector<std::int64_t> numbers;
+  std::vector<double> remainders;
+  for (const double weight : weights) {
+    const double quota = static_cast<double>(total) * (weight / sum);
+    numbers.push_back(static_cast<std::int64_t>(quota));
+    remainders.push_back(quota - std::floor(quota));
+  }
+  std::int64_t left = total - std::accumulate(numbers.begin(), numbers.end(), std::int64_t{0});
+  for (; left > 0; --left) {
+    const auto largest = std::max_element(remainders.begin(), remainders.end());
+    ++numbers[static_cast<std::size_t>(largest - remainders.begin())];
+    *largest = -1;
+  }
+  if (total < static_cast<std::int64_t>(weights.size())) return numbers;
+  for (std::int64_t& number : numbers) {
+    if (number > 0) continue;
+    --*std::max_element(numbers.begin(), numbers.end());
+    number = 1;
+  }
+  return numbers;
 }
 
 Range global_batch(std::int64_t count, std::int64_t batch_size, std::int64_t step) {

@@ -24,6 +24,11 @@ std::vector<std::int64_t> epoch_permutation(std::int64_t count, std::int64_t see
 /// parts.
 Range share(Range range, std::int64_t part, std::int64_t parts);
 
+/// Whole numbers that add up to `total`, in proportion to `weights` (not negative, their sum above
+/// 0): the largest remainders get what is left, the first of equal ones before the others. Everyone
+/// gets at least one as long as there are as many.
+std::vector<std::int64_t> apportion(std::int64_t total, const std::vector<double>& weights);
+
 /// The global batch of a step in [0, steps_per_epoch): positions [step * batch_size, …) of the
 /// permutation, the last one shorter.
 Range global_batch(std::int64_t count, std::int64_t batch_size, std::int64_t step);

@@ -54,6 +54,8 @@ const char* wait_name(Wait wait) {
       return "broadcast";
     case Wait::kTextExchange:
       return "exchange of text";
+    case Wait::kSampleExchange:
+      return "exchange of samples";
     case Wait::kAveraging:
       return "gradient averaging";
     case Wait::kBackward:

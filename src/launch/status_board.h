@@ -26,6 +26,7 @@ enum class Wait : std::uint32_t {
   kAllReduce,
   kBroadcast,
   kTextExchange,
+  kSampleExchange,
   kAveraging,
   kBackward,  // where averaging is part of it
 };

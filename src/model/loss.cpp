@@ -1,5 +1,6 @@
 #include "model/loss.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/eq.h>
@@ -7,8 +8,28 @@
 
 namespace mnist_train::model {
 
+namespace {
+
+constexpr std::int64_t kIgnoreNothing = -100;
+
+}  // namespace
+
+BatchLoss mixed_batch_loss(const at::Tensor& logits, const at::Tensor& labels,
+                           const at::Tensor& other_labels, const at::Tensor& weights,
+                           double label_smoothing) {
+  const at::Tensor scores = logits.to(at::kFloat);
+  const at::Tensor guesses = at::argmax(logits.detach(), 1);
+  const at::Tensor other_weights = 1 - weights;
+  const auto losses = [&](const at::Tensor& targets) {
+    return at::cross_entropy_loss(scores, targets, {}, at::Reduction::None, kIgnoreNothing,
+                                  label_smoothing);
+  };
+  // Cross entropy is linear in the target, smoothed or not: this is that of the mixed target.
+  return {(losses(labels) * weights + losses(other_labels) * other_weights).sum(),
+          (guesses.eq(labels) * weights + guesses.eq(other_labels) * other_weights).sum()};
+}
+
 BatchLoss batch_loss(const at::Tensor& logits, const at::Tensor& labels, double label_smoothing) {
-  constexpr std::int64_t kIgnoreNothing = -100;
   // In bf16 a sum of losses would keep two digits.
   return {at::cross_entropy_loss(logits.to(at::kFloat), labels, {}, at::Reduction::Sum,
                                  kIgnoreNothing, label_smoothing),

@@ -90,10 +90,8 @@ void add_preparation(Schema<Options>& schema) {
              "sample.",
              {"augmentation", "augmentations", "transforms"});
   schema.add("split", &Options::split,
-             config::built_so_far(config::one_of<Split>(
-                                      {{Split::kEven, "even"}, {Split::kThroughput, "throughput"}}),
-                                  {Split::kEven}),
-             "How a batch is shared out: even, or by how fast each process is.");
+             config::one_of<Split>({{Split::kEven, "even"}, {Split::kThroughput, "throughput"}}),
+             "How a batch is shared out: even, or by how fast each process has been.");
   schema.add("limit_train", &Options::limit_train, optional_of(config::integer(1, kMaxSteps)),
              "Takes only the first so many training samples.");
   schema.add("limit_test", &Options::limit_test, optional_of(config::integer(1, kMaxSteps)),

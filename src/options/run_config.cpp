@@ -113,6 +113,31 @@ void check_devices(RunConfig& config, const Place& place) {
   }
 }
 
+/// What cannot go with shares that follow measured speed.
+void check_split(RunConfig& config, const Place& place) {
+  if (config.data.split != Split::kThroughput || !place.member("data").has("split")) return;
+  const Place split = place.member("data").member("split");
+  if (config.train.deterministic) {
+    split.complain("\"throughput\" follows what is measured, and deterministic cannot");
+  }
+  if (config.train.gradient_averaging.strategy == AveragingStrategy::kBucketed) {
+    split.complain(
+        "\"throughput\" measures each process's own work, into which gradient_averaging.strategy "
+        "\"bucketed\" mixes waiting for others; take \"flat\" or \"auto\"");
+  }
+  if (config.train.sync_batch_norm) {
+    split.complain(
+        "\"throughput\" measures each process's own work, into which sync_batch_norm mixes waiting "
+        "for others");
+  }
+  const auto* mixup = find<MixupOptions>(config.data.augment);
+  if (mixup != nullptr && mixup->scope == MixupScope::kGlobal) {
+    split.complain(
+        "\"throughput\" would let measured speed decide which samples a mixup with scope "
+        "\"global\" pairs");
+  }
+}
+
 Schema<RunConfig> make_schema() {
   Schema<RunConfig> schema;
   schema.add(schema_link());
@@ -135,6 +160,7 @@ Schema<RunConfig> make_schema() {
              "Name of the list of test accuracies in the run folder.", {"accuracy_file"});
   schema.check(check_files);
   schema.check(check_devices);
+  schema.check(check_split);
   return schema;
 }
 

@@ -57,7 +57,7 @@ void Step::accumulate(const batch::Batch& batch, std::int64_t samples, bool last
 void Step::finish(double learning_rate) {
   averager_.finish();
   if (averager_.averages_in_backward()) parameters_.collect_gradients();
-  totals_.add_(parameters_.riders());
+  totals_.add_(parameters_.riders().narrow(0, 0, kRiders));
   if (totals_.is_cpu() && !std::isfinite(last().loss)) return;
   if (options_.max_gradient_norm) clip_gradients();
   optimizer_.step(learning_rate);
@@ -66,8 +66,12 @@ void Step::finish(double learning_rate) {
 
 /// The sum of the samples' losses, noted in the riders.
 at::Tensor Step::loss_of(const batch::Batch& batch) {
+  const at::Tensor logits = model_->forward(batch.images);
+  const double smoothing = options_.label_smoothing;
   const model::BatchLoss loss =
-      model::batch_loss(model_->forward(batch.images), batch.labels, options_.label_smoothing);
+      batch.is_mixed() ? model::mixed_batch_loss(logits, batch.labels, batch.other_labels,
+                                                 batch.weights, smoothing)
+                       : model::batch_loss(logits, batch.labels, smoothing);
   const at::NoGradGuard no_grad;
   const at::Tensor& riders = parameters_.riders();
   riders[kLoss].add_(loss.loss_sum);

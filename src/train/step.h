@@ -17,7 +17,7 @@ namespace mnist_train::train {
 /// Sums over a global batch, or over several of them.
 struct StepSums {
   double loss = 0;     // of the samples' losses
-  double correct = 0;  // samples
+  double correct = 0;  // samples; of mixed ones the share whose label was guessed
   double samples = 0;
   double stop_requests = 0;  // ranks that were asked to stop
 };
@@ -27,7 +27,7 @@ struct StepSums {
 /// no extra message.
 class Step {
  public:
-  static constexpr std::int64_t kRiders = 4;
+  static constexpr std::int64_t kRiders = 4;  // the first ones of the parameters'
 
   Step(const options::TrainOptions& options, std::shared_ptr<model::Model> model,
        const FlatParameters& parameters, comm::GradientAverager& averager, Optimizer& optimizer);

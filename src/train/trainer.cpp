@@ -27,14 +27,14 @@ std::int64_t total_steps(const options::TrainOptions& options, std::int64_t step
 }
 
 comm::GradientBuffer gradient_buffer(const FlatParameters& parameters) {
-  return {parameters.parameters(), parameters.gradients_and_riders(), Step::kRiders};
+  return {parameters.parameters(), parameters.gradients_and_riders(), parameters.riders().numel()};
 }
 
 }  // namespace
 
 Trainer::Trainer(const options::TrainOptions& options, std::shared_ptr<model::Model> model,
                  batch::ResidentImages& images, const comm::Communicator& communicator,
-                 at::Device device, std::shared_ptr<model::Model> bf16_model)
+                 at::Device device, std::shared_ptr<model::Model> bf16_model, options::Split split)
     : options_(options),
       communicator_(communicator),
       images_(images),
@@ -43,9 +43,12 @@ Trainer::Trainer(const options::TrainOptions& options, std::shared_ptr<model::Mo
                              : options.batch_size),
       model_(on_device(std::move(model), device)),
       computing_model_(bf16_model ? in_bfloat16(std::move(bf16_model), device) : model_),
-      parameters_(*model_, Step::kRiders,
+      split_(make_work_split(split, communicator, device)),
+      parameters_(*model_, Step::kRiders + split_->riders(),
                   computing_model_ == model_ ? nullptr : computing_model_.get()),
-      averager_(comm::make_gradient_averager(options, communicator, gradient_buffer(parameters_))),
+      // Who waits for the others in backward cannot measure his own.
+      averager_(comm::make_gradient_averager(options, communicator, gradient_buffer(parameters_),
+                                             /*may_overlap=*/split == options::Split::kEven)),
       optimizer_(make_optimizer(options, parameters_)),
       step_(options, computing_model_, parameters_, *averager_, *optimizer_),
       schedule_(options, steps_per_epoch(), total_steps(options, steps_per_epoch())) {
@@ -67,7 +70,8 @@ void Trainer::share_buffers() {
 void Trainer::begin_epoch() {
   computing_model_->train();
   parameters_.refresh_half();  // a checkpoint may have changed the values
-  images_.set_order(data::epoch_permutation(images_.count(), options_.seed, progress_.epoch));
+  images_.set_order(data::epoch_permutation(images_.count(), options_.seed, progress_.epoch),
+                    progress_.epoch);
   step_.restart_totals(progress_.epoch_sums);
 }
 
@@ -85,16 +89,36 @@ void Trainer::step(bool stop_requested) {
   const std::int64_t begin = progress_.samples_into_epoch;
   const std::int64_t end = std::min(begin + samples_per_step(), images_.count());
   step_.begin(stop_requested);
+  double busy_s = 0;
+  std::vector<std::int64_t> samples(static_cast<std::size_t>(communicator_.world_size()));
   for (std::int64_t next = begin; next < end; next += global_batch_size_) {
     const data::Range global{next, std::min(next + global_batch_size_, end)};
-    const data::Range mine = data::share(global, communicator_.rank(), communicator_.world_size());
-    step_.accumulate(images_.gather(mine), end - begin, /*last=*/global.end == end);
+    const std::vector<data::Range> shares = share_out(global);
+    for (std::size_t rank = 0; rank < shares.size(); ++rank) samples[rank] += shares[rank].size();
+    const auto mine = static_cast<std::size_t>(communicator_.rank());
+    const double begin_s = split_->clock();
+    step_.accumulate(images_.gather(shares[mine], shares[(mine + 1) % shares.size()].size()),
+                     end - begin, /*last=*/global.end == end);
+    busy_s += split_->clock() - begin_s;
   }
+  const at::Tensor riders = parameters_.riders().narrow(0, Step::kRiders, split_->riders());
+  split_->note(busy_s, riders);
   learning_rate_ = schedule_.learning_rate(progress_.step);
   step_.finish(learning_rate_);
+  split_->learn(riders, samples);
   progress_.samples_into_epoch = end;
   progress_.samples_seen += end - begin;
   ++progress_.step;
+}
+
+/// By rank.
+std::vector<data::Range> Trainer::share_out(data::Range global) const {
+  std::vector<data::Range> shares;
+  shares.reserve(static_cast<std::size_t>(communicator_.world_size()));
+  for (int rank = 0; rank < communicator_.world_size(); ++rank) {
+    shares.push_back(split_->share(global, rank));
+  }
+  return shares;
 }
 
 const StepSums& Trainer::read_sums() {

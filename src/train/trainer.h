@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "batch/resident_images.h"
 #include "comm/communicator.h"
@@ -13,6 +14,7 @@
 #include "train/progress.h"
 #include "train/schedule.h"
 #include "train/step.h"
+#include "train/work_split.h"
 
 namespace mnist_train::train {
 
@@ -25,7 +27,8 @@ class Trainer {
   /// optimizer and statistics stay fp32 in `model`.
   Trainer(const options::TrainOptions& options, std::shared_ptr<model::Model> model,
           batch::ResidentImages& images, const comm::Communicator& communicator, at::Device device,
-          std::shared_ptr<model::Model> bf16_model = nullptr);
+          std::shared_ptr<model::Model> bf16_model = nullptr,
+          options::Split split = options::Split::kEven);
 
   /// Fixes the order of the epoch that the cursor stands in.
   void begin_epoch();
@@ -65,16 +68,20 @@ class Trainer {
   const Optimizer& optimizer() const { return *optimizer_; }
   /// Sums of the last global batch; on a GPU this waits.
   StepSums last_step_sums() const { return step_.last(); }
+  const WorkSplit& split() const { return *split_; }
   const char* averaging() const { return averager_->name(); }
   const char* precision() const { return computing_model_ == model_ ? "fp32" : "bf16"; }
 
  private:
+  std::vector<data::Range> share_out(data::Range global) const;
+
   options::TrainOptions options_;
   const comm::Communicator& communicator_;
   batch::ResidentImages& images_;
   std::int64_t global_batch_size_;
   std::shared_ptr<model::Model> model_;
   std::shared_ptr<model::Model> computing_model_;
+  std::unique_ptr<WorkSplit> split_;
   FlatParameters parameters_;
   std::unique_ptr<comm::GradientAverager> averager_;
   std::unique_ptr<Optimizer> optimizer_;

@@ -129,6 +129,99 @@ TEST_CASE("the samples are used where they lie, and kept alive") {
   CHECK(images.slice({0, 10}).size() == 10);
 }
 
+std::shared_ptr<augment::Augmenter> augmenter(const options::AugmentList& list,
+                                              at::Device device = at::kCPU) {
+  return std::make_shared<augment::Augmenter>(list, options::ImageSize{16, 16}, 1, device);
+}
+
+TEST_CASE("a list that changes nothing gives the same bits as none") {
+  for (const std::int64_t channels : {1, 3}) {
+    const ImageSet set = small_images({.channels = channels});
+    const std::vector<std::int64_t> order{9, 0, 3, 2, 1, 4, 8, 5, 6, 7};
+    for (const options::AugmentList& list :
+         {options::AugmentList{options::HorizontalFlipOptions{0}},
+          options::AugmentList{options::HorizontalFlipOptions{0}, kMnist}}) {
+      ResidentImages images(set, kMnist, at::kCPU, at::kFloat, augmenter(list));
+      images.set_order(order);
+      check_against_torchvision(images.gather({0, 10}), set, order, kMnist);
+      check_against_torchvision(images.gather({2, 5}), set, {3, 2, 1}, kMnist);
+      check_against_torchvision(images.slice({4, 6}), set, {4, 5}, kMnist);
+      CHECK(images.gather({3, 3}).size() == 0);
+    }
+  }
+}
+
+TEST_CASE("batches are augmented with what was drawn for the epoch, test images are not") {
+  const ImageSet set = small_images();
+  const std::vector<std::int64_t> order{9, 0, 3, 2, 1, 4, 8, 5, 6, 7};
+  ResidentImages images(set, kMnist, at::kCPU, at::kFloat,
+                        augmenter({options::HorizontalFlipOptions{}}));
+  for (const std::int64_t epoch : {0, 5}) {
+    images.set_order(order, epoch);
+    const data::EpochDraws draws(1, epoch);
+    const at::Tensor plain = by_torchvision(set, order, kMnist);
+    const Batch batch = images.gather({2, 9});
+    CHECK_FALSE(batch.is_mixed());
+    CHECK(is_channels_last(batch.images));
+    for (std::int64_t i = 0; i < 7; ++i) {
+      const bool flipped = draws.flip(order[static_cast<std::size_t>(i + 2)], 0, {});
+      CHECK(batch.images[i].equal(flipped ? plain[i + 2].flip(2) : plain[i + 2]));
+    }
+    check_against_torchvision(images.slice({0, 2}), set, {0, 1}, kMnist);
+  }
+}
+
+TEST_CASE("a batch of mixed samples carries both labels, across the end of the order") {
+  const ImageSet set = small_images();
+  const std::vector<std::int64_t> order{9, 0, 3, 2, 1, 4, 8, 5, 6, 7};
+  const options::MixupOptions half{std::nullopt, 0.5, options::MixupScope::kLocal};
+  ResidentImages images(set, {}, at::kCPU, at::kFloat, augmenter({half}));
+  images.set_order(order);
+  const Batch batch = images.gather({7, 10});
+  CHECK(batch.is_mixed());
+  CHECK(values_of(batch.labels) == labels_of(set, {5, 6, 7}));
+  CHECK(values_of(batch.other_labels) == labels_of(set, {6, 7, 9}));
+  const at::Tensor own = by_torchvision(set, {5, 6, 7}, {}) * 255;
+  const at::Tensor other = by_torchvision(set, {6, 7, 9}, {}) * 255;
+  CHECK(at::allclose(batch.images * 255, ((own.round() + other.round()) / 2).floor(), 1e-5, 1e-3));
+  CHECK(images.gather({7, 7}).size() == 0);
+}
+
+TEST_CASE("images of another size come out for training and for tests") {
+  const ImageSet set = small_images({.channels = 3});
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const options::AugmentList& list :
+         {options::AugmentList{options::ResizeOptions{{8, 20}}},
+          options::AugmentList{kMnist, options::RandomCropOptions{options::ImageSize{8, 20}, 2}}}) {
+      ResidentImages images(set, kMnist, at::kCPU, type, augmenter(list));
+      images.set_order({0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
+      for (const Batch& batch : {images.gather({1, 4}), images.slice({1, 4})}) {
+        CHECK(batch.images.sizes().vec() == std::vector<std::int64_t>{3, 3, 8, 20});
+        CHECK(batch.images.scalar_type() == type);
+        CHECK(is_channels_last(batch.images));
+      }
+    }
+  }
+}
+
+TEST_CASE("a GPU augments and mixes as the host does", "[gpu]") {
+  if (!have_gpu()) return;
+  const ImageSet set = small_images({.count = 100});
+  const auto order = data::epoch_permutation(set.count, 1, 0);
+  const options::AugmentList list{options::RandomCropOptions{std::nullopt, 2},
+                                  options::HorizontalFlipOptions{}, options::MixupOptions{}};
+  ResidentImages host(set, kMnist, at::kCPU, at::kFloat, augmenter(list));
+  const at::Device gpu(at::kCUDA, 0);
+  ResidentImages device(set, kMnist, gpu, at::kFloat, augmenter(list, gpu));
+  host.set_order(order, 3);
+  device.set_order(order, 3);
+  const Batch expected = host.gather({10, 100});
+  const Batch batch = device.gather({10, 100});
+  CHECK(batch.images.cpu().equal(expected.images));
+  CHECK(batch.other_labels.cpu().equal(expected.other_labels));
+  CHECK(batch.weights.cpu().equal(expected.weights));
+}
+
 TEST_CASE("a GPU gathers the same bits as the host", "[gpu]") {
   if (!have_gpu()) return;
   for (const std::int64_t channels : {1, 3}) {

@@ -55,6 +55,25 @@ std::set<std::string> listening_addresses() {
   return addresses;
 }
 
+TEST_CASE("each rank receives what the next one sends, however many rows that are") {
+  const std::vector<std::int64_t> rows{2, 0, 3};
+  for (const at::ScalarType type : {at::kByte, at::kFloat, at::kLong}) {
+    for (const std::size_t ranks : {1, 2, 3}) {
+      std::vector<at::Tensor> received(ranks);
+      on_connected_ranks(static_cast<int>(ranks), [&](Communicator& communicator) {
+        const auto rank = static_cast<std::size_t>(communicator.rank());
+        const at::Tensor mine = at::full({rows[rank], 2, 2}, 10 * communicator.rank() + 1, type);
+        received[rank] = communicator.receive_from_next(mine, rows[(rank + 1) % ranks]);
+      });
+      for (std::size_t rank = 0; rank < ranks; ++rank) {
+        const std::size_t next = (rank + 1) % ranks;
+        CHECK(received[rank].equal(
+            at::full({rows[next], 2, 2}, 10 * static_cast<std::int64_t>(next) + 1, type)));
+      }
+    }
+  }
+}
+
 TEST_CASE("a world of one needs nobody") {
   Communicator communicator;
   CHECK(communicator.alone());

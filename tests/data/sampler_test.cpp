@@ -14,6 +14,43 @@ std::vector<std::int64_t> first(const std::vector<std::int64_t>& order, std::ptr
   return {order.begin(), order.begin() + count};
 }
 
+TEST_CASE("what is apportioned adds up and follows the weights by largest remainders") {
+  using Numbers = std::vector<std::int64_t>;
+  CHECK(apportion(128, {1, 1}) == Numbers{64, 64});
+  CHECK(apportion(128, {2, 1}) == Numbers{85, 43});     // 85.3, 42.7
+  CHECK(apportion(10, {1, 1, 1}) == Numbers{4, 3, 3});  // equal remainders: the first
+  CHECK(apportion(10, {5, 3, 2}) == Numbers{5, 3, 2});
+  CHECK(apportion(7, {0.5, 0.25, 0.25}) == Numbers{3, 2, 2});  // 3.5, 1.75, 1.75
+  CHECK(apportion(0, {1, 2}) == Numbers{0, 0});
+  CHECK(apportion(1, {1, 2}) == Numbers{0, 1});
+  CHECK(apportion(5, {1, 1000, 0}) == Numbers{1, 3, 1});  // enough for everyone
+  CHECK(apportion(2, {1, 1, 1000}) == Numbers{0, 0, 2});  // not enough
+  for (std::int64_t total = 0; total < 40; ++total) {
+    for (const std::vector<double>& weights :
+         {std::vector<double>{1, 1, 1}, {0.1, 0.7, 0.2}, {1e-9, 1, 1e9}, {3}}) {
+      const Numbers numbers = apportion(total, weights);
+      std::int64_t sum = 0;
+      for (const std::int64_t number : numbers) {
+        CHECK(number >= (total >= static_cast<std::int64_t>(weights.size()) ? 1 : 0));
+        sum += number;
+      }
+      CHECK(sum == total);
+    }
+  }
+}
+
+TEST_CASE("equal weights make the shares of an even split") {
+  for (std::int64_t total = 0; total < 30; ++total) {
+    for (const std::int64_t parts : {1, 2, 3, 7}) {
+      const auto numbers =
+          apportion(total, std::vector<double>(static_cast<std::size_t>(parts), 0.3));
+      for (std::int64_t part = 0; part < parts; ++part) {
+        CHECK(numbers[static_cast<std::size_t>(part)] == share({0, total}, part, parts).size());
+      }
+    }
+  }
+}
+
 TEST_CASE("the order of an epoch never changes between versions") {
   // Checkpoints name a position in this order: other numbers here would train on other samples.
   // torch.randperm(60000, generator=torch.Generator().manual_seed(seed + epoch))[:8], by

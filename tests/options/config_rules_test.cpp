@@ -18,7 +18,6 @@ TEST_CASE("what is not built yet is refused by name, and its off value is taken"
       {R"("data":{"train_per_process":["a","b"]})", R"("data":{"train_per_process":null})"},
       {R"("data":{"size":244})", R"("data":{"size":null})"},
       {R"("data":{"channels":3})", R"("data":{"channels":null})"},
-      {R"("data":{"split":"throughput"})", R"("data":{"split":"even"})"},
       {R"("data":{"format":"image-folder","train":"a","test":"b"})",
        R"("data":{"format":"idx","train":"a","test":"b"})"},
       {R"("data":{"format":"lmdb","train":"a","test":"b"})", R"("data":{"format":null})"},
@@ -68,6 +67,18 @@ TEST_CASE("keys that contradict each other are refused") {
        R"(f:1:12: /backend: "nccl" needs every process on a GPU, but /launch/devices lists "cpu")"},
       {R"({"device":"cpu","launch":{"devices":["cuda"]}})",
        "f:1:11: /device: /launch/devices lists other devices than this one"},
+      {R"({"deterministic":true,"data":{"split":"throughput"}})",
+       R"(f:1:39: /data/split: "throughput" follows what is measured, and deterministic cannot)"},
+      {R"({"gradient_averaging":{"strategy":"bucketed"},"data":{"split":"throughput"}})",
+       "f:1:63: /data/split: \"throughput\" measures each process's own work, into which "
+       "gradient_averaging.strategy \"bucketed\" mixes waiting for others; take \"flat\" or "
+       "\"auto\""},
+      {R"({"sync_batch_norm":true,"data":{"split":"throughput"}})",
+       "f:1:41: /data/split: \"throughput\" measures each process's own work, into which "
+       "sync_batch_norm mixes waiting for others"},
+      {R"({"data":{"split":"throughput","augment":[{"name":"mixup","scope":"global"}]}})",
+       "f:1:18: /data/split: \"throughput\" would let measured speed decide which samples a mixup "
+       "with scope \"global\" pairs"},
       {R"({"launch":{"devices":["cpu","cpu"],"processes_per_node":3}})",
        "f:1:57: /launch/processes_per_node: is 3, but devices lists 2 (one process each); leave it "
        "out or set it to \"auto\""},

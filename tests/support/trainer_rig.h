@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "augment/augmenter.h"
 #include "batch/resident_images.h"
 #include "comm/communicator.h"
 #include "support/small_images.h"
@@ -34,10 +35,12 @@ class TrainerRig {
   explicit TrainerRig(const options::TrainOptions& options,
                       const comm::Communicator& communicator = one_rank(),
                       std::shared_ptr<model::Model> model = nullptr,
-                      const SmallImages& wanted = {.count = 50}, at::Device device = at::kCPU)
-      : images(small_images(wanted), {0.5, 0.25}, device),
+                      const SmallImages& wanted = {.count = 50}, at::Device device = at::kCPU,
+                      const options::DataOptions& data = {})
+      : images(small_images(wanted), {0.5, 0.25}, device, at::kFloat,
+               augmenter(options, communicator, wanted, device, data.augment)),
         trainer(options, model ? std::move(model) : tiny_model(options.seed), images, communicator,
-                device) {}
+                device, nullptr, data.split) {}
   TrainerRig(const TrainerRig&) = delete;  // the trainer knows where the images are
   TrainerRig& operator=(const TrainerRig&) = delete;
 
@@ -59,6 +62,19 @@ class TrainerRig {
 
   batch::ResidentImages images;
   train::Trainer trainer;
+
+ private:
+  static std::shared_ptr<augment::Augmenter> augmenter(const options::TrainOptions& options,
+                                                       const comm::Communicator& communicator,
+                                                       const SmallImages& images, at::Device device,
+                                                       const options::AugmentList& list) {
+    if (list.empty()) return nullptr;
+    const auto from_next = [&communicator](const at::Tensor& mine, std::int64_t count) {
+      return communicator.receive_from_next(mine, count);
+    };
+    return std::make_shared<augment::Augmenter>(
+        list, options::ImageSize{images.height, images.width}, options.seed, device, from_next);
+  }
 };
 
 }  // namespace mnist_train::testing

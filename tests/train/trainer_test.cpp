@@ -180,6 +180,53 @@ TEST_CASE("the weights do not depend on how many ranks share the work, or how th
   }
 }
 
+TEST_CASE("the weights do not depend on how many ranks share the work of augmentation") {
+  TrainOptions options = small_run();
+  options.batch_size = 7;
+  options.learning_rate = 0.01;
+  options::DataOptions data;
+  data.augment = {options::RandomCropOptions{std::nullopt, 2}, options::HorizontalFlipOptions{},
+                  options::RotateOptions{15}, options::CutoutOptions{4},
+                  options::MixupOptions{0.5, std::nullopt, {}}};
+  TrainerRig plain(options);
+  TrainerRig alone(options, one_rank(), nullptr, {.count = 50}, at::kCPU, data);
+  plain.run_to(20);
+  alone.run_to(20);
+  CHECK_FALSE(at::allclose(plain.weights(), alone.weights(), 1e-3, 1e-5));
+  for (const int world_size : {2, 3}) {
+    std::vector<at::Tensor> weights(static_cast<std::size_t>(world_size));
+    on_connected_ranks(world_size, [&](comm::Communicator& communicator) {
+      TrainerRig rig(options, communicator, nullptr, {.count = 50}, at::kCPU, data);
+      rig.run_to(20);
+      weights[static_cast<std::size_t>(communicator.rank())] = rig.weights();
+    });
+    INFO(world_size << " ranks");
+    for (const at::Tensor& some : weights) {
+      CHECK(at::allclose(some, alone.weights(), 1e-4, 1e-6));
+      CHECK(some.equal(weights[0]));
+    }
+  }
+}
+
+TEST_CASE("global mixup trains the same weights on every rank, with ranks left without a sample") {
+  TrainOptions options = small_run();
+  options.batch_size = 7;  // the last batch has one sample
+  options::DataOptions data;
+  data.augment = {options::MixupOptions{std::nullopt, 0.5, options::MixupScope::kGlobal}};
+  std::vector<at::Tensor> weights(3);
+  std::vector<StepSums> sums(3);
+  on_connected_ranks(3, [&](comm::Communicator& communicator) {
+    TrainerRig rig(options, communicator, nullptr, {.count = 50}, at::kCPU, data);
+    rig.run_to(16);
+    const auto rank = static_cast<std::size_t>(communicator.rank());
+    weights[rank] = rig.weights();
+    sums[rank] = rig.trainer.read_sums();
+  });
+  for (const at::Tensor& some : weights) CHECK(some.equal(weights[0]));
+  // Half a sample is right where one of its two labels is guessed.
+  CHECK(2 * sums[0].correct == std::floor(2 * sums[0].correct));
+}
+
 TEST_CASE("a batch size per process makes the global batch grow with the ranks") {
   TrainOptions options = small_run();
   options.batch_size_per_process = 6;

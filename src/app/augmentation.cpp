@@ -1,0 +1,36 @@
+#include "app/augmentation.h"
+
+#include <spdlog/spdlog.h>
+
+#include <utility>
+
+namespace mnist_train::app {
+
+std::shared_ptr<augment::Augmenter> make_augmenter(const Worker& worker,
+                                                   const data::ImageSet& images) {
+  const options::AugmentList& list = worker.config.data.augment;
+  if (list.empty()) return nullptr;
+  const auto* mixup = options::find<options::MixupOptions>(list);
+  const bool across = mixup != nullptr && mixup->scope == options::MixupScope::kGlobal;
+  augment::FromNext from_next;
+  if (across && worker.communicator.alone()) {
+    spdlog::warn(
+        "mixup with scope global mixes with another process's samples; there is one, so "
+        "samples stay what they are");
+  } else if (across) {
+    from_next = [&communicator = worker.communicator](const at::Tensor& mine, std::int64_t count) {
+      return communicator.receive_from_next(mine, count);
+    };
+  }
+  return std::make_shared<augment::Augmenter>(list, options::ImageSize{images.height, images.width},
+                                              worker.config.train.seed, worker.device(),
+                                              std::move(from_next));
+}
+
+model::ImageShape model_input(const options::RunConfig& config, const data::ImageSet& images) {
+  const options::ImageSize size =
+      options::augmented_size(config.data.augment, {images.height, images.width});
+  return {images.channels, size.height, size.width, images.classes};
+}
+
+}  // namespace mnist_train::app

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "data/sampler.h"
+#include "options/data_options.h"
+
+namespace mnist_train::train {
+
+/// Which positions of a global batch each rank works on: contiguous ranges in the order of the
+/// ranks that cover it. All ranks know all shares.
+class WorkSplit {
+ public:
+  virtual ~WorkSplit() = default;
+
+  virtual data::Range share(data::Range global, int rank) const = 0;
+  /// Of a large batch, by rank; they add up to 1.
+  virtual std::vector<double> weights() const = 0;
+
+  /// How many numbers ride with the gradients for it.
+  virtual std::int64_t riders() const { return 0; }
+  /// Seconds, for the difference of two calls around this rank's own work; a GPU has done by then
+  /// what it was asked before. 0 where nobody measures.
+  virtual double clock() const { return 0; }
+  /// Before averaging: this rank worked `busy_s` on the step. `riders`
+  /// [riders()] f32 are to be summed over the ranks.
+  virtual void note(double /*busy_s*/, const at::Tensor& /*riders*/) const {}
+  /// After averaging: `samples` of the step, by rank. All ranks see the same numbers and decide
+  /// alike. On a GPU this waits.
+  virtual void learn(const at::Tensor& /*riders*/, const std::vector<std::int64_t>& /*samples*/) {}
+};
+
+/// even: sizes differ by at most one. throughput: in proportion to how many samples a second each
+/// rank got through, measured over the last steps; the run starts evenly, and so does a resumed
+/// one.
+std::unique_ptr<WorkSplit> make_work_split(options::Split split,
+                                           const comm::Communicator& communicator,
+                                           at::Device device);
+
+}  // namespace mnist_train::train

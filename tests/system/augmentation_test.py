@@ -1,0 +1,88 @@
+"""data.augment and data.split, as whole runs see them."""
+
+import json
+import signal
+
+import pytest
+from support import merged, relative_difference, run, start, train, write_config
+
+TOLERANCE = 1e-4
+STEPS = 20
+LIST = [
+    {"name": "random_crop", "padding": 2},
+    "horizontal_flip",
+    {"name": "rotate", "degrees": 10},
+    {"name": "cutout", "size": 8},
+    {"name": "mixup", "alpha": 0.4},
+]
+CONFIG = {"batch_size": 31, "max_steps": STEPS, "data": {"augment": LIST}}
+RESUME = ("--resume", "auto")
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    return train(tmp_path_factory.mktemp("alone"), CONFIG)
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+def test_weights_are_those_of_one_process(tmp_path, alone, processes):
+    folder = train(tmp_path, CONFIG, processes=processes)
+    assert relative_difference(folder.weights(), alone.weights()) < TOLERANCE
+
+
+def test_the_list_and_its_order_matter(tmp_path, alone):
+    for name, augment in [("none", []), ("reversed", LIST[::-1])]:
+        other = train(tmp_path, merged(CONFIG, {"data": {"augment": augment}}), output=name)
+        assert relative_difference(other.weights(), alone.weights()) > 100 * TOLERANCE, name
+
+
+def test_a_run_that_is_interrupted_in_an_epoch_goes_on_with_the_same_draws(tmp_path, alone):
+    config = merged(CONFIG, {"max_steps": 200})
+    with start(tmp_path, config, processes=2) as process:
+        process.wait_for_step(3)
+        process.send(signal.SIGTERM)
+        assert process.wait() == 143, process.stderr
+    stopped = process.run_folder.last_step()
+    folder = train(tmp_path, merged(config, {"max_steps": stopped + 10}), *RESUME, processes=2)
+    whole = train(tmp_path, merged(config, {"max_steps": stopped + 10}), processes=2, output="whole")
+    assert folder.digest() == whole.digest()
+
+
+def test_test_images_get_the_size_that_the_model_was_trained_on(tmp_path):
+    augment = [{"name": "resize", "size": [32, 30]}, {"name": "random_crop", "size": 26}, "horizontal_flip"]
+    config = {"max_steps": 10, "data": {"augment": augment}}
+    folder = train(tmp_path, config)
+    assert folder.weights()["fc1.weight"].shape == (500, 50 * 3 * 3)  # 26 -> 22 -> 11 -> 7 -> 3
+    path = write_config(tmp_path, config)
+    result = run("evaluate", "--checkpoint", folder.path / "model.pt", "--config", path)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["test_accuracy"] == folder.epochs()[-1]["test_accuracy"]
+
+
+def test_a_crop_larger_than_the_images_is_an_error_of_the_config(tmp_path):
+    path = write_config(tmp_path, {"data": {"augment": [{"name": "random_crop", "size": 40, "padding": 2}]}})
+    result = run("--config", path, "--output", tmp_path / "run")
+    assert result.returncode == 2
+    assert "/data/augment/0: random_crop takes 40x40 pixels, but images of 28x28 with padding 2" in result.stderr
+
+
+def test_global_mixup_needs_a_second_process_and_says_so(tmp_path):
+    augment = [{"name": "mixup", "weight": 0.5, "scope": "global"}]
+    config = {"max_steps": 10, "data": {"augment": augment}}
+    plain = train(tmp_path, merged(config, {"data": {"augment": []}}), output="plain")
+    path = write_config(tmp_path, config)
+    result = run("--config", path, "--output", tmp_path / "alone", "--nproc-per-node", 1)
+    assert result.returncode == 0, result.stderr
+    assert "mixup with scope global" in result.stderr
+    weights = train(tmp_path, config, output="alone2").weights()
+    assert relative_difference(weights, plain.weights()) < TOLERANCE
+    pair = train(tmp_path, config, processes=2, output="pair").weights()
+    assert relative_difference(pair, plain.weights()) > 100 * TOLERANCE
+
+
+def test_a_throughput_split_trains_the_same_weights(tmp_path):
+    config = {"batch_size": 31, "max_steps": STEPS, "deterministic": False}
+    even = train(tmp_path, config, output="even", processes=2)
+    measured = train(tmp_path, merged(config, {"data": {"split": "throughput"}}), output="measured", processes=2)
+    assert measured.summary()["samples_seen"] == even.summary()["samples_seen"]
+    assert relative_difference(measured.weights(), even.weights()) < TOLERANCE
