@@ -4,7 +4,9 @@
 #include <exception>
 
 #include "app/report_failure.h"
+#include "app/run_diagnosis.h"
 #include "app/run_evaluation.h"
+#include "app/run_predictions.h"
 #include "app/run_training.h"
 #include "app/worker.h"
 
@@ -15,7 +17,9 @@ namespace {
 ExitCode run(Worker& worker) {
   if (worker.job.command == "train") return run_training(worker);
   if (worker.job.command == "evaluate") run_evaluation(worker);
+  if (worker.job.command == "predict") run_predictions(worker);
   if (worker.job.command == "export") run_export(worker);
+  if (worker.job.command == "diagnose") run_diagnosis(worker);
   return ExitCode::kDone;
 }
 

@@ -11,6 +11,8 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "batch/resident_images.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/python_checkpoint.h"
 #include "checkpoint/weights.h"
 #include "eval/evaluator.h"
 #include "model/model.h"
@@ -28,6 +30,23 @@ void print_result(const eval::Evaluation& evaluation) {
     throw Error(ExitCode::kRunFailed,
                 std::string("cannot write to standard output: ") + std::strerror(errno));
   }
+}
+
+/// The config that a checkpoint was trained with.
+options::TrainOptions options_of(const checkpoint::TensorFile& file, const std::string& name) {
+  auto source = std::make_shared<config::Source>();
+  source->name = name;
+  source->text = checkpoint::checkpoint_facts(file, name).config;
+  config::Problems problems;
+  const auto root = config::parse_document(std::move(source), problems);
+  config::throw_if_any(problems);
+  return options::read_run_config(*root).train;
+}
+
+void export_with_optimizer(const Worker& worker) {
+  const std::string name = worker.job.checkpoint.string();
+  const checkpoint::TensorFile file = checkpoint::read_checkpoint(worker.job.checkpoint);
+  checkpoint::write_python_checkpoint(worker.job.export_path, file, options_of(file, name), name);
 }
 
 }  // namespace
@@ -53,6 +72,7 @@ void run_evaluation(Worker& worker) {
 }
 
 void run_export(const Worker& worker) {
+  if (worker.job.with_optimizer) return export_with_optimizer(worker);
   const auto format = worker.job.export_format == "pt" ? checkpoint::WeightsFormat::kPt
                                                        : checkpoint::WeightsFormat::kSafetensors;
   checkpoint::write_weights(worker.job.export_path, checkpoint::read_weights(worker.job.checkpoint),

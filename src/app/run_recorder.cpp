@@ -144,9 +144,13 @@ void RunRecorder::announce() const {
 }
 
 checkpoint::RunFacts RunRecorder::facts() const {
-  return {options::write_run_config(worker_.config, /*with_output=*/false), dataset_.hash,
-          worker_.identity.world_size, metrics_before_cut_epoch_.value_or(metrics_->bytes()),
-          worker_.job.restarts};
+  return {options::write_run_config(worker_.config, /*with_output=*/false),
+          dataset_.hash,
+          worker_.identity.world_size,
+          metrics_before_cut_epoch_.value_or(metrics_->bytes()),
+          worker_.job.restarts,
+          {dataset_.train.channels, dataset_.train.height, dataset_.train.width,
+           dataset_.train.classes}};
 }
 
 void RunRecorder::first_step() {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "checkpoint/progress_text.h"
+#include "options/image_size.h"
 
 namespace mnist_train::checkpoint {
 
@@ -18,6 +19,8 @@ constexpr const char* kStateKey = "mnist-train.state";
 constexpr const char* kModelPrefix = "model.";
 constexpr const char* kOptimizerPrefix = "optimizer.";
 constexpr int kVersion = 1;
+constexpr std::int64_t kMostChannels = 3;
+constexpr std::int64_t kMostClasses = 256;  // labels are bytes
 
 Json state_of(const TensorFile& checkpoint, const std::string& source) {
   const std::string* text = checkpoint.find_metadata(kStateKey);
@@ -70,6 +73,19 @@ std::string optimizer_differences(const NamedTensors& targets, const TensorFile&
   return text;
 }
 
+/// A model is made of these numbers, so they are bounded as those of data are.
+model::ImageShape image_shape(const Json& json, const std::string& source) {
+  const auto number = [&](const char* key, std::int64_t most) {
+    const auto value = json.at(key).get<std::int64_t>();
+    if (value >= 1 && value <= most) return value;
+    throw Error(ExitCode::kCheckpoint, source + ": says that its images' " + key + " is " +
+                                           std::to_string(value) + ", not 1 to " +
+                                           std::to_string(most));
+  };
+  return {number("channels", kMostChannels), number("height", options::kMaxImageSide),
+          number("width", options::kMaxImageSide), number("classes", kMostClasses)};
+}
+
 }  // namespace
 
 TensorFile snapshot(const train::Trainer& trainer, const RunFacts& facts) {
@@ -81,13 +97,19 @@ TensorFile snapshot(const train::Trainer& trainer, const RunFacts& facts) {
   for (const auto& [name, tensor] : optimizer_tensors(trainer)) {
     file.tensors.emplace_back(name, tensor.to(at::kCPU).clone(at::MemoryFormat::Contiguous));
   }
+  const model::ImageShape& images = facts.images;
   const Json state = {{"version", kVersion},
                       {"progress", Json::parse(progress_to_text(trainer.progress()))},
                       {"config", Json::parse(facts.config)},
                       {"data_hash", facts.data_hash},
                       {"world_size", facts.world_size},
                       {"metrics_bytes", facts.metrics_bytes},
-                      {"restarts", facts.restarts}};
+                      {"restarts", facts.restarts},
+                      {"images",
+                       {{"channels", images.channels},
+                        {"height", images.height},
+                        {"width", images.width},
+                        {"classes", images.classes}}}};
   file.metadata.emplace_back("format", "pt");
   file.metadata.emplace_back(kStateKey, state.dump());
   return file;
@@ -140,6 +162,10 @@ NamedTensors checkpoint_weights(const TensorFile& checkpoint) {
   return weights;
 }
 
+train::Progress checkpoint_progress(const TensorFile& checkpoint, const std::string& source) {
+  return progress_of(state_of(checkpoint, source), source);
+}
+
 RunFacts checkpoint_facts(const TensorFile& checkpoint, const std::string& source) try {
   const Json state = state_of(checkpoint, source);
   RunFacts facts;
@@ -148,6 +174,7 @@ RunFacts checkpoint_facts(const TensorFile& checkpoint, const std::string& sourc
   state.at("world_size").get_to(facts.world_size);
   state.at("metrics_bytes").get_to(facts.metrics_bytes);
   state.at("restarts").get_to(facts.restarts);
+  facts.images = image_shape(state.at("images"), source);
   return facts;
 } catch (const nlohmann::json::exception& error) {
   throw Error(ExitCode::kCheckpoint,

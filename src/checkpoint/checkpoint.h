@@ -16,6 +16,7 @@ struct RunFacts {
   int world_size = 1;
   std::int64_t metrics_bytes = 0;  // length of metrics.jsonl when it was written
   std::int64_t restarts = 0;
+  model::ImageShape images;  // of the data, before any augmentation
 };
 
 /// Copies weights, optimizer state and progress to the host.
@@ -36,6 +37,8 @@ RunFacts restore(train::Trainer& trainer, const TensorFile& checkpoint,
 bool is_checkpoint(const TensorFile& file);
 /// The model's tensors alone.
 NamedTensors checkpoint_weights(const TensorFile& checkpoint);
+/// Throws Error(kCheckpoint).
+train::Progress checkpoint_progress(const TensorFile& checkpoint, const std::string& source);
 RunFacts checkpoint_facts(const TensorFile& checkpoint, const std::string& source);
 
 }  // namespace mnist_train::checkpoint

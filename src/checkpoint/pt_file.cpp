@@ -14,12 +14,10 @@ namespace mnist_train::checkpoint {
 
 namespace {
 
-/// The pickled dict. Each tensor has a storage of its own, numbered in order.
-std::string pickle(const NamedTensors& weights) {
-  c10::Dict<std::string, at::Tensor> dict;
+/// The pickled value. Each tensor has a storage of its own, numbered in order.
+std::string pickle(const c10::IValue& value, const std::vector<at::Tensor>& tensors) {
   std::map<const void*, std::size_t> numbers;
-  for (const auto& [name, tensor] : weights) {
-    dict.insert(name, tensor);
+  for (const at::Tensor& tensor : tensors) {
     numbers.emplace(tensor.storage().unsafeGetStorageImpl(), numbers.size());
   }
   std::string text;
@@ -32,7 +30,7 @@ std::string pickle(const NamedTensors& weights) {
                               nullptr, nullptr, nullptr, storage_number,
                               /*tag_aggregates=*/false);
   pickler.protocol();
-  pickler.pushIValue(dict);
+  pickler.pushIValue(value);
   pickler.stop();
   return text;
 }
@@ -101,15 +99,26 @@ void count_towards_limit(const at::Tensor& tensor, std::uintmax_t file_size, std
 }  // namespace
 
 void write_pt(const std::filesystem::path& path, const NamedTensors& weights) {
+  c10::Dict<std::string, at::Tensor> dict;
+  std::vector<at::Tensor> tensors;
+  for (const auto& [name, tensor] : weights) {
+    dict.insert(name, tensor);
+    tensors.push_back(tensor);
+  }
+  write_pt_value(path, dict, tensors);
+}
+
+void write_pt_value(const std::filesystem::path& path, const c10::IValue& value,
+                    const std::vector<at::Tensor>& tensors) {
   AtomicFile file(path, ExitCode::kCheckpoint);
-  const std::string text = pickle(weights);
+  const std::string text = pickle(value, tensors);
   caffe2::serialize::PyTorchStreamWriter archive([&](const void* data, std::size_t size) {
     file.write(data, size);
     return size;
   });
   archive.writeRecord("data.pkl", text.data(), text.size());
   std::size_t number = 0;
-  for (const auto& [name, tensor] : weights) {
+  for (const at::Tensor& tensor : tensors) {
     archive.writeRecord("data/" + std::to_string(number++), tensor.const_data_ptr(),
                         tensor.nbytes());
   }

@@ -100,6 +100,13 @@ void load_state_dict(model::Model& model, const NamedTensors& weights, const std
   }
 }
 
+std::optional<model::ImageShape> trained_image_shape(const std::filesystem::path& path) {
+  if (starts_with(path, "PK\x03\x04")) return std::nullopt;
+  const TensorFile file = read_safetensors(path, /*require_seal=*/false);
+  if (!is_checkpoint(file)) return std::nullopt;
+  return checkpoint_facts(file, path.string()).images;
+}
+
 NamedTensors read_weights(const std::filesystem::path& path) {
   if (starts_with(path, "PK\x03\x04")) return read_pt(path);
   TensorFile file = read_safetensors(path, /*require_seal=*/false);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,6 +24,10 @@ void load_state_dict(model::Model& model, const NamedTensors& weights, const std
 /// The weights of a file, by its content: a checkpoint, `.safetensors`, or a `.pt` that PyTorch or
 /// this program saved from a state_dict. Throws Error(kCheckpoint).
 NamedTensors read_weights(const std::filesystem::path& path);
+
+/// The stored images, before any augmentation, that a checkpoint's model was trained on; nothing
+/// for weights alone. Throws Error(kCheckpoint).
+std::optional<model::ImageShape> trained_image_shape(const std::filesystem::path& path);
 
 enum class WeightsFormat { kPt, kSafetensors };
 

@@ -53,6 +53,9 @@ void Parser::take_command() {
   if (line_.command == Command::kTrain && !line_.config) {
     refuse("--config is required, such as --config configs/mnist.json");
   }
+  if (line_.with_optimizer && line_.export_format != "pt") {
+    refuse("--with-optimizer writes --format pt; a checkpoint is a safetensors file already");
+  }
   if (line_.command == Command::kCompletion) show(completion_script(*app_, line_.shell));
   if (line_.command == Command::kManPage) show(man_page(*app_));
 }

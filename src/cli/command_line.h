@@ -11,7 +11,9 @@ enum class Command {
   kShowText,
   kTrain,
   kEvaluate,
+  kPredict,
   kExport,
+  kDoctor,
   kFetch,
   kConvert,
   kConfigSchema,
@@ -31,13 +33,16 @@ struct CommandLine {
   std::optional<std::string> resume;              // "auto" or a file
   std::optional<std::string> checkpoint;
   std::string export_format = "pt";
-  std::string shell;                 // completion
   std::string data_set;              // fetch
   std::vector<std::string> mirrors;  // fetch
   std::string from;                  // convert: idx:DIR
   std::string to;                    // fetch: the folder; convert: FORMAT:DIR
   std::string encoding;              // convert: png, jpeg; empty: the format's own
   int jpeg_quality = 95;             // convert
+  bool with_optimizer = false;       // export
+  std::vector<std::string> images;   // predict; "-": a list on standard input
+  bool json = false;                 // doctor
+  std::string shell;                 // completion
   std::string log_level = "info";
   bool quiet = false;
   bool dry_run = false;

@@ -109,7 +109,7 @@ std::vector<Node> collect_layers(const CommandLine& line, std::shared_ptr<const 
   // A config of which a part is missing would only raise false alarms.
   if (!all_readable) config::throw_if_any(problems);
 
-  if (line.command == Command::kTrain && line.output) {
+  if (line.output && (line.command == Command::kTrain || line.command == Command::kDoctor)) {
     layers.push_back(wrap("output", 0, text_node(source_of("--output", *line.output), 0)));
   }
   if (line.processes_per_node) {

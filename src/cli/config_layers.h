@@ -9,9 +9,8 @@
 namespace mnist_train::cli {
 
 /// The config in layers, later ones win: defaults, `file` (none: null), the environment's
-/// MNIST_TRAIN_SET,
-/// --output and --nproc-per-node of a training run, --set. Throws Error(kConfig) with all that is
-/// wrong in any of them.
+/// MNIST_TRAIN_SET, --output where it names a run folder, --nproc-per-node, --set. Throws
+/// Error(kConfig) with all that is wrong in any of them.
 options::RunConfig read_layers(const CommandLine& line, std::shared_ptr<const config::Source> file);
 
 }  // namespace mnist_train::cli

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "cli/commands.h"
 #include "cli/own_launcher.h"
 #include "cli/worker_exec.h"
 #include "launch/engines.h"
@@ -24,11 +25,16 @@ std::string config_name(const CommandLine& line) {
   return line.config && *line.config != "-" ? fs::path(*line.config).stem().string() : "stdin";
 }
 
+std::string name_of(Command command) {
+  for (const CommandEntry& entry : command_table()) {
+    if (entry.command == command) return entry.name;
+  }
+  return "";
+}
+
 launch::Job make_job(const CommandLine& line, const options::RunConfig& config) {
   launch::Job job;
-  job.command = line.command == Command::kTrain      ? "train"
-                : line.command == Command::kEvaluate ? "evaluate"
-                                                     : "export";
+  job.command = name_of(line.command);
   job.config = options::write_run_config(config, /*with_output=*/true);
   job.config_path = line.config.value_or("");
   job.resume = line.resume.value_or("");
@@ -36,6 +42,8 @@ launch::Job make_job(const CommandLine& line, const options::RunConfig& config) 
   if (line.checkpoint) job.checkpoint = fs::absolute(*line.checkpoint);
   job.export_format = line.export_format;
   if (line.command == Command::kExport) job.export_path = fs::absolute(line.output.value_or(""));
+  job.with_optimizer = line.with_optimizer;
+  job.images = line.images;
   job.log_level = line.log_level;
   job.quiet = line.quiet;
   job.started_s = monotonic_seconds();

@@ -5,8 +5,8 @@
 
 namespace mnist_train::cli {
 
-/// Carries out train, evaluate or export: alone, with processes of its own, or as a worker of
-/// somebody else's launcher. Gives the exit code.
+/// Carries out train, evaluate, predict or export: alone, with processes of its own, or as a worker
+/// of somebody else's launcher. Gives the exit code.
 int launch_command(const CommandLine& line, const options::RunConfig& config);
 
 }  // namespace mnist_train::cli

@@ -1,7 +1,9 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <iostream>
@@ -16,6 +18,7 @@
 #include "cli/config_layers.h"
 #include "cli/data_commands.h"
 #include "cli/launch_command.h"
+#include "doctor/doctor.h"
 #include "launch/elastic_error_file.h"
 
 namespace mnist_train::cli {
@@ -35,17 +38,38 @@ std::string printable(const Error& error) {
                                            : as_block(error.what());
 }
 
+/// A list of files in place of "-".
+void read_image_list(std::vector<std::string>& images) {
+  const auto dash = std::find(images.begin(), images.end(), "-");
+  if (dash == images.end()) return;
+  std::vector<std::string> listed;
+  for (std::string name; std::getline(std::cin, name);) {
+    if (!name.empty()) listed.push_back(name);
+  }
+  images.insert(images.erase(dash), listed.begin(), listed.end());
+}
+
+/// 1 where a run would fail.
+int run_doctor(const CommandLine& line, const options::RunConfig& config) {
+  const bool colours = ::isatty(STDOUT_FILENO) == 1 && std::getenv("NO_COLOR") == nullptr;
+  const doctor::Findings findings = doctor::examine(config);
+  print(line.json ? doctor::to_json(findings) : doctor::to_text(findings, colours));
+  return doctor::count(findings, doctor::Verdict::kProblem) > 0 ? 1 : 0;
+}
+
 /// The file of the config; a checkpoint that is evaluated brings its own.
 std::shared_ptr<const config::Source> lowest_layer(const CommandLine& line) {
   if (line.config) return config::load_source(*line.config);
-  if (line.command == Command::kEvaluate) return config_of_checkpoint(line.checkpoint.value_or(""));
+  if (line.command == Command::kEvaluate || line.command == Command::kPredict) {
+    return config_of_checkpoint(line.checkpoint.value_or(""));
+  }
   return nullptr;
 }
 
 int run(std::vector<std::string> arguments) {
   LogSetup log;
   set_up_logging(log);
-  const CommandLine line = parse_command_line(std::move(arguments));
+  CommandLine line = parse_command_line(std::move(arguments));
   log.level = line.quiet ? "warning" : line.log_level;
   set_up_logging(log);
   if (line.command == Command::kShowText) {
@@ -66,6 +90,8 @@ int run(std::vector<std::string> arguments) {
     print(options::write_run_config(config, true));
     return 0;
   }
+  if (line.command == Command::kDoctor) return run_doctor(line, config);
+  read_image_list(line.images);
   return launch_command(line, config);
 }
 

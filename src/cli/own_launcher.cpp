@@ -38,6 +38,7 @@ struct Launch {
 
 Launch prepare(launch::Job job, const options::RunConfig& config, const std::string& name) {
   Launch launch{std::move(job), config, 1, nullptr, nullptr, -1, 0, false};
+  const bool on_data = launch.job.command == "train" || launch.job.command == "evaluate";
   if (launch.job.command != "export") {
     const launch::Machine machine = launch::this_machine();
     if (machine.lacks_module && config.train.device == options::DeviceName::kAuto) {
@@ -46,7 +47,7 @@ Launch prepare(launch::Job job, const options::RunConfig& config, const std::str
           "--cuda builds it",
           launch::kCudaModule);
     }
-    launch.processes = launch::choose_process_count(config, machine);
+    if (on_data) launch.processes = launch::choose_process_count(config, machine);
     for (int rank = 0; rank < launch.processes; ++rank) {
       (void)launch::choose_placement(config, machine, rank, launch.processes);
     }
@@ -56,7 +57,7 @@ Launch prepare(launch::Job job, const options::RunConfig& config, const std::str
         report::prepare_run_folder(config, name, launch.job.resume, launch.job.after_restart));
     launch.job.run_folder = launch.folder->path;
   }
-  if (launch.job.command != "export") launch.dataset = std::make_unique<data::SharedDataset>();
+  if (on_data) launch.dataset = std::make_unique<data::SharedDataset>();
   return launch;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -19,6 +20,8 @@ struct CudaModule {
   std::int64_t (*peak_memory_bytes)(int index);  // of LibTorch's allocator
   const char* (*device_name)(int index);
   bool (*computes_bfloat16)(int index);  // natively
+  int (*runtime_version)();              // 13000 is 13.0
+  std::string (*nccl_version)();         // "2.28.9"
 };
 
 /// Loads the module once. Throws Error(kConfig) when this build has none or LibTorch's CUDA

@@ -1,8 +1,11 @@
 #include <ATen/cuda/CUDAContext.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
+#include <cuda_runtime_api.h>
 
 #define USE_C10D_NCCL
+#include <torch/csrc/cuda/nccl.h>
+
 #include <chrono>
 #include <cstdlib>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
@@ -45,9 +48,21 @@ bool computes_bfloat16(int index) {
   return at::cuda::getDeviceProperties(static_cast<c10::DeviceIndex>(index))->major >= kAmpere;
 }
 
+int runtime_version() {
+  int version = 0;
+  return ::cudaRuntimeGetVersion(&version) == cudaSuccess ? version : 0;
+}
+
+std::string nccl_version() {
+  constexpr std::uint64_t kMask = 0xffff;
+  const std::uint64_t version = torch::cuda::nccl::version();  // major, minor, patch
+  return std::to_string(version >> 32) + "." + std::to_string(version >> 16 & kMask) + "." +
+         std::to_string(version & kMask);
+}
+
 constexpr comm::CudaModule kModule{&make_nccl_backend, &device_count,      &set_device,
                                    &synchronize,       &peak_memory_bytes, &device_name,
-                                   &computes_bfloat16};
+                                   &computes_bfloat16, &runtime_version,   &nccl_version};
 
 }  // namespace
 

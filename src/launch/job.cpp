@@ -25,6 +25,8 @@ nlohmann::json to_json(const Job& job) {
           {"checkpoint", job.checkpoint.string()},
           {"export_format", job.export_format},
           {"export_path", job.export_path.string()},
+          {"with_optimizer", job.with_optimizer},
+          {"images", job.images},
           {"log_level", job.log_level},
           {"quiet", job.quiet},
           {"progress_bar", job.progress_bar},
@@ -59,6 +61,8 @@ Job from_json(const nlohmann::json& json) {
   job.checkpoint = json.at("checkpoint").get<std::string>();
   json.at("export_format").get_to(job.export_format);
   job.export_path = json.at("export_path").get<std::string>();
+  json.at("with_optimizer").get_to(job.with_optimizer);
+  json.at("images").get_to(job.images);
   json.at("log_level").get_to(job.log_level);
   json.at("quiet").get_to(job.quiet);
   json.at("progress_bar").get_to(job.progress_bar);

@@ -94,6 +94,9 @@ void plan_standard_streams(const WorkerSetup& setup, int rank, ChildPlan& plan) 
     if (!log.valid()) fail("open " + path.string());
     plan.descriptors.emplace_back(copy_above_targets(log.get()), STDERR_FILENO);
   }
+  if (rank == 0 && setup.output_fd >= 0) {
+    plan.descriptors.emplace_back(copy_above_targets(setup.output_fd), STDOUT_FILENO);
+  }
   if (rank != 0) {
     const int out = log.valid() ? log.get() : STDERR_FILENO;
     plan.descriptors.emplace_back(copy_above_targets(out), STDOUT_FILENO);

@@ -44,6 +44,7 @@ struct WorkerSetup {
   int dataset_fd = -1;
   int dataset_ready_fd = -1;
   int listen_fd = -1;  // rank 0 only
+  int output_fd = -1;  // rank 0 writes its results there instead of to standard output
   std::optional<std::filesystem::path>
       log_folder;  // rank-N.log takes what a rank writes to standard error
 };

@@ -32,7 +32,7 @@ using testing::TrainerRig;
 
 constexpr const char* kHash = "xxh3-128:data";
 constexpr const char* kStateKey = "mnist-train.state";
-const RunFacts kFacts{R"({"epochs":3})", kHash, 2, 1234, 1};
+const RunFacts kFacts{R"({"epochs":3})", kHash, 2, 1234, 1, {3, 20, 24, 7}};
 
 /// A trainer with everything that a state can have: momentum, buffers, an integer buffer.
 TrainerRig fresh(std::int64_t seed = 1) {
@@ -103,6 +103,10 @@ TEST_CASE("the facts of the run come back") {
   CHECK(facts.world_size == 2);
   CHECK(facts.metrics_bytes == 1234);
   CHECK(facts.restarts == 1);
+  CHECK(facts.images.channels == 3);
+  CHECK(facts.images.height == 20);
+  CHECK(facts.images.width == 24);
+  CHECK(facts.images.classes == 7);
   CHECK(is_checkpoint(file));
 }
 
@@ -196,6 +200,11 @@ TEST_CASE("what does not belong to this run is refused, the trainer unchanged") 
       {with("progress", 3), "the/file"},
       {with("world_size", "two"), "the/file"},
       {with("metrics_bytes", Json::array()), "the/file"},
+      {with("images", {{"channels", 1}}), "the/file"},
+      {with("images", {{"channels", 1}, {"height", 28}, {"width", 1e9}, {"classes", 10}}),
+       "images' width is 1000000000"},
+      {with("images", {{"channels", 1}, {"height", 28}, {"width", 28}, {"classes", 0}}),
+       "images' classes is 0"},
       {with("data_hash", "xxh3-128:other"), "was trained on other data (xxh3-128:other)"},
   };
   for (const Case& bad : cases) {

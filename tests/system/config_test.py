@@ -161,7 +161,7 @@ def test_wrong_calls_exit_2_with_a_line_and_a_hint():
 
 
 def test_commands_that_come_later_say_so():
-    for name in ("predict", "preview", "report", "doctor"):
+    for name in ("preview", "report"):
         result = run(name, "--some-flag")
         assert (result.returncode, result.stderr) == (2, f"mnist-train {name}: not built yet\n")
 

@@ -14,7 +14,8 @@ from support import BINARY, environment, import_torch, read_mnist, run, train, w
 
 torch = import_torch()
 
-from torch_net import Net  # noqa: E402  (needs torch)
+from safetensors_file import read_safetensors, write_safetensors  # noqa: E402  (needs torch)
+from torch_net import Net  # noqa: E402
 
 SAMPLES = 2000
 
@@ -89,34 +90,6 @@ def test_every_kind_of_weights_evaluates_alike(tmp_path, trained, config):
 
 def test_weights_of_another_epoch_evaluate_otherwise(trained, config):
     assert evaluate(trained.checkpoints()[0], config)["test_loss"] > 1.05 * trained.summary()["test_loss"]
-
-
-def write_safetensors(path, tensors):
-    header, data = {}, b""
-    for name, tensor in tensors.items():
-        content = tensor.contiguous().numpy().tobytes()
-        place = [len(data), len(data) + len(content)]
-        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": place}
-        data += content
-    text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
-
-
-def read_safetensors(path):
-    content = path.read_bytes()
-    length, = struct.unpack("<Q", content[:8])
-    header = json.loads(content[8:8 + length])
-    metadata = header.pop("__metadata__", {})
-    tensors, end = {}, 0
-    for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
-        begin, finish = entry["data_offsets"]
-        assert begin == end
-        end = finish
-        kind = {"F32": torch.float32, "U8": torch.uint8}[entry["dtype"]]
-        data = bytearray(content[8 + length + begin:8 + length + finish])
-        tensors[name] = torch.frombuffer(data, dtype=kind).reshape(entry["shape"])
-    assert 8 + length + end == len(content)
-    return tensors, metadata
 
 
 def test_a_checkpoint_is_a_safetensors_file_with_momentum_and_progress(trained):

@@ -1,0 +1,142 @@
+#include "app/run_diagnosis.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/Version.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+#include <dlfcn.h>
+#include <spdlog/fmt/fmt.h>
+#include <torch/version.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "comm/cuda_module.h"
+#include "comm/shared_memory_averager.h"
+
+namespace mnist_train::app {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::int64_t kElements = 4 << 20;  // f32: 16 MiB
+
+[[noreturn]] void fail(const std::string& message) { throw Error(ExitCode::kRunFailed, message); }
+
+void wait_for_device(const Worker& worker) {
+  if (worker.placement.cuda) comm::cuda_module().synchronize();
+}
+
+/// Collective: the median of so many repetitions.
+double seconds_of(Worker& worker, int repetitions, const std::function<void()>& work) {
+  constexpr int kWarmUps = 2;
+  std::vector<double> seconds;
+  for (int i = -kWarmUps; i < repetitions; ++i) {
+    launch::update(worker.status(), launch::Phase::kTraining, 1, i + kWarmUps);
+    const double begin_s = monotonic_seconds();
+    work();
+    wait_for_device(worker);
+    if (i >= 0) seconds.push_back(monotonic_seconds() - begin_s);
+  }
+  std::sort(seconds.begin(), seconds.end());
+  return seconds[seconds.size() / 2];
+}
+
+Json measured(const std::string& name, double latency_s, double seconds) {
+  const auto bytes = static_cast<double>(kElements) * sizeof(float);
+  return {{"name", name},
+          {"latency_s", latency_s},
+          {"bytes", bytes},
+          {"seconds", seconds},
+          {"bytes_per_second", bytes / seconds}};
+}
+
+/// Collective: Gloo or NCCL.
+Json measure_backend(Worker& worker) {
+  const auto options = at::TensorOptions(at::kFloat).device(worker.device());
+  at::Tensor one = at::ones({1}, options);
+  worker.communicator.all_reduce_sum(one);
+  if (one.item<float>() != static_cast<float>(worker.identity.world_size)) {
+    fail("all-reduce gives a wrong sum");
+  }
+  at::Tensor small = at::zeros({1}, options);
+  at::Tensor large = at::zeros({kElements}, options);
+  const double latency_s =
+      seconds_of(worker, 100, [&] { worker.communicator.all_reduce_sum(small); });
+  const double seconds = seconds_of(worker, 9, [&] { worker.communicator.all_reduce_sum(large); });
+  return measured(worker.placement.backend, latency_s, seconds);
+}
+
+/// Collective: as gradients are averaged between the CPUs of one host.
+Json measure_shared_memory(Worker& worker) {
+  const auto seconds_for = [&](std::int64_t elements, int repetitions) {
+    at::Tensor flat = at::ones({elements});
+    comm::SharedMemoryAverager averager(worker.communicator, {{}, flat, 0});
+    averager.finish();
+    if (flat[0].item<float>() != static_cast<float>(worker.identity.world_size)) {
+      fail("shared memory gives a wrong sum");
+    }
+    flat.zero_();
+    return seconds_of(worker, repetitions, [&] { averager.finish(); });
+  };
+  const double latency_s = seconds_for(1, 100);
+  return measured("shared_memory", latency_s, seconds_for(kElements, 9));
+}
+
+/// A build of LibTorch without kernels for this GPU is found out here.
+void require_kernels(const Worker& worker) {
+  constexpr std::int64_t kSide = 64;
+  for (const auto type : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor ones =
+        at::ones({kSide, kSide}, at::TensorOptions(type).device(worker.device()));
+    if (at::matmul(ones, ones).sum().item<float>() != kSide * kSide * kSide) {
+      fail(worker.placement.device_name() + " computes wrong results");
+    }
+  }
+}
+
+std::string torch_folder() {
+  Dl_info info{};
+  const auto address = reinterpret_cast<const void*>(&at::get_cpu_capability);
+  if (::dladdr(address, &info) == 0 || info.dli_fname == nullptr) return "";
+  return std::filesystem::weakly_canonical(info.dli_fname).parent_path().parent_path().string();
+}
+
+Json cuda_facts() {
+  const comm::CudaModule& cuda = comm::cuda_module();
+  const int runtime = cuda.runtime_version();
+  return {{"runtime", fmt::format("{}.{}", runtime / 1000, runtime % 1000 / 10)},
+          {"nccl", cuda.nccl_version()},
+          {"devices", cuda.device_count()}};
+}
+
+}  // namespace
+
+void run_diagnosis(Worker& worker) {
+  launch::update(worker.status(), launch::Phase::kTraining, 1, 0);
+  require_kernels(worker);
+  Json result = {{"torch", TORCH_VERSION},
+                 {"torch_folder", torch_folder()},
+                 {"cpu_capability", at::get_cpu_capability()},
+                 {"threads", at::get_num_threads()},
+                 {"all_reduce", Json::array()}};
+  if (worker.placement.cuda) result["cuda"] = cuda_facts();
+  if (!worker.communicator.alone()) {
+    result["all_reduce"].push_back(measure_backend(worker));
+    if (!worker.placement.cuda) result["all_reduce"].push_back(measure_shared_memory(worker));
+  }
+  if (!worker.speaks()) return;
+  const std::string text = result.dump();
+  if (!write_all(STDOUT_FILENO, text.data(), text.size())) fail("cannot write the result");
+}
+
+}  // namespace mnist_train::app

@@ -1,0 +1,189 @@
+#include "app/run_predictions.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <vector>
+
+#include "app/augmentation.h"
+#include "app/open_dataset.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "batch/resident_images.h"
+#include "checkpoint/weights.h"
+#include "image/codec.h"
+#include "model/model.h"
+
+namespace mnist_train::app {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+data::ImageSet set_of(const model::ImageShape& shape) {
+  data::ImageSet set;
+  set.channels = shape.channels;
+  set.height = shape.height;
+  set.width = shape.width;
+  set.classes = shape.classes;
+  return set;
+}
+
+/// A set like the one that the model was trained on: as its checkpoint says, else as is known of
+/// the data set by name, else as the data themselves are.
+data::ImageSet trained_on(Worker& worker) {
+  if (const auto shape = checkpoint::trained_image_shape(worker.job.checkpoint)) {
+    return set_of(*shape);
+  }
+  if (!worker.config.data.format) return set_of({});
+  return open_dataset(worker).train;
+}
+
+/// Some of the files, decoded.
+struct Images {
+  std::vector<std::string> files;     // those that are images
+  std::vector<std::uint8_t> pixels;   // [n,C,H,W] u8
+  std::vector<std::string> problems;  // a line for each of the others
+};
+
+/// [H,W,C] -> [C,H,W]
+void copy_planes(const image::Image& image, std::uint8_t* out) {
+  const std::int64_t count = image.height * image.width;
+  for (std::int64_t channel = 0; channel < image.channels; ++channel) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      *out++ = image.pixels[static_cast<std::size_t>(i * image.channels + channel)];
+    }
+  }
+}
+
+image::Image read_image(const std::string& path, const data::ImageSet& like) {
+  const MappedFile file = MappedFile::open(path, ExitCode::kData);
+  image::Image image = image::with_channels(image::decode(file.bytes(), path), like.channels);
+  if (image.height == like.height && image.width == like.width) return image;
+  return image::resize(image, like.height, like.width);
+}
+
+Images decode(std::span<const std::string> files, const data::ImageSet& like) {
+  const auto bytes = static_cast<std::size_t>(like.channels * like.height * like.width);
+  std::vector<std::uint8_t> pixels(files.size() * bytes);
+  std::vector<std::string> problems(files.size());
+  at::parallel_for(
+      0, static_cast<std::int64_t>(files.size()), 1, [&](std::int64_t begin, std::int64_t end) {
+        for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
+          try {
+            copy_planes(read_image(files[i], like), &pixels[i * bytes]);
+          } catch (const Error& error) {
+            problems[i] = error.what();
+          }
+        }
+      });
+  Images images;
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    if (!problems[i].empty()) {
+      images.problems.push_back(problems[i]);
+      continue;
+    }
+    images.files.push_back(files[i]);
+    const auto* begin = &pixels[i * bytes];
+    images.pixels.insert(images.pixels.end(), begin, begin + bytes);
+  }
+  return images;
+}
+
+/// As an image set whose labels say nothing.
+data::ImageSet as_image_set(Images& images, data::ImageSet set) {
+  auto owner = std::make_shared<std::vector<std::uint8_t>>(std::move(images.pixels));
+  const std::size_t pixels = owner->size();
+  owner->resize(pixels + images.files.size());
+  set.count = static_cast<std::int64_t>(images.files.size());
+  set.images = {owner->data(), pixels};
+  set.labels = {owner->data() + pixels, images.files.size()};
+  set.owner = std::move(owner);
+  return set;
+}
+
+/// The double that is printed with the few digits that a float needs.
+double shortest(float value) {
+  std::array<char, 32> text{};
+  const auto end = std::to_chars(text.data(), text.data() + text.size(), value).ptr;
+  double result = 0;
+  std::from_chars(text.data(), end, result);
+  return result;
+}
+
+void print_guess(const std::string& file, const at::Tensor& scores, std::string& text) {
+  const auto* begin = scores.const_data_ptr<float>();
+  const auto* end = begin + scores.numel();
+  Json row = {{"file", file}, {"guess", std::max_element(begin, end) - begin}};
+  row["scores"] = Json::array();
+  for (const auto* score = begin; score != end; ++score) row["scores"].push_back(shortest(*score));
+  text += row.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+/// What test images go through. Mixup, which asks other processes, takes no part in that.
+std::shared_ptr<augment::Augmenter> make_test_augmenter(const Worker& worker,
+                                                        const data::ImageSet& like) {
+  if (worker.config.data.augment.empty()) return nullptr;
+  return std::make_shared<augment::Augmenter>(worker.config.data.augment,
+                                              options::ImageSize{like.height, like.width},
+                                              worker.config.train.seed, worker.device());
+}
+
+void print_guesses(Worker& worker, model::Model& model, Images images, const data::ImageSet& like) {
+  if (images.files.empty()) return;
+  const std::vector<std::string> files = images.files;
+  batch::ResidentImages resident(as_image_set(images, like),
+                                 options::effective_normalize(worker.config.data), worker.device(),
+                                 at::kFloat, make_test_augmenter(worker, like));
+  const auto batch = resident.slice({0, static_cast<std::int64_t>(files.size())});
+  const at::Tensor scores =
+      model.forward(batch.images).to(at::kCPU, at::kDouble).softmax(1).to(at::kFloat).contiguous();
+  std::string text;
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    print_guess(files[i], scores[static_cast<std::int64_t>(i)], text);
+  }
+  if (!write_all(STDOUT_FILENO, text.data(), text.size())) {
+    throw Error(ExitCode::kRunFailed,
+                std::string("cannot write to standard output: ") + std::strerror(errno));
+  }
+}
+
+}  // namespace
+
+void run_predictions(Worker& worker) {
+  if (!worker.speaks()) return;
+  const at::NoGradGuard no_grad;
+  const data::ImageSet like = trained_on(worker);
+  const auto model = model::make_model(worker.config.model, model_input(worker.config, like),
+                                       worker.config.train.seed);
+  const std::string& source = worker.job.checkpoint.string();
+  checkpoint::load_state_dict(*model, checkpoint::read_weights(source), source);
+  model->to(worker.device());
+  model->eval();
+  const std::span<const std::string> files = worker.job.images;
+  const auto most = static_cast<std::size_t>(worker.config.train.test_batch_size);
+  std::vector<std::string> problems;
+  for (std::size_t begin = 0; begin < files.size(); begin += most) {
+    launch::update(worker.status(), launch::Phase::kEvaluation, 0, 0,
+                   static_cast<std::int64_t>(begin + 1));
+    Images images = decode(files.subspan(begin, std::min(most, files.size() - begin)), like);
+    problems.insert(problems.end(), images.problems.begin(), images.problems.end());
+    print_guesses(worker, *model, std::move(images), like);
+  }
+  if (problems.empty()) return;
+  std::string message = std::to_string(problems.size()) + " of " + std::to_string(files.size()) +
+                        " files cannot be read as images:";
+  for (const std::string& problem : problems) message += "\n  " + problem;
+  throw Error(ExitCode::kData, message);
+}
+
+}  // namespace mnist_train::app

@@ -1,0 +1,110 @@
+#include "checkpoint/python_checkpoint.h"
+
+#include <ATen/ops/full.h>
+
+#include <string_view>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/pt_file.h"
+
+namespace mnist_train::checkpoint {
+
+namespace {
+
+using c10::IValue;
+using Dict = c10::impl::GenericDict;
+using List = c10::impl::GenericList;
+
+Dict make_dict() { return Dict(c10::StringType::get(), c10::AnyType::get()); }
+
+bool is_buffer(std::string_view name) {
+  return name.ends_with("running_mean") || name.ends_with("running_var") ||
+         name.ends_with("num_batches_tracked");
+}
+
+/// What one parameter's entry of `state` is called in Python, for each optimizer.
+std::vector<std::string> state_names(const options::TrainOptions& options) {
+  if (options.optimizer != options::OptimizerName::kSgd) return {"exp_avg", "exp_avg_sq"};
+  if (options.sgd_momentum != 0) return {"momentum_buffer"};
+  return {};
+}
+
+Dict state_of_parameter(const TensorFile& checkpoint, const std::string& parameter,
+                        const options::TrainOptions& options, std::int64_t step,
+                        const std::string& source, std::vector<at::Tensor>& tensors) {
+  Dict state = make_dict();
+  if (options.optimizer != options::OptimizerName::kSgd) {
+    // One each: Python counts every one of them up in place.
+    tensors.push_back(at::full({}, static_cast<double>(step), at::kFloat));
+    state.insert("step", tensors.back());
+  }
+  for (const std::string& name : state_names(options)) {
+    const std::string key = "optimizer." + name + "." + parameter;
+    const at::Tensor* tensor = checkpoint.find(key);
+    if (tensor == nullptr) throw Error(ExitCode::kCheckpoint, source + ": lacks " + key);
+    tensors.push_back(*tensor);
+    state.insert(name, *tensor);
+  }
+  return state;
+}
+
+/// Every entry that the constructors of PyTorch 2.x put there.
+Dict parameter_group(const options::TrainOptions& options, std::int64_t parameters) {
+  Dict group = make_dict();
+  group.insert("lr", options.learning_rate);
+  if (options.optimizer == options::OptimizerName::kSgd) {
+    group.insert("momentum", options.sgd_momentum);
+    group.insert("dampening", std::int64_t{0});
+    group.insert("weight_decay", options.weight_decay);
+    group.insert("nesterov", options.nesterov);
+  } else {
+    group.insert("betas", c10::ivalue::Tuple::create({options.adam_beta1, options.adam_beta2}));
+    group.insert("eps", options.adam_epsilon);
+    group.insert("weight_decay", options.weight_decay);
+    group.insert("amsgrad", false);
+    group.insert("capturable", false);
+    group.insert("decoupled_weight_decay", options.optimizer == options::OptimizerName::kAdamW);
+  }
+  group.insert("maximize", false);
+  group.insert("foreach", IValue());
+  group.insert("differentiable", false);
+  group.insert("fused", IValue());
+  List indices(c10::AnyType::get());
+  for (std::int64_t index = 0; index < parameters; ++index) indices.push_back(index);
+  group.insert("params", indices);
+  return group;
+}
+
+}  // namespace
+
+void write_python_checkpoint(const std::filesystem::path& path, const TensorFile& checkpoint,
+                             const options::TrainOptions& options, const std::string& source) {
+  const train::Progress progress = checkpoint_progress(checkpoint, source);
+  std::vector<at::Tensor> tensors;
+  Dict model = make_dict();
+  Dict state(c10::IntType::get(), c10::AnyType::get());
+  std::int64_t parameters = 0;
+  // Python numbers the parameters in the order of the state_dict.
+  for (const auto& [name, tensor] : checkpoint_weights(checkpoint)) {
+    model.insert(name, tensor);
+    tensors.push_back(tensor);
+    if (is_buffer(name)) continue;
+    Dict entry = state_of_parameter(checkpoint, name, options, progress.step, source, tensors);
+    if (!entry.empty()) state.insert(parameters, entry);
+    ++parameters;
+  }
+  List groups(c10::AnyType::get());
+  groups.push_back(parameter_group(options, parameters));
+  Dict optimizer = make_dict();
+  optimizer.insert("state", state);
+  optimizer.insert("param_groups", groups);
+  Dict all = make_dict();
+  all.insert("epoch", progress.epoch);
+  all.insert("step", progress.step);
+  all.insert("model_state_dict", model);
+  all.insert("optimizer_state_dict", optimizer);
+  write_pt_value(path, all, tensors);
+}
+
+}  // namespace mnist_train::checkpoint

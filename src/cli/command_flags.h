@@ -1,0 +1,19 @@
+#pragma once
+
+#include "cli/cli11.h"
+#include "cli/command_line.h"
+
+namespace mnist_train::cli {
+
+/// Each adds the flags and arguments of one command, which fill `line`.
+void add_train(CLI::App& command, CommandLine& line);
+void add_evaluate(CLI::App& command, CommandLine& line);
+void add_predict(CLI::App& command, CommandLine& line);
+void add_doctor(CLI::App& command, CommandLine& line);
+void add_export(CLI::App& command, CommandLine& line);
+void add_fetch(CLI::App& command, CommandLine& line);
+void add_convert(CLI::App& command, CommandLine& line);
+void add_completion(CLI::App& command, CommandLine& line);
+void add_nothing(CLI::App& command, CommandLine& line);
+
+}  // namespace mnist_train::cli

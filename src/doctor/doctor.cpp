@@ -1,0 +1,143 @@
+#include "doctor/doctor.h"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/version.h"
+#include "doctor/gpu_checks.h"
+#include "doctor/host_checks.h"
+#include "doctor/network_checks.h"
+#include "doctor/storage_checks.h"
+#include "doctor/worker_checks.h"
+#include "launch/failure_report.h"
+#include "launch/placement.h"
+#include "launch/supervisor.h"
+
+namespace mnist_train::doctor {
+
+namespace {
+
+Finding program() {
+  const BuildInfo& build = build_info();
+  const std::string commit = *build.commit == '\0' ? "" : fmt::format(" ({})", build.commit);
+  return {"program",
+          Verdict::kGood,
+          fmt::format("mnist-train {}{}", build.version, commit),
+          "",
+          {{"version", build.version}}};
+}
+
+/// What the config would start here.
+Finding plan(const options::RunConfig& config, const Driver& driver) {
+  launch::Machine machine = launch::this_machine();
+  machine.gpus = static_cast<int>(driver.gpus.size());
+  try {
+    const int processes = launch::choose_process_count(config, machine);
+    const auto placement = launch::choose_placement(config, machine, 0, processes);
+    return {"a run here",
+            Verdict::kGood,
+            fmt::format("{} process{} on {}, backend {}, {} thread{} each", processes,
+                        processes == 1 ? "" : "es", placement.cuda ? "cuda" : "cpu",
+                        placement.backend, placement.threads, placement.threads == 1 ? "" : "s"),
+            "",
+            {{"processes", processes}}};
+  } catch (const Error& error) {
+    return {"a run here", Verdict::kProblem, error.what(), "change the config", {}};
+  }
+}
+
+void append(Findings& findings, Findings more) {
+  std::move(more.begin(), more.end(), std::back_inserter(findings));
+}
+
+const char* colour_of(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kGood:
+      return "\x1b[32m";
+    case Verdict::kWarning:
+      return "\x1b[33m";
+    case Verdict::kProblem:
+      return "\x1b[31m";
+    case Verdict::kNote:
+      break;
+  }
+  return "\x1b[36m";
+}
+
+/// Every line after the first is indented as the first one's text is.
+std::string hanging(const std::string& text, std::size_t column) {
+  std::string result;
+  std::istringstream lines(escape_control_bytes(text));
+  for (std::string line; std::getline(lines, line);) {
+    result += (result.empty() ? "" : "\n" + std::string(column, ' ')) + line;
+  }
+  return result;
+}
+
+}  // namespace
+
+Findings examine(const options::RunConfig& config) {
+  launch::block_supervised_signals();
+  const Driver driver = ask_driver();
+  Findings findings{program(), check_processor(), check_memory(), check_shared_memory()};
+  append(findings, check_limits());
+  append(findings, check_gpus(driver, build_info()));
+  findings.push_back(check_nccl(driver, build_info()));
+  findings.push_back(check_loopback());
+  append(findings, check_network());
+  findings.push_back(check_launcher());
+  findings.push_back(check_clock());
+  findings.push_back(check_run_folder(config));
+  append(findings, check_data(config));
+  findings.push_back(plan(config, driver));
+  append(findings, check_workers(config, driver));
+  return findings;
+}
+
+int count(const Findings& findings, Verdict verdict) {
+  return static_cast<int>(
+      std::count_if(findings.begin(), findings.end(),
+                    [verdict](const Finding& finding) { return finding.verdict == verdict; }));
+}
+
+std::string to_text(const Findings& findings, bool colours) {
+  constexpr std::size_t kVerdictWidth = 9;
+  std::size_t topic_width = 0;
+  for (const Finding& finding : findings) {
+    topic_width = std::max(topic_width, finding.topic.size() + 2);
+  }
+  const std::size_t column = kVerdictWidth + topic_width;
+  std::string text;
+  for (const Finding& finding : findings) {
+    const std::string verdict = fmt::format("{:<{}}", name_of(finding.verdict), kVerdictWidth);
+    text += colours ? colour_of(finding.verdict) + verdict + "\x1b[0m" : verdict;
+    text += fmt::format("{:<{}}{}\n", finding.topic, topic_width, hanging(finding.text, column));
+    if (finding.remedy.empty()) continue;
+    text += std::string(column, ' ') + "-> " + hanging(finding.remedy, column + 3) + "\n";
+  }
+  const int problems = count(findings, Verdict::kProblem);
+  const int warnings = count(findings, Verdict::kWarning);
+  return text + fmt::format("{}: {} problem{}, {} warning{}\n", launch::host_name(), problems,
+                            problems == 1 ? "" : "s", warnings, warnings == 1 ? "" : "s");
+}
+
+std::string to_json(const Findings& findings) {
+  nlohmann::ordered_json json = {{"host", launch::host_name()},
+                                 {"problems", count(findings, Verdict::kProblem)},
+                                 {"warnings", count(findings, Verdict::kWarning)},
+                                 {"findings", nlohmann::ordered_json::array()}};
+  for (const Finding& finding : findings) {
+    json["findings"].push_back({{"topic", finding.topic},
+                                {"verdict", name_of(finding.verdict)},
+                                {"text", finding.text},
+                                {"remedy", finding.remedy},
+                                {"values", finding.values}});
+  }
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace mnist_train::doctor

@@ -1,0 +1,164 @@
+#include "doctor/gpu_checks.h"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+
+#include "doctor/system_files.h"
+#include "launch/environment.h"
+
+namespace mnist_train::doctor {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kWithoutGpu = "runs use the processors";
+
+/// A machine on which the driver shows no GPU: is one there that should be seen?
+Finding explain_no_gpu(const Driver& driver) {
+  Finding finding{"GPU", Verdict::kNote, std::string("none; ") + kWithoutGpu, "", {{"gpus", 0}}};
+  const auto hidden = launch::environment_variable("CUDA_VISIBLE_DEVICES");
+  if (!driver.error.empty() && (driver.gpus_on_bus > 0 || !driver.kernel_version.empty())) {
+    finding.verdict = Verdict::kWarning;
+    finding.text =
+        fmt::format("the NVIDIA driver does not work: {}; {}", driver.error, kWithoutGpu);
+    finding.remedy = "see dmesg and nvidia-smi; after an update of the driver, reboot";
+  } else if (driver.library && driver.error.empty() && hidden) {
+    finding.text = fmt::format("CUDA_VISIBLE_DEVICES=\"{}\" shows none; {}", *hidden, kWithoutGpu);
+  } else if (!driver.kernel_version.empty() && !driver.library) {
+    finding.verdict = Verdict::kWarning;
+    finding.text = fmt::format("driver {} is loaded, but libcuda.so.1 is not found; {}",
+                               driver.kernel_version, kWithoutGpu);
+    finding.remedy =
+        "in a container: start it with --gpus all (NVIDIA Container Toolkit); else "
+        "install the driver's user-space package (libcuda1)";
+  } else if (driver.gpus_on_bus > 0 && driver.kernel_version.empty()) {
+    finding.verdict = Verdict::kWarning;
+    finding.text =
+        fmt::format("{} on the bus, and no NVIDIA driver; {}", driver.gpus_on_bus, kWithoutGpu);
+    finding.remedy = "install NVIDIA's driver (580 or newer for CUDA 13), and reboot";
+  }
+  return finding;
+}
+
+/// NVIDIA's first Linux driver for each major version of CUDA, as its release notes have it.
+const char* least_driver(int cuda_major) {
+  constexpr int kFirstKnown = 11;
+  if (cuda_major <= kFirstKnown) return "450";
+  return cuda_major == kFirstKnown + 1 ? "525" : "580";
+}
+
+Finding check_driver(const Driver& driver, const BuildInfo& build) {
+  constexpr int kVersionStep = 1000;
+  Finding finding{"driver", Verdict::kGood, "", "", {{"cuda_version", driver.cuda_version}}};
+  finding.text =
+      fmt::format("NVIDIA {}, for CUDA up to {}.{}", driver.kernel_version,
+                  driver.cuda_version / kVersionStep, driver.cuda_version % kVersionStep / 10);
+  if (*build.cuda == '\0') {
+    finding.verdict = Verdict::kProblem;
+    finding.text += "; this build has no CUDA module, and a run would ask for it";
+    finding.remedy = "scripts/setup --cuda builds it; until then set device to \"cpu\"";
+    return finding;
+  }
+  finding.text += fmt::format("; this build needs {}", build.cuda);
+  // Within one major version an older driver serves newer libraries.
+  const int needed = std::atoi(build.cuda);
+  if (driver.cuda_version / kVersionStep >= needed) return finding;
+  finding.verdict = Verdict::kProblem;
+  finding.remedy = fmt::format("install driver {} or newer (CUDA {}), or set device to \"cpu\"",
+                               least_driver(needed), needed);
+  return finding;
+}
+
+Finding check_peers(const Driver& driver) {
+  Finding finding{"peer access", Verdict::kGood, "between all pairs of GPUs", "", {}};
+  if (driver.strangers.empty()) return finding;
+  finding.verdict = Verdict::kNote;
+  finding.text = "not between";
+  for (const auto& [one, other] : driver.strangers) {
+    finding.text += fmt::format(" {}-{}", one, other);
+  }
+  finding.remedy =
+      "NCCL goes through shared memory there, which is slower; PCI access control "
+      "(ACS, IOMMU) in the BIOS can be the reason";
+  return finding;
+}
+
+/// "mlx5_0" for each InfiniBand device with an active port.
+std::vector<std::string> active_infiniband() {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const auto& device : fs::directory_iterator("/sys/class/infiniband", error)) {
+    std::error_code no_ports;
+    for (const auto& port : fs::directory_iterator(device.path() / "ports", no_ports)) {
+      if (first_line(port.path() / "state").value_or("").find("ACTIVE") == std::string::npos) {
+        continue;
+      }
+      names.push_back(device.path().filename().string());
+      break;
+    }
+  }
+  return names;
+}
+
+bool is_off(const char* variable) {
+  return launch::environment_variable(variable).value_or("0") != "0";
+}
+
+}  // namespace
+
+Findings check_gpus(const Driver& driver, const BuildInfo& build) {
+  if (driver.gpus.empty()) return {explain_no_gpu(driver)};
+  Findings findings;
+  for (std::size_t index = 0; index < driver.gpus.size(); ++index) {
+    const Gpu& gpu = driver.gpus[index];
+    findings.push_back({fmt::format("GPU {}", index),
+                        Verdict::kGood,
+                        fmt::format("{}, {}, compute {}.{}", gpu.name,
+                                    bytes_text(static_cast<double>(gpu.memory_bytes)),
+                                    gpu.compute_major, gpu.compute_minor),
+                        "",
+                        {{"name", gpu.name}, {"memory_bytes", gpu.memory_bytes}}});
+  }
+  findings.push_back(check_driver(driver, build));
+  if (driver.gpus.size() > 1) findings.push_back(check_peers(driver));
+  return findings;
+}
+
+Finding check_nccl(const Driver& driver, const BuildInfo& build) {
+  Finding finding{"NCCL", Verdict::kGood, "", "", {}};
+  if (*build.nccl == '\0') {
+    finding.verdict = Verdict::kNote;
+    finding.text = "not in this build";
+    return finding;
+  }
+  finding.text = build.nccl;
+  if (driver.gpus.empty()) {
+    finding.text += ", not used without a GPU";
+    return finding;
+  }
+  const bool peers = driver.gpus.size() > 1 && driver.strangers.empty();
+  std::string ways = peers && !is_off("NCCL_P2P_DISABLE") ? " peer access," : "";
+  if (!is_off("NCCL_SHM_DISABLE")) ways += " shared memory,";
+  const std::vector<std::string> infiniband = active_infiniband();
+  if (!infiniband.empty() && !is_off("NCCL_IB_DISABLE")) {
+    ways += fmt::format(
+        " InfiniBand ({}{}),", infiniband.front(),
+        infiniband.size() > 1 ? fmt::format(" and {} more", infiniband.size() - 1) : "");
+    finding.values["infiniband"] = infiniband;
+    std::error_code ignored;
+    if (!fs::exists("/dev/infiniband/uverbs0", ignored)) {
+      finding.verdict = Verdict::kWarning;
+      finding.remedy =
+          "/dev/infiniband is missing: pass it into the container (--device "
+          "/dev/infiniband), or NCCL takes sockets";
+    }
+  }
+  finding.text += ", by" + ways + " sockets";
+  return finding;
+}
+
+}  // namespace mnist_train::doctor

@@ -1,0 +1,168 @@
+#include "doctor/network_checks.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+
+#include <array>
+#include <cstring>
+#include <memory>
+#include <optional>
+
+#include "base/error.h"
+#include "launch/environment.h"
+#include "launch/failure_report.h"
+#include "launch/listen_socket.h"
+#include "launch/worker_identity.h"
+
+namespace mnist_train::doctor {
+
+namespace {
+
+struct Interface {
+  std::string name;
+  std::string address;
+  bool loopback = false;
+};
+
+std::string address_text(const sockaddr& address) {
+  std::array<char, NI_MAXHOST> text{};
+  const socklen_t size = address.sa_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+  if (::getnameinfo(&address, size, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) != 0) {
+    return "";
+  }
+  return text.data();
+}
+
+/// Those that are up, one for each address.
+std::vector<Interface> interfaces() {
+  ifaddrs* list = nullptr;
+  std::vector<Interface> found;
+  if (::getifaddrs(&list) != 0) return found;
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, &::freeifaddrs);
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    const bool is_ip = entry->ifa_addr != nullptr && (entry->ifa_addr->sa_family == AF_INET ||
+                                                      entry->ifa_addr->sa_family == AF_INET6);
+    if (!is_ip || (entry->ifa_flags & IFF_UP) == 0) continue;
+    found.push_back(
+        {entry->ifa_name, address_text(*entry->ifa_addr), (entry->ifa_flags & IFF_LOOPBACK) != 0});
+  }
+  return found;
+}
+
+/// The first address of a name; nothing when it does not resolve.
+std::optional<std::string> resolve(const std::string& name) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* list = nullptr;
+  if (::getaddrinfo(name.c_str(), nullptr, &hints, &list) != 0) return std::nullopt;
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(list, &::freeaddrinfo);
+  return address_text(*list->ai_addr);
+}
+
+const Interface* find_by_address(const std::vector<Interface>& all, const std::string& address) {
+  for (const Interface& candidate : all) {
+    if (candidate.address == address) return &candidate;
+  }
+  return nullptr;
+}
+
+bool has_name(const std::vector<Interface>& all, const std::string& name) {
+  for (const Interface& candidate : all) {
+    if (candidate.name == name) return true;
+  }
+  return false;
+}
+
+/// What Gloo listens on between several hosts: the interface that is named, else that of the host's
+/// name.
+Finding check_interface(const std::vector<Interface>& all) {
+  Finding finding{"network", Verdict::kGood, "", "", {}};
+  if (const auto named = launch::environment_variable("GLOO_SOCKET_IFNAME")) {
+    finding.text = "GLOO_SOCKET_IFNAME is " + *named;
+    if (has_name(all, *named)) return finding;
+    finding.verdict = Verdict::kProblem;
+    finding.text += ", and there is no such interface, or it is down";
+    finding.remedy = "ip -brief address lists them";
+    return finding;
+  }
+  const std::string host = launch::host_name();
+  const auto address = resolve(host);
+  const Interface* interface = address ? find_by_address(all, *address) : nullptr;
+  // Debian gives a host without a fixed address 127.0.1.1, which no interface has.
+  const bool local = address && (address->starts_with("127.") || *address == "::1");
+  if (interface != nullptr && !local) {
+    finding.text = host + " is " + *address + " on " + interface->name;
+    return finding;
+  }
+  finding.verdict = Verdict::kNote;
+  finding.text = !address ? "the host's name " + host + " does not resolve"
+                          : "the host's name " + host + " is " + *address +
+                                (local ? ", which other hosts cannot reach"
+                                       : ", which is on none of its interfaces");
+  finding.remedy = "for runs over several hosts name the interface: GLOO_SOCKET_IFNAME=";
+  std::string choice = "eth0";
+  for (const Interface& candidate : all) {
+    if (!candidate.loopback) choice = candidate.name;
+  }
+  finding.remedy += choice;
+  return finding;
+}
+
+std::optional<Finding> check_master() {
+  const auto address = launch::environment_variable("MASTER_ADDR");
+  if (!address) return std::nullopt;
+  Finding finding{"MASTER_ADDR", Verdict::kGood, *address, "", {}};
+  if (const auto resolved = resolve(*address)) {
+    finding.text += " is " + *resolved;
+    return finding;
+  }
+  finding.verdict = Verdict::kProblem;
+  finding.text += " does not resolve";
+  finding.remedy = "name the first host by an address or name that every host resolves";
+  return finding;
+}
+
+}  // namespace
+
+Finding check_loopback() {
+  try {
+    const launch::ListenSocket socket = launch::listen_on_loopback();
+    return {"ports", Verdict::kGood, "can listen on 127.0.0.1", "", {}};
+  } catch (const Error& error) {
+    return {"ports",
+            Verdict::kProblem,
+            error.what(),
+            "bring the loopback interface up: ip link set lo up",
+            {}};
+  }
+}
+
+Findings check_network() {
+  Findings findings{check_interface(interfaces())};
+  if (auto master = check_master()) findings.push_back(std::move(*master));
+  return findings;
+}
+
+Finding check_launcher() {
+  try {
+    const auto identity = launch::identity_from_environment();
+    if (!identity) return {"launcher", Verdict::kGood, "its own", "", {}};
+    return {"launcher",
+            Verdict::kGood,
+            std::string(launch::name_of(identity->launcher)) + ", by " + identity->decided_by +
+                ": rank " + std::to_string(identity->rank) + " of " +
+                std::to_string(identity->world_size),
+            "",
+            {}};
+  } catch (const Error& error) {
+    return {"launcher",
+            Verdict::kProblem,
+            error.what(),
+            "unset these variables, or start it by the launcher that sets all of them",
+            {}};
+  }
+}
+
+}  // namespace mnist_train::doctor

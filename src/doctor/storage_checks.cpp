@@ -1,0 +1,111 @@
+#include "doctor/storage_checks.h"
+
+#include <fcntl.h>
+#include <spdlog/fmt/fmt.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "data/find_files.h"
+#include "doctor/system_files.h"
+
+namespace mnist_train::doctor {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr double kMega = 1e6;
+
+fs::path nearest_existing(fs::path folder) {
+  std::error_code ignored;
+  while (!fs::is_directory(folder, ignored) && folder.has_relative_path()) {
+    folder = folder.parent_path();
+  }
+  return folder;
+}
+
+/// Bytes a second, written and synced; nothing with errno set when that fails.
+std::optional<double> writing_speed(const fs::path& folder) {
+  constexpr std::size_t kBytes = 8 << 20;
+  std::string name = (folder / ".mnist-train-doctor-XXXXXX").string();
+  const UniqueFd file(::mkostemp(name.data(), O_CLOEXEC));
+  if (!file.valid()) return std::nullopt;
+  ::unlink(name.c_str());
+  const std::vector<char> content(kBytes, 'x');
+  const double begin_s = monotonic_seconds();
+  if (!write_all(file.get(), content.data(), kBytes) || ::fsync(file.get()) != 0) {
+    return std::nullopt;
+  }
+  return static_cast<double>(kBytes) / std::max(1e-6, monotonic_seconds() - begin_s);
+}
+
+Finding check_by_name(options::DatasetName name, const options::RunConfig& config) {
+  const bool wanted = !config.data.format && config.data.dataset == name;
+  const std::string title =
+      name == options::DatasetName::kMnist ? "data: mnist" : "data: fashion-mnist";
+  options::DataOptions options = config.data;
+  options.format.reset();
+  options.dataset = name;
+  try {
+    const data::DatasetFiles files = data::find_dataset_files(options);
+    return {title, Verdict::kGood, files.train.images.parent_path().string(), "", {}};
+  } catch (const Error& error) {
+    if (wanted) return {title, Verdict::kProblem, error.what(), "see above", {}};
+    return {title,
+            Verdict::kNote,
+            "not here",
+            "only runs that name it need it: mnist-train fetch " + title.substr(6) + " --to DIR",
+            {}};
+  }
+}
+
+}  // namespace
+
+Finding check_run_folder(const options::RunConfig& config) {
+  const fs::path wanted = config.output.value_or(fs::current_path() / "runs");
+  const fs::path folder = nearest_existing(wanted);
+  Finding finding{"run folder", Verdict::kGood, "", "", {{"folder", folder.string()}}};
+  const auto speed = writing_speed(folder);
+  if (!speed) {
+    finding.verdict = Verdict::kProblem;
+    finding.text = folder.string() + " cannot be written: " + std::strerror(errno);
+    finding.remedy = "name another one: --output DIR";
+    return finding;
+  }
+  const double free = free_space(folder).value_or(0);
+  finding.values["free_bytes"] = free;
+  finding.values["bytes_per_second"] = *speed;
+  finding.text = fmt::format("{}: {} free, {}/s written and synced", wanted.string(),
+                             bytes_text(free), bytes_text(*speed));
+  if (free >= 1000 * kMega) return finding;
+  finding.verdict = free < 50 * kMega ? Verdict::kProblem : Verdict::kWarning;
+  finding.remedy =
+      "a checkpoint takes up to 90 MB (resnet18 with momentum) and four are kept: make "
+      "room, or lower checkpoint.keep";
+  return finding;
+}
+
+Findings check_data(const options::RunConfig& config) {
+  Findings findings;
+  if (config.data.format && *config.data.format != options::DataFormat::kSynthetic) {
+    try {
+      const data::DatasetFiles files = data::find_dataset_files(config.data);
+      findings.push_back({"data", Verdict::kGood, files.train.images.string(), "", {}});
+    } catch (const Error& error) {
+      findings.push_back({"data", Verdict::kProblem, error.what(), "see above", {}});
+    }
+  }
+  findings.push_back(check_by_name(options::DatasetName::kMnist, config));
+  findings.push_back(check_by_name(options::DatasetName::kFashionMnist, config));
+  return findings;
+}
+
+}  // namespace mnist_train::doctor

@@ -1,0 +1,71 @@
+#include "doctor/system_files.h"
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+namespace mnist_train::doctor {
+
+namespace {
+
+std::string trimmed(const std::string& text) {
+  const std::size_t begin = text.find_first_not_of(" \t\r\n");
+  if (begin == std::string::npos) return "";
+  return text.substr(begin, text.find_last_not_of(" \t\r\n") - begin + 1);
+}
+
+double meminfo_bytes(const char* key) {
+  constexpr double kKilobyte = 1024;
+  return number_in(value_of("/proc/meminfo", key)).value_or(0) * kKilobyte;
+}
+
+/// Of cgroup version 2, else 1.
+std::optional<double> cgroup_number(const char* version_2, const char* version_1) {
+  const std::filesystem::path root = "/sys/fs/cgroup";
+  if (const auto number = number_in(first_line(root / version_2))) return number;
+  return number_in(first_line(root / "memory" / version_1));
+}
+
+}  // namespace
+
+std::optional<std::string> first_line(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  std::string line;
+  if (!std::getline(file, line)) return std::nullopt;
+  return trimmed(line);
+}
+
+std::optional<std::string> value_of(const std::filesystem::path& path, const std::string& key) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t colon = line.find(':');
+    if (colon != std::string::npos && trimmed(line.substr(0, colon)) == key) {
+      return trimmed(line.substr(colon + 1));
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<double> number_in(const std::optional<std::string>& text) {
+  std::istringstream stream(text.value_or(""));
+  double number = 0;
+  if (!(stream >> number)) return std::nullopt;
+  return number;
+}
+
+std::optional<double> free_space(const std::filesystem::path& folder) {
+  std::error_code error;
+  const auto space = std::filesystem::space(folder, error);
+  if (error) return std::nullopt;
+  return static_cast<double>(space.available);
+}
+
+Memory memory_here() {
+  Memory memory{meminfo_bytes("MemTotal"), meminfo_bytes("MemAvailable"), false};
+  const auto limit = cgroup_number("memory.max", "memory.limit_in_bytes");
+  if (!limit || *limit >= memory.total) return memory;
+  const double used = cgroup_number("memory.current", "memory.usage_in_bytes").value_or(0);
+  return {*limit, std::clamp(*limit - used, 0.0, memory.available), true};
+}
+
+}  // namespace mnist_train::doctor

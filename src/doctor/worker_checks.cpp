@@ -1,0 +1,181 @@
+#include "doctor/worker_checks.h"
+
+#include <spdlog/fmt/fmt.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/version.h"
+#include "doctor/system_files.h"
+#include "launch/job.h"
+#include "launch/listen_socket.h"
+#include "launch/supervisor.h"
+
+namespace mnist_train::doctor {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr double kPatience_s = 60;  // loading CUDA from a cold disk takes long
+constexpr double kSlow = 50e6;      // bytes a second
+
+/// What rank 0 of a diagnosis wrote, or why there is nothing.
+struct Diagnosis {
+  Json result;
+  std::string failure;
+};
+
+options::RunConfig diagnosis_config(options::RunConfig config, bool cuda, int processes) {
+  config.train.device = cuda ? options::DeviceName::kCuda : options::DeviceName::kCpu;
+  config.train.backend = options::BackendName::kAuto;
+  config.launch.devices.clear();
+  config.launch.processes_per_node = processes;
+  config.launch.rendezvous_timeout_s = kPatience_s;
+  config.launch.hang_timeout_s = kPatience_s;
+  return config;
+}
+
+std::string content_of(int fd) {
+  struct stat status {};
+  if (::fstat(fd, &status) != 0) return "";
+  std::string text(static_cast<std::size_t>(status.st_size), '\0');
+  const ssize_t count = ::pread(fd, text.data(), text.size(), 0);
+  text.resize(count > 0 ? static_cast<std::size_t>(count) : 0);
+  return text;
+}
+
+Diagnosis run_workers(const options::RunConfig& config, int processes) {
+  launch::Job job;
+  job.command = "diagnose";
+  job.config = options::write_run_config(config, /*with_output=*/false);
+  job.quiet = true;
+  job.started_s = monotonic_seconds();
+  const auto board = launch::StatusBoard::create(processes);
+  const launch::ListenSocket socket = launch::listen_on_loopback();
+  const UniqueFd job_fd = launch::publish_job(job);
+  const UniqueFd output(::memfd_create("mnist-train-diagnosis", MFD_CLOEXEC));
+  launch::WorkerSetup setup;
+  setup.executable = launch::worker_executable();
+  setup.world_size = processes;
+  setup.master_port = socket.port;
+  setup.job_fd = job_fd.get();
+  setup.status_fd = board.fd();
+  setup.listen_fd = socket.fd.get();
+  setup.output_fd = output.get();
+  const auto result =
+      launch::supervise(setup, board, config.launch.hang_timeout_s, launch::BackgroundTask{});
+  if (result.failure) return {nullptr, result.failure->cause};
+  Json json = Json::parse(content_of(output.get()), nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return {nullptr, "the workers ended without a result"};
+  return {std::move(json), ""};
+}
+
+Diagnosis diagnose(const options::RunConfig& config, bool cuda, int processes) {
+  try {
+    return run_workers(diagnosis_config(config, cuda, processes), processes);
+  } catch (const Error& error) {
+    return {nullptr, error.what()};
+  }
+}
+
+/// "gloo: 0.09 ms, 1.1 GB/s"
+std::string measured_text(const Json& measured) {
+  return fmt::format("{}: {:.2f} ms, {}/s", measured.at("name").get<std::string>(),
+                     measured.at("latency_s").get<double>() * 1e3,
+                     bytes_text(measured.at("bytes_per_second").get<double>()));
+}
+
+Finding check_all_reduce(const Diagnosis& diagnosis, int processes, const char* where) {
+  Finding finding{"all-reduce", Verdict::kGood, "", "", {}};
+  if (!diagnosis.failure.empty()) {
+    finding.verdict = Verdict::kProblem;
+    finding.text = diagnosis.failure;
+    finding.remedy =
+        "a run would end the same way; see what the processes said above, and the "
+        "other lines of this report";
+    return finding;
+  }
+  finding.values["measured"] = diagnosis.result.at("all_reduce");
+  std::string all;
+  for (const Json& measured : diagnosis.result.at("all_reduce")) {
+    all += (all.empty() ? "" : "; ") + measured_text(measured);
+    if (measured.at("bytes_per_second").get<double>() >= kSlow) continue;
+    finding.verdict = Verdict::kWarning;
+    finding.remedy = "slower than 50 MB/s: are the cores busy with something else?";
+  }
+  finding.text = fmt::format("{} processes on {}: {}", processes, where, all);
+  return finding;
+}
+
+Finding check_libtorch(const Json& facts) {
+  const auto version = facts.at("torch").get<std::string>();
+  Finding finding{
+      "LibTorch", Verdict::kGood,
+      fmt::format("{} in {}, kernels for {}", version, facts.at("torch_folder").get<std::string>(),
+                  facts.at("cpu_capability").get<std::string>()),
+      "", facts};
+  finding.values.erase("all_reduce");
+  if (version.starts_with(build_info().torch)) return finding;
+  finding.verdict = Verdict::kWarning;
+  finding.text += fmt::format("; this program was built against {}", build_info().torch);
+  finding.remedy = "build it again (scripts/setup), or see what LD_LIBRARY_PATH names";
+  return finding;
+}
+
+/// NVIDIA's DALI lies beside the `torch` folder of the same Python.
+Finding check_dali(const Json& facts) {
+  const std::filesystem::path packages =
+      std::filesystem::path(facts.at("torch_folder").get<std::string>()).parent_path();
+  std::error_code error;
+  const bool there = std::filesystem::exists(packages / "nvidia" / "dali" / "libdali.so", error);
+  return {"DALI",
+          Verdict::kGood,
+          there ? "in " + (packages / "nvidia" / "dali").string() + "; nothing here needs it"
+                : "not here; nothing here needs it",
+          "",
+          {{"present", there}}};
+}
+
+Finding check_cuda(const Diagnosis& diagnosis) {
+  Finding finding{"CUDA", Verdict::kGood, "", "", {}};
+  if (!diagnosis.failure.empty()) {
+    finding.verdict = Verdict::kProblem;
+    finding.text = diagnosis.failure;
+    finding.remedy =
+        "set device to \"cpu\" to train without GPUs; scripts/setup --cuda installs "
+        "LibTorch's CUDA parts";
+    return finding;
+  }
+  const Json& cuda = diagnosis.result.at("cuda");
+  finding.values = cuda;
+  finding.text =
+      fmt::format("runtime {}, NCCL {}; every GPU computes", cuda.at("runtime").get<std::string>(),
+                  cuda.at("nccl").get<std::string>());
+  return finding;
+}
+
+}  // namespace
+
+Findings check_workers(const options::RunConfig& config, const Driver& driver) {
+  constexpr int kProcesses = 2;
+  Findings findings;
+  const Diagnosis on_cpus = diagnose(config, /*cuda=*/false, kProcesses);
+  if (on_cpus.failure.empty()) {
+    findings.push_back(check_libtorch(on_cpus.result));
+    findings.push_back(check_dali(on_cpus.result));
+  }
+  findings.push_back(check_all_reduce(on_cpus, kProcesses, "processors"));
+  const int gpus = static_cast<int>(driver.gpus.size());
+  if (gpus == 0 || *build_info().cuda == '\0') return findings;
+  const Diagnosis on_gpus = diagnose(config, /*cuda=*/true, gpus);
+  findings.push_back(check_cuda(on_gpus));
+  if (gpus > 1) findings.push_back(check_all_reduce(on_gpus, gpus, "GPUs"));
+  return findings;
+}
+
+}  // namespace mnist_train::doctor

@@ -1,0 +1,91 @@
+#include "doctor/doctor.h"
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "doctor/storage_checks.h"
+#include "doctor/system_files.h"
+#include "support/catch.h"
+#include "support/scoped_environment.h"
+#include "support/temp_folder.h"
+
+namespace mnist_train::doctor {
+
+namespace {
+
+Findings examples() {
+  return {{"clock", Verdict::kGood, "right", "", {{"seconds", 1}}},
+          {"data: mnist", Verdict::kProblem, "two\nlines \x1b[2J", "put it there", {}},
+          {"memory", Verdict::kWarning, "little", "free some", {}}};
+}
+
+}  // namespace
+
+TEST_CASE("the report is a table with the remedies below") {
+  const std::string text = to_text(examples(), /*colours=*/false);
+  CHECK_THAT(text, Catch::Matchers::StartsWith("ok       clock        right\n"
+                                               "problem  data: mnist  two\n"
+                                               "                      lines \\x1b[2J\n"
+                                               "                      -> put it there\n"
+                                               "warning  memory       little\n"));
+  CHECK_THAT(text, Catch::Matchers::EndsWith(": 1 problem, 1 warning\n"));
+  CHECK_THAT(to_text(examples(), true), Catch::Matchers::ContainsSubstring("\x1b[31mproblem"));
+}
+
+TEST_CASE("the report is a JSON object for programs") {
+  const auto json = nlohmann::json::parse(to_json(examples()));
+  CHECK(json.at("problems") == 1);
+  CHECK(json.at("warnings") == 1);
+  CHECK(json.at("findings").at(0).at("values").at("seconds") == 1);
+  CHECK(json.at("findings").at(1).at("verdict") == "problem");
+  CHECK(json.at("findings").at(2).at("remedy") == "free some");
+}
+
+TEST_CASE("numbers of bytes are written with their unit") {
+  CHECK(bytes_text(0) == "0 B");
+  CHECK(bytes_text(999) == "999 B");
+  CHECK(bytes_text(1500) == "1.5 kB");
+  CHECK(bytes_text(431e3) == "431 kB");
+  CHECK(bytes_text(1.25e10) == "12 GB");
+}
+
+TEST_CASE("a run folder that cannot be written is a problem") {
+  options::RunConfig config;
+  config.output = "/proc/nothing/run";
+  CHECK(check_run_folder(config).verdict == Verdict::kProblem);
+  const testing::TempFolder folder;
+  config.output = folder.path() / "not" / "there yet";
+  const Finding finding = check_run_folder(config);
+  CHECK(finding.verdict != Verdict::kProblem);
+  CHECK(finding.values.at("folder") == folder.path().string());
+  CHECK(std::filesystem::is_empty(folder.path()));
+}
+
+TEST_CASE("data that the config asks for and that are missing are a problem") {
+  options::RunConfig config;
+  const testing::TempFolder folder;
+  config.data.dataset = options::DatasetName::kFashionMnist;
+  config.data.root = folder.path();
+  const testing::ScopedEnvironment no_cache("XDG_CACHE_HOME", folder.path().c_str());
+  const testing::ScopedEnvironment no_data("MNIST_TRAIN_DATA", folder.path().c_str());
+  int problems = 0;
+  for (const Finding& finding : check_data(config)) {
+    if (finding.verdict != Verdict::kProblem) continue;
+    ++problems;
+    CHECK(finding.topic == "data: fashion-mnist");
+  }
+  CHECK(problems == 1);
+}
+
+TEST_CASE("values are read from the kernel's files") {
+  const testing::TempFolder folder;
+  std::ofstream(folder.path() / "file") << "model name\t: One \nMemFree:   12 kB\n";
+  CHECK(value_of(folder.path() / "file", "model name") == "One");
+  CHECK(number_in(value_of(folder.path() / "file", "MemFree")) == 12);
+  CHECK_FALSE(value_of(folder.path() / "file", "flags"));
+  CHECK_FALSE(number_in("max"));
+  CHECK_FALSE(first_line(folder.path() / "none"));
+  CHECK(memory_here().available > 0);
+}
+
+}  // namespace mnist_train::doctor

@@ -1,0 +1,82 @@
+"""The doctor looks at the real machine, starts real workers, and fails where a run would."""
+
+import json
+import resource
+import subprocess
+
+import pytest
+from support import BINARY, environment, run
+
+
+def findings(result):
+    return {finding["topic"]: finding for finding in json.loads(result.stdout)["findings"]}
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory):
+    return run("doctor", "--json", "--set", "device=cpu", folder=tmp_path_factory.mktemp("doctor"))
+
+
+def test_a_machine_that_can_train_is_well(healthy):
+    assert healthy.returncode == 0, healthy.stdout + healthy.stderr
+    report = json.loads(healthy.stdout)
+    assert report["problems"] == 0
+    topics = findings(healthy)
+    for topic in ("program", "processor", "memory", "shared memory", "open files", "NCCL", "ports", "network",
+                  "launcher", "clock", "run folder", "data: mnist", "a run here", "LibTorch", "DALI", "all-reduce"):
+        assert topics[topic]["verdict"] in ("ok", "note", "warning"), topics[topic]
+        assert topics[topic]["text"]
+    for finding in topics.values():
+        assert finding["remedy"] or finding["verdict"] in ("ok", "note"), finding
+
+
+def test_two_real_processes_averaged_both_ways(healthy):
+    measured = {entry["name"]: entry for entry in findings(healthy)["all-reduce"]["values"]["measured"]}
+    assert list(measured) == ["gloo", "shared_memory"]
+    for entry in measured.values():
+        assert 1e-7 < entry["latency_s"] < 1
+        assert entry["bytes_per_second"] == pytest.approx(entry["bytes"] / entry["seconds"])
+        assert entry["bytes_per_second"] > 1e7
+
+
+def test_people_get_a_table(tmp_path):
+    result = run("doctor", "--output", tmp_path / "run", "--set", "device=cpu")
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert any(line.startswith("ok       LibTorch") for line in lines), result.stdout
+    assert f"{tmp_path}/run" in result.stdout
+    assert lines[-1].endswith("warnings") or lines[-1].endswith("warning")
+    assert "\x1b" not in result.stdout
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("topic, settings, variables", [
+    ("a run here", ['launch.devices=["cuda:63"]'], {}),
+    ("run folder", ["device=cpu", "output=/proc/nothing/run"], {}),
+    ("data: fashion-mnist", ["device=cpu", "data.dataset=fashion-mnist"], {}),
+    ("network", ["device=cpu"], {"GLOO_SOCKET_IFNAME": "nothing0"}),
+    ("MASTER_ADDR", ["device=cpu"], {"MASTER_ADDR": "no-such-host.invalid"}),
+    ("launcher", ["device=cpu"], {"RANK": "0"}),
+])
+def test_what_would_fail_is_a_problem_with_a_remedy(tmp_path, topic, settings, variables):
+    variables = {"MNIST_TRAIN_DATA": tmp_path, "XDG_CACHE_HOME": tmp_path} | variables
+    flags = [flag for setting in settings for flag in ("--set", setting)]
+    result = run("doctor", "--json", *flags, folder=tmp_path, variables=variables)
+    assert result.returncode == 1, result.stdout
+    finding = findings(result)[topic]
+    assert finding["verdict"] == "problem"
+    assert finding["remedy"]
+
+
+def test_few_open_files_are_a_warning(tmp_path):
+    result = subprocess.run([BINARY, "doctor", "--json", "--set", "device=cpu"], capture_output=True, text=True,
+                            cwd=tmp_path, timeout=100, env=environment(),
+                            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (256, 4096)))
+    assert result.returncode == 0, result.stdout
+    assert findings(result)["open files"]["verdict"] == "warning"
+
+
+def test_a_wrong_config_is_exit_2():
+    result = run("doctor", "--set", "learning_rat=1")
+    assert result.returncode == 2
+    assert "learning_rate" in result.stderr

@@ -1,0 +1,161 @@
+"""Guesses for image files: any size, gray or colour, PNG and JPEG, many at once."""
+
+import json
+import struct
+import zlib
+
+import numpy
+import pytest
+from support import MNIST, read_idx, run, train, write_config
+
+COUNT = 200
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    changes = {"epochs": 3, "sgd_momentum": 0.9, "data": {"limit_train": 5000, "limit_test": COUNT}}
+    return train(tmp_path_factory.mktemp("trained"), changes)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(trained):
+    return trained.checkpoints()[-1]
+
+
+def write_png(path, pixels):
+    """[H,W] gray or [H,W,3] colour."""
+    colour = pixels.ndim == 3
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    height, width = pixels.shape[:2]
+    rows = b"".join(b"\0" + row.tobytes() for row in pixels)
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2 * colour, 0, 0, 0))
+                     + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+    return path
+
+
+def write_idx_folder(folder, images, labels):
+    """The same [N,H,W] images for training and test."""
+    folder.mkdir()
+    for part in ("train", "t10k"):
+        header = struct.pack(">4I", 0x803, *images.shape)
+        (folder / f"{part}-images-idx3-ubyte").write_bytes(header + images.tobytes())
+        header = struct.pack(">2I", 0x801, len(labels))
+        (folder / f"{part}-labels-idx1-ubyte").write_bytes(header + labels.astype(numpy.uint8).tobytes())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    """(files, labels) of the first test images."""
+    folder = tmp_path_factory.mktemp("digits")
+    images = read_idx(MNIST / "t10k-images-idx3-ubyte.gz")[:COUNT]
+    files = [write_png(folder / f"{number}.png", image) for number, image in enumerate(images)]
+    return files, read_idx(MNIST / "t10k-labels-idx1-ubyte.gz")[:COUNT]
+
+
+def predict(checkpoint, *images, **others):
+    result = run("predict", "--checkpoint", checkpoint, *images, **others)
+    assert result.returncode == 0, result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_every_file_gets_a_line_with_its_guess_and_scores(trained, checkpoint, digits):
+    files, labels = digits
+    rows = predict(checkpoint, *files)
+    assert [row["file"] for row in rows] == [str(file) for file in files]
+    for row in rows:
+        assert list(row) == ["file", "guess", "scores"]
+        assert len(row["scores"]) == 10
+        assert sum(row["scores"]) == pytest.approx(1, abs=1e-5)
+        assert row["guess"] == numpy.argmax(row["scores"])
+    accuracy = numpy.mean([row["guess"] == label for row, label in zip(rows, labels)])
+    assert accuracy == pytest.approx(trained.summary()["test_accuracy"])
+    assert accuracy > 0.8
+
+
+def test_weights_with_a_config_guess_like_the_checkpoint(tmp_path, trained, checkpoint, digits):
+    files = digits[0][:5]
+    config = write_config(tmp_path)
+    assert predict(trained.path / "model.pt", "--config", config, *files) == predict(checkpoint, *files)
+
+
+def test_images_go_through_what_test_images_go_through(tmp_path, digits):
+    augment = [{"name": "resize", "size": 20}, {"name": "mixup", "scope": "global"}]
+    files, labels = digits
+    run_folder = train(tmp_path, {"sgd_momentum": 0.9, "model": {"name": "mlp"}, "data": {
+        "limit_train": 5000, "limit_test": COUNT, "augment": augment}}, processes=2)
+    rows = predict(run_folder.checkpoints()[-1], *files)
+    accuracy = numpy.mean([row["guess"] == label for row, label in zip(rows, labels)])
+    assert accuracy == pytest.approx(run_folder.summary()["test_accuracy"]) and accuracy > 0.5
+    config = run_folder.path / "config.json"
+    assert predict(run_folder.path / "model.pt", "--config", config, *files) == rows
+
+
+def test_weights_learn_their_images_from_the_data(tmp_path):
+    source = write_idx_folder(tmp_path / "idx", numpy.full((40, 20, 24), 99, numpy.uint8), numpy.arange(40) % 10)
+    data = {"format": "idx", "train": str(source), "test": str(source), "dataset": None, "limit_train": None,
+            "limit_test": None}
+    run_folder = train(tmp_path, {"model": {"name": "mlp"}, "epochs": 1, "data": data})
+    images = [write_png(tmp_path / f"{width}.png", numpy.full((30, width), 200, numpy.uint8)) for width in (24, 60)]
+    rows = predict(run_folder.path / "model.pt", "--config", run_folder.path / "config.json", *images)
+    assert rows == predict(run_folder.checkpoints()[-1], *images)
+    assert rows[0]["scores"] == rows[1]["scores"]
+
+
+def test_a_list_comes_on_standard_input(checkpoint, digits):
+    files = digits[0][:20]
+    listed = "".join(f"{file}\n" for file in files)
+    assert predict(checkpoint, "-", input=listed) == predict(checkpoint, *files)
+
+
+def test_the_names_are_those_that_were_given(checkpoint, digits):
+    folder = digits[0][0].parent
+    assert predict(checkpoint.resolve(), "0.png", "./1.png", folder=folder)[1]["file"] == "./1.png"
+
+
+def test_large_and_coloured_images_are_made_to_fit(tmp_path, checkpoint, digits):
+    files = digits[0][:40]
+    images = read_idx(MNIST / "t10k-images-idx3-ubyte.gz")[:40]
+    large = []
+    for number, image in enumerate(images):
+        coloured = numpy.repeat(image.repeat(7, 0).repeat(5, 1)[..., None], 3, 2)
+        large.append(write_png(tmp_path / f"{number}.png", coloured))
+    same = [one["guess"] == other["guess"] for one, other in zip(predict(checkpoint, *large), predict(checkpoint, *files))]
+    assert sum(same) >= 39
+
+
+def test_jpegs_are_read_too(tmp_path, checkpoint, digits):
+    source = write_idx_folder(tmp_path / "idx", read_idx(MNIST / "t10k-images-idx3-ubyte.gz")[:40], digits[1][:40])
+    made = run("convert", "--from", f"idx:{source}", "--to", f"image-folder:{tmp_path / 'jpegs'}", "--encoding", "jpeg")
+    assert made.returncode == 0, made.stderr
+    files = sorted((tmp_path / "jpegs" / "test").rglob("*.jp*g"))
+    assert len(files) == 40
+    labels = [int(file.parent.name) for file in files]
+    guesses = [row["guess"] for row in predict(checkpoint, *files)]
+    expected = sum(row["guess"] == label for row, label in zip(predict(checkpoint, *digits[0][:40]), digits[1]))
+    assert abs(sum(guess == label for guess, label in zip(guesses, labels)) - expected) <= 1
+
+
+def test_files_that_are_no_images_are_named_and_the_others_are_printed(tmp_path, checkpoint, digits):
+    good = digits[0][0]
+    bad = tmp_path / "bad.png"
+    bad.write_text("no image")
+    cut = tmp_path / "cut.png"
+    cut.write_bytes(good.read_bytes()[:80])
+    result = run("predict", "--checkpoint", checkpoint, bad, good, tmp_path / "none.png", cut, tmp_path)
+    assert result.returncode == 3
+    assert [json.loads(line)["file"] for line in result.stdout.splitlines()] == [str(good)]
+    assert "4 of 5 files" in result.stderr
+    for path in (bad, cut, tmp_path / "none.png", tmp_path):
+        assert f"{path}: " in result.stderr
+
+
+def test_a_call_without_images_or_config_is_refused(trained, checkpoint, digits):
+    assert run("predict", "--checkpoint", checkpoint).returncode == 2
+    result = run("predict", "--checkpoint", trained.path / "model.pt", digits[0][0])
+    assert result.returncode == 2 and "--config" in result.stderr
+    assert run("predict", "--checkpoint", digits[0][0], "--config", trained.path / "config.json",
+               digits[0][0]).returncode == 5
