@@ -69,6 +69,13 @@ set_up_test_tools() {
   fi
 }
 
+# set_up_integration_tools: wandb, Flyte and what else the integrations are tested with, apart from the test tools.
+set_up_integration_tools() {
+  local venv=$venv/integrations
+  make_venv "$(system_python)"
+  install_wheels integrations
+}
+
 # The distribution's own Python, which python3-venv belongs to.
 system_python() {
   if [[ -x /usr/bin/python3 ]]; then echo /usr/bin/python3; else echo python3; fi

@@ -1,0 +1,17 @@
+"""The Python that holds the tools of third_party/python/integrations.txt, apart from the tests' own."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from support import REPOSITORY, environment
+
+PYTHON = Path(os.environ.get("MNIST_TRAIN_INTEGRATIONS_PYTHON", REPOSITORY / ".venv/integrations/bin/python3"))
+SCRIPTS = REPOSITORY / "scripts" / "integrations"
+NEEDED = pytest.mark.skipif(not PYTHON.exists(), reason="scripts/test --integrations installs the Python tools")
+
+
+def run_python(*arguments, folder=None, variables=None, timeout=150):
+    return subprocess.run([PYTHON, *map(str, arguments)], capture_output=True, text=True, cwd=folder,
+                          env=environment(**(variables or {})), timeout=timeout, stdin=subprocess.DEVNULL)
