@@ -15,6 +15,7 @@ Flyte retries a task that failed by FlyteRecoverableException: here lost or hung
 A wrong config (2) or missing data (3) would fail again and is not retried. Needs `pip install flytekit`.
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -75,13 +76,14 @@ def binary() -> str:
     return found
 
 
-def run_folder() -> Path:
-    """Of this execution, the same for all its attempts where they share a folder."""
+def run_folder(hp: Hyperparameters) -> Path:
+    """The same for all attempts of a task where they share a folder, and for no other hyperparameters."""
     context = flytekit.current_context()
     shared = os.environ.get("MNIST_TRAIN_RUNS")
-    if shared:
-        return Path(shared) / context.execution_id.name
-    return Path(context.working_directory) / "run"
+    if not shared:
+        return Path(context.working_directory) / "run"
+    text = json.dumps([config_of(hp), hp.settings], sort_keys=True)
+    return Path(shared) / f"{context.execution_id.name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
 def mark_recoverable():
@@ -104,7 +106,7 @@ def raise_for(code: int):
 @task(retries=2, cache=True, cache_version="1", requests=RESOURCES, limits=RESOURCES,
       container_image=os.environ.get("MNIST_TRAIN_IMAGE"))
 def train_mnist(hp: Hyperparameters) -> TrainingOutputs:
-    folder = run_folder()
+    folder = run_folder(hp)
     folder.parent.mkdir(parents=True, exist_ok=True)
     config = Path(flytekit.current_context().working_directory) / "hyperparameters.json"
     config.write_text(json.dumps(config_of(hp)))

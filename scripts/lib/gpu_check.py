@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Everything that only a machine with a GPU can show: the [gpu] tests, the smoke test, parity with the CPU, timings.
+"""Everything that only a machine with a GPU can show: the doctor, the [gpu] tests, the smoke test, parity with the CPU, timings.
 
 usage: scripts/gpu_check [--output FILE]
 
@@ -60,6 +60,10 @@ class Checks:
 
 def check_gpu_tests(checks):
     checks.command("[gpu] tests", str(runs.programs_folder() / "mnist-train-tests"), "[gpu]")
+
+
+def check_doctor(checks):
+    checks.command("doctor", str(runs.programs_folder() / "mnist-train"), "doctor")
 
 
 def check_smoke(checks, gpus):
@@ -130,6 +134,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="mnist-train-gpu-") as folder:
         checks = Checks(Path(folder))
         parts = (
+            lambda: check_doctor(checks),
             lambda: check_gpu_tests(checks),
             lambda: check_smoke(checks, len(gpus)),
             lambda: check_parity(checks),

@@ -69,6 +69,16 @@ def test_the_same_hyperparameters_come_from_the_cache(finished):
     assert re.findall(r"epoch_accuracies=\S+", again.stdout) == re.findall(r"epoch_accuracies=\S+", first.stdout)
 
 
+def test_other_hyperparameters_have_a_run_of_their_own(finished):
+    folder, _ = finished
+    (first,) = runs(folder)
+    other = pyflyte(folder, epochs=1)
+    assert other.returncode == 0, other.stdout + other.stderr
+    (second,) = set(runs(folder)) - {first}
+    assert len(json.loads((second / "accuracies.json").read_text())) == 1
+    assert len(json.loads((first / "accuracies.json").read_text())) == 2
+
+
 def test_a_wrong_config_is_not_worth_a_retry(tmp_path):
     result = pyflyte(tmp_path, settings={"learning_rat": "1"})
     text = result.stdout + result.stderr
