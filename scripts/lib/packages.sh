@@ -10,7 +10,9 @@ packages=(
 
 test_packages=(clang-format-14 clang-tidy-14 faketime groff-base iproute2 shellcheck strace zsh)
 
-integration_packages=(munge openmpi-bin slurm-wlm)
+fuzz_packages=(clang-14 libclang-rt-14-dev)
+
+integration_packages=(iptables munge openmpi-bin slurm-wlm)
 
 missing_packages() {
   local package

@@ -11,6 +11,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "comm/cuda_module.h"
+#include "comm/nccl_defaults.h"
 #include "launch/worker_process.h"
 #include "report/run_folder.h"
 
@@ -79,6 +80,11 @@ comm::Communicator connect(const Worker& worker) {
   rendezvous.timeout_s = worker.config.launch.rendezvous_timeout_s;
   rendezvous.listen_fd = handed_over_or("listen", launch::kListenFd, -1);
   rendezvous.fingerprint = hash_hex(options::write_run_config(worker.config, false));
+  if (worker.placement.backend == "nccl") {
+    const bool one_host = worker.identity.local_world_size == worker.identity.world_size;
+    const auto& folder = worker.run_folder;
+    comm::set_nccl_defaults(one_host, folder.empty() ? folder : folder / report::files::kLogs);
+  }
   // Our launcher sees who is silent; a rank that gave up first would only be a victim.
   const double margin_s = launch::was_handed_over("status") ? 5 : 0;
   return {rendezvous,

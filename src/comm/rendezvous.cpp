@@ -35,8 +35,11 @@ c10::intrusive_ptr<c10d::Store> connect(const Rendezvous& rendezvous) {
   try {
     if (rendezvous.listen_fd >= 0) {
       options.masterListenFd = rendezvous.listen_fd;
-    } else if (options.isServer && identity.master_address == "127.0.0.1") {
-      options.masterListenFd = launch::listen_on_loopback(identity.master_port).fd.release();
+    } else if (options.isServer) {
+      // By itself the store would listen on every interface.
+      auto socket = launch::listen_on_host(identity.master_address, identity.master_port,
+                                           identity.local_world_size < identity.world_size);
+      if (socket) options.masterListenFd = socket->fd.release();
     }
     return c10::make_intrusive<c10d::TCPStore>(identity.master_address, options);
   } catch (const std::exception& error) {

@@ -7,7 +7,6 @@
 #include <torch/csrc/cuda/nccl.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include "comm/cuda_module.h"
@@ -16,12 +15,8 @@ namespace mnist_train::cuda {
 
 namespace {
 
-/// A default that never overwrites what the user set.
-void default_environment(const char* name, const char* value) { ::setenv(name, value, 0); }
-
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store,
                                                     int rank, int world_size, double timeout_s) {
-  default_environment("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
   auto options = c10d::ProcessGroupNCCL::Options::create();
   options->timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout_s * 1000));
   return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, world_size, std::move(options));

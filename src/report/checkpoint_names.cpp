@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/error.h"
+
 namespace mnist_train::report {
 
 namespace fs = std::filesystem;
@@ -33,8 +35,14 @@ std::string checkpoint_name(std::int64_t step) {
 std::vector<std::int64_t> saved_steps(const fs::path& folder) {
   std::vector<std::int64_t> steps;
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    if (const auto step = step_of(entry.path().filename().string())) steps.push_back(*step);
+  const fs::directory_iterator end;
+  for (fs::directory_iterator entry(folder, error); !error && entry != end;
+       entry.increment(error)) {
+    if (const auto step = step_of(entry->path().filename().string())) steps.push_back(*step);
+  }
+  // Not to be taken for a folder without checkpoints: a run would start afresh in it.
+  if (error && error != std::errc::no_such_file_or_directory) {
+    throw Error(ExitCode::kCheckpoint, folder.string() + ": cannot be read: " + error.message());
   }
   std::sort(steps.begin(), steps.end());
   return steps;

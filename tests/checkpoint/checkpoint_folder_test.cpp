@@ -166,6 +166,14 @@ TEST_CASE("without checkpoints there is none, and other files are none") {
   CHECK_FALSE(newest_valid(folder.path()));
 }
 
+TEST_CASE("a folder that cannot be read is not taken for one without checkpoints") {
+  const TempFolder folder;
+  const fs::path file = folder.write("checkpoints", "no folder");
+  const Failure failure = error_of([&] { newest_valid(file); });
+  CHECK(failure.code == ExitCode::kCheckpoint);
+  CHECK_THAT(failure.message, ContainsSubstring(file.string() + ": cannot be read"));
+}
+
 TEST_CASE("a checkpoint that cannot be written removes nothing") {
   const TempFolder folder;
   CheckpointFolder checkpoints(folder.path(), 2);

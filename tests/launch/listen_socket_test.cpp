@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "support/catch.h"
+#include "support/error_of.h"
 
 namespace mnist_train::launch {
 namespace {
@@ -34,6 +35,29 @@ TEST_CASE("nobody else gets the port, and no child inherits it by accident") {
   const ListenSocket second = listen_on_loopback();
   CHECK(first.port != second.port);
   CHECK((::fcntl(first.fd.get(), F_GETFD) & FD_CLOEXEC) != 0);
+}
+
+TEST_CASE("a host's socket listens on that address alone, where it is one of this machine's") {
+  const int port = listen_on_loopback().port;  // free a moment ago
+  for (const char* host : {"127.0.0.1", "localhost"}) {
+    const auto listener = listen_on_host(host, port, /*others_come=*/false);
+    REQUIRE(listener);
+    CHECK(listener->port == port);
+    if (own_address(*listener).sin_family == AF_INET) {
+      CHECK(ntohl(own_address(*listener).sin_addr.s_addr) == INADDR_LOOPBACK);
+    }
+  }
+  CHECK_FALSE(listen_on_host("127.0.0.1", port, /*others_come=*/true));
+  CHECK_FALSE(listen_on_host("192.0.2.1", port, /*others_come=*/true));  // nobody's
+  CHECK_FALSE(listen_on_host("no such host", port, /*others_come=*/true));
+}
+
+TEST_CASE("a host's port that is taken is named") {
+  const ListenSocket holder = listen_on_loopback();
+  const auto failure = testing::error_of([&] { listen_on_host("127.0.0.1", holder.port, false); });
+  CHECK(failure.code == ExitCode::kDistributed);
+  CHECK(failure.message == "cannot listen on port " + std::to_string(holder.port) +
+                               " of 127.0.0.1: Address already in use");
 }
 
 }  // namespace

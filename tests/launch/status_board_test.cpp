@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <iostream>
 #include <string>
 
 #include "base/clock.h"
@@ -101,6 +102,20 @@ TEST_CASE("a rank says what it waits for as long as it does, and how long that w
   { const WaitScope elsewhere(&status, Wait::kAllReduce); }
   CHECK(status.waited_s.load() == waited_s);
   { const WaitScope nobody_looks(nullptr, Wait::kAllReduce); }
+}
+
+TEST_CASE("what a heartbeat costs", "[.benchmark]") {  // scripts/bench/checkpoint_cost reads it
+  constexpr int kTimes = 2'000'000;
+  StatusBoard board = StatusBoard::create(2);
+  const double begin_s = monotonic_seconds();
+  for (int i = 0; i < kTimes; ++i) {
+    update(board.of(0), Phase::kTraining, 1, i);
+    const WaitScope waiting(&board.of(0), Wait::kAveraging);
+    note_step(board.of(0), 1e-3);
+  }
+  const double nanoseconds = 1e9 * (monotonic_seconds() - begin_s) / kTimes;
+  std::cout << "heartbeat_ns " << nanoseconds << "\n";
+  CHECK(nanoseconds < 10'000);
 }
 
 }  // namespace

@@ -63,6 +63,44 @@ def test_torchruns_restart_goes_on_from_the_checkpoint_to_the_same_bits(tmp_path
     assert folder.digest() == own_launcher.digest()
 
 
+@pytest.fixture(scope="module")
+def own_launcher_flat(tmp_path_factory):
+    return train(tmp_path_factory.mktemp("flat"), CONFIG | FLAT, processes=2)
+
+
+FLAT = {"gradient_averaging": {"strategy": "flat"}}  # what ranks on two hosts would take, too
+
+
+def two_agents(stack, folder, *flags):
+    """As on two nodes with one process each; both are on this one, so Gloo is shown the way."""
+    config = write_config(folder, CONFIG | FLAT)
+    command = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--nnodes", 2, "--nproc-per-node", 1,
+               "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}", "--rdzv-id", "two",
+               "--local-addr", "127.0.0.1", *flags, BINARY, "--config", config, "--output", folder / "run"]
+    return [stack.enter_context(Process(command, folder, folder / "run", {"GLOO_SOCKET_IFNAME": "lo"}))
+            for _ in range(2)]
+
+
+def test_torchrun_with_two_agents_gives_the_weights_of_our_own_launcher(tmp_path, own_launcher_flat):
+    with ExitStack() as stack:
+        for agent in two_agents(stack, tmp_path):
+            assert agent.wait() == 0, agent.stderr
+        assert agent.run_folder.digest() == own_launcher_flat.digest()
+        assert agent.run_folder.summary()["launcher"] == "torchrun"
+
+
+def test_two_agents_of_torchrun_restart_after_a_lost_rank_to_the_same_bits(tmp_path, own_launcher_flat):
+    with ExitStack() as stack:
+        agents = two_agents(stack, tmp_path, "--max-restarts", 1)
+        agents[0].wait_for_step(16)
+        send(next(pid for agent in agents for rank, pid in agent.ranks().items() if rank == 1), signal.SIGKILL)
+        for agent in agents:
+            assert agent.wait() == 0, agent.stderr
+        folder = agents[0].run_folder
+    assert folder.summary()["restarts"] == 1
+    assert folder.digest() == own_launcher_flat.digest()
+
+
 def test_torchrun_reports_our_cause(tmp_path):
     with torchrun(tmp_path, {"learning_rate": 1e30}, "--standalone") as process:
         assert process.wait() != 0

@@ -19,7 +19,7 @@ set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib")
 set(CMAKE_INSTALL_RPATH "$ORIGIN;$ORIGIN/../lib")
 set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
 
-if(MNIST_TRAIN_SANITIZE AND MNIST_TRAIN_TORCH)
+if(MNIST_TRAIN_SANITIZE AND MNIST_TRAIN_TORCH AND NOT MNIST_TRAIN_FUZZ)
   message(FATAL_ERROR "MNIST_TRAIN_SANITIZE=${MNIST_TRAIN_SANITIZE}: LibTorch is not instrumented; "
     "add -DMNIST_TRAIN_TORCH=OFF to sanitize the rooms that are free of torch")
 endif()
@@ -53,6 +53,9 @@ if(MNIST_TRAIN_SANITIZE)
   set(sanitize "-fsanitize=${MNIST_TRAIN_SANITIZE}" -fno-sanitize-recover=all -fno-omit-frame-pointer -O1 -g1)
   target_compile_options(mnist_train_flags INTERFACE ${sanitize})
   target_link_options(mnist_train_flags INTERFACE ${sanitize})
+  if(MNIST_TRAIN_FUZZ)
+    target_compile_options(mnist_train_flags INTERFACE -fsanitize=fuzzer-no-link)
+  endif()
 else()
   # Needs optimisation, and would hide from the sanitizers what it catches itself.
   target_compile_options(mnist_train_flags INTERFACE

@@ -1,0 +1,33 @@
+// A config from anyone: read or refused, and what was read is written and read again as the same.
+
+#include "base/error.h"
+#include "config/document.h"
+#include "fuzz/input.h"
+#include "options/run_config.h"
+
+namespace {
+
+mnist_train::options::RunConfig read(const std::string& text) {
+  auto source = std::make_shared<mnist_train::config::Source>();
+  source->name = "fuzz";
+  source->text = text;
+  source->base_folder = "/";
+  mnist_train::config::Problems problems;
+  const auto root = mnist_train::config::parse_document(std::move(source), problems);
+  mnist_train::config::throw_if_any(problems);
+  return mnist_train::options::read_run_config(*root);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using mnist_train::options::write_run_config;
+  std::string effective;
+  try {
+    effective = write_run_config(read({reinterpret_cast<const char*>(data), size}), true);
+  } catch (const mnist_train::Error&) {
+    return 0;
+  }
+  if (write_run_config(read(effective), true) != effective) std::abort();
+  return 0;
+}

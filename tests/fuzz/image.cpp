@@ -1,0 +1,13 @@
+// A PNG or JPEG image, of any size that its file allows.
+
+#include "base/error.h"
+#include "fuzz/input.h"
+#include "image/codec.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  try {
+    (void)mnist_train::image::decode({data, size}, "fuzz");
+  } catch (const mnist_train::Error&) {
+  }
+  return 0;
+}

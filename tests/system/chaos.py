@@ -1,0 +1,158 @@
+"""Faults drawn at random, run after run: whatever is done to a run, it ends in the weights of the undisturbed one.
+
+usage: scripts/chaos [--runs 50] [--seed 1] [--only NUMBER]
+
+Each run draws its number of processes, its way of averaging, one or two faults, and for each a rank, a phase and a moment.
+A run that was stopped or killed as a whole is resumed. In the end model.pt has the SHA-256 of the undisturbed run, no process
+is left, and neither is anything half written. What failed is printed with the line that repeats it.
+"""
+
+import argparse
+import random
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from support import PHASES, Process, RunFolder, averaging, merged, send, train, train_command, wait_until, write_config
+
+# Three epochs of 20 steps, a checkpoint every 7 steps; evaluations of a few dozen batches.
+CONFIG = {"epochs": 3, "batch_size": 45, "test_batch_size": 40, "data": {"limit_train": 886, "limit_test": 2000},
+          "checkpoint": {"every_steps": 7}, "launch": {"max_restarts": 5, "hang_timeout_s": 2}}
+WORLDS = [(2, "flat"), (2, "bucketed"), (2, "shared_memory"), (3, "shared_memory")]
+RANK_FAULTS = ("kill", "kill", "stop", "pause")
+LAUNCHER_FAULTS = ("term", "interrupt", "kill launcher")
+PLACES = (*PHASES[:5], "training", "training", "a save")
+END_S = 90
+
+
+class Failure(Exception):
+    pass
+
+
+class Fault:
+    def __init__(self, draw, processes, earliest_step):
+        self.kind = draw.choice(RANK_FAULTS + LAUNCHER_FAULTS)
+        self.rank = draw.randrange(processes)
+        self.place = draw.choice(PLACES)
+        self.step = draw.randrange(earliest_step, earliest_step + 20)
+        self.delay_s = draw.choice([0, draw.uniform(0, 0.005), draw.uniform(0, 0.1)])
+
+    def __str__(self):
+        return f"{self.kind} rank {self.rank} in {self.place} from step {self.step} + {1000 * self.delay_s:.1f} ms"
+
+    def reached(self, process):
+        board = process.board()
+        if len(board) <= self.rank:
+            return False
+        status = board[self.rank]
+        if self.place == "a save":
+            return status.step >= self.step and any((process.run_folder.path / "checkpoints").glob("*.partial*"))
+        if PHASES[status.phase] != self.place:
+            return False
+        return status.step >= self.step or self.place in PHASES[:3]
+
+    def strike(self, process):
+        """False when the run was over before the moment came."""
+        wait_until(lambda: process.popen.poll() is not None or self.reached(process), str(self), END_S, interval=0)
+        time.sleep(self.delay_s)
+        rank = process.ranks().get(self.rank)
+        if process.popen.poll() is not None or rank is None:
+            return False
+        if self.kind in ("kill", "stop"):
+            send(rank, signal.SIGKILL if self.kind == "kill" else signal.SIGSTOP)
+        elif self.kind == "pause":
+            send(rank, signal.SIGSTOP)
+            time.sleep(0.3)
+            send(rank, signal.SIGCONT)
+        else:
+            numbers = {"term": signal.SIGTERM, "interrupt": signal.SIGINT, "kill launcher": signal.SIGKILL}
+            process.send(numbers[self.kind])
+        return True
+
+
+EXPECTED_CODES = {"term": (143, 0), "interrupt": (130, 0), "kill launcher": (-9, 0)}
+
+
+def draw_run(seed, number):
+    draw = random.Random(f"{seed}/{number}")
+    processes, strategy = draw.choice(WORLDS)
+    faults = [Fault(draw, processes, 20 * i) for i in range(draw.choice([1, 2]))]
+    return processes, strategy, faults
+
+
+def attempt(folder, config, processes, fault, *flags):
+    """One start of the program; its exit code and what it said. The fault may have asked for that code."""
+    with Process(train_command(config, folder / "run", processes, *flags), folder, folder / "run") as process:
+        struck = fault is not None and fault.strike(process)
+        code = process.wait(END_S)
+        try:
+            wait_until(lambda: not process.alive(), "the end of all processes", 2)
+        except AssertionError:
+            raise Failure(f"processes are left: {process.alive()}") from None
+        expected = EXPECTED_CODES.get(fault.kind, (0,)) if struck else (0,)
+        if code not in expected:
+            raise Failure(f"exit {code} instead of {expected}\n{process.stderr}")
+        return code
+
+
+def disturb(folder, seed, number):
+    """Throws Failure or AssertionError when the run does not end as it should."""
+    processes, strategy, faults = draw_run(seed, number)
+    config = write_config(folder, merged(CONFIG, averaging(strategy)))
+    code = attempt(folder, config, processes, faults[0])
+    for fault in [*faults[1:], None]:
+        if code == 0:
+            break
+        code = attempt(folder, config, processes, fault, "--resume", "auto")
+    if code != 0:
+        code = attempt(folder, config, processes, None, "--resume", "auto")
+    leftovers = [str(path) for path in (folder / "run").rglob("*.partial*")]
+    if leftovers:
+        raise Failure(f"left behind: {leftovers}")
+    return processes, strategy
+
+
+def run_chaos(runs, seed, only=None, say=print):
+    """How many runs did not end as they should."""
+    failures = 0
+    undisturbed = {}
+    shared_before = set(Path("/dev/shm").glob("mnist-train-*"))
+    for number in [only] if only is not None else range(runs):
+        processes, strategy, faults = draw_run(seed, number)
+        story = f"run {number}: {processes} processes, {strategy}; " + "; ".join(map(str, faults))
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            if (processes, strategy) not in undisturbed:
+                (folder / "undisturbed").mkdir()
+                expected = train(folder / "undisturbed", merged(CONFIG, averaging(strategy)), processes=processes)
+                undisturbed[processes, strategy] = expected.digest()
+            try:
+                disturb(folder, seed, number)
+                digest = RunFolder(folder / "run").digest()
+                if digest != undisturbed[processes, strategy]:
+                    raise Failure(f"other weights: {digest} instead of {undisturbed[processes, strategy]}")
+                say(f"{story}: the same weights")
+            except (Failure, AssertionError) as failure:
+                failures += 1
+                say(f"{story}: {failure}\nrepeat it with: scripts/chaos --seed {seed} --only {number}")
+    left = set(Path("/dev/shm").glob("mnist-train-*")) - shared_before
+    if left:
+        say(f"left in shared memory: {sorted(map(str, left))}")
+    return failures + bool(left)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", type=int, help="one run of that seed, by its number")
+    arguments = parser.parse_args()
+    failures = run_chaos(arguments.runs, arguments.seed, arguments.only, say=lambda line: print(line, flush=True))
+    print(f"{failures} failures")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

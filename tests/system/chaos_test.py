@@ -1,0 +1,16 @@
+"""A few runs of scripts/chaos; the many are for whoever has the time."""
+
+import chaos
+
+
+def test_random_faults_end_in_the_weights_of_the_undisturbed_run():
+    said = []
+    assert chaos.run_chaos(runs=5, seed=7, say=said.append) == 0, "\n".join(said)
+    assert len(said) == 5
+
+
+def test_other_weights_are_noticed(monkeypatch):
+    monkeypatch.setattr(chaos, "disturb", lambda folder, seed, number: chaos.train(folder, {"max_steps": 3}))
+    said = []
+    assert chaos.run_chaos(runs=1, seed=7, say=said.append) == 1
+    assert "other weights" in said[0] and "scripts/chaos --seed 7 --only 0" in said[0]
