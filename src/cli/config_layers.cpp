@@ -7,9 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include "base/error.h"
 #include "config/document.h"
 #include "config/place.h"
+#include "config/text_scan.h"
+#include "options/layering.h"
 
 namespace mnist_train::cli {
 
@@ -55,23 +56,24 @@ Node wrap(const std::string& key, std::size_t offset, Node value) {
   return object;
 }
 
-[[noreturn]] void refuse_set(const std::string& text) {
-  throw Error(ExitCode::kConfig,
-              "mnist-train: --set takes KEY.PATH=VALUE, such as epochs=2; found \"" + text +
-                  "\"\nTry `mnist-train train --help`.");
-}
-
-Node set_layer(const std::string& text, Problems& problems) {
-  const std::size_t equals = text.find('=');
-  if (equals == std::string::npos) refuse_set(text);
+/// Nothing where the text is no KEY.PATH=VALUE.
+std::optional<Node> set_layer(const std::string& text, Problems& problems) {
   const auto source = source_of("--set", text);
+  const auto refuse = [&] {
+    problems.push_back(
+        {source, 0, "",
+         "expected KEY.PATH=VALUE, such as epochs=2, found \"" + config::shorten(text) + '"'});
+    return std::nullopt;
+  };
+  const std::size_t equals = text.find('=');
+  if (equals == std::string::npos) return refuse();
   Problems found;
   Node layer = value_node(source, equals + 1, found);
   // From the last key to the first.
   for (std::size_t end = equals;;) {
     const std::size_t dot = end == 0 ? std::string::npos : text.rfind('.', end - 1);
     const std::size_t begin = dot == std::string::npos ? 0 : dot + 1;
-    if (begin == end) refuse_set(text);
+    if (begin == end) return refuse();
     const std::string key = text.substr(begin, end - begin);
     layer = wrap(key, begin, std::move(layer));
     for (config::Problem& problem : found) {
@@ -106,9 +108,6 @@ std::vector<Node> collect_layers(const CommandLine& line, std::shared_ptr<const 
     all_readable = all_readable && readable;
     if (readable) layers.push_back(std::move(*node));
   }
-  // A config of which a part is missing would only raise false alarms.
-  if (!all_readable) config::throw_if_any(problems);
-
   if (line.output && (line.command == Command::kTrain || line.command == Command::kDoctor)) {
     layers.push_back(wrap("output", 0, text_node(source_of("--output", *line.output), 0)));
   }
@@ -117,7 +116,11 @@ std::vector<Node> collect_layers(const CommandLine& line, std::shared_ptr<const 
     layers.push_back(
         wrap("launch", 0, wrap("processes_per_node", 0, value_node(source, 0, problems))));
   }
-  for (const std::string& text : line.sets) layers.push_back(set_layer(text, problems));
+  for (const std::string& text : line.sets) {
+    if (std::optional<Node> layer = set_layer(text, problems)) layers.push_back(std::move(*layer));
+  }
+  // A config of which a part is missing would only raise false alarms.
+  if (!all_readable) config::throw_if_any(problems);
   return layers;
 }
 
@@ -129,7 +132,7 @@ options::RunConfig read_layers(const CommandLine& line, std::shared_ptr<const So
   merged.kind = Node::Kind::kObject;
   merged.source = file ? file : source_of("the defaults", "");
   for (Node& layer : collect_layers(line, std::move(file), problems)) {
-    merged = config::merge(std::move(merged), std::move(layer));
+    merged = options::lay_over(std::move(merged), std::move(layer));
   }
   return options::read_run_config(merged, std::move(problems));
 }

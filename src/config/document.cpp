@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <utility>
 
 #include "config/text_scan.h"
@@ -12,7 +11,7 @@ namespace mnist_train::config {
 
 namespace {
 
-constexpr std::size_t kMaxOverflows = 16;
+constexpr std::size_t kMaxStandIns = 16;
 
 }  // namespace
 
@@ -32,19 +31,19 @@ std::optional<Node> parse_document(const std::shared_ptr<const Source>& source, 
     problems.push_back({source, first, "", "the document is empty; expected a JSON object"});
     return std::nullopt;
   }
-  // The parser gives up at a number like 1e999. It gets zeros instead, so that all else that is
-  // wrong is found, too; the number itself is left to whoever checks its range.
+  // The parser gives up at NaN, and at a number like 1e999, whose range others check.
   std::string seen = text;
-  std::set<std::size_t> overflows;
+  StandIns stand_ins;
   while (true) {
-    TreeBuilder builder(source, begin, first, overflows);
+    TreeBuilder builder(source, begin, first, stand_ins);
     const bool is_json = nlohmann::json::sax_parse(
         seen.begin() + static_cast<std::ptrdiff_t>(begin), seen.end(), &builder);
-    if (builder.overflow() && overflows.size() < kMaxOverflows) {
-      const std::size_t offset = *builder.overflow();
-      const std::size_t size = end_of_number(text, offset) - offset;
-      seen.replace(offset, size, "0" + std::string(size - 1, ' '));
-      overflows.insert(offset);
+    if (builder.stopped_at() && stand_ins.size() < kMaxStandIns) {
+      const SyntaxError& error = *builder.stopped_at();
+      seen.replace(error.value->offset, error.value->size,
+                   "0" + std::string(error.value->size - 1, ' '));
+      stand_ins[error.value->offset] = {error.value->size, error.is_overflow};
+      if (!error.is_overflow) problems.push_back(std::move(builder.problems().back()));
       continue;
     }
     std::optional<Node> document = is_json ? builder.finish() : std::nullopt;

@@ -29,6 +29,7 @@ struct Node {
   std::vector<Member> members;
   std::shared_ptr<const Source> source;
   std::size_t offset = 0;  // of the value's first byte in source->text
+  bool is_broken = false;  // no JSON; that has been reported, and nothing else is said about it
 
   /// The value of the first member with this key, else null.
   const Node* find(std::string_view key) const;
@@ -44,7 +45,8 @@ inline constexpr std::size_t kMaxNesting = 64;
 
 /// Parses source->text from `begin` on as strict JSON (RFC 8259, UTF-8, a byte order mark is
 /// skipped), at most kMaxNesting levels deep. What is wrong is added to `problems`: duplicate keys,
-/// and where it is no JSON, the first place where that shows; then nothing is returned.
+/// values that are no JSON (NaN, a word without quotes), whose nodes are broken, and the first
+/// place from which on nothing can be read; then nothing is returned.
 std::optional<Node> parse_document(const std::shared_ptr<const Source>& source, Problems& problems,
                                    std::size_t begin = 0);
 

@@ -34,6 +34,7 @@ Place Place::or_else(std::string_view alternative) const {
 }
 
 void Place::complain(std::string message) const {
+  if (node_->is_broken) return;
   reading_->problems.push_back({node_->source, node_->offset, pointer_, std::move(message)});
 }
 

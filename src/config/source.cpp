@@ -55,7 +55,7 @@ std::string read_to_end(int fd, const std::string& name) {
 
 std::shared_ptr<const Source> load_source(const std::string& path) {
   const bool is_stdin = path == "-";
-  const std::string name = is_stdin ? "<stdin>" : path;
+  const std::string name = is_stdin ? "<stdin>" : path.empty() ? "\"\"" : path;
   UniqueFd opened(is_stdin ? -1 : ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   const int fd = is_stdin ? STDIN_FILENO : opened.get();
   struct stat info {};

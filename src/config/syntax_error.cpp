@@ -82,11 +82,55 @@ std::string_view expectation(std::string_view reason) {
   return "a value";
 }
 
+/// A word or string that ends where a value may end; nothing where it seems to run on, as what
+/// comes behind it would then only raise false alarms.
+std::optional<Span> whole_value(std::string_view text, std::size_t start) {
+  std::size_t end = start;
+  if (has_any(text, start, "\"")) {
+    end = end_of_string(text, start);
+    const bool holds_control = std::any_of(text.begin() + static_cast<std::ptrdiff_t>(start),
+                                           text.begin() + static_cast<std::ptrdiff_t>(end),
+                                           [](char byte) { return byte >= 0 && byte < ' '; });
+    if (holds_control) return std::nullopt;
+  } else {
+    end += word_at(text, start).size();
+  }
+  if (end == start || !has_any(text, skip_whitespace(text, end), ",]}")) return std::nullopt;
+  return Span{start, end - start};
+}
+
+/// The message alone, and the place where that is not `start`.
+SyntaxError describe_error(const SyntaxErrorContext& context, std::string_view expected,
+                           std::size_t start, bool after_comma) {
+  const std::string_view text = context.text;
+  const std::string_view lexer_reason = between(context.reason, " - ", "; last read");
+  const auto at = [](std::size_t offset, std::string message) {
+    return SyntaxError{offset, std::move(message), false, false, std::nullopt};
+  };
+  if (lexer_reason.starts_with("invalid string: missing closing quote")) {
+    return at(start, "this string has no closing quote");
+  }
+  constexpr std::string_view kInvalidString = "invalid string: ";
+  if (lexer_reason.starts_with(kInvalidString)) {
+    const std::size_t last_read = std::max(context.bytes_read, start + 1) - 1;
+    return at(std::min(last_read, text.size()),
+              "broken string: " + std::string(lexer_reason.substr(kInvalidString.size())));
+  }
+  constexpr std::string_view kInvalidNumber = "invalid number; ";
+  // Not for -Infinity, which is no number at all.
+  if (lexer_reason.starts_with(kInvalidNumber) && hint_for(word_at(text, start), false).empty()) {
+    return at(start, "broken number " + describe_token(text, start, false) + ": " +
+                         std::string(lexer_reason.substr(kInvalidNumber.size())));
+  }
+  if (lexer_reason.starts_with("invalid BOM")) return at(0, "broken byte order mark");
+  return at(start, "expected " + std::string(expected) + ", found " +
+                       describe_token(text, start, after_comma));
+}
+
 }  // namespace
 
 SyntaxError explain_syntax_error(const SyntaxErrorContext& context) {
   const std::string_view text = context.text;
-  const std::string_view lexer_reason = between(context.reason, " - ", "; last read");
   const std::string_view expected = expectation(context.reason);
 
   std::size_t start = skip_whitespace(text, context.accepted_end);
@@ -96,32 +140,20 @@ SyntaxError explain_syntax_error(const SyntaxErrorContext& context) {
   const bool after_comma = separator_read && text[start] == ',';
   if (separator_read) start = skip_whitespace(text, start + 1);
 
-  if (context.reason.find("number overflow") != std::string_view::npos) {
-    return {start, "the number " + describe_token(text, start, false) + " is beyond a 64-bit float",
-            true};
+  SyntaxError error;
+  error.is_overflow = context.reason.find("number overflow") != std::string_view::npos;
+  if (error.is_overflow) {
+    const std::string number = describe_token(text, start, false);
+    error.offset = start;
+    error.message = "the number " + number + " is beyond a 64-bit float";
+    error.value = Span{start, end_of_number(text, start) - start};
+  } else {
+    error = describe_error(context, expected, start, after_comma);
+    if (expected == "a value") error.value = whole_value(text, start);
   }
-  if (lexer_reason.starts_with("invalid string: missing closing quote")) {
-    return {start, "this string has no closing quote", false};
-  }
-  constexpr std::string_view kInvalidString = "invalid string: ";
-  if (lexer_reason.starts_with(kInvalidString)) {
-    const std::size_t last_read = std::max(context.bytes_read, start + 1) - 1;
-    return {std::min(last_read, text.size()),
-            "broken string: " + std::string(lexer_reason.substr(kInvalidString.size())), false};
-  }
-  constexpr std::string_view kInvalidNumber = "invalid number; ";
-  // Not for -Infinity, which is no number at all.
-  if (lexer_reason.starts_with(kInvalidNumber) && hint_for(word_at(text, start), false).empty()) {
-    return {start,
-            "broken number " + describe_token(text, start, false) + ": " +
-                std::string(lexer_reason.substr(kInvalidNumber.size())),
-            false};
-  }
-  if (lexer_reason.starts_with("invalid BOM")) return {0, "broken byte order mark", false};
-  return {
-      start,
-      "expected " + std::string(expected) + ", found " + describe_token(text, start, after_comma),
-      false};
+  error.is_value = error.is_overflow ||
+                   (expected == "a value" && start < text.size() && !has_any(text, start, ",:]}"));
+  return error;
 }
 
 }  // namespace mnist_train::config

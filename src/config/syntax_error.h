@@ -1,15 +1,24 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 
 namespace mnist_train::config {
 
+/// A part of the text.
+struct Span {
+  std::size_t offset = 0;
+  std::size_t size = 0;
+};
+
 struct SyntaxError {
   std::size_t offset = 0;
-  std::string message;       // what was expected, what was found
-  bool is_overflow = false;  // sound JSON, but a number that no double holds
+  std::string message;        // what was expected, what was found
+  bool is_overflow = false;   // sound JSON, but a number that no double holds
+  bool is_value = false;      // what is wrong stands where a value should
+  std::optional<Span> value;  // that value, where all behind it can be read without it
 };
 
 /// Where the parser stood when it gave up.

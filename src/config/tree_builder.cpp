@@ -2,7 +2,6 @@
 
 #include <limits>
 
-#include "config/syntax_error.h"
 #include "config/text_scan.h"
 
 namespace mnist_train::config {
@@ -32,14 +31,13 @@ Node* TreeBuilder::scalar(Node::Kind kind, std::size_t size) {
 
 Node* TreeBuilder::number(Node::Kind kind) {
   find_token();
-  return scalar(kind, end_of_number(text_, cursor_) - cursor_);
-}
-
-void TreeBuilder::restore_overflow(Node& node) const {
-  if (!overflows_.contains(node.offset)) return;
+  const auto stand_in = stand_ins_.find(cursor_);
+  if (stand_in == stand_ins_.end()) return scalar(kind, end_of_number(text_, cursor_) - cursor_);
+  Node* node = scalar(Node::Kind::kReal, stand_in->second.size);
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  node.kind = Node::Kind::kReal;
-  node.real = text_[node.offset] == '-' ? -kInfinity : kInfinity;
+  node->real = text_[node->offset] == '-' ? -kInfinity : kInfinity;
+  node->is_broken = !stand_in->second.is_overflow;
+  return node;
 }
 
 bool TreeBuilder::string(std::string& value) {
@@ -52,7 +50,8 @@ bool TreeBuilder::open(Node::Kind kind) {
   Node* node = scalar(kind, 1);
   at_start_ = true;
   if (frames_.size() == kMaxNesting) {
-    complain(node->offset, "nested more than " + std::to_string(kMaxNesting) + " levels deep");
+    problems_.push_back({source_, node->offset, pointer_to_innermost(),
+                         "nested more than " + std::to_string(kMaxNesting) + " levels deep"});
     return false;
   }
   frames_.push_back({node, {}});
@@ -84,20 +83,29 @@ bool TreeBuilder::parse_error(std::size_t bytes_read, const std::string&,
                               const nlohmann::json::exception& error) {
   const SyntaxError explained = explain_syntax_error(
       {text_, cursor_, at_start_, begin_ + bytes_read, std::string_view(error.what())});
-  if (explained.is_overflow) overflow_ = explained.offset;
-  complain(explained.offset, explained.message);
+  if (explained.value && !frames_.empty()) stopped_at_ = explained;
+  problems_.push_back({source_, explained.offset, pointer_to_error(explained), explained.message});
   return false;
 }
 
 std::optional<Node> TreeBuilder::finish() {
   const std::size_t end = skip_whitespace(text_, cursor_);
   if (end == text_.size()) return std::move(root_);
-  complain(end, "expected the end of the document, found " + shorten(text_.substr(end, 1)));
+  problems_.push_back({source_, end, "",
+                       "expected the end of the document, found " + shorten(text_.substr(end, 1))});
   return std::nullopt;
 }
 
-void TreeBuilder::complain(std::size_t offset, const std::string& message) {
-  problems_.push_back({source_, offset, pointer_to_innermost(), message});
+std::string TreeBuilder::pointer_to_error(const SyntaxError& error) const {
+  const std::string pointer = pointer_to_innermost();
+  if (frames_.empty()) return pointer;
+  const Node& node = *frames_.back().node;
+  if (node.kind == Node::Kind::kArray) {
+    return error.is_value ? join_pointer(pointer, std::to_string(node.items.size())) : pointer;
+  }
+  // A key whose value has not been read.
+  const bool waits = !node.members.empty() && node.members.back().value.source == nullptr;
+  return waits ? join_pointer(pointer, node.members.back().key) : pointer;
 }
 
 std::string TreeBuilder::pointer_to_innermost() const {

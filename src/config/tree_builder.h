@@ -2,10 +2,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -13,22 +13,30 @@
 #include <vector>
 
 #include "config/document.h"
+#include "config/syntax_error.h"
 
 namespace mnist_train::config {
+
+/// A value that the parser would give up at. It sees a zero there, so that all that is wrong behind
+/// it is found, too.
+struct StandIn {
+  std::size_t size = 0;      // of the value, in bytes
+  bool is_overflow = false;  // a number that no double holds; else no JSON at all
+};
+using StandIns = std::map<std::size_t, StandIn>;  // by offset
 
 /// Takes the parser's events, which carry no positions, and follows them with a cursor over the
 /// text.
 class TreeBuilder {
  public:
   /// The parser starts at `begin`, the document at `first`: a byte order mark lies between them.
-  /// Numbers at `overflows` were made harmless in what the parser sees.
   TreeBuilder(std::shared_ptr<const Source> source, std::size_t begin, std::size_t first,
-              std::set<std::size_t> overflows)
+              StandIns stand_ins)
       : source_(std::move(source)),
         text_(source_->text),
         cursor_(first),
         begin_(begin),
-        overflows_(std::move(overflows)) {}
+        stand_ins_(std::move(stand_ins)) {}
 
   bool null() { return scalar(Node::Kind::kNull, 4) != nullptr; }
   bool boolean(bool value) {
@@ -40,9 +48,7 @@ class TreeBuilder {
     return true;
   }
   bool number_unsigned(std::uint64_t value) {
-    Node* node = number(Node::Kind::kUnsigned);
-    node->unsigned_integer = value;
-    restore_overflow(*node);
+    number(Node::Kind::kUnsigned)->unsigned_integer = value;
     return true;
   }
   bool number_float(double value, const std::string&) {
@@ -61,8 +67,8 @@ class TreeBuilder {
 
   /// The document, when nothing but whitespace follows it: the parser stops at a zero byte.
   std::optional<Node> finish();
-  /// Where the number stands that stopped the parser because no double holds it.
-  std::optional<std::size_t> overflow() const { return overflow_; }
+  /// What stopped the parser, where a stand-in for one value would help.
+  const std::optional<SyntaxError>& stopped_at() const { return stopped_at_; }
   Problems& problems() { return problems_; }
 
  private:
@@ -74,19 +80,18 @@ class TreeBuilder {
   void find_token();
   Node* scalar(Node::Kind kind, std::size_t size);
   Node* number(Node::Kind kind);
-  void restore_overflow(Node& node) const;
   bool open(Node::Kind kind);
   bool close();
-  void complain(std::size_t offset, const std::string& message);
   std::string pointer_to_innermost() const;
+  std::string pointer_to_error(const SyntaxError& error) const;
 
   std::shared_ptr<const Source> source_;
   std::string_view text_;
   std::size_t cursor_;
   std::size_t begin_;
   bool at_start_ = true;  // nothing since an opening bracket, or since the text began
-  std::set<std::size_t> overflows_;
-  std::optional<std::size_t> overflow_;
+  StandIns stand_ins_;
+  std::optional<SyntaxError> stopped_at_;
   Problems problems_;
   Node root_;
   std::vector<Frame> frames_;  // open lists and objects; their nodes stay where they are meanwhile

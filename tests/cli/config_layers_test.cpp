@@ -94,10 +94,12 @@ TEST_CASE("what is wrong in --set is pointed at within it") {
         "--set:1:9: /launch/keep: unknown key \"keep\"; it belongs in /checkpoint");
   CHECK(message_for("{}", {R"(launch={"devices":[],"devices":[]})"}) ==
         "--set:1:22: /launch/devices: duplicate key \"devices\"");
-  for (const char* text : {"epochs", "=1", ".a=1", "a.=1", "a..b=1", ""}) {
+  for (const std::string text : {"epochs", "=1", ".a=1", "a.=1", "a..b=1", ""}) {
     CAPTURE(text);
-    CHECK_THAT(message_for("{}", {text}),
-               Catch::Matchers::StartsWith("mnist-train: --set takes KEY.PATH=VALUE"));
+    CHECK(message_for("{\"epochs\":0}", {text}) ==
+          "f:1:11: /epochs: expected an integer from 1 to 2147483647, found 0\n"
+          "--set:1:1: /: expected KEY.PATH=VALUE, such as epochs=2, found \"" +
+              text + "\"");
   }
 }
 
@@ -119,9 +121,53 @@ TEST_CASE("all layers' problems are reported together") {
 
 TEST_CASE("a layer that is no JSON object ends the reading with what is wrong in any of them") {
   const ScopedEnvironment environment("MNIST_TRAIN_SET", "[1]");
-  CHECK(message_for("{\"epochs\":}", {"lr=1"}) ==
-        "f:1:11: /: expected a value, found }\n"
-        "MNIST_TRAIN_SET:1:1: /: expected an object, found a list");
+  CHECK(message_for("{\"epochs\":}", {"lr=1", "epochs"}) ==
+        "f:1:11: /epochs: expected a value, found }\n"
+        "MNIST_TRAIN_SET:1:1: /: expected an object, found a list\n"
+        "--set:1:1: /: expected KEY.PATH=VALUE, such as epochs=2, found \"epochs\"");
+}
+
+TEST_CASE("a value that is no JSON hides no other error and raises none of its own") {
+  CHECK(message_for("{\"epochs\":NaN,\"batch_sise\":3,\"data\":{\"format\":idx,\"train\":\"a\"}}",
+                    {"lr=1"}) ==
+        "f:1:11: /epochs: expected a value, found NaN (JSON has no such number)\n"
+        "f:1:15: /batch_sise: unknown key \"batch_sise\"; did you mean \"batch_size\"?\n"
+        "f:1:47: /data/format: expected a value, found idx\n"
+        "--set:1:1: /lr: unknown key \"lr\"; did you mean \"learning_rate\"?");
+}
+
+TEST_CASE("a later layer that names one of two keys takes the other one back") {
+  CHECK(read(R"({"batch_size":128})", {"batch_size_per_process=64"}).train.batch_size_per_process ==
+        64);
+  const auto global = read(R"({"batch_size":null,"batch_size_per_process":64})", {"batch_size=5"});
+  CHECK(global.train.batch_size == 5);
+  CHECK_FALSE(global.train.batch_size_per_process);
+  CHECK(read("{}", {"batch_size=5", "batch_size_per_process=6"}).train.batch_size_per_process == 6);
+
+  const char* named = R"({"data":{"dataset":"mnist","root":"r","validation":0.5}})";
+  const auto drawn = read(named, {"data.format=synthetic"}).data;
+  CHECK(drawn.format == options::DataFormat::kSynthetic);
+  CHECK_FALSE(drawn.dataset);
+  CHECK(drawn.validation == 0.5);
+  const char* files = R"({"data":{"dataset":null,"format":"idx","train":"a","test":"b"}})";
+  CHECK(read(files, {"data.dataset=mnist"}).data.dataset == options::DatasetName::kMnist);
+  CHECK(read(files, {"data.format=synthetic"}).data.format == options::DataFormat::kSynthetic);
+  CHECK(read(files, {"data.format=idx", "data.test=c"}).data.train->images == "/base/a");
+
+  const char* mlp = R"({"model":{"name":"mlp","hidden":[7],"activation":"relu"}})";
+  CHECK(read(mlp, {"model.name=net"}).model.name == options::ModelName::kNet);
+  CHECK(read(mlp, {"model.name=mlp"}).model.hidden == std::vector<std::int64_t>{7});
+}
+
+TEST_CASE("two keys that exclude each other in one layer are refused, whatever lies below") {
+  const std::string both = R"({"batch_size":1,"batch_size_per_process":2})";
+  CHECK(message_for(both, {"epochs=1"}) ==
+        "f:1:42: /batch_size_per_process: stands beside batch_size; give one of them");
+  const ScopedEnvironment environment("MNIST_TRAIN_SET", both.c_str());
+  CHECK(
+      message_for(R"({"batch_size":3})", {}) ==
+      "MNIST_TRAIN_SET:1:42: /batch_size_per_process: stands beside batch_size; give one of them");
+  CHECK(read("{}", {"batch_size=null"}).train.batch_size_per_process == 2);
 }
 
 TEST_CASE("an empty variable is none") {

@@ -72,8 +72,8 @@ TEST_CASE("what is no JSON is refused at its place") {
       {"\xEF\xBB\xBF", "f:1:1: /: the document is empty; expected a JSON object"},
       {"{", "f:1:2: /: expected a key in double quotes, found the end of the text"},
       {"[", "f:1:2: /: expected a value, found the end of the text"},
-      {"{\"a\"", "f:1:5: /: expected ':' after the key, found the end of the text"},
-      {"{\"a\":", "f:1:6: /: expected a value, found the end of the text"},
+      {"{\"a\"", "f:1:5: /a: expected ':' after the key, found the end of the text"},
+      {"{\"a\":", "f:1:6: /a: expected a value, found the end of the text"},
       {"{\"a\":1", "f:1:7: /: expected ',' or '}', found the end of the text"},
       {"{\"a\":1,", "f:1:8: /: expected a key in double quotes, found the end of the text"},
       {"[1", "f:1:3: /: expected ',' or ']', found the end of the text"},
@@ -83,9 +83,9 @@ TEST_CASE("what is no JSON is refused at its place") {
       {"[1,,2]", "f:1:4: /: expected a value, found ,"},
       {"[,1]", "f:1:2: /: expected a value, found ,"},
       {"{,}", "f:1:2: /: expected a key in double quotes, found ,"},
-      {"{\"a\" 1}", "f:1:6: /: expected ':' after the key, found 1"},
-      {"{\"a\"::1}", "f:1:6: /: expected a value, found :"},
-      {"{\"a\",1}", "f:1:5: /: expected ':' after the key, found ,"},
+      {"{\"a\" 1}", "f:1:6: /a: expected ':' after the key, found 1"},
+      {"{\"a\"::1}", "f:1:6: /a: expected a value, found :"},
+      {"{\"a\",1}", "f:1:5: /a: expected ':' after the key, found ,"},
       {"{\"a\":1 \"b\":2}", "f:1:8: /: expected ',' or '}', found the string \"b\""},
       {"[1 2]", "f:1:4: /: expected ',' or ']', found 2"},
       {"[1}", "f:1:3: /: expected ',' or ']', found }"},
@@ -101,41 +101,19 @@ TEST_CASE("what is no JSON is refused at its place") {
       {"]", "f:1:1: /: expected a value, found ]"},
       {"{} // c", "f:1:4: /: expected the end of the document, found / (JSON has no comments)"},
       {"# c\n{}", "f:1:1: /: expected a value, found # (JSON has no comments)"},
-      {"[NaN]", "f:1:2: /: expected a value, found NaN (JSON has no such number)"},
-      {"[Infinity]", "f:1:2: /: expected a value, found Infinity (JSON has no such number)"},
-      {"[-Infinity]", "f:1:2: /: expected a value, found -Infinity (JSON has no such number)"},
-      {"[True]", "f:1:2: /: expected a value, found True (JSON writes true)"},
-      {"[nul]", "f:1:2: /: expected a value, found nul"},
       {"[truee]", "f:1:6: /: expected ',' or ']', found e"},
       {"[01]", "f:1:3: /: expected ',' or ']', found 1"},
-      {"[+1]", "f:1:2: /: expected a value, found +1 (a number has no + before it)"},
-      {"[.5]", "f:1:2: /: expected a value, found .5 (a number starts with a digit)"},
-      {"[5.]", "f:1:2: /: broken number 5.: expected digit after '.'"},
-      {"[1e]", "f:1:2: /: broken number 1e: expected '+', '-', or digit after exponent"},
-      {"[-]", "f:1:2: /: broken number -: expected digit after '-'"},
       {"[0x1]", "f:1:3: /: expected ',' or ']', found x1"},
       {"[1_000]", "f:1:3: /: expected ',' or ']', found _000"},
-      {"[\"a", "f:1:2: /: this string has no closing quote"},
-      {"[\"", "f:1:2: /: this string has no closing quote"},
-      {"[\"a\\\"]", "f:1:2: /: this string has no closing quote"},
+      {"[\"a", "f:1:2: /0: this string has no closing quote"},
+      {"[\"", "f:1:2: /0: this string has no closing quote"},
+      {"[\"a\\\"]", "f:1:2: /0: this string has no closing quote"},
       {"[\"a\nb\"]",
-       "f:1:4: /: broken string: control character U+000A (LF) must be escaped to "
+       "f:1:4: /0: broken string: control character U+000A (LF) must be escaped to "
        "\\u000A or \\n"},
       {"[\"\t\"]",
-       "f:1:3: /: broken string: control character U+0009 (HT) must be escaped to "
+       "f:1:3: /0: broken string: control character U+0009 (HT) must be escaped to "
        "\\u0009 or \\t"},
-      {"[\"\\x\"]", "f:1:4: /: broken string: forbidden character after backslash"},
-      {"[\"\\u12\"]", "f:1:7: /: broken string: '\\u' must be followed by 4 hex digits"},
-      {"[\"\\ud800\"]",
-       "f:1:9: /: broken string: surrogate U+D800..U+DBFF must be followed by "
-       "U+DC00..U+DFFF"},
-      {"[\"\\udc00\"]",
-       "f:1:8: /: broken string: surrogate U+DC00..U+DFFF must follow "
-       "U+D800..U+DBFF"},
-      {"[\"\xFF\"]", "f:1:3: /: broken string: ill-formed UTF-8 byte"},
-      {"[\"\xC0\x80\"]", "f:1:3: /: broken string: ill-formed UTF-8 byte"},      // overlong
-      {"[\"\xED\xA0\x80\"]", "f:1:4: /: broken string: ill-formed UTF-8 byte"},  // a surrogate
-      {"[\"\xF4\x90\x80\x80\"]", "f:1:4: /: broken string: ill-formed UTF-8 byte"},
       {"\xEF\xBB{}", "f:1:1: /: broken byte order mark"},
       {"\xFE\xFF{}", "f:1:1: /: expected a value, found \xFE"},
       {std::string("{}\0", 3), "f:1:3: /: expected the end of the document, found \\x00"},
@@ -148,14 +126,70 @@ TEST_CASE("what is no JSON is refused at its place") {
   CHECK(parsed.lines[0] == line);
 }
 
-TEST_CASE("a syntax error names the list or object that it is in") {
+TEST_CASE("a value that is no JSON is refused at its place, and the rest is read") {
+  using Case = std::pair<std::string, std::string>;
+  const auto [text, line] = GENERATE(values<Case>({
+      {"[NaN]", "f:1:2: /0: expected a value, found NaN (JSON has no such number)"},
+      {"[Infinity]", "f:1:2: /0: expected a value, found Infinity (JSON has no such number)"},
+      {"[-Infinity]", "f:1:2: /0: expected a value, found -Infinity (JSON has no such number)"},
+      {"[True]", "f:1:2: /0: expected a value, found True (JSON writes true)"},
+      {"[nul]", "f:1:2: /0: expected a value, found nul"},
+      {"[+1]", "f:1:2: /0: expected a value, found +1 (a number has no + before it)"},
+      {"[.5]", "f:1:2: /0: expected a value, found .5 (a number starts with a digit)"},
+      {"[5.]", "f:1:2: /0: broken number 5.: expected digit after '.'"},
+      {"[1e]", "f:1:2: /0: broken number 1e: expected '+', '-', or digit after exponent"},
+      {"[-]", "f:1:2: /0: broken number -: expected digit after '-'"},
+      {"[\"\\x\"]", "f:1:4: /0: broken string: forbidden character after backslash"},
+      {"[\"\\u12\"]", "f:1:7: /0: broken string: '\\u' must be followed by 4 hex digits"},
+      {"[\"\\ud800\"]",
+       "f:1:9: /0: broken string: surrogate U+D800..U+DBFF must be followed by "
+       "U+DC00..U+DFFF"},
+      {"[\"\\udc00\"]",
+       "f:1:8: /0: broken string: surrogate U+DC00..U+DFFF must follow "
+       "U+D800..U+DBFF"},
+      {"[\"\xFF\"]", "f:1:3: /0: broken string: ill-formed UTF-8 byte"},
+      {"[\"\xC0\x80\"]", "f:1:3: /0: broken string: ill-formed UTF-8 byte"},      // overlong
+      {"[\"\xED\xA0\x80\"]", "f:1:4: /0: broken string: ill-formed UTF-8 byte"},  // a surrogate
+      {"[\"\xF4\x90\x80\x80\"]", "f:1:4: /0: broken string: ill-formed UTF-8 byte"},
+  }));
+  CAPTURE(text);
+  const Parsed parsed = parse(text);
+  CHECK(parsed.is_json);
+  CHECK(parsed.lines == std::vector<std::string>{line});
+}
+
+TEST_CASE("all values that are no JSON are reported, and what else is wrong") {
+  CHECK(parse(R"({"a":NaN,"b":[cpu,1,{"c":-Infinity}],"a":1})").lines ==
+        std::vector<std::string>{
+            "f:1:6: /a: expected a value, found NaN (JSON has no such number)",
+            "f:1:15: /b/0: expected a value, found cpu",
+            "f:1:26: /b/2/c: expected a value, found -Infinity (JSON has no such number)",
+            "f:1:38: /a: duplicate key \"a\""});
+  CHECK(parse("{\"a\":\"\xFF\",\"b\":[NaN}").lines ==
+        std::vector<std::string>{
+            "f:1:7: /a: broken string: ill-formed UTF-8 byte",
+            "f:1:15: /b/0: expected a value, found NaN (JSON has no such number)",
+            "f:1:18: /b: expected ',' or ']', found }"});
+}
+
+TEST_CASE("what runs on behind a broken value raises no false alarms") {
+  for (const char* text :
+       {"{\"a\":runs/b,\"c\":x}", "{\"a\":- 5}", "{\"a\":\"b\n,\"c\":1}", "NaN"}) {
+    CAPTURE(text);
+    const Parsed parsed = parse(text);
+    CHECK_FALSE(parsed.is_json);
+    CHECK(parsed.lines.size() == 1);
+  }
+}
+
+TEST_CASE("a syntax error names the value that it is in") {
   CHECK(parse(R"({"a":{"b":[0,{"c":}]}})").lines ==
-        std::vector<std::string>{"f:1:19: /a/b/1: expected a value, found }"});
+        std::vector<std::string>{"f:1:19: /a/b/1/c: expected a value, found }"});
 }
 
 TEST_CASE("lines are counted, and columns in characters") {
   CHECK(parse("{\n  \"ä😀\" 1}").lines ==
-        std::vector<std::string>{"f:2:8: /: expected ':' after the key, found 1"});
+        std::vector<std::string>{"f:2:8: /ä😀: expected ':' after the key, found 1"});
   CHECK(parse("\xEF\xBB\xBFx").lines ==
         std::vector<std::string>{"f:1:1: /: expected a value, found x"});
 }
