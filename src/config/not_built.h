@@ -14,8 +14,13 @@ namespace mnist_train::config {
 template <class T>
 Type<T> built_so_far(Type<T> inner, const std::vector<T>& built) {
   std::string list;
-  for (const T& value : built) list += (list.empty() ? "" : " or ") + inner.write(value).dump();
+  Json values = Json::array();
+  for (const T& value : built) {
+    values.push_back(inner.write(value));
+    list += (list.empty() ? "" : " or ") + values.back().dump();
+  }
   Type<T> type = inner;
+  type.fragment["enum"] = values;
   type.note = "So far only " + list + ": the others are not built yet.";
   type.read = [inner, built, list](const Place& place) {
     std::optional<T> value = inner.read(place);
@@ -36,6 +41,7 @@ void refuse_not_built(const Place& place, const std::string& name, const Json& o
 template <class Owner>
 Field<Owner> not_built(const std::string& name, const Json& off, Json fragment,
                        const std::string& doc, bool is_written = true) {
+  fragment["enum"] = off.is_null() ? Json::array({nullptr}) : Json::array({off, nullptr});
   return {
       name,
       doc + " Not built yet.",

@@ -47,6 +47,7 @@ class Schema {
            [member, write = key.write](const Owner& owner) { return write(owner.*member); },
            key.other_names, key.nested});
     }
+    for (const Json& rule : part.rules()) describe_rule(rule);
     for (const auto& rule : part.checks()) {
       check([member, rule](Owner& owner, const Place& place) { rule(owner.*member, place); });
     }
@@ -54,6 +55,9 @@ class Schema {
 
   /// A rule over several keys; it sees the group after its keys were read, and may complete it.
   void check(std::function<void(Owner&, const Place&)> rule) { checks_.push_back(std::move(rule)); }
+
+  /// What a check demands, as a JSON Schema of the whole object: editors know it, too.
+  void describe_rule(Json rule) { rules_.push_back(std::move(rule)); }
 
   /// Every problem is reported to the place; a key that could not be read keeps its default.
   /// Nothing when the value is no object.
@@ -79,15 +83,21 @@ class Schema {
     return object;
   }
 
-  Json describe() const { return describe_fields(fields_); }
+  Json describe() const {
+    Json described = describe_fields(fields_);
+    if (!rules_.empty()) described["allOf"] = rules_;
+    return described;
+  }
   std::vector<KnownKey> keys() const { return keys_of(fields_); }
 
   const std::vector<Field<Owner>>& fields() const { return fields_; }
   const std::vector<std::function<void(Owner&, const Place&)>>& checks() const { return checks_; }
+  const std::vector<Json>& rules() const { return rules_; }
 
  private:
   std::vector<Field<Owner>> fields_;
   std::vector<std::function<void(Owner&, const Place&)>> checks_;
+  std::vector<Json> rules_;
 };
 
 /// An object with a table of its own.

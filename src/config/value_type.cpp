@@ -8,6 +8,8 @@ namespace mnist_train::config {
 namespace {
 
 constexpr double kLargestExactInteger = 9007199254740992.0;  // 2^53
+/// Neither absolute nor a folder, and no step of it is `.` or `..`.
+constexpr const char* kFileNamePattern = R"(^(?!/)(?!.*/$)(?!(.*/)?\.{1,2}(/|$)).+$)";
 
 std::string show(double value) { return number_to_json(value).dump(); }
 
@@ -85,15 +87,16 @@ Type<bool> boolean() {
   return type;
 }
 
-Type<std::int64_t> integer(std::int64_t min, std::int64_t max) {
+Type<std::int64_t> integer(std::int64_t min, std::int64_t max, const std::string& why) {
   Type<std::int64_t> type;
   type.fragment = {{"type", "integer"}, {"minimum", min}, {"maximum", max}};
-  type.read = [min, max](const Place& place) {
+  const std::string reason = why.empty() ? "" : ": " + why;
+  type.read = [min, max, reason](const Place& place) {
     std::optional<std::int64_t> value = as_integer(place.node());
     if (!value || *value < min || *value > max) {
       place.complain_expected(
           "an integer from " + std::to_string(min) + " to " + std::to_string(max),
-          hint_for_integer(place.node()));
+          hint_for_integer(place.node()) + (value ? reason : std::string()));
       value.reset();
     }
     return value;
@@ -136,7 +139,7 @@ Type<std::string> text(std::function<bool(const std::string&)> accepts, std::str
 
 Type<std::string> file_name() {
   return text(is_file_name, "the name of a file in the run folder (relative, without \"..\")",
-              {{"type", "string"}, {"minLength", 1}});
+              {{"type", "string"}, {"pattern", kFileNamePattern}});
 }
 
 Type<std::filesystem::path> path() {

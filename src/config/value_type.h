@@ -25,17 +25,21 @@ struct Type {
   std::vector<KnownKey> keys;  // of an object, groups relative to it
 };
 
+/// `true` or `false`, and nothing that looks like it.
 Type<bool> boolean();
 
-/// A literal without fraction and exponent, from `min` to `max`.
-Type<std::int64_t> integer(std::int64_t min, std::int64_t max);
+/// A literal without fraction and exponent, from `min` to `max`; `why` goes behind the message that
+/// refuses another.
+Type<std::int64_t> integer(std::int64_t min, std::int64_t max, const std::string& why = "");
 
+/// What a number may be.
 struct NumberRange {
   double min = 0;
   double max = 0;
   bool above_min = false;  // `min` itself is not in it
   bool below_max = false;
 };
+/// Any number literal within the range.
 Type<double> number(const NumberRange& range);
 
 /// The name of a file within the run folder: relative, no `.` or `..` in it.

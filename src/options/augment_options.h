@@ -27,6 +27,7 @@ struct RandomCropOptions {
   bool operator==(const RandomCropOptions&) const = default;
 };
 
+/// Mirrors left and right.
 struct HorizontalFlipOptions {
   double probability = 0.5;
 
@@ -91,6 +92,7 @@ ImageSize augmented_size(const AugmentList& list, ImageSize size);
 /// The list with its entries and the rules between them checked.
 config::Type<AugmentList> augment_list();
 
+/// {"mean", "std"}.
 config::Type<NormalizeOptions> normalize();
 
 }  // namespace mnist_train::options

@@ -4,6 +4,7 @@
 
 #include "config/not_built.h"
 #include "config/schema.h"
+#include "config/schema_rule.h"
 #include "options/limits.h"
 
 namespace mnist_train::options {
@@ -110,9 +111,7 @@ void check_augment(Options& options, const Place& place) {
 
 void check_data(Options& options, const Place& place) {
   if (place.gives("dataset") && place.gives("format")) {
-    place.complain_about("format",
-                         "stands beside dataset; give one of them (null takes a value "
-                         "back)");
+    place.complain_about("format", "stands beside dataset; give one of them");
     return;
   }
   if (place.gives("format")) {
@@ -137,6 +136,23 @@ void check_data(Options& options, const Place& place) {
   if (!options.dataset) options.dataset = DatasetName::kMnist;
 }
 
+/// check_data and check_augment, for editors.
+void describe_data(Schema<Options>& schema) {
+  using config::given;
+  using config::none_of;
+  const Json places = config::all_of({given("train"), given("test")});
+  const Json no_places = config::all_of({none_of(given("train")), none_of(given("test"))});
+  schema.describe_rule(none_of(config::all_of({given("dataset"), given("format")})));
+  schema.describe_rule(none_of(config::all_of({given("root"), given("format")})));
+  schema.describe_rule(config::when(none_of(given("format")), no_places));
+  schema.describe_rule(config::when(config::equal("format", "synthetic"), no_places));
+  schema.describe_rule(config::when(config::equal("format", "idx"), places));
+  Json listed = config::equal("name", "normalize");
+  listed["type"] = "object";
+  schema.describe_rule(config::when(
+      given("normalize"), config::has("augment", none_of({{"contains", std::move(listed)}}))));
+}
+
 }  // namespace
 
 config::Schema<DataOptions> data_schema() {
@@ -145,6 +161,7 @@ config::Schema<DataOptions> data_schema() {
   add_preparation(schema);
   schema.check(check_data);
   schema.check(check_augment);
+  describe_data(schema);
   return schema;
 }
 

@@ -42,6 +42,7 @@ struct DataOptions {
   bool operator==(const DataOptions&) const = default;
 };
 
+/// The keys of `data`.
 config::Schema<DataOptions> data_schema();
 
 /// `normalize` where it is given, there or in `augment`, else the figures that are customary for

@@ -9,6 +9,7 @@
 
 namespace mnist_train::options {
 
+/// Processes, and what happens when one is lost.
 struct LaunchOptions {
   std::optional<std::int64_t> processes_per_node;  // none: one a GPU, or one a core up to 2
   std::int64_t max_restarts = 2;
@@ -20,6 +21,7 @@ struct LaunchOptions {
   bool operator==(const LaunchOptions&) const = default;
 };
 
+/// The keys of `launch`.
 config::Schema<LaunchOptions> launch_schema();
 
 }  // namespace mnist_train::options

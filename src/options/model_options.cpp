@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "config/schema.h"
+#include "config/schema_rule.h"
 #include "options/limits.h"
 
 namespace mnist_train::options {
@@ -94,6 +95,9 @@ config::Schema<ModelOptions> model_schema() {
              "Initial weights: default (the model's own), or {\"name\": \"normal\", \"std\": 0.1}.",
              {"initializer", "weight_init"});
   schema.check(check_model);
+  schema.describe_rule(config::when(
+      config::none_of(config::equal("name", "mlp")),
+      config::all_of({config::has("hidden", false), config::has("activation", false)})));
   return schema;
 }
 

@@ -13,6 +13,7 @@ enum class ModelName { kNet, kMlp, kLeNet, kResNet18 };
 enum class Activation { kTanh, kRelu, kSigmoid };
 enum class InitName { kDefault, kNormal };
 
+/// Initial weights.
 struct InitOptions {
   InitName name = InitName::kDefault;
   std::optional<double> std;  // of normal; none: the model's own
@@ -20,6 +21,7 @@ struct InitOptions {
   bool operator==(const InitOptions&) const = default;
 };
 
+/// What is trained.
 struct ModelOptions {
   ModelName name = ModelName::kNet;
   std::optional<std::filesystem::path> weights;     // absolute; a file to start from
@@ -30,6 +32,7 @@ struct ModelOptions {
   bool operator==(const ModelOptions&) const = default;
 };
 
+/// The keys of `model`.
 config::Schema<ModelOptions> model_schema();
 
 }  // namespace mnist_train::options

@@ -6,6 +6,7 @@
 
 #include "config/not_built.h"
 #include "config/schema.h"
+#include "config/schema_rule.h"
 #include "options/limits.h"
 
 namespace mnist_train::options {
@@ -20,6 +21,8 @@ using config::Place;
 using config::Schema;
 using std::filesystem::path;
 
+constexpr const char* kWhyTwo = "where the newest is damaged, a run resumes from the one before it";
+
 Schema<CheckpointOptions> checkpoint_schema() {
   using Options = CheckpointOptions;
   Schema<Options> schema;
@@ -27,7 +30,9 @@ Schema<CheckpointOptions> checkpoint_schema() {
              "Epochs between two checkpoints; 0: none by epoch.", {"save_every", "interval"});
   schema.add("every_steps", &Options::every_steps, optional_of(integer(1, kMaxSteps)),
              "Steps between two checkpoints.", {"save_steps"});
-  schema.add("keep", &Options::keep, integer(2, kMaxCount), "How many of the newest are kept.",
+  schema.add("keep", &Options::keep, integer(2, kMaxCount, kWhyTwo),
+             "How many of the newest are kept, at least two: where the newest is damaged, a run "
+             "resumes from the one before it.",
              {"keep_last", "max_to_keep", "save_total_limit"});
   schema.add("keep_best", &Options::keep_best, boolean(), "Keeps the best one, too.",
              {"save_best"});
@@ -67,13 +72,26 @@ config::Field<RunConfig> schema_link() {
 }
 
 /// Names in the run folder that the program gives to files of its own.
+constexpr std::array<std::string_view, 8> kTaken{
+    "config.json", "metrics.jsonl", "summary.json", "predictions.jsonl",
+    "report.html", "checkpoints",   "logs",         ".lock"};
+
 bool is_taken(const path& name) {
-  constexpr std::array<std::string_view, 8> kTaken{
-      "config.json", "metrics.jsonl", "summary.json", "predictions.jsonl",
-      "report.html", "checkpoints",   "logs",         ".lock"};
   const std::string first = name.begin()->string();
   return std::find(kTaken.begin(), kTaken.end(), first) != kTaken.end() ||
          first.starts_with("events.out.tfevents.");
+}
+
+config::Type<std::string> free_name() {
+  std::string pattern = "^(";
+  for (const std::string_view name : kTaken) {
+    for (const char character : name)
+      pattern += (character == '.' ? "\\" : "") + std::string{character};
+    pattern += '|';
+  }
+  config::Type<std::string> type = config::file_name();
+  type.fragment["not"] = {{"pattern", pattern + "events\\.out\\.tfevents\\.[^/]*)(/|$)"}};
+  return type;
 }
 
 /// The same path, or one is a folder on the other's way.
@@ -138,6 +156,20 @@ void check_split(RunConfig& config, const Place& place) {
   }
 }
 
+/// check_devices, for editors.
+void describe_devices(Schema<RunConfig>& schema) {
+  using config::equal;
+  const auto devices = [](config::Json items) {
+    return config::has("launch", config::has("devices", {{"items", std::move(items)}}));
+  };
+  const config::Json cpu = {{"const", "cpu"}};
+  const config::Json gpu = config::none_of(cpu);
+  schema.describe_rule(config::when(equal("device", "cpu"), devices(cpu)));
+  schema.describe_rule(config::when(equal("device", "cuda"), devices(gpu)));
+  schema.describe_rule(config::when(equal("backend", "nccl"),
+                                    config::all_of({devices(gpu), config::has("device", gpu)})));
+}
+
 Schema<RunConfig> make_schema() {
   Schema<RunConfig> schema;
   schema.add(schema_link());
@@ -154,13 +186,14 @@ Schema<RunConfig> make_schema() {
   schema.add("output", &RunConfig::output, optional_of(config::path()),
              "The run folder; null: runs/<config name>/<start time>.",
              {"output_dir", "out", "out_dir", "run_dir", "save_dir"});
-  schema.add("model_file", &RunConfig::model_file, config::file_name(),
+  schema.add("model_file", &RunConfig::model_file, free_name(),
              "Name of the final weights in the run folder.", {"save_model", "model_path"});
-  schema.add("accuracies_file", &RunConfig::accuracies_file, config::file_name(),
+  schema.add("accuracies_file", &RunConfig::accuracies_file, free_name(),
              "Name of the list of test accuracies in the run folder.", {"accuracy_file"});
   schema.check(check_files);
   schema.check(check_devices);
   schema.check(check_split);
+  describe_devices(schema);
   return schema;
 }
 

@@ -15,6 +15,7 @@
 
 namespace mnist_train::options {
 
+/// When a run is saved, and what is kept of it.
 struct CheckpointOptions {
   std::int64_t every_epochs = 1;  // 0: never by epoch
   std::optional<std::int64_t> every_steps;
@@ -24,6 +25,7 @@ struct CheckpointOptions {
   bool operator==(const CheckpointOptions&) const = default;
 };
 
+/// Guesses that a run shows, image by image.
 struct PredictionsOptions {
   std::int64_t batches = 0;
   std::int64_t images_per_batch = 32;
@@ -31,6 +33,7 @@ struct PredictionsOptions {
   bool operator==(const PredictionsOptions&) const = default;
 };
 
+/// What a run shows of itself.
 struct ReportOptions {
   bool html = false;
   bool tensorboard = false;
@@ -55,6 +58,7 @@ struct RunConfig {
   bool operator==(const RunConfig&) const = default;
 };
 
+/// Every key of a config file.
 const config::Schema<RunConfig>& run_config_schema();
 
 /// Reads and checks the merged document. Throws Error(kConfig) with ALL problems, one a line as

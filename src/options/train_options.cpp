@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "config/schema.h"
+#include "config/schema_rule.h"
 #include "options/limits.h"
 
 namespace mnist_train::options {
@@ -54,6 +55,8 @@ config::Type<AveragingOptions> averaging() {
   schema.add(
       "compression", &AveragingOptions::compression, compression,
       "The type in which gradients travel; none: the one that they are computed or kept in.");
+  schema.describe_rule(config::when(config::equal("strategy", "shared_memory"),
+                                    config::has("compression", {{"const", "none"}})));
   return config::group(std::move(schema));
 }
 
@@ -166,8 +169,7 @@ void add_machine(Schema<Options>& schema) {
 
 void check_train(Options& options, const Place& place) {
   if (place.gives("batch_size") && options.batch_size_per_process) {
-    place.complain_about("batch_size_per_process",
-                         "stands beside batch_size; give one of them (null takes a value back)");
+    place.complain_about("batch_size_per_process", "stands beside batch_size; give one of them");
   }
   const AveragingOptions& averaging = options.gradient_averaging;
   if (averaging.strategy == AveragingStrategy::kSharedMemory &&
@@ -189,6 +191,10 @@ config::Schema<TrainOptions> train_schema() {
   add_refinements(schema);
   add_machine(schema);
   schema.check(check_train);
+  schema.describe_rule(config::none_of(
+      config::all_of({config::given("batch_size"), config::given("batch_size_per_process")})));
+  schema.describe_rule(config::when(config::equal("nesterov", true),
+                                    config::none_of(config::equal("sgd_momentum", 0))));
   return schema;
 }
 

@@ -16,6 +16,7 @@ enum class DeviceName { kAuto, kCpu, kCuda };
 enum class BackendName { kAuto, kNccl, kGloo };
 enum class PrecisionName { kAuto, kFp32, kBf16 };
 
+/// The learning rate over time.
 struct ScheduleOptions {
   ScheduleName name = ScheduleName::kConstant;
   double warmup_epochs = 0;
@@ -26,6 +27,7 @@ struct ScheduleOptions {
   bool operator==(const ScheduleOptions&) const = default;
 };
 
+/// How processes average their gradients.
 struct AveragingOptions {
   AveragingStrategy strategy = AveragingStrategy::kAuto;
   double bucket_mb = 25;
@@ -66,6 +68,7 @@ struct TrainOptions {
   bool operator==(const TrainOptions&) const = default;
 };
 
+/// The keys at the top level that describe training.
 config::Schema<TrainOptions> train_schema();
 
 }  // namespace mnist_train::options

@@ -37,8 +37,7 @@ TEST_CASE("keys that contradict each other are refused") {
   using Case = std::pair<const char*, const char*>;
   const auto [text, line] = GENERATE(values<Case>({
       {R"({"batch_size":1,"batch_size_per_process":2})",
-       "f:1:42: /batch_size_per_process: stands beside batch_size; give one of them (null takes a "
-       "value back)"},
+       "f:1:42: /batch_size_per_process: stands beside batch_size; give one of them"},
       {R"({"model":{"name":"net","hidden":[10]}})",
        "f:1:33: /model/hidden: belongs to model mlp alone"},
       {R"({"model":{"activation":"relu"}})",
@@ -48,7 +47,7 @@ TEST_CASE("keys that contradict each other are refused") {
        "to be none"},
       {R"({"nesterov":true,"sgd_momentum":0})", "f:1:13: /nesterov: needs sgd_momentum above 0"},
       {R"({"data":{"dataset":"mnist","format":"idx","train":"a","test":"b"}})",
-       "f:1:37: /data/format: stands beside dataset; give one of them (null takes a value back)"},
+       "f:1:37: /data/format: stands beside dataset; give one of them"},
       {R"({"data":{"format":"idx","train":"a"}})", "f:1:19: /data/format: needs test beside it"},
       {R"({"data":{"format":"synthetic","train":"a"}})",
        "f:1:39: /data/train: means nothing beside format synthetic, which draws its samples"},
@@ -141,6 +140,13 @@ TEST_CASE("out of range is refused, never cut") {
     REQUIRE(lines.size() == 1);
     CHECK_THAT(lines[0], Catch::Matchers::ContainsSubstring(": expected "));
   }
+}
+
+TEST_CASE("who keeps one checkpoint alone is told why that is refused") {
+  CHECK(lines_for(R"({"checkpoint":{"keep":1}})") ==
+        std::vector<std::string>{"f:1:23: /checkpoint/keep: expected an integer from 2 to "
+                                 "2147483647, found 1: where the newest is damaged, a run resumes "
+                                 "from the one before it"});
 }
 
 }  // namespace mnist_train::options
