@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/safetensors_header.h"
 #include "checkpoint/progress_text.h"
 #include "options/image_size.h"
 
@@ -15,7 +16,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kStateKey = "mnist-train.state";
 constexpr const char* kModelPrefix = "model.";
 constexpr const char* kOptimizerPrefix = "optimizer.";
 constexpr int kVersion = 1;
@@ -23,7 +23,7 @@ constexpr std::int64_t kMostChannels = 3;
 constexpr std::int64_t kMostClasses = 256;  // labels are bytes
 
 Json state_of(const TensorFile& checkpoint, const std::string& source) {
-  const std::string* text = checkpoint.find_metadata(kStateKey);
+  const std::string* text = checkpoint.find_metadata(kCheckpointState);
   Json state = text == nullptr ? Json() : Json::parse(*text, nullptr, false);
   if (!state.is_object() || state.find("version") == state.end() || state["version"] != kVersion) {
     throw Error(ExitCode::kCheckpoint,
@@ -111,7 +111,7 @@ TensorFile snapshot(const train::Trainer& trainer, const RunFacts& facts) {
                         {"width", images.width},
                         {"classes", images.classes}}}};
   file.metadata.emplace_back("format", "pt");
-  file.metadata.emplace_back(kStateKey, state.dump());
+  file.metadata.emplace_back(kCheckpointState, state.dump());
   return file;
 }
 
@@ -151,7 +151,9 @@ RunFacts restore(train::Trainer& trainer, const TensorFile& checkpoint,
   return facts;
 }
 
-bool is_checkpoint(const TensorFile& file) { return file.find_metadata(kStateKey) != nullptr; }
+bool is_checkpoint(const TensorFile& file) {
+  return file.find_metadata(kCheckpointState) != nullptr;
+}
 
 NamedTensors checkpoint_weights(const TensorFile& checkpoint) {
   const std::string prefix = kModelPrefix;

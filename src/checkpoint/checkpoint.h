@@ -34,11 +34,13 @@ TensorFile read_checkpoint(const std::filesystem::path& path);
 RunFacts restore(train::Trainer& trainer, const TensorFile& checkpoint,
                  const std::string& data_hash, const std::string& source);
 
+/// Whether a safetensors file is one that `snapshot` made.
 bool is_checkpoint(const TensorFile& file);
 /// The model's tensors alone.
 NamedTensors checkpoint_weights(const TensorFile& checkpoint);
-/// Throws Error(kCheckpoint).
+/// Throws Error(kCheckpoint), `source` naming the file.
 train::Progress checkpoint_progress(const TensorFile& checkpoint, const std::string& source);
+/// Throws Error(kCheckpoint), `source` naming the file.
 RunFacts checkpoint_facts(const TensorFile& checkpoint, const std::string& source);
 
 }  // namespace mnist_train::checkpoint

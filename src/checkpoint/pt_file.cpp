@@ -4,11 +4,13 @@
 #include <ATen/ops/from_blob.h>
 #include <caffe2/serialize/inline_container.h>
 #include <torch/csrc/jit/serialization/pickler.h>
+#include <zlib.h>
 
 #include <map>
 
 #include "base/file.h"
 #include "checkpoint/unpickler.h"
+#include "checkpoint/zip_directory.h"
 
 namespace mnist_train::checkpoint {
 
@@ -41,11 +43,14 @@ struct Record {
   std::size_t size = 0;
 };
 
-/// Reads records of the zip archive, each once and all together not larger than the file.
+/// Reads records of the zip archive, each once and all together not larger than the file, and
+/// compares their checksums, which PyTorch's reader does not.
 class Archive {
  public:
   explicit Archive(const std::filesystem::path& path)
-      : reader_(path.string()), left_(std::filesystem::file_size(path)) {}
+      : reader_(path.string()),
+        left_(std::filesystem::file_size(path)),
+        checksums_(zip_checksums(MappedFile::open(path, ExitCode::kCheckpoint).bytes())) {}
 
   const Record& read(const std::string& name) {
     const auto known = records_.find(name);
@@ -56,12 +61,22 @@ class Archive {
     }
     left_ -= claimed;
     auto [data, size] = reader_.getRecord(name);
+    check(name, data.get(), size);
     return records_.emplace(name, Record{std::move(data), size}).first->second;
   }
 
  private:
+  void check(const std::string& name, const void* data, std::size_t size) const {
+    const auto stated = checksums_.find(reader_.archiveName() + "/" + name);
+    const auto* bytes = static_cast<const Bytef*>(data);
+    if (stated == checksums_.end() || ::crc32_z(0, bytes, size) != stated->second) {
+      throw std::runtime_error("record " + name + " is damaged: its bytes do not match its CRC-32");
+    }
+  }
+
   caffe2::serialize::PyTorchStreamReader reader_;
   std::uintmax_t left_;
+  std::map<std::string, std::uint32_t> checksums_;
   std::map<std::string, Record> records_;
 };
 

@@ -7,13 +7,14 @@
 #include <cstdint>
 
 #include "base/hash.h"
+#include "base/safetensors_header.h"
 
 namespace mnist_train::checkpoint {
 
 /// The parts of the safetensors format that reading and writing share.
 inline constexpr const char* kSealName = "mnist-train.seal";
 inline constexpr std::size_t kSealBytes = Hasher::kDigestBytes;
-inline constexpr std::size_t kLengthBytes = 8;  // the header's length, little-endian, comes first
+inline constexpr std::size_t kLengthBytes = kSafetensorsLengthBytes;
 
 struct TypeName {
   const char* name;

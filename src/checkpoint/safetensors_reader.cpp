@@ -14,6 +14,15 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+/// A tensor as the header describes it.
+struct Entry {
+  std::string name;
+  at::ScalarType type = at::kByte;
+  std::vector<std::int64_t> sizes;
+  std::size_t begin = 0;  // of its bytes in the data
+  std::size_t end = 0;
+};
+
 /// A file while it is being read and checked.
 class Reader {
  public:
@@ -24,15 +33,17 @@ class Reader {
     parse_header();
     check_seal(require_seal);
     TensorFile content;
-    std::vector<std::pair<std::size_t, std::size_t>> ranges;
+    std::vector<Entry> entries;
     for (const auto& [name, entry] : header_.items()) {
       if (name == "__metadata__") {
         read_metadata(entry, content);
       } else if (name != kSealName) {
-        content.tensors.emplace_back(name, read_tensor(name, entry, ranges));
+        entries.push_back(read_entry(name, entry));
       }
     }
-    check_coverage(std::move(ranges));
+    // Tensors over the same bytes could ask for any amount of memory.
+    check_coverage(entries);
+    for (const Entry& entry : entries) content.tensors.emplace_back(entry.name, copy(entry));
     return content;
   }
 
@@ -43,17 +54,17 @@ class Reader {
 
   void parse_header() {
     const auto bytes = file_.bytes();
-    std::uint64_t length = 0;
     if (bytes.size() < kLengthBytes) refuse("is too short to be a safetensors file");
-    std::memcpy(&length, bytes.data(), kLengthBytes);
-    if (length > bytes.size() - kLengthBytes) {
-      refuse("is cut short, or no safetensors file: its header should have " +
-             std::to_string(length) + " bytes, the file has " + std::to_string(bytes.size()));
+    const auto header = safetensors_header(bytes);
+    if (!header) {
+      refuse(
+          "is cut short, or no safetensors file: its header should be longer than the file, "
+          "which has " +
+          std::to_string(bytes.size()) + " bytes");
     }
-    const auto* text = reinterpret_cast<const char*>(bytes.data()) + kLengthBytes;
-    header_ = Json::parse(text, text + length, nullptr, /*allow_exceptions=*/false);
+    header_ = Json::parse(*header, nullptr, /*allow_exceptions=*/false);
     if (!header_.is_object()) refuse("has a header that is not a JSON object");
-    data_ = bytes.subspan(kLengthBytes + length);
+    data_ = bytes.subspan(kLengthBytes + header->size());
   }
 
   void check_seal(bool required) const {
@@ -79,21 +90,24 @@ class Reader {
     }
   }
 
-  at::Tensor read_tensor(const std::string& name, const Json& entry,
-                         std::vector<std::pair<std::size_t, std::size_t>>& ranges) const {
+  Entry read_entry(const std::string& name, const Json& entry) const {
     const auto type_name = entry.is_object() ? entry.value("dtype", "") : "";
     const auto* row = std::find_if(kTypes.begin(), kTypes.end(), [&](const TypeName& candidate) {
       return candidate.name == type_name;
     });
     if (row == kTypes.end())
       refuse("tensor " + name + " has the unknown type \"" + type_name + "\"");
-    const std::vector<std::int64_t> sizes = read_sizes(name, entry);
+    std::vector<std::int64_t> sizes = read_sizes(name, entry);
     const auto [begin, end] = read_offsets(name, entry);
     if (bytes_of(name, row->type, sizes) != end - begin)
       refuse("tensor " + name + " has a shape that does not fit its bytes");
-    ranges.emplace_back(begin, end);
-    at::Tensor tensor = at::empty(sizes, at::TensorOptions(row->type));
-    if (end > begin) std::memcpy(tensor.mutable_data_ptr(), data_.data() + begin, end - begin);
+    return {name, row->type, std::move(sizes), begin, end};
+  }
+
+  at::Tensor copy(const Entry& entry) const {
+    at::Tensor tensor = at::empty(entry.sizes, at::TensorOptions(entry.type));
+    const std::size_t bytes = entry.end - entry.begin;
+    if (bytes > 0) std::memcpy(tensor.mutable_data_ptr(), data_.data() + entry.begin, bytes);
     return tensor;
   }
 
@@ -137,7 +151,9 @@ class Reader {
     return {begin, end};
   }
 
-  void check_coverage(std::vector<std::pair<std::size_t, std::size_t>> ranges) const {
+  void check_coverage(const std::vector<Entry>& entries) const {
+    std::vector<std::pair<std::size_t, std::size_t>> ranges;
+    for (const Entry& entry : entries) ranges.emplace_back(entry.begin, entry.end);
     std::sort(ranges.begin(), ranges.end());
     std::size_t covered = 0;
     for (const auto& [begin, end] : ranges) {

@@ -1,26 +1,20 @@
 #include "cli/checkpoint_config.h"
 
-#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/safetensors_header.h"
 
 namespace mnist_train::cli {
 
 namespace {
 
-constexpr const char* kStateKey = "mnist-train.state";
-
-/// The JSON header of a safetensors file; a discarded value when it is something else.
+/// Null or a discarded value when it is something else.
 nlohmann::json header_of(const MappedFile& file) {
-  std::uint64_t length = 0;
-  const auto bytes = file.bytes();
-  if (bytes.size() < sizeof length) return nullptr;
-  std::memcpy(&length, bytes.data(), sizeof length);
-  if (length > bytes.size() - sizeof length) return nullptr;
-  const auto* text = reinterpret_cast<const char*>(bytes.data()) + sizeof length;
-  return nlohmann::json::parse(text, text + length, nullptr, /*allow_exceptions=*/false);
+  const auto header = safetensors_header(file.bytes());
+  if (!header) return nullptr;
+  return nlohmann::json::parse(*header, nullptr, /*allow_exceptions=*/false);
 }
 
 }  // namespace
@@ -29,7 +23,8 @@ std::shared_ptr<const config::Source> config_of_checkpoint(const std::filesystem
   const MappedFile file = MappedFile::open(path, ExitCode::kCheckpoint);
   try {
     const nlohmann::json header = header_of(file);
-    const auto& state = header.at("__metadata__").at(kStateKey).get_ref<const std::string&>();
+    const auto& state =
+        header.at("__metadata__").at(kCheckpointState).get_ref<const std::string&>();
     auto source = std::make_shared<config::Source>();
     source->name = path.string();
     source->text = nlohmann::ordered_json::parse(state).at("config").dump();

@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
 #include <caffe2/serialize/inline_container.h>
 
 #include <cstdint>
@@ -11,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/file.h"
 #include "support/catch.h"
 #include "support/damage.h"
 #include "support/error_of.h"
@@ -128,6 +130,20 @@ TEST_CASE("a file with any bit changed is read or refused, and nothing else happ
   }
   CHECK(refused > 100);
   CHECK(read_pt(path).size() == 1);
+}
+
+TEST_CASE("a changed bit of a tensor is noticed") {
+  const TempFolder folder;
+  const fs::path path = folder.path() / "model.pt";
+  write_pt(path, {{"w", at::zeros({64})}});
+  const std::string content = read_file(path, 1 << 20, ExitCode::kCheckpoint);
+  const std::size_t data = content.find(std::string(256, '\0'));
+  REQUIRE(data != std::string::npos);
+  testing::flip_bit(path, data + 128, 3);
+  const Failure failure = reading(path);
+  CHECK(failure.code == ExitCode::kCheckpoint);
+  CHECK_THAT(failure.message,
+             ContainsSubstring("record data/0 is damaged: its bytes do not match its CRC-32"));
 }
 
 TEST_CASE("archives that lie are refused with their reason") {

@@ -165,5 +165,24 @@ TEST_CASE("a length that the file does not have is refused before anything is al
   CHECK(testing::peak_memory() < before + (8 << 20));
 }
 
+TEST_CASE("tensors over the same bytes are refused before any memory is taken for them") {
+  const TempFolder folder;
+  constexpr std::size_t kBytes = std::size_t{8} << 20;
+  std::string header = "{";
+  for (int i = 0; i < 40; ++i) {
+    header += (i == 0 ? "\"" : ",\"") + std::to_string(i) +
+              R"(":{"dtype":"U8","shape":[8388608],"data_offsets":[0,8388608]})";
+  }
+  header += "}";
+  const fs::path path =
+      folder.write("overlapping", length_bytes(header.size()) + header + std::string(kBytes, 'x'));
+  testing::reset_peak_memory();
+  const std::size_t before = testing::peak_memory();
+  const Failure failure = error_of([&] { read_safetensors(path, kOpen); });
+  CHECK(failure.code == ExitCode::kCheckpoint);
+  CHECK_THAT(failure.message, ContainsSubstring("overlap"));
+  CHECK(testing::peak_memory() < before + 2 * kBytes);
+}
+
 }  // namespace
 }  // namespace mnist_train::checkpoint
