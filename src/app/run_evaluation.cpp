@@ -71,7 +71,8 @@ void run_evaluation(Worker& worker) {
   if (worker.speaks()) print_result(evaluation);
 }
 
-void run_export(const Worker& worker) {
+void run_export(Worker& worker) {
+  launch::update(worker.status(), launch::Phase::kSaving, 0, 0);
   if (worker.job.with_optimizer) return export_with_optimizer(worker);
   const auto format = worker.job.export_format == "pt" ? checkpoint::WeightsFormat::kPt
                                                        : checkpoint::WeightsFormat::kSafetensors;

@@ -10,6 +10,6 @@ void run_evaluation(Worker& worker);
 
 /// One process: writes the weights of a checkpoint or weights file in another format. Throws
 /// Error(kCheckpoint).
-void run_export(const Worker& worker);
+void run_export(Worker& worker);
 
 }  // namespace mnist_train::app

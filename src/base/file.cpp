@@ -101,7 +101,11 @@ AtomicFile::AtomicFile(fs::path path, ExitCode code)
   ::unlink(temporary_path_.c_str());
   fd_ = UniqueFd(
       ::open(temporary_path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
-  if (!fd_.valid()) fail("create");
+  if (fd_.valid()) return;
+  if (errno == ENOENT) {
+    throw Error(code_, path_.string() + ": cannot create: no folder " + folder_of(path_).string());
+  }
+  fail("create");
 }
 
 AtomicFile::~AtomicFile() {
@@ -129,7 +133,7 @@ void AtomicFile::commit() {
   sync_folder(folder_of(path_), code_);
 }
 
-void AtomicFile::fail(const char* action) const { throw_errno(code_, temporary_path_, action); }
+void AtomicFile::fail(const char* action) const { throw_errno(code_, path_, action); }
 
 void write_file_atomically(const fs::path& path, std::string_view content, ExitCode code) {
   AtomicFile file(path, code);

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "cli/commands.h"
+#include "cli/named_files.h"
 #include "cli/own_launcher.h"
 #include "cli/worker_exec.h"
 #include "launch/engines.h"
@@ -71,7 +72,10 @@ int become_worker(const launch::WorkerIdentity& identity, launch::Job job,
 int launch_command(const CommandLine& line, const options::RunConfig& config) {
   launch::Job job = make_job(line, config);
   launch::require_open_files();
-  if (const auto identity = launch::identity_from_environment()) {
+  const auto identity = launch::identity_from_environment();
+  // Other hosts need not see the files.
+  if (!identity || identity->rank == 0) check_named_files(line, config);
+  if (identity) {
     return become_worker(*identity, std::move(job), config, config_name(line));
   }
   // A job of one task that Slurm has put back into its queue.
