@@ -24,6 +24,7 @@ void add_config_flags(CLI::App& command, CommandLine& line) {
       .add_option_function<std::string>(
           "--local-rank,--local_rank", [](const std::string& /*rank*/) {},
           "Accepted for older launchers and ignored")
+      ->take_last()
       ->group("");
 }
 

@@ -108,6 +108,18 @@ constexpr std::array kCommands{
                  kManPageExamples},
 };
 
+/// CLI11 takes what follows an option for its value, a flag too.
+void refuse_flags_as_values(CLI::App& command) {
+  const CLI::Validator is_value(
+      [](const std::string& value) {
+        return value.starts_with("--") ? "needs a value, found the flag " + value : std::string();
+      },
+      "");
+  for (CLI::Option* option : command.get_options()) {
+    if (option->get_items_expected_max() > 0) option->check(is_value);
+  }
+}
+
 }  // namespace
 
 std::span<const CommandEntry> command_table() { return kCommands; }
@@ -124,6 +136,7 @@ std::unique_ptr<CLI::App> make_parser(CommandLine& line) {
         entry.name, std::string(entry.purpose) + (built ? "" : " (not built yet)"));
     if (built) {
       entry.add_flags(command, line);
+      refuse_flags_as_values(command);
       command.footer(entry.examples);
     } else {
       command.allow_extras();

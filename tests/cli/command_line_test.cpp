@@ -19,7 +19,8 @@ TEST_CASE("training needs no command's name") {
         Arguments{"--local-rank=0", "train", "-c", "c.json"},
         Arguments{"--local_rank", "3", "--config", "c.json"},
         Arguments{"--config", "c.json", "--local-rank=0"},
-        Arguments{"-c", "c.json", "--local_rank", "1"}}) {
+        Arguments{"-c", "c.json", "--local_rank", "1"},
+        Arguments{"-c", "c.json", "--local-rank=3", "--local_rank", "2"}}) {
     CAPTURE(arguments);
     const CommandLine line = parse_command_line(arguments);
     CHECK(line.command == Command::kTrain);
@@ -98,6 +99,9 @@ TEST_CASE("a wrong call is refused in a line, with one that points to help") {
       {{"-c", "c", "--set", "a=1", "b=2"}, "b=2"},
       {{"-c", "c", "--log-level", "loud"}, "loud"},
       {{"-c", "c", "-c", "d"}, "--config"},
+      {{"-c", "c", "--nproc-per-node", "--dry-run"},
+       "mnist-train train: --nproc-per-node: needs a value, found the flag --dry-run\n"},
+      {{"--config", "--dry-run"}, "--config: needs a value, found the flag --dry-run\n"},
       {{"evaluate"}, "mnist-train evaluate: --checkpoint is required\n"},
       {{"export", "--checkpoint", "x"}, "mnist-train export: --output is required\n"},
       {{"export", "--checkpoint", "x", "--output", "y", "--format", "onnx"}, "onnx"},
