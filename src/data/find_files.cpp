@@ -189,19 +189,25 @@ std::optional<fs::path> cache_folder() {
   return std::nullopt;
 }
 
+/// The executable lies in build/bin or build/<preset>/bin of the repository, or in bin of the
+/// bundle.
+void add_own_place(fs::path folder, std::vector<Place>& places) {
+  for (int levels = 0; levels < 3; ++levels) {
+    folder = folder.parent_path();
+    if (!is_folder(folder / "configs")) continue;
+    places.push_back({folder / "third_party",
+                      is_folder(folder / "src") ? "of the repository" : "of the bundle"});
+    return;
+  }
+}
+
 std::vector<Place> places_for(const options::DataOptions& options) {
   std::vector<Place> places;
   if (options.root) places.push_back({*options.root, "data.root"});
   if (const char* list = std::getenv("MNIST_TRAIN_DATA")) {
     add_path_list(list, "MNIST_TRAIN_DATA", places);
   }
-  // The executable lies in build/bin or build/<preset>/bin of the repository, or in bin of the
-  // bundle.
-  fs::path folder = executable_folder();
-  for (const char* reason : {"of the bundle", "of the repository", "of the repository"}) {
-    folder = folder.parent_path();
-    places.push_back({folder / "third_party", reason});
-  }
+  add_own_place(executable_folder(), places);
   // Installed, it lies in bin, and the worker in libexec/mnist-train.
   for (const char* up : {"..", "../.."}) {
     places.push_back({(executable_folder() / up / "share/mnist-train").lexically_normal(),
@@ -219,6 +225,10 @@ DatasetFiles find_by_name(const options::DataOptions& options) {
     const fs::path folder = place.folder / folder_name;
     looked_at += "\n  " + folder.string() + " (" + place.reason + ")";
     if (!is_folder(folder)) continue;
+    if (images_names(folder).empty()) {
+      looked_at += ", a folder without images";
+      continue;
+    }
     if (options.root && place.folder != *options.root) {
       spdlog::warn("data.root {} has no folder {}: reading {}", options.root->string(), folder_name,
                    folder.string());

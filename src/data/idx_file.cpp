@@ -171,6 +171,4 @@ void IdxReader::fail(std::size_t offset, const std::string& problem) const {
                                    std::to_string(offset) + ": " + problem);
 }
 
-IdxFile read_idx(const std::filesystem::path& path) { return IdxReader(path).read(); }
-
 }  // namespace mnist_train::data

@@ -61,7 +61,4 @@ class IdxReader {
   std::size_t size_ = 0;
 };
 
-/// Reads and checks a whole file, as IdxReader does.
-IdxFile read_idx(const std::filesystem::path& path);
-
 }  // namespace mnist_train::data

@@ -87,8 +87,4 @@ ImageSet IdxPair::finish(std::span<const std::uint8_t> images, std::span<const s
   return set;
 }
 
-ImageSet read_idx_pair(const std::filesystem::path& images, const std::filesystem::path& labels) {
-  return IdxPair({images, labels}).read();
-}
-
 }  // namespace mnist_train::data

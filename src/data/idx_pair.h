@@ -27,7 +27,8 @@ class IdxPair : public ImageSource {
 
   explicit IdxPair(const IdxFiles& files, std::int64_t max_classes = kMostClasses);
 
-  /// What the headers say.
+  /// What the headers say. Of what `read` gives, `classes` is the greatest label + 1, at least 10
+  /// (the classes of MNIST's kind).
   const ImageSet& outline() const override { return outline_; }
   std::size_t image_bytes() const override { return images_.size(); }
   std::size_t label_bytes() const override { return labels_.size(); }
@@ -45,9 +46,5 @@ class IdxPair : public ImageSource {
   std::int64_t max_classes_;
   ImageSet outline_;
 };
-
-/// Reads both files. `classes` is the greatest label + 1, at least 10 (the classes of MNIST's
-/// kind).
-ImageSet read_idx_pair(const std::filesystem::path& images, const std::filesystem::path& labels);
 
 }  // namespace mnist_train::data

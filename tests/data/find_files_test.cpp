@@ -71,15 +71,47 @@ TEST_CASE("a data set that is nowhere lists every place") {
   options.root = folder.path() / "root";
   const auto failure = error_of([&] { find_dataset_files(options); });
   CHECK(failure.code == ExitCode::kData);
-  const fs::path up = executable_folder().parent_path();
-  for (const fs::path& place :
-       {folder.path() / "root", fs::path("/first/list"), fs::path("/second/list"),
-        up.parent_path() / "third_party", up / "third_party", folder.path() / "mnist-train"}) {
+  for (const fs::path& place : {folder.path() / "root", fs::path("/first/list"),
+                                fs::path("/second/list"), folder.path() / "mnist-train"}) {
     CHECK_THAT(failure.message,
                ContainsSubstring("\n  " + (place / "fashion-mnist").string() + " ("));
   }
   CHECK_THAT(failure.message, ContainsSubstring("MNIST_TRAIN_DATA") &&
                                   ContainsSubstring("train-images-idx3-ubyte.gz"));
+}
+
+TEST_CASE("the place of the repository is one, and only where the executable lies in it") {
+  const ScopedEnvironment data("MNIST_TRAIN_DATA", nullptr);
+  const auto failure = error_of([&] {
+    options::DataOptions options = fashion_mnist();
+    options.root = "/nowhere";
+    find_dataset_files(options);
+  });
+  fs::path folder = executable_folder();
+  int places = 0;
+  for (int levels = 0; levels < 3; ++levels) {
+    folder = folder.parent_path();
+    const std::string place = (folder / "third_party/fashion-mnist").string();
+    const bool listed = failure.message.find(place + " (of the") != std::string::npos;
+    CHECK((!listed || fs::is_directory(folder / "configs")));
+    places += listed ? 1 : 0;
+  }
+  CHECK(places <= 1);
+}
+
+TEST_CASE("a folder without images is passed over and listed") {
+  const TempFolder folder;
+  const fs::path& root = folder.path();
+  fs::create_directories(root / "empty/fashion-mnist");
+  const std::string list = (root / "empty").string() + ":" + (root / "full").string();
+  const ScopedEnvironment data("MNIST_TRAIN_DATA", list.c_str());
+  const ScopedEnvironment cache("XDG_CACHE_HOME", (root / "cache").c_str());
+  CHECK_THAT(error_of([&] { find_dataset_files(fashion_mnist()); }).message,
+             ContainsSubstring((root / "empty/fashion-mnist").string() +
+                               " (MNIST_TRAIN_DATA), a folder without images"));
+  SmallDataset{}.write(root / "full/fashion-mnist");
+  CHECK(find_dataset_files(fashion_mnist()).train.images ==
+        root / "full/fashion-mnist/train-images-idx3-ubyte");
 }
 
 TEST_CASE("an incomplete folder is an error, not a reason to look elsewhere") {

@@ -38,7 +38,7 @@ std::string read_malformed(const std::filesystem::path& path) {
   reset_peak_memory();
   const std::size_t memory_before = peak_memory();
   const auto started = std::chrono::steady_clock::now();
-  const Failure failure = error_of([&] { read_idx(path); });
+  const Failure failure = error_of([&] { IdxReader(path).read(); });
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - started;
   CHECK(failure.code == ExitCode::kData);
   CHECK_THAT(failure.message, ContainsSubstring(path.string()));
@@ -56,7 +56,7 @@ TEST_CASE("raw and compressed files give the same values") {
     // The name says nothing about compression.
     for (const auto& path :
          {folder.write("raw.gz", content), folder.write("packed", gzip(content))}) {
-      const IdxFile file = read_idx(path);
+      const IdxFile file = IdxReader(path).read();
       CHECK(file.shape == std::vector<std::int64_t>(shape.begin(), shape.end()));
       CHECK(text_of(file.values) == values);
     }
@@ -67,7 +67,7 @@ TEST_CASE("values are inflated across many windows") {
   const TempFolder folder;
   const std::string values = noise(3'000'000) + std::string(3'000'000, 'x');
   const auto path = folder.write("big", gzip(idx_header({6000, 1000}) + values));
-  CHECK(text_of(read_idx(path).values) == values);
+  CHECK(text_of(IdxReader(path).read().values) == values);
 }
 
 TEST_CASE("the values outlive their reader") {
@@ -191,7 +191,7 @@ TEST_CASE("a file cut anywhere is refused") {
   for (const std::string& whole : {raw, gzip(raw)}) {
     for (std::size_t length = 0; length < whole.size(); ++length) {
       const auto path = folder.write("cut", whole.substr(0, length));
-      const Failure failure = error_of([&] { read_idx(path); });
+      const Failure failure = error_of([&] { IdxReader(path).read(); });
       INFO("length " << length);
       REQUIRE(failure.code == ExitCode::kData);
       REQUIRE_THAT(failure.message, ContainsSubstring(path.string()) && ContainsSubstring("byte "));

@@ -24,7 +24,7 @@ TEST_CASE("images with and without channels are paired with their labels") {
   const std::string labels("\x01\x02", 2);
   const auto labels_path = folder.write("labels", idx_header({2}) + labels);
   const ImageSet colour =
-      read_idx_pair(folder.write("colour", idx_header({2, 3, 4, 5}) + values), labels_path);
+      IdxPair({folder.write("colour", idx_header({2, 3, 4, 5}) + values), labels_path}).read();
   CHECK(colour.count == 2);
   CHECK(colour.channels == 3);
   CHECK(colour.height == 4);
@@ -32,7 +32,7 @@ TEST_CASE("images with and without channels are paired with their labels") {
   CHECK(colour.bytes_per_image() == 60);
   CHECK(colour.source == (folder.path() / "colour").string());
   const ImageSet grey =
-      read_idx_pair(folder.write("grey", gzip(idx_header({2, 12, 5}) + values)), labels_path);
+      IdxPair({folder.write("grey", gzip(idx_header({2, 12, 5}) + values)), labels_path}).read();
   CHECK(grey.channels == 1);
   CHECK(grey.height == 12);
   CHECK(grey.width == 5);
@@ -50,7 +50,7 @@ TEST_CASE("there are as many classes as the greatest label asks for, and at leas
                                                                 {"\x01\x0a\x02", 11},
                                                                 {"\x01\x02\xff", 256}};
   for (const auto& [labels, classes] : table) {
-    CHECK(read_idx_pair(images, folder.write("labels", idx_header({3}) + labels)).classes ==
+    CHECK(IdxPair({images, folder.write("labels", idx_header({3}) + labels)}).read().classes ==
           classes);
   }
 }
@@ -78,7 +78,7 @@ TEST_CASE("files that do not fit each other are refused") {
   for (const Misfit& misfit : table) {
     const auto images = folder.write("images", misfit.images);
     const auto labels = folder.write("labels", misfit.labels);
-    const auto failure = error_of([&] { read_idx_pair(images, labels); });
+    const auto failure = error_of([&] { IdxPair({images, labels}).read(); });
     CHECK(failure.code == ExitCode::kData);
     CHECK_THAT(failure.message,
                Catch::Matchers::StartsWith((folder.path() / misfit.file).string()));
