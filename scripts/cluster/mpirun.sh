@@ -5,6 +5,7 @@
 set -euo pipefail
 config=(build/bin/mnist-train --config configs/mnist.json)
 if (($# == 0)); then exec mpirun -n 2 "${config[@]}"; fi
-# Open MPI does not tell its processes where rank 0 is.
+# Open MPI does not tell its processes where rank 0 is: on the first host of the file ("node1 slots=4", "node1:4", "node1").
+host=$(sed -n '/^[[:space:]]*\(#\|$\)/!{s/^[[:space:]]*//; s/[[:space:]:].*//; p; q}' "$1")
 exec mpirun --hostfile "$1" -n "${2:?number of processes}" \
-  -x MASTER_ADDR="$(sed -n '1s/[ :].*//p' "$1")" -x MASTER_PORT=29500 "${config[@]}"
+  -x MASTER_ADDR="${host:?the host file names no host}" -x MASTER_PORT=29500 "${config[@]}"

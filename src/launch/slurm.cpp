@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <charconv>
+#include <string>
 
 #include "base/error.h"
 #include "launch/engines.h"
@@ -32,6 +34,16 @@ int tasks_on_this_node(const EnvironmentLookup& lookup, int local_rank, int worl
     if (list.find_first_of(",[") == std::string::npos) return world_size;
   }
   return local_rank + 1;
+}
+
+/// With --gpu-bind=none every task sees all GPUs of the node, whatever SLURM_GPUS_PER_TASK ("2",
+/// "a100:2") says.
+bool sees_own_gpus(const EnvironmentLookup& lookup) {
+  const auto asked = lookup("SLURM_GPUS_PER_TASK");
+  const auto visible = lookup("CUDA_VISIBLE_DEVICES");
+  if (!asked || !visible || visible->empty()) return false;
+  const auto count = std::count(visible->begin(), visible->end(), ',') + 1;
+  return asked->substr(asked->rfind(':') + 1) == std::to_string(count);
 }
 
 }  // namespace
@@ -95,7 +107,7 @@ std::optional<WorkerIdentity> slurm_identity(const EnvironmentLookup& lookup) {
   identity.local_rank = integer_variable(lookup, "SLURM_LOCALID", 0, world_size - 1);
   identity.local_world_size = tasks_on_this_node(lookup, identity.local_rank, world_size);
   identity.restart_count = slurm_restart_count(lookup);
-  identity.sees_own_gpus = lookup("SLURM_GPUS_PER_TASK").has_value();
+  identity.sees_own_gpus = sees_own_gpus(lookup);
   const bool one_host = identity.local_world_size == world_size;
   identity.master_address = lookup("MASTER_ADDR").value_or("");
   identity.decided_by = std::string("SLURM_PROCID, ") + tasks + ", SLURM_LOCALID";

@@ -157,7 +157,15 @@ TEST_CASE("a task of srun knows its place") {
   CHECK(identity->master_port != identity_in(with(slurm(), "SLURM_STEP_ID", "1"))->master_port);
   CHECK(identity->master_port != identity_in(with(slurm(), "SLURM_JOB_ID", "1"))->master_port);
   CHECK_FALSE(identity->sees_own_gpus);
-  CHECK(identity_in(with(slurm(), "SLURM_GPUS_PER_TASK", "1"))->sees_own_gpus);
+  using Case = std::tuple<const char*, const char*, bool>;  // asked for, visible
+  for (const auto& [asked, visible, own] :
+       {Case{"1", "0", true}, Case{"a100:1", "3", true}, Case{"2", "GPU-8f,GPU-9a", true},
+        Case{"1", "0,1,2,3", false}, Case{"1", "", false}}) {
+    CAPTURE(asked, visible);
+    const auto asking = with(slurm(), "SLURM_GPUS_PER_TASK", asked);
+    CHECK(identity_in(with(asking, "CUDA_VISIBLE_DEVICES", visible))->sees_own_gpus == own);
+    CHECK_FALSE(identity_in(asking)->sees_own_gpus);
+  }
   CHECK_THAT(identity->decided_by, ContainsSubstring("SLURM_STEP_NODELIST"));
 }
 

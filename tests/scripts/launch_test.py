@@ -45,7 +45,36 @@ def test_several_nodes_run_torchrun(tree):
 def test_what_is_missing_is_said(tree):
     (tree / "path/torchrun").unlink()
     done = launch(tree, "--nnodes", "2", "--config", "c.json")
-    assert done.returncode != 0 and "scripts/setup --cuda" in done.stderr
+    assert done.returncode == 2 and "scripts/setup --cuda" in done.stderr
     (tree / "build/bin/mnist-train").unlink()
     done = launch(tree, "--config", "c.json")
-    assert done.returncode != 0 and "scripts/setup builds it" in done.stderr
+    assert done.returncode == 2 and "scripts/setup builds it" in done.stderr
+
+
+def test_torchruns_words_for_the_processes_of_a_machine_are_translated(tree):
+    for word, device in (("gpu", " --set device=cuda"), ("cpu", " --set device=cpu"), ("auto", "")):
+        done = launch(tree, "--nproc-per-node", word, "--config", "c.json")
+        assert done.stdout == f"mnist-train --config c.json --nproc-per-node auto{device}\n"
+
+
+def test_two_dashes_may_stand_between_the_flags(tree):
+    done = launch(tree, "--nproc-per-node", "2", "--", "--config", "c.json")
+    assert done.stdout == "mnist-train --config c.json --nproc-per-node 2\n"
+    done = launch(tree, "--nnodes", "2", "--", "--config", "c.json")
+    assert done.stdout.endswith("bin/mnist-train --config c.json\n") and " -- " not in done.stdout
+
+
+def test_flags_that_have_no_use_on_one_node_are_named(tree):
+    done = launch(tree, "--standalone", "--rdzv-id", "7", "--node_rank", "0", "--config", "c.json")
+    assert done.stdout == "mnist-train --config c.json\n"
+    assert "--node-rank, --rdzv-id: ignored" in done.stderr
+    assert launch(tree, "--config", "c.json").stderr == ""
+
+
+def test_a_command_of_one_process_is_not_given_several(tree):
+    done = launch(tree, "--nproc-per-node", "2", "export", "--checkpoint", "a", "--output", "b")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "mnist-train export runs in one process" in done.stderr
+    assert launch(tree, "export", "--checkpoint", "a").stdout == "mnist-train export --checkpoint a\n"
+    done = launch(tree, "--nproc-per-node", "2", "evaluate", "--checkpoint", "a")
+    assert done.stdout == "mnist-train evaluate --checkpoint a --nproc-per-node 2\n"

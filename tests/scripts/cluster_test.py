@@ -1,0 +1,42 @@
+"""The job files in scripts/cluster say what they should to the engines."""
+
+import os
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+CLUSTER = Path(__file__).resolve().parents[2] / "scripts" / "cluster"
+
+
+@pytest.fixture
+def engine(tmp_path):
+    """A folder with an mpirun that prints its arguments."""
+    path = tmp_path / "mpirun"
+    path.write_text('#!/bin/sh\nprintf "%s\\n" "$*"\n')
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return tmp_path
+
+
+def mpirun(engine, *arguments):
+    return subprocess.run([CLUSTER / "mpirun.sh", *arguments], capture_output=True, text=True,
+                          env={**os.environ, "PATH": f"{engine}:{os.environ['PATH']}"})
+
+
+@pytest.mark.parametrize("hosts", ["node1\nnode2\n", "node1 slots=4\nnode2 slots=4\n", "node1:4\n",
+                                   "# ours\n\n  node1\tslots=1\n", "node1"])
+def test_open_mpi_is_told_the_first_host_of_the_file(engine, hosts):
+    (engine / "hosts").write_text(hosts)
+    done = mpirun(engine, engine / "hosts", "2")
+    assert " -x MASTER_ADDR=node1 -x MASTER_PORT=29500 " in done.stdout, done.stderr
+
+
+def test_a_host_file_without_hosts_is_refused(engine):
+    (engine / "hosts").write_text("# none\n")
+    done = mpirun(engine, engine / "hosts", "2")
+    assert done.returncode != 0 and "names no host" in done.stderr
+
+
+def test_open_mpi_on_one_host_needs_no_file(engine):
+    assert mpirun(engine).stdout == "-n 2 build/bin/mnist-train --config configs/mnist.json\n"
