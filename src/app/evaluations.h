@@ -20,6 +20,7 @@ struct EvaluatedImages {
   batch::ResidentImages test;
 };
 
+/// What `evaluate` found.
 struct Evaluations {
   std::optional<eval::Evaluation> validation;
   eval::Evaluation test;

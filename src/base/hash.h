@@ -29,6 +29,7 @@ class Hasher {
   std::unique_ptr<State> state_;
 };
 
+/// `Hasher::hex_digest` of all of it.
 std::string hash_hex(std::string_view text);
 std::string hash_hex(std::span<const std::uint8_t> bytes);
 

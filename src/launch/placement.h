@@ -13,7 +13,7 @@ struct Machine {
   bool lacks_module = false;  // there are GPUs, but the module for them was not built
 };
 
-/// Of the machine that this runs on.
+/// Of the machine that this runs on, looked up anew at every call; without loading CUDA's runtime.
 Machine this_machine();
 
 /// Where one rank computes and how it talks to the others.

@@ -8,6 +8,7 @@
 
 namespace mnist_train::report {
 
+/// A line of metrics.jsonl with "event": "step".
 struct StepRecord {
   std::int64_t epoch = 0;  // from 1
   std::int64_t step = 0;   // of the run, from 1
@@ -16,6 +17,7 @@ struct StepRecord {
   double samples_per_second = 0;  // since the record before
 };
 
+/// A line with "event": "epoch".
 struct EpochRecord {
   std::int64_t epoch = 0;  // from 1
   std::int64_t step = 0;
