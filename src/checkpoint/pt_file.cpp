@@ -50,7 +50,10 @@ class Archive {
   explicit Archive(const std::filesystem::path& path)
       : reader_(path.string()),
         left_(std::filesystem::file_size(path)),
-        checksums_(zip_checksums(MappedFile::open(path, ExitCode::kCheckpoint).bytes())) {}
+        checksums_(zip_checksums(MappedFile::open(path, ExitCode::kCheckpoint).bytes())) {
+    const std::string first = checksums_.empty() ? "" : checksums_.begin()->first;
+    folder_ = first.substr(0, first.find('/') + 1);
+  }
 
   const Record& read(const std::string& name) {
     const auto known = records_.find(name);
@@ -67,7 +70,7 @@ class Archive {
 
  private:
   void check(const std::string& name, const void* data, std::size_t size) const {
-    const auto stated = checksums_.find(reader_.archiveName() + "/" + name);
+    const auto stated = checksums_.find(folder_ + name);
     const auto* bytes = static_cast<const Bytef*>(data);
     if (stated == checksums_.end() || ::crc32_z(0, bytes, size) != stated->second) {
       throw std::runtime_error("record " + name + " is damaged: its bytes do not match its CRC-32");
@@ -77,6 +80,7 @@ class Archive {
   caffe2::serialize::PyTorchStreamReader reader_;
   std::uintmax_t left_;
   std::map<std::string, std::uint32_t> checksums_;
+  std::string folder_;  // in which all records lie, such as "archive/"
   std::map<std::string, Record> records_;
 };
 

@@ -70,11 +70,11 @@ std::map<std::string, std::uint32_t> zip_checksums(Bytes archive) {
     const std::size_t name_bytes = number_at<std::uint16_t>(archive, offset + 28);
     const std::size_t rest = std::size_t{number_at<std::uint16_t>(archive, offset + 30)} +
                              number_at<std::uint16_t>(archive, offset + 32);
-    const Bytes behind = archive.subspan(offset + kEntryBytes);
-    if (name_bytes + rest > behind.size()) {
+    if (offset + kEntryBytes + name_bytes + rest > archive.size()) {
       throw std::runtime_error("the directory of the zip archive is cut off");
     }
-    std::string name(reinterpret_cast<const char*>(behind.data()), name_bytes);
+    const auto* text = reinterpret_cast<const char*>(archive.data() + offset + kEntryBytes);
+    const std::string name(text, name_bytes);
     if (!checksums.emplace(name, number_at<std::uint32_t>(archive, offset + 16)).second) {
       throw std::runtime_error("the zip archive holds " + name + " twice");
     }

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/error.h"
 #include "report/checkpoint_names.h"
 
 namespace mnist_train::report {
@@ -149,7 +150,12 @@ void point_latest_at(const fs::path& folder) {
 }
 
 std::string way_on(const fs::path& run_folder, const std::string& resume_command) {
-  const auto newest = newest_checkpoint(run_folder / files::kCheckpoints);
+  std::optional<fs::path> newest;
+  try {
+    newest = newest_checkpoint(run_folder / files::kCheckpoints);
+  } catch (const Error& error) {  // is said beside the failure, not in its place
+    return "  checkpoints: " + std::string(error.what()) + "\n";
+  }
   if (!newest) return "  no checkpoint was written\n";
   return "  newest checkpoint: " + newest->string() + "\n  continue with: " + resume_command + "\n";
 }

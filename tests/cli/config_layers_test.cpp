@@ -97,9 +97,8 @@ TEST_CASE("what is wrong in --set is pointed at within it") {
   for (const std::string text : {"epochs", "=1", ".a=1", "a.=1", "a..b=1", ""}) {
     CAPTURE(text);
     CHECK(message_for("{\"epochs\":0}", {text}) ==
-          "f:1:11: /epochs: expected an integer from 1 to 2147483647, found 0\n"
-          "--set:1:1: /: expected KEY.PATH=VALUE, such as epochs=2, found \"" +
-              text + "\"");
+          "--set:1:1: /: expected KEY.PATH=VALUE, such as epochs=2, found \"" + text +
+              "\"\nf:1:11: /epochs: expected an integer from 1 to 2147483647, found 0");
   }
 }
 

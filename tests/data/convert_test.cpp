@@ -36,8 +36,9 @@ TEST_CASE("an LMDB of PNG images holds every pixel and label in the order of the
       {folder.path() / "idx", ConvertTarget::kLmdb, folder.path() / "lmdb", /*jpeg=*/false, 95});
   CHECK(converted.train == 20);
   CHECK(converted.test == 7);
-  const ImageSet train = read_idx_pair(folder.path() / "idx/train-images-idx3-ubyte",
-                                       folder.path() / "idx/train-labels-idx1-ubyte");
+  const ImageSet train = IdxPair({folder.path() / "idx/train-images-idx3-ubyte",
+                                  folder.path() / "idx/train-labels-idx1-ubyte"})
+                             .read();
   BadSamples bad(false);
   const LmdbSet set(folder.path() / "lmdb/train", bad);
   REQUIRE(set.count() == 20);
@@ -57,8 +58,9 @@ TEST_CASE("an image folder holds the same samples by class") {
   small.write(folder.path() / "idx");
   convert(
       {folder.path() / "idx", ConvertTarget::kImageFolder, folder.path() / "images", false, 95});
-  const ImageSet test = read_idx_pair(folder.path() / "idx/t10k-images-idx3-ubyte",
-                                      folder.path() / "idx/t10k-labels-idx1-ubyte");
+  const ImageSet test = IdxPair({folder.path() / "idx/t10k-images-idx3-ubyte",
+                                 folder.path() / "idx/t10k-labels-idx1-ubyte"})
+                            .read();
   BadSamples bad(false);
   const ImageFolder set(folder.path() / "images/test", bad);
   CHECK(set.class_names().front() == "00");

@@ -7,7 +7,7 @@
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const InputFile file(data, size);
   try {
-    const mnist_train::data::IdxFile content = mnist_train::data::read_idx(file.path());
+    const mnist_train::data::IdxFile content = mnist_train::data::IdxReader(file.path()).read();
     std::size_t product = 1;
     for (const std::int64_t dimension : content.shape) {
       product *= static_cast<std::size_t>(dimension);
