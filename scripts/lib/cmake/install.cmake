@@ -17,7 +17,7 @@ mnist_train_printed_file(mnist-train.1 man-page)
 mnist_train_printed_file(mnist-train.bash completion bash)
 mnist_train_printed_file(_mnist-train completion zsh)
 mnist_train_printed_file(config.schema.json config-schema)
-add_custom_target(mnist_train_comfort DEPENDS ${comfort_files})
+add_custom_target(mnist_train_comfort ALL DEPENDS ${comfort_files})
 add_dependencies(programs mnist_train_comfort)
 
 set(data_folder "${CMAKE_INSTALL_DATADIR}/mnist-train")
