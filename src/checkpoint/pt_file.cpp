@@ -163,8 +163,9 @@ NamedTensors read_pt(const std::filesystem::path& path) {
     throw;
   } catch (const std::exception& error) {
     const std::string what = error.what();
-    throw Error(ExitCode::kCheckpoint, path.string() + ": is no state_dict that can be read: " +
-                                           what.substr(0, what.find('\n')));
+    throw Error(ExitCode::kCheckpoint,
+                path.string() + ": is no state_dict, as torch.save(model.state_dict(), path) " +
+                    "writes one: " + what.substr(0, what.find('\n')));
   }
 }
 

@@ -11,6 +11,8 @@ from safetensors_file import read_safetensors, write_safetensors  # noqa: E402  
 from torch_models import LeNet, Mlp, resnet18  # noqa: E402
 from torch_net import Net  # noqa: E402
 
+torch.set_num_threads(1)  # more wait for one another where something else runs
+
 MODELS = {"net": Net, "mlp": Mlp, "lenet": LeNet, "resnet18": resnet18}
 # The last one takes a hundred times as long as the others.
 SAMPLES = {"net": 500, "mlp": 500, "lenet": 500, "resnet18": 40}

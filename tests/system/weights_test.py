@@ -100,6 +100,15 @@ def test_a_checkpoint_is_a_safetensors_file_with_momentum_and_progress(trained):
     assert json.loads(metadata["mnist-train.state"])["progress"]["samples_seen"] == 2 * 2560
 
 
+def test_a_whole_training_state_of_python_is_refused_with_what_to_save_instead(tmp_path, config):
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    path = tmp_path / "training.pt"
+    torch.save({"epoch": 3, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
+    result = run("evaluate", "--checkpoint", path, "--config", config)
+    assert result.returncode == 5 and "torch.save(model.state_dict(), path)" in result.stderr, result.stderr
+
+
 def test_export_writes_the_weights_of_a_checkpoint_in_both_formats(tmp_path, trained, config):
     weights = load(trained.path / "model.pt")
     pt, safetensors = tmp_path / "weights.pt", tmp_path / "weights.safetensors"
