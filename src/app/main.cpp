@@ -7,6 +7,7 @@
 #include "app/run_diagnosis.h"
 #include "app/run_evaluation.h"
 #include "app/run_predictions.h"
+#include "app/run_preview.h"
 #include "app/run_training.h"
 #include "app/worker.h"
 
@@ -18,6 +19,7 @@ ExitCode run(Worker& worker) {
   if (worker.job.command == "train") return run_training(worker);
   if (worker.job.command == "evaluate") run_evaluation(worker);
   if (worker.job.command == "predict") run_predictions(worker);
+  if (worker.job.command == "preview") run_preview(worker);
   if (worker.job.command == "export") run_export(worker);
   if (worker.job.command == "diagnose") run_diagnosis(worker);
   return ExitCode::kDone;

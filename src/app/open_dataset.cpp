@@ -1,20 +1,75 @@
 #include "app/open_dataset.h"
 
-#include "data/dataset.h"
+#include <spdlog/spdlog.h>
+
+#include <chrono>
+
+#include "base/error.h"
 #include "data/shared_dataset.h"
 #include "launch/worker_process.h"
 #include "report/console.h"
 
 namespace mnist_train::app {
 
-data::Dataset open_dataset(Worker& worker) {
-  launch::update(worker.status(), launch::Phase::kLoadingData, 0, 0);
+namespace {
+
+constexpr std::size_t kMostNamed = 10;
+
+data::Dataset read_or_attach(Worker& worker, data::Halves halves) {
+  const options::DataOptions& options = worker.config.data;
   if (!launch::was_handed_over("dataset")) {
-    return data::open_dataset(worker.config.data, worker.config.train.seed);
+    return data::open_dataset(options, worker.config.train.seed, halves);
   }
-  const auto timeout = std::chrono::milliseconds(
-      static_cast<std::int64_t>(worker.config.launch.hang_timeout_s * 1000));
-  return data::attach({launch::kDatasetFd, launch::kDatasetReadyFd}, timeout);
+  // While the launcher lives, it decodes; should it end, the pipe says so.
+  const bool decodes = options.format == options::DataFormat::kImageFolder ||
+                       options.format == options::DataFormat::kLmdb;
+  const std::chrono::milliseconds timeout =
+      decodes ? std::chrono::hours(24 * 7)
+              : std::chrono::milliseconds(
+                    static_cast<std::int64_t>(worker.config.launch.hang_timeout_s * 1000));
+  std::int64_t waited = 0;
+  return data::attach({launch::kDatasetFd, launch::kDatasetReadyFd}, timeout, [&] {
+    if (decodes) launch::update(worker.status(), launch::Phase::kLoadingData, 0, 0, ++waited);
+  });
+}
+
+void list_skipped(const data::Dataset& dataset) {
+  if (dataset.skipped.empty()) return;
+  spdlog::warn("bad samples that are left out (data.on_bad_sample is skip): {}",
+               dataset.skipped.size());
+  for (std::size_t i = 0; i < dataset.skipped.size(); ++i) {
+    if (i < kMostNamed) {
+      spdlog::warn("left out: {}", dataset.skipped[i]);
+    } else {
+      spdlog::debug("left out: {}", dataset.skipped[i]);
+    }
+  }
+}
+
+void require_enough(const data::ImageSet& set, int processes, bool wanted) {
+  if (!wanted || set.count >= processes) return;
+  throw Error(ExitCode::kData, set.source + ": " + std::to_string(set.count) + " samples for " +
+                                   std::to_string(processes) +
+                                   " processes; each needs at least one");
+}
+
+}  // namespace
+
+data::Dataset open_dataset(Worker& worker, data::Halves halves) {
+  launch::update(worker.status(), launch::Phase::kLoadingData, 0, 0);
+  const int processes = worker.identity.world_size;
+  if (halves != data::Halves::kTest) {
+    options::require_set_for_each(worker.config.data, processes);
+  }
+  data::Dataset dataset = read_or_attach(worker, halves);
+  if (worker.speaks()) list_skipped(dataset);
+  require_enough(dataset.train, processes, halves != data::Halves::kTest);
+  require_enough(dataset.test, processes, halves != data::Halves::kTrain);
+  for (const std::int64_t count : dataset.train_parts) {
+    if (count > 0) continue;
+    throw Error(ExitCode::kData, "data.train_per_process: a set without usable samples");
+  }
+  return dataset;
 }
 
 std::string describe_dataset(const data::Dataset& dataset) {

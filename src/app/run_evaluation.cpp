@@ -1,15 +1,8 @@
 #include "app/run_evaluation.h"
 
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
-#include <nlohmann/json.hpp>
-
 #include "app/augmentation.h"
 #include "app/open_dataset.h"
-#include "base/error.h"
-#include "base/file.h"
+#include "app/print_result.h"
 #include "batch/resident_images.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/python_checkpoint.h"
@@ -20,17 +13,6 @@
 namespace mnist_train::app {
 
 namespace {
-
-void print_result(const eval::Evaluation& evaluation) {
-  const nlohmann::ordered_json json = {{"test_loss", evaluation.loss},
-                                       {"test_accuracy", evaluation.accuracy},
-                                       {"samples", evaluation.samples}};
-  const std::string line = json.dump() + "\n";
-  if (!write_all(STDOUT_FILENO, line.data(), line.size())) {
-    throw Error(ExitCode::kRunFailed,
-                std::string("cannot write to standard output: ") + std::strerror(errno));
-  }
-}
 
 /// The config that a checkpoint was trained with.
 options::TrainOptions options_of(const checkpoint::TensorFile& file, const std::string& name) {
@@ -57,7 +39,7 @@ void run_evaluation(Worker& worker) {
   const auto still_here = [&] {
     launch::update(worker.status(), launch::Phase::kEvaluation, 0, 0, ++batch);
   };
-  const data::ImageSet test = open_dataset(worker).test;
+  const data::ImageSet test = open_dataset(worker, data::Halves::kTest).test;
   still_here();
   const auto model = model::make_model(config.model, model_input(config, test), config.train.seed);
   const std::string& source = worker.job.checkpoint.string();
@@ -68,7 +50,10 @@ void run_evaluation(Worker& worker) {
   const eval::Evaluation evaluation =
       eval::evaluate(*model, images, config.train.test_batch_size, worker.communicator,
                      worker.device(), still_here);
-  if (worker.speaks()) print_result(evaluation);
+  if (!worker.speaks()) return;
+  print_result({{"test_loss", evaluation.loss},
+                {"test_accuracy", evaluation.accuracy},
+                {"samples", evaluation.samples}});
 }
 
 void run_export(Worker& worker) {

@@ -45,7 +45,7 @@ data::ImageSet trained_on(Worker& worker) {
     return set_of(*shape);
   }
   if (!worker.config.data.format) return set_of({});
-  return open_dataset(worker).train;
+  return open_dataset(worker, data::Halves::kTest).test;
 }
 
 /// Some of the files, decoded.

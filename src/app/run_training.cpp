@@ -54,7 +54,8 @@ ExitCode run_training(Worker& worker) {
   EvaluatedImages evaluated_images(dataset, normalize, worker.device(), augmenter);
   train::Trainer trainer(config.train, initial_model(config, dataset.train), train_images,
                          worker.communicator, worker.device(),
-                         bf16 ? fresh_model(config, dataset.train) : nullptr, config.data.split);
+                         bf16 ? fresh_model(config, dataset.train) : nullptr,
+                         {config.data.split, dataset.train_parts});
   RunRecorder recorder(worker, dataset, trainer);
   recorder.resume();
   note_stop_signals();  // until here there was nothing to save, and they ended the process

@@ -30,7 +30,7 @@ class ResidentImages {
   std::int64_t count() const { return set_.count; }
   const data::ImageSet& images() const { return set_; }
 
-  /// Fixes the order that `gather` counts in, a permutation of [0, count), and what is drawn for
+  /// Fixes the order that `gather` counts in, each sample at most once, and what is drawn for
   /// `epoch`, counted from 0; both are uploaded once an epoch.
   void set_order(std::vector<std::int64_t> order, std::int64_t epoch = 0);
   /// The samples at positions `range` of the order, augmented. With global mixup collective, and

@@ -81,6 +81,14 @@ void add_doctor(CLI::App& command, CommandLine& line) {
   command.add_flag("--json", line.json, "One JSON object instead of a table");
 }
 
+void add_preview(CLI::App& command, CommandLine& line) {
+  add_config_flags(command, line);
+  command.add_option("--output", line.output, "The PNG file to write")
+      ->type_name("FILE")
+      ->required();
+  add_logging_flags(command, line);
+}
+
 void add_export(CLI::App& command, CommandLine& line) {
   add_checkpoint_flag(command, line);
   command.add_option("--format", line.export_format, "What to write")

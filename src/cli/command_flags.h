@@ -10,6 +10,7 @@ void add_train(CLI::App& command, CommandLine& line);
 void add_evaluate(CLI::App& command, CommandLine& line);
 void add_predict(CLI::App& command, CommandLine& line);
 void add_doctor(CLI::App& command, CommandLine& line);
+void add_preview(CLI::App& command, CommandLine& line);
 void add_export(CLI::App& command, CommandLine& line);
 void add_fetch(CLI::App& command, CommandLine& line);
 void add_convert(CLI::App& command, CommandLine& line);

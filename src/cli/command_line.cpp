@@ -50,7 +50,8 @@ void Parser::take_command() {
     throw Error(ExitCode::kConfig, "mnist-train " + name + ": not built yet");
   }
   line_.command = entry->command;
-  if (line_.command == Command::kTrain && !line_.config) {
+  const bool needs_config = line_.command == Command::kTrain || line_.command == Command::kPreview;
+  if (needs_config && !line_.config) {
     refuse("--config is required, such as --config configs/mnist.json");
   }
   if (line_.with_optimizer && line_.export_format != "pt") {

@@ -14,6 +14,7 @@ enum class Command {
   kPredict,
   kExport,
   kDoctor,
+  kPreview,
   kFetch,
   kConvert,
   kConfigSchema,
@@ -28,7 +29,7 @@ struct CommandLine {
 
   std::optional<std::string> config;              // "-": standard input
   std::vector<std::string> sets;                  // key.path=VALUE, in order
-  std::optional<std::string> output;              // train: the run folder; export: the file
+  std::optional<std::string> output;              // train: the run folder; else the file
   std::optional<std::string> processes_per_node;  // a number or "auto"
   std::optional<std::string> resume;              // "auto" or a file
   std::optional<std::string> checkpoint;

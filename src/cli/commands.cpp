@@ -69,6 +69,12 @@ constexpr const char* kDoctorExamples =
     "  mnist-train doctor --config configs/mnist.json --output /data/runs/next --json\n"
     "  srun --ntasks-per-node 1 mnist-train doctor";
 
+constexpr const char* kPreviewExamples =
+    "Examples:\n"
+    "  mnist-train preview --config configs/mnist.json --output grid.png\n"
+    "  mnist-train preview --config configs/mixup_image_folder.json --output grid.png --set "
+    "batch_size=8";
+
 constexpr const char* kConfigSchemaExamples =
     "Example:\n"
     "  mnist-train config-schema > mnist-train.schema.json";
@@ -90,7 +96,8 @@ constexpr std::array kCommands{
                  kEvaluateExamples},
     CommandEntry{"predict", Command::kPredict, "Guesses for image files", &add_predict,
                  kPredictExamples},
-    CommandEntry{"preview", Command::kShowText, "The first batch as a grid of images", nullptr, ""},
+    CommandEntry{"preview", Command::kPreview, "The first batch as a grid of images", &add_preview,
+                 kPreviewExamples},
     CommandEntry{"export", Command::kExport, "Writes weights for other programs", &add_export,
                  kExportExamples},
     CommandEntry{"fetch", Command::kFetch, "Downloads a data set", &add_fetch, kFetchExamples},

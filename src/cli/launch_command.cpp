@@ -42,7 +42,8 @@ launch::Job make_job(const CommandLine& line, const options::RunConfig& config) 
   if (!job.resume.empty() && job.resume != "auto") job.resume = fs::absolute(job.resume).string();
   if (line.checkpoint) job.checkpoint = fs::absolute(*line.checkpoint);
   job.export_format = line.export_format;
-  if (line.command == Command::kExport) job.export_path = fs::absolute(line.output.value_or(""));
+  const bool writes_file = line.command == Command::kExport || line.command == Command::kPreview;
+  if (writes_file) job.export_path = fs::absolute(line.output.value_or(""));
   job.with_optimizer = line.with_optimizer;
   job.images = line.images;
   job.log_level = line.log_level;

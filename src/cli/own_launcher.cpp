@@ -30,7 +30,7 @@ struct Launch {
   const options::RunConfig& config;
   int processes = 1;
   std::unique_ptr<report::RunFolder> folder;     // training
-  std::unique_ptr<data::SharedDataset> dataset;  // training, evaluation
+  std::unique_ptr<data::SharedDataset> dataset;  // training, evaluation, preview
   std::int64_t furthest_step = -1;               // of all attempts
   int futile_attempts = 0;                       // the last ones, which came no further
   bool decoded = false;
@@ -38,7 +38,8 @@ struct Launch {
 
 Launch prepare(launch::Job job, const options::RunConfig& config, const std::string& name) {
   Launch launch{std::move(job), config, 1, nullptr, nullptr, -1, 0, false};
-  const bool on_data = launch.job.command == "train" || launch.job.command == "evaluate";
+  const std::string& command = launch.job.command;
+  const bool on_data = command == "train" || command == "evaluate" || command == "preview";
   if (launch.job.command != "export") {
     const launch::Machine machine = launch::this_machine();
     if (machine.lacks_module && config.train.device == options::DeviceName::kAuto) {
@@ -48,6 +49,9 @@ Launch prepare(launch::Job job, const options::RunConfig& config, const std::str
           launch::kCudaModule);
     }
     if (on_data) launch.processes = launch::choose_process_count(config, machine);
+    if (on_data && command != "evaluate") {
+      options::require_set_for_each(config.data, launch.processes);
+    }
     for (int rank = 0; rank < launch.processes; ++rank) {
       (void)launch::choose_placement(config, machine, rank, launch.processes);
     }
@@ -59,6 +63,11 @@ Launch prepare(launch::Job job, const options::RunConfig& config, const std::str
   }
   if (on_data) launch.dataset = std::make_unique<data::SharedDataset>();
   return launch;
+}
+
+data::Halves wanted_halves(const std::string& command) {
+  if (command == "preview") return data::Halves::kTrain;
+  return command == "evaluate" ? data::Halves::kTest : data::Halves::kBoth;
 }
 
 launch::AttemptResult run_attempt(Launch& launch, bool first) {
@@ -80,7 +89,9 @@ launch::AttemptResult run_attempt(Launch& launch, bool first) {
     setup.dataset_ready_fd = handle.ready_fd;
     if (!launch.decoded) {  // an attempt may end before the samples are read
       decode.start = [&launch, first] {
-        if (first) launch.dataset->publish(launch.config.data, launch.config.train.seed);
+        if (!first) return;
+        launch.dataset->publish(launch.config.data, launch.config.train.seed,
+                                wanted_halves(launch.job.command));
       };
       decode.ready_fd = handle.ready_fd;
       decode.finish = [&launch] {

@@ -10,6 +10,7 @@
 #include "data/caffe2_record.h"
 #include "data/find_files.h"
 #include "data/idx_pair.h"
+#include "data/image_geometry.h"
 #include "data/lmdb_file.h"
 #include "image/codec.h"
 
@@ -71,21 +72,6 @@ class FolderSink : public Sink {
   std::string extension_;
 };
 
-/// From planes to pixels.
-image::Image image_at(const ImageSet& set, std::int64_t position) {
-  image::Image image{set.height, set.width, set.channels, {}};
-  const auto pixels = static_cast<std::size_t>(set.height * set.width);
-  const auto channels = static_cast<std::size_t>(set.channels);
-  const std::uint8_t* planes = set.images.data() + position * set.bytes_per_image();
-  image.pixels.resize(pixels * channels);
-  for (std::size_t channel = 0; channel < channels; ++channel) {
-    for (std::size_t pixel = 0; pixel < pixels; ++pixel) {
-      image.pixels[pixel * channels + channel] = planes[channel * pixels + pixel];
-    }
-  }
-  return image;
-}
-
 void convert_half(const ConvertOptions& options, const ImageSet& set, std::int64_t classes,
                   const fs::path& folder) {
   if (set.channels != 1 && set.channels != 3) {
@@ -98,8 +84,11 @@ void convert_half(const ConvertOptions& options, const ImageSet& set, std::int64
   } else {
     sink = std::make_unique<FolderSink>(folder, classes, options.jpeg ? "jpg" : "png");
   }
+  const auto size = static_cast<std::size_t>(set.bytes_per_image());
   for (std::int64_t position = 0; position < set.count; ++position) {
-    const image::Image image = image_at(set, position);
+    const image::Image image =
+        from_planes(set.images.subspan(static_cast<std::size_t>(position) * size, size),
+                    set.channels, set.height, set.width);
     sink->add(position, set.labels[static_cast<std::size_t>(position)],
               options.jpeg ? image::encode_jpeg(image, options.quality) : image::encode_png(image));
   }

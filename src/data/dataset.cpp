@@ -5,14 +5,12 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "base/error.h"
 #include "base/hash.h"
-#include "data/find_files.h"
 #include "data/hold_out.h"
-#include "data/idx_pair.h"
-#include "data/synthetic_digits.h"
+#include "data/host_memory.h"
+#include "data/image_geometry.h"
 
 namespace mnist_train::data {
 
@@ -35,18 +33,17 @@ std::int64_t limited(const ImageSet& outline, std::optional<std::int64_t> limit,
   return *limit;
 }
 
-std::string geometry_text(const ImageSet& set) {
-  return std::to_string(set.channels) + " x " + std::to_string(set.height) + " x " +
-         std::to_string(set.width);
+std::string text_of(const ImageSet& set) {
+  return geometry_text(set.channels, set.height, set.width);
 }
 
 void check_one_geometry(const ImageSet& train, const ImageSet& test) {
   if (train.channels == test.channels && train.height == test.height && train.width == test.width) {
     return;
   }
-  throw Error(ExitCode::kData, test.source + ": images are " + geometry_text(test) +
-                                   ", but those of " + train.source + " are " +
-                                   geometry_text(train) + " (channels x height x width)");
+  throw Error(ExitCode::kData, test.source + ": images are " + text_of(test) + ", but those of " +
+                                   train.source + " are " + text_of(train) +
+                                   " (channels x height x width)");
 }
 
 ImageSet first_samples(ImageSet set, std::int64_t count, std::int64_t classes) {
@@ -71,35 +68,90 @@ void hash_half(Hasher& hasher, const ImageSet& set) {
 
 }  // namespace
 
-DatasetReader::DatasetReader(const options::DataOptions& options, std::int64_t seed)
-    : validation_(options.validation), seed_(seed) {
-  if (options.format == options::DataFormat::kSynthetic) {
-    train_ = std::make_unique<SyntheticDigits>(0, SyntheticDigits::kTrainCount);
-    test_ = std::make_unique<SyntheticDigits>(SyntheticDigits::kTrainCount,
-                                              SyntheticDigits::kTestCount);
-  } else {
-    const DatasetFiles files = find_dataset_files(options);
-    train_ = std::make_unique<IdxPair>(files.train, files.max_classes);
-    test_ = std::make_unique<IdxPair>(files.test, files.max_classes);
+DatasetReader::DatasetReader(const options::DataOptions& options, std::int64_t seed, Halves halves,
+                             const std::atomic<bool>* cancelled)
+    : validation_(halves == Halves::kTest ? 0 : options.validation),
+      seed_(seed),
+      bad_(options.on_bad_sample == options::OnBadSample::kSkip),
+      sources_(open_sources(options, halves != Halves::kTrain, bad_, cancelled)) {
+  count(options);
+  if (halves == Halves::kTest && sources_.encoded) {
+    for (const auto& source : sources_.train) source->limit(0);
+    train_count_ = 0;
   }
-  train_count_ = limited(train_->outline(), options.limit_train, "limit_train");
-  test_count_ = limited(test_->outline(), options.limit_test, "limit_test");
-  check_one_geometry(train_->outline(), test_->outline());
+  if (sources_.encoded) require_memory();
+}
+
+void DatasetReader::count(const options::DataOptions& options) {
+  const ImageSet& first = sources_.train.front()->outline();
+  for (const auto& source : sources_.train) {
+    check_one_geometry(first, source->outline());
+    train_count_ += source->outline().count;
+  }
+  if (options.limit_train) {
+    train_count_ = limited(first, options.limit_train, "limit_train");
+    sources_.train.front()->limit(train_count_);
+  }
   held_out_count(train_count_, validation_);
+  if (!sources_.test) return;
+  test_count_ = limited(sources_.test->outline(), options.limit_test, "limit_test");
+  sources_.test->limit(test_count_);
+  check_one_geometry(first, sources_.test->outline());
+}
+
+/// Encoded images say what they take only when it is too late.
+void DatasetReader::require_memory() const {
+  const std::int64_t available = available_memory_bytes();
+  if (static_cast<std::int64_t>(bytes()) <= available) return;
+  const ImageSet& train = sources_.train.front()->outline();
+  throw Error(ExitCode::kData,
+              train.source + ": decoded to " +
+                  geometry_text(train.channels, train.height, train.width) + ", the images take " +
+                  std::to_string(bytes() >> 20U) + " MiB, but " + std::to_string(available >> 20) +
+                  " MiB of memory are free; a smaller data.size or data.limit_train takes less");
 }
 
 std::size_t DatasetReader::bytes() const {
-  return aligned(train_->image_bytes()) + aligned(train_->label_bytes()) +
-         aligned(test_->image_bytes()) + aligned(test_->label_bytes());
+  std::size_t images = 0;
+  std::size_t labels = 0;
+  for (const auto& source : sources_.train) {
+    images += source->image_bytes();
+    labels += source->label_bytes();
+  }
+  const std::size_t train = aligned(images) + aligned(labels);
+  if (!sources_.test) return train;
+  return train + aligned(sources_.test->image_bytes()) + aligned(sources_.test->label_bytes());
 }
 
 Dataset DatasetReader::read() {
-  if (validation_ > 0) {  // moves samples, which those of a mapped file cannot
-    const auto memory = std::make_shared<std::vector<std::uint8_t>>(bytes());
-    return read_into(*memory, memory);
+  // Moves samples, which those of a mapped file cannot; or puts sets behind one another.
+  if (validation_ > 0 || sources_.train.size() > 1) {
+    const auto memory = reserve_memory(bytes(), sources_.train.front()->outline().source);
+    return read_into({memory.get(), bytes()}, memory);
   }
-  ImageSet train = train_->read();
-  return finish(std::move(train), {}, test_->read());
+  ImageSet train = sources_.train.front()->read();
+  return finish(std::move(train), {}, sources_.test ? sources_.test->read() : ImageSet{});
+}
+
+/// All training sets, one behind the other.
+ImageSet DatasetReader::read_train(std::span<std::uint8_t> images, std::span<std::uint8_t> labels,
+                                   const std::shared_ptr<const void>& owner) {
+  if (sources_.train.size() == 1) return sources_.train.front()->read_into(images, labels, owner);
+  ImageSet all = sources_.train.front()->outline();
+  all.count = 0;
+  const auto size = static_cast<std::size_t>(all.bytes_per_image());
+  for (const auto& source : sources_.train) {
+    const auto done = static_cast<std::size_t>(all.count);
+    const ImageSet part = source->read_into(images.subspan(done * size, source->image_bytes()),
+                                            labels.subspan(done, source->label_bytes()), owner);
+    train_parts_.push_back(part.count);
+    all.count += part.count;
+    all.classes = std::max(all.classes, part.classes);
+  }
+  all.images = images;
+  all.labels = labels;
+  all.owner = owner;
+  return all;
 }
 
 Dataset DatasetReader::read_into(std::span<std::uint8_t> memory,
@@ -109,23 +161,37 @@ Dataset DatasetReader::read_into(std::span<std::uint8_t> memory,
     memory = memory.subspan(aligned(bytes));
     return block;
   };
-  const auto images = take(train_->image_bytes());
-  const auto labels = take(train_->label_bytes());
-  ImageSet train = train_->read_into(images, labels, owner);
-  const auto test_images = take(test_->image_bytes());
-  ImageSet test = test_->read_into(test_images, take(test_->label_bytes()), owner);
+  std::size_t image_bytes = 0;
+  std::size_t label_bytes = 0;
+  for (const auto& source : sources_.train) {
+    image_bytes += source->image_bytes();
+    label_bytes += source->label_bytes();
+  }
+  const auto images = take(image_bytes);
+  const auto labels = take(label_bytes);
+  ImageSet train = read_train(images, labels, owner);
+  ImageSet test;
+  if (sources_.test) {
+    const auto test_images = take(sources_.test->image_bytes());
+    test = sources_.test->read_into(test_images, take(sources_.test->label_bytes()), owner);
+  }
   if (validation_ == 0) return finish(std::move(train), {}, std::move(test));
-  const ImageSet used = first_samples(train, train_count_, train.classes);
+  const ImageSet used = first_samples(train, std::min(train_count_, train.count), train.classes);
   HeldOut held = hold_out(used, images, labels, validation_, seed_);
   return finish(std::move(held.train), std::move(held.validation), std::move(test));
 }
 
 Dataset DatasetReader::finish(ImageSet train, ImageSet validation, ImageSet test) const {
   const std::int64_t classes = std::max(train.classes, test.classes);
-  const std::int64_t count = train_count_ - validation.count;
+  // Fewer than were counted where bad ones are skipped.
+  const std::int64_t count = std::min(train_count_ - validation.count, train.count);
+  const std::int64_t test_count = std::min(test_count_, test.count);
   Dataset dataset{first_samples(std::move(train), count, classes), std::move(validation),
-                  first_samples(std::move(test), test_count_, classes), ""};
+                  first_samples(std::move(test), test_count, classes), ""};
   dataset.validation.classes = classes;
+  dataset.class_names = sources_.class_names;
+  dataset.skipped = bad_.skipped();
+  dataset.train_parts = train_parts_;
   Hasher hasher;
   hash_half(hasher, dataset.train);
   if (dataset.validation.count > 0) hash_half(hasher, dataset.validation);
@@ -134,8 +200,8 @@ Dataset DatasetReader::finish(ImageSet train, ImageSet validation, ImageSet test
   return dataset;
 }
 
-Dataset open_dataset(const options::DataOptions& options, std::int64_t seed) {
-  return DatasetReader(options, seed).read();
+Dataset open_dataset(const options::DataOptions& options, std::int64_t seed, Halves halves) {
+  return DatasetReader(options, seed, halves).read();
 }
 
 }  // namespace mnist_train::data

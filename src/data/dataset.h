@@ -1,15 +1,22 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
+#include "data/encoded_set.h"
 #include "data/image_set.h"
-#include "data/image_source.h"
+#include "data/sources.h"
 #include "options/data_options.h"
 
 namespace mnist_train::data {
+
+/// Which halves of a data set are wanted. For the test half the training set is opened, as it says
+/// what the classes are, but its images are not decoded.
+enum class Halves { kBoth, kTrain, kTest };
 
 /// All of a data set, found and opened, not yet read; what the headers say is checked, and
 /// nothing is allocated. Throws Error(kData).
@@ -23,7 +30,10 @@ namespace mnist_train::data {
 class DatasetReader {
  public:
   /// `seed` decides which samples are held out of the training set.
-  explicit DatasetReader(const options::DataOptions& options, std::int64_t seed = 1);
+  /// `cancelled`: a long reading is to end; may be null.
+  explicit DatasetReader(const options::DataOptions& options, std::int64_t seed = 1,
+                         Halves halves = Halves::kBoth,
+                         const std::atomic<bool>* cancelled = nullptr);
 
   /// The size of the memory that `read_into` fills.
   std::size_t bytes() const;
@@ -34,20 +44,26 @@ class DatasetReader {
   Dataset read_into(std::span<std::uint8_t> memory, const std::shared_ptr<const void>& owner);
 
  private:
+  void count(const options::DataOptions& options);
+  void require_memory() const;
+  ImageSet read_train(std::span<std::uint8_t> images, std::span<std::uint8_t> labels,
+                      const std::shared_ptr<const void>& owner);
   Dataset finish(ImageSet train, ImageSet validation, ImageSet test) const;
 
   double validation_;
   std::int64_t seed_;
-  std::unique_ptr<ImageSource> train_;
-  std::unique_ptr<ImageSource> test_;
-  std::int64_t train_count_;  // after limit_train
-  std::int64_t test_count_;
+  BadSamples bad_;
+  Sources sources_;
+  std::vector<std::int64_t> train_parts_;
+  std::int64_t train_count_ = 0;  // after limit_train
+  std::int64_t test_count_ = 0;
 };
 
 /// Finds and reads a data set, both halves cut to `limit_train` and `limit_test` (the first
 /// samples) before any are held out; a limit beyond the data is an error. `classes` of both halves
 /// covers all labels of both files. Throws Error(kData) naming the file, or every place where it
 /// looked.
-Dataset open_dataset(const options::DataOptions& options, std::int64_t seed = 1);
+Dataset open_dataset(const options::DataOptions& options, std::int64_t seed = 1,
+                     Halves halves = Halves::kBoth);
 
 }  // namespace mnist_train::data

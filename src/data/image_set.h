@@ -4,6 +4,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace mnist_train::data {
 
@@ -29,6 +30,9 @@ struct Dataset {
   ImageSet validation;  // without samples unless the options hold some out
   ImageSet test;
   std::string hash;  // "xxh3-128:<32 hex digits>" of the uncompressed samples that are used
+  std::vector<std::string> class_names{};   // where the data has names, by number
+  std::vector<std::string> skipped{};       // bad samples that were left out, with the reason
+  std::vector<std::int64_t> train_parts{};  // train_per_process: how many of each, in order
 };
 
 }  // namespace mnist_train::data

@@ -12,12 +12,13 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <stdexcept>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
-#include "data/dataset.h"
 
 namespace mnist_train::data {
 
@@ -47,6 +48,7 @@ struct SharedHeader {
   SharedHalf train;
   SharedHalf validation;
   SharedHalf test;
+  std::uint64_t notes_bytes;  // what else there is to know, as CBOR, behind the samples
 };
 static_assert(sizeof(SharedHeader) <= kHeaderBytes);
 
@@ -86,24 +88,37 @@ SharedHalf describe(const ImageSet& set, const std::uint8_t* memory) {
           fixed_text<kMaxSource>(set.source)};
 }
 
+std::vector<std::uint8_t> notes_of(const Dataset& dataset) {
+  return nlohmann::json::to_cbor({{"class_names", dataset.class_names},
+                                  {"skipped", dataset.skipped},
+                                  {"train_parts", dataset.train_parts}});
+}
+
 /// Reads the data set into the memory, which nobody can change afterwards.
-void fill(int fd, const options::DataOptions& options, std::int64_t seed) {
-  DatasetReader reader(options, seed);
-  const std::size_t bytes = kHeaderBytes + reader.bytes();
+void fill(int fd, DatasetReader& reader) {
+  std::size_t bytes = kHeaderBytes + reader.bytes();
   if (::ftruncate(fd, static_cast<off_t>(bytes)) != 0) throw_errno("size the memory");
   {
     const auto memory = map_shared(fd, bytes, PROT_READ | PROT_WRITE);
     const std::span<std::uint8_t> samples(memory.get() + kHeaderBytes, bytes - kHeaderBytes);
     const Dataset dataset = reader.read_into(samples, memory);
+    const std::vector<std::uint8_t> notes = notes_of(dataset);
+    if (::lseek(fd, static_cast<off_t>(bytes), SEEK_SET) < 0 ||
+        !write_all(fd, notes.data(), notes.size())) {
+      throw_errno("write to the memory");
+    }
+    bytes += notes.size();
     const auto header = std::make_unique<SharedHeader>(SharedHeader{
         kMagic, bytes, fixed_text<64>(dataset.hash), describe(dataset.train, memory.get()),
-        describe(dataset.validation, memory.get()), describe(dataset.test, memory.get())});
+        describe(dataset.validation, memory.get()), describe(dataset.test, memory.get()),
+        notes.size()});
     std::memcpy(memory.get(), header.get(), sizeof(SharedHeader));
   }
   if (::fcntl(fd, F_ADD_SEALS, kSeals) != 0) throw_errno("seal the memory");
 }
 
-void wait_until_ready(int ready_fd, std::chrono::milliseconds timeout) {
+void wait_until_ready(int ready_fd, std::chrono::milliseconds timeout,
+                      const std::function<void()>& while_waiting) {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   for (;;) {
     const auto left =
@@ -115,6 +130,7 @@ void wait_until_ready(int ready_fd, std::chrono::milliseconds timeout) {
     // The byte stays in the pipe: every worker sees it, also after the launcher has ended.
     if (count > 0 && (ready.revents & POLLIN) != 0) return;
     if (count > 0) throw PeerError("the launcher ended before the samples were read");
+    if (while_waiting) while_waiting();
     if (left.count() <= 0) {
       throw PeerError("the launcher did not have the samples ready within " +
                       std::to_string(timeout.count()) + " ms");
@@ -134,6 +150,7 @@ bool lies_inside(std::uint64_t offset, std::uint64_t size, std::uint64_t bytes) 
 
 ImageSet restore(const SharedHalf& half, const std::shared_ptr<const std::uint8_t>& memory,
                  std::uint64_t bytes) {
+  if (half.count == 0) return {};
   std::int64_t size = half.count;
   for (const std::int64_t factor : {half.count, half.channels, half.height, half.width}) {
     if (factor < 1) throw_malformed("has an impossible shape");
@@ -165,10 +182,11 @@ SharedDataset::SharedDataset()
 }
 
 SharedDataset::~SharedDataset() {
+  cancelled_ = true;
   if (thread_.joinable()) thread_.join();
 }
 
-void SharedDataset::publish(const options::DataOptions& options, std::int64_t seed) {
+void SharedDataset::publish(const options::DataOptions& options, std::int64_t seed, Halves halves) {
   if (thread_.joinable() || !ready_write_fd_.valid()) {
     throw std::logic_error("SharedDataset::publish: called twice");
   }
@@ -177,7 +195,7 @@ void SharedDataset::publish(const options::DataOptions& options, std::int64_t se
   sigset_t before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this, options, seed] { run(options, seed); });
+  thread_ = std::thread([this, options, seed, halves] { run(options, seed, halves); });
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
@@ -186,9 +204,10 @@ void SharedDataset::wait() {
   if (failure_) std::rethrow_exception(failure_);
 }
 
-void SharedDataset::run(const options::DataOptions& options, std::int64_t seed) {
+void SharedDataset::run(const options::DataOptions& options, std::int64_t seed, Halves halves) {
   try {
-    fill(memory_fd_.get(), options, seed);
+    DatasetReader reader(options, seed, halves, &cancelled_);
+    fill(memory_fd_.get(), reader);
     const char ready = 1;
     if (!write_all(ready_write_fd_.get(), &ready, 1)) throw_errno("tell the workers");
   } catch (...) {
@@ -197,10 +216,11 @@ void SharedDataset::run(const options::DataOptions& options, std::int64_t seed) 
   ready_write_fd_.reset();
 }
 
-Dataset attach(const SharedDatasetHandle& handle, std::chrono::milliseconds timeout) {
+Dataset attach(const SharedDatasetHandle& handle, std::chrono::milliseconds timeout,
+               const std::function<void()>& while_waiting) {
   const UniqueFd memory_fd(handle.memory_fd);
   const UniqueFd ready_fd(handle.ready_fd);
-  wait_until_ready(ready_fd.get(), timeout);
+  wait_until_ready(ready_fd.get(), timeout, while_waiting);
   struct stat status {};
   if (::fstat(memory_fd.get(), &status) != 0) throw_errno("examine the memory");
   const auto bytes = static_cast<std::size_t>(status.st_size);
@@ -214,10 +234,17 @@ Dataset attach(const SharedDatasetHandle& handle, std::chrono::milliseconds time
   if (header->magic != kMagic || header->bytes != bytes) {
     throw_malformed("was written by another program");
   }
-  ImageSet validation;
-  if (header->validation.count != 0) validation = restore(header->validation, memory, bytes);
-  return {restore(header->train, memory, bytes), std::move(validation),
-          restore(header->test, memory, bytes), text_of(header->hash)};
+  Dataset dataset{restore(header->train, memory, bytes), restore(header->validation, memory, bytes),
+                  restore(header->test, memory, bytes), text_of(header->hash)};
+  if (!lies_inside(bytes - header->notes_bytes, header->notes_bytes, bytes)) {
+    throw_malformed("is too small for its notes");
+  }
+  const auto notes =
+      nlohmann::json::from_cbor(memory.get() + bytes - header->notes_bytes, memory.get() + bytes);
+  notes.at("class_names").get_to(dataset.class_names);
+  notes.at("skipped").get_to(dataset.skipped);
+  notes.at("train_parts").get_to(dataset.train_parts);
+  return dataset;
 }
 
 }  // namespace mnist_train::data

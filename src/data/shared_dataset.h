@@ -1,12 +1,14 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <exception>
+#include <functional>
 #include <string>
 #include <thread>
 
 #include "base/file.h"
-#include "data/image_set.h"
+#include "data/dataset.h"
 #include "options/data_options.h"
 
 namespace mnist_train::data {
@@ -26,32 +28,35 @@ class SharedDataset {
   SharedDataset();
   SharedDataset(const SharedDataset&) = delete;
   SharedDataset& operator=(const SharedDataset&) = delete;
-  /// Waits for the thread.
+  /// Ends the thread.
   ~SharedDataset();
 
   SharedDatasetHandle handle() const { return {memory_fd_.get(), ready_read_fd_.get()}; }
 
   /// Starts to find, read and check the data set, on a thread of its own (which takes no signals).
   /// Then `handle().ready_fd` becomes readable, or hangs up where that failed. Once.
-  void publish(const options::DataOptions& options, std::int64_t seed = 1);
+  void publish(const options::DataOptions& options, std::int64_t seed = 1,
+               Halves halves = Halves::kBoth);
 
   /// Waits for `publish` and throws its failure.
   void wait();
 
  private:
-  void run(const options::DataOptions& options, std::int64_t seed);
+  void run(const options::DataOptions& options, std::int64_t seed, Halves halves);
 
   UniqueFd memory_fd_;
   UniqueFd ready_read_fd_;
   UniqueFd ready_write_fd_;
+  std::atomic<bool> cancelled_{false};
   std::thread thread_;
   std::exception_ptr failure_;
 };
 
-/// Waits until the samples are there and maps them, read-only and without a copy. Takes the
-/// descriptors over. Throws PeerError when the launcher ended or gave up before, or after
-/// `timeout`, and Error(kRunFailed) when the memory does not hold what a launcher of this program
-/// puts there.
-Dataset attach(const SharedDatasetHandle& handle, std::chrono::milliseconds timeout);
+/// Waits until the samples are there, with a call of `while_waiting` every second, and maps them,
+/// read-only and without a copy. Takes the descriptors over. Throws PeerError when the launcher
+/// ended or gave up before, or after `timeout`, and Error(kRunFailed) when the memory does not hold
+/// what a launcher of this program puts there.
+Dataset attach(const SharedDatasetHandle& handle, std::chrono::milliseconds timeout,
+               const std::function<void()>& while_waiting = {});
 
 }  // namespace mnist_train::data

@@ -13,17 +13,17 @@ namespace mnist_train::launch {
 /// What the front end hands to every worker: the command with everything validated and every path
 /// absolute.
 struct Job {
-  std::string command;  // "train", "evaluate", "predict", "export", "diagnose"
+  std::string command;  // "train", "evaluate", "predict", "preview", "export", "diagnose"
   std::string config;   // the effective config as JSON, empty where a command goes without
   std::filesystem::path config_path;  // where it came from, for messages
   std::filesystem::path run_folder;   // train: prepared by the front end; empty: rank 0 knows it
   std::string resume;                 // "": a fresh run; else "auto" or the checkpoint's path
   bool after_restart = false;  // an attempt went before: its newest checkpoint goes before `resume`
-  std::filesystem::path checkpoint;  // evaluate, predict, export
-  std::string export_format;         // export: "pt", "safetensors"
-  std::filesystem::path export_path;
-  bool with_optimizer = false;      // export
-  std::vector<std::string> images;  // predict: files as they were named
+  std::filesystem::path checkpoint;   // evaluate, predict, export
+  std::string export_format;          // export: "pt", "safetensors"
+  std::filesystem::path export_path;  // export, preview: the file to write
+  bool with_optimizer = false;        // export
+  std::vector<std::string> images;    // predict: files as they were named
   std::string log_level = "info";
   bool quiet = false;
   bool progress_bar = false;  // the console is a terminal

@@ -131,6 +131,9 @@ int choose_process_count(const options::RunConfig& config, const Machine& machin
   if (config.launch.processes_per_node) {
     return static_cast<int>(*config.launch.processes_per_node);
   }
+  if (!config.data.train_per_process.empty()) {
+    return static_cast<int>(config.data.train_per_process.size());
+  }
   return use_cuda(config, machine) ? machine.gpus : std::min(machine.cores, kAutomaticCpuProcesses);
 }
 

@@ -26,9 +26,9 @@ struct Placement {
   std::string device_name() const;  // "cpu", "cuda:0"
 };
 
-/// How many ranks our own launcher starts: `processes_per_node`, the length of `devices`, or by
-/// itself one a GPU, on CPUs one a core up to 2 (more share memory bandwidth and win little).
-/// Throws Error(kConfig) when they contradict.
+/// How many ranks our own launcher starts: `processes_per_node`, the length of `devices` or of
+/// `data.train_per_process`, or by itself one a GPU, on CPUs one a core up to 2 (more share memory
+/// bandwidth and win little). Throws Error(kConfig) when they contradict.
 int choose_process_count(const options::RunConfig& config, const Machine& machine);
 
 /// Device, backend and threads of one rank. More ranks than GPUs share them in turn, over Gloo,

@@ -1,8 +1,9 @@
 #include "options/data_options.h"
 
+#include <string>
 #include <utility>
 
-#include "config/not_built.h"
+#include "base/error.h"
 #include "config/schema.h"
 #include "config/schema_rule.h"
 #include "options/limits.h"
@@ -12,7 +13,6 @@ namespace mnist_train::options {
 namespace {
 
 using config::Json;
-using config::not_built;
 using config::optional_of;
 using config::path;
 using config::Place;
@@ -50,6 +50,28 @@ config::Type<DataLocation> location() {
   return type;
 }
 
+/// A list of locations; null for none.
+config::Type<std::vector<DataLocation>> sets_by_rank() {
+  using Sets = std::vector<DataLocation>;
+  const config::Type<std::optional<Sets>> inner = optional_of(config::list_of(location()));
+  config::Type<Sets> type;
+  type.fragment = inner.fragment;
+  type.fragment["anyOf"][0]["minItems"] = 1;
+  type.read = [inner](const Place& place) -> std::optional<Sets> {
+    auto sets = inner.read(place);
+    if (!sets) return std::nullopt;
+    if (*sets && (*sets)->empty()) {
+      place.complain_expected("a location for each process, or null");
+      return std::nullopt;
+    }
+    return sets->value_or(Sets{});
+  };
+  type.write = [inner](const Sets& sets) {
+    return sets.empty() ? Json(nullptr) : inner.write(sets);
+  };
+  return type;
+}
+
 void add_sources(Schema<Options>& schema) {
   schema.add("dataset", &Options::dataset,
              optional_of(config::one_of<DatasetName>(
@@ -62,17 +84,21 @@ void add_sources(Schema<Options>& schema) {
                                                   {DataFormat::kImageFolder, "image-folder"},
                                                   {DataFormat::kLmdb, "lmdb"},
                                                   {DataFormat::kSynthetic, "synthetic"}});
-  schema.add("format", &Options::format,
-             config::built_so_far(optional_of(format),
-                                  {std::nullopt, DataFormat::kIdx, DataFormat::kSynthetic}),
-             "What `train` and `test` are, where they are given instead of a data set; synthetic: "
+  schema.add("format", &Options::format, optional_of(format),
+             "What `train` and `test` are, where they are given instead of a data set; "
+             "image-folder: class folders of PNG and JPEG files; lmdb: a Caffe2 LMDB; synthetic: "
              "drawn digits, without files.");
   schema.add("train", &Options::train, optional_of(location()),
-             "The training set: a folder, an images file, or {images, labels}.");
+             "The training set: a folder; for idx also an images file, or {images, labels}; for "
+             "lmdb also its file.");
   schema.add("test", &Options::test, optional_of(location()), "The test set, like train.");
-  schema.add(not_built<Options>("train_per_process", nullptr,
-                                {{"type", {"array", "null"}}, {"items", {{"type", "string"}}}},
-                                "One training set for each process."));
+  schema.add("train_per_process", &Options::train_per_process, sets_by_rank(),
+             "Instead of train: a training set for each process, by rank.");
+  schema.add(
+      "on_bad_sample", &Options::on_bad_sample,
+      config::one_of<OnBadSample>({{OnBadSample::kError, "error"}, {OnBadSample::kSkip, "skip"}}),
+      "What follows from an image or record that cannot be used: the run ends before it "
+      "begins, or goes without it and lists it. For image-folder and lmdb.");
   schema.add(
       "validation", &Options::validation, config::number({0, 1, false, true}),
       "Share of the training set, drawn by the seed, that is held out: the best checkpoint and "
@@ -82,10 +108,11 @@ void add_sources(Schema<Options>& schema) {
 void add_preparation(Schema<Options>& schema) {
   schema.add("normalize", &Options::normalize, optional_of(normalize()),
              "(value / 255 - mean) / std; null: what is customary for the data set.");
-  schema.add(not_built<Options>("size", nullptr, {{"type", {"integer", "array", "null"}}},
-                                "Height and width that images are brought to."));
-  schema.add(not_built<Options>("channels", nullptr, {{"type", {"integer", "null"}}},
-                                "1 or 3 colour channels."));
+  schema.add("size", &Options::size, optional_of(image_size()),
+             "What images are brought to when they are read, bilinear with antialiasing: one "
+             "number for a square, or [height, width]; null: all have one size.");
+  schema.add("channels", &Options::channels, optional_of(config::integer(1, 3)),
+             "1 (gray) or 3 (colour), what images are brought to; null: all have as many.");
   schema.add("augment", &Options::augment, augment_list(),
              "Changes to training images, in order, drawn anew every epoch from seed, epoch and "
              "sample.",
@@ -109,6 +136,29 @@ void check_augment(Options& options, const Place& place) {
   }
 }
 
+constexpr const char* kSets[] = {"train", "train_per_process", "test"};
+
+/// What stands beside a format.
+void check_format(const Options& options, const Place& place) {
+  const bool drawn = options.format == DataFormat::kSynthetic;
+  for (const char* key : kSets) {
+    if (drawn && place.gives(key)) {
+      place.complain_about(key, "means nothing beside format synthetic, which draws its samples");
+    }
+  }
+  if (!drawn && !place.gives("train") && !place.gives("train_per_process")) {
+    place.complain_about("format", "needs train beside it");
+  }
+  if (!drawn && !place.gives("test")) place.complain_about("format", "needs test beside it");
+  if (place.gives("train") && place.gives("train_per_process")) {
+    place.complain_about("train_per_process", "stands beside train; give one of them");
+  }
+  if (place.gives("root")) {
+    place.complain_about("root",
+                         "is where a dataset is looked for; beside format it means nothing");
+  }
+}
+
 void check_data(Options& options, const Place& place) {
   if (place.gives("dataset") && place.gives("format")) {
     place.complain_about("format", "stands beside dataset; give one of them");
@@ -116,41 +166,81 @@ void check_data(Options& options, const Place& place) {
   }
   if (place.gives("format")) {
     options.dataset.reset();
-    const bool drawn = options.format == DataFormat::kSynthetic;
-    for (const char* key : {"train", "test"}) {
-      if (drawn && place.gives(key)) {
-        place.complain_about(key, "means nothing beside format synthetic, which draws its samples");
-      } else if (!drawn && !place.gives(key)) {
-        place.complain_about("format", std::string("needs ") + key + " beside it");
-      }
-    }
-    if (place.gives("root")) {
-      place.complain_about("root",
-                           "is where a dataset is looked for; beside format it means nothing");
-    }
-    return;
+    return check_format(options, place);
   }
-  for (const char* key : {"train", "test"}) {
+  for (const char* key : kSets) {
     if (place.gives(key)) place.complain_about(key, "needs a format beside it, such as \"idx\"");
   }
   if (!options.dataset) options.dataset = DatasetName::kMnist;
 }
 
-/// check_data and check_augment, for editors.
+/// What image-folder and lmdb have in common.
+void check_encoded(Options& options, const Place& place) {
+  const bool encoded =
+      options.format == DataFormat::kImageFolder || options.format == DataFormat::kLmdb;
+  if (!encoded) {
+    if (options.on_bad_sample == OnBadSample::kSkip) {
+      place.complain_about("on_bad_sample", "belongs to formats image-folder and lmdb");
+    }
+    return;
+  }
+  const auto refuse_labels = [](const DataLocation& location, const Place& at) {
+    if (location.labels) at.complain("a path; labels in a file of their own belong to format idx");
+  };
+  if (options.train && place.gives("train")) refuse_labels(*options.train, place.member("train"));
+  if (options.test && place.gives("test")) refuse_labels(*options.test, place.member("test"));
+  for (std::size_t i = 0; i < options.train_per_process.size(); ++i) {
+    refuse_labels(options.train_per_process[i], place.member("train_per_process").item(i));
+  }
+}
+
+void check_together(Options& options, const Place& place) {
+  if (options.channels == 2) place.complain_about("channels", "expected 1 or 3, found 2");
+  if (options.train_per_process.empty()) return;
+  if (options.validation > 0) {
+    place.complain_about("validation",
+                         "cannot go with train_per_process: give samples of their own as test");
+  }
+  if (options.limit_train) {
+    place.complain_about("limit_train", "cannot go with train_per_process");
+  }
+  if (options.split == Split::kThroughput) {
+    place.complain_about("split",
+                         "\"throughput\" moves samples between processes, which "
+                         "train_per_process forbids");
+  }
+}
+
+Json any_of(const Json& a, const Json& b) {
+  return config::none_of(config::all_of({config::none_of(a), config::none_of(b)}));
+}
+
+/// The checks above and check_augment, for editors.
 void describe_data(Schema<Options>& schema) {
+  using config::equal;
   using config::given;
   using config::none_of;
-  const Json places = config::all_of({given("train"), given("test")});
-  const Json no_places = config::all_of({none_of(given("train")), none_of(given("test"))});
+  using config::when;
+  const Json train = any_of(given("train"), given("train_per_process"));
+  const Json no_places = config::all_of({none_of(train), none_of(given("test"))});
+  const Json encoded = any_of(equal("format", "image-folder"), equal("format", "lmdb"));
   schema.describe_rule(none_of(config::all_of({given("dataset"), given("format")})));
   schema.describe_rule(none_of(config::all_of({given("root"), given("format")})));
-  schema.describe_rule(config::when(none_of(given("format")), no_places));
-  schema.describe_rule(config::when(config::equal("format", "synthetic"), no_places));
-  schema.describe_rule(config::when(config::equal("format", "idx"), places));
-  Json listed = config::equal("name", "normalize");
+  schema.describe_rule(none_of(config::all_of({given("train"), given("train_per_process")})));
+  schema.describe_rule(when(none_of(given("format")), no_places));
+  schema.describe_rule(when(equal("format", "synthetic"), no_places));
+  schema.describe_rule(
+      when(any_of(equal("format", "idx"), encoded), config::all_of({train, given("test")})));
+  schema.describe_rule(when(equal("on_bad_sample", "skip"), encoded));
+  schema.describe_rule(none_of(equal("channels", 2)));
+  schema.describe_rule(
+      when(given("train_per_process"),
+           config::all_of({none_of(given("limit_train")), none_of(equal("split", "throughput")),
+                           config::has("validation", {{"const", 0}})})));
+  Json listed = equal("name", "normalize");
   listed["type"] = "object";
-  schema.describe_rule(config::when(
-      given("normalize"), config::has("augment", none_of({{"contains", std::move(listed)}}))));
+  schema.describe_rule(
+      when(given("normalize"), config::has("augment", none_of({{"contains", std::move(listed)}}))));
 }
 
 }  // namespace
@@ -160,9 +250,19 @@ config::Schema<DataOptions> data_schema() {
   add_sources(schema);
   add_preparation(schema);
   schema.check(check_data);
+  schema.check(check_encoded);
+  schema.check(check_together);
   schema.check(check_augment);
   describe_data(schema);
   return schema;
+}
+
+void require_set_for_each(const DataOptions& options, int processes) {
+  const std::size_t sets = options.train_per_process.size();
+  if (sets == 0 || sets == static_cast<std::size_t>(processes)) return;
+  throw Error(ExitCode::kConfig, "/data/train_per_process: names " + std::to_string(sets) +
+                                     " training sets, but there are " + std::to_string(processes) +
+                                     " processes (launch.processes_per_node, --nproc-per-node)");
 }
 
 NormalizeOptions effective_normalize(const DataOptions& options) {

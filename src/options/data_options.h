@@ -14,6 +14,7 @@ namespace mnist_train::options {
 enum class DatasetName { kMnist, kFashionMnist };
 enum class DataFormat { kIdx, kImageFolder, kLmdb, kSynthetic };
 enum class Split { kEven, kThroughput };
+enum class OnBadSample { kError, kSkip };
 
 /// Where one half (train or test) of a data set lies: a folder, or one images file (its labels file
 /// is found by name), or both files by name. Absolute paths.
@@ -32,8 +33,12 @@ struct DataOptions {
   std::optional<DataFormat> format;
   std::optional<DataLocation> train;
   std::optional<DataLocation> test;
+  std::vector<DataLocation> train_per_process;  // instead of train: by rank
+  OnBadSample on_bad_sample = OnBadSample::kError;
   std::optional<NormalizeOptions> normalize;  // else the data set's own
   double validation = 0;                      // share of the training set that is held out
+  std::optional<ImageSize> size;              // that images are brought to; else their own
+  std::optional<std::int64_t> channels;       // 1 or 3, likewise
   AugmentList augment;                        // changes to training images, in order
   Split split = Split::kEven;
   std::optional<std::int64_t> limit_train;  // samples
@@ -48,5 +53,9 @@ config::Schema<DataOptions> data_schema();
 /// `normalize` where it is given, there or in `augment`, else the figures that are customary for
 /// the data set.
 NormalizeOptions effective_normalize(const DataOptions& options);
+
+/// Throws Error(kConfig) where train_per_process names another number of sets than there are
+/// processes.
+void require_set_for_each(const DataOptions& options, int processes);
 
 }  // namespace mnist_train::options

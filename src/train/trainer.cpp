@@ -34,7 +34,8 @@ comm::GradientBuffer gradient_buffer(const FlatParameters& parameters) {
 
 Trainer::Trainer(const options::TrainOptions& options, std::shared_ptr<model::Model> model,
                  batch::ResidentImages& images, const comm::Communicator& communicator,
-                 at::Device device, std::shared_ptr<model::Model> bf16_model, options::Split split)
+                 at::Device device, std::shared_ptr<model::Model> bf16_model,
+                 const Sharing& sharing)
     : options_(options),
       communicator_(communicator),
       images_(images),
@@ -43,12 +44,13 @@ Trainer::Trainer(const options::TrainOptions& options, std::shared_ptr<model::Mo
                              : options.batch_size),
       model_(on_device(std::move(model), device)),
       computing_model_(bf16_model ? in_bfloat16(std::move(bf16_model), device) : model_),
-      split_(make_work_split(split, communicator, device)),
+      split_(make_work_split(sharing, communicator, device)),
       parameters_(*model_, Step::kRiders + split_->riders(),
                   computing_model_ == model_ ? nullptr : computing_model_.get()),
       // Who waits for the others in backward cannot measure his own.
-      averager_(comm::make_gradient_averager(options, communicator, gradient_buffer(parameters_),
-                                             /*may_overlap=*/split == options::Split::kEven)),
+      averager_(
+          comm::make_gradient_averager(options, communicator, gradient_buffer(parameters_),
+                                       /*may_overlap=*/sharing.split == options::Split::kEven)),
       optimizer_(make_optimizer(options, parameters_)),
       step_(options, computing_model_, parameters_, *averager_, *optimizer_),
       schedule_(options, steps_per_epoch(), total_steps(options, steps_per_epoch())) {
@@ -70,7 +72,7 @@ void Trainer::share_buffers() {
 void Trainer::begin_epoch() {
   computing_model_->train();
   parameters_.refresh_half();  // a checkpoint may have changed the values
-  images_.set_order(data::epoch_permutation(images_.count(), options_.seed, progress_.epoch),
+  images_.set_order(split_->order(images_.count(), options_.seed, progress_.epoch),
                     progress_.epoch);
   step_.restart_totals(progress_.epoch_sums);
 }

@@ -27,8 +27,7 @@ class Trainer {
   /// optimizer and statistics stay fp32 in `model`.
   Trainer(const options::TrainOptions& options, std::shared_ptr<model::Model> model,
           batch::ResidentImages& images, const comm::Communicator& communicator, at::Device device,
-          std::shared_ptr<model::Model> bf16_model = nullptr,
-          options::Split split = options::Split::kEven);
+          std::shared_ptr<model::Model> bf16_model = nullptr, const Sharing& sharing = {});
 
   /// Fixes the order of the epoch that the cursor stands in.
   void begin_epoch();

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "base/clock.h"
+#include "data/own_sets.h"
 
 namespace mnist_train::train {
 
@@ -24,6 +26,33 @@ class EvenSplit : public WorkSplit {
 
  private:
   int ranks_;
+};
+
+class OwnSetsSplit : public WorkSplit {
+ public:
+  OwnSetsSplit(std::vector<std::int64_t> sizes, int rank) : sets_(std::move(sizes)), rank_(rank) {}
+
+  std::vector<std::int64_t> order(std::int64_t /*count*/, std::int64_t seed,
+                                  std::int64_t epoch) const override {
+    return sets_.order(rank_, seed, epoch);
+  }
+  data::Range share(data::Range global, int rank) const override {
+    return sets_.share(global, rank);
+  }
+  std::vector<double> weights() const override {
+    const std::vector<std::int64_t>& sizes = sets_.sizes();
+    const auto sum = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
+    std::vector<double> weights;
+    weights.reserve(sizes.size());
+    for (const std::int64_t size : sizes) {
+      weights.push_back(static_cast<double>(size) / static_cast<double>(sum));
+    }
+    return weights;
+  }
+
+ private:
+  data::OwnSets sets_;
+  int rank_;
 };
 
 class ThroughputSplit : public WorkSplit {
@@ -111,10 +140,18 @@ class ThroughputSplit : public WorkSplit {
 
 }  // namespace
 
-std::unique_ptr<WorkSplit> make_work_split(options::Split split,
+std::vector<std::int64_t> WorkSplit::order(std::int64_t count, std::int64_t seed,
+                                           std::int64_t epoch) const {
+  return data::epoch_permutation(count, seed, epoch);
+}
+
+std::unique_ptr<WorkSplit> make_work_split(const Sharing& sharing,
                                            const comm::Communicator& communicator,
                                            at::Device device) {
-  if (split == options::Split::kThroughput && !communicator.alone()) {
+  if (!sharing.own_sets.empty()) {
+    return std::make_unique<OwnSetsSplit>(sharing.own_sets, communicator.rank());
+  }
+  if (sharing.split == options::Split::kThroughput && !communicator.alone()) {
     return std::make_unique<ThroughputSplit>(communicator, device);
   }
   return std::make_unique<EvenSplit>(communicator.world_size());

@@ -12,12 +12,23 @@
 
 namespace mnist_train::train {
 
-/// Which positions of a global batch each rank works on: contiguous ranges in the order of the
-/// ranks that cover it. All ranks know all shares.
+/// What decides who works on which samples.
+struct Sharing {
+  options::Split split = options::Split::kEven;
+  std::vector<std::int64_t> own_sets{};  // train_per_process: samples of each rank's, else empty
+};
+
+/// Which samples of a global batch each rank works on. All ranks know all shares.
 class WorkSplit {
  public:
   virtual ~WorkSplit() = default;
 
+  /// The order in which this rank's `share`s count the samples of an epoch (from 0): that of all
+  /// ranks, unless each has a set of its own. `count`: of all samples.
+  virtual std::vector<std::int64_t> order(std::int64_t count, std::int64_t seed,
+                                          std::int64_t epoch) const;
+  /// Positions in the rank's order; the shares are together as large as `global`, and without own
+  /// sets they are its parts, in the order of the ranks.
   virtual data::Range share(data::Range global, int rank) const = 0;
   /// Of a large batch, by rank; they add up to 1.
   virtual std::vector<double> weights() const = 0;
@@ -37,8 +48,8 @@ class WorkSplit {
 
 /// even: sizes differ by at most one. throughput: in proportion to how many samples a second each
 /// rank got through, measured over the last steps; the run starts evenly, and so does a resumed
-/// one.
-std::unique_ptr<WorkSplit> make_work_split(options::Split split,
+/// one. Own sets: each rank's share comes from its own.
+std::unique_ptr<WorkSplit> make_work_split(const Sharing& sharing,
                                            const comm::Communicator& communicator,
                                            at::Device device);
 

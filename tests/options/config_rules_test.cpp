@@ -15,12 +15,6 @@ TEST_CASE("what is not built yet is refused by name, and its off value is taken"
     const char* accepted;
   };
   const Case row = GENERATE(values<Case>({
-      {R"("data":{"train_per_process":["a","b"]})", R"("data":{"train_per_process":null})"},
-      {R"("data":{"size":244})", R"("data":{"size":null})"},
-      {R"("data":{"channels":3})", R"("data":{"channels":null})"},
-      {R"("data":{"format":"image-folder","train":"a","test":"b"})",
-       R"("data":{"format":"idx","train":"a","test":"b"})"},
-      {R"("data":{"format":"lmdb","train":"a","test":"b"})", R"("data":{"format":null})"},
       {R"("report":{"html":true})", R"("report":{"html":false})"},
       {R"("report":{"tensorboard":true})", R"("report":{"tensorboard":false})"},
       {R"("report":{"histograms":true})", R"("report":{"histograms":false})"},
@@ -49,6 +43,26 @@ TEST_CASE("keys that contradict each other are refused") {
       {R"({"data":{"dataset":"mnist","format":"idx","train":"a","test":"b"}})",
        "f:1:37: /data/format: stands beside dataset; give one of them"},
       {R"({"data":{"format":"idx","train":"a"}})", "f:1:19: /data/format: needs test beside it"},
+      {R"({"data":{"format":"lmdb","test":"a"}})", "f:1:19: /data/format: needs train beside it"},
+      {R"({"data":{"format":"idx","train":"a","train_per_process":["b"],"test":"c"}})",
+       "f:1:57: /data/train_per_process: stands beside train; give one of them"},
+      {R"({"data":{"format":"idx","train_per_process":[],"test":"c"}})",
+       "f:1:45: /data/train_per_process: expected a location for each process, or null, found a "
+       "list"},
+      {R"({"data":{"format":"lmdb","train_per_process":["a",{"images":"b","labels":"c"}],"test":"d"}})",
+       "f:1:51: /data/train_per_process/1: a path; labels in a file of their own belong to format "
+       "idx"},
+      {R"({"data":{"format":"lmdb","train_per_process":["a"],"test":"d","validation":0.1}})",
+       "f:1:76: /data/validation: cannot go with train_per_process: give samples of their own as "
+       "test"},
+      {R"({"data":{"format":"lmdb","train_per_process":["a"],"test":"d","limit_train":9}})",
+       "f:1:77: /data/limit_train: cannot go with train_per_process"},
+      {R"({"data":{"format":"lmdb","train_per_process":["a"],"test":"d","split":"throughput"}})",
+       "f:1:71: /data/split: \"throughput\" moves samples between processes, which "
+       "train_per_process forbids"},
+      {R"({"data":{"channels":2}})", "f:1:21: /data/channels: expected 1 or 3, found 2"},
+      {R"({"data":{"on_bad_sample":"skip"}})",
+       "f:1:26: /data/on_bad_sample: belongs to formats image-folder and lmdb"},
       {R"({"data":{"format":"synthetic","train":"a"}})",
        "f:1:39: /data/train: means nothing beside format synthetic, which draws its samples"},
       {R"({"data":{"train":"a"}})",

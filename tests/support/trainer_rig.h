@@ -40,7 +40,7 @@ class TrainerRig {
       : images(small_images(wanted), {0.5, 0.25}, device, at::kFloat,
                augmenter(options, communicator, wanted, device, data.augment)),
         trainer(options, model ? std::move(model) : tiny_model(options.seed), images, communicator,
-                device, nullptr, data.split) {}
+                device, nullptr, {data.split}) {}
   TrainerRig(const TrainerRig&) = delete;  // the trainer knows where the images are
   TrainerRig& operator=(const TrainerRig&) = delete;
 

@@ -42,7 +42,7 @@ std::vector<std::int64_t> learned(const std::vector<double>& speeds, double over
                                   std::int64_t batch, int steps) {
   std::vector<std::int64_t> sizes(speeds.size());
   on_connected_ranks(static_cast<int>(speeds.size()), [&](comm::Communicator& communicator) {
-    const auto split = make_work_split(Split::kThroughput, communicator, at::kCPU);
+    const auto split = make_work_split({options::Split::kThroughput}, communicator, at::kCPU);
     const int ranks = communicator.world_size();
     for (int step = 0; step < steps; ++step) {
       std::vector<std::int64_t> samples;
@@ -62,7 +62,7 @@ std::vector<std::int64_t> learned(const std::vector<double>& speeds, double over
 
 TEST_CASE("the shares of an even split differ by one at most") {
   on_connected_ranks(3, [](comm::Communicator& communicator) {
-    const auto split = make_work_split(Split::kEven, communicator, at::kCPU);
+    const auto split = make_work_split({options::Split::kEven}, communicator, at::kCPU);
     if (split->riders() != 0) throw std::runtime_error("even shares need no riders");
     for (int rank = 0; rank < 3; ++rank) {
       const data::Range expected = data::share({5, 15}, rank, 3);
@@ -92,7 +92,7 @@ TEST_CASE("a rank whose speed is hopeless keeps a sample to measure it by") {
 
 TEST_CASE("ranks cover a batch without gaps") {
   on_connected_ranks(3, [](comm::Communicator& communicator) {
-    const auto split = make_work_split(Split::kThroughput, communicator, at::kCPU);
+    const auto split = make_work_split({options::Split::kThroughput}, communicator, at::kCPU);
     at::Tensor riders = at::zeros({3});
     riders[0] = 1.0;
     riders[1] = 3.0;

@@ -1,0 +1,108 @@
+#include "app/run_preview.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+
+#include "app/augmentation.h"
+#include "app/open_dataset.h"
+#include "app/preview_page.h"
+#include "app/print_result.h"
+#include "base/file.h"
+#include "batch/resident_images.h"
+#include "image/codec.h"
+#include "train/work_split.h"
+
+namespace mnist_train::app {
+
+namespace {
+
+/// The numbers that a normalisation was made from.
+std::string bytes_of(const at::Tensor& images, const options::NormalizeOptions& normalize) {
+  const at::Tensor bytes = images.to(at::kCPU)
+                               .mul(normalize.std)
+                               .add(normalize.mean)
+                               .mul(255)
+                               .round()
+                               .clamp(0, 255)
+                               .to(at::kByte)
+                               .contiguous();
+  return {reinterpret_cast<const char*>(bytes.const_data_ptr<std::uint8_t>()),
+          static_cast<std::size_t>(bytes.numel())};
+}
+
+PreviewShare share_of(const batch::Batch& batch, const std::vector<std::int64_t>& samples,
+                      const data::Dataset& dataset, const options::NormalizeOptions& normalize) {
+  PreviewShare share;
+  share.channels = batch.images.size(1);
+  share.height = batch.images.size(2);
+  share.width = batch.images.size(3);
+  share.planes = bytes_of(batch.images, normalize);
+  const auto name_class = [&dataset](nlohmann::ordered_json& facts, const char* key,
+                                     std::int64_t label) {
+    if (!dataset.class_names.empty()) {
+      facts[key] = dataset.class_names[static_cast<std::size_t>(label)];
+    }
+  };
+  for (std::int64_t i = 0; i < batch.size(); ++i) {
+    const auto label = batch.labels[i].item<std::int64_t>();
+    nlohmann::ordered_json facts{{"sample", samples[static_cast<std::size_t>(i)]},
+                                 {"label", label}};
+    name_class(facts, "class", label);
+    std::string caption = std::to_string(label);
+    if (batch.is_mixed()) {
+      const auto other = batch.other_labels[i].item<std::int64_t>();
+      facts["other_label"] = other;
+      name_class(facts, "other_class", other);
+      facts["weight"] = batch.weights[i].item<float>();
+      caption += '+' + std::to_string(other);
+    }
+    share.facts.push_back(std::move(facts));
+    share.captions.push_back(std::move(caption));
+  }
+  return share;
+}
+
+void write_page(const Worker& worker, const std::vector<std::string>& texts) {
+  std::vector<PreviewShare> shares;
+  shares.reserve(texts.size());
+  for (const std::string& text : texts) shares.push_back(PreviewShare::from_text(text));
+  const PreviewPage page = draw_page(shares);
+  write_file_atomically(worker.job.export_path, image::encode_png(page.picture),
+                        ExitCode::kRunFailed);
+  print_result({{"output", worker.job.export_path.string()},
+                {"channels", shares.front().channels},
+                {"height", shares.front().height},
+                {"width", shares.front().width},
+                {"processes", page.grids}});
+}
+
+}  // namespace
+
+void run_preview(Worker& worker) {
+  const options::RunConfig& config = worker.config;
+  const data::Dataset dataset = open_dataset(worker, data::Halves::kTrain);
+  const auto normalize = options::effective_normalize(config.data);
+  batch::ResidentImages images(dataset.train, normalize, worker.device(), at::kFloat,
+                               make_augmenter(worker, dataset.train));
+  const auto split = train::make_work_split({options::Split::kEven, dataset.train_parts},
+                                            worker.communicator, worker.device());
+  const std::vector<std::int64_t> order =
+      split->order(images.count(), config.train.seed, /*epoch=*/0);
+  images.set_order(order, 0);
+  const int world_size = worker.identity.world_size;
+  const std::int64_t batch_size = config.train.batch_size_per_process
+                                      ? *config.train.batch_size_per_process * world_size
+                                      : config.train.batch_size;
+  const data::Range global{0, std::min(batch_size, images.count())};
+  const int rank = worker.identity.rank;
+  const data::Range mine = split->share(global, rank);
+  const batch::Batch batch =
+      images.gather(mine, split->share(global, (rank + 1) % world_size).size());
+  const std::vector<std::int64_t> samples(order.begin() + mine.begin, order.begin() + mine.end);
+  const auto texts =
+      worker.communicator.gather_text(share_of(batch, samples, dataset, normalize).to_text());
+  if (worker.speaks()) write_page(worker, texts);
+}
+
+}  // namespace mnist_train::app

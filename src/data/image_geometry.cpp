@@ -1,0 +1,73 @@
+#include "data/image_geometry.h"
+
+#include <utility>
+
+#include "base/error.h"
+
+namespace mnist_train::data {
+
+namespace {
+
+/// Throws where an image differs from what all have to be by themselves.
+void check(const image::Image& image, const ImageGeometry& geometry, const std::string& name) {
+  if (!geometry.fits_channels && image.channels != geometry.channels) {
+    throw Error(ExitCode::kData,
+                name + ": " + (image.channels == 1 ? "gray among colour" : "colour among gray") +
+                    " images; data.channels says what all are brought to");
+  }
+  if (!geometry.fits_size && (image.height != geometry.height || image.width != geometry.width)) {
+    throw Error(ExitCode::kData,
+                name + ": " + std::to_string(image.height) + " x " + std::to_string(image.width) +
+                    " pixels among images of " + std::to_string(geometry.height) + " x " +
+                    std::to_string(geometry.width) + "; data.size says what all are brought to");
+  }
+}
+
+}  // namespace
+
+ImageGeometry wanted_geometry(ImageGeometry own, const options::DataOptions& options) {
+  if (options.channels) {
+    own.channels = *options.channels;
+    own.fits_channels = true;
+  }
+  if (options.size) {
+    own.height = options.size->height;
+    own.width = options.size->width;
+    own.fits_size = true;
+  }
+  return own;
+}
+
+void fit(image::Image image, const ImageGeometry& geometry, const std::string& name,
+         std::uint8_t* out) {
+  check(image, geometry, name);
+  const image::Image fitted = image::resize(
+      image::with_channels(std::move(image), geometry.channels), geometry.height, geometry.width);
+  const auto channels = static_cast<std::size_t>(fitted.channels);
+  const std::size_t pixels = fitted.pixels.size() / channels;
+  for (std::size_t channel = 0; channel < channels; ++channel) {
+    for (std::size_t pixel = 0; pixel < pixels; ++pixel) {
+      *out++ = fitted.pixels[pixel * channels + channel];
+    }
+  }
+}
+
+std::string geometry_text(std::int64_t channels, std::int64_t height, std::int64_t width) {
+  return std::to_string(channels) + " x " + std::to_string(height) + " x " + std::to_string(width);
+}
+
+image::Image from_planes(std::span<const std::uint8_t> planes, std::int64_t channels,
+                         std::int64_t height, std::int64_t width) {
+  image::Image image{height, width, channels, {}};
+  const auto pixels = static_cast<std::size_t>(height * width);
+  const auto count = static_cast<std::size_t>(channels);
+  image.pixels.resize(pixels * count);
+  for (std::size_t channel = 0; channel < count; ++channel) {
+    for (std::size_t pixel = 0; pixel < pixels; ++pixel) {
+      image.pixels[pixel * count + channel] = planes[channel * pixels + pixel];
+    }
+  }
+  return image;
+}
+
+}  // namespace mnist_train::data

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "image/image.h"
+#include "options/data_options.h"
+
+namespace mnist_train::data {
+
+/// What images are brought to.
+struct ImageGeometry {
+  std::int64_t channels = 1;
+  std::int64_t height = 0;
+  std::int64_t width = 0;
+  // Whether the options ask for it; else images have it by themselves, or are bad.
+  bool fits_channels = false;
+  bool fits_size = false;
+
+  std::int64_t bytes() const { return channels * height * width; }
+};
+
+/// `own` with what data.channels and data.size ask for.
+ImageGeometry wanted_geometry(ImageGeometry own, const options::DataOptions& options);
+
+/// Brings an image to the geometry and writes it as planes [channels,height,width] to `out`. Throws
+/// Error(kData) with `name` where it has another one that nobody asked to change.
+void fit(image::Image image, const ImageGeometry& geometry, const std::string& name,
+         std::uint8_t* out);
+
+/// "3 x 244 x 244".
+std::string geometry_text(std::int64_t channels, std::int64_t height, std::int64_t width);
+
+/// Planes to pixels.
+image::Image from_planes(std::span<const std::uint8_t> planes, std::int64_t channels,
+                         std::int64_t height, std::int64_t width);
+
+}  // namespace mnist_train::data

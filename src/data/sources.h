@@ -1,0 +1,27 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/encoded_set.h"
+#include "data/image_source.h"
+#include "options/data_options.h"
+
+namespace mnist_train::data {
+
+/// The files behind a data set, opened.
+struct Sources {
+  std::vector<std::unique_ptr<ImageSource>> train;  // one, or one for each process
+  std::unique_ptr<ImageSource> test;                // none where it is not wanted
+  std::vector<std::string> class_names;             // of an image folder
+  bool encoded = false;                             // images that have to be decoded
+};
+
+/// Finds and opens what `options` name. `bad` and `cancelled` are for reading, too: see
+/// EncodedSource. Throws Error(kData).
+Sources open_sources(const options::DataOptions& options, bool with_test, BadSamples& bad,
+                     const std::atomic<bool>* cancelled);
+
+}  // namespace mnist_train::data

@@ -1,0 +1,222 @@
+"""Image folders and LMDBs as training data, preview, mixup across processes, and what bad data do."""
+
+import json
+import shutil
+import struct
+import zlib
+
+import numpy
+import pytest
+from support import MNIST, merged, read_idx, relative_difference, run, train, write_config
+
+HALVES = ("train", "test")
+COUNT = 700  # of each half
+TOLERANCE = 1e-5
+
+
+def idx(array):
+    return struct.pack(">HBB", 0, 8, array.ndim) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory):
+    """The first of MNIST as IDX, as an LMDB of PNG and as folders of PNG."""
+    folder = tmp_path_factory.mktemp("sets")
+    (folder / "idx").mkdir()
+    arrays = {}
+    for half, prefix in zip(HALVES, ("train", "t10k")):
+        for kind in ("images-idx3", "labels-idx1"):
+            array = read_idx(MNIST / f"{prefix}-{kind}-ubyte.gz")[:COUNT]
+            (folder / "idx" / f"{prefix}-{kind}-ubyte").write_bytes(idx(array))
+            arrays[half, kind] = array
+    for target in ("lmdb", "image-folder"):
+        result = run("convert", "--from", f"idx:{folder / 'idx'}", "--to", f"{target}:{folder / target}",
+                     "--encoding", "png")
+        assert result.returncode == 0, result.stderr
+    return folder, arrays
+
+
+def data(sets, name, **others):
+    folder = sets[0] / name
+    halves = {half: str(folder if name == "idx" else folder / half) for half in HALVES}
+    return {"data": {"format": name, "dataset": None, "limit_train": None, "limit_test": None} | halves | others}
+
+
+def png_pixels(path):
+    """[height, width, channels]"""
+    content = path.read_bytes()
+    width, height, _, kind = struct.unpack(">IIBB", content[16:26])
+    channels = 3 if kind == 2 else 1
+    packed, at = b"", 8
+    while at < len(content):
+        size, name = struct.unpack(">I4s", content[at:at + 8])
+        packed += content[at + 8:at + 8 + size] if name == b"IDAT" else b""
+        at += size + 12
+    rows = numpy.frombuffer(zlib.decompress(packed), numpy.uint8).reshape(height, -1)
+    above = numpy.zeros(width * channels, numpy.int64)
+    result = []
+    for row in rows:
+        line = row[1:].astype(numpy.int64)
+        for i in range(len(line)):
+            left = line[i - channels] if i >= channels else 0
+            corner = above[i - channels] if i >= channels else 0
+            estimate = left + above[i] - corner
+            paeth = min((abs(estimate - value), place, value) for place, value in enumerate((left, above[i], corner)))[2]
+            line[i] = (line[i] + (0, left, above[i], (left + above[i]) // 2, paeth)[row[0]]) & 255
+        result.append(line)
+        above = line
+    return numpy.stack(result).reshape(height, width, channels)
+
+
+def preview(folder, config, *arguments):
+    """By process: the facts of each image, with its pixels."""
+    result = run("preview", "--config", write_config(folder, config), "--output", folder / "grid.png", *arguments)
+    assert result.returncode == 0, result.stderr
+    facts = json.loads(result.stdout)
+    page = png_pixels(folder / "grid.png")
+    processes = [process["images"] for process in facts["processes"]]
+    for image in sum(processes, []):
+        place = numpy.s_[image["top"]:image["top"] + facts["height"], image["left"]:image["left"] + facts["width"]]
+        image["pixels"] = page[place]
+    return processes
+
+
+def test_an_lmdb_trains_the_same_bits_as_idx_and_so_does_it_with_two_processes(tmp_path, sets):
+    plain = train(tmp_path, merged({"epochs": 1}, data(sets, "idx")), output="idx")
+    folder = train(tmp_path, merged({"epochs": 1}, data(sets, "lmdb")), output="lmdb")
+    assert folder.digest() == plain.digest()
+    assert folder.summary()["data_hash"] == plain.summary()["data_hash"]
+    pair = train(tmp_path, merged({"epochs": 1}, data(sets, "lmdb")), processes=2, output="pair")
+    assert relative_difference(pair.weights(), plain.weights()) < TOLERANCE
+
+
+def test_an_image_folder_is_evaluated_as_it_was_trained(tmp_path, sets):
+    config = merged({"epochs": 1}, data(sets, "image-folder"))
+    folder = train(tmp_path, config)
+    assert folder.summary()["samples_seen"] == COUNT
+    result = run("evaluate", "--checkpoint", folder.path / "model.pt", "--config", write_config(tmp_path, config),
+                 "--nproc-per-node", 1)
+    assert json.loads(result.stdout) == {"test_loss": folder.epochs()[-1]["test_loss"], "samples": COUNT,
+                                         "test_accuracy": folder.epochs()[-1]["test_accuracy"]}
+
+
+def test_preview_shows_the_first_batch_of_each_process(tmp_path, sets):
+    images, labels = sets[1]["train", "images-idx3"], sets[1]["train", "labels-idx1"]
+    for processes, counts in ((1, [7]), (3, [3, 2, 2])):
+        shown = preview(tmp_path, merged({"batch_size": 7}, data(sets, "lmdb")), "--nproc-per-node", processes)
+        assert [len(process) for process in shown] == counts
+        for image in sum(shown, []):
+            assert image["label"] == labels[image["sample"]]
+            assert (image["pixels"][..., 0] == images[image["sample"]]).all()
+
+
+@pytest.mark.parametrize("processes, batch", [(2, 8), (3, 11), (2, 7)])
+def test_global_mixup_is_the_formula_on_the_bytes_of_two_processes(tmp_path, sets, processes, batch):
+    mixup = {"name": "mixup", "weight": 0.3, "scope": "global"}
+    config = merged({"batch_size": batch}, data(sets, "lmdb"))
+    plain = preview(tmp_path, config, "--nproc-per-node", processes)
+    mixed = preview(tmp_path, merged(config, {"data": {"augment": [mixup]}}), "--nproc-per-node", processes)
+    for rank, process in enumerate(mixed):
+        partners = plain[(rank + 1) % processes]
+        for place, image in enumerate(process):
+            mine = plain[rank][place]
+            assert image["sample"] == mine["sample"]
+            if place >= len(partners):
+                assert (image["pixels"] == mine["pixels"]).all() and image["weight"] == 1
+                continue
+            weight = numpy.float32(0.3)
+            formula = weight * mine["pixels"].astype(numpy.float32) + (
+                numpy.float32(1) - weight) * partners[place]["pixels"].astype(numpy.float32)
+            assert (image["pixels"] == numpy.clip(formula, 0, 255).astype(numpy.uint8)).all()
+            assert (image["label"], image["other_label"]) == (mine["label"], partners[place]["label"])
+
+
+def test_each_process_reads_its_own_folder(tmp_path, sets):
+    threes, sevens = (sets[0] / "image-folder" / "train" / name for name in "37")
+    config = data(sets, "image-folder", train=None, train_per_process=[str(sevens), str(threes)], size=24, channels=3)
+    config["data"]["test"] = str(tmp_path / "test")
+    for name in "37":
+        shutil.copytree(sets[0] / "image-folder" / "test" / name, tmp_path / "test" / name)
+    shown = preview(tmp_path, merged({"batch_size": 10}, config))
+    assert [[image["class"] for image in process] for process in shown] == [["7"] * 5, ["3"] * 5]
+    assert shown[0][0]["pixels"].shape == (24, 24, 3)
+    mixed = preview(tmp_path, merged(merged({"batch_size": 10}, config), {
+        "data": {"augment": [{"name": "mixup", "weight": 0.5, "scope": "global"}]}}))
+    for rank in (0, 1):
+        for image, a, b in zip(mixed[rank], shown[rank], shown[1 - rank]):
+            half = a["pixels"].astype(numpy.float32) / 2 + b["pixels"].astype(numpy.float32) / 2
+            assert (image["pixels"] == half.astype(numpy.uint8)).all()
+    folder = train(tmp_path, merged({"epochs": 2, "batch_size": 10}, config), processes=2)
+    count = sum(len(list(path.iterdir())) for path in (threes, sevens))
+    assert folder.summary()["samples_seen"] == 2 * count
+    result = run("--config", write_config(tmp_path, config), "--nproc-per-node", 3, "--output", tmp_path / "three")
+    assert result.returncode == 2
+    assert "/data/train_per_process: names 2 training sets, but there are 3 processes" in result.stderr
+    assert not (tmp_path / "three").exists()
+
+
+def header_of(width, height):
+    chunk = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + chunk + struct.pack(">I", zlib.crc32(chunk))
+
+
+BAD = {
+    "truncated": (lambda file: file.write_bytes(file.read_bytes()[:-30]), ".png: a broken PNG image"),
+    "empty": (lambda file: file.write_bytes(b""), ".png: byte 0: an empty file instead of an image"),
+    "huge": (lambda file: file.write_bytes(header_of(100_000, 100_000)), "100000"),
+    "text": (lambda file: file.write_bytes(b"no picture"), ".png: byte 0"),
+    "newline": (lambda file: file.rename(file.with_name("a\nb.png")), "a\\nb.png: a name with control bytes"),
+    "loop": (lambda file: (file.parent / "loop").symlink_to(file.parent), "/loop: a link back to a folder above it"),
+    "no class": (lambda file: (file.parents[1] / "zebra").mkdir(), "/zebra: a class without images"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_files_end_the_run_before_it_begins_or_are_skipped_and_listed(tmp_path, sets, name):
+    damage, message = BAD[name]
+    for half in HALVES:
+        for label in "01":
+            for file in sorted((sets[0] / "image-folder" / half / label).iterdir())[:20]:
+                target = tmp_path / half / label / file.name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(file, target)
+    file = sorted((tmp_path / "train" / "1").iterdir())[3]
+    damage(file)
+    config = merged({"epochs": 1, "batch_size": 16}, data(sets, "image-folder"))
+    config["data"] |= {half: str(tmp_path / half) for half in HALVES}
+    path = write_config(tmp_path, config)
+    result = run("--config", path, "--output", tmp_path / "run", "--nproc-per-node", 2)
+    assert result.returncode == 3, result.stderr
+    assert message in result.stderr and str(tmp_path / "train") in result.stderr
+    assert not (tmp_path / "run" / "checkpoints").exists()
+    skipped = run("--config", path, "--output", tmp_path / "skip", "--nproc-per-node", 2,
+                  "--set", "data.on_bad_sample=skip")
+    assert skipped.returncode == 0, skipped.stderr
+    count = 2 if name == "no class" else 1  # the test set lacks that class, too
+    assert f"(data.on_bad_sample is skip): {count}\n" in skipped.stderr and message in skipped.stderr
+    seen = json.loads((tmp_path / "skip" / "summary.json").read_text())["samples_seen"]
+    assert seen == (40 if name in ("loop", "no class") else 39)
+
+
+def test_what_is_no_lmdb_and_what_lacks_a_class_is_named(tmp_path, sets):
+    folder = tmp_path / "lmdb"
+    shutil.copytree(sets[0] / "lmdb", folder)
+    content = (folder / "train" / "data.mdb").read_bytes()
+    for damaged, message in ((b"x" * 9000, "not an LMDB file"), (content[:40_000], "data.mdb: "), (b"", "data.mdb: ")):
+        (folder / "train" / "data.mdb").write_bytes(damaged)
+        config = data(sets, "lmdb", train=str(folder / "train"))
+        result = run("--config", write_config(tmp_path, config), "--output", tmp_path / "run")
+        assert (result.returncode, message in result.stderr) == (3, True), result.stderr
+    test = tmp_path / "test"
+    shutil.copytree(sets[0] / "image-folder" / "test", test)
+    shutil.rmtree(test / "4")
+    result = run("--config", write_config(tmp_path, data(sets, "image-folder", test=str(test))))
+    assert result.returncode == 3
+    assert "has no folder for the training set's class 4" in result.stderr
+
+
+def test_fewer_samples_than_processes_are_an_error_of_the_data(tmp_path, sets):
+    config = data(sets, "lmdb", limit_train=2)
+    result = run("--config", write_config(tmp_path, config), "--nproc-per-node", 3, "--output", tmp_path / "run")
+    assert result.returncode == 3
+    assert "2 samples for 3 processes" in result.stderr
