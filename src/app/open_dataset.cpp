@@ -46,10 +46,10 @@ void list_skipped(const data::Dataset& dataset) {
   }
 }
 
-void require_enough(const data::ImageSet& set, int processes, bool wanted) {
-  if (!wanted || set.count >= processes) return;
-  throw Error(ExitCode::kData, set.source + ": " + std::to_string(set.count) + " samples for " +
-                                   std::to_string(processes) +
+void require_enough(const data::ImageSet& train, int processes) {
+  if (train.count >= processes) return;
+  throw Error(ExitCode::kData, train.source + ": " + std::to_string(train.count) +
+                                   " training samples for " + std::to_string(processes) +
                                    " processes; each needs at least one");
 }
 
@@ -63,8 +63,7 @@ data::Dataset open_dataset(Worker& worker, data::Halves halves) {
   }
   data::Dataset dataset = read_or_attach(worker, halves);
   if (worker.speaks()) list_skipped(dataset);
-  require_enough(dataset.train, processes, halves != data::Halves::kTest);
-  require_enough(dataset.test, processes, halves != data::Halves::kTrain);
+  if (halves != data::Halves::kTest) require_enough(dataset.train, processes);
   for (const std::int64_t count : dataset.train_parts) {
     if (count > 0) continue;
     throw Error(ExitCode::kData, "data.train_per_process: a set without usable samples");

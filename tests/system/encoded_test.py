@@ -219,4 +219,4 @@ def test_fewer_samples_than_processes_are_an_error_of_the_data(tmp_path, sets):
     config = data(sets, "lmdb", limit_train=2)
     result = run("--config", write_config(tmp_path, config), "--nproc-per-node", 3, "--output", tmp_path / "run")
     assert result.returncode == 3
-    assert "2 samples for 3 processes" in result.stderr
+    assert "2 training samples for 3 processes" in result.stderr
