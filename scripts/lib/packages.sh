@@ -14,6 +14,11 @@ fuzz_packages=(clang-14 libclang-rt-14-dev)
 
 integration_packages=(iptables munge openmpi-bin slurm-wlm)
 
+# Ubuntu packages no browser but a snap; the tests that need one are skipped there.
+browser_packages() {
+  if [[ $(. /etc/os-release && echo "$ID") == debian ]]; then echo chromium fonts-dejavu-core; fi
+}
+
 missing_packages() {
   local package
   for package in "$@"; do

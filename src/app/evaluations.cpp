@@ -1,6 +1,28 @@
 #include "app/evaluations.h"
 
+#include <algorithm>
+
+#include "app/rank_times.h"
+
 namespace mnist_train::app {
+
+namespace {
+
+/// The first `images_per_batch` samples of each of the first `batches` batches of `batch_size`, as
+/// one process alone would take them.
+std::vector<data::Range> predicted(const options::PredictionsOptions& options,
+                                   std::int64_t batch_size, std::int64_t count) {
+  std::vector<data::Range> ranges;
+  const std::int64_t batches = std::min(options.batches, (count + batch_size - 1) / batch_size);
+  const std::int64_t shown = std::min(options.images_per_batch, batch_size);
+  for (std::int64_t batch = 0; batch < batches; ++batch) {
+    const std::int64_t begin = batch * batch_size;
+    ranges.push_back({begin, std::min(begin + shown, count)});
+  }
+  return ranges;
+}
+
+}  // namespace
 
 EvaluatedImages::EvaluatedImages(const data::Dataset& dataset,
                                  const options::NormalizeOptions& normalize, at::Device device,
@@ -20,13 +42,17 @@ Evaluations evaluate(Worker& worker, train::Trainer& trainer, EvaluatedImages& i
   };
   still_here();
   trainer.share_buffers();
-  const auto over = [&](batch::ResidentImages& some) {
-    return eval::evaluate(trainer.model(), some, worker.config.train.test_batch_size,
-                          worker.communicator, worker.device(), still_here);
+  const std::int64_t batch_size = worker.config.train.test_batch_size;
+  const auto over = [&](batch::ResidentImages& some, const eval::Wishes& wishes) {
+    return eval::evaluate(trainer.model(), some, batch_size, worker.communicator, worker.device(),
+                          still_here, wishes);
   };
   Evaluations result;
-  if (images.validation) result.validation = over(*images.validation);
-  result.test = over(images.test);
+  if (images.validation) result.validation = over(*images.validation, {});
+  const eval::Wishes wishes{
+      predicted(worker.config.report.predictions, batch_size, images.test.count()),
+      pack_times(trainer.times(), worker.identity.rank, worker.identity.world_size)};
+  result.test = over(images.test, wishes);
   return result;
 }
 

@@ -29,7 +29,8 @@ struct Evaluations {
   double decisive() const { return validation ? validation->accuracy : test.accuracy; }
 };
 
-/// Collective: all sets, with the rank's status kept up to date.
+/// Collective: all sets, the test set with the predictions that the config asks for and every
+/// rank's step times as riders, with the rank's status kept up to date.
 Evaluations evaluate(Worker& worker, train::Trainer& trainer, EvaluatedImages& images);
 
 }  // namespace mnist_train::app

@@ -9,6 +9,7 @@
 #include "launch/elastic_error_file.h"
 #include "launch/failure_report.h"
 #include "launch/worker_process.h"
+#include "report/page/page.h"
 #include "report/run_folder.h"
 #include "report/summary.h"
 
@@ -37,6 +38,7 @@ ExitCode report_failure(const std::exception& error, Worker* worker) {
   if (worker != nullptr && worker->speaks() && worker->job.command == "train") {
     block += report::way_on(worker->run_folder, launch::resume_command(worker->run_folder));
     report::note_failure(worker->run_folder / report::files::kSummary, failure.message);
+    if (worker->config.report.html) report::write_last_page(worker->run_folder);
   }
   (void)write_all(STDERR_FILENO, block.data(), block.size());
   launch::write_elastic_error_file(failure.message);

@@ -4,13 +4,15 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <utility>
 
+#include "app/go_on.h"
 #include "app/open_dataset.h"
+#include "app/rank_times.h"
+#include "app/run_summary.h"
 #include "base/clock.h"
 #include "base/file.h"
-#include "base/hash.h"
 #include "checkpoint/synchronize.h"
-#include "comm/cuda_module.h"
 #include "launch/worker_process.h"
 #include "report/run_folder.h"
 
@@ -19,21 +21,6 @@ namespace mnist_train::app {
 namespace fs = std::filesystem;
 
 namespace {
-
-std::int64_t peak_memory(const Worker& worker) {
-  const std::int64_t host = report::peak_memory_bytes();
-  if (!worker.placement.cuda) return host;
-  return std::max(host, comm::cuda_module().peak_memory_bytes(worker.placement.device_index));
-}
-
-/// Collective: on rank 0 the largest of all ranks' numbers.
-std::int64_t greatest(comm::Communicator& communicator, std::int64_t number) {
-  std::int64_t result = number;
-  for (const std::string& text : communicator.gather_text(std::to_string(number))) {
-    result = std::max<std::int64_t>(result, std::stoll(text));
-  }
-  return result;
-}
 
 void make_folder(const fs::path& folder) {
   std::error_code error;
@@ -49,69 +36,26 @@ RunRecorder::RunRecorder(Worker& worker, const data::Dataset& dataset, train::Tr
       dataset_(dataset),
       trainer_(trainer),
       checkpoints_(
-          {worker.run_folder / report::files::kCheckpoints, worker.config.checkpoint.keep}) {
-  summary_.world_size = worker.identity.world_size;
-  summary_.launcher = launch::name_of(worker.identity.launcher);
-  summary_.backend = worker.placement.backend;
-  summary_.device = worker.placement.cuda ? "cuda" : "cpu";
-  if (worker.placement.cuda) {
-    summary_.device_model = comm::cuda_module().device_name(worker.placement.device_index);
-  }
-  summary_.precision = trainer.precision();
-  summary_.averaging = trainer.averaging();
-  summary_.threads_per_process = worker.placement.threads;
-  summary_.restarts = worker.job.restarts;
-  summary_.config_hash =
-      "xxh3-128:" + hash_hex(options::write_run_config(worker.config, /*with_output=*/false));
-  summary_.data_hash = dataset.hash;
-}
-
-std::optional<checkpoint::FoundCheckpoint> RunRecorder::find_checkpoint() const {
-  const std::string& resume = worker_.job.resume;
-  const bool newest = resume == "auto" || worker_.job.after_restart;
-  if (newest) {
-    auto found = checkpoint::newest_valid(worker_.run_folder / report::files::kCheckpoints);
-    if (found) return found;
-  }
-  if (!resume.empty() && resume != "auto") {
-    return checkpoint::FoundCheckpoint{resume, checkpoint::read_checkpoint(resume)};
-  }
-  if (newest) spdlog::info("no checkpoint to resume from: starting afresh");
-  return std::nullopt;
-}
-
-/// Returns how much of the metrics belongs to what came before the checkpoint.
-std::int64_t RunRecorder::restore(const checkpoint::FoundCheckpoint& found) {
-  const auto facts = checkpoint::restore(trainer_, found.file, dataset_.hash, found.path.string());
-  const train::Progress& progress = trainer_.progress();
-  spdlog::info("resuming from {}: epoch {}, step {}", found.path.string(), progress.epoch + 1,
-               progress.step);
-  const checkpoint::CheckpointFolder folder(worker_.run_folder / report::files::kCheckpoints,
-                                            worker_.config.checkpoint.keep);
-  if (const std::int64_t later = folder.set_aside_later_than(progress.step); later > 0) {
-    spdlog::warn("{} later checkpoint{} of this run moved to {}", later, later == 1 ? "" : "s",
-                 (worker_.run_folder / report::files::kCheckpoints / "abandoned").string());
-  }
-  if (progress.best_step == progress.step && worker_.config.checkpoint.keep_best &&
-      fs::exists(folder.path_of(progress.step))) {
-    folder.mark_best(progress.step);  // a run that was killed had perhaps not come to it
-  }
-  return facts.metrics_bytes;
-}
+          {worker.run_folder / report::files::kCheckpoints, worker.config.checkpoint.keep}),
+      summary_(first_summary(worker, dataset, trainer)) {}
 
 void RunRecorder::resume() {
   if (worker_.speaks()) {
-    const auto found = find_checkpoint();
-    const std::int64_t metrics_bytes = found ? restore(*found) : 0;
+    const auto found = go_on_from_checkpoint(worker_, dataset_, trainer_);
+    if (found) resumed_from_ = found->path;
     was_finished_ =
         trainer_.run_done() && report::says_finished(worker_.run_folder / report::files::kSummary);
-    if (!was_finished_) begin_files(metrics_bytes);
+    if (!was_finished_) begin_files(found ? found->facts : checkpoint::RunFacts{});
   }
   checkpoint::synchronize(trainer_, worker_.communicator);
-  if (worker_.speaks()) announce();
+  if (!worker_.speaks()) return;
+  announce();
+  if (was_finished_) return;
+  report::append_lineage(worker_.run_folder / report::files::kLineage,
+                         run_start(dataset_, trainer_, resumed_from_.string()), summary_);
 }
 
-void RunRecorder::begin_files(std::int64_t metrics_bytes) {
+void RunRecorder::begin_files(const checkpoint::RunFacts& from) {
   const fs::path& folder = worker_.run_folder;
   for (const std::string& name : {worker_.config.model_file, worker_.config.accuracies_file}) {
     make_folder((folder / name).parent_path());
@@ -119,16 +63,19 @@ void RunRecorder::begin_files(std::int64_t metrics_bytes) {
   write_file_atomically(folder / report::files::kConfig,
                         options::write_run_config(worker_.config, /*with_output=*/false),
                         ExitCode::kRunFailed);
-  metrics_ = std::make_unique<report::MetricsLog>(folder / report::files::kMetrics, metrics_bytes);
+  metrics_ =
+      std::make_unique<report::MetricsLog>(folder / report::files::kMetrics, from.metrics_bytes);
   put_summary("running");
   if (!worker_.config.output) report::point_latest_at(folder);
   report::Console::Setup setup;
   setup.quiet = worker_.job.quiet;
   setup.terminal = worker_.job.progress_bar;
+  setup.style = report::terminal_style();
   if (launch::was_handed_over("console")) setup.fd = launch::kConsoleFd;
   setup.epochs = worker_.config.train.epochs;
   setup.steps_per_epoch = trainer_.steps_per_epoch();
   console_ = std::make_unique<report::Console>(setup);
+  views_ = std::make_unique<RunViews>(worker_, dataset_, trainer_, from.event_bytes);
 }
 
 void RunRecorder::announce() const {
@@ -143,11 +90,17 @@ void RunRecorder::announce() const {
   spdlog::info("run folder: {}", worker_.run_folder.string());
 }
 
+RunRecorder::LogBytes RunRecorder::log_bytes() const {
+  return {metrics_->bytes(), views_->event_bytes()};
+}
+
 checkpoint::RunFacts RunRecorder::facts() const {
+  const LogBytes kept = before_cut_epoch_.value_or(log_bytes());
   return {options::write_run_config(worker_.config, /*with_output=*/false),
           dataset_.hash,
           worker_.identity.world_size,
-          metrics_before_cut_epoch_.value_or(metrics_->bytes()),
+          kept.metrics,
+          kept.events,
           worker_.job.restarts,
           {dataset_.train.channels, dataset_.train.height, dataset_.train.width,
            dataset_.train.classes}};
@@ -180,6 +133,7 @@ void RunRecorder::after_step() {
                                   trainer_.learning_rate(), rate};
   metrics_->write(record);
   console_->record(record, step_in_epoch);
+  views_->step(record);
   recorded_s_ = now_s;
   recorded_samples_ = progress.samples_seen;
 }
@@ -208,10 +162,9 @@ void RunRecorder::epoch_finished(const Evaluations& evaluations, double test_sec
   record.test_seconds = test_seconds;
   record.samples_per_second = sums.samples / seconds;
   // What goes on from here, in an epoch that max_steps cut short, writes this record again.
-  if (progress.samples_into_epoch < trainer_.samples_per_epoch()) {
-    metrics_before_cut_epoch_ = metrics_->bytes();
-  }
-  metrics_->write(record);
+  if (progress.samples_into_epoch < trainer_.samples_per_epoch()) before_cut_epoch_ = log_bytes();
+  views_->epoch(record, test);
+  metrics_->write(record, details(test, test_seconds));
   console_->record(record);
   recorded_s_ = monotonic_seconds();
   recorded_samples_ = progress.samples_seen;
@@ -221,20 +174,52 @@ void RunRecorder::epoch_finished(const Evaluations& evaluations, double test_sec
   report::write_accuracies(worker_.run_folder / worker_.config.accuracies_file, accuracies);
 }
 
+report::EpochDetails RunRecorder::details(const eval::Evaluation& test, double test_seconds) {
+  report::EpochDetails details;
+  const train::StepTimes& times = trainer_.times();
+  if (!times.steps.empty()) {
+    details.seconds.input = times.input;
+    details.seconds.compute = times.compute;
+    details.seconds.communication = times.communication;
+  }
+  details.seconds.evaluation = test_seconds;
+  details.seconds.checkpoint = std::exchange(checkpoint_seconds_, 0);
+  details.seconds.report = views_->take_seconds();
+  summary_.report_seconds += details.seconds.report;
+  details.ranks = unpack_times(test.riders);
+  details.classes = dataset_.test.classes;
+  details.confusion = test.confusion;
+  return details;
+}
+
 void RunRecorder::save() {
   const train::Progress& progress = trainer_.progress();
   if (!worker_.speaks() || saved_step_ == progress.step) return;
   launch::update(worker_.status(), launch::Phase::kSaving, progress.epoch, progress.step);
+  const double begin_s = monotonic_seconds();
   const bool best = worker_.config.checkpoint.keep_best && progress.best_step == progress.step;
   checkpoints_.start(checkpoint::snapshot(trainer_, facts()), progress.step, best);
   saved_step_ = progress.step;
+  note_checkpoint_time(begin_s);
 }
 
 void RunRecorder::wait_for_checkpoint() {
   if (!worker_.speaks()) return;
   const train::Progress& progress = trainer_.progress();
   launch::update(worker_.status(), launch::Phase::kSaving, progress.epoch, progress.step);
+  const double begin_s = monotonic_seconds();
   checkpoints_.wait();
+  note_checkpoint_time(begin_s);
+}
+
+void RunRecorder::note_checkpoint_time(double begin_s) {
+  const double seconds = monotonic_seconds() - begin_s;
+  checkpoint_seconds_ += seconds;
+  summary_.checkpoint_seconds += seconds;
+}
+
+void RunRecorder::show() {
+  if (worker_.speaks()) views_->show();
 }
 
 void RunRecorder::finish() {
@@ -266,31 +251,15 @@ void RunRecorder::stopped() {
 }
 
 void RunRecorder::write_summary(const std::string& status) {
-  summary_.peak_memory_bytes = greatest(worker_.communicator, peak_memory(worker_));
-  if (worker_.speaks()) put_summary(status);
+  summary_.peak_memory_bytes = largest_memory(worker_);
+  if (!worker_.speaks()) return;
+  summary_.report_seconds += views_->take_seconds();
+  put_summary(status);
+  views_->show_end();
 }
 
 void RunRecorder::put_summary(const std::string& status) {
-  const train::Progress& progress = trainer_.progress();
-  summary_.status = status;
-  summary_.epochs = progress.epoch;
-  summary_.steps = progress.step;
-  summary_.train_seconds = progress.train_seconds + progress.epoch_train_seconds;
-  summary_.test_seconds = progress.test_seconds;
-  summary_.wall_seconds = monotonic_seconds() - worker_.job.started_s;
-  summary_.samples_seen = progress.samples_seen;
-  summary_.samples_per_second =
-      static_cast<double>(progress.samples_seen) / std::max(1e-9, summary_.train_seconds);
-  if (!summary_.test_accuracy && !progress.accuracies.empty()) {
-    summary_.test_accuracy = progress.accuracies.back();
-  }
-  if (!summary_.best_test_accuracy && !progress.accuracies.empty()) {
-    summary_.best_test_accuracy =
-        *std::max_element(progress.accuracies.begin(), progress.accuracies.end());
-  }
-  if (worker_.config.data.validation > 0 && progress.best_accuracy >= 0) {
-    summary_.best_validation_accuracy = progress.best_accuracy;
-  }
+  note_progress(summary_, status, worker_, trainer_);
   report::write_summary(worker_.run_folder / report::files::kSummary, summary_);
 }
 

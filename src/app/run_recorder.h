@@ -6,6 +6,7 @@
 #include <string>
 
 #include "app/evaluations.h"
+#include "app/run_views.h"
 #include "app/worker.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_writer.h"
@@ -33,6 +34,8 @@ class RunRecorder {
   /// Takes a checkpoint of this very moment; it is written while training goes on. Throws
   /// Error(kCheckpoint) of the one before.
   void save();
+  /// Brings the page up to date.
+  void show();
   /// After the last epoch: the model and the summary. Collective.
   void finish();
   /// After a signal, when `save` has been called: waits for the checkpoint; the summary.
@@ -40,12 +43,19 @@ class RunRecorder {
   void stopped();
 
  private:
-  std::optional<checkpoint::FoundCheckpoint> find_checkpoint() const;
-  std::int64_t restore(const checkpoint::FoundCheckpoint& found);
-  void begin_files(std::int64_t metrics_bytes);
+  struct LogBytes {
+    std::int64_t metrics = 0;
+    std::int64_t events = 0;
+  };
+
+  /// `from` is what the checkpoint says that the run goes on from; without one, nothing.
+  void begin_files(const checkpoint::RunFacts& from);
   void announce() const;
+  LogBytes log_bytes() const;
   checkpoint::RunFacts facts() const;
   void wait_for_checkpoint();
+  void note_checkpoint_time(double begin_s);
+  report::EpochDetails details(const eval::Evaluation& test, double test_seconds);
   void write_summary(const std::string& status);
   void put_summary(const std::string& status);
   bool step_is_due() const;
@@ -56,12 +66,15 @@ class RunRecorder {
   checkpoint::CheckpointWriter checkpoints_;
   std::unique_ptr<report::MetricsLog> metrics_;
   std::unique_ptr<report::Console> console_;
+  std::unique_ptr<RunViews> views_;
   report::Summary summary_;
-  double recorded_s_ = 0;  // when the last step record was taken
+  std::filesystem::path resumed_from_;  // a checkpoint
+  double recorded_s_ = 0;               // when the last step record was taken
   std::int64_t recorded_samples_ = 0;
   std::int64_t saved_step_ = -1;
-  bool was_finished_ = false;                             // before this command; on rank 0
-  std::optional<std::int64_t> metrics_before_cut_epoch_;  // bytes
+  bool was_finished_ = false;      // before this command; on rank 0
+  double checkpoint_seconds_ = 0;  // that training waited for, since the last epoch record
+  std::optional<LogBytes> before_cut_epoch_;
 };
 
 }  // namespace mnist_train::app

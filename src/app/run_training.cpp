@@ -73,6 +73,7 @@ ExitCode run_training(Worker& worker) {
     recorder.epoch_finished(evaluations, test_seconds);
     trainer.end_epoch(evaluations.test.accuracy, evaluations.decisive(), test_seconds);
     if (checkpoint_is_due(trainer, config.checkpoint)) recorder.save();
+    if (!trainer.run_done()) recorder.show();
   }
   recorder.finish();
   return ExitCode::kDone;

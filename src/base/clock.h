@@ -6,4 +6,7 @@ namespace mnist_train {
 /// disturbs.
 double monotonic_seconds();
 
+/// Seconds since 1970.
+double wall_clock_seconds();
+
 }  // namespace mnist_train

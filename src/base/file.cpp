@@ -15,10 +15,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-[[noreturn]] void throw_errno(ExitCode code, const fs::path& path, const char* action) {
-  throw Error(code, path.string() + ": cannot " + action + ": " + std::strerror(errno));
-}
-
 /// Opens for reading without waiting for the other end of a FIFO, and insists on a regular file.
 UniqueFd open_regular(const fs::path& path, ExitCode code, std::size_t* size) {
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
@@ -43,6 +39,10 @@ fs::path folder_of(const fs::path& path) {
 }
 
 }  // namespace
+
+void throw_errno(ExitCode code, const fs::path& path, const char* action) {
+  throw Error(code, path.string() + ": cannot " + action + ": " + std::strerror(errno));
+}
 
 UniqueFd& UniqueFd::operator=(UniqueFd&& other) noexcept {
   if (this != &other) {

@@ -81,6 +81,9 @@ class AtomicFile {
 /// The content of a regular file of at most `max_bytes`. Throws Error(code) naming the path.
 std::string read_file(const std::filesystem::path& path, std::size_t max_bytes, ExitCode code);
 
+/// Throws Error(code): "PATH: cannot ACTION: " and what errno says.
+[[noreturn]] void throw_errno(ExitCode code, const std::filesystem::path& path, const char* action);
+
 /// Writes all bytes to a descriptor, across interrupts and short writes. False with errno set on
 /// failure.
 bool write_all(int fd, const void* data, std::size_t size);

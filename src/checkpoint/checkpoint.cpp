@@ -66,8 +66,9 @@ std::string optimizer_differences(const NamedTensors& targets, const TensorFile&
     if (found != nullptr && found->sizes() != target.sizes()) text += "\n  misshapen: " + name;
   }
   for (const auto& [name, tensor] : checkpoint.tensors) {
-    const bool known = std::any_of(targets.begin(), targets.end(),
-                                   [&](const auto& target) { return target.first == name; });
+    const bool known =
+        std::any_of(targets.begin(), targets.end(),
+                    [&wanted = name](const auto& target) { return target.first == wanted; });
     if (name.starts_with(kOptimizerPrefix) && !known) text += "\n  unexpected: " + name;
   }
   return text;
@@ -104,6 +105,7 @@ TensorFile snapshot(const train::Trainer& trainer, const RunFacts& facts) {
                       {"data_hash", facts.data_hash},
                       {"world_size", facts.world_size},
                       {"metrics_bytes", facts.metrics_bytes},
+                      {"event_bytes", facts.event_bytes},
                       {"restarts", facts.restarts},
                       {"images",
                        {{"channels", images.channels},
@@ -129,7 +131,7 @@ RunFacts restore(train::Trainer& trainer, const TensorFile& checkpoint,
                  const std::string& data_hash, const std::string& source) {
   // Everything is read before anything is changed.
   train::Progress progress = progress_of(state_of(checkpoint, source), source);
-  const RunFacts facts = checkpoint_facts(checkpoint, source);
+  RunFacts facts = checkpoint_facts(checkpoint, source);
   if (facts.data_hash != data_hash) {
     throw Error(ExitCode::kCheckpoint, source + ": was trained on other data (" + facts.data_hash +
                                            "), this run has " + data_hash +
@@ -175,6 +177,7 @@ RunFacts checkpoint_facts(const TensorFile& checkpoint, const std::string& sourc
   state.at("data_hash").get_to(facts.data_hash);
   state.at("world_size").get_to(facts.world_size);
   state.at("metrics_bytes").get_to(facts.metrics_bytes);
+  state.at("event_bytes").get_to(facts.event_bytes);
   state.at("restarts").get_to(facts.restarts);
   facts.images = image_shape(state.at("images"), source);
   return facts;

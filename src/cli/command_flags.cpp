@@ -137,6 +137,14 @@ void add_convert(CLI::App& command, CommandLine& line) {
       ->capture_default_str();
 }
 
+void add_report(CLI::App& command, CommandLine& line) {
+  command.add_option("RUN_DIR", line.run_folders, "Folders of runs")->type_name("")->required();
+  command.add_option("--output", line.output, "The page to write; - is standard output")
+      ->type_name("FILE")
+      ->required();
+  add_logging_flags(command, line);
+}
+
 void add_completion(CLI::App& command, CommandLine& line) {
   command.add_option("SHELL", line.shell, "The shell to complete in")
       ->type_name("")

@@ -9,6 +9,7 @@ namespace mnist_train::cli {
 void add_train(CLI::App& command, CommandLine& line);
 void add_evaluate(CLI::App& command, CommandLine& line);
 void add_predict(CLI::App& command, CommandLine& line);
+void add_report(CLI::App& command, CommandLine& line);
 void add_doctor(CLI::App& command, CommandLine& line);
 void add_preview(CLI::App& command, CommandLine& line);
 void add_export(CLI::App& command, CommandLine& line);

@@ -17,6 +17,7 @@ enum class Command {
   kPreview,
   kFetch,
   kConvert,
+  kReport,
   kConfigSchema,
   kCompletion,
   kManPage
@@ -33,6 +34,7 @@ struct CommandLine {
   std::optional<std::string> processes_per_node;  // a number or "auto"
   std::optional<std::string> resume;              // "auto" or a file
   std::optional<std::string> checkpoint;
+  std::vector<std::string> run_folders;  // report
   std::string export_format = "pt";
   std::string data_set;              // fetch
   std::vector<std::string> mirrors;  // fetch

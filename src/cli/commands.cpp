@@ -62,6 +62,11 @@ constexpr const char* kConvertExamples =
     "  mnist-train convert --from idx:data/fashion-mnist --to "
     "image-folder:data/fashion-png";
 
+constexpr const char* kReportExamples =
+    "Examples:\n"
+    "  mnist-train report runs/mnist/latest --output report.html\n"
+    "  mnist-train report runs/first runs/second --output comparison.html";
+
 constexpr const char* kDoctorExamples =
     "Exit code 1 if a run would fail, 0 otherwise.\n\n"
     "Examples:\n"
@@ -103,7 +108,8 @@ constexpr std::array kCommands{
     CommandEntry{"fetch", Command::kFetch, "Downloads a data set", &add_fetch, kFetchExamples},
     CommandEntry{"convert", Command::kConvert, "Makes other data formats from IDX", &add_convert,
                  kConvertExamples},
-    CommandEntry{"report", Command::kShowText, "One page on one or several runs", nullptr, ""},
+    CommandEntry{"report", Command::kReport, "One page on one or several runs", &add_report,
+                 kReportExamples},
     CommandEntry{"doctor", Command::kDoctor, "What this machine has and what is wrong with it",
                  &add_doctor, kDoctorExamples},
     CommandEntry{"config-schema", Command::kConfigSchema,

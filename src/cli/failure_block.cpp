@@ -5,6 +5,7 @@
 #include <sstream>
 #include <vector>
 
+#include "base/host.h"
 #include "base/log.h"
 #include "report/run_folder.h"
 
@@ -42,7 +43,7 @@ std::string indented(const std::string& lines) {
 
 std::string failure_block(const launch::RunFailure& failure, const launch::Job& job) {
   std::string text =
-      "mnist-train failed: " + as_block(failure.cause) + "\n  host: " + launch::host_name() + "\n";
+      "mnist-train failed: " + as_block(failure.cause) + "\n  host: " + host_name() + "\n";
   if (!failure.victims.empty()) {
     text += "  because of that:\n" + indented(failure.victims);
   }

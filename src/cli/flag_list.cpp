@@ -25,7 +25,7 @@ std::vector<std::string> choices_in(const std::string& type_name) {
 ArgumentKind kind_of(const Flag& flag) {
   if (!flag.choices.empty()) return ArgumentKind::kChoice;
   if (flag.argument.empty()) return ArgumentKind::kNone;
-  if (flag.argument == "DIR") return ArgumentKind::kFolder;
+  if (flag.argument == "DIR" || flag.argument == "RUN_DIR") return ArgumentKind::kFolder;
   if (flag.argument == "FILE" || flag.argument == "IMAGE") return ArgumentKind::kFile;
   return flag.argument.starts_with("KEY") ? ArgumentKind::kConfigKey : ArgumentKind::kText;
 }

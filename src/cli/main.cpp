@@ -20,6 +20,7 @@
 #include "cli/launch_command.h"
 #include "doctor/doctor.h"
 #include "launch/elastic_error_file.h"
+#include "report/page/page.h"
 
 namespace mnist_train::cli {
 
@@ -83,6 +84,11 @@ int run(std::vector<std::string> arguments) {
   if (line.command == Command::kFetch) run_fetch(line);
   if (line.command == Command::kConvert) {
     print(run_convert(line));
+    return 0;
+  }
+  if (line.command == Command::kReport) {
+    report::write_page({line.run_folders.begin(), line.run_folders.end()},
+                       line.output.value_or("-"));
     return 0;
   }
   const options::RunConfig config = read_layers(line, lowest_layer(line));

@@ -15,6 +15,7 @@
 #include "launch/listen_socket.h"
 #include "launch/placement.h"
 #include "launch/supervisor.h"
+#include "report/page/page.h"
 #include "report/run_folder.h"
 #include "report/summary.h"
 
@@ -139,6 +140,7 @@ void record_failure(const Launch& launch, const launch::RunFailure& failure) {
   launch::write_elastic_error_file(failure.cause);
   if (launch.folder) {
     report::note_failure(launch.folder->path / report::files::kSummary, failure.cause);
+    if (launch.config.report.html) report::write_last_page(launch.folder->path);
   }
 }
 

@@ -9,8 +9,8 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "base/error.h"
+#include "base/host.h"
 #include "comm/failures.h"
-#include "launch/failure_report.h"
 #include "launch/listen_socket.h"
 
 namespace mnist_train::comm {
@@ -53,6 +53,7 @@ c10::intrusive_ptr<c10d::Store> connect(const Rendezvous& rendezvous) {
 void wait_for_all(c10d::Store& store, const Rendezvous& rendezvous) {
   const int world_size = rendezvous.identity.world_size;
   std::vector<std::string> keys;
+  keys.reserve(static_cast<std::size_t>(world_size));
   for (int rank = 0; rank < world_size; ++rank) keys.push_back(joined_key(rank));
   try {
     store.wait(keys, to_milliseconds(rendezvous.timeout_s));
@@ -88,7 +89,7 @@ std::string host_identity() {
   file >> boot;
   struct stat shm {};
   (void)::stat("/dev/shm", &shm);
-  return launch::host_name() + " " + boot + " " + link_target("/proc/self/ns/net") + " " +
+  return host_name() + " " + boot + " " + link_target("/proc/self/ns/net") + " " +
          link_target("/proc/self/ns/pid") + " " + std::to_string(shm.st_dev);
 }
 

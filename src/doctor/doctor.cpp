@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/host.h"
 #include "base/log.h"
 #include "base/version.h"
 #include "doctor/gpu_checks.h"
@@ -13,7 +14,6 @@
 #include "doctor/network_checks.h"
 #include "doctor/storage_checks.h"
 #include "doctor/worker_checks.h"
-#include "launch/failure_report.h"
 #include "launch/placement.h"
 #include "launch/supervisor.h"
 
@@ -121,12 +121,12 @@ std::string to_text(const Findings& findings, bool colours) {
   }
   const int problems = count(findings, Verdict::kProblem);
   const int warnings = count(findings, Verdict::kWarning);
-  return text + fmt::format("{}: {} problem{}, {} warning{}\n", launch::host_name(), problems,
+  return text + fmt::format("{}: {} problem{}, {} warning{}\n", host_name(), problems,
                             problems == 1 ? "" : "s", warnings, warnings == 1 ? "" : "s");
 }
 
 std::string to_json(const Findings& findings) {
-  nlohmann::ordered_json json = {{"host", launch::host_name()},
+  nlohmann::ordered_json json = {{"host", host_name()},
                                  {"problems", count(findings, Verdict::kProblem)},
                                  {"warnings", count(findings, Verdict::kWarning)},
                                  {"findings", nlohmann::ordered_json::array()}};

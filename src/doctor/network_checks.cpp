@@ -11,8 +11,8 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/host.h"
 #include "launch/environment.h"
-#include "launch/failure_report.h"
 #include "launch/listen_socket.h"
 #include "launch/worker_identity.h"
 
@@ -87,7 +87,7 @@ Finding check_interface(const std::vector<Interface>& all) {
     finding.remedy = "ip -brief address lists them";
     return finding;
   }
-  const std::string host = launch::host_name();
+  const std::string host = host_name();
   const auto address = resolve(host);
   const Interface* interface = address ? find_by_address(all, *address) : nullptr;
   // Debian gives a host without a fixed address 127.0.1.1, which no interface has.

@@ -1,10 +1,9 @@
 #include "launch/failure_report.h"
 
-#include <unistd.h>
-
-#include <array>
 #include <new>
 #include <nlohmann/json.hpp>
+
+#include "base/host.h"
 
 namespace mnist_train::launch {
 
@@ -36,11 +35,6 @@ bool is_failure(int code) {
 }
 
 }  // namespace
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown host";
-}
 
 std::string to_text(const FailureReport& report) {
   const nlohmann::json json = {{"code", static_cast<int>(report.code)},

@@ -15,9 +15,6 @@ struct FailureReport {
   bool is_victim = false;  // failed only because another rank did
 };
 
-/// This machine's, or "unknown host".
-std::string host_name();
-
 /// At most 64 KiB; a longer message loses its end.
 std::string to_text(const FailureReport& report);
 

@@ -4,7 +4,6 @@
 #include <array>
 #include <utility>
 
-#include "config/not_built.h"
 #include "config/schema.h"
 #include "config/schema_rule.h"
 #include "options/limits.h"
@@ -14,7 +13,6 @@ namespace mnist_train::options {
 namespace {
 
 using config::boolean;
-using config::built_so_far;
 using config::integer;
 using config::optional_of;
 using config::Place;
@@ -41,20 +39,24 @@ Schema<CheckpointOptions> checkpoint_schema() {
 
 Schema<ReportOptions> report_schema() {
   Schema<PredictionsOptions> predictions;
-  predictions.add("batches", &PredictionsOptions::batches,
-                  built_so_far(integer(0, kMaxCount), {std::int64_t{0}}),
-                  "Batches of the test set that are shown.");
+  predictions.add("batches", &PredictionsOptions::batches, integer(0, kMaxCount),
+                  "Batches of the test set that are shown; 0: none.");
   predictions.add("images_per_batch", &PredictionsOptions::images_per_batch, integer(1, kMaxCount),
                   "Images shown of each.");
   Schema<ReportOptions> schema;
-  schema.add("html", &ReportOptions::html, built_so_far(boolean(), {false}),
+  schema.add("html", &ReportOptions::html, boolean(),
              "Writes report.html, one self-contained page.");
-  schema.add("tensorboard", &ReportOptions::tensorboard, built_so_far(boolean(), {false}),
+  schema.add("tensorboard", &ReportOptions::tensorboard, boolean(),
              "Writes event files for TensorBoard.");
-  schema.add("histograms", &ReportOptions::histograms, built_so_far(boolean(), {false}),
-             "Adds histograms of weights to them.");
+  schema.add("histograms", &ReportOptions::histograms, boolean(),
+             "Adds histograms of weights and gradients to them, every epoch.");
   schema.add("predictions", &ReportOptions::predictions, config::group(std::move(predictions)),
              "Guesses of the last evaluation, image by image.");
+  schema.check([](ReportOptions& options, const Place& place) {
+    if (options.histograms && !options.tensorboard) {
+      place.complain_about("histograms", "go into TensorBoard's file, but tensorboard is false");
+    }
+  });
   return schema;
 }
 
@@ -72,9 +74,10 @@ config::Field<RunConfig> schema_link() {
 }
 
 /// Names in the run folder that the program gives to files of its own.
-constexpr std::array<std::string_view, 8> kTaken{
-    "config.json", "metrics.jsonl", "summary.json", "predictions.jsonl",
-    "report.html", "checkpoints",   "logs",         ".lock"};
+constexpr std::array<std::string_view, 9> kTaken{
+    "config.json",       "metrics.jsonl", "summary.json",
+    "predictions.jsonl", "lineage.jsonl", "report.html",
+    "checkpoints",       "logs",          ".lock"};
 
 bool is_taken(const path& name) {
   const std::string first = name.begin()->string();

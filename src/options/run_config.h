@@ -27,7 +27,7 @@ struct CheckpointOptions {
 
 /// Guesses that a run shows, image by image.
 struct PredictionsOptions {
-  std::int64_t batches = 0;
+  std::int64_t batches = 10;
   std::int64_t images_per_batch = 32;
 
   bool operator==(const PredictionsOptions&) const = default;
@@ -35,8 +35,8 @@ struct PredictionsOptions {
 
 /// What a run shows of itself.
 struct ReportOptions {
-  bool html = false;
-  bool tensorboard = false;
+  bool html = true;
+  bool tensorboard = true;
   bool histograms = false;
   PredictionsOptions predictions;
 

@@ -59,11 +59,17 @@ void Console::record(const EpochRecord& record) {
   if (record.validation_accuracy) {
     validation = "validation " + both(*record.validation_loss, *record.validation_accuracy) + "; ";
   }
-  spdlog::info("epoch {}/{}: train {}; {}test {}; {:.2f} s, {}", record.epoch, setup_.epochs,
-               both(record.train_loss, record.train_accuracy), validation,
-               both(record.test_loss, record.test_accuracy),
-               record.train_seconds + record.test_seconds,
-               samples_a_second(record.samples_per_second));
+  // A terminal shows the table; the log has the line all the same.
+  spdlog::log(setup_.terminal ? spdlog::level::debug : spdlog::level::info,
+              "epoch {}/{}: train {}; {}test {}; {:.2f} s, {}", record.epoch, setup_.epochs,
+              both(record.train_loss, record.train_accuracy), validation,
+              both(record.test_loss, record.test_accuracy),
+              record.train_seconds + record.test_seconds,
+              samples_a_second(record.samples_per_second));
+  if (!setup_.terminal) return;
+  const std::string lines =
+      table_.lines(record, static_cast<std::size_t>(terminal_columns(setup_.fd)));
+  (void)write_all(setup_.fd, lines.data(), lines.size());
 }
 
 void Console::draw_bar(std::int64_t epoch, std::int64_t step_in_epoch) {

@@ -3,22 +3,24 @@
 #include <cstdint>
 #include <string>
 
+#include "report/epoch_table.h"
 #include "report/metrics_log.h"
 
 namespace mnist_train::report {
 
-/// Progress as a person reads it, on standard error: a bar on a terminal, plain lines elsewhere,
-/// nothing when quiet.
+/// Progress as a person reads it, on standard error: on a terminal a bar and a table of epochs,
+/// elsewhere plain lines, nothing when quiet.
 class Console {
  public:
   struct Setup {
     bool quiet = false;
     bool terminal = false;  // draw a bar
+    TerminalStyle style;
     int fd = 2;
     std::int64_t epochs = 0;
     std::int64_t steps_per_epoch = 0;
   };
-  explicit Console(const Setup& setup) : setup_(setup) {}
+  explicit Console(const Setup& setup) : setup_(setup), table_(setup.epochs, setup.style) {}
 
   /// After each step: redraws the bar, at most ten times a second.
   void step(std::int64_t epoch, std::int64_t step_in_epoch);
@@ -31,6 +33,7 @@ class Console {
   void clear_bar();
 
   Setup setup_;
+  EpochTable table_;
   std::string loss_text_;
   double drawn_s_ = 0;
   bool drawn_ = false;

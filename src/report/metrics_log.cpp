@@ -5,24 +5,52 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <chrono>
-#include <cstring>
 #include <nlohmann/json.hpp>
+
+#include "base/clock.h"
 
 namespace mnist_train::report {
 
 namespace {
 
 [[noreturn]] void fail(const std::filesystem::path& path, const char* action) {
-  throw Error(ExitCode::kRunFailed,
-              path.string() + ": cannot " + action + ": " + std::strerror(errno));
+  throw_errno(ExitCode::kRunFailed, path, action);
 }
 
-/// Seconds since 1970.
-double wall_clock() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return std::chrono::duration<double>(now).count();
+using Json = nlohmann::ordered_json;
+
+Json or_null(const std::optional<double>& value) { return value ? Json(*value) : Json(); }
+
+Json to_json(const TimeSplit& seconds) {
+  return {{"input", or_null(seconds.input)},
+          {"compute", or_null(seconds.compute)},
+          {"communication", or_null(seconds.communication)},
+          {"evaluation", seconds.evaluation},
+          {"checkpoint", seconds.checkpoint},
+          {"report", seconds.report}};
+}
+
+Json to_json(const RankTimes& times) {
+  return {{"rank", times.rank},
+          {"steps", times.steps},
+          {"input", times.input},
+          {"compute", times.compute},
+          {"communication", times.communication},
+          {"median_step", times.median_step},
+          {"p95_step", times.p95_step},
+          {"longest_step", times.longest_step}};
+}
+
+void add_details(Json& json, const EpochDetails& details) {
+  json["seconds"] = to_json(details.seconds);
+  json["rank_seconds"] = Json::array();
+  for (const RankTimes& times : details.ranks) json["rank_seconds"].push_back(to_json(times));
+  if (details.confusion.empty()) return;
+  Json& rows = json["confusion"] = Json::array();
+  const auto classes = static_cast<std::ptrdiff_t>(details.classes);
+  for (auto row = details.confusion.begin(); row != details.confusion.end(); row += classes) {
+    rows.push_back(std::vector<std::int64_t>(row, row + classes));
+  }
 }
 
 }  // namespace
@@ -37,32 +65,33 @@ MetricsLog::MetricsLog(const std::filesystem::path& path, std::int64_t keep_byte
 }
 
 void MetricsLog::write(const StepRecord& record) {
-  const nlohmann::ordered_json json = {{"event", "step"},
-                                       {"epoch", record.epoch},
-                                       {"step", record.step},
-                                       {"loss", record.loss},
-                                       {"learning_rate", record.learning_rate},
-                                       {"samples_per_second", record.samples_per_second},
-                                       {"time", wall_clock()}};
+  const Json json = {{"event", "step"},
+                     {"epoch", record.epoch},
+                     {"step", record.step},
+                     {"loss", record.loss},
+                     {"learning_rate", record.learning_rate},
+                     {"samples_per_second", record.samples_per_second},
+                     {"time", wall_clock_seconds()}};
   write_line(json.dump());
 }
 
-void MetricsLog::write(const EpochRecord& record) {
-  nlohmann::ordered_json json = {{"event", "epoch"},
-                                 {"epoch", record.epoch},
-                                 {"step", record.step},
-                                 {"train_loss", record.train_loss},
-                                 {"train_accuracy", record.train_accuracy},
-                                 {"test_loss", record.test_loss},
-                                 {"test_accuracy", record.test_accuracy},
-                                 {"train_seconds", record.train_seconds},
-                                 {"test_seconds", record.test_seconds},
-                                 {"samples_per_second", record.samples_per_second},
-                                 {"time", wall_clock()}};
+void MetricsLog::write(const EpochRecord& record, const EpochDetails& details) {
+  Json json = {{"event", "epoch"},
+               {"epoch", record.epoch},
+               {"step", record.step},
+               {"train_loss", record.train_loss},
+               {"train_accuracy", record.train_accuracy},
+               {"test_loss", record.test_loss},
+               {"test_accuracy", record.test_accuracy},
+               {"train_seconds", record.train_seconds},
+               {"test_seconds", record.test_seconds},
+               {"samples_per_second", record.samples_per_second},
+               {"time", wall_clock_seconds()}};
   if (record.validation_accuracy) {
     json["validation_loss"] = *record.validation_loss;
     json["validation_accuracy"] = *record.validation_accuracy;
   }
+  add_details(json, details);
   write_line(json.dump());
 }
 

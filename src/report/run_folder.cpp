@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/host.h"
 #include "report/checkpoint_names.h"
 
 namespace mnist_train::report {
@@ -17,8 +18,6 @@ namespace mnist_train::report {
 namespace fs = std::filesystem;
 
 namespace {
-
-constexpr const char* kLock = ".lock";
 
 [[noreturn]] void refuse(const std::string& message) { throw Error(ExitCode::kConfig, message); }
 
@@ -81,9 +80,7 @@ fs::path choose_folder(const options::RunConfig& config, const std::string& conf
 }
 
 std::string host_and_pid() {
-  std::array<char, 256> host{};
-  (void)::gethostname(host.data(), host.size() - 1);
-  return "process " + std::to_string(::getpid()) + " on " + host.data();
+  return "process " + std::to_string(::getpid()) + " on " + host_name();
 }
 
 [[noreturn]] void refuse_in_use(const fs::path& folder, int lock_fd) {
@@ -95,12 +92,12 @@ std::string host_and_pid() {
 
 /// Before anything else is said about a folder: advice to resume would be wrong while it is used.
 void refuse_if_in_use(const fs::path& folder) {
-  const UniqueFd fd(::open((folder / kLock).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  const UniqueFd fd(::open((folder / files::kLock).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
   if (fd.valid() && ::flock(fd.get(), LOCK_SH | LOCK_NB) != 0) refuse_in_use(folder, fd.get());
 }
 
 UniqueFd take_lock(const fs::path& folder) {
-  const fs::path path = folder / kLock;
+  const fs::path path = folder / files::kLock;
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644));
   if (!fd.valid()) refuse(path.string() + ": cannot open: " + std::strerror(errno));
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) refuse_in_use(folder, fd.get());

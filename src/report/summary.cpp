@@ -23,31 +23,20 @@ Json versions() {
 }
 
 Json to_json(const Summary& summary) {
-  Json json = {{"status", summary.status},
-               {"epochs", summary.epochs},
-               {"steps", summary.steps},
-               {"world_size", summary.world_size},
-               {"launcher", summary.launcher},
-               {"backend", summary.backend},
-               {"device", summary.device},
-               {"device_model", summary.device_model},
-               {"precision", summary.precision},
-               {"gradient_averaging", summary.averaging},
-               {"threads_per_process", summary.threads_per_process},
-               {"startup_seconds", summary.startup_seconds},
+  Json json = {{"status", summary.status}, {"epochs", summary.epochs}, {"steps", summary.steps}};
+  json.update(identity_of(summary));
+  json.update({{"startup_seconds", summary.startup_seconds},
                {"train_seconds", summary.train_seconds},
                {"test_seconds", summary.test_seconds},
                {"wall_seconds", summary.wall_seconds},
+               {"checkpoint_seconds", summary.checkpoint_seconds},
+               {"report_seconds", summary.report_seconds},
                {"samples_per_second", summary.samples_per_second},
                {"test_loss", or_null(summary.test_loss)},
                {"test_accuracy", or_null(summary.test_accuracy)},
                {"best_test_accuracy", or_null(summary.best_test_accuracy)},
                {"samples_seen", summary.samples_seen},
-               {"restarts", summary.restarts},
-               {"peak_memory_bytes", summary.peak_memory_bytes},
-               {"versions", versions()},
-               {"config_hash", summary.config_hash},
-               {"data_hash", summary.data_hash}};
+               {"peak_memory_bytes", summary.peak_memory_bytes}});
   if (summary.best_validation_accuracy) {
     json["validation_accuracy"] = or_null(summary.validation_accuracy);
     json["best_validation_accuracy"] = *summary.best_validation_accuracy;
@@ -68,6 +57,21 @@ bool has_status(const Json& summary, const char* status) {
 }
 
 }  // namespace
+
+Json identity_of(const Summary& summary) {
+  return {{"world_size", summary.world_size},
+          {"launcher", summary.launcher},
+          {"backend", summary.backend},
+          {"device", summary.device},
+          {"device_model", summary.device_model},
+          {"precision", summary.precision},
+          {"gradient_averaging", summary.averaging},
+          {"threads_per_process", summary.threads_per_process},
+          {"restarts", summary.restarts},
+          {"versions", versions()},
+          {"config_hash", summary.config_hash},
+          {"data_hash", summary.data_hash}};
+}
 
 void write_summary(const std::filesystem::path& path, const Summary& summary) {
   const std::string text =

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -35,9 +36,14 @@ struct Summary {
   std::int64_t samples_seen = 0;
   std::int64_t restarts = 0;
   std::int64_t peak_memory_bytes = 0;  // of the largest process
+  double checkpoint_seconds = 0;       // of this command, as is the next
+  double report_seconds = 0;
   std::string config_hash;
   std::string data_hash;
 };
+
+/// What of it is known when a run starts, as JSON: processes, device, precision, versions, hashes.
+nlohmann::ordered_json identity_of(const Summary& summary);
 
 /// Whole or not at all. Throws Error(kRunFailed).
 void write_summary(const std::filesystem::path& path, const Summary& summary);

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "model/loss.h"
 
@@ -55,7 +56,9 @@ void Step::accumulate(const batch::Batch& batch, std::int64_t samples, bool last
 }
 
 void Step::finish(double learning_rate) {
+  const double begin_s = monotonic_seconds();
   averager_.finish();
+  averaging_seconds_ = monotonic_seconds() - begin_s;
   if (averager_.averages_in_backward()) parameters_.collect_gradients();
   totals_.add_(parameters_.riders().narrow(0, 0, kRiders));
   if (totals_.is_cpu() && !std::isfinite(last().loss)) return;

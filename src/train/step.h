@@ -41,6 +41,8 @@ class Step {
   /// they were; on a GPU nobody has looked yet. See `require_finite`.
   void finish(double learning_rate);
 
+  /// What averaging took in `finish`, on the host: in the last step.
+  double averaging_seconds() const { return averaging_seconds_; }
   /// Of the last step. On a GPU this waits for it.
   StepSums last() const;
   /// Since the last call of `restart_totals`. On a GPU this waits.
@@ -58,6 +60,7 @@ class Step {
   comm::GradientAverager& averager_;
   Optimizer& optimizer_;
   at::Tensor totals_;  // [kRiders] f64, on the device
+  double averaging_seconds_ = 0;
 };
 
 /// Throws Error(kRunFailed) when the sums hold a NaN or an infinity: what the loss became, where,

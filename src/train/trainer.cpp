@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/clock.h"
 #include "data/sampler.h"
 
 namespace mnist_train::train {
@@ -42,6 +43,7 @@ Trainer::Trainer(const options::TrainOptions& options, std::shared_ptr<model::Mo
       global_batch_size_(options.batch_size_per_process
                              ? *options.batch_size_per_process * communicator.world_size()
                              : options.batch_size),
+      measures_times_(device.is_cpu()),
       model_(on_device(std::move(model), device)),
       computing_model_(bf16_model ? in_bfloat16(std::move(bf16_model), device) : model_),
       split_(make_work_split(sharing, communicator, device)),
@@ -75,6 +77,7 @@ void Trainer::begin_epoch() {
   images_.set_order(split_->order(images_.count(), options_.seed, progress_.epoch),
                     progress_.epoch);
   step_.restart_totals(progress_.epoch_sums);
+  times_ = {};
 }
 
 bool Trainer::epoch_done() const {
@@ -90,6 +93,8 @@ bool Trainer::run_done() const {
 void Trainer::step(bool stop_requested) {
   const std::int64_t begin = progress_.samples_into_epoch;
   const std::int64_t end = std::min(begin + samples_per_step(), images_.count());
+  const double begin_s = monotonic_seconds();
+  double input_seconds = 0;
   step_.begin(stop_requested);
   double busy_s = 0;
   std::vector<std::int64_t> samples(static_cast<std::size_t>(communicator_.world_size()));
@@ -98,10 +103,13 @@ void Trainer::step(bool stop_requested) {
     const std::vector<data::Range> shares = share_out(global);
     for (std::size_t rank = 0; rank < shares.size(); ++rank) samples[rank] += shares[rank].size();
     const auto mine = static_cast<std::size_t>(communicator_.rank());
-    const double begin_s = split_->clock();
-    step_.accumulate(images_.gather(shares[mine], shares[(mine + 1) % shares.size()].size()),
-                     end - begin, /*last=*/global.end == end);
-    busy_s += split_->clock() - begin_s;
+    const double gather_s = monotonic_seconds();
+    const double busy_begin_s = split_->clock();
+    const batch::Batch batch =
+        images_.gather(shares[mine], shares[(mine + 1) % shares.size()].size());
+    input_seconds += monotonic_seconds() - gather_s;
+    step_.accumulate(batch, end - begin, /*last=*/global.end == end);
+    busy_s += split_->clock() - busy_begin_s;
   }
   const at::Tensor riders = parameters_.riders().narrow(0, Step::kRiders, split_->riders());
   split_->note(busy_s, riders);
@@ -111,6 +119,15 @@ void Trainer::step(bool stop_requested) {
   progress_.samples_into_epoch = end;
   progress_.samples_seen += end - begin;
   ++progress_.step;
+  if (measures_times_) note_times(monotonic_seconds() - begin_s, input_seconds);
+}
+
+void Trainer::note_times(double seconds, double input_seconds) {
+  const double communication_seconds = step_.averaging_seconds();
+  times_.input += input_seconds;
+  times_.communication += communication_seconds;
+  times_.compute += seconds - input_seconds - communication_seconds;
+  times_.steps.push_back(seconds);
 }
 
 /// By rank.

@@ -14,6 +14,7 @@
 #include "train/progress.h"
 #include "train/schedule.h"
 #include "train/step.h"
+#include "train/step_times.h"
 #include "train/work_split.h"
 
 namespace mnist_train::train {
@@ -68,16 +69,20 @@ class Trainer {
   /// Sums of the last global batch; on a GPU this waits.
   StepSums last_step_sums() const { return step_.last(); }
   const WorkSplit& split() const { return *split_; }
+  /// Of this rank, since `begin_epoch`; without steps on a GPU.
+  const StepTimes& times() const { return times_; }
   const char* averaging() const { return averager_->name(); }
   const char* precision() const { return computing_model_ == model_ ? "fp32" : "bf16"; }
 
  private:
   std::vector<data::Range> share_out(data::Range global) const;
+  void note_times(double seconds, double input_seconds);
 
   options::TrainOptions options_;
   const comm::Communicator& communicator_;
   batch::ResidentImages& images_;
   std::int64_t global_batch_size_;
+  bool measures_times_;
   std::shared_ptr<model::Model> model_;
   std::shared_ptr<model::Model> computing_model_;
   std::unique_ptr<WorkSplit> split_;
@@ -87,6 +92,7 @@ class Trainer {
   Step step_;
   Schedule schedule_;
   double learning_rate_ = 0;
+  StepTimes times_;
   Progress progress_;
 };
 

@@ -28,7 +28,7 @@ using Steps = std::vector<std::int64_t>;
 TensorFile checkpoint_of(std::int64_t step) {
   static testing::TrainerRig rig(testing::small_run());
   rig.trainer.progress().step = step;
-  return snapshot(rig.trainer, {"{}", "hash", 1, 0, 0, {}});
+  return snapshot(rig.trainer, {"{}", "hash", 1, 0, 0, 0, {}});
 }
 
 std::vector<std::string> names_in(const fs::path& folder) {

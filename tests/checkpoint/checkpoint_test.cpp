@@ -32,7 +32,7 @@ using testing::TrainerRig;
 
 constexpr const char* kHash = "xxh3-128:data";
 constexpr const char* kStateKey = "mnist-train.state";
-const RunFacts kFacts{R"({"epochs":3})", kHash, 2, 1234, 1, {3, 20, 24, 7}};
+const RunFacts kFacts{R"({"epochs":3})", kHash, 2, 1234, 567, 1, {3, 20, 24, 7}};
 
 /// A trainer with everything that a state can have: momentum, buffers, an integer buffer.
 TrainerRig fresh(std::int64_t seed = 1) {
@@ -102,6 +102,7 @@ TEST_CASE("the facts of the run come back") {
   CHECK(facts.data_hash == kHash);
   CHECK(facts.world_size == 2);
   CHECK(facts.metrics_bytes == 1234);
+  CHECK(facts.event_bytes == 567);
   CHECK(facts.restarts == 1);
   CHECK(facts.images.channels == 3);
   CHECK(facts.images.height == 20);

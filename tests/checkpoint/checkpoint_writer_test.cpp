@@ -21,7 +21,7 @@ using testing::TrainerRig;
 using Steps = std::vector<std::int64_t>;
 
 TensorFile snapshot_of(const TrainerRig& rig) {
-  return snapshot(rig.trainer, {"{}", "hash", 1, 0, 0, {}});
+  return snapshot(rig.trainer, {"{}", "hash", 1, 0, 0, 0, {}});
 }
 
 /// Waits for the thread to fail, as a training loop would meet it.

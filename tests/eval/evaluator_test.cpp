@@ -1,6 +1,8 @@
 #include "eval/evaluator.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
 #include "batch/resident_images.h"
@@ -68,6 +70,56 @@ TEST_CASE("ranks share the samples and agree on the result, ranks without any to
         CHECK(result.loss == Approx(expected.loss).epsilon(1e-6));
         CHECK(result.loss == results[0].loss);
       }
+    }
+  }
+}
+
+TEST_CASE("confusion, predictions and riders come with the sums, whoever evaluates") {
+  Wishes wishes;
+  wishes.predictions = {{0, 3}, {10, 14}, {30, kCount}};
+  wishes.riders = {1, 0.5};
+  batch::ResidentImages images = images_of(kCount);
+  const Evaluation alone = evaluate(
+      *tiny_model(1), images, 4, comm::Communicator(), at::kCPU, [] {}, wishes);
+  REQUIRE(alone.confusion.size() == 100);
+  std::int64_t all = 0;
+  std::int64_t right = 0;
+  for (std::size_t i = 0; i < 100; ++i) {
+    all += alone.confusion[i];
+    if (i % 11 == 0) right += alone.confusion[i];
+  }
+  CHECK(all == kCount);
+  CHECK(static_cast<double>(right) / kCount == Approx(alone.accuracy));
+  REQUIRE(alone.predictions.size() == 14);
+  CHECK(alone.predictions[2].sample == 2);
+  CHECK(alone.predictions[3].sample == 10);
+  CHECK(alone.predictions.back().sample == kCount - 1);
+  for (const Prediction& prediction : alone.predictions) {
+    const auto& scores = prediction.scores;
+    CHECK(std::accumulate(scores.begin(), scores.end(), 0.0) == Approx(1));
+    CHECK(std::max_element(scores.begin(), scores.end()) - scores.begin() == prediction.guess);
+  }
+  CHECK(alone.riders == wishes.riders);
+
+  for (const int world_size : {2, 3}) {
+    std::vector<Evaluation> results(static_cast<std::size_t>(world_size));
+    on_connected_ranks(world_size, [&](comm::Communicator& communicator) {
+      batch::ResidentImages own = images_of(kCount);
+      results[static_cast<std::size_t>(communicator.rank())] = evaluate(
+          *tiny_model(1), own, 4, communicator, at::kCPU, [] {}, wishes);
+    });
+    for (const Evaluation& result : results) {
+      CHECK(result.confusion == alone.confusion);
+      REQUIRE(result.predictions.size() == alone.predictions.size());
+      for (std::size_t i = 0; i < alone.predictions.size(); ++i) {
+        CHECK(result.predictions[i].sample == alone.predictions[i].sample);
+        CHECK(result.predictions[i].guess == alone.predictions[i].guess);
+        for (std::size_t label = 0; label < 10; ++label) {
+          CHECK(result.predictions[i].scores[label] ==
+                Approx(alone.predictions[i].scores[label]).epsilon(1e-5).margin(1e-9));
+        }
+      }
+      CHECK(result.riders == std::vector<double>{1.0 * world_size, 0.5 * world_size});
     }
   }
 }

@@ -9,24 +9,6 @@
 
 namespace mnist_train::options {
 
-TEST_CASE("what is not built yet is refused by name, and its off value is taken") {
-  struct Case {
-    const char* refused;
-    const char* accepted;
-  };
-  const Case row = GENERATE(values<Case>({
-      {R"("report":{"html":true})", R"("report":{"html":false})"},
-      {R"("report":{"tensorboard":true})", R"("report":{"tensorboard":false})"},
-      {R"("report":{"histograms":true})", R"("report":{"histograms":false})"},
-      {R"("report":{"predictions":{"batches":10}})", R"("report":{"predictions":{"batches":0}})"},
-  }));
-  CAPTURE(row.refused);
-  const auto lines = lines_for(std::string("{") + row.refused + "}");
-  REQUIRE(lines.size() == 1);
-  CHECK_THAT(lines[0], Catch::Matchers::ContainsSubstring(" is not built yet; "));
-  CHECK(lines_for(std::string("{") + row.accepted + "}").empty());
-}
-
 TEST_CASE("keys that contradict each other are refused") {
   using Case = std::pair<const char*, const char*>;
   const auto [text, line] = GENERATE(values<Case>({
@@ -95,6 +77,8 @@ TEST_CASE("keys that contradict each other are refused") {
       {R"({"launch":{"devices":["cpu","cpu"],"processes_per_node":3}})",
        "f:1:57: /launch/processes_per_node: is 3, but devices lists 2 (one process each); leave it "
        "out or set it to \"auto\""},
+      {R"({"report":{"tensorboard":false,"histograms":true}})",
+       "f:1:45: /report/histograms: go into TensorBoard's file, but tensorboard is false"},
       {R"({"model_file":"metrics.jsonl"})",
        "f:1:15: /model_file: is the name of another file of the run folder"},
       {R"({"model_file":"checkpoints/m.pt"})",

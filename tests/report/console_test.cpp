@@ -71,7 +71,10 @@ TEST_CASE("on a terminal a bar is drawn in place, and gives way to the epoch's l
   CHECK(bar.ends_with('\r'));
   CHECK_THAT(bar, !ContainsSubstring("\n"));
   screen.console->record(kEpoch);
-  CHECK_THAT(screen.text(), ContainsSubstring("\r\x1b[Kepoch 2/10: train loss"));
+  CHECK_THAT(screen.text(), ContainsSubstring("\r\x1b[K"));
+  CHECK_THAT(screen.text(),
+             ContainsSubstring("   2/10      0.5000   87.50 %     0.2500   93.75 %"));
+  CHECK_THAT(screen.text(), !ContainsSubstring("train loss 0.5"));
 }
 
 TEST_CASE("a bar never leaves its frame, and is redrawn at most ten times a second") {

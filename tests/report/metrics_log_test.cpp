@@ -57,6 +57,25 @@ TEST_CASE("each record is a line with the documented keys") {
   CHECK(lines[1].at("test_seconds") == 0.5);
 }
 
+TEST_CASE("an epoch record tells where the time went and what was taken for what") {
+  const TempFolder folder;
+  const fs::path path = folder.path() / "metrics.jsonl";
+  MetricsLog log(path, 0);
+  EpochDetails details;
+  details.seconds = {0.25, 2.5, {}, 0.5, 0.125, 0.01};
+  details.ranks = {{0, 5, 0.25, 2.5, 0.5, 0.1, 0.2, 0.3}, {1, 5, 0, 0, 0, 0, 0, 0}};
+  details.classes = 2;
+  details.confusion = {40, 1, 2, 57};
+  log.write(kEpoch, details);
+  const Json line = lines_of(path).at(0);
+  CHECK(line.at("seconds") == Json::parse(R"({"input":0.25,"compute":2.5,"communication":null,)"
+                                          R"("evaluation":0.5,"checkpoint":0.125,"report":0.01})"));
+  REQUIRE(line.at("rank_seconds").size() == 2);
+  CHECK(line.at("rank_seconds")[0].at("p95_step") == 0.2);
+  CHECK(line.at("rank_seconds")[1].at("rank") == 1);
+  CHECK(line.at("confusion") == Json::parse("[[40,1],[2,57]]"));
+}
+
 TEST_CASE("a loss that is no number is still JSON") {
   const TempFolder folder;
   const fs::path path = folder.path() / "metrics.jsonl";

@@ -160,12 +160,6 @@ def test_wrong_calls_exit_2_with_a_line_and_a_hint():
         assert lines[1].startswith("Try `mnist-train") and lines[1].endswith("--help`.")
 
 
-def test_commands_that_come_later_say_so():
-    for name in ("report",):
-        result = run(name, "--some-flag")
-        assert (result.returncode, result.stderr) == (2, f"mnist-train {name}: not built yet\n")
-
-
 def test_help_and_version_are_results():
     for arguments in (["--help"], ["train", "--help"], ["evaluate", "--help"], ["export", "--help"]):
         result = run(*arguments)

@@ -1,0 +1,95 @@
+#include "app/run_summary.h"
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "base/hash.h"
+#include "base/host.h"
+#include "comm/cuda_module.h"
+
+namespace mnist_train::app {
+
+namespace {
+
+std::int64_t peak_memory(const Worker& worker) {
+  const std::int64_t host = report::peak_memory_bytes();
+  if (!worker.placement.cuda) return host;
+  return std::max(host, comm::cuda_module().peak_memory_bytes(worker.placement.device_index));
+}
+
+}  // namespace
+
+report::Summary first_summary(const Worker& worker, const data::Dataset& dataset,
+                              const train::Trainer& trainer) {
+  report::Summary summary;
+  summary.world_size = worker.identity.world_size;
+  summary.launcher = launch::name_of(worker.identity.launcher);
+  summary.backend = worker.placement.backend;
+  summary.device = worker.placement.cuda ? "cuda" : "cpu";
+  if (worker.placement.cuda) {
+    summary.device_model = comm::cuda_module().device_name(worker.placement.device_index);
+  }
+  summary.precision = trainer.precision();
+  summary.averaging = trainer.averaging();
+  summary.threads_per_process = worker.placement.threads;
+  summary.restarts = worker.job.restarts;
+  summary.config_hash =
+      "xxh3-128:" + hash_hex(options::write_run_config(worker.config, /*with_output=*/false));
+  summary.data_hash = dataset.hash;
+  return summary;
+}
+
+void note_progress(report::Summary& summary, const std::string& status, const Worker& worker,
+                   const train::Trainer& trainer) {
+  const train::Progress& progress = trainer.progress();
+  summary.status = status;
+  summary.epochs = progress.epoch;
+  summary.steps = progress.step;
+  summary.train_seconds = progress.train_seconds + progress.epoch_train_seconds;
+  summary.test_seconds = progress.test_seconds;
+  summary.wall_seconds = monotonic_seconds() - worker.job.started_s;
+  summary.samples_seen = progress.samples_seen;
+  summary.samples_per_second =
+      static_cast<double>(progress.samples_seen) / std::max(1e-9, summary.train_seconds);
+  if (!summary.test_accuracy && !progress.accuracies.empty()) {
+    summary.test_accuracy = progress.accuracies.back();
+  }
+  if (!summary.best_test_accuracy && !progress.accuracies.empty()) {
+    summary.best_test_accuracy =
+        *std::max_element(progress.accuracies.begin(), progress.accuracies.end());
+  }
+  if (worker.config.data.validation > 0 && progress.best_accuracy >= 0) {
+    summary.best_validation_accuracy = progress.best_accuracy;
+  }
+}
+
+std::int64_t largest_memory(Worker& worker) {
+  std::int64_t largest = 0;
+  for (const std::string& text :
+       worker.communicator.gather_text(std::to_string(peak_memory(worker)))) {
+    largest = std::max<std::int64_t>(largest, std::stoll(text));
+  }
+  return largest;
+}
+
+report::RunStart run_start(const data::Dataset& dataset, const train::Trainer& trainer,
+                           const std::string& resumed_from) {
+  const train::Progress& progress = trainer.progress();
+  report::RunStart start;
+  start.host = host_name();
+  start.resumed_from = resumed_from;
+  start.epoch = progress.epoch;
+  start.step = progress.step;
+  start.samples_seen = progress.samples_seen;
+  start.train_images = dataset.train.count;
+  start.validation_images = dataset.validation.count;
+  start.test_images = dataset.test.count;
+  start.image_channels = dataset.train.channels;
+  start.image_height = dataset.train.height;
+  start.image_width = dataset.train.width;
+  start.classes = dataset.train.classes;
+  start.steps_per_epoch = trainer.steps_per_epoch();
+  return start;
+}
+
+}  // namespace mnist_train::app

@@ -1,0 +1,12 @@
+#pragma once
+
+#include "report/events/tensorboard_log.h"
+#include "train/trainer.h"
+
+namespace mnist_train::app {
+
+/// Histograms of every parameter and of its gradient in the last step, averaged over the ranks.
+/// Throws Error(kRunFailed).
+void write_histograms(report::TensorboardLog& log, const train::Trainer& trainer);
+
+}  // namespace mnist_train::app

@@ -1,0 +1,101 @@
+#include "eval/evaluation_sums.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/argmax.h>
+#include <ATen/ops/eq.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/softmax.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+
+#include "model/loss.h"
+
+namespace mnist_train::eval {
+
+namespace {
+
+std::int64_t count_of(const std::vector<data::Range>& ranges) {
+  std::int64_t count = 0;
+  for (const data::Range& range : ranges) count += range.size();
+  return count;
+}
+
+}  // namespace
+
+EvaluationSums::EvaluationSums(std::int64_t classes, const Wishes& wishes, at::Device device)
+    : classes_(classes), wishes_(wishes) {
+  const std::int64_t predictions = count_of(wishes.predictions);
+  const auto riders = static_cast<std::int64_t>(wishes.riders.size());
+  const std::int64_t size = 2 + classes * classes + predictions * (1 + classes) + riders;
+  sums_ = at::zeros({size}, at::TensorOptions(at::kDouble).device(device));
+  std::int64_t taken = 0;
+  const auto take = [&](std::int64_t count) {
+    taken += count;
+    return sums_.narrow(0, taken - count, count);
+  };
+  loss_and_correct_ = take(2);
+  confusion_ = take(classes * classes).view({classes, classes});
+  predictions_ = take(predictions * (1 + classes)).view({predictions, 1 + classes});
+  riders_ = take(riders);
+  if (riders > 0) riders_.copy_(at::tensor(wishes.riders, at::kDouble));
+  class_numbers_ = at::arange(classes, at::TensorOptions(at::kLong).device(device));
+}
+
+void EvaluationSums::add(const at::Tensor& logits, const at::Tensor& labels, data::Range range) {
+  const model::BatchLoss loss = model::batch_loss(logits, labels);
+  loss_and_correct_[0].add_(loss.loss_sum);
+  loss_and_correct_[1].add_(loss.correct);
+  const at::Tensor guesses = at::argmax(logits, 1);
+  // Counting by a product of zeros and ones is exact, the same on every device, and needs no wait
+  // for a GPU, unlike bincount.
+  const auto one_hot = [&](const at::Tensor& numbers) {
+    return numbers.unsqueeze(1).eq(class_numbers_).to(at::kFloat);  // [n,classes]
+  };
+  confusion_.add_(one_hot(labels).t().mm(one_hot(guesses)));
+  note_predictions(logits, guesses, range);
+}
+
+void EvaluationSums::note_predictions(const at::Tensor& logits, const at::Tensor& guesses,
+                                      data::Range range) {
+  std::int64_t row = 0;  // of the wanted range's first sample
+  for (const data::Range& wanted : wishes_.predictions) {
+    if (wanted.begin >= range.end) break;
+    const std::int64_t begin = std::max(wanted.begin, range.begin);
+    const std::int64_t count = std::min(wanted.end, range.end) - begin;
+    if (count > 0) {
+      at::Tensor rows = predictions_.narrow(0, row + begin - wanted.begin, count);
+      const std::int64_t from = begin - range.begin;
+      rows.select(1, 0).copy_(guesses.narrow(0, from, count));
+      rows.narrow(1, 1, classes_)
+          .copy_(at::softmax(logits.narrow(0, from, count).to(at::kDouble), 1));
+    }
+    row += wanted.size();
+  }
+}
+
+Evaluation EvaluationSums::read(std::int64_t samples) const {
+  const at::Tensor host = sums_.cpu();
+  const double* next = host.const_data_ptr<double>();
+  const auto count = static_cast<double>(samples);
+  Evaluation result;
+  result.loss = *next++ / count;
+  result.accuracy = *next++ / count;
+  result.samples = samples;
+  for (std::int64_t i = 0; i < classes_ * classes_; ++i) {
+    result.confusion.push_back(static_cast<std::int64_t>(*next++));
+  }
+  for (const data::Range& wanted : wishes_.predictions) {
+    for (std::int64_t sample = wanted.begin; sample < wanted.end; ++sample) {
+      Prediction prediction{sample, static_cast<std::int64_t>(*next++), {}};
+      prediction.scores.assign(next, next + classes_);
+      next += classes_;
+      result.predictions.push_back(std::move(prediction));
+    }
+  }
+  result.riders.assign(next, next + wishes_.riders.size());
+  return result;
+}
+
+}  // namespace mnist_train::eval

@@ -1,0 +1,97 @@
+#include "report/events/event_file.h"
+
+#include <fcntl.h>
+#include <spdlog/fmt/fmt.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <string>
+
+#include "base/clock.h"
+#include "base/host.h"
+#include "report/events/crc32c.h"
+#include "report/run_folder.h"
+
+namespace mnist_train::report {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::int64_t kHeaderBytes = 12;  // length and its checksum
+constexpr std::int64_t kFooterBytes = 4;
+
+[[noreturn]] void fail(const fs::path& path, const char* action) {
+  throw_errno(ExitCode::kRunFailed, path, action);
+}
+
+/// Little endian.
+void append_number(std::string& text, std::uint64_t number, int bytes) {
+  for (int i = 0; i < bytes; ++i) text += static_cast<char>(number >> (8 * i) & 0xff);
+}
+
+/// A checksum of data that holds checksums would mislead, so they are stored like this.
+std::uint32_t masked(std::uint32_t crc) { return (crc >> 15 | crc << 17) + 0xa282ead8U; }
+
+fs::path newest_in(const fs::path& folder) {
+  fs::path newest;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    if (entry.path().filename().string().starts_with(files::kEvents)) {
+      newest = std::max(newest, entry.path());
+    }
+  }
+  return newest;
+}
+
+/// As TensorBoard expects it: the time first, so that names sort.
+fs::path new_name(const fs::path& folder) {
+  return folder / fmt::format("{}{:010.0f}.{}", files::kEvents, wall_clock_seconds(), host_name());
+}
+
+}  // namespace
+
+EventFile::EventFile(const fs::path& folder, std::int64_t keep_bytes) : path_(newest_in(folder)) {
+  if (path_.empty()) path_ = new_name(folder);
+  fd_ = UniqueFd(::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644));
+  struct stat status {};
+  if (!fd_.valid() || ::fstat(fd_.get(), &status) != 0) fail(path_, "open");
+  bytes_ = end_of_records(std::min<std::int64_t>(keep_bytes, status.st_size));
+  if (::ftruncate(fd_.get(), bytes_) != 0) fail(path_, "cut back");
+}
+
+std::int64_t EventFile::end_of_records(std::int64_t limit) const {
+  std::int64_t end = 0;
+  while (limit - end >= kHeaderBytes + kFooterBytes) {
+    std::array<unsigned char, 8> length{};
+    if (::pread(fd_.get(), length.data(), length.size(), end) != 8) break;
+    std::uint64_t content = 0;
+    for (int i = 7; i >= 0; --i) content = content << 8 | length[static_cast<std::size_t>(i)];
+    const std::int64_t room = limit - end - kHeaderBytes - kFooterBytes;
+    if (content > static_cast<std::uint64_t>(room)) break;
+    end += kHeaderBytes + static_cast<std::int64_t>(content) + kFooterBytes;
+  }
+  return end;
+}
+
+void EventFile::append(std::string_view content) {
+  std::string record;
+  record.reserve(content.size() + kHeaderBytes + kFooterBytes);
+  append_number(record, content.size(), 8);
+  append_number(record, masked(crc32c(record)), 4);
+  record += content;
+  append_number(record, masked(crc32c(content)), 4);
+  if (!write_all(fd_.get(), record.data(), record.size())) {
+    const int reason = errno;
+    // Readers stop at half a record for good.
+    (void)!::ftruncate(fd_.get(), bytes_);
+    errno = reason;
+    fail(path_, "write");
+  }
+  bytes_ += static_cast<std::int64_t>(record.size());
+}
+
+}  // namespace mnist_train::report

@@ -1,0 +1,125 @@
+#include "report/page/html.h"
+
+#include <spdlog/fmt/fmt.h>
+#include <time.h>
+
+#include <array>
+#include <cmath>
+
+#include "report/console.h"
+
+namespace mnist_train::report {
+
+namespace {
+
+constexpr const char* kNothing = "–";
+constexpr const char* kReplacement = "\xEF\xBF\xBD";
+
+/// Bytes of the UTF-8 character that begins there; 0 when none does.
+std::size_t character_length(std::string_view text) {
+  const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(text[at]); };
+  const unsigned char first = byte(0);
+  const std::size_t length = first < 0x80   ? 1
+                             : first < 0xC2 ? 0
+                             : first < 0xE0 ? 2
+                             : first < 0xF0 ? 3
+                             : first < 0xF5 ? 4
+                                            : 0;
+  if (length == 0 || length > text.size()) return 0;
+  for (std::size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xC0) != 0x80) return 0;
+  }
+  if (length > 2) {  // overlong forms, surrogates, beyond U+10FFFF
+    const unsigned char second = byte(1);
+    if ((first == 0xE0 && second < 0xA0) || (first == 0xED && second > 0x9F) ||
+        (first == 0xF0 && second < 0x90) || (first == 0xF4 && second > 0x8F)) {
+      return 0;
+    }
+  }
+  return length;
+}
+
+std::string_view entity(char character) {
+  switch (character) {
+    case '&':
+      return "&amp;";
+    case '<':
+      return "&lt;";
+    case '>':
+      return "&gt;";
+    case '"':
+      return "&quot;";
+    case '\'':
+      return "&#39;";
+    default:
+      return {};
+  }
+}
+
+}  // namespace
+
+std::string escape_html(std::string_view text) {
+  std::string escaped;
+  escaped.reserve(text.size() + text.size() / 8);
+  while (!text.empty()) {
+    const std::size_t length = character_length(text);
+    const char first = text[0];
+    const bool control =
+        (static_cast<unsigned char>(first) < 0x20 && first != '\n' && first != '\t') ||
+        first == 0x7f;
+    if (length == 0 || control) {
+      escaped += kReplacement;
+    } else if (const std::string_view name = entity(first); !name.empty()) {
+      escaped += name;
+    } else {
+      escaped += text.substr(0, length);
+    }
+    text.remove_prefix(length == 0 ? 1 : length);
+  }
+  return escaped;
+}
+
+std::string percent(double share, int digits) {
+  return std::isfinite(share) ? fmt::format("{:.{}f} %", 100 * share, digits) : kNothing;
+}
+
+std::string duration(double seconds) {
+  if (!std::isfinite(seconds)) return kNothing;
+  if (seconds < 10) return fmt::format("{:.2f} s", seconds);
+  if (seconds < 119.5) return fmt::format("{:.1f} s", seconds);
+  const std::int64_t whole = std::llround(seconds);
+  if (whole < 3600) return fmt::format("{} min {} s", whole / 60, whole % 60);
+  return fmt::format("{} h {} min", whole / 3600, whole % 3600 / 60);
+}
+
+std::string short_duration(double seconds) {
+  if (!std::isfinite(seconds)) return kNothing;
+  return seconds < 1 ? fmt::format("{:.3g} ms", 1000 * seconds) : fmt::format("{:.3g} s", seconds);
+}
+
+std::string decimal(double value) {
+  return std::isfinite(value) ? fmt::format("{:.4g}", value) : kNothing;
+}
+
+std::string byte_size(double bytes) {
+  if (!std::isfinite(bytes)) return kNothing;
+  return bytes < 1e9 ? fmt::format("{:.0f} MB", bytes / 1e6)
+                     : fmt::format("{:.1f} GB", bytes / 1e9);
+}
+
+std::string count(double number) {
+  if (!std::isfinite(number) || std::abs(number) > 9e15) return kNothing;
+  return with_thousands(std::llround(number));
+}
+
+std::string date_and_time(double seconds) {
+  if (!std::isfinite(seconds) || std::abs(seconds) > 1e11) return kNothing;
+  const auto whole = static_cast<time_t>(seconds);
+  tm parts{};
+  ::gmtime_r(&whole, &parts);
+  std::array<char, 64> text{};
+  (void)std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M:%S UTC", &parts);
+  return text.data();
+}
+
+}  // namespace mnist_train::report

@@ -1,0 +1,160 @@
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "report/page/html.h"
+#include "report/page/line_chart.h"
+#include "report/page/sections.h"
+
+namespace mnist_train::report {
+
+namespace {
+
+enum Colour { kTest, kTrain, kValidation, kRate = 4 };
+
+template <typename Value>
+Series by_epoch(const RunFiles& run, const char* name, int colour, const Value& value) {
+  Series series{name, colour, {}};
+  for (const EpochEntry& epoch : run.epochs) {
+    series.points.push_back({static_cast<double>(epoch.record.epoch), value(epoch.record)});
+  }
+  return series;
+}
+
+bool holds_out(const RunFiles& run) {
+  return std::any_of(run.epochs.begin(), run.epochs.end(), [](const EpochEntry& epoch) {
+    return epoch.record.validation_accuracy.has_value();
+  });
+}
+
+LineChart accuracy_chart(const RunFiles& run) {
+  LineChart chart{"Accuracy", "epoch", AxisFormat::kPercent};
+  chart.series = {by_epoch(run, "test", kTest, [](auto& r) { return r.test_accuracy; }),
+                  by_epoch(run, "training", kTrain, [](auto& r) { return r.train_accuracy; })};
+  if (holds_out(run)) {
+    chart.series.push_back(by_epoch(run, "validation", kValidation,
+                                    [](auto& r) { return r.validation_accuracy.value_or(NAN); }));
+  }
+  return chart;
+}
+
+LineChart loss_chart(const RunFiles& run) {
+  LineChart chart{"Loss", "epoch", AxisFormat::kDecimal, /*logarithmic=*/true};
+  chart.series = {by_epoch(run, "test", kTest, [](auto& r) { return r.test_loss; }),
+                  by_epoch(run, "training", kTrain, [](auto& r) { return r.train_loss; })};
+  if (holds_out(run)) {
+    chart.series.push_back(by_epoch(run, "validation", kValidation,
+                                    [](auto& r) { return r.validation_loss.value_or(NAN); }));
+  }
+  return chart;
+}
+
+LineChart step_loss_chart(const RunFiles& run) {
+  Series each{"single steps", kTrain, {}, /*faint=*/true};
+  for (const StepRecord& step : run.steps) {
+    each.points.push_back({static_cast<double>(step.step), step.loss});
+  }
+  Series mean{"training", kTrain,
+              smoothed(each.points, static_cast<double>(each.points.size()) / 25)};
+  Series test{"test", kTest, {}};
+  for (const EpochEntry& epoch : run.epochs) {
+    test.points.push_back({static_cast<double>(epoch.record.step), epoch.record.test_loss});
+  }
+  LineChart chart{"Loss by step", "step", AxisFormat::kDecimal, /*logarithmic=*/true};
+  chart.series = {std::move(each), std::move(mean), std::move(test)};
+  return chart;
+}
+
+LineChart rate_chart(const RunFiles& run) {
+  Series rate{"learning rate", kRate, {}};
+  for (const StepRecord& step : run.steps) {
+    rate.points.push_back({static_cast<double>(step.step), step.learning_rate});
+  }
+  LineChart chart{"Learning rate", "step"};
+  chart.from_zero = true;
+  chart.series = {std::move(rate)};
+  return chart;
+}
+
+const EpochRecord& best_epoch(const RunFiles& run) {
+  return std::max_element(run.epochs.begin(), run.epochs.end(),
+                          [](const EpochEntry& left, const EpochEntry& right) {
+                            return left.record.test_accuracy < right.record.test_accuracy;
+                          })
+      ->record;
+}
+
+/// One or two sentences for somebody who reads nothing else.
+std::string verdict(const RunFiles& run) {
+  if (run.epochs.empty())
+    return "Nothing to say yet: a run is first tested at the end of an epoch.";
+  const EpochRecord& first = run.epochs.front().record;
+  const EpochRecord& last = run.epochs.back().record;
+  const EpochRecord& best = best_epoch(run);
+  const auto classes = static_cast<double>(run.epochs.back().details.classes);
+  const double chance = classes > 0 ? 1 / classes : NAN;
+  const bool learned =
+      std::isnan(chance) || last.test_accuracy > std::max(1.5 * chance, chance + 0.05);
+  std::string text = learned ? "Yes: " : "Not so far: ";
+  text +=
+      fmt::format("test accuracy is {} after epoch {}", percent(last.test_accuracy), last.epoch);
+  if (first.epoch != last.epoch) {
+    text += fmt::format(", and was {} after epoch {}", percent(first.test_accuracy), first.epoch);
+  }
+  if (std::isfinite(chance))
+    text += fmt::format("; blind guessing would reach {}", percent(chance, 1));
+  text += best.epoch == last.epoch ? ". "
+                                   : fmt::format(". It was best in epoch {} with {}. ", best.epoch,
+                                                 percent(best.test_accuracy));
+  const double gap = last.train_accuracy - last.test_accuracy;
+  if (gap > 0.02) {
+    text += fmt::format(
+        "On its training images it is {:.1f} points better: it has begun to learn them by heart.",
+        100 * gap);
+  }
+  return text;
+}
+
+std::string epoch_table(const RunFiles& run) {
+  const bool validated = holds_out(run);
+  std::string rows;
+  for (const EpochEntry& entry : run.epochs) {
+    const EpochRecord& r = entry.record;
+    rows += fmt::format("<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td><td>{}</td>", r.epoch,
+                        r.step, decimal(r.train_loss), percent(r.train_accuracy));
+    if (validated) {
+      rows += fmt::format("<td>{}</td><td>{}</td>", decimal(r.validation_loss.value_or(NAN)),
+                          percent(r.validation_accuracy.value_or(NAN)));
+    }
+    rows += fmt::format("<td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n", decimal(r.test_loss),
+                        percent(r.test_accuracy), duration(r.train_seconds + r.test_seconds),
+                        count(r.samples_per_second));
+  }
+  std::string head =
+      "<th scope=\"col\">epoch</th><th scope=\"col\">step</th><th scope=\"col\">training "
+      "loss</th><th scope=\"col\">training accuracy</th>";
+  if (validated)
+    head += "<th scope=\"col\">validation loss</th><th scope=\"col\">validation accuracy</th>";
+  head +=
+      "<th scope=\"col\">test loss</th><th scope=\"col\">test accuracy</th><th "
+      "scope=\"col\">time</th><th scope=\"col\">samples/s</th>";
+  return "<details id=\"epochs\"><summary>All epochs in numbers</summary><div class=\"scroll\" "
+         "tabindex=\"0\" role=\"region\" aria-label=\"Epochs\"><table "
+         "class=\"numbers\"><thead><tr>" +
+         head + "</tr></thead><tbody>" + rows + "</tbody></table></div></details>";
+}
+
+}  // namespace
+
+std::string learning_section(const RunFiles& run) {
+  std::string text = "<section id=\"learning\"><h2>Did it learn?</h2><p class=\"lead\">" +
+                     verdict(run) + "</p>\n<div class=\"charts\">";
+  text += line_chart(accuracy_chart(run)) + line_chart(loss_chart(run)) +
+          line_chart(step_loss_chart(run)) + line_chart(rate_chart(run));
+  text += "</div>\n";
+  if (!run.epochs.empty()) text += epoch_table(run);
+  return text + "</section>\n";
+}
+
+}  // namespace mnist_train::report

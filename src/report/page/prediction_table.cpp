@@ -1,0 +1,132 @@
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "report/page/html.h"
+#include "report/page/sections.h"
+
+namespace mnist_train::report {
+
+namespace {
+
+constexpr std::size_t kMaxRows = 1000;
+constexpr std::size_t kMaxPictureBytes = 2'000'000;
+constexpr std::size_t kMaxBars = 32;
+
+double score(const Prediction& row, std::int64_t label) {
+  const auto at = static_cast<std::size_t>(label);
+  return label >= 0 && at < row.scores.size() ? row.scores[at] : NAN;
+}
+
+double confidence(const Prediction& row) {
+  const double value = score(row, row.guess);
+  return std::isfinite(value) ? value : 0;
+}
+
+/// "4: 61.2 %, 9: 38.1 %".
+std::string in_words(const Prediction& row) {
+  std::vector<std::size_t> order(row.scores.size());
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t left, std::size_t right) {
+    return row.scores[left] > row.scores[right];
+  });
+  std::string text;
+  for (std::size_t i = 0; i < std::min<std::size_t>(3, order.size()); ++i) {
+    if (i > 0 && row.scores[order[i]] < 0.0005) break;
+    text += fmt::format("{}{}: {}", i == 0 ? "" : ", ", order[i], percent(row.scores[order[i]], 1));
+  }
+  return text;
+}
+
+/// A bar a class, the truth's in its own colour.
+std::string bars(const Prediction& row) {
+  if (row.scores.empty() || row.scores.size() > kMaxBars) return escape_html(in_words(row));
+  std::string text = fmt::format(
+      R"(<svg class="scores" viewBox="0 0 {} 20" role="img" aria-label="{}"><path d="M0 19.5H{}"/>)",
+      row.scores.size() * 6, in_words(row), row.scores.size() * 6);
+  for (std::size_t label = 0; label < row.scores.size(); ++label) {
+    const double height = 19 * row.scores[label];
+    if (!(height > 0.2)) continue;
+    text += fmt::format(R"(<rect{} x="{}" y="{:.1f}" width="5" height="{:.1f}"/>)",
+                        static_cast<std::int64_t>(label) == row.truth ? " class=\"truth\"" : "",
+                        label * 6, 19 - height, height);
+  }
+  return text + "</svg>";
+}
+
+class Table {
+ public:
+  void add(const Prediction& row) {
+    const bool wrong = row.guess != row.truth;
+    std::string picture = "<span class=\"soft\">left out</span>";
+    if (!row.image.empty() && picture_bytes_ + row.image.size() <= kMaxPictureBytes) {
+      picture_bytes_ += row.image.size();
+      picture = fmt::format(R"(<img src="{}" alt="test image {}: a {}" loading="lazy">)", row.image,
+                            row.id, row.truth);
+    }
+    rows_ += fmt::format(
+        "<tr data-truth=\"{}\" data-guess=\"{}\"><td>{}</td><td>{}</td><td "
+        "class=\"{}\">{}</td><td>{}</td><td class=\"extra\">{}</td>"
+        "<td>{}</td><td class=\"extra soft\">{}</td></tr>\n",
+        row.truth, row.guess, picture, row.truth, wrong ? "bad" : "good", row.guess,
+        percent(confidence(row), 1), percent(score(row, row.truth), 1), bars(row), row.id);
+  }
+
+  std::string html(const std::string& label) const {
+    return "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"" + label +
+           "\"><table class=\"predictions\"><thead><tr><th scope=\"col\">image</th><th "
+           "scope=\"col\">truth</th>"
+           "<th scope=\"col\">guess</th><th scope=\"col\">sure</th><th scope=\"col\" "
+           "class=\"extra\">truth’s score</th>"
+           "<th scope=\"col\">scores by class</th><th scope=\"col\" "
+           "class=\"extra\">id</th></tr></thead><tbody>" +
+           rows_ + "</tbody></table></div>";
+  }
+
+ private:
+  std::string rows_;
+  std::size_t picture_bytes_ = 0;
+};
+
+}  // namespace
+
+std::string prediction_table(const RunFiles& run) {
+  if (run.predictions.empty()) return "";
+  std::vector<const Prediction*> wrong;
+  std::vector<const Prediction*> right;
+  for (const Prediction& row : run.predictions) {
+    (row.guess == row.truth ? right : wrong).push_back(&row);
+  }
+  std::stable_sort(wrong.begin(), wrong.end(), [](auto* left, auto* right_row) {
+    return confidence(*left) > confidence(*right_row);
+  });
+  std::stable_sort(right.begin(), right.end(), [](auto* left, auto* right_row) {
+    return confidence(*left) < confidence(*right_row);
+  });
+  Table wrong_table;
+  Table right_table;
+  const std::size_t wrong_shown = std::min(wrong.size(), kMaxRows);
+  const std::size_t right_shown = std::min(right.size(), kMaxRows - wrong_shown);
+  for (std::size_t i = 0; i < wrong_shown; ++i) wrong_table.add(*wrong[i]);
+  for (std::size_t i = 0; i < right_shown; ++i) right_table.add(*right[i]);
+  std::string text = fmt::format(
+      "<h3 id=\"predictions\">Test images and guesses</h3>\n<p>The run keeps its guesses for {} of "
+      "the test images; {} of them are "
+      "wrong. Bars are probabilities by class, the true one in <span class=\"good\">green</span>. "
+      "<span id=\"filters\"></span></p>\n",
+      count(static_cast<double>(run.predictions.size())), wrong.size());
+  if (wrong_shown > 0)
+    text += "<h4>Wrong, the surest first</h4>" + wrong_table.html("Wrong guesses");
+  if (right_shown > 0) {
+    text += fmt::format(
+        "<details id=\"right-guesses\"{}><summary>Right, the least sure first ({}{})</summary>",
+        wrong.empty() ? " open" : "", right_shown,
+        right_shown < right.size() ? fmt::format(" of {}", right.size()) : "");
+    text += right_table.html("Right guesses") + "</details>";
+  }
+  return text;
+}
+
+}  // namespace mnist_train::report

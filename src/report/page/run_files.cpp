@@ -1,0 +1,155 @@
+#include "report/page/run_files.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+
+#include <cmath>
+#include <limits>
+
+#include "base/clock.h"
+#include "report/page/metrics_line.h"
+#include "report/run_folder.h"
+
+namespace mnist_train::report {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::size_t kMaxSmallFile = 16 << 20;
+constexpr std::size_t kMaxLargeFile = std::size_t{1} << 30;
+
+const Json kNull;
+
+/// Empty where there is no such file.
+std::string read_if_there(const fs::path& path, std::size_t max_bytes) {
+  std::error_code error;
+  return fs::exists(path, error) ? read_file(path, max_bytes, ExitCode::kData) : "";
+}
+
+Json parse_file(const fs::path& path, const std::string& text) {
+  if (text.empty()) return {};
+  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) throw Error(ExitCode::kData, path.string() + ": is not a JSON object");
+  return json;
+}
+
+/// Calls `take` for each whole line that is a JSON object. Throws for the others unless `lenient`.
+template <typename Take>
+std::int64_t for_each_line(const fs::path& path, const std::string& text, std::int64_t lines_before,
+                           bool lenient, const Take& take) {
+  std::size_t begin = 0;
+  std::int64_t line = lines_before;
+  for (std::size_t end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
+    ++line;
+    const auto first = text.begin() + static_cast<std::ptrdiff_t>(begin);
+    const auto last = text.begin() + static_cast<std::ptrdiff_t>(end);
+    const Json json = Json::parse(first, last, nullptr, /*allow_exceptions=*/false);
+    if (json.is_object()) {
+      take(json, path.string() + ":" + std::to_string(line));
+    } else if (!lenient) {
+      throw Error(ExitCode::kData,
+                  path.string() + ":" + std::to_string(line) + ": is not a JSON object");
+    }
+  }
+  return line;
+}
+
+/// Whether a process holds the folder's lock, as a run does from beginning to end.
+bool is_locked(const fs::path& folder) {
+  const UniqueFd fd(
+      ::open((folder / files::kLock).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+  return fd.valid() && ::flock(fd.get(), LOCK_SH | LOCK_NB) != 0;
+}
+
+std::string display_name(const fs::path& folder) {
+  const fs::path whole = fs::absolute(folder).lexically_normal();
+  const fs::path path = whole.has_filename() ? whole : whole.parent_path();
+  return (path.parent_path().filename() / path.filename()).string();
+}
+
+}  // namespace
+
+double number_in(const Json& object, const std::string& key) {
+  const auto found = object.is_object() ? object.find(key) : object.end();
+  return found != object.end() && found->is_number() ? found->get<double>()
+                                                     : std::numeric_limits<double>::quiet_NaN();
+}
+
+std::string text_in(const Json& object, const std::string& key) {
+  const auto found = object.is_object() ? object.find(key) : object.end();
+  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+std::string RunFiles::status() const {
+  if (live) return "running";
+  const std::string said = text_in(summary, "status");
+  return said.empty() || said == "running" ? "interrupted" : said;
+}
+
+const Json& RunFiles::fact(const std::string& key) const {
+  if (summary.is_object() && summary.contains(key)) return summary[key];
+  return !starts.empty() && starts.back().contains(key) ? starts.back()[key] : kNull;
+}
+
+double RunFiles::number(const std::string& key) const { return number_in({{key, fact(key)}}, key); }
+
+std::string RunFiles::text(const std::string& key) const {
+  return text_in({{key, fact(key)}}, key);
+}
+
+RunReader::RunReader(const fs::path& folder) {
+  run_.folder = folder;
+  run_.name = display_name(folder);
+}
+
+RunFiles& RunReader::read() {
+  const fs::path& folder = run_.folder;
+  std::error_code error;
+  if (!fs::exists(folder / files::kConfig, error) && !fs::exists(folder / files::kMetrics, error)) {
+    throw Error(ExitCode::kConfig,
+                folder.string() + ": holds no run: neither config.json nor metrics.jsonl is there");
+  }
+  run_.live = is_locked(folder);
+  run_.config_text = read_if_there(folder / files::kConfig, kMaxSmallFile);
+  run_.config = parse_file(folder / files::kConfig, run_.config_text);
+  run_.summary =
+      parse_file(folder / files::kSummary, read_if_there(folder / files::kSummary, kMaxSmallFile));
+  run_.starts.clear();
+  const fs::path lineage = folder / files::kLineage;
+  for_each_line(lineage, read_if_there(lineage, kMaxSmallFile), 0, /*lenient=*/true,
+                [&](const Json& json, const std::string&) { run_.starts.push_back(json); });
+  run_.predictions.clear();
+  const fs::path predictions = folder / files::kPredictions;
+  for_each_line(predictions, read_if_there(predictions, kMaxLargeFile), 0, /*lenient=*/false,
+                [&](const Json& json, const std::string& where) {
+                  run_.predictions.push_back(prediction_of(json, where));
+                });
+  read_metrics();
+  const double started = run_.starts.empty() ? 0 : number_in(run_.starts.back(), "time");
+  run_.seconds_since_start = run_.live ? wall_clock_seconds() - started : 0;
+  return run_;
+}
+
+void RunReader::read_metrics() {
+  const fs::path path = run_.folder / files::kMetrics;
+  const std::string text = read_if_there(path, kMaxLargeFile);
+  if (static_cast<std::int64_t>(text.size()) < metrics_bytes_) {  // cut back by a resume
+    metrics_bytes_ = metrics_lines_ = 0;
+    run_.steps.clear();
+    run_.epochs.clear();
+  }
+  const std::string fresh = text.substr(static_cast<std::size_t>(metrics_bytes_));
+  metrics_lines_ = for_each_line(path, fresh, metrics_lines_, /*lenient=*/false,
+                                 [&](const Json& json, const std::string& where) {
+                                   const std::string event = text_in(json, "event");
+                                   if (event == "step") run_.steps.push_back(step_of(json));
+                                   if (event == "epoch")
+                                     run_.epochs.push_back(epoch_of(json, where));
+                                 });
+  metrics_bytes_ += static_cast<std::int64_t>(fresh.rfind('\n') + 1);  // npos + 1 is 0
+}
+
+}  // namespace mnist_train::report

@@ -1,0 +1,72 @@
+#include "report/predictions.h"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <cmath>
+#include <string_view>
+
+#include "base/file.h"
+#include "image/codec.h"
+
+namespace mnist_train::report {
+
+namespace {
+
+std::string base64(std::string_view bytes) {
+  constexpr std::string_view kDigits =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string text;
+  text.reserve((bytes.size() + 2) / 3 * 4);
+  for (std::size_t i = 0; i < bytes.size(); i += 3) {
+    std::uint32_t three = 0;
+    for (std::size_t j = i; j < i + 3; ++j) {
+      three = three << 8 | (j < bytes.size() ? static_cast<unsigned char>(bytes[j]) : 0U);
+    }
+    for (int shift = 18; shift >= 0; shift -= 6) text += kDigits[three >> shift & 63U];
+  }
+  for (std::size_t i = 0; i < (3 - bytes.size() % 3) % 3; ++i) text[text.size() - 1 - i] = '=';
+  return text;
+}
+
+/// A number as JSON has it: a NaN, which a broken model can give, is null.
+std::string json_number(double value) {
+  return std::isfinite(value) ? fmt::format("{:.7g}", value) : "null";
+}
+
+}  // namespace
+
+void write_predictions(const std::filesystem::path& path,
+                       const std::vector<Prediction>& predictions) {
+  std::string text;
+  for (const Prediction& row : predictions) {
+    text += fmt::format(R"({{"id":{},"image":"{}","guess":{},"truth":{})", row.id, row.image,
+                        row.guess, row.truth);
+    for (std::size_t label = 0; label < row.scores.size(); ++label) {
+      text += fmt::format(R"(,"score_{}":{})", label, json_number(row.scores[label]));
+    }
+    text += "}\n";
+  }
+  write_file_atomically(path, text, ExitCode::kRunFailed);
+}
+
+std::string image_png(const std::uint8_t* pixels, std::int64_t channels, std::int64_t height,
+                      std::int64_t width) {
+  image::Image picture;
+  picture.channels = channels == 3 ? 3 : 1;
+  picture.height = height;
+  picture.width = width;
+  const std::int64_t plane = height * width;
+  for (std::int64_t pixel = 0; pixel < plane; ++pixel) {
+    for (std::int64_t channel = 0; channel < picture.channels; ++channel) {
+      picture.pixels.push_back(pixels[channel * plane + pixel]);
+    }
+  }
+  return image::encode_png(picture);
+}
+
+std::string image_uri(const std::uint8_t* pixels, std::int64_t channels, std::int64_t height,
+                      std::int64_t width) {
+  return "data:image/png;base64," + base64(image_png(pixels, channels, height, width));
+}
+
+}  // namespace mnist_train::report

@@ -1,0 +1,84 @@
+"""The real TensorBoard: the event file of a run, read back by TensorBoard's own reader and shown by its server."""
+
+import base64
+import json
+import subprocess
+import time
+import urllib.request
+
+import pytest
+from pictures import read_png
+from python_tools import NEEDED, PYTHON, run_python
+from support import environment, free_port, train
+
+pytestmark = NEEDED
+
+CHANGES = {"epochs": 2, "log_interval": 5, "data": {"limit_train": 1280, "limit_test": 500}, "report": {"histograms": True}}
+
+READER = r"""
+import base64, json, sys
+from tensorboard.backend.event_processing import event_accumulator
+unlimited = {name: 0 for name in ("scalars", "images", "histograms", "tensors")}
+events = event_accumulator.EventAccumulator(sys.argv[1], unlimited).Reload()
+tags = events.Tags()
+print(json.dumps({
+    "scalars": {tag: [(one.step, one.value) for one in events.Scalars(tag)] for tag in tags["scalars"]},
+    "images": {tag: [(one.step, one.width, one.height, base64.b64encode(one.encoded_image_string).decode())
+                     for one in events.Images(tag)] for tag in tags["images"]},
+    "histograms": {tag: [(one.step, one.histogram_value.num) for one in events.Histograms(tag)]
+                   for tag in tags["histograms"]},
+    "texts": {tag: [(one.step, one.tensor_proto.string_val[0].decode()) for one in events.Tensors(tag)]
+              for tag in tags["tensors"]},
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return train(tmp_path_factory.mktemp("run"), CHANGES)
+
+
+@pytest.fixture(scope="module")
+def events(run):
+    result = run_python("-c", READER, run.path)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_its_reader_finds_every_number(run, events):
+    assert set(events["scalars"]) == {
+        "step/loss", "step/learning_rate", "step/samples_per_second", "loss/train", "loss/test", "accuracy/train",
+        "accuracy/test", "seconds/train", "seconds/test"}
+    assert events["scalars"]["accuracy/test"] == [
+        [line["step"], pytest.approx(line["test_accuracy"], rel=1e-6)] for line in run.epochs()]
+    assert events["scalars"]["step/loss"] == [
+        [line["step"], pytest.approx(line["loss"], rel=1e-6)] for line in run.steps()]
+
+
+def test_its_reader_finds_images_texts_and_histograms(run, events):
+    assert events["texts"]["config"] == [[0, "```json\n" + (run.path / "config.json").read_text() + "```\n"]]
+    step, width, height, picture = events["images"]["wrong/1"][-1]
+    assert (step, width, height) == (run.epochs()[-1]["step"], 28, 28)
+    assert read_png(base64.b64decode(picture)).shape == (28, 28, 1)
+    assert [step for step, _ in events["histograms"]["weights/conv1.weight"]] == [line["step"] for line in run.epochs()]
+    assert {count for _, count in events["histograms"]["gradients/fc1.weight"]} == {800 * 500}
+
+
+def test_its_server_shows_the_run(run):
+    port = free_port()
+    server = subprocess.Popen([PYTHON, "-m", "tensorboard.main", "--logdir", run.path, "--port", str(port), "--host", "127.0.0.1"],
+                              env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        tags = {}
+        while not tags and time.monotonic() < deadline:
+            time.sleep(0.2)
+            try:
+                address = f"http://127.0.0.1:{port}/data/plugin/scalars/tags"
+                tags = json.load(urllib.request.urlopen(address, timeout=5))
+            except OSError:
+                pass
+        assert "accuracy/test" in tags["."]
+    finally:
+        server.terminate()
+        server.wait(30)

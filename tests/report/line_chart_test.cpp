@@ -1,0 +1,99 @@
+#include "report/page/line_chart.h"
+
+#include <cmath>
+
+#include "report/page/scale.h"
+#include "support/catch.h"
+
+namespace mnist_train::report {
+namespace {
+
+using Catch::Matchers::ContainsSubstring;
+using testing::Approx;
+
+std::size_t count_of(const std::string& text, const std::string& part) {
+  std::size_t count = 0;
+  for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos; ++at) ++count;
+  return count;
+}
+
+TEST_CASE("ticks are round numbers inside the axis") {
+  using Case = std::pair<std::vector<double>, std::vector<double>>;
+  const auto [numbers, ticks] = GENERATE(values<Case>({
+      {{1, 10}, {2, 4, 6, 8, 10}},
+      {{0.9, 0.99}, {0.9, 0.92, 0.94, 0.96, 0.98}},
+      {{0, 23456}, {0, 5000, 10000, 15000, 20000}},
+      {{5}, {4.6, 4.8, 5, 5.2, 5.4}},
+      {{0}, {0, 0.2, 0.4, 0.6, 0.8, 1}},
+      {{}, {0, 0.2, 0.4, 0.6, 0.8, 1}},
+  }));
+  const Scale scale(numbers, /*logarithmic=*/false);
+  REQUIRE(scale.ticks().size() == ticks.size());
+  for (std::size_t i = 0; i < ticks.size(); ++i) CHECK(scale.ticks()[i] == Approx(ticks[i]));
+}
+
+TEST_CASE("a logarithmic axis has ticks at 1, 2 and 5, and one for zeros is linear") {
+  const Scale scale({0.03, 2.3}, /*logarithmic=*/true);
+  CHECK(scale.logarithmic());
+  REQUIRE(scale.ticks().size() == 6);
+  CHECK(scale.ticks().front() == Approx(0.05));
+  CHECK(scale.ticks().back() == Approx(2));
+  CHECK(scale.at(0.03) == Approx(0).margin(1e-12));
+  CHECK(scale.at(2.3) == Approx(1));
+  CHECK(scale.at(std::sqrt(0.03 * 2.3)) == Approx(0.5));
+  CHECK_FALSE(Scale({0, 1}, /*logarithmic=*/true).logarithmic());
+  CHECK(Scale({1e-9, 1e6}, /*logarithmic=*/true).ticks().size() < 12);
+}
+
+TEST_CASE("numbers that are none leave a gap and do not stretch the axes") {
+  const double nan = std::nan("");
+  LineChart chart{"Loss", "step"};
+  chart.series = {{"a", 0, {{1, 1}, {2, nan}, {3, 1.5}, {4, INFINITY}, {5, 2}}}};
+  const std::string html = line_chart(chart);
+  CHECK(count_of(html, "<circle") == 3);
+  const std::string path =
+      html.substr(html.find("class=\"line c0\" d=\"M", html.find("viewBox=\"0 0 320")));
+  CHECK(count_of(path.substr(0, path.find("\"/>")), "M") == 3);
+  CHECK_THAT(html, !ContainsSubstring("nan"));
+  CHECK_THAT(html, !ContainsSubstring("inf"));
+}
+
+TEST_CASE("a chart of nothing is nothing") {
+  LineChart chart{"Loss", "step"};
+  CHECK(line_chart(chart).empty());
+  chart.series = {{"a", 0, {}}, {"b", 1, {{1, std::nan("")}}}};
+  CHECK(line_chart(chart).empty());
+}
+
+TEST_CASE("long lines are thinned to means") {
+  LineChart chart{"Loss", "step"};
+  Series series{"a", 0, {}};
+  for (int i = 0; i < 100000; ++i)
+    series.points.push_back({static_cast<double>(i), i % 2 == 0 ? 1.0 : 3.0});
+  series.points.push_back({100000, 2});
+  chart.series = {series};
+  const std::string html = line_chart(chart);
+  CHECK(html.size() < 8000);
+}
+
+TEST_CASE("a chart says in words what it shows, names escaped") {
+  LineChart chart{"Accuracy", "epoch", AxisFormat::kPercent};
+  chart.series = {{"<test>", 0, {{1, 0.5}, {2, 0.75}}}};
+  const std::string html = line_chart(chart);
+  CHECK_THAT(html,
+             ContainsSubstring(
+                 "Accuracy by epoch. &lt;test&gt;: from 50.00 % (epoch 1) to 75.00 % (epoch 2)."));
+  CHECK_THAT(html, !ContainsSubstring("<test>"));
+}
+
+TEST_CASE("smoothing keeps a constant, follows a change, and passes over gaps") {
+  const std::vector<Point> points{{1, 2}, {2, 2}, {3, std::nan("")}, {4, 2}, {5, 10}};
+  const std::vector<Point> result = smoothed(points, 4);
+  REQUIRE(result.size() == 4);
+  CHECK(result[2].y == Approx(2));
+  CHECK(result[3].y > 2);
+  CHECK(result[3].y < 10);
+}
+
+}  // namespace
+}  // namespace mnist_train::report

@@ -1,0 +1,147 @@
+#include "report/page/run_files.h"
+
+#include <sys/file.h>
+
+#include <cmath>
+#include <fstream>
+
+#include "report/run_folder.h"
+#include "support/catch.h"
+#include "support/error_of.h"
+#include "support/run_folder.h"
+
+namespace mnist_train::report {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Matchers::ContainsSubstring;
+using testing::error_of;
+using testing::TempFolder;
+using testing::write_pretended_run;
+
+void append(const fs::path& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary | std::ios::app) << text;
+}
+
+TEST_CASE("a run is read as its folder tells it") {
+  const TempFolder folder;
+  write_pretended_run(folder, "runs/one");
+  RunReader reader(folder.path() / "runs" / "one");
+  const RunFiles& run = reader.read();
+  CHECK(run.name == "runs/one");
+  CHECK_FALSE(run.live);
+  CHECK(run.status() == "finished");
+  CHECK(run.steps.size() == 15);
+  CHECK(run.steps[1].loss == 1.0);
+  REQUIRE(run.epochs.size() == 3);
+  CHECK(run.epochs[2].record.test_accuracy == 1 - 0.1 / 3);
+  CHECK(run.epochs[2].details.seconds.communication == 0.5);
+  CHECK(run.epochs[2].details.confusion == std::vector<std::int64_t>{40, 3, 3, 58});
+  REQUIRE(run.epochs[2].details.ranks.size() == 1);
+  CHECK(run.epochs[2].details.ranks[0].longest_step == 0.875);
+  REQUIRE(run.predictions.size() == 12);
+  CHECK(run.predictions[1].guess == 1);
+  CHECK(run.predictions[1].scores.size() == 2);
+  CHECK(run.number("world_size") == 2);
+  CHECK(run.text("precision") == "fp32");
+  CHECK(std::isnan(run.number("no such thing")));
+}
+
+TEST_CASE("only what is new is read again, and a run that was cut back is read from the start") {
+  const TempFolder folder;
+  write_pretended_run(folder, "run");
+  const fs::path metrics = folder.path() / "run" / "metrics.jsonl";
+  RunReader reader(folder.path() / "run");
+  reader.read();
+  append(metrics, R"({"event":"step","step":16,"loss":0.5})");
+  CHECK(reader.read().steps.size() == 15);  // the line is not finished
+  append(metrics, "\n");
+  CHECK(reader.read().steps.size() == 16);
+  CHECK(reader.read().steps.back().step == 16);
+  fs::resize_file(metrics, 0);
+  append(metrics, "{\"event\":\"step\",\"step\":1,\"loss\":null}\n");
+  CHECK(reader.read().steps.size() == 1);
+  CHECK(reader.read().epochs.empty());
+  CHECK(std::isnan(reader.read().steps[0].loss));
+}
+
+TEST_CASE("what a run says of its end is believed, and one that says nothing was interrupted") {
+  const TempFolder folder;
+  const fs::path path = folder.path() / "run";
+  testing::PretendedRun pretended;
+  pretended.status = "stopped";
+  write_pretended_run(folder, "run", pretended);
+  RunReader reader(path);
+  CHECK(reader.read().status() == "stopped");
+  folder.write("run/summary.json", R"({"status":"running"})");
+  CHECK(reader.read().status() == "interrupted");
+  fs::remove(path / "summary.json");
+  CHECK(reader.read().status() == "interrupted");
+  const UniqueFd lock(::open((path / files::kLock).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  REQUIRE(::flock(lock.get(), LOCK_EX) == 0);
+  CHECK(reader.read().status() == "running");
+}
+
+TEST_CASE("a folder without a run is a mistake of the caller's") {
+  const TempFolder folder;
+  const auto failure = error_of([&] { RunReader(folder.path()).read(); });
+  CHECK(failure.code == ExitCode::kConfig);
+  CHECK_THAT(failure.message, ContainsSubstring("holds no run"));
+}
+
+TEST_CASE("broken files are refused by file and line") {
+  struct Case {
+    const char* file;
+    const char* content;
+    const char* message;
+  };
+  const Case row = GENERATE(values<Case>({
+      {"metrics.jsonl", "{\"event\":\"step\"}\n[1]\n", "metrics.jsonl:2: is not a JSON object"},
+      {"metrics.jsonl", "{\"event\":\"epoch\",\"confusion\":[[1,2]]}\n",
+       "metrics.jsonl:1: confusion is not square"},
+      {"metrics.jsonl", "{\"event\":\"epoch\",\"confusion\":[[-1]]}\n",
+       "metrics.jsonl:1: confusion holds something else than counts"},
+      {"metrics.jsonl", "{\"event\":\"epoch\",\"confusion\":7}\n",
+       "metrics.jsonl:1: confusion is no matrix of counts"},
+      {"metrics.jsonl", "{\"event\":\"epoch\",\"seconds\":[1],\"rank_seconds\":3}\n",
+       "metrics.jsonl:1: seconds and rank_seconds are not what they should be"},
+      {"predictions.jsonl", "{\"id\":1,\"guess\":\"x\",\"truth\":1}\n",
+       "predictions.jsonl:1: has no number guess"},
+      {"summary.json", "[]", "summary.json: is not a JSON object"},
+      {"config.json", "{\"a\":\"\xff\"}", "config.json: is not a JSON object"},
+  }));
+  const TempFolder folder;
+  write_pretended_run(folder, "run");
+  folder.write(std::string("run/") + row.file, row.content);
+  const auto failure = error_of([&] { RunReader(folder.path() / "run").read(); });
+  CAPTURE(row.message);
+  CHECK(failure.code == ExitCode::kData);
+  CHECK_THAT(failure.message, ContainsSubstring(row.message));
+}
+
+TEST_CASE("runs of older programs, which say less, are read as far as they go") {
+  const TempFolder folder;
+  folder.write("run/metrics.jsonl",
+               "{\"event\":\"epoch\",\"epoch\":1,\"test_accuracy\":0.5}\n{\"event\":\"new\"}\n");
+  RunReader reader(folder.path() / "run");
+  const RunFiles& run = reader.read();
+  REQUIRE(run.epochs.size() == 1);
+  CHECK(run.epochs[0].record.test_accuracy == 0.5);
+  CHECK(std::isnan(run.epochs[0].record.train_loss));
+  CHECK_FALSE(run.epochs[0].details.seconds.input.has_value());
+  CHECK(run.config.is_null());
+}
+
+TEST_CASE("a picture that is no data URI is left out") {
+  const TempFolder folder;
+  for (const char* picture : {"https://example.org/x.png", "data:image/png;base64,AA'onerror=",
+                              "data:text/html;base64,AAAA", "data:image/svg+xml;base64,AAAA"}) {
+    testing::PretendedRun pretended;
+    pretended.picture = picture;
+    write_pretended_run(folder, "run", pretended);
+    CHECK(RunReader(folder.path() / "run").read().predictions[0].image.empty());
+  }
+}
+
+}  // namespace
+}  // namespace mnist_train::report

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <spdlog/fmt/fmt.h>
+
+#include <string>
+
+#include "options/run_config.h"
+#include "support/temp_folder.h"
+
+namespace mnist_train::testing {
+
+/// What a run of `epochs` epochs with `steps` records each would leave behind, as far as a page is
+/// made from it.
+struct PretendedRun {
+  int epochs = 3;
+  int steps = 5;
+  int predictions = 12;
+  std::string picture = "data:image/png;base64,iVBORw0KGgo=";
+  std::string status = "finished";  // empty: no summary
+};
+
+inline std::string pretended_metrics(const PretendedRun& run) {
+  std::string text;
+  int step = 0;
+  for (int epoch = 1; epoch <= run.epochs; ++epoch) {
+    for (int i = 0; i < run.steps; ++i) {
+      ++step;
+      text += fmt::format(
+          R"({{"event":"step","epoch":{},"step":{},"loss":{},"learning_rate":0.01,"samples_per_second":{},"time":1.8e9}})"
+          "\n",
+          epoch, step, 2.0 / step, 9000 + step);
+    }
+    text += fmt::format(
+        R"({{"event":"epoch","epoch":{0},"step":{1},"train_loss":{2},"train_accuracy":{3},"test_loss":{2},)"
+        R"("test_accuracy":{3},"train_seconds":3.5,"test_seconds":0.5,"samples_per_second":17000,"time":1.8e9,)"
+        R"("seconds":{{"input":0.25,"compute":2.5,"communication":0.5,"evaluation":0.5,"checkpoint":0.125,"report":0.01}},)"
+        R"("rank_seconds":[{{"rank":0,"steps":5,"input":0.25,"compute":2.5,"communication":0.5,"median_step":0.5,"p95_step":0.75,"longest_step":0.875}}],)"
+        R"("confusion":[[40,{4}],[{4},58]]}})"
+        "\n",
+        epoch, step, 1.0 / epoch, 1 - 0.1 / epoch, epoch);
+  }
+  return text;
+}
+
+inline std::string pretended_predictions(const PretendedRun& run) {
+  std::string text;
+  for (int i = 0; i < run.predictions; ++i) {
+    const double sure = 0.5 + 0.4 * i / run.predictions;
+    text += fmt::format(R"({{"id":{},"image":"{}","guess":{},"truth":0,"score_0":{},"score_1":{}}})"
+                        "\n",
+                        i, run.picture, i % 4 == 1 ? 1 : 0, i % 4 == 1 ? 1 - sure : sure,
+                        i % 4 == 1 ? sure : 1 - sure);
+  }
+  return text;
+}
+
+inline void write_pretended_run(const TempFolder& folder, const std::string& name,
+                                const PretendedRun& run = {}) {
+  folder.write(name + "/config.json", options::write_run_config({}, /*with_output=*/false));
+  folder.write(name + "/metrics.jsonl", pretended_metrics(run));
+  folder.write(name + "/predictions.jsonl", pretended_predictions(run));
+  folder.write(
+      name + "/lineage.jsonl",
+      R"({"time":1.8e9,"host":"here","resumed_from":null,"step":0,"world_size":2,"device":"cpu","precision":"fp32",)"
+      R"("data":{"train":1000,"validation":0,"test":100,"channels":1,"height":28,"width":28,"classes":2},)"
+      R"("versions":{"mnist_train":"0.1.0","libtorch":"2.11.0"},"config_hash":"xxh3-128:c0ff","data_hash":"xxh3-128:da7a"})"
+      "\n");
+  if (run.status.empty()) return;
+  folder.write(
+      name + "/summary.json",
+      fmt::format(R"({{"status":"{}","steps":{},"wall_seconds":14.5,"startup_seconds":0.25}})",
+                  run.status, run.epochs * run.steps));
+}
+
+}  // namespace mnist_train::testing

@@ -1,0 +1,104 @@
+"""TensorBoard's event files, read apart from the program and from TensorBoard."""
+
+import struct
+
+POLYNOMIAL = 0x82F63B78
+TABLE = []
+for byte in range(256):
+    for _ in range(8):
+        byte = byte >> 1 ^ (POLYNOMIAL if byte & 1 else 0)
+    TABLE.append(byte)
+
+
+def masked_crc(content):
+    crc = 0xFFFFFFFF
+    for byte in content:
+        crc = crc >> 8 ^ TABLE[(crc ^ byte) & 0xFF]
+    crc ^= 0xFFFFFFFF
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def records(content):
+    """The records of a file, each checksum checked; nothing may be left over."""
+    at = 0
+    while at < len(content):
+        header = content[at:at + 8]
+        (length,), (crc,) = struct.unpack("<Q", header), struct.unpack("<I", content[at + 8:at + 12])
+        assert crc == masked_crc(header)
+        record = content[at + 12:at + 12 + length]
+        assert len(record) == length
+        (crc,) = struct.unpack("<I", content[at + 12 + length:at + 16 + length])
+        assert crc == masked_crc(record)
+        yield record
+        at += 16 + length
+
+
+def varint(content, at):
+    number = shift = 0
+    while True:
+        byte = content[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return number, at
+
+
+def fields(content):
+    """A protobuf message as a dict from field number to the list of its values, undecoded."""
+    found, at = {}, 0
+    while at < len(content):
+        key, at = varint(content, at)
+        kind = key & 7
+        if kind == 0:
+            value, at = varint(content, at)
+        else:
+            if kind == 2:
+                size, at = varint(content, at)
+            else:
+                size = {1: 8, 5: 4}[kind]
+            value = content[at:at + size]
+            assert len(value) == size
+            at += size
+        found.setdefault(key >> 3, []).append(value)
+    return found
+
+
+def doubles(content):
+    return list(struct.unpack(f"<{len(content) // 8}d", content))
+
+
+def value_of(value):
+    """What one summary value holds: ("scalar", number), ("text", str), ("image", dict), ("histogram", dict)."""
+    if 2 in value:
+        return "scalar", struct.unpack("<f", value[2][0])[0]
+    if 4 in value:
+        image = fields(value[4][0])
+        return "image", {"height": image[1][0], "width": image[2][0], "channels": image[3][0], "png": image[4][0]}
+    if 5 in value:
+        histogram = fields(value[5][0])
+        names = ("min", "max", "num", "sum", "sum_squares")
+        numbers = {name: doubles(histogram[i + 1][0])[0] for i, name in enumerate(names)}
+        return "histogram", numbers | {"limits": doubles(histogram[6][0]), "counts": doubles(histogram[7][0])}
+    tensor, plugin = fields(value[8][0]), fields(fields(value[9][0])[1][0])
+    assert plugin[1] == [b"text"] and tensor[1] == [7]
+    return "text", tensor[8][0].decode()
+
+
+def read_events(path):
+    """(tag, kind, step, value) of everything in a file, in its order."""
+    events = [fields(record) for record in records(path.read_bytes())]
+    assert events[0][3] == [b"brain.Event:2"]
+    found = []
+    for event in events[1:]:
+        step = event.get(2, [0])[0]
+        for value in fields(event[5][0])[1]:
+            value = fields(value)
+            kind, content = value_of(value)
+            found.append((value[1][0].decode(), kind, step, content))
+    return found
+
+
+def events_of(folder):
+    (path,) = folder.glob("events.out.tfevents.*")
+    return read_events(path)

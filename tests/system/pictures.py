@@ -1,0 +1,54 @@
+"""PNG files and data URIs, read apart from the program."""
+
+import base64
+import struct
+import zlib
+
+import numpy
+
+CHANNELS = {0: 1, 2: 3, 6: 4}  # by colour type: gray, RGB, RGB with transparency
+
+
+def paeth(left, up, corner):
+    estimate = int(left) + int(up) - int(corner)
+    return min((left, up, corner), key=lambda value: abs(estimate - int(value)))
+
+
+def unfilter(kind, line, before, step):
+    """One line of a PNG; `step` bytes are a pixel."""
+    if kind == 0:
+        return line
+    if kind == 2:
+        return line + before
+    out = numpy.zeros_like(line)
+    for i in range(len(line)):
+        left = out[i - step] if i >= step else 0
+        corner = before[i - step] if i >= step else 0
+        guess = {1: left, 3: (int(left) + int(before[i])) // 2, 4: paeth(left, before[i], corner)}[kind]
+        out[i] = (int(line[i]) + int(guess)) % 256
+    return out
+
+
+def read_png(content):
+    """[height, width, channels] u8."""
+    assert content[:8] == b"\x89PNG\r\n\x1a\n"
+    width, height, depth, colour = struct.unpack(">IIBB", content[16:26])
+    assert depth == 8
+    data, at = b"", 8
+    while at < len(content):
+        (size,) = struct.unpack(">I", content[at:at + 4])
+        if content[at + 4:at + 8] == b"IDAT":
+            data += content[at + 8:at + 8 + size]
+        at += 12 + size
+    step = CHANNELS[colour]
+    lines = numpy.frombuffer(zlib.decompress(data), numpy.uint8).reshape(height, 1 + width * step)
+    image = numpy.zeros((height, width * step), numpy.uint8)
+    for y in range(height):
+        image[y] = unfilter(lines[y, 0], lines[y, 1:], image[y - 1] if y else image[0] * 0, step)
+    return image.reshape(height, width, step)
+
+
+def read_data_uri(uri):
+    prefix = "data:image/png;base64,"
+    assert uri.startswith(prefix)
+    return read_png(base64.b64decode(uri[len(prefix):], validate=True))

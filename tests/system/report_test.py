@@ -1,0 +1,191 @@
+"""What a run shows of itself: predictions, the split of its time, its lineage, the page."""
+
+import json
+import signal
+from html.parser import HTMLParser
+
+import numpy
+import pytest
+
+from pictures import read_data_uri
+from support import MNIST, RunFolder, read_idx, run, send, start, train, wait_until
+
+SHOWN = {
+    "epochs": 1,
+    "test_batch_size": 200,
+    "data": {"limit_train": 1280, "limit_test": 450},
+    "report": {"predictions": {"batches": 5, "images_per_batch": 20}},
+}
+IDS = [*range(0, 20), *range(200, 220), *range(400, 420)]
+
+
+class Page(HTMLParser):
+    """A page taken apart; everything that is opened must be closed."""
+
+    VOID = {"meta", "img", "link", "br", "input"}
+
+    def __init__(self, path):
+        super().__init__()
+        self.open, self.tags, self.text, self.hidden = [], [], [], 0
+        self.feed(path.read_text())
+        assert self.open == []
+        self.words = " ".join("".join(self.text).split())
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        if tag not in self.VOID and not self.get_starttag_text().endswith("/>"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if not {"style", "script"} & set(self.open):
+            self.text.append(data)
+
+    def all(self, tag):
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def predictions(folder):
+    return [json.loads(line) for line in (folder.path / "predictions.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The same run by one and by three processes."""
+    folder = tmp_path_factory.mktemp("finished")
+    return {count: train(folder, SHOWN, processes=count, output=f"run{count}") for count in (1, 3)}
+
+
+def test_predictions_are_those_of_the_first_batches_whoever_evaluated_them(finished):
+    labels = read_idx(MNIST / "t10k-labels-idx1-ubyte.gz")
+    images = read_idx(MNIST / "t10k-images-idx3-ubyte.gz")
+    rows = {count: predictions(folder) for count, folder in finished.items()}
+    for of_run in rows.values():
+        assert [row["id"] for row in of_run] == IDS
+        for row in of_run:
+            scores = [row[f"score_{label}"] for label in range(10)]
+            assert sum(scores) == pytest.approx(1, abs=1e-5)
+            assert row["guess"] == numpy.argmax(scores)
+            assert row["truth"] == labels[row["id"]]
+            assert set(row) == {"id", "image", "guess", "truth", *(f"score_{label}" for label in range(10))}
+    for row in rows[1][:5] + rows[1][-5:]:
+        assert (read_data_uri(row["image"])[:, :, 0] == images[row["id"]]).all()
+    for one, three in zip(rows[1], rows[3]):
+        assert one["image"] == three["image"]
+        assert [one[f"score_{i}"] for i in range(10)] == pytest.approx([three[f"score_{i}"] for i in range(10)],
+                                                                       rel=1e-2, abs=1e-4)
+
+
+def test_an_epoch_tells_where_its_time_went_and_what_was_taken_for_what(finished):
+    for count, folder in finished.items():
+        (epoch,) = folder.epochs()
+        confusion = numpy.array(epoch["confusion"])
+        assert confusion.shape == (10, 10)
+        labels = read_idx(MNIST / "t10k-labels-idx1-ubyte.gz")[:450]
+        assert (confusion.sum(axis=1) == numpy.bincount(labels, minlength=10)).all()
+        assert confusion.trace() / 450 == pytest.approx(epoch["test_accuracy"])
+        seconds = epoch["seconds"]
+        parts = seconds["input"] + seconds["compute"] + seconds["communication"]
+        assert 0 < seconds["input"] < parts <= 1.001 * epoch["train_seconds"]
+        assert parts > 0.5 * epoch["train_seconds"]
+        assert (seconds["communication"] > 0) == (count > 1) or seconds["communication"] < 1e-3
+        assert seconds["evaluation"] == pytest.approx(epoch["test_seconds"])
+        assert [times["rank"] for times in epoch["rank_seconds"]] == list(range(count))
+        for times in epoch["rank_seconds"]:
+            assert times["steps"] == 10
+            assert 0 < times["median_step"] <= times["p95_step"] <= times["longest_step"]
+
+
+def test_the_page_is_whole_and_loads_nothing(finished):
+    page = Page(finished[3].path / "report.html")
+    accuracy = finished[3].summary()["test_accuracy"]
+    assert f"Test accuracy{100 * accuracy:.2f} %" in page.words.replace("</dt>", "")
+    for words in ("Did it learn?", "What does it get wrong?", "Where did the time go?", "What exactly was run?",
+                  "finished", "3 processes, cpu, fp32", finished[3].summary()["config_hash"]):
+        assert words in page.words
+    assert len(page.all("img")) == len(IDS)
+    for tag, attributes in page.tags:
+        assert "style" not in attributes and not any(name.startswith("on") for name in attributes), tag
+        for name in ("src", "href"):
+            assert attributes.get(name, "#").startswith(("#", "data:image/png;base64,"))
+    policy = page.all("meta")[1]["content"]
+    assert policy.startswith("default-src 'none'; img-src data:; style-src 'nonce-")
+    assert "http-equiv=\"refresh\"" not in (finished[3].path / "report.html").read_text()
+
+
+def test_the_report_command_makes_the_same_page_and_compares_runs(finished, tmp_path):
+    result = run("report", finished[1].path, "--output", tmp_path / "page.html")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+    again, own = Page(tmp_path / "page.html"), Page(finished[1].path / "report.html")
+    assert again.words.split("Written by")[0] == own.words.split("Written by")[0]
+    result = run("report", finished[1].path, finished[3].path, "--output", "-")
+    assert result.returncode == 0
+    (tmp_path / "both.html").write_text(result.stdout)
+    both = Page(tmp_path / "both.html")
+    assert "2 runs" in both.words and "(ran) world_size13" in both.words.replace(" 1", "1").replace(" 3", "3")
+
+
+def test_what_is_no_run_has_no_page(tmp_path):
+    result = run("report", tmp_path, "--output", tmp_path / "page.html")
+    assert result.returncode == 2 and "holds no run" in result.stderr
+    (tmp_path / "metrics.jsonl").write_text("no JSON\n")
+    result = run("report", tmp_path, "--output", tmp_path / "page.html")
+    assert result.returncode == 3 and "metrics.jsonl:1: is not a JSON object" in result.stderr
+    (tmp_path / "metrics.jsonl").write_text("")
+    result = run("report", tmp_path, "--output", tmp_path / "missing" / "page.html")
+    assert result.returncode == 1 and "missing" in result.stderr
+    assert run("report", "--output", "x").returncode == 2
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_the_page_follows_a_run_through_a_stop_and_a_resume(tmp_path):
+    changes = {"epochs": 3, "data": {"limit_train": 5120}}
+    with start(tmp_path, changes) as process:
+        page = process.run_folder.path / "report.html"
+        wait_until(lambda: len(process.run_folder.epochs()) > 0 and page.exists(), "the first epoch")
+        assert "running: this page renews itself" in Page(page).words
+        assert "http-equiv=\"refresh\"" in page.read_text()
+        # From outside it is seen to run, too.
+        assert "running" in run("report", process.run_folder.path, "--output", "-").stdout
+        process.send(signal.SIGTERM)
+        assert process.wait() == 143
+    assert "stopped by a signal" in Page(page).words
+    folder = train(tmp_path, changes, "--resume", "auto", processes=1)
+    words = Page(page).words
+    assert "2 times: restarts after a lost process, and resumes." in words and "3 of 3" in words
+    starts = [json.loads(line) for line in (folder.path / "lineage.jsonl").read_text().splitlines()]
+    assert [start["world_size"] for start in starts] == [2, 1]
+    assert starts[0]["resumed_from"] is None
+    assert starts[1]["resumed_from"].endswith(f"step-{starts[1]['step']:08}.safetensors")
+
+
+def test_the_page_of_a_failed_run_names_the_cause(tmp_path):
+    with start(tmp_path, {"epochs": 50}) as process:
+        process.wait_for_step(3)
+        ranks = process.wait_for_ranks(2)
+        send(ranks[1], signal.SIGKILL)
+        assert process.wait() == 4
+    words = Page(process.run_folder.path / "report.html").words
+    assert "failed" in words and "rank 1" in words and "killed by signal 9" in words
+
+
+def test_a_page_that_cannot_be_written_ends_no_run_but_lost_predictions_do(tmp_path):
+    (tmp_path / "first" / "report.html").mkdir(parents=True)
+    folder = train(tmp_path, SHOWN | {"epochs": 2}, output="first")
+    assert folder.stderr.count("the run goes on without its page") == 1
+    assert folder.summary()["status"] == "finished"
+    (tmp_path / "second" / "predictions.jsonl").mkdir(parents=True)
+    broken = train(tmp_path, SHOWN, output="second", expect=1)
+    assert "predictions.jsonl" in broken.stderr
+
+
+def test_what_is_not_wanted_is_not_written(tmp_path):
+    folder = train(tmp_path, {"epochs": 1, "data": {"limit_train": 256}, "report": {"html": False, "predictions": {"batches": 0}}})
+    assert not (folder.path / "report.html").exists()
+    assert not (folder.path / "predictions.jsonl").exists()
+    assert RunFolder(folder.path).epochs()[0]["confusion"]

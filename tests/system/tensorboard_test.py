@@ -1,0 +1,88 @@
+"""TensorBoard's event file, read with a reader of the tests' own."""
+
+import numpy
+import pytest
+
+from events import events_of
+from pictures import read_png
+from support import MNIST, read_idx, read_pt, train
+
+SMALL_RUN = {"epochs": 2, "log_interval": 5, "data": {"limit_train": 1280, "limit_test": 500}}
+
+
+def of(events, tag):
+    return [(step, value) for name, _, step, value in events if name == tag]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    changes = SMALL_RUN | {"report": {"histograms": True}, "model": {"name": "mlp", "hidden": [32]}}
+    return train(tmp_path_factory.mktemp("run"), changes, processes=2)
+
+
+def test_scalars_are_those_of_the_metrics(run):
+    events = events_of(run.path)
+    steps = {"step/loss": "loss", "step/learning_rate": "learning_rate", "step/samples_per_second": "samples_per_second"}
+    for tag, key in steps.items():
+        assert of(events, tag) == [(line["step"], pytest.approx(line[key], rel=1e-6)) for line in run.steps()]
+    epochs = {"loss/train": "train_loss", "loss/test": "test_loss", "accuracy/train": "train_accuracy",
+              "accuracy/test": "test_accuracy", "seconds/train": "train_seconds", "seconds/test": "test_seconds"}
+    for tag, key in epochs.items():
+        assert of(events, tag) == [(line["step"], pytest.approx(line[key], rel=1e-6)) for line in run.epochs()]
+
+
+def test_config_and_wrong_guesses_are_there_to_read_and_to_see(run):
+    events = events_of(run.path)
+    (_, config), = of(events, "config")
+    assert config == "```json\n" + (run.path / "config.json").read_text() + "```\n"
+    last_step = run.epochs()[-1]["step"]
+    table = dict(of(events, "wrong"))[last_step]
+    _, sample, truth, guess, _ = (cell.strip() for cell in table.splitlines()[2].strip("|").split("|"))
+    assert truth != guess
+    image = dict(of(events, "wrong/1"))[last_step]
+    assert (image["height"], image["width"], image["channels"]) == (28, 28, 1)
+    assert (read_png(image["png"])[:, :, 0] == read_idx(MNIST / "t10k-images-idx3-ubyte.gz")[int(sample)]).all()
+    assert read_idx(MNIST / "t10k-labels-idx1-ubyte.gz")[int(sample)] == int(truth)
+
+
+def test_histograms_count_every_weight(run):
+    events = events_of(run.path)
+    for name, weights in read_pt(run.path / "model.pt").items():
+        histogram = of(events, f"weights/{name}")[-1][1]
+        weights = numpy.asarray(weights, numpy.float64)
+        assert histogram["num"] == weights.size == sum(histogram["counts"])
+        assert histogram["min"] == weights.min() and histogram["max"] == weights.max()
+        assert histogram["sum"] == pytest.approx(weights.sum(), rel=1e-9, abs=1e-9)
+        assert histogram["sum_squares"] == pytest.approx((weights ** 2).sum())
+        limits = numpy.array(histogram["limits"])
+        assert (numpy.diff(limits) > 0).all() and limits[-1] == pytest.approx(weights.max())
+        below = (weights.ravel()[None] <= limits[:, None] + 1e-7).sum(axis=1)
+        assert numpy.abs(numpy.cumsum(histogram["counts"]) - below).max() <= max(2, 0.001 * weights.size)
+        gradient = of(events, f"gradients/{name}")
+        assert len(gradient) == 2 and gradient[-1][1]["sum_squares"] > 0
+
+
+def test_a_resumed_run_continues_its_file_as_if_nothing_had_happened(tmp_path):
+    whole = train(tmp_path, SMALL_RUN, output="whole")
+    train(tmp_path, SMALL_RUN | {"epochs": 1}, output="parts")
+    parts = train(tmp_path, SMALL_RUN, "--resume", "auto", output="parts")
+    wanted, found = events_of(whole.path), events_of(parts.path)
+    timed = ("seconds/", "step/samples", "config")
+
+    def timeless(events):
+        return [event for event in events if not event[0].startswith(timed)]
+
+    assert timeless(found) == timeless(wanted)
+    assert [event[:3] for event in found] == [event[:3] for event in wanted]
+
+
+def test_events_that_cannot_be_written_end_no_run(tmp_path):
+    (tmp_path / "run" / "events.out.tfevents.1.here").mkdir(parents=True)
+    folder = train(tmp_path, SMALL_RUN | {"epochs": 1})
+    assert folder.stderr.count("the run goes on without TensorBoard's events") == 1
+    assert folder.summary()["status"] == "finished"
+
+
+def test_without_tensorboard_there_is_no_file(tmp_path):
+    folder = train(tmp_path, SMALL_RUN | {"epochs": 1, "report": {"tensorboard": False}})
+    assert list(folder.path.glob("events.*")) == []
