@@ -126,12 +126,13 @@ TEST_CASE("an unequal pair trains the weights of an even split, in the time that
     std::vector<double> shares;
     double seconds = 0;
   };
+  // Not by the ranks, which are threads here: they would draw from one generator at the same time.
+  const auto initial = testing::tiny_model(options.seed);
   const auto train = [&](Split split) {
     std::vector<Outcome> outcomes(2);
     on_connected_ranks(2, [&](comm::Communicator& communicator) {
       const auto rank = static_cast<std::size_t>(communicator.rank());
       auto model = std::make_shared<SlowModel>(a_sample[rank]);
-      const auto initial = testing::tiny_model(options.seed);
       const at::NoGradGuard no_grad;
       for (auto& parameter : model->named_parameters()) {
         parameter.value().copy_(initial->named_parameters()[parameter.key()]);
