@@ -97,7 +97,7 @@ std::optional<Node> TreeBuilder::finish() {
 }
 
 std::string TreeBuilder::pointer_to_error(const SyntaxError& error) const {
-  const std::string pointer = pointer_to_innermost();
+  std::string pointer = pointer_to_innermost();
   if (frames_.empty()) return pointer;
   const Node& node = *frames_.back().node;
   if (node.kind == Node::Kind::kArray) {

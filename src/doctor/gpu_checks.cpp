@@ -3,7 +3,8 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
-#include <cstdlib>
+#include <charconv>
+#include <cstring>
 #include <filesystem>
 
 #include "doctor/system_files.h"
@@ -65,7 +66,8 @@ Finding check_driver(const Driver& driver, const BuildInfo& build) {
   }
   finding.text += fmt::format("; this build needs {}", build.cuda);
   // Within one major version an older driver serves newer libraries.
-  const int needed = std::atoi(build.cuda);
+  int needed = 0;
+  std::from_chars(build.cuda, build.cuda + std::strlen(build.cuda), needed);  // "13.0"
   if (driver.cuda_version / kVersionStep >= needed) return finding;
   finding.verdict = Verdict::kProblem;
   finding.remedy = fmt::format("install driver {} or newer (CUDA {}), or set device to \"cpu\"",

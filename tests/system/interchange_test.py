@@ -8,8 +8,7 @@ from support import import_torch, read_mnist, run, train, write_config
 torch = import_torch()
 
 from safetensors_file import read_safetensors, write_safetensors  # noqa: E402  (needs torch)
-from torch_models import LeNet, Mlp, resnet18  # noqa: E402
-from torch_net import Net  # noqa: E402
+from torch_models import LeNet, Mlp, Net, resnet18  # noqa: E402
 
 torch.set_num_threads(1)  # more wait for one another where something else runs
 

@@ -5,7 +5,7 @@ from support import WORLDS, averaging, import_torch, read_mnist, relative_differ
 
 torch = import_torch()
 
-from torch_net import Net  # noqa: E402  (needs torch)
+from torch_models import Net  # noqa: E402  (needs torch)
 
 STEPS = 20
 SAMPLES = 250  # all of them in every batch, so that their order does not matter; 3 processes take 84, 83 and 83

@@ -7,8 +7,7 @@ from support import SMALL, import_torch, read_mnist, relative_difference, run, t
 
 torch = import_torch()
 
-from torch_models import LeNet, Mlp, resnet18  # noqa: E402  (needs torch)
-from torch_net import Net  # noqa: E402
+from torch_models import LeNet, Mlp, Net, resnet18  # noqa: E402  (needs torch)
 
 MODELS = {"net": Net, "mlp": Mlp, "lenet": LeNet, "resnet18": resnet18}
 

@@ -5,8 +5,7 @@ from support import import_torch, read_mnist, relative_difference, train
 
 torch = import_torch()
 
-from torch_models import LeNet, Mlp, resnet18  # noqa: E402  (needs torch)
-from torch_net import Net  # noqa: E402
+from torch_models import LeNet, Mlp, Net, resnet18  # noqa: E402  (needs torch)
 
 MODELS = {"net": Net, "mlp": Mlp, "lenet": LeNet, "resnet18": resnet18}
 SAMPLES = {"net": 100, "mlp": 100, "lenet": 100, "resnet18": 32}

@@ -15,7 +15,7 @@ from support import BINARY, environment, import_torch, read_mnist, run, train, w
 torch = import_torch()
 
 from safetensors_file import read_safetensors, write_safetensors  # noqa: E402  (needs torch)
-from torch_net import Net  # noqa: E402
+from torch_models import Net  # noqa: E402
 
 SAMPLES = 2000
 

@@ -1,0 +1,73 @@
+"""One of our models with DistributedDataParallel, as people write it in Python.
+
+Started by torchrun; prints one JSON object a line on rank 0: the first step, each epoch, the end.
+"""
+
+import os
+import time
+
+import torch
+import torch.distributed as dist
+from recipe import accuracy, loss_function, make_model, parse_arguments, say, say_end
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, Subset
+from torchvision import datasets, transforms
+
+
+def train(model, loader, loss_of, optimizer, device):
+    model.train()
+    for images, labels in loader:
+        images, labels = images.to(device), labels.to(device)
+        optimizer.zero_grad()
+        loss = loss_of(model(images), labels)
+        loss.backward()
+        optimizer.step()
+        yield loss
+
+
+def test(model, loader, device):
+    model.eval()
+    correct = torch.zeros(2, dtype=torch.float64, device=device)
+    with torch.no_grad():
+        for images, labels in loader:
+            images, labels = images.to(device), labels.to(device)
+            guess = model(images).argmax(dim=1)
+            correct += torch.tensor([(guess == labels).sum(), len(labels)], device=device)
+    return accuracy(correct)
+
+
+def main():
+    arguments = parse_arguments(__doc__)
+    use_cuda = arguments.device == "cuda"
+    dist.init_process_group("nccl" if use_cuda else "gloo")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if use_cuda else torch.device("cpu")
+    torch.manual_seed(1)
+
+    transform = transforms.Compose([transforms.ToTensor(), transforms.Normalize((arguments.mean,), (arguments.std,))])
+    dataset = datasets.MNIST if arguments.dataset == "mnist" else datasets.FashionMNIST
+    train_set = dataset(arguments.data, train=True, transform=transform)
+    test_set = dataset(arguments.data, train=False, transform=transform)
+    if arguments.limit:
+        train_set = Subset(train_set, range(arguments.limit))
+    sampler = DistributedSampler(train_set, seed=1)
+    train_loader = DataLoader(train_set, arguments.batch_size // dist.get_world_size(), sampler=sampler)
+    test_loader = DataLoader(test_set, 1000, sampler=DistributedSampler(test_set, shuffle=False))
+
+    model = DistributedDataParallel(make_model(arguments).to(device))
+    optimizer = torch.optim.SGD(model.parameters(), lr=arguments.learning_rate, momentum=arguments.momentum)
+    for epoch in range(arguments.epochs):
+        sampler.set_epoch(epoch)
+        begin = time.perf_counter()
+        for step, _ in enumerate(train(model, train_loader, loss_function(arguments), optimizer, device)):
+            if epoch == 0 and step == 0:
+                say("first_step")
+        if use_cuda:
+            torch.cuda.synchronize()
+        train_seconds = time.perf_counter() - begin
+        say("epoch", epoch=epoch + 1, train_seconds=train_seconds, test_accuracy=test(model, test_loader, device))
+    say_end()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

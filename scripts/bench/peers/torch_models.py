@@ -1,0 +1,73 @@
+"""The models as their sources write them in PyTorch; tests compare with them, too."""
+
+from torch import nn
+from torch.nn import functional
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 20, 5)
+        self.conv2 = nn.Conv2d(20, 50, 5)
+        self.fc1 = nn.Linear(800, 500)
+        self.fc2 = nn.Linear(500, 10)
+
+    def forward(self, images):
+        x = functional.max_pool2d(functional.relu(self.conv1(images)), 2)
+        x = functional.max_pool2d(functional.relu(self.conv2(x)), 2)
+        x = functional.relu(self.fc1(x.flatten(1)))
+        return functional.log_softmax(self.fc2(x), dim=1)
+
+
+class Mlp(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc1 = nn.Linear(784, 1024)
+        self.fc2 = nn.Linear(1024, 1024)
+        self.fc3 = nn.Linear(1024, 10)
+
+    def forward(self, images):
+        x = self.fc1(images.flatten(1)).tanh()
+        return self.fc3(self.fc2(x).tanh())
+
+
+class LeNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 6, 5)
+        self.conv2 = nn.Conv2d(6, 16, 3)
+        self.fc1 = nn.Linear(400, 120)
+        self.fc2 = nn.Linear(120, 84)
+        self.fc3 = nn.Linear(84, 10)
+
+    def forward(self, images):
+        x = functional.max_pool2d(functional.relu(self.conv1(images)), 2)
+        x = functional.max_pool2d(functional.relu(self.conv2(x)), 2)
+        x = functional.relu(self.fc1(x.flatten(1)))
+        return self.fc3(functional.relu(self.fc2(x)))
+
+
+class Residual(nn.Module):
+    def __init__(self, channels_in, channels, strides=1, use_1x1conv=False):
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels_in, channels, 3, padding=1, stride=strides)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1)
+        self.conv3 = nn.Conv2d(channels_in, channels, 1, stride=strides) if use_1x1conv else None
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.bn2 = nn.BatchNorm2d(channels)
+
+    def forward(self, x):
+        y = self.bn2(self.conv2(functional.relu(self.bn1(self.conv1(x)))))
+        return functional.relu(y + (self.conv3(x) if self.conv3 else x))
+
+
+def resnet18():
+    def block(channels_in, channels, first=False):
+        return nn.Sequential(Residual(channels_in, channels, 1 if first else 2, not first), Residual(channels, channels))
+
+    net = nn.Sequential(nn.Conv2d(1, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU())
+    for number, (channels_in, channels) in enumerate([(64, 64), (64, 128), (128, 256), (256, 512)]):
+        net.add_module(f"resnet_block{number + 1}", block(channels_in, channels, first=number == 0))
+    net.add_module("global_avg_pool", nn.AdaptiveAvgPool2d((1, 1)))
+    net.add_module("fc", nn.Sequential(nn.Flatten(), nn.Linear(512, 10)))
+    return net
