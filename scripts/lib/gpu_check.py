@@ -8,6 +8,7 @@ JSON (default: scripts/bench/results/gpu-<model>.json) and exits 0 if every chec
 """
 
 import argparse
+import importlib.util
 import json
 import platform
 import re
@@ -105,6 +106,19 @@ def check_training(checks, gpus):
     checks.report("configs/mnist.json", accuracies[-1] >= ACCURACY_GOAL, f"{accuracies[-1]} (at least {ACCURACY_GOAL})")
 
 
+def check_against_python(checks, output):
+    """scripts/bench/run on one GPU, with the sides that this Python can run; its result lies beside this one's."""
+    missing = [name for name in ("torch", "torchvision") if importlib.util.find_spec(name) is None]
+    if "torch" in missing:
+        checks.report("against Python", True, "left out: this Python has no torch")
+        return
+    sides = "bf16,fp32,best" + ("" if missing else ",ddp")
+    result = output.with_name(f"{output.stem}-python.json")
+    checks.command("against Python", sys.executable, str(runs.ROOT / "scripts" / "bench" / "run"), "net", "lenet", "mlp",
+                   "--device", "cuda", "--processes", "1", "--sides", sides, "--binary", str(runs.programs_folder() / "mnist-train"),
+                   "--output", str(result))
+
+
 def driver_version():
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     return subprocess.run(query, capture_output=True, text=True, check=False).stdout.split("\n")[0]
@@ -131,6 +145,7 @@ def main():
         sys.exit("gpu_check: nvidia-smi shows no GPU here")
     model = re.sub(r"[^a-z0-9]+", "-", gpus[0].lower()).strip("-")
     output = Path(arguments.output or runs.ROOT / "scripts" / "bench" / "results" / f"gpu-{model}.json")
+    output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="mnist-train-gpu-") as folder:
         checks = Checks(Path(folder))
         parts = (
@@ -139,6 +154,7 @@ def main():
             lambda: check_smoke(checks, len(gpus)),
             lambda: check_parity(checks),
             lambda: check_training(checks, len(gpus)),
+            lambda: check_against_python(checks, output),
         )
         for part in parts:
             try:
@@ -146,7 +162,6 @@ def main():
             except (RuntimeError, OSError, KeyError, ValueError) as error:
                 checks.report("a run", False, str(error))
     result = describe_machine(gpus) | {"checks": checks.results, "timings": checks.timings}
-    output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(json.dumps(result, indent=2) + "\n")
     failed = sum(not check["ok"] for check in checks.results)
     print(f"gpu_check: {f'{failed} checks failed' if failed else 'passed'}; {output}")
