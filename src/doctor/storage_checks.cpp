@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "data/find_files.h"
+#include "data/sources.h"
 #include "doctor/system_files.h"
 
 namespace mnist_train::doctor {
@@ -67,6 +68,23 @@ Finding check_by_name(options::DatasetName name, const options::RunConfig& confi
   }
 }
 
+/// Opens it as a run would, without reading images.
+Finding check_by_format(const options::DataOptions& options) {
+  try {
+    data::BadSamples bad(options.on_bad_sample == options::OnBadSample::kSkip);
+    const data::Sources sources = data::open_sources(options, /*with_test=*/true, bad, nullptr);
+    std::int64_t count = 0;
+    for (const auto& source : sources.train) count += source->outline().count;
+    return {"data",
+            Verdict::kGood,
+            fmt::format("{} training and {} test images", count, sources.test->outline().count),
+            "",
+            {{"train", count}, {"test", sources.test->outline().count}}};
+  } catch (const Error& error) {
+    return {"data", Verdict::kProblem, error.what(), "see above", {}};
+  }
+}
+
 }  // namespace
 
 Finding check_run_folder(const options::RunConfig& config) {
@@ -95,14 +113,7 @@ Finding check_run_folder(const options::RunConfig& config) {
 
 Findings check_data(const options::RunConfig& config) {
   Findings findings;
-  if (config.data.format && *config.data.format != options::DataFormat::kSynthetic) {
-    try {
-      const data::DatasetFiles files = data::find_dataset_files(config.data);
-      findings.push_back({"data", Verdict::kGood, files.train.images.string(), "", {}});
-    } catch (const Error& error) {
-      findings.push_back({"data", Verdict::kProblem, error.what(), "see above", {}});
-    }
-  }
+  if (config.data.format) findings.push_back(check_by_format(config.data));
   findings.push_back(check_by_name(options::DatasetName::kMnist, config));
   findings.push_back(check_by_name(options::DatasetName::kFashionMnist, config));
   return findings;

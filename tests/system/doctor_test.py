@@ -2,10 +2,11 @@
 
 import json
 import resource
+import struct
 import subprocess
 
 import pytest
-from support import BINARY, environment, run
+from support import BINARY, environment, run, write_config
 
 
 def findings(result):
@@ -74,6 +75,27 @@ def test_few_open_files_are_a_warning(tmp_path):
                             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (256, 4096)))
     assert result.returncode == 0, result.stdout
     assert findings(result)["open files"]["verdict"] == "warning"
+
+
+def test_data_of_every_format_are_opened(tmp_path):
+    for form in ("lmdb", "image-folder"):
+        made = run("convert", "--from", f"idx:{small_idx(tmp_path / ('idx of ' + form))}", "--to",
+                   f"{form}:{tmp_path / form}")
+        assert made.returncode == 0, made.stderr
+        data = {"format": form, "dataset": None, "train": str(tmp_path / form / "train"),
+                "test": str(tmp_path / form / "test")}
+        result = run("doctor", "--json", "--config", write_config(tmp_path, {
+            "data": data | {"limit_train": None, "limit_test": None}}), folder=tmp_path)
+        assert result.returncode == 0, result.stdout
+        assert findings(result)["data"]["values"] == {"train": 12, "test": 12}
+
+
+def small_idx(folder):
+    folder.mkdir()
+    for part in ("train", "t10k"):
+        (folder / f"{part}-images-idx3-ubyte").write_bytes(struct.pack(">4I", 0x803, 12, 8, 8) + bytes(12 * 64))
+        (folder / f"{part}-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 0x801, 12) + bytes(range(10)) + bytes(2))
+    return folder
 
 
 def test_a_wrong_config_is_exit_2():
