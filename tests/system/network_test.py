@@ -113,9 +113,9 @@ def slowed(process, pid, stop):
 
 
 def test_a_slow_rank_is_named_and_the_weights_are_the_same(tmp_path):
-    # Steps of several milliseconds, for some twelve seconds.
+    # Steps of several milliseconds, for more than ten seconds.
     changes = {"batch_size": 128, "epochs": 60, "data": {"limit_test": 100}, "checkpoint": {"every_epochs": 60},
-               "max_steps": 180}
+               "max_steps": 300}
     expected = train(tmp_path, changes, processes=2, output="undisturbed")
     assert "is slow" not in expected.stderr
     with start(tmp_path, changes, processes=2, output="slow") as process:
