@@ -16,13 +16,8 @@ namespace {
 
 /// The config that a checkpoint was trained with.
 options::TrainOptions options_of(const checkpoint::TensorFile& file, const std::string& name) {
-  auto source = std::make_shared<config::Source>();
-  source->name = name;
-  source->text = checkpoint::checkpoint_facts(file, name).config;
-  config::Problems problems;
-  const auto root = config::parse_document(std::move(source), problems);
-  config::throw_if_any(problems);
-  return options::read_run_config(*root).train;
+  return options::parse_run_config({name, checkpoint::checkpoint_facts(file, name).config, {}})
+      .train;
 }
 
 void export_with_optimizer(const Worker& worker) {

@@ -33,14 +33,8 @@ launch::WorkerIdentity own_identity() {
 }
 
 options::RunConfig read_config(const launch::Job& job) {
-  config::Problems problems;
-  auto source = std::make_shared<config::Source>();
-  source->name = job.config_path.string();
-  source->text = job.config;
-  source->base_folder = job.config_path.parent_path();
-  const auto root = config::parse_document(std::move(source), problems);
-  config::throw_if_any(problems);
-  return options::read_run_config(*root);
+  return options::parse_run_config(
+      {job.config_path.string(), job.config, job.config_path.parent_path()});
 }
 
 void set_up_log(const Worker& worker) {

@@ -214,6 +214,14 @@ RunConfig read_run_config(const config::Node& root, config::Problems problems) {
   return std::move(*config);
 }
 
+RunConfig parse_run_config(config::Source source) {
+  config::Problems problems;
+  const auto root =
+      config::parse_document(std::make_shared<const config::Source>(std::move(source)), problems);
+  config::throw_if_any(problems);
+  return read_run_config(*root);
+}
+
 std::string write_run_config(const RunConfig& config, bool with_output) {
   config::Json document = run_config_schema().write(config);
   if (!with_output) document.erase("output");

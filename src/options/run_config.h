@@ -65,6 +65,9 @@ const config::Schema<RunConfig>& run_config_schema();
 /// `FILE:LINE:COLUMN: /pointer: message`; `problems` are those that were found before.
 RunConfig read_run_config(const config::Node& root, config::Problems problems = {});
 
+/// The same of one text that was a sound config before: a job's, a checkpoint's.
+RunConfig parse_run_config(config::Source source);
+
 /// The effective config as JSON text (2 spaces, contract order, trailing newline), every key with
 /// its value; `output` only when asked. Reading it again gives the same RunConfig.
 std::string write_run_config(const RunConfig& config, bool with_output);

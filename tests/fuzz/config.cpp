@@ -1,21 +1,13 @@
 // A config from anyone: read or refused, and what was read is written and read again as the same.
 
 #include "base/error.h"
-#include "config/document.h"
 #include "fuzz/input.h"
 #include "options/run_config.h"
 
 namespace {
 
 mnist_train::options::RunConfig read(const std::string& text) {
-  auto source = std::make_shared<mnist_train::config::Source>();
-  source->name = "fuzz";
-  source->text = text;
-  source->base_folder = "/";
-  mnist_train::config::Problems problems;
-  const auto root = mnist_train::config::parse_document(std::move(source), problems);
-  mnist_train::config::throw_if_any(problems);
-  return mnist_train::options::read_run_config(*root);
+  return mnist_train::options::parse_run_config({"fuzz", text, "/"});
 }
 
 }  // namespace

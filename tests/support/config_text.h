@@ -1,6 +1,5 @@
 #pragma once
 
-#include <memory>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -13,12 +12,7 @@ namespace mnist_train::options {
 
 /// Reads a config file's text; relative paths in it are meant from "/base folder".
 inline RunConfig read(const std::string& text) {
-  config::Problems problems;
-  const auto source =
-      std::make_shared<const config::Source>(config::Source{"f", text, "/base folder"});
-  const auto node = config::parse_document(source, problems);
-  config::throw_if_any(problems);
-  return read_run_config(*node);
+  return parse_run_config({"f", text, "/base folder"});
 }
 
 /// The lines of the message that refuses a config file's text; none when it is sound.
