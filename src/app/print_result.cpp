@@ -11,12 +11,14 @@
 
 namespace mnist_train::app {
 
-void print_result(const nlohmann::ordered_json& json) {
-  const std::string line =
-      json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-  if (write_all(STDOUT_FILENO, line.data(), line.size())) return;
+void print_text(std::string_view text) {
+  if (write_all(STDOUT_FILENO, text.data(), text.size())) return;
   throw Error(ExitCode::kRunFailed,
               std::string("cannot write to standard output: ") + std::strerror(errno));
+}
+
+void print_result(const nlohmann::ordered_json& json) {
+  print_text(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
 }  // namespace mnist_train::app

@@ -8,7 +8,6 @@
 #include <dlfcn.h>
 #include <spdlog/fmt/fmt.h>
 #include <torch/version.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -16,9 +15,9 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "app/print_result.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/file.h"
 #include "comm/cuda_module.h"
 #include "comm/shared_memory_averager.h"
 
@@ -134,9 +133,7 @@ void run_diagnosis(Worker& worker) {
     result["all_reduce"].push_back(measure_backend(worker));
     if (!worker.placement.cuda) result["all_reduce"].push_back(measure_shared_memory(worker));
   }
-  if (!worker.speaks()) return;
-  const std::string text = result.dump();
-  if (!write_all(STDOUT_FILENO, text.data(), text.size())) fail("cannot write the result");
+  if (worker.speaks()) print_result(result);
 }
 
 }  // namespace mnist_train::app

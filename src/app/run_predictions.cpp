@@ -2,13 +2,10 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <charconv>
-#include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -16,6 +13,7 @@
 
 #include "app/augmentation.h"
 #include "app/open_dataset.h"
+#include "app/print_result.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "batch/resident_images.h"
@@ -151,10 +149,7 @@ void print_guesses(Worker& worker, model::Model& model, Images images, const dat
   for (std::size_t i = 0; i < files.size(); ++i) {
     print_guess(files[i], scores[static_cast<std::int64_t>(i)], text);
   }
-  if (!write_all(STDOUT_FILENO, text.data(), text.size())) {
-    throw Error(ExitCode::kRunFailed,
-                std::string("cannot write to standard output: ") + std::strerror(errno));
-  }
+  print_text(text);
 }
 
 }  // namespace
