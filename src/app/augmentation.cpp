@@ -27,10 +27,4 @@ std::shared_ptr<augment::Augmenter> make_augmenter(const Worker& worker,
                                               std::move(from_next));
 }
 
-model::ImageShape model_input(const options::RunConfig& config, const data::ImageSet& images) {
-  const options::ImageSize size =
-      options::augmented_size(config.data.augment, {images.height, images.width});
-  return {images.channels, size.height, size.width, images.classes};
-}
-
 }  // namespace mnist_train::app

@@ -1,6 +1,7 @@
 #include "app/run_evaluation.h"
 
 #include "app/augmentation.h"
+#include "app/models.h"
 #include "app/open_dataset.h"
 #include "app/print_result.h"
 #include "batch/resident_images.h"
@@ -8,7 +9,6 @@
 #include "checkpoint/python_checkpoint.h"
 #include "checkpoint/weights.h"
 #include "eval/evaluator.h"
-#include "model/model.h"
 
 namespace mnist_train::app {
 
@@ -36,9 +36,7 @@ void run_evaluation(Worker& worker) {
   };
   const data::ImageSet test = open_dataset(worker, data::Halves::kTest).test;
   still_here();
-  const auto model = model::make_model(config.model, model_input(config, test), config.train.seed);
-  const std::string& source = worker.job.checkpoint.string();
-  checkpoint::load_state_dict(*model, checkpoint::read_weights(source), source);
+  const auto model = model_with_weights(config, test, worker.job.checkpoint);
   model->to(worker.device());
   batch::ResidentImages images(test, options::effective_normalize(config.data), worker.device(),
                                at::kFloat, make_augmenter(worker, test));

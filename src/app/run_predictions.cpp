@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "app/augmentation.h"
+#include "app/models.h"
 #include "app/open_dataset.h"
 #include "app/print_result.h"
 #include "base/error.h"
@@ -19,7 +19,6 @@
 #include "batch/resident_images.h"
 #include "checkpoint/weights.h"
 #include "image/codec.h"
-#include "model/model.h"
 
 namespace mnist_train::app {
 
@@ -158,10 +157,7 @@ void run_predictions(Worker& worker) {
   if (!worker.speaks()) return;
   const at::NoGradGuard no_grad;
   const data::ImageSet like = trained_on(worker);
-  const auto model = model::make_model(worker.config.model, model_input(worker.config, like),
-                                       worker.config.train.seed);
-  const std::string& source = worker.job.checkpoint.string();
-  checkpoint::load_state_dict(*model, checkpoint::read_weights(source), source);
+  const auto model = model_with_weights(worker.config, like, worker.job.checkpoint);
   model->to(worker.device());
   model->eval();
   const std::span<const std::string> files = worker.job.images;

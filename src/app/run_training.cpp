@@ -2,6 +2,7 @@
 
 #include "app/augmentation.h"
 #include "app/evaluations.h"
+#include "app/models.h"
 #include "app/open_dataset.h"
 #include "app/precision.h"
 #include "app/requeue.h"
@@ -10,27 +11,16 @@
 #include "app/train_epoch.h"
 #include "base/clock.h"
 #include "batch/resident_images.h"
-#include "checkpoint/weights.h"
-#include "model/model.h"
 #include "train/trainer.h"
 
 namespace mnist_train::app {
 
 namespace {
 
-std::shared_ptr<model::Model> fresh_model(const options::RunConfig& config,
-                                          const data::ImageSet& images) {
-  return model::make_model(config.model, model_input(config, images), config.train.seed);
-}
-
 std::shared_ptr<model::Model> initial_model(const options::RunConfig& config,
                                             const data::ImageSet& images) {
-  auto model = fresh_model(config, images);
-  if (config.model.weights) {
-    checkpoint::load_state_dict(*model, checkpoint::read_weights(*config.model.weights),
-                                config.model.weights->string());
-  }
-  return model;
+  return config.model.weights ? model_with_weights(config, images, *config.model.weights)
+                              : fresh_model(config, images);
 }
 
 bool checkpoint_is_due(const train::Trainer& trainer, const options::CheckpointOptions& options) {

@@ -1,0 +1,23 @@
+#include "app/models.h"
+
+#include "checkpoint/weights.h"
+
+namespace mnist_train::app {
+
+std::shared_ptr<model::Model> fresh_model(const options::RunConfig& config,
+                                          const data::ImageSet& images) {
+  const options::ImageSize size =
+      options::augmented_size(config.data.augment, {images.height, images.width});
+  return model::make_model(config.model, {images.channels, size.height, size.width, images.classes},
+                           config.train.seed);
+}
+
+std::shared_ptr<model::Model> model_with_weights(const options::RunConfig& config,
+                                                 const data::ImageSet& images,
+                                                 const std::filesystem::path& file) {
+  auto model = fresh_model(config, images);
+  checkpoint::load_state_dict(*model, checkpoint::read_weights(file), file.string());
+  return model;
+}
+
+}  // namespace mnist_train::app
