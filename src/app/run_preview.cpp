@@ -91,9 +91,7 @@ void run_preview(Worker& worker) {
       split->order(images.count(), config.train.seed, /*epoch=*/0);
   images.set_order(order, 0);
   const int world_size = worker.identity.world_size;
-  const std::int64_t batch_size = config.train.batch_size_per_process
-                                      ? *config.train.batch_size_per_process * world_size
-                                      : config.train.batch_size;
+  const std::int64_t batch_size = options::global_batch_size(config.train, world_size);
   const data::Range global{0, std::min(batch_size, images.count())};
   const int rank = worker.identity.rank;
   const data::Range mine = split->share(global, rank);

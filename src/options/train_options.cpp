@@ -184,6 +184,11 @@ void check_train(Options& options, const Place& place) {
 
 }  // namespace
 
+std::int64_t global_batch_size(const TrainOptions& options, int processes) {
+  return options.batch_size_per_process ? *options.batch_size_per_process * processes
+                                        : options.batch_size;
+}
+
 config::Schema<TrainOptions> train_schema() {
   Schema<TrainOptions> schema;
   add_length(schema);

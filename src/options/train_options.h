@@ -68,6 +68,9 @@ struct TrainOptions {
   bool operator==(const TrainOptions&) const = default;
 };
 
+/// Samples of a batch, all processes together.
+std::int64_t global_batch_size(const TrainOptions& options, int processes);
+
 /// The keys at the top level that describe training.
 config::Schema<TrainOptions> train_schema();
 

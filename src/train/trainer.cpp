@@ -40,9 +40,7 @@ Trainer::Trainer(const options::TrainOptions& options, std::shared_ptr<model::Mo
     : options_(options),
       communicator_(communicator),
       images_(images),
-      global_batch_size_(options.batch_size_per_process
-                             ? *options.batch_size_per_process * communicator.world_size()
-                             : options.batch_size),
+      global_batch_size_(options::global_batch_size(options, communicator.world_size())),
       measures_times_(device.is_cpu()),
       model_(on_device(std::move(model), device)),
       computing_model_(bf16_model ? in_bfloat16(std::move(bf16_model), device) : model_),
