@@ -4,6 +4,7 @@
 
 #include <chrono>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "data/shared_dataset.h"
 #include "launch/worker_process.h"
@@ -24,9 +25,7 @@ data::Dataset read_or_attach(Worker& worker, data::Halves halves) {
   const bool decodes = options.format == options::DataFormat::kImageFolder ||
                        options.format == options::DataFormat::kLmdb;
   const std::chrono::milliseconds timeout =
-      decodes ? std::chrono::hours(24 * 7)
-              : std::chrono::milliseconds(
-                    static_cast<std::int64_t>(worker.config.launch.hang_timeout_s * 1000));
+      decodes ? std::chrono::hours(24 * 7) : to_milliseconds(worker.config.launch.hang_timeout_s);
   std::int64_t waited = 0;
   return data::attach({launch::kDatasetFd, launch::kDatasetReadyFd}, timeout, [&] {
     if (decodes) launch::update(worker.status(), launch::Phase::kLoadingData, 0, 0, ++waited);

@@ -2,6 +2,8 @@
 
 #include <time.h>
 
+#include <cstdint>
+
 namespace mnist_train {
 
 namespace {
@@ -17,5 +19,9 @@ double seconds_of(clockid_t clock) {
 double monotonic_seconds() { return seconds_of(CLOCK_MONOTONIC); }
 
 double wall_clock_seconds() { return seconds_of(CLOCK_REALTIME); }
+
+std::chrono::milliseconds to_milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
+}
 
 }  // namespace mnist_train

@@ -46,7 +46,7 @@ Communicator::Communicator(const Rendezvous& rendezvous, BackendKind backend, do
   translate_failures("connecting the process group", [&] {
     group_ = make_group(store_, rendezvous.identity, backend, one_host_, timeout_s);
   });
-  store_->setTimeout(std::chrono::milliseconds(static_cast<std::int64_t>(timeout_s * 1000)));
+  store_->setTimeout(to_milliseconds(timeout_s));
 }
 
 void Communicator::all_reduce_sum(at::Tensor& tensor) const {

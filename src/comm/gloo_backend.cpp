@@ -3,9 +3,10 @@
 #include "comm/gloo_backend.h"
 
 #define USE_C10D_GLOO
-#include <chrono>
 #include <cstdlib>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include "base/clock.h"
 
 namespace mnist_train::comm {
 
@@ -13,8 +14,7 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10
                                                     int rank, int world_size, bool one_host,
                                                     double timeout_s) {
   using Gloo = c10d::ProcessGroupGloo;
-  const auto timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout_s * 1000));
-  auto options = Gloo::Options::create(timeout);
+  auto options = Gloo::Options::create(to_milliseconds(timeout_s));
   const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
   if (interface != nullptr) {
     options->devices.push_back(Gloo::createDeviceForInterface(interface));

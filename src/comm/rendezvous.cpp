@@ -2,12 +2,12 @@
 
 #include <sys/stat.h>
 
-#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/host.h"
 #include "comm/failures.h"
@@ -16,12 +16,6 @@
 namespace mnist_train::comm {
 
 namespace {
-
-using std::chrono::milliseconds;
-
-milliseconds to_milliseconds(double seconds) {
-  return milliseconds(static_cast<std::int64_t>(seconds * 1000));
-}
 
 std::string joined_key(int rank) { return "joined/" + std::to_string(rank); }
 

@@ -6,9 +6,9 @@
 #define USE_C10D_NCCL
 #include <torch/csrc/cuda/nccl.h>
 
-#include <chrono>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
+#include "base/clock.h"
 #include "comm/cuda_module.h"
 
 namespace mnist_train::cuda {
@@ -18,7 +18,7 @@ namespace {
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store,
                                                     int rank, int world_size, double timeout_s) {
   auto options = c10d::ProcessGroupNCCL::Options::create();
-  options->timeout = std::chrono::milliseconds(static_cast<std::int64_t>(timeout_s * 1000));
+  options->timeout = to_milliseconds(timeout_s);
   return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, world_size, std::move(options));
 }
 
