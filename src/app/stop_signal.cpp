@@ -4,6 +4,8 @@
 
 #include <csignal>
 
+#include "launch/stop_signals.h"
+
 namespace mnist_train::app {
 
 namespace {
@@ -20,12 +22,13 @@ void note_stop_signals() {
   struct sigaction action {};
   action.sa_handler = &note;
   action.sa_flags = SA_RESTART;
-  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) ::sigaction(signal, &action, nullptr);
-  struct sigaction hang_up {};
-  ::sigaction(SIGHUP, nullptr, &hang_up);
-  if (hang_up.sa_handler != SIG_IGN) ::sigaction(SIGHUP, &action, nullptr);  // nohup ignores it
+  for (const int signal : launch::stop_signals()) ::sigaction(signal, &action, nullptr);
 }
 
 int stop_signal() { return noted_signal; }
+
+ExitCode stopped_exit_code() {
+  return static_cast<ExitCode>(launch::stopped_exit_code(noted_signal));
+}
 
 }  // namespace mnist_train::app

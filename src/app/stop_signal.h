@@ -1,12 +1,17 @@
 #pragma once
 
+#include "base/error.h"
+
 namespace mnist_train::app {
 
-/// From now on SIGTERM, SIGINT, SIGUSR1 and SIGHUP (unless ignored) only take note: the ranks agree
-/// on the end of a step, save, and leave.
+/// From now on launch::stop_signals only take note: the ranks agree on the end of a step, save, and
+/// leave.
 void note_stop_signals();
 
 /// The first of them that came, or 0.
 int stop_signal();
+
+/// 130 for Ctrl-C, 143 for SIGTERM; also when another rank was the one that was asked.
+ExitCode stopped_exit_code();
 
 }  // namespace mnist_train::app

@@ -1,7 +1,5 @@
 #include "app/train_epoch.h"
 
-#include <csignal>
-
 #include "app/stop_signal.h"
 #include "base/clock.h"
 
@@ -52,10 +50,6 @@ EpochEnd train_epoch(Worker& worker, train::Trainer& trainer, RunRecorder& recor
   trainer.read_sums();
   progress.epoch_train_seconds = monotonic_seconds() - begin_s;
   return EpochEnd::kDone;
-}
-
-ExitCode stopped_exit_code() {
-  return stop_signal() == SIGINT ? ExitCode::kInterrupted : ExitCode::kTerminated;
 }
 
 }  // namespace mnist_train::app

@@ -2,7 +2,7 @@
 
 #include "app/run_recorder.h"
 #include "app/worker.h"
-#include "base/error.h"
+#include "options/run_config.h"
 #include "train/trainer.h"
 
 namespace mnist_train::app {
@@ -16,8 +16,5 @@ EpochEnd train_epoch(Worker& worker, train::Trainer& trainer, RunRecorder& recor
 
 /// Whether `every_steps` asks for a checkpoint after this step.
 bool checkpoint_is_due_by_step(const options::CheckpointOptions& options, std::int64_t step);
-
-/// 130 for Ctrl-C, 143 for SIGTERM; also when another rank was the one that was asked.
-ExitCode stopped_exit_code();
 
 }  // namespace mnist_train::app

@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "launch/failure_summary.h"
+#include "launch/stop_signals.h"
 #include "launch/straggler_watch.h"
 
 namespace mnist_train::launch {
@@ -24,10 +25,8 @@ constexpr int kPollInterval_ms = 200;
 sigset_t supervised_signals() {
   sigset_t signals;
   ::sigemptyset(&signals);
-  for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGCHLD}) ::sigaddset(&signals, signal);
-  struct sigaction hang_up {};
-  ::sigaction(SIGHUP, nullptr, &hang_up);
-  if (hang_up.sa_handler != SIG_IGN) ::sigaddset(&signals, SIGHUP);  // nohup ignores it
+  for (const int signal : stop_signals()) ::sigaddset(&signals, signal);
+  ::sigaddset(&signals, SIGCHLD);
   return signals;
 }
 
@@ -213,10 +212,6 @@ class Attempt {
 };
 
 }  // namespace
-
-int stopped_exit_code(int signal) {
-  return static_cast<int>(signal == SIGINT ? ExitCode::kInterrupted : ExitCode::kTerminated);
-}
 
 void block_supervised_signals() {
   const sigset_t signals = supervised_signals();

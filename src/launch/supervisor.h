@@ -30,9 +30,6 @@ struct BackgroundTask {
 /// Takes a line for the user.
 using Warn = std::function<void(const std::string& line)>;
 
-/// What a run that was asked to stop ends with: 130 after Ctrl-C, 143 after the others.
-int stopped_exit_code(int signal);
-
 /// Blocks the signals that `supervise` takes as events; call it before any thread or worker is
 /// started.
 void block_supervised_signals();
