@@ -15,23 +15,25 @@ namespace mnist_train::launch {
 
 namespace {
 
-nlohmann::json to_json(const Job& job) {
-  return {{"command", job.command},
-          {"config", job.config},
-          {"config_path", job.config_path.string()},
-          {"run_folder", job.run_folder.string()},
-          {"resume", job.resume},
-          {"after_restart", job.after_restart},
-          {"checkpoint", job.checkpoint.string()},
-          {"export_format", job.export_format},
-          {"export_path", job.export_path.string()},
-          {"with_optimizer", job.with_optimizer},
-          {"images", job.images},
-          {"log_level", job.log_level},
-          {"quiet", job.quiet},
-          {"progress_bar", job.progress_bar},
-          {"started_s", job.started_s},
-          {"restarts", job.restarts}};
+/// Calls `visit(name, member)` for all that is handed over; `SomeJob` may be const.
+template <class SomeJob, class Visit>
+void for_each_field(SomeJob& job, const Visit& visit) {
+  visit("command", job.command);
+  visit("config", job.config);
+  visit("config_path", job.config_path);
+  visit("run_folder", job.run_folder);
+  visit("resume", job.resume);
+  visit("after_restart", job.after_restart);
+  visit("checkpoint", job.checkpoint);
+  visit("export_format", job.export_format);
+  visit("export_path", job.export_path);
+  visit("with_optimizer", job.with_optimizer);
+  visit("images", job.images);
+  visit("log_level", job.log_level);
+  visit("quiet", job.quiet);
+  visit("progress_bar", job.progress_bar);
+  visit("started_s", job.started_s);
+  visit("restarts", job.restarts);
 }
 
 /// Quoted where a shell would take it for more than one word, or for something else.
@@ -50,27 +52,6 @@ std::string shell_word(const std::string& text) {
   return quoted + "'";
 }
 
-Job from_json(const nlohmann::json& json) {
-  Job job;
-  json.at("command").get_to(job.command);
-  json.at("config").get_to(job.config);
-  job.config_path = json.at("config_path").get<std::string>();
-  job.run_folder = json.at("run_folder").get<std::string>();
-  json.at("resume").get_to(job.resume);
-  json.at("after_restart").get_to(job.after_restart);
-  job.checkpoint = json.at("checkpoint").get<std::string>();
-  json.at("export_format").get_to(job.export_format);
-  job.export_path = json.at("export_path").get<std::string>();
-  json.at("with_optimizer").get_to(job.with_optimizer);
-  json.at("images").get_to(job.images);
-  json.at("log_level").get_to(job.log_level);
-  json.at("quiet").get_to(job.quiet);
-  json.at("progress_bar").get_to(job.progress_bar);
-  json.at("started_s").get_to(job.started_s);
-  json.at("restarts").get_to(job.restarts);
-  return job;
-}
-
 }  // namespace
 
 std::string resume_command(const std::filesystem::path& run_folder) {
@@ -81,7 +62,9 @@ std::string resume_command(const std::filesystem::path& run_folder) {
 UniqueFd publish_job(const Job& job) {
   UniqueFd fd(::memfd_create("mnist-train-job", MFD_CLOEXEC));
   // Not as text: paths need not be UTF-8.
-  const std::vector<std::uint8_t> bytes = nlohmann::json::to_cbor(to_json(job));
+  nlohmann::json json;
+  for_each_field(job, [&](const char* name, const auto& value) { json[name] = value; });
+  const std::vector<std::uint8_t> bytes = nlohmann::json::to_cbor(json);
   if (!fd.valid() || !write_all(fd.get(), bytes.data(), bytes.size())) {
     throw Error(ExitCode::kRunFailed,
                 std::string("cannot hand the job to the workers: ") + std::strerror(errno));
@@ -100,7 +83,11 @@ Job read_job(int fd) {
   // The offset is shared by all ranks that inherited the file, so it is read by position.
   if (::pread(fd, bytes.data(), bytes.size(), 0) == status.st_size) {
     const auto json = nlohmann::json::from_cbor(bytes, /*strict=*/true, /*allow_exceptions=*/false);
-    if (json.is_object()) return from_json(json);
+    if (json.is_object()) {
+      Job job;
+      for_each_field(job, [&](const char* name, auto& value) { json.at(name).get_to(value); });
+      return job;
+    }
   }
   throw Error(ExitCode::kRunFailed, "cannot read the job that the launcher handed over");
 }
