@@ -48,8 +48,8 @@ void set_up_log(const Worker& worker) {
   }
   if (!worker.run_folder.empty() &&
       std::filesystem::is_directory(worker.run_folder / report::files::kLogs)) {
-    setup.file = worker.run_folder / report::files::kLogs /
-                 ("rank-" + std::to_string(worker.identity.rank) + ".log");
+    setup.file =
+        worker.run_folder / report::files::kLogs / launch::log_file_name(worker.identity.rank);
   }
   set_up_logging(setup);
 }

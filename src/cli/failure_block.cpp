@@ -7,6 +7,7 @@
 
 #include "base/host.h"
 #include "base/log.h"
+#include "launch/worker_process.h"
 #include "report/run_folder.h"
 
 namespace mnist_train::cli {
@@ -18,8 +19,7 @@ namespace {
 constexpr std::size_t kLogLines = 10;
 
 std::string log_tail(const fs::path& run_folder, int rank) {
-  const fs::path path =
-      run_folder / report::files::kLogs / ("rank-" + std::to_string(rank) + ".log");
+  const fs::path path = run_folder / report::files::kLogs / launch::log_file_name(rank);
   std::ifstream file(path);
   std::vector<std::string> lines;
   for (std::string line; std::getline(file, line);) {

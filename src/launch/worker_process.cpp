@@ -88,7 +88,7 @@ void plan_standard_streams(const WorkerSetup& setup, int rank, ChildPlan& plan) 
   plan.descriptors.emplace_back(copy_above_targets(null.get()), STDIN_FILENO);
   UniqueFd log;
   if (setup.log_folder) {
-    const fs::path path = *setup.log_folder / ("rank-" + std::to_string(rank) + ".log");
+    const fs::path path = *setup.log_folder / log_file_name(rank);
     log = UniqueFd(
         ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644));
     if (!log.valid()) fail("open " + path.string());
@@ -174,6 +174,8 @@ fs::path worker_executable() {
                                         beside.string() + " and " + installed.string() +
                                         "; build or install it again (scripts/setup)");
 }
+
+std::string log_file_name(int rank) { return "rank-" + std::to_string(rank) + ".log"; }
 
 WorkerProcess WorkerProcess::start(const WorkerSetup& setup, int rank) {
   std::array<int, 2> pipe{};

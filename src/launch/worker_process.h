@@ -34,6 +34,9 @@ inline constexpr const char* kCudaModule = "libmnist-train-cuda.so";
 /// Error(kRunFailed) naming both.
 std::filesystem::path worker_executable();
 
+/// Of a rank's own log, within the folder of logs.
+std::string log_file_name(int rank);
+
 /// What all ranks of one attempt are started with. Descriptors of -1 are not handed over.
 struct WorkerSetup {
   std::filesystem::path executable;
