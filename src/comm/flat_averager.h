@@ -16,9 +16,6 @@ class FlatAverager : public GradientAverager {
   FlatAverager(const options::TrainOptions& options, const Communicator& communicator,
                GradientBuffer buffer);
 
-  double loss_scale(std::int64_t global_batch_size) const override {
-    return 1.0 / static_cast<double>(global_batch_size);
-  }
   void finish() override;
   const char* name() const override { return "flat"; }
 

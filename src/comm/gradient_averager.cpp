@@ -13,9 +13,6 @@ constexpr std::int64_t kOverlapPaysFrom_bytes = 25 << 20;
 /// One rank: its gradients are the average.
 class NoAverager : public GradientAverager {
  public:
-  double loss_scale(std::int64_t global_batch_size) const override {
-    return 1.0 / static_cast<double>(global_batch_size);
-  }
   void finish() override {}
   const char* name() const override { return "none"; }
 };

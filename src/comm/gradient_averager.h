@@ -27,7 +27,9 @@ class GradientAverager {
   virtual ~GradientAverager() = default;
 
   /// What a rank multiplies the SUM of its samples' losses with before backward.
-  virtual double loss_scale(std::int64_t global_batch_size) const = 0;
+  virtual double loss_scale(std::int64_t global_batch_size) const {
+    return 1.0 / static_cast<double>(global_batch_size);
+  }
   virtual void before_forward() {}
   /// Adds the gradients of `loss` into the buffer; all parameters must be reachable from it. The
   /// riders must be filled by then. Collective for some strategies.

@@ -26,9 +26,6 @@ class SharedMemoryAverager : public GradientAverager {
   /// Whether this strategy is possible here.
   static bool fits(const Communicator& communicator, const GradientBuffer& buffer);
 
-  double loss_scale(std::int64_t global_batch_size) const override {
-    return 1.0 / static_cast<double>(global_batch_size);
-  }
   void finish() override;
   const char* name() const override { return "shared_memory"; }
 
