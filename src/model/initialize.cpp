@@ -23,7 +23,6 @@ void draw_normal(torch::nn::Module& module, double std, BiasInit biases) {
   for_each_layer(module, [&](at::Tensor& weight, at::Tensor& bias) {
     torch::nn::init::normal_(weight, 0, std);
     if (biases == BiasInit::kDrawn) torch::nn::init::normal_(bias, 0, std);
-    if (biases == BiasInit::kZero) torch::nn::init::zeros_(bias);
   });
 }
 

@@ -4,10 +4,10 @@
 
 namespace mnist_train::model {
 
-enum class BiasInit { kDefault, kDrawn, kZero };
+enum class BiasInit { kDefault, kDrawn };
 
 /// Draws the weights of every linear and convolution layer from N(0, std), in registration order;
-/// biases are drawn too, zeroed, or left at PyTorch's default. Other layers (batch norm) keep
+/// biases are drawn too, or left at PyTorch's default. Other layers (batch norm) keep
 /// theirs.
 void draw_normal(torch::nn::Module& module, double std, BiasInit biases);
 
