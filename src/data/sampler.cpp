@@ -52,11 +52,6 @@ std::vector<std::int64_t> apportion(std::int64_t total, const std::vector<double
   return numbers;
 }
 
-Range global_batch(std::int64_t count, std::int64_t batch_size, std::int64_t step) {
-  const std::int64_t begin = step * batch_size;
-  return {begin, std::min(begin + batch_size, count)};
-}
-
 std::int64_t steps_per_epoch(std::int64_t count, std::int64_t batch_size) {
   return count / batch_size + (count % batch_size != 0 ? 1 : 0);
 }

@@ -29,10 +29,6 @@ Range share(Range range, std::int64_t part, std::int64_t parts);
 /// gets at least one as long as there are as many.
 std::vector<std::int64_t> apportion(std::int64_t total, const std::vector<double>& weights);
 
-/// The global batch of a step in [0, steps_per_epoch): positions [step * batch_size, …) of the
-/// permutation, the last one shorter.
-Range global_batch(std::int64_t count, std::int64_t batch_size, std::int64_t step);
-
 /// Steps an epoch: every sample is used, so the last batch may be short.
 std::int64_t steps_per_epoch(std::int64_t count, std::int64_t batch_size);
 
