@@ -2,11 +2,11 @@
 
 import json
 import resource
-import struct
 import subprocess
 
+import numpy
 import pytest
-from support import BINARY, environment, run, write_config
+from support import BINARY, environment, run, write_config, write_idx_folder
 
 
 def findings(result):
@@ -78,9 +78,9 @@ def test_few_open_files_are_a_warning(tmp_path):
 
 
 def test_data_of_every_format_are_opened(tmp_path):
+    idx = write_idx_folder(tmp_path / "idx", numpy.zeros((12, 8, 8), numpy.uint8), numpy.arange(12) % 10)
     for form in ("lmdb", "image-folder"):
-        made = run("convert", "--from", f"idx:{small_idx(tmp_path / ('idx of ' + form))}", "--to",
-                   f"{form}:{tmp_path / form}")
+        made = run("convert", "--from", f"idx:{idx}", "--to", f"{form}:{tmp_path / form}")
         assert made.returncode == 0, made.stderr
         data = {"format": form, "dataset": None, "train": str(tmp_path / form / "train"),
                 "test": str(tmp_path / form / "test")}
@@ -88,14 +88,6 @@ def test_data_of_every_format_are_opened(tmp_path):
             "data": data | {"limit_train": None, "limit_test": None}}), folder=tmp_path)
         assert result.returncode == 0, result.stdout
         assert findings(result)["data"]["values"] == {"train": 12, "test": 12}
-
-
-def small_idx(folder):
-    folder.mkdir()
-    for part in ("train", "t10k"):
-        (folder / f"{part}-images-idx3-ubyte").write_bytes(struct.pack(">4I", 0x803, 12, 8, 8) + bytes(12 * 64))
-        (folder / f"{part}-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 0x801, 12) + bytes(range(10)) + bytes(2))
-    return folder
 
 
 def test_a_wrong_config_is_exit_2():

@@ -7,15 +7,12 @@ import zlib
 
 import numpy
 import pytest
-from support import MNIST, merged, read_idx, relative_difference, run, train, write_config
+from pictures import read_png
+from support import MNIST, idx_bytes, merged, read_idx, relative_difference, run, train, write_config
 
 HALVES = ("train", "test")
 COUNT = 700  # of each half
 TOLERANCE = 1e-5
-
-
-def idx(array):
-    return struct.pack(">HBB", 0, 8, array.ndim) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +24,7 @@ def sets(tmp_path_factory):
     for half, prefix in zip(HALVES, ("train", "t10k")):
         for kind in ("images-idx3", "labels-idx1"):
             array = read_idx(MNIST / f"{prefix}-{kind}-ubyte.gz")[:COUNT]
-            (folder / "idx" / f"{prefix}-{kind}-ubyte").write_bytes(idx(array))
+            (folder / "idx" / f"{prefix}-{kind}-ubyte").write_bytes(idx_bytes(array))
             arrays[half, kind] = array
     for target in ("lmdb", "image-folder"):
         result = run("convert", "--from", f"idx:{folder / 'idx'}", "--to", f"{target}:{folder / target}",
@@ -42,38 +39,12 @@ def data(sets, name, **others):
     return {"data": {"format": name, "dataset": None, "limit_train": None, "limit_test": None} | halves | others}
 
 
-def png_pixels(path):
-    """[height, width, channels]"""
-    content = path.read_bytes()
-    width, height, _, kind = struct.unpack(">IIBB", content[16:26])
-    channels = 3 if kind == 2 else 1
-    packed, at = b"", 8
-    while at < len(content):
-        size, name = struct.unpack(">I4s", content[at:at + 8])
-        packed += content[at + 8:at + 8 + size] if name == b"IDAT" else b""
-        at += size + 12
-    rows = numpy.frombuffer(zlib.decompress(packed), numpy.uint8).reshape(height, -1)
-    above = numpy.zeros(width * channels, numpy.int64)
-    result = []
-    for row in rows:
-        line = row[1:].astype(numpy.int64)
-        for i in range(len(line)):
-            left = line[i - channels] if i >= channels else 0
-            corner = above[i - channels] if i >= channels else 0
-            estimate = left + above[i] - corner
-            paeth = min((abs(estimate - value), place, value) for place, value in enumerate((left, above[i], corner)))[2]
-            line[i] = (line[i] + (0, left, above[i], (left + above[i]) // 2, paeth)[row[0]]) & 255
-        result.append(line)
-        above = line
-    return numpy.stack(result).reshape(height, width, channels)
-
-
 def preview(folder, config, *arguments):
     """By process: the facts of each image, with its pixels."""
     result = run("preview", "--config", write_config(folder, config), "--output", folder / "grid.png", *arguments)
     assert result.returncode == 0, result.stderr
     facts = json.loads(result.stdout)
-    page = png_pixels(folder / "grid.png")
+    page = read_png((folder / "grid.png").read_bytes())
     processes = [process["images"] for process in facts["processes"]]
     for image in sum(processes, []):
         place = numpy.s_[image["top"]:image["top"] + facts["height"], image["left"]:image["left"] + facts["width"]]

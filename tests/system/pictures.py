@@ -48,6 +48,20 @@ def read_png(content):
     return image.reshape(height, width, step)
 
 
+def write_png(path, pixels):
+    """[height, width] gray or [height, width, 3] colour."""
+    colour = pixels.ndim == 3
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    height, width = pixels.shape[:2]
+    rows = b"".join(b"\0" + row.tobytes() for row in pixels)
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2 * colour, 0, 0, 0))
+                     + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+    return path
+
+
 def read_data_uri(uri):
     prefix = "data:image/png;base64,"
     assert uri.startswith(prefix)

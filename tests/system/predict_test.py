@@ -1,12 +1,11 @@
 """Guesses for image files: any size, gray or colour, PNG and JPEG, many at once."""
 
 import json
-import struct
-import zlib
 
 import numpy
 import pytest
-from support import MNIST, read_idx, run, train, write_config
+from pictures import write_png
+from support import MNIST, read_idx, run, train, write_config, write_idx_folder
 
 COUNT = 200
 
@@ -20,31 +19,6 @@ def trained(tmp_path_factory):
 @pytest.fixture(scope="module")
 def checkpoint(trained):
     return trained.checkpoints()[-1]
-
-
-def write_png(path, pixels):
-    """[H,W] gray or [H,W,3] colour."""
-    colour = pixels.ndim == 3
-
-    def chunk(kind, data):
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    height, width = pixels.shape[:2]
-    rows = b"".join(b"\0" + row.tobytes() for row in pixels)
-    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2 * colour, 0, 0, 0))
-                     + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
-    return path
-
-
-def write_idx_folder(folder, images, labels):
-    """The same [N,H,W] images for training and test."""
-    folder.mkdir()
-    for part in ("train", "t10k"):
-        header = struct.pack(">4I", 0x803, *images.shape)
-        (folder / f"{part}-images-idx3-ubyte").write_bytes(header + images.tobytes())
-        header = struct.pack(">2I", 0x801, len(labels))
-        (folder / f"{part}-labels-idx1-ubyte").write_bytes(header + labels.astype(numpy.uint8).tobytes())
-    return folder
 
 
 @pytest.fixture(scope="module")

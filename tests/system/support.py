@@ -278,6 +278,20 @@ def read_idx(path):
     return numpy.frombuffer(content, numpy.uint8, offset=4 + 4 * dimensions).reshape(shape)
 
 
+def idx_bytes(array):
+    """An array of bytes as an IDX file."""
+    return struct.pack(">HBB", 0, 8, array.ndim) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
+
+
+def write_idx_folder(folder, images, labels):
+    """The same [N,H,W] images for training and test."""
+    folder.mkdir()
+    for part in ("train", "t10k"):
+        (folder / f"{part}-images-idx3-ubyte").write_bytes(idx_bytes(images))
+        (folder / f"{part}-labels-idx1-ubyte").write_bytes(idx_bytes(labels.astype(numpy.uint8)))
+    return folder
+
+
 def read_mnist(part, count=None):
     """Normalised images [N,1,28,28] and labels [N] of "train" or "t10k"."""
     images = read_idx(MNIST / f"{part}-images-idx3-ubyte.gz")[:count, None]
