@@ -8,11 +8,10 @@ from support import import_torch, read_mnist, run, train, write_config
 torch = import_torch()
 
 from safetensors_file import read_safetensors, write_safetensors  # noqa: E402  (needs torch)
-from torch_models import LeNet, Mlp, Net, resnet18  # noqa: E402
+from torch_models import MODELS, Net  # noqa: E402
 
 torch.set_num_threads(1)  # more wait for one another where something else runs
 
-MODELS = {"net": Net, "mlp": Mlp, "lenet": LeNet, "resnet18": resnet18}
 # The last one takes a hundred times as long as the others.
 SAMPLES = {"net": 500, "mlp": 500, "lenet": 500, "resnet18": 40}
 TRAINED_ON = {"net": 1280, "mlp": 1280, "lenet": 1280, "resnet18": 16}

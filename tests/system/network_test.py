@@ -2,7 +2,6 @@
 
 import random
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -11,24 +10,10 @@ import threading
 import time
 
 import pytest
-from support import BINARY, Process, assert_gone, free_port, import_torch, merged, send, start, train, write_config
-
-needs_ss = pytest.mark.skipif(shutil.which("ss") is None, reason="no ss (Debian's package iproute2)")
+from support import (BINARY, LONG_RUN, Process, assert_gone, free_port, import_torch, merged, send, start, train,
+                     write_config)
 
 CONFIG = {"batch_size": 45, "data": {"limit_train": 886, "limit_test": 100}}
-LONG_RUN = {"epochs": 1000, "data": {"limit_test": 100}, "checkpoint": {"keep_best": False}}
-
-
-def listening(process):
-    """(address, port) of all sockets on which the run's processes listen, as `ss` shows them."""
-    lines = subprocess.run(["ss", "-ltnpH"], capture_output=True, text=True, check=True).stdout.splitlines()
-    pids = set(process.alive())
-    found = []
-    for line in lines:
-        if pids & {int(pid) for pid in re.findall(r"pid=(\d+)", line)}:
-            address, port = line.split()[3].rsplit(":", 1)
-            found.append((address, int(port)))
-    return found
 
 
 def noise(draw, kind):
@@ -41,7 +26,6 @@ def noise(draw, kind):
     return b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
-@needs_ss
 @pytest.mark.parametrize("strategy", ["flat", "shared_memory"])
 def test_strangers_who_talk_to_the_ports_change_nothing(tmp_path, strategy):
     changes = merged(CONFIG, {"gradient_averaging": {"strategy": strategy}})
@@ -49,7 +33,7 @@ def test_strangers_who_talk_to_the_ports_change_nothing(tmp_path, strategy):
     draw = random.Random(1)
     with start(tmp_path, changes | {"epochs": 4}, processes=2, output="long") as process:
         process.wait_for_step(2)
-        ports = listening(process)
+        ports = process.listening()
         assert len(ports) >= 2  # the store's and Gloo's
         held = []
         for kind in ("random", "zeros", "ones", "http", "random", "random"):
@@ -69,7 +53,6 @@ def test_strangers_who_talk_to_the_ports_change_nothing(tmp_path, strategy):
     assert [line["loss"] for line in long.steps()][:40] == [line["loss"] for line in expected.steps()]
 
 
-@needs_ss
 def test_strangers_who_come_before_the_ranks_change_nothing(tmp_path):
     with start(tmp_path, CONFIG, processes=2) as process:
         process.wait_for_ranks(2)
@@ -78,7 +61,7 @@ def test_strangers_who_come_before_the_ranks_change_nothing(tmp_path):
         def disturb():
             draw = random.Random(2)
             while not stop.is_set():
-                for port in listening(process):
+                for port in process.listening():
                     try:
                         with socket.create_connection(port, timeout=1) as stranger:
                             stranger.sendall(noise(draw, draw.choice(["random", "ones", "http"])))
@@ -92,15 +75,6 @@ def test_strangers_who_come_before_the_ranks_change_nothing(tmp_path):
         finally:
             stop.set()
             disturber.join()
-
-
-@needs_ss
-def test_nothing_listens_outside_of_loopback(tmp_path):
-    with start(tmp_path, LONG_RUN | {"gradient_averaging": {"strategy": "flat"}}, processes=2) as process:
-        process.wait_for_step(2)
-        sockets = listening(process)
-    assert len(sockets) >= 2
-    assert {address for address, _ in sockets} == {"127.0.0.1"}, sockets
 
 
 def slowed(process, pid, stop):

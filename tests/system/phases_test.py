@@ -4,12 +4,11 @@ import signal
 import time
 
 import pytest
-from support import assert_gone, merged, send, start, train, wait_until
+from support import LONG_RUN, assert_gone, merged, send, start, train, wait_until
 
 # Two epochs of 20 steps with a checkpoint every 4; an evaluation of some dozen batches.
 CONFIG = {"batch_size": 45, "test_batch_size": 40, "data": {"limit_train": 886, "limit_test": 2000},
           "checkpoint": {"every_steps": 4}, "launch": {"max_restarts": 2}}
-LONG_RUN = {"epochs": 1000, "data": {"limit_test": 100}, "checkpoint": {"keep_best": False}}
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,7 @@ from support import SMALL, import_torch, read_mnist, relative_difference, run, t
 
 torch = import_torch()
 
-from torch_models import LeNet, Mlp, Net, resnet18  # noqa: E402  (needs torch)
-
-MODELS = {"net": Net, "mlp": Mlp, "lenet": LeNet, "resnet18": resnet18}
+from torch_models import MODELS  # noqa: E402  (needs torch)
 
 
 def in_folder(parent, name, changes, processes=2, **others):

@@ -7,6 +7,7 @@ import importlib
 import json
 import os
 import pickle
+import re
 import signal
 import socket
 import struct
@@ -50,6 +51,8 @@ SMALL = {
     "data": {"dataset": "mnist", "limit_train": 2560, "limit_test": 500},
     "launch": {"max_restarts": 0},
 }
+# What goes on until something is done to it.
+LONG_RUN = {"epochs": 1000, "data": {"limit_test": 100}, "checkpoint": {"keep_best": False}}
 
 
 def merged(base, changes):
@@ -124,6 +127,9 @@ class Process:
             if "RANK" in variables and "mnist-train" in executable_of(pid):
                 found[int(variables["RANK"])] = pid
         return found
+
+    def listening(self):
+        return listening_sockets(self.alive())
 
     def wait_for_step(self, step):
         wait_until(lambda: self.run_folder.last_step() >= step or self.popen.poll() is not None,
@@ -258,6 +264,28 @@ def executable_of(pid):
         return os.path.basename(os.readlink(f"/proc/{pid}/exe"))
     except OSError:
         return ""
+
+
+def listening_sockets(pids):
+    """[(address, port)] of the TCP sockets on which these processes listen, IPv4 as dotted text, IPv6 as hex."""
+    inodes = set()
+    for pid in pids:
+        for descriptor in Path(f"/proc/{pid}/fd").glob("*"):
+            try:
+                target = str(descriptor.readlink())
+            except OSError:
+                continue
+            inodes.update(re.findall(r"socket:\[(\d+)\]", target))
+    found = []
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            columns = line.split()
+            if columns[3] == "0A" and columns[9] in inodes:
+                address, port = columns[1].split(":")
+                if table == "tcp":
+                    address = ".".join(str(byte) for byte in reversed(bytes.fromhex(address)))
+                found.append((address, int(port, 16)))
+    return found
 
 
 def assert_gone(process, within_s):

@@ -5,9 +5,8 @@ from support import import_torch, read_mnist, relative_difference, train
 
 torch = import_torch()
 
-from torch_models import LeNet, Mlp, Net, resnet18  # noqa: E402  (needs torch)
+from torch_models import MODELS  # noqa: E402  (needs torch)
 
-MODELS = {"net": Net, "mlp": Mlp, "lenet": LeNet, "resnet18": resnet18}
 SAMPLES = {"net": 100, "mlp": 100, "lenet": 100, "resnet18": 32}
 STEPS = {"net": 20, "mlp": 20, "lenet": 20, "resnet18": 4}
 PRECISE = 1e-5  # of losses, relative

@@ -8,3 +8,4 @@ _spec = importlib.util.spec_from_file_location("peers_torch_models", _path)
 _models = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_models)
 Net, Mlp, LeNet, resnet18 = _models.Net, _models.Mlp, _models.LeNet, _models.resnet18
+MODELS = {"net": Net, "mlp": Mlp, "lenet": LeNet, "resnet18": resnet18}
