@@ -5,7 +5,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 
 import pytest
 from support import (BINARY, RunFolder, all_pids, environment_of, executable_of, free_port, send, train, wait_until,

@@ -6,7 +6,7 @@ import subprocess
 import time
 
 import pytest
-from support import BINARY, RunFolder, assert_gone, environment, run, start, train, write_config
+from support import BINARY, RunFolder, environment, run, start, train, write_config
 
 # One epoch of 20 steps; a checkpoint of `net` has 3.4 MB.
 CONFIG = {"epochs": 1, "batch_size": 45, "data": {"limit_train": 886, "limit_test": 100},

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 
 import pytest
-from support import BINARY, RunFolder, environment, free_port, train, wait_until, write_config
+from support import BINARY, environment, free_port, train, wait_until, write_config
 
 FULL = bool(os.environ.get("MNIST_TRAIN_FULL_SWEEP"))
 CONFIG = {"epochs": 1, "batch_size": 32, "max_steps": 4, "data": {"limit_train": 256, "limit_test": 10},
