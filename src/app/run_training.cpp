@@ -48,10 +48,11 @@ ExitCode run_training(Worker& worker) {
                          {config.data.split, dataset.train_parts});
   RunRecorder recorder(worker, dataset, trainer);
   recorder.resume();
+  LookPace pace(worker.communicator, worker.device());
   note_stop_signals();  // until here there was nothing to save, and they ended the process
 
   while (!trainer.run_done()) {
-    if (train_epoch(worker, trainer, recorder) == EpochEnd::kStopped) {
+    if (train_epoch(worker, trainer, recorder, pace) == EpochEnd::kStopped) {
       recorder.save();
       recorder.stopped();
       requeue_if_asked(worker);

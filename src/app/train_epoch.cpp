@@ -5,24 +5,15 @@
 
 namespace mnist_train::app {
 
-namespace {
-
-// A GPU runs ahead of the host; looking at its sums makes the host wait.
-constexpr std::int64_t kStepsBetweenLooksAtGpu = 50;
-
-bool looks_at_sums(const Worker& worker, std::int64_t step) {
-  return !worker.placement.cuda || step % kStepsBetweenLooksAtGpu == 0;
-}
-
-}  // namespace
-
 bool checkpoint_is_due_by_step(const options::CheckpointOptions& options, std::int64_t step) {
   return options.every_steps && step % *options.every_steps == 0;
 }
 
-EpochEnd train_epoch(Worker& worker, train::Trainer& trainer, RunRecorder& recorder) {
+EpochEnd train_epoch(Worker& worker, train::Trainer& trainer, RunRecorder& recorder,
+                     LookPace& pace) {
   train::Progress& progress = trainer.progress();
   trainer.begin_epoch();
+  pace.begin_epoch();
   const double begin_s = monotonic_seconds() - progress.epoch_train_seconds;
   while (!trainer.epoch_done()) {
     launch::update(worker.status(), launch::Phase::kTraining, progress.epoch + 1,
@@ -32,9 +23,11 @@ EpochEnd train_epoch(Worker& worker, train::Trainer& trainer, RunRecorder& recor
     const double step_begin_s = monotonic_seconds();
     trainer.step(stop_signal() != 0);
     launch::note_step(worker.status(), monotonic_seconds() - step_begin_s);
-    if (looks_at_sums(worker, progress.step)) {
+    if (pace.is_due()) {
+      const bool stop = trainer.read_sums().stop_requests > 0;
+      pace.looked();
       progress.epoch_train_seconds = monotonic_seconds() - begin_s;
-      if (trainer.read_sums().stop_requests > 0) {
+      if (stop) {
         recorder.after_step();
         return EpochEnd::kStopped;
       }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "app/look_pace.h"
 #include "app/run_recorder.h"
 #include "app/worker.h"
 #include "options/run_config.h"
@@ -12,7 +13,8 @@ enum class EpochEnd { kDone, kStopped };
 /// Collective: trains from the cursor to the end of its epoch (or of the run), or until some rank
 /// was asked to stop; all ranks then stop after the same step. Throws Error(kRunFailed) on all
 /// ranks after the same step when the loss is not finite.
-EpochEnd train_epoch(Worker& worker, train::Trainer& trainer, RunRecorder& recorder);
+EpochEnd train_epoch(Worker& worker, train::Trainer& trainer, RunRecorder& recorder,
+                     LookPace& pace);
 
 /// Whether `every_steps` asks for a checkpoint after this step.
 bool checkpoint_is_due_by_step(const options::CheckpointOptions& options, std::int64_t step);
