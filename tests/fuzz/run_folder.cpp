@@ -1,0 +1,36 @@
+// A run folder from anyone, made into a page: each of its files holds the input in turn.
+
+#include "report/run_folder.h"
+
+#include <array>
+#include <filesystem>
+
+#include "base/error.h"
+#include "fuzz/input.h"
+#include "report/page/page.h"
+#include "report/page/run_files.h"
+#include "support/temp_folder.h"
+
+namespace {
+
+namespace files = mnist_train::report::files;
+
+constexpr std::array kFiles{files::kConfig, files::kMetrics, files::kPredictions, files::kLineage,
+                            files::kSummary};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static const mnist_train::testing::TempFolder folder;
+  for (const char* name : kFiles) {
+    for (const char* other : kFiles) std::filesystem::remove(folder.path() / other);
+    folder.write(files::kMetrics, "");
+    folder.write(name, {reinterpret_cast<const char*>(data), size});
+    try {
+      mnist_train::report::RunReader reader(folder.path());
+      (void)mnist_train::report::make_page({&reader.read(), 1});
+    } catch (const mnist_train::Error&) {
+    }
+  }
+  return 0;
+}

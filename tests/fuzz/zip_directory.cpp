@@ -1,0 +1,15 @@
+// The directory of the zip archive that a .pt file is.
+
+#include "checkpoint/zip_directory.h"
+
+#include <stdexcept>
+
+#include "fuzz/input.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  try {
+    (void)mnist_train::checkpoint::zip_checksums({data, size});
+  } catch (const std::runtime_error&) {
+  }
+  return 0;
+}
