@@ -91,8 +91,8 @@ TEST_CASE("the place of the repository is one, and only where the executable lie
   int places = 0;
   for (int levels = 0; levels < 3; ++levels) {
     folder = folder.parent_path();
-    const std::string place = (folder / "third_party/fashion-mnist").string();
-    const bool listed = failure.message.find(place + " (of the") != std::string::npos;
+    const std::string place = "\n  " + (folder / "third_party/fashion-mnist").string() + " (of the";
+    const bool listed = failure.message.find(place) != std::string::npos;
     CHECK((!listed || fs::is_directory(folder / "configs")));
     places += listed ? 1 : 0;
   }

@@ -1,5 +1,6 @@
 """What the shell gets: completions that a real shell takes, and a man page that the formatter takes."""
 
+import os
 import shutil
 import subprocess
 
@@ -41,19 +42,34 @@ def test_bash_completes_commands_flags_choices_files_and_keys(scripts):
     assert complete_in_bash(scripts, "completion", "") == {"bash", "zsh"}
 
 
+def has_pseudo_terminals():
+    try:
+        for descriptor in os.openpty():
+            os.close(descriptor)
+    except OSError:  # a chroot without /dev/pts
+        return False
+    return True
+
+
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="no zsh here")
+@pytest.mark.skipif(not has_pseudo_terminals(), reason="no pseudo-terminals here")
 def test_zsh_completes_on_a_terminal(scripts):
     """By zpty, as completion in zsh needs a line editor; it offers one candidate after the other."""
     script = r"""
 zmodload zsh/zpty
 zpty terminal zsh -f -i
-wait_for() { local text; for i in {1..100}; do zpty -r -t terminal text && print -rn -- "$text"; sleep 0.01; done }
+wait_for() {
+  local text all
+  for i in {1..1000}; do zpty -r -t terminal text && all+=$text; [[ $all == *$1* ]] && break; sleep 0.01; done
+  print -r -- $all
+}
 zpty -w terminal "fpath=($PWD \$fpath); autoload -Uz compinit; compinit -u -D; PS1=; cd $PWD; LISTMAX=0"
 zpty -w terminal "zstyle ':completion:*' list-prompt ''; bindkey '^I' list-choices"
-for line in "mnist-train " "mnist-train evaluate --che" "mnist-train export --format " "mnist-train --set launch."; do
+for line candidate in "mnist-train " preview "mnist-train evaluate --che" --checkpoint \
+    "mnist-train export --format " safetensors "mnist-train --set launch." launch.max_restarts; do
   print -r -- "=== $line"
   zpty -w -n terminal "$line"$'\t'
-  wait_for
+  wait_for $candidate
   zpty -w -n terminal $'\025'
 done
 """
