@@ -4,9 +4,9 @@
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
 
+#include "model/convolve_relu_max_pool.h"
 #include "model/image_sizes.h"
 #include "model/initialize.h"
-#include "model/relu_max_pool.h"
 
 namespace mnist_train::model {
 
@@ -34,11 +34,11 @@ class LeNet : public Model {
         fc3_(register_module("fc3", torch::nn::Linear(kHidden2, shape.classes))) {}
 
   at::Tensor forward(const at::Tensor& images) override {
-    at::Tensor x = relu_max_pool(conv1_(images));  // [N,6,12,12]
-    x = relu_max_pool(conv2_(x));                  // [N,16,5,5]
-    x = at::relu(fc1_(x.flatten(1)));              // [N,120]
-    x = at::relu(fc2_(x));                         // [N,84]
-    return fc3_(x);                                // [N,10]
+    at::Tensor x = convolve_relu_max_pool(conv1_, images);  // [N,6,12,12]
+    x = convolve_relu_max_pool(conv2_, x);                  // [N,16,5,5]
+    x = at::relu(fc1_(x.flatten(1)));                       // [N,120]
+    x = at::relu(fc2_(x));                                  // [N,84]
+    return fc3_(x);                                         // [N,10]
   }
 
  private:

@@ -4,9 +4,9 @@
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
 
+#include "model/convolve_relu_max_pool.h"
 #include "model/image_sizes.h"
 #include "model/initialize.h"
-#include "model/relu_max_pool.h"
 
 namespace mnist_train::model {
 
@@ -31,10 +31,10 @@ class Net : public Model {
         fc2_(register_module("fc2", torch::nn::Linear(kHidden, shape.classes))) {}
 
   at::Tensor forward(const at::Tensor& images) override {
-    at::Tensor x = relu_max_pool(conv1_(images));  // [N,20,12,12]
-    x = relu_max_pool(conv2_(x));                  // [N,50,4,4]
-    x = at::relu(fc1_(x.flatten(1)));              // [N,500]
-    return fc2_(x);                                // [N,10]
+    at::Tensor x = convolve_relu_max_pool(conv1_, images);  // [N,20,12,12]
+    x = convolve_relu_max_pool(conv2_, x);                  // [N,50,4,4]
+    x = at::relu(fc1_(x.flatten(1)));                       // [N,500]
+    return fc2_(x);                                         // [N,10]
   }
 
  private:

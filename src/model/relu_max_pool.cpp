@@ -13,58 +13,35 @@ namespace mnist_train::model {
 namespace {
 
 constexpr auto kChannelsLast = at::MemoryFormat::ChannelsLast;
-constexpr std::int64_t kRowsPerTask = 64;
+constexpr std::int64_t kImagesPerTask = 4;
 
-/// Where the rows of a batch lie in memory, channels last.
-struct Rows {
-  std::int64_t height, width, channels;  // of the input
+PooledImage image_of(at::IntArrayRef sizes) { return {sizes[2], sizes[3], sizes[1]}; }
 
-  std::int64_t out_height() const { return height / 2; }
-  std::int64_t out_width() const { return width / 2; }
-  std::int64_t out_row() const { return out_width() * channels; }
-  std::int64_t in_row() const { return width * channels; }
-  /// Of the upper one of the two rows that output row `row` (of all images together) comes from.
-  std::int64_t in_offset(std::int64_t row) const {
-    return (row / out_height() * height + row % out_height() * 2) * in_row();
-  }
-};
-
-/// Calls `work(rows, row)` for each output row of the batch, with the values' bits as integers.
-template <class Work>
-void for_each_row(at::IntArrayRef sizes, const Work& work) {
-  const Rows rows{sizes[2], sizes[3], sizes[1]};
-  at::parallel_for(0, sizes[0] * rows.out_height(), kRowsPerTask,
-                   [&](std::int64_t begin, std::int64_t end) {
-                     for (std::int64_t row = begin; row < end; ++row) work(rows, row);
-                   });
+template <class Bits>
+void forward_images(const at::Tensor& x, const at::Tensor& out, const at::Tensor& choice) {
+  const PooledImage image = image_of(x.sizes());
+  const auto* from = static_cast<const Bits*>(x.const_data_ptr());
+  auto* to = static_cast<Bits*>(out.data_ptr());
+  auto* chosen = choice.data_ptr<std::uint8_t>();
+  at::parallel_for(0, x.size(0), kImagesPerTask, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::int64_t pooled = i * image.out_size();
+      pool_image(image, from + i * image.in_size(), to + pooled, chosen + pooled);
+    }
+  });
 }
 
 template <class Bits>
-const Bits* bits_of(const at::Tensor& values) {
-  return static_cast<const Bits*>(values.const_data_ptr());
-}
-
-template <class Bits>
-void forward_rows(const at::Tensor& x, const at::Tensor& out, const at::Tensor& choice) {
-  for_each_row(x.sizes(),
-               [&, kernel = pool_rows<Bits>(), from = bits_of<Bits>(x),
-                to = static_cast<Bits*>(out.data_ptr()),
-                chosen = choice.data_ptr<std::uint8_t>()](const Rows& rows, std::int64_t row) {
-                 const Bits* top = from + rows.in_offset(row);
-                 kernel.pool(top, top + rows.in_row(), to + row * rows.out_row(),
-                             chosen + row * rows.out_row(), rows.out_width(), rows.channels);
-               });
-}
-
-template <class Bits>
-void backward_rows(const at::Tensor& gradient, const at::Tensor& choice, const at::Tensor& into) {
-  for_each_row(into.sizes(), [&, kernel = pool_rows<Bits>(), from = bits_of<Bits>(gradient),
-                              to = static_cast<Bits*>(into.data_ptr()),
-                              chosen = choice.const_data_ptr<std::uint8_t>()](const Rows& rows,
-                                                                              std::int64_t row) {
-    Bits* top = to + rows.in_offset(row);
-    kernel.spread(from + row * rows.out_row(), chosen + row * rows.out_row(), top,
-                  top + rows.in_row(), rows.out_width(), rows.channels);
+void backward_images(const at::Tensor& gradient, const at::Tensor& choice, const at::Tensor& into) {
+  const PooledImage image = image_of(into.sizes());
+  const auto* from = static_cast<const Bits*>(gradient.const_data_ptr());
+  const auto* chosen = choice.const_data_ptr<std::uint8_t>();
+  auto* to = static_cast<Bits*>(into.data_ptr());
+  at::parallel_for(0, into.size(0), kImagesPerTask, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::int64_t pooled = i * image.out_size();
+      spread_image(image, from + pooled, chosen + pooled, to + i * image.in_size());
+    }
   });
 }
 
@@ -73,13 +50,13 @@ class ReluMaxPool : public torch::autograd::Function<ReluMaxPool> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input) {
     const at::Tensor x = input.contiguous(kChannelsLast);
     const std::vector<std::int64_t> sizes{x.size(0), x.size(1), x.size(2) / 2, x.size(3) / 2};
-    const at::Tensor out = at::empty(sizes, x.options().memory_format(kChannelsLast));
+    at::Tensor out = at::empty(sizes, x.options().memory_format(kChannelsLast));
     const at::Tensor choice =
         at::empty(sizes, x.options().dtype(at::kByte).memory_format(kChannelsLast));
     if (x.scalar_type() == at::kFloat) {
-      forward_rows<std::int32_t>(x, out, choice);
+      forward_images<std::int32_t>(x, out, choice);
     } else {
-      forward_rows<std::int16_t>(x, out, choice);
+      forward_images<std::int16_t>(x, out, choice);
     }
     context->save_for_backward({choice});
     context->saved_data["height"] = x.size(2);
@@ -95,12 +72,12 @@ class ReluMaxPool : public torch::autograd::Function<ReluMaxPool> {
     const std::int64_t width = context->saved_data["width"].toInt();
     const auto options = gradient.options().memory_format(kChannelsLast);
     const std::vector<std::int64_t> sizes{gradient.size(0), gradient.size(1), height, width};
-    const at::Tensor into = at::empty(sizes, options);
-    if (height % 2 != 0 || width % 2 != 0) into.zero_();
+    at::Tensor into = at::empty(sizes, options);
+    if (!image_of(sizes).all_is_pooled()) into.zero_();
     if (gradient.scalar_type() == at::kFloat) {
-      backward_rows<std::int32_t>(gradient, choice, into);
+      backward_images<std::int32_t>(gradient, choice, into);
     } else {
-      backward_rows<std::int16_t>(gradient, choice, into);
+      backward_images<std::int16_t>(gradient, choice, into);
     }
     return {into};
   }

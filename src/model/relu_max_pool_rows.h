@@ -36,11 +36,43 @@ const PoolRows<std::int32_t>* avx512_pool_rows();
 template <>
 const PoolRows<std::int16_t>* avx512_pool_rows();
 
+/// Size of what is pooled: one image [height,width,channels].
+struct PooledImage {
+  std::int64_t height, width, channels;
+
+  std::int64_t in_row() const { return width * channels; }
+  std::int64_t in_size() const { return height * in_row(); }
+  std::int64_t out_row() const { return width / 2 * channels; }
+  std::int64_t out_size() const { return height / 2 * out_row(); }
+  bool all_is_pooled() const { return height % 2 == 0 && width % 2 == 0; }
+};
+
 /// What this processor runs fastest.
 template <class Bits>
 const PoolRows<Bits>& pool_rows() {
-  static const PoolRows<Bits>* const fastest = avx512_pool_rows<Bits>();
+  static const PoolRows<Bits>* fastest = avx512_pool_rows<Bits>();
   return fastest != nullptr ? *fastest : portable_pool_rows<Bits>();
+}
+
+/// `PoolRows::pool` for a whole image.
+template <class Bits>
+void pool_image(const PooledImage& image, const Bits* in, Bits* out, std::uint8_t* choice) {
+  for (std::int64_t y = 0; y < image.height / 2; ++y) {
+    const Bits* const top = in + 2 * y * image.in_row();
+    pool_rows<Bits>().pool(top, top + image.in_row(), out + y * image.out_row(),
+                           choice + y * image.out_row(), image.width / 2, image.channels);
+  }
+}
+
+/// `PoolRows::spread` for a whole image. An odd last row or column of `into` stays as it is.
+template <class Bits>
+void spread_image(const PooledImage& image, const Bits* gradient, const std::uint8_t* choice,
+                  Bits* into) {
+  for (std::int64_t y = 0; y < image.height / 2; ++y) {
+    Bits* const top = into + 2 * y * image.in_row();
+    pool_rows<Bits>().spread(gradient + y * image.out_row(), choice + y * image.out_row(), top,
+                             top + image.in_row(), image.width / 2, image.channels);
+  }
 }
 
 }  // namespace mnist_train::model
