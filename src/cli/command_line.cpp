@@ -44,12 +44,7 @@ void Parser::show(std::string text) {
 }
 
 void Parser::take_command() {
-  const std::string& name = app_->get_subcommands().front()->get_name();
-  const CommandEntry* entry = find_command(name);
-  if (entry == nullptr || entry->add_flags == nullptr) {
-    throw Error(ExitCode::kConfig, "mnist-train " + name + ": not built yet");
-  }
-  line_.command = entry->command;
+  line_.command = find_command(app_->get_subcommands().front()->get_name())->command;
   const bool needs_config = line_.command == Command::kTrain || line_.command == Command::kPreview;
   if (needs_config && !line_.config) {
     refuse("--config is required, such as --config configs/mnist.json");

@@ -144,16 +144,10 @@ std::unique_ptr<CLI::App> make_parser(CommandLine& line) {
   parser->set_version_flag("--version", version_text());
   parser->require_subcommand(1);
   for (const CommandEntry& entry : kCommands) {
-    const bool built = entry.add_flags != nullptr;
-    CLI::App& command = *parser->add_subcommand(
-        entry.name, std::string(entry.purpose) + (built ? "" : " (not built yet)"));
-    if (built) {
-      entry.add_flags(command, line);
-      refuse_flags_as_values(command);
-      command.footer(entry.examples);
-    } else {
-      command.allow_extras();
-    }
+    CLI::App& command = *parser->add_subcommand(entry.name, entry.purpose);
+    entry.add_flags(command, line);
+    refuse_flags_as_values(command);
+    command.footer(entry.examples);
   }
   return parser;
 }

@@ -13,7 +13,6 @@ struct CommandEntry {
   const char* name;
   Command command;
   const char* purpose;  // one line, without a full stop
-  /// Null: the command is known by name and refused as not built yet.
   void (*add_flags)(CLI::App& command, CommandLine& line);
   const char* examples;  // below the help, a line each
 };

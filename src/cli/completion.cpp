@@ -30,7 +30,7 @@ std::string in_quotes(const std::string& text) {
 
 std::vector<std::string> names_of(const std::vector<const CLI::App*>& commands) {
   std::vector<std::string> names;
-  names.reserve(names.size() + commands.size());
+  names.reserve(commands.size());
   for (const CLI::App* command : commands) names.push_back(command->get_name());
   return names;
 }

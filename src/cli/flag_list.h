@@ -24,7 +24,7 @@ struct Flag {
 /// Those that the help shows, in its order.
 std::vector<Flag> flags_of(const CLI::App& command);
 
-/// The commands of a parser, but for those that are not built yet.
+/// The commands of a parser, in the order of its help.
 std::vector<const CLI::App*> commands_of(const CLI::App& parser);
 
 /// Every key of the config as `--set` takes it: "epochs", "data.dataset", sorted.

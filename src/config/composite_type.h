@@ -40,7 +40,6 @@ Type<std::optional<T>> optional_of(Type<T> inner, const Json& none = nullptr) {
   if (!none.is_null()) choices.push_back({{"const", none}});
   choices.push_back({{"type", "null"}});
   type.fragment = {{"anyOf", choices}};
-  type.note = inner.note;
   type.keys = inner.keys;
   type.read = [inner, none](const Place& place) -> std::optional<std::optional<T>> {
     const Node& node = place.node();

@@ -24,7 +24,6 @@ class Schema {
   template <class T>
   void add(std::string name, T Owner::*member, Type<T> type, std::string doc,
            const std::vector<std::string>& other_names = {}) {
-    if (!type.note.empty()) doc += ' ' + type.note;
     Field<Owner> field{std::move(name), std::move(doc), type.fragment, {}, {}, {}, type.keys};
     field.other_names = other_names;
     field.read = [member, read = type.read](Owner& owner, const Place& place) {

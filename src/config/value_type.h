@@ -21,7 +21,6 @@ struct Type {
   std::function<std::optional<T>(const Place&)> read;  // nothing: the place has complained
   std::function<Json(const T&)> write;
   Json fragment;               // JSON Schema
-  std::string note;            // goes behind the key's description
   std::vector<KnownKey> keys;  // of an object, groups relative to it
 };
 

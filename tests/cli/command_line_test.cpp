@@ -74,7 +74,6 @@ TEST_CASE("help and version are texts to print") {
     CHECK_THAT(line.text, Catch::Matchers::ContainsSubstring("Example"));
   }
   for (const CommandEntry& entry : command_table()) {
-    if (entry.add_flags == nullptr) continue;
     CAPTURE(entry.name);
     CHECK_THAT(parse_command_line({entry.name, "--help"}).text,
                Catch::Matchers::ContainsSubstring(entry.examples));
@@ -114,17 +113,6 @@ TEST_CASE("a wrong call is refused in a line, with one that points to help") {
   CHECK_THAT(failure.message, Catch::Matchers::ContainsSubstring("\nTry `mnist-train"));
   CHECK_THAT(failure.message, Catch::Matchers::EndsWith("--help`."));
   CHECK(std::count(failure.message.begin(), failure.message.end(), '\n') == 1);
-}
-
-TEST_CASE("commands that come later are known by name") {
-  for (const CommandEntry& entry : command_table()) {
-    if (entry.add_flags != nullptr) continue;
-    const auto failure = testing::error_of([&] {
-      parse_command_line({entry.name, "--whatever", "x"});
-    });
-    CHECK(failure.code == ExitCode::kConfig);
-    CHECK(failure.message == std::string("mnist-train ") + entry.name + ": not built yet");
-  }
 }
 
 }  // namespace mnist_train::cli

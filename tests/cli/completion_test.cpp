@@ -57,15 +57,6 @@ TEST_CASE("completions and the man page know every command and flag that the hel
   }
 }
 
-TEST_CASE("commands that are not built are in neither") {
-  CommandLine line;
-  const auto parser = make_parser(line);
-  for (const CommandEntry& entry : command_table()) {
-    if (entry.add_flags != nullptr) continue;
-    CHECK_THAT(man_page(*parser), !ContainsSubstring(".SS " + escaped(entry.name)));
-  }
-}
-
 TEST_CASE("flags say what follows them") {
   CommandLine line;
   const auto parser = make_parser(line);

@@ -1,6 +1,5 @@
 #include "config/schema.h"
 
-#include "config/not_built.h"
 #include "support/catch.h"
 
 namespace mnist_train::config {
@@ -48,7 +47,6 @@ Schema<Outer> outer_schema() {
   schema.add("folder", &Outer::folder, path(), "A folder.");
   schema.add("inner", &Outer::inner, group(std::move(inner)), "A group.");
   schema.include(&Outer::part, part);
-  schema.add(not_built<Outer>("later", 0, {{"type", "integer"}}, "Comes later."));
   return schema;
 }
 
@@ -73,7 +71,7 @@ Outcome read(const std::string& text) {
 
 TEST_CASE("a sound document fills the struct") {
   const auto [outer, lines] = read(R"({"count":100,"limit":5,"workers":2,"colour":"green",
-    "file":"x/y.txt","folder":"../d","inner":{"ratio":0.25,"sizes":[]},"flag":true,"later":0.0})");
+    "file":"x/y.txt","folder":"../d","inner":{"ratio":0.25,"sizes":[]},"flag":true})");
   CHECK(lines.empty());
   CHECK(outer.count == 100);
   CHECK(outer.limit == 5);
@@ -144,8 +142,6 @@ TEST_CASE("what is wrong with a value is said in one line") {
       {R"({"folder":""})", R"(f:1:11: /folder: expected a path, found the string "")"},
       {R"({"folder":"a\u0000b"})",
        "f:1:11: /folder: expected a path, found the string \"a\\x00b\""},
-      {R"({"later":1})",
-       R"(f:1:10: /later: "later" is not built yet; leave it out or set it to 0)"},
       {R"({"cuont":1})", R"(f:1:2: /cuont: unknown key "cuont"; did you mean "count"?)"},
       {R"({"inner":{"flag":true}})",
        R"(f:1:11: /inner/flag: unknown key "flag"; it belongs at the top level)"},
@@ -175,7 +171,7 @@ TEST_CASE("what is written is read again, in the order of the table") {
   const Json written = outer_schema().write(outer);
   CHECK(written.dump() ==
         R"({"count":3,"limit":4,"workers":"auto","colour":"red","file":"a.txt","folder":"/",)"
-        R"("inner":{"ratio":0.1,"sizes":[1,2]},"flag":true,"later":0})");
+        R"("inner":{"ratio":0.1,"sizes":[1,2]},"flag":true})");
   const auto again = read(written.dump());
   CHECK(again.lines.empty());
   CHECK(outer_schema().write(again.outer) == written);
@@ -202,26 +198,6 @@ TEST_CASE("the table describes itself as JSON Schema") {
   CHECK(properties["inner"]["properties"]["ratio"]["exclusiveMinimum"] == 0);
   CHECK(properties["inner"]["additionalProperties"] == false);
   CHECK(properties["flag"]["default"] == true);
-  CHECK_THAT(properties["later"]["description"].get<std::string>(),
-             Catch::Matchers::EndsWith("Not built yet."));
-}
-
-TEST_CASE("only what is built so far is taken") {
-  Schema<Outer> schema;
-  schema.add("colour", &Outer::colour,
-             built_so_far(one_of<Colour>({{Colour::kRed, "red"}, {Colour::kGreen, "green"}}),
-                          {Colour::kRed}),
-             "A colour.");
-  Problems problems;
-  const auto source = std::make_shared<const Source>(Source{"f", R"({"colour":"green"})", "/"});
-  const auto node = parse_document(source, problems);
-  Reading reading{problems, schema.keys()};
-  (void)schema.read(Place(*node, "", reading));
-  REQUIRE(problems.size() == 1);
-  CHECK(format_problem(problems[0]) ==
-        R"(f:1:11: /colour: "green" is not built yet; so far it can be "red")");
-  CHECK_THAT(schema.describe()["properties"]["colour"]["description"].get<std::string>(),
-             Catch::Matchers::ContainsSubstring("not built yet"));
 }
 
 }  // namespace mnist_train::config
