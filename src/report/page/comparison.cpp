@@ -10,6 +10,7 @@
 #include "report/page/config_values.h"
 #include "report/page/html.h"
 #include "report/page/line_chart.h"
+#include "report/page/plot_area.h"
 #include "report/page/sections.h"
 #include "report/page/time_charts.h"
 
@@ -21,11 +22,7 @@ constexpr int kColours = 8;
 
 int colour_of(std::size_t run) { return static_cast<int>(run % kColours); }
 
-std::string key_of(std::size_t run) {
-  return fmt::format(
-      R"(<svg class="key" viewBox="0 0 26 8" aria-hidden="true"><path class="line c{}" d="M1 4H25"/></svg>)",
-      colour_of(run));
-}
+std::string key_of(std::size_t run) { return plot::line_key(colour_of(run)); }
 
 double best_accuracy(const RunFiles& run) {
   double best = NAN;

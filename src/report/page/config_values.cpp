@@ -1,7 +1,5 @@
 #include "report/page/config_values.h"
 
-#include "report/page/sections.h"
-
 namespace mnist_train::report {
 
 namespace {
@@ -20,6 +18,12 @@ void collect(const nlohmann::json& value, const std::string& key, int depth, Con
 }
 
 }  // namespace
+
+std::string config_text(const nlohmann::json& value) {
+  return value.is_string()
+             ? value.get<std::string>()
+             : value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
 
 ConfigValues config_values(const nlohmann::json& config) {
   ConfigValues values;

@@ -132,11 +132,6 @@ std::string lead(const RunFiles& run) {
 
 }  // namespace
 
-std::string config_text(const Json& value) {
-  return value.is_string() ? value.get<std::string>()
-                           : value.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
 std::string identity_section(const RunFiles& run) {
   Facts facts;
   facts.add("Data", data_text(run));

@@ -6,19 +6,13 @@
 #include <cmath>
 
 #include "report/page/html.h"
+#include "report/page/plot_area.h"
 #include "report/page/scale.h"
 
 namespace mnist_train::report {
 
 namespace {
 
-// In units of the drawing, which a phone shows at about their size in pixels.
-constexpr double kWidth = 320;
-constexpr double kHeight = 200;
-constexpr double kLeft = 50;
-constexpr double kRight = 16;
-constexpr double kTop = 10;
-constexpr double kBottom = 34;
 constexpr std::size_t kMaxPoints = 240;
 constexpr std::size_t kMaxDots = 25;
 constexpr double kLogarithmicFrom = 10;
@@ -70,9 +64,7 @@ class Drawing {
       : chart_(chart), x_(x_scale(chart)), y_(y_scale(chart)) {}
 
   std::string svg() const {
-    std::string text = fmt::format(R"(<svg viewBox="0 0 {} {}" role="img" aria-label="{}">)",
-                                   kWidth, kHeight, escape_html(description()));
-    text += axes();
+    std::string text = plot::open_svg(description()) + axes();
     for (const Series& series : chart_.series) text += line(series);
     return text + "</svg>";
   }
@@ -102,28 +94,22 @@ class Drawing {
     return {values, logarithmic};
   }
 
-  double x(double value) const { return kLeft + x_.at(value) * (kWidth - kLeft - kRight); }
+  double x(double value) const {
+    return plot::kLeft + x_.at(value) * (plot::kRight - plot::kLeft);
+  }
   double y(double value) const {
-    return kHeight - kBottom - y_.at(value) * (kHeight - kTop - kBottom);
+    return plot::kBottom - y_.at(value) * (plot::kBottom - plot::kTop);
   }
 
   std::string axes() const {
     std::string text;
     for (const double tick : y_.ticks()) {
-      text += fmt::format(
-          R"(<path class="grid" d="M{} {:.1f}H{}"/><text class="tick end" x="{}" y="{:.1f}">{}</text>)",
-          kLeft, y(tick), kWidth - kRight, kLeft - 6, y(tick) + 4,
-          tick_text(tick, chart_.y_format));
+      text += plot::grid_line(y(tick), tick_text(tick, chart_.y_format));
     }
     for (const double tick : x_.ticks()) {
-      text += fmt::format(R"(<text class="tick mid" x="{:.1f}" y="{}">{}</text>)", x(tick),
-                          kHeight - kBottom + 15, tick_text(tick, AxisFormat::kDecimal));
+      text += plot::x_tick(x(tick), tick_text(tick, AxisFormat::kDecimal));
     }
-    return text + fmt::format(R"(<path class="axis" d="M{0} {1}H{2}"/>)"
-                              R"(<text class="tick mid" x="{3}" y="{4}">{5}</text>)",
-                              kLeft, kHeight - kBottom, kWidth - kRight,
-                              (kLeft + kWidth - kRight) / 2, kHeight - 4,
-                              escape_html(chart_.x_name));
+    return text + plot::x_axis(chart_.x_name);
   }
 
   std::string line(const Series& series) const {
@@ -179,9 +165,7 @@ std::string legend(const LineChart& chart) {
   std::string text;
   for (const Series& series : chart.series) {
     if (series.faint) continue;
-    text += fmt::format(
-        R"(<li><svg class="key" viewBox="0 0 26 8" aria-hidden="true"><path class="line c{}" d="M1 4H25"/></svg>{}</li>)",
-        series.colour, escape_html(series.name));
+    text += "<li>" + plot::line_key(series.colour) + escape_html(series.name) + "</li>";
   }
   return "<ul class=\"legend\">" + text + "</ul>";
 }

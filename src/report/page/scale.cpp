@@ -40,12 +40,6 @@ Scale::Scale(const std::vector<double>& values, bool logarithmic, bool whole_num
   place_ticks();
 }
 
-void Scale::limit(double low, double high) {
-  low_ = low;
-  high_ = high;
-  place_ticks();
-}
-
 double Scale::at(double value) const {
   if (logarithmic_) {
     return std::log(std::max(value, 1e-300) / low_) / std::log(high_ / low_);

@@ -15,9 +15,6 @@ class Scale {
   bool logarithmic() const { return logarithmic_; }
   /// Three to seven values inside the axis.
   const std::vector<double>& ticks() const { return ticks_; }
-  /// `low` and `high` are its ends from now on; values beyond are drawn beyond.
-  void limit(double low, double high);
-  double low() const { return low_; }
   double high() const { return high_; }
 
  private:

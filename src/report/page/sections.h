@@ -20,14 +20,8 @@ std::string time_section(const RunFiles& run);
 /// What exactly was run?
 std::string identity_section(const RunFiles& run);
 
-/// "99.02 %" beside what it is.
-std::string tile(const std::string& label, const std::string& value, const std::string& note = "");
-
 /// The picture table of `mistakes_section`: wrong guesses first, the surest first; then the right
 /// ones, the least sure first. Pictures up to a total of about 2 MB.
 std::string prediction_table(const RunFiles& run);
-
-/// A value of the config as one line of text.
-std::string config_text(const nlohmann::json& value);
 
 }  // namespace mnist_train::report

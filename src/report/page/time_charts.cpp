@@ -7,18 +7,13 @@
 #include <numeric>
 
 #include "report/page/html.h"
+#include "report/page/plot_area.h"
 #include "report/page/scale.h"
 
 namespace mnist_train::report {
 
 namespace {
 
-constexpr double kWidth = 320;
-constexpr double kHeight = 200;
-constexpr double kLeft = 50;
-constexpr double kRight = 16;
-constexpr double kTop = 10;
-constexpr double kBottom = 34;
 constexpr std::size_t kMaxColumns = 60;
 
 std::size_t index(Activity activity) { return static_cast<std::size_t>(activity); }
@@ -44,7 +39,7 @@ std::vector<std::pair<std::int64_t, Seconds>> columns_of(const std::vector<Epoch
 std::string column(const Seconds& seconds, double x, double width, double scale,
                    const std::string& title) {
   std::string text = "<g><title>" + title + "</title>";
-  double base = kHeight - kBottom;
+  double base = plot::kBottom;
   for (std::size_t a = 0; a < kActivities; ++a) {
     const double height = seconds[a] * scale;
     if (height < 0.05) continue;
@@ -142,33 +137,24 @@ std::string time_columns(const std::vector<EpochEntry>& epochs) {
   std::vector<double> totals{0};
   for (const auto& [epoch, seconds] : columns) totals.push_back(total(seconds));
   const Scale y(totals, /*logarithmic=*/false);
-  const double scale = (kHeight - kTop - kBottom) / std::max(1e-9, y.high());
-  std::string text = fmt::format(
-      R"(<svg viewBox="0 0 {} {}" role="img" aria-label="Seconds by epoch: from {} to {}">)",
-      kWidth, kHeight, duration(totals[1]), duration(totals.back()));
+  const double scale = (plot::kBottom - plot::kTop) / std::max(1e-9, y.high());
+  std::string text = plot::open_svg(fmt::format("Seconds by epoch: from {} to {}",
+                                                duration(totals[1]), duration(totals.back())));
   for (const double tick : y.ticks()) {
-    text += fmt::format(
-        R"(<path class="grid" d="M{} {:.1f}H{}"/><text class="tick end" x="{}" y="{:.1f}">{:.3g} s</text>)",
-        kLeft, kHeight - kBottom - tick * scale, kWidth - kRight, kLeft - 6,
-        kHeight - kBottom - tick * scale + 4, tick);
+    text += plot::grid_line(plot::kBottom - tick * scale, fmt::format("{:.3g} s", tick));
   }
-  const double slot = (kWidth - kLeft - kRight) / static_cast<double>(columns.size());
+  const double slot = (plot::kRight - plot::kLeft) / static_cast<double>(columns.size());
   const std::size_t labelled = (columns.size() + 9) / 10;
   for (std::size_t i = 0; i < columns.size(); ++i) {
     const auto& [epoch, seconds] = columns[i];
     const double width = std::min(slot * 0.8, 40.0);
-    const double x = kLeft + (static_cast<double>(i) + 0.5) * slot;
+    const double x = plot::kLeft + (static_cast<double>(i) + 0.5) * slot;
     text += column(seconds, x - width / 2, width, scale,
                    fmt::format("epoch {}: {}", epoch, duration(total(seconds))));
-    if (i % labelled != 0) continue;
-    text += fmt::format(R"(<text class="tick mid" x="{:.1f}" y="{}">{}</text>)", x,
-                        kHeight - kBottom + 15, epoch);
+    if (i % labelled == 0) text += plot::x_tick(x, std::to_string(epoch));
   }
   return "<figure class=\"chart\"><figcaption>Seconds by epoch</figcaption>" + text +
-         fmt::format(
-             R"(<path class="axis" d="M{0} {1}H{2}"/><text class="tick mid" x="{3}" y="{4}">epoch</text></svg></figure>)"
-             "\n",
-             kLeft, kHeight - kBottom, kWidth - kRight, (kLeft + kWidth - kRight) / 2, kHeight - 4);
+         plot::x_axis("epoch") + "</svg></figure>\n";
 }
 
 }  // namespace mnist_train::report
