@@ -8,10 +8,12 @@
 #include <vector>
 
 #include "report/page/config_values.h"
+#include "report/page/confusion.h"
 #include "report/page/html.h"
 #include "report/page/line_chart.h"
 #include "report/page/plot_area.h"
-#include "report/page/sections.h"
+#include "report/page/run_series.h"
+#include "report/page/table.h"
 #include "report/page/time_charts.h"
 
 namespace mnist_train::report {
@@ -24,45 +26,39 @@ int colour_of(std::size_t run) { return static_cast<int>(run % kColours); }
 
 std::string key_of(std::size_t run) { return plot::line_key(colour_of(run)); }
 
-double best_accuracy(const RunFiles& run) {
-  double best = NAN;
-  for (const EpochEntry& epoch : run.epochs) best = std::fmax(best, epoch.record.test_accuracy);
-  return best;
+/// A column for each run.
+std::string head_of(std::span<const RunFiles> runs, const char* first) {
+  std::string head = head_cell(first);
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    head += head_cell(key_of(i) + escape_html(runs[i].name));
+  }
+  return head;
 }
 
 std::string results_table(std::span<const RunFiles> runs) {
   std::string rows;
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const RunFiles& run = runs[i];
-    const bool any = !run.epochs.empty();
-    const EpochRecord last = any ? run.epochs.back().record : EpochRecord{};
+    const EpochRecord* last = run.last_epoch();
+    const EpochRecord* best = run.best_epoch();
     rows += fmt::format(
-        "<tr><th "
-        "scope=\"row\">{}{}</th><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</"
-        "td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
+        "<tr><th scope=\"row\">{}{}</th><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>"
+        "<td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
         key_of(i), escape_html(run.name), escape_html(run.status()), run.epochs.size(),
-        percent(any ? last.test_accuracy : NAN), percent(best_accuracy(run)),
-        decimal(any ? last.test_loss : NAN), duration(total(seconds_of(run))),
-        count(any ? last.samples_per_second : NAN), count(run.number("world_size")),
+        percent(last ? last->test_accuracy : NAN), percent(best ? best->test_accuracy : NAN),
+        decimal(last ? last->test_loss : NAN), duration(total(seconds_of(run))),
+        count(last ? last->samples_per_second : NAN), count(run.number("world_size")),
         escape_html(run.text("device") + " " + run.text("precision")));
   }
-  return "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Results\"><table "
-         "class=\"numbers\"><thead><tr><th scope=\"col\">run</th><th scope=\"col\">state</th><th "
-         "scope=\"col\">epochs</th><th scope=\"col\">test accuracy</th><th scope=\"col\">best</th>"
-         "<th scope=\"col\">test loss</th><th scope=\"col\">time</th><th "
-         "scope=\"col\">samples/s</th><th scope=\"col\">processes</th><th "
-         "scope=\"col\">on</th></tr></thead><tbody>" +
-         rows + "</tbody></table></div>\n";
+  const std::string head = head_cells({"run", "state", "epochs", "test accuracy", "best",
+                                       "test loss", "time", "samples/s", "processes", "on"});
+  return scrolling("Results", {"numbers", head, rows}) + "\n";
 }
 
 template <typename Value>
 std::string by_epoch(std::span<const RunFiles> runs, LineChart chart, const Value& value) {
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    Series series{runs[i].name, colour_of(i), {}};
-    for (const EpochEntry& epoch : runs[i].epochs) {
-      series.points.push_back({static_cast<double>(epoch.record.epoch), value(epoch.record)});
-    }
-    chart.series.push_back(std::move(series));
+    chart.series.push_back(epoch_series(runs[i], runs[i].name, colour_of(i), value));
   }
   return line_chart(chart);
 }
@@ -71,13 +67,11 @@ template <typename Value>
 std::string by_step(std::span<const RunFiles> runs, LineChart chart, double smoothing,
                     const Value& value) {
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    Series series{runs[i].name, colour_of(i), {}};
-    for (const StepRecord& step : runs[i].steps) {
-      series.points.push_back({static_cast<double>(step.step), value(step)});
-    }
-    if (smoothing > 0)
+    Series series = step_series(runs[i], runs[i].name, colour_of(i), value);
+    if (smoothing > 0) {
       series.points =
           smoothed(series.points, static_cast<double>(series.points.size()) * smoothing);
+    }
     chart.series.push_back(std::move(series));
   }
   return line_chart(chart);
@@ -119,10 +113,9 @@ std::string times(std::span<const RunFiles> runs) {
   return "<section id=\"time\"><h2>Where did the time go?</h2><p class=\"soft\">The shares in the "
          "legend are of all runs together.</p>" +
          time_legend(all) +
-         "<table class=\"numbers bars\"><thead><tr><th scope=\"col\">run</th><th "
-         "scope=\"col\">time</th><th scope=\"col\"><span "
-         "class=\"hidden\">parts</span></th></tr></thead><tbody>" +
-         rows + "</tbody></table></section>\n";
+         to_html({"numbers bars",
+                  head_cells({"run", "time", "<span class=\"hidden\">parts</span>"}), rows}) +
+         "</section>\n";
 }
 
 std::string classes(std::span<const RunFiles> runs) {
@@ -130,33 +123,21 @@ std::string classes(std::span<const RunFiles> runs) {
   for (const RunFiles& run : runs) {
     if (!run.epochs.empty()) most = std::max(most, run.epochs.back().details.classes);
   }
-  std::string head;
   std::string rows;
-  for (std::size_t i = 0; i < runs.size(); ++i)
-    head += "<th scope=\"col\">" + key_of(i) + escape_html(runs[i].name) + "</th>";
   for (std::int64_t label = 0; label < most; ++label) {
     rows += fmt::format("<tr><th scope=\"row\">{}</th>", label);
     for (const RunFiles& run : runs) {
-      const EpochDetails* details = run.epochs.empty() ? nullptr : &run.epochs.back().details;
-      double accuracy = NAN;
-      if (details != nullptr && label < details->classes) {
-        const auto row =
-            details->confusion.begin() + static_cast<std::ptrdiff_t>(label * details->classes);
-        double all = 0;
-        for (std::int64_t guess = 0; guess < details->classes; ++guess)
-          all += static_cast<double>(row[guess]);
-        accuracy = static_cast<double>(row[label]) / all;
-      }
+      const bool known = !run.epochs.empty() && label < run.epochs.back().details.classes;
+      const double accuracy = known ? Confusion(run.epochs.back().details).accuracy(label) : NAN;
       rows += "<td>" + percent(accuracy) + "</td>";
     }
     rows += "</tr>\n";
   }
   if (rows.empty()) return "";
   return "<section id=\"mistakes\"><h2>What do they get wrong?</h2><figure><figcaption>Accuracy by "
-         "class</figcaption><div class=\"scroll\" tabindex=\"0\" role=\"region\" "
-         "aria-label=\"Accuracy by class\"><table class=\"numbers\"><thead><tr><th "
-         "scope=\"col\">class</th>" +
-         head + "</tr></thead><tbody>" + rows + "</tbody></table></div></figure></section>\n";
+         "class</figcaption>" +
+         scrolling("Accuracy by class", {"numbers", head_of(runs, "class"), rows}) +
+         "</figure></section>\n";
 }
 
 ConfigValues all_values(const RunFiles& run) {
@@ -173,11 +154,9 @@ ConfigValues all_values(const RunFiles& run) {
 std::string differences(std::span<const RunFiles> runs) {
   std::vector<ConfigValues> values;
   std::set<std::string> keys;
-  std::string head;
-  for (std::size_t i = 0; i < runs.size(); ++i) {
-    values.push_back(all_values(runs[i]));
+  for (const RunFiles& run : runs) {
+    values.push_back(all_values(run));
     for (const auto& [key, value] : values.back()) keys.insert(key);
-    head += "<th scope=\"col\">" + key_of(i) + escape_html(runs[i].name) + "</th>";
   }
   std::string rows;
   for (const std::string& key : keys) {
@@ -198,22 +177,20 @@ std::string differences(std::span<const RunFiles> runs) {
     return text +
            "<p class=\"lead\">In nothing that was recorded: same config, data, versions and "
            "device.</p></section>\n";
-  return text +
-         "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Differences\"><table "
-         "class=\"settings\"><thead><tr><th scope=\"col\">key</th>" +
-         head + "</tr></thead><tbody>" + rows + "</tbody></table></div></section>\n";
+  return text + scrolling("Differences", {"settings", head_of(runs, "key"), rows}) + "</section>\n";
 }
 
 std::string lead(std::span<const RunFiles> runs) {
   const RunFiles* best = nullptr;
   for (const RunFiles& run : runs) {
-    if (!run.epochs.empty() && (best == nullptr || run.epochs.back().record.test_accuracy >
-                                                       best->epochs.back().record.test_accuracy))
-      best = &run;
+    if (run.epochs.empty()) continue;
+    const bool better =
+        best == nullptr || run.last_epoch()->test_accuracy > best->last_epoch()->test_accuracy;
+    if (better) best = &run;
   }
   if (best == nullptr) return "None of them has been tested so far.";
   return "The best at its end is <b>" + escape_html(best->name) + "</b> with a test accuracy of " +
-         percent(best->epochs.back().record.test_accuracy) + ".";
+         percent(best->last_epoch()->test_accuracy) + ".";
 }
 
 }  // namespace

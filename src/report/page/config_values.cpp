@@ -20,9 +20,8 @@ void collect(const nlohmann::json& value, const std::string& key, int depth, Con
 }  // namespace
 
 std::string config_text(const nlohmann::json& value) {
-  return value.is_string()
-             ? value.get<std::string>()
-             : value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return value.is_string() ? value.get<std::string>()
+                           : value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 ConfigValues config_values(const nlohmann::json& config) {

@@ -21,14 +21,11 @@ std::string tile(const std::string& label, const std::string& value, const std::
 
 std::string accuracy_tiles(const RunFiles& run) {
   if (run.epochs.empty()) return tile("Test accuracy", "–", "after the first epoch");
-  const EpochRecord& last = run.epochs.back().record;
-  const EpochRecord* best = &last;
-  for (const EpochEntry& epoch : run.epochs) {
-    if (epoch.record.test_accuracy > best->test_accuracy) best = &epoch.record;
-  }
+  const EpochRecord& last = *run.last_epoch();
+  const EpochRecord& best = *run.best_epoch();
   return tile("Test accuracy", percent(last.test_accuracy),
               "test loss " + decimal(last.test_loss)) +
-         tile("Best", percent(best->test_accuracy), fmt::format("epoch {}", best->epoch));
+         tile("Best", percent(best.test_accuracy), fmt::format("epoch {}", best.epoch));
 }
 
 std::string epochs_text(const RunFiles& run) {
@@ -65,7 +62,7 @@ std::string header_section(const RunFiles& run) {
   }
   text += "<p id=\"live\" class=\"soft\" aria-live=\"polite\"></p><dl class=\"tiles\">" +
           accuracy_tiles(run) + tile("Epochs", epochs_text(run)) + time_tile(run);
-  const double rate = run.epochs.empty() ? NAN : run.epochs.back().record.samples_per_second;
+  const double rate = run.epochs.empty() ? NAN : run.last_epoch()->samples_per_second;
   text += tile("Samples a second", count(rate), "training, last epoch");
   text +=
       "</dl>\n<nav aria-label=\"Parts of this page\"><a href=\"#learning\">Did it learn?</a> "

@@ -7,6 +7,7 @@
 #include "report/page/config_values.h"
 #include "report/page/html.h"
 #include "report/page/sections.h"
+#include "report/page/table.h"
 
 namespace mnist_train::report {
 
@@ -88,12 +89,9 @@ std::string starts_table(const RunFiles& run) {
       run.starts.size() == 1
           ? "Once, without restarts."
           : fmt::format("{} times: restarts after a lost process, and resumes.", run.starts.size());
-  return "<h3>Started</h3><p>" + note +
-         "</p><div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Starts\"><table "
-         "class=\"numbers\"><thead><tr><th scope=\"col\">when</th><th scope=\"col\">step</th><th "
-         "scope=\"col\">from</th><th scope=\"col\">processes</th><th scope=\"col\">device</th><th "
-         "scope=\"col\">host</th></tr></thead><tbody>" +
-         rows + "</tbody></table></div>\n";
+  const std::string head = head_cells({"when", "step", "from", "processes", "device", "host"});
+  return "<h3>Started</h3><p>" + note + "</p>" + scrolling("Starts", {"numbers", head, rows}) +
+         "\n";
 }
 
 /// What differs from the program's defaults, a row a key.
@@ -109,11 +107,8 @@ std::string changed_settings(const RunFiles& run) {
             escape_html(usual == defaults.end() ? "–" : usual->second) + "</td></tr>\n";
   }
   if (rows.empty()) return "<p>Every setting is the default.</p>";
-  return "<h3>Settings that are not the defaults</h3><div class=\"scroll\" tabindex=\"0\" "
-         "role=\"region\" aria-label=\"Settings\"><table class=\"settings\"><thead><tr><th "
-         "scope=\"col\">key</th><th scope=\"col\">value</th><th "
-         "scope=\"col\">default</th></tr></thead><tbody>" +
-         rows + "</tbody></table></div>\n";
+  return "<h3>Settings that are not the defaults</h3>" +
+         scrolling("Settings", {"settings", head_cells({"key", "value", "default"}), rows}) + "\n";
 }
 
 std::string lead(const RunFiles& run) {

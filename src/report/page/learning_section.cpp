@@ -5,22 +5,15 @@
 
 #include "report/page/html.h"
 #include "report/page/line_chart.h"
+#include "report/page/run_series.h"
 #include "report/page/sections.h"
+#include "report/page/table.h"
 
 namespace mnist_train::report {
 
 namespace {
 
 enum Colour { kTest, kTrain, kValidation, kRate = 4 };
-
-template <typename Value>
-Series by_epoch(const RunFiles& run, const char* name, int colour, const Value& value) {
-  Series series{name, colour, {}};
-  for (const EpochEntry& epoch : run.epochs) {
-    series.points.push_back({static_cast<double>(epoch.record.epoch), value(epoch.record)});
-  }
-  return series;
-}
 
 bool holds_out(const RunFiles& run) {
   return std::any_of(run.epochs.begin(), run.epochs.end(), [](const EpochEntry& epoch) {
@@ -30,31 +23,30 @@ bool holds_out(const RunFiles& run) {
 
 LineChart accuracy_chart(const RunFiles& run) {
   LineChart chart{"Accuracy", "epoch", AxisFormat::kPercent};
-  chart.series = {by_epoch(run, "test", kTest, [](auto& r) { return r.test_accuracy; }),
-                  by_epoch(run, "training", kTrain, [](auto& r) { return r.train_accuracy; })};
+  chart.series = {epoch_series(run, "test", kTest, [](auto& r) { return r.test_accuracy; }),
+                  epoch_series(run, "training", kTrain, [](auto& r) { return r.train_accuracy; })};
   if (holds_out(run)) {
-    chart.series.push_back(by_epoch(run, "validation", kValidation,
-                                    [](auto& r) { return r.validation_accuracy.value_or(NAN); }));
+    chart.series.push_back(epoch_series(run, "validation", kValidation, [](auto& r) {
+      return r.validation_accuracy.value_or(NAN);
+    }));
   }
   return chart;
 }
 
 LineChart loss_chart(const RunFiles& run) {
   LineChart chart{"Loss", "epoch", AxisFormat::kDecimal, /*logarithmic=*/true};
-  chart.series = {by_epoch(run, "test", kTest, [](auto& r) { return r.test_loss; }),
-                  by_epoch(run, "training", kTrain, [](auto& r) { return r.train_loss; })};
+  chart.series = {epoch_series(run, "test", kTest, [](auto& r) { return r.test_loss; }),
+                  epoch_series(run, "training", kTrain, [](auto& r) { return r.train_loss; })};
   if (holds_out(run)) {
-    chart.series.push_back(by_epoch(run, "validation", kValidation,
-                                    [](auto& r) { return r.validation_loss.value_or(NAN); }));
+    chart.series.push_back(epoch_series(run, "validation", kValidation,
+                                        [](auto& r) { return r.validation_loss.value_or(NAN); }));
   }
   return chart;
 }
 
 LineChart step_loss_chart(const RunFiles& run) {
-  Series each{"single steps", kTrain, {}, /*faint=*/true};
-  for (const StepRecord& step : run.steps) {
-    each.points.push_back({static_cast<double>(step.step), step.loss});
-  }
+  Series each = step_series(run, "single steps", kTrain, [](auto& s) { return s.loss; });
+  each.faint = true;
   Series mean{"training", kTrain,
               smoothed(each.points, static_cast<double>(each.points.size()) / 25)};
   Series test{"test", kTest, {}};
@@ -67,22 +59,11 @@ LineChart step_loss_chart(const RunFiles& run) {
 }
 
 LineChart rate_chart(const RunFiles& run) {
-  Series rate{"learning rate", kRate, {}};
-  for (const StepRecord& step : run.steps) {
-    rate.points.push_back({static_cast<double>(step.step), step.learning_rate});
-  }
   LineChart chart{"Learning rate", "step"};
   chart.from_zero = true;
-  chart.series = {std::move(rate)};
+  chart.series = {
+      step_series(run, "learning rate", kRate, [](auto& s) { return s.learning_rate; })};
   return chart;
-}
-
-const EpochRecord& best_epoch(const RunFiles& run) {
-  return std::max_element(run.epochs.begin(), run.epochs.end(),
-                          [](const EpochEntry& left, const EpochEntry& right) {
-                            return left.record.test_accuracy < right.record.test_accuracy;
-                          })
-      ->record;
 }
 
 /// One or two sentences for somebody who reads nothing else.
@@ -91,7 +72,7 @@ std::string verdict(const RunFiles& run) {
     return "Nothing to say yet: a run is first tested at the end of an epoch.";
   const EpochRecord& first = run.epochs.front().record;
   const EpochRecord& last = run.epochs.back().record;
-  const EpochRecord& best = best_epoch(run);
+  const EpochRecord& best = *run.best_epoch();
   const auto classes = static_cast<double>(run.epochs.back().details.classes);
   const double chance = classes > 0 ? 1 / classes : NAN;
   const bool learned =
@@ -131,18 +112,12 @@ std::string epoch_table(const RunFiles& run) {
                         percent(r.test_accuracy), duration(r.train_seconds + r.test_seconds),
                         count(r.samples_per_second));
   }
-  std::string head =
-      "<th scope=\"col\">epoch</th><th scope=\"col\">step</th><th scope=\"col\">training "
-      "loss</th><th scope=\"col\">training accuracy</th>";
-  if (validated)
-    head += "<th scope=\"col\">validation loss</th><th scope=\"col\">validation accuracy</th>";
-  head +=
-      "<th scope=\"col\">test loss</th><th scope=\"col\">test accuracy</th><th "
-      "scope=\"col\">time</th><th scope=\"col\">samples/s</th>";
-  return "<details id=\"epochs\"><summary>All epochs in numbers</summary><div class=\"scroll\" "
-         "tabindex=\"0\" role=\"region\" aria-label=\"Epochs\"><table "
-         "class=\"numbers\"><thead><tr>" +
-         head + "</tr></thead><tbody>" + rows + "</tbody></table></div></details>";
+  const std::string head =
+      head_cells({"epoch", "step", "training loss", "training accuracy"}) +
+      (validated ? head_cells({"validation loss", "validation accuracy"}) : "") +
+      head_cells({"test loss", "test accuracy", "time", "samples/s"});
+  return "<details id=\"epochs\"><summary>All epochs in numbers</summary>" +
+         scrolling("Epochs", {"numbers", head, rows}) + "</details>";
 }
 
 }  // namespace

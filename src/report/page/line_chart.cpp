@@ -94,9 +94,7 @@ class Drawing {
     return {values, logarithmic};
   }
 
-  double x(double value) const {
-    return plot::kLeft + x_.at(value) * (plot::kRight - plot::kLeft);
-  }
+  double x(double value) const { return plot::kLeft + x_.at(value) * (plot::kRight - plot::kLeft); }
   double y(double value) const {
     return plot::kBottom - y_.at(value) * (plot::kBottom - plot::kTop);
   }

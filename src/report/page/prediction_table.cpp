@@ -6,6 +6,7 @@
 
 #include "report/page/html.h"
 #include "report/page/sections.h"
+#include "report/page/table.h"
 
 namespace mnist_train::report {
 
@@ -56,7 +57,7 @@ std::string bars(const Prediction& row) {
   return text + "</svg>";
 }
 
-class Table {
+class PredictionRows {
  public:
   void add(const Prediction& row) {
     const bool wrong = row.guess != row.truth;
@@ -75,14 +76,10 @@ class Table {
   }
 
   std::string html(const std::string& label) const {
-    return "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"" + label +
-           "\"><table class=\"predictions\"><thead><tr><th scope=\"col\">image</th><th "
-           "scope=\"col\">truth</th>"
-           "<th scope=\"col\">guess</th><th scope=\"col\">sure</th><th scope=\"col\" "
-           "class=\"extra\">truth’s score</th>"
-           "<th scope=\"col\">scores by class</th><th scope=\"col\" "
-           "class=\"extra\">id</th></tr></thead><tbody>" +
-           rows_ + "</tbody></table></div>";
+    const std::string head = head_cells({"image", "truth", "guess", "sure"}) +
+                             head_cell("truth’s score", "extra") + head_cell("scores by class") +
+                             head_cell("id", "extra");
+    return scrolling(label, {"predictions", head, rows_});
   }
 
  private:
@@ -105,8 +102,8 @@ std::string prediction_table(const RunFiles& run) {
   std::stable_sort(right.begin(), right.end(), [](auto* left, auto* right_row) {
     return confidence(*left) < confidence(*right_row);
   });
-  Table wrong_table;
-  Table right_table;
+  PredictionRows wrong_table;
+  PredictionRows right_table;
   const std::size_t wrong_shown = std::min(wrong.size(), kMaxRows);
   const std::size_t right_shown = std::min(right.size(), kMaxRows - wrong_shown);
   for (std::size_t i = 0; i < wrong_shown; ++i) wrong_table.add(*wrong[i]);

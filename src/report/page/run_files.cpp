@@ -83,6 +83,20 @@ std::string text_in(const Json& object, const std::string& key) {
   return found != object.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
+const EpochRecord* RunFiles::last_epoch() const {
+  return epochs.empty() ? nullptr : &epochs.back().record;
+}
+
+const EpochRecord* RunFiles::best_epoch() const {
+  const EpochRecord* best = nullptr;
+  for (const EpochEntry& epoch : epochs) {
+    const bool better = best == nullptr || std::isnan(best->test_accuracy) ||
+                        epoch.record.test_accuracy > best->test_accuracy;
+    if (better) best = &epoch.record;
+  }
+  return best;
+}
+
 std::string RunFiles::status() const {
   if (live) return "running";
   const std::string said = text_in(summary, "status");

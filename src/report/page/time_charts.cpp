@@ -138,8 +138,8 @@ std::string time_columns(const std::vector<EpochEntry>& epochs) {
   for (const auto& [epoch, seconds] : columns) totals.push_back(total(seconds));
   const Scale y(totals, /*logarithmic=*/false);
   const double scale = (plot::kBottom - plot::kTop) / std::max(1e-9, y.high());
-  std::string text = plot::open_svg(fmt::format("Seconds by epoch: from {} to {}",
-                                                duration(totals[1]), duration(totals.back())));
+  std::string text = plot::open_svg(
+      fmt::format("Seconds by epoch: from {} to {}", duration(totals[1]), duration(totals.back())));
   for (const double tick : y.ticks()) {
     text += plot::grid_line(plot::kBottom - tick * scale, fmt::format("{:.3g} s", tick));
   }

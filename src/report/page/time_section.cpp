@@ -5,7 +5,9 @@
 
 #include "report/page/html.h"
 #include "report/page/line_chart.h"
+#include "report/page/run_series.h"
 #include "report/page/sections.h"
+#include "report/page/table.h"
 #include "report/page/time_charts.h"
 
 namespace mnist_train::report {
@@ -41,13 +43,11 @@ std::string verdict(const RunFiles& run, const Seconds& seconds) {
 }
 
 LineChart throughput_chart(const RunFiles& run) {
-  Series rate{"samples a second", 4, {}};
-  for (const StepRecord& step : run.steps) {
-    rate.points.push_back({static_cast<double>(step.step), step.samples_per_second});
-  }
+  constexpr int kColour = 4;
   LineChart chart{"Training throughput", "step", AxisFormat::kCount};
   chart.from_zero = true;
-  chart.series = {std::move(rate)};
+  chart.series = {
+      step_series(run, "samples a second", kColour, [](auto& s) { return s.samples_per_second; })};
   return chart;
 }
 
@@ -101,19 +101,15 @@ std::string rank_table(const RunFiles& run) {
         short_duration(mean.step[0]), short_duration(mean.step[1]), short_duration(mean.step[2]),
         short_duration(mean.median), short_duration(mean.p95), short_duration(mean.longest));
   }
+  const std::string head = head_cells({"rank", "mean", ""}) + head_cell("input", "extra") +
+                           head_cells({"compute", "communication"}) + head_cell("median", "extra") +
+                           head_cell("p95", "extra") + head_cell("longest", "extra");
   return "<figure class=\"full\"><figcaption>A training step of each process</figcaption><p "
          "class=\"soft\">Means over the run; all "
          "ranks wait for the slowest, so the one with the least communication is the one that the "
          "others wait for. Median and "
-         "95th percentile are the last epoch’s.</p><div class=\"scroll\" tabindex=\"0\" "
-         "role=\"region\" aria-label=\"Steps by rank\">"
-         "<table class=\"numbers\"><thead><tr><th scope=\"col\">rank</th><th "
-         "scope=\"col\">mean</th><th scope=\"col\"></th><th scope=\"col\" "
-         "class=\"extra\">input</th>"
-         "<th scope=\"col\">compute</th><th scope=\"col\">communication</th><th scope=\"col\" "
-         "class=\"extra\">median</th><th scope=\"col\" class=\"extra\">p95</th>"
-         "<th scope=\"col\" class=\"extra\">longest</th></tr></thead><tbody>" +
-         rows + "</tbody></table></div></figure>\n";
+         "95th percentile are the last epoch’s.</p>" +
+         scrolling("Steps by rank", {"numbers", head, rows}) + "</figure>\n";
 }
 
 }  // namespace
