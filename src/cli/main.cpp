@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <iostream>
@@ -21,6 +20,7 @@
 #include "doctor/doctor.h"
 #include "launch/elastic_error_file.h"
 #include "report/page/page.h"
+#include "report/terminal_style.h"
 
 namespace mnist_train::cli {
 
@@ -50,9 +50,15 @@ void read_image_list(std::vector<std::string>& images) {
   images.insert(images.erase(dash), listed.begin(), listed.end());
 }
 
+void run_report(const CommandLine& line) {
+  const std::string page = report::page_on({line.run_folders.begin(), line.run_folders.end()});
+  if (line.output == "-") return print(page);
+  write_file_atomically(line.output.value_or(""), page, ExitCode::kRunFailed);
+}
+
 /// 1 where a run would fail.
 int run_doctor(const CommandLine& line, const options::RunConfig& config) {
-  const bool colours = ::isatty(STDOUT_FILENO) == 1 && std::getenv("NO_COLOR") == nullptr;
+  const bool colours = ::isatty(STDOUT_FILENO) == 1 && report::terminal_style().colours;
   const doctor::Findings findings = doctor::examine(config);
   print(line.json ? doctor::to_json(findings) : doctor::to_text(findings, colours));
   return doctor::count(findings, doctor::Verdict::kProblem) > 0 ? 1 : 0;
@@ -87,8 +93,7 @@ int run(std::vector<std::string> arguments) {
     return 0;
   }
   if (line.command == Command::kReport) {
-    report::write_page({line.run_folders.begin(), line.run_folders.end()},
-                       line.output.value_or("-"));
+    run_report(line);
     return 0;
   }
   const options::RunConfig config = read_layers(line, lowest_layer(line));

@@ -1,12 +1,9 @@
 #include "report/page/page.h"
 
 #include <spdlog/fmt/fmt.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
 #include <random>
 
 #include "base/clock.h"
@@ -74,20 +71,13 @@ std::string make_page(std::span<const RunFiles> runs) {
          "<script nonce=\"" + nonce + "\">" + kScript + "</script></body></html>\n";
 }
 
-void write_page(const std::vector<std::filesystem::path>& folders,
-                const std::filesystem::path& output) {
+std::string page_on(const std::vector<std::filesystem::path>& folders) {
   std::vector<RunFiles> runs;
   runs.reserve(folders.size());
   for (const std::filesystem::path& folder : folders) {
     runs.push_back(std::move(RunReader(folder).read()));
   }
-  const std::string page = make_page(runs);
-  if (output != "-") {
-    write_file_atomically(output, page, ExitCode::kRunFailed);
-  } else if (!write_all(STDOUT_FILENO, page.data(), page.size())) {
-    throw Error(ExitCode::kRunFailed,
-                std::string("cannot write to standard output: ") + std::strerror(errno));
-  }
+  return make_page(runs);
 }
 
 void write_last_page(const std::filesystem::path& folder) try {

@@ -15,10 +15,8 @@ namespace mnist_train::report {
 /// any. A page on a run that is still going on renews itself.
 std::string make_page(std::span<const RunFiles> runs);
 
-/// Reads run folders and writes their page, whole or not at all. `output` "-" is standard output.
-/// Throws Error.
-void write_page(const std::vector<std::filesystem::path>& folders,
-                const std::filesystem::path& output);
+/// The page on run folders as they are now. Throws Error.
+std::string page_on(const std::vector<std::filesystem::path>& folders);
 
 /// Writes the last page of a run that failed, as its summary says; that it cannot be written is
 /// passed over, since there is a worse message to give.
