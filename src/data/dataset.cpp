@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/system_files.h"
 #include "data/hold_out.h"
 #include "data/host_memory.h"
 #include "data/image_geometry.h"
@@ -101,7 +102,7 @@ void DatasetReader::count(const options::DataOptions& options) {
 
 /// Encoded images say what they take only when it is too late.
 void DatasetReader::require_memory() const {
-  const std::int64_t available = available_memory_bytes();
+  const auto available = static_cast<std::int64_t>(memory_here().available);
   if (static_cast<std::int64_t>(bytes()) <= available) return;
   const ImageSet& train = sources_.train.front()->outline();
   throw Error(ExitCode::kData,

@@ -11,8 +11,4 @@ namespace mnist_train::data {
 /// never filled costs nothing. Throws Error(kData) that begins with `name`.
 std::shared_ptr<std::uint8_t> reserve_memory(std::size_t bytes, const std::string& name);
 
-/// What this process can still take: the system's available memory, cut by the limits of its
-/// control groups; the greatest number where nobody says.
-std::int64_t available_memory_bytes();
-
 }  // namespace mnist_train::data

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <sstream>
 
-#include "doctor/system_files.h"
+#include "base/system_files.h"
 
 namespace mnist_train::doctor {
 

@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "base/file.h"
-#include "doctor/system_files.h"
+#include "base/system_files.h"
 #include "launch/machine.h"
 
 namespace mnist_train::doctor {

@@ -15,7 +15,7 @@
 #include "base/file.h"
 #include "data/find_files.h"
 #include "data/sources.h"
-#include "doctor/system_files.h"
+#include "base/system_files.h"
 
 namespace mnist_train::doctor {
 

@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/version.h"
-#include "doctor/system_files.h"
+#include "base/system_files.h"
 #include "launch/job.h"
 #include "launch/listen_socket.h"
 #include "launch/supervisor.h"

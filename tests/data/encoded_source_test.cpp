@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "base/system_files.h"
 #include "data/caffe2_record.h"
 #include "data/dataset.h"
-#include "data/host_memory.h"
 #include "data/lmdb_file.h"
 #include "support/catch.h"
 #include "support/error_of.h"
@@ -203,7 +203,7 @@ TEST_CASE("images that no memory can hold are refused before any is decoded") {
   options.size = options::ImageSize{options::kMaxImageSide, options::kMaxImageSide};
   options.channels = 3;
   // 75 GiB; a test does not ask for more where a machine has it.
-  if (available_memory_bytes() > std::int64_t{75} << 30) return;
+  if (memory_here().available > static_cast<double>(std::int64_t{75} << 30)) return;
   const auto failure = error_of([&] { (void)DatasetReader(options); });
   CHECK(failure.code == ExitCode::kData);
   CHECK_THAT(failure.message, ContainsSubstring("MiB of memory are free"));

@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 
 #include "doctor/storage_checks.h"
-#include "doctor/system_files.h"
 #include "support/catch.h"
 #include "support/scoped_environment.h"
 #include "support/temp_folder.h"
@@ -75,17 +74,6 @@ TEST_CASE("data that the config asks for and that are missing are a problem") {
     CHECK(finding.topic == "data: fashion-mnist");
   }
   CHECK(problems == 1);
-}
-
-TEST_CASE("values are read from the kernel's files") {
-  const testing::TempFolder folder;
-  std::ofstream(folder.path() / "file") << "model name\t: One \nMemFree:   12 kB\n";
-  CHECK(value_of(folder.path() / "file", "model name") == "One");
-  CHECK(number_in(value_of(folder.path() / "file", "MemFree")) == 12);
-  CHECK_FALSE(value_of(folder.path() / "file", "flags"));
-  CHECK_FALSE(number_in("max"));
-  CHECK_FALSE(first_line(folder.path() / "none"));
-  CHECK(memory_here().available > 0);
 }
 
 }  // namespace mnist_train::doctor

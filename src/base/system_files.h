@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-namespace mnist_train::doctor {
+namespace mnist_train {
 
 /// The first line of one of the kernel's files, without blanks around it; nothing when there is no
 /// such file or it cannot be read.
@@ -28,4 +28,4 @@ struct Memory {
 };
 Memory memory_here();
 
-}  // namespace mnist_train::doctor
+}  // namespace mnist_train

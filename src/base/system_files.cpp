@@ -1,10 +1,10 @@
-#include "doctor/system_files.h"
+#include "base/system_files.h"
 
 #include <algorithm>
 #include <fstream>
 #include <sstream>
 
-namespace mnist_train::doctor {
+namespace mnist_train {
 
 namespace {
 
@@ -68,4 +68,4 @@ Memory memory_here() {
   return {*limit, std::clamp(*limit - used, 0.0, memory.available), true};
 }
 
-}  // namespace mnist_train::doctor
+}  // namespace mnist_train
