@@ -7,6 +7,7 @@
 #include "config/schema.h"
 #include "config/schema_rule.h"
 #include "options/limits.h"
+#include "options/run_file_names.h"
 
 namespace mnist_train::options {
 
@@ -73,27 +74,27 @@ config::Field<RunConfig> schema_link() {
           {}};
 }
 
-/// Names in the run folder that the program gives to files of its own.
 constexpr std::array<std::string_view, 9> kTaken{
-    "config.json",       "metrics.jsonl", "summary.json",
-    "predictions.jsonl", "lineage.jsonl", "report.html",
-    "checkpoints",       "logs",          ".lock"};
+    run_files::kConfig,      run_files::kMetrics, run_files::kSummary,
+    run_files::kPredictions, run_files::kLineage, run_files::kPage,
+    run_files::kCheckpoints, run_files::kLogs,    run_files::kLock};
 
 bool is_taken(const path& name) {
   const std::string first = name.begin()->string();
   return std::find(kTaken.begin(), kTaken.end(), first) != kTaken.end() ||
-         first.starts_with("events.out.tfevents.");
+         first.starts_with(run_files::kEvents);
 }
 
 config::Type<std::string> free_name() {
+  const auto escaped = [](std::string_view name) {
+    std::string text;
+    for (const char character : name) text += (character == '.' ? "\\." : std::string{character});
+    return text;
+  };
   std::string pattern = "^(";
-  for (const std::string_view name : kTaken) {
-    for (const char character : name)
-      pattern += (character == '.' ? "\\" : "") + std::string{character};
-    pattern += '|';
-  }
+  for (const std::string_view name : kTaken) pattern += escaped(name) + '|';
   config::Type<std::string> type = config::file_name();
-  type.fragment["not"] = {{"pattern", pattern + "events\\.out\\.tfevents\\.[^/]*)(/|$)"}};
+  type.fragment["not"] = {{"pattern", pattern + escaped(run_files::kEvents) + "[^/]*)(/|$)"}};
   return type;
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "options/run_config.h"
+#include "options/run_file_names.h"
 
 namespace mnist_train::report {
 
@@ -32,17 +33,6 @@ void point_latest_at(const std::filesystem::path& folder);
 std::string way_on(const std::filesystem::path& run_folder, const std::string& resume_command);
 
 /// The files of a run, within its folder.
-namespace files {
-inline constexpr const char* kConfig = "config.json";
-inline constexpr const char* kMetrics = "metrics.jsonl";
-inline constexpr const char* kSummary = "summary.json";
-inline constexpr const char* kPredictions = "predictions.jsonl";
-inline constexpr const char* kLineage = "lineage.jsonl";
-inline constexpr const char* kPage = "report.html";
-inline constexpr const char* kEvents = "events.out.tfevents.";  // what their names begin with
-inline constexpr const char* kLock = ".lock";
-inline constexpr const char* kCheckpoints = "checkpoints";
-inline constexpr const char* kLogs = "logs";
-}  // namespace files
+namespace files = options::run_files;
 
 }  // namespace mnist_train::report
