@@ -219,7 +219,7 @@ std::vector<Place> places_for(const options::DataOptions& options) {
 
 DatasetFiles find_by_name(const options::DataOptions& options) {
   const auto name = options.dataset.value_or(options::DatasetName::kMnist);
-  const std::string folder_name = name == options::DatasetName::kMnist ? "mnist" : "fashion-mnist";
+  const std::string folder_name = name_of(name);
   std::string looked_at;
   for (const Place& place : places_for(options)) {
     const fs::path folder = place.folder / folder_name;

@@ -50,8 +50,7 @@ std::optional<double> writing_speed(const fs::path& folder) {
 
 Finding check_by_name(options::DatasetName name, const options::RunConfig& config) {
   const bool wanted = !config.data.format && config.data.dataset == name;
-  const std::string title =
-      name == options::DatasetName::kMnist ? "data: mnist" : "data: fashion-mnist";
+  const std::string title = std::string("data: ") + name_of(name);
   options::DataOptions options = config.data;
   options.format.reset();
   options.dataset = name;
@@ -63,7 +62,7 @@ Finding check_by_name(options::DatasetName name, const options::RunConfig& confi
     return {title,
             Verdict::kNote,
             "not here",
-            "only runs that name it need it: mnist-train fetch " + title.substr(6) + " --to DIR",
+            std::string("only runs that name it need it: mnist-train fetch ") + name_of(name) + " --to DIR",
             {}};
   }
 }

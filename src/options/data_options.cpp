@@ -75,7 +75,8 @@ config::Type<std::vector<DataLocation>> sets_by_rank() {
 void add_sources(Schema<Options>& schema) {
   schema.add("dataset", &Options::dataset,
              optional_of(config::one_of<DatasetName>(
-                 {{DatasetName::kMnist, "mnist"}, {DatasetName::kFashionMnist, "fashion-mnist"}})),
+                 {{DatasetName::kMnist, name_of(DatasetName::kMnist)},
+                  {DatasetName::kFashionMnist, name_of(DatasetName::kFashionMnist)}})),
              "A data set by name; mnist where no format is given.", {"name"});
   schema.add("root", &Options::root, optional_of(path()),
              "The folder in which the data set's folder is looked for first.",
@@ -244,6 +245,10 @@ void describe_data(Schema<Options>& schema) {
 }
 
 }  // namespace
+
+const char* name_of(DatasetName name) {
+  return name == DatasetName::kMnist ? "mnist" : "fashion-mnist";
+}
 
 config::Schema<DataOptions> data_schema() {
   Schema<DataOptions> schema;

@@ -16,6 +16,9 @@ enum class DataFormat { kIdx, kImageFolder, kLmdb, kSynthetic };
 enum class Split { kEven, kThroughput };
 enum class OnBadSample { kError, kSkip };
 
+/// As in configs, and as its folder is called: "fashion-mnist".
+const char* name_of(DatasetName name);
+
 /// Where one half (train or test) of a data set lies: a folder, or one images file (its labels file
 /// is found by name), or both files by name. Absolute paths.
 struct DataLocation {
