@@ -28,7 +28,7 @@ struct Finding {
 
 using Findings = std::vector<Finding>;
 
-/// "12.3 GB", "431 kB": decimal units.
+/// "1.2 GB", "12 GB", "431 kB": decimal units.
 std::string bytes_text(double bytes);
 
 }  // namespace mnist_train::doctor

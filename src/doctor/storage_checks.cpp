@@ -13,9 +13,9 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/system_files.h"
 #include "data/find_files.h"
 #include "data/sources.h"
-#include "base/system_files.h"
 
 namespace mnist_train::doctor {
 
@@ -62,7 +62,8 @@ Finding check_by_name(options::DatasetName name, const options::RunConfig& confi
     return {title,
             Verdict::kNote,
             "not here",
-            std::string("only runs that name it need it: mnist-train fetch ") + name_of(name) + " --to DIR",
+            std::string("only runs that name it need it: mnist-train fetch ") + name_of(name) +
+                " --to DIR",
             {}};
   }
 }

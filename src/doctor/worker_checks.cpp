@@ -9,8 +9,8 @@
 
 #include "base/clock.h"
 #include "base/file.h"
-#include "base/version.h"
 #include "base/system_files.h"
+#include "base/version.h"
 #include "launch/job.h"
 #include "launch/listen_socket.h"
 #include "launch/supervisor.h"
@@ -91,15 +91,16 @@ std::string measured_text(const Json& measured) {
 }
 
 Finding check_all_reduce(const Diagnosis& diagnosis, int processes, const char* where) {
-  Finding finding{"all-reduce", Verdict::kGood, "", "", {}};
+  constexpr const char* kTopic = "all-reduce";
   if (!diagnosis.failure.empty()) {
-    finding.verdict = Verdict::kProblem;
-    finding.text = diagnosis.failure;
-    finding.remedy =
-        "a run would end the same way; see what the processes said above, and the "
-        "other lines of this report";
-    return finding;
+    return {kTopic,
+            Verdict::kProblem,
+            diagnosis.failure,
+            "a run would end the same way; see what the processes said above, and the "
+            "other lines of this report",
+            {}};
   }
+  Finding finding{kTopic, Verdict::kGood, "", "", {}};
   finding.values["measured"] = diagnosis.result.at("all_reduce");
   std::string all;
   for (const Json& measured : diagnosis.result.at("all_reduce")) {
@@ -142,21 +143,20 @@ Finding check_dali(const Json& facts) {
 }
 
 Finding check_cuda(const Diagnosis& diagnosis) {
-  Finding finding{"CUDA", Verdict::kGood, "", "", {}};
+  constexpr const char* kTopic = "CUDA";
   if (!diagnosis.failure.empty()) {
-    finding.verdict = Verdict::kProblem;
-    finding.text = diagnosis.failure;
-    finding.remedy =
-        "set device to \"cpu\" to train without GPUs; scripts/setup --cuda installs "
-        "LibTorch's CUDA parts";
-    return finding;
+    return {kTopic,
+            Verdict::kProblem,
+            diagnosis.failure,
+            "set device to \"cpu\" to train without GPUs; scripts/setup --cuda installs "
+            "LibTorch's CUDA parts",
+            {}};
   }
   const Json& cuda = diagnosis.result.at("cuda");
-  finding.values = cuda;
-  finding.text =
-      fmt::format("runtime {}, NCCL {}; every GPU computes", cuda.at("runtime").get<std::string>(),
-                  cuda.at("nccl").get<std::string>());
-  return finding;
+  return {kTopic, Verdict::kGood,
+          fmt::format("runtime {}, NCCL {}; every GPU computes",
+                      cuda.at("runtime").get<std::string>(), cuda.at("nccl").get<std::string>()),
+          "", cuda};
 }
 
 }  // namespace
