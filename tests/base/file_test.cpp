@@ -1,12 +1,9 @@
 #include "base/file.h"
 
 #include <fcntl.h>
-#include <signal.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <string>
@@ -14,6 +11,7 @@
 
 #include "support/catch.h"
 #include "support/error_of.h"
+#include "support/file_size_limit.h"
 #include "support/temp_folder.h"
 
 namespace mnist_train {
@@ -23,40 +21,15 @@ namespace fs = std::filesystem;
 using Catch::Matchers::ContainsSubstring;
 using testing::error_of;
 using testing::Failure;
+using testing::FileSizeLimit;
+using testing::names_in;
 using testing::TempFolder;
 
 constexpr std::size_t kPlenty = 1 << 20;
 
 std::string read(const fs::path& path) { return read_file(path, kPlenty, ExitCode::kData); }
 
-std::vector<std::string> names_in(const fs::path& folder) {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename());
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
 bool is_open(int fd) { return ::fcntl(fd, F_GETFD) >= 0; }
-
-/// Lets no file of this process grow beyond `bytes`: what a full disk looks like to the writer.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) : old_handler_(::signal(SIGXFSZ, SIG_IGN)) {
-    ::getrlimit(RLIMIT_FSIZE, &old_);
-    const rlimit limit{bytes, old_.rlim_max};
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  FileSizeLimit(const FileSizeLimit&) = delete;
-  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
-  ~FileSizeLimit() {
-    ::setrlimit(RLIMIT_FSIZE, &old_);
-    ::signal(SIGXFSZ, old_handler_);
-  }
-
- private:
-  rlimit old_{};
-  sighandler_t old_handler_;
-};
 
 TEST_CASE("a descriptor is closed once, by its last owner") {
   int number = -1;

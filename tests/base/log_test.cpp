@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "support/catch.h"
 #include "support/error_of.h"
+#include "support/scoped_logging.h"
 #include "support/temp_folder.h"
 
 namespace mnist_train {
@@ -23,21 +24,8 @@ namespace {
 namespace fs = std::filesystem;
 using Catch::Matchers::ContainsSubstring;
 using testing::error_of;
+using testing::ScopedLogging;
 using testing::TempFolder;
-
-/// Sets up logging and puts the logger that was there back in the end.
-class ScopedLogging {
- public:
-  explicit ScopedLogging(const LogSetup& setup) : before_(spdlog::default_logger()) {
-    set_up_logging(setup);
-  }
-  ScopedLogging(const ScopedLogging&) = delete;
-  ScopedLogging& operator=(const ScopedLogging&) = delete;
-  ~ScopedLogging() { spdlog::set_default_logger(before_); }
-
- private:
-  std::shared_ptr<spdlog::logger> before_;
-};
 
 /// A file that takes the place of the console.
 struct Console {

@@ -1,16 +1,15 @@
 #include "checkpoint/checkpoint_folder.h"
 
-#include <algorithm>
 #include <filesystem>
 #include <string>
 #include <vector>
 
 #include "base/file.h"
-#include "base/log.h"
 #include "checkpoint/checkpoint.h"
 #include "report/checkpoint_names.h"
 #include "support/catch.h"
 #include "support/error_of.h"
+#include "support/scoped_logging.h"
 #include "support/temp_folder.h"
 #include "support/trainer_rig.h"
 
@@ -21,6 +20,8 @@ namespace fs = std::filesystem;
 using Catch::Matchers::ContainsSubstring;
 using testing::error_of;
 using testing::Failure;
+using testing::names_in;
+using testing::SilentLog;
 using testing::TempFolder;
 using Steps = std::vector<std::int64_t>;
 
@@ -31,13 +32,6 @@ TensorFile checkpoint_of(std::int64_t step) {
   return snapshot(rig.trainer, {"{}", "hash", 1, 0, 0, 0, {}});
 }
 
-std::vector<std::string> names_in(const fs::path& folder) {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename());
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
 void damage(const fs::path& path) {
   std::string bytes = read_file(path, 1 << 24, ExitCode::kData);
   bytes[bytes.size() / 2] ^= 1;
@@ -46,22 +40,6 @@ void damage(const fs::path& path) {
 }
 
 void cut_short(const fs::path& path) { fs::resize_file(path, fs::file_size(path) / 2); }
-
-/// Warnings are part of what is tested elsewhere; here they would only fill the screen.
-class SilentLog {
- public:
-  SilentLog() : before_(spdlog::default_logger()) {
-    LogSetup setup;
-    setup.console_fd = -1;
-    set_up_logging(setup);
-  }
-  SilentLog(const SilentLog&) = delete;
-  SilentLog& operator=(const SilentLog&) = delete;
-  ~SilentLog() { spdlog::set_default_logger(before_); }
-
- private:
-  std::shared_ptr<spdlog::logger> before_;
-};
 
 TEST_CASE("the newest checkpoints are kept, by step and not by time") {
   const TempFolder folder;

@@ -1,6 +1,5 @@
 #include "doctor/doctor.h"
 
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "doctor/storage_checks.h"

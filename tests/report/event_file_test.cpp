@@ -1,14 +1,12 @@
 #include "report/events/event_file.h"
 
-#include <sys/resource.h>
-
-#include <csignal>
 #include <fstream>
 
 #include "report/events/crc32c.h"
 #include "report/events/tensorboard_log.h"
 #include "support/catch.h"
 #include "support/error_of.h"
+#include "support/file_size_limit.h"
 #include "support/temp_folder.h"
 
 namespace mnist_train::report {
@@ -87,15 +85,10 @@ TEST_CASE("a record that does not fit onto the disk leaves none of itself behind
   const TempFolder folder;
   EventFile file(folder.path(), 0);
   file.append("first");
-  rlimit before{};
-  REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
-  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
-  rlimit tight = before;
-  tight.rlim_cur = 40;
-  REQUIRE(::setrlimit(RLIMIT_FSIZE, &tight) == 0);
-  const auto failure = error_of([&] { file.append(std::string(1000, 'x')); });
-  REQUIRE(::setrlimit(RLIMIT_FSIZE, &before) == 0);
-  std::signal(SIGXFSZ, handler);
+  const auto failure = error_of([&] {
+    const testing::FileSizeLimit limit(40);
+    file.append(std::string(1000, 'x'));
+  });
   CHECK(failure.code == ExitCode::kRunFailed);
   CHECK(size_of(file) == 5 + kFrame);
   file.append("second");

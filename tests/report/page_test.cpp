@@ -162,8 +162,7 @@ TEST_CASE("several runs are compared by results, curves and settings") {
   options::RunConfig config;
   config.train.learning_rate = 0.5;
   folder.write("runs/b/config.json", options::write_run_config(config, false));
-  const std::string page =
-      page_on({folder.path() / "runs" / "a", folder.path() / "runs" / "b"});
+  const std::string page = page_on({folder.path() / "runs" / "a", folder.path() / "runs" / "b"});
   CHECK_THAT(page, ContainsSubstring(
                        "The best at its end is <b>runs/b</b> with a test accuracy of 98.00 %."));
   CHECK_THAT(page, ContainsSubstring("<code>learning_rate</code></th><td>0.01</td><td>0.5</td>"));
