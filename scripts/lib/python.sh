@@ -56,6 +56,12 @@ set_up_torch() {
   fi
 }
 
+# set_up_dali: NVIDIA DALI, wherever LibTorch is.
+set_up_dali() {
+  make_venv "$(system_python)"
+  install_wheels dali --no-deps
+}
+
 # set_up_test_tools: pytest, in a Python that sees the LibTorch in use.
 set_up_test_tools() {
   local existing python=''

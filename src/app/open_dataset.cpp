@@ -1,12 +1,17 @@
 #include "app/open_dataset.h"
 
+#include <ATen/Parallel.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <chrono>
+#include <nlohmann/json.hpp>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "data/image_decoder.h"
 #include "data/shared_dataset.h"
+#include "data/streamed_dataset.h"
 #include "launch/worker_process.h"
 #include "report/console.h"
 
@@ -16,8 +21,48 @@ namespace {
 
 constexpr std::size_t kMostNamed = 10;
 
+/// Collective: what any rank found, in the order of the samples.
+std::vector<data::StreamedDataset::Bad> found_by_all(
+    Worker& worker, const std::vector<data::StreamedDataset::Bad>& mine) {
+  nlohmann::json rows = nlohmann::json::array();
+  for (const auto& bad : mine) rows.push_back({bad.sample, bad.message});
+  const auto to_text = [](const nlohmann::json& json) {
+    return json.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+  };
+  nlohmann::json all = nlohmann::json::array();
+  for (const std::string& text : worker.communicator.gather_text(to_text(rows))) {
+    all.push_back(nlohmann::json::parse(text));
+  }
+  std::vector<data::StreamedDataset::Bad> found;
+  for (const auto& rank : nlohmann::json::parse(worker.communicator.broadcast_text(to_text(all)))) {
+    for (const auto& row : rank) {
+      found.push_back({row[0].get<std::int64_t>(), row[1].get<std::string>()});
+    }
+  }
+  std::sort(found.begin(), found.end(),
+            [](const auto& a, const auto& b) { return a.sample < b.sample; });
+  return found;
+}
+
+data::Dataset open_streamed(Worker& worker, data::Halves halves) {
+  const options::DataOptions& options = worker.config.data;
+  data::require_decoder(options.decode);
+  data::StreamedDataset streamed(options, worker.config.train.seed, halves);
+  if (options.on_bad_sample == options::OnBadSample::kSkip) {
+    std::int64_t batch = 0;
+    const launch::WorkerIdentity& identity = worker.identity;
+    const auto bad = streamed.check(
+        identity.rank, identity.world_size,
+        static_cast<int>(options.decode_threads.value_or(at::get_num_threads())),
+        [&] { launch::update(worker.status(), launch::Phase::kLoadingData, 0, 0, ++batch); });
+    streamed.leave_out(found_by_all(worker, bad));
+  }
+  return streamed.dataset();
+}
+
 data::Dataset read_or_attach(Worker& worker, data::Halves halves) {
   const options::DataOptions& options = worker.config.data;
+  if (options.decode != options::Decode::kOnce) return open_streamed(worker, halves);
   if (!launch::was_handed_over("dataset")) {
     return data::open_dataset(options, worker.config.train.seed, halves);
   }

@@ -110,9 +110,8 @@ void RunViews::write_predictions(const eval::Evaluation& test) {
   std::vector<report::Prediction> rows;
   for (const eval::Prediction& prediction : test.predictions) {
     if (images_.size() == rows.size()) {
-      images_.push_back(
-          report::image_uri(set.images.data() + prediction.sample * set.bytes_per_image(),
-                            set.channels, set.height, set.width));
+      images_.push_back(report::image_uri(set.image(prediction.sample).data(), set.channels,
+                                          set.height, set.width));
     }
     rows.push_back({prediction.sample, images_[rows.size()], prediction.guess,
                     set.labels[static_cast<std::size_t>(prediction.sample)], prediction.scores});
@@ -135,10 +134,10 @@ void RunViews::write_wrong_images(std::int64_t step, const eval::Evaluation& tes
   std::string table = "| image | sample | truth | guess | sure |\n|---|---|---|---|---|\n";
   for (std::size_t i = 0; i < std::min(wrong.size(), kWrongImages); ++i) {
     const eval::Prediction& prediction = *wrong[i];
-    const std::uint8_t* pixels = set.images.data() + prediction.sample * set.bytes_per_image();
+    const std::vector<std::uint8_t> pixels = set.image(prediction.sample);
     events_->write_image(step, fmt::format("wrong/{}", i + 1),
-                         report::image_png(pixels, set.channels, set.height, set.width), set.height,
-                         set.width, set.channels == 3 ? 3 : 1);
+                         report::image_png(pixels.data(), set.channels, set.height, set.width),
+                         set.height, set.width, set.channels == 3 ? 3 : 1);
     table += fmt::format("| {} | {} | {} | {} | {:.1f} % |\n", i + 1, prediction.sample,
                          truth(prediction), prediction.guess, 100 * sureness(prediction));
   }

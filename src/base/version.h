@@ -11,6 +11,7 @@ struct BuildInfo {
   const char* torch;     // "2.11.0"
   const char* cuda;      // "13.0": the headers that the CUDA module was compiled with
   const char* nccl;      // "2.28.9": the same for NCCL
+  const char* dali;      // "2.4.0": the same for the DALI module
 };
 
 const BuildInfo& build_info();

@@ -1,7 +1,9 @@
 #include "batch/resident_images.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <cstring>
 #include <numeric>
@@ -30,11 +32,22 @@ ResidentImages::ResidentImages(data::ImageSet images, const options::NormalizeOp
       device_(device),
       normalizer_(normalize, device, type),
       augmenter_(std::move(augmenter)) {
+  if (set_.encoded) begin_stream();
   if (device_.is_cpu()) return;
+  device_labels_ = borrow(set_.labels.data(), {set_.count}, at::kByte).to(device_).to(at::kLong);
+  if (stream_) return;
   device_bytes_ =
       borrow(set_.images.data(), {set_.count, set_.channels, set_.height, set_.width}, at::kByte)
           .to(device_);
-  device_labels_ = borrow(set_.labels.data(), {set_.count}, at::kByte).to(device_).to(at::kLong);
+}
+
+void ResidentImages::begin_stream() {
+  const data::EncodedImages& images = *set_.encoded;
+  data::ImageDecoderSetup setup{set_.encoded,
+                                static_cast<int>(images.threads.value_or(at::get_num_threads()))};
+  if (!device_.is_cpu()) setup.gpu = device_.index();
+  stream_ = std::make_unique<data::SampleStream>(setup);
+  stream_on_gpu_ = data::decodes_to_gpu(setup);
 }
 
 void ResidentImages::set_order(std::vector<std::int64_t> order, std::int64_t epoch) {
@@ -49,13 +62,36 @@ void ResidentImages::set_order(std::vector<std::int64_t> order, std::int64_t epo
   }
 }
 
+std::vector<std::int64_t> ResidentImages::samples_at(data::Range positions) const {
+  return {order_.begin() + positions.begin, order_.begin() + positions.end};
+}
+
+void ResidentImages::expect(const std::vector<data::Range>& ranges) {
+  if (!stream_) return;
+  const std::int64_t beyond = augmenter_ ? augmenter_->samples_beyond() : 0;
+  std::vector<std::vector<std::int64_t>> batches;
+  batches.reserve(ranges.size());
+  for (const data::Range& range : ranges) {
+    batches.push_back(samples_at({range.begin, range.end + beyond}));
+  }
+  stream_->expect(batches);
+}
+
+void ResidentImages::expect_slices(const std::vector<data::Range>& ranges) {
+  if (!stream_) return;
+  std::vector<std::vector<std::int64_t>> batches;
+  batches.reserve(ranges.size());
+  for (const data::Range& range : ranges) batches.push_back(counted(range));
+  stream_->expect(batches);
+}
+
 Batch ResidentImages::gather(data::Range range, std::int64_t next_count) {
   if (augmenter_) {
     const Stored stored = at_positions({range.begin, range.end + augmenter_->samples_beyond()});
     const augment::Mixed mixed = augmenter_->apply(stored.images, stored.labels, range, next_count);
     return {finish(mixed.images), mixed.labels, mixed.other_labels, mixed.weights};
   }
-  if (device_.is_cpu()) return gather_on_host(order_.data() + range.begin, range.size());
+  if (lies_on_host()) return gather_on_host(order_.data() + range.begin, range.size());
   const Stored stored = at_positions(range);
   return {finish(stored.images), stored.labels};
 }
@@ -65,18 +101,39 @@ Batch ResidentImages::slice(data::Range range) {
     const Stored stored = in_storage_order(range);
     return {finish(augmenter_->apply_to_test(stored.images)), stored.labels};
   }
-  if (device_.is_cpu()) return gather_on_host(counted(range).data(), range.size());
+  if (lies_on_host()) return gather_on_host(counted(range).data(), range.size());
   const Stored stored = in_storage_order(range);
   return {finish(stored.images), stored.labels};
 }
 
+/// A decoder's memory on a GPU is its own again when nobody holds it, so it is held until what was
+/// queued to read it is done: when the next batch is taken, and has been waited for anyway.
+ResidentImages::Stored ResidentImages::decode(const std::vector<std::int64_t>& samples) {
+  const auto count = static_cast<std::int64_t>(samples.size());
+  const std::vector<std::int64_t> sizes{count, set_.channels, set_.height, set_.width};
+  const at::Tensor labels = labels_of(samples.data(), count).to(device_);
+  if (samples.empty())
+    return {at::empty(sizes, at::TensorOptions(at::kByte).device(device_)), labels};
+  const data::ImageDecoder::Batch batch = stream_->take(samples);
+  if (stream_on_gpu_) {
+    c10::impl::getDeviceGuardImpl(device_.type())->synchronizeDevice(device_.index());
+    held_ = batch.owner;
+  }
+  const at::Tensor bytes = at::from_blob(
+      const_cast<std::uint8_t*>(batch.pixels), sizes, [owner = batch.owner](void*) {},
+      at::TensorOptions(at::kByte).device(stream_on_gpu_ ? device_ : at::Device(at::kCPU)));
+  return {bytes.to(device_), labels};
+}
+
 ResidentImages::Stored ResidentImages::at_positions(data::Range range) {
+  if (stream_) return decode(samples_at(range));
   if (device_.is_cpu()) return gather_bytes(order_.data() + range.begin, range.size());
   const at::Tensor indices = device_order_.narrow(0, range.begin, range.size());
   return {device_bytes_.index_select(0, indices), device_labels_.index_select(0, indices)};
 }
 
 ResidentImages::Stored ResidentImages::in_storage_order(data::Range range) {
+  if (stream_) return decode(counted(range));
   if (device_.is_cpu()) return gather_bytes(counted(range).data(), range.size());
   return {device_bytes_.narrow(0, range.begin, range.size()),
           device_labels_.narrow(0, range.begin, range.size())};

@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "cli/failure_block.h"
+#include "data/image_decoder.h"
 #include "data/shared_dataset.h"
 #include "launch/elastic_error_file.h"
 #include "launch/listen_socket.h"
@@ -31,7 +32,7 @@ struct Launch {
   const options::RunConfig& config;
   int processes = 1;
   std::unique_ptr<report::RunFolder> folder;     // training
-  std::unique_ptr<data::SharedDataset> dataset;  // training, evaluation, preview
+  std::unique_ptr<data::SharedDataset> dataset;  // where all of it is read before
   std::int64_t furthest_step = -1;               // of all attempts
   int futile_attempts = 0;                       // the last ones, which came no further
   bool decoded = false;
@@ -50,6 +51,7 @@ Launch prepare(launch::Job job, const options::RunConfig& config, const std::str
           launch::kCudaModule);
     }
     if (on_data) launch.processes = launch::choose_process_count(config, machine);
+    if (on_data) data::require_decoder(config.data.decode);
     if (on_data && command != "evaluate") {
       options::require_set_for_each(config.data, launch.processes);
     }
@@ -62,7 +64,9 @@ Launch prepare(launch::Job job, const options::RunConfig& config, const std::str
         report::prepare_run_folder(config, name, launch.job.resume, launch.job.after_restart));
     launch.job.run_folder = launch.folder->path;
   }
-  if (on_data) launch.dataset = std::make_unique<data::SharedDataset>();
+  if (on_data && config.data.decode == options::Decode::kOnce) {
+    launch.dataset = std::make_unique<data::SharedDataset>();
+  }
   return launch;
 }
 

@@ -14,7 +14,7 @@ std::string version_text() {
   add("LibTorch", build.torch);
   add("CUDA", build.cuda);
   add("NCCL", build.nccl);
-  add("DALI", "");  // no part of the program uses it
+  add("DALI", build.dali);
   add("compiler", build.compiler);
   return text;
 }

@@ -12,6 +12,7 @@
 #include "data/hold_out.h"
 #include "data/host_memory.h"
 #include "data/image_geometry.h"
+#include "data/streamed_dataset.h"
 
 namespace mnist_train::data {
 
@@ -105,11 +106,13 @@ void DatasetReader::require_memory() const {
   const auto available = static_cast<std::int64_t>(memory_here().available);
   if (static_cast<std::int64_t>(bytes()) <= available) return;
   const ImageSet& train = sources_.train.front()->outline();
-  throw Error(ExitCode::kData,
-              train.source + ": decoded to " +
-                  geometry_text(train.channels, train.height, train.width) + ", the images take " +
-                  std::to_string(bytes() >> 20U) + " MiB, but " + std::to_string(available >> 20) +
-                  " MiB of memory are free; a smaller data.size or data.limit_train takes less");
+  throw Error(
+      ExitCode::kData,
+      train.source + ": decoded to " + geometry_text(train.channels, train.height, train.width) +
+          ", the images take " + std::to_string(bytes() >> 20U) + " MiB, but " +
+          std::to_string(available >> 20) +
+          " MiB of memory are free; data.decode \"stream\" decodes as training goes, a smaller "
+          "data.size or data.limit_train takes less");
 }
 
 std::size_t DatasetReader::bytes() const {
@@ -202,6 +205,9 @@ Dataset DatasetReader::finish(ImageSet train, ImageSet validation, ImageSet test
 }
 
 Dataset open_dataset(const options::DataOptions& options, std::int64_t seed, Halves halves) {
+  if (options.decode != options::Decode::kOnce) {
+    return StreamedDataset(options, seed, halves).dataset();
+  }
   return DatasetReader(options, seed, halves).read();
 }
 

@@ -1,7 +1,6 @@
 #include "data/encoded_source.h"
 
 #include <sched.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <cstring>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/thread.h"
 #include "data/host_memory.h"
 #include "image/codec.h"
 
@@ -50,17 +50,11 @@ class Decoding {
   std::vector<Failure> run() {
     const std::int64_t wanted = (count_ + kSamplesAtOnce - 1) / kSamplesAtOnce;
     std::vector<std::thread> threads;
-    // Signals are for the thread that waits for them.
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     for (std::int64_t i = 1; i < std::min(processors(), wanted); ++i) {
-      threads.emplace_back([this] { work(); });
+      threads.push_back(start_thread([this] { work(); }));
     }
     work();
     for (std::thread& thread : threads) thread.join();
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
     std::sort(failures_.begin(), failures_.end(),
               [](const Failure& a, const Failure& b) { return a.sample < b.sample; });
     return std::move(failures_);
@@ -130,13 +124,16 @@ EncodedSource::EncodedSource(std::shared_ptr<const EncodedSet> set, const ImageG
   outline_.width = geometry.width;
   outline_.classes = set_->classes();
   outline_.source = set_->source();
-  if (set_->classes() > kMostClasses) {
-    const auto& labels = set_->labels();
-    const auto greatest = std::max_element(labels.begin(), labels.end()) - labels.begin();
-    throw Error(ExitCode::kData, set_->name(greatest) + ": class " +
-                                     std::to_string(set_->classes() - 1) + "; at most " +
-                                     std::to_string(kMostClasses) + " classes can be held");
-  }
+  require_classes_fit(*set_);
+}
+
+void require_classes_fit(const EncodedSet& set) {
+  if (set.classes() <= kMostClasses) return;
+  const auto& labels = set.labels();
+  const auto greatest = std::max_element(labels.begin(), labels.end()) - labels.begin();
+  throw Error(ExitCode::kData, set.name(greatest) + ": class " + std::to_string(set.classes() - 1) +
+                                   "; at most " + std::to_string(kMostClasses) +
+                                   " classes can be held");
 }
 
 std::size_t EncodedSource::image_bytes() const {

@@ -34,6 +34,10 @@ class EncodedSource : public ImageSource {
   ImageSet outline_;
 };
 
+/// Labels are held as bytes. Throws Error(kData) naming a sample of the greatest class where there
+/// are more than 256.
+void require_classes_fit(const EncodedSet& set);
+
 /// What the first good image of a set has, where `options` do not say it. Throws Error(kData) where
 /// there is none.
 ImageGeometry geometry_of(const EncodedSet& set, const options::DataOptions& options,

@@ -51,17 +51,23 @@ std::int64_t held_out_count(std::int64_t count, double share) {
   return held;
 }
 
-HeldOut hold_out(const ImageSet& set, std::span<std::uint8_t> images,
-                 std::span<std::uint8_t> labels, double share, std::int64_t seed) {
-  const std::int64_t held = held_out_count(set.count, share);
-  const auto order = epoch_permutation(set.count, seed, kBeforeTheFirstEpoch);
-  std::vector<bool> marked(order.size());
+std::vector<bool> held_out(std::int64_t count, double share, std::int64_t seed) {
+  const std::int64_t held = held_out_count(count, share);
+  std::vector<bool> marked(static_cast<std::size_t>(count));
+  if (held == 0) return marked;
+  const auto order = epoch_permutation(count, seed, kBeforeTheFirstEpoch);
   for (std::size_t i = 0; i < static_cast<std::size_t>(held); ++i) {
     marked[static_cast<std::size_t>(order[i])] = true;
   }
+  return marked;
+}
+
+HeldOut hold_out(const ImageSet& set, std::span<std::uint8_t> images,
+                 std::span<std::uint8_t> labels, double share, std::int64_t seed) {
+  const std::vector<bool> marked = held_out(set.count, share, seed);
   partition(images, set.bytes_per_image(), marked);
   partition(labels, 1, marked);
-  const std::int64_t kept = set.count - held;
+  const std::int64_t kept = set.count - held_out_count(set.count, share);
   return {part(set, {0, kept}), part(set, {kept, set.count})};
 }
 

@@ -6,25 +6,6 @@
 
 namespace mnist_train::data {
 
-namespace {
-
-/// Throws where an image differs from what all have to be by themselves.
-void check(const image::Image& image, const ImageGeometry& geometry, const std::string& name) {
-  if (!geometry.fits_channels && image.channels != geometry.channels) {
-    throw Error(ExitCode::kData,
-                name + ": " + (image.channels == 1 ? "gray among colour" : "colour among gray") +
-                    " images; data.channels says what all are brought to");
-  }
-  if (!geometry.fits_size && (image.height != geometry.height || image.width != geometry.width)) {
-    throw Error(ExitCode::kData,
-                name + ": " + std::to_string(image.height) + " x " + std::to_string(image.width) +
-                    " pixels among images of " + std::to_string(geometry.height) + " x " +
-                    std::to_string(geometry.width) + "; data.size says what all are brought to");
-  }
-}
-
-}  // namespace
-
 ImageGeometry wanted_geometry(ImageGeometry own, const options::DataOptions& options) {
   if (options.channels) {
     own.channels = *options.channels;
@@ -38,9 +19,24 @@ ImageGeometry wanted_geometry(ImageGeometry own, const options::DataOptions& opt
   return own;
 }
 
+void require_geometry(std::int64_t channels, std::int64_t height, std::int64_t width,
+                      const ImageGeometry& geometry, const std::string& name) {
+  if (!geometry.fits_channels && channels != geometry.channels) {
+    throw Error(ExitCode::kData, name + ": " +
+                                     (channels == 1 ? "gray among colour" : "colour among gray") +
+                                     " images; data.channels says what all are brought to");
+  }
+  if (!geometry.fits_size && (height != geometry.height || width != geometry.width)) {
+    throw Error(ExitCode::kData,
+                name + ": " + std::to_string(height) + " x " + std::to_string(width) +
+                    " pixels among images of " + std::to_string(geometry.height) + " x " +
+                    std::to_string(geometry.width) + "; data.size says what all are brought to");
+  }
+}
+
 void fit(image::Image image, const ImageGeometry& geometry, const std::string& name,
          std::uint8_t* out) {
-  check(image, geometry, name);
+  require_geometry(image.channels, image.height, image.width, geometry, name);
   const image::Image fitted = image::resize(
       image::with_channels(std::move(image), geometry.channels), geometry.height, geometry.width);
   const auto channels = static_cast<std::size_t>(fitted.channels);

@@ -24,8 +24,13 @@ struct ImageGeometry {
 /// `own` with what data.channels and data.size ask for.
 ImageGeometry wanted_geometry(ImageGeometry own, const options::DataOptions& options);
 
+/// Throws Error(kData) with `name` where an image of that shape has another geometry than wanted,
+/// and nobody asked to change it.
+void require_geometry(std::int64_t channels, std::int64_t height, std::int64_t width,
+                      const ImageGeometry& geometry, const std::string& name);
+
 /// Brings an image to the geometry and writes it as planes [channels,height,width] to `out`. Throws
-/// Error(kData) with `name` where it has another one that nobody asked to change.
+/// as require_geometry.
 void fit(image::Image image, const ImageGeometry& geometry, const std::string& name,
          std::uint8_t* out);
 

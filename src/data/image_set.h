@@ -8,6 +8,8 @@
 
 namespace mnist_train::data {
 
+struct EncodedImages;
+
 /// Labelled images in host memory, read-only, shared and never copied.
 struct ImageSet {
   std::int64_t count = 0;
@@ -19,8 +21,12 @@ struct ImageSet {
   std::span<const std::uint8_t> labels;  // [count] u8
   std::shared_ptr<const void> owner;     // keeps both spans alive
   std::string source;                    // the images file, for messages
+  // Where it is set, images are decoded as they are used, and `images` is empty.
+  std::shared_ptr<const EncodedImages> encoded{};
 
   std::int64_t bytes_per_image() const { return channels * height * width; }
+  /// One image [channels, height, width], decoded if need be. Throws Error(kData).
+  std::vector<std::uint8_t> image(std::int64_t sample) const;
 };
 
 /// A training and a test set of one geometry and one number of classes, what is held out of the

@@ -58,12 +58,6 @@ Sources idx_pairs(const DataOptions& options, bool with_test) {
   return sources;
 }
 
-struct EncodedHalves {
-  std::vector<std::shared_ptr<const EncodedSet>> train;
-  std::shared_ptr<const EncodedSet> test;
-  std::vector<std::string> class_names;
-};
-
 EncodedHalves image_folders(const DataOptions& options, bool with_test, BadSamples& bad) {
   EncodedHalves halves;
   std::vector<std::shared_ptr<ImageFolder>> folders;
@@ -110,15 +104,19 @@ Sources decoded(EncodedHalves halves, const DataOptions& options, BadSamples& ba
 
 }  // namespace
 
+EncodedHalves open_encoded(const DataOptions& options, bool with_test, BadSamples& bad) {
+  return options.format == DataFormat::kLmdb ? lmdbs(options, with_test, bad)
+                                             : image_folders(options, with_test, bad);
+}
+
 Sources open_sources(const DataOptions& options, bool with_test, BadSamples& bad,
                      const std::atomic<bool>* cancelled) {
   switch (options.format.value_or(DataFormat::kIdx)) {
     case DataFormat::kSynthetic:
       return drawn(options, with_test);
     case DataFormat::kImageFolder:
-      return decoded(image_folders(options, with_test, bad), options, bad, cancelled);
     case DataFormat::kLmdb:
-      return decoded(lmdbs(options, with_test, bad), options, bad, cancelled);
+      return decoded(open_encoded(options, with_test, bad), options, bad, cancelled);
     case DataFormat::kIdx:
       break;
   }

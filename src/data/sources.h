@@ -19,6 +19,16 @@ struct Sources {
   bool encoded = false;                             // images that have to be decoded
 };
 
+/// What image-folder and lmdb are before anything is decoded.
+struct EncodedHalves {
+  std::vector<std::shared_ptr<const EncodedSet>> train;  // one, or one for each process
+  std::shared_ptr<const EncodedSet> test;                // none where it is not wanted
+  std::vector<std::string> class_names;
+};
+
+/// Lists what `options`, whose format is one of those, name. Throws Error(kData).
+EncodedHalves open_encoded(const options::DataOptions& options, bool with_test, BadSamples& bad);
+
 /// Finds and opens what `options` name. `bad` and `cancelled` are for reading, too: see
 /// EncodedSource. Throws Error(kData).
 Sources open_sources(const options::DataOptions& options, bool with_test, BadSamples& bad,

@@ -14,7 +14,9 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/system_files.h"
+#include "data/dataset.h"
 #include "data/find_files.h"
+#include "data/image_decoder.h"
 #include "data/sources.h"
 
 namespace mnist_train::doctor {
@@ -71,15 +73,24 @@ Finding check_by_name(options::DatasetName name, const options::RunConfig& confi
 /// Opens it as a run would, without reading images.
 Finding check_by_format(const options::DataOptions& options) {
   try {
-    data::BadSamples bad(options.on_bad_sample == options::OnBadSample::kSkip);
-    const data::Sources sources = data::open_sources(options, /*with_test=*/true, bad, nullptr);
-    std::int64_t count = 0;
-    for (const auto& source : sources.train) count += source->outline().count;
+    std::int64_t train = 0;
+    std::int64_t test = 0;
+    if (options.decode == options::Decode::kOnce) {
+      data::BadSamples bad(options.on_bad_sample == options::OnBadSample::kSkip);
+      const data::Sources sources = data::open_sources(options, /*with_test=*/true, bad, nullptr);
+      for (const auto& source : sources.train) train += source->outline().count;
+      test = sources.test->outline().count;
+    } else {
+      data::require_decoder(options.decode);
+      const data::Dataset dataset = data::open_dataset(options);
+      train = dataset.train.count;
+      test = dataset.test.count;
+    }
     return {"data",
             Verdict::kGood,
-            fmt::format("{} training and {} test images", count, sources.test->outline().count),
+            fmt::format("{} training and {} test images", train, test),
             "",
-            {{"train", count}, {"test", sources.test->outline().count}}};
+            {{"train", train}, {"test", test}}};
   } catch (const Error& error) {
     return {"data", Verdict::kProblem, error.what(), "see above", {}};
   }

@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "eval/evaluation_sums.h"
 
@@ -16,8 +17,13 @@ Evaluation evaluate(model::Model& model, batch::ResidentImages& images, std::int
   const data::Range mine =
       data::share({0, images.count()}, communicator.rank(), communicator.world_size());
   EvaluationSums sums(images.images().classes, wishes, device);
+  std::vector<data::Range> ranges;
   for (std::int64_t begin = mine.begin; begin < mine.end; begin += batch_size) {
-    const data::Range range{begin, std::min(begin + batch_size, mine.end)};
+    ranges.push_back({begin, std::min(begin + batch_size, mine.end)});
+  }
+  for (std::size_t i = 0; i < ranges.size(); ++i) {
+    const data::Range& range = ranges[i];
+    images.expect_slices({ranges.begin() + static_cast<std::ptrdiff_t>(i), ranges.end()});
     const batch::Batch batch = images.slice(range);
     sums.add(model.forward(batch.images), batch.labels, range);
     after_batch();

@@ -100,6 +100,16 @@ void add_sources(Schema<Options>& schema) {
       config::one_of<OnBadSample>({{OnBadSample::kError, "error"}, {OnBadSample::kSkip, "skip"}}),
       "What follows from an image or record that cannot be used: the run ends before it "
       "begins, or goes without it and lists it. For image-folder and lmdb.");
+  schema.add("decode", &Options::decode,
+             config::one_of<Decode>(
+                 {{Decode::kOnce, "once"}, {Decode::kStream, "stream"}, {Decode::kDali, "dali"}}),
+             "When images of image-folder and lmdb are decoded: all once, into memory, before "
+             "training; or as training goes, a few batches ahead, by our decoders (stream) or "
+             "NVIDIA DALI's (dali).");
+  schema.add("decode_threads", &Options::decode_threads,
+             optional_of(config::integer(1, kMaxProcessesPerNode), "auto"),
+             "Threads with which each process decodes as training goes; auto: as many as it "
+             "computes with.");
   schema.add(
       "validation", &Options::validation, config::number({0, 1, false, true}),
       "Share of the training set, drawn by the seed, that is held out: the best checkpoint and "
@@ -180,9 +190,11 @@ void check_encoded(Options& options, const Place& place) {
   const bool encoded =
       options.format == DataFormat::kImageFolder || options.format == DataFormat::kLmdb;
   if (!encoded) {
+    constexpr const char* kOnlyEncoded = "belongs to formats image-folder and lmdb";
     if (options.on_bad_sample == OnBadSample::kSkip) {
-      place.complain_about("on_bad_sample", "belongs to formats image-folder and lmdb");
+      place.complain_about("on_bad_sample", kOnlyEncoded);
     }
+    if (options.decode != Decode::kOnce) place.complain_about("decode", kOnlyEncoded);
     return;
   }
   const auto refuse_labels = [](const DataLocation& location, const Place& at) {
@@ -196,6 +208,9 @@ void check_encoded(Options& options, const Place& place) {
 }
 
 void check_together(Options& options, const Place& place) {
+  if (options.decode == Decode::kOnce && options.decode_threads) {
+    place.complain_about("decode_threads", "needs decode \"stream\" or \"dali\" beside it");
+  }
   if (options.channels == 2) place.complain_about("channels", "expected 1 or 3, found 2");
   if (options.train_per_process.empty()) return;
   if (options.validation > 0) {
@@ -233,6 +248,9 @@ void describe_data(Schema<Options>& schema) {
   schema.describe_rule(
       when(any_of(equal("format", "idx"), encoded), config::all_of({train, given("test")})));
   schema.describe_rule(when(equal("on_bad_sample", "skip"), encoded));
+  const Json streamed = any_of(equal("decode", "stream"), equal("decode", "dali"));
+  schema.describe_rule(when(streamed, encoded));
+  schema.describe_rule(when(config::has("decode_threads", {{"type", "integer"}}), streamed));
   schema.describe_rule(none_of(equal("channels", 2)));
   schema.describe_rule(
       when(given("train_per_process"),

@@ -15,6 +15,7 @@ enum class DatasetName { kMnist, kFashionMnist };
 enum class DataFormat { kIdx, kImageFolder, kLmdb, kSynthetic };
 enum class Split { kEven, kThroughput };
 enum class OnBadSample { kError, kSkip };
+enum class Decode { kOnce, kStream, kDali };
 
 /// As in configs, and as its folder is called: "fashion-mnist".
 const char* name_of(DatasetName name);
@@ -38,11 +39,13 @@ struct DataOptions {
   std::optional<DataLocation> test;
   std::vector<DataLocation> train_per_process;  // instead of train: by rank
   OnBadSample on_bad_sample = OnBadSample::kError;
-  std::optional<NormalizeOptions> normalize;  // else the data set's own
-  double validation = 0;                      // share of the training set that is held out
-  std::optional<ImageSize> size;              // that images are brought to; else their own
-  std::optional<std::int64_t> channels;       // 1 or 3, likewise
-  AugmentList augment;                        // changes to training images, in order
+  Decode decode = Decode::kOnce;
+  std::optional<std::int64_t> decode_threads;  // of each process; else as many as it computes with
+  std::optional<NormalizeOptions> normalize;   // else the data set's own
+  double validation = 0;                       // share of the training set that is held out
+  std::optional<ImageSize> size;               // that images are brought to; else their own
+  std::optional<std::int64_t> channels;        // 1 or 3, likewise
+  AugmentList augment;                         // changes to training images, in order
   Split split = Split::kEven;
   std::optional<std::int64_t> limit_train;  // samples
   std::optional<std::int64_t> limit_test;

@@ -101,6 +101,7 @@ void Trainer::step(bool stop_requested) {
     const std::vector<data::Range> shares = share_out(global);
     for (std::size_t rank = 0; rank < shares.size(); ++rank) samples[rank] += shares[rank].size();
     const auto mine = static_cast<std::size_t>(communicator_.rank());
+    expect_from(next);
     const double gather_s = monotonic_seconds();
     const double busy_begin_s = split_->clock();
     const batch::Batch batch =
@@ -118,6 +119,18 @@ void Trainer::step(bool stop_requested) {
   progress_.samples_seen += end - begin;
   ++progress_.step;
   if (measures_times_) note_times(monotonic_seconds() - begin_s, input_seconds);
+}
+
+/// What is decoded as it is used begins while the batches before it are computed.
+void Trainer::expect_from(std::int64_t begin) {
+  if (!images_.decodes()) return;
+  std::vector<data::Range> next;
+  for (; next.size() < data::SampleStream::kBatchesAhead && begin < images_.count();
+       begin += global_batch_size_) {
+    next.push_back(split_->share({begin, std::min(begin + global_batch_size_, images_.count())},
+                                 communicator_.rank()));
+  }
+  images_.expect(next);
 }
 
 void Trainer::note_times(double seconds, double input_seconds) {

@@ -75,6 +75,7 @@ class Trainer {
   const char* precision() const { return computing_model_ == model_ ? "fp32" : "bf16"; }
 
  private:
+  void expect_from(std::int64_t begin);
   std::vector<data::Range> share_out(data::Range global) const;
   void note_times(double seconds, double input_seconds);
 

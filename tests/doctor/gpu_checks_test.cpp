@@ -8,8 +8,8 @@ namespace {
 
 using Catch::Matchers::ContainsSubstring;
 
-constexpr BuildInfo kWithCuda{"0.1.0", "", "GNU", "2.11.0", "13.0", "2.28.9"};
-constexpr BuildInfo kWithoutCuda{"0.1.0", "", "GNU", "2.11.0", "", ""};
+constexpr BuildInfo kWithCuda{"0.1.0", "", "GNU", "2.11.0", "13.0", "2.28.9", ""};
+constexpr BuildInfo kWithoutCuda{"0.1.0", "", "GNU", "2.11.0", "", "", ""};
 
 /// A machine with so many GPUs on which all is well.
 Driver healthy(int gpus) {

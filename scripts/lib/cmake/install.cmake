@@ -22,9 +22,9 @@ add_dependencies(programs mnist_train_comfort)
 
 set(data_folder "${CMAKE_INSTALL_DATADIR}/mnist-train")
 install(TARGETS mnist-train RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
-foreach(program mnist-train-fetch mnist-train-worker mnist-train-cuda)
+foreach(program mnist-train-fetch mnist-train-worker mnist-train-cuda mnist-train-dali)
   if(TARGET ${program})
-    # The module lies beside the worker, which loads it from there.
+    # The modules lie beside the worker, which loads them from there.
     install(TARGETS ${program} DESTINATION "${CMAKE_INSTALL_LIBEXECDIR}/mnist-train")
   endif()
 endforeach()

@@ -51,15 +51,17 @@ function(mnist_train_executable name)
   mnist_train_share_pch(${name} ${exe_TORCH})
 endfunction()
 
-# mnist_train_module(<name> SOURCES <file>... ROOMS <room>... LIBRARIES <target>...): a library that the worker loads
+# mnist_train_module(<name> [TORCH] SOURCES <file>... ROOMS <room>... LIBRARIES <target>...): a library that the worker loads
 # when it needs it.
 function(mnist_train_module name)
-  cmake_parse_arguments(PARSE_ARGV 1 module "" "" "SOURCES;ROOMS;LIBRARIES")
+  cmake_parse_arguments(PARSE_ARGV 1 module "TORCH" "" "SOURCES;ROOMS;LIBRARIES")
   list(TRANSFORM module_ROOMS PREPEND mnist_train_)
   add_library(${name} MODULE ${module_SOURCES})
   target_link_libraries(${name} PRIVATE mnist_train_common ${module_ROOMS} ${module_LIBRARIES})
-  mnist_train_link_torch(${name})
-  mnist_train_share_pch(${name} TRUE)
+  if(module_TORCH)
+    mnist_train_link_torch(${name})
+  endif()
+  mnist_train_share_pch(${name} ${module_TORCH})
 endfunction()
 
 function(mnist_train_link_torch target)

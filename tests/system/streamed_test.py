@@ -1,0 +1,119 @@
+"""Encoded images that are decoded as training goes give what images give that are decoded before."""
+
+import json
+import shutil
+
+import pytest
+from support import MNIST, merged, relative_difference, run, train, write_config
+
+COUNT = 900
+TOLERANCE = 1e-5
+# Everything that changes which samples are used, or what becomes of them.
+BUSY = {
+    "epochs": 2,
+    "batch_size": 64,
+    "data": {
+        "dataset": None, "format": "image-folder", "limit_train": COUNT, "limit_test": 150, "validation": 0.1, "size": 24,
+        "augment": ["horizontal_flip", {"name": "random_crop", "padding": 2}, {"name": "mixup", "alpha": 0.4}],
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory):
+    """The first of MNIST as an LMDB of JPEG and as folders of PNG."""
+    folder = tmp_path_factory.mktemp("sets")
+    for target in ("lmdb", "image-folder"):
+        result = run("convert", "--from", f"idx:{MNIST}", "--to", f"{target}:{folder / target}")
+        assert result.returncode == 0, result.stderr
+    return folder
+
+
+def config_of(sets, name="image-folder", **data):
+    halves = {half: str(sets / name / half) for half in ("train", "test")}
+    return merged(BUSY, {"data": halves | {"format": name} | data})
+
+
+@pytest.fixture(scope="module")
+def decoded_before(tmp_path_factory, sets):
+    """By number of processes."""
+    folder = tmp_path_factory.mktemp("before")
+    return {count: train(folder, config_of(sets), processes=count, output=str(count)) for count in (1, 2)}
+
+
+@pytest.mark.parametrize("processes", (1, 2))
+def test_streaming_trains_to_the_same_bits(tmp_path, sets, decoded_before, processes):
+    folder = train(tmp_path, config_of(sets, decode="stream", decode_threads=3), processes=processes)
+    before = decoded_before[processes]
+    assert folder.digest() == before.digest()
+    for name in ("accuracies.json", "predictions.jsonl"):
+        assert (folder.path / name).read_bytes() == (before.path / name).read_bytes()
+    assert folder.summary()["samples_seen"] == before.summary()["samples_seen"] == 2 * COUNT * 0.9
+    assert folder.summary()["data_hash"] != before.summary()["data_hash"]  # of the list, not of pixels
+
+
+def test_a_streamed_run_goes_on_in_the_middle_of_an_epoch_also_with_another_number_of_processes(tmp_path, sets,
+                                                                                                decoded_before):
+    config = config_of(sets, decode="stream")
+    for processes, others in ((2, 2), (2, 1)):
+        output = f"{processes}-{others}"
+        train(tmp_path, merged(config, {"max_steps": 5}), processes=processes, output=output)
+        folder = train(tmp_path, merged(config, {"max_steps": None}), "--resume", "auto", processes=others, output=output)
+        assert folder.summary()["samples_seen"] == 2 * COUNT * 0.9
+        if processes == others:
+            assert folder.digest() == decoded_before[processes].digest()
+        assert relative_difference(folder.weights(), decoded_before[1].weights()) < TOLERANCE
+
+
+def test_every_process_streams_its_own_set_and_shares_may_move(tmp_path, sets):
+    own = [str(sets / "image-folder" / "train" / name) for name in "37"]
+    changes = {"train": None, "train_per_process": own, "limit_train": None, "validation": 0}
+    config = merged(config_of(sets, **changes), {"epochs": 1, "max_steps": 20})
+    shutil.copytree(sets / "image-folder" / "test" / "3", tmp_path / "test" / "3")
+    shutil.copytree(sets / "image-folder" / "test" / "7", tmp_path / "test" / "7")
+    config["data"] |= {"test": str(tmp_path / "test"), "limit_test": None}
+    before = train(tmp_path, config, processes=2, output="before")
+    streamed = train(tmp_path, merged(config, {"data": {"decode": "stream"}}), processes=2, output="streamed")
+    assert streamed.digest() == before.digest()
+    moving = config_of(sets, "lmdb", decode="stream", split="throughput", augment=[])
+    moved = train(tmp_path, merged(moving, {"deterministic": False}), processes=3, output="moved")
+    assert moved.summary()["samples_seen"] == 2 * COUNT * 0.9
+
+
+def test_evaluate_and_preview_stream_as_training_does(tmp_path, sets, decoded_before):
+    path = write_config(tmp_path, config_of(sets, decode="stream"))
+    result = run("evaluate", "--checkpoint", decoded_before[1].path / "model.pt", "--config", path, "--nproc-per-node", 2)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["test_accuracy"] == decoded_before[1].epochs()[-1]["test_accuracy"]
+    grids = []
+    for decode in ("stream", "once"):
+        grid = tmp_path / f"{decode}.png"
+        result = run("preview", "--config", path, "--set", f"data.decode={decode}", "--output", grid,
+                     "--nproc-per-node", 2)
+        assert result.returncode == 0, result.stderr
+        grids.append(grid.read_bytes())
+    assert grids[0] == grids[1]
+
+
+def test_a_bad_image_ends_a_streamed_run_by_name_or_is_left_out_from_the_beginning(tmp_path, sets):
+    folder = tmp_path / "train"
+    for name in "01":
+        shutil.copytree(sets / "image-folder" / "train" / name, folder / name)
+        shutil.copytree(sets / "image-folder" / "test" / name, tmp_path / "test" / name)
+    bad = sorted((folder / "1").iterdir())[4]
+    bad.write_bytes(bad.read_bytes()[:-30])
+    config = config_of(sets, train=str(folder), test=str(tmp_path / "test"), limit_train=None, limit_test=100,
+                       validation=0, decode="stream")
+    config = write_config(tmp_path, merged(config, {"epochs": 1, "batch_size": 512}))
+    result = run("--config", config, "--output", tmp_path / "ends", "--nproc-per-node", 2)
+    assert result.returncode == 3, result.stderr
+    assert f"{bad}: a broken PNG image" in result.stderr
+    digests = []
+    for decode in ("stream", "once"):
+        output = tmp_path / decode
+        result = run("--config", config, "--output", output, "--nproc-per-node", 2,
+                     "--set", "data.on_bad_sample=skip", "--set", f"data.decode={decode}")
+        assert result.returncode == 0, result.stderr
+        assert f"(data.on_bad_sample is skip): 1\n" in result.stderr and str(bad) in result.stderr
+        digests.append((output / "model.pt").read_bytes())
+    assert digests[0] == digests[1]
