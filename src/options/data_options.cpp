@@ -250,7 +250,9 @@ void describe_data(Schema<Options>& schema) {
   schema.describe_rule(when(equal("on_bad_sample", "skip"), encoded));
   const Json streamed = any_of(equal("decode", "stream"), equal("decode", "dali"));
   schema.describe_rule(when(streamed, encoded));
-  schema.describe_rule(when(config::has("decode_threads", {{"type", "integer"}}), streamed));
+  schema.describe_rule(when(config::all_of({given("decode_threads"),
+                                            config::has("decode_threads", {{"type", "integer"}})}),
+                            streamed));
   schema.describe_rule(none_of(equal("channels", 2)));
   schema.describe_rule(
       when(given("train_per_process"),
