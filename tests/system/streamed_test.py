@@ -2,9 +2,11 @@
 
 import json
 import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
-from support import MNIST, merged, relative_difference, run, train, write_config
+from support import BINARY, MNIST, environment, merged, relative_difference, run, train, write_config
 
 COUNT = 900
 TOLERANCE = 1e-5
@@ -117,3 +119,18 @@ def test_a_bad_image_ends_a_streamed_run_by_name_or_is_left_out_from_the_beginni
         assert f"(data.on_bad_sample is skip): 1\n" in result.stderr and str(bad) in result.stderr
         digests.append((output / "model.pt").read_bytes())
     assert digests[0] == digests[1]
+
+
+def test_without_dali_a_config_that_needs_it_says_what_installs_it(tmp_path, sets):
+    for name in ("mnist-train", "mnist-train-worker"):
+        shutil.copy(Path(BINARY).with_name(name), tmp_path / name)
+    path = write_config(tmp_path, config_of(sets, decode="dali"))
+    alone = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1",
+             "MASTER_PORT": 1, "TORCHELASTIC_RUN_ID": "none"}
+    for variables in ({}, alone):
+        result = subprocess.run([tmp_path / "mnist-train", "--config", path, "--output", tmp_path / "run"],
+                                capture_output=True, text=True, env=environment(**variables), check=False)
+        assert result.returncode == 2, result.stderr
+        assert "data.decode is \"dali\"" in result.stderr and "./scripts/setup --dali" in result.stderr
+        assert not (tmp_path / "run" / "metrics.jsonl").exists()
+    assert run("--config", path, "--dry-run").returncode == 0

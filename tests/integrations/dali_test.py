@@ -1,0 +1,209 @@
+"""The real NVIDIA DALI: as the decoder of a run, and as the reader of what `convert` writes."""
+
+import functools
+import io
+import json
+import shutil
+
+import numpy
+import pytest
+from pictures import read_png
+from support import MNIST, REPOSITORY, merged, read_idx, relative_difference, run, train, write_config
+
+dali = pytest.importorskip("nvidia.dali", reason="scripts/test --integrations installs DALI")
+Image = pytest.importorskip("PIL.Image")
+lmdb = pytest.importorskip("lmdb")
+
+COUNT = 900
+DALI = {"data": {"decode": "dali"}}
+ACCURACIES = (0.674, 0.784, 0.824, 0.8455, 0.860)
+
+
+@functools.cache
+def mnist(half):
+    prefix = {"train": "train", "test": "t10k"}[half]
+    return tuple(read_idx(MNIST / f"{prefix}-{kind}-ubyte.gz") for kind in ("images-idx3", "labels-idx1"))
+
+
+def test_the_build_has_the_module():
+    assert "DALI 2." in run("--version").stdout
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory):
+    """MNIST by `convert`: an LMDB of JPEG, one of PNG, and folders of PNG."""
+    folder = tmp_path_factory.mktemp("sets")
+    for name, target, encoding in (("jpeg", "lmdb", "jpeg"), ("png", "lmdb", "png"), ("folder", "image-folder", "png")):
+        result = run("convert", "--from", f"idx:{MNIST}", "--to", f"{target}:{folder / name}", "--encoding", encoding)
+        assert result.returncode == 0, result.stderr
+    return folder
+
+
+def read_by_dali(reader, **arguments):
+    """All images and labels that a reader of DALI's gives, in its order."""
+    batch = 500
+
+    @dali.pipeline_def(batch_size=batch, num_threads=2, device_id=None)
+    def pipeline():
+        encoded, labels = getattr(dali.fn.readers, reader)(name="reader", **arguments)
+        return dali.fn.decoders.image(encoded, output_type=dali.types.GRAY), labels
+
+    pipe = pipeline()
+    pipe.build()
+    images, labels = [], []
+    for _ in range(0, pipe.epoch_size("reader"), batch):
+        one, other = pipe.run()
+        images.append(one.as_array()[..., 0])
+        labels.append(other.as_array()[:, 0])
+    return numpy.concatenate(images), numpy.concatenate(labels)
+
+
+@pytest.mark.parametrize("encoding, most", (("png", 0), ("jpeg", 8)))
+def test_dalis_caffe2_reader_reads_back_the_lmdbs_of_convert(sets, encoding, most):
+    images, labels = read_by_dali("caffe2", path=str(sets / encoding / "test"))
+    wanted, classes = mnist("test")
+    assert (labels == classes).all()
+    differences = numpy.abs(images.astype(int) - wanted)
+    assert differences.mean() <= most / 8 and numpy.quantile(differences, 0.999) <= most
+
+
+def test_dalis_file_reader_reads_back_the_folders_of_convert(sets):
+    images, labels = read_by_dali("file", file_root=str(sets / "folder" / "test"))
+    wanted, classes = mnist("test")
+    order = numpy.argsort(classes, kind="stable")
+    assert (labels == classes[order]).all()
+    assert (images == wanted[order]).all()
+
+
+def field(number, value):
+    """Of a protobuf message: a number, or bytes."""
+    def varint(n):
+        return bytes([n]) if n < 128 else bytes([n & 127 | 128]) + varint(n >> 7)
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value)
+    return varint(number << 3 | 2) + varint(len(value)) + value
+
+
+def caffe2_record(image, label):
+    """TensorProtos of an encoded image and a label: dims, data_type (STRING 4, INT32 2), the values."""
+    tensors = (field(1, 1) + field(2, 4) + field(6, image), field(1, 1) + field(2, 2) + field(4, label))
+    return b"".join(field(1, tensor) for tensor in tensors)
+
+
+@pytest.fixture(scope="module")
+def foreign(tmp_path_factory):
+    """The whole of MNIST as JPEG in LMDBs, by Python's lmdb and Pillow."""
+    folder = tmp_path_factory.mktemp("foreign")
+    for half in ("train", "test"):
+        with lmdb.open(str(folder / half), map_size=1 << 30) as environment, environment.begin(write=True) as table:
+            for number, (image, label) in enumerate(zip(*mnist(half))):
+                file = io.BytesIO()
+                Image.fromarray(image).save(file, "JPEG", quality=95)
+                table.put(b"%08d" % number, caffe2_record(file.getvalue(), int(label)))
+    return folder
+
+
+@pytest.mark.parametrize("decode", ("dali", "once"))
+def test_dali_mlp_json_reaches_what_it_reproduces_on_an_lmdb_of_another_program(tmp_path, foreign, decode):
+    flags = [f"data.{half}={foreign / half}" for half in ("train", "test")] + [f"data.decode={decode}", "device=cpu"]
+    result = run("--config", REPOSITORY / "configs" / "dali_mlp.json", "--output", tmp_path / "run", "--nproc-per-node", 2,
+                 *(part for flag in flags for part in ("--set", flag)), timeout=500)
+    assert result.returncode == 0, result.stderr
+    accuracies = json.loads((tmp_path / "run" / "accuracies.json").read_text())
+    assert accuracies == pytest.approx(ACCURACIES, abs=0.02)
+
+
+def config_of(sets, name, **changes):
+    halves = {half: str(sets / name / half) for half in ("train", "test")}
+    data = {"dataset": None, "format": "image-folder" if name == "folder" else "lmdb", "limit_train": COUNT,
+            "limit_test": 150, "validation": 0.1, "augment": ["horizontal_flip", {"name": "mixup", "alpha": 0.4}]}
+    return {"epochs": 2, "batch_size": 64, "data": data | halves | changes}
+
+
+@pytest.mark.parametrize("name", ("png", "folder"))
+def test_what_loses_nothing_trains_to_the_same_bits_by_either_decoder(tmp_path, sets, name):
+    ours = train(tmp_path, config_of(sets, name, decode="stream"), processes=2, output="ours")
+    dalis = train(tmp_path, config_of(sets, name, decode="dali", decode_threads=2), processes=2, output="dalis")
+    assert dalis.digest() == ours.digest()
+    assert "nvjpeg" not in dalis.stderr.lower() and "error" not in dalis.stderr.lower()
+
+
+def test_a_run_goes_on_in_the_middle_of_an_epoch_also_with_another_number_of_processes(tmp_path, sets):
+    config = config_of(sets, "jpeg", decode="dali")
+    whole = train(tmp_path, config, processes=2, output="whole")
+    for processes in (2, 3):
+        output = f"on-{processes}"
+        train(tmp_path, merged(config, {"max_steps": 5}), processes=2, output=output)
+        on = train(tmp_path, merged(config, {"max_steps": None}), "--resume", "auto", processes=processes, output=output)
+        assert on.summary()["samples_seen"] == whole.summary()["samples_seen"] == 2 * COUNT * 0.9
+        assert processes != 2 or on.digest() == whole.digest()
+        assert relative_difference(on.weights(), whole.weights()) < 1e-5
+    moving = merged(config, {"deterministic": False, "data": {"split": "throughput", "augment": []}})
+    assert train(tmp_path, moving, processes=3, output="moved").summary()["samples_seen"] == 2 * COUNT * 0.9
+
+
+def picture(height, width, phase):
+    y, x = numpy.mgrid[:height, :width].astype(float)
+    planes = [numpy.sin(x / (7 + i) + phase) * numpy.cos(y / (9 - i)) for i in range(3)]
+    return Image.fromarray((numpy.stack(planes, -1) * 110 + 128).astype(numpy.uint8))
+
+
+@pytest.mark.parametrize("size", (None, [48, 40], [150, 170]))
+@pytest.mark.parametrize("channels, most", ((3, 4), (1, 4)))
+def test_photographs_look_alike_by_either_decoder(tmp_path, size, channels, most):
+    for number in range(6):
+        folder = tmp_path / "set" / "ab"[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        height, width = (96, 120) if size is None else (70 + 13 * number, 150 - 11 * number)
+        picture(height, width, number).save(folder / f"{number}.jpg", quality=85, subsampling=2)
+        picture(height, width, -number).save(folder / f"{number}.png")
+    grids = []
+    for decode in ("stream", "dali"):
+        data = {"dataset": None, "format": "image-folder", "train": str(tmp_path / "set"), "test": str(tmp_path / "set"),
+                "limit_train": None, "limit_test": None, "size": size, "channels": channels, "decode": decode}
+        config = write_config(tmp_path, {"batch_size": 12, "data": data})
+        result = run("preview", "--config", config, "--output", tmp_path / f"{decode}.png", "--nproc-per-node", 2)
+        assert result.returncode == 0, result.stderr
+        facts = json.loads(result.stdout)
+        grids.append(read_png((tmp_path / f"{decode}.png").read_bytes()))
+    ours, dalis = (numpy.asarray(grid, dtype=int) for grid in grids)
+    for process in facts["processes"]:
+        for image in process["images"]:
+            place = numpy.s_[image["top"]:image["top"] + facts["height"], image["left"]:image["left"] + facts["width"]]
+            difference = numpy.abs(ours[place] - dalis[place])
+            assert difference.max() <= most and difference.mean() < 1
+
+
+DAMAGE = {
+    "cut.png": (lambda file: file.write_bytes(file.read_bytes()[:-40]), "a broken PNG image"),
+    "cut.jpg": (lambda file: file.write_bytes(file.read_bytes()[:-400]), "a broken JPEG image"),
+    "text.jpg": (lambda file: file.write_bytes(b"no picture"), "byte 0: neither a PNG nor a JPEG image"),
+    "huge.png": (lambda file: file.write_bytes(file.read_bytes()[:16] + (100_000).to_bytes(4, "big") * 2 +
+                                               file.read_bytes()[24:]), "an image of 100000 x 100000 pixels"),
+    "other.png": (lambda file: picture(70, 90, 1).save(file), "70 x 90 pixels among images of 60 x 80"),
+    "gray.jpg": (lambda file: picture(60, 80, 1).convert("L").save(file), "gray among colour images"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_bad_image_is_named_or_left_out(tmp_path, name):
+    damage, message = DAMAGE[name]
+    for half in ("train", "test"):
+        for number in range(40):
+            folder = tmp_path / half / "ab"[number % 2]
+            folder.mkdir(parents=True, exist_ok=True)
+            picture(60, 80, number).save(folder / f"{100 + number}.{('png', 'jpg')[number % 4 // 2]}")
+    bad = tmp_path / "train" / "b" / name
+    shutil.copy(tmp_path / "train" / "b" / {"png": "101.png", "jpg": "103.jpg"}[name[-3:]], bad)
+    damage(bad)
+    data = {"dataset": None, "format": "image-folder", "train": str(tmp_path / "train"), "test": str(tmp_path / "test"),
+            "limit_train": None, "limit_test": None, "decode": "dali"}
+    config = write_config(tmp_path, {"epochs": 1, "batch_size": 8, "model": {"name": "mlp", "hidden": [8]}, "data": data})
+    result = run("--config", config, "--output", tmp_path / "run", "--nproc-per-node", 2)
+    assert result.returncode == 3, result.stderr
+    assert f"{bad}: " in result.stderr and message in result.stderr
+    skipped = run("--config", config, "--output", tmp_path / "skip", "--nproc-per-node", 2, "--set",
+                  "data.on_bad_sample=skip")
+    assert skipped.returncode == 0, skipped.stderr
+    assert "(data.on_bad_sample is skip): 1\n" in skipped.stderr and f"left out: {bad}: " in skipped.stderr
+    assert json.loads((tmp_path / "skip" / "summary.json").read_text())["samples_seen"] == 40
