@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/system_files.h"
 #include "base/version.h"
+#include "data/image_decoder.h"
 #include "launch/job.h"
 #include "launch/listen_socket.h"
 #include "launch/supervisor.h"
@@ -128,18 +129,17 @@ Finding check_libtorch(const Json& facts) {
   return finding;
 }
 
-/// NVIDIA's DALI lies beside the `torch` folder of the same Python.
-Finding check_dali(const Json& facts) {
-  const std::filesystem::path packages =
-      std::filesystem::path(facts.at("torch_folder").get<std::string>()).parent_path();
-  std::error_code error;
-  const bool there = std::filesystem::exists(packages / "nvidia" / "dali" / "libdali.so", error);
-  return {"DALI",
-          Verdict::kGood,
-          there ? "in " + (packages / "nvidia" / "dali").string() + "; nothing here needs it"
-                : "not here; nothing here needs it",
-          "",
-          {{"present", there}}};
+Finding check_dali() {
+  try {
+    data::require_decoder(options::Decode::kDali);
+    return {"DALI", Verdict::kGood, build_info().dali, "", {{"version", build_info().dali}}};
+  } catch (const Error&) {
+    return {"DALI",
+            Verdict::kNote,
+            "not built in",
+            "only data.decode \"dali\" needs it: ./scripts/setup --dali",
+            {{"version", nullptr}}};
+  }
 }
 
 Finding check_cuda(const Diagnosis& diagnosis) {
@@ -167,7 +167,7 @@ Findings check_workers(const options::RunConfig& config, const Driver& driver) {
   const Diagnosis on_cpus = diagnose(config, /*cuda=*/false, kProcesses);
   if (on_cpus.failure.empty()) {
     findings.push_back(check_libtorch(on_cpus.result));
-    findings.push_back(check_dali(on_cpus.result));
+    findings.push_back(check_dali());
   }
   findings.push_back(check_all_reduce(on_cpus, kProcesses, "processors"));
   const int gpus = static_cast<int>(driver.gpus.size());
