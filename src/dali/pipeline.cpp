@@ -8,7 +8,7 @@
 #include "dali/silence.h"
 
 // Declared by no header of the C interface; without it no operator is known.
-extern "C" void daliInitOperators();
+extern "C" void daliInitOperators();  // NOLINT(readability-identifier-naming)
 
 namespace mnist_train::dali {
 
