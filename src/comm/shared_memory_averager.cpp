@@ -5,7 +5,7 @@
 #include <ATen/ops/full.h>
 #include <fcntl.h>
 #include <linux/futex.h>
-#include <signal.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -73,6 +73,11 @@ void wake_all(std::atomic<std::uint32_t>& word) {
   ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
+[[noreturn]] void throw_lost(int rank) {
+  throw PeerError("lost another rank in gradient averaging: the process of rank " +
+                  std::to_string(rank) + " is gone");
+}
+
 bool is_before(std::uint32_t step, std::uint32_t wanted) {
   return static_cast<std::int32_t>(step - wanted) < 0;  // also when they have wrapped around
 }
@@ -115,6 +120,11 @@ SharedMemoryAverager::SharedMemoryAverager(const Communicator& communicator, Gra
   state(communicator_.rank()).pid = ::getpid();
   meet(communicator_);
   if (communicator_.rank() == 0) ::shm_unlink(name.c_str());
+  for (int rank = 0; rank < communicator_.world_size(); ++rank) {
+    const pid_t pid = state(rank).pid;
+    processes_.emplace_back(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+    if (!processes_.back().valid() && errno == ESRCH) throw_lost(rank);
+  }
 }
 
 std::size_t SharedMemoryAverager::slots_offset() const {
@@ -192,10 +202,10 @@ void SharedMemoryAverager::wait_for_all(Counter counter) const {
   }
 }
 
+/// By its descriptor, which tells the end of a process also where its parent has not asked for it.
 void SharedMemoryAverager::require_alive(int rank) const {
-  if (::kill(state(rank).pid, 0) == 0 || errno != ESRCH) return;
-  throw PeerError("lost another rank in gradient averaging: the process of rank " +
-                  std::to_string(rank) + " is gone");
+  pollfd end{processes_[static_cast<std::size_t>(rank)].get(), POLLIN, 0};
+  if (::poll(&end, 1, 0) == 1) throw_lost(rank);
 }
 
 }  // namespace mnist_train::comm

@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/file.h"
 #include "comm/gradient_averager.h"
 
 namespace mnist_train::comm {
@@ -48,6 +49,7 @@ class SharedMemoryAverager : public GradientAverager {
   const Communicator& communicator_;
   GradientBuffer buffer_;
   std::shared_ptr<std::uint8_t> segment_;
+  std::vector<UniqueFd> processes_;                // by rank
   std::atomic<std::uint32_t>* changes_ = nullptr;  // counts all publishing; what waiters sleep on
   std::vector<at::Tensor> slots_;                  // one a rank, like the buffer
   at::Tensor sum_;                                 // like the buffer

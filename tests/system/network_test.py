@@ -121,6 +121,19 @@ def test_a_hang_says_who_waits_for_whom(tmp_path, strategy):
         assert re.search(rf"rank {rank}: waited in .*{operation} of step", block), block
 
 
+@pytest.mark.parametrize("strategy", ["flat", "shared_memory"])
+def test_a_lost_process_is_noticed_though_its_parent_does_not_ask_for_it(tmp_path, strategy):
+    config = write_config(tmp_path, LONG_RUN | {"gradient_averaging": {"strategy": strategy}})
+    place = {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    command = [BINARY, "--config", config, "--output", tmp_path / "run"]
+    with Process(command, tmp_path, tmp_path / "run", place | {"RANK": 0, "LOCAL_RANK": 0}) as first, \
+            Process(command, tmp_path, tmp_path / "run", place | {"RANK": 1, "LOCAL_RANK": 1}) as second:
+        first.wait_for_step(3)
+        send(second.pid, signal.SIGKILL)  # and nobody waits for it: it stays as a zombie
+        assert first.wait(10) == 4, first.stderr
+        assert "lost another rank" in first.stderr
+
+
 AGENT = """
 import sys, time
 from datetime import timedelta
