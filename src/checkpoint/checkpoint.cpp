@@ -137,12 +137,17 @@ RunFacts restore(train::Trainer& trainer, const TensorFile& checkpoint,
                                            "), this run has " + data_hash +
                                            "; to start from its weights alone use model.weights");
   }
+  const NamedTensors weights = checkpoint_weights(checkpoint);
   const NamedTensors targets = optimizer_tensors(trainer);
-  const std::string wrong = optimizer_differences(targets, checkpoint);
-  if (!wrong.empty()) {
-    throw Error(ExitCode::kCheckpoint, source + ": does not fit the optimizer:" + wrong);
+  std::string wrong;
+  if (const std::string text = differences(trainer.model(), weights); !text.empty()) {
+    wrong += ": does not fit the model:" + text;
   }
-  load_state_dict(trainer.model(), checkpoint_weights(checkpoint), source);
+  if (const std::string text = optimizer_differences(targets, checkpoint); !text.empty()) {
+    wrong += (wrong.empty() ? ": " : "\n") + ("does not fit the optimizer:" + text);
+  }
+  if (!wrong.empty()) throw Error(ExitCode::kCheckpoint, source + wrong);
+  load_state_dict(trainer.model(), weights, source);
   const at::NoGradGuard no_grad;
   for (const auto& [name, target] : targets) {
     at::Tensor place = target;

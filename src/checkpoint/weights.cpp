@@ -48,7 +48,7 @@ std::string shape_text(const at::Tensor& tensor) {
   return text.str();
 }
 
-std::string differences(const NamedTensors& expected, const NamedTensors& found) {
+std::string differences_of(const NamedTensors& expected, const NamedTensors& found) {
   std::string text;
   for (const auto& [name, tensor] : expected) {
     const at::Tensor* other = find(found, name);
@@ -87,14 +87,17 @@ NamedTensors state_dict(const model::Model& model) {
   return weights;
 }
 
+std::string differences(const model::Model& model, const NamedTensors& weights) {
+  return differences_of(model_tensors(model), weights);
+}
+
 void load_state_dict(model::Model& model, const NamedTensors& weights, const std::string& source) {
-  const NamedTensors targets = model_tensors(model);
-  const std::string wrong = differences(targets, weights);
+  const std::string wrong = differences(model, weights);
   if (!wrong.empty()) {
     throw Error(ExitCode::kCheckpoint, source + ": does not fit the model:" + wrong);
   }
   const at::NoGradGuard no_grad;
-  for (const auto& [name, target] : targets) {
+  for (const auto& [name, target] : model_tensors(model)) {
     at::Tensor place = target;
     place.copy_(*find(weights, name));
   }

@@ -17,8 +17,12 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 /// contiguous copies on the CPU, floating-point ones as fp32.
 NamedTensors state_dict(const model::Model& model);
 
-/// Copies `weights` into the model. Throws Error(kCheckpoint) that lists EVERY missing, unexpected
-/// and misshapen tensor; the model is then unchanged. `source` names the file.
+/// What keeps `weights` from being the model's, a line for EVERY missing, unexpected and misshapen
+/// tensor, each after a newline; empty where they fit.
+std::string differences(const model::Model& model, const NamedTensors& weights);
+
+/// Copies `weights` into the model. Throws Error(kCheckpoint) with their differences; the model is
+/// then unchanged. `source` names the file.
 void load_state_dict(model::Model& model, const NamedTensors& weights, const std::string& source);
 
 /// The weights of a file, by its content: a checkpoint, `.safetensors`, or a `.pt` that PyTorch or

@@ -179,6 +179,8 @@ TEST_CASE("what does not belong to this run is refused, the trainer unchanged") 
   extra_optimizer.tensors.emplace_back("optimizer.exp_avg.conv.weight", at::zeros({3, 1, 5, 5}));
   TensorFile extra_model = whole;
   extra_model.tensors.emplace_back("model.conv9.weight", at::zeros({2}));
+  TensorFile both = extra_optimizer;
+  both.tensors.push_back(extra_model.tensors.back());
   TensorFile misshapen = without_tensor(whole, "optimizer.momentum_buffer.fc.bias");
   misshapen.tensors.emplace_back("optimizer.momentum_buffer.fc.bias", at::zeros({11}));
   const auto with_version = [&](const Json& version) {
@@ -195,6 +197,8 @@ TEST_CASE("what does not belong to this run is refused, the trainer unchanged") 
       {extra_optimizer, "unexpected: optimizer.exp_avg.conv.weight"},
       {extra_model, "unexpected: conv9.weight"},
       {misshapen, "misshapen: optimizer.momentum_buffer.fc.bias"},
+      {both,
+       "does not fit the model:\n  unexpected: conv9.weight [2]\ndoes not fit the optimizer:"},
       {with_version(2), "no checkpoint that this version"},
       {with_version("1"), "no checkpoint that this version"},
       {with_version(nullptr), "no checkpoint that this version"},
