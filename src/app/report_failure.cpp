@@ -1,11 +1,14 @@
 #include "app/report_failure.h"
 
+#include <c10/util/Exception.h>
+#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <optional>
 
 #include "base/file.h"
 #include "base/log.h"
+#include "comm/failures.h"
 #include "launch/elastic_error_file.h"
 #include "launch/failure_report.h"
 #include "launch/worker_process.h"
@@ -21,10 +24,23 @@ std::string where(Worker* worker) {
   return worker == nullptr ? "while starting" : "in " + launch::describe(worker->status());
 }
 
+/// LibTorch's messages are long; the log keeps them whole.
+launch::FailureReport report_of(const std::exception& error) {
+  launch::FailureReport report = launch::report_for(error);
+  const bool from_torch = dynamic_cast<const c10::Error*>(&error) != nullptr;
+  if (!from_torch) return report;
+  spdlog::debug("{}", error.what());
+  report.message = comm::short_message(error);
+  if (comm::is_out_of_memory(error)) {
+    report.message = std::string(launch::kOutOfMemory) + " (" + report.message + ")";
+  }
+  return report;
+}
+
 }  // namespace
 
 ExitCode report_failure(const std::exception& error, Worker* worker) {
-  const launch::FailureReport failure = launch::report_for(error);
+  const launch::FailureReport failure = report_of(error);
   if (launch::was_handed_over("failure")) {
     const std::string text = launch::to_text(failure);
     (void)write_all(launch::kFailureFd, text.data(), text.size());

@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "checkpoint/unpickler.h"
 #include "checkpoint/zip_directory.h"
+#include "comm/failures.h"
 
 namespace mnist_train::checkpoint {
 
@@ -162,10 +163,9 @@ NamedTensors read_pt(const std::filesystem::path& path) {
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    const std::string what = error.what();
     throw Error(ExitCode::kCheckpoint,
                 path.string() + ": is no state_dict, as torch.save(model.state_dict(), path) " +
-                    "writes one: " + what.substr(0, what.find('\n')));
+                    "writes one: " + comm::short_message(error));
   }
 }
 

@@ -1,18 +1,19 @@
 #pragma once
 
-#include <c10/util/Exception.h>
-
+#include <exception>
 #include <string>
-#include <string_view>
 
 #include "base/error.h"
 
 namespace mnist_train::comm {
 
-/// LibTorch's messages carry stack traces; the first line says what happened.
-inline std::string first_line(std::string_view text) {
-  return std::string(text.substr(0, text.find('\n')));
-}
+/// What LibTorch or a backend says went wrong, on one line, without stack trace and without the
+/// place in its sources: "[/pytorch/.../pair.cc:538] Read error" is "Read error".
+std::string short_message(const std::exception& error);
+
+/// Whether memory was asked for that was not there: of a GPU, or by LibTorch's allocator for CPUs,
+/// which throws no type of its own.
+bool is_out_of_memory(const std::exception& error);
 
 /// Runs a collective. What c10d or a backend throws means that another rank is gone or late, so it
 /// becomes a PeerError that names the operation.
@@ -22,11 +23,9 @@ auto translate_failures(const char* operation, Function&& function) {
     return function();
   } catch (const Error&) {
     throw;
-  } catch (const c10::OutOfMemoryError&) {
-    throw;
   } catch (const std::exception& error) {
-    throw PeerError(std::string("lost another rank in ") + operation + ": " +
-                    first_line(error.what()));
+    if (is_out_of_memory(error)) throw;
+    throw PeerError(std::string("lost another rank in ") + operation + ": " + short_message(error));
   }
 }
 

@@ -40,7 +40,7 @@ c10::intrusive_ptr<c10d::Store> connect(const Rendezvous& rendezvous) {
     throw Error(ExitCode::kDistributed,
                 "cannot " + std::string(options.isServer ? "serve" : "reach") + " the store at " +
                     identity.master_address + ":" + std::to_string(identity.master_port) +
-                    " (MASTER_ADDR, MASTER_PORT): " + first_line(error.what()));
+                    " (MASTER_ADDR, MASTER_PORT): " + short_message(error));
   }
 }
 

@@ -65,7 +65,7 @@ FailureReport report_for(const std::exception& error) {
   if (const auto* own = dynamic_cast<const Error*>(&error)) report.code = own->code();
   report.is_victim = dynamic_cast<const PeerError*>(&error) != nullptr;
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
-    report.message = "out of memory: lower batch_size, test_batch_size or the number of processes";
+    report.message = kOutOfMemory;
   }
   return report;
 }

@@ -15,6 +15,10 @@ struct FailureReport {
   bool is_victim = false;  // failed only because another rank did
 };
 
+/// The beginning of the message where memory has run out: what can be lowered.
+inline constexpr const char* kOutOfMemory =
+    "out of memory: lower batch_size, test_batch_size or the number of processes";
+
 /// At most 64 KiB; a longer message loses its end.
 std::string to_text(const FailureReport& report);
 

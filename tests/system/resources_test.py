@@ -6,7 +6,7 @@ import subprocess
 import time
 
 import pytest
-from support import BINARY, RunFolder, environment, run, start, train, write_config
+from support import BINARY, RunFolder, averaging, environment, run, start, train, write_config
 
 # One epoch of 20 steps; a checkpoint of `net` has 3.4 MB.
 CONFIG = {"epochs": 1, "batch_size": 45, "data": {"limit_train": 886, "limit_test": 100},
@@ -74,6 +74,19 @@ def test_few_descriptors_are_made_more_or_the_limit_is_named(tmp_path):
                              timeout=60)
     assert refused.returncode == 1
     assert "32 files" in refused.stderr and "ulimit -n" in refused.stderr, refused.stderr
+
+
+@pytest.mark.parametrize("strategy", ["bucketed", "shared_memory"])
+def test_memory_that_runs_out_is_named_with_what_to_lower(tmp_path, strategy):
+    config = write_config(tmp_path, averaging(strategy) | {
+        "batch_size": 60000, "model": {"name": "resnet18"}, "data": {"limit_train": 60000}})
+    begin = time.monotonic()
+    done = subprocess.run(["prlimit", "--as=4000000000", BINARY, "--config", config, "--output", tmp_path / "run",
+                           "--nproc-per-node", "2"], capture_output=True, text=True, env=environment(), timeout=60)
+    assert done.returncode == 1 and time.monotonic() - begin < 20
+    assert "in step 1 (epoch 1): out of memory: lower batch_size" in done.stderr, done.stderr
+    assert "frame #" not in done.stderr
+    assert "DefaultCPUAllocator" in (tmp_path / "run/logs/rank-0.log").read_text()
 
 
 @pytest.mark.parametrize("reader", ["head -1", "true"])

@@ -1,0 +1,29 @@
+#include "comm/failures.h"
+
+#include <c10/util/Exception.h>
+
+#include <new>
+#include <string_view>
+
+namespace mnist_train::comm {
+
+std::string short_message(const std::exception& error) {
+  std::string_view line = error.what();
+  line = line.substr(0, line.find('\n'));
+  const std::size_t end = line.find("] ");
+  const std::string_view place = line.substr(0, end);
+  const bool names_place = line.starts_with('[') && end != std::string_view::npos &&
+                           (place.find(".cpp:") != std::string_view::npos ||
+                            place.find(".cc:") != std::string_view::npos);
+  return std::string(names_place ? line.substr(end + 2) : line);
+}
+
+bool is_out_of_memory(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return true;
+  if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) return true;
+  const std::string_view text = error.what();
+  return dynamic_cast<const c10::Error*>(&error) != nullptr &&
+         text.substr(0, text.find('\n')).find("DefaultCPUAllocator: ") != std::string_view::npos;
+}
+
+}  // namespace mnist_train::comm

@@ -1,0 +1,61 @@
+#include "comm/failures.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+
+#include <cstdint>
+#include <new>
+#include <stdexcept>
+#include <string>
+
+#include "support/catch.h"
+#include "support/error_of.h"
+
+namespace mnist_train::comm {
+namespace {
+
+using testing::error_of;
+
+const std::string kNoMemory =
+    "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you "
+    "tried to allocate 64 bytes. Error code 12 (Cannot allocate memory)";
+
+TEST_CASE("a message is one line, without the place in somebody's sources") {
+  const auto said = [](const std::string& text) { return short_message(std::runtime_error(text)); };
+  CHECK(
+      said("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:538] Read error [::1]:7: gone") ==
+      "Read error [::1]:7: gone");
+  CHECK(said("[1] ranks are gone\nframe #0: ...") == "[1] ranks are gone");
+  CHECK(said("[a.cpp:1]") == "[a.cpp:1]");
+  CHECK(said("").empty());
+}
+
+TEST_CASE(
+    "what a collective throws is the loss of another rank, but for a lack of memory of one's own") {
+  const auto failure_of = [](const auto& error) {
+    return error_of([&] { translate_failures("all-reduce", [&] { throw error; }); });
+  };
+  const auto lost = failure_of(std::runtime_error("[a/pair.cc:5] Connection closed by peer"));
+  CHECK(lost.is_peer_error);
+  CHECK(lost.message == "lost another rank in all-reduce: Connection closed by peer");
+  CHECK_FALSE(failure_of(Error(ExitCode::kConfig, "own")).is_peer_error);
+  const c10::SourceLocation here{"", "", 0};
+  CHECK_THROWS_AS(failure_of(c10::Error(here, kNoMemory)), c10::Error);
+  CHECK_THROWS_AS(failure_of(c10::OutOfMemoryError(here, "CUDA out of memory")),
+                  c10::OutOfMemoryError);
+  CHECK_THROWS_AS(failure_of(std::bad_alloc()), std::bad_alloc);
+  CHECK(failure_of(c10::Error(here, "another one")).is_peer_error);
+}
+
+TEST_CASE("LibTorch's own allocator is known by what it says") {
+  bool found = false;
+  try {
+    at::empty({std::int64_t{1} << 55}, at::kByte);
+  } catch (const std::exception& error) {
+    found = is_out_of_memory(error);
+  }
+  CHECK(found);
+}
+
+}  // namespace
+}  // namespace mnist_train::comm
