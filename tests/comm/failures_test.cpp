@@ -30,8 +30,7 @@ TEST_CASE("a message is one line, without the place in somebody's sources") {
   CHECK(said("").empty());
 }
 
-TEST_CASE(
-    "what a collective throws is the loss of another rank, but for a lack of memory of one's own") {
+TEST_CASE("a lack of memory of one's own is not the loss of another rank") {
   const auto failure_of = [](const auto& error) {
     return error_of([&] { translate_failures("all-reduce", [&] { throw error; }); });
   };

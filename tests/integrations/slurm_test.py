@@ -7,8 +7,8 @@ import socket
 import subprocess
 
 import pytest
-from support import (BINARY, RunFolder, all_pids, environment_of, executable_of, free_port, send, train, wait_until,
-                     write_config)
+from support import (BINARY, REPOSITORY, RunFolder, all_pids, environment_of, executable_of, free_port, run, send, train,
+                     wait_until, write_config)
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("slurmctld") is None or shutil.which("munged") is None,
@@ -24,7 +24,7 @@ ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={controller_port}
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket
+AuthInfo=socket={folder}/munge.socket,cred_expire=10
 SlurmUser=root
 SlurmdUser=root
 MpiDefault=none
@@ -118,6 +118,26 @@ def expected(tmp_path_factory):
     return train(tmp_path_factory.mktemp("own"), CONFIG, processes=2)
 
 
+def ready_job(config, output):
+    """What scripts/cluster/slurm.sbatch does, with another config and without its wishes."""
+    lines = (REPOSITORY / "scripts" / "cluster" / "slurm.sbatch").read_text().splitlines()
+    script = "\n".join(line for line in lines[1:] if not line.startswith("#SBATCH"))
+    for word, other in (("build/bin/mnist-train", BINARY), ("configs/mnist.json", config),
+                        ("runs/slurm-$SLURM_JOB_ID", output)):
+        assert script.count(word) == 1
+        script = script.replace(word, str(other))
+    return script + "\n"
+
+
+def wait_for_steps(folder, count):
+    wait_until(lambda: folder.last_step() > count, "steps", 60)
+
+
+def tasks_of(job):
+    return [pid for pid in all_pids()
+            if environment_of(pid).get("SLURM_JOB_ID") == job and "mnist-train-worker" in executable_of(pid)]
+
+
 # The two nodes' names are no hosts here, so the address is given.
 ADDRESS = {"MASTER_ADDR": "127.0.0.1"}
 
@@ -138,12 +158,54 @@ def test_a_killed_task_ends_the_step(slurm, tmp_path):
     job = slurm.submit(f"srun --kill-on-bad-exit=1 {BINARY} --config {config} --output {tmp_path}/run\n",
                        "--export=ALL,MASTER_ADDR=127.0.0.1", f"--output={tmp_path}/log")
     folder = RunFolder(tmp_path / "run")
-    wait_until(lambda: (folder.path / "metrics.jsonl").exists() and folder.last_step() > 3, "steps", 60)
-    tasks = [pid for pid in all_pids()
-             if environment_of(pid).get("SLURM_JOB_ID") == job and "mnist-train-worker" in executable_of(pid)]
-    send(tasks[-1], signal.SIGKILL)
+    wait_for_steps(folder, 3)
+    send(tasks_of(job)[-1], signal.SIGKILL)
     wait_until(lambda: slurm.state(job) not in ("RUNNING", "COMPLETING"), "the end of the job", 60)
     assert slurm.state(job) == "FAILED"
+
+
+def test_the_ready_job_requeues_itself_after_a_lost_task_and_ends_with_the_same_bits(slurm, tmp_path):
+    changes = {**CONFIG, "epochs": 8, "data": {"limit_train": 2560, "limit_test": 100}, "checkpoint": {"every_steps": 7}}
+    (tmp_path / "own").mkdir()
+    uninterrupted = train(tmp_path / "own", changes, processes=2)
+    job = slurm.submit(ready_job(write_config(tmp_path, changes), tmp_path / "run"), "--requeue", "--open-mode=append",
+                       "--export=ALL,MASTER_ADDR=127.0.0.1", f"--output={tmp_path}/log")
+    folder = RunFolder(tmp_path / "run")
+    wait_for_steps(folder, 10)
+    send(tasks_of(job)[-1], signal.SIGKILL)
+    wait_until(lambda: slurm.state(job) in ("COMPLETED", "FAILED"), "the end of the job", 200)
+    log = (tmp_path / "log").read_text()
+    assert slurm.state(job) == "COMPLETED", log
+    assert "resuming from" in log
+    assert folder.summary()["restarts"] == 1
+    assert folder.digest() == uninterrupted.digest()
+
+
+def test_scancel_saves_and_ends_the_job(slurm, tmp_path):
+    changes = {**CONFIG, "epochs": 12, "data": {"limit_train": 2560, "limit_test": 100}}
+    (tmp_path / "own").mkdir()
+    uninterrupted = train(tmp_path / "own", changes, processes=2)
+    config = write_config(tmp_path, changes)
+    job = slurm.submit(ready_job(config, tmp_path / "run"), "--export=ALL,MASTER_ADDR=127.0.0.1", f"--output={tmp_path}/log")
+    folder = RunFolder(tmp_path / "run")
+    wait_for_steps(folder, 10)
+    assert slurm.run("scancel", job).returncode == 0
+    wait_until(lambda: slurm.state(job) == "CANCELLED" and not tasks_of(job), "the end of the job", 60)
+    assert folder.summary()["status"] == "stopped", (tmp_path / "log").read_text()
+    assert int(folder.checkpoints()[-1].stem[5:]) == folder.last_step()
+    assert run("--config", config, "--output", folder.path, "--resume", "auto", "--nproc-per-node", 2).returncode == 0
+    assert folder.digest() == uninterrupted.digest()
+
+
+def test_a_job_whose_time_is_over_has_saved(slurm, tmp_path):
+    changes = {**LONG_RUN, "epochs": 100000}
+    job = slurm.submit(ready_job(write_config(tmp_path, changes), tmp_path / "run"), "--time=1",
+                       "--export=ALL,MASTER_ADDR=127.0.0.1", f"--output={tmp_path}/log")
+    folder = RunFolder(tmp_path / "run")
+    wait_for_steps(folder, 3)
+    wait_until(lambda: slurm.state(job) == "TIMEOUT" and not tasks_of(job), "the end of the job", 180)
+    assert folder.summary()["status"] == "stopped", (tmp_path / "log").read_text()
+    assert int(folder.checkpoints()[-1].stem[5:]) == folder.last_step()
 
 
 def test_usr1_saves_and_requeues_and_the_job_ends_with_the_same_bits(slurm, tmp_path):
@@ -154,7 +216,7 @@ def test_usr1_saves_and_requeues_and_the_job_ends_with_the_same_bits(slurm, tmp_
     job = slurm.submit(f"srun {BINARY} --config {config} --output {tmp_path}/run\n", "--requeue",
                        "--open-mode=append", "--export=ALL,MASTER_ADDR=127.0.0.1", f"--output={tmp_path}/log")
     folder = RunFolder(tmp_path / "run")
-    wait_until(lambda: (folder.path / "metrics.jsonl").exists() and folder.last_step() > 10, "steps", 60)
+    wait_for_steps(folder, 10)
     assert slurm.run("scancel", "--signal=USR1", job).returncode == 0
     wait_until(lambda: slurm.state(job) == "COMPLETED", "the end of the job", 200)
     assert "is back in the queue" in (tmp_path / "log").read_text()
