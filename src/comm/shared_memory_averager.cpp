@@ -14,7 +14,6 @@
 #include <cerrno>
 #include <climits>
 #include <cstring>
-#include <random>
 #include <string>
 
 #include "base/clock.h"
@@ -26,7 +25,7 @@ namespace mnist_train::comm {
 namespace {
 
 constexpr std::size_t kCacheLine = 64;
-constexpr std::size_t kNameBytes = 64;
+constexpr std::size_t kPathBytes = 64;
 constexpr int kSpins = 2000;             // some 20 microseconds
 constexpr long kSleep_ns = 100'000'000;  // between two looks at the other processes
 
@@ -34,7 +33,7 @@ static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 
 [[noreturn]] void throw_errno(const char* action) {
   throw Error(ExitCode::kRunFailed, std::string("gradient averaging: cannot ") + action +
-                                        " shared memory (/dev/shm): " + std::strerror(errno) +
+                                        " shared memory: " + std::strerror(errno) +
                                         "; gradient_averaging.strategy \"flat\" goes without");
 }
 
@@ -42,18 +41,25 @@ std::size_t aligned(std::size_t bytes) {
   return (bytes + kCacheLine - 1) / kCacheLine * kCacheLine;
 }
 
-std::string random_name() {
-  std::random_device random;
-  return "/mnist-train-" + std::to_string(::getpid()) + "-" + std::to_string(random()) +
-         std::to_string(random());
+/// Unnamed, so that nothing is left of it whatever ends the processes, and without the limit of
+/// /dev/shm, which is small in containers. All of it is taken now: a page that is missing later
+/// would kill the process.
+UniqueFd make_segment(std::size_t bytes) {
+  UniqueFd fd(::memfd_create("mnist-train-gradients", MFD_CLOEXEC));
+  if (!fd.valid()) throw_errno("make");
+  if (const int error = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes)); error != 0) {
+    errno = error;
+    throw_errno("allocate");
+  }
+  return fd;
 }
 
-/// Collective: rank 0's name.
-std::string agree_on_name(const Communicator& communicator) {
-  std::string name = random_name();
-  name.resize(kNameBytes);
-  at::Tensor bytes = at::empty({static_cast<std::int64_t>(kNameBytes)}, at::kByte);
-  std::memcpy(bytes.mutable_data_ptr(), name.data(), kNameBytes);
+/// Collective: rank 0's segment, by which the others find it.
+std::string agree_on_path(const Communicator& communicator, int fd) {
+  std::string path = "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(fd);
+  path.resize(kPathBytes);
+  at::Tensor bytes = at::empty({static_cast<std::int64_t>(kPathBytes)}, at::kByte);
+  std::memcpy(bytes.mutable_data_ptr(), path.data(), kPathBytes);
   communicator.broadcast(bytes);
   return static_cast<const char*>(bytes.const_data_ptr());
 }
@@ -100,26 +106,14 @@ SharedMemoryAverager::SharedMemoryAverager(const Communicator& communicator, Gra
   const auto ranks = static_cast<std::size_t>(communicator_.world_size());
   const std::size_t slot_bytes = aligned(buffer_.flat.nbytes());
   const std::size_t bytes = slots_offset() + (ranks + 1) * slot_bytes;
-  const std::string name = agree_on_name(communicator_);
   UniqueFd fd;
-  if (communicator_.rank() == 0) {
-    fd = UniqueFd(::shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-    // All of it now: a page that is missing later would kill the process.
-    if (fd.valid()) {
-      if (const int error = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes)); error != 0) {
-        ::shm_unlink(name.c_str());
-        errno = error;
-        throw_errno("allocate");
-      }
-    }
-  }
-  meet(communicator_);
-  if (communicator_.rank() != 0) fd = UniqueFd(::shm_open(name.c_str(), O_RDWR | O_CLOEXEC, 0));
+  if (communicator_.rank() == 0) fd = make_segment(bytes);
+  const std::string path = agree_on_path(communicator_, fd.get());
+  if (communicator_.rank() != 0) fd = UniqueFd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   if (!fd.valid()) throw_errno("open");
   map_segment(fd.get(), bytes);
   state(communicator_.rank()).pid = ::getpid();
   meet(communicator_);
-  if (communicator_.rank() == 0) ::shm_unlink(name.c_str());
   for (int rank = 0; rank < communicator_.world_size(); ++rank) {
     const pid_t pid = state(rank).pid;
     processes_.emplace_back(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
