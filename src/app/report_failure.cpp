@@ -37,15 +37,27 @@ launch::FailureReport report_of(const std::exception& error) {
   return report;
 }
 
+/// Under a launcher that does not see who is silent.
+void name_silent_ranks(const std::exception& error, Worker* worker,
+                       launch::FailureReport& failure) {
+  if (worker == nullptr || !failure.is_victim || !comm::is_timeout(error)) return;
+  std::string names;
+  for (const int rank : worker->communicator.silent_ranks()) {
+    names += (names.empty() ? "" : ", ") + std::to_string(rank);
+  }
+  if (!names.empty()) failure.message += "; no word from rank " + names;
+}
+
 }  // namespace
 
 ExitCode report_failure(const std::exception& error, Worker* worker) {
-  const launch::FailureReport failure = report_of(error);
+  launch::FailureReport failure = report_of(error);
   if (launch::was_handed_over("failure")) {
     const std::string text = launch::to_text(failure);
     (void)write_all(launch::kFailureFd, text.data(), text.size());
     return failure.code;
   }
+  name_silent_ranks(error, worker, failure);
   const auto identity =
       worker != nullptr ? std::optional(worker->identity) : launch::identity_from_environment();
   std::string block = "mnist-train failed: rank " + std::to_string(identity ? identity->rank : 0) +

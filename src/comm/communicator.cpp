@@ -2,6 +2,11 @@
 
 #include <ATen/ops/empty.h>
 
+#include <chrono>
+#include <future>
+#include <memory>
+#include <thread>
+
 #include "base/clock.h"
 #include "comm/cuda_module.h"
 #include "comm/failures.h"
@@ -31,6 +36,24 @@ c10::intrusive_ptr<c10d::ProcessGroup> make_group(const c10::intrusive_ptr<c10d:
   group->setBackend(c10::DeviceType::CUDA, BackendType::GLOO, backend);
   group->setDefaultBackend(BackendType::GLOO);
   return group;
+}
+
+constexpr double kPatience_s = 1;  // for ranks that waited as long as this one
+
+std::vector<int> ask_for_silent_ranks(c10d::Store& store, int own_rank, int world_size) {
+  const auto key = [](int rank) { return "waited in vain/" + std::to_string(rank); };
+  store.set(key(own_rank), "");
+  const double begin_s = monotonic_seconds();
+  std::vector<int> silent;
+  for (int rank = 0; rank < world_size; ++rank) {
+    bool spoke = store.check({key(rank)});
+    while (!spoke && monotonic_seconds() - begin_s < kPatience_s) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      spoke = store.check({key(rank)});
+    }
+    if (!spoke) silent.push_back(rank);
+  }
+  return silent;
 }
 
 }  // namespace
@@ -107,6 +130,25 @@ void Communicator::require_store() {
   looked_at_store_s_ = now_s;
   const std::string unused = "looked/" + std::to_string(rank_);
   translate_failures("looking after the store", [&] { (void)store_->check({unused}); });
+}
+
+std::vector<int> Communicator::silent_ranks() noexcept try {
+  if (alone()) return {};
+  // On a thread of its own: a store whose process is stopped, too, never answers.
+  auto answer = std::make_shared<std::promise<std::vector<int>>>();
+  auto silent = answer->get_future();
+  std::thread([answer, store = store_, rank = rank_, world_size = world_size_] {
+    try {
+      answer->set_value(ask_for_silent_ranks(*store, rank, world_size));
+    } catch (const std::exception&) {
+      answer->set_value({});
+    }
+  }).detach();
+  const bool answered =
+      silent.wait_for(to_milliseconds(kPatience_s + 0.5)) == std::future_status::ready;
+  return answered ? silent.get() : std::vector<int>{};
+} catch (const std::exception&) {
+  return {};
 }
 
 void Communicator::leave() {

@@ -52,6 +52,11 @@ class Communicator {
   /// called at every step. Throws PeerError.
   void require_store();
 
+  /// Not a collective; for a rank whose collective was not over in time. Tells the store that it is
+  /// there, and gives the ranks that do not tell it within a second: those that the others
+  /// waited for. None where the store does not answer.
+  std::vector<int> silent_ranks() noexcept;
+
   /// From now on `status`, which must live as long, says what this rank waits for.
   void report_to(launch::RankStatus& status) { status_ = &status; }
   /// Null: nobody looks.

@@ -18,6 +18,10 @@ std::string short_message(const std::exception& error) {
   return std::string(names_place ? line.substr(end + 2) : line);
 }
 
+bool is_timeout(const std::exception& error) {
+  return std::string_view(error.what()).find("imed out") != std::string_view::npos;
+}
+
 bool is_out_of_memory(const std::exception& error) {
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return true;
   if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) return true;

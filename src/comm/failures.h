@@ -15,6 +15,9 @@ std::string short_message(const std::exception& error);
 /// which throws no type of its own.
 bool is_out_of_memory(const std::exception& error);
 
+/// Whether a backend waited in vain for another rank, which may still be there.
+bool is_timeout(const std::exception& error);
+
 /// Runs a collective. What c10d or a backend throws means that another rank is gone or late, so it
 /// becomes a PeerError that names the operation.
 template <class Function>

@@ -1,5 +1,6 @@
 """Ports, peers and the store: strangers who talk to them, and what is said when one of them is gone or slow."""
 
+import contextlib
 import random
 import re
 import signal
@@ -134,6 +135,26 @@ def test_a_lost_process_is_noticed_though_its_parent_does_not_ask_for_it(tmp_pat
         assert "lost another rank" in first.stderr
 
 
+@pytest.mark.parametrize("silent", [0, 2])
+def test_without_our_launcher_a_rank_that_hangs_is_named_by_those_that_waited_in_vain(tmp_path, silent):
+    import_torch()
+    config = write_config(tmp_path, merged(LONG_RUN, {"launch": {"hang_timeout_s": 3},
+                                                      "gradient_averaging": {"strategy": "flat"}}))
+    port = free_port()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(served_store(port))
+        place = {"WORLD_SIZE": 3, "LOCAL_WORLD_SIZE": 3, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+                 "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": "silent"}
+        ranks = [stack.enter_context(Process([BINARY, "--config", config, "--output", tmp_path / "run"], tmp_path,
+                                             tmp_path / "run", place | {"RANK": rank, "LOCAL_RANK": rank}))
+                 for rank in range(3)]
+        ranks[0].wait_for_step(3)
+        send(ranks[silent].pid, signal.SIGSTOP)
+        for rank in {0, 1, 2} - {silent}:
+            assert ranks[rank].wait(15) == 4, ranks[rank].stderr
+            assert f"no word from rank {silent}\n" in ranks[rank].stderr, ranks[rank].stderr
+
+
 AGENT = """
 import sys, time
 from datetime import timedelta
@@ -144,12 +165,22 @@ time.sleep(600)
 """
 
 
-def test_a_store_that_dies_ends_all_ranks_within_the_time_out(tmp_path):
-    import_torch()
-    port = free_port()
+@contextlib.contextmanager
+def served_store(port):
+    """A store as torchrun's agent serves it."""
     agent = subprocess.Popen([sys.executable, "-c", AGENT, str(port)], stdout=subprocess.PIPE, text=True)
     try:
         assert agent.stdout.readline() == "ready\n"
+        yield agent
+    finally:
+        agent.kill()
+        agent.wait()
+
+
+def test_a_store_that_dies_ends_all_ranks_within_the_time_out(tmp_path):
+    import_torch()
+    port = free_port()
+    with served_store(port) as agent:
         config = write_config(tmp_path, merged(LONG_RUN, {"launch": {"hang_timeout_s": 4}}))
         place = {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
                  "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": "store"}
@@ -167,9 +198,6 @@ def test_a_store_that_dies_ends_all_ranks_within_the_time_out(tmp_path):
             assert "looking after the store" in first.stderr + second.stderr
             for rank in (first, second):
                 assert_gone(rank, within_s=1)
-    finally:
-        agent.kill()
-        agent.wait()
 
 
 def test_a_port_of_strangers_is_not_taken_for_the_store(tmp_path):

@@ -48,7 +48,7 @@ def test_a_rank_killed_in_any_phase_is_noticed_at_once_and_the_run_ends_with_the
     assert not list((folder.path / "checkpoints").glob("*.partial*"))
 
 
-@pytest.mark.parametrize("phase, step", [("starting", 0), ("rendezvous", 0), ("training", 7), ("evaluation", 0),
+@pytest.mark.parametrize("phase, step", [("starting", 0), ("rendezvous", 0), ("loading data", 0), ("training", 7), ("evaluation", 0),
                                          ("a save", 0)])
 def test_sigterm_in_any_phase_leaves_with_143_and_the_run_goes_on_to_the_same_bits(tmp_path, undisturbed, phase, step):
     with start(tmp_path, CONFIG, processes=2) as process:
