@@ -82,11 +82,11 @@ void RunRecorder::announce() const {
   spdlog::info("{}", describe_dataset(dataset_));
   const bool alone = worker_.communicator.alone();
   spdlog::info(
-      "{} process{} on {}{}, {} thread{} each, {}", summary_.world_size, alone ? "" : "es",
+      "{} process{} on {}{}, {} thread{} each, {}{}", summary_.world_size, alone ? "" : "es",
       summary_.device,
       alone ? "" : fmt::format(" ({}, {} averaging)", summary_.backend, summary_.averaging),
       summary_.threads_per_process, summary_.threads_per_process == 1 ? "" : "s",
-      summary_.precision);
+      summary_.precision, summary_.execution == "graph" ? ", the step as a CUDA graph" : "");
   spdlog::info("run folder: {}", worker_.run_folder.string());
 }
 

@@ -31,6 +31,7 @@ report::Summary first_summary(const Worker& worker, const data::Dataset& dataset
   }
   summary.precision = trainer.precision();
   summary.averaging = trainer.averaging();
+  summary.execution = trainer.execution();
   summary.threads_per_process = worker.placement.threads;
   summary.restarts = worker.job.restarts;
   summary.config_hash =

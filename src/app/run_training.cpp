@@ -11,6 +11,7 @@
 #include "app/train_epoch.h"
 #include "base/clock.h"
 #include "batch/resident_images.h"
+#include "comm/cuda_module.h"
 #include "train/trainer.h"
 
 namespace mnist_train::app {
@@ -21,6 +22,13 @@ std::shared_ptr<model::Model> initial_model(const options::RunConfig& config,
                                             const data::ImageSet& images) {
   return config.model.weights ? model_with_weights(config, images, *config.model.weights)
                               : fresh_model(config, images);
+}
+
+/// None where the step is to be eager.
+std::unique_ptr<comm::DeviceGraph> step_graph(const Worker& worker) {
+  const bool wanted = worker.config.train.cuda_graphs != options::CudaGraphs::kOff;
+  if (!wanted || !worker.placement.cuda) return nullptr;
+  return comm::cuda_module().make_graph();
 }
 
 bool checkpoint_is_due(const train::Trainer& trainer, const options::CheckpointOptions& options) {
@@ -45,7 +53,7 @@ ExitCode run_training(Worker& worker) {
   train::Trainer trainer(config.train, initial_model(config, dataset.train), train_images,
                          worker.communicator, worker.device(),
                          bf16 ? fresh_model(config, dataset.train) : nullptr,
-                         {config.data.split, dataset.train_parts});
+                         {config.data.split, dataset.train_parts}, step_graph(worker));
   RunRecorder recorder(worker, dataset, trainer);
   recorder.resume();
   LookPace pace(worker.communicator, worker.device());

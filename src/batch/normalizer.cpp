@@ -1,7 +1,9 @@
 #include "batch/normalizer.h"
 
+#include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty_strided.h>
-#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/index_select.h>
+#include <ATen/ops/tensor.h>
 
 #include <type_traits>
 
@@ -12,6 +14,10 @@ namespace {
 /// Exactly the operations that torchvision's ToTensor and Normalize make on a value.
 float normalise(int value, float mean, float std) {
   return (static_cast<float>(value) / 255.0F - mean) / std;
+}
+
+at::Tensor in_memory_order(const at::Tensor& dense) {
+  return at::as_strided(dense, {dense.numel()}, {1});
 }
 
 }  // namespace
@@ -35,13 +41,7 @@ Normalizer::Normalizer(const options::NormalizeOptions& normalize, at::Device de
     normalised_bf16_[at] = normalised_[at];
   }
   if (device_.is_cpu()) return;
-  // Tensors, since a division by a number would be made a multiplication, with other last bits.
-  const auto constant = [this](float value) {
-    return at::scalar_tensor(value, at::TensorOptions(at::kFloat).device(device_));
-  };
-  device_255_ = constant(255);
-  device_mean_ = constant(mean);
-  device_std_ = constant(std);
+  device_table_ = at::tensor(normalised_, at::kFloat).to(device_, type_);
 }
 
 at::Tensor Normalizer::buffer(at::IntArrayRef sizes) {
@@ -104,10 +104,13 @@ at::Tensor Normalizer::normalize(const at::Tensor& bytes) {
     const std::int64_t size = dense.size(1) * dense.size(2) * dense.size(3);
     return look_up_all(dense.sizes(), [&](std::int64_t sample) { return first + sample * size; });
   }
-  at::Tensor images =
-      empty_channels_last(bytes.sizes(), at::TensorOptions(at::kFloat).device(device_));
-  images.copy_(bytes).div_(device_255_).sub_(device_mean_).div_(device_std_);
-  return images.to(type_);
+  const auto options = at::TensorOptions(type_).device(device_);
+  const at::Tensor indices =
+      empty_channels_last(bytes.sizes(), options.dtype(at::kInt)).copy_(bytes);
+  at::Tensor images = empty_channels_last(bytes.sizes(), options);
+  at::Tensor values = in_memory_order(images);
+  at::index_select_out(values, device_table_, 0, in_memory_order(indices));
+  return images;
 }
 
 at::Tensor Normalizer::convert(const at::Tensor& values) {

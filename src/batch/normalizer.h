@@ -11,8 +11,8 @@
 namespace mnist_train::batch {
 
 /// Makes bytes the input of a model, as torchvision does it: `(value / 255 - mean) / std` in fp32,
-/// with channels_last strides, on a CPU through a table. The result of one call is valid until the
-/// next one.
+/// with channels_last strides, through a table that the host computes. The result of one call is
+/// valid until the next one.
 class Normalizer {
  public:
   /// `type`: f32 or bf16.
@@ -39,10 +39,8 @@ class Normalizer {
   at::ScalarType type_;
   std::array<float, 256> normalised_{};  // of each byte value
   std::array<at::BFloat16, 256> normalised_bf16_{};
-  at::Tensor buffer_;      // CPU: memory of the images of one batch
-  at::Tensor device_255_;  // GPU: scalar f32, as the two below
-  at::Tensor device_mean_;
-  at::Tensor device_std_;
+  at::Tensor buffer_;        // CPU: memory of the images of one batch
+  at::Tensor device_table_;  // GPU: [256] of the images' type
 };
 
 /// An uninitialised [n,C,H,W] tensor whose strides are channels_last even for one channel, where

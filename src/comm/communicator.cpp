@@ -61,6 +61,7 @@ std::vector<int> ask_for_silent_ranks(c10d::Store& store, int own_rank, int worl
 Communicator::Communicator(const Rendezvous& rendezvous, BackendKind backend, double timeout_s)
     : rank_(rendezvous.identity.rank),
       world_size_(rendezvous.identity.world_size),
+      backend_(backend),
       timeout_s_(timeout_s) {
   if (alone()) return;
   const Meeting meeting = meet(rendezvous);

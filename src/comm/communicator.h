@@ -28,6 +28,8 @@ class Communicator {
   int world_size() const { return world_size_; }
   bool alone() const { return world_size_ == 1; }
   bool one_host() const { return one_host_; }
+  /// Whether collectives are launched on the device, as NCCL's are.
+  bool reduces_on_device() const { return backend_ == BackendKind::kNccl; }
   double timeout_s() const { return timeout_s_; }
 
   /// Collective: `tensor` becomes the sum over all ranks, in place.
@@ -70,6 +72,7 @@ class Communicator {
 
   int rank_ = 0;
   int world_size_ = 1;
+  BackendKind backend_ = BackendKind::kGloo;
   bool one_host_ = true;
   double timeout_s_ = 0;
   std::int64_t exchanges_ = 0;  // makes the store's keys unique

@@ -17,6 +17,8 @@ class FlatAverager : public GradientAverager {
                GradientBuffer buffer);
 
   void finish() override;
+  /// NCCL's all-reduce is work of the device; Gloo's is the host's.
+  bool recordable() const override { return communicator_.reduces_on_device(); }
   const char* name() const override { return "flat"; }
 
  private:

@@ -14,6 +14,7 @@ constexpr std::int64_t kOverlapPaysFrom_bytes = 25 << 20;
 class NoAverager : public GradientAverager {
  public:
   void finish() override {}
+  bool recordable() const override { return true; }
   const char* name() const override { return "none"; }
 };
 

@@ -39,6 +39,8 @@ class GradientAverager {
   virtual bool averages_in_backward() const { return false; }
   /// Collective: after it gradients and riders are the same on every rank. Throws PeerError.
   virtual void finish() = 0;
+  /// Whether a step that averages so can be recorded as a DeviceGraph.
+  virtual bool recordable() const { return false; }
   /// "flat", "bucketed", "shared_memory" or "none", for the log.
   virtual const char* name() const = 0;
 };

@@ -1,6 +1,8 @@
 #include <ATen/cuda/CUDAContext.h>
+#include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 
 #define USE_C10D_NCCL
@@ -9,6 +11,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include "base/clock.h"
+#include "base/error.h"
 #include "comm/cuda_module.h"
 
 namespace mnist_train::cuda {
@@ -24,7 +27,11 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10
 
 int device_count() { return static_cast<int>(c10::cuda::device_count()); }
 
-void set_device(int index) { c10::cuda::set_device(static_cast<c10::DeviceIndex>(index)); }
+void set_device(int index) {
+  const auto device = static_cast<c10::DeviceIndex>(index);
+  c10::cuda::set_device(device);
+  c10::cuda::setCurrentCUDAStream(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device));
+}
 
 void synchronize() { c10::cuda::device_synchronize(); }
 
@@ -55,9 +62,43 @@ std::string nccl_version() {
          std::to_string(version & kMask);
 }
 
-constexpr comm::CudaModule kModule{&make_nccl_backend, &device_count,      &set_device,
-                                   &synchronize,       &peak_memory_bytes, &device_name,
-                                   &computes_bfloat16, &runtime_version,   &nccl_version};
+class CudaGraph : public comm::DeviceGraph {
+ public:
+  void record(const std::function<void()>& work) override {
+    try {
+      record_or_throw(work);
+    } catch (const c10::Error& error) {
+      throw Error(ExitCode::kRunFailed,
+                  std::string("the training step cannot be recorded as a CUDA graph: ") +
+                      error.what_without_backtrace() + "; cuda_graphs \"off\" goes without");
+    }
+  }
+  void replay() override { graph_.replay(); }
+
+ private:
+  void record_or_throw(const std::function<void()>& work) {
+    // What other threads do meanwhile (NCCL's watchdog, the writer of checkpoints) is not recorded.
+    graph_.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
+    try {
+      work();
+    } catch (...) {
+      try {
+        graph_.capture_end();
+      } catch (const c10::Error&) {  // says only that there is no graph
+      }
+      throw;
+    }
+    graph_.capture_end();
+  }
+
+  at::cuda::CUDAGraph graph_;
+};
+
+std::unique_ptr<comm::DeviceGraph> make_graph() { return std::make_unique<CudaGraph>(); }
+
+constexpr comm::CudaModule kModule{
+    &make_nccl_backend, &device_count,      &set_device,      &synchronize,  &peak_memory_bytes,
+    &device_name,       &computes_bfloat16, &runtime_version, &nccl_version, &make_graph};
 
 }  // namespace
 

@@ -160,6 +160,12 @@ void add_machine(Schema<Options>& schema) {
       "The type that layers compute in when they train; weights, optimizer and evaluation are "
       "fp32. auto: bf16 where processor or GPU compute it natively.",
       {"dtype"});
+  schema.add("cuda_graphs", &Options::cuda_graphs,
+             one_of<CudaGraphs>(
+                 {{CudaGraphs::kAuto, "auto"}, {CudaGraphs::kOn, "on"}, {CudaGraphs::kOff, "off"}}),
+             "On a GPU the whole training step is launched as one recorded graph; auto: where "
+             "nothing in the config stands against it.",
+             {"cuda_graph", "use_cuda_graphs"});
   schema.add("stop_at_accuracy", &Options::stop_at_accuracy, optional_of(number({0, 1})),
              "Ends the run at the first epoch whose test accuracy reaches it.",
              {"target_accuracy"});

@@ -15,6 +15,7 @@ enum class Compression { kNone, kFp16, kBf16 };
 enum class DeviceName { kAuto, kCpu, kCuda };
 enum class BackendName { kAuto, kNccl, kGloo };
 enum class PrecisionName { kAuto, kFp32, kBf16 };
+enum class CudaGraphs { kAuto, kOn, kOff };
 
 /// The learning rate over time.
 struct ScheduleOptions {
@@ -62,6 +63,7 @@ struct TrainOptions {
   DeviceName device = DeviceName::kAuto;
   BackendName backend = BackendName::kAuto;
   PrecisionName precision = PrecisionName::kAuto;
+  CudaGraphs cuda_graphs = CudaGraphs::kAuto;
   std::optional<double> stop_at_accuracy;
   std::int64_t log_interval = 100;  // steps
 

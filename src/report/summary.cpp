@@ -66,6 +66,7 @@ Json identity_of(const Summary& summary) {
           {"device_model", summary.device_model},
           {"precision", summary.precision},
           {"gradient_averaging", summary.averaging},
+          {"execution", summary.execution},
           {"threads_per_process", summary.threads_per_process},
           {"restarts", summary.restarts},
           {"versions", versions()},

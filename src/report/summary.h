@@ -22,6 +22,7 @@ struct Summary {
   std::string device_model;  // of a GPU
   std::string precision;
   std::string averaging;
+  std::string execution;  // "graph" or "eager"
   int threads_per_process = 1;
   double startup_seconds = 0;  // from the start of the command to the first step
   double train_seconds = 0;

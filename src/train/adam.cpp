@@ -19,7 +19,7 @@ Adam::Adam(const options::TrainOptions& options, const FlatParameters& parameter
       square_averages_{at::zeros_like(parameters.values())},
       steps_{at::zeros({}, parameters.values().options())} {}
 
-void Adam::step(double learning_rate) {
+void Adam::step(const at::Tensor& learning_rate) {
   constexpr bool kAmsgrad = false;
   constexpr bool kMaximize = false;
   steps_.front().add_(1);

@@ -10,7 +10,7 @@ class Adam : public Optimizer {
  public:
   Adam(const options::TrainOptions& options, const FlatParameters& parameters);
 
-  void step(double learning_rate) override;
+  void step(const at::Tensor& learning_rate) override;
   std::vector<OptimizerTensor> state() const override;
   void restored(std::int64_t steps) override;
 

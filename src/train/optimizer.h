@@ -23,7 +23,8 @@ class Optimizer {
  public:
   virtual ~Optimizer() = default;
 
-  virtual void step(double learning_rate) = 0;
+  /// `learning_rate`: a scalar on the parameters' device, f32 or, on CPUs, f64.
+  virtual void step(const at::Tensor& learning_rate) = 0;
   /// What a checkpoint must hold beside the weights.
   virtual std::vector<OptimizerTensor> state() const = 0;
   /// Says that `state` now holds what `steps` earlier steps left there.

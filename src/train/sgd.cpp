@@ -14,10 +14,10 @@ Sgd::Sgd(const options::TrainOptions& options, const FlatParameters& parameters)
   if (momentum_ != 0) momentum_buffers_.push_back(at::zeros_like(parameters.values()));
 }
 
-void Sgd::step(double learning_rate) {
+void Sgd::step(const at::Tensor& learning_rate) {
+  // A first step would only copy what it adds to zeros here.
   at::_fused_sgd_(values_, gradients_, momentum_buffers_, weight_decay_, momentum_, learning_rate,
-                  /*dampening=*/0, nesterov_, /*maximize=*/false, first_step_);
-  first_step_ = false;
+                  /*dampening=*/0, nesterov_, /*maximize=*/false, /*is_first_step=*/false);
 }
 
 std::vector<OptimizerTensor> Sgd::state() const {

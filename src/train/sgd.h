@@ -10,15 +10,14 @@ class Sgd : public Optimizer {
  public:
   Sgd(const options::TrainOptions& options, const FlatParameters& parameters);
 
-  void step(double learning_rate) override;
+  void step(const at::Tensor& learning_rate) override;
   std::vector<OptimizerTensor> state() const override;
-  void restored(std::int64_t steps) override { first_step_ = steps == 0; }
+  void restored(std::int64_t /*steps*/) override {}
 
  private:
   double momentum_;
   double weight_decay_;
   bool nesterov_;
-  bool first_step_ = true;
   std::vector<at::Tensor> values_;
   std::vector<at::Tensor> gradients_;
   std::vector<at::Tensor> momentum_buffers_;  // empty without momentum

@@ -33,11 +33,19 @@ Step::Step(const options::TrainOptions& options, std::shared_ptr<model::Model> m
       parameters_(parameters),
       averager_(averager),
       optimizer_(optimizer),
-      totals_(at::zeros({kRiders}, parameters.riders().options().dtype(at::kDouble))) {}
+      totals_(at::zeros({kRiders}, parameters.riders().options().dtype(at::kDouble))),
+      learning_rate_(
+          at::zeros({}, totals_.options().dtype(totals_.is_cpu() ? at::kDouble : at::kFloat))),
+      stop_requested_(at::zeros({}, parameters.riders().options())) {}
 
-void Step::begin(bool stop_requested) {
+void Step::set(double learning_rate, bool stop_requested) {
+  learning_rate_.fill_(learning_rate);
+  stop_requested_.fill_(stop_requested ? 1 : 0);
+}
+
+void Step::begin() {
   parameters_.zero();
-  parameters_.riders()[kStop].fill_(stop_requested ? 1 : 0);
+  parameters_.riders()[kStop].copy_(stop_requested_);
 }
 
 void Step::accumulate(const batch::Batch& batch, std::int64_t samples, bool last) {
@@ -55,7 +63,7 @@ void Step::accumulate(const batch::Batch& batch, std::int64_t samples, bool last
   if (!averager_.averages_in_backward()) parameters_.collect_gradients();
 }
 
-void Step::finish(double learning_rate) {
+void Step::finish() {
   const double begin_s = monotonic_seconds();
   averager_.finish();
   averaging_seconds_ = monotonic_seconds() - begin_s;
@@ -63,7 +71,7 @@ void Step::finish(double learning_rate) {
   totals_.add_(parameters_.riders().narrow(0, 0, kRiders));
   if (totals_.is_cpu() && !std::isfinite(last().loss)) return;
   if (options_.max_gradient_norm) clip_gradients();
-  optimizer_.step(learning_rate);
+  optimizer_.step(learning_rate_);
   parameters_.refresh_half();
 }
 

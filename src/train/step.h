@@ -22,8 +22,9 @@ struct StepSums {
   double stop_requests = 0;  // ranks that were asked to stop
 };
 
-/// One optimizer step of one rank, eager: begin, accumulate once a batch, finish. Its sums ride
-/// with the gradients, so every rank learns the global loss, and whether any rank wants to stop, at
+/// One optimizer step of one rank: set, begin, accumulate once a batch, finish. From `begin` on it
+/// never waits for a GPU, so that it can be recorded (see RecordedStep). Its sums ride with the
+/// gradients, so every rank learns the global loss, and whether any rank wants to stop, at
 /// no extra message.
 class Step {
  public:
@@ -32,14 +33,16 @@ class Step {
   Step(const options::TrainOptions& options, std::shared_ptr<model::Model> model,
        const FlatParameters& parameters, comm::GradientAverager& averager, Optimizer& optimizer);
 
-  void begin(bool stop_requested);
+  /// What the next step needs to know beside its samples. A recorded step reads it again each time.
+  void set(double learning_rate, bool stop_requested);
+  void begin();
   /// Forward and backward. `batch` is this rank's share, possibly empty, of a global batch;
   /// `samples` are those of the whole step, over all ranks and batches. Collective for the `last`
   /// batch of a step, where averaging overlaps with it.
   void accumulate(const batch::Batch& batch, std::int64_t samples, bool last);
   /// Collective: averages, clips, updates. On a CPU a loss that is not finite leaves the weights as
   /// they were; on a GPU nobody has looked yet. See `require_finite`.
-  void finish(double learning_rate);
+  void finish();
 
   /// What averaging took in `finish`, on the host: in the last step.
   double averaging_seconds() const { return averaging_seconds_; }
@@ -59,7 +62,9 @@ class Step {
   const FlatParameters& parameters_;
   comm::GradientAverager& averager_;
   Optimizer& optimizer_;
-  at::Tensor totals_;  // [kRiders] f64, on the device
+  at::Tensor totals_;          // [kRiders] f64, on the device
+  at::Tensor learning_rate_;   // scalar on the device: f64, on a GPU f32 as its kernels want it
+  at::Tensor stop_requested_;  // scalar f32 on the device
   double averaging_seconds_ = 0;
 };
 

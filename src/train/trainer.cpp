@@ -3,9 +3,11 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "base/clock.h"
+#include "base/error.h"
 #include "data/sampler.h"
 
 namespace mnist_train::train {
@@ -36,7 +38,7 @@ comm::GradientBuffer gradient_buffer(const FlatParameters& parameters) {
 Trainer::Trainer(const options::TrainOptions& options, std::shared_ptr<model::Model> model,
                  batch::ResidentImages& images, const comm::Communicator& communicator,
                  at::Device device, std::shared_ptr<model::Model> bf16_model,
-                 const Sharing& sharing)
+                 const Sharing& sharing, std::unique_ptr<comm::DeviceGraph> graph)
     : options_(options),
       communicator_(communicator),
       images_(images),
@@ -57,6 +59,26 @@ Trainer::Trainer(const options::TrainOptions& options, std::shared_ptr<model::Mo
   if (options.sync_batch_norm && !communicator.alone()) {
     computing_model_->synchronize_batch_norm(
         [this](at::Tensor& sums) { communicator_.all_reduce_sum(sums); });
+  }
+  set_up_recording(std::move(graph));
+}
+
+const char* Trainer::why_not_recorded() const {
+  if (options_.gradient_accumulation_steps > 1) return "gradient_accumulation_steps is above 1";
+  if (options_.sync_batch_norm && !communicator_.alone()) return "sync_batch_norm is on";
+  if (split_->riders() > 0) return "data.split is throughput";
+  if (!averager_->recordable()) return "gradients are not averaged by one all-reduce of NCCL";
+  return nullptr;
+}
+
+void Trainer::set_up_recording(std::unique_ptr<comm::DeviceGraph> graph) {
+  const char* const obstacle =
+      graph ? why_not_recorded() : "the processes compute on CPUs, or on several kinds of device";
+  if (obstacle == nullptr) {
+    recorded_step_.emplace(step_, samples_per_step(), std::move(graph));
+  } else if (options_.cuda_graphs == options::CudaGraphs::kOn) {
+    throw Error(ExitCode::kConfig, std::string("cuda_graphs is \"on\", and the training step ") +
+                                       "cannot be recorded: " + obstacle);
   }
 }
 
@@ -91,33 +113,41 @@ bool Trainer::run_done() const {
 void Trainer::step(bool stop_requested) {
   const std::int64_t begin = progress_.samples_into_epoch;
   const std::int64_t end = std::min(begin + samples_per_step(), images_.count());
+  learning_rate_ = schedule_.learning_rate(progress_.step);
+  step_.set(learning_rate_, stop_requested);
+  if (recorded_step_) {
+    expect_from(begin);
+    recorded_step_->run(gather_own(share_out({begin, end})), end - begin);
+  } else {
+    step_eagerly({begin, end});
+  }
+  progress_.samples_into_epoch = end;
+  progress_.samples_seen += end - begin;
+  ++progress_.step;
+}
+
+void Trainer::step_eagerly(data::Range all) {
   const double begin_s = monotonic_seconds();
   double input_seconds = 0;
-  step_.begin(stop_requested);
   double busy_s = 0;
   std::vector<std::int64_t> samples(static_cast<std::size_t>(communicator_.world_size()));
-  for (std::int64_t next = begin; next < end; next += global_batch_size_) {
-    const data::Range global{next, std::min(next + global_batch_size_, end)};
+  step_.begin();
+  for (std::int64_t next = all.begin; next < all.end; next += global_batch_size_) {
+    const data::Range global{next, std::min(next + global_batch_size_, all.end)};
     const std::vector<data::Range> shares = share_out(global);
     for (std::size_t rank = 0; rank < shares.size(); ++rank) samples[rank] += shares[rank].size();
-    const auto mine = static_cast<std::size_t>(communicator_.rank());
     expect_from(next);
     const double gather_s = monotonic_seconds();
     const double busy_begin_s = split_->clock();
-    const batch::Batch batch =
-        images_.gather(shares[mine], shares[(mine + 1) % shares.size()].size());
+    const batch::Batch batch = gather_own(shares);
     input_seconds += monotonic_seconds() - gather_s;
-    step_.accumulate(batch, end - begin, /*last=*/global.end == end);
+    step_.accumulate(batch, all.size(), /*last=*/global.end == all.end);
     busy_s += split_->clock() - busy_begin_s;
   }
   const at::Tensor riders = parameters_.riders().narrow(0, Step::kRiders, split_->riders());
   split_->note(busy_s, riders);
-  learning_rate_ = schedule_.learning_rate(progress_.step);
-  step_.finish(learning_rate_);
+  step_.finish();
   split_->learn(riders, samples);
-  progress_.samples_into_epoch = end;
-  progress_.samples_seen += end - begin;
-  ++progress_.step;
   if (measures_times_) note_times(monotonic_seconds() - begin_s, input_seconds);
 }
 
@@ -131,6 +161,11 @@ void Trainer::expect_from(std::int64_t begin) {
                                  communicator_.rank()));
   }
   images_.expect(next);
+}
+
+batch::Batch Trainer::gather_own(const std::vector<data::Range>& shares) {
+  const auto mine = static_cast<std::size_t>(communicator_.rank());
+  return images_.gather(shares[mine], shares[(mine + 1) % shares.size()].size());
 }
 
 void Trainer::note_times(double seconds, double input_seconds) {

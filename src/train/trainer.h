@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "batch/resident_images.h"
@@ -12,6 +13,7 @@
 #include "train/flat_parameters.h"
 #include "train/optimizer.h"
 #include "train/progress.h"
+#include "train/recorded_step.h"
 #include "train/schedule.h"
 #include "train/step.h"
 #include "train/step_times.h"
@@ -25,10 +27,12 @@ class Trainer {
  public:
   /// `model` is moved to the device of `images`. `bf16_model`, another one of its kind whose
   /// weights do not matter, makes training compute in bf16, on images of that type; weights,
-  /// optimizer and statistics stay fp32 in `model`.
+  /// optimizer and statistics stay fp32 in `model`. `graph`, where there is one, records the
+  /// step unless something speaks against it: Error(kConfig) if the options insist.
   Trainer(const options::TrainOptions& options, std::shared_ptr<model::Model> model,
           batch::ResidentImages& images, const comm::Communicator& communicator, at::Device device,
-          std::shared_ptr<model::Model> bf16_model = nullptr, const Sharing& sharing = {});
+          std::shared_ptr<model::Model> bf16_model = nullptr, const Sharing& sharing = {},
+          std::unique_ptr<comm::DeviceGraph> graph = nullptr);
 
   /// Fixes the order of the epoch that the cursor stands in.
   void begin_epoch();
@@ -72,10 +76,16 @@ class Trainer {
   /// Of this rank, since `begin_epoch`; without steps on a GPU.
   const StepTimes& times() const { return times_; }
   const char* averaging() const { return averager_->name(); }
+  /// "graph": of full batches only the first steps are eager; or "eager".
+  const char* execution() const { return recorded_step_ ? "graph" : "eager"; }
   const char* precision() const { return computing_model_ == model_ ? "fp32" : "bf16"; }
 
  private:
   void expect_from(std::int64_t begin);
+  const char* why_not_recorded() const;  // null: nothing speaks against it
+  void set_up_recording(std::unique_ptr<comm::DeviceGraph> graph);
+  void step_eagerly(data::Range all);
+  batch::Batch gather_own(const std::vector<data::Range>& shares);
   std::vector<data::Range> share_out(data::Range global) const;
   void note_times(double seconds, double input_seconds);
 
@@ -91,6 +101,7 @@ class Trainer {
   std::unique_ptr<comm::GradientAverager> averager_;
   std::unique_ptr<Optimizer> optimizer_;
   Step step_;
+  std::optional<RecordedStep> recorded_step_;
   Schedule schedule_;
   double learning_rate_ = 0;
   StepTimes times_;

@@ -36,11 +36,13 @@ class TrainerRig {
                       const comm::Communicator& communicator = one_rank(),
                       std::shared_ptr<model::Model> model = nullptr,
                       const SmallImages& wanted = {.count = 50}, at::Device device = at::kCPU,
-                      const options::DataOptions& data = {})
-      : images(small_images(wanted), {0.5, 0.25}, device, at::kFloat,
+                      const options::DataOptions& data = {},
+                      std::unique_ptr<comm::DeviceGraph> graph = nullptr,
+                      std::shared_ptr<model::Model> bf16_model = nullptr)
+      : images(small_images(wanted), {0.5, 0.25}, device, bf16_model ? at::kBFloat16 : at::kFloat,
                augmenter(options, communicator, wanted, device, data.augment)),
         trainer(options, model ? std::move(model) : tiny_model(options.seed), images, communicator,
-                device, nullptr, {data.split}) {}
+                device, std::move(bf16_model), {data.split}, std::move(graph)) {}
   TrainerRig(const TrainerRig&) = delete;  // the trainer knows where the images are
   TrainerRig& operator=(const TrainerRig&) = delete;
 

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
@@ -76,7 +77,7 @@ TEST_CASE("Adam and AdamW follow the plain formula") {
     for (int step = 0; step < 20; ++step) {
       const double learning_rate = 0.01 / (1 + step);
       parameters.gradients().copy_(gradients_of(step, parameters.values().numel()));
-      optimizer->step(learning_rate);
+      optimizer->step(at::scalar_tensor(learning_rate, at::kDouble));
       plain.step(parameters.gradients(), learning_rate);
       INFO("weight decay " << options.weight_decay << ", step " << step);
       REQUIRE(at::allclose(parameters.values().to(at::kDouble), plain.values(), 1e-4, 1e-6));
@@ -94,8 +95,8 @@ TEST_CASE("Adam's weight decay is not AdamW's") {
   for (const auto* parameters : {&adam_parameters, &adamw_parameters}) {
     parameters->gradients().copy_(gradients_of(0, parameters->values().numel()));
   }
-  adam->step(0.1);
-  adamw->step(0.1);
+  adam->step(at::scalar_tensor(0.1, at::kDouble));
+  adamw->step(at::scalar_tensor(0.1, at::kDouble));
   CHECK_FALSE(at::allclose(adam_parameters.values(), adamw_parameters.values(), 1e-3, 1e-4));
 }
 
@@ -106,7 +107,7 @@ TEST_CASE("Adam goes on from its state as if it had not stopped") {
   const auto optimizer = make_optimizer(options, parameters);
   const auto step = [](const FlatParameters& target, Optimizer& subject, int number) {
     target.gradients().copy_(gradients_of(number, target.values().numel()));
-    subject.step(0.01);
+    subject.step(at::scalar_tensor(0.01, at::kDouble));
   };
   for (int number = 0; number < 5; ++number) step(parameters, *optimizer, number);
   const auto copy = testing::tiny_model(2);

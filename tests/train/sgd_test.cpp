@@ -1,6 +1,7 @@
 #include "train/sgd.h"
 
 #include <ATen/ops/arange.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
 
@@ -75,7 +76,7 @@ TEST_CASE("SGD follows the plain formula for every setting") {
     for (int step = 0; step < 30; ++step) {
       const double learning_rate = 0.1 / (1 + step);  // changes between steps
       parameters.gradients().copy_(gradients_of(step, parameters.values().numel()));
-      optimizer->step(learning_rate);
+      optimizer->step(at::scalar_tensor(learning_rate, at::kDouble));
       plain.step(parameters.gradients(), learning_rate);
       INFO("momentum " << options.sgd_momentum << ", step " << step);
       REQUIRE(at::allclose(parameters.values().to(at::kDouble), plain.values(), 1e-5, 1e-6));
@@ -93,7 +94,8 @@ TEST_CASE("each parameter moves by its own gradient, whatever its strides") {
     parameter.grad().copy_(gradient);
     expected.push_back(parameter.detach() - 0.5 * gradient);
   }
-  make_optimizer(hyperparameters(0.9, false, 0), parameters)->step(0.5);
+  make_optimizer(hyperparameters(0.9, false, 0), parameters)
+      ->step(at::scalar_tensor(0.5, at::kDouble));
   for (std::size_t i = 0; i < expected.size(); ++i) {
     CHECK(at::allclose(parameters.parameters()[i], expected[i], 1e-6, 1e-7));
   }
@@ -105,8 +107,8 @@ TEST_CASE("a step reads the gradients and leaves them as they are") {
   const auto optimizer = make_optimizer(hyperparameters(0.9, true, 0.1), parameters);
   const at::Tensor gradients = gradients_of(3, parameters.values().numel());
   parameters.gradients().copy_(gradients);
-  optimizer->step(0.1);
-  optimizer->step(0.1);
+  optimizer->step(at::scalar_tensor(0.1, at::kDouble));
+  optimizer->step(at::scalar_tensor(0.1, at::kDouble));
   CHECK(parameters.gradients().equal(gradients));
 }
 
@@ -116,7 +118,7 @@ TEST_CASE("momentum is the state, by PyTorch's name; without momentum there is n
   CHECK(make_optimizer(hyperparameters(0, false, 0), parameters)->state().empty());
   const auto optimizer = make_optimizer(hyperparameters(0.9, false, 0), parameters);
   parameters.gradients().copy_(gradients_of(0, parameters.values().numel()));
-  optimizer->step(0.1);
+  optimizer->step(at::scalar_tensor(0.1, at::kDouble));
   const auto state = optimizer->state();
   REQUIRE(state.size() == 1);
   CHECK(state[0].name == "momentum_buffer");
@@ -133,7 +135,7 @@ TEST_CASE("an optimizer that gets its state back goes on as if it had never stop
     const auto optimizer = make_optimizer(options, parameters);
     const auto step = [](const FlatParameters& target, Optimizer& by, int number) {
       target.gradients().copy_(gradients_of(number, target.values().numel()));
-      by.step(0.1);
+      by.step(at::scalar_tensor(0.1, at::kDouble));
     };
     for (int number = 0; number < 5; ++number) step(parameters, *optimizer, number);
     const auto resumed = make_optimizer(options, other);

@@ -46,9 +46,10 @@ struct Subject {
   Step step{options, model, parameters, *averager, *optimizer};
 
   void run(const Batch& batch, std::int64_t global_batch_size, bool stop_requested = false) {
-    step.begin(stop_requested);
+    step.set(kLearningRate, stop_requested);
+    step.begin();
     step.accumulate(batch, global_batch_size, /*last=*/true);
-    step.finish(kLearningRate);
+    step.finish();
   }
   at::Tensor momentum() const { return optimizer->state().front().flat; }
 };
@@ -129,10 +130,11 @@ TEST_CASE("batches that are accumulated make the step of one batch") {
   Subject parts;
   const Batch batch = batch_of(7);
   whole.run(batch, 7);
-  parts.step.begin(false);
+  parts.step.set(kLearningRate, false);
+  parts.step.begin();
   parts.step.accumulate({batch.images.narrow(0, 0, 4), batch.labels.narrow(0, 0, 4)}, 7, false);
   parts.step.accumulate({batch.images.narrow(0, 4, 3), batch.labels.narrow(0, 4, 3)}, 7, true);
-  parts.step.finish(kLearningRate);
+  parts.step.finish();
   CHECK(parts.step.last().samples == 7);
   CHECK(parts.step.last().loss == Approx(whole.step.last().loss).epsilon(1e-6));
   CHECK(at::allclose(parts.parameters.values(), whole.parameters.values(), 1e-5, 1e-7));
@@ -148,9 +150,10 @@ TEST_CASE("a long gradient is scaled down to the norm that is asked for, a short
     clipped.options.max_gradient_norm = factor * norm;
     Step step{clipped.options, clipped.model, clipped.parameters, *clipped.averager,
               *clipped.optimizer};
-    step.begin(false);
+    step.set(kLearningRate, false);
+    step.begin();
     step.accumulate(batch, 5, true);
-    step.finish(kLearningRate);
+    step.finish();
     const double expected = std::min(1.0, factor) * norm;
     CHECK(clipped.parameters.gradients().norm().item<double>() == Approx(expected).epsilon(1e-4));
   }
@@ -166,9 +169,10 @@ TEST_CASE("label smoothing is that of PyTorch's cross entropy") {
       at::log_softmax(subject.model->forward(batch.images).detach(), 1);
   const double picked = log_probabilities.gather(1, batch.labels.unsqueeze(1)).sum().item<double>();
   const double spread = log_probabilities.mean(1).sum().item<double>();
-  step.begin(false);
+  step.set(kLearningRate, false);
+  step.begin();
   step.accumulate(batch, 6, true);
-  step.finish(kLearningRate);
+  step.finish();
   CHECK(step.last().loss == Approx(-0.8 * picked - 0.2 * spread).epsilon(1e-5));
 }
 
