@@ -129,8 +129,9 @@ void RunRecorder::after_step() {
   const double now_s = monotonic_seconds();
   const double rate = static_cast<double>(progress.samples_seen - recorded_samples_) /
                       std::max(1e-9, now_s - recorded_s_);
-  const report::StepRecord record{progress.epoch + 1, progress.step, sums.loss / sums.samples,
-                                  trainer_.learning_rate(), rate};
+  const report::StepRecord record{
+      progress.epoch + 1,       progress.step, sums.loss / sums.samples,
+      trainer_.learning_rate(), rate,          sums.correct / sums.samples};
   metrics_->write(record);
   console_->record(record, step_in_epoch);
   views_->step(record);

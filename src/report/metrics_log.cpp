@@ -71,6 +71,7 @@ void MetricsLog::write(const StepRecord& record) {
                      {"loss", record.loss},
                      {"learning_rate", record.learning_rate},
                      {"samples_per_second", record.samples_per_second},
+                     {"accuracy", record.accuracy},
                      {"time", wall_clock_seconds()}};
   write_line(json.dump());
 }

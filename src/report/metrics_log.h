@@ -16,6 +16,7 @@ struct StepRecord {
   double loss = 0;         // mean over the global batch
   double learning_rate = 0;
   double samples_per_second = 0;  // since the record before
+  double accuracy = 0;            // of the global batch, as it was seen
 };
 
 /// A line with "event": "epoch".

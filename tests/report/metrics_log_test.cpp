@@ -20,7 +20,7 @@ using testing::error_of;
 using testing::TempFolder;
 using Json = nlohmann::json;
 
-constexpr StepRecord kStep{2, 150, 0.25, 0.01, 12345.5};
+constexpr StepRecord kStep{2, 150, 0.25, 0.01, 12345.5, 0.625};
 constexpr EpochRecord kEpoch{2, 200, 0.5, 0.875, 0.25, 0.9375, 3.5, 0.5, 17142.0, {}, {}};
 
 std::string content(const fs::path& path) { return read_file(path, 1 << 20, ExitCode::kData); }
@@ -45,6 +45,7 @@ TEST_CASE("each record is a line with the documented keys") {
   CHECK(lines[0].at("step") == 150);
   CHECK(lines[0].at("loss") == 0.25);
   CHECK(lines[0].at("learning_rate") == 0.01);
+  CHECK(lines[0].at("accuracy") == 0.625);
   CHECK(lines[0].at("samples_per_second") == 12345.5);
   CHECK(lines[0].at("time").get<double>() > 1.7e9);
   CHECK(lines[1].at("event") == "epoch");

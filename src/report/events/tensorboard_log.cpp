@@ -53,6 +53,7 @@ TensorboardLog::TensorboardLog(const std::filesystem::path& folder, std::int64_t
 
 void TensorboardLog::write(const StepRecord& record) {
   write_scalars(record.step, {{"step/loss", record.loss},
+                              {"step/accuracy", record.accuracy},
                               {"step/learning_rate", record.learning_rate},
                               {"step/samples_per_second", record.samples_per_second}});
 }
