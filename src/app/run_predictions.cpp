@@ -18,6 +18,7 @@
 #include "base/file.h"
 #include "batch/resident_images.h"
 #include "checkpoint/weights.h"
+#include "data/class_names.h"
 #include "image/codec.h"
 
 namespace mnist_train::app {
@@ -117,10 +118,15 @@ double shortest(float value) {
   return result;
 }
 
-void print_guess(const std::string& file, const at::Tensor& scores, std::string& text) {
+void print_guess(const std::string& file, const at::Tensor& scores,
+                 const std::vector<std::string>& class_names, std::string& text) {
   const auto* begin = scores.const_data_ptr<float>();
   const auto* end = begin + scores.numel();
-  Json row = {{"file", file}, {"guess", std::max_element(begin, end) - begin}};
+  const auto guess = std::max_element(begin, end) - begin;
+  Json row = {{"file", file}, {"guess", guess}};
+  if (static_cast<std::size_t>(scores.numel()) == class_names.size()) {
+    row["class"] = class_names[static_cast<std::size_t>(guess)];
+  }
   row["scores"] = Json::array();
   for (const auto* score = begin; score != end; ++score) row["scores"].push_back(shortest(*score));
   text += row.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
@@ -144,9 +150,10 @@ void print_guesses(Worker& worker, model::Model& model, Images images, const dat
   const auto batch = resident.slice({0, static_cast<std::int64_t>(files.size())});
   const at::Tensor scores =
       model.forward(batch.images).to(at::kCPU, at::kDouble).softmax(1).to(at::kFloat).contiguous();
+  const std::vector<std::string> class_names = data::class_names(worker.config.data);
   std::string text;
   for (std::size_t i = 0; i < files.size(); ++i) {
-    print_guess(files[i], scores[static_cast<std::int64_t>(i)], text);
+    print_guess(files[i], scores[static_cast<std::int64_t>(i)], class_names, text);
   }
   print_text(text);
 }

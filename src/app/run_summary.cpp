@@ -89,6 +89,7 @@ report::RunStart run_start(const data::Dataset& dataset, const train::Trainer& t
   start.image_height = dataset.train.height;
   start.image_width = dataset.train.width;
   start.classes = dataset.train.classes;
+  start.class_names = dataset.class_names;
   start.steps_per_epoch = trainer.steps_per_epoch();
   return start;
 }

@@ -116,7 +116,8 @@ void RunViews::write_predictions(const eval::Evaluation& test) {
     rows.push_back({prediction.sample, images_[rows.size()], prediction.guess,
                     set.labels[static_cast<std::size_t>(prediction.sample)], prediction.scores});
   }
-  report::write_predictions(worker_.run_folder / report::files::kPredictions, rows);
+  report::write_predictions(worker_.run_folder / report::files::kPredictions, rows,
+                            dataset_.class_names);
 }
 
 /// The surest of the wrong guesses, as images and in words.
@@ -124,6 +125,10 @@ void RunViews::write_wrong_images(std::int64_t step, const eval::Evaluation& tes
   const data::ImageSet& set = dataset_.test;
   const auto truth = [&](const eval::Prediction& prediction) -> std::int64_t {
     return set.labels[static_cast<std::size_t>(prediction.sample)];
+  };
+  const auto name = [&](std::int64_t label) {
+    return dataset_.class_names.empty() ? std::to_string(label)
+                                        : dataset_.class_names[static_cast<std::size_t>(label)];
   };
   std::vector<const eval::Prediction*> wrong;
   for (const eval::Prediction& prediction : test.predictions) {
@@ -138,8 +143,9 @@ void RunViews::write_wrong_images(std::int64_t step, const eval::Evaluation& tes
     events_->write_image(step, fmt::format("wrong/{}", i + 1),
                          report::image_png(pixels.data(), set.channels, set.height, set.width),
                          set.height, set.width, set.channels == 3 ? 3 : 1);
-    table += fmt::format("| {} | {} | {} | {} | {:.1f} % |\n", i + 1, prediction.sample,
-                         truth(prediction), prediction.guess, 100 * sureness(prediction));
+    table +=
+        fmt::format("| {} | {} | {} | {} | {:.1f} % |\n", i + 1, prediction.sample,
+                    name(truth(prediction)), name(prediction.guess), 100 * sureness(prediction));
   }
   if (!wrong.empty()) events_->write_text(step, "wrong", table);
 }

@@ -3,6 +3,7 @@
 #include <set>
 #include <utility>
 
+#include "data/class_names.h"
 #include "data/encoded_source.h"
 #include "data/find_files.h"
 #include "data/idx_pair.h"
@@ -44,6 +45,7 @@ Sources drawn(const DataOptions& options, bool with_test) {
 
 Sources idx_pairs(const DataOptions& options, bool with_test) {
   Sources sources;
+  sources.class_names = class_names(options);
   DatasetFiles files;
   for (const DataLocation& location : train_locations(options)) {
     DataOptions one = options;

@@ -15,7 +15,7 @@ namespace mnist_train::data {
 struct Sources {
   std::vector<std::unique_ptr<ImageSource>> train;  // one, or one for each process
   std::unique_ptr<ImageSource> test;                // none where it is not wanted
-  std::vector<std::string> class_names;             // of an image folder
+  std::vector<std::string> class_names;             // where they have names
   bool encoded = false;                             // images that have to be decoded
 };
 

@@ -30,6 +30,7 @@ Json to_json(const RunStart& start, const Summary& summary) {
                  {"height", start.image_height},
                  {"width", start.image_width},
                  {"classes", start.classes}}}};
+  if (!start.class_names.empty()) json["data"]["class_names"] = start.class_names;
   json.update(identity_of(summary));
   return json;
 }

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "report/summary.h"
 
@@ -22,6 +23,7 @@ struct RunStart {
   std::int64_t image_height = 0;
   std::int64_t image_width = 0;
   std::int64_t classes = 0;
+  std::vector<std::string> class_names;  // by number, where the data have names
   std::int64_t steps_per_epoch = 0;
 };
 

@@ -3,6 +3,7 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "base/file.h"
@@ -33,16 +34,26 @@ std::string json_number(double value) {
   return std::isfinite(value) ? fmt::format("{:.7g}", value) : "null";
 }
 
+std::string json_text(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 }  // namespace
 
 void write_predictions(const std::filesystem::path& path,
-                       const std::vector<Prediction>& predictions) {
+                       const std::vector<Prediction>& predictions,
+                       const std::vector<std::string>& class_names) {
   std::string text;
   for (const Prediction& row : predictions) {
     text += fmt::format(R"({{"id":{},"image":"{}","guess":{},"truth":{})", row.id, row.image,
                         row.guess, row.truth);
     for (std::size_t label = 0; label < row.scores.size(); ++label) {
       text += fmt::format(R"(,"score_{}":{})", label, json_number(row.scores[label]));
+    }
+    if (!class_names.empty()) {
+      text += fmt::format(R"(,"guess_name":{},"truth_name":{})",
+                          json_text(class_names.at(static_cast<std::size_t>(row.guess))),
+                          json_text(class_names.at(static_cast<std::size_t>(row.truth))));
     }
     text += "}\n";
   }

@@ -16,10 +16,11 @@ struct Prediction {
   std::vector<double> scores;  // probabilities by class
 };
 
-/// One object a line: `id`, `image`, `guess`, `truth`, `score_0`, …; whole or not at all. Throws
-/// Error(kRunFailed).
+/// One object a line: `id`, `image`, `guess`, `truth`, `score_0`, …, and where classes have names
+/// `guess_name` and `truth_name`; whole or not at all. Throws Error(kRunFailed).
 void write_predictions(const std::filesystem::path& path,
-                       const std::vector<Prediction>& predictions);
+                       const std::vector<Prediction>& predictions,
+                       const std::vector<std::string>& class_names = {});
 
 /// A PNG of an image of 1 or 3 channels; of others, the first alone. `pixels`: [channels, height,
 /// width] u8.

@@ -159,5 +159,22 @@ TEST_CASE("a data set known by name has ten classes") {
   CHECK_THAT(failure.message, ContainsSubstring("train-labels-idx1-ubyte: byte 9: label 10"));
 }
 
+TEST_CASE("the classes of Fashion-MNIST have names, those of MNIST and of other files none") {
+  const TempFolder folder;
+  SmallDataset{}.write(folder.path() / "fashion-mnist");
+  SmallDataset{}.write(folder.path() / "mnist");
+  options::DataOptions options;
+  options.root = folder.path();
+  CHECK(open_dataset(options).class_names.empty());
+  options.dataset = options::DatasetName::kFashionMnist;
+  const Dataset fashion = open_dataset(options);
+  REQUIRE(fashion.class_names.size() == 10);
+  CHECK(fashion.class_names.front() == "T-shirt/top");
+  CHECK(fashion.class_names.back() == "Ankle boot");
+  options.format = options::DataFormat::kIdx;
+  options.train = options.test = options::DataLocation{folder.path() / "fashion-mnist", {}};
+  CHECK(open_dataset(options).class_names.empty());
+}
+
 }  // namespace
 }  // namespace mnist_train::data

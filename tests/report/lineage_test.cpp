@@ -31,6 +31,7 @@ TEST_CASE("every start of a run is a line, and none is lost") {
   start.host = "here";
   start.train_images = 60000;
   append_lineage(path, start, summary);
+  start.class_names = {"T-shirt/top", "Bag"};
   start.resumed_from = "run/checkpoints/step-00000100.safetensors";
   start.step = 100;
   summary.restarts = 1;
@@ -41,12 +42,14 @@ TEST_CASE("every start of a run is a line, and none is lost") {
   CHECK(first.at("resumed_from").is_null());
   CHECK(first.at("world_size") == 2);
   CHECK(first.at("data").at("train") == 60000);
+  CHECK_FALSE(first.at("data").contains("class_names"));
   CHECK(first.at("config_hash") == "xxh3-128:c");
   CHECK(first.at("time").get<double>() > 1.7e9);
   const Json second = Json::parse(lines[1]);
   CHECK(second.at("resumed_from") == "run/checkpoints/step-00000100.safetensors");
   CHECK(second.at("step") == 100);
   CHECK(second.at("restarts") == 1);
+  CHECK(second.at("data").at("class_names") == Json({"T-shirt/top", "Bag"}));
 }
 
 TEST_CASE("a line that was cut short does not swallow the next one") {

@@ -85,6 +85,29 @@ TEST_CASE("a page answers the four questions") {
   }
 }
 
+TEST_CASE("classes go by their names where the data have names") {
+  const TempFolder folder;
+  write_pretended_run(folder, "run");
+  folder.write("run/lineage.jsonl",
+               R"({"data":{"classes":2,"class_names":["T-shirt/top","<Bag>"]}})"
+               "\n");
+  const std::string page = page_of(folder);
+  for (const char* text :
+       {"Most often <b>T-shirt/top</b> is taken for <b>&lt;Bag&gt;</b> (3×)",
+        "title=\"T-shirt/top taken for &lt;Bag&gt;: 3\"",
+        "<th scope=\"col\"><span>&lt;Bag&gt;</span></th>", "test image 9: T-shirt/top\"",
+        "<td>T-shirt/top</td><td class=\"bad\">&lt;Bag&gt;</td>",
+        "aria-label=\"&lt;Bag&gt;: 80.0 %"}) {
+    CHECK_THAT(page, ContainsSubstring(text));
+  }
+  CHECK_THAT(page, !ContainsSubstring("<Bag>"));
+  write_pretended_run(folder, "other");
+  const std::string both = page_on({folder.path() / "run", folder.path() / "run"});
+  CHECK_THAT(both, ContainsSubstring("<tr><th scope=\"row\">T-shirt/top</th>"));
+  const std::string apart = page_on({folder.path() / "run", folder.path() / "other"});
+  CHECK_THAT(apart, ContainsSubstring("<tr><th scope=\"row\">0</th>"));
+}
+
 TEST_CASE("wrong guesses come first, the surest first, then the right ones, the least sure first") {
   const TempFolder folder;
   write_pretended_run(folder, "run");

@@ -82,5 +82,16 @@ TEST_CASE("each prediction is a line with the documented keys, and a NaN is null
   CHECK_FALSE(std::getline(lines, line));
 }
 
+TEST_CASE("guess and truth have their names where classes have some") {
+  const testing::TempFolder folder;
+  const auto path = folder.path() / "predictions.jsonl";
+  write_predictions(path, {{7, "data:,", 1, 0, {0.25, 0.75}}}, {"T-shirt/top", "\"Bag\""});
+  const Json row = Json::parse(read_file(path, 1 << 16, ExitCode::kData));
+  CHECK(row.at("guess") == 1);
+  CHECK(row.at("guess_name") == "\"Bag\"");
+  CHECK(row.at("truth_name") == "T-shirt/top");
+  CHECK(row.at("score_1") == 0.75);
+}
+
 }  // namespace
 }  // namespace mnist_train::report

@@ -7,8 +7,8 @@ from html.parser import HTMLParser
 import numpy
 import pytest
 
-from pictures import read_data_uri
-from support import MNIST, RunFolder, read_idx, run, send, start, train, wait_until
+from pictures import read_data_uri, write_png
+from support import MNIST, RunFolder, read_idx, run, send, start, train, wait_until, write_idx_folder
 
 SHOWN = {
     "epochs": 1,
@@ -128,6 +128,28 @@ def test_the_report_command_makes_the_same_page_and_compares_runs(finished, tmp_
     (tmp_path / "both.html").write_text(result.stdout)
     both = Page(tmp_path / "both.html")
     assert "2 runs" in both.words and "(ran) world_size13" in both.words.replace(" 1", "1").replace(" 3", "3")
+
+
+def test_classes_go_by_their_names(tmp_path):
+    """Fashion-MNIST's by heart, a folder's by its folders."""
+    images, labels = (read_idx(MNIST / f"t10k-{name}-ubyte.gz")[:400] for name in ("images-idx3", "labels-idx1"))
+    write_idx_folder(tmp_path / "fashion-mnist", images, labels)
+    for name in ("even", "odd"):
+        (tmp_path / "folder" / name).mkdir(parents=True)
+    for number, (label, image) in enumerate(zip(labels, images)):
+        write_png(tmp_path / "folder" / ("even", "odd")[label % 2] / f"{number}.png", image)
+    folder = str(tmp_path / "folder")
+    for name, data, known in (
+        ("fashion", {"dataset": "fashion-mnist", "root": str(tmp_path)}, {"T-shirt/top", "Ankle boot"}),
+        ("parity", {"format": "image-folder", "train": folder, "test": folder}, {"even", "odd"}),
+    ):
+        data = {"dataset": None, "limit_train": 400, "limit_test": 400} | data
+        of_run = train(tmp_path, {"epochs": 1, "data": data}, output=name)
+        named = {row["truth_name"] for row in predictions(of_run)} | {row["guess_name"] for row in predictions(of_run)}
+        assert known <= named
+        page = Page(of_run.path / "report.html")
+        assert all(word in page.words for word in known)
+        assert {attributes["alt"].split(": ")[1] for attributes in page.all("img")} <= named
 
 
 def test_what_is_no_run_has_no_page(tmp_path):

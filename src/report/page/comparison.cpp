@@ -118,6 +118,17 @@ std::string times(std::span<const RunFiles> runs) {
          "</section>\n";
 }
 
+/// What a class is called where all runs that know it agree, else its number.
+std::string class_name(std::span<const RunFiles> runs, std::int64_t label) {
+  std::set<std::string> names;
+  for (const RunFiles& run : runs) {
+    if (!run.epochs.empty() && label < run.epochs.back().details.classes) {
+      names.insert(run.class_name(label));
+    }
+  }
+  return names.size() == 1 ? *names.begin() : std::to_string(label);
+}
+
 std::string classes(std::span<const RunFiles> runs) {
   std::int64_t most = 0;
   for (const RunFiles& run : runs) {
@@ -125,7 +136,7 @@ std::string classes(std::span<const RunFiles> runs) {
   }
   std::string rows;
   for (std::int64_t label = 0; label < most; ++label) {
-    rows += fmt::format("<tr><th scope=\"row\">{}</th>", label);
+    rows += "<tr><th scope=\"row\">" + escape_html(class_name(runs, label)) + "</th>";
     for (const RunFiles& run : runs) {
       const bool known = !run.epochs.empty() && label < run.epochs.back().details.classes;
       const double accuracy = known ? Confusion(run.epochs.back().details).accuracy(label) : NAN;

@@ -22,7 +22,7 @@ bool holds_out(const RunFiles& run) {
 }
 
 LineChart accuracy_chart(const RunFiles& run) {
-  LineChart chart{"Accuracy", "epoch", AxisFormat::kPercent};
+  LineChart chart{"Accuracy by epoch", "epoch", AxisFormat::kPercent};
   chart.series = {epoch_series(run, "test", kTest, [](auto& r) { return r.test_accuracy; }),
                   epoch_series(run, "training", kTrain, [](auto& r) { return r.train_accuracy; })};
   if (holds_out(run)) {
@@ -34,7 +34,7 @@ LineChart accuracy_chart(const RunFiles& run) {
 }
 
 LineChart loss_chart(const RunFiles& run) {
-  LineChart chart{"Loss", "epoch", AxisFormat::kDecimal, /*logarithmic=*/true};
+  LineChart chart{"Loss by epoch", "epoch", AxisFormat::kDecimal, /*logarithmic=*/true};
   chart.series = {epoch_series(run, "test", kTest, [](auto& r) { return r.test_loss; }),
                   epoch_series(run, "training", kTrain, [](auto& r) { return r.train_loss; })};
   if (holds_out(run)) {
@@ -44,18 +44,32 @@ LineChart loss_chart(const RunFiles& run) {
   return chart;
 }
 
-LineChart step_loss_chart(const RunFiles& run) {
-  Series each = step_series(run, "single steps", kTrain, [](auto& s) { return s.loss; });
+/// Single steps in the background, their running mean, and the test set at the end of each epoch.
+template <typename OfStep, typename OfEpoch>
+LineChart by_step(const RunFiles& run, LineChart chart, const OfStep& of_step,
+                  const OfEpoch& of_epoch) {
+  Series each = step_series(run, "single steps", kTrain, of_step);
   each.faint = true;
   Series mean{"training", kTrain,
               smoothed(each.points, static_cast<double>(each.points.size()) / 25)};
   Series test{"test", kTest, {}};
   for (const EpochEntry& epoch : run.epochs) {
-    test.points.push_back({static_cast<double>(epoch.record.step), epoch.record.test_loss});
+    test.points.push_back({static_cast<double>(epoch.record.step), of_epoch(epoch.record)});
   }
-  LineChart chart{"Loss by step", "step", AxisFormat::kDecimal, /*logarithmic=*/true};
   chart.series = {std::move(each), std::move(mean), std::move(test)};
   return chart;
+}
+
+LineChart step_accuracy_chart(const RunFiles& run) {
+  return by_step(
+      run, {"Accuracy by step", "step", AxisFormat::kPercent}, [](auto& s) { return s.accuracy; },
+      [](auto& r) { return r.test_accuracy; });
+}
+
+LineChart step_loss_chart(const RunFiles& run) {
+  return by_step(
+      run, {"Loss by step", "step", AxisFormat::kDecimal, /*logarithmic=*/true},
+      [](auto& s) { return s.loss; }, [](auto& r) { return r.test_loss; });
 }
 
 LineChart rate_chart(const RunFiles& run) {
@@ -126,7 +140,8 @@ std::string learning_section(const RunFiles& run) {
   std::string text = "<section id=\"learning\"><h2>Did it learn?</h2><p class=\"lead\">" +
                      verdict(run) + "</p>\n<div class=\"charts\">";
   text += line_chart(accuracy_chart(run)) + line_chart(loss_chart(run)) +
-          line_chart(step_loss_chart(run)) + line_chart(rate_chart(run));
+          line_chart(rate_chart(run)) + line_chart(step_accuracy_chart(run)) +
+          line_chart(step_loss_chart(run));
   text += "</div>\n";
   if (!run.epochs.empty()) text += epoch_table(run);
   return text + "</section>\n";

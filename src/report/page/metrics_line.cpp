@@ -79,8 +79,12 @@ bool is_picture(const std::string& uri) {
 }  // namespace
 
 StepRecord step_of(const Json& json) {
-  return {integer_in(json, "epoch"), integer_in(json, "step"), number_in(json, "loss"),
-          number_in(json, "learning_rate"), number_in(json, "samples_per_second")};
+  return {integer_in(json, "epoch"),
+          integer_in(json, "step"),
+          number_in(json, "loss"),
+          number_in(json, "learning_rate"),
+          number_in(json, "samples_per_second"),
+          number_in(json, "accuracy")};
 }
 
 EpochEntry epoch_of(const Json& json, const std::string& where) {

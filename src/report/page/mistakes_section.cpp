@@ -17,7 +17,13 @@ constexpr std::int64_t kMaxMatrixClasses = 26;  // more do not fit onto a page
 constexpr std::size_t kNamedPairs = 3;          // in the sentence
 constexpr std::size_t kListedPairs = 6;
 
-std::string verdict(const Confusion& confusion) {
+/// In a sentence: a <b>4</b>, <b>Ankle boot</b>.
+std::string bold_class(const RunFiles& run, std::int64_t label) {
+  const std::string name = "<b>" + escape_html(run.class_name(label)) + "</b>";
+  return run.class_names.empty() ? "a " + name : name;
+}
+
+std::string verdict(const RunFiles& run, const Confusion& confusion) {
   const auto all = static_cast<double>(confusion.all());
   const auto wrong = static_cast<double>(confusion.wrong());
   std::string text =
@@ -26,8 +32,9 @@ std::string verdict(const Confusion& confusion) {
   if (!pairs.empty()) {
     text += ". Most often ";
     for (std::size_t i = 0; i < pairs.size(); ++i) {
-      text += fmt::format("{}a <b>{}</b> is taken for a <b>{}</b> ({}×)", i == 0 ? "" : ", ",
-                          pairs[i].truth, pairs[i].guess, pairs[i].number);
+      text += fmt::format("{}{} is taken for {} ({}×)", i == 0 ? "" : ", ",
+                          bold_class(run, pairs[i].truth), bold_class(run, pairs[i].guess),
+                          pairs[i].number);
     }
   }
   return text + ".";
@@ -40,28 +47,36 @@ int shade(std::int64_t number, std::int64_t most) {
   return std::max(1, static_cast<int>(std::lround(9 * std::sqrt(share))));
 }
 
-std::string matrix(const Confusion& confusion) {
+std::string matrix_row(const RunFiles& run, const Confusion& confusion, std::int64_t truth,
+                       std::int64_t most) {
+  const std::string name = escape_html(run.class_name(truth));
+  std::string row = "<tr><th scope=\"row\">" + name + "</th>";
+  for (std::int64_t guess = 0; guess < confusion.classes; ++guess) {
+    const std::int64_t number = confusion.at(truth, guess);
+    const std::string look = truth == guess ? "right" : fmt::format("e{}", shade(number, most));
+    row += fmt::format("<td class=\"{}\" title=\"{} taken for {}: {}\">{}</td>", look, name,
+                       escape_html(run.class_name(guess)), number,
+                       number == 0 ? "·" : std::to_string(number));
+  }
+  return row + "</tr>\n";
+}
+
+std::string matrix(const RunFiles& run, const Confusion& confusion) {
   const std::vector<ConfusedPair> worst = most_confused(confusion, 1);
   const std::int64_t most = worst.empty() ? 1 : worst.front().number;
   std::string head = "<td></td>";
   std::string rows;
-  for (std::int64_t truth = 0; truth < confusion.classes; ++truth) {
-    head += head_cell(std::to_string(truth));
-    rows += fmt::format("<tr><th scope=\"row\">{}</th>", truth);
-    for (std::int64_t guess = 0; guess < confusion.classes; ++guess) {
-      const std::int64_t number = confusion.at(truth, guess);
-      const std::string look = truth == guess ? "right" : fmt::format("e{}", shade(number, most));
-      rows += fmt::format("<td class=\"{}\" title=\"a {} taken for a {}: {}\">{}</td>", look, truth,
-                          guess, number, number == 0 ? "·" : std::to_string(number));
-    }
-    rows += "</tr>\n";
+  for (std::int64_t label = 0; label < confusion.classes; ++label) {
+    head += head_cell("<span>" + escape_html(run.class_name(label)) + "</span>");
+    rows += matrix_row(run, confusion, label, most);
   }
+  const char* look = run.class_names.empty() ? "matrix" : "matrix named";
   return "<figure class=\"wide\"><figcaption>Confusion matrix: what the image is (rows) and what "
          "was guessed (columns)</figcaption>" +
-         scrolling("Confusion matrix", {"matrix", head, rows}) + "</figure>\n";
+         scrolling("Confusion matrix", {look, head, rows}) + "</figure>\n";
 }
 
-std::string class_table(const Confusion& confusion) {
+std::string class_table(const RunFiles& run, const Confusion& confusion) {
   const auto error_of = [&](std::int64_t label) {
     return confusion.of(label) > 0 ? 1 - confusion.accuracy(label) : 0;
   };
@@ -77,8 +92,9 @@ std::string class_table(const Confusion& confusion) {
         "<td class=\"barcell\"><svg class=\"errorbar\" viewBox=\"0 0 100 8\" "
         "preserveAspectRatio=\"none\" aria-hidden=\"true\">"
         "<rect width=\"{:.1f}\" height=\"8\"/></svg></td></tr>\n",
-        label, count(static_cast<double>(all)), percent(confusion.accuracy(label)),
-        all - confusion.at(label, label), worst > 0 ? 100 * error_of(label) / worst : 0);
+        escape_html(run.class_name(label)), count(static_cast<double>(all)),
+        percent(confusion.accuracy(label)), all - confusion.at(label, label),
+        worst > 0 ? 100 * error_of(label) / worst : 0);
   }
   const std::string head = head_cells({"class", "images", "accuracy", "wrong",
                                        "<span class=\"hidden\">share of wrong guesses</span>"});
@@ -86,11 +102,12 @@ std::string class_table(const Confusion& confusion) {
          scrolling("Accuracy by class", {"numbers", head, rows}) + "</figure>\n";
 }
 
-std::string pair_table(const Confusion& confusion) {
+std::string pair_table(const RunFiles& run, const Confusion& confusion) {
   std::string rows;
   for (const ConfusedPair& pair : most_confused(confusion, kListedPairs)) {
-    rows += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td></tr>", pair.truth, pair.guess,
-                        pair.number);
+    rows += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td></tr>",
+                        escape_html(run.class_name(pair.truth)),
+                        escape_html(run.class_name(pair.guess)), pair.number);
   }
   return "<figure><figcaption>Most confused</figcaption>" +
          to_html({"numbers", head_cells({"class", "taken for", "images"}), rows}) + "</figure>\n";
@@ -103,9 +120,10 @@ std::string mistakes_section(const RunFiles& run) {
   const EpochDetails none;
   const Confusion confusion(run.epochs.empty() ? none : run.epochs.back().details);
   if (confusion.classes > 0 && confusion.all() > 0) {
-    text += "<p class=\"lead\">" + verdict(confusion) + "</p>\n<div class=\"charts\">";
-    text += confusion.classes <= kMaxMatrixClasses ? matrix(confusion) : pair_table(confusion);
-    text += class_table(confusion) + "</div>\n";
+    text += "<p class=\"lead\">" + verdict(run, confusion) + "</p>\n<div class=\"charts\">";
+    text += confusion.classes <= kMaxMatrixClasses ? matrix(run, confusion)
+                                                   : pair_table(run, confusion);
+    text += class_table(run, confusion) + "</div>\n";
   } else {
     text += "<p class=\"lead\">Not known yet: no evaluation has been counted.</p>\n";
   }

@@ -27,7 +27,7 @@ double confidence(const Prediction& row) {
 }
 
 /// "4: 61.2 %, 9: 38.1 %".
-std::string in_words(const Prediction& row) {
+std::string in_words(const RunFiles& run, const Prediction& row) {
   std::vector<std::size_t> order(row.scores.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::stable_sort(order.begin(), order.end(), [&](std::size_t left, std::size_t right) {
@@ -36,17 +36,20 @@ std::string in_words(const Prediction& row) {
   std::string text;
   for (std::size_t i = 0; i < std::min<std::size_t>(3, order.size()); ++i) {
     if (i > 0 && row.scores[order[i]] < 0.0005) break;
-    text += fmt::format("{}{}: {}", i == 0 ? "" : ", ", order[i], percent(row.scores[order[i]], 1));
+    text += fmt::format("{}{}: {}", i == 0 ? "" : ", ",
+                        run.class_name(static_cast<std::int64_t>(order[i])),
+                        percent(row.scores[order[i]], 1));
   }
   return text;
 }
 
 /// A bar a class, the truth's in its own colour.
-std::string bars(const Prediction& row) {
-  if (row.scores.empty() || row.scores.size() > kMaxBars) return escape_html(in_words(row));
+std::string bars(const RunFiles& run, const Prediction& row) {
+  std::string words = escape_html(in_words(run, row));
+  if (row.scores.empty() || row.scores.size() > kMaxBars) return words;
   std::string text = fmt::format(
       R"(<svg class="scores" viewBox="0 0 {} 20" role="img" aria-label="{}"><path d="M0 19.5H{}"/>)",
-      row.scores.size() * 6, in_words(row), row.scores.size() * 6);
+      row.scores.size() * 6, words, row.scores.size() * 6);
   for (std::size_t label = 0; label < row.scores.size(); ++label) {
     const double height = 19 * row.scores[label];
     if (!(height > 0.2)) continue;
@@ -59,20 +62,24 @@ std::string bars(const Prediction& row) {
 
 class PredictionRows {
  public:
+  explicit PredictionRows(const RunFiles& run) : run_(run) {}
+
   void add(const Prediction& row) {
     const bool wrong = row.guess != row.truth;
+    const std::string truth = escape_html(run_.class_name(row.truth));
     std::string picture = "<span class=\"soft\">left out</span>";
     if (!row.image.empty() && picture_bytes_ + row.image.size() <= kMaxPictureBytes) {
       picture_bytes_ += row.image.size();
-      picture = fmt::format(R"(<img src="{}" alt="test image {}: a {}" loading="lazy">)", row.image,
-                            row.id, row.truth);
+      picture = fmt::format(R"(<img src="{}" alt="test image {}: {}" loading="lazy">)", row.image,
+                            row.id, truth);
     }
     rows_ += fmt::format(
         "<tr data-truth=\"{}\" data-guess=\"{}\"><td>{}</td><td>{}</td><td "
         "class=\"{}\">{}</td><td>{}</td><td class=\"extra\">{}</td>"
         "<td>{}</td><td class=\"extra soft\">{}</td></tr>\n",
-        row.truth, row.guess, picture, row.truth, wrong ? "bad" : "good", row.guess,
-        percent(confidence(row), 1), percent(score(row, row.truth), 1), bars(row), row.id);
+        row.truth, row.guess, picture, truth, wrong ? "bad" : "good",
+        escape_html(run_.class_name(row.guess)), percent(confidence(row), 1),
+        percent(score(row, row.truth), 1), bars(run_, row), row.id);
   }
 
   std::string html(const std::string& label) const {
@@ -83,6 +90,7 @@ class PredictionRows {
   }
 
  private:
+  const RunFiles& run_;
   std::string rows_;
   std::size_t picture_bytes_ = 0;
 };
@@ -102,8 +110,8 @@ std::string prediction_table(const RunFiles& run) {
   std::stable_sort(right.begin(), right.end(), [](auto* left, auto* right_row) {
     return confidence(*left) < confidence(*right_row);
   });
-  PredictionRows wrong_table;
-  PredictionRows right_table;
+  PredictionRows wrong_table(run);
+  PredictionRows right_table(run);
   const std::size_t wrong_shown = std::min(wrong.size(), kMaxRows);
   const std::size_t right_shown = std::min(right.size(), kMaxRows - wrong_shown);
   for (std::size_t i = 0; i < wrong_shown; ++i) wrong_table.add(*wrong[i]);

@@ -57,6 +57,17 @@ std::int64_t for_each_line(const fs::path& path, const std::string& text, std::i
   return line;
 }
 
+/// What a run says of its data's classes; empty unless all of it is text.
+std::vector<std::string> class_names_in(const Json& data) {
+  std::vector<std::string> names;
+  if (!data.is_object() || !data.contains("class_names")) return names;
+  for (const Json& name : data["class_names"]) {
+    if (!name.is_string()) return {};
+    names.push_back(name.get<std::string>());
+  }
+  return names;
+}
+
 /// Whether a process holds the folder's lock, as a run does from beginning to end.
 bool is_locked(const fs::path& folder) {
   const UniqueFd fd(
@@ -97,6 +108,11 @@ const EpochRecord* RunFiles::best_epoch() const {
   return best;
 }
 
+std::string RunFiles::class_name(std::int64_t label) const {
+  const auto at = static_cast<std::size_t>(label);
+  return label >= 0 && at < class_names.size() ? class_names[at] : std::to_string(label);
+}
+
 std::string RunFiles::status() const {
   if (live) return "running";
   const std::string said = text_in(summary, "status");
@@ -135,6 +151,7 @@ RunFiles& RunReader::read() {
   const fs::path lineage = folder / files::kLineage;
   for_each_line(lineage, read_if_there(lineage, kMaxSmallFile), 0, /*lenient=*/true,
                 [&](const Json& json, const std::string&) { run_.starts.push_back(json); });
+  run_.class_names = class_names_in(run_.fact("data"));
   run_.predictions.clear();
   const fs::path predictions = folder / files::kPredictions;
   for_each_line(predictions, read_if_there(predictions, kMaxLargeFile), 0, /*lenient=*/false,

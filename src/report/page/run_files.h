@@ -29,12 +29,15 @@ struct RunFiles {
   std::vector<StepRecord> steps;
   std::vector<EpochEntry> epochs;
   std::vector<Prediction> predictions;
-  double seconds_since_start = 0;  // of the last start, by the clock; 0 when not live
+  std::vector<std::string> class_names;  // by number; empty where the data have none
+  double seconds_since_start = 0;        // of the last start, by the clock; 0 when not live
 
   /// Null without epochs.
   const EpochRecord* last_epoch() const;
   /// The first of those with the highest test accuracy; null without epochs.
   const EpochRecord* best_epoch() const;
+  /// What a class is called: its name, else its number.
+  std::string class_name(std::int64_t label) const;
   /// "running", "finished", "stopped", "failed", or "interrupted": it ended and could not say why.
   std::string status() const;
   /// What the newest of summary and starts says under a key; null where none does.

@@ -28,13 +28,18 @@ const char* const kScript = R"js(
         };
         ["truth", "guess"].forEach(function (key) {
           var label = document.createElement("label"), select = document.createElement("select");
-          var values = rows.map(function (row) { return row.getAttribute("data-" + key); });
+          var names = {};
+          var values = rows.map(function (row) {
+            var value = row.getAttribute("data-" + key);
+            names[value] = row.cells[key === "truth" ? 1 : 2].textContent;
+            return value;
+          });
           values = values.filter(function (value, i) { return values.indexOf(value) === i; });
           values.sort(function (a, b) { return a - b; });
           [""].concat(values).forEach(function (value) {
             var option = document.createElement("option");
             option.value = value;
-            option.textContent = value === "" ? "all" : value;
+            option.textContent = value === "" ? "all" : names[value];
             select.appendChild(option);
           });
           var kept = recall(key + location.pathname);

@@ -38,7 +38,7 @@ td.good,td.bad{font-weight:600}
 .tile dt{font-size:.8rem;color:var(--soft)}
 .tile dd{margin:0;font-size:1.35rem;font-weight:650;line-height:1.3;font-variant-numeric:tabular-nums}
 .tile dd.soft{font-size:.8rem;font-weight:400}
-.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(290px,100%),1fr));gap:14px;margin:.75rem 0}
+.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(330px,100%),1fr));gap:14px;margin:.75rem 0}
 figure{margin:0;background:var(--panel);border:1px solid var(--line);border-radius:10px;padding:12px 12px 8px;min-width:0}
 figure.full{margin:14px 0}
 figcaption{font-weight:600;font-size:.95rem}
@@ -75,11 +75,14 @@ figure .numbers,.bars{width:100%}
 .matrix th,.matrix td{padding:.28rem 0;text-align:center;border:1px solid var(--page);color:var(--ink)}
 .matrix th{color:var(--soft);font-weight:600}
 .matrix tbody tr{border:0}
+.named thead td{width:7.2rem}.named th[scope=row]{text-align:left;font-weight:500;overflow-wrap:anywhere;padding-right:.4rem}
+.named thead th{text-align:center;vertical-align:bottom}
+.named thead span{writing-mode:vertical-rl;transform:rotate(180deg);display:inline-block;max-height:8rem;overflow:hidden;white-space:nowrap;text-overflow:ellipsis;font-weight:500}
 .matrix .right{background:rgba(30,150,90,.22);font-weight:600}
 .e0{color:var(--soft)!important}.e1{background:rgba(var(--heat),.08)}.e2{background:rgba(var(--heat),.14)}.e3{background:rgba(var(--heat),.2)}
 .e4{background:rgba(var(--heat),.27)}.e5{background:rgba(var(--heat),.34)}.e6{background:rgba(var(--heat),.41)}.e7{background:rgba(var(--heat),.48)}.e8{background:rgba(var(--heat),.55)}.e9{background:rgba(var(--heat),.62);font-weight:600}
 .predictions{width:100%;max-width:820px}
-.predictions td{vertical-align:middle}
+.predictions td{vertical-align:middle}.predictions td:nth-child(n+4){white-space:nowrap}
 .predictions img{display:block;width:48px;height:48px;object-fit:contain;image-rendering:pixelated;background:#000;border-radius:4px}
 svg.scores{width:110px;height:34px}
 .scores rect{fill:var(--c1)}.scores rect.truth{fill:var(--good)}.scores path{stroke:var(--line)}
