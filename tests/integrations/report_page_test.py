@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import time
 
 import numpy
 import pytest
@@ -17,7 +18,7 @@ if CHROMIUM is None:
 
 DARK, LIGHT = 0, 1
 
-# Tells the window around it what the page is like inside: its widths, how long it took, what it holds.
+# Tells the window around it what the page is like inside: its widths, what it holds.
 PROBE = """
 window.addEventListener("load", function () {
   setTimeout(function () {
@@ -30,8 +31,7 @@ window.addEventListener("load", function () {
       return image.complete && image.naturalWidth === 0;
     });
     parent.postMessage([wide.scrollWidth - innerWidth, cut.length, broken.length, document.images.length,
-      document.querySelectorAll("figure.chart > svg").length, document.querySelectorAll("select").length,
-      Math.round(performance.now())].join(" "), "*");
+      document.querySelectorAll("figure.chart > svg").length, document.querySelectorAll("select").length].join(" "), "*");
   }, 50);
 });
 """
@@ -69,7 +69,7 @@ def numbers_of(page, width):
     dom = chromium(f"--window-size={max(width, 500)},1000", "--dump-dom", frame(probed(page), width).as_uri())
     said = re.search(r'<p id="said">([-\d ]+)</p>', dom)
     assert said, dom[:2000]
-    return dict(zip(("overflow", "cut", "broken", "images", "charts", "selects", "milliseconds"),
+    return dict(zip(("overflow", "cut", "broken", "images", "charts", "selects"),
                     map(int, said[1].split())))
 
 
@@ -82,18 +82,40 @@ def screenshot(page, width, scheme, path):
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
-    changes = {"epochs": 2, "test_batch_size": 100, "data": {"limit_train": 2560, "limit_test": 1000}}
-    return [train(folder, changes, processes=2, output="one").path,
+    changes = {"epochs": 2, "model": {"name": "lenet"}, "test_batch_size": 100,
+               "data": {"limit_train": 1280, "limit_test": 1000}}
+    return [train(folder, changes | {"epochs": 50}, processes=2, output="one").path,
             train(folder, changes | {"learning_rate": 0.05}, processes=1, output="two").path]
 
 
 @pytest.mark.parametrize("width", [400, 1400])
-def test_a_page_fits_its_window_and_opens_quickly(runs, width):
+def test_a_page_fits_its_window(runs, width):
     found = numbers_of(runs[0] / "report.html", width)
     assert found["overflow"] <= 0 and found["cut"] == 0 and found["broken"] == 0
-    assert found["images"] == 320 and found["charts"] == 6 and found["selects"] == 2
-    assert found["milliseconds"] < 3000  # a second, on a machine that does nothing else
+    assert found["images"] == 320 and found["charts"] == 7 and found["selects"] == 2
 
+
+def opening_seconds(page, picture):
+    """Of the browser, from its start to a picture of the page; the best of some, since other tests run beside this one."""
+    def once():
+        begin = time.monotonic()
+        subprocess.run([CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1400,1400",
+                        f"--screenshot={picture}", page.as_uri()], check=True, timeout=60, capture_output=True,
+                       env=os.environ | {"HOME": os.environ.get("TMPDIR", "/tmp")})
+        return time.monotonic() - begin
+
+    return min(once() for _ in range(4))
+
+
+def test_the_page_of_fifty_epochs_and_320_predictions_is_small_and_opens_within_a_second(runs, tmp_path):
+    page = runs[0] / "report.html"
+    assert len((runs[0] / "accuracies.json").read_text().split(",")) == 50
+    assert len((runs[0] / "predictions.jsonl").read_text().splitlines()) == 320
+    assert page.stat().st_size <= 3e6
+    empty = tmp_path / "empty.html"
+    empty.write_text("<!doctype html><title>empty</title>")
+    picture = tmp_path / "picture.png"
+    assert opening_seconds(page, picture) - opening_seconds(empty, picture) <= 1
 
 def test_a_comparison_fits_its_window(runs, tmp_path):
     page = tmp_path / "both.html"
