@@ -50,7 +50,9 @@ find_package(Threads REQUIRED)
 target_link_libraries(mnist_train_flags INTERFACE mnist_train_warnings Threads::Threads ${CMAKE_DL_LIBS})
 
 if(MNIST_TRAIN_SANITIZE)
-  set(sanitize "-fsanitize=${MNIST_TRAIN_SANITIZE}" -fno-sanitize-recover=all -fno-omit-frame-pointer -O1 -g1)
+  # Fuzzing runs for long, tests are compiled for longer than they run.
+  set(sanitize "-fsanitize=${MNIST_TRAIN_SANITIZE}" -fno-sanitize-recover=all -fno-omit-frame-pointer -g1
+    $<IF:$<BOOL:${MNIST_TRAIN_FUZZ}>,-O1,-O0>)
   target_compile_options(mnist_train_flags INTERFACE ${sanitize})
   target_link_options(mnist_train_flags INTERFACE ${sanitize})
   if(MNIST_TRAIN_FUZZ)
