@@ -28,7 +28,7 @@ class Optimizer {
   /// What a checkpoint must hold beside the weights.
   virtual std::vector<OptimizerTensor> state() const = 0;
   /// Says that `state` now holds what `steps` earlier steps left there.
-  virtual void restored(std::int64_t steps) = 0;
+  virtual void restored(std::int64_t /*steps*/) {}
 };
 
 /// The optimizer that the options name, with PyTorch's meaning of every hyperparameter.

@@ -12,7 +12,6 @@ class Sgd : public Optimizer {
 
   void step(const at::Tensor& learning_rate) override;
   std::vector<OptimizerTensor> state() const override;
-  void restored(std::int64_t /*steps*/) override {}
 
  private:
   double momentum_;
