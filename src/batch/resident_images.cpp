@@ -5,8 +5,8 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include <algorithm>
 #include <cstring>
-#include <numeric>
 #include <utility>
 
 namespace mnist_train::batch {
@@ -15,12 +15,6 @@ namespace {
 
 at::Tensor borrow(const void* memory, at::IntArrayRef sizes, at::ScalarType type) {
   return at::from_blob(const_cast<void*>(memory), sizes, at::TensorOptions(type));
-}
-
-std::vector<std::int64_t> counted(data::Range range) {
-  std::vector<std::int64_t> indices(static_cast<std::size_t>(range.size()));
-  std::iota(indices.begin(), indices.end(), range.begin);
-  return indices;
 }
 
 }  // namespace
@@ -66,23 +60,28 @@ std::vector<std::int64_t> ResidentImages::samples_at(data::Range positions) cons
   return {order_.begin() + positions.begin, order_.begin() + positions.end};
 }
 
-void ResidentImages::expect(const std::vector<data::Range>& ranges) {
+/// `samples_of(range)`: what a batch takes from the set.
+template <class SamplesOf>
+void ResidentImages::expect_batches(std::span<const data::Range> ranges,
+                                    const SamplesOf& samples_of) {
   if (!stream_) return;
-  const std::int64_t beyond = augmenter_ ? augmenter_->samples_beyond() : 0;
   std::vector<std::vector<std::int64_t>> batches;
-  batches.reserve(ranges.size());
-  for (const data::Range& range : ranges) {
-    batches.push_back(samples_at({range.begin, range.end + beyond}));
+  for (const data::Range& range :
+       ranges.first(std::min(ranges.size(), data::SampleStream::kBatchesAhead))) {
+    batches.push_back(samples_of(range));
   }
   stream_->expect(batches);
 }
 
-void ResidentImages::expect_slices(const std::vector<data::Range>& ranges) {
-  if (!stream_) return;
-  std::vector<std::vector<std::int64_t>> batches;
-  batches.reserve(ranges.size());
-  for (const data::Range& range : ranges) batches.push_back(counted(range));
-  stream_->expect(batches);
+void ResidentImages::expect(std::span<const data::Range> ranges) {
+  const std::int64_t beyond = augmenter_ ? augmenter_->samples_beyond() : 0;
+  expect_batches(ranges, [&](const data::Range& range) {
+    return samples_at({range.begin, range.end + beyond});
+  });
+}
+
+void ResidentImages::expect_slices(std::span<const data::Range> ranges) {
+  expect_batches(ranges, data::positions);
 }
 
 Batch ResidentImages::gather(data::Range range, std::int64_t next_count) {
@@ -101,7 +100,7 @@ Batch ResidentImages::slice(data::Range range) {
     const Stored stored = in_storage_order(range);
     return {finish(augmenter_->apply_to_test(stored.images)), stored.labels};
   }
-  if (lies_on_host()) return gather_on_host(counted(range).data(), range.size());
+  if (lies_on_host()) return gather_on_host(data::positions(range).data(), range.size());
   const Stored stored = in_storage_order(range);
   return {finish(stored.images), stored.labels};
 }
@@ -133,8 +132,8 @@ ResidentImages::Stored ResidentImages::at_positions(data::Range range) {
 }
 
 ResidentImages::Stored ResidentImages::in_storage_order(data::Range range) {
-  if (stream_) return decode(counted(range));
-  if (device_.is_cpu()) return gather_bytes(counted(range).data(), range.size());
+  if (stream_) return decode(data::positions(range));
+  if (device_.is_cpu()) return gather_bytes(data::positions(range).data(), range.size());
   return {device_bytes_.narrow(0, range.begin, range.size()),
           device_labels_.narrow(0, range.begin, range.size())};
 }

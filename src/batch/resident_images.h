@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "augment/augmenter.h"
@@ -36,13 +37,14 @@ class ResidentImages {
   void set_order(std::vector<std::int64_t> order, std::int64_t epoch = 0);
   /// Whether images are decoded as they are used.
   bool decodes() const { return stream_ != nullptr; }
-  /// What `gather` will be called with next, in order, so that it is decoded by then.
-  void expect(const std::vector<data::Range>& ranges);
+  /// What `gather` will be called with next, in order, so that it is decoded by then; what comes
+  /// after SampleStream::kBatchesAhead of them does not matter.
+  void expect(std::span<const data::Range> ranges);
   /// The samples at positions `range` of the order, augmented. With global mixup collective, and
   /// the next process has `next_count` samples in this batch.
   Batch gather(data::Range range, std::int64_t next_count = 0);
   /// As `expect`, for `slice`.
-  void expect_slices(const std::vector<data::Range>& ranges);
+  void expect_slices(std::span<const data::Range> ranges);
   /// The samples `range` in the order in which they are stored, prepared as test images.
   Batch slice(data::Range range);
 
@@ -54,6 +56,8 @@ class ResidentImages {
 
   void begin_stream();
   bool lies_on_host() const { return device_.is_cpu() && !stream_; }
+  template <class SamplesOf>
+  void expect_batches(std::span<const data::Range> ranges, const SamplesOf& samples_of);
   std::vector<std::int64_t> samples_at(data::Range positions) const;
   Stored decode(const std::vector<std::int64_t>& samples);
   Stored at_positions(data::Range range);

@@ -8,13 +8,18 @@
 
 namespace mnist_train::data {
 
+std::vector<std::int64_t> positions(const Range& range) {
+  std::vector<std::int64_t> numbers(static_cast<std::size_t>(range.size()));
+  std::iota(numbers.begin(), numbers.end(), range.begin);
+  return numbers;
+}
+
 std::vector<std::int64_t> epoch_permutation(std::int64_t count, std::int64_t seed,
                                             std::int64_t epoch) {
   // torch.Generator keeps the lower 32 bits of its seed, and torch.randperm draws like this.
   const std::uint64_t sum = static_cast<std::uint64_t>(seed) + static_cast<std::uint64_t>(epoch);
   std::mt19937 generator(static_cast<std::uint32_t>(sum));
-  std::vector<std::int64_t> order(static_cast<std::size_t>(count));
-  std::iota(order.begin(), order.end(), std::int64_t{0});
+  std::vector<std::int64_t> order = positions({0, count});
   for (std::size_t i = 0; i + 1 < order.size(); ++i) {
     std::swap(order[i], order[i + generator() % (order.size() - i)]);
   }

@@ -12,6 +12,9 @@ struct Range {
   std::int64_t size() const { return end - begin; }
 };
 
+/// begin, begin + 1, … end - 1.
+std::vector<std::int64_t> positions(const Range& range);
+
 /// The order in which an epoch (counted from 0) visits its samples: a permutation of [0, count)
 /// that depends on seed and epoch alone, so every process draws the same one. It is the order of
 /// PyTorch's DistributedSampler, torch.randperm seeded with seed + epoch, for up to 2^32 / 20

@@ -1,7 +1,6 @@
 #include "data/streamed_dataset.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "base/error.h"
@@ -16,12 +15,6 @@ namespace mnist_train::data {
 
 namespace {
 
-std::vector<std::int64_t> first(std::int64_t count) {
-  std::vector<std::int64_t> samples(static_cast<std::size_t>(count));
-  std::iota(samples.begin(), samples.end(), 0);
-  return samples;
-}
-
 SelectedSet limited(const SelectedSet& set, std::optional<std::int64_t> limit, const char* key) {
   require_classes_fit(set);
   if (!limit) return set;
@@ -29,7 +22,7 @@ SelectedSet limited(const SelectedSet& set, std::optional<std::int64_t> limit, c
     throw Error(ExitCode::kData, set.source() + ": data." + key + " is " + std::to_string(*limit) +
                                      ", but there are " + std::to_string(set.count()) + " images");
   }
-  return set.select(first(*limit));
+  return set.select(positions({0, *limit}));
 }
 
 /// Those whose marks are `wanted`.
@@ -80,10 +73,7 @@ std::vector<StreamedDataset::Bad> StreamedDataset::check(int part, int parts, in
     const Range mine = unused ? Range{} : share({0, count}, part, parts);
     const auto decoder = make_image_decoder({images_of(**half), threads});
     for (std::int64_t begin = mine.begin; begin < mine.end; begin += kAtOnce) {
-      std::vector<std::int64_t> samples(
-          static_cast<std::size_t>(std::min(kAtOnce, mine.end - begin)));
-      std::iota(samples.begin(), samples.end(), begin);
-      decoder->begin(std::move(samples));
+      decoder->begin(positions({begin, std::min(begin + kAtOnce, mine.end)}));
       for (SampleFailure& failure : decoder->take().failures) {
         const auto place = static_cast<std::int64_t>(failure.place);
         bad.push_back({before + begin + place, std::move(failure.message)});

@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <span>
 #include <vector>
 
 #include "eval/evaluation_sums.h"
@@ -23,7 +24,7 @@ Evaluation evaluate(model::Model& model, batch::ResidentImages& images, std::int
   }
   for (std::size_t i = 0; i < ranges.size(); ++i) {
     const data::Range& range = ranges[i];
-    images.expect_slices({ranges.begin() + static_cast<std::ptrdiff_t>(i), ranges.end()});
+    images.expect_slices(std::span(ranges).subspan(i));
     const batch::Batch batch = images.slice(range);
     sums.add(model.forward(batch.images), batch.labels, range);
     after_batch();
