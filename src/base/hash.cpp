@@ -29,6 +29,8 @@ std::string Hasher::hex_digest() const {
   return text.data();
 }
 
+std::string Hasher::named_digest() const { return "xxh3-128:" + hex_digest(); }
+
 std::string hash_hex(std::string_view text) {
   Hasher hasher;
   hasher.update(text.data(), text.size());

@@ -23,6 +23,8 @@ class Hasher {
   void update(const void* data, std::size_t size);
   /// 32 lower-case hexadecimal digits, most significant first, as `xxh128sum` prints them.
   std::string hex_digest() const;
+  /// The same behind the method's name, as run folders note it: "xxh3-128:…".
+  std::string named_digest() const;
 
  private:
   struct State;

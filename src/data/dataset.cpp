@@ -200,7 +200,7 @@ Dataset DatasetReader::finish(ImageSet train, ImageSet validation, ImageSet test
   hash_half(hasher, dataset.train);
   if (dataset.validation.count > 0) hash_half(hasher, dataset.validation);
   hash_half(hasher, dataset.test);
-  dataset.hash = "xxh3-128:" + hasher.hex_digest();
+  dataset.hash = hasher.named_digest();
   return dataset;
 }
 

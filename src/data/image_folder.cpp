@@ -181,7 +181,7 @@ void ImageFolder::add_class(const fs::path& folder, std::int32_t label, BadSampl
     sizes_.push_back(file.size);
     labels_.push_back(label);
   }
-  hash_ = "xxh3-128:" + hasher.hex_digest();
+  hash_ = hasher.named_digest();
 }
 
 void ImageFolder::use_classes(const std::vector<std::string>& names, BadSamples& bad) {

@@ -31,7 +31,7 @@ LmdbSet::LmdbSet(const std::filesystem::path& path, BadSamples& bad) : reader_(p
     classes_ = std::max<std::int64_t>(classes_, record.label + 1);
   });
   if (samples_.empty()) throw Error(ExitCode::kData, source_ + ": holds no samples");
-  hash_ = "xxh3-128:" + hasher.hex_digest();
+  hash_ = hasher.named_digest();
 }
 
 std::string LmdbSet::name_of(std::string_view key) const {

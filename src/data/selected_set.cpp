@@ -20,7 +20,7 @@ SelectedSet::SelectedSet(std::vector<std::shared_ptr<const EncodedSet>> sets)
       samples_.push_back({set, sample});
     }
   }
-  hash_ = "xxh3-128:" + hasher.hex_digest();
+  hash_ = hasher.named_digest();
 }
 
 SelectedSet SelectedSet::select(const std::vector<std::int64_t>& samples) const {
@@ -34,7 +34,7 @@ SelectedSet SelectedSet::select(const std::vector<std::int64_t>& samples) const 
   Hasher hasher;
   hasher.update(hash_.data(), hash_.size());
   hasher.update(samples.data(), samples.size() * sizeof samples.front());
-  result.hash_ = "xxh3-128:" + hasher.hex_digest();
+  result.hash_ = hasher.named_digest();
   return result;
 }
 

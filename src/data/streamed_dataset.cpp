@@ -136,7 +136,7 @@ Dataset StreamedDataset::dataset() const {
     dataset.test = image_set(*test_);
     hash_half(hasher, dataset.test);
   }
-  dataset.hash = "xxh3-128:" + hasher.hex_digest();
+  dataset.hash = hasher.named_digest();
   dataset.class_names = train_->class_names();
   dataset.skipped = bad_.skipped();
   if (!options_.train_per_process.empty()) dataset.train_parts = train_->parts();
