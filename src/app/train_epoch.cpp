@@ -42,6 +42,7 @@ EpochEnd train_epoch(Worker& worker, train::Trainer& trainer, RunRecorder& recor
   }
   trainer.read_sums();
   progress.epoch_train_seconds = monotonic_seconds() - begin_s;
+  if (worker.config.report.histograms) trainer.gather_gradients();
   return EpochEnd::kDone;
 }
 

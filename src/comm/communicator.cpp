@@ -82,6 +82,11 @@ void Communicator::all_reduce_sum(at::Tensor& tensor) const {
   });
 }
 
+void Communicator::barrier() const {
+  at::Tensor nothing = at::zeros({1});
+  all_reduce_sum(nothing);
+}
+
 void Communicator::broadcast(at::Tensor& tensor) const {
   if (alone()) return;
   const launch::WaitScope waiting(status_, launch::Wait::kBroadcast);

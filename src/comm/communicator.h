@@ -36,6 +36,8 @@ class Communicator {
   void all_reduce_sum(at::Tensor& tensor) const;
   /// Collective: `tensor` becomes rank 0's.
   void broadcast(at::Tensor& tensor) const;
+  /// Collective: returns when all ranks have come.
+  void barrier() const;
   /// Collective: sends `mine` to the previous rank, and gives the tensor that the next one, rank +
   /// 1 modulo their number, sends: `count` rows of the same shape and type. One rank gets its own.
   at::Tensor receive_from_next(const at::Tensor& mine, std::int64_t count) const;

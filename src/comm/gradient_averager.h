@@ -14,14 +14,20 @@ namespace mnist_train::comm {
 /// What an averager works on: the parameters, their gradients as one buffer, and the riders behind
 /// them: a few numbers of this step that are summed over the ranks along with the gradients.
 struct GradientBuffer {
-  std::vector<at::Tensor> parameters;  // each with `.grad()` defined; f32 ones as views of `flat`
-  at::Tensor flat;                     // [gradient elements + riders] f32
-  std::int64_t riders = 0;             // the last elements of `flat`
+  std::vector<at::Tensor> parameters;
+  at::Tensor flat;          // [gradient elements + riders] f32
+  std::int64_t riders = 0;  // the last elements of `flat`
+};
+
+/// A piece of the buffer's gradients, in elements.
+struct Part {
+  std::int64_t begin = 0;
+  std::int64_t size = 0;
 };
 
 /// Makes every rank's gradients those of the mean loss over the global batch, however the batch is
 /// split among the ranks. One step calls, in order: before_forward, the model's forward, backward,
-/// finish.
+/// finish; then weights and optimizer state change in `own_part`, and publish.
 class GradientAverager {
  public:
   virtual ~GradientAverager() = default;
@@ -31,14 +37,25 @@ class GradientAverager {
     return 1.0 / static_cast<double>(global_batch_size);
   }
   virtual void before_forward() {}
-  /// Adds the gradients of `loss` into the buffer; all parameters must be reachable from it. The
-  /// riders must be filled by then. Collective for some strategies.
+  /// Adds the gradients of `loss` to those of the parameters, which must all be reachable from it.
+  /// The riders must be filled by then. Collective for some strategies.
   virtual void backward(const at::Tensor& loss) { loss.backward(); }
-  /// Whether `backward` reads the gradients of the parameters, and `finish` leaves the averages
-  /// there, whatever their type; else both is true of the buffer.
+  /// Whether what `backward` leaves in the parameters' gradients is averaged by the end of
+  /// `finish`; else the buffer is, which they must have been brought to.
   virtual bool averages_in_backward() const { return false; }
-  /// Collective: after it gradients and riders are the same on every rank. Throws PeerError.
+  /// Of `count` gradients those that are averaged on this rank after `finish`: all of them, or,
+  /// where ranks share the weights, those of the weights that this rank updates for all.
+  virtual Part own_part(std::int64_t count) const { return {0, count}; }
+  /// Collective, once, before the first `publish`: weights and what the optimizer keeps, whole
+  /// storages that are alike on all ranks, may lie in memory that ranks share from here on.
+  virtual void share(const std::vector<at::Tensor>& /*state*/) {}
+  /// Collective: after it the riders are the same on every rank, and gradients as `own_part` says.
+  /// Throws PeerError.
   virtual void finish() = 0;
+  /// Collective, after `finish`: all gradients are averaged on every rank.
+  virtual void gather() {}
+  /// Collective: every rank sees what all have updated.
+  virtual void publish() {}
   /// Whether a step that averages so can be recorded as a DeviceGraph.
   virtual bool recordable() const { return false; }
   /// "flat", "bucketed", "shared_memory" or "none", for the log.

@@ -1,74 +1,30 @@
 #include "comm/shared_memory_averager.h"
 
-#include <ATen/ops/add.h>
-#include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
-#include <fcntl.h>
 #include <linux/futex.h>
 #include <poll.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <climits>
-#include <cstring>
 #include <string>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/file.h"
 
 namespace mnist_train::comm {
 
 namespace {
 
-constexpr std::size_t kCacheLine = 64;
-constexpr std::size_t kPathBytes = 64;
+constexpr std::int64_t kGrain = 64;      // elements; no two ranks write to one cache line
 constexpr int kSpins = 2000;             // some 20 microseconds
 constexpr long kSleep_ns = 100'000'000;  // between two looks at the other processes
 
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
-
-[[noreturn]] void throw_errno(const char* action) {
-  throw Error(ExitCode::kRunFailed, std::string("gradient averaging: cannot ") + action +
-                                        " shared memory: " + std::strerror(errno) +
-                                        "; gradient_averaging.strategy \"flat\" goes without");
-}
-
-std::size_t aligned(std::size_t bytes) {
-  return (bytes + kCacheLine - 1) / kCacheLine * kCacheLine;
-}
-
-/// Unnamed, so that nothing is left of it whatever ends the processes, and without the limit of
-/// /dev/shm, which is small in containers. All of it is taken now: a page that is missing later
-/// would kill the process.
-UniqueFd make_segment(std::size_t bytes) {
-  UniqueFd fd(::memfd_create("mnist-train-gradients", MFD_CLOEXEC));
-  if (!fd.valid()) throw_errno("make");
-  if (const int error = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes)); error != 0) {
-    errno = error;
-    throw_errno("allocate");
-  }
-  return fd;
-}
-
-/// Collective: rank 0's segment, by which the others find it.
-std::string agree_on_path(const Communicator& communicator, int fd) {
-  std::string path = "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(fd);
-  path.resize(kPathBytes);
-  at::Tensor bytes = at::empty({static_cast<std::int64_t>(kPathBytes)}, at::kByte);
-  std::memcpy(bytes.mutable_data_ptr(), path.data(), kPathBytes);
-  communicator.broadcast(bytes);
-  return static_cast<const char*>(bytes.const_data_ptr());
-}
-
-/// Collective.
-void meet(const Communicator& communicator) {
-  at::Tensor nothing = at::zeros({1});
-  communicator.all_reduce_sum(nothing);
-}
 
 void sleep_until_changed(std::atomic<std::uint32_t>& word, std::uint32_t seen) {
   const timespec at_most{0, kSleep_ns};
@@ -84,8 +40,15 @@ void wake_all(std::atomic<std::uint32_t>& word) {
                   std::to_string(rank) + " is gone");
 }
 
-bool is_before(std::uint32_t step, std::uint32_t wanted) {
-  return static_cast<std::int32_t>(step - wanted) < 0;  // also when they have wrapped around
+bool is_before(std::uint32_t meeting, std::uint32_t wanted) {
+  return static_cast<std::int32_t>(meeting - wanted) < 0;  // also when they have wrapped around
+}
+
+GradientBuffer require_fitting(const Communicator& communicator, GradientBuffer buffer) {
+  if (SharedMemoryAverager::fits(communicator, buffer)) return buffer;
+  throw Error(ExitCode::kConfig,
+              "gradient_averaging.strategy \"shared_memory\" is for processes on the CPUs of one "
+              "host; take \"flat\" or \"bucketed\"");
 }
 
 }  // namespace
@@ -97,87 +60,100 @@ bool SharedMemoryAverager::fits(const Communicator& communicator, const Gradient
 }
 
 SharedMemoryAverager::SharedMemoryAverager(const Communicator& communicator, GradientBuffer buffer)
-    : communicator_(communicator), buffer_(std::move(buffer)) {
-  if (!fits(communicator_, buffer_)) {
-    throw Error(ExitCode::kConfig,
-                "gradient_averaging.strategy \"shared_memory\" is for processes on the CPUs of one "
-                "host; take \"flat\" or \"bucketed\"");
-  }
-  const auto ranks = static_cast<std::size_t>(communicator_.world_size());
-  const std::size_t slot_bytes = aligned(buffer_.flat.nbytes());
-  const std::size_t bytes = slots_offset() + (ranks + 1) * slot_bytes;
-  UniqueFd fd;
-  if (communicator_.rank() == 0) fd = make_segment(bytes);
-  const std::string path = agree_on_path(communicator_, fd.get());
-  if (communicator_.rank() != 0) fd = UniqueFd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-  if (!fd.valid()) throw_errno("open");
-  map_segment(fd.get(), bytes);
-  state(communicator_.rank()).pid = ::getpid();
-  meet(communicator_);
+    : communicator_(communicator),
+      buffer_(require_fitting(communicator, std::move(buffer))),
+      riders_(buffer_.flat.narrow(0, buffer_.flat.numel() - buffer_.riders, buffer_.riders)),
+      segment_(communicator, segment_bytes()),
+      changes_(reinterpret_cast<std::atomic<std::uint32_t>*>(segment_.take(sizeof *changes_))),
+      ranks_(reinterpret_cast<RankState*>(
+          segment_.take(sizeof *ranks_ * static_cast<std::size_t>(communicator.world_size())))) {
   for (int rank = 0; rank < communicator_.world_size(); ++rank) {
-    const pid_t pid = state(rank).pid;
+    rider_slots_.push_back(segment_.take_like(riders_));
+    if (rank == communicator_.rank()) {
+      segment_.move_here(buffer_.flat, /*with_contents=*/true);
+      slots_.push_back(buffer_.flat);
+    } else {
+      slots_.push_back(segment_.take_like(buffer_.flat));
+    }
+  }
+  ranks_[communicator_.rank()].pid = ::getpid();
+  communicator_.barrier();
+  for (int rank = 0; rank < communicator_.world_size(); ++rank) {
+    const pid_t pid = ranks_[rank].pid;
     processes_.emplace_back(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
     if (!processes_.back().valid() && errno == ESRCH) throw_lost(rank);
   }
 }
 
-std::size_t SharedMemoryAverager::slots_offset() const {
-  return kCacheLine + sizeof(RankState) * static_cast<std::size_t>(communicator_.world_size());
+std::size_t SharedMemoryAverager::segment_bytes() const {
+  const auto ranks = static_cast<std::size_t>(communicator_.world_size());
+  return SharedSegment::aligned(sizeof *changes_) + sizeof *ranks_ * ranks +
+         ranks * (SharedSegment::aligned(riders_.nbytes()) +
+                  SharedSegment::aligned(buffer_.flat.nbytes()));
 }
 
-void SharedMemoryAverager::map_segment(int fd, std::size_t bytes) {
-  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
-  if (memory == MAP_FAILED) throw_errno("map");
-  segment_ = {static_cast<std::uint8_t*>(memory),
-              [bytes](std::uint8_t* address) { ::munmap(address, bytes); }};
-  changes_ = reinterpret_cast<std::atomic<std::uint32_t>*>(segment_.get());
-  std::uint8_t* next = segment_.get() + slots_offset();
-  const auto take = [&] {
-    at::Tensor tensor = at::from_blob(next, buffer_.flat.sizes(), buffer_.flat.options());
-    next += aligned(buffer_.flat.nbytes());
-    return tensor;
+/// Rank 0's contents, which are everybody's.
+void SharedMemoryAverager::share(const std::vector<at::Tensor>& state) {
+  std::size_t bytes = 0;
+  for (const at::Tensor& tensor : state) bytes += SharedSegment::aligned(tensor.nbytes());
+  SharedSegment segment(communicator_, bytes);
+  for (const at::Tensor& tensor : state) {
+    segment.move_here(tensor, /*with_contents=*/communicator_.rank() == 0);
+  }
+  meet();
+}
+
+Part SharedMemoryAverager::part_of(int rank, std::int64_t count) const {
+  const auto begin_of = [&](std::int64_t number) {
+    const std::int64_t even = count * number / communicator_.world_size();
+    return std::min(count, (even + kGrain - 1) / kGrain * kGrain);
   };
-  sum_ = take();
-  for (int rank = 0; rank < communicator_.world_size(); ++rank) slots_.push_back(take());
+  return {begin_of(rank), begin_of(rank + 1) - begin_of(rank)};
 }
 
-SharedMemoryAverager::RankState& SharedMemoryAverager::state(int rank) const {
-  return reinterpret_cast<RankState*>(segment_.get() + kCacheLine)[rank];
+at::Tensor SharedMemoryAverager::gradients(int slot, int part_of_rank) const {
+  const Part part = part_of(part_of_rank, buffer_.flat.numel() - buffer_.riders);
+  return slots_[static_cast<std::size_t>(slot)].narrow(0, part.begin, part.size);
 }
 
 void SharedMemoryAverager::finish() {
-  ++step_;
-  const int rank = communicator_.rank();
-  const int ranks = communicator_.world_size();
-  slots_[static_cast<std::size_t>(rank)].copy_(buffer_.flat);
-  publish(&RankState::arrived);
-  wait_for_all(&RankState::arrived);
-  const std::int64_t count = buffer_.flat.numel();
-  const std::int64_t begin = count * rank / ranks;
-  const std::int64_t size = count * (rank + 1) / ranks - begin;
-  at::Tensor part = sum_.narrow(0, begin, size);
-  const auto part_of = [&](std::size_t slot) { return slots_[slot].narrow(0, begin, size); };
-  at::add_out(part, part_of(0), part_of(1));
-  for (std::size_t slot = 2; slot < slots_.size(); ++slot) part.add_(part_of(slot));
-  publish(&RankState::reduced);
-  // Nobody reads slots any more once all have passed here, nor the sum once all come back.
-  wait_for_all(&RankState::reduced);
-  buffer_.flat.copy_(sum_);
+  const int mine = communicator_.rank();
+  rider_slots_[static_cast<std::size_t>(mine)].copy_(riders_);
+  meet();
+  riders_.zero_();
+  for (const at::Tensor& riders : rider_slots_) riders_.add_(riders);
+  // Nobody else reads this part of this slot, so the sum can take its place.
+  at::Tensor sum = gradients(mine, mine);
+  for (int rank = 0; rank < communicator_.world_size(); ++rank) {
+    if (rank != mine) sum.add_(gradients(rank, mine));
+  }
 }
 
-void SharedMemoryAverager::publish(Counter counter) {
-  (state(communicator_.rank()).*counter).store(step_, std::memory_order_release);
+void SharedMemoryAverager::gather() {
+  const int mine = communicator_.rank();
+  meet();
+  for (int rank = 0; rank < communicator_.world_size(); ++rank) {
+    if (rank != mine) gradients(mine, rank).copy_(gradients(rank, rank));
+  }
+  meet();
+}
+
+/// Returns when all ranks have come here as often as this one.
+void SharedMemoryAverager::meet() {
+  ++meetings_;
+  ranks_[communicator_.rank()].meetings.store(meetings_, std::memory_order_release);
   changes_->fetch_add(1);
   wake_all(*changes_);
+  wait_for_all();
 }
 
-void SharedMemoryAverager::wait_for_all(Counter counter) const {
+void SharedMemoryAverager::wait_for_all() const {
   const launch::WaitScope waiting(communicator_.status(), launch::Wait::kAveraging);
   const double begin_s = monotonic_seconds();
   int spins = 0;
   for (int rank = 0; rank < communicator_.world_size();) {
     const std::uint32_t seen = changes_->load();
-    if (!is_before((state(rank).*counter).load(std::memory_order_acquire), step_)) {
+    if (!is_before(ranks_[rank].meetings.load(std::memory_order_acquire), meetings_)) {
       ++rank;
       continue;
     }

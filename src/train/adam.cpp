@@ -7,16 +7,18 @@
 
 namespace mnist_train::train {
 
-Adam::Adam(const options::TrainOptions& options, const FlatParameters& parameters)
+Adam::Adam(const options::TrainOptions& options, const FlatParameters& parameters, comm::Part part)
     : decoupled_(options.optimizer == options::OptimizerName::kAdamW),
       beta1_(options.adam_beta1),
       beta2_(options.adam_beta2),
       epsilon_(options.adam_epsilon),
       weight_decay_(options.weight_decay),
-      values_{parameters.values()},
-      gradients_{parameters.gradients()},
-      averages_{at::zeros_like(parameters.values())},
-      square_averages_{at::zeros_like(parameters.values())},
+      average_(at::zeros_like(parameters.values())),
+      square_average_(at::zeros_like(parameters.values())),
+      values_{parameters.values().narrow(0, part.begin, part.size)},
+      gradients_{parameters.gradients().narrow(0, part.begin, part.size)},
+      averages_{average_.narrow(0, part.begin, part.size)},
+      square_averages_{square_average_.narrow(0, part.begin, part.size)},
       steps_{at::zeros({}, parameters.values().options())} {}
 
 void Adam::step(const at::Tensor& learning_rate) {
@@ -33,7 +35,7 @@ void Adam::step(const at::Tensor& learning_rate) {
 }
 
 std::vector<OptimizerTensor> Adam::state() const {
-  return {{"exp_avg", averages_.front()}, {"exp_avg_sq", square_averages_.front()}};
+  return {{"exp_avg", average_}, {"exp_avg_sq", square_average_}};
 }
 
 void Adam::restored(std::int64_t steps) { steps_.front().fill_(static_cast<double>(steps)); }

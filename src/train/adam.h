@@ -8,7 +8,7 @@ namespace mnist_train::train {
 /// weight decay.
 class Adam : public Optimizer {
  public:
-  Adam(const options::TrainOptions& options, const FlatParameters& parameters);
+  Adam(const options::TrainOptions& options, const FlatParameters& parameters, comm::Part part);
 
   void step(const at::Tensor& learning_rate) override;
   std::vector<OptimizerTensor> state() const override;
@@ -20,11 +20,14 @@ class Adam : public Optimizer {
   double beta2_;
   double epsilon_;
   double weight_decay_;
+  at::Tensor average_;         // exp_avg
+  at::Tensor square_average_;  // exp_avg_sq
+  // Of the part that is updated.
   std::vector<at::Tensor> values_;
   std::vector<at::Tensor> gradients_;
-  std::vector<at::Tensor> averages_;         // exp_avg
-  std::vector<at::Tensor> square_averages_;  // exp_avg_sq
-  std::vector<at::Tensor> steps_;            // one scalar f32, on the device
+  std::vector<at::Tensor> averages_;
+  std::vector<at::Tensor> square_averages_;
+  std::vector<at::Tensor> steps_;  // one scalar f32, on the device
 };
 
 }  // namespace mnist_train::train

@@ -1,9 +1,14 @@
 #include "train/flat_parameters.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <utility>
 
 namespace mnist_train::train {
 
@@ -35,7 +40,6 @@ FlatParameters::FlatParameters(torch::nn::Module& module, std::int64_t riders,
   gradients_ = gradients_and_riders_.narrow(0, 0, total);
   riders_ = gradients_and_riders_.narrow(0, total, riders);
   half_values_ = at::empty({half_total}, options.dtype(at::kBFloat16));
-  half_gradients_ = at::zeros({half_total}, options.dtype(at::kBFloat16));
   std::vector<at::Tensor> masters = module.parameters();
   for (std::size_t i = 0; i < masters.size(); ++i) {
     const at::Tensor place = view(values_, layouts_[i]);
@@ -43,13 +47,13 @@ FlatParameters::FlatParameters(torch::nn::Module& module, std::int64_t riders,
     masters[i].set_data(place);
     const bool computes = half == nullptr || parameters_[i].scalar_type() == at::kFloat;
     parameters_[i].set_data(computes ? place : view(half_values_, layouts_[i]));
-    parameters_[i].mutable_grad() = view(computes ? gradients_ : half_gradients_, layouts_[i]);
+    places_.push_back(view(gradients_, layouts_[i]));
   }
   if (half == nullptr) return;
   std::vector<at::Tensor> buffers = half->buffers();
   const std::vector<at::Tensor> masters_buffers = module.buffers();
   for (std::size_t i = 0; i < buffers.size(); ++i) buffers[i].set_data(masters_buffers[i]);
-  refresh_half();
+  refresh_half(0, total);
 }
 
 /// Parameters in bf16 first. Gives the number of elements, and of those in bf16.
@@ -67,20 +71,30 @@ std::int64_t FlatParameters::lay_out(std::int64_t& half_total) {
   return total;
 }
 
-void FlatParameters::zero() const {
-  gradients_and_riders_.zero_();
-  half_gradients_.zero_();
+void FlatParameters::clear() const {
+  for (const at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
+  riders_.zero_();
 }
 
-void FlatParameters::refresh_half() const {
+void FlatParameters::refresh_half(std::int64_t begin, std::int64_t size) const {
   const c10::NoGradGuard no_grad;
-  half_values_.copy_(values_.narrow(0, 0, half_values_.numel()));
+  const std::int64_t count = std::min(begin + size, half_values_.numel()) - begin;
+  if (count <= 0) return;
+  half_values_.narrow(0, begin, count).copy_(values_.narrow(0, begin, count));
 }
 
-void FlatParameters::collect_gradients() const {
-  if (half_gradients_.numel() == 0) return;
-  gradients_.narrow(0, 0, half_gradients_.numel()).add_(half_gradients_);
-  half_gradients_.zero_();
+void FlatParameters::collect_gradients(bool add) const {
+  const c10::NoGradGuard no_grad;
+  std::vector<at::Tensor> gradients;
+  gradients.reserve(parameters_.size());
+  for (const at::Tensor& parameter : parameters_) {
+    gradients.push_back(std::move(parameter.mutable_grad()));
+  }
+  if (add) {
+    at::_foreach_add_(places_, gradients);
+  } else {
+    at::_foreach_copy_(places_, gradients);
+  }
 }
 
 at::Tensor FlatParameters::view(const at::Tensor& flat, const Layout& layout) {

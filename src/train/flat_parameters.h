@@ -9,31 +9,34 @@
 namespace mnist_train::train {
 
 /// All parameters of a module in one tensor and all gradients in another, so that averaging is one
-/// all-reduce and the optimizer one kernel. The module's own tensors become views: convolution
-/// weights with channels_last strides, the rest contiguous; parameter, gradient and everything that
-/// is laid out like them share strides by construction.
+/// all-reduce and the optimizer one kernel. The module's own parameters become views: convolution
+/// weights with channels_last strides, the rest contiguous; whatever is laid out like them shares
+/// their strides by construction. Gradients are brought over after backward, which makes them
+/// without looking at what was there: cheaper than zeroing and adding in place.
 class FlatParameters {
  public:
   /// `riders`: elements behind the gradients that travel with them. The module must be on its
   /// device already, as must `half`: a module of the same kind, some of whose parameters are bf16.
-  /// Where there is one it is what computes. Its bf16 parameters and their gradients lie in two
-  /// buffers of their own, which `refresh_half` and `collect_gradients` convert in one kernel each;
-  /// its other parameters and all its buffers become those of `module`.
+  /// Where there is one it is what computes. Its bf16 parameters lie in a buffer of their own,
+  /// which `refresh_half` fills; its other parameters and all its buffers become those of `module`.
   FlatParameters(torch::nn::Module& module, std::int64_t riders, torch::nn::Module* half = nullptr);
 
   const at::Tensor& values() const { return values_; }        // [n] f32
   const at::Tensor& gradients() const { return gradients_; }  // [n] f32
   const at::Tensor& gradients_and_riders() const { return gradients_and_riders_; }
   const at::Tensor& riders() const { return riders_; }
-  /// Those that are computed with and whose gradients autograd fills: of `half`, or of the module.
+  /// Those that are computed with and whose gradients autograd makes: of `half`, or of the module.
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
+  const at::Tensor& half_values() const { return half_values_; }  // [h] bf16
 
-  /// Gradients and riders become 0.
-  void zero() const;
-  /// The bf16 parameters become the values again, rounded. To be called when these have changed.
-  void refresh_half() const;
-  /// Adds the gradients of the bf16 parameters to `gradients` and makes them 0.
-  void collect_gradients() const;
+  /// For the next step: the parameters have no gradients, the riders are 0.
+  void clear() const;
+  /// The bf16 parameters become the values again, rounded. To be called when these have changed:
+  /// elements [begin, begin + size).
+  void refresh_half(std::int64_t begin, std::int64_t size) const;
+  /// Takes the parameters' gradients, which all must have, to `gradients`, in place of what was
+  /// there or added to it.
+  void collect_gradients(bool add) const;
 
   /// A tensor [n] (momentum, a copy of the values) seen as parameter number `index` is laid out.
   at::Tensor view_like_parameter(const at::Tensor& flat, std::size_t index) const;
@@ -54,9 +57,8 @@ class FlatParameters {
   at::Tensor gradients_and_riders_;
   at::Tensor gradients_;
   at::Tensor riders_;
-  // [h]: the first h elements of values and gradients are those that are computed in bf16.
-  at::Tensor half_values_;
-  at::Tensor half_gradients_;
+  std::vector<at::Tensor> places_;  // of the parameters' gradients
+  at::Tensor half_values_;          // of the first h values
 };
 
 }  // namespace mnist_train::train

@@ -3,9 +3,11 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "comm/gradient_averager.h"
 #include "options/train_options.h"
 #include "train/flat_parameters.h"
 
@@ -18,7 +20,7 @@ struct OptimizerTensor {
   at::Tensor flat;   // [n] f32
 };
 
-/// One update of all parameters from all gradients, in one fused kernel.
+/// One update of parameters from their gradients, in one fused kernel.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -31,8 +33,10 @@ class Optimizer {
   virtual void restored(std::int64_t /*steps*/) {}
 };
 
-/// The optimizer that the options name, with PyTorch's meaning of every hyperparameter.
+/// The optimizer that the options name, with PyTorch's meaning of every hyperparameter. It updates
+/// all parameters, or `part`; its state is that of all.
 std::unique_ptr<Optimizer> make_optimizer(const options::TrainOptions& options,
-                                          const FlatParameters& parameters);
+                                          const FlatParameters& parameters,
+                                          std::optional<comm::Part> part = {});
 
 }  // namespace mnist_train::train

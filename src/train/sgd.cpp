@@ -5,13 +5,15 @@
 
 namespace mnist_train::train {
 
-Sgd::Sgd(const options::TrainOptions& options, const FlatParameters& parameters)
+Sgd::Sgd(const options::TrainOptions& options, const FlatParameters& parameters, comm::Part part)
     : momentum_(options.sgd_momentum),
       weight_decay_(options.weight_decay),
       nesterov_(options.nesterov),
-      values_{parameters.values()},
-      gradients_{parameters.gradients()} {
-  if (momentum_ != 0) momentum_buffers_.push_back(at::zeros_like(parameters.values()));
+      values_{parameters.values().narrow(0, part.begin, part.size)},
+      gradients_{parameters.gradients().narrow(0, part.begin, part.size)} {
+  if (momentum_ == 0) return;
+  momentum_buffer_ = at::zeros_like(parameters.values());
+  momentum_buffers_.push_back(momentum_buffer_.narrow(0, part.begin, part.size));
 }
 
 void Sgd::step(const at::Tensor& learning_rate) {
@@ -21,8 +23,8 @@ void Sgd::step(const at::Tensor& learning_rate) {
 }
 
 std::vector<OptimizerTensor> Sgd::state() const {
-  if (momentum_buffers_.empty()) return {};
-  return {{"momentum_buffer", momentum_buffers_.front()}};
+  if (!momentum_buffer_.defined()) return {};
+  return {{"momentum_buffer", momentum_buffer_}};
 }
 
 }  // namespace mnist_train::train

@@ -8,7 +8,7 @@ namespace mnist_train::train {
 /// kernel.
 class Sgd : public Optimizer {
  public:
-  Sgd(const options::TrainOptions& options, const FlatParameters& parameters);
+  Sgd(const options::TrainOptions& options, const FlatParameters& parameters, comm::Part part);
 
   void step(const at::Tensor& learning_rate) override;
   std::vector<OptimizerTensor> state() const override;
@@ -17,9 +17,11 @@ class Sgd : public Optimizer {
   double momentum_;
   double weight_decay_;
   bool nesterov_;
+  at::Tensor momentum_buffer_;  // undefined without momentum
+  // Of the part that is updated.
   std::vector<at::Tensor> values_;
   std::vector<at::Tensor> gradients_;
-  std::vector<at::Tensor> momentum_buffers_;  // empty without momentum
+  std::vector<at::Tensor> momentum_buffers_;
 };
 
 }  // namespace mnist_train::train

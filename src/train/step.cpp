@@ -44,7 +44,8 @@ void Step::set(double learning_rate, bool stop_requested) {
 }
 
 void Step::begin() {
-  parameters_.zero();
+  parameters_.clear();
+  is_first_batch_ = true;
   parameters_.riders()[kStop].copy_(stop_requested_);
 }
 
@@ -60,19 +61,32 @@ void Step::accumulate(const batch::Batch& batch, std::int64_t samples, bool last
   } else {
     loss.backward();
   }
-  if (!averager_.averages_in_backward()) parameters_.collect_gradients();
+  if (averager_.averages_in_backward()) return;
+  parameters_.collect_gradients(/*add=*/!is_first_batch_);
+  is_first_batch_ = false;
 }
 
 void Step::finish() {
-  const double begin_s = monotonic_seconds();
-  averager_.finish();
-  averaging_seconds_ = monotonic_seconds() - begin_s;
-  if (averager_.averages_in_backward()) parameters_.collect_gradients();
+  averaging_seconds_ = 0;
+  timed([&] { averager_.finish(); });
+  if (averager_.averages_in_backward()) parameters_.collect_gradients(/*add=*/false);
   totals_.add_(parameters_.riders().narrow(0, 0, kRiders));
   if (totals_.is_cpu() && !std::isfinite(last().loss)) return;
-  if (options_.max_gradient_norm) clip_gradients();
+  if (options_.max_gradient_norm) {
+    timed([&] { averager_.gather(); });
+    clip_gradients();
+  }
   optimizer_.step(learning_rate_);
-  parameters_.refresh_half();
+  const comm::Part part = averager_.own_part(parameters_.values().numel());
+  parameters_.refresh_half(part.begin, part.size);
+  timed([&] { averager_.publish(); });
+}
+
+template <class Work>
+void Step::timed(const Work& averaging) {
+  const double begin_s = monotonic_seconds();
+  averaging();
+  averaging_seconds_ += monotonic_seconds() - begin_s;
 }
 
 /// The sum of the samples' losses, noted in the riders.

@@ -56,6 +56,8 @@ class Step {
   at::Tensor loss_of(const batch::Batch& batch);
   at::Tensor loss_of_nothing() const;
   void clip_gradients();
+  template <class Work>
+  void timed(const Work& averaging);
 
   options::TrainOptions options_;
   std::shared_ptr<model::Model> model_;
@@ -65,6 +67,7 @@ class Step {
   at::Tensor totals_;          // [kRiders] f64, on the device
   at::Tensor learning_rate_;   // scalar on the device: f64, on a GPU f32 as its kernels want it
   at::Tensor stop_requested_;  // scalar f32 on the device
+  bool is_first_batch_ = true;
   double averaging_seconds_ = 0;
 };
 

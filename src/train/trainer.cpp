@@ -53,7 +53,8 @@ Trainer::Trainer(const options::TrainOptions& options, std::shared_ptr<model::Mo
       averager_(
           comm::make_gradient_averager(options, communicator, gradient_buffer(parameters_),
                                        /*may_overlap=*/sharing.split == options::Split::kEven)),
-      optimizer_(make_optimizer(options, parameters_)),
+      optimizer_(
+          make_optimizer(options, parameters_, averager_->own_part(parameters_.values().numel()))),
       step_(options, computing_model_, parameters_, *averager_, *optimizer_),
       schedule_(options, steps_per_epoch(), total_steps(options, steps_per_epoch())) {
   if (options.sync_batch_norm && !communicator.alone()) {
@@ -92,13 +93,25 @@ void Trainer::share_buffers() {
 }
 
 void Trainer::begin_epoch() {
+  if (!begun_) begin();
   computing_model_->train();
-  parameters_.refresh_half();  // a checkpoint may have changed the values
   images_.set_order(split_->order(images_.count(), options_.seed, progress_.epoch),
                     progress_.epoch);
   step_.restart_totals(progress_.epoch_sums);
   times_ = {};
 }
+
+/// Weights and optimizer state are those that the run starts with: a checkpoint's, or new ones.
+void Trainer::begin() {
+  begun_ = true;
+  parameters_.refresh_half(0, parameters_.values().numel());
+  std::vector<at::Tensor> state{parameters_.values()};
+  if (parameters_.half_values().numel() > 0) state.push_back(parameters_.half_values());
+  for (OptimizerTensor& tensor : optimizer_->state()) state.push_back(std::move(tensor.flat));
+  averager_->share(state);
+}
+
+void Trainer::gather_gradients() { averager_->gather(); }
 
 bool Trainer::epoch_done() const {
   return progress_.samples_into_epoch >= images_.count() || run_done();

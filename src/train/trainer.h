@@ -34,7 +34,8 @@ class Trainer {
           std::shared_ptr<model::Model> bf16_model = nullptr, const Sharing& sharing = {},
           std::unique_ptr<comm::DeviceGraph> graph = nullptr);
 
-  /// Fixes the order of the epoch that the cursor stands in.
+  /// Fixes the order of the epoch that the cursor stands in. Collective the first time, from when
+  /// on weights and optimizer state are changed by steps alone.
   void begin_epoch();
   bool epoch_done() const;
   /// Collective: trains on the next global batches of one optimizer step, which the epoch's end may
@@ -61,6 +62,8 @@ class Trainer {
   /// Collective: running statistics become rank 0's, which are those that are evaluated and saved,
   /// as in PyTorch's DDP.
   void share_buffers();
+  /// Collective: the last step's averaged gradients become whole on every rank.
+  void gather_gradients();
 
   Progress& progress() { return progress_; }
   const Progress& progress() const { return progress_; }
@@ -81,6 +84,7 @@ class Trainer {
   const char* precision() const { return computing_model_ == model_ ? "fp32" : "bf16"; }
 
  private:
+  void begin();
   void expect_from(std::int64_t begin);
   const char* why_not_recorded() const;  // null: nothing speaks against it
   void set_up_recording(std::unique_ptr<comm::DeviceGraph> graph);
@@ -103,6 +107,7 @@ class Trainer {
   Step step_;
   std::optional<RecordedStep> recorded_step_;
   Schedule schedule_;
+  bool begun_ = false;
   double learning_rate_ = 0;
   StepTimes times_;
   Progress progress_;

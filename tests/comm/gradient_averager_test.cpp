@@ -80,13 +80,16 @@ std::vector<at::Tensor> steps(const Communicator& communicator, const TrainOptio
   for (int step = 0; step < kSteps; ++step) {
     const data::Range mine = data::share({step * 100, step * 100 + batch_size}, communicator.rank(),
                                          communicator.world_size());
-    subject.parameters.gradients_and_riders().zero_();
+    subject.parameters.clear();
     averager->before_forward();
     const at::Tensor loss = subject.loss_sum(mine);
     subject.parameters.riders()[0].fill_(loss.item<double>());
     subject.parameters.riders()[1].fill_(mine.size());
     averager->backward(loss * averager->loss_scale(batch_size));
+    if (!averager->averages_in_backward()) subject.parameters.collect_gradients(/*add=*/false);
     averager->finish();
+    if (averager->averages_in_backward()) subject.parameters.collect_gradients(/*add=*/false);
+    averager->gather();
     results.push_back(subject.parameters.gradients_and_riders().clone());
   }
   return results;
@@ -98,8 +101,8 @@ TEST_CASE("one rank's gradients are those of the mean loss") {
   CHECK(averager->name() == std::string("none"));
   CHECK(averager->loss_scale(4) == 0.25);
   const at::Tensor result = steps(Communicator(), {}, 4).front();
-  subject.parameters.gradients_and_riders().zero_();
   (subject.loss_sum({0, 4}) / 4).backward();
+  subject.parameters.collect_gradients(/*add=*/false);
   CHECK(
       at::allclose(result.narrow(0, 0, result.numel() - kRiders), subject.parameters.gradients()));
 }
@@ -127,6 +130,34 @@ TEST_CASE("however a batch is split, the gradients are those of the whole") {
           }
         }
       }
+    }
+  }
+}
+
+TEST_CASE("ranks that share weights see what all of them have updated") {
+  for (const std::int64_t count : {1000, 70, 3}) {  // down to ranks without a part
+    const int ranks = 3;
+    std::vector<at::Tensor> seen(ranks);
+    std::vector<double> riders(ranks);
+    on_connected_ranks(ranks, [&](const Communicator& communicator) {
+      const auto rank = static_cast<std::size_t>(communicator.rank());
+      const at::Tensor flat = at::full({count + kRiders}, 1.0 + communicator.rank());
+      const auto averager = make_gradient_averager(with_strategy(AveragingStrategy::kSharedMemory),
+                                                   communicator, {{}, flat, kRiders});
+      const at::Tensor weights = at::full({count}, 10.0 * communicator.rank());
+      const at::Tensor view = weights.narrow(0, 0, count);
+      averager->share({weights});
+      averager->finish();
+      const Part part = averager->own_part(count);
+      view.narrow(0, part.begin, part.size).sub_(flat.narrow(0, part.begin, part.size));
+      averager->publish();
+      seen[rank] = weights.clone();
+      riders[rank] = flat.narrow(0, count, kRiders).sum().item<double>();
+    });
+    for (std::size_t rank = 0; rank < seen.size(); ++rank) {
+      INFO(count << " elements, rank " << rank);
+      CHECK(seen[rank].equal(at::full({count}, -6.0)));  // rank 0's zeros less 1 + 2 + 3
+      CHECK(riders[rank] == 6.0 * kRiders);
     }
   }
 }
@@ -190,7 +221,6 @@ TEST_CASE("the strategy is the one that is asked for, else by size") {
     for (std::size_t i = 0; i < cases.size(); ++i) {
       at::Tensor parameter = at::zeros({cases[i].elements}).set_requires_grad(true);
       GradientBuffer buffer{{parameter}, at::zeros({cases[i].elements + 1}), 1};
-      parameter.mutable_grad() = buffer.flat.narrow(0, 0, cases[i].elements);
       const auto averager = make_gradient_averager(
           with_strategy(cases[i].strategy, cases[i].deterministic), communicator, buffer);
       if (communicator.rank() == 0) names[i] = averager->name();
@@ -207,15 +237,15 @@ TEST_CASE("what averaging costs", "[.benchmark]") {  // scripts/bench/averaging 
       for (std::int64_t elements = 256; elements <= 16 << 20; elements *= 4) {
         std::vector<double> seconds;
         on_connected_ranks(ranks, [&](const Communicator& communicator) {
-          at::Tensor weight = at::ones({elements});
+          const at::Tensor weight = at::ones({elements});
           const at::Tensor flat = at::ones({elements + kRiders});
-          weight.mutable_grad() = flat.narrow(0, 0, elements);
           const auto averager = make_gradient_averager(with_strategy(strategy), communicator,
                                                        {{weight}, flat, kRiders});
           for (int round = 0; round < kRounds; ++round) {
             flat.fill_(1);  // ranks come together, as after a step
             const double begin_s = monotonic_seconds();
             averager->finish();
+            averager->publish();
             if (communicator.rank() == 0) seconds.push_back(monotonic_seconds() - begin_s);
           }
         });

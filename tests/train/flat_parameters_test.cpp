@@ -59,42 +59,52 @@ TEST_CASE("parameter, gradient and momentum share strides, convolutions have cha
   for (std::size_t i = 0; i < flat.parameters().size(); ++i) {
     const at::Tensor& parameter = flat.parameters()[i];
     CHECK(is_dense(parameter));
-    CHECK(parameter.grad().strides() == parameter.strides());
+    CHECK(flat.view_like_parameter(flat.gradients(), i).strides() == parameter.strides());
     CHECK(flat.view_like_parameter(momentum, i).strides() == parameter.strides());
-    CHECK(parameter.grad().storage_offset() == parameter.storage_offset());
+    CHECK(flat.view_like_parameter(momentum, i).storage_offset() == parameter.storage_offset());
   }
 }
 
-TEST_CASE("an element of the flat tensors belongs to the same place of parameter and gradient") {
+TEST_CASE("an element of the flat values belongs to its parameter's place") {
   const auto model = model::make_model({}, {}, 1);
   const FlatParameters flat(*model, kRiders);
   const at::NoGradGuard no_grad;
   flat.values().copy_(at::arange(flat.values().numel(), at::kFloat));
-  flat.gradients().copy_(at::arange(flat.values().numel(), at::kFloat));
   for (std::size_t i = 0; i < flat.parameters().size(); ++i) {
     const at::Tensor& parameter = flat.parameters()[i];
-    CHECK(parameter.equal(parameter.grad()));
     CHECK(parameter.equal(flat.view_like_parameter(flat.values(), i)));
   }
 }
 
-TEST_CASE("backward adds into the flat gradients and leaves the riders alone") {
+TEST_CASE("gradients of backward take the place of those before, or are added, beside the riders") {
   const auto model = model::make_model({}, {}, 1);
   const auto reference = model::make_model({}, {}, 1);
   const FlatParameters flat(*model, kRiders);
   flat.riders().fill_(3);
   const at::Tensor images = at::randn({4, 1, 28, 28});
-  model->forward(images).square().sum().backward();
   reference->forward(images).square().sum().backward();
   const auto expected = reference->parameters();
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    const at::Tensor& gradient = flat.parameters()[i].grad();
-    CHECK(gradient.storage().is_alias_of(flat.gradients().storage()));
-    CHECK(at::allclose(gradient, expected[i].grad(), 1e-4, 1e-4));
+  flat.gradients().fill_(7);
+  for (const int times : {1, 2}) {
+    model->forward(images).square().sum().backward();
+    flat.collect_gradients(/*add=*/times > 1);
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      CHECK_FALSE(flat.parameters()[i].grad().defined());
+      CHECK(at::allclose(flat.view_like_parameter(flat.gradients(), i), times * expected[i].grad(),
+                         1e-4, 1e-4));
+    }
+    CHECK(flat.riders().equal(at::full({kRiders}, 3.0F)));
   }
-  CHECK(flat.riders().equal(at::full({kRiders}, 3.0F)));
-  flat.gradients_and_riders().zero_();
-  CHECK(flat.parameters().front().grad().count_nonzero().item<std::int64_t>() == 0);
+}
+
+TEST_CASE("what a step leaves behind is cleared for the next one") {
+  const auto model = model::make_model({}, {}, 1);
+  const FlatParameters flat(*model, kRiders);
+  flat.riders().fill_(3);
+  model->forward(at::randn({4, 1, 28, 28})).square().sum().backward();
+  flat.clear();
+  for (const at::Tensor& parameter : flat.parameters()) CHECK_FALSE(parameter.grad().defined());
+  CHECK(flat.riders().count_nonzero().item<std::int64_t>() == 0);
 }
 
 TEST_CASE("without riders there are gradients alone") {

@@ -86,6 +86,7 @@ TEST_CASE("the update follows the gradient of the mean over the global batch") {
     (model::batch_loss(reference->forward(batch.images), batch.labels).loss_sum /
      static_cast<double>(global_batch_size))
         .backward();
+    gradients.collect_gradients(/*add=*/false);
     subject.run(batch, global_batch_size);
     CHECK(at::allclose(subject.parameters.values(), before - kLearningRate * gradients.gradients(),
                        1e-5, 1e-6));

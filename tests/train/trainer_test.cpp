@@ -153,7 +153,7 @@ TEST_CASE("the weights do not depend on how many ranks share the work, or how th
   const at::Tensor expected = alone.weights();
   const double loss = alone.trainer.read_sums().loss;
   for (const AveragingStrategy strategy :
-       {AveragingStrategy::kFlat, AveragingStrategy::kBucketed}) {
+       {AveragingStrategy::kFlat, AveragingStrategy::kBucketed, AveragingStrategy::kSharedMemory}) {
     for (const bool deterministic : {true, false}) {
       for (const int world_size : {2, 3}) {
         options.gradient_averaging.strategy = strategy;
@@ -177,6 +177,50 @@ TEST_CASE("the weights do not depend on how many ranks share the work, or how th
         CHECK(losses[0] == Approx(loss).epsilon(1e-4));
       }
     }
+  }
+}
+
+/// Weights and optimizer state after a few steps on two ranks, as rank 1 sees them.
+std::vector<at::Tensor> trained_by_two(TrainOptions options, AveragingStrategy strategy,
+                                       bool bf16) {
+  options.gradient_averaging.strategy = strategy;
+  std::vector<at::Tensor> result;
+  std::vector<std::shared_ptr<model::Model>> models;  // made in turn: they draw from one generator
+  for (int i = 0; i < 4; ++i) models.push_back(model::make_model({}, {}, 1));
+  on_connected_ranks(2, [&](comm::Communicator& communicator) {
+    const testing::SmallImages images{.count = 50, .height = 28, .width = 28};
+    const auto rank = static_cast<std::size_t>(communicator.rank());
+    TrainerRig rig(options, communicator, models[rank], images, at::kCPU, {}, nullptr,
+                   bf16 ? models[2 + rank] : nullptr);
+    rig.run_to(7);
+    rig.trainer.gather_gradients();
+    if (communicator.rank() == 0) return;
+    result = {rig.weights(), rig.trainer.parameters().gradients().clone()};
+    for (const OptimizerTensor& state : rig.trainer.optimizer().state()) {
+      result.push_back(state.flat.clone());
+    }
+  });
+  return result;
+}
+
+TEST_CASE("ranks that share weights and state train what ranks with copies do, to the bit") {
+  TrainOptions options = small_run();
+  options.batch_size = 7;
+  options.learning_rate = 0.01;
+  options.optimizer = GENERATE(options::OptimizerName::kSgd, options::OptimizerName::kAdamW);
+  const bool accumulates_and_clips = GENERATE(false, true);
+  if (accumulates_and_clips) {
+    options.gradient_accumulation_steps = 2;
+    options.max_gradient_norm = 0.5;
+  }
+  const bool bf16 = GENERATE(false, true);
+  const auto copies = trained_by_two(options, AveragingStrategy::kFlat, bf16);
+  const auto shared = trained_by_two(options, AveragingStrategy::kSharedMemory, bf16);
+  REQUIRE(shared.size() == copies.size());
+  for (std::size_t i = 0; i < shared.size(); ++i) {
+    INFO("tensor " << i);
+    CHECK(shared[i].equal(copies[i]));
+    CHECK(shared[i].abs().sum().item<double>() > 0);
   }
 }
 
@@ -245,7 +289,9 @@ TEST_CASE("a NaN on one rank stops all ranks at the same step, their weights unt
   std::vector<bool> untouched(3);
   on_connected_ranks(3, [&](comm::Communicator& communicator) {
     const auto rank = static_cast<std::size_t>(communicator.rank());
-    TrainerRig rig(small_run(), communicator);
+    TrainOptions options = small_run();
+    options.gradient_averaging.strategy = AveragingStrategy::kFlat;  // each has weights of its own
+    TrainerRig rig(options, communicator);
     rig.trainer.begin_epoch();
     rig.trainer.step(false);
     rig.trainer.read_sums();
