@@ -75,7 +75,7 @@ Json measure_backend(Worker& worker) {
   return measured(worker.placement.backend, latency_s, seconds);
 }
 
-/// Collective: as gradients are averaged between the CPUs of one host.
+/// Collective: as gradients are averaged between the CPUs of one host, a part by each.
 Json measure_shared_memory(Worker& worker) {
   const auto seconds_for = [&](std::int64_t elements, int repetitions) {
     at::Tensor flat = at::ones({elements});

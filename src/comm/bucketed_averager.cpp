@@ -61,8 +61,8 @@ class CompressionHook : public c10d::CommHookInterface {
 
 BucketedAverager::BucketedAverager(const options::TrainOptions& options,
                                    const Communicator& communicator, GradientBuffer buffer)
-    : communicator_(communicator),
-      buffer_(std::move(buffer)),
+    : GradientAverager(std::move(buffer)),
+      communicator_(communicator),
       keep_bucket_order_(options.deterministic) {
   const auto bucket_bytes =
       static_cast<std::int64_t>(options.gradient_averaging.bucket_mb * 1024 * 1024);

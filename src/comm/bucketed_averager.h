@@ -30,7 +30,6 @@ class BucketedAverager : public GradientAverager {
 
  private:
   const Communicator& communicator_;
-  GradientBuffer buffer_;
   bool keep_bucket_order_;
   std::unique_ptr<c10d::Reducer> reducer_;
   c10::intrusive_ptr<c10d::Work> riders_work_;

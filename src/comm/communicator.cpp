@@ -1,6 +1,7 @@
 #include "comm/communicator.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
 #include <chrono>
 #include <future>

@@ -36,7 +36,7 @@ class Communicator {
   void all_reduce_sum(at::Tensor& tensor) const;
   /// Collective: `tensor` becomes rank 0's.
   void broadcast(at::Tensor& tensor) const;
-  /// Collective: returns when all ranks have come.
+  /// Collective, for ranks that compute on CPUs: returns when all have come.
   void barrier() const;
   /// Collective: sends `mine` to the previous rank, and gives the tensor that the next one, rank +
   /// 1 modulo their number, sends: `count` rows of the same shape and type. One rank gets its own.

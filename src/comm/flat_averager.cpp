@@ -20,7 +20,7 @@ std::optional<at::ScalarType> travelling_type(options::Compression compression) 
 
 FlatAverager::FlatAverager(const options::TrainOptions& options, const Communicator& communicator,
                            GradientBuffer buffer)
-    : communicator_(communicator), buffer_(std::move(buffer)) {
+    : GradientAverager(std::move(buffer)), communicator_(communicator) {
   if (const auto type = travelling_type(options.gradient_averaging.compression)) {
     compressed_ =
         at::empty({buffer_.flat.numel() - buffer_.riders}, buffer_.flat.options().dtype(*type));

@@ -23,7 +23,6 @@ class FlatAverager : public GradientAverager {
 
  private:
   const Communicator& communicator_;
-  GradientBuffer buffer_;
   at::Tensor compressed_;  // [gradient elements], where they are compressed
 };
 

@@ -13,6 +13,7 @@ constexpr std::int64_t kOverlapPaysFrom_bytes = 25 << 20;
 /// One rank: its gradients are the average.
 class NoAverager : public GradientAverager {
  public:
+  using GradientAverager::GradientAverager;
   void finish() override {}
   bool recordable() const override { return true; }
   const char* name() const override { return "none"; }
@@ -38,7 +39,7 @@ options::AveragingStrategy choose_strategy(const options::TrainOptions& options,
 std::unique_ptr<GradientAverager> make_gradient_averager(const options::TrainOptions& options,
                                                          const Communicator& communicator,
                                                          GradientBuffer buffer, bool may_overlap) {
-  if (communicator.alone()) return std::make_unique<NoAverager>();
+  if (communicator.alone()) return std::make_unique<NoAverager>(std::move(buffer));
   switch (choose_strategy(options, communicator, buffer, may_overlap)) {
     case options::AveragingStrategy::kBucketed:
       return std::make_unique<BucketedAverager>(options, communicator, std::move(buffer));

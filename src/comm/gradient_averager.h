@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "comm/communicator.h"
+#include "comm/part.h"
 #include "options/train_options.h"
 
 namespace mnist_train::comm {
@@ -19,17 +21,14 @@ struct GradientBuffer {
   std::int64_t riders = 0;  // the last elements of `flat`
 };
 
-/// A piece of the buffer's gradients, in elements.
-struct Part {
-  std::int64_t begin = 0;
-  std::int64_t size = 0;
-};
-
-/// Makes every rank's gradients those of the mean loss over the global batch, however the batch is
-/// split among the ranks. One step calls, in order: before_forward, the model's forward, backward,
-/// finish; then weights and optimizer state change in `own_part`, and publish.
+/// Makes gradients those of the mean loss over the global batch, however the batch is split among
+/// the ranks. One step calls, in order: before_forward, the model's forward, backward; what
+/// backward left is brought into the buffer, unless the strategy averages it where it is; finish;
+/// gather, if somebody wants to see all gradients; then weights and optimizer state change in
+/// `own_part`, and publish.
 class GradientAverager {
  public:
+  explicit GradientAverager(GradientBuffer buffer) : buffer_(std::move(buffer)) {}
   virtual ~GradientAverager() = default;
 
   /// What a rank multiplies the SUM of its samples' losses with before backward.
@@ -43,11 +42,11 @@ class GradientAverager {
   /// Whether what `backward` leaves in the parameters' gradients is averaged by the end of
   /// `finish`; else the buffer is, which they must have been brought to.
   virtual bool averages_in_backward() const { return false; }
-  /// Of `count` gradients those that are averaged on this rank after `finish`: all of them, or,
-  /// where ranks share the weights, those of the weights that this rank updates for all.
-  virtual Part own_part(std::int64_t count) const { return {0, count}; }
-  /// Collective, once, before the first `publish`: weights and what the optimizer keeps, whole
-  /// storages that are alike on all ranks, may lie in memory that ranks share from here on.
+  /// The gradients that are averaged on this rank after `finish`: all of them, or, where ranks
+  /// share the weights, those of the weights that this rank updates for all.
+  virtual Part own_part() const { return {0, gradient_count()}; }
+  /// Collective, once, before the first step that changes them: weights and what the optimizer
+  /// keeps, whole storages that are alike on all ranks, may lie in shared memory from here on.
   virtual void share(const std::vector<at::Tensor>& /*state*/) {}
   /// Collective: after it the riders are the same on every rank, and gradients as `own_part` says.
   /// Throws PeerError.
@@ -60,6 +59,11 @@ class GradientAverager {
   virtual bool recordable() const { return false; }
   /// "flat", "bucketed", "shared_memory" or "none", for the log.
   virtual const char* name() const = 0;
+
+ protected:
+  std::int64_t gradient_count() const { return buffer_.flat.numel() - buffer_.riders; }
+
+  GradientBuffer buffer_;
 };
 
 /// Collective. `flat`: one buffer, one all-reduce after backward. `bucketed`: c10d::Reducer, which

@@ -54,15 +54,16 @@ GradientBuffer require_fitting(const Communicator& communicator, GradientBuffer 
 }  // namespace
 
 bool SharedMemoryAverager::fits(const Communicator& communicator, const GradientBuffer& buffer) {
+  if (communicator.reduces_on_device()) return false;  // and has no way for a tensor on a CPU
   at::Tensor misfits = at::full({1}, communicator.one_host() && buffer.flat.is_cpu() ? 0.0 : 1.0);
   communicator.all_reduce_sum(misfits);
   return misfits.item<float>() == 0;
 }
 
 SharedMemoryAverager::SharedMemoryAverager(const Communicator& communicator, GradientBuffer buffer)
-    : communicator_(communicator),
-      buffer_(require_fitting(communicator, std::move(buffer))),
-      riders_(buffer_.flat.narrow(0, buffer_.flat.numel() - buffer_.riders, buffer_.riders)),
+    : GradientAverager(require_fitting(communicator, std::move(buffer))),
+      communicator_(communicator),
+      riders_(buffer_.flat.narrow(0, gradient_count(), buffer_.riders)),
       segment_(communicator, segment_bytes()),
       changes_(reinterpret_cast<std::atomic<std::uint32_t>*>(segment_.take(sizeof *changes_))),
       ranks_(reinterpret_cast<RankState*>(
@@ -103,7 +104,8 @@ void SharedMemoryAverager::share(const std::vector<at::Tensor>& state) {
   meet();
 }
 
-Part SharedMemoryAverager::part_of(int rank, std::int64_t count) const {
+Part SharedMemoryAverager::part_of(int rank) const {
+  const std::int64_t count = gradient_count();
   const auto begin_of = [&](std::int64_t number) {
     const std::int64_t even = count * number / communicator_.world_size();
     return std::min(count, (even + kGrain - 1) / kGrain * kGrain);
@@ -112,7 +114,7 @@ Part SharedMemoryAverager::part_of(int rank, std::int64_t count) const {
 }
 
 at::Tensor SharedMemoryAverager::gradients(int slot, int part_of_rank) const {
-  const Part part = part_of(part_of_rank, buffer_.flat.numel() - buffer_.riders);
+  const Part part = part_of(part_of_rank);
   return slots_[static_cast<std::size_t>(slot)].narrow(0, part.begin, part.size);
 }
 

@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "base/file.h"
@@ -29,7 +28,7 @@ class SharedMemoryAverager : public GradientAverager {
   /// Whether this strategy is possible here.
   static bool fits(const Communicator& communicator, const GradientBuffer& buffer);
 
-  Part own_part(std::int64_t count) const override { return part_of(communicator_.rank(), count); }
+  Part own_part() const override { return part_of(communicator_.rank()); }
   void share(const std::vector<at::Tensor>& state) override;
   void finish() override;
   void gather() override;
@@ -44,14 +43,13 @@ class SharedMemoryAverager : public GradientAverager {
   };
 
   std::size_t segment_bytes() const;
-  Part part_of(int rank, std::int64_t count) const;
+  Part part_of(int rank) const;
   at::Tensor gradients(int slot, int part_of_rank) const;
   void meet();
   void wait_for_all() const;
   void require_alive(int rank) const;
 
   const Communicator& communicator_;
-  GradientBuffer buffer_;
   at::Tensor riders_;  // the buffer's
   SharedSegment segment_;
   std::atomic<std::uint32_t>* changes_;  // counts all coming to meetings; what waiters sleep on

@@ -22,20 +22,22 @@ constexpr std::size_t kCacheLine = 64;
 constexpr std::size_t kPathBytes = 64;
 
 [[noreturn]] void throw_errno(const char* action) {
-  throw Error(ExitCode::kRunFailed, std::string("gradient averaging: cannot ") + action +
+  throw Error(ExitCode::kRunFailed, std::string("gradients and weights: cannot ") + action +
                                         " shared memory: " + std::strerror(errno) +
                                         "; gradient_averaging.strategy \"flat\" goes without");
 }
 
 /// All of it is taken now: a page that is missing later would kill the process.
 UniqueFd make_segment(std::size_t bytes) {
-  UniqueFd fd(::memfd_create("mnist-train-gradients", MFD_CLOEXEC));
+  UniqueFd fd(::memfd_create("mnist-train-ranks", MFD_CLOEXEC));
   if (!fd.valid()) throw_errno("make");
-  if (const int error = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes)); error != 0) {
-    errno = error;
-    throw_errno("allocate");
-  }
-  return fd;
+  int error = 0;
+  do {
+    error = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes));
+  } while (error == EINTR);
+  if (error == 0) return fd;
+  errno = error;
+  throw_errno("allocate");
 }
 
 /// Collective: rank 0's segment, by which the others find it.

@@ -12,7 +12,7 @@ namespace mnist_train::comm {
 
 /// Memory that the ranks of one host share, unnamed, so that nothing is left of it whatever ends
 /// the processes, and without the limit of /dev/shm, which is small in containers. Zeros at first.
-/// What is taken from it lies at the same place for all ranks, and keeps it.
+/// What is taken from it is the same piece for all ranks, and keeps it alive.
 class SharedSegment {
  public:
   /// Collective. Throws Error(kRunFailed) when the system has no memory left.
@@ -22,7 +22,7 @@ class SharedSegment {
   static std::size_t aligned(std::size_t bytes);
   /// The next piece. All ranks take the same ones in the same order.
   std::uint8_t* take(std::size_t bytes);
-  /// The next piece as a tensor like `model`, which is dense.
+  /// The next piece as a tensor like `model`, contiguous.
   at::Tensor take_like(const at::Tensor& model);
   /// `tensor`, which is all of its storage, and all views of it lie in the next piece from here on,
   /// with the contents that they have, or with those of the piece.

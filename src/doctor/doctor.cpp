@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/host.h"
 #include "base/log.h"
+#include "base/system_files.h"
 #include "base/version.h"
 #include "doctor/gpu_checks.h"
 #include "doctor/host_checks.h"
@@ -83,9 +84,10 @@ std::string hanging(const std::string& text, std::size_t column) {
 Findings examine(const options::RunConfig& config) {
   launch::block_supervised_signals();
   const Driver driver = ask_driver();
-  Findings findings{program(), check_processor(), check_memory(), check_shared_memory()};
+  Findings findings{program(), check_processor(), check_memory()};
   append(findings, check_limits());
   append(findings, check_gpus(driver, build_info()));
+  findings.push_back(check_shared_memory(driver, free_space("/dev/shm")));
   findings.push_back(check_nccl(driver, build_info()));
   findings.push_back(check_loopback());
   append(findings, check_network());

@@ -130,6 +130,24 @@ Findings check_gpus(const Driver& driver, const BuildInfo& build) {
   return findings;
 }
 
+Finding check_shared_memory(const Driver& driver, std::optional<double> free_bytes) {
+  constexpr double kEnough_bytes = 256e6;
+  Finding finding{"shared memory", Verdict::kGood, "/dev/shm is not there", "", {}};
+  if (free_bytes) {
+    finding.values["free_bytes"] = *free_bytes;
+    finding.text = bytes_text(*free_bytes) + " free in /dev/shm";
+  }
+  if (driver.gpus.size() < 2) {
+    finding.text += ", not used without several GPUs";
+  } else if (free_bytes.value_or(0) < kEnough_bytes) {
+    finding.verdict = Verdict::kWarning;
+    finding.text += ", little for NCCL";
+    finding.remedy =
+        "docker run --shm-size=1g, mount -o remount,size=1g /dev/shm, or NCCL_SHM_DISABLE=1";
+  }
+  return finding;
+}
+
 Finding check_nccl(const Driver& driver, const BuildInfo& build) {
   Finding finding{"NCCL", Verdict::kGood, "", "", {}};
   if (*build.nccl == '\0') {

@@ -108,28 +108,6 @@ Finding check_memory() {
   return finding;
 }
 
-Finding check_shared_memory() {
-  const auto free = free_space("/dev/shm");
-  Finding finding{"shared memory", Verdict::kGood, "", "", {}};
-  if (!free) {
-    finding.verdict = Verdict::kWarning;
-    finding.text = "/dev/shm is not there";
-    finding.remedy =
-        "mount it (mount -t tmpfs tmpfs /dev/shm), or set gradient_averaging.strategy "
-        "to \"flat\"";
-    return finding;
-  }
-  finding.values["free_bytes"] = *free;
-  finding.text = bytes_text(*free) + " free in /dev/shm";
-  if (*free >= 256 * kMega) return finding;
-  finding.verdict = Verdict::kWarning;
-  finding.text += "; averaging takes the gradients' size times the processes and one more";
-  finding.remedy =
-      "docker run --shm-size=1g, mount -o remount,size=1g /dev/shm, or "
-      "gradient_averaging.strategy \"flat\"";
-  return finding;
-}
-
 Findings check_limits() { return {check_open_files(), check_processes(), check_locked_memory()}; }
 
 Finding check_clock() {

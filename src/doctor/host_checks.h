@@ -7,8 +7,6 @@ namespace mnist_train::doctor {
 /// The processor, its cores that this process may use, and whether it computes bf16.
 Finding check_processor();
 Finding check_memory();
-/// /dev/shm, where the processes of one host average their gradients.
-Finding check_shared_memory();
 /// Open files, processes and locked memory that a process may have.
 Findings check_limits();
 /// Later than the program's own file, and kept in step with the world.

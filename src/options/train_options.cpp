@@ -49,7 +49,8 @@ config::Type<AveragingOptions> averaging() {
   Schema<AveragingOptions> schema;
   schema.add("strategy", &AveragingOptions::strategy, strategy,
              "bucketed: in buckets, while the backward pass still runs; flat: one buffer after it; "
-             "shared_memory: through memory, for processes on the CPUs of one host.");
+             "shared_memory: without messages, for processes on the CPUs of one host, which then "
+             "share weights and optimizer state, too, and update a part each.");
   schema.add("bucket_mb", &AveragingOptions::bucket_mb, number({0, 4096, true}),
              "MiB of gradients in a bucket.", {"bucket_cap_mb"});
   schema.add(

@@ -21,8 +21,9 @@ class FlatParameters {
   /// which `refresh_half` fills; its other parameters and all its buffers become those of `module`.
   FlatParameters(torch::nn::Module& module, std::int64_t riders, torch::nn::Module* half = nullptr);
 
-  const at::Tensor& values() const { return values_; }        // [n] f32
-  const at::Tensor& gradients() const { return gradients_; }  // [n] f32
+  const at::Tensor& values() const { return values_; }  // [n] f32
+  /// [n] f32; after a step averaged in the averager's own part, elsewhere only once gathered.
+  const at::Tensor& gradients() const { return gradients_; }
   const at::Tensor& gradients_and_riders() const { return gradients_and_riders_; }
   const at::Tensor& riders() const { return riders_; }
   /// Those that are computed with and whose gradients autograd makes: of `half`, or of the module.

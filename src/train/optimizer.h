@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/gradient_averager.h"
+#include "comm/part.h"
 #include "options/train_options.h"
 #include "train/flat_parameters.h"
 

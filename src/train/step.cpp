@@ -71,15 +71,17 @@ void Step::finish() {
   timed([&] { averager_.finish(); });
   if (averager_.averages_in_backward()) parameters_.collect_gradients(/*add=*/false);
   totals_.add_(parameters_.riders().narrow(0, 0, kRiders));
-  if (totals_.is_cpu() && !std::isfinite(last().loss)) return;
+  if (!totals_.is_cpu() || std::isfinite(last().loss)) update(averager_.own_part());
+  timed([&] { averager_.publish(); });
+}
+
+void Step::update(comm::Part part) {
   if (options_.max_gradient_norm) {
     timed([&] { averager_.gather(); });
-    clip_gradients();
+    clip_gradients(part);
   }
   optimizer_.step(learning_rate_);
-  const comm::Part part = averager_.own_part(parameters_.values().numel());
   parameters_.refresh_half(part.begin, part.size);
-  timed([&] { averager_.publish(); });
 }
 
 template <class Work>
@@ -106,10 +108,11 @@ at::Tensor Step::loss_of(const batch::Batch& batch) {
 }
 
 /// As torch.nn.utils.clip_grad_norm_, without asking the device how long the gradient is.
-void Step::clip_gradients() {
+void Step::clip_gradients(comm::Part part) {
   const at::Tensor& gradients = parameters_.gradients();
   const at::Tensor norm = at::linalg_vector_norm(gradients, 2);
-  gradients.mul_((*options_.max_gradient_norm / (norm + 1e-6)).clamp_max(1.0));
+  gradients.narrow(0, part.begin, part.size)
+      .mul_((*options_.max_gradient_norm / (norm + 1e-6)).clamp_max(1.0));
 }
 
 /// A rank without samples still takes part in the averaging: gradients of zero for every parameter.

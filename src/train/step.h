@@ -55,7 +55,8 @@ class Step {
  private:
   at::Tensor loss_of(const batch::Batch& batch);
   at::Tensor loss_of_nothing() const;
-  void clip_gradients();
+  void update(comm::Part part);
+  void clip_gradients(comm::Part part);
   template <class Work>
   void timed(const Work& averaging);
 

@@ -53,8 +53,7 @@ Trainer::Trainer(const options::TrainOptions& options, std::shared_ptr<model::Mo
       averager_(
           comm::make_gradient_averager(options, communicator, gradient_buffer(parameters_),
                                        /*may_overlap=*/sharing.split == options::Split::kEven)),
-      optimizer_(
-          make_optimizer(options, parameters_, averager_->own_part(parameters_.values().numel()))),
+      optimizer_(make_optimizer(options, parameters_, averager_->own_part())),
       step_(options, computing_model_, parameters_, *averager_, *optimizer_),
       schedule_(options, steps_per_epoch(), total_steps(options, steps_per_epoch())) {
   if (options.sync_batch_norm && !communicator.alone()) {
@@ -93,7 +92,7 @@ void Trainer::share_buffers() {
 }
 
 void Trainer::begin_epoch() {
-  if (!begun_) begin();
+  if (!shares_state_) share_state();
   computing_model_->train();
   images_.set_order(split_->order(images_.count(), options_.seed, progress_.epoch),
                     progress_.epoch);
@@ -102,8 +101,8 @@ void Trainer::begin_epoch() {
 }
 
 /// Weights and optimizer state are those that the run starts with: a checkpoint's, or new ones.
-void Trainer::begin() {
-  begun_ = true;
+void Trainer::share_state() {
+  shares_state_ = true;
   parameters_.refresh_half(0, parameters_.values().numel());
   std::vector<at::Tensor> state{parameters_.values()};
   if (parameters_.half_values().numel() > 0) state.push_back(parameters_.half_values());

@@ -84,7 +84,7 @@ class Trainer {
   const char* precision() const { return computing_model_ == model_ ? "fp32" : "bf16"; }
 
  private:
-  void begin();
+  void share_state();
   void expect_from(std::int64_t begin);
   const char* why_not_recorded() const;  // null: nothing speaks against it
   void set_up_recording(std::unique_ptr<comm::DeviceGraph> graph);
@@ -107,7 +107,7 @@ class Trainer {
   Step step_;
   std::optional<RecordedStep> recorded_step_;
   Schedule schedule_;
-  bool begun_ = false;
+  bool shares_state_ = false;
   double learning_rate_ = 0;
   StepTimes times_;
   Progress progress_;

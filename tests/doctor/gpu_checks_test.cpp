@@ -66,6 +66,17 @@ TEST_CASE("GPUs that do not reach each other are named") {
   CHECK(check_nccl(driver, kWithCuda).text.find("peer access") == std::string::npos);
 }
 
+TEST_CASE("little shared memory matters to several GPUs alone") {
+  CHECK(check_shared_memory(healthy(1), 64e6).verdict == Verdict::kGood);
+  CHECK(check_shared_memory(healthy(1), std::nullopt).verdict == Verdict::kGood);
+  CHECK(check_shared_memory(healthy(2), 16e9).verdict == Verdict::kGood);
+  for (const auto little : {std::optional(64e6), std::optional<double>()}) {
+    const Finding finding = check_shared_memory(healthy(2), little);
+    CHECK(finding.verdict == Verdict::kWarning);
+    CHECK_THAT(finding.remedy, ContainsSubstring("--shm-size"));
+  }
+}
+
 TEST_CASE("a machine without GPUs says why there are none") {
   const Finding nothing = check_gpus(Driver{}, kWithCuda).front();
   CHECK(nothing.verdict == Verdict::kNote);

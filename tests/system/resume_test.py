@@ -95,7 +95,7 @@ def test_a_run_stopped_in_each_epoch_goes_on_to_the_same_bits(tmp_path, uninterr
     same_outcome(train(tmp_path, CONFIG, *RESUME, processes=2), uninterrupted(2, "flat"))
 
 
-@pytest.mark.parametrize("processes, strategy", [(2, "bucketed"), (3, "flat")])
+@pytest.mark.parametrize("processes, strategy", [(2, "bucketed"), (3, "flat"), (2, "shared_memory")])
 def test_a_killed_run_goes_on_from_a_checkpoint_within_an_epoch(tmp_path, uninterrupted, processes, strategy):
     often = {"checkpoint": {"every_steps": 8, "every_epochs": 0, "keep_best": False}}
     changes = merged(CONFIG, averaging(strategy) | often)

@@ -5,7 +5,7 @@ import pytest
 
 from events import events_of
 from pictures import read_png
-from support import MNIST, read_idx, read_pt, train
+from support import MNIST, averaging, read_idx, read_pt, train
 
 SMALL_RUN = {"epochs": 2, "log_interval": 5, "data": {"limit_train": 1280, "limit_test": 500}}
 
@@ -60,6 +60,16 @@ def test_histograms_count_every_weight(run):
         assert numpy.abs(numpy.cumsum(histogram["counts"]) - below).max() <= max(2, 0.001 * weights.size)
         gradient = of(events, f"gradients/{name}")
         assert len(gradient) == 2 and gradient[-1][1]["sum_squares"] > 0
+
+
+def test_gradients_are_averaged_whatever_averages_them(tmp_path):
+    changes = SMALL_RUN | {"report": {"histograms": True}, "model": {"name": "mlp", "hidden": [32]}, "deterministic": True}
+    shared, flat = (events_of(train(tmp_path, changes | averaging(strategy), processes=2, output=strategy).path)
+                    for strategy in ("shared_memory", "flat"))
+    names = {name for name, *_ in shared if name.startswith("gradients/")}
+    assert len(names) == 4
+    for name in names:
+        assert of(shared, name) == of(flat, name)
 
 
 def test_a_resumed_run_continues_its_file_as_if_nothing_had_happened(tmp_path):
