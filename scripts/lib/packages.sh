@@ -16,7 +16,7 @@ integration_packages=(iptables munge openmpi-bin slurm-wlm)
 
 # Ubuntu packages no browser but a snap; the tests that need one are skipped there.
 browser_packages() {
-  if [[ $(. /etc/os-release && echo "$ID") == debian ]]; then echo chromium fonts-dejavu-core; fi
+  if [[ $(. /etc/os-release && echo "$ID") == debian ]]; then printf '%s\n' chromium fonts-dejavu-core; fi
 }
 
 missing_packages() {
