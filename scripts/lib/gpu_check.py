@@ -1,17 +1,21 @@
 #!/usr/bin/env python3
 """Everything that only a machine with a GPU can show: the doctor, the [gpu] tests, the smoke test, parity with the CPU, timings.
 
-usage: scripts/gpu_check [--output FILE]
+usage: scripts/gpu_check [--output FILE] [--parts doctor,tests,smoke,parity,training,nccl,features,kernels,python]
 
 Runs from a built repository, or from an unpacked bundle on a node that has nothing but PyTorch. Writes what it found as
-JSON (default: scripts/bench/results/gpu-<model>.json) and exits 0 if every check passed.
+JSON (default: scripts/bench/results/gpu-<model>.json), anew after every part, with what the commands printed in
+<the same name>-logs/, and exits 0 if every check passed. All parts take some 15 minutes, most of them `python`.
 """
 
 import argparse
+import csv
 import importlib.util
 import json
+import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,25 +30,32 @@ ACCURACY_TOLERANCE = 0.004  # after 2 epochs
 ACCURACY_GOAL = 0.987  # of configs/mnist.json after 10 epochs
 
 
+SHORT = {"max_steps": 40, "deterministic": False}  # on top of runs.SMALL
+PATIENCE_S = 560
+
+
 class Checks:
-    def __init__(self, folder):
-        self.folder = folder
+    def __init__(self, folder, logs):
+        self.folder, self.logs = folder, logs
         self.results = []
         self.timings = {}
+        self.kernels = {}
 
     def report(self, name, ok, detail):
         self.results.append({"check": name, "ok": bool(ok), "detail": detail})
         print(f"{'ok    ' if ok else 'FAILED'}  {name}: {detail}", flush=True)
 
-    def command(self, name, *command):
-        """A command that succeeds or fails as a whole; its last lines tell."""
-        result = subprocess.run(
-            command, env=runs.environment(), cwd=runs.ROOT, text=True, check=False,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )
-        lines = [line for line in result.stdout.splitlines() if line.strip()]
-        ok = result.returncode == 0 and lines
-        self.report(name, ok, lines[-1] if ok else "\n".join(lines[-40:]) or f"exit {result.returncode}")
+    def command(self, name, *command, forbidden=None, variables=None):
+        """A command that succeeds or fails as a whole; its last lines tell, all of them lie in a file."""
+        self.logs.mkdir(parents=True, exist_ok=True)
+        path = self.logs / (re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") + ".log")
+        with open(path, "w", encoding="utf-8") as log:
+            code = subprocess.run(command, env={**runs.environment(), **(variables or {})}, cwd=runs.ROOT, check=False,
+                                  stdout=log, stderr=subprocess.STDOUT, timeout=PATIENCE_S).returncode
+        text = path.read_text(encoding="utf-8", errors="replace")
+        lines = [line for line in text.splitlines() if line.strip()]
+        ok = code == 0 and lines and not (forbidden and forbidden in text)
+        self.report(name, ok, lines[-1] if ok else "\n".join(lines[-40:]) or f"exit {code}")
 
     def train(self, name, config, processes=1, **changes):
         return runs.Run(self.folder / name, runs.merged(config, changes), processes).finish()
@@ -53,14 +64,22 @@ class Checks:
         summary = run.summary()
         figures = {key: summary[key] for key in ("startup_seconds", "train_seconds", "test_seconds", "wall_seconds")}
         figures["epoch_train_seconds"] = [line["train_seconds"] for line in run.epochs()]
-        figures |= {key: summary[key] for key in ("samples_per_second", "world_size", "backend", "peak_memory_bytes")}
+        figures |= {key: summary[key] for key in ("samples_per_second", "world_size", "backend", "peak_memory_bytes",
+                                                  "execution", "precision")}
         figures["accuracies"] = run.read_json("accuracies.json")
         self.timings[name] = figures
         print(f"        {name}: {figures['samples_per_second']:,.0f} samples/s", flush=True)
 
 
 def check_gpu_tests(checks):
-    checks.command("[gpu] tests", str(runs.programs_folder() / "mnist-train-tests"), "[gpu]")
+    """Each case in a process of its own: an error of the device stays with it."""
+    program = str(runs.programs_folder() / "mnist-train-tests")
+    listed = subprocess.run([program, "[gpu]", "--list-tests"], env=runs.environment(), text=True, capture_output=True, check=False)
+    names = re.findall(r"^  (\S.*)$", listed.stdout, re.MULTILINE)  # long ones go on in the next line
+    for name in names:
+        checks.command(f"[gpu] {name}", program, re.sub(r"([,\[\\])", r"\\\1", name) + "*", forbidden="no CUDA device")
+    if not names:
+        checks.report("[gpu] tests", False, listed.stdout + listed.stderr)
 
 
 def check_doctor(checks):
@@ -90,10 +109,13 @@ def check_parity(checks):
 def check_training(checks, gpus):
     config = json.loads((runs.ROOT / "configs" / "mnist.json").read_text())
     config["precision"] = "fp32"
+    config["launch"] = {"max_restarts": 0}
     cpu = checks.train("cpu", config, 2, epochs=2, device="cpu")
-    gpu = checks.train("gpu", config, device="cuda")
     checks.time("2 CPU processes, fp32", cpu)
-    checks.time("1 GPU, fp32", gpu)
+    for precision in ("bf16", "fp32"):
+        for graphs in ("off", "on"):
+            gpu = checks.train(f"gpu-{precision}-{graphs}", config, device="cuda", precision=precision, cuda_graphs=graphs)
+            checks.time(f"1 GPU, {precision}, cuda_graphs {graphs}", gpu)
     if gpus > 1:
         checks.time(f"{gpus} GPUs, fp32, NCCL", checks.train("gpus", config, gpus, device="cuda", backend="nccl"))
     accuracies = gpu.read_json("accuracies.json")
@@ -106,6 +128,64 @@ def check_training(checks, gpus):
     checks.report("configs/mnist.json", accuracies[-1] >= ACCURACY_GOAL, f"{accuracies[-1]} (at least {ACCURACY_GOAL})")
 
 
+def check_two_ranks_of_nccl(checks):
+    """NCCL refuses two ranks on one GPU unless it takes them for two hosts'."""
+    config = checks.folder / "nccl.json"
+    config.write_text(json.dumps(runs.merged(runs.SMALL, SHORT | {"device": "cuda", "backend": "nccl"})))
+    for name, settings in {
+        "flat, eager": ["gradient_averaging.strategy=flat", "cuda_graphs=off"],
+        "flat, graph": ["gradient_averaging.strategy=flat", "cuda_graphs=on"],
+        "bucketed": ["gradient_averaging.strategy=bucketed"],
+        "flat, bf16 gradients": ["gradient_averaging.strategy=flat", "gradient_averaging.compression=bf16"],
+        "synchronised batch norm": ["model.name=resnet18", "sync_batch_norm=true"],
+        "mixup across processes": ['data.augment=[{"name":"mixup","scope":"global"}]'],
+    }.items():
+        port = str(29500 + len(checks.results))
+        script = ('RANK=0 NCCL_HOSTID=host0 "$@" & first=$!; RANK=1 NCCL_HOSTID=host1 "$@"; second=$?; '
+                  'wait $first && exit $second')
+        flags = [flag for setting in settings for flag in ("--set", setting)]
+        checks.command(f"two ranks of NCCL on one GPU: {name}", "bash", "-c", script, "bash",
+                       str(runs.programs_folder() / "mnist-train"), "--config", str(config), "--output",
+                       str(checks.folder / f"nccl-{port}"), *flags,
+                       variables={"WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
+                                  "MASTER_PORT": port, "NCCL_SOCKET_IFNAME": "lo"})
+
+
+def check_features(checks):
+    """What has no test of its own on a GPU: 40 steps each."""
+    mixup = {"augment": [{"name": "random_crop", "padding": 2}, "mixup"]}
+    for name, processes, changes in (
+        ("resnet18", 1, {"model": {"name": "resnet18"}, "precision": "bf16"}),
+        ("augmentation", 1, {"data": mixup}),
+        ("accumulation and clipping", 1, {"gradient_accumulation_steps": 2, "max_gradient_norm": 1}),
+        ("a GPU and a CPU, shares by speed", 2, {"launch": {"devices": ["cuda:0", "cpu"]}, "data": {"split": "throughput"}}),
+    ):
+        run = checks.train(re.sub(r"[^a-z0-9]+", "-", name.lower()), runs.SMALL, processes,
+                           **{"device": "auto" if processes > 1 else "cuda"}, **SHORT, **changes)
+        checks.report(name, run.summary()["status"] == "finished", run.summary()["execution"])
+
+
+def check_kernels(checks):
+    """Nsight Compute's list of the kernels of 8 steps of `net`, each with its count and microseconds."""
+    if not shutil.which("ncu"):
+        checks.report("kernels", True, "left out: no ncu here")
+        return
+    config = checks.folder / "kernels.json"
+    config.write_text(json.dumps(runs.merged(runs.SMALL, SHORT | {"device": "cuda", "precision": "bf16", "cuda_graphs": "off",
+                                                                  "max_steps": 8})))
+    checks.command("kernels", "ncu", "--target-processes", "all", "--metrics", "gpu__time_duration.sum", "--csv",
+                   str(runs.programs_folder() / "mnist-train"), "--config", str(config), "--output", str(checks.folder / "kernels"))
+    lines = (checks.logs / "kernels.log").read_text(errors="replace").splitlines()
+    start = next((number for number, line in enumerate(lines) if line.startswith('"ID"')), None)
+    for row in csv.DictReader(lines[start:]) if start is not None else ():
+        if row.get("Metric Name") == "gpu__time_duration.sum":
+            time_us = float(row["Metric Value"].replace(",", "")) / (1 if row["Metric Unit"] in ("us", "usecond") else 1000)
+            entry = checks.kernels.setdefault(row["Kernel Name"][:120], {"count": 0, "microseconds": 0.0})
+            entry["count"] += 1
+            entry["microseconds"] += time_us
+    checks.kernels = dict(sorted(checks.kernels.items(), key=lambda item: -item[1]["microseconds"]))
+
+
 def check_against_python(checks, output):
     """scripts/bench/run on one GPU, with the sides that this Python can run; its result lies beside this one's."""
     missing = [name for name in ("torch", "torchvision") if importlib.util.find_spec(name) is None]
@@ -115,8 +195,21 @@ def check_against_python(checks, output):
     sides = "bf16,fp32,best" + ("" if missing else ",ddp")
     result = output.with_name(f"{output.stem}-python.json")
     checks.command("against Python", sys.executable, str(runs.ROOT / "scripts" / "bench" / "run"), "net", "lenet", "mlp",
-                   "--device", "cuda", "--processes", "1", "--sides", sides, "--binary", str(runs.programs_folder() / "mnist-train"),
+                   "--device", "cuda", "--processes", "1", "--epochs", "5", "--sides", sides, "--binary", str(runs.programs_folder() / "mnist-train"),
                    "--output", str(result))
+
+
+PARTS = {
+    "doctor": lambda checks, gpus, output: check_doctor(checks),
+    "tests": lambda checks, gpus, output: check_gpu_tests(checks),
+    "smoke": lambda checks, gpus, output: check_smoke(checks, gpus),
+    "parity": lambda checks, gpus, output: check_parity(checks),
+    "training": lambda checks, gpus, output: check_training(checks, gpus),
+    "nccl": lambda checks, gpus, output: check_two_ranks_of_nccl(checks),
+    "features": lambda checks, gpus, output: check_features(checks),
+    "kernels": lambda checks, gpus, output: check_kernels(checks),
+    "python": lambda checks, gpus, output: check_against_python(checks, output),
+}
 
 
 def driver_version():
@@ -139,30 +232,27 @@ def describe_machine(gpus):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--output", metavar="FILE", help="where the result goes")
+    parser.add_argument("--parts", default=",".join(PARTS), metavar="NAME,…", help="of %(default)s")
     arguments = parser.parse_args()
+    chosen = arguments.parts.split(",")
+    if unknown := set(chosen) - set(PARTS):
+        parser.error(f"no such part: {', '.join(sorted(unknown))}")
     gpus = runs.gpu_names()
     if not gpus:
         sys.exit("gpu_check: nvidia-smi shows no GPU here")
     model = re.sub(r"[^a-z0-9]+", "-", gpus[0].lower()).strip("-")
-    output = Path(arguments.output or runs.ROOT / "scripts" / "bench" / "results" / f"gpu-{model}.json")
+    output = Path(arguments.output).resolve() if arguments.output else (runs.ROOT / "scripts" / "bench" / "results" / f"gpu-{model}.json")
+    machine = describe_machine(gpus)
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="mnist-train-gpu-") as folder:
-        checks = Checks(Path(folder))
-        parts = (
-            lambda: check_doctor(checks),
-            lambda: check_gpu_tests(checks),
-            lambda: check_smoke(checks, len(gpus)),
-            lambda: check_parity(checks),
-            lambda: check_training(checks, len(gpus)),
-            lambda: check_against_python(checks, output),
-        )
-        for part in parts:
+        checks = Checks(Path(folder), output.with_name(f"{output.stem}-logs"))
+        for name in chosen:
             try:
-                part()
-            except (RuntimeError, OSError, KeyError, ValueError) as error:
-                checks.report("a run", False, str(error))
-    result = describe_machine(gpus) | {"checks": checks.results, "timings": checks.timings}
-    output.write_text(json.dumps(result, indent=2) + "\n")
+                PARTS[name](checks, len(gpus), output)
+            except (Exception, SystemExit) as error:  # pylint: disable=broad-exception-caught
+                checks.report(name, False, f"{type(error).__name__}: {error}")
+            result = machine | {"checks": checks.results, "timings": checks.timings, "kernels": checks.kernels}
+            output.write_text(json.dumps(result, indent=2) + "\n")
     failed = sum(not check["ok"] for check in checks.results)
     print(f"gpu_check: {f'{failed} checks failed' if failed else 'passed'}; {output}")
     return 1 if failed else 0

@@ -25,7 +25,7 @@ SMALL = {
     "precision": "fp32",
     "log_interval": 1,
     "data": {"dataset": "mnist", "limit_train": 2560, "limit_test": 1000},
-    "launch": {"max_restarts": 0},
+    "launch": {"max_restarts": 0, "hang_timeout_s": 60},
 }
 
 
@@ -40,14 +40,15 @@ def programs_folder():
 
 
 def environment():
-    """The caller's, with the data set, and for a bundle with the LibTorch of this Python where nothing else names one."""
+    """The caller's, with the data set, and for a bundle with the LibTorch of this Python where LD_LIBRARY_PATH leads to none."""
     variables = dict(os.environ)
     variables.setdefault("MNIST_TRAIN_DATA", str(ROOT / "third_party"))
-    if programs_folder() == ROOT / "bin" and "LD_LIBRARY_PATH" not in os.environ:
+    folders = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
+    if programs_folder() == ROOT / "bin" and not any((Path(folder) / "libtorch_cpu.so").exists() for folder in folders):
         spec = importlib.util.find_spec("torch")
         if not spec or not spec.submodule_search_locations:
             sys.exit("no LibTorch: name its lib folder in LD_LIBRARY_PATH, or use a Python that has torch")
-        variables["LD_LIBRARY_PATH"] = str(Path(spec.submodule_search_locations[0]) / "lib")
+        variables["LD_LIBRARY_PATH"] = ":".join([str(Path(spec.submodule_search_locations[0]) / "lib"), *folders])
     return variables
 
 
@@ -86,9 +87,9 @@ class Run:
             *("--nproc-per-node", str(self.processes), *flags),
         ]
 
-    def finish(self, *flags, expected_code=0):
+    def finish(self, *flags, expected_code=0, timeout_s=300):
         result = subprocess.run(
-            self.command(*flags), env=environment(), capture_output=True, text=True, check=False
+            self.command(*flags), env=environment(), capture_output=True, text=True, check=False, timeout=timeout_s
         )
         if result.returncode != expected_code:
             raise RuntimeError(f"{self.folder.name}: exit {result.returncode}\n{result.stderr}")

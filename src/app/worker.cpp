@@ -66,6 +66,8 @@ void set_up_device(const Worker& worker) {
   comm::cuda_module().set_device(worker.placement.device_index);
   at::globalContext().setBenchmarkCuDNN(!deterministic);
   at::globalContext().setDeterministicCuDNN(deterministic);
+  // TF32 keeps 10 bits, so a batch in two halves would not give what it gives as a whole.
+  if (deterministic) at::globalContext().setAllowTF32CuDNN(false);
 }
 
 comm::Communicator connect(const Worker& worker) {

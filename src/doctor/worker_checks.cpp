@@ -22,8 +22,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr double kPatience_s = 60;  // loading CUDA from a cold disk takes long
-constexpr double kSlow = 50e6;      // bytes a second
+constexpr double kPatience_s = 180;  // loading CUDA from a cold disk takes long
+constexpr double kSlow = 50e6;       // bytes a second
 
 /// What rank 0 of a diagnosis wrote, or why there is nothing.
 struct Diagnosis {

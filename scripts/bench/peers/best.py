@@ -100,6 +100,7 @@ class Trainer:
         chosen = torch.zeros(batch, dtype=torch.int64, device=self.device)
         kept = [self.master.clone(), self.weights.clone()]
         stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(3):
                 self.step(images[chosen], labels[chosen], share)

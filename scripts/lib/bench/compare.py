@@ -42,15 +42,23 @@ def measure_case(name, options, rates, folder):
     case = CASES[name]
     chosen = options.sides.split(",")
     runs = {side: [] for side in chosen}
+    failures = {}
     for number in range(options.runs):
-        for side in chosen:
-            runs[side].append(SIDES[side][1](case, options, folder))
-            print(f"{name} {number + 1} {side}: {runs[side][-1]}", file=sys.stderr)
-    base = runs.get("bf16") or runs[chosen[0]]
+        for side in [side for side in chosen if side not in failures]:
+            try:
+                runs[side].append(SIDES[side][1](case, options, folder))
+                print(f"{name} {number + 1} {side}: {runs[side][-1]}", file=sys.stderr)
+            except (RuntimeError, OSError, ValueError, StopIteration) as error:
+                failures[side] = str(error)
+                print(f"{name} {number + 1} {side} failed: {error}", file=sys.stderr)
+    chosen = [side for side in chosen if side not in failures]
+    if not chosen:
+        return {"config": case.config, "failures": failures}
+    base = runs["bf16" if "bf16" in chosen else chosen[0]]
     floors = floor(case, options, rates)
     return {
         "config": case.config, "settings": list(case.settings), "samples": case.samples(options), "goal": case.goal,
-        "floor_epoch_seconds": floors,
+        "floor_epoch_seconds": floors, **({"failures": failures} if failures else {}),
         "sides": {side: {"what": SIDES[side][0], **summarize(runs[side]), "times_as_much": ratios(runs[side], base)} for side in chosen},
         "floor_reached": {side: floors[side] / statistics.median(run["epoch_seconds"] for run in runs[side])
                           for side in chosen if side in floors},
@@ -72,7 +80,8 @@ def measure_scaling(name, options, folder):
     return result
 
 
-def measure(options, folder):
+def measure(options, folder, keep):
+    """Gives what was measured, and gives it to `keep` after each case, so that whatever ends a later one takes nothing."""
     rates = {"bf16": machine.matmul_flops(options.device, torch.bfloat16), "fp32": machine.matmul_flops(options.device, torch.float32)}
     result = {
         "what": f"{options.processes} processes" + (" of one thread" if options.device == "cpu" else "") +
@@ -83,8 +92,11 @@ def measure(options, folder):
         **machine.describe(), "torch": torch.__version__,
         "device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu",
         "matmul_flops_per_process": rates,
-        "cases": {name: measure_case(name, options, rates, folder) for name in options.cases},
+        "cases": {},
     }
+    for name in options.cases:
+        result["cases"][name] = measure_case(name, options, rates, folder)
+        keep(result)
     if options.scaling:
         result["scaling"] = {name: measure_scaling(name, options, folder) for name in options.cases}
     return result

@@ -18,6 +18,10 @@ def processor():
 
 
 def commit():
+    """Of the repository, or that of which a bundle was made."""
+    bundle = ROOT / "BUNDLE.txt"
+    if bundle.exists():
+        return bundle.read_text().split("commit ", 1)[1].split(",", 1)[0]
     done = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
     return done.stdout.strip()
 
@@ -32,11 +36,13 @@ def spread(values):
     return {"median": statistics.median(values), "min": min(values), "max": max(values), "count": len(values)}
 
 
-def matmul_flops(device, dtype, size=1024, seconds=0.5):
-    """The best rate of one thread of a CPU, or of a GPU, in FLOP/s."""
+def matmul_flops(device, dtype, seconds=0.5):
+    """The best rate of one thread of a CPU, or of a GPU (fp32: as TF32, which convolutions take there), in FLOP/s."""
     import torch
 
     torch.set_num_threads(1)
+    torch.backends.cuda.matmul.allow_tf32 = True
+    size = 8192 if device == "cuda" else 1024
     left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     best, end = 0.0, time.perf_counter() + seconds
     for _ in range(3):

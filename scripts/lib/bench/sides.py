@@ -13,6 +13,9 @@ from pathlib import Path
 
 from machine import ROOT
 
+sys.path.insert(0, str(ROOT / "scripts" / "lib"))
+import runs  # noqa: E402
+
 PEERS = ROOT / "scripts" / "bench" / "peers"
 FOLDERS = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}
 
@@ -36,14 +39,14 @@ def prepare_for_torchvision(folder, dataset):
 
 def run_timed(command, device):
     """Runs a command; gives its wall seconds, start time and output."""
-    variables = {**os.environ, "OMP_NUM_THREADS": "1"}
+    variables = {**(runs.environment() if (ROOT / "BUNDLE.txt").exists() else os.environ), "OMP_NUM_THREADS": "1"}
     if device == "cpu":
         variables["CUDA_VISIBLE_DEVICES"] = ""
     begin_wall, begin = time.time(), time.perf_counter()
     done = subprocess.run(list(map(str, command)), env=variables, capture_output=True, text=True, check=False)
     seconds = time.perf_counter() - begin
     if done.returncode != 0:
-        sys.exit(f"{' '.join(map(str, command))} failed:\n{done.stderr}")
+        raise RuntimeError(f"{' '.join(map(str, command))} failed:\n{done.stderr}")
     return seconds, begin_wall, done.stdout
 
 
