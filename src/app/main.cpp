@@ -1,6 +1,7 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <exception>
 
 #include "app/report_failure.h"
@@ -10,12 +11,30 @@
 #include "app/run_preview.h"
 #include "app/run_training.h"
 #include "app/worker.h"
+#include "comm/failures.h"
 
 namespace mnist_train::app {
 
 namespace {
 
+Worker* ending_worker = nullptr;
+
+/// NCCL's watchdog throws in a thread of its own, where nobody can catch.
+[[noreturn]] void report_and_end() {
+  try {
+    if (const auto error = std::current_exception()) std::rethrow_exception(error);
+  } catch (const std::exception& error) {
+    const PeerError lost("lost another rank: " + comm::short_message(error));
+    ::_exit(static_cast<int>(report_failure(lost, ending_worker)));
+  } catch (...) {  // nothing of ours
+  }
+  std::abort();
+}
+
 ExitCode run(Worker& worker) {
+  ending_worker = &worker;
+  if (worker.placement.backend == "nccl") std::set_terminate(report_and_end);
+
   if (worker.job.command == "train") return run_training(worker);
   if (worker.job.command == "evaluate") run_evaluation(worker);
   if (worker.job.command == "predict") run_predictions(worker);

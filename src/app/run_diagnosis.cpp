@@ -135,7 +135,10 @@ void run_diagnosis(Worker& worker) {
   if (worker.placement.cuda) result["cuda"] = cuda_facts();
   if (!worker.communicator.alone()) {
     result["all_reduce"].push_back(measure_backend(worker));
-    if (!worker.placement.cuda) result["all_reduce"].push_back(measure_shared_memory(worker));
+    const at::Tensor here = at::zeros({0}, at::TensorOptions().device(worker.device()));
+    if (comm::SharedMemoryAverager::fits(worker.communicator, {{}, here, 0})) {
+      result["all_reduce"].push_back(measure_shared_memory(worker));
+    }
   }
   if (worker.speaks()) print_result(result);
 }

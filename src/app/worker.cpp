@@ -76,6 +76,7 @@ comm::Communicator connect(const Worker& worker) {
   rendezvous.timeout_s = worker.config.launch.rendezvous_timeout_s;
   rendezvous.listen_fd = handed_over_or("listen", launch::kListenFd, -1);
   rendezvous.fingerprint = hash_hex(options::write_run_config(worker.config, false));
+  rendezvous.backend = worker.placement.backend;
   if (worker.placement.backend == "nccl") {
     const bool one_host = worker.identity.local_world_size == worker.identity.world_size;
     const auto& folder = worker.run_folder;

@@ -88,6 +88,12 @@ void Communicator::barrier() const {
   all_reduce_sum(nothing);
 }
 
+void Communicator::meet_on_device() const {
+  if (alone() || !reduces_on_device()) return;
+  at::Tensor nothing = at::zeros({1}, at::TensorOptions().device(at::kCUDA));
+  all_reduce_sum(nothing);
+}
+
 void Communicator::broadcast(at::Tensor& tensor) const {
   if (alone()) return;
   const launch::WaitScope waiting(status_, launch::Wait::kBroadcast);

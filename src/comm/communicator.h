@@ -38,6 +38,9 @@ class Communicator {
   void broadcast(at::Tensor& tensor) const;
   /// Collective, for ranks that compute on CPUs: returns when all have come.
   void barrier() const;
+  /// Collective, for ranks that reduce on their devices, and nothing for others: launches a small
+  /// all-reduce behind all that was launched before, under the time-out of every collective.
+  void meet_on_device() const;
   /// Collective: sends `mine` to the previous rank, and gives the tensor that the next one, rank +
   /// 1 modulo their number, sends: `count` rows of the same shape and type. One rank gets its own.
   at::Tensor receive_from_next(const at::Tensor& mine, std::int64_t count) const;

@@ -19,7 +19,13 @@ std::string short_message(const std::exception& error) {
 }
 
 bool is_timeout(const std::exception& error) {
-  return std::string_view(error.what()).find("imed out") != std::string_view::npos;
+  const std::string_view text = error.what();
+  return text.find("imed out") != std::string_view::npos ||
+         text.find("timeout") != std::string_view::npos;  // NCCL's watchdog
+}
+
+bool is_own_fault(const std::exception& error) {
+  return is_out_of_memory(error) || dynamic_cast<const c10::AcceleratorError*>(&error) != nullptr;
 }
 
 bool is_out_of_memory(const std::exception& error) {

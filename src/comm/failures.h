@@ -15,6 +15,9 @@ std::string short_message(const std::exception& error);
 /// which throws no type of its own.
 bool is_out_of_memory(const std::exception& error);
 
+/// Whether it is this rank's own trouble: a lack of memory, or an error of its GPU.
+bool is_own_fault(const std::exception& error);
+
 /// Whether a backend waited in vain for another rank, which may still be there.
 bool is_timeout(const std::exception& error);
 
@@ -27,7 +30,7 @@ auto translate_failures(const char* operation, Function&& function) {
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    if (is_out_of_memory(error)) throw;
+    if (is_own_fault(error)) throw;
     throw PeerError(std::string("lost another rank in ") + operation + ": " + short_message(error));
   }
 }

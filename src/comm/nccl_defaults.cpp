@@ -17,7 +17,9 @@ void set_default(const char* name, const char* value, const char* earlier_name =
 }  // namespace
 
 void set_nccl_defaults(bool one_host, const std::filesystem::path& dump_folder) {
-  set_default("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
+  // Long enough to write what the flight recorder has: a rank waits four times as long before it
+  // ends.
+  set_default("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "1000");
   set_default("TORCH_FR_BUFFER_SIZE", "2000", "TORCH_NCCL_TRACE_BUFFER_SIZE");
   set_default("TORCH_NCCL_DUMP_ON_TIMEOUT", "1");
   if (!dump_folder.empty()) {

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
@@ -90,15 +91,22 @@ std::string host_identity() {
 /// What each rank leaves for the others: a fingerprint that must be equal, and where it runs.
 struct Card {
   std::string fingerprint;
+  std::string backend;
   std::string host;
 };
 
-std::string to_text(const Card& card) { return card.fingerprint + "\n" + card.host; }
+std::string to_text(const Card& card) {
+  return card.fingerprint + "\n" + card.backend + "\n" + card.host;
+}
 
 Card card_of(c10d::Store& store, int rank) {
   const std::string text = store.get_to_str(joined_key(rank));
-  const std::size_t end = text.find('\n');
-  return {text.substr(0, end), end == std::string::npos ? "" : text.substr(end + 1)};
+  Card card;
+  std::istringstream lines(text);
+  std::getline(lines, card.fingerprint);
+  std::getline(lines, card.backend);
+  std::getline(lines, card.host, '\0');
+  return card;
 }
 
 /// On every rank, so that none of them waits for one that refused.
@@ -108,10 +116,17 @@ bool compare_cards(c10d::Store& store, int world_size) {
   for (int rank = 1; rank < world_size; ++rank) {
     const Card card = card_of(store, rank);
     one_host = one_host && card.host == of_rank_0.host;
-    if (card.fingerprint == of_rank_0.fingerprint) continue;
-    throw Error(ExitCode::kConfig, "rank " + std::to_string(rank) +
-                                       " runs with another config than rank 0: give every process "
-                                       "the same file and flags");
+    const std::string name = "rank " + std::to_string(rank);
+    if (card.fingerprint != of_rank_0.fingerprint) {
+      throw Error(ExitCode::kConfig, name +
+                                         " runs with another config than rank 0: give every "
+                                         "process the same file and flags");
+    }
+    if (card.backend != of_rank_0.backend) {
+      throw Error(ExitCode::kConfig,
+                  name + " would talk by " + card.backend + ", rank 0 by " + of_rank_0.backend +
+                      ": `mnist-train doctor` says on each machine which GPUs it sees");
+    }
   }
   return one_host;
 }
@@ -123,7 +138,7 @@ Meeting meet(const Rendezvous& rendezvous) {
   auto store = c10::make_intrusive<c10d::PrefixStore>(rendezvous.identity.store_prefix, base);
   return translate_failures("rendezvous", [&]() -> Meeting {
     store->set(joined_key(rendezvous.identity.rank),
-               to_text({rendezvous.fingerprint, host_identity()}));
+               to_text({rendezvous.fingerprint, rendezvous.backend, host_identity()}));
     wait_for_all(*store, rendezvous);
     const bool one_host = compare_cards(*store, rendezvous.identity.world_size);
     return {store, one_host};

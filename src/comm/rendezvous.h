@@ -13,6 +13,7 @@ struct Rendezvous {
   double timeout_s = 60;
   int listen_fd = -1;       // rank 0 of our own launcher: its bound socket
   std::string fingerprint;  // what all ranks must agree on: a hash of the config
+  std::string backend;      // and "gloo" or "nccl", which each chose by what it sees
 };
 
 /// What the ranks know of each other when they have met.
@@ -24,7 +25,7 @@ struct Meeting {
 /// Collective. Connects to the run's key-value store (rank 0 serves it, unless an agent does) and
 /// waits until every rank has come. Throws Error(kDistributed) "1 of 2 ranks joined within 60 s,
 /// missing: rank 1", Error(kDistributed) naming the address when it is taken or not reached,
-/// Error(kConfig) when a rank runs with another config.
+/// Error(kConfig) when a rank runs with another config or would talk by another backend.
 Meeting meet(const Rendezvous& rendezvous);
 
 }  // namespace mnist_train::comm

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "comm/cuda_module.h"
+#include "comm/failures.h"
 
 namespace mnist_train::cuda {
 
@@ -67,10 +68,10 @@ class CudaGraph : public comm::DeviceGraph {
   void record(const std::function<void()>& work) override {
     try {
       record_or_throw(work);
-    } catch (const c10::Error& error) {
-      throw Error(ExitCode::kRunFailed,
-                  std::string("the training step cannot be recorded as a CUDA graph: ") +
-                      error.what_without_backtrace() + "; cuda_graphs \"off\" goes without");
+    } catch (const std::exception& error) {
+      throw Error(ExitCode::kRunFailed, "the training step cannot be recorded as a CUDA graph: " +
+                                            comm::short_message(error) +
+                                            "; cuda_graphs \"off\" goes without");
     }
   }
   void replay() override { graph_.replay(); }

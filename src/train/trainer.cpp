@@ -129,7 +129,10 @@ void Trainer::step(bool stop_requested) {
   step_.set(learning_rate_, stop_requested);
   if (recorded_step_) {
     expect_from(begin);
-    recorded_step_->run(gather_own(share_out({begin, end})), end - begin);
+    const std::vector<data::Range> shares = share_out({begin, end});
+    std::vector<std::int64_t> sizes;
+    for (const data::Range& share : shares) sizes.push_back(share.size());
+    recorded_step_->run(gather_own(shares), sizes);
   } else {
     step_eagerly({begin, end});
   }
@@ -199,6 +202,8 @@ std::vector<data::Range> Trainer::share_out(data::Range global) const {
 }
 
 const StepSums& Trainer::read_sums() {
+  // What a graph launches nobody times. This all-reduce waits for it, and c10d times this one.
+  if (recorded_step_) communicator_.meet_on_device();
   progress_.epoch_sums = step_.totals();
   require_finite(progress_.epoch_sums, progress_.step);
   return progress_.epoch_sums;

@@ -30,6 +30,13 @@ TEST_CASE("a message is one line, without the place in somebody's sources") {
   CHECK(said("").empty());
 }
 
+TEST_CASE("what waited in vain is known by what backends say") {
+  CHECK(is_timeout(std::runtime_error("Timed out waiting 30000ms for recv operation")));
+  CHECK(
+      is_timeout(std::runtime_error("Watchdog caught collective operation timeout: WorkNCCL(…)")));
+  CHECK_FALSE(is_timeout(std::runtime_error("Connection closed by peer")));
+}
+
 TEST_CASE("a lack of memory of one's own is not the loss of another rank") {
   const auto failure_of = [](const auto& error) {
     return error_of([&] { translate_failures("all-reduce", [&] { throw error; }); });
@@ -43,6 +50,8 @@ TEST_CASE("a lack of memory of one's own is not the loss of another rank") {
   CHECK_THROWS_AS(failure_of(c10::OutOfMemoryError(here, "CUDA out of memory")),
                   c10::OutOfMemoryError);
   CHECK_THROWS_AS(failure_of(std::bad_alloc()), std::bad_alloc);
+  CHECK_THROWS_AS(failure_of(c10::AcceleratorError(here, 700, "CUDA error")),
+                  c10::AcceleratorError);
   CHECK(failure_of(c10::Error(here, "another one")).is_peer_error);
 }
 

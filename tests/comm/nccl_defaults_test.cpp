@@ -14,7 +14,7 @@ namespace {
 
 using testing::ScopedEnvironment;
 
-constexpr std::array kVariables{"TORCH_NCCL_ASYNC_ERROR_HANDLING",
+constexpr std::array kVariables{"TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC",
                                 "TORCH_FR_BUFFER_SIZE",
                                 "TORCH_NCCL_TRACE_BUFFER_SIZE",
                                 "TORCH_NCCL_DUMP_ON_TIMEOUT",
@@ -40,7 +40,7 @@ TEST_CASE("on one host NCCL meets on loopback, and what it did last is kept for 
   const auto clean = all_set_to(nullptr);
   set_nccl_defaults(/*one_host=*/true, "/run/logs");
   CHECK(value_of("NCCL_SOCKET_IFNAME") == "lo");
-  CHECK(value_of("TORCH_NCCL_ASYNC_ERROR_HANDLING") == "1");
+  CHECK(value_of("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC") == "1000");
   CHECK(value_of("TORCH_FR_BUFFER_SIZE") == "2000");
   CHECK(value_of("TORCH_NCCL_DUMP_ON_TIMEOUT") == "1");
   CHECK(value_of("TORCH_FR_DUMP_TEMP_FILE") == "/run/logs/nccl-rank-");

@@ -82,6 +82,22 @@ TEST_CASE("a rank with another config is refused by name, and no rank goes on") 
   CHECK_FALSE(failures[1].message.empty());  // the same, or that the store went away with rank 0
 }
 
+TEST_CASE("a rank that would talk by another backend is refused before anybody waits for it") {
+  launch::ListenSocket listener = launch::listen_on_loopback();
+  const int fd = listener.fd.release();
+  std::vector<Failure> failures(2);
+  std::vector<c10::intrusive_ptr<c10d::Store>> stores(2);
+  on_ranks(2, [&](int rank) {
+    const auto index = static_cast<std::size_t>(rank);
+    Rendezvous rendezvous = rendezvous_of(rank, 2, listener.port, fd, kLong_s);
+    rendezvous.backend = rank == 1 ? "gloo" : "nccl";
+    failures[index] = error_of([&] { stores[index] = meet(rendezvous).store; });
+  });
+  CHECK(failures[0].code == ExitCode::kConfig);
+  CHECK_THAT(failures[0].message, ContainsSubstring("rank 1 would talk by gloo, rank 0 by nccl"));
+  CHECK_FALSE(failures[1].message.empty());
+}
+
 TEST_CASE("a store that nobody serves is named by its address") {
   launch::ListenSocket listener = launch::listen_on_loopback();
   const int port = listener.port;

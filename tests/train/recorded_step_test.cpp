@@ -1,6 +1,8 @@
 #include "train/recorded_step.h"
 
 #include <ATen/Context.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
 
 #include <cstdint>
 #include <memory>
@@ -92,6 +94,33 @@ TEST_CASE("a recorded step trains as the eager one does, whatever changes from s
   data.augment = {options::RandomCropOptions{std::nullopt, 2},
                   options::MixupOptions{0.5, std::nullopt, {}}};
   check_same_training(options, data);
+}
+
+TEST_CASE("steps are repeated that are shared out as the recorded one; other shares warm up anew") {
+  const TrainOptions options = long_run();
+  const auto model = testing::tiny_model(1);
+  const FlatParameters parameters(*model, Step::kRiders);
+  const auto averager = comm::make_gradient_averager(
+      options, one_rank(),
+      {parameters.parameters(), parameters.gradients_and_riders(), Step::kRiders});
+  const auto optimizer = make_optimizer(options, parameters);
+  Step step(options, model, parameters, *averager, *optimizer);
+  Calls calls;
+  RecordedStep recorded(step, 20, std::make_unique<RepeatingGraph>(calls));
+  const auto run = [&](const std::vector<std::int64_t>& shares) {
+    step.set(0.01, false);
+    recorded.run({at::randn({shares[0], 1, 16, 16}), at::randint(0, 10, {shares[0]}, at::kLong)},
+                 shares);
+    return calls.replays;
+  };
+  for (int i = 0; i < 2; ++i) CHECK(run({10, 10}) == 0);
+  for (int i = 0; i < 3; ++i) CHECK(run({12, 8}) == 0);
+  CHECK(run({12, 8}) == 1);
+  CHECK(run({10, 10}) == 1);  // full, but another rank's share may be what is not recorded
+  CHECK(run({20, 0}) == 1);
+  CHECK(run({12, 7}) == 1);
+  CHECK(run({12, 8}) == 2);
+  CHECK(calls.records == 1);
 }
 
 TEST_CASE("a wish to stop is seen in recorded steps, too, and only in its own") {
