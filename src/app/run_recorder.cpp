@@ -57,6 +57,7 @@ void RunRecorder::resume() {
 
 void RunRecorder::begin_files(const checkpoint::RunFacts& from) {
   const fs::path& folder = worker_.run_folder;
+  checkpoint::remove_leftovers(folder);
   for (const std::string& name : {worker_.config.model_file, worker_.config.accuracies_file}) {
     make_folder((folder / name).parent_path());
   }

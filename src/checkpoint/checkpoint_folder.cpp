@@ -12,10 +12,6 @@ namespace mnist_train::checkpoint {
 
 namespace fs = std::filesystem;
 
-namespace {
-
-/// What a process that was killed while it wrote has left. Nobody else writes here: the run folder
-/// is locked.
 void remove_leftovers(const fs::path& folder) {
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(folder, ignored)) {
@@ -23,8 +19,6 @@ void remove_leftovers(const fs::path& folder) {
     if (name.find(".partial-") != std::string::npos) fs::remove(entry.path(), ignored);
   }
 }
-
-}  // namespace
 
 CheckpointFolder::CheckpointFolder(fs::path folder, std::int64_t keep)
     : folder_(std::move(folder)), keep_(keep) {}

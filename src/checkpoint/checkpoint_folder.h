@@ -8,6 +8,10 @@
 
 namespace mnist_train::checkpoint {
 
+/// What a process that was killed while it wrote a file of this folder has left. The run folder
+/// must be locked, so that nobody else writes.
+void remove_leftovers(const std::filesystem::path& folder);
+
 /// `checkpoints/` of a run: `step-<step>.safetensors` for the newest `keep`, and
 /// `best.safetensors`, a link to the file that was best when it was written. Order is by step,
 /// never by time of day.

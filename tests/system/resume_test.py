@@ -106,6 +106,14 @@ def test_a_killed_run_goes_on_from_a_checkpoint_within_an_epoch(tmp_path, uninte
     same_outcome(resumed, uninterrupted(processes, strategy))
 
 
+def test_what_a_killed_writer_left_is_cleared_away(tmp_path):
+    folder = train(tmp_path, CONFIG | {"max_steps": 3})
+    left = folder.path / "summary.json.partial-77"
+    left.write_text("half")
+    train(tmp_path, CONFIG | {"max_steps": 5}, *RESUME)
+    assert not left.exists()
+
+
 def test_metrics_are_cut_back_to_the_checkpoint(tmp_path):
     changes = merged(CONFIG, {"checkpoint": {"every_steps": 8}})
     folder = cut_short(tmp_path, changes, 1, 2 * 8 + 1)
