@@ -131,6 +131,7 @@ void Trainer::step(bool stop_requested) {
     expect_from(begin);
     const std::vector<data::Range> shares = share_out({begin, end});
     std::vector<std::int64_t> sizes;
+    sizes.reserve(shares.size());
     for (const data::Range& share : shares) sizes.push_back(share.size());
     recorded_step_->run(gather_own(shares), sizes);
   } else {
