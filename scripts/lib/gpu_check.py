@@ -12,7 +12,6 @@ import argparse
 import csv
 import importlib.util
 import json
-import os
 import platform
 import re
 import shutil
@@ -28,15 +27,18 @@ import runs  # noqa: E402
 WEIGHTS_TOLERANCE = 1e-4  # after 20 steps in fp32, relative to a tensor's largest
 ACCURACY_TOLERANCE = 0.004  # after 2 epochs
 ACCURACY_GOAL = 0.987  # of configs/mnist.json after 10 epochs
-
-
 SHORT = {"max_steps": 40, "deterministic": False}  # on top of runs.SMALL
 PATIENCE_S = 560
 
 
+def file_name(text):
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
 class Checks:
-    def __init__(self, folder, logs):
-        self.folder, self.logs = folder, logs
+    def __init__(self, folder, gpus, output):
+        self.folder, self.gpus, self.output = folder, gpus, output
+        self.logs = output.with_name(f"{output.stem}-logs")
         self.results = []
         self.timings = {}
         self.kernels = {}
@@ -48,7 +50,7 @@ class Checks:
     def command(self, name, *command, forbidden=None, variables=None):
         """A command that succeeds or fails as a whole; its last lines tell, all of them lie in a file."""
         self.logs.mkdir(parents=True, exist_ok=True)
-        path = self.logs / (re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") + ".log")
+        path = self.logs / f"{file_name(name)}.log"
         with open(path, "w", encoding="utf-8") as log:
             code = subprocess.run(command, env={**runs.environment(), **(variables or {})}, cwd=runs.ROOT, check=False,
                                   stdout=log, stderr=subprocess.STDOUT, timeout=PATIENCE_S).returncode
@@ -86,10 +88,10 @@ def check_doctor(checks):
     checks.command("doctor", str(runs.programs_folder() / "mnist-train"), "doctor")
 
 
-def check_smoke(checks, gpus):
+def check_smoke(checks):
     smoke = str(Path(__file__).with_name("smoke.py"))
     checks.command("smoke, one GPU", sys.executable, smoke, "--gpus", "1")
-    if gpus > 1:
+    if checks.gpus > 1:
         checks.command("smoke, two GPUs over NCCL", sys.executable, smoke, "--gpus", "2")
     else:
         checks.command("smoke, two processes share the GPU", sys.executable, smoke, "--gpus", "2", "--share-gpu")
@@ -106,7 +108,7 @@ def check_parity(checks):
     )
 
 
-def check_training(checks, gpus):
+def check_training(checks):
     config = json.loads((runs.ROOT / "configs" / "mnist.json").read_text())
     config["precision"] = "fp32"
     config["launch"] = {"max_restarts": 0}
@@ -116,8 +118,8 @@ def check_training(checks, gpus):
         for graphs in ("off", "on"):
             gpu = checks.train(f"gpu-{precision}-{graphs}", config, device="cuda", precision=precision, cuda_graphs=graphs)
             checks.time(f"1 GPU, {precision}, cuda_graphs {graphs}", gpu)
-    if gpus > 1:
-        checks.time(f"{gpus} GPUs, fp32, NCCL", checks.train("gpus", config, gpus, device="cuda", backend="nccl"))
+    if checks.gpus > 1:
+        checks.time(f"{checks.gpus} GPUs, fp32, NCCL", checks.train("gpus", config, checks.gpus, device="cuda", backend="nccl"))
     accuracies = gpu.read_json("accuracies.json")
     differences = [abs(a - b) for a, b in zip(accuracies, cpu.read_json("accuracies.json"))]
     checks.report(
@@ -130,6 +132,8 @@ def check_training(checks, gpus):
 
 def check_two_ranks_of_nccl(checks):
     """NCCL refuses two ranks on one GPU unless it takes them for two hosts'."""
+    script = ('RANK=0 NCCL_HOSTID=host0 "$@" & first=$!; RANK=1 NCCL_HOSTID=host1 "$@"; second=$?; '
+              'wait $first && exit $second')
     config = checks.folder / "nccl.json"
     config.write_text(json.dumps(runs.merged(runs.SMALL, SHORT | {"device": "cuda", "backend": "nccl"})))
     for name, settings in {
@@ -141,8 +145,6 @@ def check_two_ranks_of_nccl(checks):
         "mixup across processes": ['data.augment=[{"name":"mixup","scope":"global"}]'],
     }.items():
         port = str(29500 + len(checks.results))
-        script = ('RANK=0 NCCL_HOSTID=host0 "$@" & first=$!; RANK=1 NCCL_HOSTID=host1 "$@"; second=$?; '
-                  'wait $first && exit $second')
         flags = [flag for setting in settings for flag in ("--set", setting)]
         checks.command(f"two ranks of NCCL on one GPU: {name}", "bash", "-c", script, "bash",
                        str(runs.programs_folder() / "mnist-train"), "--config", str(config), "--output",
@@ -160,7 +162,7 @@ def check_features(checks):
         ("accumulation and clipping", 1, {"gradient_accumulation_steps": 2, "max_gradient_norm": 1}),
         ("a GPU and a CPU, shares by speed", 2, {"launch": {"devices": ["cuda:0", "cpu"]}, "data": {"split": "throughput"}}),
     ):
-        run = checks.train(re.sub(r"[^a-z0-9]+", "-", name.lower()), runs.SMALL, processes,
+        run = checks.train(file_name(name), runs.SMALL, processes,
                            **{"device": "auto" if processes > 1 else "cuda"}, **SHORT, **changes)
         checks.report(name, run.summary()["status"] == "finished", run.summary()["execution"])
 
@@ -186,29 +188,29 @@ def check_kernels(checks):
     checks.kernels = dict(sorted(checks.kernels.items(), key=lambda item: -item[1]["microseconds"]))
 
 
-def check_against_python(checks, output):
+def check_against_python(checks):
     """scripts/bench/run on one GPU, with the sides that this Python can run; its result lies beside this one's."""
     missing = [name for name in ("torch", "torchvision") if importlib.util.find_spec(name) is None]
     if "torch" in missing:
         checks.report("against Python", True, "left out: this Python has no torch")
         return
     sides = "bf16,fp32,best" + ("" if missing else ",ddp")
-    result = output.with_name(f"{output.stem}-python.json")
+    result = checks.output.with_name(f"{checks.output.stem}-python.json")
     checks.command("against Python", sys.executable, str(runs.ROOT / "scripts" / "bench" / "run"), "net", "lenet", "mlp",
-                   "--device", "cuda", "--processes", "1", "--epochs", "5", "--sides", sides, "--binary", str(runs.programs_folder() / "mnist-train"),
-                   "--output", str(result))
+                   "--device", "cuda", "--processes", "1", "--epochs", "5", "--sides", sides,
+                   "--binary", str(runs.programs_folder() / "mnist-train"), "--output", str(result))
 
 
 PARTS = {
-    "doctor": lambda checks, gpus, output: check_doctor(checks),
-    "tests": lambda checks, gpus, output: check_gpu_tests(checks),
-    "smoke": lambda checks, gpus, output: check_smoke(checks, gpus),
-    "parity": lambda checks, gpus, output: check_parity(checks),
-    "training": lambda checks, gpus, output: check_training(checks, gpus),
-    "nccl": lambda checks, gpus, output: check_two_ranks_of_nccl(checks),
-    "features": lambda checks, gpus, output: check_features(checks),
-    "kernels": lambda checks, gpus, output: check_kernels(checks),
-    "python": lambda checks, gpus, output: check_against_python(checks, output),
+    "doctor": check_doctor,
+    "tests": check_gpu_tests,
+    "smoke": check_smoke,
+    "parity": check_parity,
+    "training": check_training,
+    "nccl": check_two_ranks_of_nccl,
+    "features": check_features,
+    "kernels": check_kernels,
+    "python": check_against_python,
 }
 
 
@@ -240,15 +242,15 @@ def main():
     gpus = runs.gpu_names()
     if not gpus:
         sys.exit("gpu_check: nvidia-smi shows no GPU here")
-    model = re.sub(r"[^a-z0-9]+", "-", gpus[0].lower()).strip("-")
-    output = Path(arguments.output).resolve() if arguments.output else (runs.ROOT / "scripts" / "bench" / "results" / f"gpu-{model}.json")
+    model = file_name(gpus[0])
+    output = Path(arguments.output or runs.ROOT / "scripts" / "bench" / "results" / f"gpu-{model}.json").resolve()
     machine = describe_machine(gpus)
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="mnist-train-gpu-") as folder:
-        checks = Checks(Path(folder), output.with_name(f"{output.stem}-logs"))
+        checks = Checks(Path(folder), len(gpus), output)
         for name in chosen:
             try:
-                PARTS[name](checks, len(gpus), output)
+                PARTS[name](checks)
             except (Exception, SystemExit) as error:  # pylint: disable=broad-exception-caught
                 checks.report(name, False, f"{type(error).__name__}: {error}")
             result = machine | {"checks": checks.results, "timings": checks.timings, "kernels": checks.kernels}

@@ -39,12 +39,17 @@ def programs_folder():
     sys.exit(f"there is no mnist-train in {ROOT}/bin or {ROOT}/build/bin: run scripts/setup first")
 
 
+def is_bundle():
+    """As scripts/lib/common.sh has it."""
+    return (ROOT / "bin" / "mnist-train").exists()
+
+
 def environment():
     """The caller's, with the data set, and for a bundle with the LibTorch of this Python where LD_LIBRARY_PATH leads to none."""
     variables = dict(os.environ)
     variables.setdefault("MNIST_TRAIN_DATA", str(ROOT / "third_party"))
     folders = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
-    if programs_folder() == ROOT / "bin" and not any((Path(folder) / "libtorch_cpu.so").exists() for folder in folders):
+    if is_bundle() and not any((Path(folder) / "libtorch_cpu.so").exists() for folder in folders):
         spec = importlib.util.find_spec("torch")
         if not spec or not spec.submodule_search_locations:
             sys.exit("no LibTorch: name its lib folder in LD_LIBRARY_PATH, or use a Python that has torch")

@@ -34,7 +34,6 @@ Worker* ending_worker = nullptr;
 ExitCode run(Worker& worker) {
   ending_worker = &worker;
   if (worker.placement.backend == "nccl") std::set_terminate(report_and_end);
-
   if (worker.job.command == "train") return run_training(worker);
   if (worker.job.command == "evaluate") run_evaluation(worker);
   if (worker.job.command == "predict") run_predictions(worker);

@@ -94,9 +94,8 @@ void BucketedAverager::before_forward() {
 void BucketedAverager::backward(const at::Tensor& loss) {
   const launch::WaitScope waiting(communicator_.status(), launch::Wait::kBackward);
   translate_failures("gradient averaging", [&] {
-    std::vector<at::Tensor> riders{
-        buffer_.flat.narrow(0, buffer_.flat.numel() - buffer_.riders, buffer_.riders)};
-    riders_work_ = communicator_.process_group()->allreduce(riders);
+    std::vector<at::Tensor> of_step{riders()};
+    riders_work_ = communicator_.process_group()->allreduce(of_step);
     reducer_->prepare_for_backward({loss});
     loss.backward();  // waits for the buckets, too
   });

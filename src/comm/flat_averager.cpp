@@ -22,8 +22,7 @@ FlatAverager::FlatAverager(const options::TrainOptions& options, const Communica
                            GradientBuffer buffer)
     : GradientAverager(std::move(buffer)), communicator_(communicator) {
   if (const auto type = travelling_type(options.gradient_averaging.compression)) {
-    compressed_ =
-        at::empty({buffer_.flat.numel() - buffer_.riders}, buffer_.flat.options().dtype(*type));
+    compressed_ = at::empty({gradient_count()}, buffer_.flat.options().dtype(*type));
   }
 }
 
@@ -32,12 +31,12 @@ void FlatAverager::finish() {
     communicator_.all_reduce_sum(buffer_.flat);
     return;
   }
-  at::Tensor gradients = buffer_.flat.narrow(0, 0, compressed_.numel());
-  at::Tensor riders = buffer_.flat.narrow(0, compressed_.numel(), buffer_.riders);
+  at::Tensor gradients = buffer_.flat.narrow(0, 0, gradient_count());
+  at::Tensor of_step = riders();
   compressed_.copy_(gradients);
   communicator_.all_reduce_sum(compressed_);
   gradients.copy_(compressed_);
-  communicator_.all_reduce_sum(riders);
+  communicator_.all_reduce_sum(of_step);
 }
 
 }  // namespace mnist_train::comm

@@ -62,6 +62,7 @@ class GradientAverager {
 
  protected:
   std::int64_t gradient_count() const { return buffer_.flat.numel() - buffer_.riders; }
+  at::Tensor riders() const { return buffer_.flat.narrow(0, gradient_count(), buffer_.riders); }
 
   GradientBuffer buffer_;
 };

@@ -63,7 +63,7 @@ bool SharedMemoryAverager::fits(const Communicator& communicator, const Gradient
 SharedMemoryAverager::SharedMemoryAverager(const Communicator& communicator, GradientBuffer buffer)
     : GradientAverager(require_fitting(communicator, std::move(buffer))),
       communicator_(communicator),
-      riders_(buffer_.flat.narrow(0, gradient_count(), buffer_.riders)),
+      riders_(riders()),
       segment_(communicator, segment_bytes()),
       changes_(reinterpret_cast<std::atomic<std::uint32_t>*>(segment_.take(sizeof *changes_))),
       ranks_(reinterpret_cast<RankState*>(
@@ -114,8 +114,7 @@ Part SharedMemoryAverager::part_of(int rank) const {
 }
 
 at::Tensor SharedMemoryAverager::gradients(int slot, int part_of_rank) const {
-  const Part part = part_of(part_of_rank);
-  return slots_[static_cast<std::size_t>(slot)].narrow(0, part.begin, part.size);
+  return part_of(part_of_rank).of(slots_[static_cast<std::size_t>(slot)]);
 }
 
 void SharedMemoryAverager::finish() {

@@ -15,10 +15,10 @@ Adam::Adam(const options::TrainOptions& options, const FlatParameters& parameter
       weight_decay_(options.weight_decay),
       average_(at::zeros_like(parameters.values())),
       square_average_(at::zeros_like(parameters.values())),
-      values_{parameters.values().narrow(0, part.begin, part.size)},
-      gradients_{parameters.gradients().narrow(0, part.begin, part.size)},
-      averages_{average_.narrow(0, part.begin, part.size)},
-      square_averages_{square_average_.narrow(0, part.begin, part.size)},
+      values_{part.of(parameters.values())},
+      gradients_{part.of(parameters.gradients())},
+      averages_{part.of(average_)},
+      square_averages_{part.of(square_average_)},
       steps_{at::zeros({}, parameters.values().options())} {}
 
 void Adam::step(const at::Tensor& learning_rate) {

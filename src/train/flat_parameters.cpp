@@ -53,7 +53,7 @@ FlatParameters::FlatParameters(torch::nn::Module& module, std::int64_t riders,
   std::vector<at::Tensor> buffers = half->buffers();
   const std::vector<at::Tensor> masters_buffers = module.buffers();
   for (std::size_t i = 0; i < buffers.size(); ++i) buffers[i].set_data(masters_buffers[i]);
-  refresh_half(0, total);
+  refresh_half({0, total});
 }
 
 /// Parameters in bf16 first. Gives the number of elements, and of those in bf16.
@@ -76,11 +76,11 @@ void FlatParameters::clear() const {
   riders_.zero_();
 }
 
-void FlatParameters::refresh_half(std::int64_t begin, std::int64_t size) const {
+void FlatParameters::refresh_half(comm::Part part) const {
   const c10::NoGradGuard no_grad;
-  const std::int64_t count = std::min(begin + size, half_values_.numel()) - begin;
-  if (count <= 0) return;
-  half_values_.narrow(0, begin, count).copy_(values_.narrow(0, begin, count));
+  part.size = std::min(part.size, half_values_.numel() - part.begin);
+  if (part.size <= 0) return;
+  part.of(half_values_).copy_(part.of(values_));
 }
 
 void FlatParameters::collect_gradients(bool add) const {

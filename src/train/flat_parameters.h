@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "comm/part.h"
+
 namespace mnist_train::train {
 
 /// All parameters of a module in one tensor and all gradients in another, so that averaging is one
@@ -32,9 +34,9 @@ class FlatParameters {
 
   /// For the next step: the parameters have no gradients, the riders are 0.
   void clear() const;
-  /// The bf16 parameters become the values again, rounded. To be called when these have changed:
-  /// elements [begin, begin + size).
-  void refresh_half(std::int64_t begin, std::int64_t size) const;
+  /// The bf16 parameters become the values again, rounded. To be called when these have changed, in
+  /// `part`.
+  void refresh_half(comm::Part part) const;
   /// Takes the parameters' gradients, which all must have, to `gradients`, in place of what was
   /// there or added to it.
   void collect_gradients(bool add) const;

@@ -9,11 +9,11 @@ Sgd::Sgd(const options::TrainOptions& options, const FlatParameters& parameters,
     : momentum_(options.sgd_momentum),
       weight_decay_(options.weight_decay),
       nesterov_(options.nesterov),
-      values_{parameters.values().narrow(0, part.begin, part.size)},
-      gradients_{parameters.gradients().narrow(0, part.begin, part.size)} {
+      values_{part.of(parameters.values())},
+      gradients_{part.of(parameters.gradients())} {
   if (momentum_ == 0) return;
   momentum_buffer_ = at::zeros_like(parameters.values());
-  momentum_buffers_.push_back(momentum_buffer_.narrow(0, part.begin, part.size));
+  momentum_buffers_.push_back(part.of(momentum_buffer_));
 }
 
 void Sgd::step(const at::Tensor& learning_rate) {

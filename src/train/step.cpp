@@ -81,7 +81,7 @@ void Step::update(comm::Part part) {
     clip_gradients(part);
   }
   optimizer_.step(learning_rate_);
-  parameters_.refresh_half(part.begin, part.size);
+  parameters_.refresh_half(part);
 }
 
 template <class Work>
@@ -111,8 +111,7 @@ at::Tensor Step::loss_of(const batch::Batch& batch) {
 void Step::clip_gradients(comm::Part part) {
   const at::Tensor& gradients = parameters_.gradients();
   const at::Tensor norm = at::linalg_vector_norm(gradients, 2);
-  gradients.narrow(0, part.begin, part.size)
-      .mul_((*options_.max_gradient_norm / (norm + 1e-6)).clamp_max(1.0));
+  part.of(gradients).mul_((*options_.max_gradient_norm / (norm + 1e-6)).clamp_max(1.0));
 }
 
 /// A rank without samples still takes part in the averaging: gradients of zero for every parameter.

@@ -103,7 +103,7 @@ void Trainer::begin_epoch() {
 /// Weights and optimizer state are those that the run starts with: a checkpoint's, or new ones.
 void Trainer::share_state() {
   shares_state_ = true;
-  parameters_.refresh_half(0, parameters_.values().numel());
+  parameters_.refresh_half({0, parameters_.values().numel()});
   std::vector<at::Tensor> state{parameters_.values()};
   if (parameters_.half_values().numel() > 0) state.push_back(parameters_.half_values());
   for (OptimizerTensor& tensor : optimizer_->state()) state.push_back(std::move(tensor.flat));

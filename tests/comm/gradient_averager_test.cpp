@@ -145,11 +145,11 @@ TEST_CASE("ranks that share weights see what all of them have updated") {
       const auto averager = make_gradient_averager(with_strategy(AveragingStrategy::kSharedMemory),
                                                    communicator, {{}, flat, kRiders});
       const at::Tensor weights = at::full({count}, 10.0 * communicator.rank());
-      const at::Tensor view = weights.narrow(0, 0, count);
+      const at::Tensor view = weights.narrow(0, 0, count);  // views go along
       averager->share({weights});
       averager->finish();
       const Part part = averager->own_part();
-      view.narrow(0, part.begin, part.size).sub_(flat.narrow(0, part.begin, part.size));
+      part.of(view).sub_(part.of(flat));
       averager->publish();
       seen[rank] = weights.clone();
       riders[rank] = flat.narrow(0, count, kRiders).sum().item<double>();

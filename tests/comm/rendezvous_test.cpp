@@ -66,7 +66,9 @@ TEST_CASE("ranks that do not come are named") {
                                "missing: rank 1, rank 2"));
 }
 
-TEST_CASE("a rank with another config is refused by name, and no rank goes on") {
+/// What rank 0 of two says, each of which `change(rank, rendezvous)` has had its way with.
+template <class Change>
+Failure refusal_after(const Change& change) {
   launch::ListenSocket listener = launch::listen_on_loopback();
   const int fd = listener.fd.release();
   std::vector<Failure> failures(2);
@@ -74,28 +76,26 @@ TEST_CASE("a rank with another config is refused by name, and no rank goes on") 
   on_ranks(2, [&](int rank) {
     const auto index = static_cast<std::size_t>(rank);
     Rendezvous rendezvous = rendezvous_of(rank, 2, listener.port, fd, kLong_s);
-    if (rank == 1) rendezvous.fingerprint = "another config";
+    change(rank, rendezvous);
     failures[index] = error_of([&] { stores[index] = meet(rendezvous).store; });
   });
-  CHECK(failures[0].code == ExitCode::kConfig);
-  CHECK_THAT(failures[0].message, ContainsSubstring("rank 1 runs with another config"));
   CHECK_FALSE(failures[1].message.empty());  // the same, or that the store went away with rank 0
+  return failures[0];
+}
+
+TEST_CASE("a rank with another config is refused by name, and no rank goes on") {
+  const Failure failure = refusal_after([](int rank, Rendezvous& rendezvous) {
+    if (rank == 1) rendezvous.fingerprint = "another config";
+  });
+  CHECK(failure.code == ExitCode::kConfig);
+  CHECK_THAT(failure.message, ContainsSubstring("rank 1 runs with another config"));
 }
 
 TEST_CASE("a rank that would talk by another backend is refused before anybody waits for it") {
-  launch::ListenSocket listener = launch::listen_on_loopback();
-  const int fd = listener.fd.release();
-  std::vector<Failure> failures(2);
-  std::vector<c10::intrusive_ptr<c10d::Store>> stores(2);
-  on_ranks(2, [&](int rank) {
-    const auto index = static_cast<std::size_t>(rank);
-    Rendezvous rendezvous = rendezvous_of(rank, 2, listener.port, fd, kLong_s);
-    rendezvous.backend = rank == 1 ? "gloo" : "nccl";
-    failures[index] = error_of([&] { stores[index] = meet(rendezvous).store; });
-  });
-  CHECK(failures[0].code == ExitCode::kConfig);
-  CHECK_THAT(failures[0].message, ContainsSubstring("rank 1 would talk by gloo, rank 0 by nccl"));
-  CHECK_FALSE(failures[1].message.empty());
+  const Failure failure = refusal_after(
+      [](int rank, Rendezvous& rendezvous) { rendezvous.backend = rank == 1 ? "gloo" : "nccl"; });
+  CHECK(failure.code == ExitCode::kConfig);
+  CHECK_THAT(failure.message, ContainsSubstring("rank 1 would talk by gloo, rank 0 by nccl"));
 }
 
 TEST_CASE("a store that nobody serves is named by its address") {

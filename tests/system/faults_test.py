@@ -70,7 +70,8 @@ def undisturbed(tmp_path_factory):
     return run_of
 
 
-@pytest.mark.parametrize("seed, processes, strategy", [(1, 2, "flat"), (2, 2, "bucketed"), (3, 3, "flat"), (4, 2, "shared_memory"), (5, 3, "shared_memory")])
+@pytest.mark.parametrize("seed, processes, strategy", [
+    (1, 2, "flat"), (2, 2, "bucketed"), (3, 3, "flat"), (4, 2, "shared_memory"), (5, 3, "shared_memory")])
 def test_a_run_that_loses_a_rank_at_any_moment_starts_again_and_ends_with_the_same_bits(
         tmp_path, undisturbed, seed, processes, strategy):
     draw = random.Random(seed)

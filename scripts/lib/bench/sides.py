@@ -39,7 +39,7 @@ def prepare_for_torchvision(folder, dataset):
 
 def run_timed(command, device):
     """Runs a command; gives its wall seconds, start time and output."""
-    variables = {**(runs.environment() if (ROOT / "BUNDLE.txt").exists() else os.environ), "OMP_NUM_THREADS": "1"}
+    variables = {**runs.environment(), "OMP_NUM_THREADS": "1"}
     if device == "cpu":
         variables["CUDA_VISIBLE_DEVICES"] = ""
     begin_wall, begin = time.time(), time.perf_counter()
