@@ -86,12 +86,6 @@ std::optional<Node> set_layer(const std::string& text, Problems& problems) {
   return layer;
 }
 
-void complain_unless_object(const Node& node, Problems& problems) {
-  if (node.kind == Node::Kind::kObject) return;
-  problems.push_back(
-      {node.source, node.offset, "", "expected an object, found " + config::describe(node)});
-}
-
 std::vector<Node> collect_layers(const CommandLine& line, std::shared_ptr<const Source> file,
                                  Problems& problems) {
   std::vector<std::shared_ptr<const Source>> documents;
@@ -101,25 +95,26 @@ std::vector<Node> collect_layers(const CommandLine& line, std::shared_ptr<const 
   }
   bool all_readable = true;
   std::vector<Node> layers;
+  const auto add = [&](Node layer) {
+    options::check_layer(layer, problems);
+    layers.push_back(std::move(layer));
+  };
   for (const auto& document : documents) {
     std::optional<Node> node = config::parse_document(document, problems);
-    if (node) complain_unless_object(*node, problems);
-    const bool readable = node && node->kind == Node::Kind::kObject;
-    all_readable = all_readable && readable;
-    if (readable) layers.push_back(std::move(*node));
+    all_readable = all_readable && node && node->kind == Node::Kind::kObject;
+    if (node) add(std::move(*node));
   }
   if (line.output && (line.command == Command::kTrain || line.command == Command::kDoctor)) {
-    layers.push_back(wrap("output", 0, text_node(source_of("--output", *line.output), 0)));
+    add(wrap("output", 0, text_node(source_of("--output", *line.output), 0)));
   }
   if (line.processes_per_node) {
     const auto source = source_of("--nproc-per-node", *line.processes_per_node);
-    layers.push_back(
-        wrap("launch", 0, wrap("processes_per_node", 0, value_node(source, 0, problems))));
+    add(wrap("launch", 0, wrap("processes_per_node", 0, value_node(source, 0, problems))));
   }
   for (const std::string& text : line.sets) {
-    if (std::optional<Node> layer = set_layer(text, problems)) layers.push_back(std::move(*layer));
+    if (std::optional<Node> layer = set_layer(text, problems)) add(std::move(*layer));
   }
-  // A config of which a part is missing would only raise false alarms.
+  // Rules over several keys would only raise false alarms where a part is missing.
   if (!all_readable) config::throw_if_any(problems);
   return layers;
 }

@@ -9,16 +9,17 @@
 
 namespace mnist_train::config {
 
-/// One of a table of names.
+/// One of a table of names. `meant`: what other programs say, and the name here.
 template <class E>
-Type<E> one_of(const std::vector<std::pair<E, std::string>>& table) {
+Type<E> one_of(const std::vector<std::pair<E, std::string>>& table,
+               const std::vector<std::pair<std::string, std::string>>& meant = {}) {
   std::vector<std::string> names;
   names.reserve(table.size());
   for (const auto& row : table) names.push_back(row.second);
   Type<E> type;
   type.fragment = {{"enum", names}};
-  type.read = [table, names](const Place& place) -> std::optional<E> {
-    const std::optional<std::size_t> index = choose_name(place, names);
+  type.read = [table, names, meant](const Place& place) -> std::optional<E> {
+    const std::optional<std::size_t> index = choose_name(place, names, meant);
     if (!index) return std::nullopt;
     return table[*index].first;
   };

@@ -13,6 +13,7 @@ namespace mnist_train::config {
 struct Reading {
   Problems& problems;
   std::vector<KnownKey> keys;
+  bool values_alone = false;  // rules over several keys are left out: it is a part of a document
 };
 
 /// A value that is being read: its node, its pointer, and the ways to complain about it.
@@ -28,6 +29,7 @@ class Place {
   bool has(std::string_view key) const { return node_->find(key) != nullptr; }
   /// Present, and not null.
   bool gives(std::string_view key) const;
+  bool values_alone() const { return reading_->values_alone; }
 
   /// The same value where something else is accepted, too: "null", "\"auto\"". Messages then say
   /// so.

@@ -1,6 +1,7 @@
 #include "config/problem.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -39,9 +40,16 @@ void throw_if_any(const Problems& problems) {
     for (const Problem& problem : problems) {
       if (problem.source == source) here.push_back(&problem);
     }
-    std::stable_sort(here.begin(), here.end(), [](const Problem* left, const Problem* right) {
-      return left->offset < right->offset;
-    });
+    const auto key = [](const Problem* problem) {
+      return std::tie(problem->offset, problem->pointer, problem->message);
+    };
+    std::sort(here.begin(), here.end(),
+              [&](const Problem* left, const Problem* right) { return key(left) < key(right); });
+    here.erase(std::unique(here.begin(), here.end(),
+                           [&](const Problem* left, const Problem* right) {
+                             return key(left) == key(right);
+                           }),
+               here.end());
     TextLocator locator(source->text);
     for (const Problem* problem : here) {
       if (!lines.empty()) lines += '\n';

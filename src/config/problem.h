@@ -23,7 +23,7 @@ using Problems = std::vector<Problem>;
 std::string format_problem(const Problem& problem);
 
 /// Throws Error(kConfig) with every problem on a line of its own, source by source in the order of
-/// their places; returns when there are none.
+/// their places, none twice; returns when there are none.
 void throw_if_any(const Problems& problems);
 
 /// `pointer` with one more step, escaped by RFC 6901; keys too long to be ours are cut with "…".

@@ -70,6 +70,7 @@ class Schema {
       if (place.has(field.name)) field.read(owner, place.member(field.name));
     }
     place.complain_about_unknown_keys(keys());
+    if (place.values_alone()) return owner;
     for (const auto& rule : checks_) rule(owner, place);
     return owner;
   }

@@ -56,6 +56,16 @@ std::string homes_of(std::string_view name, const std::vector<const KnownKey*>& 
   return homes;
 }
 
+/// The group and the name in it that `--set` would write so: "data.limit_train".
+const KnownKey* dotted_key(std::string_view given, const std::vector<const KnownKey*>& keys) {
+  std::string pointer = "/" + std::string(given);
+  std::replace(pointer.begin(), pointer.end(), '.', '/');
+  const auto found = std::find_if(keys.begin(), keys.end(), [&](const KnownKey* key) {
+    return !key->group.empty() && pointer == key->group + "/" + key->name;
+  });
+  return found == keys.end() ? nullptr : *found;
+}
+
 std::string listing(const std::vector<const KnownKey*>& keys) {
   if (keys.size() > kLongestListing) return "`mnist-train config-schema` lists the keys";
   std::string names = "known here: ";
@@ -89,6 +99,10 @@ std::optional<std::string> closest_name(std::string_view given,
                                         const std::vector<std::string>& names) {
   const std::string wanted = plain(given);
   if (wanted.size() > kLongestComparedName) return std::nullopt;
+  constexpr std::size_t kTelling = 3;
+  for (const std::string& name : names) {
+    if (wanted.size() >= kTelling && plain(name).starts_with(wanted)) return name;
+  }
   // In a short name two edits leave nothing of it.
   std::size_t best = wanted.size() <= 4 ? 2 : 3;
   std::optional<std::string> closest;
@@ -113,6 +127,9 @@ std::string explain_unknown_key(std::string_view key, std::string_view group,
   }
   if (const std::string homes = homes_of(key, elsewhere); !homes.empty()) {
     return start + "it belongs " + homes;
+  }
+  if (const KnownKey* meant = dotted_key(key, elsewhere)) {
+    return start + "it is " + in_quotes(meant->name) + " " + shown(meant->group);
   }
   if (const KnownKey* meant = similar_key(key, elsewhere)) {
     return start + "did you mean " + in_quotes(meant->name) + " " + shown(meant->group) + "?";

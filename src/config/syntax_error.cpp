@@ -113,7 +113,7 @@ SyntaxError describe_error(const SyntaxErrorContext& context, std::string_view e
   constexpr std::string_view kInvalidString = "invalid string: ";
   if (lexer_reason.starts_with(kInvalidString)) {
     const std::size_t last_read = std::max(context.bytes_read, start + 1) - 1;
-    return at(std::min(last_read, text.size()),
+    return at(start_of_character(text, start, std::min(last_read, text.size())),
               "broken string: " + std::string(lexer_reason.substr(kInvalidString.size())));
   }
   constexpr std::string_view kInvalidNumber = "invalid number; ";

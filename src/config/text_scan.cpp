@@ -41,6 +41,16 @@ std::size_t end_of_string(std::string_view text, std::size_t offset) {
   return text.size();
 }
 
+std::size_t start_of_character(std::string_view text, std::size_t begin, std::size_t offset) {
+  while (begin < offset) {
+    const auto lead = static_cast<unsigned char>(text[begin]);
+    const std::size_t size = lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+    if (begin + size > offset) break;
+    begin += size;
+  }
+  return begin;
+}
+
 std::size_t skip_whitespace(std::string_view text, std::size_t offset) {
   while (has_any(text, offset, " \t\r\n")) ++offset;
   return offset;

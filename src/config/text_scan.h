@@ -16,6 +16,10 @@ std::size_t end_of_number(std::string_view text, std::size_t offset);
 /// none.
 std::size_t end_of_string(std::string_view text, std::size_t offset);
 
+/// The first byte of the character that the byte at `offset` belongs to, or breaks; the text is
+/// UTF-8 from `begin`, where one starts, up to that character.
+std::size_t start_of_character(std::string_view text, std::size_t begin, std::size_t offset);
+
 /// The first byte from `offset` on that is no JSON whitespace.
 std::size_t skip_whitespace(std::string_view text, std::size_t offset);
 

@@ -15,6 +15,11 @@ void TreeBuilder::find_token() {
 
 Node* TreeBuilder::scalar(Node::Kind kind, std::size_t size) {
   find_token();
+  if (ignored_levels_ > 0) {
+    cursor_ += size;
+    at_start_ = false;
+    return &ignored_;
+  }
   Node* node = &root_;
   if (!frames_.empty()) {
     Node& parent = *frames_.back().node;
@@ -49,12 +54,14 @@ bool TreeBuilder::string(std::string& value) {
 bool TreeBuilder::open(Node::Kind kind) {
   Node* node = scalar(kind, 1);
   at_start_ = true;
-  if (frames_.size() == kMaxNesting) {
-    problems_.push_back({source_, node->offset, pointer_to_innermost(),
-                         "nested more than " + std::to_string(kMaxNesting) + " levels deep"});
-    return false;
+  if (ignored_levels_ == 0 && frames_.size() < kMaxNesting) {
+    frames_.push_back({node, {}});
+    return true;
   }
-  frames_.push_back({node, {}});
+  if (++ignored_levels_ > 1) return true;
+  node->is_broken = true;
+  problems_.push_back({source_, node->offset, pointer_to_innermost(),
+                       "nested more than " + std::to_string(kMaxNesting) + " levels deep"});
   return true;
 }
 
@@ -62,18 +69,24 @@ bool TreeBuilder::close() {
   find_token();
   ++cursor_;
   at_start_ = false;
-  frames_.pop_back();
+  if (ignored_levels_ > 0) {
+    --ignored_levels_;
+  } else {
+    frames_.pop_back();
+  }
   return true;
 }
 
 bool TreeBuilder::key(std::string& name) {
   find_token();
-  Frame& frame = frames_.back();
-  if (!frame.keys.insert(name).second) {
-    problems_.push_back({source_, cursor_, join_pointer(pointer_to_innermost(), name),
-                         "duplicate key \"" + shorten(name) + "\""});
+  if (ignored_levels_ == 0) {
+    Frame& frame = frames_.back();
+    if (!frame.keys.insert(name).second) {
+      problems_.push_back({source_, cursor_, join_pointer(pointer_to_innermost(), name),
+                           "duplicate key \"" + shorten(name) + "\""});
+    }
+    frame.node->members.push_back({name, cursor_, {}});
   }
-  frame.node->members.push_back({name, cursor_, {}});
   cursor_ = end_of_string(text_, cursor_);
   at_start_ = false;
   return true;

@@ -95,6 +95,8 @@ class TreeBuilder {
   Problems problems_;
   Node root_;
   std::vector<Frame> frames_;  // open lists and objects; their nodes stay where they are meanwhile
+  std::size_t ignored_levels_ = 0;  // open ones that are nested too deep
+  Node ignored_;                    // what stands in them
 };
 
 }  // namespace mnist_train::config

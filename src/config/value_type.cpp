@@ -51,6 +51,14 @@ std::string hint_for_integer(const Node& node) {
   return "; an integer is written without fraction and exponent: " + show(node.real);
 }
 
+/// A real literal other than 0 of which a double keeps nothing: 1e-999.
+bool is_too_small(const Node& node) {
+  if (node.kind != Node::Kind::kReal || node.real != 0) return false;
+  std::string_view digits = std::string_view(node.source->text).substr(node.offset);
+  digits = digits.substr(0, digits.find_first_not_of("-.0123456789"));
+  return digits.find_first_of("123456789") != std::string_view::npos;
+}
+
 /// Bytes that JSON could not hold when the config is written.
 bool is_utf8(const std::string& text) {
   try {
@@ -87,16 +95,15 @@ Type<bool> boolean() {
   return type;
 }
 
-Type<std::int64_t> integer(std::int64_t min, std::int64_t max, const std::string& why) {
+Type<std::int64_t> integer(std::int64_t min, std::int64_t max) {
   Type<std::int64_t> type;
   type.fragment = {{"type", "integer"}, {"minimum", min}, {"maximum", max}};
-  const std::string reason = why.empty() ? "" : ": " + why;
-  type.read = [min, max, reason](const Place& place) {
+  type.read = [min, max](const Place& place) {
     std::optional<std::int64_t> value = as_integer(place.node());
     if (!value || *value < min || *value > max) {
       place.complain_expected(
           "an integer from " + std::to_string(min) + " to " + std::to_string(max),
-          hint_for_integer(place.node()) + (value ? reason : std::string()));
+          hint_for_integer(place.node()));
       value.reset();
     }
     return value;
@@ -112,8 +119,10 @@ Type<double> number(const NumberRange& range) {
                    {range.below_max ? "exclusiveMaximum" : "maximum", number_to_json(range.max)}};
   type.read = [range](const Place& place) {
     std::optional<double> value = as_number(place.node());
-    if (!value || !contains(range, *value)) {
-      place.complain_expected(describe_range(range));
+    const bool vanished = is_too_small(place.node());
+    if (!value || vanished || !contains(range, *value)) {
+      place.complain_expected(describe_range(range),
+                              vanished ? ", which is too small for a 64-bit float" : "");
       value.reset();
     }
     return value;
@@ -158,7 +167,9 @@ Type<std::filesystem::path> path() {
   return type;
 }
 
-std::optional<std::size_t> choose_name(const Place& place, const std::vector<std::string>& names) {
+std::optional<std::size_t> choose_name(
+    const Place& place, const std::vector<std::string>& names,
+    const std::vector<std::pair<std::string, std::string>>& meant) {
   std::string expected;
   for (std::size_t index = 0; index < names.size(); ++index) {
     if (place.node().kind == Node::Kind::kString && place.node().string == names[index]) {
@@ -169,8 +180,11 @@ std::optional<std::size_t> choose_name(const Place& place, const std::vector<std
   }
   std::string hint;
   if (place.node().kind == Node::Kind::kString) {
-    const std::optional<std::string> meant = closest_name(place.node().string, names);
-    if (meant) hint = "; did you mean \"" + *meant + "\"?";
+    std::optional<std::string> name = closest_name(place.node().string, names);
+    for (const auto& [other, known] : meant) {
+      if (place.node().string == other) name = known;
+    }
+    if (name) hint = "; did you mean \"" + *name + "\"?";
   }
   place.complain_expected(expected, hint);
   return std::nullopt;

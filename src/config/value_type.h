@@ -27,9 +27,8 @@ struct Type {
 /// `true` or `false`, and nothing that looks like it.
 Type<bool> boolean();
 
-/// A literal without fraction and exponent, from `min` to `max`; `why` goes behind the message that
-/// refuses another.
-Type<std::int64_t> integer(std::int64_t min, std::int64_t max, const std::string& why = "");
+/// A literal without fraction and exponent, from `min` to `max`.
+Type<std::int64_t> integer(std::int64_t min, std::int64_t max);
 
 /// What a number may be.
 struct NumberRange {
@@ -51,8 +50,11 @@ Type<std::filesystem::path> path();
 Type<std::string> text(std::function<bool(const std::string&)> accepts, std::string expected,
                        Json fragment);
 
-/// The place's text where it is one of `names`, as its index.
-std::optional<std::size_t> choose_name(const Place& place, const std::vector<std::string>& names);
+/// The place's text where it is one of `names`, as its index. `meant`: what else it may say, and
+/// the name to suggest.
+std::optional<std::size_t> choose_name(
+    const Place& place, const std::vector<std::string>& names,
+    const std::vector<std::pair<std::string, std::string>>& meant = {});
 
 /// Numbers without a fraction are written without one.
 Json number_to_json(double value);

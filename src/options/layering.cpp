@@ -19,12 +19,14 @@ struct Exclusion {
   bool when_changed = false;  // only where the lower layer gives `key` another value
 };
 
-constexpr std::array<Exclusion, 11> kExclusions{{
+constexpr std::array<Exclusion, 13> kExclusions{{
     {"", "batch_size", "batch_size_per_process"},
     {"", "batch_size_per_process", "batch_size"},
     {"data", "dataset", "format"},
     {"data", "dataset", "train"},
     {"data", "dataset", "test"},
+    {"data", "train", "train_per_process"},
+    {"data", "train_per_process", "train"},
     {"data", "format", "dataset"},
     {"data", "format", "root"},
     {"data", "format", "train", true},

@@ -20,8 +20,6 @@ using config::Place;
 using config::Schema;
 using std::filesystem::path;
 
-constexpr const char* kWhyTwo = "where the newest is damaged, a run resumes from the one before it";
-
 Schema<CheckpointOptions> checkpoint_schema() {
   using Options = CheckpointOptions;
   Schema<Options> schema;
@@ -29,9 +27,9 @@ Schema<CheckpointOptions> checkpoint_schema() {
              "Epochs between two checkpoints; 0: none by epoch.", {"save_every", "interval"});
   schema.add("every_steps", &Options::every_steps, optional_of(integer(1, kMaxSteps)),
              "Steps between two checkpoints.", {"save_steps"});
-  schema.add("keep", &Options::keep, integer(2, kMaxCount, kWhyTwo),
-             "How many of the newest are kept, at least two: where the newest is damaged, a run "
-             "resumes from the one before it.",
+  schema.add("keep", &Options::keep, integer(1, kMaxCount),
+             "How many of the newest are kept. Where the newest is damaged, a run resumes from the "
+             "one before it, if there is one.",
              {"keep_last", "max_to_keep", "save_total_limit"});
   schema.add("keep_best", &Options::keep_best, boolean(), "Keeps the best one, too.",
              {"save_best"});
@@ -128,11 +126,36 @@ void check_devices(RunConfig& config, const Place& place) {
   if ((device == DeviceName::kCpu && any_gpu) || (device == DeviceName::kCuda && any_cpu)) {
     place.complain_about("device", "/launch/devices lists other devices than this one");
   }
-  if (config.train.backend == BackendName::kNccl && (device == DeviceName::kCpu || any_cpu)) {
-    place.complain_about("backend", "\"nccl\" needs every process on a GPU, but " +
-                                        std::string(any_cpu ? "/launch/devices lists \"cpu\""
-                                                            : "device is \"cpu\""));
+  const char* const cpu = any_cpu                      ? "/launch/devices lists \"cpu\""
+                          : device == DeviceName::kCpu ? "device is \"cpu\""
+                                                       : nullptr;
+  const std::string needs_gpus = " needs every process on a GPU, but ";
+  if (config.train.backend == BackendName::kNccl && cpu != nullptr) {
+    place.complain_about("backend", "\"nccl\"" + needs_gpus + cpu);
   }
+  if (config.train.cuda_graphs == CudaGraphs::kOn && cpu != nullptr) {
+    place.complain_about("cuda_graphs", "\"on\"" + needs_gpus + cpu);
+  }
+  const char* const gpu = any_gpu                       ? "/launch/devices lists GPUs"
+                          : device == DeviceName::kCuda ? "device is \"cuda\""
+                          : config.train.backend == BackendName::kNccl ? "backend is \"nccl\""
+                                                                       : nullptr;
+  if (config.train.gradient_averaging.strategy == AveragingStrategy::kSharedMemory &&
+      gpu != nullptr) {
+    place.complain_about(
+        "gradient_averaging",
+        std::string("strategy \"shared_memory\" is for processes on CPUs, but ") + gpu);
+  }
+}
+
+/// What cannot go into a recorded step; the rest depends on the number of processes.
+void check_recording(RunConfig& config, const Place& place) {
+  if (config.train.cuda_graphs != CudaGraphs::kOn) return;
+  const auto refuse = [&](const char* obstacle) {
+    place.complain_about("cuda_graphs", std::string("\"on\" cannot go with ") + obstacle);
+  };
+  if (config.train.gradient_accumulation_steps > 1) refuse("gradient_accumulation_steps above 1");
+  if (config.data.split == Split::kThroughput) refuse("/data/split \"throughput\"");
 }
 
 /// What cannot go with shares that follow measured speed.
@@ -172,6 +195,17 @@ void describe_devices(Schema<RunConfig>& schema) {
   schema.describe_rule(config::when(equal("device", "cuda"), devices(gpu)));
   schema.describe_rule(config::when(equal("backend", "nccl"),
                                     config::all_of({devices(gpu), config::has("device", gpu)})));
+  schema.describe_rule(config::when(
+      equal("cuda_graphs", "on"),
+      config::all_of({devices(gpu), config::has("device", gpu),
+                      config::has("gradient_accumulation_steps", {{"maximum", 1}}),
+                      config::has("data", config::has("split", {{"const", "even"}}))})));
+  const config::Json in_shared_memory =
+      config::has("gradient_averaging", equal("strategy", "shared_memory"));
+  schema.describe_rule(
+      config::when(config::all_of({config::given("gradient_averaging"), in_shared_memory}),
+                   config::all_of({devices(cpu), config::none_of(equal("device", "cuda")),
+                                   config::none_of(equal("backend", "nccl"))})));
 }
 
 Schema<RunConfig> make_schema() {
@@ -196,6 +230,7 @@ Schema<RunConfig> make_schema() {
              "Name of the list of test accuracies in the run folder.", {"accuracy_file"});
   schema.check(check_files);
   schema.check(check_devices);
+  schema.check(check_recording);
   schema.check(check_split);
   describe_devices(schema);
   return schema;
@@ -206,6 +241,11 @@ Schema<RunConfig> make_schema() {
 const config::Schema<RunConfig>& run_config_schema() {
   static const Schema<RunConfig> kSchema = make_schema();
   return kSchema;
+}
+
+void check_layer(const config::Node& layer, config::Problems& problems) {
+  config::Reading reading{problems, run_config_schema().keys(), /*values_alone=*/true};
+  (void)run_config_schema().read(Place(layer, "", reading));
 }
 
 RunConfig read_run_config(const config::Node& root, config::Problems problems) {

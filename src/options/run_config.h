@@ -19,7 +19,7 @@ namespace mnist_train::options {
 struct CheckpointOptions {
   std::int64_t every_epochs = 1;  // 0: never by epoch
   std::optional<std::int64_t> every_steps;
-  std::int64_t keep = 3;  // newest files, at least 2
+  std::int64_t keep = 3;  // newest files, at least 1
   bool keep_best = true;
 
   bool operator==(const CheckpointOptions&) const = default;
@@ -60,6 +60,10 @@ struct RunConfig {
 
 /// Every key of a config file.
 const config::Schema<RunConfig>& run_config_schema();
+
+/// Adds what is wrong with the keys and values of one layer: they are checked in the text that has
+/// them, whatever is laid over it. Rules over several keys are not, as other layers may keep them.
+void check_layer(const config::Node& layer, config::Problems& problems);
 
 /// Reads and checks the merged document. Throws Error(kConfig) with ALL problems, one a line as
 /// `FILE:LINE:COLUMN: /pointer: message`; `problems` are those that were found before.

@@ -121,7 +121,7 @@ void add_optimizer(Schema<Options>& schema) {
 }
 
 void add_refinements(Schema<Options>& schema) {
-  schema.add("label_smoothing", &Options::label_smoothing, number({0, 1, false, true}),
+  schema.add("label_smoothing", &Options::label_smoothing, number({0, 1}),
              "Share of the target that is spread over all classes.");
   schema.add("max_gradient_norm", &Options::max_gradient_norm,
              optional_of(number({0, kMaxFloat, true})),
@@ -145,7 +145,8 @@ void add_machine(Schema<Options>& schema) {
   schema.add(
       "device", &Options::device,
       one_of<DeviceName>(
-          {{DeviceName::kAuto, "auto"}, {DeviceName::kCpu, "cpu"}, {DeviceName::kCuda, "cuda"}}),
+          {{DeviceName::kAuto, "auto"}, {DeviceName::kCpu, "cpu"}, {DeviceName::kCuda, "cuda"}},
+          {{"gpu", "cuda"}}),
       "Where processes compute; auto takes GPUs where there are any.", {"accelerator"});
   schema.add("backend", &Options::backend,
              one_of<BackendName>({{BackendName::kAuto, "auto"},
@@ -155,7 +156,8 @@ void add_machine(Schema<Options>& schema) {
              {"dist_backend", "distributed_backend"});
   const auto precision = one_of<PrecisionName>({{PrecisionName::kAuto, "auto"},
                                                 {PrecisionName::kFp32, "fp32"},
-                                                {PrecisionName::kBf16, "bf16"}});
+                                                {PrecisionName::kBf16, "bf16"}},
+                                               {{"float32", "fp32"}, {"bfloat16", "bf16"}});
   schema.add(
       "precision", &Options::precision, precision,
       "The type that layers compute in when they train; weights, optimizer and evaluation are "

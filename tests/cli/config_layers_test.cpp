@@ -97,8 +97,9 @@ TEST_CASE("what is wrong in --set is pointed at within it") {
   for (const std::string text : {"epochs", "=1", ".a=1", "a.=1", "a..b=1", ""}) {
     CAPTURE(text);
     CHECK(message_for("{\"epochs\":0}", {text}) ==
-          "--set:1:1: /: expected KEY.PATH=VALUE, such as epochs=2, found \"" + text +
-              "\"\nf:1:11: /epochs: expected an integer from 1 to 2147483647, found 0");
+          "f:1:11: /epochs: expected an integer from 1 to 2147483647, found 0\n"
+          "--set:1:1: /: expected KEY.PATH=VALUE, such as epochs=2, found \"" +
+              text + "\"");
   }
 }
 
@@ -123,7 +124,29 @@ TEST_CASE("a layer that is no JSON object ends the reading with what is wrong in
   CHECK(message_for("{\"epochs\":}", {"lr=1", "epochs"}) ==
         "f:1:11: /epochs: expected a value, found }\n"
         "MNIST_TRAIN_SET:1:1: /: expected an object, found a list\n"
+        "--set:1:1: /lr: unknown key \"lr\"; did you mean \"learning_rate\"?\n"
         "--set:1:1: /: expected KEY.PATH=VALUE, such as epochs=2, found \"epochs\"");
+}
+
+TEST_CASE("a layer hides nothing that is wrong in one below it") {
+  using Case = std::tuple<const char*, const char*, const char*>;
+  const auto [file, set, message] = GENERATE(values<Case>({
+      {R"({"data":"fashion-mnist"})", "data.limit_train=9",
+       "f:1:9: /data: expected an object, found the string \"fashion-mnist\""},
+      {R"({"model":"resnet18"})", "model.weights=x.pt",
+       "f:1:10: /model: expected an object, found the string \"resnet18\""},
+      {R"({"launch":4})", "launch.max_restarts=1", "f:1:11: /launch: expected an object, found 4"},
+      {R"({"epochs":-1})", "epochs=3",
+       "f:1:11: /epochs: expected an integer from 1 to 2147483647, found -1"},
+  }));
+  CHECK(message_for(file, {set}) == message);
+}
+
+TEST_CASE("a rule over several keys looks at what the layers come to") {
+  CHECK(read(R"({"nesterov":true,"sgd_momentum":0})", {"sgd_momentum=0.9"}).train.nesterov);
+  CHECK(read(R"({"data":{"format":"lmdb","train":"a","test":"b"}})",
+             {R"(data.train_per_process=["a","b"])"})
+            .data.train_per_process.size() == 2);
 }
 
 TEST_CASE("a value that is no JSON hides no other error and raises none of its own") {

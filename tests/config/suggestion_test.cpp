@@ -39,6 +39,9 @@ TEST_CASE("an unknown key is explained by what was probably meant") {
   };
   const Case row = GENERATE(values<Case>({
       {"epoch", "", R"(unknown key "epoch"; did you mean "epochs"?)"},
+      {"epo", "", R"(unknown key "epo"; did you mean "epochs"?)"},
+      {"launch.max_restarts", "",
+       R"(unknown key "launch.max_restarts"; it is "max_restarts" in /launch)"},
       {"eopchs", "", R"(unknown key "eopchs"; did you mean "epochs"?)"},
       {"num_epochs", "", R"(unknown key "num_epochs"; did you mean "epochs"?)"},
       {"numEpochs", "", R"(unknown key "numEpochs"; did you mean "epochs"?)"},

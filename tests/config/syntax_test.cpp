@@ -149,8 +149,9 @@ TEST_CASE("a value that is no JSON is refused at its place, and the rest is read
        "U+D800..U+DBFF"},
       {"[\"\xFF\"]", "f:1:3: /0: broken string: ill-formed UTF-8 byte"},
       {"[\"\xC0\x80\"]", "f:1:3: /0: broken string: ill-formed UTF-8 byte"},      // overlong
-      {"[\"\xED\xA0\x80\"]", "f:1:4: /0: broken string: ill-formed UTF-8 byte"},  // a surrogate
-      {"[\"\xF4\x90\x80\x80\"]", "f:1:4: /0: broken string: ill-formed UTF-8 byte"},
+      {"[\"\xED\xA0\x80\"]", "f:1:3: /0: broken string: ill-formed UTF-8 byte"},  // a surrogate
+      {"[\"caf\xE9\"]", "f:1:6: /0: broken string: ill-formed UTF-8 byte"},
+      {"[\"ä\xF4\x90\x80\x80\"]", "f:1:4: /0: broken string: ill-formed UTF-8 byte"},
   }));
   CAPTURE(text);
   const Parsed parsed = parse(text);
@@ -199,13 +200,23 @@ TEST_CASE("64 levels are read, and one more is refused however many follow") {
     return std::string(depth, '[') + std::string(depth, ']');
   };
   CHECK(parse(nested(64)).is_json);
-  for (const std::string& text : {nested(65), nested(100000), std::string(100000, '[')}) {
+  const std::string open(100000, '[');
+  for (const std::string& text : {nested(65), nested(100000), open}) {
     const Parsed parsed = parse(text);
-    CHECK_FALSE(parsed.is_json);
-    REQUIRE(parsed.lines.size() == 1);
+    CHECK(parsed.is_json == (text != open));
+    REQUIRE(parsed.lines.size() == (text == open ? 2 : 1));
     CHECK_THAT(parsed.lines[0], Catch::Matchers::StartsWith("f:1:65: /0/0/"));
     CHECK_THAT(parsed.lines[0], Catch::Matchers::EndsWith(": nested more than 64 levels deep"));
   }
+}
+
+TEST_CASE("what is nested too deep hides nothing behind it") {
+  const std::string deep = std::string(70, '[') + R"({"a":[1,"b"],"a":2})" + std::string(70, ']');
+  const Parsed parsed = parse(R"({"x":)" + deep + R"(,"y":1,"y":2})");
+  CHECK(parsed.is_json);
+  REQUIRE(parsed.lines.size() == 2);
+  CHECK_THAT(parsed.lines[0], Catch::Matchers::EndsWith(": nested more than 64 levels deep"));
+  CHECK_THAT(parsed.lines[1], Catch::Matchers::EndsWith(R"(: /y: duplicate key "y")"));
 }
 
 TEST_CASE("every duplicate key is reported at the second one, and the document is read") {

@@ -62,6 +62,14 @@ TEST_CASE("keys that contradict each other are refused") {
        "path"},
       {R"({"backend":"nccl","device":"cpu"})",
        R"(f:1:12: /backend: "nccl" needs every process on a GPU, but device is "cpu")"},
+      {R"({"cuda_graphs":"on","device":"cpu"})",
+       R"(f:1:16: /cuda_graphs: "on" needs every process on a GPU, but device is "cpu")"},
+      {R"({"cuda_graphs":"on","gradient_accumulation_steps":2})",
+       R"(f:1:16: /cuda_graphs: "on" cannot go with gradient_accumulation_steps above 1)"},
+      {R"({"device":"cuda","gradient_averaging":{"strategy":"shared_memory"}})",
+       "f:1:39: /gradient_averaging: strategy \"shared_memory\" is for processes on CPUs, but "
+       "device "
+       "is \"cuda\""},
       {R"({"backend":"nccl","launch":{"devices":["cuda:0","cpu"]}})",
        R"(f:1:12: /backend: "nccl" needs every process on a GPU, but /launch/devices lists "cpu")"},
       {R"({"device":"cpu","launch":{"devices":["cuda"]}})",
@@ -109,6 +117,18 @@ TEST_CASE("devices are named one by one") {
   }
 }
 
+TEST_CASE("a name that means another here is answered with that") {
+  using Case = std::pair<const char*, const char*>;
+  const auto [text, hint] =
+      GENERATE(values<Case>({{R"({"device":"gpu"})", R"("cuda"?)"},
+                             {R"({"precision":"bfloat16"})", R"("bf16"?)"},
+                             {R"({"model":{"name":"resnet"}})", R"("resnet18"?)"},
+                             {R"({"schedule":{"name":"cos"}})", R"("cosine"?)"}}));
+  const auto lines = lines_for(text);
+  REQUIRE(lines.size() == 1);
+  CHECK_THAT(lines[0], Catch::Matchers::EndsWith(std::string("; did you mean ") + hint));
+}
+
 TEST_CASE("out of range is refused, never cut") {
   for (const char* pair : {R"("epochs":0)",
                            R"("epochs":2147483648)",
@@ -126,7 +146,7 @@ TEST_CASE("out of range is refused, never cut") {
                            R"("stop_at_accuracy":1.01)",
                            R"("log_interval":0)",
                            R"("gradient_averaging":{"bucket_mb":0})",
-                           R"("checkpoint":{"keep":1})",
+                           R"("checkpoint":{"keep":0})",
                            R"("checkpoint":{"every_epochs":-1})",
                            R"("checkpoint":{"every_steps":0})",
                            R"("launch":{"processes_per_node":0})",
@@ -144,11 +164,10 @@ TEST_CASE("out of range is refused, never cut") {
   }
 }
 
-TEST_CASE("who keeps one checkpoint alone is told why that is refused") {
-  CHECK(lines_for(R"({"checkpoint":{"keep":1}})") ==
-        std::vector<std::string>{"f:1:23: /checkpoint/keep: expected an integer from 2 to "
-                                 "2147483647, found 1: where the newest is damaged, a run resumes "
-                                 "from the one before it"});
+TEST_CASE("a number of which a double keeps nothing is refused, too") {
+  CHECK(lines_for(R"({"learning_rate":1e-999,"weight_decay":-0.00e5})") ==
+        std::vector<std::string>{"f:1:18: /learning_rate: expected a number from 0 to 1e+38, found "
+                                 "1e-999, which is too small for a 64-bit float"});
 }
 
 }  // namespace mnist_train::options
