@@ -22,12 +22,15 @@ int scontrol_requeue(std::string job) {
   std::string program = "scontrol";
   std::string command = "requeue";
   std::array<char*, 4> arguments{program.data(), command.data(), job.data(), nullptr};
+  posix_spawn_file_actions_t files;
+  ::posix_spawn_file_actions_init(&files);
+  ::posix_spawn_file_actions_adddup2(&files, STDERR_FILENO, STDOUT_FILENO);  // no result of ours
   pid_t pid = 0;
   int status = 0;
-  if (::posix_spawnp(&pid, program.c_str(), nullptr, nullptr, arguments.data(), environ) != 0 ||
-      ::waitpid(pid, &status, 0) != pid) {
-    return 127;
-  }
+  const int error =
+      ::posix_spawnp(&pid, program.c_str(), &files, nullptr, arguments.data(), environ);
+  ::posix_spawn_file_actions_destroy(&files);
+  if (error != 0 || ::waitpid(pid, &status, 0) != pid) return 127;
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 

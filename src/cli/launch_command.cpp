@@ -1,7 +1,9 @@
 #include "cli/launch_command.h"
 
+#include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <optional>
 #include <string>
 
 #include "base/clock.h"
@@ -12,6 +14,7 @@
 #include "launch/engines.h"
 #include "launch/job.h"
 #include "launch/machine.h"
+#include "launch/supervisor.h"
 #include "launch/worker_identity.h"
 #include "report/run_folder.h"
 
@@ -60,11 +63,31 @@ int become_worker(const launch::WorkerIdentity& identity, launch::Job job,
   UniqueFd lock;
   if (job.command == "train" && identity.rank == 0) {
     report::RunFolder folder =
-        report::prepare_run_folder(config, name, job.resume, job.after_restart);
+        report::prepare_run_folder(config, name, job.resume, job.after_restart, identity.launch);
     job.run_folder = folder.path;
     lock = std::move(folder.lock);
   }
   exec_worker(job, std::move(lock));
+}
+
+/// How many processes the config names for this machine; none where that is left to the program.
+std::optional<std::int64_t> processes_named(const options::LaunchOptions& options) {
+  if (!options.devices.empty()) return static_cast<std::int64_t>(options.devices.size());
+  return options.processes_per_node;
+}
+
+/// A single process of an engine, or a shell in one, may be told to start its own.
+bool starts_its_own(const launch::WorkerIdentity& identity, const options::LaunchOptions& options) {
+  const auto named = processes_named(options);
+  if (!named || *named == identity.local_world_size) return false;
+  if (identity.world_size == 1 && identity.launcher != launch::LauncherKind::kTorchrun) return true;
+  if (identity.local_rank == 0) {
+    spdlog::warn(
+        "launch.processes_per_node (or launch.devices) says {}, but {} started {} here, and that "
+        "counts",
+        *named, launch::name_of(identity.launcher), identity.local_world_size);
+  }
+  return false;
 }
 
 }  // namespace
@@ -73,9 +96,10 @@ int launch_command(const CommandLine& line, const options::RunConfig& config) {
   launch::Job job = make_job(line, config);
   launch::require_open_files();
   const auto identity = launch::identity_from_environment();
+  launch::block_supervised_signals();
   // Other hosts need not see the files.
   if (!identity || identity->rank == 0) check_named_files(line, config);
-  if (identity) {
+  if (identity && !starts_its_own(*identity, config.launch)) {
     return become_worker(*identity, std::move(job), config, config_name(line));
   }
   // A job of one task that Slurm has put back into its queue.

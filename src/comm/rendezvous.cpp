@@ -90,19 +90,21 @@ std::string host_identity() {
 
 /// What each rank leaves for the others: a fingerprint that must be equal, and where it runs.
 struct Card {
+  std::string world_size;
   std::string fingerprint;
   std::string backend;
   std::string host;
 };
 
 std::string to_text(const Card& card) {
-  return card.fingerprint + "\n" + card.backend + "\n" + card.host;
+  return card.world_size + "\n" + card.fingerprint + "\n" + card.backend + "\n" + card.host;
 }
 
 Card card_of(c10d::Store& store, int rank) {
   const std::string text = store.get_to_str(joined_key(rank));
   Card card;
   std::istringstream lines(text);
+  std::getline(lines, card.world_size);
   std::getline(lines, card.fingerprint);
   std::getline(lines, card.backend);
   std::getline(lines, card.host, '\0');
@@ -117,6 +119,12 @@ bool compare_cards(c10d::Store& store, int world_size) {
     const Card card = card_of(store, rank);
     one_host = one_host && card.host == of_rank_0.host;
     const std::string name = "rank " + std::to_string(rank);
+    if (card.world_size != of_rank_0.world_size) {
+      throw Error(ExitCode::kConfig, name + " was told that there are " + card.world_size +
+                                         " processes, rank 0 that there are " +
+                                         of_rank_0.world_size +
+                                         " (WORLD_SIZE, or what the launcher sets)");
+    }
     if (card.fingerprint != of_rank_0.fingerprint) {
       throw Error(ExitCode::kConfig, name +
                                          " runs with another config than rank 0: give every "
@@ -138,7 +146,8 @@ Meeting meet(const Rendezvous& rendezvous) {
   auto store = c10::make_intrusive<c10d::PrefixStore>(rendezvous.identity.store_prefix, base);
   return translate_failures("rendezvous", [&]() -> Meeting {
     store->set(joined_key(rendezvous.identity.rank),
-               to_text({rendezvous.fingerprint, rendezvous.backend, host_identity()}));
+               to_text({std::to_string(rendezvous.identity.world_size), rendezvous.fingerprint,
+                        rendezvous.backend, host_identity()}));
     wait_for_all(*store, rendezvous);
     const bool one_host = compare_cards(*store, rendezvous.identity.world_size);
     return {store, one_host};

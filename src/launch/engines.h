@@ -6,15 +6,15 @@
 
 namespace mnist_train::launch {
 
-/// Of a task that Slurm's srun started as one of several; nothing otherwise: in a shell, in the
-/// batch script itself, with a single task. Throws Error(kConfig) naming the variable that is
+/// Of a task that Slurm's srun started; nothing otherwise: in a shell of salloc, in a batch script
+/// of one task. Throws Error(kConfig) naming the variable that is
 /// missing or wrong, and for a batch script that asked for several tasks but does not use srun.
 std::optional<WorkerIdentity> slurm_identity(const EnvironmentLookup& lookup);
 
 /// How often Slurm has put this job back into its queue; 0 outside of Slurm.
 int slurm_restart_count(const EnvironmentLookup& lookup = environment_variable);
 
-/// Of a process that Open MPI's mpirun started as one of several. On several hosts MASTER_ADDR and
+/// Of a process that Open MPI's mpirun started. On several hosts MASTER_ADDR and
 /// MASTER_PORT must say where rank 0 is. Throws Error(kConfig).
 std::optional<WorkerIdentity> open_mpi_identity(const EnvironmentLookup& lookup);
 

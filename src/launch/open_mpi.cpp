@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <cstdint>
 
 #include "base/error.h"
@@ -9,12 +11,18 @@ namespace {
 
 constexpr int kMostTasks = 1 << 20;
 
-/// What all processes of one mpirun share, and no others on this machine at this time.
-std::string job_name(const EnvironmentLookup& lookup) {
+struct Job {
+  std::string name;
+  std::string decided_by;
+};
+
+/// What all processes of one mpirun share, and no others on this machine at this time. On one host
+/// they have one parent, too: mpirun or its daemon.
+Job job_of(const EnvironmentLookup& lookup) {
   for (const char* name : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}) {
-    if (const auto value = lookup(name)) return *value;
+    if (const auto value = lookup(name)) return {*value, name};
   }
-  return "";
+  return {"child of " + std::to_string(::getppid()), "the parent's process id"};
 }
 
 }  // namespace
@@ -32,7 +40,6 @@ int port_from(const std::string& text) {
 std::optional<WorkerIdentity> open_mpi_identity(const EnvironmentLookup& lookup) {
   if (!lookup("OMPI_COMM_WORLD_RANK")) return std::nullopt;
   const int world_size = integer_variable(lookup, "OMPI_COMM_WORLD_SIZE", 1, kMostTasks);
-  if (world_size == 1) return std::nullopt;
   WorkerIdentity identity;
   identity.launcher = LauncherKind::kOpenMpi;
   identity.world_size = world_size;
@@ -43,8 +50,8 @@ std::optional<WorkerIdentity> open_mpi_identity(const EnvironmentLookup& lookup)
   identity.decided_by =
       "OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE, OMPI_COMM_WORLD_LOCAL_RANK, "
       "OMPI_COMM_WORLD_LOCAL_SIZE";
-  const std::string job = job_name(lookup);
-  identity.store_prefix = "mnist-train/open-mpi-" + job + "/0/";
+  const Job job = job_of(lookup);
+  identity.store_prefix = "mnist-train/open-mpi-" + job.name + "/0/";
   const bool one_host = identity.local_world_size == world_size;
   if (!one_host && (!lookup("MASTER_ADDR") || !lookup("MASTER_PORT"))) {
     throw Error(ExitCode::kConfig,
@@ -56,13 +63,9 @@ std::optional<WorkerIdentity> open_mpi_identity(const EnvironmentLookup& lookup)
   if (lookup("MASTER_PORT")) {
     identity.master_port = integer_variable(lookup, "MASTER_PORT", 1, 65535);
     identity.decided_by += ", MASTER_PORT";
-  } else if (!job.empty()) {
-    identity.master_port = port_from("open mpi " + job);
-    identity.decided_by += ", PMIX_NAMESPACE";
   } else {
-    throw Error(ExitCode::kConfig,
-                "Open MPI's PMIX_NAMESPACE is not set, which the port is made of: mpirun -x "
-                "MASTER_PORT=PORT …");
+    identity.master_port = port_from("open mpi " + job.name);
+    identity.decided_by += ", " + job.decided_by;
   }
   identity.master_address = lookup("MASTER_ADDR").value_or("127.0.0.1");
   if (lookup("MASTER_ADDR")) identity.decided_by += ", MASTER_ADDR";

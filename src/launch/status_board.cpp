@@ -30,6 +30,8 @@ const char* phase_name(Phase phase) {
       return "starting";
     case Phase::kRendezvous:
       return "rendezvous";
+    case Phase::kLoadingWeights:
+      return "loading weights";
     case Phase::kLoadingData:
       return "loading data";
     case Phase::kTraining:

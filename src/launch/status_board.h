@@ -12,6 +12,7 @@ enum class Phase : std::uint32_t {
   kStarting,
   kRendezvous,
   kLoadingData,
+  kLoadingWeights,
   kTraining,
   kEvaluation,
   kSaving,

@@ -28,6 +28,16 @@ void require_all_variables(const EnvironmentLookup& lookup) {
                                      "processes, or start it with torchrun --no-python");
 }
 
+/// torchrun's run id, where somebody gave one; else the folder that each agent makes for its
+/// attempts.
+std::string torchrun_launch(const EnvironmentLookup& lookup) {
+  const std::string run_id = lookup("TORCHELASTIC_RUN_ID").value_or("none");
+  if (run_id != "none") return run_id;
+  const std::string file = lookup("TORCHELASTIC_ERROR_FILE").value_or("");
+  const std::size_t attempt = file.rfind("/attempt_");
+  return attempt == std::string::npos ? "" : file.substr(0, attempt);
+}
+
 std::string place_text(const WorkerIdentity& identity) {
   return "rank " + std::to_string(identity.rank) + " of " + std::to_string(identity.world_size) +
          " (" + identity.decided_by + ")";
@@ -80,11 +90,16 @@ std::optional<WorkerIdentity> identity_from_environment(const EnvironmentLookup&
   identity.master_port = integer_variable(lookup, "MASTER_PORT", 1, 65535);
   identity.store_served_by_agent = lookup("TORCHELASTIC_USE_AGENT_STORE") == "True";
   identity.restart_count = optional_integer(lookup, "TORCHELASTIC_RESTART_COUNT", 0, 1 << 20, 0);
+  identity.launch = torchrun_launch(lookup);
   identity.store_prefix = "mnist-train/" + lookup("TORCHELASTIC_RUN_ID").value_or("none") + "/" +
                           std::to_string(identity.restart_count) + "/";
   identity.decided_by =
       "RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT" +
       std::string(identity.store_served_by_agent ? ", TORCHELASTIC_USE_AGENT_STORE" : "");
+  for (const char* name :
+       {"LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"}) {
+    if (lookup(name)) identity.decided_by += std::string(", ") + name;
+  }
   return identity;
 }
 

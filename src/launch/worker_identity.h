@@ -24,6 +24,7 @@ struct WorkerIdentity {
   bool store_served_by_agent = false;  // torchrun's agent serves the store: every rank is a client
   std::string store_prefix;  // run id and restart count; keys of one attempt never meet another's
   int restart_count = 0;
+  std::string launch;  // what all attempts of one launch share; "" where the launcher does not say
   bool sees_own_gpus = false;  // no other process of the run uses the GPUs that this one sees
   std::string decided_by;      // for the log: which variables said so
 };

@@ -44,6 +44,7 @@ struct ChildPlan {
   std::array<char*, 2> arguments{};
   std::vector<std::pair<UniqueFd, int>> descriptors;  // copies above the target numbers -> target
   pid_t launcher = 0;
+  sigset_t blocked_signals{};
 };
 
 bool is_overridden(const std::string& entry, const std::vector<std::string>& overrides) {
@@ -107,6 +108,8 @@ ChildPlan make_plan(const WorkerSetup& setup, int rank, int failure_fd) {
   ChildPlan plan;
   plan.executable = setup.executable.string();
   plan.launcher = ::getpid();
+  ::sigaddset(&plan.blocked_signals,
+              SIGUSR1);  // which the rank takes when it has something to save
   plan_standard_streams(setup, rank, plan);
   const std::array hand_overs{
       HandOver{"job", setup.job_fd, kJobFd},
@@ -139,9 +142,7 @@ ChildPlan make_plan(const WorkerSetup& setup, int rank, int failure_fd) {
   for (const auto& [source, target] : plan.descriptors) {
     if (::dup2(source.get(), target) < 0) ::_exit(kCannotStart);
   }
-  sigset_t none;
-  ::sigemptyset(&none);
-  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  ::sigprocmask(SIG_SETMASK, &plan.blocked_signals, nullptr);
   ::execve(plan.executable.c_str(), plan.arguments.data(), plan.environment_pointers.data());
   ::_exit(kCannotStart);
 }

@@ -5,6 +5,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -83,10 +84,29 @@ std::string host_and_pid() {
   return "process " + std::to_string(::getpid()) + " on " + host_name();
 }
 
+/// Who took it last: a process, and the launch that it belonged to, if any.
+struct Holder {
+  std::string process;
+  std::string launch;
+};
+
+Holder read_lock(int fd) {
+  std::string text(4096, '\0');
+  const ssize_t size = ::pread(fd, text.data(), text.size(), 0);
+  text.resize(static_cast<std::size_t>(std::max<ssize_t>(size, 0)));
+  const std::size_t end = text.find('\n');
+  return {text.substr(0, end), end == std::string::npos ? "" : text.substr(end + 1)};
+}
+
+bool belongs_to_launch(const fs::path& folder, const std::string& launch) {
+  if (launch.empty()) return true;
+  const UniqueFd fd(::open((folder / files::kLock).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  return fd.valid() && read_lock(fd.get()).launch == launch;
+}
+
 [[noreturn]] void refuse_in_use(const fs::path& folder, int lock_fd) {
-  std::array<char, 300> holder{};
-  const bool known = ::pread(lock_fd, holder.data(), holder.size() - 1, 0) > 0;
-  refuse(folder.string() + ": is in use by " + (known ? holder.data() : "another process") +
+  const std::string holder = read_lock(lock_fd).process;
+  refuse(folder.string() + ": is in use by " + (holder.empty() ? "another process" : holder) +
          "; wait for it, or give this run another --output");
 }
 
@@ -96,12 +116,12 @@ void refuse_if_in_use(const fs::path& folder) {
   if (fd.valid() && ::flock(fd.get(), LOCK_SH | LOCK_NB) != 0) refuse_in_use(folder, fd.get());
 }
 
-UniqueFd take_lock(const fs::path& folder) {
+UniqueFd take_lock(const fs::path& folder, const std::string& launch) {
   const fs::path path = folder / files::kLock;
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644));
   if (!fd.valid()) refuse(path.string() + ": cannot open: " + std::strerror(errno));
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) refuse_in_use(folder, fd.get());
-  const std::string holder = host_and_pid();
+  const std::string holder = host_and_pid() + (launch.empty() ? "" : "\n" + launch);
   if (::ftruncate(fd.get(), 0) != 0 || !write_all(fd.get(), holder.data(), holder.size())) {
     refuse(path.string() + ": cannot write: " + std::strerror(errno));
   }
@@ -118,21 +138,23 @@ bool belongs_to(const fs::path& checkpoint, const fs::path& folder) {
 }  // namespace
 
 RunFolder prepare_run_folder(const options::RunConfig& config, const std::string& config_name,
-                             const std::string& resume, bool after_restart) {
+                             const std::string& resume, bool after_restart,
+                             const std::string& launch) {
   if (!resume.empty() && resume != "auto" && !fs::exists(resume)) {
     throw Error(ExitCode::kCheckpoint, resume + ": the checkpoint to resume from does not exist");
   }
   RunFolder run;
   run.path = choose_folder(config, config_name, resume, after_restart);
   refuse_if_in_use(run.path);
-  const bool goes_on = resume == "auto" || after_restart || belongs_to(resume, run.path);
+  const bool goes_on = resume == "auto" || belongs_to(resume, run.path) ||
+                       (after_restart && belongs_to_launch(run.path, launch));
   if (holds_run(run.path) && !goes_on) {
     refuse(run.path.string() +
            ": holds a run already; continue it with --resume auto, or give this one another "
            "--output");
   }
   make_folders(run.path);
-  run.lock = take_lock(run.path);
+  run.lock = take_lock(run.path, launch);
   return run;
 }
 

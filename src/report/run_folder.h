@@ -19,11 +19,13 @@ struct RunFolder {
 /// Finds or makes the run's folder: `output`, else `runs/<config name>/<start time>` below the
 /// working directory. `resume` is "", "auto" (then without `output` the run behind `latest`) or a
 /// checkpoint's path (then without `output` the run that it belongs to). `after_restart`: a run
-/// found there is this one's last attempt. Throws Error(kConfig) when the folder holds a run and
+/// found there is this one's last attempt, if the same `launch` began or continued it ("": any).
+/// Throws Error(kConfig) when the folder holds a run and
 /// nothing says that it should be continued, when another process is using it, and when it cannot
 /// be written.
 RunFolder prepare_run_folder(const options::RunConfig& config, const std::string& config_name,
-                             const std::string& resume, bool after_restart);
+                             const std::string& resume, bool after_restart,
+                             const std::string& launch = "");
 
 /// Makes the link `latest` beside a folder that was named by its time point at it, in one go. For
 /// when the run has begun: one that could not start must not hide the last good one.

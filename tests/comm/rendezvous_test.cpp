@@ -91,6 +91,18 @@ TEST_CASE("a rank with another config is refused by name, and no rank goes on") 
   CHECK_THAT(failure.message, ContainsSubstring("rank 1 runs with another config"));
 }
 
+TEST_CASE("ranks that disagree about how many they are are refused at once") {
+  const Failure failure = refusal_after([](int rank, Rendezvous& rendezvous) {
+    if (rank == 1) {
+      rendezvous.identity.world_size = 3;
+      rendezvous.timeout_s = 1;
+    }
+  });
+  CHECK(failure.code == ExitCode::kConfig);
+  CHECK_THAT(failure.message, ContainsSubstring("rank 1 was told that there are 3 processes, rank "
+                                                "0 that there are 2"));
+}
+
 TEST_CASE("a rank that would talk by another backend is refused before anybody waits for it") {
   const Failure failure = refusal_after(
       [](int rank, Rendezvous& rendezvous) { rendezvous.backend = rank == 1 ? "gloo" : "nccl"; });

@@ -199,9 +199,16 @@ TEST_CASE("a requeued job is another attempt") {
   CHECK(again->store_prefix != identity_in(slurm())->store_prefix);
 }
 
-TEST_CASE("shells and single tasks of Slurm start their own processes") {
+TEST_CASE("shells and batch scripts of one task start their own processes, a task of srun never") {
   CHECK_FALSE(identity_in(without(slurm(), "SLURM_PROCID")));  // salloc
-  CHECK_FALSE(identity_in(with(slurm(), "SLURM_NTASKS", "1")));
+  Variables alone = {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}, {"SLURM_JOB_ID", "4711"}};
+  CHECK_FALSE(identity_in(alone));
+  alone["SLURM_STEP_ID"] = "0";
+  alone["SLURM_LOCALID"] = "0";
+  const auto identity = identity_in(alone);
+  REQUIRE(identity);
+  CHECK(identity->launcher == LauncherKind::kSlurm);
+  CHECK(identity->world_size == 1);
 }
 
 TEST_CASE("a batch script that forgot srun is told so") {
@@ -263,8 +270,36 @@ TEST_CASE("a process of mpirun knows its place, on one host without more") {
   CHECK(identity->local_world_size == 2);
   CHECK(identity->master_address == "127.0.0.1");
   CHECK(identity->master_port != identity_in(with(open_mpi(), "PMIX_NAMESPACE", "1"))->master_port);
-  CHECK_FALSE(identity_in(
-      with(with(open_mpi(), "OMPI_COMM_WORLD_SIZE", "1"), "OMPI_COMM_WORLD_RANK", "0")));
+  const auto alone = identity_in({{"OMPI_COMM_WORLD_RANK", "0"},
+                                  {"OMPI_COMM_WORLD_SIZE", "1"},
+                                  {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+                                  {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}});
+  REQUIRE(alone);
+  CHECK(alone->world_size == 1);
+}
+
+TEST_CASE("processes of one parent meet where Open MPI names no job") {
+  const auto first = identity_in(without(open_mpi(), "PMIX_NAMESPACE"));
+  const auto second =
+      identity_in(with(without(open_mpi(), "PMIX_NAMESPACE"), "OMPI_COMM_WORLD_RANK", "0"));
+  REQUIRE(first);
+  CHECK(first->master_port == second->master_port);
+  CHECK(first->store_prefix == second->store_prefix);
+  CHECK_THAT(first->decided_by, ContainsSubstring("parent"));
+}
+
+TEST_CASE("attempts of one torchrun belong together, those of another do not") {
+  const auto launch_of = [](const char* run_id, const char* error_file) {
+    return identity_in(with(with(torchrun(), "TORCHELASTIC_RUN_ID", run_id),
+                            "TORCHELASTIC_ERROR_FILE", error_file))
+        ->launch;
+  };
+  CHECK(launch_of("mine", "/tmp/a/attempt_0/0/error.json") == "mine");
+  const std::string first = launch_of("none", "/tmp/a/none_1/attempt_0/0/error.json");
+  CHECK(launch_of("none", "/tmp/a/none_1/attempt_1/1/error.json") == first);
+  CHECK(launch_of("none", "/tmp/a/none_2/attempt_1/1/error.json") != first);
+  CHECK(identity_in(without(without(torchrun(), "TORCHELASTIC_RUN_ID"), "TORCHELASTIC_ERROR_FILE"))
+            ->launch.empty());
 }
 
 TEST_CASE("on several hosts Open MPI has to be told where rank 0 is") {

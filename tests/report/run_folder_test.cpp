@@ -71,6 +71,18 @@ TEST_CASE("a folder that holds a run is refused with the two ways on") {
   }
 }
 
+TEST_CASE("a restart goes on with what its own launch began, and with nothing else") {
+  const TempFolder temp;
+  const auto restart = [&](const std::string& launch) {
+    return prepare_run_folder(into(temp.path()), "mnist", "", /*after_restart=*/true, launch);
+  };
+  (void)prepare_run_folder(into(temp.path()), "mnist", "", false, "mine");
+  temp.write("summary.json", "");
+  CHECK(error_of([&] { (void)restart("another"); }).code == ExitCode::kConfig);
+  CHECK_NOTHROW(restart("mine"));
+  CHECK_NOTHROW(restart(""));  // of a launcher that does not say
+}
+
 TEST_CASE("resuming without a run begins one") {
   const TempFolder temp;
   CHECK_NOTHROW(prepare_run_folder(into(temp.path() / "new"), "mnist", "auto", false));

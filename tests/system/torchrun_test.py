@@ -1,6 +1,7 @@
 """The binary as a worker of torchrun's, and of anything else that sets the same variables."""
 
 import json
+import os
 import signal
 import socket
 import sys
@@ -8,7 +9,7 @@ import time
 from contextlib import ExitStack
 
 import pytest
-from support import BINARY, Process, assert_gone, free_port, import_torch, send, train, write_config
+from support import BINARY, Process, assert_gone, executable_of, free_port, import_torch, send, train, wait_until, write_config
 
 import_torch()
 
@@ -190,3 +191,64 @@ def test_an_occupied_folder_is_refused_under_torchrun_too(tmp_path, own_launcher
                  for rank in range(2)]
         assert ranks[0].wait() == 2
         assert "--resume auto" in ranks[0].stderr
+
+
+def test_a_restart_does_not_undo_the_refusal(tmp_path, own_launcher):
+    """torchrun starts again what refused to start; the run that is there belongs to nobody of this launch."""
+    before = own_launcher.digest()
+    agent = {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "1",
+             "TORCHELASTIC_ERROR_FILE": f"{tmp_path}/none_x/attempt_1/0/error.json"}
+    place = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    command = [BINARY, "--config", write_config(tmp_path, CONFIG), "--output", own_launcher.path]
+    with Process(command, tmp_path, variables=place | agent) as process:
+        assert process.wait() == 2
+        assert "holds a run already" in process.stderr
+    assert own_launcher.digest() == before
+
+
+# Before the first step
+
+
+def test_a_worker_that_is_told_to_end_before_its_first_step_says_so_by_its_exit_code(tmp_path):
+    for number, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
+        with worker(tmp_path, 0, free_port(), CONFIG) as waiting:  # for rank 1
+            wait_until(lambda: "mnist-train-worker" in executable_of(waiting.pid), "the worker")
+            time.sleep(0.3)
+            waiting.send(number)
+            assert waiting.wait() == code, waiting.stderr
+
+
+def test_a_task_that_is_to_be_requeued_before_its_first_step_is(tmp_path):
+    """SIGUSR1 waits until there is something to save."""
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text(f"#!/bin/sh\necho \"$@\" | tee {tmp_path}/asked\n")
+    scontrol.chmod(0o755)
+    slurm = {"SLURM_JOB_ID": 77, "SLURM_STEP_ID": 0, "SLURM_STEP_NODELIST": "here", "SLURM_NTASKS": 2,
+             "MASTER_PORT": free_port(), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    config = write_config(tmp_path, CONFIG | {"epochs": 1000})
+    with ExitStack() as stack:
+        tasks = [stack.enter_context(Process([BINARY, "--config", config, "--output", tmp_path / "run"], tmp_path,
+                                             tmp_path / "run", slurm | {"SLURM_PROCID": task, "SLURM_LOCALID": task}))
+                 for task in range(2)]
+        wait_until(lambda: "mnist-train-worker" in executable_of(tasks[0].pid), "the worker")
+        tasks[0].send(signal.SIGUSR1)
+        for task in tasks:
+            assert task.wait() == 143, task.stderr
+            assert task.stdout == ""
+    assert (tmp_path / "asked").read_text() == "requeue 77\n"
+    assert tasks[0].run_folder.checkpoints()
+
+
+def test_processes_of_one_parent_are_open_mpis_on_one_host(tmp_path, own_launcher):
+    with ExitStack() as stack:
+        config = write_config(tmp_path, CONFIG)
+        ranks = [stack.enter_context(Process(
+            [BINARY, "--config", config, "--output", tmp_path / "run"], tmp_path, tmp_path / "run",
+            {"OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_SIZE": 2, "OMPI_COMM_WORLD_LOCAL_RANK": rank,
+             "OMPI_COMM_WORLD_LOCAL_SIZE": 2})) for rank in range(2)]
+        for rank in ranks:
+            assert rank.wait() == 0, rank.stderr
+        assert ranks[0].run_folder.digest() == own_launcher.digest()
+        for rank in range(2):  # what was decided, and by which variables
+            log = (tmp_path / "run" / "logs" / f"rank-{rank}.log").read_text()
+            assert f"rank {rank} of 2" in log and "OMPI_COMM_WORLD_RANK" in log, log
