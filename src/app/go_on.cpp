@@ -4,6 +4,7 @@
 
 #include "checkpoint/checkpoint_folder.h"
 #include "report/run_folder.h"
+#include "report/summary.h"
 
 namespace mnist_train::app {
 
@@ -39,11 +40,29 @@ std::optional<EarlierRun> go_on_from_checkpoint(const Worker& worker, const data
     spdlog::warn("{} later checkpoint{} of this run moved to {}", later, later == 1 ? "" : "s",
                  (worker.run_folder / report::files::kCheckpoints / "abandoned").string());
   }
-  if (progress.best_step == progress.step && worker.config.checkpoint.keep_best &&
-      std::filesystem::exists(folder.path_of(progress.step))) {
-    folder.mark_best(progress.step);  // a run that was killed had perhaps not come to it
+  if (worker.config.checkpoint.keep_best && progress.best_step >= 0 &&
+      std::filesystem::exists(folder.path_of(progress.best_step))) {
+    folder.mark_best(progress.best_step);  // a run that was killed had perhaps not come to it
   }
   return EarlierRun{found->path, facts};
+}
+
+void cut_back_results(const Worker& worker, const std::vector<double>& accuracies) {
+  namespace fs = std::filesystem;
+  const fs::path list = worker.run_folder / worker.config.accuracies_file;
+  std::error_code ignored;
+  if (report::count_accuracies(list) > accuracies.size()) {
+    fs::remove(worker.run_folder / report::files::kPredictions, ignored);
+    const fs::path model = worker.run_folder / worker.config.model_file;
+    const checkpoint::CheckpointFolder checkpoints(worker.run_folder / report::files::kCheckpoints,
+                                                   worker.config.checkpoint.keep);
+    if (fs::exists(model, ignored)) checkpoints.set_aside(model);
+  }
+  if (accuracies.empty()) {
+    fs::remove(list, ignored);
+  } else {
+    report::write_accuracies(list, accuracies);
+  }
 }
 
 }  // namespace mnist_train::app

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <optional>
+#include <vector>
 
 #include "app/worker.h"
 #include "checkpoint/checkpoint.h"
@@ -21,5 +22,10 @@ struct EarlierRun {
 /// rank 0 alone; the other ranks follow by `checkpoint::synchronize`. Throws Error(kCheckpoint).
 std::optional<EarlierRun> go_on_from_checkpoint(const Worker& worker, const data::Dataset& dataset,
                                                 train::Trainer& trainer);
+
+/// Before a run goes on, or starts afresh in the folder of one that was lost: results that are
+/// later than `accuracies`, those up to here, are not this run's. The list is cut back, predictions
+/// are removed, the model is set aside. Throws Error.
+void cut_back_results(const Worker& worker, const std::vector<double>& accuracies);
 
 }  // namespace mnist_train::app

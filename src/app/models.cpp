@@ -12,10 +12,10 @@ std::shared_ptr<model::Model> fresh_model(const options::RunConfig& config,
                            config.train.seed);
 }
 
-std::shared_ptr<model::Model> model_with_weights(const options::RunConfig& config,
-                                                 const data::ImageSet& images,
+std::shared_ptr<model::Model> model_with_weights(Worker& worker, const data::ImageSet& images,
                                                  const std::filesystem::path& file) {
-  auto model = fresh_model(config, images);
+  launch::update(worker.status(), launch::Phase::kLoadingWeights, 0, 0);
+  auto model = fresh_model(worker.config, images);
   checkpoint::load_state_dict(*model, checkpoint::read_weights(file), file.string());
   return model;
 }

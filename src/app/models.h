@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "app/worker.h"
 #include "data/image_set.h"
 #include "model/model.h"
 #include "options/run_config.h"
@@ -16,8 +17,7 @@ std::shared_ptr<model::Model> fresh_model(const options::RunConfig& config,
 
 /// The same with the weights of a file: a checkpoint, `.pt` or `.safetensors`. Throws
 /// Error(kCheckpoint), too.
-std::shared_ptr<model::Model> model_with_weights(const options::RunConfig& config,
-                                                 const data::ImageSet& images,
+std::shared_ptr<model::Model> model_with_weights(Worker& worker, const data::ImageSet& images,
                                                  const std::filesystem::path& file);
 
 }  // namespace mnist_train::app

@@ -90,13 +90,6 @@ void list_skipped(const data::Dataset& dataset) {
   }
 }
 
-void require_enough(const data::ImageSet& train, int processes) {
-  if (train.count >= processes) return;
-  throw Error(ExitCode::kData, train.source + ": " + std::to_string(train.count) +
-                                   " training samples for " + std::to_string(processes) +
-                                   " processes; each needs at least one");
-}
-
 }  // namespace
 
 data::Dataset open_dataset(Worker& worker, data::Halves halves) {
@@ -107,7 +100,6 @@ data::Dataset open_dataset(Worker& worker, data::Halves halves) {
   }
   data::Dataset dataset = read_or_attach(worker, halves);
   if (worker.speaks()) list_skipped(dataset);
-  if (halves != data::Halves::kTest) require_enough(dataset.train, processes);
   for (const std::int64_t count : dataset.train_parts) {
     if (count > 0) continue;
     throw Error(ExitCode::kData, "data.train_per_process: a set without usable samples");

@@ -24,12 +24,12 @@ std::string where(Worker* worker) {
   return worker == nullptr ? "while starting" : "in " + launch::describe(worker->status());
 }
 
-/// LibTorch's messages are long; the log keeps them whole.
+/// The log keeps the message whole; LibTorch's are long.
 launch::FailureReport report_of(const std::exception& error) {
   launch::FailureReport report = launch::report_for(error);
+  spdlog::debug("failed: {}", error.what());
   const bool from_torch = dynamic_cast<const c10::Error*>(&error) != nullptr;
   if (!from_torch) return report;
-  spdlog::debug("{}", error.what());
   report.message = comm::short_message(error);
   if (comm::is_out_of_memory(error)) {
     report.message = std::string(launch::kOutOfMemory) + " (" + report.message + ")";

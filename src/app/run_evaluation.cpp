@@ -1,5 +1,7 @@
 #include "app/run_evaluation.h"
 
+#include <algorithm>
+
 #include "app/augmentation.h"
 #include "app/models.h"
 #include "app/open_dataset.h"
@@ -34,10 +36,14 @@ void run_evaluation(Worker& worker) {
   const auto still_here = [&] {
     launch::update(worker.status(), launch::Phase::kEvaluation, 0, 0, ++batch);
   };
-  const data::ImageSet test = open_dataset(worker, data::Halves::kTest).test;
-  still_here();
-  const auto model = model_with_weights(config, test, worker.job.checkpoint);
+  data::ImageSet test = open_dataset(worker, data::Halves::kTest).test;
+  // The test set alone may lack a class.
+  if (const auto trained = checkpoint::trained_image_shape(worker.job.checkpoint)) {
+    test.classes = std::max(test.classes, trained->classes);
+  }
+  const auto model = model_with_weights(worker, test, worker.job.checkpoint);
   model->to(worker.device());
+  still_here();
   batch::ResidentImages images(test, options::effective_normalize(config.data), worker.device(),
                                at::kFloat, make_augmenter(worker, test));
   const eval::Evaluation evaluation =

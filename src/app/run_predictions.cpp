@@ -164,7 +164,7 @@ void run_predictions(Worker& worker) {
   if (!worker.speaks()) return;
   const at::NoGradGuard no_grad;
   const data::ImageSet like = trained_on(worker);
-  const auto model = model_with_weights(worker.config, like, worker.job.checkpoint);
+  const auto model = model_with_weights(worker, like, worker.job.checkpoint);
   model->to(worker.device());
   model->eval();
   const std::span<const std::string> files = worker.job.images;

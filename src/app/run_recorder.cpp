@@ -29,6 +29,18 @@ void make_folder(const fs::path& folder) {
   throw Error(ExitCode::kRunFailed, folder.string() + ": cannot be made: " + error.message());
 }
 
+/// Where another launcher said how many processes there are, the config does.
+std::string config_to_repeat(const Worker& worker) {
+  options::RunConfig config = worker.config;
+  const launch::WorkerIdentity& identity = worker.identity;
+  const bool one_machine = identity.local_world_size == identity.world_size;
+  if (identity.launcher != launch::LauncherKind::kOwn && one_machine &&
+      config.launch.devices.empty()) {
+    config.launch.processes_per_node = identity.world_size;
+  }
+  return options::write_run_config(config, /*with_output=*/false);
+}
+
 }  // namespace
 
 RunRecorder::RunRecorder(Worker& worker, const data::Dataset& dataset, train::Trainer& trainer)
@@ -61,9 +73,9 @@ void RunRecorder::begin_files(const checkpoint::RunFacts& from) {
   for (const std::string& name : {worker_.config.model_file, worker_.config.accuracies_file}) {
     make_folder((folder / name).parent_path());
   }
-  write_file_atomically(folder / report::files::kConfig,
-                        options::write_run_config(worker_.config, /*with_output=*/false),
+  write_file_atomically(folder / report::files::kConfig, config_to_repeat(worker_),
                         ExitCode::kRunFailed);
+  cut_back_results(worker_, trainer_.progress().accuracies);
   metrics_ =
       std::make_unique<report::MetricsLog>(folder / report::files::kMetrics, from.metrics_bytes);
   put_summary("running");
@@ -221,7 +233,8 @@ void RunRecorder::note_checkpoint_time(double begin_s) {
 }
 
 void RunRecorder::show() {
-  if (worker_.speaks()) views_->show();
+  if (!worker_.speaks()) return;
+  if (views_->show()) put_summary("running");
 }
 
 void RunRecorder::finish() {

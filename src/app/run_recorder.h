@@ -34,7 +34,7 @@ class RunRecorder {
   /// Takes a checkpoint of this very moment; it is written while training goes on. Throws
   /// Error(kCheckpoint) of the one before.
   void save();
-  /// Brings the page up to date.
+  /// Brings the page and the summary up to date.
   void show();
   /// After the last epoch: the model and the summary. Collective.
   void finish();

@@ -18,10 +18,10 @@ namespace mnist_train::app {
 
 namespace {
 
-std::shared_ptr<model::Model> initial_model(const options::RunConfig& config,
-                                            const data::ImageSet& images) {
-  return config.model.weights ? model_with_weights(config, images, *config.model.weights)
-                              : fresh_model(config, images);
+std::shared_ptr<model::Model> initial_model(Worker& worker, const data::ImageSet& images) {
+  const auto& weights = worker.config.model.weights;
+  return weights ? model_with_weights(worker, images, *weights)
+                 : fresh_model(worker.config, images);
 }
 
 /// None where the step is to be eager.
@@ -50,7 +50,7 @@ ExitCode run_training(Worker& worker) {
   batch::ResidentImages train_images(dataset.train, normalize, worker.device(),
                                      bf16 ? at::kBFloat16 : at::kFloat, augmenter);
   EvaluatedImages evaluated_images(dataset, normalize, worker.device(), augmenter);
-  train::Trainer trainer(config.train, initial_model(config, dataset.train), train_images,
+  train::Trainer trainer(config.train, initial_model(worker, dataset.train), train_images,
                          worker.communicator, worker.device(),
                          bf16 ? fresh_model(config, dataset.train) : nullptr,
                          {config.data.split, dataset.train_parts}, step_graph(worker));

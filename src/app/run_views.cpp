@@ -71,9 +71,11 @@ void RunViews::epoch(const report::EpochRecord& record, const eval::Evaluation& 
   });
 }
 
-void RunViews::show() {
+bool RunViews::show() {
   const double budget_s = kPageShare * (monotonic_seconds() - begin_s_) + kPageAllowance_s;
-  if (page_seconds_ <= budget_s) write_page(/*live=*/true);
+  if (page_seconds_ > budget_s) return false;
+  write_page(/*live=*/true);
+  return true;
 }
 
 void RunViews::show_end() { write_page(/*live=*/false); }

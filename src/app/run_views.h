@@ -29,7 +29,7 @@ class RunViews {
   void step(const report::StepRecord& record);
   void epoch(const report::EpochRecord& record, const eval::Evaluation& test);
   /// A page on what the run folder holds now.
-  void show();
+  bool show();
   /// The last one.
   void show_end();
 

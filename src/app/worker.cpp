@@ -2,12 +2,15 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
+#include <c10/util/Logging.h>
 #include <malloc.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <cstdlib>
 
+#include "app/stop_signal.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "comm/cuda_module.h"
@@ -52,6 +55,31 @@ void set_up_log(const Worker& worker) {
         worker.run_folder / report::files::kLogs / launch::log_file_name(worker.identity.rank);
   }
   set_up_logging(setup);
+}
+
+/// What LibTorch writes by itself (with stack traces, before our own word on it) is for debugging.
+class LibTorchWarnings : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override {
+    spdlog::debug("LibTorch: {}", warning.msg());
+  }
+};
+
+void quieten_libtorch(const std::string& level) {
+  static LibTorchWarnings warnings;
+  c10::WarningUtils::set_warning_handler(&warnings);
+  if (std::getenv("TORCH_CPP_LOG_LEVEL") != nullptr) return c10::initLogging();
+  const bool debugging = level == "debug" || level == "trace";
+  FLAGS_caffe2_log_level = debugging ? c10::GLOG_WARNING : c10::GLOG_ERROR;
+}
+
+void log_identity(const launch::WorkerIdentity& identity) {
+  spdlog::debug(
+      "rank {} of {}, local rank {} of {}, store at {}:{}, keys under {}, attempt {}; decided by "
+      "{}",
+      identity.rank, identity.world_size, identity.local_rank, identity.local_world_size,
+      identity.master_address, identity.master_port, identity.store_prefix,
+      identity.restart_count + 1, identity.decided_by);
 }
 
 void set_up_device(const Worker& worker) {
@@ -99,6 +127,8 @@ at::Device Worker::device() const {
 
 std::unique_ptr<Worker> start_worker() {
   launch::Job job = launch::read_job(handed_over_or("job", launch::kJobFd, -1));
+  end_on_stop_signals(/*trains=*/job.command == "train");
+  quieten_libtorch(job.log_level);
   options::RunConfig config = read_config(job);
   const launch::WorkerIdentity identity = own_identity();
   // Who sees GPUs of its own (Slurm's --gpus-per-task) shares nothing.
@@ -115,15 +145,17 @@ std::unique_ptr<Worker> start_worker() {
       Worker{std::move(job), std::move(config), identity, placement, std::move(board), {}, {}});
   worker->run_folder = worker->job.run_folder;
   set_up_log(*worker);
-  spdlog::debug("rank {} of {}, local rank {}, decided by {}", identity.rank, identity.world_size,
-                identity.local_rank, identity.decided_by);
+  log_identity(identity);
   set_up_device(*worker);
   launch::update(worker->status(), launch::Phase::kRendezvous, 0, 0);
   worker->communicator = connect(*worker);
   worker->communicator.report_to(worker->status());
   if (worker->job.command == "train" && identity.launcher != launch::LauncherKind::kOwn) {
     worker->run_folder = worker->communicator.broadcast_text(worker->run_folder.string());
-    if (!worker->speaks()) set_up_log(*worker);
+    if (!worker->speaks()) {
+      set_up_log(*worker);
+      log_identity(identity);  // into the file that is known now
+    }
   }
   return worker;
 }

@@ -96,6 +96,11 @@ bool write_all(int fd, const void* data, std::size_t size) {
 
 AtomicFile::AtomicFile(fs::path path, ExitCode code)
     : path_(std::move(path)), temporary_path_(path_), code_(code) {
+  std::error_code ignored;
+  const fs::file_status there = fs::status(path_, ignored);
+  if (fs::exists(there) && !fs::is_regular_file(there)) {
+    throw Error(code_, path_.string() + ": is there already, and is no regular file");
+  }
   temporary_path_ += ".partial-" + std::to_string(::getpid());
   // A leftover of the same name can only come from a dead process whose number was used again.
   ::unlink(temporary_path_.c_str());

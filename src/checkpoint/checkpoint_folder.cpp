@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <limits>
 #include <string>
 
 #include "checkpoint/checkpoint.h"
@@ -11,6 +12,19 @@
 namespace mnist_train::checkpoint {
 
 namespace fs = std::filesystem;
+
+namespace {
+
+/// A file that cannot be read is later than any.
+std::int64_t step_of(const fs::path& checkpoint) {
+  try {
+    return checkpoint_progress(read_checkpoint(checkpoint), checkpoint.string()).step;
+  } catch (const Error&) {
+    return std::numeric_limits<std::int64_t>::max();
+  }
+}
+
+}  // namespace
 
 void remove_leftovers(const fs::path& folder) {
   std::error_code ignored;
@@ -40,36 +54,39 @@ void CheckpointFolder::save(const TensorFile& snapshot, std::int64_t step) {
 }
 
 void CheckpointFolder::mark_best(std::int64_t step) const {
-  const fs::path best = folder_ / "best.safetensors";
   const fs::path temporary = folder_ / (".best.partial-" + std::to_string(::getpid()));
   std::error_code error;
   fs::remove(temporary, error);
   fs::create_hard_link(path_of(step), temporary, error);
   if (error) fs::copy_file(path_of(step), temporary, error);  // a file system without hard links
-  if (!error) fs::rename(temporary, best, error);
+  if (!error) fs::rename(temporary, best(), error);
   if (error) {
     throw Error(ExitCode::kCheckpoint,
-                best.string() + ": cannot put the best checkpoint in place: " + error.message());
+                best().string() + ": cannot put the best checkpoint in place: " + error.message());
   }
 }
 
-std::int64_t CheckpointFolder::set_aside_later_than(std::int64_t step) const {
+void CheckpointFolder::set_aside(const fs::path& file) const {
   const fs::path aside = folder_ / "abandoned";
+  std::error_code error;
+  fs::create_directories(aside, error);
+  fs::rename(file, aside / file.filename(), error);
+  if (!error) return;
+  throw Error(ExitCode::kCheckpoint, file.string() +
+                                         ": is later than the checkpoint to resume from and "
+                                         "cannot be moved to " +
+                                         aside.string() + ": " + error.message());
+}
+
+std::int64_t CheckpointFolder::set_aside_later_than(std::int64_t step) const {
   std::int64_t count = 0;
   for (const std::int64_t later : report::saved_steps(folder_)) {
     if (later <= step) continue;
-    std::error_code error;
-    fs::create_directories(aside, error);
-    if (count++ == 0)
-      fs::copy_file(folder_ / "best.safetensors", aside / "best.safetensors", error);
-    fs::rename(path_of(later), aside / report::checkpoint_name(later), error);
-    if (error) {
-      throw Error(ExitCode::kCheckpoint, path_of(later).string() +
-                                             ": is later than the checkpoint to resume from and "
-                                             "cannot be moved to " +
-                                             aside.string() + ": " + error.message());
-    }
+    set_aside(path_of(later));
+    ++count;
   }
+  std::error_code ignored;
+  if (fs::exists(best(), ignored) && step_of(best()) > step) set_aside(best());
   return count;
 }
 
@@ -81,7 +98,9 @@ std::optional<FoundCheckpoint> newest_valid(const fs::path& folder) {
     try {
       return FoundCheckpoint{path, read_checkpoint(path)};
     } catch (const Error& error) {
-      spdlog::warn("{}; trying the one before it", error.what());
+      const bool last = std::next(step) == steps.rend();
+      spdlog::warn("{}; {}", error.what(),
+                   last ? "there is none before it" : "trying the one before it");
       damage += std::string("\n  ") + error.what();
     }
   }

@@ -25,13 +25,17 @@ class CheckpointFolder {
   /// and verifies it, then removes what is older than the newest `keep`. Throws Error(kCheckpoint);
   /// nothing is removed then.
   void save(const TensorFile& snapshot, std::int64_t step);
-  /// For a run that goes on from this step: moves the files of later ones, and a copy of the best,
-  /// into `abandoned/`. Returns how many. Throws Error(kCheckpoint).
+  /// For a run that goes on from this step: moves the files of later ones into `abandoned/`, the
+  /// best among them. Returns how many steps. Throws Error(kCheckpoint).
   std::int64_t set_aside_later_than(std::int64_t step) const;
+  /// Moves a file of the run into `abandoned/`. Throws Error(kCheckpoint).
+  void set_aside(const std::filesystem::path& file) const;
   /// Makes `best.safetensors` the file of this step, which must have been saved.
   void mark_best(std::int64_t step) const;
 
  private:
+  std::filesystem::path best() const { return folder_ / "best.safetensors"; }
+
   std::filesystem::path folder_;
   std::int64_t keep_;
 };

@@ -54,7 +54,7 @@ class Reader {
 
   void parse_header() {
     const auto bytes = file_.bytes();
-    if (bytes.size() < kLengthBytes) refuse("is too short to be a safetensors file");
+    if (bytes.size() < kLengthBytes) refuse("is too short to be a safetensors or .pt file");
     const auto header = safetensors_header(bytes);
     if (!header) {
       refuse(

@@ -67,6 +67,19 @@ std::string differences_of(const NamedTensors& expected, const NamedTensors& fou
   return text;
 }
 
+/// Names as the module alone has them, where all begin as DistributedDataParallel's or
+/// torch.compile's do.
+NamedTensors without_wrapper(NamedTensors weights) {
+  for (const std::string_view prefix : {"module.", "_orig_mod."}) {
+    const bool all = std::all_of(weights.begin(), weights.end(), [&](const auto& entry) {
+      return entry.first.starts_with(prefix);
+    });
+    if (!all) continue;
+    for (auto& [name, tensor] : weights) name.erase(0, prefix.size());
+  }
+  return weights;
+}
+
 bool starts_with(const std::filesystem::path& path, std::string_view magic) {
   const MappedFile file = MappedFile::open(path, ExitCode::kCheckpoint);
   const auto bytes = file.bytes();
@@ -111,7 +124,13 @@ std::optional<model::ImageShape> trained_image_shape(const std::filesystem::path
 }
 
 NamedTensors read_weights(const std::filesystem::path& path) {
-  if (starts_with(path, "PK\x03\x04")) return read_pt(path);
+  if (starts_with(path, "PK\x03\x04")) return without_wrapper(read_pt(path));
+  if (starts_with(path, "\x80\x02\x8a")) {
+    throw Error(ExitCode::kCheckpoint,
+                path.string() +
+                    ": is in torch.save's format from before PyTorch 1.6; load it in "
+                    "Python and save it again");
+  }
   TensorFile file = read_safetensors(path, /*require_seal=*/false);
   // A checkpoint always has a seal; one that seems to have none has lost it to damage.
   if (is_checkpoint(file)) return checkpoint_weights(read_checkpoint(path));

@@ -21,8 +21,11 @@ nlohmann::json header_of(const MappedFile& file) {
 
 std::shared_ptr<const config::Source> config_of_checkpoint(const std::filesystem::path& path) {
   const MappedFile file = MappedFile::open(path, ExitCode::kCheckpoint);
+  const nlohmann::json header = header_of(file);
+  if (!header.is_object() && path.extension() == ".safetensors") {
+    throw Error(ExitCode::kCheckpoint, path.string() + ": is damaged: its header cannot be read");
+  }
   try {
-    const nlohmann::json header = header_of(file);
     const auto& state =
         header.at("__metadata__").at(kCheckpointState).get_ref<const std::string&>();
     auto source = std::make_shared<config::Source>();

@@ -40,9 +40,15 @@ std::string printable(const Error& error) {
 }
 
 /// A list of files in place of "-".
-void read_image_list(std::vector<std::string>& images) {
+void read_image_list(CommandLine& line) {
+  std::vector<std::string>& images = line.images;
   const auto dash = std::find(images.begin(), images.end(), "-");
   if (dash == images.end()) return;
+  if (line.config == "-") {
+    throw Error(ExitCode::kConfig,
+                "mnist-train predict: - stands for both the config and the list of images, and "
+                "there is one standard input");
+  }
   std::vector<std::string> listed;
   for (std::string name; std::getline(std::cin, name);) {
     if (!name.empty()) listed.push_back(name);
@@ -102,7 +108,7 @@ int run(std::vector<std::string> arguments) {
     return 0;
   }
   if (line.command == Command::kDoctor) return run_doctor(line, config);
-  read_image_list(line.images);
+  read_image_list(line);
   return launch_command(line, config);
 }
 

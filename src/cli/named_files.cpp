@@ -14,15 +14,17 @@ namespace {
 
 void check_readable(const fs::path& path) { (void)MappedFile::open(path, ExitCode::kCheckpoint); }
 
-void check_target(const fs::path& path) {
+void check_target(const fs::path& path, ExitCode code) {
   const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
   std::error_code ignored;
   if (!fs::is_directory(folder, ignored)) {
-    throw Error(ExitCode::kCheckpoint,
-                path.string() + ": cannot create: no folder " + folder.string());
+    throw Error(code, path.string() + ": cannot create: no folder " + folder.string());
+  }
+  if (path == "-") {
+    throw Error(ExitCode::kConfig, "--output -: a file is needed");
   }
   if (fs::is_directory(path, ignored)) {
-    throw Error(ExitCode::kCheckpoint, path.string() + ": is a folder; a file's name is needed");
+    throw Error(code, path.string() + ": is a folder; a file's name is needed");
   }
 }
 
@@ -34,7 +36,8 @@ void check_named_files(const CommandLine& line, const options::RunConfig& config
   if (line.command == Command::kTrain && config.model.weights) {
     check_readable(*config.model.weights);
   }
-  if (line.command == Command::kExport) check_target(line.output.value_or(""));
+  if (line.command == Command::kExport) check_target(*line.output, ExitCode::kCheckpoint);
+  if (line.command == Command::kPreview) check_target(*line.output, ExitCode::kRunFailed);
 }
 
 }  // namespace mnist_train::cli

@@ -112,6 +112,20 @@ launch::AttemptResult run_attempt(Launch& launch, bool first) {
   return launch::supervise(setup, board, launch.config.launch.hang_timeout_s, decode, warn);
 }
 
+/// What the launcher itself does for the ranks, decoding above all, fails as they do.
+launch::AttemptResult attempt(Launch& launch, bool first) {
+  try {
+    return run_attempt(launch, first);
+  } catch (const Error& error) {
+    launch::AttemptResult result;
+    result.failure = launch::RunFailure{};
+    result.failure->code = error.code();
+    result.failure->cause =
+        (error.code() == ExitCode::kData ? "loading data: " : "") + std::string(error.what());
+    return result;
+  }
+}
+
 /// Whether restarts have been of no use: what kills a run at the same place again and again will go
 /// on to do so.
 bool is_futile(Launch& launch, const launch::AttemptResult& result) {
@@ -152,11 +166,13 @@ void record_failure(const Launch& launch, const launch::RunFailure& failure) {
 
 int run_own_launcher(launch::Job job, const options::RunConfig& config,
                      const std::string& config_name) {
-  launch::block_supervised_signals();
   Launch launch = prepare(std::move(job), config, config_name);
   for (bool first = true;; first = false) {
-    launch::AttemptResult result = run_attempt(launch, first);
-    if (!result.failure) return result.exit_code;
+    launch::AttemptResult result = attempt(launch, first);
+    if (!result.failure) {
+      if (launch.folder) report::note_stop(launch.folder->path / report::files::kSummary);
+      return result.exit_code;
+    }
     if (restarts(launch, result)) continue;
     record_failure(launch, *result.failure);
     // Also after a signal: 143 would say that the run was saved.

@@ -10,8 +10,6 @@ namespace mnist_train::data {
 
 namespace {
 
-constexpr std::int64_t kFewestClasses = 10;
-
 ImageSet outline_of(const IdxReader& images, const IdxReader& labels) {
   const auto& shape = images.shape();
   const std::size_t dimensions = shape.size();
@@ -80,7 +78,7 @@ ImageSet IdxPair::finish(std::span<const std::uint8_t> images, std::span<const s
                                      std::to_string(max_classes_ - 1));
   }
   ImageSet set = outline_;
-  set.classes = std::max(classes, kFewestClasses);
+  set.classes = max_classes_ < kMostClasses ? max_classes_ : classes;
   set.images = images;
   set.labels = labels;
   set.owner = std::move(owner);

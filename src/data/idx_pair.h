@@ -27,8 +27,8 @@ class IdxPair : public ImageSource {
 
   explicit IdxPair(const IdxFiles& files, std::int64_t max_classes = kMostClasses);
 
-  /// What the headers say. Of what `read` gives, `classes` is the greatest label + 1, at least 10
-  /// (the classes of MNIST's kind).
+  /// What the headers say. Of what `read` gives, `classes` is the greatest label + 1, or
+  /// `max_classes` where fewer are known.
   const ImageSet& outline() const override { return outline_; }
   std::size_t image_bytes() const override { return images_.size(); }
   std::size_t label_bytes() const override { return labels_.size(); }

@@ -56,6 +56,15 @@ bool has_status(const Json& summary, const char* status) {
   return summary.is_object() && summary.contains("status") && summary["status"] == status;
 }
 
+void no_longer_running(const std::filesystem::path& path, const Json& changes) try {
+  Json summary = read_summary(path);
+  if (!has_status(summary, "running")) return;
+  summary.update(changes);
+  write_file_atomically(path, summary.dump(2, ' ', false, Json::error_handler_t::replace) + "\n",
+                        ExitCode::kRunFailed);
+} catch (const Error&) {
+}
+
 }  // namespace
 
 Json identity_of(const Summary& summary) {
@@ -80,14 +89,12 @@ void write_summary(const std::filesystem::path& path, const Summary& summary) {
   write_file_atomically(path, text, ExitCode::kRunFailed);
 }
 
-void note_failure(const std::filesystem::path& path, const std::string& error) try {
-  Json summary = read_summary(path);
-  if (!has_status(summary, "running")) return;
-  summary["status"] = "failed";
-  summary["error"] = error;
-  write_file_atomically(path, summary.dump(2, ' ', false, Json::error_handler_t::replace) + "\n",
-                        ExitCode::kRunFailed);
-} catch (const Error&) {
+void note_failure(const std::filesystem::path& path, const std::string& error) {
+  no_longer_running(path, {{"status", "failed"}, {"error", error}});
+}
+
+void note_stop(const std::filesystem::path& path) {
+  no_longer_running(path, {{"status", "stopped"}});
 }
 
 bool says_finished(const std::filesystem::path& path) {
@@ -96,6 +103,12 @@ bool says_finished(const std::filesystem::path& path) {
 
 void write_accuracies(const std::filesystem::path& path, const std::vector<double>& accuracies) {
   write_file_atomically(path, Json(accuracies).dump() + "\n", ExitCode::kRunFailed);
+}
+
+std::size_t count_accuracies(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  const Json list = Json::parse(file, nullptr, /*allow_exceptions=*/false);
+  return list.is_array() ? list.size() : 0;
 }
 
 std::int64_t peak_memory_bytes() {

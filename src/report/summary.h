@@ -53,12 +53,18 @@ void write_summary(const std::filesystem::path& path, const Summary& summary);
 /// is, and so is one that cannot be written: the failure itself matters more.
 void note_failure(const std::filesystem::path& path, const std::string& error);
 
+/// The same for a run that was stopped before it could say so itself.
+void note_stop(const std::filesystem::path& path);
+
 /// Whether the summary there says "finished".
 bool says_finished(const std::filesystem::path& path);
 
 /// A JSON list of test accuracies in [0,1], one an epoch; whole or not at all. Throws
 /// Error(kRunFailed).
 void write_accuracies(const std::filesystem::path& path, const std::vector<double>& accuracies);
+
+/// How many such a list holds; 0 where there is none.
+std::size_t count_accuracies(const std::filesystem::path& path);
 
 /// Peak resident memory of this process.
 std::int64_t peak_memory_bytes();

@@ -77,9 +77,11 @@ TEST_CASE("a run that is resumed further back sets its later steps and its best 
   for (const std::int64_t step : {10, 20, 30}) checkpoints.save(checkpoint_of(step), step);
   checkpoints.mark_best(30);
   CHECK(checkpoints.set_aside_later_than(30) == 0);
+  CHECK_NOTHROW(read_checkpoint(folder.path() / "best.safetensors"));
   CHECK(checkpoints.set_aside_later_than(10) == 2);
   CHECK(report::saved_steps(folder.path() / "abandoned") == Steps{20, 30});
   CHECK_NOTHROW(read_checkpoint(folder.path() / "abandoned" / "best.safetensors"));
+  CHECK_FALSE(fs::exists(folder.path() / "best.safetensors"));
   checkpoints.save(checkpoint_of(15), 15);
   CHECK(report::saved_steps(folder.path()) == Steps{10, 15});
   CHECK(newest_valid(folder.path())->path == checkpoints.path_of(15));

@@ -73,7 +73,65 @@ def test_going_back_to_an_older_checkpoint_keeps_the_newer_ones_aside(tmp_path):
     names = {path.name for path in first.checkpoints()}
     train(tmp_path, {"max_steps": STEPS + 2, "epochs": 3}, "--resume", older)
     aside = {path.name for path in (first.path / "checkpoints" / "abandoned").iterdir()}
-    assert aside == names - {older.name} | {"best.safetensors"}
+    assert aside == names - {older.name} | {"best.safetensors", "model.pt"}
+
+
+def test_a_run_that_goes_back_shows_nothing_of_what_it_left(tmp_path):
+    first = train(tmp_path, {"epochs": 3})
+    older = first.checkpoints()[0]
+    with start(tmp_path, {"epochs": 1000}, "--resume", older) as process:
+        process.wait_for_phase(0, "training", STEPS + 2)
+        process.send(signal.SIGTERM)
+        assert process.wait() == 143, process.stderr
+    assert len(first.read_json("accuracies.json")) == len(first.epochs()) == first.summary()["epochs"]
+    assert first.summary()["epochs"] < 3
+    assert not (first.path / "model.pt").exists()
+    best = first.path / "checkpoints" / "best.safetensors"
+    assert any(best.samefile(path) for path in first.checkpoints())
+
+
+def test_a_run_that_starts_afresh_shows_nothing_of_the_lost_one(tmp_path):
+    changes = {"epochs": 1000, "checkpoint": {"every_epochs": 1000, "keep_best": False}}
+    with start(tmp_path, changes) as process:
+        process.wait_for_step(STEPS + 1)
+        process.send(signal.SIGKILL)
+        process.wait()
+    assert (tmp_path / "run" / "accuracies.json").exists()
+    with start(tmp_path, changes, "--resume", "auto") as process:
+        process.wait_for_phase(0, "training", 1)
+        process.send(signal.SIGTERM)
+        assert process.wait() == 143, process.stderr
+    assert len(process.run_folder.epochs()) == 0
+    assert not (tmp_path / "run" / "accuracies.json").exists()
+
+
+def test_data_that_cannot_be_read_ends_with_the_whole_block(tmp_path):
+    """Though the launcher reads it, not a rank."""
+    folder = train(tmp_path, {"epochs": 1})
+    lost = ("--set", f"data.root={tmp_path}", "--resume", "auto")
+    (tmp_path / "mnist").mkdir()
+    for name in ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"):
+        (tmp_path / "mnist" / name).write_bytes(b"cut")
+    for processes in (1, 2):
+        with start(tmp_path, {"epochs": 2}, *lost, processes=processes) as process:
+            assert process.wait() == 3
+            assert process.stderr.startswith("mnist-train failed: loading data: ") or (
+                "\nmnist-train failed: loading data: " in process.stderr), process.stderr
+            assert f"newest checkpoint: {folder.checkpoints()[-1]}" in process.stderr
+            assert "continue with: " in process.stderr
+
+
+def test_libtorch_says_nothing_on_its_own(tmp_path):
+    """Its stack traces would stand before the cause."""
+    config = write_config(tmp_path)
+    trained = train(tmp_path, {"max_steps": 2})
+    (tmp_path / "garbage.pt").write_bytes(b"x" * 100)
+    for command in (("evaluate", "--checkpoint", tmp_path / "garbage.pt", "--config", config),
+                    ("preview", "--config", config, "--output", tmp_path / "none" / "x.png"),
+                    ("export", "--checkpoint", trained.path / "model.pt", "--output", "-")):
+        result = run(*command, *(() if command[0] == "export" else ("--nproc-per-node", 3)), folder=tmp_path)
+        assert result.returncode != 0
+        assert "frame #" not in result.stderr and "[W" not in result.stderr, result.stderr
 
 
 def test_a_restart_before_the_first_checkpoint_goes_on_from_the_file_that_was_given(tmp_path):

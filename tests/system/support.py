@@ -31,7 +31,7 @@ STRATEGIES = ("flat", "bucketed", "shared_memory")
 WORLDS = [(1, "auto"), *((processes, strategy) for processes in (2, 3) for strategy in STRATEGIES)]
 
 # launch/status_board.h: phase, wait, epoch, step, batch, and times.
-PHASES = ("starting", "rendezvous", "loading data", "training", "evaluation", "saving", "finished")
+PHASES = ("starting", "rendezvous", "loading data", "loading weights", "training", "evaluation", "saving", "finished")
 STATUS = struct.Struct("<IIqqqddd")
 STATUS_BYTES = 64
 Status = collections.namedtuple("Status", "phase wait epoch step batch")
