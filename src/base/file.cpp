@@ -44,6 +44,13 @@ void throw_errno(ExitCode code, const fs::path& path, const char* action) {
   throw Error(code, path.string() + ": cannot " + action + ": " + std::strerror(errno));
 }
 
+void open_standard_streams() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    // The lowest free number is the one that is missing.
+    if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) != fd) ::_exit(1);
+  }
+}
+
 UniqueFd& UniqueFd::operator=(UniqueFd&& other) noexcept {
   if (this != &other) {
     reset();

@@ -11,6 +11,10 @@
 
 namespace mnist_train {
 
+/// Opens /dev/null where standard input, output or error are closed: a file that is opened later
+/// would get that number, and what is printed would be written into it.
+void open_standard_streams();
+
 /// Owns one file descriptor and closes it.
 class UniqueFd {
  public:

@@ -119,6 +119,7 @@ int run(std::vector<std::string> arguments) {
 int main(int argc, char** argv) {
   // A reader of the progress that went away (`| head`) must not end a run; workers inherit this.
   ::signal(SIGPIPE, SIG_IGN);
+  mnist_train::open_standard_streams();
   try {
     return mnist_train::cli::run({argv + (argc > 0 ? 1 : 0), argv + argc});
   } catch (const mnist_train::Error& error) {

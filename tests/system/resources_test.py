@@ -6,7 +6,7 @@ import subprocess
 import time
 
 import pytest
-from support import BINARY, RunFolder, averaging, environment, run, start, train, write_config
+from support import BINARY, LONG_S, RunFolder, averaging, environment, run, start, train, write_config
 
 # One epoch of 20 steps; a checkpoint of `net` has 3.4 MB.
 CONFIG = {"epochs": 1, "batch_size": 45, "data": {"limit_train": 886, "limit_test": 100},
@@ -87,6 +87,15 @@ def test_memory_that_runs_out_is_named_with_what_to_lower(tmp_path, strategy):
     assert "in step 1 (epoch 1): out of memory: lower batch_size" in done.stderr, done.stderr
     assert "frame #" not in done.stderr
     assert "DefaultCPUAllocator" in (tmp_path / "run/logs/rank-0.log").read_text()
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_are_written_into_no_file(tmp_path, closed):
+    config = write_config(tmp_path, {"max_steps": 3})
+    command = f"{BINARY} --config {config} --output {tmp_path}/run --nproc-per-node 2 {closed}"
+    assert subprocess.run(["bash", "-c", command], env=environment(), check=False, timeout=LONG_S).returncode == 0
+    assert "epoch" not in (tmp_path / "run" / ".lock").read_text()
+    assert RunFolder(tmp_path / "run").summary()["status"] == "finished"
 
 
 @pytest.mark.parametrize("reader", ["head -1", "true"])
