@@ -28,7 +28,7 @@ class RunViews {
   /// Also a new page now and then within a long epoch.
   void step(const report::StepRecord& record);
   void epoch(const report::EpochRecord& record, const eval::Evaluation& test);
-  /// A page on what the run folder holds now.
+  /// A page on what the run folder holds now, if that takes no more than its share of the time.
   bool show();
   /// The last one.
   void show_end();

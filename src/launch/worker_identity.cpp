@@ -31,7 +31,7 @@ void require_all_variables(const EnvironmentLookup& lookup) {
 /// torchrun's run id, where somebody gave one; else the folder that each agent makes for its
 /// attempts.
 std::string torchrun_launch(const EnvironmentLookup& lookup) {
-  const std::string run_id = lookup("TORCHELASTIC_RUN_ID").value_or("none");
+  std::string run_id = lookup("TORCHELASTIC_RUN_ID").value_or("none");
   if (run_id != "none") return run_id;
   const std::string file = lookup("TORCHELASTIC_ERROR_FILE").value_or("");
   const std::size_t attempt = file.rfind("/attempt_");

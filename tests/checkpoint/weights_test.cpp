@@ -109,6 +109,27 @@ TEST_CASE("every tensor that is missing, unexpected or misshapen is listed, the 
   CHECK(same(state_dict(*model), state_dict(*tiny_model(1, true))));
 }
 
+TEST_CASE("weights of a model in DistributedDataParallel or torch.compile are the model's") {
+  const TempFolder folder;
+  const NamedTensors weights = state_dict(*tiny_model(1));
+  for (const std::string prefix : {"module.", "_orig_mod.", "module._orig_mod."}) {
+    NamedTensors wrapped = weights;
+    for (auto& [name, tensor] : wrapped) name.insert(0, prefix);
+    write_weights(folder.path() / "wrapped.pt", wrapped, WeightsFormat::kPt);
+    CHECK(same(read_weights(folder.path() / "wrapped.pt"), weights));
+  }
+  NamedTensors mixed = weights;
+  mixed[0].first.insert(0, "module.");
+  write_weights(folder.path() / "mixed.pt", mixed, WeightsFormat::kPt);
+  CHECK(same(read_weights(folder.path() / "mixed.pt"), mixed));
+}
+
+TEST_CASE("torch.save's old format is called by its name") {
+  const TempFolder folder;
+  const fs::path path = folder.write("old.pt", "\x80\x02\x8a\x0al\xfc");
+  CHECK_THAT(error_of([&] { read_weights(path); }).message, ContainsSubstring("PyTorch 1.6"));
+}
+
 TEST_CASE("each tensor that is dropped is missed") {
   const auto model = tiny_model(1, true);
   const NamedTensors weights = state_dict(*tiny_model(2, true));
