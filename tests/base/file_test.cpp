@@ -96,6 +96,17 @@ TEST_CASE("what is no regular file is refused at once, with its name") {
   }
 }
 
+TEST_CASE("nothing but a file is replaced by one") {
+  const TempFolder folder;
+  const fs::path pipe = folder.path() / "pipe";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  const Failure failure = error_of([&] { write_file_atomically(pipe, "x", ExitCode::kRunFailed); });
+  CHECK(failure.code == ExitCode::kRunFailed);
+  CHECK_THAT(failure.message, ContainsSubstring(pipe.string() + ": is there already"));
+  CHECK(fs::is_fifo(pipe));
+  CHECK(names_in(folder.path()) == std::vector<std::string>{"pipe"});
+}
+
 TEST_CASE("a file of more bytes than allowed is refused, one of as many is read") {
   const TempFolder folder;
   const fs::path path = folder.write("file", "12345");

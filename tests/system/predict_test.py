@@ -133,3 +133,19 @@ def test_a_call_without_images_or_config_is_refused(trained, checkpoint, digits)
     assert result.returncode == 2 and "--config" in result.stderr
     assert run("predict", "--checkpoint", digits[0][0], "--config", trained.path / "config.json",
                digits[0][0]).returncode == 5
+
+
+def test_one_standard_input_is_not_read_twice():
+    result = run("predict", "--checkpoint", "any", "--config", "-", "-", input="{}")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "one standard input" in result.stderr
+
+
+def test_a_checkpoint_with_a_damaged_header_is_no_mistake_of_the_call(tmp_path, checkpoint, digits):
+    content = checkpoint.read_bytes()
+    damaged = tmp_path / "damaged.safetensors"
+    for broken in (content[:8], content[:100], content[:12] + bytes([content[12] ^ 0x80]) + content[13:]):
+        damaged.write_bytes(broken)
+        result = run("predict", "--checkpoint", damaged, digits[0][0])
+        assert (result.returncode, result.stdout) == (5, "")
+        assert f"{damaged}: is damaged" in result.stderr
