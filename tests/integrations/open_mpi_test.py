@@ -43,8 +43,10 @@ def test_a_killed_rank_ends_mpirun_and_leaves_nothing(tmp_path):
         assert_gone(process, within_s=5)
 
 
-def test_one_process_under_mpirun_starts_its_own(tmp_path):
-    with mpirun(tmp_path, {**CONFIG, "max_steps": 2}, 1) as process:
+@pytest.mark.parametrize("named, launcher, world_size", [("auto", "open-mpi", 1), (2, "mnist-train", 2)])
+def test_one_process_under_mpirun_is_one_unless_it_is_told_to_start_more(tmp_path, named, launcher, world_size):
+    changes = {**CONFIG, "max_steps": 2, "launch": {"processes_per_node": named}}
+    with mpirun(tmp_path, changes, 1) as process:
         assert process.wait() == 0, process.stderr
         summary = process.run_folder.summary()
-    assert summary["launcher"] == "mnist-train"  # as many as the core that mpirun binds it to
+    assert (summary["launcher"], summary["world_size"]) == (launcher, world_size)
