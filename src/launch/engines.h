@@ -7,15 +7,15 @@
 namespace mnist_train::launch {
 
 /// Of a task that Slurm's srun started; nothing otherwise: in a shell of salloc, in a batch script
-/// of one task. Throws Error(kConfig) naming the variable that is
-/// missing or wrong, and for a batch script that asked for several tasks but does not use srun.
+/// of one task. Throws Error(kConfig) naming the variable that is missing or wrong, and for a batch
+/// script that asked for several tasks but does not use srun.
 std::optional<WorkerIdentity> slurm_identity(const EnvironmentLookup& lookup);
 
 /// How often Slurm has put this job back into its queue; 0 outside of Slurm.
 int slurm_restart_count(const EnvironmentLookup& lookup = environment_variable);
 
-/// Of a process that Open MPI's mpirun started. On several hosts MASTER_ADDR and
-/// MASTER_PORT must say where rank 0 is. Throws Error(kConfig).
+/// Of a process that Open MPI's mpirun started. On several hosts MASTER_ADDR and MASTER_PORT must
+/// say where rank 0 is. Throws Error(kConfig).
 std::optional<WorkerIdentity> open_mpi_identity(const EnvironmentLookup& lookup);
 
 /// The first name of a list as Slurm writes it: "node[03-05,7],x" -> "node03".

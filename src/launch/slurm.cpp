@@ -92,8 +92,8 @@ std::optional<WorkerIdentity> slurm_identity(const EnvironmentLookup& lookup) {
   if (!lookup("SLURM_PROCID")) return std::nullopt;  // a shell of salloc
   const char* tasks = lookup("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
   const int world_size = optional_integer(lookup, tasks, 1, kMostTasks, 1);
-  if (world_size == 1 && !is_step(lookup)) return std::nullopt;  // a batch script
-  if (!is_step(lookup)) {
+  if (!is_step(lookup)) {  // a batch script
+    if (world_size == 1) return std::nullopt;
     throw Error(ExitCode::kConfig,
                 "runs in a Slurm batch script that asked for " + std::to_string(world_size) +
                     " tasks (" + tasks +

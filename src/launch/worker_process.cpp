@@ -44,7 +44,6 @@ struct ChildPlan {
   std::array<char*, 2> arguments{};
   std::vector<std::pair<UniqueFd, int>> descriptors;  // copies above the target numbers -> target
   pid_t launcher = 0;
-  sigset_t blocked_signals{};
 };
 
 bool is_overridden(const std::string& entry, const std::vector<std::string>& overrides) {
@@ -108,8 +107,6 @@ ChildPlan make_plan(const WorkerSetup& setup, int rank, int failure_fd) {
   ChildPlan plan;
   plan.executable = setup.executable.string();
   plan.launcher = ::getpid();
-  ::sigaddset(&plan.blocked_signals,
-              SIGUSR1);  // which the rank takes when it has something to save
   plan_standard_streams(setup, rank, plan);
   const std::array hand_overs{
       HandOver{"job", setup.job_fd, kJobFd},
@@ -142,7 +139,10 @@ ChildPlan make_plan(const WorkerSetup& setup, int rank, int failure_fd) {
   for (const auto& [source, target] : plan.descriptors) {
     if (::dup2(source.get(), target) < 0) ::_exit(kCannotStart);
   }
-  ::sigprocmask(SIG_SETMASK, &plan.blocked_signals, nullptr);
+  sigset_t waiting;  // for when the rank has something to save
+  ::sigemptyset(&waiting);
+  ::sigaddset(&waiting, SIGUSR1);
+  ::sigprocmask(SIG_SETMASK, &waiting, nullptr);
   ::execve(plan.executable.c_str(), plan.arguments.data(), plan.environment_pointers.data());
   ::_exit(kCannotStart);
 }

@@ -183,7 +183,7 @@ void check_split(RunConfig& config, const Place& place) {
   }
 }
 
-/// check_devices, for editors.
+/// check_devices and check_recording, for editors.
 void describe_devices(Schema<RunConfig>& schema) {
   using config::equal;
   const auto devices = [](config::Json items) {
@@ -193,12 +193,11 @@ void describe_devices(Schema<RunConfig>& schema) {
   const config::Json gpu = config::none_of(cpu);
   schema.describe_rule(config::when(equal("device", "cpu"), devices(cpu)));
   schema.describe_rule(config::when(equal("device", "cuda"), devices(gpu)));
-  schema.describe_rule(config::when(equal("backend", "nccl"),
-                                    config::all_of({devices(gpu), config::has("device", gpu)})));
+  const config::Json on_gpus = config::all_of({devices(gpu), config::has("device", gpu)});
+  schema.describe_rule(config::when(equal("backend", "nccl"), on_gpus));
   schema.describe_rule(config::when(
       equal("cuda_graphs", "on"),
-      config::all_of({devices(gpu), config::has("device", gpu),
-                      config::has("gradient_accumulation_steps", {{"maximum", 1}}),
+      config::all_of({on_gpus, config::has("gradient_accumulation_steps", {{"maximum", 1}}),
                       config::has("data", config::has("split", {{"const", "even"}}))})));
   const config::Json in_shared_memory =
       config::has("gradient_averaging", equal("strategy", "shared_memory"));

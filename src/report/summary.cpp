@@ -45,11 +45,15 @@ Json to_json(const Summary& summary) {
   return json;
 }
 
-/// What stands there, or null.
-Json read_summary(const std::filesystem::path& path) {
+/// What stands there; a discarded value where it is no JSON.
+Json read_json(const std::filesystem::path& path) {
   std::ifstream file(path);
-  Json json = Json::parse(file, nullptr, /*allow_exceptions=*/false);
-  return json.is_object() ? json : Json();
+  return Json::parse(file, nullptr, /*allow_exceptions=*/false);
+}
+
+void write_json(const std::filesystem::path& path, const Json& json) {
+  write_file_atomically(path, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n",
+                        ExitCode::kRunFailed);
 }
 
 bool has_status(const Json& summary, const char* status) {
@@ -57,11 +61,10 @@ bool has_status(const Json& summary, const char* status) {
 }
 
 void no_longer_running(const std::filesystem::path& path, const Json& changes) try {
-  Json summary = read_summary(path);
+  Json summary = read_json(path);
   if (!has_status(summary, "running")) return;
   summary.update(changes);
-  write_file_atomically(path, summary.dump(2, ' ', false, Json::error_handler_t::replace) + "\n",
-                        ExitCode::kRunFailed);
+  write_json(path, summary);
 } catch (const Error&) {
 }
 
@@ -84,9 +87,7 @@ Json identity_of(const Summary& summary) {
 }
 
 void write_summary(const std::filesystem::path& path, const Summary& summary) {
-  const std::string text =
-      to_json(summary).dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
-  write_file_atomically(path, text, ExitCode::kRunFailed);
+  write_json(path, to_json(summary));
 }
 
 void note_failure(const std::filesystem::path& path, const std::string& error) {
@@ -98,7 +99,7 @@ void note_stop(const std::filesystem::path& path) {
 }
 
 bool says_finished(const std::filesystem::path& path) {
-  return has_status(read_summary(path), "finished");
+  return has_status(read_json(path), "finished");
 }
 
 void write_accuracies(const std::filesystem::path& path, const std::vector<double>& accuracies) {
@@ -106,8 +107,7 @@ void write_accuracies(const std::filesystem::path& path, const std::vector<doubl
 }
 
 std::size_t count_accuracies(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  const Json list = Json::parse(file, nullptr, /*allow_exceptions=*/false);
+  const Json list = read_json(path);
   return list.is_array() ? list.size() : 0;
 }
 

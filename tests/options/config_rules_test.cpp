@@ -68,8 +68,7 @@ TEST_CASE("keys that contradict each other are refused") {
        R"(f:1:16: /cuda_graphs: "on" cannot go with gradient_accumulation_steps above 1)"},
       {R"({"device":"cuda","gradient_averaging":{"strategy":"shared_memory"}})",
        "f:1:39: /gradient_averaging: strategy \"shared_memory\" is for processes on CPUs, but "
-       "device "
-       "is \"cuda\""},
+       "device is \"cuda\""},
       {R"({"backend":"nccl","launch":{"devices":["cuda:0","cpu"]}})",
        R"(f:1:12: /backend: "nccl" needs every process on a GPU, but /launch/devices lists "cpu")"},
       {R"({"device":"cpu","launch":{"devices":["cuda"]}})",
