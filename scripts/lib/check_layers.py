@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Checks that the rooms of src/ keep to the table in src/README.md.
+"""Checks that the layers of src/ keep to the table in src/README.md.
 
 usage: check_layers.py [REPOSITORY]
 
 Prints one line for everything that goes against it, as FILE:LINE: MESSAGE, and exits 1 if there is any:
-includes of a room that the table does not allow, torch in a room without it, c10d outside its two rooms,
+includes of a layer that the table does not allow, torch in a layer without it, c10d outside its two layers,
 sources that no CMakeLists.txt lists, files and functions that have grown too long.
 """
 
@@ -15,18 +15,18 @@ from pathlib import Path
 MAX_FILE_LINES = 300
 MAX_HEADER_LINES = 120
 MAX_FUNCTION_LINES = 60
-C10D_ROOMS = {"comm", "cuda"}
+C10D_LAYERS = {"comm", "cuda"}
 TORCH_HEADERS = re.compile(r"(torch|ATen|c10|caffe2|cuda_runtime|nccl|gloo)[/_.]")
 INCLUDE = re.compile(r'\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
 
-class Room:
+class Layer:
     def __init__(self, name, may_include, torch):
         self.name, self.may_include, self.torch = name, may_include, torch
 
 
 def read_table(readme):
-    """The rooms of the table by name, in its order. `may include` is a list of rooms, "–",
+    """The layers of the table by name, in its order. `may include` is a list of layers, "–",
     "all but a, b", or "all that is free of torch"."""
     rows = []
     for line in readme.read_text(encoding="utf-8").splitlines():
@@ -35,7 +35,7 @@ def read_table(readme):
         if match and len(cells) == 4:
             rows.append((match[1], cells[2], cells[3] == "yes"))
     names = [name for name, _, _ in rows]
-    rooms = {}
+    layers = {}
     for name, text, torch in rows:
         if text == "all that is free of torch":
             may = {other for other, _, has_torch in rows if not has_torch}
@@ -43,8 +43,8 @@ def read_table(readme):
             may = set(names) - set(re.split(r",\s*", text[len("all but ") :]))
         else:
             may = set() if text == "–" else set(re.split(r",\s*", text))
-        rooms[name] = Room(name, may - {name}, torch)
-    return rooms
+        layers[name] = Layer(name, may - {name}, torch)
+    return layers
 
 
 def without_comments(text):
@@ -60,30 +60,30 @@ def without_comments(text):
     return re.sub(token, blank, text, flags=re.DOTALL)
 
 
-def check_includes(room, rooms, lines):
+def check_includes(layer, layers, lines):
     for number, line in enumerate(lines, 1):
         match = INCLUDE.match(line)
         if not match:
             continue
         quoted, path = match[1] == '"', match[2]
         if not quoted:
-            if not room.torch and TORCH_HEADERS.match(path):
-                yield number, f"<{path}> in {room.name}/, which is free of torch"
+            if not layer.torch and TORCH_HEADERS.match(path):
+                yield number, f"<{path}> in {layer.name}/, which is free of torch"
             continue
         target = path.split("/")[0]
-        if "/" not in path or target not in rooms:
-            yield number, f'"{path}" is not relative to src/ (room/file.h)'
-        elif target != room.name and target not in room.may_include:
-            allowed = ", ".join(sorted(room.may_include)) or "nothing"
-            yield number, f'"{path}": {room.name}/ may include {allowed}'
+        if "/" not in path or target not in layers:
+            yield number, f'"{path}" is not relative to src/ (layer/file.h)'
+        elif target != layer.name and target not in layer.may_include:
+            allowed = ", ".join(sorted(layer.may_include)) or "nothing"
+            yield number, f'"{path}": {layer.name}/ may include {allowed}'
 
 
-def check_c10d(room, lines):
-    if room.name in C10D_ROOMS:
+def check_c10d(layer, lines):
+    if layer.name in C10D_LAYERS:
         return
     for number, line in enumerate(lines, 1):
         if re.search(r"\bc10d\b", line):
-            yield number, f"names c10d, which only {' and '.join(sorted(C10D_ROOMS))} may"
+            yield number, f"names c10d, which only {' and '.join(sorted(C10D_LAYERS))} may"
 
 
 def check_lengths(path, lines):
@@ -104,8 +104,8 @@ def check_lengths(path, lines):
             start = 0
 
 
-def check_listed(source_folder, rooms):
-    for name in rooms:
+def check_listed(source_folder, layers):
+    for name in layers:
         folder = source_folder / name
         listing = folder / "CMakeLists.txt"
         words = set(re.findall(r"[\w./]+", listing.read_text())) if listing.exists() else set()
@@ -114,44 +114,44 @@ def check_listed(source_folder, rooms):
                 yield path, 1, f"is not listed in {listing.relative_to(source_folder.parent)}"
 
 
-def check_table(rooms):
+def check_table(layers):
     above = set()
-    for room in rooms.values():
-        unknown = sorted(room.may_include - set(rooms))
+    for layer in layers.values():
+        unknown = sorted(layer.may_include - set(layers))
         if unknown:
-            yield f"{room.name}/ may include unknown rooms: {', '.join(unknown)}"
-        elif room.may_include - above:
-            below = ", ".join(sorted(room.may_include - above))
-            yield f"{room.name}/ may include {below}, which the table has further down"
-        above.add(room.name)
+            yield f"{layer.name}/ may include unknown layers: {', '.join(unknown)}"
+        elif layer.may_include - above:
+            below = ", ".join(sorted(layer.may_include - above))
+            yield f"{layer.name}/ may include {below}, which the table has further down"
+        above.add(layer.name)
 
 
 def check_repository(repository):
     """All findings as (path, line, message)."""
     source_folder = repository / "src"
     readme = source_folder / "README.md"
-    rooms = read_table(readme)
-    if not rooms:
-        yield readme, 1, "has no table of rooms"
-    for message in check_table(rooms):
+    layers = read_table(readme)
+    if not layers:
+        yield readme, 1, "has no table of layers"
+    for message in check_table(layers):
         yield readme, 1, message
     for path in sorted(source_folder.glob("*/")):
-        if path.is_dir() and path.name not in rooms:
-            yield path, 1, "is not in the table of rooms"
+        if path.is_dir() and path.name not in layers:
+            yield path, 1, "is not in the table of layers"
     for path in sorted(source_folder.glob("**/*.*")):
-        room = rooms.get(path.relative_to(source_folder).parts[0])
-        if path.suffix not in {".h", ".cpp"} or not room:
+        layer = layers.get(path.relative_to(source_folder).parts[0])
+        if path.suffix not in {".h", ".cpp"} or not layer:
             continue
         text = path.read_text(encoding="utf-8")
         code = without_comments(text).splitlines()
         for check in (
-            check_includes(room, rooms, code),
-            check_c10d(room, code),
+            check_includes(layer, layers, code),
+            check_c10d(layer, code),
             check_lengths(path, text.splitlines()),
         ):
             for number, message in check:
                 yield path, number, message
-    yield from check_listed(source_folder, rooms)
+    yield from check_listed(source_folder, layers)
 
 
 def main():

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs clang-tidy over the rooms that are free of torch and over what the last change touches.
+"""Runs clang-tidy over the layers that are free of torch and over what the last change touches.
 
 usage: check_tidy.py CLANG_TIDY BUILD_FOLDER [FILE...]
 
@@ -47,13 +47,13 @@ def changed_files():
 
 
 def files_to_check(commands):
-    """All sources of the rooms that are free of torch, and the others' that the change touches, MAX_SLOW of them."""
-    rooms = read_table(REPOSITORY / "src" / "README.md")
-    sources = [path for path in sorted(commands) if path.parent.name in rooms and path.parent.parent == REPOSITORY / "src"]
-    free = [path for path in sources if not rooms[path.parent.name].torch]
+    """All sources of the layers that are free of torch, and the others' that the change touches, MAX_SLOW of them."""
+    layers = read_table(REPOSITORY / "src" / "README.md")
+    sources = [path for path in sorted(commands) if path.parent.name in layers and path.parent.parent == REPOSITORY / "src"]
+    free = [path for path in sources if not layers[path.parent.name].torch]
     changed = changed_files()
     if changed is None:
-        print("no earlier commit to compare with: only the rooms that are free of torch are checked")
+        print("no earlier commit to compare with: only the layers that are free of torch are checked")
         return free
     touched = [path for path in sources if path in changed and path not in free]
     if len(touched) > MAX_SLOW:

@@ -6,13 +6,13 @@
 
 namespace mnist_train::app {
 
-std::shared_ptr<augment::Augmenter> make_augmenter(const Worker& worker,
-                                                   const data::ImageSet& images) {
-  const options::AugmentList& list = worker.config.data.augment;
+std::shared_ptr<loader::Augmenter> make_augmenter(const Worker& worker,
+                                                  const data::ImageSet& images) {
+  const settings::AugmentList& list = worker.config.data.augment;
   if (list.empty()) return nullptr;
-  const auto* mixup = options::find<options::MixupOptions>(list);
-  const bool across = mixup != nullptr && mixup->scope == options::MixupScope::kGlobal;
-  augment::FromNext from_next;
+  const auto* mixup = settings::find<settings::MixupOptions>(list);
+  const bool across = mixup != nullptr && mixup->scope == settings::MixupScope::kGlobal;
+  loader::FromNext from_next;
   if (across && worker.communicator.alone()) {
     spdlog::warn(
         "mixup with scope global mixes with another process's samples; there is one, so "
@@ -22,9 +22,9 @@ std::shared_ptr<augment::Augmenter> make_augmenter(const Worker& worker,
       return communicator.receive_from_next(mine, count);
     };
   }
-  return std::make_shared<augment::Augmenter>(list, options::ImageSize{images.height, images.width},
-                                              worker.config.train.seed, worker.device(),
-                                              std::move(from_next));
+  return std::make_shared<loader::Augmenter>(list, settings::ImageSize{images.height, images.width},
+                                             worker.config.train.seed, worker.device(),
+                                             std::move(from_next));
 }
 
 }  // namespace mnist_train::app

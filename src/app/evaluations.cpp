@@ -10,7 +10,7 @@ namespace {
 
 /// The first `images_per_batch` samples of each of the first `batches` batches of `batch_size`, as
 /// one process alone would take them.
-std::vector<data::Range> predicted(const options::PredictionsOptions& options,
+std::vector<data::Range> predicted(const settings::PredictionsOptions& options,
                                    std::int64_t batch_size, std::int64_t count) {
   std::vector<data::Range> ranges;
   const std::int64_t batches = std::min(options.batches, (count + batch_size - 1) / batch_size);
@@ -25,8 +25,8 @@ std::vector<data::Range> predicted(const options::PredictionsOptions& options,
 }  // namespace
 
 EvaluatedImages::EvaluatedImages(const data::Dataset& dataset,
-                                 const options::NormalizeOptions& normalize, at::Device device,
-                                 const std::shared_ptr<augment::Augmenter>& augmenter)
+                                 const settings::NormalizeOptions& normalize, at::Device device,
+                                 const std::shared_ptr<loader::Augmenter>& augmenter)
     : test(dataset.test, normalize, device, at::kFloat, augmenter) {
   if (dataset.validation.count > 0) {
     validation.emplace(dataset.validation, normalize, device, at::kFloat, augmenter);
@@ -41,18 +41,18 @@ Evaluations evaluate(Worker& worker, train::Trainer& trainer, EvaluatedImages& i
                    ++batch);
   };
   still_here();
-  trainer.share_buffers();
+  trainer.broadcast_buffers();
   const std::int64_t batch_size = worker.config.train.test_batch_size;
-  const auto over = [&](batch::ResidentImages& some, const eval::Wishes& wishes) {
+  const auto over = [&](loader::ResidentImages& some, const eval::EvaluationRequest& request) {
     return eval::evaluate(trainer.model(), some, batch_size, worker.communicator, worker.device(),
-                          still_here, wishes);
+                          still_here, request);
   };
   Evaluations result;
   if (images.validation) result.validation = over(*images.validation, {});
-  const eval::Wishes wishes{
+  const eval::EvaluationRequest request{
       predicted(worker.config.report.predictions, batch_size, images.test.count()),
       pack_times(trainer.times(), worker.identity.rank, worker.identity.world_size)};
-  result.test = over(images.test, wishes);
+  result.test = over(images.test, request);
   return result;
 }
 

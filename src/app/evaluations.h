@@ -4,20 +4,20 @@
 #include <optional>
 
 #include "app/worker.h"
-#include "batch/resident_images.h"
 #include "data/image_set.h"
 #include "eval/evaluator.h"
+#include "loader/resident_images.h"
 #include "train/trainer.h"
 
 namespace mnist_train::app {
 
 /// What a run is measured on after every epoch.
 struct EvaluatedImages {
-  EvaluatedImages(const data::Dataset& dataset, const options::NormalizeOptions& normalize,
-                  at::Device device, const std::shared_ptr<augment::Augmenter>& augmenter);
+  EvaluatedImages(const data::Dataset& dataset, const settings::NormalizeOptions& normalize,
+                  at::Device device, const std::shared_ptr<loader::Augmenter>& augmenter);
 
-  std::optional<batch::ResidentImages> validation;  // where some are held out
-  batch::ResidentImages test;
+  std::optional<loader::ResidentImages> validation;  // where some are held out
+  loader::ResidentImages test;
 };
 
 /// What `evaluate` found.

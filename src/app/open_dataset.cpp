@@ -44,11 +44,11 @@ std::vector<data::StreamedDataset::Bad> found_by_all(
   return found;
 }
 
-data::Dataset open_streamed(Worker& worker, data::Halves halves) {
-  const options::DataOptions& options = worker.config.data;
+data::Dataset open_streamed(Worker& worker, data::Splits splits) {
+  const settings::DataOptions& options = worker.config.data;
   data::require_decoder(options.decode);
-  data::StreamedDataset streamed(options, worker.config.train.seed, halves);
-  if (options.on_bad_sample == options::OnBadSample::kSkip) {
+  data::StreamedDataset streamed(options, worker.config.train.seed, splits);
+  if (options.on_bad_sample == settings::OnBadSample::kSkip) {
     std::int64_t batch = 0;
     const launch::WorkerIdentity& identity = worker.identity;
     const auto bad = streamed.check(
@@ -60,15 +60,15 @@ data::Dataset open_streamed(Worker& worker, data::Halves halves) {
   return streamed.dataset();
 }
 
-data::Dataset read_or_attach(Worker& worker, data::Halves halves) {
-  const options::DataOptions& options = worker.config.data;
-  if (options.decode != options::Decode::kOnce) return open_streamed(worker, halves);
+data::Dataset read_or_attach(Worker& worker, data::Splits splits) {
+  const settings::DataOptions& options = worker.config.data;
+  if (options.decode != settings::Decode::kOnce) return open_streamed(worker, splits);
   if (!launch::was_handed_over("dataset")) {
-    return data::open_dataset(options, worker.config.train.seed, halves);
+    return data::open_dataset(options, worker.config.train.seed, splits);
   }
   // While the launcher lives, it decodes; should it end, the pipe says so.
-  const bool decodes = options.format == options::DataFormat::kImageFolder ||
-                       options.format == options::DataFormat::kLmdb;
+  const bool decodes = options.format == settings::DataFormat::kImageFolder ||
+                       options.format == settings::DataFormat::kLmdb;
   const std::chrono::milliseconds timeout =
       decodes ? std::chrono::hours(24 * 7) : to_milliseconds(worker.config.launch.hang_timeout_s);
   std::int64_t waited = 0;
@@ -92,14 +92,14 @@ void list_skipped(const data::Dataset& dataset) {
 
 }  // namespace
 
-data::Dataset open_dataset(Worker& worker, data::Halves halves) {
+data::Dataset open_dataset(Worker& worker, data::Splits splits) {
   launch::update(worker.status(), launch::Phase::kLoadingData, 0, 0);
   const int processes = worker.identity.world_size;
-  if (halves != data::Halves::kTest) {
-    options::require_set_for_each(worker.config.data, processes);
+  if (splits != data::Splits::kTest) {
+    settings::require_set_for_each(worker.config.data, processes);
   }
-  data::Dataset dataset = read_or_attach(worker, halves);
-  if (worker.speaks()) list_skipped(dataset);
+  data::Dataset dataset = read_or_attach(worker, splits);
+  if (worker.is_rank0()) list_skipped(dataset);
   for (const std::int64_t count : dataset.train_parts) {
     if (count > 0) continue;
     throw Error(ExitCode::kData, "data.train_per_process: a set without usable samples");

@@ -25,15 +25,15 @@ bool computes_bfloat16_natively(const Worker& worker) {
 bool trains_in_bfloat16(Worker& worker) {
   const bool native = computes_bfloat16_natively(worker);
   switch (worker.config.train.precision) {
-    case options::PrecisionName::kFp32:
+    case settings::PrecisionName::kFp32:
       return false;
-    case options::PrecisionName::kBf16:
+    case settings::PrecisionName::kBf16:
       if (!native) {
         spdlog::warn("precision bf16: {} does not compute it natively, fp32 is faster here",
                      worker.placement.cuda ? "this GPU" : "this processor");
       }
       return true;
-    case options::PrecisionName::kAuto:
+    case settings::PrecisionName::kAuto:
       break;
   }
   at::Tensor natives =

@@ -43,7 +43,7 @@ std::int64_t rows_of(const PreviewShare& share) {
 
 class Canvas {
  public:
-  explicit Canvas(image::Image& picture) : picture_(picture) {}
+  explicit Canvas(imaging::Image& picture) : picture_(picture) {}
 
   void write(const std::string& text, std::int64_t top, std::int64_t left, std::int64_t width) {
     std::int64_t at = 0;
@@ -84,7 +84,7 @@ class Canvas {
         .pixels[static_cast<std::size_t>((y * picture_.width + x) * picture_.channels + channel)];
   }
 
-  image::Image& picture_;
+  imaging::Image& picture_;
 };
 
 /// The rank's number, then its images; returns where the next grid begins.

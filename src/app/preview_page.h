@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "image/image.h"
+#include "imaging/image.h"
 
 namespace mnist_train::app {
 
@@ -24,7 +24,7 @@ struct PreviewShare {
 
 /// All shares on one picture, a grid each, in the order of the ranks. Images keep their pixels.
 struct PreviewPage {
-  image::Image picture;
+  imaging::Image picture;
   nlohmann::ordered_json grids;  // by rank: the facts, and "top" and "left" of each image
 };
 

@@ -39,7 +39,7 @@ int scontrol_requeue(std::string job) {
 void requeue_if_asked(Worker& worker) {
   const auto signals = worker.communicator.gather_text(std::to_string(stop_signal()));
   const auto job = launch::environment_variable("SLURM_JOB_ID");
-  if (!worker.speaks() || !job) return;
+  if (!worker.is_rank0() || !job) return;
   const std::string asked = std::to_string(SIGUSR1);
   if (std::find(signals.begin(), signals.end(), asked) == signals.end()) return;
   const int status = scontrol_requeue(*job);

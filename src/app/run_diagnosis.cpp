@@ -81,14 +81,14 @@ Json measure_shared_memory(Worker& worker) {
     at::Tensor flat = at::ones({elements});
     comm::SharedMemoryAverager averager(worker.communicator, {{}, flat, 0});
     averager.finish();
-    averager.gather();
+    averager.all_gather();
     if (flat[0].item<float>() != static_cast<float>(worker.identity.world_size)) {
       fail("shared memory gives a wrong sum");
     }
     flat.zero_();
     return seconds_of(worker, repetitions, [&] {
       averager.finish();
-      averager.publish();
+      averager.barrier();
     });
   };
   const double latency_s = seconds_for(1, 100);
@@ -140,7 +140,7 @@ void run_diagnosis(Worker& worker) {
       result["all_reduce"].push_back(measure_shared_memory(worker));
     }
   }
-  if (worker.speaks()) print_result(result);
+  if (worker.is_rank0()) print_result(result);
 }
 
 }  // namespace mnist_train::app

@@ -6,19 +6,19 @@
 #include "app/models.h"
 #include "app/open_dataset.h"
 #include "app/print_result.h"
-#include "batch/resident_images.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/python_checkpoint.h"
 #include "checkpoint/weights.h"
 #include "eval/evaluator.h"
+#include "loader/resident_images.h"
 
 namespace mnist_train::app {
 
 namespace {
 
 /// The config that a checkpoint was trained with.
-options::TrainOptions options_of(const checkpoint::TensorFile& file, const std::string& name) {
-  return options::parse_run_config({name, checkpoint::checkpoint_facts(file, name).config, {}})
+settings::TrainOptions options_of(const checkpoint::TensorFile& file, const std::string& name) {
+  return settings::parse_run_config({name, checkpoint::checkpoint_facts(file, name).config, {}})
       .train;
 }
 
@@ -31,12 +31,12 @@ void export_with_optimizer(const Worker& worker) {
 }  // namespace
 
 void run_evaluation(Worker& worker) {
-  const options::RunConfig& config = worker.config;
+  const settings::RunConfig& config = worker.config;
   std::int64_t batch = 0;
   const auto still_here = [&] {
     launch::update(worker.status(), launch::Phase::kEvaluation, 0, 0, ++batch);
   };
-  data::ImageSet test = open_dataset(worker, data::Halves::kTest).test;
+  data::ImageSet test = open_dataset(worker, data::Splits::kTest).test;
   // The test set alone may lack a class.
   if (const auto trained = checkpoint::trained_image_shape(worker.job.checkpoint)) {
     test.classes = std::max(test.classes, trained->classes);
@@ -44,12 +44,12 @@ void run_evaluation(Worker& worker) {
   const auto model = model_with_weights(worker, test, worker.job.checkpoint);
   model->to(worker.device());
   still_here();
-  batch::ResidentImages images(test, options::effective_normalize(config.data), worker.device(),
-                               at::kFloat, make_augmenter(worker, test));
+  loader::ResidentImages images(test, settings::effective_normalize(config.data), worker.device(),
+                                at::kFloat, make_augmenter(worker, test));
   const eval::Evaluation evaluation =
       eval::evaluate(*model, images, config.train.test_batch_size, worker.communicator,
                      worker.device(), still_here);
-  if (!worker.speaks()) return;
+  if (!worker.is_rank0()) return;
   print_result({{"test_loss", evaluation.loss},
                 {"test_accuracy", evaluation.accuracy},
                 {"samples", evaluation.samples}});

@@ -16,10 +16,10 @@
 #include "app/print_result.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "batch/resident_images.h"
 #include "checkpoint/weights.h"
 #include "data/class_names.h"
-#include "image/codec.h"
+#include "imaging/codec.h"
+#include "loader/resident_images.h"
 
 namespace mnist_train::app {
 
@@ -27,7 +27,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-data::ImageSet set_of(const model::ImageShape& shape) {
+data::ImageSet set_of(const models::ImageShape& shape) {
   data::ImageSet set;
   set.channels = shape.channels;
   set.height = shape.height;
@@ -43,7 +43,7 @@ data::ImageSet trained_on(Worker& worker) {
     return set_of(*shape);
   }
   if (!worker.config.data.format) return set_of({});
-  return open_dataset(worker, data::Halves::kTest).test;
+  return open_dataset(worker, data::Splits::kTest).test;
 }
 
 /// Some of the files, decoded.
@@ -54,7 +54,7 @@ struct Images {
 };
 
 /// [H,W,C] -> [C,H,W]
-void copy_planes(const image::Image& image, std::uint8_t* out) {
+void copy_planes(const imaging::Image& image, std::uint8_t* out) {
   const std::int64_t count = image.height * image.width;
   for (std::int64_t channel = 0; channel < image.channels; ++channel) {
     for (std::int64_t i = 0; i < count; ++i) {
@@ -63,11 +63,11 @@ void copy_planes(const image::Image& image, std::uint8_t* out) {
   }
 }
 
-image::Image read_image(const std::string& path, const data::ImageSet& like) {
+imaging::Image read_image(const std::string& path, const data::ImageSet& like) {
   const MappedFile file = MappedFile::open(path, ExitCode::kData);
-  image::Image image = image::with_channels(image::decode(file.bytes(), path), like.channels);
+  imaging::Image image = imaging::with_channels(imaging::decode(file.bytes(), path), like.channels);
   if (image.height == like.height && image.width == like.width) return image;
-  return image::resize(image, like.height, like.width);
+  return imaging::resize(image, like.height, like.width);
 }
 
 Images decode(std::span<const std::string> files, const data::ImageSet& like) {
@@ -133,20 +133,21 @@ void print_guess(const std::string& file, const at::Tensor& scores,
 }
 
 /// What test images go through. Mixup, which asks other processes, takes no part in that.
-std::shared_ptr<augment::Augmenter> make_test_augmenter(const Worker& worker,
-                                                        const data::ImageSet& like) {
+std::shared_ptr<loader::Augmenter> make_test_augmenter(const Worker& worker,
+                                                       const data::ImageSet& like) {
   if (worker.config.data.augment.empty()) return nullptr;
-  return std::make_shared<augment::Augmenter>(worker.config.data.augment,
-                                              options::ImageSize{like.height, like.width},
-                                              worker.config.train.seed, worker.device());
+  return std::make_shared<loader::Augmenter>(worker.config.data.augment,
+                                             settings::ImageSize{like.height, like.width},
+                                             worker.config.train.seed, worker.device());
 }
 
-void print_guesses(Worker& worker, model::Model& model, Images images, const data::ImageSet& like) {
+void print_guesses(Worker& worker, models::Model& model, Images images,
+                   const data::ImageSet& like) {
   if (images.files.empty()) return;
   const std::vector<std::string> files = images.files;
-  batch::ResidentImages resident(as_image_set(images, like),
-                                 options::effective_normalize(worker.config.data), worker.device(),
-                                 at::kFloat, make_test_augmenter(worker, like));
+  loader::ResidentImages resident(as_image_set(images, like),
+                                  settings::effective_normalize(worker.config.data),
+                                  worker.device(), at::kFloat, make_test_augmenter(worker, like));
   const auto batch = resident.slice({0, static_cast<std::int64_t>(files.size())});
   const at::Tensor scores =
       model.forward(batch.images).to(at::kCPU, at::kDouble).softmax(1).to(at::kFloat).contiguous();
@@ -161,7 +162,7 @@ void print_guesses(Worker& worker, model::Model& model, Images images, const dat
 }  // namespace
 
 void run_predictions(Worker& worker) {
-  if (!worker.speaks()) return;
+  if (!worker.is_rank0()) return;
   const at::NoGradGuard no_grad;
   const data::ImageSet like = trained_on(worker);
   const auto model = model_with_weights(worker, like, worker.job.checkpoint);

@@ -9,16 +9,16 @@
 #include "app/preview_page.h"
 #include "app/print_result.h"
 #include "base/file.h"
-#include "batch/resident_images.h"
-#include "image/codec.h"
-#include "train/work_split.h"
+#include "imaging/codec.h"
+#include "loader/resident_images.h"
+#include "train/batch_partition.h"
 
 namespace mnist_train::app {
 
 namespace {
 
 /// The numbers that a normalisation was made from.
-std::string bytes_of(const at::Tensor& images, const options::NormalizeOptions& normalize) {
+std::string bytes_of(const at::Tensor& images, const settings::NormalizeOptions& normalize) {
   const at::Tensor bytes = images.to(at::kCPU)
                                .mul(normalize.std)
                                .add(normalize.mean)
@@ -31,8 +31,8 @@ std::string bytes_of(const at::Tensor& images, const options::NormalizeOptions& 
           static_cast<std::size_t>(bytes.numel())};
 }
 
-PreviewShare share_of(const batch::Batch& batch, const std::vector<std::int64_t>& samples,
-                      const data::Dataset& dataset, const options::NormalizeOptions& normalize) {
+PreviewShare share_of(const loader::Batch& batch, const std::vector<std::int64_t>& samples,
+                      const data::Dataset& dataset, const settings::NormalizeOptions& normalize) {
   PreviewShare share;
   share.channels = batch.images.size(1);
   share.height = batch.images.size(2);
@@ -68,7 +68,7 @@ void write_page(const Worker& worker, const std::vector<std::string>& texts) {
   shares.reserve(texts.size());
   for (const std::string& text : texts) shares.push_back(PreviewShare::from_text(text));
   const PreviewPage page = draw_page(shares);
-  write_file_atomically(worker.job.export_path, image::encode_png(page.picture),
+  write_file_atomically(worker.job.export_path, imaging::encode_png(page.picture),
                         ExitCode::kRunFailed);
   print_result({{"output", worker.job.export_path.string()},
                 {"channels", shares.front().channels},
@@ -80,27 +80,27 @@ void write_page(const Worker& worker, const std::vector<std::string>& texts) {
 }  // namespace
 
 void run_preview(Worker& worker) {
-  const options::RunConfig& config = worker.config;
-  const data::Dataset dataset = open_dataset(worker, data::Halves::kTrain);
-  const auto normalize = options::effective_normalize(config.data);
-  batch::ResidentImages images(dataset.train, normalize, worker.device(), at::kFloat,
-                               make_augmenter(worker, dataset.train));
-  const auto split = train::make_work_split({options::Split::kEven, dataset.train_parts},
-                                            worker.communicator, worker.device());
+  const settings::RunConfig& config = worker.config;
+  const data::Dataset dataset = open_dataset(worker, data::Splits::kTrain);
+  const auto normalize = settings::effective_normalize(config.data);
+  loader::ResidentImages images(dataset.train, normalize, worker.device(), at::kFloat,
+                                make_augmenter(worker, dataset.train));
+  const auto split = train::make_batch_partition({settings::Split::kEven, dataset.train_parts},
+                                                 worker.communicator, worker.device());
   const std::vector<std::int64_t> order =
       split->order(images.count(), config.train.seed, /*epoch=*/0);
   images.set_order(order, 0);
   const int world_size = worker.identity.world_size;
-  const std::int64_t batch_size = options::global_batch_size(config.train, world_size);
+  const std::int64_t batch_size = settings::global_batch_size(config.train, world_size);
   const data::Range global{0, std::min(batch_size, images.count())};
   const int rank = worker.identity.rank;
-  const data::Range mine = split->share(global, rank);
-  const batch::Batch batch =
-      images.gather(mine, split->share(global, (rank + 1) % world_size).size());
+  const data::Range mine = split->shard(global, rank);
+  const loader::Batch batch =
+      images.gather(mine, split->shard(global, (rank + 1) % world_size).size());
   const std::vector<std::int64_t> samples(order.begin() + mine.begin, order.begin() + mine.end);
   const auto texts =
       worker.communicator.gather_text(share_of(batch, samples, dataset, normalize).to_text());
-  if (worker.speaks()) write_page(worker, texts);
+  if (worker.is_rank0()) write_page(worker, texts);
 }
 
 }  // namespace mnist_train::app

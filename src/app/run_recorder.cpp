@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <utility>
 
-#include "app/go_on.h"
 #include "app/open_dataset.h"
 #include "app/rank_times.h"
+#include "app/resume.h"
 #include "app/run_summary.h"
 #include "base/clock.h"
 #include "base/file.h"
@@ -31,14 +31,14 @@ void make_folder(const fs::path& folder) {
 
 /// Where another launcher said how many processes there are, the config does.
 std::string config_to_repeat(const Worker& worker) {
-  options::RunConfig config = worker.config;
+  settings::RunConfig config = worker.config;
   const launch::WorkerIdentity& identity = worker.identity;
   const bool one_machine = identity.local_world_size == identity.world_size;
   if (identity.launcher != launch::LauncherKind::kOwn && one_machine &&
       config.launch.devices.empty()) {
     config.launch.processes_per_node = identity.world_size;
   }
-  return options::write_run_config(config, /*with_output=*/false);
+  return settings::write_run_config(config, /*with_output=*/false);
 }
 
 }  // namespace
@@ -52,15 +52,15 @@ RunRecorder::RunRecorder(Worker& worker, const data::Dataset& dataset, train::Tr
       summary_(first_summary(worker, dataset, trainer)) {}
 
 void RunRecorder::resume() {
-  if (worker_.speaks()) {
-    const auto found = go_on_from_checkpoint(worker_, dataset_, trainer_);
+  if (worker_.is_rank0()) {
+    const auto found = resume_from_checkpoint(worker_, dataset_, trainer_);
     if (found) resumed_from_ = found->path;
     was_finished_ =
         trainer_.run_done() && report::says_finished(worker_.run_folder / report::files::kSummary);
     if (!was_finished_) begin_files(found ? found->facts : checkpoint::RunFacts{});
   }
   checkpoint::synchronize(trainer_, worker_.communicator);
-  if (!worker_.speaks()) return;
+  if (!worker_.is_rank0()) return;
   announce();
   if (was_finished_) return;
   report::append_lineage(worker_.run_folder / report::files::kLineage,
@@ -75,7 +75,7 @@ void RunRecorder::begin_files(const checkpoint::RunFacts& from) {
   }
   write_file_atomically(folder / report::files::kConfig, config_to_repeat(worker_),
                         ExitCode::kRunFailed);
-  cut_back_results(worker_, trainer_.progress().accuracies);
+  truncate_results(worker_, trainer_.progress().accuracies);
   metrics_ =
       std::make_unique<report::MetricsLog>(folder / report::files::kMetrics, from.metrics_bytes);
   put_summary("running");
@@ -109,7 +109,7 @@ RunRecorder::LogBytes RunRecorder::log_bytes() const {
 
 checkpoint::RunFacts RunRecorder::facts() const {
   const LogBytes kept = before_cut_epoch_.value_or(log_bytes());
-  return {options::write_run_config(worker_.config, /*with_output=*/false),
+  return {settings::write_run_config(worker_.config, /*with_output=*/false),
           dataset_.hash,
           worker_.identity.world_size,
           kept.metrics,
@@ -131,7 +131,7 @@ bool RunRecorder::step_is_due() const {
 }
 
 void RunRecorder::after_step() {
-  if (!worker_.speaks()) return;
+  if (!worker_.is_rank0()) return;
   checkpoints_.check();
   const train::Progress& progress = trainer_.progress();
   const std::int64_t batch = trainer_.samples_per_step();
@@ -156,7 +156,7 @@ void RunRecorder::epoch_finished(const Evaluations& evaluations, double test_sec
   const eval::Evaluation& test = evaluations.test;
   summary_.test_loss = test.loss;
   summary_.test_accuracy = test.accuracy;
-  if (!worker_.speaks()) return;
+  if (!worker_.is_rank0()) return;
   const train::Progress& progress = trainer_.progress();
   const train::StepSums& sums = progress.epoch_sums;
   const double seconds = std::max(1e-9, progress.epoch_train_seconds);
@@ -208,7 +208,7 @@ report::EpochDetails RunRecorder::details(const eval::Evaluation& test, double t
 
 void RunRecorder::save() {
   const train::Progress& progress = trainer_.progress();
-  if (!worker_.speaks() || saved_step_ == progress.step) return;
+  if (!worker_.is_rank0() || saved_step_ == progress.step) return;
   launch::update(worker_.status(), launch::Phase::kSaving, progress.epoch, progress.step);
   const double begin_s = monotonic_seconds();
   const bool best = worker_.config.checkpoint.keep_best && progress.best_step == progress.step;
@@ -218,7 +218,7 @@ void RunRecorder::save() {
 }
 
 void RunRecorder::wait_for_checkpoint() {
-  if (!worker_.speaks()) return;
+  if (!worker_.is_rank0()) return;
   const train::Progress& progress = trainer_.progress();
   launch::update(worker_.status(), launch::Phase::kSaving, progress.epoch, progress.step);
   const double begin_s = monotonic_seconds();
@@ -233,7 +233,7 @@ void RunRecorder::note_checkpoint_time(double begin_s) {
 }
 
 void RunRecorder::show() {
-  if (!worker_.speaks()) return;
+  if (!worker_.is_rank0()) return;
   if (views_->show()) put_summary("running");
 }
 
@@ -243,13 +243,13 @@ void RunRecorder::finish() {
   }
   if (worker_.communicator.broadcast_text(was_finished_ ? "finished" : "") == "finished") return;
   wait_for_checkpoint();
-  if (worker_.speaks()) {
+  if (worker_.is_rank0()) {
     const fs::path model = worker_.run_folder / worker_.config.model_file;
     checkpoint::write_weights(model, checkpoint::state_dict(trainer_.model()),
                               checkpoint::WeightsFormat::kPt);
   }
   write_summary("finished");
-  if (!worker_.speaks()) return;
+  if (!worker_.is_rank0()) return;
   spdlog::info("finished: test accuracy {:.2f} %, best {:.2f} %; {:.1f} s; {}",
                100 * summary_.test_accuracy.value_or(0),
                100 * summary_.best_test_accuracy.value_or(0), summary_.wall_seconds,
@@ -259,7 +259,7 @@ void RunRecorder::finish() {
 void RunRecorder::stopped() {
   wait_for_checkpoint();
   write_summary("stopped");
-  if (!worker_.speaks()) return;
+  if (!worker_.is_rank0()) return;
   spdlog::info("stopped and saved at epoch {}, step {}; continue with: {}",
                trainer_.progress().epoch + 1, trainer_.progress().step,
                launch::resume_command(worker_.run_folder));
@@ -267,7 +267,7 @@ void RunRecorder::stopped() {
 
 void RunRecorder::write_summary(const std::string& status) {
   summary_.peak_memory_bytes = largest_memory(worker_);
-  if (!worker_.speaks()) return;
+  if (!worker_.is_rank0()) return;
   summary_.report_seconds += views_->take_seconds();
   put_summary(status);
   views_->show_end();

@@ -34,7 +34,7 @@ report::Summary first_summary(const Worker& worker, const data::Dataset& dataset
   summary.execution = trainer.execution();
   summary.threads_per_process = worker.placement.threads;
   summary.restarts = worker.job.restarts;
-  const std::string config = options::write_run_config(worker.config, /*with_output=*/false);
+  const std::string config = settings::write_run_config(worker.config, /*with_output=*/false);
   Hasher hasher;
   hasher.update(config.data(), config.size());
   summary.config_hash = hasher.named_digest();

@@ -10,15 +10,15 @@
 #include "app/stop_signal.h"
 #include "app/train_epoch.h"
 #include "base/clock.h"
-#include "batch/resident_images.h"
 #include "comm/cuda_module.h"
+#include "loader/resident_images.h"
 #include "train/trainer.h"
 
 namespace mnist_train::app {
 
 namespace {
 
-std::shared_ptr<model::Model> initial_model(Worker& worker, const data::ImageSet& images) {
+std::shared_ptr<models::Model> initial_model(Worker& worker, const data::ImageSet& images) {
   const auto& weights = worker.config.model.weights;
   return weights ? model_with_weights(worker, images, *weights)
                  : fresh_model(worker.config, images);
@@ -26,12 +26,12 @@ std::shared_ptr<model::Model> initial_model(Worker& worker, const data::ImageSet
 
 /// None where the step is to be eager.
 std::unique_ptr<comm::DeviceGraph> step_graph(const Worker& worker) {
-  const bool wanted = worker.config.train.cuda_graphs != options::CudaGraphs::kOff;
+  const bool wanted = worker.config.train.cuda_graphs != settings::CudaGraphs::kOff;
   if (!wanted || !worker.placement.cuda) return nullptr;
   return comm::cuda_module().make_graph();
 }
 
-bool checkpoint_is_due(const train::Trainer& trainer, const options::CheckpointOptions& options) {
+bool checkpoint_is_due(const train::Trainer& trainer, const settings::CheckpointOptions& options) {
   const train::Progress& progress = trainer.progress();
   const bool by_epoch = options.every_epochs > 0 && progress.epoch % options.every_epochs == 0;
   const bool best = options.keep_best && progress.best_step == progress.step;
@@ -42,13 +42,13 @@ bool checkpoint_is_due(const train::Trainer& trainer, const options::CheckpointO
 }  // namespace
 
 ExitCode run_training(Worker& worker) {
-  const options::RunConfig& config = worker.config;
+  const settings::RunConfig& config = worker.config;
   const data::Dataset dataset = open_dataset(worker);
-  const auto normalize = options::effective_normalize(config.data);
+  const auto normalize = settings::effective_normalize(config.data);
   const bool bf16 = trains_in_bfloat16(worker);
   const auto augmenter = make_augmenter(worker, dataset.train);
-  batch::ResidentImages train_images(dataset.train, normalize, worker.device(),
-                                     bf16 ? at::kBFloat16 : at::kFloat, augmenter);
+  loader::ResidentImages train_images(dataset.train, normalize, worker.device(),
+                                      bf16 ? at::kBFloat16 : at::kFloat, augmenter);
   EvaluatedImages evaluated_images(dataset, normalize, worker.device(), augmenter);
   train::Trainer trainer(config.train, initial_model(worker, dataset.train), train_images,
                          worker.communicator, worker.device(),
@@ -56,7 +56,7 @@ ExitCode run_training(Worker& worker) {
                          {config.data.split, dataset.train_parts}, step_graph(worker));
   RunRecorder recorder(worker, dataset, trainer);
   recorder.resume();
-  LookPace pace(worker.communicator, worker.device());
+  SyncInterval pace(worker.communicator, worker.device());
   note_stop_signals();  // until here there was nothing to save, and they ended the process
 
   while (!trainer.run_done()) {

@@ -22,7 +22,7 @@ constexpr double kPageAllowance_s = 0.25;  // which lets short runs show every e
 constexpr double kWithinEpoch_s = 20;      // between two pages
 constexpr std::size_t kWrongImages = 8;    // in TensorBoard, an epoch
 
-double sureness(const eval::Prediction& prediction) {
+double confidence(const eval::Prediction& prediction) {
   return prediction.scores[static_cast<std::size_t>(prediction.guess)];
 }
 
@@ -45,7 +45,7 @@ void RunViews::begin_events(std::int64_t event_bytes) {
     if (!events_->is_new()) return;
     const BuildInfo& build = build_info();
     events_->write_text(0, "config",
-                        "```json\n" + options::write_run_config(worker_.config, false) + "```\n");
+                        "```json\n" + settings::write_run_config(worker_.config, false) + "```\n");
     events_->write_text(
         0, "versions",
         fmt::format("mnist-train {} {}, LibTorch {}", build.version, build.commit, build.torch));
@@ -122,7 +122,7 @@ void RunViews::write_predictions(const eval::Evaluation& test) {
                             dataset_.class_names);
 }
 
-/// The surest of the wrong guesses, as images and in words.
+/// The surest of the wrong predictions, as images and in words.
 void RunViews::write_wrong_images(std::int64_t step, const eval::Evaluation& test) {
   const data::ImageSet& set = dataset_.test;
   const auto truth = [&](const eval::Prediction& prediction) -> std::int64_t {
@@ -137,7 +137,7 @@ void RunViews::write_wrong_images(std::int64_t step, const eval::Evaluation& tes
     if (prediction.guess != truth(prediction)) wrong.push_back(&prediction);
   }
   std::stable_sort(wrong.begin(), wrong.end(),
-                   [](auto* left, auto* right) { return sureness(*left) > sureness(*right); });
+                   [](auto* left, auto* right) { return confidence(*left) > confidence(*right); });
   std::string table = "| image | sample | truth | guess | sure |\n|---|---|---|---|---|\n";
   for (std::size_t i = 0; i < std::min(wrong.size(), kWrongImages); ++i) {
     const eval::Prediction& prediction = *wrong[i];
@@ -147,7 +147,7 @@ void RunViews::write_wrong_images(std::int64_t step, const eval::Evaluation& tes
                          set.height, set.width, set.channels == 3 ? 3 : 1);
     table +=
         fmt::format("| {} | {} | {} | {} | {:.1f} % |\n", i + 1, prediction.sample,
-                    name(truth(prediction)), name(prediction.guess), 100 * sureness(prediction));
+                    name(truth(prediction)), name(prediction.guess), 100 * confidence(prediction));
   }
   if (!wrong.empty()) events_->write_text(step, "wrong", table);
 }

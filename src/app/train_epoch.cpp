@@ -5,12 +5,12 @@
 
 namespace mnist_train::app {
 
-bool checkpoint_is_due_by_step(const options::CheckpointOptions& options, std::int64_t step) {
+bool checkpoint_is_due_by_step(const settings::CheckpointOptions& options, std::int64_t step) {
   return options.every_steps && step % *options.every_steps == 0;
 }
 
 EpochEnd train_epoch(Worker& worker, train::Trainer& trainer, RunRecorder& recorder,
-                     LookPace& pace) {
+                     SyncInterval& pace) {
   train::Progress& progress = trainer.progress();
   trainer.begin_epoch();
   pace.begin_epoch();
@@ -25,7 +25,7 @@ EpochEnd train_epoch(Worker& worker, train::Trainer& trainer, RunRecorder& recor
     launch::note_step(worker.status(), monotonic_seconds() - step_begin_s);
     if (pace.is_due()) {
       const bool stop = trainer.read_sums().stop_requests > 0;
-      pace.looked();
+      pace.synced();
       progress.epoch_train_seconds = monotonic_seconds() - begin_s;
       if (stop) {
         recorder.after_step();

@@ -1,9 +1,9 @@
 #pragma once
 
-#include "app/look_pace.h"
 #include "app/run_recorder.h"
+#include "app/sync_interval.h"
 #include "app/worker.h"
-#include "options/run_config.h"
+#include "settings/run_config.h"
 #include "train/trainer.h"
 
 namespace mnist_train::app {
@@ -14,9 +14,9 @@ enum class EpochEnd { kDone, kStopped };
 /// was asked to stop; all ranks then stop after the same step. Throws Error(kRunFailed) on all
 /// ranks after the same step when the loss is not finite.
 EpochEnd train_epoch(Worker& worker, train::Trainer& trainer, RunRecorder& recorder,
-                     LookPace& pace);
+                     SyncInterval& pace);
 
 /// Whether `every_steps` asks for a checkpoint after this step.
-bool checkpoint_is_due_by_step(const options::CheckpointOptions& options, std::int64_t step);
+bool checkpoint_is_due_by_step(const settings::CheckpointOptions& options, std::int64_t step);
 
 }  // namespace mnist_train::app

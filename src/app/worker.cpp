@@ -35,8 +35,8 @@ launch::WorkerIdentity own_identity() {
   return identity;
 }
 
-options::RunConfig read_config(const launch::Job& job) {
-  return options::parse_run_config(
+settings::RunConfig read_config(const launch::Job& job) {
+  return settings::parse_run_config(
       {job.config_path.string(), job.config, job.config_path.parent_path()});
 }
 
@@ -45,7 +45,7 @@ void set_up_log(const Worker& worker) {
   setup.console_fd = handed_over_or("console", launch::kConsoleFd, STDERR_FILENO);
   setup.level = worker.job.quiet ? "warning" : worker.job.log_level;
   if (worker.job.progress_bar) setup.console_prefix = "\x1b[K";
-  if (!worker.speaks()) {
+  if (!worker.is_rank0()) {
     setup.console_prefix += "rank " + std::to_string(worker.identity.rank) + ": ";
     if (setup.level == "info") setup.level = "warning";
   }
@@ -99,11 +99,11 @@ void set_up_device(const Worker& worker) {
 }
 
 comm::Communicator connect(const Worker& worker) {
-  comm::Rendezvous rendezvous;
+  comm::RendezvousOptions rendezvous;
   rendezvous.identity = worker.identity;
   rendezvous.timeout_s = worker.config.launch.rendezvous_timeout_s;
   rendezvous.listen_fd = handed_over_or("listen", launch::kListenFd, -1);
-  rendezvous.fingerprint = hash_hex(options::write_run_config(worker.config, false));
+  rendezvous.fingerprint = hash_hex(settings::write_run_config(worker.config, false));
   rendezvous.backend = worker.placement.backend;
   if (worker.placement.backend == "nccl") {
     const bool one_host = worker.identity.local_world_size == worker.identity.world_size;
@@ -129,7 +129,7 @@ std::unique_ptr<Worker> start_worker() {
   launch::Job job = launch::read_job(handed_over_or("job", launch::kJobFd, -1));
   end_on_stop_signals(/*trains=*/job.command == "train");
   quieten_libtorch(job.log_level);
-  options::RunConfig config = read_config(job);
+  settings::RunConfig config = read_config(job);
   const launch::WorkerIdentity identity = own_identity();
   // Who sees GPUs of its own (Slurm's --gpus-per-task) shares nothing.
   const bool alone = identity.sees_own_gpus;
@@ -152,7 +152,7 @@ std::unique_ptr<Worker> start_worker() {
   worker->communicator.report_to(worker->status());
   if (worker->job.command == "train" && identity.launcher != launch::LauncherKind::kOwn) {
     worker->run_folder = worker->communicator.broadcast_text(worker->run_folder.string());
-    if (!worker->speaks()) {
+    if (!worker->is_rank0()) {
       set_up_log(*worker);
       log_identity(identity);  // into the file that is known now
     }

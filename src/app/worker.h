@@ -10,21 +10,21 @@
 #include "launch/placement.h"
 #include "launch/status_board.h"
 #include "launch/worker_identity.h"
-#include "options/run_config.h"
+#include "settings/run_config.h"
 
 namespace mnist_train::app {
 
 /// One rank, placed on its device and connected to the others.
 struct Worker {
   launch::Job job;
-  options::RunConfig config;
+  settings::RunConfig config;
   launch::WorkerIdentity identity;
   launch::Placement placement;
   launch::StatusBoard board;
   comm::Communicator communicator;
   std::filesystem::path run_folder;  // training only; the same on all ranks
 
-  bool speaks() const { return identity.rank == 0; }
+  bool is_rank0() const { return identity.rank == 0; }
   at::Device device() const;
   launch::RankStatus& status() { return board.of(identity.local_rank); }
 };

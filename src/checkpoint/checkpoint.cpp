@@ -8,7 +8,7 @@
 
 #include "base/safetensors_header.h"
 #include "checkpoint/progress_text.h"
-#include "options/image_size.h"
+#include "settings/image_size.h"
 
 namespace mnist_train::checkpoint {
 
@@ -75,7 +75,7 @@ std::string optimizer_differences(const NamedTensors& targets, const TensorFile&
 }
 
 /// A model is made of these numbers, so they are bounded as those of data are.
-model::ImageShape image_shape(const Json& json, const std::string& source) {
+models::ImageShape image_shape(const Json& json, const std::string& source) {
   const auto number = [&](const char* key, std::int64_t most) {
     const auto value = json.at(key).get<std::int64_t>();
     if (value >= 1 && value <= most) return value;
@@ -83,8 +83,8 @@ model::ImageShape image_shape(const Json& json, const std::string& source) {
                                            std::to_string(value) + ", not 1 to " +
                                            std::to_string(most));
   };
-  return {number("channels", kMostChannels), number("height", options::kMaxImageSide),
-          number("width", options::kMaxImageSide), number("classes", kMostClasses)};
+  return {number("channels", kMostChannels), number("height", settings::kMaxImageSide),
+          number("width", settings::kMaxImageSide), number("classes", kMostClasses)};
 }
 
 }  // namespace
@@ -98,7 +98,7 @@ TensorFile snapshot(const train::Trainer& trainer, const RunFacts& facts) {
   for (const auto& [name, tensor] : optimizer_tensors(trainer)) {
     file.tensors.emplace_back(name, tensor.to(at::kCPU).clone(at::MemoryFormat::Contiguous));
   }
-  const model::ImageShape& images = facts.images;
+  const models::ImageShape& images = facts.images;
   const Json state = {{"version", kVersion},
                       {"progress", Json::parse(progress_to_text(trainer.progress()))},
                       {"config", Json::parse(facts.config)},

@@ -17,7 +17,7 @@ struct RunFacts {
   std::int64_t metrics_bytes = 0;  // length of metrics.jsonl when it was written
   std::int64_t event_bytes = 0;    // the same of TensorBoard's file; 0: none
   std::int64_t restarts = 0;
-  model::ImageShape images;  // of the data, before any augmentation
+  models::ImageShape images;  // of the data, before any augmentation
 };
 
 /// Copies weights, optimizer state and progress to the host.

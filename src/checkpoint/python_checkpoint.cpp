@@ -24,17 +24,17 @@ bool is_buffer(std::string_view name) {
 }
 
 /// What one parameter's entry of `state` is called in Python, for each optimizer.
-std::vector<std::string> state_names(const options::TrainOptions& options) {
-  if (options.optimizer != options::OptimizerName::kSgd) return {"exp_avg", "exp_avg_sq"};
+std::vector<std::string> state_names(const settings::TrainOptions& options) {
+  if (options.optimizer != settings::OptimizerName::kSgd) return {"exp_avg", "exp_avg_sq"};
   if (options.sgd_momentum != 0) return {"momentum_buffer"};
   return {};
 }
 
 Dict state_of_parameter(const TensorFile& checkpoint, const std::string& parameter,
-                        const options::TrainOptions& options, std::int64_t step,
+                        const settings::TrainOptions& options, std::int64_t step,
                         const std::string& source, std::vector<at::Tensor>& tensors) {
   Dict state = make_dict();
-  if (options.optimizer != options::OptimizerName::kSgd) {
+  if (options.optimizer != settings::OptimizerName::kSgd) {
     // One each: Python counts every one of them up in place.
     tensors.push_back(at::full({}, static_cast<double>(step), at::kFloat));
     state.insert("step", tensors.back());
@@ -50,10 +50,10 @@ Dict state_of_parameter(const TensorFile& checkpoint, const std::string& paramet
 }
 
 /// Every entry that the constructors of PyTorch 2.x put there.
-Dict parameter_group(const options::TrainOptions& options, std::int64_t parameters) {
+Dict parameter_group(const settings::TrainOptions& options, std::int64_t parameters) {
   Dict group = make_dict();
   group.insert("lr", options.learning_rate);
-  if (options.optimizer == options::OptimizerName::kSgd) {
+  if (options.optimizer == settings::OptimizerName::kSgd) {
     group.insert("momentum", options.sgd_momentum);
     group.insert("dampening", std::int64_t{0});
     group.insert("weight_decay", options.weight_decay);
@@ -64,7 +64,7 @@ Dict parameter_group(const options::TrainOptions& options, std::int64_t paramete
     group.insert("weight_decay", options.weight_decay);
     group.insert("amsgrad", false);
     group.insert("capturable", false);
-    group.insert("decoupled_weight_decay", options.optimizer == options::OptimizerName::kAdamW);
+    group.insert("decoupled_weight_decay", options.optimizer == settings::OptimizerName::kAdamW);
   }
   group.insert("maximize", false);
   group.insert("foreach", IValue());
@@ -79,7 +79,7 @@ Dict parameter_group(const options::TrainOptions& options, std::int64_t paramete
 }  // namespace
 
 void write_python_checkpoint(const std::filesystem::path& path, const TensorFile& checkpoint,
-                             const options::TrainOptions& options, const std::string& source) {
+                             const settings::TrainOptions& options, const std::string& source) {
   const train::Progress progress = checkpoint_progress(checkpoint, source);
   std::vector<at::Tensor> tensors;
   Dict model = make_dict();

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "checkpoint/tensor_file.h"
-#include "options/train_options.h"
+#include "settings/train_options.h"
 
 namespace mnist_train::checkpoint {
 
@@ -14,6 +14,6 @@ namespace mnist_train::checkpoint {
 /// learning rate. `torch.load(path, weights_only=True)` reads it. `options`: what the checkpoint
 /// was trained with. Whole or not at all. Throws Error(kCheckpoint).
 void write_python_checkpoint(const std::filesystem::path& path, const TensorFile& checkpoint,
-                             const options::TrainOptions& options, const std::string& source);
+                             const settings::TrainOptions& options, const std::string& source);
 
 }  // namespace mnist_train::checkpoint

@@ -30,7 +30,7 @@ void add_tensors(const torch::nn::Module& module, const std::string& prefix,
 
 /// Parameters and buffers as they lie in the model, by name, in the order of Python's state_dict:
 /// module by module.
-NamedTensors model_tensors(const model::Model& model) {
+NamedTensors model_tensors(const models::Model& model) {
   NamedTensors tensors;
   add_tensors(model, "", tensors);
   return tensors;
@@ -88,7 +88,7 @@ bool starts_with(const std::filesystem::path& path, std::string_view magic) {
 
 }  // namespace
 
-NamedTensors state_dict(const model::Model& model) {
+NamedTensors state_dict(const models::Model& model) {
   const at::NoGradGuard no_grad;
   NamedTensors weights;
   for (const auto& [name, tensor] : model_tensors(model)) {
@@ -100,11 +100,11 @@ NamedTensors state_dict(const model::Model& model) {
   return weights;
 }
 
-std::string differences(const model::Model& model, const NamedTensors& weights) {
+std::string differences(const models::Model& model, const NamedTensors& weights) {
   return differences_of(model_tensors(model), weights);
 }
 
-void load_state_dict(model::Model& model, const NamedTensors& weights, const std::string& source) {
+void load_state_dict(models::Model& model, const NamedTensors& weights, const std::string& source) {
   const std::string wrong = differences(model, weights);
   if (!wrong.empty()) {
     throw Error(ExitCode::kCheckpoint, source + ": does not fit the model:" + wrong);
@@ -116,7 +116,7 @@ void load_state_dict(model::Model& model, const NamedTensors& weights, const std
   }
 }
 
-std::optional<model::ImageShape> trained_image_shape(const std::filesystem::path& path) {
+std::optional<models::ImageShape> trained_image_shape(const std::filesystem::path& path) {
   if (starts_with(path, "PK\x03\x04")) return std::nullopt;
   const TensorFile file = read_safetensors(path, /*require_seal=*/false);
   if (!is_checkpoint(file)) return std::nullopt;

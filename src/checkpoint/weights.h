@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "checkpoint/tensor_file.h"
-#include "model/model.h"
+#include "models/model.h"
 
 namespace mnist_train::checkpoint {
 
@@ -15,15 +15,15 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 /// The model's state_dict: parameters and buffers by PyTorch's names, in its order, as
 /// contiguous copies on the CPU, floating-point ones as fp32.
-NamedTensors state_dict(const model::Model& model);
+NamedTensors state_dict(const models::Model& model);
 
 /// What keeps `weights` from being the model's, a line for EVERY missing, unexpected and misshapen
 /// tensor, each after a newline; empty where they fit.
-std::string differences(const model::Model& model, const NamedTensors& weights);
+std::string differences(const models::Model& model, const NamedTensors& weights);
 
 /// Copies `weights` into the model. Throws Error(kCheckpoint) with their differences; the model is
 /// then unchanged. `source` names the file.
-void load_state_dict(model::Model& model, const NamedTensors& weights, const std::string& source);
+void load_state_dict(models::Model& model, const NamedTensors& weights, const std::string& source);
 
 /// The weights of a file, by its content: a checkpoint, `.safetensors`, or a `.pt` that PyTorch or
 /// this program saved from a state_dict. Throws Error(kCheckpoint).
@@ -31,7 +31,7 @@ NamedTensors read_weights(const std::filesystem::path& path);
 
 /// The stored images, before any augmentation, that a checkpoint's model was trained on; nothing
 /// for weights alone. Throws Error(kCheckpoint).
-std::optional<model::ImageShape> trained_image_shape(const std::filesystem::path& path);
+std::optional<models::ImageShape> trained_image_shape(const std::filesystem::path& path);
 
 enum class WeightsFormat { kPt, kSafetensors };
 

@@ -19,7 +19,7 @@ nlohmann::json header_of(const MappedFile& file) {
 
 }  // namespace
 
-std::shared_ptr<const config::Source> config_of_checkpoint(const std::filesystem::path& path) {
+std::shared_ptr<const strict_json::Source> config_of_checkpoint(const std::filesystem::path& path) {
   const MappedFile file = MappedFile::open(path, ExitCode::kCheckpoint);
   const nlohmann::json header = header_of(file);
   if (!header.is_object() && path.extension() == ".safetensors") {
@@ -28,7 +28,7 @@ std::shared_ptr<const config::Source> config_of_checkpoint(const std::filesystem
   try {
     const auto& state =
         header.at("__metadata__").at(kCheckpointState).get_ref<const std::string&>();
-    auto source = std::make_shared<config::Source>();
+    auto source = std::make_shared<strict_json::Source>();
     source->name = path.string();
     source->text = nlohmann::ordered_json::parse(state).at("config").dump();
     source->base_folder = std::filesystem::absolute(path).parent_path();

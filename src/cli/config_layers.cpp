@@ -7,18 +7,18 @@
 #include <utility>
 #include <vector>
 
-#include "config/document.h"
-#include "config/place.h"
-#include "config/text_scan.h"
-#include "options/layering.h"
+#include "settings/layering.h"
+#include "strict_json/document.h"
+#include "strict_json/json_cursor.h"
+#include "strict_json/text_scan.h"
 
 namespace mnist_train::cli {
 
 namespace {
 
-using config::Node;
-using config::Problems;
-using config::Source;
+using strict_json::Node;
+using strict_json::Problems;
+using strict_json::Source;
 
 constexpr const char* kVariable = "MNIST_TRAIN_SET";
 
@@ -41,7 +41,7 @@ Node value_node(const std::shared_ptr<const Source>& source, std::size_t begin,
                 Problems& problems) {
   const std::string text = source->text.substr(begin);
   if (nlohmann::json::accept(text)) {
-    if (auto node = config::parse_document(source, problems, begin)) return std::move(*node);
+    if (auto node = strict_json::parse_document(source, problems, begin)) return std::move(*node);
   }
   return text_node(source, begin);
 }
@@ -62,7 +62,7 @@ std::optional<Node> set_layer(const std::string& text, Problems& problems) {
   const auto refuse = [&] {
     problems.push_back(
         {source, 0, "",
-         "expected KEY.PATH=VALUE, such as epochs=2, found \"" + config::shorten(text) + '"'});
+         "expected KEY.PATH=VALUE, such as epochs=2, found \"" + strict_json::shorten(text) + '"'});
     return std::nullopt;
   };
   const std::size_t equals = text.find('=');
@@ -76,8 +76,8 @@ std::optional<Node> set_layer(const std::string& text, Problems& problems) {
     if (begin == end) return refuse();
     const std::string key = text.substr(begin, end - begin);
     layer = wrap(key, begin, std::move(layer));
-    for (config::Problem& problem : found) {
-      problem.pointer = config::join_pointer("", key) + problem.pointer;
+    for (strict_json::Problem& problem : found) {
+      problem.pointer = strict_json::join_pointer("", key) + problem.pointer;
     }
     if (begin == 0) break;
     end = dot;
@@ -96,11 +96,11 @@ std::vector<Node> collect_layers(const CommandLine& line, std::shared_ptr<const 
   bool all_readable = true;
   std::vector<Node> layers;
   const auto add = [&](Node layer) {
-    options::check_layer(layer, problems);
+    settings::check_layer(layer, problems);
     layers.push_back(std::move(layer));
   };
   for (const auto& document : documents) {
-    std::optional<Node> node = config::parse_document(document, problems);
+    std::optional<Node> node = strict_json::parse_document(document, problems);
     all_readable = all_readable && node && node->kind == Node::Kind::kObject;
     if (node) add(std::move(*node));
   }
@@ -115,21 +115,21 @@ std::vector<Node> collect_layers(const CommandLine& line, std::shared_ptr<const 
     if (std::optional<Node> layer = set_layer(text, problems)) add(std::move(*layer));
   }
   // Rules over several keys would only raise false alarms where a part is missing.
-  if (!all_readable) config::throw_if_any(problems);
+  if (!all_readable) strict_json::throw_if_any(problems);
   return layers;
 }
 
 }  // namespace
 
-options::RunConfig read_layers(const CommandLine& line, std::shared_ptr<const Source> file) {
+settings::RunConfig read_layers(const CommandLine& line, std::shared_ptr<const Source> file) {
   Problems problems;
   Node merged;
   merged.kind = Node::Kind::kObject;
   merged.source = file ? file : source_of("the defaults", "");
   for (Node& layer : collect_layers(line, std::move(file), problems)) {
-    merged = options::lay_over(std::move(merged), std::move(layer));
+    merged = settings::lay_over(std::move(merged), std::move(layer));
   }
-  return options::read_run_config(merged, std::move(problems));
+  return settings::read_run_config(merged, std::move(problems));
 }
 
 }  // namespace mnist_train::cli

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "options/run_config.h"
+#include "settings/run_config.h"
 
 namespace mnist_train::cli {
 
@@ -77,7 +77,7 @@ std::vector<const CLI::App*> commands_of(const CLI::App& parser) {
 
 std::vector<std::string> config_keys() {
   std::vector<std::string> keys;
-  collect_keys(nlohmann::json::parse(options::write_run_config_schema()), "", keys);
+  collect_keys(nlohmann::json::parse(settings::write_run_config_schema()), "", keys);
   std::sort(keys.begin(), keys.end());
   keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
   return keys;

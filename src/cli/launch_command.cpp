@@ -11,7 +11,7 @@
 #include "cli/named_files.h"
 #include "cli/own_launcher.h"
 #include "cli/worker_exec.h"
-#include "launch/engines.h"
+#include "launch/cluster_environment.h"
 #include "launch/job.h"
 #include "launch/machine.h"
 #include "launch/supervisor.h"
@@ -35,10 +35,10 @@ std::string name_of(Command command) {
   return "";
 }
 
-launch::Job make_job(const CommandLine& line, const options::RunConfig& config) {
+launch::Job make_job(const CommandLine& line, const settings::RunConfig& config) {
   launch::Job job;
   job.command = name_of(line.command);
-  job.config = options::write_run_config(config, /*with_output=*/true);
+  job.config = settings::write_run_config(config, /*with_output=*/true);
   job.config_path = line.config.value_or("");
   job.resume = line.resume.value_or("");
   if (!job.resume.empty() && job.resume != "auto") job.resume = fs::absolute(job.resume).string();
@@ -57,7 +57,7 @@ launch::Job make_job(const CommandLine& line, const options::RunConfig& config) 
 /// A worker of torchrun's: rank 0 of all nodes prepares the run folder, as a restart goes on where
 /// the last attempt ended.
 int become_worker(const launch::WorkerIdentity& identity, launch::Job job,
-                  const options::RunConfig& config, const std::string& name) {
+                  const settings::RunConfig& config, const std::string& name) {
   job.after_restart = identity.restart_count > 0;
   job.restarts = identity.restart_count;
   UniqueFd lock;
@@ -71,13 +71,14 @@ int become_worker(const launch::WorkerIdentity& identity, launch::Job job,
 }
 
 /// How many processes the config names for this machine; none where that is left to the program.
-std::optional<std::int64_t> processes_named(const options::LaunchOptions& options) {
+std::optional<std::int64_t> processes_named(const settings::LaunchOptions& options) {
   if (!options.devices.empty()) return static_cast<std::int64_t>(options.devices.size());
   return options.processes_per_node;
 }
 
 /// A single process of an engine, or a shell in one, may be told to start its own.
-bool starts_its_own(const launch::WorkerIdentity& identity, const options::LaunchOptions& options) {
+bool starts_its_own(const launch::WorkerIdentity& identity,
+                    const settings::LaunchOptions& options) {
   const auto named = processes_named(options);
   if (!named || *named == identity.local_world_size) return false;
   if (identity.world_size == 1 && identity.launcher != launch::LauncherKind::kTorchrun) return true;
@@ -92,7 +93,7 @@ bool starts_its_own(const launch::WorkerIdentity& identity, const options::Launc
 
 }  // namespace
 
-int launch_command(const CommandLine& line, const options::RunConfig& config) {
+int launch_command(const CommandLine& line, const settings::RunConfig& config) {
   launch::Job job = make_job(line, config);
   launch::require_open_files();
   const auto identity = launch::identity_from_environment();

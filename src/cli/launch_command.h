@@ -1,12 +1,12 @@
 #pragma once
 
 #include "cli/command_line.h"
-#include "options/run_config.h"
+#include "settings/run_config.h"
 
 namespace mnist_train::cli {
 
 /// Carries out train, evaluate, predict or export: alone, with processes of its own, or as a worker
 /// of somebody else's launcher. Gives the exit code.
-int launch_command(const CommandLine& line, const options::RunConfig& config);
+int launch_command(const CommandLine& line, const settings::RunConfig& config);
 
 }  // namespace mnist_train::cli

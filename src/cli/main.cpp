@@ -63,7 +63,7 @@ void run_report(const CommandLine& line) {
 }
 
 /// 1 where a run would fail.
-int run_doctor(const CommandLine& line, const options::RunConfig& config) {
+int run_doctor(const CommandLine& line, const settings::RunConfig& config) {
   const bool colours = ::isatty(STDOUT_FILENO) == 1 && report::terminal_style().colours;
   const doctor::Findings findings = doctor::examine(config);
   print(line.json ? doctor::to_json(findings) : doctor::to_text(findings, colours));
@@ -71,8 +71,8 @@ int run_doctor(const CommandLine& line, const options::RunConfig& config) {
 }
 
 /// The file of the config; a checkpoint that is evaluated brings its own.
-std::shared_ptr<const config::Source> lowest_layer(const CommandLine& line) {
-  if (line.config) return config::load_source(*line.config);
+std::shared_ptr<const strict_json::Source> lowest_layer(const CommandLine& line) {
+  if (line.config) return strict_json::load_source(*line.config);
   if (line.command == Command::kEvaluate || line.command == Command::kPredict) {
     return config_of_checkpoint(line.checkpoint.value_or(""));
   }
@@ -90,7 +90,7 @@ int run(std::vector<std::string> arguments) {
     return 0;
   }
   if (line.command == Command::kConfigSchema) {
-    print(options::write_run_config_schema());
+    print(settings::write_run_config_schema());
     return 0;
   }
   if (line.command == Command::kFetch) run_fetch(line);
@@ -102,9 +102,9 @@ int run(std::vector<std::string> arguments) {
     run_report(line);
     return 0;
   }
-  const options::RunConfig config = read_layers(line, lowest_layer(line));
+  const settings::RunConfig config = read_layers(line, lowest_layer(line));
   if (line.dry_run) {
-    print(options::write_run_config(config, true));
+    print(settings::write_run_config(config, true));
     return 0;
   }
   if (line.command == Command::kDoctor) return run_doctor(line, config);

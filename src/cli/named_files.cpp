@@ -30,7 +30,7 @@ void check_target(const fs::path& path, ExitCode code) {
 
 }  // namespace
 
-void check_named_files(const CommandLine& line, const options::RunConfig& config) {
+void check_named_files(const CommandLine& line, const settings::RunConfig& config) {
   if (line.checkpoint) check_readable(*line.checkpoint);
   if (line.resume && *line.resume != "auto") check_readable(*line.resume);
   if (line.command == Command::kTrain && config.model.weights) {

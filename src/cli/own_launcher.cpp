@@ -29,7 +29,7 @@ constexpr int kMostFutileAttempts = 3;
 /// What lives as long as the command, over all attempts.
 struct Launch {
   launch::Job job;
-  const options::RunConfig& config;
+  const settings::RunConfig& config;
   int processes = 1;
   std::unique_ptr<report::RunFolder> folder;     // training
   std::unique_ptr<data::SharedDataset> dataset;  // where all of it is read before
@@ -38,13 +38,13 @@ struct Launch {
   bool decoded = false;
 };
 
-Launch prepare(launch::Job job, const options::RunConfig& config, const std::string& name) {
+Launch prepare(launch::Job job, const settings::RunConfig& config, const std::string& name) {
   Launch launch{std::move(job), config, 1, nullptr, nullptr, -1, 0, false};
   const std::string& command = launch.job.command;
   const bool on_data = command == "train" || command == "evaluate" || command == "preview";
   if (launch.job.command != "export") {
     const launch::Machine machine = launch::this_machine();
-    if (machine.lacks_module && config.train.device == options::DeviceName::kAuto) {
+    if (machine.lacks_module && config.train.device == settings::DeviceName::kAuto) {
       spdlog::info(
           "there is a GPU, but this build has no {}: computing on the CPU; scripts/setup "
           "--cuda builds it",
@@ -53,7 +53,7 @@ Launch prepare(launch::Job job, const options::RunConfig& config, const std::str
     if (on_data) launch.processes = launch::choose_process_count(config, machine);
     if (on_data) data::require_decoder(config.data.decode);
     if (on_data && command != "evaluate") {
-      options::require_set_for_each(config.data, launch.processes);
+      settings::require_set_for_each(config.data, launch.processes);
     }
     for (int rank = 0; rank < launch.processes; ++rank) {
       (void)launch::choose_placement(config, machine, rank, launch.processes);
@@ -64,15 +64,15 @@ Launch prepare(launch::Job job, const options::RunConfig& config, const std::str
         report::prepare_run_folder(config, name, launch.job.resume, launch.job.after_restart));
     launch.job.run_folder = launch.folder->path;
   }
-  if (on_data && config.data.decode == options::Decode::kOnce) {
+  if (on_data && config.data.decode == settings::Decode::kOnce) {
     launch.dataset = std::make_unique<data::SharedDataset>();
   }
   return launch;
 }
 
-data::Halves wanted_halves(const std::string& command) {
-  if (command == "preview") return data::Halves::kTrain;
-  return command == "evaluate" ? data::Halves::kTest : data::Halves::kBoth;
+data::Splits wanted_halves(const std::string& command) {
+  if (command == "preview") return data::Splits::kTrain;
+  return command == "evaluate" ? data::Splits::kTest : data::Splits::kBoth;
 }
 
 launch::AttemptResult run_attempt(Launch& launch, bool first) {
@@ -164,7 +164,7 @@ void record_failure(const Launch& launch, const launch::RunFailure& failure) {
 
 }  // namespace
 
-int run_own_launcher(launch::Job job, const options::RunConfig& config,
+int run_own_launcher(launch::Job job, const settings::RunConfig& config,
                      const std::string& config_name) {
   Launch launch = prepare(std::move(job), config, config_name);
   for (bool first = true;; first = false) {

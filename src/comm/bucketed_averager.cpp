@@ -59,7 +59,7 @@ class CompressionHook : public c10d::CommHookInterface {
 
 }  // namespace
 
-BucketedAverager::BucketedAverager(const options::TrainOptions& options,
+BucketedAverager::BucketedAverager(const settings::TrainOptions& options,
                                    const Communicator& communicator, GradientBuffer buffer)
     : GradientAverager(std::move(buffer)),
       communicator_(communicator),

@@ -17,7 +17,7 @@ namespace mnist_train::comm {
 /// starts before backward.
 class BucketedAverager : public GradientAverager {
  public:
-  BucketedAverager(const options::TrainOptions& options, const Communicator& communicator,
+  BucketedAverager(const settings::TrainOptions& options, const Communicator& communicator,
                    GradientBuffer buffer);
   ~BucketedAverager() override;
 

@@ -59,17 +59,17 @@ std::vector<int> ask_for_silent_ranks(c10d::Store& store, int own_rank, int worl
 
 }  // namespace
 
-Communicator::Communicator(const Rendezvous& rendezvous, BackendKind backend, double timeout_s)
-    : rank_(rendezvous.identity.rank),
-      world_size_(rendezvous.identity.world_size),
+Communicator::Communicator(const RendezvousOptions& options, BackendKind backend, double timeout_s)
+    : rank_(options.identity.rank),
+      world_size_(options.identity.world_size),
       backend_(backend),
       timeout_s_(timeout_s) {
   if (alone()) return;
-  const Meeting meeting = meet(rendezvous);
-  store_ = meeting.store;
-  one_host_ = meeting.one_host;
+  const RendezvousResult joined = rendezvous(options);
+  store_ = joined.store;
+  one_host_ = joined.one_host;
   translate_failures("connecting the process group", [&] {
-    group_ = make_group(store_, rendezvous.identity, backend, one_host_, timeout_s);
+    group_ = make_group(store_, options.identity, backend, one_host_, timeout_s);
   });
   store_->setTimeout(to_milliseconds(timeout_s));
 }
@@ -88,7 +88,7 @@ void Communicator::barrier() const {
   all_reduce_sum(nothing);
 }
 
-void Communicator::meet_on_device() const {
+void Communicator::barrier_on_device() const {
   if (alone() || !reduces_on_device()) return;
   at::Tensor nothing = at::zeros({1}, at::TensorOptions().device(at::kCUDA));
   all_reduce_sum(nothing);
@@ -139,9 +139,9 @@ std::string Communicator::broadcast_text(const std::string& text) {
 void Communicator::require_store() {
   if (alone()) return;
   const double now_s = monotonic_seconds();
-  if (now_s - looked_at_store_s_ < timeout_s_ / 4) return;
-  looked_at_store_s_ = now_s;
-  const std::string unused = "looked/" + std::to_string(rank_);
+  if (now_s - checked_store_s_ < timeout_s_ / 4) return;
+  checked_store_s_ = now_s;
+  const std::string unused = "checked/" + std::to_string(rank_);
   translate_failures("looking after the store", [&] { (void)store_->check({unused}); });
 }
 

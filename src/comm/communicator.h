@@ -22,7 +22,7 @@ class Communicator {
   /// A world of one.
   Communicator() = default;
   /// Collective. `timeout_s` bounds every later collective.
-  Communicator(const Rendezvous& rendezvous, BackendKind backend, double timeout_s);
+  Communicator(const RendezvousOptions& options, BackendKind backend, double timeout_s);
 
   int rank() const { return rank_; }
   int world_size() const { return world_size_; }
@@ -40,7 +40,7 @@ class Communicator {
   void barrier() const;
   /// Collective, for ranks that reduce on their devices, and nothing for others: launches a small
   /// all-reduce behind all that was launched before, under the time-out of every collective.
-  void meet_on_device() const;
+  void barrier_on_device() const;
   /// Collective: sends `mine` to the previous rank, and gives the tensor that the next one, rank +
   /// 1 modulo their number, sends: `count` rows of the same shape and type. One rank gets its own.
   at::Tensor receive_from_next(const at::Tensor& mine, std::int64_t count) const;
@@ -81,7 +81,7 @@ class Communicator {
   bool one_host_ = true;
   double timeout_s_ = 0;
   std::int64_t exchanges_ = 0;  // makes the store's keys unique
-  double looked_at_store_s_ = 0;
+  double checked_store_s_ = 0;
   launch::RankStatus* status_ = nullptr;
   c10::intrusive_ptr<c10d::Store> store_;
   c10::intrusive_ptr<c10d::ProcessGroup> group_;

@@ -6,19 +6,19 @@
 
 namespace mnist_train::comm {
 
-std::optional<at::ScalarType> travelling_type(options::Compression compression) {
+std::optional<at::ScalarType> travelling_type(settings::Compression compression) {
   switch (compression) {
-    case options::Compression::kFp16:
+    case settings::Compression::kFp16:
       return at::kHalf;
-    case options::Compression::kBf16:
+    case settings::Compression::kBf16:
       return at::kBFloat16;
-    case options::Compression::kNone:
+    case settings::Compression::kNone:
       break;
   }
   return std::nullopt;
 }
 
-FlatAverager::FlatAverager(const options::TrainOptions& options, const Communicator& communicator,
+FlatAverager::FlatAverager(const settings::TrainOptions& options, const Communicator& communicator,
                            GradientBuffer buffer)
     : GradientAverager(std::move(buffer)), communicator_(communicator) {
   if (const auto type = travelling_type(options.gradient_averaging.compression)) {

@@ -15,17 +15,17 @@ class NoAverager : public GradientAverager {
  public:
   using GradientAverager::GradientAverager;
   void finish() override {}
-  bool recordable() const override { return true; }
+  bool capturable() const override { return true; }
   const char* name() const override { return "none"; }
 };
 
-options::AveragingStrategy choose_strategy(const options::TrainOptions& options,
-                                           const Communicator& communicator,
-                                           const GradientBuffer& buffer, bool may_overlap) {
-  using Strategy = options::AveragingStrategy;
+settings::AveragingStrategy choose_strategy(const settings::TrainOptions& options,
+                                            const Communicator& communicator,
+                                            const GradientBuffer& buffer, bool may_overlap) {
+  using Strategy = settings::AveragingStrategy;
   const auto& averaging = options.gradient_averaging;
   if (averaging.strategy != Strategy::kAuto) return averaging.strategy;
-  const bool compressed = averaging.compression != options::Compression::kNone;
+  const bool compressed = averaging.compression != settings::Compression::kNone;
   if (!compressed && SharedMemoryAverager::fits(communicator, buffer)) {
     return Strategy::kSharedMemory;
   }
@@ -36,14 +36,14 @@ options::AveragingStrategy choose_strategy(const options::TrainOptions& options,
 
 }  // namespace
 
-std::unique_ptr<GradientAverager> make_gradient_averager(const options::TrainOptions& options,
+std::unique_ptr<GradientAverager> make_gradient_averager(const settings::TrainOptions& options,
                                                          const Communicator& communicator,
                                                          GradientBuffer buffer, bool may_overlap) {
   if (communicator.alone()) return std::make_unique<NoAverager>(std::move(buffer));
   switch (choose_strategy(options, communicator, buffer, may_overlap)) {
-    case options::AveragingStrategy::kBucketed:
+    case settings::AveragingStrategy::kBucketed:
       return std::make_unique<BucketedAverager>(options, communicator, std::move(buffer));
-    case options::AveragingStrategy::kSharedMemory:
+    case settings::AveragingStrategy::kSharedMemory:
       return std::make_unique<SharedMemoryAverager>(communicator, std::move(buffer));
     default:
       return std::make_unique<FlatAverager>(options, communicator, std::move(buffer));

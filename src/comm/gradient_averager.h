@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "comm/part.h"
-#include "options/train_options.h"
+#include "comm/shard.h"
+#include "settings/train_options.h"
 
 namespace mnist_train::comm {
 
@@ -25,7 +25,7 @@ struct GradientBuffer {
 /// the ranks. One step calls, in order: before_forward, the model's forward, backward; what
 /// backward left is brought into the buffer, unless the strategy averages it where it is; finish;
 /// gather, if somebody wants to see all gradients; then weights and optimizer state change in
-/// `own_part`, and publish.
+/// `owned_shard`, and publish.
 class GradientAverager {
  public:
   explicit GradientAverager(GradientBuffer buffer) : buffer_(std::move(buffer)) {}
@@ -44,19 +44,19 @@ class GradientAverager {
   virtual bool averages_in_backward() const { return false; }
   /// The gradients that are averaged on this rank after `finish`: all of them, or, where ranks
   /// share the weights, those of the weights that this rank updates for all.
-  virtual Part own_part() const { return {0, gradient_count()}; }
+  virtual Shard owned_shard() const { return {0, gradient_count()}; }
   /// Collective, once, before the first step that changes them: weights and what the optimizer
   /// keeps, whole storages that are alike on all ranks, may lie in shared memory from here on.
-  virtual void share(const std::vector<at::Tensor>& /*state*/) {}
-  /// Collective: after it the riders are the same on every rank, and gradients as `own_part` says.
-  /// Throws PeerError.
+  virtual void move_to_shared_memory(const std::vector<at::Tensor>& /*state*/) {}
+  /// Collective: after it the riders are the same on every rank, and gradients as `owned_shard`
+  /// says. Throws PeerError.
   virtual void finish() = 0;
   /// Collective, after `finish`: all gradients are averaged on every rank.
-  virtual void gather() {}
+  virtual void all_gather() {}
   /// Collective: every rank sees what all have updated.
-  virtual void publish() {}
+  virtual void barrier() {}
   /// Whether a step that averages so can be recorded as a DeviceGraph.
-  virtual bool recordable() const { return false; }
+  virtual bool capturable() const { return false; }
   /// "flat", "bucketed", "shared_memory" or "none", for the log.
   virtual const char* name() const = 0;
 
@@ -71,7 +71,7 @@ class GradientAverager {
 /// sends buckets while backward still computes. `shared_memory`: without messages, on the CPUs of
 /// one host. `auto` takes the last where it can, else bucketed from 25 MB of gradients on unless
 /// deterministic, or unless it may not communicate in backward. One rank: nothing to do.
-std::unique_ptr<GradientAverager> make_gradient_averager(const options::TrainOptions& options,
+std::unique_ptr<GradientAverager> make_gradient_averager(const settings::TrainOptions& options,
                                                          const Communicator& communicator,
                                                          GradientBuffer buffer,
                                                          bool may_overlap = true);

@@ -20,38 +20,39 @@ namespace {
 
 std::string joined_key(int rank) { return "joined/" + std::to_string(rank); }
 
-c10::intrusive_ptr<c10d::Store> connect(const Rendezvous& rendezvous) {
-  const launch::WorkerIdentity& identity = rendezvous.identity;
-  c10d::TCPStoreOptions options;
-  options.port = static_cast<std::uint16_t>(identity.master_port);
-  options.isServer = identity.rank == 0 && !identity.store_served_by_agent;
-  options.waitWorkers = false;
-  options.timeout = to_milliseconds(rendezvous.timeout_s);
+c10::intrusive_ptr<c10d::Store> connect(const RendezvousOptions& options) {
+  const launch::WorkerIdentity& identity = options.identity;
+  c10d::TCPStoreOptions store_options;
+  store_options.port = static_cast<std::uint16_t>(identity.master_port);
+  store_options.isServer = identity.rank == 0 && !identity.store_served_by_agent;
+  store_options.waitWorkers = false;
+  store_options.timeout = to_milliseconds(options.timeout_s);
   try {
-    if (rendezvous.listen_fd >= 0) {
-      options.masterListenFd = rendezvous.listen_fd;
-    } else if (options.isServer) {
+    if (options.listen_fd >= 0) {
+      store_options.masterListenFd = options.listen_fd;
+    } else if (store_options.isServer) {
       // By itself the store would listen on every interface.
       auto socket = launch::listen_on_host(identity.master_address, identity.master_port,
                                            identity.local_world_size < identity.world_size);
-      if (socket) options.masterListenFd = socket->fd.release();
+      if (socket) store_options.masterListenFd = socket->fd.release();
     }
-    return c10::make_intrusive<c10d::TCPStore>(identity.master_address, options);
+    return c10::make_intrusive<c10d::TCPStore>(identity.master_address, store_options);
   } catch (const std::exception& error) {
     throw Error(ExitCode::kDistributed,
-                "cannot " + std::string(options.isServer ? "serve" : "reach") + " the store at " +
-                    identity.master_address + ":" + std::to_string(identity.master_port) +
+                "cannot " + std::string(store_options.isServer ? "serve" : "reach") +
+                    " the store at " + identity.master_address + ":" +
+                    std::to_string(identity.master_port) +
                     " (MASTER_ADDR, MASTER_PORT): " + short_message(error));
   }
 }
 
-void wait_for_all(c10d::Store& store, const Rendezvous& rendezvous) {
-  const int world_size = rendezvous.identity.world_size;
+void wait_for_all(c10d::Store& store, const RendezvousOptions& options) {
+  const int world_size = options.identity.world_size;
   std::vector<std::string> keys;
   keys.reserve(static_cast<std::size_t>(world_size));
   for (int rank = 0; rank < world_size; ++rank) keys.push_back(joined_key(rank));
   try {
-    store.wait(keys, to_milliseconds(rendezvous.timeout_s));
+    store.wait(keys, to_milliseconds(options.timeout_s));
     return;
   } catch (const std::exception&) {
     // Which ones are missing is said below; a store that died throws there again.
@@ -67,7 +68,7 @@ void wait_for_all(c10d::Store& store, const Rendezvous& rendezvous) {
   }
   throw Error(ExitCode::kDistributed, std::to_string(joined) + " of " + std::to_string(world_size) +
                                           " ranks joined within " +
-                                          std::to_string(static_cast<int>(rendezvous.timeout_s)) +
+                                          std::to_string(static_cast<int>(options.timeout_s)) +
                                           " s (launch.rendezvous_timeout_s), missing: " + missing);
 }
 
@@ -89,50 +90,50 @@ std::string host_identity() {
 }
 
 /// What each rank leaves for the others: a fingerprint that must be equal, and where it runs.
-struct Card {
+struct RankInfo {
   std::string world_size;
   std::string fingerprint;
   std::string backend;
   std::string host;
 };
 
-std::string to_text(const Card& card) {
-  return card.world_size + "\n" + card.fingerprint + "\n" + card.backend + "\n" + card.host;
+std::string to_text(const RankInfo& info) {
+  return info.world_size + "\n" + info.fingerprint + "\n" + info.backend + "\n" + info.host;
 }
 
-Card card_of(c10d::Store& store, int rank) {
+RankInfo rank_info_of(c10d::Store& store, int rank) {
   const std::string text = store.get_to_str(joined_key(rank));
-  Card card;
+  RankInfo info;
   std::istringstream lines(text);
-  std::getline(lines, card.world_size);
-  std::getline(lines, card.fingerprint);
-  std::getline(lines, card.backend);
-  std::getline(lines, card.host, '\0');
-  return card;
+  std::getline(lines, info.world_size);
+  std::getline(lines, info.fingerprint);
+  std::getline(lines, info.backend);
+  std::getline(lines, info.host, '\0');
+  return info;
 }
 
 /// On every rank, so that none of them waits for one that refused.
-bool compare_cards(c10d::Store& store, int world_size) {
-  const Card of_rank_0 = card_of(store, 0);
+bool compare_rank_infos(c10d::Store& store, int world_size) {
+  const RankInfo of_rank_0 = rank_info_of(store, 0);
   bool one_host = true;
   for (int rank = 1; rank < world_size; ++rank) {
-    const Card card = card_of(store, rank);
-    one_host = one_host && card.host == of_rank_0.host;
+    const RankInfo info = rank_info_of(store, rank);
+    one_host = one_host && info.host == of_rank_0.host;
     const std::string name = "rank " + std::to_string(rank);
-    if (card.world_size != of_rank_0.world_size) {
-      throw Error(ExitCode::kConfig, name + " was told that there are " + card.world_size +
+    if (info.world_size != of_rank_0.world_size) {
+      throw Error(ExitCode::kConfig, name + " was told that there are " + info.world_size +
                                          " processes, rank 0 that there are " +
                                          of_rank_0.world_size +
                                          " (WORLD_SIZE, or what the launcher sets)");
     }
-    if (card.fingerprint != of_rank_0.fingerprint) {
+    if (info.fingerprint != of_rank_0.fingerprint) {
       throw Error(ExitCode::kConfig, name +
                                          " runs with another config than rank 0: give every "
                                          "process the same file and flags");
     }
-    if (card.backend != of_rank_0.backend) {
+    if (info.backend != of_rank_0.backend) {
       throw Error(ExitCode::kConfig,
-                  name + " would talk by " + card.backend + ", rank 0 by " + of_rank_0.backend +
+                  name + " would talk by " + info.backend + ", rank 0 by " + of_rank_0.backend +
                       ": `mnist-train doctor` says on each machine which GPUs it sees");
     }
   }
@@ -141,15 +142,15 @@ bool compare_cards(c10d::Store& store, int world_size) {
 
 }  // namespace
 
-Meeting meet(const Rendezvous& rendezvous) {
-  const auto base = connect(rendezvous);
-  auto store = c10::make_intrusive<c10d::PrefixStore>(rendezvous.identity.store_prefix, base);
-  return translate_failures("rendezvous", [&]() -> Meeting {
-    store->set(joined_key(rendezvous.identity.rank),
-               to_text({std::to_string(rendezvous.identity.world_size), rendezvous.fingerprint,
-                        rendezvous.backend, host_identity()}));
-    wait_for_all(*store, rendezvous);
-    const bool one_host = compare_cards(*store, rendezvous.identity.world_size);
+RendezvousResult rendezvous(const RendezvousOptions& options) {
+  const auto base = connect(options);
+  auto store = c10::make_intrusive<c10d::PrefixStore>(options.identity.store_prefix, base);
+  return translate_failures("rendezvous", [&]() -> RendezvousResult {
+    store->set(joined_key(options.identity.rank),
+               to_text({std::to_string(options.identity.world_size), options.fingerprint,
+                        options.backend, host_identity()}));
+    wait_for_all(*store, options);
+    const bool one_host = compare_rank_infos(*store, options.identity.world_size);
     return {store, one_host};
   });
 }

@@ -7,8 +7,8 @@
 
 namespace mnist_train::comm {
 
-/// Where the ranks of a run meet.
-struct Rendezvous {
+/// Where the ranks of a run rendezvous.
+struct RendezvousOptions {
   launch::WorkerIdentity identity;
   double timeout_s = 60;
   int listen_fd = -1;       // rank 0 of our own launcher: its bound socket
@@ -17,7 +17,7 @@ struct Rendezvous {
 };
 
 /// What the ranks know of each other when they have met.
-struct Meeting {
+struct RendezvousResult {
   c10::intrusive_ptr<c10d::Store> store;
   bool one_host = true;  // all of them reach each other by 127.0.0.1 and /dev/shm
 };
@@ -26,6 +26,6 @@ struct Meeting {
 /// waits until every rank has come. Throws Error(kDistributed) "1 of 2 ranks joined within 60 s,
 /// missing: rank 1", Error(kDistributed) naming the address when it is taken or not reached,
 /// Error(kConfig) when a rank runs with another config or would talk by another backend.
-Meeting meet(const Rendezvous& rendezvous);
+RendezvousResult rendezvous(const RendezvousOptions& options);
 
 }  // namespace mnist_train::comm

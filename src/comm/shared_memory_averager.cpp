@@ -94,17 +94,17 @@ std::size_t SharedMemoryAverager::segment_bytes() const {
 }
 
 /// Rank 0's contents, which are everybody's.
-void SharedMemoryAverager::share(const std::vector<at::Tensor>& state) {
+void SharedMemoryAverager::move_to_shared_memory(const std::vector<at::Tensor>& state) {
   std::size_t bytes = 0;
   for (const at::Tensor& tensor : state) bytes += SharedSegment::aligned(tensor.nbytes());
   SharedSegment segment(communicator_, bytes);
   for (const at::Tensor& tensor : state) {
     segment.move_here(tensor, /*with_contents=*/communicator_.rank() == 0);
   }
-  meet();
+  barrier();
 }
 
-Part SharedMemoryAverager::part_of(int rank) const {
+Shard SharedMemoryAverager::shard_of(int rank) const {
   const std::int64_t count = gradient_count();
   const auto begin_of = [&](std::int64_t number) {
     const std::int64_t even = count * number / communicator_.world_size();
@@ -113,14 +113,14 @@ Part SharedMemoryAverager::part_of(int rank) const {
   return {begin_of(rank), begin_of(rank + 1) - begin_of(rank)};
 }
 
-at::Tensor SharedMemoryAverager::gradients(int slot, int part_of_rank) const {
-  return part_of(part_of_rank).of(slots_[static_cast<std::size_t>(slot)]);
+at::Tensor SharedMemoryAverager::gradients(int slot, int shard_of_rank) const {
+  return shard_of(shard_of_rank).of(slots_[static_cast<std::size_t>(slot)]);
 }
 
 void SharedMemoryAverager::finish() {
   const int mine = communicator_.rank();
   rider_slots_[static_cast<std::size_t>(mine)].copy_(riders_);
-  meet();
+  barrier();
   riders_.zero_();
   for (const at::Tensor& riders : rider_slots_) riders_.add_(riders);
   // Nobody else reads this part of this slot, so the sum can take its place.
@@ -130,17 +130,17 @@ void SharedMemoryAverager::finish() {
   }
 }
 
-void SharedMemoryAverager::gather() {
+void SharedMemoryAverager::all_gather() {
   const int mine = communicator_.rank();
-  meet();
+  barrier();
   for (int rank = 0; rank < communicator_.world_size(); ++rank) {
     if (rank != mine) gradients(mine, rank).copy_(gradients(rank, rank));
   }
-  meet();
+  barrier();
 }
 
 /// Returns when all ranks have come here as often as this one.
-void SharedMemoryAverager::meet() {
+void SharedMemoryAverager::barrier() {
   ++meetings_;
   ranks_[communicator_.rank()].meetings.store(meetings_, std::memory_order_release);
   changes_->fetch_add(1);

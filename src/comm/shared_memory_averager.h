@@ -28,11 +28,11 @@ class SharedMemoryAverager : public GradientAverager {
   /// Whether this strategy is possible here.
   static bool fits(const Communicator& communicator, const GradientBuffer& buffer);
 
-  Part own_part() const override { return part_of(communicator_.rank()); }
-  void share(const std::vector<at::Tensor>& state) override;
+  Shard owned_shard() const override { return shard_of(communicator_.rank()); }
+  void move_to_shared_memory(const std::vector<at::Tensor>& state) override;
   void finish() override;
-  void gather() override;
-  void publish() override { meet(); }
+  void all_gather() override;
+  void barrier() override;
   const char* name() const override { return "shared_memory"; }
 
  private:
@@ -43,9 +43,8 @@ class SharedMemoryAverager : public GradientAverager {
   };
 
   std::size_t segment_bytes() const;
-  Part part_of(int rank) const;
-  at::Tensor gradients(int slot, int part_of_rank) const;
-  void meet();
+  Shard shard_of(int rank) const;
+  at::Tensor gradients(int slot, int shard_of_rank) const;
   void wait_for_all() const;
   void require_alive(int rank) const;
 

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/thread.h"
-#include "image/header.h"
+#include "imaging/header.h"
 
 namespace mnist_train::dali {
 
@@ -15,12 +15,12 @@ namespace {
 // While one is decoded, the next one waits inside DALI.
 constexpr std::size_t kMostFed = 2;
 
-std::int64_t channels_of(const image::Header& header, const std::string& name) {
-  if (header.format == image::Format::kPng) return header.components < 3 ? 1 : 3;
+std::int64_t channels_of(const imaging::Header& header, const std::string& name) {
+  if (header.format == imaging::Format::kPng) return header.components < 3 ? 1 : 3;
   if (header.components != 1 && header.components != 3) {
-    image::fail_at(name, 0,
-                   "a JPEG image of " + std::to_string(header.components) +
-                       " colour components (CMYK?); gray and RGB are read");
+    imaging::fail_at(name, 0,
+                     "a JPEG image of " + std::to_string(header.components) +
+                         " colour components (CMYK?); gray and RGB are read");
   }
   return header.components;
 }
@@ -141,7 +141,7 @@ void Decoder::read_sample(Job& job, std::size_t place) const {
   const std::int64_t sample = job.samples[place];
   const std::string name = images.set->name(sample);
   job.files[place] = images.set->read(sample, job.buffers[place]);
-  const image::Header header = image::read_header(job.files[place], name);
+  const imaging::Header header = imaging::read_header(job.files[place], name);
   data::require_geometry(channels_of(header, name), header.height, header.width, images.geometry,
                          name);
 }

@@ -2,8 +2,8 @@
 
 namespace mnist_train::data {
 
-std::vector<std::string> class_names(const options::DataOptions& options) {
-  if (options.format || options.dataset != options::DatasetName::kFashionMnist) return {};
+std::vector<std::string> class_names(const settings::DataOptions& options) {
+  if (options.format || options.dataset != settings::DatasetName::kFashionMnist) return {};
   return {"T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
           "Sandal",      "Shirt",   "Sneaker",  "Bag",   "Ankle boot"};
 }

@@ -12,7 +12,7 @@
 #include "data/idx_pair.h"
 #include "data/image_geometry.h"
 #include "data/lmdb_file.h"
-#include "image/codec.h"
+#include "imaging/codec.h"
 
 namespace mnist_train::data {
 
@@ -86,11 +86,12 @@ void convert_half(const ConvertOptions& options, const ImageSet& set, std::int64
   }
   const auto size = static_cast<std::size_t>(set.bytes_per_image());
   for (std::int64_t position = 0; position < set.count; ++position) {
-    const image::Image image =
+    const imaging::Image image =
         from_planes(set.images.subspan(static_cast<std::size_t>(position) * size, size),
                     set.channels, set.height, set.width);
-    sink->add(position, set.labels[static_cast<std::size_t>(position)],
-              options.jpeg ? image::encode_jpeg(image, options.quality) : image::encode_png(image));
+    sink->add(
+        position, set.labels[static_cast<std::size_t>(position)],
+        options.jpeg ? imaging::encode_jpeg(image, options.quality) : imaging::encode_png(image));
   }
   sink->finish();
 }
@@ -125,10 +126,10 @@ Converted convert(const ConvertOptions& options) {
   if (fs::exists(options.to) && (!fs::is_directory(options.to) || !fs::is_empty(options.to))) {
     throw Error(ExitCode::kConfig, options.to.string() + ": is there already; name a new folder");
   }
-  options::DataOptions source;
+  settings::DataOptions source;
   source.dataset.reset();
-  source.format = options::DataFormat::kIdx;
-  source.train = source.test = options::DataLocation{options.from, std::nullopt};
+  source.format = settings::DataFormat::kIdx;
+  source.train = source.test = settings::DataLocation{options.from, std::nullopt};
   const DatasetFiles files = find_dataset_files(source);
   const ImageSet train = IdxPair(files.train).read();
   const ImageSet test = IdxPair(files.test).read();

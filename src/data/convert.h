@@ -21,7 +21,7 @@ struct Converted {
   std::int64_t test = 0;
 };
 
-/// Writes both halves of an IDX data set as `to`/train and `to`/test: Caffe2 LMDBs with keys
+/// Writes both splits of an IDX data set as `to`/train and `to`/test: Caffe2 LMDBs with keys
 /// 00000000, 00000001, …, in the order of the IDX file, or folders <class>/<position>.png (or
 /// .jpg). The folder `to` appears when all of it is written, or not at all. Throws Error(kData) for
 /// what cannot be read and Error(kRunFailed) for what cannot be written.

@@ -56,7 +56,7 @@ ImageSet first_samples(ImageSet set, std::int64_t count, std::int64_t classes) {
   return set;
 }
 
-void hash_half(Hasher& hasher, const ImageSet& set) {
+void hash_split(Hasher& hasher, const ImageSet& set) {
   for (const std::int64_t number : {set.count, set.channels, set.height, set.width}) {
     std::array<std::uint8_t, 8> bytes{};  // little-endian everywhere
     for (std::size_t i = 0; i < bytes.size(); ++i) {
@@ -70,21 +70,21 @@ void hash_half(Hasher& hasher, const ImageSet& set) {
 
 }  // namespace
 
-DatasetReader::DatasetReader(const options::DataOptions& options, std::int64_t seed, Halves halves,
+DatasetReader::DatasetReader(const settings::DataOptions& options, std::int64_t seed, Splits splits,
                              const std::atomic<bool>* cancelled)
-    : validation_(halves == Halves::kTest ? 0 : options.validation),
+    : validation_(splits == Splits::kTest ? 0 : options.validation),
       seed_(seed),
-      bad_(options.on_bad_sample == options::OnBadSample::kSkip),
-      sources_(open_sources(options, halves != Halves::kTrain, bad_, cancelled)) {
+      bad_(options.on_bad_sample == settings::OnBadSample::kSkip),
+      sources_(open_sources(options, splits != Splits::kTrain, bad_, cancelled)) {
   count(options);
-  if (halves == Halves::kTest && sources_.encoded) {
+  if (splits == Splits::kTest && sources_.encoded) {
     for (const auto& source : sources_.train) source->limit(0);
     train_count_ = 0;
   }
   if (sources_.encoded) require_memory();
 }
 
-void DatasetReader::count(const options::DataOptions& options) {
+void DatasetReader::count(const settings::DataOptions& options) {
   const ImageSet& first = sources_.train.front()->outline();
   for (const auto& source : sources_.train) {
     check_one_geometry(first, source->outline());
@@ -197,18 +197,18 @@ Dataset DatasetReader::finish(ImageSet train, ImageSet validation, ImageSet test
   dataset.skipped = bad_.skipped();
   dataset.train_parts = train_parts_;
   Hasher hasher;
-  hash_half(hasher, dataset.train);
-  if (dataset.validation.count > 0) hash_half(hasher, dataset.validation);
-  hash_half(hasher, dataset.test);
+  hash_split(hasher, dataset.train);
+  if (dataset.validation.count > 0) hash_split(hasher, dataset.validation);
+  hash_split(hasher, dataset.test);
   dataset.hash = hasher.named_digest();
   return dataset;
 }
 
-Dataset open_dataset(const options::DataOptions& options, std::int64_t seed, Halves halves) {
-  if (options.decode != options::Decode::kOnce) {
-    return StreamedDataset(options, seed, halves).dataset();
+Dataset open_dataset(const settings::DataOptions& options, std::int64_t seed, Splits splits) {
+  if (options.decode != settings::Decode::kOnce) {
+    return StreamedDataset(options, seed, splits).dataset();
   }
-  return DatasetReader(options, seed, halves).read();
+  return DatasetReader(options, seed, splits).read();
 }
 
 }  // namespace mnist_train::data

@@ -10,13 +10,13 @@
 #include "data/encoded_set.h"
 #include "data/image_set.h"
 #include "data/sources.h"
-#include "options/data_options.h"
+#include "settings/data_options.h"
 
 namespace mnist_train::data {
 
-/// Which halves of a data set are wanted. For the test half the training set is opened, as it says
+/// Which splits of a data set are wanted. For the test half the training set is opened, as it says
 /// what the classes are, but its images are not decoded.
-enum class Halves { kBoth, kTrain, kTest };
+enum class Splits { kBoth, kTrain, kTest };
 
 /// All of a data set, found and opened, not yet read; what the headers say is checked, and
 /// nothing is allocated. Throws Error(kData).
@@ -31,8 +31,8 @@ class DatasetReader {
  public:
   /// `seed` decides which samples are held out of the training set.
   /// `cancelled`: a long reading is to end; may be null.
-  explicit DatasetReader(const options::DataOptions& options, std::int64_t seed = 1,
-                         Halves halves = Halves::kBoth,
+  explicit DatasetReader(const settings::DataOptions& options, std::int64_t seed = 1,
+                         Splits splits = Splits::kBoth,
                          const std::atomic<bool>* cancelled = nullptr);
 
   /// The size of the memory that `read_into` fills.
@@ -44,7 +44,7 @@ class DatasetReader {
   Dataset read_into(std::span<std::uint8_t> memory, const std::shared_ptr<const void>& owner);
 
  private:
-  void count(const options::DataOptions& options);
+  void count(const settings::DataOptions& options);
   void require_memory() const;
   ImageSet read_train(std::span<std::uint8_t> images, std::span<std::uint8_t> labels,
                       const std::shared_ptr<const void>& owner);
@@ -59,11 +59,11 @@ class DatasetReader {
   std::int64_t test_count_ = 0;
 };
 
-/// Finds and reads a data set, both halves cut to `limit_train` and `limit_test` (the first
-/// samples) before any are held out; a limit beyond the data is an error. `classes` of both halves
+/// Finds and reads a data set, both splits cut to `limit_train` and `limit_test` (the first
+/// samples) before any are held out; a limit beyond the data is an error. `classes` of both splits
 /// covers all labels of both files. Throws Error(kData) naming the file, or every place where it
 /// looked.
-Dataset open_dataset(const options::DataOptions& options, std::int64_t seed = 1,
-                     Halves halves = Halves::kBoth);
+Dataset open_dataset(const settings::DataOptions& options, std::int64_t seed = 1,
+                     Splits splits = Splits::kBoth);
 
 }  // namespace mnist_train::data

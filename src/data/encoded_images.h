@@ -7,7 +7,7 @@
 
 #include "data/encoded_set.h"
 #include "data/image_geometry.h"
-#include "options/data_options.h"
+#include "settings/data_options.h"
 
 namespace mnist_train::data {
 
@@ -15,7 +15,7 @@ namespace mnist_train::data {
 struct EncodedImages {
   std::shared_ptr<const EncodedSet> set;
   ImageGeometry geometry;
-  options::Decode decode = options::Decode::kStream;
+  settings::Decode decode = settings::Decode::kStream;
   std::optional<std::int64_t> threads{};  // else as many as the process computes with
 
   /// Decodes a sample to planes [channels,height,width] at `out`. `buffer` is what EncodedSet::read

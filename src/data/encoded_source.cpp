@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "base/thread.h"
 #include "data/host_memory.h"
-#include "image/codec.h"
+#include "imaging/codec.h"
 
 namespace mnist_train::data {
 
@@ -74,7 +74,7 @@ class Decoding {
   void decode(std::int64_t sample, std::vector<std::uint8_t>& buffer) {
     try {
       const std::string name = set_.name(sample);
-      fit(image::decode(set_.read(sample, buffer), name), geometry_, name,
+      fit(imaging::decode(set_.read(sample, buffer), name), geometry_, name,
           images_ + sample * geometry_.bytes());
     } catch (const Error& error) {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -99,14 +99,14 @@ class Decoding {
 
 }  // namespace
 
-ImageGeometry geometry_of(const EncodedSet& set, const options::DataOptions& options,
+ImageGeometry geometry_of(const EncodedSet& set, const settings::DataOptions& options,
                           BadSamples& bad) {
   const ImageGeometry wanted = wanted_geometry({}, options);
   if (wanted.fits_channels && wanted.fits_size) return wanted;
   std::vector<std::uint8_t> buffer;
   for (std::int64_t sample = 0; sample < set.count(); ++sample) {
     try {
-      const image::Image first = image::decode(set.read(sample, buffer), set.name(sample));
+      const imaging::Image first = imaging::decode(set.read(sample, buffer), set.name(sample));
       return wanted_geometry({first.channels, first.height, first.width}, options);
     } catch (const Error&) {
       if (!bad.skips()) throw;  // else it is noted when it is read

@@ -40,7 +40,7 @@ void require_classes_fit(const EncodedSet& set);
 
 /// What the first good image of a set has, where `options` do not say it. Throws Error(kData) where
 /// there is none.
-ImageGeometry geometry_of(const EncodedSet& set, const options::DataOptions& options,
+ImageGeometry geometry_of(const EncodedSet& set, const settings::DataOptions& options,
                           BadSamples& bad);
 
 }  // namespace mnist_train::data

@@ -36,9 +36,9 @@ double EpochDraws::uniform(std::int64_t sample, std::uint64_t entry, std::uint64
 }
 
 PixelPlace EpochDraws::crop(std::int64_t sample, std::uint64_t entry,
-                            const options::RandomCropOptions& options,
-                            options::ImageSize image) const {
-  const options::ImageSize window = options.size.value_or(image);
+                            const settings::RandomCropOptions& options,
+                            settings::ImageSize image) const {
+  const settings::ImageSize window = options.size.value_or(image);
   const std::int64_t rows = image.height + 2 * options.padding - window.height + 1;
   const std::int64_t columns = image.width + 2 * options.padding - window.width + 1;
   return {choose(uniform(sample, entry, 0), rows) - options.padding,
@@ -46,25 +46,25 @@ PixelPlace EpochDraws::crop(std::int64_t sample, std::uint64_t entry,
 }
 
 bool EpochDraws::flip(std::int64_t sample, std::uint64_t entry,
-                      const options::HorizontalFlipOptions& options) const {
+                      const settings::HorizontalFlipOptions& options) const {
   return uniform(sample, entry, 0) < options.probability;
 }
 
 double EpochDraws::angle(std::int64_t sample, std::uint64_t entry,
-                         const options::RotateOptions& options) const {
+                         const settings::RotateOptions& options) const {
   const double degrees = (2 * uniform(sample, entry, 0) - 1) * options.degrees;
   return degrees * std::numbers::pi / 180;
 }
 
 PixelPlace EpochDraws::cutout(std::int64_t sample, std::uint64_t entry,
-                              const options::CutoutOptions& options,
-                              options::ImageSize image) const {
+                              const settings::CutoutOptions& options,
+                              settings::ImageSize image) const {
   return {choose(uniform(sample, entry, 0), image.height) - options.size / 2,
           choose(uniform(sample, entry, 1), image.width) - options.size / 2};
 }
 
 double EpochDraws::mixup_weight(std::int64_t sample, std::uint64_t entry,
-                                const options::MixupOptions& options) const {
+                                const settings::MixupOptions& options) const {
   if (options.weight) return *options.weight;
   return symmetric_beta(options.alpha.value_or(1), uniform(sample, entry, 0),
                         uniform(sample, entry, 1));

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "options/augment_options.h"
+#include "settings/augment_options.h"
 
 namespace mnist_train::data {
 
@@ -24,18 +24,18 @@ class EpochDraws {
 
   /// The window's first pixel in the image without its padding.
   PixelPlace crop(std::int64_t sample, std::uint64_t entry,
-                  const options::RandomCropOptions& options, options::ImageSize image) const;
+                  const settings::RandomCropOptions& options, settings::ImageSize image) const;
   bool flip(std::int64_t sample, std::uint64_t entry,
-            const options::HorizontalFlipOptions& options) const;
+            const settings::HorizontalFlipOptions& options) const;
   /// In radians, counter-clockwise.
   double angle(std::int64_t sample, std::uint64_t entry,
-               const options::RotateOptions& options) const;
+               const settings::RotateOptions& options) const;
   /// The square's first pixel; parts of the square may lie outside.
-  PixelPlace cutout(std::int64_t sample, std::uint64_t entry, const options::CutoutOptions& options,
-                    options::ImageSize image) const;
+  PixelPlace cutout(std::int64_t sample, std::uint64_t entry,
+                    const settings::CutoutOptions& options, settings::ImageSize image) const;
   /// The sample's own share: the fixed weight, or one from Beta(alpha, alpha).
   double mixup_weight(std::int64_t sample, std::uint64_t entry,
-                      const options::MixupOptions& options) const;
+                      const settings::MixupOptions& options) const;
 
  private:
   std::uint64_t state_;

@@ -160,7 +160,7 @@ IdxFiles find_in_folder(const fs::path& folder, Half half) {
   return with_labels(folder / names[0]);
 }
 
-IdxFiles find_at(const options::DataLocation& location, Half half) {
+IdxFiles find_at(const settings::DataLocation& location, Half half) {
   if (!is_there(location.images)) {
     fail(location.images.string() + ": no such file or folder (data." + names_of(half).key + ")");
   }
@@ -201,7 +201,7 @@ void add_own_place(fs::path folder, std::vector<Place>& places) {
   }
 }
 
-std::vector<Place> places_for(const options::DataOptions& options) {
+std::vector<Place> places_for(const settings::DataOptions& options) {
   std::vector<Place> places;
   if (options.root) places.push_back({*options.root, "data.root"});
   if (const char* list = std::getenv("MNIST_TRAIN_DATA")) {
@@ -217,8 +217,8 @@ std::vector<Place> places_for(const options::DataOptions& options) {
   return places;
 }
 
-DatasetFiles find_by_name(const options::DataOptions& options) {
-  const auto name = options.dataset.value_or(options::DatasetName::kMnist);
+DatasetFiles find_by_name(const settings::DataOptions& options) {
+  const auto name = options.dataset.value_or(settings::DatasetName::kMnist);
   const std::string folder_name = name_of(name);
   std::string looked_at;
   for (const Place& place : places_for(options)) {
@@ -244,9 +244,9 @@ DatasetFiles find_by_name(const options::DataOptions& options) {
 
 }  // namespace
 
-DatasetFiles find_dataset_files(const options::DataOptions& options) {
+DatasetFiles find_dataset_files(const settings::DataOptions& options) {
   if (!options.format) return find_by_name(options);
-  if (*options.format != options::DataFormat::kIdx) {
+  if (*options.format != settings::DataFormat::kIdx) {
     throw Error(ExitCode::kConfig, "data.format: only idx can be read by this version");
   }
   if (!options.train || !options.test) {

@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "data/idx_pair.h"
-#include "options/data_options.h"
+#include "settings/data_options.h"
 
 namespace mnist_train::data {
 
@@ -16,6 +16,6 @@ struct DatasetFiles {
 
 /// Finds the files of a data set that is given by name or by location; see data/dataset.h for where
 /// it looks. Opens none of them. Throws Error(kData) naming every place where it looked.
-DatasetFiles find_dataset_files(const options::DataOptions& options);
+DatasetFiles find_dataset_files(const settings::DataOptions& options);
 
 }  // namespace mnist_train::data

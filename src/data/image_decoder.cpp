@@ -29,7 +29,7 @@ std::filesystem::path find_module() {
 }
 
 Make load() {
-  require_decoder(options::Decode::kDali);
+  require_decoder(settings::Decode::kDali);
   const std::filesystem::path path = find_module();
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
@@ -45,19 +45,19 @@ Make load() {
 
 }  // namespace
 
-void require_decoder(options::Decode decode) {
-  if (decode != options::Decode::kDali || !find_module().empty()) return;
+void require_decoder(settings::Decode decode) {
+  if (decode != settings::Decode::kDali || !find_module().empty()) return;
   throw Error(ExitCode::kConfig,
               "data.decode is \"dali\", but this build is without NVIDIA DALI; ./scripts/setup "
               "--dali installs it and builds what uses it (\"stream\" decodes without it)");
 }
 
 bool decodes_to_gpu(const ImageDecoderSetup& setup) {
-  return setup.gpu && setup.images->decode == options::Decode::kDali;
+  return setup.gpu && setup.images->decode == settings::Decode::kDali;
 }
 
 std::unique_ptr<ImageDecoder> make_image_decoder(const ImageDecoderSetup& setup) {
-  if (setup.images->decode != options::Decode::kDali) {
+  if (setup.images->decode != settings::Decode::kDali) {
     return std::make_unique<ThreadedDecoder>(setup);
   }
   static const Make kMake = load();

@@ -49,6 +49,6 @@ std::unique_ptr<ImageDecoder> make_image_decoder(const ImageDecoderSetup& setup)
 
 /// Throws Error(kConfig), with what to type, where `decode` needs the DALI module and it is not
 /// there. Loads nothing.
-void require_decoder(options::Decode decode);
+void require_decoder(settings::Decode decode);
 
 }  // namespace mnist_train::data

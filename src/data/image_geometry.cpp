@@ -6,7 +6,7 @@
 
 namespace mnist_train::data {
 
-ImageGeometry wanted_geometry(ImageGeometry own, const options::DataOptions& options) {
+ImageGeometry wanted_geometry(ImageGeometry own, const settings::DataOptions& options) {
   if (options.channels) {
     own.channels = *options.channels;
     own.fits_channels = true;
@@ -34,11 +34,11 @@ void require_geometry(std::int64_t channels, std::int64_t height, std::int64_t w
   }
 }
 
-void fit(image::Image image, const ImageGeometry& geometry, const std::string& name,
+void fit(imaging::Image image, const ImageGeometry& geometry, const std::string& name,
          std::uint8_t* out) {
   require_geometry(image.channels, image.height, image.width, geometry, name);
-  const image::Image fitted = image::resize(
-      image::with_channels(std::move(image), geometry.channels), geometry.height, geometry.width);
+  const imaging::Image fitted = imaging::resize(
+      imaging::with_channels(std::move(image), geometry.channels), geometry.height, geometry.width);
   const auto channels = static_cast<std::size_t>(fitted.channels);
   const std::size_t pixels = fitted.pixels.size() / channels;
   for (std::size_t channel = 0; channel < channels; ++channel) {
@@ -52,9 +52,9 @@ std::string geometry_text(std::int64_t channels, std::int64_t height, std::int64
   return std::to_string(channels) + " x " + std::to_string(height) + " x " + std::to_string(width);
 }
 
-image::Image from_planes(std::span<const std::uint8_t> planes, std::int64_t channels,
-                         std::int64_t height, std::int64_t width) {
-  image::Image image{height, width, channels, {}};
+imaging::Image from_planes(std::span<const std::uint8_t> planes, std::int64_t channels,
+                           std::int64_t height, std::int64_t width) {
+  imaging::Image image{height, width, channels, {}};
   const auto pixels = static_cast<std::size_t>(height * width);
   const auto count = static_cast<std::size_t>(channels);
   image.pixels.resize(pixels * count);

@@ -4,8 +4,8 @@
 #include <span>
 #include <string>
 
-#include "image/image.h"
-#include "options/data_options.h"
+#include "imaging/image.h"
+#include "settings/data_options.h"
 
 namespace mnist_train::data {
 
@@ -22,7 +22,7 @@ struct ImageGeometry {
 };
 
 /// `own` with what data.channels and data.size ask for.
-ImageGeometry wanted_geometry(ImageGeometry own, const options::DataOptions& options);
+ImageGeometry wanted_geometry(ImageGeometry own, const settings::DataOptions& options);
 
 /// Throws Error(kData) with `name` where an image of that shape has another geometry than wanted,
 /// and nobody asked to change it.
@@ -31,14 +31,14 @@ void require_geometry(std::int64_t channels, std::int64_t height, std::int64_t w
 
 /// Brings an image to the geometry and writes it as planes [channels,height,width] to `out`. Throws
 /// as require_geometry.
-void fit(image::Image image, const ImageGeometry& geometry, const std::string& name,
+void fit(imaging::Image image, const ImageGeometry& geometry, const std::string& name,
          std::uint8_t* out);
 
 /// "3 x 244 x 244".
 std::string geometry_text(std::int64_t channels, std::int64_t height, std::int64_t width);
 
 /// Planes to pixels.
-image::Image from_planes(std::span<const std::uint8_t> planes, std::int64_t channels,
-                         std::int64_t height, std::int64_t width);
+imaging::Image from_planes(std::span<const std::uint8_t> planes, std::int64_t channels,
+                           std::int64_t height, std::int64_t width);
 
 }  // namespace mnist_train::data

@@ -1,7 +1,7 @@
 #include "data/image_set.h"
 
 #include "data/encoded_images.h"
-#include "image/codec.h"
+#include "imaging/codec.h"
 
 namespace mnist_train::data {
 
@@ -20,7 +20,7 @@ std::vector<std::uint8_t> ImageSet::image(std::int64_t sample) const {
 void EncodedImages::decode_to(std::uint8_t* out, std::int64_t sample,
                               std::vector<std::uint8_t>& buffer) const {
   const std::string name = set->name(sample);
-  fit(image::decode(set->read(sample, buffer), name), geometry, name, out);
+  fit(imaging::decode(set->read(sample, buffer), name), geometry, name, out);
 }
 
 }  // namespace mnist_train::data

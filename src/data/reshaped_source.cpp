@@ -9,7 +9,7 @@
 namespace mnist_train::data {
 
 ReshapedSource::ReshapedSource(std::unique_ptr<ImageSource> inner,
-                               const options::DataOptions& options)
+                               const settings::DataOptions& options)
     : inner_(std::move(inner)), outline_(inner_->outline()) {
   if (outline_.channels != 1 && outline_.channels != 3) {
     throw Error(ExitCode::kData, outline_.source + ": images of " +

@@ -11,7 +11,7 @@ namespace mnist_train::data {
 class ReshapedSource : public ImageSource {
  public:
   /// Throws Error(kData) where the images have neither 1 nor 3 channels.
-  ReshapedSource(std::unique_ptr<ImageSource> inner, const options::DataOptions& options);
+  ReshapedSource(std::unique_ptr<ImageSource> inner, const settings::DataOptions& options);
 
   const ImageSet& outline() const override { return outline_; }
   std::size_t image_bytes() const override;

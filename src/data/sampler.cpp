@@ -26,7 +26,7 @@ std::vector<std::int64_t> epoch_permutation(std::int64_t count, std::int64_t see
   return order;
 }
 
-Range share(Range range, std::int64_t part, std::int64_t parts) {
+Range shard(Range range, std::int64_t part, std::int64_t parts) {
   const std::int64_t size = range.size() / parts;
   const std::int64_t larger = range.size() % parts;  // that many parts get one more
   const std::int64_t begin = range.begin + part * size + std::min(part, larger);

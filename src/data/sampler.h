@@ -25,7 +25,7 @@ std::vector<std::int64_t> epoch_permutation(std::int64_t count, std::int64_t see
 /// The positions of `range` that belong to `part` of [0, parts): contiguous, sizes differ by at
 /// most one, the larger shares first. Empty for the last parts where there are fewer positions than
 /// parts.
-Range share(Range range, std::int64_t part, std::int64_t parts);
+Range shard(Range range, std::int64_t part, std::int64_t parts);
 
 /// Whole numbers that add up to `total`, in proportion to `weights` (not negative, their sum above
 /// 0): the largest remainders get what is left, the first of equal ones before the others. Everyone

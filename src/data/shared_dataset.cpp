@@ -29,7 +29,7 @@ constexpr std::size_t kHeaderBytes = 16384;  // samples begin on a page of any s
 constexpr std::size_t kMaxSource = 4096;     // PATH_MAX
 constexpr int kSeals = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-struct SharedHalf {
+struct SharedSplit {
   std::int64_t count;
   std::int64_t channels;
   std::int64_t height;
@@ -45,9 +45,9 @@ struct SharedHeader {
   std::array<char, 8> magic;
   std::uint64_t bytes;  // header and samples
   std::array<char, 64> hash;
-  SharedHalf train;
-  SharedHalf validation;
-  SharedHalf test;
+  SharedSplit train;
+  SharedSplit validation;
+  SharedSplit test;
   std::uint64_t notes_bytes;  // what else there is to know, as CBOR, behind the samples
 };
 static_assert(sizeof(SharedHeader) <= kHeaderBytes);
@@ -76,7 +76,7 @@ std::string text_of(const std::array<char, N>& fixed) {
   return {fixed.begin(), std::find(fixed.begin(), fixed.end(), '\0')};
 }
 
-SharedHalf describe(const ImageSet& set, const std::uint8_t* memory) {
+SharedSplit describe(const ImageSet& set, const std::uint8_t* memory) {
   if (set.count == 0) return {};
   return {set.count,
           set.channels,
@@ -148,7 +148,7 @@ bool lies_inside(std::uint64_t offset, std::uint64_t size, std::uint64_t bytes) 
   return offset >= kHeaderBytes && offset <= bytes && size <= bytes - offset;
 }
 
-ImageSet restore(const SharedHalf& half, const std::shared_ptr<const std::uint8_t>& memory,
+ImageSet restore(const SharedSplit& half, const std::shared_ptr<const std::uint8_t>& memory,
                  std::uint64_t bytes) {
   if (half.count == 0) return {};
   std::int64_t size = half.count;
@@ -186,7 +186,8 @@ SharedDataset::~SharedDataset() {
   if (thread_.joinable()) thread_.join();
 }
 
-void SharedDataset::publish(const options::DataOptions& options, std::int64_t seed, Halves halves) {
+void SharedDataset::publish(const settings::DataOptions& options, std::int64_t seed,
+                            Splits splits) {
   if (thread_.joinable() || !ready_write_fd_.valid()) {
     throw std::logic_error("SharedDataset::publish: called twice");
   }
@@ -195,7 +196,7 @@ void SharedDataset::publish(const options::DataOptions& options, std::int64_t se
   sigset_t before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this, options, seed, halves] { run(options, seed, halves); });
+  thread_ = std::thread([this, options, seed, splits] { run(options, seed, splits); });
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
@@ -204,9 +205,9 @@ void SharedDataset::wait() {
   if (failure_) std::rethrow_exception(failure_);
 }
 
-void SharedDataset::run(const options::DataOptions& options, std::int64_t seed, Halves halves) {
+void SharedDataset::run(const settings::DataOptions& options, std::int64_t seed, Splits splits) {
   try {
-    DatasetReader reader(options, seed, halves, &cancelled_);
+    DatasetReader reader(options, seed, splits, &cancelled_);
     fill(memory_fd_.get(), reader);
     const char ready = 1;
     if (!write_all(ready_write_fd_.get(), &ready, 1)) throw_errno("tell the workers");

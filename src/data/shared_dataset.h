@@ -9,7 +9,7 @@
 
 #include "base/file.h"
 #include "data/dataset.h"
-#include "options/data_options.h"
+#include "settings/data_options.h"
 
 namespace mnist_train::data {
 
@@ -35,14 +35,14 @@ class SharedDataset {
 
   /// Starts to find, read and check the data set, on a thread of its own (which takes no signals).
   /// Then `handle().ready_fd` becomes readable, or hangs up where that failed. Once.
-  void publish(const options::DataOptions& options, std::int64_t seed = 1,
-               Halves halves = Halves::kBoth);
+  void publish(const settings::DataOptions& options, std::int64_t seed = 1,
+               Splits splits = Splits::kBoth);
 
   /// Waits for `publish` and throws its failure.
   void wait();
 
  private:
-  void run(const options::DataOptions& options, std::int64_t seed, Halves halves);
+  void run(const settings::DataOptions& options, std::int64_t seed, Splits splits);
 
   UniqueFd memory_fd_;
   UniqueFd ready_read_fd_;

@@ -16,9 +16,9 @@ namespace mnist_train::data {
 
 namespace {
 
-using options::DataFormat;
-using options::DataLocation;
-using options::DataOptions;
+using settings::DataFormat;
+using settings::DataLocation;
+using settings::DataOptions;
 
 std::vector<DataLocation> train_locations(const DataOptions& options) {
   if (!options.train_per_process.empty()) return options.train_per_process;
@@ -60,53 +60,53 @@ Sources idx_pairs(const DataOptions& options, bool with_test) {
   return sources;
 }
 
-EncodedHalves image_folders(const DataOptions& options, bool with_test, BadSamples& bad) {
-  EncodedHalves halves;
+EncodedSplits image_folders(const DataOptions& options, bool with_test, BadSamples& bad) {
+  EncodedSplits splits;
   std::vector<std::shared_ptr<ImageFolder>> folders;
   std::set<std::string> names;
   for (const DataLocation& location : train_locations(options)) {
     folders.push_back(std::make_shared<ImageFolder>(location.images, bad));
     names.insert(folders.back()->class_names().begin(), folders.back()->class_names().end());
   }
-  halves.class_names.assign(names.begin(), names.end());
+  splits.class_names.assign(names.begin(), names.end());
   for (const auto& folder : folders) {
     BadSamples missing(/*skip=*/true);  // one process's classes need not be all
-    folder->use_classes(halves.class_names, missing);
-    halves.train.push_back(folder);
+    folder->use_classes(splits.class_names, missing);
+    splits.train.push_back(folder);
   }
-  if (!with_test) return halves;
+  if (!with_test) return splits;
   const auto test = std::make_shared<ImageFolder>(options.test->images, bad);
-  test->use_classes(halves.class_names, bad);
-  halves.test = test;
-  return halves;
+  test->use_classes(splits.class_names, bad);
+  splits.test = test;
+  return splits;
 }
 
-EncodedHalves lmdbs(const DataOptions& options, bool with_test, BadSamples& bad) {
-  EncodedHalves halves;
+EncodedSplits lmdbs(const DataOptions& options, bool with_test, BadSamples& bad) {
+  EncodedSplits splits;
   for (const DataLocation& location : train_locations(options)) {
-    halves.train.push_back(std::make_shared<LmdbSet>(location.images, bad));
+    splits.train.push_back(std::make_shared<LmdbSet>(location.images, bad));
   }
-  if (with_test) halves.test = std::make_shared<LmdbSet>(options.test->images, bad);
-  return halves;
+  if (with_test) splits.test = std::make_shared<LmdbSet>(options.test->images, bad);
+  return splits;
 }
 
-Sources decoded(EncodedHalves halves, const DataOptions& options, BadSamples& bad,
+Sources decoded(EncodedSplits splits, const DataOptions& options, BadSamples& bad,
                 const std::atomic<bool>* cancelled) {
-  const ImageGeometry geometry = geometry_of(*halves.train.front(), options, bad);
+  const ImageGeometry geometry = geometry_of(*splits.train.front(), options, bad);
   const auto source = [&](std::shared_ptr<const EncodedSet> set) {
     return std::make_unique<EncodedSource>(std::move(set), geometry, bad, cancelled);
   };
   Sources sources;
-  for (auto& set : halves.train) sources.train.push_back(source(std::move(set)));
-  if (halves.test) sources.test = source(std::move(halves.test));
-  sources.class_names = std::move(halves.class_names);
+  for (auto& set : splits.train) sources.train.push_back(source(std::move(set)));
+  if (splits.test) sources.test = source(std::move(splits.test));
+  sources.class_names = std::move(splits.class_names);
   sources.encoded = true;
   return sources;
 }
 
 }  // namespace
 
-EncodedHalves open_encoded(const DataOptions& options, bool with_test, BadSamples& bad) {
+EncodedSplits open_encoded(const DataOptions& options, bool with_test, BadSamples& bad) {
   return options.format == DataFormat::kLmdb ? lmdbs(options, with_test, bad)
                                              : image_folders(options, with_test, bad);
 }

@@ -7,7 +7,7 @@
 
 #include "data/encoded_set.h"
 #include "data/image_source.h"
-#include "options/data_options.h"
+#include "settings/data_options.h"
 
 namespace mnist_train::data {
 
@@ -20,18 +20,18 @@ struct Sources {
 };
 
 /// What image-folder and lmdb are before anything is decoded.
-struct EncodedHalves {
+struct EncodedSplits {
   std::vector<std::shared_ptr<const EncodedSet>> train;  // one, or one for each process
   std::shared_ptr<const EncodedSet> test;                // none where it is not wanted
   std::vector<std::string> class_names;
 };
 
 /// Lists what `options`, whose format is one of those, name. Throws Error(kData).
-EncodedHalves open_encoded(const options::DataOptions& options, bool with_test, BadSamples& bad);
+EncodedSplits open_encoded(const settings::DataOptions& options, bool with_test, BadSamples& bad);
 
 /// Finds and opens what `options` name. `bad` and `cancelled` are for reading, too: see
 /// EncodedSource. Throws Error(kData).
-Sources open_sources(const options::DataOptions& options, bool with_test, BadSamples& bad,
+Sources open_sources(const settings::DataOptions& options, bool with_test, BadSamples& bad,
                      const std::atomic<bool>* cancelled);
 
 }  // namespace mnist_train::data

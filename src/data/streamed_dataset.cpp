@@ -34,7 +34,7 @@ SelectedSet marked(const SelectedSet& set, const std::vector<bool>& marks, bool 
   return set.select(samples);
 }
 
-void hash_half(Hasher& hasher, const ImageSet& set) {
+void hash_split(Hasher& hasher, const ImageSet& set) {
   const std::string text =
       set.encoded->set->hash() + ' ' + geometry_text(set.channels, set.height, set.width) + '\n';
   hasher.update(text.data(), text.size());
@@ -42,17 +42,17 @@ void hash_half(Hasher& hasher, const ImageSet& set) {
 
 }  // namespace
 
-StreamedDataset::StreamedDataset(const options::DataOptions& options, std::int64_t seed,
-                                 Halves halves)
+StreamedDataset::StreamedDataset(const settings::DataOptions& options, std::int64_t seed,
+                                 Splits splits)
     : options_(options),
       seed_(seed),
-      halves_(halves),
-      bad_(options.on_bad_sample == options::OnBadSample::kSkip) {
-  EncodedHalves opened = open_encoded(options, halves != Halves::kTrain, bad_);
+      splits_(splits),
+      bad_(options.on_bad_sample == settings::OnBadSample::kSkip) {
+  EncodedSplits opened = open_encoded(options, splits != Splits::kTrain, bad_);
   geometry_ = geometry_of(*opened.train.front(), options, bad_);
   train_ = limited(SelectedSet(std::move(opened.train)), options.limit_train, "limit_train");
   if (opened.test) test_ = limited(SelectedSet({opened.test}), options.limit_test, "limit_test");
-  if (halves != Halves::kTest) held_out_count(train_->count(), options.validation);
+  if (splits != Splits::kTest) held_out_count(train_->count(), options.validation);
 }
 
 std::shared_ptr<const EncodedImages> StreamedDataset::images_of(SelectedSet set) const {
@@ -69,8 +69,8 @@ std::vector<StreamedDataset::Bad> StreamedDataset::check(int part, int parts, in
   for (const std::optional<SelectedSet>* half : {&train_, &test_}) {
     if (!*half) continue;
     const std::int64_t count = (*half)->count();
-    const bool unused = half == &train_ && halves_ == Halves::kTest;
-    const Range mine = unused ? Range{} : share({0, count}, part, parts);
+    const bool unused = half == &train_ && splits_ == Splits::kTest;
+    const Range mine = unused ? Range{} : shard({0, count}, part, parts);
     const auto decoder = make_image_decoder({images_of(**half), threads});
     for (std::int64_t begin = mine.begin; begin < mine.end; begin += kAtOnce) {
       decoder->begin(positions({begin, std::min(begin + kAtOnce, mine.end)}));
@@ -123,18 +123,18 @@ ImageSet StreamedDataset::image_set(SelectedSet set) const {
 Dataset StreamedDataset::dataset() const {
   Dataset dataset;
   Hasher hasher;
-  const double validation = halves_ == Halves::kTest ? 0 : options_.validation;
+  const double validation = splits_ == Splits::kTest ? 0 : options_.validation;
   const std::vector<bool> marks = held_out(train_->count(), validation, seed_);
   dataset.train = image_set(marked(*train_, marks, false));
-  hash_half(hasher, dataset.train);
+  hash_split(hasher, dataset.train);
   if (validation > 0) {
     dataset.validation = image_set(marked(*train_, marks, true));
-    hash_half(hasher, dataset.validation);
+    hash_split(hasher, dataset.validation);
   }
   dataset.validation.classes = dataset.train.classes;
   if (test_) {
     dataset.test = image_set(*test_);
-    hash_half(hasher, dataset.test);
+    hash_split(hasher, dataset.test);
   }
   dataset.hash = hasher.named_digest();
   dataset.class_names = train_->class_names();

@@ -23,7 +23,7 @@ class StreamedDataset {
   };
 
   /// Throws Error(kData), as DatasetReader does.
-  StreamedDataset(const options::DataOptions& options, std::int64_t seed, Halves halves);
+  StreamedDataset(const settings::DataOptions& options, std::int64_t seed, Splits splits);
 
   /// Decodes the `part`th of `parts` shares of all samples and throws the images away, for
   /// on_bad_sample skip. `progress` is called now and then.
@@ -37,9 +37,9 @@ class StreamedDataset {
   std::shared_ptr<const EncodedImages> images_of(SelectedSet set) const;
   ImageSet image_set(SelectedSet set) const;
 
-  options::DataOptions options_;
+  settings::DataOptions options_;
   std::int64_t seed_;
-  Halves halves_;
+  Splits splits_;
   BadSamples bad_;
   ImageGeometry geometry_;
   std::optional<SelectedSet> train_;

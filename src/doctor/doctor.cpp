@@ -33,7 +33,7 @@ Finding program() {
 }
 
 /// What the config would start here.
-Finding plan(const options::RunConfig& config, const Driver& driver) {
+Finding plan(const settings::RunConfig& config, const Driver& driver) {
   launch::Machine machine = launch::this_machine();
   machine.gpus = static_cast<int>(driver.gpus.size());
   try {
@@ -81,7 +81,7 @@ std::string hanging(const std::string& text, std::size_t column) {
 
 }  // namespace
 
-Findings examine(const options::RunConfig& config) {
+Findings examine(const settings::RunConfig& config) {
   launch::block_supervised_signals();
   const Driver driver = ask_driver();
   Findings findings{program(), check_processor(), check_memory()};

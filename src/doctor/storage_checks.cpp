@@ -35,7 +35,7 @@ fs::path nearest_existing(fs::path folder) {
   return folder;
 }
 
-/// Bytes a second, written and synced; nothing with errno set when that fails.
+/// Bytes a second, written and looked; nothing with errno set when that fails.
 std::optional<double> writing_speed(const fs::path& folder) {
   constexpr std::size_t kBytes = 8 << 20;
   std::string name = (folder / ".mnist-train-doctor-XXXXXX").string();
@@ -50,10 +50,10 @@ std::optional<double> writing_speed(const fs::path& folder) {
   return static_cast<double>(kBytes) / std::max(1e-6, monotonic_seconds() - begin_s);
 }
 
-Finding check_by_name(options::DatasetName name, const options::RunConfig& config) {
+Finding check_by_name(settings::DatasetName name, const settings::RunConfig& config) {
   const bool wanted = !config.data.format && config.data.dataset == name;
   const std::string title = std::string("data: ") + name_of(name);
-  options::DataOptions options = config.data;
+  settings::DataOptions options = config.data;
   options.format.reset();
   options.dataset = name;
   try {
@@ -71,12 +71,12 @@ Finding check_by_name(options::DatasetName name, const options::RunConfig& confi
 }
 
 /// Opens it as a run would, without reading images.
-Finding check_by_format(const options::DataOptions& options) {
+Finding check_by_format(const settings::DataOptions& options) {
   try {
     std::int64_t train = 0;
     std::int64_t test = 0;
-    if (options.decode == options::Decode::kOnce) {
-      data::BadSamples bad(options.on_bad_sample == options::OnBadSample::kSkip);
+    if (options.decode == settings::Decode::kOnce) {
+      data::BadSamples bad(options.on_bad_sample == settings::OnBadSample::kSkip);
       const data::Sources sources = data::open_sources(options, /*with_test=*/true, bad, nullptr);
       for (const auto& source : sources.train) train += source->outline().count;
       test = sources.test->outline().count;
@@ -98,7 +98,7 @@ Finding check_by_format(const options::DataOptions& options) {
 
 }  // namespace
 
-Finding check_run_folder(const options::RunConfig& config) {
+Finding check_run_folder(const settings::RunConfig& config) {
   const fs::path wanted = config.output.value_or(fs::current_path() / "runs");
   const fs::path folder = nearest_existing(wanted);
   Finding finding{"run folder", Verdict::kGood, "", "", {{"folder", folder.string()}}};
@@ -112,7 +112,7 @@ Finding check_run_folder(const options::RunConfig& config) {
   const double free = free_space(folder).value_or(0);
   finding.values["free_bytes"] = free;
   finding.values["bytes_per_second"] = *speed;
-  finding.text = fmt::format("{}: {} free, {}/s written and synced", wanted.string(),
+  finding.text = fmt::format("{}: {} free, {}/s written and looked", wanted.string(),
                              bytes_text(free), bytes_text(*speed));
   if (free >= 1000 * kMega) return finding;
   finding.verdict = free < 50 * kMega ? Verdict::kProblem : Verdict::kWarning;
@@ -122,11 +122,11 @@ Finding check_run_folder(const options::RunConfig& config) {
   return finding;
 }
 
-Findings check_data(const options::RunConfig& config) {
+Findings check_data(const settings::RunConfig& config) {
   Findings findings;
   if (config.data.format) findings.push_back(check_by_format(config.data));
-  findings.push_back(check_by_name(options::DatasetName::kMnist, config));
-  findings.push_back(check_by_name(options::DatasetName::kFashionMnist, config));
+  findings.push_back(check_by_name(settings::DatasetName::kMnist, config));
+  findings.push_back(check_by_name(settings::DatasetName::kFashionMnist, config));
   return findings;
 }
 

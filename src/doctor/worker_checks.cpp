@@ -31,9 +31,9 @@ struct Diagnosis {
   std::string failure;
 };
 
-options::RunConfig diagnosis_config(options::RunConfig config, bool cuda, int processes) {
-  config.train.device = cuda ? options::DeviceName::kCuda : options::DeviceName::kCpu;
-  config.train.backend = options::BackendName::kAuto;
+settings::RunConfig diagnosis_config(settings::RunConfig config, bool cuda, int processes) {
+  config.train.device = cuda ? settings::DeviceName::kCuda : settings::DeviceName::kCpu;
+  config.train.backend = settings::BackendName::kAuto;
   config.launch.devices.clear();
   config.launch.processes_per_node = processes;
   config.launch.rendezvous_timeout_s = kPatience_s;
@@ -50,10 +50,10 @@ std::string content_of(int fd) {
   return text;
 }
 
-Diagnosis run_workers(const options::RunConfig& config, int processes) {
+Diagnosis run_workers(const settings::RunConfig& config, int processes) {
   launch::Job job;
   job.command = "diagnose";
-  job.config = options::write_run_config(config, /*with_output=*/false);
+  job.config = settings::write_run_config(config, /*with_output=*/false);
   job.quiet = true;
   job.started_s = monotonic_seconds();
   const auto board = launch::StatusBoard::create(processes);
@@ -76,7 +76,7 @@ Diagnosis run_workers(const options::RunConfig& config, int processes) {
   return {std::move(json), ""};
 }
 
-Diagnosis diagnose(const options::RunConfig& config, bool cuda, int processes) {
+Diagnosis diagnose(const settings::RunConfig& config, bool cuda, int processes) {
   try {
     return run_workers(diagnosis_config(config, cuda, processes), processes);
   } catch (const Error& error) {
@@ -131,7 +131,7 @@ Finding check_libtorch(const Json& facts) {
 
 Finding check_dali() {
   try {
-    data::require_decoder(options::Decode::kDali);
+    data::require_decoder(settings::Decode::kDali);
     return {"DALI", Verdict::kGood, build_info().dali, "", {{"version", build_info().dali}}};
   } catch (const Error&) {
     return {"DALI",
@@ -161,7 +161,7 @@ Finding check_cuda(const Diagnosis& diagnosis) {
 
 }  // namespace
 
-Findings check_workers(const options::RunConfig& config, const Driver& driver) {
+Findings check_workers(const settings::RunConfig& config, const Driver& driver) {
   constexpr int kProcesses = 2;
   Findings findings;
   const Diagnosis on_cpus = diagnose(config, /*cuda=*/false, kProcesses);

@@ -10,7 +10,7 @@
 
 #include <algorithm>
 
-#include "model/loss.h"
+#include "models/loss.h"
 
 namespace mnist_train::eval {
 
@@ -24,10 +24,11 @@ std::int64_t count_of(const std::vector<data::Range>& ranges) {
 
 }  // namespace
 
-EvaluationSums::EvaluationSums(std::int64_t classes, const Wishes& wishes, at::Device device)
-    : classes_(classes), wishes_(wishes) {
-  const std::int64_t predictions = count_of(wishes.predictions);
-  const auto riders = static_cast<std::int64_t>(wishes.riders.size());
+EvaluationSums::EvaluationSums(std::int64_t classes, const EvaluationRequest& request,
+                               at::Device device)
+    : classes_(classes), request_(request) {
+  const std::int64_t predictions = count_of(request.predictions);
+  const auto riders = static_cast<std::int64_t>(request.riders.size());
   const std::int64_t size = 2 + classes * classes + predictions * (1 + classes) + riders;
   sums_ = at::zeros({size}, at::TensorOptions(at::kDouble).device(device));
   std::int64_t taken = 0;
@@ -39,35 +40,35 @@ EvaluationSums::EvaluationSums(std::int64_t classes, const Wishes& wishes, at::D
   confusion_ = take(classes * classes).view({classes, classes});
   predictions_ = take(predictions * (1 + classes)).view({predictions, 1 + classes});
   riders_ = take(riders);
-  if (riders > 0) riders_.copy_(at::tensor(wishes.riders, at::kDouble));
+  if (riders > 0) riders_.copy_(at::tensor(request.riders, at::kDouble));
   class_numbers_ = at::arange(classes, at::TensorOptions(at::kLong).device(device));
 }
 
 void EvaluationSums::add(const at::Tensor& logits, const at::Tensor& labels, data::Range range) {
-  const model::BatchLoss loss = model::batch_loss(logits, labels);
+  const models::BatchLoss loss = models::batch_loss(logits, labels);
   loss_and_correct_[0].add_(loss.loss_sum);
   loss_and_correct_[1].add_(loss.correct);
-  const at::Tensor guesses = at::argmax(logits, 1);
+  const at::Tensor predicted = at::argmax(logits, 1);
   // Counting by a product of zeros and ones is exact, the same on every device, and needs no wait
   // for a GPU, unlike bincount.
   const auto one_hot = [&](const at::Tensor& numbers) {
     return numbers.unsqueeze(1).eq(class_numbers_).to(at::kFloat);  // [n,classes]
   };
-  confusion_.add_(one_hot(labels).t().mm(one_hot(guesses)));
-  note_predictions(logits, guesses, range);
+  confusion_.add_(one_hot(labels).t().mm(one_hot(predicted)));
+  note_predictions(logits, predicted, range);
 }
 
-void EvaluationSums::note_predictions(const at::Tensor& logits, const at::Tensor& guesses,
+void EvaluationSums::note_predictions(const at::Tensor& logits, const at::Tensor& predicted,
                                       data::Range range) {
   std::int64_t row = 0;  // of the wanted range's first sample
-  for (const data::Range& wanted : wishes_.predictions) {
+  for (const data::Range& wanted : request_.predictions) {
     if (wanted.begin >= range.end) break;
     const std::int64_t begin = std::max(wanted.begin, range.begin);
     const std::int64_t count = std::min(wanted.end, range.end) - begin;
     if (count > 0) {
       at::Tensor rows = predictions_.narrow(0, row + begin - wanted.begin, count);
       const std::int64_t from = begin - range.begin;
-      rows.select(1, 0).copy_(guesses.narrow(0, from, count));
+      rows.select(1, 0).copy_(predicted.narrow(0, from, count));
       rows.narrow(1, 1, classes_)
           .copy_(at::softmax(logits.narrow(0, from, count).to(at::kDouble), 1));
     }
@@ -86,7 +87,7 @@ Evaluation EvaluationSums::read(std::int64_t samples) const {
   for (std::int64_t i = 0; i < classes_ * classes_; ++i) {
     result.confusion.push_back(static_cast<std::int64_t>(*next++));
   }
-  for (const data::Range& wanted : wishes_.predictions) {
+  for (const data::Range& wanted : request_.predictions) {
     for (std::int64_t sample = wanted.begin; sample < wanted.end; ++sample) {
       Prediction prediction{sample, static_cast<std::int64_t>(*next++), {}};
       prediction.scores.assign(next, next + classes_);
@@ -94,7 +95,7 @@ Evaluation EvaluationSums::read(std::int64_t samples) const {
       result.predictions.push_back(std::move(prediction));
     }
   }
-  result.riders.assign(next, next + wishes_.riders.size());
+  result.riders.assign(next, next + request_.riders.size());
   return result;
 }
 

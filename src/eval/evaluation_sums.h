@@ -12,7 +12,7 @@ namespace mnist_train::eval {
 /// A prediction belongs to one rank; the others leave zeros in its place.
 class EvaluationSums {
  public:
-  EvaluationSums(std::int64_t classes, const Wishes& wishes, at::Device device);
+  EvaluationSums(std::int64_t classes, const EvaluationRequest& request, at::Device device);
 
   /// `logits` [n,classes] and `labels` [n] i64 of the samples `range` of the image set.
   void add(const at::Tensor& logits, const at::Tensor& labels, data::Range range);
@@ -22,10 +22,10 @@ class EvaluationSums {
   Evaluation read(std::int64_t samples) const;
 
  private:
-  void note_predictions(const at::Tensor& logits, const at::Tensor& guesses, data::Range range);
+  void note_predictions(const at::Tensor& logits, const at::Tensor& predicted, data::Range range);
 
   std::int64_t classes_;
-  const Wishes& wishes_;
+  const EvaluationRequest& request_;
   at::Tensor sums_;
   at::Tensor loss_and_correct_;  // [2], a view, as those below
   at::Tensor confusion_;         // [classes, classes]

@@ -10,14 +10,14 @@
 
 namespace mnist_train::eval {
 
-Evaluation evaluate(model::Model& model, batch::ResidentImages& images, std::int64_t batch_size,
+Evaluation evaluate(models::Model& model, loader::ResidentImages& images, std::int64_t batch_size,
                     const comm::Communicator& communicator, at::Device device,
-                    const std::function<void()>& after_batch, const Wishes& wishes) {
+                    const std::function<void()>& after_batch, const EvaluationRequest& request) {
   const at::NoGradGuard no_grad;
   model.eval();
   const data::Range mine =
-      data::share({0, images.count()}, communicator.rank(), communicator.world_size());
-  EvaluationSums sums(images.images().classes, wishes, device);
+      data::shard({0, images.count()}, communicator.rank(), communicator.world_size());
+  EvaluationSums sums(images.images().classes, request, device);
   std::vector<data::Range> ranges;
   for (std::int64_t begin = mine.begin; begin < mine.end; begin += batch_size) {
     ranges.push_back({begin, std::min(begin + batch_size, mine.end)});
@@ -25,7 +25,7 @@ Evaluation evaluate(model::Model& model, batch::ResidentImages& images, std::int
   for (std::size_t i = 0; i < ranges.size(); ++i) {
     const data::Range& range = ranges[i];
     images.expect_slices(std::span(ranges).subspan(i));
-    const batch::Batch batch = images.slice(range);
+    const loader::Batch batch = images.slice(range);
     sums.add(model.forward(batch.images), batch.labels, range);
     after_batch();
   }

@@ -4,10 +4,10 @@
 #include <functional>
 #include <vector>
 
-#include "batch/resident_images.h"
 #include "comm/communicator.h"
 #include "data/sampler.h"
-#include "model/model.h"
+#include "loader/resident_images.h"
+#include "models/model.h"
 
 namespace mnist_train::eval {
 
@@ -19,7 +19,7 @@ struct Prediction {
 };
 
 /// What is wanted beside loss and accuracy. It travels in their all-reduce.
-struct Wishes {
+struct EvaluationRequest {
   std::vector<data::Range> predictions;  // ascending and disjoint, within the image set
   std::vector<double> riders;            // of this rank, to be summed over all; everywhere as many
 };
@@ -36,8 +36,9 @@ struct Evaluation {
 
 /// Collective. Each rank takes a contiguous share, in batches of at most `batch_size`, and every
 /// sample counts exactly once. `after_batch` is called for each of this rank's batches.
-Evaluation evaluate(model::Model& model, batch::ResidentImages& images, std::int64_t batch_size,
+Evaluation evaluate(models::Model& model, loader::ResidentImages& images, std::int64_t batch_size,
                     const comm::Communicator& communicator, at::Device device,
-                    const std::function<void()>& after_batch, const Wishes& wishes = {});
+                    const std::function<void()>& after_batch,
+                    const EvaluationRequest& request = {});
 
 }  // namespace mnist_train::eval

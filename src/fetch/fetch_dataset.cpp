@@ -125,7 +125,7 @@ void remove_parts(const fs::path& path) {
 void put_in_place(const fs::path& part, const fs::path& path) {
   const UniqueFd file(::open(part.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.valid() || ::fsync(file.get()) != 0) {
-    throw Error(ExitCode::kData, part.string() + ": cannot be synced: " + std::strerror(errno));
+    throw Error(ExitCode::kData, part.string() + ": cannot be looked: " + std::strerror(errno));
   }
   fs::rename(part, path);
   remove_parts(path);

@@ -21,22 +21,22 @@ constexpr int kAutomaticCpuProcesses = 2;
 
 [[noreturn]] void refuse(const std::string& message) { throw Error(ExitCode::kConfig, message); }
 
-bool wants_cuda(const options::RunConfig& config) {
+bool wants_cuda(const settings::RunConfig& config) {
   const auto& devices = config.launch.devices;
-  return config.train.device == options::DeviceName::kCuda ||
-         config.train.backend == options::BackendName::kNccl ||
+  return config.train.device == settings::DeviceName::kCuda ||
+         config.train.backend == settings::BackendName::kNccl ||
          std::any_of(devices.begin(), devices.end(),
                      [](const std::string& device) { return device.starts_with("cuda"); });
 }
 
-bool may_use_cuda(const options::RunConfig& config) {
-  return config.train.device != options::DeviceName::kCpu;
+bool may_use_cuda(const settings::RunConfig& config) {
+  return config.train.device != settings::DeviceName::kCpu;
 }
 
-void require_gpu(const options::RunConfig& config, const Machine& machine) {
+void require_gpu(const settings::RunConfig& config, const Machine& machine) {
   if (!wants_cuda(config) || machine.gpus > 0) return;
   const char* asked =
-      config.train.backend == options::BackendName::kNccl ? "backend \"nccl\"" : "device \"cuda\"";
+      config.train.backend == settings::BackendName::kNccl ? "backend \"nccl\"" : "device \"cuda\"";
   if (machine.lacks_module) {
     refuse(std::string("the config asks for ") + asked + ", but this build has no " + kCudaModule +
            ": scripts/setup --cuda installs LibTorch's CUDA parts and builds it");
@@ -46,13 +46,13 @@ void require_gpu(const options::RunConfig& config, const Machine& machine) {
          ": run it on a machine with one, or set backend to \"gloo\" and device to \"cpu\"");
 }
 
-bool use_cuda(const options::RunConfig& config, const Machine& machine) {
+bool use_cuda(const settings::RunConfig& config, const Machine& machine) {
   return may_use_cuda(config) && machine.gpus > 0;
 }
 
 /// The GPU of a local rank: the one that `launch.devices` names, else by its number. Nothing for
 /// the CPU.
-std::optional<int> gpu_of(const options::RunConfig& config, const Machine& machine,
+std::optional<int> gpu_of(const settings::RunConfig& config, const Machine& machine,
                           int local_rank) {
   constexpr std::string_view kNumbered = "cuda:";
   const auto& devices = config.launch.devices;
@@ -69,7 +69,7 @@ std::optional<int> gpu_of(const options::RunConfig& config, const Machine& machi
   return index;
 }
 
-bool one_gpu_each(const options::RunConfig& config, const Machine& machine, int local_world_size) {
+bool one_gpu_each(const settings::RunConfig& config, const Machine& machine, int local_world_size) {
   std::set<int> taken;
   for (int rank = 0; rank < local_world_size; ++rank) {
     const auto gpu = gpu_of(config, machine, rank);
@@ -78,16 +78,16 @@ bool one_gpu_each(const options::RunConfig& config, const Machine& machine, int 
   return true;
 }
 
-std::string choose_backend(const options::RunConfig& config, const Machine& machine,
+std::string choose_backend(const settings::RunConfig& config, const Machine& machine,
                            int local_world_size) {
   const auto asked = config.train.backend;
   const bool nccl_can_work = one_gpu_each(config, machine, local_world_size);
-  if (asked == options::BackendName::kNccl && !nccl_can_work) {
+  if (asked == settings::BackendName::kNccl && !nccl_can_work) {
     refuse("backend \"nccl\" needs a GPU of its own for every process: " +
            std::to_string(local_world_size) + " processes share " + std::to_string(machine.gpus) +
            " GPUs; lower launch.processes_per_node, or set backend to \"gloo\"");
   }
-  if (asked == options::BackendName::kGloo) return "gloo";
+  if (asked == settings::BackendName::kGloo) return "gloo";
   return nccl_can_work ? "nccl" : "gloo";
 }
 
@@ -102,7 +102,8 @@ std::optional<int> asked_of_openmp() {
   return understood ? std::optional(threads) : std::nullopt;
 }
 
-int choose_threads(const options::RunConfig& config, const Machine& machine, int local_world_size) {
+int choose_threads(const settings::RunConfig& config, const Machine& machine,
+                   int local_world_size) {
   if (config.launch.threads_per_process) {
     return static_cast<int>(*config.launch.threads_per_process);
   }
@@ -125,7 +126,7 @@ std::string Placement::device_name() const {
   return cuda ? "cuda:" + std::to_string(device_index) : "cpu";
 }
 
-int choose_process_count(const options::RunConfig& config, const Machine& machine) {
+int choose_process_count(const settings::RunConfig& config, const Machine& machine) {
   require_gpu(config, machine);
   if (!config.launch.devices.empty()) return static_cast<int>(config.launch.devices.size());
   if (config.launch.processes_per_node) {
@@ -137,8 +138,8 @@ int choose_process_count(const options::RunConfig& config, const Machine& machin
   return use_cuda(config, machine) ? machine.gpus : std::min(machine.cores, kAutomaticCpuProcesses);
 }
 
-Placement choose_placement(const options::RunConfig& config, const Machine& machine, int local_rank,
-                           int local_world_size) {
+Placement choose_placement(const settings::RunConfig& config, const Machine& machine,
+                           int local_rank, int local_world_size) {
   require_gpu(config, machine);
   Placement placement;
   const auto gpu = gpu_of(config, machine, local_rank);

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "options/run_config.h"
+#include "settings/run_config.h"
 
 namespace mnist_train::launch {
 
@@ -29,12 +29,12 @@ struct Placement {
 /// How many ranks our own launcher starts: `processes_per_node`, the length of `devices` or of
 /// `data.train_per_process`, or by itself one a GPU, on CPUs one a core up to 2 (more share memory
 /// bandwidth and win little). Throws Error(kConfig) when they contradict.
-int choose_process_count(const options::RunConfig& config, const Machine& machine);
+int choose_process_count(const settings::RunConfig& config, const Machine& machine);
 
 /// Device, backend and threads of one rank. More ranks than GPUs share them in turn, over Gloo,
 /// since NCCL refuses two ranks on one GPU. What the config asks for by name is taken or refused
 /// with Error(kConfig), never replaced.
-Placement choose_placement(const options::RunConfig& config, const Machine& machine, int local_rank,
-                           int local_world_size);
+Placement choose_placement(const settings::RunConfig& config, const Machine& machine,
+                           int local_rank, int local_world_size);
 
 }  // namespace mnist_train::launch

@@ -44,14 +44,14 @@ std::optional<StragglerWatch::Slowest> StragglerWatch::slowest(
 }
 
 std::optional<std::string> StragglerWatch::look(const StatusBoard& board, double now_s) {
-  if (before_.size() < 2 || now_s - looked_s_ < kWindow_s) return std::nullopt;
+  if (before_.size() < 2 || now_s - synced_s_ < kWindow_s) return std::nullopt;
   std::vector<Sample> now;
   for (std::size_t rank = 0; rank < before_.size(); ++rank) {
     now.push_back(sample_of(board.of(static_cast<int>(rank))));
   }
   const auto found = slowest(now);
   if (!found) return std::nullopt;
-  looked_s_ = now_s;
+  synced_s_ = now_s;
   before_ = std::move(now);
   const bool slow = found->own_s > kMuchSlower * found->others_s &&
                     found->own_s - found->others_s > kWorthAWord_s;

@@ -35,7 +35,7 @@ class StragglerWatch {
 
   std::vector<Sample> before_;
   std::vector<bool> warned_;
-  double looked_s_ = 0;
+  double synced_s_ = 0;
   int suspect_ = -1;
 };
 

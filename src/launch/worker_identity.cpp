@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "launch/engines.h"
+#include "launch/cluster_environment.h"
 
 namespace mnist_train::launch {
 

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "base/file.h"
-#include "image/codec.h"
+#include "imaging/codec.h"
 
 namespace mnist_train::report {
 
@@ -62,7 +62,7 @@ void write_predictions(const std::filesystem::path& path,
 
 std::string image_png(const std::uint8_t* pixels, std::int64_t channels, std::int64_t height,
                       std::int64_t width) {
-  image::Image picture;
+  imaging::Image picture;
   picture.channels = channels == 3 ? 3 : 1;
   picture.height = height;
   picture.width = width;
@@ -72,7 +72,7 @@ std::string image_png(const std::uint8_t* pixels, std::int64_t channels, std::in
       picture.pixels.push_back(pixels[channel * plane + pixel]);
     }
   }
-  return image::encode_png(picture);
+  return imaging::encode_png(picture);
 }
 
 std::string image_uri(const std::uint8_t* pixels, std::int64_t channels, std::int64_t height,

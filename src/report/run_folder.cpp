@@ -62,7 +62,7 @@ fs::path make_dated_folder(const fs::path& parent) {
   refuse(parent.string() + ": too many runs were started in this second");
 }
 
-fs::path choose_folder(const options::RunConfig& config, const std::string& config_name,
+fs::path choose_folder(const settings::RunConfig& config, const std::string& config_name,
                        const std::string& resume, bool after_restart) {
   if (config.output) return *config.output;
   const fs::path parent = fs::absolute("runs") / config_name;
@@ -137,7 +137,7 @@ bool belongs_to(const fs::path& checkpoint, const fs::path& folder) {
 
 }  // namespace
 
-RunFolder prepare_run_folder(const options::RunConfig& config, const std::string& config_name,
+RunFolder prepare_run_folder(const settings::RunConfig& config, const std::string& config_name,
                              const std::string& resume, bool after_restart,
                              const std::string& launch) {
   if (!resume.empty() && resume != "auto" && !fs::exists(resume)) {

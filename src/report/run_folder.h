@@ -4,8 +4,8 @@
 #include <string>
 
 #include "base/file.h"
-#include "options/run_config.h"
-#include "options/run_file_names.h"
+#include "settings/run_config.h"
+#include "settings/run_file_names.h"
 
 namespace mnist_train::report {
 
@@ -23,7 +23,7 @@ struct RunFolder {
 /// Throws Error(kConfig) when the folder holds a run and
 /// nothing says that it should be continued, when another process is using it, and when it cannot
 /// be written.
-RunFolder prepare_run_folder(const options::RunConfig& config, const std::string& config_name,
+RunFolder prepare_run_folder(const settings::RunConfig& config, const std::string& config_name,
                              const std::string& resume, bool after_restart,
                              const std::string& launch = "");
 
@@ -35,6 +35,6 @@ void point_latest_at(const std::filesystem::path& folder);
 std::string way_on(const std::filesystem::path& run_folder, const std::string& resume_command);
 
 /// The files of a run, within its folder.
-namespace files = options::run_files;
+namespace files = settings::run_files;
 
 }  // namespace mnist_train::report

@@ -7,8 +7,9 @@
 
 namespace mnist_train::train {
 
-Adam::Adam(const options::TrainOptions& options, const FlatParameters& parameters, comm::Part part)
-    : decoupled_(options.optimizer == options::OptimizerName::kAdamW),
+Adam::Adam(const settings::TrainOptions& options, const FlatParameters& parameters,
+           comm::Shard part)
+    : decoupled_(options.optimizer == settings::OptimizerName::kAdamW),
       beta1_(options.adam_beta1),
       beta2_(options.adam_beta2),
       epsilon_(options.adam_epsilon),

@@ -8,7 +8,7 @@ namespace mnist_train::train {
 /// weight decay.
 class Adam : public Optimizer {
  public:
-  Adam(const options::TrainOptions& options, const FlatParameters& parameters, comm::Part part);
+  Adam(const settings::TrainOptions& options, const FlatParameters& parameters, comm::Shard part);
 
   void step(const at::Tensor& learning_rate) override;
   std::vector<OptimizerTensor> state() const override;

@@ -29,44 +29,44 @@ std::vector<std::int64_t> dense_strides(at::IntArrayRef sizes) {
 }  // namespace
 
 FlatParameters::FlatParameters(torch::nn::Module& module, std::int64_t riders,
-                               torch::nn::Module* half)
-    : parameters_(half != nullptr ? half->parameters() : module.parameters()) {
+                               torch::nn::Module* bf16_copy)
+    : parameters_(bf16_copy != nullptr ? bf16_copy->parameters() : module.parameters()) {
   const c10::NoGradGuard no_grad;
-  std::int64_t half_total = 0;
-  const std::int64_t total = lay_out(half_total);
+  std::int64_t bf16_total = 0;
+  const std::int64_t total = lay_out(bf16_total);
   const at::TensorOptions options = module.parameters().front().options().requires_grad(false);
   values_ = at::empty({total}, options);
   gradients_and_riders_ = at::zeros({total + riders}, options);
   gradients_ = gradients_and_riders_.narrow(0, 0, total);
   riders_ = gradients_and_riders_.narrow(0, total, riders);
-  half_values_ = at::empty({half_total}, options.dtype(at::kBFloat16));
+  bf16_values_ = at::empty({bf16_total}, options.dtype(at::kBFloat16));
   std::vector<at::Tensor> masters = module.parameters();
   for (std::size_t i = 0; i < masters.size(); ++i) {
     const at::Tensor place = view(values_, layouts_[i]);
     place.copy_(masters[i]);
     masters[i].set_data(place);
-    const bool computes = half == nullptr || parameters_[i].scalar_type() == at::kFloat;
-    parameters_[i].set_data(computes ? place : view(half_values_, layouts_[i]));
+    const bool computes = bf16_copy == nullptr || parameters_[i].scalar_type() == at::kFloat;
+    parameters_[i].set_data(computes ? place : view(bf16_values_, layouts_[i]));
     places_.push_back(view(gradients_, layouts_[i]));
   }
-  if (half == nullptr) return;
-  std::vector<at::Tensor> buffers = half->buffers();
+  if (bf16_copy == nullptr) return;
+  std::vector<at::Tensor> buffers = bf16_copy->buffers();
   const std::vector<at::Tensor> masters_buffers = module.buffers();
   for (std::size_t i = 0; i < buffers.size(); ++i) buffers[i].set_data(masters_buffers[i]);
-  refresh_half({0, total});
+  refresh_bf16_copy({0, total});
 }
 
 /// Parameters in bf16 first. Gives the number of elements, and of those in bf16.
-std::int64_t FlatParameters::lay_out(std::int64_t& half_total) {
+std::int64_t FlatParameters::lay_out(std::int64_t& bf16_total) {
   layouts_.resize(parameters_.size());
   std::int64_t total = 0;
-  for (const bool half : {true, false}) {
+  for (const bool bf16_copy : {true, false}) {
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      if ((parameters_[i].scalar_type() == at::kBFloat16) != half) continue;
+      if ((parameters_[i].scalar_type() == at::kBFloat16) != bf16_copy) continue;
       layouts_[i] = {total, parameters_[i].sizes().vec(), dense_strides(parameters_[i].sizes())};
       total += parameters_[i].numel();
     }
-    if (half) half_total = total;
+    if (bf16_copy) bf16_total = total;
   }
   return total;
 }
@@ -76,11 +76,11 @@ void FlatParameters::clear() const {
   riders_.zero_();
 }
 
-void FlatParameters::refresh_half(comm::Part part) const {
+void FlatParameters::refresh_bf16_copy(comm::Shard part) const {
   const c10::NoGradGuard no_grad;
-  part.size = std::min(part.size, half_values_.numel() - part.begin);
+  part.size = std::min(part.size, bf16_values_.numel() - part.begin);
   if (part.size <= 0) return;
-  part.of(half_values_).copy_(part.of(values_));
+  part.of(bf16_values_).copy_(part.of(values_));
 }
 
 void FlatParameters::collect_gradients(bool add) const {

@@ -6,15 +6,15 @@
 
 namespace mnist_train::train {
 
-std::unique_ptr<Optimizer> make_optimizer(const options::TrainOptions& options,
+std::unique_ptr<Optimizer> make_optimizer(const settings::TrainOptions& options,
                                           const FlatParameters& parameters,
-                                          std::optional<comm::Part> part) {
-  const comm::Part updated = part.value_or(comm::Part{0, parameters.values().numel()});
+                                          std::optional<comm::Shard> part) {
+  const comm::Shard updated = part.value_or(comm::Shard{0, parameters.values().numel()});
   switch (options.optimizer) {
-    case options::OptimizerName::kSgd:
+    case settings::OptimizerName::kSgd:
       return std::make_unique<Sgd>(options, parameters, updated);
-    case options::OptimizerName::kAdam:
-    case options::OptimizerName::kAdamW:
+    case settings::OptimizerName::kAdam:
+    case settings::OptimizerName::kAdamW:
       return std::make_unique<Adam>(options, parameters, updated);
   }
   throw Error(ExitCode::kConfig, "an optimizer without a case in make_optimizer");

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "comm/part.h"
-#include "options/train_options.h"
+#include "comm/shard.h"
+#include "settings/train_options.h"
 #include "train/flat_parameters.h"
 
 namespace mnist_train::train {
@@ -35,8 +35,8 @@ class Optimizer {
 
 /// The optimizer that the options name, with PyTorch's meaning of every hyperparameter. It updates
 /// all parameters, or `part`; its state is that of all.
-std::unique_ptr<Optimizer> make_optimizer(const options::TrainOptions& options,
+std::unique_ptr<Optimizer> make_optimizer(const settings::TrainOptions& options,
                                           const FlatParameters& parameters,
-                                          std::optional<comm::Part> part = {});
+                                          std::optional<comm::Shard> part = {});
 
 }  // namespace mnist_train::train

@@ -6,7 +6,7 @@
 
 namespace mnist_train::train {
 
-Schedule::Schedule(const options::TrainOptions& options, std::int64_t steps_per_epoch,
+Schedule::Schedule(const settings::TrainOptions& options, std::int64_t steps_per_epoch,
                    std::int64_t total_steps)
     : options_(options.schedule),
       learning_rate_(options.learning_rate),
@@ -27,12 +27,12 @@ double Schedule::factor(std::int64_t step) const {
   const double progress =
       std::min(1.0, static_cast<double>(step) / static_cast<double>(scheduled_steps_));
   switch (options_.name) {
-    case options::ScheduleName::kStep:
+    case settings::ScheduleName::kStep:
       return std::pow(options_.gamma,
                       static_cast<double>(step / (options_.step_epochs * steps_per_epoch_)));
-    case options::ScheduleName::kLinear:
+    case settings::ScheduleName::kLinear:
       return 1 + (options_.final_factor - 1) * progress;
-    case options::ScheduleName::kCosine:
+    case settings::ScheduleName::kCosine:
       return options_.final_factor +
              (1 - options_.final_factor) * (1 + std::cos(std::numbers::pi * progress)) / 2;
     default:

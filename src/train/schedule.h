@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "options/train_options.h"
+#include "settings/train_options.h"
 
 namespace mnist_train::train {
 
@@ -16,7 +16,7 @@ namespace mnist_train::train {
 class Schedule {
  public:
   /// `steps_per_epoch` optimizer steps; `total_steps` of the whole run.
-  Schedule(const options::TrainOptions& options, std::int64_t steps_per_epoch,
+  Schedule(const settings::TrainOptions& options, std::int64_t steps_per_epoch,
            std::int64_t total_steps);
 
   /// `step` counts from 0.
@@ -25,7 +25,7 @@ class Schedule {
  private:
   double factor(std::int64_t step) const;
 
-  options::ScheduleOptions options_;
+  settings::ScheduleOptions options_;
   double learning_rate_;
   std::int64_t steps_per_epoch_;
   std::int64_t warmup_steps_;

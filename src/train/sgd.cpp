@@ -5,7 +5,7 @@
 
 namespace mnist_train::train {
 
-Sgd::Sgd(const options::TrainOptions& options, const FlatParameters& parameters, comm::Part part)
+Sgd::Sgd(const settings::TrainOptions& options, const FlatParameters& parameters, comm::Shard part)
     : momentum_(options.sgd_momentum),
       weight_decay_(options.weight_decay),
       nesterov_(options.nesterov),

@@ -8,7 +8,7 @@ namespace mnist_train::train {
 /// kernel.
 class Sgd : public Optimizer {
  public:
-  Sgd(const options::TrainOptions& options, const FlatParameters& parameters, comm::Part part);
+  Sgd(const settings::TrainOptions& options, const FlatParameters& parameters, comm::Shard part);
 
   void step(const at::Tensor& learning_rate) override;
   std::vector<OptimizerTensor> state() const override;

@@ -10,7 +10,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "model/loss.h"
+#include "models/loss.h"
 
 namespace mnist_train::train {
 
@@ -26,7 +26,7 @@ StepSums to_sums(const at::Tensor& riders) {
 
 }  // namespace
 
-Step::Step(const options::TrainOptions& options, std::shared_ptr<model::Model> model,
+Step::Step(const settings::TrainOptions& options, std::shared_ptr<models::Model> model,
            const FlatParameters& parameters, comm::GradientAverager& averager, Optimizer& optimizer)
     : options_(options),
       model_(std::move(model)),
@@ -49,7 +49,7 @@ void Step::begin() {
   parameters_.riders()[kStop].copy_(stop_requested_);
 }
 
-void Step::accumulate(const batch::Batch& batch, std::int64_t samples, bool last) {
+void Step::accumulate(const loader::Batch& batch, std::int64_t samples, bool last) {
   if (last) averager_.before_forward();
   // Synchronised batch norm exchanges statistics in the forward pass: a rank without samples must
   // run it, too.
@@ -71,17 +71,17 @@ void Step::finish() {
   timed([&] { averager_.finish(); });
   if (averager_.averages_in_backward()) parameters_.collect_gradients(/*add=*/false);
   totals_.add_(parameters_.riders().narrow(0, 0, kRiders));
-  if (!totals_.is_cpu() || std::isfinite(last().loss)) update(averager_.own_part());
-  timed([&] { averager_.publish(); });
+  if (!totals_.is_cpu() || std::isfinite(last().loss)) update(averager_.owned_shard());
+  timed([&] { averager_.barrier(); });
 }
 
-void Step::update(comm::Part part) {
+void Step::update(comm::Shard part) {
   if (options_.max_gradient_norm) {
-    timed([&] { averager_.gather(); });
+    timed([&] { averager_.all_gather(); });
     clip_gradients(part);
   }
   optimizer_.step(learning_rate_);
-  parameters_.refresh_half(part);
+  parameters_.refresh_bf16_copy(part);
 }
 
 template <class Work>
@@ -92,13 +92,13 @@ void Step::timed(const Work& averaging) {
 }
 
 /// The sum of the samples' losses, noted in the riders.
-at::Tensor Step::loss_of(const batch::Batch& batch) {
+at::Tensor Step::loss_of(const loader::Batch& batch) {
   const at::Tensor logits = model_->forward(batch.images);
   const double smoothing = options_.label_smoothing;
-  const model::BatchLoss loss =
-      batch.is_mixed() ? model::mixed_batch_loss(logits, batch.labels, batch.other_labels,
-                                                 batch.weights, smoothing)
-                       : model::batch_loss(logits, batch.labels, smoothing);
+  const models::BatchLoss loss =
+      batch.is_mixed() ? models::mixed_batch_loss(logits, batch.labels, batch.other_labels,
+                                                  batch.weights, smoothing)
+                       : models::batch_loss(logits, batch.labels, smoothing);
   const at::NoGradGuard no_grad;
   const at::Tensor& riders = parameters_.riders();
   riders[kLoss].add_(loss.loss_sum);
@@ -108,7 +108,7 @@ at::Tensor Step::loss_of(const batch::Batch& batch) {
 }
 
 /// As torch.nn.utils.clip_grad_norm_, without asking the device how long the gradient is.
-void Step::clip_gradients(comm::Part part) {
+void Step::clip_gradients(comm::Shard part) {
   const at::Tensor& gradients = parameters_.gradients();
   const at::Tensor norm = at::linalg_vector_norm(gradients, 2);
   part.of(gradients).mul_((*options_.max_gradient_norm / (norm + 1e-6)).clamp_max(1.0));

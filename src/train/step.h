@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <memory>
 
-#include "batch/batch.h"
 #include "comm/gradient_averager.h"
-#include "model/model.h"
-#include "options/train_options.h"
+#include "loader/batch.h"
+#include "models/model.h"
+#include "settings/train_options.h"
 #include "train/flat_parameters.h"
 #include "train/optimizer.h"
 
@@ -23,14 +23,14 @@ struct StepSums {
 };
 
 /// One optimizer step of one rank: set, begin, accumulate once a batch, finish. From `begin` on it
-/// never waits for a GPU, so that it can be recorded (see RecordedStep). Its sums ride with the
+/// never waits for a GPU, so that it can be recorded (see GraphedStep). Its sums ride with the
 /// gradients, so every rank learns the global loss, and whether any rank wants to stop, at
 /// no extra message.
 class Step {
  public:
   static constexpr std::int64_t kRiders = 4;  // the first ones of the parameters'
 
-  Step(const options::TrainOptions& options, std::shared_ptr<model::Model> model,
+  Step(const settings::TrainOptions& options, std::shared_ptr<models::Model> model,
        const FlatParameters& parameters, comm::GradientAverager& averager, Optimizer& optimizer);
 
   /// What the next step needs to know beside its samples. A recorded step reads it again each time.
@@ -39,7 +39,7 @@ class Step {
   /// Forward and backward. `batch` is this rank's share, possibly empty, of a global batch;
   /// `samples` are those of the whole step, over all ranks and batches. Collective for the `last`
   /// batch of a step, where averaging overlaps with it.
-  void accumulate(const batch::Batch& batch, std::int64_t samples, bool last);
+  void accumulate(const loader::Batch& batch, std::int64_t samples, bool last);
   /// Collective: averages, clips, updates. On a CPU a loss that is not finite leaves the weights as
   /// they were; on a GPU nobody has looked yet. See `require_finite`.
   void finish();
@@ -53,15 +53,15 @@ class Step {
   void restart_totals(const StepSums& start = {});
 
  private:
-  at::Tensor loss_of(const batch::Batch& batch);
+  at::Tensor loss_of(const loader::Batch& batch);
   at::Tensor loss_of_nothing() const;
-  void update(comm::Part part);
-  void clip_gradients(comm::Part part);
+  void update(comm::Shard part);
+  void clip_gradients(comm::Shard part);
   template <class Work>
   void timed(const Work& averaging);
 
-  options::TrainOptions options_;
-  std::shared_ptr<model::Model> model_;
+  settings::TrainOptions options_;
+  std::shared_ptr<models::Model> model_;
   const FlatParameters& parameters_;
   comm::GradientAverager& averager_;
   Optimizer& optimizer_;

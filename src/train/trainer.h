@@ -5,19 +5,19 @@
 #include <optional>
 #include <vector>
 
-#include "batch/resident_images.h"
 #include "comm/communicator.h"
 #include "comm/gradient_averager.h"
-#include "model/model.h"
-#include "options/train_options.h"
+#include "loader/resident_images.h"
+#include "models/model.h"
+#include "settings/train_options.h"
+#include "train/batch_partition.h"
 #include "train/flat_parameters.h"
+#include "train/graphed_step.h"
 #include "train/optimizer.h"
 #include "train/progress.h"
-#include "train/recorded_step.h"
 #include "train/schedule.h"
 #include "train/step.h"
 #include "train/step_times.h"
-#include "train/work_split.h"
 
 namespace mnist_train::train {
 
@@ -29,9 +29,9 @@ class Trainer {
   /// weights do not matter, makes training compute in bf16, on images of that type; weights,
   /// optimizer and statistics stay fp32 in `model`. `graph`, where there is one, records the
   /// step unless something speaks against it: Error(kConfig) if the options insist.
-  Trainer(const options::TrainOptions& options, std::shared_ptr<model::Model> model,
-          batch::ResidentImages& images, const comm::Communicator& communicator, at::Device device,
-          std::shared_ptr<model::Model> bf16_model = nullptr, const Sharing& sharing = {},
+  Trainer(const settings::TrainOptions& options, std::shared_ptr<models::Model> model,
+          loader::ResidentImages& images, const comm::Communicator& communicator, at::Device device,
+          std::shared_ptr<models::Model> bf16_model = nullptr, const PartitionOptions& sharing = {},
           std::unique_ptr<comm::DeviceGraph> graph = nullptr);
 
   /// Fixes the order of the epoch that the cursor stands in. Collective the first time, from when
@@ -61,51 +61,51 @@ class Trainer {
   std::int64_t samples_per_epoch() const { return images_.count(); }
   /// Collective: running statistics become rank 0's, which are those that are evaluated and saved,
   /// as in PyTorch's DDP.
-  void share_buffers();
+  void broadcast_buffers();
   /// Collective: the last step's averaged gradients become whole on every rank.
   void gather_gradients();
 
   Progress& progress() { return progress_; }
   const Progress& progress() const { return progress_; }
   /// The weights in fp32: what is evaluated and saved.
-  model::Model& model() { return *model_; }
-  const model::Model& model() const { return *model_; }
+  models::Model& model() { return *model_; }
+  const models::Model& model() const { return *model_; }
   const FlatParameters& parameters() const { return parameters_; }
   Optimizer& optimizer() { return *optimizer_; }
   const Optimizer& optimizer() const { return *optimizer_; }
   /// Sums of the last global batch; on a GPU this waits.
   StepSums last_step_sums() const { return step_.last(); }
-  const WorkSplit& split() const { return *split_; }
+  const BatchPartition& split() const { return *partition_; }
   /// Of this rank, since `begin_epoch`; without steps on a GPU.
   const StepTimes& times() const { return times_; }
   const char* averaging() const { return averager_->name(); }
   /// "graph": of full batches only the first steps are eager; or "eager".
-  const char* execution() const { return recorded_step_ ? "graph" : "eager"; }
+  const char* execution() const { return graphed_step_ ? "graph" : "eager"; }
   const char* precision() const { return computing_model_ == model_ ? "fp32" : "bf16"; }
 
  private:
   void share_state();
   void expect_from(std::int64_t begin);
-  const char* why_not_recorded() const;  // null: nothing speaks against it
-  void set_up_recording(std::unique_ptr<comm::DeviceGraph> graph);
+  const char* cuda_graph_obstacle() const;  // null: nothing speaks against it
+  void set_up_cuda_graph(std::unique_ptr<comm::DeviceGraph> graph);
   void step_eagerly(data::Range all);
-  batch::Batch gather_own(const std::vector<data::Range>& shares);
+  loader::Batch gather_own(const std::vector<data::Range>& shares);
   std::vector<data::Range> share_out(data::Range global) const;
   void note_times(double seconds, double input_seconds);
 
-  options::TrainOptions options_;
+  settings::TrainOptions options_;
   const comm::Communicator& communicator_;
-  batch::ResidentImages& images_;
+  loader::ResidentImages& images_;
   std::int64_t global_batch_size_;
   bool measures_times_;
-  std::shared_ptr<model::Model> model_;
-  std::shared_ptr<model::Model> computing_model_;
-  std::unique_ptr<WorkSplit> split_;
+  std::shared_ptr<models::Model> model_;
+  std::shared_ptr<models::Model> computing_model_;
+  std::unique_ptr<BatchPartition> partition_;
   FlatParameters parameters_;
   std::unique_ptr<comm::GradientAverager> averager_;
   std::unique_ptr<Optimizer> optimizer_;
   Step step_;
-  std::optional<RecordedStep> recorded_step_;
+  std::optional<GraphedStep> graphed_step_;
   Schedule schedule_;
   bool shares_state_ = false;
   double learning_rate_ = 0;

@@ -17,7 +17,7 @@ PreviewShare share(std::int64_t images, std::int64_t channels, int first) {
   return share;
 }
 
-std::uint8_t pixel(const image::Image& picture, std::int64_t y, std::int64_t x,
+std::uint8_t pixel(const imaging::Image& picture, std::int64_t y, std::int64_t x,
                    std::int64_t channel) {
   return picture
       .pixels[static_cast<std::size_t>((y * picture.width + x) * picture.channels + channel)];

@@ -10,7 +10,7 @@ TEST_CASE("a build knows its version, compiler and LibTorch") {
   using Catch::Matchers::Matches;
   CHECK_THAT(build_info().version, Matches("[0-9]+\\.[0-9]+\\.[0-9]+"));
   CHECK_THAT(build_info().compiler, Matches("[A-Za-z]+ [0-9.]+"));
-  // Empty in a build of the torch-free rooms alone.
+  // Empty in a build of the torch-free layers alone.
   CHECK_THAT(build_info().torch, Matches("([0-9]+\\.[0-9]+\\.[0-9]+)?"));
 }
 

@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 using Catch::Matchers::ContainsSubstring;
 using Json = nlohmann::ordered_json;
-using options::TrainOptions;
+using settings::TrainOptions;
 using testing::error_of;
 using testing::Failure;
 using testing::one_rank;

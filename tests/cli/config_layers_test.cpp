@@ -10,11 +10,11 @@ namespace {
 
 using testing::ScopedEnvironment;
 
-std::shared_ptr<const config::Source> file_of(const std::string& text) {
-  return std::make_shared<const config::Source>(config::Source{"f", text, "/base"});
+std::shared_ptr<const strict_json::Source> file_of(const std::string& text) {
+  return std::make_shared<const strict_json::Source>(strict_json::Source{"f", text, "/base"});
 }
 
-options::RunConfig read(const std::string& file, const std::vector<std::string>& sets) {
+settings::RunConfig read(const std::string& file, const std::vector<std::string>& sets) {
   CommandLine line;
   line.sets = sets;
   return read_layers(line, file_of(file));
@@ -36,7 +36,7 @@ TEST_CASE("later layers win: file, environment, flags, --set from left to right"
   const auto file = file_of(
       R"({"seed":1,"epochs":1,"batch_size":5,"launch":{"processes_per_node":1,"hang_timeout_s":9},
           "output":"of-file"})");
-  options::RunConfig config = read_layers(line, file);
+  settings::RunConfig config = read_layers(line, file);
   CHECK(config.train.seed == 2);
   CHECK(config.train.batch_size == 5);
   CHECK(config.train.log_interval == 100);
@@ -69,8 +69,8 @@ TEST_CASE("a value of --set is JSON where it can be, else a string") {
   CHECK(read("{}", {"epochs=3"}).train.epochs == 3);
   CHECK(read("{}", {"learning_rate=1e-3"}).train.learning_rate == 1e-3);
   CHECK(read("{}", {"deterministic=true"}).train.deterministic);
-  CHECK(read("{}", {"device=cpu"}).train.device == options::DeviceName::kCpu);
-  CHECK(read("{}", {"device=\"cpu\""}).train.device == options::DeviceName::kCpu);
+  CHECK(read("{}", {"device=cpu"}).train.device == settings::DeviceName::kCpu);
+  CHECK(read("{}", {"device=\"cpu\""}).train.device == settings::DeviceName::kCpu);
   CHECK(read("{}", {"model_file=a=b"}).model_file == "a=b");
   CHECK(read("{}", {R"(launch={"devices":["cpu"]})"}).launch.devices.size() == 1);
   CHECK(read(R"({"stop_at_accuracy":0.5})", {"stop_at_accuracy=null"}).train.stop_at_accuracy ==
@@ -168,16 +168,16 @@ TEST_CASE("a later layer that names one of two keys takes the other one back") {
 
   const char* named = R"({"data":{"dataset":"mnist","root":"r","validation":0.5}})";
   const auto drawn = read(named, {"data.format=synthetic"}).data;
-  CHECK(drawn.format == options::DataFormat::kSynthetic);
+  CHECK(drawn.format == settings::DataFormat::kSynthetic);
   CHECK_FALSE(drawn.dataset);
   CHECK(drawn.validation == 0.5);
   const char* files = R"({"data":{"dataset":null,"format":"idx","train":"a","test":"b"}})";
-  CHECK(read(files, {"data.dataset=mnist"}).data.dataset == options::DatasetName::kMnist);
-  CHECK(read(files, {"data.format=synthetic"}).data.format == options::DataFormat::kSynthetic);
+  CHECK(read(files, {"data.dataset=mnist"}).data.dataset == settings::DatasetName::kMnist);
+  CHECK(read(files, {"data.format=synthetic"}).data.format == settings::DataFormat::kSynthetic);
   CHECK(read(files, {"data.format=idx", "data.test=c"}).data.train->images == "/base/a");
 
   const char* mlp = R"({"model":{"name":"mlp","hidden":[7],"activation":"relu"}})";
-  CHECK(read(mlp, {"model.name=net"}).model.name == options::ModelName::kNet);
+  CHECK(read(mlp, {"model.name=net"}).model.name == settings::ModelName::kNet);
   CHECK(read(mlp, {"model.name=mlp"}).model.hidden == std::vector<std::int64_t>{7});
 }
 
@@ -194,7 +194,7 @@ TEST_CASE("two keys that exclude each other in one layer are refused, whatever l
 
 TEST_CASE("an empty variable is none") {
   const ScopedEnvironment environment("MNIST_TRAIN_SET", "");
-  CHECK(read("{}", {}) == options::RunConfig{});
+  CHECK(read("{}", {}) == settings::RunConfig{});
 }
 
 }  // namespace mnist_train::cli

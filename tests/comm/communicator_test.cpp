@@ -204,9 +204,9 @@ TEST_CASE("Gloo sums tensors on a GPU", "[gpu]") {
 TEST_CASE("NCCL sums over one rank", "[gpu]") {
   if (!have_gpu()) return;
   launch::ListenSocket listener = launch::listen_on_loopback();
-  const auto store =
-      meet(testing::rendezvous_of(0, 1, listener.port, listener.fd.release(), /*timeout_s=*/30))
-          .store;
+  const auto store = rendezvous(testing::rendezvous_of(0, 1, listener.port, listener.fd.release(),
+                                                       /*timeout_s=*/30))
+                         .store;
   const auto backend = cuda_module().make_nccl_backend(store, 0, 1, /*timeout_s=*/60);
   std::vector<at::Tensor> tensors{at::arange(1000, at::kFloat).to(at::kCUDA)};
   backend->allreduce(tensors)->wait();

@@ -21,8 +21,8 @@
 namespace mnist_train::comm {
 namespace {
 
-using options::AveragingStrategy;
-using options::TrainOptions;
+using settings::AveragingStrategy;
+using settings::TrainOptions;
 using testing::on_connected_ranks;
 
 constexpr std::int64_t kRiders = 2;
@@ -78,7 +78,7 @@ std::vector<at::Tensor> steps(const Communicator& communicator, const TrainOptio
   const auto averager = make_gradient_averager(options, communicator, subject.buffer());
   std::vector<at::Tensor> results;
   for (int step = 0; step < kSteps; ++step) {
-    const data::Range mine = data::share({step * 100, step * 100 + batch_size}, communicator.rank(),
+    const data::Range mine = data::shard({step * 100, step * 100 + batch_size}, communicator.rank(),
                                          communicator.world_size());
     subject.parameters.clear();
     averager->before_forward();
@@ -89,7 +89,7 @@ std::vector<at::Tensor> steps(const Communicator& communicator, const TrainOptio
     if (!averager->averages_in_backward()) subject.parameters.collect_gradients(/*add=*/false);
     averager->finish();
     if (averager->averages_in_backward()) subject.parameters.collect_gradients(/*add=*/false);
-    averager->gather();
+    averager->all_gather();
     results.push_back(subject.parameters.gradients_and_riders().clone());
   }
   return results;
@@ -146,11 +146,11 @@ TEST_CASE("ranks that share weights see what all of them have updated") {
                                                    communicator, {{}, flat, kRiders});
       const at::Tensor weights = at::full({count}, 10.0 * communicator.rank());
       const at::Tensor view = weights.narrow(0, 0, count);  // views go along
-      averager->share({weights});
+      averager->move_to_shared_memory({weights});
       averager->finish();
-      const Part part = averager->own_part();
+      const Shard part = averager->owned_shard();
       part.of(view).sub_(part.of(flat));
-      averager->publish();
+      averager->barrier();
       seen[rank] = weights.clone();
       riders[rank] = flat.narrow(0, count, kRiders).sum().item<double>();
     });
@@ -165,8 +165,8 @@ TEST_CASE("ranks that share weights see what all of them have updated") {
 TEST_CASE("compressed gradients are rounded, riders are not, and ranks agree in every bit") {
   const std::vector<at::Tensor> expected = steps(Communicator(), {}, 5);
   const auto strategy = GENERATE(AveragingStrategy::kFlat, AveragingStrategy::kBucketed);
-  const auto [compression, tolerance] = GENERATE(table<options::Compression, double>(
-      {{options::Compression::kFp16, 2e-3}, {options::Compression::kBf16, 2e-2}}));
+  const auto [compression, tolerance] = GENERATE(table<settings::Compression, double>(
+      {{settings::Compression::kFp16, 2e-3}, {settings::Compression::kBf16, 2e-2}}));
   TrainOptions options = with_strategy(strategy);
   options.gradient_averaging.compression = compression;
   std::vector<std::vector<at::Tensor>> results(2);
@@ -245,7 +245,7 @@ TEST_CASE("what averaging costs", "[.benchmark]") {  // scripts/bench/averaging 
             flat.fill_(1);  // ranks come together, as after a step
             const double begin_s = monotonic_seconds();
             averager->finish();
-            averager->publish();
+            averager->barrier();
             if (communicator.rank() == 0) seconds.push_back(monotonic_seconds() - begin_s);
           }
         });

@@ -31,21 +31,21 @@ c10::intrusive_ptr<c10d::TCPStore> agent_store(const launch::ListenSocket& liste
   return c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
 }
 
-Rendezvous agent_worker(int rank, int port, const std::string& prefix, double timeout_s) {
-  Rendezvous rendezvous = rendezvous_of(rank, 2, port, -1, timeout_s);
-  rendezvous.identity.store_served_by_agent = true;
-  rendezvous.identity.store_prefix = prefix;
-  return rendezvous;
+RendezvousOptions agent_worker(int rank, int port, const std::string& prefix, double timeout_s) {
+  RendezvousOptions options = rendezvous_of(rank, 2, port, -1, timeout_s);
+  options.identity.store_served_by_agent = true;
+  options.identity.store_prefix = prefix;
+  return options;
 }
 
-TEST_CASE("ranks that meet share a store") {
+TEST_CASE("ranks that rendezvous share a store") {
   launch::ListenSocket listener = launch::listen_on_loopback();
   const int fd = listener.fd.release();
   std::vector<std::string> seen(3);
   std::vector<c10::intrusive_ptr<c10d::Store>> stores(3);
   on_ranks(3, [&](int rank) {
     auto& store = stores[static_cast<std::size_t>(rank)];
-    store = meet(rendezvous_of(rank, 3, listener.port, fd, kLong_s)).store;
+    store = rendezvous(rendezvous_of(rank, 3, listener.port, fd, kLong_s)).store;
     if (rank == 2) store->set("key", std::string("from rank 2"));
     seen[static_cast<std::size_t>(rank)] = store->get_to_str("key");
   });
@@ -57,7 +57,7 @@ TEST_CASE("ranks that do not come are named") {
   const int fd = listener.fd.release();
   Failure failure;
   on_ranks(1, [&](int rank) {
-    failure = error_of([&] { meet(rendezvous_of(rank, 3, listener.port, fd, kShort_s)); });
+    failure = error_of([&] { rendezvous(rendezvous_of(rank, 3, listener.port, fd, kShort_s)); });
   });
   CHECK(failure.code == ExitCode::kDistributed);
   CHECK_FALSE(failure.is_peer_error);
@@ -66,7 +66,7 @@ TEST_CASE("ranks that do not come are named") {
                                "missing: rank 1, rank 2"));
 }
 
-/// What rank 0 of two says, each of which `change(rank, rendezvous)` has had its way with.
+/// What rank 0 of two says, each of which `change(rank, options)` has had its way with.
 template <class Change>
 Failure refusal_after(const Change& change) {
   launch::ListenSocket listener = launch::listen_on_loopback();
@@ -75,27 +75,27 @@ Failure refusal_after(const Change& change) {
   std::vector<c10::intrusive_ptr<c10d::Store>> stores(2);
   on_ranks(2, [&](int rank) {
     const auto index = static_cast<std::size_t>(rank);
-    Rendezvous rendezvous = rendezvous_of(rank, 2, listener.port, fd, kLong_s);
-    change(rank, rendezvous);
-    failures[index] = error_of([&] { stores[index] = meet(rendezvous).store; });
+    RendezvousOptions options = rendezvous_of(rank, 2, listener.port, fd, kLong_s);
+    change(rank, options);
+    failures[index] = error_of([&] { stores[index] = rendezvous(options).store; });
   });
   CHECK_FALSE(failures[1].message.empty());  // the same, or that the store went away with rank 0
   return failures[0];
 }
 
 TEST_CASE("a rank with another config is refused by name, and no rank goes on") {
-  const Failure failure = refusal_after([](int rank, Rendezvous& rendezvous) {
-    if (rank == 1) rendezvous.fingerprint = "another config";
+  const Failure failure = refusal_after([](int rank, RendezvousOptions& options) {
+    if (rank == 1) options.fingerprint = "another config";
   });
   CHECK(failure.code == ExitCode::kConfig);
   CHECK_THAT(failure.message, ContainsSubstring("rank 1 runs with another config"));
 }
 
 TEST_CASE("ranks that disagree about how many they are are refused at once") {
-  const Failure failure = refusal_after([](int rank, Rendezvous& rendezvous) {
+  const Failure failure = refusal_after([](int rank, RendezvousOptions& options) {
     if (rank == 1) {
-      rendezvous.identity.world_size = 3;
-      rendezvous.timeout_s = 1;
+      options.identity.world_size = 3;
+      options.timeout_s = 1;
     }
   });
   CHECK(failure.code == ExitCode::kConfig);
@@ -105,7 +105,7 @@ TEST_CASE("ranks that disagree about how many they are are refused at once") {
 
 TEST_CASE("a rank that would talk by another backend is refused before anybody waits for it") {
   const Failure failure = refusal_after(
-      [](int rank, Rendezvous& rendezvous) { rendezvous.backend = rank == 1 ? "gloo" : "nccl"; });
+      [](int rank, RendezvousOptions& options) { options.backend = rank == 1 ? "gloo" : "nccl"; });
   CHECK(failure.code == ExitCode::kConfig);
   CHECK_THAT(failure.message, ContainsSubstring("rank 1 would talk by gloo, rank 0 by nccl"));
 }
@@ -114,7 +114,7 @@ TEST_CASE("a store that nobody serves is named by its address") {
   launch::ListenSocket listener = launch::listen_on_loopback();
   const int port = listener.port;
   listener.fd.reset();
-  const Failure failure = error_of([&] { meet(rendezvous_of(1, 2, port, -1, kShort_s)); });
+  const Failure failure = error_of([&] { rendezvous(rendezvous_of(1, 2, port, -1, kShort_s)); });
   CHECK(failure.code == ExitCode::kDistributed);
   CHECK_THAT(failure.message,
              ContainsSubstring("cannot reach the store at 127.0.0.1:" + std::to_string(port)));
@@ -123,7 +123,8 @@ TEST_CASE("a store that nobody serves is named by its address") {
 
 TEST_CASE("a port that is taken is named") {
   const launch::ListenSocket taken = launch::listen_on_loopback();
-  const Failure failure = error_of([&] { meet(rendezvous_of(0, 2, taken.port, -1, kShort_s)); });
+  const Failure failure =
+      error_of([&] { rendezvous(rendezvous_of(0, 2, taken.port, -1, kShort_s)); });
   CHECK(failure.code == ExitCode::kDistributed);
   CHECK_THAT(failure.message, ContainsSubstring("cannot serve the store at 127.0.0.1:" +
                                                 std::to_string(taken.port)));
@@ -134,10 +135,12 @@ TEST_CASE(
   launch::ListenSocket listener = launch::listen_on_loopback();
   const auto agent = agent_store(listener, listener.fd.release());
   for (const char* attempt : {"mnist-train/job/0/", "mnist-train/job/1/"}) {
-    on_ranks(2, [&](int rank) { (void)meet(agent_worker(rank, listener.port, attempt, kLong_s)); });
+    on_ranks(2, [&](int rank) {
+      (void)rendezvous(agent_worker(rank, listener.port, attempt, kLong_s));
+    });
   }
   const Failure failure =
-      error_of([&] { meet(agent_worker(0, listener.port, "mnist-train/job/2/", kShort_s)); });
+      error_of([&] { rendezvous(agent_worker(0, listener.port, "mnist-train/job/2/", kShort_s)); });
   CHECK_THAT(failure.message, ContainsSubstring("missing: rank 1"));
 }
 

@@ -6,7 +6,7 @@
 #include "data/idx_pair.h"
 #include "data/image_folder.h"
 #include "data/lmdb_set.h"
-#include "image/codec.h"
+#include "imaging/codec.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/idx_bytes.h"
@@ -19,9 +19,9 @@ namespace fs = std::filesystem;
 using testing::error_of;
 using testing::TempFolder;
 
-image::Image decoded(const EncodedSet& set, std::int64_t sample) {
+imaging::Image decoded(const EncodedSet& set, std::int64_t sample) {
   std::vector<std::uint8_t> buffer;
-  return image::decode(set.read(sample, buffer), set.name(sample));
+  return imaging::decode(set.read(sample, buffer), set.name(sample));
 }
 
 std::vector<std::uint8_t> pixels_of(const ImageSet& set, std::int64_t sample) {

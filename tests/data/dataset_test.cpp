@@ -22,17 +22,17 @@ using testing::error_of;
 using testing::SmallDataset;
 using testing::TempFolder;
 
-options::DataOptions at(const fs::path& train, const fs::path& test) {
-  options::DataOptions options;
-  options.format = options::DataFormat::kIdx;
-  options.train = options::DataLocation{train, {}};
-  options.test = options::DataLocation{test, {}};
+settings::DataOptions at(const fs::path& train, const fs::path& test) {
+  settings::DataOptions options;
+  options.format = settings::DataFormat::kIdx;
+  options.train = settings::DataLocation{train, {}};
+  options.test = settings::DataLocation{test, {}};
   return options;
 }
 
 /// The MNIST that ships: of the repository where tests run in it, else of the bundle.
-options::DataOptions shipped_mnist() {
-  options::DataOptions options;
+settings::DataOptions shipped_mnist() {
+  settings::DataOptions options;
   if (fs::exists("third_party/mnist")) options.root = fs::absolute("third_party");
   return options;
 }
@@ -63,7 +63,7 @@ TEST_CASE("the MNIST that ships is the real one") {
 }
 
 TEST_CASE("limits take the first samples") {
-  options::DataOptions options = shipped_mnist();
+  settings::DataOptions options = shipped_mnist();
   options.limit_train = 100;
   options.limit_test = 10;
   const Dataset some = open_dataset(options);
@@ -80,7 +80,7 @@ TEST_CASE("limits take the first samples") {
 TEST_CASE("a limit beyond the data says how many there are") {
   const TempFolder folder;
   SmallDataset{}.write(folder.path());
-  options::DataOptions options = at(folder.path(), folder.path());
+  settings::DataOptions options = at(folder.path(), folder.path());
   options.limit_train = 20;
   options.limit_test = 7;
   CHECK(open_dataset(options).train.count == 20);
@@ -126,19 +126,19 @@ TEST_CASE("reading into one block of memory gives the same samples") {
   }
 }
 
-TEST_CASE("both halves have the classes of all labels") {
+TEST_CASE("both splits have the classes of all labels") {
   const TempFolder folder;
   SmallDataset{.classes = 10}.write(folder.path() / "ten");
   SmallDataset{.train = 40, .test = 40, .classes = 26}.write(folder.path() / "letters");
   const Dataset more_in_test = open_dataset(at(folder.path() / "ten", folder.path() / "letters"));
   CHECK(more_in_test.train.classes == 26);
   CHECK(more_in_test.test.classes == 26);
-  options::DataOptions limited = at(folder.path() / "letters", folder.path() / "ten");
+  settings::DataOptions limited = at(folder.path() / "letters", folder.path() / "ten");
   limited.limit_train = 1;  // fewer samples, the same model
   CHECK(open_dataset(limited).train.classes == 26);
 }
 
-TEST_CASE("halves of another geometry are refused") {
+TEST_CASE("splits of another geometry are refused") {
   const TempFolder folder;
   SmallDataset{}.write(folder.path() / "a");
   SmallDataset{.width = 4}.write(folder.path() / "b");
@@ -151,8 +151,8 @@ TEST_CASE("halves of another geometry are refused") {
 TEST_CASE("a data set known by name has ten classes") {
   const TempFolder folder;
   SmallDataset{.classes = 11}.write(folder.path() / "fashion-mnist");
-  options::DataOptions options;
-  options.dataset = options::DatasetName::kFashionMnist;
+  settings::DataOptions options;
+  options.dataset = settings::DatasetName::kFashionMnist;
   options.root = folder.path();
   const auto failure = error_of([&] { open_dataset(options); });
   CHECK(failure.code == ExitCode::kData);
@@ -163,16 +163,16 @@ TEST_CASE("the classes of Fashion-MNIST have names, those of MNIST and of other 
   const TempFolder folder;
   SmallDataset{}.write(folder.path() / "fashion-mnist");
   SmallDataset{}.write(folder.path() / "mnist");
-  options::DataOptions options;
+  settings::DataOptions options;
   options.root = folder.path();
   CHECK(open_dataset(options).class_names.empty());
-  options.dataset = options::DatasetName::kFashionMnist;
+  options.dataset = settings::DatasetName::kFashionMnist;
   const Dataset fashion = open_dataset(options);
   REQUIRE(fashion.class_names.size() == 10);
   CHECK(fashion.class_names.front() == "T-shirt/top");
   CHECK(fashion.class_names.back() == "Ankle boot");
-  options.format = options::DataFormat::kIdx;
-  options.train = options.test = options::DataLocation{folder.path() / "fashion-mnist", {}};
+  options.format = settings::DataFormat::kIdx;
+  options.train = options.test = settings::DataLocation{folder.path() / "fashion-mnist", {}};
   CHECK(open_dataset(options).class_names.empty());
 }
 

@@ -24,17 +24,17 @@ using testing::picture;
 using testing::png;
 using testing::TempFolder;
 
-options::DataOptions folders(const fs::path& train, const fs::path& test) {
-  options::DataOptions options;
+settings::DataOptions folders(const fs::path& train, const fs::path& test) {
+  settings::DataOptions options;
   options.dataset.reset();
-  options.format = options::DataFormat::kImageFolder;
-  options.train = options::DataLocation{train, {}};
-  options.test = options::DataLocation{test, {}};
+  options.format = settings::DataFormat::kImageFolder;
+  options.train = settings::DataLocation{train, {}};
+  options.test = settings::DataLocation{test, {}};
   return options;
 }
 
 /// 50 pictures in each of two classes to train, 2 to test.
-options::DataOptions cats_and_dogs(const TempFolder& folder) {
+settings::DataOptions cats_and_dogs(const TempFolder& folder) {
   for (std::uint64_t i = 0; i < 50; ++i) {
     const std::string name = std::to_string(100 + i) + ".png";
     folder.write("train/cat/" + name, png(4, 3, 1, i));
@@ -72,15 +72,15 @@ TEST_CASE("colour lies in planes, and images are brought to size and channels") 
   folder.write("train/a/1.png", png(4, 4, 3, 1));
   folder.write("train/a/2.png", png(9, 5, 1, 2));
   folder.write("test/a/1.png", png(6, 6, 3, 3));
-  options::DataOptions options = folders(folder.path() / "train", folder.path() / "test");
-  options.size = options::ImageSize{4, 4};
+  settings::DataOptions options = folders(folder.path() / "train", folder.path() / "test");
+  options.size = settings::ImageSize{4, 4};
   options.channels = 3;
   const ImageSet set = open_dataset(options).train;
   CHECK(set.channels == 3);
   const auto interleaved = picture(4, 4, 3, 1).pixels;
   const auto planes = bytes_at(set, 0);
   for (std::size_t i = 0; i < 48; ++i) CHECK(planes[i] == interleaved[i % 16 * 3 + i / 16]);
-  const auto resized = image::resize(picture(9, 5, 1, 2), 4, 4).pixels;
+  const auto resized = imaging::resize(picture(9, 5, 1, 2), 4, 4).pixels;
   const auto gray = bytes_at(set, 1);
   for (std::size_t i = 0; i < 48; ++i) CHECK(gray[i] == resized[i % 16]);
   CHECK(open_dataset(options).test.height == 4);
@@ -100,8 +100,8 @@ TEST_CASE("of several bad samples the first is named, whatever the threads do") 
 
 TEST_CASE("bad samples are skipped and listed when that is asked for") {
   const TempFolder folder;
-  options::DataOptions options = cats_and_dogs(folder);
-  options.on_bad_sample = options::OnBadSample::kSkip;
+  settings::DataOptions options = cats_and_dogs(folder);
+  options.on_bad_sample = settings::OnBadSample::kSkip;
   folder.write("train/cat/100.png", "no picture");
   folder.write("train/cat/101.png", "");
   folder.write("train/dog/149.png", png(5, 3));
@@ -126,9 +126,9 @@ TEST_CASE("bad samples are skipped and listed when that is asked for") {
 
 TEST_CASE("what all samples have in common may be no sample at all") {
   const TempFolder folder;
-  options::DataOptions options = cats_and_dogs(folder);
-  options.on_bad_sample = options::OnBadSample::kSkip;
-  options.size = options::ImageSize{4, 3};
+  settings::DataOptions options = cats_and_dogs(folder);
+  options.on_bad_sample = settings::OnBadSample::kSkip;
+  options.size = settings::ImageSize{4, 3};
   options.channels = 1;
   for (const char* name : {"test/cat/1.png", "test/dog/1.png"}) folder.write(name, "x");
   const auto failure = error_of([&] { (void)open_dataset(options); });
@@ -138,7 +138,7 @@ TEST_CASE("what all samples have in common may be no sample at all") {
 
 TEST_CASE("a limit keeps what is behind it from being decoded") {
   const TempFolder folder;
-  options::DataOptions options = cats_and_dogs(folder);
+  settings::DataOptions options = cats_and_dogs(folder);
   folder.write("train/dog/149.png", "no picture");
   options.limit_train = 99;
   CHECK(open_dataset(options).train.count == 99);
@@ -149,12 +149,12 @@ TEST_CASE("a limit keeps what is behind it from being decoded") {
 
 TEST_CASE("a half that is not wanted is not decoded") {
   const TempFolder folder;
-  const options::DataOptions options = cats_and_dogs(folder);
+  const settings::DataOptions options = cats_and_dogs(folder);
   folder.write("test/dog/1.png", "no picture");
-  CHECK(open_dataset(options, 1, Halves::kTrain).train.count == 100);
+  CHECK(open_dataset(options, 1, Splits::kTrain).train.count == 100);
   folder.write("test/dog/1.png", png(4, 3));
   folder.write("train/dog/1.png", "no picture");
-  const Dataset dataset = open_dataset(options, 1, Halves::kTest);
+  const Dataset dataset = open_dataset(options, 1, Splits::kTest);
   CHECK(dataset.test.count == 2);
   CHECK(dataset.test.classes == 2);
   CHECK(error_of([&] { (void)open_dataset(options); }).code == ExitCode::kData);
@@ -162,7 +162,7 @@ TEST_CASE("a half that is not wanted is not decoded") {
 
 TEST_CASE("sets for each process lie behind one another, with the classes of all of them") {
   const TempFolder folder;
-  options::DataOptions options = cats_and_dogs(folder);
+  settings::DataOptions options = cats_and_dogs(folder);
   options.train.reset();
   options.train_per_process = {{folder.path() / "train/dog", {}},
                                {folder.path() / "train/cat", {}}};
@@ -184,14 +184,14 @@ TEST_CASE("an LMDB is decoded in the order of its keys, and one of too many clas
   };
   write("train", 0);
   write("test", 255);
-  options::DataOptions options = folders(folder.path() / "train", folder.path() / "test");
-  options.format = options::DataFormat::kLmdb;
+  settings::DataOptions options = folders(folder.path() / "train", folder.path() / "test");
+  options.format = settings::DataFormat::kLmdb;
   const Dataset dataset = open_dataset(options);
   CHECK(dataset.train.classes == 256);
   CHECK(bytes_at(dataset.train, 1) == picture(4, 3, 1, 2).pixels);
   CHECK(dataset.train.labels[0] == 2);
   write("more", 256);
-  options.train = options::DataLocation{folder.path() / "more", {}};
+  options.train = settings::DataLocation{folder.path() / "more", {}};
   const auto failure = error_of([&] { (void)open_dataset(options); });
   CHECK(failure.code == ExitCode::kData);
   CHECK_THAT(failure.message, ContainsSubstring("key 00000001: class 256; at most 256 classes"));
@@ -199,8 +199,8 @@ TEST_CASE("an LMDB is decoded in the order of its keys, and one of too many clas
 
 TEST_CASE("images that no memory can hold are refused before any is decoded") {
   const TempFolder folder;
-  options::DataOptions options = cats_and_dogs(folder);
-  options.size = options::ImageSize{options::kMaxImageSide, options::kMaxImageSide};
+  settings::DataOptions options = cats_and_dogs(folder);
+  options.size = settings::ImageSize{settings::kMaxImageSide, settings::kMaxImageSide};
   options.channels = 3;
   // 75 GiB; a test does not ask for more where a machine has it.
   if (memory_here().available > static_cast<double>(std::int64_t{75} << 30)) return;
@@ -212,8 +212,8 @@ TEST_CASE("images that no memory can hold are refused before any is decoded") {
 TEST_CASE("IDX images are brought to size and channels, too") {
   const TempFolder folder;
   testing::SmallDataset{}.write(folder.path());
-  options::DataOptions options = folders(folder.path(), folder.path());
-  options.format = options::DataFormat::kIdx;
+  settings::DataOptions options = folders(folder.path(), folder.path());
+  options.format = settings::DataFormat::kIdx;
   const ImageSet own = open_dataset(options).train;
   options.channels = 3;
   const ImageSet colour = open_dataset(options).train;
@@ -222,7 +222,7 @@ TEST_CASE("IDX images are brought to size and channels, too") {
   const auto planes = bytes_at(colour, 2);
   const auto gray = bytes_at(own, 2);
   for (std::size_t i = 0; i < planes.size(); ++i) CHECK(planes[i] == gray[i % gray.size()]);
-  options.size = options::ImageSize{10, 6};
+  options.size = settings::ImageSize{10, 6};
   const Dataset larger = open_dataset(options);
   CHECK(larger.train.bytes_per_image() == 180);
   CHECK(larger.test.height == 10);

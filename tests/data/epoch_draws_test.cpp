@@ -12,7 +12,7 @@
 namespace mnist_train::data {
 namespace {
 
-using options::ImageSize;
+using settings::ImageSize;
 using testing::Approx;
 
 constexpr std::int64_t kSamples = 20000;
@@ -63,7 +63,7 @@ TEST_CASE("draws are uniform, and neighbours know nothing of each other") {
 TEST_CASE("a crop takes every place within the padding, equally often") {
   const EpochDraws draws(3, 2);
   std::map<std::pair<std::int64_t, std::int64_t>, int> places;
-  const options::RandomCropOptions options{ImageSize{7, 9}, 1};
+  const settings::RandomCropOptions options{ImageSize{7, 9}, 1};
   for (std::int64_t sample = 0; sample < kSamples; ++sample) {
     const PixelPlace place = draws.crop(sample, 0, options, {8, 8});
     ++places[{place.top, place.left}];

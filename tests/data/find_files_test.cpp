@@ -21,15 +21,15 @@ using testing::ScopedEnvironment;
 using testing::SmallDataset;
 using testing::TempFolder;
 
-options::DataOptions fashion_mnist() {
-  options::DataOptions options;
-  options.dataset = options::DatasetName::kFashionMnist;
+settings::DataOptions fashion_mnist() {
+  settings::DataOptions options;
+  options.dataset = settings::DatasetName::kFashionMnist;
   return options;
 }
 
-options::DataOptions at(options::DataLocation train, options::DataLocation test) {
-  options::DataOptions options;
-  options.format = options::DataFormat::kIdx;
+settings::DataOptions at(settings::DataLocation train, settings::DataLocation test) {
+  settings::DataOptions options;
+  options.format = settings::DataFormat::kIdx;
   options.train = std::move(train);
   options.test = std::move(test);
   return options;
@@ -41,7 +41,7 @@ TEST_CASE("a data set is looked for in root, the path list, and the cache, in th
   const std::string list = (root / "nothing").string() + "::" + (root / "list").string();
   const ScopedEnvironment data("MNIST_TRAIN_DATA", list.c_str());
   const ScopedEnvironment cache("XDG_CACHE_HOME", (root / "cache").c_str());
-  options::DataOptions options = fashion_mnist();
+  settings::DataOptions options = fashion_mnist();
   options.root = root / "root";
   const std::vector<fs::path> nearest_last{root / "cache/mnist-train/fashion-mnist",
                                            root / "list/fashion-mnist",
@@ -67,7 +67,7 @@ TEST_CASE("a data set that is nowhere lists every place") {
   const TempFolder folder;
   const ScopedEnvironment data("MNIST_TRAIN_DATA", "/first/list:/second/list");
   const ScopedEnvironment cache("XDG_CACHE_HOME", folder.path().c_str());
-  options::DataOptions options = fashion_mnist();
+  settings::DataOptions options = fashion_mnist();
   options.root = folder.path() / "root";
   const auto failure = error_of([&] { find_dataset_files(options); });
   CHECK(failure.code == ExitCode::kData);
@@ -83,7 +83,7 @@ TEST_CASE("a data set that is nowhere lists every place") {
 TEST_CASE("the place of the repository is one, and only where the executable lies in it") {
   const ScopedEnvironment data("MNIST_TRAIN_DATA", nullptr);
   const auto failure = error_of([&] {
-    options::DataOptions options = fashion_mnist();
+    settings::DataOptions options = fashion_mnist();
     options.root = "/nowhere";
     find_dataset_files(options);
   });

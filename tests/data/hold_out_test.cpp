@@ -16,10 +16,10 @@
 namespace mnist_train::data {
 namespace {
 
-options::DataOptions drawn(double validation) {
-  options::DataOptions options;
+settings::DataOptions drawn(double validation) {
+  settings::DataOptions options;
   options.dataset.reset();
-  options.format = options::DataFormat::kSynthetic;
+  options.format = settings::DataFormat::kSynthetic;
   options.limit_train = 200;
   options.limit_test = 20;
   options.validation = validation;

@@ -45,7 +45,7 @@ TEST_CASE("equal weights make the shares of an even split") {
       const auto numbers =
           apportion(total, std::vector<double>(static_cast<std::size_t>(parts), 0.3));
       for (std::int64_t part = 0; part < parts; ++part) {
-        CHECK(numbers[static_cast<std::size_t>(part)] == share({0, total}, part, parts).size());
+        CHECK(numbers[static_cast<std::size_t>(part)] == shard({0, total}, part, parts).size());
       }
     }
   }
@@ -129,7 +129,7 @@ TEST_CASE("shares cover a range, in order, and differ by one at most") {
         std::int64_t next = range.begin;
         std::int64_t previous = INT64_MAX;
         for (std::int64_t part = 0; part < parts; ++part) {
-          const Range own = share(range, part, parts);
+          const Range own = shard(range, part, parts);
           REQUIRE(own.begin == next);
           REQUIRE(own.size() <= previous);
           REQUIRE(own.size() >= size / parts);
@@ -144,9 +144,9 @@ TEST_CASE("shares cover a range, in order, and differ by one at most") {
 }
 
 TEST_CASE("the last parts go without where there are fewer positions than parts") {
-  CHECK(share({10, 12}, 0, 3).size() == 1);
-  CHECK(share({10, 12}, 1, 3).size() == 1);
-  CHECK(share({10, 12}, 2, 3).size() == 0);
+  CHECK(shard({10, 12}, 0, 3).size() == 1);
+  CHECK(shard({10, 12}, 1, 3).size() == 1);
+  CHECK(shard({10, 12}, 2, 3).size() == 0);
 }
 
 TEST_CASE("an epoch has as many steps as use every sample, of which only the last is short") {

@@ -28,11 +28,11 @@ using testing::error_of;
 using testing::SmallDataset;
 using testing::TempFolder;
 
-options::DataOptions at(const std::filesystem::path& folder) {
-  options::DataOptions options;
-  options.format = options::DataFormat::kIdx;
-  options.train = options::DataLocation{folder, {}};
-  options.test = options::DataLocation{folder, {}};
+settings::DataOptions at(const std::filesystem::path& folder) {
+  settings::DataOptions options;
+  options.format = settings::DataFormat::kIdx;
+  options.train = settings::DataLocation{folder, {}};
+  options.test = settings::DataLocation{folder, {}};
   return options;
 }
 
@@ -74,7 +74,7 @@ bool same(const Dataset& a, const Dataset& b) {
 TEST_CASE("workers that wait see the launcher's samples") {
   const TempFolder folder;
   SmallDataset{.compressed = true}.write(folder.path());
-  options::DataOptions options = at(folder.path());
+  settings::DataOptions options = at(folder.path());
   options.limit_train = 13;
   const Dataset expected = open_dataset(options);
   SharedDataset shared;

@@ -23,7 +23,7 @@ using testing::TempFolder;
 constexpr int kThreads = 3;
 
 /// 20 pictures in each of two classes to train, 3 to test.
-options::DataOptions write_sets(const TempFolder& folder) {
+settings::DataOptions write_sets(const TempFolder& folder) {
   for (std::uint64_t i = 0; i < 20; ++i) {
     const std::string name = std::to_string(100 + i) + ".png";
     folder.write("train/cat/" + name, png(4, 3, 1, i));
@@ -33,19 +33,19 @@ options::DataOptions write_sets(const TempFolder& folder) {
     folder.write("test/cat/" + std::to_string(i) + ".png", png(4, 3, 1, 2000 + i));
     folder.write("test/dog/" + std::to_string(i) + ".png", png(4, 3, 1, 3000 + i));
   }
-  options::DataOptions options;
+  settings::DataOptions options;
   options.dataset.reset();
-  options.format = options::DataFormat::kImageFolder;
-  options.train = options::DataLocation{folder.path() / "train", {}};
-  options.test = options::DataLocation{folder.path() / "test", {}};
+  options.format = settings::DataFormat::kImageFolder;
+  options.train = settings::DataLocation{folder.path() / "train", {}};
+  options.test = settings::DataLocation{folder.path() / "test", {}};
   return options;
 }
 
 /// As `parts` processes open it together.
-Dataset streamed(options::DataOptions options, Halves halves = Halves::kBoth, int parts = 1) {
-  options.decode = options::Decode::kStream;
-  StreamedDataset opened(options, /*seed=*/1, halves);
-  if (options.on_bad_sample == options::OnBadSample::kError) return opened.dataset();
+Dataset streamed(settings::DataOptions options, Splits splits = Splits::kBoth, int parts = 1) {
+  options.decode = settings::Decode::kStream;
+  StreamedDataset opened(options, /*seed=*/1, splits);
+  if (options.on_bad_sample == settings::OnBadSample::kError) return opened.dataset();
   std::vector<StreamedDataset::Bad> bad;
   for (int part = 0; part < parts; ++part) {
     for (auto& each : opened.check(part, parts, kThreads, [] {})) bad.push_back(std::move(each));
@@ -68,8 +68,8 @@ void check_same(const ImageSet& streamed, const ImageSet& decoded) {
 
 TEST_CASE("what is decoded as it is used are the samples that would be decoded before") {
   const TempFolder folder;
-  const options::DataOptions plain = write_sets(folder);
-  using Change = std::function<void(options::DataOptions&)>;
+  const settings::DataOptions plain = write_sets(folder);
+  using Change = std::function<void(settings::DataOptions&)>;
   const std::vector<std::pair<std::string, Change>> changes{
       {"as it is", [](auto&) {}},
       {"limits",
@@ -79,7 +79,7 @@ TEST_CASE("what is decoded as it is used are the samples that would be decoded b
        }},
       {"size and channels",
        [](auto& options) {
-         options.size = options::ImageSize{5, 7};
+         options.size = settings::ImageSize{5, 7};
          options.channels = 3;
        }},
       {"held out", [](auto& options) { options.validation = 0.3; }},
@@ -91,7 +91,7 @@ TEST_CASE("what is decoded as it is used are the samples that would be decoded b
        }},
       {"bad samples left out",
        [&](auto& options) {
-         options.on_bad_sample = options::OnBadSample::kSkip;
+         options.on_bad_sample = settings::OnBadSample::kSkip;
          options.limit_train = 38;
          options.validation = 0.2;
          folder.write("train/cat/103.png", "no picture");
@@ -102,11 +102,11 @@ TEST_CASE("what is decoded as it is used are the samples that would be decoded b
   };
   for (const auto& [name, change] : changes) {
     INFO(name);
-    options::DataOptions options = plain;
+    settings::DataOptions options = plain;
     change(options);
     const Dataset decoded = open_dataset(options);
     for (const int parts : {1, 3}) {
-      const Dataset dataset = streamed(options, Halves::kBoth, parts);
+      const Dataset dataset = streamed(options, Splits::kBoth, parts);
       check_same(dataset.train, decoded.train);
       check_same(dataset.validation, decoded.validation);
       check_same(dataset.test, decoded.test);
@@ -119,7 +119,7 @@ TEST_CASE("what is decoded as it is used are the samples that would be decoded b
 
 TEST_CASE("the hash of a streamed set changes with its samples, but not with who opens it") {
   const TempFolder folder;
-  options::DataOptions options = write_sets(folder);
+  settings::DataOptions options = write_sets(folder);
   const std::string all = streamed(options).hash;
   CHECK(streamed(options).hash == all);
   CHECK_THAT(all, ContainsSubstring("xxh3-128:"));
@@ -127,7 +127,7 @@ TEST_CASE("the hash of a streamed set changes with its samples, but not with who
   const std::string fewer = streamed(options).hash;
   CHECK(fewer != all);
   options.limit_train.reset();
-  options.size = options::ImageSize{8, 8};
+  options.size = settings::ImageSize{8, 8};
   CHECK(streamed(options).hash != all);
   options.size.reset();
   folder.write("train/dog/200.png", png(4, 3));
@@ -136,25 +136,25 @@ TEST_CASE("the hash of a streamed set changes with its samples, but not with who
 
 TEST_CASE("a half that is not wanted is neither checked nor there") {
   const TempFolder folder;
-  options::DataOptions options = write_sets(folder);
-  options.on_bad_sample = options::OnBadSample::kSkip;
+  settings::DataOptions options = write_sets(folder);
+  options.on_bad_sample = settings::OnBadSample::kSkip;
   folder.write("train/dog/100.png", "no picture");
-  CHECK(streamed(options, Halves::kTest).skipped.empty());
-  CHECK(streamed(options, Halves::kTest).test.count == 6);
-  const Dataset train = streamed(options, Halves::kTrain);
+  CHECK(streamed(options, Splits::kTest).skipped.empty());
+  CHECK(streamed(options, Splits::kTest).test.count == 6);
+  const Dataset train = streamed(options, Splits::kTrain);
   CHECK(train.skipped.size() == 1);
   CHECK(train.test.count == 0);
 }
 
 TEST_CASE("what cannot be held or found is refused when a streamed set is opened") {
   const TempFolder folder;
-  options::DataOptions options = write_sets(folder);
+  settings::DataOptions options = write_sets(folder);
   options.limit_test = 7;
   CHECK_THAT(error_of([&] { (void)streamed(options); }).message,
              ContainsSubstring("data.limit_test is 7, but there are 6 images"));
   options.limit_test.reset();
-  options.on_bad_sample = options::OnBadSample::kSkip;
-  options.size = options::ImageSize{4, 3};
+  options.on_bad_sample = settings::OnBadSample::kSkip;
+  options.size = settings::ImageSize{4, 3};
   options.channels = 1;
   for (int i = 0; i < 3; ++i) {
     for (const char* name : {"test/cat/", "test/dog/"}) {
@@ -167,8 +167,8 @@ TEST_CASE("what cannot be held or found is refused when a streamed set is opened
   LmdbWriter writer(folder.path() / "many");
   writer.append("00000000", write_caffe2_record(png(4, 3), 256));
   writer.finish();
-  options.format = options::DataFormat::kLmdb;
-  options.train = options.test = options::DataLocation{folder.path() / "many", {}};
+  options.format = settings::DataFormat::kLmdb;
+  options.train = options.test = settings::DataLocation{folder.path() / "many", {}};
   CHECK_THAT(error_of([&] { (void)streamed(options); }).message,
              ContainsSubstring("class 256; at most 256 classes"));
 }

@@ -69,9 +69,9 @@ TEST_CASE("the nearest mean tells most drawn digits apart") {
 }
 
 TEST_CASE("a synthetic data set is read like any other, limits included") {
-  options::DataOptions options;
+  settings::DataOptions options;
   options.dataset.reset();
-  options.format = options::DataFormat::kSynthetic;
+  options.format = settings::DataFormat::kSynthetic;
   options.limit_train = 100;
   options.limit_test = 50;
   const Dataset dataset = open_dataset(options);

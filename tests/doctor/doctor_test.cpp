@@ -48,7 +48,7 @@ TEST_CASE("numbers of bytes are written with their unit") {
 }
 
 TEST_CASE("a run folder that cannot be written is a problem") {
-  options::RunConfig config;
+  settings::RunConfig config;
   config.output = "/proc/nothing/run";
   CHECK(check_run_folder(config).verdict == Verdict::kProblem);
   const testing::TempFolder folder;
@@ -60,9 +60,9 @@ TEST_CASE("a run folder that cannot be written is a problem") {
 }
 
 TEST_CASE("data that the config asks for and that are missing are a problem") {
-  options::RunConfig config;
+  settings::RunConfig config;
   const testing::TempFolder folder;
-  config.data.dataset = options::DatasetName::kFashionMnist;
+  config.data.dataset = settings::DatasetName::kFashionMnist;
   config.data.root = folder.path();
   const testing::ScopedEnvironment no_cache("XDG_CACHE_HOME", folder.path().c_str());
   const testing::ScopedEnvironment no_data("MNIST_TRAIN_DATA", folder.path().c_str());

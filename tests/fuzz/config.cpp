@@ -2,18 +2,18 @@
 
 #include "base/error.h"
 #include "fuzz/input.h"
-#include "options/run_config.h"
+#include "settings/run_config.h"
 
 namespace {
 
-mnist_train::options::RunConfig read(const std::string& text) {
-  return mnist_train::options::parse_run_config({"fuzz", text, "/"});
+mnist_train::settings::RunConfig read(const std::string& text) {
+  return mnist_train::settings::parse_run_config({"fuzz", text, "/"});
 }
 
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using mnist_train::options::write_run_config;
+  using mnist_train::settings::write_run_config;
   std::string effective;
   try {
     effective = write_run_config(read({reinterpret_cast<const char*>(data), size}), true);

@@ -2,11 +2,11 @@
 
 #include "base/error.h"
 #include "fuzz/input.h"
-#include "image/codec.h"
+#include "imaging/codec.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   try {
-    (void)mnist_train::image::decode({data, size}, "fuzz");
+    (void)mnist_train::imaging::decode({data, size}, "fuzz");
   } catch (const mnist_train::Error&) {
   }
   return 0;

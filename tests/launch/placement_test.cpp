@@ -11,9 +11,9 @@ namespace mnist_train::launch {
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
-using options::BackendName;
-using options::DeviceName;
-using options::RunConfig;
+using settings::BackendName;
+using settings::DeviceName;
+using settings::RunConfig;
 using testing::error_of;
 using testing::ScopedEnvironment;
 

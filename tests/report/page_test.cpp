@@ -108,7 +108,8 @@ TEST_CASE("classes go by their names where the data have names") {
   CHECK_THAT(apart, ContainsSubstring("<tr><th scope=\"row\">0</th>"));
 }
 
-TEST_CASE("wrong guesses come first, the surest first, then the right ones, the least sure first") {
+TEST_CASE(
+    "wrong predicted come first, the surest first, then the right ones, the least sure first") {
   const TempFolder folder;
   write_pretended_run(folder, "run");
   const std::string page = page_of(folder);
@@ -182,9 +183,9 @@ TEST_CASE("several runs are compared by results, curves and settings") {
   PretendedRun longer;
   longer.epochs = 5;
   write_pretended_run(folder, "runs/b", longer);
-  options::RunConfig config;
+  settings::RunConfig config;
   config.train.learning_rate = 0.5;
-  folder.write("runs/b/config.json", options::write_run_config(config, false));
+  folder.write("runs/b/config.json", settings::write_run_config(config, false));
   const std::string page = page_on({folder.path() / "runs" / "a", folder.path() / "runs" / "b"});
   CHECK_THAT(page, ContainsSubstring(
                        "The best at its end is <b>runs/b</b> with a test accuracy of 98.00 %."));

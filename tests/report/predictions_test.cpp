@@ -6,7 +6,7 @@
 #include <sstream>
 
 #include "base/file.h"
-#include "image/codec.h"
+#include "imaging/codec.h"
 #include "support/catch.h"
 #include "support/temp_folder.h"
 
@@ -45,8 +45,8 @@ TEST_CASE("a picture in a data URI decodes to the pixels that went in") {
       const std::string uri = image_uri(planes.data(), channels, kHeight, width);
       REQUIRE(uri.starts_with(kPrefix));
       CHECK((uri.size() - kPrefix.size()) % 4 == 0);
-      const image::Image decoded =
-          image::decode(from_base64(std::string_view(uri).substr(kPrefix.size())), "picture");
+      const imaging::Image decoded =
+          imaging::decode(from_base64(std::string_view(uri).substr(kPrefix.size())), "picture");
       REQUIRE(decoded.channels == channels);
       REQUIRE(decoded.width == width);
       REQUIRE(decoded.height == kHeight);

@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using Catch::Matchers::ContainsSubstring;
-using options::RunConfig;
+using settings::RunConfig;
 using testing::error_of;
 using testing::Failure;
 using testing::TempFolder;

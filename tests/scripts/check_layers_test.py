@@ -1,4 +1,4 @@
-"""scripts/lib/check_layers.py finds what goes against the table of rooms, and nothing else."""
+"""scripts/lib/check_layers.py finds what goes against the table of layers, and nothing else."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ import pytest
 CHECK = Path(__file__).resolve().parents[2] / "scripts" / "lib" / "check_layers.py"
 
 TABLE = """
-| room | owns | may include | torch |
+| layer | owns | may include | torch |
 |---|---|---|---|
 | `base/` | errors | – | no |
 | `data/` | samples | base | no |
@@ -43,10 +43,10 @@ def repository(tmp_path):
         path = tmp_path / "src" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    for room in ("base", "data", "comm", "app", "cli"):
-        folder = tmp_path / "src" / room
+    for layer in ("base", "data", "comm", "app", "cli"):
+        folder = tmp_path / "src" / layer
         names = " ".join(path.name for path in folder.glob("*.cpp"))
-        (folder / "CMakeLists.txt").write_text(f"mnist_train_room({room} SOURCES {names})\n")
+        (folder / "CMakeLists.txt").write_text(f"mnist_train_layer({layer} SOURCES {names})\n")
     return tmp_path
 
 
@@ -71,10 +71,10 @@ def test_a_tree_that_keeps_to_the_table_passes(repository):
         ("data/set.cpp", "\n" * 301, "301 lines, at most 300"),
         ("data/set.cpp", "int f() {\n" + "  g();\n" * 59 + "}\n", "61 lines in one function"),
         ("data/set.h", "class A {\n  int f() {\n" + "    g();\n" * 59 + "  }\n};\n", "src/data/set.h:2: 61 lines"),
-        ("new/thing.h", "int a;\n", "src/new:1: is not in the table of rooms"),
+        ("new/thing.h", "int a;\n", "src/new:1: is not in the table of layers"),
         ("README.md", TABLE.replace("| – |", "| data |"), "base/ may include data, which the table has further down"),
-        ("README.md", TABLE.replace("| base | no |", "| bas | no |"), "data/ may include unknown rooms: bas"),
-        ("README.md", "no table\n", "has no table of rooms"),
+        ("README.md", TABLE.replace("| base | no |", "| bas | no |"), "data/ may include unknown layers: bas"),
+        ("README.md", "no table\n", "has no table of layers"),
     ],
 )
 def test_what_goes_against_it_is_named(repository, name, text, finding):

@@ -4,11 +4,11 @@
 #include <string>
 #include <vector>
 
-#include "options/run_config.h"
+#include "settings/run_config.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 
-namespace mnist_train::options {
+namespace mnist_train::settings {
 
 /// Reads a config file's text; relative paths in it are meant from "/base folder".
 inline RunConfig read(const std::string& text) {
@@ -25,4 +25,4 @@ inline std::vector<std::string> lines_for(const std::string& text) {
   return lines;
 }
 
-}  // namespace mnist_train::options
+}  // namespace mnist_train::settings

@@ -3,15 +3,15 @@
 #include <cstdint>
 #include <string>
 
-#include "image/codec.h"
+#include "imaging/codec.h"
 #include "support/idx_bytes.h"
 
 namespace mnist_train::testing {
 
 /// A picture of noise.
-inline image::Image picture(std::int64_t height, std::int64_t width, std::int64_t channels = 1,
-                            std::uint64_t salt = 1) {
-  image::Image image{height, width, channels, {}};
+inline imaging::Image picture(std::int64_t height, std::int64_t width, std::int64_t channels = 1,
+                              std::uint64_t salt = 1) {
+  imaging::Image image{height, width, channels, {}};
   const std::string bytes = noise(image.bytes(), salt);
   image.pixels.assign(bytes.begin(), bytes.end());
   return image;
@@ -20,7 +20,7 @@ inline image::Image picture(std::int64_t height, std::int64_t width, std::int64_
 /// It as a PNG file.
 inline std::string png(std::int64_t height, std::int64_t width, std::int64_t channels = 1,
                        std::uint64_t salt = 1) {
-  return image::encode_png(picture(height, width, channels, salt));
+  return imaging::encode_png(picture(height, width, channels, salt));
 }
 
 }  // namespace mnist_train::testing

@@ -18,9 +18,9 @@ namespace mnist_train::testing {
 
 /// What rank `rank` of `world_size` on this machine is told; rank 0 takes over the listening
 /// socket.
-inline comm::Rendezvous rendezvous_of(int rank, int world_size, int port, int listen_fd,
-                                      double timeout_s) {
-  comm::Rendezvous rendezvous;
+inline comm::RendezvousOptions rendezvous_of(int rank, int world_size, int port, int listen_fd,
+                                             double timeout_s) {
+  comm::RendezvousOptions rendezvous;
   rendezvous.identity.rank = rank;
   rendezvous.identity.local_rank = rank;
   rendezvous.identity.world_size = world_size;

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "options/run_config.h"
+#include "settings/run_config.h"
 #include "support/temp_folder.h"
 
 namespace mnist_train::testing {
@@ -56,7 +56,7 @@ inline std::string pretended_predictions(const PretendedRun& run) {
 
 inline void write_pretended_run(const TempFolder& folder, const std::string& name,
                                 const PretendedRun& run = {}) {
-  folder.write(name + "/config.json", options::write_run_config({}, /*with_output=*/false));
+  folder.write(name + "/config.json", settings::write_run_config({}, /*with_output=*/false));
   folder.write(name + "/metrics.jsonl", pretended_metrics(run));
   folder.write(name + "/predictions.jsonl", pretended_predictions(run));
   folder.write(

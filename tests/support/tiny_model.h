@@ -10,13 +10,13 @@
 #include <memory>
 #include <mutex>
 
-#include "model/model.h"
+#include "models/model.h"
 
 namespace mnist_train::testing {
 
 /// A model of few weights for images 1x16x16, with every kind of tensor that a state_dict has:
 /// convolution, vector, matrix, and with batch norm buffers, one of them an integer.
-class TinyModel : public model::Model {
+class TinyModel : public models::Model {
  public:
   explicit TinyModel(bool with_batch_norm)
       : conv_(register_module("conv", torch::nn::Conv2d(torch::nn::Conv2dOptions(1, 3, 5)))) {

@@ -4,9 +4,9 @@
 #include <memory>
 #include <utility>
 
-#include "augment/augmenter.h"
-#include "batch/resident_images.h"
 #include "comm/communicator.h"
+#include "loader/augmenter.h"
+#include "loader/resident_images.h"
 #include "support/small_images.h"
 #include "support/tiny_model.h"
 #include "train/trainer.h"
@@ -19,8 +19,8 @@ inline const comm::Communicator& one_rank() {
 }
 
 /// Options that make a small model learn noise: uneven batches, momentum.
-inline options::TrainOptions small_run() {
-  options::TrainOptions options;
+inline settings::TrainOptions small_run() {
+  settings::TrainOptions options;
   options.epochs = 3;
   options.batch_size = 20;
   options.learning_rate = 0.05;
@@ -32,13 +32,13 @@ inline options::TrainOptions small_run() {
 /// A trainer with all that it trains on.
 class TrainerRig {
  public:
-  explicit TrainerRig(const options::TrainOptions& options,
+  explicit TrainerRig(const settings::TrainOptions& options,
                       const comm::Communicator& communicator = one_rank(),
-                      std::shared_ptr<model::Model> model = nullptr,
+                      std::shared_ptr<models::Model> model = nullptr,
                       const SmallImages& wanted = {.count = 50}, at::Device device = at::kCPU,
-                      const options::DataOptions& data = {},
+                      const settings::DataOptions& data = {},
                       std::unique_ptr<comm::DeviceGraph> graph = nullptr,
-                      std::shared_ptr<model::Model> bf16_model = nullptr)
+                      std::shared_ptr<models::Model> bf16_model = nullptr)
       : images(small_images(wanted), {0.5, 0.25}, device, bf16_model ? at::kBFloat16 : at::kFloat,
                augmenter(options, communicator, wanted, device, data.augment)),
         trainer(options, model ? std::move(model) : tiny_model(options.seed), images, communicator,
@@ -62,20 +62,20 @@ class TrainerRig {
 
   at::Tensor weights() const { return trainer.parameters().values().cpu().clone(); }
 
-  batch::ResidentImages images;
+  loader::ResidentImages images;
   train::Trainer trainer;
 
  private:
-  static std::shared_ptr<augment::Augmenter> augmenter(const options::TrainOptions& options,
-                                                       const comm::Communicator& communicator,
-                                                       const SmallImages& images, at::Device device,
-                                                       const options::AugmentList& list) {
+  static std::shared_ptr<loader::Augmenter> augmenter(const settings::TrainOptions& options,
+                                                      const comm::Communicator& communicator,
+                                                      const SmallImages& images, at::Device device,
+                                                      const settings::AugmentList& list) {
     if (list.empty()) return nullptr;
     const auto from_next = [&communicator](const at::Tensor& mine, std::int64_t count) {
       return communicator.receive_from_next(mine, count);
     };
-    return std::make_shared<augment::Augmenter>(
-        list, options::ImageSize{images.height, images.width}, options.seed, device, from_next);
+    return std::make_shared<loader::Augmenter>(
+        list, settings::ImageSize{images.height, images.width}, options.seed, device, from_next);
   }
 };
 

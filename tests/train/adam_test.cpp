@@ -15,8 +15,8 @@
 namespace mnist_train::train {
 namespace {
 
-using options::OptimizerName;
-using options::TrainOptions;
+using settings::OptimizerName;
+using settings::TrainOptions;
 
 TrainOptions hyperparameters(OptimizerName name, double weight_decay) {
   TrainOptions options;

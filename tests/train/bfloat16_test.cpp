@@ -3,8 +3,8 @@
 
 #include <cmath>
 
-#include "model/batch_norm.h"
-#include "model/model.h"
+#include "models/batch_norm.h"
+#include "models/model.h"
 #include "support/catch.h"
 #include "support/small_images.h"
 #include "support/trainer_rig.h"
@@ -15,34 +15,34 @@ namespace {
 using testing::one_rank;
 using testing::small_run;
 
-options::ModelOptions with_name(options::ModelName name) {
-  options::ModelOptions options;
+settings::ModelOptions with_name(settings::ModelName name) {
+  settings::ModelOptions options;
   options.name = name;
   return options;
 }
 
 /// A trainer of one of the shipped models that computes in bf16 or fp32.
 struct Subject {
-  Subject(options::ModelName name, bool bf16, const options::TrainOptions& options = small_run())
+  Subject(settings::ModelName name, bool bf16, const settings::TrainOptions& options = small_run())
       : images(testing::small_images({.count = 60, .height = 28, .width = 28}), {0.5, 0.25},
                at::kCPU, bf16 ? at::kBFloat16 : at::kFloat),
         trainer(options, fresh(name), images, one_rank(), at::kCPU, bf16 ? fresh(name) : nullptr) {}
 
-  static std::shared_ptr<model::Model> fresh(options::ModelName name) {
-    return model::make_model(with_name(name), {}, /*seed=*/1);
+  static std::shared_ptr<models::Model> fresh(settings::ModelName name) {
+    return models::make_model(with_name(name), {}, /*seed=*/1);
   }
   double step() {
     trainer.step(/*stop_requested=*/false);
     return trainer.last_step_sums().loss / trainer.last_step_sums().samples;
   }
 
-  batch::ResidentImages images;
+  loader::ResidentImages images;
   Trainer trainer;
 };
 
 TEST_CASE("training in bf16 stays near training in fp32, and weights stay fp32") {
   const auto name =
-      GENERATE(options::ModelName::kNet, options::ModelName::kMlp, options::ModelName::kLeNet);
+      GENERATE(settings::ModelName::kNet, settings::ModelName::kMlp, settings::ModelName::kLeNet);
   Subject fp32(name, false);
   Subject bf16(name, true);
   CHECK(std::string(fp32.trainer.precision()) == "fp32");
@@ -63,9 +63,9 @@ TEST_CASE("training in bf16 stays near training in fp32, and weights stay fp32")
 }
 
 TEST_CASE("updates too small for bf16 add up in the fp32 weights") {
-  options::TrainOptions options = small_run();
+  settings::TrainOptions options = small_run();
   options.learning_rate = 1e-6;
-  Subject subject(options::ModelName::kMlp, true, options);
+  Subject subject(settings::ModelName::kMlp, true, options);
   const at::Tensor before = subject.trainer.parameters().values().clone();
   subject.trainer.begin_epoch();
   subject.step();
@@ -73,7 +73,7 @@ TEST_CASE("updates too small for bf16 add up in the fp32 weights") {
 }
 
 TEST_CASE("batch norm keeps fp32 parameters and statistics in bf16") {
-  Subject subject(options::ModelName::kResNet18, true);
+  Subject subject(settings::ModelName::kResNet18, true);
   subject.trainer.begin_epoch();
   CHECK(std::isfinite(subject.step()));
   const auto buffers = subject.trainer.model().named_buffers();
@@ -83,13 +83,13 @@ TEST_CASE("batch norm keeps fp32 parameters and statistics in bf16") {
 }
 
 TEST_CASE("accumulated bf16 gradients are summed in fp32") {
-  options::TrainOptions whole = small_run();
+  settings::TrainOptions whole = small_run();
   whole.batch_size = 60;
-  options::TrainOptions parts = small_run();
+  settings::TrainOptions parts = small_run();
   parts.batch_size = 10;
   parts.gradient_accumulation_steps = 6;
-  Subject a(options::ModelName::kNet, true, whole);
-  Subject b(options::ModelName::kNet, true, parts);
+  Subject a(settings::ModelName::kNet, true, whole);
+  Subject b(settings::ModelName::kNet, true, parts);
   a.trainer.begin_epoch();
   b.trainer.begin_epoch();
   a.step();
@@ -101,10 +101,10 @@ TEST_CASE("accumulated bf16 gradients are summed in fp32") {
 }
 
 TEST_CASE("a refreshed bf16 model computes with the restored weights") {
-  Subject subject(options::ModelName::kNet, true);
+  Subject subject(settings::ModelName::kNet, true);
   subject.trainer.begin_epoch();
   const double first = subject.step();
-  Subject other(options::ModelName::kNet, true);
+  Subject other(settings::ModelName::kNet, true);
   other.trainer.parameters().values().zero_();  // as a checkpoint would, behind the model's back
   other.trainer.begin_epoch();
   CHECK(other.step() == testing::Approx(std::log(10.0)).epsilon(1e-3));

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "model/model.h"
+#include "models/model.h"
 #include "support/catch.h"
 
 namespace mnist_train::train {
@@ -33,7 +33,7 @@ bool is_dense(const at::Tensor& tensor) {
 }
 
 TEST_CASE("parameters keep their values and become views of one memory") {
-  const auto model = model::make_model({}, {}, 1);
+  const auto model = models::make_model({}, {}, 1);
   const std::vector<at::Tensor> before = copies(model->parameters());
   const FlatParameters flat(*model, kRiders);
   const std::vector<at::Tensor> after = model->parameters();
@@ -53,7 +53,7 @@ TEST_CASE("parameters keep their values and become views of one memory") {
 }
 
 TEST_CASE("parameter, gradient and momentum share strides, convolutions have channels_last") {
-  const auto model = model::make_model({}, {}, 1);  // with one input channel, too
+  const auto model = models::make_model({}, {}, 1);  // with one input channel, too
   const FlatParameters flat(*model, kRiders);
   const at::Tensor momentum = at::empty_like(flat.values());
   for (std::size_t i = 0; i < flat.parameters().size(); ++i) {
@@ -66,7 +66,7 @@ TEST_CASE("parameter, gradient and momentum share strides, convolutions have cha
 }
 
 TEST_CASE("an element of the flat values belongs to its parameter's place") {
-  const auto model = model::make_model({}, {}, 1);
+  const auto model = models::make_model({}, {}, 1);
   const FlatParameters flat(*model, kRiders);
   const at::NoGradGuard no_grad;
   flat.values().copy_(at::arange(flat.values().numel(), at::kFloat));
@@ -77,8 +77,8 @@ TEST_CASE("an element of the flat values belongs to its parameter's place") {
 }
 
 TEST_CASE("gradients of backward take the place of those before, or are added, beside the riders") {
-  const auto model = model::make_model({}, {}, 1);
-  const auto reference = model::make_model({}, {}, 1);
+  const auto model = models::make_model({}, {}, 1);
+  const auto reference = models::make_model({}, {}, 1);
   const FlatParameters flat(*model, kRiders);
   flat.riders().fill_(3);
   const at::Tensor images = at::randn({4, 1, 28, 28});
@@ -98,7 +98,7 @@ TEST_CASE("gradients of backward take the place of those before, or are added, b
 }
 
 TEST_CASE("what a step leaves behind is cleared for the next one") {
-  const auto model = model::make_model({}, {}, 1);
+  const auto model = models::make_model({}, {}, 1);
   const FlatParameters flat(*model, kRiders);
   flat.riders().fill_(3);
   model->forward(at::randn({4, 1, 28, 28})).square().sum().backward();

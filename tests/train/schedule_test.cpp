@@ -7,14 +7,14 @@
 namespace mnist_train::train {
 namespace {
 
-using options::ScheduleName;
+using settings::ScheduleName;
 using testing::Approx;
 
 constexpr std::int64_t kStepsPerEpoch = 10;
 constexpr std::int64_t kSteps = 100;
 
-Schedule schedule_of(const options::ScheduleOptions& options, std::int64_t steps = kSteps) {
-  options::TrainOptions train;
+Schedule schedule_of(const settings::ScheduleOptions& options, std::int64_t steps = kSteps) {
+  settings::TrainOptions train;
   train.learning_rate = 0.4;
   train.schedule = options;
   return {train, kStepsPerEpoch, steps};
@@ -26,7 +26,7 @@ TEST_CASE("constant stays") {
 }
 
 TEST_CASE("step drops by gamma every so many epochs") {
-  options::ScheduleOptions options;
+  settings::ScheduleOptions options;
   options.name = ScheduleName::kStep;
   options.step_epochs = 3;
   options.gamma = 0.5;
@@ -38,7 +38,7 @@ TEST_CASE("step drops by gamma every so many epochs") {
 }
 
 TEST_CASE("linear goes straight to the final factor") {
-  options::ScheduleOptions options;
+  settings::ScheduleOptions options;
   options.name = ScheduleName::kLinear;
   options.final_factor = 0.1;
   const Schedule schedule = schedule_of(options);
@@ -49,7 +49,7 @@ TEST_CASE("linear goes straight to the final factor") {
 }
 
 TEST_CASE("cosine is half a wave down to the final factor") {
-  options::ScheduleOptions options;
+  settings::ScheduleOptions options;
   options.name = ScheduleName::kCosine;
   const Schedule schedule = schedule_of(options);
   CHECK(schedule.learning_rate(0) == Approx(0.4));
@@ -59,7 +59,7 @@ TEST_CASE("cosine is half a wave down to the final factor") {
 }
 
 TEST_CASE("the warm-up rises to the rate, and the schedule begins behind it") {
-  options::ScheduleOptions options;
+  settings::ScheduleOptions options;
   options.name = ScheduleName::kCosine;
   options.warmup_epochs = 2;
   const Schedule schedule = schedule_of(options);
@@ -71,7 +71,7 @@ TEST_CASE("the warm-up rises to the rate, and the schedule begins behind it") {
 }
 
 TEST_CASE("a warm-up longer than the run never ends") {
-  options::ScheduleOptions options;
+  settings::ScheduleOptions options;
   options.warmup_epochs = 1e6;
   const Schedule schedule = schedule_of(options, 5);
   CHECK(schedule.learning_rate(0) == Approx(0.08));

@@ -16,7 +16,7 @@
 namespace mnist_train::train {
 namespace {
 
-using options::TrainOptions;
+using settings::TrainOptions;
 using testing::error_of;
 
 TrainOptions hyperparameters(double momentum, bool nesterov, double weight_decay) {

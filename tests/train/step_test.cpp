@@ -11,7 +11,7 @@
 #include <memory>
 #include <vector>
 
-#include "model/loss.h"
+#include "models/loss.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/tiny_model.h"
@@ -19,15 +19,15 @@
 namespace mnist_train::train {
 namespace {
 
-using batch::Batch;
 using Catch::Matchers::ContainsSubstring;
+using loader::Batch;
 using testing::Approx;
 using testing::error_of;
 
 constexpr double kLearningRate = 0.1;
 
-options::TrainOptions with_momentum() {
-  options::TrainOptions options;
+settings::TrainOptions with_momentum() {
+  settings::TrainOptions options;
   options.sgd_momentum = 0.9;
   return options;
 }
@@ -35,7 +35,7 @@ options::TrainOptions with_momentum() {
 /// One rank's step with all its parts.
 struct Subject {
   bool with_batch_norm = false;
-  options::TrainOptions options = with_momentum();
+  settings::TrainOptions options = with_momentum();
   comm::Communicator communicator{};
   std::shared_ptr<testing::TinyModel> model = testing::tiny_model(1, with_batch_norm);
   FlatParameters parameters{*model, Step::kRiders};
@@ -67,7 +67,7 @@ Batch broken_batch() {
 TEST_CASE("the sums of a step are those of its samples, before the update") {
   Subject subject;
   const Batch batch = batch_of(9);
-  const auto expected = model::batch_loss(subject.model->forward(batch.images), batch.labels);
+  const auto expected = models::batch_loss(subject.model->forward(batch.images), batch.labels);
   subject.run(batch, 9);
   const StepSums sums = subject.step.last();
   CHECK(sums.loss == Approx(expected.loss_sum.item<double>()).epsilon(1e-6));
@@ -83,7 +83,7 @@ TEST_CASE("the update follows the gradient of the mean over the global batch") {
     const at::Tensor before = subject.parameters.values().clone();
     const auto reference = testing::tiny_model(1);
     const FlatParameters gradients(*reference, 0);
-    (model::batch_loss(reference->forward(batch.images), batch.labels).loss_sum /
+    (models::batch_loss(reference->forward(batch.images), batch.labels).loss_sum /
      static_cast<double>(global_batch_size))
         .backward();
     gradients.collect_gradients(/*add=*/false);

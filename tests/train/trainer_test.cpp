@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "data/sampler.h"
-#include "model/loss.h"
+#include "models/loss.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/gpu.h"
@@ -19,8 +19,8 @@ namespace mnist_train::train {
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
-using options::AveragingStrategy;
-using options::TrainOptions;
+using settings::AveragingStrategy;
+using settings::TrainOptions;
 using testing::Approx;
 using testing::error_of;
 using testing::Failure;
@@ -94,8 +94,8 @@ TEST_CASE("an epoch's sums are those of all samples as they were seen") {
   TrainerRig rig(options);
   rig.trainer.begin_epoch();
   while (!rig.trainer.epoch_done()) rig.trainer.step(false);
-  const batch::Batch all = rig.images.slice({0, 50});
-  const auto expected = model::batch_loss(rig.trainer.model().forward(all.images), all.labels);
+  const loader::Batch all = rig.images.slice({0, 50});
+  const auto expected = models::batch_loss(rig.trainer.model().forward(all.images), all.labels);
   const StepSums& sums = rig.trainer.read_sums();
   CHECK(sums.loss == Approx(expected.loss_sum.item<double>()).epsilon(1e-5));
   CHECK(sums.correct == expected.correct.item<double>());
@@ -107,16 +107,16 @@ TEST_CASE("seed and epoch decide which samples a step sees") {
     options.seed = seed;
     options.learning_rate = 0;
     TrainerRig rig(options, one_rank(), testing::tiny_model(1));
-    batch::ResidentImages images(testing::small_images({.count = 50}), {0.5, 0.25}, at::kCPU);
+    loader::ResidentImages images(testing::small_images({.count = 50}), {0.5, 0.25}, at::kCPU);
     for (std::int64_t epoch = 0; epoch < 3; ++epoch) {
       images.set_order(data::epoch_permutation(50, seed, epoch));
       rig.trainer.begin_epoch();
       for (const data::Range range :
            {data::Range{0, 20}, data::Range{20, 40}, data::Range{40, 50}}) {
         rig.trainer.step(false);
-        const batch::Batch batch = images.gather(range);
+        const loader::Batch batch = images.gather(range);
         const auto loss =
-            model::batch_loss(rig.trainer.model().forward(batch.images), batch.labels);
+            models::batch_loss(rig.trainer.model().forward(batch.images), batch.labels);
         INFO("seed " << seed << ", epoch " << epoch);
         CHECK(rig.trainer.last_step_sums().loss ==
               Approx(loss.loss_sum.item<double>()).epsilon(1e-5));
@@ -182,19 +182,19 @@ TEST_CASE("the weights do not depend on how many ranks share the work, or how th
 
 /// Weights and optimizer state after a few steps on two ranks, as rank 1 sees them.
 std::vector<at::Tensor> trained_by_two(TrainOptions options, AveragingStrategy strategy,
-                                       options::ModelName name, bool bf16) {
-  options::ModelOptions model_options;
+                                       settings::ModelName name, bool bf16) {
+  settings::ModelOptions model_options;
   model_options.name = name;
   options.gradient_averaging.strategy = strategy;
   std::vector<at::Tensor> result;
-  std::vector<std::shared_ptr<model::Model>> models;  // made in turn: they draw from one generator
-  for (int i = 0; i < 4; ++i) models.push_back(model::make_model(model_options, {}, 1));
+  std::vector<std::shared_ptr<models::Model>> models;  // made in turn: they draw from one generator
+  for (int i = 0; i < 4; ++i) models.push_back(models::make_model(model_options, {}, 1));
   on_connected_ranks(2, [&](comm::Communicator& communicator) {
     const testing::SmallImages images{.count = 50, .height = 28, .width = 28};
     const auto rank = static_cast<std::size_t>(communicator.rank());
     TrainerRig rig(options, communicator, models[rank], images, at::kCPU, {}, nullptr,
                    bf16 ? models[2 + rank] : nullptr);
-    rig.run_to(name == options::ModelName::kResNet18 ? 2 : 7);
+    rig.run_to(name == settings::ModelName::kResNet18 ? 2 : 7);
     rig.trainer.gather_gradients();
     if (communicator.rank() == 0) return;
     result = {rig.weights(), rig.trainer.parameters().gradients().clone()};
@@ -209,16 +209,16 @@ TEST_CASE("ranks that share weights and state train what ranks with copies do, t
   TrainOptions options = small_run();
   options.batch_size = 7;
   options.learning_rate = 0.01;
-  options.optimizer = GENERATE(options::OptimizerName::kSgd, options::OptimizerName::kAdamW);
+  options.optimizer = GENERATE(settings::OptimizerName::kSgd, settings::OptimizerName::kAdamW);
   const bool accumulates_and_clips = GENERATE(false, true);
   if (accumulates_and_clips) {
     options.gradient_accumulation_steps = 2;
     options.max_gradient_norm = 0.5;
   }
   // ResNet's batch norm stays fp32 in bf16.
-  const auto name = GENERATE(options::ModelName::kNet, options::ModelName::kResNet18);
-  const bool bf16 = name == options::ModelName::kResNet18 || GENERATE(false, true);
-  if (name == options::ModelName::kResNet18) options.epochs = 1;
+  const auto name = GENERATE(settings::ModelName::kNet, settings::ModelName::kResNet18);
+  const bool bf16 = name == settings::ModelName::kResNet18 || GENERATE(false, true);
+  if (name == settings::ModelName::kResNet18) options.epochs = 1;
   const auto copies = trained_by_two(options, AveragingStrategy::kFlat, name, bf16);
   const auto shared = trained_by_two(options, AveragingStrategy::kSharedMemory, name, bf16);
   REQUIRE(shared.size() == copies.size());
@@ -233,10 +233,10 @@ TEST_CASE("the weights do not depend on how many ranks share the work of augment
   TrainOptions options = small_run();
   options.batch_size = 7;
   options.learning_rate = 0.01;
-  options::DataOptions data;
-  data.augment = {options::RandomCropOptions{std::nullopt, 2}, options::HorizontalFlipOptions{},
-                  options::RotateOptions{15}, options::CutoutOptions{4},
-                  options::MixupOptions{0.5, std::nullopt, {}}};
+  settings::DataOptions data;
+  data.augment = {settings::RandomCropOptions{std::nullopt, 2}, settings::HorizontalFlipOptions{},
+                  settings::RotateOptions{15}, settings::CutoutOptions{4},
+                  settings::MixupOptions{0.5, std::nullopt, {}}};
   TrainerRig plain(options);
   TrainerRig alone(options, one_rank(), nullptr, {.count = 50}, at::kCPU, data);
   plain.run_to(20);
@@ -260,8 +260,8 @@ TEST_CASE("the weights do not depend on how many ranks share the work of augment
 TEST_CASE("global mixup trains the same weights on every rank, with ranks left without a sample") {
   TrainOptions options = small_run();
   options.batch_size = 7;  // the last batch has one sample
-  options::DataOptions data;
-  data.augment = {options::MixupOptions{std::nullopt, 0.5, options::MixupScope::kGlobal}};
+  settings::DataOptions data;
+  data.augment = {settings::MixupOptions{std::nullopt, 0.5, settings::MixupScope::kGlobal}};
   std::vector<at::Tensor> weights(3);
   std::vector<StepSums> sums(3);
   on_connected_ranks(3, [&](comm::Communicator& communicator) {
@@ -344,8 +344,8 @@ TEST_CASE("a GPU follows the CPU's losses for 20 full-batch steps of net", "[gpu
   options.batch_size = 64;
   options.learning_rate = 0.01;
   const testing::SmallImages images{.count = 64, .height = 28, .width = 28};
-  TrainerRig host(options, one_rank(), model::make_model({}, {}, 1), images);
-  TrainerRig device(options, one_rank(), model::make_model({}, {}, 1), images,
+  TrainerRig host(options, one_rank(), models::make_model({}, {}, 1), images);
+  TrainerRig device(options, one_rank(), models::make_model({}, {}, 1), images,
                     at::Device(at::kCUDA, 0));
   for (int step = 1; step <= 20; ++step) {
     host.run_to(step);

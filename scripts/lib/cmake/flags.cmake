@@ -1,5 +1,5 @@
 # How everything is compiled: language, optimisation, warnings, hardening, compiler cache, linker.
-# Room targets take these from mnist_train_flags; nothing here leaks into third-party code.
+# Layer targets take these from mnist_train_flags; nothing here leaks into third-party code.
 
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
@@ -14,14 +14,14 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
 set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib")
-# Where executables find libraries, of a bundle too; room.cmake adds LibTorch's folder. Left to itself CMake would end
+# Where executables find libraries, of a bundle too; layer.cmake adds LibTorch's folder. Left to itself CMake would end
 # the list with an empty entry, which stands for the working directory.
 set(CMAKE_INSTALL_RPATH "$ORIGIN;$ORIGIN/../lib")
 set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
 
 if(MNIST_TRAIN_SANITIZE AND MNIST_TRAIN_TORCH AND NOT MNIST_TRAIN_FUZZ)
   message(FATAL_ERROR "MNIST_TRAIN_SANITIZE=${MNIST_TRAIN_SANITIZE}: LibTorch is not instrumented; "
-    "add -DMNIST_TRAIN_TORCH=OFF to sanitize the rooms that are free of torch")
+    "add -DMNIST_TRAIN_TORCH=OFF to sanitize the layers that are free of torch")
 endif()
 
 add_library(mnist_train_warnings INTERFACE)
@@ -36,7 +36,7 @@ target_compile_options(mnist_train_warnings INTERFACE
   $<$<BOOL:${MNIST_TRAIN_WERROR}>:-Werror>)
 
 add_library(mnist_train_flags INTERFACE)
-# -fPIC everywhere: the rooms are linked into executables and into the CUDA module, and a
+# -fPIC everywhere: the layers are linked into executables and into the CUDA module, and a
 # precompiled header serves only sources that are compiled alike.
 target_compile_options(mnist_train_flags INTERFACE
   -fPIC -fstack-protector-strong -fstack-clash-protection

@@ -3,11 +3,11 @@
 #include <cmath>
 #include <vector>
 
-#include "options/run_config.h"
 #include "report/page/config_values.h"
 #include "report/page/html.h"
 #include "report/page/sections.h"
 #include "report/page/table.h"
+#include "settings/run_config.h"
 
 namespace mnist_train::report {
 
@@ -97,7 +97,7 @@ std::string starts_table(const RunFiles& run) {
 /// What differs from the program's defaults, a row a key.
 std::string changed_settings(const RunFiles& run) {
   const ConfigValues defaults =
-      config_values(Json::parse(options::write_run_config({}, /*with_output=*/false)));
+      config_values(Json::parse(settings::write_run_config({}, /*with_output=*/false)));
   std::string rows;
   for (const auto& [key, value] : config_values(run.config)) {
     const auto usual = defaults.find(key);

@@ -97,7 +97,7 @@ std::string class_table(const RunFiles& run, const Confusion& confusion) {
         worst > 0 ? 100 * error_of(label) / worst : 0);
   }
   const std::string head = head_cells({"class", "images", "accuracy", "wrong",
-                                       "<span class=\"hidden\">share of wrong guesses</span>"});
+                                       "<span class=\"hidden\">share of wrong predictions</span>"});
   return "<figure><figcaption>Accuracy by class</figcaption>" +
          scrolling("Accuracy by class", {"numbers", head, rows}) + "</figure>\n";
 }

@@ -117,19 +117,20 @@ std::string prediction_table(const RunFiles& run) {
   for (std::size_t i = 0; i < wrong_shown; ++i) wrong_table.add(*wrong[i]);
   for (std::size_t i = 0; i < right_shown; ++i) right_table.add(*right[i]);
   std::string text = fmt::format(
-      "<h3 id=\"predictions\">Test images and guesses</h3>\n<p>The run keeps its guesses for {} of "
+      "<h3 id=\"predictions\">Test images and predictions</h3>\n<p>The run keeps its predictions "
+      "for {} of "
       "the test images; {} of them are "
       "wrong. Bars are probabilities by class, the true one in <span class=\"good\">green</span>. "
       "<span id=\"filters\"></span></p>\n",
       count(static_cast<double>(run.predictions.size())), wrong.size());
   if (wrong_shown > 0)
-    text += "<h4>Wrong, the surest first</h4>" + wrong_table.html("Wrong guesses");
+    text += "<h4>Wrong, the surest first</h4>" + wrong_table.html("Wrong predictions");
   if (right_shown > 0) {
     text += fmt::format(
-        "<details id=\"right-guesses\"{}><summary>Right, the least sure first ({}{})</summary>",
+        "<details id=\"right-predictions\"{}><summary>Right, the least sure first ({}{})</summary>",
         wrong.empty() ? " open" : "", right_shown,
         right_shown < right.size() ? fmt::format(" of {}", right.size()) : "");
-    text += right_table.html("Right guesses") + "</details>";
+    text += right_table.html("Right predictions") + "</details>";
   }
   return text;
 }

@@ -20,8 +20,8 @@ std::string time_section(const RunFiles& run);
 /// What exactly was run?
 std::string identity_section(const RunFiles& run);
 
-/// The picture table of `mistakes_section`: wrong guesses first, the surest first; then the right
-/// ones, the least sure first. Pictures up to a total of about 2 MB.
+/// The picture table of `mistakes_section`: wrong predictions first, the surest first; then the
+/// right ones, the least sure first. Pictures up to a total of about 2 MB.
 std::string prediction_table(const RunFiles& run);
 
 }  // namespace mnist_train::report

@@ -1,9 +1,0 @@
-#pragma once
-
-namespace mnist_train::config {
-
-/// The table of a group's keys; config/schema.h has it whole.
-template <class Owner>
-class Schema;
-
-}  // namespace mnist_train::config

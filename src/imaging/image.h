@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace mnist_train::imaging {
+
+/// One picture in host memory.
+struct Image {
+  std::int64_t height = 0;
+  std::int64_t width = 0;
+  std::int64_t channels = 1;         // 1: gray, 3: RGB
+  std::vector<std::uint8_t> pixels;  // [height, width, channels] u8
+
+  std::size_t bytes() const { return static_cast<std::size_t>(height * width * channels); }
+};
+
+/// What a file may ask for. Checked against its header, before anything is allocated.
+struct Limits {
+  std::int64_t max_side = 16384;         // pixels
+  std::int64_t max_pixels = 64LL << 20;  // height * width
+};
+
+/// Gray to RGB by repetition, RGB to gray by ITU-R 601-2 luma as Pillow's convert("L") does it.
+/// `channels` is 1 or 3.
+Image with_channels(Image image, std::int64_t channels);
+
+/// Bilinear with antialiasing: each output pixel is the mean of the input pixels below a triangle
+/// that widens as the image shrinks, as in Pillow's resize(BILINEAR), torchvision's with antialias,
+/// and DALI's default. Within one level of Pillow, which rounds between its two passes.
+Image resize(const Image& image, std::int64_t height, std::int64_t width);
+
+}  // namespace mnist_train::imaging

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "data/sampler.h"
+#include "loader/augmentation.h"
+#include "loader/mixup.h"
+#include "settings/augment_options.h"
+
+namespace mnist_train::loader {
+
+/// data.augment at work: what a batch of stored images becomes, on its device, all images at once.
+/// The numbers of an epoch are drawn on the host and uploaded when it begins; a batch costs no
+/// traffic and no waiting.
+class Augmenter {
+ public:
+  /// `size`: of the stored images. `from_next`: for mixup with scope global.
+  Augmenter(settings::AugmentList list, settings::ImageSize size, std::int64_t seed,
+            at::Device device, FromNext from_next = {});
+
+  /// Of the images that come out. Throws Error(kConfig) in the constructor where a crop does not
+  /// fit.
+  settings::ImageSize size() const { return size_; }
+
+  /// Draws for the epoch (counted from 0) whose samples come in `order`.
+  void begin_epoch(const std::vector<std::int64_t>& order, std::int64_t epoch);
+
+  /// How many samples behind the last one of a batch `apply` needs: 1 for local mixup, whose
+  /// partner is the next sample of the order (of the last one, the first).
+  std::int64_t samples_beyond() const;
+
+  /// The batch at `positions` of the order. `images` [n + samples_beyond(),C,H,W] u8, contiguous,
+  /// and `labels` [n + samples_beyond()] i64, as they are stored. Without mixup `other_labels` and
+  /// `weights` stay undefined. Images come out as u8, or as f32 where the list has a normalize.
+  /// Collective with global mixup; `next_count`: samples of the next process in this batch.
+  Mixed apply(at::Tensor images, const at::Tensor& labels, data::Range positions,
+              std::int64_t next_count = 0) const;
+
+  /// What test images need of the list: resize, normalize, and the middle of a crop.
+  at::Tensor apply_to_test(at::Tensor images) const;
+  bool changes_test() const;
+
+ private:
+  struct Entry {
+    std::unique_ptr<Augmentation> augmentation;  // none: mixup
+    std::int64_t first_column;                   // of its numbers
+  };
+
+  std::int64_t columns_of(const Entry& entry) const {
+    return entry.augmentation ? entry.augmentation->columns() : 1;
+  }
+  at::Tensor drawn_for(const Entry& entry, std::int64_t begin, std::int64_t count) const;
+
+  settings::AugmentList list_;
+  std::int64_t seed_;
+  at::Device device_;
+  FromNext from_next_;
+  settings::ImageSize size_;
+  std::vector<Entry> entries_;
+  std::int64_t columns_ = 0;
+  at::Tensor drawn_;  // [samples of an epoch + 1, columns] f32 in its order, then the first again
+};
+
+}  // namespace mnist_train::loader

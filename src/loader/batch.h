@@ -1,0 +1,20 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace mnist_train::loader {
+
+/// What one rank trains on or evaluates in one go. Either may hold no sample at all.
+struct Batch {
+  at::Tensor
+      images;  // [n,C,H,W] f32 or bf16, normalised, channels_last strides, on the training device
+  at::Tensor labels;          // [n] i64, on the training device
+  at::Tensor other_labels{};  // with mixup, [n] i64: the labels of what was mixed in
+  at::Tensor weights{};       // with mixup, [n] f32: how much of each image is its own sample
+  std::int64_t size() const { return labels.size(0); }
+  bool is_mixed() const { return weights.defined(); }
+};
+
+}  // namespace mnist_train::loader

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstdint>
+
+#include "data/image_set.h"
+#include "settings/augment_options.h"
+
+namespace mnist_train::loader {
+
+/// Makes bytes the input of a model, as torchvision does it: `(value / 255 - mean) / std` in fp32,
+/// with channels_last strides, through a table that the host computes. The result of one call is
+/// valid until the next one.
+class Normalizer {
+ public:
+  /// `type`: f32 or bf16.
+  Normalizer(const settings::NormalizeOptions& normalize, at::Device device, at::ScalarType type);
+
+  /// Samples `indices` of a set in host memory. CPU only.
+  at::Tensor gather(const data::ImageSet& set, const std::int64_t* indices, std::int64_t count);
+  /// `bytes` [n,C,H,W] u8, on the device.
+  at::Tensor normalize(const at::Tensor& bytes);
+  /// `values` [n,C,H,W] f32 that are normalised already.
+  at::Tensor convert(const at::Tensor& values);
+
+ private:
+  template <typename Value>
+  const std::array<Value, 256>& table() const;
+  template <typename Value>
+  void look_up(const std::uint8_t* in, std::int64_t channels, std::int64_t pixels,
+               Value* out) const;
+  template <typename SampleAt>
+  at::Tensor look_up_all(at::IntArrayRef sizes, const SampleAt& sample_at);
+  at::Tensor buffer(at::IntArrayRef sizes);
+
+  at::Device device_;
+  at::ScalarType type_;
+  std::array<float, 256> normalised_{};  // of each byte value
+  std::array<at::BFloat16, 256> normalised_bf16_{};
+  at::Tensor buffer_;        // CPU: memory of the images of one batch
+  at::Tensor device_table_;  // GPU: [256] of the images' type
+};
+
+/// An uninitialised [n,C,H,W] tensor whose strides are channels_last even for one channel, where
+/// `contiguous` would leave them as they are and convolutions would run in their slow format.
+at::Tensor empty_channels_last(at::IntArrayRef sizes, const at::TensorOptions& options);
+
+}  // namespace mnist_train::loader

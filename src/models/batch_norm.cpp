@@ -1,0 +1,121 @@
+#include "models/batch_norm.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/addcmul.h>
+#include <ATen/ops/batch_norm.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+
+namespace mnist_train::models {
+
+namespace {
+
+constexpr double kMomentum = 0.1;
+constexpr double kEpsilon = 1e-5;
+
+/// [N,C,H,W] -> [N*H*W,C], in fp32; a view where it is both.
+at::Tensor to_rows(const at::Tensor& x) {
+  return x.permute({0, 2, 3, 1}).reshape({-1, x.size(1)}).to(at::kFloat);
+}
+
+at::Tensor to_images(const at::Tensor& rows, const at::Tensor& like) {
+  return rows.view({like.size(0), like.size(2), like.size(3), like.size(1)})
+      .permute({0, 3, 1, 2})
+      .to(like.scalar_type());
+}
+
+/// Backward needs two sums by channel over the global batch, too:
+/// dx = weight * inverse_std * (dy - mean(dy) - x_hat * mean(dy * x_hat)).
+class NormalizedRows : public torch::autograd::Function<NormalizedRows> {
+ public:
+  /// `x_hat`: what x has become; [N*H*W,C]. `sum`: null for a batch that is not shared.
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+                            const at::Tensor& weight, const at::Tensor& bias,
+                            const at::Tensor& x_hat, const at::Tensor& inverse_std, double count,
+                            const SumOverRanks* sum) {
+    context->save_for_backward({x_hat, weight, inverse_std});
+    context->saved_data["count"] = count;
+    context->saved_data["sum"] = reinterpret_cast<std::int64_t>(sum);
+    return to_images(at::addcmul(bias, x_hat, weight), x);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    const auto saved = context->get_saved_variables();
+    const at::Tensor& x_hat = saved[0];
+    const at::Tensor scale = saved[1] * saved[2];
+    const double count = context->saved_data["count"].toDouble();
+    const auto* sum = reinterpret_cast<const SumOverRanks*>(context->saved_data["sum"].toInt());
+    const at::Tensor dy = to_rows(gradients[0]);
+    const at::Tensor bias_gradient = dy.sum(0);
+    const at::Tensor weight_gradient = (dy * x_hat).sum(0);
+    // Of the weight and bias each rank keeps its own share: the averaging of gradients adds them
+    // up.
+    at::Tensor global = at::cat({bias_gradient, weight_gradient});
+    if (sum != nullptr) (*sum)(global);
+    const auto means = (global / count).chunk(2);
+    const at::Tensor dx = at::addcmul(dy - means[0], x_hat, -means[1]).mul_(scale);
+    return {to_images(dx, gradients[0]),
+            weight_gradient,
+            bias_gradient,
+            at::Tensor(),
+            at::Tensor(),
+            at::Tensor(),
+            at::Tensor()};
+  }
+};
+
+}  // namespace
+
+BatchNorm2d::BatchNorm2d(std::int64_t channels)
+    : weight_(register_parameter("weight", at::ones({channels}))),
+      bias_(register_parameter("bias", at::zeros({channels}))),
+      running_mean_(register_buffer("running_mean", at::zeros({channels}))),
+      running_var_(register_buffer("running_var", at::ones({channels}))),
+      num_batches_tracked_(register_buffer("num_batches_tracked", at::zeros({}, at::kLong))) {}
+
+at::Tensor BatchNorm2d::forward(const at::Tensor& x) {
+  const bool sums_badly = x.is_cpu() && x.scalar_type() == at::kFloat;
+  if (is_training() && (sum_ || sums_badly)) return forward_by_rows(x);
+  if (is_training()) num_batches_tracked_.add_(1);
+  return at::batch_norm(x, weight_, bias_, running_mean_, running_var_, is_training(), kMomentum,
+                        kEpsilon, /*cudnn_enabled=*/true);
+}
+
+at::Tensor BatchNorm2d::forward_by_rows(const at::Tensor& x) {
+  at::Tensor x_hat;
+  at::Tensor inverse_std;
+  double count = 0;
+  {
+    const at::NoGradGuard no_grad;
+    const at::Tensor rows = to_rows(x);
+    const std::int64_t own_count = rows.size(0);
+    const std::int64_t channels = rows.size(1);
+    // Squares are taken about this batch's own mean; only its sums are brought to those of all.
+    const at::Tensor own_mean = rows.sum(0) / std::max<std::int64_t>(own_count, 1);
+    const at::Tensor centred = rows - own_mean;
+    const at::Tensor mean_64 = own_mean.to(at::kDouble);
+    at::Tensor sums =
+        at::cat({mean_64 * own_count, (centred * centred).sum(0) + mean_64 * mean_64 * own_count,
+                 at::full({1}, own_count, mean_64.options())});
+    if (sum_) sum_(sums);
+    count = sums[2 * channels].item<double>();
+    const at::Tensor mean = sums.narrow(0, 0, channels) / count;
+    const at::Tensor variance =
+        (sums.narrow(0, channels, channels) / count - mean * mean).clamp_min(0);
+    inverse_std = (variance + kEpsilon).rsqrt().to(at::kFloat);
+    x_hat = at::addcmul(((mean_64 - mean) * inverse_std).to(at::kFloat), centred, inverse_std);
+    running_mean_.lerp_(mean.to(at::kFloat), kMomentum);
+    running_var_.lerp_((variance * (count / std::max(1.0, count - 1))).to(at::kFloat), kMomentum);
+    num_batches_tracked_.add_(1);
+  }
+  return NormalizedRows::apply(x, weight_, bias_, x_hat, inverse_std, count,
+                               sum_ ? &sum_ : nullptr);
+}
+
+}  // namespace mnist_train::models

@@ -1,0 +1,288 @@
+// Compiled with AVX-512 switched on: nothing of the standard library may be used here, or its
+// inline functions could end up in the program for all processors.
+#include "models/bf16_convolution.h"
+
+#ifdef __AVX512BF16__
+
+#include <cpuid.h>
+
+#include "models/bf16_tile_avx512.h"
+
+namespace mnist_train::models {
+
+namespace {
+
+using namespace avx512;
+
+/// [kernel row][pairs of the inner dimension][columns, in whole vectors][2], zeros where
+/// `weight_at(kernel row, inner, column)` has nothing to give.
+template <class WeightAt>
+void pack(std::int64_t kernel, std::int64_t inner, std::int64_t columns, const WeightAt& weight_at,
+          Bits* packed) {
+  for (std::int64_t ky = 0; ky < kernel; ++ky) {
+    for (std::int64_t first = 0; first < inner; first += 2) {
+      for (std::int64_t column = 0; column < vectors(columns) * kLanes; ++column) {
+        for (std::int64_t i = first; i < first + 2; ++i) {
+          *packed++ = i < inner && column < columns ? weight_at(ky, i, column) : Bits{0};
+        }
+      }
+    }
+  }
+}
+
+void pack_forward(const ConvolutionShape& s, const Bits* weights, Bits* packed) {
+  const auto weight_at = [&](std::int64_t ky, std::int64_t k, std::int64_t o) {
+    return weights[(o * s.kernel + ky) * s.run() + k];
+  };
+  pack(s.kernel, s.run(), s.out_channels, weight_at, packed);
+}
+
+void pack_data(const ConvolutionShape& s, const Bits* weights, Bits* packed) {
+  const auto weight_at = [&](std::int64_t ky, std::int64_t o, std::int64_t k) {
+    return weights[(o * s.kernel + ky) * s.run() + k];
+  };
+  pack(s.kernel, s.out_channels, s.run(), weight_at, packed);
+}
+
+/// One output row of one image.
+struct ForwardRow {
+  const ConvolutionShape& s;
+  const Bits* in;  // the upper one of the rows that it comes from
+  const Bits* packed;
+  const float* bias;
+  Bits* out;
+
+  template <int M, int V>
+  void tile(std::int64_t x, std::int64_t vector) const {
+    Tile<M, V> tile;
+    tile.for_each(
+        [&](int, int v, __m512& sum) { sum = _mm512_loadu_ps(bias + (vector + v) * kLanes); });
+    const std::int64_t b_step = vectors(s.out_channels) * kPairs;
+    const std::int64_t pairs = s.run() / 2;
+    for (std::int64_t ky = 0; ky < s.kernel; ++ky) {
+      Factors f{in + (ky * s.width + x) * s.in_channels, s.in_channels, 2,
+                packed + ky * pairs_of(s.run()) * b_step + vector * kPairs, b_step};
+      tile.add(f, pairs);
+      if (s.run() % 2 == 0) continue;
+      f.a += 2 * pairs;
+      f.b += b_step * pairs;
+      tile.add_odd(f);
+    }
+    tile.for_each([&](int m, int v, const __m512& sum) {
+      const std::int64_t channel = (vector + v) * kLanes;
+      store_rounded(out + (x + m) * s.out_channels + channel, lanes(s.out_channels - channel), sum);
+    });
+  }
+};
+
+void forward(const ConvolutionShape& s, const Bits* in, const Bits* packed, const float* bias,
+             Bits* out) {
+  for (std::int64_t y = 0; y < s.out_height(); ++y) {
+    const ForwardRow row{s, in + y * s.width * s.in_channels, packed, bias,
+                         out + y * s.out_width() * s.out_channels};
+    for_each_tile(s.out_width(), vectors(s.out_channels), row);
+  }
+}
+
+/// What one column of output pixels of one image gives one row of the kernel; its tiles go down the
+/// column, where what they add to does not overlap.
+struct DataColumn {
+  const ConvolutionShape& s;
+  const Bits* gradient;  // at its uppermost pixel
+  const Bits* packed;    // of the kernel's row
+  float* sums;           // of the image, where the uppermost pixel adds to
+
+  template <int M, int V>
+  void tile(std::int64_t y, std::int64_t vector) const {
+    const std::int64_t b_step = vectors(s.run()) * kPairs;
+    const std::int64_t row = s.out_width() * s.out_channels;
+    const std::int64_t pairs = s.out_channels / 2;
+    Factors f{gradient + y * row, row, 2, packed + vector * kPairs, b_step};
+    Tile<M, V> tile;
+    tile.for_each([](int, int, __m512& sum) { sum = _mm512_setzero_ps(); });
+    tile.add(f, pairs);
+    if (s.out_channels % 2 != 0) {
+      f.a += 2 * pairs;
+      f.b += b_step * pairs;
+      tile.add_odd(f);
+    }
+    tile.for_each([&](int m, int v, const __m512& sum) {
+      const std::int64_t k = (vector + v) * kLanes;
+      float* const to = sums + (y + m) * s.width * s.in_channels + k;
+      const __mmask16 mask = lanes(s.run() - k);
+      _mm512_mask_storeu_ps(to, mask, _mm512_add_ps(sum, _mm512_maskz_loadu_ps(mask, to)));
+    });
+  }
+};
+
+void backward_data(const ConvolutionShape& s, const Bits* gradient, const Bits* packed,
+                   float* image_sums, Bits* into) {
+  const std::int64_t size = s.height * s.width * s.in_channels;
+  const std::int64_t packed_row = pairs_of(s.out_channels) * vectors(s.run()) * kPairs;
+  for (std::int64_t i = 0; i < size; ++i) image_sums[i] = 0;
+  for (std::int64_t ky = 0; ky < s.kernel; ++ky) {
+    for (std::int64_t x = 0; x < s.out_width(); ++x) {
+      const DataColumn column{s, gradient + x * s.out_channels, packed + ky * packed_row,
+                              image_sums + (ky * s.width + x) * s.in_channels};
+      for_each_tile(s.out_height(), vectors(s.run()), column);
+    }
+  }
+  for (std::int64_t i = 0; i < size; i += kLanes) {
+    const __mmask16 mask = lanes(size - i);
+    store_rounded(into + i, mask, _mm512_maskz_loadu_ps(mask, image_sums + i));
+  }
+}
+
+/// Two pixels side by side, their elements in turns: [rows][pairs of pixels][elements][2]. `step`
+/// is from one pixel to the next; each gives `elements`, in whole vectors.
+struct PixelPairs {
+  std::int64_t rows, pixels, row_step, step, elements;
+
+  std::int64_t pair_size() const { return vectors(elements) * kPairs; }
+  std::int64_t row_size() const { return pairs_of(pixels) * pair_size(); }
+
+  void zip_all(const Bits* from, Bits* to) const {
+    for (std::int64_t row = 0; row < rows; ++row) {
+      for (std::int64_t x = 0; x < pixels; x += 2) {
+        const Bits* const first = from + row * row_step + x * step;
+        for (std::int64_t i = 0; i < elements; i += kLanes, to += kPairs) {
+          const Bits* const second = x + 1 < pixels ? first + step + i : nullptr;
+          _mm512_storeu_si512(to, zip(first + i, second, lanes(elements - i)));
+        }
+      }
+    }
+  }
+};
+
+PixelPairs input_pairs(const ConvolutionShape& s) {
+  return {s.height, s.out_width(), s.width * s.in_channels, s.in_channels, s.run()};
+}
+
+PixelPairs gradient_pairs(const ConvolutionShape& s) {
+  return {s.out_height(), s.out_width(), s.out_width() * s.out_channels, s.out_channels,
+          s.out_channels};
+}
+
+/// The gradient of the weights of one kernel row is the product of two matrices, whose inner
+/// dimension are the pixels; the one that leaves fewer lanes empty goes into the vectors.
+bool run_in_vectors(const ConvolutionShape& s) {
+  return s.out_channels * vectors(s.run()) < s.run() * vectors(s.out_channels);
+}
+
+struct WeightSums {
+  std::int64_t a_step, b_step, pairs, width;
+  const Bits* a;
+  const Bits* b;
+  float* sums;  // [rows][width]
+
+  template <int M, int V>
+  void tile(std::int64_t row, std::int64_t vector) const {
+    Tile<M, V> tile;
+    const auto at = [&](int m, int v) { return sums + (row + m) * width + (vector + v) * kLanes; };
+    tile.for_each([&](int m, int v, __m512& sum) { sum = _mm512_loadu_ps(at(m, v)); });
+    tile.add({a + 2 * row, 2, a_step, b + vector * kPairs, b_step}, pairs);
+    tile.for_each([&](int m, int v, const __m512& sum) { _mm512_storeu_ps(at(m, v), sum); });
+  }
+};
+
+void add_bias_sums(const PixelPairs& pairs, const Bits* zipped, float* bias) {
+  const __m512i ones = _mm512_set1_epi16(0x3f80);
+  const std::int64_t count = pairs.rows * pairs_of(pairs.pixels);
+  for (std::int64_t v = 0; v < vectors(pairs.elements); ++v) {
+    __m512 sum = _mm512_loadu_ps(bias + v * kLanes);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const Bits* const from = zipped + i * pairs.pair_size() + v * kPairs;
+      sum = add_products(sum, _mm512_loadu_si512(from), ones);
+    }
+    _mm512_storeu_ps(bias + v * kLanes, sum);
+  }
+}
+
+void backward_weights(const ConvolutionShape& s, const Bits* in, const Bits* gradient, Bits* pairs,
+                      float* weight_sums, float* bias) {
+  const PixelPairs inputs = input_pairs(s);
+  const PixelPairs gradients = gradient_pairs(s);
+  Bits* const zipped_gradient = pairs;
+  Bits* const zipped_in = pairs + gradients.rows * gradients.row_size();
+  const bool runs = run_in_vectors(s);
+  const PixelPairs& rows = runs ? gradients : inputs;
+  const PixelPairs& columns = runs ? inputs : gradients;
+  const std::int64_t width = vectors(columns.elements) * kLanes;
+  inputs.zip_all(in, zipped_in);
+  gradients.zip_all(gradient, zipped_gradient);
+  add_bias_sums(gradients, zipped_gradient, bias);
+  for (std::int64_t ky = 0; ky < s.kernel; ++ky) {
+    const Bits* const input_rows = zipped_in + ky * inputs.row_size();
+    const WeightSums sums{rows.pair_size(),
+                          columns.pair_size(),
+                          gradients.rows * pairs_of(gradients.pixels),
+                          width,
+                          runs ? zipped_gradient : input_rows,
+                          runs ? input_rows : zipped_gradient,
+                          weight_sums + ky * rows.elements * width};
+    for_each_tile(rows.elements, vectors(columns.elements), sums);
+  }
+}
+
+void unpack_weights(const ConvolutionShape& s, const float* weight_sums, Bits* weights) {
+  const bool runs = run_in_vectors(s);
+  const std::int64_t rows = runs ? s.out_channels : s.run();
+  const std::int64_t width = vectors(runs ? s.run() : s.out_channels) * kLanes;
+  for (std::int64_t o = 0; o < s.out_channels; ++o) {
+    for (std::int64_t ky = 0; ky < s.kernel; ++ky) {
+      for (std::int64_t k = 0; k < s.run(); ++k) {
+        const std::int64_t row = ky * rows + (runs ? o : k);
+        const __m512 sum = _mm512_set1_ps(weight_sums[row * width + (runs ? k : o)]);
+        store_rounded(weights++, 1, sum);
+      }
+    }
+  }
+}
+
+Bf16Convolution::Sizes sizes(const ConvolutionShape& s) {
+  const std::int64_t out = vectors(s.out_channels);
+  const std::int64_t run = vectors(s.run());
+  const PixelPairs inputs = input_pairs(s);
+  const PixelPairs gradients = gradient_pairs(s);
+  return {s.kernel * pairs_of(s.run()) * out * kPairs,
+          s.kernel * pairs_of(s.out_channels) * run * kPairs,
+          out * kLanes,
+          s.height * s.width * s.in_channels,
+          inputs.rows * inputs.row_size() + gradients.rows * gradients.row_size(),
+          s.kernel * kLanes * (run_in_vectors(s) ? s.out_channels * run : s.run() * out)};
+}
+
+constexpr Bf16Convolution kKernels{&sizes,         &pack_forward,     &pack_data,     &forward,
+                                   &backward_data, &backward_weights, &unpack_weights};
+
+/// Not every compiler's __builtin_cpu_supports knows it.
+bool has_amx() {
+  constexpr unsigned kFeatures = 7;
+  constexpr unsigned kAmxBf16 = 1U << 22;
+  unsigned a = 0;
+  unsigned b = 0;
+  unsigned c = 0;
+  unsigned d = 0;
+  return __get_cpuid_count(kFeatures, 0, &a, &b, &c, &d) != 0 && (d & kAmxBf16) != 0;
+}
+
+}  // namespace
+
+const Bf16Convolution* avx512_bf16_convolution() {
+  const bool supported =
+      __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
+      __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512bf16") != 0;
+  return supported && !has_amx() ? &kKernels : nullptr;
+}
+
+}  // namespace mnist_train::models
+
+#else
+
+namespace mnist_train::models {
+
+const Bf16Convolution* avx512_bf16_convolution() { return nullptr; }
+
+}  // namespace mnist_train::models
+
+#endif

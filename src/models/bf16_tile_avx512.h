@@ -1,0 +1,104 @@
+#pragma once
+
+// Only for sources that are compiled with AVX-512 switched on, as bf16_lanes_avx512.h is.
+
+#include "models/bf16_lanes_avx512.h"
+
+/// Products of bf16 matrices with fp32 sums in registers, two elements of the inner dimension at a
+/// time.
+namespace mnist_train::models::avx512 {
+
+inline constexpr std::int64_t kMaxVectors = 4;  // of a tile
+inline constexpr std::int64_t kTile = 24;       // sums that a tile keeps in registers, of 32
+
+/// A product of matrices whose inner dimension goes in pairs: row m of `a` begins at
+/// a + m * a_row and goes on by a_step a pair, `b` gives a row of V vectors of pairs each b_step.
+struct Factors {
+  const Bits* a;
+  std::int64_t a_row, a_step;
+  const Bits* b;
+  std::int64_t b_step;
+};
+
+/// M rows of V vectors of sums, in registers.
+template <int M, int V>
+struct Tile {
+  __m512 sums[M][V];
+
+  [[gnu::always_inline]] void add(Factors f, std::int64_t pairs) {
+    for (std::int64_t k = 0; k < pairs; ++k, f.a += f.a_step, f.b += f.b_step) {
+      multiply(f, [](const Bits* from) { return pair_at(from); });
+    }
+  }
+  /// For an odd inner dimension: the last pair of `a` is one element only.
+  [[gnu::always_inline]] void add_odd(const Factors& f) {
+    multiply(f, [](const Bits* from) { return half_pair_at(from); });
+  }
+
+  template <class Action>
+  [[gnu::always_inline]] void for_each(const Action& action) {
+#pragma GCC unroll 12
+    for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 4
+      for (int v = 0; v < V; ++v) action(m, v, sums[m][v]);
+    }
+  }
+
+ private:
+  template <class Load>
+  [[gnu::always_inline]] void multiply(const Factors& f, const Load& load) {
+    __m512i b[V];
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) b[v] = _mm512_loadu_si512(f.b + v * kPairs);
+#pragma GCC unroll 12
+    for (int m = 0; m < M; ++m) {
+      const __m512i a = load(f.a + m * f.a_row);
+#pragma GCC unroll 4
+      for (int v = 0; v < V; ++v) sums[m][v] = add_products(sums[m][v], a, b[v]);
+    }
+  }
+};
+
+/// Calls `work.tile<M, V>(row, vector)` until all rows are covered: with the fewest tiles that the
+/// registers allow, of much the same size.
+template <int V, class Work>
+void tile_rows(std::int64_t rows, std::int64_t vector, const Work& work) {
+  constexpr std::int64_t kMost = kTile / V;
+  const std::int64_t tiles = (rows + kMost - 1) / kMost;
+  const std::int64_t wanted = tiles == 0 ? 0 : (rows + tiles - 1) / tiles;
+  std::int64_t row = 0;
+  const auto cover = [&]<int M, int Smaller>() {
+    if constexpr (M <= kMost) {
+      if (Smaller >= wanted) return;
+      for (; rows - row >= M; row += M) work.template tile<M, V>(row, vector);
+    }
+  };
+  cover.template operator()<12, 8>();
+  cover.template operator()<8, 6>();
+  cover.template operator()<6, 5>();
+  cover.template operator()<5, 4>();
+  cover.template operator()<4, 2>();
+  cover.template operator()<2, 1>();
+  cover.template operator()<1, 0>();
+}
+
+template <class Work>
+void for_each_tile(std::int64_t rows, std::int64_t count, const Work& work) {
+  for (std::int64_t vector = 0; vector < count; vector += kMaxVectors) {
+    switch (count - vector) {
+      case 1:
+        tile_rows<1>(rows, vector, work);
+        break;
+      case 2:
+        tile_rows<2>(rows, vector, work);
+        break;
+      case 3:
+        tile_rows<3>(rows, vector, work);
+        break;
+      default:
+        tile_rows<4>(rows, vector, work);
+    }
+  }
+}
+
+}  // namespace mnist_train::models::avx512

@@ -1,0 +1,180 @@
+#include "models/convolve_relu_max_pool.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+
+#include "models/bf16_convolution.h"
+#include "models/relu_max_pool.h"
+#include "models/relu_max_pool_rows.h"
+
+namespace mnist_train::models {
+
+namespace {
+
+using Bits = Bf16Convolution::Bits;
+
+constexpr auto kChannelsLast = at::MemoryFormat::ChannelsLast;
+constexpr std::int64_t kImagesPerTask = 8;
+
+const Bf16Convolution* kernels() {
+  static const Bf16Convolution* kernels = avx512_bf16_convolution();
+  return kernels;
+}
+
+const Bits* bits_of(const at::Tensor& values) {
+  return static_cast<const Bits*>(values.const_data_ptr());
+}
+
+Bits* bits_to(const at::Tensor& values) { return static_cast<Bits*>(values.data_ptr()); }
+
+at::Tensor buffer(std::int64_t elements, at::ScalarType type) {
+  return at::empty({elements}, at::TensorOptions(type));
+}
+
+at::Tensor channels_last(at::IntArrayRef sizes, at::ScalarType type = at::kBFloat16) {
+  return at::empty(sizes, at::TensorOptions(type).memory_format(kChannelsLast));
+}
+
+/// The three operations on one image.
+struct Stages {
+  ConvolutionShape convolution;
+  PooledImage pool;  // the convolution's output
+  Bf16Convolution::Sizes sizes;
+
+  Stages(const at::Tensor& images, const at::Tensor& weight)
+      : convolution{images.size(2), images.size(3), images.size(1), weight.size(2), weight.size(0)},
+        pool{convolution.out_height(), convolution.out_width(), convolution.out_channels},
+        sizes(kernels()->sizes(convolution)) {}
+
+  std::int64_t image_size() const {
+    return convolution.height * convolution.width * convolution.in_channels;
+  }
+};
+
+/// What backward reads and writes of the images.
+struct Passed {
+  const Bits* images;
+  const Bits* gradient;
+  const std::uint8_t* choice;
+  const Bits* packed_weights;  // null: nobody asks for the gradient of the images
+  Bits* into;
+};
+
+/// One thread's part of backward; adds to `weight_sums` and, behind them, the bias's.
+void backward_images(const Stages& stages, const Passed& passed, std::int64_t begin,
+                     std::int64_t end, float* weight_sums) {
+  const at::Tensor pairs = buffer(stages.sizes.pairs, at::kBFloat16);
+  const at::Tensor image_sums = buffer(stages.sizes.image_sums, at::kFloat);
+  const at::Tensor spread = at::zeros({stages.pool.in_size()}, at::kBFloat16);
+  for (std::int64_t i = begin; i < end; ++i) {
+    const std::int64_t pooled = i * stages.pool.out_size();
+    const std::int64_t image = i * stages.image_size();
+    spread_image(stages.pool, passed.gradient + pooled, passed.choice + pooled, bits_to(spread));
+    kernels()->backward_weights(stages.convolution, passed.images + image, bits_of(spread),
+                                bits_to(pairs), weight_sums,
+                                weight_sums + stages.sizes.weight_sums);
+    if (passed.packed_weights == nullptr) continue;
+    kernels()->backward_data(stages.convolution, bits_of(spread), passed.packed_weights,
+                             image_sums.data_ptr<float>(), passed.into + image);
+  }
+}
+
+class ConvolveReluMaxPool : public torch::autograd::Function<ConvolveReluMaxPool> {
+ public:
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input,
+                            const at::Tensor& weight, const at::Tensor& bias) {
+    const at::Tensor images = input.contiguous(kChannelsLast);
+    const at::Tensor weights = weight.contiguous(kChannelsLast);
+    const Stages stages(images, weights);
+    const std::vector<std::int64_t> sizes{images.size(0), stages.pool.channels,
+                                          stages.pool.height / 2, stages.pool.width / 2};
+    at::Tensor out = channels_last(sizes);
+    const at::Tensor choice = channels_last(sizes, at::kByte);
+    const at::Tensor packed = buffer(stages.sizes.forward_weights, at::kBFloat16);
+    kernels()->pack_forward(stages.convolution, bits_of(weights), bits_to(packed));
+    const at::Tensor start = at::zeros({stages.sizes.bias}, at::kFloat);
+    start.narrow(0, 0, stages.pool.channels).copy_(bias);
+    at::parallel_for(0, sizes[0], kImagesPerTask, [&](std::int64_t begin, std::int64_t end) {
+      const at::Tensor convolved = buffer(stages.pool.in_size(), at::kBFloat16);
+      for (std::int64_t i = begin; i < end; ++i) {
+        const std::int64_t pooled = i * stages.pool.out_size();
+        kernels()->forward(stages.convolution, bits_of(images) + i * stages.image_size(),
+                           bits_of(packed), start.const_data_ptr<float>(), bits_to(convolved));
+        pool_image(stages.pool, bits_of(convolved), bits_to(out) + pooled,
+                   choice.data_ptr<std::uint8_t>() + pooled);
+      }
+    });
+    context->save_for_backward({images, weights, choice});
+    return out;
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    const torch::autograd::variable_list saved = context->get_saved_variables();
+    const at::Tensor& images = saved[0];
+    const at::Tensor& weights = saved[1];
+    const at::Tensor gradient = gradients[0].contiguous(kChannelsLast);
+    const Stages stages(images, weights);
+    Passed passed{bits_of(images), bits_of(gradient), saved[2].const_data_ptr<std::uint8_t>(),
+                  nullptr, nullptr};
+    at::Tensor packed;
+    at::Tensor into;
+    if (context->needs_input_grad(0)) {
+      packed = buffer(stages.sizes.data_weights, at::kBFloat16);
+      into = channels_last(images.sizes());
+      kernels()->pack_data(stages.convolution, bits_of(weights), bits_to(packed));
+      passed.packed_weights = bits_of(packed);
+      passed.into = bits_to(into);
+    }
+    // Each thread sums over a part of the images; the parts are added in their order.
+    const std::int64_t parts = at::get_num_threads();
+    const at::Tensor sums = at::zeros({parts, stages.sizes.weight_sums + stages.sizes.bias});
+    at::parallel_for(0, parts, 1, [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t part = first; part < last; ++part) {
+        backward_images(stages, passed, images.size(0) * part / parts,
+                        images.size(0) * (part + 1) / parts,
+                        sums.data_ptr<float>() + part * sums.size(1));
+      }
+    });
+    const at::Tensor sum = parts == 1 ? sums[0] : sums.sum(0);
+    const at::Tensor weight_gradient = channels_last(weights.sizes());
+    kernels()->unpack_weights(stages.convolution, sum.const_data_ptr<float>(),
+                              bits_to(weight_gradient));
+    const at::Tensor bias_sum = sum.narrow(0, stages.sizes.weight_sums, stages.pool.channels);
+    return {into, weight_gradient, bias_sum.to(at::kBFloat16)};
+  }
+};
+
+bool all_are(const torch::ExpandingArray<2>& values, std::int64_t wanted) {
+  return std::all_of(values->begin(), values->end(),
+                     [&](std::int64_t value) { return value == wanted; });
+}
+
+bool fits(const torch::nn::Conv2dImpl& layer, const at::Tensor& images) {
+  const auto& options = layer.options;
+  const auto* padding = std::get_if<torch::ExpandingArray<2>>(&options.padding());
+  return padding != nullptr && all_are(*padding, 0) && all_are(options.stride(), 1) &&
+         all_are(options.dilation(), 1) && options.groups() == 1 && options.bias() &&
+         all_are(options.kernel_size(), options.kernel_size()->front()) && images.dim() == 4 &&
+         images.size(1) == options.in_channels() &&
+         std::min(images.size(2), images.size(3)) >= options.kernel_size()->front();
+}
+
+bool in_bf16_on_cpu(const at::Tensor& values) {
+  return values.is_cpu() && values.scalar_type() == at::kBFloat16;
+}
+
+}  // namespace
+
+at::Tensor convolve_relu_max_pool(torch::nn::Conv2d& layer, const at::Tensor& images) {
+  const bool ours = kernels() != nullptr && in_bf16_on_cpu(images) &&
+                    in_bf16_on_cpu(layer->weight) && fits(*layer, images);
+  return ours ? ConvolveReluMaxPool::apply(images, layer->weight, layer->bias)
+              : relu_max_pool(layer->forward(images));
+}
+
+}  // namespace mnist_train::models

@@ -1,0 +1,192 @@
+#include "settings/augment_options.h"
+
+#include <utility>
+
+#include "base/error.h"
+#include "settings/limits.h"
+#include "strict_json/named_union.h"
+
+namespace mnist_train::settings {
+
+namespace {
+
+using strict_json::JsonCursor;
+using strict_json::number;
+using strict_json::optional_of;
+using strict_json::Schema;
+using Row = strict_json::Alternative<AugmentationOptions>;
+
+constexpr std::size_t kMaxEntries = 32;
+
+Schema<NormalizeOptions> normalize_schema() {
+  Schema<NormalizeOptions> schema;
+  schema.add("mean", &NormalizeOptions::mean, number({-kMaxFloat, kMaxFloat}),
+             "Subtracted from every value.");
+  schema.add("std", &NormalizeOptions::std, number({0, kMaxFloat, true}),
+             "What the difference is divided by.");
+  return schema;
+}
+
+bool is_zero(const strict_json::Node& node) {
+  return node.kind == strict_json::Node::Kind::kUnsigned && node.unsigned_integer == 0;
+}
+
+Row random_crop() {
+  using Options = RandomCropOptions;
+  Schema<Options> schema;
+  schema.add("size", &Options::size, optional_of(image_size()),
+             "Of the window; null: that of the image. Test images are cut to it in the middle.");
+  schema.add("padding", &Options::padding, strict_json::integer(0, kMaxImageSide),
+             "Pixels of zero on every side before.", {"pad"});
+  schema.check([](Options&, const JsonCursor& cursor) {
+    const bool pads = cursor.has("padding") && !is_zero(cursor.member("padding").node());
+    if (!cursor.gives("size") && !pads) cursor.add_error("changes nothing without size or padding");
+  });
+  return strict_json::alternative<AugmentationOptions>("random_crop", schema);
+}
+
+Row horizontal_flip() {
+  Schema<HorizontalFlipOptions> schema;
+  schema.add("probability", &HorizontalFlipOptions::probability, number({0, 1}),
+             "Share of the images that are flipped.", {"p", "prob"});
+  Row row = strict_json::alternative<AugmentationOptions>("horizontal_flip", schema);
+  row.bare = HorizontalFlipOptions{};
+  return row;
+}
+
+Row rotate() {
+  Schema<RotateOptions> schema;
+  schema.add("degrees", &RotateOptions::degrees, number({0, 180, true}),
+             "The angle is drawn between minus and plus so many.", {"angle", "max_degrees"});
+  return strict_json::alternative<AugmentationOptions>("rotate", schema, {"degrees"});
+}
+
+Row resize() {
+  Schema<ResizeOptions> schema;
+  schema.add("size", &ResizeOptions::size, image_size(),
+             "One number for a square, or [height, width].");
+  return strict_json::alternative<AugmentationOptions>("resize", schema, {"size"});
+}
+
+Row cutout() {
+  Schema<CutoutOptions> schema;
+  schema.add("size", &CutoutOptions::size, strict_json::integer(1, kMaxImageSide),
+             "Side of the square, in pixels.", {"length"});
+  return strict_json::alternative<AugmentationOptions>("cutout", schema, {"size"});
+}
+
+Row mixup() {
+  using Options = MixupOptions;
+  Schema<Options> schema;
+  schema.add("alpha", &Options::alpha, optional_of(number({0, kMaxFloat, true})),
+             "Weights are drawn from Beta(alpha, alpha); null beside weight.");
+  schema.add("weight", &Options::weight, optional_of(number({0, 1})),
+             "The sample's own weight, instead of alpha.", {"lambda", "lam"});
+  schema.add("scope", &Options::scope,
+             strict_json::one_of<MixupScope>(
+                 {{MixupScope::kLocal, "local"}, {MixupScope::kGlobal, "global"}}),
+             "Partners: local, the next sample of the epoch's order; global, the next process's "
+             "sample at the same place.");
+  schema.check([](Options& options, const JsonCursor& cursor) {
+    if (!options.weight) {
+      if (!options.alpha) options.alpha = Options{}.alpha;
+    } else if (cursor.gives("alpha")) {
+      cursor.complain_about("weight",
+                            "stands beside alpha; give one of them (null takes a value back)");
+    } else {
+      options.alpha.reset();
+    }
+  });
+  Row row = strict_json::alternative<AugmentationOptions>("mixup", schema);
+  row.bare = MixupOptions{};
+  return row;
+}
+
+/// One row a kind, in the order of the variant.
+const std::vector<Row>& table() {
+  static const std::vector<Row> kTable{
+      random_crop(),
+      horizontal_flip(),
+      rotate(),
+      resize(),
+      strict_json::alternative<AugmentationOptions>("normalize", normalize_schema()),
+      cutout(),
+      mixup()};
+  return kTable;
+}
+
+ImageSize cropped(const RandomCropOptions& crop, ImageSize size, std::size_t position) {
+  if (!crop.size) return size;
+  if (crop.size->height <= size.height + 2 * crop.padding &&
+      crop.size->width <= size.width + 2 * crop.padding) {
+    return *crop.size;
+  }
+  const auto text = [](ImageSize shape) {
+    return std::to_string(shape.height) + "x" + std::to_string(shape.width);
+  };
+  throw Error(ExitCode::kConfig, "/data/augment/" + std::to_string(position) +
+                                     ": random_crop takes " + text(*crop.size) +
+                                     " pixels, but images of " + text(size) + " with padding " +
+                                     std::to_string(crop.padding) + " have fewer");
+}
+
+/// From the first entry on that fixes a size, whatever the images are.
+void check_sizes(const AugmentList& list, const JsonCursor& cursor) {
+  std::optional<ImageSize> size;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (const auto* resize = std::get_if<ResizeOptions>(&list[i])) size = resize->size;
+    const auto* crop = std::get_if<RandomCropOptions>(&list[i]);
+    if (crop == nullptr || !crop->size) continue;
+    if (size && (crop->size->height > size->height + 2 * crop->padding ||
+                 crop->size->width > size->width + 2 * crop->padding)) {
+      cursor.item(i).add_error("takes more pixels than images have after the entries before it");
+    }
+    size = crop->size;
+  }
+}
+
+template <class Kind>
+void check_only_one(const AugmentList& list, const JsonCursor& cursor) {
+  bool seen = false;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (!std::holds_alternative<Kind>(list[i])) continue;
+    if (seen) cursor.item(i).add_error("is the second " + name_of(list[i]) + "; one is enough");
+    seen = true;
+  }
+}
+
+}  // namespace
+
+std::string name_of(const AugmentationOptions& augmentation) {
+  return table()[augmentation.index()].name;
+}
+
+ImageSize augmented_size(const AugmentList& list, ImageSize size) {
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (const auto* resize = std::get_if<ResizeOptions>(&list[i])) size = resize->size;
+    if (const auto* crop = std::get_if<RandomCropOptions>(&list[i])) size = cropped(*crop, size, i);
+  }
+  return size;
+}
+
+strict_json::Type<AugmentList> augment_list() {
+  strict_json::Type<AugmentList> type = strict_json::list_of(strict_json::named_union(table()));
+  type.fragment["maxItems"] = kMaxEntries;
+  type.read = [read = type.read](const JsonCursor& cursor) -> std::optional<AugmentList> {
+    if (cursor.node().items.size() > kMaxEntries) {
+      cursor.complain_expected("at most " + std::to_string(kMaxEntries) + " entries");
+      return std::nullopt;
+    }
+    std::optional<AugmentList> list = read(cursor);
+    if (!list) return std::nullopt;
+    check_only_one<NormalizeOptions>(*list, cursor);
+    check_only_one<MixupOptions>(*list, cursor);
+    check_sizes(*list, cursor);
+    return list;
+  };
+  return type;
+}
+
+strict_json::Type<NormalizeOptions> normalize() { return strict_json::group(normalize_schema()); }
+
+}  // namespace mnist_train::settings

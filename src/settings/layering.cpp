@@ -1,0 +1,75 @@
+#include "settings/layering.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
+
+namespace mnist_train::settings {
+
+namespace {
+
+using strict_json::Node;
+
+/// A key of a group, and another one that it takes back.
+struct Exclusion {
+  std::string_view group;  // "": the top level
+  std::string_view key;
+  std::string_view other;
+  bool when_changed = false;  // only where the lower layer gives `key` another value
+};
+
+constexpr std::array<Exclusion, 13> kExclusions{{
+    {"", "batch_size", "batch_size_per_process"},
+    {"", "batch_size_per_process", "batch_size"},
+    {"data", "dataset", "format"},
+    {"data", "dataset", "train"},
+    {"data", "dataset", "test"},
+    {"data", "train", "train_per_process"},
+    {"data", "train_per_process", "train"},
+    {"data", "format", "dataset"},
+    {"data", "format", "root"},
+    {"data", "format", "train", true},
+    {"data", "format", "test", true},
+    {"model", "name", "hidden", true},
+    {"model", "name", "activation", true},
+}};
+
+const Node* group_of(const Node& root, std::string_view name) {
+  return name.empty() ? &root : root.find(name);
+}
+
+const Node* given(const Node& group, std::string_view key) {
+  const Node* value = group.find(key);
+  return value != nullptr && value->kind != Node::Kind::kNull ? value : nullptr;
+}
+
+bool applies(const Exclusion& exclusion, const Node& under, const Node& over) {
+  const Node* under_group = group_of(under, exclusion.group);
+  const Node* over_group = group_of(over, exclusion.group);
+  if (under_group == nullptr || over_group == nullptr) return false;
+  const Node* value = given(*over_group, exclusion.key);
+  if (value == nullptr || !exclusion.when_changed) return value != nullptr;
+  const Node* before = given(*under_group, exclusion.key);
+  return before != nullptr && before->string != value->string;
+}
+
+void take_back(Node& root, const Exclusion& exclusion) {
+  Node* group = &root;
+  for (Node::Member& member : root.members) {
+    if (member.key == exclusion.group) group = &member.value;
+  }
+  std::erase_if(group->members,
+                [&](const Node::Member& member) { return member.key == exclusion.other; });
+}
+
+}  // namespace
+
+Node lay_over(Node under, Node over) {
+  for (const Exclusion& exclusion : kExclusions) {
+    if (applies(exclusion, under, over)) take_back(under, exclusion);
+  }
+  return strict_json::merge(std::move(under), std::move(over));
+}
+
+}  // namespace mnist_train::settings

@@ -1,0 +1,217 @@
+#include "settings/train_options.h"
+
+#include <utility>
+
+#include "settings/limits.h"
+#include "strict_json/schema.h"
+#include "strict_json/schema_rule.h"
+
+namespace mnist_train::settings {
+
+namespace {
+
+using strict_json::boolean;
+using strict_json::integer;
+using strict_json::JsonCursor;
+using strict_json::number;
+using strict_json::one_of;
+using strict_json::optional_of;
+using strict_json::Schema;
+using Options = TrainOptions;
+
+strict_json::Type<ScheduleOptions> schedule() {
+  const auto name = one_of<ScheduleName>({{ScheduleName::kConstant, "constant"},
+                                          {ScheduleName::kStep, "step"},
+                                          {ScheduleName::kLinear, "linear"},
+                                          {ScheduleName::kCosine, "cosine"}});
+  Schema<ScheduleOptions> schema;
+  schema.add("name", &ScheduleOptions::name, name, "How the learning rate moves during the run.");
+  schema.add("warmup_epochs", &ScheduleOptions::warmup_epochs, number({0, kMaxFloat}),
+             "Epochs, or parts of one, over which the learning rate rises from 0.", {"warmup"});
+  schema.add("step_epochs", &ScheduleOptions::step_epochs, integer(1, kMaxCount),
+             "step: epochs between two drops, as StepLR's step_size.", {"step_size"});
+  schema.add("gamma", &ScheduleOptions::gamma, number({0, kMaxFloat}),
+             "step: what the rate is multiplied with at each drop.", {"decay"});
+  schema.add("final_factor", &ScheduleOptions::final_factor, number({0, 1}),
+             "linear, cosine: share of the learning rate that is left at the end of the run.",
+             {"end_factor"});
+  return strict_json::group(std::move(schema));
+}
+
+strict_json::Type<AveragingOptions> averaging() {
+  using Strategy = AveragingStrategy;
+  const auto strategy = one_of<Strategy>({{Strategy::kAuto, "auto"},
+                                          {Strategy::kBucketed, "bucketed"},
+                                          {Strategy::kFlat, "flat"},
+                                          {Strategy::kSharedMemory, "shared_memory"}});
+  const auto compression = one_of<Compression>(
+      {{Compression::kNone, "none"}, {Compression::kFp16, "fp16"}, {Compression::kBf16, "bf16"}});
+  Schema<AveragingOptions> schema;
+  schema.add("strategy", &AveragingOptions::strategy, strategy,
+             "bucketed: in buckets, while the backward pass still runs; flat: one buffer after it; "
+             "shared_memory: without messages, for processes on the CPUs of one host, which then "
+             "share weights and optimizer state, too, and update a part each.");
+  schema.add("bucket_mb", &AveragingOptions::bucket_mb, number({0, 4096, true}),
+             "MiB of gradients in a bucket.", {"bucket_cap_mb"});
+  schema.add(
+      "compression", &AveragingOptions::compression, compression,
+      "The type in which gradients travel; none: the one that they are computed or kept in.");
+  schema.describe_rule(strict_json::when(strict_json::equal("strategy", "shared_memory"),
+                                         strict_json::has("compression", {{"const", "none"}})));
+  return strict_json::group(std::move(schema));
+}
+
+/// `batch_size` is null where `batch_size_per_process` stands in for it.
+strict_json::Field<Options> batch_size_field() {
+  const auto type = optional_of(integer(1, kMaxCount));
+  return {"batch_size",
+          "Samples a step, all processes together; remainders are split unevenly. Null beside "
+          "batch_size_per_process.",
+          type.fragment,
+          [type](Options& options, const JsonCursor& cursor) {
+            const auto size = type.read(cursor);
+            if (size && *size) options.batch_size = **size;
+          },
+          [](const Options& options) -> std::optional<strict_json::Json> {
+            if (options.batch_size_per_process) return strict_json::Json(nullptr);
+            return strict_json::Json(options.batch_size);
+          },
+          {"global_batch_size", "train_batch_size", "bs"},
+          {}};
+}
+
+void add_length(Schema<Options>& schema) {
+  schema.add("epochs", &Options::epochs, integer(1, kMaxCount), "Passes over the training set.",
+             {"num_epochs", "n_epochs", "max_epochs", "epoch_count"});
+  schema.add("max_steps", &Options::max_steps, optional_of(integer(1, kMaxSteps)),
+             "Ends the run after so many optimizer steps, wherever in an epoch.",
+             {"num_steps", "steps", "max_iterations"});
+  schema.add(batch_size_field());
+  schema.add("batch_size_per_process", &Options::batch_size_per_process,
+             optional_of(integer(1, kMaxCount)),
+             "Samples a step in each process, instead of batch_size: what DDP scripts call their "
+             "batch size.",
+             {"batch_size_per_gpu", "local_batch_size", "per_device_batch_size"});
+  schema.add("test_batch_size", &Options::test_batch_size, integer(1, kMaxCount),
+             "Samples a step of the evaluation, in each process.",
+             {"eval_batch_size", "val_batch_size"});
+}
+
+void add_optimizer(Schema<Options>& schema) {
+  const auto optimizer = one_of<OptimizerName>({{OptimizerName::kSgd, "sgd"},
+                                                {OptimizerName::kAdam, "adam"},
+                                                {OptimizerName::kAdamW, "adamw"}});
+  schema.add("optimizer", &Options::optimizer, optimizer, "The update rule.");
+  schema.add("learning_rate", &Options::learning_rate, number({0, kMaxFloat}),
+             "Step size of the optimizer.", {"lr", "base_lr", "initial_lr", "init_lr"});
+  schema.add("sgd_momentum", &Options::sgd_momentum, number({0, 1, false, true}),
+             "Momentum of SGD, as PyTorch defines it.", {"momentum"});
+  schema.add("nesterov", &Options::nesterov, boolean(), "Nesterov's momentum.");
+  schema.add("adam_beta1", &Options::adam_beta1, number({0, 1, false, true}),
+             "Adam's and AdamW's first beta.", {"beta1"});
+  schema.add("adam_beta2", &Options::adam_beta2, number({0, 1, false, true}),
+             "Adam's and AdamW's second beta.", {"beta2"});
+  schema.add("adam_epsilon", &Options::adam_epsilon, number({0, kMaxFloat, true}),
+             "Adam's and AdamW's eps.", {"eps", "epsilon"});
+  schema.add("weight_decay", &Options::weight_decay, number({0, kMaxFloat}),
+             "L2 penalty that is added to the gradients; in adamw the decoupled decay.",
+             {"wd", "l2"});
+  schema.add("schedule", &Options::schedule, schedule(), "The learning rate over time.",
+             {"lr_schedule", "lr_scheduler", "scheduler"});
+}
+
+void add_refinements(Schema<Options>& schema) {
+  schema.add("label_smoothing", &Options::label_smoothing, number({0, 1}),
+             "Share of the target that is spread over all classes.");
+  schema.add("max_gradient_norm", &Options::max_gradient_norm,
+             optional_of(number({0, kMaxFloat, true})),
+             "Longer gradients are scaled down to this norm.",
+             {"max_grad_norm", "grad_clip", "clip_grad_norm", "gradient_clip"});
+  schema.add("sync_batch_norm", &Options::sync_batch_norm, boolean(),
+             "Batch statistics over the global batch instead of each process's own.");
+  schema.add("gradient_accumulation_steps", &Options::gradient_accumulation_steps,
+             integer(1, kMaxCount),
+             "Global batches whose samples make one optimizer step together.",
+             {"accumulation_steps", "grad_accumulation_steps"});
+  schema.add("gradient_averaging", &Options::gradient_averaging, averaging(),
+             "How processes average their gradients.", {"all_reduce"});
+}
+
+void add_machine(Schema<Options>& schema) {
+  schema.add("seed", &Options::seed, integer(0, std::numeric_limits<std::int64_t>::max()),
+             "Seeds the initial weights and the order of the samples.", {"random_seed"});
+  schema.add("deterministic", &Options::deterministic, boolean(),
+             "The same bits from the same binary, hardware and number of processes and threads.");
+  schema.add(
+      "device", &Options::device,
+      one_of<DeviceName>(
+          {{DeviceName::kAuto, "auto"}, {DeviceName::kCpu, "cpu"}, {DeviceName::kCuda, "cuda"}},
+          {{"gpu", "cuda"}}),
+      "Where processes compute; auto takes GPUs where there are any.", {"accelerator"});
+  schema.add("backend", &Options::backend,
+             one_of<BackendName>({{BackendName::kAuto, "auto"},
+                                  {BackendName::kNccl, "nccl"},
+                                  {BackendName::kGloo, "gloo"}}),
+             "What processes communicate by; auto takes NCCL on GPUs and Gloo on CPUs.",
+             {"dist_backend", "distributed_backend"});
+  const auto precision = one_of<PrecisionName>({{PrecisionName::kAuto, "auto"},
+                                                {PrecisionName::kFp32, "fp32"},
+                                                {PrecisionName::kBf16, "bf16"}},
+                                               {{"float32", "fp32"}, {"bfloat16", "bf16"}});
+  schema.add(
+      "precision", &Options::precision, precision,
+      "The type that layers compute in when they train; weights, optimizer and evaluation are "
+      "fp32. auto: bf16 where processor or GPU compute it natively.",
+      {"dtype"});
+  schema.add("cuda_graphs", &Options::cuda_graphs,
+             one_of<CudaGraphs>(
+                 {{CudaGraphs::kAuto, "auto"}, {CudaGraphs::kOn, "on"}, {CudaGraphs::kOff, "off"}}),
+             "On a GPU the whole training step is launched as one recorded graph; auto: where "
+             "nothing in the config stands against it.",
+             {"cuda_graph", "use_cuda_graphs"});
+  schema.add("stop_at_accuracy", &Options::stop_at_accuracy, optional_of(number({0, 1})),
+             "Ends the run at the first epoch whose test accuracy reaches it.",
+             {"target_accuracy"});
+  schema.add("log_interval", &Options::log_interval, integer(1, kMaxCount),
+             "Steps between two step lines of metrics.jsonl.", {"log_every", "log_steps"});
+}
+
+void check_train(Options& options, const JsonCursor& cursor) {
+  if (cursor.gives("batch_size") && options.batch_size_per_process) {
+    cursor.complain_about("batch_size_per_process", "stands beside batch_size; give one of them");
+  }
+  const AveragingOptions& averaging = options.gradient_averaging;
+  if (averaging.strategy == AveragingStrategy::kSharedMemory &&
+      averaging.compression != Compression::kNone) {
+    cursor.complain_about(
+        "gradient_averaging",
+        "nothing travels with strategy shared_memory: compression has to be none");
+  }
+  if (options.nesterov && options.sgd_momentum == 0) {
+    cursor.complain_about("nesterov", "needs sgd_momentum above 0");
+  }
+}
+
+}  // namespace
+
+std::int64_t global_batch_size(const TrainOptions& options, int processes) {
+  return options.batch_size_per_process ? *options.batch_size_per_process * processes
+                                        : options.batch_size;
+}
+
+strict_json::Schema<TrainOptions> train_schema() {
+  Schema<TrainOptions> schema;
+  add_length(schema);
+  add_optimizer(schema);
+  add_refinements(schema);
+  add_machine(schema);
+  schema.check(check_train);
+  schema.describe_rule(strict_json::none_of(strict_json::all_of(
+      {strict_json::given("batch_size"), strict_json::given("batch_size_per_process")})));
+  schema.describe_rule(
+      strict_json::when(strict_json::equal("nesterov", true),
+                        strict_json::none_of(strict_json::equal("sgd_momentum", 0))));
+  return schema;
+}
+
+}  // namespace mnist_train::settings

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "strict_json/schema_fwd.h"
+
+namespace mnist_train::settings {
+
+enum class OptimizerName { kSgd, kAdam, kAdamW };
+enum class ScheduleName { kConstant, kStep, kLinear, kCosine };
+enum class AveragingStrategy { kAuto, kBucketed, kFlat, kSharedMemory };
+enum class Compression { kNone, kFp16, kBf16 };
+enum class DeviceName { kAuto, kCpu, kCuda };
+enum class BackendName { kAuto, kNccl, kGloo };
+enum class PrecisionName { kAuto, kFp32, kBf16 };
+enum class CudaGraphs { kAuto, kOn, kOff };
+
+/// The learning rate over time.
+struct ScheduleOptions {
+  ScheduleName name = ScheduleName::kConstant;
+  double warmup_epochs = 0;
+  std::int64_t step_epochs = 30;  // step: epochs between two drops
+  double gamma = 0.1;             // step: what the rate is multiplied with at each
+  double final_factor = 0;        // linear, cosine: share of the rate at the end of the run
+
+  bool operator==(const ScheduleOptions&) const = default;
+};
+
+/// How processes average their gradients.
+struct AveragingOptions {
+  AveragingStrategy strategy = AveragingStrategy::kAuto;
+  double bucket_mb = 25;
+  Compression compression = Compression::kNone;
+
+  bool operator==(const AveragingOptions&) const = default;
+};
+
+/// The hyperparameters, which stand flat at the top level of the config.
+struct TrainOptions {
+  std::int64_t epochs = 10;
+  std::optional<std::int64_t> max_steps;  // optimizer steps over the whole run
+  std::int64_t batch_size = 128;          // samples a step, all processes together
+  std::optional<std::int64_t> batch_size_per_process;
+  std::int64_t test_batch_size = 1000;  // per process
+  OptimizerName optimizer = OptimizerName::kSgd;
+  double learning_rate = 0.01;
+  double sgd_momentum = 0.5;
+  bool nesterov = false;
+  double adam_beta1 = 0.9;
+  double adam_beta2 = 0.999;
+  double adam_epsilon = 1e-8;
+  double weight_decay = 0;
+  ScheduleOptions schedule;
+  double label_smoothing = 0;
+  std::optional<double> max_gradient_norm;
+  bool sync_batch_norm = false;
+  std::int64_t gradient_accumulation_steps = 1;
+  AveragingOptions gradient_averaging;
+  std::int64_t seed = 1;
+  bool deterministic = false;
+  DeviceName device = DeviceName::kAuto;
+  BackendName backend = BackendName::kAuto;
+  PrecisionName precision = PrecisionName::kAuto;
+  CudaGraphs cuda_graphs = CudaGraphs::kAuto;
+  std::optional<double> stop_at_accuracy;
+  std::int64_t log_interval = 100;  // steps
+
+  bool operator==(const TrainOptions&) const = default;
+};
+
+/// Samples of a batch, all processes together.
+std::int64_t global_batch_size(const TrainOptions& options, int processes);
+
+/// The keys at the top level that describe training.
+strict_json::Schema<TrainOptions> train_schema();
+
+}  // namespace mnist_train::settings

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace mnist_train::strict_json {
+
+/// True when one of `characters` stands at `offset`.
+bool has_any(std::string_view text, std::size_t offset, std::string_view characters);
+
+/// Behind the number literal that starts at `offset`.
+std::size_t end_of_number(std::string_view text, std::size_t offset);
+
+/// Behind the closing quote of the string that opens at `offset`; the text's end when there is
+/// none.
+std::size_t end_of_string(std::string_view text, std::size_t offset);
+
+/// The first byte of the character that the byte at `offset` belongs to, or breaks; the text is
+/// UTF-8 from `begin`, where one starts, up to that character.
+std::size_t start_of_character(std::string_view text, std::size_t begin, std::size_t offset);
+
+/// The first byte from `offset` on that is no JSON whitespace.
+std::size_t skip_whitespace(std::string_view text, std::size_t offset);
+
+/// `text` cut to a length that suits a message, at a character's edge, with "…" where it was cut.
+std::string shorten(std::string_view text);
+
+}  // namespace mnist_train::strict_json

@@ -1,0 +1,180 @@
+#include "imaging/codec.h"
+
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "support/catch.h"
+#include "support/error_of.h"
+
+namespace mnist_train::imaging {
+namespace {
+
+using Catch::Matchers::ContainsSubstring;
+using testing::error_of;
+using testing::Failure;
+
+std::span<const std::uint8_t> bytes_of(const std::string& text) {
+  return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
+}
+
+std::string from_hex(const std::string& digits) {
+  std::string bytes;
+  for (std::size_t at = 0; at < digits.size(); at += 2) {
+    bytes += static_cast<char>(std::stoi(digits.substr(at, 2), nullptr, 16));
+  }
+  return bytes;
+}
+
+/// A picture that JPEG keeps well: colours that change slowly.
+Image gradient(std::int64_t height, std::int64_t width, std::int64_t channels) {
+  Image image{height, width, channels, {}};
+  for (std::int64_t y = 0; y < height; ++y) {
+    for (std::int64_t x = 0; x < width; ++x) {
+      for (std::int64_t c = 0; c < channels; ++c) {
+        image.pixels.push_back(static_cast<std::uint8_t>(2 * y + 4 * x + 50 * c));
+      }
+    }
+  }
+  return image;
+}
+
+int greatest_difference(const Image& a, const Image& b) {
+  int greatest = 0;
+  for (std::size_t at = 0; at < a.pixels.size(); ++at) {
+    greatest = std::max(greatest, std::abs(int{a.pixels[at]} - int{b.pixels[at]}));
+  }
+  return greatest;
+}
+
+TEST_CASE("PNG gives back every pixel") {
+  for (const std::int64_t channels : {1, 3}) {
+    const Image image = gradient(7, 5, channels);
+    const std::string bytes = encode_png(image);
+    const Header header = read_header(bytes_of(bytes), "name");
+    CHECK(header.format == Format::kPng);
+    CHECK(header.height == 7);
+    CHECK(header.width == 5);
+    CHECK(header.components == channels);
+    const Image back = decode(bytes_of(bytes), "name");
+    CHECK(back.channels == channels);
+    CHECK(back.pixels == image.pixels);
+  }
+}
+
+TEST_CASE("JPEG gives back nearly the same pixels") {
+  for (const std::int64_t channels : {1, 3}) {
+    const Image image = gradient(19, 23, channels);
+    const std::string bytes = encode_jpeg(image, 95);
+    const Header header = read_header(bytes_of(bytes), "name");
+    CHECK(header.format == Format::kJpeg);
+    CHECK(header.height == 19);
+    CHECK(header.width == 23);
+    CHECK(header.components == channels);
+    const Image back = decode(bytes_of(bytes), "name");
+    CHECK(back.channels == channels);
+    REQUIRE(back.pixels.size() == image.pixels.size());
+    CHECK(greatest_difference(back, image) <= 8);
+    CHECK(encode_jpeg(image, 30).size() < bytes.size());
+  }
+}
+
+TEST_CASE("palettes, transparency and 16 bits become plain gray or RGB") {
+  struct Row {
+    const char* what;
+    const char* hex;
+    std::int64_t channels;
+    std::vector<std::uint8_t> pixels;
+  };
+  const std::vector<Row> rows{
+      {"palette",
+       "89504e470d0a1a0a0000000d494844520000000200000002010300000048789f6700000006504c54450a141ec86"
+       "432"
+       "77a0b39c0000000c49444154789c63686070000001c400c1986635160000000049454e44ae426082",
+       3,
+       {200, 100, 50, 10, 20, 30, 10, 20, 30, 200, 100, 50}},
+      {"gray with alpha",
+       "89504e470d0a1a0a0000000d49484452000000020000000108040000005e2bb7010000000d49444154789c6360f"
+       "d7f"
+       "82010004a601cdbb416c810000000049454e44ae426082",
+       1,
+       {5, 200}},
+      {"RGB with alpha",
+       "89504e470d0a1a0a0000000d4948445200000002000000010806000000f4227f8a0000001149444154789c63606"
+       "462"
+       "6e389162c40000076101e5281836b90000000049454e44ae426082",
+       3,
+       {1, 2, 3, 200, 100, 50}},
+  };
+  for (const Row& row : rows) {
+    INFO(row.what);
+    const Image image = decode(bytes_of(from_hex(row.hex)), "name");
+    CHECK(image.channels == row.channels);
+    CHECK(image.pixels == row.pixels);
+  }
+  const Image deep =
+      decode(bytes_of(from_hex(
+                 "89504e470d0a1a0a0000000d49484452000000030000000110000000006e1b972b0000000f494"
+                 "44154789c6360606860f8ff1f000504027fe3804be00000000049454e44ae426082")),
+             "name");
+  CHECK(deep.pixels == std::vector<std::uint8_t>{0, 128, 255});
+}
+
+TEST_CASE("every cut-off image is refused with its name") {
+  const Image image = gradient(16, 16, 3);
+  for (const std::string& whole : {encode_png(image), encode_jpeg(image, 90)}) {
+    // The last bytes of a PNG are a chunk without content, which decoders need not wait for.
+    for (std::size_t size = 0; size + 13 < whole.size(); size += 3) {
+      INFO("cut off at byte " << size << " of " << whole.size());
+      const std::string cut = whole.substr(0, size);
+      const Failure failure = error_of([&] { decode(bytes_of(cut), "some/name.jpg"); });
+      CHECK(failure.code == ExitCode::kData);
+      CHECK_THAT(failure.message, ContainsSubstring("some/name.jpg: "));
+    }
+  }
+}
+
+TEST_CASE("no damage of a byte gets past the decoder as another error or a wrong size") {
+  const Image image = gradient(12, 9, 3);
+  for (const std::string& whole : {encode_png(image), encode_jpeg(image, 90)}) {
+    for (std::size_t at = 0; at < whole.size(); ++at) {
+      std::string damaged = whole;
+      damaged[at] = static_cast<char>(~damaged[at]);
+      const Failure failure = error_of([&] {
+        const Image result = decode(bytes_of(damaged), "name", {1000, 100'000});
+        CHECK(result.pixels.size() == result.bytes());
+      });
+      INFO("byte " << at);
+      CHECK((failure.code == ExitCode::kData || failure.message.empty()));
+    }
+  }
+}
+
+TEST_CASE("a huge picture is refused by its header alone") {
+  std::string png = encode_png(gradient(2, 2, 1));
+  for (const std::size_t at : {16, 20}) png.replace(at, 4, std::string("\x00\x01\x86\xA0", 4));
+  const Failure failure = error_of([&] { decode(bytes_of(png), "huge.png"); });
+  CHECK(failure.code == ExitCode::kData);
+  CHECK_THAT(failure.message, ContainsSubstring("huge.png: byte 0: an image of 100000 x 100000"));
+
+  const std::string jpeg = encode_jpeg(gradient(20, 30, 1), 90);
+  CHECK(error_of([&] { decode(bytes_of(jpeg), "name", {30, 1000}); }).message.empty());
+  CHECK_FALSE(error_of([&] { decode(bytes_of(jpeg), "name", {29, 1000}); }).message.empty());
+  CHECK_FALSE(error_of([&] { decode(bytes_of(jpeg), "name", {30, 599}); }).message.empty());
+}
+
+TEST_CASE("files of other kinds are refused") {
+  const auto message = [](const std::string& bytes) {
+    return error_of([&] { decode(bytes_of(bytes), "name"); }).message;
+  };
+  CHECK(message("") == "name: byte 0: an empty file instead of an image");
+  CHECK(message("GIF89a") == "name: byte 0: neither a PNG nor a JPEG image");
+  // A JPEG whose end comes before any picture.
+  CHECK_THAT(message("\xFF\xD8\xFF\xD9\xFF\xD9"), ContainsSubstring("no frame header"));
+  const std::string cmyk_start = from_hex("ffd8ffc000140800020002044311004d11005911004b1100ffd9");
+  CHECK_THAT(message(cmyk_start), ContainsSubstring("4 colour components"));
+}
+
+}  // namespace
+}  // namespace mnist_train::imaging

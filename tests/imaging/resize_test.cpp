@@ -1,0 +1,74 @@
+#include <cstdint>
+#include <cstdlib>
+#include <vector>
+
+#include "imaging/image.h"
+#include "support/catch.h"
+
+namespace mnist_train::imaging {
+namespace {
+
+/// `(7 i² + 31 j² + 11 i j) % 256`: changes fast enough to tell filters apart.
+Image pattern() {
+  Image image{5, 6, 1, {}};
+  for (int i = 0; i < 5; ++i) {
+    for (int j = 0; j < 6; ++j) {
+      image.pixels.push_back(
+          static_cast<std::uint8_t>((7 * i * i + 31 * j * j + 11 * i * j) % 256));
+    }
+  }
+  return image;
+}
+
+TEST_CASE("resizing gives Pillow's values") {
+  struct Row {
+    std::int64_t height, width;
+    std::vector<int> expected;  // Image.resize((width, height), BILINEAR)
+  };
+  const std::vector<Row> rows{
+      {2, 3, {51, 107, 94, 111, 137, 128}},
+      {3, 4, {17, 93, 89, 78, 51, 152, 123, 131, 117, 145, 93, 125}},
+      {5, 2, {46, 113, 66, 65, 101, 128, 150, 204, 117, 38}},
+      {8, 9, {0,   16,  47,  108, 74,  59,  204, 124, 7,   3,   21,  55,  120, 89,  59,
+              132, 93,  34,  8,   30,  68,  139, 111, 62,  44,  56,  74,  21,  47,  89,
+              164, 142, 97,  83,  101, 121, 39,  68,  115, 194, 176, 136, 127, 149, 173,
+              61,  93,  145, 229, 215, 180, 175, 202, 229, 91,  126, 159, 151, 118, 87,
+              87,  119, 150, 112, 150, 167, 88,  40,  12,  15,  50,  83}},
+  };
+  for (const Row& row : rows) {
+    const Image result = resize(pattern(), row.height, row.width);
+    REQUIRE(result.pixels.size() == row.expected.size());
+    for (std::size_t at = 0; at < row.expected.size(); ++at) {
+      INFO(row.height << "x" << row.width << " at " << at);
+      CHECK(std::abs(int{result.pixels[at]} - row.expected[at]) <= 1);
+    }
+  }
+}
+
+TEST_CASE("channels are resized apart from each other") {
+  const Image gray = pattern();
+  Image colour{5, 6, 3, {}};
+  for (const std::uint8_t value : gray.pixels) {
+    colour.pixels.insert(colour.pixels.end(), {value, static_cast<std::uint8_t>(255 - value), 7});
+  }
+  const Image small = resize(colour, 3, 2);
+  const Image expected = resize(gray, 3, 2);
+  REQUIRE(small.pixels.size() == 18);
+  for (std::size_t at = 0; at < 6; ++at) {
+    CHECK(small.pixels[3 * at] == expected.pixels[at]);
+    CHECK(std::abs(255 - expected.pixels[at] - small.pixels[3 * at + 1]) <= 1);
+    CHECK(small.pixels[3 * at + 2] == 7);
+  }
+}
+
+TEST_CASE("gray becomes colour and back, colour becomes its brightness") {
+  const Image gray = pattern();
+  const Image colour = with_channels(gray, 3);
+  CHECK(colour.pixels.size() == 90);
+  CHECK(with_channels(colour, 1).pixels == gray.pixels);
+  const Image pure{1, 3, 3, {255, 0, 0, 0, 255, 0, 0, 0, 255}};
+  CHECK(with_channels(pure, 1).pixels == std::vector<std::uint8_t>{76, 150, 29});
+}
+
+}  // namespace
+}  // namespace mnist_train::imaging

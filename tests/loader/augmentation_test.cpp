@@ -1,0 +1,276 @@
+// Every entry of data.augment but mixup against a loop over pixels that is written out here.
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/zeros.h>
+
+#include <cmath>
+#include <vector>
+
+#include "loader/augmenter.h"
+#include "support/catch.h"
+#include "support/gpu.h"
+
+namespace mnist_train::loader {
+namespace {
+
+using settings::AugmentationOptions;
+using settings::AugmentList;
+using settings::ImageSize;
+
+constexpr std::int64_t kSamples = 12;
+constexpr std::int64_t kChannels = 2;
+constexpr ImageSize kSize{9, 7};
+constexpr std::int64_t kSeed = 5;
+constexpr std::int64_t kEpoch = 3;
+
+std::vector<std::int64_t> order() {
+  std::vector<std::int64_t> order;
+  for (std::int64_t i = 0; i < kSamples; ++i) order.push_back((i * 5 + 2) % kSamples);
+  return order;
+}
+
+at::Tensor noise_bytes() {
+  return at::randint(0, 256, {kSamples, kChannels, kSize.height, kSize.width}, at::kByte);
+}
+
+Mixed augmented(const AugmentList& list, const at::Tensor& images, at::Device device = at::kCPU) {
+  Augmenter augmenter(list, kSize, kSeed, device);
+  augmenter.begin_epoch(order(), kEpoch);
+  const at::Tensor labels = at::arange(kSamples, at::TensorOptions(at::kLong).device(device));
+  return augmenter.apply(images.to(device), labels, {0, kSamples});
+}
+
+at::Tensor images_of(const AugmentList& list, const at::Tensor& images) {
+  return augmented(list, images).images;
+}
+
+/// image[y, x], and 0 outside.
+float value(const at::Tensor& image, std::int64_t y, std::int64_t x) {
+  if (y < 0 || x < 0 || y >= image.size(0) || x >= image.size(1)) return 0;
+  return image[y][x].item<float>();
+}
+
+/// result(sample index, image [H,W], y, x) for every pixel.
+template <typename Pixel>
+at::Tensor by_hand(const at::Tensor& images, ImageSize size, const Pixel& pixel) {
+  at::Tensor result = at::zeros({kSamples, kChannels, size.height, size.width});
+  for (std::int64_t n = 0; n < kSamples; ++n) {
+    for (std::int64_t c = 0; c < kChannels; ++c) {
+      for (std::int64_t y = 0; y < size.height; ++y) {
+        for (std::int64_t x = 0; x < size.width; ++x) {
+          result[n][c][y][x] =
+              pixel(order()[static_cast<std::size_t>(n)], images[n][c].to(at::kFloat), y, x);
+        }
+      }
+    }
+  }
+  return result;
+}
+
+const data::EpochDraws& draws() {
+  static const data::EpochDraws kDraws(kSeed, kEpoch);
+  return kDraws;
+}
+
+TEST_CASE("a crop is the window at the place that was drawn, with zeros beyond the image") {
+  const at::Tensor images = noise_bytes();
+  for (const settings::RandomCropOptions& crop :
+       {settings::RandomCropOptions{std::nullopt, 3},
+        settings::RandomCropOptions{ImageSize{5, 6}, 0},
+        settings::RandomCropOptions{ImageSize{11, 8}, 2}}) {
+    const at::Tensor expected =
+        by_hand(images, crop.size.value_or(kSize), [&](auto sample, auto image, auto y, auto x) {
+          const data::PixelPlace place = draws().crop(sample, 0, crop, kSize);
+          return value(image, y + place.top, x + place.left);
+        });
+    const at::Tensor result = images_of({crop}, images);
+    CHECK(result.scalar_type() == at::kByte);
+    CHECK(result.to(at::kFloat).equal(expected));
+  }
+}
+
+TEST_CASE("a flip turns left and right") {
+  const at::Tensor images = noise_bytes();
+  const settings::HorizontalFlipOptions flip{0.5};
+  std::int64_t flipped = 0;
+  const at::Tensor expected = by_hand(images, kSize, [&](auto sample, auto image, auto y, auto x) {
+    const bool turned = draws().flip(sample, 0, flip);
+    flipped += turned ? 1 : 0;
+    return value(image, y, turned ? kSize.width - 1 - x : x);
+  });
+  CHECK(images_of({flip}, images).to(at::kFloat).equal(expected));
+  CHECK((flipped > 0 && flipped < kSamples * kChannels * kSize.height * kSize.width));
+}
+
+TEST_CASE("a rotation is counter-clockwise about the centre and bilinear") {
+  const at::Tensor images = noise_bytes();
+  const settings::RotateOptions rotate{40};
+  const at::Tensor expected = by_hand(images, kSize, [&](auto sample, auto image, auto y, auto x) {
+    const double angle = draws().angle(sample, 0, rotate);
+    const double up = (kSize.height - 1) / 2.0 - static_cast<double>(y);
+    const double right = static_cast<double>(x) - (kSize.width - 1) / 2.0;
+    // Turned back, clockwise.
+    const double from_right = std::cos(angle) * right + std::sin(angle) * up;
+    const double from_up = -std::sin(angle) * right + std::cos(angle) * up;
+    const double from_y = (kSize.height - 1) / 2.0 - from_up;
+    const double from_x = (kSize.width - 1) / 2.0 + from_right;
+    const auto top = static_cast<std::int64_t>(std::floor(from_y));
+    const auto left = static_cast<std::int64_t>(std::floor(from_x));
+    const double below = from_y - static_cast<double>(top);
+    const double after = from_x - static_cast<double>(left);
+    return (1 - below) *
+               ((1 - after) * value(image, top, left) + after * value(image, top, left + 1)) +
+           below * ((1 - after) * value(image, top + 1, left) +
+                    after * value(image, top + 1, left + 1));
+  });
+  const at::Tensor bytes = images_of({rotate}, images);
+  CHECK(bytes.scalar_type() == at::kByte);
+  CHECK(at::allclose(bytes.to(at::kFloat), expected, 0, 0.502));
+  const at::Tensor numbers = images_of({settings::NormalizeOptions{}, rotate}, images);
+  // The second entry draws other angles than the first would.
+  CHECK_FALSE(at::allclose(numbers * 255, expected, 0, 1));
+}
+
+TEST_CASE("a resize keeps the mean, whatever the aspect ratio, and whole numbers") {
+  const at::Tensor images = noise_bytes();
+  const at::Tensor smaller = images_of({settings::ResizeOptions{{3, 14}}}, images);
+  CHECK(smaller.sizes().vec() == std::vector<std::int64_t>{kSamples, kChannels, 3, 14});
+  CHECK(smaller.scalar_type() == at::kByte);
+  const auto mean = [](const at::Tensor& some) {
+    return some.to(at::kFloat).mean().item<double>();
+  };
+  CHECK(mean(smaller) == testing::Approx(mean(images)).epsilon(0.03));
+  CHECK(images_of({settings::ResizeOptions{kSize}}, images).equal(images));
+}
+
+TEST_CASE("a resize by a whole factor is PyTorch's antialiased bilinear one") {
+  // Halving with antialiasing weighs pixels 1, 3, 3, 1 in each direction, at the border 3, 3, 1.
+  const at::Tensor row = at::arange(0, 80, 10, at::kByte).view({1, 1, 1, 8});  // 0, 10, …, 70
+  Augmenter augmenter({settings::ResizeOptions{{1, 4}}}, {1, 8}, 1, at::kCPU);
+  augmenter.begin_epoch({0}, 0);
+  const at::Tensor result = augmenter.apply(row, at::zeros({1}, at::kLong), {0, 1}).images;
+  const std::vector<int> expected{7, 25, 45, 63};  // (0*3+10*3+20)/7 = 7.1, 25, 45, 62.9
+  for (std::int64_t x = 0; x < 4; ++x) {
+    CHECK(result[0][0][0][x].item<int>() == expected[static_cast<std::size_t>(x)]);
+  }
+}
+
+TEST_CASE("a cutout is a square of zeros about a place in the image") {
+  const at::Tensor images = noise_bytes();
+  const settings::CutoutOptions cutout{4};
+  const at::Tensor expected = by_hand(images, kSize, [&](auto sample, auto image, auto y, auto x) {
+    const data::PixelPlace place = draws().cutout(sample, 0, cutout, kSize);
+    const bool inside =
+        y >= place.top && y < place.top + 4 && x >= place.left && x < place.left + 4;
+    return inside ? 0.0F : value(image, y, x);
+  });
+  CHECK(images_of({cutout}, images).to(at::kFloat).equal(expected));
+}
+
+TEST_CASE("a normalize makes numbers of bytes, and what follows keeps them") {
+  const at::Tensor images = noise_bytes();
+  const at::Tensor numbers = images_of({settings::NormalizeOptions{0.5, 0.25}}, images);
+  CHECK(numbers.scalar_type() == at::kFloat);
+  CHECK(at::allclose(numbers, (images.to(at::kFloat) / 255 - 0.5) / 0.25, 1e-6, 1e-6));
+  const at::Tensor cut =
+      images_of({settings::NormalizeOptions{0.5, 0.25}, settings::CutoutOptions{3}}, images);
+  CHECK(cut.eq(0).sum().item<std::int64_t>() > 0);  // zero is the mean then, not black
+  CHECK(cut.min().item<float>() == numbers.min().item<float>());
+}
+
+TEST_CASE("the same kind twice draws twice, and the order counts") {
+  const at::Tensor images = noise_bytes();
+  const settings::RandomCropOptions crop{std::nullopt, 2};
+  const at::Tensor once = images_of({crop}, images);
+  const at::Tensor twice = images_of({crop, crop}, images);
+  CHECK_FALSE(once.equal(twice));
+  CHECK_FALSE(images_of({crop, settings::CutoutOptions{3}}, images)
+                  .equal(images_of({settings::CutoutOptions{3}, crop}, images)));
+}
+
+TEST_CASE(
+    "a sample becomes the same in any batch, and another in another epoch or by another seed") {
+  const at::Tensor images = noise_bytes();
+  const AugmentList list{settings::RandomCropOptions{std::nullopt, 2},
+                         settings::HorizontalFlipOptions{}, settings::RotateOptions{20},
+                         settings::CutoutOptions{3}, settings::MixupOptions{}};
+  const at::Tensor labels = at::arange(kSamples + 1, at::kLong);
+  const at::Tensor wide = at::cat({images, images.narrow(0, 0, 1)});
+  const auto run = [&](std::int64_t seed, std::int64_t epoch, std::int64_t parts) {
+    Augmenter augmenter(list, kSize, seed, at::kCPU);
+    augmenter.begin_epoch(order(), epoch);
+    std::vector<at::Tensor> results;
+    for (std::int64_t part = 0; part < parts; ++part) {
+      const data::Range mine = data::shard({0, kSamples}, part, parts);
+      results.push_back(augmenter
+                            .apply(wide.narrow(0, mine.begin, mine.size() + 1),
+                                   labels.narrow(0, mine.begin, mine.size() + 1), mine)
+                            .images);
+    }
+    return at::cat(results);
+  };
+  const at::Tensor alone = run(1, 0, 1);
+  CHECK(alone.size(0) == kSamples);
+  for (const std::int64_t parts : {2, 3, 5, 13}) CHECK(run(1, 0, parts).equal(alone));
+  CHECK_FALSE(run(1, 1, 1).equal(alone));
+  CHECK_FALSE(run(2, 0, 1).equal(alone));
+}
+
+TEST_CASE("test images get what their size and type need, and nothing random") {
+  const at::Tensor images = noise_bytes();
+  const auto for_test = [&](const AugmentList& list) {
+    const Augmenter augmenter(list, kSize, kSeed, at::kCPU);
+    CHECK(augmenter.changes_test() == !augmenter.apply_to_test(images).equal(images));
+    return augmenter.apply_to_test(images);
+  };
+  CHECK(
+      for_test({settings::RandomCropOptions{std::nullopt, 2}, settings::HorizontalFlipOptions{1},
+                settings::RotateOptions{90}, settings::CutoutOptions{9}, settings::MixupOptions{}})
+          .equal(images));
+  CHECK(for_test({settings::RandomCropOptions{ImageSize{5, 3}, 0}})
+            .equal(images.narrow(2, 2, 5).narrow(3, 2, 3)));
+  const at::Tensor padded = for_test({settings::RandomCropOptions{ImageSize{11, 9}, 1}});
+  CHECK(padded.narrow(2, 1, 9).narrow(3, 1, 7).equal(images));
+  CHECK(padded.sum().item<std::int64_t>() == images.sum().item<std::int64_t>());
+  CHECK(for_test({settings::ResizeOptions{{4, 4}}})
+            .equal(images_of({settings::ResizeOptions{{4, 4}}}, images)));
+  CHECK(for_test({settings::NormalizeOptions{0.5, 1}, settings::CutoutOptions{3}}).scalar_type() ==
+        at::kFloat);
+}
+
+TEST_CASE("no images are no problem for any entry") {
+  const at::Tensor none = noise_bytes().narrow(0, 0, 0);
+  const AugmentList list{
+      settings::ResizeOptions{{8, 8}},   settings::RandomCropOptions{ImageSize{7, 6}, 1},
+      settings::HorizontalFlipOptions{}, settings::RotateOptions{20},
+      settings::CutoutOptions{3},        settings::NormalizeOptions{}};
+  Augmenter augmenter(list, kSize, 1, at::kCPU);
+  augmenter.begin_epoch(order(), 0);
+  const Mixed batch = augmenter.apply(none, at::zeros({0}, at::kLong), {4, 4});
+  CHECK(batch.images.sizes().vec() == std::vector<std::int64_t>{0, kChannels, 7, 6});
+  CHECK(augmenter.size() == ImageSize{7, 6});
+  CHECK(augmenter.apply_to_test(none).size(0) == 0);
+}
+
+TEST_CASE("a crop that does not fit is refused when the images are known") {
+  const AugmentList list{settings::HorizontalFlipOptions{},
+                         settings::RandomCropOptions{ImageSize{9, 8}, 0}};
+  CHECK_THROWS_AS(Augmenter(list, kSize, 1, at::kCPU), Error);
+}
+
+TEST_CASE("a GPU augments as the host does", "[gpu]") {
+  if (!testing::have_gpu()) return;
+  const at::Tensor images = noise_bytes();
+  const AugmentList list{settings::RandomCropOptions{std::nullopt, 2},
+                         settings::HorizontalFlipOptions{}, settings::RotateOptions{20},
+                         settings::ResizeOptions{{8, 8}}, settings::CutoutOptions{3}};
+  const at::Tensor host = augmented(list, images).images.to(at::kFloat);
+  const at::Tensor device = augmented(list, images, at::Device(at::kCUDA, 0)).images.to(at::kFloat);
+  // Where a bilinear value lies between two whole numbers, they may round apart.
+  CHECK((device.cpu() - host).abs().max().item<float>() <= 1);
+  CHECK((device.cpu() - host).abs().mean().item<float>() < 0.01);
+}
+
+}  // namespace
+}  // namespace mnist_train::loader

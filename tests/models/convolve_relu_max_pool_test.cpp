@@ -1,0 +1,150 @@
+#include "models/convolve_relu_max_pool.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/conv2d.h>
+#include <ATen/ops/max_pool2d.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/relu.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "models/relu_max_pool.h"
+#include "support/catch.h"
+
+namespace mnist_train::models {
+namespace {
+
+constexpr auto kChannelsLast = at::MemoryFormat::ChannelsLast;
+
+struct Case {
+  std::int64_t images, height, width, in_channels, kernel, out_channels;
+};
+
+/// Numbers whose sums of products fp32 holds exactly, in any order.
+at::Tensor small_integers(at::IntArrayRef sizes) {
+  return at::randint(-2, 3, sizes, at::kFloat).contiguous(kChannelsLast);
+}
+
+torch::nn::Conv2d make_layer(const Case& c) {
+  torch::nn::Conv2d layer(torch::nn::Conv2dOptions(c.in_channels, c.out_channels, c.kernel));
+  const at::NoGradGuard no_grad;
+  layer->weight.set_data(
+      small_integers({c.out_channels, c.in_channels, c.kernel, c.kernel}).to(at::kBFloat16));
+  layer->bias.set_data(at::randint(-2, 3, {c.out_channels}, at::kBFloat16));
+  return layer;
+}
+
+struct Passes {
+  at::Tensor out, images, weight, bias;  // gradients but for `out`
+};
+
+template <class Function>
+Passes both_passes(torch::nn::Conv2d& layer, const at::Tensor& images, const at::Tensor& upstream,
+                   const Function& function) {
+  layer->zero_grad();
+  const at::Tensor leaf = images.detach().clone(kChannelsLast).requires_grad_();
+  const at::Tensor out = function(layer, leaf);
+  out.backward(upstream);
+  return {out.detach(), leaf.grad(), layer->weight.grad().clone(), layer->bias.grad().clone()};
+}
+
+/// In fp32, rounded where bf16 tensors lie between the three operations.
+at::Tensor reference(torch::nn::Conv2d& layer, const at::Tensor& images) {
+  const at::Tensor convolved =
+      at::conv2d(images.to(at::kFloat), layer->weight.to(at::kFloat), layer->bias.to(at::kFloat));
+  return at::max_pool2d(at::relu(convolved.to(at::kBFloat16)), 2);
+}
+
+void check_equal(const Passes& ours, const Passes& expected) {
+  CHECK(ours.out.equal(expected.out));
+  CHECK(ours.images.equal(expected.images));
+  CHECK(ours.weight.equal(expected.weight));
+  CHECK(ours.bias.equal(expected.bias));
+}
+
+const std::vector<Case> kCases{
+    {64, 28, 28, 1, 5, 20}, {64, 12, 12, 20, 5, 50}, {5, 28, 28, 1, 5, 6}, {5, 12, 12, 6, 3, 16},
+    {2, 9, 11, 3, 4, 7},    {3, 7, 8, 70, 2, 70},    {1, 6, 6, 2, 1, 1},   {2, 5, 5, 1, 4, 33},
+};
+
+TEST_CASE("convolution, ReLU and pooling in one give the exact sums, forward and backward") {
+  torch::manual_seed(5);
+  for (const Case& c : kCases) {
+    INFO(c.images << " images " << c.height << "x" << c.width << "x" << c.in_channels << ", kernel "
+                  << c.kernel << ", " << c.out_channels << " channels");
+    torch::nn::Conv2d layer = make_layer(c);
+    const at::Tensor images =
+        small_integers({c.images, c.in_channels, c.height, c.width}).to(at::kBFloat16);
+    const at::Tensor upstream =
+        small_integers(
+            {c.images, c.out_channels, (c.height - c.kernel + 1) / 2, (c.width - c.kernel + 1) / 2})
+            .to(at::kBFloat16);
+    check_equal(both_passes(layer, images, upstream, convolve_relu_max_pool),
+                both_passes(layer, images, upstream, reference));
+  }
+}
+
+TEST_CASE("any number of threads gives the gradients of one") {
+  torch::manual_seed(6);
+  const Case c{10, 12, 12, 6, 3, 16};
+  torch::nn::Conv2d layer = make_layer(c);
+  const at::Tensor images = small_integers({10, 6, 12, 12}).to(at::kBFloat16);
+  const at::Tensor upstream = small_integers({10, 16, 5, 5}).to(at::kBFloat16);
+  const int before = at::get_num_threads();
+  at::set_num_threads(1);
+  const Passes one = both_passes(layer, images, upstream, convolve_relu_max_pool);
+  at::set_num_threads(3);
+  const Passes three = both_passes(layer, images, upstream, convolve_relu_max_pool);
+  at::set_num_threads(before);
+  check_equal(three, one);
+}
+
+TEST_CASE("no image gives gradients of zero") {
+  torch::nn::Conv2d layer = make_layer({0, 8, 8, 3, 3, 4});
+  const at::Tensor out = convolve_relu_max_pool(layer, at::zeros({0, 3, 8, 8}, at::kBFloat16));
+  CHECK(out.sizes() == at::IntArrayRef({0, 4, 3, 3}));
+  out.sum().backward();
+  CHECK(layer->weight.grad().abs().sum().item<float>() == 0);
+  CHECK(layer->bias.grad().abs().sum().item<float>() == 0);
+}
+
+TEST_CASE("a NaN in an image comes out, and only where it was") {
+  torch::nn::Conv2d layer = make_layer({1, 8, 8, 2, 3, 20});
+  at::Tensor images = small_integers({1, 2, 8, 8}).to(at::kBFloat16);
+  images[0][1][0][0] = std::numeric_limits<float>::quiet_NaN();
+  const at::Tensor out = convolve_relu_max_pool(layer, images);
+  CHECK(out.select(3, 0).select(2, 0).isnan().all().item<bool>());
+  CHECK(out.isnan().sum().item<std::int64_t>() == 20);
+}
+
+TEST_CASE("layers that the kernels are not made for go through LibTorch") {
+  torch::manual_seed(7);
+  const at::Tensor images = small_integers({2, 4, 9, 9});
+  for (const auto& options :
+       {torch::nn::Conv2dOptions(4, 6, 3).padding(1), torch::nn::Conv2dOptions(4, 6, 3).stride(2),
+        torch::nn::Conv2dOptions(4, 6, 3).groups(2), torch::nn::Conv2dOptions(4, 6, 3).bias(false),
+        torch::nn::Conv2dOptions(4, 6, {3, 2}), torch::nn::Conv2dOptions(4, 6, 3).dilation(2),
+        torch::nn::Conv2dOptions(4, 6, 3).padding(torch::kSame)}) {
+    torch::nn::Conv2d layer(options);
+    for (const auto type : {at::kFloat, at::kBFloat16}) {
+      layer->to(type);
+      const at::Tensor out = convolve_relu_max_pool(layer, images.to(type));
+      CHECK(out.equal(relu_max_pool(layer->forward(images.to(type)))));
+    }
+  }
+}
+
+TEST_CASE("images that do not fit the layer are LibTorch's error") {
+  torch::nn::Conv2d layer = make_layer({1, 8, 8, 2, 3, 4});
+  CHECK_THROWS_AS(convolve_relu_max_pool(layer, at::zeros({1, 3, 8, 8}, at::kBFloat16)),
+                  c10::Error);
+  CHECK_THROWS_AS(convolve_relu_max_pool(layer, at::zeros({1, 2, 2, 2}, at::kBFloat16)),
+                  c10::Error);
+}
+
+}  // namespace
+}  // namespace mnist_train::models

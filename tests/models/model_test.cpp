@@ -1,0 +1,216 @@
+#include "models/model.h"
+
+#include <ATen/ops/conv2d.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/max_pool2d.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/relu.h>
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support/catch.h"
+#include "support/error_of.h"
+
+namespace mnist_train::models {
+namespace {
+
+using Catch::Matchers::ContainsSubstring;
+using settings::ModelName;
+using settings::ModelOptions;
+using testing::error_of;
+using Shapes = std::vector<std::pair<std::string, std::vector<std::int64_t>>>;
+
+ModelOptions named(ModelName name) {
+  ModelOptions options;
+  options.name = name;
+  return options;
+}
+
+void add_convolution(Shapes& parameters, const std::string& name, std::int64_t in, std::int64_t out,
+                     std::int64_t kernel) {
+  parameters.push_back({name + ".weight", {out, in, kernel, kernel}});
+  parameters.push_back({name + ".bias", {out}});
+}
+
+void add_batch_norm(Shapes& parameters, Shapes& buffers, const std::string& name,
+                    std::int64_t channels) {
+  parameters.push_back({name + ".weight", {channels}});
+  parameters.push_back({name + ".bias", {channels}});
+  buffers.push_back({name + ".running_mean", {channels}});
+  buffers.push_back({name + ".running_var", {channels}});
+  buffers.push_back({name + ".num_batches_tracked", {}});
+}
+
+Shapes resnet18_shapes() {
+  Shapes parameters;
+  Shapes buffers;
+  add_convolution(parameters, "0", 1, 64, 3);
+  add_batch_norm(parameters, buffers, "1", 64);
+  std::int64_t in = 64;
+  for (int stage = 0; stage < 4; ++stage) {
+    const std::int64_t out = std::int64_t{64} << stage;
+    for (int number = 0; number < 2; ++number) {
+      const std::string block =
+          "resnet_block" + std::to_string(stage + 1) + "." + std::to_string(number) + ".";
+      add_convolution(parameters, block + "conv1", in, out, 3);
+      add_convolution(parameters, block + "conv2", out, out, 3);
+      if (stage > 0 && number == 0) add_convolution(parameters, block + "conv3", in, out, 1);
+      add_batch_norm(parameters, buffers, block + "bn1", out);
+      add_batch_norm(parameters, buffers, block + "bn2", out);
+      in = out;
+    }
+  }
+  parameters.push_back({"fc.1.weight", {10, 512}});
+  parameters.push_back({"fc.1.bias", {10}});
+  parameters.insert(parameters.end(), buffers.begin(), buffers.end());
+  return parameters;
+}
+
+/// The state_dict that the documentation states for MNIST.
+Shapes documented_shapes(ModelName name) {
+  switch (name) {
+    case ModelName::kNet:
+      return {{"conv1.weight", {20, 1, 5, 5}},  {"conv1.bias", {20}},
+              {"conv2.weight", {50, 20, 5, 5}}, {"conv2.bias", {50}},
+              {"fc1.weight", {500, 800}},       {"fc1.bias", {500}},
+              {"fc2.weight", {10, 500}},        {"fc2.bias", {10}}};
+    case ModelName::kMlp:
+      return {{"fc1.weight", {1024, 784}}, {"fc1.bias", {1024}},       {"fc2.weight", {1024, 1024}},
+              {"fc2.bias", {1024}},        {"fc3.weight", {10, 1024}}, {"fc3.bias", {10}}};
+    case ModelName::kLeNet:
+      return {{"conv1.weight", {6, 1, 5, 5}},  {"conv1.bias", {6}},
+              {"conv2.weight", {16, 6, 3, 3}}, {"conv2.bias", {16}},
+              {"fc1.weight", {120, 400}},      {"fc1.bias", {120}},
+              {"fc2.weight", {84, 120}},       {"fc2.bias", {84}},
+              {"fc3.weight", {10, 84}},        {"fc3.bias", {10}}};
+    case ModelName::kResNet18:
+      return resnet18_shapes();
+  }
+  return {};
+}
+
+Shapes shapes_of(const Model& model) {
+  Shapes shapes;
+  for (const auto& item : model.named_parameters()) {
+    shapes.emplace_back(item.key(), item.value().sizes().vec());
+  }
+  for (const auto& item : model.named_buffers()) {
+    shapes.emplace_back(item.key(), item.value().sizes().vec());
+  }
+  return shapes;
+}
+
+bool same_weights(const Model& a, const Model& b) {
+  const auto left = a.parameters();
+  const auto right = b.parameters();
+  for (std::size_t i = 0; i < left.size(); ++i) {
+    if (!left[i].equal(right[i])) return false;
+  }
+  return left.size() == right.size();
+}
+
+TEST_CASE("every model has PyTorch's names and shapes") {
+  CHECK(model_table().size() >= 1);
+  for (const ModelEntry& entry : model_table()) {
+    const auto model = make_model(named(entry.name), {}, 1);
+    INFO("model " << static_cast<int>(entry.name));
+    REQUIRE_FALSE(documented_shapes(entry.name).empty());
+    CHECK(shapes_of(*model) == documented_shapes(entry.name));
+  }
+}
+
+TEST_CASE("the seed alone decides the initial weights of every model") {
+  for (const ModelEntry& entry : model_table()) {
+    const auto model = make_model(named(entry.name), {}, 5);
+    (void)at::randn({100});  // whatever was drawn before does not matter
+    CHECK(same_weights(*model, *make_model(named(entry.name), {}, 5)));
+    CHECK_FALSE(same_weights(*model, *make_model(named(entry.name), {}, 6)));
+  }
+}
+
+TEST_CASE("every model scores each image once for each class, whatever the data's shape") {
+  const c10::InferenceMode inference;
+  for (const ModelEntry& entry : model_table()) {
+    for (const ImageShape& shape :
+         {ImageShape{}, ImageShape{3, 32, 32, 26}, ImageShape{1, 30, 41, 2}}) {
+      const auto model = make_model(named(entry.name), shape, 1);
+      for (const std::int64_t count : {1, 5}) {
+        const at::Tensor images = at::randn({count, shape.channels, shape.height, shape.width});
+        const at::Tensor logits = model->forward(images);
+        CHECK(logits.sizes().vec() == std::vector<std::int64_t>{count, shape.classes});
+        CHECK(logits.isfinite().all().item<bool>());
+      }
+    }
+  }
+}
+
+TEST_CASE("images that are too small for a model are refused with the least size") {
+  const auto failure = error_of([] { make_model(named(ModelName::kNet), {1, 28, 15, 10}, 1); });
+  CHECK(failure.code == ExitCode::kConfig);
+  CHECK_THAT(failure.message, ContainsSubstring("at least 16x16"));
+  CHECK_THAT(failure.message, ContainsSubstring("28x15"));
+  CHECK(make_model(named(ModelName::kNet), {1, 16, 16, 10}, 1) != nullptr);
+}
+
+TEST_CASE("net begins with the weights that PyTorch draws for the seed") {
+  struct Ends {
+    const char* name;
+    float first;
+    float last;
+  };
+  // torch.manual_seed(1), then the layers in their order, by PyTorch 2.11.
+  const std::vector<Ends> expected{{"conv1.weight", 0.103052638F, 0.0749659091F},
+                                   {"conv1.bias", -0.158832833F, 0.024972368F},
+                                   {"conv2.weight", -0.0442230217F, 0.0417861231F},
+                                   {"conv2.bias", -0.0203267466F, -0.0410888344F},
+                                   {"fc1.weight", 0.0271595865F, -0.0331883915F},
+                                   {"fc1.bias", -0.0210706647F, -0.0246075559F},
+                                   {"fc2.weight", 0.0377041362F, -0.0260598194F},
+                                   {"fc2.bias", 0.0255128983F, 0.0172052961F}};
+  const auto model = make_model(named(ModelName::kNet), {}, 1);
+  const auto parameters = model->named_parameters();
+  for (const Ends& ends : expected) {
+    const at::Tensor values = parameters[ends.name].flatten();
+    INFO(ends.name);
+    CHECK(values[0].item<float>() == ends.first);
+    CHECK(values[-1].item<float>() == ends.last);
+  }
+}
+
+TEST_CASE("net computes what its description says, gradients too") {
+  const auto model = make_model(named(ModelName::kNet), {}, 3);
+  auto parameters = model->named_parameters();
+  const at::Tensor images = at::randn({6, 1, 28, 28});
+  const auto block = [&](const at::Tensor& x, const std::string& name) {
+    return at::max_pool2d(
+        at::relu(at::conv2d(x, parameters[name + ".weight"], parameters[name + ".bias"])), 2);
+  };
+  const auto dense = [&](const at::Tensor& x, const std::string& name) {
+    return at::linear(x, parameters[name + ".weight"], parameters[name + ".bias"]);
+  };
+  const at::Tensor expected =
+      dense(at::relu(dense(block(block(images, "conv1"), "conv2").flatten(1), "fc1")), "fc2");
+  const at::Tensor actual = model->forward(images);
+  CHECK(at::allclose(actual, expected, 1e-6, 1e-6));
+
+  const auto gradients = [&](const at::Tensor& logits) {
+    model->zero_grad();
+    at::log_softmax(logits, 1).select(1, 0).sum().backward();
+    std::vector<at::Tensor> all;
+    for (const at::Tensor& parameter : model->parameters()) all.push_back(parameter.grad().clone());
+    return all;
+  };
+  const auto of_model = gradients(actual);
+  const auto of_description = gradients(expected);
+  for (std::size_t i = 0; i < of_model.size(); ++i) {
+    CHECK(at::allclose(of_model[i], of_description[i], 1e-5, 1e-6));
+  }
+}
+
+}  // namespace
+}  // namespace mnist_train::models

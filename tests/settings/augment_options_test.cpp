@@ -1,0 +1,151 @@
+#include "settings/augment_options.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support/catch.h"
+#include "support/config_text.h"
+
+namespace mnist_train::settings {
+namespace {
+
+AugmentList read_list(const std::string& list) {
+  return read(R"({"data":{"augment":)" + list + "}}").data.augment;
+}
+
+TEST_CASE("the list keeps its order, and every kind is read") {
+  const AugmentList list = read_list(R"([
+    {"name":"resize","size":[32,30]}, {"name":"random_crop","size":28,"padding":4}, "horizontal_flip",
+    {"name":"horizontal_flip","probability":0.25}, {"name":"rotate","degrees":15},
+    {"name":"random_crop","padding":2}, {"name":"mixup","weight":0.5,"scope":"global"},
+    {"name":"normalize","mean":0.5,"std":0.25}, {"name":"cutout","size":8}])");
+  CHECK(list == AugmentList{ResizeOptions{{32, 30}}, RandomCropOptions{ImageSize{28, 28}, 4},
+                            HorizontalFlipOptions{}, HorizontalFlipOptions{0.25}, RotateOptions{15},
+                            RandomCropOptions{std::nullopt, 2},
+                            MixupOptions{std::nullopt, 0.5, MixupScope::kGlobal},
+                            NormalizeOptions{0.5, 0.25}, CutoutOptions{8}});
+  CHECK(read_list("[]").empty());
+}
+
+TEST_CASE("what is left out has the customary figures") {
+  CHECK(read_list(R"(["mixup",{"name":"normalize"}])") ==
+        AugmentList{MixupOptions{1.0, std::nullopt, MixupScope::kLocal}, NormalizeOptions{0, 1}});
+  CHECK(read_list(R"([{"name":"mixup","alpha":null,"weight":0.25}])") ==
+        AugmentList{MixupOptions{std::nullopt, 0.25, MixupScope::kLocal}});
+}
+
+TEST_CASE("the list in the effective config is read back as the same list") {
+  const RunConfig config = read(R"({"data":{"augment":["horizontal_flip","mixup",
+    {"name":"rotate","degrees":5},{"name":"resize","size":[9,8]},{"name":"cutout","size":3},
+    {"name":"random_crop","size":7},{"name":"normalize","std":2}]}})");
+  CHECK(read(write_run_config(config, true)) == config);
+  CHECK(config.data.augment.size() == 7);
+}
+
+TEST_CASE("an entry that is wrong is refused where it stands") {
+  using Case = std::pair<const char*, const char*>;
+  const auto [list, message] = GENERATE(values<Case>({
+      {R"("mixup")", R"(: expected a list, found the string "mixup")"},
+      {R"(["flip"])",
+       R"(/0: expected "random_crop", "horizontal_flip", "rotate", "resize", "normalize", "cutout" )"
+       R"(or "mixup" or an object with a name, found the string "flip")"},
+      {R"(["mixup",{"name":"Rotate"}])",
+       R"(/1/name: expected "random_crop", "horizontal_flip", "rotate", "resize", "normalize", )"
+       R"("cutout" or "mixup", found the string "Rotate"; did you mean "rotate"?)"},
+      {R"([{"degrees":5}])", R"(/0: needs "name", which says what it is)"},
+      {R"([{"name":7}])",
+       R"(/0/name: expected "random_crop", "horizontal_flip", "rotate", "resize", "normalize", )"
+       R"("cutout" or "mixup", found 7)"},
+      {R"(["rotate"])", R"(/0: needs its figures: {"name": "rotate", …})"},
+      {R"([{"name":"rotate"}])", R"(/0: needs "degrees")"},
+      {R"([{"name":"rotate","degrees":181}])",
+       "/0/degrees: expected a number above 0 to 180, found 181"},
+      {R"([{"name":"rotate","degrees":0}])",
+       "/0/degrees: expected a number above 0 to 180, found 0"},
+      {R"([{"name":"resize"}])", R"(/0: needs "size")"},
+      {R"([{"name":"resize","size":0}])",
+       "/0/size: expected an integer from 1 to 16384 or [height, width], found 0"},
+      {R"([{"name":"resize","size":[1,2,3]}])",
+       "/0/size: expected one number or [height, width], found a list"},
+      {R"([{"name":"resize","size":[1,"2"]}])",
+       R"(/0/size/1: expected an integer from 1 to 16384, found the string "2")"},
+      {R"([{"name":"horizontal_flip","probability":1.5}])",
+       "/0/probability: expected a number from 0 to 1, found 1.5"},
+      {R"([{"name":"horizontal_flip","p":0.5}])",
+       R"(/0/p: unknown key "p"; did you mean "probability"?)"},
+      {R"([{"name":"cutout","size":4,"holes":2}])",
+       R"(/0/holes: unknown key "holes"; known here: name, size)"},
+      {R"([{"name":"cutout","size":4,"seed":2}])",
+       R"(/0/seed: unknown key "seed"; it belongs at the top level)"},
+      {R"([{"name":"random_crop"}])", "/0: changes nothing without size or padding"},
+      {R"([{"name":"random_crop","size":null,"padding":0}])",
+       "/0: changes nothing without size or padding"},
+      {R"([{"name":"random_crop","padding":-1}])",
+       "/0/padding: expected an integer from 0 to 16384, found -1"},
+      {R"([{"name":"resize","size":8},{"name":"random_crop","size":[10,11],"padding":1}])",
+       "/1: takes more pixels than images have after the entries before it"},
+      {R"([{"name":"normalize","std":0}])", "/0/std: expected a number above 0 to 1e+38, found 0"},
+      {R"([{"name":"normalize"},{"name":"normalize","mean":1}])",
+       "/1: is the second normalize; one is enough"},
+      {R"(["mixup",{"name":"mixup","scope":"global"}])", "/1: is the second mixup; one is enough"},
+      {R"([{"name":"mixup","alpha":0}])",
+       "/0/alpha: expected a number above 0 to 1e+38 or null, found 0"},
+      {R"([{"name":"mixup","weight":1.01}])",
+       "/0/weight: expected a number from 0 to 1 or null, found 1.01"},
+      {R"([{"name":"mixup","alpha":1,"weight":0.5}])",
+       "/0/weight: stands beside alpha; give one of them (null takes a value back)"},
+      {R"([{"name":"mixup","scope":"world"}])",
+       R"(/0/scope: expected "local" or "global", found the string "world")"},
+  }));
+  CAPTURE(list);
+  const auto lines = lines_for(std::string(R"({"data":{"augment":)") + list + "}}");
+  REQUIRE(lines.size() == 1);
+  const std::string line = lines[0];
+  CHECK(line.substr(line.find("/data/augment") + 13) == message);
+}
+
+TEST_CASE("all wrong entries are reported at once") {
+  CHECK(lines_for(R"({"data":{"augment":["flip",{"name":"rotate"},{"name":"cutout","size":0}]}})")
+            .size() == 3);
+}
+
+TEST_CASE("normalize stands in one place") {
+  const auto lines =
+      lines_for(R"({"data":{"normalize":{"mean":0},"augment":["mixup",{"name":"normalize"}]}})");
+  REQUIRE(lines.size() == 1);
+  CHECK_THAT(lines[0], Catch::Matchers::ContainsSubstring(
+                           "/data/augment/1: stands beside /data/normalize; give one of them"));
+  const auto listed = read(R"({"data":{"augment":[{"name":"normalize","mean":0.5,"std":2}]}})");
+  CHECK(effective_normalize(listed.data) == NormalizeOptions{0.5, 2});
+}
+
+TEST_CASE("the list says what size images end with") {
+  const ImageSize mnist{28, 28};
+  CHECK(augmented_size({}, mnist) == mnist);
+  CHECK(augmented_size({RandomCropOptions{std::nullopt, 4}, RotateOptions{5}}, mnist) == mnist);
+  CHECK(augmented_size({ResizeOptions{{32, 40}}}, mnist) == ImageSize{32, 40});
+  CHECK(augmented_size({ResizeOptions{{32, 40}}, RandomCropOptions{ImageSize{20, 42}, 1}}, mnist) ==
+        ImageSize{20, 42});
+  CHECK(augmented_size({RandomCropOptions{ImageSize{30, 28}, 1}}, mnist) == ImageSize{30, 28});
+  const auto failure = testing::error_of([&] {
+    augmented_size({RotateOptions{1}, RandomCropOptions{ImageSize{31, 28}, 1}}, mnist);
+  });
+  CHECK(failure.code == ExitCode::kConfig);
+  CHECK(failure.message ==
+        "/data/augment/1: random_crop takes 31x28 pixels, but images of 28x28 with padding 1 have "
+        "fewer");
+}
+
+TEST_CASE("every kind has the name that the config gives it") {
+  CHECK(name_of(RandomCropOptions{}) == "random_crop");
+  CHECK(name_of(HorizontalFlipOptions{}) == "horizontal_flip");
+  CHECK(name_of(RotateOptions{}) == "rotate");
+  CHECK(name_of(ResizeOptions{}) == "resize");
+  CHECK(name_of(NormalizeOptions{}) == "normalize");
+  CHECK(name_of(CutoutOptions{}) == "cutout");
+  CHECK(name_of(MixupOptions{}) == "mixup");
+}
+
+}  // namespace
+}  // namespace mnist_train::settings

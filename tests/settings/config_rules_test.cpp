@@ -1,0 +1,172 @@
+// What a config may not say, alone and together.
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support/catch.h"
+#include "support/config_text.h"
+
+namespace mnist_train::settings {
+
+TEST_CASE("keys that contradict each other are refused") {
+  using Case = std::pair<const char*, const char*>;
+  const auto [text, line] = GENERATE(values<Case>({
+      {R"({"batch_size":1,"batch_size_per_process":2})",
+       "f:1:42: /batch_size_per_process: stands beside batch_size; give one of them"},
+      {R"({"model":{"name":"net","hidden":[10]}})",
+       "f:1:33: /model/hidden: belongs to model mlp alone"},
+      {R"({"model":{"activation":"relu"}})",
+       "f:1:24: /model/activation: belongs to model mlp alone"},
+      {R"({"gradient_averaging":{"strategy":"shared_memory","compression":"fp16"}})",
+       "f:1:23: /gradient_averaging: nothing travels with strategy shared_memory: compression has "
+       "to be none"},
+      {R"({"nesterov":true,"sgd_momentum":0})", "f:1:13: /nesterov: needs sgd_momentum above 0"},
+      {R"({"data":{"dataset":"mnist","format":"idx","train":"a","test":"b"}})",
+       "f:1:37: /data/format: stands beside dataset; give one of them"},
+      {R"({"data":{"format":"idx","train":"a"}})", "f:1:19: /data/format: needs test beside it"},
+      {R"({"data":{"format":"lmdb","test":"a"}})", "f:1:19: /data/format: needs train beside it"},
+      {R"({"data":{"format":"idx","train":"a","train_per_process":["b"],"test":"c"}})",
+       "f:1:57: /data/train_per_process: stands beside train; give one of them"},
+      {R"({"data":{"format":"idx","train_per_process":[],"test":"c"}})",
+       "f:1:45: /data/train_per_process: expected a location for each process, or null, found a "
+       "list"},
+      {R"({"data":{"format":"lmdb","train_per_process":["a",{"images":"b","labels":"c"}],"test":"d"}})",
+       "f:1:51: /data/train_per_process/1: a path; labels in a file of their own belong to format "
+       "idx"},
+      {R"({"data":{"format":"lmdb","train_per_process":["a"],"test":"d","validation":0.1}})",
+       "f:1:76: /data/validation: cannot go with train_per_process: give samples of their own as "
+       "test"},
+      {R"({"data":{"format":"lmdb","train_per_process":["a"],"test":"d","limit_train":9}})",
+       "f:1:77: /data/limit_train: cannot go with train_per_process"},
+      {R"({"data":{"format":"lmdb","train_per_process":["a"],"test":"d","split":"throughput"}})",
+       "f:1:71: /data/split: \"throughput\" moves samples between processes, which "
+       "train_per_process forbids"},
+      {R"({"data":{"channels":2}})", "f:1:21: /data/channels: expected 1 or 3, found 2"},
+      {R"({"data":{"on_bad_sample":"skip"}})",
+       "f:1:26: /data/on_bad_sample: belongs to formats image-folder and lmdb"},
+      {R"({"data":{"decode":"stream"}})",
+       "f:1:19: /data/decode: belongs to formats image-folder and lmdb"},
+      {R"({"data":{"format":"lmdb","train":"a","test":"b","decode_threads":2}})",
+       "f:1:66: /data/decode_threads: needs decode \"stream\" or \"dali\" beside it"},
+      {R"({"data":{"format":"synthetic","train":"a"}})",
+       "f:1:39: /data/train: means nothing beside format synthetic, which draws its samples"},
+      {R"({"data":{"train":"a"}})",
+       R"(f:1:18: /data/train: needs a format beside it, such as "idx")"},
+      {R"({"data":{"dataset":"mnist","test":"a"}})",
+       R"(f:1:35: /data/test: needs a format beside it, such as "idx")"},
+      {R"({"data":{"format":"idx","train":"a","test":"b","root":"r"}})",
+       "f:1:55: /data/root: is where a dataset is looked for; beside format it means nothing"},
+      {R"({"data":{"format":"idx","train":{"images":"a"},"test":"b"}})",
+       "f:1:33: /data/train: needs both images and labels; a folder that holds both is given as a "
+       "path"},
+      {R"({"backend":"nccl","device":"cpu"})",
+       R"(f:1:12: /backend: "nccl" needs every process on a GPU, but device is "cpu")"},
+      {R"({"cuda_graphs":"on","device":"cpu"})",
+       R"(f:1:16: /cuda_graphs: "on" needs every process on a GPU, but device is "cpu")"},
+      {R"({"cuda_graphs":"on","gradient_accumulation_steps":2})",
+       R"(f:1:16: /cuda_graphs: "on" cannot go with gradient_accumulation_steps above 1)"},
+      {R"({"device":"cuda","gradient_averaging":{"strategy":"shared_memory"}})",
+       "f:1:39: /gradient_averaging: strategy \"shared_memory\" is for processes on CPUs, but "
+       "device is \"cuda\""},
+      {R"({"backend":"nccl","launch":{"devices":["cuda:0","cpu"]}})",
+       R"(f:1:12: /backend: "nccl" needs every process on a GPU, but /launch/devices lists "cpu")"},
+      {R"({"device":"cpu","launch":{"devices":["cuda"]}})",
+       "f:1:11: /device: /launch/devices lists other devices than this one"},
+      {R"({"deterministic":true,"data":{"split":"throughput"}})",
+       R"(f:1:39: /data/split: "throughput" follows what is measured, and deterministic cannot)"},
+      {R"({"gradient_averaging":{"strategy":"bucketed"},"data":{"split":"throughput"}})",
+       "f:1:63: /data/split: \"throughput\" measures each process's own work, into which "
+       "gradient_averaging.strategy \"bucketed\" mixes waiting for others; take \"flat\" or "
+       "\"auto\""},
+      {R"({"sync_batch_norm":true,"data":{"split":"throughput"}})",
+       "f:1:41: /data/split: \"throughput\" measures each process's own work, into which "
+       "sync_batch_norm mixes waiting for others"},
+      {R"({"data":{"split":"throughput","augment":[{"name":"mixup","scope":"global"}]}})",
+       "f:1:18: /data/split: \"throughput\" would let measured speed decide which samples a mixup "
+       "with scope \"global\" pairs"},
+      {R"({"launch":{"devices":["cpu","cpu"],"processes_per_node":3}})",
+       "f:1:57: /launch/processes_per_node: is 3, but devices lists 2 (one process each); leave it "
+       "out or set it to \"auto\""},
+      {R"({"report":{"tensorboard":false,"histograms":true}})",
+       "f:1:45: /report/histograms: go into TensorBoard's file, but tensorboard is false"},
+      {R"({"model_file":"metrics.jsonl"})",
+       "f:1:15: /model_file: is the name of another file of the run folder"},
+      {R"({"model_file":"checkpoints/m.pt"})",
+       "f:1:15: /model_file: is the name of another file of the run folder"},
+      {R"({"accuracies_file":"events.out.tfevents.1"})",
+       "f:1:20: /accuracies_file: is the name of another file of the run folder"},
+      {R"({"accuracies_file":"model.pt"})",
+       "f:1:20: /accuracies_file: model_file and accuracies_file are the same place"},
+      {R"({"model_file":"a","accuracies_file":"a/b"})",
+       "f:1:37: /accuracies_file: model_file and accuracies_file are the same place"},
+      {R"({"model_file":"accuracies.json"})",
+       "f:1:15: /model_file: model_file and accuracies_file are the same place"},
+  }));
+  CAPTURE(text);
+  CHECK(lines_for(text) == std::vector<std::string>{line});
+}
+
+TEST_CASE("devices are named one by one") {
+  CHECK(lines_for(R"({"launch":{"devices":["cpu","cuda","cuda:0","cuda:999"]}})").empty());
+  for (const char* device : {"", "CPU", "gpu", "cuda:", "cuda:01", "cuda:-1", "cuda:1000", "cuda:a",
+                             "cuda:1 ", " cpu"}) {
+    CAPTURE(device);
+    CHECK(lines_for(std::string(R"({"launch":{"devices":[")") + device + "\"]}}").size() == 1);
+  }
+}
+
+TEST_CASE("a name that means another here is answered with that") {
+  using Case = std::pair<const char*, const char*>;
+  const auto [text, hint] =
+      GENERATE(values<Case>({{R"({"device":"gpu"})", R"("cuda"?)"},
+                             {R"({"precision":"bfloat16"})", R"("bf16"?)"},
+                             {R"({"model":{"name":"resnet"}})", R"("resnet18"?)"},
+                             {R"({"schedule":{"name":"cos"}})", R"("cosine"?)"}}));
+  const auto lines = lines_for(text);
+  REQUIRE(lines.size() == 1);
+  CHECK_THAT(lines[0], Catch::Matchers::EndsWith(std::string("; did you mean ") + hint));
+}
+
+TEST_CASE("out of range is refused, never cut") {
+  for (const char* pair : {R"("epochs":0)",
+                           R"("epochs":2147483648)",
+                           R"("max_steps":0)",
+                           R"("batch_size":0)",
+                           R"("batch_size_per_process":0)",
+                           R"("test_batch_size":0)",
+                           R"("learning_rate":-0.01)",
+                           R"("learning_rate":1e39)",
+                           R"("sgd_momentum":1)",
+                           R"("sgd_momentum":-0.1)",
+                           R"("weight_decay":-1)",
+                           R"("seed":-1)",
+                           R"("seed":9223372036854775808)",
+                           R"("stop_at_accuracy":1.01)",
+                           R"("log_interval":0)",
+                           R"("gradient_averaging":{"bucket_mb":0})",
+                           R"("checkpoint":{"keep":0})",
+                           R"("checkpoint":{"every_epochs":-1})",
+                           R"("checkpoint":{"every_steps":0})",
+                           R"("launch":{"processes_per_node":0})",
+                           R"("launch":{"processes_per_node":1025})",
+                           R"("launch":{"max_restarts":-1})",
+                           R"("launch":{"rendezvous_timeout_s":0})",
+                           R"("launch":{"hang_timeout_s":1e7})",
+                           R"("launch":{"threads_per_process":0})",
+                           R"("data":{"limit_train":0})",
+                           R"("data":{"normalize":{"std":0}})"}) {
+    CAPTURE(pair);
+    const auto lines = lines_for(std::string("{") + pair + "}");
+    REQUIRE(lines.size() == 1);
+    CHECK_THAT(lines[0], Catch::Matchers::ContainsSubstring(": expected "));
+  }
+}
+
+TEST_CASE("a number of which a double keeps nothing is refused, too") {
+  CHECK(lines_for(R"({"learning_rate":1e-999,"weight_decay":-0.00e5})") ==
+        std::vector<std::string>{"f:1:18: /learning_rate: expected a number from 0 to 1e+38, found "
+                                 "1e-999, which is too small for a 64-bit float"});
+}
+
+}  // namespace mnist_train::settings

@@ -1,0 +1,157 @@
+#include "settings/run_config.h"
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "strict_json/schema.h"
+#include "support/catch.h"
+#include "support/config_text.h"
+
+namespace mnist_train::settings {
+
+TEST_CASE("an empty config is the defaults") { CHECK(read("{}") == RunConfig{}); }
+
+TEST_CASE("a plain file of hyperparameters is a config") {
+  const RunConfig config = read(R"({"epochs": 10, "batch_size": 128, "test_batch_size": 1000,
+    "learning_rate": 0.01, "sgd_momentum": 0.5, "seed": 1, "backend": "nccl", "log_interval": 10})");
+  CHECK(config.train.epochs == 10);
+  CHECK(config.train.backend == BackendName::kNccl);
+  CHECK(config.train.log_interval == 10);
+}
+
+TEST_CASE("the effective config is read back as the same config") {
+  const std::string text = GENERATE(values<std::string>(
+      {"{}",
+       R"({"epochs":3,"max_steps":7,"batch_size_per_process":64,"test_batch_size":9,
+          "learning_rate":0.1,"sgd_momentum":0.9,"nesterov":true,"weight_decay":1e-4,
+          "gradient_averaging":{"strategy":"flat","bucket_mb":0.5},"seed":9223372036854775807,
+          "deterministic":true,"device":"cuda","backend":"gloo","precision":"fp32","cuda_graphs":"off",
+          "stop_at_accuracy":0.99,"log_interval":1,"model":{"weights":"w.pt"}})",
+       R"({"data":{"format":"idx","train":"t","test":{"images":"i.gz","labels":"/l"},
+          "normalize":{"mean":0.25,"std":3},"limit_train":100,"limit_test":5}})",
+       R"({"data":{"dataset":"fashion-mnist","root":"../r"},"output":"o",
+          "checkpoint":{"every_epochs":0,"every_steps":5,"keep":2,"keep_best":false},
+          "launch":{"processes_per_node":2,"max_restarts":0,"rendezvous_timeout_s":1.5,
+                    "hang_timeout_s":20,"threads_per_process":1,"devices":["cpu","cpu"]},
+          "report":{"predictions":{"images_per_batch":4}},
+          "model_file":"m/n.pt","accuracies_file":"m/a.json"})"}));
+  const RunConfig config = read(text);
+  const std::string written = write_run_config(config, true);
+  CHECK(read(written) == config);
+  CHECK(write_run_config(read(written), true) == written);
+}
+
+TEST_CASE("output stands in the effective config only when asked") {
+  const RunConfig config = read(R"({"output":"o"})");
+  CHECK_THAT(write_run_config(config, true),
+             Catch::Matchers::ContainsSubstring("\"output\": \"/base folder/o\""));
+  CHECK_THAT(write_run_config(config, false), !Catch::Matchers::ContainsSubstring("\"output\""));
+  CHECK(read(write_run_config(config, false)).output == std::nullopt);
+}
+
+TEST_CASE("the effective config has its keys in the order of the manual") {
+  const strict_json::Json written = strict_json::Json::parse(write_run_config(RunConfig{}, true));
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : written.items()) keys.push_back(key);
+  CHECK(keys == std::vector<std::string>{"epochs",
+                                         "max_steps",
+                                         "batch_size",
+                                         "batch_size_per_process",
+                                         "test_batch_size",
+                                         "optimizer",
+                                         "learning_rate",
+                                         "sgd_momentum",
+                                         "nesterov",
+                                         "adam_beta1",
+                                         "adam_beta2",
+                                         "adam_epsilon",
+                                         "weight_decay",
+                                         "schedule",
+                                         "label_smoothing",
+                                         "max_gradient_norm",
+                                         "sync_batch_norm",
+                                         "gradient_accumulation_steps",
+                                         "gradient_averaging",
+                                         "seed",
+                                         "deterministic",
+                                         "device",
+                                         "backend",
+                                         "precision",
+                                         "cuda_graphs",
+                                         "stop_at_accuracy",
+                                         "log_interval",
+                                         "model",
+                                         "data",
+                                         "checkpoint",
+                                         "launch",
+                                         "report",
+                                         "output",
+                                         "model_file",
+                                         "accuracies_file"});
+  CHECK(written["learning_rate"].dump() == "0.01");
+  CHECK(written["launch"]["rendezvous_timeout_s"].dump() == "60");
+}
+
+TEST_CASE("every group has the keys of the manual") {
+  const strict_json::Json properties = run_config_schema().describe()["properties"];
+  const auto keys_of = [&](const char* group) {
+    std::set<std::string> keys;
+    for (const auto& [key, value] : properties[group]["properties"].items()) keys.insert(key);
+    return keys;
+  };
+  using Keys = std::set<std::string>;
+  CHECK(keys_of("schedule") ==
+        Keys{"final_factor", "gamma", "name", "step_epochs", "warmup_epochs"});
+  CHECK(keys_of("gradient_averaging") == Keys{"strategy", "bucket_mb", "compression"});
+  CHECK(keys_of("model") == Keys{"name", "weights", "hidden", "activation", "init"});
+  CHECK(keys_of("data") == Keys{"dataset", "root", "format", "train", "test", "train_per_process",
+                                "on_bad_sample", "decode", "decode_threads", "validation",
+                                "normalize", "size", "channels", "augment", "split", "limit_train",
+                                "limit_test"});
+  CHECK(keys_of("checkpoint") == Keys{"every_epochs", "every_steps", "keep", "keep_best"});
+  CHECK(keys_of("launch") == Keys{"processes_per_node", "max_restarts", "rendezvous_timeout_s",
+                                  "hang_timeout_s", "threads_per_process", "devices"});
+  CHECK(keys_of("report") == Keys{"html", "tensorboard", "histograms", "predictions"});
+}
+
+TEST_CASE("every key has a description, and every default that is not null follows its own rule") {
+  const strict_json::Json schema = strict_json::Json::parse(write_run_config_schema());
+  CHECK(schema["$schema"] == "https://json-schema.org/draft/2020-12/schema");
+  for (const auto& [key, property] : schema["properties"].items()) {
+    CAPTURE(key);
+    CHECK_FALSE(property["description"].get<std::string>().empty());
+    CHECK(property.contains("default") == (key != "$schema"));
+  }
+}
+
+TEST_CASE("names of other programs lead to ours") {
+  using Case = std::pair<const char*, const char*>;
+  const auto [key, meant] =
+      GENERATE(values<Case>({{"lr", "\"learning_rate\"?"},
+                             {"momentum", "\"sgd_momentum\"?"},
+                             {"num_epochs", "\"epochs\"?"},
+                             {"learnin_rate", "\"learning_rate\"?"},
+                             {"bucket_mb", "belongs in /gradient_averaging"},
+                             {"keep", "belongs in /checkpoint"},
+                             {"nproc_per_node", "\"processes_per_node\" in /launch?"}}));
+  const auto lines = lines_for(std::string("{\"") + key + "\":1}");
+  REQUIRE(lines.size() == 1);
+  CHECK_THAT(lines[0], Catch::Matchers::ContainsSubstring(meant));
+}
+
+TEST_CASE("a link to the schema is accepted and leads to nothing") {
+  CHECK(read(R"({"$schema":"./schema.json"})") == RunConfig{});
+}
+
+TEST_CASE("a data set has customary figures unless others are given") {
+  CHECK(effective_normalize(read("{}").data) == NormalizeOptions{0.1307, 0.3081});
+  CHECK(effective_normalize(read(R"({"data":{"dataset":"fashion-mnist"}})").data) ==
+        NormalizeOptions{0.2860, 0.3530});
+  CHECK(effective_normalize(read(R"({"data":{"format":"idx","train":"a","test":"b"}})").data) ==
+        NormalizeOptions{0, 1});
+  CHECK(effective_normalize(read(R"({"data":{"normalize":{"mean":0.5}}})").data) ==
+        NormalizeOptions{0.5, 1});
+}
+
+}  // namespace mnist_train::settings

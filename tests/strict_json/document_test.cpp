@@ -1,0 +1,106 @@
+#include "strict_json/document.h"
+
+#include <cmath>
+#include <memory>
+#include <string>
+
+#include "support/catch.h"
+#include "support/error_of.h"
+
+namespace mnist_train::strict_json {
+
+namespace {
+
+std::shared_ptr<const Source> source_of(const std::string& text) {
+  return std::make_shared<const Source>(Source{"f", text, "/"});
+}
+
+Node parse(const std::string& text) {
+  Problems problems;
+  auto node = parse_document(source_of(text), problems);
+  throw_if_any(problems);
+  return std::move(*node);
+}
+
+}  // namespace
+
+TEST_CASE("every value and key knows its place") {
+  const Node root = parse("{ \"a\\\"b\" : [1, -2, 3.5,\n\"x\", true , false,null], \"c\":{}}");
+  CHECK(root.offset == 0);
+  REQUIRE(root.members.size() == 2);
+  CHECK(root.members[0].key == "a\"b");
+  CHECK(root.members[0].key_offset == 2);
+  const Node& list = root.members[0].value;
+  REQUIRE(list.items.size() == 7);
+  const std::string& text = root.source->text;
+  CHECK(text.substr(root.members[1].key_offset) == "\"c\":{}}");
+  CHECK(text.substr(root.members[1].value.offset) == "{}}");
+  const std::string starts = "1-3\"tfn";
+  for (std::size_t index = 0; index < starts.size(); ++index) {
+    CHECK(text[list.items[index].offset] == starts[index]);
+  }
+  CHECK(list.items[0].unsigned_integer == 1);
+  CHECK(list.items[1].integer == -2);
+  CHECK(list.items[2].real == 3.5);
+  CHECK(list.items[3].string == "x");
+  CHECK(list.items[4].boolean);
+  CHECK_FALSE(list.items[5].boolean);
+  CHECK(list.items[6].kind == Node::Kind::kNull);
+}
+
+TEST_CASE("a document may start within a text") {
+  Problems problems;
+  const auto node = parse_document(source_of("a.b=[7,8]"), problems, 4);
+  REQUIRE(node);
+  CHECK(node->items[1].offset == 7);
+  CHECK_FALSE(parse_document(source_of("a.b=[7,]"), problems, 4));
+  REQUIRE(problems.size() == 1);
+  CHECK(format_problem(problems[0]) ==
+        "f:1:8: /: expected a value, found ] (the comma before it is one too many)");
+}
+
+TEST_CASE("a number that no double holds becomes infinite and hides nothing else") {
+  const Node root = parse(R"({"a":1e999,"b":[-1e999,2],"c":3})");
+  CHECK(std::isinf(root.find("a")->real));
+  CHECK(root.find("a")->real > 0);
+  CHECK(root.find("b")->items[0].real < 0);
+  CHECK(root.find("b")->items[0].offset == 16);
+  CHECK(root.find("b")->items[1].unsigned_integer == 2);
+  CHECK(root.find("c")->offset == 30);
+  Problems problems;
+  CHECK_FALSE(parse_document(source_of("[1e999,"), problems));
+  REQUIRE(problems.size() == 1);
+  CHECK(format_problem(problems[0]) == "f:1:8: /: expected a value, found the end of the text");
+}
+
+TEST_CASE("merging lays objects over each other key by key and replaces the rest") {
+  const Node merged = merge(parse(R"({"a":{"x":1,"y":2},"b":[1,2],"c":3})"),
+                            parse(R"({"a":{"y":5,"z":6},"b":[9],"d":null})"));
+  CHECK(merged.find("a")->find("x")->unsigned_integer == 1);
+  CHECK(merged.find("a")->find("y")->unsigned_integer == 5);
+  CHECK(merged.find("a")->find("z")->unsigned_integer == 6);
+  CHECK(merged.find("b")->items.size() == 1);
+  CHECK(merged.find("c")->unsigned_integer == 3);
+  CHECK(merged.find("d")->kind == Node::Kind::kNull);
+}
+
+TEST_CASE("problems are listed text by text in the order of their places") {
+  const auto first = source_of("0123\n5");
+  const auto second = std::make_shared<const Source>(Source{"g\n", "01", "/"});
+  const Problems problems{{first, 5, "/b", "late"},
+                          {second, 1, "/c", "other"},
+                          {first, 2, "/a/x~1", "early"},
+                          {first, 9, "", "at the end"}};
+  const auto failure = testing::error_of([&] { throw_if_any(problems); });
+  CHECK(failure.code == ExitCode::kConfig);
+  CHECK(failure.message ==
+        "f:1:3: /a/x~1: early\nf:2:1: /b: late\nf:2:2: /: at the end\ng\\x0a:1:2: /c: other");
+  CHECK_NOTHROW(throw_if_any({}));
+}
+
+TEST_CASE("pointers are escaped as RFC 6901 says") {
+  CHECK(join_pointer("/a", "b/c~d") == "/a/b~1c~0d");
+  CHECK(join_pointer("", "") == "/");
+}
+
+}  // namespace mnist_train::strict_json

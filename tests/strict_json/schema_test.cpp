@@ -1,0 +1,203 @@
+#include "strict_json/schema.h"
+
+#include "support/catch.h"
+
+namespace mnist_train::strict_json {
+
+namespace {
+
+enum class Colour { kRed, kGreen };
+
+struct Inner {
+  double ratio = 0.5;
+  std::vector<std::int64_t> sizes{1, 2};
+};
+
+struct Part {
+  bool flag = true;
+};
+
+struct Outer {
+  std::int64_t count = 3;
+  std::optional<std::int64_t> limit;
+  std::optional<std::int64_t> workers;
+  Colour colour = Colour::kRed;
+  std::string file = "a.txt";
+  std::filesystem::path folder = "/";
+  Inner inner;
+  Part part;
+};
+
+Schema<Outer> outer_schema() {
+  Schema<Inner> inner;
+  inner.add("ratio", &Inner::ratio, number({0, 1, true, true}), "A ratio.");
+  inner.add("sizes", &Inner::sizes, list_of(integer(1, 9)), "Sizes.");
+  Schema<Part> part;
+  part.add("flag", &Part::flag, boolean(), "A flag.");
+  part.check([](Part& owner, const JsonCursor& cursor) {
+    if (!owner.flag) cursor.complain_about("flag", "is down");
+  });
+  Schema<Outer> schema;
+  schema.add("count", &Outer::count, integer(1, 100), "A count.");
+  schema.add("limit", &Outer::limit, optional_of(integer(1, 5)), "A limit.");
+  schema.add("workers", &Outer::workers, optional_of(integer(1, 5), "auto"), "Workers.");
+  schema.add("colour", &Outer::colour,
+             one_of<Colour>({{Colour::kRed, "red"}, {Colour::kGreen, "green"}}), "A colour.");
+  schema.add("file", &Outer::file, file_name(), "A file.");
+  schema.add("folder", &Outer::folder, path(), "A folder.");
+  schema.add("inner", &Outer::inner, group(std::move(inner)), "A group.");
+  schema.include(&Outer::part, part);
+  return schema;
+}
+
+struct Outcome {
+  Outer outer;
+  std::vector<std::string> lines;
+};
+
+Outcome read(const std::string& text) {
+  Problems problems;
+  const auto source = std::make_shared<const Source>(Source{"f", text, "/base"});
+  const auto node = parse_document(source, problems);
+  REQUIRE(node);
+  Reading reading{problems, outer_schema().keys()};
+  const auto outer = outer_schema().read(JsonCursor(*node, "", reading));
+  Outcome result{outer.value_or(Outer{}), {}};
+  for (const Problem& problem : problems) result.lines.push_back(format_problem(problem));
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("a sound document fills the struct") {
+  const auto [outer, lines] = read(R"({"count":100,"limit":5,"workers":2,"colour":"green",
+    "file":"x/y.txt","folder":"../d","inner":{"ratio":0.25,"sizes":[]},"flag":true})");
+  CHECK(lines.empty());
+  CHECK(outer.count == 100);
+  CHECK(outer.limit == 5);
+  CHECK(outer.workers == 2);
+  CHECK(outer.colour == Colour::kGreen);
+  CHECK(outer.file == "x/y.txt");
+  CHECK(outer.folder == "/d");
+  CHECK(outer.inner.ratio == 0.25);
+  CHECK(outer.inner.sizes.empty());
+}
+
+TEST_CASE("null and the word auto stand for none") {
+  const auto [outer, lines] = read(R"({"limit":null,"workers":"auto"})");
+  CHECK(lines.empty());
+  CHECK_FALSE(outer.limit);
+  CHECK_FALSE(outer.workers);
+  CHECK(outer_schema().write(outer)["workers"] == "auto");
+  CHECK(outer_schema().write(outer)["limit"].is_null());
+}
+
+TEST_CASE("what is wrong with a value is said in one line") {
+  using Case = std::pair<const char*, const char*>;
+  const auto [text, line] = GENERATE(values<Case>({
+      {R"({"count":"ten"})",
+       R"(f:1:10: /count: expected an integer from 1 to 100, found the string "ten")"},
+      {R"({"count":true})", "f:1:10: /count: expected an integer from 1 to 100, found true"},
+      {R"({"count":null})", "f:1:10: /count: expected an integer from 1 to 100, found null"},
+      {R"({"count":[]})", "f:1:10: /count: expected an integer from 1 to 100, found a list"},
+      {R"({"count":{}})", "f:1:10: /count: expected an integer from 1 to 100, found an object"},
+      {R"({"count":0})", "f:1:10: /count: expected an integer from 1 to 100, found 0"},
+      {R"({"count":101})", "f:1:10: /count: expected an integer from 1 to 100, found 101"},
+      {R"({"count":-1})", "f:1:10: /count: expected an integer from 1 to 100, found -1"},
+      {R"({"count":10.0})",
+       "f:1:10: /count: expected an integer from 1 to 100, found 10.0; an "
+       "integer is written without fraction and exponent: 10"},
+      {R"({"count":1e1})",
+       "f:1:10: /count: expected an integer from 1 to 100, found 1e1; an "
+       "integer is written without fraction and exponent: 10"},
+      {R"({"count":1.5})", "f:1:10: /count: expected an integer from 1 to 100, found 1.5"},
+      {R"({"count":9223372036854775808})",
+       "f:1:10: /count: expected an integer from 1 to 100, found 9223372036854775808"},
+      {R"({"count":99999999999999999999999})",
+       "f:1:10: /count: expected an integer from 1 to 100, found 99999999999999999999999"},
+      {R"({"count":1e999})", "f:1:10: /count: expected an integer from 1 to 100, found 1e999"},
+      {R"({"limit":6})", "f:1:10: /limit: expected an integer from 1 to 5 or null, found 6"},
+      {R"({"limit":"auto"})",
+       R"(f:1:10: /limit: expected an integer from 1 to 5 or null, found the string "auto")"},
+      {R"({"workers":"all"})",
+       R"(f:1:12: /workers: expected an integer from 1 to 5 or "auto", found the string "all")"},
+      {R"({"colour":"gren"})", R"(f:1:11: /colour: expected "red" or "green", found the string )"
+                               R"("gren"; did you mean "green"?)"},
+      {R"({"colour":1})", R"(f:1:11: /colour: expected "red" or "green", found 1)"},
+      {R"({"flag":1})", "f:1:9: /flag: expected true or false, found 1"},
+      {R"({"flag":"true"})", R"(f:1:9: /flag: expected true or false, found the string "true")"},
+      {R"({"flag":false})", "f:1:9: /flag: is down"},
+      {R"({"inner":{"ratio":0}})",
+       "f:1:19: /inner/ratio: expected a number above 0 to below 1, found 0"},
+      {R"({"inner":{"ratio":1.0}})",
+       "f:1:19: /inner/ratio: expected a number above 0 to below 1, found 1.0"},
+      {R"({"inner":{"ratio":1e999}})",
+       "f:1:19: /inner/ratio: expected a number above 0 to below 1, found 1e999"},
+      {R"({"inner":{"ratio":false}})",
+       "f:1:19: /inner/ratio: expected a number above 0 to below 1, found false"},
+      {R"({"inner":{"sizes":3}})", "f:1:19: /inner/sizes: expected a list, found 3"},
+      {R"({"inner":{"sizes":[1,0]}})",
+       "f:1:22: /inner/sizes/1: expected an integer from 1 to 9, found 0"},
+      {R"({"inner":[]})", "f:1:10: /inner: expected an object, found a list"},
+      {R"({"folder":""})", R"(f:1:11: /folder: expected a path, found the string "")"},
+      {R"({"folder":"a\u0000b"})",
+       "f:1:11: /folder: expected a path, found the string \"a\\x00b\""},
+      {R"({"cuont":1})", R"(f:1:2: /cuont: unknown key "cuont"; did you mean "count"?)"},
+      {R"({"inner":{"flag":true}})",
+       R"(f:1:11: /inner/flag: unknown key "flag"; it belongs at the top level)"},
+      {R"([])", "f:1:1: /: expected an object, found a list"},
+  }));
+  CAPTURE(text);
+  CHECK(read(text).lines == std::vector<std::string>{line});
+}
+
+TEST_CASE("a file in the run folder has a relative name that stays in it") {
+  for (const char* name : {"", "/a", "..", "../a", "a/../b", "./a", "a/", ".", "a\\u0000"}) {
+    CAPTURE(name);
+    CHECK(read(std::string(R"({"file":")") + name + "\"}").lines.size() == 1);
+  }
+  for (const char* name : {"a", "a.b", "a/b", "..a", "a b", "ä"}) {
+    CAPTURE(name);
+    CHECK(read(std::string(R"({"file":")") + name + "\"}").lines.empty());
+  }
+}
+
+TEST_CASE("all problems are reported in one reading") {
+  CHECK(read(R"({"count":0,"x":1,"inner":{"ratio":2,"y":0},"flag":0})").lines.size() == 5);
+}
+
+TEST_CASE("what is written is read again, in the order of the table") {
+  const Outer outer = read(R"({"limit":4,"inner":{"ratio":0.1}})").outer;
+  const Json written = outer_schema().write(outer);
+  CHECK(written.dump() ==
+        R"({"count":3,"limit":4,"workers":"auto","colour":"red","file":"a.txt","folder":"/",)"
+        R"("inner":{"ratio":0.1,"sizes":[1,2]},"flag":true})");
+  const auto again = read(written.dump());
+  CHECK(again.lines.empty());
+  CHECK(outer_schema().write(again.outer) == written);
+}
+
+TEST_CASE("numbers are written as short as they can be read back") {
+  CHECK(number_to_json(0.01).dump() == "0.01");
+  CHECK(number_to_json(0.1 + 0.2).dump() == "0.30000000000000004");
+  CHECK(number_to_json(60).dump() == "60");
+  CHECK(number_to_json(1e-30).dump() == "1e-30");
+  CHECK(number_to_json(1e38).get<double>() == 1e38);
+}
+
+TEST_CASE("the table describes itself as JSON Schema") {
+  const Json schema = outer_schema().describe();
+  CHECK(schema["type"] == "object");
+  CHECK(schema["additionalProperties"] == false);
+  const Json& properties = schema["properties"];
+  CHECK(properties["count"].dump() ==
+        R"({"description":"A count.","type":"integer","minimum":1,"maximum":100,"default":3})");
+  CHECK(properties["colour"]["enum"].dump() == R"(["red","green"])");
+  CHECK(properties["workers"]["anyOf"].dump() ==
+        R"([{"type":"integer","minimum":1,"maximum":5},{"const":"auto"},{"type":"null"}])");
+  CHECK(properties["inner"]["properties"]["ratio"]["exclusiveMinimum"] == 0);
+  CHECK(properties["inner"]["additionalProperties"] == false);
+  CHECK(properties["flag"]["default"] == true);
+}
+
+}  // namespace mnist_train::strict_json

@@ -1,0 +1,70 @@
+#include "strict_json/source.h"
+
+#include <sys/stat.h>
+
+#include <fstream>
+#include <thread>
+
+#include "support/catch.h"
+#include "support/error_of.h"
+#include "support/temp_folder.h"
+
+namespace mnist_train::strict_json {
+
+using testing::error_of;
+using testing::TempFolder;
+
+TEST_CASE("a file is read whole, and its folder is where its paths are meant from") {
+  const TempFolder folder;
+  const auto file = folder.write("deep/cfg.json", "{}\n");
+  const auto source = load_source(file.string());
+  CHECK(source->name == file.string());
+  CHECK(source->text == "{}\n");
+  CHECK(source->base_folder == folder.path() / "deep");
+}
+
+TEST_CASE("a pipe is read to its end, and its paths are meant from the working directory") {
+  const TempFolder folder;
+  const std::string pipe = (folder.path() / "pipe").string();
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  std::thread writer([&] { std::ofstream(pipe) << "{\"a\":1}"; });
+  const auto source = load_source(pipe);
+  writer.join();
+  CHECK(source->text == "{\"a\":1}");
+  CHECK(source->base_folder == std::filesystem::current_path());
+}
+
+TEST_CASE("what is no readable file of at most 1 MiB is refused by name") {
+  const TempFolder folder;
+  const auto large = folder.write("large.json", std::string(kMaxSourceBytes + 1, ' '));
+  const auto full = folder.write("full.json", std::string(kMaxSourceBytes, ' '));
+  const std::string nowhere = (folder.path() / "nowhere.json").string();
+  CHECK(load_source(full.string())->text.size() == kMaxSourceBytes);
+
+  const auto message_for = [](const std::string& path) {
+    const auto failure = error_of([&] { load_source(path); });
+    CHECK(failure.code == ExitCode::kConfig);
+    return failure.message;
+  };
+  CHECK(message_for(large.string()) == large.string() + ": larger than 1 MiB, which no config is");
+  CHECK(message_for("/dev/zero") == "/dev/zero: larger than 1 MiB, which no config is");
+  CHECK(message_for(folder.path().string()) ==
+        folder.path().string() + ": is a folder; a config is a JSON file");
+  CHECK(message_for(nowhere) == nowhere + ": cannot be opened: No such file or directory");
+}
+
+TEST_CASE("places are found in any order") {
+  TextLocator locator("ab\näö\n");
+  const auto at = [&](std::size_t offset) {
+    const TextPosition position = locator.locate(offset);
+    return std::to_string(position.line) + ":" + std::to_string(position.column);
+  };
+  CHECK(at(5) == "2:2");
+  CHECK(at(0) == "1:1");
+  CHECK(at(2) == "1:3");
+  CHECK(at(3) == "2:1");
+  CHECK(at(7) == "2:3");
+  CHECK(at(100) == "3:1");
+}
+
+}  // namespace mnist_train::strict_json

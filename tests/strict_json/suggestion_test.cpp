@@ -1,0 +1,68 @@
+#include "strict_json/suggestion.h"
+
+#include "support/catch.h"
+
+namespace mnist_train::strict_json {
+
+TEST_CASE("edits are counted, a swap of neighbours as one") {
+  struct Case {
+    const char* left;
+    const char* right;
+    std::size_t distance;
+  };
+  const Case row = GENERATE(values<Case>({{"", "", 0},
+                                          {"", "abc", 3},
+                                          {"abc", "", 3},
+                                          {"abc", "abc", 0},
+                                          {"abc", "acb", 1},
+                                          {"abc", "abd", 1},
+                                          {"abc", "ab", 1},
+                                          {"ab", "xaby", 2},
+                                          {"abcd", "badc", 2},
+                                          {"kitten", "sitting", 3}}));
+  CAPTURE(row.left, row.right);
+  CHECK(edit_distance(row.left, row.right) == row.distance);
+}
+
+TEST_CASE("an unknown key is explained by what was probably meant") {
+  const std::vector<KnownKey> keys{{"", "epochs", {"num_epochs"}},
+                                   {"", "batch_size", {}},
+                                   {"", "model", {}},
+                                   {"", "launch", {}},
+                                   {"/model", "name", {"arch"}},
+                                   {"/schedule", "name", {}},
+                                   {"/launch", "max_restarts", {"restarts"}}};
+  struct Case {
+    const char* key;
+    const char* group;
+    const char* message;
+  };
+  const Case row = GENERATE(values<Case>({
+      {"epoch", "", R"(unknown key "epoch"; did you mean "epochs"?)"},
+      {"epo", "", R"(unknown key "epo"; did you mean "epochs"?)"},
+      {"launch.max_restarts", "",
+       R"(unknown key "launch.max_restarts"; it is "max_restarts" in /launch)"},
+      {"eopchs", "", R"(unknown key "eopchs"; did you mean "epochs"?)"},
+      {"num_epochs", "", R"(unknown key "num_epochs"; did you mean "epochs"?)"},
+      {"numEpochs", "", R"(unknown key "numEpochs"; did you mean "epochs"?)"},
+      {"batchSize", "", R"(unknown key "batchSize"; did you mean "batch_size"?)"},
+      {"batch-size", "", R"(unknown key "batch-size"; did you mean "batch_size"?)"},
+      {"max_restarts", "", R"(unknown key "max_restarts"; it belongs in /launch)"},
+      {"name", "", R"(unknown key "name"; it belongs in /model or in /schedule)"},
+      {"epochs", "/launch", R"(unknown key "epochs"; it belongs at the top level)"},
+      {"restarts", "", R"(unknown key "restarts"; did you mean "max_restarts" in /launch?)"},
+      {"max_restart", "/model",
+       R"(unknown key "max_restart"; did you mean "max_restarts" in /launch?)"},
+      {"colour", "/launch", R"(unknown key "colour"; known here: max_restarts)"},
+      {"zz", "", R"(unknown key "zz"; known here: epochs, batch_size, model, launch)"},
+      {"", "/launch", R"(unknown key ""; known here: max_restarts)"},
+  }));
+  CHECK(explain_unknown_key(row.key, row.group, keys) == row.message);
+}
+
+TEST_CASE("a key too long to be a misspelling is not compared, and not shown whole") {
+  const std::string message = explain_unknown_key(std::string(100000, 'e'), "", {{"", "e", {}}});
+  CHECK(message == "unknown key \"" + std::string(40, 'e') + "…\"; known here: e");
+}
+
+}  // namespace mnist_train::strict_json

@@ -1,0 +1,234 @@
+// Which texts are JSON, and what is said about the others: cases of the kind that JSONTestSuite
+// has.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "strict_json/document.h"
+#include "support/catch.h"
+
+namespace mnist_train::strict_json {
+
+namespace {
+
+struct Parsed {
+  bool is_json = false;
+  std::vector<std::string> lines;
+};
+
+Parsed parse(const std::string& text) {
+  Problems problems;
+  const auto source = std::make_shared<const Source>(Source{"f", text, "/"});
+  Parsed parsed;
+  parsed.is_json = parse_document(source, problems).has_value();
+  for (const Problem& problem : problems) parsed.lines.push_back(format_problem(problem));
+  return parsed;
+}
+
+}  // namespace
+
+TEST_CASE("strict JSON is read") {
+  const std::string text = GENERATE(values<std::string>({
+      "{}",
+      "[]",
+      "null",
+      "true",
+      "false",
+      "0",
+      "-0",
+      "-1",
+      "1.5",
+      "1e5",
+      "1E+5",
+      "1e-5",
+      "\"\"",
+      "\"a\"",
+      " {} ",
+      "\t\r\n[1 ,\n2]",
+      "{\"a\":{\"b\":[{},[]]}}",
+      "{\"\":0}",
+      R"(["\"\\\/\b\f\n\r\t\u0041"])",
+      R"(["\ud83d\ude00"])",
+      "[\"\xF0\x9F\x98\x80\"]",
+      "[\"\x7f\"]",
+      R"(["\u0000"])",
+      "[1e-999]",
+      "[123456789012345678901234567890]",
+      "[-9223372036854775808,9223372036854775807,18446744073709551615]",
+      "\xEF\xBB\xBF{}",
+  }));
+  CAPTURE(text);
+  const Parsed parsed = parse(text);
+  CHECK(parsed.is_json);
+  CHECK(parsed.lines.empty());
+}
+
+TEST_CASE("what is no JSON is refused at its place") {
+  using Case = std::pair<std::string, std::string>;
+  const auto [text, line] = GENERATE(values<Case>({
+      {"", "f:1:1: /: the document is empty; expected a JSON object"},
+      {" \n ", "f:1:1: /: the document is empty; expected a JSON object"},
+      {"\xEF\xBB\xBF", "f:1:1: /: the document is empty; expected a JSON object"},
+      {"{", "f:1:2: /: expected a key in double quotes, found the end of the text"},
+      {"[", "f:1:2: /: expected a value, found the end of the text"},
+      {"{\"a\"", "f:1:5: /a: expected ':' after the key, found the end of the text"},
+      {"{\"a\":", "f:1:6: /a: expected a value, found the end of the text"},
+      {"{\"a\":1", "f:1:7: /: expected ',' or '}', found the end of the text"},
+      {"{\"a\":1,", "f:1:8: /: expected a key in double quotes, found the end of the text"},
+      {"[1", "f:1:3: /: expected ',' or ']', found the end of the text"},
+      {"{\"a\":1,}",
+       "f:1:8: /: expected a key in double quotes, found } (the comma before it is one too many)"},
+      {"[1,]", "f:1:4: /: expected a value, found ] (the comma before it is one too many)"},
+      {"[1,,2]", "f:1:4: /: expected a value, found ,"},
+      {"[,1]", "f:1:2: /: expected a value, found ,"},
+      {"{,}", "f:1:2: /: expected a key in double quotes, found ,"},
+      {"{\"a\" 1}", "f:1:6: /a: expected ':' after the key, found 1"},
+      {"{\"a\"::1}", "f:1:6: /a: expected a value, found :"},
+      {"{\"a\",1}", "f:1:5: /a: expected ':' after the key, found ,"},
+      {"{\"a\":1 \"b\":2}", "f:1:8: /: expected ',' or '}', found the string \"b\""},
+      {"[1 2]", "f:1:4: /: expected ',' or ']', found 2"},
+      {"[1}", "f:1:3: /: expected ',' or ']', found }"},
+      {"{\"a\":1]", "f:1:7: /: expected ',' or '}', found ]"},
+      {"{a:1}", "f:1:2: /: expected a key in double quotes, found a"},
+      {"{1:1}", "f:1:2: /: expected a key in double quotes, found 1"},
+      {"{'a':1}",
+       "f:1:2: /: expected a key in double quotes, found ' (strings stand in double "
+       "quotes)"},
+      {"{}{}", "f:1:3: /: expected the end of the document, found {"},
+      {"{} x", "f:1:4: /: expected the end of the document, found x"},
+      {"{}}", "f:1:3: /: expected the end of the document, found }"},
+      {"]", "f:1:1: /: expected a value, found ]"},
+      {"{} // c", "f:1:4: /: expected the end of the document, found / (JSON has no comments)"},
+      {"# c\n{}", "f:1:1: /: expected a value, found # (JSON has no comments)"},
+      {"[truee]", "f:1:6: /: expected ',' or ']', found e"},
+      {"[01]", "f:1:3: /: expected ',' or ']', found 1"},
+      {"[0x1]", "f:1:3: /: expected ',' or ']', found x1"},
+      {"[1_000]", "f:1:3: /: expected ',' or ']', found _000"},
+      {"[\"a", "f:1:2: /0: this string has no closing quote"},
+      {"[\"", "f:1:2: /0: this string has no closing quote"},
+      {"[\"a\\\"]", "f:1:2: /0: this string has no closing quote"},
+      {"[\"a\nb\"]",
+       "f:1:4: /0: broken string: control character U+000A (LF) must be escaped to "
+       "\\u000A or \\n"},
+      {"[\"\t\"]",
+       "f:1:3: /0: broken string: control character U+0009 (HT) must be escaped to "
+       "\\u0009 or \\t"},
+      {"\xEF\xBB{}", "f:1:1: /: broken byte order mark"},
+      {"\xFE\xFF{}", "f:1:1: /: expected a value, found \xFE"},
+      {std::string("{}\0", 3), "f:1:3: /: expected the end of the document, found \\x00"},
+      {std::string("{\0}", 3), "f:1:2: /: expected a key in double quotes, found \\x00"},
+  }));
+  CAPTURE(text);
+  const Parsed parsed = parse(text);
+  CHECK_FALSE(parsed.is_json);
+  REQUIRE(parsed.lines.size() == 1);
+  CHECK(parsed.lines[0] == line);
+}
+
+TEST_CASE("a value that is no JSON is refused at its place, and the rest is read") {
+  using Case = std::pair<std::string, std::string>;
+  const auto [text, line] = GENERATE(values<Case>({
+      {"[NaN]", "f:1:2: /0: expected a value, found NaN (JSON has no such number)"},
+      {"[Infinity]", "f:1:2: /0: expected a value, found Infinity (JSON has no such number)"},
+      {"[-Infinity]", "f:1:2: /0: expected a value, found -Infinity (JSON has no such number)"},
+      {"[True]", "f:1:2: /0: expected a value, found True (JSON writes true)"},
+      {"[nul]", "f:1:2: /0: expected a value, found nul"},
+      {"[+1]", "f:1:2: /0: expected a value, found +1 (a number has no + before it)"},
+      {"[.5]", "f:1:2: /0: expected a value, found .5 (a number starts with a digit)"},
+      {"[5.]", "f:1:2: /0: broken number 5.: expected digit after '.'"},
+      {"[1e]", "f:1:2: /0: broken number 1e: expected '+', '-', or digit after exponent"},
+      {"[-]", "f:1:2: /0: broken number -: expected digit after '-'"},
+      {"[\"\\x\"]", "f:1:4: /0: broken string: forbidden character after backslash"},
+      {"[\"\\u12\"]", "f:1:7: /0: broken string: '\\u' must be followed by 4 hex digits"},
+      {"[\"\\ud800\"]",
+       "f:1:9: /0: broken string: surrogate U+D800..U+DBFF must be followed by "
+       "U+DC00..U+DFFF"},
+      {"[\"\\udc00\"]",
+       "f:1:8: /0: broken string: surrogate U+DC00..U+DFFF must follow "
+       "U+D800..U+DBFF"},
+      {"[\"\xFF\"]", "f:1:3: /0: broken string: ill-formed UTF-8 byte"},
+      {"[\"\xC0\x80\"]", "f:1:3: /0: broken string: ill-formed UTF-8 byte"},      // overlong
+      {"[\"\xED\xA0\x80\"]", "f:1:3: /0: broken string: ill-formed UTF-8 byte"},  // a surrogate
+      {"[\"caf\xE9\"]", "f:1:6: /0: broken string: ill-formed UTF-8 byte"},
+      {"[\"ä\xF4\x90\x80\x80\"]", "f:1:4: /0: broken string: ill-formed UTF-8 byte"},
+  }));
+  CAPTURE(text);
+  const Parsed parsed = parse(text);
+  CHECK(parsed.is_json);
+  CHECK(parsed.lines == std::vector<std::string>{line});
+}
+
+TEST_CASE("all values that are no JSON are reported, and what else is wrong") {
+  CHECK(parse(R"({"a":NaN,"b":[cpu,1,{"c":-Infinity}],"a":1})").lines ==
+        std::vector<std::string>{
+            "f:1:6: /a: expected a value, found NaN (JSON has no such number)",
+            "f:1:15: /b/0: expected a value, found cpu",
+            "f:1:26: /b/2/c: expected a value, found -Infinity (JSON has no such number)",
+            "f:1:38: /a: duplicate key \"a\""});
+  CHECK(parse("{\"a\":\"\xFF\",\"b\":[NaN}").lines ==
+        std::vector<std::string>{
+            "f:1:7: /a: broken string: ill-formed UTF-8 byte",
+            "f:1:15: /b/0: expected a value, found NaN (JSON has no such number)",
+            "f:1:18: /b: expected ',' or ']', found }"});
+}
+
+TEST_CASE("what runs on behind a broken value raises no false alarms") {
+  for (const char* text :
+       {"{\"a\":runs/b,\"c\":x}", "{\"a\":- 5}", "{\"a\":\"b\n,\"c\":1}", "NaN"}) {
+    CAPTURE(text);
+    const Parsed parsed = parse(text);
+    CHECK_FALSE(parsed.is_json);
+    CHECK(parsed.lines.size() == 1);
+  }
+}
+
+TEST_CASE("a syntax error names the value that it is in") {
+  CHECK(parse(R"({"a":{"b":[0,{"c":}]}})").lines ==
+        std::vector<std::string>{"f:1:19: /a/b/1/c: expected a value, found }"});
+}
+
+TEST_CASE("lines are counted, and columns in characters") {
+  CHECK(parse("{\n  \"ä😀\" 1}").lines ==
+        std::vector<std::string>{"f:2:8: /ä😀: expected ':' after the key, found 1"});
+  CHECK(parse("\xEF\xBB\xBFx").lines ==
+        std::vector<std::string>{"f:1:1: /: expected a value, found x"});
+}
+
+TEST_CASE("64 levels are read, and one more is refused however many follow") {
+  const auto nested = [](std::size_t depth) {
+    return std::string(depth, '[') + std::string(depth, ']');
+  };
+  CHECK(parse(nested(64)).is_json);
+  const std::string open(100000, '[');
+  for (const std::string& text : {nested(65), nested(100000), open}) {
+    const Parsed parsed = parse(text);
+    CHECK(parsed.is_json == (text != open));
+    REQUIRE(parsed.lines.size() == (text == open ? 2 : 1));
+    CHECK_THAT(parsed.lines[0], Catch::Matchers::StartsWith("f:1:65: /0/0/"));
+    CHECK_THAT(parsed.lines[0], Catch::Matchers::EndsWith(": nested more than 64 levels deep"));
+  }
+}
+
+TEST_CASE("what is nested too deep hides nothing behind it") {
+  const std::string deep = std::string(70, '[') + R"({"a":[1,"b"],"a":2})" + std::string(70, ']');
+  const Parsed parsed = parse(R"({"x":)" + deep + R"(,"y":1,"y":2})");
+  CHECK(parsed.is_json);
+  REQUIRE(parsed.lines.size() == 2);
+  CHECK_THAT(parsed.lines[0], Catch::Matchers::EndsWith(": nested more than 64 levels deep"));
+  CHECK_THAT(parsed.lines[1], Catch::Matchers::EndsWith(R"(: /y: duplicate key "y")"));
+}
+
+TEST_CASE("every duplicate key is reported at the second one, and the document is read") {
+  const Parsed parsed = parse(R"({"a":1,"b":{"c":1,"c":2},"\u0061":3})");
+  CHECK(parsed.is_json);
+  CHECK(parsed.lines == std::vector<std::string>{"f:1:19: /b/c: duplicate key \"c\"",
+                                                 "f:1:26: /a: duplicate key \"a\""});
+}
+
+TEST_CASE("control bytes in a document do not reach the message") {
+  CHECK(parse(R"({"a\u001b\n":1,"a\u001b\n":2})").lines ==
+        std::vector<std::string>{"f:1:16: /a\\x1b\\x0a: duplicate key \"a\\x1b\\x0a\""});
+}
+
+}  // namespace mnist_train::strict_json

@@ -1,0 +1,216 @@
+#include "train/graphed_step.h"
+
+#include <ATen/Context.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "comm/cuda_module.h"
+#include "support/catch.h"
+#include "support/error_of.h"
+#include "support/gpu.h"
+#include "support/ranks.h"
+#include "support/trainer_rig.h"
+
+namespace mnist_train::train {
+namespace {
+
+using Catch::Matchers::ContainsSubstring;
+using settings::TrainOptions;
+using testing::Approx;
+using testing::error_of;
+using testing::one_rank;
+using testing::small_run;
+using testing::TrainerRig;
+
+struct Calls {
+  int records = 0;
+  int replays = 0;
+};
+
+/// Stands in for a GPU's graph: it runs the recorded work again, which knows nothing of what the
+/// step was called with since.
+class RepeatingGraph : public comm::DeviceGraph {
+ public:
+  explicit RepeatingGraph(Calls& calls) : calls_(calls) {}
+
+  void record(const std::function<void()>& work) override {
+    ++calls_.records;
+    work_ = work;
+  }
+  void replay() override {
+    ++calls_.replays;
+    work_();
+  }
+
+ private:
+  Calls& calls_;
+  std::function<void()> work_;
+};
+
+const testing::SmallImages kImages{.count = 50};
+
+/// Ten epochs of 20, 20 and 10 samples.
+TrainOptions long_run() {
+  TrainOptions options = small_run();
+  options.epochs = 10;
+  return options;
+}
+
+void check_same_training(const TrainOptions& options, const settings::DataOptions& data) {
+  Calls calls;
+  TrainerRig eager(options, one_rank(), nullptr, kImages, at::kCPU, data);
+  TrainerRig recorded(options, one_rank(), nullptr, kImages, at::kCPU, data,
+                      std::make_unique<RepeatingGraph>(calls));
+  CHECK(std::string(eager.trainer.execution()) == "eager");
+  CHECK(std::string(recorded.trainer.execution()) == "graph");
+  for (int step = 1; step <= 30; ++step) {
+    eager.run_to(step);
+    recorded.run_to(step);
+    INFO("step " << step);
+    CHECK(recorded.trainer.last_step_sums().loss == eager.trainer.last_step_sums().loss);
+    CHECK(recorded.trainer.last_step_sums().correct == eager.trainer.last_step_sums().correct);
+    CHECK(recorded.weights().equal(eager.weights()));
+  }
+  CHECK(calls.records == 1);
+  CHECK(calls.replays == 17);  // of 20 full batches the first three are eager
+}
+
+TEST_CASE("a recorded step trains as the eager one does, whatever changes from step to step") {
+  TrainOptions options = long_run();
+  options.schedule.name = settings::ScheduleName::kCosine;
+  options.schedule.warmup_epochs = 1;
+  options.max_gradient_norm = 0.5;
+  check_same_training(options, {});
+  options.optimizer = settings::OptimizerName::kAdam;
+  check_same_training(options, {});
+  options.optimizer = settings::OptimizerName::kAdamW;
+  options.label_smoothing = 0.1;
+  settings::DataOptions data;
+  data.augment = {settings::RandomCropOptions{std::nullopt, 2},
+                  settings::MixupOptions{0.5, std::nullopt, {}}};
+  check_same_training(options, data);
+}
+
+TEST_CASE("steps are repeated that are shared out as the recorded one; other shares warm up anew") {
+  const TrainOptions options = long_run();
+  const auto model = testing::tiny_model(1);
+  const FlatParameters parameters(*model, Step::kRiders);
+  const auto averager = comm::make_gradient_averager(
+      options, one_rank(),
+      {parameters.parameters(), parameters.gradients_and_riders(), Step::kRiders});
+  const auto optimizer = make_optimizer(options, parameters);
+  Step step(options, model, parameters, *averager, *optimizer);
+  Calls calls;
+  GraphedStep recorded(step, 20, std::make_unique<RepeatingGraph>(calls));
+  const auto run = [&](const std::vector<std::int64_t>& shares) {
+    step.set(0.01, false);
+    recorded.run({at::randn({shares[0], 1, 16, 16}), at::randint(0, 10, {shares[0]}, at::kLong)},
+                 shares);
+    return calls.replays;
+  };
+  for (int i = 0; i < 2; ++i) CHECK(run({10, 10}) == 0);
+  for (int i = 0; i < 3; ++i) CHECK(run({12, 8}) == 0);
+  CHECK(run({12, 8}) == 1);
+  CHECK(run({10, 10}) == 1);  // full, but another rank's share may be what is not recorded
+  CHECK(run({20, 0}) == 1);
+  CHECK(run({12, 7}) == 1);
+  CHECK(run({12, 8}) == 2);
+  CHECK(calls.records == 1);
+}
+
+TEST_CASE("a wish to stop is seen in recorded steps, too, and only in its own") {
+  Calls calls;
+  TrainerRig rig(long_run(), one_rank(), nullptr, kImages, at::kCPU, {},
+                 std::make_unique<RepeatingGraph>(calls));
+  rig.run_to(12);
+  REQUIRE(calls.replays > 0);
+  rig.trainer.begin_epoch();
+  std::vector<double> requests;
+  for (const bool wanted : {false, true, false}) {
+    rig.trainer.step(wanted);
+    requests.push_back(rig.trainer.last_step_sums().stop_requests);
+  }
+  CHECK(requests == std::vector<double>{0, 1, 0});
+}
+
+TEST_CASE("what cannot be recorded is eager, or an error where it was asked for") {
+  Calls calls;
+  const auto obstacle_of = [&](TrainOptions options, const comm::Communicator& communicator,
+                               settings::Split split = settings::Split::kEven) {
+    settings::DataOptions data;
+    data.split = split;
+    const auto make = [&] {
+      return std::make_unique<TrainerRig>(options, communicator, nullptr, kImages, at::kCPU, data,
+                                          std::make_unique<RepeatingGraph>(calls));
+    };
+    CHECK(std::string(make()->trainer.execution()) == "eager");
+    options.cuda_graphs = settings::CudaGraphs::kOn;
+    const auto failure = error_of([&] { make(); });
+    CHECK(failure.code == ExitCode::kConfig);
+    return failure.message;
+  };
+  TrainOptions accumulating = long_run();
+  accumulating.gradient_accumulation_steps = 2;
+  CHECK_THAT(obstacle_of(accumulating, one_rank()),
+             ContainsSubstring("gradient_accumulation_steps is above 1"));
+  testing::on_connected_ranks(2, [&](comm::Communicator& communicator) {
+    const std::string message = obstacle_of(long_run(), communicator);
+    if (communicator.rank() == 0) CHECK_THAT(message, ContainsSubstring("NCCL"));
+  });
+  TrainOptions insisting = long_run();
+  insisting.cuda_graphs = settings::CudaGraphs::kOn;
+  CHECK_THAT(error_of([&] { TrainerRig rig(insisting); }).message, ContainsSubstring("CPUs"));
+}
+
+/// Losses of both ways on the GPU, for 40 steps (of ResNet, which multiplies rounding, 10) of 16 of
+/// 40 samples: 16, 16 and 8.
+void check_on_gpu(const TrainOptions& options, settings::ModelName name, bool bf16) {
+  const testing::SmallImages images{.count = 40, .height = 28, .width = 28};
+  settings::ModelOptions model;
+  model.name = name;
+  const auto make = [&](std::unique_ptr<comm::DeviceGraph> graph) {
+    return std::make_unique<TrainerRig>(options, one_rank(), models::make_model(model, {}, 1),
+                                        images, at::Device(at::kCUDA, 0), settings::DataOptions{},
+                                        std::move(graph),
+                                        bf16 ? models::make_model(model, {}, 2) : nullptr);
+  };
+  const auto eager = make(nullptr);
+  const auto recorded = make(comm::cuda_module().make_graph());
+  const int steps = name == settings::ModelName::kResNet18 ? 10 : 40;
+  for (int step = 1; step <= steps; ++step) {
+    eager->run_to(step);
+    recorded->run_to(step);
+    const double expected = eager->trainer.last_step_sums().loss;
+    INFO("step " << step);
+    CHECK(recorded->trainer.last_step_sums().loss == Approx(expected).epsilon(bf16 ? 1e-2 : 1e-4));
+  }
+}
+
+TEST_CASE("a CUDA graph trains as the eager step does", "[gpu]") {
+  if (!testing::have_gpu()) return;
+  comm::cuda_module().set_device(0);
+  at::globalContext().setDeterministicCuDNN(true);
+  TrainOptions options = small_run();
+  options.epochs = 20;
+  options.batch_size = 16;
+  options.learning_rate = 0.01;
+  for (const auto name : {settings::ModelName::kNet, settings::ModelName::kLeNet,
+                          settings::ModelName::kMlp, settings::ModelName::kResNet18}) {
+    for (const bool bf16 : {false, true}) {
+      INFO("model " << static_cast<int>(name) << ", bf16 " << bf16);
+      check_on_gpu(options, name, bf16);
+    }
+  }
+  options.optimizer = settings::OptimizerName::kAdam;
+  options.learning_rate = 1e-3;
+  options.schedule.name = settings::ScheduleName::kCosine;
+  check_on_gpu(options, settings::ModelName::kNet, false);
+}
+
+}  // namespace
+}  // namespace mnist_train::train
