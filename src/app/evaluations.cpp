@@ -1,58 +1,54 @@
 #include "app/evaluations.h"
 
 #include <algorithm>
+#include <vector>
 
-#include "app/rank_times.h"
+#include "app/epoch_result.h"
+#include "base/clock.h"
 
 namespace mnist_train::app {
 
 namespace {
 
-/// The first `images_per_batch` samples of each of the first `batches` batches of `batch_size`, as
-/// one process alone would take them.
-std::vector<data::Range> predicted(const settings::PredictionsOptions& options,
-                                   std::int64_t batch_size, std::int64_t count) {
+/// Returns the first `images_per_batch` samples of each of the first `batches` batches of
+/// `batch_size`, as a single process would take them.
+std::vector<data::Range> predicted_samples(const settings::PredictionsOptions& options,
+                                           std::int64_t batch_size, std::int64_t count) {
   std::vector<data::Range> ranges;
   const std::int64_t batches = std::min(options.batches, (count + batch_size - 1) / batch_size);
-  const std::int64_t shown = std::min(options.images_per_batch, batch_size);
+  const std::int64_t images_per_batch = std::min(options.images_per_batch, batch_size);
   for (std::int64_t batch = 0; batch < batches; ++batch) {
     const std::int64_t begin = batch * batch_size;
-    ranges.push_back({begin, std::min(begin + shown, count)});
+    ranges.push_back({begin, std::min(begin + images_per_batch, count)});
   }
   return ranges;
 }
 
 }  // namespace
 
-EvaluatedImages::EvaluatedImages(const data::Dataset& dataset,
-                                 const settings::NormalizeOptions& normalize, at::Device device,
-                                 const std::shared_ptr<loader::Augmenter>& augmenter)
-    : test(dataset.test, normalize, device, at::kFloat, augmenter) {
-  if (dataset.validation.count > 0) {
-    validation.emplace(dataset.validation, normalize, device, at::kFloat, augmenter);
-  }
-}
-
-Evaluations evaluate(Worker& worker, train::Trainer& trainer, EvaluatedImages& images) {
+Evaluations evaluate(Worker& worker, train::Trainer& trainer, RunImages& images) {
+  const double begin_s = monotonic_seconds();
   const train::Progress& progress = trainer.progress();
   std::int64_t batch = 0;
-  const auto still_here = [&] {
+  const auto update_status = [&] {
     launch::update(worker.status(), launch::Phase::kEvaluation, progress.epoch + 1, progress.step,
                    ++batch);
   };
-  still_here();
+  update_status();
   trainer.broadcast_buffers();
   const std::int64_t batch_size = worker.config.train.test_batch_size;
-  const auto over = [&](loader::ResidentImages& some, const eval::EvaluationRequest& request) {
+  const auto evaluate_on = [&](loader::ResidentImages& some,
+                               const eval::EvaluationRequest& request) {
     return eval::evaluate(trainer.model(), some, batch_size, worker.communicator, worker.device(),
-                          still_here, request);
+                          update_status, request);
   };
   Evaluations result;
-  if (images.validation) result.validation = over(*images.validation, {});
-  const eval::EvaluationRequest request{
-      predicted(worker.config.report.predictions, batch_size, images.test.count()),
-      pack_times(trainer.times(), worker.identity.rank, worker.identity.world_size)};
-  result.test = over(images.test, request);
+  if (images.validation) result.validation = evaluate_on(*images.validation, {});
+  result.test = evaluate_on(
+      images.test,
+      {predicted_samples(worker.config.report.predictions, batch_size, images.test.count()),
+       pack_times(trainer.times(), worker.identity.rank, worker.identity.world_size)});
+  result.seconds = monotonic_seconds() - begin_s;
   return result;
 }
 

@@ -1,36 +1,27 @@
 #pragma once
 
-#include <memory>
 #include <optional>
 
+#include "app/build_trainer.h"
 #include "app/worker.h"
-#include "data/image_set.h"
 #include "eval/evaluator.h"
-#include "loader/resident_images.h"
 #include "train/trainer.h"
 
 namespace mnist_train::app {
 
-/// What a run is measured on after every epoch.
-struct EvaluatedImages {
-  EvaluatedImages(const data::Dataset& dataset, const settings::NormalizeOptions& normalize,
-                  at::Device device, const std::shared_ptr<loader::Augmenter>& augmenter);
-
-  std::optional<loader::ResidentImages> validation;  // where some are held out
-  loader::ResidentImages test;
-};
-
-/// What `evaluate` found.
+/// What the model is measured by after an epoch.
 struct Evaluations {
-  std::optional<eval::Evaluation> validation;
+  std::optional<eval::Evaluation> validation;  // where samples are held out
   eval::Evaluation test;
+  double seconds = 0;  // that all of it took
 
-  /// The accuracy that the best epoch is chosen by and that ends a run.
+  /// Returns the accuracy by which the best epoch is chosen and that can end a run.
   double decisive() const { return validation ? validation->accuracy : test.accuracy; }
 };
 
-/// Collective: all sets, the test set with the predictions that the config asks for and every
-/// rank's step times as riders, with the rank's status kept up to date.
-Evaluations evaluate(Worker& worker, train::Trainer& trainer, EvaluatedImages& images);
+/// Evaluates the model on the validation set, if any, and the test set, the latter with the
+/// predictions that the config asks for and, as extra sums, the step times of every rank (see
+/// `unpack_times`). Keeps the rank's status up to date. Collective.
+Evaluations evaluate(Worker& worker, train::Trainer& trainer, RunImages& images);
 
 }  // namespace mnist_train::app

@@ -1,6 +1,7 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdlib>
 #include <exception>
 
@@ -19,36 +20,53 @@ namespace {
 
 Worker* ending_worker = nullptr;
 
-/// NCCL's watchdog throws in a thread of its own, where nobody can catch.
+/// NCCL's watchdog throws in a thread of its own, where nothing can catch it.
 [[noreturn]] void report_and_end() {
   try {
     if (const auto error = std::current_exception()) std::rethrow_exception(error);
   } catch (const std::exception& error) {
     const PeerError lost("lost another rank: " + comm::short_message(error));
     ::_exit(static_cast<int>(report_failure(lost, ending_worker)));
-  } catch (...) {  // nothing of ours
+  } catch (...) {  // not an exception of this program or LibTorch
   }
   std::abort();
 }
 
+template <void (*Command)(Worker&)>
+ExitCode run_to_the_end(Worker& worker) {
+  Command(worker);
+  return ExitCode::kDone;
+}
+
+struct WorkerCommand {
+  const char* name;  // under which the front end hands it over
+  ExitCode (*run)(Worker& worker);
+};
+
+constexpr std::array kCommands{
+    WorkerCommand{"train", &run_training},
+    WorkerCommand{"evaluate", &run_to_the_end<&run_evaluation>},
+    WorkerCommand{"predict", &run_to_the_end<&run_predictions>},
+    WorkerCommand{"preview", &run_to_the_end<&run_preview>},
+    WorkerCommand{"export", &run_to_the_end<&run_export>},
+    WorkerCommand{"diagnose", &run_to_the_end<&run_diagnosis>},
+};
+
 ExitCode run(Worker& worker) {
   ending_worker = &worker;
   if (worker.placement.backend == "nccl") std::set_terminate(report_and_end);
-  if (worker.job.command == "train") return run_training(worker);
-  if (worker.job.command == "evaluate") run_evaluation(worker);
-  if (worker.job.command == "predict") run_predictions(worker);
-  if (worker.job.command == "preview") run_preview(worker);
-  if (worker.job.command == "export") run_export(worker);
-  if (worker.job.command == "diagnose") run_diagnosis(worker);
-  return ExitCode::kDone;
+  for (const WorkerCommand& command : kCommands) {
+    if (worker.job.command == command.name) return command.run(worker);
+  }
+  throw Error(ExitCode::kConfig,
+              "the command \"" + worker.job.command + "\" is not one that mnist-train-worker has");
 }
 
 }  // namespace
 
 }  // namespace mnist_train::app
 
-/// One rank of mnist-train. Started by mnist-train, which has checked everything that needs no
-/// LibTorch.
+/// Runs one rank. mnist-train starts it, and has checked everything that needs no LibTorch.
 int main() {
   using namespace mnist_train;
   std::unique_ptr<app::Worker> worker;

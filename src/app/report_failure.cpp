@@ -24,7 +24,7 @@ std::string where(Worker* worker) {
   return worker == nullptr ? "while starting" : "in " + launch::describe(worker->status());
 }
 
-/// The log keeps the message whole; LibTorch's are long.
+/// LibTorch's messages are long: only the log keeps them whole.
 launch::FailureReport report_of(const std::exception& error) {
   launch::FailureReport report = launch::report_for(error);
   spdlog::debug("failed: {}", error.what());
@@ -37,15 +37,13 @@ launch::FailureReport report_of(const std::exception& error) {
   return report;
 }
 
-/// Under a launcher that does not see who is silent.
+/// Other launchers do not see which rank is silent.
 void name_silent_ranks(const std::exception& error, Worker* worker,
                        launch::FailureReport& failure) {
-  if (worker == nullptr || !failure.is_victim || !comm::is_timeout(error)) return;
-  std::string names;
-  for (const int rank : worker->communicator.silent_ranks()) {
-    names += (names.empty() ? "" : ", ") + std::to_string(rank);
+  if (worker == nullptr || !failure.is_victim) return;
+  for (const int rank : worker->communicator.silent_ranks(comm::is_timeout(error))) {
+    failure.message += "; rank " + std::to_string(rank) + " did not respond";
   }
-  if (!names.empty()) failure.message += "; no word from rank " + names;
 }
 
 }  // namespace
@@ -65,7 +63,7 @@ ExitCode report_failure(const std::exception& error, Worker* worker) {
                       where(worker) + ": " + as_block(failure.message) + "\n";
   if (worker != nullptr && worker->is_rank0() && worker->job.command == "train") {
     block += report::way_on(worker->run_folder, launch::resume_command(worker->run_folder));
-    report::note_failure(worker->run_folder / report::files::kSummary, failure.message);
+    report::record_failure(worker->run_folder / report::files::kSummary, failure.message);
     if (worker->config.report.html) report::write_last_page(worker->run_folder);
   }
   (void)write_all(STDERR_FILENO, block.data(), block.size());

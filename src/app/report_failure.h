@@ -9,7 +9,7 @@ namespace mnist_train::app {
 
 /// Tells whoever started this rank why it ends: our launcher through its pipe, torchrun through
 /// TORCHELASTIC_ERROR_FILE and standard error. `worker` is null when the rank did not get that far.
-/// Gives the exit code.
+/// Returns the exit code.
 ExitCode report_failure(const std::exception& error, Worker* worker);
 
 }  // namespace mnist_train::app

@@ -2,13 +2,25 @@
 
 #include <spdlog/spdlog.h>
 
+#include <optional>
+#include <system_error>
+#include <vector>
+
 #include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/synchronize.h"
+#include "checkpoint/weights.h"
 #include "report/run_folder.h"
 #include "report/summary.h"
 
 namespace mnist_train::app {
 
+namespace fs = std::filesystem;
+
 namespace {
+
+checkpoint::CheckpointFolder checkpoints_of(const Worker& worker) {
+  return {worker.run_folder / report::files::kCheckpoints, worker.config.checkpoint.keep};
+}
 
 std::optional<checkpoint::FoundCheckpoint> find_checkpoint(const Worker& worker) {
   const std::string& resume = worker.job.resume;
@@ -20,49 +32,77 @@ std::optional<checkpoint::FoundCheckpoint> find_checkpoint(const Worker& worker)
   if (!resume.empty() && resume != "auto") {
     return checkpoint::FoundCheckpoint{resume, checkpoint::read_checkpoint(resume)};
   }
-  if (newest) spdlog::info("no checkpoint to resume from: starting afresh");
+  if (newest) spdlog::info("no checkpoint to resume from: starting from scratch");
   return std::nullopt;
 }
 
-}  // namespace
-
-std::optional<ResumedRun> resume_from_checkpoint(const Worker& worker, const data::Dataset& dataset,
-                                                 train::Trainer& trainer) {
-  const auto found = find_checkpoint(worker);
-  if (!found) return std::nullopt;
-  const auto facts = checkpoint::restore(trainer, found->file, dataset.hash, found->path.string());
-  const train::Progress& progress = trainer.progress();
-  spdlog::info("resuming from {}: epoch {}, step {}", found->path.string(), progress.epoch + 1,
-               progress.step);
-  const checkpoint::CheckpointFolder folder(worker.run_folder / report::files::kCheckpoints,
-                                            worker.config.checkpoint.keep);
+void set_aside_later_checkpoints(const Worker& worker, const train::Progress& progress) {
+  const checkpoint::CheckpointFolder folder = checkpoints_of(worker);
   if (const std::int64_t later = folder.set_aside_later_than(progress.step); later > 0) {
     spdlog::warn("{} later checkpoint{} of this run moved to {}", later, later == 1 ? "" : "s",
                  (worker.run_folder / report::files::kCheckpoints / "abandoned").string());
   }
   if (worker.config.checkpoint.keep_best && progress.best_step >= 0 &&
-      std::filesystem::exists(folder.path_of(progress.best_step))) {
-    folder.mark_best(progress.best_step);  // a run that was killed had perhaps not come to it
+      fs::exists(folder.path_of(progress.best_step))) {
+    folder.mark_best(progress.best_step);  // a run that was killed may not have come to it
   }
-  return ResumedRun{found->path, facts};
 }
 
+ResumedRun restore(const Worker& worker, const checkpoint::FoundCheckpoint& found,
+                   const data::Dataset& dataset, train::Trainer& trainer) {
+  ResumedRun resumed;
+  resumed.checkpoint = found.path;
+  resumed.facts = checkpoint::restore(trainer, found.file, dataset.hash, found.path.string());
+  const train::Progress& progress = trainer.progress();
+  spdlog::info("resuming from {}: epoch {}, step {}", found.path.string(), progress.epoch + 1,
+               progress.step);
+  set_aside_later_checkpoints(worker, progress);
+  resumed.is_finished =
+      trainer.run_done() && report::says_finished(worker.run_folder / report::files::kSummary);
+  return resumed;
+}
+
+/// Cuts the list of accuracies back to those of the resumed epochs. Where it is longer, predictions
+/// and model are of a later time.
 void truncate_results(const Worker& worker, const std::vector<double>& accuracies) {
-  namespace fs = std::filesystem;
   const fs::path list = worker.run_folder / worker.config.accuracies_file;
   std::error_code ignored;
   if (report::count_accuracies(list) > accuracies.size()) {
     fs::remove(worker.run_folder / report::files::kPredictions, ignored);
-    const fs::path model = worker.run_folder / worker.config.model_file;
-    const checkpoint::CheckpointFolder checkpoints(worker.run_folder / report::files::kCheckpoints,
-                                                   worker.config.checkpoint.keep);
-    if (fs::exists(model, ignored)) checkpoints.set_aside(model);
+    const fs::path model_file = worker.run_folder / worker.config.model_file;
+    if (fs::exists(model_file, ignored)) checkpoints_of(worker).set_aside(model_file);
   }
   if (accuracies.empty()) {
     fs::remove(list, ignored);
   } else {
     report::write_accuracies(list, accuracies);
   }
+}
+
+ResumedRun resume_on_rank0(Worker& worker, const data::Dataset& dataset, train::Trainer& trainer) {
+  ResumedRun resumed;
+  const auto found = find_checkpoint(worker);
+  if (found) {
+    resumed = restore(worker, *found, dataset, trainer);
+  } else if (const auto& weights = worker.config.model.weights) {
+    launch::update(worker.status(), launch::Phase::kLoadingWeights, 0, 0);
+    checkpoint::load_state_dict(trainer.model(), checkpoint::read_weights(*weights),
+                                weights->string());
+  }
+  if (resumed.is_finished) return resumed;
+  checkpoint::remove_leftovers(worker.run_folder);
+  truncate_results(worker, trainer.progress().accuracies);
+  return resumed;
+}
+
+}  // namespace
+
+ResumedRun resume_run(Worker& worker, const data::Dataset& dataset, train::Trainer& trainer) {
+  ResumedRun resumed;
+  if (worker.is_rank0()) resumed = resume_on_rank0(worker, dataset, trainer);
+  checkpoint::synchronize(trainer, worker.communicator);
+  resumed.is_finished = worker.communicator.sum_over_ranks(resumed.is_finished ? 1 : 0) > 0;
+  return resumed;
 }
 
 }  // namespace mnist_train::app

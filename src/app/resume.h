@@ -1,8 +1,6 @@
 #pragma once
 
 #include <filesystem>
-#include <optional>
-#include <vector>
 
 #include "app/worker.h"
 #include "checkpoint/checkpoint.h"
@@ -11,21 +9,18 @@
 
 namespace mnist_train::app {
 
-/// Where a run goes on from.
+/// What a run resumes from.
 struct ResumedRun {
-  std::filesystem::path path;  // of the checkpoint
-  checkpoint::RunFacts facts;
+  std::filesystem::path checkpoint;  // empty: a fresh start
+  checkpoint::RunFacts facts;        // of that checkpoint
+  bool is_finished = false;          // the run was complete before this command
 };
 
-/// Brings the trainer to the checkpoint that the job asks for, if there is one: the newest whole
-/// one of the run folder, or the file of `--resume`. Later checkpoints of the run are set aside. On
-/// rank 0 alone; the other ranks follow by `checkpoint::synchronize`. Throws Error(kCheckpoint).
-std::optional<ResumedRun> resume_from_checkpoint(const Worker& worker, const data::Dataset& dataset,
-                                                 train::Trainer& trainer);
-
-/// Before a run goes on, or starts afresh in the folder of one that was lost: results that are
-/// later than `accuracies`, those up to here, are not this run's. The list is cut back, predictions
-/// are removed, the model is set aside. Throws Error.
-void truncate_results(const Worker& worker, const std::vector<double>& accuracies);
+/// Brings the trainer of every rank to where the run starts: to the checkpoint that the job asks
+/// for (the newest whole one of the run folder, or the file of `--resume`), else to the weights of
+/// `model.weights`, if any. Only rank 0 reads files. What the run folder holds of a later time (the
+/// future that the run left, or that of a lost process) is set aside or removed. Collective. Throws
+/// Error(kCheckpoint).
+ResumedRun resume_run(Worker& worker, const data::Dataset& dataset, train::Trainer& trainer);
 
 }  // namespace mnist_train::app

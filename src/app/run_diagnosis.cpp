@@ -15,10 +15,11 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "accelerator/cuda_module.h"
+#include "accelerator/device.h"
 #include "app/print_result.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "comm/cuda_module.h"
 #include "comm/shared_memory_averager.h"
 
 namespace mnist_train::app {
@@ -31,11 +32,7 @@ constexpr std::int64_t kElements = 4 << 20;  // f32: 16 MiB
 
 [[noreturn]] void fail(const std::string& message) { throw Error(ExitCode::kRunFailed, message); }
 
-void wait_for_device(const Worker& worker) {
-  if (worker.placement.cuda) comm::cuda_module().synchronize();
-}
-
-/// Collective: the median of so many repetitions.
+/// Returns the median time of so many repetitions. Collective.
 double seconds_of(Worker& worker, int repetitions, const std::function<void()>& work) {
   constexpr int kWarmUps = 2;
   std::vector<double> seconds;
@@ -43,7 +40,7 @@ double seconds_of(Worker& worker, int repetitions, const std::function<void()>& 
     launch::update(worker.status(), launch::Phase::kTraining, 1, i + kWarmUps);
     const double begin_s = monotonic_seconds();
     work();
-    wait_for_device(worker);
+    accelerator::synchronize(worker.device());
     if (i >= 0) seconds.push_back(monotonic_seconds() - begin_s);
   }
   std::sort(seconds.begin(), seconds.end());
@@ -59,7 +56,7 @@ Json measured(const std::string& name, double latency_s, double seconds) {
           {"bytes_per_second", bytes / seconds}};
 }
 
-/// Collective: Gloo or NCCL.
+/// Measures Gloo or NCCL. Collective.
 Json measure_backend(Worker& worker) {
   const auto options = at::TensorOptions(at::kFloat).device(worker.device());
   at::Tensor one = at::ones({1}, options);
@@ -75,19 +72,19 @@ Json measure_backend(Worker& worker) {
   return measured(worker.placement.backend, latency_s, seconds);
 }
 
-/// Collective: as gradients are averaged between the CPUs of one host, a part by each.
+/// Measures how gradients are averaged between the CPUs of one host. Collective.
 Json measure_shared_memory(Worker& worker) {
   const auto seconds_for = [&](std::int64_t elements, int repetitions) {
     at::Tensor flat = at::ones({elements});
     comm::SharedMemoryAverager averager(worker.communicator, {{}, flat, 0});
-    averager.finish();
+    averager.average();
     averager.all_gather();
     if (flat[0].item<float>() != static_cast<float>(worker.identity.world_size)) {
       fail("shared memory gives a wrong sum");
     }
     flat.zero_();
     return seconds_of(worker, repetitions, [&] {
-      averager.finish();
+      averager.average();
       averager.barrier();
     });
   };
@@ -95,7 +92,7 @@ Json measure_shared_memory(Worker& worker) {
   return measured("shared_memory", latency_s, seconds_for(kElements, 9));
 }
 
-/// A build of LibTorch without kernels for this GPU is found out here.
+/// Finds a build of LibTorch that has no kernels for this GPU.
 void require_kernels(const Worker& worker) {
   constexpr std::int64_t kSide = 64;
   for (const auto type : {at::kFloat, at::kBFloat16}) {
@@ -115,7 +112,7 @@ std::string torch_folder() {
 }
 
 Json cuda_facts() {
-  const comm::CudaModule& cuda = comm::cuda_module();
+  const accelerator::CudaModule& cuda = accelerator::cuda_module();
   const int runtime = cuda.runtime_version();
   return {{"runtime", fmt::format("{}.{}", runtime / 1000, runtime % 1000 / 10)},
           {"nccl", cuda.nccl_version()},

@@ -2,8 +2,7 @@
 
 #include <algorithm>
 
-#include "app/augmentation.h"
-#include "app/models.h"
+#include "app/build_trainer.h"
 #include "app/open_dataset.h"
 #include "app/print_result.h"
 #include "checkpoint/checkpoint.h"
@@ -16,7 +15,7 @@ namespace mnist_train::app {
 
 namespace {
 
-/// The config that a checkpoint was trained with.
+/// Returns the options that a checkpoint was trained with.
 settings::TrainOptions options_of(const checkpoint::TensorFile& file, const std::string& name) {
   return settings::parse_run_config({name, checkpoint::checkpoint_facts(file, name).config, {}})
       .train;
@@ -33,7 +32,7 @@ void export_with_optimizer(const Worker& worker) {
 void run_evaluation(Worker& worker) {
   const settings::RunConfig& config = worker.config;
   std::int64_t batch = 0;
-  const auto still_here = [&] {
+  const auto update_status = [&] {
     launch::update(worker.status(), launch::Phase::kEvaluation, 0, 0, ++batch);
   };
   data::ImageSet test = open_dataset(worker, data::Splits::kTest).test;
@@ -41,14 +40,14 @@ void run_evaluation(Worker& worker) {
   if (const auto trained = checkpoint::trained_image_shape(worker.job.checkpoint)) {
     test.classes = std::max(test.classes, trained->classes);
   }
-  const auto model = model_with_weights(worker, test, worker.job.checkpoint);
+  const auto model = make_model_with_weights(worker, test, worker.job.checkpoint);
   model->to(worker.device());
-  still_here();
+  update_status();
   loader::ResidentImages images(test, settings::effective_normalize(config.data), worker.device(),
                                 at::kFloat, make_augmenter(worker, test));
   const eval::Evaluation evaluation =
       eval::evaluate(*model, images, config.train.test_batch_size, worker.communicator,
-                     worker.device(), still_here);
+                     worker.device(), update_status);
   if (!worker.is_rank0()) return;
   print_result({{"test_loss", evaluation.loss},
                 {"test_accuracy", evaluation.accuracy},

@@ -4,11 +4,11 @@
 
 namespace mnist_train::app {
 
-/// Collective: test loss and accuracy of a checkpoint or weights file; rank 0 prints
-/// `{"test_loss", "test_accuracy", "samples"}` on standard output. Throws Error.
+/// Evaluates a checkpoint or weights file on the test set; rank 0 prints `{"test_loss",
+/// "test_accuracy", "samples"}` on standard output. Collective. Throws Error.
 void run_evaluation(Worker& worker);
 
-/// One process: writes the weights of a checkpoint or weights file in another format. Throws
+/// Writes the weights of a checkpoint or weights file in another format, on one process. Throws
 /// Error(kCheckpoint).
 void run_export(Worker& worker);
 

@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "app/models.h"
+#include "app/build_trainer.h"
 #include "app/open_dataset.h"
 #include "app/print_result.h"
 #include "base/error.h"
@@ -97,7 +97,7 @@ Images decode(std::span<const std::string> files, const data::ImageSet& like) {
   return images;
 }
 
-/// As an image set whose labels say nothing.
+/// The labels of the set mean nothing.
 data::ImageSet as_image_set(Images& images, data::ImageSet set) {
   auto owner = std::make_shared<std::vector<std::uint8_t>>(std::move(images.pixels));
   const std::size_t pixels = owner->size();
@@ -109,7 +109,7 @@ data::ImageSet as_image_set(Images& images, data::ImageSet set) {
   return set;
 }
 
-/// The double that is printed with the few digits that a float needs.
+/// Returns the double that is printed with the few digits that a float needs.
 double shortest(float value) {
   std::array<char, 32> text{};
   const auto end = std::to_chars(text.data(), text.data() + text.size(), value).ptr;
@@ -118,21 +118,21 @@ double shortest(float value) {
   return result;
 }
 
-void print_guess(const std::string& file, const at::Tensor& scores,
-                 const std::vector<std::string>& class_names, std::string& text) {
+void print_prediction(const std::string& file, const at::Tensor& scores,
+                      const std::vector<std::string>& class_names, std::string& text) {
   const auto* begin = scores.const_data_ptr<float>();
   const auto* end = begin + scores.numel();
-  const auto guess = std::max_element(begin, end) - begin;
-  Json row = {{"file", file}, {"guess", guess}};
+  const auto predicted = std::max_element(begin, end) - begin;
+  Json row = {{"file", file}, {"guess", predicted}};
   if (static_cast<std::size_t>(scores.numel()) == class_names.size()) {
-    row["class"] = class_names[static_cast<std::size_t>(guess)];
+    row["class"] = class_names[static_cast<std::size_t>(predicted)];
   }
   row["scores"] = Json::array();
   for (const auto* score = begin; score != end; ++score) row["scores"].push_back(shortest(*score));
   text += row.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-/// What test images go through. Mixup, which asks other processes, takes no part in that.
+/// Test images do not need mixup, which would ask other processes.
 std::shared_ptr<loader::Augmenter> make_test_augmenter(const Worker& worker,
                                                        const data::ImageSet& like) {
   if (worker.config.data.augment.empty()) return nullptr;
@@ -141,8 +141,8 @@ std::shared_ptr<loader::Augmenter> make_test_augmenter(const Worker& worker,
                                              worker.config.train.seed, worker.device());
 }
 
-void print_guesses(Worker& worker, models::Model& model, Images images,
-                   const data::ImageSet& like) {
+void print_predictions(Worker& worker, models::Model& model, Images images,
+                       const data::ImageSet& like) {
   if (images.files.empty()) return;
   const std::vector<std::string> files = images.files;
   loader::ResidentImages resident(as_image_set(images, like),
@@ -154,7 +154,7 @@ void print_guesses(Worker& worker, models::Model& model, Images images,
   const std::vector<std::string> class_names = data::class_names(worker.config.data);
   std::string text;
   for (std::size_t i = 0; i < files.size(); ++i) {
-    print_guess(files[i], scores[static_cast<std::int64_t>(i)], class_names, text);
+    print_prediction(files[i], scores[static_cast<std::int64_t>(i)], class_names, text);
   }
   print_text(text);
 }
@@ -165,7 +165,7 @@ void run_predictions(Worker& worker) {
   if (!worker.is_rank0()) return;
   const at::NoGradGuard no_grad;
   const data::ImageSet like = trained_on(worker);
-  const auto model = model_with_weights(worker, like, worker.job.checkpoint);
+  const auto model = make_model_with_weights(worker, like, worker.job.checkpoint);
   model->to(worker.device());
   model->eval();
   const std::span<const std::string> files = worker.job.images;
@@ -176,7 +176,7 @@ void run_predictions(Worker& worker) {
                    static_cast<std::int64_t>(begin + 1));
     Images images = decode(files.subspan(begin, std::min(most, files.size() - begin)), like);
     problems.insert(problems.end(), images.problems.begin(), images.problems.end());
-    print_guesses(worker, *model, std::move(images), like);
+    print_predictions(worker, *model, std::move(images), like);
   }
   if (problems.empty()) return;
   std::string message = std::to_string(problems.size()) + " of " + std::to_string(files.size()) +

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "app/augmentation.h"
+#include "app/build_trainer.h"
 #include "app/open_dataset.h"
 #include "app/preview_page.h"
 #include "app/print_result.h"

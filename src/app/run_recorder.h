@@ -4,77 +4,66 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "app/evaluations.h"
-#include "app/run_views.h"
+#include "app/resume.h"
+#include "app/run_checkpoints.h"
 #include "app/worker.h"
-#include "checkpoint/checkpoint.h"
-#include "checkpoint/checkpoint_writer.h"
-#include "data/image_set.h"
-#include "report/console.h"
-#include "report/metrics_log.h"
-#include "report/summary.h"
+#include "report/sink.h"
 #include "train/trainer.h"
 
 namespace mnist_train::app {
 
-/// What a run leaves behind: console, metrics, accuracies, checkpoints, model, summary. Rank 0
-/// alone writes; on the others every method but `resume` does nothing.
+/// Records what a run does and gives: rank 0 has a list of sinks (console, metrics, page, …), the
+/// other ranks an empty one. All references must live as long.
 class RunRecorder {
  public:
-  RunRecorder(Worker& worker, const data::Dataset& dataset, train::Trainer& trainer);
+  /// Says in the log what the run is, and begins its files. Throws Error(kRunFailed).
+  RunRecorder(Worker& worker, const data::Dataset& dataset, train::Trainer& trainer,
+              RunCheckpoints& checkpoints, const ResumedRun& resumed);
 
-  /// Collective. Goes on from the checkpoint that the job asks for, if there is one, and makes all
-  /// ranks equal to rank 0.
-  void resume();
-
-  void first_step();
+  /// Before each step: the first one ends the start-up.
+  void before_step();
+  /// After each step: the progress, every `log_interval` steps a record, and now and then a
+  /// refresh.
   void after_step();
-  void epoch_finished(const Evaluations& evaluations, double test_seconds);
-  /// Takes a checkpoint of this very moment; it is written while training goes on. Throws
-  /// Error(kCheckpoint) of the one before.
-  void save();
-  /// Brings the page and the summary up to date.
-  void show();
-  /// After the last epoch: the model and the summary. Collective.
+  void epoch_finished(const Evaluations& evaluations);
+  /// Brings page and summary up to date, if that keeps within its fraction of the run's time.
+  void refresh_report();
+  /// Returns how long the append-only files are, for a checkpoint. Where `max_steps` cut the last
+  /// epoch short, they end before its record, which a longer run writes again.
+  report::LogPositions log_positions() const;
+
+  /// After the last epoch: writes the model and the last summary. Collective.
   void finish();
-  /// After a signal, when `save` has been called: waits for the checkpoint; the summary.
-  /// Collective.
-  void stopped();
+  /// After a signal, when a checkpoint is saved: writes the last summary. Collective.
+  void finish_stopped();
 
  private:
-  struct LogBytes {
-    std::int64_t metrics = 0;
-    std::int64_t events = 0;
-  };
-
-  /// `from` is what the checkpoint says that the run goes on from; without one, nothing.
-  void begin_files(const checkpoint::RunFacts& from);
-  void announce() const;
-  LogBytes log_bytes() const;
-  checkpoint::RunFacts facts() const;
-  void wait_for_checkpoint();
-  void note_checkpoint_time(double begin_s);
-  report::EpochDetails details(const eval::Evaluation& test, double test_seconds);
-  void write_summary(const std::string& status);
-  void put_summary(const std::string& status);
-  bool step_is_due() const;
+  void make_sinks(const ResumedRun& resumed);
+  template <class Call>
+  void for_each_sink(const Call& call);
+  void record_step();
+  std::vector<report::Prediction> predictions(const eval::Evaluation& test);
+  report::EpochDetails details(const Evaluations& evaluations);
+  void update_summary(const std::string& status);
+  void end(const std::string& status);
 
   Worker& worker_;
   const data::Dataset& dataset_;
   train::Trainer& trainer_;
-  checkpoint::CheckpointWriter checkpoints_;
-  std::unique_ptr<report::MetricsLog> metrics_;
-  std::unique_ptr<report::Console> console_;
-  std::unique_ptr<RunViews> views_;
+  RunCheckpoints& checkpoints_;
+  std::vector<std::unique_ptr<report::Sink>> sinks_;
   report::Summary summary_;
-  std::filesystem::path resumed_from_;  // a checkpoint
-  double recorded_s_ = 0;               // when the last step record was taken
+  std::vector<std::string> images_;  // of the predictions, which are the same after every epoch
+  double begin_s_;
+  double recorded_s_ = 0;  // when the last step record was taken
   std::int64_t recorded_samples_ = 0;
-  std::int64_t saved_step_ = -1;
-  bool was_finished_ = false;      // before this command; on rank 0
-  double checkpoint_seconds_ = 0;  // that training waited for, since the last epoch record
-  std::optional<LogBytes> before_cut_epoch_;
+  double refreshed_s_;
+  double refresh_seconds_ = 0;  // of all refreshes
+  double report_seconds_ = 0;   // in sinks, since the last epoch record
+  std::optional<report::LogPositions> before_cut_epoch_;
 };
 
 }  // namespace mnist_train::app

@@ -1,79 +1,82 @@
 #include "app/run_training.h"
 
-#include "app/augmentation.h"
+#include <spdlog/spdlog.h>
+
+#include "app/build_trainer.h"
 #include "app/evaluations.h"
-#include "app/models.h"
 #include "app/open_dataset.h"
-#include "app/precision.h"
-#include "app/requeue.h"
+#include "app/resume.h"
+#include "app/run_checkpoints.h"
 #include "app/run_recorder.h"
 #include "app/stop_signal.h"
-#include "app/train_epoch.h"
 #include "base/clock.h"
-#include "comm/cuda_module.h"
-#include "loader/resident_images.h"
-#include "train/trainer.h"
 
 namespace mnist_train::app {
 
 namespace {
 
-std::shared_ptr<models::Model> initial_model(Worker& worker, const data::ImageSet& images) {
-  const auto& weights = worker.config.model.weights;
-  return weights ? model_with_weights(worker, images, *weights)
-                 : fresh_model(worker.config, images);
+enum class EpochEnd { kDone, kStopped };
+
+/// Trains from the cursor to the end of its epoch (or of the run), or until some rank was asked to
+/// stop; all ranks then stop after the same step.
+EpochEnd train_epoch(Worker& worker, train::Trainer& trainer, RunCheckpoints& checkpoints,
+                     RunRecorder& recorder) {
+  trainer.begin_epoch();
+  while (!trainer.epoch_done()) {
+    const train::Progress& progress = trainer.progress();
+    launch::update(worker.status(), launch::Phase::kTraining, progress.epoch + 1,
+                   progress.step + 1);
+    recorder.before_step();
+    worker.communicator.require_store();
+    const double begin_s = monotonic_seconds();
+    trainer.step(stop_signal() != 0);
+    launch::note_step(worker.status(), monotonic_seconds() - begin_s);
+    recorder.after_step();
+    if (trainer.stop_requested()) return EpochEnd::kStopped;
+    if (checkpoints.is_due_after_step() && !trainer.epoch_done()) {
+      trainer.synchronize();
+      checkpoints.save(recorder.log_positions());
+    }
+  }
+  trainer.synchronize();
+  if (worker.config.report.histograms) trainer.all_gather_gradients();
+  return EpochEnd::kDone;
 }
 
-/// None where the step is to be eager.
-std::unique_ptr<comm::DeviceGraph> step_graph(const Worker& worker) {
-  const bool wanted = worker.config.train.cuda_graphs != settings::CudaGraphs::kOff;
-  if (!wanted || !worker.placement.cuda) return nullptr;
-  return comm::cuda_module().make_graph();
-}
-
-bool checkpoint_is_due(const train::Trainer& trainer, const settings::CheckpointOptions& options) {
-  const train::Progress& progress = trainer.progress();
-  const bool by_epoch = options.every_epochs > 0 && progress.epoch % options.every_epochs == 0;
-  const bool best = options.keep_best && progress.best_step == progress.step;
-  return by_epoch || best || trainer.run_done() ||
-         checkpoint_is_due_by_step(options, progress.step);
+ExitCode stop(Worker& worker, RunCheckpoints& checkpoints, RunRecorder& recorder) {
+  checkpoints.save(recorder.log_positions());
+  checkpoints.wait();
+  recorder.finish_stopped();
+  requeue_if_asked(worker);
+  return stopped_exit_code();
 }
 
 }  // namespace
 
 ExitCode run_training(Worker& worker) {
-  const settings::RunConfig& config = worker.config;
   const data::Dataset dataset = open_dataset(worker);
-  const auto normalize = settings::effective_normalize(config.data);
-  const bool bf16 = trains_in_bfloat16(worker);
-  const auto augmenter = make_augmenter(worker, dataset.train);
-  loader::ResidentImages train_images(dataset.train, normalize, worker.device(),
-                                      bf16 ? at::kBFloat16 : at::kFloat, augmenter);
-  EvaluatedImages evaluated_images(dataset, normalize, worker.device(), augmenter);
-  train::Trainer trainer(config.train, initial_model(worker, dataset.train), train_images,
-                         worker.communicator, worker.device(),
-                         bf16 ? fresh_model(config, dataset.train) : nullptr,
-                         {config.data.split, dataset.train_parts}, step_graph(worker));
-  RunRecorder recorder(worker, dataset, trainer);
-  recorder.resume();
-  SyncInterval pace(worker.communicator, worker.device());
-  note_stop_signals();  // until here there was nothing to save, and they ended the process
-
-  while (!trainer.run_done()) {
-    if (train_epoch(worker, trainer, recorder, pace) == EpochEnd::kStopped) {
-      recorder.save();
-      recorder.stopped();
-      requeue_if_asked(worker);
-      return stopped_exit_code();
-    }
-    const double begin_s = monotonic_seconds();
-    const Evaluations evaluations = evaluate(worker, trainer, evaluated_images);
-    const double test_seconds = monotonic_seconds() - begin_s;
-    recorder.epoch_finished(evaluations, test_seconds);
-    trainer.end_epoch(evaluations.test.accuracy, evaluations.decisive(), test_seconds);
-    if (checkpoint_is_due(trainer, config.checkpoint)) recorder.save();
-    if (!trainer.run_done()) recorder.show();
+  const auto images = load_images(worker, dataset);
+  const auto trainer = build_trainer(worker, dataset, *images);
+  const ResumedRun resumed = resume_run(worker, dataset, *trainer);
+  if (resumed.is_finished) {
+    spdlog::info("this run is finished already: {}", worker.run_folder.string());
+    return ExitCode::kDone;
   }
+  RunCheckpoints checkpoints(worker, dataset, *trainer);
+  RunRecorder recorder(worker, dataset, *trainer, checkpoints, resumed);
+  record_stop_signals();  // until here there was nothing to save, and they ended the process
+
+  while (!trainer->run_done()) {
+    if (train_epoch(worker, *trainer, checkpoints, recorder) == EpochEnd::kStopped) {
+      return stop(worker, checkpoints, recorder);
+    }
+    const Evaluations evaluations = evaluate(worker, *trainer, *images);
+    recorder.epoch_finished(evaluations);
+    trainer->end_epoch(evaluations.test.accuracy, evaluations.decisive(), evaluations.seconds);
+    if (checkpoints.is_due_after_epoch()) checkpoints.save(recorder.log_positions());
+    if (!trainer->run_done()) recorder.refresh_report();
+  }
+  checkpoints.wait();
   recorder.finish();
   return ExitCode::kDone;
 }

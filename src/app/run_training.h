@@ -5,8 +5,8 @@
 
 namespace mnist_train::app {
 
-/// Collective: a whole training run. Gives kDone, or kTerminated or kInterrupted when a signal
-/// ended it early with everything saved. Throws Error.
+/// Trains a whole run. Returns kDone, or kTerminated or kInterrupted when a signal ended it early
+/// with everything saved. Collective. Throws Error.
 ExitCode run_training(Worker& worker);
 
 }  // namespace mnist_train::app

@@ -1,22 +1,28 @@
 #pragma once
 
+#include "app/worker.h"
 #include "base/error.h"
 
 namespace mnist_train::app {
 
-/// While there is nothing to save yet: launch::stop_signals end the process with the exit codes of
-/// a stopped run. But SIGUSR1, which asks for a run that goes on later, waits for
-/// `note_stop_signals` when the process `trains`.
+/// Lets launch::stop_signals end the process with the exit codes of a stopped run, while there is
+/// nothing to save yet. But SIGUSR1, which asks for a run that resumes later, waits for
+/// `record_stop_signals` when the process `trains`.
 void end_on_stop_signals(bool trains);
 
-/// From now on launch::stop_signals only take note: the ranks agree on the end of a step, save, and
+/// Only records launch::stop_signals from now on: the ranks agree on the end of a step, save, and
 /// leave.
-void note_stop_signals();
+void record_stop_signals();
 
-/// The first of them that came, or 0.
+/// Returns the first of them that came, or 0.
 int stop_signal();
 
-/// 130 for Ctrl-C, 143 for SIGTERM; also when another rank was the one that was asked.
+/// Returns 130 for Ctrl-C and 143 for SIGTERM, also when another rank was the one that was asked.
 ExitCode stopped_exit_code();
+
+/// Puts the Slurm job back into the queue, to resume there, where any rank got SIGUSR1: Slurm sends
+/// it as a warning before the job's time ends (`sbatch --signal=USR1@SECONDS`). For a run that has
+/// stopped and saved. Collective.
+void requeue_if_asked(Worker& worker);
 
 }  // namespace mnist_train::app

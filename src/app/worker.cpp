@@ -10,11 +10,11 @@
 
 #include <cstdlib>
 
+#include "accelerator/cuda_module.h"
 #include "app/stop_signal.h"
 #include "base/hash.h"
 #include "base/log.h"
-#include "comm/cuda_module.h"
-#include "comm/nccl_defaults.h"
+#include "comm/nccl_backend.h"
 #include "launch/worker_process.h"
 #include "report/run_folder.h"
 
@@ -57,7 +57,7 @@ void set_up_log(const Worker& worker) {
   set_up_logging(setup);
 }
 
-/// What LibTorch writes by itself (with stack traces, before our own word on it) is for debugging.
+/// What LibTorch writes by itself, with stack traces and before our own message, is for debugging.
 class LibTorchWarnings : public c10::WarningHandler {
  public:
   void process(const c10::Warning& warning) override {
@@ -65,7 +65,7 @@ class LibTorchWarnings : public c10::WarningHandler {
   }
 };
 
-void quieten_libtorch(const std::string& level) {
+void silence_libtorch(const std::string& level) {
   static LibTorchWarnings warnings;
   c10::WarningUtils::set_warning_handler(&warnings);
   if (std::getenv("TORCH_CPP_LOG_LEVEL") != nullptr) return c10::initLogging();
@@ -84,17 +84,17 @@ void log_identity(const launch::WorkerIdentity& identity) {
 
 void set_up_device(const Worker& worker) {
   at::set_num_threads(worker.placement.threads);
-  // Activations and gradients of one step are given back and wanted again by the next: keep them.
+  // Each step frees its activations and gradients and the next allocates them again: keep them.
   ::mallopt(M_MMAP_THRESHOLD, 32 << 20);
   ::mallopt(M_TRIM_THRESHOLD, -1);
   const bool deterministic = worker.config.train.deterministic;
   at::globalContext().setDeterministicAlgorithms(deterministic, /*warn_only=*/false);
   if (!worker.placement.cuda) return;
   if (deterministic) ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
-  comm::cuda_module().set_device(worker.placement.device_index);
+  accelerator::cuda_module().set_device(worker.placement.device_index);
   at::globalContext().setBenchmarkCuDNN(!deterministic);
   at::globalContext().setDeterministicCuDNN(deterministic);
-  // TF32 keeps 10 bits, so a batch in two halves would not give what it gives as a whole.
+  // TF32 keeps 10 bits, so a batch split in two would not give what it gives as a whole.
   if (deterministic) at::globalContext().setAllowTF32CuDNN(false);
 }
 
@@ -110,7 +110,7 @@ comm::Communicator connect(const Worker& worker) {
     const auto& folder = worker.run_folder;
     comm::set_nccl_defaults(one_host, folder.empty() ? folder : folder / report::files::kLogs);
   }
-  // Our launcher sees who is silent; a rank that gave up first would only be a victim.
+  // Our launcher sees which rank is silent; a rank that gave up first would only be a victim.
   const double margin_s = launch::was_handed_over("status") ? 5 : 0;
   return {rendezvous,
           worker.placement.backend == "nccl" ? comm::BackendKind::kNccl : comm::BackendKind::kGloo,
@@ -128,12 +128,12 @@ at::Device Worker::device() const {
 std::unique_ptr<Worker> start_worker() {
   launch::Job job = launch::read_job(handed_over_or("job", launch::kJobFd, -1));
   end_on_stop_signals(/*trains=*/job.command == "train");
-  quieten_libtorch(job.log_level);
+  silence_libtorch(job.log_level);
   settings::RunConfig config = read_config(job);
   const launch::WorkerIdentity identity = own_identity();
-  // Who sees GPUs of its own (Slurm's --gpus-per-task) shares nothing.
+  // A rank that sees GPUs of its own (Slurm's --gpus-per-task) shares none.
   const bool alone = identity.sees_own_gpus;
-  launch::Placement placement;  // an export needs no more than the CPU
+  launch::Placement placement;  // an export needs only the CPU
   if (job.command != "export") {
     placement =
         launch::choose_placement(config, launch::this_machine(), alone ? 0 : identity.local_rank,
@@ -154,7 +154,7 @@ std::unique_ptr<Worker> start_worker() {
     worker->run_folder = worker->communicator.broadcast_text(worker->run_folder.string());
     if (!worker->is_rank0()) {
       set_up_log(*worker);
-      log_identity(identity);  // into the file that is known now
+      log_identity(identity);  // into the log file, whose folder is known now
     }
   }
   return worker;

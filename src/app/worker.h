@@ -29,8 +29,8 @@ struct Worker {
   launch::RankStatus& status() { return board.of(identity.local_rank); }
 };
 
-/// Collective. Reads the job that was handed over, finds this rank's place, sets up logging,
-/// threads and device, and meets the other ranks. Throws Error.
+/// Reads the job that was handed over, finds out this rank's place, sets up logging, threads and
+/// device, and connects to the other ranks. Collective. Throws Error.
 std::unique_ptr<Worker> start_worker();
 
 }  // namespace mnist_train::app

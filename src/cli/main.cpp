@@ -20,7 +20,7 @@
 #include "doctor/doctor.h"
 #include "launch/elastic_error_file.h"
 #include "report/page/page.h"
-#include "report/terminal_style.h"
+#include "report/terminal.h"
 
 namespace mnist_train::cli {
 

@@ -157,7 +157,7 @@ void record_failure(const Launch& launch, const launch::RunFailure& failure) {
   std::cerr << failure_block(failure, launch.job) << std::flush;
   launch::write_elastic_error_file(failure.cause);
   if (launch.folder) {
-    report::note_failure(launch.folder->path / report::files::kSummary, failure.cause);
+    report::record_failure(launch.folder->path / report::files::kSummary, failure.cause);
     if (launch.config.report.html) report::write_last_page(launch.folder->path);
   }
 }
@@ -170,7 +170,7 @@ int run_own_launcher(launch::Job job, const settings::RunConfig& config,
   for (bool first = true;; first = false) {
     launch::AttemptResult result = attempt(launch, first);
     if (!result.failure) {
-      if (launch.folder) report::note_stop(launch.folder->path / report::files::kSummary);
+      if (launch.folder) report::record_stop(launch.folder->path / report::files::kSummary);
       return result.exit_code;
     }
     if (restarts(launch, result)) continue;

@@ -1,6 +1,7 @@
 #include "comm/bucketed_averager.h"
 
 #include <algorithm>
+#include <optional>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
@@ -31,19 +32,21 @@ std::unique_ptr<c10d::Reducer> make_reducer(const GradientBuffer& buffer,
       std::vector<std::int64_t>());
 }
 
-/// A bucket travels as another type, as PyTorch's fp16_compress_hook lets it.
-class CompressionHook : public c10d::CommHookInterface {
+/// Sums a bucket over the ranks, in another type where gradients are compressed. The Reducer's own
+/// hooks divide by the number of ranks, by which losses would have to be multiplied first.
+class SummingHook : public c10d::CommHookInterface {
  public:
-  CompressionHook(c10::intrusive_ptr<c10d::ProcessGroup> group, at::ScalarType type)
+  SummingHook(c10::intrusive_ptr<c10d::ProcessGroup> group, std::optional<at::ScalarType> type)
       : group_(std::move(group)), type_(type) {}
 
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
-    const at::Tensor full = bucket.getBufferRef();
-    std::vector<at::Tensor> compressed{full.div(group_->getSize()).to(type_)};
-    const auto summed = group_->allreduce(compressed)->getFuture();
-    const auto decompress = [full](c10::ivalue::Future& future) {
-      full.copy_(future.value().toTensorVector().front());
-      return c10::IValue(full);
+    const at::Tensor gradients = bucket.getBufferRef();
+    std::vector<at::Tensor> sent{type_ ? gradients.to(*type_) : gradients};
+    auto summed = group_->allreduce(sent)->getFuture();
+    if (!type_) return summed;
+    const auto decompress = [gradients](c10::ivalue::Future& future) {
+      gradients.copy_(future.value().toTensorVector().front());
+      return c10::IValue(gradients);
     };
     return summed->then(decompress, c10::TensorType::get());
   }
@@ -54,7 +57,7 @@ class CompressionHook : public c10d::CommHookInterface {
 
  private:
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
-  at::ScalarType type_;
+  std::optional<at::ScalarType> type_;
 };
 
 }  // namespace
@@ -71,39 +74,36 @@ BucketedAverager::BucketedAverager(const settings::TrainOptions& options,
   // Reducer from rebuilding.
   translate_failures("making the reducer", [&] {
     reducer_ = make_reducer(buffer_, communicator_, bucket_bytes, keep_bucket_order_);
-    if (const auto type = travelling_type(options.gradient_averaging.compression)) {
-      reducer_->register_comm_hook(
-          std::make_unique<CompressionHook>(communicator.process_group(), *type));
-    }
+    reducer_->register_comm_hook(std::make_unique<SummingHook>(
+        communicator.process_group(), compressed_type(options.gradient_averaging.compression)));
   });
 }
 
 BucketedAverager::~BucketedAverager() = default;
 
-double BucketedAverager::loss_scale(std::int64_t global_batch_size) const {
-  return static_cast<double>(communicator_.world_size()) / static_cast<double>(global_batch_size);
-}
-
-void BucketedAverager::before_forward() {
+void BucketedAverager::begin() {
   translate_failures("rebuilding buckets", [&] {
     if (!keep_bucket_order_) reducer_->rebuild_buckets();
     reducer_->prepare_for_forward();
   });
 }
 
-void BucketedAverager::backward(const at::Tensor& loss) {
+void BucketedAverager::backward(const at::Tensor& loss, bool last) {
+  // The Reducer sums what all batches have left in the parameters, so it is collected once.
+  if (!last) return loss.backward();
   const launch::WaitScope waiting(communicator_.status(), launch::Wait::kBackward);
   translate_failures("gradient averaging", [&] {
-    std::vector<at::Tensor> of_step{riders()};
-    riders_work_ = communicator_.process_group()->allreduce(of_step);
+    std::vector<at::Tensor> of_step{statistics()};
+    statistics_work_ = communicator_.process_group()->allreduce(of_step);
     reducer_->prepare_for_backward({loss});
-    loss.backward();  // waits for the buckets, too
+    loss.backward();  // returns when all buckets are summed
   });
+  buffer_.collect();
 }
 
-void BucketedAverager::finish() {
+void BucketedAverager::average() {
   const launch::WaitScope waiting(communicator_.status(), launch::Wait::kAveraging);
-  translate_failures("gradient averaging", [&] { riders_work_->wait(); });
+  translate_failures("gradient averaging", [&] { statistics_work_->wait(); });
 }
 
 }  // namespace mnist_train::comm

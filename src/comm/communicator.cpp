@@ -1,6 +1,7 @@
 #include "comm/communicator.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
 #include <chrono>
@@ -9,9 +10,9 @@
 #include <thread>
 
 #include "base/clock.h"
-#include "comm/cuda_module.h"
 #include "comm/failures.h"
 #include "comm/gloo_backend.h"
+#include "comm/nccl_backend.h"
 
 namespace mnist_train::comm {
 
@@ -27,7 +28,7 @@ c10::intrusive_ptr<c10d::ProcessGroup> make_group(const c10::intrusive_ptr<c10d:
   const int world_size = identity.world_size;
   auto group = c10::make_intrusive<c10d::ProcessGroup>(store, rank, world_size);
   if (kind == BackendKind::kNccl) {
-    auto backend = cuda_module().make_nccl_backend(store, rank, world_size, timeout_s);
+    auto backend = make_nccl_backend(store, rank, world_size, timeout_s);
     group->setBackend(c10::DeviceType::CUDA, BackendType::NCCL, backend);
     group->setDefaultBackend(BackendType::NCCL);
     return group;
@@ -41,9 +42,13 @@ c10::intrusive_ptr<c10d::ProcessGroup> make_group(const c10::intrusive_ptr<c10d:
 
 constexpr double kPatience_s = 1;  // for ranks that waited as long as this one
 
-std::vector<int> ask_for_silent_ranks(c10d::Store& store, int own_rank, int world_size) {
-  const auto key = [](int rank) { return "waited in vain/" + std::to_string(rank); };
-  store.set(key(own_rank), "");
+/// A rank that timed out closes its connections, so its neighbours may lose theirs before they time
+/// out themselves: whoever fails says so, but ranks are silent only if somebody waited in full.
+std::vector<int> ask_for_silent_ranks(c10d::Store& store, int own_rank, int world_size,
+                                      bool timed_out) {
+  const std::string timeout = "timed out";
+  const auto key = [](int rank) { return "failed/" + std::to_string(rank); };
+  store.set(key(own_rank), timed_out ? timeout : "lost a connection");
   const double begin_s = monotonic_seconds();
   std::vector<int> silent;
   for (int rank = 0; rank < world_size; ++rank) {
@@ -53,8 +58,9 @@ std::vector<int> ask_for_silent_ranks(c10d::Store& store, int own_rank, int worl
       spoke = store.check({key(rank)});
     }
     if (!spoke) silent.push_back(rank);
+    timed_out = timed_out || (spoke && store.get_to_str(key(rank)) == timeout);
   }
-  return silent;
+  return timed_out ? silent : std::vector<int>{};
 }
 
 }  // namespace
@@ -83,14 +89,16 @@ void Communicator::all_reduce_sum(at::Tensor& tensor) const {
   });
 }
 
-void Communicator::barrier() const {
-  at::Tensor nothing = at::zeros({1});
-  all_reduce_sum(nothing);
+double Communicator::sum_over_ranks(double number) const {
+  if (alone()) return number;
+  at::Tensor sum = at::full({1}, number, at::TensorOptions(at::kDouble).device(reducing_device()));
+  all_reduce_sum(sum);
+  return sum.item<double>();
 }
 
-void Communicator::barrier_on_device() const {
-  if (alone() || !reduces_on_device()) return;
-  at::Tensor nothing = at::zeros({1}, at::TensorOptions().device(at::kCUDA));
+void Communicator::barrier() const {
+  if (alone()) return;
+  at::Tensor nothing = at::zeros({1}, at::TensorOptions().device(reducing_device()));
   all_reduce_sum(nothing);
 }
 
@@ -142,17 +150,17 @@ void Communicator::require_store() {
   if (now_s - checked_store_s_ < timeout_s_ / 4) return;
   checked_store_s_ = now_s;
   const std::string unused = "checked/" + std::to_string(rank_);
-  translate_failures("looking after the store", [&] { (void)store_->check({unused}); });
+  translate_failures("checking the store", [&] { (void)store_->check({unused}); });
 }
 
-std::vector<int> Communicator::silent_ranks() noexcept try {
+std::vector<int> Communicator::silent_ranks(bool timed_out) noexcept try {
   if (alone()) return {};
   // On a thread of its own: a store whose process is stopped, too, never answers.
   auto answer = std::make_shared<std::promise<std::vector<int>>>();
   auto silent = answer->get_future();
-  std::thread([answer, store = store_, rank = rank_, world_size = world_size_] {
+  std::thread([answer, store = store_, rank = rank_, world_size = world_size_, timed_out] {
     try {
-      answer->set_value(ask_for_silent_ranks(*store, rank, world_size));
+      answer->set_value(ask_for_silent_ranks(*store, rank, world_size, timed_out));
     } catch (const std::exception&) {
       answer->set_value({});
     }

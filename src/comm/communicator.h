@@ -13,67 +13,74 @@ namespace mnist_train::comm {
 
 enum class BackendKind { kGloo, kNccl };
 
-/// This rank's connection to the others. Every method marked "collective" must be called by all
-/// ranks in the same order; each throws PeerError when another rank is gone or does not come within
-/// the timeout. With one rank there is neither a store nor a process group, and collectives return
-/// at once.
+/// This rank's connection to the others. Every method that is marked "Collective" must be called by
+/// all ranks in the same order; it throws PeerError when another rank is gone or does not come
+/// within the time-out. With one rank there is neither a store nor a process group, and collectives
+/// return at once.
 class Communicator {
  public:
-  /// A world of one.
+  /// Makes a world of one rank.
   Communicator() = default;
-  /// Collective. `timeout_s` bounds every later collective.
+  /// Connects the ranks. Collective. `timeout_s` bounds every later collective.
   Communicator(const RendezvousOptions& options, BackendKind backend, double timeout_s);
 
   int rank() const { return rank_; }
   int world_size() const { return world_size_; }
   bool alone() const { return world_size_ == 1; }
   bool one_host() const { return one_host_; }
-  /// Whether collectives are launched on the device, as NCCL's are.
+  /// Returns whether collectives are launched on the device, as NCCL's are.
   bool reduces_on_device() const { return backend_ == BackendKind::kNccl; }
   double timeout_s() const { return timeout_s_; }
 
-  /// Collective: `tensor` becomes the sum over all ranks, in place.
+  /// Replaces `tensor` by its sum over all ranks. Collective.
   void all_reduce_sum(at::Tensor& tensor) const;
-  /// Collective: `tensor` becomes rank 0's.
+  /// Returns the sum of `number` over all ranks, which is exact for whole numbers. Collective; on
+  /// GPUs it waits for all that was launched before.
+  double sum_over_ranks(double number) const;
+  /// Replaces `tensor` by rank 0's. Collective.
   void broadcast(at::Tensor& tensor) const;
-  /// Collective, for ranks that compute on CPUs: returns when all have come.
+  /// Returns when all ranks have come, where they compute on CPUs. Where they reduce on their GPUs,
+  /// it launches a small all-reduce behind all that was launched before, so that the time-out of
+  /// every collective covers that work, too. Collective.
   void barrier() const;
-  /// Collective, for ranks that reduce on their devices, and nothing for others: launches a small
-  /// all-reduce behind all that was launched before, under the time-out of every collective.
-  void barrier_on_device() const;
-  /// Collective: sends `mine` to the previous rank, and gives the tensor that the next one, rank +
-  /// 1 modulo their number, sends: `count` rows of the same shape and type. One rank gets its own.
+  /// Sends `mine` to the previous rank, and returns the tensor that the next one, rank + 1 modulo
+  /// their number, sends: `count` rows of the same shape and type. One rank gets its own.
+  /// Collective.
   at::Tensor receive_from_next(const at::Tensor& mine, std::int64_t count) const;
-  /// Collective: rank 0's text.
+  /// Returns rank 0's text. Collective.
   std::string broadcast_text(const std::string& text);
-  /// Collective: on rank 0 every rank's text, by rank; nothing on the others, which do not wait.
+  /// Returns every rank's text by rank on rank 0, and nothing on the others, which do not wait.
+  /// Collective.
   std::vector<std::string> gather_text(const std::string& text);
 
-  /// Collective, the last one of a run that ends well: from here on ranks may exit in any order.
-  /// Without it one that leaves early takes connections, and rank 0 the store, away from others
-  /// that still read from them.
+  /// Ends the communication of a run that ends well, so that ranks may exit in any order: one that
+  /// exited early would close connections, and rank 0 the store, that others still read from.
+  /// Collective.
   void leave();
 
-  /// Not a collective. Looks a few times within the timeout whether the store is still served,
-  /// which training itself does not need: without it a run would only fail when it is over. To be
-  /// called at every step. Throws PeerError.
+  /// Checks a few times within the time-out whether the store is still served, which training
+  /// itself does not need: without it a run would only fail when it is over. Not a collective; to
+  /// be called at every step. Throws PeerError.
   void require_store();
 
-  /// Not a collective; for a rank whose collective was not over in time. Tells the store that it is
-  /// there, and gives the ranks that do not tell it within a second: those that the others
-  /// waited for. None where the store does not answer.
-  std::vector<int> silent_ranks() noexcept;
+  /// Returns the ranks that did not respond, after a collective has failed on this rank because it
+  /// timed out or, if `timed_out` is false, lost a connection: this rank tells the store that it is
+  /// here, and lists those that do not do so within a second. Returns nothing if no rank timed out
+  /// or the store does not answer. Not a collective.
+  std::vector<int> silent_ranks(bool timed_out) noexcept;
 
-  /// From now on `status`, which must live as long, says what this rank waits for.
+  /// Lets `status`, which must live as long as this object, say from now on what this rank waits
+  /// for.
   void report_to(launch::RankStatus& status) { status_ = &status; }
-  /// Null: nobody looks.
+  /// Returns the status of `report_to`, or null.
   launch::RankStatus* status() const { return status_; }
 
-  /// For c10d::Reducer and the averagers; null with one rank.
+  /// Returns c10d's process group, for c10d::Reducer and the averagers; null with one rank.
   const c10::intrusive_ptr<c10d::ProcessGroup>& process_group() const { return group_; }
 
  private:
   std::string next_key(const char* what, int rank);
+  at::Device reducing_device() const { return reduces_on_device() ? at::kCUDA : at::kCPU; }
 
   int rank_ = 0;
   int world_size_ = 1;

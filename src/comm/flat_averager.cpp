@@ -6,7 +6,7 @@
 
 namespace mnist_train::comm {
 
-std::optional<at::ScalarType> travelling_type(settings::Compression compression) {
+std::optional<at::ScalarType> compressed_type(settings::Compression compression) {
   switch (compression) {
     case settings::Compression::kFp16:
       return at::kHalf;
@@ -21,22 +21,19 @@ std::optional<at::ScalarType> travelling_type(settings::Compression compression)
 FlatAverager::FlatAverager(const settings::TrainOptions& options, const Communicator& communicator,
                            GradientBuffer buffer)
     : GradientAverager(std::move(buffer)), communicator_(communicator) {
-  if (const auto type = travelling_type(options.gradient_averaging.compression)) {
+  if (const auto type = compressed_type(options.gradient_averaging.compression)) {
     compressed_ = at::empty({gradient_count()}, buffer_.flat.options().dtype(*type));
   }
 }
 
-void FlatAverager::finish() {
-  if (!compressed_.defined()) {
-    communicator_.all_reduce_sum(buffer_.flat);
-    return;
-  }
+void FlatAverager::average() {
+  if (!compressed_.defined()) return communicator_.all_reduce_sum(buffer_.flat);
   at::Tensor gradients = buffer_.flat.narrow(0, 0, gradient_count());
-  at::Tensor of_step = riders();
+  at::Tensor exact = statistics();
   compressed_.copy_(gradients);
   communicator_.all_reduce_sum(compressed_);
   gradients.copy_(compressed_);
-  communicator_.all_reduce_sum(of_step);
+  communicator_.all_reduce_sum(exact);
 }
 
 }  // namespace mnist_train::comm

@@ -6,24 +6,25 @@
 
 namespace mnist_train::comm {
 
-/// The type in which gradients travel; none for the one that they have.
-std::optional<at::ScalarType> travelling_type(settings::Compression compression);
+/// Returns the type in which compressed gradients are sent; nothing where they keep their own.
+std::optional<at::ScalarType> compressed_type(settings::Compression compression);
 
-/// One all-reduce of the whole buffer, riders included, after backward. Compressed gradients are
-/// rounded before and after the sum; the riders then travel apart and stay exact.
+/// Sums the whole buffer, statistics included, in one all-reduce after backward. Compressed
+/// gradients are rounded before and after the sum; the statistics then have an all-reduce of their
+/// own and stay exact.
 class FlatAverager : public GradientAverager {
  public:
   FlatAverager(const settings::TrainOptions& options, const Communicator& communicator,
                GradientBuffer buffer);
 
-  void finish() override;
-  /// NCCL's all-reduce is work of the device; Gloo's is the host's.
+  void average() override;
+  /// NCCL's all-reduce is work of the device, which a graph captures; Gloo's is the host's.
   bool capturable() const override { return communicator_.reduces_on_device(); }
   const char* name() const override { return "flat"; }
 
  private:
   const Communicator& communicator_;
-  at::Tensor compressed_;  // [gradient elements], where they are compressed
+  at::Tensor compressed_;  // [gradient elements], undefined where they are not compressed
 };
 
 }  // namespace mnist_train::comm

@@ -5,9 +5,9 @@
 
 namespace mnist_train::comm {
 
-/// Collective. Gloo's backend for CPU (and CUDA) tensors. On one host it listens on loopback alone;
-/// on several on the interface that GLOO_SOCKET_IFNAME names, else the one that the host's name
-/// resolves to.
+/// Makes Gloo's backend, for CPU and CUDA tensors. On one host it listens on loopback alone; on
+/// several on the interface that GLOO_SOCKET_IFNAME names, else on the one that the host's name
+/// resolves to. Collective.
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store,
                                                     int rank, int world_size, bool one_host,
                                                     double timeout_s);

@@ -10,11 +10,11 @@ namespace {
 
 constexpr std::int64_t kOverlapPaysFrom_bytes = 25 << 20;
 
-/// One rank: its gradients are the average.
+/// The averager of a single rank, whose gradients are the sums already.
 class NoAverager : public GradientAverager {
  public:
   using GradientAverager::GradientAverager;
-  void finish() override {}
+  void average() override {}
   bool capturable() const override { return true; }
   const char* name() const override { return "none"; }
 };
@@ -35,6 +35,11 @@ settings::AveragingStrategy choose_strategy(const settings::TrainOptions& option
 }
 
 }  // namespace
+
+void GradientAverager::backward(const at::Tensor& loss, bool /*last*/) {
+  loss.backward();
+  buffer_.collect();
+}
 
 std::unique_ptr<GradientAverager> make_gradient_averager(const settings::TrainOptions& options,
                                                          const Communicator& communicator,

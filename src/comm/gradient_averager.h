@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -13,64 +14,68 @@
 
 namespace mnist_train::comm {
 
-/// What an averager works on: the parameters, their gradients as one buffer, and the riders behind
-/// them: a few numbers of this step that are summed over the ranks along with the gradients.
+/// The gradients of one rank in one tensor, and behind them the step's statistics: a few scalars
+/// that are summed over the ranks along with the gradients.
 struct GradientBuffer {
-  std::vector<at::Tensor> parameters;
-  at::Tensor flat;          // [gradient elements + riders] f32
-  std::int64_t riders = 0;  // the last elements of `flat`
+  std::vector<at::Tensor> parameters;  // those whose gradients backward makes
+  at::Tensor flat;                     // [gradient elements + statistics] f32
+  std::int64_t statistics = 0;         // how many of the last elements of `flat`
+  /// Moves the parameters' gradients into `flat`: it replaces what is there in the first call of a
+  /// step and adds to it in later ones.
+  std::function<void()> collect = [] {};
 };
 
-/// Makes gradients those of the mean loss over the global batch, however the batch is split among
-/// the ranks. One step calls, in order: before_forward, the model's forward, backward; what
-/// backward left is brought into the buffer, unless the strategy averages it where it is; finish;
-/// gather, if somebody wants to see all gradients; then weights and optimizer state change in
-/// `owned_shard`, and publish.
+/// Sums gradients over the ranks. Each rank's loss is its part of the mean over the global batch,
+/// so the sum is the gradient of that mean, however the batch is split.
+///
+/// A step calls, in this order: `begin`; for each of its batches the model's forward pass and
+/// `backward`; `average`; `all_gather`, if somebody needs all gradients; then weights and optimizer
+/// state are updated in `owned_shard`; `barrier`. All of them but `begin` may be collective.
 class GradientAverager {
  public:
   explicit GradientAverager(GradientBuffer buffer) : buffer_(std::move(buffer)) {}
   virtual ~GradientAverager() = default;
 
-  /// What a rank multiplies the SUM of its samples' losses with before backward.
-  virtual double loss_scale(std::int64_t global_batch_size) const {
-    return 1.0 / static_cast<double>(global_batch_size);
-  }
-  virtual void before_forward() {}
-  /// Adds the gradients of `loss` to those of the parameters, which must all be reachable from it.
-  /// The riders must be filled by then. Collective for some strategies.
-  virtual void backward(const at::Tensor& loss) { loss.backward(); }
-  /// Whether what `backward` leaves in the parameters' gradients is averaged by the end of
-  /// `finish`; else the buffer is, which they must have been brought to.
-  virtual bool averages_in_backward() const { return false; }
-  /// The gradients that are averaged on this rank after `finish`: all of them, or, where ranks
-  /// share the weights, those of the weights that this rank updates for all.
-  virtual Shard owned_shard() const { return {0, gradient_count()}; }
-  /// Collective, once, before the first step that changes them: weights and what the optimizer
-  /// keeps, whole storages that are alike on all ranks, may lie in shared memory from here on.
-  virtual void move_to_shared_memory(const std::vector<at::Tensor>& /*state*/) {}
-  /// Collective: after it the riders are the same on every rank, and gradients as `owned_shard`
-  /// says. Throws PeerError.
-  virtual void finish() = 0;
-  /// Collective, after `finish`: all gradients are averaged on every rank.
+  virtual void begin() {}
+  /// Runs backward from `loss`, of which every parameter must be a part, and adds the gradients to
+  /// those of the step. In the `last` batch of a step the statistics must be complete, since the
+  /// strategies that overlap start to communicate.
+  virtual void backward(const at::Tensor& loss, bool last);
+  /// Completes the sums: the statistics are then the same on all ranks, the gradients are summed in
+  /// `owned_shard`. Throws PeerError.
+  virtual void average() = 0;
+  /// Makes the summed gradients whole on every rank.
   virtual void all_gather() {}
-  /// Collective: every rank sees what all have updated.
+  /// Waits until every rank sees what all of them updated.
   virtual void barrier() {}
-  /// Whether a step that averages so can be recorded as a DeviceGraph.
+
+  /// Returns the elements that this rank updates for all ranks: all of them, unless the ranks share
+  /// one copy of the weights.
+  virtual Shard owned_shard() const { return {0, gradient_count()}; }
+  /// Moves weights and optimizer state, whole storages with the same contents on all ranks, into
+  /// memory that the ranks share, where the strategy does so. Collective; called once, before the
+  /// first step.
+  virtual void move_to_shared_memory(const std::vector<at::Tensor>& /*state*/) {}
+  /// Returns whether a step with this strategy can be captured as a DeviceGraph.
   virtual bool capturable() const { return false; }
-  /// "flat", "bucketed", "shared_memory" or "none", for the log.
+  /// Returns "flat", "bucketed", "shared_memory" or "none", for the log and the summary.
   virtual const char* name() const = 0;
 
  protected:
-  std::int64_t gradient_count() const { return buffer_.flat.numel() - buffer_.riders; }
-  at::Tensor riders() const { return buffer_.flat.narrow(0, gradient_count(), buffer_.riders); }
+  std::int64_t gradient_count() const { return buffer_.flat.numel() - buffer_.statistics; }
+  at::Tensor statistics() const {
+    return buffer_.flat.narrow(0, gradient_count(), buffer_.statistics);
+  }
 
   GradientBuffer buffer_;
 };
 
-/// Collective. `flat`: one buffer, one all-reduce after backward. `bucketed`: c10d::Reducer, which
-/// sends buckets while backward still computes. `shared_memory`: without messages, on the CPUs of
-/// one host. `auto` takes the last where it can, else bucketed from 25 MB of gradients on unless
-/// deterministic, or unless it may not communicate in backward. One rank: nothing to do.
+/// Makes the averager that the options ask for. `flat`: one all-reduce of the whole buffer after
+/// backward. `bucketed`: c10d::Reducer, which sends buckets while backward still computes.
+/// `shared_memory`: no messages, on the CPUs of one host. `auto` takes `shared_memory` where it is
+/// possible, else `bucketed` from 25 MB of gradients on, else `flat`; never `bucketed` in a
+/// deterministic run or where it `may_overlap` not. One rank needs none. Collective. Throws
+/// Error(kConfig) where `shared_memory` is asked for and not possible.
 std::unique_ptr<GradientAverager> make_gradient_averager(const settings::TrainOptions& options,
                                                          const Communicator& communicator,
                                                          GradientBuffer buffer,

@@ -77,8 +77,9 @@ std::string link_target(const char* path) {
   return std::filesystem::read_symlink(path, error).string();
 }
 
-/// Equal for processes that reach each other by loopback and shared memory: the same start of the
-/// same machine, and the same network, processes and /dev/shm (containers may share none of them).
+/// Returns a text that is equal for processes that reach each other by loopback and shared memory:
+/// those on the same boot of the same machine with the same network, processes and /dev/shm, none
+/// of which containers need to share.
 std::string host_identity() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string boot;
@@ -89,7 +90,7 @@ std::string host_identity() {
          link_target("/proc/self/ns/pid") + " " + std::to_string(shm.st_dev);
 }
 
-/// What each rank leaves for the others: a fingerprint that must be equal, and where it runs.
+/// What each rank tells the others in the store: what must be equal on all, and where it runs.
 struct RankInfo {
   std::string world_size;
   std::string fingerprint;
@@ -112,7 +113,7 @@ RankInfo rank_info_of(c10d::Store& store, int rank) {
   return info;
 }
 
-/// On every rank, so that none of them waits for one that refused.
+/// Runs on every rank, so that none of them waits for one that refused.
 bool compare_rank_infos(c10d::Store& store, int world_size) {
   const RankInfo of_rank_0 = rank_info_of(store, 0);
   bool one_host = true;
@@ -133,7 +134,7 @@ bool compare_rank_infos(c10d::Store& store, int world_size) {
     }
     if (info.backend != of_rank_0.backend) {
       throw Error(ExitCode::kConfig,
-                  name + " would talk by " + info.backend + ", rank 0 by " + of_rank_0.backend +
+                  name + " uses backend " + info.backend + ", rank 0 uses " + of_rank_0.backend +
                       ": `mnist-train doctor` says on each machine which GPUs it sees");
     }
   }

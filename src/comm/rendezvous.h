@@ -7,25 +7,25 @@
 
 namespace mnist_train::comm {
 
-/// Where the ranks of a run rendezvous.
+/// What the ranks of a run need to find each other.
 struct RendezvousOptions {
   launch::WorkerIdentity identity;
   double timeout_s = 60;
-  int listen_fd = -1;       // rank 0 of our own launcher: its bound socket
+  int listen_fd = -1;       // rank 0 under our own launcher: its bound socket
   std::string fingerprint;  // what all ranks must agree on: a hash of the config
-  std::string backend;      // and "gloo" or "nccl", which each chose by what it sees
+  std::string backend;      // and this: "gloo" or "nccl", which each chose by what it sees
 };
 
-/// What the ranks know of each other when they have met.
+/// What the ranks know of each other after the rendezvous.
 struct RendezvousResult {
   c10::intrusive_ptr<c10d::Store> store;
   bool one_host = true;  // all of them reach each other by 127.0.0.1 and /dev/shm
 };
 
-/// Collective. Connects to the run's key-value store (rank 0 serves it, unless an agent does) and
-/// waits until every rank has come. Throws Error(kDistributed) "1 of 2 ranks joined within 60 s,
-/// missing: rank 1", Error(kDistributed) naming the address when it is taken or not reached,
-/// Error(kConfig) when a rank runs with another config or would talk by another backend.
+/// Connects to the run's key-value store (rank 0 serves it, unless an agent does) and waits until
+/// every rank has joined. Collective. Throws Error(kDistributed) "1 of 2 ranks joined within 60 s,
+/// missing: rank 1", Error(kDistributed) naming the address when it is taken or cannot be reached,
+/// and Error(kConfig) when a rank runs with another config or uses another backend.
 RendezvousResult rendezvous(const RendezvousOptions& options);
 
 }  // namespace mnist_train::comm

@@ -6,12 +6,13 @@
 
 namespace mnist_train::comm {
 
-/// A piece of the gradients, and of what is laid out like them, in elements.
+/// A range of the elements of the flat gradients, and of weights and optimizer state, which are
+/// laid out like them.
 struct Shard {
   std::int64_t begin = 0;
   std::int64_t size = 0;
 
-  /// A view of it; `flat`: [n].
+  /// Returns the shard of `flat` [n] as a view.
   at::Tensor of(const at::Tensor& flat) const { return flat.narrow(0, begin, size); }
 };
 

@@ -1,6 +1,5 @@
 #include "comm/shared_memory_averager.h"
 
-#include <ATen/ops/full.h>
 #include <linux/futex.h>
 #include <poll.h>
 #include <sys/syscall.h>
@@ -22,7 +21,7 @@ namespace {
 
 constexpr std::int64_t kGrain = 64;      // elements; no two ranks write to one cache line
 constexpr int kSpins = 2000;             // some 20 microseconds
-constexpr long kSleep_ns = 100'000'000;  // between two looks at the other processes
+constexpr long kSleep_ns = 100'000'000;  // between two checks of the other processes
 
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 
@@ -40,36 +39,35 @@ void wake_all(std::atomic<std::uint32_t>& word) {
                   std::to_string(rank) + " is gone");
 }
 
-bool is_before(std::uint32_t meeting, std::uint32_t wanted) {
-  return static_cast<std::int32_t>(meeting - wanted) < 0;  // also when they have wrapped around
+bool is_before(std::uint32_t reached, std::uint32_t wanted) {
+  return static_cast<std::int32_t>(reached - wanted) < 0;  // also where they wrapped around
 }
 
 GradientBuffer require_fitting(const Communicator& communicator, GradientBuffer buffer) {
   if (SharedMemoryAverager::fits(communicator, buffer)) return buffer;
   throw Error(ExitCode::kConfig,
-              "gradient_averaging.strategy \"shared_memory\" is for processes on the CPUs of one "
-              "host; take \"flat\" or \"bucketed\"");
+              "gradient_averaging.strategy \"shared_memory\" needs all processes on the CPUs of "
+              "one host; set it to \"flat\" or \"bucketed\"");
 }
 
 }  // namespace
 
 bool SharedMemoryAverager::fits(const Communicator& communicator, const GradientBuffer& buffer) {
   if (communicator.reduces_on_device()) return false;  // and has no way for a tensor on a CPU
-  at::Tensor misfits = at::full({1}, communicator.one_host() && buffer.flat.is_cpu() ? 0.0 : 1.0);
-  communicator.all_reduce_sum(misfits);
-  return misfits.item<float>() == 0;
+  const bool fits_here = communicator.one_host() && buffer.flat.is_cpu();
+  return communicator.sum_over_ranks(fits_here ? 0 : 1) == 0;
 }
 
 SharedMemoryAverager::SharedMemoryAverager(const Communicator& communicator, GradientBuffer buffer)
     : GradientAverager(require_fitting(communicator, std::move(buffer))),
       communicator_(communicator),
-      riders_(riders()),
+      statistics_(statistics()),
       segment_(communicator, segment_bytes()),
       changes_(reinterpret_cast<std::atomic<std::uint32_t>*>(segment_.take(sizeof *changes_))),
       ranks_(reinterpret_cast<RankState*>(
           segment_.take(sizeof *ranks_ * static_cast<std::size_t>(communicator.world_size())))) {
   for (int rank = 0; rank < communicator_.world_size(); ++rank) {
-    rider_slots_.push_back(segment_.take_like(riders_));
+    statistics_slots_.push_back(segment_.take_like(statistics_));
     if (rank == communicator_.rank()) {
       segment_.move_here(buffer_.flat, /*with_contents=*/true);
       slots_.push_back(buffer_.flat);
@@ -89,11 +87,10 @@ SharedMemoryAverager::SharedMemoryAverager(const Communicator& communicator, Gra
 std::size_t SharedMemoryAverager::segment_bytes() const {
   const auto ranks = static_cast<std::size_t>(communicator_.world_size());
   return SharedSegment::aligned(sizeof *changes_) + sizeof *ranks_ * ranks +
-         ranks * (SharedSegment::aligned(riders_.nbytes()) +
+         ranks * (SharedSegment::aligned(statistics_.nbytes()) +
                   SharedSegment::aligned(buffer_.flat.nbytes()));
 }
 
-/// Rank 0's contents, which are everybody's.
 void SharedMemoryAverager::move_to_shared_memory(const std::vector<at::Tensor>& state) {
   std::size_t bytes = 0;
   for (const at::Tensor& tensor : state) bytes += SharedSegment::aligned(tensor.nbytes());
@@ -113,16 +110,16 @@ Shard SharedMemoryAverager::shard_of(int rank) const {
   return {begin_of(rank), begin_of(rank + 1) - begin_of(rank)};
 }
 
-at::Tensor SharedMemoryAverager::gradients(int slot, int shard_of_rank) const {
-  return shard_of(shard_of_rank).of(slots_[static_cast<std::size_t>(slot)]);
+at::Tensor SharedMemoryAverager::gradients(int slot, int owner) const {
+  return shard_of(owner).of(slots_[static_cast<std::size_t>(slot)]);
 }
 
-void SharedMemoryAverager::finish() {
+void SharedMemoryAverager::average() {
   const int mine = communicator_.rank();
-  rider_slots_[static_cast<std::size_t>(mine)].copy_(riders_);
+  statistics_slots_[static_cast<std::size_t>(mine)].copy_(statistics_);
   barrier();
-  riders_.zero_();
-  for (const at::Tensor& riders : rider_slots_) riders_.add_(riders);
+  statistics_.zero_();
+  for (const at::Tensor& slot : statistics_slots_) statistics_.add_(slot);
   // Nobody else reads this part of this slot, so the sum can take its place.
   at::Tensor sum = gradients(mine, mine);
   for (int rank = 0; rank < communicator_.world_size(); ++rank) {
@@ -139,10 +136,9 @@ void SharedMemoryAverager::all_gather() {
   barrier();
 }
 
-/// Returns when all ranks have come here as often as this one.
 void SharedMemoryAverager::barrier() {
-  ++meetings_;
-  ranks_[communicator_.rank()].meetings.store(meetings_, std::memory_order_release);
+  ++barriers_;
+  ranks_[communicator_.rank()].barriers.store(barriers_, std::memory_order_release);
   changes_->fetch_add(1);
   wake_all(*changes_);
   wait_for_all();
@@ -154,7 +150,7 @@ void SharedMemoryAverager::wait_for_all() const {
   int spins = 0;
   for (int rank = 0; rank < communicator_.world_size();) {
     const std::uint32_t seen = changes_->load();
-    if (!is_before(ranks_[rank].meetings.load(std::memory_order_acquire), meetings_)) {
+    if (!is_before(ranks_[rank].barriers.load(std::memory_order_acquire), barriers_)) {
       ++rank;
       continue;
     }
@@ -167,13 +163,14 @@ void SharedMemoryAverager::wait_for_all() const {
     sleep_until_changed(*changes_, seen);
     require_alive(rank);
     if (monotonic_seconds() - begin_s > communicator_.timeout_s()) {
-      throw PeerError("gradient averaging: rank " + std::to_string(rank) + " did not come within " +
+      throw PeerError("gradient averaging: rank " + std::to_string(rank) +
+                      " did not respond within " +
                       std::to_string(static_cast<int>(communicator_.timeout_s())) + " s");
     }
   }
 }
 
-/// By its descriptor, which tells the end of a process also where its parent has not asked for it.
+/// Asks the process's descriptor, which tells its end even while its parent has not waited for it.
 void SharedMemoryAverager::require_alive(int rank) const {
   pollfd end{processes_[static_cast<std::size_t>(rank)].get(), POLLIN, 0};
   if (::poll(&end, 1, 0) == 1) throw_lost(rank);

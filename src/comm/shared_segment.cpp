@@ -24,10 +24,10 @@ constexpr std::size_t kPathBytes = 64;
 [[noreturn]] void throw_errno(const char* action) {
   throw Error(ExitCode::kRunFailed, std::string("gradients and weights: cannot ") + action +
                                         " shared memory: " + std::strerror(errno) +
-                                        "; gradient_averaging.strategy \"flat\" goes without");
+                                        "; gradient_averaging.strategy \"flat\" needs none");
 }
 
-/// All of it is taken now: a page that is missing later would kill the process.
+/// Allocates all pages now: one that is missing later would kill the process.
 UniqueFd make_segment(std::size_t bytes) {
   UniqueFd fd(::memfd_create("mnist-train-ranks", MFD_CLOEXEC));
   if (!fd.valid()) throw_errno("make");
@@ -40,7 +40,7 @@ UniqueFd make_segment(std::size_t bytes) {
   throw_errno("allocate");
 }
 
-/// Collective: rank 0's segment, by which the others find it.
+/// Returns where all ranks can open rank 0's descriptor. Collective.
 std::string agree_on_path(const Communicator& communicator, int fd) {
   std::string path = "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(fd);
   path.resize(kPathBytes);
@@ -77,9 +77,10 @@ std::uint8_t* SharedSegment::take(std::size_t bytes) {
   return piece;
 }
 
-at::Tensor SharedSegment::take_like(const at::Tensor& model) {
+at::Tensor SharedSegment::take_like(const at::Tensor& example) {
   return at::from_blob(
-      take(model.nbytes()), model.sizes(), [memory = memory_](void* /*piece*/) {}, model.options());
+      take(example.nbytes()), example.sizes(), [memory = memory_](void* /*piece*/) {},
+      example.options());
 }
 
 void SharedSegment::move_here(const at::Tensor& tensor, bool with_contents) {

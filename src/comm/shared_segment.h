@@ -10,22 +10,23 @@
 
 namespace mnist_train::comm {
 
-/// Memory that the ranks of one host share, unnamed, so that nothing is left of it whatever ends
-/// the processes, and without the limit of /dev/shm, which is small in containers. Zeros at first.
-/// What is taken from it is the same piece for all ranks, and keeps it alive.
+/// Memory that the ranks of one host share. It has no name, so nothing is left of it whatever ends
+/// the processes, and not the limit of /dev/shm, which is small in containers. It holds zeros at
+/// first. All ranks take the same pieces from it, and a piece keeps all of it alive.
 class SharedSegment {
  public:
-  /// Collective. Throws Error(kRunFailed) when the system has no memory left.
+  /// Makes the memory on rank 0 and maps it on all ranks. Collective. Throws Error(kRunFailed) when
+  /// the system has no memory left.
   SharedSegment(const Communicator& communicator, std::size_t bytes);
 
-  /// What `take` uses up: whole cache lines.
+  /// Returns how many bytes `take` uses up: whole cache lines.
   static std::size_t aligned(std::size_t bytes);
-  /// The next piece. All ranks take the same ones in the same order.
+  /// Returns the next piece. All ranks must take pieces of the same sizes in the same order.
   std::uint8_t* take(std::size_t bytes);
-  /// The next piece as a tensor like `model`, contiguous.
-  at::Tensor take_like(const at::Tensor& model);
-  /// `tensor`, which is all of its storage, and all views of it lie in the next piece from here on,
-  /// with the contents that they have, or with those of the piece.
+  /// Returns the next piece as a contiguous tensor with the sizes and type of `example`.
+  at::Tensor take_like(const at::Tensor& example);
+  /// Moves the storage of `tensor`, which must be all of it, and so every view of it, into the next
+  /// piece. `with_contents`: it keeps its contents, else it gets those of the piece.
   void move_here(const at::Tensor& tensor, bool with_contents);
 
  private:

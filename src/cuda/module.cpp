@@ -10,21 +10,14 @@
 
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
+#include "accelerator/cuda_module.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "comm/cuda_module.h"
 #include "comm/failures.h"
 
 namespace mnist_train::cuda {
 
 namespace {
-
-c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store,
-                                                    int rank, int world_size, double timeout_s) {
-  auto options = c10d::ProcessGroupNCCL::Options::create();
-  options->timeout = to_milliseconds(timeout_s);
-  return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, world_size, std::move(options));
-}
 
 int device_count() { return static_cast<int>(c10::cuda::device_count()); }
 
@@ -63,22 +56,22 @@ std::string nccl_version() {
          std::to_string(version & kMask);
 }
 
-class CudaGraph : public comm::DeviceGraph {
+class CudaGraph : public accelerator::DeviceGraph {
  public:
-  void record(const std::function<void()>& work) override {
+  void capture(const std::function<void()>& work) override {
     try {
-      record_or_throw(work);
+      capture_or_throw(work);
     } catch (const std::exception& error) {
-      throw Error(ExitCode::kRunFailed, "the training step cannot be recorded as a CUDA graph: " +
+      throw Error(ExitCode::kRunFailed, "the training step cannot be captured as a CUDA graph: " +
                                             comm::short_message(error) +
-                                            "; cuda_graphs \"off\" goes without");
+                                            "; set cuda_graphs to \"off\" to train without one");
     }
   }
   void replay() override { graph_.replay(); }
 
  private:
-  void record_or_throw(const std::function<void()>& work) {
-    // What other threads do meanwhile (NCCL's watchdog, the writer of checkpoints) is not recorded.
+  void capture_or_throw(const std::function<void()>& work) {
+    // What other threads do meanwhile (NCCL's watchdog, the writer of checkpoints) is not captured.
     graph_.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
     try {
       work();
@@ -95,17 +88,25 @@ class CudaGraph : public comm::DeviceGraph {
   at::cuda::CUDAGraph graph_;
 };
 
-std::unique_ptr<comm::DeviceGraph> make_graph() { return std::make_unique<CudaGraph>(); }
+std::unique_ptr<accelerator::DeviceGraph> make_graph() { return std::make_unique<CudaGraph>(); }
 
-constexpr comm::CudaModule kModule{
-    &make_nccl_backend, &device_count,      &set_device,      &synchronize,  &peak_memory_bytes,
-    &device_name,       &computes_bfloat16, &runtime_version, &nccl_version, &make_graph};
+constexpr accelerator::CudaModule kModule{&device_count,      &set_device,   &synchronize,
+                                          &peak_memory_bytes, &device_name,  &computes_bfloat16,
+                                          &runtime_version,   &nccl_version, &make_graph};
 
 }  // namespace
 
 }  // namespace mnist_train::cuda
 
-extern "C" __attribute__((visibility("default"))) const mnist_train::comm::CudaModule*
+extern "C" __attribute__((visibility("default"))) const mnist_train::accelerator::CudaModule*
 mnist_train_cuda_module() {
   return &mnist_train::cuda::kModule;
+}
+
+extern "C" __attribute__((visibility("default"))) c10::intrusive_ptr<c10d::Backend>
+mnist_train_make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                              int world_size, double timeout_s) {
+  auto options = c10d::ProcessGroupNCCL::Options::create();
+  options->timeout = mnist_train::to_milliseconds(timeout_s);
+  return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, world_size, std::move(options));
 }

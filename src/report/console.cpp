@@ -26,32 +26,27 @@ std::string samples_a_second(double rate) {
 
 }  // namespace
 
-std::string with_thousands(std::int64_t number) {
-  std::string digits = std::to_string(number);
-  const std::size_t first = digits.starts_with('-') ? 1 : 0;
-  for (std::size_t i = digits.size(); i > first + 3; i -= 3) digits.insert(i - 3, ",");
-  return digits;
-}
-
-void Console::step(std::int64_t epoch, std::int64_t step_in_epoch) {
-  if (setup_.quiet || !setup_.terminal) return;
+void Console::tick(std::int64_t epoch, std::int64_t step_in_epoch) {
+  step_in_epoch_ = step_in_epoch;
+  if (setup_.quiet || !setup_.is_terminal) return;
   const double now_s = monotonic_seconds();
   if (now_s - drawn_s_ < kRedrawInterval_s) return;
   drawn_s_ = now_s;
-  draw_bar(epoch, step_in_epoch);
+  draw_bar(epoch);
 }
 
-void Console::record(const StepRecord& record, std::int64_t step_in_epoch) {
+void Console::step(const StepRecord& record) {
   loss_text_ =
       fmt::format("loss {:.4f}  {}", record.loss, samples_a_second(record.samples_per_second));
-  if (setup_.quiet || setup_.terminal) return;
-  spdlog::info("epoch {}/{}, step {}/{}: {}", record.epoch, setup_.epochs, step_in_epoch,
+  if (setup_.quiet || setup_.is_terminal) return;
+  spdlog::info("epoch {}/{}, step {}/{}: {}", record.epoch, setup_.epochs, step_in_epoch_,
                setup_.steps_per_epoch, loss_text_);
 }
 
-void Console::record(const EpochRecord& record) {
+void Console::epoch(const EpochResult& result) {
   if (setup_.quiet) return;
   clear_bar();
+  const EpochRecord& record = result.record;
   const auto both = [](double loss, double accuracy) {
     return fmt::format("loss {:.4f}, accuracy {:.2f} %", loss, 100 * accuracy);
   };
@@ -60,38 +55,38 @@ void Console::record(const EpochRecord& record) {
     validation = "validation " + both(*record.validation_loss, *record.validation_accuracy) + "; ";
   }
   // A terminal shows the table; the log has the line all the same.
-  spdlog::log(setup_.terminal ? spdlog::level::debug : spdlog::level::info,
+  spdlog::log(setup_.is_terminal ? spdlog::level::debug : spdlog::level::info,
               "epoch {}/{}: train {}; {}test {}; {:.2f} s, {}", record.epoch, setup_.epochs,
               both(record.train_loss, record.train_accuracy), validation,
               both(record.test_loss, record.test_accuracy),
               record.train_seconds + record.test_seconds,
               samples_a_second(record.samples_per_second));
-  if (!setup_.terminal) return;
+  if (!setup_.is_terminal) return;
   const std::string lines =
       table_.lines(record, static_cast<std::size_t>(terminal_columns(setup_.fd)));
   (void)write_all(setup_.fd, lines.data(), lines.size());
 }
 
-void Console::draw_bar(std::int64_t epoch, std::int64_t step_in_epoch) {
+void Console::draw_bar(std::int64_t epoch) {
   const std::int64_t steps = std::max<std::int64_t>(1, setup_.steps_per_epoch);
-  const auto filled = static_cast<std::size_t>(kBarWidth * std::min(step_in_epoch, steps) / steps);
+  const auto filled = static_cast<std::size_t>(kBarWidth * std::min(step_in_epoch_, steps) / steps);
   std::string bar(filled, '=');
   if (filled < kBarWidth) bar += '>';
   bar.resize(kBarWidth, ' ');
   std::string line = fmt::format("epoch {}/{} [{}] {}/{}  {}", epoch, setup_.epochs, bar,
-                                 step_in_epoch, steps, loss_text_);
+                                 step_in_epoch_, steps, loss_text_);
   line.resize(std::min(line.size(), static_cast<std::size_t>(terminal_columns(setup_.fd) - 1)));
   // The cursor stays at the line's start: whatever is written next takes the bar's place.
   line = "\x1b[K" + line + "\r";
   (void)write_all(setup_.fd, line.data(), line.size());
-  drawn_ = true;
+  bar_is_drawn_ = true;
 }
 
 void Console::clear_bar() {
-  if (!drawn_) return;
+  if (!bar_is_drawn_) return;
   constexpr std::string_view kClear = "\x1b[K";
   (void)write_all(setup_.fd, kClear.data(), kClear.size());
-  drawn_ = false;
+  bar_is_drawn_ = false;
 }
 
 }  // namespace mnist_train::report

@@ -41,21 +41,20 @@ Json to_json(const RunStart& start, const Summary& summary) {
 
 }  // namespace
 
-void append_lineage(const std::filesystem::path& path, const RunStart& start,
-                    const Summary& summary) {
+void LineageFile::begin(const RunStart& start, const Summary& summary) {
   const UniqueFd fd(
-      ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644));
+      ::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644));
   struct stat status {};
-  if (!fd.valid() || ::fstat(fd.get(), &status) != 0) fail(path, "open");
+  if (!fd.valid() || ::fstat(fd.get(), &status) != 0) fail(path_, "open");
   // A line that a full disk cut short must not swallow this one.
   char last = '\n';
   if (status.st_size > 0 && ::pread(fd.get(), &last, 1, status.st_size - 1) != 1) {
-    fail(path, "read");
+    fail(path_, "read");
   }
   const std::string line =
       (last == '\n' ? "" : "\n") +
       to_json(start, summary).dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
-  if (!write_all(fd.get(), line.data(), line.size())) fail(path, "write");
+  if (!write_all(fd.get(), line.data(), line.size())) fail(path_, "write");
 }
 
 }  // namespace mnist_train::report

@@ -64,7 +64,7 @@ MetricsLog::MetricsLog(const std::filesystem::path& path, std::int64_t keep_byte
   if (::ftruncate(fd_.get(), bytes_) != 0) fail(path_, "cut back");
 }
 
-void MetricsLog::write(const StepRecord& record) {
+void MetricsLog::step(const StepRecord& record) {
   const Json json = {{"event", "step"},
                      {"epoch", record.epoch},
                      {"step", record.step},
@@ -76,7 +76,8 @@ void MetricsLog::write(const StepRecord& record) {
   write_line(json.dump());
 }
 
-void MetricsLog::write(const EpochRecord& record, const EpochDetails& details) {
+void MetricsLog::epoch(const EpochResult& result) {
+  const EpochRecord& record = result.record;
   Json json = {{"event", "epoch"},
                {"epoch", record.epoch},
                {"step", record.step},
@@ -92,7 +93,7 @@ void MetricsLog::write(const EpochRecord& record, const EpochDetails& details) {
     json["validation_loss"] = *record.validation_loss;
     json["validation_accuracy"] = *record.validation_accuracy;
   }
-  add_details(json, details);
+  add_details(json, result.details);
   write_line(json.dump());
 }
 

@@ -29,7 +29,7 @@ std::string base64(std::string_view bytes) {
   return text;
 }
 
-/// A number as JSON has it: a NaN, which a broken model can give, is null.
+/// JSON has no NaN, which a broken model can give.
 std::string json_number(double value) {
   return std::isfinite(value) ? fmt::format("{:.7g}", value) : "null";
 }
@@ -60,24 +60,27 @@ void write_predictions(const std::filesystem::path& path,
   write_file_atomically(path, text, ExitCode::kRunFailed);
 }
 
-std::string image_png(const std::uint8_t* pixels, std::int64_t channels, std::int64_t height,
-                      std::int64_t width) {
-  imaging::Image picture;
-  picture.channels = channels == 3 ? 3 : 1;
-  picture.height = height;
-  picture.width = width;
-  const std::int64_t plane = height * width;
-  for (std::int64_t pixel = 0; pixel < plane; ++pixel) {
-    for (std::int64_t channel = 0; channel < picture.channels; ++channel) {
-      picture.pixels.push_back(pixels[channel * plane + pixel]);
-    }
-  }
-  return imaging::encode_png(picture);
+void PredictionsFile::epoch(const EpochResult& result) {
+  if (!result.predictions.empty()) write_predictions(path_, result.predictions, class_names_);
 }
 
-std::string image_uri(const std::uint8_t* pixels, std::int64_t channels, std::int64_t height,
-                      std::int64_t width) {
-  return "data:image/png;base64," + base64(image_png(pixels, channels, height, width));
+Picture make_picture(const std::uint8_t* pixels, std::int64_t channels, std::int64_t height,
+                     std::int64_t width) {
+  imaging::Image image;
+  image.channels = channels == 3 ? 3 : 1;
+  image.height = height;
+  image.width = width;
+  const std::int64_t plane = height * width;
+  for (std::int64_t pixel = 0; pixel < plane; ++pixel) {
+    for (std::int64_t channel = 0; channel < image.channels; ++channel) {
+      image.pixels.push_back(pixels[channel * plane + pixel]);
+    }
+  }
+  return {imaging::encode_png(image), height, width, image.channels};
+}
+
+std::string image_uri(const Picture& picture) {
+  return "data:image/png;base64," + base64(picture.png);
 }
 
 }  // namespace mnist_train::report

@@ -3,32 +3,38 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "report/sink.h"
 
 namespace mnist_train::report {
 
-/// What a model makes of one test image, a line of `predictions.jsonl`.
-struct Prediction {
-  std::int64_t id = 0;  // place in the test set
-  std::string image;    // a data: URI with a PNG, which browsers and Python read alike
-  std::int64_t guess = 0;
-  std::int64_t truth = 0;
-  std::vector<double> scores;  // probabilities by class
+/// `predictions.jsonl`, those of the last evaluation, as a sink that replaces it after each epoch.
+class PredictionsFile : public Sink {
+ public:
+  PredictionsFile(std::filesystem::path path, std::vector<std::string> class_names)
+      : path_(std::move(path)), class_names_(std::move(class_names)) {}
+
+  void epoch(const EpochResult& result) override;
+
+ private:
+  std::filesystem::path path_;
+  std::vector<std::string> class_names_;
 };
 
-/// One object a line: `id`, `image`, `guess`, `truth`, `score_0`, …, and where classes have names
-/// `guess_name` and `truth_name`; whole or not at all. Throws Error(kRunFailed).
+/// Writes one object a line: `id`, `image`, `guess`, `truth`, `score_0`, …, and where classes have
+/// names `guess_name` and `truth_name`; the file is whole or absent. Throws Error(kRunFailed).
 void write_predictions(const std::filesystem::path& path,
                        const std::vector<Prediction>& predictions,
                        const std::vector<std::string>& class_names = {});
 
-/// A PNG of an image of 1 or 3 channels; of others, the first alone. `pixels`: [channels, height,
-/// width] u8.
-std::string image_png(const std::uint8_t* pixels, std::int64_t channels, std::int64_t height,
-                      std::int64_t width);
+/// Encodes an image [channels, height, width] u8 of 1 or 3 channels as PNG; of an image with
+/// another number of channels, the first channel alone.
+Picture make_picture(const std::uint8_t* pixels, std::int64_t channels, std::int64_t height,
+                     std::int64_t width);
 
-/// The same as "data:image/png;base64,…".
-std::string image_uri(const std::uint8_t* pixels, std::int64_t channels, std::int64_t height,
-                      std::int64_t width);
+/// Returns the picture as "data:image/png;base64,…".
+std::string image_uri(const Picture& picture);
 
 }  // namespace mnist_train::report

@@ -1,7 +1,5 @@
 #include "report/summary.h"
 
-#include <sys/resource.h>
-
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -45,7 +43,7 @@ Json to_json(const Summary& summary) {
   return json;
 }
 
-/// What stands there; a discarded value where it is no JSON.
+/// Returns a discarded value where the file is missing or not JSON.
 Json read_json(const std::filesystem::path& path) {
   std::ifstream file(path);
   return Json::parse(file, nullptr, /*allow_exceptions=*/false);
@@ -90,11 +88,11 @@ void write_summary(const std::filesystem::path& path, const Summary& summary) {
   write_json(path, to_json(summary));
 }
 
-void note_failure(const std::filesystem::path& path, const std::string& error) {
+void record_failure(const std::filesystem::path& path, const std::string& error) {
   no_longer_running(path, {{"status", "failed"}, {"error", error}});
 }
 
-void note_stop(const std::filesystem::path& path) {
+void record_stop(const std::filesystem::path& path) {
   no_longer_running(path, {{"status", "stopped"}});
 }
 
@@ -109,12 +107,6 @@ void write_accuracies(const std::filesystem::path& path, const std::vector<doubl
 std::size_t count_accuracies(const std::filesystem::path& path) {
   const Json list = read_json(path);
   return list.is_array() ? list.size() : 0;
-}
-
-std::int64_t peak_memory_bytes() {
-  rusage usage{};
-  ::getrusage(RUSAGE_SELF, &usage);
-  return usage.ru_maxrss * 1024;
 }
 
 }  // namespace mnist_train::report

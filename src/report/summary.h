@@ -9,6 +9,24 @@
 
 namespace mnist_train::report {
 
+/// One start of a run: the first, a restart after a lost process, or a resume.
+struct RunStart {
+  std::string host;
+  std::string resumed_from;  // the checkpoint; empty: a fresh start
+  std::int64_t epoch = 0;    // finished epochs
+  std::int64_t step = 0;
+  std::int64_t samples_seen = 0;
+  std::int64_t train_images = 0;
+  std::int64_t validation_images = 0;
+  std::int64_t test_images = 0;
+  std::int64_t image_channels = 0;
+  std::int64_t image_height = 0;
+  std::int64_t image_width = 0;
+  std::int64_t classes = 0;
+  std::vector<std::string> class_names;  // by number, where the data have names
+  std::int64_t steps_per_epoch = 0;
+};
+
 /// `summary.json`: what a run was and what came out.
 struct Summary {
   std::string status;  // "running", "finished", "stopped" (by a signal, resumable), "failed"
@@ -37,36 +55,34 @@ struct Summary {
   std::int64_t samples_seen = 0;
   std::int64_t restarts = 0;
   std::int64_t peak_memory_bytes = 0;  // of the largest process
-  double checkpoint_seconds = 0;       // of this command, as is the next
-  double report_seconds = 0;
+  double checkpoint_seconds = 0;       // of this command
+  double report_seconds = 0;           // of this command
   std::string config_hash;
   std::string data_hash;
 };
 
-/// What of it is known when a run starts, as JSON: processes, device, precision, versions, hashes.
+/// Returns what is known when a run starts, as JSON: processes, device, precision, versions,
+/// hashes.
 nlohmann::ordered_json identity_of(const Summary& summary);
 
-/// Whole or not at all. Throws Error(kRunFailed).
+/// Writes `summary.json`, whole or not at all. Throws Error(kRunFailed).
 void write_summary(const std::filesystem::path& path, const Summary& summary);
 
-/// Turns a summary that says "running" into one that says "failed" and why. Any other is left as it
-/// is, and so is one that cannot be written: the failure itself matters more.
-void note_failure(const std::filesystem::path& path, const std::string& error);
+/// Changes a summary that says "running" to "failed", with the reason. It leaves any other as it
+/// is, and ignores errors: the failure itself matters more.
+void record_failure(const std::filesystem::path& path, const std::string& error);
 
-/// The same for a run that was stopped before it could say so itself.
-void note_stop(const std::filesystem::path& path);
+/// Changes a summary that says "running" to "stopped", for a run that could not do so itself.
+void record_stop(const std::filesystem::path& path);
 
-/// Whether the summary there says "finished".
+/// Returns whether the summary there says "finished".
 bool says_finished(const std::filesystem::path& path);
 
-/// A JSON list of test accuracies in [0,1], one an epoch; whole or not at all. Throws
+/// Writes a JSON list of test accuracies in [0,1], one an epoch, whole or not at all. Throws
 /// Error(kRunFailed).
 void write_accuracies(const std::filesystem::path& path, const std::vector<double>& accuracies);
 
-/// How many such a list holds; 0 where there is none.
+/// Returns how many accuracies such a list holds; 0 where there is none.
 std::size_t count_accuracies(const std::filesystem::path& path);
-
-/// Peak resident memory of this process.
-std::int64_t peak_memory_bytes();
 
 }  // namespace mnist_train::report

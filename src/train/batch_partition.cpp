@@ -1,11 +1,10 @@
 #include "train/batch_partition.h"
 
-#include <c10/core/impl/DeviceGuardImplInterface.h>
-
 #include <algorithm>
 #include <numeric>
 #include <utility>
 
+#include "accelerator/device.h"
 #include "base/clock.h"
 #include "data/per_rank_sampler.h"
 
@@ -20,9 +19,6 @@ class EvenPartition : public BatchPartition {
   data::Range shard(data::Range global, int rank) const override {
     return data::shard(global, rank, ranks_);
   }
-  std::vector<double> weights() const override {
-    return std::vector<double>(static_cast<std::size_t>(ranks_), 1.0 / ranks_);
-  }
 
  private:
   int ranks_;
@@ -31,28 +27,18 @@ class EvenPartition : public BatchPartition {
 class PerRankPartition : public BatchPartition {
  public:
   PerRankPartition(std::vector<std::int64_t> sizes, int rank)
-      : sets_(std::move(sizes)), rank_(rank) {}
+      : sampler_(std::move(sizes)), rank_(rank) {}
 
   std::vector<std::int64_t> order(std::int64_t /*count*/, std::int64_t seed,
                                   std::int64_t epoch) const override {
-    return sets_.order(rank_, seed, epoch);
+    return sampler_.order(rank_, seed, epoch);
   }
   data::Range shard(data::Range global, int rank) const override {
-    return sets_.shard(global, rank);
-  }
-  std::vector<double> weights() const override {
-    const std::vector<std::int64_t>& sizes = sets_.sizes();
-    const auto sum = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
-    std::vector<double> weights;
-    weights.reserve(sizes.size());
-    for (const std::int64_t size : sizes) {
-      weights.push_back(static_cast<double>(size) / static_cast<double>(sum));
-    }
-    return weights;
+    return sampler_.shard(global, rank);
   }
 
  private:
-  data::PerRankSampler sets_;
+  data::PerRankSampler sampler_;
   int rank_;
 };
 
@@ -62,35 +48,28 @@ class ThroughputPartition : public BatchPartition {
       : rank_(communicator.rank()),
         ranks_(static_cast<std::size_t>(communicator.world_size())),
         device_(device),
-        weights_(ranks_, 1.0 / static_cast<double>(ranks_)),
+        fractions_(ranks_, 1.0 / static_cast<double>(ranks_)),
         busy_s_(ranks_),
         samples_(ranks_) {}
 
   data::Range shard(data::Range global, int rank) const override {
-    const std::vector<std::int64_t> sizes = data::apportion(global.size(), weights_);
+    const std::vector<std::int64_t> sizes = data::apportion(global.size(), fractions_);
     const auto mine = sizes.begin() + rank;
     const std::int64_t begin = std::accumulate(sizes.begin(), mine, global.begin);
     return {begin, begin + *mine};
   }
 
-  std::vector<double> weights() const override { return weights_; }
+  std::int64_t statistics() const override { return static_cast<std::int64_t>(ranks_); }
 
-  std::int64_t riders() const override { return static_cast<std::int64_t>(ranks_); }
+  void begin_work() override { work_begin_s_ = now_s(); }
 
-  double clock() const override {
-    if (!device_.is_cpu()) {
-      c10::impl::getDeviceGuardImpl(device_.type())->synchronizeDevice(device_.index());
-    }
-    return monotonic_seconds();
+  void end_work(const at::Tensor& statistics) override {
+    statistics[rank_].fill_(now_s() - work_begin_s_);
   }
 
-  void record(double busy_s, const at::Tensor& riders) const override {
-    riders[rank_].fill_(busy_s);
-  }
-
-  void update(const at::Tensor& riders, const std::vector<std::int64_t>& samples) override {
+  void update(const at::Tensor& statistics, const std::vector<std::int64_t>& samples) override {
     if (++steps_ <= kWarmUpSteps) return;  // they allocate, and choose kernels
-    const at::Tensor busy_s = riders.to(at::kCPU, at::kDouble);
+    const at::Tensor busy_s = statistics.to(at::kCPU, at::kDouble);
     for (std::size_t rank = 0; rank < ranks_; ++rank) {
       busy_s_[rank] += busy_s.const_data_ptr<double>()[rank];
       samples_[rank] += static_cast<double>(samples[rank]);
@@ -106,9 +85,14 @@ class ThroughputPartition : public BatchPartition {
   static constexpr int kWarmUpSteps = 1;
   static constexpr int kFirstWindow = 4;  // steps
   static constexpr int kWindow = 16;
-  // Every new size of a share makes the kernels' libraries prepare anew, so small gains cost more
-  // than they bring.
-  static constexpr double kWorthIt = 0.05;
+  // Kernel libraries prepare anew for every new size of a shard, so small gains cost more than they
+  // bring.
+  static constexpr double kLeastImbalance = 0.05;
+
+  double now_s() const {
+    accelerator::synchronize(device_);
+    return monotonic_seconds();
+  }
 
   void decide() {
     const bool measurable =
@@ -118,14 +102,14 @@ class ThroughputPartition : public BatchPartition {
     const double slowest_s = *std::max_element(busy_s_.begin(), busy_s_.end());
     const double mean_s =
         std::accumulate(busy_s_.begin(), busy_s_.end(), 0.0) / static_cast<double>(ranks_);
-    if (slowest_s < (1 + kWorthIt) * mean_s) return;
+    if (slowest_s < (1 + kLeastImbalance) * mean_s) return;
     std::vector<double> speeds(ranks_);
     for (std::size_t rank = 0; rank < ranks_; ++rank) speeds[rank] = samples_[rank] / busy_s_[rank];
     const double sum = std::accumulate(speeds.begin(), speeds.end(), 0.0);
-    // Half way from the second time on: a disturbance of one window is not the machine.
-    const double part = decided_ ? 0.5 : 1;
+    // Only half of the way from the second time on: one window may have been disturbed.
+    const double damping = decided_ ? 0.5 : 1;
     for (std::size_t rank = 0; rank < ranks_; ++rank) {
-      weights_[rank] += part * (speeds[rank] / sum - weights_[rank]);
+      fractions_[rank] += damping * (speeds[rank] / sum - fractions_[rank]);
     }
     decided_ = true;
   }
@@ -133,9 +117,10 @@ class ThroughputPartition : public BatchPartition {
   int rank_;
   std::size_t ranks_;
   at::Device device_;
-  std::vector<double> weights_;
-  std::vector<double> busy_s_;   // by rank, of this window
-  std::vector<double> samples_;  // as well
+  std::vector<double> fractions_;
+  double work_begin_s_ = 0;
+  std::vector<double> busy_s_;   // of this window, by rank
+  std::vector<double> samples_;  // of this window, by rank
   int steps_ = 0;
   int measured_ = 0;
   bool decided_ = false;
@@ -148,13 +133,13 @@ std::vector<std::int64_t> BatchPartition::order(std::int64_t count, std::int64_t
   return data::epoch_permutation(count, seed, epoch);
 }
 
-std::unique_ptr<BatchPartition> make_batch_partition(const PartitionOptions& sharing,
+std::unique_ptr<BatchPartition> make_batch_partition(const PartitionOptions& options,
                                                      const comm::Communicator& communicator,
                                                      at::Device device) {
-  if (!sharing.samples_per_rank.empty()) {
-    return std::make_unique<PerRankPartition>(sharing.samples_per_rank, communicator.rank());
+  if (!options.samples_per_rank.empty()) {
+    return std::make_unique<PerRankPartition>(options.samples_per_rank, communicator.rank());
   }
-  if (sharing.split == settings::Split::kThroughput && !communicator.alone()) {
+  if (options.split == settings::Split::kThroughput && !communicator.alone()) {
     return std::make_unique<ThroughputPartition>(communicator, device);
   }
   return std::make_unique<EvenPartition>(communicator.world_size());

@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/error.h"
+
 namespace mnist_train::train {
 
 namespace {
@@ -28,26 +30,27 @@ std::vector<std::int64_t> dense_strides(at::IntArrayRef sizes) {
 
 }  // namespace
 
-FlatParameters::FlatParameters(torch::nn::Module& module, std::int64_t riders,
+FlatParameters::FlatParameters(torch::nn::Module& module, std::int64_t statistics,
                                torch::nn::Module* bf16_copy)
-    : parameters_(bf16_copy != nullptr ? bf16_copy->parameters() : module.parameters()) {
+    : names_(module.named_parameters().keys()),
+      parameters_(bf16_copy != nullptr ? bf16_copy->parameters() : module.parameters()) {
   const c10::NoGradGuard no_grad;
   std::int64_t bf16_total = 0;
   const std::int64_t total = lay_out(bf16_total);
   const at::TensorOptions options = module.parameters().front().options().requires_grad(false);
   values_ = at::empty({total}, options);
-  gradients_and_riders_ = at::zeros({total + riders}, options);
-  gradients_ = gradients_and_riders_.narrow(0, 0, total);
-  riders_ = gradients_and_riders_.narrow(0, total, riders);
+  gradients_and_statistics_ = at::zeros({total + statistics}, options);
+  gradients_ = gradients_and_statistics_.narrow(0, 0, total);
+  statistics_ = gradients_and_statistics_.narrow(0, total, statistics);
   bf16_values_ = at::empty({bf16_total}, options.dtype(at::kBFloat16));
   std::vector<at::Tensor> masters = module.parameters();
   for (std::size_t i = 0; i < masters.size(); ++i) {
-    const at::Tensor place = view(values_, layouts_[i]);
-    place.copy_(masters[i]);
-    masters[i].set_data(place);
+    const at::Tensor value = view(values_, layouts_[i]);
+    value.copy_(masters[i]);
+    masters[i].set_data(value);
     const bool computes = bf16_copy == nullptr || parameters_[i].scalar_type() == at::kFloat;
-    parameters_[i].set_data(computes ? place : view(bf16_values_, layouts_[i]));
-    places_.push_back(view(gradients_, layouts_[i]));
+    parameters_[i].set_data(computes ? value : view(bf16_values_, layouts_[i]));
+    gradient_views_.push_back(view(gradients_, layouts_[i]));
   }
   if (bf16_copy == nullptr) return;
   std::vector<at::Tensor> buffers = bf16_copy->buffers();
@@ -56,45 +59,55 @@ FlatParameters::FlatParameters(torch::nn::Module& module, std::int64_t riders,
   refresh_bf16_copy({0, total});
 }
 
-/// Parameters in bf16 first. Gives the number of elements, and of those in bf16.
+/// Lays out the bf16 parameters first. Returns the number of all elements.
 std::int64_t FlatParameters::lay_out(std::int64_t& bf16_total) {
   layouts_.resize(parameters_.size());
   std::int64_t total = 0;
-  for (const bool bf16_copy : {true, false}) {
+  for (const bool bf16 : {true, false}) {
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      if ((parameters_[i].scalar_type() == at::kBFloat16) != bf16_copy) continue;
+      if ((parameters_[i].scalar_type() == at::kBFloat16) != bf16) continue;
       layouts_[i] = {total, parameters_[i].sizes().vec(), dense_strides(parameters_[i].sizes())};
       total += parameters_[i].numel();
     }
-    if (bf16_copy) bf16_total = total;
+    if (bf16) bf16_total = total;
   }
   return total;
 }
 
-void FlatParameters::clear() const {
+comm::GradientBuffer FlatParameters::gradient_buffer() {
+  return {parameters_, gradients_and_statistics_, statistics_.numel(),
+          [this] { collect_gradients(); }};
+}
+
+void FlatParameters::clear_gradients() {
   for (const at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
-  riders_.zero_();
+  has_gradients_ = false;
 }
 
-void FlatParameters::refresh_bf16_copy(comm::Shard part) const {
-  const c10::NoGradGuard no_grad;
-  part.size = std::min(part.size, bf16_values_.numel() - part.begin);
-  if (part.size <= 0) return;
-  part.of(bf16_values_).copy_(part.of(values_));
-}
-
-void FlatParameters::collect_gradients(bool add) const {
+void FlatParameters::collect_gradients() {
   const c10::NoGradGuard no_grad;
   std::vector<at::Tensor> gradients;
   gradients.reserve(parameters_.size());
-  for (const at::Tensor& parameter : parameters_) {
-    gradients.push_back(std::move(parameter.mutable_grad()));
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    gradients.push_back(std::move(parameters_[i].mutable_grad()));
+    if (gradients.back().defined()) continue;
+    throw Error(ExitCode::kRunFailed,
+                "the parameter " + names_[i] +
+                    " gets no gradient: the model's output must depend on every parameter");
   }
-  if (add) {
-    at::_foreach_add_(places_, gradients);
+  if (has_gradients_) {
+    at::_foreach_add_(gradient_views_, gradients);
   } else {
-    at::_foreach_copy_(places_, gradients);
+    at::_foreach_copy_(gradient_views_, gradients);
   }
+  has_gradients_ = true;
+}
+
+void FlatParameters::refresh_bf16_copy(comm::Shard shard) const {
+  const c10::NoGradGuard no_grad;
+  shard.size = std::min(shard.size, bf16_values_.numel() - shard.begin);
+  if (shard.size <= 0) return;
+  shard.of(bf16_values_).copy_(shard.of(values_));
 }
 
 at::Tensor FlatParameters::view(const at::Tensor& flat, const Layout& layout) {

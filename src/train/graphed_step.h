@@ -4,37 +4,35 @@
 #include <memory>
 #include <vector>
 
-#include "comm/device_graph.h"
+#include "accelerator/device_graph.h"
 #include "loader/batch.h"
 #include "train/step.h"
 
 namespace mnist_train::train {
 
-/// Takes whole steps by repeating a recorded one where it can: after a few eager ones, which let
-/// libraries and allocators settle, for global batches that are full and shared out as those were.
-/// All others (the tail of an epoch) are eager; both compute the same. The step must take one
-/// batch.
+/// Takes steps by replaying a captured one where it can: for global batches that are full and split
+/// among the ranks as the captured one was, after a few eager steps in which libraries and
+/// allocators settle. All other steps (the tail of an epoch) are eager, and compute the same.
 class GraphedStep {
  public:
-  /// `samples`: of a full global batch.
-  GraphedStep(Step& step, std::int64_t samples, std::unique_ptr<comm::DeviceGraph> graph);
+  /// `step` is kept by reference. `samples`: those of a full global batch.
+  GraphedStep(Step& step, std::int64_t samples, std::unique_ptr<accelerator::DeviceGraph> graph);
 
-  /// Collective: from `Step::begin` to `Step::finish`. `shares`: the samples of each rank, by which
-  /// all ranks decide alike; a collective must be recorded by all or none of them. Throws
-  /// Error(kRunFailed) when the step cannot be recorded.
-  void run(const loader::Batch& batch, const std::vector<std::int64_t>& shares);
+  /// Takes the whole step, of one batch. `shard_sizes`: the samples of each rank, by which all
+  /// ranks decide alike, since either all of them or none must capture a collective. Collective.
+  /// Throws as `Step::run` does, and Error(kRunFailed) when the step cannot be captured.
+  void run(const StepBatches& batches, const std::vector<std::int64_t>& shard_sizes);
 
  private:
-  bool can_repeat(const std::vector<std::int64_t>& shares);
-  void run_eagerly(const loader::Batch& batch, std::int64_t samples);
-  void record(const loader::Batch& batch);
+  bool can_replay(std::int64_t samples, const std::vector<std::int64_t>& shard_sizes);
+  void capture(const loader::Batch& batch);
 
   Step& step_;
   std::int64_t samples_;
-  std::unique_ptr<comm::DeviceGraph> graph_;
-  std::vector<std::int64_t> shares_;  // those that are recorded, or will be after the warm-up
-  int warm_up_left_ = 0;              // eager steps with them before
-  loader::Batch input_;               // what the graph reads; undefined until there is one
+  std::unique_ptr<accelerator::DeviceGraph> graph_;
+  std::vector<std::int64_t> shard_sizes_;  // those that are captured, or will be after the warm-up
+  int warm_up_steps_left_ = 0;
+  loader::Batch input_;  // what the graph reads; undefined until there is one
 };
 
 }  // namespace mnist_train::train

@@ -1,15 +1,105 @@
 #include "train/optimizer.h"
 
+#include <ATen/ops/_fused_adam.h>
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/_fused_sgd.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+
 #include "base/error.h"
-#include "train/adam.h"
-#include "train/sgd.h"
 
 namespace mnist_train::train {
 
+namespace {
+
+/// torch.optim.SGD with momentum, Nesterov and weight decay (dampening 0), by ATen's fused kernel.
+class Sgd : public Optimizer {
+ public:
+  Sgd(const settings::TrainOptions& options, const FlatParameters& parameters, comm::Shard shard)
+      : momentum_(options.sgd_momentum),
+        weight_decay_(options.weight_decay),
+        nesterov_(options.nesterov),
+        values_{shard.of(parameters.values())},
+        gradients_{shard.of(parameters.gradients())} {
+    if (momentum_ == 0) return;
+    momentum_buffer_ = at::zeros_like(parameters.values());
+    momentum_buffers_.push_back(shard.of(momentum_buffer_));
+  }
+
+  void step(const at::Tensor& learning_rate) override {
+    // A first step would only copy what is added to zeros here.
+    at::_fused_sgd_(values_, gradients_, momentum_buffers_, weight_decay_, momentum_, learning_rate,
+                    /*dampening=*/0, nesterov_, /*maximize=*/false,
+                    /*is_first_step=*/false);
+  }
+
+  std::vector<OptimizerTensor> state() const override {
+    if (!momentum_buffer_.defined()) return {};
+    return {{"momentum_buffer", momentum_buffer_}};
+  }
+
+ private:
+  double momentum_;
+  double weight_decay_;
+  bool nesterov_;
+  at::Tensor momentum_buffer_;  // undefined without momentum
+  // Views of the shard that this rank updates.
+  std::vector<at::Tensor> values_;
+  std::vector<at::Tensor> gradients_;
+  std::vector<at::Tensor> momentum_buffers_;
+};
+
+/// torch.optim.Adam and AdamW (no amsgrad), by ATen's fused kernels.
+class Adam : public Optimizer {
+ public:
+  Adam(const settings::TrainOptions& options, const FlatParameters& parameters, comm::Shard shard)
+      : options_(options),
+        average_(at::zeros_like(parameters.values())),
+        square_average_(at::zeros_like(parameters.values())),
+        values_{shard.of(parameters.values())},
+        gradients_{shard.of(parameters.gradients())},
+        averages_{shard.of(average_)},
+        square_averages_{shard.of(square_average_)},
+        steps_{at::zeros({}, parameters.values().options())} {}
+
+  void step(const at::Tensor& learning_rate) override {
+    steps_.front().add_(1);
+    const auto update = [&](const auto& kernel) {
+      kernel(values_, gradients_, averages_, square_averages_, at::TensorList(), steps_,
+             learning_rate, options_.adam_beta1, options_.adam_beta2, options_.weight_decay,
+             options_.adam_epsilon, /*amsgrad=*/false, /*maximize=*/false);
+    };
+    if (options_.optimizer == settings::OptimizerName::kAdamW) {  // decouples the weight decay
+      update([](auto&&... arguments) { at::_fused_adamw_(arguments...); });
+    } else {
+      update([](auto&&... arguments) { at::_fused_adam_(arguments...); });
+    }
+  }
+
+  std::vector<OptimizerTensor> state() const override {
+    return {{"exp_avg", average_}, {"exp_avg_sq", square_average_}};
+  }
+
+  void restored(std::int64_t steps) override { steps_.front().fill_(static_cast<double>(steps)); }
+
+ private:
+  settings::TrainOptions options_;
+  at::Tensor average_;
+  at::Tensor square_average_;
+  // Views of the shard that this rank updates.
+  std::vector<at::Tensor> values_;
+  std::vector<at::Tensor> gradients_;
+  std::vector<at::Tensor> averages_;
+  std::vector<at::Tensor> square_averages_;
+  std::vector<at::Tensor> steps_;  // one scalar f32, on the device
+};
+
+}  // namespace
+
 std::unique_ptr<Optimizer> make_optimizer(const settings::TrainOptions& options,
                                           const FlatParameters& parameters,
-                                          std::optional<comm::Shard> part) {
-  const comm::Shard updated = part.value_or(comm::Shard{0, parameters.values().numel()});
+                                          std::optional<comm::Shard> shard) {
+  const comm::Shard updated = shard.value_or(comm::Shard{0, parameters.values().numel()});
   switch (options.optimizer) {
     case settings::OptimizerName::kSgd:
       return std::make_unique<Sgd>(options, parameters, updated);

@@ -20,23 +20,23 @@ struct OptimizerTensor {
   at::Tensor flat;   // [n] f32
 };
 
-/// One update of parameters from their gradients, in one fused kernel.
+/// Updates parameters from their gradients, in one fused kernel.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
 
-  /// `learning_rate`: a scalar on the parameters' device, f32 or, on CPUs, f64.
+  /// Takes one step. `learning_rate`: a scalar on the parameters' device, f32 or, on CPUs, f64.
   virtual void step(const at::Tensor& learning_rate) = 0;
-  /// What a checkpoint must hold beside the weights.
+  /// Returns what a checkpoint must hold beside the weights.
   virtual std::vector<OptimizerTensor> state() const = 0;
-  /// Says that `state` now holds what `steps` earlier steps left there.
+  /// Tells the optimizer that `state` now holds what `steps` earlier steps left there.
   virtual void restored(std::int64_t /*steps*/) {}
 };
 
-/// The optimizer that the options name, with PyTorch's meaning of every hyperparameter. It updates
-/// all parameters, or `part`; its state is that of all.
+/// Makes the optimizer that the options name, with PyTorch's meaning of every hyperparameter. It
+/// updates the parameters in `shard`, all where none is given; its state is that of all parameters.
 std::unique_ptr<Optimizer> make_optimizer(const settings::TrainOptions& options,
                                           const FlatParameters& parameters,
-                                          std::optional<comm::Shard> part = {});
+                                          std::optional<comm::Shard> shard = {});
 
 }  // namespace mnist_train::train

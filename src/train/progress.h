@@ -3,13 +3,13 @@
 #include <cstdint>
 #include <vector>
 
-#include "train/step.h"
+#include "train/step_stats.h"
 
 namespace mnist_train::train {
 
 /// How far a run has come: together with the weights and the optimizer's state, everything that the
 /// rest of the run depends on. The order of the samples follows from seed and epoch, and the cursor
-/// counts samples, not batches, so any number of processes can go on from it.
+/// counts samples, not batches, so any number of processes can resume from it.
 struct Progress {
   std::int64_t epoch = 0;               // finished epochs
   std::int64_t samples_into_epoch = 0;  // of the next epoch, in its global order
@@ -22,6 +22,16 @@ struct Progress {
   std::vector<double> accuracies;  // test accuracy of each finished epoch
   double best_accuracy = -1;       // on the validation set, or the test set; below 0: none yet
   std::int64_t best_step = -1;
+};
+
+/// Where the time of this rank's steps went since the epoch was begun or resumed, in seconds.
+/// Measured on CPUs alone: a GPU works behind the host's back.
+struct StepTimes {
+  double input = 0;          // gathering and normalising batches
+  double compute = 0;        // forward, backward, optimizer
+  double communication = 0;  // averaging gradients, with waiting for the others; what overlaps with
+                             // backward (`bucketed`) counts as compute
+  std::vector<double> steps;  // of each step, all of it
 };
 
 }  // namespace mnist_train::train

@@ -14,15 +14,11 @@ namespace mnist_train::train {
 
 namespace {
 
-std::shared_ptr<models::Model> on_device(std::shared_ptr<models::Model> model, at::Device device) {
-  model->to(device);
+std::shared_ptr<models::Model> make_on_device(const TrainerSetup& setup, bool bf16) {
+  auto model = setup.make_model();
+  if (bf16) model->compute_in_bfloat16();
+  model->to(setup.device);
   return model;
-}
-
-std::shared_ptr<models::Model> in_bfloat16(std::shared_ptr<models::Model> model,
-                                           at::Device device) {
-  model->compute_in_bfloat16();
-  return on_device(std::move(model), device);
 }
 
 std::int64_t total_steps(const settings::TrainOptions& options, std::int64_t steps_per_epoch) {
@@ -30,57 +26,51 @@ std::int64_t total_steps(const settings::TrainOptions& options, std::int64_t ste
   return options.max_steps ? std::min(steps, *options.max_steps) : steps;
 }
 
-comm::GradientBuffer gradient_buffer(const FlatParameters& parameters) {
-  return {parameters.parameters(), parameters.gradients_and_riders(), parameters.riders().numel()};
-}
-
 }  // namespace
 
-Trainer::Trainer(const settings::TrainOptions& options, std::shared_ptr<models::Model> model,
-                 loader::ResidentImages& images, const comm::Communicator& communicator,
-                 at::Device device, std::shared_ptr<models::Model> bf16_model,
-                 const PartitionOptions& sharing, std::unique_ptr<comm::DeviceGraph> graph)
+Trainer::Trainer(const settings::TrainOptions& options, TrainerSetup setup,
+                 loader::ResidentImages& images, const comm::Communicator& communicator)
     : options_(options),
       communicator_(communicator),
       images_(images),
+      device_(setup.device),
       global_batch_size_(settings::global_batch_size(options, communicator.world_size())),
-      measures_times_(device.is_cpu()),
-      model_(on_device(std::move(model), device)),
-      computing_model_(bf16_model ? in_bfloat16(std::move(bf16_model), device) : model_),
-      partition_(make_batch_partition(sharing, communicator, device)),
-      parameters_(*model_, Step::kRiders + partition_->riders(),
-                  computing_model_ == model_ ? nullptr : computing_model_.get()),
-      // Who waits for the others in backward cannot measure his own.
-      averager_(
-          comm::make_gradient_averager(options, communicator, gradient_buffer(parameters_),
-                                       /*may_overlap=*/sharing.split == settings::Split::kEven)),
+      model_(make_on_device(setup, /*bf16=*/false)),
+      bf16_copy_(setup.bf16 ? make_on_device(setup, /*bf16=*/true) : nullptr),
+      partition_(make_batch_partition(setup.partition, communicator, device_)),
+      parameters_(*model_, StepStats::kScalars + partition_->statistics(), bf16_copy_.get()),
+      // A rank that waits for the others in backward cannot measure its own speed.
+      averager_(comm::make_gradient_averager(
+          options, communicator, parameters_.gradient_buffer(),
+          /*may_overlap=*/setup.partition.split == settings::Split::kEven)),
       optimizer_(make_optimizer(options, parameters_, averager_->owned_shard())),
-      step_(options, computing_model_, parameters_, *averager_, *optimizer_),
-      schedule_(options, steps_per_epoch(), total_steps(options, steps_per_epoch())) {
+      step_(options, computing_model(), parameters_, *partition_, *averager_, *optimizer_),
+      schedule_(options, steps_per_epoch(), total_steps(options, steps_per_epoch())),
+      sync_interval_(communicator, /*runs_ahead=*/!device_.is_cpu()) {
   if (options.sync_batch_norm && !communicator.alone()) {
-    computing_model_->synchronize_batch_norm(
+    computing_model().synchronize_batch_norm(
         [this](at::Tensor& sums) { communicator_.all_reduce_sum(sums); });
   }
-  set_up_cuda_graph(std::move(graph));
+  set_up_cuda_graph(std::move(setup.graph));
 }
 
 const char* Trainer::cuda_graph_obstacle() const {
   if (options_.gradient_accumulation_steps > 1) return "gradient_accumulation_steps is above 1";
   if (options_.sync_batch_norm && !communicator_.alone()) return "sync_batch_norm is on";
-  if (partition_->riders() > 0) return "data.split is throughput";
+  if (partition_->statistics() > 0) return "data.split is throughput";
   if (!averager_->capturable()) return "gradients are not averaged by one all-reduce of NCCL";
   return nullptr;
 }
 
-void Trainer::set_up_cuda_graph(std::unique_ptr<comm::DeviceGraph> graph) {
+void Trainer::set_up_cuda_graph(std::unique_ptr<accelerator::DeviceGraph> graph) {
   const char* const obstacle = graph
                                    ? cuda_graph_obstacle()
                                    : "the processes compute on CPUs, or on several kinds of device";
   if (obstacle == nullptr) {
     graphed_step_.emplace(step_, samples_per_step(), std::move(graph));
   } else if (options_.cuda_graphs == settings::CudaGraphs::kOn) {
-    throw Error(ExitCode::kConfig, std::string("cuda_graphs is \"on\", and the training step ") +
-                                       "cannot be recorded: " + obstacle);
+    throw Error(ExitCode::kConfig, std::string("cuda_graphs is \"on\", but the training step ") +
+                                       "cannot be captured: " + obstacle);
   }
 }
 
@@ -94,25 +84,25 @@ void Trainer::broadcast_buffers() {
 }
 
 void Trainer::begin_epoch() {
-  if (!shares_state_) share_state();
-  computing_model_->train();
+  if (!state_is_moved_) move_state_to_shared_memory();
+  computing_model().train();
   images_.set_order(partition_->order(images_.count(), options_.seed, progress_.epoch),
                     progress_.epoch);
-  step_.restart_totals(progress_.epoch_sums);
+  step_.stats().restart_totals(progress_.epoch_sums);
+  sync_interval_.begin_epoch();
   times_ = {};
+  epoch_begin_s_ = monotonic_seconds() - progress_.epoch_train_seconds;
 }
 
-/// Weights and optimizer state are those that the run starts with: a checkpoint's, or new ones.
-void Trainer::share_state() {
-  shares_state_ = true;
+/// Weights and optimizer state are now those that the run starts with: new ones, or a checkpoint's.
+void Trainer::move_state_to_shared_memory() {
+  state_is_moved_ = true;
   parameters_.refresh_bf16_copy({0, parameters_.values().numel()});
   std::vector<at::Tensor> state{parameters_.values()};
   if (parameters_.bf16_values().numel() > 0) state.push_back(parameters_.bf16_values());
   for (OptimizerTensor& tensor : optimizer_->state()) state.push_back(std::move(tensor.flat));
   averager_->move_to_shared_memory(state);
 }
-
-void Trainer::gather_gradients() { averager_->all_gather(); }
 
 bool Trainer::epoch_done() const {
   return progress_.samples_into_epoch >= images_.count() || run_done();
@@ -125,97 +115,91 @@ bool Trainer::run_done() const {
 }
 
 void Trainer::step(bool stop_requested) {
+  const double begin_s = monotonic_seconds();
   const std::int64_t begin = progress_.samples_into_epoch;
   const std::int64_t end = std::min(begin + samples_per_step(), images_.count());
-  learning_rate_ = schedule_.learning_rate(progress_.step);
-  step_.set(learning_rate_, stop_requested);
-  if (graphed_step_) {
-    expect_from(begin);
-    const std::vector<data::Range> shares = share_out({begin, end});
-    std::vector<std::int64_t> sizes;
-    sizes.reserve(shares.size());
-    for (const data::Range& share : shares) sizes.push_back(share.size());
-    graphed_step_->run(gather_own(shares), sizes);
-  } else {
-    step_eagerly({begin, end});
+  std::vector<std::int64_t> samples(static_cast<std::size_t>(communicator_.world_size()));
+  StepBatches batches{0, end - begin, {}};
+  for (std::int64_t next = begin; next < end; next += global_batch_size_, ++batches.count) {
+    const std::vector<data::Range> shards = shards_of(batch_at(next));
+    for (std::size_t rank = 0; rank < shards.size(); ++rank) samples[rank] += shards[rank].size();
   }
+  batches.shard = [&](std::int64_t number) {
+    return gather_shard(batch_at(begin + number * global_batch_size_));
+  };
+  learning_rate_ = schedule_.learning_rate(progress_.step);
+  input_seconds_ = 0;
+  step_.prepare(learning_rate_, stop_requested);
+  if (graphed_step_) {
+    graphed_step_->run(batches, samples);
+  } else {
+    step_.run(batches);
+  }
+  partition_->update(step_.stats().of_partition(), samples);
+  record_times(monotonic_seconds() - begin_s);
   progress_.samples_into_epoch = end;
   progress_.samples_seen += end - begin;
   ++progress_.step;
+  if (!sync_interval_.is_due()) return;
+  synchronize();
+  sync_interval_.synced();
 }
 
-void Trainer::step_eagerly(data::Range all) {
+/// Returns the positions of the global batch that begins at `begin` in the epoch's order.
+data::Range Trainer::batch_at(std::int64_t begin) const {
+  return {begin, std::min(begin + global_batch_size_, images_.count())};
+}
+
+std::vector<data::Range> Trainer::shards_of(data::Range global) const {
+  std::vector<data::Range> shards;
+  shards.reserve(static_cast<std::size_t>(communicator_.world_size()));
+  for (int rank = 0; rank < communicator_.world_size(); ++rank) {
+    shards.push_back(partition_->shard(global, rank));
+  }
+  return shards;
+}
+
+loader::Batch Trainer::gather_shard(data::Range global) {
   const double begin_s = monotonic_seconds();
-  double input_seconds = 0;
-  double busy_s = 0;
-  std::vector<std::int64_t> samples(static_cast<std::size_t>(communicator_.world_size()));
-  step_.begin();
-  for (std::int64_t next = all.begin; next < all.end; next += global_batch_size_) {
-    const data::Range global{next, std::min(next + global_batch_size_, all.end)};
-    const std::vector<data::Range> shares = share_out(global);
-    for (std::size_t rank = 0; rank < shares.size(); ++rank) samples[rank] += shares[rank].size();
-    expect_from(next);
-    const double gather_s = monotonic_seconds();
-    const double busy_begin_s = partition_->clock();
-    const loader::Batch batch = gather_own(shares);
-    input_seconds += monotonic_seconds() - gather_s;
-    step_.accumulate(batch, all.size(), /*last=*/global.end == all.end);
-    busy_s += partition_->clock() - busy_begin_s;
+  if (images_.decodes()) {  // the next batches are decoded while this one is computed
+    std::vector<data::Range> next;
+    for (std::int64_t begin = global.begin;
+         next.size() < data::SampleStream::kBatchesAhead && begin < images_.count();
+         begin += global_batch_size_) {
+      next.push_back(partition_->shard(batch_at(begin), communicator_.rank()));
+    }
+    images_.expect(next);
   }
-  const at::Tensor riders = parameters_.riders().narrow(0, Step::kRiders, partition_->riders());
-  partition_->record(busy_s, riders);
-  step_.finish();
-  partition_->update(riders, samples);
-  if (measures_times_) note_times(monotonic_seconds() - begin_s, input_seconds);
+  const int rank = communicator_.rank();
+  const data::Range mine = partition_->shard(global, rank);
+  const data::Range next = partition_->shard(global, (rank + 1) % communicator_.world_size());
+  loader::Batch batch = images_.gather(mine, next.size());
+  input_seconds_ += monotonic_seconds() - begin_s;
+  return batch;
 }
 
-/// What is decoded as it is used begins while the batches before it are computed.
-void Trainer::expect_from(std::int64_t begin) {
-  if (!images_.decodes()) return;
-  std::vector<data::Range> next;
-  for (; next.size() < data::SampleStream::kBatchesAhead && begin < images_.count();
-       begin += global_batch_size_) {
-    next.push_back(partition_->shard({begin, std::min(begin + global_batch_size_, images_.count())},
-                                     communicator_.rank()));
-  }
-  images_.expect(next);
-}
-
-loader::Batch Trainer::gather_own(const std::vector<data::Range>& shares) {
-  const auto mine = static_cast<std::size_t>(communicator_.rank());
-  return images_.gather(shares[mine], shares[(mine + 1) % shares.size()].size());
-}
-
-void Trainer::note_times(double seconds, double input_seconds) {
+/// Only on CPUs: a GPU works behind the host's back.
+void Trainer::record_times(double seconds) {
+  if (!device_.is_cpu()) return;
   const double communication_seconds = step_.averaging_seconds();
-  times_.input += input_seconds;
+  times_.input += input_seconds_;
   times_.communication += communication_seconds;
-  times_.compute += seconds - input_seconds - communication_seconds;
+  times_.compute += seconds - input_seconds_ - communication_seconds;
   times_.steps.push_back(seconds);
 }
 
-/// By rank.
-std::vector<data::Range> Trainer::share_out(data::Range global) const {
-  std::vector<data::Range> shares;
-  shares.reserve(static_cast<std::size_t>(communicator_.world_size()));
-  for (int rank = 0; rank < communicator_.world_size(); ++rank) {
-    shares.push_back(partition_->shard(global, rank));
-  }
-  return shares;
-}
-
-const StepSums& Trainer::read_sums() {
-  // What a graph launches nobody times. This all-reduce waits for it, and c10d times this one.
-  if (graphed_step_) communicator_.barrier_on_device();
-  progress_.epoch_sums = step_.totals();
+void Trainer::synchronize() {
+  // Nothing times what a graph launches. This barrier waits for it, and c10d times the barrier.
+  if (graphed_step_) communicator_.barrier();
+  progress_.epoch_sums = step_.stats().totals();
+  progress_.epoch_train_seconds = monotonic_seconds() - epoch_begin_s_;
   require_finite(progress_.epoch_sums, progress_.step);
-  return progress_.epoch_sums;
 }
 
-void Trainer::end_epoch(double test_accuracy, double chosen_by, double test_seconds) {
+void Trainer::end_epoch(double test_accuracy, double decisive, double test_seconds) {
   progress_.test_seconds += test_seconds;
-  if (chosen_by > progress_.best_accuracy) {
-    progress_.best_accuracy = chosen_by;
+  if (decisive > progress_.best_accuracy) {
+    progress_.best_accuracy = decisive;
     progress_.best_step = progress_.step;
   }
   if (progress_.samples_into_epoch < images_.count()) return;

@@ -5,101 +5,95 @@
 #include <optional>
 #include <vector>
 
-#include "comm/communicator.h"
-#include "comm/gradient_averager.h"
 #include "loader/resident_images.h"
-#include "models/model.h"
 #include "settings/train_options.h"
-#include "train/batch_partition.h"
-#include "train/flat_parameters.h"
 #include "train/graphed_step.h"
-#include "train/optimizer.h"
 #include "train/progress.h"
 #include "train/schedule.h"
-#include "train/step.h"
-#include "train/step_times.h"
+#include "train/sync_interval.h"
+#include "train/trainer_setup.h"
 
 namespace mnist_train::train {
 
-/// One rank's half of training: model, optimizer and the cursor through the epochs. All ranks hold
-/// the same state after every step; each sees its share of the global batch.
+/// One rank's part of training: model, optimizer, and the cursor through the epochs. All ranks hold
+/// the same state after every step; each works on its shard of the global batch.
 class Trainer {
  public:
-  /// `model` is moved to the device of `images`. `bf16_model`, another one of its kind whose
-  /// weights do not matter, makes training compute in bf16, on images of that type; weights,
-  /// optimizer and statistics stay fp32 in `model`. `graph`, where there is one, records the
-  /// step unless something speaks against it: Error(kConfig) if the options insist.
-  Trainer(const settings::TrainOptions& options, std::shared_ptr<models::Model> model,
-          loader::ResidentImages& images, const comm::Communicator& communicator, at::Device device,
-          std::shared_ptr<models::Model> bf16_model = nullptr, const PartitionOptions& sharing = {},
-          std::unique_ptr<comm::DeviceGraph> graph = nullptr);
+  /// Collective. `images` and `communicator` must live as long. Throws Error(kConfig) where the
+  /// options insist on a CUDA graph and the step cannot be captured.
+  Trainer(const settings::TrainOptions& options, TrainerSetup setup, loader::ResidentImages& images,
+          const comm::Communicator& communicator);
 
-  /// Fixes the order of the epoch that the cursor stands in. Collective the first time, from when
-  /// on weights and optimizer state are changed by steps alone.
+  /// Sets the order of the epoch that the cursor is in, and starts its clock. Collective the first
+  /// time, after which weights and optimizer state are changed by steps alone.
   void begin_epoch();
   bool epoch_done() const;
-  /// Collective: trains on the next global batches of one optimizer step, which the epoch's end may
-  /// cut short.
+  /// Trains on the next global batches of one optimizer step, which the epoch's end may cut short.
+  /// Collective. Now and then it synchronises with the device, and throws as `synchronize` does.
   void step(bool stop_requested);
-  /// Sums of the epoch so far; on a GPU this waits. Throws Error(kRunFailed) on a loss that is not
-  /// finite.
-  const StepSums& read_sums();
-  /// Notes the epoch's result and moves the cursor to the start of the next one. `chosen_by`: the
-  /// accuracy that the best epoch is chosen by. An epoch that `max_steps` cut short stays open, so
-  /// that a longer run can go on inside it.
-  void end_epoch(double test_accuracy, double chosen_by, double test_seconds);
+  /// Waits for the device and updates the epoch's sums and seconds in `progress`. Collective.
+  /// Throws Error(kRunFailed) on all ranks when the loss is not finite, and PeerError.
+  void synchronize();
+  /// Returns whether a rank was asked to stop, as far as the last synchronisation of this epoch
+  /// says.
+  bool stop_requested() const { return progress_.epoch_sums.stop_requests > 0; }
+  /// Records the epoch's result and moves the cursor to the start of the next one. `decisive`: the
+  /// accuracy by which the best epoch is chosen. An epoch that `max_steps` cut short stays open, so
+  /// that a longer run can resume inside it.
+  void end_epoch(double test_accuracy, double decisive, double test_seconds);
 
-  /// All epochs or steps are done, or the accuracy to stop at is reached.
+  /// Returns whether all epochs or steps are done, or the accuracy to stop at is reached.
   bool run_done() const;
-  /// Of the last step.
+  /// Returns the learning rate of the last step.
   double learning_rate() const { return learning_rate_; }
-  /// Samples of a whole optimizer step, over all ranks and accumulated batches.
+  /// Returns the samples of a whole optimizer step, over all ranks and accumulated batches.
   std::int64_t samples_per_step() const {
     return global_batch_size_ * options_.gradient_accumulation_steps;
   }
   std::int64_t steps_per_epoch() const;
-  std::int64_t samples_per_epoch() const { return images_.count(); }
-  /// Collective: running statistics become rank 0's, which are those that are evaluated and saved,
-  /// as in PyTorch's DDP.
+  /// Replaces the model's buffers by rank 0's: its running statistics are those that are evaluated
+  /// and saved, as in PyTorch's DDP. Collective.
   void broadcast_buffers();
-  /// Collective: the last step's averaged gradients become whole on every rank.
-  void gather_gradients();
+  /// Makes the last step's averaged gradients whole on every rank. Collective.
+  void all_gather_gradients() { averager_->all_gather(); }
 
   Progress& progress() { return progress_; }
   const Progress& progress() const { return progress_; }
-  /// The weights in fp32: what is evaluated and saved.
+  /// Returns the model with the weights in fp32, which is what is evaluated and saved.
   models::Model& model() { return *model_; }
   const models::Model& model() const { return *model_; }
   const FlatParameters& parameters() const { return parameters_; }
   Optimizer& optimizer() { return *optimizer_; }
   const Optimizer& optimizer() const { return *optimizer_; }
-  /// Sums of the last global batch; on a GPU this waits.
-  StepSums last_step_sums() const { return step_.last(); }
-  const BatchPartition& split() const { return *partition_; }
-  /// Of this rank, since `begin_epoch`; without steps on a GPU.
+  const BatchPartition& partition() const { return *partition_; }
+  /// Returns the sums of the last step; on a GPU it waits.
+  StepSums last_step_sums() const { return step_.stats().last(); }
+  /// Returns where this rank's time went since `begin_epoch`; empty on a GPU.
   const StepTimes& times() const { return times_; }
+  /// Returns the name of the averaging strategy, see GradientAverager::name.
   const char* averaging() const { return averager_->name(); }
-  /// "graph": of full batches only the first steps are eager; or "eager".
+  /// Returns "graph" where full batches are replayed after the first steps, else "eager".
   const char* execution() const { return graphed_step_ ? "graph" : "eager"; }
-  const char* precision() const { return computing_model_ == model_ ? "fp32" : "bf16"; }
+  /// Returns "bf16" or "fp32".
+  const char* precision() const { return bf16_copy_ ? "bf16" : "fp32"; }
 
  private:
-  void share_state();
-  void expect_from(std::int64_t begin);
-  const char* cuda_graph_obstacle() const;  // null: nothing speaks against it
-  void set_up_cuda_graph(std::unique_ptr<comm::DeviceGraph> graph);
-  void step_eagerly(data::Range all);
-  loader::Batch gather_own(const std::vector<data::Range>& shares);
-  std::vector<data::Range> share_out(data::Range global) const;
-  void note_times(double seconds, double input_seconds);
+  models::Model& computing_model() { return bf16_copy_ ? *bf16_copy_ : *model_; }
+  void move_state_to_shared_memory();
+  const char* cuda_graph_obstacle() const;  // null where nothing is in the way
+  void set_up_cuda_graph(std::unique_ptr<accelerator::DeviceGraph> graph);
+  data::Range batch_at(std::int64_t begin) const;
+  std::vector<data::Range> shards_of(data::Range global) const;
+  loader::Batch gather_shard(data::Range global);
+  void record_times(double seconds);
 
   settings::TrainOptions options_;
   const comm::Communicator& communicator_;
   loader::ResidentImages& images_;
+  at::Device device_;
   std::int64_t global_batch_size_;
-  bool measures_times_;
   std::shared_ptr<models::Model> model_;
-  std::shared_ptr<models::Model> computing_model_;
+  std::shared_ptr<models::Model> bf16_copy_;  // null in fp32
   std::unique_ptr<BatchPartition> partition_;
   FlatParameters parameters_;
   std::unique_ptr<comm::GradientAverager> averager_;
@@ -107,8 +101,11 @@ class Trainer {
   Step step_;
   std::optional<GraphedStep> graphed_step_;
   Schedule schedule_;
-  bool shares_state_ = false;
+  SyncInterval sync_interval_;
+  bool state_is_moved_ = false;
   double learning_rate_ = 0;
+  double epoch_begin_s_ = 0;  // by the clock, less what earlier starts of the epoch took
+  double input_seconds_ = 0;  // of the current step
   StepTimes times_;
   Progress progress_;
 };

@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "comm/cuda_module.h"
+#include "comm/nccl_backend.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/gpu.h"
@@ -192,7 +192,7 @@ TEST_CASE("Gloo sums tensors on a GPU", "[gpu]") {
   if (!have_gpu()) return;
   std::vector<at::Tensor> results(2);
   on_connected_ranks(2, [&](Communicator& communicator) {
-    cuda_module().set_device(0);
+    accelerator::cuda_module().set_device(0);
     at::Tensor tensor = at::full({1000}, communicator.rank() + 1, at::kFloat).to(at::kCUDA);
     communicator.all_reduce_sum(tensor);
     communicator.broadcast(tensor);
@@ -207,10 +207,10 @@ TEST_CASE("NCCL sums over one rank", "[gpu]") {
   const auto store = rendezvous(testing::rendezvous_of(0, 1, listener.port, listener.fd.release(),
                                                        /*timeout_s=*/30))
                          .store;
-  const auto backend = cuda_module().make_nccl_backend(store, 0, 1, /*timeout_s=*/60);
+  const auto backend = make_nccl_backend(store, 0, 1, /*timeout_s=*/60);
   std::vector<at::Tensor> tensors{at::arange(1000, at::kFloat).to(at::kCUDA)};
   backend->allreduce(tensors)->wait();
-  cuda_module().synchronize();
+  accelerator::cuda_module().synchronize();
   CHECK(tensors[0].cpu().equal(at::arange(1000, at::kFloat)));
 }
 

@@ -1,5 +1,6 @@
 #include "comm/gradient_averager.h"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/zeros.h>
@@ -25,7 +26,7 @@ using settings::AveragingStrategy;
 using settings::TrainOptions;
 using testing::on_connected_ranks;
 
-constexpr std::int64_t kRiders = 2;
+constexpr std::int64_t kStatistics = 2;
 constexpr int kSteps = 4;  // buckets are rebuilt after the first
 
 TrainOptions with_strategy(AveragingStrategy strategy, bool deterministic = false) {
@@ -43,7 +44,7 @@ struct Subject {
   torch::nn::Module module;
   train::FlatParameters parameters;
 
-  Subject() : parameters(fill(), kRiders) {}
+  Subject() : parameters(fill(), kStatistics) {}
 
   torch::nn::Module& fill() {
     const at::NoGradGuard no_grad;
@@ -59,9 +60,7 @@ struct Subject {
     return module;
   }
 
-  GradientBuffer buffer() const {
-    return {parameters.parameters(), parameters.gradients_and_riders(), kRiders};
-  }
+  GradientBuffer buffer() { return parameters.gradient_buffer(); }
 
   /// Sum of the losses of samples [begin, end).
   at::Tensor loss_sum(data::Range range) {
@@ -71,7 +70,7 @@ struct Subject {
   }
 };
 
-/// Gradients and riders of each step for this rank's share of `batch_size` samples.
+/// Gradients and statistics of each step for this rank's shard of `batch_size` samples.
 std::vector<at::Tensor> steps(const Communicator& communicator, const TrainOptions& options,
                               std::int64_t batch_size) {
   Subject subject;
@@ -80,17 +79,15 @@ std::vector<at::Tensor> steps(const Communicator& communicator, const TrainOptio
   for (int step = 0; step < kSteps; ++step) {
     const data::Range mine = data::shard({step * 100, step * 100 + batch_size}, communicator.rank(),
                                          communicator.world_size());
-    subject.parameters.clear();
-    averager->before_forward();
+    subject.parameters.clear_gradients();
+    averager->begin();
     const at::Tensor loss = subject.loss_sum(mine);
-    subject.parameters.riders()[0].fill_(loss.item<double>());
-    subject.parameters.riders()[1].fill_(mine.size());
-    averager->backward(loss * averager->loss_scale(batch_size));
-    if (!averager->averages_in_backward()) subject.parameters.collect_gradients(/*add=*/false);
-    averager->finish();
-    if (averager->averages_in_backward()) subject.parameters.collect_gradients(/*add=*/false);
+    subject.parameters.statistics()[0].fill_(loss.item<double>());
+    subject.parameters.statistics()[1].fill_(mine.size());
+    averager->backward(loss / static_cast<double>(batch_size), /*last=*/true);
+    averager->average();
     averager->all_gather();
-    results.push_back(subject.parameters.gradients_and_riders().clone());
+    results.push_back(at::cat({subject.parameters.gradients(), subject.parameters.statistics()}));
   }
   return results;
 }
@@ -99,12 +96,11 @@ TEST_CASE("one rank's gradients are those of the mean loss") {
   Subject subject;
   const auto averager = make_gradient_averager({}, Communicator(), subject.buffer());
   CHECK(averager->name() == std::string("none"));
-  CHECK(averager->loss_scale(4) == 0.25);
   const at::Tensor result = steps(Communicator(), {}, 4).front();
   (subject.loss_sum({0, 4}) / 4).backward();
-  subject.parameters.collect_gradients(/*add=*/false);
-  CHECK(
-      at::allclose(result.narrow(0, 0, result.numel() - kRiders), subject.parameters.gradients()));
+  subject.parameters.collect_gradients();
+  CHECK(at::allclose(result.narrow(0, 0, result.numel() - kStatistics),
+                     subject.parameters.gradients()));
 }
 
 TEST_CASE("however a batch is split, the gradients are those of the whole") {
@@ -135,34 +131,34 @@ TEST_CASE("however a batch is split, the gradients are those of the whole") {
 }
 
 TEST_CASE("ranks that share weights see what all of them have updated") {
-  for (const std::int64_t count : {1000, 70, 3}) {  // down to ranks without a part
+  for (const std::int64_t count : {1000, 70, 3}) {  // down to ranks without a shard
     const int ranks = 3;
     std::vector<at::Tensor> seen(ranks);
-    std::vector<double> riders(ranks);
+    std::vector<double> statistics(ranks);
     on_connected_ranks(ranks, [&](const Communicator& communicator) {
       const auto rank = static_cast<std::size_t>(communicator.rank());
-      const at::Tensor flat = at::full({count + kRiders}, 1.0 + communicator.rank());
+      const at::Tensor flat = at::full({count + kStatistics}, 1.0 + communicator.rank());
       const auto averager = make_gradient_averager(with_strategy(AveragingStrategy::kSharedMemory),
-                                                   communicator, {{}, flat, kRiders});
+                                                   communicator, {{}, flat, kStatistics});
       const at::Tensor weights = at::full({count}, 10.0 * communicator.rank());
       const at::Tensor view = weights.narrow(0, 0, count);  // views go along
       averager->move_to_shared_memory({weights});
-      averager->finish();
-      const Shard part = averager->owned_shard();
-      part.of(view).sub_(part.of(flat));
+      averager->average();
+      const Shard shard = averager->owned_shard();
+      shard.of(view).sub_(shard.of(flat));
       averager->barrier();
       seen[rank] = weights.clone();
-      riders[rank] = flat.narrow(0, count, kRiders).sum().item<double>();
+      statistics[rank] = flat.narrow(0, count, kStatistics).sum().item<double>();
     });
     for (std::size_t rank = 0; rank < seen.size(); ++rank) {
       INFO(count << " elements, rank " << rank);
       CHECK(seen[rank].equal(at::full({count}, -6.0)));  // rank 0's zeros less 1 + 2 + 3
-      CHECK(riders[rank] == 6.0 * kRiders);
+      CHECK(statistics[rank] == 6.0 * kStatistics);
     }
   }
 }
 
-TEST_CASE("compressed gradients are rounded, riders are not, and ranks agree in every bit") {
+TEST_CASE("compressed gradients are rounded, statistics are not, and ranks agree in every bit") {
   const std::vector<at::Tensor> expected = steps(Communicator(), {}, 5);
   const auto strategy = GENERATE(AveragingStrategy::kFlat, AveragingStrategy::kBucketed);
   const auto [compression, tolerance] = GENERATE(table<settings::Compression, double>(
@@ -184,7 +180,7 @@ TEST_CASE("compressed gradients are rounded, riders are not, and ranks agree in 
   }
 }
 
-TEST_CASE("a rank that does not come to shared memory is named after the time-out") {
+TEST_CASE("a rank that does not come to a barrier in shared memory is named after the time-out") {
   const auto failure = testing::error_of([&] {
     on_connected_ranks(
         2,
@@ -192,12 +188,13 @@ TEST_CASE("a rank that does not come to shared memory is named after the time-ou
           Subject subject;
           const auto averager = make_gradient_averager(
               with_strategy(AveragingStrategy::kSharedMemory), communicator, subject.buffer());
-          if (communicator.rank() == 0) averager->finish();
+          if (communicator.rank() == 0) averager->average();
         },
         /*timeout_s=*/1);
   });
   CHECK(failure.code == ExitCode::kDistributed);
-  CHECK_THAT(failure.message, Catch::Matchers::ContainsSubstring("rank 1 did not come within 1 s"));
+  CHECK_THAT(failure.message,
+             Catch::Matchers::ContainsSubstring("rank 1 did not respond within 1 s"));
 }
 
 TEST_CASE("the strategy is the one that is asked for, else by size") {
@@ -238,13 +235,13 @@ TEST_CASE("what averaging costs", "[.benchmark]") {  // scripts/bench/averaging 
         std::vector<double> seconds;
         on_connected_ranks(ranks, [&](const Communicator& communicator) {
           const at::Tensor weight = at::ones({elements});
-          const at::Tensor flat = at::ones({elements + kRiders});
+          const at::Tensor flat = at::ones({elements + kStatistics});
           const auto averager = make_gradient_averager(with_strategy(strategy), communicator,
-                                                       {{weight}, flat, kRiders});
+                                                       {{weight}, flat, kStatistics});
           for (int round = 0; round < kRounds; ++round) {
             flat.fill_(1);  // ranks come together, as after a step
             const double begin_s = monotonic_seconds();
-            averager->finish();
+            averager->average();
             averager->barrier();
             if (communicator.rank() == 0) seconds.push_back(monotonic_seconds() - begin_s);
           }

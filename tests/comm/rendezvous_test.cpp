@@ -103,11 +103,11 @@ TEST_CASE("ranks that disagree about how many they are are refused at once") {
                                                 "0 that there are 2"));
 }
 
-TEST_CASE("a rank that would talk by another backend is refused before anybody waits for it") {
+TEST_CASE("a rank with another backend is refused before anybody waits for it") {
   const Failure failure = refusal_after(
       [](int rank, RendezvousOptions& options) { options.backend = rank == 1 ? "gloo" : "nccl"; });
   CHECK(failure.code == ExitCode::kConfig);
-  CHECK_THAT(failure.message, ContainsSubstring("rank 1 would talk by gloo, rank 0 by nccl"));
+  CHECK_THAT(failure.message, ContainsSubstring("rank 1 uses backend gloo, rank 0 uses nccl"));
 }
 
 TEST_CASE("a store that nobody serves is named by its address") {

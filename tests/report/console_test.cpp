@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 using Catch::Matchers::ContainsSubstring;
 
 constexpr StepRecord kStep{2, 150, 0.25, 0.01, 12345.5};
-constexpr EpochRecord kEpoch{2, 200, 0.5, 0.875, 0.25, 0.9375, 3.5, 0.5, 17142.0, {}, {}};
+const EpochResult kEpoch{.record = {2, 200, 0.5, 0.875, 0.25, 0.9375, 3.5, 0.5, 17142.0, {}, {}}};
 
 /// A console whose output, with what is logged meanwhile, goes to a file.
 class Screen {
@@ -29,7 +29,7 @@ class Screen {
     set_up_logging(log);
     Console::Setup setup;
     setup.quiet = quiet;
-    setup.terminal = terminal;
+    setup.is_terminal = terminal;
     setup.fd = fd_.get();
     setup.epochs = 10;
     setup.steps_per_epoch = 100;
@@ -52,9 +52,9 @@ class Screen {
 
 TEST_CASE("without a terminal progress is plain lines") {
   Screen screen(/*terminal=*/false);
-  screen.console->step(2, 50);
-  screen.console->record(kStep, 50);
-  screen.console->record(kEpoch);
+  screen.console->tick(2, 50);
+  screen.console->step(kStep);
+  screen.console->epoch(kEpoch);
   CHECK(screen.text() ==
         "epoch 2/10, step 50/100: loss 0.2500  12,345 samples/s\n"
         "epoch 2/10: train loss 0.5000, accuracy 87.50 %; test loss 0.2500, accuracy 93.75 %; "
@@ -63,14 +63,14 @@ TEST_CASE("without a terminal progress is plain lines") {
 
 TEST_CASE("on a terminal a bar is drawn in place, and gives way to the epoch's line") {
   Screen screen(/*terminal=*/true);
-  screen.console->record(kStep, 50);
-  screen.console->step(2, 50);
+  screen.console->step(kStep);
+  screen.console->tick(2, 50);
   const std::string bar = screen.text();
   CHECK_THAT(bar, ContainsSubstring("epoch 2/10 [===============>              ] 50/100"));
   CHECK_THAT(bar, ContainsSubstring("loss 0.2500"));
   CHECK(bar.ends_with('\r'));
   CHECK_THAT(bar, !ContainsSubstring("\n"));
-  screen.console->record(kEpoch);
+  screen.console->epoch(kEpoch);
   CHECK_THAT(screen.text(), ContainsSubstring("\r\x1b[K"));
   CHECK_THAT(screen.text(),
              ContainsSubstring("   2/10      0.5000   87.50 %     0.2500   93.75 %"));
@@ -79,10 +79,10 @@ TEST_CASE("on a terminal a bar is drawn in place, and gives way to the epoch's l
 
 TEST_CASE("a bar never leaves its frame, and is redrawn at most ten times a second") {
   Screen full(/*terminal=*/true);
-  full.console->step(1, 250);
+  full.console->tick(1, 250);
   CHECK_THAT(full.text(), ContainsSubstring("[==============================] 250/100"));
   Screen busy(/*terminal=*/true);
-  for (int step = 0; step < 1000; ++step) busy.console->step(1, 1);
+  for (int step = 0; step < 1000; ++step) busy.console->tick(1, 1);
   const std::string once = busy.text();
   CHECK(std::count(once.begin(), once.end(), '\r') <= 2);
 }
@@ -90,23 +90,10 @@ TEST_CASE("a bar never leaves its frame, and is redrawn at most ten times a seco
 TEST_CASE("a quiet console says nothing") {
   for (const bool terminal : {false, true}) {
     Screen screen(terminal, /*quiet=*/true);
-    screen.console->step(1, 1);
-    screen.console->record(kStep, 1);
-    screen.console->record(kEpoch);
+    screen.console->tick(1, 1);
+    screen.console->step(kStep);
+    screen.console->epoch(kEpoch);
     CHECK(screen.text().empty());
-  }
-}
-
-TEST_CASE("numbers are grouped by thousands") {
-  struct Case {
-    std::int64_t number;
-    const char* text;
-  };
-  for (const Case& known :
-       {Case{0, "0"}, Case{999, "999"}, Case{1000, "1,000"}, Case{60000, "60,000"},
-        Case{1234567, "1,234,567"}, Case{-999, "-999"}, Case{-1000, "-1,000"},
-        Case{-123456, "-123,456"}, Case{INT64_MIN, "-9,223,372,036,854,775,808"}}) {
-    CHECK(with_thousands(known.number) == known.text);
   }
 }
 

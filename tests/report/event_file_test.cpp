@@ -96,20 +96,26 @@ TEST_CASE("a record that does not fit onto the disk leaves none of itself behind
   CHECK(EventFile(folder.path(), kAll).bytes() == 5 + 6 + 2 * kFrame);
 }
 
-TEST_CASE("a log that begins says so, one that goes on does not") {
+std::int64_t bytes_of(const TensorboardLog& log) {
+  LogPositions positions;
+  log.add_position(positions);
+  return positions.event_bytes;
+}
+
+TEST_CASE("the config is written when a run begins, not when it resumes") {
   const TempFolder folder;
   std::int64_t bytes = 0;
   {
-    TensorboardLog log(folder.path(), 0);
-    CHECK(log.is_new());
-    log.write(StepRecord{1, 1, 0.5, 0.01, 1000});
-    CHECK_FALSE(log.is_new());
-    bytes = log.bytes();
+    TensorboardLog log(folder.path(), 0, "{}\n");
+    const std::int64_t before = bytes_of(log);
+    log.begin({}, {});
+    CHECK(bytes_of(log) > before);
+    log.step(StepRecord{1, 1, 0.5, 0.01, 1000});
+    bytes = bytes_of(log);
   }
-  TensorboardLog again(folder.path(), bytes);
-  CHECK_FALSE(again.is_new());
-  CHECK(again.bytes() == bytes);
-  CHECK(TensorboardLog(folder.path(), 0).is_new());
+  TensorboardLog resumed(folder.path(), bytes, "{}\n");
+  resumed.begin({}, {});
+  CHECK(bytes_of(resumed) == bytes);
 }
 
 }  // namespace

@@ -30,12 +30,12 @@ TEST_CASE("every start of a run is a line, and none is lost") {
   RunStart start;
   start.host = "here";
   start.train_images = 60000;
-  append_lineage(path, start, summary);
+  LineageFile(path).begin(start, summary);
   start.class_names = {"T-shirt/top", "Bag"};
   start.resumed_from = "run/checkpoints/step-00000100.safetensors";
   start.step = 100;
   summary.restarts = 1;
-  append_lineage(path, start, summary);
+  LineageFile(path).begin(start, summary);
   const auto lines = lines_of(path);
   REQUIRE(lines.size() == 2);
   const Json first = Json::parse(lines[0]);
@@ -55,7 +55,7 @@ TEST_CASE("every start of a run is a line, and none is lost") {
 TEST_CASE("a line that was cut short does not swallow the next one") {
   const testing::TempFolder folder;
   const auto path = folder.write("lineage.jsonl", R"({"time":1)");
-  append_lineage(path, {}, {});
+  LineageFile(path).begin({}, {});
   const auto lines = lines_of(path);
   REQUIRE(lines.size() == 2);
   CHECK(Json::parse(lines[1]).contains("versions"));
@@ -64,7 +64,7 @@ TEST_CASE("a line that was cut short does not swallow the next one") {
 TEST_CASE("a lineage that cannot be written is an error that names it") {
   const testing::TempFolder folder;
   const auto path = folder.path() / "missing" / "lineage.jsonl";
-  const auto failure = testing::error_of([&] { append_lineage(path, {}, {}); });
+  const auto failure = testing::error_of([&] { LineageFile(path).begin({}, {}); });
   CHECK(failure.code == ExitCode::kRunFailed);
   CHECK(failure.message.starts_with(path.string() + ": cannot open"));
 }

@@ -42,7 +42,7 @@ TEST_CASE("a picture in a data URI decodes to the pixels that went in") {
       for (std::int64_t i = 0; i < channels * kHeight * width; ++i) {
         planes.push_back(static_cast<std::uint8_t>(i * 37 + 11));
       }
-      const std::string uri = image_uri(planes.data(), channels, kHeight, width);
+      const std::string uri = image_uri(make_picture(planes.data(), channels, kHeight, width));
       REQUIRE(uri.starts_with(kPrefix));
       CHECK((uri.size() - kPrefix.size()) % 4 == 0);
       const imaging::Image decoded =

@@ -3,15 +3,15 @@
 #include <filesystem>
 #include <iostream>
 
+#include "accelerator/cuda_module.h"
 #include "base/file.h"
-#include "comm/cuda_module.h"
 #include "launch/machine.h"
 
 namespace mnist_train::testing {
 
-/// Whether a case that needs a GPU can run; says so where it cannot, which counts as skipped. Where
-/// the driver shows a GPU and this build has the CUDA module, failing to use them is a failure, not
-/// a reason to skip.
+/// Returns whether a case that needs a GPU can run; it says so where not, which counts as skipped.
+/// Where the driver shows a GPU and this build has the CUDA module, failing to use them is a
+/// failure, not a reason to skip.
 inline bool have_gpu() {
   if (launch::visible_gpus() == 0) {
     std::cout << "no CUDA device: the driver shows none\n";
@@ -21,10 +21,10 @@ inline bool have_gpu() {
     std::cout << "no CUDA device: this build has no CUDA module\n";
     return false;
   }
-  if (comm::cuda_module().device_count() < 1) {
+  if (accelerator::cuda_module().device_count() < 1) {
     throw Error(ExitCode::kRunFailed, "the driver shows a GPU, but LibTorch finds none");
   }
-  comm::cuda_module().set_device(0);
+  accelerator::cuda_module().set_device(0);
   return true;
 }
 

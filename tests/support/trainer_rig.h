@@ -29,6 +29,12 @@ inline settings::TrainOptions small_run() {
   return options;
 }
 
+/// Returns the sums of the epoch so far.
+inline const train::StepSums& synced_sums(train::Trainer& trainer) {
+  trainer.synchronize();
+  return trainer.progress().epoch_sums;
+}
+
 /// A trainer with all that it trains on.
 class TrainerRig {
  public:
@@ -37,12 +43,18 @@ class TrainerRig {
                       std::shared_ptr<models::Model> model = nullptr,
                       const SmallImages& wanted = {.count = 50}, at::Device device = at::kCPU,
                       const settings::DataOptions& data = {},
-                      std::unique_ptr<comm::DeviceGraph> graph = nullptr,
+                      std::unique_ptr<accelerator::DeviceGraph> graph = nullptr,
                       std::shared_ptr<models::Model> bf16_model = nullptr)
       : images(small_images(wanted), {0.5, 0.25}, device, bf16_model ? at::kBFloat16 : at::kFloat,
                augmenter(options, communicator, wanted, device, data.augment)),
-        trainer(options, model ? std::move(model) : tiny_model(options.seed), images, communicator,
-                device, std::move(bf16_model), {data.split}, std::move(graph)) {}
+        trainer(
+            options,
+            {.make_model = models_in_turn({model ? model : tiny_model(options.seed), bf16_model}),
+             .bf16 = bf16_model != nullptr,
+             .device = device,
+             .partition = {data.split},
+             .graph = std::move(graph)},
+            images, communicator) {}
   TrainerRig(const TrainerRig&) = delete;  // the trainer knows where the images are
   TrainerRig& operator=(const TrainerRig&) = delete;
 
@@ -53,10 +65,10 @@ class TrainerRig {
       while (!trainer.epoch_done()) {
         if (trainer.progress().step >= step) return;
         trainer.step(/*stop_requested=*/false);
-        trainer.read_sums();
+        trainer.synchronize();
       }
       const double accuracy = 0.5 + 0.01 * static_cast<double>(trainer.progress().epoch);
-      trainer.end_epoch(accuracy, /*chosen_by=*/accuracy, /*test_seconds=*/0.25);
+      trainer.end_epoch(accuracy, /*decisive=*/accuracy, /*test_seconds=*/0.25);
     }
   }
 
@@ -66,6 +78,10 @@ class TrainerRig {
   train::Trainer trainer;
 
  private:
+  static train::ModelFactory models_in_turn(std::vector<std::shared_ptr<models::Model>> models) {
+    return [models = std::move(models), next = std::size_t{0}]() mutable { return models[next++]; };
+  }
+
   static std::shared_ptr<loader::Augmenter> augmenter(const settings::TrainOptions& options,
                                                       const comm::Communicator& communicator,
                                                       const SmallImages& images, at::Device device,

@@ -152,7 +152,7 @@ def test_without_our_launcher_a_rank_that_hangs_is_named_by_those_that_waited_in
         send(ranks[silent].pid, signal.SIGSTOP)
         for rank in {0, 1, 2} - {silent}:
             assert ranks[rank].wait(15) == 4, ranks[rank].stderr
-            assert f"no word from rank {silent}\n" in ranks[rank].stderr, ranks[rank].stderr
+            assert f"rank {silent} did not respond\n" in ranks[rank].stderr, ranks[rank].stderr
 
 
 AGENT = """
@@ -195,7 +195,7 @@ def test_a_store_that_dies_ends_all_ranks_within_the_time_out(tmp_path):
                 assert rank.wait(10) == 4, rank.stderr
                 assert "mnist-train failed: rank" in rank.stderr
             assert time.monotonic() - died_at < 4 + 1
-            assert "looking after the store" in first.stderr + second.stderr
+            assert "checking the store" in first.stderr + second.stderr
             for rank in (first, second):
                 assert_gone(rank, within_s=1)
 

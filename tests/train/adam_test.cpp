@@ -1,5 +1,3 @@
-#include "train/adam.h"
-
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/scalar_tensor.h>
@@ -11,6 +9,7 @@
 
 #include "support/catch.h"
 #include "support/tiny_model.h"
+#include "train/optimizer.h"
 
 namespace mnist_train::train {
 namespace {
@@ -100,7 +99,7 @@ TEST_CASE("Adam's weight decay is not AdamW's") {
   CHECK_FALSE(at::allclose(adam_parameters.values(), adamw_parameters.values(), 1e-3, 1e-4));
 }
 
-TEST_CASE("Adam goes on from its state as if it had not stopped") {
+TEST_CASE("Adam resumes from its state as if it had not stopped") {
   const TrainOptions options = hyperparameters(OptimizerName::kAdamW, 0.1);
   const auto model = testing::tiny_model(1);
   const FlatParameters parameters(*model, 0);

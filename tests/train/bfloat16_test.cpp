@@ -26,11 +26,12 @@ struct Subject {
   Subject(settings::ModelName name, bool bf16, const settings::TrainOptions& options = small_run())
       : images(testing::small_images({.count = 60, .height = 28, .width = 28}), {0.5, 0.25},
                at::kCPU, bf16 ? at::kBFloat16 : at::kFloat),
-        trainer(options, fresh(name), images, one_rank(), at::kCPU, bf16 ? fresh(name) : nullptr) {}
+        trainer(
+            options,
+            {.make_model = [name] { return models::make_model(with_name(name), {}, /*seed=*/1); },
+             .bf16 = bf16},
+            images, one_rank()) {}
 
-  static std::shared_ptr<models::Model> fresh(settings::ModelName name) {
-    return models::make_model(with_name(name), {}, /*seed=*/1);
-  }
   double step() {
     trainer.step(/*stop_requested=*/false);
     return trainer.last_step_sums().loss / trainer.last_step_sums().samples;

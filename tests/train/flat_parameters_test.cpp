@@ -15,7 +15,7 @@
 namespace mnist_train::train {
 namespace {
 
-constexpr std::int64_t kRiders = 4;
+constexpr std::int64_t kStatistics = 4;
 
 std::vector<at::Tensor> copies(const std::vector<at::Tensor>& tensors) {
   std::vector<at::Tensor> result;
@@ -35,7 +35,7 @@ bool is_dense(const at::Tensor& tensor) {
 TEST_CASE("parameters keep their values and become views of one memory") {
   const auto model = models::make_model({}, {}, 1);
   const std::vector<at::Tensor> before = copies(model->parameters());
-  const FlatParameters flat(*model, kRiders);
+  FlatParameters flat(*model, kStatistics);
   const std::vector<at::Tensor> after = model->parameters();
   std::int64_t elements = 0;
   for (std::size_t i = 0; i < before.size(); ++i) {
@@ -47,14 +47,17 @@ TEST_CASE("parameters keep their values and become views of one memory") {
   }
   CHECK(flat.values().numel() == elements);
   CHECK(flat.gradients().numel() == elements);
-  CHECK(flat.riders().numel() == kRiders);
-  CHECK(flat.gradients_and_riders().numel() == elements + kRiders);
-  CHECK(flat.gradients_and_riders().storage().is_alias_of(flat.riders().storage()));
+  CHECK(flat.statistics().numel() == kStatistics);
+  const comm::GradientBuffer buffer = flat.gradient_buffer();
+  CHECK(buffer.flat.numel() == elements + kStatistics);
+  CHECK(buffer.statistics == kStatistics);
+  CHECK(buffer.flat.storage().is_alias_of(flat.gradients().storage()));
+  CHECK(buffer.flat.storage().is_alias_of(flat.statistics().storage()));
 }
 
 TEST_CASE("parameter, gradient and momentum share strides, convolutions have channels_last") {
   const auto model = models::make_model({}, {}, 1);  // with one input channel, too
-  const FlatParameters flat(*model, kRiders);
+  FlatParameters flat(*model, kStatistics);
   const at::Tensor momentum = at::empty_like(flat.values());
   for (std::size_t i = 0; i < flat.parameters().size(); ++i) {
     const at::Tensor& parameter = flat.parameters()[i];
@@ -65,9 +68,9 @@ TEST_CASE("parameter, gradient and momentum share strides, convolutions have cha
   }
 }
 
-TEST_CASE("an element of the flat values belongs to its parameter's place") {
+TEST_CASE("an element of the flat values belongs to its parameter") {
   const auto model = models::make_model({}, {}, 1);
-  const FlatParameters flat(*model, kRiders);
+  FlatParameters flat(*model, kStatistics);
   const at::NoGradGuard no_grad;
   flat.values().copy_(at::arange(flat.values().numel(), at::kFloat));
   for (std::size_t i = 0; i < flat.parameters().size(); ++i) {
@@ -76,42 +79,42 @@ TEST_CASE("an element of the flat values belongs to its parameter's place") {
   }
 }
 
-TEST_CASE("gradients of backward take the place of those before, or are added, beside the riders") {
+TEST_CASE(
+    "gradients of backward replace those of the step before, or are added to those of this step") {
   const auto model = models::make_model({}, {}, 1);
   const auto reference = models::make_model({}, {}, 1);
-  const FlatParameters flat(*model, kRiders);
-  flat.riders().fill_(3);
+  FlatParameters flat(*model, kStatistics);
+  flat.statistics().fill_(3);
   const at::Tensor images = at::randn({4, 1, 28, 28});
   reference->forward(images).square().sum().backward();
   const auto expected = reference->parameters();
   flat.gradients().fill_(7);
+  flat.clear_gradients();
   for (const int times : {1, 2}) {
     model->forward(images).square().sum().backward();
-    flat.collect_gradients(/*add=*/times > 1);
+    flat.collect_gradients();
     for (std::size_t i = 0; i < expected.size(); ++i) {
       CHECK_FALSE(flat.parameters()[i].grad().defined());
       CHECK(at::allclose(flat.view_like_parameter(flat.gradients(), i), times * expected[i].grad(),
                          1e-4, 1e-4));
     }
-    CHECK(flat.riders().equal(at::full({kRiders}, 3.0F)));
+    CHECK(flat.statistics().equal(at::full({kStatistics}, 3.0F)));
   }
 }
 
 TEST_CASE("what a step leaves behind is cleared for the next one") {
   const auto model = models::make_model({}, {}, 1);
-  const FlatParameters flat(*model, kRiders);
-  flat.riders().fill_(3);
+  FlatParameters flat(*model, kStatistics);
   model->forward(at::randn({4, 1, 28, 28})).square().sum().backward();
-  flat.clear();
+  flat.clear_gradients();
   for (const at::Tensor& parameter : flat.parameters()) CHECK_FALSE(parameter.grad().defined());
-  CHECK(flat.riders().count_nonzero().item<std::int64_t>() == 0);
 }
 
-TEST_CASE("without riders there are gradients alone") {
+TEST_CASE("without statistics there are gradients alone") {
   torch::nn::Linear linear(3, 2);
-  const FlatParameters flat(*linear, 0);
-  CHECK(flat.riders().numel() == 0);
-  CHECK(flat.gradients_and_riders().numel() == 8);
+  FlatParameters flat(*linear, 0);
+  CHECK(flat.statistics().numel() == 0);
+  CHECK(flat.gradient_buffer().flat.numel() == 8);
 }
 
 }  // namespace

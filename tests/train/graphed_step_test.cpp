@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/cuda_module.h"
+#include "accelerator/cuda_module.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/gpu.h"
@@ -28,18 +28,18 @@ using testing::small_run;
 using testing::TrainerRig;
 
 struct Calls {
-  int records = 0;
+  int captures = 0;
   int replays = 0;
 };
 
-/// Stands in for a GPU's graph: it runs the recorded work again, which knows nothing of what the
+/// Stands in for a GPU's graph: it runs the captured work again, which knows nothing of what the
 /// step was called with since.
-class RepeatingGraph : public comm::DeviceGraph {
+class RepeatingGraph : public accelerator::DeviceGraph {
  public:
   explicit RepeatingGraph(Calls& calls) : calls_(calls) {}
 
-  void record(const std::function<void()>& work) override {
-    ++calls_.records;
+  void capture(const std::function<void()>& work) override {
+    ++calls_.captures;
     work_ = work;
   }
   void replay() override {
@@ -64,23 +64,23 @@ TrainOptions long_run() {
 void check_same_training(const TrainOptions& options, const settings::DataOptions& data) {
   Calls calls;
   TrainerRig eager(options, one_rank(), nullptr, kImages, at::kCPU, data);
-  TrainerRig recorded(options, one_rank(), nullptr, kImages, at::kCPU, data,
-                      std::make_unique<RepeatingGraph>(calls));
+  TrainerRig graphed(options, one_rank(), nullptr, kImages, at::kCPU, data,
+                     std::make_unique<RepeatingGraph>(calls));
   CHECK(std::string(eager.trainer.execution()) == "eager");
-  CHECK(std::string(recorded.trainer.execution()) == "graph");
+  CHECK(std::string(graphed.trainer.execution()) == "graph");
   for (int step = 1; step <= 30; ++step) {
     eager.run_to(step);
-    recorded.run_to(step);
+    graphed.run_to(step);
     INFO("step " << step);
-    CHECK(recorded.trainer.last_step_sums().loss == eager.trainer.last_step_sums().loss);
-    CHECK(recorded.trainer.last_step_sums().correct == eager.trainer.last_step_sums().correct);
-    CHECK(recorded.weights().equal(eager.weights()));
+    CHECK(graphed.trainer.last_step_sums().loss == eager.trainer.last_step_sums().loss);
+    CHECK(graphed.trainer.last_step_sums().correct == eager.trainer.last_step_sums().correct);
+    CHECK(graphed.weights().equal(eager.weights()));
   }
-  CHECK(calls.records == 1);
+  CHECK(calls.captures == 1);
   CHECK(calls.replays == 17);  // of 20 full batches the first three are eager
 }
 
-TEST_CASE("a recorded step trains as the eager one does, whatever changes from step to step") {
+TEST_CASE("a captured step trains as the eager one does, whatever changes from step to step") {
   TrainOptions options = long_run();
   options.schedule.name = settings::ScheduleName::kCosine;
   options.schedule.warmup_epochs = 1;
@@ -96,34 +96,35 @@ TEST_CASE("a recorded step trains as the eager one does, whatever changes from s
   check_same_training(options, data);
 }
 
-TEST_CASE("steps are repeated that are shared out as the recorded one; other shares warm up anew") {
+TEST_CASE("steps are replayed that are split as the captured one; other shards warm up anew") {
   const TrainOptions options = long_run();
   const auto model = testing::tiny_model(1);
-  const FlatParameters parameters(*model, Step::kRiders);
-  const auto averager = comm::make_gradient_averager(
-      options, one_rank(),
-      {parameters.parameters(), parameters.gradients_and_riders(), Step::kRiders});
+  FlatParameters parameters(*model, StepStats::kScalars);
+  const auto partition = make_batch_partition({}, one_rank(), at::kCPU);
+  const auto averager =
+      comm::make_gradient_averager(options, one_rank(), parameters.gradient_buffer());
   const auto optimizer = make_optimizer(options, parameters);
-  Step step(options, model, parameters, *averager, *optimizer);
+  Step step(options, *model, parameters, *partition, *averager, *optimizer);
   Calls calls;
-  GraphedStep recorded(step, 20, std::make_unique<RepeatingGraph>(calls));
-  const auto run = [&](const std::vector<std::int64_t>& shares) {
-    step.set(0.01, false);
-    recorded.run({at::randn({shares[0], 1, 16, 16}), at::randint(0, 10, {shares[0]}, at::kLong)},
-                 shares);
+  GraphedStep graphed(step, 20, std::make_unique<RepeatingGraph>(calls));
+  const auto run = [&](const std::vector<std::int64_t>& sizes) {
+    step.prepare(0.01, false);
+    const loader::Batch batch{at::randn({sizes[0], 1, 16, 16}),
+                              at::randint(0, 10, {sizes[0]}, at::kLong)};
+    graphed.run({1, sizes[0] + sizes[1], [&](std::int64_t) { return batch; }}, sizes);
     return calls.replays;
   };
   for (int i = 0; i < 2; ++i) CHECK(run({10, 10}) == 0);
   for (int i = 0; i < 3; ++i) CHECK(run({12, 8}) == 0);
   CHECK(run({12, 8}) == 1);
-  CHECK(run({10, 10}) == 1);  // full, but another rank's share may be what is not recorded
+  CHECK(run({10, 10}) == 1);  // full, but another rank may have another size than was captured
   CHECK(run({20, 0}) == 1);
   CHECK(run({12, 7}) == 1);
   CHECK(run({12, 8}) == 2);
-  CHECK(calls.records == 1);
+  CHECK(calls.captures == 1);
 }
 
-TEST_CASE("a wish to stop is seen in recorded steps, too, and only in its own") {
+TEST_CASE("a request to stop is seen in captured steps, too, and only in its own") {
   Calls calls;
   TrainerRig rig(long_run(), one_rank(), nullptr, kImages, at::kCPU, {},
                  std::make_unique<RepeatingGraph>(calls));
@@ -138,7 +139,7 @@ TEST_CASE("a wish to stop is seen in recorded steps, too, and only in its own") 
   CHECK(requests == std::vector<double>{0, 1, 0});
 }
 
-TEST_CASE("what cannot be recorded is eager, or an error where it was asked for") {
+TEST_CASE("what cannot be captured is eager, or an error where it was asked for") {
   Calls calls;
   const auto obstacle_of = [&](TrainOptions options, const comm::Communicator& communicator,
                                settings::Split split = settings::Split::kEven) {
@@ -173,27 +174,27 @@ void check_on_gpu(const TrainOptions& options, settings::ModelName name, bool bf
   const testing::SmallImages images{.count = 40, .height = 28, .width = 28};
   settings::ModelOptions model;
   model.name = name;
-  const auto make = [&](std::unique_ptr<comm::DeviceGraph> graph) {
+  const auto make = [&](std::unique_ptr<accelerator::DeviceGraph> graph) {
     return std::make_unique<TrainerRig>(options, one_rank(), models::make_model(model, {}, 1),
                                         images, at::Device(at::kCUDA, 0), settings::DataOptions{},
                                         std::move(graph),
                                         bf16 ? models::make_model(model, {}, 2) : nullptr);
   };
   const auto eager = make(nullptr);
-  const auto recorded = make(comm::cuda_module().make_graph());
+  const auto graphed = make(accelerator::cuda_module().make_graph());
   const int steps = name == settings::ModelName::kResNet18 ? 10 : 40;
   for (int step = 1; step <= steps; ++step) {
     eager->run_to(step);
-    recorded->run_to(step);
+    graphed->run_to(step);
     const double expected = eager->trainer.last_step_sums().loss;
     INFO("step " << step);
-    CHECK(recorded->trainer.last_step_sums().loss == Approx(expected).epsilon(bf16 ? 1e-2 : 1e-4));
+    CHECK(graphed->trainer.last_step_sums().loss == Approx(expected).epsilon(bf16 ? 1e-2 : 1e-4));
   }
 }
 
 TEST_CASE("a CUDA graph trains as the eager step does", "[gpu]") {
   if (!testing::have_gpu()) return;
-  comm::cuda_module().set_device(0);
+  accelerator::cuda_module().set_device(0);
   at::globalContext().setDeterministicCuDNN(true);
   TrainOptions options = small_run();
   options.epochs = 20;

@@ -1,5 +1,3 @@
-#include "train/sgd.h"
-
 #include <ATen/ops/arange.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <torch/nn/modules/conv.h>
@@ -12,6 +10,7 @@
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/tiny_model.h"
+#include "train/optimizer.h"
 
 namespace mnist_train::train {
 namespace {

@@ -38,19 +38,25 @@ struct Subject {
   settings::TrainOptions options = with_momentum();
   comm::Communicator communicator{};
   std::shared_ptr<testing::TinyModel> model = testing::tiny_model(1, with_batch_norm);
-  FlatParameters parameters{*model, Step::kRiders};
-  std::unique_ptr<comm::GradientAverager> averager = comm::make_gradient_averager(
-      options, communicator,
-      {parameters.parameters(), parameters.gradients_and_riders(), Step::kRiders});
+  FlatParameters parameters{*model, StepStats::kScalars};
+  std::unique_ptr<BatchPartition> partition = make_batch_partition({}, communicator, at::kCPU);
+  std::unique_ptr<comm::GradientAverager> averager =
+      comm::make_gradient_averager(options, communicator, parameters.gradient_buffer());
   std::unique_ptr<Optimizer> optimizer = make_optimizer(options, parameters);
-  Step step{options, model, parameters, *averager, *optimizer};
+  std::unique_ptr<Step> step = make_step();
 
-  void run(const Batch& batch, std::int64_t global_batch_size, bool stop_requested = false) {
-    step.set(kLearningRate, stop_requested);
-    step.begin();
-    step.accumulate(batch, global_batch_size, /*last=*/true);
-    step.finish();
+  /// For options that were changed since.
+  std::unique_ptr<Step> make_step() {
+    return std::make_unique<Step>(options, *model, parameters, *partition, *averager, *optimizer);
   }
+  void run(const std::vector<Batch>& batches, std::int64_t global_batch_size,
+           bool stop_requested = false) {
+    step->prepare(kLearningRate, stop_requested);
+    step->run({static_cast<std::int64_t>(batches.size()), global_batch_size,
+               [&](std::int64_t number) { return batches[static_cast<std::size_t>(number)]; }});
+  }
+  StepSums last() const { return step->stats().last(); }
+  StepSums totals() const { return step->stats().totals(); }
   at::Tensor momentum() const { return optimizer->state().front().flat; }
 };
 
@@ -68,8 +74,8 @@ TEST_CASE("the sums of a step are those of its samples, before the update") {
   Subject subject;
   const Batch batch = batch_of(9);
   const auto expected = models::batch_loss(subject.model->forward(batch.images), batch.labels);
-  subject.run(batch, 9);
-  const StepSums sums = subject.step.last();
+  subject.run({batch}, 9);
+  const StepSums sums = subject.last();
   CHECK(sums.loss == Approx(expected.loss_sum.item<double>()).epsilon(1e-6));
   CHECK(sums.correct == expected.correct.item<double>());
   CHECK(sums.samples == 9);
@@ -82,12 +88,12 @@ TEST_CASE("the update follows the gradient of the mean over the global batch") {
     Subject subject;
     const at::Tensor before = subject.parameters.values().clone();
     const auto reference = testing::tiny_model(1);
-    const FlatParameters gradients(*reference, 0);
+    FlatParameters gradients(*reference, 0);
     (models::batch_loss(reference->forward(batch.images), batch.labels).loss_sum /
      static_cast<double>(global_batch_size))
         .backward();
-    gradients.collect_gradients(/*add=*/false);
-    subject.run(batch, global_batch_size);
+    gradients.collect_gradients();
+    subject.run({batch}, global_batch_size);
     CHECK(at::allclose(subject.parameters.values(), before - kLearningRate * gradients.gradients(),
                        1e-5, 1e-6));
   }
@@ -98,63 +104,57 @@ TEST_CASE("nothing of a step is left in the next one's gradients") {
   Subject twice;
   const Batch first = batch_of(3);
   const Batch second = batch_of(3);
-  twice.run(first, 3);
+  twice.run({first}, 3);
   once.parameters.values().copy_(twice.parameters.values());
-  once.run(second, 3);
-  twice.run(second, 3);
+  once.run({second}, 3);
+  twice.run({second}, 3);
   CHECK(once.parameters.gradients().equal(twice.parameters.gradients()));
 }
 
 TEST_CASE("totals add up over steps, from a start that is given") {
   Subject subject;
-  subject.step.restart_totals({100.5, 7, 30, 0});
+  subject.step->stats().restart_totals({100.5, 7, 30, 0});
   double loss = 100.5;
   double correct = 7;
   for (int i = 0; i < 3; ++i) {
-    subject.run(batch_of(4), 4, /*stop_requested=*/i == 1);
-    loss += subject.step.last().loss;
-    correct += subject.step.last().correct;
-    CHECK(subject.step.last().stop_requests == (i == 1 ? 1 : 0));
+    subject.run({batch_of(4)}, 4, /*stop_requested=*/i == 1);
+    loss += subject.last().loss;
+    correct += subject.last().correct;
+    CHECK(subject.last().stop_requests == (i == 1 ? 1 : 0));
   }
-  const StepSums totals = subject.step.totals();
+  const StepSums totals = subject.totals();
   CHECK(totals.loss == Approx(loss).epsilon(1e-12));
   CHECK(totals.correct == correct);
   CHECK(totals.samples == 42);
   CHECK(totals.stop_requests == 1);
-  subject.step.restart_totals();
-  CHECK(subject.step.totals().samples == 0);
-  CHECK(subject.step.totals().loss == 0);
+  subject.step->stats().restart_totals();
+  CHECK(subject.totals().samples == 0);
+  CHECK(subject.totals().loss == 0);
 }
 
 TEST_CASE("batches that are accumulated make the step of one batch") {
   Subject whole;
   Subject parts;
   const Batch batch = batch_of(7);
-  whole.run(batch, 7);
-  parts.step.set(kLearningRate, false);
-  parts.step.begin();
-  parts.step.accumulate({batch.images.narrow(0, 0, 4), batch.labels.narrow(0, 0, 4)}, 7, false);
-  parts.step.accumulate({batch.images.narrow(0, 4, 3), batch.labels.narrow(0, 4, 3)}, 7, true);
-  parts.step.finish();
-  CHECK(parts.step.last().samples == 7);
-  CHECK(parts.step.last().loss == Approx(whole.step.last().loss).epsilon(1e-6));
+  whole.run({batch}, 7);
+  parts.run({{batch.images.narrow(0, 0, 4), batch.labels.narrow(0, 0, 4)},
+             {batch.images.narrow(0, 4, 3), batch.labels.narrow(0, 4, 3)}},
+            7);
+  CHECK(parts.last().samples == 7);
+  CHECK(parts.last().loss == Approx(whole.last().loss).epsilon(1e-6));
   CHECK(at::allclose(parts.parameters.values(), whole.parameters.values(), 1e-5, 1e-7));
 }
 
 TEST_CASE("a long gradient is scaled down to the norm that is asked for, a short one stays") {
   const Batch batch = batch_of(5);
   Subject free;
-  free.run(batch, 5);
+  free.run({batch}, 5);
   const double norm = free.parameters.gradients().norm().item<double>();
   for (const double factor : {0.25, 4.0}) {
     Subject clipped{.options = with_momentum()};
     clipped.options.max_gradient_norm = factor * norm;
-    Step step{clipped.options, clipped.model, clipped.parameters, *clipped.averager,
-              *clipped.optimizer};
-    step.set(kLearningRate, false);
-    step.begin();
-    step.accumulate(batch, 5, true);
-    step.finish();
+    clipped.step = clipped.make_step();
+    clipped.run({batch}, 5);
     const double expected = std::min(1.0, factor) * norm;
     CHECK(clipped.parameters.gradients().norm().item<double>() == Approx(expected).epsilon(1e-4));
   }
@@ -163,31 +163,27 @@ TEST_CASE("a long gradient is scaled down to the norm that is asked for, a short
 TEST_CASE("label smoothing is that of PyTorch's cross entropy") {
   Subject subject{.options = with_momentum()};
   subject.options.label_smoothing = 0.2;
-  Step step{subject.options, subject.model, subject.parameters, *subject.averager,
-            *subject.optimizer};
+  subject.step = subject.make_step();
   const Batch batch = batch_of(6);
   const at::Tensor log_probabilities =
       at::log_softmax(subject.model->forward(batch.images).detach(), 1);
   const double picked = log_probabilities.gather(1, batch.labels.unsqueeze(1)).sum().item<double>();
   const double spread = log_probabilities.mean(1).sum().item<double>();
-  step.set(kLearningRate, false);
-  step.begin();
-  step.accumulate(batch, 6, true);
-  step.finish();
-  CHECK(step.last().loss == Approx(-0.8 * picked - 0.2 * spread).epsilon(1e-5));
+  subject.run({batch}, 6);
+  CHECK(subject.last().loss == Approx(-0.8 * picked - 0.2 * spread).epsilon(1e-5));
 }
 
 TEST_CASE("a loss that is not finite leaves weights and momentum as they were") {
   Subject subject;
-  subject.run(batch_of(4), 4);
+  subject.run({batch_of(4)}, 4);
   const at::Tensor weights = subject.parameters.values().clone();
   const at::Tensor momentum = subject.momentum().clone();
-  subject.run(broken_batch(), 4);
-  CHECK(std::isnan(subject.step.last().loss));
-  CHECK(std::isnan(subject.step.totals().loss));
+  subject.run({broken_batch()}, 4);
+  CHECK(std::isnan(subject.last().loss));
+  CHECK(std::isnan(subject.totals().loss));
   CHECK(subject.parameters.values().equal(weights));
   CHECK(subject.momentum().equal(momentum));
-  subject.run(batch_of(4), 4);  // and a good batch trains again
+  subject.run({batch_of(4)}, 4);  // and a good batch trains again
   CHECK_FALSE(subject.parameters.values().equal(weights));
   CHECK(subject.parameters.values().isfinite().all().item<bool>());
 }
@@ -195,9 +191,9 @@ TEST_CASE("a loss that is not finite leaves weights and momentum as they were") 
 TEST_CASE("a rank without samples takes part with nothing") {
   Subject subject;
   const at::Tensor weights = subject.parameters.values().clone();
-  subject.run(batch_of(0), 10);
-  CHECK(subject.step.last().samples == 0);
-  CHECK(subject.step.last().loss == 0);
+  subject.run({batch_of(0)}, 10);
+  CHECK(subject.last().samples == 0);
+  CHECK(subject.last().loss == 0);
   CHECK(subject.parameters.gradients().count_nonzero().item<std::int64_t>() == 0);
   CHECK(subject.parameters.values().equal(weights));
 }
@@ -207,7 +203,7 @@ TEST_CASE("a rank without samples keeps its batch statistics") {
   subject.model->train();
   std::vector<at::Tensor> before;
   for (const at::Tensor& buffer : subject.model->buffers()) before.push_back(buffer.clone());
-  subject.run(batch_of(0), 10);
+  subject.run({batch_of(0)}, 10);
   const auto after = subject.model->buffers();
   REQUIRE(after.size() == 3);
   for (std::size_t i = 0; i < after.size(); ++i) CHECK(after[i].equal(before[i]));
@@ -216,9 +212,32 @@ TEST_CASE("a rank without samples keeps its batch statistics") {
 TEST_CASE("a rank without samples adds nothing even when a weight is not finite") {
   Subject subject;
   subject.parameters.values()[0] = std::numeric_limits<float>::infinity();
-  subject.run(batch_of(0), 10);
-  CHECK(subject.step.last().loss == 0);
+  subject.run({batch_of(0)}, 10);
+  CHECK(subject.last().loss == 0);
   CHECK(subject.parameters.gradients().isfinite().all().item<bool>());
+}
+
+/// A network that forgot one of its layers.
+class ForgetfulModel : public testing::TinyModel {
+ public:
+  ForgetfulModel() : testing::TinyModel(/*with_batch_norm=*/false) {
+    register_module("unused", torch::nn::Linear(2, 3));
+  }
+};
+
+TEST_CASE("a parameter that the output does not depend on is an error that names it") {
+  for (const bool bf16 : {false, true}) {
+    const auto model = std::make_shared<ForgetfulModel>();
+    const auto bf16_copy = bf16 ? std::make_shared<ForgetfulModel>() : nullptr;
+    if (bf16) bf16_copy->compute_in_bfloat16();
+    FlatParameters parameters(*model, 0, bf16_copy.get());
+    const auto type = bf16 ? at::kBFloat16 : at::kFloat;
+    models::Model& computing = bf16 ? *bf16_copy : *model;
+    computing.forward(batch_of(2).images.to(type)).sum().backward();
+    const auto failure = error_of([&] { parameters.collect_gradients(); });
+    CHECK(failure.code == ExitCode::kRunFailed);
+    CHECK_THAT(failure.message, ContainsSubstring("unused.weight"));
+  }
 }
 
 TEST_CASE("a loss that is not finite is an error that says what to try") {

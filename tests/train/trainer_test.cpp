@@ -41,7 +41,7 @@ TEST_CASE("the cursor walks through every sample of every epoch") {
       CHECK_FALSE(trainer.epoch_done());
       trainer.step(false);
       CHECK(progress.samples_into_epoch == samples);
-      CHECK(trainer.read_sums().samples == static_cast<double>(samples));
+      CHECK(testing::synced_sums(trainer).samples == static_cast<double>(samples));
       CHECK(progress.samples_seen == 50 * epoch + samples);
     }
     CHECK(trainer.epoch_done());
@@ -81,7 +81,7 @@ TEST_CASE("the best accuracy is the first of its height") {
   for (std::size_t epoch = 0; epoch < accuracies.size(); ++epoch) {
     rig.trainer.begin_epoch();
     while (!rig.trainer.epoch_done()) rig.trainer.step(false);
-    rig.trainer.end_epoch(0.5, /*chosen_by=*/accuracies[epoch], 0);
+    rig.trainer.end_epoch(0.5, /*decisive=*/accuracies[epoch], 0);
     CHECK(progress.best_step == best_steps[epoch]);
   }
   CHECK(progress.best_accuracy == 0.75);
@@ -96,7 +96,7 @@ TEST_CASE("an epoch's sums are those of all samples as they were seen") {
   while (!rig.trainer.epoch_done()) rig.trainer.step(false);
   const loader::Batch all = rig.images.slice({0, 50});
   const auto expected = models::batch_loss(rig.trainer.model().forward(all.images), all.labels);
-  const StepSums& sums = rig.trainer.read_sums();
+  const StepSums& sums = testing::synced_sums(rig.trainer);
   CHECK(sums.loss == Approx(expected.loss_sum.item<double>()).epsilon(1e-5));
   CHECK(sums.correct == expected.correct.item<double>());
 }
@@ -151,7 +151,7 @@ TEST_CASE("the weights do not depend on how many ranks share the work, or how th
   TrainerRig alone(options);
   alone.run_to(20);
   const at::Tensor expected = alone.weights();
-  const double loss = alone.trainer.read_sums().loss;
+  const double loss = testing::synced_sums(alone.trainer).loss;
   for (const AveragingStrategy strategy :
        {AveragingStrategy::kFlat, AveragingStrategy::kBucketed, AveragingStrategy::kSharedMemory}) {
     for (const bool deterministic : {true, false}) {
@@ -166,7 +166,7 @@ TEST_CASE("the weights do not depend on how many ranks share the work, or how th
           rig.run_to(20);
           const auto rank = static_cast<std::size_t>(communicator.rank());
           weights[rank] = rig.weights();
-          losses[rank] = rig.trainer.read_sums().loss;
+          losses[rank] = testing::synced_sums(rig.trainer).loss;
         });
         INFO(world_size << " ranks, strategy " << static_cast<int>(strategy));
         for (std::size_t rank = 0; rank < weights.size(); ++rank) {
@@ -195,7 +195,7 @@ std::vector<at::Tensor> trained_by_two(TrainOptions options, AveragingStrategy s
     TrainerRig rig(options, communicator, models[rank], images, at::kCPU, {}, nullptr,
                    bf16 ? models[2 + rank] : nullptr);
     rig.run_to(name == settings::ModelName::kResNet18 ? 2 : 7);
-    rig.trainer.gather_gradients();
+    rig.trainer.all_gather_gradients();
     if (communicator.rank() == 0) return;
     result = {rig.weights(), rig.trainer.parameters().gradients().clone()};
     for (const OptimizerTensor& state : rig.trainer.optimizer().state()) {
@@ -269,7 +269,7 @@ TEST_CASE("global mixup trains the same weights on every rank, with ranks left w
     rig.run_to(16);
     const auto rank = static_cast<std::size_t>(communicator.rank());
     weights[rank] = rig.weights();
-    sums[rank] = rig.trainer.read_sums();
+    sums[rank] = testing::synced_sums(rig.trainer);
   });
   for (const at::Tensor& some : weights) CHECK(some.equal(weights[0]));
   // Half a sample is right where one of its two labels is guessed.
@@ -301,7 +301,7 @@ TEST_CASE("a NaN on one rank stops all ranks at the same step, their weights unt
     TrainerRig rig(options, communicator);
     rig.trainer.begin_epoch();
     rig.trainer.step(false);
-    rig.trainer.read_sums();
+    testing::synced_sums(rig.trainer);
     at::Tensor values = rig.trainer.parameters().values();
     communicator.barrier();
     if (rank == 1) values[5] = std::nan("");
@@ -309,7 +309,7 @@ TEST_CASE("a NaN on one rank stops all ranks at the same step, their weights unt
     const at::Tensor before = values.clone();
     failures[rank] = error_of([&] {
       rig.trainer.step(false);
-      rig.trainer.read_sums();
+      testing::synced_sums(rig.trainer);
     });
     untouched[rank] = at::allclose(values, before, 0, 0, /*equal_nan=*/true);
   });
@@ -329,7 +329,7 @@ TEST_CASE("a stop that one rank is asked for is known to all after the same step
     for (int step = 1; step <= 3; ++step) {
       rig.trainer.step(/*stop_requested=*/step == 2 && communicator.rank() == 2);
       requests[static_cast<std::size_t>(communicator.rank())].push_back(
-          rig.trainer.read_sums().stop_requests);
+          testing::synced_sums(rig.trainer).stop_requests);
     }
   });
   for (const auto& seen : requests) CHECK(seen == std::vector<double>{0, 1, 1});
@@ -363,10 +363,10 @@ TEST_CASE("on a GPU, too, a NaN is an error once somebody looks", "[gpu]") {
   TrainerRig rig(small_run(), one_rank(), nullptr, {.count = 50}, at::Device(at::kCUDA, 0));
   rig.trainer.begin_epoch();
   rig.trainer.step(false);
-  rig.trainer.read_sums();
+  testing::synced_sums(rig.trainer);
   rig.trainer.parameters().values()[5].fill_(std::nan(""));
   rig.trainer.step(false);
-  const Failure failure = error_of([&] { rig.trainer.read_sums(); });
+  const Failure failure = error_of([&] { testing::synced_sums(rig.trainer); });
   CHECK(failure.code == ExitCode::kRunFailed);
 }
 

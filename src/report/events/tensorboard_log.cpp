@@ -1,8 +1,13 @@
 #include "report/events/tensorboard_log.h"
 
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
 #include <protozero/pbf_writer.hpp>
+#include <utility>
 
 #include "base/clock.h"
+#include "base/version.h"
 
 namespace mnist_train::report {
 
@@ -11,9 +16,14 @@ namespace {
 using protozero::pbf_writer;
 
 // Field numbers.
-enum Event : protozero::pbf_tag_type { kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5 };
-enum Summary : protozero::pbf_tag_type { kValue = 1 };
-enum Value : protozero::pbf_tag_type {
+enum EventField : protozero::pbf_tag_type {
+  kWallTime = 1,
+  kStep = 2,
+  kFileVersion = 3,
+  kSummary = 5
+};
+enum SummaryField : protozero::pbf_tag_type { kValue = 1 };
+enum ValueField : protozero::pbf_tag_type {
   kTag = 1,
   kSimpleValue = 2,
   kImage = 4,
@@ -21,7 +31,12 @@ enum Value : protozero::pbf_tag_type {
   kTensor = 8,
   kMetadata = 9
 };
-enum Image : protozero::pbf_tag_type { kHeight = 1, kWidth = 2, kColorspace = 3, kEncoded = 4 };
+enum ImageField : protozero::pbf_tag_type {
+  kHeight = 1,
+  kWidth = 2,
+  kColorspace = 3,
+  kEncoded = 4
+};
 enum HistogramField : protozero::pbf_tag_type {
   kMin = 1,
   kMax = 2,
@@ -31,8 +46,9 @@ enum HistogramField : protozero::pbf_tag_type {
   kBucketLimit = 6,
   kBucket = 7
 };
-enum Tensor : protozero::pbf_tag_type { kType = 1, kShape = 2, kStringValue = 8 };
-constexpr std::int32_t kTypeString = 7;  // DT_STRING
+enum TensorField : protozero::pbf_tag_type { kType = 1, kShape = 2, kStringValue = 8 };
+constexpr std::int32_t kTypeString = 7;        // DT_STRING
+constexpr std::size_t kMostWrongPictures = 8;  // an epoch
 
 std::string version_event() {
   std::string event;
@@ -44,21 +60,33 @@ std::string version_event() {
 
 }  // namespace
 
-TensorboardLog::TensorboardLog(const std::filesystem::path& folder, std::int64_t keep_bytes)
-    : file_(folder, keep_bytes) {
+TensorboardLog::TensorboardLog(const std::filesystem::path& folder, std::int64_t keep_bytes,
+                               std::string config)
+    : file_(folder, keep_bytes), config_(std::move(config)) {
   if (file_.bytes() > 0) return;
   file_.append(version_event());
   first_bytes_ = file_.bytes();
 }
 
-void TensorboardLog::write(const StepRecord& record) {
+void TensorboardLog::begin(const RunStart& start, const Summary& /*summary*/) {
+  class_names_ = start.class_names;
+  if (file_.bytes() != first_bytes_) return;  // the run resumes
+  const BuildInfo& build = build_info();
+  write_text(0, "config", "```json\n" + config_ + "```\n");
+  write_text(
+      0, "versions",
+      fmt::format("mnist-train {} {}, LibTorch {}", build.version, build.commit, build.torch));
+}
+
+void TensorboardLog::step(const StepRecord& record) {
   write_scalars(record.step, {{"step/loss", record.loss},
                               {"step/accuracy", record.accuracy},
                               {"step/learning_rate", record.learning_rate},
                               {"step/samples_per_second", record.samples_per_second}});
 }
 
-void TensorboardLog::write(const EpochRecord& record) {
+void TensorboardLog::epoch(const EpochResult& result) {
+  const EpochRecord& record = result.record;
   std::vector<Scalar> scalars{
       {"loss/train", record.train_loss},         {"loss/test", record.test_loss},
       {"accuracy/train", record.train_accuracy}, {"accuracy/test", record.test_accuracy},
@@ -68,6 +96,38 @@ void TensorboardLog::write(const EpochRecord& record) {
     scalars.push_back({"accuracy/validation", *record.validation_accuracy});
   }
   write_scalars(record.step, scalars);
+  write_wrong_pictures(result);
+  for (const auto& [name, histogram] : result.histograms) {
+    write_histogram(record.step, name, histogram);
+  }
+}
+
+std::string TensorboardLog::class_name(std::int64_t label) const {
+  return class_names_.empty() ? std::to_string(label)
+                              : class_names_[static_cast<std::size_t>(label)];
+}
+
+/// The wrong predictions of highest confidence, as pictures and as a table.
+void TensorboardLog::write_wrong_pictures(const EpochResult& result) {
+  std::vector<const Prediction*> wrong;
+  for (const Prediction& prediction : result.predictions) {
+    if (prediction.guess != prediction.truth) wrong.push_back(&prediction);
+  }
+  if (wrong.empty()) return;
+  std::stable_sort(wrong.begin(), wrong.end(), [](auto* left, auto* right) {
+    return left->confidence() > right->confidence();
+  });
+  std::string table =
+      "| image | sample | truth | prediction | confidence |\n|---|---|---|---|---|\n";
+  for (std::size_t i = 0; i < std::min(wrong.size(), kMostWrongPictures); ++i) {
+    const Prediction& prediction = *wrong[i];
+    write_picture(result.record.step, fmt::format("wrong/{}", i + 1),
+                  result.test_picture(prediction.id));
+    table += fmt::format("| {} | {} | {} | {} | {:.1f} % |\n", i + 1, prediction.id,
+                         class_name(prediction.truth), class_name(prediction.guess),
+                         100 * prediction.confidence());
+  }
+  write_text(result.record.step, "wrong", table);
 }
 
 void TensorboardLog::write_scalars(std::int64_t step, const std::vector<Scalar>& scalars) {
@@ -82,7 +142,7 @@ void TensorboardLog::write_scalars(std::int64_t step, const std::vector<Scalar>&
 }
 
 void TensorboardLog::write_text(std::int64_t step, const std::string& tag,
-                                const std::string& text) {
+                                const std::string& markdown) {
   std::string summary;
   pbf_writer writer(summary);
   {
@@ -96,7 +156,7 @@ void TensorboardLog::write_text(std::int64_t step, const std::string& tag,
         pbf_writer dimension(shape, 2);
         dimension.add_int64(1, 1);
       }
-      tensor.add_bytes(kStringValue, text);
+      tensor.add_bytes(kStringValue, markdown);
     }
     pbf_writer metadata(value, kMetadata);
     pbf_writer plugin(metadata, 1);
@@ -105,18 +165,18 @@ void TensorboardLog::write_text(std::int64_t step, const std::string& tag,
   write_summary(step, summary);
 }
 
-void TensorboardLog::write_image(std::int64_t step, const std::string& tag, const std::string& png,
-                                 std::int64_t height, std::int64_t width, std::int64_t channels) {
+void TensorboardLog::write_picture(std::int64_t step, const std::string& tag,
+                                   const Picture& picture) {
   std::string summary;
   pbf_writer writer(summary);
   {
     pbf_writer value(writer, kValue);
     value.add_string(kTag, tag);
     pbf_writer image(value, kImage);
-    image.add_int32(kHeight, static_cast<std::int32_t>(height));
-    image.add_int32(kWidth, static_cast<std::int32_t>(width));
-    image.add_int32(kColorspace, static_cast<std::int32_t>(channels));
-    image.add_bytes(kEncoded, png);
+    image.add_int32(kHeight, static_cast<std::int32_t>(picture.height));
+    image.add_int32(kWidth, static_cast<std::int32_t>(picture.width));
+    image.add_int32(kColorspace, static_cast<std::int32_t>(picture.channels));
+    image.add_bytes(kEncoded, picture.png);
   }
   write_summary(step, summary);
 }

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "accelerator/device_graph.h"
+
+namespace mnist_train::accelerator {
+
+/// What the CUDA module does for the rest of the program. LibTorch's CUDA half takes half a second
+/// to load, so it and this module are loaded only by runs that use a GPU; tensors on a GPU then
+/// work as everywhere else.
+struct CudaModule {
+  int (*device_count)();
+  /// Makes the calling thread compute on that GPU, in a stream of its own: CUDA does not capture
+  /// graphs in the default stream.
+  void (*set_device)(int index);
+  void (*synchronize)();                         // waits for the current GPU
+  std::int64_t (*peak_memory_bytes)(int index);  // of LibTorch's allocator
+  const char* (*device_name)(int index);
+  bool (*computes_bfloat16)(int index);  // natively
+  int (*runtime_version)();              // 13000 is 13.0
+  std::string (*nccl_version)();         // "2.28.9"
+  std::unique_ptr<DeviceGraph> (*make_graph)();
+};
+
+/// Returns the module's table, which it loads on the first call. Throws Error(kConfig) when this
+/// build has no CUDA module or LibTorch's CUDA libraries cannot be loaded.
+const CudaModule& cuda_module();
+
+/// Returns a function of the CUDA module by its C name, for what only another layer can declare.
+/// Throws as `cuda_module` does.
+void* cuda_module_function(const char* name);
+
+}  // namespace mnist_train::accelerator

@@ -1,0 +1,103 @@
+#include "app/build_trainer.h"
+
+#include <spdlog/spdlog.h>
+
+#include <utility>
+
+#include "accelerator/device.h"
+#include "checkpoint/weights.h"
+
+namespace mnist_train::app {
+
+namespace {
+
+/// All ranks decide alike, since each must compute gradients of the same precision. Collective.
+bool trains_in_bfloat16(const Worker& worker) {
+  const bool native = accelerator::computes_bfloat16(worker.device());
+  switch (worker.config.train.precision) {
+    case settings::PrecisionName::kFp32:
+      return false;
+    case settings::PrecisionName::kBf16:
+      if (!native) {
+        spdlog::warn("precision is bf16, but {} does not compute it natively: fp32 is faster here",
+                     worker.placement.cuda ? "this GPU" : "this processor");
+      }
+      return true;
+    case settings::PrecisionName::kAuto:
+      break;
+  }
+  return worker.communicator.sum_over_ranks(native ? 0 : 1) == 0;
+}
+
+}  // namespace
+
+std::shared_ptr<loader::Augmenter> make_augmenter(const Worker& worker,
+                                                  const data::ImageSet& images) {
+  const settings::AugmentList& list = worker.config.data.augment;
+  if (list.empty()) return nullptr;
+  const auto* mixup = settings::find<settings::MixupOptions>(list);
+  const bool across = mixup != nullptr && mixup->scope == settings::MixupScope::kGlobal;
+  loader::FromNext from_next;
+  if (across && worker.communicator.alone()) {
+    spdlog::warn(
+        "mixup with scope global mixes in another process's samples, but there is only one "
+        "process: samples stay as they are");
+  } else if (across) {
+    from_next = [&communicator = worker.communicator](const at::Tensor& mine, std::int64_t count) {
+      return communicator.receive_from_next(mine, count);
+    };
+  }
+  return std::make_shared<loader::Augmenter>(list, settings::ImageSize{images.height, images.width},
+                                             worker.config.train.seed, worker.device(),
+                                             std::move(from_next));
+}
+
+std::shared_ptr<models::Model> make_model(const settings::RunConfig& config,
+                                          const data::ImageSet& images) {
+  const settings::ImageSize size =
+      settings::augmented_size(config.data.augment, {images.height, images.width});
+  return models::make_model(
+      config.model, {images.channels, size.height, size.width, images.classes}, config.train.seed);
+}
+
+std::shared_ptr<models::Model> make_model_with_weights(Worker& worker, const data::ImageSet& images,
+                                                       const std::filesystem::path& file) {
+  launch::update(worker.status(), launch::Phase::kLoadingWeights, 0, 0);
+  auto model = make_model(worker.config, images);
+  checkpoint::load_state_dict(*model, checkpoint::read_weights(file), file.string());
+  return model;
+}
+
+std::unique_ptr<RunImages> load_images(Worker& worker, const data::Dataset& dataset) {
+  const bool bf16 = trains_in_bfloat16(worker);
+  const auto type = bf16 ? at::kBFloat16 : at::kFloat;
+  const auto normalize = settings::effective_normalize(worker.config.data);
+  const auto augmenter = make_augmenter(worker, dataset.train);
+  const at::Device device = worker.device();
+  auto images = std::make_unique<RunImages>(
+      RunImages{{dataset.train, normalize, device, type, augmenter},
+                std::nullopt,
+                {dataset.test, normalize, device, at::kFloat, augmenter},
+                bf16});
+  if (dataset.validation.count > 0) {
+    images->validation.emplace(dataset.validation, normalize, device, at::kFloat, augmenter);
+  }
+  return images;
+}
+
+std::unique_ptr<train::Trainer> build_trainer(Worker& worker, const data::Dataset& dataset,
+                                              RunImages& images) {
+  const settings::RunConfig& config = worker.config;
+  train::TrainerSetup setup;
+  setup.make_model = [&] { return make_model(config, dataset.train); };
+  setup.bf16 = images.bf16;
+  setup.device = worker.device();
+  setup.partition = {config.data.split, dataset.train_parts};
+  if (config.train.cuda_graphs != settings::CudaGraphs::kOff) {
+    setup.graph = accelerator::make_graph(worker.device());
+  }
+  return std::make_unique<train::Trainer>(config.train, std::move(setup), images.train,
+                                          worker.communicator);
+}
+
+}  // namespace mnist_train::app

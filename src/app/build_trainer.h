@@ -1,0 +1,45 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "app/worker.h"
+#include "data/image_set.h"
+#include "loader/augmenter.h"
+#include "loader/resident_images.h"
+#include "models/model.h"
+#include "train/trainer.h"
+
+namespace mnist_train::app {
+
+/// Returns data.augment at work on images like these; null where the list is empty.
+std::shared_ptr<loader::Augmenter> make_augmenter(const Worker& worker,
+                                                  const data::ImageSet& images);
+
+/// Makes the config's model for what data.augment makes of such images, on the CPU, with its
+/// initial weights. Throws Error(kConfig) where a crop does not fit or the images are too small.
+std::shared_ptr<models::Model> make_model(const settings::RunConfig& config,
+                                          const data::ImageSet& images);
+
+/// Makes the same model with the weights of a file: a checkpoint, `.pt` or `.safetensors`. Throws
+/// Error(kConfig) as `make_model` does, and Error(kCheckpoint) where the weights do not fit.
+std::shared_ptr<models::Model> make_model_with_weights(Worker& worker, const data::ImageSet& images,
+                                                       const std::filesystem::path& file);
+
+/// The images that a run trains on and is evaluated on, on its device.
+struct RunImages {
+  loader::ResidentImages train;
+  std::optional<loader::ResidentImages> validation;  // where some are held out
+  loader::ResidentImages test;
+  bool bf16 = false;  // whether training computes in bf16
+};
+
+/// Puts the data set where this rank computes, in the precision that it trains in. Collective.
+std::unique_ptr<RunImages> load_images(Worker& worker, const data::Dataset& dataset);
+
+/// Builds the trainer that the config asks for. Collective. Throws Error(kConfig).
+std::unique_ptr<train::Trainer> build_trainer(Worker& worker, const data::Dataset& dataset,
+                                              RunImages& images);
+
+}  // namespace mnist_train::app

@@ -1,0 +1,107 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace mnist_train::report {
+
+/// What is recorded every `log_interval` steps: a line of metrics.jsonl with "event": "step".
+struct StepRecord {
+  std::int64_t epoch = 0;  // from 1
+  std::int64_t step = 0;   // of the run, from 1
+  double loss = 0;         // mean over the global batch
+  double learning_rate = 0;
+  double samples_per_second = 0;  // since the record before
+  double accuracy = 0;            // of the global batch, before the update
+};
+
+/// The numbers of an epoch: a line of metrics.jsonl with "event": "epoch".
+struct EpochRecord {
+  std::int64_t epoch = 0;  // from 1
+  std::int64_t step = 0;
+  double train_loss = 0;  // mean over the epoch's samples, each before its update
+  double train_accuracy = 0;
+  double test_loss = 0;
+  double test_accuracy = 0;
+  double train_seconds = 0;
+  double test_seconds = 0;
+  double samples_per_second = 0;
+  std::optional<double> validation_loss;  // where samples are held out
+  std::optional<double> validation_accuracy;
+};
+
+/// Where the seconds since the epoch record before went, on rank 0. The first three are not
+/// measured on a GPU, which does all of them at the same time, behind the host's back.
+struct TimeSplit {
+  std::optional<double> input;
+  std::optional<double> compute;
+  std::optional<double> communication;  // waiting for other ranks included
+  double evaluation = 0;
+  double checkpoint = 0;  // waiting for checkpoints: mostly that of the epoch before
+  double report = 0;      // writing to the sinks
+};
+
+/// The steps of one rank in one epoch.
+struct RankTimes {
+  std::int64_t rank = 0;
+  std::int64_t steps = 0;
+  double input = 0;  // seconds, as in TimeSplit
+  double compute = 0;
+  double communication = 0;
+  double median_step = 0;
+  double p95_step = 0;
+  double longest_step = 0;
+};
+
+/// What a line of metrics.jsonl says of an epoch beside its numbers.
+struct EpochDetails {
+  TimeSplit seconds;
+  std::vector<RankTimes> ranks;  // those that were measured
+  std::int64_t classes = 0;
+  std::vector<std::int64_t> confusion;  // [classes, classes]: test images by truth, by prediction
+};
+
+/// What a model predicts for one test image: a line of predictions.jsonl.
+struct Prediction {
+  std::int64_t id = 0;     // place in the test set
+  std::string image;       // a data: URI with a PNG, which browsers and Python read alike
+  std::int64_t guess = 0;  // the predicted class
+  std::int64_t truth = 0;
+  std::vector<double> scores;  // probabilities by class
+
+  double confidence() const { return scores[static_cast<std::size_t>(guess)]; }
+};
+
+/// How often values lie where: `counts[i]` of them lie above `limits[i - 1]` and up to `limits[i]`.
+struct Histogram {
+  double least = 0;
+  double greatest = 0;
+  double sum = 0;
+  double sum_of_squares = 0;
+  std::vector<double> limits;
+  std::vector<double> counts;
+};
+
+/// An image as a PNG file.
+struct Picture {
+  std::string png;
+  std::int64_t height = 0;
+  std::int64_t width = 0;
+  std::int64_t channels = 1;  // 1 or 3
+};
+
+/// All that an epoch and its evaluation gave.
+struct EpochResult {
+  EpochRecord record{};
+  EpochDetails details{};
+  std::vector<double> accuracies{};  // on the test set, of every epoch so far
+  std::vector<Prediction> predictions{};
+  std::vector<std::pair<std::string, Histogram>> histograms{};  // of weights and gradients, by name
+  std::function<Picture(std::int64_t id)> test_picture{};       // of a test image
+};
+
+}  // namespace mnist_train::report

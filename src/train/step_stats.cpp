@@ -1,0 +1,67 @@
+#include "train/step_stats.h"
+
+#include <ATen/ops/zeros.h>
+
+#include <cmath>
+#include <string>
+
+#include "base/error.h"
+
+namespace mnist_train::train {
+
+namespace {
+
+enum Slot : std::int64_t { kLoss, kCorrect, kSamples, kStop };
+
+StepSums to_sums(const at::Tensor& scalars) {
+  const at::Tensor host = scalars.to(at::kCPU, at::kDouble);
+  const auto* values = host.const_data_ptr<double>();
+  return {values[kLoss], values[kCorrect], values[kSamples], values[kStop]};
+}
+
+}  // namespace
+
+StepStats::StepStats(const at::Tensor& scalars)
+    : all_(scalars),
+      scalars_(scalars.narrow(0, 0, kScalars)),
+      of_partition_(scalars.narrow(0, kScalars, scalars.numel() - kScalars)),
+      totals_(at::zeros({kScalars}, scalars.options().dtype(at::kDouble))),
+      stop_requested_(at::zeros({}, scalars.options())) {}
+
+void StepStats::set_stop_requested(bool stop_requested) {
+  stop_requested_.fill_(stop_requested ? 1 : 0);
+}
+
+void StepStats::begin_step() const {
+  all_.zero_();
+  scalars_[kStop].copy_(stop_requested_);
+}
+
+void StepStats::add(const models::BatchLoss& loss, std::int64_t samples) const {
+  scalars_[kLoss].add_(loss.loss_sum);
+  scalars_[kCorrect].add_(loss.correct);
+  scalars_[kSamples].add_(samples);
+}
+
+void StepStats::add_to_totals() const { totals_.add_(scalars_); }
+
+StepSums StepStats::last() const { return to_sums(scalars_); }
+
+StepSums StepStats::totals() const { return to_sums(totals_); }
+
+void StepStats::restart_totals(const StepSums& start) const {
+  totals_[kLoss].fill_(start.loss);
+  totals_[kCorrect].fill_(start.correct);
+  totals_[kSamples].fill_(start.samples);
+  totals_[kStop].fill_(start.stop_requests);
+}
+
+void require_finite(const StepSums& sums, std::int64_t step) {
+  if (std::isfinite(sums.loss)) return;
+  throw Error(ExitCode::kRunFailed, "the loss became " +
+                                        std::string(std::isnan(sums.loss) ? "NaN" : "infinite") +
+                                        " at step " + std::to_string(step) +
+                                        ": lower learning_rate, or look for broken samples");
+}
+
+}  // namespace mnist_train::train

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "models/loss.h"
+
+namespace mnist_train::train {
+
+/// Sums over the samples of one optimizer step, or of several.
+struct StepSums {
+  double loss = 0;     // of the samples' losses
+  double correct = 0;  // samples; a mixed one counts by the weight of the label that was predicted
+  double samples = 0;
+  double stop_requests = 0;  // ranks that were asked to stop, one a step
+};
+
+/// The scalars of a step that are summed over the ranks in the same all-reduce as its gradients,
+/// behind which they lie ("piggybacked"): every rank learns the global loss, and whether any rank
+/// is to stop, at no extra message. Only `last` and `totals` wait for a GPU.
+class StepStats {
+ public:
+  static constexpr std::int64_t kScalars = 4;  // those of StepSums
+
+  /// `scalars` [kScalars + those of the batch partition] f32, on the training device.
+  explicit StepStats(const at::Tensor& scalars);
+
+  /// Says whether this rank is to stop after the next step. A captured step reads it anew each
+  /// time.
+  void set_stop_requested(bool stop_requested);
+  /// Sets the scalars to those of a step that has seen no sample.
+  void begin_step() const;
+  /// Adds the samples of one batch of this rank.
+  void add(const models::BatchLoss& loss, std::int64_t samples) const;
+  /// Adds the scalars, summed over the ranks by now, to the totals.
+  void add_to_totals() const;
+
+  /// Returns the scalars that belong to the batch partition, a view.
+  const at::Tensor& of_partition() const { return of_partition_; }
+  /// Returns the sums of the last step.
+  StepSums last() const;
+  /// Returns the sums since the last call of `restart_totals`.
+  StepSums totals() const;
+  void restart_totals(const StepSums& start = {}) const;
+
+ private:
+  at::Tensor all_;             // [kScalars + n] f32, on the device; the next two are views
+  at::Tensor scalars_;         // [kScalars]
+  at::Tensor of_partition_;    // [n]
+  at::Tensor totals_;          // [kScalars] f64
+  at::Tensor stop_requested_;  // scalar f32
+};
+
+/// Throws Error(kRunFailed) when the loss is a NaN or an infinity: what it became, in which step,
+/// and what to try.
+void require_finite(const StepSums& sums, std::int64_t step);
+
+}  // namespace mnist_train::train
