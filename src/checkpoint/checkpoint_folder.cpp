@@ -6,8 +6,8 @@
 #include <limits>
 #include <string>
 
+#include "base/checkpoint_names.h"
 #include "checkpoint/checkpoint.h"
-#include "report/checkpoint_names.h"
 
 namespace mnist_train::checkpoint {
 
@@ -38,7 +38,7 @@ CheckpointFolder::CheckpointFolder(fs::path folder, std::int64_t keep)
     : folder_(std::move(folder)), keep_(keep) {}
 
 fs::path CheckpointFolder::path_of(std::int64_t step) const {
-  return folder_ / report::checkpoint_name(step);
+  return folder_ / checkpoint_name(step);
 }
 
 void CheckpointFolder::save(const TensorFile& snapshot, std::int64_t step) {
@@ -47,7 +47,7 @@ void CheckpointFolder::save(const TensorFile& snapshot, std::int64_t step) {
   remove_leftovers(folder_);
   write_checkpoint(path_of(step), snapshot);
   read_checkpoint(path_of(step));
-  const std::vector<std::int64_t> steps = report::saved_steps(folder_);
+  const std::vector<std::int64_t> steps = saved_steps(folder_);
   for (std::size_t i = 0; i + static_cast<std::size_t>(keep_) < steps.size(); ++i) {
     fs::remove(path_of(steps[i]), ignored);  // a file too many loses nothing
   }
@@ -80,7 +80,7 @@ void CheckpointFolder::set_aside(const fs::path& file) const {
 
 std::int64_t CheckpointFolder::set_aside_later_than(std::int64_t step) const {
   std::int64_t count = 0;
-  for (const std::int64_t later : report::saved_steps(folder_)) {
+  for (const std::int64_t later : saved_steps(folder_)) {
     if (later <= step) continue;
     set_aside(path_of(later));
     ++count;
@@ -91,10 +91,10 @@ std::int64_t CheckpointFolder::set_aside_later_than(std::int64_t step) const {
 }
 
 std::optional<FoundCheckpoint> newest_valid(const fs::path& folder) {
-  const std::vector<std::int64_t> steps = report::saved_steps(folder);
+  const std::vector<std::int64_t> steps = saved_steps(folder);
   std::string damage;
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-    const fs::path path = folder / report::checkpoint_name(*step);
+    const fs::path path = folder / checkpoint_name(*step);
     try {
       return FoundCheckpoint{path, read_checkpoint(path)};
     } catch (const Error& error) {
