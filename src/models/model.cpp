@@ -1,31 +1,61 @@
 #include "models/model.h"
 
+#include <torch/nn/init.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
 #include <torch/utils.h>
 
 #include <array>
 
 #include "base/error.h"
-#include "models/lenet.h"
-#include "models/mlp.h"
-#include "models/net.h"
-#include "models/resnet18.h"
+#include "models/networks.h"
 
 namespace mnist_train::models {
 
 namespace {
 
+using settings::ModelName;
+
 constexpr std::array kModels{
-    ModelEntry{settings::ModelName::kNet, &make_net},
-    ModelEntry{settings::ModelName::kMlp, &make_mlp},
-    ModelEntry{settings::ModelName::kLeNet, &make_lenet},
-    ModelEntry{settings::ModelName::kResNet18, &make_resnet18},
+    ModelEntry{ModelName::kNet, &make_net, 0.1, /*draws_biases=*/true, false},
+    ModelEntry{ModelName::kMlp, &make_mlp, 0.1, /*draws_biases=*/true, false},
+    ModelEntry{ModelName::kLeNet, &make_lenet, 0.1, /*draws_biases=*/true,
+               /*xavier_by_default=*/true},
+    ModelEntry{ModelName::kResNet18, &make_resnet18, 0.01, /*draws_biases=*/false, false},
 };
+
+void draw_weights(const ModelEntry& entry, double std, bool normal, at::Tensor& weight,
+                  at::Tensor& bias) {
+  if (normal) {
+    torch::nn::init::normal_(weight, 0, std);
+    if (entry.draws_biases) torch::nn::init::normal_(bias, 0, std);
+  } else {
+    torch::nn::init::xavier_uniform_(weight);
+    torch::nn::init::zeros_(bias);
+  }
+}
+
+/// Linear and convolution layers in the order of their registration. Other layers keep PyTorch's
+/// initial weights.
+void initialize(Model& model, const settings::InitOptions& init, const ModelEntry& entry) {
+  const bool normal = init.name == settings::InitName::kNormal;
+  if (!normal && !entry.xavier_by_default) return;
+  const double std = init.std.value_or(entry.normal_std);
+  for (const auto& layer : model.modules()) {
+    if (auto* linear = layer->as<torch::nn::Linear>()) {
+      draw_weights(entry, std, normal, linear->weight, linear->bias);
+    }
+    if (auto* convolution = layer->as<torch::nn::Conv2d>()) {
+      draw_weights(entry, std, normal, convolution->weight, convolution->bias);
+    }
+  }
+}
 
 }  // namespace
 
 void Model::synchronize_batch_norm(const SumOverRanks& sum) {
-  for (const auto& child : modules()) {
-    if (auto* norm = child->as<BatchNorm2d>()) {
+  for (const auto& layer : modules()) {
+    if (auto* norm = layer->as<BatchNorm2d>()) {
       norm->synchronize(sum);
       synchronizes_batch_norm_ = true;
     }
@@ -33,9 +63,9 @@ void Model::synchronize_batch_norm(const SumOverRanks& sum) {
 }
 
 void Model::compute_in_bfloat16() {
-  for (const auto& child : modules()) {
-    if (child->as<BatchNorm2d>() != nullptr) continue;
-    for (at::Tensor& parameter : child->parameters(/*recurse=*/false)) {
+  for (const auto& layer : modules()) {
+    if (layer->as<BatchNorm2d>() != nullptr) continue;
+    for (at::Tensor& parameter : layer->parameters(/*recurse=*/false)) {
       parameter.set_data(parameter.detach().to(at::kBFloat16));
     }
   }
@@ -48,7 +78,9 @@ std::shared_ptr<Model> make_model(const settings::ModelOptions& options, const I
   for (const ModelEntry& entry : kModels) {
     if (entry.name != options.name) continue;
     torch::manual_seed(static_cast<std::uint64_t>(seed));
-    return entry.make(options, shape);
+    auto model = entry.make(options, shape);
+    initialize(*model, options.init, entry);
+    return model;
   }
   throw Error(ExitCode::kConfig, "a model without a row in the table of models");
 }
