@@ -1,11 +1,13 @@
 #include "models/model.h"
 
 #include <torch/nn/init.h>
+#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/utils.h>
 
 #include <array>
+#include <string>
 
 #include "base/error.h"
 #include "models/networks.h"
@@ -51,15 +53,31 @@ void initialize(Model& model, const settings::InitOptions& init, const ModelEntr
   }
 }
 
+/// Whether statistics of the local batch, or running ones, decide what the layer computes.
+bool has_own_statistics(torch::nn::Module& layer) {
+  return layer.as<torch::nn::BatchNorm1d>() != nullptr ||
+         layer.as<torch::nn::BatchNorm2d>() != nullptr ||
+         layer.as<torch::nn::BatchNorm3d>() != nullptr ||
+         layer.named_buffers(/*recurse=*/false).contains("running_mean");
+}
+
 }  // namespace
 
 void Model::synchronize_batch_norm(const SumOverRanks& sum) {
-  for (const auto& layer : modules()) {
-    if (auto* norm = layer->as<BatchNorm2d>()) {
+  std::string unknown;
+  for (const auto& item : named_modules()) {
+    if (auto* norm = item.value()->as<BatchNorm2d>()) {
       norm->synchronize(sum);
       synchronizes_batch_norm_ = true;
+    } else if (has_own_statistics(*item.value())) {
+      unknown += "\n  " + item.key() + " (" + item.value()->name() + ")";
     }
   }
+  if (unknown.empty()) return;
+  throw Error(ExitCode::kConfig,
+              "sync_batch_norm cannot synchronize these layers of the model; use "
+              "mnist_train::models::BatchNorm2d in their place, or set sync_batch_norm to false:" +
+                  unknown);
 }
 
 void Model::compute_in_bfloat16() {

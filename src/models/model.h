@@ -28,7 +28,8 @@ class Model : public torch::nn::Module {
   virtual at::Tensor forward(const at::Tensor& images) = 0;
 
   /// Makes the batch norm layers use the statistics of the global batch, which `sum` adds up over
-  /// the ranks; `forward` and backward are collectives from then on.
+  /// the ranks; `forward` and backward are collectives from then on. Throws Error(kConfig) naming
+  /// each layer with statistics of its own that is not a models::BatchNorm2d.
   void synchronize_batch_norm(const SumOverRanks& sum);
   bool synchronizes_batch_norm() const { return synchronizes_batch_norm_; }
   /// Turns all parameters but those of batch norm layers into bf16; `forward` then takes bf16
