@@ -19,7 +19,7 @@ struct ResumedRun {
 
 /// Brings the trainer to the checkpoint that the job asks for, if there is one: the newest whole
 /// one of the run folder, or the file of `--resume`. Later checkpoints of the run are set aside. On
-/// rank 0 alone; the other ranks follow by `checkpoint::synchronize`. Throws Error(kCheckpoint).
+/// rank 0 alone; the other ranks follow by `checkpoint::broadcast_state`. Throws Error(kCheckpoint).
 std::optional<ResumedRun> resume_from_checkpoint(const Worker& worker, const data::Dataset& dataset,
                                                  train::Trainer& trainer);
 

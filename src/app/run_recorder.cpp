@@ -12,7 +12,7 @@
 #include "app/run_summary.h"
 #include "base/clock.h"
 #include "base/file.h"
-#include "checkpoint/synchronize.h"
+#include "checkpoint/weights.h"
 #include "launch/worker_process.h"
 #include "report/run_folder.h"
 
@@ -59,7 +59,7 @@ void RunRecorder::resume() {
         trainer_.run_done() && report::says_finished(worker_.run_folder / report::files::kSummary);
     if (!was_finished_) begin_files(found ? found->facts : checkpoint::RunFacts{});
   }
-  checkpoint::synchronize(trainer_, worker_.communicator);
+  checkpoint::broadcast_state(trainer_, worker_.communicator);
   if (!worker_.is_rank0()) return;
   announce();
   if (was_finished_) return;

@@ -15,10 +15,10 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// A file that cannot be read is later than any.
-std::int64_t step_of(const fs::path& checkpoint) {
+/// The step of a checkpoint; later than any where the file cannot be read.
+std::int64_t step_of(const fs::path& path) {
   try {
-    return checkpoint_progress(read_checkpoint(checkpoint), checkpoint.string()).step;
+    return checkpoint_progress(read_checkpoint(path), path.string()).step;
   } catch (const Error&) {
     return std::numeric_limits<std::int64_t>::max();
   }
@@ -43,13 +43,13 @@ fs::path CheckpointFolder::path_of(std::int64_t step) const {
 
 void CheckpointFolder::save(const TensorFile& snapshot, std::int64_t step) {
   std::error_code ignored;
-  fs::create_directories(folder_, ignored);  // writing says what is wrong
+  fs::create_directories(folder_, ignored);  // writing reports what is wrong
   remove_leftovers(folder_);
   write_checkpoint(path_of(step), snapshot);
   read_checkpoint(path_of(step));
   const std::vector<std::int64_t> steps = saved_steps(folder_);
   for (std::size_t i = 0; i + static_cast<std::size_t>(keep_) < steps.size(); ++i) {
-    fs::remove(path_of(steps[i]), ignored);  // a file too many loses nothing
+    fs::remove(path_of(steps[i]), ignored);  // one too many does no harm
   }
 }
 
@@ -100,13 +100,13 @@ std::optional<FoundCheckpoint> newest_valid(const fs::path& folder) {
     } catch (const Error& error) {
       const bool last = std::next(step) == steps.rend();
       spdlog::warn("{}; {}", error.what(),
-                   last ? "there is none before it" : "trying the one before it");
+                   last ? "there is no earlier one" : "trying the one before it");
       damage += std::string("\n  ") + error.what();
     }
   }
   if (steps.empty()) return std::nullopt;
   throw Error(ExitCode::kCheckpoint, folder.string() + ": no checkpoint can be read:" + damage +
-                                         "\nmove them away to start afresh");
+                                         "\nmove them away to start from scratch");
 }
 
 }  // namespace mnist_train::checkpoint

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/weights.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/progress.h"
@@ -181,8 +182,8 @@ TEST_CASE("what does not belong to this run is refused, the trainer unchanged") 
   extra_model.tensors.emplace_back("model.conv9.weight", at::zeros({2}));
   TensorFile both = extra_optimizer;
   both.tensors.push_back(extra_model.tensors.back());
-  TensorFile misshapen = without_tensor(whole, "optimizer.momentum_buffer.fc.bias");
-  misshapen.tensors.emplace_back("optimizer.momentum_buffer.fc.bias", at::zeros({11}));
+  TensorFile resized = without_tensor(whole, "optimizer.momentum_buffer.fc.bias");
+  resized.tensors.emplace_back("optimizer.momentum_buffer.fc.bias", at::zeros({11}));
   const auto with_version = [&](const Json& version) {
     return edited(whole, [&](Json& json) { json["version"] = version; });
   };
@@ -196,12 +197,12 @@ TEST_CASE("what does not belong to this run is refused, the trainer unchanged") 
   const std::vector<Case> cases{
       {extra_optimizer, "unexpected: optimizer.exp_avg.conv.weight"},
       {extra_model, "unexpected: conv9.weight"},
-      {misshapen, "misshapen: optimizer.momentum_buffer.fc.bias"},
+      {resized, "size mismatch: optimizer.momentum_buffer.fc.bias is [11], expected [10]"},
       {both,
        "does not fit the model:\n  unexpected: conv9.weight [2]\ndoes not fit the optimizer:"},
-      {with_version(2), "no checkpoint that this version"},
-      {with_version("1"), "no checkpoint that this version"},
-      {with_version(nullptr), "no checkpoint that this version"},
+      {with_version(2), "not a checkpoint that this version"},
+      {with_version("1"), "not a checkpoint that this version"},
+      {with_version(nullptr), "not a checkpoint that this version"},
       {with("progress", 3), "the/file"},
       {with("world_size", "two"), "the/file"},
       {with("metrics_bytes", Json::array()), "the/file"},
@@ -240,7 +241,7 @@ TEST_CASE("a run without momentum has no optimizer tensors, and takes none") {
              ContainsSubstring("unexpected: optimizer.momentum_buffer.conv.weight"));
 }
 
-TEST_CASE("a file without a seal is no checkpoint, whatever it says") {
+TEST_CASE("a file without a seal is not a checkpoint, whatever it says") {
   const TempFolder folder;
   TrainerRig rig = fresh();
   const fs::path path = folder.path() / "unsealed";
@@ -249,7 +250,7 @@ TEST_CASE("a file without a seal is no checkpoint, whatever it says") {
   write_safetensors(path, {state_dict(rig.trainer.model()), {}}, /*seal=*/true,
                     ExitCode::kCheckpoint);
   CHECK_THAT(error_of([&] { read_checkpoint(path); }).message,
-             ContainsSubstring("no checkpoint that this version"));
+             ContainsSubstring("not a checkpoint that this version"));
 }
 
 TEST_CASE("another number of ranks goes on where these stopped") {
