@@ -15,6 +15,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr const char* kBuffersKey = "mnist-train.buffers";
 constexpr std::string_view kModelPrefix = "model.";
 constexpr int kVersion = 1;
 constexpr std::int64_t kMostChannels = 3;
@@ -89,23 +90,37 @@ NamedTensors optimizer_tensors(const train::Trainer& trainer) {
   return tensors;
 }
 
-NamedTensors saved_optimizer_tensors(const TensorFile& file) {
-  NamedTensors saved;
+/// All tensors but the model's.
+NamedTensors other_tensors(const TensorFile& file) {
+  NamedTensors others;
   for (const auto& item : file.tensors) {
-    if (item.first.starts_with("optimizer.")) saved.push_back(item);
+    if (!item.first.starts_with(kModelPrefix)) others.push_back(item);
   }
-  return saved;
+  return others;
 }
 
-void check_restorable(const train::Trainer& trainer, const TensorFile& file,
+/// Names and shapes of its state do not tell adam from adamw, so the optimizer's name counts, too.
+std::string optimizer_differences(const train::Trainer& trainer, const TensorFile& file,
+                                  const RunFacts& facts) {
+  std::string text;
+  const Json config = Json::parse(facts.config);
+  const Json name = trainer.optimizer().name();
+  const Json saved = config.is_object() ? config.value("optimizer", name) : name;
+  if (saved != name) {
+    text += "\n  the checkpoint's is " + saved.dump() + ", this run uses " + name.dump();
+  }
+  return text + differences(optimizer_tensors(trainer), other_tensors(file));
+}
+
+void check_restorable(const train::Trainer& trainer, const TensorFile& file, const RunFacts& facts,
                       const std::string& source) {
   const std::string of_model = differences(trainer.model(), checkpoint_weights(file));
-  const std::string of_optimizer =
-      differences(optimizer_tensors(trainer), saved_optimizer_tensors(file));
+  const std::string of_optimizer = optimizer_differences(trainer, file, facts);
   std::string text;
   if (!of_model.empty()) text += "\ndoes not fit the model:" + of_model;
   if (!of_optimizer.empty()) text += "\ndoes not fit the optimizer:" + of_optimizer;
   if (text.empty()) return;
+  if (of_model.empty()) text += "\nto start from its weights alone use model.weights";
   throw Error(ExitCode::kCheckpoint, source + ": " + text.substr(1));
 }
 
@@ -157,6 +172,7 @@ TensorFile snapshot(const train::Trainer& trainer, const RunFacts& facts) {
                         {"classes", images.classes}}}};
   file.metadata.emplace_back("format", "pt");
   file.metadata.emplace_back(kCheckpointState, state.dump());
+  file.metadata.emplace_back(kBuffersKey, Json(trainer.model().named_buffers().keys()).dump());
   return file;
 }
 
@@ -180,7 +196,7 @@ RunFacts restore(train::Trainer& trainer, const TensorFile& file, const std::str
                                            "), this run has " + data_hash +
                                            "; to start from its weights alone use model.weights");
   }
-  check_restorable(trainer, file, source);
+  check_restorable(trainer, file, facts, source);
   load_state_dict(trainer.model(), checkpoint_weights(file), source);
   const at::NoGradGuard no_grad;
   for (const auto& [name, target] : optimizer_tensors(trainer)) target.copy_(*file.find(name));
@@ -215,6 +231,24 @@ NamedTensors checkpoint_weights(const TensorFile& file) {
     }
   }
   return weights;
+}
+
+std::vector<std::string> checkpoint_buffers(const TensorFile& file, const std::string& source) try {
+  if (const std::string* text = file.find_metadata(kBuffersKey)) {
+    return Json::parse(*text).get<std::vector<std::string>>();
+  }
+  // Checkpoints of earlier versions, whose models have no other buffers than these.
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : checkpoint_weights(file)) {
+    if (name.ends_with("running_mean") || name.ends_with("running_var") ||
+        name.ends_with("num_batches_tracked")) {
+      names.push_back(name);
+    }
+  }
+  return names;
+} catch (const nlohmann::json::exception& error) {
+  throw Error(ExitCode::kCheckpoint,
+              source + ": its list of buffers cannot be read: " + error.what());
 }
 
 train::Progress checkpoint_progress(const TensorFile& file, const std::string& source) {

@@ -46,6 +46,9 @@ void broadcast_state(train::Trainer& trainer, comm::Communicator& communicator);
 bool is_checkpoint(const TensorFile& file);
 /// Returns the model's state_dict that a checkpoint holds.
 NamedTensors checkpoint_weights(const TensorFile& file);
+/// Returns the names of those tensors of `checkpoint_weights` that are buffers, not parameters.
+/// Throws Error(kCheckpoint).
+std::vector<std::string> checkpoint_buffers(const TensorFile& file, const std::string& source);
 /// Returns how far the checkpoint's run had come. Throws Error(kCheckpoint).
 train::Progress checkpoint_progress(const TensorFile& file, const std::string& source);
 /// Returns what the checkpoint says about its run. Throws Error(kCheckpoint).

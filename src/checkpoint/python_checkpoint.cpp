@@ -2,7 +2,7 @@
 
 #include <ATen/ops/full.h>
 
-#include <string_view>
+#include <algorithm>
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
@@ -16,11 +16,6 @@ using PythonDict = c10::impl::GenericDict;
 using PythonList = c10::impl::GenericList;
 
 PythonDict make_dict() { return PythonDict(c10::StringType::get(), c10::AnyType::get()); }
-
-bool is_buffer(std::string_view name) {
-  return name.ends_with("running_mean") || name.ends_with("running_var") ||
-         name.ends_with("num_batches_tracked");
-}
 
 /// What PyTorch's optimizer calls its state of one parameter.
 std::vector<std::string> state_names(const settings::TrainOptions& options) {
@@ -80,6 +75,7 @@ PythonDict parameter_group(const settings::TrainOptions& options, std::int64_t p
 void write_python_checkpoint(const std::filesystem::path& path, const TensorFile& file,
                              const settings::TrainOptions& options, const std::string& source) {
   const train::Progress progress = checkpoint_progress(file, source);
+  const std::vector<std::string> buffers = checkpoint_buffers(file, source);
   const NamedTensors weights = checkpoint_weights(file);
   std::vector<at::Tensor> tensors;
   PythonDict model = make_dict();
@@ -89,10 +85,16 @@ void write_python_checkpoint(const std::filesystem::path& path, const TensorFile
   for (const auto& [name, tensor] : weights) {
     model.insert(name, tensor);
     tensors.push_back(tensor);
-    if (is_buffer(name)) continue;
+    if (std::find(buffers.begin(), buffers.end(), name) != buffers.end()) continue;
     PythonDict entry = state_of_parameter(file, name, options, progress.step, source, tensors);
     if (!entry.empty()) state.insert(parameters, entry);
     ++parameters;
+  }
+  const std::size_t used =
+      weights.size() + static_cast<std::size_t>(parameters) * state_names(options).size();
+  if (used != file.tensors.size()) {
+    throw Error(ExitCode::kCheckpoint,
+                source + ": has more optimizer state than PyTorch's optimizer of that kind");
   }
   PythonList groups(c10::AnyType::get());
   groups.push_back(parameter_group(options, parameters));

@@ -11,6 +11,7 @@ class Adam : public Optimizer {
   Adam(const settings::TrainOptions& options, const FlatParameters& parameters, comm::Shard part);
 
   void step(const at::Tensor& learning_rate) override;
+  const char* name() const override { return decoupled_ ? "adamw" : "adam"; }
   std::vector<OptimizerTensor> state() const override;
   void restored(std::int64_t steps) override;
 

@@ -11,6 +11,7 @@ class Sgd : public Optimizer {
   Sgd(const settings::TrainOptions& options, const FlatParameters& parameters, comm::Shard part);
 
   void step(const at::Tensor& learning_rate) override;
+  const char* name() const override { return "sgd"; }
   std::vector<OptimizerTensor> state() const override;
 
  private:

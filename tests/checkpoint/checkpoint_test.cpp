@@ -180,6 +180,8 @@ TEST_CASE("what does not belong to this run is refused, the trainer unchanged") 
   extra_optimizer.tensors.emplace_back("optimizer.exp_avg.conv.weight", at::zeros({3, 1, 5, 5}));
   TensorFile extra_model = whole;
   extra_model.tensors.emplace_back("model.conv9.weight", at::zeros({2}));
+  TensorFile unknown = whole;
+  unknown.tensors.emplace_back("ema.conv.weight", at::zeros({3}));
   TensorFile both = extra_optimizer;
   both.tensors.push_back(extra_model.tensors.back());
   TensorFile resized = without_tensor(whole, "optimizer.momentum_buffer.fc.bias");
@@ -197,6 +199,7 @@ TEST_CASE("what does not belong to this run is refused, the trainer unchanged") 
   const std::vector<Case> cases{
       {extra_optimizer, "unexpected: optimizer.exp_avg.conv.weight"},
       {extra_model, "unexpected: conv9.weight"},
+      {unknown, "unexpected: ema.conv.weight [3]"},
       {resized, "size mismatch: optimizer.momentum_buffer.fc.bias is [11], expected [10]"},
       {both,
        "does not fit the model:\n  unexpected: conv9.weight [2]\ndoes not fit the optimizer:"},
@@ -239,6 +242,76 @@ TEST_CASE("a run without momentum has no optimizer tensors, and takes none") {
                restore(plain.trainer, snapshot(with_momentum.trainer, kFacts), kHash, "file");
              }).message,
              ContainsSubstring("unexpected: optimizer.momentum_buffer.conv.weight"));
+}
+
+/// A checkpoint of a run with this optimizer, as the config in it says.
+TensorFile checkpoint_with(const TrainerRig& rig) {
+  RunFacts facts = kFacts;
+  facts.config = Json{{"optimizer", rig.trainer.optimizer().name()}}.dump();
+  return snapshot(rig.trainer, facts);
+}
+
+TEST_CASE("the state of another optimizer is refused, also where its tensors have the same names") {
+  using settings::OptimizerName;
+  const auto rig_with = [](OptimizerName optimizer) {
+    TrainOptions options = small_run();
+    options.optimizer = optimizer;
+    options.learning_rate = 0.001;
+    return TrainerRig(options);
+  };
+  struct Case {
+    OptimizerName saved, configured;
+    std::vector<const char*> reasons;
+  };
+  const std::vector<Case> cases{
+      {OptimizerName::kAdam,
+       OptimizerName::kAdamW,
+       {"the checkpoint's is \"adam\", this run uses \"adamw\""}},
+      {OptimizerName::kAdamW,
+       OptimizerName::kAdam,
+       {"the checkpoint's is \"adamw\", this run uses \"adam\""}},
+      {OptimizerName::kSgd,
+       OptimizerName::kAdam,
+       {"the checkpoint's is \"sgd\", this run uses \"adam\"",
+        "missing: optimizer.exp_avg.conv.weight [3, 1, 5, 5]",
+        "missing: optimizer.exp_avg_sq.fc.bias [10]",
+        "unexpected: optimizer.momentum_buffer.conv.weight [3, 1, 5, 5]"}},
+  };
+  for (const Case& bad : cases) {
+    TrainerRig source = rig_with(bad.saved);
+    source.run_to(2);
+    TrainerRig target = rig_with(bad.configured);
+    const at::Tensor before = target.weights();
+    const Failure failure =
+        error_of([&] { restore(target.trainer, checkpoint_with(source), kHash, "the/file"); });
+    CHECK(failure.code == ExitCode::kCheckpoint);
+    CHECK_THAT(failure.message, ContainsSubstring("the/file: does not fit the optimizer:"));
+    CHECK_THAT(failure.message, ContainsSubstring("use model.weights"));
+    for (const char* reason : bad.reasons) CHECK_THAT(failure.message, ContainsSubstring(reason));
+    CHECK(target.weights().equal(before));
+    CHECK(target.trainer.progress().step == 0);
+  }
+}
+
+TEST_CASE("the same optimizer may resume with other hyperparameters") {
+  using settings::OptimizerName;
+  for (const auto optimizer : {OptimizerName::kSgd, OptimizerName::kAdam, OptimizerName::kAdamW}) {
+    TrainOptions options = small_run();
+    options.optimizer = optimizer;
+    options.learning_rate = 0.001;
+    TrainerRig source(options);
+    source.run_to(2);
+    options.learning_rate = 0.0001;
+    options.weight_decay = 0.1;
+    options.sgd_momentum = 0.5;
+    options.adam_beta1 = 0.8;
+    options.epochs = 7;
+    TrainerRig target(options);
+    restore(target.trainer, checkpoint_with(source), kHash, "file");
+    CHECK(target.weights().equal(source.weights()));
+    CHECK(target.trainer.optimizer().state().at(0).flat.equal(
+        source.trainer.optimizer().state().at(0).flat));
+  }
 }
 
 TEST_CASE("a file without a seal is not a checkpoint, whatever it says") {
