@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint_folder.h"
-#include "checkpoint/synchronize.h"
+#include "checkpoint/checkpoint.h"
 #include "checkpoint/weights.h"
 #include "report/run_folder.h"
 #include "report/summary.h"
@@ -100,7 +100,7 @@ ResumedRun resume_on_rank0(Worker& worker, const data::Dataset& dataset, train::
 ResumedRun resume_run(Worker& worker, const data::Dataset& dataset, train::Trainer& trainer) {
   ResumedRun resumed;
   if (worker.is_rank0()) resumed = resume_on_rank0(worker, dataset, trainer);
-  checkpoint::synchronize(trainer, worker.communicator);
+  checkpoint::broadcast_state(trainer, worker.communicator);
   resumed.is_finished = worker.communicator.sum_over_ranks(resumed.is_finished ? 1 : 0) > 0;
   return resumed;
 }

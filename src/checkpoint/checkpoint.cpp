@@ -2,12 +2,11 @@
 
 #include <ATen/core/grad_mode.h>
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/safetensors_header.h"
-#include "checkpoint/progress_text.h"
+#include "checkpoint/weights.h"
 #include "settings/image_size.h"
 
 namespace mnist_train::checkpoint {
@@ -16,65 +15,116 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kModelPrefix = "model.";
-constexpr const char* kOptimizerPrefix = "optimizer.";
+constexpr const char* kBuffersKey = "mnist-train.buffers";
+constexpr std::string_view kModelPrefix = "model.";
 constexpr int kVersion = 1;
 constexpr std::int64_t kMostChannels = 3;
 constexpr std::int64_t kMostClasses = 256;  // labels are bytes
 
-Json state_of(const TensorFile& checkpoint, const std::string& source) {
-  const std::string* text = checkpoint.find_metadata(kCheckpointState);
+/// Calls `visit(name, member)` for all that is written of the progress, which may be const.
+template <class SomeProgress, class Visit>
+void for_each_field(SomeProgress& progress, const Visit& visit) {
+  visit("epoch", progress.epoch);
+  visit("samples_into_epoch", progress.samples_into_epoch);
+  visit("step", progress.step);
+  visit("samples_seen", progress.samples_seen);
+  visit("epoch_train_seconds", progress.epoch_train_seconds);
+  visit("train_seconds", progress.train_seconds);
+  visit("test_seconds", progress.test_seconds);
+  visit("accuracies", progress.accuracies);
+  visit("best_accuracy", progress.best_accuracy);
+  visit("best_step", progress.best_step);
+}
+
+/// Requests to stop belong to their moment and are not written.
+template <class SomeSums, class Visit>
+void for_each_sum(SomeSums& sums, const Visit& visit) {
+  visit("loss", sums.loss);
+  visit("correct", sums.correct);
+  visit("samples", sums.samples);
+}
+
+Json progress_to_json(const train::Progress& progress) {
+  Json json;
+  const auto write_into = [](Json& object) {
+    return [&object](const char* name, const auto& value) { object[name] = value; };
+  };
+  for_each_field(progress, write_into(json));
+  for_each_sum(progress.epoch_sums, write_into(json["epoch_sums"]));
+  return json;
+}
+
+train::Progress progress_from_json(const Json& json) try {
+  train::Progress progress;
+  const auto read_from = [](const Json& object) {
+    return [&object](const char* name, auto& value) { object.at(name).get_to(value); };
+  };
+  for_each_field(progress, read_from(json));
+  for_each_sum(progress.epoch_sums, read_from(json.at("epoch_sums")));
+  return progress;
+} catch (const nlohmann::json::exception& error) {
+  throw Error(ExitCode::kCheckpoint,
+              std::string("the progress of the run cannot be read: ") + error.what());
+}
+
+Json state_of(const TensorFile& file, const std::string& source) {
+  const std::string* text = file.find_metadata(kCheckpointState);
   Json state = text == nullptr ? Json() : Json::parse(*text, nullptr, false);
   if (!state.is_object() || state.find("version") == state.end() || state["version"] != kVersion) {
     throw Error(ExitCode::kCheckpoint,
-                source + ": is no checkpoint that this version of mnist-train can read");
+                source + ": is not a checkpoint that this version of mnist-train can read");
   }
   return state;
 }
 
-train::Progress progress_of(const Json& state, const std::string& source) {
-  const auto progress = state.find("progress");
-  if (progress == state.end()) {
-    throw Error(ExitCode::kCheckpoint, source + ": does not say how far the run had come");
-  }
-  try {
-    return progress_from_text(progress->dump());
-  } catch (const Error& error) {
-    throw Error(error.code(), source + ": " + error.what());
-  }
-}
-
-/// "optimizer.momentum_buffer.conv1.weight" and so on: one tensor a parameter, as PyTorch keeps
-/// them.
+/// One tensor a parameter, as PyTorch keeps them: "optimizer.momentum_buffer.conv1.weight".
 NamedTensors optimizer_tensors(const train::Trainer& trainer) {
   NamedTensors tensors;
   const auto names = trainer.model().named_parameters().keys();
   for (const train::OptimizerTensor& state : trainer.optimizer().state()) {
     for (std::size_t i = 0; i < names.size(); ++i) {
-      tensors.emplace_back(kOptimizerPrefix + state.name + "." + names[i],
+      tensors.emplace_back("optimizer." + state.name + "." + names[i],
                            trainer.parameters().view_like_parameter(state.flat, i));
     }
   }
   return tensors;
 }
 
-std::string optimizer_differences(const NamedTensors& targets, const TensorFile& checkpoint) {
-  std::string text;
-  for (const auto& [name, target] : targets) {
-    const at::Tensor* found = checkpoint.find(name);
-    if (found == nullptr) text += "\n  missing: " + name;
-    if (found != nullptr && found->sizes() != target.sizes()) text += "\n  misshapen: " + name;
+/// All tensors but the model's.
+NamedTensors other_tensors(const TensorFile& file) {
+  NamedTensors others;
+  for (const auto& item : file.tensors) {
+    if (!item.first.starts_with(kModelPrefix)) others.push_back(item);
   }
-  for (const auto& [name, tensor] : checkpoint.tensors) {
-    const bool known =
-        std::any_of(targets.begin(), targets.end(),
-                    [&wanted = name](const auto& target) { return target.first == wanted; });
-    if (name.starts_with(kOptimizerPrefix) && !known) text += "\n  unexpected: " + name;
-  }
-  return text;
+  return others;
 }
 
-/// A model is made of these numbers, so they are bounded as those of data are.
+/// Names and shapes of its state do not tell adam from adamw, so the optimizer's name counts, too.
+std::string optimizer_differences(const train::Trainer& trainer, const TensorFile& file,
+                                  const RunFacts& facts) {
+  std::string text;
+  const Json config = Json::parse(facts.config);
+  const Json name = trainer.optimizer().name();
+  const Json saved = config.is_object() ? config.value("optimizer", name) : name;
+  if (saved != name) {
+    text += "\n  the checkpoint's is " + saved.dump() + ", this run uses " + name.dump();
+  }
+  return text + differences(optimizer_tensors(trainer), other_tensors(file));
+}
+
+void check_restorable(const train::Trainer& trainer, const TensorFile& file, const RunFacts& facts,
+                      const std::string& source) {
+  const std::string of_model = differences(trainer.model(), checkpoint_weights(file));
+  const std::string of_optimizer = optimizer_differences(trainer, file, facts);
+  std::string text;
+  if (!of_model.empty()) text += "\ndoes not fit the model:" + of_model;
+  if (!of_optimizer.empty()) text += "\ndoes not fit the optimizer:" + of_optimizer;
+  if (text.empty()) return;
+  if (of_model.empty()) text += "\nto start from its weights alone use model.weights";
+  throw Error(ExitCode::kCheckpoint, source + ": " + text.substr(1));
+}
+
+/// Bounded as the sizes of data are, because a model is made of them.
 models::ImageShape image_shape(const Json& json, const std::string& source) {
   const auto number = [&](const char* key, std::int64_t most) {
     const auto value = json.at(key).get<std::int64_t>();
@@ -89,18 +139,26 @@ models::ImageShape image_shape(const Json& json, const std::string& source) {
 
 }  // namespace
 
+std::string progress_to_text(const train::Progress& progress) {
+  return progress_to_json(progress).dump();
+}
+
+train::Progress progress_from_text(const std::string& text) {
+  return progress_from_json(Json::parse(text, nullptr, /*allow_exceptions=*/false));
+}
+
 TensorFile snapshot(const train::Trainer& trainer, const RunFacts& facts) {
   const at::NoGradGuard no_grad;
   TensorFile file;
   for (const auto& [name, tensor] : state_dict(trainer.model())) {
-    file.tensors.emplace_back(kModelPrefix + name, tensor);
+    file.tensors.emplace_back(std::string(kModelPrefix) + name, tensor);
   }
   for (const auto& [name, tensor] : optimizer_tensors(trainer)) {
     file.tensors.emplace_back(name, tensor.to(at::kCPU).clone(at::MemoryFormat::Contiguous));
   }
   const models::ImageShape& images = facts.images;
   const Json state = {{"version", kVersion},
-                      {"progress", Json::parse(progress_to_text(trainer.progress()))},
+                      {"progress", progress_to_json(trainer.progress())},
                       {"config", Json::parse(facts.config)},
                       {"data_hash", facts.data_hash},
                       {"world_size", facts.world_size},
@@ -114,6 +172,7 @@ TensorFile snapshot(const train::Trainer& trainer, const RunFacts& facts) {
                         {"classes", images.classes}}}};
   file.metadata.emplace_back("format", "pt");
   file.metadata.emplace_back(kCheckpointState, state.dump());
+  file.metadata.emplace_back(kBuffersKey, Json(trainer.model().named_buffers().keys()).dump());
   return file;
 }
 
@@ -127,56 +186,86 @@ TensorFile read_checkpoint(const std::filesystem::path& path) {
   return file;
 }
 
-RunFacts restore(train::Trainer& trainer, const TensorFile& checkpoint,
-                 const std::string& data_hash, const std::string& source) {
-  // Everything is read before anything is changed.
-  train::Progress progress = progress_of(state_of(checkpoint, source), source);
-  RunFacts facts = checkpoint_facts(checkpoint, source);
+RunFacts restore(train::Trainer& trainer, const TensorFile& file, const std::string& data_hash,
+                 const std::string& source) {
+  // Everything is read and checked before anything is changed.
+  train::Progress progress = checkpoint_progress(file, source);
+  RunFacts facts = checkpoint_facts(file, source);
   if (facts.data_hash != data_hash) {
     throw Error(ExitCode::kCheckpoint, source + ": was trained on other data (" + facts.data_hash +
                                            "), this run has " + data_hash +
                                            "; to start from its weights alone use model.weights");
   }
-  const NamedTensors weights = checkpoint_weights(checkpoint);
-  const NamedTensors targets = optimizer_tensors(trainer);
-  std::string wrong;
-  if (const std::string text = differences(trainer.model(), weights); !text.empty()) {
-    wrong += ": does not fit the model:" + text;
-  }
-  if (const std::string text = optimizer_differences(targets, checkpoint); !text.empty()) {
-    wrong += (wrong.empty() ? ": " : "\n") + ("does not fit the optimizer:" + text);
-  }
-  if (!wrong.empty()) throw Error(ExitCode::kCheckpoint, source + wrong);
-  load_state_dict(trainer.model(), weights, source);
+  check_restorable(trainer, file, facts, source);
+  load_state_dict(trainer.model(), checkpoint_weights(file), source);
   const at::NoGradGuard no_grad;
-  for (const auto& [name, target] : targets) {
-    at::Tensor place = target;
-    place.copy_(*checkpoint.find(name));
-  }
+  for (const auto& [name, target] : optimizer_tensors(trainer)) target.copy_(*file.find(name));
   trainer.progress() = std::move(progress);
   trainer.optimizer().restored(trainer.progress().step);
   return facts;
+}
+
+void broadcast_state(train::Trainer& trainer, comm::Communicator& communicator) {
+  if (communicator.alone()) return;
+  const at::NoGradGuard no_grad;
+  at::Tensor values = trainer.parameters().values();
+  communicator.broadcast(values);
+  for (at::Tensor buffer : trainer.model().buffers()) communicator.broadcast(buffer);
+  for (train::OptimizerTensor state : trainer.optimizer().state()) {
+    communicator.broadcast(state.flat);
+  }
+  trainer.progress() =
+      progress_from_text(communicator.broadcast_text(progress_to_text(trainer.progress())));
+  trainer.optimizer().restored(trainer.progress().step);
 }
 
 bool is_checkpoint(const TensorFile& file) {
   return file.find_metadata(kCheckpointState) != nullptr;
 }
 
-NamedTensors checkpoint_weights(const TensorFile& checkpoint) {
-  const std::string prefix = kModelPrefix;
+NamedTensors checkpoint_weights(const TensorFile& file) {
   NamedTensors weights;
-  for (const auto& [name, tensor] : checkpoint.tensors) {
-    if (name.starts_with(prefix)) weights.emplace_back(name.substr(prefix.size()), tensor);
+  for (const auto& [name, tensor] : file.tensors) {
+    if (name.starts_with(kModelPrefix)) {
+      weights.emplace_back(name.substr(kModelPrefix.size()), tensor);
+    }
   }
   return weights;
 }
 
-train::Progress checkpoint_progress(const TensorFile& checkpoint, const std::string& source) {
-  return progress_of(state_of(checkpoint, source), source);
+std::vector<std::string> checkpoint_buffers(const TensorFile& file, const std::string& source) try {
+  if (const std::string* text = file.find_metadata(kBuffersKey)) {
+    return Json::parse(*text).get<std::vector<std::string>>();
+  }
+  // Checkpoints of earlier versions, whose models have no other buffers than these.
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : checkpoint_weights(file)) {
+    if (name.ends_with("running_mean") || name.ends_with("running_var") ||
+        name.ends_with("num_batches_tracked")) {
+      names.push_back(name);
+    }
+  }
+  return names;
+} catch (const nlohmann::json::exception& error) {
+  throw Error(ExitCode::kCheckpoint,
+              source + ": its list of buffers cannot be read: " + error.what());
 }
 
-RunFacts checkpoint_facts(const TensorFile& checkpoint, const std::string& source) try {
-  const Json state = state_of(checkpoint, source);
+train::Progress checkpoint_progress(const TensorFile& file, const std::string& source) {
+  const Json state = state_of(file, source);
+  const auto progress = state.find("progress");
+  if (progress == state.end()) {
+    throw Error(ExitCode::kCheckpoint, source + ": does not say how far its run had come");
+  }
+  try {
+    return progress_from_json(*progress);
+  } catch (const Error& error) {
+    throw Error(error.code(), source + ": " + error.what());
+  }
+}
+
+RunFacts checkpoint_facts(const TensorFile& file, const std::string& source) try {
+  const Json state = state_of(file, source);
   RunFacts facts;
   facts.config = state.at("config").dump();
   state.at("data_hash").get_to(facts.data_hash);

@@ -4,44 +4,59 @@
 #include <string>
 
 #include "checkpoint/tensor_file.h"
-#include "checkpoint/weights.h"
+#include "comm/communicator.h"
+#include "models/model.h"
 #include "train/trainer.h"
 
 namespace mnist_train::checkpoint {
 
-/// What a checkpoint says about the run that wrote it, beside weights and progress.
+/// What a checkpoint says about the run that wrote it, beside its training state.
 struct RunFacts {
   std::string config;  // the effective config as JSON, without `output`
   std::string data_hash;
   int world_size = 1;
-  std::int64_t metrics_bytes = 0;  // length of metrics.jsonl when it was written
-  std::int64_t event_bytes = 0;    // the same of TensorBoard's file; 0: none
+  std::int64_t metrics_bytes = 0;  // length of metrics.jsonl when the checkpoint was taken
+  std::int64_t event_bytes = 0;    // length of TensorBoard's file; 0 without one
   std::int64_t restarts = 0;
   models::ImageShape images;  // of the data, before any augmentation
 };
 
-/// Copies weights, optimizer state and progress to the host.
+/// Returns a copy, on the host, of the trainer's weights, optimizer state and progress.
 TensorFile snapshot(const train::Trainer& trainer, const RunFacts& facts);
 
-/// Writes a snapshot as a sealed safetensors file. Throws Error(kCheckpoint); an earlier file of
-/// that name is then intact.
+/// Writes a snapshot as a sealed safetensors file. Throws Error(kCheckpoint), which leaves an
+/// earlier file of that name intact.
 void write_checkpoint(const std::filesystem::path& path, const TensorFile& snapshot);
 
-/// Reads and verifies one. Throws Error(kCheckpoint).
+/// Returns the content of a checkpoint file. Throws Error(kCheckpoint) where it is damaged or not a
+/// checkpoint.
 TensorFile read_checkpoint(const std::filesystem::path& path);
 
-/// Puts the trainer where the checkpoint was taken. Throws Error(kCheckpoint) naming every tensor
-/// that does not fit and the other data set, the trainer unchanged.
-RunFacts restore(train::Trainer& trainer, const TensorFile& checkpoint,
-                 const std::string& data_hash, const std::string& source);
+/// Gives the trainer the state of a checkpoint, on this rank alone. Throws Error(kCheckpoint) when
+/// the checkpoint belongs to other data, or with every difference between its tensors or optimizer
+/// and the trainer's, which is then unchanged. `source` names the file in messages, here and below.
+RunFacts restore(train::Trainer& trainer, const TensorFile& file, const std::string& data_hash,
+                 const std::string& source);
 
-/// Whether a safetensors file is one that `snapshot` made.
+/// Gives the trainers of all ranks the weights, buffers, optimizer state and progress of rank 0's,
+/// so that only rank 0 has to restore a checkpoint. All ranks must call it.
+void broadcast_state(train::Trainer& trainer, comm::Communicator& communicator);
+
+/// Returns whether `snapshot` made the content of this safetensors file.
 bool is_checkpoint(const TensorFile& file);
-/// The model's tensors alone.
-NamedTensors checkpoint_weights(const TensorFile& checkpoint);
-/// Throws Error(kCheckpoint), `source` naming the file.
-train::Progress checkpoint_progress(const TensorFile& checkpoint, const std::string& source);
-/// Throws Error(kCheckpoint), `source` naming the file.
-RunFacts checkpoint_facts(const TensorFile& checkpoint, const std::string& source);
+/// Returns the model's state_dict that a checkpoint holds.
+NamedTensors checkpoint_weights(const TensorFile& file);
+/// Returns the names of those tensors of `checkpoint_weights` that are buffers, not parameters.
+/// Throws Error(kCheckpoint).
+std::vector<std::string> checkpoint_buffers(const TensorFile& file, const std::string& source);
+/// Returns how far the checkpoint's run had come. Throws Error(kCheckpoint).
+train::Progress checkpoint_progress(const TensorFile& file, const std::string& source);
+/// Returns what the checkpoint says about its run. Throws Error(kCheckpoint).
+RunFacts checkpoint_facts(const TensorFile& file, const std::string& source);
+
+/// Returns progress as JSON from which `progress_from_text` makes the same progress, to the bit.
+std::string progress_to_text(const train::Progress& progress);
+/// Throws Error(kCheckpoint) on anything but the text of `progress_to_text`.
+train::Progress progress_from_text(const std::string& text);
 
 }  // namespace mnist_train::checkpoint

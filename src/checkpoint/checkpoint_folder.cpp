@@ -6,8 +6,8 @@
 #include <limits>
 #include <string>
 
+#include "base/checkpoint_names.h"
 #include "checkpoint/checkpoint.h"
-#include "report/checkpoint_names.h"
 
 namespace mnist_train::checkpoint {
 
@@ -15,10 +15,10 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// A file that cannot be read is later than any.
-std::int64_t step_of(const fs::path& checkpoint) {
+/// The step of a checkpoint; later than any where the file cannot be read.
+std::int64_t step_of(const fs::path& path) {
   try {
-    return checkpoint_progress(read_checkpoint(checkpoint), checkpoint.string()).step;
+    return checkpoint_progress(read_checkpoint(path), path.string()).step;
   } catch (const Error&) {
     return std::numeric_limits<std::int64_t>::max();
   }
@@ -38,18 +38,18 @@ CheckpointFolder::CheckpointFolder(fs::path folder, std::int64_t keep)
     : folder_(std::move(folder)), keep_(keep) {}
 
 fs::path CheckpointFolder::path_of(std::int64_t step) const {
-  return folder_ / report::checkpoint_name(step);
+  return folder_ / checkpoint_name(step);
 }
 
 void CheckpointFolder::save(const TensorFile& snapshot, std::int64_t step) {
   std::error_code ignored;
-  fs::create_directories(folder_, ignored);  // writing says what is wrong
+  fs::create_directories(folder_, ignored);  // writing reports what is wrong
   remove_leftovers(folder_);
   write_checkpoint(path_of(step), snapshot);
   read_checkpoint(path_of(step));
-  const std::vector<std::int64_t> steps = report::saved_steps(folder_);
+  const std::vector<std::int64_t> steps = saved_steps(folder_);
   for (std::size_t i = 0; i + static_cast<std::size_t>(keep_) < steps.size(); ++i) {
-    fs::remove(path_of(steps[i]), ignored);  // a file too many loses nothing
+    fs::remove(path_of(steps[i]), ignored);  // one too many does no harm
   }
 }
 
@@ -80,7 +80,7 @@ void CheckpointFolder::set_aside(const fs::path& file) const {
 
 std::int64_t CheckpointFolder::set_aside_later_than(std::int64_t step) const {
   std::int64_t count = 0;
-  for (const std::int64_t later : report::saved_steps(folder_)) {
+  for (const std::int64_t later : saved_steps(folder_)) {
     if (later <= step) continue;
     set_aside(path_of(later));
     ++count;
@@ -91,22 +91,22 @@ std::int64_t CheckpointFolder::set_aside_later_than(std::int64_t step) const {
 }
 
 std::optional<FoundCheckpoint> newest_valid(const fs::path& folder) {
-  const std::vector<std::int64_t> steps = report::saved_steps(folder);
+  const std::vector<std::int64_t> steps = saved_steps(folder);
   std::string damage;
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-    const fs::path path = folder / report::checkpoint_name(*step);
+    const fs::path path = folder / checkpoint_name(*step);
     try {
       return FoundCheckpoint{path, read_checkpoint(path)};
     } catch (const Error& error) {
       const bool last = std::next(step) == steps.rend();
       spdlog::warn("{}; {}", error.what(),
-                   last ? "there is none before it" : "trying the one before it");
+                   last ? "there is no earlier one" : "trying the one before it");
       damage += std::string("\n  ") + error.what();
     }
   }
   if (steps.empty()) return std::nullopt;
   throw Error(ExitCode::kCheckpoint, folder.string() + ": no checkpoint can be read:" + damage +
-                                         "\nmove them away to start afresh");
+                                         "\nmove them away to start from scratch");
 }
 
 }  // namespace mnist_train::checkpoint

@@ -4,37 +4,36 @@
 #include <cstdint>
 #include <exception>
 #include <thread>
+#include <utility>
 
 #include "checkpoint/checkpoint_folder.h"
 
 namespace mnist_train::checkpoint {
 
-/// Writes checkpoints on a thread of its own, one at a time, while training goes on: a snapshot is
-/// a copy, and hashing, writing, syncing, reading back and clearing away take their time behind it.
-/// What goes wrong there is thrown by the next call of `check`, `start` or `wait`; the checkpoints
-/// of before are then intact.
+/// Writes checkpoints on a thread, one at a time, while training continues. An error of the thread
+/// is thrown by the next call of `check`, `start` or `wait`; earlier checkpoints are then intact.
 class CheckpointWriter {
  public:
   explicit CheckpointWriter(CheckpointFolder folder) : folder_(std::move(folder)) {}
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
-  /// Waits; an error that nobody asked for any more is logged.
+  /// Waits for the thread. Logs its error, if there is one.
   ~CheckpointWriter();
 
-  /// Waits for the one before and begins to save `snapshot` as that of `step`; `best`: also as the
-  /// best one. Throws Error(kCheckpoint) of the one before.
+  /// Waits for the previous checkpoint, then begins to save `snapshot` as that of `step`, and as
+  /// the best one if `best`. Throws the previous checkpoint's Error(kCheckpoint).
   void start(TensorFile snapshot, std::int64_t step, bool best);
-  /// Throws what has gone wrong so far; waits for nothing.
+  /// Throws the Error(kCheckpoint) of the thread, if it has failed by now. Does not wait.
   void check();
-  /// Until the last one is on disk. Throws Error(kCheckpoint).
+  /// Returns when the last checkpoint is on disk. Throws Error(kCheckpoint).
   void wait();
 
  private:
-  void run(const TensorFile& snapshot, std::int64_t step, bool best) noexcept;
+  void save(const TensorFile& snapshot, std::int64_t step, bool best) noexcept;
 
   CheckpointFolder folder_;
   std::thread thread_;
-  std::exception_ptr failure_;       // the thread's, read when it has ended
+  std::exception_ptr failure_;       // of the thread, read when it has ended
   std::atomic<bool> failed_{false};  // so that `check` need not wait
 };
 

@@ -17,7 +17,9 @@ namespace mnist_train::checkpoint {
 
 namespace {
 
-/// The pickled value. Each tensor has a storage of its own, numbered in order.
+constexpr std::uintmax_t kMostShared = 8;  // the tensors' size by that of the file
+
+/// Pickles a value whose tensors have storages that are numbered in their order.
 std::string pickle(const c10::IValue& value, const std::vector<at::Tensor>& tensors) {
   std::map<const void*, std::size_t> numbers;
   for (const at::Tensor& tensor : tensors) {
@@ -27,10 +29,9 @@ std::string pickle(const c10::IValue& value, const std::vector<at::Tensor>& tens
   const auto storage_number = [&](const at::Tensor& tensor) {
     return std::to_string(numbers.at(tensor.storage().unsafeGetStorageImpl()));
   };
-  // Aggregates must stay untagged: Python's safe loader refuses the functions that restore the
-  // tags.
-  torch::jit::Pickler pickler([&](const char* data, std::size_t size) { text.append(data, size); },
-                              nullptr, nullptr, nullptr, storage_number,
+  const auto append = [&](const char* bytes, std::size_t size) { text.append(bytes, size); };
+  // Python's safe loader refuses the functions that restore the tags of aggregates.
+  torch::jit::Pickler pickler(append, nullptr, nullptr, nullptr, storage_number,
                               /*tag_aggregates=*/false);
   pickler.protocol();
   pickler.pushIValue(value);
@@ -38,17 +39,17 @@ std::string pickle(const c10::IValue& value, const std::vector<at::Tensor>& tens
   return text;
 }
 
-/// A record of the zip archive in memory.
-struct Record {
-  at::DataPtr data;
+/// A record of a .pt file, which is a zip archive, in memory.
+struct PtRecord {
+  at::DataPtr bytes;
   std::size_t size = 0;
 };
 
-/// Reads records of the zip archive, each once and all together not larger than the file, and
-/// compares their checksums, which PyTorch's reader does not.
-class Archive {
+/// Reads records of a .pt file, each once and all together not larger than the file, and compares
+/// their checksums, which PyTorch's reader does not.
+class PtArchive {
  public:
-  explicit Archive(const std::filesystem::path& path)
+  explicit PtArchive(const std::filesystem::path& path)
       : reader_(path.string()),
         left_(std::filesystem::file_size(path)),
         checksums_(zip_checksums(MappedFile::open(path, ExitCode::kCheckpoint).bytes())) {
@@ -56,7 +57,7 @@ class Archive {
     folder_ = first.substr(0, first.find('/') + 1);
   }
 
-  const Record& read(const std::string& name) {
+  const PtRecord& read(const std::string& name) {
     const auto known = records_.find(name);
     if (known != records_.end()) return known->second;
     const std::size_t claimed = reader_.getRecordSize(name);
@@ -64,16 +65,16 @@ class Archive {
       throw std::runtime_error("record " + name + " makes the content larger than the file");
     }
     left_ -= claimed;
-    auto [data, size] = reader_.getRecord(name);
-    check(name, data.get(), size);
-    return records_.emplace(name, Record{std::move(data), size}).first->second;
+    auto [bytes, size] = reader_.getRecord(name);
+    check(name, bytes.get(), size);
+    return records_.emplace(name, PtRecord{std::move(bytes), size}).first->second;
   }
 
  private:
-  void check(const std::string& name, const void* data, std::size_t size) const {
+  void check(const std::string& name, const void* bytes, std::size_t size) const {
     const auto stated = checksums_.find(folder_ + name);
-    const auto* bytes = static_cast<const Bytef*>(data);
-    if (stated == checksums_.end() || ::crc32_z(0, bytes, size) != stated->second) {
+    if (stated == checksums_.end() ||
+        ::crc32_z(0, static_cast<const Bytef*>(bytes), size) != stated->second) {
       throw std::runtime_error("record " + name + " is damaged: its bytes do not match its CRC-32");
     }
   }
@@ -82,11 +83,11 @@ class Archive {
   std::uintmax_t left_;
   std::map<std::string, std::uint32_t> checksums_;
   std::string folder_;  // in which all records lie, such as "archive/"
-  std::map<std::string, Record> records_;
+  std::map<std::string, PtRecord> records_;
 };
 
-/// Whether a tensor of these sizes has at most `limit` elements; strides of 0 could make it seem
-/// smaller.
+/// Whether a tensor of these sizes has at most `limit` elements. With strides of 0 it could have
+/// more than its storage.
 bool fits(const std::vector<std::int64_t>& sizes, std::size_t limit) {
   std::size_t elements = 1;
   for (const std::int64_t size : sizes) {
@@ -95,25 +96,16 @@ bool fits(const std::vector<std::int64_t>& sizes, std::size_t limit) {
   return elements <= limit;
 }
 
-at::Tensor read_tensor(Archive& archive, const PickledTensor& pickled) {
-  const Record& record = archive.read("data/" + pickled.storage);
+at::Tensor read_tensor(PtArchive& archive, const PickledTensor& pickled) {
+  const PtRecord& record = archive.read("data/" + pickled.storage);
   const std::size_t available = record.size / c10::elementSize(pickled.type);
   if (pickled.required_elements() > available || !fits(pickled.sizes, available)) {
     throw std::runtime_error("storage " + pickled.storage + " is smaller than its tensor");
   }
   const at::Tensor storage = at::from_blob(
-      record.data.get(), {static_cast<std::int64_t>(available)}, at::TensorOptions(pickled.type));
+      record.bytes.get(), {static_cast<std::int64_t>(available)}, at::TensorOptions(pickled.type));
   return at::as_strided(storage, pickled.sizes, pickled.strides, pickled.offset)
       .clone(at::MemoryFormat::Contiguous);
-}
-
-/// Several tensors may lie in one storage, but a small file must not unfold to any size.
-void count_towards_limit(const at::Tensor& tensor, std::uintmax_t file_size, std::size_t& total) {
-  constexpr std::uintmax_t kMostShared = 8;
-  total += tensor.nbytes();
-  if (total > kMostShared * file_size) {
-    throw std::runtime_error("its tensors are together much larger than the file");
-  }
 }
 
 }  // namespace
@@ -132,8 +124,8 @@ void write_pt_value(const std::filesystem::path& path, const c10::IValue& value,
                     const std::vector<at::Tensor>& tensors) {
   AtomicFile file(path, ExitCode::kCheckpoint);
   const std::string text = pickle(value, tensors);
-  caffe2::serialize::PyTorchStreamWriter archive([&](const void* data, std::size_t size) {
-    file.write(data, size);
+  caffe2::serialize::PyTorchStreamWriter archive([&](const void* bytes, std::size_t size) {
+    file.write(bytes, size);
     return size;
   });
   archive.writeRecord("data.pkl", text.data(), text.size());
@@ -149,22 +141,26 @@ void write_pt_value(const std::filesystem::path& path, const c10::IValue& value,
 
 NamedTensors read_pt(const std::filesystem::path& path) {
   try {
-    Archive archive(path);
-    const std::uintmax_t file_size = std::filesystem::file_size(path);
-    const Record& pickled = archive.read("data.pkl");
+    PtArchive archive(path);
+    const PtRecord& pickled = archive.read("data.pkl");
+    // Several tensors may lie in one storage, but a small file must not unfold to any size.
+    const std::uintmax_t most = kMostShared * std::filesystem::file_size(path);
     std::size_t total = 0;
     NamedTensors weights;
     for (const auto& [name, tensor] :
-         unpickle_state_dict({static_cast<const char*>(pickled.data.get()), pickled.size})) {
+         unpickle_state_dict({static_cast<const char*>(pickled.bytes.get()), pickled.size})) {
       weights.emplace_back(name, read_tensor(archive, tensor));
-      count_towards_limit(weights.back().second, file_size, total);
+      total += weights.back().second.nbytes();
+      if (total > most) {
+        throw std::runtime_error("its tensors are together much larger than the file");
+      }
     }
     return weights;
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
     throw Error(ExitCode::kCheckpoint,
-                path.string() + ": is no state_dict, as torch.save(model.state_dict(), path) " +
+                path.string() + ": is not a state_dict as torch.save(model.state_dict(), path) " +
                     "writes one: " + comm::short_message(error));
   }
 }

@@ -5,22 +5,23 @@
 #include <filesystem>
 #include <vector>
 
-#include "checkpoint/weights.h"
+#include "checkpoint/tensor_file.h"
 
 namespace mnist_train::checkpoint {
 
-/// Writes what `torch.save(dict, path)` writes, readable by `torch.load(path, weights_only=True)`:
-/// a plain dict of the given tensors, which are contiguous and have each a memory of its own. Whole
-/// or not at all. Throws Error(kCheckpoint).
+/// Writes the file that `torch.save(dict, path)` writes for a plain dict of these tensors, which
+/// must be contiguous and share no memory; `torch.load(path, weights_only=True)` reads it. Whole or
+/// not at all. Throws Error(kCheckpoint).
 void write_pt(const std::filesystem::path& path, const NamedTensors& weights);
 
-/// The same for any value of dicts, lists, tuples, texts and numbers; `tensors` are all that are in
-/// it, as above.
+/// Writes the file that `torch.save(value, path)` writes for a value of dicts, lists, tuples,
+/// texts, numbers and tensors. `tensors` are all tensors in it, as for `write_pt`. Throws
+/// Error(kCheckpoint).
 void write_pt_value(const std::filesystem::path& path, const c10::IValue& value,
                     const std::vector<at::Tensor>& tensors);
 
-/// Reads a state_dict that `torch.save` wrote (a dict or OrderedDict of tensors by name). The
-/// pickle inside is never executed: see `unpickle_state_dict`. Throws Error(kCheckpoint).
+/// Reads a state_dict (a dict or OrderedDict of tensors by name) that `torch.save` wrote. The
+/// pickle inside is never executed, see `unpickle_state_dict`. Throws Error(kCheckpoint).
 NamedTensors read_pt(const std::filesystem::path& path);
 
 }  // namespace mnist_train::checkpoint

@@ -2,7 +2,7 @@
 
 #include <ATen/ops/full.h>
 
-#include <string_view>
+#include <algorithm>
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
@@ -12,36 +12,30 @@ namespace mnist_train::checkpoint {
 
 namespace {
 
-using c10::IValue;
-using Dict = c10::impl::GenericDict;
-using List = c10::impl::GenericList;
+using PythonDict = c10::impl::GenericDict;
+using PythonList = c10::impl::GenericList;
 
-Dict make_dict() { return Dict(c10::StringType::get(), c10::AnyType::get()); }
+PythonDict make_dict() { return PythonDict(c10::StringType::get(), c10::AnyType::get()); }
 
-bool is_buffer(std::string_view name) {
-  return name.ends_with("running_mean") || name.ends_with("running_var") ||
-         name.ends_with("num_batches_tracked");
-}
-
-/// What one parameter's entry of `state` is called in Python, for each optimizer.
+/// What PyTorch's optimizer calls its state of one parameter.
 std::vector<std::string> state_names(const settings::TrainOptions& options) {
   if (options.optimizer != settings::OptimizerName::kSgd) return {"exp_avg", "exp_avg_sq"};
   if (options.sgd_momentum != 0) return {"momentum_buffer"};
   return {};
 }
 
-Dict state_of_parameter(const TensorFile& checkpoint, const std::string& parameter,
-                        const settings::TrainOptions& options, std::int64_t step,
-                        const std::string& source, std::vector<at::Tensor>& tensors) {
-  Dict state = make_dict();
+PythonDict state_of_parameter(const TensorFile& file, const std::string& parameter,
+                              const settings::TrainOptions& options, std::int64_t step,
+                              const std::string& source, std::vector<at::Tensor>& tensors) {
+  PythonDict state = make_dict();
   if (options.optimizer != settings::OptimizerName::kSgd) {
-    // One each: Python counts every one of them up in place.
+    // A tensor for each parameter, because Python counts each of them up in place.
     tensors.push_back(at::full({}, static_cast<double>(step), at::kFloat));
     state.insert("step", tensors.back());
   }
   for (const std::string& name : state_names(options)) {
     const std::string key = "optimizer." + name + "." + parameter;
-    const at::Tensor* tensor = checkpoint.find(key);
+    const at::Tensor* tensor = file.find(key);
     if (tensor == nullptr) throw Error(ExitCode::kCheckpoint, source + ": lacks " + key);
     tensors.push_back(*tensor);
     state.insert(name, *tensor);
@@ -49,9 +43,9 @@ Dict state_of_parameter(const TensorFile& checkpoint, const std::string& paramet
   return state;
 }
 
-/// Every entry that the constructors of PyTorch 2.x put there.
-Dict parameter_group(const settings::TrainOptions& options, std::int64_t parameters) {
-  Dict group = make_dict();
+/// All entries that the constructors of PyTorch 2.x make.
+PythonDict parameter_group(const settings::TrainOptions& options, std::int64_t parameters) {
+  PythonDict group = make_dict();
   group.insert("lr", options.learning_rate);
   if (options.optimizer == settings::OptimizerName::kSgd) {
     group.insert("momentum", options.sgd_momentum);
@@ -67,10 +61,10 @@ Dict parameter_group(const settings::TrainOptions& options, std::int64_t paramet
     group.insert("decoupled_weight_decay", options.optimizer == settings::OptimizerName::kAdamW);
   }
   group.insert("maximize", false);
-  group.insert("foreach", IValue());
+  group.insert("foreach", c10::IValue());
   group.insert("differentiable", false);
-  group.insert("fused", IValue());
-  List indices(c10::AnyType::get());
+  group.insert("fused", c10::IValue());
+  PythonList indices(c10::AnyType::get());
   for (std::int64_t index = 0; index < parameters; ++index) indices.push_back(index);
   group.insert("params", indices);
   return group;
@@ -78,28 +72,36 @@ Dict parameter_group(const settings::TrainOptions& options, std::int64_t paramet
 
 }  // namespace
 
-void write_python_checkpoint(const std::filesystem::path& path, const TensorFile& checkpoint,
+void write_python_checkpoint(const std::filesystem::path& path, const TensorFile& file,
                              const settings::TrainOptions& options, const std::string& source) {
-  const train::Progress progress = checkpoint_progress(checkpoint, source);
+  const train::Progress progress = checkpoint_progress(file, source);
+  const std::vector<std::string> buffers = checkpoint_buffers(file, source);
+  const NamedTensors weights = checkpoint_weights(file);
   std::vector<at::Tensor> tensors;
-  Dict model = make_dict();
-  Dict state(c10::IntType::get(), c10::AnyType::get());
+  PythonDict model = make_dict();
+  PythonDict state(c10::IntType::get(), c10::AnyType::get());
   std::int64_t parameters = 0;
-  // Python numbers the parameters in the order of the state_dict.
-  for (const auto& [name, tensor] : checkpoint_weights(checkpoint)) {
+  // Python numbers the parameters in the order of the state_dict, without the buffers.
+  for (const auto& [name, tensor] : weights) {
     model.insert(name, tensor);
     tensors.push_back(tensor);
-    if (is_buffer(name)) continue;
-    Dict entry = state_of_parameter(checkpoint, name, options, progress.step, source, tensors);
+    if (std::find(buffers.begin(), buffers.end(), name) != buffers.end()) continue;
+    PythonDict entry = state_of_parameter(file, name, options, progress.step, source, tensors);
     if (!entry.empty()) state.insert(parameters, entry);
     ++parameters;
   }
-  List groups(c10::AnyType::get());
+  const std::size_t used =
+      weights.size() + static_cast<std::size_t>(parameters) * state_names(options).size();
+  if (used != file.tensors.size()) {
+    throw Error(ExitCode::kCheckpoint,
+                source + ": has more optimizer state than PyTorch's optimizer of that kind");
+  }
+  PythonList groups(c10::AnyType::get());
   groups.push_back(parameter_group(options, parameters));
-  Dict optimizer = make_dict();
+  PythonDict optimizer = make_dict();
   optimizer.insert("state", state);
   optimizer.insert("param_groups", groups);
-  Dict all = make_dict();
+  PythonDict all = make_dict();
   all.insert("epoch", progress.epoch);
   all.insert("step", progress.step);
   all.insert("model_state_dict", model);

@@ -2,8 +2,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -11,25 +13,65 @@
 
 namespace mnist_train::checkpoint {
 
-/// Named tensors and named texts: what a safetensors file holds.
-struct TensorFile {
-  std::vector<std::pair<std::string, at::Tensor>> tensors;  // contiguous, on the CPU when read
-  std::vector<std::pair<std::string, std::string>> metadata;
+template <class Value>
+using NamedValues = std::vector<std::pair<std::string, Value>>;
+using NamedTensors = NamedValues<at::Tensor>;
 
-  const at::Tensor* find(const std::string& name) const;
-  const std::string* find_metadata(const std::string& name) const;
+/// Returns the value with this name, or null.
+template <class Value>
+const Value* find_named(const NamedValues<Value>& values, std::string_view name) {
+  for (const auto& [key, value] : values) {
+    if (key == name) return &value;
+  }
+  return nullptr;
+}
+
+/// An element type of tensors in files, by its names in safetensors and in PyTorch's pickles.
+struct ElementType {
+  const char* safetensors;
+  const char* storage;
+  at::ScalarType type;
+};
+inline constexpr std::array kElementTypes{
+    ElementType{"F32", "torch.FloatStorage", at::kFloat},
+    ElementType{"F64", "torch.DoubleStorage", at::kDouble},
+    ElementType{"F16", "torch.HalfStorage", at::kHalf},
+    ElementType{"BF16", "torch.BFloat16Storage", at::kBFloat16},
+    ElementType{"I64", "torch.LongStorage", at::kLong},
+    ElementType{"I32", "torch.IntStorage", at::kInt},
+    ElementType{"U8", "torch.ByteStorage", at::kByte},
+    ElementType{"BOOL", "torch.BoolStorage", at::kBool},
 };
 
-/// Writes a safetensors file (https://github.com/huggingface/safetensors), whole or not at all.
-/// With `seal` its last tensor is `mnist-train.seal` (u8[16]): the XXH3-128 of every byte before
-/// it, so that any flipped bit or missing byte is noticed, while every safetensors reader still
-/// takes the file. Throws Error(code).
+/// Returns the element type whose `member` is `value`, or null.
+template <class Member, class Value>
+const ElementType* find_element_type(Member ElementType::*member, const Value& value) {
+  for (const ElementType& row : kElementTypes) {
+    if (row.*member == value) return &row;
+  }
+  return nullptr;
+}
+
+/// The content of a safetensors file (https://github.com/huggingface/safetensors).
+struct TensorFile {
+  NamedTensors tensors;  // contiguous and on the CPU when they were read
+  NamedValues<std::string> metadata;
+
+  const at::Tensor* find(std::string_view name) const { return find_named(tensors, name); }
+  const std::string* find_metadata(std::string_view name) const {
+    return find_named(metadata, name);
+  }
+};
+
+/// Writes a safetensors file, whole or not at all. With `seal` its last tensor is
+/// `mnist-train.seal` (u8[16]), the XXH3-128 of every byte before it, which reveals any flipped bit
+/// or missing byte and is one more tensor to other readers. Throws Error(code).
 void write_safetensors(const std::filesystem::path& path, const TensorFile& content, bool seal,
                        ExitCode code);
 
-/// Reads and checks: header, types, shapes, offsets that cover the data exactly, the seal where
-/// there is one or where `require_seal` demands it. Nothing is allocated beyond the file's size.
-/// Throws Error(kCheckpoint) with path and reason.
+/// Reads a safetensors file and checks header, types, shapes, that the tensors cover the data
+/// exactly, and the seal where there is one or `require_seal` demands it. Allocates no more than
+/// the file's size. Throws Error(kCheckpoint) with path and reason.
 TensorFile read_safetensors(const std::filesystem::path& path, bool require_seal);
 
 }  // namespace mnist_train::checkpoint

@@ -1,267 +1,298 @@
 #include "checkpoint/unpickler.h"
 
-#include <algorithm>
+#include <array>
 #include <cstring>
 #include <iterator>
 #include <map>
+#include <optional>
+#include <stdexcept>
 
-#include "checkpoint/pickle_value.h"
+#include "checkpoint/tensor_file.h"
 
 namespace mnist_train::checkpoint {
 
 namespace {
 
-using Value = PickleValue;
-
+constexpr std::size_t kMaxDimensions = 64;
 constexpr std::size_t kMaxStack = 1 << 18;
 // Values are copied when they are kept and recalled, so a small file could unfold to any size.
 constexpr std::size_t kMaxTupleWeight = 4096;
 constexpr std::size_t kMaxCopiedWeight = 1 << 20;
 constexpr std::size_t kTextPerWeight = 64;  // bytes
+constexpr const char* kRebuildTensor = "torch._utils._rebuild_tensor_v2";
+constexpr const char* kRebuildParameter = "torch._utils._rebuild_parameter";
+constexpr const char* kOrderedDict = "collections.OrderedDict";
 
-/// The machine that a pickle is a program for, reduced to what a state_dict needs.
-class Machine {
- public:
-  explicit Machine(std::string_view program) : program_(program) {}
+enum class PickleType { kOther, kMark, kInteger, kText, kGlobal, kTuple, kDict, kTensor, kStorage };
 
-  Value run() {
-    while (true) {
-      const char opcode = take(1)[0];
-      if (opcode == '.') return pop();
-      execute(opcode);
-      if (stack_.size() > kMaxStack) refuse_pickle("the pickle nests too deep");
+/// A value on the stack while a pickle is interpreted.
+struct PickleValue {
+  PickleType type = PickleType::kOther;
+  std::int64_t integer = 0;
+  std::string text = {};                // of a text; "module.name" of a global
+  std::vector<PickleValue> items = {};  // of a tuple
+  PickledTensor tensor = {};            // of a storage: only its record and element type
+  std::vector<std::pair<std::string, PickledTensor>> entries = {};  // of a dict
+  std::optional<std::string> other_entry = {};  // a key of a dict whose value is not a tensor
+  std::size_t weight = 1;                       // memory: itself, the values inside, and text
+};
+
+[[noreturn]] void refuse(const std::string& reason) { throw std::runtime_error(reason); }
+
+std::vector<std::int64_t> integers(const PickleValue& tuple) {
+  if (tuple.type != PickleType::kTuple || tuple.items.size() > kMaxDimensions) {
+    refuse("a shape is not a tuple of integers");
+  }
+  std::vector<std::int64_t> numbers;
+  for (const PickleValue& item : tuple.items) {
+    if (item.type != PickleType::kInteger || item.integer < 0) {
+      refuse("a shape is not a tuple of non-negative integers");
     }
+    numbers.push_back(item.integer);
+  }
+  return numbers;
+}
+
+/// `arguments`: storage, offset, sizes, strides, requires_grad, backward hooks.
+PickleValue rebuild_tensor(const PickleValue& arguments) {
+  const std::vector<PickleValue>& items = arguments.items;
+  if (items.size() < 4 || items[0].type != PickleType::kStorage ||
+      items[1].type != PickleType::kInteger || items[1].integer < 0) {
+    refuse("a tensor is described in an unknown way");
+  }
+  PickleValue value = items[0];
+  value.type = PickleType::kTensor;
+  value.weight = arguments.weight;
+  value.tensor.offset = items[1].integer;
+  value.tensor.sizes = integers(items[2]);
+  value.tensor.strides = integers(items[3]);
+  if (value.tensor.sizes.size() != value.tensor.strides.size()) {
+    refuse("a tensor has not as many strides as dimensions");
+  }
+  (void)value.tensor.required_elements();
+  return value;
+}
+
+/// `id`: "storage", storage type, record, device, elements.
+PickleValue storage_of(const PickleValue& id) {
+  if (id.type != PickleType::kTuple || id.items.size() < 3 ||
+      id.items[1].type != PickleType::kGlobal || id.items[2].type != PickleType::kText) {
+    refuse("a storage is described in an unknown way");
+  }
+  const ElementType* type = find_element_type(&ElementType::storage, id.items[1].text);
+  if (type == nullptr) refuse("a storage has the unknown type " + id.items[1].text);
+  PickleValue value{PickleType::kStorage};
+  value.weight = id.weight;
+  value.tensor.storage = id.items[2].text;
+  value.tensor.type = type->type;
+  return value;
+}
+
+/// The stack machine that a pickle is a program for, reduced to what a state_dict needs.
+class PickleMachine {
+ public:
+  explicit PickleMachine(std::string_view program) : program_(program) {}
+
+  PickleValue run() {
+    for (char code = take(1)[0]; code != '.'; code = take(1)[0]) {
+      execute(code);
+      if (stack_.size() > kMaxStack) refuse("the pickle nests too deep");
+    }
+    return pop();
   }
 
  private:
+  struct Opcode {
+    char code;
+    void (*run)(PickleMachine& machine);
+  };
+
+  /// The comments are Python's names of the opcodes.
+  void execute(char code) {
+    static constexpr std::array kOpcodes{
+        Opcode{'\x80', [](auto& m) { m.take(1); }},                    // PROTO
+        Opcode{'N', [](auto& m) { m.push({}); }},                      // NONE
+        Opcode{'\x88', [](auto& m) { m.push({}); }},                   // NEWTRUE
+        Opcode{'\x89', [](auto& m) { m.push({}); }},                   // NEWFALSE
+        Opcode{'K', [](auto& m) { m.push_integer(m.u8()); }},          // BININT1
+        Opcode{'M', [](auto& m) { m.push_integer(m.u16()); }},         // BININT2
+        Opcode{'J', [](auto& m) { m.push_integer(m.i32()); }},         // BININT
+        Opcode{'\x8a', [](auto& m) { m.push_long(); }},                // LONG1
+        Opcode{'X', [](auto& m) { m.push_text(); }},                   // BINUNICODE
+        Opcode{'}', [](auto& m) { m.push({PickleType::kDict}); }},     // EMPTY_DICT
+        Opcode{'(', [](auto& m) { m.push({PickleType::kMark}); }},     // MARK
+        Opcode{')', [](auto& m) { m.push_tuple({}); }},                // EMPTY_TUPLE
+        Opcode{'\x85', [](auto& m) { m.push_tuple(m.pop_many(1)); }},  // TUPLE1
+        Opcode{'\x86', [](auto& m) { m.push_tuple(m.pop_many(2)); }},  // TUPLE2
+        Opcode{'\x87', [](auto& m) { m.push_tuple(m.pop_many(3)); }},  // TUPLE3
+        Opcode{'t', [](auto& m) { m.push_tuple(m.pop_to_mark()); }},   // TUPLE
+        Opcode{'c', [](auto& m) { m.push_global(); }},                 // GLOBAL
+        Opcode{'Q', [](auto& m) { m.push(storage_of(m.pop())); }},     // BINPERSID
+        Opcode{'R', [](auto& m) { m.call(); }},                        // REDUCE
+        Opcode{'u', [](auto& m) { m.set_items(m.pop_to_mark()); }},    // SETITEMS
+        Opcode{'s', [](auto& m) { m.set_items(m.pop_many(2)); }},      // SETITEM
+        Opcode{'b', [](auto& m) { m.pop(); }},  // BUILD, for attributes of an OrderedDict
+        Opcode{'q', [](auto& m) { m.remember(m.u8()); }},   // BINPUT
+        Opcode{'r', [](auto& m) { m.remember(m.u32()); }},  // LONG_BINPUT
+        Opcode{'h', [](auto& m) { m.recall(m.u8()); }},     // BINGET
+        Opcode{'j', [](auto& m) { m.recall(m.u32()); }},    // LONG_BINGET
+    };
+    for (const Opcode& opcode : kOpcodes) {
+      if (opcode.code == code) return opcode.run(*this);
+    }
+    refuse("the pickle uses opcode " + std::to_string(static_cast<unsigned char>(code)));
+  }
+
   std::string_view take(std::size_t size) {
-    if (size > program_.size() - next_) refuse_pickle("the pickle ends too early");
+    if (size > program_.size() - next_) refuse("the pickle ends too early");
     next_ += size;
     return program_.substr(next_ - size, size);
   }
-
   template <class Number>
-  Number take_number() {
+  Number take_as() {
     Number number{};
     std::memcpy(&number, take(sizeof number).data(), sizeof number);
     return number;
   }
-
+  std::uint8_t u8() { return take_as<std::uint8_t>(); }
+  std::uint16_t u16() { return take_as<std::uint16_t>(); }
+  std::uint32_t u32() { return take_as<std::uint32_t>(); }
+  std::int32_t i32() { return take_as<std::int32_t>(); }
   std::string take_line() {
     const std::size_t end = program_.find('\n', next_);
-    if (end == std::string_view::npos) refuse_pickle("the pickle ends too early");
-    std::string line(program_.substr(next_, end - next_));
-    next_ = end + 1;
+    if (end == std::string_view::npos) refuse("the pickle ends too early");
+    std::string line(take(end - next_));
+    take(1);
     return line;
   }
-
-  void push(Value value) { stack_.push_back(std::move(value)); }
-  void push(Value::Kind kind, std::int64_t integer = 0) {
-    Value value;
-    value.kind = kind;
-    value.integer = integer;
+  void push(PickleValue value) { stack_.push_back(std::move(value)); }
+  void push_integer(std::int64_t integer) { push({PickleType::kInteger, integer}); }
+  void push_long() {
+    const std::size_t size = u8();
+    if (size > 8) refuse("the pickle holds an integer of more than 64 bits");
+    const std::string_view bytes = take(size);
+    std::uint64_t number = size > 0 && (bytes[size - 1] & 0x80) != 0 ? ~std::uint64_t{0} : 0;
+    std::memcpy(&number, bytes.data(), size);
+    push_integer(static_cast<std::int64_t>(number));
+  }
+  void push_text() {
+    PickleValue value{PickleType::kText, 0, std::string(take(u32()))};
+    value.weight += value.text.size() / kTextPerWeight;
     push(std::move(value));
   }
-  void push_text(std::string_view text) {
-    Value value;
-    value.kind = Value::Kind::kText;
-    value.text = text;
-    value.weight += text.size() / kTextPerWeight;
-    push(std::move(value));
-  }
-
-  Value& top() {
-    if (stack_.empty()) refuse_pickle("the pickle's stack is empty");
-    return stack_.back();
-  }
-  Value pop() {
-    Value value = std::move(top());
-    stack_.pop_back();
-    return value;
-  }
-  std::vector<Value> pop_to_mark() {
-    const auto above = std::find_if(stack_.rbegin(), stack_.rend(), [](const Value& value) {
-                         return value.kind == Value::Kind::kMark;
-                       }).base();
-    if (above == stack_.begin()) refuse_pickle("the pickle's stack is empty");
-    std::vector<Value> items(std::make_move_iterator(above), std::make_move_iterator(stack_.end()));
-    stack_.erase(above - 1, stack_.end());
-    return items;
-  }
-
-  void push_tuple(std::vector<Value> items) {
-    Value value;
-    value.kind = Value::Kind::kTuple;
-    for (const Value& item : items) value.weight += item.weight;
-    if (value.weight > kMaxTupleWeight) refuse_pickle("the pickle nests too deep");
+  void push_tuple(std::vector<PickleValue> items) {
+    PickleValue value{PickleType::kTuple};
+    for (const PickleValue& item : items) value.weight += item.weight;
+    if (value.weight > kMaxTupleWeight) refuse("the pickle nests too deep");
     value.items = std::move(items);
     push(std::move(value));
   }
-  void push_tuple_of(int count) {
-    std::vector<Value> items;
-    for (int i = 0; i < count; ++i) items.insert(items.begin(), pop());
-    push_tuple(std::move(items));
-  }
-
   void push_global() {
-    Value value;
-    value.kind = Value::Kind::kGlobal;
-    value.text = take_line();
+    PickleValue value{PickleType::kGlobal, 0, take_line()};
     value.text += "." + take_line();
-    if (!is_allowed_global(value.text)) refuse_pickle("the pickle asks for " + value.text);
+    if (value.text != kRebuildTensor && value.text != kRebuildParameter &&
+        value.text != kOrderedDict && !find_element_type(&ElementType::storage, value.text)) {
+      refuse("the pickle asks for " + value.text);
+    }
     push(std::move(value));
   }
 
-  void call() {
-    const Value arguments = pop();
-    const Value function = pop();
-    if (function.kind != Value::Kind::kGlobal || arguments.kind != Value::Kind::kTuple) {
-      refuse_pickle("the pickle calls something that is not a function");
-    }
-    push(call_global(function.text, arguments));
+  PickleValue& top() {
+    if (stack_.empty()) refuse("the pickle's stack is empty");
+    return stack_.back();
+  }
+  std::vector<PickleValue> pop_many(std::size_t count) {
+    if (count > stack_.size()) refuse("the pickle's stack is empty");
+    const auto first = stack_.end() - static_cast<std::ptrdiff_t>(count);
+    std::vector<PickleValue> values(std::make_move_iterator(first),
+                                    std::make_move_iterator(stack_.end()));
+    stack_.erase(first, stack_.end());
+    return values;
+  }
+  PickleValue pop() { return std::move(pop_many(1).front()); }
+  std::vector<PickleValue> pop_to_mark() {
+    std::size_t count = 0;
+    while (count < stack_.size() && stack_[stack_.size() - 1 - count].type != PickleType::kMark)
+      ++count;
+    std::vector<PickleValue> values = pop_many(count);
+    pop();
+    return values;
   }
 
-  void set_items(std::vector<Value> items) {
-    Value& dict = top();
-    if (dict.kind != Value::Kind::kDict || items.size() % 2 != 0) {
-      refuse_pickle("the pickle sets items of something that is not a dict");
+  /// Nothing that the pickle names is called: these are the only functions, and made here.
+  void call() {
+    const PickleValue arguments = pop();
+    const PickleValue function = pop();
+    if (function.type != PickleType::kGlobal || arguments.type != PickleType::kTuple) {
+      refuse("the pickle calls something that is not a function");
+    }
+    const std::vector<PickleValue>& items = arguments.items;
+    if (function.text == kRebuildTensor) return push(rebuild_tensor(arguments));
+    if (function.text == kOrderedDict && items.empty()) return push({PickleType::kDict});
+    const bool has_tensor = !items.empty() && items[0].type == PickleType::kTensor;
+    if (function.text == kRebuildParameter && has_tensor) return push(items[0]);
+    refuse("the pickle calls " + function.text + " in an unknown way");
+  }
+
+  void set_items(std::vector<PickleValue> items) {
+    PickleValue& dict = top();
+    if (dict.type != PickleType::kDict || items.size() % 2 != 0) {
+      refuse("the pickle sets items of something that is not a dict");
     }
     for (std::size_t i = 0; i < items.size(); i += 2) {
-      if (items[i].kind != Value::Kind::kText) refuse_pickle("a dict has a key that is not text");
-      if (items[i + 1].kind == Value::Kind::kTensor) {
+      if (items[i].type != PickleType::kText) refuse("a dict has a key that is not text");
+      if (items[i + 1].type == PickleType::kTensor) {
         dict.entries.emplace_back(std::move(items[i].text), std::move(items[i + 1].tensor));
       } else {
-        // Fine in the attributes of an OrderedDict, which are dropped; refused at the end
-        // elsewhere.
+        // Refused at the end, unless it is an attribute of an OrderedDict, which is dropped.
         dict.other_entry = items[i].text;
       }
     }
   }
 
   void remember(std::size_t index) {
-    // Dicts are kept when they are still empty, and never needed again.
-    if (top().kind == Value::Kind::kDict) return;
-    count_copy(top());
-    memo_[index] = top();
+    // Dicts are kept while they are empty, and never recalled.
+    if (top().type != PickleType::kDict) memo_[index] = counted_copy(top());
   }
   void recall(std::size_t index) {
     const auto found = memo_.find(index);
-    if (found == memo_.end()) refuse_pickle("the pickle recalls what it never kept");
-    count_copy(found->second);
-    push(found->second);
+    if (found == memo_.end()) refuse("the pickle recalls what it never kept");
+    push(counted_copy(found->second));
   }
-  void count_copy(const Value& value) {
+  PickleValue counted_copy(const PickleValue& value) {
     copied_weight_ += value.weight;
-    if (copied_weight_ > kMaxCopiedWeight) refuse_pickle("the pickle recalls too much");
-  }
-
-  void push_long() {
-    const std::size_t size = take_number<std::uint8_t>();
-    if (size > 8) refuse_pickle("the pickle holds an integer of more than 64 bits");
-    const std::string_view bytes = take(size);
-    std::uint64_t number = size > 0 && (bytes[size - 1] & 0x80) != 0 ? ~std::uint64_t{0} : 0;
-    std::memcpy(&number, bytes.data(), size);
-    push(Value::Kind::kInteger, static_cast<std::int64_t>(number));
-  }
-
-  /// Opcodes that push a literal; false for all others.
-  bool push_literal(char opcode) {
-    switch (opcode) {
-      case 'N':
-        push(Value::Kind::kNone);
-        return true;
-      case '\x88':
-      case '\x89':
-        push(Value::Kind::kBool, opcode == '\x88' ? 1 : 0);
-        return true;
-      case 'K':
-        push(Value::Kind::kInteger, take_number<std::uint8_t>());
-        return true;
-      case 'M':
-        push(Value::Kind::kInteger, take_number<std::uint16_t>());
-        return true;
-      case 'J':
-        push(Value::Kind::kInteger, take_number<std::int32_t>());
-        return true;
-      case '\x8a':
-        push_long();
-        return true;
-      case 'X':
-        push_text(take(take_number<std::uint32_t>()));
-        return true;
-      case '}':
-        push(Value::Kind::kDict);
-        return true;
-      case '(':
-        push(Value::Kind::kMark);
-        return true;
-      default:
-        return false;
-    }
-  }
-
-  void execute(char opcode) {
-    if (push_literal(opcode)) return;
-    switch (opcode) {
-      case '\x80':  // PROTO
-        take(1);
-        return;
-      case ')':
-        return push_tuple({});
-      case '\x85':
-      case '\x86':
-      case '\x87':
-        return push_tuple_of(opcode - '\x84');
-      case 't':
-        return push_tuple(pop_to_mark());
-      case 'c':
-        return push_global();
-      case 'Q':
-        return push(storage_of(pop()));
-      case 'R':
-        return call();
-      case 'u':
-        return set_items(pop_to_mark());
-      case 's':
-        return set_item();
-      case 'b':  // BUILD: attributes of an OrderedDict
-        pop();
-        return;
-      case 'q':
-        return remember(take_number<std::uint8_t>());
-      case 'r':
-        return remember(take_number<std::uint32_t>());
-      case 'h':
-        return recall(take_number<std::uint8_t>());
-      case 'j':
-        return recall(take_number<std::uint32_t>());
-      default:
-        refuse_pickle("the pickle uses opcode " +
-                      std::to_string(static_cast<unsigned char>(opcode)));
-    }
-  }
-
-  void set_item() {
-    std::vector<Value> items;
-    items.push_back(pop());
-    items.insert(items.begin(), pop());
-    set_items(std::move(items));
+    if (copied_weight_ > kMaxCopiedWeight) refuse("the pickle recalls too much");
+    return value;
   }
 
   std::string_view program_;
   std::size_t next_ = 0;
-  std::vector<Value> stack_;
-  std::map<std::size_t, Value> memo_;
+  std::vector<PickleValue> stack_;
+  std::map<std::size_t, PickleValue> memo_;
   std::size_t copied_weight_ = 0;
 };
 
 }  // namespace
 
+std::uint64_t PickledTensor::required_elements() const {
+  auto last = static_cast<std::uint64_t>(offset);
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] == 0) return 0;
+    std::uint64_t reach = 0;
+    if (__builtin_mul_overflow(static_cast<std::uint64_t>(sizes[i] - 1),
+                               static_cast<std::uint64_t>(strides[i]), &reach) ||
+        __builtin_add_overflow(last, reach, &last)) {
+      refuse("a tensor's shape overflows");
+    }
+  }
+  return last + 1;
+}
+
 std::vector<std::pair<std::string, PickledTensor>> unpickle_state_dict(std::string_view pickle) {
-  Value value = Machine(pickle).run();
-  if (value.kind != Value::Kind::kDict) refuse_pickle("the pickle is not a dict");
+  PickleValue value = PickleMachine(pickle).run();
+  if (value.type != PickleType::kDict) refuse("the pickle is not a dict");
   if (value.other_entry) {
-    refuse_pickle("\"" + *value.other_entry + "\" is not a tensor: expected a state_dict alone");
+    refuse("\"" + *value.other_entry + "\" is not a tensor: expected a state_dict alone");
   }
   return std::move(value.entries);
 }

@@ -10,7 +10,7 @@
 
 namespace mnist_train::checkpoint {
 
-/// What a pickled state_dict says about one tensor; its bytes lie in the archive's record
+/// The description of one tensor in a pickled state_dict. Its bytes are the archive's record
 /// `data/<storage>`.
 struct PickledTensor {
   std::string storage;
@@ -19,14 +19,15 @@ struct PickledTensor {
   std::vector<std::int64_t> sizes;    // none negative
   std::vector<std::int64_t> strides;  // none negative, as many as sizes
 
-  /// Elements that the storage must have at least. Checked against overflow when it was read.
+  /// Returns how many elements the storage must have at least. Throws std::runtime_error where that
+  /// overflows, which has been checked for tensors of `unpickle_state_dict`.
   std::uint64_t required_elements() const;
 };
 
-/// Interprets the pickle of a state_dict with an allow-list: some twenty opcodes, and as functions
-/// only those that `torch.save` needs for tensors (`_rebuild_tensor_v2`, `_rebuild_parameter`,
-/// `OrderedDict`, storage types). Nothing that the file names is called. Throws std::runtime_error
-/// on anything else.
+/// Returns the names and tensors of a pickled state_dict. The pickle is not executed but
+/// interpreted with an allow-list: some twenty opcodes, and as functions only those that
+/// `torch.save` needs for tensors (`_rebuild_tensor_v2`, `_rebuild_parameter`, `OrderedDict`,
+/// storage types). Throws std::runtime_error on anything else.
 std::vector<std::pair<std::string, PickledTensor>> unpickle_state_dict(std::string_view pickle);
 
 }  // namespace mnist_train::checkpoint

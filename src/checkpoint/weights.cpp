@@ -3,7 +3,6 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <sstream>
 
@@ -28,18 +27,12 @@ void add_tensors(const torch::nn::Module& module, const std::string& prefix,
   }
 }
 
-/// Parameters and buffers as they lie in the model, by name, in the order of Python's state_dict:
-/// module by module.
+/// The model's own parameters and buffers by name, in the order of Python's state_dict: module by
+/// module.
 NamedTensors model_tensors(const models::Model& model) {
   NamedTensors tensors;
   add_tensors(model, "", tensors);
   return tensors;
-}
-
-const at::Tensor* find(const NamedTensors& tensors, const std::string& name) {
-  const auto found = std::find_if(tensors.begin(), tensors.end(),
-                                  [&](const auto& item) { return item.first == name; });
-  return found == tensors.end() ? nullptr : &found->second;
 }
 
 std::string shape_text(const at::Tensor& tensor) {
@@ -48,27 +41,7 @@ std::string shape_text(const at::Tensor& tensor) {
   return text.str();
 }
 
-std::string differences_of(const NamedTensors& expected, const NamedTensors& found) {
-  std::string text;
-  for (const auto& [name, tensor] : expected) {
-    const at::Tensor* other = find(found, name);
-    if (other == nullptr) {
-      text += "\n  missing: " + name + " " + shape_text(tensor);
-    } else if (other->sizes() != tensor.sizes()) {
-      text += "\n  misshapen: " + name + " is " + shape_text(*other) + ", the model has " +
-              shape_text(tensor);
-    }
-  }
-  for (const auto& [name, tensor] : found) {
-    if (find(expected, name) == nullptr) {
-      text += "\n  unexpected: " + name + " " + shape_text(tensor);
-    }
-  }
-  return text;
-}
-
-/// Names as the module alone has them, where all begin as DistributedDataParallel's or
-/// torch.compile's do.
+/// Without the prefix that DistributedDataParallel or torch.compile put before all names.
 NamedTensors without_wrapper(NamedTensors weights) {
   for (const std::string_view prefix : {"module.", "_orig_mod."}) {
     const bool all = std::all_of(weights.begin(), weights.end(), [&](const auto& entry) {
@@ -93,15 +66,34 @@ NamedTensors state_dict(const models::Model& model) {
   NamedTensors weights;
   for (const auto& [name, tensor] : model_tensors(model)) {
     const auto type = tensor.is_floating_point() ? at::kFloat : tensor.scalar_type();
-    // Always a copy: the model's own tensors share one memory, which the next step changes.
+    // Always a copy: the next step changes the model's tensors, which share one memory.
     weights.emplace_back(name, tensor.detach().to(at::kCPU, type, /*non_blocking=*/false,
                                                   /*copy=*/true, at::MemoryFormat::Contiguous));
   }
   return weights;
 }
 
+std::string differences(const NamedTensors& expected, const NamedTensors& found) {
+  std::string text;
+  for (const auto& [name, tensor] : expected) {
+    const at::Tensor* other = find_named(found, name);
+    if (other == nullptr) {
+      text += "\n  missing: " + name + " " + shape_text(tensor);
+    } else if (other->sizes() != tensor.sizes()) {
+      text += "\n  size mismatch: " + name + " is " + shape_text(*other) + ", expected " +
+              shape_text(tensor);
+    }
+  }
+  for (const auto& [name, tensor] : found) {
+    if (find_named(expected, name) == nullptr) {
+      text += "\n  unexpected: " + name + " " + shape_text(tensor);
+    }
+  }
+  return text;
+}
+
 std::string differences(const models::Model& model, const NamedTensors& weights) {
-  return differences_of(model_tensors(model), weights);
+  return differences(model_tensors(model), weights);
 }
 
 void load_state_dict(models::Model& model, const NamedTensors& weights, const std::string& source) {
@@ -111,8 +103,7 @@ void load_state_dict(models::Model& model, const NamedTensors& weights, const st
   }
   const at::NoGradGuard no_grad;
   for (const auto& [name, target] : model_tensors(model)) {
-    at::Tensor place = target;
-    place.copy_(*find(weights, name));
+    target.copy_(*find_named(weights, name));
   }
 }
 

@@ -16,11 +16,9 @@ constexpr std::size_t kEndBytes = 22;
 constexpr std::size_t kLocator64Bytes = 20;
 constexpr std::size_t kMostCommentBytes = 65535;
 
-using Bytes = std::span<const std::uint8_t>;
-
-/// A little-endian number.
+/// The little-endian number at `offset`.
 template <class Number>
-Number number_at(Bytes archive, std::size_t offset) {
+Number number_at(std::span<const std::uint8_t> archive, std::size_t offset) {
   if (offset > archive.size() || archive.size() - offset < sizeof(Number)) {
     throw std::runtime_error("the directory of the zip archive is cut off");
   }
@@ -29,7 +27,7 @@ Number number_at(Bytes archive, std::size_t offset) {
   return number;
 }
 
-std::size_t find_end(Bytes archive) {
+std::size_t find_end(std::span<const std::uint8_t> archive) {
   for (std::size_t back = kEndBytes; back <= kEndBytes + kMostCommentBytes; ++back) {
     if (back > archive.size()) break;
     const std::size_t offset = archive.size() - back;
@@ -38,12 +36,12 @@ std::size_t find_end(Bytes archive) {
   throw std::runtime_error("the zip archive has no directory");
 }
 
-struct Directory {
+struct ZipDirectory {
   std::uint64_t entries;
   std::uint64_t offset;
 };
 
-Directory find_directory(Bytes archive) {
+ZipDirectory find_directory(std::span<const std::uint8_t> archive) {
   const std::size_t end = find_end(archive);
   if (end >= kLocator64Bytes &&
       number_at<std::uint32_t>(archive, end - kLocator64Bytes) == kLocator64Mark) {
@@ -59,8 +57,8 @@ Directory find_directory(Bytes archive) {
 
 }  // namespace
 
-std::map<std::string, std::uint32_t> zip_checksums(Bytes archive) {
-  const Directory directory = find_directory(archive);
+std::map<std::string, std::uint32_t> zip_checksums(std::span<const std::uint8_t> archive) {
+  const ZipDirectory directory = find_directory(archive);
   std::map<std::string, std::uint32_t> checksums;
   std::size_t offset = directory.offset;
   for (std::uint64_t i = 0; i < directory.entries; ++i) {

@@ -18,7 +18,7 @@ namespace {
 constexpr double kMomentum = 0.1;
 constexpr double kEpsilon = 1e-5;
 
-/// [N,C,H,W] -> [N*H*W,C], in fp32; a view where it is both.
+/// [N,C,H,W] -> [N*H*W,C] in fp32, a view where memory and type allow it.
 at::Tensor to_rows(const at::Tensor& x) {
   return x.permute({0, 2, 3, 1}).reshape({-1, x.size(1)}).to(at::kFloat);
 }
@@ -29,11 +29,12 @@ at::Tensor to_images(const at::Tensor& rows, const at::Tensor& like) {
       .to(like.scalar_type());
 }
 
-/// Backward needs two sums by channel over the global batch, too:
+/// The affine part of batch norm. Its backward pass needs two sums a channel over the global batch:
 /// dx = weight * inverse_std * (dy - mean(dy) - x_hat * mean(dy * x_hat)).
 class NormalizedRows : public torch::autograd::Function<NormalizedRows> {
  public:
-  /// `x_hat`: what x has become; [N*H*W,C]. `sum`: null for a batch that is not shared.
+  /// `x_hat` is the normalized x, [N*H*W,C]; `count` is N*H*W over all ranks; `sum` is null where
+  /// batch norm is not synchronized.
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
                             const at::Tensor& weight, const at::Tensor& bias,
                             const at::Tensor& x_hat, const at::Tensor& inverse_std, double count,
@@ -54,8 +55,7 @@ class NormalizedRows : public torch::autograd::Function<NormalizedRows> {
     const at::Tensor dy = to_rows(gradients[0]);
     const at::Tensor bias_gradient = dy.sum(0);
     const at::Tensor weight_gradient = (dy * x_hat).sum(0);
-    // Of the weight and bias each rank keeps its own share: the averaging of gradients adds them
-    // up.
+    // Gradients of weight and bias stay local: the averaging of gradients sums them.
     at::Tensor global = at::cat({bias_gradient, weight_gradient});
     if (sum != nullptr) (*sum)(global);
     const auto means = (global / count).chunk(2);
@@ -80,8 +80,8 @@ BatchNorm2d::BatchNorm2d(std::int64_t channels)
       num_batches_tracked_(register_buffer("num_batches_tracked", at::zeros({}, at::kLong))) {}
 
 at::Tensor BatchNorm2d::forward(const at::Tensor& x) {
-  const bool sums_badly = x.is_cpu() && x.scalar_type() == at::kFloat;
-  if (is_training() && (sum_ || sums_badly)) return forward_by_rows(x);
+  const bool sums_imprecisely = x.is_cpu() && x.scalar_type() == at::kFloat;
+  if (is_training() && (sum_ || sums_imprecisely)) return forward_by_rows(x);
   if (is_training()) num_batches_tracked_.add_(1);
   return at::batch_norm(x, weight_, bias_, running_mean_, running_var_, is_training(), kMomentum,
                         kEpsilon, /*cudnn_enabled=*/true);
@@ -96,7 +96,7 @@ at::Tensor BatchNorm2d::forward_by_rows(const at::Tensor& x) {
     const at::Tensor rows = to_rows(x);
     const std::int64_t own_count = rows.size(0);
     const std::int64_t channels = rows.size(1);
-    // Squares are taken about this batch's own mean; only its sums are brought to those of all.
+    // Squares about the local mean lose no digits; only sums of them are moved to the global mean.
     const at::Tensor own_mean = rows.sum(0) / std::max<std::int64_t>(own_count, 1);
     const at::Tensor centred = rows - own_mean;
     const at::Tensor mean_64 = own_mean.to(at::kDouble);

@@ -4,27 +4,25 @@
 #include <torch/nn/module.h>
 
 #include <functional>
-#include <memory>
+#include <utility>
 
 namespace mnist_train::models {
 
-/// Sums a tensor over all ranks, in place. A collective.
+/// Sums a tensor over all ranks, in place. All ranks must call it.
 using SumOverRanks = std::function<void(at::Tensor&)>;
 
-/// torch.nn.BatchNorm2d (momentum 0.1, epsilon 1e-5): weight, bias, running_mean, running_var,
-/// num_batches_tracked, all but the last in fp32 whatever the activations are.
-///
-/// In fp32 on a CPU it adds up more carefully than LibTorch does there, whose gradients of a
-/// ResNet-18 are several percent off.
-///
-/// With `synchronize` the statistics and their gradients are those of the global batch: sums go
-/// over the ranks, so every rank must run it, one without samples too.
+/// torch.nn.BatchNorm2d (momentum 0.1, epsilon 1e-5) with its state_dict: weight, bias,
+/// running_mean, running_var and num_batches_tracked, all but the last in fp32 whatever the
+/// activations are. In fp32 on a CPU it sums more precisely than LibTorch's kernel, whose gradients
+/// of a ResNet-18 are several percent off.
 class BatchNorm2d : public torch::nn::Module {
  public:
   explicit BatchNorm2d(std::int64_t channels);
 
-  /// [N,C,H,W] -> the same.
+  /// Normalizes x [N,C,H,W], in training by the statistics of the batch.
   at::Tensor forward(const at::Tensor& x);
+  /// From now on the statistics of a training batch, and their gradients, are summed over the
+  /// ranks, so that every rank must run forward and backward, a rank without samples too.
   void synchronize(SumOverRanks sum) { sum_ = std::move(sum); }
 
  private:

@@ -14,30 +14,30 @@ namespace {
 
 using namespace avx512;
 
-/// [kernel row][pairs of the inner dimension][columns, in whole vectors][2], zeros where
-/// `weight_at(kernel row, inner, column)` has nothing to give.
+/// Packs `weight_at(kernel row, inner, column)` as [kernel row][pairs of the inner dimension]
+/// [columns, in whole vectors][2], filled up with zeros.
 template <class WeightAt>
 void pack(std::int64_t kernel, std::int64_t inner, std::int64_t columns, const WeightAt& weight_at,
-          Bits* packed) {
+          Bf16Bits* packed) {
   for (std::int64_t ky = 0; ky < kernel; ++ky) {
     for (std::int64_t first = 0; first < inner; first += 2) {
       for (std::int64_t column = 0; column < vectors(columns) * kLanes; ++column) {
         for (std::int64_t i = first; i < first + 2; ++i) {
-          *packed++ = i < inner && column < columns ? weight_at(ky, i, column) : Bits{0};
+          *packed++ = i < inner && column < columns ? weight_at(ky, i, column) : Bf16Bits{0};
         }
       }
     }
   }
 }
 
-void pack_forward(const ConvolutionShape& s, const Bits* weights, Bits* packed) {
+void pack_forward(const ConvolutionShape& s, const Bf16Bits* weights, Bf16Bits* packed) {
   const auto weight_at = [&](std::int64_t ky, std::int64_t k, std::int64_t o) {
     return weights[(o * s.kernel + ky) * s.run() + k];
   };
   pack(s.kernel, s.run(), s.out_channels, weight_at, packed);
 }
 
-void pack_data(const ConvolutionShape& s, const Bits* weights, Bits* packed) {
+void pack_data(const ConvolutionShape& s, const Bf16Bits* weights, Bf16Bits* packed) {
   const auto weight_at = [&](std::int64_t ky, std::int64_t o, std::int64_t k) {
     return weights[(o * s.kernel + ky) * s.run() + k];
   };
@@ -47,10 +47,10 @@ void pack_data(const ConvolutionShape& s, const Bits* weights, Bits* packed) {
 /// One output row of one image.
 struct ForwardRow {
   const ConvolutionShape& s;
-  const Bits* in;  // the upper one of the rows that it comes from
-  const Bits* packed;
+  const Bf16Bits* in;  // the uppermost input row under the kernel
+  const Bf16Bits* packed;
   const float* bias;
-  Bits* out;
+  Bf16Bits* out;
 
   template <int M, int V>
   void tile(std::int64_t x, std::int64_t vector) const {
@@ -75,8 +75,8 @@ struct ForwardRow {
   }
 };
 
-void forward(const ConvolutionShape& s, const Bits* in, const Bits* packed, const float* bias,
-             Bits* out) {
+void forward(const ConvolutionShape& s, const Bf16Bits* in, const Bf16Bits* packed,
+             const float* bias, Bf16Bits* out) {
   for (std::int64_t y = 0; y < s.out_height(); ++y) {
     const ForwardRow row{s, in + y * s.width * s.in_channels, packed, bias,
                          out + y * s.out_width() * s.out_channels};
@@ -84,13 +84,13 @@ void forward(const ConvolutionShape& s, const Bits* in, const Bits* packed, cons
   }
 }
 
-/// What one column of output pixels of one image gives one row of the kernel; its tiles go down the
-/// column, where what they add to does not overlap.
+/// The part of an image's gradient that one column of output pixels gives through one row of the
+/// kernel. Tiles go down the column, where the pixels that they add to do not overlap.
 struct DataColumn {
   const ConvolutionShape& s;
-  const Bits* gradient;  // at its uppermost pixel
-  const Bits* packed;    // of the kernel's row
-  float* sums;           // of the image, where the uppermost pixel adds to
+  const Bf16Bits* gradient;  // at the uppermost pixel
+  const Bf16Bits* packed;    // of the kernel's row
+  float* sums;               // of the image, where the uppermost pixel adds to
 
   template <int M, int V>
   void tile(std::int64_t y, std::int64_t vector) const {
@@ -115,8 +115,8 @@ struct DataColumn {
   }
 };
 
-void backward_data(const ConvolutionShape& s, const Bits* gradient, const Bits* packed,
-                   float* image_sums, Bits* into) {
+void backward_data(const ConvolutionShape& s, const Bf16Bits* gradient, const Bf16Bits* packed,
+                   float* image_sums, Bf16Bits* into) {
   const std::int64_t size = s.height * s.width * s.in_channels;
   const std::int64_t packed_row = pairs_of(s.out_channels) * vectors(s.run()) * kPairs;
   for (std::int64_t i = 0; i < size; ++i) image_sums[i] = 0;
@@ -133,20 +133,20 @@ void backward_data(const ConvolutionShape& s, const Bits* gradient, const Bits* 
   }
 }
 
-/// Two pixels side by side, their elements in turns: [rows][pairs of pixels][elements][2]. `step`
-/// is from one pixel to the next; each gives `elements`, in whole vectors.
+/// Rows of pixels as [rows][pairs of pixels][elements][2], elements in whole vectors. The elements
+/// of a pixel begin `step` behind those of the pixel before.
 struct PixelPairs {
   std::int64_t rows, pixels, row_step, step, elements;
 
   std::int64_t pair_size() const { return vectors(elements) * kPairs; }
   std::int64_t row_size() const { return pairs_of(pixels) * pair_size(); }
 
-  void zip_all(const Bits* from, Bits* to) const {
+  void zip_all(const Bf16Bits* from, Bf16Bits* to) const {
     for (std::int64_t row = 0; row < rows; ++row) {
       for (std::int64_t x = 0; x < pixels; x += 2) {
-        const Bits* const first = from + row * row_step + x * step;
+        const Bf16Bits* const first = from + row * row_step + x * step;
         for (std::int64_t i = 0; i < elements; i += kLanes, to += kPairs) {
-          const Bits* const second = x + 1 < pixels ? first + step + i : nullptr;
+          const Bf16Bits* const second = x + 1 < pixels ? first + step + i : nullptr;
           _mm512_storeu_si512(to, zip(first + i, second, lanes(elements - i)));
         }
       }
@@ -163,16 +163,18 @@ PixelPairs gradient_pairs(const ConvolutionShape& s) {
           s.out_channels};
 }
 
-/// The gradient of the weights of one kernel row is the product of two matrices, whose inner
-/// dimension are the pixels; the one that leaves fewer lanes empty goes into the vectors.
+/// The gradient of a kernel row's weights is the product of two matrices over the pixels. Returns
+/// whether the input's runs go into the vectors, where that leaves fewer lanes empty than the
+/// output channels would.
 bool run_in_vectors(const ConvolutionShape& s) {
   return s.out_channels * vectors(s.run()) < s.run() * vectors(s.out_channels);
 }
 
+/// The gradient of one kernel row's weights: sums += a * b, over pairs of pixels.
 struct WeightSums {
   std::int64_t a_step, b_step, pairs, width;
-  const Bits* a;
-  const Bits* b;
+  const Bf16Bits* a;
+  const Bf16Bits* b;
   float* sums;  // [rows][width]
 
   template <int M, int V>
@@ -185,25 +187,25 @@ struct WeightSums {
   }
 };
 
-void add_bias_sums(const PixelPairs& pairs, const Bits* zipped, float* bias) {
+void add_bias_sums(const PixelPairs& pairs, const Bf16Bits* zipped, float* bias) {
   const __m512i ones = _mm512_set1_epi16(0x3f80);
   const std::int64_t count = pairs.rows * pairs_of(pairs.pixels);
   for (std::int64_t v = 0; v < vectors(pairs.elements); ++v) {
     __m512 sum = _mm512_loadu_ps(bias + v * kLanes);
     for (std::int64_t i = 0; i < count; ++i) {
-      const Bits* const from = zipped + i * pairs.pair_size() + v * kPairs;
+      const Bf16Bits* const from = zipped + i * pairs.pair_size() + v * kPairs;
       sum = add_products(sum, _mm512_loadu_si512(from), ones);
     }
     _mm512_storeu_ps(bias + v * kLanes, sum);
   }
 }
 
-void backward_weights(const ConvolutionShape& s, const Bits* in, const Bits* gradient, Bits* pairs,
-                      float* weight_sums, float* bias) {
+void backward_weights(const ConvolutionShape& s, const Bf16Bits* in, const Bf16Bits* gradient,
+                      Bf16Bits* pairs, float* weight_sums, float* bias) {
   const PixelPairs inputs = input_pairs(s);
   const PixelPairs gradients = gradient_pairs(s);
-  Bits* const zipped_gradient = pairs;
-  Bits* const zipped_in = pairs + gradients.rows * gradients.row_size();
+  Bf16Bits* const zipped_gradient = pairs;
+  Bf16Bits* const zipped_in = pairs + gradients.rows * gradients.row_size();
   const bool runs = run_in_vectors(s);
   const PixelPairs& rows = runs ? gradients : inputs;
   const PixelPairs& columns = runs ? inputs : gradients;
@@ -212,7 +214,7 @@ void backward_weights(const ConvolutionShape& s, const Bits* in, const Bits* gra
   gradients.zip_all(gradient, zipped_gradient);
   add_bias_sums(gradients, zipped_gradient, bias);
   for (std::int64_t ky = 0; ky < s.kernel; ++ky) {
-    const Bits* const input_rows = zipped_in + ky * inputs.row_size();
+    const Bf16Bits* const input_rows = zipped_in + ky * inputs.row_size();
     const WeightSums sums{rows.pair_size(),
                           columns.pair_size(),
                           gradients.rows * pairs_of(gradients.pixels),
@@ -224,7 +226,7 @@ void backward_weights(const ConvolutionShape& s, const Bits* in, const Bits* gra
   }
 }
 
-void unpack_weights(const ConvolutionShape& s, const float* weight_sums, Bits* weights) {
+void unpack_weights(const ConvolutionShape& s, const float* weight_sums, Bf16Bits* weights) {
   const bool runs = run_in_vectors(s);
   const std::int64_t rows = runs ? s.out_channels : s.run();
   const std::int64_t width = vectors(runs ? s.run() : s.out_channels) * kLanes;
@@ -239,7 +241,7 @@ void unpack_weights(const ConvolutionShape& s, const float* weight_sums, Bits* w
   }
 }
 
-Bf16Convolution::Sizes sizes(const ConvolutionShape& s) {
+Bf16Convolution::BufferSizes sizes(const ConvolutionShape& s) {
   const std::int64_t out = vectors(s.out_channels);
   const std::int64_t run = vectors(s.run());
   const PixelPairs inputs = input_pairs(s);
@@ -255,7 +257,7 @@ Bf16Convolution::Sizes sizes(const ConvolutionShape& s) {
 constexpr Bf16Convolution kKernels{&sizes,         &pack_forward,     &pack_data,     &forward,
                                    &backward_data, &backward_weights, &unpack_weights};
 
-/// Not every compiler's __builtin_cpu_supports knows it.
+/// Asks the processor, because some compilers' __builtin_cpu_supports do not know AMX.
 bool has_amx() {
   constexpr unsigned kFeatures = 7;
   constexpr unsigned kAmxBf16 = 1U << 22;

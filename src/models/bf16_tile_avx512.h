@@ -1,6 +1,6 @@
 #pragma once
 
-// Only for sources that are compiled with AVX-512 switched on, as bf16_lanes_avx512.h is.
+// Only for sources that are compiled with AVX-512 switched on, like bf16_lanes_avx512.h.
 
 #include "models/bf16_lanes_avx512.h"
 
@@ -8,31 +8,32 @@
 /// time.
 namespace mnist_train::models::avx512 {
 
-inline constexpr std::int64_t kMaxVectors = 4;  // of a tile
-inline constexpr std::int64_t kTile = 24;       // sums that a tile keeps in registers, of 32
+inline constexpr std::int64_t kMaxVectors = 4;  // columns of a tile, in vectors
+inline constexpr std::int64_t kTile = 24;       // vectors of sums in a tile, of 32 registers
 
-/// A product of matrices whose inner dimension goes in pairs: row m of `a` begins at
-/// a + m * a_row and goes on by a_step a pair, `b` gives a row of V vectors of pairs each b_step.
+/// The factors of a matrix product whose inner dimension is taken in pairs. Pair k of row m of `a`
+/// lies at a + m * a_row + k * a_step; the pairs k of all columns of `b`, as vectors, at
+/// b + k * b_step.
 struct Factors {
-  const Bits* a;
+  const Bf16Bits* a;
   std::int64_t a_row, a_step;
-  const Bits* b;
+  const Bf16Bits* b;
   std::int64_t b_step;
 };
 
-/// M rows of V vectors of sums, in registers.
+/// M rows of V vectors of sums, kept in registers.
 template <int M, int V>
 struct Tile {
   __m512 sums[M][V];
 
   [[gnu::always_inline]] void add(Factors f, std::int64_t pairs) {
     for (std::int64_t k = 0; k < pairs; ++k, f.a += f.a_step, f.b += f.b_step) {
-      multiply(f, [](const Bits* from) { return pair_at(from); });
+      multiply(f, [](const Bf16Bits* from) { return pair_at(from); });
     }
   }
-  /// For an odd inner dimension: the last pair of `a` is one element only.
+  /// Adds the last element of an odd inner dimension, half a pair of `a`.
   [[gnu::always_inline]] void add_odd(const Factors& f) {
-    multiply(f, [](const Bits* from) { return half_pair_at(from); });
+    multiply(f, [](const Bf16Bits* from) { return half_pair_at(from); });
   }
 
   template <class Action>
@@ -59,8 +60,8 @@ struct Tile {
   }
 };
 
-/// Calls `work.tile<M, V>(row, vector)` until all rows are covered: with the fewest tiles that the
-/// registers allow, of much the same size.
+/// Covers `rows` rows of V vectors with calls of `work.tile<M, V>(row, vector)`: as few tiles as
+/// the registers allow, of similar size.
 template <int V, class Work>
 void tile_rows(std::int64_t rows, std::int64_t vector, const Work& work) {
   constexpr std::int64_t kMost = kTile / V;
@@ -82,6 +83,7 @@ void tile_rows(std::int64_t rows, std::int64_t vector, const Work& work) {
   cover.template operator()<1, 0>();
 }
 
+/// Covers `rows` rows of `count` vectors with calls of `work.tile<M, V>(row, vector)`.
 template <class Work>
 void for_each_tile(std::int64_t rows, std::int64_t count, const Work& work) {
   for (std::int64_t vector = 0; vector < count; vector += kMaxVectors) {

@@ -15,21 +15,19 @@ namespace mnist_train::models {
 
 namespace {
 
-using Bits = Bf16Convolution::Bits;
-
 constexpr auto kChannelsLast = at::MemoryFormat::ChannelsLast;
 constexpr std::int64_t kImagesPerTask = 8;
 
 const Bf16Convolution* kernels() {
-  static const Bf16Convolution* kernels = avx512_bf16_convolution();
-  return kernels;
+  static const Bf16Convolution* supported = avx512_bf16_convolution();
+  return supported;
 }
 
-const Bits* bits_of(const at::Tensor& values) {
-  return static_cast<const Bits*>(values.const_data_ptr());
+const Bf16Bits* bits_of(const at::Tensor& values) {
+  return static_cast<const Bf16Bits*>(values.const_data_ptr());
 }
 
-Bits* bits_to(const at::Tensor& values) { return static_cast<Bits*>(values.data_ptr()); }
+Bf16Bits* bits_to(const at::Tensor& values) { return static_cast<Bf16Bits*>(values.data_ptr()); }
 
 at::Tensor buffer(std::int64_t elements, at::ScalarType type) {
   return at::empty({elements}, at::TensorOptions(type));
@@ -39,13 +37,13 @@ at::Tensor channels_last(at::IntArrayRef sizes, at::ScalarType type = at::kBFloa
   return at::empty(sizes, at::TensorOptions(type).memory_format(kChannelsLast));
 }
 
-/// The three operations on one image.
-struct Stages {
+/// Shapes and buffer sizes of the three operations on one image.
+struct FusedShapes {
   ConvolutionShape convolution;
   PooledImage pool;  // the convolution's output
-  Bf16Convolution::Sizes sizes;
+  Bf16Convolution::BufferSizes sizes;
 
-  Stages(const at::Tensor& images, const at::Tensor& weight)
+  FusedShapes(const at::Tensor& images, const at::Tensor& weight)
       : convolution{images.size(2), images.size(3), images.size(1), weight.size(2), weight.size(0)},
         pool{convolution.out_height(), convolution.out_width(), convolution.out_channels},
         sizes(kernels()->sizes(convolution)) {}
@@ -55,31 +53,32 @@ struct Stages {
   }
 };
 
-/// What backward reads and writes of the images.
-struct Passed {
-  const Bits* images;
-  const Bits* gradient;
+/// The tensors of the backward pass, at their first image.
+struct BackwardImages {
+  const Bf16Bits* images;
+  const Bf16Bits* gradient;
   const std::uint8_t* choice;
-  const Bits* packed_weights;  // null: nobody asks for the gradient of the images
-  Bits* into;
+  const Bf16Bits* packed_weights;  // null where no gradient of the images is needed
+  Bf16Bits* into;
 };
 
-/// One thread's part of backward; adds to `weight_sums` and, behind them, the bias's.
-void backward_images(const Stages& stages, const Passed& passed, std::int64_t begin,
+/// The backward pass of the images `begin` to `end`. Adds the gradients of the weights, and behind
+/// them that of the bias, to `weight_sums`.
+void backward_images(const FusedShapes& shapes, const BackwardImages& batch, std::int64_t begin,
                      std::int64_t end, float* weight_sums) {
-  const at::Tensor pairs = buffer(stages.sizes.pairs, at::kBFloat16);
-  const at::Tensor image_sums = buffer(stages.sizes.image_sums, at::kFloat);
-  const at::Tensor spread = at::zeros({stages.pool.in_size()}, at::kBFloat16);
+  const at::Tensor pairs = buffer(shapes.sizes.pairs, at::kBFloat16);
+  const at::Tensor image_sums = buffer(shapes.sizes.image_sums, at::kFloat);
+  const at::Tensor spread = at::zeros({shapes.pool.in_size()}, at::kBFloat16);
   for (std::int64_t i = begin; i < end; ++i) {
-    const std::int64_t pooled = i * stages.pool.out_size();
-    const std::int64_t image = i * stages.image_size();
-    spread_image(stages.pool, passed.gradient + pooled, passed.choice + pooled, bits_to(spread));
-    kernels()->backward_weights(stages.convolution, passed.images + image, bits_of(spread),
+    const std::int64_t pooled = i * shapes.pool.out_size();
+    const std::int64_t image = i * shapes.image_size();
+    spread_image(shapes.pool, batch.gradient + pooled, batch.choice + pooled, bits_to(spread));
+    kernels()->backward_weights(shapes.convolution, batch.images + image, bits_of(spread),
                                 bits_to(pairs), weight_sums,
-                                weight_sums + stages.sizes.weight_sums);
-    if (passed.packed_weights == nullptr) continue;
-    kernels()->backward_data(stages.convolution, bits_of(spread), passed.packed_weights,
-                             image_sums.data_ptr<float>(), passed.into + image);
+                                weight_sums + shapes.sizes.weight_sums);
+    if (batch.packed_weights == nullptr) continue;
+    kernels()->backward_data(shapes.convolution, bits_of(spread), batch.packed_weights,
+                             image_sums.data_ptr<float>(), batch.into + image);
   }
 }
 
@@ -89,22 +88,22 @@ class ConvolveReluMaxPool : public torch::autograd::Function<ConvolveReluMaxPool
                             const at::Tensor& weight, const at::Tensor& bias) {
     const at::Tensor images = input.contiguous(kChannelsLast);
     const at::Tensor weights = weight.contiguous(kChannelsLast);
-    const Stages stages(images, weights);
-    const std::vector<std::int64_t> sizes{images.size(0), stages.pool.channels,
-                                          stages.pool.height / 2, stages.pool.width / 2};
+    const FusedShapes shapes(images, weights);
+    const std::vector<std::int64_t> sizes{images.size(0), shapes.pool.channels,
+                                          shapes.pool.height / 2, shapes.pool.width / 2};
     at::Tensor out = channels_last(sizes);
     const at::Tensor choice = channels_last(sizes, at::kByte);
-    const at::Tensor packed = buffer(stages.sizes.forward_weights, at::kBFloat16);
-    kernels()->pack_forward(stages.convolution, bits_of(weights), bits_to(packed));
-    const at::Tensor start = at::zeros({stages.sizes.bias}, at::kFloat);
-    start.narrow(0, 0, stages.pool.channels).copy_(bias);
+    const at::Tensor packed = buffer(shapes.sizes.forward_weights, at::kBFloat16);
+    kernels()->pack_forward(shapes.convolution, bits_of(weights), bits_to(packed));
+    const at::Tensor start = at::zeros({shapes.sizes.bias}, at::kFloat);
+    start.narrow(0, 0, shapes.pool.channels).copy_(bias);
     at::parallel_for(0, sizes[0], kImagesPerTask, [&](std::int64_t begin, std::int64_t end) {
-      const at::Tensor convolved = buffer(stages.pool.in_size(), at::kBFloat16);
+      const at::Tensor convolved = buffer(shapes.pool.in_size(), at::kBFloat16);
       for (std::int64_t i = begin; i < end; ++i) {
-        const std::int64_t pooled = i * stages.pool.out_size();
-        kernels()->forward(stages.convolution, bits_of(images) + i * stages.image_size(),
+        const std::int64_t pooled = i * shapes.pool.out_size();
+        kernels()->forward(shapes.convolution, bits_of(images) + i * shapes.image_size(),
                            bits_of(packed), start.const_data_ptr<float>(), bits_to(convolved));
-        pool_image(stages.pool, bits_of(convolved), bits_to(out) + pooled,
+        pool_image(shapes.pool, bits_of(convolved), bits_to(out) + pooled,
                    choice.data_ptr<std::uint8_t>() + pooled);
       }
     });
@@ -118,33 +117,33 @@ class ConvolveReluMaxPool : public torch::autograd::Function<ConvolveReluMaxPool
     const at::Tensor& images = saved[0];
     const at::Tensor& weights = saved[1];
     const at::Tensor gradient = gradients[0].contiguous(kChannelsLast);
-    const Stages stages(images, weights);
-    Passed passed{bits_of(images), bits_of(gradient), saved[2].const_data_ptr<std::uint8_t>(),
-                  nullptr, nullptr};
+    const FusedShapes shapes(images, weights);
+    BackwardImages batch{bits_of(images), bits_of(gradient),
+                         saved[2].const_data_ptr<std::uint8_t>(), nullptr, nullptr};
     at::Tensor packed;
     at::Tensor into;
     if (context->needs_input_grad(0)) {
-      packed = buffer(stages.sizes.data_weights, at::kBFloat16);
+      packed = buffer(shapes.sizes.data_weights, at::kBFloat16);
       into = channels_last(images.sizes());
-      kernels()->pack_data(stages.convolution, bits_of(weights), bits_to(packed));
-      passed.packed_weights = bits_of(packed);
-      passed.into = bits_to(into);
+      kernels()->pack_data(shapes.convolution, bits_of(weights), bits_to(packed));
+      batch.packed_weights = bits_of(packed);
+      batch.into = bits_to(into);
     }
     // Each thread sums over a part of the images; the parts are added in their order.
     const std::int64_t parts = at::get_num_threads();
-    const at::Tensor sums = at::zeros({parts, stages.sizes.weight_sums + stages.sizes.bias});
+    const at::Tensor sums = at::zeros({parts, shapes.sizes.weight_sums + shapes.sizes.bias});
     at::parallel_for(0, parts, 1, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t part = first; part < last; ++part) {
-        backward_images(stages, passed, images.size(0) * part / parts,
+        backward_images(shapes, batch, images.size(0) * part / parts,
                         images.size(0) * (part + 1) / parts,
                         sums.data_ptr<float>() + part * sums.size(1));
       }
     });
     const at::Tensor sum = parts == 1 ? sums[0] : sums.sum(0);
     const at::Tensor weight_gradient = channels_last(weights.sizes());
-    kernels()->unpack_weights(stages.convolution, sum.const_data_ptr<float>(),
+    kernels()->unpack_weights(shapes.convolution, sum.const_data_ptr<float>(),
                               bits_to(weight_gradient));
-    const at::Tensor bias_sum = sum.narrow(0, stages.sizes.weight_sums, stages.pool.channels);
+    const at::Tensor bias_sum = sum.narrow(0, shapes.sizes.weight_sums, shapes.pool.channels);
     return {into, weight_gradient, bias_sum.to(at::kBFloat16)};
   }
 };
@@ -171,10 +170,10 @@ bool in_bf16_on_cpu(const at::Tensor& values) {
 }  // namespace
 
 at::Tensor convolve_relu_max_pool(torch::nn::Conv2d& layer, const at::Tensor& images) {
-  const bool ours = kernels() != nullptr && in_bf16_on_cpu(images) &&
-                    in_bf16_on_cpu(layer->weight) && fits(*layer, images);
-  return ours ? ConvolveReluMaxPool::apply(images, layer->weight, layer->bias)
-              : relu_max_pool(layer->forward(images));
+  const bool one_kernel = kernels() != nullptr && in_bf16_on_cpu(images) &&
+                          in_bf16_on_cpu(layer->weight) && fits(*layer, images);
+  return one_kernel ? ConvolveReluMaxPool::apply(images, layer->weight, layer->bias)
+                    : relu_max_pool(layer->forward(images));
 }
 
 }  // namespace mnist_train::models

@@ -24,13 +24,13 @@ BatchLoss mixed_batch_loss(const at::Tensor& logits, const at::Tensor& labels,
     return at::cross_entropy_loss(scores, targets, {}, at::Reduction::None, kIgnoreNothing,
                                   label_smoothing);
   };
-  // Cross entropy is linear in the target, smoothed or not: this is that of the mixed target.
+  // Cross entropy is linear in the target, smoothed or not, so this is the loss of the mixed one.
   return {(losses(labels) * weights + losses(other_labels) * other_weights).sum(),
           (predicted.eq(labels) * weights + predicted.eq(other_labels) * other_weights).sum()};
 }
 
 BatchLoss batch_loss(const at::Tensor& logits, const at::Tensor& labels, double label_smoothing) {
-  // In bf16 a sum of losses would keep two digits.
+  // A sum of losses in bf16 would keep two digits.
   return {at::cross_entropy_loss(logits.to(at::kFloat), labels, {}, at::Reduction::Sum,
                                  kIgnoreNothing, label_smoothing),
           at::argmax(logits.detach(), 1).eq(labels).sum()};

@@ -10,14 +10,15 @@ struct BatchLoss {
   at::Tensor correct;   // scalar i64: samples whose greatest logit is the label's
 };
 
-/// The same of samples that were mixed: each counts `weights` [N] f32 for its label and the rest
-/// for its other one, in the loss and where the guess is right. `correct` is f32 then.
+/// Returns loss and correct predictions of logits [N,classes] for labels [N] i64, with label
+/// smoothing as in torch.nn.CrossEntropyLoss.
+BatchLoss batch_loss(const at::Tensor& logits, const at::Tensor& labels,
+                     double label_smoothing = 0);
+
+/// Does the same for mixed samples: in the loss as in `correct`, which then is f32, sample i counts
+/// with `weights`[i] (f32) for its label and with the rest for its other label.
 BatchLoss mixed_batch_loss(const at::Tensor& logits, const at::Tensor& labels,
                            const at::Tensor& other_labels, const at::Tensor& weights,
                            double label_smoothing = 0);
-
-/// Logits [N,classes] and labels [N] i64; `label_smoothing` as in torch.nn.CrossEntropyLoss.
-BatchLoss batch_loss(const at::Tensor& logits, const at::Tensor& labels,
-                     double label_smoothing = 0);
 
 }  // namespace mnist_train::models

@@ -5,14 +5,13 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string>
 
 #include "models/batch_norm.h"
 #include "settings/model_options.h"
 
 namespace mnist_train::models {
 
-/// What the data decide about a model.
+/// Size of the images and number of classes, which the data decide.
 struct ImageShape {
   std::int64_t channels = 1;
   std::int64_t height = 28;
@@ -20,37 +19,41 @@ struct ImageShape {
   std::int64_t classes = 10;
 };
 
-/// A classifier. Submodules carry PyTorch's names, so `named_parameters` and `named_buffers` are
-/// its state_dict.
+/// A classifier of images. Its submodules have PyTorch's names, so that its parameters and buffers
+/// by name are the state_dict of the same network in Python.
 class Model : public torch::nn::Module {
  public:
-  /// Images [N,C,H,W] -> logits [N,classes], both of the type that the model computes in. A final
-  /// log-softmax belongs to the loss, which applies it.
+  /// Returns the logits [N,classes] of images [N,C,H,W]; both have the floating-point type that the
+  /// model computes in. A final log-softmax is left to the loss.
   virtual at::Tensor forward(const at::Tensor& images) = 0;
 
-  /// From now on batch norm layers use the statistics of the global batch, and `forward` and
-  /// backward are collectives.
+  /// Makes the batch norm layers use the statistics of the global batch, which `sum` adds up over
+  /// the ranks; `forward` and backward are collectives from then on. Throws Error(kConfig) naming
+  /// each layer with statistics of its own that is not a models::BatchNorm2d.
   void synchronize_batch_norm(const SumOverRanks& sum);
-  /// Parameters become bf16, those of batch norm layers stay fp32; `forward` then takes bf16
+  bool synchronizes_batch_norm() const { return synchronizes_batch_norm_; }
+  /// Turns all parameters but those of batch norm layers into bf16; `forward` then takes bf16
   /// images.
   void compute_in_bfloat16();
-  bool synchronizes_batch_norm() const { return synchronizes_batch_norm_; }
 
  private:
   bool synchronizes_batch_norm_ = false;
 };
 
-/// One row of the table of models.
+/// One row of the table of built-in models.
 struct ModelEntry {
   settings::ModelName name;
   std::shared_ptr<Model> (*make)(const settings::ModelOptions& options, const ImageShape& shape);
+  double normal_std;       // of `init` normal where the config gives no std
+  bool draws_biases;       // whether `init` normal draws biases, too, or leaves them to PyTorch
+  bool xavier_by_default;  // whether `init` default is Xavier uniform, or PyTorch's default
 };
 
-/// All models that there are; a new one is a file pair and a row.
+/// Returns a row for every built-in model.
 std::span<const ModelEntry> model_table();
 
-/// A model on the CPU with the initial weights that `seed` gives, the same in every process. Throws
-/// Error(kConfig) when the images are too small for it.
+/// Returns the model that `options` name, on the CPU, with initial weights that depend on `seed`
+/// alone. Throws Error(kConfig) when the images are too small for it.
 std::shared_ptr<Model> make_model(const settings::ModelOptions& options, const ImageShape& shape,
                                   std::int64_t seed);
 

@@ -6,6 +6,9 @@
 #include <ATen/ops/relu.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
+#include <limits>
+
 #include "models/relu_max_pool_rows.h"
 
 namespace mnist_train::models {
@@ -14,50 +17,91 @@ namespace {
 
 constexpr auto kChannelsLast = at::MemoryFormat::ChannelsLast;
 constexpr std::int64_t kImagesPerTask = 4;
-
-PooledImage image_of(at::IntArrayRef sizes) { return {sizes[2], sizes[3], sizes[1]}; }
+constexpr std::uint8_t kNone = 4;
 
 template <class Bits>
-void forward_images(const at::Tensor& x, const at::Tensor& out, const at::Tensor& choice) {
-  const PooledImage image = image_of(x.sizes());
-  const auto* from = static_cast<const Bits*>(x.const_data_ptr());
-  auto* to = static_cast<Bits*>(out.data_ptr());
-  auto* chosen = choice.data_ptr<std::uint8_t>();
+constexpr Bits kInfinity = sizeof(Bits) == 4 ? static_cast<Bits>(0x7f800000)
+                                             : static_cast<Bits>(0x7f80);
+
+/// The bits as an integer that orders them; NaNs become the largest.
+template <class Bits>
+Bits ordered(Bits bits) {
+  constexpr Bits kLargest = std::numeric_limits<Bits>::max();
+  return static_cast<Bits>(bits & kLargest) > kInfinity<Bits> ? kLargest : bits;
+}
+
+template <class Bits>
+void take_larger(Bits value, Bits place, Bits& best, Bits& which) {
+  which = value > best ? place : which;
+  best = value > best ? value : best;
+}
+
+template <class Bits>
+void pool_row(const Bits* top, const Bits* bottom, Bits* out, std::uint8_t* choice,
+              std::int64_t width, std::int64_t channels) {
+  for (std::int64_t x = 0; x < width; ++x) {
+    const Bits* a = top + 2 * x * channels;
+    const Bits* b = bottom + 2 * x * channels;
+    for (std::int64_t c = 0; c < channels; ++c) {
+      Bits best = 0;
+      Bits which = kNone;
+      take_larger<Bits>(ordered(a[c]), 0, best, which);
+      take_larger<Bits>(ordered(a[c + channels]), 1, best, which);
+      take_larger<Bits>(ordered(b[c]), 2, best, which);
+      take_larger<Bits>(ordered(b[c + channels]), 3, best, which);
+      out[x * channels + c] = best;
+      choice[x * channels + c] = static_cast<std::uint8_t>(which);
+    }
+  }
+}
+
+template <class Bits>
+void spread_row(const Bits* gradient, const std::uint8_t* choice, Bits* top, Bits* bottom,
+                std::int64_t width, std::int64_t channels) {
+  std::fill_n(top, 2 * width * channels, Bits{0});
+  std::fill_n(bottom, 2 * width * channels, Bits{0});
+  for (std::int64_t x = 0; x < width; ++x) {
+    Bits* const a = top + 2 * x * channels;
+    Bits* const b = bottom + 2 * x * channels;
+    Bits* const places[] = {a, a + channels, b, b + channels};
+    for (std::int64_t c = 0; c < channels; ++c) {
+      const std::uint8_t which = choice[x * channels + c];
+      const Bits value = gradient[x * channels + c];
+      places[which % 4][c] = which == kNone ? Bits{0} : value;  // without a branch to mispredict
+    }
+  }
+}
+
+/// Calls `work(bits, i)` for the images i of a batch, on several threads; `bits` is a value that
+/// has the type of the bits of `x`.
+template <class Work>
+void for_each_image(const at::Tensor& x, const Work& work) {
+  const bool is_fp32 = x.scalar_type() == at::kFloat;
   at::parallel_for(0, x.size(0), kImagesPerTask, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
-      const std::int64_t pooled = i * image.out_size();
-      pool_image(image, from + i * image.in_size(), to + pooled, chosen + pooled);
+      is_fp32 ? work(std::int32_t{}, i) : work(std::int16_t{}, i);
     }
   });
 }
 
-template <class Bits>
-void backward_images(const at::Tensor& gradient, const at::Tensor& choice, const at::Tensor& into) {
-  const PooledImage image = image_of(into.sizes());
-  const auto* from = static_cast<const Bits*>(gradient.const_data_ptr());
-  const auto* chosen = choice.const_data_ptr<std::uint8_t>();
-  auto* to = static_cast<Bits*>(into.data_ptr());
-  at::parallel_for(0, into.size(0), kImagesPerTask, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      const std::int64_t pooled = i * image.out_size();
-      spread_image(image, from + pooled, chosen + pooled, to + i * image.in_size());
-    }
-  });
-}
+PooledImage image_of(const at::Tensor& x) { return {x.size(2), x.size(3), x.size(1)}; }
 
 class ReluMaxPool : public torch::autograd::Function<ReluMaxPool> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input) {
     const at::Tensor x = input.contiguous(kChannelsLast);
     const std::vector<std::int64_t> sizes{x.size(0), x.size(1), x.size(2) / 2, x.size(3) / 2};
-    at::Tensor out = at::empty(sizes, x.options().memory_format(kChannelsLast));
+    const at::Tensor out = at::empty(sizes, x.options().memory_format(kChannelsLast));
     const at::Tensor choice =
         at::empty(sizes, x.options().dtype(at::kByte).memory_format(kChannelsLast));
-    if (x.scalar_type() == at::kFloat) {
-      forward_images<std::int32_t>(x, out, choice);
-    } else {
-      forward_images<std::int16_t>(x, out, choice);
-    }
+    const PooledImage image = image_of(x);
+    for_each_image(x, [&](auto bits, std::int64_t i) {
+      using Bits = decltype(bits);
+      const std::int64_t pooled = i * image.out_size();
+      pool_image(image, static_cast<const Bits*>(x.const_data_ptr()) + i * image.in_size(),
+                 static_cast<Bits*>(out.data_ptr()) + pooled,
+                 choice.data_ptr<std::uint8_t>() + pooled);
+    });
     context->save_for_backward({choice});
     context->saved_data["height"] = x.size(2);
     context->saved_data["width"] = x.size(3);
@@ -70,27 +114,37 @@ class ReluMaxPool : public torch::autograd::Function<ReluMaxPool> {
     const at::Tensor gradient = gradients[0].contiguous(kChannelsLast);
     const std::int64_t height = context->saved_data["height"].toInt();
     const std::int64_t width = context->saved_data["width"].toInt();
-    const auto options = gradient.options().memory_format(kChannelsLast);
-    const std::vector<std::int64_t> sizes{gradient.size(0), gradient.size(1), height, width};
-    at::Tensor into = at::empty(sizes, options);
-    if (!image_of(sizes).all_is_pooled()) into.zero_();
-    if (gradient.scalar_type() == at::kFloat) {
-      backward_images<std::int32_t>(gradient, choice, into);
-    } else {
-      backward_images<std::int16_t>(gradient, choice, into);
-    }
+    at::Tensor into = at::empty({gradient.size(0), gradient.size(1), height, width},
+                                gradient.options().memory_format(kChannelsLast));
+    if (height % 2 != 0 || width % 2 != 0) into.zero_();
+    const PooledImage image = image_of(into);
+    for_each_image(into, [&](auto bits, std::int64_t i) {
+      using Bits = decltype(bits);
+      const std::int64_t pooled = i * image.out_size();
+      spread_image(image, static_cast<const Bits*>(gradient.const_data_ptr()) + pooled,
+                   choice.const_data_ptr<std::uint8_t>() + pooled,
+                   static_cast<Bits*>(into.data_ptr()) + i * image.in_size());
+    });
     return {into};
   }
 };
 
 }  // namespace
 
+template <class Bits>
+const PoolRows<Bits>& portable_pool_rows() {
+  static constexpr PoolRows<Bits> kRows{&pool_row<Bits>, &spread_row<Bits>};
+  return kRows;
+}
+template const PoolRows<std::int32_t>& portable_pool_rows();
+template const PoolRows<std::int16_t>& portable_pool_rows();
+
 at::Tensor relu_max_pool(const at::Tensor& x) {
-  const bool ours =
+  const bool one_kernel =
       x.is_cpu() && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16);
   // ReLU after the pooling gives the same numbers and gradients as before it, on a quarter of the
   // elements.
-  return ours ? ReluMaxPool::apply(x) : at::relu(at::max_pool2d(x, 2));
+  return one_kernel ? ReluMaxPool::apply(x) : at::relu(at::max_pool2d(x, 2));
 }
 
 }  // namespace mnist_train::models

@@ -4,39 +4,39 @@
 
 namespace mnist_train::models {
 
-/// One output row of `relu_max_pool`, channels last, values given by their bits: int32 for fp32,
-/// int16 for bf16. Positive floats are ordered as their bits are and negative ones are negative
-/// integers, so ReLU and maximum are integer maxima; NaNs of both signs count as the largest.
+/// The kernels for one output row of `relu_max_pool`, channels last. `Bits` holds a value's bits:
+/// int32 for fp32, int16 for bf16. Positive floats are ordered like their bits and negative ones
+/// are negative integers, so ReLU and maximum are integer maxima; NaNs of both signs count as the
+/// largest value.
 template <class Bits>
 struct PoolRows {
-  /// Reads 2 * width * channels of the input rows `top` and `bottom`; writes width * channels
-  /// values and `choice`s: which of the four was taken (0, 1 above; 2, 3 below; the first of equal
-  /// ones), or 4 for none (all <= 0).
+  /// Reads 2 * width * channels values of each of the input rows `top` and `bottom`. Writes width *
+  /// channels values, and for each the `choice`: which of its four inputs is the largest (0 and 1
+  /// in `top`, 2 and 3 in `bottom`, the first of equal ones), or 4 where none is positive.
   void (*pool)(const Bits* top, const Bits* bottom, Bits* out, std::uint8_t* choice,
                std::int64_t width, std::int64_t channels);
-  /// Backward: writes 2 * width * channels of `top` and of `bottom`, the gradient where `choice`
-  /// says, 0 elsewhere.
+  /// The backward pass: writes 2 * width * channels values of each of the rows `top` and `bottom`,
+  /// the gradient where `choice` says and 0 elsewhere.
   void (*spread)(const Bits* gradient, const std::uint8_t* choice, Bits* top, Bits* bottom,
                  std::int64_t width, std::int64_t channels);
 };
 
-/// For any processor.
+/// Returns the kernels that any processor can run.
 template <class Bits>
 const PoolRows<Bits>& portable_pool_rows();
-template <>
-const PoolRows<std::int32_t>& portable_pool_rows();
-template <>
-const PoolRows<std::int16_t>& portable_pool_rows();
 
-/// For processors with AVX-512 (F, BW, VL); null on others.
+/// Returns the kernels for AVX-512 (F, BW, VL), or null where the processor lacks it.
 template <class Bits>
 const PoolRows<Bits>* avx512_pool_rows();
-template <>
-const PoolRows<std::int32_t>* avx512_pool_rows();
-template <>
-const PoolRows<std::int16_t>* avx512_pool_rows();
 
-/// Size of what is pooled: one image [height,width,channels].
+/// Returns the fastest kernels for this processor.
+template <class Bits>
+const PoolRows<Bits>& pool_rows() {
+  static const PoolRows<Bits>* fastest = avx512_pool_rows<Bits>();
+  return fastest != nullptr ? *fastest : portable_pool_rows<Bits>();
+}
+
+/// Size of one image [height,width,channels] that is pooled.
 struct PooledImage {
   std::int64_t height, width, channels;
 
@@ -44,17 +44,9 @@ struct PooledImage {
   std::int64_t in_size() const { return height * in_row(); }
   std::int64_t out_row() const { return width / 2 * channels; }
   std::int64_t out_size() const { return height / 2 * out_row(); }
-  bool all_is_pooled() const { return height % 2 == 0 && width % 2 == 0; }
 };
 
-/// What this processor runs fastest.
-template <class Bits>
-const PoolRows<Bits>& pool_rows() {
-  static const PoolRows<Bits>* fastest = avx512_pool_rows<Bits>();
-  return fastest != nullptr ? *fastest : portable_pool_rows<Bits>();
-}
-
-/// `PoolRows::pool` for a whole image.
+/// Runs `PoolRows::pool` over a whole image.
 template <class Bits>
 void pool_image(const PooledImage& image, const Bits* in, Bits* out, std::uint8_t* choice) {
   for (std::int64_t y = 0; y < image.height / 2; ++y) {
@@ -64,7 +56,8 @@ void pool_image(const PooledImage& image, const Bits* in, Bits* out, std::uint8_
   }
 }
 
-/// `PoolRows::spread` for a whole image. An odd last row or column of `into` stays as it is.
+/// Runs `PoolRows::spread` over a whole image. An odd last row or column of `into` keeps its
+/// values.
 template <class Bits>
 void spread_image(const PooledImage& image, const Bits* gradient, const std::uint8_t* choice,
                   Bits* into) {

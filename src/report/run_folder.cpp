@@ -10,9 +10,9 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/checkpoint_names.h"
 #include "base/error.h"
 #include "base/host.h"
-#include "report/checkpoint_names.h"
 
 namespace mnist_train::report {
 

@@ -33,6 +33,8 @@ class Sgd : public Optimizer {
                     /*is_first_step=*/false);
   }
 
+  const char* name() const override { return "sgd"; }
+
   std::vector<OptimizerTensor> state() const override {
     if (!momentum_buffer_.defined()) return {};
     return {{"momentum_buffer", momentum_buffer_}};
@@ -69,12 +71,14 @@ class Adam : public Optimizer {
              learning_rate, options_.adam_beta1, options_.adam_beta2, options_.weight_decay,
              options_.adam_epsilon, /*amsgrad=*/false, /*maximize=*/false);
     };
-    if (options_.optimizer == settings::OptimizerName::kAdamW) {  // decouples the weight decay
+    if (decoupled()) {
       update([](auto&&... arguments) { at::_fused_adamw_(arguments...); });
     } else {
       update([](auto&&... arguments) { at::_fused_adam_(arguments...); });
     }
   }
+
+  const char* name() const override { return decoupled() ? "adamw" : "adam"; }
 
   std::vector<OptimizerTensor> state() const override {
     return {{"exp_avg", average_}, {"exp_avg_sq", square_average_}};
@@ -83,6 +87,9 @@ class Adam : public Optimizer {
   void restored(std::int64_t steps) override { steps_.front().fill_(static_cast<double>(steps)); }
 
  private:
+  /// Returns whether the weight decay acts on the weights and not on the gradients.
+  bool decoupled() const { return options_.optimizer == settings::OptimizerName::kAdamW; }
+
   settings::TrainOptions options_;
   at::Tensor average_;
   at::Tensor square_average_;

@@ -27,6 +27,8 @@ class Optimizer {
 
   /// Takes one step. `learning_rate`: a scalar on the parameters' device, f32 or, on CPUs, f64.
   virtual void step(const at::Tensor& learning_rate) = 0;
+  /// Returns the optimizer's name in the config.
+  virtual const char* name() const = 0;
   /// Returns what a checkpoint must hold beside the weights.
   virtual std::vector<OptimizerTensor> state() const = 0;
   /// Tells the optimizer that `state` now holds what `steps` earlier steps left there.

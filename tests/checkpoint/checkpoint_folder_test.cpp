@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "base/checkpoint_names.h"
 #include "base/file.h"
 #include "checkpoint/checkpoint.h"
-#include "report/checkpoint_names.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/scoped_logging.h"
@@ -47,7 +47,7 @@ TEST_CASE("the newest checkpoints are kept, by step and not by time") {
   for (const std::int64_t step : {5, 10, 99999999, 100000000}) {
     checkpoints.save(checkpoint_of(step), step);
   }
-  CHECK(report::saved_steps(folder.path() / "checkpoints") == Steps{10, 99999999, 100000000});
+  CHECK(saved_steps(folder.path() / "checkpoints") == Steps{10, 99999999, 100000000});
   CHECK(names_in(folder.path() / "checkpoints") ==
         std::vector<std::string>{"step-00000010.safetensors", "step-100000000.safetensors",
                                  "step-99999999.safetensors"});
@@ -79,11 +79,11 @@ TEST_CASE("a run that is resumed further back sets its later steps and its best 
   CHECK(checkpoints.set_aside_later_than(30) == 0);
   CHECK_NOTHROW(read_checkpoint(folder.path() / "best.safetensors"));
   CHECK(checkpoints.set_aside_later_than(10) == 2);
-  CHECK(report::saved_steps(folder.path() / "abandoned") == Steps{20, 30});
+  CHECK(saved_steps(folder.path() / "abandoned") == Steps{20, 30});
   CHECK_NOTHROW(read_checkpoint(folder.path() / "abandoned" / "best.safetensors"));
   CHECK_FALSE(fs::exists(folder.path() / "best.safetensors"));
   checkpoints.save(checkpoint_of(15), 15);
-  CHECK(report::saved_steps(folder.path()) == Steps{10, 15});
+  CHECK(saved_steps(folder.path()) == Steps{10, 15});
   CHECK(newest_valid(folder.path())->path == checkpoints.path_of(15));
 }
 
@@ -142,7 +142,7 @@ TEST_CASE("without checkpoints there is none, and other files are none") {
         "step-00000005.safetensors.partial-77", "best.safetensors", "notes.txt"}) {
     folder.write(name, "");
   }
-  CHECK(report::saved_steps(folder.path()).empty());
+  CHECK(saved_steps(folder.path()).empty());
   CHECK_FALSE(newest_valid(folder.path()));
 }
 

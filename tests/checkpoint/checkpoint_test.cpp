@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/weights.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/progress.h"
@@ -179,10 +180,12 @@ TEST_CASE("what does not belong to this run is refused, the trainer unchanged") 
   extra_optimizer.tensors.emplace_back("optimizer.exp_avg.conv.weight", at::zeros({3, 1, 5, 5}));
   TensorFile extra_model = whole;
   extra_model.tensors.emplace_back("model.conv9.weight", at::zeros({2}));
+  TensorFile unknown = whole;
+  unknown.tensors.emplace_back("ema.conv.weight", at::zeros({3}));
   TensorFile both = extra_optimizer;
   both.tensors.push_back(extra_model.tensors.back());
-  TensorFile misshapen = without_tensor(whole, "optimizer.momentum_buffer.fc.bias");
-  misshapen.tensors.emplace_back("optimizer.momentum_buffer.fc.bias", at::zeros({11}));
+  TensorFile resized = without_tensor(whole, "optimizer.momentum_buffer.fc.bias");
+  resized.tensors.emplace_back("optimizer.momentum_buffer.fc.bias", at::zeros({11}));
   const auto with_version = [&](const Json& version) {
     return edited(whole, [&](Json& json) { json["version"] = version; });
   };
@@ -196,12 +199,13 @@ TEST_CASE("what does not belong to this run is refused, the trainer unchanged") 
   const std::vector<Case> cases{
       {extra_optimizer, "unexpected: optimizer.exp_avg.conv.weight"},
       {extra_model, "unexpected: conv9.weight"},
-      {misshapen, "misshapen: optimizer.momentum_buffer.fc.bias"},
+      {unknown, "unexpected: ema.conv.weight [3]"},
+      {resized, "size mismatch: optimizer.momentum_buffer.fc.bias is [11], expected [10]"},
       {both,
        "does not fit the model:\n  unexpected: conv9.weight [2]\ndoes not fit the optimizer:"},
-      {with_version(2), "no checkpoint that this version"},
-      {with_version("1"), "no checkpoint that this version"},
-      {with_version(nullptr), "no checkpoint that this version"},
+      {with_version(2), "not a checkpoint that this version"},
+      {with_version("1"), "not a checkpoint that this version"},
+      {with_version(nullptr), "not a checkpoint that this version"},
       {with("progress", 3), "the/file"},
       {with("world_size", "two"), "the/file"},
       {with("metrics_bytes", Json::array()), "the/file"},
@@ -240,7 +244,77 @@ TEST_CASE("a run without momentum has no optimizer tensors, and takes none") {
              ContainsSubstring("unexpected: optimizer.momentum_buffer.conv.weight"));
 }
 
-TEST_CASE("a file without a seal is no checkpoint, whatever it says") {
+/// A checkpoint of a run with this optimizer, as the config in it says.
+TensorFile checkpoint_with(const TrainerRig& rig) {
+  RunFacts facts = kFacts;
+  facts.config = Json{{"optimizer", rig.trainer.optimizer().name()}}.dump();
+  return snapshot(rig.trainer, facts);
+}
+
+TEST_CASE("the state of another optimizer is refused, also where its tensors have the same names") {
+  using settings::OptimizerName;
+  const auto rig_with = [](OptimizerName optimizer) {
+    TrainOptions options = small_run();
+    options.optimizer = optimizer;
+    options.learning_rate = 0.001;
+    return TrainerRig(options);
+  };
+  struct Case {
+    OptimizerName saved, configured;
+    std::vector<const char*> reasons;
+  };
+  const std::vector<Case> cases{
+      {OptimizerName::kAdam,
+       OptimizerName::kAdamW,
+       {"the checkpoint's is \"adam\", this run uses \"adamw\""}},
+      {OptimizerName::kAdamW,
+       OptimizerName::kAdam,
+       {"the checkpoint's is \"adamw\", this run uses \"adam\""}},
+      {OptimizerName::kSgd,
+       OptimizerName::kAdam,
+       {"the checkpoint's is \"sgd\", this run uses \"adam\"",
+        "missing: optimizer.exp_avg.conv.weight [3, 1, 5, 5]",
+        "missing: optimizer.exp_avg_sq.fc.bias [10]",
+        "unexpected: optimizer.momentum_buffer.conv.weight [3, 1, 5, 5]"}},
+  };
+  for (const Case& bad : cases) {
+    TrainerRig source = rig_with(bad.saved);
+    source.run_to(2);
+    TrainerRig target = rig_with(bad.configured);
+    const at::Tensor before = target.weights();
+    const Failure failure =
+        error_of([&] { restore(target.trainer, checkpoint_with(source), kHash, "the/file"); });
+    CHECK(failure.code == ExitCode::kCheckpoint);
+    CHECK_THAT(failure.message, ContainsSubstring("the/file: does not fit the optimizer:"));
+    CHECK_THAT(failure.message, ContainsSubstring("use model.weights"));
+    for (const char* reason : bad.reasons) CHECK_THAT(failure.message, ContainsSubstring(reason));
+    CHECK(target.weights().equal(before));
+    CHECK(target.trainer.progress().step == 0);
+  }
+}
+
+TEST_CASE("the same optimizer may resume with other hyperparameters") {
+  using settings::OptimizerName;
+  for (const auto optimizer : {OptimizerName::kSgd, OptimizerName::kAdam, OptimizerName::kAdamW}) {
+    TrainOptions options = small_run();
+    options.optimizer = optimizer;
+    options.learning_rate = 0.001;
+    TrainerRig source(options);
+    source.run_to(2);
+    options.learning_rate = 0.0001;
+    options.weight_decay = 0.1;
+    options.sgd_momentum = 0.5;
+    options.adam_beta1 = 0.8;
+    options.epochs = 7;
+    TrainerRig target(options);
+    restore(target.trainer, checkpoint_with(source), kHash, "file");
+    CHECK(target.weights().equal(source.weights()));
+    CHECK(target.trainer.optimizer().state().at(0).flat.equal(
+        source.trainer.optimizer().state().at(0).flat));
+  }
+}
+
+TEST_CASE("a file without a seal is not a checkpoint, whatever it says") {
   const TempFolder folder;
   TrainerRig rig = fresh();
   const fs::path path = folder.path() / "unsealed";
@@ -249,7 +323,7 @@ TEST_CASE("a file without a seal is no checkpoint, whatever it says") {
   write_safetensors(path, {state_dict(rig.trainer.model()), {}}, /*seal=*/true,
                     ExitCode::kCheckpoint);
   CHECK_THAT(error_of([&] { read_checkpoint(path); }).message,
-             ContainsSubstring("no checkpoint that this version"));
+             ContainsSubstring("not a checkpoint that this version"));
 }
 
 TEST_CASE("another number of ranks goes on where these stopped") {

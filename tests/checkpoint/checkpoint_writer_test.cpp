@@ -4,8 +4,8 @@
 #include <filesystem>
 #include <thread>
 
+#include "base/checkpoint_names.h"
 #include "checkpoint/checkpoint.h"
-#include "report/checkpoint_names.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/temp_folder.h"
@@ -67,7 +67,7 @@ TEST_CASE("checkpoints that follow each other closely are all written, in their 
     CheckpointWriter writer({folder.path(), 3});
     for (std::int64_t step = 1; step <= 5; ++step) writer.start(snapshot_of(rig), step, step == 1);
   }  // the last one is waited for
-  CHECK(report::saved_steps(folder.path()) == Steps{3, 4, 5});
+  CHECK(saved_steps(folder.path()) == Steps{3, 4, 5});
   CHECK(fs::exists(folder.path() / "best.safetensors"));
 }
 
@@ -91,7 +91,7 @@ TEST_CASE(
   refused([&] { writer.wait(); });
   refused([&] { writer.start(snapshot_of(rig), 3, false); });
   fs::remove_all(folder.path() / "checkpoints" / "step-00000002.safetensors");
-  CHECK(report::saved_steps(folder.path() / "checkpoints").front() == 1);
+  CHECK(saved_steps(folder.path() / "checkpoints").front() == 1);
   CHECK_NOTHROW(read_checkpoint(folder.path() / "checkpoints" / "step-00000001.safetensors"));
 }
 

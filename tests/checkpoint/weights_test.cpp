@@ -87,7 +87,8 @@ TEST_CASE("the order of a file's tensors does not matter") {
   CHECK(same(state_dict(*model), state_dict(*tiny_model(2, true))));
 }
 
-TEST_CASE("every tensor that is missing, unexpected or misshapen is listed, the model unchanged") {
+TEST_CASE(
+    "every tensor that is missing, unexpected or of another size is listed, the model unchanged") {
   const auto model = tiny_model(1, true);
   NamedTensors weights = state_dict(*tiny_model(2, true));
   weights = without(without(weights, "conv.bias"), "norm.num_batches_tracked");
@@ -101,8 +102,8 @@ TEST_CASE("every tensor that is missing, unexpected or misshapen is listed, the 
   CHECK(failure.code == ExitCode::kCheckpoint);
   for (const char* part : {"the/file.pt: does not fit the model", "missing: conv.bias [3]",
                            "missing: norm.num_batches_tracked []",
-                           "misshapen: fc.weight is [10, 7], the model has [10, 432]",
-                           "misshapen: norm.running_var is [], the model has [3]",
+                           "size mismatch: fc.weight is [10, 7], expected [10, 432]",
+                           "size mismatch: norm.running_var is [], expected [3]",
                            "unexpected: extra.one [2, 2]", "unexpected: extra.two []"}) {
     CHECK_THAT(failure.message, ContainsSubstring(part));
   }

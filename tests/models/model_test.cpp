@@ -6,6 +6,9 @@
 #include <ATen/ops/max_pool2d.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/relu.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/instancenorm.h>
 
 #include <cmath>
 #include <cstdint>
@@ -155,6 +158,47 @@ TEST_CASE("images that are too small for a model are refused with the least size
   CHECK_THAT(failure.message, ContainsSubstring("at least 16x16"));
   CHECK_THAT(failure.message, ContainsSubstring("28x15"));
   CHECK(make_model(named(ModelName::kNet), {1, 16, 16, 10}, 1) != nullptr);
+}
+
+/// A model with these layers below the module "features".
+struct ModelWithFeatures : Model {
+  explicit ModelWithFeatures(torch::nn::Sequential layers) {
+    register_module("features", std::move(layers));
+  }
+  at::Tensor forward(const at::Tensor& images) override { return images; }
+};
+
+TEST_CASE("layers with statistics that cannot be synchronised are refused by their names") {
+  const auto sum = [](at::Tensor& /*sums*/) {};
+  torch::nn::Sequential layers;
+  layers->push_back(std::make_shared<BatchNorm2d>(3));
+  layers->push_back("norm", torch::nn::BatchNorm2d(3));
+  layers->push_back(torch::nn::BatchNorm1d(
+      torch::nn::BatchNorm1dOptions(4).affine(false).track_running_stats(false)));
+  layers->push_back(torch::nn::BatchNorm3d(5));
+  layers->push_back(
+      torch::nn::InstanceNorm2d(torch::nn::InstanceNorm2dOptions(3).track_running_stats(true)));
+  layers->push_back(torch::nn::InstanceNorm2d(3));  // knows nothing of other samples
+  const auto model = std::make_shared<ModelWithFeatures>(layers);
+  const auto failure = error_of([&] { model->synchronize_batch_norm(sum); });
+  CHECK(failure.code == ExitCode::kConfig);
+  for (const char* part : {"mnist_train::models::BatchNorm2d", "sync_batch_norm to false",
+                           "\n  features.norm (torch::nn::BatchNorm2dImpl)",
+                           "\n  features.2 (torch::nn::BatchNorm1dImpl)",
+                           "\n  features.3 (torch::nn::BatchNorm3dImpl)", "\n  features.4 ("}) {
+    CHECK_THAT(failure.message, ContainsSubstring(part));
+  }
+  CHECK_THAT(failure.message, !ContainsSubstring("features.0"));
+  CHECK_THAT(failure.message, !ContainsSubstring("features.5"));
+}
+
+TEST_CASE("a model with batch norm that can be synchronised says so, one without goes on alone") {
+  const auto sum = [](at::Tensor& /*sums*/) {};
+  for (const ModelEntry& entry : model_table()) {
+    const auto model = make_model(named(entry.name), {}, 1);
+    model->synchronize_batch_norm(sum);
+    CHECK(model->synchronizes_batch_norm() == (entry.name == ModelName::kResNet18));
+  }
 }
 
 TEST_CASE("net begins with the weights that PyTorch draws for the seed") {

@@ -2,7 +2,6 @@
 
 #include <fstream>
 
-#include "report/events/crc32c.h"
 #include "report/events/tensorboard_log.h"
 #include "support/catch.h"
 #include "support/error_of.h"

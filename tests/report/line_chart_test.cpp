@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#include "report/page/scale.h"
 #include "support/catch.h"
 
 namespace mnist_train::report {
@@ -27,13 +26,13 @@ TEST_CASE("ticks are round numbers inside the axis") {
       {{0}, {0, 0.2, 0.4, 0.6, 0.8, 1}},
       {{}, {0, 0.2, 0.4, 0.6, 0.8, 1}},
   }));
-  const Scale scale(numbers, /*logarithmic=*/false);
+  const ChartScale scale(numbers, /*logarithmic=*/false);
   REQUIRE(scale.ticks().size() == ticks.size());
   for (std::size_t i = 0; i < ticks.size(); ++i) CHECK(scale.ticks()[i] == Approx(ticks[i]));
 }
 
 TEST_CASE("a logarithmic axis has ticks at 1, 2 and 5, and one for zeros is linear") {
-  const Scale scale({0.03, 2.3}, /*logarithmic=*/true);
+  const ChartScale scale({0.03, 2.3}, /*logarithmic=*/true);
   CHECK(scale.logarithmic());
   REQUIRE(scale.ticks().size() == 6);
   CHECK(scale.ticks().front() == Approx(0.05));
@@ -41,8 +40,8 @@ TEST_CASE("a logarithmic axis has ticks at 1, 2 and 5, and one for zeros is line
   CHECK(scale.at(0.03) == Approx(0).margin(1e-12));
   CHECK(scale.at(2.3) == Approx(1));
   CHECK(scale.at(std::sqrt(0.03 * 2.3)) == Approx(0.5));
-  CHECK_FALSE(Scale({0, 1}, /*logarithmic=*/true).logarithmic());
-  CHECK(Scale({1e-9, 1e6}, /*logarithmic=*/true).ticks().size() < 12);
+  CHECK_FALSE(ChartScale({0, 1}, /*logarithmic=*/true).logarithmic());
+  CHECK(ChartScale({1e-9, 1e6}, /*logarithmic=*/true).ticks().size() < 12);
 }
 
 TEST_CASE("numbers that are none leave a gap and do not stretch the axes") {
@@ -67,7 +66,7 @@ TEST_CASE("a chart of nothing is nothing") {
 
 TEST_CASE("long lines are thinned to means") {
   LineChart chart{"Loss", "step"};
-  Series series{"a", 0, {}};
+  ChartSeries series{"a", 0, {}};
   for (int i = 0; i < 100000; ++i)
     series.points.push_back({static_cast<double>(i), i % 2 == 0 ? 1.0 : 3.0});
   series.points.push_back({100000, 2});
@@ -87,8 +86,8 @@ TEST_CASE("a chart says in words what it shows, names escaped") {
 }
 
 TEST_CASE("smoothing keeps a constant, follows a change, and passes over gaps") {
-  const std::vector<Point> points{{1, 2}, {2, 2}, {3, std::nan("")}, {4, 2}, {5, 10}};
-  const std::vector<Point> result = smoothed(points, 4);
+  const std::vector<ChartPoint> points{{1, 2}, {2, 2}, {3, std::nan("")}, {4, 2}, {5, 10}};
+  const std::vector<ChartPoint> result = smoothed(points, 4);
   REQUIRE(result.size() == 4);
   CHECK(result[2].y == Approx(2));
   CHECK(result[3].y > 2);

@@ -65,7 +65,7 @@ TEST_CASE("a page answers the four questions") {
   CHECK_THAT(page,
              ContainsSubstring(
                  "Yes: test accuracy is 96.67 % after epoch 3, and was 90.00 % after epoch 1; "
-                 "blind guessing would reach 50.0 %."));
+                 "random predictions would reach 50.0 %."));
   CHECK_THAT(
       page,
       ContainsSubstring(
@@ -109,7 +109,8 @@ TEST_CASE("classes go by their names where the data have names") {
 }
 
 TEST_CASE(
-    "wrong predicted come first, the surest first, then the right ones, the least sure first") {
+    "wrong predictions come first, the most confident first, then right ones, the least confident "
+    "first") {
   const TempFolder folder;
   write_pretended_run(folder, "run");
   const std::string page = page_of(folder);
@@ -154,7 +155,7 @@ TEST_CASE("nothing is loaded and nothing of a run becomes code") {
   CHECK_THAT(make_page({&run, 1}), !ContainsSubstring(first[1].str()));
 }
 
-TEST_CASE("a page on a running run renews itself, one on a finished run does not") {
+TEST_CASE("a page on a running run refreshes itself, one on a finished run does not") {
   const TempFolder folder;
   write_pretended_run(folder, "run");
   RunReader reader(folder.path() / "run");
@@ -165,15 +166,15 @@ TEST_CASE("a page on a running run renews itself, one on a finished run does not
   CHECK_THAT(page,
              ContainsSubstring("<noscript><meta http-equiv=\"refresh\" content=\"2\"></noscript>"));
   CHECK_THAT(page, ContainsSubstring("<body data-refresh=\"2\""));
-  CHECK_THAT(page, ContainsSubstring("running: this page renews itself"));
+  CHECK_THAT(page, ContainsSubstring("running: this page refreshes itself"));
 }
 
 TEST_CASE("a run that has not got anywhere has a page, too") {
   const TempFolder folder;
   folder.write("run/config.json", "{}");
   const std::string page = page_of(folder);
-  CHECK_THAT(page, ContainsSubstring("Nothing to say yet"));
-  CHECK_THAT(page, ContainsSubstring("no evaluation has been counted"));
+  CHECK_THAT(page, ContainsSubstring("Not known yet: the first epoch has not been evaluated."));
+  CHECK_THAT(page, ContainsSubstring("Not known yet: the run has not been evaluated."));
   CHECK_THAT(page, !ContainsSubstring("nan"));
 }
 
@@ -187,12 +188,12 @@ TEST_CASE("several runs are compared by results, curves and settings") {
   config.train.learning_rate = 0.5;
   folder.write("runs/b/config.json", settings::write_run_config(config, false));
   const std::string page = page_on({folder.path() / "runs" / "a", folder.path() / "runs" / "b"});
-  CHECK_THAT(page, ContainsSubstring(
-                       "The best at its end is <b>runs/b</b> with a test accuracy of 98.00 %."));
+  CHECK_THAT(page,
+             ContainsSubstring("The best final test accuracy is 98.00 %, that of <b>runs/b</b>."));
   CHECK_THAT(page, ContainsSubstring("<code>learning_rate</code></th><td>0.01</td><td>0.5</td>"));
   CHECK_THAT(page, !ContainsSubstring("<code>batch_size</code>"));
   CHECK_THAT(page, ContainsSubstring("runs/b: from 90.00 % (epoch 1) to 98.00 % (epoch 5)."));
-  CHECK_THAT(page, ContainsSubstring("In what do they differ?"));
+  CHECK_THAT(page, ContainsSubstring("How do they differ?"));
 }
 
 TEST_CASE("the page of a long run is small and quickly made") {
@@ -211,7 +212,7 @@ TEST_CASE("the page of a long run is small and quickly made") {
   CHECK(page.size() < 1'000'000);
 }
 
-TEST_CASE("pictures beyond two megabytes are left out, their rows are not") {
+TEST_CASE("pictures beyond two megabytes are omitted, their rows are not") {
   const TempFolder folder;
   PretendedRun run;
   run.predictions = 40;
@@ -220,7 +221,7 @@ TEST_CASE("pictures beyond two megabytes are left out, their rows are not") {
   const std::string page = page_of(folder);
   CHECK(page.size() < 4'200'000);
   CHECK(count_of(page, "<tr data-truth") == 40);
-  CHECK(count_of(page, "left out") > 0);
+  CHECK(count_of(page, "omitted") > 0);
 }
 
 TEST_CASE("the last page of a failed run says why") {
@@ -234,7 +235,7 @@ TEST_CASE("the last page of a failed run says why") {
   CHECK_THAT(
       page, ContainsSubstring("<p class=\"bad\" role=\"alert\">rank 1 was killed by signal 9</p>"));
   CHECK_THAT(page, ContainsSubstring("<span class=\"status failed\">failed</span>"));
-  write_last_page(folder.path() / "nowhere");  // is passed over
+  write_last_page(folder.path() / "nowhere");  // is ignored
 }
 
 }  // namespace

@@ -170,7 +170,7 @@ def test_the_page_follows_a_run_through_a_stop_and_a_resume(tmp_path):
     with start(tmp_path, changes) as process:
         page = process.run_folder.path / "report.html"
         wait_until(lambda: len(process.run_folder.epochs()) > 0 and page.exists(), "the first epoch")
-        assert "running: this page renews itself" in Page(page).words
+        assert "running: this page refreshes itself" in Page(page).words
         assert "http-equiv=\"refresh\"" in page.read_text()
         # From outside it is seen to run, too.
         assert "running" in run("report", process.run_folder.path, "--output", "-").stdout

@@ -179,7 +179,7 @@ def test_every_tensor_that_does_not_fit_is_listed(tmp_path, trained, config):
         text = " ".join(result.stderr.split())
         assert "missing: conv1.bias [20]" in text and "missing: fc2.weight [10, 500]" in text
         assert "unexpected: fc9.weight [3]" in text
-        assert "misshapen: fc1.weight is [500, 801], the model has [500, 800]" in text
+        assert "size mismatch: fc1.weight is [500, 801], expected [500, 800]" in text
         assert str(tmp_path / "other.pt") in text
 
 

@@ -12,7 +12,6 @@
 
 #include "base/clock.h"
 #include "base/host.h"
-#include "report/events/crc32c.h"
 #include "report/run_folder.h"
 
 namespace mnist_train::report {
@@ -23,17 +22,32 @@ namespace {
 
 constexpr std::int64_t kHeaderBytes = 12;  // length and its checksum
 constexpr std::int64_t kFooterBytes = 4;
+constexpr std::uint32_t kReversedPolynomial = 0x82f63b78;  // of CRC-32C
+
+constexpr std::array<std::uint32_t, 256> make_crc_table() {
+  std::array<std::uint32_t, 256> table{};
+  for (std::uint32_t byte = 0; byte < 256; ++byte) {
+    std::uint32_t remainder = byte;
+    for (int bit = 0; bit < 8; ++bit) {
+      remainder = remainder >> 1 ^ (remainder & 1 ? kReversedPolynomial : 0);
+    }
+    table[byte] = remainder;
+  }
+  return table;
+}
+
+constexpr std::array<std::uint32_t, 256> kCrcTable = make_crc_table();
 
 [[noreturn]] void fail(const fs::path& path, const char* action) {
   throw_errno(ExitCode::kRunFailed, path, action);
 }
 
-/// Little endian.
+/// Appends a little-endian number.
 void append_number(std::string& text, std::uint64_t number, int bytes) {
   for (int i = 0; i < bytes; ++i) text += static_cast<char>(number >> (8 * i) & 0xff);
 }
 
-/// A checksum of data that holds checksums would mislead, so they are stored like this.
+/// Checksums are stored masked, because a checksum of data that holds checksums would mislead.
 std::uint32_t masked(std::uint32_t crc) { return (crc >> 15 | crc << 17) + 0xa282ead8U; }
 
 fs::path newest_in(const fs::path& folder) {
@@ -47,12 +61,20 @@ fs::path newest_in(const fs::path& folder) {
   return newest;
 }
 
-/// As TensorBoard expects it: the time first, so that names sort.
+/// The name that TensorBoard expects: the time comes first, so that names sort.
 fs::path new_name(const fs::path& folder) {
   return folder / fmt::format("{}{:010.0f}.{}", files::kEvents, wall_clock_seconds(), host_name());
 }
 
 }  // namespace
+
+std::uint32_t crc32c(std::string_view bytes) {
+  std::uint32_t crc = ~std::uint32_t{0};
+  for (const char byte : bytes) {
+    crc = crc >> 8 ^ kCrcTable[(crc ^ static_cast<unsigned char>(byte)) & 0xff];
+  }
+  return ~crc;
+}
 
 EventFile::EventFile(const fs::path& folder, std::int64_t keep_bytes) : path_(newest_in(folder)) {
   if (path_.empty()) path_ = new_name(folder);
@@ -60,7 +82,7 @@ EventFile::EventFile(const fs::path& folder, std::int64_t keep_bytes) : path_(ne
   struct stat status {};
   if (!fd_.valid() || ::fstat(fd_.get(), &status) != 0) fail(path_, "open");
   bytes_ = end_of_records(std::min<std::int64_t>(keep_bytes, status.st_size));
-  if (::ftruncate(fd_.get(), bytes_) != 0) fail(path_, "cut back");
+  if (::ftruncate(fd_.get(), bytes_) != 0) fail(path_, "truncate");
 }
 
 std::int64_t EventFile::end_of_records(std::int64_t limit) const {
@@ -70,8 +92,8 @@ std::int64_t EventFile::end_of_records(std::int64_t limit) const {
     if (::pread(fd_.get(), length.data(), length.size(), end) != 8) break;
     std::uint64_t content = 0;
     for (int i = 7; i >= 0; --i) content = content << 8 | length[static_cast<std::size_t>(i)];
-    const std::int64_t room = limit - end - kHeaderBytes - kFooterBytes;
-    if (content > static_cast<std::uint64_t>(room)) break;
+    const std::int64_t space = limit - end - kHeaderBytes - kFooterBytes;
+    if (content > static_cast<std::uint64_t>(space)) break;
     end += kHeaderBytes + static_cast<std::int64_t>(content) + kFooterBytes;
   }
   return end;
@@ -86,7 +108,7 @@ void EventFile::append(std::string_view content) {
   append_number(record, masked(crc32c(content)), 4);
   if (!write_all(fd_.get(), record.data(), record.size())) {
     const int reason = errno;
-    // Readers stop at half a record for good.
+    // Readers would stop at half a record for good.
     (void)!::ftruncate(fd_.get(), bytes_);
     errno = reason;
     fail(path_, "write");

@@ -8,18 +8,21 @@
 
 namespace mnist_train::report {
 
+/// Returns the CRC-32C (Castagnoli, RFC 3720), which guards the records of TensorBoard's files.
+std::uint32_t crc32c(std::string_view bytes);
+
 /// A file of records as TensorFlow frames them (tensorflow/core/lib/io/record_writer.cc): length,
 /// its checksum, content, its checksum.
 class EventFile {
  public:
-  /// Opens the run folder's newest file of that kind and cuts it back to at most `keep_bytes`, at
-  /// the end of a record; or begins one. Throws Error(kRunFailed).
+  /// Opens the newest such file of the run folder and truncates it to at most `keep_bytes`, at the
+  /// end of a record, or begins a new one. Throws Error(kRunFailed).
   EventFile(const std::filesystem::path& folder, std::int64_t keep_bytes);
 
   /// Appends a record, whole or not at all. Throws Error(kRunFailed).
   void append(std::string_view content);
   const std::filesystem::path& path() const { return path_; }
-  /// What a checkpoint notes for `keep_bytes`.
+  /// Returns the file's length, which a checkpoint records for `keep_bytes`.
   std::int64_t bytes() const { return bytes_; }
 
  private:

@@ -2,11 +2,11 @@
 
 namespace mnist_train::report {
 
-/// The page's own style, for light and dark, wide and narrow.
+/// The page's style sheet, for light and dark, wide and narrow screens.
 extern const char* const kStyle;
 
-/// A little comfort: renewing the page without losing one's place, and choosing which predictions
-/// to see. Everything is readable without it.
+/// The page's script, which refreshes a live page in place and filters predictions. The page can be
+/// read without it.
 extern const char* const kScript;
 
 }  // namespace mnist_train::report

@@ -12,10 +12,10 @@ namespace mnist_train::report {
 
 namespace {
 
-constexpr const char* kNothing = "–";
+constexpr const char* kNotFinite = "–";
 constexpr const char* kReplacement = "\xEF\xBF\xBD";
 
-/// Bytes of the UTF-8 character that begins there; 0 when none does.
+/// The bytes of the UTF-8 character that `text` begins with; 0 where it begins with none.
 std::size_t character_length(std::string_view text) {
   const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(text[at]); };
   const unsigned char first = byte(0);
@@ -79,12 +79,12 @@ std::string escape_html(std::string_view text) {
   return escaped;
 }
 
-std::string percent(double share, int digits) {
-  return std::isfinite(share) ? fmt::format("{:.{}f} %", 100 * share, digits) : kNothing;
+std::string percent(double fraction, int digits) {
+  return std::isfinite(fraction) ? fmt::format("{:.{}f} %", 100 * fraction, digits) : kNotFinite;
 }
 
 std::string duration(double seconds) {
-  if (!std::isfinite(seconds)) return kNothing;
+  if (!std::isfinite(seconds)) return kNotFinite;
   if (seconds < 10) return fmt::format("{:.2f} s", seconds);
   if (seconds < 119.5) return fmt::format("{:.1f} s", seconds);
   const std::int64_t whole = std::llround(seconds);
@@ -93,33 +93,61 @@ std::string duration(double seconds) {
 }
 
 std::string short_duration(double seconds) {
-  if (!std::isfinite(seconds)) return kNothing;
+  if (!std::isfinite(seconds)) return kNotFinite;
   return seconds < 1 ? fmt::format("{:.3g} ms", 1000 * seconds) : fmt::format("{:.3g} s", seconds);
 }
 
 std::string decimal(double value) {
-  return std::isfinite(value) ? fmt::format("{:.4g}", value) : kNothing;
+  return std::isfinite(value) ? fmt::format("{:.4g}", value) : kNotFinite;
 }
 
 std::string byte_size(double bytes) {
-  if (!std::isfinite(bytes)) return kNothing;
+  if (!std::isfinite(bytes)) return kNotFinite;
   return bytes < 1e9 ? fmt::format("{:.0f} MB", bytes / 1e6)
                      : fmt::format("{:.1f} GB", bytes / 1e9);
 }
 
 std::string count(double number) {
-  if (!std::isfinite(number) || std::abs(number) > 9e15) return kNothing;
+  if (!std::isfinite(number) || std::abs(number) > 9e15) return kNotFinite;
   return with_thousands(std::llround(number));
 }
 
 std::string date_and_time(double seconds) {
-  if (!std::isfinite(seconds) || std::abs(seconds) > 1e11) return kNothing;
+  if (!std::isfinite(seconds) || std::abs(seconds) > 1e11) return kNotFinite;
   const auto whole = static_cast<time_t>(seconds);
   tm parts{};
   ::gmtime_r(&whole, &parts);
   std::array<char, 64> text{};
   (void)std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M:%S UTC", &parts);
   return text.data();
+}
+
+std::string head_cell(const std::string& html, const std::string& css_class) {
+  return (css_class.empty() ? "<th scope=\"col\">"
+                            : "<th scope=\"col\" class=\"" + css_class + "\">") +
+         html + "</th>";
+}
+
+std::string head_cells(const std::vector<std::string>& contents) {
+  std::string cells;
+  for (const std::string& content : contents) cells += head_cell(content);
+  return cells;
+}
+
+std::string table_row(const std::string& head, const std::vector<std::string>& cells) {
+  std::string row = head.empty() ? "<tr>" : "<tr><th scope=\"row\">" + head + "</th>";
+  for (const std::string& cell : cells) row += "<td>" + cell + "</td>";
+  return row + "</tr>\n";
+}
+
+std::string to_html(const HtmlTable& table) {
+  return "<table class=\"" + table.css_class + "\"><thead><tr>" + table.head +
+         "</tr></thead><tbody>" + table.rows + "</tbody></table>";
+}
+
+std::string scrolling(const std::string& label, const HtmlTable& table) {
+  return "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"" + label + "\">" +
+         to_html(table) + "</div>";
 }
 
 }  // namespace mnist_train::report

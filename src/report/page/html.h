@@ -3,26 +3,50 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace mnist_train::report {
 
-/// Text for HTML, in elements and in quoted attributes alike: &, <, >, quotes as entities, bytes
-/// that are not UTF-8 and control characters as U+FFFD.
+/// Returns text for HTML elements and quoted attributes: &, <, > and quotes as entities, control
+/// characters and bytes that are not UTF-8 as U+FFFD.
 std::string escape_html(std::string_view text);
 
-/// "99.05 %"; "–" for what is not a number, as everywhere below.
-std::string percent(double share, int digits = 2);
-/// "0.12 s", "78.7 s", "21 min 5 s", "3 h 12 min".
+// Numbers for people. Each function returns "–" for a number that is not finite.
+
+/// Returns a fraction such as 0.9905 as "99.05 %".
+std::string percent(double fraction, int digits = 2);
+/// Returns "0.12 s", "78.7 s", "21 min 5 s" or "3 h 12 min".
 std::string duration(double seconds);
-/// "12.3 ms", "1.25 s".
+/// Returns "12.3 ms" or "1.25 s".
 std::string short_duration(double seconds);
-/// Four significant digits: "0.03174", "1.2e-05".
+/// Returns four significant digits: "0.03174", "1.2e-05".
 std::string decimal(double value);
-/// "323 MB", in powers of 1000.
+/// Returns "323 MB" or "1.5 GB", in powers of 1000.
 std::string byte_size(double bytes);
-/// "10,574", rounded.
+/// Returns a rounded number with separators: "10,574".
 std::string count(double number);
-/// "2026-01-31 12:00:00 UTC" of seconds since 1970.
+/// Returns seconds since 1970 as "2026-01-31 12:00:00 UTC".
 std::string date_and_time(double seconds);
+
+// Tables. All cells are HTML.
+
+/// Returns a cell of a table's head. The class "extra" hides its column on a phone.
+std::string head_cell(const std::string& html, const std::string& css_class = "");
+std::string head_cells(const std::vector<std::string>& contents);
+
+/// Returns a row of a table: a head cell, unless `head` is empty, and cells.
+std::string table_row(const std::string& head, const std::vector<std::string>& cells);
+
+struct HtmlTable {
+  std::string css_class;
+  std::string head;  // cells
+  std::string rows;
+};
+
+std::string to_html(const HtmlTable& table);
+
+/// Returns the table in a region called `label`, which scrolls where the table is wider than the
+/// page.
+std::string scrolling(const std::string& label, const HtmlTable& table);
 
 }  // namespace mnist_train::report

@@ -1,12 +1,9 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <cmath>
-#include <vector>
 
-#include "report/page/config_values.h"
 #include "report/page/html.h"
 #include "report/page/sections.h"
-#include "report/page/table.h"
 #include "settings/run_config.h"
 
 namespace mnist_train::report {
@@ -15,49 +12,65 @@ namespace {
 
 using Json = nlohmann::json;
 
-class Facts {
- public:
-  void add(const std::string& name, const std::string& value) {
-    if (!value.empty())
-      rows_ += "<div><dt>" + name + "</dt><dd>" + escape_html(value) + "</dd></div>\n";
-  }
-  void add_code(const std::string& name, const std::string& value) {
-    if (!value.empty())
-      rows_ += "<div><dt>" + name + "</dt><dd><code>" + escape_html(value) + "</code></dd></div>\n";
-  }
-  std::string html() const { return "<dl class=\"facts\">" + rows_ + "</dl>\n"; }
+constexpr int kMaxDepth = 10;
 
- private:
-  std::string rows_;
-};
+/// A line of the list of facts, nothing where the value is empty.
+std::string fact_line(const std::string& name, const std::string& value) {
+  return value.empty() ? "" : "<div><dt>" + name + "</dt><dd>" + value + "</dd></div>\n";
+}
+
+std::string code(const std::string& text) {
+  return text.empty() ? "" : "<code>" + escape_html(text) + "</code>";
+}
 
 std::string with_unit(double number, const char* one, const char* many) {
   return std::isfinite(number) ? count(number) + ' ' + (number == 1 ? one : many) : "";
 }
 
-std::string data_text(const RunFiles& run) {
-  const Json& data = run.fact("data");
-  if (!data.is_object()) return "";
-  const double validation = number_in(data, "validation");
-  return count(number_in(data, "train")) + " training, " +
+/// The value of a config's key as one line of text.
+std::string config_text(const Json& value) {
+  return value.is_string() ? value.get<std::string>()
+                           : value.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+void collect_values(const Json& value, const std::string& key, int depth,
+                    std::map<std::string, std::string>& values) {
+  if (!value.is_object() || depth == kMaxDepth) {
+    values[key] = config_text(value);
+    return;
+  }
+  const std::string prefix = key.empty() ? "" : key + ".";
+  for (const auto& [name, member] : value.items()) {
+    collect_values(member, prefix + name, depth + 1, values);
+  }
+}
+
+std::string dataset_text(const RunFiles& run) {
+  const Json& dataset = run.fact("data");
+  if (!dataset.is_object()) return "";
+  const double validation = number_in(dataset, "validation");
+  return count(number_in(dataset, "train")) + " training, " +
          (validation > 0 ? count(validation) + " validation, " : "") +
-         count(number_in(data, "test")) + " test images of " +
-         fmt::format("{}×{}×{}, {} classes", number_in(data, "channels"), number_in(data, "height"),
-                     number_in(data, "width"), number_in(data, "classes"));
+         count(number_in(dataset, "test")) + " test images of " +
+         fmt::format("{}×{}×{}, {} classes", number_in(dataset, "channels"),
+                     number_in(dataset, "height"), number_in(dataset, "width"),
+                     number_in(dataset, "classes"));
 }
 
 std::string machine_text(const RunFiles& run) {
-  std::string text = with_unit(run.number("world_size"), "process", "processes");
-  const auto append = [&](const std::string& part) {
-    if (!part.empty()) text += (text.empty() ? "" : ", ") + part;
+  const auto with = [](const std::string& before, const std::string& part, const char* after) {
+    return part.empty() ? "" : before + part + after;
   };
-  append(run.text("device_model").empty() ? run.text("device") : run.text("device_model"));
-  append(run.text("precision"));
-  append(run.text("backend"));
-  append(run.text("gradient_averaging").empty() ? ""
-                                                : run.text("gradient_averaging") + " averaging");
-  append(with_unit(run.number("threads_per_process"), "thread each", "threads each"));
-  append(run.text("launcher").empty() ? "" : "started by " + run.text("launcher"));
+  const std::string model = run.text("device_model");
+  std::string text;
+  for (const std::string& part :
+       {with_unit(run.number("world_size"), "process", "processes"),
+        model.empty() ? run.text("device") : model, run.text("precision"), run.text("backend"),
+        with("", run.text("gradient_averaging"), " averaging"),
+        with_unit(run.number("threads_per_process"), "thread each", "threads each"),
+        with("started by ", run.text("launcher"), "")}) {
+    if (!part.empty()) text += (text.empty() ? "" : ", ") + part;
+  }
   return text;
 }
 
@@ -76,14 +89,12 @@ std::string starts_table(const RunFiles& run) {
   if (run.starts.empty()) return "";
   std::string rows;
   for (const Json& start : run.starts) {
-    const std::string from = text_in(start, "resumed_from");
+    const std::string from = std::filesystem::path(text_in(start, "resumed_from")).filename();
     rows +=
-        fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
-                    date_and_time(number_in(start, "time")), count(number_in(start, "step")),
-                    from.empty() ? "the beginning"
-                                 : escape_html(std::filesystem::path(from).filename().string()),
-                    count(number_in(start, "world_size")), escape_html(text_in(start, "device")),
-                    escape_html(text_in(start, "host")));
+        table_row("", {date_and_time(number_in(start, "time")), count(number_in(start, "step")),
+                       from.empty() ? "the beginning" : escape_html(from),
+                       count(number_in(start, "world_size")), escape_html(text_in(start, "device")),
+                       escape_html(text_in(start, "host"))});
   }
   const std::string note =
       run.starts.size() == 1
@@ -94,56 +105,60 @@ std::string starts_table(const RunFiles& run) {
          "\n";
 }
 
-/// What differs from the program's defaults, a row a key.
+/// The settings that are not the program's defaults.
 std::string changed_settings(const RunFiles& run) {
-  const ConfigValues defaults =
+  const auto defaults =
       config_values(Json::parse(settings::write_run_config({}, /*with_output=*/false)));
   std::string rows;
   for (const auto& [key, value] : config_values(run.config)) {
     const auto usual = defaults.find(key);
     if (usual != defaults.end() && usual->second == value) continue;
-    rows += "<tr><th scope=\"row\"><code>" + escape_html(key) + "</code></th><td>" +
-            escape_html(value) + "</td><td class=\"soft\">" +
-            escape_html(usual == defaults.end() ? "–" : usual->second) + "</td></tr>\n";
+    rows += table_row(
+        code(key), {escape_html(value),
+                    "<span class=\"soft\">" +
+                        (usual == defaults.end() ? "–" : escape_html(usual->second)) + "</span>"});
   }
-  if (rows.empty()) return "<p>Every setting is the default.</p>";
+  if (rows.empty()) return "<p>All settings are the defaults.</p>";
   return "<h3>Settings that are not the defaults</h3>" +
          scrolling("Settings", {"settings", head_cells({"key", "value", "default"}), rows}) + "\n";
 }
 
 std::string lead(const RunFiles& run) {
-  const Json model =
-      run.config.is_object() ? run.config.value("model", Json::object()) : Json::object();
   const auto setting = [&](const char* key) {
-    return run.config.is_object() && run.config.contains(key) ? config_text(run.config[key]) : "?";
+    return run.config.contains(key) ? escape_html(config_text(run.config[key])) : "?";
   };
-  std::string text =
-      fmt::format("Model <b>{}</b>, {} with learning rate {}, global batch {}, {} epochs, seed {}.",
-                  escape_html(text_in(model, "name")), escape_html(setting("optimizer")),
-                  escape_html(setting("learning_rate")), escape_html(setting("batch_size")),
-                  escape_html(setting("epochs")), escape_html(setting("seed")));
-  return "<p class=\"lead\">" + text + "</p>\n";
+  const Json model = run.config.value("model", Json::object());
+  return fmt::format(
+      "<p class=\"lead\">Model <b>{}</b>, {} with learning rate {}, global batch {}, {} epochs, "
+      "seed {}.</p>\n",
+      escape_html(text_in(model, "name")), setting("optimizer"), setting("learning_rate"),
+      setting("batch_size"), setting("epochs"), setting("seed"));
 }
 
 }  // namespace
 
+std::map<std::string, std::string> config_values(const Json& config) {
+  std::map<std::string, std::string> values;
+  if (config.is_object()) collect_values(config, "", 0, values);
+  return values;
+}
+
 std::string identity_section(const RunFiles& run) {
-  Facts facts;
-  facts.add("Data", data_text(run));
-  facts.add("Ran on", machine_text(run));
-  facts.add("Versions", versions_text(run));
+  const std::filesystem::path folder = std::filesystem::absolute(run.folder).lexically_normal();
   const double memory = number_in(run.summary, "peak_memory_bytes");
-  facts.add("Memory", memory > 0 ? byte_size(memory) + " in the largest process" : "");
-  facts.add_code("Config hash", run.text("config_hash"));
-  facts.add_code("Data hash", run.text("data_hash"));
-  facts.add_code("Folder", std::filesystem::absolute(run.folder).lexically_normal().string());
-  facts.add_code(
-      "To repeat it",
-      "mnist-train --config " +
-          (std::filesystem::absolute(run.folder).lexically_normal() / "config.json").string());
-  std::string text = "<section id=\"identity\"><h2>What exactly was run?</h2>" +
-                     (run.config.is_object() ? lead(run) : "") + facts.html() + starts_table(run);
-  if (run.config.is_object()) {
+  const bool has_config = run.config.is_object();
+  std::string text =
+      "<section id=\"identity\"><h2>What exactly was run?</h2>" + (has_config ? lead(run) : "") +
+      "<dl class=\"facts\">" + fact_line("Data", escape_html(dataset_text(run))) +
+      fact_line("Ran on", escape_html(machine_text(run))) +
+      fact_line("Versions", escape_html(versions_text(run))) +
+      fact_line("Memory", memory > 0 ? byte_size(memory) + " in the largest process" : "") +
+      fact_line("Config hash", code(run.text("config_hash"))) +
+      fact_line("Data hash", code(run.text("data_hash"))) +
+      fact_line("Folder", code(folder.string())) +
+      fact_line("To repeat it", code("mnist-train --config " + (folder / "config.json").string())) +
+      "</dl>\n" + starts_table(run);
+  if (has_config) {
     text +=
         changed_settings(run) +
         "<details id=\"config\"><summary>The whole effective config</summary><pre tabindex=\"0\">" +

@@ -4,16 +4,13 @@
 #include <cmath>
 
 #include "report/page/html.h"
-#include "report/page/line_chart.h"
-#include "report/page/run_series.h"
 #include "report/page/sections.h"
-#include "report/page/table.h"
 
 namespace mnist_train::report {
 
 namespace {
 
-enum Colour { kTest, kTrain, kValidation, kRate = 4 };
+enum SeriesColour { kTest, kTrain, kValidation, kRate = 4 };
 
 bool holds_out(const RunFiles& run) {
   return std::any_of(run.epochs.begin(), run.epochs.end(), [](const EpochEntry& epoch) {
@@ -21,69 +18,55 @@ bool holds_out(const RunFiles& run) {
   });
 }
 
-LineChart accuracy_chart(const RunFiles& run) {
-  LineChart chart{"Accuracy by epoch", "epoch", AxisFormat::kPercent};
-  chart.series = {epoch_series(run, "test", kTest, [](auto& r) { return r.test_accuracy; }),
-                  epoch_series(run, "training", kTrain, [](auto& r) { return r.train_accuracy; })};
+/// A figure of the test set, the training set and, where samples are held out, the validation set.
+std::string chart_by_epoch(const RunFiles& run, LineChart chart, double EpochRecord::*test,
+                           double EpochRecord::*train,
+                           std::optional<double> EpochRecord::*validation) {
+  chart.series = {epoch_series(run, "test", kTest, test),
+                  epoch_series(run, "training", kTrain, train)};
   if (holds_out(run)) {
-    chart.series.push_back(epoch_series(run, "validation", kValidation, [](auto& r) {
-      return r.validation_accuracy.value_or(NAN);
+    chart.series.push_back(epoch_series(run, "validation", kValidation, [&](const auto& record) {
+      return (record.*validation).value_or(NAN);
     }));
   }
-  return chart;
-}
-
-LineChart loss_chart(const RunFiles& run) {
-  LineChart chart{"Loss by epoch", "epoch", AxisFormat::kDecimal, /*logarithmic=*/true};
-  chart.series = {epoch_series(run, "test", kTest, [](auto& r) { return r.test_loss; }),
-                  epoch_series(run, "training", kTrain, [](auto& r) { return r.train_loss; })};
-  if (holds_out(run)) {
-    chart.series.push_back(epoch_series(run, "validation", kValidation,
-                                        [](auto& r) { return r.validation_loss.value_or(NAN); }));
-  }
-  return chart;
+  return line_chart(chart);
 }
 
 /// Single steps in the background, their running mean, and the test set at the end of each epoch.
-template <typename OfStep, typename OfEpoch>
-LineChart by_step(const RunFiles& run, LineChart chart, const OfStep& of_step,
-                  const OfEpoch& of_epoch) {
-  Series each = step_series(run, "single steps", kTrain, of_step);
+std::string chart_by_step(const RunFiles& run, LineChart chart, double StepRecord::*of_step,
+                          double EpochRecord::*of_epoch) {
+  ChartSeries each = step_series(run, "single steps", kTrain, of_step);
   each.faint = true;
-  Series mean{"training", kTrain,
-              smoothed(each.points, static_cast<double>(each.points.size()) / 25)};
-  Series test{"test", kTest, {}};
+  ChartSeries mean{"training", kTrain,
+                   smoothed(each.points, static_cast<double>(each.points.size()) / 25)};
+  ChartSeries test{"test", kTest, {}};
   for (const EpochEntry& epoch : run.epochs) {
-    test.points.push_back({static_cast<double>(epoch.record.step), of_epoch(epoch.record)});
+    test.points.push_back({static_cast<double>(epoch.record.step), epoch.record.*of_epoch});
   }
   chart.series = {std::move(each), std::move(mean), std::move(test)};
-  return chart;
+  return line_chart(chart);
 }
 
-LineChart step_accuracy_chart(const RunFiles& run) {
-  return by_step(
-      run, {"Accuracy by step", "step", AxisFormat::kPercent}, [](auto& s) { return s.accuracy; },
-      [](auto& r) { return r.test_accuracy; });
+std::string charts(const RunFiles& run) {
+  LineChart rate{"Learning rate", "step", AxisFormat::kDecimal, /*logarithmic=*/false,
+                 /*from_zero=*/true};
+  rate.series = {step_series(run, "learning rate", kRate, &StepRecord::learning_rate)};
+  return chart_by_epoch(run, {"Accuracy by epoch", "epoch", AxisFormat::kPercent},
+                        &EpochRecord::test_accuracy, &EpochRecord::train_accuracy,
+                        &EpochRecord::validation_accuracy) +
+         chart_by_epoch(run, {"Loss by epoch", "epoch", AxisFormat::kDecimal, /*logarithmic=*/true},
+                        &EpochRecord::test_loss, &EpochRecord::train_loss,
+                        &EpochRecord::validation_loss) +
+         line_chart(rate) +
+         chart_by_step(run, {"Accuracy by step", "step", AxisFormat::kPercent},
+                       &StepRecord::accuracy, &EpochRecord::test_accuracy) +
+         chart_by_step(run, {"Loss by step", "step", AxisFormat::kDecimal, /*logarithmic=*/true},
+                       &StepRecord::loss, &EpochRecord::test_loss);
 }
 
-LineChart step_loss_chart(const RunFiles& run) {
-  return by_step(
-      run, {"Loss by step", "step", AxisFormat::kDecimal, /*logarithmic=*/true},
-      [](auto& s) { return s.loss; }, [](auto& r) { return r.test_loss; });
-}
-
-LineChart rate_chart(const RunFiles& run) {
-  LineChart chart{"Learning rate", "step"};
-  chart.from_zero = true;
-  chart.series = {
-      step_series(run, "learning rate", kRate, [](auto& s) { return s.learning_rate; })};
-  return chart;
-}
-
-/// One or two sentences for somebody who reads nothing else.
+/// One or two sentences for people who read nothing else.
 std::string verdict(const RunFiles& run) {
-  if (run.epochs.empty())
-    return "Nothing to say yet: a run is first tested at the end of an epoch.";
+  if (run.epochs.empty()) return "Not known yet: the first epoch has not been evaluated.";
   const EpochRecord& first = run.epochs.front().record;
   const EpochRecord& last = run.epochs.back().record;
   const EpochRecord& best = *run.best_epoch();
@@ -97,54 +80,49 @@ std::string verdict(const RunFiles& run) {
   if (first.epoch != last.epoch) {
     text += fmt::format(", and was {} after epoch {}", percent(first.test_accuracy), first.epoch);
   }
-  if (std::isfinite(chance))
-    text += fmt::format("; blind guessing would reach {}", percent(chance, 1));
+  if (std::isfinite(chance)) {
+    text += fmt::format("; random predictions would reach {}", percent(chance, 1));
+  }
   text += best.epoch == last.epoch ? ". "
                                    : fmt::format(". It was best in epoch {} with {}. ", best.epoch,
                                                  percent(best.test_accuracy));
   const double gap = last.train_accuracy - last.test_accuracy;
   if (gap > 0.02) {
     text += fmt::format(
-        "On its training images it is {:.1f} points better: it has begun to learn them by heart.",
-        100 * gap);
+        "Training accuracy is {:.1f} points higher: the model has begun to overfit.", 100 * gap);
   }
   return text;
 }
 
 std::string epoch_table(const RunFiles& run) {
   const bool validated = holds_out(run);
+  std::vector<std::string> head{"epoch", "step", "training loss", "training accuracy"};
+  if (validated) head.insert(head.end(), {"validation loss", "validation accuracy"});
+  head.insert(head.end(), {"test loss", "test accuracy", "time", "samples/s"});
   std::string rows;
   for (const EpochEntry& entry : run.epochs) {
     const EpochRecord& r = entry.record;
-    rows += fmt::format("<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td><td>{}</td>", r.epoch,
-                        r.step, decimal(r.train_loss), percent(r.train_accuracy));
+    std::vector<std::string> cells{std::to_string(r.step), decimal(r.train_loss),
+                                   percent(r.train_accuracy)};
     if (validated) {
-      rows += fmt::format("<td>{}</td><td>{}</td>", decimal(r.validation_loss.value_or(NAN)),
-                          percent(r.validation_accuracy.value_or(NAN)));
+      cells.push_back(decimal(r.validation_loss.value_or(NAN)));
+      cells.push_back(percent(r.validation_accuracy.value_or(NAN)));
     }
-    rows += fmt::format("<td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n", decimal(r.test_loss),
-                        percent(r.test_accuracy), duration(r.train_seconds + r.test_seconds),
-                        count(r.samples_per_second));
+    cells.insert(cells.end(),
+                 {decimal(r.test_loss), percent(r.test_accuracy),
+                  duration(r.train_seconds + r.test_seconds), count(r.samples_per_second)});
+    rows += table_row(std::to_string(r.epoch), cells);
   }
-  const std::string head =
-      head_cells({"epoch", "step", "training loss", "training accuracy"}) +
-      (validated ? head_cells({"validation loss", "validation accuracy"}) : "") +
-      head_cells({"test loss", "test accuracy", "time", "samples/s"});
   return "<details id=\"epochs\"><summary>All epochs in numbers</summary>" +
-         scrolling("Epochs", {"numbers", head, rows}) + "</details>";
+         scrolling("Epochs", {"numbers", head_cells(head), rows}) + "</details>";
 }
 
 }  // namespace
 
 std::string learning_section(const RunFiles& run) {
-  std::string text = "<section id=\"learning\"><h2>Did it learn?</h2><p class=\"lead\">" +
-                     verdict(run) + "</p>\n<div class=\"charts\">";
-  text += line_chart(accuracy_chart(run)) + line_chart(loss_chart(run)) +
-          line_chart(rate_chart(run)) + line_chart(step_accuracy_chart(run)) +
-          line_chart(step_loss_chart(run));
-  text += "</div>\n";
-  if (!run.epochs.empty()) text += epoch_table(run);
-  return text + "</section>\n";
+  return "<section id=\"learning\"><h2>Did it learn?</h2><p class=\"lead\">" + verdict(run) +
+         "</p>\n<div class=\"charts\">" + charts(run) + "</div>\n" +
+         (run.epochs.empty() ? "" : epoch_table(run)) + "</section>\n";
 }
 
 }  // namespace mnist_train::report

@@ -7,25 +7,51 @@
 #include "report/page/confusion.h"
 #include "report/page/html.h"
 #include "report/page/sections.h"
-#include "report/page/table.h"
 
 namespace mnist_train::report {
 
 namespace {
 
-constexpr std::int64_t kMaxMatrixClasses = 26;  // more do not fit onto a page
+constexpr std::int64_t kMaxMatrixClasses = 26;  // more do not fit into a page
 constexpr std::size_t kNamedPairs = 3;          // in the sentence
 constexpr std::size_t kListedPairs = 6;
 
-/// In a sentence: a <b>4</b>, <b>Ankle boot</b>.
+/// A class whose images were taken for another.
+struct ConfusedPair {
+  std::int64_t truth;
+  std::int64_t predicted;
+  std::int64_t images;
+};
+
+/// At most `most` pairs, the most frequent first.
+std::vector<ConfusedPair> most_confused(const Confusion& confusion, std::size_t most) {
+  std::vector<ConfusedPair> pairs;
+  for (std::int64_t truth = 0; truth < confusion.classes; ++truth) {
+    for (std::int64_t predicted = 0; predicted < confusion.classes; ++predicted) {
+      const std::int64_t images = confusion.at(truth, predicted);
+      if (truth != predicted && images > 0) pairs.push_back({truth, predicted, images});
+    }
+  }
+  std::stable_sort(pairs.begin(), pairs.end(), [](const ConfusedPair& a, const ConfusedPair& b) {
+    return a.images > b.images;
+  });
+  if (pairs.size() > most) pairs.resize(most);
+  return pairs;
+}
+
+/// A class in a sentence: "a <b>4</b>", "<b>Ankle boot</b>".
 std::string bold_class(const RunFiles& run, std::int64_t label) {
   const std::string name = "<b>" + escape_html(run.class_name(label)) + "</b>";
   return run.class_names.empty() ? "a " + name : name;
 }
 
 std::string verdict(const RunFiles& run, const Confusion& confusion) {
+  std::int64_t right = 0;
+  for (std::int64_t label = 0; label < confusion.classes; ++label) {
+    right += confusion.at(label, label);
+  }
   const auto all = static_cast<double>(confusion.all());
-  const auto wrong = static_cast<double>(confusion.wrong());
+  const double wrong = all - static_cast<double>(right);
   std::string text =
       fmt::format("{} of {} test images ({})", count(wrong), count(all), percent(wrong / all));
   const std::vector<ConfusedPair> pairs = most_confused(confusion, kNamedPairs);
@@ -33,29 +59,30 @@ std::string verdict(const RunFiles& run, const Confusion& confusion) {
     text += ". Most often ";
     for (std::size_t i = 0; i < pairs.size(); ++i) {
       text += fmt::format("{}{} is taken for {} ({}×)", i == 0 ? "" : ", ",
-                          bold_class(run, pairs[i].truth), bold_class(run, pairs[i].guess),
-                          pairs[i].number);
+                          bold_class(run, pairs[i].truth), bold_class(run, pairs[i].predicted),
+                          pairs[i].images);
     }
   }
   return text + ".";
 }
 
-/// 0 to 9: how dark a cell is.
+/// How dark a cell is, from 0 to 9.
 int shade(std::int64_t number, std::int64_t most) {
   if (number == 0 || most == 0) return 0;
-  const double share = static_cast<double>(number) / static_cast<double>(most);
-  return std::max(1, static_cast<int>(std::lround(9 * std::sqrt(share))));
+  const double fraction = static_cast<double>(number) / static_cast<double>(most);
+  return std::max(1, static_cast<int>(std::lround(9 * std::sqrt(fraction))));
 }
 
 std::string matrix_row(const RunFiles& run, const Confusion& confusion, std::int64_t truth,
                        std::int64_t most) {
   const std::string name = escape_html(run.class_name(truth));
   std::string row = "<tr><th scope=\"row\">" + name + "</th>";
-  for (std::int64_t guess = 0; guess < confusion.classes; ++guess) {
-    const std::int64_t number = confusion.at(truth, guess);
-    const std::string look = truth == guess ? "right" : fmt::format("e{}", shade(number, most));
-    row += fmt::format("<td class=\"{}\" title=\"{} taken for {}: {}\">{}</td>", look, name,
-                       escape_html(run.class_name(guess)), number,
+  for (std::int64_t predicted = 0; predicted < confusion.classes; ++predicted) {
+    const std::int64_t number = confusion.at(truth, predicted);
+    const std::string css_class =
+        truth == predicted ? "right" : fmt::format("e{}", shade(number, most));
+    row += fmt::format("<td class=\"{}\" title=\"{} taken for {}: {}\">{}</td>", css_class, name,
+                       escape_html(run.class_name(predicted)), number,
                        number == 0 ? "·" : std::to_string(number));
   }
   return row + "</tr>\n";
@@ -63,17 +90,17 @@ std::string matrix_row(const RunFiles& run, const Confusion& confusion, std::int
 
 std::string matrix(const RunFiles& run, const Confusion& confusion) {
   const std::vector<ConfusedPair> worst = most_confused(confusion, 1);
-  const std::int64_t most = worst.empty() ? 1 : worst.front().number;
+  const std::int64_t most = worst.empty() ? 1 : worst.front().images;
   std::string head = "<td></td>";
   std::string rows;
   for (std::int64_t label = 0; label < confusion.classes; ++label) {
     head += head_cell("<span>" + escape_html(run.class_name(label)) + "</span>");
     rows += matrix_row(run, confusion, label, most);
   }
-  const char* look = run.class_names.empty() ? "matrix" : "matrix named";
-  return "<figure class=\"wide\"><figcaption>Confusion matrix: what the image is (rows) and what "
-         "was guessed (columns)</figcaption>" +
-         scrolling("Confusion matrix", {look, head, rows}) + "</figure>\n";
+  const char* css_class = run.class_names.empty() ? "matrix" : "matrix named";
+  return "<figure class=\"wide\"><figcaption>Confusion matrix: truth in rows, predictions in "
+         "columns</figcaption>" +
+         scrolling("Confusion matrix", {css_class, head, rows}) + "</figure>\n";
 }
 
 std::string class_table(const RunFiles& run, const Confusion& confusion) {
@@ -96,8 +123,9 @@ std::string class_table(const RunFiles& run, const Confusion& confusion) {
         percent(confusion.accuracy(label)), all - confusion.at(label, label),
         worst > 0 ? 100 * error_of(label) / worst : 0);
   }
-  const std::string head = head_cells({"class", "images", "accuracy", "wrong",
-                                       "<span class=\"hidden\">share of wrong predictions</span>"});
+  const std::string head =
+      head_cells({"class", "images", "accuracy", "wrong",
+                  "<span class=\"hidden\">fraction of wrong predictions</span>"});
   return "<figure><figcaption>Accuracy by class</figcaption>" +
          scrolling("Accuracy by class", {"numbers", head, rows}) + "</figure>\n";
 }
@@ -105,9 +133,9 @@ std::string class_table(const RunFiles& run, const Confusion& confusion) {
 std::string pair_table(const RunFiles& run, const Confusion& confusion) {
   std::string rows;
   for (const ConfusedPair& pair : most_confused(confusion, kListedPairs)) {
-    rows += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td></tr>",
-                        escape_html(run.class_name(pair.truth)),
-                        escape_html(run.class_name(pair.guess)), pair.number);
+    rows +=
+        table_row("", {escape_html(run.class_name(pair.truth)),
+                       escape_html(run.class_name(pair.predicted)), std::to_string(pair.images)});
   }
   return "<figure><figcaption>Most confused</figcaption>" +
          to_html({"numbers", head_cells({"class", "taken for", "images"}), rows}) + "</figure>\n";
@@ -125,7 +153,7 @@ std::string mistakes_section(const RunFiles& run) {
                                                    : pair_table(run, confusion);
     text += class_table(run, confusion) + "</div>\n";
   } else {
-    text += "<p class=\"lead\">Not known yet: no evaluation has been counted.</p>\n";
+    text += "<p class=\"lead\">Not known yet: the run has not been evaluated.</p>\n";
   }
   return text + prediction_table(run) + "</section>\n";
 }

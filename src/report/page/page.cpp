@@ -10,7 +10,6 @@
 #include "base/file.h"
 #include "base/version.h"
 #include "report/page/assets.h"
-#include "report/page/comparison.h"
 #include "report/page/html.h"
 #include "report/page/sections.h"
 #include "report/run_folder.h"
@@ -27,7 +26,7 @@ std::string random_number() {
   return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
 }
 
-/// Seconds between two looks: half an epoch, within bounds.
+/// Seconds until a live page refreshes itself: half an epoch, within bounds.
 std::int64_t refresh_seconds(const RunFiles& run) {
   double epoch_s = 10;
   if (!run.epochs.empty()) {
@@ -52,13 +51,68 @@ std::string head(std::span<const RunFiles> runs, const std::string& nonce) {
   return text + "<style nonce=\"" + nonce + "\">" + kStyle + "</style></head>\n";
 }
 
+/// A label, the value in large letters, and a note below it.
+std::string tile(const std::string& label, const std::string& value, const std::string& note = "") {
+  std::string text =
+      "<div class=\"tile\"><dt>" + escape_html(label) + "</dt><dd>" + escape_html(value) + "</dd>";
+  if (!note.empty()) text += "<dd class=\"soft\">" + escape_html(note) + "</dd>";
+  return text + "</div>";
+}
+
+std::string accuracy_tiles(const RunFiles& run) {
+  const EpochRecord* best = run.best_epoch();
+  if (best == nullptr) return tile("Test accuracy", "–", "after the first epoch");
+  return tile("Test accuracy", percent(run.last(&EpochRecord::test_accuracy)),
+              "test loss " + decimal(run.last(&EpochRecord::test_loss))) +
+         tile("Best", percent(best->test_accuracy), fmt::format("epoch {}", best->epoch));
+}
+
+std::string epochs_text(const RunFiles& run) {
+  const double planned = number_in(run.config, "epochs");
+  return std::isfinite(planned) ? fmt::format("{} of {}", run.epochs.size(), planned)
+                                : std::to_string(run.epochs.size());
+}
+
+std::string time_tile(const RunFiles& run) {
+  if (run.live) return tile("Running for", duration(run.seconds_since_start));
+  // The summary of an interrupted run is that of its beginning.
+  return tile("Took",
+              duration(std::fmax(number_in(run.summary, "wall_seconds"), total(seconds_of(run)))));
+}
+
+std::string status_text(const std::string& status) {
+  if (status == "running") return "running: this page refreshes itself";
+  if (status == "stopped") return "stopped by a signal, can be resumed";
+  if (status == "interrupted") return "interrupted: it ended without recording why";
+  return status;
+}
+
+/// The run's status, its most important figures, and links to the sections.
+std::string page_header(const RunFiles& run) {
+  const std::string status = run.status();
+  std::string text =
+      fmt::format("<header><h1>{} <span class=\"status {}\">{}</span></h1>\n",
+                  escape_html(run.name), escape_html(status), escape_html(status_text(status)));
+  if (status == "failed") {
+    text +=
+        "<p class=\"bad\" role=\"alert\">" + escape_html(text_in(run.summary, "error")) + "</p>\n";
+  }
+  return text + "<p id=\"live\" class=\"soft\" aria-live=\"polite\"></p><dl class=\"tiles\">" +
+         accuracy_tiles(run) + tile("Epochs", epochs_text(run)) + time_tile(run) +
+         tile("Samples a second", count(run.last(&EpochRecord::samples_per_second)),
+              "training, last epoch") +
+         "</dl>\n<nav aria-label=\"Parts of this page\"><a href=\"#learning\">Did it learn?</a> "
+         "<a href=\"#mistakes\">What does it get wrong?</a> <a href=\"#time\">Where did the time "
+         "go?</a> <a href=\"#identity\">What exactly was run?</a></nav></header>\n";
+}
+
 std::string body(std::span<const RunFiles> runs) {
   if (runs.size() != 1) return "<body><main>" + comparison(runs);
   const RunFiles& run = runs[0];
   const std::string live =
       run.live ? fmt::format(" data-refresh=\"{}\"", refresh_seconds(run)) : std::string();
   return "<body" + live + fmt::format(" data-written=\"{:.0f}\">", wall_clock_seconds()) +
-         "<main>" + header_section(run) + learning_section(run) + mistakes_section(run) +
+         "<main>" + page_header(run) + learning_section(run) + mistakes_section(run) +
          time_section(run) + identity_section(run);
 }
 

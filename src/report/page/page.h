@@ -9,17 +9,17 @@
 
 namespace mnist_train::report {
 
-/// One self-contained HTML page on a run, or one that compares several. It loads nothing: style,
-/// script, charts and pictures are inside, and its content policy allows nothing else; only the
-/// style and the script that carry this page's random number count, so text of a run cannot add
-/// any. A page on a run that is still going on renews itself.
+/// Returns a self-contained HTML page on one run, or one that compares several. It loads nothing:
+/// style, script, charts and pictures are inside, and its content policy allows nothing else. Style
+/// and script take effect only with the page's random number, so that text of a run cannot add any.
+/// A page on a live run refreshes itself.
 std::string make_page(std::span<const RunFiles> runs);
 
-/// The page on run folders as they are now. Throws Error.
+/// Returns the page on run folders as they are now. Throws Error.
 std::string page_on(const std::vector<std::filesystem::path>& folders);
 
-/// Writes the last page of a run that failed, as its summary says; that it cannot be written is
-/// passed over, since there is a worse message to give.
+/// Writes the last page of a run that failed, as its summary says. Errors are ignored, because the
+/// run's own failure is about to be reported.
 void write_last_page(const std::filesystem::path& folder);
 
 }  // namespace mnist_train::report

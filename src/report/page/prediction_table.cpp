@@ -6,7 +6,6 @@
 
 #include "report/page/html.h"
 #include "report/page/sections.h"
-#include "report/page/table.h"
 
 namespace mnist_train::report {
 
@@ -26,7 +25,7 @@ double confidence(const Prediction& row) {
   return std::isfinite(value) ? value : 0;
 }
 
-/// "4: 61.2 %, 9: 38.1 %".
+/// The classes with the highest scores: "4: 61.2 %, 9: 38.1 %".
 std::string in_words(const RunFiles& run, const Prediction& row) {
   std::vector<std::size_t> order(row.scores.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
@@ -43,7 +42,7 @@ std::string in_words(const RunFiles& run, const Prediction& row) {
   return text;
 }
 
-/// A bar a class, the truth's in its own colour.
+/// A bar for each class, that of the truth in green.
 std::string bars(const RunFiles& run, const Prediction& row) {
   std::string words = escape_html(in_words(run, row));
   if (row.scores.empty() || row.scores.size() > kMaxBars) return words;
@@ -60,40 +59,33 @@ std::string bars(const RunFiles& run, const Prediction& row) {
   return text + "</svg>";
 }
 
-class PredictionRows {
- public:
-  explicit PredictionRows(const RunFiles& run) : run_(run) {}
-
-  void add(const Prediction& row) {
-    const bool wrong = row.guess != row.truth;
-    const std::string truth = escape_html(run_.class_name(row.truth));
-    std::string picture = "<span class=\"soft\">left out</span>";
-    if (!row.image.empty() && picture_bytes_ + row.image.size() <= kMaxPictureBytes) {
-      picture_bytes_ += row.image.size();
+/// A table of the first `shown` predictions.
+std::string table_of(const RunFiles& run, const std::string& label,
+                     const std::vector<const Prediction*>& predictions, std::size_t shown) {
+  std::string rows;
+  std::size_t picture_bytes = 0;
+  for (std::size_t i = 0; i < shown; ++i) {
+    const Prediction& row = *predictions[i];
+    const std::string truth = escape_html(run.class_name(row.truth));
+    std::string picture = "<span class=\"soft\">omitted</span>";
+    if (!row.image.empty() && picture_bytes + row.image.size() <= kMaxPictureBytes) {
+      picture_bytes += row.image.size();
       picture = fmt::format(R"(<img src="{}" alt="test image {}: {}" loading="lazy">)", row.image,
                             row.id, truth);
     }
-    rows_ += fmt::format(
-        "<tr data-truth=\"{}\" data-guess=\"{}\"><td>{}</td><td>{}</td><td "
-        "class=\"{}\">{}</td><td>{}</td><td class=\"extra\">{}</td>"
-        "<td>{}</td><td class=\"extra soft\">{}</td></tr>\n",
-        row.truth, row.guess, picture, truth, wrong ? "bad" : "good",
-        escape_html(run_.class_name(row.guess)), percent(confidence(row), 1),
-        percent(score(row, row.truth), 1), bars(run_, row), row.id);
+    rows += fmt::format(
+        "<tr data-truth=\"{}\" data-prediction=\"{}\"><td>{}</td><td>{}</td>"
+        "<td class=\"{}\">{}</td><td>{}</td><td class=\"extra\">{}</td><td>{}</td>"
+        "<td class=\"extra soft\">{}</td></tr>\n",
+        row.truth, row.guess, picture, truth, row.guess == row.truth ? "good" : "bad",
+        escape_html(run.class_name(row.guess)), percent(confidence(row), 1),
+        percent(score(row, row.truth), 1), bars(run, row), row.id);
   }
-
-  std::string html(const std::string& label) const {
-    const std::string head = head_cells({"image", "truth", "guess", "sure"}) +
-                             head_cell("truth’s score", "extra") + head_cell("scores by class") +
-                             head_cell("id", "extra");
-    return scrolling(label, {"predictions", head, rows_});
-  }
-
- private:
-  const RunFiles& run_;
-  std::string rows_;
-  std::size_t picture_bytes_ = 0;
-};
+  const std::string head = head_cells({"image", "truth", "prediction", "confidence"}) +
+                           head_cell("score of the truth", "extra") + head_cell("scores by class") +
+                           head_cell("id", "extra");
+  return scrolling(label, {"predictions", head, rows});
+}
 
 }  // namespace
 
@@ -104,33 +96,28 @@ std::string prediction_table(const RunFiles& run) {
   for (const Prediction& row : run.predictions) {
     (row.guess == row.truth ? right : wrong).push_back(&row);
   }
-  std::stable_sort(wrong.begin(), wrong.end(), [](auto* left, auto* right_row) {
-    return confidence(*left) > confidence(*right_row);
-  });
-  std::stable_sort(right.begin(), right.end(), [](auto* left, auto* right_row) {
-    return confidence(*left) < confidence(*right_row);
-  });
-  PredictionRows wrong_table(run);
-  PredictionRows right_table(run);
+  std::stable_sort(wrong.begin(), wrong.end(),
+                   [](auto* a, auto* b) { return confidence(*a) > confidence(*b); });
+  std::stable_sort(right.begin(), right.end(),
+                   [](auto* a, auto* b) { return confidence(*a) < confidence(*b); });
   const std::size_t wrong_shown = std::min(wrong.size(), kMaxRows);
   const std::size_t right_shown = std::min(right.size(), kMaxRows - wrong_shown);
-  for (std::size_t i = 0; i < wrong_shown; ++i) wrong_table.add(*wrong[i]);
-  for (std::size_t i = 0; i < right_shown; ++i) right_table.add(*right[i]);
   std::string text = fmt::format(
       "<h3 id=\"predictions\">Test images and predictions</h3>\n<p>The run keeps its predictions "
-      "for {} of "
-      "the test images; {} of them are "
-      "wrong. Bars are probabilities by class, the true one in <span class=\"good\">green</span>. "
-      "<span id=\"filters\"></span></p>\n",
+      "for {} of the test images; {} of them are wrong. Bars are probabilities by class, the true "
+      "one in <span class=\"good\">green</span>. <span id=\"filters\"></span></p>\n",
       count(static_cast<double>(run.predictions.size())), wrong.size());
-  if (wrong_shown > 0)
-    text += "<h4>Wrong, the surest first</h4>" + wrong_table.html("Wrong predictions");
+  if (wrong_shown > 0) {
+    text += "<h4>Wrong, the most confident first</h4>" +
+            table_of(run, "Wrong predictions", wrong, wrong_shown);
+  }
   if (right_shown > 0) {
     text += fmt::format(
-        "<details id=\"right-predictions\"{}><summary>Right, the least sure first ({}{})</summary>",
+        "<details id=\"right-predictions\"{}><summary>Right, the least confident first "
+        "({}{})</summary>",
         wrong.empty() ? " open" : "", right_shown,
         right_shown < right.size() ? fmt::format(" of {}", right.size()) : "");
-    text += right_table.html("Right predictions") + "</details>";
+    text += table_of(run, "Right predictions", right, right_shown) + "</details>";
   }
   return text;
 }

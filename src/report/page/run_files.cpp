@@ -7,7 +7,6 @@
 #include <limits>
 
 #include "base/clock.h"
-#include "report/page/metrics_line.h"
 #include "report/run_folder.h"
 
 namespace mnist_train::report {
@@ -20,10 +19,119 @@ using Json = nlohmann::json;
 
 constexpr std::size_t kMaxSmallFile = 16 << 20;
 constexpr std::size_t kMaxLargeFile = std::size_t{1} << 30;
+constexpr std::size_t kMaxClasses = 1024;
 
 const Json kNull;
 
-/// Empty where there is no such file.
+[[noreturn]] void fail(const std::string& where, const std::string& what) {
+  throw Error(ExitCode::kData, where + ": " + what);
+}
+
+/// The whole number under a key, 0 where there is none.
+std::int64_t integer_in(const Json& json, const std::string& key) {
+  const double number = number_in(json, key);
+  return std::isfinite(number) && std::abs(number) < 9e15 ? static_cast<std::int64_t>(number) : 0;
+}
+
+std::optional<double> optional_in(const Json& json, const std::string& key) {
+  const double number = number_in(json, key);
+  return std::isfinite(number) ? std::optional(number) : std::nullopt;
+}
+
+double or_zero(const Json& json, const std::string& key) {
+  return optional_in(json, key).value_or(0);
+}
+
+void read_confusion(const Json& rows, EpochDetails& details, const std::string& where) {
+  const std::size_t classes = rows.is_array() ? rows.size() : 0;
+  if (classes == 0 || classes > kMaxClasses) fail(where, "confusion is not a matrix of counts");
+  details.classes = static_cast<std::int64_t>(classes);
+  for (const Json& row : rows) {
+    if (!row.is_array() || row.size() != classes) fail(where, "confusion is not square");
+    for (const Json& cell : row) {
+      if (!cell.is_number_unsigned()) fail(where, "confusion holds something other than counts");
+      details.confusion.push_back(cell.get<std::int64_t>());
+    }
+  }
+}
+
+EpochDetails details_of(const Json& json, const std::string& where) {
+  EpochDetails details;
+  const Json seconds = json.value("seconds", Json::object());
+  details.seconds = {optional_in(seconds, "input"),         optional_in(seconds, "compute"),
+                     optional_in(seconds, "communication"), or_zero(seconds, "evaluation"),
+                     or_zero(seconds, "checkpoint"),        or_zero(seconds, "report")};
+  const Json ranks = json.value("rank_seconds", Json::array());
+  if (!seconds.is_object() || !ranks.is_array()) {
+    fail(where, "seconds is not an object, or rank_seconds is not a list");
+  }
+  for (const Json& rank : ranks) {
+    details.ranks.push_back({integer_in(rank, "rank"), integer_in(rank, "steps"),
+                             or_zero(rank, "input"), or_zero(rank, "compute"),
+                             or_zero(rank, "communication"), or_zero(rank, "median_step"),
+                             or_zero(rank, "p95_step"), or_zero(rank, "longest_step")});
+  }
+  if (json.contains("confusion")) read_confusion(json["confusion"], details, where);
+  return details;
+}
+
+/// Whether the URI is a PNG or JPEG in base64, so that it loads nothing from elsewhere.
+bool is_picture(std::string_view uri) {
+  constexpr std::string_view kDigits =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=";
+  for (const std::string_view prefix : {"data:image/png;base64,", "data:image/jpeg;base64,"}) {
+    if (!uri.starts_with(prefix)) continue;
+    return uri.find_first_not_of(kDigits, prefix.size()) == std::string_view::npos;
+  }
+  return false;
+}
+
+StepRecord step_of(const Json& json) {
+  return {integer_in(json, "epoch"),
+          integer_in(json, "step"),
+          number_in(json, "loss"),
+          number_in(json, "learning_rate"),
+          number_in(json, "samples_per_second"),
+          number_in(json, "accuracy")};
+}
+
+EpochEntry epoch_of(const Json& json, const std::string& where) {
+  EpochEntry entry;
+  EpochRecord& record = entry.record;
+  record.epoch = integer_in(json, "epoch");
+  record.step = integer_in(json, "step");
+  record.train_loss = number_in(json, "train_loss");
+  record.train_accuracy = number_in(json, "train_accuracy");
+  record.test_loss = number_in(json, "test_loss");
+  record.test_accuracy = number_in(json, "test_accuracy");
+  record.train_seconds = or_zero(json, "train_seconds");
+  record.test_seconds = or_zero(json, "test_seconds");
+  record.samples_per_second = number_in(json, "samples_per_second");
+  record.validation_loss = optional_in(json, "validation_loss");
+  record.validation_accuracy = optional_in(json, "validation_accuracy");
+  entry.details = details_of(json, where);
+  return entry;
+}
+
+Prediction prediction_of(const Json& json, const std::string& where) {
+  Prediction prediction;
+  for (const char* key : {"id", "guess", "truth"}) {
+    if (!std::isfinite(number_in(json, key))) fail(where, std::string("has no number ") + key);
+  }
+  prediction.id = integer_in(json, "id");
+  prediction.guess = integer_in(json, "guess");
+  prediction.truth = integer_in(json, "truth");
+  prediction.image = text_in(json, "image");
+  if (!is_picture(prediction.image)) prediction.image.clear();
+  for (std::size_t label = 0; label < kMaxClasses; ++label) {
+    const auto score = json.find("score_" + std::to_string(label));
+    if (score == json.end()) break;
+    prediction.scores.push_back(score->is_number() ? score->get<double>() : 0);
+  }
+  return prediction;
+}
+
+/// The content of a file, nothing where there is no such file.
 std::string read_if_there(const fs::path& path, std::size_t max_bytes) {
   std::error_code error;
   return fs::exists(path, error) ? read_file(path, max_bytes, ExitCode::kData) : "";
@@ -32,11 +140,12 @@ std::string read_if_there(const fs::path& path, std::size_t max_bytes) {
 Json parse_file(const fs::path& path, const std::string& text) {
   if (text.empty()) return {};
   Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) throw Error(ExitCode::kData, path.string() + ": is not a JSON object");
+  if (!json.is_object()) fail(path.string(), "is not a JSON object");
   return json;
 }
 
-/// Calls `take` for each whole line that is a JSON object. Throws for the others unless `lenient`.
+/// Calls `take(object, "FILE:LINE")` for each whole line that is a JSON object; throws for other
+/// lines unless `lenient`. Returns the number of the last line.
 template <typename Take>
 std::int64_t for_each_line(const fs::path& path, const std::string& text, std::int64_t lines_before,
                            bool lenient, const Take& take) {
@@ -47,28 +156,25 @@ std::int64_t for_each_line(const fs::path& path, const std::string& text, std::i
     const auto first = text.begin() + static_cast<std::ptrdiff_t>(begin);
     const auto last = text.begin() + static_cast<std::ptrdiff_t>(end);
     const Json json = Json::parse(first, last, nullptr, /*allow_exceptions=*/false);
-    if (json.is_object()) {
-      take(json, path.string() + ":" + std::to_string(line));
-    } else if (!lenient) {
-      throw Error(ExitCode::kData,
-                  path.string() + ":" + std::to_string(line) + ": is not a JSON object");
-    }
+    const std::string where = path.string() + ":" + std::to_string(line);
+    if (json.is_object()) take(json, where);
+    if (!json.is_object() && !lenient) fail(where, "is not a JSON object");
   }
   return line;
 }
 
-/// What a run says of its data's classes; empty unless all of it is text.
-std::vector<std::string> class_names_in(const Json& data) {
+/// The names of the classes in a run's description of its data; none unless all of them are text.
+std::vector<std::string> class_names_in(const Json& dataset) {
   std::vector<std::string> names;
-  if (!data.is_object() || !data.contains("class_names")) return names;
-  for (const Json& name : data["class_names"]) {
+  if (!dataset.is_object() || !dataset.contains("class_names")) return names;
+  for (const Json& name : dataset["class_names"]) {
     if (!name.is_string()) return {};
     names.push_back(name.get<std::string>());
   }
   return names;
 }
 
-/// Whether a process holds the folder's lock, as a run does from beginning to end.
+/// Whether a process holds the folder's lock, as a run does as long as it lasts.
 bool is_locked(const fs::path& folder) {
   const UniqueFd fd(
       ::open((folder / files::kLock).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
@@ -94,8 +200,8 @@ std::string text_in(const Json& object, const std::string& key) {
   return found != object.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
-const EpochRecord* RunFiles::last_epoch() const {
-  return epochs.empty() ? nullptr : &epochs.back().record;
+double RunFiles::last(double EpochRecord::*figure) const {
+  return epochs.empty() ? std::numeric_limits<double>::quiet_NaN() : epochs.back().record.*figure;
 }
 
 const EpochRecord* RunFiles::best_epoch() const {
@@ -167,7 +273,7 @@ RunFiles& RunReader::read() {
 void RunReader::read_metrics() {
   const fs::path path = run_.folder / files::kMetrics;
   const std::string text = read_if_there(path, kMaxLargeFile);
-  if (static_cast<std::int64_t>(text.size()) < metrics_bytes_) {  // cut back by a resume
+  if (static_cast<std::int64_t>(text.size()) < metrics_bytes_) {  // truncated by a resume
     metrics_bytes_ = metrics_lines_ = 0;
     run_.steps.clear();
     run_.epochs.clear();

@@ -11,54 +11,58 @@
 
 namespace mnist_train::report {
 
-/// An epoch as `metrics.jsonl` has it. Numbers that are missing there are NaN.
+/// An epoch in `metrics.jsonl`. Numbers that are missing there are NaN or 0.
 struct EpochEntry {
   EpochRecord record;
   EpochDetails details;
 };
 
-/// A run as its folder tells it: everything that a page is made from.
+/// The content of a run folder that pages are made from.
 struct RunFiles {
-  std::string name;  // what people call it: the folder with the one above
+  std::string name;  // the folder's name behind that of its parent
   std::filesystem::path folder;
-  bool live = false;                   // a process is writing there
-  std::string config_text;             // empty where there is none
-  nlohmann::json config;               // null where there is none
-  nlohmann::json summary;              // null where there is none
+  bool live = false;                   // whether a process is writing there
+  std::string config_text;             // empty without a config
+  nlohmann::json config;               // null without a config
+  nlohmann::json summary;              // null without a summary
   std::vector<nlohmann::json> starts;  // lines of lineage.jsonl
   std::vector<StepRecord> steps;
   std::vector<EpochEntry> epochs;
   std::vector<Prediction> predictions;
   std::vector<std::string> class_names;  // by number; empty where the data have none
-  double seconds_since_start = 0;        // of the last start, by the clock; 0 when not live
+  double seconds_since_start = 0;        // since the last start; 0 when not live
 
-  /// Null without epochs.
-  const EpochRecord* last_epoch() const;
-  /// The first of those with the highest test accuracy; null without epochs.
+  /// Returns a figure of the last epoch, NaN without epochs.
+  double last(double EpochRecord::*figure) const;
+  /// Returns the first epoch with the highest test accuracy, null without epochs.
   const EpochRecord* best_epoch() const;
-  /// What a class is called: its name, else its number.
+  /// Returns a class's name, or its number where it has none.
   std::string class_name(std::int64_t label) const;
-  /// "running", "finished", "stopped", "failed", or "interrupted": it ended and could not say why.
+  /// Returns "running", "finished", "stopped", "failed", or "interrupted" for a run that ended
+  /// without recording why.
   std::string status() const;
-  /// What the newest of summary and starts says under a key; null where none does.
+  /// Returns the value of a key in the summary, or else in the last start; null where it is in
+  /// neither.
   const nlohmann::json& fact(const std::string& key) const;
-  double number(const std::string& key) const;  // NaN where there is none
+  /// Returns a fact that is a number, NaN where it is not.
+  double number(const std::string& key) const;
+  /// Returns a fact that is text, nothing where it is not.
   std::string text(const std::string& key) const;
 };
 
-/// The number under a key of an object, NaN where there is none.
+/// Returns the number under a key of a JSON object, NaN where there is none.
 double number_in(const nlohmann::json& object, const std::string& key);
-/// The text under a key of an object, empty where there is none.
+/// Returns the text under a key of a JSON object, nothing where there is none.
 std::string text_in(const nlohmann::json& object, const std::string& key);
 
-/// Reads a run folder, again and again while the run lasts: metrics.jsonl only from where the last
-/// reading ended.
+/// Reads a run folder, also again and again while its run lasts: of metrics.jsonl only what is new.
 class RunReader {
  public:
   explicit RunReader(const std::filesystem::path& folder);
 
-  /// Throws Error(kData) naming file and line of what cannot be read, Error(kConfig) when the
-  /// folder holds no run. An unfinished last line is left for the next time.
+  /// Reads the folder as it is now; an unfinished last line of metrics.jsonl is left for the next
+  /// time. Throws Error(kData) naming file and line of what cannot be read, and Error(kConfig) when
+  /// the folder holds no run.
   RunFiles& read();
 
  private:

@@ -1,16 +1,19 @@
 #pragma once
 
+#include <array>
+#include <functional>
+#include <map>
+#include <span>
 #include <string>
+#include <utility>
 
+#include "report/page/line_chart.h"
 #include "report/page/run_files.h"
 
+/// The parts of a run's page as HTML, each an answer to one question. A run that has not got far
+/// enough for an answer says so.
 namespace mnist_train::report {
 
-/// The parts of a run's page, each an answer to one question. HTML; a run that has not got as far
-/// says so.
-
-/// Its state, the figures that matter most, and links to the parts.
-std::string header_section(const RunFiles& run);
 /// Did it learn? Accuracy, loss and learning rate over time.
 std::string learning_section(const RunFiles& run);
 /// What does it get wrong? Confusion matrix, classes, images.
@@ -20,8 +23,52 @@ std::string time_section(const RunFiles& run);
 /// What exactly was run?
 std::string identity_section(const RunFiles& run);
 
-/// The picture table of `mistakes_section`: wrong predictions first, the surest first; then the
-/// right ones, the least sure first. Pictures up to a total of about 2 MB.
+/// The table of test images in `mistakes_section`: wrong predictions, the most confident first,
+/// then right ones, the least confident first, with pictures up to a total of about 2 MB.
 std::string prediction_table(const RunFiles& run);
+
+/// The body of a page on several runs: their results in a table, their curves in common charts,
+/// their time, their accuracy by class, and how they differ.
+std::string comparison(std::span<const RunFiles> runs);
+
+// What several sections need.
+
+/// Returns a line of a chart with a figure of each epoch, a member of EpochRecord or a function of
+/// it, by the epoch's number.
+template <typename Figure>
+ChartSeries epoch_series(const RunFiles& run, std::string name, int colour, const Figure& figure) {
+  ChartSeries series{std::move(name), colour, {}};
+  for (const EpochEntry& epoch : run.epochs) {
+    series.points.push_back(
+        {static_cast<double>(epoch.record.epoch), std::invoke(figure, epoch.record)});
+  }
+  return series;
+}
+
+/// Returns a line of a chart with a figure of each step record, by the step's number.
+inline ChartSeries step_series(const RunFiles& run, std::string name, int colour,
+                               double StepRecord::*figure) {
+  ChartSeries series{std::move(name), colour, {}};
+  for (const StepRecord& step : run.steps) {
+    series.points.push_back({static_cast<double>(step.step), step.*figure});
+  }
+  return series;
+}
+
+/// Seconds by what they were spent on: input, compute, communication, evaluation, checkpoint,
+/// report, start, other.
+using ActivitySeconds = std::array<double, 8>;
+
+/// Returns what the run's time so far was spent on.
+ActivitySeconds seconds_of(const RunFiles& run);
+double total(const ActivitySeconds& seconds);
+/// Returns a bar whose whole width stands for `full` seconds.
+std::string time_bar(const ActivitySeconds& seconds, double full);
+/// Returns what the colours of the bars mean, with the seconds and their percentages.
+std::string time_legend(const ActivitySeconds& seconds);
+
+/// Returns a config by dotted key ("model.name"), its values as they are shown. Groups are taken
+/// apart to a depth of ten, lists are kept whole.
+std::map<std::string, std::string> config_values(const nlohmann::json& config);
 
 }  // namespace mnist_train::report

@@ -1,8 +1,7 @@
-#include "checkpoint/synchronize.h"
-
 #include <cstdint>
 #include <vector>
 
+#include "checkpoint/checkpoint.h"
 #include "support/catch.h"
 #include "support/progress.h"
 #include "support/ranks.h"
@@ -18,18 +17,18 @@ using testing::tiny_model;
 using testing::TrainerRig;
 
 /// Everything that ranks must agree on.
-struct State {
+struct TrainingState {
   at::Tensor weights;
   at::Tensor momentum;
   std::vector<at::Tensor> buffers;
   train::Progress progress;
 };
 
-State state_of(const TrainerRig& rig) {
-  State state{rig.weights(),
-              rig.trainer.optimizer().state().at(0).flat.clone(),
-              {},
-              rig.trainer.progress()};
+TrainingState state_of(const TrainerRig& rig) {
+  TrainingState state{rig.weights(),
+                      rig.trainer.optimizer().state().at(0).flat.clone(),
+                      {},
+                      rig.trainer.progress()};
   for (const at::Tensor& buffer : rig.trainer.model().buffers()) {
     state.buffers.push_back(buffer.clone());
   }
@@ -40,8 +39,8 @@ TEST_CASE("every rank becomes rank 0, however it started") {
   // Rank 0 resumed at step 4, the others are fresh, from other seeds.
   TrainerRig rank_0(small_run(), one_rank(), tiny_model(1, true));
   rank_0.run_to(4);
-  const State expected = state_of(rank_0);
-  std::vector<State> states(3);
+  const TrainingState expected = state_of(rank_0);
+  std::vector<TrainingState> states(3);
   testing::on_connected_ranks(3, [&](comm::Communicator& communicator) {
     const int rank = communicator.rank();
     TrainerRig rig(small_run(), communicator, tiny_model(1 + rank, true));
@@ -53,10 +52,10 @@ TEST_CASE("every rank becomes rank 0, however it started") {
       for (std::size_t i = 0; i < buffers.size(); ++i) buffers[i].copy_(expected.buffers[i]);
       rig.trainer.progress() = expected.progress;
     }
-    synchronize(rig.trainer, communicator);
+    broadcast_state(rig.trainer, communicator);
     states[static_cast<std::size_t>(rank)] = state_of(rig);
   });
-  for (const State& state : states) {
+  for (const TrainingState& state : states) {
     CHECK(state.weights.equal(expected.weights));
     CHECK(state.momentum.equal(expected.momentum));
     REQUIRE(state.buffers.size() == 3);
@@ -69,8 +68,8 @@ TEST_CASE("one rank stays as it is") {
   comm::Communicator alone;
   TrainerRig rig(small_run(), alone);
   rig.run_to(4);
-  const State before = state_of(rig);
-  synchronize(rig.trainer, alone);
+  const TrainingState before = state_of(rig);
+  broadcast_state(rig.trainer, alone);
   CHECK(rig.weights().equal(before.weights));
   CHECK(same_progress(rig.trainer.progress(), before.progress));
 }

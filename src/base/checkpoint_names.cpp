@@ -1,11 +1,11 @@
-#include "report/checkpoint_names.h"
+#include "base/checkpoint_names.h"
 
 #include <algorithm>
 #include <charconv>
 
 #include "base/error.h"
 
-namespace mnist_train::report {
+namespace mnist_train {
 
 namespace fs = std::filesystem;
 
@@ -40,7 +40,7 @@ std::vector<std::int64_t> saved_steps(const fs::path& folder) {
        entry.increment(error)) {
     if (const auto step = step_of(entry->path().filename().string())) steps.push_back(*step);
   }
-  // Not to be taken for a folder without checkpoints: a run would start afresh in it.
+  // Taken for a folder without checkpoints, it would make a run start from scratch.
   if (error && error != std::errc::no_such_file_or_directory) {
     throw Error(ExitCode::kCheckpoint, folder.string() + ": cannot be read: " + error.message());
   }
@@ -54,4 +54,4 @@ std::optional<fs::path> newest_checkpoint(const fs::path& folder) {
   return folder / checkpoint_name(steps.back());
 }
 
-}  // namespace mnist_train::report
+}  // namespace mnist_train

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/safetensors_format.h"
+#include "base/safetensors_header.h"
 #include "checkpoint/tensor_file.h"
 #include "support/catch.h"
 #include "support/error_of.h"
@@ -26,8 +26,8 @@ constexpr bool kOpen = false;
 constexpr const char* kTensor = R"({"dtype":"U8","shape":[4],"data_offsets":[0,4]})";
 
 std::string length_bytes(std::uint64_t length) {
-  std::string bytes(kLengthBytes, '\0');
-  std::memcpy(bytes.data(), &length, kLengthBytes);
+  std::string bytes(kSafetensorsLengthBytes, '\0');
+  std::memcpy(bytes.data(), &length, kSafetensorsLengthBytes);
   return bytes;
 }
 
@@ -158,7 +158,7 @@ TEST_CASE("a length that the file does not have is refused before anything is al
        {std::uint64_t{9}, std::uint64_t{1} << 32, std::uint64_t{1} << 62, UINT64_MAX}) {
     const Failure failure = reading(folder, length_bytes(length) + "{}", kOpen);
     CHECK(failure.code == ExitCode::kCheckpoint);
-    CHECK_THAT(failure.message, ContainsSubstring("cut short, or no safetensors file"));
+    CHECK_THAT(failure.message, ContainsSubstring("cut short, or is not a safetensors file"));
   }
   CHECK(reading(folder, "", kOpen).code == ExitCode::kCheckpoint);
   CHECK(reading(folder, "1234567", kOpen).code == ExitCode::kCheckpoint);

@@ -1,3 +1,5 @@
+#include "checkpoint/tensor_file.h"
+
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/randint.h>
@@ -13,8 +15,7 @@
 #include <vector>
 
 #include "base/file.h"
-#include "checkpoint/safetensors_format.h"
-#include "checkpoint/tensor_file.h"
+#include "base/safetensors_header.h"
 #include "support/catch.h"
 #include "support/damage.h"
 #include "support/error_of.h"
@@ -41,15 +42,15 @@ std::string bytes_of(const fs::path& path) { return read_file(path, 1 << 24, Exi
 
 std::size_t header_end(const std::string& bytes) {
   std::uint64_t length = 0;
-  std::memcpy(&length, bytes.data(), kLengthBytes);
-  return kLengthBytes + length;
+  std::memcpy(&length, bytes.data(), kSafetensorsLengthBytes);
+  return kSafetensorsLengthBytes + length;
 }
 
 /// Every type, some shapes, and metadata.
 TensorFile every_type() {
   TensorFile file;
-  for (const TypeName& type : kTypes) {
-    file.tensors.emplace_back(type.name, at::randint(0, 2, {3, 5}, type.type));
+  for (const ElementType& type : kElementTypes) {
+    file.tensors.emplace_back(type.safetensors, at::randint(0, 2, {3, 5}, type.type));
   }
   file.tensors.emplace_back("scalar", at::randn({}));
   file.tensors.emplace_back("empty", at::empty({0, 3}));
@@ -114,7 +115,7 @@ TEST_CASE("the file is what every safetensors reader expects") {
   const std::string bytes = bytes_of(small_sealed_file(folder));
   const std::size_t data = header_end(bytes);
   CHECK(data % 8 == 0);
-  const auto header = nlohmann::json::parse(bytes.begin() + kLengthBytes,
+  const auto header = nlohmann::json::parse(bytes.begin() + kSafetensorsLengthBytes,
                                             bytes.begin() + static_cast<std::ptrdiff_t>(data));
   CHECK(header.at("__metadata__") == nlohmann::json{{"format", "pt"}});
   CHECK(header.at("weight") ==

@@ -1,10 +1,9 @@
-#include "checkpoint/progress_text.h"
-
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "checkpoint/checkpoint.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/progress.h"
@@ -58,7 +57,7 @@ TEST_CASE("each field matters") {
   }
 }
 
-TEST_CASE("what is no progress is refused") {
+TEST_CASE("text that is not progress is refused") {
   for (const char* text : {"", "{", "[]", "null", "3", "\"epoch\"", "{}"}) {
     INFO(text);
     CHECK(error_of([&] { progress_from_text(text); }).code == ExitCode::kCheckpoint);

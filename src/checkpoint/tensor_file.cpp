@@ -1,0 +1,244 @@
+#include "checkpoint/tensor_file.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/safetensors_header.h"
+
+namespace mnist_train::checkpoint {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kSealName = "mnist-train.seal";
+constexpr std::size_t kSealBytes = Hasher::kDigestBytes;
+
+std::array<std::uint8_t, kSealBytes> seal_of(const Hasher& hasher) {
+  const std::string hex = hasher.hex_digest();
+  std::array<std::uint8_t, kSealBytes> bytes{};
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    bytes[i] = static_cast<std::uint8_t>(std::stoi(hex.substr(2 * i, 2), nullptr, 16));
+  }
+  return bytes;
+}
+
+Json header_entry(at::ScalarType type, at::IntArrayRef sizes, std::size_t begin, std::size_t end) {
+  const ElementType* row = find_element_type(&ElementType::type, type);
+  TORCH_CHECK(row != nullptr, "safetensors: no name for element type ", type);
+  return {{"dtype", row->safetensors}, {"shape", sizes.vec()}, {"data_offsets", {begin, end}}};
+}
+
+std::string make_header(const TensorFile& content, bool seal) {
+  Json header = Json::object();
+  for (const auto& [name, text] : content.metadata) header["__metadata__"][name] = text;
+  std::size_t offset = 0;
+  for (const auto& [name, tensor] : content.tensors) {
+    const std::size_t end = offset + tensor.nbytes();
+    header[name] = header_entry(tensor.scalar_type(), tensor.sizes(), offset, end);
+    offset = end;
+  }
+  if (seal) {
+    header[kSealName] = header_entry(at::kByte, {static_cast<std::int64_t>(kSealBytes)}, offset,
+                                     offset + kSealBytes);
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');  // so that the data start aligned
+  return text;
+}
+
+/// A tensor as the header describes it.
+struct StoredTensor {
+  std::string name;
+  at::ScalarType type = at::kByte;
+  std::vector<std::int64_t> sizes;
+  std::size_t begin = 0;  // of its bytes in the data
+  std::size_t end = 0;
+};
+
+/// A safetensors file while it is read and checked.
+class SafetensorsReader {
+ public:
+  explicit SafetensorsReader(const std::filesystem::path& path)
+      : path_(path), file_(MappedFile::open(path, ExitCode::kCheckpoint)) {}
+
+  TensorFile read(bool require_seal) {
+    parse_header();
+    check_seal(require_seal);
+    TensorFile content;
+    std::vector<StoredTensor> stored;
+    for (const auto& [name, entry] : header_.items()) {
+      if (name == "__metadata__") {
+        read_metadata(entry, content);
+      } else if (name != kSealName) {
+        stored.push_back(read_entry(name, entry));
+      }
+    }
+    // Tensors over the same bytes could ask for any amount of memory.
+    check_coverage(stored);
+    for (const StoredTensor& tensor : stored) {
+      content.tensors.emplace_back(tensor.name, copy(tensor));
+    }
+    return content;
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& reason) const {
+    throw Error(ExitCode::kCheckpoint, path_.string() + ": " + reason);
+  }
+  [[noreturn]] void refuse(const std::string& tensor, const std::string& reason) const {
+    refuse("tensor " + tensor + " " + reason);
+  }
+
+  void parse_header() {
+    const auto bytes = file_.bytes();
+    if (bytes.size() < kSafetensorsLengthBytes) {
+      refuse("is too short to be a safetensors or .pt file");
+    }
+    const auto header = safetensors_header(bytes);
+    if (!header) {
+      refuse("is cut short, or is not a safetensors file: its header should be longer than the " +
+             std::to_string(bytes.size()) + " bytes of the file");
+    }
+    header_ = Json::parse(*header, nullptr, /*allow_exceptions=*/false);
+    if (!header_.is_object()) refuse("has a header that is not a JSON object");
+    data_ = bytes.subspan(kSafetensorsLengthBytes + header->size());
+  }
+
+  void check_seal(bool required) const {
+    if (!header_.contains(kSealName)) {
+      if (required) refuse("has no seal: it is not a checkpoint of mnist-train, or is damaged");
+      return;
+    }
+    if (data_.size() < kSealBytes) refuse("is cut short");
+    const auto bytes = file_.bytes();
+    Hasher hasher;
+    hasher.update(bytes.data(), bytes.size() - kSealBytes);
+    const auto expected = seal_of(hasher);
+    if (std::memcmp(expected.data(), bytes.last(kSealBytes).data(), kSealBytes) != 0) {
+      refuse("is damaged: its bytes do not match its seal");
+    }
+  }
+
+  void read_metadata(const Json& entry, TensorFile& content) const {
+    if (!entry.is_object()) refuse("has metadata that is not an object");
+    for (const auto& [name, text] : entry.items()) {
+      if (!text.is_string()) refuse("has metadata that is not text: " + name);
+      content.metadata.emplace_back(name, text.get<std::string>());
+    }
+  }
+
+  StoredTensor read_entry(const std::string& name, const Json& entry) const {
+    const std::string type = entry.is_object() ? entry.value("dtype", "") : "";
+    const ElementType* row = find_element_type(&ElementType::safetensors, type);
+    if (row == nullptr) refuse(name, "has the unknown type \"" + type + "\"");
+    StoredTensor tensor{name, row->type, read_sizes(name, entry)};
+    read_offsets(entry, tensor);
+    if (bytes_of(tensor) != tensor.end - tensor.begin) {
+      refuse(name, "has a shape that does not fit its bytes");
+    }
+    return tensor;
+  }
+
+  std::vector<std::int64_t> read_sizes(const std::string& name, const Json& entry) const {
+    const auto shape = entry.find("shape");
+    if (shape == entry.end() || !shape->is_array()) refuse(name, "has no shape");
+    std::vector<std::int64_t> sizes;
+    for (const Json& size : *shape) {
+      if (!size.is_number_unsigned() || size.get<std::uint64_t>() > data_.size()) {
+        refuse(name, "has an impossible shape");
+      }
+      sizes.push_back(size.get<std::int64_t>());
+    }
+    return sizes;
+  }
+
+  void read_offsets(const Json& entry, StoredTensor& tensor) const {
+    const auto offsets = entry.find("data_offsets");
+    if (offsets == entry.end() || !offsets->is_array() || offsets->size() != 2 ||
+        !(*offsets)[0].is_number_unsigned() || !(*offsets)[1].is_number_unsigned()) {
+      refuse(tensor.name, "has no data_offsets");
+    }
+    tensor.begin = (*offsets)[0].get<std::uint64_t>();
+    tensor.end = (*offsets)[1].get<std::uint64_t>();
+    if (tensor.begin > tensor.end || tensor.end > data_.size()) {
+      refuse(tensor.name, "lies outside the file");
+    }
+  }
+
+  std::size_t bytes_of(const StoredTensor& tensor) const {
+    auto bytes = static_cast<std::int64_t>(c10::elementSize(tensor.type));
+    bool empty = false;
+    for (const std::int64_t size : tensor.sizes) {
+      empty = empty || size == 0;
+      // Beside a 0, too, the sizes must not overflow, because strides are made of them.
+      if (__builtin_mul_overflow(bytes, std::max<std::int64_t>(size, 1), &bytes)) {
+        refuse(tensor.name, "has an impossible shape");
+      }
+    }
+    return empty ? 0 : static_cast<std::size_t>(bytes);
+  }
+
+  void check_coverage(const std::vector<StoredTensor>& stored) const {
+    std::vector<std::pair<std::size_t, std::size_t>> ranges;
+    for (const StoredTensor& tensor : stored) ranges.emplace_back(tensor.begin, tensor.end);
+    std::sort(ranges.begin(), ranges.end());
+    std::size_t covered = 0;
+    for (const auto& [begin, end] : ranges) {
+      if (begin != covered) refuse("has tensors that overlap or leave gaps");
+      covered = end;
+    }
+    if (header_.contains(kSealName)) covered += kSealBytes;
+    if (covered != data_.size()) refuse("has bytes that belong to no tensor");
+  }
+
+  at::Tensor copy(const StoredTensor& stored) const {
+    at::Tensor tensor = at::empty(stored.sizes, at::TensorOptions(stored.type));
+    const std::size_t bytes = stored.end - stored.begin;
+    if (bytes > 0) std::memcpy(tensor.mutable_data_ptr(), data_.data() + stored.begin, bytes);
+    return tensor;
+  }
+
+  std::filesystem::path path_;
+  MappedFile file_;
+  Json header_;
+  std::span<const std::uint8_t> data_;
+};
+
+}  // namespace
+
+void write_safetensors(const std::filesystem::path& path, const TensorFile& content, bool seal,
+                       ExitCode code) {
+  AtomicFile file(path, code);
+  Hasher hasher;
+  const auto write = [&](const void* bytes, std::size_t size) {
+    hasher.update(bytes, size);
+    file.write(bytes, size);
+  };
+  const std::string header = make_header(content, seal);
+  const std::uint64_t length = header.size();
+  write(&length, sizeof length);  // x86-64 and arm64 are little-endian, as the format is
+  write(header.data(), header.size());
+  for (const auto& [name, tensor] : content.tensors) {
+    const at::Tensor host = tensor.to(at::kCPU).contiguous();
+    write(host.const_data_ptr(), host.nbytes());
+  }
+  const auto digest = seal_of(hasher);
+  if (seal) file.write(digest.data(), digest.size());
+  file.commit();
+}
+
+TensorFile read_safetensors(const std::filesystem::path& path, bool require_seal) {
+  try {
+    return SafetensorsReader(path).read(require_seal);
+  } catch (const nlohmann::json::exception& error) {
+    throw Error(ExitCode::kCheckpoint, path.string() + ": has a malformed header: " + error.what());
+  }
+}
+
+}  // namespace mnist_train::checkpoint
