@@ -78,7 +78,7 @@ def check(path):
 
 def main():
     paths = [Path(name).resolve() for name in sys.argv[1:]] or [
-        *(ROOT / name for name in ("src", "tests", "scripts", "configs", ".ci")), *sorted(ROOT.glob("*.md"))]
+        *(ROOT / name for name in ("src", "tests", "scripts", "configs", ".ci", "CMakeLists.txt")), *sorted(ROOT.glob("*.md"))]
     findings = 0
     for path in (file for start in paths for file in files_below(start)):
         name = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
