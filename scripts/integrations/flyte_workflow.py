@@ -9,7 +9,7 @@ Environment, when the workflow is registered:
   MNIST_TRAIN_IMAGE   the container image, such as one built from scripts/cluster/Dockerfile with flytekit added
 and when the task runs:
   MNIST_TRAIN_BINARY  the program (mnist-train of PATH, else the repository's build)
-  MNIST_TRAIN_RUNS    a folder that all attempts see; a retry then goes on from the last attempt's newest checkpoint
+  MNIST_TRAIN_RUNS    a folder that all attempts see; a retry then resumes from the last attempt's newest checkpoint
 
 Flyte retries a task that failed by FlyteRecoverableException: here lost or hung processes (exit code 4) and signals.
 A wrong config (2) or missing data (3) would fail again and is not retried. Needs `pip install flytekit`.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The table of faults in README.md: its rows stand in tests/faults.json, its results come from test runs.
+"""The table of faults in tests/README.md: its rows stand in tests/faults.json, its results come from test runs.
 
 usage: fault_table.py                         checks that the table has the rows and that every test in them exists
        fault_table.py --update RESULTS.xml…   writes the table from JUnit files of pytest and of the Catch executables:
@@ -16,6 +16,7 @@ import xml.etree.ElementTree
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+README = Path("tests/README.md")
 BEGIN, END = "<!-- faults: written by scripts/lib/fault_table.py -->", "<!-- end of faults -->"
 
 
@@ -72,9 +73,9 @@ def table(rows, results):
 
 
 def split_readme(root):
-    text = (root / "README.md").read_text(encoding="utf-8")
+    text = (root / README).read_text(encoding="utf-8")
     if BEGIN not in text or END not in text:
-        raise SystemExit(f"README.md has no place for the table: {BEGIN} … {END}")
+        raise SystemExit(f"{README} has no place for the table: {BEGIN} … {END}")
     before, rest = text.split(BEGIN)
     inside, after = rest.split(END)
     return before, inside, after
@@ -91,14 +92,14 @@ def findings(root):
     shown = [tuple(cell.strip() for cell in line.strip("|").split(" | ")[:2])
              for line in split_readme(root)[1].splitlines() if line.startswith("| ")][1:]
     if shown != [row[:2] for row in rows]:
-        yield "README.md: its table of faults has other rows than tests/faults.json; write it with --update"
+        yield f"{README}: its table of faults has other rows than tests/faults.json; write it with --update"
 
 
 def main():
     if sys.argv[1:2] == ["--update"]:
         before, _, after = split_readme(ROOT)
         text = before + BEGIN + "\n" + table(read_rows(ROOT), read_results(sys.argv[2:])) + "\n" + END + after
-        (ROOT / "README.md").write_text(text, encoding="utf-8")
+        (ROOT / README).write_text(text, encoding="utf-8")
         return 0
     wrong = list(findings(ROOT))
     print("\n".join(wrong))

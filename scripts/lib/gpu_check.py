@@ -77,7 +77,7 @@ def check_gpu_tests(checks):
     """Each case in a process of its own: an error of the device stays with it."""
     program = str(runs.programs_folder() / "mnist-train-tests")
     listed = subprocess.run([program, "[gpu]", "--list-tests"], env=runs.environment(), text=True, capture_output=True, check=False)
-    names = re.findall(r"^  (\S.*)$", listed.stdout, re.MULTILINE)  # long ones go on in the next line
+    names = re.findall(r"^  (\S.*)$", listed.stdout, re.MULTILINE)  # long ones continue in the next line
     for name in names:
         checks.command(f"[gpu] {name}", program, re.sub(r"([,\[\\])", r"\\\1", name) + "*", forbidden="no CUDA device")
     if not names:

@@ -6,8 +6,8 @@
 #include <system_error>
 #include <vector>
 
-#include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/weights.h"
 #include "report/run_folder.h"
 #include "report/summary.h"

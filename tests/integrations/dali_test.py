@@ -8,7 +8,8 @@ import shutil
 import numpy
 import pytest
 from pictures import read_png
-from support import MNIST, REPOSITORY, merged, read_idx, relative_difference, run, train, write_config
+from support import (MNIST, REPOSITORY, SMALL_MNIST, merged, read_idx, relative_difference, run, small_mnist, train,
+                     write_config)
 
 dali = pytest.importorskip("nvidia.dali", reason="scripts/test --integrations installs DALI")
 Image = pytest.importorskip("PIL.Image")
@@ -31,10 +32,10 @@ def test_the_build_has_the_module():
 
 @pytest.fixture(scope="module")
 def sets(tmp_path_factory):
-    """MNIST by `convert`: an LMDB of JPEG, one of PNG, and folders of PNG."""
+    """The first of MNIST by `convert`: an LMDB of JPEG, one of PNG, and folders of PNG."""
     folder = tmp_path_factory.mktemp("sets")
     for name, target, encoding in (("jpeg", "lmdb", "jpeg"), ("png", "lmdb", "png"), ("folder", "image-folder", "png")):
-        result = run("convert", "--from", f"idx:{MNIST}", "--to", f"{target}:{folder / name}", "--encoding", encoding)
+        result = run("convert", "--from", f"idx:{small_mnist().name}/mnist", "--to", f"{target}:{folder / name}", "--encoding", encoding)
         assert result.returncode == 0, result.stderr
     return folder
 
@@ -61,7 +62,7 @@ def read_by_dali(reader, **arguments):
 @pytest.mark.parametrize("encoding, most", (("png", 0), ("jpeg", 8)))
 def test_dalis_caffe2_reader_reads_back_the_lmdbs_of_convert(sets, encoding, most):
     images, labels = read_by_dali("caffe2", path=str(sets / encoding / "test"))
-    wanted, classes = mnist("test")
+    wanted, classes = (array[:SMALL_MNIST["test"]] for array in mnist("test"))
     assert (labels == classes).all()
     differences = numpy.abs(images.astype(int) - wanted)
     assert differences.mean() <= most / 8 and numpy.quantile(differences, 0.999) <= most
@@ -69,7 +70,7 @@ def test_dalis_caffe2_reader_reads_back_the_lmdbs_of_convert(sets, encoding, mos
 
 def test_dalis_file_reader_reads_back_the_folders_of_convert(sets):
     images, labels = read_by_dali("file", file_root=str(sets / "folder" / "test"))
-    wanted, classes = mnist("test")
+    wanted, classes = (array[:SMALL_MNIST["test"]] for array in mnist("test"))
     order = numpy.argsort(classes, kind="stable")
     assert (labels == classes[order]).all()
     assert (images == wanted[order]).all()
@@ -128,7 +129,7 @@ def test_what_loses_nothing_trains_to_the_same_bits_by_either_decoder(tmp_path, 
     assert "nvjpeg" not in dalis.stderr.lower() and "error" not in dalis.stderr.lower()
 
 
-def test_a_run_goes_on_in_the_middle_of_an_epoch_also_with_another_number_of_processes(tmp_path, sets):
+def test_a_run_resumes_in_the_middle_of_an_epoch_also_with_another_number_of_processes(tmp_path, sets):
     config = config_of(sets, "jpeg", decode="dali")
     whole = train(tmp_path, config, processes=2, output="whole")
     for processes in (2, 3):

@@ -119,7 +119,7 @@ def expected(tmp_path_factory):
 
 
 def ready_job(config, output):
-    """What scripts/cluster/slurm.sbatch does, with another config and without its wishes."""
+    """What scripts/cluster/slurm.sbatch does, with another config and without its requests to Slurm."""
     lines = (REPOSITORY / "scripts" / "cluster" / "slurm.sbatch").read_text().splitlines()
     script = "\n".join(line for line in lines[1:] if not line.startswith("#SBATCH"))
     for word, other in (("build/bin/mnist-train", BINARY), ("configs/mnist.json", config),

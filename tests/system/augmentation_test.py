@@ -36,7 +36,7 @@ def test_the_list_and_its_order_matter(tmp_path, alone):
         assert relative_difference(other.weights(), alone.weights()) > 100 * TOLERANCE, name
 
 
-def test_a_run_that_is_interrupted_in_an_epoch_goes_on_with_the_same_draws(tmp_path, alone):
+def test_a_run_that_is_interrupted_in_an_epoch_resumes_with_the_same_draws(tmp_path, alone):
     config = merged(CONFIG, {"max_steps": 200})
     with start(tmp_path, config, processes=2) as process:
         process.wait_for_step(3)

@@ -15,10 +15,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from support import PHASES, Process, RunFolder, averaging, merged, send, train, train_command, wait_until, write_config
+from support import MNIST, PHASES, Process, RunFolder, averaging, merged, send, train, train_command, wait_until, write_config
 
 # Three epochs of 20 steps, a checkpoint every 7 steps; evaluations of a few dozen batches.
-CONFIG = {"epochs": 3, "batch_size": 45, "test_batch_size": 40, "data": {"limit_train": 886, "limit_test": 2000},
+CONFIG = {"epochs": 3, "batch_size": 45, "test_batch_size": 40,
+          "data": {"root": str(MNIST.parent), "limit_train": 886, "limit_test": 2000},  # all of it, which takes a while to load
           "checkpoint": {"every_steps": 7}, "launch": {"max_restarts": 5, "hang_timeout_s": 2}}
 WORLDS = [(2, "flat"), (2, "bucketed"), (2, "shared_memory"), (3, "shared_memory")]
 RANK_FAULTS = ("kill", "kill", "stop", "pause")

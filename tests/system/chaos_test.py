@@ -1,6 +1,9 @@
 """A few runs of scripts/chaos; the many are for whoever has the time."""
 
 import chaos
+import pytest
+
+pytestmark = pytest.mark.sweep
 
 
 def test_random_faults_end_in_the_weights_of_the_undisturbed_run():

@@ -1,4 +1,4 @@
-"""How runs end and go on: what is left behind, and that nothing is done twice or lost."""
+"""How runs end and are resumed: what is left behind, and that nothing is done twice or lost."""
 
 import json
 import os
@@ -90,7 +90,7 @@ def test_a_run_that_goes_back_shows_nothing_of_what_it_left(tmp_path):
     assert any(best.samefile(path) for path in first.checkpoints())
 
 
-def test_a_run_that_starts_afresh_shows_nothing_of_the_lost_one(tmp_path):
+def test_a_run_that_starts_from_scratch_shows_nothing_of_the_lost_one(tmp_path):
     changes = {"epochs": 1000, "checkpoint": {"every_epochs": 1000, "keep_best": False}}
     with start(tmp_path, changes) as process:
         process.wait_for_step(STEPS + 1)
@@ -134,7 +134,7 @@ def test_libtorch_says_nothing_on_its_own(tmp_path):
         assert "frame #" not in result.stderr and "[W" not in result.stderr, result.stderr
 
 
-def test_a_restart_before_the_first_checkpoint_goes_on_from_the_file_that_was_given(tmp_path):
+def test_a_restart_before_the_first_checkpoint_resumes_from_the_file_that_was_given(tmp_path):
     train(tmp_path, {"epochs": 1}, output="first")
     file = tmp_path / "first" / "checkpoints" / f"step-{STEPS:08}.safetensors"
     changes = {"epochs": 9, "checkpoint": {"every_epochs": 9, "keep_best": False}, "launch": {"max_restarts": 1}}
@@ -145,7 +145,7 @@ def test_a_restart_before_the_first_checkpoint_goes_on_from_the_file_that_was_gi
         assert process.stderr.count(f"resuming from {file}") == 2
 
 
-def test_a_requeued_job_of_one_task_goes_on(tmp_path):
+def test_a_requeued_job_of_one_task_resumes(tmp_path):
     slurm = {"SLURM_JOB_ID": "5", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}
     changes = {"max_steps": 4}
     train(tmp_path, changes, variables=slurm)

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from support import (BINARY, LONG_RUN, MNIST, Process, assert_gone, averaging, merged, run, send, start, train,
-                     write_config)
+from support import (BINARY, LONG_RUN, MNIST, Process, assert_gone, averaging, merged, run, send, start, swept,
+                     train, write_config)
 
 STEPS = 60
 RESTARTING = {"epochs": 3, "batch_size": 45, "data": {"limit_train": 886}, "launch": {"max_restarts": 2},
@@ -28,7 +28,7 @@ def the_one_block(process):
 # A lost process
 
 
-@pytest.mark.parametrize("processes, rank, step", [(2, 0, 12), (2, 1, 5), (3, 2, 25)])
+@pytest.mark.parametrize("processes, rank, step", swept([(2, 0, 12), (2, 1, 5), (3, 2, 25)], [(2, 0, 12), (3, 2, 25)]))
 def test_a_killed_rank_ends_the_run_by_its_name(tmp_path, processes, rank, step):
     with start(tmp_path, LONG_RUN, processes=processes) as process:
         process.wait_for_step(step)
@@ -70,8 +70,9 @@ def undisturbed(tmp_path_factory):
     return run_of
 
 
-@pytest.mark.parametrize("seed, processes, strategy", [
-    (1, 2, "flat"), (2, 2, "bucketed"), (3, 3, "flat"), (4, 2, "shared_memory"), (5, 3, "shared_memory")])
+@pytest.mark.parametrize("seed, processes, strategy", swept([
+    (1, 2, "flat"), (2, 2, "bucketed"), (3, 3, "flat"), (4, 2, "shared_memory"), (5, 3, "shared_memory")],
+    [(2, 2, "bucketed"), (5, 3, "shared_memory")]))
 def test_a_run_that_loses_a_rank_at_any_moment_starts_again_and_ends_with_the_same_bits(
         tmp_path, undisturbed, seed, processes, strategy):
     draw = random.Random(seed)
@@ -176,7 +177,7 @@ def test_sigterm_ends_an_evaluation(tmp_path):
         assert process.stdout == ""
 
 
-@pytest.mark.parametrize("processes, rank", [(2, 0), (2, 1), (3, 1)])
+@pytest.mark.parametrize("processes, rank", swept([(2, 0), (2, 1), (3, 1)], [(2, 0)]))
 def test_a_rank_that_hangs_is_named(tmp_path, processes, rank):
     changes = merged(LONG_RUN, {"launch": {"hang_timeout_s": 3}})
     with start(tmp_path, changes, processes=processes) as process:
@@ -191,6 +192,7 @@ def test_a_rank_that_hangs_is_named(tmp_path, processes, rank):
     assert "hang_timeout_s" in cause
 
 
+@pytest.mark.sweep  # phases_test.py has a short one
 def test_a_launcher_that_was_stopped_for_a_while_raises_no_alarm(tmp_path):
     changes = merged(LONG_RUN, {"epochs": 3, "launch": {"hang_timeout_s": 3}})
     with start(tmp_path, changes, processes=2) as process:
@@ -327,7 +329,7 @@ def test_processes_are_refused_where_they_contradict_the_devices(tmp_path):
 # Ports
 
 
-@pytest.mark.parametrize("processes, strategy", [(1, "auto"), (2, "flat"), (3, "auto")])
+@pytest.mark.parametrize("processes, strategy", swept([(1, "auto"), (2, "flat"), (3, "auto")], [(2, "flat")]))
 def test_nothing_listens_outside_loopback(tmp_path, processes, strategy):
     with start(tmp_path, LONG_RUN | averaging(strategy), processes=processes) as process:
         process.wait_for_ranks(processes)
@@ -337,6 +339,7 @@ def test_nothing_listens_outside_loopback(tmp_path, processes, strategy):
     assert len(sockets) >= (processes if processes > 1 else 0)  # the look itself works: Gloo listens in every rank
 
 
+@pytest.mark.sweep
 def test_many_runs_started_at_once_do_not_meet(tmp_path):
     runs = [start(tmp_path, {"max_steps": 2, "data": {"limit_test": 10}}, processes=2, output=f"run{number}")
             for number in range(16)]

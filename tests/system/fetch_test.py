@@ -98,7 +98,7 @@ def test_a_transfer_that_breaks_off_is_taken_up_where_it_ended(tmp_path):
         assert mirror.requests[:3] == [(NAMES[0], None), (NAMES[0], "bytes=4000000-"), (NAMES[0], "bytes=8000000-")]
 
 
-def test_a_later_process_goes_on_with_the_part(tmp_path):
+def test_a_later_process_resumes_with_the_part(tmp_path):
     with Mirror(break_after=1_000_000) as broken:
         process = subprocess.Popen([BINARY, "fetch", "mnist", "--to", str(tmp_path), "--mirror", broken.url],
                                    env=environment(), stderr=subprocess.PIPE, text=True)

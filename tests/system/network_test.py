@@ -11,8 +11,8 @@ import threading
 import time
 
 import pytest
-from support import (BINARY, LONG_RUN, Process, assert_gone, free_port, import_torch, merged, send, start, train,
-                     write_config)
+from support import (BINARY, LONG_RUN, Process, assert_gone, free_port, import_torch, merged, send, start, swept,
+                     train, write_config)
 
 CONFIG = {"batch_size": 45, "data": {"limit_train": 886, "limit_test": 100}}
 
@@ -27,7 +27,7 @@ def noise(draw, kind):
     return b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
-@pytest.mark.parametrize("strategy", ["flat", "shared_memory"])
+@pytest.mark.parametrize("strategy", swept(["flat", "shared_memory"], ["flat"]))
 def test_strangers_who_talk_to_the_ports_change_nothing(tmp_path, strategy):
     changes = merged(CONFIG, {"gradient_averaging": {"strategy": strategy}})
     expected = train(tmp_path, changes, processes=2, output="undisturbed")
@@ -87,6 +87,7 @@ def slowed(process, pid, stop):
         time.sleep(0.01)
 
 
+@pytest.mark.sweep
 def test_a_slow_rank_is_named_and_the_weights_are_the_same(tmp_path):
     # Steps of several milliseconds, for more than ten seconds.
     changes = {"batch_size": 128, "epochs": 60, "data": {"limit_test": 100}, "checkpoint": {"every_epochs": 60},
@@ -108,7 +109,7 @@ def test_a_slow_rank_is_named_and_the_weights_are_the_same(tmp_path):
         assert process.run_folder.digest() == expected.digest()
 
 
-@pytest.mark.parametrize("strategy", ["flat", "bucketed", "shared_memory"])
+@pytest.mark.parametrize("strategy", swept(["flat", "bucketed", "shared_memory"], ["shared_memory"]))
 def test_a_hang_says_who_waits_for_whom(tmp_path, strategy):
     changes = merged(LONG_RUN, {"launch": {"hang_timeout_s": 2}, "gradient_averaging": {"strategy": strategy}})
     with start(tmp_path, changes, processes=3) as process:
@@ -122,7 +123,7 @@ def test_a_hang_says_who_waits_for_whom(tmp_path, strategy):
         assert re.search(rf"rank {rank}: waited in .*{operation} of step", block), block
 
 
-@pytest.mark.parametrize("strategy", ["flat", "shared_memory"])
+@pytest.mark.parametrize("strategy", swept(["flat", "shared_memory"], ["flat"]))
 def test_a_lost_process_is_noticed_though_its_parent_does_not_ask_for_it(tmp_path, strategy):
     config = write_config(tmp_path, LONG_RUN | {"gradient_averaging": {"strategy": strategy}})
     place = {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
@@ -135,8 +136,8 @@ def test_a_lost_process_is_noticed_though_its_parent_does_not_ask_for_it(tmp_pat
         assert "lost another rank" in first.stderr
 
 
-@pytest.mark.parametrize("silent", [0, 2])
-def test_without_our_launcher_a_rank_that_hangs_is_named_by_those_that_waited_in_vain(tmp_path, silent):
+@pytest.mark.parametrize("silent", swept([0, 2], [2]))
+def test_without_our_launcher_a_rank_that_hangs_is_named_by_those_that_waited_for_it(tmp_path, silent):
     import_torch()
     config = write_config(tmp_path, merged(LONG_RUN, {"launch": {"hang_timeout_s": 3},
                                                       "gradient_averaging": {"strategy": "flat"}}))

@@ -1,7 +1,7 @@
 """Losses and weights follow those that PyTorch computes here, from the same initial weights."""
 
 import pytest
-from support import WORLDS, averaging, import_torch, read_mnist, relative_difference, train
+from support import WORLDS, averaging, import_torch, read_mnist, relative_difference, swept, train
 
 torch = import_torch()
 
@@ -60,7 +60,9 @@ def pytorch(initial_weights):
     return result_of
 
 
-@pytest.mark.parametrize("name, processes, strategy", CASES)
+@pytest.mark.parametrize("name, processes, strategy", swept(CASES, [
+    ("momentum", 1, "auto"), ("momentum", 2, "shared_memory"), ("momentum", 3, "bucketed"), ("plain", 2, "bucketed"),
+    ("nesterov and weight decay", 3, "flat")]))
 def test_full_batch_training_follows_pytorch(tmp_path, initial_weights, pytorch, name, processes, strategy):
     config = OPTIMIZERS[name] | averaging(strategy) | {
         "epochs": STEPS, "batch_size": SAMPLES, "model": {"name": "net", "weights": str(initial_weights)},

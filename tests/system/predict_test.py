@@ -1,4 +1,4 @@
-"""Guesses for image files: any size, gray or colour, PNG and JPEG, many at once."""
+"""Predictions for image files: any size, gray or colour, PNG and JPEG, many at once."""
 
 import json
 

@@ -4,7 +4,7 @@ import json
 import statistics
 
 import pytest
-from support import SMALL, STRATEGIES, averaging, relative_difference, run, train, write_config
+from support import SMALL, STRATEGIES, averaging, relative_difference, run, swept, train, write_config
 
 TOLERANCE = 1e-4
 STEPS = 20
@@ -17,7 +17,11 @@ WORKLOADS = {
     "fewer samples than processes": ({"batch_size": 2, "max_steps": STEPS}, (3,)),
     "a tail of one sample": ({"batch_size": 32, "epochs": 10, "data": {"limit_train": 33}}, (2, 3)),
 }
-CASES = [(workload, processes) for workload, (_, counts) in WORKLOADS.items() for processes in counts]
+CASES = [(workload, processes, strategy)
+         for workload, (_, counts) in WORKLOADS.items() for processes in counts for strategy in STRATEGIES]
+QUICK = [("even batches", 2, "shared_memory"), ("even batches", 3, "flat"), ("batches that do not divide", 3, "bucketed"),
+         ("fewer samples than processes", 3, "shared_memory"), ("a tail of one sample", 2, "bucketed"),
+         ("a tail of one sample", 3, "flat")]
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +37,7 @@ def alone(tmp_path_factory):
     return run_of
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("workload, processes", CASES)
+@pytest.mark.parametrize("workload, processes, strategy", swept(CASES, QUICK))
 def test_weights_are_those_of_one_process(tmp_path, alone, workload, processes, strategy):
     folder = train(tmp_path, WORKLOADS[workload][0] | averaging(strategy), processes=processes)
     summary, expected = folder.summary(), alone(workload).summary()
@@ -49,7 +52,7 @@ def test_the_comparison_sees_another_order_of_samples(tmp_path, alone):
     assert relative_difference(other, alone("even batches").weights()) > 100 * TOLERANCE
 
 
-@pytest.mark.parametrize("processes, strategy", [(2, "flat"), (3, "bucketed")])
+@pytest.mark.parametrize("processes, strategy", swept([(2, "flat"), (3, "bucketed")], [(2, "flat")]))
 def test_weights_of_the_real_batch_size_are_those_of_one_process(tmp_path, processes, strategy):
     differences = []
     for seed in (1, 3, 42):  # the middle one of three: see the remark on WORKLOADS
@@ -60,7 +63,7 @@ def test_weights_of_the_real_batch_size_are_those_of_one_process(tmp_path, proce
     assert statistics.median(differences) < TOLERANCE, differences
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", swept(list(STRATEGIES), ["shared_memory"]))
 def test_a_batch_size_per_process_is_that_times_the_processes(tmp_path, strategy):
     common = {"max_steps": 5} | averaging(strategy)
     of_all = train(tmp_path, common | {"batch_size": 60}, processes=3, output="all")

@@ -33,7 +33,7 @@ def with_file_system(options, script, *arguments):
 
 
 @needs_mounts
-def test_a_full_disk_ends_with_5_and_the_run_goes_on_from_what_was_saved_to_the_same_bits(tmp_path, undisturbed):
+def test_a_full_disk_ends_with_5_and_the_run_resumes_from_what_was_saved_to_the_same_bits(tmp_path, undisturbed):
     disk, kept = tmp_path / "disk", tmp_path / "kept"
     disk.mkdir()
     command = '"$2" --config "$3" --output "$FOLDER/run" --nproc-per-node 2'

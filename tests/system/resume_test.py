@@ -1,4 +1,4 @@
-"""A run that was interrupted and goes on ends as if nothing had happened."""
+"""A run that was interrupted and resumed ends as if nothing had happened."""
 
 import json
 import re
@@ -10,7 +10,7 @@ import time
 
 import pytest
 from support import (BINARY, WORLDS, RunFolder, averaging, environment, merged, relative_difference, run, start,
-                     train, wait_until, write_config)
+                     swept, train, wait_until, write_config)
 
 PER_EPOCH = 20
 TOTAL = 3 * PER_EPOCH
@@ -65,8 +65,8 @@ def cut_short(folder, changes, processes, step):
     return process.run_folder
 
 
-@pytest.mark.parametrize("processes, strategy", WORLDS)
-def test_a_run_stopped_within_an_epoch_goes_on_to_the_same_bits(tmp_path, uninterrupted, processes, strategy):
+@pytest.mark.parametrize("processes, strategy", swept(WORLDS, [(1, "auto"), (2, "bucketed"), (3, "shared_memory")]))
+def test_a_run_stopped_within_an_epoch_resumes_to_the_same_bits(tmp_path, uninterrupted, processes, strategy):
     changes = CONFIG | averaging(strategy)
     stopped = stop_by_sigterm(tmp_path, changes, processes, PER_EPOCH + 5)
     summary = stopped.summary()
@@ -78,14 +78,15 @@ def test_a_run_stopped_within_an_epoch_goes_on_to_the_same_bits(tmp_path, uninte
     same_outcome(resumed, uninterrupted(processes, strategy))
 
 
-def test_a_run_with_several_buckets_goes_on_to_the_same_bits(tmp_path):
+def test_a_run_with_several_buckets_resumes_to_the_same_bits(tmp_path):
     changes = merged(CONFIG, {"gradient_averaging": {"strategy": "bucketed", "bucket_mb": 0.3}})
     expected = train(tmp_path, changes, processes=3, output="whole")
     stop_by_sigterm(tmp_path, changes, 3, 5)
     same_outcome(train(tmp_path, changes, *RESUME, processes=3), expected)
 
 
-def test_a_run_stopped_in_each_epoch_goes_on_to_the_same_bits(tmp_path, uninterrupted):
+@pytest.mark.sweep
+def test_a_run_stopped_in_each_epoch_resumes_to_the_same_bits(tmp_path, uninterrupted):
     stop_by_sigterm(tmp_path, CONFIG, 2, 1)
     for step in (PER_EPOCH + 2, 2 * PER_EPOCH + 2):
         with start(tmp_path, CONFIG, *RESUME, processes=2) as process:
@@ -95,8 +96,8 @@ def test_a_run_stopped_in_each_epoch_goes_on_to_the_same_bits(tmp_path, uninterr
     same_outcome(train(tmp_path, CONFIG, *RESUME, processes=2), uninterrupted(2, "flat"))
 
 
-@pytest.mark.parametrize("processes, strategy", [(2, "bucketed"), (3, "flat"), (2, "shared_memory")])
-def test_a_killed_run_goes_on_from_a_checkpoint_within_an_epoch(tmp_path, uninterrupted, processes, strategy):
+@pytest.mark.parametrize("processes, strategy", swept([(2, "bucketed"), (3, "flat"), (2, "shared_memory")], [(3, "flat")]))
+def test_a_killed_run_resumes_from_a_checkpoint_within_an_epoch(tmp_path, uninterrupted, processes, strategy):
     often = {"checkpoint": {"every_steps": 8, "every_epochs": 0, "keep_best": False}}
     changes = merged(CONFIG, averaging(strategy) | often)
     folder = cut_short(tmp_path, changes, processes, PER_EPOCH + 9)
@@ -114,7 +115,7 @@ def test_what_a_killed_writer_left_is_cleared_away(tmp_path):
     assert not left.exists()
 
 
-def test_metrics_are_cut_back_to_the_checkpoint(tmp_path):
+def test_metrics_are_truncated_to_the_checkpoint(tmp_path):
     changes = merged(CONFIG, {"checkpoint": {"every_steps": 8}})
     folder = cut_short(tmp_path, changes, 1, 2 * 8 + 1)
     folder.checkpoints()[-1].unlink()  # so that steps were recorded after the newest, whenever the kill came
@@ -138,7 +139,7 @@ def with_checkpoints(tmp_path_factory, uninterrupted):
     return folder
 
 
-def test_a_checkpoint_by_name_goes_on_in_another_folder(tmp_path, uninterrupted, with_checkpoints):
+def test_a_checkpoint_by_name_resumes_in_another_folder(tmp_path, uninterrupted, with_checkpoints):
     names = [path.name for path in with_checkpoints.checkpoints()]
     middle = with_checkpoints.path / "checkpoints" / "step-00000024.safetensors"
     assert middle.name in names
@@ -155,12 +156,12 @@ def test_an_older_checkpoint_of_the_same_folder_takes_the_run_back(tmp_path, uni
     same_outcome(resumed, uninterrupted(2, "flat"))
 
 
-def test_the_comparison_sees_a_run_that_starts_afresh_from_the_weights_alone(tmp_path, uninterrupted, with_checkpoints):
+def test_the_comparison_sees_a_run_that_starts_from_scratch_from_the_weights_alone(tmp_path, uninterrupted, with_checkpoints):
     weights = with_checkpoints.path / "checkpoints" / "step-00000024.safetensors"
     changes = merged(CONFIG, {"model": {"name": "net", "weights": str(weights)}, "max_steps": TOTAL - 24})
-    afresh = train(tmp_path, changes, processes=2)
-    assert afresh.digest() != uninterrupted(2, "flat").digest()
-    assert relative_difference(afresh.weights(), uninterrupted(2, "flat").weights()) > 1e-2
+    from_scratch = train(tmp_path, changes, processes=2)
+    assert from_scratch.digest() != uninterrupted(2, "flat").digest()
+    assert relative_difference(from_scratch.weights(), uninterrupted(2, "flat").weights()) > 1e-2
 
 
 def test_resuming_a_finished_run_changes_nothing(tmp_path, with_checkpoints):
@@ -168,7 +169,7 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path, with_checkpoints):
     same_outcome(train(tmp_path, CONFIG, *RESUME, processes=2), with_checkpoints)
 
 
-def test_more_epochs_go_on_where_a_finished_run_ended(tmp_path, uninterrupted):
+def test_more_epochs_resume_where_a_finished_run_ended(tmp_path, uninterrupted):
     changes = CONFIG | averaging("flat")
     train(tmp_path, changes | {"epochs": 1}, processes=2)
     same_outcome(train(tmp_path, changes, *RESUME, processes=2), uninterrupted(2, "flat"))
@@ -180,7 +181,7 @@ def flip(path, position):
     path.write_bytes(content)
 
 
-def test_automatic_resume_passes_over_a_damaged_checkpoint_and_says_so(tmp_path, uninterrupted, with_checkpoints):
+def test_automatic_resume_skips_a_damaged_checkpoint_and_says_so(tmp_path, uninterrupted, with_checkpoints):
     shutil.copytree(with_checkpoints.path, tmp_path / "run")
     newest, before = RunFolder(tmp_path / "run").checkpoints()[:-3:-1]
     flip(newest, newest.stat().st_size // 2)
@@ -198,7 +199,7 @@ def test_automatic_resume_with_nothing_but_damage_is_refused(tmp_path, with_chec
     assert all(path.name in process.stderr for path in with_checkpoints.checkpoints())
 
 
-def test_automatic_resume_without_a_checkpoint_starts_afresh(tmp_path, uninterrupted):
+def test_automatic_resume_without_a_checkpoint_starts_from_scratch(tmp_path, uninterrupted):
     resumed = train(tmp_path, CONFIG | averaging("flat"), *RESUME, processes=2)
     assert "starting afresh" in resumed.stderr
     same_outcome(resumed, uninterrupted(2, "flat"))
@@ -223,6 +224,7 @@ def damaged_versions(content):
         yield f"a bit of byte {position}", content[:position] + bytes([content[position] ^ 1]) + content[position + 1:]
 
 
+@pytest.mark.sweep  # checkpoint_test.cpp goes through them, too
 def test_every_damage_to_a_checkpoint_named_by_hand_is_noticed(tmp_path, with_checkpoints):
     content = with_checkpoints.checkpoints()[0].read_bytes()
     config = write_config(tmp_path, merged(CONFIG, {"data": {"limit_train": 90}, "launch": {"processes_per_node": 1}}))
@@ -242,8 +244,8 @@ def test_a_checkpoint_of_other_data_is_refused(tmp_path, with_checkpoints):
     assert "other data" in refused.stderr
 
 
-@pytest.mark.parametrize("before, after", [(2, 3), (3, 1), (1, 2)])
-def test_another_number_of_processes_goes_on_with_each_sample_once(tmp_path, before, after):
+@pytest.mark.parametrize("before, after", swept([(2, 3), (3, 1), (1, 2)], [(2, 3)]))
+def test_another_number_of_processes_resumes_with_each_sample_once(tmp_path, before, after):
     # Few samples in a batch, so that rounding cannot turn many poolings (see processes_test.py).
     changes = {"epochs": 1, "batch_size": 8, "data": {"limit_train": 157}, "checkpoint": {"every_steps": 7, "keep": 9}}
     whole = train(tmp_path, changes, processes=before, output="whole")

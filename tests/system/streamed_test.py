@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support import BINARY, MNIST, environment, merged, relative_difference, run, train, write_config
+from support import BINARY, environment, merged, relative_difference, run, small_mnist, train, write_config
 
 COUNT = 900
 TOLERANCE = 1e-5
@@ -26,7 +26,7 @@ def sets(tmp_path_factory):
     """The first of MNIST as an LMDB of JPEG and as folders of PNG."""
     folder = tmp_path_factory.mktemp("sets")
     for target in ("lmdb", "image-folder"):
-        result = run("convert", "--from", f"idx:{MNIST}", "--to", f"{target}:{folder / target}")
+        result = run("convert", "--from", f"idx:{small_mnist().name}/mnist", "--to", f"{target}:{folder / target}")
         assert result.returncode == 0, result.stderr
     return folder
 
@@ -54,7 +54,7 @@ def test_streaming_trains_to_the_same_bits(tmp_path, sets, decoded_before, proce
     assert folder.summary()["data_hash"] != before.summary()["data_hash"]  # of the list, not of pixels
 
 
-def test_a_streamed_run_goes_on_in_the_middle_of_an_epoch_also_with_another_number_of_processes(tmp_path, sets,
+def test_a_streamed_run_resumes_in_the_middle_of_an_epoch_also_with_another_number_of_processes(tmp_path, sets,
                                                                                                 decoded_before):
     config = config_of(sets, decode="stream")
     for processes, others in ((2, 2), (2, 1)):

@@ -1,6 +1,7 @@
 """How the system tests start the real binary and look at what it leaves behind."""
 
 import collections
+import functools
 import gzip
 import hashlib
 import importlib
@@ -12,6 +13,7 @@ import signal
 import socket
 import struct
 import subprocess
+import tempfile
 import time
 import uuid
 import zipfile
@@ -51,8 +53,16 @@ SMALL = {
     "data": {"dataset": "mnist", "limit_train": 2560, "limit_test": 500},
     "launch": {"max_restarts": 0},
 }
-# What goes on until something is done to it.
+SMALL_MNIST = {"train": 5120, "test": 2000}  # images of small_mnist()
+# A run that lasts until something is done to it.
 LONG_RUN = {"epochs": 1000, "data": {"limit_test": 100}, "checkpoint": {"keep_best": False}}
+
+
+def swept(cases, quick):
+    """For parametrize: those cases that are not among `quick` are left to `scripts/test --all`."""
+    assert all(case in cases for case in quick)
+    return [case if case in quick else pytest.param(*(case if isinstance(case, tuple) else (case,)),
+                                                    marks=pytest.mark.sweep) for case in cases]
 
 
 def merged(base, changes):
@@ -69,8 +79,26 @@ def environment(**variables):
 
 def write_config(folder, changes=None, name="config.json"):
     path = Path(folder) / name
-    path.write_text(json.dumps(merged(SMALL, changes or {})))
+    config = merged(SMALL, changes or {})
+    data = config["data"]
+    if data.get("dataset") == "mnist" and "root" not in data and all(
+            (data.get(f"limit_{part}") or count + 1) <= count for part, count in SMALL_MNIST.items()):
+        config["data"] = data | {"root": small_mnist().name}
+    path.write_text(json.dumps(config))
     return path
+
+
+@functools.cache
+def small_mnist():
+    """A data.root with the first images of MNIST: inflating all of them takes longer than most runs of the tests."""
+    root = tempfile.TemporaryDirectory(prefix="mnist-train-small-")
+    folder = Path(root.name) / "mnist"
+    folder.mkdir()
+    for part, prefix in (("train", "train"), ("test", "t10k")):
+        for kind in ("images-idx3", "labels-idx1"):
+            array = read_idx(MNIST / f"{prefix}-{kind}-ubyte.gz")[:SMALL_MNIST[part]]
+            (folder / f"{prefix}-{kind}-ubyte").write_bytes(idx_bytes(array))
+    return root
 
 
 def run(*arguments, folder=None, variables=None, timeout=LONG_S, **others):
@@ -80,7 +108,7 @@ def run(*arguments, folder=None, variables=None, timeout=LONG_S, **others):
 
 
 class Process:
-    """A run that goes on while the test does something to it. Leaving the `with` block ends whatever is left of it."""
+    """A run that is under way while the test does something to it. Leaving the `with` block ends whatever is left of it."""
 
     def __init__(self, command, folder, run_folder=None, variables=None):
         self.mark = uuid.uuid4().hex
@@ -298,6 +326,7 @@ def free_port():
         return probe.getsockname()[1]
 
 
+@functools.cache
 def read_idx(path):
     """A .gz file in IDX format, parsed apart from the program."""
     content = gzip.decompress(Path(path).read_bytes())

@@ -9,7 +9,8 @@ import time
 from contextlib import ExitStack
 
 import pytest
-from support import BINARY, Process, assert_gone, executable_of, free_port, import_torch, send, train, wait_until, write_config
+from support import (BINARY, Process, assert_gone, executable_of, free_port, import_torch, send, swept, train, wait_until,
+                     write_config)
 
 import_torch()
 
@@ -31,7 +32,7 @@ def torchrun(folder, changes, *flags):
     return Process(command, folder, folder / "run")
 
 
-@pytest.mark.parametrize("static", [False, True], ids=["standalone", "master port"])
+@pytest.mark.parametrize("static", swept([False, True], [False]), ids=["standalone", "master port"])
 def test_torchrun_gives_the_weights_of_our_own_launcher(tmp_path, own_launcher, static):
     flags = ["--master-port", free_port()] if static else ["--standalone"]
     with torchrun(tmp_path, CONFIG, *flags) as process:
@@ -52,7 +53,7 @@ def test_a_killed_rank_ends_torchrun_and_leaves_nothing(tmp_path):
         assert "rank 0" in process.stderr and "lost another rank" in process.stderr
 
 
-def test_torchruns_restart_goes_on_from_the_checkpoint_to_the_same_bits(tmp_path, own_launcher):
+def test_torchruns_restart_resumes_from_the_checkpoint_to_the_same_bits(tmp_path, own_launcher):
     with torchrun(tmp_path, CONFIG, "--standalone", "--max-restarts", 1) as process:
         process.wait_for_step(16)
         send(process.wait_for_ranks(2)[1], signal.SIGKILL)
@@ -90,6 +91,7 @@ def test_torchrun_with_two_agents_gives_the_weights_of_our_own_launcher(tmp_path
         assert agent.run_folder.summary()["launcher"] == "torchrun"
 
 
+@pytest.mark.sweep
 def test_two_agents_of_torchrun_restart_after_a_lost_rank_to_the_same_bits(tmp_path, own_launcher_flat):
     with ExitStack() as stack:
         agents = two_agents(stack, tmp_path, "--max-restarts", 1)

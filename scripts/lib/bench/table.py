@@ -1,6 +1,5 @@
-"""README's tables, made of a result of scripts/bench/run."""
+"""The tables of results in Markdown files, made of a result of scripts/bench/run."""
 
-MARK = "<!-- made by scripts/bench/table from {path}; do not edit -->"
 END = "<!-- end -->"
 ROWS = (("epoch_seconds", "an epoch of training", " s"), ("startup_seconds", "command to first step", " s"),
         ("wall_seconds", "the whole command", " s"), ("seconds_to_goal", "command to {goal:.0%} of the test set", " s"),
@@ -34,10 +33,27 @@ def case_table(name, case):
     return lines
 
 
-def make(result):
-    """Markdown lines; factors say how many times as much as mnist-train in bf16."""
-    where = result["processor"] if result["device"] == "cpu" else result["device"]
-    lines = [f"{result['what']}; {where}, {result['cores']} cores, PyTorch {result['torch']}, {result['date']}, commit {result['commit']}:", ""]
+def where(result):
+    return f"{result['processor'] if result['device'] == 'cpu' else result['device']}, {result['cores']} cores"
+
+
+def make_small(result):
+    """One table: seconds of an epoch of each case, and to the first step of the first one."""
+    cases = result["cases"]
+    sides = next(iter(cases.values()))["sides"]
+    rows = [(f"an epoch of `{name}`", "epoch_seconds", case) for name, case in cases.items()]
+    first = next(iter(cases))
+    rows.append((f"command to first step of `{first}`", "startup_seconds", cases[first]))
+    lines = ["| | " + " | ".join(side["what"] for side in sides.values()) + " |", "|---" * (len(sides) + 1) + "|"]
+    for label, key, case in rows:
+        cells = (figure(key, case["sides"][side][key]["median"], " s") for side in sides)
+        lines.append(f"| {label} | " + " | ".join(cells) + " |")
+    return [*lines, "", f"Medians of {result['what'].rsplit(', ', 1)[1]}; {where(result)}, {result['date']}."]
+
+
+def make_full(result):
+    """All figures of all cases; factors say how many times as much as mnist-train in bf16."""
+    lines = [f"{result['what']}; {where(result)}, PyTorch {result['torch']}, {result['date']}, commit {result['commit']}:", ""]
     for name, case in result["cases"].items():
         lines += case_table(name, case)
     for name, by_processes in result.get("scaling", {}).items():
@@ -47,9 +63,15 @@ def make(result):
     return lines[:-1]
 
 
-def replaced(text, path, lines):
-    """`text` with what stands between the marks of this result replaced."""
-    mark = MARK.format(path=path)
-    before, rest = text.split(mark + "\n", 1)
+# Which tables a file holds, between marks of their own.
+TABLES = {"README.md": make_small, "scripts/bench/README.md": make_full}
+
+
+def replaced(text, name, path, lines):
+    """`text` of the file with that name, the lines between the marks of this result replaced."""
+    mark = f"<!-- made by scripts/bench/table from {path}; do not edit -->\n"
+    if mark not in text:
+        raise SystemExit(f"{name} has no place for the table: {mark}")
+    before, rest = text.split(mark, 1)
     _, after = rest.split(END, 1)
-    return before + mark + "\n" + "\n".join(lines) + "\n" + END + after
+    return before + mark + "\n".join(lines) + "\n" + END + after

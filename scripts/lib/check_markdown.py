@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+"""Checks the repository's Markdown files.
+
+usage: check_markdown.py [REPOSITORY]
+
+Prints FILE:LINE: MESSAGE for each finding and exits 1 if there is any: a relative link or picture whose file does not exist,
+an anchor (#...) that no heading of the file has, and a README.md that has grown beyond a page.
+"""
+
+import re
+import sys
+from pathlib import Path
+from urllib.parse import unquote
+
+MAX_README_LINES = 150
+MAX_README_COLUMNS = 120
+SKIPPED_FOLDERS = {"build", "node_modules"}
+LINK = re.compile(r"!?\[(?:[^\]\[]|\[[^\]]*\])*\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)")
+REFERENCE = re.compile(r"^\s{0,3}\[[^\]]+\]:\s*<?(\S+?)>?\s*$")
+HTML = re.compile(r"<(?:img|a|source)\b[^>]*?\b(?:src|href)=\"([^\"]+)\"")
+
+
+def markdown_files(repository):
+    for path in sorted(repository.rglob("*.md")):
+        parts = path.relative_to(repository).parts
+        if not any(part.startswith(".") or part in SKIPPED_FOLDERS for part in parts):
+            yield path
+
+
+def lines_of_prose(path):
+    """(number, line) without fenced code; code within a line is blanked."""
+    fenced = False
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if re.match(r"\s*(```|~~~)", line):
+            fenced = not fenced
+        elif not fenced:
+            yield number, re.sub(r"(`+).+?\1", lambda code: "`" * len(code[0]), line)
+
+
+def anchor(heading):
+    """As GitHub makes it of a heading's text."""
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
+    return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+
+
+def anchors(path):
+    found, fenced = {}, False
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if re.match(r"\s*(```|~~~)", line):
+            fenced = not fenced
+        match = re.match(r"#{1,6}\s+(.*?)\s*#*$", line)
+        if match and not fenced:
+            name = anchor(match[1])
+            found[name] = found.get(name, -1) + 1
+    names = {name if number == 0 else f"{name}-{number}" for name, count in found.items() for number in range(count + 1)}
+    explicit = re.findall(r"<a\s+(?:id|name)=\"([^\"]+)\"", path.read_text(encoding="utf-8"))
+    return names | set(explicit)
+
+
+def check_link(path, target):
+    """What is wrong with a link of that file; nothing when it leads somewhere, or out of the repository."""
+    if re.match(r"[a-z][a-z0-9+.-]*:", target):
+        return None
+    name, _, fragment = target.partition("#")
+    goal = (path.parent / unquote(name)).resolve() if name else path
+    if not goal.exists():
+        return f"{target}: there is no such file"
+    if fragment and goal.suffix == ".md" and unquote(fragment) not in anchors(goal):
+        return f"{target}: {goal.name} has no such heading"
+    return None
+
+
+def check_file(path):
+    for number, line in lines_of_prose(path):
+        for target in (*LINK.findall(line), *REFERENCE.findall(line), *HTML.findall(line)):
+            message = check_link(path, target)
+            if message:
+                yield number, message
+
+
+def check_size(readme):
+    lines = readme.read_text(encoding="utf-8").splitlines()
+    if len(lines) > MAX_README_LINES:
+        yield len(lines), f"{len(lines)} lines, at most {MAX_README_LINES}: move some of it beside its subject"
+    for number, line in enumerate(lines, 1):
+        if len(line) > MAX_README_COLUMNS:
+            yield number, f"{len(line)} columns, at most {MAX_README_COLUMNS}"
+
+
+def check_repository(repository):
+    """All findings as (path, line, message)."""
+    for path in markdown_files(repository):
+        for number, message in check_file(path):
+            yield path, number, message
+    for number, message in check_size(repository / "README.md"):
+        yield repository / "README.md", number, message
+
+
+def main():
+    default = Path(__file__).resolve().parents[2]
+    repository = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else default
+    findings = list(check_repository(repository))
+    for path, number, message in findings:
+        print(f"{path.relative_to(repository)}:{number}: {message}")
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

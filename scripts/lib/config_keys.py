@@ -1,0 +1,173 @@
+#!/usr/bin/env python3
+"""The tables of keys in configs/README.md, made of what `mnist-train config-schema` prints.
+
+usage: config_keys.py [--update] [MNIST_TRAIN]
+
+Without --update it exits 1 when the tables are not current. MNIST_TRAIN is the program (default: build/bin/mnist-train).
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "configs" / "README.md"
+BEGIN, END = "<!-- keys: written by scripts/lib/config_keys.py --update; do not edit -->", "<!-- end of keys -->"
+NO_LIMIT = 2**31 - 1  # the largest values of the program's types are no limits to speak of
+
+
+def read_schema(program):
+    done = subprocess.run([program, "config-schema"], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def alternatives(rule):
+    """The rule itself, or what its nested anyOf lists, without null."""
+    if "anyOf" in rule:
+        return [one for inner in rule["anyOf"] for one in alternatives(inner)]
+    return [] if rule.get("type") == "null" else [rule]
+
+
+def code(value):
+    return f"`{json.dumps(value, ensure_ascii=False)}`"
+
+
+def number(value):
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+
+
+def range_text(rule):
+    """Such as "from 0", "above 0", "from 0 to 1", "from 0, below 1"; nothing without limits."""
+    low = rule.get("minimum", rule.get("exclusiveMinimum"))
+    high = rule.get("maximum", rule.get("exclusiveMaximum"))
+    texts = []
+    if low is not None and low > -NO_LIMIT:
+        texts.append(f"{'from' if 'minimum' in rule else 'above'} {number(low)}")
+    if high is not None and high < NO_LIMIT:
+        texts.append(f"{'to' if 'maximum' in rule else 'below'} {number(high)}")
+    separator = " " if "minimum" in rule and "maximum" in rule else ", "
+    return (" " if texts else "") + separator.join(texts)
+
+
+def value_text(rule):
+    """What one alternative takes."""
+    if "const" in rule:
+        return f"`{rule['const']}`"
+    if "enum" in rule:
+        return ", ".join(f"`{value}`" for value in rule["enum"])
+    kind = rule["type"]
+    if kind == "array":
+        count = rule.get("maxItems")
+        items = " or ".join(value_text(one) for one in alternatives(rule["items"]))
+        return f"a list of {count} × ({items})" if count and count == rule.get("minItems") else f"a list of: {items}"
+    if kind == "object":
+        return "`{" + ", ".join(f'"{name}"' for name in rule["properties"]) + "}`"
+    words = {"string": "text", "boolean": "`true`, `false`", "integer": "an integer", "number": "a number",
+             "entry": "names and objects, [see below](#entries-of-dataaugment)"}
+    return words[kind] + range_text(rule)
+
+
+def takes_text(rule):
+    texts = [value_text(one) for one in alternatives(rule)]
+    return " or ".join(dict.fromkeys(texts))
+
+
+def default_text(rule):
+    if "default" not in rule:
+        return ""
+    return "none" if rule["default"] is None else code(rule["default"])
+
+
+def row(name, rule):
+    cells = (f"`{name}`", takes_text(rule), default_text(rule), rule.get("description", ""))
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def is_group(rule):
+    return rule.get("type") == "object" and "properties" in rule
+
+
+def rows_of(properties, prefix=""):
+    """Rows of all keys below, nested ones with their path as --set takes it."""
+    for name, rule in properties.items():
+        if name == "$schema":
+            continue
+        if not is_group(rule):
+            yield row(prefix + name, rule)
+        for one in alternatives(rule):
+            if is_group(one):
+                yield from rows_of(one["properties"], f"{prefix}{name}.")
+
+
+def entries_of(rule):
+    """The kinds of entry of a list such as data.augment: objects whose name is fixed."""
+    items = alternatives(rule.get("items", {"type": "null"}))
+    return [item for item in items if is_group(item) and "const" in item["properties"].get("name", {})]
+
+
+def lists_of_entries(properties, prefix=""):
+    """(path, rule) of every key that is a list of such entries."""
+    for name, rule in properties.items():
+        if is_group(rule):
+            yield from lists_of_entries(rule["properties"], f"{prefix}{name}.")
+        else:
+            for one in alternatives(rule):
+                if one.get("type") == "array" and entries_of(one):
+                    yield prefix + name, one
+
+
+def short(rule):
+    """Without the entries of lists such as data.augment, which have a table of their own."""
+    if is_group(rule):
+        return rule | {"properties": {name: short(inner) for name, inner in rule["properties"].items()}}
+    if any(one.get("type") == "array" and entries_of(one) for one in alternatives(rule)):
+        return {key: value for key, value in rule.items() if key in ("description", "default")} | {
+            "type": "array", "items": {"type": "entry"}}
+    return rule
+
+
+def table(rows, first="key"):
+    return [f"| {first} | takes | default | meaning |", "|---|---|---|---|", *rows, ""]
+
+
+def make(schema):
+    """The Markdown lines between the marks."""
+    properties = {name: short(rule) for name, rule in schema["properties"].items()}
+    groups = {name: rule for name, rule in properties.items() if is_group(rule)}
+    flat = {name: rule for name, rule in properties.items() if name not in groups}
+    lines = ["### At the top level", "", *table(rows_of(flat))]
+    for name, rule in groups.items():
+        lines += [f"### `{name}`", "", rule.get("description", ""), "", *table(rows_of({name: rule}))]
+    for path, rule in lists_of_entries(schema["properties"]):
+        lines += [f"### Entries of `{path}`", ""]
+        rows = []
+        for entry in entries_of(rule):
+            name = entry["properties"]["name"]["const"]
+            own = {key: value for key, value in entry["properties"].items() if key != "name"}
+            rows += [row(f"{name}: {key}", value) for key, value in own.items()] or [f"| `{name}` | | | |"]
+        lines += table(rows, first="entry and key")
+    return lines
+
+
+def replaced(text, lines):
+    before, rest = text.split(BEGIN, 1)
+    _, after = rest.split(END, 1)
+    return before + BEGIN + "\n\n" + "\n".join(lines) + END + after
+
+
+def main():
+    arguments = [argument for argument in sys.argv[1:] if argument != "--update"]
+    program = arguments[0] if arguments else ROOT / "build" / "bin" / "mnist-train"
+    text = README.read_text(encoding="utf-8")
+    current = replaced(text, make(read_schema(program)))
+    if "--update" in sys.argv:
+        README.write_text(current, encoding="utf-8")
+    elif current != text:
+        print("configs/README.md: its tables are not those of the program; scripts/lib/config_keys.py --update writes them")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
