@@ -68,13 +68,13 @@ report::EpochRecord epoch_record(const train::Progress& progress, const Evaluati
 
 std::vector<double> pack_times(const train::StepTimes& times, int rank, int world_size) {
   std::vector<double> packed(static_cast<std::size_t>(world_size) * kTimesPerRank);
-  if (times.steps.empty()) return packed;
-  std::vector<double> sorted = times.steps;
+  if (times.step_s.empty()) return packed;
+  std::vector<double> sorted = times.step_s;
   std::sort(sorted.begin(), sorted.end());
   const std::array<double, kTimesPerRank> fields{static_cast<double>(sorted.size()),
-                                                 times.input,
-                                                 times.compute,
-                                                 times.communication,
+                                                 times.input_s,
+                                                 times.compute_s,
+                                                 times.communication_s,
                                                  quantile(sorted, 0.5),
                                                  quantile(sorted, 0.95),
                                                  sorted.back()};

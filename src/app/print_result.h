@@ -5,10 +5,10 @@
 
 namespace mnist_train::app {
 
-/// To standard output. Throws Error(kRunFailed) when it does not arrive.
+/// Writes `text` to standard output. Throws Error(kRunFailed) when it does not arrive.
 void print_text(std::string_view text);
 
-/// One line on standard output. Throws Error(kRunFailed) when it does not arrive.
+/// Writes one line of JSON to standard output. Throws Error(kRunFailed) when it does not arrive.
 void print_result(const nlohmann::ordered_json& json);
 
 }  // namespace mnist_train::app

@@ -51,7 +51,7 @@ void set_aside_later_checkpoints(const Worker& worker, const train::Progress& pr
 ResumedRun restore(const Worker& worker, const checkpoint::FoundCheckpoint& found,
                    const data::Dataset& dataset, train::Trainer& trainer) {
   ResumedRun resumed;
-  resumed.checkpoint = found.path;
+  resumed.path = found.path;
   resumed.facts = checkpoint::restore(trainer, found.file, dataset.hash, found.path.string());
   const train::Progress& progress = trainer.progress();
   spdlog::info("resuming from {}: epoch {}, step {}", found.path.string(), progress.epoch + 1,

@@ -11,9 +11,9 @@ namespace mnist_train::app {
 
 /// What a run resumes from.
 struct ResumedRun {
-  std::filesystem::path checkpoint;  // empty: a fresh start
-  checkpoint::RunFacts facts;        // of that checkpoint
-  bool is_finished = false;          // the run was complete before this command
+  std::filesystem::path path;  // of the checkpoint; empty: a fresh start
+  checkpoint::RunFacts facts;  // of that checkpoint
+  bool is_finished = false;    // the run was complete before this command
 };
 
 /// Brings the trainer of every rank to where the run starts: to the checkpoint that the job asks

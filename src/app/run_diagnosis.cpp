@@ -112,11 +112,11 @@ std::string torch_folder() {
 }
 
 Json cuda_facts() {
-  const accelerator::CudaModule& cuda = accelerator::cuda_module();
-  const int runtime = cuda.runtime_version();
+  const accelerator::CudaModule& module = accelerator::cuda_module();
+  const int runtime = module.runtime_version();
   return {{"runtime", fmt::format("{}.{}", runtime / 1000, runtime % 1000 / 10)},
-          {"nccl", cuda.nccl_version()},
-          {"devices", cuda.device_count()}};
+          {"nccl", module.nccl_version()},
+          {"devices", module.device_count()}};
 }
 
 }  // namespace

@@ -70,7 +70,7 @@ RunRecorder::RunRecorder(Worker& worker, const data::Dataset& dataset, train::Tr
   write_file_atomically(folder / files::kConfig, config_to_repeat(worker), ExitCode::kRunFailed);
   make_sinks(resumed);
   update_summary("running");
-  const report::RunStart start = run_start(dataset, trainer, resumed.checkpoint.string());
+  const report::RunStart start = run_start(dataset, trainer, resumed.path.string());
   for_each_sink([&](report::Sink& sink) { sink.begin(start, summary_); });
   if (!worker.config.output) report::point_latest_at(folder);
 }
@@ -186,16 +186,16 @@ std::vector<report::Prediction> RunRecorder::predictions(const eval::Evaluation&
 report::EpochDetails RunRecorder::details(const Evaluations& evaluations) {
   report::EpochDetails details;
   const train::StepTimes& times = trainer_.times();
-  if (!times.steps.empty()) {
-    details.seconds.input = times.input;
-    details.seconds.compute = times.compute;
-    details.seconds.communication = times.communication;
+  if (!times.step_s.empty()) {
+    details.seconds.input_s = times.input_s;
+    details.seconds.compute_s = times.compute_s;
+    details.seconds.communication_s = times.communication_s;
   }
-  details.seconds.evaluation = evaluations.seconds;
-  details.seconds.checkpoint = checkpoints_.take_seconds();
-  details.seconds.report = std::exchange(report_seconds_, 0);
-  summary_.checkpoint_seconds += details.seconds.checkpoint;
-  summary_.report_seconds += details.seconds.report;
+  details.seconds.evaluation_s = evaluations.seconds;
+  details.seconds.checkpoint_s = checkpoints_.take_seconds();
+  details.seconds.report_s = std::exchange(report_seconds_, 0);
+  summary_.checkpoint_seconds += details.seconds.checkpoint_s;
+  summary_.report_seconds += details.seconds.report_s;
   details.ranks = unpack_times(evaluations.test.riders);
   details.classes = dataset_.test.classes;
   details.confusion = evaluations.test.confusion;

@@ -144,8 +144,8 @@ bool compare_rank_infos(c10d::Store& store, int world_size) {
 }  // namespace
 
 RendezvousResult rendezvous(const RendezvousOptions& options) {
-  const auto base = connect(options);
-  auto store = c10::make_intrusive<c10d::PrefixStore>(options.identity.store_prefix, base);
+  const auto tcp_store = connect(options);
+  auto store = c10::make_intrusive<c10d::PrefixStore>(options.identity.store_prefix, tcp_store);
   return translate_failures("rendezvous", [&]() -> RendezvousResult {
     store->set(joined_key(options.identity.rank),
                to_text({std::to_string(options.identity.world_size), options.fingerprint,

@@ -7,8 +7,9 @@
 
 namespace mnist_train::report {
 
-/// `lineage.jsonl`: each start of a run appends a line, which is never cut back: when and from
-/// where it was started, and with what (processes, device, precision, versions, hashes).
+/// The file `lineage.jsonl`, to which each start of a run appends a line that is never removed:
+/// when and from where it was started, and with what (processes, device, precision, versions,
+/// hashes).
 class LineageFile : public Sink {
  public:
   explicit LineageFile(std::filesystem::path path) : path_(std::move(path)) {}

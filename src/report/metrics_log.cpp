@@ -22,23 +22,23 @@ using Json = nlohmann::ordered_json;
 Json or_null(const std::optional<double>& value) { return value ? Json(*value) : Json(); }
 
 Json to_json(const TimeSplit& seconds) {
-  return {{"input", or_null(seconds.input)},
-          {"compute", or_null(seconds.compute)},
-          {"communication", or_null(seconds.communication)},
-          {"evaluation", seconds.evaluation},
-          {"checkpoint", seconds.checkpoint},
-          {"report", seconds.report}};
+  return {{"input", or_null(seconds.input_s)},
+          {"compute", or_null(seconds.compute_s)},
+          {"communication", or_null(seconds.communication_s)},
+          {"evaluation", seconds.evaluation_s},
+          {"checkpoint", seconds.checkpoint_s},
+          {"report", seconds.report_s}};
 }
 
 Json to_json(const RankTimes& times) {
   return {{"rank", times.rank},
           {"steps", times.steps},
-          {"input", times.input},
-          {"compute", times.compute},
-          {"communication", times.communication},
-          {"median_step", times.median_step},
-          {"p95_step", times.p95_step},
-          {"longest_step", times.longest_step}};
+          {"input", times.input_s},
+          {"compute", times.compute_s},
+          {"communication", times.communication_s},
+          {"median_step", times.median_step_s},
+          {"p95_step", times.p95_step_s},
+          {"longest_step", times.longest_step_s}};
 }
 
 void add_details(Json& json, const EpochDetails& details) {
@@ -61,7 +61,7 @@ MetricsLog::MetricsLog(const std::filesystem::path& path, std::int64_t keep_byte
   struct stat status {};
   if (!fd_.valid() || ::fstat(fd_.get(), &status) != 0) fail(path_, "open");
   bytes_ = std::min<std::int64_t>(keep_bytes, status.st_size);
-  if (::ftruncate(fd_.get(), bytes_) != 0) fail(path_, "cut back");
+  if (::ftruncate(fd_.get(), bytes_) != 0) fail(path_, "truncate");
 }
 
 void MetricsLog::step(const StepRecord& record) {

@@ -37,24 +37,24 @@ struct EpochRecord {
 /// Where the seconds since the epoch record before went, on rank 0. The first three are not
 /// measured on a GPU, which does all of them at the same time, behind the host's back.
 struct TimeSplit {
-  std::optional<double> input;
-  std::optional<double> compute;
-  std::optional<double> communication;  // waiting for other ranks included
-  double evaluation = 0;
-  double checkpoint = 0;  // waiting for checkpoints: mostly that of the epoch before
-  double report = 0;      // writing to the sinks
+  std::optional<double> input_s;
+  std::optional<double> compute_s;
+  std::optional<double> communication_s;  // waiting for other ranks included
+  double evaluation_s = 0;
+  double checkpoint_s = 0;  // waiting for checkpoints: mostly that of the epoch before
+  double report_s = 0;      // writing to the sinks
 };
 
 /// The steps of one rank in one epoch.
 struct RankTimes {
   std::int64_t rank = 0;
   std::int64_t steps = 0;
-  double input = 0;  // seconds, as in TimeSplit
-  double compute = 0;
-  double communication = 0;
-  double median_step = 0;
-  double p95_step = 0;
-  double longest_step = 0;
+  double input_s = 0;  // this and the next two as in TimeSplit
+  double compute_s = 0;
+  double communication_s = 0;
+  double median_step_s = 0;
+  double p95_step_s = 0;
+  double longest_step_s = 0;
 };
 
 /// What a line of metrics.jsonl says of an epoch beside its numbers.

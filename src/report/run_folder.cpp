@@ -84,10 +84,10 @@ std::string host_and_pid() {
   return "process " + std::to_string(::getpid()) + " on " + host_name();
 }
 
-/// Who took it last: a process, and the launch that it belonged to, if any.
+/// The process that took the lock last, and the launch that it belonged to, if any.
 struct Holder {
   std::string process;
-  std::string launch;
+  std::string launch_id;
 };
 
 Holder read_lock(int fd) {
@@ -98,10 +98,10 @@ Holder read_lock(int fd) {
   return {text.substr(0, end), end == std::string::npos ? "" : text.substr(end + 1)};
 }
 
-bool belongs_to_launch(const fs::path& folder, const std::string& launch) {
-  if (launch.empty()) return true;
+bool belongs_to_launch(const fs::path& folder, const std::string& launch_id) {
+  if (launch_id.empty()) return true;
   const UniqueFd fd(::open((folder / files::kLock).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
-  return fd.valid() && read_lock(fd.get()).launch == launch;
+  return fd.valid() && read_lock(fd.get()).launch_id == launch_id;
 }
 
 [[noreturn]] void refuse_in_use(const fs::path& folder, int lock_fd) {
@@ -116,45 +116,44 @@ void refuse_if_in_use(const fs::path& folder) {
   if (fd.valid() && ::flock(fd.get(), LOCK_SH | LOCK_NB) != 0) refuse_in_use(folder, fd.get());
 }
 
-UniqueFd take_lock(const fs::path& folder, const std::string& launch) {
+UniqueFd take_lock(const fs::path& folder, const std::string& launch_id) {
   const fs::path path = folder / files::kLock;
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644));
   if (!fd.valid()) refuse(path.string() + ": cannot open: " + std::strerror(errno));
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) refuse_in_use(folder, fd.get());
-  const std::string holder = host_and_pid() + (launch.empty() ? "" : "\n" + launch);
+  const std::string holder = host_and_pid() + (launch_id.empty() ? "" : "\n" + launch_id);
   if (::ftruncate(fd.get(), 0) != 0 || !write_all(fd.get(), holder.data(), holder.size())) {
     refuse(path.string() + ": cannot write: " + std::strerror(errno));
   }
   return fd;
 }
 
-bool belongs_to(const fs::path& checkpoint, const fs::path& folder) {
-  if (checkpoint.empty()) return false;
+bool belongs_to(const fs::path& file, const fs::path& folder) {
+  if (file.empty()) return false;
   std::error_code error;
-  return fs::equivalent(fs::absolute(checkpoint).parent_path(), folder / files::kCheckpoints,
-                        error);
+  return fs::equivalent(fs::absolute(file).parent_path(), folder / files::kCheckpoints, error);
 }
 
 }  // namespace
 
 RunFolder prepare_run_folder(const settings::RunConfig& config, const std::string& config_name,
                              const std::string& resume, bool after_restart,
-                             const std::string& launch) {
+                             const std::string& launch_id) {
   if (!resume.empty() && resume != "auto" && !fs::exists(resume)) {
     throw Error(ExitCode::kCheckpoint, resume + ": the checkpoint to resume from does not exist");
   }
   RunFolder run;
   run.path = choose_folder(config, config_name, resume, after_restart);
   refuse_if_in_use(run.path);
-  const bool goes_on = resume == "auto" || belongs_to(resume, run.path) ||
-                       (after_restart && belongs_to_launch(run.path, launch));
-  if (holds_run(run.path) && !goes_on) {
+  const bool continues = resume == "auto" || belongs_to(resume, run.path) ||
+                         (after_restart && belongs_to_launch(run.path, launch_id));
+  if (holds_run(run.path) && !continues) {
     refuse(run.path.string() +
            ": holds a run already; continue it with --resume auto, or give this one another "
            "--output");
   }
   make_folders(run.path);
-  run.lock = take_lock(run.path, launch);
+  run.lock = take_lock(run.path, launch_id);
   return run;
 }
 

@@ -19,19 +19,18 @@ struct RunFolder {
 /// Finds or makes the run's folder: `output`, else `runs/<config name>/<start time>` below the
 /// working directory. `resume` is "", "auto" (then without `output` the run behind `latest`) or a
 /// checkpoint's path (then without `output` the run that it belongs to). `after_restart`: a run
-/// found there is this one's last attempt, if the same `launch` began or continued it ("": any).
-/// Throws Error(kConfig) when the folder holds a run and
-/// nothing says that it should be continued, when another process is using it, and when it cannot
-/// be written.
+/// found there is this one's last attempt, if the launch `launch_id` began or continued it ("":
+/// any). Throws Error(kConfig) when the folder holds a run and nothing says that it should be
+/// continued, when another process is using it, and when it cannot be written.
 RunFolder prepare_run_folder(const settings::RunConfig& config, const std::string& config_name,
                              const std::string& resume, bool after_restart,
-                             const std::string& launch = "");
+                             const std::string& launch_id = "");
 
 /// Makes the link `latest` beside a folder that was named by its time point at it, in one go. For
 /// when the run has begun: one that could not start must not hide the last good one.
 void point_latest_at(const std::filesystem::path& folder);
 
-/// The end of a message about a failed run: its newest checkpoint, and what to type to go on.
+/// The end of a message about a failed run: its newest checkpoint, and what to type to resume it.
 std::string way_on(const std::filesystem::path& run_folder, const std::string& resume_command);
 
 /// The files of a run, within its folder.

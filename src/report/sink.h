@@ -23,16 +23,17 @@ class Sink {
  public:
   virtual ~Sink() = default;
 
-  /// The run starts, or resumes.
+  /// Says that the run starts, or resumes.
   virtual void begin(const RunStart& /*start*/, const Summary& /*summary*/) {}
-  /// A step is done; called after each one, so it must cost next to nothing.
+  /// Counts a step; called after each one, so it must cost next to nothing.
   virtual void tick(std::int64_t /*epoch*/, std::int64_t /*step_in_epoch*/) {}
-  /// Every `log_interval` steps.
+  /// Records a step; called every `log_interval` steps.
   virtual void step(const StepRecord& /*record*/) {}
+  /// Records a finished epoch.
   virtual void epoch(const EpochResult& /*result*/) {}
-  /// Now and then: what shows the state of the run is brought up to date.
+  /// Brings what shows the state of the run up to date; called now and then.
   virtual void refresh(const Summary& /*summary*/) {}
-  /// The run has finished, or was stopped, as the summary says.
+  /// Says that the run has finished, or was stopped, as the summary tells.
   virtual void end(const Summary& /*summary*/) {}
 
   /// Enters the length of its file, if that is append-only.

@@ -24,14 +24,14 @@ struct Progress {
   std::int64_t best_step = -1;
 };
 
-/// Where the time of this rank's steps went since the epoch was begun or resumed, in seconds.
+/// Where the time of this rank's steps went since the epoch was begun or resumed.
 /// Measured on CPUs alone: a GPU works behind the host's back.
 struct StepTimes {
-  double input = 0;          // gathering and normalising batches
-  double compute = 0;        // forward, backward, optimizer
-  double communication = 0;  // averaging gradients, with waiting for the others; what overlaps with
-                             // backward (`bucketed`) counts as compute
-  std::vector<double> steps;  // of each step, all of it
+  double input_s = 0;          // gathering and normalising batches
+  double compute_s = 0;        // forward, backward, optimizer
+  double communication_s = 0;  // averaging gradients, with waiting for the others; what overlaps
+                               // with backward (`bucketed`) counts as compute
+  std::vector<double> step_s;  // of each step, all of it
 };
 
 }  // namespace mnist_train::train

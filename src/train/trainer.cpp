@@ -182,10 +182,10 @@ loader::Batch Trainer::gather_shard(data::Range global) {
 void Trainer::record_times(double seconds) {
   if (!device_.is_cpu()) return;
   const double communication_seconds = step_.averaging_seconds();
-  times_.input += input_seconds_;
-  times_.communication += communication_seconds;
-  times_.compute += seconds - input_seconds_ - communication_seconds;
-  times_.steps.push_back(seconds);
+  times_.input_s += input_seconds_;
+  times_.communication_s += communication_seconds;
+  times_.compute_s += seconds - input_seconds_ - communication_seconds;
+  times_.step_s.push_back(seconds);
 }
 
 void Trainer::synchronize() {

@@ -112,7 +112,7 @@ TEST_CASE("the facts of the run come back") {
   CHECK(is_checkpoint(file));
 }
 
-TEST_CASE("a snapshot does not change with the training that goes on") {
+TEST_CASE("a snapshot does not change with the training that continues") {
   TrainerRig rig = fresh();
   rig.run_to(2);
   const TensorFile file = snapshot(rig.trainer, kFacts);
@@ -326,7 +326,7 @@ TEST_CASE("a file without a seal is not a checkpoint, whatever it says") {
              ContainsSubstring("not a checkpoint that this version"));
 }
 
-TEST_CASE("another number of ranks goes on where these stopped") {
+TEST_CASE("another number of ranks resumes where these stopped") {
   TrainOptions options = small_run();
   options.learning_rate = 0.01;
   TrainerRig whole(options);

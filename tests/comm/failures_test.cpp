@@ -30,7 +30,7 @@ TEST_CASE("a message is one line, without the place in somebody's sources") {
   CHECK(said("").empty());
 }
 
-TEST_CASE("what waited in vain is known by what backends say") {
+TEST_CASE("a time-out is recognised by what backends say") {
   CHECK(is_timeout(std::runtime_error("Timed out waiting 30000ms for recv operation")));
   CHECK(
       is_timeout(std::runtime_error("Watchdog caught collective operation timeout: WorkNCCL(…)")));

@@ -83,7 +83,7 @@ Failure refusal_after(const Change& change) {
   return failures[0];
 }
 
-TEST_CASE("a rank with another config is refused by name, and no rank goes on") {
+TEST_CASE("a rank with another config is refused by name, and no rank continues") {
   const Failure failure = refusal_after([](int rank, RendezvousOptions& options) {
     if (rank == 1) options.fingerprint = "another config";
   });

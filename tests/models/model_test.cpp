@@ -192,7 +192,8 @@ TEST_CASE("layers with statistics that cannot be synchronised are refused by the
   CHECK_THAT(failure.message, !ContainsSubstring("features.5"));
 }
 
-TEST_CASE("a model with batch norm that can be synchronised says so, one without goes on alone") {
+TEST_CASE(
+    "a model with batch norm that can be synchronised says so, one without is used as it is") {
   const auto sum = [](at::Tensor& /*sums*/) {};
   for (const ModelEntry& entry : model_table()) {
     const auto model = make_model(named(entry.name), {}, 1);

@@ -47,7 +47,7 @@ TEST_CASE("a run is read as its folder tells it") {
   CHECK(std::isnan(run.number("no such thing")));
 }
 
-TEST_CASE("only what is new is read again, and a run that was cut back is read from the start") {
+TEST_CASE("only what is new is read again, and a run that was truncated is read from the start") {
   const TempFolder folder;
   write_pretended_run(folder, "run");
   const fs::path metrics = folder.path() / "run" / "metrics.jsonl";
@@ -128,7 +128,7 @@ TEST_CASE("runs of older programs, which say less, are read as far as they go") 
   REQUIRE(run.epochs.size() == 1);
   CHECK(run.epochs[0].record.test_accuracy == 0.5);
   CHECK(std::isnan(run.epochs[0].record.train_loss));
-  CHECK_FALSE(run.epochs[0].details.seconds.input.has_value());
+  CHECK_FALSE(run.epochs[0].details.seconds.input_s.has_value());
   CHECK(run.config.is_null());
 }
 

@@ -71,7 +71,7 @@ TEST_CASE("a folder that holds a run is refused with the two ways on") {
   }
 }
 
-TEST_CASE("a restart goes on with what its own launch began, and with nothing else") {
+TEST_CASE("a restart continues what its own launch began, and nothing else") {
   const TempFolder temp;
   const auto restart = [&](const std::string& launch) {
     return prepare_run_folder(into(temp.path()), "mnist", "", /*after_restart=*/true, launch);
@@ -88,7 +88,7 @@ TEST_CASE("resuming without a run begins one") {
   CHECK_NOTHROW(prepare_run_folder(into(temp.path() / "new"), "mnist", "auto", false));
 }
 
-TEST_CASE("a run goes on from a checkpoint of its own, another begins from it elsewhere") {
+TEST_CASE("a run continues from a checkpoint of its own, another begins from it elsewhere") {
   const TempFolder temp;
   const fs::path first = temp.path() / "first";
   const fs::path file = temp.write("first/checkpoints/step-00000009.safetensors", "");
@@ -157,7 +157,7 @@ TEST_CASE("without a name a resumed run is the latest, or that of the checkpoint
   CHECK_NOTHROW(prepare_run_folder({}, "never-run", "auto", false));
 }
 
-TEST_CASE("an attempt after a restart goes on in the folder of the one before it") {
+TEST_CASE("an attempt after a restart continues in the folder of the one before it") {
   const TempFolder temp;
   temp.write("config.json", "{}");
   CHECK(error_of([&] { prepare_run_folder(into(temp.path()), "mnist", "", false); }).code ==

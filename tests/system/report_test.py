@@ -199,7 +199,7 @@ def test_the_page_of_a_failed_run_names_the_cause(tmp_path):
 def test_a_page_that_cannot_be_written_ends_no_run_but_lost_predictions_do(tmp_path):
     (tmp_path / "first" / "report.html").mkdir(parents=True)
     folder = train(tmp_path, SHOWN | {"epochs": 2}, output="first")
-    assert folder.stderr.count("the run goes on without its page") == 1
+    assert folder.stderr.count("the run continues without its page") == 1
     assert folder.summary()["status"] == "finished"
     (tmp_path / "second" / "predictions.jsonl").mkdir(parents=True)
     broken = train(tmp_path, SHOWN, output="second", expect=1)

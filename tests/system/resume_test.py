@@ -201,7 +201,7 @@ def test_automatic_resume_with_nothing_but_damage_is_refused(tmp_path, with_chec
 
 def test_automatic_resume_without_a_checkpoint_starts_from_scratch(tmp_path, uninterrupted):
     resumed = train(tmp_path, CONFIG | averaging("flat"), *RESUME, processes=2)
-    assert "starting afresh" in resumed.stderr
+    assert "starting from scratch" in resumed.stderr
     same_outcome(resumed, uninterrupted(2, "flat"))
 
 

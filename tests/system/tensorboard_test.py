@@ -89,7 +89,7 @@ def test_a_resumed_run_continues_its_file_as_if_nothing_had_happened(tmp_path):
 def test_events_that_cannot_be_written_end_no_run(tmp_path):
     (tmp_path / "run" / "events.out.tfevents.1.here").mkdir(parents=True)
     folder = train(tmp_path, SMALL_RUN | {"epochs": 1})
-    assert folder.stderr.count("the run goes on without TensorBoard's events") == 1
+    assert folder.stderr.count("the run continues without TensorBoard's events") == 1
     assert folder.summary()["status"] == "finished"
 
 

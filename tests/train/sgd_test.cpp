@@ -124,7 +124,7 @@ TEST_CASE("momentum is the state, by PyTorch's name; without momentum there is n
   CHECK(state[0].flat.equal(parameters.gradients()));
 }
 
-TEST_CASE("an optimizer that gets its state back goes on as if it had never stopped") {
+TEST_CASE("an optimizer that gets its state back continues as if it had never stopped") {
   for (const bool nesterov : {false, true}) {
     const TrainOptions options = hyperparameters(0.9, nesterov, 0.01);
     const auto model = testing::tiny_model(1);

@@ -215,9 +215,9 @@ ChartScale::ChartScale(const std::vector<double>& values, bool logarithmic, bool
   }
   logarithmic_ = logarithmic_ && low_ > 0;
   if (high_ - low_ <= 1e-12 * std::abs(high_)) {  // one value: in the middle
-    const double room = low_ == 0 ? 1 : std::abs(low_) * 0.1;
-    high_ += room;
-    if (!logarithmic_) low_ -= low_ == 0 ? 0 : room;
+    const double margin = low_ == 0 ? 1 : std::abs(low_) * 0.1;
+    high_ += margin;
+    if (!logarithmic_) low_ -= low_ == 0 ? 0 : margin;
   }
   place_ticks();
 }

@@ -35,21 +35,21 @@ void add(ActivitySeconds& sum, const ActivitySeconds& seconds, double weight = 1
 ActivitySeconds seconds_of(const EpochEntry& epoch) {
   const TimeSplit& split = epoch.details.seconds;
   ActivitySeconds seconds{};
-  seconds[kInput] = split.input.value_or(0);
-  seconds[kCommunication] = split.communication.value_or(0);
+  seconds[kInput] = split.input_s.value_or(0);
+  seconds[kCommunication] = split.communication_s.value_or(0);
   const double rest =
       std::max(0.0, epoch.record.train_seconds - seconds[kInput] - seconds[kCommunication]);
-  seconds[kCompute] = std::min(split.compute.value_or(rest), rest);
+  seconds[kCompute] = std::min(split.compute_s.value_or(rest), rest);
   seconds[kEvaluation] = epoch.record.test_seconds;
-  seconds[kCheckpoint] = split.checkpoint;
-  seconds[kReport] = split.report;
+  seconds[kCheckpoint] = split.checkpoint_s;
+  seconds[kReport] = split.report_s;
   seconds[kOther] = rest - seconds[kCompute];
   return seconds;
 }
 
 bool is_measured(const RunFiles& run) {
   return std::any_of(run.epochs.begin(), run.epochs.end(), [](const EpochEntry& epoch) {
-    return epoch.details.seconds.compute.has_value();
+    return epoch.details.seconds.compute_s.has_value();
   });
 }
 
@@ -153,10 +153,10 @@ std::map<std::int64_t, RankMean> rank_means(const RunFiles& run) {
     for (const RankTimes& times : epoch.details.ranks) {
       RankMean& mean = means[times.rank];
       mean.steps += static_cast<double>(times.steps);
-      add(mean.step, {times.input, times.compute, times.communication});
-      mean.longest = std::max(mean.longest, times.longest_step);
-      mean.median = times.median_step;
-      mean.p95 = times.p95_step;
+      add(mean.step, {times.input_s, times.compute_s, times.communication_s});
+      mean.longest = std::max(mean.longest, times.longest_step_s);
+      mean.median = times.median_step_s;
+      mean.p95 = times.p95_step_s;
     }
   }
   for (auto& [rank, mean] : means) {
