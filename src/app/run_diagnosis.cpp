@@ -15,9 +15,9 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "app/print_result.h"
-#include "base/clock.h"
 #include "base/error.h"
+#include "base/print.h"
+#include "base/system.h"
 #include "comm/cuda_module.h"
 #include "comm/shared_memory_averager.h"
 

@@ -2,9 +2,8 @@
 
 #include <algorithm>
 
-#include "base/clock.h"
 #include "base/hash.h"
-#include "base/host.h"
+#include "base/system.h"
 #include "comm/cuda_module.h"
 
 namespace mnist_train::app {

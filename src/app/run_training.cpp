@@ -9,7 +9,7 @@
 #include "app/run_recorder.h"
 #include "app/stop_signal.h"
 #include "app/train_epoch.h"
-#include "base/clock.h"
+#include "base/system.h"
 #include "comm/cuda_module.h"
 #include "loader/resident_images.h"
 #include "train/trainer.h"

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "app/weight_histograms.h"
-#include "base/clock.h"
 #include "base/file.h"
+#include "base/system.h"
 #include "base/version.h"
 #include "report/page/page.h"
 #include "report/predictions.h"

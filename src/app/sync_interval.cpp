@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "base/clock.h"
+#include "base/system.h"
 
 namespace mnist_train::app {
 

@@ -1,7 +1,7 @@
 #include "app/train_epoch.h"
 
 #include "app/stop_signal.h"
-#include "base/clock.h"
+#include "base/system.h"
 
 namespace mnist_train::app {
 

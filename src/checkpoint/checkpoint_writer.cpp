@@ -1,23 +1,12 @@
 #include "checkpoint/checkpoint_writer.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <spdlog/spdlog.h>
 
 #include <utility>
 
+#include "base/system.h"
+
 namespace mnist_train::checkpoint {
-
-namespace {
-
-/// The thread leaves signals to the others, so that none interrupts a write.
-void block_all_signals() {
-  sigset_t all;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
-}
-
-}  // namespace
 
 CheckpointWriter::~CheckpointWriter() {
   try {
@@ -29,10 +18,8 @@ CheckpointWriter::~CheckpointWriter() {
 
 void CheckpointWriter::start(TensorFile snapshot, std::int64_t step, bool best) {
   wait();
-  thread_ = std::thread([this, snapshot = std::move(snapshot), step, best] {
-    block_all_signals();
-    run(snapshot, step, best);
-  });
+  thread_ = start_thread(
+      [this, snapshot = std::move(snapshot), step, best] { run(snapshot, step, best); });
 }
 
 void CheckpointWriter::run(const TensorFile& snapshot, std::int64_t step, bool best) noexcept {

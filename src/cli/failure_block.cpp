@@ -5,8 +5,8 @@
 #include <sstream>
 #include <vector>
 
-#include "base/host.h"
 #include "base/log.h"
+#include "base/system.h"
 #include "launch/worker_process.h"
 #include "report/run_folder.h"
 

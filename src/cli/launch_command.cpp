@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "base/clock.h"
+#include "base/system.h"
 #include "cli/commands.h"
 #include "cli/named_files.h"
 #include "cli/own_launcher.h"

@@ -2,8 +2,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <exception>
 #include <iostream>
 #include <string>
@@ -12,6 +10,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/print.h"
 #include "cli/checkpoint_config.h"
 #include "cli/command_line.h"
 #include "cli/config_layers.h"
@@ -25,13 +24,6 @@
 namespace mnist_train::cli {
 
 namespace {
-
-/// Results go to standard output; one that did not arrive is a failure.
-void print(const std::string& text) {
-  if (write_all(STDOUT_FILENO, text.data(), text.size())) return;
-  throw Error(ExitCode::kRunFailed,
-              std::string("mnist-train: cannot write to standard output: ") + std::strerror(errno));
-}
 
 /// Errors of a config are lines that have been escaped one by one.
 std::string printable(const Error& error) {
@@ -58,7 +50,7 @@ void read_image_list(CommandLine& line) {
 
 void run_report(const CommandLine& line) {
   const std::string page = report::page_on({line.run_folders.begin(), line.run_folders.end()});
-  if (line.output == "-") return print(page);
+  if (line.output == "-") return print_text(page);
   write_file_atomically(line.output.value_or(""), page, ExitCode::kRunFailed);
 }
 
@@ -66,7 +58,7 @@ void run_report(const CommandLine& line) {
 int run_doctor(const CommandLine& line, const settings::RunConfig& config) {
   const bool colours = ::isatty(STDOUT_FILENO) == 1 && report::terminal_style().colours;
   const doctor::Findings findings = doctor::examine(config);
-  print(line.json ? doctor::to_json(findings) : doctor::to_text(findings, colours));
+  print_text(line.json ? doctor::to_json(findings) : doctor::to_text(findings, colours));
   return doctor::count(findings, doctor::Verdict::kProblem) > 0 ? 1 : 0;
 }
 
@@ -86,16 +78,16 @@ int run(std::vector<std::string> arguments) {
   log.level = line.quiet ? "warning" : line.log_level;
   set_up_logging(log);
   if (line.command == Command::kShowText) {
-    print(line.text);
+    print_text(line.text);
     return 0;
   }
   if (line.command == Command::kConfigSchema) {
-    print(settings::write_run_config_schema());
+    print_text(settings::write_run_config_schema());
     return 0;
   }
   if (line.command == Command::kFetch) run_fetch(line);
   if (line.command == Command::kConvert) {
-    print(run_convert(line));
+    print_text(run_convert(line));
     return 0;
   }
   if (line.command == Command::kReport) {
@@ -104,7 +96,7 @@ int run(std::vector<std::string> arguments) {
   }
   const settings::RunConfig config = read_layers(line, lowest_layer(line));
   if (line.dry_run) {
-    print(settings::write_run_config(config, true));
+    print_text(settings::write_run_config(config, true));
     return 0;
   }
   if (line.command == Command::kDoctor) return run_doctor(line, config);

@@ -8,7 +8,7 @@
 #include <memory>
 #include <thread>
 
-#include "base/clock.h"
+#include "base/system.h"
 #include "comm/cuda_module.h"
 #include "comm/failures.h"
 #include "comm/gloo_backend.h"

@@ -1,11 +1,9 @@
 #include "comm/cuda_module.h"
 
-#include <dlfcn.h>
-
 #include <string>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/shared_library.h"
 #include "launch/worker_process.h"
 
 namespace mnist_train::comm {
@@ -13,17 +11,17 @@ namespace mnist_train::comm {
 namespace {
 
 const CudaModule* load() {
-  const std::filesystem::path path = executable_folder() / launch::kCudaModule;
-  void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
-  if (library == nullptr) {
+  const std::string path = find_program_file(launch::kCudaModule).string();
+  const SharedLibrary library(path.empty() ? launch::kCudaModule : path,
+                              SharedLibrary::Symbols::kShared);
+  if (!library.loaded()) {
     throw Error(ExitCode::kConfig,
-                std::string("cannot use a GPU: ") + ::dlerror() +
+                "cannot use a GPU: " + library.error() +
                     "; scripts/setup --cuda installs LibTorch's CUDA parts and builds the module");
   }
-  using Entry = const CudaModule* (*)();
-  const auto entry = reinterpret_cast<Entry>(::dlsym(library, "mnist_train_cuda_module"));
+  const auto entry = library.find<const CudaModule*()>("mnist_train_cuda_module");
   if (entry == nullptr) {
-    throw Error(ExitCode::kConfig, path.string() + ": is not mnist-train's CUDA module");
+    throw Error(ExitCode::kConfig, path + ": is not mnist-train's CUDA module");
   }
   return entry();
 }

@@ -18,9 +18,8 @@ class SharedSegment {
   /// Collective. Throws Error(kRunFailed) when the system has no memory left.
   SharedSegment(const Communicator& communicator, std::size_t bytes);
 
-  /// What `take` uses up: whole cache lines.
-  static std::size_t aligned(std::size_t bytes);
-  /// The next piece. All ranks take the same ones in the same order.
+  /// The next piece, which takes up `cache_aligned(bytes)`. All ranks take the same ones in the
+  /// same order.
   std::uint8_t* take(std::size_t bytes);
   /// The next piece as a tensor like `model`, contiguous.
   at::Tensor take_like(const at::Tensor& model);

@@ -10,8 +10,8 @@
 
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
-#include "base/clock.h"
 #include "base/error.h"
+#include "base/system.h"
 #include "comm/cuda_module.h"
 #include "comm/failures.h"
 

@@ -6,9 +6,8 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "base/host.h"
 #include "base/log.h"
-#include "base/system_files.h"
+#include "base/system.h"
 #include "base/version.h"
 #include "doctor/gpu_checks.h"
 #include "doctor/host_checks.h"

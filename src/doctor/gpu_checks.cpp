@@ -7,7 +7,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "base/system_files.h"
+#include "base/system.h"
 #include "launch/environment.h"
 
 namespace mnist_train::doctor {

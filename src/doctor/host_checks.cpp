@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "base/file.h"
-#include "base/system_files.h"
+#include "base/system.h"
 #include "launch/machine.h"
 
 namespace mnist_train::doctor {
@@ -98,7 +98,7 @@ Finding check_processor() {
 }
 
 Finding check_memory() {
-  const Memory memory = memory_here();
+  const SystemMemory memory = system_memory();
   Finding finding{"memory", Verdict::kGood, "", "", {{"available_bytes", memory.available}}};
   finding.text = fmt::format("{} of {} free{}", bytes_text(memory.available),
                              bytes_text(memory.total), memory.limited ? " (cgroup's limit)" : "");

@@ -11,7 +11,7 @@
 #include <optional>
 
 #include "base/error.h"
-#include "base/host.h"
+#include "base/system.h"
 #include "launch/environment.h"
 #include "launch/listen_socket.h"
 #include "launch/worker_identity.h"

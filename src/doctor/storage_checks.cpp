@@ -11,9 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "base/clock.h"
 #include "base/file.h"
-#include "base/system_files.h"
+#include "base/system.h"
 #include "data/dataset.h"
 #include "data/find_files.h"
 #include "data/image_decoder.h"

@@ -7,9 +7,8 @@
 
 #include <filesystem>
 
-#include "base/clock.h"
 #include "base/file.h"
-#include "base/system_files.h"
+#include "base/system.h"
 #include "base/version.h"
 #include "data/image_decoder.h"
 #include "launch/job.h"

@@ -3,7 +3,7 @@
 #include <new>
 #include <nlohmann/json.hpp>
 
-#include "base/host.h"
+#include "base/system.h"
 
 namespace mnist_train::launch {
 

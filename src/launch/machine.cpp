@@ -1,6 +1,5 @@
 #include "launch/machine.h"
 
-#include <dlfcn.h>
 #include <sched.h>
 #include <sys/resource.h>
 
@@ -9,6 +8,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/shared_library.h"
 
 namespace mnist_train::launch {
 
@@ -33,11 +33,10 @@ int usable_cores() {
 }
 
 int visible_gpus() {
-  void* driver = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (driver == nullptr) return 0;
+  const SharedLibrary driver("libcuda.so.1");
   // The driver's C API: int cuInit(unsigned flags); int cuDeviceGetCount(int* count). 0 is success.
-  const auto init = reinterpret_cast<int (*)(unsigned)>(::dlsym(driver, "cuInit"));
-  const auto device_count = reinterpret_cast<int (*)(int*)>(::dlsym(driver, "cuDeviceGetCount"));
+  const auto init = driver.find<int(unsigned)>("cuInit");
+  const auto device_count = driver.find<int(int*)>("cuDeviceGetCount");
   int count = 0;
   if (init == nullptr || device_count == nullptr || init(0) != 0 || device_count(&count) != 0) {
     return 0;

@@ -4,12 +4,12 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <optional>
 #include <set>
 #include <string_view>
 
 #include "base/error.h"
+#include "base/shared_library.h"
 #include "launch/machine.h"
 #include "launch/worker_process.h"
 
@@ -116,9 +116,7 @@ int choose_threads(const settings::RunConfig& config, const Machine& machine,
 
 Machine this_machine() {
   const int gpus = visible_gpus();
-  std::error_code error;
-  const bool module =
-      std::filesystem::exists(worker_executable().parent_path() / kCudaModule, error);
+  const bool module = !find_program_file(kCudaModule).empty();
   return {usable_cores(), module ? gpus : 0, gpus > 0 && !module};
 }
 

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <new>
 
-#include "base/clock.h"
+#include "base/system.h"
 
 namespace mnist_train::launch {
 

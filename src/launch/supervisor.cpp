@@ -10,7 +10,7 @@
 #include <cstring>
 #include <vector>
 
-#include "base/clock.h"
+#include "base/system.h"
 #include "launch/failure_summary.h"
 #include "launch/stop_signals.h"
 #include "launch/straggler_watch.h"

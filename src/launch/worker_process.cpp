@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/shared_library.h"
 #include "launch/worker_identity.h"
 
 namespace mnist_train::launch {
@@ -165,15 +166,12 @@ bool was_handed_over(const char* name) {
 }
 
 fs::path worker_executable() {
-  const fs::path folder = executable_folder();
-  const fs::path beside = folder / kWorkerName;
-  const fs::path installed = folder.parent_path() / "libexec" / "mnist-train" / kWorkerName;
-  for (const fs::path& candidate : {beside, installed}) {
-    if (::access(candidate.c_str(), X_OK) == 0) return candidate;
-  }
-  throw Error(ExitCode::kRunFailed, "cannot find the worker's executable: looked for " +
-                                        beside.string() + " and " + installed.string() +
-                                        "; build or install it again (scripts/setup)");
+  fs::path found = find_program_file(kWorkerName);
+  if (!found.empty()) return found;
+  throw Error(ExitCode::kRunFailed,
+              std::string("cannot find ") + kWorkerName + " beside " +
+                  (executable_folder() / "mnist-train").string() +
+                  " or in ../libexec/mnist-train; build or install it again (scripts/setup)");
 }
 
 std::string log_file_name(int rank) { return "rank-" + std::to_string(rank) + ".log"; }

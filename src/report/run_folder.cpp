@@ -11,7 +11,7 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "base/host.h"
+#include "base/system.h"
 #include "report/checkpoint_names.h"
 
 namespace mnist_train::report {

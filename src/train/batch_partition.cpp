@@ -6,7 +6,7 @@
 #include <numeric>
 #include <utility>
 
-#include "base/clock.h"
+#include "base/system.h"
 #include "data/per_rank_sampler.h"
 
 namespace mnist_train::train {

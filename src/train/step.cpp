@@ -8,8 +8,8 @@
 #include <string>
 #include <utility>
 
-#include "base/clock.h"
 #include "base/error.h"
+#include "base/system.h"
 #include "models/loss.h"
 
 namespace mnist_train::train {

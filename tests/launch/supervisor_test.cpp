@@ -9,7 +9,7 @@
 #include <string>
 #include <thread>
 
-#include "base/clock.h"
+#include "base/system.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/shell_worker.h"

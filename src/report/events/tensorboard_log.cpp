@@ -2,7 +2,7 @@
 
 #include <protozero/pbf_writer.hpp>
 
-#include "base/clock.h"
+#include "base/system.h"
 
 namespace mnist_train::report {
 

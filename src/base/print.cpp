@@ -1,15 +1,14 @@
-#include "app/print_result.h"
+#include "base/print.h"
 
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
-#include <string>
 
 #include "base/error.h"
 #include "base/file.h"
 
-namespace mnist_train::app {
+namespace mnist_train {
 
 void print_text(std::string_view text) {
   if (write_all(STDOUT_FILENO, text.data(), text.size())) return;
@@ -17,8 +16,6 @@ void print_text(std::string_view text) {
               std::string("cannot write to standard output: ") + std::strerror(errno));
 }
 
-void print_result(const nlohmann::ordered_json& json) {
-  print_text(json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
-}
+void print_result(const nlohmann::ordered_json& json) { print_text(json_text(json) + "\n"); }
 
-}  // namespace mnist_train::app
+}  // namespace mnist_train
