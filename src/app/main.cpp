@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 #include <exception>
+#include <stdexcept>
 
 #include "app/report_failure.h"
 #include "app/run_diagnosis.h"
@@ -34,13 +35,27 @@ Worker* ending_worker = nullptr;
 ExitCode run(Worker& worker) {
   ending_worker = &worker;
   if (worker.placement.backend == "nccl") std::set_terminate(report_and_end);
-  if (worker.job.command == "train") return run_training(worker);
-  if (worker.job.command == "evaluate") run_evaluation(worker);
-  if (worker.job.command == "predict") run_predictions(worker);
-  if (worker.job.command == "preview") run_preview(worker);
-  if (worker.job.command == "export") run_export(worker);
-  if (worker.job.command == "diagnose") run_diagnosis(worker);
-  return ExitCode::kDone;
+  using launch::WorkerCommand;
+  switch (worker.job.command) {
+    case WorkerCommand::kTrain:
+      return run_training(worker);
+    case WorkerCommand::kEvaluate:
+      run_evaluation(worker);
+      return ExitCode::kDone;
+    case WorkerCommand::kPredict:
+      run_predictions(worker);
+      return ExitCode::kDone;
+    case WorkerCommand::kPreview:
+      run_preview(worker);
+      return ExitCode::kDone;
+    case WorkerCommand::kExport:
+      run_export(worker);
+      return ExitCode::kDone;
+    case WorkerCommand::kDiagnose:
+      run_diagnosis(worker);
+      return ExitCode::kDone;
+  }
+  throw std::logic_error("the job has a command that the worker does not know");
 }
 
 }  // namespace

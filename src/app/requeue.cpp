@@ -11,7 +11,7 @@
 #include <cstring>
 
 #include "app/stop_signal.h"
-#include "launch/environment.h"
+#include "launch/worker_identity.h"
 
 namespace mnist_train::app {
 

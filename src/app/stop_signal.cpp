@@ -5,7 +5,7 @@
 
 #include <csignal>
 
-#include "launch/stop_signals.h"
+#include "launch/supervisor.h"
 
 namespace mnist_train::app {
 

@@ -10,6 +10,18 @@
 
 namespace mnist_train {
 
+std::string shell_quoted(std::string_view text) {
+  std::string quoted = "'";
+  for (const char character : text) {
+    if (character == '\'') {
+      quoted += "'\\''";
+    } else {
+      quoted += character;
+    }
+  }
+  return quoted + "'";
+}
+
 void print_text(std::string_view text) {
   if (write_all(STDOUT_FILENO, text.data(), text.size())) return;
   throw Error(ExitCode::kRunFailed,

@@ -11,13 +11,12 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/print.h"
-#include "cli/checkpoint_config.h"
 #include "cli/command_line.h"
 #include "cli/config_layers.h"
 #include "cli/data_commands.h"
 #include "cli/launch_command.h"
 #include "doctor/doctor.h"
-#include "launch/elastic_error_file.h"
+#include "launch/failure_report.h"
 #include "report/page/page.h"
 #include "report/terminal_style.h"
 
@@ -25,21 +24,21 @@ namespace mnist_train::cli {
 
 namespace {
 
-/// Errors of a config are lines that have been escaped one by one.
+/// Escapes an error for the terminal. Those of a config are several lines, each escaped already.
 std::string printable(const Error& error) {
   return error.code() == ExitCode::kConfig ? escape_control_bytes(error.what())
                                            : as_block(error.what());
 }
 
-/// A list of files in place of "-".
+/// Replaces "-" by the names that standard input lists.
 void read_image_list(CommandLine& line) {
   std::vector<std::string>& images = line.images;
   const auto dash = std::find(images.begin(), images.end(), "-");
   if (dash == images.end()) return;
   if (line.config == "-") {
     throw Error(ExitCode::kConfig,
-                "mnist-train predict: - stands for both the config and the list of images, and "
-                "there is one standard input");
+                "mnist-train predict: - stands for both the config and the list of images, but "
+                "there is only one standard input");
   }
   std::vector<std::string> listed;
   for (std::string name; std::getline(std::cin, name);) {
@@ -54,21 +53,12 @@ void run_report(const CommandLine& line) {
   write_file_atomically(line.output.value_or(""), page, ExitCode::kRunFailed);
 }
 
-/// 1 where a run would fail.
+/// Returns 1 where a run would fail, else 0.
 int run_doctor(const CommandLine& line, const settings::RunConfig& config) {
   const bool colours = ::isatty(STDOUT_FILENO) == 1 && report::terminal_style().colours;
   const doctor::Findings findings = doctor::examine(config);
   print_text(line.json ? doctor::to_json(findings) : doctor::to_text(findings, colours));
   return doctor::count(findings, doctor::Verdict::kProblem) > 0 ? 1 : 0;
-}
-
-/// The file of the config; a checkpoint that is evaluated brings its own.
-std::shared_ptr<const strict_json::Source> lowest_layer(const CommandLine& line) {
-  if (line.config) return strict_json::load_source(*line.config);
-  if (line.command == Command::kEvaluate || line.command == Command::kPredict) {
-    return config_of_checkpoint(line.checkpoint.value_or(""));
-  }
-  return nullptr;
 }
 
 int run(std::vector<std::string> arguments) {

@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "base/shared_library.h"
-#include "launch/worker_process.h"
+#include "launch/machine.h"
 
 namespace mnist_train::comm {
 

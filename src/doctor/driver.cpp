@@ -32,7 +32,8 @@ class DriverLibrary : public SharedLibrary {
   }
 };
 
-/// "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul 27 …"
+/// Reads the version out of a line such as "NVRM version: NVIDIA UNIX x86_64 Kernel Module
+/// 580.65.06  Sun Jul 27 …".
 std::string kernel_version() {
   if (const auto version = first_line("/sys/module/nvidia/version")) return *version;
   std::istringstream words(first_line("/proc/driver/nvidia/version").value_or(""));
@@ -84,7 +85,7 @@ void read_devices(const DriverLibrary& library, Driver& driver) {
       int possible = 0;
       library.call("cuDeviceCanAccessPeer", &possible, devices[static_cast<std::size_t>(one)],
                    devices[static_cast<std::size_t>(other)]);
-      if (possible == 0) driver.strangers.emplace_back(one, other);
+      if (possible == 0) driver.without_peer_access.emplace_back(one, other);
     }
   }
 }
