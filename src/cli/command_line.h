@@ -33,7 +33,7 @@ struct CommandLine {
   std::optional<std::string> output;              // train: the run folder; else the file to write
   std::optional<std::string> processes_per_node;  // a number or "auto"
   std::optional<std::string> resume;              // "auto" or a file
-  std::optional<std::string> checkpoint;
+  std::optional<std::string> checkpoint_file;
   std::vector<std::string> run_folders;  // report
   std::string export_format = "pt";
   std::string data_set;              // fetch

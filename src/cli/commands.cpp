@@ -43,7 +43,8 @@ void add_logging_flags(CLI::App& command, CommandLine& line) {
 }
 
 void add_checkpoint_flag(CLI::App& command, CommandLine& line) {
-  command.add_option("--checkpoint", line.checkpoint, "A checkpoint, .pt or .safetensors file")
+  command
+      .add_option("--checkpoint", line.checkpoint_file, "A checkpoint, .pt or .safetensors file")
       ->type_name("FILE")
       ->required();
 }

@@ -148,7 +148,7 @@ std::shared_ptr<const Source> config_of_checkpoint(const std::filesystem::path& 
 std::shared_ptr<const Source> lowest_layer(const CommandLine& line) {
   if (line.config) return strict_json::load_source(*line.config);
   if (line.command == Command::kEvaluate || line.command == Command::kPredict) {
-    return config_of_checkpoint(line.checkpoint.value_or(""));
+    return config_of_checkpoint(line.checkpoint_file.value_or(""));
   }
   return nullptr;
 }

@@ -45,7 +45,7 @@ void check_target(const fs::path& path, ExitCode code) {
 
 /// Checks the files that a command names, before any process is started and any folder is made.
 void check_named_files(const CommandLine& line, const settings::RunConfig& config) {
-  if (line.checkpoint) check_readable(*line.checkpoint);
+  if (line.checkpoint_file) check_readable(*line.checkpoint_file);
   if (line.resume && *line.resume != "auto") check_readable(*line.resume);
   if (line.command == Command::kTrain && config.model.weights) {
     check_readable(*config.model.weights);
@@ -61,7 +61,7 @@ launch::Job make_job(const CommandLine& line, const settings::RunConfig& config)
   job.config_path = line.config.value_or("");
   job.resume = line.resume.value_or("");
   if (!job.resume.empty() && job.resume != "auto") job.resume = fs::absolute(job.resume).string();
-  if (line.checkpoint) job.checkpoint = fs::absolute(*line.checkpoint);
+  if (line.checkpoint_file) job.checkpoint = fs::absolute(*line.checkpoint_file);
   job.export_format = line.export_format;
   const bool writes_file = line.command == Command::kExport || line.command == Command::kPreview;
   if (writes_file) job.export_path = fs::absolute(line.output.value_or(""));

@@ -30,8 +30,8 @@ struct Diagnosis {
   std::string failure{};
 };
 
-settings::RunConfig diagnosis_config(settings::RunConfig config, bool cuda, int processes) {
-  config.train.device = cuda ? settings::DeviceName::kCuda : settings::DeviceName::kCpu;
+settings::RunConfig diagnosis_config(settings::RunConfig config, bool on_gpus, int processes) {
+  config.train.device = on_gpus ? settings::DeviceName::kCuda : settings::DeviceName::kCpu;
   config.train.backend = settings::BackendName::kAuto;
   config.launch.devices.clear();
   config.launch.processes_per_node = processes;
@@ -75,9 +75,9 @@ Diagnosis run_workers(const settings::RunConfig& config, int processes) {
   return {std::move(json)};
 }
 
-Diagnosis diagnose(const settings::RunConfig& config, bool cuda, int processes) {
+Diagnosis diagnose(const settings::RunConfig& config, bool on_gpus, int processes) {
   try {
-    return run_workers(diagnosis_config(config, cuda, processes), processes);
+    return run_workers(diagnosis_config(config, on_gpus, processes), processes);
   } catch (const Error& error) {
     return {nullptr, error.what()};
   }
@@ -142,11 +142,11 @@ Finding check_cuda(const Diagnosis& diagnosis) {
             "set device to \"cpu\" to train without GPUs; scripts/setup --cuda installs LibTorch's "
             "CUDA parts"};
   }
-  const Json& cuda = diagnosis.result.at("cuda");
+  const Json& facts = diagnosis.result.at("cuda");
   return {"CUDA", Verdict::kGood,
           fmt::format("runtime {}, NCCL {}; every GPU computes",
-                      cuda.at("runtime").get<std::string>(), cuda.at("nccl").get<std::string>()),
-          "", cuda};
+                      facts.at("runtime").get<std::string>(), facts.at("nccl").get<std::string>()),
+          "", facts};
 }
 
 }  // namespace
@@ -154,7 +154,7 @@ Finding check_cuda(const Diagnosis& diagnosis) {
 Findings check_workers(const settings::RunConfig& config, const Driver& driver) {
   constexpr int kProcesses = 2;
   Findings findings;
-  const Diagnosis on_cpus = diagnose(config, /*cuda=*/false, kProcesses);
+  const Diagnosis on_cpus = diagnose(config, /*on_gpus=*/false, kProcesses);
   if (on_cpus.failure.empty()) {
     findings.push_back(check_libtorch(on_cpus.result));
     findings.push_back(check_dali());
@@ -162,7 +162,7 @@ Findings check_workers(const settings::RunConfig& config, const Driver& driver) 
   findings.push_back(check_all_reduce(on_cpus, kProcesses, "CPUs"));
   const int gpus = static_cast<int>(driver.gpus.size());
   if (gpus == 0 || *build_info().cuda == '\0') return findings;
-  const Diagnosis on_gpus = diagnose(config, /*cuda=*/true, gpus);
+  const Diagnosis on_gpus = diagnose(config, /*on_gpus=*/true, gpus);
   findings.push_back(check_cuda(on_gpus));
   if (gpus > 1) findings.push_back(check_all_reduce(on_gpus, gpus, "GPUs"));
   return findings;

@@ -42,34 +42,34 @@ bool is_failure(int code) {
 
 }  // namespace
 
-std::string to_text(const FailureReport& report) {
-  return json_text(nlohmann::json{{"code", static_cast<int>(report.code)},
-                                  {"message", shortened(report.message)},
-                                  {"host", report.host},
-                                  {"is_victim", report.is_victim}});
+std::string to_text(const FailureReport& failure) {
+  return json_text(nlohmann::json{{"code", static_cast<int>(failure.code)},
+                                  {"message", shortened(failure.message)},
+                                  {"host", failure.host},
+                                  {"is_victim", failure.is_victim}});
 }
 
 std::optional<FailureReport> failure_from_text(const std::string& text) try {
   const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
   if (!json.is_object()) return std::nullopt;
-  FailureReport report;
+  FailureReport failure;
   const int code = json.value("code", 1);
   if (!is_failure(code)) return std::nullopt;
-  report.code = static_cast<ExitCode>(code);
-  report.message = json.value("message", "");
-  report.host = json.value("host", "");
-  report.is_victim = json.value("is_victim", false);
-  return report;
+  failure.code = static_cast<ExitCode>(code);
+  failure.message = json.value("message", "");
+  failure.host = json.value("host", "");
+  failure.is_victim = json.value("is_victim", false);
+  return failure;
 } catch (const nlohmann::json::type_error&) {
   return std::nullopt;
 }
 
 FailureReport report_for(const std::exception& error) {
-  FailureReport report{ExitCode::kRunFailed, error.what(), host_name(), false};
-  if (const auto* own = dynamic_cast<const Error*>(&error)) report.code = own->code();
-  report.is_victim = dynamic_cast<const PeerError*>(&error) != nullptr;
-  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) report.message = kOutOfMemory;
-  return report;
+  FailureReport failure{ExitCode::kRunFailed, error.what(), host_name(), false};
+  if (const auto* own = dynamic_cast<const Error*>(&error)) failure.code = own->code();
+  failure.is_victim = dynamic_cast<const PeerError*>(&error) != nullptr;
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) failure.message = kOutOfMemory;
+  return failure;
 }
 
 bool is_users_mistake(ExitCode code, Phase phase) {

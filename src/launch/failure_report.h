@@ -23,7 +23,7 @@ inline constexpr const char* kOutOfMemory =
 
 /// Returns the report as text of at most 64 KiB, so that it fits into a pipe that nobody reads yet;
 /// a longer message loses its end.
-std::string to_text(const FailureReport& report);
+std::string to_text(const FailureReport& failure);
 
 /// Returns the report that a text holds; nothing where the text is empty, was cut off or is
 /// something else, because the process died before it could report.

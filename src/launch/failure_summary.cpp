@@ -14,15 +14,15 @@ bool has_failed(const RankEnd& end) { return !end.succeeded && !end.killed_by_la
 
 bool blames_user(const RankEnd& end, const StatusBoard& board) {
   const auto phase = static_cast<Phase>(board.of(end.rank).phase.load());
-  return end.exit.report && !end.exit.report->is_victim &&
-         is_users_mistake(end.exit.report->code, phase);
+  return end.exit.failure && !end.exit.failure->is_victim &&
+         is_users_mistake(end.exit.failure->code, phase);
 }
 
 std::string describe_end(const RankEnd& end, const StatusBoard& board) {
-  if (blames_user(end, board)) return end.exit.report->message;
+  if (blames_user(end, board)) return end.exit.failure->message;
   const std::string rank = fmt::format("rank {} (pid {})", end.rank, end.pid);
   const std::string where = describe(board.of(end.rank));
-  if (end.exit.report) return rank + " in " + where + ": " + end.exit.report->message;
+  if (end.exit.failure) return rank + " in " + where + ": " + end.exit.failure->message;
   if (end.exit.signal != 0) {
     return fmt::format("{} was killed by signal {} ({}) in {}", rank, end.exit.signal,
                        ::strsignal(end.exit.signal), where);
@@ -33,7 +33,7 @@ std::string describe_end(const RankEnd& end, const StatusBoard& board) {
 
 const RankEnd* find_cause(const std::vector<RankEnd>& ends) {
   const auto by_itself = std::find_if(ends.begin(), ends.end(), [](const RankEnd& end) {
-    return has_failed(end) && !(end.exit.report && end.exit.report->is_victim);
+    return has_failed(end) && !(end.exit.failure && end.exit.failure->is_victim);
   });
   if (by_itself != ends.end()) return &*by_itself;
   const auto victim = std::find_if(ends.begin(), ends.end(), has_failed);
@@ -97,15 +97,15 @@ RunFailure summarize_failure(const std::vector<RankEnd>& ends,
   const bool is_mistake = blames_user(*cause, board);
   if (!is_mistake) failure.rank = cause->rank;
   failure.cause = describe_end(*cause, board);
-  failure.code = cause->exit.report ? cause->exit.report->code : ExitCode::kDistributed;
-  failure.died_without_report = !cause->exit.report;
+  failure.code = cause->exit.failure ? cause->exit.failure->code : ExitCode::kDistributed;
+  failure.died_without_report = !cause->exit.failure;
   failure.restart_may_help = failure.code == ExitCode::kDistributed;
   for (const RankEnd& end : ends) {
     if (&end == cause || !has_failed(end)) continue;
-    const bool same = cause->exit.report && end.exit.report &&
-                      cause->exit.report->message == end.exit.report->message;
+    const bool same = cause->exit.failure && end.exit.failure &&
+                      cause->exit.failure->message == end.exit.failure->message;
     if (same) continue;  // all ranks found the same mistake
-    if (is_mistake && end.exit.report && end.exit.report->is_victim) continue;
+    if (is_mistake && end.exit.failure && end.exit.failure->is_victim) continue;
     failure.victims += describe_end(end, board) + "\n";
   }
   return failure;

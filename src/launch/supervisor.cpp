@@ -191,7 +191,7 @@ class Attempt {
     return stopped_by_ != 0 && !stalled_ &&
            std::all_of(ends_.begin(), ends_.end(), [](const RankEnd& end) {
              return end.succeeded || end.killed_by_launcher ||
-                    (end.exit.report && end.exit.report->is_victim);
+                    (end.exit.failure && end.exit.failure->is_victim);
            });
   }
 

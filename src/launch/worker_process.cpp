@@ -246,7 +246,7 @@ void WorkerProcess::reap() {
   WorkerExit exit;
   if (WIFSIGNALED(status)) exit.signal = WTERMSIG(status);
   if (WIFEXITED(status)) exit.code = WEXITSTATUS(status);
-  exit.report = failure_from_text(read_available(failure_pipe_.get()));
+  exit.failure = failure_from_text(read_available(failure_pipe_.get()));
   exit_ = std::move(exit);
 }
 

@@ -50,7 +50,7 @@ TEST_CASE("the other commands take their own flags") {
   const CommandLine evaluate = parse_command_line(
       {"evaluate", "--checkpoint", "x.pt", "--config", "c.json", "--set", "a=1"});
   CHECK(evaluate.command == Command::kEvaluate);
-  CHECK(evaluate.checkpoint == "x.pt");
+  CHECK(evaluate.checkpoint_file == "x.pt");
   CHECK(evaluate.sets == Arguments{"a=1"});
   const CommandLine exported =
       parse_command_line({"export", "--checkpoint", "x", "--format", "pt", "--output", "y.pt"});
