@@ -32,7 +32,7 @@ std::shared_ptr<const Source> source_of(std::string name, std::string text) {
 
 Node text_node(const std::shared_ptr<const Source>& source, std::size_t begin) {
   Node node;
-  node.kind = Node::Kind::kString;
+  node.kind = strict_json::JsonKind::kString;
   node.string = source->text.substr(begin);
   node.source = source;
   node.offset = begin;
@@ -52,7 +52,7 @@ Node value_node(const std::shared_ptr<const Source>& source, std::size_t begin,
 /// Returns an object that holds `value` under `key`; both are at `offset` of the source.
 Node wrap(const std::string& key, std::size_t offset, Node value) {
   Node object;
-  object.kind = Node::Kind::kObject;
+  object.kind = strict_json::JsonKind::kObject;
   object.source = value.source;
   object.offset = offset;
   object.members.push_back({key, offset, std::move(value)});
@@ -104,7 +104,7 @@ std::vector<Node> collect_layers(const CommandLine& line, std::shared_ptr<const 
   };
   for (const auto& document : documents) {
     std::optional<Node> node = strict_json::parse_document(document, problems);
-    all_readable = all_readable && node && node->kind == Node::Kind::kObject;
+    all_readable = all_readable && node && node->kind == strict_json::JsonKind::kObject;
     if (node) add(std::move(*node));
   }
   if (line.output && (line.command == Command::kTrain || line.command == Command::kDoctor)) {
@@ -156,10 +156,10 @@ std::shared_ptr<const Source> lowest_layer(const CommandLine& line) {
 settings::RunConfig read_layers(const CommandLine& line, std::shared_ptr<const Source> file) {
   Problems problems;
   Node merged;
-  merged.kind = Node::Kind::kObject;
+  merged.kind = strict_json::JsonKind::kObject;
   merged.source = file ? file : source_of("the defaults", "");
   for (Node& layer : collect_layers(line, std::move(file), problems)) {
-    merged = settings::lay_over(std::move(merged), std::move(layer));
+    merged = settings::merge_layers(std::move(merged), std::move(layer));
   }
   return settings::read_run_config(merged, std::move(problems));
 }
