@@ -1,40 +1,37 @@
 #include "accelerator/cuda_module.h"
 
-#include <dlfcn.h>
-
 #include <string>
 
 #include "base/error.h"
-#include "base/file.h"
-#include "launch/worker_process.h"
+#include "base/shared_library.h"
+#include "launch/machine.h"
 
 namespace mnist_train::accelerator {
 
 namespace {
 
-std::filesystem::path module_path() { return executable_folder() / launch::kCudaModule; }
-
-void* load() {
-  void* library = ::dlopen(module_path().c_str(), RTLD_NOW | RTLD_GLOBAL);
-  if (library != nullptr) return library;
+SharedLibrary load() {
+  const std::string path = find_program_file(launch::kCudaModule).string();
+  SharedLibrary library(path.empty() ? launch::kCudaModule : path, SharedLibrary::Symbols::kShared);
+  if (library.loaded()) return library;
   throw Error(ExitCode::kConfig,
-              std::string("cannot use a GPU: ") + ::dlerror() +
+              "cannot use a GPU: " + library.error() +
                   "; scripts/setup --cuda installs LibTorch's CUDA parts and builds the module");
 }
 
 }  // namespace
 
 void* cuda_module_function(const char* name) {
-  static void* const library = load();
-  void* const function = ::dlsym(library, name);
-  if (function != nullptr) return function;
-  throw Error(ExitCode::kConfig, module_path().string() + ": is not mnist-train's CUDA module");
+  static const SharedLibrary library = load();
+  if (auto* function = library.find<void()>(name)) return reinterpret_cast<void*>(function);
+  throw Error(ExitCode::kConfig,
+              std::string(launch::kCudaModule) + ": is not mnist-train's CUDA module");
 }
 
 const CudaModule& cuda_module() {
-  using Entry = const CudaModule* (*)();
+  using Entry = const CudaModule*();
   static const CudaModule& module =
-      *reinterpret_cast<Entry>(cuda_module_function("mnist_train_cuda_module"))();
+      *reinterpret_cast<Entry*>(cuda_module_function("mnist_train_cuda_module"))();
   return module;
 }
 

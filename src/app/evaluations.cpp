@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "app/epoch_result.h"
-#include "base/clock.h"
+#include "base/system.h"
 
 namespace mnist_train::app {
 

@@ -1,9 +1,9 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
-#include <array>
 #include <cstdlib>
 #include <exception>
+#include <stdexcept>
 
 #include "app/report_failure.h"
 #include "app/run_diagnosis.h"
@@ -32,34 +32,29 @@ Worker* ending_worker = nullptr;
   std::abort();
 }
 
-template <void (*Command)(Worker&)>
-ExitCode run_to_the_end(Worker& worker) {
-  Command(worker);
-  return ExitCode::kDone;
-}
-
-struct WorkerCommand {
-  const char* name;  // under which the front end hands it over
-  ExitCode (*run)(Worker& worker);
-};
-
-constexpr std::array kCommands{
-    WorkerCommand{"train", &run_training},
-    WorkerCommand{"evaluate", &run_to_the_end<&run_evaluation>},
-    WorkerCommand{"predict", &run_to_the_end<&run_predictions>},
-    WorkerCommand{"preview", &run_to_the_end<&run_preview>},
-    WorkerCommand{"export", &run_to_the_end<&run_export>},
-    WorkerCommand{"diagnose", &run_to_the_end<&run_diagnosis>},
-};
-
 ExitCode run(Worker& worker) {
   ending_worker = &worker;
   if (worker.placement.backend == "nccl") std::set_terminate(report_and_end);
-  for (const WorkerCommand& command : kCommands) {
-    if (worker.job.command == command.name) return command.run(worker);
+  switch (worker.job.command) {
+    case launch::WorkerCommand::kTrain:
+      return run_training(worker);
+    case launch::WorkerCommand::kEvaluate:
+      run_evaluation(worker);
+      return ExitCode::kDone;
+    case launch::WorkerCommand::kPredict:
+      run_predictions(worker);
+      return ExitCode::kDone;
+    case launch::WorkerCommand::kPreview:
+      run_preview(worker);
+      return ExitCode::kDone;
+    case launch::WorkerCommand::kExport:
+      run_export(worker);
+      return ExitCode::kDone;
+    case launch::WorkerCommand::kDiagnose:
+      run_diagnosis(worker);
+      return ExitCode::kDone;
   }
-  throw Error(ExitCode::kConfig,
-              "the command \"" + worker.job.command + "\" is not one that mnist-train-worker has");
+  throw std::logic_error("the job has a command that the worker does not know");
 }
 
 }  // namespace

@@ -7,8 +7,8 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
-#include "base/clock.h"
 #include "base/error.h"
+#include "base/system.h"
 #include "data/image_decoder.h"
 #include "data/shared_dataset.h"
 #include "data/streamed_dataset.h"

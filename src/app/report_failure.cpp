@@ -9,7 +9,6 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "comm/failures.h"
-#include "launch/elastic_error_file.h"
 #include "launch/failure_report.h"
 #include "launch/worker_process.h"
 #include "report/page/page.h"
@@ -61,7 +60,8 @@ ExitCode report_failure(const std::exception& error, Worker* worker) {
   std::string block = "mnist-train failed: rank " + std::to_string(identity ? identity->rank : 0) +
                       " on " + failure.host + " (pid " + std::to_string(::getpid()) + ") " +
                       where(worker) + ": " + as_block(failure.message) + "\n";
-  if (worker != nullptr && worker->is_rank0() && worker->job.command == "train") {
+  if (worker != nullptr && worker->is_rank0() &&
+      worker->job.command == launch::WorkerCommand::kTrain) {
     block += report::way_on(worker->run_folder, launch::resume_command(worker->run_folder));
     report::record_failure(worker->run_folder / report::files::kSummary, failure.message);
     if (worker->config.report.html) report::write_last_page(worker->run_folder);

@@ -1,6 +1,6 @@
 #include "app/run_checkpoints.h"
 
-#include "base/clock.h"
+#include "base/system.h"
 #include "report/run_folder.h"
 
 namespace mnist_train::app {

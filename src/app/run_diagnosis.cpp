@@ -17,9 +17,9 @@
 
 #include "accelerator/cuda_module.h"
 #include "accelerator/device.h"
-#include "app/print_result.h"
-#include "base/clock.h"
 #include "base/error.h"
+#include "base/print.h"
+#include "base/system.h"
 #include "comm/shared_memory_averager.h"
 
 namespace mnist_train::app {

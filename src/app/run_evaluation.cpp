@@ -4,7 +4,7 @@
 
 #include "app/build_trainer.h"
 #include "app/open_dataset.h"
-#include "app/print_result.h"
+#include "base/print.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/python_checkpoint.h"
 #include "checkpoint/weights.h"

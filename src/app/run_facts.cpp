@@ -6,9 +6,8 @@
 
 #include "accelerator/device.h"
 #include "app/open_dataset.h"
-#include "base/clock.h"
 #include "base/hash.h"
-#include "base/host.h"
+#include "base/system.h"
 #include "report/predictions.h"
 
 namespace mnist_train::app {

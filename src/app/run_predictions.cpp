@@ -13,9 +13,9 @@
 
 #include "app/build_trainer.h"
 #include "app/open_dataset.h"
-#include "app/print_result.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/print.h"
 #include "checkpoint/weights.h"
 #include "data/class_names.h"
 #include "imaging/codec.h"

@@ -9,7 +9,7 @@
 #include "app/run_checkpoints.h"
 #include "app/run_recorder.h"
 #include "app/stop_signal.h"
-#include "base/clock.h"
+#include "base/system.h"
 
 namespace mnist_train::app {
 

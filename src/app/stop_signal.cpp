@@ -11,8 +11,7 @@
 #include <csignal>
 #include <string>
 
-#include "launch/environment.h"
-#include "launch/stop_signals.h"
+#include "launch/supervisor.h"
 
 namespace mnist_train::app {
 

@@ -127,14 +127,14 @@ at::Device Worker::device() const {
 
 std::unique_ptr<Worker> start_worker() {
   launch::Job job = launch::read_job(handed_over_or("job", launch::kJobFd, -1));
-  end_on_stop_signals(/*trains=*/job.command == "train");
+  end_on_stop_signals(/*trains=*/job.command == launch::WorkerCommand::kTrain);
   silence_libtorch(job.log_level);
   settings::RunConfig config = read_config(job);
   const launch::WorkerIdentity identity = own_identity();
   // A rank that sees GPUs of its own (Slurm's --gpus-per-task) shares none.
   const bool alone = identity.sees_own_gpus;
-  launch::Placement placement;  // an export needs only the CPU
-  if (job.command != "export") {
+  launch::Placement placement;  // an export needs no more than the CPU
+  if (job.command != launch::WorkerCommand::kExport) {
     placement =
         launch::choose_placement(config, launch::this_machine(), alone ? 0 : identity.local_rank,
                                  alone ? 1 : identity.local_world_size);
@@ -150,7 +150,8 @@ std::unique_ptr<Worker> start_worker() {
   launch::update(worker->status(), launch::Phase::kRendezvous, 0, 0);
   worker->communicator = connect(*worker);
   worker->communicator.report_to(worker->status());
-  if (worker->job.command == "train" && identity.launcher != launch::LauncherKind::kOwn) {
+  if (worker->job.command == launch::WorkerCommand::kTrain &&
+      identity.launcher != launch::LauncherKind::kOwn) {
     worker->run_folder = worker->communicator.broadcast_text(worker->run_folder.string());
     if (!worker->is_rank0()) {
       set_up_log(*worker);

@@ -81,14 +81,14 @@ MappedFile MappedFile::open(const fs::path& path, ExitCode code) {
   MappedFile file;
   const UniqueFd fd = open_regular(path, code, &file.size_);
   if (file.size_ == 0) return file;
-  void* data = ::mmap(nullptr, file.size_, PROT_READ, MAP_PRIVATE, fd.get(), 0);
-  if (data == MAP_FAILED) throw_errno(code, path, "map into memory");
-  file.data_ = static_cast<const std::uint8_t*>(data);
+  void* address = ::mmap(nullptr, file.size_, PROT_READ, MAP_PRIVATE, fd.get(), 0);
+  if (address == MAP_FAILED) throw_errno(code, path, "map into memory");
+  file.data_ = static_cast<const std::uint8_t*>(address);
   return file;
 }
 
-bool write_all(int fd, const void* data, std::size_t size) {
-  const char* next = static_cast<const char*>(data);
+bool write_all(int fd, const void* bytes, std::size_t size) {
+  const char* next = static_cast<const char*>(bytes);
   while (size > 0) {
     const ssize_t written = ::write(fd, next, size);
     if (written < 0) {
@@ -124,8 +124,8 @@ AtomicFile::~AtomicFile() {
   if (fd_.valid()) ::unlink(temporary_path_.c_str());
 }
 
-void AtomicFile::write(const void* data, std::size_t size) {
-  if (!write_all(fd_.get(), data, size)) fail("write");
+void AtomicFile::write(const void* bytes, std::size_t size) {
+  if (!write_all(fd_.get(), bytes, size)) fail("write");
 }
 
 void AtomicFile::commit() {

@@ -35,7 +35,7 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-/// A file mapped read-only. An empty file gives an empty view.
+/// A file that is mapped into memory, read-only. An empty file has an empty view.
 class MappedFile {
  public:
   MappedFile() = default;
@@ -61,8 +61,8 @@ class MappedFile {
 void write_file_atomically(const std::filesystem::path& path, std::string_view content,
                            ExitCode code);
 
-/// The same in two halves, for content that is produced piece by piece: create, write(...), commit.
-/// Without `commit` the temporary file is removed and the old file stays.
+/// Replaces a file whole or not at all, as write_file_atomically does, by content that is written
+/// piece by piece. Without `commit` the temporary file is removed and the old file stays.
 class AtomicFile {
  public:
   AtomicFile(std::filesystem::path path, ExitCode code);
@@ -70,7 +70,7 @@ class AtomicFile {
   AtomicFile& operator=(const AtomicFile&) = delete;
   ~AtomicFile();
 
-  void write(const void* data, std::size_t size);
+  void write(const void* bytes, std::size_t size);
   void commit();
 
  private:
@@ -82,17 +82,18 @@ class AtomicFile {
   UniqueFd fd_;
 };
 
-/// The content of a regular file of at most `max_bytes`. Throws Error(code) naming the path.
+/// Returns the content of a regular file of at most `max_bytes`. Throws Error(code) naming the
+/// path.
 std::string read_file(const std::filesystem::path& path, std::size_t max_bytes, ExitCode code);
 
 /// Throws Error(code): "PATH: cannot ACTION: " and what errno says.
 [[noreturn]] void throw_errno(ExitCode code, const std::filesystem::path& path, const char* action);
 
-/// Writes all bytes to a descriptor, across interrupts and short writes. False with errno set on
-/// failure.
-bool write_all(int fd, const void* data, std::size_t size);
+/// Writes all bytes to a descriptor, across interrupts and short writes. Returns false, with errno
+/// set, where that fails.
+bool write_all(int fd, const void* bytes, std::size_t size);
 
-/// The folder that holds the running executable.
+/// Returns the folder that holds the running executable.
 std::filesystem::path executable_folder();
 
 }  // namespace mnist_train

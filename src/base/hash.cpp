@@ -9,19 +9,19 @@
 
 namespace mnist_train {
 
-struct Hasher::State {
-  XXH3_state_t xxh3;
+struct Hasher::Xxh3 {
+  XXH3_state_t state;
 };
 
-Hasher::Hasher() : state_(std::make_unique<State>()) { XXH3_128bits_reset(&state_->xxh3); }
+Hasher::Hasher() : xxh3_(std::make_unique<Xxh3>()) { XXH3_128bits_reset(&xxh3_->state); }
 Hasher::~Hasher() = default;
 
-void Hasher::update(const void* data, std::size_t size) {
-  XXH3_128bits_update(&state_->xxh3, data, size);
+void Hasher::update(const void* bytes, std::size_t size) {
+  XXH3_128bits_update(&xxh3_->state, bytes, size);
 }
 
 std::string Hasher::hex_digest() const {
-  const XXH128_hash_t digest = XXH3_128bits_digest(&state_->xxh3);
+  const XXH128_hash_t digest = XXH3_128bits_digest(&xxh3_->state);
   std::array<char, 33> text{};
   std::snprintf(text.data(), text.size(), "%016llx%016llx",
                 static_cast<unsigned long long>(digest.high64),

@@ -9,8 +9,8 @@
 
 namespace mnist_train {
 
-/// XXH3 with 128 bits: notices every accidental change, at memory speed; no defence against
-/// forgers.
+/// Hashes bytes by XXH3 with 128 bits, which notices every accidental change at the speed of
+/// memory, but does not protect against forgers.
 class Hasher {
  public:
   static constexpr std::size_t kDigestBytes = 16;
@@ -20,18 +20,18 @@ class Hasher {
   Hasher(Hasher&&) noexcept = default;
   Hasher& operator=(Hasher&&) noexcept = default;
 
-  void update(const void* data, std::size_t size);
-  /// 32 lower-case hexadecimal digits, most significant first, as `xxh128sum` prints them.
+  void update(const void* bytes, std::size_t size);
+  /// Returns 32 lower-case hexadecimal digits, most significant first, as `xxh128sum` prints them.
   std::string hex_digest() const;
-  /// The same behind the method's name, as run folders note it: "xxh3-128:…".
+  /// Returns the digits with the method's name, as files of a run have them: "xxh3-128:…".
   std::string named_digest() const;
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  struct Xxh3;
+  std::unique_ptr<Xxh3> xxh3_;
 };
 
-/// `Hasher::hex_digest` of all of it.
+/// Returns the hash of a text or of bytes as `Hasher::hex_digest` writes it.
 std::string hash_hex(std::string_view text);
 std::string hash_hex(std::span<const std::uint8_t> bytes);
 

@@ -12,23 +12,23 @@ namespace mnist_train {
 struct LogSetup {
   std::string level = "info";  // trace, debug, info, warning, error: what the console shows
   int console_fd = 2;          // -1: no console
-  std::string console_prefix;  // "rank 1: ", empty for the one that speaks for all
-  std::optional<std::filesystem::path> file;  // everything from debug on, appended
+  std::string console_prefix;  // "rank 1: ", empty for the rank that prints for all
+  std::optional<std::filesystem::path> file;  // takes everything from debug on, appended
 };
 
-/// Replaces the process's default logger. Control bytes in messages, newlines too, are escaped
-/// before they are written: a message is a line.
+/// Replaces the process's default logger. Control bytes and newlines in messages are escaped before
+/// they are written, so that each message is one line.
 void set_up_logging(const LogSetup& setup);
 
-/// `text` with control bytes (but for tab and newline) written as \xNN, so that names and data
-/// cannot drive a terminal.
+/// Returns the text with control bytes other than tab and newline written as \xNN, so that names
+/// and data cannot control a terminal.
 std::string escape_control_bytes(std::string_view text);
 
-/// The same with newlines as \x0a, too, so that they cannot forge lines.
+/// Returns the text with control bytes and newlines written as \xNN, so that it cannot forge lines.
 std::string on_one_line(std::string_view text);
 
-/// A message of several lines, escaped, with all but the first indented: no name in it can pass for
-/// a line of ours.
+/// Returns a message of several lines, escaped, with all lines but the first indented: no name in
+/// it can pass for a line of the program.
 std::string as_block(std::string_view text);
 
 }  // namespace mnist_train

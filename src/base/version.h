@@ -1,19 +1,24 @@
 #pragma once
 
+#include <string>
+
 namespace mnist_train {
 
 /// What this build is and what it was compiled against; empty strings where a part is not in it.
 struct BuildInfo {
-  const char* version;  // "0.1.0"
-  const char*
-      commit;  // "1a2b3c4d5e6f", with "-dirty" after it for a changed tree; empty outside git
+  const char* version;   // "0.1.0"
+  const char* commit;    // "1a2b3c4d5e6f", "-dirty" after it for a changed tree; empty outside git
   const char* compiler;  // "GNU 12.2.0"
   const char* torch;     // "2.11.0"
   const char* cuda;      // "13.0": the headers that the CUDA module was compiled with
-  const char* nccl;      // "2.28.9": the same for NCCL
-  const char* dali;      // "2.4.0": the same for the DALI module
+  const char* nccl;      // "2.28.9": the headers that the CUDA module was compiled with
+  const char* dali;      // "2.4.0": the headers that the DALI module was compiled with
 };
 
+/// Returns what this build is.
 const BuildInfo& build_info();
+
+/// Returns the same on one line, as `mnist-train --version` prints it.
+std::string version_text();
 
 }  // namespace mnist_train

@@ -2,7 +2,7 @@
 
 #include <spdlog/spdlog.h>
 
-#include "base/thread.h"
+#include "base/system.h"
 
 namespace mnist_train::checkpoint {
 

@@ -6,10 +6,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "cli/command_help.h"
 #include "cli/commands.h"
-#include "cli/completion.h"
-#include "cli/man_page.h"
-#include "cli/version_text.h"
 
 namespace mnist_train::cli {
 
@@ -22,7 +20,7 @@ const CommandEntry* find_command(std::string_view name) {
   return nullptr;
 }
 
-/// The parser and what it fills.
+/// The parser and the command line that it fills.
 class Parser {
  public:
   Parser() : app_(make_parser(line_)) {}
@@ -50,10 +48,11 @@ void Parser::take_command() {
     refuse("--config is required, such as --config configs/mnist.json");
   }
   if (line_.with_optimizer && line_.export_format != "pt") {
-    refuse("--with-optimizer writes --format pt; a checkpoint is a safetensors file already");
+    refuse("--with-optimizer needs --format pt; a checkpoint already is a safetensors file");
   }
-  if (line_.command == Command::kCompletion) show(completion_script(*app_, line_.shell));
-  if (line_.command == Command::kManPage) show(man_page(*app_));
+  const bool is_completion = line_.command == Command::kCompletion;
+  if (is_completion) show(completion_script(describe_commands(*app_), line_.shell));
+  if (line_.command == Command::kManPage) show(man_page(describe_commands(*app_)));
 }
 
 void Parser::refuse(const std::string& reason) const {
@@ -65,13 +64,13 @@ void Parser::refuse(const std::string& reason) const {
 
 CommandLine Parser::parse(std::vector<std::string> arguments) {
   try {
-    std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
+    std::reverse(arguments.begin(), arguments.end());  // the order that CLI11 takes
     app_->parse(std::move(arguments));
     take_command();
   } catch (const CLI::CallForHelp&) {
     show(app_->help());
-  } catch (const CLI::CallForVersion&) {
-    show(version_text() + "\n");
+  } catch (const CLI::CallForVersion& version) {
+    show(std::string(version.what()) + "\n");
   } catch (const CLI::ExtrasError& error) {
     refuse(std::string(error.what()) + "; keys of the config are set by --set KEY=VALUE");
   } catch (const CLI::ParseError& error) {
@@ -80,7 +79,7 @@ CommandLine Parser::parse(std::vector<std::string> arguments) {
   return line_;
 }
 
-/// How many arguments the old launchers put first: `--local-rank=N`, or `--local-rank N`.
+/// Returns how many arguments old launchers have put first: `--local-rank=N` or `--local-rank N`.
 std::size_t count_local_rank(const std::vector<std::string>& arguments) {
   if (arguments.empty()) return 0;
   for (const std::string_view flag : {"--local-rank", "--local_rank"}) {
@@ -90,8 +89,8 @@ std::size_t count_local_rank(const std::vector<std::string>& arguments) {
   return 0;
 }
 
-/// `train` is what is meant where no command is named.
-void name_command(std::vector<std::string>& arguments) {
+/// Puts `train` first where no command is named.
+void complete_command(std::vector<std::string>& arguments) {
   const auto count = static_cast<std::ptrdiff_t>(count_local_rank(arguments));
   arguments.erase(arguments.begin(), arguments.begin() + count);
   if (arguments.empty() || arguments.front().starts_with("-")) {
@@ -109,7 +108,7 @@ void name_command(std::vector<std::string>& arguments) {
 }  // namespace
 
 CommandLine parse_command_line(std::vector<std::string> arguments) {
-  name_command(arguments);
+  complete_command(arguments);
   return Parser().parse(std::move(arguments));
 }
 

@@ -23,24 +23,24 @@ enum class Command {
   kManPage
 };
 
-/// What was asked for, as it was typed; whether the config is sound is not known yet.
+/// What was asked for, as it was typed. The config has not been read yet.
 struct CommandLine {
   Command command = Command::kTrain;
   std::string text;  // kShowText: help, version, a completion or the man page, for standard output
 
   std::optional<std::string> config;              // "-": standard input
   std::vector<std::string> sets;                  // key.path=VALUE, in order
-  std::optional<std::string> output;              // train: the run folder; else the file
+  std::optional<std::string> output;              // train: the run folder; else the file to write
   std::optional<std::string> processes_per_node;  // a number or "auto"
   std::optional<std::string> resume;              // "auto" or a file
-  std::optional<std::string> checkpoint;
+  std::optional<std::string> checkpoint_file;
   std::vector<std::string> run_folders;  // report
   std::string export_format = "pt";
   std::string data_set;              // fetch
   std::vector<std::string> mirrors;  // fetch
   std::string from;                  // convert: idx:DIR
   std::string to;                    // fetch: the folder; convert: FORMAT:DIR
-  std::string encoding;              // convert: png, jpeg; empty: the format's own
+  std::string encoding;              // convert: png, jpeg; empty: the format's default
   int jpeg_quality = 95;             // convert
   bool with_optimizer = false;       // export
   std::vector<std::string> images;   // predict; "-": a list on standard input
@@ -51,7 +51,7 @@ struct CommandLine {
   bool dry_run = false;
 };
 
-/// `arguments` are those behind the program's name. Throws Error(kConfig) with one line that says
+/// Parses the arguments behind the program's name. Throws Error(kConfig) with one line that says
 /// what is wrong and one that points to --help.
 CommandLine parse_command_line(std::vector<std::string> arguments);
 

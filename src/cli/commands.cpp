@@ -2,126 +2,248 @@
 
 #include <CLI/CLI.hpp>
 #include <array>
+#include <stdexcept>
 #include <string>
 
-#include "cli/command_flags.h"
-#include "cli/version_text.h"
+#include "base/version.h"
 
 namespace mnist_train::cli {
 
 namespace {
 
-constexpr const char* kExamples =
-    "Examples:\n"
-    "  mnist-train --config configs/mnist.json\n"
-    "  mnist-train --config configs/mnist.json --nproc-per-node 2 --set epochs=2\n"
-    "  mnist-train evaluate --checkpoint runs/mnist/latest/checkpoints/best.safetensors\n"
-    "`mnist-train --config …` is short for `mnist-train train --config …`; "
-    "`mnist-train COMMAND --help` shows the flags and examples of a command.";
+using launch::WorkerCommand;
 
-constexpr const char* kTrainExamples =
-    "Examples:\n"
-    "  mnist-train --config configs/mnist.json --output runs/first\n"
-    "  mnist-train --config configs/mnist.json --output runs/first --resume auto\n"
-    "  mnist-train --config configs/mnist.json --set learning_rate=0.02 --set model.name=net "
-    "--dry-run";
+void add_config_flags(CLI::App& command, CommandLine& line) {
+  command.add_option("-c,--config", line.config, "JSON; - reads standard input")->type_name("FILE");
+  command
+      .add_option("--set", line.sets,
+                  "Sets one key of the config; VALUE is JSON, else a string; may be repeated")
+      ->allow_extra_args(false)
+      ->type_name("KEY.PATH=VALUE");
+  command
+      .add_option("--nproc-per-node,--nproc_per_node", line.processes_per_node,
+                  "Processes on this machine, or auto")
+      ->type_name("N");
+  command
+      .add_option_function<std::string>(
+          "--local-rank,--local_rank", [](const std::string& /*rank*/) {},
+          "Accepted for older launchers and ignored")
+      ->take_last()
+      ->group("");
+}
 
-constexpr const char* kEvaluateExamples =
-    "Examples:\n"
-    "  mnist-train evaluate --checkpoint runs/first/checkpoints/best.safetensors\n"
-    "  mnist-train evaluate --checkpoint runs/first/model.pt --config "
-    "configs/mnist.json --set data.limit_test=1000";
+void add_logging_flags(CLI::App& command, CommandLine& line) {
+  command
+      .add_option("--log-level", line.log_level, "The least severe lines that the console shows")
+      ->type_name("LEVEL")
+      ->check(CLI::IsMember({"trace", "debug", "info", "warning", "error"}))
+      ->capture_default_str();
+  command.add_flag("--quiet", line.quiet, "Shows only warnings and errors");
+  command.set_version_flag("--version", version_text());
+}
 
-constexpr const char* kPredictExamples =
-    "Prints a line for each: {\"file\", \"guess\", \"scores\"}, probabilities by "
-    "class. Images are made gray or colour and resized\nas the model needs; MNIST's "
-    "digits are light on dark, and photos of dark ink are not inverted.\n\n"
-    "Examples:\n"
-    "  mnist-train predict --checkpoint runs/first/checkpoints/best.safetensors "
-    "digit.png photo.jpg\n"
-    "  find digits -name '*.png' | mnist-train predict --checkpoint "
-    "runs/first/model.pt --config configs/mnist.json -";
+void add_checkpoint_flag(CLI::App& command, CommandLine& line) {
+  command
+      .add_option("--checkpoint", line.checkpoint_file, "A checkpoint, .pt or .safetensors file")
+      ->type_name("FILE")
+      ->required();
+}
 
-constexpr const char* kExportExamples =
-    "Examples:\n"
-    "  mnist-train export --checkpoint runs/first/checkpoints/best.safetensors "
-    "--format pt --output weights.pt\n"
-    "  mnist-train export --checkpoint runs/first/checkpoints/best.safetensors "
-    "--format pt --with-optimizer --output training.pt\n"
-    "  mnist-train export --checkpoint runs/first/model.pt --format safetensors "
-    "--output weights.safetensors";
+void add_train(CLI::App& command, CommandLine& line) {
+  add_config_flags(command, line);
+  command.add_option("--output", line.output, "The run folder")->type_name("DIR");
+  command
+      .add_option("--resume", line.resume,
+                  "auto (from the run folder's newest checkpoint), or a checkpoint file")
+      ->type_name("FILE");
+  command.add_flag("--dry-run", line.dry_run,
+                   "Checks the config, prints the effective one and starts nothing");
+  add_logging_flags(command, line);
+  command.footer(
+      "Examples:\n"
+      "  mnist-train --config configs/mnist.json --output runs/first\n"
+      "  mnist-train --config configs/mnist.json --output runs/first --resume auto\n"
+      "  mnist-train --config configs/mnist.json --set learning_rate=0.02 --set model.name=net "
+      "--dry-run");
+}
 
-constexpr const char* kFetchExamples =
-    "Examples:\n"
-    "  mnist-train fetch fashion-mnist --to data/fashion-mnist\n"
-    "  mnist-train fetch mnist --to data/mnist --mirror file:///mnt/mirror/mnist";
+void add_evaluate(CLI::App& command, CommandLine& line) {
+  add_checkpoint_flag(command, line);
+  add_config_flags(command, line);
+  add_logging_flags(command, line);
+  command.footer(
+      "Examples:\n"
+      "  mnist-train evaluate --checkpoint runs/first/checkpoints/best.safetensors\n"
+      "  mnist-train evaluate --checkpoint runs/first/model.pt --config configs/mnist.json --set "
+      "data.limit_test=1000");
+}
 
-constexpr const char* kConvertExamples =
-    "Examples:\n"
-    "  mnist-train convert --from idx:third_party/mnist --to lmdb:data/mnist-lmdb\n"
-    "  mnist-train convert --from idx:data/fashion-mnist --to "
-    "image-folder:data/fashion-png";
+void add_predict(CLI::App& command, CommandLine& line) {
+  add_checkpoint_flag(command, line);
+  command
+      .add_option("IMAGE", line.images,
+                  "PNG or JPEG files; - reads their names from standard input, a line each")
+      ->type_name("")
+      ->required();
+  add_config_flags(command, line);
+  add_logging_flags(command, line);
+  command.footer(
+      "Prints a line for each image: {\"file\", \"guess\", \"scores\"}, where scores are "
+      "probabilities by class.\nImages are resized and made gray or colour as the model needs. "
+      "MNIST's digits are light on dark; photos of dark ink are not inverted.\n\n"
+      "Examples:\n"
+      "  mnist-train predict --checkpoint runs/first/checkpoints/best.safetensors digit.png "
+      "photo.jpg\n"
+      "  find digits -name '*.png' | mnist-train predict --checkpoint runs/first/model.pt --config "
+      "configs/mnist.json -");
+}
 
-constexpr const char* kReportExamples =
-    "Examples:\n"
-    "  mnist-train report runs/mnist/latest --output report.html\n"
-    "  mnist-train report runs/first runs/second --output comparison.html";
+void add_preview(CLI::App& command, CommandLine& line) {
+  add_config_flags(command, line);
+  command.add_option("--output", line.output, "The PNG file to write")
+      ->type_name("FILE")
+      ->required();
+  add_logging_flags(command, line);
+  command.footer(
+      "Examples:\n"
+      "  mnist-train preview --config configs/mnist.json --output grid.png\n"
+      "  mnist-train preview --config configs/mixup_image_folder.json --output grid.png --set "
+      "batch_size=8");
+}
 
-constexpr const char* kDoctorExamples =
-    "Exit code 1 if a run would fail, 0 otherwise.\n\n"
-    "Examples:\n"
-    "  mnist-train doctor\n"
-    "  mnist-train doctor --config configs/mnist.json --output /data/runs/next --json\n"
-    "  srun --ntasks-per-node 1 mnist-train doctor";
+void add_export(CLI::App& command, CommandLine& line) {
+  add_checkpoint_flag(command, line);
+  command.add_option("--format", line.export_format, "The format to write")
+      ->type_name("FORMAT")
+      ->check(CLI::IsMember({"pt", "safetensors"}))
+      ->capture_default_str();
+  command.add_flag("--with-optimizer", line.with_optimizer,
+                   "Adds the optimizer's state, as torch.optim's load_state_dict takes it (pt, "
+                   "from a checkpoint)");
+  command.add_option("--output", line.output, "The file to write")->type_name("FILE")->required();
+  add_logging_flags(command, line);
+  command.footer(
+      "Examples:\n"
+      "  mnist-train export --checkpoint runs/first/checkpoints/best.safetensors --format pt "
+      "--output weights.pt\n"
+      "  mnist-train export --checkpoint runs/first/checkpoints/best.safetensors --format pt "
+      "--with-optimizer --output training.pt\n"
+      "  mnist-train export --checkpoint runs/first/model.pt --format safetensors --output "
+      "weights.safetensors");
+}
 
-constexpr const char* kPreviewExamples =
-    "Examples:\n"
-    "  mnist-train preview --config configs/mnist.json --output grid.png\n"
-    "  mnist-train preview --config configs/mixup_image_folder.json --output grid.png --set "
-    "batch_size=8";
+void add_fetch(CLI::App& command, CommandLine& line) {
+  command.add_option("NAME", line.data_set, "mnist or fashion-mnist")
+      ->type_name("")
+      ->check(CLI::IsMember({"mnist", "fashion-mnist"}))
+      ->required();
+  command.add_option("--to", line.to, "The folder for its four files")
+      ->type_name("DIR")
+      ->required();
+  command
+      .add_option("--mirror", line.mirrors,
+                  "A folder on a server (http, https, file) instead of the known ones; may be "
+                  "repeated")
+      ->allow_extra_args(false)
+      ->type_name("URL");
+  command.footer(
+      "Examples:\n"
+      "  mnist-train fetch fashion-mnist --to data/fashion-mnist\n"
+      "  mnist-train fetch mnist --to data/mnist --mirror file:///mnt/mirror/mnist");
+}
 
-constexpr const char* kConfigSchemaExamples =
-    "Example:\n"
-    "  mnist-train config-schema > mnist-train.schema.json";
+void add_convert(CLI::App& command, CommandLine& line) {
+  command.add_option("--from", line.from, "A folder of IDX files")
+      ->type_name("idx:DIR")
+      ->required();
+  command.add_option("--to", line.to, "A new folder, in which train and test are made")
+      ->type_name("lmdb:DIR|image-folder:DIR")
+      ->required();
+  command
+      .add_option("--encoding", line.encoding,
+                  "png (lossless; the default of image folders) or jpeg (the default of an LMDB)")
+      ->type_name("NAME")
+      ->check(CLI::IsMember({"png", "jpeg"}));
+  command.add_option("--quality", line.jpeg_quality, "The quality of JPEG")
+      ->type_name("N")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
+  command.footer(
+      "Examples:\n"
+      "  mnist-train convert --from idx:third_party/mnist --to lmdb:data/mnist-lmdb\n"
+      "  mnist-train convert --from idx:data/fashion-mnist --to image-folder:data/fashion-png");
+}
 
-constexpr const char* kCompletionExamples =
-    "Examples:\n"
-    "  source <(mnist-train completion bash)\n"
-    "  mnist-train completion zsh > ~/.zfunc/_mnist-train";
+void add_report(CLI::App& command, CommandLine& line) {
+  command.add_option("RUN_DIR", line.run_folders, "Folders of runs")->type_name("")->required();
+  command.add_option("--output", line.output, "The page to write; - is standard output")
+      ->type_name("FILE")
+      ->required();
+  add_logging_flags(command, line);
+  command.footer(
+      "Examples:\n"
+      "  mnist-train report runs/mnist/latest --output report.html\n"
+      "  mnist-train report runs/first runs/second --output comparison.html");
+}
 
-constexpr const char* kManPageExamples =
-    "Example:\n"
-    "  mnist-train man-page | man --local-file -";
+void add_doctor(CLI::App& command, CommandLine& line) {
+  add_config_flags(command, line);
+  command.add_option("--output", line.output, "The run folder that a run would write")
+      ->type_name("DIR");
+  command.add_flag("--json", line.json, "Prints one JSON object instead of a table");
+  command.footer(
+      "Exit code 1 if a run would fail, 0 otherwise.\n\n"
+      "Examples:\n"
+      "  mnist-train doctor\n"
+      "  mnist-train doctor --config configs/mnist.json --output /data/runs/next --json\n"
+      "  srun --ntasks-per-node 1 mnist-train doctor");
+}
+
+void add_config_schema(CLI::App& command, CommandLine& /*line*/) {
+  command.footer("Example:\n  mnist-train config-schema > mnist-train.schema.json");
+}
+
+void add_completion(CLI::App& command, CommandLine& line) {
+  command.add_option("SHELL", line.shell, "The shell that the script is for")
+      ->type_name("")
+      ->check(CLI::IsMember({"bash", "zsh"}))
+      ->required();
+  command.footer(
+      "Examples:\n"
+      "  source <(mnist-train completion bash)\n"
+      "  mnist-train completion zsh > ~/.zfunc/_mnist-train");
+}
+
+void add_man_page(CLI::App& command, CommandLine& /*line*/) {
+  command.footer("Example:\n  mnist-train man-page | man --local-file -");
+}
 
 constexpr std::array kCommands{
-    CommandEntry{"train", Command::kTrain, "Trains what a config describes (the default)",
-                 &add_train, kTrainExamples},
-    CommandEntry{"evaluate", Command::kEvaluate,
-                 "Test loss and accuracy of a checkpoint or of weights", &add_evaluate,
-                 kEvaluateExamples},
-    CommandEntry{"predict", Command::kPredict, "Guesses for image files", &add_predict,
-                 kPredictExamples},
-    CommandEntry{"preview", Command::kPreview, "The first batch as a grid of images", &add_preview,
-                 kPreviewExamples},
-    CommandEntry{"export", Command::kExport, "Writes weights for other programs", &add_export,
-                 kExportExamples},
-    CommandEntry{"fetch", Command::kFetch, "Downloads a data set", &add_fetch, kFetchExamples},
-    CommandEntry{"convert", Command::kConvert, "Makes other data formats from IDX", &add_convert,
-                 kConvertExamples},
-    CommandEntry{"report", Command::kReport, "One page on one or several runs", &add_report,
-                 kReportExamples},
-    CommandEntry{"doctor", Command::kDoctor, "What this machine has and what is wrong with it",
-                 &add_doctor, kDoctorExamples},
-    CommandEntry{"config-schema", Command::kConfigSchema,
-                 "Prints the JSON Schema of the config (draft 2020-12)", &add_nothing,
-                 kConfigSchemaExamples},
-    CommandEntry{"completion", Command::kCompletion, "Prints a completion script for a shell",
-                 &add_completion, kCompletionExamples},
-    CommandEntry{"man-page", Command::kManPage, "Prints the man page", &add_nothing,
-                 kManPageExamples},
+    CommandEntry{"train", Command::kTrain, WorkerCommand::kTrain,
+                 "Trains what a config describes (the default)", &add_train},
+    CommandEntry{"evaluate", Command::kEvaluate, WorkerCommand::kEvaluate,
+                 "Computes test loss and accuracy of a checkpoint or of weights", &add_evaluate},
+    CommandEntry{"predict", Command::kPredict, WorkerCommand::kPredict, "Classifies image files",
+                 &add_predict},
+    CommandEntry{"preview", Command::kPreview, WorkerCommand::kPreview,
+                 "Writes the first batch as a grid of images", &add_preview},
+    CommandEntry{"export", Command::kExport, WorkerCommand::kExport,
+                 "Writes weights for other programs", &add_export},
+    CommandEntry{"fetch", Command::kFetch, std::nullopt, "Downloads a data set", &add_fetch},
+    CommandEntry{"convert", Command::kConvert, std::nullopt,
+                 "Converts IDX files to other data formats", &add_convert},
+    CommandEntry{"report", Command::kReport, std::nullopt, "Writes one page on one or several runs",
+                 &add_report},
+    CommandEntry{"doctor", Command::kDoctor, std::nullopt,
+                 "Checks what this machine has and what is wrong with it", &add_doctor},
+    CommandEntry{"config-schema", Command::kConfigSchema, std::nullopt,
+                 "Prints the JSON Schema of the config (draft 2020-12)", &add_config_schema},
+    CommandEntry{"completion", Command::kCompletion, std::nullopt,
+                 "Prints a completion script for a shell", &add_completion},
+    CommandEntry{"man-page", Command::kManPage, std::nullopt, "Prints the man page", &add_man_page},
 };
 
-/// CLI11 takes what follows an option for its value, a flag too.
+/// CLI11 takes what follows an option for its value, even where that is a flag.
 void refuse_flags_as_values(CLI::App& command) {
   const CLI::Validator is_value(
       [](const std::string& value) {
@@ -137,17 +259,31 @@ void refuse_flags_as_values(CLI::App& command) {
 
 std::span<const CommandEntry> command_table() { return kCommands; }
 
+const CommandEntry& entry_of(Command command) {
+  for (const CommandEntry& entry : kCommands) {
+    if (entry.command == command) return entry;
+  }
+  throw std::logic_error("a command without a row in the table");
+}
+
 std::unique_ptr<CLI::App> make_parser(CommandLine& line) {
   auto parser = std::make_unique<CLI::App>(
-      "Trains MNIST and its kind on several processes and GPUs.", "mnist-train");
-  parser->footer(kExamples);
+      "Trains image classifiers (MNIST, Fashion-MNIST, your own images) on several processes and "
+      "GPUs.",
+      "mnist-train");
+  parser->footer(
+      "Examples:\n"
+      "  mnist-train --config configs/mnist.json\n"
+      "  mnist-train --config configs/mnist.json --nproc-per-node 2 --set epochs=2\n"
+      "  mnist-train evaluate --checkpoint runs/mnist/latest/checkpoints/best.safetensors\n"
+      "`mnist-train --config …` is short for `mnist-train train --config …`; "
+      "`mnist-train COMMAND --help` shows the flags and examples of a command.");
   parser->set_version_flag("--version", version_text());
   parser->require_subcommand(1);
   for (const CommandEntry& entry : kCommands) {
     CLI::App& command = *parser->add_subcommand(entry.name, entry.purpose);
     entry.add_flags(command, line);
     refuse_flags_as_values(command);
-    command.footer(entry.examples);
   }
   return parser;
 }

@@ -1,10 +1,15 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 
-#include "cli/cli11.h"
 #include "cli/command_line.h"
+#include "launch/job.h"
+
+namespace CLI {  // NOLINT(readability-identifier-naming): CLI11's
+class App;
+}  // namespace CLI
 
 namespace mnist_train::cli {
 
@@ -12,15 +17,18 @@ namespace mnist_train::cli {
 struct CommandEntry {
   const char* name;
   Command command;
-  const char* purpose;  // one line, without a full stop
-  void (*add_flags)(CLI::App& command, CommandLine& line);
-  const char* examples;  // below the help, a line each
+  std::optional<launch::WorkerCommand> worker_command;      // none: the front end does it alone
+  const char* purpose;                                      // one line, without a full stop
+  void (*add_flags)(CLI::App& command, CommandLine& line);  // flags, arguments and examples
 };
 
-/// All commands, in the order of the help. A new one is a row and a function that adds its flags.
+/// Returns all commands, in the order of the help.
 std::span<const CommandEntry> command_table();
 
-/// The parser of all commands, which fills `line`; whether a command was named is not checked.
+/// Returns the row of a command that the user can name.
+const CommandEntry& entry_of(Command command);
+
+/// Returns a parser of all commands, which fills `line`.
 std::unique_ptr<CLI::App> make_parser(CommandLine& line);
 
 }  // namespace mnist_train::cli

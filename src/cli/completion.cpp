@@ -1,38 +1,21 @@
-#include "cli/completion.h"
+#include <spdlog/fmt/fmt.h>
+#include <spdlog/fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
-#include <vector>
-
-#include "cli/flag_list.h"
+#include "base/print.h"
+#include "cli/command_help.h"
 
 namespace mnist_train::cli {
 
 namespace {
 
 std::string join(const std::vector<std::string>& words, const char* separator) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : separator) + word;
-  return text;
+  return fmt::format("{}", fmt::join(words, separator));
 }
 
-/// In single quotes for a shell.
-std::string in_quotes(const std::string& text) {
-  std::string result = "'";
-  for (const char character : text) {
-    if (character == '\'') {
-      result += "'\\''";
-    } else {
-      result += character;
-    }
-  }
-  return result + "'";
-}
-
-std::vector<std::string> names_of(const std::vector<const CLI::App*>& commands) {
+std::string names_of(const std::vector<CommandHelp>& commands, const char* separator) {
   std::vector<std::string> names;
-  names.reserve(commands.size());
-  for (const CLI::App* command : commands) names.push_back(command->get_name());
-  return names;
+  for (const CommandHelp& command : commands) names.push_back(command.name);
+  return join(names, separator);
 }
 
 constexpr const char* kBashHead =
@@ -75,14 +58,14 @@ std::string replaced(std::string text, const std::string& word, const std::strin
   return text;
 }
 
-/// What bash offers behind a flag.
+/// Returns the bash commands that complete what follows a flag.
 std::string bash_argument(const Flag& flag) {
   const auto take = [](const std::string& how) {
     return "mapfile -t COMPREPLY < <(compgen " + how + " -- \"$current\")";
   };
   switch (flag.kind) {
     case ArgumentKind::kChoice:
-      return take("-W " + in_quotes(join(flag.choices, " ")));
+      return take("-W " + shell_quoted(join(flag.choices, " ")));
     case ArgumentKind::kFile:
       return "compopt -o filenames 2>/dev/null; " + take("-f");
     case ArgumentKind::kFolder:
@@ -96,11 +79,11 @@ std::string bash_argument(const Flag& flag) {
   return "COMPREPLY=()";
 }
 
-std::string bash_command(const CLI::App& command) {
+std::string bash_command(const CommandHelp& command) {
   std::vector<std::string> names;
   std::string arguments;
   std::string positional;
-  for (const Flag& flag : flags_of(command)) {
+  for (const Flag& flag : command.flags) {
     names.insert(names.end(), flag.names.begin(), flag.names.end());
     if (flag.names.empty()) {
       positional = flag.kind == ArgumentKind::kChoice ? join(flag.choices, " ") : "FILES";
@@ -109,17 +92,16 @@ std::string bash_command(const CLI::App& command) {
           "        " + join(flag.names, "|") + ") " + bash_argument(flag) + "; return ;;\n";
     }
   }
-  return "    " + command.get_name() + ")\n      flags=" + in_quotes(join(names, " ")) +
-         "\n      positional=" + in_quotes(positional) + "\n      case $previous in\n" + arguments +
-         "      esac\n      ;;\n";
+  return "    " + command.name + ")\n      flags=" + shell_quoted(join(names, " ")) +
+         "\n      positional=" + shell_quoted(positional) + "\n      case $previous in\n" +
+         arguments + "      esac\n      ;;\n";
 }
 
-std::string bash_script(const CLI::App& parser) {
-  const auto commands = commands_of(parser);
-  std::string head = replaced(kBashHead, "KEYS", in_quotes(join(config_keys(), " ")));
-  head = replaced(head, "COMMANDS", join(names_of(commands), " | "));
-  std::string text = replaced(head, "NAMES", join(names_of(commands), " "));
-  for (const CLI::App* command : commands) text += bash_command(*command);
+std::string bash_script(const std::vector<CommandHelp>& commands) {
+  std::string head = replaced(kBashHead, "KEYS", shell_quoted(join(config_keys(), " ")));
+  head = replaced(head, "COMMANDS", names_of(commands, " | "));
+  std::string text = replaced(head, "NAMES", names_of(commands, " "));
+  for (const CommandHelp& command : commands) text += bash_command(command);
   return text + kBashTail;
 }
 
@@ -153,7 +135,7 @@ constexpr const char* kZshTail =
     "  compdef _mnist_train mnist-train\n"
     "fi\n";
 
-/// Brackets and colons have a meaning in the specifications of `_arguments`.
+/// Escapes brackets and colons, which have a meaning in the specifications of `_arguments`.
 std::string zsh_text(const std::string& text) {
   return replaced(replaced(replaced(text, ":", "\\:"), "[", "\\["), "]", "\\]");
 }
@@ -175,40 +157,39 @@ std::string zsh_action(const Flag& flag) {
   return "";
 }
 
-std::string zsh_command(const CLI::App& command) {
-  std::string text = "    " + command.get_name() + ")\n      _arguments -S";
-  for (const Flag& flag : flags_of(command)) {
+std::string zsh_command(const CommandHelp& command) {
+  std::string text = "    " + command.name + ")\n      _arguments -S";
+  for (const Flag& flag : command.flags) {
     const std::string action = ":" + zsh_text(flag.argument) + ":" + zsh_action(flag);
     if (flag.names.empty()) {
-      text += " \\\n        " + in_quotes((flag.repeatable ? "*" : "1") + action);
+      text += " \\\n        " + shell_quoted((flag.repeatable ? "*" : "1") + action);
     }
     for (const std::string& name : flag.names) {
       std::string spec = (flag.repeatable ? "*" : "") + name;
       if (flag.kind != ArgumentKind::kNone) spec += name.starts_with("--") ? "=" : "+";
       spec += "[" + zsh_text(flag.description) + "]";
-      text += " \\\n        " + in_quotes(flag.kind == ArgumentKind::kNone ? spec : spec + action);
+      text +=
+          " \\\n        " + shell_quoted(flag.kind == ArgumentKind::kNone ? spec : spec + action);
     }
   }
   return text + "\n      ;;\n";
 }
 
-std::string zsh_script(const CLI::App& parser) {
-  const auto commands = commands_of(parser);
+std::string zsh_script(const std::vector<CommandHelp>& commands) {
   std::string descriptions;
-  for (const CLI::App* command : commands) {
-    descriptions +=
-        "    " + in_quotes(command->get_name() + ":" + zsh_text(command->get_description())) + "\n";
+  for (const CommandHelp& command : commands) {
+    descriptions += "    " + shell_quoted(command.name + ":" + zsh_text(command.purpose)) + "\n";
   }
   std::string text = replaced(kZshHead, "KEYS", join(config_keys(), " "));
   text = replaced(text, "DESCRIPTIONS", descriptions);
-  for (const CLI::App* command : commands) text += zsh_command(*command);
+  for (const CommandHelp& command : commands) text += zsh_command(command);
   return text + kZshTail;
 }
 
 }  // namespace
 
-std::string completion_script(const CLI::App& parser, const std::string& shell) {
-  return shell == "zsh" ? zsh_script(parser) : bash_script(parser);
+std::string completion_script(const std::vector<CommandHelp>& commands, const std::string& shell) {
+  return shell == "zsh" ? zsh_script(commands) : bash_script(commands);
 }
 
 }  // namespace mnist_train::cli

@@ -7,6 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
+#include "base/file.h"
+#include "base/safetensors_header.h"
 #include "settings/layering.h"
 #include "strict_json/document.h"
 #include "strict_json/json_cursor.h"
@@ -29,14 +32,14 @@ std::shared_ptr<const Source> source_of(std::string name, std::string text) {
 
 Node text_node(const std::shared_ptr<const Source>& source, std::size_t begin) {
   Node node;
-  node.kind = Node::Kind::kString;
+  node.kind = strict_json::JsonKind::kString;
   node.string = source->text.substr(begin);
   node.source = source;
   node.offset = begin;
   return node;
 }
 
-/// JSON where the text from `begin` on is any, else a string.
+/// Reads the text from `begin` on as JSON where it is JSON, else as a string.
 Node value_node(const std::shared_ptr<const Source>& source, std::size_t begin,
                 Problems& problems) {
   const std::string text = source->text.substr(begin);
@@ -46,17 +49,17 @@ Node value_node(const std::shared_ptr<const Source>& source, std::size_t begin,
   return text_node(source, begin);
 }
 
-/// `value` put in an object under `key`, which stands at `offset`.
+/// Returns an object that holds `value` under `key`; both are at `offset` of the source.
 Node wrap(const std::string& key, std::size_t offset, Node value) {
   Node object;
-  object.kind = Node::Kind::kObject;
+  object.kind = strict_json::JsonKind::kObject;
   object.source = value.source;
   object.offset = offset;
   object.members.push_back({key, offset, std::move(value)});
   return object;
 }
 
-/// Nothing where the text is no KEY.PATH=VALUE.
+/// Returns the layer that one --set adds, or nothing where the text is not KEY.PATH=VALUE.
 std::optional<Node> set_layer(const std::string& text, Problems& problems) {
   const auto source = source_of("--set", text);
   const auto refuse = [&] {
@@ -101,7 +104,7 @@ std::vector<Node> collect_layers(const CommandLine& line, std::shared_ptr<const 
   };
   for (const auto& document : documents) {
     std::optional<Node> node = strict_json::parse_document(document, problems);
-    all_readable = all_readable && node && node->kind == Node::Kind::kObject;
+    all_readable = all_readable && node && node->kind == strict_json::JsonKind::kObject;
     if (node) add(std::move(*node));
   }
   if (line.output && (line.command == Command::kTrain || line.command == Command::kDoctor)) {
@@ -114,20 +117,49 @@ std::vector<Node> collect_layers(const CommandLine& line, std::shared_ptr<const 
   for (const std::string& text : line.sets) {
     if (std::optional<Node> layer = set_layer(text, problems)) add(std::move(*layer));
   }
-  // Rules over several keys would only raise false alarms where a part is missing.
+  // Where a layer is missing, rules over several keys would only raise false alarms.
   if (!all_readable) strict_json::throw_if_any(problems);
   return layers;
 }
 
+std::shared_ptr<const Source> config_of_checkpoint(const std::filesystem::path& path) {
+  const MappedFile file = MappedFile::open(path, ExitCode::kCheckpoint);
+  const auto text = safetensors_header(file.bytes());
+  const auto header =
+      text ? nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false) : nlohmann::json();
+  if (!header.is_object() && path.extension() == ".safetensors") {
+    throw Error(ExitCode::kCheckpoint, path.string() + ": is damaged: its header cannot be read");
+  }
+  try {
+    const auto& state =
+        header.at("__metadata__").at(kCheckpointState).get_ref<const std::string&>();
+    return std::make_shared<const Source>(
+        Source{path.string(), nlohmann::ordered_json::parse(state).at("config").dump(),
+               std::filesystem::absolute(path).parent_path()});
+  } catch (const nlohmann::json::exception&) {
+    throw Error(ExitCode::kConfig, path.string() +
+                                       ": does not say which config it was trained with: name it "
+                                       "with --config");
+  }
+}
+
 }  // namespace
+
+std::shared_ptr<const Source> lowest_layer(const CommandLine& line) {
+  if (line.config) return strict_json::load_source(*line.config);
+  if (line.command == Command::kEvaluate || line.command == Command::kPredict) {
+    return config_of_checkpoint(line.checkpoint_file.value_or(""));
+  }
+  return nullptr;
+}
 
 settings::RunConfig read_layers(const CommandLine& line, std::shared_ptr<const Source> file) {
   Problems problems;
   Node merged;
-  merged.kind = Node::Kind::kObject;
+  merged.kind = strict_json::JsonKind::kObject;
   merged.source = file ? file : source_of("the defaults", "");
   for (Node& layer : collect_layers(line, std::move(file), problems)) {
-    merged = settings::lay_over(std::move(merged), std::move(layer));
+    merged = settings::merge_layers(std::move(merged), std::move(layer));
   }
   return settings::read_run_config(merged, std::move(problems));
 }

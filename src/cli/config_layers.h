@@ -8,8 +8,14 @@
 
 namespace mnist_train::cli {
 
-/// The config in layers, later ones win: defaults, `file` (none: null), the environment's
-/// MNIST_TRAIN_SET, --output where it names a run folder, --nproc-per-node, --set. Throws
+/// Returns the lowest layer of the config: the file that the command names, else the config that a
+/// checkpoint was trained with where one is evaluated; null where there is neither. Throws
+/// Error(kConfig) when a file holds weights without a config, and Error(kCheckpoint) when it cannot
+/// be read.
+std::shared_ptr<const strict_json::Source> lowest_layer(const CommandLine& line);
+
+/// Reads the config in layers, of which later ones win: defaults, `file` (may be null), the
+/// variable MNIST_TRAIN_SET, --output where it names a run folder, --nproc-per-node, --set. Throws
 /// Error(kConfig) with all that is wrong in any of them.
 settings::RunConfig read_layers(const CommandLine& line,
                                 std::shared_ptr<const strict_json::Source> file);

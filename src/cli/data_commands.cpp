@@ -9,7 +9,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/print.h"
+#include "base/shared_library.h"
 #include "data/convert.h"
 
 namespace mnist_train::cli {
@@ -48,7 +49,7 @@ data::ConvertOptions convert_options(const CommandLine& line) {
 }  // namespace
 
 void run_fetch(const CommandLine& line) {
-  const std::string program = (executable_folder() / "mnist-train-fetch").string();
+  const std::string program = find_program_file("mnist-train-fetch").string();
   std::vector<std::string> words{"mnist-train-fetch", line.data_set, line.to};
   words.insert(words.end(), line.mirrors.begin(), line.mirrors.end());
   std::vector<char*> arguments;
@@ -56,8 +57,8 @@ void run_fetch(const CommandLine& line) {
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   ::execv(program.c_str(), arguments.data());
-  throw Error(ExitCode::kConfig,
-              program + ": cannot start: " + std::strerror(errno) + "; scripts/setup builds it");
+  throw Error(ExitCode::kConfig, std::string("mnist-train-fetch: cannot start: ") +
+                                     std::strerror(errno) + "; scripts/setup builds it");
 }
 
 std::string run_convert(const CommandLine& line) {
@@ -68,7 +69,7 @@ std::string run_convert(const CommandLine& line) {
       {"train", converted.train},
       {"test", converted.test},
       {"folder", options.to.string()}};
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return json_text(json) + "\n";
 }
 
 }  // namespace mnist_train::cli

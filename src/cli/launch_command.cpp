@@ -3,19 +3,20 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <optional>
 #include <string>
 
-#include "base/clock.h"
+#include "base/file.h"
+#include "base/system.h"
 #include "cli/commands.h"
-#include "cli/named_files.h"
 #include "cli/own_launcher.h"
-#include "cli/worker_exec.h"
 #include "launch/cluster_environment.h"
 #include "launch/job.h"
 #include "launch/machine.h"
 #include "launch/supervisor.h"
 #include "launch/worker_identity.h"
+#include "launch/worker_process.h"
 #include "report/run_folder.h"
 
 namespace mnist_train::cli {
@@ -28,21 +29,39 @@ std::string config_name(const CommandLine& line) {
   return line.config && *line.config != "-" ? fs::path(*line.config).stem().string() : "stdin";
 }
 
-std::string name_of(Command command) {
-  for (const CommandEntry& entry : command_table()) {
-    if (entry.command == command) return entry.name;
+void check_readable(const fs::path& path) { (void)MappedFile::open(path, ExitCode::kCheckpoint); }
+
+void check_target(const fs::path& path, ExitCode code) {
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  std::error_code ignored;
+  if (!fs::is_directory(folder, ignored)) {
+    throw Error(code, path.string() + ": cannot create: no folder " + folder.string());
   }
-  return "";
+  if (path == "-") throw Error(ExitCode::kConfig, "--output -: expected the name of a file");
+  if (fs::is_directory(path, ignored)) {
+    throw Error(code, path.string() + ": is a folder; expected the name of a file");
+  }
+}
+
+/// Checks the files that a command names, before any process is started and any folder is made.
+void check_named_files(const CommandLine& line, const settings::RunConfig& config) {
+  if (line.checkpoint_file) check_readable(*line.checkpoint_file);
+  if (line.resume && *line.resume != "auto") check_readable(*line.resume);
+  if (line.command == Command::kTrain && config.model.weights) {
+    check_readable(*config.model.weights);
+  }
+  if (line.command == Command::kExport) check_target(*line.output, ExitCode::kCheckpoint);
+  if (line.command == Command::kPreview) check_target(*line.output, ExitCode::kRunFailed);
 }
 
 launch::Job make_job(const CommandLine& line, const settings::RunConfig& config) {
   launch::Job job;
-  job.command = name_of(line.command);
+  job.command = entry_of(line.command).worker_command.value();
   job.config = settings::write_run_config(config, /*with_output=*/true);
   job.config_path = line.config.value_or("");
   job.resume = line.resume.value_or("");
   if (!job.resume.empty() && job.resume != "auto") job.resume = fs::absolute(job.resume).string();
-  if (line.checkpoint) job.checkpoint = fs::absolute(*line.checkpoint);
+  if (line.checkpoint_file) job.checkpoint = fs::absolute(*line.checkpoint_file);
   job.export_format = line.export_format;
   const bool writes_file = line.command == Command::kExport || line.command == Command::kPreview;
   if (writes_file) job.export_path = fs::absolute(line.output.value_or(""));
@@ -54,39 +73,40 @@ launch::Job make_job(const CommandLine& line, const settings::RunConfig& config)
   return job;
 }
 
-/// A worker of torchrun's: rank 0 of all nodes prepares the run folder, as a restart goes on where
-/// the last attempt ended.
-int become_worker(const launch::WorkerIdentity& identity, launch::Job job,
-                  const settings::RunConfig& config, const std::string& name) {
+/// Becomes a worker of somebody else's launcher. Rank 0 prepares the run folder for all hosts; a
+/// restart resumes where the last attempt ended.
+[[noreturn]] void become_worker(const launch::WorkerIdentity& identity, launch::Job job,
+                                const settings::RunConfig& config, const std::string& name) {
   job.after_restart = identity.restart_count > 0;
   job.restarts = identity.restart_count;
   UniqueFd lock;
-  if (job.command == "train" && identity.rank == 0) {
+  if (job.command == launch::WorkerCommand::kTrain && identity.rank == 0) {
     report::RunFolder folder =
         report::prepare_run_folder(config, name, job.resume, job.after_restart, identity.launch);
     job.run_folder = folder.path;
     lock = std::move(folder.lock);
   }
-  exec_worker(job, std::move(lock));
+  launch::exec_worker(job, std::move(lock));
 }
 
-/// How many processes the config names for this machine; none where that is left to the program.
-std::optional<std::int64_t> processes_named(const settings::LaunchOptions& options) {
+/// Returns how many processes the config names for this machine, or nothing where it does not say.
+std::optional<std::int64_t> configured_processes(const settings::LaunchOptions& options) {
   if (!options.devices.empty()) return static_cast<std::int64_t>(options.devices.size());
   return options.processes_per_node;
 }
 
-/// A single process of an engine, or a shell in one, may be told to start its own.
-bool starts_its_own(const launch::WorkerIdentity& identity,
-                    const settings::LaunchOptions& options) {
-  const auto named = processes_named(options);
-  if (!named || *named == identity.local_world_size) return false;
+/// Returns whether a single process of Slurm or Open MPI, or a shell of theirs, is told by the
+/// config to start processes of its own.
+bool starts_own_processes(const launch::WorkerIdentity& identity,
+                          const settings::LaunchOptions& options) {
+  const auto configured = configured_processes(options);
+  if (!configured || *configured == identity.local_world_size) return false;
   if (identity.world_size == 1 && identity.launcher != launch::LauncherKind::kTorchrun) return true;
   if (identity.local_rank == 0) {
     spdlog::warn(
-        "launch.processes_per_node (or launch.devices) says {}, but {} started {} here, and that "
-        "counts",
-        *named, launch::name_of(identity.launcher), identity.local_world_size);
+        "launch.processes_per_node (or launch.devices) says {}, but {} started {} processes here; "
+        "the launcher's number counts",
+        *configured, launch::name_of(identity.launcher), identity.local_world_size);
   }
   return false;
 }
@@ -100,11 +120,10 @@ int launch_command(const CommandLine& line, const settings::RunConfig& config) {
   launch::block_supervised_signals();
   // Other hosts need not see the files.
   if (!identity || identity->rank == 0) check_named_files(line, config);
-  if (identity && !starts_its_own(*identity, config.launch)) {
-    return become_worker(*identity, std::move(job), config, config_name(line));
+  if (identity && !starts_own_processes(*identity, config.launch)) {
+    become_worker(*identity, std::move(job), config, config_name(line));
   }
-  // A job of one task that Slurm has put back into its queue.
-  job.after_restart = launch::slurm_restart_count() > 0;
+  job.after_restart = launch::slurm_restart_count() > 0;  // Slurm requeued a job of one task
   job.progress_bar = ::isatty(STDERR_FILENO) == 1 && !line.quiet;
   return run_own_launcher(std::move(job), config, config_name(line));
 }

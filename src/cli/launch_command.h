@@ -5,8 +5,8 @@
 
 namespace mnist_train::cli {
 
-/// Carries out train, evaluate, predict or export: alone, with processes of its own, or as a worker
-/// of somebody else's launcher. Gives the exit code.
+/// Runs a command that workers carry out: with processes of its own, or as a worker of somebody
+/// else's launcher. Returns the exit code. Throws Error for what is wrong before processes start.
 int launch_command(const CommandLine& line, const settings::RunConfig& config);
 
 }  // namespace mnist_train::cli

@@ -2,8 +2,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <exception>
 #include <iostream>
 #include <string>
@@ -12,13 +10,13 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "cli/checkpoint_config.h"
+#include "base/print.h"
 #include "cli/command_line.h"
 #include "cli/config_layers.h"
 #include "cli/data_commands.h"
 #include "cli/launch_command.h"
 #include "doctor/doctor.h"
-#include "launch/elastic_error_file.h"
+#include "launch/failure_report.h"
 #include "report/page/page.h"
 #include "report/terminal.h"
 
@@ -26,28 +24,21 @@ namespace mnist_train::cli {
 
 namespace {
 
-/// Results go to standard output; one that did not arrive is a failure.
-void print(const std::string& text) {
-  if (write_all(STDOUT_FILENO, text.data(), text.size())) return;
-  throw Error(ExitCode::kRunFailed,
-              std::string("mnist-train: cannot write to standard output: ") + std::strerror(errno));
-}
-
-/// Errors of a config are lines that have been escaped one by one.
+/// Escapes an error for the terminal. Those of a config are several lines, each escaped already.
 std::string printable(const Error& error) {
   return error.code() == ExitCode::kConfig ? escape_control_bytes(error.what())
                                            : as_block(error.what());
 }
 
-/// A list of files in place of "-".
+/// Replaces "-" by the names that standard input lists.
 void read_image_list(CommandLine& line) {
   std::vector<std::string>& images = line.images;
   const auto dash = std::find(images.begin(), images.end(), "-");
   if (dash == images.end()) return;
   if (line.config == "-") {
     throw Error(ExitCode::kConfig,
-                "mnist-train predict: - stands for both the config and the list of images, and "
-                "there is one standard input");
+                "mnist-train predict: - stands for both the config and the list of images, but "
+                "there is only one standard input");
   }
   std::vector<std::string> listed;
   for (std::string name; std::getline(std::cin, name);) {
@@ -58,25 +49,16 @@ void read_image_list(CommandLine& line) {
 
 void run_report(const CommandLine& line) {
   const std::string page = report::page_on({line.run_folders.begin(), line.run_folders.end()});
-  if (line.output == "-") return print(page);
+  if (line.output == "-") return print_text(page);
   write_file_atomically(line.output.value_or(""), page, ExitCode::kRunFailed);
 }
 
-/// 1 where a run would fail.
+/// Returns 1 where a run would fail, else 0.
 int run_doctor(const CommandLine& line, const settings::RunConfig& config) {
   const bool colours = ::isatty(STDOUT_FILENO) == 1 && report::terminal_style().colours;
   const doctor::Findings findings = doctor::examine(config);
-  print(line.json ? doctor::to_json(findings) : doctor::to_text(findings, colours));
+  print_text(line.json ? doctor::to_json(findings) : doctor::to_text(findings, colours));
   return doctor::count(findings, doctor::Verdict::kProblem) > 0 ? 1 : 0;
-}
-
-/// The file of the config; a checkpoint that is evaluated brings its own.
-std::shared_ptr<const strict_json::Source> lowest_layer(const CommandLine& line) {
-  if (line.config) return strict_json::load_source(*line.config);
-  if (line.command == Command::kEvaluate || line.command == Command::kPredict) {
-    return config_of_checkpoint(line.checkpoint.value_or(""));
-  }
-  return nullptr;
 }
 
 int run(std::vector<std::string> arguments) {
@@ -86,16 +68,16 @@ int run(std::vector<std::string> arguments) {
   log.level = line.quiet ? "warning" : line.log_level;
   set_up_logging(log);
   if (line.command == Command::kShowText) {
-    print(line.text);
+    print_text(line.text);
     return 0;
   }
   if (line.command == Command::kConfigSchema) {
-    print(settings::write_run_config_schema());
+    print_text(settings::write_run_config_schema());
     return 0;
   }
   if (line.command == Command::kFetch) run_fetch(line);
   if (line.command == Command::kConvert) {
-    print(run_convert(line));
+    print_text(run_convert(line));
     return 0;
   }
   if (line.command == Command::kReport) {
@@ -104,7 +86,7 @@ int run(std::vector<std::string> arguments) {
   }
   const settings::RunConfig config = read_layers(line, lowest_layer(line));
   if (line.dry_run) {
-    print(settings::write_run_config(config, true));
+    print_text(settings::write_run_config(config, true));
     return 0;
   }
   if (line.command == Command::kDoctor) return run_doctor(line, config);

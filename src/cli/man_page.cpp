@@ -1,12 +1,12 @@
-#include "cli/man_page.h"
+#include <spdlog/fmt/fmt.h>
+#include <spdlog/fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
 #include <array>
 #include <sstream>
 #include <utility>
 
 #include "base/version.h"
-#include "cli/flag_list.h"
+#include "cli/command_help.h"
 
 namespace mnist_train::cli {
 
@@ -19,20 +19,23 @@ constexpr std::array<Row, 8> kExitCodes{{
     {"1", "The run failed, or the doctor found something that will fail."},
     {"2", "The config or the call is wrong."},
     {"3", "Data cannot be found or read."},
-    {"4", "Processes did not meet, or one was lost or hung."},
-    {"5", "A checkpoint or weights file cannot be read or written, or does not fit."},
+    {"4", "Processes did not find each other, or one was lost or hung."},
+    {"5",
+     "A checkpoint or a file of weights cannot be read or written, or does not fit the model."},
     {"130", "Ctrl-C, after saving."},
     {"143", "SIGTERM, after saving."},
 }};
 
 constexpr std::array<Row, 5> kVariables{{
     {"MNIST_TRAIN_SET", "A JSON object that is laid over the config file, below the flags."},
-    {"MNIST_TRAIN_DATA", "Folders, with colons between them, that hold data sets as folders."},
+    {"MNIST_TRAIN_DATA", "Folders that hold data sets as folders, separated by colons."},
     {"RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT",
-     "Set by torchrun: this process is one rank of a larger run. Slurm's and Open MPI's variables "
-     "are read alike."},
-    {"GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME", "The network interface between several hosts."},
-    {"OMP_NUM_THREADS", "Threads of a process, unless the config says otherwise."},
+     "Set by torchrun: this process is one rank of a larger run. The variables of Slurm and Open "
+     "MPI "
+     "are read as well."},
+    {"GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME",
+     "The network interface that connects several hosts."},
+    {"OMP_NUM_THREADS", "The threads of a process, unless the config says otherwise."},
 }};
 
 constexpr std::array<Row, 6> kFiles{{
@@ -41,10 +44,11 @@ constexpr std::array<Row, 6> kFiles{{
     {"accuracies.json", "The test accuracy of every epoch."},
     {"summary.json", "Status, sizes, times, versions."},
     {"model.pt", "The final weights, for PyTorch and for model.weights."},
-    {"checkpoints/", "What a run goes on from."},
+    {"checkpoints/", "What a run is resumed from."},
 }};
 
-/// Text of a paragraph: hyphens stay hyphens, and no line is taken for a request.
+/// Escapes the text of a paragraph, so that hyphens stay hyphens and no line is taken for a
+/// request.
 std::string escaped(const std::string& text) {
   std::string result;
   for (const char character : text) {
@@ -60,6 +64,10 @@ std::string escaped(const std::string& text) {
   return result;
 }
 
+std::string bold(const std::string& text) { return "\\fB" + escaped(text) + "\\fR"; }
+
+std::string italic(const std::string& text) { return "\\fI" + escaped(text) + "\\fR"; }
+
 std::string item(const std::string& head, const std::string& text) {
   return ".TP\n" + head + "\n" + escaped(text) + "\n";
 }
@@ -67,54 +75,47 @@ std::string item(const std::string& head, const std::string& text) {
 template <std::size_t kCount>
 std::string section(const char* title, const std::array<Row, kCount>& rows) {
   std::string text = std::string(".SH ") + title + "\n";
-  for (const auto& [name, meaning] : rows) text += item("\\fB" + escaped(name) + "\\fR", meaning);
+  for (const auto& [name, meaning] : rows) text += item(bold(name), meaning);
   return text;
 }
 
 std::string flag_item(const Flag& flag) {
-  std::string head;
-  for (const std::string& name : flag.names) {
-    head += (head.empty() ? "" : ", ") + ("\\fB" + escaped(name) + "\\fR");
-  }
-  if (!flag.argument.empty()) {
-    head += (head.empty() ? "" : " ") + ("\\fI" + escaped(flag.argument) + "\\fR");
-  }
-  std::string text = flag.description;
-  std::string choices;
-  for (const std::string& choice : flag.choices) {
-    choices += (choices.empty() ? "" : ", ") + choice;
-  }
-  if (!choices.empty()) text += ": " + choices;
-  return item(head, text + ".");
+  std::vector<std::string> names;
+  for (const std::string& name : flag.names) names.push_back(bold(name));
+  std::string head = fmt::format("{}", fmt::join(names, ", "));
+  if (!flag.argument.empty()) head += (head.empty() ? "" : " ") + italic(flag.argument);
+  const std::string choices = fmt::format("{}", fmt::join(flag.choices, ", "));
+  return item(head, flag.description + (choices.empty() ? "" : ": ") + choices + ".");
 }
 
-/// The examples below a command's help, as they are.
-std::string examples(const std::string& footer) {
+/// Shows the examples below a command's help as they are.
+std::string example_lines(const std::string& examples) {
   std::string text = ".PP\n.nf\n";
-  std::istringstream lines(footer);
+  std::istringstream lines(examples);
   for (std::string line; std::getline(lines, line);) text += escaped(line) + "\n";
   return text + ".fi\n";
 }
 
 }  // namespace
 
-std::string man_page(const CLI::App& parser) {
-  const std::string& name = parser.get_name();
-  std::string text = ".TH MNIST\\-TRAIN 1 \"\" \"" + name + " " + build_info().version +
-                     "\" \"User commands\"\n.SH NAME\n" + escaped(name) +
-                     " \\- trains MNIST and its kind on several processes and GPUs\n"
-                     ".SH SYNOPSIS\n\\fB" +
-                     escaped(name) + "\\fR \\fB\\-\\-config\\fR \\fIFILE\\fR [\\fIFLAG\\fR...]\n" +
-                     ".br\n\\fB" + escaped(name) + "\\fR \\fICOMMAND\\fR [\\fIFLAG\\fR...]\n" +
-                     ".SH DESCRIPTION\n" + escaped(parser.get_description()) +
-                     " It starts one process for each GPU, or a few on processors; under torchrun, "
-                     "Slurm and Open MPI it is one of their processes. Progress goes to standard "
-                     "error, results to standard output.\n.SH COMMANDS\n";
-  for (const CLI::App* command : commands_of(parser)) {
-    text +=
-        ".SS " + escaped(command->get_name()) + "\n" + escaped(command->get_description()) + ".\n";
-    for (const Flag& flag : flags_of(*command)) text += flag_item(flag);
-    text += examples(command->get_footer());
+std::string man_page(const std::vector<CommandHelp>& commands) {
+  const std::string name = bold("mnist-train");
+  std::string text =
+      std::string(".TH MNIST\\-TRAIN 1 \"\" \"mnist-train ") + build_info().version +
+      "\" \"User commands\"\n.SH NAME\n" + escaped("mnist-train") +
+      " \\- trains image classifiers on several processes and GPUs\n"
+      ".SH SYNOPSIS\n" +
+      name + " " + bold("--config") + " " + italic("FILE") + " [" + italic("FLAG") + "...]\n.br\n" +
+      name + " " + italic("COMMAND") + " [" + italic("FLAG") +
+      "...]\n.SH DESCRIPTION\n"
+      "Trains image classifiers on MNIST, Fashion-MNIST or your own images. It starts "
+      "one process for each GPU, or a few on CPUs; under torchrun, Slurm and Open MPI "
+      "it is one of their processes. Progress goes to standard error, results to "
+      "standard output.\n.SH COMMANDS\n";
+  for (const CommandHelp& command : commands) {
+    text += ".SS " + escaped(command.name) + "\n" + escaped(command.purpose) + ".\n";
+    for (const Flag& flag : command.flags) text += flag_item(flag);
+    text += example_lines(command.examples);
   }
   return text + section("EXIT STATUS", kExitCodes) + section("ENVIRONMENT", kVariables) +
          section("FILES", kFiles);

@@ -5,14 +5,17 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <memory>
+#include <sstream>
+#include <vector>
 
 #include "base/log.h"
-#include "cli/failure_block.h"
+#include "base/system.h"
 #include "data/image_decoder.h"
 #include "data/shared_dataset.h"
-#include "launch/elastic_error_file.h"
+#include "launch/failure_report.h"
 #include "launch/listen_socket.h"
 #include "launch/placement.h"
 #include "launch/supervisor.h"
@@ -24,98 +27,114 @@ namespace mnist_train::cli {
 
 namespace {
 
-constexpr int kMostFutileAttempts = 3;
+using launch::WorkerCommand;
+
+constexpr int kMaxFutileAttempts = 3;
 
 /// What lives as long as the command, over all attempts.
-struct Launch {
+struct LaunchState {
   launch::Job job;
   const settings::RunConfig& config;
   int processes = 1;
   std::unique_ptr<report::RunFolder> folder;     // training
-  std::unique_ptr<data::SharedDataset> dataset;  // where all of it is read before
+  std::unique_ptr<data::SharedDataset> dataset;  // where all images are decoded before training
   std::int64_t furthest_step = -1;               // of all attempts
-  int futile_attempts = 0;                       // the last ones, which came no further
+  int futile_attempts = 0;                       // in a row, which came no further than others
   bool decoded = false;
 };
 
-Launch prepare(launch::Job job, const settings::RunConfig& config, const std::string& name) {
-  Launch launch{std::move(job), config, 1, nullptr, nullptr, -1, 0, false};
-  const std::string& command = launch.job.command;
-  const bool on_data = command == "train" || command == "evaluate" || command == "preview";
-  if (launch.job.command != "export") {
-    const launch::Machine machine = launch::this_machine();
-    if (machine.lacks_module && config.train.device == settings::DeviceName::kAuto) {
-      spdlog::info(
-          "there is a GPU, but this build has no {}: computing on the CPU; scripts/setup "
-          "--cuda builds it",
-          launch::kCudaModule);
-    }
-    if (on_data) launch.processes = launch::choose_process_count(config, machine);
-    if (on_data) data::require_decoder(config.data.decode);
-    if (on_data && command != "evaluate") {
-      settings::require_set_for_each(config.data, launch.processes);
-    }
-    for (int rank = 0; rank < launch.processes; ++rank) {
-      (void)launch::choose_placement(config, machine, rank, launch.processes);
-    }
+/// Refuses what no rank could do, and chooses how many ranks there are.
+void place_ranks(LaunchState& state, bool reads_data) {
+  const settings::RunConfig& config = state.config;
+  const launch::Machine machine = launch::this_machine();
+  if (machine.lacks_module && config.train.device == settings::DeviceName::kAuto) {
+    spdlog::info(
+        "there is a GPU, but this build has no {}: computing on the CPU; scripts/setup --cuda "
+        "builds it",
+        launch::kCudaModule);
   }
-  if (launch.job.command == "train") {
-    launch.folder = std::make_unique<report::RunFolder>(
-        report::prepare_run_folder(config, name, launch.job.resume, launch.job.after_restart));
-    launch.job.run_folder = launch.folder->path;
+  if (reads_data) {
+    state.processes = launch::choose_process_count(config, machine);
+    data::require_decoder(config.data.decode);
   }
-  if (on_data && config.data.decode == settings::Decode::kOnce) {
-    launch.dataset = std::make_unique<data::SharedDataset>();
+  if (reads_data && state.job.command != WorkerCommand::kEvaluate) {
+    settings::require_set_for_each(config.data, state.processes);
   }
-  return launch;
+  for (int rank = 0; rank < state.processes; ++rank) {
+    (void)launch::choose_placement(config, machine, rank, state.processes);
+  }
 }
 
-data::Splits wanted_halves(const std::string& command) {
-  if (command == "preview") return data::Splits::kTrain;
-  return command == "evaluate" ? data::Splits::kTest : data::Splits::kBoth;
+LaunchState prepare(launch::Job job, const settings::RunConfig& config, const std::string& name) {
+  LaunchState state{std::move(job), config, 1, nullptr, nullptr, -1, 0, false};
+  const WorkerCommand command = state.job.command;
+  const bool reads_data = command == WorkerCommand::kTrain || command == WorkerCommand::kEvaluate ||
+                          command == WorkerCommand::kPreview;
+  if (command != WorkerCommand::kExport) place_ranks(state, reads_data);
+  if (command == WorkerCommand::kTrain) {
+    state.folder = std::make_unique<report::RunFolder>(
+        report::prepare_run_folder(config, name, state.job.resume, state.job.after_restart));
+    state.job.run_folder = state.folder->path;
+  }
+  if (reads_data && config.data.decode == settings::Decode::kOnce) {
+    state.dataset = std::make_unique<data::SharedDataset>();
+  }
+  return state;
 }
 
-launch::AttemptResult run_attempt(Launch& launch, bool first) {
-  const auto board = launch::StatusBoard::create(launch.processes);
+data::Splits needed_splits(WorkerCommand command) {
+  if (command == WorkerCommand::kPreview) return data::Splits::kTrain;
+  return command == WorkerCommand::kEvaluate ? data::Splits::kTest : data::Splits::kBoth;
+}
+
+/// Returns the task that decodes the data set into memory that all ranks share.
+launch::BackgroundTask decoding_task(LaunchState& state, bool is_first) {
+  launch::BackgroundTask decode;
+  if (!state.dataset || state.decoded) return decode;
+  // An attempt may end before the samples are read: then they are still being read now.
+  decode.start = [&state, is_first] {
+    if (!is_first) return;
+    state.dataset->publish(state.config.data, state.config.train.seed,
+                           needed_splits(state.job.command));
+  };
+  decode.ready_fd = state.dataset->handle().ready_fd;
+  decode.finish = [&state] {
+    state.dataset->wait();
+    state.decoded = true;
+  };
+  return decode;
+}
+
+launch::AttemptResult run_attempt(LaunchState& state, bool is_first) {
+  const auto board = launch::StatusBoard::create(state.processes);
   const launch::ListenSocket socket = launch::listen_on_loopback();
-  const UniqueFd job_fd = launch::publish_job(launch.job);
+  const UniqueFd job_fd = launch::publish_job(state.job);
   launch::WorkerSetup setup;
   setup.executable = launch::worker_executable();
-  setup.world_size = launch.processes;
+  setup.world_size = state.processes;
   setup.master_port = socket.port;
   setup.job_fd = job_fd.get();
   setup.status_fd = board.fd();
   setup.listen_fd = socket.fd.get();
-  if (launch.folder) setup.log_folder = launch.folder->path / report::files::kLogs;
-  launch::BackgroundTask decode;
-  if (launch.dataset) {
-    const data::SharedDatasetHandle handle = launch.dataset->handle();
+  if (state.folder) setup.log_folder = state.folder->path / report::files::kLogs;
+  if (state.dataset) {
+    const data::SharedDatasetHandle handle = state.dataset->handle();
     setup.dataset_fd = handle.memory_fd;
     setup.dataset_ready_fd = handle.ready_fd;
-    if (!launch.decoded) {  // an attempt may end before the samples are read
-      decode.start = [&launch, first] {
-        if (!first) return;
-        launch.dataset->publish(launch.config.data, launch.config.train.seed,
-                                wanted_halves(launch.job.command));
-      };
-      decode.ready_fd = handle.ready_fd;
-      decode.finish = [&launch] {
-        launch.dataset->wait();
-        launch.decoded = true;
-      };
-    }
   }
-  const char* begin = launch.job.progress_bar ? "\x1b[K" : "";
+  const char* begin = state.job.progress_bar ? "\x1b[K" : "";
   const auto warn = [begin](const std::string& line) {
     std::cerr << begin << "mnist-train: warning: " << line << std::endl;
   };
-  return launch::supervise(setup, board, launch.config.launch.hang_timeout_s, decode, warn);
+  return launch::supervise(setup, board, state.config.launch.hang_timeout_s,
+                           decoding_task(state, is_first), warn);
 }
 
-/// What the launcher itself does for the ranks, decoding above all, fails as they do.
-launch::AttemptResult attempt(Launch& launch, bool first) {
+/// Runs one attempt. What fails in the launcher itself, above all decoding, is a failure like that
+/// of a rank.
+launch::AttemptResult attempt(LaunchState& state, bool is_first) {
   try {
-    return run_attempt(launch, first);
+    return run_attempt(state, is_first);
   } catch (const Error& error) {
     launch::AttemptResult result;
     result.failure = launch::RunFailure{};
@@ -126,39 +145,70 @@ launch::AttemptResult attempt(Launch& launch, bool first) {
   }
 }
 
-/// Whether restarts have been of no use: what kills a run at the same place again and again will go
-/// on to do so.
-bool is_futile(Launch& launch, const launch::AttemptResult& result) {
-  const bool progress = result.furthest_step > launch.furthest_step;
-  launch.furthest_step = std::max(launch.furthest_step, result.furthest_step);
-  launch.futile_attempts = progress ? 0 : launch.futile_attempts + 1;
-  return launch.futile_attempts >= kMostFutileAttempts;
+/// Returns whether restarts have brought no progress: what ended the run at the same place again
+/// and again will do so once more.
+bool is_futile(LaunchState& state, const launch::AttemptResult& result) {
+  const bool progress = result.furthest_step > state.furthest_step;
+  state.furthest_step = std::max(state.furthest_step, result.furthest_step);
+  state.futile_attempts = progress ? 0 : state.futile_attempts + 1;
+  return state.futile_attempts >= kMaxFutileAttempts;
 }
 
-bool restarts(Launch& launch, launch::AttemptResult& result) {
-  if (launch.job.command != "train" || !result.failure->restart_may_help) return false;
-  if (result.stopped_by != 0 || launch.job.restarts >= launch.config.launch.max_restarts) {
-    return false;
-  }
-  if (is_futile(launch, result)) {
+bool restarts(LaunchState& state, launch::AttemptResult& result) {
+  const std::int64_t max_restarts = state.config.launch.max_restarts;
+  if (state.job.command != WorkerCommand::kTrain || !result.failure->restart_may_help) return false;
+  if (result.stopped_by != 0 || state.job.restarts >= max_restarts) return false;
+  if (is_futile(state, result)) {
     result.failure->victims +=
-        "gave up after " + std::to_string(launch.futile_attempts) + " restarts without progress\n";
+        "gave up after " + std::to_string(state.futile_attempts) + " restarts without progress\n";
     return false;
   }
-  ++launch.job.restarts;
-  launch.job.after_restart = true;
+  ++state.job.restarts;
+  state.job.after_restart = true;
   std::cerr << "mnist-train: " << on_one_line(result.failure->cause) << "\n"
-            << "mnist-train: starting all processes again from the newest checkpoint (restart "
-            << launch.job.restarts << " of " << launch.config.launch.max_restarts << ")\n";
+            << "mnist-train: restarting all processes from the newest checkpoint (restart "
+            << state.job.restarts << " of " << max_restarts << ")\n";
   return true;
 }
 
-void record_failure(const Launch& launch, const launch::RunFailure& failure) {
-  std::cerr << failure_block(failure, launch.job) << std::flush;
+std::string indented_lines(const std::string& lines) {
+  std::istringstream stream(escape_control_bytes(lines));
+  std::string text;
+  for (std::string line; std::getline(stream, line);) text += "    " + line + "\n";
+  return text;
+}
+
+std::string log_tail(const std::filesystem::path& run_folder, int rank) {
+  constexpr std::size_t kLines = 10;
+  const auto path = run_folder / report::files::kLogs / launch::log_file_name(rank);
+  std::ifstream file(path);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) {
+    lines.push_back(line + "\n");
+    if (lines.size() > kLines) lines.erase(lines.begin());
+  }
+  std::string text;
+  for (const std::string& line : lines) text += line;
+  return text.empty() ? "" : "  end of " + path.string() + ":\n" + indented_lines(text);
+}
+
+/// Returns what a user reads when a run failed: the cause, then its victims, the end of the failed
+/// rank's log when it died without a report, the newest checkpoint, and the command that resumes.
+std::string failure_block(const launch::RunFailure& failure, const launch::Job& job) {
+  std::string text = "mnist-train failed: " + as_block(failure.cause) + "\n";
+  if (failure.rank) text += "  host: " + host_name() + "\n";
+  if (!failure.victims.empty()) text += "  because of that:\n" + indented_lines(failure.victims);
+  if (job.command != WorkerCommand::kTrain) return text;
+  if (failure.rank && failure.died_without_report) text += log_tail(job.run_folder, *failure.rank);
+  return text + report::way_on(job.run_folder, launch::resume_command(job.run_folder));
+}
+
+void record_failure(const LaunchState& state, const launch::RunFailure& failure) {
+  std::cerr << failure_block(failure, state.job) << std::flush;
   launch::write_elastic_error_file(failure.cause);
-  if (launch.folder) {
-    report::record_failure(launch.folder->path / report::files::kSummary, failure.cause);
-    if (launch.config.report.html) report::write_last_page(launch.folder->path);
+  if (state.folder) {
+    report::record_failure(state.folder->path / report::files::kSummary, failure.cause);
+    if (state.config.report.html) report::write_last_page(state.folder->path);
   }
 }
 
@@ -166,15 +216,15 @@ void record_failure(const Launch& launch, const launch::RunFailure& failure) {
 
 int run_own_launcher(launch::Job job, const settings::RunConfig& config,
                      const std::string& config_name) {
-  Launch launch = prepare(std::move(job), config, config_name);
-  for (bool first = true;; first = false) {
-    launch::AttemptResult result = attempt(launch, first);
+  LaunchState state = prepare(std::move(job), config, config_name);
+  for (bool is_first = true;; is_first = false) {
+    launch::AttemptResult result = attempt(state, is_first);
     if (!result.failure) {
-      if (launch.folder) report::record_stop(launch.folder->path / report::files::kSummary);
+      if (state.folder) report::record_stop(launch.folder->path / report::files::kSummary);
       return result.exit_code;
     }
-    if (restarts(launch, result)) continue;
-    record_failure(launch, *result.failure);
+    if (restarts(state, result)) continue;
+    record_failure(state, *result.failure);
     // Also after a signal: 143 would say that the run was saved.
     return static_cast<int>(result.failure->code);
   }

@@ -7,9 +7,9 @@
 
 namespace mnist_train::cli {
 
-/// Starts this machine's ranks and supervises them; a training run that lost a process goes on from
-/// its newest checkpoint, `launch.max_restarts` times. Gives the exit code; a failure has been
-/// printed by then. Throws Error before ranks start, and Error(kData) when the data cannot be read.
+/// Starts this machine's ranks and supervises them. A training run that lost a process resumes from
+/// its newest checkpoint, up to `launch.max_restarts` times. Returns the exit code; a failure has
+/// been printed by then. Throws Error for what is wrong before ranks start.
 int run_own_launcher(launch::Job job, const settings::RunConfig& config,
                      const std::string& config_name);
 

@@ -9,7 +9,7 @@
 #include <memory>
 #include <thread>
 
-#include "base/clock.h"
+#include "base/system.h"
 #include "comm/failures.h"
 #include "comm/gloo_backend.h"
 #include "comm/nccl_backend.h"

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
-#include "base/clock.h"
+#include "base/system.h"
 
 namespace mnist_train::comm {
 

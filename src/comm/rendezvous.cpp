@@ -8,9 +8,8 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include "base/clock.h"
 #include "base/error.h"
-#include "base/host.h"
+#include "base/system.h"
 #include "comm/failures.h"
 #include "launch/listen_socket.h"
 

@@ -12,8 +12,8 @@
 #include <string>
 #include <utility>
 
-#include "base/clock.h"
 #include "base/error.h"
+#include "base/system.h"
 
 namespace mnist_train::comm {
 
@@ -86,14 +86,13 @@ SharedMemoryAverager::SharedMemoryAverager(const Communicator& communicator, Gra
 
 std::size_t SharedMemoryAverager::segment_bytes() const {
   const auto ranks = static_cast<std::size_t>(communicator_.world_size());
-  return SharedSegment::aligned(sizeof *changes_) + sizeof *ranks_ * ranks +
-         ranks * (SharedSegment::aligned(statistics_.nbytes()) +
-                  SharedSegment::aligned(buffer_.flat.nbytes()));
+  return cache_aligned(sizeof *changes_) + sizeof *ranks_ * ranks +
+         ranks * (cache_aligned(statistics_.nbytes()) + cache_aligned(buffer_.flat.nbytes()));
 }
 
 void SharedMemoryAverager::move_to_shared_memory(const std::vector<at::Tensor>& state) {
   std::size_t bytes = 0;
-  for (const at::Tensor& tensor : state) bytes += SharedSegment::aligned(tensor.nbytes());
+  for (const at::Tensor& tensor : state) bytes += cache_aligned(tensor.nbytes());
   SharedSegment segment(communicator_, bytes);
   for (const at::Tensor& tensor : state) {
     segment.move_here(tensor, /*with_contents=*/communicator_.rank() == 0);

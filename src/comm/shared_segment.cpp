@@ -13,12 +13,12 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/system.h"
 
 namespace mnist_train::comm {
 
 namespace {
 
-constexpr std::size_t kCacheLine = 64;
 constexpr std::size_t kPathBytes = 64;
 
 [[noreturn]] void throw_errno(const char* action) {
@@ -52,10 +52,6 @@ std::string agree_on_path(const Communicator& communicator, int fd) {
 
 }  // namespace
 
-std::size_t SharedSegment::aligned(std::size_t bytes) {
-  return (bytes + kCacheLine - 1) / kCacheLine * kCacheLine;
-}
-
 SharedSegment::SharedSegment(const Communicator& communicator, std::size_t bytes) : bytes_(bytes) {
   UniqueFd fd;
   if (communicator.rank() == 0) fd = make_segment(bytes);
@@ -72,7 +68,7 @@ SharedSegment::SharedSegment(const Communicator& communicator, std::size_t bytes
 
 std::uint8_t* SharedSegment::take(std::size_t bytes) {
   std::uint8_t* piece = memory_.get() + taken_;
-  taken_ += aligned(bytes);
+  taken_ += cache_aligned(bytes);
   if (taken_ > bytes_) throw std::logic_error("a shared segment is too small");
   return piece;
 }

@@ -19,9 +19,8 @@ class SharedSegment {
   /// the system has no memory left.
   SharedSegment(const Communicator& communicator, std::size_t bytes);
 
-  /// Returns how many bytes `take` uses up: whole cache lines.
-  static std::size_t aligned(std::size_t bytes);
-  /// Returns the next piece. All ranks must take pieces of the same sizes in the same order.
+  /// Returns the next piece, which uses up `cache_aligned(bytes)`. All ranks must take pieces of
+  /// the same sizes in the same order.
   std::uint8_t* take(std::size_t bytes);
   /// Returns the next piece as a contiguous tensor with the sizes and type of `example`.
   at::Tensor take_like(const at::Tensor& example);

@@ -11,8 +11,8 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include "accelerator/cuda_module.h"
-#include "base/clock.h"
 #include "base/error.h"
+#include "base/system.h"
 #include "comm/failures.h"
 
 namespace mnist_train::cuda {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/thread.h"
+#include "base/system.h"
 #include "imaging/header.h"
 
 namespace mnist_train::dali {

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
-#include "base/system_files.h"
+#include "base/system.h"
 #include "data/hold_out.h"
 #include "data/host_memory.h"
 #include "data/image_geometry.h"
@@ -17,13 +17,6 @@
 namespace mnist_train::data {
 
 namespace {
-
-// Every block begins on a cache line.
-constexpr std::size_t kAlignment = 64;
-
-std::size_t aligned(std::size_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
 
 std::int64_t limited(const ImageSet& outline, std::optional<std::int64_t> limit, const char* key) {
   if (!limit) return outline.count;
@@ -103,7 +96,7 @@ void DatasetReader::count(const settings::DataOptions& options) {
 
 /// Encoded images say what they take only when it is too late.
 void DatasetReader::require_memory() const {
-  const auto available = static_cast<std::int64_t>(memory_here().available);
+  const auto available = static_cast<std::int64_t>(system_memory().available);
   if (static_cast<std::int64_t>(bytes()) <= available) return;
   const ImageSet& train = sources_.train.front()->outline();
   throw Error(
@@ -122,9 +115,10 @@ std::size_t DatasetReader::bytes() const {
     images += source->image_bytes();
     labels += source->label_bytes();
   }
-  const std::size_t train = aligned(images) + aligned(labels);
+  const std::size_t train = cache_aligned(images) + cache_aligned(labels);
   if (!sources_.test) return train;
-  return train + aligned(sources_.test->image_bytes()) + aligned(sources_.test->label_bytes());
+  return train + cache_aligned(sources_.test->image_bytes()) +
+         cache_aligned(sources_.test->label_bytes());
 }
 
 Dataset DatasetReader::read() {
@@ -162,7 +156,7 @@ Dataset DatasetReader::read_into(std::span<std::uint8_t> memory,
                                  const std::shared_ptr<const void>& owner) {
   const auto take = [&memory](std::size_t bytes) {
     const auto block = memory.first(bytes);
-    memory = memory.subspan(aligned(bytes));
+    memory = memory.subspan(cache_aligned(bytes));
     return block;
   };
   std::size_t image_bytes = 0;

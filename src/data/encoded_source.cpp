@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/thread.h"
+#include "base/system.h"
 #include "data/host_memory.h"
 #include "imaging/codec.h"
 

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -19,6 +18,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/system.h"
 
 namespace mnist_train::data {
 
@@ -191,13 +191,7 @@ void SharedDataset::publish(const settings::DataOptions& options, std::int64_t s
   if (thread_.joinable() || !ready_write_fd_.valid()) {
     throw std::logic_error("SharedDataset::publish: called twice");
   }
-  // Signals are for the thread that supervises.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this, options, seed, splits] { run(options, seed, splits); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = start_thread([this, options, seed, splits] { run(options, seed, splits); });
 }
 
 void SharedDataset::wait() {

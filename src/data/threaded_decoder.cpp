@@ -4,7 +4,7 @@
 #include <exception>
 #include <utility>
 
-#include "base/thread.h"
+#include "base/system.h"
 
 namespace mnist_train::data {
 

@@ -3,18 +3,14 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
+#include <array>
 #include <sstream>
 
-#include "base/error.h"
-#include "base/host.h"
+#include "base/enum_name.h"
 #include "base/log.h"
-#include "base/system_files.h"
-#include "base/version.h"
-#include "doctor/gpu_checks.h"
-#include "doctor/host_checks.h"
-#include "doctor/network_checks.h"
-#include "doctor/storage_checks.h"
-#include "doctor/worker_checks.h"
+#include "base/print.h"
+#include "base/system.h"
+#include "doctor/checks.h"
 #include "launch/placement.h"
 #include "launch/supervisor.h"
 
@@ -22,54 +18,37 @@ namespace mnist_train::doctor {
 
 namespace {
 
-Finding program() {
+Finding describe_program() {
   const BuildInfo& build = build_info();
   const std::string commit = *build.commit == '\0' ? "" : fmt::format(" ({})", build.commit);
-  return {"program",
-          Verdict::kGood,
-          fmt::format("mnist-train {}{}", build.version, commit),
-          "",
-          {{"version", build.version}}};
+  Finding finding{"program", Verdict::kGood,
+                  fmt::format("mnist-train {}{}", build.version, commit)};
+  finding.values["version"] = build.version;
+  return finding;
 }
 
-/// What the config would start here.
-Finding plan(const settings::RunConfig& config, const Driver& driver) {
-  launch::Machine machine = launch::this_machine();
-  machine.gpus = static_cast<int>(driver.gpus.size());
-  try {
+/// Tells what the config would start here.
+Finding check_plan(const settings::RunConfig& config, const Driver& driver) {
+  return problem_if_throws("a run here", "change the config", [&] {
+    launch::Machine machine = launch::this_machine();
+    machine.gpus = static_cast<int>(driver.gpus.size());
     const int processes = launch::choose_process_count(config, machine);
     const auto placement = launch::choose_placement(config, machine, 0, processes);
-    return {"a run here",
-            Verdict::kGood,
-            fmt::format("{} process{} on {}, backend {}, {} thread{} each", processes,
-                        processes == 1 ? "" : "es", placement.cuda ? "cuda" : "cpu",
-                        placement.backend, placement.threads, placement.threads == 1 ? "" : "s"),
-            "",
-            {{"processes", processes}}};
-  } catch (const Error& error) {
-    return {"a run here", Verdict::kProblem, error.what(), "change the config", {}};
-  }
+    Finding finding{"a run here"};
+    finding.text =
+        fmt::format("{} process{} on {}, backend {}, {} thread{} each", processes,
+                    processes == 1 ? "" : "es", placement.cuda ? "cuda" : "cpu", placement.backend,
+                    placement.threads, placement.threads == 1 ? "" : "s");
+    finding.values["processes"] = processes;
+    return finding;
+  });
 }
 
 void append(Findings& findings, Findings more) {
   std::move(more.begin(), more.end(), std::back_inserter(findings));
 }
 
-const char* colour_of(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::kGood:
-      return "\x1b[32m";
-    case Verdict::kWarning:
-      return "\x1b[33m";
-    case Verdict::kProblem:
-      return "\x1b[31m";
-    case Verdict::kNote:
-      break;
-  }
-  return "\x1b[36m";
-}
-
-/// Every line after the first is indented as the first one's text is.
+/// Indents every line after the first as the first one's text is.
 std::string hanging(const std::string& text, std::size_t column) {
   std::string result;
   std::istringstream lines(escape_control_bytes(text));
@@ -79,12 +58,16 @@ std::string hanging(const std::string& text, std::size_t column) {
   return result;
 }
 
+std::string counted(int number, const char* noun) {
+  return fmt::format("{} {}{}", number, noun, number == 1 ? "" : "s");
+}
+
 }  // namespace
 
 Findings examine(const settings::RunConfig& config) {
   launch::block_supervised_signals();
   const Driver driver = ask_driver();
-  Findings findings{program(), check_processor(), check_memory()};
+  Findings findings{describe_program(), check_processor(), check_memory()};
   append(findings, check_limits());
   append(findings, check_gpus(driver, build_info()));
   findings.push_back(check_shared_memory(driver, free_space("/dev/shm")));
@@ -95,7 +78,7 @@ Findings examine(const settings::RunConfig& config) {
   findings.push_back(check_clock());
   findings.push_back(check_run_folder(config));
   append(findings, check_data(config));
-  findings.push_back(plan(config, driver));
+  findings.push_back(check_plan(config, driver));
   append(findings, check_workers(config, driver));
   return findings;
 }
@@ -107,6 +90,7 @@ int count(const Findings& findings, Verdict verdict) {
 }
 
 std::string to_text(const Findings& findings, bool colours) {
+  static constexpr std::array kColours{"\x1b[32m", "\x1b[36m", "\x1b[33m", "\x1b[31m"};
   constexpr std::size_t kVerdictWidth = 9;
   std::size_t topic_width = 0;
   for (const Finding& finding : findings) {
@@ -116,15 +100,13 @@ std::string to_text(const Findings& findings, bool colours) {
   std::string text;
   for (const Finding& finding : findings) {
     const std::string verdict = fmt::format("{:<{}}", name_of(finding.verdict), kVerdictWidth);
-    text += colours ? colour_of(finding.verdict) + verdict + "\x1b[0m" : verdict;
+    text += colours ? enum_name(kColours, finding.verdict) + verdict + "\x1b[0m" : verdict;
     text += fmt::format("{:<{}}{}\n", finding.topic, topic_width, hanging(finding.text, column));
     if (finding.remedy.empty()) continue;
     text += std::string(column, ' ') + "-> " + hanging(finding.remedy, column + 3) + "\n";
   }
-  const int problems = count(findings, Verdict::kProblem);
-  const int warnings = count(findings, Verdict::kWarning);
-  return text + fmt::format("{}: {} problem{}, {} warning{}\n", host_name(), problems,
-                            problems == 1 ? "" : "s", warnings, warnings == 1 ? "" : "s");
+  return text + host_name() + ": " + counted(count(findings, Verdict::kProblem), "problem") + ", " +
+         counted(count(findings, Verdict::kWarning), "warning") + "\n";
 }
 
 std::string to_json(const Findings& findings) {
@@ -139,7 +121,7 @@ std::string to_json(const Findings& findings) {
                                 {"remedy", finding.remedy},
                                 {"values", finding.values}});
   }
-  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return json_text(json, 2) + "\n";
 }
 
 }  // namespace mnist_train::doctor

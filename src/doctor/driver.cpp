@@ -1,12 +1,11 @@
 #include "doctor/driver.h"
 
-#include <dlfcn.h>
-
 #include <array>
 #include <filesystem>
 #include <sstream>
 
-#include "base/system_files.h"
+#include "base/shared_library.h"
+#include "base/system.h"
 
 namespace mnist_train::doctor {
 
@@ -14,17 +13,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The driver's C API, as far as it is asked here. Every function gives 0 for success.
-class Library {
+/// The driver's C functions, as far as they are needed here. Each returns 0 for success.
+class DriverLibrary : public SharedLibrary {
  public:
-  Library() : handle_(::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL)) {}
+  DriverLibrary() : SharedLibrary("libcuda.so.1") {}
 
-  bool found() const { return handle_ != nullptr; }
-
-  /// 0, or the function's error code; -1 where the library lacks it.
+  /// Returns what the function returns, or -1 where the library lacks it.
   template <typename... Arguments>
   int call(const char* name, Arguments... arguments) const {
-    const auto function = reinterpret_cast<int (*)(Arguments...)>(::dlsym(handle_, name));
+    const auto function = find<int(Arguments...)>(name);
     return function == nullptr ? -1 : function(arguments...);
   }
 
@@ -33,12 +30,10 @@ class Library {
     call("cuGetErrorString", code, &text);
     return text == nullptr ? "error " + std::to_string(code) : text;
   }
-
- private:
-  void* handle_;  // never closed: the driver may have started threads
 };
 
-/// "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul 27 …"
+/// Reads the version out of a line such as "NVRM version: NVIDIA UNIX x86_64 Kernel Module
+/// 580.65.06  Sun Jul 27 …".
 std::string kernel_version() {
   if (const auto version = first_line("/sys/module/nvidia/version")) return *version;
   std::istringstream words(first_line("/proc/driver/nvidia/version").value_or(""));
@@ -58,7 +53,7 @@ int gpus_on_bus() {
   return count;
 }
 
-Gpu read_gpu(const Library& library, int device) {
+Gpu read_gpu(const DriverLibrary& library, int device) {
   constexpr int kComputeMajor = 75;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
   constexpr int kComputeMinor = 76;
   Gpu gpu;
@@ -73,7 +68,7 @@ Gpu read_gpu(const Library& library, int device) {
   return gpu;
 }
 
-void read_devices(const Library& library, Driver& driver) {
+void read_devices(const DriverLibrary& library, Driver& driver) {
   int count = 0;
   if (const int code = library.call("cuDeviceGetCount", &count); code != 0) {
     driver.error = library.error_text(code);
@@ -90,7 +85,7 @@ void read_devices(const Library& library, Driver& driver) {
       int possible = 0;
       library.call("cuDeviceCanAccessPeer", &possible, devices[static_cast<std::size_t>(one)],
                    devices[static_cast<std::size_t>(other)]);
-      if (possible == 0) driver.strangers.emplace_back(one, other);
+      if (possible == 0) driver.without_peer_access.emplace_back(one, other);
     }
   }
 }
@@ -101,8 +96,8 @@ Driver ask_driver() {
   Driver driver;
   driver.kernel_version = kernel_version();
   driver.gpus_on_bus = gpus_on_bus();
-  const Library library;
-  driver.library = library.found();
+  const DriverLibrary library;
+  driver.library = library.loaded();
   if (!driver.library) return driver;
   library.call("cuDriverGetVersion", &driver.cuda_version);
   if (const int code = library.call("cuInit", 0U); code != 0) {

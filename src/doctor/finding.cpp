@@ -4,20 +4,13 @@
 
 #include <array>
 
+#include "base/enum_name.h"
+
 namespace mnist_train::doctor {
 
 const char* name_of(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::kNote:
-      return "note";
-    case Verdict::kWarning:
-      return "warning";
-    case Verdict::kProblem:
-      return "problem";
-    case Verdict::kGood:
-      break;
-  }
-  return "ok";
+  static constexpr std::array kNames{"ok", "note", "warning", "problem"};
+  return enum_name(kNames, verdict);
 }
 
 std::string bytes_text(double bytes) {

@@ -1,14 +1,14 @@
-#include "doctor/gpu_checks.h"
-
 #include <spdlog/fmt/fmt.h>
+#include <spdlog/fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cstring>
 #include <filesystem>
 
-#include "base/system_files.h"
-#include "launch/environment.h"
+#include "base/system.h"
+#include "doctor/checks.h"
+#include "launch/worker_identity.h"
 
 namespace mnist_train::doctor {
 
@@ -16,9 +16,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kWithoutGpu = "runs use the processors";
+constexpr const char* kWithoutGpu = "runs use the CPUs";
 
-/// A machine on which the driver shows no GPU: is one there that should be seen?
+/// Tells why the driver shows no GPU: one may be there that it should show.
 Finding explain_no_gpu(const Driver& driver) {
   Finding finding{"GPU", Verdict::kNote, std::string("none; ") + kWithoutGpu, "", {{"gpus", 0}}};
   const auto hidden = launch::environment_variable("CUDA_VISIBLE_DEVICES");
@@ -34,18 +34,19 @@ Finding explain_no_gpu(const Driver& driver) {
     finding.text = fmt::format("driver {} is loaded, but libcuda.so.1 is not found; {}",
                                driver.kernel_version, kWithoutGpu);
     finding.remedy =
-        "in a container: start it with --gpus all (NVIDIA Container Toolkit); else "
-        "install the driver's user-space package (libcuda1)";
+        "in a container: start it with --gpus all (NVIDIA Container Toolkit); elsewhere install "
+        "the "
+        "driver's user-space package (libcuda1)";
   } else if (driver.gpus_on_bus > 0 && driver.kernel_version.empty()) {
     finding.verdict = Verdict::kWarning;
     finding.text =
-        fmt::format("{} on the bus, and no NVIDIA driver; {}", driver.gpus_on_bus, kWithoutGpu);
-    finding.remedy = "install NVIDIA's driver (580 or newer for CUDA 13), and reboot";
+        fmt::format("{} on the bus, but no NVIDIA driver; {}", driver.gpus_on_bus, kWithoutGpu);
+    finding.remedy = "install NVIDIA's driver (580 or newer for CUDA 13) and reboot";
   }
   return finding;
 }
 
-/// NVIDIA's first Linux driver for each major version of CUDA, as its release notes have it.
+/// Returns NVIDIA's first Linux driver for a major version of CUDA, according to its release notes.
 const char* least_driver(int cuda_major) {
   constexpr int kFirstKnown = 11;
   if (cuda_major <= kFirstKnown) return "450";
@@ -54,18 +55,19 @@ const char* least_driver(int cuda_major) {
 
 Finding check_driver(const Driver& driver, const BuildInfo& build) {
   constexpr int kVersionStep = 1000;
-  Finding finding{"driver", Verdict::kGood, "", "", {{"cuda_version", driver.cuda_version}}};
+  Finding finding{"driver"};
+  finding.values["cuda_version"] = driver.cuda_version;
   finding.text =
       fmt::format("NVIDIA {}, for CUDA up to {}.{}", driver.kernel_version,
                   driver.cuda_version / kVersionStep, driver.cuda_version % kVersionStep / 10);
   if (*build.cuda == '\0') {
     finding.verdict = Verdict::kProblem;
-    finding.text += "; this build has no CUDA module, and a run would ask for it";
+    finding.text += "; this build has no CUDA module, but a run would need it";
     finding.remedy = "scripts/setup --cuda builds it; until then set device to \"cpu\"";
     return finding;
   }
   finding.text += fmt::format("; this build needs {}", build.cuda);
-  // Within one major version an older driver serves newer libraries.
+  // Within one major version an older driver works with newer libraries.
   int needed = 0;
   std::from_chars(build.cuda, build.cuda + std::strlen(build.cuda), needed);  // "13.0"
   if (driver.cuda_version / kVersionStep >= needed) return finding;
@@ -76,20 +78,19 @@ Finding check_driver(const Driver& driver, const BuildInfo& build) {
 }
 
 Finding check_peers(const Driver& driver) {
-  Finding finding{"peer access", Verdict::kGood, "between all pairs of GPUs", "", {}};
-  if (driver.strangers.empty()) return finding;
-  finding.verdict = Verdict::kNote;
-  finding.text = "not between";
-  for (const auto& [one, other] : driver.strangers) {
-    finding.text += fmt::format(" {}-{}", one, other);
+  if (driver.without_peer_access.empty()) {
+    return {"peer access", Verdict::kGood, "between all pairs of GPUs"};
   }
-  finding.remedy =
-      "NCCL goes through shared memory there, which is slower; PCI access control "
-      "(ACS, IOMMU) in the BIOS can be the reason";
-  return finding;
+  std::vector<std::string> pairs;
+  for (const auto& [one, other] : driver.without_peer_access) {
+    pairs.push_back(fmt::format("{}-{}", one, other));
+  }
+  return {"peer access", Verdict::kNote, fmt::format("not between GPUs {}", fmt::join(pairs, ", ")),
+          "NCCL uses shared memory there, which is slower; PCI access control (ACS, IOMMU) in the "
+          "BIOS can be the reason"};
 }
 
-/// "mlx5_0" for each InfiniBand device with an active port.
+/// Returns the names of the InfiniBand devices that have an active port, such as "mlx5_0".
 std::vector<std::string> active_infiniband() {
   std::vector<std::string> names;
   std::error_code error;
@@ -106,7 +107,7 @@ std::vector<std::string> active_infiniband() {
   return names;
 }
 
-bool is_off(const char* variable) {
+bool is_set(const char* variable) {
   return launch::environment_variable(variable).value_or("0") != "0";
 }
 
@@ -117,13 +118,11 @@ Findings check_gpus(const Driver& driver, const BuildInfo& build) {
   Findings findings;
   for (std::size_t index = 0; index < driver.gpus.size(); ++index) {
     const Gpu& gpu = driver.gpus[index];
-    findings.push_back({fmt::format("GPU {}", index),
-                        Verdict::kGood,
-                        fmt::format("{}, {}, compute {}.{}", gpu.name,
-                                    bytes_text(static_cast<double>(gpu.memory_bytes)),
-                                    gpu.compute_major, gpu.compute_minor),
-                        "",
-                        {{"name", gpu.name}, {"memory_bytes", gpu.memory_bytes}}});
+    const std::string memory = bytes_text(static_cast<double>(gpu.memory_bytes));
+    Finding& finding = findings.emplace_back(Finding{fmt::format("GPU {}", index)});
+    finding.text = fmt::format("{}, {}, compute {}.{}", gpu.name, memory, gpu.compute_major,
+                               gpu.compute_minor);
+    finding.values = {{"name", gpu.name}, {"memory_bytes", gpu.memory_bytes}};
   }
   findings.push_back(check_driver(driver, build));
   if (driver.gpus.size() > 1) findings.push_back(check_peers(driver));
@@ -132,7 +131,7 @@ Findings check_gpus(const Driver& driver, const BuildInfo& build) {
 
 Finding check_shared_memory(const Driver& driver, std::optional<double> free_bytes) {
   constexpr double kEnough_bytes = 256e6;
-  Finding finding{"shared memory", Verdict::kGood, "/dev/shm is not there", "", {}};
+  Finding finding{"shared memory", Verdict::kGood, "there is no /dev/shm"};
   if (free_bytes) {
     finding.values["free_bytes"] = *free_bytes;
     finding.text = bytes_text(*free_bytes) + " free in /dev/shm";
@@ -141,7 +140,7 @@ Finding check_shared_memory(const Driver& driver, std::optional<double> free_byt
     finding.text += ", not used without several GPUs";
   } else if (free_bytes.value_or(0) < kEnough_bytes) {
     finding.verdict = Verdict::kWarning;
-    finding.text += ", little for NCCL";
+    finding.text += ", which is little for NCCL";
     finding.remedy =
         "docker run --shm-size=1g, mount -o remount,size=1g /dev/shm, or NCCL_SHM_DISABLE=1";
   }
@@ -149,35 +148,30 @@ Finding check_shared_memory(const Driver& driver, std::optional<double> free_byt
 }
 
 Finding check_nccl(const Driver& driver, const BuildInfo& build) {
-  Finding finding{"NCCL", Verdict::kGood, "", "", {}};
-  if (*build.nccl == '\0') {
-    finding.verdict = Verdict::kNote;
-    finding.text = "not in this build";
-    return finding;
-  }
-  finding.text = build.nccl;
+  if (*build.nccl == '\0') return {"NCCL", Verdict::kNote, "not in this build"};
+  Finding finding{"NCCL", Verdict::kGood, build.nccl};
   if (driver.gpus.empty()) {
     finding.text += ", not used without a GPU";
     return finding;
   }
-  const bool peers = driver.gpus.size() > 1 && driver.strangers.empty();
-  std::string ways = peers && !is_off("NCCL_P2P_DISABLE") ? " peer access," : "";
-  if (!is_off("NCCL_SHM_DISABLE")) ways += " shared memory,";
+  std::vector<std::string> transports;
+  const bool peers = driver.gpus.size() > 1 && driver.without_peer_access.empty();
+  if (peers && !is_set("NCCL_P2P_DISABLE")) transports.emplace_back("peer access");
+  if (!is_set("NCCL_SHM_DISABLE")) transports.emplace_back("shared memory");
   const std::vector<std::string> infiniband = active_infiniband();
-  if (!infiniband.empty() && !is_off("NCCL_IB_DISABLE")) {
-    ways += fmt::format(
-        " InfiniBand ({}{}),", infiniband.front(),
-        infiniband.size() > 1 ? fmt::format(" and {} more", infiniband.size() - 1) : "");
+  if (!infiniband.empty() && !is_set("NCCL_IB_DISABLE")) {
+    transports.push_back(fmt::format("InfiniBand ({})", fmt::join(infiniband, ", ")));
     finding.values["infiniband"] = infiniband;
     std::error_code ignored;
     if (!fs::exists("/dev/infiniband/uverbs0", ignored)) {
       finding.verdict = Verdict::kWarning;
       finding.remedy =
-          "/dev/infiniband is missing: pass it into the container (--device "
-          "/dev/infiniband), or NCCL takes sockets";
+          "/dev/infiniband is missing, so NCCL will use sockets: pass it into the container "
+          "(--device /dev/infiniband)";
     }
   }
-  finding.text += ", by" + ways + " sockets";
+  transports.emplace_back("sockets");
+  finding.text += fmt::format(", by {}", fmt::join(transports, ", "));
   return finding;
 }
 

@@ -1,5 +1,3 @@
-#include "doctor/host_checks.h"
-
 #include <spdlog/fmt/fmt.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -10,8 +8,8 @@
 #include <filesystem>
 #include <thread>
 
-#include "base/file.h"
-#include "base/system_files.h"
+#include "base/system.h"
+#include "doctor/checks.h"
 #include "launch/machine.h"
 
 namespace mnist_train::doctor {
@@ -37,23 +35,20 @@ Finding check_open_files() {
   Finding finding{"open files", Verdict::kGood, limit_text(files), "", {{"limit", files}}};
   if (files >= kComfortable) return finding;
   finding.verdict = files < kLeast ? Verdict::kProblem : Verdict::kWarning;
-  finding.text += " a process";
-  finding.remedy = "raise it: ulimit -n 65536, or nofile in /etc/security/limits.conf";
+  finding.text += " for each process";
+  finding.remedy = "raise the limit: ulimit -n 65536, or nofile in /etc/security/limits.conf";
   return finding;
 }
 
 Finding check_processes() {
-  constexpr double kComfortable = 512;  // threads count, too
+  constexpr double kComfortable = 512;  // threads count as well
   double most = static_cast<double>(soft_limit(RLIMIT_NPROC));
   if (const auto pids = number_in(first_line("/sys/fs/cgroup/pids.max"))) {
     most = std::min(most, *pids);
   }
-  Finding finding{"processes", Verdict::kGood, "enough", "", {}};
-  if (most >= kComfortable) return finding;
-  finding.verdict = Verdict::kWarning;
-  finding.text = fmt::format("at most {:.0f}, threads included", most);
-  finding.remedy = "raise ulimit -u, or the container's limit (docker run --pids-limit)";
-  return finding;
+  if (most >= kComfortable) return {"processes", Verdict::kGood, "enough"};
+  return {"processes", Verdict::kWarning, fmt::format("at most {:.0f}, threads included", most),
+          "raise ulimit -u, or the container's limit (docker run --pids-limit)"};
 }
 
 Finding check_locked_memory() {
@@ -61,11 +56,11 @@ Finding check_locked_memory() {
   std::error_code ignored;
   const bool infiniband = std::filesystem::exists("/sys/class/infiniband", ignored) &&
                           !std::filesystem::is_empty("/sys/class/infiniband", ignored);
-  Finding finding{"locked memory", Verdict::kGood, limit_text(bytes), "", {}};
+  Finding finding{"locked memory", Verdict::kGood, limit_text(bytes)};
   if (bytes != RLIM_INFINITY) finding.text = bytes_text(static_cast<double>(bytes));
   if (!infiniband || bytes == RLIM_INFINITY) return finding;
   finding.verdict = Verdict::kWarning;
-  finding.text += ", while there is InfiniBand, which wants it unlimited";
+  finding.text += ", but InfiniBand needs it to be unlimited";
   finding.remedy =
       "ulimit -l unlimited, memlock in /etc/security/limits.conf, or LimitMEMLOCK=infinity of "
       "slurmd";
@@ -75,8 +70,7 @@ Finding check_locked_memory() {
 }  // namespace
 
 Finding check_processor() {
-  const std::string model =
-      value_of("/proc/cpuinfo", "model name").value_or("a processor without a name");
+  const std::string model = value_of("/proc/cpuinfo", "model name").value_or("unknown model");
   const std::string flags = " " + value_of("/proc/cpuinfo", "flags").value_or("") + " ";
   const auto has = [&](const char* flag) {
     return flags.find(" " + std::string(flag) + " ") != std::string::npos;
@@ -91,20 +85,21 @@ Finding check_processor() {
   if (!has("avx2")) {
     finding.verdict = Verdict::kWarning;
     finding.text += ", without AVX2";
-    finding.remedy = "LibTorch is several times slower on it; take a processor from after 2013";
+    finding.remedy = "LibTorch is several times slower on it; use a processor from after 2013";
   }
 #endif
   return finding;
 }
 
 Finding check_memory() {
-  const Memory memory = memory_here();
+  const SystemMemory memory = system_memory();
   Finding finding{"memory", Verdict::kGood, "", "", {{"available_bytes", memory.available}}};
-  finding.text = fmt::format("{} of {} free{}", bytes_text(memory.available),
-                             bytes_text(memory.total), memory.limited ? " (cgroup's limit)" : "");
+  finding.text =
+      fmt::format("{} of {} free{}", bytes_text(memory.available), bytes_text(memory.total),
+                  memory.limited ? " (the limit of its cgroup)" : "");
   if (memory.available >= 2000 * kMega) return finding;
   finding.verdict = memory.available < 400 * kMega ? Verdict::kProblem : Verdict::kWarning;
-  finding.remedy = "a process takes some 350 MB: free memory, or start fewer (--nproc-per-node 1)";
+  finding.remedy = "a process takes about 350 MB: free memory, or start fewer (--nproc-per-node 1)";
   return finding;
 }
 
@@ -117,27 +112,22 @@ Finding check_clock() {
   const bool known = ::stat("/proc/self/exe", &program) == 0;
   std::tm utc{};
   ::gmtime_r(&now, &utc);
-  Finding finding{"clock",
-                  Verdict::kGood,
-                  fmt::format("{:04}-{:02}-{:02} {:02}:{:02} UTC", utc.tm_year + 1900,
-                              utc.tm_mon + 1, utc.tm_mday, utc.tm_hour, utc.tm_min),
-                  "",
-                  {}};
+  Finding finding{"clock"};
+  finding.text = fmt::format("{:04}-{:02}-{:02} {:02}:{:02} UTC", utc.tm_year + 1900,
+                             utc.tm_mon + 1, utc.tm_mday, utc.tm_hour, utc.tm_min);
   if (known && now + kDay_s < program.st_mtime) {
     finding.verdict = Verdict::kWarning;
     finding.text += ", which is before this program was built";
-    finding.remedy = "set it: names of runs and downloads over TLS go by it";
+    finding.remedy = "set the clock: names of runs and downloads over TLS depend on it";
     return finding;
   }
   timex state{};
-  const int synchronised = ::adjtimex(&state);  // modes 0: only asks
-  finding.values["synchronised"] = synchronised != TIME_ERROR && synchronised >= 0;
-  if (synchronised >= 0 && synchronised != TIME_ERROR) {
-    finding.text += ", synchronised";
-    return finding;
-  }
+  const int status = ::adjtimex(&state);  // modes 0: only asks
+  const bool synchronised = status >= 0 && status != TIME_ERROR;
+  finding.values["synchronised"] = synchronised;
+  finding.text += synchronised ? ", synchronised" : ", not synchronised as far as the kernel knows";
+  if (synchronised) return finding;
   finding.verdict = Verdict::kNote;
-  finding.text += ", not synchronised as far as the kernel knows";
   finding.remedy = "timedatectl set-ntp true; logs of several hosts are compared by time";
   return finding;
 }

@@ -1,18 +1,17 @@
-#include "doctor/network_checks.h"
-
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>
+#include <spdlog/fmt/fmt.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <memory>
 #include <optional>
 
-#include "base/error.h"
-#include "base/host.h"
-#include "launch/environment.h"
+#include "base/system.h"
+#include "doctor/checks.h"
 #include "launch/listen_socket.h"
 #include "launch/worker_identity.h"
 
@@ -35,7 +34,7 @@ std::string address_text(const sockaddr& address) {
   return text.data();
 }
 
-/// Those that are up, one for each address.
+/// Returns the interfaces that are up, one entry for each address.
 std::vector<Interface> interfaces() {
   ifaddrs* list = nullptr;
   std::vector<Interface> found;
@@ -51,7 +50,7 @@ std::vector<Interface> interfaces() {
   return found;
 }
 
-/// The first address of a name; nothing when it does not resolve.
+/// Returns the first address of a name, or nothing when it does not resolve.
 std::optional<std::string> resolve(const std::string& name) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -68,23 +67,17 @@ const Interface* find_by_address(const std::vector<Interface>& all, const std::s
   return nullptr;
 }
 
-bool has_name(const std::vector<Interface>& all, const std::string& name) {
-  for (const Interface& candidate : all) {
-    if (candidate.name == name) return true;
-  }
-  return false;
-}
-
-/// What Gloo listens on between several hosts: the interface that is named, else that of the host's
-/// name.
+/// Checks the interface on which Gloo listens for other hosts: the one that a variable names, else
+/// that of the host's name.
 Finding check_interface(const std::vector<Interface>& all) {
-  Finding finding{"network", Verdict::kGood, "", "", {}};
+  Finding finding{"network"};
   if (const auto named = launch::environment_variable("GLOO_SOCKET_IFNAME")) {
     finding.text = "GLOO_SOCKET_IFNAME is " + *named;
-    if (has_name(all, *named)) return finding;
+    const auto has_name = [&](const Interface& each) { return each.name == *named; };
+    if (std::any_of(all.begin(), all.end(), has_name)) return finding;
     finding.verdict = Verdict::kProblem;
-    finding.text += ", and there is no such interface, or it is down";
-    finding.remedy = "ip -brief address lists them";
+    finding.text += ", but there is no such interface, or it is down";
+    finding.remedy = "name one of those that `ip -brief address` lists";
     return finding;
   }
   const std::string host = host_name();
@@ -97,11 +90,11 @@ Finding check_interface(const std::vector<Interface>& all) {
     return finding;
   }
   finding.verdict = Verdict::kNote;
-  finding.text = !address ? "the host's name " + host + " does not resolve"
-                          : "the host's name " + host + " is " + *address +
-                                (local ? ", which other hosts cannot reach"
-                                       : ", which is on none of its interfaces");
-  finding.remedy = "for runs over several hosts name the interface: GLOO_SOCKET_IFNAME=";
+  finding.text = fmt::format("the host's name {} {}", host,
+                             !address ? "does not resolve"
+                             : local  ? "is " + *address + ", which other hosts cannot reach"
+                                      : "is " + *address + ", which is on none of its interfaces");
+  finding.remedy = "for runs on several hosts name the interface: GLOO_SOCKET_IFNAME=";
   std::string choice = "eth0";
   for (const Interface& candidate : all) {
     if (!candidate.loopback) choice = candidate.name;
@@ -113,30 +106,20 @@ Finding check_interface(const std::vector<Interface>& all) {
 std::optional<Finding> check_master() {
   const auto address = launch::environment_variable("MASTER_ADDR");
   if (!address) return std::nullopt;
-  Finding finding{"MASTER_ADDR", Verdict::kGood, *address, "", {}};
   if (const auto resolved = resolve(*address)) {
-    finding.text += " is " + *resolved;
-    return finding;
+    return Finding{"MASTER_ADDR", Verdict::kGood, *address + " is " + *resolved};
   }
-  finding.verdict = Verdict::kProblem;
-  finding.text += " does not resolve";
-  finding.remedy = "name the first host by an address or name that every host resolves";
-  return finding;
+  return Finding{"MASTER_ADDR", Verdict::kProblem, *address + " does not resolve",
+                 "set it to an address or name of the first host that every host resolves"};
 }
 
 }  // namespace
 
 Finding check_loopback() {
-  try {
+  return problem_if_throws("ports", "bring the loopback interface up: ip link set lo up", [] {
     const launch::ListenSocket socket = launch::listen_on_loopback();
-    return {"ports", Verdict::kGood, "can listen on 127.0.0.1", "", {}};
-  } catch (const Error& error) {
-    return {"ports",
-            Verdict::kProblem,
-            error.what(),
-            "bring the loopback interface up: ip link set lo up",
-            {}};
-  }
+    return Finding{"ports", Verdict::kGood, "can listen on 127.0.0.1"};
+  });
 }
 
 Findings check_network() {
@@ -146,23 +129,15 @@ Findings check_network() {
 }
 
 Finding check_launcher() {
-  try {
+  constexpr const char* kRemedy =
+      "unset these variables, or start it with the launcher that sets all of them";
+  return problem_if_throws("launcher", kRemedy, [] {
     const auto identity = launch::identity_from_environment();
-    if (!identity) return {"launcher", Verdict::kGood, "its own", "", {}};
-    return {"launcher",
-            Verdict::kGood,
-            std::string(launch::name_of(identity->launcher)) + ", by " + identity->decided_by +
-                ": rank " + std::to_string(identity->rank) + " of " +
-                std::to_string(identity->world_size),
-            "",
-            {}};
-  } catch (const Error& error) {
-    return {"launcher",
-            Verdict::kProblem,
-            error.what(),
-            "unset these variables, or start it by the launcher that sets all of them",
-            {}};
-  }
+    if (!identity) return Finding{"launcher", Verdict::kGood, "its own"};
+    return Finding{"launcher", Verdict::kGood,
+                   fmt::format("{}: rank {} of {} (from {})", launch::name_of(identity->launcher),
+                               identity->rank, identity->world_size, identity->decided_by)};
+  });
 }
 
 }  // namespace mnist_train::doctor

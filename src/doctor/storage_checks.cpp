@@ -1,5 +1,3 @@
-#include "doctor/storage_checks.h"
-
 #include <fcntl.h>
 #include <spdlog/fmt/fmt.h>
 #include <unistd.h>
@@ -7,17 +5,18 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "base/clock.h"
 #include "base/file.h"
-#include "base/system_files.h"
+#include "base/system.h"
 #include "data/dataset.h"
 #include "data/find_files.h"
 #include "data/image_decoder.h"
 #include "data/sources.h"
+#include "doctor/checks.h"
 
 namespace mnist_train::doctor {
 
@@ -26,6 +25,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr double kMega = 1e6;
+constexpr const char* kSeeAbove = "the message above says what to do";
 
 fs::path nearest_existing(fs::path folder) {
   std::error_code ignored;
@@ -35,8 +35,9 @@ fs::path nearest_existing(fs::path folder) {
   return folder;
 }
 
-/// Bytes a second, written and looked; nothing with errno set when that fails.
-std::optional<double> writing_speed(const fs::path& folder) {
+/// Measures how many bytes a second can be written and synced; returns nothing, with errno set,
+/// when that fails.
+std::optional<double> write_speed(const fs::path& folder) {
   constexpr std::size_t kBytes = 8 << 20;
   std::string name = (folder / ".mnist-train-doctor-XXXXXX").string();
   const UniqueFd file(::mkostemp(name.data(), O_CLOEXEC));
@@ -50,29 +51,26 @@ std::optional<double> writing_speed(const fs::path& folder) {
   return static_cast<double>(kBytes) / std::max(1e-6, monotonic_seconds() - begin_s);
 }
 
-Finding check_by_name(settings::DatasetName name, const settings::RunConfig& config) {
-  const bool wanted = !config.data.format && config.data.dataset == name;
-  const std::string title = std::string("data: ") + name_of(name);
+Finding check_named_set(settings::DatasetName name, const settings::RunConfig& config) {
+  const bool is_needed = !config.data.format && config.data.dataset == name;
+  const std::string topic = std::string("data: ") + name_of(name);
   settings::DataOptions options = config.data;
   options.format.reset();
   options.dataset = name;
   try {
     const data::DatasetFiles files = data::find_dataset_files(options);
-    return {title, Verdict::kGood, files.train.images.parent_path().string(), "", {}};
+    return {topic, Verdict::kGood, files.train.images.parent_path().string()};
   } catch (const Error& error) {
-    if (wanted) return {title, Verdict::kProblem, error.what(), "see above", {}};
-    return {title,
-            Verdict::kNote,
-            "not here",
-            std::string("only runs that name it need it: mnist-train fetch ") + name_of(name) +
-                " --to DIR",
-            {}};
+    if (is_needed) return {topic, Verdict::kProblem, error.what(), kSeeAbove};
+    return {topic, Verdict::kNote, "not here",
+            fmt::format("only runs that name it need it: mnist-train fetch {} --to DIR",
+                        name_of(name))};
   }
 }
 
-/// Opens it as a run would, without reading images.
-Finding check_by_format(const settings::DataOptions& options) {
-  try {
+/// Opens the data as a run would, but reads no images.
+Finding check_format(const settings::DataOptions& options) {
+  return problem_if_throws("data", kSeeAbove, [&options] {
     std::int64_t train = 0;
     std::int64_t test = 0;
     if (options.decode == settings::Decode::kOnce) {
@@ -86,47 +84,44 @@ Finding check_by_format(const settings::DataOptions& options) {
       train = dataset.train.count;
       test = dataset.test.count;
     }
-    return {"data",
-            Verdict::kGood,
-            fmt::format("{} training and {} test images", train, test),
-            "",
-            {{"train", train}, {"test", test}}};
-  } catch (const Error& error) {
-    return {"data", Verdict::kProblem, error.what(), "see above", {}};
-  }
+    Finding finding{"data"};
+    finding.text = fmt::format("{} training and {} test images", train, test);
+    finding.values = {{"train", train}, {"test", test}};
+    return finding;
+  });
 }
 
 }  // namespace
 
 Finding check_run_folder(const settings::RunConfig& config) {
-  const fs::path wanted = config.output.value_or(fs::current_path() / "runs");
-  const fs::path folder = nearest_existing(wanted);
+  const fs::path output = config.output.value_or(fs::current_path() / "runs");
+  const fs::path folder = nearest_existing(output);
   Finding finding{"run folder", Verdict::kGood, "", "", {{"folder", folder.string()}}};
-  const auto speed = writing_speed(folder);
+  const auto speed = write_speed(folder);
   if (!speed) {
     finding.verdict = Verdict::kProblem;
     finding.text = folder.string() + " cannot be written: " + std::strerror(errno);
-    finding.remedy = "name another one: --output DIR";
+    finding.remedy = "name another folder: --output DIR";
     return finding;
   }
   const double free = free_space(folder).value_or(0);
   finding.values["free_bytes"] = free;
   finding.values["bytes_per_second"] = *speed;
-  finding.text = fmt::format("{}: {} free, {}/s written and looked", wanted.string(),
+  finding.text = fmt::format("{}: {} free, {}/s written and synced", output.string(),
                              bytes_text(free), bytes_text(*speed));
   if (free >= 1000 * kMega) return finding;
   finding.verdict = free < 50 * kMega ? Verdict::kProblem : Verdict::kWarning;
   finding.remedy =
-      "a checkpoint takes up to 90 MB (resnet18 with momentum) and four are kept: make "
-      "room, or lower checkpoint.keep";
+      "a checkpoint takes up to 90 MB (resnet18 with momentum) and four are kept: free some space, "
+      "or lower checkpoint.keep";
   return finding;
 }
 
 Findings check_data(const settings::RunConfig& config) {
   Findings findings;
-  if (config.data.format) findings.push_back(check_by_format(config.data));
-  findings.push_back(check_by_name(settings::DatasetName::kMnist, config));
-  findings.push_back(check_by_name(settings::DatasetName::kFashionMnist, config));
+  if (config.data.format) findings.push_back(check_format(config.data));
+  findings.push_back(check_named_set(settings::DatasetName::kMnist, config));
+  findings.push_back(check_named_set(settings::DatasetName::kFashionMnist, config));
   return findings;
 }
 

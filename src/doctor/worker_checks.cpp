@@ -1,17 +1,16 @@
-#include "doctor/worker_checks.h"
-
 #include <spdlog/fmt/fmt.h>
+#include <spdlog/fmt/ranges.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <filesystem>
+#include <string>
+#include <vector>
 
-#include "base/clock.h"
 #include "base/file.h"
-#include "base/system_files.h"
-#include "base/version.h"
+#include "base/system.h"
 #include "data/image_decoder.h"
+#include "doctor/checks.h"
 #include "launch/job.h"
 #include "launch/listen_socket.h"
 #include "launch/supervisor.h"
@@ -25,14 +24,14 @@ using Json = nlohmann::ordered_json;
 constexpr double kPatience_s = 180;  // loading CUDA from a cold disk takes long
 constexpr double kSlow = 50e6;       // bytes a second
 
-/// What rank 0 of a diagnosis wrote, or why there is nothing.
+/// What rank 0 of a diagnosis printed, or why it printed nothing.
 struct Diagnosis {
   Json result;
-  std::string failure;
+  std::string failure{};
 };
 
-settings::RunConfig diagnosis_config(settings::RunConfig config, bool cuda, int processes) {
-  config.train.device = cuda ? settings::DeviceName::kCuda : settings::DeviceName::kCpu;
+settings::RunConfig diagnosis_config(settings::RunConfig config, bool on_gpus, int processes) {
+  config.train.device = on_gpus ? settings::DeviceName::kCuda : settings::DeviceName::kCpu;
   config.train.backend = settings::BackendName::kAuto;
   config.launch.devices.clear();
   config.launch.processes_per_node = processes;
@@ -52,7 +51,7 @@ std::string content_of(int fd) {
 
 Diagnosis run_workers(const settings::RunConfig& config, int processes) {
   launch::Job job;
-  job.command = "diagnose";
+  job.command = launch::WorkerCommand::kDiagnose;
   job.config = settings::write_run_config(config, /*with_output=*/false);
   job.quiet = true;
   job.started_s = monotonic_seconds();
@@ -73,18 +72,18 @@ Diagnosis run_workers(const settings::RunConfig& config, int processes) {
   if (result.failure) return {nullptr, result.failure->cause};
   Json json = Json::parse(content_of(output.get()), nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return {nullptr, "the workers ended without a result"};
-  return {std::move(json), ""};
+  return {std::move(json)};
 }
 
-Diagnosis diagnose(const settings::RunConfig& config, bool cuda, int processes) {
+Diagnosis diagnose(const settings::RunConfig& config, bool on_gpus, int processes) {
   try {
-    return run_workers(diagnosis_config(config, cuda, processes), processes);
+    return run_workers(diagnosis_config(config, on_gpus, processes), processes);
   } catch (const Error& error) {
     return {nullptr, error.what()};
   }
 }
 
-/// "gloo: 0.09 ms, 1.1 GB/s"
+/// Returns a measurement as text: "gloo: 0.09 ms, 1.1 GB/s".
 std::string measured_text(const Json& measured) {
   return fmt::format("{}: {:.2f} ms, {}/s", measured.at("name").get<std::string>(),
                      measured.at("latency_s").get<double>() * 1e3,
@@ -92,40 +91,35 @@ std::string measured_text(const Json& measured) {
 }
 
 Finding check_all_reduce(const Diagnosis& diagnosis, int processes, const char* where) {
-  constexpr const char* kTopic = "all-reduce";
   if (!diagnosis.failure.empty()) {
-    return {kTopic,
-            Verdict::kProblem,
-            diagnosis.failure,
-            "a run would end the same way; see what the processes said above, and the "
-            "other lines of this report",
-            {}};
+    return {"all-reduce", Verdict::kProblem, diagnosis.failure,
+            "a run would end the same way: see what the processes wrote above, and the other lines "
+            "of this report"};
   }
-  Finding finding{kTopic, Verdict::kGood, "", "", {}};
+  Finding finding{"all-reduce"};
   finding.values["measured"] = diagnosis.result.at("all_reduce");
-  std::string all;
+  std::vector<std::string> texts;
   for (const Json& measured : diagnosis.result.at("all_reduce")) {
-    all += (all.empty() ? "" : "; ") + measured_text(measured);
+    texts.push_back(measured_text(measured));
     if (measured.at("bytes_per_second").get<double>() >= kSlow) continue;
     finding.verdict = Verdict::kWarning;
-    finding.remedy = "slower than 50 MB/s: are the cores busy with something else?";
+    finding.remedy = "slower than 50 MB/s: see whether something else keeps the cores busy";
   }
-  finding.text = fmt::format("{} processes on {}: {}", processes, where, all);
+  finding.text = fmt::format("{} processes on {}: {}", processes, where, fmt::join(texts, "; "));
   return finding;
 }
 
 Finding check_libtorch(const Json& facts) {
   const auto version = facts.at("torch").get<std::string>();
-  Finding finding{
-      "LibTorch", Verdict::kGood,
+  Finding finding{"LibTorch", Verdict::kGood, "", "", facts};
+  finding.text =
       fmt::format("{} in {}, kernels for {}", version, facts.at("torch_folder").get<std::string>(),
-                  facts.at("cpu_capability").get<std::string>()),
-      "", facts};
+                  facts.at("cpu_capability").get<std::string>());
   finding.values.erase("all_reduce");
   if (version.starts_with(build_info().torch)) return finding;
   finding.verdict = Verdict::kWarning;
   finding.text += fmt::format("; this program was built against {}", build_info().torch);
-  finding.remedy = "build it again (scripts/setup), or see what LD_LIBRARY_PATH names";
+  finding.remedy = "build it again (scripts/setup), or correct LD_LIBRARY_PATH";
   return finding;
 }
 
@@ -136,27 +130,23 @@ Finding check_dali() {
   } catch (const Error&) {
     return {"DALI",
             Verdict::kNote,
-            "not built in",
+            "not in this build",
             "only data.decode \"dali\" needs it: ./scripts/setup --dali",
             {{"version", nullptr}}};
   }
 }
 
 Finding check_cuda(const Diagnosis& diagnosis) {
-  constexpr const char* kTopic = "CUDA";
   if (!diagnosis.failure.empty()) {
-    return {kTopic,
-            Verdict::kProblem,
-            diagnosis.failure,
-            "set device to \"cpu\" to train without GPUs; scripts/setup --cuda installs "
-            "LibTorch's CUDA parts",
-            {}};
+    return {"CUDA", Verdict::kProblem, diagnosis.failure,
+            "set device to \"cpu\" to train without GPUs; scripts/setup --cuda installs LibTorch's "
+            "CUDA parts"};
   }
-  const Json& cuda = diagnosis.result.at("cuda");
-  return {kTopic, Verdict::kGood,
+  const Json& facts = diagnosis.result.at("cuda");
+  return {"CUDA", Verdict::kGood,
           fmt::format("runtime {}, NCCL {}; every GPU computes",
-                      cuda.at("runtime").get<std::string>(), cuda.at("nccl").get<std::string>()),
-          "", cuda};
+                      facts.at("runtime").get<std::string>(), facts.at("nccl").get<std::string>()),
+          "", facts};
 }
 
 }  // namespace
@@ -164,15 +154,15 @@ Finding check_cuda(const Diagnosis& diagnosis) {
 Findings check_workers(const settings::RunConfig& config, const Driver& driver) {
   constexpr int kProcesses = 2;
   Findings findings;
-  const Diagnosis on_cpus = diagnose(config, /*cuda=*/false, kProcesses);
+  const Diagnosis on_cpus = diagnose(config, /*on_gpus=*/false, kProcesses);
   if (on_cpus.failure.empty()) {
     findings.push_back(check_libtorch(on_cpus.result));
     findings.push_back(check_dali());
   }
-  findings.push_back(check_all_reduce(on_cpus, kProcesses, "processors"));
+  findings.push_back(check_all_reduce(on_cpus, kProcesses, "CPUs"));
   const int gpus = static_cast<int>(driver.gpus.size());
   if (gpus == 0 || *build_info().cuda == '\0') return findings;
-  const Diagnosis on_gpus = diagnose(config, /*cuda=*/true, gpus);
+  const Diagnosis on_gpus = diagnose(config, /*on_gpus=*/true, gpus);
   findings.push_back(check_cuda(on_gpus));
   if (gpus > 1) findings.push_back(check_all_reduce(on_gpus, gpus, "GPUs"));
   return findings;

@@ -1,7 +1,8 @@
 #include "launch/failure_summary.h"
 
+#include <spdlog/fmt/fmt.h>
+
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <tuple>
 
@@ -9,35 +10,34 @@ namespace mnist_train::launch {
 
 namespace {
 
-std::string rank_name(const RankEnd& end) {
-  return "rank " + std::to_string(end.rank) + " (pid " + std::to_string(end.pid) + ")";
-}
+bool has_failed(const RankEnd& end) { return !end.succeeded && !end.killed_by_launcher; }
 
-std::string seconds_text(double seconds) { return std::to_string(std::lround(seconds)) + " s"; }
+bool blames_user(const RankEnd& end, const StatusBoard& board) {
+  const auto phase = static_cast<Phase>(board.of(end.rank).phase.load());
+  return end.exit.failure && !end.exit.failure->is_victim &&
+         is_users_mistake(end.exit.failure->code, phase);
+}
 
 std::string describe_end(const RankEnd& end, const StatusBoard& board) {
-  const std::string where = " in " + describe(board.of(end.rank));
-  if (end.exit.report) return rank_name(end) + where + ": " + end.exit.report->message;
+  if (blames_user(end, board)) return end.exit.failure->message;
+  const std::string rank = fmt::format("rank {} (pid {})", end.rank, end.pid);
+  const std::string where = describe(board.of(end.rank));
+  if (end.exit.failure) return rank + " in " + where + ": " + end.exit.failure->message;
   if (end.exit.signal != 0) {
-    return rank_name(end) + " was killed by signal " + std::to_string(end.exit.signal) + " (" +
-           ::strsignal(end.exit.signal) + ")" + where;
+    return fmt::format("{} was killed by signal {} ({}) in {}", rank, end.exit.signal,
+                       ::strsignal(end.exit.signal), where);
   }
-  return rank_name(end) + " left with status " + std::to_string(end.exit.code) +
-         " before the run was over," + where;
-}
-
-bool is_own_failure(const RankEnd& end) {
-  if (end.well || end.killed_by_launcher) return false;
-  return !end.exit.report || !end.exit.report->is_victim;
+  return fmt::format("{} left with status {} before the run was over, in {}", rank, end.exit.code,
+                     where);
 }
 
 const RankEnd* find_cause(const std::vector<RankEnd>& ends) {
-  for (const RankEnd& end : ends) {
-    if (is_own_failure(end)) return &end;
-  }
-  for (const RankEnd& end : ends) {
-    if (!end.well && !end.killed_by_launcher) return &end;
-  }
+  const auto by_itself = std::find_if(ends.begin(), ends.end(), [](const RankEnd& end) {
+    return has_failed(end) && !(end.exit.failure && end.exit.failure->is_victim);
+  });
+  if (by_itself != ends.end()) return &*by_itself;
+  const auto victim = std::find_if(ends.begin(), ends.end(), has_failed);
+  if (victim != ends.end()) return &*victim;
   return ends.empty() ? nullptr : &ends.front();
 }
 
@@ -45,65 +45,67 @@ Wait wait_of(const StatusBoard& board, int rank) {
   return static_cast<Wait>(board.of(rank).wait.load());
 }
 
-std::string describe_silent(const StatusBoard& board, int rank) {
+std::string describe_stalled(const StatusBoard& board, int rank) {
   const Wait wait = wait_of(board, rank);
   const std::string where = describe(board.of(rank));
   return wait == Wait::kNothing ? where : std::string(wait_name(wait)) + " of " + where;
 }
 
-RunFailure silent_failure(const std::vector<RankEnd>& ends, const Silence& silence,
-                          const StatusBoard& board) {
+RunFailure stall_failure(const std::vector<RankEnd>& ends, const StalledRank& stalled,
+                         const StatusBoard& board) {
   RunFailure failure;
   failure.code = ExitCode::kDistributed;
-  failure.rank = silence.rank;
+  failure.rank = stalled.rank;
   failure.restart_may_help = true;
-  const std::string where = describe_silent(board, silence.rank);
-  failure.cause = "rank " + std::to_string(silence.rank) +
-                  (silence.others_s > 0 ? " is in " + where + " and has kept others waiting for " +
-                                              seconds_text(silence.others_s)
-                                        : " has been in " + where + " for " +
-                                              seconds_text(silence.seconds) + " without progress") +
-                  " (launch.hang_timeout_s)" +
-                  (silence.stopped ? ": it is stopped, by SIGSTOP or a debugger" : "");
+  const std::string where = describe_stalled(board, stalled.rank);
+  failure.cause = stalled.others_wait_s > 0
+                      ? fmt::format("rank {} is in {} and has kept others waiting for {:.0f} s",
+                                    stalled.rank, where, stalled.others_wait_s)
+                      : fmt::format("rank {} has been in {} for {:.0f} s without progress",
+                                    stalled.rank, where, stalled.seconds);
+  failure.cause += " (launch.hang_timeout_s)";
+  if (stalled.stopped) failure.cause += ": it is stopped, by SIGSTOP or a debugger";
   for (const RankEnd& end : ends) {
-    if (end.rank == silence.rank) continue;
+    if (end.rank == stalled.rank) continue;
     const bool waited = wait_of(board, end.rank) != Wait::kNothing;
-    failure.victims += "rank " + std::to_string(end.rank) +
-                       (waited ? ": waited in " : ": was in ") + describe_silent(board, end.rank) +
-                       "\n";
+    failure.victims += fmt::format("rank {}: {} in {}\n", end.rank, waited ? "waited" : "was",
+                                   describe_stalled(board, end.rank));
   }
   return failure;
 }
 
 }  // namespace
 
-Silence most_suspect(const std::vector<Silence>& ranks, const StatusBoard& board) {
+StalledRank find_culprit(const std::vector<StalledRank>& ranks, const StatusBoard& board) {
   // Smaller is more suspect.
-  const auto order = [&board](const Silence& silence) {
-    const RankStatus& status = board.of(silence.rank);
-    const bool waits = wait_of(board, silence.rank) != Wait::kNothing;
-    return std::make_tuple(!silence.stopped, waits, status.step.load(), -silence.seconds);
+  const auto order = [&board](const StalledRank& stalled) {
+    const RankStatus& status = board.of(stalled.rank);
+    const bool waits = wait_of(board, stalled.rank) != Wait::kNothing;
+    return std::make_tuple(!stalled.stopped, waits, status.step.load(), -stalled.seconds);
   };
-  return *std::min_element(ranks.begin(), ranks.end(),
-                           [&](const Silence& a, const Silence& b) { return order(a) < order(b); });
+  return *std::min_element(
+      ranks.begin(), ranks.end(),
+      [&](const StalledRank& a, const StalledRank& b) { return order(a) < order(b); });
 }
 
 RunFailure summarize_failure(const std::vector<RankEnd>& ends,
-                             const std::optional<Silence>& silence, const StatusBoard& board) {
-  if (silence) return silent_failure(ends, *silence, board);
+                             const std::optional<StalledRank>& stalled, const StatusBoard& board) {
+  if (stalled) return stall_failure(ends, *stalled, board);
   RunFailure failure;
   const RankEnd* cause = find_cause(ends);
   if (cause == nullptr) return failure;
-  failure.rank = cause->rank;
+  const bool is_mistake = blames_user(*cause, board);
+  if (!is_mistake) failure.rank = cause->rank;
   failure.cause = describe_end(*cause, board);
-  failure.code = cause->exit.report ? cause->exit.report->code : ExitCode::kDistributed;
-  failure.died_silently = !cause->exit.report;
+  failure.code = cause->exit.failure ? cause->exit.failure->code : ExitCode::kDistributed;
+  failure.died_without_report = !cause->exit.failure;
   failure.restart_may_help = failure.code == ExitCode::kDistributed;
   for (const RankEnd& end : ends) {
-    if (&end == cause || end.well || end.killed_by_launcher) continue;
-    const bool same = cause->exit.report && end.exit.report &&
-                      cause->exit.report->message == end.exit.report->message;
+    if (&end == cause || !has_failed(end)) continue;
+    const bool same = cause->exit.failure && end.exit.failure &&
+                      cause->exit.failure->message == end.exit.failure->message;
     if (same) continue;  // all ranks found the same mistake
+    if (is_mistake && end.exit.failure && end.exit.failure->is_victim) continue;
     failure.victims += describe_end(end, board) + "\n";
   }
   return failure;

@@ -18,35 +18,37 @@ struct RankEnd {
   pid_t pid = 0;
   WorkerExit exit;
   bool killed_by_launcher = false;
-  bool well = false;
+  bool succeeded = false;
 };
 
-/// A rank that showed no progress.
-struct Silence {
+/// A rank that has made no progress for a while.
+struct StalledRank {
   int rank = 0;
-  double seconds = 0;
-  bool stopped = false;  // by a signal or a debugger
-  double others_s = 0;   // how long another one has waited, where this one still moves
+  double seconds = 0;        // since its last progress
+  bool stopped = false;      // by a signal or a debugger
+  double others_wait_s = 0;  // where this rank does move: how long another one has waited
 };
 
-/// Ranks that wait for one another fall silent together. Which of them keeps the others waiting:
-/// one that was stopped, else one that waits for nobody, else the one that has come least far, else
-/// the longest silent. `ranks` are all that run, at least one.
-Silence most_suspect(const std::vector<Silence>& ranks, const StatusBoard& board);
+/// Returns which of several ranks holds up the others: ranks that wait for one another stall
+/// together. It is one that was stopped, else one that waits for nobody, else the one that is
+/// furthest behind, else the one that has been stalled longest. `ranks` are all that run, at least
+/// one.
+StalledRank find_culprit(const std::vector<StalledRank>& ranks, const StatusBoard& board);
 
-/// Why an attempt did not end well: one rank is the cause, others may be its victims.
+/// Why an attempt failed: one rank is the cause, others may be its victims.
 struct RunFailure {
   ExitCode code = ExitCode::kRunFailed;
-  int rank = 0;
+  std::optional<int> rank;  // whose process failed; none for a mistake of the user's
   std::string cause;    // "rank 1 (pid 123) was killed by signal 9 (Killed) in step 120 (epoch 2)"
-  std::string victims;  // a line each, may be empty
-  bool died_silently = false;     // its log may say more
-  bool restart_may_help = false;  // a lost or silent process, not a mistake that would repeat
+  std::string victims;  // a line for each, may be empty
+  bool died_without_report = false;  // the rank's log may say more
+  bool restart_may_help = false;  // a process was lost or hung; a mistake would only happen again
 };
 
-/// Picks the cause from the ends in the order they came: a silent rank, else the first that failed
-/// by itself (killed, crashed, left early or reported an error of its own), else the first victim.
+/// Finds the cause among the ends of the ranks, which are in the order in which they came: the
+/// stalled rank, else the first that failed by itself (was killed, crashed, left early or reported
+/// an error of its own), else the first victim.
 RunFailure summarize_failure(const std::vector<RankEnd>& ends,
-                             const std::optional<Silence>& silence, const StatusBoard& board);
+                             const std::optional<StalledRank>& stalled, const StatusBoard& board);
 
 }  // namespace mnist_train::launch

@@ -11,11 +11,13 @@
 #include <string_view>
 #include <vector>
 
+#include "base/print.h"
+
 namespace mnist_train::launch {
 
 namespace {
 
-/// Calls `visit(name, member)` for all that is handed over; `SomeJob` may be const.
+/// Calls `visit(name, member)` for every member of a job, which may be const.
 template <class SomeJob, class Visit>
 void for_each_field(SomeJob& job, const Visit& visit) {
   visit("command", job.command);
@@ -36,20 +38,12 @@ void for_each_field(SomeJob& job, const Visit& visit) {
   visit("restarts", job.restarts);
 }
 
-/// Quoted where a shell would take it for more than one word, or for something else.
+/// Quotes the text where a shell would not take it for one plain word.
 std::string shell_word(const std::string& text) {
   constexpr std::string_view kPlain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:,+@%=";
-  if (!text.empty() && text.find_first_not_of(kPlain) == std::string::npos) return text;
-  std::string quoted = "'";
-  for (const char character : text) {
-    if (character == '\'') {
-      quoted += "'\\''";
-    } else {
-      quoted += character;
-    }
-  }
-  return quoted + "'";
+  const bool is_plain = !text.empty() && text.find_first_not_of(kPlain) == std::string::npos;
+  return is_plain ? text : shell_quoted(text);
 }
 
 }  // namespace

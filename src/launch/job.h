@@ -1,8 +1,6 @@
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,15 +8,19 @@
 
 namespace mnist_train::launch {
 
-/// What the front end hands to every worker: the command with everything validated and every path
+/// What a worker can be told to do.
+enum class WorkerCommand { kTrain, kEvaluate, kPredict, kPreview, kExport, kDiagnose };
+
+/// What the front end hands to every worker: the command, with everything validated and every path
 /// absolute.
 struct Job {
-  std::string command;  // "train", "evaluate", "predict", "preview", "export", "diagnose"
-  std::string config;   // the effective config as JSON, empty where a command goes without
-  std::filesystem::path config_path;  // where it came from, for messages
-  std::filesystem::path run_folder;   // train: prepared by the front end; empty: rank 0 knows it
-  std::string resume;                 // "": a fresh run; else "auto" or the checkpoint's path
-  bool after_restart = false;  // an attempt went before: its newest checkpoint goes before `resume`
+  WorkerCommand command = WorkerCommand::kTrain;
+  std::string config;                 // the effective config as JSON
+  std::filesystem::path config_path;  // the file that it came from, for messages
+  std::filesystem::path run_folder;  // train: prepared by the front end; empty where rank 0 does so
+  std::string resume;                // "": a new run; else "auto" or the checkpoint's path
+  bool after_restart =
+      false;  // this run's earlier attempt: its newest checkpoint wins over `resume`
   std::filesystem::path checkpoint;   // evaluate, predict, export
   std::string export_format;          // export: "pt", "safetensors"
   std::filesystem::path export_path;  // export, preview: the file to write
@@ -31,15 +33,16 @@ struct Job {
   int restarts = 0;
 };
 
-/// What to type to go on with a run. It names the effective config that the run folder holds, so
-/// that `--set` and other options of the first command, or a config from standard input, need not
-/// be given again.
+/// Returns the command that resumes a run, for a shell. It names the effective config in the run
+/// folder, so `--set` and other options of the first command, or a config from standard input, need
+/// not be repeated.
 std::string resume_command(const std::filesystem::path& run_folder);
 
 /// Puts the job into an unnamed file in memory that a child can inherit. Throws Error(kRunFailed).
 UniqueFd publish_job(const Job& job);
 
-/// Reads what `publish_job` wrote; the descriptor stays open.
+/// Reads what `publish_job` wrote; the descriptor stays open. Throws Error(kConfig) where there is
+/// none, and Error(kRunFailed) where it is not a job.
 Job read_job(int fd);
 
 }  // namespace mnist_train::launch

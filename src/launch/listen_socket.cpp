@@ -13,10 +13,10 @@ namespace mnist_train::launch {
 
 namespace {
 
-/// False with errno set.
+/// Returns whether the socket listens; errno says why it does not.
 bool listen_at(const sockaddr* address, socklen_t size, bool reuse, ListenSocket& result) {
   result.fd = UniqueFd(::socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const int on = 1;  // a run before this one may have left connections behind
+  const int on = 1;  // an earlier run may have left connections behind
   if (reuse) ::setsockopt(result.fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   return result.fd.valid() && ::bind(result.fd.get(), address, size) == 0 &&
          ::listen(result.fd.get(), SOMAXCONN) == 0;
@@ -54,7 +54,8 @@ ListenSocket listen_on_loopback(int port) {
   return result;
 }
 
-std::optional<ListenSocket> listen_on_host(const std::string& host, int port, bool others_come) {
+std::optional<ListenSocket> listen_on_host(const std::string& host, int port,
+                                           bool serves_other_hosts) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
@@ -63,7 +64,7 @@ std::optional<ListenSocket> listen_on_host(const std::string& host, int port, bo
   }
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(found, &::freeaddrinfo);
   for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
-    if (others_come && is_loopback(each->ai_addr)) continue;
+    if (serves_other_hosts && is_loopback(each->ai_addr)) continue;
     ListenSocket result;
     if (listen_at(each->ai_addr, each->ai_addrlen, /*reuse=*/true, result)) {
       result.port = port;

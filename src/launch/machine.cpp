@@ -1,6 +1,5 @@
 #include "launch/machine.h"
 
-#include <dlfcn.h>
 #include <sched.h>
 #include <sys/resource.h>
 
@@ -9,12 +8,14 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/shared_library.h"
 
 namespace mnist_train::launch {
 
 namespace {
 
-/// cgroup v2: "max 100000" or "200000 100000" (microseconds of processor time a period).
+/// Reads the quota of cgroup v2: "max 100000" or "200000 100000" (microseconds of processor time in
+/// each period).
 int quota_cores(int otherwise) {
   std::ifstream file("/sys/fs/cgroup/cpu.max");
   std::string quota;
@@ -25,6 +26,12 @@ int quota_cores(int otherwise) {
 
 }  // namespace
 
+Machine this_machine() {
+  const int gpus = visible_gpus();
+  const bool has_module = !find_program_file(kCudaModule).empty();
+  return {usable_cores(), has_module ? gpus : 0, gpus > 0 && !has_module};
+}
+
 int usable_cores() {
   cpu_set_t mask;
   CPU_ZERO(&mask);
@@ -33,11 +40,10 @@ int usable_cores() {
 }
 
 int visible_gpus() {
-  void* driver = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (driver == nullptr) return 0;
+  const SharedLibrary driver("libcuda.so.1");
   // The driver's C API: int cuInit(unsigned flags); int cuDeviceGetCount(int* count). 0 is success.
-  const auto init = reinterpret_cast<int (*)(unsigned)>(::dlsym(driver, "cuInit"));
-  const auto device_count = reinterpret_cast<int (*)(int*)>(::dlsym(driver, "cuDeviceGetCount"));
+  const auto init = driver.find<int(unsigned)>("cuInit");
+  const auto device_count = driver.find<int(int*)>("cuDeviceGetCount");
   int count = 0;
   if (init == nullptr || device_count == nullptr || init(0) != 0 || device_count(&count) != 0) {
     return 0;
@@ -49,14 +55,14 @@ void require_open_files() {
   constexpr rlim_t kNeeded = 512;
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= kNeeded) return;
-  const rlim_t before = limit.rlim_cur;
+  const std::string before = std::to_string(limit.rlim_cur);
+  const std::string needed = std::to_string(kNeeded);
   limit.rlim_cur = kNeeded;
   limit.rlim_max = std::max(limit.rlim_max, kNeeded);  // root may
   if (::setrlimit(RLIMIT_NOFILE, &limit) == 0) return;
-  throw Error(ExitCode::kRunFailed, "mnist-train: only " + std::to_string(before) +
-                                        " files may be open at once, " + std::to_string(kNeeded) +
-                                        " are needed: raise the limit (ulimit -n " +
-                                        std::to_string(kNeeded) + ")");
+  throw Error(ExitCode::kRunFailed, "mnist-train: only " + before +
+                                        " files may be open at once, but " + needed +
+                                        " are needed: raise the limit (ulimit -n " + needed + ")");
 }
 
 }  // namespace mnist_train::launch

@@ -4,14 +4,11 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <optional>
 #include <set>
 #include <string_view>
 
 #include "base/error.h"
-#include "launch/machine.h"
-#include "launch/worker_process.h"
 
 namespace mnist_train::launch {
 
@@ -39,7 +36,7 @@ void require_gpu(const settings::RunConfig& config, const Machine& machine) {
       config.train.backend == settings::BackendName::kNccl ? "backend \"nccl\"" : "device \"cuda\"";
   if (machine.lacks_module) {
     refuse(std::string("the config asks for ") + asked + ", but this build has no " + kCudaModule +
-           ": scripts/setup --cuda installs LibTorch's CUDA parts and builds it");
+           ": run scripts/setup --cuda, which installs LibTorch's CUDA parts and builds it");
   }
   refuse(std::string("the config asks for ") + asked +
          ", but this machine shows no GPU (NVIDIA driver missing, or CUDA_VISIBLE_DEVICES is empty)"
@@ -50,8 +47,8 @@ bool use_cuda(const settings::RunConfig& config, const Machine& machine) {
   return may_use_cuda(config) && machine.gpus > 0;
 }
 
-/// The GPU of a local rank: the one that `launch.devices` names, else by its number. Nothing for
-/// the CPU.
+/// Returns the GPU of a local rank: the one that `launch.devices` names, else one by its number.
+/// Nothing for the CPU.
 std::optional<int> gpu_of(const settings::RunConfig& config, const Machine& machine,
                           int local_rank) {
   constexpr std::string_view kNumbered = "cuda:";
@@ -91,15 +88,15 @@ std::string choose_backend(const settings::RunConfig& config, const Machine& mac
   return nccl_can_work ? "nccl" : "gloo";
 }
 
-/// OMP_NUM_THREADS, such as "4" or "4,2" (levels of nesting); nothing when OpenMP would pass over
-/// it, too.
-std::optional<int> asked_of_openmp() {
+/// Returns the threads that OMP_NUM_THREADS sets, such as "4" or "4,2" (levels of nesting), or
+/// nothing where OpenMP would ignore it as well.
+std::optional<int> openmp_threads() {
   const char* text = std::getenv("OMP_NUM_THREADS");
   if (text == nullptr) return std::nullopt;
   int threads = 0;
   const auto [end, error] = std::from_chars(text, text + std::strlen(text), threads);
-  const bool understood = error == std::errc() && (*end == '\0' || *end == ',') && threads >= 1;
-  return understood ? std::optional(threads) : std::nullopt;
+  const bool is_valid = error == std::errc() && (*end == '\0' || *end == ',') && threads >= 1;
+  return is_valid ? std::optional(threads) : std::nullopt;
 }
 
 int choose_threads(const settings::RunConfig& config, const Machine& machine,
@@ -108,19 +105,11 @@ int choose_threads(const settings::RunConfig& config, const Machine& machine,
     return static_cast<int>(*config.launch.threads_per_process);
   }
   if (config.train.deterministic) return 1;
-  if (const auto asked = asked_of_openmp()) return *asked;
+  if (const auto asked = openmp_threads()) return *asked;
   return std::max(1, machine.cores / local_world_size);
 }
 
 }  // namespace
-
-Machine this_machine() {
-  const int gpus = visible_gpus();
-  std::error_code error;
-  const bool module =
-      std::filesystem::exists(worker_executable().parent_path() / kCudaModule, error);
-  return {usable_cores(), module ? gpus : 0, gpus > 0 && !module};
-}
 
 std::string Placement::device_name() const {
   return cuda ? "cuda:" + std::to_string(device_index) : "cpu";

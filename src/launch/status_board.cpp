@@ -3,11 +3,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <new>
 
-#include "base/clock.h"
+#include "base/enum_name.h"
+#include "base/system.h"
 
 namespace mnist_train::launch {
 
@@ -18,60 +20,35 @@ namespace {
               std::string("cannot ") + action + " the status board: " + std::strerror(errno));
 }
 
+const char* phase_name(Phase phase) {
+  static constexpr std::array kNames{"starting", "rendezvous", "loading data", "loading weights",
+                                     "training", "evaluation", "saving",       "finished"};
+  return enum_name(kNames, phase, "an unknown phase");
+}
+
 std::size_t board_bytes(int ranks) { return static_cast<std::size_t>(ranks) * sizeof(RankStatus); }
 
 }  // namespace
 
 static_assert(std::atomic<double>::is_always_lock_free);
 
-const char* phase_name(Phase phase) {
-  switch (phase) {
-    case Phase::kStarting:
-      return "starting";
-    case Phase::kRendezvous:
-      return "rendezvous";
-    case Phase::kLoadingWeights:
-      return "loading weights";
-    case Phase::kLoadingData:
-      return "loading data";
-    case Phase::kTraining:
-      return "training";
-    case Phase::kEvaluation:
-      return "evaluation";
-    case Phase::kSaving:
-      return "saving";
-    case Phase::kFinished:
-      return "finished";
-  }
-  return "an unknown phase";
-}
-
 const char* wait_name(Wait wait) {
-  switch (wait) {
-    case Wait::kNothing:
-      return "nothing";
-    case Wait::kAllReduce:
-      return "all-reduce";
-    case Wait::kBroadcast:
-      return "broadcast";
-    case Wait::kTextExchange:
-      return "exchange of text";
-    case Wait::kSampleExchange:
-      return "exchange of samples";
-    case Wait::kAveraging:
-      return "gradient averaging";
-    case Wait::kBackward:
-      return "backward and gradient averaging";
-  }
-  return "an unknown operation";
+  static constexpr std::array kNames{"nothing",
+                                     "all-reduce",
+                                     "broadcast",
+                                     "exchange of text",
+                                     "exchange of samples",
+                                     "gradient averaging",
+                                     "backward and gradient averaging"};
+  return enum_name(kNames, wait, "an unknown operation");
 }
 
-StatusBoard::StatusBoard(UniqueFd fd, int ranks, bool fresh) : fd_(std::move(fd)), ranks_(ranks) {
+StatusBoard::StatusBoard(UniqueFd fd, int ranks, bool is_new) : fd_(std::move(fd)), ranks_(ranks) {
   void* memory = ::mmap(nullptr, board_bytes(ranks), PROT_READ | PROT_WRITE,
                         fd_.valid() ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS, fd_.get(), 0);
   if (memory == MAP_FAILED) fail("map");
   statuses_ = static_cast<RankStatus*>(memory);
-  if (fresh) {
+  if (is_new) {
     for (int rank = 0; rank < ranks; ++rank) {
       auto* status = new (&statuses_[rank]) RankStatus;
       status->updated_s = monotonic_seconds();
@@ -91,7 +68,7 @@ StatusBoard::~StatusBoard() {
 StatusBoard StatusBoard::create(int ranks) {
   UniqueFd fd(::memfd_create("mnist-train-status", MFD_CLOEXEC));
   if (!fd.valid() || ::ftruncate(fd.get(), static_cast<off_t>(board_bytes(ranks))) != 0) {
-    fail("make");
+    fail("create");
   }
   return StatusBoard(std::move(fd), ranks, true);
 }

@@ -19,9 +19,7 @@ enum class Phase : std::uint32_t {
   kFinished,
 };
 
-const char* phase_name(Phase phase);
-
-/// What a rank waits in for the others.
+/// The operation in which a rank waits for the others.
 enum class Wait : std::uint32_t {
   kNothing,
   kAllReduce,
@@ -32,10 +30,11 @@ enum class Wait : std::uint32_t {
   kBackward,  // where averaging is part of it
 };
 
+/// Returns the operation's name for messages, such as "all-reduce".
 const char* wait_name(Wait wait);
 
-/// What one rank is doing, in memory that it shares with its launcher. Lock-free: a rank writes,
-/// the launcher reads. A cache line each, so that they do not slow each other.
+/// What one rank is doing, in memory that it shares with its launcher. Lock-free: the rank writes,
+/// the launcher reads. Each has a cache line of its own, so that ranks do not slow each other.
 struct alignas(64) RankStatus {
   std::atomic<std::uint32_t> phase{0};
   std::atomic<std::uint32_t> wait{0};
@@ -47,14 +46,14 @@ struct alignas(64) RankStatus {
   std::atomic<double> waited_s{0};     // of these, waiting for other ranks
 };
 
-/// One RankStatus a local rank, in an unnamed file in memory that the launcher makes and its ranks
-/// inherit.
+/// One RankStatus for each local rank, in an unnamed file in memory that the launcher creates and
+/// its ranks inherit.
 class StatusBoard {
  public:
-  /// Makes a board for `ranks` ranks. Throws Error(kRunFailed).
+  /// Creates a board for `ranks` ranks. Throws Error(kRunFailed).
   static StatusBoard create(int ranks);
-  /// Maps the board behind an inherited descriptor; `fd` -1 (no launcher of ours) makes a private
-  /// one.
+  /// Maps the board behind an inherited descriptor, or creates a private one where `fd` is -1
+  /// because the launcher is not ours.
   static StatusBoard attach(int fd, int ranks);
 
   StatusBoard(StatusBoard&& other) noexcept;
@@ -67,27 +66,28 @@ class StatusBoard {
   const RankStatus& of(int local_rank) const { return statuses_[local_rank]; }
 
  private:
-  StatusBoard(UniqueFd fd, int ranks, bool fresh);
+  StatusBoard(UniqueFd fd, int ranks, bool is_new);
 
   UniqueFd fd_;
   int ranks_ = 0;
   RankStatus* statuses_ = nullptr;
 };
 
-/// Says what the rank does now; called at least once a step and an evaluation batch.
+/// Records what the rank does now. Must be called at least once in every step and evaluation batch.
 void update(RankStatus& status, Phase phase, std::int64_t epoch, std::int64_t step,
             std::int64_t batch = 0);
 
-/// Notes that a training step took that long.
+/// Records that a training step took so many seconds.
 void note_step(RankStatus& status, double seconds);
 
-/// "step 120 (epoch 2)", "the evaluation of epoch 2, batch 7", "rendezvous".
+/// Returns what the rank does, for messages: "step 120 (epoch 2)", "the evaluation of epoch 2,
+/// batch 7", "rendezvous".
 std::string describe(const RankStatus& status);
 
-/// While it lives, the board says that the rank waits for others.
+/// Shows on the board, for as long as it lives, that the rank waits for others.
 class WaitScope {
  public:
-  /// `status` may be null: then nobody looks.
+  /// `status` may be null: then nothing is shown.
   WaitScope(RankStatus* status, Wait wait);
   WaitScope(const WaitScope&) = delete;
   WaitScope& operator=(const WaitScope&) = delete;

@@ -1,8 +1,8 @@
 #include "launch/straggler_watch.h"
 
+#include <spdlog/fmt/fmt.h>
+
 #include <algorithm>
-#include <array>
-#include <cstdio>
 
 namespace mnist_train::launch {
 
@@ -11,26 +11,20 @@ namespace {
 constexpr double kWindow_s = 3;
 constexpr std::int64_t kLeastSteps = 5;
 constexpr double kMuchSlower = 1.5;
-constexpr double kWorthAWord_s = 0.001;  // a step
-
-std::string milliseconds(double seconds) {
-  std::array<char, 32> text{};
-  (void)std::snprintf(text.data(), text.size(), "%.1f ms", 1000 * seconds);
-  return text.data();
-}
+constexpr double kNoticeable_s = 0.001;  // for a step
 
 }  // namespace
 
 StragglerWatch::StragglerWatch(int ranks)
     : before_(static_cast<std::size_t>(ranks)), warned_(static_cast<std::size_t>(ranks), false) {}
 
-StragglerWatch::Sample StragglerWatch::sample_of(const RankStatus& status) {
+StragglerWatch::StepTimes StragglerWatch::step_times(const RankStatus& status) {
   return {status.step.load(), status.stepped_s.load() - status.waited_s.load()};
 }
 
-/// Nothing while the ranks have made too few steps to tell.
+/// Returns nothing while the ranks have made too few steps to tell.
 std::optional<StragglerWatch::Slowest> StragglerWatch::slowest(
-    const std::vector<Sample>& now) const {
+    const std::vector<StepTimes>& now) const {
   std::vector<std::pair<double, int>> seconds;
   for (std::size_t rank = 0; rank < now.size(); ++rank) {
     const std::int64_t steps = now[rank].step - before_[rank].step;
@@ -43,25 +37,25 @@ std::optional<StragglerWatch::Slowest> StragglerWatch::slowest(
                  seconds[(seconds.size() - 1) / 2].first};
 }
 
-std::optional<std::string> StragglerWatch::look(const StatusBoard& board, double now_s) {
-  if (before_.size() < 2 || now_s - synced_s_ < kWindow_s) return std::nullopt;
-  std::vector<Sample> now;
+std::optional<std::string> StragglerWatch::check(const StatusBoard& board, double now_s) {
+  if (before_.size() < 2 || now_s - checked_s_ < kWindow_s) return std::nullopt;
+  std::vector<StepTimes> now;
   for (std::size_t rank = 0; rank < before_.size(); ++rank) {
-    now.push_back(sample_of(board.of(static_cast<int>(rank))));
+    now.push_back(step_times(board.of(static_cast<int>(rank))));
   }
   const auto found = slowest(now);
   if (!found) return std::nullopt;
-  synced_s_ = now_s;
+  checked_s_ = now_s;
   before_ = std::move(now);
   const bool slow = found->own_s > kMuchSlower * found->others_s &&
-                    found->own_s - found->others_s > kWorthAWord_s;
+                    found->own_s - found->others_s > kNoticeable_s;
   const bool again = slow && suspect_ == found->rank;
   suspect_ = slow ? found->rank : -1;
   if (!again || warned_[static_cast<std::size_t>(found->rank)]) return std::nullopt;
   warned_[static_cast<std::size_t>(found->rank)] = true;
-  return "rank " + std::to_string(found->rank) + " is slow: a step takes it " +
-         milliseconds(found->own_s) + ", the others " + milliseconds(found->others_s) +
-         ", and they wait for it";
+  return fmt::format(
+      "rank {} is slow: a step takes it {:.1f} ms, but the others {:.1f} ms, and they wait for it",
+      found->rank, 1000 * found->own_s, 1000 * found->others_s);
 }
 
 }  // namespace mnist_train::launch

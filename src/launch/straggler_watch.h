@@ -9,33 +9,34 @@
 
 namespace mnist_train::launch {
 
-/// Notices a rank whose own work takes so much longer than that of the others that they wait for it
-/// step after step. It looks at the time in training steps less the time waited in them, over some
-/// seconds; what holds for one look alone may be chance, so it takes two in a row.
+/// Notices a rank that takes so much longer for its own work than the others do that they wait for
+/// it at every step. It compares the seconds that each rank spent in training steps, less those
+/// that it waited in them, over windows of some seconds. One slow window may be chance, so it warns
+/// after two in a row.
 class StragglerWatch {
  public:
   explicit StragglerWatch(int ranks);
 
-  /// To be called every now and then. What to tell the user, once a rank.
-  std::optional<std::string> look(const StatusBoard& board, double now_s);
+  /// Must be called every now and then. Returns a warning for the user, once for each slow rank.
+  std::optional<std::string> check(const StatusBoard& board, double now_s);
 
  private:
-  struct Sample {
+  struct StepTimes {
     std::int64_t step = 0;
-    double own_s = 0;  // in training steps, without waiting
+    double own_s = 0;  // in training steps so far, without waiting
   };
   struct Slowest {
     int rank = 0;
-    double own_s = 0;     // a step
-    double others_s = 0;  // a step, the middle one of the others
+    double own_s = 0;     // for a step
+    double others_s = 0;  // for a step, the median of the others
   };
 
-  static Sample sample_of(const RankStatus& status);
-  std::optional<Slowest> slowest(const std::vector<Sample>& now) const;
+  static StepTimes step_times(const RankStatus& status);
+  std::optional<Slowest> slowest(const std::vector<StepTimes>& now) const;
 
-  std::vector<Sample> before_;
+  std::vector<StepTimes> before_;
   std::vector<bool> warned_;
-  double synced_s_ = 0;
+  double checked_s_ = 0;
   int suspect_ = -1;
 };
 

@@ -8,11 +8,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <vector>
 
-#include "base/clock.h"
-#include "launch/failure_summary.h"
-#include "launch/stop_signals.h"
+#include "base/system.h"
 #include "launch/straggler_watch.h"
 
 namespace mnist_train::launch {
@@ -30,7 +27,7 @@ sigset_t supervised_signals() {
   return signals;
 }
 
-/// One attempt while it runs.
+/// The state of one attempt while it runs.
 class Attempt {
  public:
   Attempt(const WorkerSetup& setup, const StatusBoard& board, double hang_timeout_s,
@@ -57,9 +54,9 @@ class Attempt {
       wait_for_event();
       take_signals();
       finish_background();
-      note_exits();
-      note_silence();
-      note_stragglers();
+      collect_exits();
+      check_progress();
+      warn_of_stragglers();
       if (failed() && monotonic_seconds() > failed_at_s_ + kGraceAfterFailure_s) kill_all();
     }
     return result();
@@ -82,8 +79,7 @@ class Attempt {
     }
     const double before_s = monotonic_seconds();
     ::poll(events.data(), events.size(), kPollInterval_ms);
-    // When this process itself was stopped (Ctrl-Z, a suspended machine), its ranks' silence is not
-    // theirs.
+    // When this process itself was stopped (Ctrl-Z, a suspended machine), so were its ranks.
     if (monotonic_seconds() - before_s > 5.0) watching_since_s_ = monotonic_seconds();
   }
 
@@ -109,67 +105,69 @@ class Attempt {
     background_.finish();  // what it throws ends the ranks through their destructors
   }
 
-  bool ended_well(const WorkerProcess& worker) const {
+  bool has_succeeded(const WorkerProcess& worker) const {
     const WorkerExit& exit = *worker.exit();
-    // A rank that was not yet listening ends by the signal that is passed on to it.
+    // A rank that does not handle signals yet is ended by the one that is passed on to it.
     if (exit.signal != 0) return stopped_by_ != 0 && exit.signal == stopped_by_;
     if (stopped_by_ != 0 && exit.code == stopped_exit_code(stopped_by_)) return true;
     const auto phase = static_cast<Phase>(board_.of(worker.rank()).phase.load());
     return exit.code == 0 && phase == Phase::kFinished;
   }
 
-  void note_exits() {
+  void collect_exits() {
     for (WorkerProcess& worker : workers_) {
       if (!worker.running()) continue;
       worker.reap();
       if (worker.running()) continue;
-      ends_.push_back({worker.rank(), worker.pid(), *worker.exit(), killed_, ended_well(worker)});
-      if (!ends_.back().well && !killed_ && !failed()) failed_at_s_ = monotonic_seconds();
+      ends_.push_back(
+          {worker.rank(), worker.pid(), *worker.exit(), killed_, has_succeeded(worker)});
+      if (!ends_.back().succeeded && !killed_ && !failed()) failed_at_s_ = monotonic_seconds();
     }
   }
 
-  double silent_s(const WorkerProcess& worker) const {
+  double stalled_s(const WorkerProcess& worker) const {
     const double updated_s = board_.of(worker.rank()).updated_s.load();
     return monotonic_seconds() - std::max(updated_s, watching_since_s_);
   }
 
-  void note_silence() {
+  void check_progress() {
     if (failed()) return;
-    std::vector<Silence> ranks;
+    std::vector<StalledRank> ranks;
     double longest_s = 0;
     for (const WorkerProcess& worker : workers_) {
       if (!worker.running()) continue;
-      ranks.push_back({worker.rank(), silent_s(worker), false, 0});
+      ranks.push_back({worker.rank(), stalled_s(worker), false, 0});
       longest_s = std::max(longest_s, ranks.back().seconds);
     }
     if (ranks.empty() || longest_s < hang_timeout_s_) return;
-    for (Silence& silence : ranks) {
-      silence.stopped = workers_[static_cast<std::size_t>(silence.rank)].is_stopped();
+    for (StalledRank& stalled : ranks) {
+      stalled.stopped = workers_[static_cast<std::size_t>(stalled.rank)].is_stopped();
     }
-    silent_ = most_suspect(ranks, board_);
-    if (silent_->seconds < hang_timeout_s_ / 2) silent_->others_s = longest_s;
+    stalled_ = find_culprit(ranks, board_);
+    if (stalled_->seconds < hang_timeout_s_ / 2) stalled_->others_wait_s = longest_s;
     failed_at_s_ = monotonic_seconds();
     kill_all();
   }
 
-  void note_stragglers() {
+  void warn_of_stragglers() {
     if (failed() || stopped_by_ != 0) return;
-    const auto warning = stragglers_.look(board_, monotonic_seconds());
+    const auto warning = stragglers_.check(board_, monotonic_seconds());
     if (warning && warn_) warn_(*warning);
   }
 
   void kill_all() {
     for (WorkerProcess& worker : workers_) {
-      worker.reap();  // one that ended by itself just now is not ours
-      if (!worker.running() && !noted(worker.rank())) {
-        ends_.push_back({worker.rank(), worker.pid(), *worker.exit(), false, ended_well(worker)});
+      worker.reap();  // one that ended by itself just now was not killed
+      if (!worker.running() && !is_collected(worker.rank())) {
+        ends_.push_back(
+            {worker.rank(), worker.pid(), *worker.exit(), false, has_succeeded(worker)});
       }
       worker.send(SIGKILL);
     }
     killed_ = true;
   }
 
-  bool noted(int rank) const {
+  bool is_collected(int rank) const {
     return std::any_of(ends_.begin(), ends_.end(),
                        [rank](const RankEnd& end) { return end.rank == rank; });
   }
@@ -183,16 +181,17 @@ class Attempt {
       result.exit_code =
           std::max(result.exit_code, cut_off ? stopped_exit_code(stopped_by_) : end.exit.code);
     }
-    if (failed() && !only_stopped()) result.failure = summarize_failure(ends_, silent_, board_);
+    if (failed() && !only_stopped()) result.failure = summarize_failure(ends_, stalled_, board_);
     return result;
   }
 
-  /// Of ranks that were asked to stop, one may leave first and make the others its victims.
+  /// Returns whether the ranks ended because they were asked to: one may leave first, and make the
+  /// others its victims.
   bool only_stopped() const {
-    return stopped_by_ != 0 && !silent_ &&
+    return stopped_by_ != 0 && !stalled_ &&
            std::all_of(ends_.begin(), ends_.end(), [](const RankEnd& end) {
-             return end.well || end.killed_by_launcher ||
-                    (end.exit.report && end.exit.report->is_victim);
+             return end.succeeded || end.killed_by_launcher ||
+                    (end.exit.failure && end.exit.failure->is_victim);
            });
   }
 
@@ -204,7 +203,7 @@ class Attempt {
   UniqueFd signal_fd_;
   std::vector<WorkerProcess> workers_;
   std::vector<RankEnd> ends_;  // in the order they came
-  std::optional<Silence> silent_;
+  std::optional<StalledRank> stalled_;
   double watching_since_s_ = monotonic_seconds();
   double failed_at_s_ = 0;
   int stopped_by_ = 0;
@@ -212,6 +211,18 @@ class Attempt {
 };
 
 }  // namespace
+
+std::vector<int> stop_signals() {
+  std::vector<int> signals{SIGTERM, SIGINT, SIGUSR1};
+  struct sigaction hang_up {};
+  ::sigaction(SIGHUP, nullptr, &hang_up);
+  if (hang_up.sa_handler != SIG_IGN) signals.push_back(SIGHUP);
+  return signals;
+}
+
+int stopped_exit_code(int signal) {
+  return static_cast<int>(signal == SIGINT ? ExitCode::kInterrupted : ExitCode::kTerminated);
+}
 
 void block_supervised_signals() {
   const sigset_t signals = supervised_signals();

@@ -1,7 +1,13 @@
 #include "launch/worker_identity.h"
 
+#include <spdlog/fmt/fmt.h>
+#include <spdlog/fmt/ranges.h>
+
+#include <array>
+#include <cstdlib>
 #include <vector>
 
+#include "base/enum_name.h"
 #include "base/error.h"
 #include "launch/cluster_environment.h"
 
@@ -9,26 +15,21 @@ namespace mnist_train::launch {
 
 namespace {
 
-std::string join(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
-}
-
 void require_all_variables(const EnvironmentLookup& lookup) {
-  std::vector<std::string> present;
-  std::vector<std::string> missing;
+  std::vector<const char*> present;
+  std::vector<const char*> missing;
   for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}) {
     (lookup(name) ? present : missing).push_back(name);
   }
   if (missing.empty()) return;
-  throw Error(ExitCode::kConfig, "environment variables " + join(present) + " are set but " +
-                                     join(missing) +
-                                     " are not: unset them to let mnist-train start its own "
-                                     "processes, or start it with torchrun --no-python");
+  throw Error(ExitCode::kConfig,
+              fmt::format("environment variables {} are set but {} are not: unset them to let "
+                          "mnist-train start its own processes, or start it with torchrun "
+                          "--no-python",
+                          fmt::join(present, ", "), fmt::join(missing, ", ")));
 }
 
-/// torchrun's run id, where somebody gave one; else the folder that each agent makes for its
+/// Returns torchrun's run id where a user chose one, else the folder that each agent makes for its
 /// attempts.
 std::string torchrun_launch(const EnvironmentLookup& lookup) {
   std::string run_id = lookup("TORCHELASTIC_RUN_ID").value_or("none");
@@ -38,46 +39,38 @@ std::string torchrun_launch(const EnvironmentLookup& lookup) {
   return attempt == std::string::npos ? "" : file.substr(0, attempt);
 }
 
-std::string place_text(const WorkerIdentity& identity) {
-  return "rank " + std::to_string(identity.rank) + " of " + std::to_string(identity.world_size) +
-         " (" + identity.decided_by + ")";
+std::string describe(const WorkerIdentity& identity) {
+  return fmt::format("rank {} of {} ({})", identity.rank, identity.world_size, identity.decided_by);
 }
 
-/// Slurm's task or Open MPI's process; both where srun starts a program of Open MPI's.
-std::optional<WorkerIdentity> engine_identity(const EnvironmentLookup& lookup) {
+/// Asks Slurm and Open MPI. Both answer where srun starts a program that was built with Open MPI.
+std::optional<WorkerIdentity> cluster_identity(const EnvironmentLookup& lookup) {
   auto open_mpi = open_mpi_identity(lookup);
   const bool inside_batch_script = open_mpi && !lookup("SLURM_STEP_ID");
   auto slurm = inside_batch_script ? std::nullopt : slurm_identity(lookup);
   if (!slurm || !open_mpi) return slurm ? slurm : open_mpi;
   if (slurm->rank == open_mpi->rank && slurm->world_size == open_mpi->world_size) return slurm;
-  throw Error(ExitCode::kConfig, "Slurm says " + place_text(*slurm) + ", Open MPI says " +
-                                     place_text(*open_mpi) +
+  throw Error(ExitCode::kConfig, "Slurm says " + describe(*slurm) + ", Open MPI says " +
+                                     describe(*open_mpi) +
                                      ": start it with srun alone, or set RANK, WORLD_SIZE, "
                                      "LOCAL_RANK, MASTER_ADDR and MASTER_PORT");
 }
 
 }  // namespace
 
+std::optional<std::string> environment_variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
 const char* name_of(LauncherKind kind) {
-  switch (kind) {
-    case LauncherKind::kOwn:
-      return "mnist-train";
-    case LauncherKind::kTorchrun:
-      return "torchrun";
-    case LauncherKind::kSlurm:
-      return "slurm";
-    case LauncherKind::kOpenMpi:
-      return "open-mpi";
-  }
-  return "";
+  static constexpr std::array kNames{"mnist-train", "torchrun", "slurm", "open-mpi"};
+  return enum_name(kNames, kind);
 }
 
 std::optional<WorkerIdentity> identity_from_environment(const EnvironmentLookup& lookup) {
-  // MASTER_ADDR alone is often exported for good on clusters, so only these two say "you are a
-  // worker".
-  if (!lookup("RANK") && !lookup("WORLD_SIZE")) {
-    return engine_identity(lookup);
-  }
+  // MASTER_ADDR alone does not make a worker: clusters often export it for good.
+  if (!lookup("RANK") && !lookup("WORLD_SIZE")) return cluster_identity(lookup);
   require_all_variables(lookup);
   WorkerIdentity identity;
   identity.launcher = LauncherKind::kTorchrun;

@@ -1,18 +1,23 @@
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 
-#include "launch/environment.h"
-
 namespace mnist_train::launch {
+
+/// Returns the value of an environment variable, or nothing where it is not set.
+using EnvironmentLookup = std::function<std::optional<std::string>(const char* name)>;
+
+/// Looks up a variable in the process's own environment.
+std::optional<std::string> environment_variable(const char* name);
 
 enum class LauncherKind { kOwn, kTorchrun, kSlurm, kOpenMpi };
 
-/// "mnist-train", "torchrun", "slurm", "open-mpi".
+/// Returns "mnist-train", "torchrun", "slurm" or "open-mpi".
 const char* name_of(LauncherKind kind);
 
-/// Which of the run's processes this is, and where they meet.
+/// Which of the run's processes this one is, and where rank 0 serves the store that they meet at.
 struct WorkerIdentity {
   LauncherKind launcher = LauncherKind::kOwn;
   int rank = 0;
@@ -22,16 +27,16 @@ struct WorkerIdentity {
   std::string master_address = "127.0.0.1";
   int master_port = 0;
   bool store_served_by_agent = false;  // torchrun's agent serves the store: every rank is a client
-  std::string store_prefix;  // run id and restart count; keys of one attempt never meet another's
+  std::string store_prefix;            // run id and restart count, so that attempts share no keys
   int restart_count = 0;
   std::string launch;  // what all attempts of one launch share; "" where the launcher does not say
   bool sees_own_gpus = false;  // no other process of the run uses the GPUs that this one sees
-  std::string decided_by;      // for the log: which variables said so
+  std::string decided_by;      // the variables that the above was read from, for the log
 };
 
-/// What the variables of torchrun say (our own launcher sets the same ones for its ranks), else
-/// those of Slurm, else those of Open MPI; nothing when this process was started by hand. Throws
-/// Error(kConfig) when they are incomplete or contradict each other.
+/// Returns what the variables of torchrun say (our own launcher sets the same ones for its ranks),
+/// else those of Slurm, else those of Open MPI; nothing when this process was started by hand.
+/// Throws Error(kConfig) when they are incomplete or contradict each other.
 std::optional<WorkerIdentity> identity_from_environment(
     const EnvironmentLookup& lookup = environment_variable);
 

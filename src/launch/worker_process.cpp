@@ -9,11 +9,13 @@
 
 #include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <utility>
 #include <vector>
 
+#include "base/shared_library.h"
 #include "launch/worker_identity.h"
 
 namespace mnist_train::launch {
@@ -23,6 +25,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kWorkerName = "mnist-train-worker";
+constexpr int kFirstFreeFd = 64;  // above those that are handed over
 
 [[noreturn]] void fail(const std::string& action) {
   throw Error(ExitCode::kRunFailed, "cannot " + action + ": " + std::strerror(errno));
@@ -34,8 +37,8 @@ struct HandOver {
   int target;
 };
 
-/// Everything that the child needs between fork and exec, made before the fork: there it may not
-/// allocate.
+/// Everything that the child needs between fork and exec, made before the fork, because a child
+/// may not allocate memory.
 struct ChildPlan {
   std::string executable;
   std::vector<std::string> environment;
@@ -75,13 +78,13 @@ std::vector<std::string> child_environment(const WorkerSetup& setup, int rank,
 }
 
 UniqueFd copy_above_targets(int fd) {
-  UniqueFd copy(::fcntl(fd, F_DUPFD_CLOEXEC, 64));
+  UniqueFd copy(::fcntl(fd, F_DUPFD_CLOEXEC, kFirstFreeFd));
   if (!copy.valid()) fail("duplicate a descriptor for a worker");
   return copy;
 }
 
-/// Standard error of a rank that has a log file goes there, so that what native code writes is kept
-/// too.
+/// Sends a rank's standard error to its log file, where it has one, so that what native code writes
+/// is kept as well.
 void plan_standard_streams(const WorkerSetup& setup, int rank, ChildPlan& plan) {
   const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
   if (!null.valid()) fail("open /dev/null");
@@ -131,7 +134,7 @@ ChildPlan make_plan(const WorkerSetup& setup, int rank, int failure_fd) {
   return plan;
 }
 
-/// Between fork and exec: system calls only.
+/// Runs between fork and exec, so it may only make system calls.
 [[noreturn]] void become_worker(const ChildPlan& plan) {
   constexpr int kCannotStart = 126;
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -139,7 +142,7 @@ ChildPlan make_plan(const WorkerSetup& setup, int rank, int failure_fd) {
   for (const auto& [source, target] : plan.descriptors) {
     if (::dup2(source.get(), target) < 0) ::_exit(kCannotStart);
   }
-  sigset_t waiting;  // for when the rank has something to save
+  sigset_t waiting;  // stays blocked until the rank has something to save
   ::sigemptyset(&waiting);
   ::sigaddset(&waiting, SIGUSR1);
   ::sigprocmask(SIG_SETMASK, &waiting, nullptr);
@@ -165,15 +168,27 @@ bool was_handed_over(const char* name) {
 }
 
 fs::path worker_executable() {
-  const fs::path folder = executable_folder();
-  const fs::path beside = folder / kWorkerName;
-  const fs::path installed = folder.parent_path() / "libexec" / "mnist-train" / kWorkerName;
-  for (const fs::path& candidate : {beside, installed}) {
-    if (::access(candidate.c_str(), X_OK) == 0) return candidate;
-  }
-  throw Error(ExitCode::kRunFailed, "cannot find the worker's executable: looked for " +
-                                        beside.string() + " and " + installed.string() +
-                                        "; build or install it again (scripts/setup)");
+  fs::path found = find_program_file(kWorkerName);
+  if (!found.empty()) return found;
+  throw Error(ExitCode::kRunFailed,
+              std::string("cannot find ") + kWorkerName + " beside " +
+                  (executable_folder() / "mnist-train").string() +
+                  " or in ../libexec/mnist-train; build or install it again (scripts/setup)");
+}
+
+void exec_worker(const Job& job, UniqueFd held) {
+  const std::string executable = worker_executable().string();
+  const UniqueFd published = publish_job(job);
+  // Another copy: dup2 onto its own number would leave the descriptor closed on exec.
+  const UniqueFd job_fd = copy_above_targets(published.get());
+  // Above the numbers of what is handed over, and open across exec.
+  if (held.valid()) (void)::fcntl(held.get(), F_DUPFD, kFirstFreeFd);
+  if (::dup2(job_fd.get(), kJobFd) < 0) fail("hand the job to the worker");
+  ::setenv(kHandedOverVariable, "job", /*overwrite=*/1);
+  std::string title = "mnist-train";
+  std::array<char*, 2> arguments{title.data(), nullptr};
+  ::execv(executable.c_str(), arguments.data());
+  fail("start " + executable);
 }
 
 std::string log_file_name(int rank) { return "rank-" + std::to_string(rank) + ".log"; }
@@ -231,7 +246,7 @@ void WorkerProcess::reap() {
   WorkerExit exit;
   if (WIFSIGNALED(status)) exit.signal = WTERMSIG(status);
   if (WIFEXITED(status)) exit.code = WEXITSTATUS(status);
-  exit.report = failure_from_text(read_available(failure_pipe_.get()));
+  exit.failure = failure_from_text(read_available(failure_pipe_.get()));
   exit_ = std::move(exit);
 }
 

@@ -8,10 +8,11 @@
 
 #include "base/file.h"
 #include "launch/failure_report.h"
+#include "launch/job.h"
 
 namespace mnist_train::launch {
 
-/// Descriptors that a worker finds open, at these numbers, when MNIST_TRAIN_HANDED_OVER names them.
+/// Descriptors that a worker inherits, at these numbers, when MNIST_TRAIN_HANDED_OVER names them.
 enum HandedOverFd : int {
   kJobFd = 3,           // "job": read_job
   kFailureFd = 4,       // "failure": one FailureReport goes here
@@ -24,17 +25,18 @@ enum HandedOverFd : int {
 
 inline constexpr const char* kHandedOverVariable = "MNIST_TRAIN_HANDED_OVER";
 
-/// Whether this process was handed the descriptor of that name.
+/// Returns whether this process inherited the descriptor of that name.
 bool was_handed_over(const char* name);
 
-/// Lies beside the worker's executable where GPUs can be used.
-inline constexpr const char* kCudaModule = "libmnist-train-cuda.so";
-
-/// The worker's executable: beside the running one, or in ../libexec/mnist-train. Throws
-/// Error(kRunFailed) naming both.
+/// Returns where the worker's executable lies. Throws Error(kRunFailed) that names the folders that
+/// it is looked for in.
 std::filesystem::path worker_executable();
 
-/// Of a rank's own log, within the folder of logs.
+/// Turns this process into a worker, in place, so that whoever started it keeps watching the same
+/// process. `held` stays open in it. Throws Error(kRunFailed) when the worker does not start.
+[[noreturn]] void exec_worker(const Job& job, UniqueFd held);
+
+/// Returns the name of a rank's log within the folder of logs.
 std::string log_file_name(int rank);
 
 /// What all ranks of one attempt are started with. Descriptors of -1 are not handed over.
@@ -48,23 +50,22 @@ struct WorkerSetup {
   int dataset_ready_fd = -1;
   int listen_fd = -1;  // rank 0 only
   int output_fd = -1;  // rank 0 writes its results there instead of to standard output
-  std::optional<std::filesystem::path>
-      log_folder;  // rank-N.log takes what a rank writes to standard error
+  std::optional<std::filesystem::path> log_folder;  // for the ranks' standard error, rank-N.log
 };
 
 /// How a worker ended.
 struct WorkerExit {
-  int code = 0;    // exit status, when `signal` is 0
-  int signal = 0;  // what killed it
-  std::optional<FailureReport> report;
+  int code = 0;                          // exit status, when `signal` is 0
+  int signal = 0;                        // the one that killed it, else 0
+  std::optional<FailureReport> failure;  // what it reported before it ended
 };
 
-/// One rank, a direct child of this process. The kernel kills it when this process dies. Its
-/// descriptors poll as readable when it ends. Destroying a running one kills it.
+/// One rank, a direct child of this process. The kernel kills it when this process dies, and the
+/// destructor kills it where it still runs.
 class WorkerProcess {
  public:
-  /// Must be called on the main thread: the kernel ties a child's life to the thread that made it.
-  /// Throws Error(kRunFailed).
+  /// Starts a rank. Must be called on the main thread: the kernel ties a child's life to the thread
+  /// that started it. Throws Error(kRunFailed).
   static WorkerProcess start(const WorkerSetup& setup, int rank);
 
   WorkerProcess(WorkerProcess&&) noexcept;
@@ -74,15 +75,17 @@ class WorkerProcess {
 
   int rank() const { return rank_; }
   pid_t pid() const { return pid_; }
+  /// Returns a descriptor that polls as readable when the rank has ended.
   int exit_fd() const { return pid_fd_.get(); }
   bool running() const { return pid_ > 0 && !exit_.has_value(); }
   const std::optional<WorkerExit>& exit() const { return exit_; }
 
-  /// Whether it was stopped by a signal or a debugger.
+  /// Returns whether the process was stopped by a signal or a debugger.
   bool is_stopped() const;
 
+  /// Sends a signal, if the rank still runs.
   void send(int signal) const;
-  /// Takes note of the end, if it has come.
+  /// Collects how the rank ended, if it has.
   void reap();
 
  private:

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "base/clock.h"
 #include "base/file.h"
+#include "base/system.h"
 
 namespace mnist_train::report {
 

@@ -5,8 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/clock.h"
 #include "base/file.h"
+#include "base/system.h"
 
 namespace mnist_train::report {
 

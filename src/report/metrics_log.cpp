@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "base/clock.h"
+#include "base/system.h"
 
 namespace mnist_train::report {
 

@@ -12,7 +12,7 @@
 
 #include "base/checkpoint_names.h"
 #include "base/error.h"
-#include "base/host.h"
+#include "base/system.h"
 
 namespace mnist_train::report {
 

@@ -11,12 +11,12 @@ namespace {
 
 using strict_json::Node;
 
-/// A key of a group, and another one that it takes back.
+/// A key of a group, and another one that it drops from lower layers.
 struct Exclusion {
   std::string_view group;  // "": the top level
   std::string_view key;
   std::string_view other;
-  bool when_changed = false;  // only where the lower layer gives `key` another value
+  bool when_changed = false;  // only where the lower layer has another value for `key`
 };
 
 constexpr std::array<Exclusion, 13> kExclusions{{
@@ -41,7 +41,7 @@ const Node* group_of(const Node& root, std::string_view name) {
 
 const Node* given(const Node& group, std::string_view key) {
   const Node* value = group.find(key);
-  return value != nullptr && value->kind != Node::Kind::kNull ? value : nullptr;
+  return value != nullptr && value->kind != strict_json::JsonKind::kNull ? value : nullptr;
 }
 
 bool applies(const Exclusion& exclusion, const Node& under, const Node& over) {
@@ -54,7 +54,7 @@ bool applies(const Exclusion& exclusion, const Node& under, const Node& over) {
   return before != nullptr && before->string != value->string;
 }
 
-void take_back(Node& root, const Exclusion& exclusion) {
+void drop(Node& root, const Exclusion& exclusion) {
   Node* group = &root;
   for (Node::Member& member : root.members) {
     if (member.key == exclusion.group) group = &member.value;
@@ -65,9 +65,9 @@ void take_back(Node& root, const Exclusion& exclusion) {
 
 }  // namespace
 
-Node lay_over(Node under, Node over) {
+Node merge_layers(Node under, Node over) {
   for (const Exclusion& exclusion : kExclusions) {
-    if (applies(exclusion, under, over)) take_back(under, exclusion);
+    if (applies(exclusion, under, over)) drop(under, exclusion);
   }
   return strict_json::merge(std::move(under), std::move(over));
 }

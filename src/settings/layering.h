@@ -4,10 +4,10 @@
 
 namespace mnist_train::settings {
 
-/// `over` laid on `under`, as strict_json::merge does. A layer that names one of two keys that
-/// exclude each other (batch_size_per_process, data.format) takes back the other one (batch_size,
-/// data.dataset) where a lower layer named it, and a layer that names another model or format takes
-/// back what belonged to the lower one's.
-strict_json::Node lay_over(strict_json::Node under, strict_json::Node over);
+/// Returns the config layer `under` with `over` laid over it, as strict_json::merge does. Where the
+/// upper layer names one of two keys that exclude each other (batch_size_per_process, data.format),
+/// the other one of the lower layer (batch_size, data.dataset) is dropped. A layer that names
+/// another model or format drops the keys that belonged to the lower layer's.
+strict_json::Node merge_layers(strict_json::Node under, strict_json::Node over);
 
 }  // namespace mnist_train::settings

@@ -2,40 +2,37 @@
 
 #include <utility>
 
-#include "settings/limits.h"
-#include "strict_json/schema.h"
-#include "strict_json/schema_rule.h"
+#include "settings/schemas.h"
 
 namespace mnist_train::settings {
 
 namespace {
 
+using strict_json::all_of;
+using strict_json::equal;
+using strict_json::given;
 using strict_json::Json;
 using strict_json::JsonCursor;
+using strict_json::none_of;
 using strict_json::Schema;
 using Options = ModelOptions;
 
 constexpr std::int64_t kMaxLayerSize = 1 << 20;
 
-/// A key that only one model has: refused beside others, and written for that one alone.
+/// Adds a key that only mlp has: it is refused for other models, and not written for them.
 template <class T>
-strict_json::Field<Options> key_of(ModelName owner, std::string name, T Options::*member,
-                                   strict_json::Type<T> type, std::string doc) {
-  return {name,
-          std::move(doc),
-          type.fragment,
-          [member, type](Options& options, const JsonCursor& cursor) {
-            if (std::optional<T> value = type.read(cursor)) options.*member = std::move(*value);
-          },
-          [owner, member, type](const Options& options) -> std::optional<Json> {
-            if (options.name != owner) return std::nullopt;
-            return type.write(options.*member);
-          },
-          {},
-          type.keys};
+void add_mlp_key(Schema<Options>& schema, const std::string& name, T Options::*member,
+                 const strict_json::Type<T>& type, const std::string& doc) {
+  schema.add(name, member, type, doc).write =
+      [member, type](const Options& options) -> std::optional<Json> {
+    if (options.name != ModelName::kMlp) return std::nullopt;
+    return type.write(options.*member);
+  };
+  schema.forbid(name, all_of({given(name), none_of(equal("name", "mlp"))}),
+                "is only for model mlp");
 }
 
-/// "default", or {"name": "normal", "std": 0.1}.
+/// Returns the type of "default" and of {"name": "normal", "std": 0.1}.
 strict_json::Type<InitOptions> init() {
   const auto name = strict_json::one_of<InitName>(
       {{InitName::kDefault, "default"}, {InitName::kNormal, "normal"}});
@@ -43,17 +40,14 @@ strict_json::Type<InitOptions> init() {
   schema.add("name", &InitOptions::name, name, "The distribution.");
   schema.add("std", &InitOptions::std,
              strict_json::optional_of(strict_json::number({0, kMaxFloat, true})),
-             "Standard deviation of normal; null: the model's own.");
-  schema.check([](InitOptions& options, const JsonCursor& cursor) {
-    if (cursor.gives("std") && options.name != InitName::kNormal) {
-      cursor.complain_about("std", "needs \"name\": \"normal\" beside it");
-    }
-  });
+             "Standard deviation of normal; null: the model's default.");
+  schema.forbid("std", all_of({given("std"), none_of(equal("name", "normal"))}),
+                "needs \"name\": \"normal\"");
   strict_json::Type<InitOptions> type;
   type.fragment = {{"anyOf", {name.fragment, schema.describe()}}};
   type.keys = schema.keys();
   type.read = [schema, name](const JsonCursor& cursor) -> std::optional<InitOptions> {
-    if (cursor.node().kind == strict_json::Node::Kind::kObject) return schema.read(cursor);
+    if (cursor.node().kind == strict_json::JsonKind::kObject) return schema.read(cursor);
     const auto chosen = name.read(cursor.or_else("{\"name\", \"std\"}"));
     if (!chosen) return std::nullopt;
     return InitOptions{*chosen, std::nullopt};
@@ -63,14 +57,6 @@ strict_json::Type<InitOptions> init() {
     return schema.write(value);
   };
   return type;
-}
-
-void check_model(Options& options, const JsonCursor& cursor) {
-  for (const char* key : {"hidden", "activation"}) {
-    if (cursor.gives(key) && options.name != ModelName::kMlp) {
-      cursor.complain_about(key, "belongs to model mlp alone");
-    }
-  }
 }
 
 }  // namespace
@@ -87,19 +73,15 @@ strict_json::Schema<ModelOptions> model_schema() {
   schema.add("name", &Options::name, name, "The network.", {"architecture", "arch", "type"});
   schema.add("weights", &Options::weights, strict_json::optional_of(strict_json::path()),
              "A file of weights to start from.", {"pretrained", "init_from"});
-  schema.add(key_of(ModelName::kMlp, "hidden", &Options::hidden,
-                    strict_json::list_of(strict_json::integer(1, kMaxLayerSize)),
-                    "Sizes of mlp's hidden layers."));
-  schema.add(key_of(ModelName::kMlp, "activation", &Options::activation, activation,
-                    "What follows each of mlp's hidden layers."));
+  add_mlp_key(schema, "hidden", &Options::hidden,
+              strict_json::list_of(strict_json::integer(1, kMaxLayerSize)),
+              "Sizes of mlp's hidden layers.");
+  add_mlp_key(schema, "activation", &Options::activation, activation,
+              "The function behind each of mlp's hidden layers.");
   schema.add("init", &Options::init, init(),
-             "Initial weights: default (the model's own), or {\"name\": \"normal\", \"std\": 0.1}.",
+             "Initial weights: default (as the model defines them), or {\"name\": \"normal\", "
+             "\"std\": 0.1}.",
              {"initializer", "weight_init"});
-  schema.check(check_model);
-  schema.describe_rule(
-      strict_json::when(strict_json::none_of(strict_json::equal("name", "mlp")),
-                        strict_json::all_of({strict_json::has("hidden", false),
-                                             strict_json::has("activation", false)})));
   return schema;
 }
 

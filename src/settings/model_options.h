@@ -5,23 +5,21 @@
 #include <optional>
 #include <vector>
 
-#include "strict_json/schema_fwd.h"
-
 namespace mnist_train::settings {
 
 enum class ModelName { kNet, kMlp, kLeNet, kResNet18 };
 enum class Activation { kTanh, kRelu, kSigmoid };
 enum class InitName { kDefault, kNormal };
 
-/// Initial weights.
+/// How the weights are initialized.
 struct InitOptions {
   InitName name = InitName::kDefault;
-  std::optional<double> std;  // of normal; none: the model's own
+  std::optional<double> std;  // of normal; none: the model's default
 
   bool operator==(const InitOptions&) const = default;
 };
 
-/// What is trained.
+/// The network that is trained.
 struct ModelOptions {
   ModelName name = ModelName::kNet;
   std::optional<std::filesystem::path> weights;     // absolute; a file to start from
@@ -31,8 +29,5 @@ struct ModelOptions {
 
   bool operator==(const ModelOptions&) const = default;
 };
-
-/// The keys of `model`.
-strict_json::Schema<ModelOptions> model_schema();
 
 }  // namespace mnist_train::settings

@@ -1,22 +1,28 @@
 #include "settings/run_config.h"
 
 #include <algorithm>
-#include <array>
+#include <regex>
 #include <utility>
 
-#include "settings/limits.h"
 #include "settings/run_file_names.h"
-#include "strict_json/schema.h"
-#include "strict_json/schema_rule.h"
+#include "settings/schemas.h"
 
 namespace mnist_train::settings {
 
 namespace {
 
 using std::filesystem::path;
+using strict_json::all_of;
+using strict_json::any_of;
 using strict_json::boolean;
+using strict_json::equal;
+using strict_json::given;
+using strict_json::holds;
 using strict_json::integer;
+using strict_json::Json;
 using strict_json::JsonCursor;
+using strict_json::lists;
+using strict_json::none_of;
 using strict_json::optional_of;
 using strict_json::Schema;
 
@@ -24,14 +30,15 @@ Schema<CheckpointOptions> checkpoint_schema() {
   using Options = CheckpointOptions;
   Schema<Options> schema;
   schema.add("every_epochs", &Options::every_epochs, integer(0, kMaxCount),
-             "Epochs between two checkpoints; 0: none by epoch.", {"save_every", "interval"});
+             "Epochs between two checkpoints; 0: none after epochs.", {"save_every", "interval"});
   schema.add("every_steps", &Options::every_steps, optional_of(integer(1, kMaxSteps)),
              "Steps between two checkpoints.", {"save_steps"});
-  schema.add("keep", &Options::keep, integer(1, kMaxCount),
-             "How many of the newest are kept. Where the newest is damaged, a run resumes from the "
-             "one before it, if there is one.",
-             {"keep_last", "max_to_keep", "save_total_limit"});
-  schema.add("keep_best", &Options::keep_best, boolean(), "Keeps the best one, too.",
+  schema.add(
+      "keep", &Options::keep, integer(1, kMaxCount),
+      "How many of the newest checkpoints are kept. Where the newest is damaged, a run resumes "
+      "from the one before it, if there is one.",
+      {"keep_last", "max_to_keep", "save_total_limit"});
+  schema.add("keep_best", &Options::keep_best, boolean(), "Also keeps the best checkpoint.",
              {"save_best"});
   return schema;
 }
@@ -41,7 +48,7 @@ Schema<ReportOptions> report_schema() {
   predictions.add("batches", &PredictionsOptions::batches, integer(0, kMaxCount),
                   "Batches of the test set that are shown; 0: none.");
   predictions.add("images_per_batch", &PredictionsOptions::images_per_batch, integer(1, kMaxCount),
-                  "Images shown of each.");
+                  "Images of each batch that are shown.");
   Schema<ReportOptions> schema;
   schema.add("html", &ReportOptions::html, boolean(),
              "Writes report.html, one self-contained page.");
@@ -50,178 +57,128 @@ Schema<ReportOptions> report_schema() {
   schema.add("histograms", &ReportOptions::histograms, boolean(),
              "Adds histograms of weights and gradients to them, every epoch.");
   schema.add("predictions", &ReportOptions::predictions, strict_json::group(std::move(predictions)),
-             "Guesses of the last evaluation, image by image.");
-  schema.check([](ReportOptions& options, const JsonCursor& cursor) {
-    if (options.histograms && !options.tensorboard) {
-      cursor.complain_about("histograms", "go into TensorBoard's file, but tensorboard is false");
-    }
-  });
+             "Predictions of the last evaluation, image by image.");
+  schema.forbid("histograms", all_of({equal("histograms", true), equal("tensorboard", false)}),
+                "are written into TensorBoard's file, but tensorboard is false");
   return schema;
 }
 
-/// Editors find the schema by this key; it says nothing about the run.
+/// Returns the key by which editors find the schema; it says nothing about the run.
 strict_json::Field<RunConfig> schema_link() {
-  const auto type =
-      strict_json::text([](const std::string&) { return true; }, "a string", {{"type", "string"}});
+  const auto read = [](RunConfig&, const JsonCursor& cursor) {
+    if (cursor.node().kind != strict_json::JsonKind::kString) cursor.add_mismatch("a string");
+  };
   return {"$schema",
           "Where an editor finds this schema; ignored by the program.",
-          type.fragment,
-          [type](RunConfig&, const JsonCursor& cursor) { (void)type.read(cursor); },
-          [](const RunConfig&) -> std::optional<strict_json::Json> { return std::nullopt; },
-          {},
-          {}};
+          {{"type", "string"}},
+          read,
+          [](const RunConfig&) -> std::optional<Json> { return std::nullopt; }};
 }
 
-constexpr std::array<std::string_view, 9> kTaken{
-    run_files::kConfig,      run_files::kMetrics, run_files::kSummary,
-    run_files::kPredictions, run_files::kLineage, run_files::kPage,
-    run_files::kCheckpoints, run_files::kLogs,    run_files::kLock};
-
-bool is_taken(const path& name) {
-  const std::string first = name.begin()->string();
-  return std::find(kTaken.begin(), kTaken.end(), first) != kTaken.end() ||
-         first.starts_with(run_files::kEvents);
-}
-
+/// Returns the type of names of files in the run folder that are not names of the program's own.
 strict_json::Type<std::string> free_name() {
-  const auto escaped = [](std::string_view name) {
-    std::string text;
-    for (const char character : name) text += (character == '.' ? "\\." : std::string{character});
-    return text;
-  };
-  std::string pattern = "^(";
-  for (const std::string_view name : kTaken) pattern += escaped(name) + '|';
+  std::string names;
+  for (const char* name :
+       {run_files::kConfig, run_files::kMetrics, run_files::kSummary, run_files::kPredictions,
+        run_files::kLineage, run_files::kPage, run_files::kCheckpoints, run_files::kLogs,
+        run_files::kLock, run_files::kEvents}) {
+    names += (names.empty() ? "" : "|") + std::string(name);
+  }
+  std::string taken = "^(";
+  for (const char character : names) taken += character == '.' ? "\\." : std::string{character};
+  taken += "[^/]*)(/|$)";  // behind the last one, kEvents, comes a time
   strict_json::Type<std::string> type = strict_json::file_name();
-  type.fragment["not"] = {{"pattern", pattern + escaped(run_files::kEvents) + "[^/]*)(/|$)"}};
+  type.fragment["not"] = {{"pattern", taken}};
+  type.read = [read = type.read, taken](const JsonCursor& cursor) -> std::optional<std::string> {
+    std::optional<std::string> name = read(cursor);
+    if (!name || !std::regex_search(*name, std::regex(taken))) return name;
+    cursor.add_error("is the name of another file of the run folder");
+    return std::nullopt;
+  };
   return type;
 }
 
-/// The same path, or one is a folder on the other's way.
-bool collide(const path& left, const path& right) {
-  const auto [left_rest, right_rest] =
-      std::mismatch(left.begin(), left.end(), right.begin(), right.end());
-  return left_rest == left.end() || right_rest == right.end();
-}
-
+/// Refuses two names of files where one is the other, or a folder on its way.
 void check_files(RunConfig& config, const JsonCursor& cursor) {
-  if (is_taken(config.model_file)) {
-    cursor.complain_about("model_file", "is the name of another file of the run folder");
+  const path model = config.model_file;
+  const path accuracies = config.accuracies_file;
+  const auto [model_rest, accuracies_rest] =
+      std::mismatch(model.begin(), model.end(), accuracies.begin(), accuracies.end());
+  if (model_rest != model.end() && accuracies_rest != accuracies.end()) return;
+  cursor.add_error_at(cursor.has("accuracies_file") ? "accuracies_file" : "model_file",
+                      "model_file and accuracies_file are the same place");
+}
+
+/// The condition that launch.devices lists a device that meets `condition`.
+Json lists_device(const Json& condition) { return holds("launch", lists("devices", condition)); }
+
+void add_device_rules(Schema<RunConfig>& schema) {
+  const Json cpu = {{"const", "cpu"}};
+  const Json gpu = none_of(cpu);
+  schema.forbid("device",
+                any_of({all_of({equal("device", "cpu"), lists_device(gpu)}),
+                        all_of({equal("device", "cuda"), lists_device(cpu)})}),
+                "/launch/devices lists other devices than this one");
+  for (const auto& [key, value] : {std::pair{"backend", "nccl"}, {"cuda_graphs", "on"}}) {
+    const std::string needs = '"' + std::string(value) + "\" needs every process on a GPU, but ";
+    schema.forbid(key, all_of({equal(key, value), lists_device(cpu)}),
+                  needs + "/launch/devices lists \"cpu\"");
+    schema.forbid(key, all_of({equal(key, value), equal("device", "cpu")}),
+                  needs + "device is \"cpu\"");
   }
-  if (is_taken(config.accuracies_file)) {
-    cursor.complain_about("accuracies_file", "is the name of another file of the run folder");
-  }
-  if (collide(config.model_file, config.accuracies_file)) {
-    const bool both = cursor.has("model_file") && cursor.has("accuracies_file");
-    cursor.complain_about(both || cursor.has("accuracies_file") ? "accuracies_file" : "model_file",
-                          "model_file and accuracies_file are the same place");
+  const Json in_shared_memory = holds("gradient_averaging", equal("strategy", "shared_memory"));
+  const std::string is_for_cpus = "strategy \"shared_memory\" is for processes on CPUs, but ";
+  schema.forbid("gradient_averaging", all_of({in_shared_memory, lists_device(gpu)}),
+                is_for_cpus + "/launch/devices lists GPUs");
+  for (const auto& [key, value] : {std::pair{"device", "cuda"}, {"backend", "nccl"}}) {
+    schema.forbid("gradient_averaging", all_of({in_shared_memory, equal(key, value)}),
+                  is_for_cpus + key + " is \"" + value + '"');
   }
 }
 
-void check_devices(RunConfig& config, const JsonCursor& cursor) {
-  const auto& devices = config.launch.devices;
-  const bool any_cpu = std::find(devices.begin(), devices.end(), "cpu") != devices.end();
-  const bool any_gpu = std::any_of(devices.begin(), devices.end(),
-                                   [](const std::string& name) { return name != "cpu"; });
-  const DeviceName device = config.train.device;
-  if ((device == DeviceName::kCpu && any_gpu) || (device == DeviceName::kCuda && any_cpu)) {
-    cursor.complain_about("device", "/launch/devices lists other devices than this one");
-  }
-  const char* const cpu = any_cpu                      ? "/launch/devices lists \"cpu\""
-                          : device == DeviceName::kCpu ? "device is \"cpu\""
-                                                       : nullptr;
-  const std::string needs_gpus = " needs every process on a GPU, but ";
-  if (config.train.backend == BackendName::kNccl && cpu != nullptr) {
-    cursor.complain_about("backend", "\"nccl\"" + needs_gpus + cpu);
-  }
-  if (config.train.cuda_graphs == CudaGraphs::kOn && cpu != nullptr) {
-    cursor.complain_about("cuda_graphs", "\"on\"" + needs_gpus + cpu);
-  }
-  const char* const gpu = any_gpu                       ? "/launch/devices lists GPUs"
-                          : device == DeviceName::kCuda ? "device is \"cuda\""
-                          : config.train.backend == BackendName::kNccl ? "backend is \"nccl\""
-                                                                       : nullptr;
-  if (config.train.gradient_averaging.strategy == AveragingStrategy::kSharedMemory &&
-      gpu != nullptr) {
-    cursor.complain_about(
-        "gradient_averaging",
-        std::string("strategy \"shared_memory\" is for processes on CPUs, but ") + gpu);
-  }
+/// Refuses what cannot be in a captured step. The rest depends on the number of processes.
+void add_graph_rules(Schema<RunConfig>& schema) {
+  const Json on = equal("cuda_graphs", "on");
+  schema.forbid("cuda_graphs",
+                all_of({on, given("gradient_accumulation_steps"),
+                        none_of(equal("gradient_accumulation_steps", 1))}),
+                "\"on\" does not work with gradient_accumulation_steps above 1");
+  schema.forbid("cuda_graphs", all_of({on, holds("data", equal("split", "throughput"))}),
+                "\"on\" does not work with /data/split \"throughput\"");
 }
 
-/// What cannot go into a recorded step; the rest depends on the number of processes.
-void check_recording(RunConfig& config, const JsonCursor& cursor) {
-  if (config.train.cuda_graphs != CudaGraphs::kOn) return;
-  const auto refuse = [&](const char* obstacle) {
-    cursor.complain_about("cuda_graphs", std::string("\"on\" cannot go with ") + obstacle);
+/// Refuses what does not work when the split of a batch follows measured speed.
+void add_split_rules(Schema<RunConfig>& schema) {
+  const auto forbid = [&schema](const Json& condition, const std::string& reason) {
+    schema.forbid("data/split", all_of({holds("data", equal("split", "throughput")), condition}),
+                  "\"throughput\" " + reason);
   };
-  if (config.train.gradient_accumulation_steps > 1) refuse("gradient_accumulation_steps above 1");
-  if (config.data.split == Split::kThroughput) refuse("/data/split \"throughput\"");
-}
-
-/// What cannot go with shares that follow measured speed.
-void check_split(RunConfig& config, const JsonCursor& cursor) {
-  if (config.data.split != Split::kThroughput || !cursor.member("data").has("split")) return;
-  const JsonCursor split = cursor.member("data").member("split");
-  if (config.train.deterministic) {
-    split.add_error("\"throughput\" follows what is measured, and deterministic cannot");
-  }
-  if (config.train.gradient_averaging.strategy == AveragingStrategy::kBucketed) {
-    split.add_error(
-        "\"throughput\" measures each process's own work, into which gradient_averaging.strategy "
-        "\"bucketed\" mixes waiting for others; take \"flat\" or \"auto\"");
-  }
-  if (config.train.sync_batch_norm) {
-    split.add_error(
-        "\"throughput\" measures each process's own work, into which sync_batch_norm mixes waiting "
-        "for others");
-  }
-  const auto* mixup = find<MixupOptions>(config.data.augment);
-  if (mixup != nullptr && mixup->scope == MixupScope::kGlobal) {
-    split.add_error(
-        "\"throughput\" would let measured speed decide which samples a mixup with scope "
-        "\"global\" pairs");
-  }
-}
-
-/// check_devices and check_recording, for editors.
-void describe_devices(Schema<RunConfig>& schema) {
-  using strict_json::equal;
-  const auto devices = [](strict_json::Json items) {
-    return strict_json::has("launch", strict_json::has("devices", {{"items", std::move(items)}}));
-  };
-  const strict_json::Json cpu = {{"const", "cpu"}};
-  const strict_json::Json gpu = strict_json::none_of(cpu);
-  schema.describe_rule(strict_json::when(equal("device", "cpu"), devices(cpu)));
-  schema.describe_rule(strict_json::when(equal("device", "cuda"), devices(gpu)));
-  const strict_json::Json on_gpus =
-      strict_json::all_of({devices(gpu), strict_json::has("device", gpu)});
-  schema.describe_rule(strict_json::when(equal("backend", "nccl"), on_gpus));
-  schema.describe_rule(strict_json::when(
-      equal("cuda_graphs", "on"),
-      strict_json::all_of(
-          {on_gpus, strict_json::has("gradient_accumulation_steps", {{"maximum", 1}}),
-           strict_json::has("data", strict_json::has("split", {{"const", "even"}}))})));
-  const strict_json::Json in_shared_memory =
-      strict_json::has("gradient_averaging", equal("strategy", "shared_memory"));
-  schema.describe_rule(strict_json::when(
-      strict_json::all_of({strict_json::given("gradient_averaging"), in_shared_memory}),
-      strict_json::all_of({devices(cpu), strict_json::none_of(equal("device", "cuda")),
-                           strict_json::none_of(equal("backend", "nccl"))})));
+  forbid(equal("deterministic", true),
+         "follows measured speed, which differs between runs: conflicts with deterministic");
+  forbid(holds("gradient_averaging", equal("strategy", "bucketed")),
+         "measures the work of each process, but gradient_averaging.strategy \"bucketed\" mixes it "
+         "with waiting for others; use \"flat\" or \"auto\"");
+  forbid(equal("sync_batch_norm", true),
+         "measures the work of each process, but sync_batch_norm mixes it with waiting for others");
+  const Json global_mixup = all_of({equal("name", "mixup"), equal("scope", "global")});
+  forbid(holds("data", lists("augment", global_mixup)),
+         "would let measured speed decide which samples a mixup with scope \"global\" pairs");
 }
 
 Schema<RunConfig> make_schema() {
   Schema<RunConfig> schema;
   schema.add(schema_link());
   schema.include(&RunConfig::train, train_schema());
-  schema.add("model", &RunConfig::model, strict_json::group(model_schema()), "What is trained.");
+  schema.add("model", &RunConfig::model, strict_json::group(model_schema()),
+             "The network that is trained.");
   schema.add("data", &RunConfig::data, strict_json::group(data_schema()),
-             "What it is trained on: a dataset by name, or a format with train and test.");
+             "What it is trained on: a data set by name, or a format with train and test.");
   schema.add("checkpoint", &RunConfig::checkpoint, strict_json::group(checkpoint_schema()),
-             "What a run is resumed from.");
+             "The files that a run is resumed from.");
   schema.add("launch", &RunConfig::launch, strict_json::group(launch_schema()),
-             "Processes and what happens when one is lost.", {"distributed"});
+             "How many processes there are, and what happens when one is lost.", {"distributed"});
   schema.add("report", &RunConfig::report, strict_json::group(report_schema()),
-             "What a run shows of itself.");
+             "What a run shows about itself.");
   schema.add("output", &RunConfig::output, optional_of(strict_json::path()),
              "The run folder; null: runs/<config name>/<start time>.",
              {"output_dir", "out", "out_dir", "run_dir", "save_dir"});
@@ -230,28 +187,28 @@ Schema<RunConfig> make_schema() {
   schema.add("accuracies_file", &RunConfig::accuracies_file, free_name(),
              "Name of the list of test accuracies in the run folder.", {"accuracy_file"});
   schema.check(check_files);
-  schema.check(check_devices);
-  schema.check(check_recording);
-  schema.check(check_split);
-  describe_devices(schema);
+  add_device_rules(schema);
+  add_graph_rules(schema);
+  add_split_rules(schema);
   return schema;
 }
 
-}  // namespace
-
-const strict_json::Schema<RunConfig>& run_config_schema() {
+/// Returns every key of a config file.
+const Schema<RunConfig>& run_config_schema() {
   static const Schema<RunConfig> kSchema = make_schema();
   return kSchema;
 }
 
+}  // namespace
+
 void check_layer(const strict_json::Node& layer, strict_json::Problems& problems) {
-  strict_json::Reading reading{problems, run_config_schema().keys(), /*values_alone=*/true};
-  (void)run_config_schema().read(JsonCursor(layer, "", reading));
+  strict_json::ReadContext context{problems, run_config_schema().keys(), /*is_layer=*/true};
+  (void)run_config_schema().read(JsonCursor(layer, "", context));
 }
 
 RunConfig read_run_config(const strict_json::Node& root, strict_json::Problems problems) {
-  strict_json::Reading reading{problems, run_config_schema().keys()};
-  std::optional<RunConfig> config = run_config_schema().read(JsonCursor(root, "", reading));
+  strict_json::ReadContext context{problems, run_config_schema().keys()};
+  std::optional<RunConfig> config = run_config_schema().read(JsonCursor(root, "", context));
   strict_json::throw_if_any(problems);
   return std::move(*config);
 }
@@ -274,7 +231,7 @@ std::string write_run_config_schema() {
   strict_json::Json document = {
       {"$schema", "https://json-schema.org/draft/2020-12/schema"},
       {"title", "mnist-train config"},
-      {"description", "Hyperparameters stand at the top level, the rest in groups."}};
+      {"description", "Hyperparameters are at the top level, everything else is in groups."}};
   document.update(run_config_schema().describe());
   return document.dump(2) + "\n";
 }

@@ -11,13 +11,12 @@
 #include "settings/model_options.h"
 #include "settings/train_options.h"
 #include "strict_json/document.h"
-#include "strict_json/schema_fwd.h"
 
 namespace mnist_train::settings {
 
-/// When a run is saved, and what is kept of it.
+/// When checkpoints are written, and which are kept.
 struct CheckpointOptions {
-  std::int64_t every_epochs = 1;  // 0: never by epoch
+  std::int64_t every_epochs = 1;  // 0: none after epochs
   std::optional<std::int64_t> every_steps;
   std::int64_t keep = 3;  // newest files, at least 1
   bool keep_best = true;
@@ -25,7 +24,7 @@ struct CheckpointOptions {
   bool operator==(const CheckpointOptions&) const = default;
 };
 
-/// Guesses that a run shows, image by image.
+/// Which predictions a run shows, image by image.
 struct PredictionsOptions {
   std::int64_t batches = 10;
   std::int64_t images_per_batch = 32;
@@ -33,7 +32,7 @@ struct PredictionsOptions {
   bool operator==(const PredictionsOptions&) const = default;
 };
 
-/// What a run shows of itself.
+/// What a run shows about itself.
 struct ReportOptions {
   bool html = true;
   bool tensorboard = true;
@@ -43,7 +42,7 @@ struct ReportOptions {
   bool operator==(const ReportOptions&) const = default;
 };
 
-/// Everything that a config file says. Defaults are the program's.
+/// Everything that a config file can say, with the program's defaults.
 struct RunConfig {
   TrainOptions train;
   ModelOptions model;
@@ -58,25 +57,22 @@ struct RunConfig {
   bool operator==(const RunConfig&) const = default;
 };
 
-/// Every key of a config file.
-const strict_json::Schema<RunConfig>& run_config_schema();
-
-/// Adds what is wrong with the keys and values of one layer: they are checked in the text that has
-/// them, whatever is laid over it. Rules over several keys are not, as other layers may keep them.
+/// Adds to `problems` what is wrong with the keys and values of one layer of the config, whatever
+/// other layers say. Rules over several keys are left out, because other layers may satisfy them.
 void check_layer(const strict_json::Node& layer, strict_json::Problems& problems);
 
-/// Reads and checks the merged document. Throws Error(kConfig) with ALL problems, one a line as
-/// `FILE:LINE:COLUMN: /pointer: message`; `problems` are those that were found before.
+/// Reads and checks the merged document. Throws Error(kConfig) with all problems, one on each line
+/// as `FILE:LINE:COLUMN: /pointer: message`; `problems` are those that were found before.
 RunConfig read_run_config(const strict_json::Node& root, strict_json::Problems problems = {});
 
-/// The same of one text that was a sound config before: a job's, a checkpoint's.
+/// Reads a single text that was a valid config before, such as that of a job or a checkpoint.
 RunConfig parse_run_config(strict_json::Source source);
 
-/// The effective config as JSON text (2 spaces, contract order, trailing newline), every key with
-/// its value; `output` only when asked. Reading it again gives the same RunConfig.
+/// Returns the effective config as JSON text (2 spaces, contract order, trailing newline), every
+/// key with its value; `output` only when asked. Reading it again gives the same RunConfig.
 std::string write_run_config(const RunConfig& config, bool with_output);
 
-/// The JSON Schema (draft 2020-12) of a config file, as text.
+/// Returns the JSON Schema (draft 2020-12) of a config file, as text.
 std::string write_run_config_schema();
 
 }  // namespace mnist_train::settings

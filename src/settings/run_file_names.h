@@ -1,7 +1,6 @@
 #pragma once
 
-/// The program's own files in a run folder. Config keys that name further ones must keep clear of
-/// them.
+/// The names of the program's own files in a run folder, which no config key may choose.
 namespace mnist_train::settings::run_files {
 
 inline constexpr const char* kConfig = "config.json";
@@ -10,7 +9,7 @@ inline constexpr const char* kSummary = "summary.json";
 inline constexpr const char* kPredictions = "predictions.jsonl";
 inline constexpr const char* kLineage = "lineage.jsonl";
 inline constexpr const char* kPage = "report.html";
-inline constexpr const char* kEvents = "events.out.tfevents.";  // what their names begin with
+inline constexpr const char* kEvents = "events.out.tfevents.";  // the beginning of their names
 inline constexpr const char* kLock = ".lock";
 inline constexpr const char* kCheckpoints = "checkpoints";
 inline constexpr const char* kLogs = "logs";

@@ -2,17 +2,19 @@
 
 #include <utility>
 
-#include "settings/limits.h"
-#include "strict_json/schema.h"
-#include "strict_json/schema_rule.h"
+#include "settings/schemas.h"
 
 namespace mnist_train::settings {
 
 namespace {
 
+using strict_json::all_of;
 using strict_json::boolean;
+using strict_json::equal;
+using strict_json::given;
 using strict_json::integer;
 using strict_json::JsonCursor;
+using strict_json::none_of;
 using strict_json::number;
 using strict_json::one_of;
 using strict_json::optional_of;
@@ -31,9 +33,9 @@ strict_json::Type<ScheduleOptions> schedule() {
   schema.add("step_epochs", &ScheduleOptions::step_epochs, integer(1, kMaxCount),
              "step: epochs between two drops, as StepLR's step_size.", {"step_size"});
   schema.add("gamma", &ScheduleOptions::gamma, number({0, kMaxFloat}),
-             "step: what the rate is multiplied with at each drop.", {"decay"});
+             "step: the factor of the rate at each drop.", {"decay"});
   schema.add("final_factor", &ScheduleOptions::final_factor, number({0, 1}),
-             "linear, cosine: share of the learning rate that is left at the end of the run.",
+             "linear, cosine: fraction of the learning rate that is left at the end of the run.",
              {"end_factor"});
   return strict_json::group(std::move(schema));
 }
@@ -49,24 +51,26 @@ strict_json::Type<AveragingOptions> averaging() {
   Schema<AveragingOptions> schema;
   schema.add("strategy", &AveragingOptions::strategy, strategy,
              "bucketed: in buckets, while the backward pass still runs; flat: one buffer after it; "
-             "shared_memory: without messages, for processes on the CPUs of one host, which then "
-             "share weights and optimizer state, too, and update a part each.");
+             "shared_memory: without messages, for processes on the CPUs of one host, which also "
+             "share weights and optimizer state and update a part each.");
   schema.add("bucket_mb", &AveragingOptions::bucket_mb, number({0, 4096, true}),
              "MiB of gradients in a bucket.", {"bucket_cap_mb"});
-  schema.add(
-      "compression", &AveragingOptions::compression, compression,
-      "The type in which gradients travel; none: the one that they are computed or kept in.");
-  schema.describe_rule(strict_json::when(strict_json::equal("strategy", "shared_memory"),
-                                         strict_json::has("compression", {{"const", "none"}})));
+  schema.add("compression", &AveragingOptions::compression, compression,
+             "The type in which gradients are sent; none: the one that they are computed or kept "
+             "in.");
+  schema.forbid("compression",
+                all_of({equal("strategy", "shared_memory"), given("compression"),
+                        none_of(equal("compression", "none"))}),
+                "has to be none with strategy shared_memory, which sends nothing");
   return strict_json::group(std::move(schema));
 }
 
-/// `batch_size` is null where `batch_size_per_process` stands in for it.
+/// `batch_size` is written as null where `batch_size_per_process` replaces it.
 strict_json::Field<Options> batch_size_field() {
   const auto type = optional_of(integer(1, kMaxCount));
   return {"batch_size",
-          "Samples a step, all processes together; remainders are split unevenly. Null beside "
-          "batch_size_per_process.",
+          "Samples per step, over all processes; remainders are split unevenly. Null where "
+          "batch_size_per_process is set.",
           type.fragment,
           [type](Options& options, const JsonCursor& cursor) {
             const auto size = type.read(cursor);
@@ -76,24 +80,23 @@ strict_json::Field<Options> batch_size_field() {
             if (options.batch_size_per_process) return strict_json::Json(nullptr);
             return strict_json::Json(options.batch_size);
           },
-          {"global_batch_size", "train_batch_size", "bs"},
-          {}};
+          {"global_batch_size", "train_batch_size", "bs"}};
 }
 
 void add_length(Schema<Options>& schema) {
   schema.add("epochs", &Options::epochs, integer(1, kMaxCount), "Passes over the training set.",
              {"num_epochs", "n_epochs", "max_epochs", "epoch_count"});
   schema.add("max_steps", &Options::max_steps, optional_of(integer(1, kMaxSteps)),
-             "Ends the run after so many optimizer steps, wherever in an epoch.",
+             "Ends the run after so many optimizer steps, even within an epoch.",
              {"num_steps", "steps", "max_iterations"});
   schema.add(batch_size_field());
   schema.add("batch_size_per_process", &Options::batch_size_per_process,
              optional_of(integer(1, kMaxCount)),
-             "Samples a step in each process, instead of batch_size: what DDP scripts call their "
+             "Samples per step in each process, instead of batch_size: what DDP scripts call their "
              "batch size.",
              {"batch_size_per_gpu", "local_batch_size", "per_device_batch_size"});
   schema.add("test_batch_size", &Options::test_batch_size, integer(1, kMaxCount),
-             "Samples a step of the evaluation, in each process.",
+             "Samples per step of the evaluation, in each process.",
              {"eval_batch_size", "val_batch_size"});
 }
 
@@ -114,7 +117,7 @@ void add_optimizer(Schema<Options>& schema) {
   schema.add("adam_epsilon", &Options::adam_epsilon, number({0, kMaxFloat, true}),
              "Adam's and AdamW's eps.", {"eps", "epsilon"});
   schema.add("weight_decay", &Options::weight_decay, number({0, kMaxFloat}),
-             "L2 penalty that is added to the gradients; in adamw the decoupled decay.",
+             "L2 penalty that is added to the gradients; for adamw the decoupled decay.",
              {"wd", "l2"});
   schema.add("schedule", &Options::schedule, schedule(), "The learning rate over time.",
              {"lr_schedule", "lr_scheduler", "scheduler"});
@@ -122,16 +125,16 @@ void add_optimizer(Schema<Options>& schema) {
 
 void add_refinements(Schema<Options>& schema) {
   schema.add("label_smoothing", &Options::label_smoothing, number({0, 1}),
-             "Share of the target that is spread over all classes.");
+             "Fraction of the target that is spread over all classes.");
   schema.add("max_gradient_norm", &Options::max_gradient_norm,
              optional_of(number({0, kMaxFloat, true})),
-             "Longer gradients are scaled down to this norm.",
+             "Gradients with a larger norm are scaled down to it.",
              {"max_grad_norm", "grad_clip", "clip_grad_norm", "gradient_clip"});
   schema.add("sync_batch_norm", &Options::sync_batch_norm, boolean(),
-             "Batch statistics over the global batch instead of each process's own.");
+             "Computes batch statistics over the global batch instead of in each process.");
   schema.add("gradient_accumulation_steps", &Options::gradient_accumulation_steps,
              integer(1, kMaxCount),
-             "Global batches whose samples make one optimizer step together.",
+             "Global batches whose gradients are added up for one optimizer step.",
              {"accumulation_steps", "grad_accumulation_steps"});
   schema.add("gradient_averaging", &Options::gradient_averaging, averaging(),
              "How processes average their gradients.", {"all_reduce"});
@@ -147,12 +150,12 @@ void add_machine(Schema<Options>& schema) {
       one_of<DeviceName>(
           {{DeviceName::kAuto, "auto"}, {DeviceName::kCpu, "cpu"}, {DeviceName::kCuda, "cuda"}},
           {{"gpu", "cuda"}}),
-      "Where processes compute; auto takes GPUs where there are any.", {"accelerator"});
+      "Where processes compute; auto: on GPUs where there are any.", {"accelerator"});
   schema.add("backend", &Options::backend,
              one_of<BackendName>({{BackendName::kAuto, "auto"},
                                   {BackendName::kNccl, "nccl"},
                                   {BackendName::kGloo, "gloo"}}),
-             "What processes communicate by; auto takes NCCL on GPUs and Gloo on CPUs.",
+             "The library that processes communicate with; auto: NCCL on GPUs, Gloo on CPUs.",
              {"dist_backend", "distributed_backend"});
   const auto precision = one_of<PrecisionName>({{PrecisionName::kAuto, "auto"},
                                                 {PrecisionName::kFp32, "fp32"},
@@ -160,36 +163,20 @@ void add_machine(Schema<Options>& schema) {
                                                {{"float32", "fp32"}, {"bfloat16", "bf16"}});
   schema.add(
       "precision", &Options::precision, precision,
-      "The type that layers compute in when they train; weights, optimizer and evaluation are "
-      "fp32. auto: bf16 where processor or GPU compute it natively.",
+      "The type that layers compute in during training; weights, optimizer and evaluation are "
+      "fp32. auto: bf16 where the processor or GPU computes it natively.",
       {"dtype"});
   schema.add("cuda_graphs", &Options::cuda_graphs,
              one_of<CudaGraphs>(
                  {{CudaGraphs::kAuto, "auto"}, {CudaGraphs::kOn, "on"}, {CudaGraphs::kOff, "off"}}),
-             "On a GPU the whole training step is launched as one recorded graph; auto: where "
-             "nothing in the config stands against it.",
+             "Captures the training step on a GPU as a CUDA graph and replays it; auto: where "
+             "nothing in the config prevents it.",
              {"cuda_graph", "use_cuda_graphs"});
   schema.add("stop_at_accuracy", &Options::stop_at_accuracy, optional_of(number({0, 1})),
              "Ends the run at the first epoch whose test accuracy reaches it.",
              {"target_accuracy"});
   schema.add("log_interval", &Options::log_interval, integer(1, kMaxCount),
              "Steps between two step lines of metrics.jsonl.", {"log_every", "log_steps"});
-}
-
-void check_train(Options& options, const JsonCursor& cursor) {
-  if (cursor.gives("batch_size") && options.batch_size_per_process) {
-    cursor.complain_about("batch_size_per_process", "stands beside batch_size; give one of them");
-  }
-  const AveragingOptions& averaging = options.gradient_averaging;
-  if (averaging.strategy == AveragingStrategy::kSharedMemory &&
-      averaging.compression != Compression::kNone) {
-    cursor.complain_about(
-        "gradient_averaging",
-        "nothing travels with strategy shared_memory: compression has to be none");
-  }
-  if (options.nesterov && options.sgd_momentum == 0) {
-    cursor.complain_about("nesterov", "needs sgd_momentum above 0");
-  }
 }
 
 }  // namespace
@@ -205,12 +192,9 @@ strict_json::Schema<TrainOptions> train_schema() {
   add_optimizer(schema);
   add_refinements(schema);
   add_machine(schema);
-  schema.check(check_train);
-  schema.describe_rule(strict_json::none_of(strict_json::all_of(
-      {strict_json::given("batch_size"), strict_json::given("batch_size_per_process")})));
-  schema.describe_rule(
-      strict_json::when(strict_json::equal("nesterov", true),
-                        strict_json::none_of(strict_json::equal("sgd_momentum", 0))));
+  schema.conflict("batch_size_per_process", "batch_size");
+  schema.forbid("nesterov", all_of({equal("nesterov", true), equal("sgd_momentum", 0)}),
+                "needs sgd_momentum above 0");
   return schema;
 }
 

@@ -4,8 +4,6 @@
 #include <optional>
 #include <string>
 
-#include "strict_json/schema_fwd.h"
-
 namespace mnist_train::settings {
 
 enum class OptimizerName { kSgd, kAdam, kAdamW };
@@ -22,8 +20,8 @@ struct ScheduleOptions {
   ScheduleName name = ScheduleName::kConstant;
   double warmup_epochs = 0;
   std::int64_t step_epochs = 30;  // step: epochs between two drops
-  double gamma = 0.1;             // step: what the rate is multiplied with at each
-  double final_factor = 0;        // linear, cosine: share of the rate at the end of the run
+  double gamma = 0.1;             // step: the factor of the rate at each drop
+  double final_factor = 0;        // linear, cosine: fraction of the rate at the end of the run
 
   bool operator==(const ScheduleOptions&) const = default;
 };
@@ -37,11 +35,11 @@ struct AveragingOptions {
   bool operator==(const AveragingOptions&) const = default;
 };
 
-/// The hyperparameters, which stand flat at the top level of the config.
+/// The hyperparameters, which are at the top level of the config.
 struct TrainOptions {
   std::int64_t epochs = 10;
   std::optional<std::int64_t> max_steps;  // optimizer steps over the whole run
-  std::int64_t batch_size = 128;          // samples a step, all processes together
+  std::int64_t batch_size = 128;          // samples per step, over all processes
   std::optional<std::int64_t> batch_size_per_process;
   std::int64_t test_batch_size = 1000;  // per process
   OptimizerName optimizer = OptimizerName::kSgd;
@@ -70,10 +68,7 @@ struct TrainOptions {
   bool operator==(const TrainOptions&) const = default;
 };
 
-/// Samples of a batch, all processes together.
+/// Returns the samples of a batch, over all processes.
 std::int64_t global_batch_size(const TrainOptions& options, int processes);
-
-/// The keys at the top level that describe training.
-strict_json::Schema<TrainOptions> train_schema();
 
 }  // namespace mnist_train::settings

@@ -9,7 +9,8 @@
 
 namespace mnist_train::strict_json {
 
-/// One of a table of names. `meant`: what other programs say, and the name here.
+/// Returns the type of an enum whose values have these names. `meant` are names that other programs
+/// use, each with the one to suggest.
 template <class E>
 Type<E> one_of(const std::vector<std::pair<E, std::string>>& table,
                const std::vector<std::pair<std::string, std::string>>& meant = {}) {
@@ -32,8 +33,8 @@ Type<E> one_of(const std::vector<std::pair<E, std::string>>& table,
   return type;
 }
 
-/// `inner`, or null for none; where `none` is another JSON value, such as "auto", that is accepted,
-/// too, and is what gets written.
+/// Returns the type of `inner` or null, which stands for none. Where `none` is another JSON value,
+/// such as "auto", it is accepted as well, and written for none.
 template <class T>
 Type<std::optional<T>> optional_of(Type<T> inner, const Json& none = nullptr) {
   Type<std::optional<T>> type;
@@ -44,9 +45,9 @@ Type<std::optional<T>> optional_of(Type<T> inner, const Json& none = nullptr) {
   type.keys = inner.keys;
   type.read = [inner, none](const JsonCursor& cursor) -> std::optional<std::optional<T>> {
     const Node& node = cursor.node();
-    const bool is_none = none.is_string() && node.kind == Node::Kind::kString &&
+    const bool is_none = none.is_string() && node.kind == JsonKind::kString &&
                          node.string == none.template get<std::string>();
-    if (is_none || node.kind == Node::Kind::kNull) return std::optional<T>();
+    if (is_none || node.kind == JsonKind::kNull) return std::optional<T>();
     std::optional<T> value = inner.read(cursor.or_else(none.dump()));
     if (!value) return std::nullopt;
     return std::optional<std::optional<T>>(std::in_place, std::move(*value));
@@ -57,13 +58,14 @@ Type<std::optional<T>> optional_of(Type<T> inner, const Json& none = nullptr) {
   return type;
 }
 
+/// Returns the type of lists of `inner`.
 template <class T>
 Type<std::vector<T>> list_of(Type<T> inner) {
   Type<std::vector<T>> type;
   type.fragment = {{"type", "array"}, {"items", inner.fragment}};
   type.read = [inner](const JsonCursor& cursor) -> std::optional<std::vector<T>> {
-    if (cursor.node().kind != Node::Kind::kArray) {
-      cursor.complain_expected("a list");
+    if (cursor.node().kind != JsonKind::kArray) {
+      cursor.add_mismatch("a list");
       return std::nullopt;
     }
     std::vector<T> values;

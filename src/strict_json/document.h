@@ -13,25 +13,26 @@
 
 namespace mnist_train::strict_json {
 
-/// A JSON value that remembers where it stands. Objects keep the order of their keys.
-struct Node {
-  enum class Kind { kNull, kBool, kInteger, kUnsigned, kReal, kString, kArray, kObject };
-  struct Member;
+enum class JsonKind { kNull, kBool, kInteger, kUnsigned, kReal, kString, kArray, kObject };
 
-  Kind kind = Kind::kNull;
+/// A JSON value that remembers its place in the text. Objects keep the order of their keys.
+struct Node {
+  struct Member;
+  using Kind = JsonKind;
+
+  JsonKind kind = JsonKind::kNull;
   bool boolean = false;
   std::int64_t integer = 0;            // kInteger: negative literals
   std::uint64_t unsigned_integer = 0;  // kUnsigned: the others
-  double real =
-      0;  // kReal: with fraction or exponent, or beyond 64 bits; beyond a double: infinite
+  double real = 0;  // kReal: with fraction or exponent, or beyond 64 bits; may be infinite
   std::string string;
   std::vector<Node> items;
   std::vector<Member> members;
   std::shared_ptr<const Source> source;
   std::size_t offset = 0;  // of the value's first byte in source->text
-  bool is_broken = false;  // no JSON; that has been reported, and nothing else is said about it
+  bool is_broken = false;  // it is no JSON, which has been reported already
 
-  /// The value of the first member with this key, else null.
+  /// Returns the value of the first member with this key, or null where there is none.
   const Node* find(std::string_view key) const;
 };
 
@@ -44,13 +45,13 @@ struct Node::Member {
 inline constexpr std::size_t kMaxNesting = 64;
 
 /// Parses source->text from `begin` on as strict JSON (RFC 8259, UTF-8, a byte order mark is
-/// skipped), at most kMaxNesting levels deep. What is wrong is added to `problems`: duplicate keys,
-/// values that are no JSON (NaN, a word without quotes), whose nodes are broken, and the first
-/// place from which on nothing can be read; then nothing is returned.
+/// skipped), at most kMaxNesting levels deep. Duplicate keys and values that are no JSON (NaN, a
+/// word without quotes) are added to `problems`; such values become broken nodes. Where the rest of
+/// the text cannot be read, that is added as well, and nothing is returned.
 std::optional<Node> parse_document(const std::shared_ptr<const Source>& source, Problems& problems,
                                    std::size_t begin = 0);
 
-/// `over` laid on `under`: objects are merged key by key, anything else is replaced.
+/// Returns `under` with `over` laid over it: objects are merged key by key, all else is replaced.
 Node merge(Node under, Node over);
 
 }  // namespace mnist_train::strict_json

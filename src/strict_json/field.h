@@ -3,6 +3,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "strict_json/value_type.h"
@@ -14,28 +15,74 @@ template <class Owner>
 struct Field {
   std::string name;
   std::string doc;  // a sentence or two
-  Json fragment;    // JSON Schema of the value
+  Json fragment;    // the JSON Schema of the value
   std::function<void(Owner&, const JsonCursor&)> read;
   std::function<std::optional<Json>(const Owner&)> write;  // nothing: the key is not written
-  std::vector<std::string> other_names;                    // what other programs call it
-  std::vector<KnownKey> nested;
+  std::vector<std::string> other_names{};                  // what other programs call it
+  std::vector<KnownKey> nested{};
+  bool required = false;
+
+  /// Reads the key's value where the object has one; adds an error where it needs one.
+  void read_member(Owner& owner, const JsonCursor& object) const {
+    if (object.has(name)) {
+      read(owner, object.member(name));
+    } else if (required) {
+      object.add_error("needs \"" + name + '"');
+    }
+  }
 };
 
-/// The JSON Schema of an object with these keys.
+/// Makes the row of a key whose value fills a member.
+template <class Owner, class T>
+Field<Owner> member_field(std::string name, T Owner::*member, const Type<T>& type, std::string doc,
+                          const std::vector<std::string>& other_names) {
+  return {std::move(name),
+          std::move(doc),
+          type.fragment,
+          [member, read = type.read](Owner& owner, const JsonCursor& cursor) {
+            if (std::optional<T> value = read(cursor)) owner.*member = std::move(*value);
+          },
+          [member, write = type.write](const Owner& owner) { return write(owner.*member); },
+          other_names,
+          type.keys};
+}
+
+/// Makes the row of a key that belongs to a part of the struct but stands at the struct's level.
+template <class Owner, class Part>
+Field<Owner> field_of_part(Part Owner::*member, const Field<Part>& key) {
+  return {key.name,
+          key.doc,
+          key.fragment,
+          [member, read = key.read](Owner& owner, const JsonCursor& cursor) {
+            read(owner.*member, cursor);
+          },
+          [member, write = key.write](const Owner& owner) { return write(owner.*member); },
+          key.other_names,
+          key.nested,
+          key.required};
+}
+
+/// Returns the JSON Schema of an object with these keys.
 template <class Owner>
 Json describe_fields(const std::vector<Field<Owner>>& fields) {
   const Owner defaults{};
   Json properties = Json::object();
+  Json required = Json::array();
   for (const Field<Owner>& field : fields) {
     Json& property = properties[field.name];
     property["description"] = field.doc;
     property.update(field.fragment);
-    if (std::optional<Json> value = field.write(defaults)) property["default"] = std::move(*value);
+    if (field.required) required.push_back(field.name);
+    std::optional<Json> value = field.write(defaults);
+    if (value && !field.required) property["default"] = std::move(*value);
   }
-  return {{"type", "object"}, {"properties", properties}, {"additionalProperties", false}};
+  Json described = {
+      {"type", "object"}, {"properties", properties}, {"additionalProperties", false}};
+  if (!required.empty()) described["required"] = std::move(required);
+  return described;
 }
 
-/// The keys and those of the groups in them, for suggestions.
+/// Returns the keys, and those of the groups in them, for suggestions.
 template <class Owner>
 std::vector<KnownKey> keys_of(const std::vector<Field<Owner>>& fields) {
   std::vector<KnownKey> keys;

@@ -15,16 +15,16 @@ constexpr std::size_t kMaxExplanations = 100;
 }  // namespace
 
 JsonCursor JsonCursor::item(std::size_t index) const {
-  return {node_->items[index], join_pointer(pointer_, std::to_string(index)), *reading_};
+  return {node_->items[index], join_pointer(pointer_, std::to_string(index)), *context_};
 }
 
 JsonCursor JsonCursor::member(std::string_view key) const {
-  return {*node_->find(key), join_pointer(pointer_, std::string(key)), *reading_};
+  return {*node_->find(key), join_pointer(pointer_, std::string(key)), *context_};
 }
 
 bool JsonCursor::gives(std::string_view key) const {
   const Node* value = node_->find(key);
-  return value != nullptr && value->kind != Node::Kind::kNull;
+  return value != nullptr && value->kind != JsonKind::kNull;
 }
 
 JsonCursor JsonCursor::or_else(std::string_view alternative) const {
@@ -35,19 +35,22 @@ JsonCursor JsonCursor::or_else(std::string_view alternative) const {
 
 void JsonCursor::add_error(std::string message) const {
   if (node_->is_broken) return;
-  reading_->problems.push_back({node_->source, node_->offset, pointer_, std::move(message)});
+  context_->problems.push_back({node_->source, node_->offset, pointer_, std::move(message)});
 }
 
-void JsonCursor::complain_about(std::string_view key, std::string message) const {
-  (has(key) ? member(key) : *this).add_error(std::move(message));
+void JsonCursor::add_error_at(std::string_view path, std::string message) const {
+  const std::string_view key = path.substr(0, path.find('/'));
+  if (!has(key)) return add_error(std::move(message));
+  if (key == path) return member(key).add_error(std::move(message));
+  member(key).add_error_at(path.substr(key.size() + 1), std::move(message));
 }
 
-void JsonCursor::complain_expected(const std::string& expected, const std::string& hint) const {
+void JsonCursor::add_mismatch(const std::string& expected, const std::string& hint) const {
   add_error("expected " + expected + alternatives_ + ", found " + describe(*node_) + hint);
 }
 
-void JsonCursor::complain_about_unknown_keys(const std::vector<KnownKey>& own) const {
-  std::vector<KnownKey> keys;  // an object in a list stands at no place that the reading knows
+void JsonCursor::add_unknown_keys(const std::vector<KnownKey>& own) const {
+  std::vector<KnownKey> keys;
   std::size_t count = 0;
   for (const Node::Member& member : node_->members) {
     const auto is_this = [&](const KnownKey& key) {
@@ -56,7 +59,7 @@ void JsonCursor::complain_about_unknown_keys(const std::vector<KnownKey>& own) c
     if (std::any_of(own.begin(), own.end(), is_this)) continue;
     if (keys.empty()) keys = known_keys(own);
     const bool is_explained = ++count <= kMaxExplanations;
-    reading_->problems.push_back({member.value.source, member.key_offset,
+    context_->problems.push_back({member.value.source, member.key_offset,
                                   join_pointer(pointer_, member.key),
                                   is_explained ? explain_unknown_key(member.key, pointer_, keys)
                                                : "unknown key \"" + shorten(member.key) + '"'});
@@ -68,7 +71,7 @@ std::vector<KnownKey> JsonCursor::known_keys(const std::vector<KnownKey>& own) c
   for (const KnownKey& key : own) {
     if (key.group.empty()) keys.push_back({pointer_, key.name, key.other_names});
   }
-  for (const KnownKey& key : reading_->keys) {
+  for (const KnownKey& key : context_->keys) {
     if (key.group != pointer_) keys.push_back(key);
   }
   return keys;
@@ -76,19 +79,19 @@ std::vector<KnownKey> JsonCursor::known_keys(const std::vector<KnownKey>& own) c
 
 std::string describe(const Node& node) {
   switch (node.kind) {
-    case Node::Kind::kNull:
+    case JsonKind::kNull:
       return "null";
-    case Node::Kind::kBool:
+    case JsonKind::kBool:
       return node.boolean ? "true" : "false";
-    case Node::Kind::kString:
+    case JsonKind::kString:
       return "the string \"" + shorten(node.string) + '"';
-    case Node::Kind::kArray:
+    case JsonKind::kArray:
       return "a list";
-    case Node::Kind::kObject:
+    case JsonKind::kObject:
       return "an object";
-    case Node::Kind::kInteger:
-    case Node::Kind::kUnsigned:
-    case Node::Kind::kReal:
+    case JsonKind::kInteger:
+    case JsonKind::kUnsigned:
+    case JsonKind::kReal:
       break;
   }
   // As it was written: 10.0 and 1e1 are not what 10 is.

@@ -9,50 +9,60 @@
 
 namespace mnist_train::strict_json {
 
-/// What one reading of a document shares: where problems go, and which keys there are to suggest.
-struct Reading {
+/// What all cursors over one document share: where errors go, and which keys there are to suggest.
+struct ReadContext {
   Problems& problems;
   std::vector<KnownKey> keys;
-  bool values_alone = false;  // rules over several keys are left out: it is a part of a document
+  bool is_layer = false;  // other layers complete the document: rules over several keys wait
 };
 
-/// A value that is being read: its node, its pointer, and the ways to complain about it.
+/// A value that is being read: its node, its pointer, and where errors about it go.
 class JsonCursor {
  public:
-  JsonCursor(const Node& node, std::string pointer, Reading& reading)
-      : node_(&node), pointer_(std::move(pointer)), reading_(&reading) {}
+  JsonCursor(const Node& node, std::string pointer, ReadContext& context)
+      : node_(&node), pointer_(std::move(pointer)), context_(&context) {}
 
   const Node& node() const { return *node_; }
+  bool is_layer() const { return context_->is_layer; }
+
+  /// Returns a cursor at an item of this list.
   JsonCursor item(std::size_t index) const;
-  /// The value of a key that is present.
+  /// Returns a cursor at the value of a key that this object has.
   JsonCursor member(std::string_view key) const;
   bool has(std::string_view key) const { return node_->find(key) != nullptr; }
-  /// Present, and not null.
+  /// Returns whether this object has the key, with a value other than null.
   bool gives(std::string_view key) const;
-  bool values_alone() const { return reading_->values_alone; }
 
-  /// The same value where something else is accepted, too: "null", "\"auto\"". Messages then say
-  /// so.
+  /// Returns a cursor at the same value whose messages say that something else is accepted as well:
+  /// "null", "\"auto\"".
   JsonCursor or_else(std::string_view alternative) const;
 
+  /// Adds an error about this value. One that is no JSON has been reported already, and gets none.
   void add_error(std::string message) const;
-  /// About the value of `key`; about the whole group when it is not there.
-  void complain_about(std::string_view key, std::string message) const;
-  /// `expected …, found …`, and a hint after it.
-  void complain_expected(const std::string& expected, const std::string& hint = "") const;
-  /// One problem for each key of this object that is not among `own`, relative to it.
-  void complain_about_unknown_keys(const std::vector<KnownKey>& own) const;
+  /// Adds an error about the value of a key, or of one in a group ("data/split"); about the group
+  /// where it does not have the key.
+  void add_error_at(std::string_view path, std::string message) const;
+  /// Adds the error `expected …, found …` with a hint after it.
+  void add_mismatch(const std::string& expected, const std::string& hint = "") const;
+  void complain_about(std::string_view path, std::string message) const {
+    add_error_at(path, std::move(message));
+  }
+  void complain_expected(const std::string& expected, const std::string& hint = "") const {
+    add_mismatch(expected, hint);
+  }
+  /// Adds an error for each key of this object that is not among `own`, relative to it.
+  void add_unknown_keys(const std::vector<KnownKey>& own) const;
 
  private:
   std::vector<KnownKey> known_keys(const std::vector<KnownKey>& own) const;
 
   const Node* node_;
   std::string pointer_;
-  Reading* reading_;
+  ReadContext* context_;
   std::string alternatives_;
 };
 
-/// The value as a message shows it: `1.5`, `the string "ten"`, `a list`.
+/// Returns the value as a message shows it: `1.5`, `the string "ten"`, `a list`.
 std::string describe(const Node& node);
 
 }  // namespace mnist_train::strict_json

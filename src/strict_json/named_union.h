@@ -10,62 +10,43 @@
 
 namespace mnist_train::strict_json {
 
-/// One kind of object among several that "name" tells apart.
+/// One kind of object among several that the key "name" tells apart.
 template <class Union>
 struct Alternative {
   std::string name;
   std::function<std::optional<Union>(const JsonCursor&)> read;
   std::function<std::optional<Json>(const Union&)> write;  // nothing: another kind
   Json fragment;
-  std::optional<Union> bare;  // what the name alone, without an object, stands for
+  std::optional<Union> bare{};  // what the name alone, without an object, stands for
 };
 
-/// What "name" adds to the keys of a kind; it was read before the kind was known.
-template <class Kind>
-Field<Kind> name_field(const std::string& name) {
-  return {"name",
-          "Which one it is.",
-          {{"const", name}},
-          [](Kind&, const JsonCursor&) {},
-          [name](const Kind&) -> std::optional<Json> { return name; },
-          {},
-          {}};
-}
-
-/// The kind `name` with the keys of `schema`, of which `required` have no default.
+/// Returns the kind that is called `name`, with the keys of `schema` behind the key "name".
 template <class Union, class Kind>
-Alternative<Union> alternative(const std::string& name, const Schema<Kind>& keys,
+Alternative<Union> alternative(const std::string& name, Schema<Kind> schema,
                                const std::vector<std::string>& required = {}) {
-  Schema<Kind> schema;
-  schema.add(name_field<Kind>(name));
-  for (const Field<Kind>& field : keys.fields()) schema.add(field);
-  schema.check([required](Kind&, const JsonCursor& cursor) {
-    for (const std::string& key : required) {
-      if (!cursor.has(key)) cursor.add_error("needs \"" + key + '"');
-    }
-  });
-  for (const auto& rule : keys.checks()) schema.check(rule);
-  Alternative<Union> row;
-  row.name = name;
-  row.fragment = schema.describe();
-  row.fragment["required"] = Json::array({"name"});
-  row.fragment["properties"]["name"].erase("default");
   for (const std::string& key : required) {
-    row.fragment["required"].push_back(key);
-    row.fragment["properties"][key].erase("default");
+    schema.forbid("", none_of(given(key)), "needs \"" + key + '"');
   }
-  row.read = [schema](const JsonCursor& cursor) -> std::optional<Union> {
+  schema
+      .add_first({"name",
+                  "Which one it is.",
+                  {{"const", name}},
+                  [](Kind&, const JsonCursor&) {},  // read before the kind was known
+                  [name](const Kind&) -> std::optional<Json> { return name; }})
+      .required = true;
+  const auto read = [schema](const JsonCursor& cursor) -> std::optional<Union> {
     if (std::optional<Kind> kind = schema.read(cursor)) return Union(std::move(*kind));
     return std::nullopt;
   };
-  row.write = [schema](const Union& value) -> std::optional<Json> {
+  const auto write = [schema](const Union& value) -> std::optional<Json> {
     if (const Kind* kind = std::get_if<Kind>(&value)) return schema.write(*kind);
     return std::nullopt;
   };
-  return row;
+  return {name, read, write, schema.describe()};
 }
 
-/// An object of one of these kinds, or the bare name of one that can go without figures.
+/// Returns the type of an object of one of these kinds, or of the bare name of a kind that needs no
+/// other key.
 template <class Union>
 Type<Union> named_union(const std::vector<Alternative<Union>>& rows) {
   std::vector<std::string> names;
@@ -80,7 +61,7 @@ Type<Union> named_union(const std::vector<Alternative<Union>>& rows) {
   Type<Union> type;
   type.fragment = {{"anyOf", choices}};
   type.read = [rows, names](const JsonCursor& cursor) -> std::optional<Union> {
-    const bool is_object = cursor.node().kind == Node::Kind::kObject;
+    const bool is_object = cursor.node().kind == JsonKind::kObject;
     if (is_object && !cursor.has("name")) {
       cursor.add_error("needs \"name\", which says what it is");
       return std::nullopt;
@@ -90,7 +71,9 @@ Type<Union> named_union(const std::vector<Alternative<Union>>& rows) {
     if (!index) return std::nullopt;
     const Alternative<Union>& row = rows[*index];
     if (is_object) return row.read(cursor);
-    if (!row.bare) cursor.add_error("needs its figures: {\"name\": \"" + row.name + "\", …}");
+    if (!row.bare) {
+      cursor.add_error("needs further keys: {\"name\": \"" + row.name + "\", …}");
+    }
     return row.bare;
   };
   type.write = [rows](const Union& value) -> Json {

@@ -1,6 +1,7 @@
 #include "strict_json/problem.h"
 
 #include <algorithm>
+#include <set>
 #include <tuple>
 
 #include "base/error.h"
@@ -11,7 +12,7 @@ namespace mnist_train::strict_json {
 
 namespace {
 
-/// Keys and values come from anyone: they must not forge lines.
+/// Keeps the problem on one line: keys and values come from anyone, and must not forge lines.
 std::string format_at(const Problem& problem, TextLocator& locator) {
   const TextPosition position = locator.locate(problem.offset);
   const std::string pointer = problem.pointer.empty() ? "/" : problem.pointer;
@@ -28,33 +29,20 @@ std::string format_problem(const Problem& problem) {
 
 void throw_if_any(const Problems& problems) {
   if (problems.empty()) return;
-  std::vector<std::shared_ptr<const Source>> sources;
+  std::vector<std::shared_ptr<const Source>> sources;  // in the order of their first problems
+  std::set<std::tuple<std::size_t, std::size_t, std::string, std::string>> sorted;
   for (const Problem& problem : problems) {
-    if (std::find(sources.begin(), sources.end(), problem.source) == sources.end()) {
-      sources.push_back(problem.source);
-    }
+    auto source = std::find(sources.begin(), sources.end(), problem.source);
+    if (source == sources.end()) source = sources.insert(source, problem.source);
+    const auto index = static_cast<std::size_t>(source - sources.begin());
+    sorted.emplace(index, problem.offset, problem.pointer, problem.message);
   }
+  std::vector<TextLocator> locators;
+  for (const auto& source : sources) locators.emplace_back(source->text);
   std::string lines;
-  for (const auto& source : sources) {
-    std::vector<const Problem*> here;
-    for (const Problem& problem : problems) {
-      if (problem.source == source) here.push_back(&problem);
-    }
-    const auto key = [](const Problem* problem) {
-      return std::tie(problem->offset, problem->pointer, problem->message);
-    };
-    std::sort(here.begin(), here.end(),
-              [&](const Problem* left, const Problem* right) { return key(left) < key(right); });
-    here.erase(std::unique(here.begin(), here.end(),
-                           [&](const Problem* left, const Problem* right) {
-                             return key(left) == key(right);
-                           }),
-               here.end());
-    TextLocator locator(source->text);
-    for (const Problem* problem : here) {
-      if (!lines.empty()) lines += '\n';
-      lines += format_at(*problem, locator);
-    }
+  for (const auto& [index, offset, pointer, message] : sorted) {
+    if (!lines.empty()) lines += '\n';
+    lines += format_at({sources[index], offset, pointer, message}, locators[index]);
   }
   throw Error(ExitCode::kConfig, lines);
 }

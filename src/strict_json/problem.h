@@ -9,7 +9,7 @@
 
 namespace mnist_train::strict_json {
 
-/// One thing that is wrong, and where.
+/// One thing that is wrong, and its place.
 struct Problem {
   std::shared_ptr<const Source> source;
   std::size_t offset = 0;  // in source->text
@@ -18,15 +18,15 @@ struct Problem {
 };
 using Problems = std::vector<Problem>;
 
-/// `FILE:LINE:COLUMN: /pointer: message` on one line, whatever bytes are in it; the whole document
-/// is shown as `/`.
+/// Returns `FILE:LINE:COLUMN: /pointer: message` on one line, whatever bytes are in it. The pointer
+/// of the whole document is shown as `/`.
 std::string format_problem(const Problem& problem);
 
-/// Throws Error(kConfig) with every problem on a line of its own, source by source in the order of
-/// their cursors, none twice; returns when there are none.
+/// Throws Error(kConfig) where there are problems, with a line for each: source by source, by their
+/// places in it, none twice.
 void throw_if_any(const Problems& problems);
 
-/// `pointer` with one more step, escaped by RFC 6901; keys too long to be ours are cut with "…".
+/// Returns `pointer` with one more step, escaped by RFC 6901. Keys too long to be ours are cut.
 std::string join_pointer(const std::string& pointer, const std::string& key);
 
 }  // namespace mnist_train::strict_json

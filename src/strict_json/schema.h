@@ -9,72 +9,72 @@
 
 #include "strict_json/composite_type.h"
 #include "strict_json/field.h"
-#include "strict_json/value_type.h"
+#include "strict_json/schema_rule.h"
 
 namespace mnist_train::strict_json {
 
 /// The table of a group's keys, in the order in which they are written. One definition validates,
-/// fills the struct, writes it back and describes it: the defaults are those of a fresh `Owner`.
+/// fills the struct, writes it back and describes it as JSON Schema. The defaults are those of a
+/// newly made `Owner`.
 ///
-///     Schema<NormalizeOptions> schema;
-///     schema.add("mean", &NormalizeOptions::mean, number({-1e6, 1e6}), "Subtracted.");
+///     Schema<TrainOptions> schema;
+///     schema.add("epochs", &TrainOptions::epochs, integer(1, 1000), "Passes over the data.");
+///     schema.conflict("batch_size_per_process", "batch_size");
 template <class Owner>
 class Schema {
  public:
+  using Check = std::function<void(Owner&, const JsonCursor&)>;
+
+  /// Adds a key that fills a member; returns its row, of which more can be said.
   template <class T>
-  void add(std::string name, T Owner::*member, Type<T> type, std::string doc,
-           const std::vector<std::string>& other_names = {}) {
-    Field<Owner> field{std::move(name), std::move(doc), type.fragment, {}, {}, {}, type.keys};
-    field.other_names = other_names;
-    field.read = [member, read = type.read](Owner& owner, const JsonCursor& cursor) {
-      if (std::optional<T> value = read(cursor)) owner.*member = std::move(*value);
-    };
-    field.write = [member, write = type.write](const Owner& owner) { return write(owner.*member); };
-    add(std::move(field));
+  Field<Owner>& add(std::string name, T Owner::*member, const Type<T>& type, std::string doc,
+                    const std::vector<std::string>& other_names = {}) {
+    return add(member_field(std::move(name), member, type, std::move(doc), other_names));
   }
 
-  void add(Field<Owner> field) { fields_.push_back(std::move(field)); }
+  Field<Owner>& add(Field<Owner> field) { return fields_.emplace_back(std::move(field)); }
+  Field<Owner>& add_first(Field<Owner> field) {
+    return *fields_.insert(fields_.begin(), std::move(field));
+  }
 
-  /// The keys and checks of a part stand at the level of this group.
+  /// Puts the keys, rules and checks of a part at the level of this group.
   template <class Part>
   void include(Part Owner::*member, const Schema<Part>& part) {
-    for (const Field<Part>& key : part.fields()) {
-      add({key.name, key.doc, key.fragment,
-           [member, read = key.read](Owner& owner, const JsonCursor& cursor) {
-             read(owner.*member, cursor);
-           },
-           [member, write = key.write](const Owner& owner) { return write(owner.*member); },
-           key.other_names, key.nested});
-    }
-    for (const Json& rule : part.rules()) describe_rule(rule);
-    for (const auto& rule : part.checks()) {
-      check(
-          [member, rule](Owner& owner, const JsonCursor& cursor) { rule(owner.*member, cursor); });
+    for (const Field<Part>& key : part.fields_) add(field_of_part(member, key));
+    rules_.insert(rules_.end(), part.rules_.begin(), part.rules_.end());
+    for (const auto& each : part.checks_) {
+      check([member, each](Owner& owner, const JsonCursor& at) { each(owner.*member, at); });
     }
   }
 
-  /// A rule over several keys; it sees the group after its keys were read, and may complete it.
-  void check(std::function<void(Owner&, const JsonCursor&)> rule) {
-    checks_.push_back(std::move(rule));
+  /// Refuses objects that meet a condition, in the program and in the JSON Schema.
+  void forbid(std::string where, Json condition, std::string message) {
+    rules_.push_back({std::move(where), std::move(condition), std::move(message)});
   }
 
-  /// What a check demands, as a JSON Schema of the whole object: editors know it, too.
-  void describe_rule(Json rule) { rules_.push_back(std::move(rule)); }
+  /// Refuses two keys that are both given; the error names `key`.
+  void conflict(const std::string& key, const std::string& other) {
+    forbid(key, all_of({given(key), given(other)}),
+           "conflicts with " + other + "; set only one of them");
+  }
 
-  /// Every problem is reported to the place; a key that could not be read keeps its default.
-  /// Nothing when the value is no object.
+  void describe_rule(Json rule) { described_rules_.push_back(std::move(rule)); }
+  /// Adds what JSON Schema cannot say. It sees the group after its keys, and may complete it.
+  void check(Check each) { checks_.push_back(std::move(each)); }
+
+  /// Reads an object, or returns nothing where the value is none. Errors are added to the cursor; a
+  /// key that could not be read keeps its default.
   std::optional<Owner> read(const JsonCursor& cursor) const {
-    if (cursor.node().kind != Node::Kind::kObject) {
-      cursor.complain_expected("an object");
+    if (cursor.node().kind != JsonKind::kObject) {
+      cursor.add_mismatch("an object");
       return std::nullopt;
     }
     Owner owner;
-    for (const Field<Owner>& field : fields_) {
-      if (cursor.has(field.name)) field.read(owner, cursor.member(field.name));
-    }
-    cursor.complain_about_unknown_keys(keys());
-    if (cursor.values_alone()) return owner;
-    for (const auto& rule : checks_) rule(owner, cursor);
+    for (const Field<Owner>& field : fields_) field.read_member(owner, cursor);
+    cursor.add_unknown_keys(keys());
+    if (cursor.is_layer()) return owner;
+    apply_rules(rules_, cursor);
+    for (const Check& each : checks_) each(owner, cursor);
     return owner;
   }
 
@@ -88,33 +88,31 @@ class Schema {
 
   Json describe() const {
     Json described = describe_fields(fields_);
-    if (!rules_.empty()) described["allOf"] = rules_;
+    Json all = describe_rules(rules_);
+    all.insert(all.end(), described_rules_.begin(), described_rules_.end());
+    if (!all.empty()) described["allOf"] = std::move(all);
     return described;
   }
+
   std::vector<KnownKey> keys() const { return keys_of(fields_); }
 
-  const std::vector<Field<Owner>>& fields() const { return fields_; }
-  const std::vector<std::function<void(Owner&, const JsonCursor&)>>& checks() const {
-    return checks_;
-  }
-  const std::vector<Json>& rules() const { return rules_; }
-
  private:
+  template <class Other>
+  friend class Schema;
+
   std::vector<Field<Owner>> fields_;
-  std::vector<std::function<void(Owner&, const JsonCursor&)>> checks_;
-  std::vector<Json> rules_;
+  std::vector<Rule> rules_;
+  Json described_rules_ = Json::array();
+  std::vector<Check> checks_;
 };
 
-/// An object with a table of its own.
+/// Returns the type of an object that has a table of its own.
 template <class T>
 Type<T> group(Schema<T> schema) {
   const auto shared = std::make_shared<const Schema<T>>(std::move(schema));
-  Type<T> type;
-  type.read = [shared](const JsonCursor& cursor) { return shared->read(cursor); };
-  type.write = [shared](const T& value) { return shared->write(value); };
-  type.fragment = shared->describe();
-  type.keys = shared->keys();
-  return type;
+  return {[shared](const JsonCursor& cursor) { return shared->read(cursor); },
+          [shared](const T& value) { return shared->write(value); }, shared->describe(),
+          shared->keys()};
 }
 
 }  // namespace mnist_train::strict_json

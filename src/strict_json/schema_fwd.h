@@ -2,7 +2,7 @@
 
 namespace mnist_train::strict_json {
 
-/// The table of a group's keys; config/schema.h has it whole.
+/// The table of a group's keys, which strict_json/schema.h defines.
 template <class Owner>
 class Schema;
 

@@ -1,48 +1,130 @@
 #include "strict_json/schema_rule.h"
 
+#include <algorithm>
+#include <stdexcept>
+
 namespace mnist_train::strict_json {
 
 namespace {
 
-/// `{name: value}`; in braces a Json of strings could turn out as a list.
+/// Returns `{name: value}`; in braces a Json of two strings could turn out as a list.
 Json object(const std::string& name, const Json& value) {
   Json result = Json::object();
   result[name] = value;
   return result;
 }
 
+const char* type_name(const Node& node) {
+  switch (node.kind) {
+    case JsonKind::kNull:
+      return "null";
+    case JsonKind::kObject:
+      return "object";
+    case JsonKind::kArray:
+      return "array";
+    default:
+      return "scalar";  // conditions tell these apart by their values
+  }
+}
+
+bool is_constant(const Node& node, const Json& value) {
+  switch (node.kind) {
+    case JsonKind::kNull:
+      return value.is_null();
+    case JsonKind::kBool:
+      return value == node.boolean;
+    case JsonKind::kInteger:
+      return value == node.integer;
+    case JsonKind::kUnsigned:
+      return value == node.unsigned_integer;
+    case JsonKind::kReal:
+      return value == node.real;
+    case JsonKind::kString:
+      return value == node.string;
+    default:
+      return false;
+  }
+}
+
+bool has_properties(const Node& object, const Json& properties) {
+  for (const auto& [key, condition] : properties.items()) {
+    const Node* value = object.find(key);
+    if (value != nullptr && !matches(condition, *value)) return false;
+  }
+  return true;
+}
+
+bool obeys(const Node& node, const std::string& keyword, const Json& argument) {
+  const auto matches_node = [&](const Json& condition) { return matches(condition, node); };
+  if (keyword == "allOf") return std::all_of(argument.begin(), argument.end(), matches_node);
+  if (keyword == "anyOf") return std::any_of(argument.begin(), argument.end(), matches_node);
+  if (keyword == "not") return !matches_node(argument);
+  if (keyword == "type") return argument == type_name(node);
+  if (keyword == "const") return is_constant(node, argument);
+  if (keyword == "properties") return has_properties(node, argument);
+  if (keyword == "required") return node.find(argument.front().get<std::string>()) != nullptr;
+  if (keyword == "contains") {
+    return std::any_of(node.items.begin(), node.items.end(),
+                       [&](const Node& item) { return matches(argument, item); });
+  }
+  throw std::logic_error("a rule of the config uses the keyword " + keyword);
+}
+
 }  // namespace
 
-Json given(const std::string& key) {
-  return all_of(
-      {object("required", Json::array({key})), has(key, none_of(object("type", "null")))});
+Json holds(const std::string& key, const Json& condition) {
+  Json result = object("type", "object");
+  result["required"] = Json::array({key});
+  result["properties"] = object(key, condition);
+  return result;
 }
 
-Json equal(const std::string& key, const Json& value) {
-  return all_of({object("required", Json::array({key})), has(key, object("const", value))});
+Json given(const std::string& key) { return holds(key, none_of(object("type", "null"))); }
+
+Json equal(const std::string& key, const Json& value) { return holds(key, object("const", value)); }
+
+Json lists(const std::string& key, const Json& condition) {
+  Json list = object("type", "array");
+  list["contains"] = condition;
+  return holds(key, list);
 }
+
+Json none_of(const Json& condition) { return object("not", condition); }
+
+Json all_of(const std::vector<Json>& conditions) { return object("allOf", Json(conditions)); }
+
+Json any_of(const std::vector<Json>& conditions) { return object("anyOf", Json(conditions)); }
 
 Json has(const std::string& key, const Json& schema) {
   return object("properties", object(key, schema));
-}
-
-Json none_of(const Json& schema) { return object("not", schema); }
-
-Json all_of(const std::vector<Json>& schemas) {
-  Json result = Json::object();
-  for (const Json& schema : schemas) {
-    for (const auto& [key, value] : schema.items()) {
-      if (result.contains(key)) return object("allOf", Json(schemas));
-      result[key] = value;
-    }
-  }
-  return result;
 }
 
 Json when(const Json& condition, const Json& then) {
   Json rule = object("if", condition);
   rule["then"] = then;
   return rule;
+}
+
+void apply_rules(const std::vector<Rule>& rules, const JsonCursor& cursor) {
+  for (const Rule& rule : rules) {
+    if (matches(rule.forbidden, cursor.node())) cursor.add_error_at(rule.where, rule.message);
+  }
+}
+
+Json describe_rules(const std::vector<Rule>& rules) {
+  Json described = Json::array();
+  for (const Rule& rule : rules) {
+    const std::string subject = rule.where.empty() ? "" : rule.where + ": ";
+    described.push_back({{"description", subject + rule.message}, {"not", rule.forbidden}});
+  }
+  return described;
+}
+
+bool matches(const Json& condition, const Node& value) {
+  for (const auto& [keyword, argument] : condition.items()) {
+    if (!obeys(value, keyword, argument)) return false;
+  }
+  return true;
 }
 
 }  // namespace mnist_train::strict_json

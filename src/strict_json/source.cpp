@@ -21,16 +21,16 @@ namespace {
 }
 
 [[noreturn]] void refuse_size(const std::string& name) {
-  refuse(name, "larger than 1 MiB, which no config is");
+  refuse(name, "is larger than 1 MiB, which no config is");
 }
 
-/// A pipe whose writer neither writes nor closes must not hold a run for ever; a person may think.
+/// Refuses a pipe whose writer neither writes nor closes it; at a terminal it waits for ever.
 void wait_for_bytes(int fd, const std::string& name) {
   constexpr int kPatience_s = 10;
   pollfd event{fd, POLLIN, 0};
   if (::poll(&event, 1, ::isatty(fd) == 1 ? -1 : 1000 * kPatience_s) != 0) return;
-  refuse(name, "gave nothing for " + std::to_string(kPatience_s) +
-                   " s and was not closed: who writes it has to end");
+  refuse(name, "nothing came for " + std::to_string(kPatience_s) +
+                   " s, and its writer has not closed it");
 }
 
 std::string read_to_end(int fd, const std::string& name) {

@@ -12,7 +12,7 @@ namespace {
 constexpr std::size_t kLongestComparedName = 40;
 constexpr std::size_t kLongestListing = 16;
 
-/// "batchSize", "batch-size" and "Batch_Size" are all meant for batch_size.
+/// Drops what people vary: "batchSize", "batch-size" and "Batch_Size" all mean batch_size.
 std::string plain(std::string_view name) {
   std::string letters;
   for (const char character : name) {
@@ -33,7 +33,7 @@ bool has_other_name(const KnownKey& key, std::string_view given) {
                      [&](const std::string& name) { return plain(name) == plain(given); });
 }
 
-/// The key in one of the groups that is called `given` elsewhere, or is spelt nearly like it.
+/// Returns the key that other programs call `given`, or that is spelt nearly like it.
 const KnownKey* similar_key(std::string_view given, const std::vector<const KnownKey*>& keys) {
   std::vector<std::string> names;
   for (const KnownKey* key : keys) {
@@ -56,7 +56,7 @@ std::string homes_of(std::string_view name, const std::vector<const KnownKey*>& 
   return homes;
 }
 
-/// The group and the name in it that `--set` would write so: "data.limit_train".
+/// Returns the key that is written as `--set` writes it: "data.limit_train".
 const KnownKey* dotted_key(std::string_view given, const std::vector<const KnownKey*>& keys) {
   std::string pointer = "/" + std::string(given);
   std::replace(pointer.begin(), pointer.end(), '.', '/');
@@ -103,7 +103,7 @@ std::optional<std::string> closest_name(std::string_view given,
   for (const std::string& name : names) {
     if (wanted.size() >= kTelling && plain(name).starts_with(wanted)) return name;
   }
-  // In a short name two edits leave nothing of it.
+  // Two edits would change too much of a short name.
   std::size_t best = wanted.size() <= 4 ? 2 : 3;
   std::optional<std::string> closest;
   for (const std::string& name : names) {

@@ -29,7 +29,7 @@ std::string_view word_at(std::string_view text, std::size_t offset) {
 
 std::string_view hint_for(std::string_view found, bool after_comma) {
   constexpr std::array<std::pair<std::string_view, std::string_view>, 15> kHints{{
-      {"'", " (strings stand in double quotes)"},
+      {"'", " (strings need double quotes)"},
       {"/", " (JSON has no comments)"},
       {"#", " (JSON has no comments)"},
       {"NaN", " (JSON has no such number)"},
@@ -42,8 +42,8 @@ std::string_view hint_for(std::string_view found, bool after_comma) {
       {"None", " (JSON writes null)"},
       {"+", " (a number has no + before it)"},
       {".", " (a number starts with a digit)"},
-      {"}", " (the comma before it is one too many)"},
-      {"]", " (the comma before it is one too many)"},
+      {"}", " (remove the comma before it)"},
+      {"]", " (remove the comma before it)"},
   }};
   for (const auto& [start, hint] : kHints) {
     const bool closes = start == "}" || start == "]";
@@ -82,8 +82,8 @@ std::string_view expectation(std::string_view reason) {
   return "a value";
 }
 
-/// A word or string that ends where a value may end; nothing where it seems to run on, as what
-/// comes behind it would then only raise false alarms.
+/// Returns a word or string that ends where a value may end, or nothing where it seems to run on:
+/// what comes behind it would then only raise false alarms.
 std::optional<Span> whole_value(std::string_view text, std::size_t start) {
   std::size_t end = start;
   if (has_any(text, start, "\"")) {
@@ -99,7 +99,7 @@ std::optional<Span> whole_value(std::string_view text, std::size_t start) {
   return Span{start, end - start};
 }
 
-/// The message alone, and the place where that is not `start`.
+/// Returns the message and its place; the caller completes the rest.
 SyntaxError describe_error(const SyntaxErrorContext& context, std::string_view expected,
                            std::size_t start, bool after_comma) {
   const std::string_view text = context.text;
@@ -117,7 +117,7 @@ SyntaxError describe_error(const SyntaxErrorContext& context, std::string_view e
               "broken string: " + std::string(lexer_reason.substr(kInvalidString.size())));
   }
   constexpr std::string_view kInvalidNumber = "invalid number; ";
-  // Not for -Infinity, which is no number at all.
+  // -Infinity is not a number literal at all.
   if (lexer_reason.starts_with(kInvalidNumber) && hint_for(word_at(text, start), false).empty()) {
     return at(start, "broken number " + describe_token(text, start, false) + ": " +
                          std::string(lexer_reason.substr(kInvalidNumber.size())));
@@ -134,7 +134,7 @@ SyntaxError explain_syntax_error(const SyntaxErrorContext& context) {
   const std::string_view expected = expectation(context.reason);
 
   std::size_t start = skip_whitespace(text, context.accepted_end);
-  // A separator in front of what was wrong has been read, too.
+  // A separator in front of the error has been read already.
   const bool separator_read = !context.at_start && has_any(text, start, ",:") &&
                               (expected == "a value" || expected == "a key in double quotes");
   const bool after_comma = separator_read && text[start] == ',';

@@ -7,21 +7,22 @@
 
 namespace mnist_train::strict_json {
 
-/// A part of the text.
+/// A part of a text, in bytes.
 struct Span {
   std::size_t offset = 0;
   std::size_t size = 0;
 };
 
+/// A place where the text is not JSON, or holds a number that a double cannot hold.
 struct SyntaxError {
   std::size_t offset = 0;
   std::string message;        // what was expected, what was found
-  bool is_overflow = false;   // sound JSON, but a number that no double holds
-  bool is_value = false;      // what is wrong stands where a value should
-  std::optional<Span> value;  // that value, where all behind it can be read without it
+  bool is_overflow = false;   // it is JSON, but a number that no double can hold
+  bool is_value = false;      // a value was expected there
+  std::optional<Span> value;  // the wrong value, where all behind it can be read without it
 };
 
-/// Where the parser stood when it gave up.
+/// Where the parser was when it stopped.
 struct SyntaxErrorContext {
   std::string_view text;
   std::size_t accepted_end = 0;  // behind the last token that was accepted
@@ -30,7 +31,7 @@ struct SyntaxErrorContext {
   std::string_view reason;  // the what() of nlohmann's exception
 };
 
-/// The parser's reason, retold for whoever wrote the file.
+/// Explains the parser's reason to the person who wrote the file.
 SyntaxError explain_syntax_error(const SyntaxErrorContext& context);
 
 }  // namespace mnist_train::strict_json

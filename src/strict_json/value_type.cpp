@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <regex>
 
 namespace mnist_train::strict_json {
 
@@ -10,6 +11,7 @@ namespace {
 constexpr double kLargestExactInteger = 9007199254740992.0;  // 2^53
 /// Neither absolute nor a folder, and no step of it is `.` or `..`.
 constexpr const char* kFileNamePattern = R"(^(?!/)(?!.*/$)(?!(.*/)?\.{1,2}(/|$)).+$)";
+constexpr std::size_t kMaxPatternText = 1000;  // std::regex takes stack for every character
 
 std::string show(double value) { return number_to_json(value).dump(); }
 
@@ -25,11 +27,11 @@ bool contains(const NumberRange& range, double value) {
 
 std::optional<double> as_number(const Node& node) {
   switch (node.kind) {
-    case Node::Kind::kInteger:
+    case JsonKind::kInteger:
       return static_cast<double>(node.integer);
-    case Node::Kind::kUnsigned:
+    case JsonKind::kUnsigned:
       return static_cast<double>(node.unsigned_integer);
-    case Node::Kind::kReal:
+    case JsonKind::kReal:
       return node.real;
     default:
       return std::nullopt;
@@ -37,48 +39,36 @@ std::optional<double> as_number(const Node& node) {
 }
 
 std::optional<std::int64_t> as_integer(const Node& node) {
-  if (node.kind == Node::Kind::kInteger) return node.integer;
-  if (node.kind != Node::Kind::kUnsigned) return std::nullopt;
+  if (node.kind == JsonKind::kInteger) return node.integer;
+  if (node.kind != JsonKind::kUnsigned) return std::nullopt;
   constexpr auto kMax = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
   if (node.unsigned_integer > kMax) return std::nullopt;
   return static_cast<std::int64_t>(node.unsigned_integer);
 }
 
-/// A real literal that somebody may have meant as an integer: 10.0, 1e3.
+/// Explains a real literal that somebody may have meant as an integer: 10.0, 1e3.
 std::string hint_for_integer(const Node& node) {
-  if (node.kind != Node::Kind::kReal) return {};
+  if (node.kind != JsonKind::kReal) return {};
   if (std::floor(node.real) != node.real || std::fabs(node.real) >= kLargestExactInteger) return {};
   return "; an integer is written without fraction and exponent: " + show(node.real);
 }
 
-/// A real literal other than 0 of which a double keeps nothing: 1e-999.
+/// Returns whether a real literal is not 0 but becomes 0 as a double, as 1e-999 does.
 bool is_too_small(const Node& node) {
-  if (node.kind != Node::Kind::kReal || node.real != 0) return false;
+  if (node.kind != JsonKind::kReal || node.real != 0) return false;
   std::string_view digits = std::string_view(node.source->text).substr(node.offset);
   digits = digits.substr(0, digits.find_first_not_of("-.0123456789"));
   return digits.find_first_of("123456789") != std::string_view::npos;
 }
 
-/// Bytes that JSON could not hold when the config is written.
-bool is_utf8(const std::string& text) {
+/// Returns whether a written config and the system's calls can hold the text.
+bool is_plain_text(const std::string& text) {
   try {
     (void)Json(text).dump();
-    return true;
-  } catch (const Json::exception&) {
+    return text.find('\0') == std::string::npos;
+  } catch (const Json::exception&) {  // it is not UTF-8
     return false;
   }
-}
-
-bool is_path(const std::string& text) {
-  return !text.empty() && text.find('\0') == std::string::npos && is_utf8(text);
-}
-
-bool is_file_name(const std::string& text) {
-  if (!is_path(text) || text.front() == '/' || text.back() == '/') return false;
-  for (const std::filesystem::path& step : std::filesystem::path(text)) {
-    if (step.empty() || step == "." || step == "..") return false;
-  }
-  return true;
 }
 
 }  // namespace
@@ -87,8 +77,8 @@ Type<bool> boolean() {
   Type<bool> type;
   type.fragment = {{"type", "boolean"}};
   type.read = [](const JsonCursor& cursor) -> std::optional<bool> {
-    if (cursor.node().kind == Node::Kind::kBool) return cursor.node().boolean;
-    cursor.complain_expected("true or false");
+    if (cursor.node().kind == JsonKind::kBool) return cursor.node().boolean;
+    cursor.add_mismatch("true or false");
     return std::nullopt;
   };
   type.write = [](const bool& value) { return Json(value); };
@@ -101,9 +91,8 @@ Type<std::int64_t> integer(std::int64_t min, std::int64_t max) {
   type.read = [min, max](const JsonCursor& cursor) {
     std::optional<std::int64_t> value = as_integer(cursor.node());
     if (!value || *value < min || *value > max) {
-      cursor.complain_expected(
-          "an integer from " + std::to_string(min) + " to " + std::to_string(max),
-          hint_for_integer(cursor.node()));
+      cursor.add_mismatch("an integer from " + std::to_string(min) + " to " + std::to_string(max),
+                          hint_for_integer(cursor.node()));
       value.reset();
     }
     return value;
@@ -121,8 +110,8 @@ Type<double> number(const NumberRange& range) {
     std::optional<double> value = as_number(cursor.node());
     const bool vanished = is_too_small(cursor.node());
     if (!value || vanished || !contains(range, *value)) {
-      cursor.complain_expected(describe_range(range),
-                               vanished ? ", which is too small for a 64-bit float" : "");
+      cursor.add_mismatch(describe_range(range),
+                          vanished ? ", which is too small for a 64-bit float" : "");
       value.reset();
     }
     return value;
@@ -131,15 +120,15 @@ Type<double> number(const NumberRange& range) {
   return type;
 }
 
-Type<std::string> text(std::function<bool(const std::string&)> accepts, std::string expected,
-                       Json fragment) {
+Type<std::string> text(const std::string& pattern, const std::string& expected) {
   Type<std::string> type;
-  type.fragment = std::move(fragment);
-  type.read = [accepts = std::move(accepts), expected = std::move(expected)](
-                  const JsonCursor& cursor) -> std::optional<std::string> {
+  type.fragment = {{"type", "string"}, {"pattern", pattern}, {"maxLength", kMaxPatternText}};
+  type.read = [pattern, expected](const JsonCursor& cursor) -> std::optional<std::string> {
     const Node& node = cursor.node();
-    if (node.kind == Node::Kind::kString && accepts(node.string)) return node.string;
-    cursor.complain_expected(expected);
+    const bool is_text = node.kind == JsonKind::kString && is_plain_text(node.string) &&
+                         node.string.size() <= kMaxPatternText;
+    if (is_text && std::regex_search(node.string, std::regex(pattern))) return node.string;
+    cursor.add_mismatch(expected);
     return std::nullopt;
   };
   type.write = [](const std::string& value) { return Json(value); };
@@ -147,20 +136,21 @@ Type<std::string> text(std::function<bool(const std::string&)> accepts, std::str
 }
 
 Type<std::string> file_name() {
-  return text(is_file_name, "the name of a file in the run folder (relative, without \"..\")",
-              {{"type", "string"}, {"pattern", kFileNamePattern}});
+  return text(kFileNamePattern, "the name of a file in the run folder (relative, without \"..\")");
 }
 
 Type<std::filesystem::path> path() {
-  const Type<std::string> name = text(is_path, "a path", {{"type", "string"}, {"minLength", 1}});
   Type<std::filesystem::path> type;
-  type.fragment = name.fragment;
-  type.read = [name](const JsonCursor& cursor) -> std::optional<std::filesystem::path> {
-    const std::optional<std::string> given = name.read(cursor);
-    if (!given) return std::nullopt;
-    const std::filesystem::path absolute = cursor.node().source->base_folder / *given;
-    if (is_utf8(absolute.string())) return absolute.lexically_normal();
-    cursor.add_error("the folder that this path is meant from has a name that is not UTF-8");
+  type.fragment = {{"type", "string"}, {"minLength", 1}};
+  type.read = [](const JsonCursor& cursor) -> std::optional<std::filesystem::path> {
+    const Node& node = cursor.node();
+    if (node.kind != JsonKind::kString || node.string.empty() || !is_plain_text(node.string)) {
+      cursor.add_mismatch("a path");
+      return std::nullopt;
+    }
+    const std::filesystem::path absolute = node.source->base_folder / node.string;
+    if (is_plain_text(absolute.string())) return absolute.lexically_normal();
+    cursor.add_error("the folder that this path is relative to has a name that is not UTF-8");
     return std::nullopt;
   };
   type.write = [](const std::filesystem::path& value) { return Json(value.string()); };
@@ -172,21 +162,21 @@ std::optional<std::size_t> choose_name(
     const std::vector<std::pair<std::string, std::string>>& meant) {
   std::string expected;
   for (std::size_t index = 0; index < names.size(); ++index) {
-    if (cursor.node().kind == Node::Kind::kString && cursor.node().string == names[index]) {
+    if (cursor.node().kind == JsonKind::kString && cursor.node().string == names[index]) {
       return index;
     }
     const char* separator = index == 0 ? "" : index + 1 == names.size() ? " or " : ", ";
     expected += separator + ('"' + names[index] + '"');
   }
   std::string hint;
-  if (cursor.node().kind == Node::Kind::kString) {
+  if (cursor.node().kind == JsonKind::kString) {
     std::optional<std::string> name = closest_name(cursor.node().string, names);
     for (const auto& [other, known] : meant) {
       if (cursor.node().string == other) name = known;
     }
     if (name) hint = "; did you mean \"" + *name + "\"?";
   }
-  cursor.complain_expected(expected, hint);
+  cursor.add_mismatch(expected, hint);
   return std::nullopt;
 }
 

@@ -18,45 +18,47 @@ using Json = nlohmann::ordered_json;
 /// How one kind of value is read, written and described.
 template <class T>
 struct Type {
-  std::function<std::optional<T>(const JsonCursor&)> read;  // nothing: the cursor has complained
+  std::function<std::optional<T>(const JsonCursor&)> read;  // nothing: an error was added
   std::function<Json(const T&)> write;
-  Json fragment;               // JSON Schema
-  std::vector<KnownKey> keys;  // of an object, groups relative to it
+  Json fragment;                 // the JSON Schema of the value
+  std::vector<KnownKey> keys{};  // of an object; their groups are relative to it
 };
 
-/// `true` or `false`, and nothing that looks like it.
+/// Returns the type of `true` and `false`; nothing else is taken for one of them.
 Type<bool> boolean();
 
-/// A literal without fraction and exponent, from `min` to `max`.
+/// Returns the type of integers from `min` to `max`, written without fraction and exponent.
 Type<std::int64_t> integer(std::int64_t min, std::int64_t max);
 
-/// What a number may be.
+/// The numbers from `min` to `max`.
 struct NumberRange {
   double min = 0;
   double max = 0;
-  bool above_min = false;  // `min` itself is not in it
-  bool below_max = false;
+  bool above_min = false;  // without `min` itself
+  bool below_max = false;  // without `max` itself
 };
-/// Any number literal within the range.
+
+/// Returns the type of numbers in the range.
 Type<double> number(const NumberRange& range);
 
-/// The name of a file within the run folder: relative, no `.` or `..` in it.
-Type<std::string> file_name();
-
-/// Becomes absolute: relative ones are meant from the base folder of the text that they stand in.
+/// Returns the type of paths. They become absolute: relative ones start at the base folder of the
+/// source that holds them.
 Type<std::filesystem::path> path();
 
-/// A text that is taken when `accepts` says so; `expected` completes "expected …".
-Type<std::string> text(std::function<bool(const std::string&)> accepts, std::string expected,
-                       Json fragment);
+/// Returns the type of names of files in the run folder: relative, without `.` and `..`.
+Type<std::string> file_name();
 
-/// The place's text where it is one of `names`, as its index. `meant`: what else it may say, and
-/// the name to suggest.
+/// Returns the type of short texts in which a regular expression (ECMAScript's) finds a match;
+/// `expected` completes the message "expected …".
+Type<std::string> text(const std::string& pattern, const std::string& expected);
+
+/// Returns the index of the cursor's text among `names`; where it is none of them, adds an error
+/// that suggests one. `meant` are names that other programs use, each with the one to suggest.
 std::optional<std::size_t> choose_name(
     const JsonCursor& cursor, const std::vector<std::string>& names,
     const std::vector<std::pair<std::string, std::string>>& meant = {});
 
-/// Numbers without a fraction are written without one.
+/// Returns the number as JSON; one without a fraction is written without one.
 Json number_to_json(double value);
 
 }  // namespace mnist_train::strict_json

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "accelerator/device.h"
-#include "base/clock.h"
+#include "base/system.h"
 #include "data/per_rank_sampler.h"
 
 namespace mnist_train::train {

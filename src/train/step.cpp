@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-#include "base/clock.h"
+#include "base/system.h"
 #include "models/loss.h"
 
 namespace mnist_train::train {

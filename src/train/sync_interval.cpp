@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/clock.h"
+#include "base/system.h"
 
 namespace mnist_train::train {
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "base/clock.h"
 #include "base/error.h"
+#include "base/system.h"
 #include "data/sampler.h"
 
 namespace mnist_train::train {

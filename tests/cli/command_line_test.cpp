@@ -1,6 +1,9 @@
 #include "cli/command_line.h"
 
-#include "cli/commands.h"
+#include <CLI/CLI.hpp>
+#include <set>
+
+#include "cli/command_help.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 
@@ -47,7 +50,7 @@ TEST_CASE("the other commands take their own flags") {
   const CommandLine evaluate = parse_command_line(
       {"evaluate", "--checkpoint", "x.pt", "--config", "c.json", "--set", "a=1"});
   CHECK(evaluate.command == Command::kEvaluate);
-  CHECK(evaluate.checkpoint == "x.pt");
+  CHECK(evaluate.checkpoint_file == "x.pt");
   CHECK(evaluate.sets == Arguments{"a=1"});
   const CommandLine exported =
       parse_command_line({"export", "--checkpoint", "x", "--format", "pt", "--output", "y.pt"});
@@ -66,6 +69,19 @@ TEST_CASE("export writes either format") {
   }
 }
 
+TEST_CASE("every command that is not the front end's own is one of the worker's, and none twice") {
+  std::set<launch::WorkerCommand> taken;
+  for (const CommandEntry& entry : command_table()) {
+    CAPTURE(entry.name);
+    CHECK(&entry_of(entry.command) == &entry);
+    if (entry.worker_command) CHECK(taken.insert(*entry.worker_command).second);
+  }
+  // All but kDiagnose, which is the doctor's.
+  CHECK(taken == std::set{launch::WorkerCommand::kTrain, launch::WorkerCommand::kEvaluate,
+                          launch::WorkerCommand::kPredict, launch::WorkerCommand::kPreview,
+                          launch::WorkerCommand::kExport});
+}
+
 TEST_CASE("help and version are texts to print") {
   for (const Arguments& arguments : {Arguments{"--help"}, Arguments{"-h"},
                                      Arguments{"train", "--help"}, Arguments{"export", "-h"}}) {
@@ -73,10 +89,14 @@ TEST_CASE("help and version are texts to print") {
     CHECK(line.command == Command::kShowText);
     CHECK_THAT(line.text, Catch::Matchers::ContainsSubstring("Example"));
   }
-  for (const CommandEntry& entry : command_table()) {
-    CAPTURE(entry.name);
-    CHECK_THAT(parse_command_line({entry.name, "--help"}).text,
-               Catch::Matchers::ContainsSubstring(entry.examples));
+  CommandLine unused;
+  for (const CommandHelp& command : describe_commands(*make_parser(unused))) {
+    CAPTURE(command.name);
+    CHECK_THAT(command.examples,
+               Catch::Matchers::ContainsSubstring("mnist-train " + command.name) ||
+                   Catch::Matchers::ContainsSubstring("mnist-train --config"));
+    CHECK_THAT(parse_command_line({command.name, "--help"}).text,
+               Catch::Matchers::ContainsSubstring(command.examples));
   }
   for (const Arguments& arguments : {Arguments{"--version"}, Arguments{"train", "--version"}}) {
     const CommandLine line = parse_command_line(arguments);

@@ -1,10 +1,6 @@
-#include "cli/completion.h"
-
 #include <CLI/CLI.hpp>
 
-#include "cli/commands.h"
-#include "cli/flag_list.h"
-#include "cli/man_page.h"
+#include "cli/command_help.h"
 #include "support/catch.h"
 
 namespace mnist_train::cli {
@@ -38,15 +34,18 @@ std::string escaped(std::string text) {
 TEST_CASE("completions and the man page know every command and flag that the help shows") {
   CommandLine line;
   const auto parser = make_parser(line);
-  const std::string bash = completion_script(*parser, "bash");
-  const std::string zsh = completion_script(*parser, "zsh");
-  const std::string man = man_page(*parser);
-  for (const CLI::App* command : commands_of(*parser)) {
-    CAPTURE(command->get_name());
-    CHECK_THAT(bash, ContainsSubstring("    " + command->get_name() + ")\n"));
-    CHECK_THAT(zsh, ContainsSubstring("    '" + command->get_name() + ":"));
-    CHECK_THAT(man, ContainsSubstring(".SS " + escaped(command->get_name()) + "\n"));
-    const auto flags = long_flags_in_help(*command);
+  const auto commands = describe_commands(*parser);
+  REQUIRE(commands.size() == command_table().size());
+  const std::string bash = completion_script(commands, "bash");
+  const std::string zsh = completion_script(commands, "zsh");
+  const std::string man = man_page(commands);
+  for (const CommandEntry& entry : command_table()) {
+    const std::string name = entry.name;
+    CAPTURE(name);
+    CHECK_THAT(bash, ContainsSubstring("    " + name + ")\n"));
+    CHECK_THAT(zsh, ContainsSubstring("    '" + name + ":"));
+    CHECK_THAT(man, ContainsSubstring(".SS " + escaped(name) + "\n"));
+    const auto flags = long_flags_in_help(*parser->get_subcommand(name));
     CHECK_FALSE(flags.empty());
     for (const std::string& flag : flags) {
       CAPTURE(flag);
@@ -60,9 +59,13 @@ TEST_CASE("completions and the man page know every command and flag that the hel
 TEST_CASE("flags say what follows them") {
   CommandLine line;
   const auto parser = make_parser(line);
-  const auto find = [&](const char* command, const std::string& name) {
-    for (const Flag& flag : flags_of(*parser->get_subcommand(command))) {
-      if (std::find(flag.names.begin(), flag.names.end(), name) != flag.names.end()) return flag;
+  const auto commands = describe_commands(*parser);
+  const auto find = [&](const std::string& command, const std::string& name) {
+    for (const CommandHelp& help : commands) {
+      if (help.name != command) continue;
+      for (const Flag& flag : help.flags) {
+        if (std::find(flag.names.begin(), flag.names.end(), name) != flag.names.end()) return flag;
+      }
     }
     return Flag{};
   };

@@ -184,11 +184,11 @@ TEST_CASE("a later layer that names one of two keys takes the other one back") {
 TEST_CASE("two keys that exclude each other in one layer are refused, whatever lies below") {
   const std::string both = R"({"batch_size":1,"batch_size_per_process":2})";
   CHECK(message_for(both, {"epochs=1"}) ==
-        "f:1:42: /batch_size_per_process: stands beside batch_size; give one of them");
+        "f:1:42: /batch_size_per_process: conflicts with batch_size; set only one of them");
   const ScopedEnvironment environment("MNIST_TRAIN_SET", both.c_str());
-  CHECK(
-      message_for(R"({"batch_size":3})", {}) ==
-      "MNIST_TRAIN_SET:1:42: /batch_size_per_process: stands beside batch_size; give one of them");
+  CHECK(message_for(R"({"batch_size":3})", {}) ==
+        "MNIST_TRAIN_SET:1:42: /batch_size_per_process: conflicts with batch_size; set only one of "
+        "them");
   CHECK(read("{}", {"batch_size=null"}).train.batch_size_per_process == 2);
 }
 

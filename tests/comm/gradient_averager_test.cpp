@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "base/clock.h"
+#include "base/system.h"
 #include "data/sampler.h"
 #include "support/catch.h"
 #include "support/error_of.h"

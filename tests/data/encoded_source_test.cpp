@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "base/system_files.h"
+#include "base/system.h"
 #include "data/caffe2_record.h"
 #include "data/dataset.h"
 #include "data/lmdb_file.h"
@@ -203,7 +203,7 @@ TEST_CASE("images that no memory can hold are refused before any is decoded") {
   options.size = settings::ImageSize{settings::kMaxImageSide, settings::kMaxImageSide};
   options.channels = 3;
   // 75 GiB; a test does not ask for more where a machine has it.
-  if (memory_here().available > static_cast<double>(std::int64_t{75} << 30)) return;
+  if (system_memory().available > static_cast<double>(std::int64_t{75} << 30)) return;
   const auto failure = error_of([&] { (void)DatasetReader(options); });
   CHECK(failure.code == ExitCode::kData);
   CHECK_THAT(failure.message, ContainsSubstring("MiB of memory are free"));

@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "doctor/storage_checks.h"
+#include "doctor/checks.h"
 #include "support/catch.h"
 #include "support/scoped_environment.h"
 #include "support/temp_folder.h"

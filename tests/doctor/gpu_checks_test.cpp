@@ -1,5 +1,4 @@
-#include "doctor/gpu_checks.h"
-
+#include "doctor/checks.h"
 #include "support/catch.h"
 
 namespace mnist_train::doctor {
@@ -60,9 +59,9 @@ TEST_CASE("a GPU that this build cannot use is a problem") {
 
 TEST_CASE("GPUs that do not reach each other are named") {
   Driver driver = healthy(3);
-  driver.strangers = {{0, 2}, {1, 2}};
+  driver.without_peer_access = {{0, 2}, {1, 2}};
   const Findings findings = check_gpus(driver, kWithCuda);
-  CHECK(of_topic(findings, "peer access").text == "not between 0-2 1-2");
+  CHECK(of_topic(findings, "peer access").text == "not between GPUs 0-2, 1-2");
   CHECK(check_nccl(driver, kWithCuda).text.find("peer access") == std::string::npos);
 }
 

@@ -16,7 +16,7 @@ using testing::error_of;
 
 TEST_CASE("a job arrives whole, as often as it is read") {
   Job job;
-  job.command = "train";
+  job.command = WorkerCommand::kPreview;
   job.config = "{\"epochs\": 3}\n" + std::string(200000, ' ');
   job.config_path = "/configs/a \"b\".json";
   job.run_folder = "/runs/1";

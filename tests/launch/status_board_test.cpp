@@ -7,7 +7,7 @@
 #include <iostream>
 #include <string>
 
-#include "base/clock.h"
+#include "base/system.h"
 #include "support/catch.h"
 
 namespace mnist_train::launch {

@@ -9,7 +9,7 @@
 #include <string>
 #include <thread>
 
-#include "base/clock.h"
+#include "base/system.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/shell_worker.h"
@@ -128,14 +128,14 @@ TEST_CASE("the ranks get a moment to say what they saw, and the cause stays the 
       "   printf '{\"code\":4,\"message\":\"lost a peer\",\"is_victim\":true}' >&4; exit "
       "4;;\n"
       "1) sleep 0.1; echo $$ > $FOLDER/pid; sleep 0.2; printf "
-      "'{\"code\":3,\"message\":\"bad sample\"}' >&4; exit 3;;\n"
+      "'{\"code\":1,\"message\":\"a NaN\"}' >&4; exit 1;;\n"
       "2) exec sleep 60;;\n"
       "esac");
   const AttemptResult result = attempt.run();
   REQUIRE(result.failure);
-  CHECK(result.failure->code == ExitCode::kData);
+  CHECK(result.failure->code == ExitCode::kRunFailed);
   CHECK(result.failure->rank == 1);
-  CHECK_THAT(result.failure->cause, ContainsSubstring("bad sample"));
+  CHECK_THAT(result.failure->cause, ContainsSubstring("a NaN"));
   CHECK_THAT(result.failure->victims, ContainsSubstring("lost a peer"));
 }
 

@@ -128,8 +128,8 @@ TEST_CASE("what a worker says before it ends is read, and how it ended") {
     INFO(known.script);
     CHECK(exit.code == known.code);
     CHECK(exit.signal == known.signal);
-    CHECK(exit.report.has_value() == (known.message != nullptr));
-    if (exit.report && known.message != nullptr) CHECK(exit.report->message == known.message);
+    CHECK(exit.failure.has_value() == (known.message != nullptr));
+    if (exit.failure && known.message != nullptr) CHECK(exit.failure->message == known.message);
     CHECK_FALSE(worker.running());
   }
 }

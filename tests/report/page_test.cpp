@@ -3,8 +3,8 @@
 #include <nlohmann/json.hpp>
 #include <regex>
 
-#include "base/clock.h"
 #include "base/file.h"
+#include "base/system.h"
 #include "report/page/html.h"
 #include "support/catch.h"
 #include "support/error_of.h"

@@ -57,7 +57,7 @@ TEST_CASE("an entry that is wrong is refused where it stands") {
       {R"([{"name":7}])",
        R"(/0/name: expected "random_crop", "horizontal_flip", "rotate", "resize", "normalize", )"
        R"("cutout" or "mixup", found 7)"},
-      {R"(["rotate"])", R"(/0: needs its figures: {"name": "rotate", …})"},
+      {R"(["rotate"])", R"(/0: needs further keys: {"name": "rotate", …})"},
       {R"([{"name":"rotate"}])", R"(/0: needs "degrees")"},
       {R"([{"name":"rotate","degrees":181}])",
        "/0/degrees: expected a number above 0 to 180, found 181"},

@@ -13,14 +13,12 @@ TEST_CASE("keys that contradict each other are refused") {
   using Case = std::pair<const char*, const char*>;
   const auto [text, line] = GENERATE(values<Case>({
       {R"({"batch_size":1,"batch_size_per_process":2})",
-       "f:1:42: /batch_size_per_process: stands beside batch_size; give one of them"},
-      {R"({"model":{"name":"net","hidden":[10]}})",
-       "f:1:33: /model/hidden: belongs to model mlp alone"},
-      {R"({"model":{"activation":"relu"}})",
-       "f:1:24: /model/activation: belongs to model mlp alone"},
+       "f:1:42: /batch_size_per_process: conflicts with batch_size; set only one of them"},
+      {R"({"model":{"name":"net","hidden":[10]}})", "f:1:33: /model/hidden: is only for model mlp"},
+      {R"({"model":{"activation":"relu"}})", "f:1:24: /model/activation: is only for model mlp"},
       {R"({"gradient_averaging":{"strategy":"shared_memory","compression":"fp16"}})",
-       "f:1:23: /gradient_averaging: nothing travels with strategy shared_memory: compression has "
-       "to be none"},
+       "f:1:65: /gradient_averaging/compression: has to be none with strategy shared_memory, which "
+       "sends nothing"},
       {R"({"nesterov":true,"sgd_momentum":0})", "f:1:13: /nesterov: needs sgd_momentum above 0"},
       {R"({"data":{"dataset":"mnist","format":"idx","train":"a","test":"b"}})",
        "f:1:37: /data/format: stands beside dataset; give one of them"},
@@ -65,7 +63,7 @@ TEST_CASE("keys that contradict each other are refused") {
       {R"({"cuda_graphs":"on","device":"cpu"})",
        R"(f:1:16: /cuda_graphs: "on" needs every process on a GPU, but device is "cpu")"},
       {R"({"cuda_graphs":"on","gradient_accumulation_steps":2})",
-       R"(f:1:16: /cuda_graphs: "on" cannot go with gradient_accumulation_steps above 1)"},
+       R"(f:1:16: /cuda_graphs: "on" does not work with gradient_accumulation_steps above 1)"},
       {R"({"device":"cuda","gradient_averaging":{"strategy":"shared_memory"}})",
        "f:1:39: /gradient_averaging: strategy \"shared_memory\" is for processes on CPUs, but "
        "device is \"cuda\""},
@@ -74,14 +72,15 @@ TEST_CASE("keys that contradict each other are refused") {
       {R"({"device":"cpu","launch":{"devices":["cuda"]}})",
        "f:1:11: /device: /launch/devices lists other devices than this one"},
       {R"({"deterministic":true,"data":{"split":"throughput"}})",
-       R"(f:1:39: /data/split: "throughput" follows what is measured, and deterministic cannot)"},
+       "f:1:39: /data/split: \"throughput\" follows measured speed, which differs between runs: "
+       "conflicts with deterministic"},
       {R"({"gradient_averaging":{"strategy":"bucketed"},"data":{"split":"throughput"}})",
-       "f:1:63: /data/split: \"throughput\" measures each process's own work, into which "
-       "gradient_averaging.strategy \"bucketed\" mixes waiting for others; take \"flat\" or "
+       "f:1:63: /data/split: \"throughput\" measures the work of each process, but "
+       "gradient_averaging.strategy \"bucketed\" mixes it with waiting for others; use \"flat\" or "
        "\"auto\""},
       {R"({"sync_batch_norm":true,"data":{"split":"throughput"}})",
-       "f:1:41: /data/split: \"throughput\" measures each process's own work, into which "
-       "sync_batch_norm mixes waiting for others"},
+       "f:1:41: /data/split: \"throughput\" measures the work of each process, but sync_batch_norm "
+       "mixes it with waiting for others"},
       {R"({"data":{"split":"throughput","augment":[{"name":"mixup","scope":"global"}]}})",
        "f:1:18: /data/split: \"throughput\" would let measured speed decide which samples a mixup "
        "with scope \"global\" pairs"},
@@ -89,7 +88,7 @@ TEST_CASE("keys that contradict each other are refused") {
        "f:1:57: /launch/processes_per_node: is 3, but devices lists 2 (one process each); leave it "
        "out or set it to \"auto\""},
       {R"({"report":{"tensorboard":false,"histograms":true}})",
-       "f:1:45: /report/histograms: go into TensorBoard's file, but tensorboard is false"},
+       "f:1:45: /report/histograms: are written into TensorBoard's file, but tensorboard is false"},
       {R"({"model_file":"metrics.jsonl"})",
        "f:1:15: /model_file: is the name of another file of the run folder"},
       {R"({"model_file":"checkpoints/m.pt"})",
@@ -163,7 +162,7 @@ TEST_CASE("out of range is refused, never cut") {
   }
 }
 
-TEST_CASE("a number of which a double keeps nothing is refused, too") {
+TEST_CASE("a number of which a double keeps nothing is refused as well") {
   CHECK(lines_for(R"({"learning_rate":1e-999,"weight_decay":-0.00e5})") ==
         std::vector<std::string>{"f:1:18: /learning_rate: expected a number from 0 to 1e+38, found "
                                  "1e-999, which is too small for a 64-bit float"});

@@ -45,7 +45,7 @@ TEST_CASE("every value and key knows its place") {
   CHECK(list.items[3].string == "x");
   CHECK(list.items[4].boolean);
   CHECK_FALSE(list.items[5].boolean);
-  CHECK(list.items[6].kind == Node::Kind::kNull);
+  CHECK(list.items[6].kind == JsonKind::kNull);
 }
 
 TEST_CASE("a document may start within a text") {
@@ -56,7 +56,7 @@ TEST_CASE("a document may start within a text") {
   CHECK_FALSE(parse_document(source_of("a.b=[7,]"), problems, 4));
   REQUIRE(problems.size() == 1);
   CHECK(format_problem(problems[0]) ==
-        "f:1:8: /: expected a value, found ] (the comma before it is one too many)");
+        "f:1:8: /: expected a value, found ] (remove the comma before it)");
 }
 
 TEST_CASE("a number that no double holds becomes infinite and hides nothing else") {
@@ -81,7 +81,7 @@ TEST_CASE("merging lays objects over each other key by key and replaces the rest
   CHECK(merged.find("a")->find("z")->unsigned_integer == 6);
   CHECK(merged.find("b")->items.size() == 1);
   CHECK(merged.find("c")->unsigned_integer == 3);
-  CHECK(merged.find("d")->kind == Node::Kind::kNull);
+  CHECK(merged.find("d")->kind == JsonKind::kNull);
 }
 
 TEST_CASE("problems are listed text by text in the order of their places") {

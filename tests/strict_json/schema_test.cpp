@@ -35,7 +35,7 @@ Schema<Outer> outer_schema() {
   Schema<Part> part;
   part.add("flag", &Part::flag, boolean(), "A flag.");
   part.check([](Part& owner, const JsonCursor& cursor) {
-    if (!owner.flag) cursor.complain_about("flag", "is down");
+    if (!owner.flag) cursor.add_error_at("flag", "is down");
   });
   Schema<Outer> schema;
   schema.add("count", &Outer::count, integer(1, 100), "A count.");
@@ -60,8 +60,8 @@ Outcome read(const std::string& text) {
   const auto source = std::make_shared<const Source>(Source{"f", text, "/base"});
   const auto node = parse_document(source, problems);
   REQUIRE(node);
-  Reading reading{problems, outer_schema().keys()};
-  const auto outer = outer_schema().read(JsonCursor(*node, "", reading));
+  ReadContext context{problems, outer_schema().keys()};
+  const auto outer = outer_schema().read(JsonCursor(*node, "", context));
   Outcome result{outer.value_or(Outer{}), {}};
   for (const Problem& problem : problems) result.lines.push_back(format_problem(problem));
   return result;

@@ -46,8 +46,9 @@ TEST_CASE("what is no readable file of at most 1 MiB is refused by name") {
     CHECK(failure.code == ExitCode::kConfig);
     return failure.message;
   };
-  CHECK(message_for(large.string()) == large.string() + ": larger than 1 MiB, which no config is");
-  CHECK(message_for("/dev/zero") == "/dev/zero: larger than 1 MiB, which no config is");
+  CHECK(message_for(large.string()) ==
+        large.string() + ": is larger than 1 MiB, which no config is");
+  CHECK(message_for("/dev/zero") == "/dev/zero: is larger than 1 MiB, which no config is");
   CHECK(message_for(folder.path().string()) ==
         folder.path().string() + ": is a folder; a config is a JSON file");
   CHECK(message_for(nowhere) == nowhere + ": cannot be opened: No such file or directory");

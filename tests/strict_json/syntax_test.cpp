@@ -78,8 +78,8 @@ TEST_CASE("what is no JSON is refused at its place") {
       {"{\"a\":1,", "f:1:8: /: expected a key in double quotes, found the end of the text"},
       {"[1", "f:1:3: /: expected ',' or ']', found the end of the text"},
       {"{\"a\":1,}",
-       "f:1:8: /: expected a key in double quotes, found } (the comma before it is one too many)"},
-      {"[1,]", "f:1:4: /: expected a value, found ] (the comma before it is one too many)"},
+       "f:1:8: /: expected a key in double quotes, found } (remove the comma before it)"},
+      {"[1,]", "f:1:4: /: expected a value, found ] (remove the comma before it)"},
       {"[1,,2]", "f:1:4: /: expected a value, found ,"},
       {"[,1]", "f:1:2: /: expected a value, found ,"},
       {"{,}", "f:1:2: /: expected a key in double quotes, found ,"},
@@ -93,7 +93,7 @@ TEST_CASE("what is no JSON is refused at its place") {
       {"{a:1}", "f:1:2: /: expected a key in double quotes, found a"},
       {"{1:1}", "f:1:2: /: expected a key in double quotes, found 1"},
       {"{'a':1}",
-       "f:1:2: /: expected a key in double quotes, found ' (strings stand in double "
+       "f:1:2: /: expected a key in double quotes, found ' (strings need double "
        "quotes)"},
       {"{}{}", "f:1:3: /: expected the end of the document, found {"},
       {"{} x", "f:1:4: /: expected the end of the document, found x"},

@@ -93,7 +93,7 @@ def test_a_crash_loop_without_progress_ends_and_says_so(tmp_path):
                 send(pid, signal.SIGKILL)
         assert process.wait() == 4
         assert_gone(process, within_s=2)
-        assert process.stderr.count("starting all processes again") == 3
+        assert process.stderr.count("restarting all processes") == 3
         assert "without progress" in process.stderr
 
 

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/clock.h"
+#include "base/system.h"
 #include "support/catch.h"
 #include "support/ranks.h"
 #include "support/trainer_rig.h"

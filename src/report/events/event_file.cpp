@@ -10,8 +10,7 @@
 #include <cerrno>
 #include <string>
 
-#include "base/clock.h"
-#include "base/host.h"
+#include "base/system.h"
 #include "report/run_folder.h"
 
 namespace mnist_train::report {

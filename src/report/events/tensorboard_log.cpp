@@ -6,7 +6,7 @@
 #include <protozero/pbf_writer.hpp>
 #include <utility>
 
-#include "base/clock.h"
+#include "base/system.h"
 #include "base/version.h"
 
 namespace mnist_train::report {

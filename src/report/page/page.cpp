@@ -6,8 +6,8 @@
 #include <cmath>
 #include <random>
 
-#include "base/clock.h"
 #include "base/file.h"
+#include "base/system.h"
 #include "base/version.h"
 #include "report/page/assets.h"
 #include "report/page/html.h"

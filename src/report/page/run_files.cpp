@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "base/clock.h"
+#include "base/system.h"
 #include "report/run_folder.h"
 
 namespace mnist_train::report {

@@ -1,4 +1,4 @@
-#include "cli/flag_list.h"
+#include "cli/command_help.h"
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -11,7 +11,8 @@ namespace mnist_train::cli {
 
 namespace {
 
-/// CLI11 writes the choices of an option behind its type's name: "FORMAT:{pt,safetensors}".
+/// Reads the choices of an option, which CLI11 writes behind its type's name:
+/// "FORMAT:{pt,safetensors}".
 std::vector<std::string> choices_in(const std::string& type_name) {
   const std::size_t begin = type_name.find('{');
   const std::size_t end = type_name.rfind('}');
@@ -48,7 +49,7 @@ Flag read_flag(const CLI::Option& option) {
 
 void collect_keys(const nlohmann::json& schema, const std::string& prefix,
                   std::vector<std::string>& keys) {
-  // A value that has several forms lists them; those that are objects have keys of their own.
+  // A value that may have several forms lists them; those that are objects have keys.
   for (const char* several : {"anyOf", "oneOf"}) {
     if (!schema.contains(several)) continue;
     for (const nlohmann::json& form : schema.at(several)) collect_keys(form, prefix, keys);
@@ -63,16 +64,17 @@ void collect_keys(const nlohmann::json& schema, const std::string& prefix,
 
 }  // namespace
 
-std::vector<Flag> flags_of(const CLI::App& command) {
-  std::vector<Flag> flags;
-  for (const CLI::Option* option : command.get_options()) {
-    if (!option->get_group().empty()) flags.push_back(read_flag(*option));
+std::vector<CommandHelp> describe_commands(const CLI::App& parser) {
+  std::vector<CommandHelp> commands;
+  for (const CLI::App* command : parser.get_subcommands([](const CLI::App*) { return true; })) {
+    CommandHelp& help = commands.emplace_back(
+        CommandHelp{command->get_name(), command->get_description(), command->get_footer(), {}});
+    for (const CLI::Option* option : command->get_options()) {
+      const bool is_hidden = option->get_group().empty();
+      if (!is_hidden) help.flags.push_back(read_flag(*option));
+    }
   }
-  return flags;
-}
-
-std::vector<const CLI::App*> commands_of(const CLI::App& parser) {
-  return parser.get_subcommands([](const CLI::App* /*command*/) { return true; });
+  return commands;
 }
 
 std::vector<std::string> config_keys() {

@@ -1,12 +1,25 @@
-#include "base/system_files.h"
+#include "base/system.h"
+
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdint>
 #include <fstream>
 #include <sstream>
+#include <utility>
 
 namespace mnist_train {
 
 namespace {
+
+double seconds_of(clockid_t clock) {
+  timespec now{};
+  ::clock_gettime(clock, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
 
 std::string trimmed(const std::string& text) {
   const std::size_t begin = text.find_first_not_of(" \t\r\n");
@@ -19,7 +32,7 @@ double meminfo_bytes(const char* key) {
   return number_in(value_of("/proc/meminfo", key)).value_or(0) * kKilobyte;
 }
 
-/// Of cgroup version 2, else 1.
+/// Reads the file of cgroup version 2, else that of version 1.
 std::optional<double> cgroup_number(const char* version_2, const char* version_1) {
   const std::filesystem::path root = "/sys/fs/cgroup";
   if (const auto number = number_in(first_line(root / version_2))) return number;
@@ -27,6 +40,29 @@ std::optional<double> cgroup_number(const char* version_2, const char* version_1
 }
 
 }  // namespace
+
+double monotonic_seconds() { return seconds_of(CLOCK_MONOTONIC); }
+
+double wall_clock_seconds() { return seconds_of(CLOCK_REALTIME); }
+
+std::chrono::milliseconds to_milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown host";
+}
+
+std::thread start_thread(std::function<void()> work) {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread thread(std::move(work));
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return thread;
+}
 
 std::optional<std::string> first_line(const std::filesystem::path& path) {
   std::ifstream file(path);
@@ -60,8 +96,8 @@ std::optional<double> free_space(const std::filesystem::path& folder) {
   return static_cast<double>(space.available);
 }
 
-Memory memory_here() {
-  Memory memory{meminfo_bytes("MemTotal"), meminfo_bytes("MemAvailable"), false};
+SystemMemory system_memory() {
+  SystemMemory memory{meminfo_bytes("MemTotal"), meminfo_bytes("MemAvailable"), false};
   const auto limit = cgroup_number("memory.max", "memory.limit_in_bytes");
   if (!limit || *limit >= memory.total) return memory;
   const double used = cgroup_number("memory.current", "memory.usage_in_bytes").value_or(0);

@@ -1,0 +1,33 @@
+#include "base/print.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/file.h"
+
+namespace mnist_train {
+
+std::string shell_quoted(std::string_view text) {
+  std::string quoted = "'";
+  for (const char character : text) {
+    if (character == '\'') {
+      quoted += "'\\''";
+    } else {
+      quoted += character;
+    }
+  }
+  return quoted + "'";
+}
+
+void print_text(std::string_view text) {
+  if (write_all(STDOUT_FILENO, text.data(), text.size())) return;
+  throw Error(ExitCode::kRunFailed,
+              std::string("cannot write to standard output: ") + std::strerror(errno));
+}
+
+void print_result(const nlohmann::ordered_json& json) { print_text(json_text(json) + "\n"); }
+
+}  // namespace mnist_train

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <thread>
+
+namespace mnist_train {
+
+/// Returns the seconds of CLOCK_MONOTONIC, which all processes of one machine share and which no
+/// change of the date disturbs.
+double monotonic_seconds();
+
+/// Returns the seconds since 1970.
+double wall_clock_seconds();
+
+/// Converts seconds, as the config has them, for functions that wait.
+std::chrono::milliseconds to_milliseconds(double seconds);
+
+/// Returns the name of this machine, or "unknown host".
+std::string host_name();
+
+/// Starts a thread that takes no signals: they are left to the thread that waits for them.
+std::thread start_thread(std::function<void()> work);
+
+/// Returns `bytes` rounded up to whole cache lines, so that blocks laid one behind the other do not
+/// share one.
+constexpr std::size_t cache_aligned(std::size_t bytes) {
+  constexpr std::size_t kCacheLineBytes = 64;
+  return (bytes + kCacheLineBytes - 1) / kCacheLineBytes * kCacheLineBytes;
+}
+
+/// Returns the first line of one of the kernel's files, without blanks around it, or nothing where
+/// the file cannot be read.
+std::optional<std::string> first_line(const std::filesystem::path& path);
+
+/// Returns the text behind "key:" in a file such as /proc/cpuinfo or /proc/meminfo, from the first
+/// line with that key.
+std::optional<std::string> value_of(const std::filesystem::path& path, const std::string& key);
+
+/// Returns the number that the text begins with; nothing for "max" and other text.
+std::optional<double> number_in(const std::optional<std::string>& text);
+
+/// Returns the bytes that are free on the file system of a folder, or nothing where there is no
+/// such folder.
+std::optional<double> free_space(const std::filesystem::path& folder);
+
+/// Memory of this machine, in bytes, cut by the limit of this process's cgroup.
+struct SystemMemory {
+  double total = 0;
+  double available = 0;  // to one more process
+  bool limited = false;  // by a cgroup
+};
+
+/// Returns the memory that there is at this moment.
+SystemMemory system_memory();
+
+}  // namespace mnist_train
