@@ -27,9 +27,10 @@ std::vector<data::Range> predicted(const settings::PredictionsOptions& options,
 EvaluatedImages::EvaluatedImages(const data::Dataset& dataset,
                                  const settings::NormalizeOptions& normalize, at::Device device,
                                  const std::shared_ptr<loader::Augmenter>& augmenter)
-    : test(dataset.test, normalize, device, at::kFloat, augmenter) {
+    : test(loader::make_batch_source(dataset.test, normalize, device, at::kFloat, augmenter)) {
   if (dataset.validation.count > 0) {
-    validation.emplace(dataset.validation, normalize, device, at::kFloat, augmenter);
+    validation =
+        loader::make_batch_source(dataset.validation, normalize, device, at::kFloat, augmenter);
   }
 }
 
@@ -43,16 +44,16 @@ Evaluations evaluate(Worker& worker, train::Trainer& trainer, EvaluatedImages& i
   still_here();
   trainer.broadcast_buffers();
   const std::int64_t batch_size = worker.config.train.test_batch_size;
-  const auto over = [&](loader::ResidentImages& some, const eval::EvaluationRequest& request) {
+  const auto over = [&](loader::BatchSource& some, const eval::EvaluationRequest& request) {
     return eval::evaluate(trainer.model(), some, batch_size, worker.communicator, worker.device(),
                           still_here, request);
   };
   Evaluations result;
   if (images.validation) result.validation = over(*images.validation, {});
   const eval::EvaluationRequest request{
-      predicted(worker.config.report.predictions, batch_size, images.test.count()),
+      predicted(worker.config.report.predictions, batch_size, images.test->count()),
       pack_times(trainer.times(), worker.identity.rank, worker.identity.world_size)};
-  result.test = over(images.test, request);
+  result.test = over(*images.test, request);
   return result;
 }
 

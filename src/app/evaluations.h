@@ -6,7 +6,7 @@
 #include "app/worker.h"
 #include "data/image_set.h"
 #include "eval/evaluator.h"
-#include "loader/resident_images.h"
+#include "loader/batch_source.h"
 #include "train/trainer.h"
 
 namespace mnist_train::app {
@@ -16,8 +16,8 @@ struct EvaluatedImages {
   EvaluatedImages(const data::Dataset& dataset, const settings::NormalizeOptions& normalize,
                   at::Device device, const std::shared_ptr<loader::Augmenter>& augmenter);
 
-  std::optional<loader::ResidentImages> validation;  // where some are held out
-  loader::ResidentImages test;
+  std::unique_ptr<loader::BatchSource> validation;  // null where none are held out
+  std::unique_ptr<loader::BatchSource> test;
 };
 
 /// What `evaluate` found.

@@ -10,7 +10,7 @@
 #include "checkpoint/python_checkpoint.h"
 #include "checkpoint/weights.h"
 #include "eval/evaluator.h"
-#include "loader/resident_images.h"
+#include "loader/batch_source.h"
 
 namespace mnist_train::app {
 
@@ -44,10 +44,11 @@ void run_evaluation(Worker& worker) {
   const auto model = model_with_weights(worker, test, worker.job.checkpoint);
   model->to(worker.device());
   still_here();
-  loader::ResidentImages images(test, settings::effective_normalize(config.data), worker.device(),
+  const auto images =
+      loader::make_batch_source(test, settings::effective_normalize(config.data), worker.device(),
                                 at::kFloat, make_augmenter(worker, test));
   const eval::Evaluation evaluation =
-      eval::evaluate(*model, images, config.train.test_batch_size, worker.communicator,
+      eval::evaluate(*model, *images, config.train.test_batch_size, worker.communicator,
                      worker.device(), still_here);
   if (!worker.is_rank0()) return;
   print_result({{"test_loss", evaluation.loss},

@@ -19,7 +19,7 @@
 #include "checkpoint/weights.h"
 #include "data/class_names.h"
 #include "imaging/codec.h"
-#include "loader/resident_images.h"
+#include "loader/batch_source.h"
 
 namespace mnist_train::app {
 
@@ -145,10 +145,10 @@ void print_guesses(Worker& worker, models::Model& model, Images images,
                    const data::ImageSet& like) {
   if (images.files.empty()) return;
   const std::vector<std::string> files = images.files;
-  loader::ResidentImages resident(as_image_set(images, like),
-                                  settings::effective_normalize(worker.config.data),
-                                  worker.device(), at::kFloat, make_test_augmenter(worker, like));
-  const auto batch = resident.slice({0, static_cast<std::int64_t>(files.size())});
+  const auto source = loader::make_batch_source(
+      as_image_set(images, like), settings::effective_normalize(worker.config.data),
+      worker.device(), at::kFloat, make_test_augmenter(worker, like));
+  const auto batch = source->gather_sequential({0, source->count()});
   const at::Tensor scores =
       model.forward(batch.images).to(at::kCPU, at::kDouble).softmax(1).to(at::kFloat).contiguous();
   const std::vector<std::string> class_names = data::class_names(worker.config.data);

@@ -10,7 +10,7 @@
 #include "app/print_result.h"
 #include "base/file.h"
 #include "imaging/codec.h"
-#include "loader/resident_images.h"
+#include "loader/batch_source.h"
 #include "train/batch_partition.h"
 
 namespace mnist_train::app {
@@ -83,20 +83,20 @@ void run_preview(Worker& worker) {
   const settings::RunConfig& config = worker.config;
   const data::Dataset dataset = open_dataset(worker, data::Splits::kTrain);
   const auto normalize = settings::effective_normalize(config.data);
-  loader::ResidentImages images(dataset.train, normalize, worker.device(), at::kFloat,
-                                make_augmenter(worker, dataset.train));
+  const auto images = loader::make_batch_source(dataset.train, normalize, worker.device(),
+                                                at::kFloat, make_augmenter(worker, dataset.train));
   const auto split = train::make_batch_partition({settings::Split::kEven, dataset.train_parts},
                                                  worker.communicator, worker.device());
   const std::vector<std::int64_t> order =
-      split->order(images.count(), config.train.seed, /*epoch=*/0);
-  images.set_order(order, 0);
+      split->order(images->count(), config.train.seed, /*epoch=*/0);
+  images->set_order(order, 0);
   const int world_size = worker.identity.world_size;
   const std::int64_t batch_size = settings::global_batch_size(config.train, world_size);
-  const data::Range global{0, std::min(batch_size, images.count())};
+  const data::Range global{0, std::min(batch_size, images->count())};
   const int rank = worker.identity.rank;
   const data::Range mine = split->shard(global, rank);
   const loader::Batch batch =
-      images.gather(mine, split->shard(global, (rank + 1) % world_size).size());
+      images->gather(mine, split->shard(global, (rank + 1) % world_size).size());
   const std::vector<std::int64_t> samples(order.begin() + mine.begin, order.begin() + mine.end);
   const auto texts =
       worker.communicator.gather_text(share_of(batch, samples, dataset, normalize).to_text());

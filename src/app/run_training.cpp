@@ -11,7 +11,7 @@
 #include "app/train_epoch.h"
 #include "base/clock.h"
 #include "comm/cuda_module.h"
-#include "loader/resident_images.h"
+#include "loader/batch_source.h"
 #include "train/trainer.h"
 
 namespace mnist_train::app {
@@ -47,10 +47,10 @@ ExitCode run_training(Worker& worker) {
   const auto normalize = settings::effective_normalize(config.data);
   const bool bf16 = trains_in_bfloat16(worker);
   const auto augmenter = make_augmenter(worker, dataset.train);
-  loader::ResidentImages train_images(dataset.train, normalize, worker.device(),
-                                      bf16 ? at::kBFloat16 : at::kFloat, augmenter);
+  const auto train_images = loader::make_batch_source(dataset.train, normalize, worker.device(),
+                                                      bf16 ? at::kBFloat16 : at::kFloat, augmenter);
   EvaluatedImages evaluated_images(dataset, normalize, worker.device(), augmenter);
-  train::Trainer trainer(config.train, initial_model(worker, dataset.train), train_images,
+  train::Trainer trainer(config.train, initial_model(worker, dataset.train), *train_images,
                          worker.communicator, worker.device(),
                          bf16 ? fresh_model(config, dataset.train) : nullptr,
                          {config.data.split, dataset.train_parts}, step_graph(worker));

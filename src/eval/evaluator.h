@@ -6,7 +6,7 @@
 
 #include "comm/communicator.h"
 #include "data/sampler.h"
-#include "loader/resident_images.h"
+#include "loader/batch_source.h"
 #include "models/model.h"
 
 namespace mnist_train::eval {
@@ -36,7 +36,7 @@ struct Evaluation {
 
 /// Collective. Each rank takes a contiguous share, in batches of at most `batch_size`, and every
 /// sample counts exactly once. `after_batch` is called for each of this rank's batches.
-Evaluation evaluate(models::Model& model, loader::ResidentImages& images, std::int64_t batch_size,
+Evaluation evaluate(models::Model& model, loader::BatchSource& images, std::int64_t batch_size,
                     const comm::Communicator& communicator, at::Device device,
                     const std::function<void()>& after_batch,
                     const EvaluationRequest& request = {});

@@ -90,10 +90,10 @@ at::Tensor Normalizer::look_up_all(at::IntArrayRef sizes, const SampleAt& sample
   return images;
 }
 
-at::Tensor Normalizer::gather(const data::ImageSet& set, const std::int64_t* indices,
-                              std::int64_t count) {
-  return look_up_all({count, set.channels, set.height, set.width}, [&](std::int64_t sample) {
-    return set.images.data() + indices[sample] * set.bytes_per_image();
+at::Tensor Normalizer::gather(const data::ImageSet& set, const std::vector<std::int64_t>& samples) {
+  const auto count = static_cast<std::int64_t>(samples.size());
+  return look_up_all({count, set.channels, set.height, set.width}, [&](std::int64_t index) {
+    return set.images.data() + samples[static_cast<std::size_t>(index)] * set.bytes_per_image();
   });
 }
 

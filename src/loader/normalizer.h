@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <vector>
 
 #include "data/image_set.h"
 #include "settings/augment_options.h"
@@ -18,8 +19,8 @@ class Normalizer {
   /// `type`: f32 or bf16.
   Normalizer(const settings::NormalizeOptions& normalize, at::Device device, at::ScalarType type);
 
-  /// Samples `indices` of a set in host memory. CPU only.
-  at::Tensor gather(const data::ImageSet& set, const std::int64_t* indices, std::int64_t count);
+  /// The images of `samples` of a set in host memory, [n,C,H,W]. Only for a CPU.
+  at::Tensor gather(const data::ImageSet& set, const std::vector<std::int64_t>& samples);
   /// `bytes` [n,C,H,W] u8, on the device.
   at::Tensor normalize(const at::Tensor& bytes);
   /// `values` [n,C,H,W] f32 that are normalised already.

@@ -37,7 +37,7 @@ comm::GradientBuffer gradient_buffer(const FlatParameters& parameters) {
 }  // namespace
 
 Trainer::Trainer(const settings::TrainOptions& options, std::shared_ptr<models::Model> model,
-                 loader::ResidentImages& images, const comm::Communicator& communicator,
+                 loader::BatchSource& images, const comm::Communicator& communicator,
                  at::Device device, std::shared_ptr<models::Model> bf16_model,
                  const PartitionOptions& sharing, std::unique_ptr<comm::DeviceGraph> graph)
     : options_(options),
@@ -171,14 +171,13 @@ void Trainer::step_eagerly(data::Range all) {
 
 /// What is decoded as it is used begins while the batches before it are computed.
 void Trainer::expect_from(std::int64_t begin) {
-  if (!images_.decodes()) return;
   std::vector<data::Range> next;
-  for (; next.size() < data::SampleStream::kBatchesAhead && begin < images_.count();
+  for (; next.size() < loader::BatchSource::kBatchesAhead && begin < images_.count();
        begin += global_batch_size_) {
     next.push_back(partition_->shard({begin, std::min(begin + global_batch_size_, images_.count())},
                                      communicator_.rank()));
   }
-  images_.expect(next);
+  images_.prefetch(next);
 }
 
 loader::Batch Trainer::gather_own(const std::vector<data::Range>& shares) {

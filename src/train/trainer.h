@@ -7,7 +7,7 @@
 
 #include "comm/communicator.h"
 #include "comm/gradient_averager.h"
-#include "loader/resident_images.h"
+#include "loader/batch_source.h"
 #include "models/model.h"
 #include "settings/train_options.h"
 #include "train/batch_partition.h"
@@ -30,7 +30,7 @@ class Trainer {
   /// optimizer and statistics stay fp32 in `model`. `graph`, where there is one, records the
   /// step unless something speaks against it: Error(kConfig) if the options insist.
   Trainer(const settings::TrainOptions& options, std::shared_ptr<models::Model> model,
-          loader::ResidentImages& images, const comm::Communicator& communicator, at::Device device,
+          loader::BatchSource& images, const comm::Communicator& communicator, at::Device device,
           std::shared_ptr<models::Model> bf16_model = nullptr, const PartitionOptions& sharing = {},
           std::unique_ptr<comm::DeviceGraph> graph = nullptr);
 
@@ -95,7 +95,7 @@ class Trainer {
 
   settings::TrainOptions options_;
   const comm::Communicator& communicator_;
-  loader::ResidentImages& images_;
+  loader::BatchSource& images_;
   std::int64_t global_batch_size_;
   bool measures_times_;
   std::shared_ptr<models::Model> model_;

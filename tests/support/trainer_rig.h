@@ -6,7 +6,7 @@
 
 #include "comm/communicator.h"
 #include "loader/augmenter.h"
-#include "loader/resident_images.h"
+#include "loader/batch_source.h"
 #include "support/small_images.h"
 #include "support/tiny_model.h"
 #include "train/trainer.h"
@@ -39,9 +39,10 @@ class TrainerRig {
                       const settings::DataOptions& data = {},
                       std::unique_ptr<comm::DeviceGraph> graph = nullptr,
                       std::shared_ptr<models::Model> bf16_model = nullptr)
-      : images(small_images(wanted), {0.5, 0.25}, device, bf16_model ? at::kBFloat16 : at::kFloat,
-               augmenter(options, communicator, wanted, device, data.augment)),
-        trainer(options, model ? std::move(model) : tiny_model(options.seed), images, communicator,
+      : images(loader::make_batch_source(
+            small_images(wanted), {0.5, 0.25}, device, bf16_model ? at::kBFloat16 : at::kFloat,
+            augmenter(options, communicator, wanted, device, data.augment))),
+        trainer(options, model ? std::move(model) : tiny_model(options.seed), *images, communicator,
                 device, std::move(bf16_model), {data.split}, std::move(graph)) {}
   TrainerRig(const TrainerRig&) = delete;  // the trainer knows where the images are
   TrainerRig& operator=(const TrainerRig&) = delete;
@@ -62,7 +63,7 @@ class TrainerRig {
 
   at::Tensor weights() const { return trainer.parameters().values().cpu().clone(); }
 
-  loader::ResidentImages images;
+  std::unique_ptr<loader::BatchSource> images;
   train::Trainer trainer;
 
  private:

@@ -24,9 +24,11 @@ settings::ModelOptions with_name(settings::ModelName name) {
 /// A trainer of one of the shipped models that computes in bf16 or fp32.
 struct Subject {
   Subject(settings::ModelName name, bool bf16, const settings::TrainOptions& options = small_run())
-      : images(testing::small_images({.count = 60, .height = 28, .width = 28}), {0.5, 0.25},
-               at::kCPU, bf16 ? at::kBFloat16 : at::kFloat),
-        trainer(options, fresh(name), images, one_rank(), at::kCPU, bf16 ? fresh(name) : nullptr) {}
+      : images(loader::make_batch_source(
+            testing::small_images({.count = 60, .height = 28, .width = 28}), {0.5, 0.25}, at::kCPU,
+            bf16 ? at::kBFloat16 : at::kFloat)),
+        trainer(options, fresh(name), *images, one_rank(), at::kCPU, bf16 ? fresh(name) : nullptr) {
+  }
 
   static std::shared_ptr<models::Model> fresh(settings::ModelName name) {
     return models::make_model(with_name(name), {}, /*seed=*/1);
@@ -36,7 +38,7 @@ struct Subject {
     return trainer.last_step_sums().loss / trainer.last_step_sums().samples;
   }
 
-  loader::ResidentImages images;
+  std::unique_ptr<loader::BatchSource> images;
   Trainer trainer;
 };
 

@@ -1,4 +1,4 @@
-#include "loader/resident_images.h"
+#include "loader/batch_source.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
@@ -80,53 +80,53 @@ TEST_CASE("every byte value becomes what torchvision makes of it, bit for bit") 
   for (const NormalizeOptions& normalize :
        {NormalizeOptions{}, kMnist, NormalizeOptions{0.2860, 0.3530}, NormalizeOptions{0.5, 0.25},
         NormalizeOptions{-3.7, 1e-6}}) {
-    ResidentImages images(set, normalize, at::kCPU);
-    check_against_torchvision(images.slice({0, 1}), set, {0}, normalize);
+    const auto images = make_batch_source(set, normalize, at::kCPU);
+    check_against_torchvision(images->gather_sequential({0, 1}), set, {0}, normalize);
   }
 }
 
 TEST_CASE("batches have channels_last strides, with one channel too") {
   for (const std::int64_t channels : {1, 3}) {
     const ImageSet set = small_images({.channels = channels, .height = 5, .width = 7});
-    ResidentImages images(set, kMnist, at::kCPU);
-    images.set_order({9, 0, 3, 3, 1, 2, 4, 5, 6, 7});
-    check_against_torchvision(images.gather({0, 10}), set, {9, 0, 3, 3, 1, 2, 4, 5, 6, 7}, kMnist);
-    check_against_torchvision(images.gather({2, 5}), set, {3, 3, 1}, kMnist);
-    check_against_torchvision(images.gather({9, 10}), set, {7}, kMnist);
-    check_against_torchvision(images.slice({4, 6}), set, {4, 5}, kMnist);
+    const auto images = make_batch_source(set, kMnist, at::kCPU);
+    images->set_order({9, 0, 3, 3, 1, 2, 4, 5, 6, 7});
+    check_against_torchvision(images->gather({0, 10}), set, {9, 0, 3, 3, 1, 2, 4, 5, 6, 7}, kMnist);
+    check_against_torchvision(images->gather({2, 5}), set, {3, 3, 1}, kMnist);
+    check_against_torchvision(images->gather({9, 10}), set, {7}, kMnist);
+    check_against_torchvision(images->gather_sequential({4, 6}), set, {4, 5}, kMnist);
     CHECK(is_channels_last(empty_channels_last({2, channels, 5, 7}, at::kFloat)));
   }
 }
 
 TEST_CASE("a batch may be empty, and larger or smaller than the one before") {
   const ImageSet set = small_images();
-  ResidentImages images(set, kMnist, at::kCPU);
-  images.set_order({0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
-  CHECK(images.gather({3, 3}).size() == 0);
-  CHECK(images.gather({3, 3}).images.sizes().vec() == std::vector<std::int64_t>{0, 1, 16, 16});
-  check_against_torchvision(images.gather({0, 2}), set, {0, 1}, kMnist);
-  check_against_torchvision(images.gather({2, 7}), set, {2, 3, 4, 5, 6}, kMnist);
-  check_against_torchvision(images.gather({7, 8}), set, {7}, kMnist);
-  check_against_torchvision(images.slice({0, 1}), set, {0}, kMnist);
+  const auto images = make_batch_source(set, kMnist, at::kCPU);
+  images->set_order({0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
+  CHECK(images->gather({3, 3}).size() == 0);
+  CHECK(images->gather({3, 3}).images.sizes().vec() == std::vector<std::int64_t>{0, 1, 16, 16});
+  check_against_torchvision(images->gather({0, 2}), set, {0, 1}, kMnist);
+  check_against_torchvision(images->gather({2, 7}), set, {2, 3, 4, 5, 6}, kMnist);
+  check_against_torchvision(images->gather({7, 8}), set, {7}, kMnist);
+  check_against_torchvision(images->gather_sequential({0, 1}), set, {0}, kMnist);
 }
 
 TEST_CASE("another epoch brings another order") {
   const ImageSet set = small_images();
-  ResidentImages images(set, kMnist, at::kCPU);
+  const auto images = make_batch_source(set, kMnist, at::kCPU);
   for (const std::int64_t epoch : {0, 1}) {
     const auto order = data::epoch_permutation(set.count, 1, epoch);
-    images.set_order(order);
-    check_against_torchvision(images.gather({0, set.count}), set, order, kMnist);
+    images->set_order(order);
+    check_against_torchvision(images->gather({0, set.count}), set, order, kMnist);
   }
 }
 
 TEST_CASE("the samples are used where they lie, and kept alive") {
   ImageSet set = small_images();
   const std::weak_ptr<const void> owner = set.owner;
-  ResidentImages images(std::move(set), kMnist, at::kCPU);
+  const auto images = make_batch_source(std::move(set), kMnist, at::kCPU);
   CHECK(owner.use_count() == 1);
-  CHECK(images.count() == 10);
-  CHECK(images.slice({0, 10}).size() == 10);
+  CHECK(images->count() == 10);
+  CHECK(images->gather_sequential({0, 10}).size() == 10);
 }
 
 std::shared_ptr<loader::Augmenter> augmenter(const settings::AugmentList& list,
@@ -141,12 +141,12 @@ TEST_CASE("a list that changes nothing gives the same bits as none") {
     for (const settings::AugmentList& list :
          {settings::AugmentList{settings::HorizontalFlipOptions{0}},
           settings::AugmentList{settings::HorizontalFlipOptions{0}, kMnist}}) {
-      ResidentImages images(set, kMnist, at::kCPU, at::kFloat, augmenter(list));
-      images.set_order(order);
-      check_against_torchvision(images.gather({0, 10}), set, order, kMnist);
-      check_against_torchvision(images.gather({2, 5}), set, {3, 2, 1}, kMnist);
-      check_against_torchvision(images.slice({4, 6}), set, {4, 5}, kMnist);
-      CHECK(images.gather({3, 3}).size() == 0);
+      const auto images = make_batch_source(set, kMnist, at::kCPU, at::kFloat, augmenter(list));
+      images->set_order(order);
+      check_against_torchvision(images->gather({0, 10}), set, order, kMnist);
+      check_against_torchvision(images->gather({2, 5}), set, {3, 2, 1}, kMnist);
+      check_against_torchvision(images->gather_sequential({4, 6}), set, {4, 5}, kMnist);
+      CHECK(images->gather({3, 3}).size() == 0);
     }
   }
 }
@@ -154,20 +154,20 @@ TEST_CASE("a list that changes nothing gives the same bits as none") {
 TEST_CASE("batches are augmented with what was drawn for the epoch, test images are not") {
   const ImageSet set = small_images();
   const std::vector<std::int64_t> order{9, 0, 3, 2, 1, 4, 8, 5, 6, 7};
-  ResidentImages images(set, kMnist, at::kCPU, at::kFloat,
-                        augmenter({settings::HorizontalFlipOptions{}}));
+  const auto images = make_batch_source(set, kMnist, at::kCPU, at::kFloat,
+                                        augmenter({settings::HorizontalFlipOptions{}}));
   for (const std::int64_t epoch : {0, 5}) {
-    images.set_order(order, epoch);
+    images->set_order(order, epoch);
     const data::EpochDraws draws(1, epoch);
     const at::Tensor plain = by_torchvision(set, order, kMnist);
-    const Batch batch = images.gather({2, 9});
+    const Batch batch = images->gather({2, 9});
     CHECK_FALSE(batch.is_mixed());
     CHECK(is_channels_last(batch.images));
     for (std::int64_t i = 0; i < 7; ++i) {
       const bool flipped = draws.flip(order[static_cast<std::size_t>(i + 2)], 0, {});
       CHECK(batch.images[i].equal(flipped ? plain[i + 2].flip(2) : plain[i + 2]));
     }
-    check_against_torchvision(images.slice({0, 2}), set, {0, 1}, kMnist);
+    check_against_torchvision(images->gather_sequential({0, 2}), set, {0, 1}, kMnist);
   }
 }
 
@@ -175,16 +175,16 @@ TEST_CASE("a batch of mixed samples carries both labels, across the end of the o
   const ImageSet set = small_images();
   const std::vector<std::int64_t> order{9, 0, 3, 2, 1, 4, 8, 5, 6, 7};
   const settings::MixupOptions half{std::nullopt, 0.5, settings::MixupScope::kLocal};
-  ResidentImages images(set, {}, at::kCPU, at::kFloat, augmenter({half}));
-  images.set_order(order);
-  const Batch batch = images.gather({7, 10});
+  const auto images = make_batch_source(set, {}, at::kCPU, at::kFloat, augmenter({half}));
+  images->set_order(order);
+  const Batch batch = images->gather({7, 10});
   CHECK(batch.is_mixed());
   CHECK(values_of(batch.labels) == labels_of(set, {5, 6, 7}));
   CHECK(values_of(batch.other_labels) == labels_of(set, {6, 7, 9}));
   const at::Tensor own = by_torchvision(set, {5, 6, 7}, {}) * 255;
   const at::Tensor other = by_torchvision(set, {6, 7, 9}, {}) * 255;
   CHECK(at::allclose(batch.images * 255, ((own.round() + other.round()) / 2).floor(), 1e-5, 1e-3));
-  CHECK(images.gather({7, 7}).size() == 0);
+  CHECK(images->gather({7, 7}).size() == 0);
 }
 
 TEST_CASE("images of another size come out for training and for tests") {
@@ -194,9 +194,9 @@ TEST_CASE("images of another size come out for training and for tests") {
          {settings::AugmentList{settings::ResizeOptions{{8, 20}}},
           settings::AugmentList{kMnist,
                                 settings::RandomCropOptions{settings::ImageSize{8, 20}, 2}}}) {
-      ResidentImages images(set, kMnist, at::kCPU, type, augmenter(list));
-      images.set_order({0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
-      for (const Batch& batch : {images.gather({1, 4}), images.slice({1, 4})}) {
+      const auto images = make_batch_source(set, kMnist, at::kCPU, type, augmenter(list));
+      images->set_order({0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
+      for (const Batch& batch : {images->gather({1, 4}), images->gather_sequential({1, 4})}) {
         CHECK(batch.images.sizes().vec() == std::vector<std::int64_t>{3, 3, 8, 20});
         CHECK(batch.images.scalar_type() == type);
         CHECK(is_channels_last(batch.images));
@@ -211,13 +211,13 @@ TEST_CASE("a GPU augments and mixes as the host does", "[gpu]") {
   const auto order = data::epoch_permutation(set.count, 1, 0);
   const settings::AugmentList list{settings::RandomCropOptions{std::nullopt, 2},
                                    settings::HorizontalFlipOptions{}, settings::MixupOptions{}};
-  ResidentImages host(set, kMnist, at::kCPU, at::kFloat, augmenter(list));
+  const auto host = make_batch_source(set, kMnist, at::kCPU, at::kFloat, augmenter(list));
   const at::Device gpu(at::kCUDA, 0);
-  ResidentImages device(set, kMnist, gpu, at::kFloat, augmenter(list, gpu));
-  host.set_order(order, 3);
-  device.set_order(order, 3);
-  const Batch expected = host.gather({10, 100});
-  const Batch batch = device.gather({10, 100});
+  const auto device = make_batch_source(set, kMnist, gpu, at::kFloat, augmenter(list, gpu));
+  host->set_order(order, 3);
+  device->set_order(order, 3);
+  const Batch expected = host->gather({10, 100});
+  const Batch batch = device->gather({10, 100});
   CHECK(batch.images.cpu().equal(expected.images));
   CHECK(batch.other_labels.cpu().equal(expected.other_labels));
   CHECK(batch.weights.cpu().equal(expected.weights));
@@ -228,12 +228,12 @@ TEST_CASE("a GPU gathers the same bits as the host", "[gpu]") {
   for (const std::int64_t channels : {1, 3}) {
     const ImageSet set = small_images({.count = 300, .channels = channels});
     const auto order = data::epoch_permutation(set.count, 1, 0);
-    ResidentImages images(set, kMnist, at::Device(at::kCUDA, 0));
-    images.set_order(order);
-    check_against_torchvision(images.gather({0, 300}), set, order, kMnist);
-    check_against_torchvision(images.gather({7, 9}), set, {order[7], order[8]}, kMnist);
-    check_against_torchvision(images.slice({298, 300}), set, {298, 299}, kMnist);
-    CHECK(images.gather({5, 5}).size() == 0);
+    const auto images = make_batch_source(set, kMnist, at::Device(at::kCUDA, 0));
+    images->set_order(order);
+    check_against_torchvision(images->gather({0, 300}), set, order, kMnist);
+    check_against_torchvision(images->gather({7, 9}), set, {order[7], order[8]}, kMnist);
+    check_against_torchvision(images->gather_sequential({298, 300}), set, {298, 299}, kMnist);
+    CHECK(images->gather({5, 5}).size() == 0);
   }
 }
 
