@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "app/worker.h"
-#include "data/image_set.h"
+#include "data/dataset.h"
 #include "eval/evaluator.h"
 #include "loader/batch_source.h"
 #include "train/trainer.h"
@@ -30,7 +30,7 @@ struct Evaluations {
 };
 
 /// Collective: all sets, the test set with the predictions that the config asks for and every
-/// rank's step times as riders, with the rank's status kept up to date.
+/// rank's step times as extra sums, with the rank's status kept up to date.
 Evaluations evaluate(Worker& worker, train::Trainer& trainer, EvaluatedImages& images);
 
 }  // namespace mnist_train::app

@@ -200,7 +200,7 @@ report::EpochDetails RunRecorder::details(const eval::Evaluation& test, double t
   details.seconds.checkpoint = std::exchange(checkpoint_seconds_, 0);
   details.seconds.report = views_->take_seconds();
   summary_.report_seconds += details.seconds.report;
-  details.ranks = unpack_times(test.riders);
+  details.ranks = unpack_times(test.extra_sums);
   details.classes = dataset_.test.classes;
   details.confusion = test.confusion;
   return details;

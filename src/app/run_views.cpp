@@ -22,10 +22,6 @@ constexpr double kPageAllowance_s = 0.25;  // which lets short runs show every e
 constexpr double kWithinEpoch_s = 20;      // between two pages
 constexpr std::size_t kWrongImages = 8;    // in TensorBoard, an epoch
 
-double confidence(const eval::Prediction& prediction) {
-  return prediction.scores[static_cast<std::size_t>(prediction.guess)];
-}
-
 }  // namespace
 
 RunViews::RunViews(const Worker& worker, const data::Dataset& dataset,
@@ -110,12 +106,12 @@ void RunViews::write_predictions(const eval::Evaluation& test) {
   if (test.predictions.empty()) return;
   const data::ImageSet& set = dataset_.test;
   std::vector<report::Prediction> rows;
-  for (const eval::Prediction& prediction : test.predictions) {
+  for (const eval::SamplePrediction& prediction : test.predictions) {
     if (images_.size() == rows.size()) {
       images_.push_back(report::image_uri(set.image(prediction.sample).data(), set.channels,
                                           set.height, set.width));
     }
-    rows.push_back({prediction.sample, images_[rows.size()], prediction.guess,
+    rows.push_back({prediction.sample, images_[rows.size()], prediction.predicted_class,
                     set.labels[static_cast<std::size_t>(prediction.sample)], prediction.scores});
   }
   report::write_predictions(worker_.run_folder / report::files::kPredictions, rows,
@@ -125,29 +121,30 @@ void RunViews::write_predictions(const eval::Evaluation& test) {
 /// The surest of the wrong predictions, as images and in words.
 void RunViews::write_wrong_images(std::int64_t step, const eval::Evaluation& test) {
   const data::ImageSet& set = dataset_.test;
-  const auto truth = [&](const eval::Prediction& prediction) -> std::int64_t {
+  const auto truth = [&](const eval::SamplePrediction& prediction) -> std::int64_t {
     return set.labels[static_cast<std::size_t>(prediction.sample)];
   };
   const auto name = [&](std::int64_t label) {
     return dataset_.class_names.empty() ? std::to_string(label)
                                         : dataset_.class_names[static_cast<std::size_t>(label)];
   };
-  std::vector<const eval::Prediction*> wrong;
-  for (const eval::Prediction& prediction : test.predictions) {
-    if (prediction.guess != truth(prediction)) wrong.push_back(&prediction);
+  std::vector<const eval::SamplePrediction*> wrong;
+  for (const eval::SamplePrediction& prediction : test.predictions) {
+    if (prediction.predicted_class != truth(prediction)) wrong.push_back(&prediction);
   }
-  std::stable_sort(wrong.begin(), wrong.end(),
-                   [](auto* left, auto* right) { return confidence(*left) > confidence(*right); });
+  std::stable_sort(wrong.begin(), wrong.end(), [](auto* left, auto* right) {
+    return left->confidence() > right->confidence();
+  });
   std::string table = "| image | sample | truth | guess | sure |\n|---|---|---|---|---|\n";
   for (std::size_t i = 0; i < std::min(wrong.size(), kWrongImages); ++i) {
-    const eval::Prediction& prediction = *wrong[i];
+    const eval::SamplePrediction& prediction = *wrong[i];
     const std::vector<std::uint8_t> pixels = set.image(prediction.sample);
     events_->write_image(step, fmt::format("wrong/{}", i + 1),
                          report::image_png(pixels.data(), set.channels, set.height, set.width),
                          set.height, set.width, set.channels == 3 ? 3 : 1);
-    table +=
-        fmt::format("| {} | {} | {} | {} | {:.1f} % |\n", i + 1, prediction.sample,
-                    name(truth(prediction)), name(prediction.guess), 100 * confidence(prediction));
+    table += fmt::format("| {} | {} | {} | {} | {:.1f} % |\n", i + 1, prediction.sample,
+                         name(truth(prediction)), name(prediction.predicted_class),
+                         100 * prediction.confidence());
   }
   if (!wrong.empty()) events_->write_text(step, "wrong", table);
 }

@@ -21,7 +21,7 @@ using testing::small_images;
 using testing::tiny_model;
 
 constexpr std::int64_t kCount = 37;
-constexpr settings::NormalizeOptions kNormalize{0.5, 0.25};
+const settings::NormalizeOptions kNormalize{0.5, 0.25};
 
 std::unique_ptr<loader::BatchSource> images_of(std::int64_t count) {
   return loader::make_batch_source(small_images({.count = count}), kNormalize, at::kCPU);
@@ -74,10 +74,10 @@ TEST_CASE("ranks share the samples and agree on the result, ranks without any to
   }
 }
 
-TEST_CASE("confusion, predictions and riders come with the sums, whoever evaluates") {
+TEST_CASE("confusion, predictions and extra sums come with the sums, whoever evaluates") {
   EvaluationRequest request;
   request.predictions = {{0, 3}, {10, 14}, {30, kCount}};
-  request.riders = {1, 0.5};
+  request.extra_sums = {1, 0.5};
   const auto images = images_of(kCount);
   const Evaluation alone = evaluate(
       *tiny_model(1), *images, 4, comm::Communicator(), at::kCPU, [] {}, request);
@@ -94,12 +94,13 @@ TEST_CASE("confusion, predictions and riders come with the sums, whoever evaluat
   CHECK(alone.predictions[2].sample == 2);
   CHECK(alone.predictions[3].sample == 10);
   CHECK(alone.predictions.back().sample == kCount - 1);
-  for (const Prediction& prediction : alone.predictions) {
+  for (const SamplePrediction& prediction : alone.predictions) {
     const auto& scores = prediction.scores;
     CHECK(std::accumulate(scores.begin(), scores.end(), 0.0) == Approx(1));
-    CHECK(std::max_element(scores.begin(), scores.end()) - scores.begin() == prediction.guess);
+    CHECK(std::max_element(scores.begin(), scores.end()) - scores.begin() ==
+          prediction.predicted_class);
   }
-  CHECK(alone.riders == request.riders);
+  CHECK(alone.extra_sums == request.extra_sums);
 
   for (const int world_size : {2, 3}) {
     std::vector<Evaluation> results(static_cast<std::size_t>(world_size));
@@ -113,13 +114,13 @@ TEST_CASE("confusion, predictions and riders come with the sums, whoever evaluat
       REQUIRE(result.predictions.size() == alone.predictions.size());
       for (std::size_t i = 0; i < alone.predictions.size(); ++i) {
         CHECK(result.predictions[i].sample == alone.predictions[i].sample);
-        CHECK(result.predictions[i].guess == alone.predictions[i].guess);
+        CHECK(result.predictions[i].predicted_class == alone.predictions[i].predicted_class);
         for (std::size_t label = 0; label < 10; ++label) {
           CHECK(result.predictions[i].scores[label] ==
                 Approx(alone.predictions[i].scores[label]).epsilon(1e-5).margin(1e-9));
         }
       }
-      CHECK(result.riders == std::vector<double>{1.0 * world_size, 0.5 * world_size});
+      CHECK(result.extra_sums == std::vector<double>{1.0 * world_size, 0.5 * world_size});
     }
   }
 }
