@@ -17,7 +17,7 @@ namespace mnist_train::app {
 
 namespace {
 
-/// The numbers that a normalisation was made from.
+/// The bytes that normalised images were made from, [n,C,H,W].
 std::string bytes_of(const at::Tensor& images, const settings::NormalizeOptions& normalize) {
   const at::Tensor bytes = images.to(at::kCPU)
                                .mul(normalize.std)
@@ -31,13 +31,13 @@ std::string bytes_of(const at::Tensor& images, const settings::NormalizeOptions&
           static_cast<std::size_t>(bytes.numel())};
 }
 
-PreviewShare share_of(const loader::Batch& batch, const std::vector<std::int64_t>& samples,
-                      const data::Dataset& dataset, const settings::NormalizeOptions& normalize) {
-  PreviewShare share;
-  share.channels = batch.images.size(1);
-  share.height = batch.images.size(2);
-  share.width = batch.images.size(3);
-  share.planes = bytes_of(batch.images, normalize);
+RankPreview preview_of(const loader::Batch& batch, const std::vector<std::int64_t>& samples,
+                       const data::Dataset& dataset, const settings::NormalizeOptions& normalize) {
+  RankPreview preview;
+  preview.channels = batch.images.size(1);
+  preview.height = batch.images.size(2);
+  preview.width = batch.images.size(3);
+  preview.planes = bytes_of(batch.images, normalize);
   const auto name_class = [&dataset](nlohmann::ordered_json& facts, const char* key,
                                      std::int64_t label) {
     if (!dataset.class_names.empty()) {
@@ -57,23 +57,23 @@ PreviewShare share_of(const loader::Batch& batch, const std::vector<std::int64_t
       facts["weight"] = batch.weights[i].item<float>();
       caption += '+' + std::to_string(other);
     }
-    share.facts.push_back(std::move(facts));
-    share.captions.push_back(std::move(caption));
+    preview.facts.push_back(std::move(facts));
+    preview.captions.push_back(std::move(caption));
   }
-  return share;
+  return preview;
 }
 
 void write_page(const Worker& worker, const std::vector<std::string>& texts) {
-  std::vector<PreviewShare> shares;
-  shares.reserve(texts.size());
-  for (const std::string& text : texts) shares.push_back(PreviewShare::from_text(text));
-  const PreviewPage page = draw_page(shares);
+  std::vector<RankPreview> previews;
+  previews.reserve(texts.size());
+  for (const std::string& text : texts) previews.push_back(RankPreview::from_text(text));
+  const PreviewPage page = draw_page(previews);
   write_file_atomically(worker.job.export_path, imaging::encode_png(page.picture),
                         ExitCode::kRunFailed);
   print_result({{"output", worker.job.export_path.string()},
-                {"channels", shares.front().channels},
-                {"height", shares.front().height},
-                {"width", shares.front().width},
+                {"channels", previews.front().channels},
+                {"height", previews.front().height},
+                {"width", previews.front().width},
                 {"processes", page.grids}});
 }
 
@@ -99,7 +99,7 @@ void run_preview(Worker& worker) {
       images->gather(mine, split->shard(global, (rank + 1) % world_size).size());
   const std::vector<std::int64_t> samples(order.begin() + mine.begin, order.begin() + mine.end);
   const auto texts =
-      worker.communicator.gather_text(share_of(batch, samples, dataset, normalize).to_text());
+      worker.communicator.gather_text(preview_of(batch, samples, dataset, normalize).to_text());
   if (worker.is_rank0()) write_page(worker, texts);
 }
 
