@@ -45,8 +45,8 @@ void run_evaluation(Worker& worker) {
   model->to(worker.device());
   still_here();
   const auto images =
-      loader::make_batch_source(test, settings::effective_normalize(config.data), worker.device(),
-                                at::kFloat, make_augmenter(worker, test));
+      loader::make_batch_source(test, settings::effective_normalize(config.data, test.channels),
+                                worker.device(), at::kFloat, make_augmenter(worker, test));
   const eval::Evaluation evaluation =
       eval::evaluate(*model, *images, config.train.test_batch_size, worker.communicator,
                      worker.device(), still_here);

@@ -20,8 +20,8 @@ namespace {
 /// The bytes that normalised images were made from, [n,C,H,W].
 std::string bytes_of(const at::Tensor& images, const settings::NormalizeOptions& normalize) {
   const at::Tensor bytes = images.to(at::kCPU)
-                               .mul(normalize.std)
-                               .add(normalize.mean)
+                               .mul(loader::per_channel(normalize.std, at::kCPU))
+                               .add(loader::per_channel(normalize.mean, at::kCPU))
                                .mul(255)
                                .round()
                                .clamp(0, 255)
@@ -82,7 +82,7 @@ void write_page(const Worker& worker, const std::vector<std::string>& texts) {
 void run_preview(Worker& worker) {
   const settings::RunConfig& config = worker.config;
   const data::Dataset dataset = open_dataset(worker, data::Splits::kTrain);
-  const auto normalize = settings::effective_normalize(config.data);
+  const auto normalize = settings::effective_normalize(config.data, dataset.train.channels);
   const auto images = loader::make_batch_source(dataset.train, normalize, worker.device(),
                                                 at::kFloat, make_augmenter(worker, dataset.train));
   const auto split = train::make_batch_partition({settings::Split::kEven, dataset.train_parts},

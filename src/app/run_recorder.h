@@ -10,7 +10,7 @@
 #include "app/worker.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_writer.h"
-#include "data/image_set.h"
+#include "data/dataset.h"
 #include "report/console.h"
 #include "report/metrics_log.h"
 #include "report/summary.h"

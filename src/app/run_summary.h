@@ -3,7 +3,7 @@
 #include <string>
 
 #include "app/worker.h"
-#include "data/image_set.h"
+#include "data/dataset.h"
 #include "report/lineage.h"
 #include "report/summary.h"
 #include "train/trainer.h"

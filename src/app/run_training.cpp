@@ -44,7 +44,7 @@ bool checkpoint_is_due(const train::Trainer& trainer, const settings::Checkpoint
 ExitCode run_training(Worker& worker) {
   const settings::RunConfig& config = worker.config;
   const data::Dataset dataset = open_dataset(worker);
-  const auto normalize = settings::effective_normalize(config.data);
+  const auto normalize = settings::effective_normalize(config.data, dataset.train.channels);
   const bool bf16 = trains_in_bfloat16(worker);
   const auto augmenter = make_augmenter(worker, dataset.train);
   const auto train_images = loader::make_batch_source(dataset.train, normalize, worker.device(),

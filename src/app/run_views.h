@@ -8,7 +8,7 @@
 
 #include "app/evaluations.h"
 #include "app/worker.h"
-#include "data/image_set.h"
+#include "data/dataset.h"
 #include "report/events/tensorboard_log.h"
 #include "report/page/run_files.h"
 #include "train/trainer.h"

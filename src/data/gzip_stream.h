@@ -8,9 +8,8 @@
 
 namespace mnist_train::data {
 
-/// Inflates a gzip file (RFC 1952) of one member that lies in memory. The compressed bytes must
-/// outlive it. Errors are Error(kData) with the name and the places in the compressed and the
-/// inflated data.
+/// Inflates a gzip file (RFC 1952) of one member that lies in memory and outlives this object.
+/// Throws Error(kData) with the name and the places in the compressed and the inflated data.
 class GzipStream {
  public:
   GzipStream(std::span<const std::uint8_t> compressed, std::string name);
@@ -25,11 +24,11 @@ class GzipStream {
   /// stream ends. Reaching the end checks length and checksum.
   std::size_t read(std::span<std::uint8_t> out);
 
-  /// Insists that the stream has ended and that nothing follows it in the file.
+  /// Throws Error(kData) unless the stream has ended and nothing follows it in the file.
   void expect_end() const;
 
  private:
-  struct State;
+  struct Inflater;
 
   bool inflate_some(std::span<std::uint8_t> out, std::size_t* produced);
   [[noreturn]] void fail(const std::string& problem) const;
@@ -39,7 +38,7 @@ class GzipStream {
   std::size_t consumed_ = 0;
   std::size_t produced_ = 0;
   bool ended_ = false;
-  std::unique_ptr<State> state_;
+  std::unique_ptr<Inflater> inflater_;
 };
 
 }  // namespace mnist_train::data

@@ -14,10 +14,9 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/system_files.h"
-#include "data/dataset.h"
+#include "data/dataset_reader.h"
 #include "data/find_files.h"
 #include "data/image_decoder.h"
-#include "data/sources.h"
 
 namespace mnist_train::doctor {
 
@@ -50,22 +49,18 @@ std::optional<double> writing_speed(const fs::path& folder) {
   return static_cast<double>(kBytes) / std::max(1e-6, monotonic_seconds() - begin_s);
 }
 
-Finding check_by_name(settings::DatasetName name, const settings::RunConfig& config) {
-  const bool wanted = !config.data.format && config.data.dataset == name;
-  const std::string title = std::string("data: ") + name_of(name);
-  settings::DataOptions options = config.data;
-  options.format.reset();
-  options.dataset = name;
+Finding check_by_name(const settings::NamedDataset& row, const settings::RunConfig& config) {
+  const bool wanted = !config.data.format && config.data.dataset == row.name;
+  const std::string title = "data: " + row.name;
   try {
-    const data::DatasetFiles files = data::find_dataset_files(options);
-    return {title, Verdict::kGood, files.train.images.parent_path().string(), "", {}};
+    return {
+        title, Verdict::kGood, data::find_named_dataset(row, config.data.root).string(), "", {}};
   } catch (const Error& error) {
     if (wanted) return {title, Verdict::kProblem, error.what(), "see above", {}};
     return {title,
             Verdict::kNote,
             "not here",
-            std::string("only runs that name it need it: mnist-train fetch ") + name_of(name) +
-                " --to DIR",
+            "only runs that name it need it: mnist-train fetch " + row.name + " --to DIR",
             {}};
   }
 }
@@ -73,19 +68,10 @@ Finding check_by_name(settings::DatasetName name, const settings::RunConfig& con
 /// Opens it as a run would, without reading images.
 Finding check_by_format(const settings::DataOptions& options) {
   try {
-    std::int64_t train = 0;
-    std::int64_t test = 0;
-    if (options.decode == settings::Decode::kOnce) {
-      data::BadSamples bad(options.on_bad_sample == settings::OnBadSample::kSkip);
-      const data::Sources sources = data::open_sources(options, /*with_test=*/true, bad, nullptr);
-      for (const auto& source : sources.train) train += source->outline().count;
-      test = sources.test->outline().count;
-    } else {
-      data::require_decoder(options.decode);
-      const data::Dataset dataset = data::open_dataset(options);
-      train = dataset.train.count;
-      test = dataset.test.count;
-    }
+    data::require_decoder(options.decode);
+    const data::DatasetReader reader(options);
+    const std::int64_t train = reader.train_count();
+    const std::int64_t test = reader.test_count();
     return {"data",
             Verdict::kGood,
             fmt::format("{} training and {} test images", train, test),
@@ -125,8 +111,9 @@ Finding check_run_folder(const settings::RunConfig& config) {
 Findings check_data(const settings::RunConfig& config) {
   Findings findings;
   if (config.data.format) findings.push_back(check_by_format(config.data));
-  findings.push_back(check_by_name(settings::DatasetName::kMnist, config));
-  findings.push_back(check_by_name(settings::DatasetName::kFashionMnist, config));
+  for (const settings::NamedDataset& row : settings::named_datasets()) {
+    findings.push_back(check_by_name(row, config));
+  }
   return findings;
 }
 

@@ -9,7 +9,8 @@
 #include <cstring>
 #include <utility>
 
-#include "data/sample_stream.h"
+#include "base/error.h"
+#include "data/image_decoder.h"
 
 namespace mnist_train::loader {
 
@@ -83,10 +84,12 @@ class StreamedSource : public BatchSource {
  public:
   StreamedSource(data::ImageSet images, const settings::NormalizeOptions& normalize,
                  at::Device device, at::ScalarType type, std::shared_ptr<Augmenter> augmenter)
-      : BatchSource(std::move(images), normalize, device, type, std::move(augmenter)),
-        setup_(decoder_setup(*this, device)),
-        stream_(setup_),
-        decodes_to_gpu_(data::decodes_to_gpu(setup_)) {}
+      : BatchSource(std::move(images), normalize, device, type, std::move(augmenter)) {
+    data::ImageDecoderSetup setup{
+        set_.encoded, static_cast<int>(set_.encoded->threads.value_or(at::get_num_threads()))};
+    if (!device.is_cpu()) setup.gpu = device.index();
+    decoder_ = data::make_image_decoder(setup);
+  }
 
  protected:
   void announce(std::span<const data::Range> ranges, Order order) override {
@@ -94,7 +97,7 @@ class StreamedSource : public BatchSource {
     for (const data::Range& range : ranges.first(std::min(ranges.size(), kBatchesAhead))) {
       batches.push_back(samples_at(range, order));
     }
-    stream_.expect(batches);
+    decoder_->prefetch(batches);
   }
 
   StoredBatch read(data::Range range, Order order) override {
@@ -104,8 +107,10 @@ class StreamedSource : public BatchSource {
     if (samples.empty()) {
       return {at::empty(sizes, at::TensorOptions(at::kByte).device(device_)), labels};
     }
-    const data::ImageDecoder::Batch batch = stream_.take(samples);
-    if (decodes_to_gpu_) {
+    const data::DecodedBatch batch = decoder_->take(samples);
+    if (!batch.failures.empty()) throw Error(ExitCode::kData, batch.failures.front().message);
+    const bool on_gpu = decoder_->decodes_to_gpu();
+    if (on_gpu) {
       // The decoder takes its memory back when nobody holds it. What was queued on the GPU to read
       // the last batch is done when the next one is taken, so until then it is held.
       c10::impl::getDeviceGuardImpl(device_.type())->synchronizeDevice(device_.index());
@@ -113,22 +118,12 @@ class StreamedSource : public BatchSource {
     }
     const at::Tensor bytes = at::from_blob(
         const_cast<std::uint8_t*>(batch.pixels), sizes, [owner = batch.owner](void*) {},
-        at::TensorOptions(at::kByte).device(decodes_to_gpu_ ? device_ : at::Device(at::kCPU)));
+        at::TensorOptions(at::kByte).device(on_gpu ? device_ : at::Device(at::kCPU)));
     return {bytes.to(device_), labels};
   }
 
  private:
-  static data::ImageDecoderSetup decoder_setup(const BatchSource& source, at::Device device) {
-    const auto& encoded = source.images().encoded;
-    data::ImageDecoderSetup setup{
-        encoded, static_cast<int>(encoded->threads.value_or(at::get_num_threads()))};
-    if (!device.is_cpu()) setup.gpu = device.index();
-    return setup;
-  }
-
-  data::ImageDecoderSetup setup_;
-  data::SampleStream stream_;
-  bool decodes_to_gpu_;
+  std::unique_ptr<data::ImageDecoder> decoder_;
   std::shared_ptr<const void> held_;  // the last batch's bytes, where they lie on the GPU
 };
 

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "data/image_decoder.h"
 #include "data/image_set.h"
 #include "data/sampler.h"
 #include "loader/augmenter.h"
@@ -26,7 +27,7 @@ class BatchSource {
  public:
   /// How many announced batches are prepared ahead of their use; what is announced beyond them does
   /// not matter.
-  static constexpr std::size_t kBatchesAhead = 3;
+  static constexpr std::size_t kBatchesAhead = data::ImageDecoder::kBatchesAhead;
 
   virtual ~BatchSource() = default;
   BatchSource(const BatchSource&) = delete;

@@ -20,7 +20,7 @@ using settings::NormalizeOptions;
 using testing::have_gpu;
 using testing::small_images;
 
-constexpr NormalizeOptions kMnist{0.1307, 0.3081};
+const NormalizeOptions kMnist{0.1307, 0.3081};
 
 /// The samples `indices` as torchvision's ToTensor and Normalize make them.
 at::Tensor by_torchvision(const ImageSet& set, const std::vector<std::int64_t>& indices,
@@ -28,11 +28,12 @@ at::Tensor by_torchvision(const ImageSet& set, const std::vector<std::int64_t>& 
   at::Tensor bytes = at::from_blob(const_cast<std::uint8_t*>(set.images.data()),
                                    {set.count, set.channels, set.height, set.width}, at::kByte);
   bytes = bytes.index_select(0, at::tensor(indices, at::kLong));
-  const auto constant = [](double value) { return at::scalar_tensor(value, at::kFloat); };
-  return bytes.to(at::kFloat)
-      .div_(255)
-      .sub_(constant(normalize.mean))
-      .div_(constant(normalize.std));
+  const auto figures = [](const settings::PerChannel& value) {
+    const auto* list = std::get_if<std::vector<double>>(&value);
+    return list != nullptr ? at::tensor(*list, at::kFloat).view({1, -1, 1, 1})
+                           : at::scalar_tensor(std::get<double>(value), at::kFloat);
+  };
+  return bytes.to(at::kFloat).div_(255).sub_(figures(normalize.mean)).div_(figures(normalize.std));
 }
 
 std::vector<std::int64_t> labels_of(const ImageSet& set, const std::vector<std::int64_t>& indices) {
@@ -83,6 +84,33 @@ TEST_CASE("every byte value becomes what torchvision makes of it, bit for bit") 
     const auto images = make_batch_source(set, normalize, at::kCPU);
     check_against_torchvision(images->gather_sequential({0, 1}), set, {0}, normalize);
   }
+}
+
+const NormalizeOptions kColours{std::vector<double>{0.4914, 0.4822, 0.4465},
+                                std::vector<double>{0.2470, 0.2435, 0.2616}};
+
+TEST_CASE("each channel has its own mean and standard deviation") {
+  const ImageSet set = small_images({.channels = 3});
+  const std::vector<std::int64_t> order{9, 0, 3, 2, 1, 4, 8, 5, 6, 7};
+  for (const NormalizeOptions& normalize :
+       {kColours, NormalizeOptions{kColours.mean, 0.5}, NormalizeOptions{0.25, kColours.std}}) {
+    const auto images = make_batch_source(set, normalize, at::kCPU);
+    images->set_order(order);
+    check_against_torchvision(images->gather({0, 10}), set, order, normalize);
+    check_against_torchvision(images->gather_sequential({3, 5}), set, {3, 4}, normalize);
+    const auto bf16 = make_batch_source(set, normalize, at::kCPU, at::kBFloat16);
+    CHECK(bf16->gather_sequential({0, 10}).images.equal(
+        images->gather_sequential({0, 10}).images.to(at::kBFloat16)));
+  }
+}
+
+TEST_CASE("figures that are equal for all channels give the bits of a single one") {
+  const ImageSet set = small_images({.channels = 3});
+  const NormalizeOptions listed{std::vector<double>(3, 0.1307), std::vector<double>(3, 0.3081)};
+  const auto one = make_batch_source(set, kMnist, at::kCPU);
+  const auto three = make_batch_source(set, listed, at::kCPU);
+  const Batch expected = one->gather_sequential({0, 10});
+  CHECK(three->gather_sequential({0, 10}).images.equal(expected.images));
 }
 
 TEST_CASE("batches have channels_last strides, with one channel too") {
@@ -149,6 +177,15 @@ TEST_CASE("a list that changes nothing gives the same bits as none") {
       CHECK(images->gather({3, 3}).size() == 0);
     }
   }
+}
+
+TEST_CASE("an entry of the list normalises each channel as the source does") {
+  const ImageSet set = small_images({.channels = 3});
+  const std::vector<std::int64_t> order{9, 0, 3, 2, 1, 4, 8, 5, 6, 7};
+  const auto images = make_batch_source(set, kColours, at::kCPU, at::kFloat, augmenter({kColours}));
+  images->set_order(order);
+  check_against_torchvision(images->gather({2, 9}), set, {3, 2, 1, 4, 8, 5, 6}, kColours);
+  check_against_torchvision(images->gather_sequential({4, 6}), set, {4, 5}, kColours);
 }
 
 TEST_CASE("batches are augmented with what was drawn for the epoch, test images are not") {
@@ -235,6 +272,9 @@ TEST_CASE("a GPU gathers the same bits as the host", "[gpu]") {
     check_against_torchvision(images->gather_sequential({298, 300}), set, {298, 299}, kMnist);
     CHECK(images->gather({5, 5}).size() == 0);
   }
+  const ImageSet set = small_images({.count = 300, .channels = 3});
+  const auto images = make_batch_source(set, kColours, at::Device(at::kCUDA, 0));
+  check_against_torchvision(images->gather_sequential({298, 300}), set, {298, 299}, kColours);
 }
 
 }  // namespace
