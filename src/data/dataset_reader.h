@@ -35,10 +35,10 @@ class DatasetReader {
                          Splits splits = Splits::kBoth,
                          const std::atomic<bool>* cancelled = nullptr);
 
-  /// Samples to train on and to test on, by limit_train and limit_test.
+  /// Numbers of samples to train on and to test on, after limit_train and limit_test.
   std::int64_t train_count() const { return train_.count(); }
   std::int64_t test_count() const { return test_.count(); }
-  /// The size of the memory that `read_into` fills.
+  /// Returns the size in bytes of the memory that `read_into` fills.
   std::size_t bytes() const;
 
   /// Reads everything into memory of its own, but uses files in place where that can be. Called

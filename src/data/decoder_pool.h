@@ -54,7 +54,7 @@ class DecoderPool : public ImageDecoder {
   std::vector<std::thread> threads_;
 };
 
-/// How many processors this process may use.
+/// Returns how many processors this process may use.
 int processors();
 
 }  // namespace mnist_train::data

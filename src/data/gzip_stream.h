@@ -17,7 +17,7 @@ class GzipStream {
   GzipStream& operator=(const GzipStream&) = delete;
   ~GzipStream();
 
-  /// Whether the bytes start like a gzip file.
+  /// Returns whether the bytes start like a gzip file.
   static bool recognizes(std::span<const std::uint8_t> bytes);
 
   /// Inflates the next bytes into `out` and returns how many: fewer than asked only where the

@@ -12,8 +12,8 @@ struct HoldOut {
   std::vector<std::int64_t> validation;
 };
 
-/// How many of `count` samples a fraction holds out. Throws Error(kData) when that leaves one side
-/// empty.
+/// Returns how many of `count` samples a fraction holds out. Throws Error(kData) when that leaves
+/// one side empty.
 std::int64_t held_out_count(std::int64_t count, double fraction);
 
 /// Draws which of `count` samples a fraction holds out; it follows from the seed alone. Throws

@@ -43,7 +43,7 @@ class ImageDecoder {
   std::vector<SampleFailure> decode_range(
       Range range, std::int64_t batch_size,
       const std::function<bool(const std::vector<SampleFailure>&)>& progress);
-  /// Whether pixels lie on the GPU that was asked for.
+  /// Returns whether pixels lie on the GPU that was asked for.
   virtual bool decodes_to_gpu() const { return false; }
 
  protected:

@@ -21,11 +21,11 @@ struct ImageGeometry {
   bool same_shape(const ImageGeometry& other) const {
     return channels == other.channels && height == other.height && width == other.width;
   }
-  /// Channels, height and width for messages, such as "3 x 244 x 244".
+  /// Returns channels, height and width for messages, such as "3 x 244 x 244".
   std::string text() const;
 };
 
-/// The geometry that images stored in `own` are brought to by data.channels and data.size.
+/// Returns what images of the geometry `own` are brought to by data.channels and data.size.
 ImageGeometry wanted_geometry(ImageGeometry own, const settings::DataOptions& options);
 
 /// Throws Error(kData) with `name` where an image of `own` geometry differs from what is wanted,
@@ -38,7 +38,7 @@ void require_geometry(const ImageGeometry& own, const ImageGeometry& wanted,
 void fit(imaging::Image image, const ImageGeometry& geometry, const std::string& name,
          std::uint8_t* out);
 
-/// The image whose planes [C,H,W] these are.
+/// Returns the image whose planes [C,H,W] these are.
 imaging::Image from_planes(std::span<const std::uint8_t> planes, const ImageGeometry& geometry);
 
 }  // namespace mnist_train::data

@@ -25,7 +25,7 @@ struct ImageSet {
   std::shared_ptr<const EncodedImages> encoded{};
 
   std::int64_t bytes_per_image() const { return channels * height * width; }
-  /// One image as planes [C,H,W], decoded if need be. Throws Error(kData).
+  /// Returns one image as planes [C,H,W], decoded if need be. Throws Error(kData).
   std::vector<std::uint8_t> image(std::int64_t sample) const;
 };
 

@@ -21,22 +21,22 @@ class ImageSource {
   virtual ~ImageSource() = default;
 
   std::int64_t count() const { return static_cast<std::int64_t>(labels_.size()); }
-  /// The class of each sample, [count], from 0 to classes() - 1.
+  /// Returns the class of each sample, [count], from 0 to classes() - 1.
   const std::vector<std::int32_t>& labels() const { return labels_; }
   std::int64_t classes() const { return classes_; }
-  /// The names of the classes by number; empty where the files have none.
+  /// Returns the names of the classes by number, or nothing where the files have none.
   const std::vector<std::string>& class_names() const { return class_names_; }
-  /// The file, folder or database, for messages.
+  /// Returns the path of the file, folder or database, for messages.
   const std::string& name() const { return name_; }
-  /// A hash of names, sizes and labels of encoded images, as "xxh3-128:…"; empty for pixels, whose
-  /// bytes are hashed when they are read.
+  /// Returns a hash of the names, sizes and labels of encoded images, as "xxh3-128:…"; empty for
+  /// pixels, whose bytes are hashed when they are read.
   const std::string& hash() const { return hash_; }
-  /// The geometry in which all samples are stored as pixels; nothing where they are encoded.
+  /// Returns the geometry of samples that are stored as pixels; nothing where they are encoded.
   const std::optional<ImageGeometry>& geometry() const { return geometry_; }
 
-  /// The name of a sample for messages: its file, or the file and its place in it.
+  /// Returns the name of a sample for messages: its file, or the file and its position in it.
   virtual std::string sample_name(std::int64_t sample) const = 0;
-  /// The bytes of a sample as they are stored: planes [C,H,W], or a PNG or JPEG file. They lie in
+  /// Returns the bytes of a sample as they are stored: planes [C,H,W], or a PNG or JPEG file, in
   /// memory of the source, or in `buffer`. Throws Error(kData) with the sample's name.
   virtual std::span<const std::uint8_t> read(std::int64_t sample,
                                              std::vector<std::uint8_t>& buffer) const = 0;
@@ -44,7 +44,7 @@ class ImageSource {
   void decode(std::int64_t sample, const ImageGeometry& geometry, std::uint8_t* out,
               std::vector<std::uint8_t>& buffer) const;
 
-  /// All pixels [count,C,H,W], where they lie so in a mapped file; else nothing.
+  /// Returns all pixels [count,C,H,W] where they lie so in a mapped file; else nothing.
   virtual std::span<const std::uint8_t> mapped_pixels() const { return {}; }
   /// Writes the pixels of the first `count` samples to `out` and checks the rest of the files.
   /// Called once at most. Returns false, having done nothing, where `read` is as fast.

@@ -17,24 +17,24 @@ namespace mnist_train::data {
 ///   const SampleView some = all.select(positions({0, 100}));  // its first hundred samples
 class SampleView {
  public:
-  /// A view of no samples.
+  /// Makes a view of no samples.
   SampleView() = default;
-  /// A view of all samples of the sources, one source behind the other.
+  /// Makes a view of all samples of the sources, one source behind the other.
   explicit SampleView(std::vector<std::shared_ptr<ImageSource>> sources);
 
-  /// The samples at these positions of this view, in this order.
+  /// Returns a view of the samples at these positions of this one, in this order.
   SampleView select(const std::vector<std::int64_t>& positions) const;
 
   std::int64_t count() const { return static_cast<std::int64_t>(samples_.size()); }
-  /// How many of the samples are of each source.
+  /// Returns how many of the samples are of each source.
   std::vector<std::int64_t> parts() const;
   const std::vector<std::shared_ptr<ImageSource>>& sources() const { return sources_; }
-  /// The name of the first source, for messages.
+  /// Returns the name of the first source, for messages.
   const std::string& name() const { return sources_.front()->name(); }
-  /// A hash of the sources' hashes and of all selections since, as "xxh3-128:…".
+  /// Returns a hash of the sources' hashes and of all selections since, as "xxh3-128:…".
   const std::string& hash() const { return hash_; }
 
-  // Of the sample at a position, as in ImageSource.
+  // These are about the sample at a position, and as in ImageSource.
   std::int32_t label(std::int64_t position) const;
   std::string sample_name(std::int64_t position) const;
   std::span<const std::uint8_t> read(std::int64_t position,

@@ -29,7 +29,7 @@ class SharedDataset {
   SharedDataset();
   SharedDataset(const SharedDataset&) = delete;
   SharedDataset& operator=(const SharedDataset&) = delete;
-  /// Ends the reading.
+  /// Ends the reading and waits for its thread.
   ~SharedDataset();
 
   SharedDatasetHandle handle() const { return {memory_fd_.get(), ready_read_fd_.get()}; }

@@ -17,7 +17,7 @@ class EvaluationSums {
   /// Adds the samples `range` of the image set, whose `logits` are [n,classes] and whose `labels`
   /// are [n] i64.
   void add(const at::Tensor& logits, const at::Tensor& labels, data::Range range);
-  /// All sums as one tensor, [k] f64 on the device.
+  /// Returns all sums as one tensor, [k] f64 on the device.
   at::Tensor& tensor() { return sums_; }
   /// Reads the result after the all-reduce; `samples` is how many all ranks together have added.
   Evaluation read(std::int64_t samples) const;

@@ -17,7 +17,7 @@ struct SamplePrediction {
   std::int64_t predicted_class = 0;
   std::vector<double> scores;  // probabilities by class
 
-  /// The probability of the predicted class.
+  /// Returns the probability of the predicted class.
   double confidence() const { return scores[static_cast<std::size_t>(predicted_class)]; }
 };
 

@@ -17,7 +17,7 @@ class Augmentation {
  public:
   virtual ~Augmentation() = default;
 
-  /// How many numbers are drawn for each sample.
+  /// Returns how many numbers are drawn for each sample.
   virtual std::int64_t columns() const { return 0; }
   /// Writes the numbers of `sample`, an index in the training set; called once an epoch for each.
   virtual void draw(const data::EpochDraws& /*draws*/, std::int64_t /*sample*/,
@@ -26,6 +26,7 @@ class Augmentation {
   virtual at::Tensor apply(const at::Tensor& images, const at::Tensor& drawn) const = 0;
   /// Changes test images as far as they need it: their size and type, and nothing random.
   virtual at::Tensor apply_to_test(const at::Tensor& images) const { return images; }
+  /// Returns whether `apply_to_test` does anything.
   virtual bool changes_test() const { return false; }
 };
 

@@ -30,20 +30,21 @@ class Augmenter {
   /// Draws the numbers of an epoch, counted from 0, whose samples come in `order`.
   void begin_epoch(const std::vector<std::int64_t>& order, std::int64_t epoch);
 
-  /// How many samples behind the last one of a batch `apply` needs: 1 for local mixup, whose
-  /// partner is the next sample of the order (of the last one, the first).
+  /// Returns how many samples behind the last one of a batch `apply` needs: 1 for local mixup,
+  /// whose partner is the next sample of the order (of the last one, the first).
   std::int64_t samples_beyond() const;
 
   /// Augments the batch at `positions` of the order: `images` [n + samples_beyond(),C,H,W] u8,
   /// contiguous, and `labels` [n + samples_beyond()] i64, as they are stored. Without mixup
   /// `other_labels` and `weights` stay undefined. Images come out as u8, or as f32 where the list
-  /// has a normalize. With global mixup this is collective, and `next_count` is how many samples
-  /// the next process has in this batch.
+  /// has a normalize. With global mixup all ranks must call it, and `next_count` is how many
+  /// samples the next process has in this batch.
   Mixed apply(at::Tensor images, const at::Tensor& labels, data::Range positions,
               std::int64_t next_count = 0) const;
 
   /// Does what test images need of the list: resize, normalize, and the middle of a crop.
   at::Tensor apply_to_test(at::Tensor images) const;
+  /// Returns whether `apply_to_test` does anything.
   bool changes_test() const;
 
  private:

@@ -33,7 +33,7 @@ class BatchSource {
   BatchSource(const BatchSource&) = delete;
   BatchSource& operator=(const BatchSource&) = delete;
 
-  /// The number of samples in the image set.
+  /// Returns the number of samples in the image set.
   std::int64_t count() const { return set_.count; }
   const data::ImageSet& images() const { return set_; }
 
@@ -43,12 +43,12 @@ class BatchSource {
   /// Announces the next batches of `gather`, in order, so that they are decoded while others are
   /// computed. What `gather` returns does not depend on it.
   void prefetch(std::span<const data::Range> ranges);
-  /// The samples at positions `range` of the order, augmented. With global mixup this is
-  /// collective, and `next_count` is how many samples the next process has in this batch.
+  /// Returns the samples at positions `range` of the order, augmented. With global mixup all ranks
+  /// must call it, and `next_count` is how many samples the next process has in this batch.
   Batch gather(data::Range range, std::int64_t next_count = 0);
   /// Announces the next batches of `gather_sequential`, like `prefetch`.
   void prefetch_sequential(std::span<const data::Range> ranges);
-  /// The samples `range` in the order in which they are stored, prepared as test images.
+  /// Returns the samples `range` in the order in which they are stored, prepared as test images.
   Batch gather_sequential(data::Range range);
 
  protected:
@@ -61,16 +61,16 @@ class BatchSource {
   BatchSource(data::ImageSet images, const settings::NormalizeOptions& normalize, at::Device device,
               at::ScalarType type, std::shared_ptr<Augmenter> augmenter);
 
-  /// The samples at `range` of an order, unchanged.
+  /// Returns the samples at `range` of an order, unchanged.
   virtual StoredBatch read(data::Range range, Order order) = 0;
-  /// The same, normalised, for batches that are not augmented.
+  /// Returns the same, normalised, for batches that are not augmented.
   virtual Batch read_normalized(data::Range range, Order order);
   /// Begins to prepare what `read` will be asked for; `range` may be empty.
   virtual void announce(std::span<const data::Range> /*ranges*/, Order /*order*/) {}
 
-  /// Which samples of the image set are at `range` of an order.
+  /// Returns which samples of the image set are at `range` of an order.
   std::vector<std::int64_t> samples_at(data::Range range, Order order) const;
-  /// The labels of `samples`, [n] i64 on the CPU.
+  /// Returns the labels of `samples`, [n] i64 on the CPU.
   at::Tensor labels_of(const std::vector<std::int64_t>& samples) const;
 
   const data::ImageSet set_;

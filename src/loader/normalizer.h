@@ -19,7 +19,7 @@ class Normalizer {
   /// `type` is that of the results, f32 or bf16.
   Normalizer(const settings::NormalizeOptions& normalize, at::Device device, at::ScalarType type);
 
-  /// The images of `samples` of a set in host memory, [n,C,H,W]. Only for a CPU.
+  /// Returns the images of `samples` of a set in host memory, [n,C,H,W]. Only for a CPU.
   at::Tensor gather(const data::ImageSet& set, const std::vector<std::int64_t>& samples);
   /// Normalises bytes [n,C,H,W] u8 that lie on the device.
   at::Tensor normalize(const at::Tensor& bytes);
@@ -45,11 +45,11 @@ class Normalizer {
   at::Tensor device_tables_;  // GPU: [tables * 256] of the images' type
 };
 
-/// The figures as a tensor of f32 on the device that acts on images [n,C,H,W]: [] or [C,1,1].
+/// Returns the figures as f32 that broadcast to images [n,C,H,W] on the device: [] or [C,1,1].
 at::Tensor per_channel(const settings::PerChannel& figures, at::Device device);
 
-/// An uninitialised [n,C,H,W] tensor whose strides are channels_last even for one channel, where
-/// `contiguous` would leave them as they are and convolutions would run in their slow format.
+/// Returns an uninitialised [n,C,H,W] tensor whose strides are channels_last even for one channel,
+/// where `contiguous` would leave them as they are and convolutions would run in their slow format.
 at::Tensor empty_channels_last(at::IntArrayRef sizes, const at::TensorOptions& options);
 
 }  // namespace mnist_train::loader

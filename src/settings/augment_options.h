@@ -78,10 +78,10 @@ using AugmentationOptions =
                  NormalizeOptions, CutoutOptions, MixupOptions>;
 using AugmentList = std::vector<AugmentationOptions>;
 
-/// The name of an entry in the config, such as "random_crop".
+/// Returns the name of an entry in the config, such as "random_crop".
 std::string name_of(const AugmentationOptions& augmentation);
 
-/// The entry of that kind, if the list has one.
+/// Returns the entry of that kind, or null where the list has none.
 template <class Kind>
 const Kind* find(const AugmentList& list) {
   for (const AugmentationOptions& entry : list) {
@@ -90,17 +90,17 @@ const Kind* find(const AugmentList& list) {
   return nullptr;
 }
 
-/// The size that images of `size` have after the whole list. Throws Error(kConfig) where a crop
-/// does not fit.
+/// Returns the size that images of `size` have after the whole list. Throws Error(kConfig) where a
+/// crop does not fit.
 ImageSize augmented_size(const AugmentList& list, ImageSize size);
 
-/// The JSON type of the list; it checks its entries and the rules between them.
+/// Returns the JSON type of the list; it checks its entries and the rules between them.
 strict_json::Type<AugmentList> augment_list();
 
-/// {"mean", "std"}, each a number or a list with one number a channel.
+/// Returns the JSON type of {"mean", "std"}, each a number or a list with one number a channel.
 strict_json::Type<NormalizeOptions> normalize();
 
-/// The keys ("mean", "std") whose lists do not fit images of so many channels, with the reason.
+/// Returns the keys ("mean", "std") whose lists do not fit so many channels, with the reason.
 std::vector<std::pair<std::string, std::string>> channel_mismatches(
     const NormalizeOptions& normalize, std::int64_t channels);
 

@@ -17,10 +17,10 @@ struct DataLocation {
   bool operator==(const DataLocation&) const = default;
 };
 
-/// A path, or {"images", "labels"}.
+/// Returns the JSON type of a location: a path, or {"images", "labels"}.
 strict_json::Type<DataLocation> location();
 
-/// A list of locations, one for each process; null for none.
+/// Returns the JSON type of a list of locations, one for each process; null for none.
 strict_json::Type<std::vector<DataLocation>> locations_by_rank();
 
 }  // namespace mnist_train::settings

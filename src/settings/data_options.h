@@ -41,7 +41,7 @@ struct DataOptions {
   bool operator==(const DataOptions&) const = default;
 };
 
-/// The table of the keys of `data`.
+/// Returns the table of the keys of `data`.
 strict_json::Schema<DataOptions> data_schema();
 
 /// Returns how images of so many channels are normalised: by `normalize`, there or in `augment`,

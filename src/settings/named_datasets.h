@@ -34,10 +34,11 @@ struct NamedDataset {
   std::vector<std::string> mirrors;    // tried in order; a file's name is appended
 };
 
-/// All named data sets. A new one is a row of this table, and a parser where its format is new.
+/// Returns all named data sets. A new one is a row of this table, and a parser where its format is
+/// new.
 const std::vector<NamedDataset>& named_datasets();
 
-/// The row of a name. Throws Error(kConfig) where no row has it.
+/// Returns the row of a name. Throws Error(kConfig) where no row has it.
 const NamedDataset& named_dataset(std::string_view name);
 
 }  // namespace mnist_train::settings
