@@ -4,8 +4,9 @@
 usage: check_names.py [REPOSITORY]
 
 Prints one line for each finding, as FILE:LINE: MESSAGE, and exits 1 if there is any:
-two types of one name (forward declarations and specialisations excepted), variables, parameters and members named like a
-layer of src/README.md's table, which are namespaces, and doc comments of headers (///) that are no whole sentences.
+two types of one name (forward declarations and specialisations excepted), variables and parameters named like a layer of
+src/README.md's table, which are namespaces, and doc comments of headers (///) that are no whole sentences. Data members of
+structs may have such a name, as config.train has its key's: they are always used through an object.
 """
 
 import re
@@ -61,13 +62,20 @@ def check_types(sources):
 
 
 def check_shadows(lines, names):
-    """Variables, parameters, members and structured bindings that have one of `names`."""
+    """Variables, parameters, members of classes and structured bindings that have one of `names`."""
     word = "|".join(sorted(names))
     declared = re.compile(rf"(?P<before>\w+)(?:[>&*\])]*[>&*\]])?(?:\s+[&*]*|[&*]+\s*)\b(?P<name>{word})\s*(?=[=;,){{\[]|:(?!:)|$)")
     bound = re.compile(rf"\bauto\s*&?&?\s*\[[^\]]*\b(?P<name>{word})\b[^\]]*\]")
+    struct_indent = None  # of the struct around this line
     for number, line in enumerate(lines, 1):
         line = re.sub(r'"(?:\\.|[^"\\])*"', '""', line)
-        if re.match(r"\s*(#|using\b|namespace\b)", line):
+        indent = len(line) - len(line.lstrip())
+        if re.match(r"\s*struct\b.*{\s*$", line):
+            struct_indent = indent
+        elif struct_indent is not None and indent <= struct_indent and line.strip():
+            struct_indent = None
+        is_data_member = struct_indent is not None and indent == struct_indent + 2 and "(" not in line
+        if is_data_member or re.match(r"\s*(#|using\b|namespace\b)", line):
             continue
         for match in declared.finditer(line):
             if match["before"] not in NO_TYPES:
@@ -92,7 +100,7 @@ def doc_comments(lines):
 def prose_of(text):
     """The comment without its examples: fenced and indented lines."""
     text = re.sub(r"```.*?(```|\Z)", "", text, flags=re.DOTALL)
-    return " ".join(line.strip() for line in text.split("\n") if not line.startswith("    ")).strip()
+    return " ".join(line.strip() for line in text.split("\n") if not line.startswith("  ")).strip()
 
 
 def is_fragment(sentence):

@@ -68,20 +68,17 @@ std::shared_ptr<models::Model> make_model_with_weights(Worker& worker, const dat
   return model;
 }
 
-std::unique_ptr<RunImages> load_images(Worker& worker, const data::Dataset& dataset) {
-  const bool bf16 = trains_in_bfloat16(worker);
-  const auto type = bf16 ? at::kBFloat16 : at::kFloat;
-  const auto normalize = settings::effective_normalize(worker.config.data);
+RunImages load_images(Worker& worker, const data::Dataset& dataset) {
+  const auto normalize = settings::effective_normalize(worker.config.data, dataset.train.channels);
   const auto augmenter = make_augmenter(worker, dataset.train);
-  const at::Device device = worker.device();
-  auto images = std::make_unique<RunImages>(
-      RunImages{{dataset.train, normalize, device, type, augmenter},
-                std::nullopt,
-                {dataset.test, normalize, device, at::kFloat, augmenter},
-                bf16});
-  if (dataset.validation.count > 0) {
-    images->validation.emplace(dataset.validation, normalize, device, at::kFloat, augmenter);
-  }
+  const auto load = [&](const data::ImageSet& images, at::ScalarType type) {
+    return loader::make_batch_source(images, normalize, worker.device(), type, augmenter);
+  };
+  RunImages images;
+  images.bf16 = trains_in_bfloat16(worker);
+  images.training = load(dataset.train, images.bf16 ? at::kBFloat16 : at::kFloat);
+  if (dataset.validation.count > 0) images.validation = load(dataset.validation, at::kFloat);
+  images.test = load(dataset.test, at::kFloat);
   return images;
 }
 
@@ -96,7 +93,7 @@ std::unique_ptr<train::Trainer> build_trainer(Worker& worker, const data::Datase
   if (config.train.cuda_graphs != settings::CudaGraphs::kOff) {
     setup.graph = accelerator::make_graph(worker.device());
   }
-  return std::make_unique<train::Trainer>(config.train, std::move(setup), images.train,
+  return std::make_unique<train::Trainer>(config.train, std::move(setup), *images.training,
                                           worker.communicator);
 }
 

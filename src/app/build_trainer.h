@@ -7,7 +7,7 @@
 #include "app/worker.h"
 #include "data/image_set.h"
 #include "loader/augmenter.h"
-#include "loader/resident_images.h"
+#include "loader/batch_source.h"
 #include "models/model.h"
 #include "train/trainer.h"
 
@@ -29,14 +29,14 @@ std::shared_ptr<models::Model> make_model_with_weights(Worker& worker, const dat
 
 /// The images that a run trains on and is evaluated on, on its device.
 struct RunImages {
-  loader::ResidentImages train;
-  std::optional<loader::ResidentImages> validation;  // where some are held out
-  loader::ResidentImages test;
+  std::unique_ptr<loader::BatchSource> training;
+  std::unique_ptr<loader::BatchSource> validation;  // null where none are held out
+  std::unique_ptr<loader::BatchSource> test;
   bool bf16 = false;  // whether training computes in bf16
 };
 
 /// Puts the data set where this rank computes, in the precision that it trains in. Collective.
-std::unique_ptr<RunImages> load_images(Worker& worker, const data::Dataset& dataset);
+RunImages load_images(Worker& worker, const data::Dataset& dataset);
 
 /// Builds the trainer that the config asks for. Collective. Throws Error(kConfig).
 std::unique_ptr<train::Trainer> build_trainer(Worker& worker, const data::Dataset& dataset,

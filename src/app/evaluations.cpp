@@ -37,16 +37,15 @@ Evaluations evaluate(Worker& worker, train::Trainer& trainer, RunImages& images)
   update_status();
   trainer.broadcast_buffers();
   const std::int64_t batch_size = worker.config.train.test_batch_size;
-  const auto evaluate_on = [&](loader::ResidentImages& some,
-                               const eval::EvaluationRequest& request) {
+  const auto evaluate_on = [&](loader::BatchSource& some, const eval::EvaluationRequest& request) {
     return eval::evaluate(trainer.model(), some, batch_size, worker.communicator, worker.device(),
                           update_status, request);
   };
   Evaluations result;
   if (images.validation) result.validation = evaluate_on(*images.validation, {});
   result.test = evaluate_on(
-      images.test,
-      {predicted_samples(worker.config.report.predictions, batch_size, images.test.count()),
+      *images.test,
+      {predicted_samples(worker.config.report.predictions, batch_size, images.test->count()),
        pack_times(trainer.times(), worker.identity.rank, worker.identity.world_size)});
   result.seconds = monotonic_seconds() - begin_s;
   return result;

@@ -11,7 +11,6 @@
 #include "base/system.h"
 #include "data/image_decoder.h"
 #include "data/shared_dataset.h"
-#include "data/streamed_dataset.h"
 #include "launch/worker_process.h"
 #include "report/console.h"
 
@@ -21,52 +20,49 @@ namespace {
 
 constexpr std::size_t kMostNamed = 10;
 
-/// Collective: what any rank found, in the order of the samples.
-std::vector<data::StreamedDataset::Bad> found_by_all(
-    Worker& worker, const std::vector<data::StreamedDataset::Bad>& mine) {
-  nlohmann::json rows = nlohmann::json::array();
-  for (const auto& bad : mine) rows.push_back({bad.sample, bad.message});
+/// Gathers what each rank found, in the order of the samples; all ranks must call it.
+std::vector<data::SampleFailure> gather_failures(Worker& worker,
+                                                 const std::vector<data::SampleFailure>& mine) {
   const auto to_text = [](const nlohmann::json& json) {
     return json.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
   };
+  nlohmann::json rows = nlohmann::json::array();
+  for (const auto& failure : mine) rows.push_back({failure.sample, failure.message});
   nlohmann::json all = nlohmann::json::array();
   for (const std::string& text : worker.communicator.gather_text(to_text(rows))) {
     all.push_back(nlohmann::json::parse(text));
   }
-  std::vector<data::StreamedDataset::Bad> found;
+  std::vector<data::SampleFailure> failures;
   for (const auto& rank : nlohmann::json::parse(worker.communicator.broadcast_text(to_text(all)))) {
     for (const auto& row : rank) {
-      found.push_back({row[0].get<std::int64_t>(), row[1].get<std::string>()});
+      failures.push_back({row[0].get<std::int64_t>(), row[1].get<std::string>()});
     }
   }
-  std::sort(found.begin(), found.end(),
+  std::sort(failures.begin(), failures.end(),
             [](const auto& a, const auto& b) { return a.sample < b.sample; });
-  return found;
+  return failures;
 }
 
 data::Dataset open_streamed(Worker& worker, data::Splits splits) {
   const settings::DataOptions& options = worker.config.data;
   data::require_decoder(options.decode);
-  data::StreamedDataset streamed(options, worker.config.train.seed, splits);
-  if (options.on_bad_sample == settings::OnBadSample::kSkip) {
-    std::int64_t batch = 0;
-    const launch::WorkerIdentity& identity = worker.identity;
-    const auto bad = streamed.check(
-        identity.rank, identity.world_size,
-        static_cast<int>(options.decode_threads.value_or(at::get_num_threads())),
-        [&] { launch::update(worker.status(), launch::Phase::kLoadingData, 0, 0, ++batch); });
-    streamed.leave_out(found_by_all(worker, bad));
-  }
-  return streamed.dataset();
+  data::DatasetReader reader(options, worker.config.train.seed, splits);
+  if (options.on_bad_sample == settings::OnBadSample::kError) return reader.stream();
+  std::int64_t batch = 0;
+  const auto failed = reader.check(
+      worker.identity.rank, worker.identity.world_size,
+      static_cast<int>(options.decode_threads.value_or(at::get_num_threads())),
+      [&] { launch::update(worker.status(), launch::Phase::kLoadingData, 0, 0, ++batch); });
+  return reader.stream(gather_failures(worker, failed));
 }
 
 data::Dataset read_or_attach(Worker& worker, data::Splits splits) {
   const settings::DataOptions& options = worker.config.data;
   if (options.decode != settings::Decode::kOnce) return open_streamed(worker, splits);
   if (!launch::was_handed_over("dataset")) {
-    return data::open_dataset(options, worker.config.train.seed, splits);
+    return data::DatasetReader(options, worker.config.train.seed, splits).read();
   }
-  // While the launcher lives, it decodes; should it end, the pipe says so.
+  // Decoding may take long; should the launcher end meanwhile, the pipe says so.
   const bool decodes = options.format == settings::DataFormat::kImageFolder ||
                        options.format == settings::DataFormat::kLmdb;
   const std::chrono::milliseconds timeout =
@@ -108,13 +104,13 @@ data::Dataset open_dataset(Worker& worker, data::Splits splits) {
 }
 
 std::string describe_dataset(const data::Dataset& dataset) {
-  const data::ImageSet& train = dataset.train;
+  const data::ImageSet& images = dataset.train;
   const std::int64_t held_out = dataset.validation.count;
-  return report::with_thousands(train.count) + " training" +
+  return report::with_thousands(images.count) + " training" +
          (held_out > 0 ? ", " + report::with_thousands(held_out) + " validation" : "") + " and " +
          report::with_thousands(dataset.test.count) + " test images of " +
-         std::to_string(train.channels) + "x" + std::to_string(train.height) + "x" +
-         std::to_string(train.width) + ", " + std::to_string(train.classes) + " classes";
+         std::to_string(images.channels) + "x" + std::to_string(images.height) + "x" +
+         std::to_string(images.width) + ", " + std::to_string(images.classes) + " classes";
 }
 
 }  // namespace mnist_train::app

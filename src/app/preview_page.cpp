@@ -18,7 +18,7 @@ constexpr std::int64_t kCaption = kGlyphHeight + 2;
 constexpr std::uint8_t kPaper = 255;
 constexpr std::uint8_t kInk = 0;
 
-/// Rows of three pixels, for 0 to 9 and "+".
+/// The glyphs of 0 to 9 and "+": rows of three pixels.
 constexpr std::array<std::array<unsigned, kGlyphHeight>, 11> kGlyphs{{{7, 5, 5, 5, 7},
                                                                       {2, 6, 2, 2, 7},
                                                                       {7, 1, 7, 4, 7},
@@ -31,14 +31,14 @@ constexpr std::array<std::array<unsigned, kGlyphHeight>, 11> kGlyphs{{{7, 5, 5, 
                                                                       {7, 5, 7, 1, 7},
                                                                       {0, 2, 7, 2, 0}}};
 
-std::int64_t columns_of(const PreviewShare& share) {
-  const auto count = static_cast<double>(share.facts.size());
+std::int64_t columns_of(const RankPreview& preview) {
+  const auto count = static_cast<double>(preview.facts.size());
   return std::max<std::int64_t>(1, std::llround(std::ceil(std::sqrt(count))));
 }
 
-std::int64_t rows_of(const PreviewShare& share) {
-  const auto count = static_cast<std::int64_t>(share.facts.size());
-  return (count + columns_of(share) - 1) / columns_of(share);
+std::int64_t rows_of(const RankPreview& preview) {
+  const auto count = static_cast<std::int64_t>(preview.facts.size());
+  return (count + columns_of(preview) - 1) / columns_of(preview);
 }
 
 class Canvas {
@@ -54,13 +54,13 @@ class Canvas {
     }
   }
 
-  void paste(const PreviewShare& share, std::int64_t index, std::int64_t top, std::int64_t left) {
-    const std::int64_t pixels = share.height * share.width;
+  void paste(const RankPreview& preview, std::int64_t index, std::int64_t top, std::int64_t left) {
+    const std::int64_t pixels = preview.height * preview.width;
     for (std::int64_t channel = 0; channel < picture_.channels; ++channel) {
-      const std::int64_t plane = index * share.channels + (share.channels == 3 ? channel : 0);
-      const char* in = share.planes.data() + plane * pixels;
+      const std::int64_t plane = index * preview.channels + (preview.channels == 3 ? channel : 0);
+      const char* in = preview.planes.data() + plane * pixels;
       for (std::int64_t pixel = 0; pixel < pixels; ++pixel) {
-        at(top + pixel / share.width, left + pixel % share.width, channel) =
+        at(top + pixel / preview.width, left + pixel % preview.width, channel) =
             static_cast<std::uint8_t>(in[pixel]);
       }
     }
@@ -87,30 +87,30 @@ class Canvas {
   imaging::Image& picture_;
 };
 
-/// The rank's number, then its images; returns where the next grid begins.
-std::int64_t draw_grid(Canvas& canvas, const PreviewShare& share, std::size_t rank,
+/// Draws the rank's number, then its images; returns where the next grid begins.
+std::int64_t draw_grid(Canvas& canvas, const RankPreview& preview, std::size_t rank,
                        std::int64_t top, std::int64_t width, ordered_json& grid) {
   canvas.write(std::to_string(rank), top, kGap, width - 2 * kGap);
   top += kCaption;
-  const std::int64_t columns = columns_of(share);
+  const std::int64_t columns = columns_of(preview);
   grid = {{"rank", rank}, {"images", ordered_json::array()}};
-  for (std::size_t i = 0; i < share.facts.size(); ++i) {
+  for (std::size_t i = 0; i < preview.facts.size(); ++i) {
     const auto index = static_cast<std::int64_t>(i);
-    const std::int64_t y = top + index / columns * (share.height + kCaption + kGap);
-    const std::int64_t x = kGap + index % columns * (share.width + kGap);
-    canvas.paste(share, index, y, x);
-    canvas.write(share.captions[i], y + share.height + 1, x, share.width);
-    ordered_json facts = share.facts[i];
+    const std::int64_t y = top + index / columns * (preview.height + kCaption + kGap);
+    const std::int64_t x = kGap + index % columns * (preview.width + kGap);
+    canvas.paste(preview, index, y, x);
+    canvas.write(preview.captions[i], y + preview.height + 1, x, preview.width);
+    ordered_json facts = preview.facts[i];
     facts["top"] = y;
     facts["left"] = x;
     grid["images"].push_back(std::move(facts));
   }
-  return top + rows_of(share) * (share.height + kCaption + kGap) + kGap;
+  return top + rows_of(preview) * (preview.height + kCaption + kGap) + kGap;
 }
 
 }  // namespace
 
-std::string PreviewShare::to_text() const {
+std::string RankPreview::to_text() const {
   const ordered_json head{{"channels", channels},
                           {"height", height},
                           {"width", width},
@@ -119,26 +119,26 @@ std::string PreviewShare::to_text() const {
   return head.dump() + '\n' + planes;
 }
 
-PreviewShare PreviewShare::from_text(const std::string& text) {
+RankPreview RankPreview::from_text(const std::string& text) {
   const std::size_t end = text.find('\n');
   const ordered_json head = ordered_json::parse(text.substr(0, end));
-  PreviewShare share;
-  head.at("channels").get_to(share.channels);
-  head.at("height").get_to(share.height);
-  head.at("width").get_to(share.width);
-  head.at("facts").get_to(share.facts);
-  head.at("captions").get_to(share.captions);
-  share.planes = text.substr(end + 1);
-  return share;
+  RankPreview preview;
+  head.at("channels").get_to(preview.channels);
+  head.at("height").get_to(preview.height);
+  head.at("width").get_to(preview.width);
+  head.at("facts").get_to(preview.facts);
+  head.at("captions").get_to(preview.captions);
+  preview.planes = text.substr(end + 1);
+  return preview;
 }
 
-PreviewPage draw_page(const std::vector<PreviewShare>& shares) {
-  const PreviewShare& first = shares.front();
+PreviewPage draw_page(const std::vector<RankPreview>& previews) {
+  const RankPreview& first = previews.front();
   std::int64_t height = kGap;
   std::int64_t columns = 1;
-  for (const PreviewShare& share : shares) {
-    height += kCaption + rows_of(share) * (share.height + kCaption + kGap) + kGap;
-    columns = std::max(columns, columns_of(share));
+  for (const RankPreview& preview : previews) {
+    height += kCaption + rows_of(preview) * (preview.height + kCaption + kGap) + kGap;
+    columns = std::max(columns, columns_of(preview));
   }
   PreviewPage page;
   page.picture = {height, kGap + columns * (first.width + kGap), first.channels == 3 ? 3 : 1, {}};
@@ -146,9 +146,9 @@ PreviewPage draw_page(const std::vector<PreviewShare>& shares) {
   page.grids = ordered_json::array();
   Canvas canvas(page.picture);
   std::int64_t top = kGap;
-  for (std::size_t rank = 0; rank < shares.size(); ++rank) {
+  for (std::size_t rank = 0; rank < previews.size(); ++rank) {
     ordered_json grid;
-    top = draw_grid(canvas, shares[rank], rank, top, page.picture.width, grid);
+    top = draw_grid(canvas, previews[rank], rank, top, page.picture.width, grid);
     page.grids.push_back(std::move(grid));
   }
   return page;

@@ -25,15 +25,15 @@ std::string where(Worker* worker) {
 
 /// LibTorch's messages are long: only the log keeps them whole.
 launch::FailureReport report_of(const std::exception& error) {
-  launch::FailureReport report = launch::report_for(error);
+  launch::FailureReport failure = launch::report_for(error);
   spdlog::debug("failed: {}", error.what());
   const bool from_torch = dynamic_cast<const c10::Error*>(&error) != nullptr;
-  if (!from_torch) return report;
-  report.message = comm::short_message(error);
+  if (!from_torch) return failure;
+  failure.message = comm::short_message(error);
   if (comm::is_out_of_memory(error)) {
-    report.message = std::string(launch::kOutOfMemory) + " (" + report.message + ")";
+    failure.message = std::string(launch::kOutOfMemory) + " (" + failure.message + ")";
   }
-  return report;
+  return failure;
 }
 
 /// Other launchers do not see which rank is silent.

@@ -4,7 +4,7 @@
 
 #include "app/worker.h"
 #include "checkpoint/checkpoint.h"
-#include "data/image_set.h"
+#include "data/dataset.h"
 #include "train/trainer.h"
 
 namespace mnist_train::app {

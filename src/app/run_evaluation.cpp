@@ -9,7 +9,7 @@
 #include "checkpoint/python_checkpoint.h"
 #include "checkpoint/weights.h"
 #include "eval/evaluator.h"
-#include "loader/resident_images.h"
+#include "loader/batch_source.h"
 
 namespace mnist_train::app {
 
@@ -43,10 +43,11 @@ void run_evaluation(Worker& worker) {
   const auto model = make_model_with_weights(worker, test, worker.job.checkpoint);
   model->to(worker.device());
   update_status();
-  loader::ResidentImages images(test, settings::effective_normalize(config.data), worker.device(),
-                                at::kFloat, make_augmenter(worker, test));
+  const auto images =
+      loader::make_batch_source(test, settings::effective_normalize(config.data, test.channels),
+                                worker.device(), at::kFloat, make_augmenter(worker, test));
   const eval::Evaluation evaluation =
-      eval::evaluate(*model, images, config.train.test_batch_size, worker.communicator,
+      eval::evaluate(*model, *images, config.train.test_batch_size, worker.communicator,
                      worker.device(), update_status);
   if (!worker.is_rank0()) return;
   print_result({{"test_loss", evaluation.loss},

@@ -17,9 +17,8 @@
 #include "base/file.h"
 #include "base/print.h"
 #include "checkpoint/weights.h"
-#include "data/class_names.h"
 #include "imaging/codec.h"
-#include "loader/resident_images.h"
+#include "loader/batch_source.h"
 
 namespace mnist_train::app {
 
@@ -36,13 +35,20 @@ data::ImageSet set_of(const models::ImageShape& shape) {
   return set;
 }
 
+/// What training reads of a named data set.
+models::ImageShape shape_of(const settings::DataOptions& options) {
+  const settings::NamedDataset& row = settings::named_dataset(*options.dataset);
+  const settings::ImageSize size = options.size.value_or(row.size);
+  return {options.channels.value_or(row.channels), size.height, size.width, row.classes};
+}
+
 /// A set like the one that the model was trained on: as its checkpoint says, else as is known of
 /// the data set by name, else as the data themselves are.
 data::ImageSet trained_on(Worker& worker) {
   if (const auto shape = checkpoint::trained_image_shape(worker.job.checkpoint)) {
     return set_of(*shape);
   }
-  if (!worker.config.data.format) return set_of({});
+  if (!worker.config.data.format) return set_of(shape_of(worker.config.data));
   return open_dataset(worker, data::Splits::kTest).test;
 }
 
@@ -145,13 +151,16 @@ void print_predictions(Worker& worker, models::Model& model, Images images,
                        const data::ImageSet& like) {
   if (images.files.empty()) return;
   const std::vector<std::string> files = images.files;
-  loader::ResidentImages resident(as_image_set(images, like),
-                                  settings::effective_normalize(worker.config.data),
-                                  worker.device(), at::kFloat, make_test_augmenter(worker, like));
-  const auto batch = resident.slice({0, static_cast<std::int64_t>(files.size())});
+  const auto source = loader::make_batch_source(
+      as_image_set(images, like), settings::effective_normalize(worker.config.data, like.channels),
+      worker.device(), at::kFloat, make_test_augmenter(worker, like));
+  const auto batch = source->gather_sequential({0, source->count()});
   const at::Tensor scores =
       model.forward(batch.images).to(at::kCPU, at::kDouble).softmax(1).to(at::kFloat).contiguous();
-  const std::vector<std::string> class_names = data::class_names(worker.config.data);
+  const settings::DataOptions& options = worker.config.data;
+  const std::vector<std::string> class_names =
+      options.format ? std::vector<std::string>{}
+                     : settings::named_dataset(*options.dataset).class_names;
   std::string text;
   for (std::size_t i = 0; i < files.size(); ++i) {
     print_prediction(files[i], scores[static_cast<std::int64_t>(i)], class_names, text);

@@ -10,18 +10,18 @@
 #include "base/file.h"
 #include "base/print.h"
 #include "imaging/codec.h"
-#include "loader/resident_images.h"
+#include "loader/batch_source.h"
 #include "train/batch_partition.h"
 
 namespace mnist_train::app {
 
 namespace {
 
-/// The numbers that a normalisation was made from.
+/// The bytes that normalised images were made from, [n,C,H,W].
 std::string bytes_of(const at::Tensor& images, const settings::NormalizeOptions& normalize) {
   const at::Tensor bytes = images.to(at::kCPU)
-                               .mul(normalize.std)
-                               .add(normalize.mean)
+                               .mul(loader::per_channel(normalize.std, at::kCPU))
+                               .add(loader::per_channel(normalize.mean, at::kCPU))
                                .mul(255)
                                .round()
                                .clamp(0, 255)
@@ -31,13 +31,13 @@ std::string bytes_of(const at::Tensor& images, const settings::NormalizeOptions&
           static_cast<std::size_t>(bytes.numel())};
 }
 
-PreviewShare share_of(const loader::Batch& batch, const std::vector<std::int64_t>& samples,
-                      const data::Dataset& dataset, const settings::NormalizeOptions& normalize) {
-  PreviewShare share;
-  share.channels = batch.images.size(1);
-  share.height = batch.images.size(2);
-  share.width = batch.images.size(3);
-  share.planes = bytes_of(batch.images, normalize);
+RankPreview preview_of(const loader::Batch& batch, const std::vector<std::int64_t>& samples,
+                       const data::Dataset& dataset, const settings::NormalizeOptions& normalize) {
+  RankPreview preview;
+  preview.channels = batch.images.size(1);
+  preview.height = batch.images.size(2);
+  preview.width = batch.images.size(3);
+  preview.planes = bytes_of(batch.images, normalize);
   const auto name_class = [&dataset](nlohmann::ordered_json& facts, const char* key,
                                      std::int64_t label) {
     if (!dataset.class_names.empty()) {
@@ -57,23 +57,23 @@ PreviewShare share_of(const loader::Batch& batch, const std::vector<std::int64_t
       facts["weight"] = batch.weights[i].item<float>();
       caption += '+' + std::to_string(other);
     }
-    share.facts.push_back(std::move(facts));
-    share.captions.push_back(std::move(caption));
+    preview.facts.push_back(std::move(facts));
+    preview.captions.push_back(std::move(caption));
   }
-  return share;
+  return preview;
 }
 
 void write_page(const Worker& worker, const std::vector<std::string>& texts) {
-  std::vector<PreviewShare> shares;
-  shares.reserve(texts.size());
-  for (const std::string& text : texts) shares.push_back(PreviewShare::from_text(text));
-  const PreviewPage page = draw_page(shares);
+  std::vector<RankPreview> previews;
+  previews.reserve(texts.size());
+  for (const std::string& text : texts) previews.push_back(RankPreview::from_text(text));
+  const PreviewPage page = draw_page(previews);
   write_file_atomically(worker.job.export_path, imaging::encode_png(page.picture),
                         ExitCode::kRunFailed);
   print_result({{"output", worker.job.export_path.string()},
-                {"channels", shares.front().channels},
-                {"height", shares.front().height},
-                {"width", shares.front().width},
+                {"channels", previews.front().channels},
+                {"height", previews.front().height},
+                {"width", previews.front().width},
                 {"processes", page.grids}});
 }
 
@@ -82,24 +82,24 @@ void write_page(const Worker& worker, const std::vector<std::string>& texts) {
 void run_preview(Worker& worker) {
   const settings::RunConfig& config = worker.config;
   const data::Dataset dataset = open_dataset(worker, data::Splits::kTrain);
-  const auto normalize = settings::effective_normalize(config.data);
-  loader::ResidentImages images(dataset.train, normalize, worker.device(), at::kFloat,
-                                make_augmenter(worker, dataset.train));
+  const auto normalize = settings::effective_normalize(config.data, dataset.train.channels);
+  const auto images = loader::make_batch_source(dataset.train, normalize, worker.device(),
+                                                at::kFloat, make_augmenter(worker, dataset.train));
   const auto split = train::make_batch_partition({settings::Split::kEven, dataset.train_parts},
                                                  worker.communicator, worker.device());
   const std::vector<std::int64_t> order =
-      split->order(images.count(), config.train.seed, /*epoch=*/0);
-  images.set_order(order, 0);
+      split->order(images->count(), config.train.seed, /*epoch=*/0);
+  images->set_order(order, 0);
   const int world_size = worker.identity.world_size;
   const std::int64_t batch_size = settings::global_batch_size(config.train, world_size);
-  const data::Range global{0, std::min(batch_size, images.count())};
+  const data::Range global{0, std::min(batch_size, images->count())};
   const int rank = worker.identity.rank;
   const data::Range mine = split->shard(global, rank);
   const loader::Batch batch =
-      images.gather(mine, split->shard(global, (rank + 1) % world_size).size());
+      images->gather(mine, split->shard(global, (rank + 1) % world_size).size());
   const std::vector<std::int64_t> samples(order.begin() + mine.begin, order.begin() + mine.end);
   const auto texts =
-      worker.communicator.gather_text(share_of(batch, samples, dataset, normalize).to_text());
+      worker.communicator.gather_text(preview_of(batch, samples, dataset, normalize).to_text());
   if (worker.is_rank0()) write_page(worker, texts);
 }
 

@@ -172,11 +172,11 @@ void RunRecorder::epoch_finished(const Evaluations& evaluations) {
 
 std::vector<report::Prediction> RunRecorder::predictions(const eval::Evaluation& test) {
   std::vector<report::Prediction> rows;
-  for (const eval::Prediction& prediction : test.predictions) {
+  for (const eval::SamplePrediction& prediction : test.predictions) {
     if (images_.size() == rows.size()) {
       images_.push_back(report::image_uri(test_picture(dataset_.test, prediction.sample)));
     }
-    rows.push_back({prediction.sample, images_[rows.size()], prediction.guess,
+    rows.push_back({prediction.sample, images_[rows.size()], prediction.predicted_class,
                     dataset_.test.labels[static_cast<std::size_t>(prediction.sample)],
                     prediction.scores});
   }
@@ -196,7 +196,7 @@ report::EpochDetails RunRecorder::details(const Evaluations& evaluations) {
   details.seconds.report_s = std::exchange(report_seconds_, 0);
   summary_.checkpoint_seconds += details.seconds.checkpoint_s;
   summary_.report_seconds += details.seconds.report_s;
-  details.ranks = unpack_times(evaluations.test.riders);
+  details.ranks = unpack_times(evaluations.test.extra_sums);
   details.classes = dataset_.test.classes;
   details.confusion = evaluations.test.confusion;
   return details;

@@ -55,8 +55,8 @@ ExitCode stop(Worker& worker, RunCheckpoints& checkpoints, RunRecorder& recorder
 
 ExitCode run_training(Worker& worker) {
   const data::Dataset dataset = open_dataset(worker);
-  const auto images = load_images(worker, dataset);
-  const auto trainer = build_trainer(worker, dataset, *images);
+  RunImages images = load_images(worker, dataset);
+  const auto trainer = build_trainer(worker, dataset, images);
   const ResumedRun resumed = resume_run(worker, dataset, *trainer);
   if (resumed.is_finished) {
     spdlog::info("this run is finished already: {}", worker.run_folder.string());
@@ -70,7 +70,7 @@ ExitCode run_training(Worker& worker) {
     if (train_epoch(worker, *trainer, checkpoints, recorder) == EpochEnd::kStopped) {
       return stop(worker, checkpoints, recorder);
     }
-    const Evaluations evaluations = evaluate(worker, *trainer, *images);
+    const Evaluations evaluations = evaluate(worker, *trainer, images);
     recorder.epoch_finished(evaluations);
     trainer->end_epoch(evaluations.test.accuracy, evaluations.decisive(), evaluations.seconds);
     if (checkpoints.is_due_after_epoch()) checkpoints.save(recorder.log_positions());

@@ -4,8 +4,10 @@
 #include <array>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "base/version.h"
+#include "settings/named_datasets.h"
 
 namespace mnist_train::cli {
 
@@ -133,13 +135,13 @@ void add_export(CLI::App& command, CommandLine& line) {
 }
 
 void add_fetch(CLI::App& command, CommandLine& line) {
-  command.add_option("NAME", line.data_set, "mnist or fashion-mnist")
+  std::vector<std::string> names;
+  for (const auto& row : settings::named_datasets()) names.push_back(row.name);
+  command.add_option("NAME", line.data_set, "The data set")
       ->type_name("")
-      ->check(CLI::IsMember({"mnist", "fashion-mnist"}))
+      ->check(CLI::IsMember(names))
       ->required();
-  command.add_option("--to", line.to, "The folder for its four files")
-      ->type_name("DIR")
-      ->required();
+  command.add_option("--to", line.to, "The folder for its files")->type_name("DIR")->required();
   command
       .add_option("--mirror", line.mirrors,
                   "A folder on a server (http, https, file) instead of the known ones; may be "

@@ -27,12 +27,12 @@ std::int64_t channels_of(const imaging::Header& header, const std::string& name)
 
 }  // namespace
 
-Decoder::Decoder(const data::ImageDecoderSetup& setup) : setup_(setup) {
+DaliDecoder::DaliDecoder(const data::ImageDecoderSetup& setup) : setup_(setup) {
   (void)pipeline_for(1);  // says at once what is wrong with the installation
   thread_ = start_thread([this] { work(); });
 }
 
-Decoder::~Decoder() {
+DaliDecoder::~DaliDecoder() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     ending_ = true;
@@ -41,30 +41,30 @@ Decoder::~Decoder() {
   thread_.join();
 }
 
-void Decoder::begin(std::vector<std::int64_t> samples) {
-  auto job = std::make_unique<Job>();
-  job->samples = std::move(samples);
-  results_.push_back(job->result.get_future());
+void DaliDecoder::begin(std::vector<std::int64_t> samples) {
+  auto batch = std::make_unique<FileBatch>();
+  batch->samples = std::move(samples);
+  results_.push_back(batch->result.get_future());
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    waiting_.push_back(std::move(job));
+    waiting_.push_back(std::move(batch));
   }
   changed_.notify_all();
 }
 
-data::ImageDecoder::Batch Decoder::take() {
-  std::future<Batch> result = std::move(results_.front());
+data::DecodedBatch DaliDecoder::finish() {
+  std::future<data::DecodedBatch> result = std::move(results_.front());
   results_.pop_front();
   return result.get();
 }
 
-void Decoder::work() {
+void DaliDecoder::work() {
   for (;;) {
-    std::unique_ptr<Job> job = next_job();
-    if (!job && fed_.empty()) break;
+    std::unique_ptr<FileBatch> batch = next_batch();
+    if (!batch && fed_.empty()) break;
     try {
-      if (job) {
-        start(std::move(job));
+      if (batch) {
+        start(std::move(batch));
       } else {
         finish_first();
       }
@@ -77,87 +77,87 @@ void Decoder::work() {
   }
 }
 
-/// Null: nothing is waiting, or enough is fed; or, with nothing fed, the end.
-std::unique_ptr<Decoder::Job> Decoder::next_job() {
+/// The next batch to feed; null where none waits or enough are fed, and, with none fed, in the end.
+std::unique_ptr<DaliDecoder::FileBatch> DaliDecoder::next_batch() {
   std::unique_lock<std::mutex> lock(mutex_);
   if (fed_.size() == kMostFed) return nullptr;
   if (fed_.empty()) changed_.wait(lock, [this] { return ending_ || !waiting_.empty(); });
   if (ending_) waiting_.clear();
   if (waiting_.empty()) return nullptr;
-  std::unique_ptr<Job> job = std::move(waiting_.front());
+  std::unique_ptr<FileBatch> batch = std::move(waiting_.front());
   waiting_.pop_front();
-  return job;
+  return batch;
 }
 
-void Decoder::start(std::unique_ptr<Job> job) {
-  const bool usable = read(*job);
-  if (!usable || !pipeline_ || pipeline_->max_batch() < job->samples.size()) {
+void DaliDecoder::start(std::unique_ptr<FileBatch> batch) {
+  const bool usable = read(*batch);
+  if (!usable || !pipeline_ || pipeline_->max_batch() < batch->samples.size()) {
     while (!fed_.empty()) finish_first();
   }
-  if (!usable) return settle_singly(*job);
-  fed_.push_back(std::move(job));
+  if (!usable) return settle_singly(*batch);
+  fed_.push_back(std::move(batch));
   pipeline_for(fed_.back()->samples.size()).feed(fed_.back()->files);
 }
 
-void Decoder::finish_first() {
-  std::optional<Batch> batch;
+void DaliDecoder::finish_first() {
+  std::optional<data::DecodedBatch> decoded;
   try {
-    batch = pipeline_->pop();
+    decoded = pipeline_->pop();
   } catch (const Error&) {
     pipeline_.reset();  // and with it what else was fed
   }
-  const std::unique_ptr<Job> job = std::move(fed_.front());
+  const std::unique_ptr<FileBatch> batch = std::move(fed_.front());
   fed_.pop_front();
-  if (batch) return job->result.set_value(std::move(*batch));
-  settle_singly(*job);
+  if (decoded) return batch->result.set_value(std::move(*decoded));
+  settle_singly(*batch);
   if (fed_.empty()) return;
   std::size_t most = 0;
   for (const auto& each : fed_) most = std::max(most, each->samples.size());
   for (const auto& each : fed_) pipeline_for(most).feed(each->files);
 }
 
-void Decoder::settle_singly(Job& job) {
+void DaliDecoder::settle_singly(FileBatch& batch) {
   try {
-    job.result.set_value(decode_singly(job));
+    batch.result.set_value(decode_singly(batch));
   } catch (...) {
-    job.result.set_exception(std::current_exception());
+    batch.result.set_exception(std::current_exception());
   }
 }
 
-/// False where a file cannot be read or its header says that it is no use.
-bool Decoder::read(Job& job) {
-  job.buffers.resize(job.samples.size());
-  job.files.resize(job.samples.size());
+/// Returns false where a file cannot be read, or its header says that it cannot be used.
+bool DaliDecoder::read(FileBatch& batch) {
+  batch.buffers.resize(batch.samples.size());
+  batch.files.resize(batch.samples.size());
   try {
-    for (std::size_t place = 0; place < job.samples.size(); ++place) read_sample(job, place);
+    for (std::size_t place = 0; place < batch.samples.size(); ++place) read_sample(batch, place);
   } catch (const Error&) {
     return false;
   }
   return true;
 }
 
-void Decoder::read_sample(Job& job, std::size_t place) const {
+void DaliDecoder::read_sample(FileBatch& batch, std::size_t place) const {
   const data::EncodedImages& images = *setup_.images;
-  const std::int64_t sample = job.samples[place];
-  const std::string name = images.set->name(sample);
-  job.files[place] = images.set->read(sample, job.buffers[place]);
-  const imaging::Header header = imaging::read_header(job.files[place], name);
-  data::require_geometry(channels_of(header, name), header.height, header.width, images.geometry,
+  const std::int64_t sample = batch.samples[place];
+  const std::string name = images.samples.sample_name(sample);
+  batch.files[place] = images.samples.read(sample, batch.buffers[place]);
+  const imaging::Header header = imaging::read_header(batch.files[place], name);
+  data::require_geometry({channels_of(header, name), header.height, header.width}, images.geometry,
                          name);
 }
 
-/// A batch that holds something bad, for its failures alone.
-data::ImageDecoder::Batch Decoder::decode_singly(const Job& job) {
-  Batch batch;
-  for (std::size_t place = 0; place < job.samples.size(); ++place) {
-    Job single;
-    single.samples = {job.samples[place]};
+/// Finds the failures of a batch that holds something bad.
+data::DecodedBatch DaliDecoder::decode_singly(const FileBatch& batch) {
+  data::DecodedBatch decoded;
+  for (std::size_t place = 0; place < batch.samples.size(); ++place) {
+    FileBatch single;
+    single.samples = {batch.samples[place]};
     single.buffers.resize(1);
     single.files.resize(1);
     try {
       read_sample(single, 0);
     } catch (const Error& error) {
-      batch.failures.push_back({place, error.what()});
+      decoded.failures.push_back({batch.samples[place], error.what()});
       continue;
     }
     try {
@@ -165,31 +165,32 @@ data::ImageDecoder::Batch Decoder::decode_singly(const Job& job) {
       (void)pipeline_->pop();
     } catch (const Error&) {
       pipeline_.reset();
-      batch.failures.push_back({place, why_not(job.samples[place])});
+      decoded.failures.push_back({batch.samples[place], why_not(batch.samples[place])});
     }
   }
-  if (batch.failures.empty()) {
+  if (decoded.failures.empty()) {
     throw Error(ExitCode::kRunFailed,
                 "NVIDIA DALI failed on a batch whose images it decodes one by one, the first " +
-                    setup_.images->set->name(job.samples.front()));
+                    setup_.images->samples.sample_name(batch.samples.front()));
   }
-  return batch;
+  return decoded;
 }
 
-/// DALI's own words name neither file nor place; our decoder's do.
-std::string Decoder::why_not(std::int64_t sample) const {
+/// Why a sample fails, in the words of our decoder: DALI's name neither file nor place.
+std::string DaliDecoder::why_not(std::int64_t sample) const {
+  const data::EncodedImages& images = *setup_.images;
   try {
-    std::vector<std::uint8_t> planes(static_cast<std::size_t>(setup_.images->geometry.bytes()));
+    std::vector<std::uint8_t> planes(static_cast<std::size_t>(images.geometry.bytes()));
     std::vector<std::uint8_t> buffer;
-    setup_.images->decode_to(planes.data(), sample, buffer);
+    images.samples.decode(sample, images.geometry, planes.data(), buffer);
   } catch (const Error& error) {
     return error.what();
   }
-  return setup_.images->set->name(sample) + ": NVIDIA DALI cannot decode it";
+  return images.samples.sample_name(sample) + ": NVIDIA DALI cannot decode it";
 }
 
-/// Nothing may be fed where it has to be made anew.
-Pipeline& Decoder::pipeline_for(std::size_t samples) {
+/// A pipeline for so many samples; nothing may be fed where it has to be built again.
+Pipeline& DaliDecoder::pipeline_for(std::size_t samples) {
   if (!pipeline_ || pipeline_->max_batch() < samples) {
     pipeline_.reset();
     pipeline_ = std::make_unique<Pipeline>(setup_, samples);
@@ -198,3 +199,9 @@ Pipeline& Decoder::pipeline_for(std::size_t samples) {
 }
 
 }  // namespace mnist_train::dali
+
+// What data/image_decoder.cpp looks up in this module.
+extern "C" __attribute__((visibility("default"))) mnist_train::data::ImageDecoder*
+mnist_train_make_dali_decoder(const mnist_train::data::ImageDecoderSetup& setup) {
+  return new mnist_train::dali::DaliDecoder(setup);
+}

@@ -1,11 +1,14 @@
 #include "dali/pipeline.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <array>
 #include <mutex>
 #include <string>
 
 #include "base/error.h"
-#include "dali/silence.h"
+#include "base/file.h"
 
 // Declared by no header of the C interface; without it no operator is known.
 extern "C" void daliInitOperators();  // NOLINT(readability-identifier-naming)
@@ -29,6 +32,23 @@ void initialize() {
   });
 }
 
+/// Drops what is written to standard error while it lives.
+class QuietStderr {
+ public:
+  QuietStderr() : saved_(::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3)) {
+    const UniqueFd nowhere(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+    if (saved_.valid() && nowhere.valid()) ::dup2(nowhere.get(), STDERR_FILENO);
+  }
+  QuietStderr(const QuietStderr&) = delete;
+  QuietStderr& operator=(const QuietStderr&) = delete;
+  ~QuietStderr() {
+    if (saved_.valid()) ::dup2(saved_.get(), STDERR_FILENO);
+  }
+
+ private:
+  UniqueFd saved_;
+};
+
 daliArgDesc_t argument(const char* name, daliDataType_t type, std::int64_t value) {
   daliArgDesc_t result{};
   result.name = name;
@@ -41,8 +61,8 @@ daliArgDesc_t argument(const char* name, daliDataType_t type, std::int64_t value
 
 Pipeline::Pipeline(const data::ImageDecoderSetup& setup, std::size_t max_batch)
     : setup_(setup), max_batch_(max_batch) {
-  // Codecs that are not installed (JPEG 2000, TIFF) are complained about at length.
-  const Silence silence;
+  // DALI complains at length about codecs that are not installed (JPEG 2000, TIFF).
+  const QuietStderr quiet;
   initialize();
   create();
   add_input();
@@ -81,7 +101,7 @@ void Pipeline::add_operators() {
   const bool gray = geometry.channels == 1;
   constexpr std::int64_t kRgb = 0;  // DALIImageType, which only C++ headers define
   constexpr std::int64_t kGray = 2;
-  // Orientation and chroma are treated as by the decoders of src/image.
+  // Orientation and chroma are treated as by the decoders of src/imaging.
   add_operator("decoders__Image", setup_.gpu ? DALI_BACKEND_MIXED : DALI_BACKEND_CPU, "decoded",
                {argument("output_type", DALI_INT32, gray ? kGray : kRgb),
                 argument("adjust_orientation", DALI_BOOL, 0),
@@ -153,7 +173,7 @@ void Pipeline::feed(const std::vector<std::span<const std::uint8_t>>& files) {
   require(daliPipelineRun(pipeline_.get()));
 }
 
-data::ImageDecoder::Batch Pipeline::pop() {
+data::DecodedBatch Pipeline::pop() {
   daliPipelineOutputs_h popped = nullptr;
   require(daliPipelinePopOutputs(pipeline_.get(), &popped), ExitCode::kData);
   const Owned<daliPipelineOutputs_h> outputs(popped);
@@ -163,7 +183,7 @@ data::ImageDecoder::Batch Pipeline::pop() {
   // Fails where samples do not lie behind one another, which those of equal size do.
   daliTensor_h view = nullptr;
   require(daliTensorListViewAsTensor(got, &view));
-  std::shared_ptr<const void> owner(view, [](daliTensor_h tensor) { Free{}(tensor); });
+  std::shared_ptr<const void> owner(view, [](daliTensor_h tensor) { FreeHandle{}(tensor); });
   daliTensorDesc_t description{};
   require(daliTensorGetDesc(view, &description));
   return {static_cast<const std::uint8_t*>(description.data), std::move(owner), {}};

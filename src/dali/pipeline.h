@@ -13,30 +13,32 @@
 namespace mnist_train::dali {
 
 /// Frees one of DALI's handles.
-struct Free {
+struct FreeHandle {
   void operator()(daliPipeline_h handle) const { (void)daliPipelineDestroy(handle); }
   void operator()(daliPipelineOutputs_h handle) const { (void)daliPipelineOutputsDestroy(handle); }
   void operator()(daliTensorList_h handle) const { (void)daliTensorListDecRef(handle, nullptr); }
   void operator()(daliTensor_h handle) const { (void)daliTensorDecRef(handle, nullptr); }
 };
 template <typename Handle>
-using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, Free>;
+using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, FreeHandle>;
 
-/// external input -> decoders.Image -> Resize -> CropMirrorNormalize (which puts colours into
-/// planes). DALI chooses no samples, shuffles nothing and pads nothing. With a GPU the decoder is
-/// `mixed`, and what follows is done there.
+/// A pipeline of DALI: external input -> decoders.Image -> Resize -> CropMirrorNormalize, which
+/// puts colours into planes. DALI chooses no samples, shuffles nothing and pads nothing. With a GPU
+/// the decoder is `mixed`, and what follows is done there.
 class Pipeline {
  public:
-  /// For batches of at most `max_batch` samples. Throws Error(kRunFailed) with DALI's reason.
+  /// Builds it for batches of at most `max_batch` samples. Throws Error(kRunFailed) with DALI's
+  /// reason.
   Pipeline(const data::ImageDecoderSetup& setup, std::size_t max_batch);
 
   std::size_t max_batch() const { return max_batch_; }
 
-  /// Begins with a batch of encoded files, which have to stay where they are until it is popped.
+  /// Begins to decode a batch of encoded files, which must stay where they are until it is popped.
   void feed(const std::vector<std::span<const std::uint8_t>>& files);
-  /// Waits for the earliest batch that was fed and not popped. Its memory is DALI's, until the
-  /// owner goes. Throws Error(kData); nothing can be fed or popped then any more.
-  data::ImageDecoder::Batch pop();
+  /// Waits for the earliest batch that was fed and not popped. Its memory belongs to DALI and is
+  /// used again when the last owner is gone. Throws Error(kData), after which nothing can be fed or
+  /// popped any more.
+  data::DecodedBatch pop();
 
  private:
   void create();

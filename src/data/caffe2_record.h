@@ -18,7 +18,7 @@ struct Caffe2Record {
 /// the tensor that is wrong.
 Caffe2Record parse_caffe2_record(std::span<const std::uint8_t> bytes, const std::string& name);
 
-/// The message for an encoded image and its label.
+/// Returns the message that holds an encoded image and its label.
 std::string write_caffe2_record(const std::string& image, std::int32_t label);
 
 }  // namespace mnist_train::data

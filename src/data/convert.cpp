@@ -9,8 +9,7 @@
 #include "base/error.h"
 #include "data/caffe2_record.h"
 #include "data/find_files.h"
-#include "data/idx_pair.h"
-#include "data/image_geometry.h"
+#include "data/idx_source.h"
 #include "data/lmdb_file.h"
 #include "imaging/codec.h"
 
@@ -20,10 +19,10 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Takes the encoded images of one half.
-class Sink {
+/// Takes the encoded images of one split.
+class ImageSink {
  public:
-  virtual ~Sink() = default;
+  virtual ~ImageSink() = default;
   virtual void add(std::int64_t position, std::int32_t label, const std::string& image) = 0;
   virtual void finish() = 0;
 };
@@ -33,7 +32,7 @@ std::string padded(std::int64_t number, std::size_t digits) {
   return std::string(text.size() < digits ? digits - text.size() : 0, '0') + text;
 }
 
-class LmdbSink : public Sink {
+class LmdbSink : public ImageSink {
  public:
   explicit LmdbSink(const fs::path& folder) : writer_(folder) {}
 
@@ -46,7 +45,7 @@ class LmdbSink : public Sink {
   LmdbWriter writer_;
 };
 
-class FolderSink : public Sink {
+class FolderSink : public ImageSink {
  public:
   FolderSink(fs::path folder, std::int64_t classes, std::string extension)
       : folder_(std::move(folder)),
@@ -72,31 +71,31 @@ class FolderSink : public Sink {
   std::string extension_;
 };
 
-void convert_half(const ConvertOptions& options, const ImageSet& set, std::int64_t classes,
-                  const fs::path& folder) {
-  if (set.channels != 1 && set.channels != 3) {
-    throw Error(ExitCode::kData, set.source + ": images of " + std::to_string(set.channels) +
+void convert_split(const ConvertOptions& options, const ImageSource& source, std::int64_t classes,
+                   const fs::path& folder) {
+  const ImageGeometry& geometry = *source.geometry();
+  if (geometry.channels != 1 && geometry.channels != 3) {
+    throw Error(ExitCode::kData, source.name() + ": images of " +
+                                     std::to_string(geometry.channels) +
                                      " channels; 1 and 3 can be encoded");
   }
-  std::unique_ptr<Sink> sink;
+  std::unique_ptr<ImageSink> sink;
   if (options.target == ConvertTarget::kLmdb) {
     sink = std::make_unique<LmdbSink>(folder);
   } else {
     sink = std::make_unique<FolderSink>(folder, classes, options.jpeg ? "jpg" : "png");
   }
-  const auto size = static_cast<std::size_t>(set.bytes_per_image());
-  for (std::int64_t position = 0; position < set.count; ++position) {
-    const imaging::Image image =
-        from_planes(set.images.subspan(static_cast<std::size_t>(position) * size, size),
-                    set.channels, set.height, set.width);
+  std::vector<std::uint8_t> buffer;
+  for (std::int64_t position = 0; position < source.count(); ++position) {
+    const imaging::Image image = from_planes(source.read(position, buffer), geometry);
     sink->add(
-        position, set.labels[static_cast<std::size_t>(position)],
+        position, source.labels()[static_cast<std::size_t>(position)],
         options.jpeg ? imaging::encode_jpeg(image, options.quality) : imaging::encode_png(image));
   }
   sink->finish();
 }
 
-/// A folder beside the final one, which takes its name when it is complete, and goes otherwise.
+/// A folder beside the final one, which takes its name when it is complete, and is removed else.
 class NewFolder {
  public:
   explicit NewFolder(const fs::path& final_path)
@@ -126,23 +125,18 @@ Converted convert(const ConvertOptions& options) {
   if (fs::exists(options.to) && (!fs::is_directory(options.to) || !fs::is_empty(options.to))) {
     throw Error(ExitCode::kConfig, options.to.string() + ": is there already; name a new folder");
   }
-  settings::DataOptions source;
-  source.dataset.reset();
-  source.format = settings::DataFormat::kIdx;
-  source.train = source.test = settings::DataLocation{options.from, std::nullopt};
-  const DatasetFiles files = find_dataset_files(source);
-  const ImageSet train = IdxPair(files.train).read();
-  const ImageSet test = IdxPair(files.test).read();
-  const std::int64_t classes = std::max(train.classes, test.classes);
+  const IdxSource train(find_idx_files({options.from, {}}, SplitName::kTrain));
+  const IdxSource test(find_idx_files({options.from, {}}, SplitName::kTest));
+  const std::int64_t classes = std::max(train.classes(), test.classes());
   try {
     NewFolder folder(options.to);
-    convert_half(options, train, classes, folder.path() / "train");
-    convert_half(options, test, classes, folder.path() / "test");
+    convert_split(options, train, classes, folder.path() / "train");
+    convert_split(options, test, classes, folder.path() / "test");
     folder.keep();
   } catch (const fs::filesystem_error& error) {
     throw Error(ExitCode::kRunFailed, error.what());
   }
-  return {train.count, test.count};
+  return {train.count(), test.count()};
 }
 
 }  // namespace mnist_train::data

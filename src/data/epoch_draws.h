@@ -6,7 +6,7 @@
 
 namespace mnist_train::data {
 
-/// A place in an image, in pixels; may lie outside where there is padding.
+/// A pixel of an image, which may lie outside where there is padding.
 struct PixelPlace {
   std::int64_t top = 0;
   std::int64_t left = 0;
@@ -19,21 +19,22 @@ class EpochDraws {
  public:
   EpochDraws(std::int64_t seed, std::int64_t epoch);
 
-  /// Uniform in [0, 1), 53 bits; `number` tells the draws of one entry for one sample apart.
+  /// Draws uniformly from [0, 1), 53 bits; `number` tells an entry's draws for one sample apart.
   double uniform(std::int64_t sample, std::uint64_t entry, std::uint64_t number) const;
 
-  /// The window's first pixel in the image without its padding.
+  /// Draws the window's first pixel in the image without its padding.
   PixelPlace crop(std::int64_t sample, std::uint64_t entry,
                   const settings::RandomCropOptions& options, settings::ImageSize image) const;
+  /// Draws whether the image is flipped.
   bool flip(std::int64_t sample, std::uint64_t entry,
             const settings::HorizontalFlipOptions& options) const;
-  /// In radians, counter-clockwise.
+  /// Draws the angle in radians, counter-clockwise.
   double angle(std::int64_t sample, std::uint64_t entry,
                const settings::RotateOptions& options) const;
-  /// The square's first pixel; parts of the square may lie outside.
+  /// Draws the square's first pixel; parts of the square may lie outside.
   PixelPlace cutout(std::int64_t sample, std::uint64_t entry,
                     const settings::CutoutOptions& options, settings::ImageSize image) const;
-  /// The sample's own share: the fixed weight, or one from Beta(alpha, alpha).
+  /// Returns the weight of the sample itself: the fixed one, or one drawn from Beta(alpha, alpha).
   double mixup_weight(std::int64_t sample, std::uint64_t entry,
                       const settings::MixupOptions& options) const;
 
@@ -41,8 +42,8 @@ class EpochDraws {
   std::uint64_t state_;
 };
 
-/// Beta(alpha, alpha) from two uniform numbers, by way of Student's t in polar form (R. W. Bailey,
-/// Mathematics of Computation 62, 1994): exact, and without rejection.
+/// Draws from Beta(alpha, alpha) with two uniform numbers, by way of Student's t in polar form (R.
+/// W. Bailey, Mathematics of Computation 62, 1994): exact, and without rejection.
 double symmetric_beta(double alpha, double uniform1, double uniform2);
 
 }  // namespace mnist_train::data

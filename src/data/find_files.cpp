@@ -19,23 +19,27 @@ namespace fs = std::filesystem;
 
 namespace {
 
-enum class Half { kTrain, kTest };
-
-/// How the files of one half are called in a folder.
-struct HalfNames {
+/// The key of a split's location, and what the names of its files in a folder begin with.
+struct SplitNames {
   const char* key;
   std::vector<std::string_view> prefixes;
   std::vector<std::string_view> other_prefixes;
+  std::vector<std::string> cifar_files;
 };
 
-HalfNames names_of(Half half) {
+SplitNames names_of(SplitName split) {
   const std::vector<std::string_view> train{"train"};
   const std::vector<std::string_view> test{"t10k", "test"};
-  return half == Half::kTrain ? HalfNames{"train", train, test} : HalfNames{"test", test, train};
+  if (split == SplitName::kTest) return {"test", test, train, {"test_batch.bin"}};
+  return {"train",
+          train,
+          test,
+          {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin",
+           "data_batch_5.bin"}};
 }
 
-/// A folder where data sets lie as folders of their own, and why it is looked at.
-struct Place {
+/// A folder where data sets lie as folders of their own, and why it is searched.
+struct SearchPlace {
   fs::path folder;
   std::string reason;
 };
@@ -131,17 +135,16 @@ std::string list(const std::vector<std::string>& names) {
   return text;
 }
 
-/// The images file of one half: the one whose name begins as that half's do, or the only one there
-/// is.
-IdxFiles find_in_folder(const fs::path& folder, Half half) {
-  const HalfNames half_names = names_of(half);
+/// The images file of a split: the one whose name begins as that split's do, or the only one.
+IdxFiles find_in_folder(const fs::path& folder, SplitName split) {
+  const SplitNames split_names = names_of(split);
   std::vector<std::string> names = images_names(folder);
   std::erase_if(names, [&](const std::string& name) {
-    return starts_with_any(name, half_names.other_prefixes);
+    return starts_with_any(name, split_names.other_prefixes);
   });
   std::vector<std::string> named = names;
   std::erase_if(
-      named, [&](const std::string& name) { return !starts_with_any(name, half_names.prefixes); });
+      named, [&](const std::string& name) { return !starts_with_any(name, split_names.prefixes); });
   if (!named.empty()) names = named;
   if (names.size() > 1) {  // what has no labels may be another program's leftover
     std::vector<std::string> paired = names;
@@ -149,29 +152,23 @@ IdxFiles find_in_folder(const fs::path& folder, Half half) {
     if (!paired.empty()) names = paired;
   }
   if (names.empty()) {
-    fail(folder.string() + ": no images to " + half_names.key +
-         " in this folder; expected a file " + "such as " + std::string(half_names.prefixes[0]) +
+    fail(folder.string() + ": no images to " + split_names.key +
+         " in this folder; expected a file such as " + std::string(split_names.prefixes[0]) +
          "-images-idx3-ubyte.gz, and its labels");
   }
   if (names.size() > 1) {
-    fail(folder.string() + ": several files could be the images to " + half_names.key + " (" +
+    fail(folder.string() + ": several files could be the images to " + split_names.key + " (" +
          list(names) + "); name one of them");
   }
   return with_labels(folder / names[0]);
 }
 
-IdxFiles find_at(const settings::DataLocation& location, Half half) {
-  if (!is_there(location.images)) {
-    fail(location.images.string() + ": no such file or folder (data." + names_of(half).key + ")");
-  }
-  if (location.labels && !is_folder(location.images)) return {location.images, *location.labels};
-  IdxFiles files = is_folder(location.images) ? find_in_folder(location.images, half)
-                                              : with_labels(location.images);
-  if (location.labels) files.labels = *location.labels;
-  return files;
+void require_there(const settings::DataLocation& location, SplitName split) {
+  if (is_there(location.images)) return;
+  fail(location.images.string() + ": no such file or folder (data." + names_of(split).key + ")");
 }
 
-void add_path_list(const char* list, const std::string& reason, std::vector<Place>& places) {
+void add_path_list(const char* list, const std::string& reason, std::vector<SearchPlace>& places) {
   std::string_view rest = list;
   while (!rest.empty()) {
     const std::size_t length = std::min(rest.find(':'), rest.size());
@@ -191,7 +188,7 @@ std::optional<fs::path> cache_folder() {
 
 /// The executable lies in build/bin or build/<preset>/bin of the repository, or in bin of the
 /// bundle.
-void add_own_place(fs::path folder, std::vector<Place>& places) {
+void add_own_place(fs::path folder, std::vector<SearchPlace>& places) {
   for (int levels = 0; levels < 3; ++levels) {
     folder = folder.parent_path();
     if (!is_folder(folder / "configs")) continue;
@@ -201,9 +198,9 @@ void add_own_place(fs::path folder, std::vector<Place>& places) {
   }
 }
 
-std::vector<Place> places_for(const settings::DataOptions& options) {
-  std::vector<Place> places;
-  if (options.root) places.push_back({*options.root, "data.root"});
+std::vector<SearchPlace> places_for(const std::optional<fs::path>& root) {
+  std::vector<SearchPlace> places;
+  if (root) places.push_back({*root, "data.root"});
   if (const char* list = std::getenv("MNIST_TRAIN_DATA")) {
     add_path_list(list, "MNIST_TRAIN_DATA", places);
   }
@@ -217,43 +214,59 @@ std::vector<Place> places_for(const settings::DataOptions& options) {
   return places;
 }
 
-DatasetFiles find_by_name(const settings::DataOptions& options) {
-  const auto name = options.dataset.value_or(settings::DatasetName::kMnist);
-  const std::string folder_name = name_of(name);
-  std::string looked_at;
-  for (const Place& place : places_for(options)) {
-    const fs::path folder = place.folder / folder_name;
-    looked_at += "\n  " + folder.string() + " (" + place.reason + ")";
-    if (!is_folder(folder)) continue;
-    if (images_names(folder).empty()) {
-      looked_at += ", a folder without images";
-      continue;
-    }
-    if (options.root && place.folder != *options.root) {
-      spdlog::warn("data.root {} has no folder {}: reading {}", options.root->string(), folder_name,
-                   folder.string());
-    }
-    return {find_in_folder(folder, Half::kTrain), find_in_folder(folder, Half::kTest), 10};
-  }
-  fail("the data set " + folder_name + " was not found. Looked for these folders:" + looked_at +
-       "\nPut its four IDX files (train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, "
-       "t10k-images-idx3-ubyte.gz, t10k-labels-idx1-ubyte.gz) into one of them, or name the folder "
-       "that contains " +
-       folder_name + " in data.root or MNIST_TRAIN_DATA");
+bool holds_images(const fs::path& folder, settings::DataFormat format) {
+  if (format == settings::DataFormat::kIdx) return !images_names(folder).empty();
+  return is_there(folder / names_of(SplitName::kTrain).cifar_files.front()) ||
+         is_there(folder / names_of(SplitName::kTest).cifar_files.front());
 }
 
 }  // namespace
 
-DatasetFiles find_dataset_files(const settings::DataOptions& options) {
-  if (!options.format) return find_by_name(options);
-  if (*options.format != settings::DataFormat::kIdx) {
-    throw Error(ExitCode::kConfig, "data.format: only idx can be read by this version");
+fs::path find_named_dataset(const settings::NamedDataset& dataset,
+                            const std::optional<fs::path>& root) {
+  std::string searched;
+  for (const SearchPlace& place : places_for(root)) {
+    const fs::path folder = place.folder / dataset.name;
+    searched += "\n  " + folder.string() + " (" + place.reason + ")";
+    if (!is_folder(folder)) continue;
+    if (!holds_images(folder, dataset.format)) {
+      searched += ", a folder without images";
+      continue;
+    }
+    if (root && place.folder != *root) {
+      spdlog::warn("data.root {} has no folder {}: reading {}", root->string(), dataset.name,
+                   folder.string());
+    }
+    return folder;
   }
-  if (!options.train || !options.test) {
-    throw Error(ExitCode::kConfig, "data: format idx needs both train and test");
+  std::vector<std::string> names;
+  for (const settings::DatasetFile& file : dataset.files) names.push_back(file.name);
+  fail("the data set " + dataset.name + " was not found. Looked for these folders:" + searched +
+       "\nPut its files (" + list(names) + ") into one of them (mnist-train fetch " + dataset.name +
+       " --to DIR), or name the folder that contains " + dataset.name +
+       " in data.root or MNIST_TRAIN_DATA");
+}
+
+IdxFiles find_idx_files(const settings::DataLocation& location, SplitName split) {
+  require_there(location, split);
+  if (location.labels && !is_folder(location.images)) return {location.images, *location.labels};
+  IdxFiles files = is_folder(location.images) ? find_in_folder(location.images, split)
+                                              : with_labels(location.images);
+  if (location.labels) files.labels = *location.labels;
+  return files;
+}
+
+std::vector<fs::path> find_cifar_files(const settings::DataLocation& location, SplitName split) {
+  require_there(location, split);
+  if (!is_folder(location.images)) return {location.images};
+  std::vector<fs::path> files;
+  for (const std::string& name : names_of(split).cifar_files) {
+    files.push_back(location.images / name);
+    if (!is_there(files.back())) {
+      fail(files.back().string() + ": missing among the files to " + names_of(split).key);
+    }
   }
-  return {find_at(*options.train, Half::kTrain), find_at(*options.test, Half::kTest),
-          IdxPair::kMostClasses};
+  return files;
 }
 
 }  // namespace mnist_train::data

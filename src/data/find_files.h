@@ -1,21 +1,34 @@
 #pragma once
 
-#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <vector>
 
-#include "data/idx_pair.h"
+#include "data/idx_source.h"
 #include "settings/data_options.h"
+#include "settings/named_datasets.h"
 
 namespace mnist_train::data {
 
-/// The four files of a data set, and how many classes it is known to have at most.
-struct DatasetFiles {
-  IdxFiles train;
-  IdxFiles test;
-  std::int64_t max_classes = IdxPair::kMostClasses;
-};
+enum class SplitName { kTrain, kTest };
 
-/// Finds the files of a data set that is given by name or by location; see data/dataset.h for where
-/// it looks. Opens none of them. Throws Error(kData) naming every place where it looked.
-DatasetFiles find_dataset_files(const settings::DataOptions& options);
+/// Finds the folder that holds a data set's files, without opening any. It is looked for as a
+/// folder of the data set's name in `root`, in each folder of the path list MNIST_TRAIN_DATA, in
+/// `third_party` of the repository that the executable was built in and of the bundle that it lies
+/// in, in the installation, and in the user's cache ($XDG_CACHE_HOME or ~/.cache, `mnist-train/`).
+/// Throws Error(kData) naming every place.
+std::filesystem::path find_named_dataset(const settings::NamedDataset& dataset,
+                                         const std::optional<std::filesystem::path>& root);
+
+/// Finds the two IDX files of a split. A location is a folder (names begin with "train", with
+/// "t10k" or "test", or there is only one pair), an images file (its labels file has "labels" for
+/// "images" in its name and "idx1" for "idx3"), or both files. Everywhere a file may be raw or
+/// compressed by gzip. Throws Error(kData) where the location does not tell.
+IdxFiles find_idx_files(const settings::DataLocation& location, SplitName split);
+
+/// Finds the binary batches of CIFAR-10 of a split: data_batch_1.bin to data_batch_5.bin or
+/// test_batch.bin in a folder, or one file by its name. Throws Error(kData) where one is missing.
+std::vector<std::filesystem::path> find_cifar_files(const settings::DataLocation& location,
+                                                    SplitName split);
 
 }  // namespace mnist_train::data

@@ -19,16 +19,16 @@ constexpr int kGzipWindowBits = 15 + 16;
 
 }  // namespace
 
-struct GzipStream::State {
+struct GzipStream::Inflater {
   z_stream zlib{};
 };
 
 GzipStream::GzipStream(std::span<const std::uint8_t> compressed, std::string name)
-    : compressed_(compressed), name_(std::move(name)), state_(std::make_unique<State>()) {
-  if (inflateInit2(&state_->zlib, kGzipWindowBits) != Z_OK) throw std::bad_alloc();
+    : compressed_(compressed), name_(std::move(name)), inflater_(std::make_unique<Inflater>()) {
+  if (inflateInit2(&inflater_->zlib, kGzipWindowBits) != Z_OK) throw std::bad_alloc();
 }
 
-GzipStream::~GzipStream() { inflateEnd(&state_->zlib); }
+GzipStream::~GzipStream() { inflateEnd(&inflater_->zlib); }
 
 bool GzipStream::recognizes(std::span<const std::uint8_t> bytes) {
   return bytes.size() >= 2 && bytes[0] == 0x1f && bytes[1] == 0x8b;
@@ -57,7 +57,7 @@ void GzipStream::expect_end() const {
 
 /// One call of zlib's. False when it could do nothing for want of input.
 bool GzipStream::inflate_some(std::span<std::uint8_t> out, std::size_t* produced) {
-  z_stream& zlib = state_->zlib;
+  z_stream& zlib = inflater_->zlib;
   const auto input = compressed_.subspan(consumed_);
   const auto input_size = static_cast<uInt>(std::min(input.size(), kMaxPiece));
   const auto output_size = static_cast<uInt>(std::min(out.size(), kMaxPiece));

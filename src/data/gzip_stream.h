@@ -8,9 +8,8 @@
 
 namespace mnist_train::data {
 
-/// Inflates a gzip file (RFC 1952) of one member that lies in memory. The compressed bytes must
-/// outlive it. Errors are Error(kData) with the name and the places in the compressed and the
-/// inflated data.
+/// Inflates a gzip file (RFC 1952) of one member that lies in memory and outlives this object.
+/// Throws Error(kData) with the name and the places in the compressed and the inflated data.
 class GzipStream {
  public:
   GzipStream(std::span<const std::uint8_t> compressed, std::string name);
@@ -18,18 +17,18 @@ class GzipStream {
   GzipStream& operator=(const GzipStream&) = delete;
   ~GzipStream();
 
-  /// Whether the bytes start like a gzip file.
+  /// Returns whether the bytes start like a gzip file.
   static bool recognizes(std::span<const std::uint8_t> bytes);
 
   /// Inflates the next bytes into `out` and returns how many: fewer than asked only where the
   /// stream ends. Reaching the end checks length and checksum.
   std::size_t read(std::span<std::uint8_t> out);
 
-  /// Insists that the stream has ended and that nothing follows it in the file.
+  /// Throws Error(kData) unless the stream has ended and nothing follows it in the file.
   void expect_end() const;
 
  private:
-  struct State;
+  struct Inflater;
 
   bool inflate_some(std::span<std::uint8_t> out, std::size_t* produced);
   [[noreturn]] void fail(const std::string& problem) const;
@@ -39,7 +38,7 @@ class GzipStream {
   std::size_t consumed_ = 0;
   std::size_t produced_ = 0;
   bool ended_ = false;
-  std::unique_ptr<State> state_;
+  std::unique_ptr<Inflater> inflater_;
 };
 
 }  // namespace mnist_train::data

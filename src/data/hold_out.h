@@ -1,29 +1,23 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <vector>
-
-#include "data/image_set.h"
 
 namespace mnist_train::data {
 
-/// A training set and what was held out of it.
-struct HeldOut {
-  ImageSet train;
-  ImageSet validation;
+/// The positions in a training set that are trained on, and those that are held out for validation;
+/// both ascend.
+struct HoldOut {
+  std::vector<std::int64_t> train;
+  std::vector<std::int64_t> validation;
 };
 
-/// How many of `count` samples a share holds out. Throws Error(kData) when that leaves one side
-/// empty.
-std::int64_t held_out_count(std::int64_t count, double share);
+/// Returns how many of `count` samples a fraction holds out. Throws Error(kData) when that leaves
+/// one side empty.
+std::int64_t held_out_count(std::int64_t count, double fraction);
 
-/// Which of `count` samples a share holds out; it follows from the seed alone.
-std::vector<bool> held_out(std::int64_t count, double share, std::int64_t seed);
-
-/// Moves a share of the samples of `set`, whose memory `images` and `labels` are, behind the
-/// others; both sides keep their order.
-HeldOut hold_out(const ImageSet& set, std::span<std::uint8_t> images,
-                 std::span<std::uint8_t> labels, double share, std::int64_t seed);
+/// Draws which of `count` samples a fraction holds out; it follows from the seed alone. Throws
+/// Error(kData) as held_out_count does.
+HoldOut hold_out(std::int64_t count, double fraction, std::int64_t seed);
 
 }  // namespace mnist_train::data

@@ -20,6 +20,7 @@ constexpr std::size_t kMaxDimensions = 4;
 // this is a bomb or a lie; small files may, because they cannot hurt.
 constexpr std::size_t kMaxExpansion = 256;
 constexpr std::size_t kHarmlessBytes = std::size_t{256} << 20;
+constexpr std::size_t kUnusedAtOnce = std::size_t{1} << 18;
 
 std::string hex(std::uint8_t byte) {
   std::array<char, 3> text{};
@@ -61,9 +62,15 @@ IdxReader::IdxReader(const std::filesystem::path& path)
   check_size();
 }
 
-void IdxReader::read_into(std::span<std::uint8_t> values) {
-  if (values.size() != size_) throw std::logic_error("IdxReader::read_into: wrong size");
-  const std::size_t filled = next(values);
+void IdxReader::inflate_into(std::span<std::uint8_t> values) {
+  std::size_t filled = next(values);
+  std::vector<std::uint8_t> unused(std::min(size_ - values.size(), kUnusedAtOnce));
+  while (filled >= values.size() && filled < size_) {
+    const std::size_t count =
+        next(std::span(unused).first(std::min(unused.size(), size_ - filled)));
+    if (count == 0) break;
+    filled += count;
+  }
   if (filled < size_) {
     fail(position_, "the data end here, but the header states " + shape_text() +
                         " values, which end at byte " + std::to_string(header_size() + size_));
@@ -73,13 +80,13 @@ void IdxReader::read_into(std::span<std::uint8_t> values) {
     fail(header_size() + size_,
          "the " + shape_text() + " values that the header states end here, but more bytes follow");
   }
-  if (gzip_) gzip_->expect_end();
+  gzip_->expect_end();
 }
 
 IdxFile IdxReader::read() {
   if (!gzip_) return {shape_, file_->bytes().subspan(header_size(), size_), file_};
   const auto memory = reserve_memory(size_, name_);
-  read_into({memory.get(), size_});
+  inflate_into({memory.get(), size_});
   return {shape_, {memory.get(), size_}, memory};
 }
 

@@ -31,14 +31,15 @@ class IdxReader {
 
   const std::string& name() const { return name_; }
   const std::vector<std::int64_t>& shape() const { return shape_; }
-  /// How many bytes the values take.
-  std::size_t size() const { return size_; }
+  bool compressed() const { return gzip_ != nullptr; }
 
-  /// Fills `values`, of size() bytes, and checks that the file ends with them. Once.
-  void read_into(std::span<std::uint8_t> values);
+  /// Inflates the first values into `values`, and checks that the file ends with the last ones.
+  /// Only for a compressed file, and called once.
+  void inflate_into(std::span<std::uint8_t> values);
 
-  /// The values where they are mapped, or inflated into memory of their own: of exactly the size
-  /// that the header states, page by page, so that a lying header costs nothing. Once.
+  /// Returns the values where they are mapped, or inflated into memory of their own: of exactly the
+  /// size that the header states, page by page, so that a lying header costs nothing. Called once
+  /// for a compressed file.
   IdxFile read();
 
   /// Throws Error(kData) about the value at `index`.

@@ -1,54 +1,73 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "data/encoded_images.h"
+#include "data/sampler.h"
 
 namespace mnist_train::data {
 
-/// One sample of a batch that cannot be used.
+/// A sample that cannot be used.
 struct SampleFailure {
-  std::size_t place = 0;  // in the batch
-  std::string message;    // begins with the sample's name
+  std::int64_t sample = 0;
+  std::string message;  // begins with the sample's name
 };
 
-/// Decodes batches of samples on threads of its own, in the order in which they are begun, ahead of
-/// the one who takes them.
+/// The pixels of some samples.
+struct DecodedBatch {
+  const std::uint8_t* pixels = nullptr;   // [n,C,H,W] u8
+  std::shared_ptr<const void> owner{};    // keeps them
+  std::vector<SampleFailure> failures{};  // ascending; where there are any, pixels may lack
+};
+
+/// Decodes batches of samples on threads of its own, a few of them ahead of their use.
 class ImageDecoder {
  public:
+  static constexpr std::size_t kBatchesAhead = 3;
+
   virtual ~ImageDecoder() = default;
 
-  /// Begins with a batch of at least one sample, and returns at once.
-  virtual void begin(std::vector<std::int64_t> samples) = 0;
+  /// Begins to decode the batches that will be taken next, in their order, up to kBatchesAhead of
+  /// them; empty ones are skipped. Where the announcement proves wrong, time is lost, nothing else.
+  void prefetch(const std::vector<std::vector<std::int64_t>>& batches);
+  /// Waits for the batch of these samples, of which there is at least one; they may be any.
+  DecodedBatch take(const std::vector<std::int64_t>& samples);
+  /// Decodes the samples of `range` in batches and returns those that fail, ascending. `progress`
+  /// is called after each batch with the failures so far, and ends the work by returning false.
+  std::vector<SampleFailure> decode_range(
+      Range range, std::int64_t batch_size,
+      const std::function<bool(const std::vector<SampleFailure>&)>& progress);
+  /// Returns whether pixels lie on the GPU that was asked for.
+  virtual bool decodes_to_gpu() const { return false; }
 
-  struct Batch {
-    const std::uint8_t* pixels = nullptr;  // [n, channels, height, width] u8
-    std::shared_ptr<const void> owner{};   // keeps them
-    std::vector<SampleFailure> failures{};
-  };
-  /// Waits for the earliest batch that was begun and not taken. Where a sample failed, the pixels
-  /// of the others need not be there, but all failures are.
-  virtual Batch take() = 0;
+ protected:
+  /// Begins to decode a batch of at least one sample, and returns at once.
+  virtual void begin(std::vector<std::int64_t> samples) = 0;
+  /// Waits for the earliest batch that was begun and not finished.
+  virtual DecodedBatch finish() = 0;
+
+ private:
+  std::deque<std::vector<std::int64_t>> begun_;
 };
 
 struct ImageDecoderSetup {
   std::shared_ptr<const EncodedImages> images;
   int threads = 1;
-  std::optional<int> gpu{};  // where pixels are wanted, if the decoder can put them there
+  std::optional<int> gpu{};  // where pixels should lie, if the decoder can put them there
 };
 
-/// Whether the batches of such a decoder lie on the GPU that it was asked for.
-bool decodes_to_gpu(const ImageDecoderSetup& setup);
-
-/// By images->decode. Throws Error(kConfig) where DALI is wanted and does not load.
+/// Makes the decoder that images->decode names. Throws Error(kConfig) where DALI is wanted and does
+/// not load.
 std::unique_ptr<ImageDecoder> make_image_decoder(const ImageDecoderSetup& setup);
 
 /// Throws Error(kConfig), with what to type, where `decode` needs the DALI module and it is not
-/// there. Loads nothing.
+/// installed. Loads nothing.
 void require_decoder(settings::Decode decode);
 
 }  // namespace mnist_train::data

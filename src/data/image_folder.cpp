@@ -13,7 +13,6 @@
 #include <string_view>
 #include <utility>
 
-#include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
@@ -26,7 +25,7 @@ namespace {
 
 constexpr std::uintmax_t kMostBytes = std::uintmax_t{1} << 30U;  // of one image file
 
-/// For messages, on one line.
+/// A path for messages, on one line.
 std::string shown(const fs::path& path) {
   std::string text = escape_control_bytes(path.string());
   for (std::size_t at = 0; (at = text.find('\n', at)) != std::string::npos;)
@@ -54,47 +53,47 @@ bool is_plain_text(const std::string& name) {
   return true;
 }
 
-struct Entry {
+struct FolderEntry {
   std::string name;
   struct stat status;
 };
 
 /// What a folder holds, sorted by name, links followed, hidden files left out.
-std::vector<Entry> list(const fs::path& folder, BadSamples& bad) {
-  std::vector<Entry> entries;
+std::vector<FolderEntry> list(const fs::path& folder, BadSamples& bad) {
+  std::vector<FolderEntry> entries;
   std::error_code error;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
        entry.increment(error)) {
-    Entry found{entry->path().filename().string(), {}};
+    FolderEntry found{entry->path().filename().string(), {}};
     if (found.name.starts_with('.')) continue;
     const bool known = ::stat(entry->path().c_str(), &found.status) == 0;
     if (!known) {
       if (entry->is_symlink() || is_image(entry->path())) {
-        bad.note(shown(entry->path()) + ": cannot be read: " + std::strerror(errno));
+        bad.add(shown(entry->path()) + ": cannot be read: " + std::strerror(errno));
       }
       continue;
     }
     if (!is_plain_text(found.name) && (S_ISDIR(found.status.st_mode) || is_image(found.name))) {
-      bad.note(shown(entry->path()) + ": a name with control bytes or broken UTF-8");
+      bad.add(shown(entry->path()) + ": a name with control bytes or broken UTF-8");
       continue;
     }
     entries.push_back(std::move(found));
   }
   if (error) throw Error(ExitCode::kData, shown(folder) + ": cannot list: " + error.message());
   std::sort(entries.begin(), entries.end(),
-            [](const Entry& a, const Entry& b) { return a.name < b.name; });
+            [](const FolderEntry& a, const FolderEntry& b) { return a.name < b.name; });
   return entries;
 }
 
-struct File {
+struct ImageFile {
   std::string name;  // relative to the set's folder
   std::uintmax_t size;
 };
 
 /// Walks the folders below one class.
-class Walk {
+class ClassWalk {
  public:
-  Walk(fs::path root, BadSamples& bad) : root_(std::move(root)), bad_(bad) {}
+  ClassWalk(fs::path root, BadSamples& bad) : root_(std::move(root)), bad_(bad) {}
 
   void visit(const fs::path& relative) {
     const fs::path folder = root_ / relative;
@@ -102,9 +101,9 @@ class Walk {
     if (::stat(folder.c_str(), &status) != 0) return;
     const std::pair<dev_t, ino_t> identity{status.st_dev, status.st_ino};
     if (!above_.insert(identity).second) {
-      return bad_.note(shown(folder) + ": a link back to a folder above it");
+      return bad_.add(shown(folder) + ": a link back to a folder above it");
     }
-    for (const Entry& entry : list(folder, bad_)) {
+    for (const FolderEntry& entry : list(folder, bad_)) {
       const fs::path inner = relative / entry.name;
       if (S_ISDIR(entry.status.st_mode)) {
         visit(inner);
@@ -115,15 +114,15 @@ class Walk {
     above_.erase(identity);
   }
 
-  std::vector<File> files;
+  std::vector<ImageFile> files;
 
  private:
   void add(const fs::path& relative, const struct stat& status) {
     const auto size = static_cast<std::uintmax_t>(status.st_size);
     const std::string name = shown(root_ / relative);
-    if (!S_ISREG(status.st_mode)) return bad_.note(name + ": not a regular file");
-    if (size == 0) return bad_.note(name + ": byte 0: an empty file instead of an image");
-    if (size > kMostBytes) return bad_.note(name + ": " + std::to_string(size) + " bytes");
+    if (!S_ISREG(status.st_mode)) return bad_.add(name + ": not a regular file");
+    if (size == 0) return bad_.add(name + ": byte 0: an empty file instead of an image");
+    if (size > kMostBytes) return bad_.add(name + ": " + std::to_string(size) + " bytes");
     files.push_back({relative.string(), size});
   }
 
@@ -134,16 +133,11 @@ class Walk {
 
 }  // namespace
 
-void BadSamples::note(const std::string& message) {
-  if (!skip_) throw Error(ExitCode::kData, message);
-  skipped_.push_back(message);
-}
-
 ImageFolder::ImageFolder(const fs::path& folder, BadSamples& bad) : folder_(folder) {
-  source_ = shown(folder);
+  name_ = shown(folder);
   bool has_images = false;
   std::vector<std::string> folders;
-  for (const Entry& entry : list(folder, bad)) {
+  for (const FolderEntry& entry : list(folder, bad)) {
     if (S_ISDIR(entry.status.st_mode)) {
       folders.push_back(entry.name);
     } else if (is_image(entry.name)) {
@@ -151,7 +145,7 @@ ImageFolder::ImageFolder(const fs::path& folder, BadSamples& bad) : folder_(fold
     }
   }
   if (has_images && !folders.empty()) {
-    throw Error(ExitCode::kData, source_ + ": holds images beside class folders");
+    throw Error(ExitCode::kData, name_ + ": holds images beside class folders");
   }
   if (has_images) {
     class_names_.push_back(fs::weakly_canonical(folder).filename().string());
@@ -164,17 +158,17 @@ ImageFolder::ImageFolder(const fs::path& folder, BadSamples& bad) : folder_(fold
   }
   classes_ = static_cast<std::int64_t>(class_names_.size());
   if (labels_.empty()) {
-    throw Error(ExitCode::kData, source_ + ": no class folders with images (.jpg, .jpeg, .png)");
+    throw Error(ExitCode::kData, name_ + ": no class folders with images (.jpg, .jpeg, .png)");
   }
 }
 
 void ImageFolder::add_class(const fs::path& folder, std::int32_t label, BadSamples& bad) {
-  Walk walk(folder_, bad);
+  ClassWalk walk(folder_, bad);
   walk.visit(folder);
-  if (walk.files.empty()) bad.note(shown(folder_ / folder) + ": a class without images");
+  if (walk.files.empty()) bad.add(shown(folder_ / folder) + ": a class without images");
   Hasher hasher;
   hasher.update(hash_.data(), hash_.size());
-  for (File& file : walk.files) {
+  for (ImageFile& file : walk.files) {
     hasher.update(file.name.data(), file.name.size() + 1);
     hasher.update(&file.size, sizeof file.size);
     files_.push_back(std::move(file.name));
@@ -184,27 +178,7 @@ void ImageFolder::add_class(const fs::path& folder, std::int32_t label, BadSampl
   hash_ = hasher.named_digest();
 }
 
-void ImageFolder::use_classes(const std::vector<std::string>& names, BadSamples& bad) {
-  std::vector<std::int32_t> numbers;
-  for (const std::string& name : class_names_) {
-    const auto found = std::lower_bound(names.begin(), names.end(), name);
-    if (found == names.end() || *found != name) {
-      throw Error(ExitCode::kData,
-                  source_ + "/" + name + ": a class that the training set does not have");
-    }
-    numbers.push_back(static_cast<std::int32_t>(found - names.begin()));
-  }
-  for (const std::string& name : names) {
-    if (!std::binary_search(class_names_.begin(), class_names_.end(), name)) {
-      bad.note(source_ + ": has no folder for the training set's class " + name);
-    }
-  }
-  for (std::int32_t& label : labels_) label = numbers[static_cast<std::size_t>(label)];
-  class_names_ = names;
-  classes_ = static_cast<std::int64_t>(names.size());
-}
-
-std::string ImageFolder::name(std::int64_t sample) const {
+std::string ImageFolder::sample_name(std::int64_t sample) const {
   return shown(folder_ / files_[static_cast<std::size_t>(sample)]);
 }
 
@@ -222,7 +196,7 @@ std::span<const std::uint8_t> ImageFolder::read(std::int64_t sample,
     done += static_cast<std::size_t>(count);
   }
   if (done == buffer.size()) return buffer;
-  throw Error(ExitCode::kData, name(sample) + ": cannot be read: " +
+  throw Error(ExitCode::kData, sample_name(sample) + ": cannot be read: " +
                                    (!file.valid() ? std::strerror(errno)
                                                   : "shorter than when the folder was listed"));
 }

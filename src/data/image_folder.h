@@ -3,26 +3,22 @@
 #include <cstdint>
 #include <filesystem>
 
-#include "data/encoded_set.h"
+#include "data/image_source.h"
 
 namespace mnist_train::data {
 
-/// A folder of class folders of images (.jpg, .jpeg, .png), read as torchvision's ImageFolder: the
-/// sorted names of the class folders are the classes, a class folder may hold folders, hidden files
-/// and files of other kinds are passed over. A folder that holds images itself is one class of that
-/// folder's name.
-class ImageFolder : public EncodedSet {
+/// A folder of class folders of images (.jpg, .jpeg, .png), read as torchvision's ImageFolder does:
+/// the sorted names of the class folders are the classes, a class folder may hold folders, hidden
+/// files and files of other kinds are skipped. A folder that holds images itself is one class of
+/// that folder's name.
+class ImageFolder : public ImageSource {
  public:
-  /// Files are listed, not opened. Throws Error(kData) naming the file: a class without images, an
-  /// empty file, a name with control bytes or broken UTF-8, links that lead in a circle, images
-  /// beside class folders.
+  /// Lists the files without opening them. Throws Error(kData) naming the file: a class without
+  /// images, an empty file, a name with control bytes or broken UTF-8, links that lead in a circle,
+  /// images beside class folders.
   ImageFolder(const std::filesystem::path& folder, BadSamples& bad);
 
-  /// Numbers the classes as in `names`, which comes from the training set. Throws Error(kData) for
-  /// a class that is not among them, and for one of them that is missing here.
-  void use_classes(const std::vector<std::string>& names, BadSamples& bad);
-
-  std::string name(std::int64_t sample) const override;
+  std::string sample_name(std::int64_t sample) const override;
   std::span<const std::uint8_t> read(std::int64_t sample,
                                      std::vector<std::uint8_t>& buffer) const override;
 

@@ -6,6 +6,10 @@
 
 namespace mnist_train::data {
 
+std::string ImageGeometry::text() const {
+  return std::to_string(channels) + " x " + std::to_string(height) + " x " + std::to_string(width);
+}
+
 ImageGeometry wanted_geometry(ImageGeometry own, const settings::DataOptions& options) {
   if (options.channels) {
     own.channels = *options.channels;
@@ -19,24 +23,24 @@ ImageGeometry wanted_geometry(ImageGeometry own, const settings::DataOptions& op
   return own;
 }
 
-void require_geometry(std::int64_t channels, std::int64_t height, std::int64_t width,
-                      const ImageGeometry& geometry, const std::string& name) {
-  if (!geometry.fits_channels && channels != geometry.channels) {
-    throw Error(ExitCode::kData, name + ": " +
-                                     (channels == 1 ? "gray among colour" : "colour among gray") +
-                                     " images; data.channels says what all are brought to");
-  }
-  if (!geometry.fits_size && (height != geometry.height || width != geometry.width)) {
+void require_geometry(const ImageGeometry& own, const ImageGeometry& wanted,
+                      const std::string& name) {
+  if (!wanted.fits_channels && own.channels != wanted.channels) {
     throw Error(ExitCode::kData,
-                name + ": " + std::to_string(height) + " x " + std::to_string(width) +
-                    " pixels among images of " + std::to_string(geometry.height) + " x " +
-                    std::to_string(geometry.width) + "; data.size says what all are brought to");
+                name + ": " + (own.channels == 1 ? "gray among colour" : "colour among gray") +
+                    " images; data.channels brings all to one kind");
+  }
+  if (!wanted.fits_size && (own.height != wanted.height || own.width != wanted.width)) {
+    throw Error(ExitCode::kData,
+                name + ": " + std::to_string(own.height) + " x " + std::to_string(own.width) +
+                    " pixels among images of " + std::to_string(wanted.height) + " x " +
+                    std::to_string(wanted.width) + "; data.size brings all to one size");
   }
 }
 
 void fit(imaging::Image image, const ImageGeometry& geometry, const std::string& name,
          std::uint8_t* out) {
-  require_geometry(image.channels, image.height, image.width, geometry, name);
+  require_geometry({image.channels, image.height, image.width}, geometry, name);
   const imaging::Image fitted = imaging::resize(
       imaging::with_channels(std::move(image), geometry.channels), geometry.height, geometry.width);
   const auto channels = static_cast<std::size_t>(fitted.channels);
@@ -48,19 +52,14 @@ void fit(imaging::Image image, const ImageGeometry& geometry, const std::string&
   }
 }
 
-std::string geometry_text(std::int64_t channels, std::int64_t height, std::int64_t width) {
-  return std::to_string(channels) + " x " + std::to_string(height) + " x " + std::to_string(width);
-}
-
-imaging::Image from_planes(std::span<const std::uint8_t> planes, std::int64_t channels,
-                           std::int64_t height, std::int64_t width) {
-  imaging::Image image{height, width, channels, {}};
-  const auto pixels = static_cast<std::size_t>(height * width);
-  const auto count = static_cast<std::size_t>(channels);
-  image.pixels.resize(pixels * count);
-  for (std::size_t channel = 0; channel < count; ++channel) {
+imaging::Image from_planes(std::span<const std::uint8_t> planes, const ImageGeometry& geometry) {
+  imaging::Image image{geometry.height, geometry.width, geometry.channels, {}};
+  image.pixels.resize(planes.size());
+  const auto channels = static_cast<std::size_t>(geometry.channels);
+  const std::size_t pixels = planes.size() / channels;
+  for (std::size_t channel = 0; channel < channels; ++channel) {
     for (std::size_t pixel = 0; pixel < pixels; ++pixel) {
-      image.pixels[pixel * count + channel] = planes[channel * pixels + pixel];
+      image.pixels[pixel * channels + channel] = planes[channel * pixels + pixel];
     }
   }
   return image;

@@ -9,36 +9,36 @@
 
 namespace mnist_train::data {
 
-/// What images are brought to.
+/// The channels and the size of images, and whether images of others are brought to them.
 struct ImageGeometry {
   std::int64_t channels = 1;
   std::int64_t height = 0;
   std::int64_t width = 0;
-  // Whether the options ask for it; else images have it by themselves, or are bad.
-  bool fits_channels = false;
-  bool fits_size = false;
+  bool fits_channels = false;  // data.channels asks for it; else other channels are an error
+  bool fits_size = false;      // the same of data.size
 
   std::int64_t bytes() const { return channels * height * width; }
+  bool same_shape(const ImageGeometry& other) const {
+    return channels == other.channels && height == other.height && width == other.width;
+  }
+  /// Returns channels, height and width for messages, such as "3 x 244 x 244".
+  std::string text() const;
 };
 
-/// `own` with what data.channels and data.size ask for.
+/// Returns what images of the geometry `own` are brought to by data.channels and data.size.
 ImageGeometry wanted_geometry(ImageGeometry own, const settings::DataOptions& options);
 
-/// Throws Error(kData) with `name` where an image of that shape has another geometry than wanted,
-/// and nobody asked to change it.
-void require_geometry(std::int64_t channels, std::int64_t height, std::int64_t width,
-                      const ImageGeometry& geometry, const std::string& name);
+/// Throws Error(kData) with `name` where an image of `own` geometry differs from what is wanted,
+/// and the options do not ask to change it.
+void require_geometry(const ImageGeometry& own, const ImageGeometry& wanted,
+                      const std::string& name);
 
-/// Brings an image to the geometry and writes it as planes [channels,height,width] to `out`. Throws
-/// as require_geometry.
+/// Brings an image to the geometry and writes it as planes [C,H,W] to `out`. Throws Error(kData)
+/// as require_geometry does.
 void fit(imaging::Image image, const ImageGeometry& geometry, const std::string& name,
          std::uint8_t* out);
 
-/// "3 x 244 x 244".
-std::string geometry_text(std::int64_t channels, std::int64_t height, std::int64_t width);
-
-/// Planes to pixels.
-imaging::Image from_planes(std::span<const std::uint8_t> planes, std::int64_t channels,
-                           std::int64_t height, std::int64_t width);
+/// Returns the image whose planes [C,H,W] these are.
+imaging::Image from_planes(std::span<const std::uint8_t> planes, const ImageGeometry& geometry);
 
 }  // namespace mnist_train::data

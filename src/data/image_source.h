@@ -1,34 +1,69 @@
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <optional>
 #include <span>
+#include <string>
+#include <vector>
 
-#include "data/image_set.h"
+#include "data/bad_samples.h"
+#include "data/image_geometry.h"
 
 namespace mnist_train::data {
 
-/// Where one half of a data set comes from: its size is known, its samples are not yet read.
+/// Labelled images in the files of one format, opened: their labels and classes are known, pixels
+/// are read when they are asked for, by several threads at once if need be. A source holds either
+/// pixels of one geometry or encoded images, each with its own.
 class ImageSource {
  public:
+  static constexpr std::int64_t kMostClasses = 256;  // labels become bytes
+
   virtual ~ImageSource() = default;
 
-  /// An ImageSet without samples and classes.
-  virtual const ImageSet& outline() const = 0;
-  /// Only the first `count` samples will be used, so the others need not be read.
-  virtual void limit(std::int64_t /*count*/) {}
+  std::int64_t count() const { return static_cast<std::int64_t>(labels_.size()); }
+  /// Returns the class of each sample, [count], from 0 to classes() - 1.
+  const std::vector<std::int32_t>& labels() const { return labels_; }
+  std::int64_t classes() const { return classes_; }
+  /// Returns the names of the classes by number, or nothing where the files have none.
+  const std::vector<std::string>& class_names() const { return class_names_; }
+  /// Returns the path of the file, folder or database, for messages.
+  const std::string& name() const { return name_; }
+  /// Returns a hash of the names, sizes and labels of encoded images, as "xxh3-128:…"; empty for
+  /// pixels, whose bytes are hashed when they are read.
+  const std::string& hash() const { return hash_; }
+  /// Returns the geometry of samples that are stored as pixels; nothing where they are encoded.
+  const std::optional<ImageGeometry>& geometry() const { return geometry_; }
 
-  virtual std::size_t image_bytes() const = 0;
-  virtual std::size_t label_bytes() const = 0;
+  /// Returns the name of a sample for messages: its file, or the file and its position in it.
+  virtual std::string sample_name(std::int64_t sample) const = 0;
+  /// Returns the bytes of a sample as they are stored: planes [C,H,W], or a PNG or JPEG file, in
+  /// memory of the source, or in `buffer`. Throws Error(kData) with the sample's name.
+  virtual std::span<const std::uint8_t> read(std::int64_t sample,
+                                             std::vector<std::uint8_t>& buffer) const = 0;
+  /// Writes a sample to `out` as planes [C,H,W] of `geometry`. Throws Error(kData) with its name.
+  void decode(std::int64_t sample, const ImageGeometry& geometry, std::uint8_t* out,
+              std::vector<std::uint8_t>& buffer) const;
 
-  /// Reads everything, into memory of its own unless it can be mapped. Once. Throws Error(kData).
-  virtual ImageSet read() = 0;
-  /// Reads everything into memory of image_bytes() and label_bytes() that `owner` keeps, whose
-  /// first bytes the result takes: there are fewer samples than in the outline where bad ones are
-  /// skipped. Once.
-  virtual ImageSet read_into(std::span<std::uint8_t> images, std::span<std::uint8_t> labels,
-                             std::shared_ptr<const void> owner) = 0;
+  /// Returns all pixels [count,C,H,W] where they lie so in a mapped file; else nothing.
+  virtual std::span<const std::uint8_t> mapped_pixels() const { return {}; }
+  /// Writes the pixels of the first `count` samples to `out` and checks the rest of the files.
+  /// Called once at most. Returns false, having done nothing, where `read` is as fast.
+  virtual bool read_first(std::int64_t /*count*/, std::uint8_t* /*out*/) { return false; }
+
+  /// Numbers the classes as in `names`, which is sorted. Throws Error(kData) for a class that is
+  /// not among them, and notes those of them that are missing here in `bad`.
+  void use_classes(const std::vector<std::string>& names, BadSamples& bad);
+  /// Throws Error(kData) with the name of a sample where there are more classes than labels can
+  /// tell apart.
+  void require_classes_fit() const;
+
+ protected:
+  std::vector<std::int32_t> labels_;
+  std::int64_t classes_ = 0;
+  std::vector<std::string> class_names_;
+  std::string name_;
+  std::string hash_;
+  std::optional<ImageGeometry> geometry_;
 };
 
 }  // namespace mnist_train::data

@@ -28,7 +28,7 @@ fs::path data_file(const fs::path& path) {
   return fs::is_directory(path, ignored) ? path / "data.mdb" : path;
 }
 
-/// Who is just opening the database holds its lock file for itself alone.
+/// Throws while another process is opening the database, which locks its lock file for itself.
 void refuse_locked(const fs::path& file) {
   fs::path lock_path = file.parent_path() / "lock.mdb";
   if (file.filename() != "data.mdb") lock_path = file.string() + "-lock";
@@ -43,14 +43,14 @@ void refuse_locked(const fs::path& file) {
 
 }  // namespace
 
-struct LmdbReader::State {
+struct LmdbHandles {
   Environment environment{nullptr, &mdb_env_close};
   Transaction transaction{nullptr, &mdb_txn_abort};
   MDB_dbi table = 0;
 };
 
 LmdbReader::LmdbReader(const fs::path& path)
-    : name_(data_file(path).string()), state_(std::make_unique<State>()) {
+    : name_(data_file(path).string()), handles_(std::make_unique<LmdbHandles>()) {
   const fs::path file = data_file(path);
   const auto require = [this](int result) {
     if (result == 0) return;
@@ -63,16 +63,16 @@ LmdbReader::LmdbReader(const fs::path& path)
   refuse_locked(file);
   MDB_env* environment = nullptr;
   require(mdb_env_create(&environment));
-  state_->environment.reset(environment);
+  handles_->environment.reset(environment);
   constexpr unsigned kFlags = MDB_RDONLY | MDB_NOTLS | MDB_NOLOCK | MDB_NOSUBDIR;
   require(mdb_env_open(environment, file.c_str(), kFlags, 0));
   check_length(file);
   MDB_txn* transaction = nullptr;
   require(mdb_txn_begin(environment, nullptr, MDB_RDONLY, &transaction));
-  state_->transaction.reset(transaction);
-  require(mdb_dbi_open(transaction, nullptr, 0, &state_->table));
+  handles_->transaction.reset(transaction);
+  require(mdb_dbi_open(transaction, nullptr, 0, &handles_->table));
   MDB_stat stat{};
-  require(mdb_stat(transaction, state_->table, &stat));
+  require(mdb_stat(transaction, handles_->table, &stat));
   entries_ = static_cast<std::int64_t>(stat.ms_entries);
 }
 
@@ -82,8 +82,8 @@ LmdbReader::~LmdbReader() = default;
 void LmdbReader::check_length(const fs::path& file) const {
   MDB_envinfo info{};
   MDB_stat stat{};
-  mdb_env_info(state_->environment.get(), &info);
-  mdb_env_stat(state_->environment.get(), &stat);
+  mdb_env_info(handles_->environment.get(), &info);
+  mdb_env_stat(handles_->environment.get(), &stat);
   const std::uintmax_t needed = (std::uintmax_t{info.me_last_pgno} + 1) * stat.ms_psize;
   const std::uintmax_t size = fs::file_size(file);
   if (size >= needed) return;
@@ -93,7 +93,7 @@ void LmdbReader::check_length(const fs::path& file) const {
 
 void LmdbReader::for_each(const Visit& visit) const {
   MDB_cursor* opened = nullptr;
-  int result = mdb_cursor_open(state_->transaction.get(), state_->table, &opened);
+  int result = mdb_cursor_open(handles_->transaction.get(), handles_->table, &opened);
   const Cursor cursor(opened, &mdb_cursor_close);
   MDB_val key{};
   MDB_val value{};
@@ -107,21 +107,14 @@ void LmdbReader::for_each(const Visit& visit) const {
   throw Error(ExitCode::kData, name_ + ": cannot read the LMDB: " + mdb_strerror(result));
 }
 
-struct LmdbWriter::State {
-  Environment environment{nullptr, &mdb_env_close};
-  Transaction transaction{nullptr, &mdb_txn_abort};
-  MDB_dbi table = 0;
-  std::int64_t uncommitted = 0;
-};
-
 LmdbWriter::LmdbWriter(const fs::path& folder)
-    : name_(folder.string()), state_(std::make_unique<State>()) {
+    : name_(folder.string()), handles_(std::make_unique<LmdbHandles>()) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) throw Error(ExitCode::kRunFailed, name_ + ": " + error.message());
   MDB_env* environment = nullptr;
   require(mdb_env_create(&environment), "create");
-  state_->environment.reset(environment);
+  handles_->environment.reset(environment);
   require(mdb_env_set_mapsize(environment, kMostBytes), "reserve");
   // Nothing is waited for until the end: a database that was not finished is thrown away.
   require(mdb_env_open(environment, folder.c_str(), MDB_NOSYNC, 0644), "open");
@@ -138,30 +131,30 @@ void LmdbWriter::require(int result, const char* action) const {
 
 void LmdbWriter::begin() {
   MDB_txn* transaction = nullptr;
-  require(mdb_txn_begin(state_->environment.get(), nullptr, 0, &transaction), "write");
-  state_->transaction.reset(transaction);
-  require(mdb_dbi_open(transaction, nullptr, 0, &state_->table), "write");
+  require(mdb_txn_begin(handles_->environment.get(), nullptr, 0, &transaction), "write");
+  handles_->transaction.reset(transaction);
+  require(mdb_dbi_open(transaction, nullptr, 0, &handles_->table), "write");
 }
 
 void LmdbWriter::commit() {
-  require(mdb_txn_commit(state_->transaction.release()), "write");
-  state_->uncommitted = 0;
+  require(mdb_txn_commit(handles_->transaction.release()), "write");
+  uncommitted_ = 0;
 }
 
 void LmdbWriter::append(std::string_view key, std::string_view value) {
   // LMDB takes pointers to what it does not change.
   MDB_val stored_key{key.size(), const_cast<char*>(key.data())};
   MDB_val stored{value.size(), const_cast<char*>(value.data())};
-  require(mdb_put(state_->transaction.get(), state_->table, &stored_key, &stored, MDB_APPEND),
+  require(mdb_put(handles_->transaction.get(), handles_->table, &stored_key, &stored, MDB_APPEND),
           "write");
-  if (++state_->uncommitted < kEntriesPerCommit) return;
+  if (++uncommitted_ < kEntriesPerCommit) return;
   commit();
   begin();
 }
 
 void LmdbWriter::finish() {
   commit();
-  require(mdb_env_sync(state_->environment.get(), 1), "sync");
+  require(mdb_env_sync(handles_->environment.get(), 1), "sync");
 }
 
 }  // namespace mnist_train::data

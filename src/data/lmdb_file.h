@@ -10,12 +10,15 @@
 
 namespace mnist_train::data {
 
+struct LmdbHandles;
+
 /// An LMDB that is read as it stands on opening. Never written to, not even its lock file, so it
 /// may lie on a read-only file system; nobody may write to it meanwhile.
 class LmdbReader {
  public:
-  /// `path`: the folder that holds data.mdb, or the file itself. Throws Error(kData) naming the
-  /// file: missing, another version, shorter than it says, or locked by a program that opens it.
+  /// Opens data.mdb in the folder `path`, or the file itself. Throws Error(kData) naming a file
+  /// that is missing, of another version, shorter than it says, or locked by a program that opens
+  /// it.
   explicit LmdbReader(const std::filesystem::path& path);
   ~LmdbReader();
   LmdbReader(const LmdbReader&) = delete;
@@ -29,12 +32,11 @@ class LmdbReader {
   void for_each(const Visit& visit) const;
 
  private:
-  struct State;
   void check_length(const std::filesystem::path& file) const;
 
   std::string name_;
   std::int64_t entries_ = 0;
-  std::unique_ptr<State> state_;
+  std::unique_ptr<LmdbHandles> handles_;
 };
 
 /// Makes an LMDB of one unnamed table in a folder of its own. Entries come in the order of their
@@ -47,17 +49,17 @@ class LmdbWriter {
   LmdbWriter& operator=(const LmdbWriter&) = delete;
 
   void append(std::string_view key, std::string_view value);
-  /// Makes what was appended last.
+  /// Commits and syncs what was appended; without it the database is not to be used.
   void finish();
 
  private:
-  struct State;
   void begin();
   void commit();
   void require(int result, const char* action) const;
 
   std::string name_;
-  std::unique_ptr<State> state_;
+  std::unique_ptr<LmdbHandles> handles_;
+  std::int64_t uncommitted_ = 0;
 };
 
 }  // namespace mnist_train::data

@@ -7,19 +7,19 @@
 
 namespace mnist_train::data {
 
-/// How training goes through sets that each belong to one process (train_per_process): every sample
-/// once an epoch, and every global batch taken evenly from the sets that have some left. The sets
-/// lie one behind the other, as in Dataset::train.
+/// Orders the samples of sets that each belong to one process (train_per_process). Every sample is
+/// visited once an epoch, and every global batch is taken evenly from the sets that have some left.
+/// The sets lie one behind the other, as in Dataset::train.
 class PerRankSampler {
  public:
-  /// How many samples each rank's set has; none of them 0.
+  /// `sizes` says how many samples each rank's set has; none of them is 0.
   explicit PerRankSampler(std::vector<std::int64_t> sizes);
 
-  /// Which positions of its own order a rank takes in the global batch `global`. All ranks'
-  /// shares together are as large as it.
+  /// Returns which positions of its own order a rank takes in the global batch `global`, whose
+  /// size is that of all ranks' ranges together.
   Range shard(Range global, int rank) const;
-  /// The order in which a rank visits its own samples in an epoch (counted from 0): places in the
-  /// sets taken together.
+  /// Returns the order in which a rank visits its own samples in an epoch (counted from 0), as
+  /// indices in all sets taken together.
   std::vector<std::int64_t> order(int rank, std::int64_t seed, std::int64_t epoch) const;
 
   const std::vector<std::int64_t>& sizes() const { return sizes_; }

@@ -5,34 +5,34 @@
 
 namespace mnist_train::data {
 
-/// A half-open range of positions.
+/// A half-open range of positions [begin, end).
 struct Range {
   std::int64_t begin = 0;
   std::int64_t end = 0;
   std::int64_t size() const { return end - begin; }
 };
 
-/// begin, begin + 1, … end - 1.
+/// Returns the positions of a range: begin, begin + 1, … end - 1.
 std::vector<std::int64_t> positions(const Range& range);
 
-/// The order in which an epoch (counted from 0) visits its samples: a permutation of [0, count)
-/// that depends on seed and epoch alone, so every process draws the same one. It is the order of
-/// PyTorch's DistributedSampler, torch.randperm seeded with seed + epoch, for up to 2^32 / 20
+/// Returns the order in which an epoch (counted from 0) visits its samples: a permutation of
+/// [0, count) that depends on seed and epoch alone, so every process draws the same one. It is that
+/// of PyTorch's DistributedSampler, torch.randperm seeded with seed + epoch, for up to 2^32 / 20
 /// samples.
 std::vector<std::int64_t> epoch_permutation(std::int64_t count, std::int64_t seed,
                                             std::int64_t epoch);
 
-/// The positions of `range` that belong to `part` of [0, parts): contiguous, sizes differ by at
-/// most one, the larger shares first. Empty for the last parts where there are fewer positions than
-/// parts.
+/// Returns the positions of `range` that belong to `part` of [0, parts). Parts are contiguous, the
+/// larger ones come first, and their sizes differ by at most one. The last parts are empty where
+/// there are fewer positions than parts.
 Range shard(Range range, std::int64_t part, std::int64_t parts);
 
-/// Whole numbers that add up to `total`, in proportion to `weights` (not negative, their sum above
-/// 0): the largest remainders get what is left, the first of equal ones before the others. Everyone
-/// gets at least one as long as there are as many.
+/// Returns whole numbers that add up to `total`, in proportion to `weights` (not negative, their
+/// sum above 0): the largest remainders get what is left, the first of equal ones before the
+/// others. Everyone gets at least one as long as there are as many.
 std::vector<std::int64_t> apportion(std::int64_t total, const std::vector<double>& weights);
 
-/// Steps an epoch: every sample is used, so the last batch may be short.
+/// Returns the steps of an epoch. Every sample is used, so the last batch may be short.
 std::int64_t steps_per_epoch(std::int64_t count, std::int64_t batch_size);
 
 }  // namespace mnist_train::data

@@ -19,38 +19,23 @@
 
 #include "base/error.h"
 #include "base/system.h"
+#include "data/dataset_reader.h"
 
 namespace mnist_train::data {
 
 namespace {
 
-constexpr std::array<char, 8> kMagic{'m', 't', 'd', 'a', 't', 'a', '0', '1'};
+constexpr std::array<char, 8> kMagic{'m', 't', 'd', 'a', 't', 'a', '0', '2'};
 constexpr std::size_t kHeaderBytes = 16384;  // samples begin on a page of any size up to this
-constexpr std::size_t kMaxSource = 4096;     // PATH_MAX
 constexpr int kSeals = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-struct SharedSplit {
-  std::int64_t count;
-  std::int64_t channels;
-  std::int64_t height;
-  std::int64_t width;
-  std::int64_t classes;
-  std::uint64_t images_offset;  // from the beginning of the memory
-  std::uint64_t labels_offset;
-  std::array<char, kMaxSource> source;  // ended by a zero
-};
-
-/// What stands at the beginning of the memory.
+/// What stands at the beginning of the memory. All that is known of the samples stands behind them,
+/// as CBOR.
 struct SharedHeader {
   std::array<char, 8> magic;
-  std::uint64_t bytes;  // header and samples
-  std::array<char, 64> hash;
-  SharedSplit train;
-  SharedSplit validation;
-  SharedSplit test;
-  std::uint64_t notes_bytes;  // what else there is to know, as CBOR, behind the samples
+  std::uint64_t bytes;               // of the whole memory
+  std::uint64_t description_offset;  // from the beginning of the memory, as all offsets
 };
-static_assert(sizeof(SharedHeader) <= kHeaderBytes);
 
 [[noreturn]] void throw_errno(const char* action) {
   throw Error(ExitCode::kRunFailed,
@@ -64,55 +49,40 @@ std::shared_ptr<std::uint8_t> map_shared(int fd, std::size_t bytes, int protecti
   return {static_cast<std::uint8_t*>(memory), [bytes](std::uint8_t* p) { ::munmap(p, bytes); }};
 }
 
-template <std::size_t N>
-std::array<char, N> fixed_text(const std::string& text) {
-  std::array<char, N> result{};
-  text.copy(result.data(), N - 1);
-  return result;
+nlohmann::json describe(const ImageSet& set, const std::uint8_t* memory) {
+  nlohmann::json description{{"count", set.count},     {"channels", set.channels},
+                             {"height", set.height},   {"width", set.width},
+                             {"classes", set.classes}, {"source", set.source}};
+  if (set.count == 0) return description;
+  description["images"] = set.images.data() - memory;
+  description["labels"] = set.labels.data() - memory;
+  return description;
 }
 
-template <std::size_t N>
-std::string text_of(const std::array<char, N>& fixed) {
-  return {fixed.begin(), std::find(fixed.begin(), fixed.end(), '\0')};
-}
-
-SharedSplit describe(const ImageSet& set, const std::uint8_t* memory) {
-  if (set.count == 0) return {};
-  return {set.count,
-          set.channels,
-          set.height,
-          set.width,
-          set.classes,
-          static_cast<std::uint64_t>(set.images.data() - memory),
-          static_cast<std::uint64_t>(set.labels.data() - memory),
-          fixed_text<kMaxSource>(set.source)};
-}
-
-std::vector<std::uint8_t> notes_of(const Dataset& dataset) {
-  return nlohmann::json::to_cbor({{"class_names", dataset.class_names},
+std::vector<std::uint8_t> describe(const Dataset& dataset, const std::uint8_t* memory) {
+  return nlohmann::json::to_cbor({{"train", describe(dataset.train, memory)},
+                                  {"validation", describe(dataset.validation, memory)},
+                                  {"test", describe(dataset.test, memory)},
+                                  {"hash", dataset.hash},
+                                  {"class_names", dataset.class_names},
                                   {"skipped", dataset.skipped},
                                   {"train_parts", dataset.train_parts}});
 }
 
 /// Reads the data set into the memory, which nobody can change afterwards.
 void fill(int fd, DatasetReader& reader) {
-  std::size_t bytes = kHeaderBytes + reader.bytes();
-  if (::ftruncate(fd, static_cast<off_t>(bytes)) != 0) throw_errno("size the memory");
+  const std::size_t end = kHeaderBytes + reader.bytes();
+  if (::ftruncate(fd, static_cast<off_t>(end)) != 0) throw_errno("size the memory");
   {
-    const auto memory = map_shared(fd, bytes, PROT_READ | PROT_WRITE);
-    const std::span<std::uint8_t> samples(memory.get() + kHeaderBytes, bytes - kHeaderBytes);
-    const Dataset dataset = reader.read_into(samples, memory);
-    const std::vector<std::uint8_t> notes = notes_of(dataset);
-    if (::lseek(fd, static_cast<off_t>(bytes), SEEK_SET) < 0 ||
-        !write_all(fd, notes.data(), notes.size())) {
+    const auto memory = map_shared(fd, end, PROT_READ | PROT_WRITE);
+    const std::span<std::uint8_t> samples(memory.get() + kHeaderBytes, end - kHeaderBytes);
+    const auto description = describe(reader.read_into(samples, memory), memory.get());
+    if (::lseek(fd, static_cast<off_t>(end), SEEK_SET) < 0 ||
+        !write_all(fd, description.data(), description.size())) {
       throw_errno("write to the memory");
     }
-    bytes += notes.size();
-    const auto header = std::make_unique<SharedHeader>(SharedHeader{
-        kMagic, bytes, fixed_text<64>(dataset.hash), describe(dataset.train, memory.get()),
-        describe(dataset.validation, memory.get()), describe(dataset.test, memory.get()),
-        notes.size()});
-    std::memcpy(memory.get(), header.get(), sizeof(SharedHeader));
+    const SharedHeader header{kMagic, end + description.size(), end};
+    std::memcpy(memory.get(), &header, sizeof header);
   }
   if (::fcntl(fd, F_ADD_SEALS, kSeals) != 0) throw_errno("seal the memory");
 }
@@ -148,27 +118,52 @@ bool lies_inside(std::uint64_t offset, std::uint64_t size, std::uint64_t bytes) 
   return offset >= kHeaderBytes && offset <= bytes && size <= bytes - offset;
 }
 
-ImageSet restore(const SharedSplit& half, const std::shared_ptr<const std::uint8_t>& memory,
-                 std::uint64_t bytes) {
-  if (half.count == 0) return {};
-  std::int64_t size = half.count;
-  for (const std::int64_t factor : {half.count, half.channels, half.height, half.width}) {
-    if (factor < 1) throw_malformed("has an impossible shape");
+ImageSet restore(const nlohmann::json& description,
+                 const std::shared_ptr<const std::uint8_t>& memory, std::uint64_t bytes) {
+  ImageSet set;
+  description.at("count").get_to(set.count);
+  description.at("channels").get_to(set.channels);
+  description.at("height").get_to(set.height);
+  description.at("width").get_to(set.width);
+  description.at("classes").get_to(set.classes);
+  description.at("source").get_to(set.source);
+  if (set.count == 0) return set;
+  std::int64_t size = 1;
+  for (const std::int64_t factor : {set.count, set.channels, set.height, set.width}) {
+    if (factor < 1 || __builtin_mul_overflow(size, factor, &size)) {
+      throw_malformed("has an impossible shape");
+    }
   }
-  for (const std::int64_t factor : {half.channels, half.height, half.width}) {
-    if (__builtin_mul_overflow(size, factor, &size)) throw_malformed("has an impossible shape");
-  }
-  const auto image_bytes = static_cast<std::uint64_t>(size);
-  const auto label_bytes = static_cast<std::uint64_t>(half.count);
-  if (!lies_inside(half.images_offset, image_bytes, bytes) ||
-      !lies_inside(half.labels_offset, label_bytes, bytes)) {
-    throw_malformed("is too small for its samples");
-  }
-  ImageSet set{half.count, half.channels, half.height,         half.width, half.classes, {},
-               {},         memory,        text_of(half.source)};
-  set.images = {memory.get() + half.images_offset, static_cast<std::size_t>(image_bytes)};
-  set.labels = {memory.get() + half.labels_offset, static_cast<std::size_t>(label_bytes)};
+  const auto span = [&](const char* key, std::int64_t length) -> std::span<const std::uint8_t> {
+    const auto offset = description.at(key).get<std::uint64_t>();
+    if (!lies_inside(offset, static_cast<std::uint64_t>(length), bytes)) {
+      throw_malformed("is too small for its samples");
+    }
+    return {memory.get() + offset, static_cast<std::size_t>(length)};
+  };
+  set.images = span("images", size);
+  set.labels = span("labels", set.count);
+  set.owner = memory;
   return set;
+}
+
+Dataset restore(const std::shared_ptr<const std::uint8_t>& memory, std::size_t bytes) {
+  SharedHeader header{};
+  std::memcpy(&header, memory.get(), sizeof header);
+  if (header.magic != kMagic || header.bytes != bytes) {
+    throw_malformed("was written by another program");
+  }
+  if (!lies_inside(header.description_offset, 1, bytes)) throw_malformed("has no description");
+  const auto description =
+      nlohmann::json::from_cbor(memory.get() + header.description_offset, memory.get() + bytes);
+  Dataset dataset{restore(description.at("train"), memory, bytes),
+                  restore(description.at("validation"), memory, bytes),
+                  restore(description.at("test"), memory, bytes),
+                  description.at("hash").get<std::string>()};
+  description.at("class_names").get_to(dataset.class_names);
+  description.at("skipped").get_to(dataset.skipped);
+  description.at("train_parts").get_to(dataset.train_parts);
+  return dataset;
 }
 
 }  // namespace
@@ -223,23 +218,11 @@ Dataset attach(const SharedDatasetHandle& handle, std::chrono::milliseconds time
   const int seals = ::fcntl(memory_fd.get(), F_GET_SEALS);
   if (seals < 0 || (seals & kSeals) != kSeals) throw_malformed("is not sealed");
   if (bytes < kHeaderBytes) throw_malformed("has no header");
-  const std::shared_ptr<const std::uint8_t> memory = map_shared(memory_fd.get(), bytes, PROT_READ);
-  const auto header = std::make_unique<SharedHeader>();
-  std::memcpy(header.get(), memory.get(), sizeof(SharedHeader));
-  if (header->magic != kMagic || header->bytes != bytes) {
-    throw_malformed("was written by another program");
+  try {
+    return restore(map_shared(memory_fd.get(), bytes, PROT_READ), bytes);
+  } catch (const nlohmann::json::exception&) {
+    throw_malformed("has a broken description");
   }
-  Dataset dataset{restore(header->train, memory, bytes), restore(header->validation, memory, bytes),
-                  restore(header->test, memory, bytes), text_of(header->hash)};
-  if (!lies_inside(bytes - header->notes_bytes, header->notes_bytes, bytes)) {
-    throw_malformed("is too small for its notes");
-  }
-  const auto notes =
-      nlohmann::json::from_cbor(memory.get() + bytes - header->notes_bytes, memory.get() + bytes);
-  notes.at("class_names").get_to(dataset.class_names);
-  notes.at("skipped").get_to(dataset.skipped);
-  notes.at("train_parts").get_to(dataset.train_parts);
-  return dataset;
 }
 
 }  // namespace mnist_train::data

@@ -9,32 +9,33 @@
 
 #include "base/file.h"
 #include "data/dataset.h"
+#include "data/dataset_reader.h"
 #include "settings/data_options.h"
 
 namespace mnist_train::data {
 
-/// What a worker inherits of a SharedDataset. Both descriptors are close-on-exec at the launcher:
-/// the one that spawns lets them through (dup2 in the child).
+/// What a worker inherits of a SharedDataset. Both descriptors are close-on-exec in the launcher,
+/// which lets them through with dup2 in the child.
 struct SharedDatasetHandle {
   int memory_fd = -1;  // an unnamed file in memory, where the samples will be
   int ready_fd = -1;   // a pipe: readable once they are there, hung up when they never will be
 };
 
-/// One host's samples, decoded once by the launcher and mapped by all its workers, while these
-/// start. The launcher makes it before it spawns and calls `publish`; each worker calls `attach`.
+/// One host's samples, read once by the launcher while its workers start, and mapped by all of
+/// them. The launcher makes it before it spawns and calls `publish`; each worker calls `attach`.
 class SharedDataset {
  public:
   /// Throws Error(kRunFailed) when the system gives no descriptors.
   SharedDataset();
   SharedDataset(const SharedDataset&) = delete;
   SharedDataset& operator=(const SharedDataset&) = delete;
-  /// Ends the thread.
+  /// Ends the reading and waits for its thread.
   ~SharedDataset();
 
   SharedDatasetHandle handle() const { return {memory_fd_.get(), ready_read_fd_.get()}; }
 
-  /// Starts to find, read and check the data set, on a thread of its own (which takes no signals).
-  /// Then `handle().ready_fd` becomes readable, or hangs up where that failed. Once.
+  /// Starts to find, read and check the data set, on a thread of its own that takes no signals. In
+  /// the end `handle().ready_fd` becomes readable, or hangs up where that failed. Called once.
   void publish(const settings::DataOptions& options, std::int64_t seed = 1,
                Splits splits = Splits::kBoth);
 

@@ -3,14 +3,15 @@
 #include <set>
 #include <utility>
 
-#include "data/class_names.h"
-#include "data/encoded_source.h"
+#include "base/error.h"
+#include "data/cifar_source.h"
 #include "data/find_files.h"
-#include "data/idx_pair.h"
+#include "data/idx_source.h"
 #include "data/image_folder.h"
-#include "data/lmdb_set.h"
-#include "data/reshaped_source.h"
+#include "data/lmdb_source.h"
 #include "data/synthetic_digits.h"
+#include "imaging/codec.h"
+#include "settings/named_datasets.h"
 
 namespace mnist_train::data {
 
@@ -20,109 +21,111 @@ using settings::DataFormat;
 using settings::DataLocation;
 using settings::DataOptions;
 
-std::vector<DataLocation> train_locations(const DataOptions& options) {
-  if (!options.train_per_process.empty()) return options.train_per_process;
-  return {options.train.value_or(DataLocation{})};
-}
+/// What the options name: a format and places, or a data set whose row says them.
+struct NamedFiles {
+  DataFormat format;
+  std::vector<DataLocation> train;
+  DataLocation test;
+  std::int64_t max_classes = ImageSource::kMostClasses;
+  std::vector<std::string> class_names{};
+};
 
-std::unique_ptr<ImageSource> reshaped(std::unique_ptr<ImageSource> source,
-                                      const DataOptions& options) {
-  if (!options.size && !options.channels) return source;
-  return std::make_unique<ReshapedSource>(std::move(source), options);
-}
-
-Sources drawn(const DataOptions& options, bool with_test) {
-  Sources sources;
-  const auto digits = [&options](std::int64_t first, std::int64_t count) {
-    return reshaped(std::make_unique<SyntheticDigits>(first, count), options);
-  };
-  sources.train.push_back(digits(0, SyntheticDigits::kTrainCount));
-  if (with_test) {
-    sources.test = digits(SyntheticDigits::kTrainCount, SyntheticDigits::kTestCount);
+NamedFiles named_files(const DataOptions& options) {
+  if (!options.format) {
+    const settings::NamedDataset& row = settings::named_dataset(*options.dataset);
+    const DataLocation folder{find_named_dataset(row, options.root), {}};
+    return {row.format, {folder}, folder, row.classes, row.class_names};
   }
-  return sources;
+  NamedFiles files{*options.format, options.train_per_process,
+                   options.test.value_or(DataLocation{})};
+  if (files.train.empty()) files.train.push_back(options.train.value_or(DataLocation{}));
+  return files;
 }
 
-Sources idx_pairs(const DataOptions& options, bool with_test) {
-  Sources sources;
-  sources.class_names = class_names(options);
-  DatasetFiles files;
-  for (const DataLocation& location : train_locations(options)) {
-    DataOptions one = options;
-    if (options.format) one.train = location;
-    files = find_dataset_files(one);
-    sources.train.push_back(
-        reshaped(std::make_unique<IdxPair>(files.train, files.max_classes), options));
+std::shared_ptr<ImageSource> open_source(const NamedFiles& files, const DataLocation& location,
+                                         SplitName split, BadSamples& bad) {
+  switch (files.format) {
+    case DataFormat::kIdx:
+      return std::make_shared<IdxSource>(find_idx_files(location, split), files.max_classes);
+    case DataFormat::kCifar:
+      return std::make_shared<CifarSource>(find_cifar_files(location, split));
+    case DataFormat::kImageFolder:
+      return std::make_shared<ImageFolder>(location.images, bad);
+    case DataFormat::kLmdb:
+      return std::make_shared<LmdbSource>(location.images, bad);
+    case DataFormat::kSynthetic:
+      break;
   }
-  if (with_test) {
-    sources.test = reshaped(std::make_unique<IdxPair>(files.test, files.max_classes), options);
-  }
-  return sources;
+  return split == SplitName::kTrain
+             ? std::make_shared<SyntheticDigits>(0, SyntheticDigits::kTrainCount)
+             : std::make_shared<SyntheticDigits>(SyntheticDigits::kTrainCount,
+                                                 SyntheticDigits::kTestCount);
 }
 
-EncodedSplits image_folders(const DataOptions& options, bool with_test, BadSamples& bad) {
-  EncodedSplits splits;
-  std::vector<std::shared_ptr<ImageFolder>> folders;
+/// Numbers the classes of all sources alike, where they have names of their own.
+void number_classes(Sources& sources, BadSamples& bad) {
   std::set<std::string> names;
-  for (const DataLocation& location : train_locations(options)) {
-    folders.push_back(std::make_shared<ImageFolder>(location.images, bad));
-    names.insert(folders.back()->class_names().begin(), folders.back()->class_names().end());
+  for (const auto& source : sources.train) {
+    names.insert(source->class_names().begin(), source->class_names().end());
   }
-  splits.class_names.assign(names.begin(), names.end());
-  for (const auto& folder : folders) {
+  if (names.empty()) return;
+  sources.class_names.assign(names.begin(), names.end());
+  for (const auto& source : sources.train) {
     BadSamples missing(/*skip=*/true);  // one process's classes need not be all
-    folder->use_classes(splits.class_names, missing);
-    splits.train.push_back(folder);
+    source->use_classes(sources.class_names, missing);
   }
-  if (!with_test) return splits;
-  const auto test = std::make_shared<ImageFolder>(options.test->images, bad);
-  test->use_classes(splits.class_names, bad);
-  splits.test = test;
-  return splits;
+  if (sources.test) sources.test->use_classes(sources.class_names, bad);
 }
 
-EncodedSplits lmdbs(const DataOptions& options, bool with_test, BadSamples& bad) {
-  EncodedSplits splits;
-  for (const DataLocation& location : train_locations(options)) {
-    splits.train.push_back(std::make_shared<LmdbSet>(location.images, bad));
+/// The geometry of the first good image, where the options do not say all of it.
+ImageGeometry geometry_of(const ImageSource& source, const DataOptions& options, BadSamples& bad) {
+  const ImageGeometry wanted =
+      wanted_geometry(source.geometry().value_or(ImageGeometry{}), options);
+  if (source.geometry() || (wanted.fits_channels && wanted.fits_size)) return wanted;
+  std::vector<std::uint8_t> buffer;
+  for (std::int64_t sample = 0; sample < source.count(); ++sample) {
+    try {
+      const imaging::Image first =
+          imaging::decode(source.read(sample, buffer), source.sample_name(sample));
+      return wanted_geometry({first.channels, first.height, first.width}, options);
+    } catch (const Error&) {
+      if (!bad.skips()) throw;  // else it is noted when it is read
+    }
   }
-  if (with_test) splits.test = std::make_shared<LmdbSet>(options.test->images, bad);
-  return splits;
+  throw Error(ExitCode::kData, source.name() + ": none of its images can be decoded");
 }
 
-Sources decoded(EncodedSplits splits, const DataOptions& options, BadSamples& bad,
-                const std::atomic<bool>* cancelled) {
-  const ImageGeometry geometry = geometry_of(*splits.train.front(), options, bad);
-  const auto source = [&](std::shared_ptr<const EncodedSet> set) {
-    return std::make_unique<EncodedSource>(std::move(set), geometry, bad, cancelled);
-  };
-  Sources sources;
-  for (auto& set : splits.train) sources.train.push_back(source(std::move(set)));
-  if (splits.test) sources.test = source(std::move(splits.test));
-  sources.class_names = std::move(splits.class_names);
-  sources.encoded = true;
-  return sources;
+/// Encoded images are compared one by one when they are decoded, stored ones here.
+void require_one_geometry(const Sources& sources, const ImageSource& source,
+                          const DataOptions& options) {
+  if (!source.geometry()) return source.require_classes_fit();
+  const std::int64_t channels = source.geometry()->channels;
+  if ((options.size || options.channels) && channels != 1 && channels != 3) {
+    throw Error(ExitCode::kData, source.name() + ": images of " + std::to_string(channels) +
+                                     " channels; data.size and data.channels are for 1 and 3");
+  }
+  const ImageGeometry own = wanted_geometry(*source.geometry(), options);
+  if (own.same_shape(sources.geometry)) return;
+  throw Error(ExitCode::kData, source.name() + ": images are " + own.text() + ", but those of " +
+                                   sources.train.front()->name() + " are " +
+                                   sources.geometry.text() + " (channels x height x width)");
 }
 
 }  // namespace
 
-EncodedSplits open_encoded(const DataOptions& options, bool with_test, BadSamples& bad) {
-  return options.format == DataFormat::kLmdb ? lmdbs(options, with_test, bad)
-                                             : image_folders(options, with_test, bad);
-}
-
-Sources open_sources(const DataOptions& options, bool with_test, BadSamples& bad,
-                     const std::atomic<bool>* cancelled) {
-  switch (options.format.value_or(DataFormat::kIdx)) {
-    case DataFormat::kSynthetic:
-      return drawn(options, with_test);
-    case DataFormat::kImageFolder:
-    case DataFormat::kLmdb:
-      return decoded(open_encoded(options, with_test, bad), options, bad, cancelled);
-    case DataFormat::kIdx:
-      break;
+Sources open_sources(const DataOptions& options, bool with_test, BadSamples& bad) {
+  const NamedFiles files = named_files(options);
+  Sources sources;
+  sources.class_names = files.class_names;
+  for (const DataLocation& location : files.train) {
+    sources.train.push_back(open_source(files, location, SplitName::kTrain, bad));
   }
-  return idx_pairs(options, with_test);
+  if (with_test) sources.test = open_source(files, files.test, SplitName::kTest, bad);
+  number_classes(sources, bad);
+  sources.geometry = geometry_of(*sources.train.front(), options, bad);
+  for (const auto& source : sources.train) require_one_geometry(sources, *source, options);
+  if (sources.test) require_one_geometry(sources, *sources.test, options);
+  return sources;
 }
 
 }  // namespace mnist_train::data

@@ -4,7 +4,7 @@
 #include <array>
 #include <cmath>
 #include <random>
-#include <utility>
+#include <string>
 #include <vector>
 
 namespace mnist_train::data {
@@ -14,12 +14,12 @@ namespace {
 constexpr int kSide = 28;
 constexpr std::int64_t kClasses = 10;
 
-struct Point {
+struct StrokePoint {
   double x;  // from left to right, 0 to 1
   double y;  // from top to bottom
 };
 
-using Stroke = std::vector<Point>;
+using Stroke = std::vector<StrokePoint>;
 
 /// Strokes of each digit, upright, in the unit square.
 const std::array<std::vector<Stroke>, kClasses>& glyphs() {
@@ -56,10 +56,10 @@ const std::array<std::vector<Stroke>, kClasses>& glyphs() {
   return kGlyphs;
 }
 
-/// How one sample is written.
-class Hand {
+/// The handwriting of one sample.
+class Handwriting {
  public:
-  explicit Hand(std::uint32_t seed) : random_(seed) {
+  explicit Handwriting(std::uint32_t seed) : random_(seed) {
     const double angle = between(-0.25, 0.25);
     const double width = between(11, 16);
     const double height = between(17, 21);
@@ -72,8 +72,8 @@ class Hand {
     reach_ = between(0.8, 1.7);
   }
 
-  /// In pixels.
-  Point place(Point point) const {
+  /// Where a point of a stroke lies, in pixels.
+  StrokePoint place(StrokePoint point) const {
     const double x = point.x - 0.5;
     const double y = point.y - 0.5;
     return {centre_.x + xx_ * x + xy_ * y, centre_.y + yx_ * x + yy_ * y};
@@ -88,11 +88,11 @@ class Hand {
 
   std::mt19937 random_;
   double xx_, xy_, yx_, yy_;
-  Point centre_;
+  StrokePoint centre_;
   double reach_;
 };
 
-double distance(Point p, Point a, Point b) {
+double distance(StrokePoint p, StrokePoint a, StrokePoint b) {
   const double dx = b.x - a.x;
   const double dy = b.y - a.y;
   const double along = ((p.x - a.x) * dx + (p.y - a.y) * dy) / std::max(1e-9, dx * dx + dy * dy);
@@ -100,7 +100,7 @@ double distance(Point p, Point a, Point b) {
   return std::hypot(p.x - a.x - t * dx, p.y - a.y - t * dy);
 }
 
-void draw_line(Point a, Point b, double reach, std::uint8_t* image) {
+void draw_line(StrokePoint a, StrokePoint b, double reach, std::uint8_t* image) {
   const auto first = [&](double low) { return std::max(0, static_cast<int>(low - reach - 1)); };
   const auto last = [&](double high) {
     return std::min(kSide - 1, static_cast<int>(high + reach + 1));
@@ -116,7 +116,7 @@ void draw_line(Point a, Point b, double reach, std::uint8_t* image) {
 }
 
 void draw(std::int64_t sample, std::uint8_t* image) {
-  const Hand hand(static_cast<std::uint32_t>(sample));
+  const Handwriting hand(static_cast<std::uint32_t>(sample));
   for (const Stroke& stroke : glyphs()[static_cast<std::size_t>(sample % kClasses)]) {
     for (std::size_t i = 1; i < stroke.size(); ++i) {
       draw_line(hand.place(stroke[i - 1]), hand.place(stroke[i]), hand.reach(), image);
@@ -127,39 +127,23 @@ void draw(std::int64_t sample, std::uint8_t* image) {
 }  // namespace
 
 SyntheticDigits::SyntheticDigits(std::int64_t first, std::int64_t count) : first_(first) {
-  outline_.count = count;
-  outline_.height = kSide;
-  outline_.width = kSide;
-  outline_.source = "synthetic digits";
-}
-
-std::size_t SyntheticDigits::image_bytes() const {
-  return static_cast<std::size_t>(outline_.count * outline_.bytes_per_image());
-}
-
-std::size_t SyntheticDigits::label_bytes() const {
-  return static_cast<std::size_t>(outline_.count);
-}
-
-ImageSet SyntheticDigits::read() {
-  const auto memory = std::make_shared<std::vector<std::uint8_t>>(image_bytes() + label_bytes());
-  const std::span<std::uint8_t> all(*memory);
-  return read_into(all.first(image_bytes()), all.last(label_bytes()), memory);
-}
-
-ImageSet SyntheticDigits::read_into(std::span<std::uint8_t> images, std::span<std::uint8_t> labels,
-                                    std::shared_ptr<const void> owner) {
-  std::fill(images.begin(), images.end(), std::uint8_t{0});
-  for (std::int64_t i = 0; i < outline_.count; ++i) {
-    labels[static_cast<std::size_t>(i)] = static_cast<std::uint8_t>((first_ + i) % kClasses);
-    draw(first_ + i, images.data() + i * outline_.bytes_per_image());
+  name_ = "synthetic digits";
+  geometry_ = ImageGeometry{1, kSide, kSide};
+  classes_ = kClasses;
+  for (std::int64_t sample = 0; sample < count; ++sample) {
+    labels_.push_back(static_cast<std::int32_t>((first + sample) % kClasses));
   }
-  ImageSet set = outline_;
-  set.classes = kClasses;
-  set.images = images;
-  set.labels = labels;
-  set.owner = std::move(owner);
-  return set;
+}
+
+std::string SyntheticDigits::sample_name(std::int64_t sample) const {
+  return "synthetic digit " + std::to_string(first_ + sample);
+}
+
+std::span<const std::uint8_t> SyntheticDigits::read(std::int64_t sample,
+                                                    std::vector<std::uint8_t>& buffer) const {
+  buffer.assign(kSide * kSide, 0);
+  draw(first_ + sample, buffer.data());
+  return buffer;
 }
 
 }  // namespace mnist_train::data

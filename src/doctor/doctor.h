@@ -14,8 +14,10 @@ Findings examine(const settings::RunConfig& config);
 /// Returns the findings as a table for people. `colours` is for a terminal that shows them.
 std::string to_text(const Findings& findings, bool colours);
 
-/// Returns the findings as JSON:
-/// {"host", "problems", "warnings", "findings": [{"topic", "verdict", "text", "remedy", "values"}]}
+/// Returns the findings as JSON.
+///
+///     {"host", "problems", "warnings", "findings": [{"topic", "verdict", "text", "remedy",
+///     "values"}]}
 std::string to_json(const Findings& findings);
 
 /// Returns how many findings have this verdict.

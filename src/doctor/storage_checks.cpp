@@ -12,10 +12,9 @@
 
 #include "base/file.h"
 #include "base/system.h"
-#include "data/dataset.h"
+#include "data/dataset_reader.h"
 #include "data/find_files.h"
 #include "data/image_decoder.h"
-#include "data/sources.h"
 #include "doctor/checks.h"
 
 namespace mnist_train::doctor {
@@ -51,42 +50,27 @@ std::optional<double> write_speed(const fs::path& folder) {
   return static_cast<double>(kBytes) / std::max(1e-6, monotonic_seconds() - begin_s);
 }
 
-Finding check_named_set(settings::DatasetName name, const settings::RunConfig& config) {
-  const bool is_needed = !config.data.format && config.data.dataset == name;
-  const std::string topic = std::string("data: ") + name_of(name);
-  settings::DataOptions options = config.data;
-  options.format.reset();
-  options.dataset = name;
+Finding check_named_set(const settings::NamedDataset& row, const settings::RunConfig& config) {
+  const bool is_needed = !config.data.format && config.data.dataset == row.name;
+  const std::string topic = "data: " + row.name;
   try {
-    const data::DatasetFiles files = data::find_dataset_files(options);
-    return {topic, Verdict::kGood, files.train.images.parent_path().string()};
+    return {topic, Verdict::kGood, data::find_named_dataset(row, config.data.root).string()};
   } catch (const Error& error) {
     if (is_needed) return {topic, Verdict::kProblem, error.what(), kSeeAbove};
     return {topic, Verdict::kNote, "not here",
-            fmt::format("only runs that name it need it: mnist-train fetch {} --to DIR",
-                        name_of(name))};
+            "only runs that name it need it: mnist-train fetch " + row.name + " --to DIR"};
   }
 }
 
 /// Opens the data as a run would, but reads no images.
 Finding check_format(const settings::DataOptions& options) {
   return problem_if_throws("data", kSeeAbove, [&options] {
-    std::int64_t train = 0;
-    std::int64_t test = 0;
-    if (options.decode == settings::Decode::kOnce) {
-      data::BadSamples bad(options.on_bad_sample == settings::OnBadSample::kSkip);
-      const data::Sources sources = data::open_sources(options, /*with_test=*/true, bad, nullptr);
-      for (const auto& source : sources.train) train += source->outline().count;
-      test = sources.test->outline().count;
-    } else {
-      data::require_decoder(options.decode);
-      const data::Dataset dataset = data::open_dataset(options);
-      train = dataset.train.count;
-      test = dataset.test.count;
-    }
+    data::require_decoder(options.decode);
+    const data::DatasetReader reader(options);
     Finding finding{"data"};
-    finding.text = fmt::format("{} training and {} test images", train, test);
-    finding.values = {{"train", train}, {"test", test}};
+    finding.text =
+        fmt::format("{} training and {} test images", reader.train_count(), reader.test_count());
+    finding.values = {{"train", reader.train_count()}, {"test", reader.test_count()}};
     return finding;
   });
 }
@@ -120,8 +104,9 @@ Finding check_run_folder(const settings::RunConfig& config) {
 Findings check_data(const settings::RunConfig& config) {
   Findings findings;
   if (config.data.format) findings.push_back(check_format(config.data));
-  findings.push_back(check_named_set(settings::DatasetName::kMnist, config));
-  findings.push_back(check_named_set(settings::DatasetName::kFashionMnist, config));
+  for (const settings::NamedDataset& row : settings::named_datasets()) {
+    findings.push_back(check_named_set(row, config));
+  }
   return findings;
 }
 

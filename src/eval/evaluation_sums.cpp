@@ -28,8 +28,8 @@ EvaluationSums::EvaluationSums(std::int64_t classes, const EvaluationRequest& re
                                at::Device device)
     : classes_(classes), request_(request) {
   const std::int64_t predictions = count_of(request.predictions);
-  const auto riders = static_cast<std::int64_t>(request.riders.size());
-  const std::int64_t size = 2 + classes * classes + predictions * (1 + classes) + riders;
+  const auto extra_sums = static_cast<std::int64_t>(request.extra_sums.size());
+  const std::int64_t size = 2 + classes * classes + predictions * (1 + classes) + extra_sums;
   sums_ = at::zeros({size}, at::TensorOptions(at::kDouble).device(device));
   std::int64_t taken = 0;
   const auto take = [&](std::int64_t count) {
@@ -39,8 +39,8 @@ EvaluationSums::EvaluationSums(std::int64_t classes, const EvaluationRequest& re
   loss_and_correct_ = take(2);
   confusion_ = take(classes * classes).view({classes, classes});
   predictions_ = take(predictions * (1 + classes)).view({predictions, 1 + classes});
-  riders_ = take(riders);
-  if (riders > 0) riders_.copy_(at::tensor(request.riders, at::kDouble));
+  extra_sums_ = take(extra_sums);
+  if (extra_sums > 0) extra_sums_.copy_(at::tensor(request.extra_sums, at::kDouble));
   class_numbers_ = at::arange(classes, at::TensorOptions(at::kLong).device(device));
 }
 
@@ -55,12 +55,12 @@ void EvaluationSums::add(const at::Tensor& logits, const at::Tensor& labels, dat
     return numbers.unsqueeze(1).eq(class_numbers_).to(at::kFloat);  // [n,classes]
   };
   confusion_.add_(one_hot(labels).t().mm(one_hot(predicted)));
-  note_predictions(logits, predicted, range);
+  add_predictions(logits, predicted, range);
 }
 
-void EvaluationSums::note_predictions(const at::Tensor& logits, const at::Tensor& predicted,
-                                      data::Range range) {
-  std::int64_t row = 0;  // of the wanted range's first sample
+void EvaluationSums::add_predictions(const at::Tensor& logits, const at::Tensor& predicted,
+                                     data::Range range) {
+  std::int64_t row = 0;  // the row of the wanted range's first sample
   for (const data::Range& wanted : request_.predictions) {
     if (wanted.begin >= range.end) break;
     const std::int64_t begin = std::max(wanted.begin, range.begin);
@@ -89,13 +89,13 @@ Evaluation EvaluationSums::read(std::int64_t samples) const {
   }
   for (const data::Range& wanted : request_.predictions) {
     for (std::int64_t sample = wanted.begin; sample < wanted.end; ++sample) {
-      Prediction prediction{sample, static_cast<std::int64_t>(*next++), {}};
+      SamplePrediction prediction{sample, static_cast<std::int64_t>(*next++), {}};
       prediction.scores.assign(next, next + classes_);
       next += classes_;
       result.predictions.push_back(std::move(prediction));
     }
   }
-  result.riders.assign(next, next + request_.riders.size());
+  result.extra_sums.assign(next, next + request_.extra_sums.size());
   return result;
 }
 

@@ -10,7 +10,7 @@
 
 namespace mnist_train::eval {
 
-Evaluation evaluate(models::Model& model, loader::ResidentImages& images, std::int64_t batch_size,
+Evaluation evaluate(models::Model& model, loader::BatchSource& images, std::int64_t batch_size,
                     const comm::Communicator& communicator, at::Device device,
                     const std::function<void()>& after_batch, const EvaluationRequest& request) {
   const at::NoGradGuard no_grad;
@@ -24,8 +24,8 @@ Evaluation evaluate(models::Model& model, loader::ResidentImages& images, std::i
   }
   for (std::size_t i = 0; i < ranges.size(); ++i) {
     const data::Range& range = ranges[i];
-    images.expect_slices(std::span(ranges).subspan(i));
-    const loader::Batch batch = images.slice(range);
+    images.prefetch_sequential(std::span(ranges).subspan(i));
+    const loader::Batch batch = images.gather_sequential(range);
     sums.add(model.forward(batch.images), batch.labels, range);
     after_batch();
   }

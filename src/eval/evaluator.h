@@ -6,37 +6,43 @@
 
 #include "comm/communicator.h"
 #include "data/sampler.h"
-#include "loader/resident_images.h"
+#include "loader/batch_source.h"
 #include "models/model.h"
 
 namespace mnist_train::eval {
 
-/// What the model makes of one sample.
-struct Prediction {
+/// What the model predicts for one sample.
+struct SamplePrediction {
   std::int64_t sample = 0;  // its place in the image set
-  std::int64_t guess = 0;
+  std::int64_t predicted_class = 0;
   std::vector<double> scores;  // probabilities by class
+
+  /// Returns the probability of the predicted class.
+  double confidence() const { return scores[static_cast<std::size_t>(predicted_class)]; }
 };
 
-/// What is wanted beside loss and accuracy. It travels in their all-reduce.
+/// What an evaluation computes beside loss and accuracy, in the same all-reduce.
 struct EvaluationRequest {
-  std::vector<data::Range> predictions;  // ascending and disjoint, within the image set
-  std::vector<double> riders;            // of this rank, to be summed over all; everywhere as many
+  // The samples whose predictions are wanted: ascending and disjoint, within the image set.
+  std::vector<data::Range> predictions;
+  // Numbers of this rank that are summed over all ranks, which give equally many.
+  std::vector<double> extra_sums;
 };
 
-/// Over a whole image set.
+/// The result over a whole image set.
 struct Evaluation {
   double loss = 0;      // mean negative log-likelihood
-  double accuracy = 0;  // share of samples whose greatest logit is the label's
+  double accuracy = 0;  // fraction of samples whose greatest logit is the label's
   std::int64_t samples = 0;
-  std::vector<std::int64_t> confusion = {};  // [classes, classes]: samples by label, by guess
-  std::vector<Prediction> predictions = {};  // of the samples asked for, in their order
-  std::vector<double> riders = {};
+  std::vector<std::int64_t> confusion = {};  // [classes,classes]: samples by label and prediction
+  std::vector<SamplePrediction> predictions = {};  // of the samples asked for, in their order
+  std::vector<double> extra_sums = {};
 };
 
-/// Collective. Each rank takes a contiguous share, in batches of at most `batch_size`, and every
-/// sample counts exactly once. `after_batch` is called for each of this rank's batches.
-Evaluation evaluate(models::Model& model, loader::ResidentImages& images, std::int64_t batch_size,
+/// Evaluates a model on an image set; all ranks must call it. Each rank takes a contiguous part, in
+/// batches of at most `batch_size`, and every sample counts exactly once. `after_batch` is called
+/// for each of this rank's batches.
+Evaluation evaluate(models::Model& model, loader::BatchSource& images, std::int64_t batch_size,
                     const comm::Communicator& communicator, at::Device device,
                     const std::function<void()>& after_batch,
                     const EvaluationRequest& request = {});

@@ -23,7 +23,7 @@ constexpr long kMostRedirects = 5;
 
 using Handle = std::unique_ptr<CURL, decltype(&curl_easy_cleanup)>;
 
-struct Target {
+struct DownloadTarget {
   int fd = -1;
   std::uint64_t bytes = 0;  // in the file
   std::uint64_t max_bytes = 0;
@@ -32,7 +32,7 @@ struct Target {
 };
 
 std::size_t receive(const char* data, std::size_t size, std::size_t count, void* context) {
-  auto& target = *static_cast<Target*>(context);
+  auto& target = *static_cast<DownloadTarget*>(context);
   const std::size_t bytes = size * count;
   if (target.bytes + bytes > target.max_bytes) {
     target.too_long = true;
@@ -46,7 +46,7 @@ std::size_t receive(const char* data, std::size_t size, std::size_t count, void*
   return bytes;
 }
 
-void set_up(CURL* handle, const std::string& url, Target& target, char* message) {
+void set_up(CURL* handle, const std::string& url, DownloadTarget& target, char* message) {
   curl_easy_setopt(handle, CURLOPT_URL, url.c_str());
   curl_easy_setopt(handle, CURLOPT_PROTOCOLS_STR, "http,https,file");
   curl_easy_setopt(handle, CURLOPT_REDIR_PROTOCOLS_STR, "http,https");
@@ -64,12 +64,12 @@ void set_up(CURL* handle, const std::string& url, Target& target, char* message)
   curl_easy_setopt(handle, CURLOPT_RESUME_FROM_LARGE, static_cast<curl_off_t>(target.bytes));
 }
 
-void empty(Target& target) {
+void empty(DownloadTarget& target) {
   if (::ftruncate(target.fd, 0) != 0) target.error = errno;
   target.bytes = 0;
 }
 
-bool may_go_on(CURLcode code) {
+bool may_resume(CURLcode code) {
   return code == CURLE_PARTIAL_FILE || code == CURLE_RECV_ERROR || code == CURLE_GOT_NOTHING ||
          code == CURLE_OPERATION_TIMEDOUT || code == CURLE_COULDNT_CONNECT;
 }
@@ -84,7 +84,8 @@ Transfer download(const std::string& url, const std::filesystem::path& part,
   const UniqueFd file(::open(part.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   struct stat status {};
   if (!file.valid() || ::fstat(file.get(), &status) != 0) fail(errno);
-  Target target{file.get(), static_cast<std::uint64_t>(status.st_size), max_bytes, false, 0};
+  DownloadTarget target{file.get(), static_cast<std::uint64_t>(status.st_size), max_bytes, false,
+                        0};
   std::array<char, CURL_ERROR_SIZE> message{};
   const Handle handle(curl_easy_init(), &curl_easy_cleanup);
   set_up(handle.get(), url, target, message.data());
@@ -105,7 +106,7 @@ Transfer download(const std::string& url, const std::filesystem::path& part,
   }
   if (code == CURLE_OK) return {true, false, ""};
   const std::string text = message.data();
-  return {false, may_go_on(code), text.empty() ? curl_easy_strerror(code) : text};
+  return {false, may_resume(code), text.empty() ? curl_easy_strerror(code) : text};
 }
 
 }  // namespace mnist_train::fetch

@@ -4,6 +4,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <iostream>
@@ -14,8 +15,9 @@
 #include "base/hash.h"
 #include "data/gzip_stream.h"
 #include "fetch/download.h"
-#include "fetch/known_files.h"
 #include "fetch/sha256.h"
+#include "fetch/tar_archive.h"
+#include "settings/named_datasets.h"
 
 namespace mnist_train::fetch {
 
@@ -32,32 +34,49 @@ void say(const Parts&... parts) {
   ((std::cerr << "mnist-train fetch: ") << ... << parts) << '\n';
 }
 
-/// What is wrong with the decompressed content of a file; empty when nothing is.
-std::string verify(const fs::path& path, const KnownFile& known) {
+/// Whether a file is compressed by itself: mirrors may differ in how, so its content is checked.
+bool is_compressed(const settings::DatasetFile& file) {
+  return file.name.ends_with(".gz") && !file.name.ends_with(".tar.gz");
+}
+
+/// Hashes the inflated content of a file, up to `max_bytes`; returns how many bytes there are.
+std::uint64_t hash_inflated(const MappedFile& file, const std::string& name,
+                            std::uint64_t max_bytes, Sha256& sha256) {
+  data::GzipStream stream(file.bytes(), name);
+  std::vector<std::uint8_t> buffer(kPiece);
+  std::uint64_t bytes = 0;
+  for (std::size_t count = kPiece; count == kPiece && bytes <= max_bytes;) {
+    count = stream.read(buffer);
+    sha256.update({buffer.data(), count});
+    bytes += count;
+  }
+  if (bytes <= max_bytes) stream.expect_end();
+  return bytes;
+}
+
+/// What is wrong with the content of a file; empty when nothing is.
+std::string verify(const fs::path& path, const settings::DatasetFile& wanted) {
   try {
     const MappedFile file = MappedFile::open(path, ExitCode::kData);
-    data::GzipStream stream(file.bytes(), path.filename().string());
     Sha256 sha256;
-    std::vector<std::uint8_t> buffer(kPiece);
-    std::uint64_t bytes = 0;
-    for (std::size_t count = kPiece; count == kPiece && bytes <= known.bytes;) {
-      count = stream.read(buffer);
-      sha256.update({buffer.data(), count});
-      bytes += count;
+    std::uint64_t bytes = file.bytes().size();
+    if (is_compressed(wanted)) {
+      bytes = hash_inflated(file, path.filename().string(), wanted.bytes, sha256);
+    } else {
+      sha256.update(file.bytes());
     }
-    if (bytes > known.bytes) {
-      return "holds more than the " + std::to_string(known.bytes) + " bytes that it should";
+    if (bytes > wanted.bytes) {
+      return "holds more than the " + std::to_string(wanted.bytes) + " bytes that it should";
     }
-    stream.expect_end();
     const std::string digest = sha256.hex_digest();
-    if (digest == known.sha256) return "";
-    return "SHA-256 of the decompressed bytes is " + digest + ", expected " + known.sha256;
+    if (digest == wanted.sha256) return "";
+    return "SHA-256 of the content is " + digest + ", expected " + wanted.sha256;
   } catch (const Error& error) {
     return error.what();
   }
 }
 
-/// Held by the one process that downloads into a folder.
+/// Waits for the lock that is held by the one process that downloads into a folder.
 UniqueFd lock(const fs::path& folder) {
   const fs::path path = folder / ".fetch.lock";
   UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
@@ -83,22 +102,25 @@ std::uintmax_t size_of(const fs::path& path) {
   return ignored ? 0 : size;
 }
 
-/// As often as it helps: a transfer that breaks off is taken up again, as long as it brings
-/// something.
-std::string transfer(const std::string& url, const fs::path& part, const KnownFile& file) {
+/// Downloads `url` into `part`. A transfer that breaks off is resumed as long as each attempt
+/// brings something. Returns what went wrong; empty when nothing did.
+std::string transfer(const std::string& url, const fs::path& part,
+                     const settings::DatasetFile& file) {
   for (int attempt = 1;; ++attempt) {
     const std::uintmax_t before = size_of(part);
-    if (before > 0) say(url + ": going on from byte " + std::to_string(before));
+    if (before > 0) say(url + ": resuming from byte " + std::to_string(before));
     const Transfer result = download(url, part, file.bytes + kContainerBytes);
     if (result.done) return "";
-    const bool helps = result.may_go_on && size_of(part) > before && attempt < kMostAttempts;
+    const bool helps = result.may_resume && size_of(part) > before && attempt < kMostAttempts;
     if (!helps) return result.problem;
     say(url + ": " + result.problem);
   }
 }
 
-/// From one mirror. A wrong content may come from an old part: once more from the start.
-std::string fetch_from(const std::string& url, const fs::path& part, const KnownFile& file) {
+/// Downloads and verifies a file from one mirror; wrong content may come from an old part, so it is
+/// downloaded from the start then. Returns what went wrong; empty when nothing did.
+std::string fetch_from(const std::string& url, const fs::path& part,
+                       const settings::DatasetFile& file) {
   bool fresh = size_of(part) == 0;
   for (;; fresh = true) {
     std::string problem = transfer(url, part, file);
@@ -107,15 +129,15 @@ std::string fetch_from(const std::string& url, const fs::path& part, const Known
     if (problem.empty()) return "";
     fs::remove(part);
     if (fresh) return problem;
-    say(url, ": ", problem, "; once more from the start");
+    say(url, ": ", problem, "; downloading from the start");
   }
 }
 
-/// Parts of other mirrors are not needed any more.
-void remove_parts(const fs::path& path) {
-  const std::string prefix = "." + path.filename().string() + ".";
+/// Removes the parts of other mirrors, which are not needed any more.
+void remove_parts(const fs::path& folder, const settings::DatasetFile& file) {
+  const std::string prefix = "." + file.name + ".";
   std::vector<fs::path> parts;
-  for (const auto& entry : fs::directory_iterator(path.parent_path())) {
+  for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
     if (name.starts_with(prefix) && name.ends_with(".part")) parts.push_back(entry.path());
   }
@@ -125,29 +147,34 @@ void remove_parts(const fs::path& path) {
 void put_in_place(const fs::path& part, const fs::path& path) {
   const UniqueFd file(::open(part.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.valid() || ::fsync(file.get()) != 0) {
-    throw Error(ExitCode::kData, part.string() + ": cannot be looked: " + std::strerror(errno));
+    throw Error(ExitCode::kData, part.string() + ": cannot be synced: " + std::strerror(errno));
   }
   fs::rename(part, path);
-  remove_parts(path);
 }
 
-void fetch_file(const KnownFile& file, const FetchOptions& options,
+/// Whether a file is there and sound.
+bool is_there(const fs::path& path, const settings::DatasetFile& file) {
+  if (!fs::exists(path)) return false;
+  const std::string problem = verify(path, file);
+  say(path.string(), problem.empty() ? " is there" : ": " + problem + "; fetching it again");
+  return problem.empty();
+}
+
+void fetch_file(const settings::DatasetFile& file, const fs::path& path,
                 const std::vector<std::string>& mirrors) {
-  const fs::path path = options.to / file.name;
-  if (fs::exists(path)) {
-    const std::string problem = verify(path, file);
-    if (problem.empty()) return say(path.string() + " is there");
-    say(path.string() + ": " + problem + "; fetching it again");
-  }
+  if (is_there(path, file)) return;
   std::string problems;
   for (const std::string& mirror : mirrors) {
     const std::string url = join(mirror, file.name);
     // Mirrors may differ in the compressed bytes: each has its own part.
     const fs::path part =
-        options.to / ("." + std::string(file.name) + "." + hash_hex(url).substr(0, 8) + ".part");
+        path.parent_path() / ("." + file.name + "." + hash_hex(url).substr(0, 8) + ".part");
     say(url);
     const std::string problem = fetch_from(url, part, file);
-    if (problem.empty()) return put_in_place(part, path);
+    if (problem.empty()) {
+      put_in_place(part, path);
+      return remove_parts(path.parent_path(), file);
+    }
     if (size_of(part) == 0) fs::remove(part);
     say(url, ": ", problem);
     problems.append("\n  ").append(url).append(": ").append(problem);
@@ -156,19 +183,32 @@ void fetch_file(const KnownFile& file, const FetchOptions& options,
                                    "\nName another place with --mirror URL; file:// works too.");
 }
 
+/// Fetches the archive that holds the files, unless all of them are there.
+void fetch_archive(const settings::NamedDataset& dataset, const fs::path& folder,
+                   const std::vector<std::string>& mirrors) {
+  const bool complete =
+      std::all_of(dataset.files.begin(), dataset.files.end(),
+                  [&](const auto& file) { return is_there(folder / file.name, file); });
+  if (complete) return;
+  const fs::path archive = folder / ("." + dataset.archive->name);
+  fetch_file(*dataset.archive, archive, mirrors);
+  unpack(archive, dataset.files, folder);
+  fs::remove(archive);
+}
+
 }  // namespace
 
 std::vector<fs::path> fetch_dataset(const FetchOptions& options) {
-  const KnownDataset& dataset = known_dataset(options.dataset);
-  std::vector<std::string> mirrors = options.mirrors;
-  if (mirrors.empty()) mirrors.assign(dataset.mirrors.begin(), dataset.mirrors.end());
+  const settings::NamedDataset& dataset = settings::named_dataset(options.dataset);
+  const auto& mirrors = options.mirrors.empty() ? dataset.mirrors : options.mirrors;
   try {
     fs::create_directories(options.to);
     const UniqueFd held = lock(options.to);
+    if (dataset.archive) fetch_archive(dataset, options.to, mirrors);
     std::vector<fs::path> paths;
-    for (const KnownFile& file : dataset.files) {
-      fetch_file(file, options, mirrors);
+    for (const settings::DatasetFile& file : dataset.files) {
       paths.push_back(options.to / file.name);
+      if (!dataset.archive) fetch_file(file, paths.back(), mirrors);
     }
     return paths;
   } catch (const fs::filesystem_error& error) {

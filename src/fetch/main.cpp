@@ -12,7 +12,7 @@ int main(int argc, char** argv) {
   try {
     if (argc < 3) {
       throw mnist_train::Error(mnist_train::ExitCode::kConfig,
-                               "usage: mnist-train fetch mnist|fashion-mnist --to DIR");
+                               "usage: mnist-train fetch NAME --to DIR");
     }
     const auto paths =
         mnist_train::fetch::fetch_dataset({argv[1], argv[2], {argv + 3, argv + argc}});

@@ -9,10 +9,11 @@
 
 namespace mnist_train::imaging {
 
-/// Lossless, 8 bits a channel.
+/// Encodes an image as PNG, 8 bits a channel, without loss.
 std::string encode_png(const Image& image);
 
-/// Baseline JFIF. `quality` from 1 to 100; colour is not subsampled from 90 on.
+/// Encodes an image as baseline JFIF. `quality` is from 1 to 100; colour is not subsampled from 90
+/// on.
 std::string encode_jpeg(const Image& image, int quality);
 
 /// Decodes a PNG or JPEG image to 1 or 3 channels, as its file has colour or not: palettes are
@@ -22,7 +23,7 @@ std::string encode_jpeg(const Image& image, int quality);
 Image decode(std::span<const std::uint8_t> bytes, const std::string& name,
              const Limits& limits = {});
 
-/// The two halves of `decode`, behind a header that was checked.
+/// Decode a file of one format, whose header was checked, as `decode` does.
 Image decode_png(std::span<const std::uint8_t> bytes, const Header& header,
                  const std::string& name);
 Image decode_jpeg(std::span<const std::uint8_t> bytes, const Header& header,

@@ -10,7 +10,7 @@ namespace mnist_train::imaging {
 
 enum class Format { kPng, kJpeg };
 
-/// What the first bytes of an image file say.
+/// Format and size of an image, as the first bytes of its file say.
 struct Header {
   Format format = Format::kPng;
   std::int64_t height = 0;
@@ -24,7 +24,7 @@ struct Header {
 Header read_header(std::span<const std::uint8_t> bytes, const std::string& name,
                    const Limits& limits = {});
 
-/// Throws Error(kData): `name`, the byte offset, `problem`.
+/// Throws Error(kData) with `name`, the byte offset and `problem`.
 [[noreturn]] void fail_at(const std::string& name, std::size_t offset, const std::string& problem);
 
 }  // namespace mnist_train::imaging

@@ -17,36 +17,24 @@ class Augmentation {
  public:
   virtual ~Augmentation() = default;
 
-  /// How many numbers are drawn for each sample.
+  /// Returns how many numbers are drawn for each sample.
   virtual std::int64_t columns() const { return 0; }
-  /// Writes them for `sample`, an index in the training set. Called once an epoch for each sample.
-  virtual void draw(const data::EpochDraws& draws, std::int64_t sample, float* out) const;
-  /// `drawn` [n, columns()] f32, on the device.
+  /// Writes the numbers of `sample`, an index in the training set; called once an epoch for each.
+  virtual void draw(const data::EpochDraws& /*draws*/, std::int64_t /*sample*/,
+                    float* /*out*/) const {}
+  /// Changes images by what was drawn for them, [n,columns()] f32 on the device.
   virtual at::Tensor apply(const at::Tensor& images, const at::Tensor& drawn) const = 0;
-  /// What test images need of it: their size and type, and nothing random.
+  /// Changes test images as far as they need it: their size and type, and nothing random.
   virtual at::Tensor apply_to_test(const at::Tensor& images) const { return images; }
+  /// Returns whether `apply_to_test` does anything.
   virtual bool changes_test() const { return false; }
 };
 
-/// The step of one entry but mixup, which takes more than one sample. `position`: in the list;
-/// `size`: of the images that come to it. A new kind is a file and a row in step.cpp.
+/// Makes the augmentation of any entry but mixup, which takes more than one sample, from its
+/// position in the list and the size of the images that come to it. A new kind is a class and a row
+/// in augmentation.cpp.
 std::unique_ptr<Augmentation> make_augmentation(const settings::AugmentationOptions& entry,
                                                 std::uint64_t position, settings::ImageSize size,
                                                 at::Device device);
-
-std::unique_ptr<Augmentation> make_random_crop(const settings::RandomCropOptions& options,
-                                               std::uint64_t position, settings::ImageSize size);
-std::unique_ptr<Augmentation> make_horizontal_flip(const settings::HorizontalFlipOptions& options,
-                                                   std::uint64_t position);
-std::unique_ptr<Augmentation> make_rotate(const settings::RotateOptions& options,
-                                          std::uint64_t position, settings::ImageSize size);
-std::unique_ptr<Augmentation> make_resize(const settings::ResizeOptions& options);
-std::unique_ptr<Augmentation> make_normalize(const settings::NormalizeOptions& options,
-                                             at::Device device);
-std::unique_ptr<Augmentation> make_cutout(const settings::CutoutOptions& options,
-                                          std::uint64_t position, settings::ImageSize size);
-
-/// Computed values as the type of `images`: bytes are rounded and kept in range.
-at::Tensor as_type_of(const at::Tensor& images, const at::Tensor& values);
 
 }  // namespace mnist_train::loader

@@ -14,7 +14,7 @@ Augmenter::Augmenter(settings::AugmentList list, settings::ImageSize size, std::
       from_next_(std::move(from_next)),
       size_(settings::augmented_size(list_, size)) {
   for (std::size_t i = 0; i < list_.size(); ++i) {
-    Entry entry{nullptr, columns_};
+    ListEntry entry{nullptr, columns_};
     if (!std::holds_alternative<settings::MixupOptions>(list_[i])) {
       entry.augmentation = make_augmentation(list_[i], i, size, device_);
     }
@@ -53,14 +53,15 @@ std::int64_t Augmenter::samples_beyond() const {
   return mixup != nullptr && mixup->scope == settings::MixupScope::kLocal ? 1 : 0;
 }
 
-at::Tensor Augmenter::drawn_for(const Entry& entry, std::int64_t begin, std::int64_t count) const {
+at::Tensor Augmenter::drawn_for(const ListEntry& entry, std::int64_t begin,
+                                std::int64_t count) const {
   return drawn_.narrow(0, begin, count).narrow(1, entry.first_column, columns_of(entry));
 }
 
 Mixed Augmenter::apply(at::Tensor images, const at::Tensor& labels, data::Range positions,
                        std::int64_t next_count) const {
   Mixed batch{std::move(images), labels, {}, {}};
-  for (const Entry& entry : entries_) {
+  for (const ListEntry& entry : entries_) {
     if (entry.augmentation) {
       batch.images = entry.augmentation->apply(
           batch.images, drawn_for(entry, positions.begin, batch.images.size(0)));
@@ -75,14 +76,14 @@ Mixed Augmenter::apply(at::Tensor images, const at::Tensor& labels, data::Range 
 }
 
 at::Tensor Augmenter::apply_to_test(at::Tensor images) const {
-  for (const Entry& entry : entries_) {
+  for (const ListEntry& entry : entries_) {
     if (entry.augmentation) images = entry.augmentation->apply_to_test(images);
   }
   return images;
 }
 
 bool Augmenter::changes_test() const {
-  for (const Entry& entry : entries_) {
+  for (const ListEntry& entry : entries_) {
     if (entry.augmentation && entry.augmentation->changes_test()) return true;
   }
   return false;

@@ -14,54 +14,56 @@
 
 namespace mnist_train::loader {
 
-/// data.augment at work: what a batch of stored images becomes, on its device, all images at once.
-/// The numbers of an epoch are drawn on the host and uploaded when it begins; a batch costs no
+/// Applies data.augment to batches of stored images, on their device, all images at once. The
+/// numbers of an epoch are drawn on the host and uploaded when it begins, so a batch costs no
 /// traffic and no waiting.
 class Augmenter {
  public:
-  /// `size`: of the stored images. `from_next`: for mixup with scope global.
+  /// `size` is that of the stored images; `from_next` is needed for mixup with scope global. Throws
+  /// Error(kConfig) where a crop does not fit.
   Augmenter(settings::AugmentList list, settings::ImageSize size, std::int64_t seed,
             at::Device device, FromNext from_next = {});
 
-  /// Of the images that come out. Throws Error(kConfig) in the constructor where a crop does not
-  /// fit.
+  /// Height and width of the augmented images, in pixels.
   settings::ImageSize size() const { return size_; }
 
-  /// Draws for the epoch (counted from 0) whose samples come in `order`.
+  /// Draws the numbers of an epoch, counted from 0, whose samples come in `order`.
   void begin_epoch(const std::vector<std::int64_t>& order, std::int64_t epoch);
 
-  /// How many samples behind the last one of a batch `apply` needs: 1 for local mixup, whose
-  /// partner is the next sample of the order (of the last one, the first).
+  /// Returns how many samples behind the last one of a batch `apply` needs: 1 for local mixup,
+  /// whose partner is the next sample of the order (of the last one, the first).
   std::int64_t samples_beyond() const;
 
-  /// The batch at `positions` of the order. `images` [n + samples_beyond(),C,H,W] u8, contiguous,
-  /// and `labels` [n + samples_beyond()] i64, as they are stored. Without mixup `other_labels` and
-  /// `weights` stay undefined. Images come out as u8, or as f32 where the list has a normalize.
-  /// Collective with global mixup; `next_count`: samples of the next process in this batch.
+  /// Augments the batch at `positions` of the order: `images` [n + samples_beyond(),C,H,W] u8,
+  /// contiguous, and `labels` [n + samples_beyond()] i64, as they are stored. Without mixup
+  /// `other_labels` and `weights` stay undefined. Images come out as u8, or as f32 where the list
+  /// has a normalize. With global mixup all ranks must call it, and `next_count` is how many
+  /// samples the next process has in this batch.
   Mixed apply(at::Tensor images, const at::Tensor& labels, data::Range positions,
               std::int64_t next_count = 0) const;
 
-  /// What test images need of the list: resize, normalize, and the middle of a crop.
+  /// Does what test images need of the list: resize, normalize, and the middle of a crop.
   at::Tensor apply_to_test(at::Tensor images) const;
+  /// Returns whether `apply_to_test` does anything.
   bool changes_test() const;
 
  private:
-  struct Entry {
-    std::unique_ptr<Augmentation> augmentation;  // none: mixup
+  struct ListEntry {
+    std::unique_ptr<Augmentation> augmentation;  // null for mixup
     std::int64_t first_column;                   // of its numbers
   };
 
-  std::int64_t columns_of(const Entry& entry) const {
+  std::int64_t columns_of(const ListEntry& entry) const {
     return entry.augmentation ? entry.augmentation->columns() : 1;
   }
-  at::Tensor drawn_for(const Entry& entry, std::int64_t begin, std::int64_t count) const;
+  at::Tensor drawn_for(const ListEntry& entry, std::int64_t begin, std::int64_t count) const;
 
   settings::AugmentList list_;
   std::int64_t seed_;
   at::Device device_;
   FromNext from_next_;
   settings::ImageSize size_;
-  std::vector<Entry> entries_;
+  std::vector<ListEntry> entries_;
   std::int64_t columns_ = 0;
   at::Tensor drawn_;  // [samples of an epoch + 1, columns] f32 in its order, then the first again
 };

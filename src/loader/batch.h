@@ -6,10 +6,10 @@
 
 namespace mnist_train::loader {
 
-/// What one rank trains on or evaluates in one go. Either may hold no sample at all.
+/// The samples that one rank trains on or evaluates in one go; there may be none.
 struct Batch {
-  at::Tensor
-      images;  // [n,C,H,W] f32 or bf16, normalised, channels_last strides, on the training device
+  // [n,C,H,W] f32 or bf16, normalised, with channels_last strides, on the training device
+  at::Tensor images;
   at::Tensor labels;          // [n] i64, on the training device
   at::Tensor other_labels{};  // with mixup, [n] i64: the labels of what was mixed in
   at::Tensor weights{};       // with mixup, [n] f32: how much of each image is its own sample

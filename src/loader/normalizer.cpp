@@ -1,11 +1,16 @@
 #include "loader/normalizer.h"
 
+#include <ATen/ops/arange.h>
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/index_select.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/tensor.h>
 
+#include <algorithm>
 #include <type_traits>
+#include <variant>
 
 namespace mnist_train::loader {
 
@@ -14,6 +19,21 @@ namespace {
 /// Exactly the operations that torchvision's ToTensor and Normalize make on a value.
 float normalise(int value, float mean, float std) {
   return (static_cast<float>(value) / 255.0F - mean) / std;
+}
+
+/// The figure of a channel, as torchvision computes with it.
+float figure(const settings::PerChannel& figures, std::size_t channel) {
+  const auto* list = std::get_if<std::vector<double>>(&figures);
+  return static_cast<float>(list != nullptr ? (*list)[channel] : std::get<double>(figures));
+}
+
+/// As many tables as there are channels of figures of their own, else one for all.
+std::vector<std::array<float, 256>> tables_for(const settings::NormalizeOptions& normalize) {
+  std::size_t count = 1;
+  for (const settings::PerChannel& figures : {normalize.mean, normalize.std}) {
+    if (const auto* list = std::get_if<std::vector<double>>(&figures)) count = list->size();
+  }
+  return std::vector<std::array<float, 256>>(count);
 }
 
 at::Tensor in_memory_order(const at::Tensor& dense) {
@@ -30,18 +50,29 @@ at::Tensor empty_channels_last(at::IntArrayRef sizes, const at::TensorOptions& o
                            options);
 }
 
+at::Tensor per_channel(const settings::PerChannel& figures, at::Device device) {
+  const auto* list = std::get_if<std::vector<double>>(&figures);
+  const at::Tensor tensor = list != nullptr
+                                ? at::tensor(*list, at::kFloat).view({-1, 1, 1})
+                                : at::scalar_tensor(std::get<double>(figures), at::kFloat);
+  return tensor.to(device);
+}
+
 Normalizer::Normalizer(const settings::NormalizeOptions& normalize, at::Device device,
                        at::ScalarType type)
-    : device_(device), type_(type) {
-  const auto mean = static_cast<float>(normalize.mean);
-  const auto std = static_cast<float>(normalize.std);
-  for (int value = 0; value < 256; ++value) {
-    const auto at = static_cast<std::size_t>(value);
-    normalised_[at] = normalise(value, mean, std);
-    normalised_bf16_[at] = normalised_[at];
+    : device_(device), type_(type), tables_(tables_for(normalize)) {
+  for (std::size_t channel = 0; channel < tables_.size(); ++channel) {
+    for (std::size_t value = 0; value < 256; ++value) {
+      tables_[channel][value] = normalise(static_cast<int>(value), figure(normalize.mean, channel),
+                                          figure(normalize.std, channel));
+    }
+    std::copy(tables_[channel].begin(), tables_[channel].end(),
+              bf16_tables_.emplace_back().begin());
   }
   if (device_.is_cpu()) return;
-  device_table_ = at::tensor(normalised_, at::kFloat).to(device_, type_);
+  const auto count = static_cast<std::int64_t>(tables_.size()) * 256;
+  device_tables_ =
+      at::from_blob(tables_.data(), {count}, at::TensorOptions(at::kFloat)).to(device_, type_);
 }
 
 at::Tensor Normalizer::buffer(at::IntArrayRef sizes) {
@@ -52,26 +83,27 @@ at::Tensor Normalizer::buffer(at::IntArrayRef sizes) {
 }
 
 template <typename Value>
-const std::array<Value, 256>& Normalizer::table() const {
+const std::array<Value, 256>& Normalizer::table(std::int64_t channel) const {
+  const std::size_t index = tables_.size() == 1 ? 0 : static_cast<std::size_t>(channel);
   if constexpr (std::is_same_v<Value, float>) {
-    return normalised_;
+    return tables_[index];
   } else {
-    return normalised_bf16_;
+    return bf16_tables_[index];
   }
 }
 
 template <typename Value>
 void Normalizer::look_up(const std::uint8_t* in, std::int64_t channels, std::int64_t pixels,
                          Value* out) const {
-  const std::array<Value, 256>& values = table<Value>();
   for (std::int64_t channel = 0; channel < channels; ++channel) {
+    const std::array<Value, 256>& values = table<Value>(channel);
     for (std::int64_t pixel = 0; pixel < pixels; ++pixel) {
       out[pixel * channels + channel] = values[in[channel * pixels + pixel]];
     }
   }
 }
 
-/// `sample_at`: where the bytes of a sample of the batch lie.
+/// `sample_at` says where the bytes of a sample of the batch lie.
 template <typename SampleAt>
 at::Tensor Normalizer::look_up_all(at::IntArrayRef sizes, const SampleAt& sample_at) {
   at::Tensor images = buffer(sizes);
@@ -90,10 +122,10 @@ at::Tensor Normalizer::look_up_all(at::IntArrayRef sizes, const SampleAt& sample
   return images;
 }
 
-at::Tensor Normalizer::gather(const data::ImageSet& set, const std::int64_t* indices,
-                              std::int64_t count) {
-  return look_up_all({count, set.channels, set.height, set.width}, [&](std::int64_t sample) {
-    return set.images.data() + indices[sample] * set.bytes_per_image();
+at::Tensor Normalizer::gather(const data::ImageSet& set, const std::vector<std::int64_t>& samples) {
+  const auto count = static_cast<std::int64_t>(samples.size());
+  return look_up_all({count, set.channels, set.height, set.width}, [&](std::int64_t index) {
+    return set.images.data() + samples[static_cast<std::size_t>(index)] * set.bytes_per_image();
   });
 }
 
@@ -105,11 +137,14 @@ at::Tensor Normalizer::normalize(const at::Tensor& bytes) {
     return look_up_all(dense.sizes(), [&](std::int64_t sample) { return first + sample * size; });
   }
   const auto options = at::TensorOptions(type_).device(device_);
-  const at::Tensor indices =
-      empty_channels_last(bytes.sizes(), options.dtype(at::kInt)).copy_(bytes);
+  at::Tensor indices = empty_channels_last(bytes.sizes(), options.dtype(at::kInt)).copy_(bytes);
+  if (tables_.size() > 1) {
+    const at::Tensor tables = at::arange(bytes.size(1), indices.options()).mul_(256);
+    indices.add_(tables.view({-1, 1, 1}));
+  }
   at::Tensor images = empty_channels_last(bytes.sizes(), options);
   at::Tensor values = in_memory_order(images);
-  at::index_select_out(values, device_table_, 0, in_memory_order(indices));
+  at::index_select_out(values, device_tables_, 0, in_memory_order(indices));
   return images;
 }
 

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <vector>
 
 #include "data/image_set.h"
 #include "settings/augment_options.h"
@@ -11,23 +12,23 @@
 namespace mnist_train::loader {
 
 /// Makes bytes the input of a model, as torchvision does it: `(value / 255 - mean) / std` in fp32,
-/// with channels_last strides, through a table that the host computes. The result of one call is
+/// with channels_last strides, through tables that the host computes. The result of one call is
 /// valid until the next one.
 class Normalizer {
  public:
-  /// `type`: f32 or bf16.
+  /// `type` is that of the results, f32 or bf16.
   Normalizer(const settings::NormalizeOptions& normalize, at::Device device, at::ScalarType type);
 
-  /// Samples `indices` of a set in host memory. CPU only.
-  at::Tensor gather(const data::ImageSet& set, const std::int64_t* indices, std::int64_t count);
-  /// `bytes` [n,C,H,W] u8, on the device.
+  /// Returns the images of `samples` of a set in host memory, [n,C,H,W]. Only for a CPU.
+  at::Tensor gather(const data::ImageSet& set, const std::vector<std::int64_t>& samples);
+  /// Normalises bytes [n,C,H,W] u8 that lie on the device.
   at::Tensor normalize(const at::Tensor& bytes);
-  /// `values` [n,C,H,W] f32 that are normalised already.
+  /// Converts values [n,C,H,W] f32 that are normalised already to the type and the strides.
   at::Tensor convert(const at::Tensor& values);
 
  private:
   template <typename Value>
-  const std::array<Value, 256>& table() const;
+  const std::array<Value, 256>& table(std::int64_t channel) const;
   template <typename Value>
   void look_up(const std::uint8_t* in, std::int64_t channels, std::int64_t pixels,
                Value* out) const;
@@ -37,14 +38,18 @@ class Normalizer {
 
   at::Device device_;
   at::ScalarType type_;
-  std::array<float, 256> normalised_{};  // of each byte value
-  std::array<at::BFloat16, 256> normalised_bf16_{};
-  at::Tensor buffer_;        // CPU: memory of the images of one batch
-  at::Tensor device_table_;  // GPU: [256] of the images' type
+  // What each byte becomes, for all channels or for each of them.
+  std::vector<std::array<float, 256>> tables_;
+  std::vector<std::array<at::BFloat16, 256>> bf16_tables_;
+  at::Tensor buffer_;         // CPU: memory of the images of one batch
+  at::Tensor device_tables_;  // GPU: [tables * 256] of the images' type
 };
 
-/// An uninitialised [n,C,H,W] tensor whose strides are channels_last even for one channel, where
-/// `contiguous` would leave them as they are and convolutions would run in their slow format.
+/// Returns the figures as f32 that broadcast to images [n,C,H,W] on the device: [] or [C,1,1].
+at::Tensor per_channel(const settings::PerChannel& figures, at::Device device);
+
+/// Returns an uninitialised [n,C,H,W] tensor whose strides are channels_last even for one channel,
+/// where `contiguous` would leave them as they are and convolutions would run in their slow format.
 at::Tensor empty_channels_last(at::IntArrayRef sizes, const at::TensorOptions& options);
 
 }  // namespace mnist_train::loader

@@ -13,8 +13,8 @@ using SumOverRanks = std::function<void(at::Tensor&)>;
 
 /// torch.nn.BatchNorm2d (momentum 0.1, epsilon 1e-5) with its state_dict: weight, bias,
 /// running_mean, running_var and num_batches_tracked, all but the last in fp32 whatever the
-/// activations are. In fp32 on a CPU it sums more precisely than LibTorch's kernel, whose gradients
-/// of a ResNet-18 are several percent off.
+/// activations are. It sums more precisely, in fp32 on a CPU, than LibTorch's kernel, whose
+/// gradients of a ResNet-18 are several percent off.
 class BatchNorm2d : public torch::nn::Module {
  public:
   explicit BatchNorm2d(std::int64_t channels);

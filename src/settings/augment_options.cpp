@@ -18,12 +18,36 @@ using Row = strict_json::Alternative<AugmentationOptions>;
 
 constexpr std::size_t kMaxEntries = 32;
 
+/// A number, or a list of numbers of the same range.
+strict_json::Type<PerChannel> per_channel(const strict_json::NumberRange& range) {
+  const auto one = number(range);
+  const auto list = strict_json::list_of(one);
+  strict_json::Type<PerChannel> type;
+  type.fragment = {{"anyOf", {one.fragment, list.fragment}}};
+  type.fragment["anyOf"][1]["minItems"] = 1;
+  type.read = [one, list](const JsonCursor& cursor) -> std::optional<PerChannel> {
+    if (cursor.node().kind != strict_json::Node::Kind::kArray) {
+      return one.read(cursor.or_else("a list with one number a channel"));
+    }
+    if (cursor.node().items.empty()) {
+      cursor.complain_expected("one number a channel");
+      return std::nullopt;
+    }
+    return list.read(cursor);
+  };
+  type.write = [one, list](const PerChannel& value) {
+    const auto* shared = std::get_if<double>(&value);
+    return shared != nullptr ? one.write(*shared) : list.write(std::get<1>(value));
+  };
+  return type;
+}
+
 Schema<NormalizeOptions> normalize_schema() {
   Schema<NormalizeOptions> schema;
-  schema.add("mean", &NormalizeOptions::mean, number({-kMaxFloat, kMaxFloat}),
-             "Subtracted from every value.");
-  schema.add("std", &NormalizeOptions::std, number({0, kMaxFloat, true}),
-             "What the difference is divided by.");
+  schema.add("mean", &NormalizeOptions::mean, per_channel({-kMaxFloat, kMaxFloat}),
+             "Subtracted from every value; a number, or one for each channel.");
+  schema.add("std", &NormalizeOptions::std, per_channel({0, kMaxFloat, true}),
+             "Divides the difference; a number, or one for each channel.");
   return schema;
 }
 
@@ -34,8 +58,9 @@ bool is_zero(const strict_json::Node& node) {
 Row random_crop() {
   using Options = RandomCropOptions;
   Schema<Options> schema;
-  schema.add("size", &Options::size, optional_of(image_size()),
-             "Of the window; null: that of the image. Test images are cut to it in the middle.");
+  schema.add(
+      "size", &Options::size, optional_of(image_size()),
+      "The window's size; null: that of the image. Test images are cut to it in the middle.");
   schema.add("padding", &Options::padding, strict_json::integer(0, kMaxImageSide),
              "Pixels of zero on every side before.", {"pad"});
   schema.check([](Options&, const JsonCursor& cursor) {
@@ -48,7 +73,7 @@ Row random_crop() {
 Row horizontal_flip() {
   Schema<HorizontalFlipOptions> schema;
   schema.add("probability", &HorizontalFlipOptions::probability, number({0, 1}),
-             "Share of the images that are flipped.", {"p", "prob"});
+             "Fraction of the images that are flipped.", {"p", "prob"});
   Row row = strict_json::alternative<AugmentationOptions>("horizontal_flip", schema);
   row.bare = HorizontalFlipOptions{};
   return row;
@@ -92,7 +117,7 @@ Row mixup() {
       if (!options.alpha) options.alpha = Options{}.alpha;
     } else if (cursor.gives("alpha")) {
       cursor.complain_about("weight",
-                            "stands beside alpha; give one of them (null takes a value back)");
+                            "conflicts with alpha; set only one of them (null takes a value back)");
     } else {
       options.alpha.reset();
     }
@@ -102,7 +127,7 @@ Row mixup() {
   return row;
 }
 
-/// One row a kind, in the order of the variant.
+/// The table of the kinds, in the order of the variant.
 const std::vector<Row>& table() {
   static const std::vector<Row> kTable{
       random_crop(),
@@ -130,7 +155,7 @@ ImageSize cropped(const RandomCropOptions& crop, ImageSize size, std::size_t pos
                                      std::to_string(crop.padding) + " have fewer");
 }
 
-/// From the first entry on that fixes a size, whatever the images are.
+/// Checks crops behind the first entry that fixes a size, whatever the images are.
 void check_sizes(const AugmentList& list, const JsonCursor& cursor) {
   std::optional<ImageSize> size;
   for (std::size_t i = 0; i < list.size(); ++i) {
@@ -188,5 +213,20 @@ strict_json::Type<AugmentList> augment_list() {
 }
 
 strict_json::Type<NormalizeOptions> normalize() { return strict_json::group(normalize_schema()); }
+
+std::vector<std::pair<std::string, std::string>> channel_mismatches(
+    const NormalizeOptions& normalize, std::int64_t channels) {
+  std::vector<std::pair<std::string, std::string>> mismatches;
+  const auto compare = [&](const char* key, const PerChannel& value) {
+    const auto* list = std::get_if<std::vector<double>>(&value);
+    if (list == nullptr || static_cast<std::int64_t>(list->size()) == channels) return;
+    mismatches.emplace_back(key, "lists " + std::to_string(list->size()) +
+                                     " numbers, but the images have " + std::to_string(channels) +
+                                     (channels == 1 ? " channel" : " channels"));
+  };
+  compare("mean", normalize.mean);
+  compare("std", normalize.std);
+  return mismatches;
+}
 
 }  // namespace mnist_train::settings

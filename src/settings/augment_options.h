@@ -11,15 +11,18 @@
 
 namespace mnist_train::settings {
 
-/// `(value / 255 - mean) / std`; one number for all channels.
+/// One number for all channels, or a list with one for each.
+using PerChannel = std::variant<double, std::vector<double>>;
+
+/// What normalisation makes of a byte: `(value / 255 - mean) / std`.
 struct NormalizeOptions {
-  double mean = 0;
-  double std = 1;
+  PerChannel mean = 0.0;
+  PerChannel std = 1.0;
 
   bool operator==(const NormalizeOptions&) const = default;
 };
 
-/// A window at a place that is drawn, on the image with `padding` zeros on every side.
+/// Cuts out a window at a drawn place of the image with `padding` zeros on every side.
 struct RandomCropOptions {
   std::optional<ImageSize> size;  // none: the image's
   std::int64_t padding = 0;       // pixels
@@ -34,14 +37,15 @@ struct HorizontalFlipOptions {
   bool operator==(const HorizontalFlipOptions&) const = default;
 };
 
-/// By an angle between -degrees and degrees about the centre; bilinear, what comes in is zero.
+/// Turns by a drawn angle between -degrees and degrees about the centre, bilinear; what comes in
+/// from outside is zero.
 struct RotateOptions {
   double degrees = 0;
 
   bool operator==(const RotateOptions&) const = default;
 };
 
-/// Bilinear with antialiasing, whatever the aspect ratio; for test images, too.
+/// Resizes training and test images, bilinear with antialiasing, whatever the aspect ratio.
 struct ResizeOptions {
   ImageSize size;
 
@@ -57,9 +61,9 @@ struct CutoutOptions {
 
 enum class MixupScope { kLocal, kGlobal };
 
-/// weight * sample + (1 - weight) * partner, labels alike. The weight is drawn for each sample from
-/// Beta(alpha, alpha), or fixed. local: the partner is the next sample of the epoch's order;
-/// global: the sample of the next process that stands at the same place of its batch.
+/// Makes weight * sample + (1 - weight) * partner, of labels alike. The weight is drawn for each
+/// sample from Beta(alpha, alpha), or fixed. The partner is the next sample of the epoch's order
+/// (local), or the next process's sample at the same place of its batch (global).
 struct MixupOptions {
   std::optional<double> alpha = 1;  // exactly one of the two
   std::optional<double> weight;     // of the sample itself
@@ -68,16 +72,16 @@ struct MixupOptions {
   bool operator==(const MixupOptions&) const = default;
 };
 
-/// One entry of data.augment. Images are bytes until a normalize makes them numbers.
+/// One entry of data.augment. Images are bytes until a normalize entry makes numbers of them.
 using AugmentationOptions =
     std::variant<RandomCropOptions, HorizontalFlipOptions, RotateOptions, ResizeOptions,
                  NormalizeOptions, CutoutOptions, MixupOptions>;
 using AugmentList = std::vector<AugmentationOptions>;
 
-/// "random_crop", as the config names it.
+/// Returns the name of an entry in the config, such as "random_crop".
 std::string name_of(const AugmentationOptions& augmentation);
 
-/// The entry of that kind, if the list has one.
+/// Returns the entry of that kind, or null where the list has none.
 template <class Kind>
 const Kind* find(const AugmentList& list) {
   for (const AugmentationOptions& entry : list) {
@@ -86,14 +90,18 @@ const Kind* find(const AugmentList& list) {
   return nullptr;
 }
 
-/// What images of `size` have become after the list. Throws Error(kConfig) where a crop does not
-/// fit.
+/// Returns the size that images of `size` have after the whole list. Throws Error(kConfig) where a
+/// crop does not fit.
 ImageSize augmented_size(const AugmentList& list, ImageSize size);
 
-/// The list with its entries and the rules between them checked.
+/// Returns the JSON type of the list; it checks its entries and the rules between them.
 strict_json::Type<AugmentList> augment_list();
 
-/// {"mean", "std"}.
+/// Returns the JSON type of {"mean", "std"}, each a number or a list with one number a channel.
 strict_json::Type<NormalizeOptions> normalize();
+
+/// Returns the keys ("mean", "std") whose lists do not fit so many channels, with the reason.
+std::vector<std::pair<std::string, std::string>> channel_mismatches(
+    const NormalizeOptions& normalize, std::int64_t channels);
 
 }  // namespace mnist_train::settings

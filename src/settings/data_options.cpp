@@ -22,87 +22,34 @@ using strict_json::path;
 using strict_json::Schema;
 using Options = DataOptions;
 
-constexpr NormalizeOptions kMnistNormalize{0.1307, 0.3081};
-constexpr NormalizeOptions kFashionMnistNormalize{0.2860, 0.3530};
-
-/// A path, or {"images", "labels"}.
-strict_json::Type<DataLocation> location() {
-  Schema<DataLocation> pair;
-  pair.add("images", &DataLocation::images, path(), "File with the images.");
-  pair.add("labels", &DataLocation::labels, optional_of(path()), "File with the labels.");
-  pair.check([](DataLocation&, const JsonCursor& cursor) {
-    if (!cursor.gives("images") || !cursor.gives("labels")) {
-      cursor.add_error("needs both images and labels; a folder that holds both is given as a path");
-    }
-  });
-  strict_json::Type<DataLocation> type;
-  Json fragment = pair.describe();
-  for (Json& property : fragment["properties"]) property.erase("default");
-  fragment["required"] = {"images", "labels"};
-  type.fragment = {{"anyOf", {path().fragment, std::move(fragment)}}};
-  type.keys = pair.keys();
-  type.read = [pair](const JsonCursor& cursor) -> std::optional<DataLocation> {
-    if (cursor.node().kind == strict_json::Node::Kind::kObject) return pair.read(cursor);
-    const auto images = path().read(cursor.or_else("{\"images\", \"labels\"}"));
-    if (!images) return std::nullopt;
-    return DataLocation{*images, std::nullopt};
-  };
-  type.write = [pair](const DataLocation& value) {
-    return value.labels ? pair.write(value) : Json(value.images.string());
-  };
-  return type;
-}
-
-/// A list of locations; null for none.
-strict_json::Type<std::vector<DataLocation>> sets_by_rank() {
-  using Sets = std::vector<DataLocation>;
-  const strict_json::Type<std::optional<Sets>> inner =
-      optional_of(strict_json::list_of(location()));
-  strict_json::Type<Sets> type;
-  type.fragment = inner.fragment;
-  type.fragment["anyOf"][0]["minItems"] = 1;
-  type.read = [inner](const JsonCursor& cursor) -> std::optional<Sets> {
-    auto sets = inner.read(cursor);
-    if (!sets) return std::nullopt;
-    if (*sets && (*sets)->empty()) {
-      cursor.complain_expected("a location for each process, or null");
-      return std::nullopt;
-    }
-    return sets->value_or(Sets{});
-  };
-  type.write = [inner](const Sets& sets) {
-    return sets.empty() ? Json(nullptr) : inner.write(sets);
-  };
-  return type;
-}
-
 void add_sources(Schema<Options>& schema) {
-  schema.add("dataset", &Options::dataset,
-             optional_of(one_of<DatasetName>(
-                 {{DatasetName::kMnist, name_of(DatasetName::kMnist)},
-                  {DatasetName::kFashionMnist, name_of(DatasetName::kFashionMnist)}})),
+  std::vector<std::pair<std::string, std::string>> names;
+  for (const NamedDataset& row : named_datasets()) names.emplace_back(row.name, row.name);
+  schema.add("dataset", &Options::dataset, optional_of(one_of(names)),
              "A data set by name; mnist where no format is given.", {"name"});
   schema.add("root", &Options::root, optional_of(path()),
              "The folder in which the data set's folder is looked for first.",
              {"data_dir", "dir", "folder"});
   const auto format = one_of<DataFormat>({{DataFormat::kIdx, "idx"},
+                                          {DataFormat::kCifar, "cifar"},
                                           {DataFormat::kImageFolder, "image-folder"},
                                           {DataFormat::kLmdb, "lmdb"},
                                           {DataFormat::kSynthetic, "synthetic"}});
   schema.add("format", &Options::format, optional_of(format),
-             "What `train` and `test` are, where they are given instead of a data set; "
-             "image-folder: class folders of PNG and JPEG files; lmdb: a Caffe2 LMDB; synthetic: "
-             "drawn digits, without files.");
+             "The format of `train` and `test`, where they are given instead of a data set. idx: "
+             "MNIST's files; cifar: the binary batches of CIFAR-10; image-folder: class folders of "
+             "PNG and JPEG files; lmdb: a Caffe2 LMDB; synthetic: drawn digits, without files.");
   schema.add("train", &Options::train, optional_of(location()),
              "The training set: a folder; for idx also an images file, or {images, labels}; for "
-             "lmdb also its file.");
+             "cifar also one batch; for lmdb also its file.");
   schema.add("test", &Options::test, optional_of(location()), "The test set, like train.");
-  schema.add("train_per_process", &Options::train_per_process, sets_by_rank(),
+  schema.add("train_per_process", &Options::train_per_process, locations_by_rank(),
              "Instead of train: a training set for each process, by rank.");
-  schema.add("on_bad_sample", &Options::on_bad_sample,
-             one_of<OnBadSample>({{OnBadSample::kError, "error"}, {OnBadSample::kSkip, "skip"}}),
-             "What follows from an image or record that cannot be used: the run ends before it "
-             "begins, or goes without it and lists it. For image-folder and lmdb.");
+  schema.add(
+      "on_bad_sample", &Options::on_bad_sample,
+      one_of<OnBadSample>({{OnBadSample::kError, "error"}, {OnBadSample::kSkip, "skip"}}),
+      "What an image or record that cannot be used leads to: an error before the run begins, "
+      "or it is left out and listed. For image-folder and lmdb.");
   schema.add("decode", &Options::decode,
              one_of<Decode>(
                  {{Decode::kOnce, "once"}, {Decode::kStream, "stream"}, {Decode::kDali, "dali"}}),
@@ -115,67 +62,86 @@ void add_sources(Schema<Options>& schema) {
              "computes with.");
   schema.add(
       "validation", &Options::validation, strict_json::number({0, 1, false, true}),
-      "Share of the training set, drawn by the seed, that is held out: the best checkpoint and "
+      "Fraction of the training set, drawn by the seed, that is held out: the best checkpoint and "
       "stop_at_accuracy go by it.");
 }
 
 void add_preparation(Schema<Options>& schema) {
   schema.add("normalize", &Options::normalize, optional_of(normalize()),
-             "(value / 255 - mean) / std; null: what is customary for the data set.");
+             "(value / 255 - mean) / std, each a number or a list with one number a channel; null: "
+             "the data set's defaults, and where a colour set is brought to gray, the mean of its "
+             "channels by their part in the gray value (0.299, 0.587, 0.114).");
   schema.add("size", &Options::size, optional_of(image_size()),
-             "What images are brought to when they are read, bilinear with antialiasing: one "
-             "number for a square, or [height, width]; null: all have one size.");
+             "The size that images are brought to when they are read, bilinear with antialiasing: "
+             "one number for a square, or [height, width]; null: all have one size.");
   schema.add("channels", &Options::channels, optional_of(strict_json::integer(1, 3)),
-             "1 (gray) or 3 (colour), what images are brought to; null: all have as many.");
+             "1 (gray) or 3 (colour), to which images are brought; null: all have as many.");
   schema.add("augment", &Options::augment, augment_list(),
              "Changes to training images, in order, drawn anew every epoch from seed, epoch and "
              "sample.",
              {"augmentation", "augmentations", "transforms"});
   schema.add("split", &Options::split,
              one_of<Split>({{Split::kEven, "even"}, {Split::kThroughput, "throughput"}}),
-             "How a batch is shared out: even, or by how fast each process has been.");
+             "How a batch is divided: evenly, or by how fast each process has been.");
   schema.add("limit_train", &Options::limit_train, optional_of(strict_json::integer(1, kMaxSteps)),
              "Takes only the first so many training samples.");
   schema.add("limit_test", &Options::limit_test, optional_of(strict_json::integer(1, kMaxSteps)),
              "Takes only the first so many test samples.");
 }
 
-void check_augment(Options& options, const JsonCursor& cursor) {
-  if (!options.normalize || !cursor.has("augment")) return;
-  const JsonCursor list = cursor.member("augment");
-  for (std::size_t i = 0; i < options.augment.size(); ++i) {
-    if (std::holds_alternative<NormalizeOptions>(options.augment[i])) {
-      list.item(i).add_error("stands beside /data/normalize; give one of them");
-    }
+/// The number of channels that images will have, where the options alone say it.
+std::optional<std::int64_t> known_channels(const Options& options) {
+  if (options.channels || !options.dataset) return options.channels;
+  return named_dataset(*options.dataset).channels;
+}
+
+void check_channels(const NormalizeOptions& normalize, const Options& options,
+                    const JsonCursor& cursor) {
+  const auto channels = known_channels(options);
+  if (!channels) return;
+  for (const auto& [key, message] : channel_mismatches(normalize, *channels)) {
+    cursor.complain_about(key, message);
+  }
+}
+
+void check_normalize(Options& options, const JsonCursor& cursor) {
+  if (options.normalize && cursor.gives("normalize")) {
+    check_channels(*options.normalize, options, cursor.member("normalize"));
+  }
+  for (std::size_t i = 0; i < options.augment.size() && cursor.has("augment"); ++i) {
+    const auto* listed = std::get_if<NormalizeOptions>(&options.augment[i]);
+    if (listed == nullptr) continue;
+    const JsonCursor entry = cursor.member("augment").item(i);
+    if (options.normalize) entry.add_error("conflicts with /data/normalize; set only one of them");
+    check_channels(*listed, options, entry);
   }
 }
 
 constexpr const char* kSets[] = {"train", "train_per_process", "test"};
 
-/// What stands beside a format.
+/// Checks the keys that belong to a format.
 void check_format(const Options& options, const JsonCursor& cursor) {
   const bool drawn = options.format == DataFormat::kSynthetic;
   for (const char* key : kSets) {
     if (drawn && cursor.gives(key)) {
-      cursor.complain_about(key, "means nothing beside format synthetic, which draws its samples");
+      cursor.complain_about(key, "is not used with format synthetic, which draws its samples");
     }
   }
   if (!drawn && !cursor.gives("train") && !cursor.gives("train_per_process")) {
-    cursor.complain_about("format", "needs train beside it");
+    cursor.complain_about("format", "needs train as well");
   }
-  if (!drawn && !cursor.gives("test")) cursor.complain_about("format", "needs test beside it");
+  if (!drawn && !cursor.gives("test")) cursor.complain_about("format", "needs test as well");
   if (cursor.gives("train") && cursor.gives("train_per_process")) {
-    cursor.complain_about("train_per_process", "stands beside train; give one of them");
+    cursor.complain_about("train_per_process", "conflicts with train; set only one of them");
   }
   if (cursor.gives("root")) {
-    cursor.complain_about("root",
-                          "is where a dataset is looked for; beside format it means nothing");
+    cursor.complain_about("root", "is where a dataset is searched; it is not used with format");
   }
 }
 
 void check_data(Options& options, const JsonCursor& cursor) {
   if (cursor.gives("dataset") && cursor.gives("format")) {
-    cursor.complain_about("format", "stands beside dataset; give one of them");
+    cursor.complain_about("format", "conflicts with dataset; set only one of them");
     return;
   }
   if (cursor.gives("format")) {
@@ -183,12 +149,12 @@ void check_data(Options& options, const JsonCursor& cursor) {
     return check_format(options, cursor);
   }
   for (const char* key : kSets) {
-    if (cursor.gives(key)) cursor.complain_about(key, "needs a format beside it, such as \"idx\"");
+    if (cursor.gives(key)) cursor.complain_about(key, "needs a format as well, such as \"idx\"");
   }
-  if (!options.dataset) options.dataset = DatasetName::kMnist;
+  if (!options.dataset) options.dataset = DataOptions{}.dataset;
 }
 
-/// What image-folder and lmdb have in common.
+/// Checks what image-folder and lmdb have in common.
 void check_encoded(Options& options, const JsonCursor& cursor) {
   const bool encoded =
       options.format == DataFormat::kImageFolder || options.format == DataFormat::kLmdb;
@@ -212,16 +178,16 @@ void check_encoded(Options& options, const JsonCursor& cursor) {
 
 void check_together(Options& options, const JsonCursor& cursor) {
   if (options.decode == Decode::kOnce && options.decode_threads) {
-    cursor.complain_about("decode_threads", "needs decode \"stream\" or \"dali\" beside it");
+    cursor.complain_about("decode_threads", "needs decode \"stream\" or \"dali\" as well");
   }
   if (options.channels == 2) cursor.complain_about("channels", "expected 1 or 3, found 2");
   if (options.train_per_process.empty()) return;
   if (options.validation > 0) {
-    cursor.complain_about("validation",
-                          "cannot go with train_per_process: give samples of their own as test");
+    cursor.complain_about(
+        "validation", "cannot be used with train_per_process: give samples of their own as test");
   }
   if (options.limit_train) {
-    cursor.complain_about("limit_train", "cannot go with train_per_process");
+    cursor.complain_about("limit_train", "cannot be used with train_per_process");
   }
   if (options.split == Split::kThroughput) {
     cursor.complain_about("split",
@@ -232,7 +198,7 @@ void check_together(Options& options, const JsonCursor& cursor) {
 
 Json any_of(const Json& a, const Json& b) { return none_of(all_of({none_of(a), none_of(b)})); }
 
-/// The checks above and check_augment, for editors.
+/// Describes the rules of the checks above for editors.
 void describe_data(Schema<Options>& schema) {
   using strict_json::equal;
   using strict_json::given;
@@ -264,11 +230,14 @@ void describe_data(Schema<Options>& schema) {
       given("normalize"), strict_json::has("augment", none_of({{"contains", std::move(listed)}}))));
 }
 
-}  // namespace
-
-const char* name_of(DatasetName name) {
-  return name == DatasetName::kMnist ? "mnist" : "fashion-mnist";
+/// What the figures of three colours are for the gray made of them (see imaging::with_channels).
+PerChannel gray_of(const PerChannel& figures) {
+  const auto* colours = std::get_if<std::vector<double>>(&figures);
+  if (colours == nullptr || colours->size() != 3) return figures;
+  return 0.299 * (*colours)[0] + 0.587 * (*colours)[1] + 0.114 * (*colours)[2];
 }
+
+}  // namespace
 
 strict_json::Schema<DataOptions> data_schema() {
   Schema<DataOptions> schema;
@@ -277,7 +246,7 @@ strict_json::Schema<DataOptions> data_schema() {
   schema.check(check_data);
   schema.check(check_encoded);
   schema.check(check_together);
-  schema.check(check_augment);
+  schema.check(check_normalize);
   describe_data(schema);
   return schema;
 }
@@ -290,11 +259,22 @@ void require_set_for_each(const DataOptions& options, int processes) {
                                      " processes (launch.processes_per_node, --nproc-per-node)");
 }
 
-NormalizeOptions effective_normalize(const DataOptions& options) {
-  if (const auto* listed = find<NormalizeOptions>(options.augment)) return *listed;
-  if (options.normalize) return *options.normalize;
-  if (options.format) return {};
-  return options.dataset == DatasetName::kFashionMnist ? kFashionMnistNormalize : kMnistNormalize;
+NormalizeOptions effective_normalize(const DataOptions& options, std::int64_t channels) {
+  NormalizeOptions normalize;
+  std::string key = "/data/normalize/";
+  if (const auto* listed = find<NormalizeOptions>(options.augment)) {
+    normalize = *listed;
+    key = "/data/augment: normalize: ";
+  } else if (options.normalize) {
+    normalize = *options.normalize;
+  } else if (!options.format) {
+    normalize = named_dataset(*options.dataset).normalize;
+    if (channels == 1) normalize = {gray_of(normalize.mean), gray_of(normalize.std)};
+  }
+  for (const auto& [name, message] : channel_mismatches(normalize, channels)) {
+    throw Error(ExitCode::kConfig, key + name + ": " + message);
+  }
+  return normalize;
 }
 
 }  // namespace mnist_train::settings

@@ -16,7 +16,7 @@ struct ImageSize {
 
 inline constexpr std::int64_t kMaxImageSide = 16384;
 
-/// One number for a square, or [height, width].
+/// Returns the JSON type: one number for a square, or [height, width].
 strict_json::Type<ImageSize> image_size();
 
 }  // namespace mnist_train::settings

@@ -29,7 +29,7 @@ std::int64_t total_steps(const settings::TrainOptions& options, std::int64_t ste
 }  // namespace
 
 Trainer::Trainer(const settings::TrainOptions& options, TrainerSetup setup,
-                 loader::ResidentImages& images, const comm::Communicator& communicator)
+                 loader::BatchSource& images, const comm::Communicator& communicator)
     : options_(options),
       communicator_(communicator),
       images_(images),
@@ -161,16 +161,14 @@ std::vector<data::Range> Trainer::shards_of(data::Range global) const {
 
 loader::Batch Trainer::gather_shard(data::Range global) {
   const double begin_s = monotonic_seconds();
-  if (images_.decodes()) {  // the next batches are decoded while this one is computed
-    std::vector<data::Range> next;
-    for (std::int64_t begin = global.begin;
-         next.size() < data::SampleStream::kBatchesAhead && begin < images_.count();
-         begin += global_batch_size_) {
-      next.push_back(partition_->shard(batch_at(begin), communicator_.rank()));
-    }
-    images_.expect(next);
-  }
   const int rank = communicator_.rank();
+  std::vector<data::Range> coming;  // decoded, where they must be, while this batch is computed
+  for (std::int64_t begin = global.begin;
+       coming.size() < loader::BatchSource::kBatchesAhead && begin < images_.count();
+       begin += global_batch_size_) {
+    coming.push_back(partition_->shard(batch_at(begin), rank));
+  }
+  images_.prefetch(coming);
   const data::Range mine = partition_->shard(global, rank);
   const data::Range next = partition_->shard(global, (rank + 1) % communicator_.world_size());
   loader::Batch batch = images_.gather(mine, next.size());

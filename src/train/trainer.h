@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "loader/resident_images.h"
+#include "loader/batch_source.h"
 #include "settings/train_options.h"
 #include "train/graphed_step.h"
 #include "train/progress.h"
@@ -21,7 +21,7 @@ class Trainer {
  public:
   /// Collective. `images` and `communicator` must live as long. Throws Error(kConfig) where the
   /// options insist on a CUDA graph and the step cannot be captured.
-  Trainer(const settings::TrainOptions& options, TrainerSetup setup, loader::ResidentImages& images,
+  Trainer(const settings::TrainOptions& options, TrainerSetup setup, loader::BatchSource& images,
           const comm::Communicator& communicator);
 
   /// Sets the order of the epoch that the cursor is in, and starts its clock. Collective the first
@@ -89,7 +89,7 @@ class Trainer {
 
   settings::TrainOptions options_;
   const comm::Communicator& communicator_;
-  loader::ResidentImages& images_;
+  loader::BatchSource& images_;
   at::Device device_;
   std::int64_t global_batch_size_;
   std::shared_ptr<models::Model> model_;

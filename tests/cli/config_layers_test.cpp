@@ -172,7 +172,7 @@ TEST_CASE("a later layer that names one of two keys takes the other one back") {
   CHECK_FALSE(drawn.dataset);
   CHECK(drawn.validation == 0.5);
   const char* files = R"({"data":{"dataset":null,"format":"idx","train":"a","test":"b"}})";
-  CHECK(read(files, {"data.dataset=mnist"}).data.dataset == settings::DatasetName::kMnist);
+  CHECK(read(files, {"data.dataset=mnist"}).data.dataset == "mnist");
   CHECK(read(files, {"data.format=synthetic"}).data.format == settings::DataFormat::kSynthetic);
   CHECK(read(files, {"data.format=idx", "data.test=c"}).data.train->images == "/base/a");
 

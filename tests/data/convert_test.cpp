@@ -3,9 +3,9 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "data/idx_pair.h"
+#include "data/idx_source.h"
 #include "data/image_folder.h"
-#include "data/lmdb_set.h"
+#include "data/lmdb_source.h"
 #include "imaging/codec.h"
 #include "support/catch.h"
 #include "support/error_of.h"
@@ -19,14 +19,15 @@ namespace fs = std::filesystem;
 using testing::error_of;
 using testing::TempFolder;
 
-imaging::Image decoded(const EncodedSet& set, std::int64_t sample) {
+imaging::Image decoded(const ImageSource& set, std::int64_t sample) {
   std::vector<std::uint8_t> buffer;
-  return imaging::decode(set.read(sample, buffer), set.name(sample));
+  return imaging::decode(set.read(sample, buffer), set.sample_name(sample));
 }
 
-std::vector<std::uint8_t> pixels_of(const ImageSet& set, std::int64_t sample) {
-  const auto* begin = set.images.data() + sample * set.bytes_per_image();
-  return {begin, begin + set.bytes_per_image()};
+std::vector<std::uint8_t> pixels_of(const IdxSource& set, std::int64_t sample) {
+  std::vector<std::uint8_t> buffer;
+  const auto pixels = set.read(sample, buffer);
+  return {pixels.begin(), pixels.end()};
 }
 
 TEST_CASE("an LMDB of PNG images holds every pixel and label in the order of the IDX files") {
@@ -36,15 +37,14 @@ TEST_CASE("an LMDB of PNG images holds every pixel and label in the order of the
       {folder.path() / "idx", ConvertTarget::kLmdb, folder.path() / "lmdb", /*jpeg=*/false, 95});
   CHECK(converted.train == 20);
   CHECK(converted.test == 7);
-  const ImageSet train = IdxPair({folder.path() / "idx/train-images-idx3-ubyte",
-                                  folder.path() / "idx/train-labels-idx1-ubyte"})
-                             .read();
+  const IdxSource train({folder.path() / "idx/train-images-idx3-ubyte",
+                         folder.path() / "idx/train-labels-idx1-ubyte"});
   BadSamples bad(false);
-  const LmdbSet set(folder.path() / "lmdb/train", bad);
+  const LmdbSource set(folder.path() / "lmdb/train", bad);
   REQUIRE(set.count() == 20);
   for (std::int64_t sample = 0; sample < 20; ++sample) {
     CHECK(set.labels()[static_cast<std::size_t>(sample)] ==
-          train.labels[static_cast<std::size_t>(sample)]);
+          train.labels()[static_cast<std::size_t>(sample)]);
     CHECK(decoded(set, sample).pixels == pixels_of(train, sample));
   }
 }
@@ -58,18 +58,17 @@ TEST_CASE("an image folder holds the same samples by class") {
   small.write(folder.path() / "idx");
   convert(
       {folder.path() / "idx", ConvertTarget::kImageFolder, folder.path() / "images", false, 95});
-  const ImageSet test = IdxPair({folder.path() / "idx/t10k-images-idx3-ubyte",
-                                 folder.path() / "idx/t10k-labels-idx1-ubyte"})
-                            .read();
+  const IdxSource test(
+      {folder.path() / "idx/t10k-images-idx3-ubyte", folder.path() / "idx/t10k-labels-idx1-ubyte"});
   BadSamples bad(false);
   const ImageFolder set(folder.path() / "images/test", bad);
   CHECK(set.class_names().front() == "00");
   CHECK(set.class_names().back() == "11");
   REQUIRE(set.count() == 60);
   for (std::int64_t sample = 0; sample < 60; ++sample) {
-    const std::int64_t position = std::stoll(fs::path(set.name(sample)).stem());
+    const std::int64_t position = std::stoll(fs::path(set.sample_name(sample)).stem());
     CHECK(set.labels()[static_cast<std::size_t>(sample)] ==
-          test.labels[static_cast<std::size_t>(position)]);
+          test.labels()[static_cast<std::size_t>(position)]);
     CHECK(decoded(set, sample).pixels == pixels_of(test, position));
   }
 }

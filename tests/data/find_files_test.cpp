@@ -1,10 +1,12 @@
 #include "data/find_files.h"
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/file.h"
+#include "data/dataset_reader.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/idx_bytes.h"
@@ -21,18 +23,16 @@ using testing::ScopedEnvironment;
 using testing::SmallDataset;
 using testing::TempFolder;
 
-settings::DataOptions fashion_mnist() {
-  settings::DataOptions options;
-  options.dataset = settings::DatasetName::kFashionMnist;
-  return options;
+fs::path find(const char* name, const std::optional<fs::path>& root = std::nullopt) {
+  return find_named_dataset(settings::named_dataset(name), root);
 }
 
-settings::DataOptions at(settings::DataLocation train, settings::DataLocation test) {
-  settings::DataOptions options;
-  options.format = settings::DataFormat::kIdx;
-  options.train = std::move(train);
-  options.test = std::move(test);
-  return options;
+IdxFiles train_at(const settings::DataLocation& location) {
+  return find_idx_files(location, SplitName::kTrain);
+}
+
+IdxFiles test_at(const settings::DataLocation& location) {
+  return find_idx_files(location, SplitName::kTest);
 }
 
 TEST_CASE("a data set is looked for in root, the path list, and the cache, in this order") {
@@ -41,15 +41,14 @@ TEST_CASE("a data set is looked for in root, the path list, and the cache, in th
   const std::string list = (root / "nothing").string() + "::" + (root / "list").string();
   const ScopedEnvironment data("MNIST_TRAIN_DATA", list.c_str());
   const ScopedEnvironment cache("XDG_CACHE_HOME", (root / "cache").c_str());
-  settings::DataOptions options = fashion_mnist();
-  options.root = root / "root";
   const std::vector<fs::path> nearest_last{root / "cache/mnist-train/fashion-mnist",
                                            root / "list/fashion-mnist",
                                            root / "root/fashion-mnist"};
   for (const fs::path& place : nearest_last) {
     SmallDataset{.compressed = true}.write(place);
-    CHECK(find_dataset_files(options).train.images == place / "train-images-idx3-ubyte.gz");
-    CHECK(find_dataset_files(options).test.labels == place / "t10k-labels-idx1-ubyte.gz");
+    CHECK(find("fashion-mnist", root / "root") == place);
+    CHECK(train_at({place, {}}).images == place / "train-images-idx3-ubyte.gz");
+    CHECK(test_at({place, {}}).labels == place / "t10k-labels-idx1-ubyte.gz");
   }
 }
 
@@ -60,16 +59,14 @@ TEST_CASE("without XDG_CACHE_HOME the cache lies in the home folder") {
   const ScopedEnvironment home("HOME", folder.path().c_str());
   const fs::path place = folder.path() / ".cache/mnist-train/fashion-mnist";
   SmallDataset{}.write(place);
-  CHECK(find_dataset_files(fashion_mnist()).train.images == place / "train-images-idx3-ubyte");
+  CHECK(find("fashion-mnist") == place);
 }
 
 TEST_CASE("a data set that is nowhere lists every place") {
   const TempFolder folder;
   const ScopedEnvironment data("MNIST_TRAIN_DATA", "/first/list:/second/list");
   const ScopedEnvironment cache("XDG_CACHE_HOME", folder.path().c_str());
-  settings::DataOptions options = fashion_mnist();
-  options.root = folder.path() / "root";
-  const auto failure = error_of([&] { find_dataset_files(options); });
+  const auto failure = error_of([&] { find("fashion-mnist", folder.path() / "root"); });
   CHECK(failure.code == ExitCode::kData);
   for (const fs::path& place : {folder.path() / "root", fs::path("/first/list"),
                                 fs::path("/second/list"), folder.path() / "mnist-train"}) {
@@ -82,11 +79,7 @@ TEST_CASE("a data set that is nowhere lists every place") {
 
 TEST_CASE("the place of the repository is one, and only where the executable lies in it") {
   const ScopedEnvironment data("MNIST_TRAIN_DATA", nullptr);
-  const auto failure = error_of([&] {
-    settings::DataOptions options = fashion_mnist();
-    options.root = "/nowhere";
-    find_dataset_files(options);
-  });
+  const auto failure = error_of([&] { find("fashion-mnist", "/nowhere"); });
   fs::path folder = executable_folder();
   int places = 0;
   for (int levels = 0; levels < 3; ++levels) {
@@ -99,19 +92,24 @@ TEST_CASE("the place of the repository is one, and only where the executable lie
   CHECK(places <= 1);
 }
 
-TEST_CASE("a folder without images is passed over and listed") {
+TEST_CASE("a folder without images is skipped and listed") {
   const TempFolder folder;
   const fs::path& root = folder.path();
   fs::create_directories(root / "empty/fashion-mnist");
   const std::string list = (root / "empty").string() + ":" + (root / "full").string();
   const ScopedEnvironment data("MNIST_TRAIN_DATA", list.c_str());
   const ScopedEnvironment cache("XDG_CACHE_HOME", (root / "cache").c_str());
-  CHECK_THAT(error_of([&] { find_dataset_files(fashion_mnist()); }).message,
+  CHECK_THAT(error_of([&] { find("fashion-mnist"); }).message,
              ContainsSubstring((root / "empty/fashion-mnist").string() +
                                " (MNIST_TRAIN_DATA), a folder without images"));
   SmallDataset{}.write(root / "full/fashion-mnist");
-  CHECK(find_dataset_files(fashion_mnist()).train.images ==
-        root / "full/fashion-mnist/train-images-idx3-ubyte");
+  CHECK(find("fashion-mnist") == root / "full/fashion-mnist");
+  folder.write("empty/cifar10/readme.html", "");
+  CHECK_THAT(error_of([&] { find("cifar10"); }).message,
+             ContainsSubstring("empty/cifar10 (MNIST_TRAIN_DATA), a folder without images") &&
+                 ContainsSubstring("mnist-train fetch cifar10"));
+  folder.write("full/cifar10/test_batch.bin", "");
+  CHECK(find("cifar10") == root / "full/cifar10");
 }
 
 TEST_CASE("an incomplete folder is an error, not a reason to look elsewhere") {
@@ -119,16 +117,18 @@ TEST_CASE("an incomplete folder is an error, not a reason to look elsewhere") {
   const ScopedEnvironment data("MNIST_TRAIN_DATA", folder.path().c_str());
   const fs::path place = folder.path() / "fashion-mnist";
   SmallDataset{}.write(place);
+  settings::DataOptions options;
+  options.dataset = "fashion-mnist";
   fs::remove(place / "t10k-labels-idx1-ubyte");
   CHECK_THAT(
-      error_of([&] { find_dataset_files(fashion_mnist()); }).message,
+      error_of([&] { DatasetReader{options}; }).message,
       ContainsSubstring((place / "t10k-images-idx3-ubyte").string() + ": its labels are missing"));
   fs::remove(place / "t10k-images-idx3-ubyte");
-  CHECK_THAT(error_of([&] { find_dataset_files(fashion_mnist()); }).message,
+  CHECK_THAT(error_of([&] { DatasetReader{options}; }).message,
              ContainsSubstring(place.string() + ": no images to test"));
 }
 
-TEST_CASE("a folder may hold one half or both, raw or compressed") {
+TEST_CASE("a folder may hold one split or both, raw or compressed") {
   const TempFolder folder;
   const fs::path& root = folder.path();
   SmallDataset{}.write(root / "both");
@@ -139,14 +139,12 @@ TEST_CASE("a folder may hold one half or both, raw or compressed") {
   folder.write("other/test-labels.idx1-ubyte.gz", "");
   folder.write("other/test-images.idx3-ubyte.partial", "");
   folder.write("other/.test-images.idx3-ubyte", "");
-  const auto both = find_dataset_files(at({root / "both", {}}, {root / "both", {}}));
-  CHECK(both.train.images == root / "both/train-images-idx3-ubyte");  // raw wins
-  CHECK(both.test.labels == root / "both/t10k-labels-idx1-ubyte");
-  const auto apart = find_dataset_files(at({root / "only", {}}, {root / "other", {}}));
-  CHECK(apart.train.images == root / "only/digits.images.idx");
-  CHECK(apart.train.labels == root / "only/digits.labels.idx");
-  CHECK(apart.test.images == root / "other/test-images.idx3-ubyte");
-  CHECK(apart.test.labels == root / "other/test-labels.idx1-ubyte.gz");
+  CHECK(train_at({root / "both", {}}).images == root / "both/train-images-idx3-ubyte");  // raw wins
+  CHECK(test_at({root / "both", {}}).labels == root / "both/t10k-labels-idx1-ubyte");
+  CHECK(train_at({root / "only", {}}).images == root / "only/digits.images.idx");
+  CHECK(train_at({root / "only", {}}).labels == root / "only/digits.labels.idx");
+  CHECK(test_at({root / "other", {}}).images == root / "other/test-images.idx3-ubyte");
+  CHECK(test_at({root / "other", {}}).labels == root / "other/test-labels.idx1-ubyte.gz");
 }
 
 TEST_CASE("files may be named one by one") {
@@ -156,18 +154,15 @@ TEST_CASE("files may be named one by one") {
   folder.write("my-labels-idx1", "");
   folder.write("pictures", "");
   folder.write("answers", "");
-  const auto files = find_dataset_files(
-      at({root / "my-images-idx3.gz", {}}, {root / "pictures", root / "answers"}));
-  CHECK(files.train.labels == root / "my-labels-idx1");
-  CHECK(files.test.images == root / "pictures");
-  CHECK(files.test.labels == root / "answers");
-  CHECK(files.max_classes == 256);
+  CHECK(train_at({root / "my-images-idx3.gz", {}}).labels == root / "my-labels-idx1");
+  const IdxFiles files = test_at({root / "pictures", root / "answers"});
+  CHECK(files.images == root / "pictures");
+  CHECK(files.labels == root / "answers");
 }
 
 TEST_CASE("locations that do not tell what to read are refused") {
   const TempFolder folder;
   const fs::path& root = folder.path();
-  SmallDataset{}.write(root / "good");
   folder.write("nameless", "");
   folder.write("lonely/images", "");
   folder.write("two/a-images", "");
@@ -188,12 +183,34 @@ TEST_CASE("locations that do not tell what to read are refused") {
   };
   for (const auto& [name, message] : table) {
     const fs::path place = root / name;
-    const auto options = at({root / "good", {}}, {place, {}});
-    const auto failure = error_of([&] { find_dataset_files(options); });
+    const auto failure = error_of([&] { test_at({place, {}}); });
     CHECK(failure.code == ExitCode::kData);
     CHECK_THAT(failure.message, ContainsSubstring(place.string()));
     CHECK_THAT(failure.message, ContainsSubstring(message));
   }
+}
+
+TEST_CASE("the batches of CIFAR-10 are found in their order, and none may be missing") {
+  const TempFolder folder;
+  const fs::path& root = folder.path();
+  for (const char* name : {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
+                           "data_batch_4.bin", "data_batch_5.bin", "batches.meta.txt"}) {
+    folder.write(name, "");
+  }
+  const auto train = find_cifar_files({root, {}}, SplitName::kTrain);
+  REQUIRE(train.size() == 5);
+  CHECK(train.front() == root / "data_batch_1.bin");
+  CHECK(train.back() == root / "data_batch_5.bin");
+  const auto message = [&](const fs::path& place, SplitName split) {
+    return error_of([&] { find_cifar_files({place, {}}, split); }).message;
+  };
+  CHECK_THAT(message(root, SplitName::kTest), ContainsSubstring("test_batch.bin: missing"));
+  fs::remove(root / "data_batch_3.bin");
+  CHECK_THAT(message(root, SplitName::kTrain), ContainsSubstring("data_batch_3.bin: missing"));
+  CHECK_THAT(message(root / "nothing", SplitName::kTrain),
+             ContainsSubstring("nothing: no such file or folder (data.train)"));
+  const fs::path one = root / "data_batch_2.bin";
+  CHECK(find_cifar_files({one, {}}, SplitName::kTest) == std::vector<fs::path>{one});
 }
 
 }  // namespace

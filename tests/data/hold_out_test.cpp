@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "data/dataset.h"
+#include "data/dataset_reader.h"
 #include "data/shared_dataset.h"
 #include "support/catch.h"
 #include "support/error_of.h"
@@ -88,9 +88,9 @@ TEST_CASE("workers see the same held out samples as a process of its own") {
   CHECK(samples(attached.train) == samples(expected.train));
 }
 
-TEST_CASE("a share that leaves one side empty is an error") {
-  for (const double share : {0.001, 0.999}) {
-    const auto failure = testing::error_of([&] { open_dataset(drawn(share)); });
+TEST_CASE("a fraction that leaves one side empty is an error") {
+  for (const double fraction : {0.001, 0.999}) {
+    const auto failure = testing::error_of([&] { open_dataset(drawn(fraction)); });
     CHECK(failure.code == ExitCode::kData);
     CHECK_THAT(failure.message, Catch::Matchers::ContainsSubstring("data.validation holds out"));
   }

@@ -36,8 +36,8 @@ TEST_CASE("class folders become classes in the order of their names") {
   const ImageFolder set(folder.path(), bad);
   CHECK(set.class_names() == std::vector<std::string>{"a", "b"});
   CHECK(set.labels() == std::vector<std::int32_t>{0, 1, 1});
-  CHECK_THAT(set.name(0), EndsWith("/a/deep/er/x.jpeg"));
-  CHECK_THAT(set.name(1), EndsWith("/b/1.JPG"));
+  CHECK_THAT(set.sample_name(0), EndsWith("/a/deep/er/x.jpeg"));
+  CHECK_THAT(set.sample_name(1), EndsWith("/b/1.JPG"));
   std::vector<std::uint8_t> buffer;
   const auto bytes = set.read(2, buffer);
   CHECK(std::string(bytes.begin(), bytes.end()) == "b2");
@@ -112,7 +112,7 @@ TEST_CASE("bad files and folders are refused by name, or listed and left out") {
     const ImageFolder set(folder.path() / row.name, bad);
     REQUIRE_FALSE(bad.skipped().empty());
     CHECK_THAT(bad.skipped()[0], ContainsSubstring(row.in_message));
-    CHECK_THAT(set.name(0), EndsWith("/a/good.png"));
+    CHECK_THAT(set.sample_name(0), EndsWith("/a/good.png"));
   }
 }
 

@@ -8,12 +8,14 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstring>
 #include <functional>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "base/error.h"
-#include "data/dataset.h"
+#include "data/dataset_reader.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/idx_bytes.h"
@@ -169,9 +171,9 @@ TEST_CASE("memory that no launcher wrote is refused") {
   shared.publish(at(folder.path()));
   shared.wait();
   const int seals = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-  const auto refusal = [&](off_t size, const std::string& head, int sealed) {
+  const auto refusal = [&](off_t bytes, const std::string& head, int sealed) {
     const int fd = ::memfd_create("forged", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    REQUIRE(::ftruncate(fd, size) == 0);
+    REQUIRE(::ftruncate(fd, bytes) == 0);
     REQUIRE(::pwrite(fd, head.data(), head.size(), 0) == static_cast<ssize_t>(head.size()));
     if (sealed != 0) REQUIRE(::fcntl(fd, F_ADD_SEALS, sealed) == 0);
     return error_of([&] {
@@ -180,22 +182,50 @@ TEST_CASE("memory that no launcher wrote is refused") {
       attach({fd, copy.ready_fd}, milliseconds(1000));
     });
   };
-  std::string head(20000, '\0');
-  const ssize_t read = ::pread(shared.handle().memory_fd, head.data(), head.size(), 0);
+  std::string whole(1 << 20, '\0');
+  const ssize_t read = ::pread(shared.handle().memory_fd, whole.data(), whole.size(), 0);
   REQUIRE(read > 16384);
-  head.resize(static_cast<std::size_t>(read));
-  const auto size = static_cast<off_t>(head.size());
-  CHECK(refusal(size, head, seals).message.empty());  // an exact copy is as good
-  CHECK_THAT(refusal(size, head, 0).message, ContainsSubstring("not sealed"));
+  whole.resize(static_cast<std::size_t>(read));
+  const auto size = static_cast<off_t>(whole.size());
+  CHECK(refusal(size, whole, seals).message.empty());  // an exact copy is as good
+  CHECK_THAT(refusal(size, whole, 0).message, ContainsSubstring("not sealed"));
   CHECK_THAT(refusal(100, "", seals).message, ContainsSubstring("no header"));
-  CHECK_THAT(refusal(size + 4096, head, seals).message, ContainsSubstring("another program"));
+  CHECK_THAT(refusal(size + 4096, whole, seals).message, ContainsSubstring("another program"));
   CHECK_THAT(refusal(size, "MTDATA99", seals).message, ContainsSubstring("another program"));
-  std::string huge_count = head;
-  huge_count[80 + 7] = '\x40';  // the training set's count becomes 2^62 + 20
-  CHECK_THAT(refusal(size, huge_count, seals).message, ContainsSubstring("impossible shape"));
-  std::string far_away = head;
-  far_away[80 + 5 * 8 + 3] = '\x40';  // its images begin a gigabyte later
-  CHECK_THAT(refusal(size, far_away, seals).message, ContainsSubstring("too small"));
+
+  std::array<std::uint64_t, 2> bytes_and_offset{};  // behind eight bytes of magic
+  std::memcpy(bytes_and_offset.data(), whole.data() + 8, 16);
+  const std::size_t offset = bytes_and_offset[1];
+  const nlohmann::json described = nlohmann::json::from_cbor(whole.substr(offset));
+  using Change = std::function<void(nlohmann::json&)>;
+  const auto changed = [&](const Change& change) {
+    nlohmann::json description = described;
+    change(description);
+    std::string forged = whole.substr(0, offset);
+    nlohmann::json::to_cbor(description, forged);
+    const std::uint64_t bytes = forged.size();
+    std::memcpy(forged.data() + 8, &bytes, 8);
+    return refusal(static_cast<off_t>(bytes), forged, seals).message;
+  };
+  CHECK(changed([](auto&) {}).empty());
+  for (const std::int64_t count : {(std::int64_t{1} << 62) + 20, std::int64_t{-1}}) {
+    CHECK_THAT(changed([&](auto& all) { all["train"]["count"] = count; }),
+               ContainsSubstring("impossible shape"));
+  }
+  for (const char* key : {"images", "labels"}) {
+    for (const std::int64_t place : {std::int64_t{1} << 30, std::int64_t{0}, std::int64_t{-1}}) {
+      CHECK_THAT(changed([&](auto& all) { all["test"][key] = place; }),
+                 ContainsSubstring("too small"));
+    }
+  }
+  CHECK_THAT(changed([](auto& all) { all.erase("hash"); }),
+             ContainsSubstring("broken description"));
+  CHECK_THAT(changed([](auto& all) { all["train"]["height"] = "28"; }),
+             ContainsSubstring("broken description"));
+  std::string elsewhere = whole;
+  const std::uint64_t behind = whole.size();
+  std::memcpy(elsewhere.data() + 16, &behind, 8);
+  CHECK_THAT(refusal(size, elsewhere, seals).message, ContainsSubstring("no description"));
 }
 
 }  // namespace

@@ -62,7 +62,7 @@ TEST_CASE("a run folder that cannot be written is a problem") {
 TEST_CASE("data that the config asks for and that are missing are a problem") {
   settings::RunConfig config;
   const testing::TempFolder folder;
-  config.data.dataset = settings::DatasetName::kFashionMnist;
+  config.data.dataset = "fashion-mnist";
   config.data.root = folder.path();
   const testing::ScopedEnvironment no_cache("XDG_CACHE_HOME", folder.path().c_str());
   const testing::ScopedEnvironment no_data("MNIST_TRAIN_DATA", folder.path().c_str());

@@ -5,7 +5,7 @@
 #include <numeric>
 #include <vector>
 
-#include "loader/resident_images.h"
+#include "loader/batch_source.h"
 #include "models/loss.h"
 #include "support/catch.h"
 #include "support/ranks.h"
@@ -21,18 +21,18 @@ using testing::small_images;
 using testing::tiny_model;
 
 constexpr std::int64_t kCount = 37;
-constexpr settings::NormalizeOptions kNormalize{0.5, 0.25};
+const settings::NormalizeOptions kNormalize{0.5, 0.25};
 
-loader::ResidentImages images_of(std::int64_t count) {
-  return {small_images({.count = count}), kNormalize, at::kCPU};
+std::unique_ptr<loader::BatchSource> images_of(std::int64_t count) {
+  return loader::make_batch_source(small_images({.count = count}), kNormalize, at::kCPU);
 }
 
 Evaluation in_one_go(std::int64_t count, bool with_batch_norm = false) {
   const at::NoGradGuard no_grad;
-  loader::ResidentImages images = images_of(count);
+  const auto images = images_of(count);
   const auto model = tiny_model(1, with_batch_norm);
   model->eval();
-  const loader::Batch all = images.slice({0, count});
+  const loader::Batch all = images->gather_sequential({0, count});
   const auto loss = models::batch_loss(model->forward(all.images), all.labels);
   const auto samples = static_cast<double>(count);
   return {loss.loss_sum.item<double>() / samples, loss.correct.item<double>() / samples, count};
@@ -42,10 +42,10 @@ TEST_CASE("every sample counts once, however large the batches are") {
   const Evaluation expected = in_one_go(kCount);
   const auto model = tiny_model(1);
   for (const std::int64_t batch_size : {1, 5, 36, 37, 1000}) {
-    loader::ResidentImages images = images_of(kCount);
+    const auto images = images_of(kCount);
     std::int64_t batches = 0;
     const Evaluation evaluation =
-        evaluate(*model, images, batch_size, comm::Communicator(), at::kCPU, [&] { ++batches; });
+        evaluate(*model, *images, batch_size, comm::Communicator(), at::kCPU, [&] { ++batches; });
     INFO("batches of " << batch_size);
     CHECK(evaluation.samples == kCount);
     CHECK(evaluation.accuracy == expected.accuracy);
@@ -60,9 +60,9 @@ TEST_CASE("ranks share the samples and agree on the result, ranks without any to
     for (const int world_size : {2, 3}) {
       std::vector<Evaluation> results(static_cast<std::size_t>(world_size));
       on_connected_ranks(world_size, [&](comm::Communicator& communicator) {
-        loader::ResidentImages images = images_of(count);
+        const auto images = images_of(count);
         results[static_cast<std::size_t>(communicator.rank())] =
-            evaluate(*tiny_model(1), images, 4, communicator, at::kCPU, [] {});
+            evaluate(*tiny_model(1), *images, 4, communicator, at::kCPU, [] {});
       });
       for (const Evaluation& result : results) {
         CHECK(result.samples == count);
@@ -74,13 +74,13 @@ TEST_CASE("ranks share the samples and agree on the result, ranks without any to
   }
 }
 
-TEST_CASE("confusion, predictions and riders come with the sums, whoever evaluates") {
+TEST_CASE("confusion, predictions and extra sums come with the sums, whoever evaluates") {
   EvaluationRequest request;
   request.predictions = {{0, 3}, {10, 14}, {30, kCount}};
-  request.riders = {1, 0.5};
-  loader::ResidentImages images = images_of(kCount);
+  request.extra_sums = {1, 0.5};
+  const auto images = images_of(kCount);
   const Evaluation alone = evaluate(
-      *tiny_model(1), images, 4, comm::Communicator(), at::kCPU, [] {}, request);
+      *tiny_model(1), *images, 4, comm::Communicator(), at::kCPU, [] {}, request);
   REQUIRE(alone.confusion.size() == 100);
   std::int64_t all = 0;
   std::int64_t right = 0;
@@ -94,32 +94,33 @@ TEST_CASE("confusion, predictions and riders come with the sums, whoever evaluat
   CHECK(alone.predictions[2].sample == 2);
   CHECK(alone.predictions[3].sample == 10);
   CHECK(alone.predictions.back().sample == kCount - 1);
-  for (const Prediction& prediction : alone.predictions) {
+  for (const SamplePrediction& prediction : alone.predictions) {
     const auto& scores = prediction.scores;
     CHECK(std::accumulate(scores.begin(), scores.end(), 0.0) == Approx(1));
-    CHECK(std::max_element(scores.begin(), scores.end()) - scores.begin() == prediction.guess);
+    CHECK(std::max_element(scores.begin(), scores.end()) - scores.begin() ==
+          prediction.predicted_class);
   }
-  CHECK(alone.riders == request.riders);
+  CHECK(alone.extra_sums == request.extra_sums);
 
   for (const int world_size : {2, 3}) {
     std::vector<Evaluation> results(static_cast<std::size_t>(world_size));
     on_connected_ranks(world_size, [&](comm::Communicator& communicator) {
-      loader::ResidentImages own = images_of(kCount);
+      const auto own = images_of(kCount);
       results[static_cast<std::size_t>(communicator.rank())] = evaluate(
-          *tiny_model(1), own, 4, communicator, at::kCPU, [] {}, request);
+          *tiny_model(1), *own, 4, communicator, at::kCPU, [] {}, request);
     });
     for (const Evaluation& result : results) {
       CHECK(result.confusion == alone.confusion);
       REQUIRE(result.predictions.size() == alone.predictions.size());
       for (std::size_t i = 0; i < alone.predictions.size(); ++i) {
         CHECK(result.predictions[i].sample == alone.predictions[i].sample);
-        CHECK(result.predictions[i].guess == alone.predictions[i].guess);
+        CHECK(result.predictions[i].predicted_class == alone.predictions[i].predicted_class);
         for (std::size_t label = 0; label < 10; ++label) {
           CHECK(result.predictions[i].scores[label] ==
                 Approx(alone.predictions[i].scores[label]).epsilon(1e-5).margin(1e-9));
         }
       }
-      CHECK(result.riders == std::vector<double>{1.0 * world_size, 0.5 * world_size});
+      CHECK(result.extra_sums == std::vector<double>{1.0 * world_size, 0.5 * world_size});
     }
   }
 }
@@ -129,8 +130,9 @@ TEST_CASE("evaluating changes neither weights nor buffers, and uses the stored s
   model->train();
   std::vector<at::Tensor> before;
   for (const at::Tensor& buffer : model->buffers()) before.push_back(buffer.clone());
-  loader::ResidentImages images = images_of(kCount);
-  const Evaluation evaluation = evaluate(*model, images, 10, comm::Communicator(), at::kCPU, [] {});
+  const auto images = images_of(kCount);
+  const Evaluation evaluation =
+      evaluate(*model, *images, 10, comm::Communicator(), at::kCPU, [] {});
   CHECK(evaluation.accuracy == in_one_go(kCount, /*with_batch_norm=*/true).accuracy);
   const auto after = model->buffers();
   REQUIRE(after.size() == 3);

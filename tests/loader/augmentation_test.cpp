@@ -235,8 +235,9 @@ TEST_CASE("test images get what their size and type need, and nothing random") {
   CHECK(padded.sum().item<std::int64_t>() == images.sum().item<std::int64_t>());
   CHECK(for_test({settings::ResizeOptions{{4, 4}}})
             .equal(images_of({settings::ResizeOptions{{4, 4}}}, images)));
-  CHECK(for_test({settings::NormalizeOptions{0.5, 1}, settings::CutoutOptions{3}}).scalar_type() ==
-        at::kFloat);
+  CHECK(
+      for_test({settings::NormalizeOptions{0.5, 1.0}, settings::CutoutOptions{3}}).scalar_type() ==
+      at::kFloat);
 }
 
 TEST_CASE("no images are no problem for any entry") {

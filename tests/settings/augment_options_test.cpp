@@ -28,9 +28,10 @@ TEST_CASE("the list keeps its order, and every kind is read") {
   CHECK(read_list("[]").empty());
 }
 
-TEST_CASE("what is left out has the customary figures") {
-  CHECK(read_list(R"(["mixup",{"name":"normalize"}])") ==
-        AugmentList{MixupOptions{1.0, std::nullopt, MixupScope::kLocal}, NormalizeOptions{0, 1}});
+TEST_CASE("what is left out has its default") {
+  CHECK(
+      read_list(R"(["mixup",{"name":"normalize"}])") ==
+      AugmentList{MixupOptions{1.0, std::nullopt, MixupScope::kLocal}, NormalizeOptions{0.0, 1.0}});
   CHECK(read_list(R"([{"name":"mixup","alpha":null,"weight":0.25}])") ==
         AugmentList{MixupOptions{std::nullopt, 0.25, MixupScope::kLocal}});
 }
@@ -85,7 +86,15 @@ TEST_CASE("an entry that is wrong is refused where it stands") {
        "/0/padding: expected an integer from 0 to 16384, found -1"},
       {R"([{"name":"resize","size":8},{"name":"random_crop","size":[10,11],"padding":1}])",
        "/1: takes more pixels than images have after the entries before it"},
-      {R"([{"name":"normalize","std":0}])", "/0/std: expected a number above 0 to 1e+38, found 0"},
+      {R"([{"name":"normalize","std":0}])",
+       "/0/std: expected a number above 0 to 1e+38 or a list with one number a channel, found 0"},
+      {R"([{"name":"normalize","mean":[]}])",
+       "/0/mean: expected one number a channel, found a list"},
+      {R"([{"name":"normalize","std":[1,0,1]}])",
+       "/0/std/1: expected a number above 0 to 1e+38, found 0"},
+      {R"([{"name":"normalize","mean":"dark"}])",
+       R"(/0/mean: expected a number from -1e+38 to 1e+38 or a list with one number a channel, )"
+       R"(found the string "dark")"},
       {R"([{"name":"normalize"},{"name":"normalize","mean":1}])",
        "/1: is the second normalize; one is enough"},
       {R"(["mixup",{"name":"mixup","scope":"global"}])", "/1: is the second mixup; one is enough"},
@@ -94,7 +103,7 @@ TEST_CASE("an entry that is wrong is refused where it stands") {
       {R"([{"name":"mixup","weight":1.01}])",
        "/0/weight: expected a number from 0 to 1 or null, found 1.01"},
       {R"([{"name":"mixup","alpha":1,"weight":0.5}])",
-       "/0/weight: stands beside alpha; give one of them (null takes a value back)"},
+       "/0/weight: conflicts with alpha; set only one of them (null takes a value back)"},
       {R"([{"name":"mixup","scope":"world"}])",
        R"(/0/scope: expected "local" or "global", found the string "world")"},
   }));
@@ -114,10 +123,41 @@ TEST_CASE("normalize stands in one place") {
   const auto lines =
       lines_for(R"({"data":{"normalize":{"mean":0},"augment":["mixup",{"name":"normalize"}]}})");
   REQUIRE(lines.size() == 1);
-  CHECK_THAT(lines[0], Catch::Matchers::ContainsSubstring(
-                           "/data/augment/1: stands beside /data/normalize; give one of them"));
+  CHECK_THAT(lines[0],
+             Catch::Matchers::ContainsSubstring(
+                 "/data/augment/1: conflicts with /data/normalize; set only one of them"));
   const auto listed = read(R"({"data":{"augment":[{"name":"normalize","mean":0.5,"std":2}]}})");
-  CHECK(effective_normalize(listed.data) == NormalizeOptions{0.5, 2});
+  CHECK(effective_normalize(listed.data, 1) == NormalizeOptions{0.5, 2.0});
+}
+
+TEST_CASE("figures for each channel are written as they were given") {
+  const std::string figures = R"({"mean":[0.5,0.25,0.5],"std":2})";
+  const RunConfig config =
+      read(R"({"data":{"format":"cifar","train":"a","test":"b","normalize":)" + figures + "}}");
+  CHECK(config.data.normalize == NormalizeOptions{std::vector<double>{0.5, 0.25, 0.5}, 2.0});
+  const auto written = strict_json::Json::parse(write_run_config(config, true));
+  CHECK(written["data"]["normalize"].dump() == figures);
+  CHECK(read(write_run_config(config, true)) == config);
+}
+
+TEST_CASE("a list of another length than the data's channels names its key") {
+  const auto data = [](const std::string& normalize) {
+    return read(R"({"data":{"format":"idx","train":"a","test":"b",)" + normalize + "}}").data;
+  };
+  const auto message = [](const DataOptions& options, std::int64_t channels) {
+    const auto failure = testing::error_of([&] { (void)effective_normalize(options, channels); });
+    if (!failure.message.empty()) CHECK(failure.code == ExitCode::kConfig);
+    return failure.message;
+  };
+  const DataOptions plain = data(R"("normalize":{"mean":[1,2,3],"std":[4,5]})");
+  CHECK(message(plain, 3) ==
+        "/data/normalize/std: lists 2 numbers, but the images have 3 channels");
+  CHECK(message(plain, 1) ==
+        "/data/normalize/mean: lists 3 numbers, but the images have 1 channel");
+  const DataOptions listed = data(R"("augment":[{"name":"normalize","mean":[1,2,3]}])");
+  CHECK(message(listed, 3).empty());
+  CHECK_THAT(message(listed, 4),
+             Catch::Matchers::ContainsSubstring("mean: lists 3 numbers, but the images have 4"));
 }
 
 TEST_CASE("the list says what size images end with") {

@@ -30,7 +30,8 @@ TEST_CASE("the effective config is read back as the same config") {
           "stop_at_accuracy":0.99,"log_interval":1,"model":{"weights":"w.pt"}})",
        R"({"data":{"format":"idx","train":"t","test":{"images":"i.gz","labels":"/l"},
           "normalize":{"mean":0.25,"std":3},"limit_train":100,"limit_test":5}})",
-       R"({"data":{"dataset":"fashion-mnist","root":"../r"},"output":"o",
+       R"({"data":{"dataset":"cifar10","root":"../r","normalize":{"mean":[0.5,0.25,1],"std":0.5}},
+          "output":"o",
           "checkpoint":{"every_epochs":0,"every_steps":5,"keep":2,"keep_best":false},
           "launch":{"processes_per_node":2,"max_restarts":0,"rendezvous_timeout_s":1.5,
                     "hang_timeout_s":20,"threads_per_process":1,"devices":["cpu","cpu"]},
@@ -144,14 +145,22 @@ TEST_CASE("a link to the schema is accepted and leads to nothing") {
   CHECK(read(R"({"$schema":"./schema.json"})") == RunConfig{});
 }
 
-TEST_CASE("a data set has customary figures unless others are given") {
-  CHECK(effective_normalize(read("{}").data) == NormalizeOptions{0.1307, 0.3081});
-  CHECK(effective_normalize(read(R"({"data":{"dataset":"fashion-mnist"}})").data) ==
-        NormalizeOptions{0.2860, 0.3530});
-  CHECK(effective_normalize(read(R"({"data":{"format":"idx","train":"a","test":"b"}})").data) ==
-        NormalizeOptions{0, 1});
-  CHECK(effective_normalize(read(R"({"data":{"normalize":{"mean":0.5}}})").data) ==
-        NormalizeOptions{0.5, 1});
+TEST_CASE("a data set has its own normalisation unless another is given") {
+  const auto of = [](const char* data, std::int64_t channels = 1) {
+    return effective_normalize(read(std::string(R"({"data":)") + data + "}").data, channels);
+  };
+  CHECK(of("{}") == NormalizeOptions{0.1307, 0.3081});
+  CHECK(of(R"({"dataset":"fashion-mnist"})") == NormalizeOptions{0.2860, 0.3530});
+  CHECK(of(R"({"channels":3})", 3) == NormalizeOptions{0.1307, 0.3081});
+  CHECK(of(R"({"dataset":"cifar10"})", 3) ==
+        NormalizeOptions{std::vector<double>{0.4914, 0.4822, 0.4465},
+                         std::vector<double>{0.2470, 0.2435, 0.2616}});
+  // Gray is made of 0.299, 0.587 and 0.114 of red, green and blue.
+  const NormalizeOptions gray = of(R"({"dataset":"cifar10","channels":1})");
+  CHECK(std::get<double>(gray.mean) == testing::Approx(0.48088));
+  CHECK(std::get<double>(gray.std) == testing::Approx(0.24661));
+  CHECK(of(R"({"format":"idx","train":"a","test":"b"})") == NormalizeOptions{0.0, 1.0});
+  CHECK(of(R"({"normalize":{"mean":0.5}})") == NormalizeOptions{0.5, 1.0});
 }
 
 }  // namespace mnist_train::settings

@@ -6,7 +6,7 @@
 
 #include "comm/communicator.h"
 #include "loader/augmenter.h"
-#include "loader/resident_images.h"
+#include "loader/batch_source.h"
 #include "support/small_images.h"
 #include "support/tiny_model.h"
 #include "train/trainer.h"
@@ -45,8 +45,9 @@ class TrainerRig {
                       const settings::DataOptions& data = {},
                       std::unique_ptr<accelerator::DeviceGraph> graph = nullptr,
                       std::shared_ptr<models::Model> bf16_model = nullptr)
-      : images(small_images(wanted), {0.5, 0.25}, device, bf16_model ? at::kBFloat16 : at::kFloat,
-               augmenter(options, communicator, wanted, device, data.augment)),
+      : images(loader::make_batch_source(
+            small_images(wanted), {0.5, 0.25}, device, bf16_model ? at::kBFloat16 : at::kFloat,
+            augmenter(options, communicator, wanted, device, data.augment))),
         trainer(
             options,
             {.make_model = models_in_turn({model ? model : tiny_model(options.seed), bf16_model}),
@@ -54,7 +55,7 @@ class TrainerRig {
              .device = device,
              .partition = {data.split},
              .graph = std::move(graph)},
-            images, communicator) {}
+            *images, communicator) {}
   TrainerRig(const TrainerRig&) = delete;  // the trainer knows where the images are
   TrainerRig& operator=(const TrainerRig&) = delete;
 
@@ -74,7 +75,7 @@ class TrainerRig {
 
   at::Tensor weights() const { return trainer.parameters().values().cpu().clone(); }
 
-  loader::ResidentImages images;
+  std::unique_ptr<loader::BatchSource> images;
   train::Trainer trainer;
 
  private:

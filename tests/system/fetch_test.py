@@ -103,7 +103,7 @@ def test_a_later_process_resumes_with_the_part(tmp_path):
         process = subprocess.Popen([BINARY, "fetch", "mnist", "--to", str(tmp_path), "--mirror", broken.url],
                                    env=environment(), stderr=subprocess.PIPE, text=True)
         for line in process.stderr:
-            if "going on from byte" in line:
+            if "resuming from byte" in line:
                 break
         process.kill()
         process.wait()

@@ -24,20 +24,21 @@ settings::ModelOptions with_name(settings::ModelName name) {
 /// A trainer of one of the shipped models that computes in bf16 or fp32.
 struct Subject {
   Subject(settings::ModelName name, bool bf16, const settings::TrainOptions& options = small_run())
-      : images(testing::small_images({.count = 60, .height = 28, .width = 28}), {0.5, 0.25},
-               at::kCPU, bf16 ? at::kBFloat16 : at::kFloat),
+      : images(loader::make_batch_source(
+            testing::small_images({.count = 60, .height = 28, .width = 28}), {0.5, 0.25}, at::kCPU,
+            bf16 ? at::kBFloat16 : at::kFloat)),
         trainer(
             options,
             {.make_model = [name] { return models::make_model(with_name(name), {}, /*seed=*/1); },
              .bf16 = bf16},
-            images, one_rank()) {}
+            *images, one_rank()) {}
 
   double step() {
     trainer.step(/*stop_requested=*/false);
     return trainer.last_step_sums().loss / trainer.last_step_sums().samples;
   }
 
-  loader::ResidentImages images;
+  std::unique_ptr<loader::BatchSource> images;
   Trainer trainer;
 };
 

@@ -94,7 +94,7 @@ TEST_CASE("an epoch's sums are those of all samples as they were seen") {
   TrainerRig rig(options);
   rig.trainer.begin_epoch();
   while (!rig.trainer.epoch_done()) rig.trainer.step(false);
-  const loader::Batch all = rig.images.slice({0, 50});
+  const loader::Batch all = rig.images->gather_sequential({0, 50});
   const auto expected = models::batch_loss(rig.trainer.model().forward(all.images), all.labels);
   const StepSums& sums = testing::synced_sums(rig.trainer);
   CHECK(sums.loss == Approx(expected.loss_sum.item<double>()).epsilon(1e-5));
@@ -107,14 +107,15 @@ TEST_CASE("seed and epoch decide which samples a step sees") {
     options.seed = seed;
     options.learning_rate = 0;
     TrainerRig rig(options, one_rank(), testing::tiny_model(1));
-    loader::ResidentImages images(testing::small_images({.count = 50}), {0.5, 0.25}, at::kCPU);
+    const auto images =
+        loader::make_batch_source(testing::small_images({.count = 50}), {0.5, 0.25}, at::kCPU);
     for (std::int64_t epoch = 0; epoch < 3; ++epoch) {
-      images.set_order(data::epoch_permutation(50, seed, epoch));
+      images->set_order(data::epoch_permutation(50, seed, epoch));
       rig.trainer.begin_epoch();
       for (const data::Range range :
            {data::Range{0, 20}, data::Range{20, 40}, data::Range{40, 50}}) {
         rig.trainer.step(false);
-        const loader::Batch batch = images.gather(range);
+        const loader::Batch batch = images->gather(range);
         const auto loss =
             models::batch_loss(rig.trainer.model().forward(batch.images), batch.labels);
         INFO("seed " << seed << ", epoch " << epoch);

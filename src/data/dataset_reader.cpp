@@ -1,0 +1,283 @@
+#include "data/dataset_reader.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "base/error.h"
+#include "base/system.h"
+#include "data/decoder_pool.h"
+#include "data/hold_out.h"
+#include "data/host_memory.h"
+#include "data/sources.h"
+
+namespace mnist_train::data {
+
+namespace {
+
+// Every block begins on a cache line.
+constexpr std::size_t kAlignment = 64;
+
+std::size_t aligned(std::size_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+SampleView limited(const SampleView& samples, std::optional<std::int64_t> limit, const char* key) {
+  if (!limit) return samples;
+  if (*limit > samples.count()) {
+    throw Error(ExitCode::kData, samples.name() + ": data." + key + " is " +
+                                     std::to_string(*limit) + ", but there are " +
+                                     std::to_string(samples.count()) + " images");
+  }
+  return samples.select(positions({0, *limit}));
+}
+
+/// Moves items of `size` bytes so that the one at each of `positions` comes to that place in the
+/// list. An item that an earlier one would overwrite is kept aside.
+void arrange(std::span<std::uint8_t> items, std::size_t size,
+             const std::vector<std::int64_t>& positions) {
+  const auto item = [&](std::size_t place) { return items.subspan(place * size, size); };
+  std::vector<std::uint8_t> aside;
+  for (std::size_t place = 0; place < positions.size(); ++place) {
+    const auto from = static_cast<std::size_t>(positions[place]);
+    if (from < place) aside.insert(aside.end(), item(from).begin(), item(from).end());
+  }
+  const std::uint8_t* next_aside = aside.data();
+  for (std::size_t place = 0; place < positions.size(); ++place) {
+    const auto from = static_cast<std::size_t>(positions[place]);
+    if (from > place) std::memcpy(item(place).data(), item(from).data(), size);
+    if (from >= place) continue;
+    std::memcpy(item(place).data(), next_aside, size);
+    next_aside += size;
+  }
+}
+
+}  // namespace
+
+DatasetReader::DatasetReader(const settings::DataOptions& options, std::int64_t seed, Splits splits,
+                             const std::atomic<bool>* cancelled)
+    : options_(options),
+      validation_(splits == Splits::kTest ? 0 : options.validation),
+      seed_(seed),
+      cancelled_(cancelled),
+      bad_(options.on_bad_sample == settings::OnBadSample::kSkip) {
+  Sources sources = open_sources(options, splits != Splits::kTrain, bad_);
+  geometry_ = sources.geometry;
+  class_names_ = std::move(sources.class_names);
+  for (const auto& source : sources.train) classes_ = std::max(classes_, source->classes());
+  train_ = limited(SampleView(std::move(sources.train)), options.limit_train, "limit_train");
+  held_out_count(train_.count(), validation_);
+  if (splits == Splits::kTest) train_ = train_.select({});
+  if (sources.test) {
+    classes_ = std::max(classes_, sources.test->classes());
+    test_ = limited(SampleView({sources.test}), options.limit_test, "limit_test");
+  }
+  const bool encoded = !train_.sources().front()->geometry();
+  if (encoded && options.decode == settings::Decode::kOnce) require_memory();
+}
+
+/// Encoded images show how much they take only when it is too late.
+void DatasetReader::require_memory() const {
+  const auto available = static_cast<std::int64_t>(memory_here().available);
+  if (static_cast<std::int64_t>(bytes()) <= available) return;
+  throw Error(ExitCode::kData,
+              train_.name() + ": decoded to " + geometry_.text() + ", the images take " +
+                  std::to_string(bytes() >> 20U) + " MiB, but " + std::to_string(available >> 20) +
+                  " MiB of memory are free; data.decode \"stream\" decodes as training goes, a "
+                  "smaller data.size or data.limit_train takes less");
+}
+
+std::size_t DatasetReader::bytes_of(const SampleView& samples) const {
+  const auto count = static_cast<std::size_t>(samples.count());
+  return aligned(count * static_cast<std::size_t>(geometry_.bytes())) + aligned(count);
+}
+
+std::size_t DatasetReader::bytes() const { return bytes_of(train_) + bytes_of(test_); }
+
+Dataset DatasetReader::read() {
+  // Address space alone: what is used in place takes none of it.
+  const auto memory = reserve_memory(bytes() + 1, train_.name());
+  return read_splits({memory.get(), bytes()}, memory, /*in_place=*/validation_ == 0);
+}
+
+Dataset DatasetReader::read_into(std::span<std::uint8_t> memory,
+                                 const std::shared_ptr<const void>& owner) {
+  return read_splits(memory, owner, /*in_place=*/false);
+}
+
+Dataset DatasetReader::read_splits(std::span<std::uint8_t> memory,
+                                   const std::shared_ptr<const void>& owner, bool in_place) {
+  const auto block = [&memory](std::size_t bytes) {
+    const auto first = memory.first(bytes);
+    memory = memory.subspan(aligned(bytes));
+    return first;
+  };
+  const auto open = [&](const SampleView& samples) {
+    const auto count = static_cast<std::size_t>(samples.count());
+    OpenSplit split{samples, block(count * static_cast<std::size_t>(geometry_.bytes())),
+                    block(count), owner};
+    if (in_place && use_in_place(split)) return split;
+    if (count > 0) leave_out(split, decode(samples, split.images.data()), 0);
+    return split;
+  };
+  OpenSplit train = open(train_);
+  return finish(std::move(train), open(test_));
+}
+
+/// Whether the pixels are used where they lie in a mapped file, which then lives as long.
+bool DatasetReader::use_in_place(OpenSplit& split) const {
+  if (split.samples.count() == 0 || split.samples.sources().size() > 1) return false;
+  const ImageSource& source = *split.samples.sources().front();
+  const auto pixels = source.mapped_pixels();
+  if (pixels.empty() || !source.geometry()->same_shape(geometry_)) return false;
+  // Nobody writes to them: only what is held out or left out is arranged.
+  split.images = {const_cast<std::uint8_t*>(pixels.data()), split.images.size()};
+  split.owner = std::make_shared<std::pair<SampleView, std::shared_ptr<const void>>>(split.samples,
+                                                                                     split.owner);
+  return true;
+}
+
+/// Brings the pixels of all samples to `images` and returns those that fail: without skipping, the
+/// first ones alone.
+std::vector<SampleFailure> DatasetReader::decode(const SampleView& samples,
+                                                 std::uint8_t* images) const {
+  constexpr std::int64_t kBatch = 1024;
+  constexpr std::int64_t kFewest = 16;  // samples that are worth a thread
+  const auto wanted = std::make_shared<EncodedImages>(EncodedImages{samples, geometry_});
+  const auto go_on = [this](const std::vector<SampleFailure>& failed) {
+    return (failed.empty() || bad_.skips()) && (cancelled_ == nullptr || !*cancelled_);
+  };
+  std::vector<SampleFailure> failed;
+  const std::vector<std::int64_t> parts = samples.parts();
+  Range range;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    ImageSource& source = *samples.sources()[i];
+    range = {range.end, range.end + parts[i]};
+    const bool as_stored = source.geometry() && source.geometry()->same_shape(geometry_);
+    if (as_stored && source.read_first(range.size(), images + range.begin * geometry_.bytes())) {
+      continue;
+    }
+    const std::int64_t threads = (range.size() + kFewest - 1) / kFewest;
+    DecoderPool pool(wanted, std::min(processors(), static_cast<int>(threads)), images);
+    const auto found = pool.decode_range(range, kBatch, go_on);
+    failed.insert(failed.end(), found.begin(), found.end());
+  }
+  if (cancelled_ != nullptr && *cancelled_) {
+    throw Error(ExitCode::kRunFailed, "the samples are not needed any more");
+  }
+  return failed;
+}
+
+std::vector<SampleFailure> DatasetReader::check(int part, int parts, int threads,
+                                                const std::function<void()>& progress) {
+  constexpr std::int64_t kBatch = 256;
+  std::vector<SampleFailure> failed;
+  std::int64_t first = 0;
+  for (const SampleView* split : {&train_, &test_}) {
+    const SampleView& samples = *split;
+    const Range mine = shard({0, samples.count()}, part, parts);
+    if (mine.size() > 0) {
+      const auto images = std::make_shared<EncodedImages>(
+          EncodedImages{samples, geometry_, options_.decode, options_.decode_threads});
+      const auto found =
+          make_image_decoder({images, threads})->decode_range(mine, kBatch, [&](const auto&) {
+            progress();
+            return true;
+          });
+      for (const auto& each : found) failed.push_back({first + each.sample, each.message});
+    }
+    first += samples.count();
+  }
+  return failed;
+}
+
+Dataset DatasetReader::stream(const std::vector<SampleFailure>& failed) {
+  const auto of_test = std::find_if(failed.begin(), failed.end(), [this](const auto& each) {
+    return each.sample >= train_.count();
+  });
+  OpenSplit train{train_};
+  OpenSplit test{test_};
+  leave_out(train, {failed.begin(), of_test}, 0);
+  leave_out(test, {of_test, failed.end()}, train_.count());
+  return finish(std::move(train), std::move(test));
+}
+
+/// `first`: what the failures count the first sample of the split as.
+void DatasetReader::leave_out(OpenSplit& split, std::span<const SampleFailure> failed,
+                              std::int64_t first) {
+  for (const SampleFailure& each : failed) bad_.add(each.message);
+  if (!bad_.skips() || split.samples.count() == 0) return;
+  std::vector<std::int64_t> good;
+  auto next = failed.begin();
+  for (std::int64_t position = 0; position < split.samples.count(); ++position) {
+    if (next != failed.end() && next->sample == first + position) {
+      ++next;
+    } else {
+      good.push_back(position);
+    }
+  }
+  if (good.empty()) {
+    throw Error(ExitCode::kData, split.samples.name() + ": none of its images can be used");
+  }
+  if (!split.images.empty()) {
+    arrange(split.images, static_cast<std::size_t>(geometry_.bytes()), good);
+  }
+  split.samples = split.samples.select(good);
+}
+
+/// `samples` as an image set, with memory from the front of `from`.
+ImageSet DatasetReader::take(const SampleView& samples, OpenSplit& from) const {
+  ImageSet set;
+  set.count = samples.count();
+  set.channels = geometry_.channels;
+  set.height = geometry_.height;
+  set.width = geometry_.width;
+  set.classes = classes_;
+  if (set.count == 0) return set;
+  set.source = samples.name();
+  if (from.images.empty()) {
+    set.encoded = std::make_shared<EncodedImages>(
+        EncodedImages{samples, geometry_, options_.decode, options_.decode_threads});
+    const auto labels =
+        std::make_shared<std::vector<std::uint8_t>>(static_cast<std::size_t>(set.count));
+    from.labels = *labels;
+    from.owner = labels;
+  } else {
+    const auto bytes = static_cast<std::size_t>(set.count * set.bytes_per_image());
+    set.images = from.images.first(bytes);
+    from.images = from.images.subspan(bytes);
+  }
+  set.labels = from.labels.first(static_cast<std::size_t>(set.count));
+  set.owner = from.owner;
+  for (std::int64_t i = 0; i < set.count; ++i) {
+    from.labels[static_cast<std::size_t>(i)] = static_cast<std::uint8_t>(samples.label(i));
+  }
+  from.labels = from.labels.subspan(set.labels.size());
+  return set;
+}
+
+Dataset DatasetReader::finish(OpenSplit train, OpenSplit test) const {
+  const HoldOut parts = hold_out(train.samples.count(), validation_, seed_);
+  if (!train.images.empty() && !parts.validation.empty()) {
+    std::vector<std::int64_t> order = parts.train;
+    order.insert(order.end(), parts.validation.begin(), parts.validation.end());
+    arrange(train.images, static_cast<std::size_t>(geometry_.bytes()), order);
+  }
+  Dataset dataset;
+  dataset.train = take(train.samples.select(parts.train), train);
+  dataset.validation = take(train.samples.select(parts.validation), train);
+  dataset.test = take(test.samples, test);
+  dataset.hash = hash_of(dataset);
+  dataset.class_names = class_names_;
+  dataset.skipped = bad_.skipped();
+  if (train.samples.sources().size() > 1) dataset.train_parts = train.samples.parts();
+  return dataset;
+}
+
+Dataset open_dataset(const settings::DataOptions& options, std::int64_t seed, Splits splits) {
+  DatasetReader reader(options, seed, splits);
+  return options.decode == settings::Decode::kOnce ? reader.read() : reader.stream();
+}
+
+}  // namespace mnist_train::data

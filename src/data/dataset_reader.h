@@ -1,0 +1,95 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "data/bad_samples.h"
+#include "data/dataset.h"
+#include "data/image_decoder.h"
+#include "data/sample_view.h"
+#include "settings/data_options.h"
+
+namespace mnist_train::data {
+
+/// Which splits of a data set are wanted. With kTest the training set is opened, as it says what
+/// the classes are, but none of its images is read.
+enum class Splits { kBoth, kTrain, kTest };
+
+/// All of a data set, found, opened and checked against each other; images are read into memory
+/// (`read`, `read_into`) or are decoded as they are used (`stream`), by what data.decode says.
+///
+///   const Dataset dataset = DatasetReader(options, seed).read();
+class DatasetReader {
+ public:
+  /// `seed` decides which samples are held out of the training set; where `cancelled` becomes true,
+  /// a long reading ends with an Error. Throws Error(kData) naming the file, or every place where a
+  /// data set was looked for; also where a limit is beyond the data, where data.validation leaves
+  /// one side empty, and where decoded images would not fit into memory.
+  explicit DatasetReader(const settings::DataOptions& options, std::int64_t seed = 1,
+                         Splits splits = Splits::kBoth,
+                         const std::atomic<bool>* cancelled = nullptr);
+
+  /// Numbers of samples to train on and to test on, after limit_train and limit_test.
+  std::int64_t train_count() const { return train_.count(); }
+  std::int64_t test_count() const { return test_.count(); }
+  /// Returns the size in bytes of the memory that `read_into` fills.
+  std::size_t bytes() const;
+
+  /// Reads everything into memory of its own, but uses files in place where that can be. Called
+  /// once. Throws Error(kData).
+  Dataset read();
+  /// Reads everything into memory of bytes() that `owner` keeps alive. Called once. Throws
+  /// Error(kData).
+  Dataset read_into(std::span<std::uint8_t> memory, const std::shared_ptr<const void>& owner);
+
+  /// Decodes the `part`th of `parts` equal parts of all samples on so many threads, throws the
+  /// images away and returns which failed; test samples are counted on behind training samples.
+  /// `progress` is called now and then.
+  std::vector<SampleFailure> check(int part, int parts, int threads,
+                                   const std::function<void()>& progress);
+  /// Leaves out the samples that failed in any part, ascending, and gives the others to be decoded
+  /// as they are used. Throws Error(kData) where none are left.
+  Dataset stream(const std::vector<SampleFailure>& failed = {});
+
+ private:
+  /// The samples of a split that are used, and where their pixels and labels lie.
+  struct OpenSplit {
+    SampleView samples;
+    std::span<std::uint8_t> images{};  // empty where they are decoded as they are used
+    std::span<std::uint8_t> labels{};
+    std::shared_ptr<const void> owner{};
+  };
+
+  std::size_t bytes_of(const SampleView& samples) const;
+  void require_memory() const;
+  std::vector<SampleFailure> decode(const SampleView& samples, std::uint8_t* images) const;
+  Dataset read_splits(std::span<std::uint8_t> memory, const std::shared_ptr<const void>& owner,
+                      bool in_place);
+  bool use_in_place(OpenSplit& split) const;
+  void leave_out(OpenSplit& split, std::span<const SampleFailure> failed, std::int64_t first);
+  ImageSet take(const SampleView& samples, OpenSplit& from) const;
+  Dataset finish(OpenSplit train, OpenSplit test) const;
+
+  settings::DataOptions options_;
+  double validation_;
+  std::int64_t seed_;
+  const std::atomic<bool>* cancelled_;
+  BadSamples bad_;
+  ImageGeometry geometry_;
+  std::int64_t classes_ = 0;
+  std::vector<std::string> class_names_;
+  SampleView train_;
+  SampleView test_;
+};
+
+/// Opens a data set for this process alone, as DatasetReader does.
+Dataset open_dataset(const settings::DataOptions& options, std::int64_t seed = 1,
+                     Splits splits = Splits::kBoth);
+
+}  // namespace mnist_train::data

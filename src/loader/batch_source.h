@@ -1,0 +1,96 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "data/image_decoder.h"
+#include "data/image_set.h"
+#include "data/sampler.h"
+#include "loader/augmenter.h"
+#include "loader/batch.h"
+#include "loader/normalizer.h"
+#include "settings/augment_options.h"
+
+namespace mnist_train::loader {
+
+/// The batches of an image set, gathered, augmented and normalised on the device that computes. A
+/// source uses the memory of its batches again: a batch is valid until the next one is taken.
+///
+///   const auto source = make_batch_source(dataset.train, normalize, device);
+///   source->set_order(data::epoch_permutation(source->count(), seed, epoch), epoch);
+///   const Batch batch = source->gather({0, 128});  // batch.images [128,C,H,W]
+class BatchSource {
+ public:
+  /// How many announced batches are prepared ahead of their use; what is announced beyond them does
+  /// not matter.
+  static constexpr std::size_t kBatchesAhead = data::ImageDecoder::kBatchesAhead;
+
+  virtual ~BatchSource() = default;
+  BatchSource(const BatchSource&) = delete;
+  BatchSource& operator=(const BatchSource&) = delete;
+
+  /// Returns the number of samples in the image set.
+  std::int64_t count() const { return set_.count; }
+  const data::ImageSet& images() const { return set_; }
+
+  /// Sets the order whose positions `gather` takes, each sample at most once, and draws what
+  /// augmentation needs in `epoch`, counted from 0.
+  virtual void set_order(std::vector<std::int64_t> order, std::int64_t epoch = 0);
+  /// Announces the next batches of `gather`, in order, so that they are decoded while others are
+  /// computed. What `gather` returns does not depend on it.
+  void prefetch(std::span<const data::Range> ranges);
+  /// Returns the samples at positions `range` of the order, augmented. With global mixup all ranks
+  /// must call it, and `next_count` is how many samples the next process has in this batch.
+  Batch gather(data::Range range, std::int64_t next_count = 0);
+  /// Announces the next batches of `gather_sequential`, like `prefetch`.
+  void prefetch_sequential(std::span<const data::Range> ranges);
+  /// Returns the samples `range` in the order in which they are stored, prepared as test images.
+  Batch gather_sequential(data::Range range);
+
+ protected:
+  enum class Order { kEpoch, kStored };
+  struct StoredBatch {
+    at::Tensor images;  // [n,C,H,W] u8, on the device
+    at::Tensor labels;  // [n] i64, on the device
+  };
+
+  BatchSource(data::ImageSet images, const settings::NormalizeOptions& normalize, at::Device device,
+              at::ScalarType type, std::shared_ptr<Augmenter> augmenter);
+
+  /// Returns the samples at `range` of an order, unchanged.
+  virtual StoredBatch read(data::Range range, Order order) = 0;
+  /// Returns the same, normalised, for batches that are not augmented.
+  virtual Batch read_normalized(data::Range range, Order order);
+  /// Begins to prepare what `read` will be asked for; `range` may be empty.
+  virtual void announce(std::span<const data::Range> /*ranges*/, Order /*order*/) {}
+
+  /// Returns which samples of the image set are at `range` of an order.
+  std::vector<std::int64_t> samples_at(data::Range range, Order order) const;
+  /// Returns the labels of `samples`, [n] i64 on the CPU.
+  at::Tensor labels_of(const std::vector<std::int64_t>& samples) const;
+
+  const data::ImageSet set_;
+  const at::Device device_;
+  Normalizer normalizer_;
+  std::vector<std::int64_t> order_;  // and its first sample again, where a batch needs one more
+
+ private:
+  std::int64_t samples_beyond() const { return augmenter_ ? augmenter_->samples_beyond() : 0; }
+  at::Tensor finish(const at::Tensor& images);
+
+  std::shared_ptr<Augmenter> augmenter_;
+};
+
+/// Makes the source of an image set. Bytes in memory are used where they lie on a CPU, and copied
+/// once to a GPU; images that are decoded as they are used are streamed. `type` (f32 or bf16) is
+/// that of the batches' images; `augmenter` is null where data.augment is empty.
+std::unique_ptr<BatchSource> make_batch_source(data::ImageSet images,
+                                               const settings::NormalizeOptions& normalize,
+                                               at::Device device, at::ScalarType type = at::kFloat,
+                                               std::shared_ptr<Augmenter> augmenter = nullptr);
+
+}  // namespace mnist_train::loader

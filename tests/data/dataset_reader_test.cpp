@@ -1,0 +1,214 @@
+#include "data/dataset_reader.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "support/catch.h"
+#include "support/error_of.h"
+#include "support/idx_bytes.h"
+#include "support/temp_folder.h"
+
+namespace mnist_train::data {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Matchers::ContainsSubstring;
+using testing::error_of;
+using testing::SmallDataset;
+using testing::TempFolder;
+
+settings::DataOptions at(const fs::path& train, const fs::path& test) {
+  settings::DataOptions options;
+  options.format = settings::DataFormat::kIdx;
+  options.train = settings::DataLocation{train, {}};
+  options.test = settings::DataLocation{test, {}};
+  return options;
+}
+
+/// The MNIST that ships: of the repository where tests run in it, else of the bundle.
+settings::DataOptions shipped_mnist() {
+  settings::DataOptions options;
+  if (fs::exists("third_party/mnist")) options.root = fs::absolute("third_party");
+  return options;
+}
+
+std::uint64_t sum_of_pixels(const ImageSet& set) {
+  return std::accumulate(set.images.begin(), set.images.end(), std::uint64_t{0});
+}
+
+TEST_CASE("the MNIST that ships is the real one") {
+  const Dataset mnist = open_dataset(shipped_mnist());
+  CHECK(mnist.train.count == 60000);
+  CHECK(mnist.test.count == 10000);
+  for (const ImageSet& set : {mnist.train, mnist.test}) {
+    CHECK(set.channels == 1);
+    CHECK(set.height == 28);
+    CHECK(set.width == 28);
+    CHECK(set.classes == 10);
+    CHECK(static_cast<std::int64_t>(set.images.size()) == set.count * 784);
+    CHECK(static_cast<std::int64_t>(set.labels.size()) == set.count);
+  }
+  CHECK(sum_of_pixels(mnist.train) == 1567298545U);  // a mean of 0.13066
+  CHECK(sum_of_pixels(mnist.test) == 264923200U);    // 0.13251
+  std::array<int, 10> counts{};
+  for (const std::uint8_t label : mnist.train.labels) ++counts.at(label);
+  CHECK(counts == std::array<int, 10>{5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949});
+  // Checkpoints hold it: it must not change between versions.
+  CHECK(mnist.hash == "xxh3-128:59b0edd212e81853f4b4e06d74728944");
+}
+
+TEST_CASE("limits take the first samples") {
+  settings::DataOptions options = shipped_mnist();
+  options.limit_train = 100;
+  options.limit_test = 10;
+  const Dataset some = open_dataset(options);
+  CHECK(some.train.count == 100);
+  CHECK(some.train.images.size() == 78400);
+  CHECK(some.train.labels.size() == 100);
+  CHECK(some.test.count == 10);
+  const std::vector<int> first_test_labels(some.test.labels.begin(), some.test.labels.end());
+  CHECK(first_test_labels == std::vector<int>{7, 2, 1, 0, 4, 1, 4, 9, 5, 9});
+  options.limit_test = 11;
+  CHECK(some.hash != open_dataset(options).hash);
+}
+
+TEST_CASE("a limit beyond the data says how many there are") {
+  const TempFolder folder;
+  SmallDataset{}.write(folder.path());
+  settings::DataOptions options = at(folder.path(), folder.path());
+  options.limit_train = 20;
+  options.limit_test = 7;
+  CHECK(open_dataset(options).train.count == 20);
+  options.limit_test = 8;
+  const auto failure = error_of([&] { open_dataset(options); });
+  CHECK(failure.code == ExitCode::kData);
+  CHECK_THAT(failure.message, ContainsSubstring("t10k-images") &&
+                                  ContainsSubstring("limit_test is 8") &&
+                                  ContainsSubstring("7 images"));
+  options.limit_train = 21;
+  CHECK_THAT(error_of([&] { open_dataset(options); }).message, ContainsSubstring("20 images"));
+}
+
+TEST_CASE("the hash follows the samples, not their files") {
+  const TempFolder folder;
+  SmallDataset{}.write(folder.path() / "raw");
+  SmallDataset{.compressed = true}.write(folder.path() / "packed");
+  SmallDataset{.height = 3, .width = 5}.write(folder.path() / "turned");
+  SmallDataset{.classes = 9}.write(folder.path() / "relabelled");
+  const auto hash_of = [&](const char* name) {
+    return open_dataset(at(folder.path() / name, folder.path() / name)).hash;
+  };
+  CHECK(hash_of("raw") == hash_of("packed"));
+  CHECK(hash_of("raw") != hash_of("turned"));
+  CHECK(hash_of("raw") != hash_of("relabelled"));
+  CHECK(hash_of("raw").size() == std::string("xxh3-128:").size() + 32);
+}
+
+TEST_CASE("reading into one block of memory gives the same samples") {
+  const TempFolder folder;
+  SmallDataset{}.write(folder.path() / "raw");
+  SmallDataset{.compressed = true}.write(folder.path() / "packed");
+  for (const char* name : {"raw", "packed"}) {
+    const auto options = at(folder.path() / name, folder.path() / name);
+    const Dataset expected = open_dataset(options);
+    DatasetReader reader(options);
+    auto memory = std::make_shared<std::vector<std::uint8_t>>(reader.bytes());
+    const Dataset dataset = reader.read_into(*memory, memory);
+    CHECK(dataset.hash == expected.hash);
+    CHECK(dataset.train.images.data() == memory->data());
+    CHECK(dataset.test.classes == expected.test.classes);
+    CHECK(dataset.test.source == expected.test.source);
+  }
+}
+
+TEST_CASE("a compressed file is checked to its end, also behind a limit") {
+  const TempFolder folder;
+  SmallDataset{.compressed = true}.write(folder.path());
+  settings::DataOptions options = at(folder.path(), folder.path());
+  options.limit_train = 3;
+  CHECK(open_dataset(options).train.count == 3);
+  const fs::path images = folder.path() / "train-images-idx3-ubyte.gz";
+  fs::resize_file(images, fs::file_size(images) - 9);
+  const auto failure = error_of([&] { open_dataset(options); });
+  CHECK(failure.code == ExitCode::kData);
+  CHECK_THAT(failure.message, ContainsSubstring(images.string()) && ContainsSubstring("cut short"));
+}
+
+TEST_CASE("a raw file is used in place, and alive as long as its samples") {
+  const TempFolder folder;
+  SmallDataset{}.write(folder.path());
+  settings::DataOptions options = at(folder.path(), folder.path());
+  options.limit_train = 15;
+  ImageSet train = open_dataset(options).train;
+  const std::vector<std::uint8_t> before(train.images.begin(), train.images.end());
+  const fs::path file = folder.path() / "train-images-idx3-ubyte";
+  const std::string bytes = read_file(file, 1 << 20, ExitCode::kData);
+  CHECK(train.images.size() == 15 * 15);
+  CHECK(std::equal(before.begin(), before.end(), bytes.begin() + 16,
+                   [](std::uint8_t a, char b) { return a == static_cast<std::uint8_t>(b); }));
+  options.validation = 0.2;  // which moves samples, so they are copied
+  const Dataset split = open_dataset(options);
+  CHECK(split.train.count == 12);
+  CHECK(read_file(file, 1 << 20, ExitCode::kData) == bytes);
+  CHECK(std::equal(before.begin(), before.end(), train.images.begin()));
+}
+
+TEST_CASE("both splits have the classes of all labels") {
+  const TempFolder folder;
+  SmallDataset{.classes = 10}.write(folder.path() / "ten");
+  SmallDataset{.train = 40, .test = 40, .classes = 26}.write(folder.path() / "letters");
+  const Dataset more_in_test = open_dataset(at(folder.path() / "ten", folder.path() / "letters"));
+  CHECK(more_in_test.train.classes == 26);
+  CHECK(more_in_test.test.classes == 26);
+  settings::DataOptions limited = at(folder.path() / "letters", folder.path() / "ten");
+  limited.limit_train = 1;  // fewer samples, the same model
+  CHECK(open_dataset(limited).train.classes == 26);
+}
+
+TEST_CASE("splits of another geometry are refused") {
+  const TempFolder folder;
+  SmallDataset{}.write(folder.path() / "a");
+  SmallDataset{.width = 4}.write(folder.path() / "b");
+  const auto failure =
+      error_of([&] { open_dataset(at(folder.path() / "a", folder.path() / "b")); });
+  CHECK(failure.code == ExitCode::kData);
+  CHECK_THAT(failure.message, ContainsSubstring("1 x 5 x 4") && ContainsSubstring("1 x 5 x 3"));
+}
+
+TEST_CASE("a data set known by name has ten classes") {
+  const TempFolder folder;
+  SmallDataset{.classes = 11}.write(folder.path() / "fashion-mnist");
+  settings::DataOptions options;
+  options.dataset = "fashion-mnist";
+  options.root = folder.path();
+  const auto failure = error_of([&] { open_dataset(options); });
+  CHECK(failure.code == ExitCode::kData);
+  CHECK_THAT(failure.message, ContainsSubstring("train-labels-idx1-ubyte: byte 9: label 10"));
+}
+
+TEST_CASE("the classes of Fashion-MNIST have names, those of MNIST and of other files none") {
+  const TempFolder folder;
+  SmallDataset{}.write(folder.path() / "fashion-mnist");
+  SmallDataset{}.write(folder.path() / "mnist");
+  settings::DataOptions options;
+  options.root = folder.path();
+  CHECK(open_dataset(options).class_names.empty());
+  options.dataset = "fashion-mnist";
+  const Dataset fashion = open_dataset(options);
+  REQUIRE(fashion.class_names.size() == 10);
+  CHECK(fashion.class_names.front() == "T-shirt/top");
+  CHECK(fashion.class_names.back() == "Ankle boot");
+  options.format = settings::DataFormat::kIdx;
+  options.train = options.test = settings::DataLocation{folder.path() / "fashion-mnist", {}};
+  CHECK(open_dataset(options).class_names.empty());
+}
+
+}  // namespace
+}  // namespace mnist_train::data

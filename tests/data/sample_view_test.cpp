@@ -1,0 +1,75 @@
+#include "data/sample_view.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/image_folder.h"
+#include "data/synthetic_digits.h"
+#include "support/catch.h"
+#include "support/picture_files.h"
+#include "support/temp_folder.h"
+
+namespace mnist_train::data {
+namespace {
+
+std::vector<std::uint8_t> bytes_of(const SampleView& view, std::int64_t position) {
+  std::vector<std::uint8_t> buffer;
+  const auto bytes = view.read(position, buffer);
+  return {bytes.begin(), bytes.end()};
+}
+
+TEST_CASE("sources lie one behind the other, and views of views select among them") {
+  const auto digits = std::make_shared<SyntheticDigits>(0, 30);
+  const auto others = std::make_shared<SyntheticDigits>(45, 20);
+  const SampleView all({digits, others});
+  CHECK(all.count() == 50);
+  CHECK(all.parts() == std::vector<std::int64_t>{30, 20});
+  CHECK(all.label(29) == 9);
+  CHECK(all.label(30) == 5);
+  CHECK(all.sample_name(30) == "synthetic digit 45");
+  CHECK(bytes_of(all, 31) == bytes_of(SampleView({others}), 1));
+
+  const SampleView some = all.select({40, 3, 29, 30});
+  CHECK(some.parts() == std::vector<std::int64_t>{2, 2});
+  CHECK(some.label(0) == 5);
+  CHECK(bytes_of(some, 1) == bytes_of(all, 3));
+  const SampleView fewer = some.select({3, 0});
+  CHECK(fewer.count() == 2);
+  CHECK(fewer.sample_name(0) == "synthetic digit 45");
+  CHECK(bytes_of(fewer, 1) == bytes_of(all, 40));
+  CHECK(fewer.select({}).count() == 0);
+  CHECK(SampleView().count() == 0);
+}
+
+TEST_CASE("pixels are brought to the geometry that is asked for, those that have it copied") {
+  const SampleView view({std::make_shared<SyntheticDigits>(7, 3)});
+  std::vector<std::uint8_t> buffer;
+  std::vector<std::uint8_t> own(784);
+  view.decode(2, {1, 28, 28}, own.data(), buffer);
+  CHECK(own == bytes_of(view, 2));
+  std::vector<std::uint8_t> colour(3 * 784);
+  view.decode(2, {3, 28, 28, /*fits_channels=*/true}, colour.data(), buffer);
+  for (std::size_t i = 0; i < colour.size(); ++i) REQUIRE(colour[i] == own[i % 784]);
+}
+
+TEST_CASE("the hash of a view tells its sources and every selection") {
+  const testing::TempFolder folder;
+  folder.write("a/x/1.png", testing::png(4, 3));
+  folder.write("a/x/2.png", testing::png(4, 3));
+  folder.write("b/x/1.png", testing::png(5, 3));
+  BadSamples bad(/*skip=*/false);
+  const auto open = [&](const char* name) {
+    return std::make_shared<ImageFolder>(folder.path() / name, bad);
+  };
+  const SampleView a({open("a")});
+  CHECK(a.hash() == SampleView({open("a")}).hash());
+  CHECK(a.hash() != SampleView({open("b")}).hash());
+  CHECK(a.hash() != SampleView({open("a"), open("b")}).hash());
+  CHECK(a.select({0, 1}).hash() == SampleView({open("a")}).select({0, 1}).hash());
+  CHECK(a.select({0, 1}).hash() != a.select({1, 0}).hash());
+  CHECK(a.select({0, 1}).hash() != a.hash());
+}
+
+}  // namespace
+}  // namespace mnist_train::data

@@ -1,0 +1,124 @@
+#include "fetch/tar_archive.h"
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "fetch/sha256.h"
+#include "support/catch.h"
+#include "support/error_of.h"
+#include "support/idx_bytes.h"
+#include "support/temp_folder.h"
+
+namespace mnist_train::fetch {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Matchers::ContainsSubstring;
+using settings::DatasetFile;
+using testing::error_of;
+using testing::gzip;
+using testing::noise;
+using testing::TempFolder;
+
+std::string octal(std::uint64_t value, int digits) {
+  std::string text(static_cast<std::size_t>(digits), '0');
+  for (auto digit = text.rbegin(); digit != text.rend(); ++digit, value >>= 3U) {
+    *digit = static_cast<char>('0' + (value & 7U));
+  }
+  return text;
+}
+
+/// A member of a tar archive, as POSIX.1-1988 describes it.
+std::string member(const std::string& name, const std::string& content, char type = '0') {
+  std::string header(512, '\0');
+  header.replace(0, name.size(), name);
+  header.replace(100, 7, "0000644");
+  header.replace(124, 11, octal(content.size(), 11));
+  header.replace(148, 8, "        ");
+  header[156] = type;
+  header.replace(257, 5, "ustar");
+  unsigned sum = 0;
+  for (const char byte : header) sum += static_cast<unsigned char>(byte);
+  header.replace(148, 8, octal(sum, 6) + '\0' + ' ');
+  return header + content + std::string((512 - content.size() % 512) % 512, '\0');
+}
+
+const std::string kEnd(1024, '\0');
+
+DatasetFile file_of(const std::string& name, const std::string& content) {
+  Sha256 sha256;
+  sha256.update({reinterpret_cast<const std::uint8_t*>(content.data()), content.size()});
+  return {name, content.size(), sha256.hex_digest()};
+}
+
+const std::string kFirst = noise(5000, 1);
+const std::string kSecond = noise(1024, 2);
+const std::vector<DatasetFile> kWanted{file_of("1.bin", kFirst), file_of("2.bin", kSecond)};
+
+TEST_CASE("the wanted files of an archive are written, and nothing else") {
+  const TempFolder folder;
+  const std::string tar = member("set/", "", '5') + member("set/readme.html", noise(700)) +
+                          member("set/1.bin", kFirst) + member("link", "", '2') +
+                          member("./2.bin", kSecond) + kEnd + kEnd;
+  const fs::path archive = folder.write("set.tar.gz", gzip(tar));
+  fs::create_directory(folder.path() / "out");
+  unpack(archive, kWanted, folder.path() / "out");
+  CHECK(testing::names_in(folder.path() / "out") == std::vector<std::string>{"1.bin", "2.bin"});
+  CHECK(read_file(folder.path() / "out/1.bin", 1 << 20, ExitCode::kData) == kFirst);
+  CHECK(read_file(folder.path() / "out/2.bin", 1 << 20, ExitCode::kData) == kSecond);
+}
+
+TEST_CASE("names in an archive do not say where its files are written") {
+  const TempFolder folder;
+  const std::string tar = member("../../1.bin", kFirst) + member("/etc/2.bin", kSecond) + kEnd;
+  const fs::path archive = folder.write("deep/set.tar.gz", gzip(tar));
+  fs::create_directories(folder.path() / "deep/er/out");
+  unpack(archive, kWanted, folder.path() / "deep/er/out");
+  CHECK(testing::names_in(folder.path() / "deep/er/out").size() == 2);
+  CHECK(testing::names_in(folder.path()) == std::vector<std::string>{"deep"});
+  CHECK_FALSE(fs::exists("/etc/2.bin"));
+}
+
+TEST_CASE("hostile and damaged archives are refused") {
+  const TempFolder folder;
+  const std::string first = member("1.bin", kFirst);
+  const std::string second = member("2.bin", kSecond);
+  std::string damaged = first;
+  damaged[2] = 'x';
+  std::string huge = member("other", "");
+  huge = huge.replace(124, 11, "77777777777");
+  const std::string other = member("2.bin", noise(1024, 3));
+  const std::vector<std::pair<std::string, const char*>> table{
+      {first + kEnd, "does not hold 2.bin"},
+      {first + first + second + kEnd, "holds 1.bin twice"},
+      {first + member("2.bin", "", '2') + kEnd, "its 2.bin is not a regular file"},
+      {first + member("2.bin", "short") + kEnd, "its 2.bin has 5 bytes, expected 1024"},
+      {first + other + kEnd, "SHA-256 of its 2.bin is "},
+      {damaged + second + kEnd, "a damaged header"},
+      {huge + kEnd, "a damaged header"},
+      {first.substr(0, 3000), "the archive ends within a member"},
+      {first, "the archive ends within a member"},
+      {"", "the archive ends within a member"},
+  };
+  for (const auto& [tar, problem] : table) {
+    const fs::path archive = folder.write("set.tar.gz", gzip(tar));
+    const fs::path out = folder.path() / "out";
+    fs::remove_all(out);
+    fs::create_directory(out);
+    const auto failure = error_of([&] { unpack(archive, kWanted, out); });
+    INFO(problem);
+    CHECK(failure.code == ExitCode::kData);
+    CHECK_THAT(failure.message, ContainsSubstring(archive.string()) && ContainsSubstring(problem));
+    CHECK_FALSE(fs::exists(out / "2.bin"));
+    for (const std::string& name : testing::names_in(out)) CHECK(name == "1.bin");
+  }
+  const std::string packed = gzip(first + second + kEnd);
+  const fs::path cut = folder.write("cut.tar.gz", packed.substr(0, packed.size() - 100));
+  CHECK_THAT(error_of([&] { unpack(cut, kWanted, folder.path()); }).message,
+             ContainsSubstring("cut.tar.gz") && ContainsSubstring("cut short"));
+}
+
+}  // namespace
+}  // namespace mnist_train::fetch

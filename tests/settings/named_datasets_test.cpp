@@ -1,0 +1,60 @@
+#include "settings/named_datasets.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+
+#include "settings/data_options.h"
+#include "support/catch.h"
+#include "support/config_text.h"
+
+namespace mnist_train::settings {
+namespace {
+
+bool is_sha256(const std::string& text) {
+  return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string::npos;
+}
+
+TEST_CASE("every row of the table of data sets is whole, and its name is unique") {
+  std::set<std::string> names;
+  for (const NamedDataset& row : named_datasets()) {
+    CAPTURE(row.name);
+    CHECK(names.insert(row.name).second);
+    CHECK(&named_dataset(row.name) == &row);
+    CHECK((row.channels == 1 || row.channels == 3));
+    CHECK(row.size.height > 0);
+    CHECK(row.classes > 1);
+    CHECK((row.class_names.empty() ||
+           static_cast<std::int64_t>(row.class_names.size()) == row.classes));
+    CHECK(channel_mismatches(row.normalize, row.channels).empty());
+    std::set<std::string> files;
+    for (const DatasetFile& file : row.files) {
+      CHECK(files.insert(file.name).second);
+      CHECK(file.bytes > 0);
+      CHECK(is_sha256(file.sha256));
+    }
+    CHECK_FALSE(files.empty());
+    CHECK((!row.archive || is_sha256(row.archive->sha256)));
+    CHECK_FALSE(row.mirrors.empty());
+    for (const std::string& mirror : row.mirrors) CHECK(mirror.ends_with('/'));
+  }
+}
+
+TEST_CASE("every data set of the table can be named in a config, with its own normalisation") {
+  for (const NamedDataset& row : named_datasets()) {
+    CAPTURE(row.name);
+    const RunConfig config = read(R"({"data":{"dataset":")" + row.name + R"("}})");
+    CHECK(config.data.dataset == row.name);
+    CHECK(effective_normalize(config.data, row.channels) == row.normalize);
+    CHECK(read(write_run_config(config, true)) == config);
+  }
+}
+
+TEST_CASE("an unknown name is answered with those that are known") {
+  const auto failure = testing::error_of([] { (void)named_dataset("imagenet"); });
+  CHECK(failure.code == ExitCode::kConfig);
+  CHECK(failure.message == "unknown data set imagenet; known are mnist, fashion-mnist, cifar10");
+}
+
+}  // namespace
+}  // namespace mnist_train::settings

@@ -1,0 +1,139 @@
+"""A folder of CIFAR-10's binary batches, from training to prediction, and fetching it from an archive."""
+
+import gzip
+import hashlib
+import io
+import json
+import tarfile
+
+import numpy
+import pytest
+from pictures import read_png, write_png
+from support import merged, run, train, write_config
+
+BATCHES = [f"data_batch_{number}.bin" for number in range(1, 6)] + ["test_batch.bin"]
+NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+COUNT = 8  # records of a batch
+COLOURS = numpy.array([[255 if label >> bit & 1 else 40 for bit in range(3)] for label in range(10)], numpy.uint8)
+
+
+def records(seed, count=COUNT):
+    """(labels, images [n,3,32,32]) that a small network learns: each of four classes has its own colour."""
+    random = numpy.random.default_rng(seed)
+    labels = numpy.arange(count) % 4
+    noise = random.integers(0, 30, (count, 3, 32, 32), numpy.uint8)
+    return labels.astype(numpy.uint8), COLOURS[labels][:, :, None, None] - numpy.minimum(noise, 39)
+
+
+@pytest.fixture(scope="module")
+def cifar(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("root") / "cifar10"
+    folder.mkdir()
+    for seed, name in enumerate(BATCHES):
+        labels, images = records(seed)
+        (folder / name).write_bytes(b"".join(bytes([label]) + image.tobytes() for label, image in zip(labels, images)))
+    return folder
+
+
+def config(cifar, **others):
+    data = {"dataset": "cifar10", "root": str(cifar.parent), "limit_train": None, "limit_test": None}
+    return {"epochs": 12, "batch_size": 8, "learning_rate": 0.005, "data": data | others}
+
+
+@pytest.fixture(scope="module")
+def trained(cifar, tmp_path_factory):
+    return train(tmp_path_factory.mktemp("trained"), config(cifar))
+
+
+def test_a_run_learns_the_batches_and_is_evaluated_as_it_was_trained(tmp_path, cifar, trained):
+    summary = trained.summary()
+    assert summary["samples_seen"] == 12 * 5 * COUNT
+    assert summary["test_accuracy"] > 0.9
+    result = run("evaluate", "--checkpoint", trained.checkpoints()[-1], "--nproc-per-node", 1)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["test_accuracy"] == summary["test_accuracy"]
+    pair = train(tmp_path, config(cifar), processes=2)
+    assert pair.summary()["data_hash"] == summary["data_hash"]
+    as_format = train(tmp_path, config(cifar, dataset=None, root=None, format="cifar", train=str(cifar),
+                                       test=str(cifar / "test_batch.bin"), normalize={
+                                           "mean": [0.4914, 0.4822, 0.4465], "std": [0.247, 0.2435, 0.2616]}),
+                      output="format")
+    assert as_format.digest() == trained.digest()
+
+
+def test_images_are_predicted_with_the_names_of_their_classes(tmp_path, cifar, trained):
+    labels, images = records(seed=5)
+    files = [write_png(tmp_path / f"{number}.png", image.transpose(1, 2, 0)) for number, image in enumerate(images)]
+    for arguments in (["--checkpoint", trained.checkpoints()[-1]],
+                      ["--checkpoint", trained.path / "model.pt", "--config", write_config(tmp_path, config(cifar))]):
+        result = run("predict", *arguments, *files)
+        assert result.returncode == 0, result.stderr
+        rows = [json.loads(line) for line in result.stdout.splitlines()]
+        assert numpy.mean([row["guess"] == label for row, label in zip(rows, labels)]) > 0.9
+        assert all(row["class"] == NAMES[row["guess"]] for row in rows)
+    shown = [json.loads(line) for line in (trained.path / "predictions.jsonl").read_text().splitlines()]
+    assert {row["truth_name"] for row in shown if "truth_name" in row} <= set(NAMES)
+
+
+def test_preview_shows_the_bytes_of_the_batches(tmp_path, cifar):
+    for channels in (3, 1):
+        path = write_config(tmp_path, merged(config(cifar), {"data": {"channels": channels}}))
+        result = run("preview", "--config", path, "--output", tmp_path / "grid.png", "--nproc-per-node", 1)
+        assert result.returncode == 0, result.stderr
+        facts = json.loads(result.stdout)
+        page = read_png((tmp_path / "grid.png").read_bytes())
+        (process,) = facts["processes"]
+        assert (facts["channels"], facts["height"], facts["width"]) == (channels, 32, 32)
+        for image in process["images"]:
+            labels, images = records(seed=image["sample"] // COUNT)
+            assert image["label"] == labels[image["sample"] % COUNT]
+            assert image["class"] == NAMES[image["label"]]
+            shown = page[image["top"]:image["top"] + 32, image["left"]:image["left"] + 32]
+            planes = images[image["sample"] % COUNT].transpose(1, 2, 0)
+            if channels == 3:
+                assert (shown == planes).all()
+            else:
+                gray = (planes.astype(int) @ [19595, 38470, 7471] + 0x8000) >> 16
+                assert (shown[..., 0] == gray).all()
+
+
+@pytest.mark.parametrize("name, change, message", [
+    ("data_batch_2.bin", lambda content: content[:5000], "data_batch_2.bin: byte 5000: the file ends within record 1"),
+    ("test_batch.bin", lambda content: b"", "test_batch.bin: byte 0: an empty file"),
+    ("data_batch_5.bin", lambda content: b"\x0c" + content[1:], "data_batch_5.bin: byte 0: label 12, expected 0 to 9"),
+    ("data_batch_3.bin", None, "data_batch_3.bin: missing"),
+])
+def test_damaged_batches_are_exit_3_with_file_and_offset(tmp_path, cifar, name, change, message):
+    folder = tmp_path / "cifar10"
+    folder.mkdir()
+    for batch in BATCHES:
+        content = (cifar / batch).read_bytes()
+        if batch != name or change:
+            (folder / batch).write_bytes(change(content) if batch == name else content)
+    result = run("--config", write_config(tmp_path, config(folder)), "--output", tmp_path / "run")
+    assert result.returncode == 3
+    assert message in result.stderr
+
+
+def test_figures_for_another_number_of_channels_are_exit_2_and_name_the_key(tmp_path, cifar):
+    result = run("--config", write_config(tmp_path, config(cifar, normalize={"mean": [0.5, 0.5]})),
+                 "--output", tmp_path / "run")
+    assert result.returncode == 2
+    assert "/data/normalize/mean: lists 2 numbers, but the images have 3 channels" in result.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_archive_with_other_files_never_becomes_a_data_set(tmp_path):
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        for name in ("../escaped", "cifar-10-batches-bin/test_batch.bin"):
+            member = tarfile.TarInfo(name)
+            member.size = 3073
+            tar.addfile(member, io.BytesIO(bytes(3073)))
+    content = gzip.compress(archive.getvalue())
+    (tmp_path / "mirror").mkdir()
+    (tmp_path / "mirror" / "cifar-10-binary.tar.gz").write_bytes(content)
+    result = run("fetch", "cifar10", "--to", tmp_path / "to", "--mirror", (tmp_path / "mirror").as_uri())
+    assert result.returncode == 3
+    assert hashlib.sha256(content).hexdigest() in result.stderr
+    assert [path.name for path in (tmp_path / "to").iterdir()] == [".fetch.lock"]
