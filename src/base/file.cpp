@@ -106,7 +106,7 @@ AtomicFile::AtomicFile(fs::path path, ExitCode code)
   std::error_code ignored;
   const fs::file_status there = fs::status(path_, ignored);
   if (fs::exists(there) && !fs::is_regular_file(there)) {
-    throw Error(code_, path_.string() + ": is there already, and is no regular file");
+    throw Error(code_, path_.string() + ": exists already and is not a regular file");
   }
   temporary_path_ += ".partial-" + std::to_string(::getpid());
   // A leftover of the same name can only come from a dead process whose number was used again.

@@ -18,13 +18,13 @@ constexpr double kNoticeable_s = 0.001;  // for a step
 StragglerWatch::StragglerWatch(int ranks)
     : before_(static_cast<std::size_t>(ranks)), warned_(static_cast<std::size_t>(ranks), false) {}
 
-StragglerWatch::StepTimes StragglerWatch::step_times(const RankStatus& status) {
+StragglerWatch::RankProgress StragglerWatch::progress_of(const RankStatus& status) {
   return {status.step.load(), status.stepped_s.load() - status.waited_s.load()};
 }
 
 /// Returns nothing while the ranks have made too few steps to tell.
 std::optional<StragglerWatch::Slowest> StragglerWatch::slowest(
-    const std::vector<StepTimes>& now) const {
+    const std::vector<RankProgress>& now) const {
   std::vector<std::pair<double, int>> seconds;
   for (std::size_t rank = 0; rank < now.size(); ++rank) {
     const std::int64_t steps = now[rank].step - before_[rank].step;
@@ -39,9 +39,9 @@ std::optional<StragglerWatch::Slowest> StragglerWatch::slowest(
 
 std::optional<std::string> StragglerWatch::check(const StatusBoard& board, double now_s) {
   if (before_.size() < 2 || now_s - checked_s_ < kWindow_s) return std::nullopt;
-  std::vector<StepTimes> now;
+  std::vector<RankProgress> now;
   for (std::size_t rank = 0; rank < before_.size(); ++rank) {
-    now.push_back(step_times(board.of(static_cast<int>(rank))));
+    now.push_back(progress_of(board.of(static_cast<int>(rank))));
   }
   const auto found = slowest(now);
   if (!found) return std::nullopt;

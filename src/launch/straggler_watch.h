@@ -21,7 +21,7 @@ class StragglerWatch {
   std::optional<std::string> check(const StatusBoard& board, double now_s);
 
  private:
-  struct StepTimes {
+  struct RankProgress {
     std::int64_t step = 0;
     double own_s = 0;  // in training steps so far, without waiting
   };
@@ -31,10 +31,10 @@ class StragglerWatch {
     double others_s = 0;  // for a step, the median of the others
   };
 
-  static StepTimes step_times(const RankStatus& status);
-  std::optional<Slowest> slowest(const std::vector<StepTimes>& now) const;
+  static RankProgress progress_of(const RankStatus& status);
+  std::optional<Slowest> slowest(const std::vector<RankProgress>& now) const;
 
-  std::vector<StepTimes> before_;
+  std::vector<RankProgress> before_;
   std::vector<bool> warned_;
   double checked_s_ = 0;
   int suspect_ = -1;

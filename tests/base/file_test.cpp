@@ -102,7 +102,7 @@ TEST_CASE("nothing but a file is replaced by one") {
   REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
   const Failure failure = error_of([&] { write_file_atomically(pipe, "x", ExitCode::kRunFailed); });
   CHECK(failure.code == ExitCode::kRunFailed);
-  CHECK_THAT(failure.message, ContainsSubstring(pipe.string() + ": is there already"));
+  CHECK_THAT(failure.message, ContainsSubstring(pipe.string() + ": exists already"));
   CHECK(fs::is_fifo(pipe));
   CHECK(names_in(folder.path()) == std::vector<std::string>{"pipe"});
 }
