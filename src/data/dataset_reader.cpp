@@ -79,7 +79,7 @@ DatasetReader::DatasetReader(const settings::DataOptions& options, std::int64_t 
 
 /// Encoded images show how much they take only when it is too late.
 void DatasetReader::require_memory() const {
-  const auto available = static_cast<std::int64_t>(memory_here().available);
+  const auto available = static_cast<std::int64_t>(system_memory().available);
   if (static_cast<std::int64_t>(bytes()) <= available) return;
   throw Error(ExitCode::kData,
               train_.name() + ": decoded to " + geometry_.text() + ", the images take " +
