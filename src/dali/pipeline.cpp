@@ -61,7 +61,7 @@ daliArgDesc_t argument(const char* name, daliDataType_t type, std::int64_t value
 
 Pipeline::Pipeline(const data::ImageDecoderSetup& setup, std::size_t max_batch)
     : setup_(setup), max_batch_(max_batch) {
-  // DALI complains at length about codecs that are not installed (JPEG 2000, TIFF).
+  // DALI prints long warnings about codecs that are not installed (JPEG 2000, TIFF).
   const QuietStderr quiet;
   initialize();
   create();

@@ -65,13 +65,14 @@ DatasetReader::DatasetReader(const settings::DataOptions& options, std::int64_t 
   Sources sources = open_sources(options, splits != Splits::kTrain, bad_);
   geometry_ = sources.geometry;
   class_names_ = std::move(sources.class_names);
-  for (const auto& source : sources.train) classes_ = std::max(classes_, source->classes());
-  train_ = limited(SampleView(std::move(sources.train)), options.limit_train, "limit_train");
+  for (const auto& source : sources.train_sources) classes_ = std::max(classes_, source->classes());
+  train_ =
+      limited(SampleView(std::move(sources.train_sources)), options.limit_train, "limit_train");
   held_out_count(train_.count(), validation_);
   if (splits == Splits::kTest) train_ = train_.select({});
-  if (sources.test) {
-    classes_ = std::max(classes_, sources.test->classes());
-    test_ = limited(SampleView({sources.test}), options.limit_test, "limit_test");
+  if (sources.test_source) {
+    classes_ = std::max(classes_, sources.test_source->classes());
+    test_ = limited(SampleView({sources.test_source}), options.limit_test, "limit_test");
   }
   const bool encoded = !train_.sources().front()->geometry();
   if (encoded && options.decode == settings::Decode::kOnce) require_memory();
@@ -121,8 +122,8 @@ Dataset DatasetReader::read_splits(std::span<std::uint8_t> memory,
     if (count > 0) leave_out(split, decode(samples, split.images.data()), 0);
     return split;
   };
-  OpenSplit train = open(train_);
-  return finish(std::move(train), open(test_));
+  OpenSplit train_split = open(train_);
+  return finish(std::move(train_split), open(test_));
 }
 
 /// Whether the pixels are used where they lie in a mapped file, which then lives as long.
@@ -145,7 +146,7 @@ std::vector<SampleFailure> DatasetReader::decode(const SampleView& samples,
   constexpr std::int64_t kBatch = 1024;
   constexpr std::int64_t kFewest = 16;  // samples that are worth a thread
   const auto wanted = std::make_shared<EncodedImages>(EncodedImages{samples, geometry_});
-  const auto go_on = [this](const std::vector<SampleFailure>& failed) {
+  const auto may_continue = [this](const std::vector<SampleFailure>& failed) {
     return (failed.empty() || bad_.skips()) && (cancelled_ == nullptr || !*cancelled_);
   };
   std::vector<SampleFailure> failed;
@@ -160,7 +161,7 @@ std::vector<SampleFailure> DatasetReader::decode(const SampleView& samples,
     }
     const std::int64_t threads = (range.size() + kFewest - 1) / kFewest;
     DecoderPool pool(wanted, std::min(processors(), static_cast<int>(threads)), images);
-    const auto found = pool.decode_range(range, kBatch, go_on);
+    const auto found = pool.decode_range(range, kBatch, may_continue);
     failed.insert(failed.end(), found.begin(), found.end());
   }
   if (cancelled_ != nullptr && *cancelled_) {
@@ -196,11 +197,11 @@ Dataset DatasetReader::stream(const std::vector<SampleFailure>& failed) {
   const auto of_test = std::find_if(failed.begin(), failed.end(), [this](const auto& each) {
     return each.sample >= train_.count();
   });
-  OpenSplit train{train_};
-  OpenSplit test{test_};
-  leave_out(train, {failed.begin(), of_test}, 0);
-  leave_out(test, {of_test, failed.end()}, train_.count());
-  return finish(std::move(train), std::move(test));
+  OpenSplit train_split{train_};
+  OpenSplit test_split{test_};
+  leave_out(train_split, {failed.begin(), of_test}, 0);
+  leave_out(test_split, {of_test, failed.end()}, train_.count());
+  return finish(std::move(train_split), std::move(test_split));
 }
 
 /// `first`: what the failures count the first sample of the split as.
@@ -257,21 +258,21 @@ ImageSet DatasetReader::take(const SampleView& samples, OpenSplit& from) const {
   return set;
 }
 
-Dataset DatasetReader::finish(OpenSplit train, OpenSplit test) const {
-  const HoldOut parts = hold_out(train.samples.count(), validation_, seed_);
-  if (!train.images.empty() && !parts.validation.empty()) {
-    std::vector<std::int64_t> order = parts.train;
-    order.insert(order.end(), parts.validation.begin(), parts.validation.end());
-    arrange(train.images, static_cast<std::size_t>(geometry_.bytes()), order);
+Dataset DatasetReader::finish(OpenSplit train_split, OpenSplit test_split) const {
+  const HoldOut parts = hold_out(train_split.samples.count(), validation_, seed_);
+  if (!train_split.images.empty() && !parts.held_out.empty()) {
+    std::vector<std::int64_t> order = parts.trained_on;
+    order.insert(order.end(), parts.held_out.begin(), parts.held_out.end());
+    arrange(train_split.images, static_cast<std::size_t>(geometry_.bytes()), order);
   }
   Dataset dataset;
-  dataset.train = take(train.samples.select(parts.train), train);
-  dataset.validation = take(train.samples.select(parts.validation), train);
-  dataset.test = take(test.samples, test);
+  dataset.train = take(train_split.samples.select(parts.trained_on), train_split);
+  dataset.validation = take(train_split.samples.select(parts.held_out), train_split);
+  dataset.test = take(test_split.samples, test_split);
   dataset.hash = hash_of(dataset);
   dataset.class_names = class_names_;
   dataset.skipped = bad_.skipped();
-  if (train.samples.sources().size() > 1) dataset.train_parts = train.samples.parts();
+  if (train_split.samples.sources().size() > 1) dataset.train_parts = train_split.samples.parts();
   return dataset;
 }
 

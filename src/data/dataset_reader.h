@@ -74,7 +74,7 @@ class DatasetReader {
   bool use_in_place(OpenSplit& split) const;
   void leave_out(OpenSplit& split, std::span<const SampleFailure> failed, std::int64_t first);
   ImageSet take(const SampleView& samples, OpenSplit& from) const;
-  Dataset finish(OpenSplit train, OpenSplit test) const;
+  Dataset finish(OpenSplit train_split, OpenSplit test_split) const;
 
   settings::DataOptions options_;
   double validation_;

@@ -28,12 +28,12 @@ struct SplitNames {
 };
 
 SplitNames names_of(SplitName split) {
-  const std::vector<std::string_view> train{"train"};
-  const std::vector<std::string_view> test{"t10k", "test"};
-  if (split == SplitName::kTest) return {"test", test, train, {"test_batch.bin"}};
+  const std::vector<std::string_view> of_train{"train"};
+  const std::vector<std::string_view> of_test{"t10k", "test"};
+  if (split == SplitName::kTest) return {"test", of_test, of_train, {"test_batch.bin"}};
   return {"train",
-          train,
-          test,
+          of_train,
+          of_test,
           {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin",
            "data_batch_5.bin"}};
 }

@@ -40,7 +40,7 @@ std::size_t GzipStream::read(std::span<std::uint8_t> out) {
     std::size_t produced = 0;
     const bool advanced = inflate_some(out.subspan(filled), &produced);
     filled += produced;
-    if (!advanced) fail("the file is cut short: the gzip stream goes on, but the file ends");
+    if (!advanced) fail("the file is cut short: the file ends within the gzip stream");
   }
   return filled;
 }

@@ -34,7 +34,7 @@ HoldOut hold_out(std::int64_t count, double fraction, std::int64_t seed) {
   }
   HoldOut parts;
   for (std::int64_t position = 0; position < count; ++position) {
-    (marked[static_cast<std::size_t>(position)] ? parts.validation : parts.train)
+    (marked[static_cast<std::size_t>(position)] ? parts.held_out : parts.trained_on)
         .push_back(position);
   }
   return parts;

@@ -8,8 +8,8 @@ namespace mnist_train::data {
 /// The positions in a training set that are trained on, and those that are held out for validation;
 /// both ascend.
 struct HoldOut {
-  std::vector<std::int64_t> train;
-  std::vector<std::int64_t> validation;
+  std::vector<std::int64_t> trained_on;
+  std::vector<std::int64_t> held_out;
 };
 
 /// Returns how many of `count` samples a fraction holds out. Throws Error(kData) when that leaves

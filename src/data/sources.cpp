@@ -24,8 +24,8 @@ using settings::DataOptions;
 /// What the options name: a format and places, or a data set whose row says them.
 struct NamedFiles {
   DataFormat format;
-  std::vector<DataLocation> train;
-  DataLocation test;
+  std::vector<DataLocation> train_locations;
+  DataLocation test_location;
   std::int64_t max_classes = ImageSource::kMostClasses;
   std::vector<std::string> class_names{};
 };
@@ -38,7 +38,8 @@ NamedFiles named_files(const DataOptions& options) {
   }
   NamedFiles files{*options.format, options.train_per_process,
                    options.test.value_or(DataLocation{})};
-  if (files.train.empty()) files.train.push_back(options.train.value_or(DataLocation{}));
+  if (files.train_locations.empty())
+    files.train_locations.push_back(options.train.value_or(DataLocation{}));
   return files;
 }
 
@@ -65,16 +66,16 @@ std::shared_ptr<ImageSource> open_source(const NamedFiles& files, const DataLoca
 /// Numbers the classes of all sources alike, where they have names of their own.
 void number_classes(Sources& sources, BadSamples& bad) {
   std::set<std::string> names;
-  for (const auto& source : sources.train) {
+  for (const auto& source : sources.train_sources) {
     names.insert(source->class_names().begin(), source->class_names().end());
   }
   if (names.empty()) return;
   sources.class_names.assign(names.begin(), names.end());
-  for (const auto& source : sources.train) {
+  for (const auto& source : sources.train_sources) {
     BadSamples missing(/*skip=*/true);  // one process's classes need not be all
     source->use_classes(sources.class_names, missing);
   }
-  if (sources.test) sources.test->use_classes(sources.class_names, bad);
+  if (sources.test_source) sources.test_source->use_classes(sources.class_names, bad);
 }
 
 /// The geometry of the first good image, where the options do not say all of it.
@@ -107,7 +108,7 @@ void require_one_geometry(const Sources& sources, const ImageSource& source,
   const ImageGeometry own = wanted_geometry(*source.geometry(), options);
   if (own.same_shape(sources.geometry)) return;
   throw Error(ExitCode::kData, source.name() + ": images are " + own.text() + ", but those of " +
-                                   sources.train.front()->name() + " are " +
+                                   sources.train_sources.front()->name() + " are " +
                                    sources.geometry.text() + " (channels x height x width)");
 }
 
@@ -117,14 +118,15 @@ Sources open_sources(const DataOptions& options, bool with_test, BadSamples& bad
   const NamedFiles files = named_files(options);
   Sources sources;
   sources.class_names = files.class_names;
-  for (const DataLocation& location : files.train) {
-    sources.train.push_back(open_source(files, location, SplitName::kTrain, bad));
+  for (const DataLocation& location : files.train_locations) {
+    sources.train_sources.push_back(open_source(files, location, SplitName::kTrain, bad));
   }
-  if (with_test) sources.test = open_source(files, files.test, SplitName::kTest, bad);
+  if (with_test)
+    sources.test_source = open_source(files, files.test_location, SplitName::kTest, bad);
   number_classes(sources, bad);
-  sources.geometry = geometry_of(*sources.train.front(), options, bad);
-  for (const auto& source : sources.train) require_one_geometry(sources, *source, options);
-  if (sources.test) require_one_geometry(sources, *sources.test, options);
+  sources.geometry = geometry_of(*sources.train_sources.front(), options, bad);
+  for (const auto& source : sources.train_sources) require_one_geometry(sources, *source, options);
+  if (sources.test_source) require_one_geometry(sources, *sources.test_source, options);
   return sources;
 }
 

@@ -12,10 +12,10 @@ namespace mnist_train::data {
 
 /// The files behind a data set, opened.
 struct Sources {
-  std::vector<std::shared_ptr<ImageSource>> train;  // one, or one for each process
-  std::shared_ptr<ImageSource> test;                // null where it is not wanted
-  std::vector<std::string> class_names;             // by number, where the classes have names
-  ImageGeometry geometry;                           // what all images have or are brought to
+  std::vector<std::shared_ptr<ImageSource>> train_sources;  // one, or one for each process
+  std::shared_ptr<ImageSource> test_source;                 // null where it is not wanted
+  std::vector<std::string> class_names;  // by number, where the classes have names
+  ImageGeometry geometry;                // what all images have or are brought to
 };
 
 /// Finds and opens the files that `options` name; each format has a row in a switch here. Throws

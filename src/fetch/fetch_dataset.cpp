@@ -166,7 +166,7 @@ void fetch_file(const settings::DatasetFile& file, const fs::path& path,
   std::string problems;
   for (const std::string& mirror : mirrors) {
     const std::string url = join(mirror, file.name);
-    // Mirrors may differ in the compressed bytes: each has its own part.
+    // Mirrors may differ in the compressed bytes: each has a part file of its own.
     const fs::path part =
         path.parent_path() / ("." + file.name + "." + hash_hex(url).substr(0, 8) + ".part");
     say(url);

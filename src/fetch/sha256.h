@@ -9,7 +9,7 @@
 
 namespace mnist_train::fetch {
 
-/// Computes a SHA-256 with libmd.
+/// Computes SHA-256 with libmd.
 class Sha256 {
  public:
   Sha256() { SHA256Init(&context_); }

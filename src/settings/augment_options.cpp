@@ -26,11 +26,11 @@ strict_json::Type<PerChannel> per_channel(const strict_json::NumberRange& range)
   type.fragment = {{"anyOf", {one.fragment, list.fragment}}};
   type.fragment["anyOf"][1]["minItems"] = 1;
   type.read = [one, list](const JsonCursor& cursor) -> std::optional<PerChannel> {
-    if (cursor.node().kind != strict_json::Node::Kind::kArray) {
+    if (cursor.node().kind != strict_json::JsonKind::kArray) {
       return one.read(cursor.or_else("a list with one number a channel"));
     }
     if (cursor.node().items.empty()) {
-      cursor.complain_expected("one number a channel");
+      cursor.add_mismatch("one number a channel");
       return std::nullopt;
     }
     return list.read(cursor);
@@ -52,7 +52,7 @@ Schema<NormalizeOptions> normalize_schema() {
 }
 
 bool is_zero(const strict_json::Node& node) {
-  return node.kind == strict_json::Node::Kind::kUnsigned && node.unsigned_integer == 0;
+  return node.kind == strict_json::JsonKind::kUnsigned && node.unsigned_integer == 0;
 }
 
 Row random_crop() {
@@ -116,8 +116,8 @@ Row mixup() {
     if (!options.weight) {
       if (!options.alpha) options.alpha = Options{}.alpha;
     } else if (cursor.gives("alpha")) {
-      cursor.complain_about("weight",
-                            "conflicts with alpha; set only one of them (null takes a value back)");
+      cursor.add_error_at("weight",
+                          "conflicts with alpha; set only one of them (null takes a value back)");
     } else {
       options.alpha.reset();
     }
@@ -199,7 +199,7 @@ strict_json::Type<AugmentList> augment_list() {
   type.fragment["maxItems"] = kMaxEntries;
   type.read = [read = type.read](const JsonCursor& cursor) -> std::optional<AugmentList> {
     if (cursor.node().items.size() > kMaxEntries) {
-      cursor.complain_expected("at most " + std::to_string(kMaxEntries) + " entries");
+      cursor.add_mismatch("at most " + std::to_string(kMaxEntries) + " entries");
       return std::nullopt;
     }
     std::optional<AugmentList> list = read(cursor);

@@ -28,7 +28,7 @@ strict_json::Type<DataLocation> location() {
   type.fragment = {{"anyOf", {path().fragment, std::move(fragment)}}};
   type.keys = pair.keys();
   type.read = [pair](const JsonCursor& cursor) -> std::optional<DataLocation> {
-    if (cursor.node().kind == strict_json::Node::Kind::kObject) return pair.read(cursor);
+    if (cursor.node().kind == strict_json::JsonKind::kObject) return pair.read(cursor);
     const auto images = path().read(cursor.or_else("{\"images\", \"labels\"}"));
     if (!images) return std::nullopt;
     return DataLocation{*images, std::nullopt};
@@ -50,7 +50,7 @@ strict_json::Type<std::vector<DataLocation>> locations_by_rank() {
     auto locations = inner.read(cursor);
     if (!locations) return std::nullopt;
     if (*locations && (*locations)->empty()) {
-      cursor.complain_expected("a location for each process, or null");
+      cursor.add_mismatch("a location for each process, or null");
       return std::nullopt;
     }
     return locations->value_or(Locations{});

@@ -4,17 +4,19 @@
 #include <utility>
 
 #include "base/error.h"
-#include "settings/limits.h"
-#include "strict_json/schema.h"
-#include "strict_json/schema_rule.h"
+#include "settings/schemas.h"
 
 namespace mnist_train::settings {
 
 namespace {
 
 using strict_json::all_of;
+using strict_json::any_of;
+using strict_json::equal;
+using strict_json::given;
 using strict_json::Json;
 using strict_json::JsonCursor;
+using strict_json::lists;
 using strict_json::none_of;
 using strict_json::one_of;
 using strict_json::optional_of;
@@ -100,7 +102,7 @@ void check_channels(const NormalizeOptions& normalize, const Options& options,
   const auto channels = known_channels(options);
   if (!channels) return;
   for (const auto& [key, message] : channel_mismatches(normalize, *channels)) {
-    cursor.complain_about(key, message);
+    cursor.add_error_at(key, message);
   }
 }
 
@@ -111,123 +113,75 @@ void check_normalize(Options& options, const JsonCursor& cursor) {
   for (std::size_t i = 0; i < options.augment.size() && cursor.has("augment"); ++i) {
     const auto* listed = std::get_if<NormalizeOptions>(&options.augment[i]);
     if (listed == nullptr) continue;
-    const JsonCursor entry = cursor.member("augment").item(i);
-    if (options.normalize) entry.add_error("conflicts with /data/normalize; set only one of them");
-    check_channels(*listed, options, entry);
+    check_channels(*listed, options, cursor.member("augment").item(i));
   }
 }
 
-constexpr const char* kSets[] = {"train", "train_per_process", "test"};
-
-/// Checks the keys that belong to a format.
-void check_format(const Options& options, const JsonCursor& cursor) {
-  const bool drawn = options.format == DataFormat::kSynthetic;
-  for (const char* key : kSets) {
-    if (drawn && cursor.gives(key)) {
-      cursor.complain_about(key, "is not used with format synthetic, which draws its samples");
-    }
+/// Adds the rules over several keys that depend on where samples come from.
+void add_source_rules(Schema<Options>& schema) {
+  const Json format = given("format");
+  const Json drawn = equal("format", "synthetic");
+  const Json in_files = all_of({format, none_of(drawn)});
+  schema.conflict("format", "dataset");
+  schema.conflict("train_per_process", "train");
+  schema.forbid("root", all_of({given("root"), format}),
+                "is where a dataset is searched; it is not used with format");
+  for (const char* key : {"train", "train_per_process", "test"}) {
+    schema.forbid(key, all_of({given(key), drawn}),
+                  "is not used with format synthetic, which draws its samples");
+    schema.forbid(key, all_of({given(key), none_of(format)}),
+                  "needs a format as well, such as \"idx\"");
   }
-  if (!drawn && !cursor.gives("train") && !cursor.gives("train_per_process")) {
-    cursor.complain_about("format", "needs train as well");
-  }
-  if (!drawn && !cursor.gives("test")) cursor.complain_about("format", "needs test as well");
-  if (cursor.gives("train") && cursor.gives("train_per_process")) {
-    cursor.complain_about("train_per_process", "conflicts with train; set only one of them");
-  }
-  if (cursor.gives("root")) {
-    cursor.complain_about("root", "is where a dataset is searched; it is not used with format");
-  }
+  schema.forbid("format",
+                all_of({in_files, none_of(given("train")), none_of(given("train_per_process"))}),
+                "needs train as well");
+  schema.forbid("format", all_of({in_files, none_of(given("test"))}), "needs test as well");
 }
 
-void check_data(Options& options, const JsonCursor& cursor) {
-  if (cursor.gives("dataset") && cursor.gives("format")) {
-    cursor.complain_about("format", "conflicts with dataset; set only one of them");
-    return;
-  }
+/// Adds the other rules over several keys.
+void add_preparation_rules(Schema<Options>& schema) {
+  const Json encoded = any_of({equal("format", "image-folder"), equal("format", "lmdb")});
+  const Json streamed = any_of({equal("decode", "stream"), equal("decode", "dali")});
+  const Json per_process = given("train_per_process");
+  constexpr const char* kOnlyEncoded = "belongs to formats image-folder and lmdb";
+  schema.forbid("on_bad_sample", all_of({equal("on_bad_sample", "skip"), none_of(encoded)}),
+                kOnlyEncoded);
+  schema.forbid("decode", all_of({streamed, none_of(encoded)}), kOnlyEncoded);
+  schema.forbid("decode_threads", all_of({given("decode_threads"), none_of(streamed)}),
+                "needs decode \"stream\" or \"dali\" as well");
+  schema.forbid("channels", equal("channels", 2), "expected 1 or 3, found 2");
+  schema.forbid("validation",
+                all_of({per_process, given("validation"), none_of(equal("validation", 0))}),
+                "cannot be used with train_per_process: give samples of their own as test");
+  schema.forbid("limit_train", all_of({per_process, given("limit_train")}),
+                "cannot be used with train_per_process");
+  schema.forbid("split", all_of({per_process, equal("split", "throughput")}),
+                "\"throughput\" moves samples between processes, which train_per_process forbids");
+  schema.forbid("normalize",
+                all_of({given("normalize"), lists("augment", equal("name", "normalize"))}),
+                "conflicts with normalize in augment; set only one of them");
+}
+
+/// A format leaves no named data set, and without one there is always one.
+void choose_dataset(Options& options, const JsonCursor& cursor) {
   if (cursor.gives("format")) {
     options.dataset.reset();
-    return check_format(options, cursor);
+  } else if (!options.dataset) {
+    options.dataset = DataOptions{}.dataset;
   }
-  for (const char* key : kSets) {
-    if (cursor.gives(key)) cursor.complain_about(key, "needs a format as well, such as \"idx\"");
-  }
-  if (!options.dataset) options.dataset = DataOptions{}.dataset;
 }
 
-/// Checks what image-folder and lmdb have in common.
-void check_encoded(Options& options, const JsonCursor& cursor) {
-  const bool encoded =
-      options.format == DataFormat::kImageFolder || options.format == DataFormat::kLmdb;
-  if (!encoded) {
-    constexpr const char* kOnlyEncoded = "belongs to formats image-folder and lmdb";
-    if (options.on_bad_sample == OnBadSample::kSkip) {
-      cursor.complain_about("on_bad_sample", kOnlyEncoded);
-    }
-    if (options.decode != Decode::kOnce) cursor.complain_about("decode", kOnlyEncoded);
-    return;
-  }
-  const auto refuse_labels = [](const DataLocation& location, const JsonCursor& at) {
+/// Image folders and LMDBs have their labels inside.
+void check_labels(Options& options, const JsonCursor& cursor) {
+  if (options.format != DataFormat::kImageFolder && options.format != DataFormat::kLmdb) return;
+  const auto refuse = [](const DataLocation& location, const JsonCursor& at) {
     if (location.labels) at.add_error("a path; labels in a file of their own belong to format idx");
   };
-  if (options.train && cursor.gives("train")) refuse_labels(*options.train, cursor.member("train"));
-  if (options.test && cursor.gives("test")) refuse_labels(*options.test, cursor.member("test"));
+  if (options.train && cursor.gives("train")) refuse(*options.train, cursor.member("train"));
+  if (options.test && cursor.gives("test")) refuse(*options.test, cursor.member("test"));
   for (std::size_t i = 0; i < options.train_per_process.size(); ++i) {
-    refuse_labels(options.train_per_process[i], cursor.member("train_per_process").item(i));
+    refuse(options.train_per_process[i], cursor.member("train_per_process").item(i));
   }
-}
-
-void check_together(Options& options, const JsonCursor& cursor) {
-  if (options.decode == Decode::kOnce && options.decode_threads) {
-    cursor.complain_about("decode_threads", "needs decode \"stream\" or \"dali\" as well");
-  }
-  if (options.channels == 2) cursor.complain_about("channels", "expected 1 or 3, found 2");
-  if (options.train_per_process.empty()) return;
-  if (options.validation > 0) {
-    cursor.complain_about(
-        "validation", "cannot be used with train_per_process: give samples of their own as test");
-  }
-  if (options.limit_train) {
-    cursor.complain_about("limit_train", "cannot be used with train_per_process");
-  }
-  if (options.split == Split::kThroughput) {
-    cursor.complain_about("split",
-                          "\"throughput\" moves samples between processes, which "
-                          "train_per_process forbids");
-  }
-}
-
-Json any_of(const Json& a, const Json& b) { return none_of(all_of({none_of(a), none_of(b)})); }
-
-/// Describes the rules of the checks above for editors.
-void describe_data(Schema<Options>& schema) {
-  using strict_json::equal;
-  using strict_json::given;
-  using strict_json::when;
-  const Json train = any_of(given("train"), given("train_per_process"));
-  const Json no_places = all_of({none_of(train), none_of(given("test"))});
-  const Json encoded = any_of(equal("format", "image-folder"), equal("format", "lmdb"));
-  schema.describe_rule(none_of(all_of({given("dataset"), given("format")})));
-  schema.describe_rule(none_of(all_of({given("root"), given("format")})));
-  schema.describe_rule(none_of(all_of({given("train"), given("train_per_process")})));
-  schema.describe_rule(when(none_of(given("format")), no_places));
-  schema.describe_rule(when(equal("format", "synthetic"), no_places));
-  schema.describe_rule(
-      when(any_of(equal("format", "idx"), encoded), all_of({train, given("test")})));
-  schema.describe_rule(when(equal("on_bad_sample", "skip"), encoded));
-  const Json streamed = any_of(equal("decode", "stream"), equal("decode", "dali"));
-  schema.describe_rule(when(streamed, encoded));
-  schema.describe_rule(when(
-      all_of({given("decode_threads"), strict_json::has("decode_threads", {{"type", "integer"}})}),
-      streamed));
-  schema.describe_rule(none_of(equal("channels", 2)));
-  schema.describe_rule(
-      when(given("train_per_process"),
-           all_of({none_of(given("limit_train")), none_of(equal("split", "throughput")),
-                   strict_json::has("validation", {{"const", 0}})})));
-  Json listed = equal("name", "normalize");
-  listed["type"] = "object";
-  schema.describe_rule(when(
-      given("normalize"), strict_json::has("augment", none_of({{"contains", std::move(listed)}}))));
 }
 
 /// What the figures of three colours are for the gray made of them (see imaging::with_channels).
@@ -243,11 +197,11 @@ strict_json::Schema<DataOptions> data_schema() {
   Schema<DataOptions> schema;
   add_sources(schema);
   add_preparation(schema);
-  schema.check(check_data);
-  schema.check(check_encoded);
-  schema.check(check_together);
+  add_source_rules(schema);
+  add_preparation_rules(schema);
+  schema.check(choose_dataset);
+  schema.check(check_labels);
   schema.check(check_normalize);
-  describe_data(schema);
   return schema;
 }
 

@@ -9,7 +9,6 @@
 #include "settings/augment_options.h"
 #include "settings/data_location.h"
 #include "settings/named_datasets.h"
-#include "strict_json/schema_fwd.h"
 
 namespace mnist_train::settings {
 
@@ -40,9 +39,6 @@ struct DataOptions {
 
   bool operator==(const DataOptions&) const = default;
 };
-
-/// Returns the table of the keys of `data`.
-strict_json::Schema<DataOptions> data_schema();
 
 /// Returns how images of so many channels are normalised: by `normalize`, there or in `augment`,
 /// else by the data set's defaults. Throws Error(kConfig) naming the key where a list has another

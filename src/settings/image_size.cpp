@@ -15,13 +15,13 @@ strict_json::Type<ImageSize> image_size() {
   strict_json::Type<ImageSize> type;
   type.fragment = {{"anyOf", {side.fragment, pair}}};
   type.read = [side, sides](const strict_json::JsonCursor& cursor) -> std::optional<ImageSize> {
-    if (cursor.node().kind != strict_json::Node::Kind::kArray) {
+    if (cursor.node().kind != strict_json::JsonKind::kArray) {
       const auto both = side.read(cursor.or_else("[height, width]"));
       if (!both) return std::nullopt;
       return ImageSize{*both, *both};
     }
     if (cursor.node().items.size() != 2) {
-      cursor.complain_expected("one number or [height, width]");
+      cursor.add_mismatch("one number or [height, width]");
       return std::nullopt;
     }
     const auto read = sides.read(cursor);

@@ -12,8 +12,8 @@ namespace mnist_train::settings {
 
 enum class DataFormat { kIdx, kCifar, kImageFolder, kLmdb, kSynthetic };
 
-/// A file of a data set with its size in bytes and its SHA-256 in hexadecimal digits. For a
-/// file that is compressed by itself (.gz) they are those of the inflated content.
+/// A file of a data set with its size in bytes and its SHA-256 in hexadecimal digits. Both are
+/// those of the inflated content where the file is compressed by itself (.gz).
 struct DatasetFile {
   std::string name;
   std::uint64_t bytes = 0;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "settings/data_options.h"
 #include "settings/launch_options.h"
 #include "settings/limits.h"
 #include "settings/model_options.h"
@@ -11,6 +12,9 @@ namespace mnist_train::settings {
 
 /// Returns the keys at the top level that describe training.
 strict_json::Schema<TrainOptions> train_schema();
+
+/// Returns the keys of `data`.
+strict_json::Schema<DataOptions> data_schema();
 
 /// Returns the keys of `model`.
 strict_json::Schema<ModelOptions> model_schema();

@@ -18,7 +18,6 @@ enum class JsonKind { kNull, kBool, kInteger, kUnsigned, kReal, kString, kArray,
 /// A JSON value that remembers its place in the text. Objects keep the order of their keys.
 struct Node {
   struct Member;
-  using Kind = JsonKind;
 
   JsonKind kind = JsonKind::kNull;
   bool boolean = false;

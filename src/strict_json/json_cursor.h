@@ -44,12 +44,6 @@ class JsonCursor {
   void add_error_at(std::string_view path, std::string message) const;
   /// Adds the error `expected …, found …` with a hint after it.
   void add_mismatch(const std::string& expected, const std::string& hint = "") const;
-  void complain_about(std::string_view path, std::string message) const {
-    add_error_at(path, std::move(message));
-  }
-  void complain_expected(const std::string& expected, const std::string& hint = "") const {
-    add_mismatch(expected, hint);
-  }
   /// Adds an error for each key of this object that is not among `own`, relative to it.
   void add_unknown_keys(const std::vector<KnownKey>& own) const;
 

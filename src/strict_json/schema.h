@@ -58,7 +58,6 @@ class Schema {
            "conflicts with " + other + "; set only one of them");
   }
 
-  void describe_rule(Json rule) { described_rules_.push_back(std::move(rule)); }
   /// Adds what JSON Schema cannot say. It sees the group after its keys, and may complete it.
   void check(Check each) { checks_.push_back(std::move(each)); }
 
@@ -88,9 +87,7 @@ class Schema {
 
   Json describe() const {
     Json described = describe_fields(fields_);
-    Json all = describe_rules(rules_);
-    all.insert(all.end(), described_rules_.begin(), described_rules_.end());
-    if (!all.empty()) described["allOf"] = std::move(all);
+    if (!rules_.empty()) described["allOf"] = describe_rules(rules_);
     return described;
   }
 
@@ -102,7 +99,6 @@ class Schema {
 
   std::vector<Field<Owner>> fields_;
   std::vector<Rule> rules_;
-  Json described_rules_ = Json::array();
   std::vector<Check> checks_;
 };
 

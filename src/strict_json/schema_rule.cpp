@@ -95,16 +95,6 @@ Json all_of(const std::vector<Json>& conditions) { return object("allOf", Json(c
 
 Json any_of(const std::vector<Json>& conditions) { return object("anyOf", Json(conditions)); }
 
-Json has(const std::string& key, const Json& schema) {
-  return object("properties", object(key, schema));
-}
-
-Json when(const Json& condition, const Json& then) {
-  Json rule = object("if", condition);
-  rule["then"] = then;
-  return rule;
-}
-
 void apply_rules(const std::vector<Rule>& rules, const JsonCursor& cursor) {
   for (const Rule& rule : rules) {
     if (matches(rule.forbidden, cursor.node())) cursor.add_error_at(rule.where, rule.message);

@@ -38,12 +38,6 @@ Json all_of(const std::vector<Json>& conditions);
 /// The condition that at least one of `conditions` is met.
 Json any_of(const std::vector<Json>& conditions);
 
-/// The condition that the key's value, where the key is there, follows the schema.
-Json has(const std::string& key, const Json& schema);
-
-/// A JSON Schema that asks for `then` where a condition is met.
-Json when(const Json& condition, const Json& then);
-
 /// Adds an error for each rule that the cursor's object breaks, at the key that the rule names, or
 /// as near to it as the object goes.
 void apply_rules(const std::vector<Rule>& rules, const JsonCursor& cursor);

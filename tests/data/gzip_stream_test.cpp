@@ -54,7 +54,7 @@ TEST_CASE("what was packed comes out in pieces of any size") {
   CHECK(inflate(gzip(""), 10).empty());
 }
 
-TEST_CASE("a stream that goes on is not at its end") {
+TEST_CASE("a stream that continues is not at its end") {
   const std::string packed = gzip("text");
   GzipStream stream(bytes_of(packed), "name");
   std::vector<std::uint8_t> half(2);

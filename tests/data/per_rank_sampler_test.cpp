@@ -40,7 +40,7 @@ TEST_CASE("batches are taken evenly from the sets that have some left") {
 }
 
 TEST_CASE(
-    "each rank's order is a permutation of its own part, another one in each epoch and rank") {
+    "each rank's order is a permutation of its own samples, another one in each epoch and rank") {
   const PerRankSampler sets({50, 50});
   const auto first = sets.order(0, 1, 0);
   const auto second = sets.order(1, 1, 0);

@@ -143,7 +143,7 @@ TEST_CASE("shares cover a range, in order, and differ by one at most") {
   }
 }
 
-TEST_CASE("the last parts go without where there are fewer positions than parts") {
+TEST_CASE("the last parts are empty where there are fewer positions than parts") {
   CHECK(shard({10, 12}, 0, 3).size() == 1);
   CHECK(shard({10, 12}, 1, 3).size() == 1);
   CHECK(shard({10, 12}, 2, 3).size() == 0);

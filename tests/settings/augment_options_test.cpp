@@ -125,7 +125,7 @@ TEST_CASE("normalize stands in one place") {
   REQUIRE(lines.size() == 1);
   CHECK_THAT(lines[0],
              Catch::Matchers::ContainsSubstring(
-                 "/data/augment/1: conflicts with /data/normalize; set only one of them"));
+                 "/data/normalize: conflicts with normalize in augment; set only one of them"));
   const auto listed = read(R"({"data":{"augment":[{"name":"normalize","mean":0.5,"std":2}]}})");
   CHECK(effective_normalize(listed.data, 1) == NormalizeOptions{0.5, 2.0});
 }
