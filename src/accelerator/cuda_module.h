@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "accelerator/device_graph.h"
+#include "accelerator/device.h"
 
 namespace mnist_train::accelerator {
 

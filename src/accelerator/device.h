@@ -3,12 +3,23 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
-#include "accelerator/device_graph.h"
-
 namespace mnist_train::accelerator {
+
+/// Work of a device that is captured once and then repeated by a single call: a CUDA graph.
+class DeviceGraph {
+ public:
+  virtual ~DeviceGraph() = default;
+
+  /// Captures what `work` launches, without computing it. All tensors that it reads and writes must
+  /// stay where they are, and it must not wait for the device. Throws Error(kRunFailed).
+  virtual void capture(const std::function<void()>& work) = 0;
+  /// Launches what was captured, and does not wait for it.
+  virtual void replay() = 0;
+};
 
 /// Returns when the device has finished what this thread gave it to do; on a CPU at once.
 void synchronize(at::Device device);

@@ -5,12 +5,8 @@
 #include <exception>
 #include <stdexcept>
 
+#include "app/commands.h"
 #include "app/report_failure.h"
-#include "app/run_diagnosis.h"
-#include "app/run_evaluation.h"
-#include "app/run_predictions.h"
-#include "app/run_preview.h"
-#include "app/run_training.h"
 #include "app/worker.h"
 #include "comm/failures.h"
 

@@ -1,5 +1,3 @@
-#include "app/run_diagnosis.h"
-
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
 #include <ATen/ops/matmul.h>
@@ -17,6 +15,7 @@
 
 #include "accelerator/cuda_module.h"
 #include "accelerator/device.h"
+#include "app/commands.h"
 #include "base/error.h"
 #include "base/print.h"
 #include "base/system.h"

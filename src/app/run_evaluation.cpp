@@ -1,8 +1,7 @@
-#include "app/run_evaluation.h"
-
 #include <algorithm>
 
 #include "app/build_trainer.h"
+#include "app/commands.h"
 #include "app/open_dataset.h"
 #include "base/print.h"
 #include "checkpoint/checkpoint.h"

@@ -1,5 +1,3 @@
-#include "app/run_predictions.h"
-
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 
@@ -12,6 +10,7 @@
 #include <vector>
 
 #include "app/build_trainer.h"
+#include "app/commands.h"
 #include "app/open_dataset.h"
 #include "base/error.h"
 #include "base/file.h"

@@ -1,10 +1,9 @@
-#include "app/run_preview.h"
-
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
 
 #include "app/build_trainer.h"
+#include "app/commands.h"
 #include "app/open_dataset.h"
 #include "app/preview_page.h"
 #include "base/file.h"

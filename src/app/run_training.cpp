@@ -1,8 +1,7 @@
-#include "app/run_training.h"
-
 #include <spdlog/spdlog.h>
 
 #include "app/build_trainer.h"
+#include "app/commands.h"
 #include "app/evaluations.h"
 #include "app/open_dataset.h"
 #include "app/resume.h"

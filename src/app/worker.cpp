@@ -14,7 +14,7 @@
 #include "app/stop_signal.h"
 #include "base/hash.h"
 #include "base/log.h"
-#include "comm/nccl_backend.h"
+#include "comm/backends.h"
 #include "launch/worker_process.h"
 #include "report/run_folder.h"
 

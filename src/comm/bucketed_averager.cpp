@@ -6,7 +6,6 @@
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include "comm/failures.h"
-#include "comm/flat_averager.h"
 
 namespace mnist_train::comm {
 

@@ -10,9 +10,8 @@
 #include <thread>
 
 #include "base/system.h"
+#include "comm/backends.h"
 #include "comm/failures.h"
-#include "comm/gloo_backend.h"
-#include "comm/nccl_backend.h"
 
 namespace mnist_train::comm {
 

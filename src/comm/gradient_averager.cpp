@@ -1,7 +1,8 @@
 #include "comm/gradient_averager.h"
 
+#include <ATen/ops/empty.h>
+
 #include "comm/bucketed_averager.h"
-#include "comm/flat_averager.h"
 #include "comm/shared_memory_averager.h"
 
 namespace mnist_train::comm {
@@ -17,6 +18,38 @@ class NoAverager : public GradientAverager {
   void average() override {}
   bool capturable() const override { return true; }
   const char* name() const override { return "none"; }
+};
+
+/// Sums the whole buffer, statistics included, in one all-reduce after backward. Compressed
+/// gradients are rounded before and after the sum; the statistics then have an all-reduce of their
+/// own and stay exact.
+class FlatAverager : public GradientAverager {
+ public:
+  FlatAverager(const settings::TrainOptions& options, const Communicator& communicator,
+               GradientBuffer buffer)
+      : GradientAverager(std::move(buffer)), communicator_(communicator) {
+    if (const auto type = compressed_type(options.gradient_averaging.compression)) {
+      compressed_ = at::empty({gradient_count()}, buffer_.flat.options().dtype(*type));
+    }
+  }
+
+  void average() override {
+    if (!compressed_.defined()) return communicator_.all_reduce_sum(buffer_.flat);
+    at::Tensor gradients = buffer_.flat.narrow(0, 0, gradient_count());
+    at::Tensor exact = statistics();
+    compressed_.copy_(gradients);
+    communicator_.all_reduce_sum(compressed_);
+    gradients.copy_(compressed_);
+    communicator_.all_reduce_sum(exact);
+  }
+
+  /// NCCL's all-reduce is work of the device, which a graph captures; Gloo's is the host's.
+  bool capturable() const override { return communicator_.reduces_on_device(); }
+  const char* name() const override { return "flat"; }
+
+ private:
+  const Communicator& communicator_;
+  at::Tensor compressed_;  // [gradient elements], undefined where they are not compressed
 };
 
 settings::AveragingStrategy choose_strategy(const settings::TrainOptions& options,
@@ -39,6 +72,18 @@ settings::AveragingStrategy choose_strategy(const settings::TrainOptions& option
 void GradientAverager::backward(const at::Tensor& loss, bool /*last*/) {
   loss.backward();
   buffer_.collect();
+}
+
+std::optional<at::ScalarType> compressed_type(settings::Compression compression) {
+  switch (compression) {
+    case settings::Compression::kFp16:
+      return at::kHalf;
+    case settings::Compression::kBf16:
+      return at::kBFloat16;
+    case settings::Compression::kNone:
+      break;
+  }
+  return std::nullopt;
 }
 
 std::unique_ptr<GradientAverager> make_gradient_averager(const settings::TrainOptions& options,

@@ -5,14 +5,24 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "comm/communicator.h"
-#include "comm/shard.h"
 #include "settings/train_options.h"
 
 namespace mnist_train::comm {
+
+/// A range of the elements of the flat gradients, and of weights and optimizer state, which are
+/// laid out like them.
+struct Shard {
+  std::int64_t begin = 0;
+  std::int64_t size = 0;
+
+  /// Returns the shard of `flat` [n] as a view.
+  at::Tensor of(const at::Tensor& flat) const { return flat.narrow(0, begin, size); }
+};
 
 /// The gradients of one rank in one tensor, and behind them the step's statistics: a few scalars
 /// that are summed over the ranks along with the gradients.
@@ -69,6 +79,9 @@ class GradientAverager {
 
   GradientBuffer buffer_;
 };
+
+/// Returns the type in which compressed gradients are sent; nothing where they keep their own.
+std::optional<at::ScalarType> compressed_type(settings::Compression compression);
 
 /// Makes the averager that the options ask for. `flat`: one all-reduce of the whole buffer after
 /// backward. `bucketed`: c10d::Reducer, which sends buckets while backward still computes.

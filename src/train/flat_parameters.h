@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "comm/gradient_averager.h"
-#include "comm/shard.h"
 
 namespace mnist_train::train {
 

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "accelerator/device_graph.h"
+#include "accelerator/device.h"
 #include "loader/batch.h"
 #include "train/step.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/shard.h"
+#include "comm/gradient_averager.h"
 #include "settings/train_options.h"
 #include "train/flat_parameters.h"
 

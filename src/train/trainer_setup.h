@@ -3,7 +3,7 @@
 #include <functional>
 #include <memory>
 
-#include "accelerator/device_graph.h"
+#include "accelerator/device.h"
 #include "models/model.h"
 #include "train/batch_partition.h"
 

@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "comm/nccl_backend.h"
+#include "comm/backends.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/gpu.h"

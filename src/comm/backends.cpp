@@ -1,9 +1,14 @@
-#include "comm/nccl_backend.h"
+// The one file that sees Gloo's headers. They only shape the options struct: all code of Gloo's is
+// in libtorch_cpu.
+#include "comm/backends.h"
 
+#define USE_C10D_GLOO
 #include <cstdlib>
 #include <string>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "accelerator/cuda_module.h"
+#include "base/system.h"
 
 namespace mnist_train::comm {
 
@@ -18,6 +23,22 @@ void set_default(const char* name, const char* value, const char* earlier_name =
 }
 
 }  // namespace
+
+c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store,
+                                                    int rank, int world_size, bool one_host,
+                                                    double timeout_s) {
+  using Gloo = c10d::ProcessGroupGloo;
+  auto options = Gloo::Options::create(to_milliseconds(timeout_s));
+  const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
+  if (interface != nullptr) {
+    options->devices.push_back(Gloo::createDeviceForInterface(interface));
+  } else if (one_host) {
+    options->devices.push_back(Gloo::createDeviceForHostname("127.0.0.1"));
+  } else {
+    options->devices.push_back(Gloo::createDefaultDevice());
+  }
+  return c10::make_intrusive<Gloo>(store, rank, world_size, std::move(options));
+}
 
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store,
                                                     int rank, int world_size, double timeout_s) {

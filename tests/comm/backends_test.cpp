@@ -1,4 +1,4 @@
-#include "comm/nccl_backend.h"
+#include "comm/backends.h"
 
 #include <array>
 #include <cstdlib>

@@ -6,6 +6,13 @@
 
 namespace mnist_train::comm {
 
+/// Makes Gloo's backend, for CPU and CUDA tensors. On one host it listens on loopback alone; on
+/// several on the interface that GLOO_SOCKET_IFNAME names, else on the one that the host's name
+/// resolves to. Collective.
+c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store,
+                                                    int rank, int world_size, bool one_host,
+                                                    double timeout_s);
+
 /// The signature of `mnist_train_make_nccl_backend`, which the CUDA module exports.
 using MakeNcclBackend = c10::intrusive_ptr<c10d::Backend> (*)(
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size, double timeout_s);
