@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "app/worker.h"
-#include "data/image_set.h"
+#include "data/dataset.h"
 #include "loader/augmenter.h"
 #include "loader/batch_source.h"
 #include "models/model.h"

@@ -6,7 +6,7 @@
 #include "app/worker.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_writer.h"
-#include "data/image_set.h"
+#include "data/dataset.h"
 #include "report/sink.h"
 #include "train/trainer.h"
 

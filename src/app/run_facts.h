@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "app/worker.h"
-#include "data/image_set.h"
+#include "data/dataset.h"
 #include "report/records.h"
 #include "report/summary.h"
 #include "train/trainer.h"

@@ -220,7 +220,7 @@ int run_own_launcher(launch::Job job, const settings::RunConfig& config,
   for (bool is_first = true;; is_first = false) {
     launch::AttemptResult result = attempt(state, is_first);
     if (!result.failure) {
-      if (state.folder) report::record_stop(launch.folder->path / report::files::kSummary);
+      if (state.folder) report::record_stop(state.folder->path / report::files::kSummary);
       return result.exit_code;
     }
     if (restarts(state, result)) continue;

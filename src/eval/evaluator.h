@@ -16,9 +16,6 @@ struct SamplePrediction {
   std::int64_t sample = 0;  // its place in the image set
   std::int64_t predicted_class = 0;
   std::vector<double> scores;  // probabilities by class
-
-  /// Returns the probability of the predicted class.
-  double confidence() const { return scores[static_cast<std::size_t>(predicted_class)]; }
 };
 
 /// What an evaluation computes beside loss and accuracy, in the same all-reduce.
