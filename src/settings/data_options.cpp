@@ -147,7 +147,9 @@ void add_preparation_rules(Schema<Options>& schema) {
   schema.forbid("on_bad_sample", all_of({equal("on_bad_sample", "skip"), none_of(encoded)}),
                 kOnlyEncoded);
   schema.forbid("decode", all_of({streamed, none_of(encoded)}), kOnlyEncoded);
-  schema.forbid("decode_threads", all_of({given("decode_threads"), none_of(streamed)}),
+  schema.forbid("decode_threads",
+                all_of({given("decode_threads"), none_of(equal("decode_threads", "auto")),
+                        none_of(streamed)}),
                 "needs decode \"stream\" or \"dali\" as well");
   schema.forbid("channels", equal("channels", 2), "expected 1 or 3, found 2");
   schema.forbid("validation",

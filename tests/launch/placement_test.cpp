@@ -158,7 +158,7 @@ TEST_CASE("threads share out the cores unless something says otherwise") {
   CHECK(threads(named, 2) == 3);
 }
 
-TEST_CASE("an OMP_NUM_THREADS that is no count of threads is passed over") {
+TEST_CASE("an OMP_NUM_THREADS that is no count of threads is skipped") {
   RunConfig config;
   for (const char* value : {"", "many", "0", "-3", "99999999999999999999"}) {
     const ScopedEnvironment set("OMP_NUM_THREADS", value);

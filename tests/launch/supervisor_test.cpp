@@ -142,7 +142,7 @@ TEST_CASE("the ranks get a moment to say what they saw, and the cause stays the 
 TEST_CASE("a rank without progress is named, and all are ended") {
   const double begin_s = monotonic_seconds();
   Attempt attempt(2, "exec sleep 60");
-  std::thread other([&] {  // rank 0 goes on
+  std::thread other([&] {  // rank 0 continues
     while (monotonic_seconds() - begin_s < 0.9) {
       update(attempt.board.of(0), Phase::kTraining, 1, 50);
       ::usleep(20000);
