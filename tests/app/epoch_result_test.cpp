@@ -7,7 +7,7 @@ namespace {
 
 TEST_CASE("times of all ranks survive being summed, ranks without steps are left out") {
   train::StepTimes first{0.5, 2, 1, {}};
-  for (int i = 100; i >= 1; --i) first.steps.push_back(i);
+  for (int i = 100; i >= 1; --i) first.step_s.push_back(i);
   const train::StepTimes third{0.25, 1, 2, {7}};
   std::vector<double> sums = pack_times(first, 0, 3);
   const std::vector<double> other = pack_times(third, 2, 3);
@@ -19,14 +19,14 @@ TEST_CASE("times of all ranks survive being summed, ranks without steps are left
   REQUIRE(ranks.size() == 2);
   CHECK(ranks[0].rank == 0);
   CHECK(ranks[0].steps == 100);
-  CHECK(ranks[0].compute == 2);
-  CHECK(ranks[0].median_step == 51);
-  CHECK(ranks[0].p95_step == 95);
-  CHECK(ranks[0].longest_step == 100);
+  CHECK(ranks[0].compute_s == 2);
+  CHECK(ranks[0].median_step_s == 51);
+  CHECK(ranks[0].p95_step_s == 95);
+  CHECK(ranks[0].longest_step_s == 100);
   CHECK(ranks[1].rank == 2);
-  CHECK(ranks[1].communication == 2);
-  CHECK(ranks[1].median_step == 7);
-  CHECK(ranks[1].longest_step == 7);
+  CHECK(ranks[1].communication_s == 2);
+  CHECK(ranks[1].median_step_s == 7);
+  CHECK(ranks[1].longest_step_s == 7);
 }
 
 }  // namespace

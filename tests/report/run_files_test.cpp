@@ -35,10 +35,10 @@ TEST_CASE("a run is read as its folder tells it") {
   CHECK(run.steps[1].loss == 1.0);
   REQUIRE(run.epochs.size() == 3);
   CHECK(run.epochs[2].record.test_accuracy == 1 - 0.1 / 3);
-  CHECK(run.epochs[2].details.seconds.communication == 0.5);
+  CHECK(run.epochs[2].details.seconds.communication_s == 0.5);
   CHECK(run.epochs[2].details.confusion == std::vector<std::int64_t>{40, 3, 3, 58});
   REQUIRE(run.epochs[2].details.ranks.size() == 1);
-  CHECK(run.epochs[2].details.ranks[0].longest_step == 0.875);
+  CHECK(run.epochs[2].details.ranks[0].longest_step_s == 0.875);
   REQUIRE(run.predictions.size() == 12);
   CHECK(run.predictions[1].guess == 1);
   CHECK(run.predictions[1].scores.size() == 2);
