@@ -87,8 +87,7 @@ TEST_CASE("the order of a file's tensors does not matter") {
   CHECK(same(state_dict(*model), state_dict(*tiny_model(2, true))));
 }
 
-TEST_CASE(
-    "every tensor that is missing, unexpected or of another size is listed, the model unchanged") {
+TEST_CASE("all missing, unexpected and resized tensors are listed, the model unchanged") {
   const auto model = tiny_model(1, true);
   NamedTensors weights = state_dict(*tiny_model(2, true));
   weights = without(without(weights, "conv.bias"), "norm.num_batches_tracked");
