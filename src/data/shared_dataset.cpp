@@ -9,11 +9,13 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -69,6 +71,18 @@ std::vector<std::uint8_t> describe(const Dataset& dataset, const std::uint8_t* m
                                   {"train_parts", dataset.train_parts}});
 }
 
+/// A process that is just being started still has the launcher's mapping, between fork and exec,
+/// and as long as somebody could write the memory cannot be sealed.
+void seal(int fd) {
+  constexpr double kPatience_s = 10;
+  const double begin_s = monotonic_seconds();
+  while (::fcntl(fd, F_ADD_SEALS, kSeals) != 0) {
+    if (errno != EBUSY || monotonic_seconds() - begin_s > kPatience_s)
+      throw_errno("seal the memory");
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
 /// Reads the data set into the memory, which nobody can change afterwards.
 void fill(int fd, DatasetReader& reader) {
   const std::size_t end = kHeaderBytes + reader.bytes();
@@ -84,7 +98,7 @@ void fill(int fd, DatasetReader& reader) {
     const SharedHeader header{kMagic, end + description.size(), end};
     std::memcpy(memory.get(), &header, sizeof header);
   }
-  if (::fcntl(fd, F_ADD_SEALS, kSeals) != 0) throw_errno("seal the memory");
+  seal(fd);
 }
 
 void wait_until_ready(int ready_fd, std::chrono::milliseconds timeout,

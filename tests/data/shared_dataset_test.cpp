@@ -13,6 +13,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 
 #include "base/error.h"
 #include "data/dataset_reader.h"
@@ -115,6 +116,21 @@ TEST_CASE("nobody can change the samples once they are there") {
   CHECK(::mmap(nullptr, 4096, PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED);
   CHECK(::ftruncate(fd, 0) != 0);
   CHECK(::pwrite(fd, "x", 1, 0) != 1);
+}
+
+TEST_CASE("samples are sealed once a process that is being started lets go of them") {
+  const TempFolder folder;
+  SmallDataset{}.write(folder.path());
+  SharedDataset shared;
+  const int fd = shared.handle().memory_fd;
+  void* const held = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  REQUIRE(held != MAP_FAILED);
+  shared.publish(at(folder.path()));
+  std::this_thread::sleep_for(milliseconds(200));
+  CHECK(::fcntl(fd, F_GET_SEALS) == 0);
+  ::munmap(held, 4096);
+  shared.wait();
+  CHECK(::mmap(nullptr, 4096, PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED);
 }
 
 TEST_CASE("a launcher that dies before the samples are there is noticed") {
