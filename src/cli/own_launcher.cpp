@@ -1,5 +1,3 @@
-#include "cli/own_launcher.h"
-
 #include <signal.h>
 #include <spdlog/spdlog.h>
 
@@ -13,6 +11,7 @@
 
 #include "base/log.h"
 #include "base/system.h"
+#include "cli/launch_command.h"
 #include "data/image_decoder.h"
 #include "data/shared_dataset.h"
 #include "launch/failure_report.h"
@@ -220,7 +219,7 @@ int run_own_launcher(launch::Job job, const settings::RunConfig& config,
   for (bool is_first = true;; is_first = false) {
     launch::AttemptResult result = attempt(state, is_first);
     if (!result.failure) {
-      if (state.folder) report::record_stop(launch.folder->path / report::files::kSummary);
+      if (state.folder) report::record_stop(state.folder->path / report::files::kSummary);
       return result.exit_code;
     }
     if (restarts(state, result)) continue;
