@@ -36,7 +36,7 @@ WORDS = [(re.compile(pattern if re.match(r"\\b[A-Z]", pattern) else f"(?i:{patte
     (r"\bWishes\b|\bwishes\b|\bwish to stop\b", "EvaluationRequest, stop request"),
     (r"\bCard\b|\bMeeting\b|\bmeetings?\b", "RankInfo, RendezvousResult, rendezvous"),
     (r"\bcomplain(s|ed)?\b", "add_error"),
-    (r"\bengines?\.(h|cpp)\b", "cluster_environment.h"),
+    (r"\bengines?\.(h|cpp)\b", "worker_identity.h"),
     (r"\brooms?\b", "layer, module, space"),
     # Messages and prose
     (r"\bstands? beside\b", "conflicts with"),

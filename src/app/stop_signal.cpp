@@ -11,6 +11,7 @@
 #include <csignal>
 #include <string>
 
+#include "base/system.h"
 #include "launch/supervisor.h"
 
 namespace mnist_train::app {
@@ -78,7 +79,7 @@ ExitCode stopped_exit_code() {
 
 void requeue_if_asked(Worker& worker) {
   const auto signals = worker.communicator.gather_text(std::to_string(stop_signal()));
-  const auto job = launch::environment_variable("SLURM_JOB_ID");
+  const auto job = environment_variable("SLURM_JOB_ID");
   if (!worker.is_rank0() || !job) return;
   const std::string asked = std::to_string(SIGUSR1);
   if (std::find(signals.begin(), signals.end(), asked) == signals.end()) return;

@@ -130,17 +130,12 @@ void AtomicFile::write(const void* bytes, std::size_t size) {
 
 void AtomicFile::commit() {
   if (::fsync(fd_.get()) != 0) fail("sync");
-  if (::close(fd_.release()) != 0) {
+  const bool closed = ::close(fd_.release()) == 0;
+  if (!closed || ::rename(temporary_path_.c_str(), path_.c_str()) != 0) {
     const int reason = errno;
     ::unlink(temporary_path_.c_str());
     errno = reason;
-    fail("close");
-  }
-  if (::rename(temporary_path_.c_str(), path_.c_str()) != 0) {
-    const int reason = errno;
-    ::unlink(temporary_path_.c_str());
-    errno = reason;
-    throw_errno(code_, path_, "put the finished file in place");
+    fail(closed ? "put the finished file in place" : "close");
   }
   sync_folder(folder_of(path_), code_);
 }
@@ -171,6 +166,15 @@ std::string read_file(const fs::path& path, std::size_t max_bytes, ExitCode code
   }
   throw Error(code, path.string() + ": grew beyond " + std::to_string(max_bytes) +
                         " bytes while it was read");
+}
+
+std::string content_of(int fd) {
+  struct stat status {};
+  if (::fstat(fd, &status) != 0) return "";
+  std::string content(static_cast<std::size_t>(status.st_size), '\0');
+  const ssize_t count = ::pread(fd, content.data(), content.size(), 0);
+  content.resize(count > 0 ? static_cast<std::size_t>(count) : 0);
+  return content;
 }
 
 fs::path executable_folder() { return fs::read_symlink("/proc/self/exe").parent_path(); }

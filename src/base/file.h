@@ -89,6 +89,10 @@ std::string read_file(const std::filesystem::path& path, std::size_t max_bytes, 
 /// Throws Error(code): "PATH: cannot ACTION: " and what errno says.
 [[noreturn]] void throw_errno(ExitCode code, const std::filesystem::path& path, const char* action);
 
+/// Returns what a file in memory holds, or "" where there is none. Leaves the descriptor's offset
+/// as it is, because the processes that inherited it share it.
+std::string content_of(int fd);
+
 /// Writes all bytes to a descriptor, across interrupts and short writes. Returns false, with errno
 /// set, where that fails.
 bool write_all(int fd, const void* bytes, std::size_t size);

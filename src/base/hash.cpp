@@ -38,9 +38,7 @@ std::string hash_hex(std::string_view text) {
 }
 
 std::string hash_hex(std::span<const std::uint8_t> bytes) {
-  Hasher hasher;
-  hasher.update(bytes.data(), bytes.size());
-  return hasher.hex_digest();
+  return hash_hex(std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
 }
 
 }  // namespace mnist_train

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "base/print.h"
 
 namespace mnist_train {
 
@@ -20,6 +21,7 @@ namespace {
 class FdSink : public spdlog::sinks::base_sink<std::mutex> {
  public:
   explicit FdSink(int fd) : fd_(fd) {}
+  explicit FdSink(UniqueFd fd) : owned_(std::move(fd)), fd_(owned_.get()) {}
 
  protected:
   void sink_it_(const spdlog::details::log_msg& message) override {
@@ -34,15 +36,8 @@ class FdSink : public spdlog::sinks::base_sink<std::mutex> {
   void flush_() override {}
 
  private:
-  int fd_;
-};
-
-class OwnedFdSink : public FdSink {
- public:
-  explicit OwnedFdSink(UniqueFd fd) : FdSink(fd.get()), owned_(std::move(fd)) {}
-
- private:
   UniqueFd owned_;
+  int fd_;
 };
 
 UniqueFd open_log_file(const std::filesystem::path& path) {
@@ -86,7 +81,7 @@ void set_up_logging(const LogSetup& setup) {
       throw Error(ExitCode::kRunFailed,
                   setup.file->string() + ": cannot open the log file: " + std::strerror(errno));
     }
-    auto file = std::make_shared<OwnedFdSink>(std::move(fd));
+    auto file = std::make_shared<FdSink>(std::move(fd));
     file->set_level(spdlog::level::debug);
     file->set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %l %v");
     sinks.push_back(std::move(file));
@@ -101,12 +96,7 @@ std::string escape_control_bytes(std::string_view text) { return escape_all_but(
 std::string on_one_line(std::string_view text) { return escape_all_but(text, "\t"); }
 
 std::string as_block(std::string_view text) {
-  std::string block;
-  for (const char character : escape_control_bytes(text)) {
-    block += character;
-    if (character == '\n') block += "  ";
-  }
-  return block;
+  return replaced(escape_control_bytes(text), "\n", "\n  ");
 }
 
 }  // namespace mnist_train

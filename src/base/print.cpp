@@ -10,16 +10,16 @@
 
 namespace mnist_train {
 
-std::string shell_quoted(std::string_view text) {
-  std::string quoted = "'";
-  for (const char character : text) {
-    if (character == '\'') {
-      quoted += "'\\''";
-    } else {
-      quoted += character;
-    }
+std::string replaced(std::string text, std::string_view part, std::string_view by) {
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at)) {
+    text.replace(at, part.size(), by);
+    at += by.size();
   }
-  return quoted + "'";
+  return text;
+}
+
+std::string shell_quoted(std::string_view text) {
+  return "'" + replaced(std::string(text), "'", "'\\''") + "'";
 }
 
 void print_text(std::string_view text) {

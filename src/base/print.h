@@ -13,6 +13,9 @@ std::string json_text(const Json& json, int indent = -1) {
   return json.dump(indent, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
 }
 
+/// Returns the text with every occurrence of `part`, which is not empty, replaced.
+std::string replaced(std::string text, std::string_view part, std::string_view by);
+
 /// Returns the text in single quotes, so that a shell takes it for one word.
 std::string shell_quoted(std::string_view text);
 

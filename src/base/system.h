@@ -20,6 +20,9 @@ double wall_clock_seconds();
 /// Converts seconds, as the config has them, for functions that wait.
 std::chrono::milliseconds to_milliseconds(double seconds);
 
+/// Returns the value of a variable of this process's environment, or nothing where it is not set.
+std::optional<std::string> environment_variable(const char* name);
+
 /// Returns the name of this machine, or "unknown host".
 std::string host_name();
 

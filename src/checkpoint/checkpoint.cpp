@@ -5,9 +5,9 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "base/safetensors_header.h"
+#include "base/checkpoint_file.h"
 #include "checkpoint/weights.h"
-#include "settings/image_size.h"
+#include "settings/augment_options.h"
 
 namespace mnist_train::checkpoint {
 

@@ -6,7 +6,7 @@
 #include <limits>
 #include <string>
 
-#include "base/checkpoint_names.h"
+#include "base/checkpoint_file.h"
 #include "checkpoint/checkpoint.h"
 
 namespace mnist_train::checkpoint {

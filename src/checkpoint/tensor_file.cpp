@@ -6,9 +6,9 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "base/checkpoint_file.h"
 #include "base/file.h"
 #include "base/hash.h"
-#include "base/safetensors_header.h"
 
 namespace mnist_train::checkpoint {
 

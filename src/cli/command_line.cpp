@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "cli/command_help.h"
 #include "cli/commands.h"
 
 namespace mnist_train::cli {
@@ -25,59 +24,54 @@ class Parser {
  public:
   Parser() : app_(make_parser(line_)) {}
 
-  CommandLine parse(std::vector<std::string> arguments);
+  CommandLine parse(std::vector<std::string> arguments) {
+    try {
+      std::reverse(arguments.begin(), arguments.end());  // the order that CLI11 takes
+      app_->parse(std::move(arguments));
+      take_command();
+    } catch (const CLI::CallForHelp&) {
+      show(app_->help());
+    } catch (const CLI::CallForVersion& version) {
+      show(std::string(version.what()) + "\n");
+    } catch (const CLI::ExtrasError& error) {
+      refuse(std::string(error.what()) + "; keys of the config are set by --set KEY=VALUE");
+    } catch (const CLI::ParseError& error) {
+      refuse(error.what());
+    }
+    return line_;
+  }
 
  private:
-  void show(std::string text);
-  void take_command();
-  [[noreturn]] void refuse(const std::string& reason) const;
+  void show(std::string text) {
+    line_.command = Command::kShowText;
+    line_.text = std::move(text);
+  }
+
+  void take_command() {
+    line_.command = find_command(app_->get_subcommands().front()->get_name())->command;
+    const bool needs_config =
+        line_.command == Command::kTrain || line_.command == Command::kPreview;
+    if (needs_config && !line_.config) {
+      refuse("--config is required, such as --config configs/mnist.json");
+    }
+    if (line_.with_optimizer && line_.export_format != "pt") {
+      refuse("--with-optimizer needs --format pt; a checkpoint already is a safetensors file");
+    }
+    const bool is_completion = line_.command == Command::kCompletion;
+    if (is_completion) show(completion_script(describe_commands(*app_), line_.shell));
+    if (line_.command == Command::kManPage) show(man_page(describe_commands(*app_)));
+  }
+
+  [[noreturn]] void refuse(const std::string& reason) const {
+    std::string command = "mnist-train";
+    const auto chosen = app_->get_subcommands();
+    if (!chosen.empty()) command += ' ' + chosen.front()->get_name();
+    throw Error(ExitCode::kConfig, command + ": " + reason + "\nTry `" + command + " --help`.");
+  }
 
   CommandLine line_;
   std::unique_ptr<CLI::App> app_;
 };
-
-void Parser::show(std::string text) {
-  line_.command = Command::kShowText;
-  line_.text = std::move(text);
-}
-
-void Parser::take_command() {
-  line_.command = find_command(app_->get_subcommands().front()->get_name())->command;
-  const bool needs_config = line_.command == Command::kTrain || line_.command == Command::kPreview;
-  if (needs_config && !line_.config) {
-    refuse("--config is required, such as --config configs/mnist.json");
-  }
-  if (line_.with_optimizer && line_.export_format != "pt") {
-    refuse("--with-optimizer needs --format pt; a checkpoint already is a safetensors file");
-  }
-  const bool is_completion = line_.command == Command::kCompletion;
-  if (is_completion) show(completion_script(describe_commands(*app_), line_.shell));
-  if (line_.command == Command::kManPage) show(man_page(describe_commands(*app_)));
-}
-
-void Parser::refuse(const std::string& reason) const {
-  std::string command = "mnist-train";
-  const auto chosen = app_->get_subcommands();
-  if (!chosen.empty()) command += ' ' + chosen.front()->get_name();
-  throw Error(ExitCode::kConfig, command + ": " + reason + "\nTry `" + command + " --help`.");
-}
-
-CommandLine Parser::parse(std::vector<std::string> arguments) {
-  try {
-    std::reverse(arguments.begin(), arguments.end());  // the order that CLI11 takes
-    app_->parse(std::move(arguments));
-    take_command();
-  } catch (const CLI::CallForHelp&) {
-    show(app_->help());
-  } catch (const CLI::CallForVersion& version) {
-    show(std::string(version.what()) + "\n");
-  } catch (const CLI::ExtrasError& error) {
-    refuse(std::string(error.what()) + "; keys of the config are set by --set KEY=VALUE");
-  } catch (const CLI::ParseError& error) {
-    refuse(error.what());
-  }
-  return line_;
-}
 
 /// Returns how many arguments old launchers have put first: `--local-rank=N` or `--local-rank N`.
 std::size_t count_local_rank(const std::vector<std::string>& arguments) {

@@ -1,12 +1,31 @@
 #include <spdlog/fmt/fmt.h>
 #include <spdlog/fmt/ranges.h>
 
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
 #include "base/print.h"
-#include "cli/command_help.h"
+#include "cli/commands.h"
+#include "settings/run_config.h"
 
 namespace mnist_train::cli {
 
 namespace {
+
+void collect_keys(const nlohmann::json& schema, const std::string& prefix,
+                  std::vector<std::string>& keys) {
+  // A value that may have several forms lists them; those that are objects have keys.
+  for (const char* several : {"anyOf", "oneOf"}) {
+    if (!schema.contains(several)) continue;
+    for (const nlohmann::json& form : schema.at(several)) collect_keys(form, prefix, keys);
+  }
+  if (!schema.contains("properties")) return;
+  for (const auto& [name, property] : schema.at("properties").items()) {
+    if (name.starts_with("$")) continue;
+    keys.push_back(prefix + name);
+    collect_keys(property, prefix + name + ".", keys);
+  }
+}
 
 std::string join(const std::vector<std::string>& words, const char* separator) {
   return fmt::format("{}", fmt::join(words, separator));
@@ -49,14 +68,6 @@ constexpr const char* kBashTail =
     "  esac\n"
     "}\n"
     "complete -F _mnist_train mnist-train\n";
-
-std::string replaced(std::string text, const std::string& word, const std::string& by) {
-  for (std::size_t at = text.find(word); at != std::string::npos; at = text.find(word, at)) {
-    text.replace(at, word.size(), by);
-    at += by.size();
-  }
-  return text;
-}
 
 /// Returns the bash commands that complete what follows a flag.
 std::string bash_argument(const Flag& flag) {
@@ -187,6 +198,14 @@ std::string zsh_script(const std::vector<CommandHelp>& commands) {
 }
 
 }  // namespace
+
+std::vector<std::string> config_keys() {
+  std::vector<std::string> keys;
+  collect_keys(nlohmann::json::parse(settings::write_run_config_schema()), "", keys);
+  std::sort(keys.begin(), keys.end());
+  keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+  return keys;
+}
 
 std::string completion_script(const std::vector<CommandHelp>& commands, const std::string& shell) {
   return shell == "zsh" ? zsh_script(commands) : bash_script(commands);

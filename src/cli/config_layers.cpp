@@ -7,13 +7,13 @@
 #include <utility>
 #include <vector>
 
+#include "base/checkpoint_file.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "base/safetensors_header.h"
-#include "settings/layering.h"
+#include "settings/run_config.h"
 #include "strict_json/document.h"
 #include "strict_json/json_cursor.h"
-#include "strict_json/text_scan.h"
+#include "strict_json/source.h"
 
 namespace mnist_train::cli {
 

@@ -1,5 +1,3 @@
-#include "cli/own_launcher.h"
-
 #include <signal.h>
 #include <spdlog/spdlog.h>
 
@@ -13,6 +11,7 @@
 
 #include "base/log.h"
 #include "base/system.h"
+#include "cli/launch_command.h"
 #include "data/image_decoder.h"
 #include "data/shared_dataset.h"
 #include "launch/failure_report.h"

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/system.h"
-#include "imaging/header.h"
+#include "imaging/codec.h"
 
 namespace mnist_train::dali {
 

@@ -1,14 +1,52 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "base/error.h"
 #include "base/version.h"
-#include "doctor/driver.h"
-#include "doctor/finding.h"
+#include "doctor/doctor.h"
 #include "settings/run_config.h"
 
-/// The single checks of the doctor. Each returns what it found, and throws nothing.
 namespace mnist_train::doctor {
+
+/// Returns what `check` finds. An Error that it throws is a problem with this topic and remedy.
+template <class Check>
+Finding problem_if_throws(const char* topic, const char* remedy, const Check& check) {
+  try {
+    return check();
+  } catch (const Error& error) {
+    return {topic, Verdict::kProblem, error.what(), remedy};
+  }
+}
+
+/// Returns a number of bytes in decimal units: "1.2 GB", "12 GB", "431 kB".
+std::string bytes_text(double bytes);
+
+/// A GPU as the NVIDIA driver describes it.
+struct Gpu {
+  std::string name;
+  int compute_major = 0;
+  int compute_minor = 0;
+  std::uint64_t memory_bytes = 0;
+};
+
+/// What the NVIDIA driver tells through its own library, without any part of CUDA.
+struct Driver {
+  std::string kernel_version;  // "580.65.06"; empty: no kernel module is loaded
+  bool library = false;        // libcuda.so.1 is there
+  std::string error;           // why it does not work; empty: it does
+  int cuda_version = 0;        // the newest that it supports: 13000 is 13.0
+  std::vector<Gpu> gpus;       // those that CUDA_VISIBLE_DEVICES shows
+  std::vector<std::pair<int, int>> without_peer_access;  // pairs of GPUs
+  int gpus_on_bus = 0;  // NVIDIA's display and 3D controllers on PCI
+};
+
+/// Asks the driver of this machine.
+Driver ask_driver();
 
 /// Checks the processor, the cores that this process may use, and whether it computes bf16.
 Finding check_processor();

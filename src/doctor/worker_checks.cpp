@@ -1,8 +1,6 @@
 #include <spdlog/fmt/fmt.h>
 #include <spdlog/fmt/ranges.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <string>
 #include <vector>
@@ -38,15 +36,6 @@ settings::RunConfig diagnosis_config(settings::RunConfig config, bool on_gpus, i
   config.launch.rendezvous_timeout_s = kPatience_s;
   config.launch.hang_timeout_s = kPatience_s;
   return config;
-}
-
-std::string content_of(int fd) {
-  struct stat status {};
-  if (::fstat(fd, &status) != 0) return "";
-  std::string text(static_cast<std::size_t>(status.st_size), '\0');
-  const ssize_t count = ::pread(fd, text.data(), text.size(), 0);
-  text.resize(count > 0 ? static_cast<std::size_t>(count) : 0);
-  return text;
 }
 
 Diagnosis run_workers(const settings::RunConfig& config, int processes) {

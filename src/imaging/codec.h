@@ -4,10 +4,28 @@
 #include <span>
 #include <string>
 
-#include "imaging/header.h"
 #include "imaging/image.h"
 
 namespace mnist_train::imaging {
+
+enum class Format { kPng, kJpeg };
+
+/// Format and size of an image, as the first bytes of its file say.
+struct Header {
+  Format format = Format::kPng;
+  std::int64_t height = 0;
+  std::int64_t width = 0;
+  std::int64_t components = 0;  // as stored: gray 1, gray with alpha 2, colour or palette 3, 4
+};
+
+/// Reads and checks the header of a PNG (its IHDR chunk) or a JPEG file (the segments up to the
+/// frame header) without decoding or allocating anything. Throws Error(kData) with `name` and the
+/// byte offset: an empty file, another format, a broken header, a size of 0 or beyond `limits`.
+Header read_header(std::span<const std::uint8_t> bytes, const std::string& name,
+                   const Limits& limits = {});
+
+/// Throws Error(kData) with `name`, the byte offset and `problem`.
+[[noreturn]] void fail_at(const std::string& name, std::size_t offset, const std::string& problem);
 
 /// Encodes an image as PNG, 8 bits a channel, without loss.
 std::string encode_png(const Image& image);

@@ -8,18 +8,11 @@ namespace mnist_train::imaging {
 namespace {
 
 /// libpng's simplified interface, which returns failures instead of jumping out of its functions.
-class PngImage {
- public:
-  PngImage() { image_.version = PNG_IMAGE_VERSION; }
+struct PngImage : png_image {
+  PngImage() : png_image{} { version = PNG_IMAGE_VERSION; }
   PngImage(const PngImage&) = delete;
   PngImage& operator=(const PngImage&) = delete;
-  ~PngImage() { png_image_free(&image_); }
-
-  png_image* operator->() { return &image_; }
-  png_image* get() { return &image_; }
-
- private:
-  png_image image_{};
+  ~PngImage() { png_image_free(this); }
 };
 
 [[noreturn]] void fail(const std::string& name, const png_image& image) {
@@ -43,19 +36,19 @@ void drop_alpha(Image& image) {
 Image decode_png(std::span<const std::uint8_t> bytes, const Header& header,
                  const std::string& name) {
   PngImage png;
-  if (png_image_begin_read_from_memory(png.get(), bytes.data(), bytes.size()) == 0) {
-    fail(name, *png.get());
+  if (png_image_begin_read_from_memory(&png, bytes.data(), bytes.size()) == 0) {
+    fail(name, png);
   }
-  if (png->width != header.width || png->height != header.height) {
+  if (png.width != header.width || png.height != header.height) {
     fail_at(name, 16, "a PNG image whose size is not that of its header");
   }
-  png->flags |= PNG_IMAGE_FLAG_16BIT_sRGB;  // as 8 bits are, instead of linear light
-  const bool alpha = (png->format & PNG_FORMAT_FLAG_ALPHA) != 0;
-  png->format &= PNG_FORMAT_FLAG_COLOR | PNG_FORMAT_FLAG_ALPHA;  // 8 bits, no palette
-  Image image{header.height, header.width, (png->format & PNG_FORMAT_FLAG_COLOR) != 0 ? 3 : 1, {}};
-  image.pixels.resize(PNG_IMAGE_SIZE(*png.get()));
-  if (png_image_finish_read(png.get(), nullptr, image.pixels.data(), 0, nullptr) == 0) {
-    fail(name, *png.get());
+  png.flags |= PNG_IMAGE_FLAG_16BIT_sRGB;  // as 8 bits are, instead of linear light
+  const bool alpha = (png.format & PNG_FORMAT_FLAG_ALPHA) != 0;
+  png.format &= PNG_FORMAT_FLAG_COLOR | PNG_FORMAT_FLAG_ALPHA;  // 8 bits, no palette
+  Image image{header.height, header.width, (png.format & PNG_FORMAT_FLAG_COLOR) != 0 ? 3 : 1, {}};
+  image.pixels.resize(PNG_IMAGE_SIZE(png));
+  if (png_image_finish_read(&png, nullptr, image.pixels.data(), 0, nullptr) == 0) {
+    fail(name, png);
   }
   if (alpha) drop_alpha(image);
   return image;
@@ -63,14 +56,14 @@ Image decode_png(std::span<const std::uint8_t> bytes, const Header& header,
 
 std::string encode_png(const Image& image) {
   PngImage png;
-  png->width = static_cast<png_uint_32>(image.width);
-  png->height = static_cast<png_uint_32>(image.height);
-  png->format = image.channels == 3 ? PNG_FORMAT_RGB : PNG_FORMAT_GRAY;
-  std::string bytes(PNG_IMAGE_PNG_SIZE_MAX(*png.get()), '\0');
+  png.width = static_cast<png_uint_32>(image.width);
+  png.height = static_cast<png_uint_32>(image.height);
+  png.format = image.channels == 3 ? PNG_FORMAT_RGB : PNG_FORMAT_GRAY;
+  std::string bytes(PNG_IMAGE_PNG_SIZE_MAX(png), '\0');
   png_alloc_size_t size = bytes.size();
-  if (png_image_write_to_memory(png.get(), bytes.data(), &size, 0, image.pixels.data(), 0,
-                                nullptr) == 0) {
-    throw Error(ExitCode::kRunFailed, std::string("cannot encode a PNG image: ") + png->message);
+  if (png_image_write_to_memory(&png, bytes.data(), &size, 0, image.pixels.data(), 0, nullptr) ==
+      0) {
+    throw Error(ExitCode::kRunFailed, std::string("cannot encode a PNG image: ") + png.message);
   }
   bytes.resize(size);
   return bytes;

@@ -1,15 +1,19 @@
 #include "launch/failure_report.h"
 
+#include <spdlog/fmt/fmt.h>
 #include <spdlog/spdlog.h>
 #include <time.h>
 
+#include <algorithm>
+#include <array>
+#include <cstring>
 #include <new>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "base/file.h"
 #include "base/print.h"
 #include "base/system.h"
-#include "launch/worker_identity.h"
 
 namespace mnist_train::launch {
 
@@ -26,18 +30,74 @@ std::string shortened(const std::string& message) {
 }
 
 bool is_failure(int code) {
-  switch (static_cast<ExitCode>(code)) {
-    case ExitCode::kRunFailed:
-    case ExitCode::kConfig:
-    case ExitCode::kData:
-    case ExitCode::kDistributed:
-    case ExitCode::kCheckpoint:
-    case ExitCode::kInterrupted:
-    case ExitCode::kTerminated:
-      return true;
-    default:
-      return false;
+  constexpr std::array kFailures{
+      ExitCode::kRunFailed,  ExitCode::kConfig,      ExitCode::kData,      ExitCode::kDistributed,
+      ExitCode::kCheckpoint, ExitCode::kInterrupted, ExitCode::kTerminated};
+  return std::count(kFailures.begin(), kFailures.end(), static_cast<ExitCode>(code)) > 0;
+}
+
+bool has_failed(const RankEnd& end) { return !end.succeeded && !end.killed_by_launcher; }
+
+bool blames_user(const RankEnd& end, const StatusBoard& board) {
+  const auto phase = static_cast<Phase>(board.of(end.rank).phase.load());
+  return end.exit.failure && !end.exit.failure->is_victim &&
+         is_users_mistake(end.exit.failure->code, phase);
+}
+
+std::string describe_end(const RankEnd& end, const StatusBoard& board) {
+  if (blames_user(end, board)) return end.exit.failure->message;
+  const std::string rank = fmt::format("rank {} (pid {})", end.rank, end.pid);
+  const std::string where = describe(board.of(end.rank));
+  if (end.exit.failure) return rank + " in " + where + ": " + end.exit.failure->message;
+  if (end.exit.signal != 0) {
+    return fmt::format("{} was killed by signal {} ({}) in {}", rank, end.exit.signal,
+                       ::strsignal(end.exit.signal), where);
   }
+  return fmt::format("{} left with status {} before the run was over, in {}", rank, end.exit.code,
+                     where);
+}
+
+const RankEnd* find_cause(const std::vector<RankEnd>& ends) {
+  const auto by_itself = std::find_if(ends.begin(), ends.end(), [](const RankEnd& end) {
+    return has_failed(end) && !(end.exit.failure && end.exit.failure->is_victim);
+  });
+  if (by_itself != ends.end()) return &*by_itself;
+  const auto victim = std::find_if(ends.begin(), ends.end(), has_failed);
+  if (victim != ends.end()) return &*victim;
+  return ends.empty() ? nullptr : &ends.front();
+}
+
+Wait wait_of(const StatusBoard& board, int rank) {
+  return static_cast<Wait>(board.of(rank).wait.load());
+}
+
+std::string describe_stalled(const StatusBoard& board, int rank) {
+  const Wait wait = wait_of(board, rank);
+  const std::string where = describe(board.of(rank));
+  return wait == Wait::kNothing ? where : std::string(wait_name(wait)) + " of " + where;
+}
+
+RunFailure stall_failure(const std::vector<RankEnd>& ends, const StalledRank& stalled,
+                         const StatusBoard& board) {
+  RunFailure failure;
+  failure.code = ExitCode::kDistributed;
+  failure.rank = stalled.rank;
+  failure.restart_may_help = true;
+  const std::string where = describe_stalled(board, stalled.rank);
+  failure.cause = stalled.others_wait_s > 0
+                      ? fmt::format("rank {} is in {} and has kept others waiting for {:.0f} s",
+                                    stalled.rank, where, stalled.others_wait_s)
+                      : fmt::format("rank {} has been in {} for {:.0f} s without progress",
+                                    stalled.rank, where, stalled.seconds);
+  failure.cause += " (launch.hang_timeout_s)";
+  if (stalled.stopped) failure.cause += ": it is stopped, by SIGSTOP or a debugger";
+  for (const RankEnd& end : ends) {
+    if (end.rank == stalled.rank) continue;
+    const bool waited = wait_of(board, end.rank) != Wait::kNothing;
+    failure.victims += fmt::format("rank {}: {} in {}\n", end.rank, waited ? "waited" : "was",
+                                   describe_stalled(board, end.rank));
+  }
+  return failure;
 }
 
 }  // namespace
@@ -90,6 +150,41 @@ void write_elastic_error_file(const std::string& message) {
   } catch (const Error& error) {
     spdlog::warn("{}", error.what());
   }
+}
+
+StalledRank find_culprit(const std::vector<StalledRank>& ranks, const StatusBoard& board) {
+  // Smaller is more suspect.
+  const auto order = [&board](const StalledRank& stalled) {
+    const RankStatus& status = board.of(stalled.rank);
+    const bool waits = wait_of(board, stalled.rank) != Wait::kNothing;
+    return std::make_tuple(!stalled.stopped, waits, status.step.load(), -stalled.seconds);
+  };
+  return *std::min_element(
+      ranks.begin(), ranks.end(),
+      [&](const StalledRank& a, const StalledRank& b) { return order(a) < order(b); });
+}
+
+RunFailure summarize_failure(const std::vector<RankEnd>& ends,
+                             const std::optional<StalledRank>& stalled, const StatusBoard& board) {
+  if (stalled) return stall_failure(ends, *stalled, board);
+  RunFailure failure;
+  const RankEnd* cause = find_cause(ends);
+  if (cause == nullptr) return failure;
+  const bool is_mistake = blames_user(*cause, board);
+  if (!is_mistake) failure.rank = cause->rank;
+  failure.cause = describe_end(*cause, board);
+  failure.code = cause->exit.failure ? cause->exit.failure->code : ExitCode::kDistributed;
+  failure.died_without_report = !cause->exit.failure;
+  failure.restart_may_help = failure.code == ExitCode::kDistributed;
+  for (const RankEnd& end : ends) {
+    if (&end == cause || !has_failed(end)) continue;
+    const bool same = cause->exit.failure && end.exit.failure &&
+                      cause->exit.failure->message == end.exit.failure->message;
+    if (same) continue;  // all ranks found the same mistake
+    if (is_mistake && end.exit.failure && end.exit.failure->is_victim) continue;
+    failure.victims += describe_end(end, board) + "\n";
+  }
+  return failure;
 }
 
 }  // namespace mnist_train::launch

@@ -1,18 +1,34 @@
 #include "launch/placement.h"
 
+#include <sched.h>
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <optional>
 #include <set>
+#include <string>
 #include <string_view>
 
 #include "base/error.h"
+#include "base/shared_library.h"
 
 namespace mnist_train::launch {
 
 namespace {
+
+/// Reads the quota of cgroup v2: "max 100000" or "200000 100000" (microseconds of processor time in
+/// each period).
+int quota_cores(int otherwise) {
+  std::ifstream file("/sys/fs/cgroup/cpu.max");
+  std::string quota;
+  double period_us = 0;
+  if (!(file >> quota >> period_us) || quota == "max" || period_us <= 0) return otherwise;
+  return std::max(1, static_cast<int>(std::stod(quota) / period_us));
+}
 
 constexpr int kAutomaticCpuProcesses = 2;
 
@@ -24,10 +40,6 @@ bool wants_cuda(const settings::RunConfig& config) {
          config.train.backend == settings::BackendName::kNccl ||
          std::any_of(devices.begin(), devices.end(),
                      [](const std::string& device) { return device.starts_with("cuda"); });
-}
-
-bool may_use_cuda(const settings::RunConfig& config) {
-  return config.train.device != settings::DeviceName::kCpu;
 }
 
 void require_gpu(const settings::RunConfig& config, const Machine& machine) {
@@ -44,7 +56,7 @@ void require_gpu(const settings::RunConfig& config, const Machine& machine) {
 }
 
 bool use_cuda(const settings::RunConfig& config, const Machine& machine) {
-  return may_use_cuda(config) && machine.gpus > 0;
+  return config.train.device != settings::DeviceName::kCpu && machine.gpus > 0;
 }
 
 /// Returns the GPU of a local rank: the one that `launch.devices` names, else one by its number.
@@ -110,6 +122,45 @@ int choose_threads(const settings::RunConfig& config, const Machine& machine,
 }
 
 }  // namespace
+
+Machine this_machine() {
+  const int gpus = visible_gpus();
+  const bool has_module = !find_program_file(kCudaModule).empty();
+  return {usable_cores(), has_module ? gpus : 0, gpus > 0 && !has_module};
+}
+
+int usable_cores() {
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  const int cores = ::sched_getaffinity(0, sizeof mask, &mask) == 0 ? CPU_COUNT(&mask) : 1;
+  return std::max(1, std::min(cores, quota_cores(cores)));
+}
+
+int visible_gpus() {
+  const SharedLibrary driver("libcuda.so.1");
+  // The driver's C API: int cuInit(unsigned flags); int cuDeviceGetCount(int* count). 0 is success.
+  const auto init = driver.find<int(unsigned)>("cuInit");
+  const auto device_count = driver.find<int(int*)>("cuDeviceGetCount");
+  int count = 0;
+  if (init == nullptr || device_count == nullptr || init(0) != 0 || device_count(&count) != 0) {
+    return 0;
+  }
+  return count;
+}
+
+void require_open_files() {
+  constexpr rlim_t kNeeded = 512;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= kNeeded) return;
+  const std::string before = std::to_string(limit.rlim_cur);
+  const std::string needed = std::to_string(kNeeded);
+  limit.rlim_cur = kNeeded;
+  limit.rlim_max = std::max(limit.rlim_max, kNeeded);  // root may
+  if (::setrlimit(RLIMIT_NOFILE, &limit) == 0) return;
+  throw Error(ExitCode::kRunFailed, "mnist-train: only " + before +
+                                        " files may be open at once, but " + needed +
+                                        " are needed: raise the limit (ulimit -n " + needed + ")");
+}
 
 std::string Placement::device_name() const {
   return cuda ? "cuda:" + std::to_string(device_index) : "cpu";

@@ -156,20 +156,9 @@ class Attempt {
   }
 
   void kill_all() {
-    for (WorkerProcess& worker : workers_) {
-      worker.reap();  // one that ended by itself just now was not killed
-      if (!worker.running() && !is_collected(worker.rank())) {
-        ends_.push_back(
-            {worker.rank(), worker.pid(), *worker.exit(), false, has_succeeded(worker)});
-      }
-      worker.send(SIGKILL);
-    }
+    collect_exits();  // a rank that ended by itself just now was not killed
+    for (const WorkerProcess& worker : workers_) worker.send(SIGKILL);
     killed_ = true;
-  }
-
-  bool is_collected(int rank) const {
-    return std::any_of(ends_.begin(), ends_.end(),
-                       [rank](const RankEnd& end) { return end.rank == rank; });
   }
 
   AttemptResult result() const {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "launch/failure_summary.h"
+#include "launch/failure_report.h"
 #include "launch/status_board.h"
 #include "launch/worker_process.h"
 

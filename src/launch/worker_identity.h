@@ -4,13 +4,12 @@
 #include <optional>
 #include <string>
 
+#include "base/system.h"
+
 namespace mnist_train::launch {
 
 /// Returns the value of an environment variable, or nothing where it is not set.
 using EnvironmentLookup = std::function<std::optional<std::string>(const char* name)>;
-
-/// Looks up a variable in the process's own environment.
-std::optional<std::string> environment_variable(const char* name);
 
 enum class LauncherKind { kOwn, kTorchrun, kSlurm, kOpenMpi };
 
@@ -39,5 +38,15 @@ struct WorkerIdentity {
 /// Throws Error(kConfig) when they are incomplete or contradict each other.
 std::optional<WorkerIdentity> identity_from_environment(
     const EnvironmentLookup& lookup = environment_variable);
+
+/// Returns how often Slurm has put this job back into its queue; 0 outside of Slurm.
+int slurm_restart_count(const EnvironmentLookup& lookup = environment_variable);
+
+/// Returns the first name of a list as Slurm writes it: "node[03-05,7],x" -> "node03".
+std::string first_host(const std::string& list);
+
+/// Returns the number of one node in a list as Slurm writes it, "2(x3),1" for 2, 2, 2, 1; 0 beyond
+/// its end.
+int count_of_node(const std::string& list, int node);
 
 }  // namespace mnist_train::launch

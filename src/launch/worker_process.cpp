@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "base/shared_library.h"
-#include "launch/worker_identity.h"
+#include "base/system.h"
 
 namespace mnist_train::launch {
 

@@ -53,13 +53,6 @@ struct WorkerSetup {
   std::optional<std::filesystem::path> log_folder;  // for the ranks' standard error, rank-N.log
 };
 
-/// How a worker ended.
-struct WorkerExit {
-  int code = 0;                          // exit status, when `signal` is 0
-  int signal = 0;                        // the one that killed it, else 0
-  std::optional<FailureReport> failure;  // what it reported before it ended
-};
-
 /// One rank, a direct child of this process. The kernel kills it when this process dies, and the
 /// destructor kills it where it still runs.
 class WorkerProcess {

@@ -10,7 +10,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "base/checkpoint_names.h"
+#include "base/checkpoint_file.h"
 #include "base/error.h"
 #include "base/system.h"
 

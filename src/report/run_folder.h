@@ -5,7 +5,6 @@
 
 #include "base/file.h"
 #include "settings/run_config.h"
-#include "settings/run_file_names.h"
 
 namespace mnist_train::report {
 

@@ -8,7 +8,7 @@
 #include "base/file.h"
 #include "report/page/page.h"
 #include "report/page/run_files.h"
-#include "settings/run_file_names.h"
+#include "settings/run_config.h"
 
 namespace mnist_train::report {
 

@@ -1,32 +1,29 @@
 #include "settings/augment_options.h"
 
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
-#include "settings/limits.h"
+#include "settings/schemas.h"
 #include "strict_json/named_union.h"
 
 namespace mnist_train::settings {
 
 namespace {
 
-using strict_json::JsonCursor;
-using strict_json::number;
-using strict_json::optional_of;
-using strict_json::Schema;
 using Row = strict_json::Alternative<AugmentationOptions>;
 
 constexpr std::size_t kMaxEntries = 32;
 
 /// A number, or a list of numbers of the same range.
-strict_json::Type<PerChannel> per_channel(const strict_json::NumberRange& range) {
+Type<PerChannel> per_channel(const strict_json::NumberRange& range) {
   const auto one = number(range);
-  const auto list = strict_json::list_of(one);
-  strict_json::Type<PerChannel> type;
+  const auto list = list_of(one);
+  Type<PerChannel> type;
   type.fragment = {{"anyOf", {one.fragment, list.fragment}}};
   type.fragment["anyOf"][1]["minItems"] = 1;
   type.read = [one, list](const JsonCursor& cursor) -> std::optional<PerChannel> {
-    if (cursor.node().kind != strict_json::JsonKind::kArray) {
+    if (cursor.node().kind != JsonKind::kArray) {
       return one.read(cursor.or_else("a list with one number a channel"));
     }
     if (cursor.node().items.empty()) {
@@ -52,7 +49,7 @@ Schema<NormalizeOptions> normalize_schema() {
 }
 
 bool is_zero(const strict_json::Node& node) {
-  return node.kind == strict_json::JsonKind::kUnsigned && node.unsigned_integer == 0;
+  return node.kind == JsonKind::kUnsigned && node.unsigned_integer == 0;
 }
 
 Row random_crop() {
@@ -61,7 +58,7 @@ Row random_crop() {
   schema.add(
       "size", &Options::size, optional_of(image_size()),
       "The window's size; null: that of the image. Test images are cut to it in the middle.");
-  schema.add("padding", &Options::padding, strict_json::integer(0, kMaxImageSide),
+  schema.add("padding", &Options::padding, integer(0, kMaxImageSide),
              "Pixels of zero on every side before.", {"pad"});
   schema.check([](Options&, const JsonCursor& cursor) {
     const bool pads = cursor.has("padding") && !is_zero(cursor.member("padding").node());
@@ -95,7 +92,7 @@ Row resize() {
 
 Row cutout() {
   Schema<CutoutOptions> schema;
-  schema.add("size", &CutoutOptions::size, strict_json::integer(1, kMaxImageSide),
+  schema.add("size", &CutoutOptions::size, integer(1, kMaxImageSide),
              "Side of the square, in pixels.", {"length"});
   return strict_json::alternative<AugmentationOptions>("cutout", schema, {"size"});
 }
@@ -108,8 +105,7 @@ Row mixup() {
   schema.add("weight", &Options::weight, optional_of(number({0, 1})),
              "The sample's own weight, instead of alpha.", {"lambda", "lam"});
   schema.add("scope", &Options::scope,
-             strict_json::one_of<MixupScope>(
-                 {{MixupScope::kLocal, "local"}, {MixupScope::kGlobal, "global"}}),
+             one_of<MixupScope>({{MixupScope::kLocal, "local"}, {MixupScope::kGlobal, "global"}}),
              "Partners: local, the next sample of the epoch's order; global, the next process's "
              "sample at the same place.");
   schema.check([](Options& options, const JsonCursor& cursor) {
@@ -194,8 +190,8 @@ ImageSize augmented_size(const AugmentList& list, ImageSize size) {
   return size;
 }
 
-strict_json::Type<AugmentList> augment_list() {
-  strict_json::Type<AugmentList> type = strict_json::list_of(strict_json::named_union(table()));
+Type<AugmentList> augment_list() {
+  Type<AugmentList> type = list_of(strict_json::named_union(table()));
   type.fragment["maxItems"] = kMaxEntries;
   type.read = [read = type.read](const JsonCursor& cursor) -> std::optional<AugmentList> {
     if (cursor.node().items.size() > kMaxEntries) {
@@ -212,7 +208,7 @@ strict_json::Type<AugmentList> augment_list() {
   return type;
 }
 
-strict_json::Type<NormalizeOptions> normalize() { return strict_json::group(normalize_schema()); }
+Type<NormalizeOptions> normalize() { return group(normalize_schema()); }
 
 std::vector<std::pair<std::string, std::string>> channel_mismatches(
     const NormalizeOptions& normalize, std::int64_t channels) {
@@ -227,6 +223,35 @@ std::vector<std::pair<std::string, std::string>> channel_mismatches(
   compare("mean", normalize.mean);
   compare("std", normalize.std);
   return mismatches;
+}
+
+Type<ImageSize> image_size() {
+  const auto side = integer(1, kMaxImageSide);
+  const auto sides = list_of(side);
+  Json pair = sides.fragment;
+  pair["minItems"] = 2;
+  pair["maxItems"] = 2;
+  Type<ImageSize> type;
+  type.fragment = {{"anyOf", {side.fragment, pair}}};
+  type.read = [side, sides](const JsonCursor& cursor) -> std::optional<ImageSize> {
+    if (cursor.node().kind != JsonKind::kArray) {
+      const auto both = side.read(cursor.or_else("[height, width]"));
+      if (!both) return std::nullopt;
+      return ImageSize{*both, *both};
+    }
+    if (cursor.node().items.size() != 2) {
+      cursor.add_mismatch("one number or [height, width]");
+      return std::nullopt;
+    }
+    const auto read = sides.read(cursor);
+    if (!read) return std::nullopt;
+    return ImageSize{read->front(), read->back()};
+  };
+  type.write = [](const ImageSize& size) -> Json {
+    if (size.height == size.width) return size.height;
+    return Json::array({size.height, size.width});
+  };
+  return type;
 }
 
 }  // namespace mnist_train::settings

@@ -5,24 +5,63 @@
 
 #include "base/error.h"
 #include "settings/schemas.h"
+#include "strict_json/schema.h"
 
 namespace mnist_train::settings {
 
 namespace {
 
-using strict_json::all_of;
-using strict_json::any_of;
-using strict_json::equal;
-using strict_json::given;
-using strict_json::Json;
-using strict_json::JsonCursor;
-using strict_json::lists;
-using strict_json::none_of;
-using strict_json::one_of;
-using strict_json::optional_of;
-using strict_json::path;
-using strict_json::Schema;
 using Options = DataOptions;
+
+/// Returns the type of a location: a path, or {"images", "labels"}.
+Type<DataLocation> location() {
+  Schema<DataLocation> pair;
+  pair.add("images", &DataLocation::images, path(), "File with the images.");
+  pair.add("labels", &DataLocation::labels, optional_of(path()), "File with the labels.");
+  pair.check([](DataLocation&, const JsonCursor& cursor) {
+    if (!cursor.gives("images") || !cursor.gives("labels")) {
+      cursor.add_error("needs both images and labels; a folder that holds both is given as a path");
+    }
+  });
+  Type<DataLocation> type;
+  Json fragment = pair.describe();
+  for (Json& property : fragment["properties"]) property.erase("default");
+  fragment["required"] = {"images", "labels"};
+  type.fragment = {{"anyOf", {path().fragment, std::move(fragment)}}};
+  type.keys = pair.keys();
+  type.read = [pair](const JsonCursor& cursor) -> std::optional<DataLocation> {
+    if (cursor.node().kind == JsonKind::kObject) return pair.read(cursor);
+    const auto images = path().read(cursor.or_else("{\"images\", \"labels\"}"));
+    if (!images) return std::nullopt;
+    return DataLocation{*images, std::nullopt};
+  };
+  type.write = [pair](const DataLocation& value) {
+    return value.labels ? pair.write(value) : Json(value.images.string());
+  };
+  return type;
+}
+
+/// Returns the type of a list of locations, one for each process; null for none.
+Type<std::vector<DataLocation>> locations_by_rank() {
+  using Locations = std::vector<DataLocation>;
+  const Type<std::optional<Locations>> inner = optional_of(list_of(location()));
+  Type<Locations> type;
+  type.fragment = inner.fragment;
+  type.fragment["anyOf"][0]["minItems"] = 1;
+  type.read = [inner](const JsonCursor& cursor) -> std::optional<Locations> {
+    auto locations = inner.read(cursor);
+    if (!locations) return std::nullopt;
+    if (*locations && (*locations)->empty()) {
+      cursor.add_mismatch("a location for each process, or null");
+      return std::nullopt;
+    }
+    return locations->value_or(Locations{});
+  };
+  type.write = [inner](const Locations& locations) {
+    return locations.empty() ? Json(nullptr) : inner.write(locations);
+  };
+  return type;
+}
 
 void add_sources(Schema<Options>& schema) {
   std::vector<std::pair<std::string, std::string>> names;
@@ -59,11 +98,11 @@ void add_sources(Schema<Options>& schema) {
              "training; or as training goes, a few batches ahead, by our decoders (stream) or "
              "NVIDIA DALI's (dali).");
   schema.add("decode_threads", &Options::decode_threads,
-             optional_of(strict_json::integer(1, kMaxProcessesPerNode), "auto"),
+             optional_of(integer(1, kMaxProcessesPerNode), "auto"),
              "Threads with which each process decodes as training goes; auto: as many as it "
              "computes with.");
   schema.add(
-      "validation", &Options::validation, strict_json::number({0, 1, false, true}),
+      "validation", &Options::validation, number({0, 1, false, true}),
       "Fraction of the training set, drawn by the seed, that is held out: the best checkpoint and "
       "stop_at_accuracy go by it.");
 }
@@ -76,7 +115,7 @@ void add_preparation(Schema<Options>& schema) {
   schema.add("size", &Options::size, optional_of(image_size()),
              "The size that images are brought to when they are read, bilinear with antialiasing: "
              "one number for a square, or [height, width]; null: all have one size.");
-  schema.add("channels", &Options::channels, optional_of(strict_json::integer(1, 3)),
+  schema.add("channels", &Options::channels, optional_of(integer(1, 3)),
              "1 (gray) or 3 (colour), to which images are brought; null: all have as many.");
   schema.add("augment", &Options::augment, augment_list(),
              "Changes to training images, in order, drawn anew every epoch from seed, epoch and "
@@ -85,9 +124,9 @@ void add_preparation(Schema<Options>& schema) {
   schema.add("split", &Options::split,
              one_of<Split>({{Split::kEven, "even"}, {Split::kThroughput, "throughput"}}),
              "How a batch is divided: evenly, or by how fast each process has been.");
-  schema.add("limit_train", &Options::limit_train, optional_of(strict_json::integer(1, kMaxSteps)),
+  schema.add("limit_train", &Options::limit_train, optional_of(integer(1, kMaxSteps)),
              "Takes only the first so many training samples.");
-  schema.add("limit_test", &Options::limit_test, optional_of(strict_json::integer(1, kMaxSteps)),
+  schema.add("limit_test", &Options::limit_test, optional_of(integer(1, kMaxSteps)),
              "Takes only the first so many test samples.");
 }
 
@@ -195,7 +234,7 @@ PerChannel gray_of(const PerChannel& figures) {
 
 }  // namespace
 
-strict_json::Schema<DataOptions> data_schema() {
+Schema<DataOptions> data_schema() {
   Schema<DataOptions> schema;
   add_sources(schema);
   add_preparation(schema);

@@ -7,10 +7,19 @@
 #include <vector>
 
 #include "settings/augment_options.h"
-#include "settings/data_location.h"
 #include "settings/named_datasets.h"
+#include "strict_json/value_type.h"
 
 namespace mnist_train::settings {
+
+/// Where one split (train or test) of a data set lies: a folder, one images file whose labels file
+/// is found by its name, or both files by name. Paths are absolute.
+struct DataLocation {
+  std::filesystem::path images;  // a file, or a folder that holds images and labels
+  std::optional<std::filesystem::path> labels;
+
+  bool operator==(const DataLocation&) const = default;
+};
 
 enum class Split { kEven, kThroughput };
 enum class OnBadSample { kError, kSkip };

@@ -1,9 +1,9 @@
-#include "settings/layering.h"
-
 #include <algorithm>
 #include <array>
 #include <string_view>
 #include <utility>
+
+#include "settings/run_config.h"
 
 namespace mnist_train::settings {
 

@@ -8,13 +8,6 @@ namespace mnist_train::settings {
 
 namespace {
 
-using strict_json::all_of;
-using strict_json::equal;
-using strict_json::given;
-using strict_json::Json;
-using strict_json::JsonCursor;
-using strict_json::none_of;
-using strict_json::Schema;
 using Options = ModelOptions;
 
 constexpr std::int64_t kMaxLayerSize = 1 << 20;
@@ -22,7 +15,7 @@ constexpr std::int64_t kMaxLayerSize = 1 << 20;
 /// Adds a key that only mlp has: it is refused for other models, and not written for them.
 template <class T>
 void add_mlp_key(Schema<Options>& schema, const std::string& name, T Options::*member,
-                 const strict_json::Type<T>& type, const std::string& doc) {
+                 const Type<T>& type, const std::string& doc) {
   schema.add(name, member, type, doc).write =
       [member, type](const Options& options) -> std::optional<Json> {
     if (options.name != ModelName::kMlp) return std::nullopt;
@@ -33,21 +26,20 @@ void add_mlp_key(Schema<Options>& schema, const std::string& name, T Options::*m
 }
 
 /// Returns the type of "default" and of {"name": "normal", "std": 0.1}.
-strict_json::Type<InitOptions> init() {
-  const auto name = strict_json::one_of<InitName>(
-      {{InitName::kDefault, "default"}, {InitName::kNormal, "normal"}});
+Type<InitOptions> init() {
+  const auto name =
+      one_of<InitName>({{InitName::kDefault, "default"}, {InitName::kNormal, "normal"}});
   Schema<InitOptions> schema;
   schema.add("name", &InitOptions::name, name, "The distribution.");
-  schema.add("std", &InitOptions::std,
-             strict_json::optional_of(strict_json::number({0, kMaxFloat, true})),
+  schema.add("std", &InitOptions::std, optional_of(number({0, kMaxFloat, true})),
              "Standard deviation of normal; null: the model's default.");
   schema.forbid("std", all_of({given("std"), none_of(equal("name", "normal"))}),
                 "needs \"name\": \"normal\"");
-  strict_json::Type<InitOptions> type;
+  Type<InitOptions> type;
   type.fragment = {{"anyOf", {name.fragment, schema.describe()}}};
   type.keys = schema.keys();
   type.read = [schema, name](const JsonCursor& cursor) -> std::optional<InitOptions> {
-    if (cursor.node().kind == strict_json::JsonKind::kObject) return schema.read(cursor);
+    if (cursor.node().kind == JsonKind::kObject) return schema.read(cursor);
     const auto chosen = name.read(cursor.or_else("{\"name\", \"std\"}"));
     if (!chosen) return std::nullopt;
     return InitOptions{*chosen, std::nullopt};
@@ -61,20 +53,19 @@ strict_json::Type<InitOptions> init() {
 
 }  // namespace
 
-strict_json::Schema<ModelOptions> model_schema() {
-  const auto name = strict_json::one_of<ModelName>({{ModelName::kNet, "net"},
-                                                    {ModelName::kMlp, "mlp"},
-                                                    {ModelName::kLeNet, "lenet"},
-                                                    {ModelName::kResNet18, "resnet18"}});
-  const auto activation = strict_json::one_of<Activation>({{Activation::kTanh, "tanh"},
-                                                           {Activation::kRelu, "relu"},
-                                                           {Activation::kSigmoid, "sigmoid"}});
+Schema<ModelOptions> model_schema() {
+  const auto name = one_of<ModelName>({{ModelName::kNet, "net"},
+                                       {ModelName::kMlp, "mlp"},
+                                       {ModelName::kLeNet, "lenet"},
+                                       {ModelName::kResNet18, "resnet18"}});
+  const auto activation = one_of<Activation>({{Activation::kTanh, "tanh"},
+                                              {Activation::kRelu, "relu"},
+                                              {Activation::kSigmoid, "sigmoid"}});
   Schema<Options> schema;
   schema.add("name", &Options::name, name, "The network.", {"architecture", "arch", "type"});
-  schema.add("weights", &Options::weights, strict_json::optional_of(strict_json::path()),
-             "A file of weights to start from.", {"pretrained", "init_from"});
-  add_mlp_key(schema, "hidden", &Options::hidden,
-              strict_json::list_of(strict_json::integer(1, kMaxLayerSize)),
+  schema.add("weights", &Options::weights, optional_of(path()), "A file of weights to start from.",
+             {"pretrained", "init_from"});
+  add_mlp_key(schema, "hidden", &Options::hidden, list_of(integer(1, kMaxLayerSize)),
               "Sizes of mlp's hidden layers.");
   add_mlp_key(schema, "activation", &Options::activation, activation,
               "The function behind each of mlp's hidden layers.");

@@ -22,13 +22,11 @@ NamedDataset mnist() {
       .channels = 1,
       .size = {28, 28},
       .classes = 10,
-      .class_names = {},
       .normalize = {0.1307, 0.3081},
       .files = idx_files("ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
                          "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
                          "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
                          "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"),
-      .archive = {},
       .mirrors = {"https://ossci-datasets.s3.amazonaws.com/mnist/",
                   "https://storage.googleapis.com/cvdf-datasets/mnist/"},
   };
@@ -48,7 +46,6 @@ NamedDataset fashion_mnist() {
                          "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
                          "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
                          "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34"),
-      .archive = {},
       .mirrors = {"http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
                   "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/"},
   };

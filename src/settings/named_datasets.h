@@ -27,11 +27,11 @@ struct NamedDataset {
   std::int64_t channels = 1;
   ImageSize size;
   std::int64_t classes = 10;
-  std::vector<std::string> class_names;  // by number; empty where the numbers are the names
-  NormalizeOptions normalize;            // mean and standard deviation of its training set
+  std::vector<std::string> class_names{};  // by number; empty where the numbers are the names
+  NormalizeOptions normalize;              // mean and standard deviation of its training set
   std::vector<DatasetFile> files;
-  std::optional<DatasetFile> archive;  // the .tar.gz that the files come in, where they do
-  std::vector<std::string> mirrors;    // tried in order; a file's name is appended
+  std::optional<DatasetFile> archive{};  // the .tar.gz that the files come in, where they do
+  std::vector<std::string> mirrors;      // tried in order; a file's name is appended
 };
 
 /// Returns all named data sets. A new one is a row of this table, and a parser where its format is

@@ -4,27 +4,12 @@
 #include <regex>
 #include <utility>
 
-#include "settings/run_file_names.h"
+#include "base/print.h"
 #include "settings/schemas.h"
 
 namespace mnist_train::settings {
 
 namespace {
-
-using std::filesystem::path;
-using strict_json::all_of;
-using strict_json::any_of;
-using strict_json::boolean;
-using strict_json::equal;
-using strict_json::given;
-using strict_json::holds;
-using strict_json::integer;
-using strict_json::Json;
-using strict_json::JsonCursor;
-using strict_json::lists;
-using strict_json::none_of;
-using strict_json::optional_of;
-using strict_json::Schema;
 
 Schema<CheckpointOptions> checkpoint_schema() {
   using Options = CheckpointOptions;
@@ -43,6 +28,45 @@ Schema<CheckpointOptions> checkpoint_schema() {
   return schema;
 }
 
+void check_launch(LaunchOptions& options, const JsonCursor& cursor) {
+  const auto size = static_cast<std::int64_t>(options.devices.size());
+  if (size > kMaxProcessesPerNode) {
+    cursor.add_error_at("devices", "lists more than " + std::to_string(kMaxProcessesPerNode));
+  }
+  if (size > 0 && options.processes_per_node && *options.processes_per_node != size) {
+    cursor.add_error_at("processes_per_node",
+                        "is " + std::to_string(*options.processes_per_node) +
+                            ", but devices lists " + std::to_string(size) +
+                            " (one process each); leave it out or set it to \"auto\"");
+  }
+}
+
+Schema<LaunchOptions> launch_schema() {
+  using Options = LaunchOptions;
+  Schema<Options> schema;
+  schema.add("processes_per_node", &Options::processes_per_node,
+             optional_of(integer(1, kMaxProcessesPerNode), "auto"),
+             "Processes on this machine; auto: one per GPU, or one per core up to 2.",
+             {"nproc_per_node", "nproc", "num_processes", "world_size", "num_gpus", "gpus"});
+  schema.add("max_restarts", &Options::max_restarts, integer(0, 1000),
+             "How often a run that lost a process is restarted from its newest checkpoint.");
+  schema.add("rendezvous_timeout_s", &Options::rendezvous_timeout_s, number({0, kMaxSeconds, true}),
+             "Seconds that processes wait for each other at the start.", {"rdzv_timeout"});
+  schema.add("hang_timeout_s", &Options::hang_timeout_s, number({0, kMaxSeconds, true}),
+             "Seconds without progress after which a run is ended.", {"timeout", "timeout_s"});
+  schema.add("threads_per_process", &Options::threads_per_process,
+             optional_of(integer(1, kMaxProcessesPerNode), "auto"),
+             "Threads that each process computes with; auto: the cores divided by the processes.",
+             {"num_threads", "omp_num_threads", "threads"});
+  const auto device =
+      strict_json::text("^(cpu|cuda|cuda:(0|[1-9][0-9]{0,2}))$", "\"cpu\", \"cuda\" or \"cuda:N\"");
+  schema.add("devices", &Options::devices, list_of(device),
+             "One process on each of these devices, such as [\"cuda:0\", \"cuda:0\", \"cpu\"]; "
+             "empty: chosen by rank.");
+  schema.check(check_launch);
+  return schema;
+}
+
 Schema<ReportOptions> report_schema() {
   Schema<PredictionsOptions> predictions;
   predictions.add("batches", &PredictionsOptions::batches, integer(0, kMaxCount),
@@ -56,7 +80,7 @@ Schema<ReportOptions> report_schema() {
              "Writes event files for TensorBoard.");
   schema.add("histograms", &ReportOptions::histograms, boolean(),
              "Adds histograms of weights and gradients to them, every epoch.");
-  schema.add("predictions", &ReportOptions::predictions, strict_json::group(std::move(predictions)),
+  schema.add("predictions", &ReportOptions::predictions, group(std::move(predictions)),
              "Predictions of the last evaluation, image by image.");
   schema.forbid("histograms", all_of({equal("histograms", true), equal("tensorboard", false)}),
                 "are written into TensorBoard's file, but tensorboard is false");
@@ -66,7 +90,7 @@ Schema<ReportOptions> report_schema() {
 /// Returns the key by which editors find the schema; it says nothing about the run.
 strict_json::Field<RunConfig> schema_link() {
   const auto read = [](RunConfig&, const JsonCursor& cursor) {
-    if (cursor.node().kind != strict_json::JsonKind::kString) cursor.add_mismatch("a string");
+    if (cursor.node().kind != JsonKind::kString) cursor.add_mismatch("a string");
   };
   return {"$schema",
           "Where an editor finds this schema; ignored by the program.",
@@ -76,7 +100,7 @@ strict_json::Field<RunConfig> schema_link() {
 }
 
 /// Returns the type of names of files in the run folder that are not names of the program's own.
-strict_json::Type<std::string> free_name() {
+Type<std::string> free_name() {
   std::string names;
   for (const char* name :
        {run_files::kConfig, run_files::kMetrics, run_files::kSummary, run_files::kPredictions,
@@ -84,10 +108,9 @@ strict_json::Type<std::string> free_name() {
         run_files::kLock, run_files::kEvents}) {
     names += (names.empty() ? "" : "|") + std::string(name);
   }
-  std::string taken = "^(";
-  for (const char character : names) taken += character == '.' ? "\\." : std::string{character};
-  taken += "[^/]*)(/|$)";  // behind the last one, kEvents, comes a time
-  strict_json::Type<std::string> type = strict_json::file_name();
+  // Behind the last one, kEvents, comes a time.
+  const std::string taken = "^(" + replaced(names, ".", "\\.") + "[^/]*)(/|$)";
+  Type<std::string> type = strict_json::file_name();
   type.fragment["not"] = {{"pattern", taken}};
   type.read = [read = type.read, taken](const JsonCursor& cursor) -> std::optional<std::string> {
     std::optional<std::string> name = read(cursor);
@@ -100,8 +123,8 @@ strict_json::Type<std::string> free_name() {
 
 /// Refuses two names of files where one is the other, or a folder on its way.
 void check_files(RunConfig& config, const JsonCursor& cursor) {
-  const path model = config.model_file;
-  const path accuracies = config.accuracies_file;
+  const std::filesystem::path model = config.model_file;
+  const std::filesystem::path accuracies = config.accuracies_file;
   const auto [model_rest, accuracies_rest] =
       std::mismatch(model.begin(), model.end(), accuracies.begin(), accuracies.end());
   if (model_rest != model.end() && accuracies_rest != accuracies.end()) return;
@@ -169,17 +192,16 @@ Schema<RunConfig> make_schema() {
   Schema<RunConfig> schema;
   schema.add(schema_link());
   schema.include(&RunConfig::train, train_schema());
-  schema.add("model", &RunConfig::model, strict_json::group(model_schema()),
-             "The network that is trained.");
-  schema.add("data", &RunConfig::data, strict_json::group(data_schema()),
+  schema.add("model", &RunConfig::model, group(model_schema()), "The network that is trained.");
+  schema.add("data", &RunConfig::data, group(data_schema()),
              "What it is trained on: a data set by name, or a format with train and test.");
-  schema.add("checkpoint", &RunConfig::checkpoint, strict_json::group(checkpoint_schema()),
+  schema.add("checkpoint", &RunConfig::checkpoint, group(checkpoint_schema()),
              "The files that a run is resumed from.");
-  schema.add("launch", &RunConfig::launch, strict_json::group(launch_schema()),
+  schema.add("launch", &RunConfig::launch, group(launch_schema()),
              "How many processes there are, and what happens when one is lost.", {"distributed"});
-  schema.add("report", &RunConfig::report, strict_json::group(report_schema()),
+  schema.add("report", &RunConfig::report, group(report_schema()),
              "What a run shows about itself.");
-  schema.add("output", &RunConfig::output, optional_of(strict_json::path()),
+  schema.add("output", &RunConfig::output, optional_of(path()),
              "The run folder; null: runs/<config name>/<start time>.",
              {"output_dir", "out", "out_dir", "run_dir", "save_dir"});
   schema.add("model_file", &RunConfig::model_file, free_name(),
@@ -222,13 +244,13 @@ RunConfig parse_run_config(strict_json::Source source) {
 }
 
 std::string write_run_config(const RunConfig& config, bool with_output) {
-  strict_json::Json document = run_config_schema().write(config);
+  Json document = run_config_schema().write(config);
   if (!with_output) document.erase("output");
   return document.dump(2) + "\n";
 }
 
 std::string write_run_config_schema() {
-  strict_json::Json document = {
+  Json document = {
       {"$schema", "https://json-schema.org/draft/2020-12/schema"},
       {"title", "mnist-train config"},
       {"description", "Hyperparameters are at the top level, everything else is in groups."}};

@@ -7,12 +7,39 @@
 #include <vector>
 
 #include "settings/data_options.h"
-#include "settings/launch_options.h"
 #include "settings/model_options.h"
 #include "settings/train_options.h"
 #include "strict_json/document.h"
 
 namespace mnist_train::settings {
+
+/// The names of the program's own files in a run folder, which no config key may choose.
+namespace run_files {
+
+inline constexpr const char* kConfig = "config.json";
+inline constexpr const char* kMetrics = "metrics.jsonl";
+inline constexpr const char* kSummary = "summary.json";
+inline constexpr const char* kPredictions = "predictions.jsonl";
+inline constexpr const char* kLineage = "lineage.jsonl";
+inline constexpr const char* kPage = "report.html";
+inline constexpr const char* kEvents = "events.out.tfevents.";  // the beginning of their names
+inline constexpr const char* kLock = ".lock";
+inline constexpr const char* kCheckpoints = "checkpoints";
+inline constexpr const char* kLogs = "logs";
+
+}  // namespace run_files
+
+/// How many processes there are, and what happens when one is lost.
+struct LaunchOptions {
+  std::optional<std::int64_t> processes_per_node;  // none: one per GPU, or one per core up to 2
+  std::int64_t max_restarts = 2;
+  double rendezvous_timeout_s = 60;
+  double hang_timeout_s = 300;
+  std::optional<std::int64_t> threads_per_process;  // none: the cores divided by the processes
+  std::vector<std::string> devices;  // a process on each: "cpu", "cuda:1"; empty: chosen by rank
+
+  bool operator==(const LaunchOptions&) const = default;
+};
 
 /// When checkpoints are written, and which are kept.
 struct CheckpointOptions {
@@ -56,6 +83,12 @@ struct RunConfig {
 
   bool operator==(const RunConfig&) const = default;
 };
+
+/// Returns the config layer `under` with `over` laid over it, as strict_json::merge does. Where the
+/// upper layer names one of two keys that exclude each other (batch_size_per_process, data.format),
+/// the other one of the lower layer (batch_size, data.dataset) is dropped. A layer that names
+/// another model or format drops the keys that belonged to the lower layer's.
+strict_json::Node merge_layers(strict_json::Node under, strict_json::Node over);
 
 /// Adds to `problems` what is wrong with the keys and values of one layer of the config, whatever
 /// other layers say. Rules over several keys are left out, because other layers may satisfy them.

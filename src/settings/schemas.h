@@ -1,25 +1,52 @@
 #pragma once
 
+#include <cstdint>
+#include <limits>
+
 #include "settings/data_options.h"
-#include "settings/launch_options.h"
-#include "settings/limits.h"
 #include "settings/model_options.h"
 #include "settings/train_options.h"
 #include "strict_json/schema.h"
 
-/// The tables of the config's groups.
+/// The tables of the config's groups, and what they are written with. For the sources of this
+/// layer.
 namespace mnist_train::settings {
 
+using strict_json::all_of;
+using strict_json::any_of;
+using strict_json::boolean;
+using strict_json::equal;
+using strict_json::given;
+using strict_json::group;
+using strict_json::holds;
+using strict_json::integer;
+using strict_json::Json;
+using strict_json::JsonCursor;
+using strict_json::JsonKind;
+using strict_json::list_of;
+using strict_json::lists;
+using strict_json::none_of;
+using strict_json::number;
+using strict_json::one_of;
+using strict_json::optional_of;
+using strict_json::path;
+using strict_json::Schema;
+using strict_json::Type;
+
+/// Bounds that keep every product and conversion of these figures in range.
+inline constexpr std::int64_t kMaxCount = std::numeric_limits<std::int32_t>::max();
+inline constexpr std::int64_t kMaxSteps = (std::int64_t{1} << 53) - 1;  // exact in all JSON readers
+inline constexpr std::int64_t kMaxProcessesPerNode = 1024;
+inline constexpr double kMaxFloat = 1e38;  // weights are fp32
+inline constexpr double kMaxSeconds = 1e6;
+
 /// Returns the keys at the top level that describe training.
-strict_json::Schema<TrainOptions> train_schema();
+Schema<TrainOptions> train_schema();
 
 /// Returns the keys of `data`.
-strict_json::Schema<DataOptions> data_schema();
+Schema<DataOptions> data_schema();
 
 /// Returns the keys of `model`.
-strict_json::Schema<ModelOptions> model_schema();
-
-/// Returns the keys of `launch`.
-strict_json::Schema<LaunchOptions> launch_schema();
+Schema<ModelOptions> model_schema();
 
 }  // namespace mnist_train::settings

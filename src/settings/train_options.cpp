@@ -8,20 +8,9 @@ namespace mnist_train::settings {
 
 namespace {
 
-using strict_json::all_of;
-using strict_json::boolean;
-using strict_json::equal;
-using strict_json::given;
-using strict_json::integer;
-using strict_json::JsonCursor;
-using strict_json::none_of;
-using strict_json::number;
-using strict_json::one_of;
-using strict_json::optional_of;
-using strict_json::Schema;
 using Options = TrainOptions;
 
-strict_json::Type<ScheduleOptions> schedule() {
+Type<ScheduleOptions> schedule() {
   const auto name = one_of<ScheduleName>({{ScheduleName::kConstant, "constant"},
                                           {ScheduleName::kStep, "step"},
                                           {ScheduleName::kLinear, "linear"},
@@ -37,10 +26,10 @@ strict_json::Type<ScheduleOptions> schedule() {
   schema.add("final_factor", &ScheduleOptions::final_factor, number({0, 1}),
              "linear, cosine: fraction of the learning rate that is left at the end of the run.",
              {"end_factor"});
-  return strict_json::group(std::move(schema));
+  return group(std::move(schema));
 }
 
-strict_json::Type<AveragingOptions> averaging() {
+Type<AveragingOptions> averaging() {
   using Strategy = AveragingStrategy;
   const auto strategy = one_of<Strategy>({{Strategy::kAuto, "auto"},
                                           {Strategy::kBucketed, "bucketed"},
@@ -62,7 +51,7 @@ strict_json::Type<AveragingOptions> averaging() {
                 all_of({equal("strategy", "shared_memory"), given("compression"),
                         none_of(equal("compression", "none"))}),
                 "has to be none with strategy shared_memory, which sends nothing");
-  return strict_json::group(std::move(schema));
+  return group(std::move(schema));
 }
 
 /// `batch_size` is written as null where `batch_size_per_process` replaces it.
@@ -76,9 +65,9 @@ strict_json::Field<Options> batch_size_field() {
             const auto size = type.read(cursor);
             if (size && *size) options.batch_size = **size;
           },
-          [](const Options& options) -> std::optional<strict_json::Json> {
-            if (options.batch_size_per_process) return strict_json::Json(nullptr);
-            return strict_json::Json(options.batch_size);
+          [](const Options& options) -> std::optional<Json> {
+            if (options.batch_size_per_process) return Json(nullptr);
+            return Json(options.batch_size);
           },
           {"global_batch_size", "train_batch_size", "bs"}};
 }
@@ -186,7 +175,7 @@ std::int64_t global_batch_size(const TrainOptions& options, int processes) {
                                         : options.batch_size;
 }
 
-strict_json::Schema<TrainOptions> train_schema() {
+Schema<TrainOptions> train_schema() {
   Schema<TrainOptions> schema;
   add_length(schema);
   add_optimizer(schema);

@@ -7,8 +7,8 @@
 #include <unordered_set>
 #include <utility>
 
+#include "strict_json/source.h"
 #include "strict_json/syntax_error.h"
-#include "strict_json/text_scan.h"
 
 namespace mnist_train::strict_json {
 

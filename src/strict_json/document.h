@@ -8,7 +8,6 @@
 #include <string_view>
 #include <vector>
 
-#include "strict_json/problem.h"
 #include "strict_json/source.h"
 
 namespace mnist_train::strict_json {

@@ -5,12 +5,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <set>
+#include <tuple>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/print.h"
 
 namespace mnist_train::strict_json {
 
@@ -49,6 +53,25 @@ std::string read_to_end(int fd, const std::string& name) {
   if (size > kMaxSourceBytes) refuse_size(name);
   text.resize(size);
   return text;
+}
+
+constexpr std::size_t kShownBytes = 40;
+
+bool is_digit(std::string_view text, std::size_t offset) {
+  return offset < text.size() && text[offset] >= '0' && text[offset] <= '9';
+}
+
+std::size_t skip_digits(std::string_view text, std::size_t offset) {
+  while (is_digit(text, offset)) ++offset;
+  return offset;
+}
+
+/// Keeps the problem on one line: keys and values come from anyone, and must not forge lines.
+std::string format_at(const Problem& problem, TextLocator& locator) {
+  const TextPosition position = locator.locate(problem.offset);
+  const std::string pointer = problem.pointer.empty() ? "/" : problem.pointer;
+  return on_one_line(problem.source->name + ":" + std::to_string(position.line) + ":" +
+                     std::to_string(position.column) + ": " + pointer + ": " + problem.message);
 }
 
 }  // namespace
@@ -90,6 +113,81 @@ TextPosition TextLocator::locate(std::size_t offset) {
     }
   }
   return position_;
+}
+
+bool has_any(std::string_view text, std::size_t offset, std::string_view characters) {
+  return offset < text.size() && characters.find(text[offset]) != std::string_view::npos;
+}
+
+std::size_t end_of_number(std::string_view text, std::size_t offset) {
+  if (has_any(text, offset, "-")) ++offset;
+  offset = has_any(text, offset, "0") ? offset + 1 : skip_digits(text, offset);
+  if (has_any(text, offset, ".")) offset = skip_digits(text, offset + 1);
+  if (has_any(text, offset, "eE")) {
+    ++offset;
+    if (has_any(text, offset, "+-")) ++offset;
+    offset = skip_digits(text, offset);
+  }
+  return offset;
+}
+
+std::size_t end_of_string(std::string_view text, std::size_t offset) {
+  for (++offset; offset < text.size(); ++offset) {
+    if (text[offset] == '"') return offset + 1;
+    if (text[offset] == '\\') ++offset;
+  }
+  return text.size();
+}
+
+std::size_t start_of_character(std::string_view text, std::size_t begin, std::size_t offset) {
+  while (begin < offset) {
+    const auto lead = static_cast<unsigned char>(text[begin]);
+    const std::size_t size = lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+    if (begin + size > offset) break;
+    begin += size;
+  }
+  return begin;
+}
+
+std::size_t skip_whitespace(std::string_view text, std::size_t offset) {
+  while (has_any(text, offset, " \t\r\n")) ++offset;
+  return offset;
+}
+
+std::string shorten(std::string_view text) {
+  if (text.size() <= kShownBytes) return std::string(text);
+  std::size_t size = kShownBytes;
+  while (size > 0 && (static_cast<unsigned char>(text[size]) & 0xC0U) == 0x80U) --size;
+  return std::string(text.substr(0, size)) + "…";
+}
+
+std::string format_problem(const Problem& problem) {
+  TextLocator locator(problem.source->text);
+  return format_at(problem, locator);
+}
+
+void throw_if_any(const Problems& problems) {
+  if (problems.empty()) return;
+  std::vector<std::shared_ptr<const Source>> sources;  // in the order of their first problems
+  std::set<std::tuple<std::size_t, std::size_t, std::string, std::string>> sorted;
+  for (const Problem& problem : problems) {
+    auto source = std::find(sources.begin(), sources.end(), problem.source);
+    if (source == sources.end()) source = sources.insert(source, problem.source);
+    const auto index = static_cast<std::size_t>(source - sources.begin());
+    sorted.emplace(index, problem.offset, problem.pointer, problem.message);
+  }
+  std::vector<TextLocator> locators;
+  for (const auto& source : sources) locators.emplace_back(source->text);
+  std::string lines;
+  for (const auto& [index, offset, pointer, message] : sorted) {
+    if (!lines.empty()) lines += '\n';
+    lines += format_at({sources[index], offset, pointer, message}, locators[index]);
+  }
+  throw Error(ExitCode::kConfig, lines);
+}
+
+std::string join_pointer(const std::string& pointer, const std::string& key) {
+  return pointer + '/' + replaced(replaced(shorten(key), "~", "~0"), "/", "~1");
 }
 
 }  // namespace mnist_train::strict_json

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace mnist_train::strict_json {
 
@@ -42,5 +43,46 @@ class TextLocator {
   std::size_t offset_ = 0;
   TextPosition position_;
 };
+
+/// Returns whether the text has one of `characters` at `offset`.
+bool has_any(std::string_view text, std::size_t offset, std::string_view characters);
+
+/// Returns the offset behind the number literal that starts at `offset`.
+std::size_t end_of_number(std::string_view text, std::size_t offset);
+
+/// Returns the offset behind the closing quote of the string that opens at `offset`, or the text's
+/// end when there is none.
+std::size_t end_of_string(std::string_view text, std::size_t offset);
+
+/// Returns the offset of the first byte of the character that the byte at `offset` belongs to, or
+/// breaks. The text is UTF-8 from `begin`, where a character starts, up to that character.
+std::size_t start_of_character(std::string_view text, std::size_t begin, std::size_t offset);
+
+/// Returns the offset of the first byte from `offset` on that is not JSON whitespace.
+std::size_t skip_whitespace(std::string_view text, std::size_t offset);
+
+/// Returns the text cut to a length that suits a message, between two characters, with "…" where it
+/// was cut.
+std::string shorten(std::string_view text);
+
+/// One thing that is wrong, and its place.
+struct Problem {
+  std::shared_ptr<const Source> source;
+  std::size_t offset = 0;  // in source->text
+  std::string pointer;     // RFC 6901, "" for the whole document
+  std::string message;
+};
+using Problems = std::vector<Problem>;
+
+/// Returns `FILE:LINE:COLUMN: /pointer: message` on one line, whatever bytes are in it. The pointer
+/// of the whole document is shown as `/`.
+std::string format_problem(const Problem& problem);
+
+/// Throws Error(kConfig) where there are problems, with a line for each: source by source, by their
+/// places in it, none twice.
+void throw_if_any(const Problems& problems);
+
+/// Returns `pointer` with one more step, escaped by RFC 6901. Keys too long to be ours are cut.
+std::string join_pointer(const std::string& pointer, const std::string& key);
 
 }  // namespace mnist_train::strict_json

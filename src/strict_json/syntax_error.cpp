@@ -5,7 +5,7 @@
 #include <cctype>
 #include <utility>
 
-#include "strict_json/text_scan.h"
+#include "strict_json/source.h"
 
 namespace mnist_train::strict_json {
 

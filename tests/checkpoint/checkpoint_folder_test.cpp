@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "base/checkpoint_names.h"
+#include "base/checkpoint_file.h"
 #include "base/file.h"
 #include "checkpoint/checkpoint.h"
 #include "support/catch.h"

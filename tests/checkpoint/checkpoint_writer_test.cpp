@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <thread>
 
-#include "base/checkpoint_names.h"
+#include "base/checkpoint_file.h"
 #include "checkpoint/checkpoint.h"
 #include "support/catch.h"
 #include "support/error_of.h"

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "base/safetensors_header.h"
+#include "base/checkpoint_file.h"
 #include "checkpoint/tensor_file.h"
 #include "support/catch.h"
 #include "support/error_of.h"

@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "base/checkpoint_file.h"
 #include "base/file.h"
-#include "base/safetensors_header.h"
 #include "support/catch.h"
 #include "support/damage.h"
 #include "support/error_of.h"

@@ -3,7 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <set>
 
-#include "cli/command_help.h"
+#include "cli/commands.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 

@@ -1,6 +1,6 @@
 #include <CLI/CLI.hpp>
 
-#include "cli/command_help.h"
+#include "cli/commands.h"
 #include "support/catch.h"
 
 namespace mnist_train::cli {

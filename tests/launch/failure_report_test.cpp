@@ -1,8 +1,11 @@
 #include "launch/failure_report.h"
 
+#include <signal.h>
+
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "support/catch.h"
 
@@ -71,6 +74,176 @@ TEST_CASE("exceptions become reports of their kind") {
   const FailureReport memory = report_for(std::bad_alloc());
   CHECK(memory.code == ExitCode::kRunFailed);
   CHECK_THAT(memory.message, ContainsSubstring("lower batch_size"));
+}
+
+constexpr bool kVictim = true;
+
+WorkerExit left(int code) { return {code, 0, std::nullopt}; }
+WorkerExit killed(int signal) { return {0, signal, std::nullopt}; }
+WorkerExit reported(ExitCode code, const std::string& message, bool victim = false) {
+  return {static_cast<int>(code), 0, FailureReport{code, message, "host", victim}};
+}
+
+RankEnd end_of(int rank, WorkerExit exit) {
+  return {rank, 100 + rank, std::move(exit), false, false};
+}
+RankEnd succeeded(int rank) { return {rank, 100 + rank, left(0), false, true}; }
+RankEnd killed_by_us(int rank) { return {rank, 100 + rank, killed(SIGKILL), true, false}; }
+
+StatusBoard training_board() {
+  StatusBoard board = StatusBoard::create(4);
+  for (int rank = 0; rank < 4; ++rank) update(board.of(rank), Phase::kTraining, 2, 120 + rank);
+  return board;
+}
+
+TEST_CASE("a killed rank is the cause, what the others saw of it is not") {
+  const StatusBoard board = training_board();
+  const std::vector<RankEnd> ends{
+      end_of(0, reported(ExitCode::kDistributed, "lost another rank in all-reduce", kVictim)),
+      end_of(1, killed(SIGKILL)), killed_by_us(2)};
+  const RunFailure failure = summarize_failure(ends, {}, board);
+  CHECK(failure.code == ExitCode::kDistributed);
+  CHECK(failure.rank == 1);
+  CHECK(failure.cause == "rank 1 (pid 101) was killed by signal 9 (Killed) in step 121 (epoch 2)");
+  CHECK(failure.victims ==
+        "rank 0 (pid 100) in step 120 (epoch 2): lost another rank in all-reduce\n");
+  CHECK(failure.died_without_report);
+  CHECK(failure.restart_may_help);
+}
+
+TEST_CASE("a rank's own error decides the exit code, and is not tried again") {
+  const StatusBoard board = training_board();
+  for (const ExitCode code : {ExitCode::kRunFailed, ExitCode::kCheckpoint}) {
+    const std::vector<RankEnd> ends{
+        end_of(2, reported(ExitCode::kDistributed, "lost another rank", kVictim)),
+        end_of(3, reported(code, "the loss became NaN"))};
+    const RunFailure failure = summarize_failure(ends, {}, board);
+    CHECK(failure.code == code);
+    CHECK(failure.rank == 3);
+    CHECK(failure.cause == "rank 3 (pid 103) in step 123 (epoch 2): the loss became NaN");
+    CHECK_FALSE(failure.died_without_report);
+    CHECK_FALSE(failure.restart_may_help);
+  }
+}
+
+TEST_CASE("a mistake of the user's is told without the process that met it first") {
+  StatusBoard board = training_board();
+  update(board.of(3), Phase::kLoadingWeights, 0, 0);
+  for (const ExitCode code : {ExitCode::kConfig, ExitCode::kData, ExitCode::kCheckpoint}) {
+    const std::vector<RankEnd> ends{
+        end_of(2, reported(ExitCode::kDistributed, "lost another rank", kVictim)),
+        end_of(3, reported(code, "a.png: is not an image")),
+        end_of(1, reported(code, "a.png: is not an image")), end_of(0, killed(SIGKILL))};
+    const RunFailure failure = summarize_failure(ends, {}, board);
+    CHECK(failure.code == code);
+    CHECK_FALSE(failure.rank);
+    CHECK(failure.cause == "a.png: is not an image");
+    CHECK(failure.victims ==
+          "rank 0 (pid 100) was killed by signal 9 (Killed) in step 120 (epoch 2)\n");
+    CHECK_FALSE(failure.restart_may_help);
+  }
+}
+
+TEST_CASE("what a rank cannot read or write while it trains is told with its place") {
+  const StatusBoard board = training_board();
+  const RunFailure failure =
+      summarize_failure({end_of(0, reported(ExitCode::kCheckpoint, "no space left"))}, {}, board);
+  CHECK(failure.rank == 0);
+  CHECK(failure.cause == "rank 0 (pid 100) in step 120 (epoch 2): no space left");
+}
+
+TEST_CASE("of several that failed by themselves the first is the cause") {
+  const StatusBoard board = training_board();
+  const std::vector<RankEnd> ends{succeeded(0), end_of(3, reported(ExitCode::kRunFailed, "first")),
+                                  end_of(1, reported(ExitCode::kConfig, "second"))};
+  const RunFailure failure = summarize_failure(ends, {}, board);
+  CHECK(failure.rank == 3);
+  CHECK(failure.code == ExitCode::kRunFailed);
+  CHECK_THAT(failure.victims, ContainsSubstring("second"));
+}
+
+TEST_CASE("a rank that left early without a word is a lost process") {
+  const StatusBoard board = training_board();
+  for (const int code : {0, 1, 126}) {
+    const RunFailure failure = summarize_failure({end_of(1, left(code))}, {}, board);
+    CHECK(failure.code == ExitCode::kDistributed);
+    CHECK(failure.cause == "rank 1 (pid 101) left with status " + std::to_string(code) +
+                               " before the run was over, in step 121 (epoch 2)");
+    CHECK(failure.died_without_report);
+    CHECK(failure.restart_may_help);
+  }
+}
+
+TEST_CASE("where all are victims, of a rank on another machine, the first speaks") {
+  const StatusBoard board = training_board();
+  const RunFailure failure = summarize_failure(
+      {end_of(1, reported(ExitCode::kDistributed, "lost another rank in broadcast", kVictim)),
+       end_of(0, reported(ExitCode::kDistributed, "lost another rank in all-reduce", kVictim))},
+      {}, board);
+  CHECK(failure.rank == 1);
+  CHECK(failure.code == ExitCode::kDistributed);
+  CHECK(failure.restart_may_help);
+  CHECK_THAT(failure.cause, ContainsSubstring("broadcast"));
+  CHECK_THAT(failure.victims, ContainsSubstring("all-reduce"));
+}
+
+TEST_CASE("a stalled rank is the cause before anyone that was killed for it") {
+  const StatusBoard board = training_board();
+  const RunFailure failure =
+      summarize_failure({killed_by_us(0), killed_by_us(1)}, StalledRank{1, 301.2, false, 0}, board);
+  CHECK(failure.code == ExitCode::kDistributed);
+  CHECK(failure.rank == 1);
+  CHECK(failure.cause ==
+        "rank 1 has been in step 121 (epoch 2) for 301 s without progress (launch.hang_timeout_s)");
+  CHECK(failure.victims == "rank 0: was in step 120 (epoch 2)\n");
+  CHECK(failure.restart_may_help);
+}
+
+TEST_CASE("a rank that was stopped is said to be") {
+  const StatusBoard board = training_board();
+  const RunFailure failure =
+      summarize_failure({killed_by_us(2)}, StalledRank{2, 30, true, 0}, board);
+  CHECK_THAT(failure.cause, ContainsSubstring("it is stopped, by SIGSTOP or a debugger"));
+}
+
+TEST_CASE("of ranks that stall together the one that waits for nobody is the cause") {
+  StatusBoard board = StatusBoard::create(3);
+  for (int rank = 0; rank < 3; ++rank) update(board.of(rank), Phase::kTraining, 2, 120);
+  update(board.of(1), Phase::kEvaluation, 2, 120, 7);
+  const WaitScope first(&board.of(0), Wait::kAveraging);
+  const WaitScope third(&board.of(2), Wait::kAllReduce);
+  const StalledRank cause = find_culprit(
+      {StalledRank{0, 305, false, 0}, StalledRank{1, 301, false, 0}, StalledRank{2, 304, false, 0}},
+      board);
+  CHECK(cause.rank == 1);
+  const RunFailure failure =
+      summarize_failure({killed_by_us(0), killed_by_us(1), killed_by_us(2)}, cause, board);
+  CHECK(failure.cause ==
+        "rank 1 has been in the evaluation of epoch 2, batch 7 for 301 s without progress "
+        "(launch.hang_timeout_s)");
+  CHECK(failure.victims ==
+        "rank 0: waited in gradient averaging of step 120 (epoch 2)\n"
+        "rank 2: waited in all-reduce of step 120 (epoch 2)\n");
+}
+
+TEST_CASE("where all wait the one that has come least far is the cause") {
+  StatusBoard board = StatusBoard::create(2);
+  update(board.of(0), Phase::kTraining, 1, 8);
+  update(board.of(1), Phase::kTraining, 1, 7);
+  const WaitScope first(&board.of(0), Wait::kAveraging);
+  const WaitScope second(&board.of(1), Wait::kTextExchange);
+  CHECK(find_culprit({StalledRank{0, 20, false, 0}, StalledRank{1, 19, false, 0}}, board).rank ==
+        1);
+  CHECK(find_culprit({StalledRank{0, 20, true, 0}, StalledRank{1, 19, false, 0}}, board).rank == 0);
+}
+
+TEST_CASE(
+    "a rank that still moves while others wait for it too long is said to keep them waiting") {
+  StatusBoard board = training_board();
+  const RunFailure failure = summarize_failure({}, StalledRank{1, 0.1, false, 300}, board);
+  CHECK(failure.cause ==
+        "rank 1 is in step 121 (epoch 2) and has kept others waiting for 300 s "
+        "(launch.hang_timeout_s)");
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include <string>
 #include <utility>
 
-#include "launch/cluster_environment.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/scoped_environment.h"

@@ -1,4 +1,4 @@
-#include "strict_json/suggestion.h"
+#include "strict_json/json_cursor.h"
 
 #include "support/catch.h"
 

@@ -1,4 +1,4 @@
-#include "base/checkpoint_names.h"
+#include "base/checkpoint_file.h"
 
 #include "support/catch.h"
 #include "support/error_of.h"

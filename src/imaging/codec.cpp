@@ -1,4 +1,4 @@
-#include "imaging/header.h"
+#include "imaging/codec.h"
 
 #include <algorithm>
 #include <array>
@@ -30,28 +30,18 @@ Header read_png(Bytes bytes, const std::string& name) {
   constexpr std::size_t kChunk = 8;
   constexpr std::size_t kHeaderEnd = 33;  // signature, length, type, 13 bytes, checksum
   if (bytes.size() < kHeaderEnd) fail_at(name, bytes.size(), "ends inside the PNG header");
-  const std::string_view type(reinterpret_cast<const char*>(bytes.data()) + kChunk + 4, 4);
-  if (big_endian(bytes, kChunk, 4) != 13 || type != "IHDR") {
+  const std::string_view chunk(reinterpret_cast<const char*>(bytes.data()) + kChunk + 4, 4);
+  if (big_endian(bytes, kChunk, 4) != 13 || chunk != "IHDR") {
     fail_at(name, kChunk, "the first PNG chunk is not IHDR");
   }
   constexpr std::size_t kColourType = 25;
   Header header{Format::kPng, big_endian(bytes, 20, 4), big_endian(bytes, 16, 4), 0};
-  switch (bytes[kColourType]) {
-    case 0:
-      header.components = 1;
-      break;
-    case 2:
-    case 3:
-      header.components = 3;
-      break;
-    case 4:
-      header.components = 2;
-      break;
-    case 6:
-      header.components = 4;
-      break;
-    default:
-      fail_at(name, kColourType, "unknown PNG colour type " + std::to_string(bytes[kColourType]));
+  constexpr std::array kComponents{1, 0, 3, 3,
+                                   2, 0, 4};  // by colour type; 0: there is no such type
+  const std::uint8_t type = bytes[kColourType];
+  if (type < kComponents.size()) header.components = kComponents[type];
+  if (header.components == 0) {
+    fail_at(name, kColourType, "unknown PNG colour type " + std::to_string(type));
   }
   return header;
 }
@@ -118,6 +108,12 @@ Header read_header(Bytes bytes, const std::string& name, const Limits& limits) {
   const Header header = png ? read_png(bytes, name) : read_jpeg(bytes, name);
   check_size(header, name, limits);
   return header;
+}
+
+Image decode(std::span<const std::uint8_t> bytes, const std::string& name, const Limits& limits) {
+  const Header header = read_header(bytes, name, limits);
+  return header.format == Format::kPng ? decode_png(bytes, header, name)
+                                       : decode_jpeg(bytes, header, name);
 }
 
 }  // namespace mnist_train::imaging
