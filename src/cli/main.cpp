@@ -17,8 +17,8 @@
 #include "cli/launch_command.h"
 #include "doctor/doctor.h"
 #include "launch/failure_report.h"
+#include "report/console.h"
 #include "report/page/page.h"
-#include "report/terminal.h"
 
 namespace mnist_train::cli {
 

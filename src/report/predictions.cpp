@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "imaging/codec.h"
+#include "report/sink.h"
 
 namespace mnist_train::report {
 
@@ -38,6 +39,20 @@ std::string json_text(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
+class PredictionsFile : public Sink {
+ public:
+  PredictionsFile(std::filesystem::path path, std::vector<std::string> class_names)
+      : path_(std::move(path)), class_names_(std::move(class_names)) {}
+
+  void epoch(const EpochResult& result) override {
+    if (!result.predictions.empty()) write_predictions(path_, result.predictions, class_names_);
+  }
+
+ private:
+  std::filesystem::path path_;
+  std::vector<std::string> class_names_;
+};
+
 }  // namespace
 
 void write_predictions(const std::filesystem::path& path,
@@ -60,8 +75,9 @@ void write_predictions(const std::filesystem::path& path,
   write_file_atomically(path, text, ExitCode::kRunFailed);
 }
 
-void PredictionsFile::epoch(const EpochResult& result) {
-  if (!result.predictions.empty()) write_predictions(path_, result.predictions, class_names_);
+std::unique_ptr<Sink> predictions_sink(const std::filesystem::path& path,
+                                       const std::vector<std::string>& class_names) {
+  return std::make_unique<PredictionsFile>(path, class_names);
 }
 
 Picture make_picture(const std::uint8_t* pixels, std::int64_t channels, std::int64_t height,

@@ -3,28 +3,15 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "report/sink.h"
+#include "report/records.h"
 
 namespace mnist_train::report {
 
-/// `predictions.jsonl`, those of the last evaluation, as a sink that replaces it after each epoch.
-class PredictionsFile : public Sink {
- public:
-  PredictionsFile(std::filesystem::path path, std::vector<std::string> class_names)
-      : path_(std::move(path)), class_names_(std::move(class_names)) {}
-
-  void epoch(const EpochResult& result) override;
-
- private:
-  std::filesystem::path path_;
-  std::vector<std::string> class_names_;
-};
-
-/// Writes one object a line: `id`, `image`, `guess`, `truth`, `score_0`, …, and where classes have
-/// names `guess_name` and `truth_name`; the file is whole or absent. Throws Error(kRunFailed).
+/// Writes `predictions.jsonl`, one object a line: `id`, `image`, `guess`, `truth`, `score_0`, …,
+/// and where classes have names `guess_name` and `truth_name`; the file is whole or absent. Throws
+/// Error(kRunFailed).
 void write_predictions(const std::filesystem::path& path,
                        const std::vector<Prediction>& predictions,
                        const std::vector<std::string>& class_names = {});

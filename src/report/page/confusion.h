@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <numeric>
 
-#include "report/metrics_log.h"
+#include "report/records.h"
 
 namespace mnist_train::report {
 

@@ -6,8 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "report/metrics_log.h"
-#include "report/predictions.h"
+#include "report/records.h"
 
 namespace mnist_train::report {
 
