@@ -14,16 +14,21 @@ namespace {
 
 using namespace avx512;
 
-/// Packs `weight_at(kernel row, inner, column)` as [kernel row][pairs of the inner dimension]
-/// [columns, in whole vectors][2], filled up with zeros.
-template <class WeightAt>
-void pack(std::int64_t kernel, std::int64_t inner, std::int64_t columns, const WeightAt& weight_at,
+/// One dimension of the weights under one row of the kernel, and how far its elements lie apart.
+struct WeightAxis {
+  std::int64_t size, step;
+};
+
+/// Packs the weights as [kernel row][pairs of the inner dimension][columns, in whole vectors][2],
+/// filled up with zeros.
+void pack(const ConvolutionShape& s, WeightAxis inner, WeightAxis columns, const Bf16Bits* weights,
           Bf16Bits* packed) {
-  for (std::int64_t ky = 0; ky < kernel; ++ky) {
-    for (std::int64_t first = 0; first < inner; first += 2) {
-      for (std::int64_t column = 0; column < vectors(columns) * kLanes; ++column) {
+  for (std::int64_t ky = 0; ky < s.kernel; ++ky, weights += s.run()) {
+    for (std::int64_t first = 0; first < inner.size; first += 2) {
+      for (std::int64_t column = 0; column < vectors(columns.size) * kLanes; ++column) {
         for (std::int64_t i = first; i < first + 2; ++i) {
-          *packed++ = i < inner && column < columns ? weight_at(ky, i, column) : Bf16Bits{0};
+          const bool exists = i < inner.size && column < columns.size;
+          *packed++ = exists ? weights[i * inner.step + column * columns.step] : Bf16Bits{0};
         }
       }
     }
@@ -31,17 +36,11 @@ void pack(std::int64_t kernel, std::int64_t inner, std::int64_t columns, const W
 }
 
 void pack_forward(const ConvolutionShape& s, const Bf16Bits* weights, Bf16Bits* packed) {
-  const auto weight_at = [&](std::int64_t ky, std::int64_t k, std::int64_t o) {
-    return weights[(o * s.kernel + ky) * s.run() + k];
-  };
-  pack(s.kernel, s.run(), s.out_channels, weight_at, packed);
+  pack(s, {s.run(), 1}, {s.out_channels, s.kernel * s.run()}, weights, packed);
 }
 
 void pack_data(const ConvolutionShape& s, const Bf16Bits* weights, Bf16Bits* packed) {
-  const auto weight_at = [&](std::int64_t ky, std::int64_t o, std::int64_t k) {
-    return weights[(o * s.kernel + ky) * s.run() + k];
-  };
-  pack(s.kernel, s.out_channels, s.run(), weight_at, packed);
+  pack(s, {s.out_channels, s.kernel * s.run()}, {s.run(), 1}, weights, packed);
 }
 
 /// One output row of one image.

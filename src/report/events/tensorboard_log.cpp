@@ -15,18 +15,14 @@ namespace mnist_train::report {
 namespace {
 
 using protozero::pbf_writer;
+using FieldNumber = protozero::pbf_tag_type;
 
 // The messages are those of tensorflow/core/util/event.proto and framework/summary.proto, written
 // field by field, since libprotobuf must not be linked beside LibTorch, which carries its own.
 // Their field numbers:
-enum EventField : protozero::pbf_tag_type {
-  kWallTime = 1,
-  kStep = 2,
-  kFileVersion = 3,
-  kSummary = 5
-};
-enum SummaryField : protozero::pbf_tag_type { kValue = 1 };
-enum ValueField : protozero::pbf_tag_type {
+enum EventField : FieldNumber { kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5 };
+enum SummaryField : FieldNumber { kValue = 1 };
+enum ValueField : FieldNumber {
   kTag = 1,
   kSimpleValue = 2,
   kImage = 4,
@@ -34,13 +30,8 @@ enum ValueField : protozero::pbf_tag_type {
   kTensor = 8,
   kMetadata = 9
 };
-enum ImageField : protozero::pbf_tag_type {
-  kHeight = 1,
-  kWidth = 2,
-  kColorspace = 3,
-  kEncoded = 4
-};
-enum HistogramField : protozero::pbf_tag_type {
+enum ImageField : FieldNumber { kHeight = 1, kWidth = 2, kColorspace = 3, kEncoded = 4 };
+enum HistogramField : FieldNumber {
   kMin = 1,
   kMax = 2,
   kNum = 3,
@@ -49,7 +40,7 @@ enum HistogramField : protozero::pbf_tag_type {
   kBucketLimit = 6,
   kBucket = 7
 };
-enum TensorField : protozero::pbf_tag_type { kType = 1, kShape = 2, kStringValue = 8 };
+enum TensorField : FieldNumber { kType = 1, kShape = 2, kStringValue = 8 };
 constexpr std::int32_t kTypeString = 7;        // DT_STRING
 constexpr std::size_t kMostWrongPictures = 8;  // an epoch
 

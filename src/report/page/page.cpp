@@ -9,7 +9,6 @@
 #include "base/file.h"
 #include "base/system.h"
 #include "base/version.h"
-#include "report/page/assets.h"
 #include "report/page/html.h"
 #include "report/page/sections.h"
 #include "report/run_folder.h"
