@@ -15,7 +15,6 @@
 #include "checkpoint/weights.h"
 #include "launch/worker_process.h"
 #include "report/console.h"
-#include "report/predictions.h"
 #include "report/run_folder.h"
 
 namespace mnist_train::app {
@@ -87,8 +86,7 @@ void RunRecorder::make_sinks(const ResumedRun& resumed) {
   sinks_.push_back(report::metrics_sink(folder / files::kMetrics, resumed.facts.metrics_bytes));
   sinks_.push_back(report::console_sink(console_setup(worker_, trainer_)));
   sinks_.push_back(report::accuracies_sink(folder / worker_.config.accuracies_file));
-  sinks_.push_back(report::lineage_sink(folder / files::kLineage));
-  sinks_.push_back(report::summary_sink(folder / files::kSummary));
+  sinks_.push_back(report::summary_sink(folder));
   if (options.html) {
     sinks_.push_back(report::optional_sink("its page", [&] { return report::page_sink(folder); }));
   }

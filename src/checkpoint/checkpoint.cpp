@@ -169,7 +169,7 @@ TensorFile snapshot(const train::Trainer& trainer, const RunFacts& facts) {
 }
 
 void write_checkpoint(const std::filesystem::path& path, const TensorFile& snapshot) {
-  write_safetensors(path, snapshot, /*seal=*/true, ExitCode::kCheckpoint);
+  write_safetensors(path, snapshot, /*seal=*/true);
 }
 
 TensorFile read_checkpoint(const std::filesystem::path& path) {

@@ -57,15 +57,10 @@ struct ForwardRow {
     tile.for_each(
         [&](int, int v, __m512& sum) { sum = _mm512_loadu_ps(bias + (vector + v) * kLanes); });
     const std::int64_t b_step = vectors(s.out_channels) * kPairs;
-    const std::int64_t pairs = s.run() / 2;
     for (std::int64_t ky = 0; ky < s.kernel; ++ky) {
-      Factors f{in + (ky * s.width + x) * s.in_channels, s.in_channels, 2,
-                packed + ky * pairs_of(s.run()) * b_step + vector * kPairs, b_step};
-      tile.add(f, pairs);
-      if (s.run() % 2 == 0) continue;
-      f.a += 2 * pairs;
-      f.b += b_step * pairs;
-      tile.add_odd(f);
+      tile.add({in + (ky * s.width + x) * s.in_channels, s.in_channels, 2,
+                packed + ky * pairs_of(s.run()) * b_step + vector * kPairs, b_step},
+               s.run());
     }
     tile.for_each([&](int m, int v, const __m512& sum) {
       const std::int64_t channel = (vector + v) * kLanes;
@@ -95,16 +90,9 @@ struct DataColumn {
   void tile(std::int64_t y, std::int64_t vector) const {
     const std::int64_t b_step = vectors(s.run()) * kPairs;
     const std::int64_t row = s.out_width() * s.out_channels;
-    const std::int64_t pairs = s.out_channels / 2;
-    Factors f{gradient + y * row, row, 2, packed + vector * kPairs, b_step};
     Tile<M, V> tile;
     tile.for_each([](int, int, __m512& sum) { sum = _mm512_setzero_ps(); });
-    tile.add(f, pairs);
-    if (s.out_channels % 2 != 0) {
-      f.a += 2 * pairs;
-      f.b += b_step * pairs;
-      tile.add_odd(f);
-    }
+    tile.add({gradient + y * row, row, 2, packed + vector * kPairs, b_step}, s.out_channels);
     tile.for_each([&](int m, int v, const __m512& sum) {
       const std::int64_t k = (vector + v) * kLanes;
       float* const to = sums + (y + m) * s.width * s.in_channels + k;
@@ -181,7 +169,7 @@ struct WeightSums {
     Tile<M, V> tile;
     const auto at = [&](int m, int v) { return sums + (row + m) * width + (vector + v) * kLanes; };
     tile.for_each([&](int m, int v, __m512& sum) { sum = _mm512_loadu_ps(at(m, v)); });
-    tile.add({a + 2 * row, 2, a_step, b + vector * kPairs, b_step}, pairs);
+    tile.add({a + 2 * row, 2, a_step, b + vector * kPairs, b_step}, 2 * pairs);
     tile.for_each([&](int m, int v, const __m512& sum) { _mm512_storeu_ps(at(m, v), sum); });
   }
 };

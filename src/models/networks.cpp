@@ -1,5 +1,3 @@
-#include "models/networks.h"
-
 #include <ATen/ops/relu.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/tanh.h>
@@ -12,6 +10,7 @@
 
 #include "base/error.h"
 #include "models/batch_norm.h"
+#include "models/model.h"
 #include "models/relu_max_pool.h"
 
 namespace mnist_train::models {

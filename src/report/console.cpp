@@ -27,6 +27,16 @@ std::string samples_a_second(double rate) {
   return with_thousands(static_cast<std::int64_t>(rate)) + " samples/s";
 }
 
+std::string coloured(const TerminalStyle& style, const char* code, const std::string& text) {
+  return style.colours && !text.empty() ? fmt::format("\x1b[{}m{}\x1b[0m", code, text) : text;
+}
+
+std::string table_head(bool with_validation) {
+  return fmt::format("{:>7}{:>12}{:>10}{:>11}{:>10}{}{:>10}{:>11}", "epoch", "train loss",
+                     "accuracy", "test loss", "accuracy", with_validation ? "  held out" : "",
+                     "time", "samples/s");
+}
+
 class Console : public Sink {
  public:
   explicit Console(const ConsoleSetup& setup) : setup_(setup), table_(setup.epochs, setup.style) {}
@@ -150,8 +160,10 @@ std::string with_thousands(std::int64_t number) {
 std::string EpochTable::lines(const EpochRecord& record, std::size_t columns) {
   const bool best = std::all_of(accuracies_.begin(), accuracies_.end(),
                                 [&](double earlier) { return record.test_accuracy > earlier; });
-  const std::string text =
-      accuracies_.empty() ? head(record.validation_accuracy.has_value()) : std::string();
+  std::string head;
+  if (accuracies_.empty()) {
+    head = coloured(style_, kDim, table_head(record.validation_accuracy.has_value())) + "\n";
+  }
   accuracies_.push_back(record.test_accuracy);
   const std::string epoch = fmt::format("{}/{}", record.epoch, epochs_);
   std::string before = fmt::format("{:>7}{:>12.4f}{}{:>11.4f}", epoch, record.train_loss,
@@ -164,20 +176,8 @@ std::string EpochTable::lines(const EpochRecord& record, std::size_t columns) {
   const std::size_t used = before.size() + accuracy.size() + after.size() + 3;
   const std::size_t left = columns > used ? columns - used : 0;
   const std::string bars = sparkline(accuracies_, std::min(left, kMostBars), style_.utf8);
-  return text + before + (best ? coloured(kBestColour, accuracy) : accuracy) + after + "  " +
-         coloured(kBarColour, bars) + "\n";
-}
-
-std::string EpochTable::coloured(const char* code, const std::string& text) const {
-  return style_.colours && !text.empty() ? fmt::format("\x1b[{}m{}\x1b[0m", code, text) : text;
-}
-
-std::string EpochTable::head(bool with_validation) const {
-  std::string text = fmt::format("{:>7}{:>12}{:>10}{:>11}{:>10}", "epoch", "train loss", "accuracy",
-                                 "test loss", "accuracy");
-  if (with_validation) text += fmt::format("{:>10}", "held out");
-  text += fmt::format("{:>10}{:>11}", "time", "samples/s");
-  return coloured(kDim, text) + "\n";
+  return head + before + (best ? coloured(style_, kBestColour, accuracy) : accuracy) + after +
+         "  " + coloured(style_, kBarColour, bars) + "\n";
 }
 
 std::unique_ptr<Sink> console_sink(const ConsoleSetup& setup) {

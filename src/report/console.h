@@ -38,9 +38,6 @@ class EpochTable {
   std::string lines(const EpochRecord& record, std::size_t columns);
 
  private:
-  std::string coloured(const char* code, const std::string& text) const;
-  std::string head(bool with_validation) const;
-
   std::int64_t epochs_;
   TerminalStyle style_;
   std::vector<double> accuracies_;

@@ -17,15 +17,6 @@ using Json = nlohmann::ordered_json;
 
 Json or_null(const std::optional<double>& value) { return value ? Json(*value) : Json(); }
 
-Json to_json(const TimeSplit& seconds) {
-  return {{"input", or_null(seconds.input_s)},
-          {"compute", or_null(seconds.compute_s)},
-          {"communication", or_null(seconds.communication_s)},
-          {"evaluation", seconds.evaluation_s},
-          {"checkpoint", seconds.checkpoint_s},
-          {"report", seconds.report_s}};
-}
-
 Json to_json(const RankTimes& times) {
   return {{"rank", times.rank},
           {"steps", times.steps},
@@ -38,7 +29,13 @@ Json to_json(const RankTimes& times) {
 }
 
 void add_details(Json& json, const EpochDetails& details) {
-  json["seconds"] = to_json(details.seconds);
+  const TimeSplit& seconds = details.seconds;
+  json["seconds"] = {{"input", or_null(seconds.input_s)},
+                     {"compute", or_null(seconds.compute_s)},
+                     {"communication", or_null(seconds.communication_s)},
+                     {"evaluation", seconds.evaluation_s},
+                     {"checkpoint", seconds.checkpoint_s},
+                     {"report", seconds.report_s}};
   json["rank_seconds"] = Json::array();
   for (const RankTimes& times : details.ranks) json["rank_seconds"].push_back(to_json(times));
   if (details.confusion.empty()) return;

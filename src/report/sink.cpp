@@ -15,39 +15,31 @@ class OptionalSink : public Sink {
   }
 
   void begin(const RunStart& start, const Summary& summary) override {
-    call([&](Sink& sink) { sink.begin(start, summary); });
+    call(&Sink::begin, start, summary);
   }
   void tick(std::int64_t epoch, std::int64_t step_in_epoch) override {
-    call([&](Sink& sink) { sink.tick(epoch, step_in_epoch); });
+    call(&Sink::tick, epoch, step_in_epoch);
   }
-  void step(const StepRecord& record) override {
-    call([&](Sink& sink) { sink.step(record); });
-  }
-  void epoch(const EpochResult& result) override {
-    call([&](Sink& sink) { sink.epoch(result); });
-  }
-  void refresh(const Summary& summary) override {
-    call([&](Sink& sink) { sink.refresh(summary); });
-  }
-  void end(const Summary& summary) override {
-    call([&](Sink& sink) { sink.end(summary); });
-  }
+  void step(const StepRecord& record) override { call(&Sink::step, record); }
+  void epoch(const EpochResult& result) override { call(&Sink::epoch, result); }
+  void refresh(const Summary& summary) override { call(&Sink::refresh, summary); }
+  void end(const Summary& summary) override { call(&Sink::end, summary); }
   void add_position(LogPositions& positions) const override {
     if (sink_) sink_->add_position(positions);
   }
 
  private:
-  void call(const std::function<void(Sink&)>& function) {
-    if (sink_) attempt([&] { function(*sink_); });
+  template <class Method, class... Arguments>
+  void call(Method method, const Arguments&... arguments) {
+    if (sink_) attempt([&] { std::invoke(method, *sink_, arguments...); });
   }
 
-  void attempt(const std::function<void()>& function) {
-    try {
-      function();
-    } catch (const Error& error) {
-      if (!warned_) spdlog::warn("{}; the run continues without {}", error.what(), name_);
-      warned_ = true;
-    }
+  template <class Attempt>
+  void attempt(const Attempt& action) try {
+    action();
+  } catch (const Error& error) {
+    if (!warned_) spdlog::warn("{}; the run continues without {}", error.what(), name_);
+    warned_ = true;
   }
 
   const char* name_;

@@ -58,11 +58,6 @@ std::unique_ptr<Sink> metrics_sink(const std::filesystem::path& path, std::int64
 std::unique_ptr<Sink> tensorboard_sink(const std::filesystem::path& run_folder,
                                        std::int64_t keep_bytes, const std::string& config);
 
-/// Makes the sink that appends a line to `lineage.jsonl` for each start of the run, which is never
-/// removed: when and from where it was started, and with what (processes, device, precision,
-/// versions, hashes).
-std::unique_ptr<Sink> lineage_sink(const std::filesystem::path& path);
-
 /// Makes the sink that replaces `predictions.jsonl` by the predictions of each evaluation.
 std::unique_ptr<Sink> predictions_sink(const std::filesystem::path& path,
                                        const std::vector<std::string>& class_names);
@@ -70,8 +65,10 @@ std::unique_ptr<Sink> predictions_sink(const std::filesystem::path& path,
 /// Makes the sink that keeps `report.html` in the run folder up to date.
 std::unique_ptr<Sink> page_sink(const std::filesystem::path& run_folder);
 
-/// Makes the sink that keeps the summary at `path` up to date.
-std::unique_ptr<Sink> summary_sink(const std::filesystem::path& path);
+/// Makes the sink that keeps `summary.json` in the run folder up to date, and for each start of the
+/// run appends a line to `lineage.jsonl`, which is never removed: when and from where it was
+/// started, and with what (processes, device, precision, versions, hashes).
+std::unique_ptr<Sink> summary_sink(const std::filesystem::path& run_folder);
 
 /// Makes the sink that writes the list of test accuracies to `path` after each epoch.
 std::unique_ptr<Sink> accuracies_sink(const std::filesystem::path& path);

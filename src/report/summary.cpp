@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/system.h"
 #include "base/version.h"
+#include "report/run_folder.h"
 #include "report/sink.h"
 
 namespace mnist_train::report {
@@ -109,46 +110,37 @@ Json to_json(const RunStart& start, const Summary& summary) {
   return json;
 }
 
-class LineageSink : public Sink {
- public:
-  explicit LineageSink(std::filesystem::path path) : path_(std::move(path)) {}
-
-  void begin(const RunStart& start, const Summary& summary) override {
-    const UniqueFd fd(
-        ::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644));
-    struct stat status {};
-    if (!fd.valid() || ::fstat(fd.get(), &status) != 0) fail("open");
-    // A line that a full disk cut short must not swallow this one.
-    char last = '\n';
-    if (status.st_size > 0 && ::pread(fd.get(), &last, 1, status.st_size - 1) != 1) {
-      fail("read");
-    }
-    const std::string line =
-        (last == '\n' ? "" : "\n") +
-        to_json(start, summary).dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
-    if (!write_all(fd.get(), line.data(), line.size())) fail("write");
-  }
-
- private:
-  [[noreturn]] void fail(const char* action) const {
-    throw_errno(ExitCode::kRunFailed, path_, action);
-  }
-
-  std::filesystem::path path_;
-};
-
 class SummarySink : public Sink {
  public:
-  explicit SummarySink(std::filesystem::path path) : path_(std::move(path)) {}
+  explicit SummarySink(const std::filesystem::path& run_folder)
+      : path_(run_folder / files::kSummary), lineage_path_(run_folder / files::kLineage) {}
 
-  void begin(const RunStart& /*start*/, const Summary& summary) override {
+  void begin(const RunStart& start, const Summary& summary) override {
+    append_lineage(to_json(start, summary));
     write_summary(path_, summary);
   }
   void refresh(const Summary& summary) override { write_summary(path_, summary); }
   void end(const Summary& summary) override { write_summary(path_, summary); }
 
  private:
+  void append_lineage(const Json& start) const {
+    const auto fail = [&](const char* action) {
+      throw_errno(ExitCode::kRunFailed, lineage_path_, action);
+    };
+    const UniqueFd fd(
+        ::open(lineage_path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644));
+    struct stat status {};
+    if (!fd.valid() || ::fstat(fd.get(), &status) != 0) fail("open");
+    // A line that a full disk cut short must not swallow this one.
+    char last = '\n';
+    if (status.st_size > 0 && ::pread(fd.get(), &last, 1, status.st_size - 1) != 1) fail("read");
+    const std::string line = (last == '\n' ? "" : "\n") +
+                             start.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+    if (!write_all(fd.get(), line.data(), line.size())) fail("write");
+  }
+
   std::filesystem::path path_;
+  std::filesystem::path lineage_path_;
 };
 
 class AccuraciesSink : public Sink {
@@ -188,16 +180,12 @@ std::size_t count_accuracies(const std::filesystem::path& path) {
   return list.is_array() ? list.size() : 0;
 }
 
-std::unique_ptr<Sink> summary_sink(const std::filesystem::path& path) {
-  return std::make_unique<SummarySink>(path);
+std::unique_ptr<Sink> summary_sink(const std::filesystem::path& run_folder) {
+  return std::make_unique<SummarySink>(run_folder);
 }
 
 std::unique_ptr<Sink> accuracies_sink(const std::filesystem::path& path) {
   return std::make_unique<AccuraciesSink>(path);
-}
-
-std::unique_ptr<Sink> lineage_sink(const std::filesystem::path& path) {
-  return std::make_unique<LineageSink>(path);
 }
 
 }  // namespace mnist_train::report

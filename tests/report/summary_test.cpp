@@ -108,12 +108,12 @@ TEST_CASE("every start of a run is a line, and none is lost") {
   RunStart start;
   start.host = "here";
   start.train_images = 60000;
-  lineage_sink(path)->begin(start, summary);
+  summary_sink(path.parent_path())->begin(start, summary);
   start.class_names = {"T-shirt/top", "Bag"};
   start.resumed_from = "run/checkpoints/step-00000100.safetensors";
   start.step = 100;
   summary.restarts = 1;
-  lineage_sink(path)->begin(start, summary);
+  summary_sink(path.parent_path())->begin(start, summary);
   const auto lines = lines_of(path);
   REQUIRE(lines.size() == 2);
   const Json first = Json::parse(lines[0]);
@@ -133,7 +133,7 @@ TEST_CASE("every start of a run is a line, and none is lost") {
 TEST_CASE("a line that was cut short does not swallow the next one") {
   const TempFolder folder;
   const auto path = folder.write("lineage.jsonl", R"({"time":1)");
-  lineage_sink(path)->begin({}, {});
+  summary_sink(path.parent_path())->begin({}, {});
   const auto lines = lines_of(path);
   REQUIRE(lines.size() == 2);
   CHECK(Json::parse(lines[1]).contains("versions"));
@@ -142,7 +142,7 @@ TEST_CASE("a line that was cut short does not swallow the next one") {
 TEST_CASE("a lineage that cannot be written is an error that names it") {
   const TempFolder folder;
   const auto path = folder.path() / "missing" / "lineage.jsonl";
-  const auto failure = testing::error_of([&] { lineage_sink(path)->begin({}, {}); });
+  const auto failure = testing::error_of([&] { summary_sink(path.parent_path())->begin({}, {}); });
   CHECK(failure.code == ExitCode::kRunFailed);
   CHECK(failure.message.starts_with(path.string() + ": cannot open"));
 }

@@ -72,13 +72,13 @@ class TensorboardLog : public Sink {
 
   void epoch(const EpochResult& result) override {
     const EpochRecord& record = result.record;
-    std::vector<Scalar> scalars{
+    Scalars scalars{
         {"loss/train", record.train_loss},         {"loss/test", record.test_loss},
         {"accuracy/train", record.train_accuracy}, {"accuracy/test", record.test_accuracy},
         {"seconds/train", record.train_seconds},   {"seconds/test", record.test_seconds}};
-    if (record.validation_loss) scalars.push_back({"loss/validation", *record.validation_loss});
+    if (record.validation_loss) scalars.emplace_back("loss/validation", *record.validation_loss);
     if (record.validation_accuracy) {
-      scalars.push_back({"accuracy/validation", *record.validation_accuracy});
+      scalars.emplace_back("accuracy/validation", *record.validation_accuracy);
     }
     write_scalars(record.step, scalars);
     write_wrong_pictures(result);
@@ -92,10 +92,7 @@ class TensorboardLog : public Sink {
   }
 
  private:
-  struct Scalar {
-    const char* tag;
-    double value;
-  };
+  using Scalars = std::vector<std::pair<const char*, double>>;
 
   std::string class_name(std::int64_t label) const {
     return class_names_.empty() ? std::to_string(label)
@@ -125,12 +122,12 @@ class TensorboardLog : public Sink {
     write_text(result.record.step, "wrong", table);
   }
 
-  void write_scalars(std::int64_t step, const std::vector<Scalar>& scalars) {
+  void write_scalars(std::int64_t step, const Scalars& scalars) {
     write_summary(step, [&](pbf_writer& summary) {
-      for (const Scalar& scalar : scalars) {
+      for (const auto& [tag, number] : scalars) {
         pbf_writer value(summary, kValue);
-        value.add_string(kTag, scalar.tag);
-        value.add_float(kSimpleValue, static_cast<float>(scalar.value));
+        value.add_string(kTag, tag);
+        value.add_float(kSimpleValue, static_cast<float>(number));
       }
     });
   }
