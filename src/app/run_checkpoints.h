@@ -5,7 +5,7 @@
 
 #include "app/worker.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/checkpoint_writer.h"
+#include "checkpoint/checkpoint_folder.h"
 #include "data/dataset.h"
 #include "report/sink.h"
 #include "train/trainer.h"

@@ -5,7 +5,6 @@
 #include "app/open_dataset.h"
 #include "base/print.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/python_checkpoint.h"
 #include "checkpoint/weights.h"
 #include "eval/evaluator.h"
 #include "loader/batch_source.h"

@@ -8,7 +8,6 @@
 #include "app/open_dataset.h"
 #include "base/hash.h"
 #include "base/system.h"
-#include "report/predictions.h"
 
 namespace mnist_train::app {
 

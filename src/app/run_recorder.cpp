@@ -15,10 +15,6 @@
 #include "checkpoint/weights.h"
 #include "launch/worker_process.h"
 #include "report/console.h"
-#include "report/events/tensorboard_log.h"
-#include "report/lineage.h"
-#include "report/metrics_log.h"
-#include "report/predictions.h"
 #include "report/run_folder.h"
 
 namespace mnist_train::app {
@@ -40,8 +36,8 @@ void make_parent_folder(const fs::path& file) {
               file.parent_path().string() + ": cannot make the folder: " + error.message());
 }
 
-report::Console::Setup console_setup(const Worker& worker, const train::Trainer& trainer) {
-  report::Console::Setup setup;
+report::ConsoleSetup console_setup(const Worker& worker, const train::Trainer& trainer) {
+  report::ConsoleSetup setup;
   setup.quiet = worker.job.quiet;
   setup.is_terminal = worker.job.progress_bar;
   setup.style = report::terminal_style();
@@ -77,24 +73,20 @@ RunRecorder::RunRecorder(Worker& worker, const data::Dataset& dataset, train::Tr
 
 /// In the order in which they are called: the page reads what the others have written.
 void RunRecorder::make_sinks(const ResumedRun& resumed) {
-  using std::make_unique;
   const fs::path& folder = worker_.run_folder;
   const settings::ReportOptions& options = worker_.config.report;
-  sinks_.push_back(
-      make_unique<report::PredictionsFile>(folder / files::kPredictions, dataset_.class_names));
+  sinks_.push_back(report::predictions_sink(folder / files::kPredictions, dataset_.class_names));
   if (options.tensorboard) {
     sinks_.push_back(report::optional_sink("TensorBoard's events", [&] {
-      return make_unique<report::TensorboardLog>(
+      return report::tensorboard_sink(
           folder, resumed.facts.event_bytes,
           settings::write_run_config(worker_.config, /*with_output=*/false));
     }));
   }
-  sinks_.push_back(
-      make_unique<report::MetricsLog>(folder / files::kMetrics, resumed.facts.metrics_bytes));
-  sinks_.push_back(make_unique<report::Console>(console_setup(worker_, trainer_)));
+  sinks_.push_back(report::metrics_sink(folder / files::kMetrics, resumed.facts.metrics_bytes));
+  sinks_.push_back(report::console_sink(console_setup(worker_, trainer_)));
   sinks_.push_back(report::accuracies_sink(folder / worker_.config.accuracies_file));
-  sinks_.push_back(make_unique<report::LineageFile>(folder / files::kLineage));
-  sinks_.push_back(report::summary_sink(folder / files::kSummary));
+  sinks_.push_back(report::summary_sink(folder));
   if (options.html) {
     sinks_.push_back(report::optional_sink("its page", [&] { return report::page_sink(folder); }));
   }

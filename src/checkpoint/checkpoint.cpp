@@ -21,46 +21,38 @@ constexpr int kVersion = 1;
 constexpr std::int64_t kMostChannels = 3;
 constexpr std::int64_t kMostClasses = 256;  // labels are bytes
 
-/// Calls `visit(name, member)` for all that is written of the progress, which may be const.
+/// Calls `visit(path, member)` for all that is written of the progress, which may be const.
+/// Requests to stop belong to their moment and are not written.
 template <class SomeProgress, class Visit>
 void for_each_field(SomeProgress& progress, const Visit& visit) {
-  visit("epoch", progress.epoch);
-  visit("samples_into_epoch", progress.samples_into_epoch);
-  visit("step", progress.step);
-  visit("samples_seen", progress.samples_seen);
-  visit("epoch_train_seconds", progress.epoch_train_seconds);
-  visit("train_seconds", progress.train_seconds);
-  visit("test_seconds", progress.test_seconds);
-  visit("accuracies", progress.accuracies);
-  visit("best_accuracy", progress.best_accuracy);
-  visit("best_step", progress.best_step);
-}
-
-/// Requests to stop belong to their moment and are not written.
-template <class SomeSums, class Visit>
-void for_each_sum(SomeSums& sums, const Visit& visit) {
-  visit("loss", sums.loss);
-  visit("correct", sums.correct);
-  visit("samples", sums.samples);
+  visit("/epoch", progress.epoch);
+  visit("/samples_into_epoch", progress.samples_into_epoch);
+  visit("/step", progress.step);
+  visit("/samples_seen", progress.samples_seen);
+  visit("/epoch_train_seconds", progress.epoch_train_seconds);
+  visit("/train_seconds", progress.train_seconds);
+  visit("/test_seconds", progress.test_seconds);
+  visit("/accuracies", progress.accuracies);
+  visit("/best_accuracy", progress.best_accuracy);
+  visit("/best_step", progress.best_step);
+  visit("/epoch_sums/loss", progress.epoch_sums.loss);
+  visit("/epoch_sums/correct", progress.epoch_sums.correct);
+  visit("/epoch_sums/samples", progress.epoch_sums.samples);
 }
 
 Json progress_to_json(const train::Progress& progress) {
   Json json;
-  const auto write_into = [](Json& object) {
-    return [&object](const char* name, const auto& value) { object[name] = value; };
-  };
-  for_each_field(progress, write_into(json));
-  for_each_sum(progress.epoch_sums, write_into(json["epoch_sums"]));
+  for_each_field(progress, [&](const char* path, const auto& value) {
+    json[Json::json_pointer(path)] = value;
+  });
   return json;
 }
 
 train::Progress progress_from_json(const Json& json) try {
   train::Progress progress;
-  const auto read_from = [](const Json& object) {
-    return [&object](const char* name, auto& value) { object.at(name).get_to(value); };
-  };
-  for_each_field(progress, read_from(json));
-  for_each_sum(progress.epoch_sums, read_from(json.at("epoch_sums")));
+  for_each_field(progress, [&](const char* path, auto& value) {
+    json.at(Json::json_pointer(path)).get_to(value);
+  });
   return progress;
 } catch (const nlohmann::json::exception& error) {
   throw Error(ExitCode::kCheckpoint,
@@ -177,7 +169,7 @@ TensorFile snapshot(const train::Trainer& trainer, const RunFacts& facts) {
 }
 
 void write_checkpoint(const std::filesystem::path& path, const TensorFile& snapshot) {
-  write_safetensors(path, snapshot, /*seal=*/true, ExitCode::kCheckpoint);
+  write_safetensors(path, snapshot, /*seal=*/true);
 }
 
 TensorFile read_checkpoint(const std::filesystem::path& path) {

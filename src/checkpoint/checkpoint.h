@@ -6,6 +6,7 @@
 #include "checkpoint/tensor_file.h"
 #include "comm/communicator.h"
 #include "models/model.h"
+#include "settings/train_options.h"
 #include "train/trainer.h"
 
 namespace mnist_train::checkpoint {
@@ -58,5 +59,14 @@ RunFacts checkpoint_facts(const TensorFile& file, const std::string& source);
 std::string progress_to_text(const train::Progress& progress);
 /// Throws Error(kCheckpoint) on anything but the text of `progress_to_text`.
 train::Progress progress_from_text(const std::string& text);
+
+/// Writes a checkpoint as a training script in Python would have saved it with `torch.save`:
+/// `{"epoch", "step", "model_state_dict", "optimizer_state_dict"}`, the last one for
+/// `load_state_dict` of `torch.optim.SGD`, `Adam` or `AdamW`, with the config's learning rate as
+/// `lr`. `torch.load(path, weights_only=True)` reads it. `options` are those that the checkpoint
+/// was trained with, `source` names its file. Whole or not at all. Throws Error(kCheckpoint), also
+/// when the optimizer's state is not that of `options`.
+void write_python_checkpoint(const std::filesystem::path& path, const TensorFile& file,
+                             const settings::TrainOptions& options, const std::string& source);
 
 }  // namespace mnist_train::checkpoint

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/checkpoint_file.h"
+#include "base/system.h"
 #include "checkpoint/checkpoint.h"
 
 namespace mnist_train::checkpoint {
@@ -33,9 +34,6 @@ void remove_leftovers(const fs::path& folder) {
     if (name.find(".partial-") != std::string::npos) fs::remove(entry.path(), ignored);
   }
 }
-
-CheckpointFolder::CheckpointFolder(fs::path folder, std::int64_t keep)
-    : folder_(std::move(folder)), keep_(keep) {}
 
 fs::path CheckpointFolder::path_of(std::int64_t step) const {
   return folder_ / checkpoint_name(step);
@@ -88,6 +86,37 @@ std::int64_t CheckpointFolder::set_aside_later_than(std::int64_t step) const {
   std::error_code ignored;
   if (fs::exists(best(), ignored) && step_of(best()) > step) set_aside(best());
   return count;
+}
+
+CheckpointWriter::~CheckpointWriter() {
+  try {
+    wait();
+  } catch (const std::exception& error) {
+    spdlog::error("{}", error.what());
+  }
+}
+
+void CheckpointWriter::start(TensorFile snapshot, std::int64_t step, bool best) {
+  wait();
+  thread_ = start_thread([this, snapshot = std::move(snapshot), step, best] {
+    try {
+      folder_.save(snapshot, step);
+      if (best) folder_.mark_best(step);
+    } catch (...) {
+      failure_ = std::current_exception();
+      failed_ = true;
+    }
+  });
+}
+
+void CheckpointWriter::check() {
+  if (failed_) wait();
+}
+
+void CheckpointWriter::wait() {
+  if (thread_.joinable()) thread_.join();
+  failed_ = false;
+  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
 std::optional<FoundCheckpoint> newest_valid(const fs::path& folder) {

@@ -1,8 +1,12 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <exception>
 #include <filesystem>
 #include <optional>
+#include <thread>
+#include <utility>
 
 #include "checkpoint/tensor_file.h"
 
@@ -17,7 +21,8 @@ void remove_leftovers(const std::filesystem::path& folder);
 /// the best checkpoint.
 class CheckpointFolder {
  public:
-  CheckpointFolder(std::filesystem::path folder, std::int64_t keep);
+  CheckpointFolder(std::filesystem::path folder, std::int64_t keep)
+      : folder_(std::move(folder)), keep_(keep) {}
 
   std::filesystem::path path_of(std::int64_t step) const;
 
@@ -39,6 +44,31 @@ class CheckpointFolder {
 
   std::filesystem::path folder_;
   std::int64_t keep_;
+};
+
+/// Writes checkpoints on a thread, one at a time, while training continues. An error of the thread
+/// is thrown by the next call of `check`, `start` or `wait`; earlier checkpoints are then intact.
+class CheckpointWriter {
+ public:
+  explicit CheckpointWriter(CheckpointFolder folder) : folder_(std::move(folder)) {}
+  CheckpointWriter(const CheckpointWriter&) = delete;
+  CheckpointWriter& operator=(const CheckpointWriter&) = delete;
+  /// Waits for the thread. Logs its error, if there is one.
+  ~CheckpointWriter();
+
+  /// Waits for the previous checkpoint, then begins to save `snapshot` as that of `step`, and as
+  /// the best one if `best`. Throws the previous checkpoint's Error(kCheckpoint).
+  void start(TensorFile snapshot, std::int64_t step, bool best);
+  /// Throws the Error(kCheckpoint) of the thread, if it has failed by now. Does not wait.
+  void check();
+  /// Returns when the last checkpoint is on disk. Throws Error(kCheckpoint).
+  void wait();
+
+ private:
+  CheckpointFolder folder_;
+  std::thread thread_;
+  std::exception_ptr failure_;       // of the thread, read when it has ended
+  std::atomic<bool> failed_{false};  // so that `check` need not wait
 };
 
 struct FoundCheckpoint {

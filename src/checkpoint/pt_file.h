@@ -2,7 +2,11 @@
 
 #include <ATen/core/ivalue.h>
 
+#include <cstdint>
 #include <filesystem>
+#include <map>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "checkpoint/tensor_file.h"
@@ -23,5 +27,10 @@ void write_pt_value(const std::filesystem::path& path, const c10::IValue& value,
 /// Reads a state_dict (a dict or OrderedDict of tensors by name) that `torch.save` wrote. The
 /// pickle inside is never executed, see `unpickle_state_dict`. Throws Error(kCheckpoint).
 NamedTensors read_pt(const std::filesystem::path& path);
+
+/// Returns the CRC-32 of every file in a zip archive, by name, from its central directory
+/// (APPNOTE.TXT 4.3.12 to 4.3.16, ZIP64 included). Throws std::runtime_error where the directory is
+/// missing or damaged, or names a file twice.
+std::map<std::string, std::uint32_t> zip_checksums(std::span<const std::uint8_t> archive);
 
 }  // namespace mnist_train::checkpoint

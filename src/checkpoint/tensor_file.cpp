@@ -212,9 +212,8 @@ class SafetensorsReader {
 
 }  // namespace
 
-void write_safetensors(const std::filesystem::path& path, const TensorFile& content, bool seal,
-                       ExitCode code) {
-  AtomicFile file(path, code);
+void write_safetensors(const std::filesystem::path& path, const TensorFile& content, bool seal) {
+  AtomicFile file(path, ExitCode::kCheckpoint);
   Hasher hasher;
   const auto write = [&](const void* bytes, std::size_t size) {
     hasher.update(bytes, size);

@@ -65,9 +65,8 @@ struct TensorFile {
 
 /// Writes a safetensors file, whole or not at all. With `seal` its last tensor is
 /// `mnist-train.seal` (u8[16]), the XXH3-128 of every byte before it, which reveals any flipped bit
-/// or missing byte and is one more tensor to other readers. Throws Error(code).
-void write_safetensors(const std::filesystem::path& path, const TensorFile& content, bool seal,
-                       ExitCode code);
+/// or missing byte and is one more tensor to other readers. Throws Error(kCheckpoint).
+void write_safetensors(const std::filesystem::path& path, const TensorFile& content, bool seal);
 
 /// Reads a safetensors file and checks header, types, shapes, that the tensors cover the data
 /// exactly, and the seal where there is one or `require_seal` demands it. Allocates no more than

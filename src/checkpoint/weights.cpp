@@ -133,7 +133,7 @@ void write_weights(const std::filesystem::path& path, const NamedTensors& weight
   if (format == WeightsFormat::kPt) {
     write_pt(path, weights);
   } else {
-    write_safetensors(path, {weights, {{"format", "pt"}}}, /*seal=*/false, ExitCode::kCheckpoint);
+    write_safetensors(path, {weights, {{"format", "pt"}}}, /*seal=*/false);
   }
 }
 

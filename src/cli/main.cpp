@@ -22,8 +22,8 @@
 #include "data/convert.h"
 #include "doctor/doctor.h"
 #include "launch/failure_report.h"
+#include "report/console.h"
 #include "report/page/page.h"
-#include "report/terminal.h"
 
 namespace mnist_train::cli {
 

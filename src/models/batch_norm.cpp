@@ -60,13 +60,7 @@ class NormalizedRows : public torch::autograd::Function<NormalizedRows> {
     if (sum != nullptr) (*sum)(global);
     const auto means = (global / count).chunk(2);
     const at::Tensor dx = at::addcmul(dy - means[0], x_hat, -means[1]).mul_(scale);
-    return {to_images(dx, gradients[0]),
-            weight_gradient,
-            bias_gradient,
-            at::Tensor(),
-            at::Tensor(),
-            at::Tensor(),
-            at::Tensor()};
+    return {to_images(dx, gradients[0]), weight_gradient, bias_gradient, {}, {}, {}, {}};
   }
 };
 

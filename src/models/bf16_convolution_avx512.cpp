@@ -14,16 +14,21 @@ namespace {
 
 using namespace avx512;
 
-/// Packs `weight_at(kernel row, inner, column)` as [kernel row][pairs of the inner dimension]
-/// [columns, in whole vectors][2], filled up with zeros.
-template <class WeightAt>
-void pack(std::int64_t kernel, std::int64_t inner, std::int64_t columns, const WeightAt& weight_at,
+/// One dimension of the weights under one row of the kernel, and how far its elements lie apart.
+struct WeightAxis {
+  std::int64_t size, step;
+};
+
+/// Packs the weights as [kernel row][pairs of the inner dimension][columns, in whole vectors][2],
+/// filled up with zeros.
+void pack(const ConvolutionShape& s, WeightAxis inner, WeightAxis columns, const Bf16Bits* weights,
           Bf16Bits* packed) {
-  for (std::int64_t ky = 0; ky < kernel; ++ky) {
-    for (std::int64_t first = 0; first < inner; first += 2) {
-      for (std::int64_t column = 0; column < vectors(columns) * kLanes; ++column) {
+  for (std::int64_t ky = 0; ky < s.kernel; ++ky, weights += s.run()) {
+    for (std::int64_t first = 0; first < inner.size; first += 2) {
+      for (std::int64_t column = 0; column < vectors(columns.size) * kLanes; ++column) {
         for (std::int64_t i = first; i < first + 2; ++i) {
-          *packed++ = i < inner && column < columns ? weight_at(ky, i, column) : Bf16Bits{0};
+          const bool exists = i < inner.size && column < columns.size;
+          *packed++ = exists ? weights[i * inner.step + column * columns.step] : Bf16Bits{0};
         }
       }
     }
@@ -31,17 +36,11 @@ void pack(std::int64_t kernel, std::int64_t inner, std::int64_t columns, const W
 }
 
 void pack_forward(const ConvolutionShape& s, const Bf16Bits* weights, Bf16Bits* packed) {
-  const auto weight_at = [&](std::int64_t ky, std::int64_t k, std::int64_t o) {
-    return weights[(o * s.kernel + ky) * s.run() + k];
-  };
-  pack(s.kernel, s.run(), s.out_channels, weight_at, packed);
+  pack(s, {s.run(), 1}, {s.out_channels, s.kernel * s.run()}, weights, packed);
 }
 
 void pack_data(const ConvolutionShape& s, const Bf16Bits* weights, Bf16Bits* packed) {
-  const auto weight_at = [&](std::int64_t ky, std::int64_t o, std::int64_t k) {
-    return weights[(o * s.kernel + ky) * s.run() + k];
-  };
-  pack(s.kernel, s.out_channels, s.run(), weight_at, packed);
+  pack(s, {s.out_channels, s.kernel * s.run()}, {s.run(), 1}, weights, packed);
 }
 
 /// One output row of one image.
@@ -58,15 +57,10 @@ struct ForwardRow {
     tile.for_each(
         [&](int, int v, __m512& sum) { sum = _mm512_loadu_ps(bias + (vector + v) * kLanes); });
     const std::int64_t b_step = vectors(s.out_channels) * kPairs;
-    const std::int64_t pairs = s.run() / 2;
     for (std::int64_t ky = 0; ky < s.kernel; ++ky) {
-      Factors f{in + (ky * s.width + x) * s.in_channels, s.in_channels, 2,
-                packed + ky * pairs_of(s.run()) * b_step + vector * kPairs, b_step};
-      tile.add(f, pairs);
-      if (s.run() % 2 == 0) continue;
-      f.a += 2 * pairs;
-      f.b += b_step * pairs;
-      tile.add_odd(f);
+      tile.add({in + (ky * s.width + x) * s.in_channels, s.in_channels, 2,
+                packed + ky * pairs_of(s.run()) * b_step + vector * kPairs, b_step},
+               s.run());
     }
     tile.for_each([&](int m, int v, const __m512& sum) {
       const std::int64_t channel = (vector + v) * kLanes;
@@ -96,16 +90,9 @@ struct DataColumn {
   void tile(std::int64_t y, std::int64_t vector) const {
     const std::int64_t b_step = vectors(s.run()) * kPairs;
     const std::int64_t row = s.out_width() * s.out_channels;
-    const std::int64_t pairs = s.out_channels / 2;
-    Factors f{gradient + y * row, row, 2, packed + vector * kPairs, b_step};
     Tile<M, V> tile;
     tile.for_each([](int, int, __m512& sum) { sum = _mm512_setzero_ps(); });
-    tile.add(f, pairs);
-    if (s.out_channels % 2 != 0) {
-      f.a += 2 * pairs;
-      f.b += b_step * pairs;
-      tile.add_odd(f);
-    }
+    tile.add({gradient + y * row, row, 2, packed + vector * kPairs, b_step}, s.out_channels);
     tile.for_each([&](int m, int v, const __m512& sum) {
       const std::int64_t k = (vector + v) * kLanes;
       float* const to = sums + (y + m) * s.width * s.in_channels + k;
@@ -182,7 +169,7 @@ struct WeightSums {
     Tile<M, V> tile;
     const auto at = [&](int m, int v) { return sums + (row + m) * width + (vector + v) * kLanes; };
     tile.for_each([&](int m, int v, __m512& sum) { sum = _mm512_loadu_ps(at(m, v)); });
-    tile.add({a + 2 * row, 2, a_step, b + vector * kPairs, b_step}, pairs);
+    tile.add({a + 2 * row, 2, a_step, b + vector * kPairs, b_step}, 2 * pairs);
     tile.for_each([&](int m, int v, const __m512& sum) { _mm512_storeu_ps(at(m, v), sum); });
   }
 };

@@ -26,14 +26,12 @@ template <int M, int V>
 struct Tile {
   __m512 sums[M][V];
 
-  [[gnu::always_inline]] void add(Factors f, std::int64_t pairs) {
-    for (std::int64_t k = 0; k < pairs; ++k, f.a += f.a_step, f.b += f.b_step) {
+  /// Adds the product over an inner dimension of `size`; the last of an odd one is half a pair.
+  [[gnu::always_inline]] void add(Factors f, std::int64_t size) {
+    for (std::int64_t k = 0; k < size / 2; ++k, f.a += f.a_step, f.b += f.b_step) {
       multiply(f, [](const Bf16Bits* from) { return pair_at(from); });
     }
-  }
-  /// Adds the last element of an odd inner dimension, half a pair of `a`.
-  [[gnu::always_inline]] void add_odd(const Factors& f) {
-    multiply(f, [](const Bf16Bits* from) { return half_pair_at(from); });
+    if (size % 2 != 0) multiply(f, [](const Bf16Bits* from) { return half_pair_at(from); });
   }
 
   template <class Action>

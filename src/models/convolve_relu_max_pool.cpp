@@ -1,5 +1,3 @@
-#include "models/convolve_relu_max_pool.h"
-
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>

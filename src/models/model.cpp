@@ -10,7 +10,6 @@
 #include <string>
 
 #include "base/error.h"
-#include "models/networks.h"
 
 namespace mnist_train::models {
 
@@ -26,30 +25,25 @@ constexpr std::array kModels{
     ModelEntry{ModelName::kResNet18, &make_resnet18, 0.01, /*draws_biases=*/false, false},
 };
 
-void draw_weights(const ModelEntry& entry, double std, bool normal, at::Tensor& weight,
-                  at::Tensor& bias) {
-  if (normal) {
-    torch::nn::init::normal_(weight, 0, std);
-    if (entry.draws_biases) torch::nn::init::normal_(bias, 0, std);
-  } else {
-    torch::nn::init::xavier_uniform_(weight);
-    torch::nn::init::zeros_(bias);
-  }
-}
-
 /// Linear and convolution layers in the order of their registration. Other layers keep PyTorch's
 /// initial weights.
 void initialize(Model& model, const settings::InitOptions& init, const ModelEntry& entry) {
   const bool normal = init.name == settings::InitName::kNormal;
   if (!normal && !entry.xavier_by_default) return;
   const double std = init.std.value_or(entry.normal_std);
+  const auto draw = [&](auto* layer) {
+    if (layer == nullptr) return;
+    if (normal) {
+      torch::nn::init::normal_(layer->weight, 0, std);
+      if (entry.draws_biases) torch::nn::init::normal_(layer->bias, 0, std);
+    } else {
+      torch::nn::init::xavier_uniform_(layer->weight);
+      torch::nn::init::zeros_(layer->bias);
+    }
+  };
   for (const auto& layer : model.modules()) {
-    if (auto* linear = layer->as<torch::nn::Linear>()) {
-      draw_weights(entry, std, normal, linear->weight, linear->bias);
-    }
-    if (auto* convolution = layer->as<torch::nn::Conv2d>()) {
-      draw_weights(entry, std, normal, convolution->weight, convolution->bias);
-    }
+    draw(layer->as<torch::nn::Linear>());
+    draw(layer->as<torch::nn::Conv2d>());
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <torch/nn/modules/conv.h>
 
 namespace mnist_train::models {
 
@@ -8,5 +9,11 @@ namespace mnist_train::models {
 /// column. Numbers and gradients are LibTorch's, NaN included, but zeros are always +0. On a CPU
 /// one kernel for fp32 and bf16 does both operations, and the result is channels last.
 at::Tensor relu_max_pool(const at::Tensor& x);
+
+/// Returns `relu_max_pool(layer(images))` of images [N,C,H,W]. In bf16 on a CPU with the
+/// instructions for it, and for a layer with a square kernel, stride 1 and no padding, kernels take
+/// one image after the other through all three operations, so that intermediate values stay in the
+/// processor's cache; sums are fp32, as in LibTorch's kernels, which all other cases use.
+at::Tensor convolve_relu_max_pool(torch::nn::Conv2d& layer, const at::Tensor& images);
 
 }  // namespace mnist_train::models

@@ -1,5 +1,3 @@
-#include "report/metrics_log.h"
-
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -7,28 +5,17 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/file.h"
 #include "base/system.h"
+#include "report/sink.h"
 
 namespace mnist_train::report {
 
 namespace {
 
-[[noreturn]] void fail(const std::filesystem::path& path, const char* action) {
-  throw_errno(ExitCode::kRunFailed, path, action);
-}
-
 using Json = nlohmann::ordered_json;
 
 Json or_null(const std::optional<double>& value) { return value ? Json(*value) : Json(); }
-
-Json to_json(const TimeSplit& seconds) {
-  return {{"input", or_null(seconds.input_s)},
-          {"compute", or_null(seconds.compute_s)},
-          {"communication", or_null(seconds.communication_s)},
-          {"evaluation", seconds.evaluation_s},
-          {"checkpoint", seconds.checkpoint_s},
-          {"report", seconds.report_s}};
-}
 
 Json to_json(const RankTimes& times) {
   return {{"rank", times.rank},
@@ -42,7 +29,13 @@ Json to_json(const RankTimes& times) {
 }
 
 void add_details(Json& json, const EpochDetails& details) {
-  json["seconds"] = to_json(details.seconds);
+  const TimeSplit& seconds = details.seconds;
+  json["seconds"] = {{"input", or_null(seconds.input_s)},
+                     {"compute", or_null(seconds.compute_s)},
+                     {"communication", or_null(seconds.communication_s)},
+                     {"evaluation", seconds.evaluation_s},
+                     {"checkpoint", seconds.checkpoint_s},
+                     {"report", seconds.report_s}};
   json["rank_seconds"] = Json::array();
   for (const RankTimes& times : details.ranks) json["rank_seconds"].push_back(to_json(times));
   if (details.confusion.empty()) return;
@@ -53,54 +46,71 @@ void add_details(Json& json, const EpochDetails& details) {
   }
 }
 
+class MetricsLog : public Sink {
+ public:
+  MetricsLog(const std::filesystem::path& path, std::int64_t keep_bytes)
+      : path_(path),
+        fd_(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644)) {
+    struct stat status {};
+    if (!fd_.valid() || ::fstat(fd_.get(), &status) != 0) fail("open");
+    bytes_ = std::min<std::int64_t>(keep_bytes, status.st_size);
+    if (::ftruncate(fd_.get(), bytes_) != 0) fail("truncate");
+  }
+
+  void step(const StepRecord& record) override {
+    write_line({{"event", "step"},
+                {"epoch", record.epoch},
+                {"step", record.step},
+                {"loss", record.loss},
+                {"learning_rate", record.learning_rate},
+                {"samples_per_second", record.samples_per_second},
+                {"accuracy", record.accuracy},
+                {"time", wall_clock_seconds()}});
+  }
+
+  void epoch(const EpochResult& result) override {
+    const EpochRecord& record = result.record;
+    Json json = {{"event", "epoch"},
+                 {"epoch", record.epoch},
+                 {"step", record.step},
+                 {"train_loss", record.train_loss},
+                 {"train_accuracy", record.train_accuracy},
+                 {"test_loss", record.test_loss},
+                 {"test_accuracy", record.test_accuracy},
+                 {"train_seconds", record.train_seconds},
+                 {"test_seconds", record.test_seconds},
+                 {"samples_per_second", record.samples_per_second},
+                 {"time", wall_clock_seconds()}};
+    if (record.validation_accuracy) {
+      json["validation_loss"] = *record.validation_loss;
+      json["validation_accuracy"] = *record.validation_accuracy;
+    }
+    add_details(json, result.details);
+    write_line(json);
+  }
+
+  void add_position(LogPositions& positions) const override { positions.metrics_bytes = bytes_; }
+
+ private:
+  [[noreturn]] void fail(const char* action) const {
+    throw_errno(ExitCode::kRunFailed, path_, action);
+  }
+
+  void write_line(const Json& json) {
+    const std::string line = json.dump() + "\n";
+    if (!write_all(fd_.get(), line.data(), line.size())) fail("write");
+    bytes_ += static_cast<std::int64_t>(line.size());
+  }
+
+  std::filesystem::path path_;
+  UniqueFd fd_;
+  std::int64_t bytes_ = 0;
+};
+
 }  // namespace
 
-MetricsLog::MetricsLog(const std::filesystem::path& path, std::int64_t keep_bytes)
-    : path_(path),
-      fd_(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644)) {
-  struct stat status {};
-  if (!fd_.valid() || ::fstat(fd_.get(), &status) != 0) fail(path_, "open");
-  bytes_ = std::min<std::int64_t>(keep_bytes, status.st_size);
-  if (::ftruncate(fd_.get(), bytes_) != 0) fail(path_, "truncate");
-}
-
-void MetricsLog::step(const StepRecord& record) {
-  const Json json = {{"event", "step"},
-                     {"epoch", record.epoch},
-                     {"step", record.step},
-                     {"loss", record.loss},
-                     {"learning_rate", record.learning_rate},
-                     {"samples_per_second", record.samples_per_second},
-                     {"accuracy", record.accuracy},
-                     {"time", wall_clock_seconds()}};
-  write_line(json.dump());
-}
-
-void MetricsLog::epoch(const EpochResult& result) {
-  const EpochRecord& record = result.record;
-  Json json = {{"event", "epoch"},
-               {"epoch", record.epoch},
-               {"step", record.step},
-               {"train_loss", record.train_loss},
-               {"train_accuracy", record.train_accuracy},
-               {"test_loss", record.test_loss},
-               {"test_accuracy", record.test_accuracy},
-               {"train_seconds", record.train_seconds},
-               {"test_seconds", record.test_seconds},
-               {"samples_per_second", record.samples_per_second},
-               {"time", wall_clock_seconds()}};
-  if (record.validation_accuracy) {
-    json["validation_loss"] = *record.validation_loss;
-    json["validation_accuracy"] = *record.validation_accuracy;
-  }
-  add_details(json, result.details);
-  write_line(json.dump());
-}
-
-void MetricsLog::write_line(const std::string& line) {
-  const std::string text = line + "\n";
-  if (!write_all(fd_.get(), text.data(), text.size())) fail(path_, "write");
-  bytes_ += static_cast<std::int64_t>(text.size());
+std::unique_ptr<Sink> metrics_sink(const std::filesystem::path& path, std::int64_t keep_bytes) {
+  return std::make_unique<MetricsLog>(path, keep_bytes);
 }
 
 }  // namespace mnist_train::report

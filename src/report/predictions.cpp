@@ -1,5 +1,3 @@
-#include "report/predictions.h"
-
 #include <spdlog/fmt/fmt.h>
 
 #include <cmath>
@@ -8,6 +6,7 @@
 
 #include "base/file.h"
 #include "imaging/codec.h"
+#include "report/sink.h"
 
 namespace mnist_train::report {
 
@@ -29,39 +28,48 @@ std::string base64(std::string_view bytes) {
   return text;
 }
 
-/// JSON has no NaN, which a broken model can give.
-std::string json_number(double value) {
-  return std::isfinite(value) ? fmt::format("{:.7g}", value) : "null";
-}
-
 std::string json_text(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
+/// Each line has `id`, `image`, `guess`, `truth`, `score_0`, …, and where classes have names
+/// `guess_name` and `truth_name`.
+class PredictionsFile : public Sink {
+ public:
+  PredictionsFile(std::filesystem::path path, std::vector<std::string> class_names)
+      : path_(std::move(path)), class_names_(std::move(class_names)) {}
+
+  void epoch(const EpochResult& result) override {
+    if (result.predictions.empty()) return;
+    std::string text;
+    for (const Prediction& row : result.predictions) {
+      text += fmt::format(R"({{"id":{},"image":"{}","guess":{},"truth":{})", row.id, row.image,
+                          row.guess, row.truth);
+      for (std::size_t label = 0; label < row.scores.size(); ++label) {
+        const double score = row.scores[label];  // a broken model can give NaN, which JSON lacks
+        text += fmt::format(R"(,"score_{}":)", label);
+        text += std::isfinite(score) ? fmt::format("{:.7g}", score) : "null";
+      }
+      if (!class_names_.empty()) {
+        text += fmt::format(R"(,"guess_name":{},"truth_name":{})",
+                            json_text(class_names_.at(static_cast<std::size_t>(row.guess))),
+                            json_text(class_names_.at(static_cast<std::size_t>(row.truth))));
+      }
+      text += "}\n";
+    }
+    write_file_atomically(path_, text, ExitCode::kRunFailed);
+  }
+
+ private:
+  std::filesystem::path path_;
+  std::vector<std::string> class_names_;
+};
+
 }  // namespace
 
-void write_predictions(const std::filesystem::path& path,
-                       const std::vector<Prediction>& predictions,
-                       const std::vector<std::string>& class_names) {
-  std::string text;
-  for (const Prediction& row : predictions) {
-    text += fmt::format(R"({{"id":{},"image":"{}","guess":{},"truth":{})", row.id, row.image,
-                        row.guess, row.truth);
-    for (std::size_t label = 0; label < row.scores.size(); ++label) {
-      text += fmt::format(R"(,"score_{}":{})", label, json_number(row.scores[label]));
-    }
-    if (!class_names.empty()) {
-      text += fmt::format(R"(,"guess_name":{},"truth_name":{})",
-                          json_text(class_names.at(static_cast<std::size_t>(row.guess))),
-                          json_text(class_names.at(static_cast<std::size_t>(row.truth))));
-    }
-    text += "}\n";
-  }
-  write_file_atomically(path, text, ExitCode::kRunFailed);
-}
-
-void PredictionsFile::epoch(const EpochResult& result) {
-  if (!result.predictions.empty()) write_predictions(path_, result.predictions, class_names_);
+std::unique_ptr<Sink> predictions_sink(const std::filesystem::path& path,
+                                       const std::vector<std::string>& class_names) {
+  return std::make_unique<PredictionsFile>(path, class_names);
 }
 
 Picture make_picture(const std::uint8_t* pixels, std::int64_t channels, std::int64_t height,

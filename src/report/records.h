@@ -94,6 +94,14 @@ struct Picture {
   std::int64_t channels = 1;  // 1 or 3
 };
 
+/// Encodes an image [channels, height, width] u8 of 1 or 3 channels as PNG; of an image with
+/// another number of channels, the first channel alone.
+Picture make_picture(const std::uint8_t* pixels, std::int64_t channels, std::int64_t height,
+                     std::int64_t width);
+
+/// Returns the picture as "data:image/png;base64,…".
+std::string image_uri(const Picture& picture);
+
 /// All that an epoch and its evaluation gave.
 struct EpochResult {
   EpochRecord record{};

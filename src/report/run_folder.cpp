@@ -80,10 +80,6 @@ fs::path choose_folder(const settings::RunConfig& config, const std::string& con
   return make_dated_folder(parent);
 }
 
-std::string host_and_pid() {
-  return "process " + std::to_string(::getpid()) + " on " + host_name();
-}
-
 /// The process that took the lock last, and the launch that it belonged to, if any.
 struct Holder {
   std::string process;
@@ -121,7 +117,8 @@ UniqueFd take_lock(const fs::path& folder, const std::string& launch_id) {
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644));
   if (!fd.valid()) refuse(path.string() + ": cannot open: " + std::strerror(errno));
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) refuse_in_use(folder, fd.get());
-  const std::string holder = host_and_pid() + (launch_id.empty() ? "" : "\n" + launch_id);
+  const std::string holder = "process " + std::to_string(::getpid()) + " on " + host_name() +
+                             (launch_id.empty() ? "" : "\n" + launch_id);
   if (::ftruncate(fd.get(), 0) != 0 || !write_all(fd.get(), holder.data(), holder.size())) {
     refuse(path.string() + ": cannot write: " + std::strerror(errno));
   }

@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "report/records.h"
 #include "report/summary.h"
@@ -18,7 +20,7 @@ struct LogPositions {
 };
 
 /// A place that the progress and the results of a run are written to, by rank 0 alone. Every method
-/// may throw Error(kRunFailed).
+/// may throw Error(kRunFailed), as may the functions below that make sinks.
 class Sink {
  public:
   virtual ~Sink() = default;
@@ -45,11 +47,28 @@ class Sink {
 std::unique_ptr<Sink> optional_sink(const char* name,
                                     const std::function<std::unique_ptr<Sink>()>& make);
 
+/// Makes the sink that appends to `metrics.jsonl`, line by line, so that a run that is killed
+/// leaves whole lines. It cuts the file back to `keep_bytes` first: what was written after the
+/// checkpoint that a run resumes from is written again.
+std::unique_ptr<Sink> metrics_sink(const std::filesystem::path& path, std::int64_t keep_bytes);
+
+/// Makes the sink that writes what a run shows in TensorBoard to `events.out.tfevents.*`, which it
+/// opens as EventFile does. A file that begins gets TensorFlow's version record, and when the run
+/// begins `config` (JSON) and the versions as texts.
+std::unique_ptr<Sink> tensorboard_sink(const std::filesystem::path& run_folder,
+                                       std::int64_t keep_bytes, const std::string& config);
+
+/// Makes the sink that replaces `predictions.jsonl` by the predictions of each evaluation.
+std::unique_ptr<Sink> predictions_sink(const std::filesystem::path& path,
+                                       const std::vector<std::string>& class_names);
+
 /// Makes the sink that keeps `report.html` in the run folder up to date.
 std::unique_ptr<Sink> page_sink(const std::filesystem::path& run_folder);
 
-/// Makes the sink that keeps the summary at `path` up to date.
-std::unique_ptr<Sink> summary_sink(const std::filesystem::path& path);
+/// Makes the sink that keeps `summary.json` in the run folder up to date, and for each start of the
+/// run appends a line to `lineage.jsonl`, which is never removed: when and from where it was
+/// started, and with what (processes, device, precision, versions, hashes).
+std::unique_ptr<Sink> summary_sink(const std::filesystem::path& run_folder);
 
 /// Makes the sink that writes the list of test accuracies to `path` after each epoch.
 std::unique_ptr<Sink> accuracies_sink(const std::filesystem::path& path);

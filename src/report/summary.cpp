@@ -1,10 +1,16 @@
 #include "report/summary.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "base/system.h"
 #include "base/version.h"
+#include "report/run_folder.h"
+#include "report/sink.h"
 
 namespace mnist_train::report {
 
@@ -18,6 +24,23 @@ Json versions() {
   const BuildInfo& build = build_info();
   return {{"mnist_train", build.version}, {"commit", build.commit}, {"compiler", build.compiler},
           {"libtorch", build.torch},      {"cuda", build.cuda},     {"nccl", build.nccl}};
+}
+
+/// What is known when a run starts.
+Json identity_of(const Summary& summary) {
+  return {{"world_size", summary.world_size},
+          {"launcher", summary.launcher},
+          {"backend", summary.backend},
+          {"device", summary.device},
+          {"device_model", summary.device_model},
+          {"precision", summary.precision},
+          {"gradient_averaging", summary.averaging},
+          {"execution", summary.execution},
+          {"threads_per_process", summary.threads_per_process},
+          {"restarts", summary.restarts},
+          {"versions", versions()},
+          {"config_hash", summary.config_hash},
+          {"data_hash", summary.data_hash}};
 }
 
 Json to_json(const Summary& summary) {
@@ -66,23 +89,71 @@ void no_longer_running(const std::filesystem::path& path, const Json& changes) t
 } catch (const Error&) {
 }
 
-}  // namespace
-
-Json identity_of(const Summary& summary) {
-  return {{"world_size", summary.world_size},
-          {"launcher", summary.launcher},
-          {"backend", summary.backend},
-          {"device", summary.device},
-          {"device_model", summary.device_model},
-          {"precision", summary.precision},
-          {"gradient_averaging", summary.averaging},
-          {"execution", summary.execution},
-          {"threads_per_process", summary.threads_per_process},
-          {"restarts", summary.restarts},
-          {"versions", versions()},
-          {"config_hash", summary.config_hash},
-          {"data_hash", summary.data_hash}};
+Json to_json(const RunStart& start, const Summary& summary) {
+  Json json = {{"time", wall_clock_seconds()},
+               {"host", start.host},
+               {"resumed_from", start.resumed_from.empty() ? Json() : Json(start.resumed_from)},
+               {"epoch", start.epoch},
+               {"step", start.step},
+               {"samples_seen", start.samples_seen},
+               {"steps_per_epoch", start.steps_per_epoch},
+               {"data",
+                {{"train", start.train_images},
+                 {"validation", start.validation_images},
+                 {"test", start.test_images},
+                 {"channels", start.image_channels},
+                 {"height", start.image_height},
+                 {"width", start.image_width},
+                 {"classes", start.classes}}}};
+  if (!start.class_names.empty()) json["data"]["class_names"] = start.class_names;
+  json.update(identity_of(summary));
+  return json;
 }
+
+class SummarySink : public Sink {
+ public:
+  explicit SummarySink(const std::filesystem::path& run_folder)
+      : path_(run_folder / files::kSummary), lineage_path_(run_folder / files::kLineage) {}
+
+  void begin(const RunStart& start, const Summary& summary) override {
+    append_lineage(to_json(start, summary));
+    write_summary(path_, summary);
+  }
+  void refresh(const Summary& summary) override { write_summary(path_, summary); }
+  void end(const Summary& summary) override { write_summary(path_, summary); }
+
+ private:
+  void append_lineage(const Json& start) const {
+    const auto fail = [&](const char* action) {
+      throw_errno(ExitCode::kRunFailed, lineage_path_, action);
+    };
+    const UniqueFd fd(
+        ::open(lineage_path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644));
+    struct stat status {};
+    if (!fd.valid() || ::fstat(fd.get(), &status) != 0) fail("open");
+    // A line that a full disk cut short must not swallow this one.
+    char last = '\n';
+    if (status.st_size > 0 && ::pread(fd.get(), &last, 1, status.st_size - 1) != 1) fail("read");
+    const std::string line = (last == '\n' ? "" : "\n") +
+                             start.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+    if (!write_all(fd.get(), line.data(), line.size())) fail("write");
+  }
+
+  std::filesystem::path path_;
+  std::filesystem::path lineage_path_;
+};
+
+class AccuraciesSink : public Sink {
+ public:
+  explicit AccuraciesSink(std::filesystem::path path) : path_(std::move(path)) {}
+
+  void epoch(const EpochResult& result) override { write_accuracies(path_, result.accuracies); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace
 
 void write_summary(const std::filesystem::path& path, const Summary& summary) {
   write_json(path, to_json(summary));
@@ -107,6 +178,14 @@ void write_accuracies(const std::filesystem::path& path, const std::vector<doubl
 std::size_t count_accuracies(const std::filesystem::path& path) {
   const Json list = read_json(path);
   return list.is_array() ? list.size() : 0;
+}
+
+std::unique_ptr<Sink> summary_sink(const std::filesystem::path& run_folder) {
+  return std::make_unique<SummarySink>(run_folder);
+}
+
+std::unique_ptr<Sink> accuracies_sink(const std::filesystem::path& path) {
+  return std::make_unique<AccuraciesSink>(path);
 }
 
 }  // namespace mnist_train::report

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -60,10 +59,6 @@ struct Summary {
   std::string config_hash;
   std::string data_hash;
 };
-
-/// Returns what is known when a run starts, as JSON: processes, device, precision, versions,
-/// hashes.
-nlohmann::ordered_json identity_of(const Summary& summary);
 
 /// Writes `summary.json`, whole or not at all. Throws Error(kRunFailed).
 void write_summary(const std::filesystem::path& path, const Summary& summary);

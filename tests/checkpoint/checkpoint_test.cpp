@@ -324,10 +324,9 @@ TEST_CASE("a file without a seal is not a checkpoint, whatever it says") {
   const TempFolder folder;
   TrainerRig rig = fresh();
   const fs::path path = folder.path() / "unsealed";
-  write_safetensors(path, snapshot(rig.trainer, kFacts), /*seal=*/false, ExitCode::kCheckpoint);
+  write_safetensors(path, snapshot(rig.trainer, kFacts), /*seal=*/false);
   CHECK_THAT(error_of([&] { read_checkpoint(path); }).message, ContainsSubstring("has no seal"));
-  write_safetensors(path, {state_dict(rig.trainer.model()), {}}, /*seal=*/true,
-                    ExitCode::kCheckpoint);
+  write_safetensors(path, {state_dict(rig.trainer.model()), {}}, /*seal=*/true);
   CHECK_THAT(error_of([&] { read_checkpoint(path); }).message,
              ContainsSubstring("not a checkpoint that this version"));
 }

@@ -1,11 +1,10 @@
-#include "checkpoint/checkpoint_writer.h"
-
 #include <chrono>
 #include <filesystem>
 #include <thread>
 
 #include "base/checkpoint_file.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/checkpoint_folder.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/temp_folder.h"

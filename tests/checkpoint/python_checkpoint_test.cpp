@@ -1,5 +1,3 @@
-#include "checkpoint/python_checkpoint.h"
-
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <torch/serialize.h>

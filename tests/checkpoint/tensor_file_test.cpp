@@ -35,7 +35,7 @@ constexpr bool kSealed = true;
 constexpr bool kOpen = false;
 
 void write(const fs::path& path, const TensorFile& content, bool seal) {
-  write_safetensors(path, content, seal, ExitCode::kCheckpoint);
+  write_safetensors(path, content, seal);
 }
 
 std::string bytes_of(const fs::path& path) { return read_file(path, 1 << 24, ExitCode::kData); }

@@ -1,9 +1,8 @@
 // The directory of the zip archive that a .pt file is.
 
-#include "checkpoint/zip_directory.h"
-
 #include <stdexcept>
 
+#include "checkpoint/pt_file.h"
 #include "fuzz/input.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

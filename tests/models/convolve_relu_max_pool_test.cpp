@@ -1,5 +1,3 @@
-#include "models/convolve_relu_max_pool.h"
-
 #include <ATen/Parallel.h>
 #include <ATen/ops/conv2d.h>
 #include <ATen/ops/max_pool2d.h>

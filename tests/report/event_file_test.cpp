@@ -2,7 +2,7 @@
 
 #include <fstream>
 
-#include "report/events/tensorboard_log.h"
+#include "report/sink.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/file_size_limit.h"
@@ -95,7 +95,7 @@ TEST_CASE("a record that does not fit onto the disk leaves none of itself behind
   CHECK(EventFile(folder.path(), kAll).bytes() == 5 + 6 + 2 * kFrame);
 }
 
-std::int64_t bytes_of(const TensorboardLog& log) {
+std::int64_t bytes_of(const Sink& log) {
   LogPositions positions;
   log.add_position(positions);
   return positions.event_bytes;
@@ -105,16 +105,16 @@ TEST_CASE("the config is written when a run begins, not when it resumes") {
   const TempFolder folder;
   std::int64_t bytes = 0;
   {
-    TensorboardLog log(folder.path(), 0, "{}\n");
-    const std::int64_t before = bytes_of(log);
-    log.begin({}, {});
-    CHECK(bytes_of(log) > before);
-    log.step(StepRecord{1, 1, 0.5, 0.01, 1000});
-    bytes = bytes_of(log);
+    const auto log = tensorboard_sink(folder.path(), 0, "{}\n");
+    const std::int64_t before = bytes_of(*log);
+    log->begin({}, {});
+    CHECK(bytes_of(*log) > before);
+    log->step(StepRecord{1, 1, 0.5, 0.01, 1000});
+    bytes = bytes_of(*log);
   }
-  TensorboardLog resumed(folder.path(), bytes, "{}\n");
-  resumed.begin({}, {});
-  CHECK(bytes_of(resumed) == bytes);
+  const auto resumed = tensorboard_sink(folder.path(), bytes, "{}\n");
+  resumed->begin({}, {});
+  CHECK(bytes_of(*resumed) == bytes);
 }
 
 }  // namespace

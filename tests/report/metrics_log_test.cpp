@@ -1,5 +1,3 @@
-#include "report/metrics_log.h"
-
 #include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -7,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "base/file.h"
+#include "report/sink.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/temp_folder.h"
@@ -32,7 +32,7 @@ std::vector<Json> lines_of(const fs::path& path) {
   return lines;
 }
 
-std::int64_t bytes_of(const MetricsLog& log) {
+std::int64_t bytes_of(const Sink& log) {
   LogPositions positions;
   log.add_position(positions);
   return positions.metrics_bytes;
@@ -41,9 +41,9 @@ std::int64_t bytes_of(const MetricsLog& log) {
 TEST_CASE("each record is a line with the documented keys") {
   const TempFolder folder;
   const fs::path path = folder.path() / "metrics.jsonl";
-  MetricsLog log(path, 0);
-  log.step(kStep);
-  log.epoch({.record = kEpoch});
+  const auto log = metrics_sink(path, 0);
+  log->step(kStep);
+  log->epoch({.record = kEpoch});
   const auto lines = lines_of(path);
   REQUIRE(lines.size() == 2);
   CHECK(lines[0].at("event") == "step");
@@ -67,13 +67,13 @@ TEST_CASE("each record is a line with the documented keys") {
 TEST_CASE("an epoch record tells where the time went and what was taken for what") {
   const TempFolder folder;
   const fs::path path = folder.path() / "metrics.jsonl";
-  MetricsLog log(path, 0);
+  const auto log = metrics_sink(path, 0);
   EpochDetails details;
   details.seconds = {0.25, 2.5, {}, 0.5, 0.125, 0.01};
   details.ranks = {{0, 5, 0.25, 2.5, 0.5, 0.1, 0.2, 0.3}, {1, 5, 0, 0, 0, 0, 0, 0}};
   details.classes = 2;
   details.confusion = {40, 1, 2, 57};
-  log.epoch({.record = kEpoch, .details = details});
+  log->epoch({.record = kEpoch, .details = details});
   const Json line = lines_of(path).at(0);
   CHECK(line.at("seconds") == Json::parse(R"({"input":0.25,"compute":2.5,"communication":null,)"
                                           R"("evaluation":0.5,"checkpoint":0.125,"report":0.01})"));
@@ -86,22 +86,22 @@ TEST_CASE("an epoch record tells where the time went and what was taken for what
 TEST_CASE("a loss that is no number is still JSON") {
   const TempFolder folder;
   const fs::path path = folder.path() / "metrics.jsonl";
-  MetricsLog log(path, 0);
+  const auto log = metrics_sink(path, 0);
   StepRecord record = kStep;
   record.loss = std::numeric_limits<double>::quiet_NaN();
-  log.step(record);
+  log->step(record);
   CHECK(lines_of(path).at(0).at("loss").is_null());
 }
 
 TEST_CASE("lines are in the file as soon as they are written, and counted") {
   const TempFolder folder;
   const fs::path path = folder.path() / "metrics.jsonl";
-  MetricsLog log(path, 0);
-  CHECK(bytes_of(log) == 0);
+  const auto log = metrics_sink(path, 0);
+  CHECK(bytes_of(*log) == 0);
   for (int line = 1; line <= 3; ++line) {
-    log.step(kStep);
+    log->step(kStep);
     CHECK(lines_of(path).size() == static_cast<std::size_t>(line));
-    CHECK(static_cast<std::uintmax_t>(bytes_of(log)) == fs::file_size(path));
+    CHECK(static_cast<std::uintmax_t>(bytes_of(*log)) == fs::file_size(path));
   }
 }
 
@@ -110,33 +110,33 @@ TEST_CASE("a resumed run writes again what came after its checkpoint") {
   const fs::path path = folder.path() / "metrics.jsonl";
   std::int64_t keep = 0;
   {
-    MetricsLog log(path, 0);
-    log.step(kStep);
-    keep = bytes_of(log);
-    log.epoch({.record = kEpoch});
-    log.epoch({.record = kEpoch});
+    const auto log = metrics_sink(path, 0);
+    log->step(kStep);
+    keep = bytes_of(*log);
+    log->epoch({.record = kEpoch});
+    log->epoch({.record = kEpoch});
   }
-  MetricsLog resumed(path, keep);
-  CHECK(bytes_of(resumed) == keep);
+  const auto resumed = metrics_sink(path, keep);
+  CHECK(bytes_of(*resumed) == keep);
   CHECK(lines_of(path).size() == 1);
-  resumed.epoch({.record = kEpoch});
+  resumed->epoch({.record = kEpoch});
   CHECK(lines_of(path).size() == 2);
-  CHECK(static_cast<std::uintmax_t>(bytes_of(resumed)) == fs::file_size(path));
+  CHECK(static_cast<std::uintmax_t>(bytes_of(*resumed)) == fs::file_size(path));
 }
 
 TEST_CASE("a file that lost its end is continued, not filled up") {
   const TempFolder folder;
   const fs::path path = folder.write("metrics.jsonl", "{\"event\":\"step\"}\n");
-  MetricsLog log(path, 1000000);
-  CHECK(bytes_of(log) == 17);
-  log.step(kStep);
+  const auto log = metrics_sink(path, 1000000);
+  CHECK(bytes_of(*log) == 17);
+  log->step(kStep);
   CHECK(lines_of(path).size() == 2);
 }
 
 TEST_CASE("a fresh run does not continue an old file") {
   const TempFolder folder;
   const fs::path path = folder.write("metrics.jsonl", "{\"event\":\"step\"}\n");
-  const MetricsLog log(path, 0);
+  metrics_sink(path, 0);
   CHECK(content(path).empty());
 }
 
@@ -145,7 +145,7 @@ TEST_CASE("a log that cannot be opened names its path, and a link is not followe
   const fs::path precious = folder.write("precious", "precious");
   fs::create_symlink(precious, folder.path() / "link");
   for (const fs::path& path : {folder.path() / "no" / "metrics.jsonl", folder.path() / "link"}) {
-    const auto failure = error_of([&] { MetricsLog(path, 0); });
+    const auto failure = error_of([&] { metrics_sink(path, 0); });
     CHECK(failure.code == ExitCode::kRunFailed);
     CHECK_THAT(failure.message, ContainsSubstring(path.string()));
   }

@@ -1,5 +1,3 @@
-#include "report/predictions.h"
-
 #include <array>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -7,6 +5,7 @@
 
 #include "base/file.h"
 #include "imaging/codec.h"
+#include "report/sink.h"
 #include "support/catch.h"
 #include "support/temp_folder.h"
 
@@ -64,8 +63,9 @@ TEST_CASE("each prediction is a line with the documented keys, and a NaN is null
   const testing::TempFolder folder;
   const auto path = folder.path() / "predictions.jsonl";
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  write_predictions(path, {{7, "data:image/png;base64,AAAA", 1, 2, {0.25, 0.5, 1e-9}},
-                           {1007, "data:image/png;base64,BBBB", 0, 0, {nan, 0.125, 1}}});
+  predictions_sink(path, {})->epoch(
+      {.predictions = {{7, "data:image/png;base64,AAAA", 1, 2, {0.25, 0.5, 1e-9}},
+                       {1007, "data:image/png;base64,BBBB", 0, 0, {nan, 0.125, 1}}}});
   std::istringstream lines(read_file(path, 1 << 20, ExitCode::kData));
   std::string line;
   std::getline(lines, line);
@@ -85,7 +85,8 @@ TEST_CASE("each prediction is a line with the documented keys, and a NaN is null
 TEST_CASE("guess and truth have their names where classes have some") {
   const testing::TempFolder folder;
   const auto path = folder.path() / "predictions.jsonl";
-  write_predictions(path, {{7, "data:,", 1, 0, {0.25, 0.75}}}, {"T-shirt/top", "\"Bag\""});
+  predictions_sink(path, {"T-shirt/top", "\"Bag\""})
+      ->epoch({.predictions = {{7, "data:,", 1, 0, {0.25, 0.75}}}});
   const Json row = Json::parse(read_file(path, 1 << 16, ExitCode::kData));
   CHECK(row.at("guess") == 1);
   CHECK(row.at("guess_name") == "\"Bag\"");

@@ -91,7 +91,7 @@ TEST_CASE("an optional sink that cannot be made is a warning, and then nothing")
 
 TEST_CASE("a summary that cannot be written ends the run") {
   const testing::TempFolder folder;
-  const auto sink = summary_sink(folder.path() / "missing" / "summary.json");
+  const auto sink = summary_sink(folder.path() / "missing");
   const auto failure = testing::error_of([&] { sink->refresh({}); });
   CHECK(failure.code == ExitCode::kRunFailed);
 }

@@ -41,9 +41,10 @@ constexpr std::array<std::uint32_t, 256> kCrcTable = make_crc_table();
   throw_errno(ExitCode::kRunFailed, path, action);
 }
 
-/// Appends a little-endian number.
-void append_number(std::string& text, std::uint64_t number, int bytes) {
-  for (int i = 0; i < bytes; ++i) text += static_cast<char>(number >> (8 * i) & 0xff);
+/// Appends a little-endian number, as x86-64 and arm64 have it in memory.
+template <class Number>
+void append_number(std::string& text, Number number) {
+  text.append(reinterpret_cast<const char*>(&number), sizeof number);
 }
 
 /// Checksums are stored masked, because a checksum of data that holds checksums would mislead.
@@ -87,10 +88,8 @@ EventFile::EventFile(const fs::path& folder, std::int64_t keep_bytes) : path_(ne
 std::int64_t EventFile::end_of_records(std::int64_t limit) const {
   std::int64_t end = 0;
   while (limit - end >= kHeaderBytes + kFooterBytes) {
-    std::array<unsigned char, 8> length{};
-    if (::pread(fd_.get(), length.data(), length.size(), end) != 8) break;
     std::uint64_t content = 0;
-    for (int i = 7; i >= 0; --i) content = content << 8 | length[static_cast<std::size_t>(i)];
+    if (::pread(fd_.get(), &content, sizeof content, end) != sizeof content) break;
     const std::int64_t space = limit - end - kHeaderBytes - kFooterBytes;
     if (content > static_cast<std::uint64_t>(space)) break;
     end += kHeaderBytes + static_cast<std::int64_t>(content) + kFooterBytes;
@@ -101,10 +100,10 @@ std::int64_t EventFile::end_of_records(std::int64_t limit) const {
 void EventFile::append(std::string_view content) {
   std::string record;
   record.reserve(content.size() + kHeaderBytes + kFooterBytes);
-  append_number(record, content.size(), 8);
-  append_number(record, masked(crc32c(record)), 4);
+  append_number(record, std::uint64_t{content.size()});
+  append_number(record, masked(crc32c(record)));
   record += content;
-  append_number(record, masked(crc32c(content)), 4);
+  append_number(record, masked(crc32c(content)));
   if (!write_all(fd_.get(), record.data(), record.size())) {
     const int reason = errno;
     // Readers would stop at half a record for good.

@@ -1,4 +1,4 @@
-#include "report/page/assets.h"
+#include "report/page/sections.h"
 
 namespace mnist_train::report {
 
@@ -105,81 +105,62 @@ label{margin-right:.75rem;white-space:nowrap}
 )css";
 
 const char* const kScript = R"js(
-    (function () {
+    (() => {
       "use strict";
-      var body = document.body;
-      function recall(key) { try { return sessionStorage.getItem(key); } catch (e) { return null; } }
-      function keep(key, value) { try { sessionStorage.setItem(key, value); } catch (e) { /* the page works without it */ } }
+      const recall = key => { try { return sessionStorage.getItem(key); } catch { return null; } };
+      const keep = (key, value) => { try { sessionStorage.setItem(key, value); } catch { /* the page works without it */ } };
 
-      document.querySelectorAll("details[id]").forEach(function (part) {
-        var key = "open:" + location.pathname + part.id, kept = recall(key);
+      for (const part of document.querySelectorAll("details[id]")) {
+        const key = "open:" + location.pathname + part.id, kept = recall(key);
         if (kept !== null) part.open = kept === "1";
-        part.addEventListener("toggle", function () { keep(key, part.open ? "1" : "0"); });
-      });
+        part.addEventListener("toggle", () => keep(key, part.open ? "1" : "0"));
+      }
 
-      var rows = Array.prototype.slice.call(document.querySelectorAll("tr[data-truth]"));
-      var place = document.getElementById("filters");
+      const rows = [...document.querySelectorAll("tr[data-truth]")];
+      const place = document.getElementById("filters");
       if (place && rows.length > 12) {
-        var chosen = {truth: "", prediction: ""};
-        var apply = function () {
-          rows.forEach(function (row) {
-            row.hidden = ["truth", "prediction"].some(function (key) {
-              return chosen[key] !== "" && row.getAttribute("data-" + key) !== chosen[key];
-            });
-          });
-        };
-        ["truth", "prediction"].forEach(function (key) {
-          var label = document.createElement("label"), select = document.createElement("select");
-          var names = {};
-          var values = rows.map(function (row) {
-            var value = row.getAttribute("data-" + key);
-            names[value] = row.cells[key === "truth" ? 1 : 2].textContent;
-            return value;
-          });
-          values = values.filter(function (value, i) { return values.indexOf(value) === i; });
-          values.sort(function (a, b) { return a - b; });
-          [""].concat(values).forEach(function (value) {
-            var option = document.createElement("option");
-            option.value = value;
-            option.textContent = value === "" ? "all" : names[value];
-            select.appendChild(option);
-          });
-          var kept = recall(key + location.pathname);
-          if (kept !== null && values.indexOf(kept) >= 0) select.value = chosen[key] = kept;
-          select.addEventListener("change", function () {
-            chosen[key] = select.value;
-            keep(key + location.pathname, select.value);
+        const chosen = {truth: "", prediction: ""};
+        const apply = () => rows.forEach(row => {
+          row.hidden = Object.keys(chosen).some(key => chosen[key] !== "" && row.dataset[key] !== chosen[key]);
+        });
+        Object.keys(chosen).forEach((key, i) => {
+          const names = new Map(rows.map(row => [row.dataset[key], row.cells[i + 1].textContent]));
+          const values = [...names.keys()].sort((a, b) => a - b);
+          const label = document.createElement("label"), select = document.createElement("select");
+          select.append(new Option("all", ""), ...values.map(value => new Option(names.get(value), value)));
+          const kept = recall(key + location.pathname);
+          if (names.has(kept)) select.value = chosen[key] = kept;
+          select.addEventListener("change", () => {
+            keep(key + location.pathname, chosen[key] = select.value);
             apply();
           });
-          label.appendChild(document.createTextNode(key + " "));
-          label.appendChild(select);
-          place.appendChild(label);
+          label.append(key + " ", select);
+          place.append(label);
         });
         apply();
       }
 
-      var refresh = Number(body.getAttribute("data-refresh")), live = document.getElementById("live");
+      const refresh = Number(document.body.dataset.refresh), live = document.getElementById("live");
       if (!refresh || !live) return;
-      var paused = recall("paused" + location.pathname) === "1", note = document.createElement("span");
-      var button = document.createElement("button");
+      const note = document.createElement("span"), button = document.createElement("button");
+      let paused = recall("paused" + location.pathname) === "1";
       button.type = "button";
-      live.appendChild(note);
-      live.appendChild(button);
-      function show() {
-        var age = Math.round(Date.now() / 1000 - Number(body.getAttribute("data-written")));
+      live.append(note, button);
+      const show = () => {
+        const age = Math.round(Date.now() / 1000 - Number(document.body.dataset.written));
         note.textContent = age > 20 * refresh + 120
           ? "Nothing new for " + Math.round(age / 60) + " minutes: the run may have died."
           : paused ? "Paused." : "Refreshes every " + refresh + " s.";
         button.textContent = paused ? "Resume" : "Pause";
-      }
-      button.addEventListener("click", function () {
+      };
+      button.addEventListener("click", () => {
         paused = !paused;
         keep("paused" + location.pathname, paused ? "1" : "0");
         show();
       });
-      setInterval(function () {
+      setInterval(() => {
         show();
-        var reading = String(getSelection()) !== "" || document.activeElement.tagName === "SELECT";
+        const reading = String(getSelection()) !== "" || document.activeElement.tagName === "SELECT";
         if (!paused && !reading && document.visibilityState === "visible") location.reload();
       }, refresh * 1000);
       show();

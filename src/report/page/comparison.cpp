@@ -5,7 +5,6 @@
 #include <set>
 #include <vector>
 
-#include "report/page/confusion.h"
 #include "report/page/html.h"
 #include "report/page/sections.h"
 

@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include <array>
+#include <bit>
 #include <cmath>
 
 #include "report/console.h"
@@ -17,60 +18,36 @@ constexpr const char* kReplacement = "\xEF\xBF\xBD";
 
 /// The bytes of the UTF-8 character that `text` begins with; 0 where it begins with none.
 std::size_t character_length(std::string_view text) {
-  const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(text[at]); };
-  const unsigned char first = byte(0);
-  const std::size_t length = first < 0x80   ? 1
-                             : first < 0xC2 ? 0
-                             : first < 0xE0 ? 2
-                             : first < 0xF0 ? 3
-                             : first < 0xF5 ? 4
-                                            : 0;
-  if (length == 0 || length > text.size()) return 0;
-  for (std::size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return 0;
+  constexpr std::array<std::uint32_t, 5> kLeastCode{0, 0, 0x80, 0x800, 0x10000};  // by length
+  const auto first = static_cast<unsigned char>(text[0]);
+  if (first < 0x80) return 1;
+  const auto length = static_cast<std::size_t>(std::countl_one(first));
+  if (length < 2 || length > 4 || length > text.size()) return 0;
+  std::uint32_t code = first & (0x7FU >> length);
+  for (const char next : text.substr(1, length - 1)) {
+    if ((next & 0xC0) != 0x80) return 0;
+    code = code << 6 | (next & 0x3FU);
   }
-  if (length > 2) {  // overlong forms, surrogates, beyond U+10FFFF
-    const unsigned char second = byte(1);
-    if ((first == 0xE0 && second < 0xA0) || (first == 0xED && second > 0x9F) ||
-        (first == 0xF0 && second < 0x90) || (first == 0xF4 && second > 0x8F)) {
-      return 0;
-    }
-  }
-  return length;
-}
-
-std::string_view entity(char character) {
-  switch (character) {
-    case '&':
-      return "&amp;";
-    case '<':
-      return "&lt;";
-    case '>':
-      return "&gt;";
-    case '"':
-      return "&quot;";
-    case '\'':
-      return "&#39;";
-    default:
-      return {};
-  }
+  const bool is_surrogate = code >= 0xD800 && code <= 0xDFFF;
+  return code < kLeastCode[length] || code > 0x10FFFF || is_surrogate ? 0 : length;
 }
 
 }  // namespace
 
 std::string escape_html(std::string_view text) {
+  constexpr std::string_view kSpecial = "&<>\"'";
+  constexpr std::array kEntities{"&amp;", "&lt;", "&gt;", "&quot;", "&#39;"};
   std::string escaped;
   escaped.reserve(text.size() + text.size() / 8);
   while (!text.empty()) {
     const std::size_t length = character_length(text);
     const char first = text[0];
     const bool control =
-        (static_cast<unsigned char>(first) < 0x20 && first != '\n' && first != '\t') ||
-        first == 0x7f;
+        (first >= 0 && first < 0x20 && first != '\n' && first != '\t') || first == 0x7f;
     if (length == 0 || control) {
       escaped += kReplacement;
-    } else if (const std::string_view name = entity(first); !name.empty()) {
-      escaped += name;
+    } else if (const std::size_t at = kSpecial.find(first); at != std::string_view::npos) {
+      escaped += kEntities[at];
     } else {
       escaped += text.substr(0, length);
     }

@@ -13,7 +13,7 @@ namespace {
 enum SeriesColour { kTest, kTrain, kValidation, kRate = 4 };
 
 bool holds_out(const RunFiles& run) {
-  return std::any_of(run.epochs.begin(), run.epochs.end(), [](const EpochEntry& epoch) {
+  return std::any_of(run.epochs.begin(), run.epochs.end(), [](const EpochResult& epoch) {
     return epoch.record.validation_accuracy.has_value();
   });
 }
@@ -40,7 +40,7 @@ std::string chart_by_step(const RunFiles& run, LineChart chart, double StepRecor
   ChartSeries mean{"training", kTrain,
                    smoothed(each.points, static_cast<double>(each.points.size()) / 25)};
   ChartSeries test{"test", kTest, {}};
-  for (const EpochEntry& epoch : run.epochs) {
+  for (const EpochResult& epoch : run.epochs) {
     test.points.push_back({static_cast<double>(epoch.record.step), epoch.record.*of_epoch});
   }
   chart.series = {std::move(each), std::move(mean), std::move(test)};
@@ -100,7 +100,7 @@ std::string epoch_table(const RunFiles& run) {
   if (validated) head.insert(head.end(), {"validation loss", "validation accuracy"});
   head.insert(head.end(), {"test loss", "test accuracy", "time", "samples/s"});
   std::string rows;
-  for (const EpochEntry& entry : run.epochs) {
+  for (const EpochResult& entry : run.epochs) {
     const EpochRecord& r = entry.record;
     std::vector<std::string> cells{std::to_string(r.step), decimal(r.train_loss),
                                    percent(r.train_accuracy)};

@@ -47,15 +47,8 @@ std::vector<ChartPoint> thinned(const std::vector<ChartPoint>& points) {
 }
 
 std::string value_text(double value, AxisFormat format) {
-  switch (format) {
-    case AxisFormat::kPercent:
-      return percent(value);
-    case AxisFormat::kCount:
-      return count(value);
-    case AxisFormat::kDecimal:
-      break;
-  }
-  return decimal(value);
+  if (format == AxisFormat::kPercent) return percent(value);
+  return format == AxisFormat::kCount ? count(value) : decimal(value);
 }
 
 /// The value of a tick on an axis, which has little space.

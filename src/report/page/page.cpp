@@ -9,10 +9,10 @@
 #include "base/file.h"
 #include "base/system.h"
 #include "base/version.h"
-#include "report/page/assets.h"
 #include "report/page/html.h"
 #include "report/page/sections.h"
 #include "report/run_folder.h"
+#include "report/sink.h"
 
 namespace mnist_train::report {
 
@@ -116,6 +116,23 @@ std::string body(std::span<const RunFiles> runs) {
          time_section(run) + identity_section(run);
 }
 
+class PageSink : public Sink {
+ public:
+  explicit PageSink(const std::filesystem::path& run_folder) : reader_(run_folder) {}
+
+  void refresh(const Summary& /*summary*/) override { write(/*live=*/true); }
+  void end(const Summary& /*summary*/) override { write(/*live=*/false); }
+
+ private:
+  void write(bool live) {
+    RunFiles& run = reader_.read();
+    run.live = live;
+    write_file_atomically(run.folder / files::kPage, make_page({&run, 1}), ExitCode::kRunFailed);
+  }
+
+  RunReader reader_;
+};
+
 }  // namespace
 
 std::string make_page(std::span<const RunFiles> runs) {
@@ -134,11 +151,12 @@ std::string page_on(const std::vector<std::filesystem::path>& folders) {
   return make_page(runs);
 }
 
+std::unique_ptr<Sink> page_sink(const std::filesystem::path& run_folder) {
+  return std::make_unique<PageSink>(run_folder);
+}
+
 void write_last_page(const std::filesystem::path& folder) try {
-  RunReader reader(folder);
-  RunFiles& run = reader.read();
-  run.live = false;
-  write_file_atomically(folder / files::kPage, make_page({&run, 1}), ExitCode::kRunFailed);
+  PageSink(folder).end({});
 } catch (const Error&) {
 }
 

@@ -95,8 +95,8 @@ StepRecord step_of(const Json& json) {
           number_in(json, "accuracy")};
 }
 
-EpochEntry epoch_of(const Json& json, const std::string& where) {
-  EpochEntry entry;
+EpochResult epoch_of(const Json& json, const std::string& where) {
+  EpochResult entry;
   EpochRecord& record = entry.record;
   record.epoch = integer_in(json, "epoch");
   record.step = integer_in(json, "step");
@@ -206,7 +206,7 @@ double RunFiles::last(double EpochRecord::*figure) const {
 
 const EpochRecord* RunFiles::best_epoch() const {
   const EpochRecord* best = nullptr;
-  for (const EpochEntry& epoch : epochs) {
+  for (const EpochResult& epoch : epochs) {
     const bool better = best == nullptr || std::isnan(best->test_accuracy) ||
                         epoch.record.test_accuracy > best->test_accuracy;
     if (better) best = &epoch.record;

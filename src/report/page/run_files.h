@@ -6,16 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "report/metrics_log.h"
-#include "report/predictions.h"
+#include "report/records.h"
 
 namespace mnist_train::report {
-
-/// An epoch in `metrics.jsonl`. Numbers that are missing there are NaN or 0.
-struct EpochEntry {
-  EpochRecord record;
-  EpochDetails details;
-};
 
 /// The content of a run folder that pages are made from.
 struct RunFiles {
@@ -27,7 +20,7 @@ struct RunFiles {
   nlohmann::json summary;              // null without a summary
   std::vector<nlohmann::json> starts;  // lines of lineage.jsonl
   std::vector<StepRecord> steps;
-  std::vector<EpochEntry> epochs;
+  std::vector<EpochResult> epochs;  // of metrics.jsonl; numbers missing there are NaN or 0
   std::vector<Prediction> predictions;
   std::vector<std::string> class_names;  // by number; empty where the data have none
   double seconds_since_start = 0;        // since the last start; 0 when not live

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <array>
+#include <cmath>
 #include <functional>
 #include <map>
+#include <numeric>
 #include <span>
 #include <string>
 #include <utility>
@@ -16,16 +18,12 @@ namespace mnist_train::report {
 
 /// Did it learn? Accuracy, loss and learning rate over time.
 std::string learning_section(const RunFiles& run);
-/// What does it get wrong? Confusion matrix, classes, images.
+/// What does it get wrong? Confusion matrix, classes, test images.
 std::string mistakes_section(const RunFiles& run);
 /// Where did the time go?
 std::string time_section(const RunFiles& run);
 /// What exactly was run?
 std::string identity_section(const RunFiles& run);
-
-/// The table of test images in `mistakes_section`: wrong predictions, the most confident first,
-/// then right ones, the least confident first, with pictures up to a total of about 2 MB.
-std::string prediction_table(const RunFiles& run);
 
 /// The body of a page on several runs: their results in a table, their curves in common charts,
 /// their time, their accuracy by class, and how they differ.
@@ -38,7 +36,7 @@ std::string comparison(std::span<const RunFiles> runs);
 template <typename Figure>
 ChartSeries epoch_series(const RunFiles& run, std::string name, int colour, const Figure& figure) {
   ChartSeries series{std::move(name), colour, {}};
-  for (const EpochEntry& epoch : run.epochs) {
+  for (const EpochResult& epoch : run.epochs) {
     series.points.push_back(
         {static_cast<double>(epoch.record.epoch), std::invoke(figure, epoch.record)});
   }
@@ -70,5 +68,42 @@ std::string time_legend(const ActivitySeconds& seconds);
 /// Returns a config by dotted key ("model.name"), its values as they are shown. Groups are taken
 /// apart to a depth of ten, lists are kept whole.
 std::map<std::string, std::string> config_values(const nlohmann::json& config);
+
+/// The confusion matrix of an evaluation. It refers to `details`.
+class Confusion {
+ public:
+  explicit Confusion(const EpochDetails& details)
+      : classes(details.classes), counts_(details.confusion) {}
+
+  /// Returns how many images of the class `truth` were predicted as the class `predicted`.
+  std::int64_t at(std::int64_t truth, std::int64_t predicted) const {
+    return counts_[static_cast<std::size_t>(truth * classes + predicted)];
+  }
+  /// Returns how many images the class `truth` has.
+  std::int64_t of(std::int64_t truth) const {
+    const auto row = counts_.begin() + static_cast<std::ptrdiff_t>(truth * classes);
+    return std::accumulate(row, row + static_cast<std::ptrdiff_t>(classes), std::int64_t{0});
+  }
+  std::int64_t all() const {
+    return std::accumulate(counts_.begin(), counts_.end(), std::int64_t{0});
+  }
+  /// Returns the accuracy on the class `truth`, NaN where it has no images.
+  double accuracy(std::int64_t truth) const {
+    const auto images = static_cast<double>(of(truth));
+    return images == 0 ? NAN : static_cast<double>(at(truth, truth)) / images;
+  }
+
+  const std::int64_t classes;
+
+ private:
+  const std::vector<std::int64_t>& counts_;
+};
+
+/// The page's style sheet, for light and dark, wide and narrow screens.
+extern const char* const kStyle;
+
+/// The page's script, which refreshes a live page in place and filters predictions. The page can be
+/// read without it.
+extern const char* const kScript;
 
 }  // namespace mnist_train::report

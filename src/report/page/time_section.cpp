@@ -32,7 +32,7 @@ void add(ActivitySeconds& sum, const ActivitySeconds& seconds, double weight = 1
 }
 
 /// What was not measured of the training steps counts as compute.
-ActivitySeconds seconds_of(const EpochEntry& epoch) {
+ActivitySeconds seconds_of(const EpochResult& epoch) {
   const TimeSplit& split = epoch.details.seconds;
   ActivitySeconds seconds{};
   seconds[kInput] = split.input_s.value_or(0);
@@ -48,7 +48,7 @@ ActivitySeconds seconds_of(const EpochEntry& epoch) {
 }
 
 bool is_measured(const RunFiles& run) {
-  return std::any_of(run.epochs.begin(), run.epochs.end(), [](const EpochEntry& epoch) {
+  return std::any_of(run.epochs.begin(), run.epochs.end(), [](const EpochResult& epoch) {
     return epoch.details.seconds.compute_s.has_value();
   });
 }
@@ -76,7 +76,7 @@ struct EpochColumn {
   ActivitySeconds mean{};  // seconds an epoch
 };
 
-std::vector<EpochColumn> columns_of(const std::vector<EpochEntry>& epochs) {
+std::vector<EpochColumn> columns_of(const std::vector<EpochResult>& epochs) {
   const std::size_t group = (epochs.size() + kMaxColumns - 1) / kMaxColumns;
   std::vector<EpochColumn> columns;
   for (std::size_t begin = 0; begin < epochs.size(); begin += group) {
@@ -106,7 +106,7 @@ std::string column_svg(const EpochColumn& column, double x, double width, double
 }
 
 /// A column for each epoch, in long runs for each group of epochs.
-std::string time_columns(const std::vector<EpochEntry>& epochs) {
+std::string time_columns(const std::vector<EpochResult>& epochs) {
   const std::vector<EpochColumn> columns = columns_of(epochs);
   if (columns.empty()) return "";
   std::vector<double> totals{0};
@@ -149,7 +149,7 @@ struct RankMean {
 
 std::map<std::int64_t, RankMean> rank_means(const RunFiles& run) {
   std::map<std::int64_t, RankMean> means;
-  for (const EpochEntry& epoch : run.epochs) {
+  for (const EpochResult& epoch : run.epochs) {
     for (const RankTimes& times : epoch.details.ranks) {
       RankMean& mean = means[times.rank];
       mean.steps += static_cast<double>(times.steps);
@@ -194,7 +194,7 @@ std::string rank_table(const RunFiles& run) {
 
 ActivitySeconds seconds_of(const RunFiles& run) {
   ActivitySeconds sum{};
-  for (const EpochEntry& epoch : run.epochs) add(sum, seconds_of(epoch));
+  for (const EpochResult& epoch : run.epochs) add(sum, seconds_of(epoch));
   const auto at_least = [&](Activity activity, const char* key) {
     const double known = number_in(run.summary, key);
     if (std::isfinite(known)) sum[activity] = std::max(sum[activity], known);

@@ -1,20 +1,27 @@
 #include <ATen/ops/relu.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/tanh.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
 
 #include <string>
 #include <vector>
 
 #include "base/error.h"
-#include "models/convolve_relu_max_pool.h"
-#include "models/networks.h"
+#include "models/batch_norm.h"
+#include "models/model.h"
+#include "models/relu_max_pool.h"
 
 namespace mnist_train::models {
 
 namespace {
 
 using settings::Activation;
+using torch::nn::Conv2d;
+using torch::nn::Conv2dOptions;
+using torch::nn::Linear;
+using torch::nn::Sequential;
 
 /// A square convolution without padding, followed by ReLU and 2x2 max-pooling.
 struct ConvolutionBlock {
@@ -74,9 +81,9 @@ class PlainNetwork : public Model {
     std::int64_t features = features_after_blocks(layers, shape);
     std::int64_t channels = shape.channels;
     for (const ConvolutionBlock& block : layers.blocks) {
-      const torch::nn::Conv2dOptions options(channels, block.channels, block.kernel);
-      convolutions_.push_back(register_module("conv" + std::to_string(convolutions_.size() + 1),
-                                              torch::nn::Conv2d(options)));
+      const Conv2dOptions options(channels, block.channels, block.kernel);
+      convolutions_.push_back(
+          register_module("conv" + std::to_string(convolutions_.size() + 1), Conv2d(options)));
       channels = block.channels;
     }
     for (const std::int64_t size : layers.hidden) {
@@ -88,7 +95,7 @@ class PlainNetwork : public Model {
 
   at::Tensor forward(const at::Tensor& images) override {
     at::Tensor x = images;
-    for (torch::nn::Conv2d& layer : convolutions_) x = convolve_relu_max_pool(layer, x);
+    for (Conv2d& layer : convolutions_) x = convolve_relu_max_pool(layer, x);
     x = x.flatten(1);
     for (std::size_t i = 0; i + 1 < linear_.size(); ++i) x = activate(linear_[i](x), activation_);
     return linear_.back()(x);
@@ -96,13 +103,74 @@ class PlainNetwork : public Model {
 
  private:
   void add_linear(std::int64_t in, std::int64_t out) {
-    linear_.push_back(
-        register_module("fc" + std::to_string(linear_.size() + 1), torch::nn::Linear(in, out)));
+    linear_.push_back(register_module("fc" + std::to_string(linear_.size() + 1), Linear(in, out)));
   }
 
   Activation activation_;
-  std::vector<torch::nn::Conv2d> convolutions_;
-  std::vector<torch::nn::Linear> linear_;
+  std::vector<Conv2d> convolutions_;
+  std::vector<Linear> linear_;
+};
+
+/// Two 3x3 convolutions with batch norm, added to the shortcut. With `stride` 2 the block halves
+/// the image, and the shortcut has a 1x1 convolution.
+class ResidualBlock : public torch::nn::Module {
+ public:
+  ResidualBlock(std::int64_t in, std::int64_t out, std::int64_t stride)
+      : conv1_(
+            register_module("conv1", Conv2d(Conv2dOptions(in, out, 3).padding(1).stride(stride)))),
+        conv2_(register_module("conv2", Conv2d(Conv2dOptions(out, out, 3).padding(1)))) {
+    if (stride > 1) {
+      conv3_ = register_module("conv3", Conv2d(Conv2dOptions(in, out, 1).stride(stride)));
+    }
+    bn1_ = register_module("bn1", std::make_shared<BatchNorm2d>(out));
+    bn2_ = register_module("bn2", std::make_shared<BatchNorm2d>(out));
+  }
+
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor y = bn2_->forward(conv2_(at::relu(bn1_->forward(conv1_(x)))));
+    return at::relu(y + (conv3_ ? conv3_(x) : x));
+  }
+
+ private:
+  Conv2d conv1_;
+  Conv2d conv2_;
+  Conv2d conv3_{nullptr};
+  std::shared_ptr<BatchNorm2d> bn1_;
+  std::shared_ptr<BatchNorm2d> bn2_;
+};
+
+class ResNet18 : public Model {
+ public:
+  explicit ResNet18(const ImageShape& shape)
+      : conv_(register_module("0", Conv2d(Conv2dOptions(shape.channels, 64, 3).padding(1)))),
+        norm_(register_module("1", std::make_shared<BatchNorm2d>(64))) {
+    add_stage(64, 64, /*stride=*/1);
+    add_stage(64, 128, /*stride=*/2);
+    add_stage(128, 256, /*stride=*/2);
+    add_stage(256, 512, /*stride=*/2);
+    // In the chapter, "fc.0" is the flattening.
+    fc_ = register_module("fc", Sequential({{"1", Linear(512, shape.classes)}}));
+  }
+
+  at::Tensor forward(const at::Tensor& images) override {
+    at::Tensor x = at::relu(norm_->forward(conv_(images)));   // [N,64,28,28]
+    for (Sequential& stage : stages_) x = stage->forward(x);  // [N,512,4,4]
+    return fc_->forward(x.mean(at::IntArrayRef{2, 3}));       // [N,10]
+  }
+
+ private:
+  void add_stage(std::int64_t in, std::int64_t out, std::int64_t stride) {
+    Sequential stage;
+    stage->push_back(std::make_shared<ResidualBlock>(in, out, stride));
+    stage->push_back(std::make_shared<ResidualBlock>(out, out, /*stride=*/1));
+    stages_.push_back(
+        register_module("resnet_block" + std::to_string(stages_.size() + 1), std::move(stage)));
+  }
+
+  Conv2d conv_;
+  std::shared_ptr<BatchNorm2d> norm_;
+  std::vector<Sequential> stages_;
+  Sequential fc_{nullptr};
 };
 
 }  // namespace
@@ -122,6 +190,11 @@ std::shared_ptr<Model> make_lenet(const settings::ModelOptions& /*options*/,
 std::shared_ptr<Model> make_mlp(const settings::ModelOptions& options, const ImageShape& shape) {
   const PlainLayers layers{"mlp", {}, options.hidden, options.activation};
   return std::make_shared<PlainNetwork>(layers, shape);
+}
+
+std::shared_ptr<Model> make_resnet18(const settings::ModelOptions& /*options*/,
+                                     const ImageShape& shape) {
+  return std::make_shared<ResNet18>(shape);
 }
 
 }  // namespace mnist_train::models
