@@ -7,8 +7,8 @@
 #include <span>
 #include <vector>
 
+#include "data/dataset.h"
 #include "data/image_decoder.h"
-#include "data/image_set.h"
 #include "data/sampler.h"
 #include "loader/augmenter.h"
 #include "loader/batch.h"

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "data/image_set.h"
+#include "data/dataset.h"
 #include "settings/augment_options.h"
 
 namespace mnist_train::loader {
