@@ -2,8 +2,10 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
@@ -60,5 +62,9 @@ struct SystemMemory {
 
 /// Returns the memory that there is at this moment.
 SystemMemory system_memory();
+
+/// Returns zeroed memory that the system provides page by page as it is written: a reservation that
+/// is never filled costs nothing. Throws Error(kData) that begins with `name`.
+std::shared_ptr<std::uint8_t> reserve_memory(std::size_t bytes, const std::string& name);
 
 }  // namespace mnist_train

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/error.h"
+#include "imaging/codec.h"
 
 namespace mnist_train::data {
 
@@ -13,10 +13,6 @@ constexpr ImageGeometry kGeometry{3, 32, 32};
 constexpr std::size_t kPixelBytes = 3 * 32 * 32;
 constexpr std::size_t kRecordBytes = 1 + kPixelBytes;
 constexpr int kClasses = 10;
-
-[[noreturn]] void fail(const std::string& name, std::size_t offset, const std::string& problem) {
-  throw Error(ExitCode::kData, name + ": byte " + std::to_string(offset) + ": " + problem);
-}
 
 }  // namespace
 
@@ -30,15 +26,16 @@ CifarSource::CifarSource(const std::vector<std::filesystem::path>& files) {
 void CifarSource::add(const std::filesystem::path& path) {
   CifarBatch batch{path.string(), MappedFile::open(path, ExitCode::kData), count()};
   const auto bytes = batch.file.bytes();
-  if (bytes.empty()) fail(batch.name, 0, "an empty file instead of records of 3073 bytes");
+  if (bytes.empty())
+    imaging::fail_at(batch.name, 0, "an empty file instead of records of 3073 bytes");
   if (bytes.size() % kRecordBytes != 0) {
-    fail(batch.name, bytes.size(),
-         "the file ends within record " + std::to_string(bytes.size() / kRecordBytes) +
-             ", counted from 0; a record of CIFAR-10 has 3073 bytes");
+    imaging::fail_at(batch.name, bytes.size(),
+                     "the file ends within record " + std::to_string(bytes.size() / kRecordBytes) +
+                         ", counted from 0; a record of CIFAR-10 has 3073 bytes");
   }
   for (std::size_t at = 0; at < bytes.size(); at += kRecordBytes) {
     if (bytes[at] >= kClasses) {
-      fail(batch.name, at, "label " + std::to_string(bytes[at]) + ", expected 0 to 9");
+      imaging::fail_at(batch.name, at, "label " + std::to_string(bytes[at]) + ", expected 0 to 9");
     }
     labels_.push_back(bytes[at]);
   }

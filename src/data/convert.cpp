@@ -3,14 +3,15 @@
 #include <unistd.h>
 
 #include <fstream>
-#include <memory>
+#include <functional>
 #include <system_error>
+#include <utility>
 
 #include "base/error.h"
-#include "data/caffe2_record.h"
 #include "data/find_files.h"
 #include "data/idx_source.h"
 #include "data/lmdb_file.h"
+#include "data/lmdb_source.h"
 #include "imaging/codec.h"
 
 namespace mnist_train::data {
@@ -19,80 +20,54 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Takes the encoded images of one split.
-class ImageSink {
- public:
-  virtual ~ImageSink() = default;
-  virtual void add(std::int64_t position, std::int32_t label, const std::string& image) = 0;
-  virtual void finish() = 0;
-};
-
 std::string padded(std::int64_t number, std::size_t digits) {
   const std::string text = std::to_string(number);
   return std::string(text.size() < digits ? digits - text.size() : 0, '0') + text;
 }
 
-class LmdbSink : public ImageSink {
- public:
-  explicit LmdbSink(const fs::path& folder) : writer_(folder) {}
+/// Called with the position, eight digits, the class and the encoded image of each sample.
+using TakeImage = std::function<void(const std::string&, std::int32_t, const std::string&)>;
 
-  void add(std::int64_t position, std::int32_t label, const std::string& image) override {
-    writer_.append(padded(position, 8), write_caffe2_record(image, label));
-  }
-  void finish() override { writer_.finish(); }
-
- private:
-  LmdbWriter writer_;
-};
-
-class FolderSink : public ImageSink {
- public:
-  FolderSink(fs::path folder, std::int64_t classes, std::string extension)
-      : folder_(std::move(folder)),
-        digits_(std::to_string(classes - 1).size()),
-        extension_(std::move(extension)) {
-    for (std::int64_t label = 0; label < classes; ++label) {
-      fs::create_directories(folder_ / padded(label, digits_));
-    }
-  }
-
-  void add(std::int64_t position, std::int32_t label, const std::string& image) override {
-    const fs::path path =
-        folder_ / padded(label, digits_) / (padded(position, 8) + '.' + extension_);
-    std::ofstream file(path, std::ios::binary);
-    file.write(image.data(), static_cast<std::streamsize>(image.size()));
-    if (!file.flush()) throw Error(ExitCode::kRunFailed, path.string() + ": cannot be written");
-  }
-  void finish() override {}
-
- private:
-  fs::path folder_;
-  std::size_t digits_;  // so that names sort as numbers do
-  std::string extension_;
-};
-
-void convert_split(const ConvertOptions& options, const ImageSource& source, std::int64_t classes,
-                   const fs::path& folder) {
+void encode_all(const ImageSource& source, const ConvertOptions& options, const TakeImage& take) {
   const ImageGeometry& geometry = *source.geometry();
   if (geometry.channels != 1 && geometry.channels != 3) {
     throw Error(ExitCode::kData, source.name() + ": images of " +
                                      std::to_string(geometry.channels) +
                                      " channels; 1 and 3 can be encoded");
   }
-  std::unique_ptr<ImageSink> sink;
-  if (options.target == ConvertTarget::kLmdb) {
-    sink = std::make_unique<LmdbSink>(folder);
-  } else {
-    sink = std::make_unique<FolderSink>(folder, classes, options.jpeg ? "jpg" : "png");
-  }
   std::vector<std::uint8_t> buffer;
   for (std::int64_t position = 0; position < source.count(); ++position) {
     const imaging::Image image = from_planes(source.read(position, buffer), geometry);
-    sink->add(
-        position, source.labels()[static_cast<std::size_t>(position)],
-        options.jpeg ? imaging::encode_jpeg(image, options.quality) : imaging::encode_png(image));
+    take(padded(position, 8), source.labels()[static_cast<std::size_t>(position)],
+         options.jpeg ? imaging::encode_jpeg(image, options.quality) : imaging::encode_png(image));
   }
-  sink->finish();
+}
+
+void write_lmdb(const ImageSource& source, const ConvertOptions& options, const fs::path& folder) {
+  LmdbWriter writer(folder);
+  encode_all(source, options,
+             [&](const std::string& position, std::int32_t label, const std::string& image) {
+               writer.append(position, write_caffe2_record(image, label));
+             });
+  writer.finish();
+}
+
+void write_folders(const ImageSource& source, const ConvertOptions& options, std::int64_t classes,
+                   const fs::path& folder) {
+  const std::size_t digits =
+      std::to_string(classes - 1).size();  // so that names sort as numbers do
+  for (std::int64_t label = 0; label < classes; ++label) {
+    fs::create_directories(folder / padded(label, digits));
+  }
+  const std::string extension = options.jpeg ? ".jpg" : ".png";
+  encode_all(source, options,
+             [&](const std::string& position, std::int32_t label, const std::string& image) {
+               const fs::path path = folder / padded(label, digits) / (position + extension);
+               std::ofstream file(path, std::ios::binary);
+               file.write(image.data(), static_cast<std::streamsize>(image.size()));
+               if (file.flush()) return;
+               throw Error(ExitCode::kRunFailed, path.string() + ": cannot be written");
+             });
 }
 
 /// A folder beside the final one, which takes its name when it is complete, and is removed else.
@@ -130,8 +105,13 @@ Converted convert(const ConvertOptions& options) {
   const std::int64_t classes = std::max(train.classes(), test.classes());
   try {
     NewFolder folder(options.to);
-    convert_split(options, train, classes, folder.path() / "train");
-    convert_split(options, test, classes, folder.path() / "test");
+    for (const auto& [source, name] : {std::pair{&train, "train"}, std::pair{&test, "test"}}) {
+      if (options.target == ConvertTarget::kLmdb) {
+        write_lmdb(*source, options, folder.path() / name);
+      } else {
+        write_folders(*source, options, classes, folder.path() / name);
+      }
+    }
     folder.keep();
   } catch (const fs::filesystem_error& error) {
     throw Error(ExitCode::kRunFailed, error.what());

@@ -1,5 +1,7 @@
 #include "data/dataset_reader.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -7,20 +9,17 @@
 
 #include "base/error.h"
 #include "base/system.h"
-#include "data/decoder_pool.h"
-#include "data/hold_out.h"
-#include "data/host_memory.h"
 #include "data/sources.h"
 
 namespace mnist_train::data {
 
 namespace {
 
-// Every block begins on a cache line.
-constexpr std::size_t kAlignment = 64;
-
-std::size_t aligned(std::size_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+/// How many processors this process may use.
+int processors() {
+  cpu_set_t mask;
+  if (::sched_getaffinity(0, sizeof mask, &mask) != 0) return 1;
+  return std::max(1, CPU_COUNT(&mask));
 }
 
 SampleView limited(const SampleView& samples, std::optional<std::int64_t> limit, const char* key) {
@@ -91,7 +90,7 @@ void DatasetReader::require_memory() const {
 
 std::size_t DatasetReader::bytes_of(const SampleView& samples) const {
   const auto count = static_cast<std::size_t>(samples.count());
-  return aligned(count * static_cast<std::size_t>(geometry_.bytes())) + aligned(count);
+  return cache_aligned(count * static_cast<std::size_t>(geometry_.bytes())) + cache_aligned(count);
 }
 
 std::size_t DatasetReader::bytes() const { return bytes_of(train_) + bytes_of(test_); }
@@ -99,19 +98,14 @@ std::size_t DatasetReader::bytes() const { return bytes_of(train_) + bytes_of(te
 Dataset DatasetReader::read() {
   // Address space alone: what is used in place takes none of it.
   const auto memory = reserve_memory(bytes() + 1, train_.name());
-  return read_splits({memory.get(), bytes()}, memory, /*in_place=*/validation_ == 0);
+  return read_into({memory.get(), bytes()}, memory, /*in_place=*/validation_ == 0);
 }
 
 Dataset DatasetReader::read_into(std::span<std::uint8_t> memory,
-                                 const std::shared_ptr<const void>& owner) {
-  return read_splits(memory, owner, /*in_place=*/false);
-}
-
-Dataset DatasetReader::read_splits(std::span<std::uint8_t> memory,
-                                   const std::shared_ptr<const void>& owner, bool in_place) {
+                                 const std::shared_ptr<const void>& owner, bool in_place) {
   const auto block = [&memory](std::size_t bytes) {
     const auto first = memory.first(bytes);
-    memory = memory.subspan(aligned(bytes));
+    memory = memory.subspan(cache_aligned(bytes));
     return first;
   };
   const auto open = [&](const SampleView& samples) {
@@ -160,8 +154,9 @@ std::vector<SampleFailure> DatasetReader::decode(const SampleView& samples,
       continue;
     }
     const std::int64_t threads = (range.size() + kFewest - 1) / kFewest;
-    DecoderPool pool(wanted, std::min(processors(), static_cast<int>(threads)), images);
-    const auto found = pool.decode_range(range, kBatch, may_continue);
+    const auto pool =
+        make_decoder_pool(wanted, std::min(processors(), static_cast<int>(threads)), images);
+    const auto found = pool->decode_range(range, kBatch, may_continue);
     failed.insert(failed.end(), found.begin(), found.end());
   }
   if (cancelled_ != nullptr && *cancelled_) {

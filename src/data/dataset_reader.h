@@ -9,10 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "data/bad_samples.h"
 #include "data/dataset.h"
 #include "data/image_decoder.h"
-#include "data/sample_view.h"
 #include "settings/data_options.h"
 
 namespace mnist_train::data {
@@ -44,9 +42,10 @@ class DatasetReader {
   /// Reads everything into memory of its own, but uses files in place where that can be. Called
   /// once. Throws Error(kData).
   Dataset read();
-  /// Reads everything into memory of bytes() that `owner` keeps alive. Called once. Throws
-  /// Error(kData).
-  Dataset read_into(std::span<std::uint8_t> memory, const std::shared_ptr<const void>& owner);
+  /// Reads everything into memory of bytes() that `owner` keeps alive; with `in_place` it uses
+  /// files where they lie, where that can be. Called once. Throws Error(kData).
+  Dataset read_into(std::span<std::uint8_t> memory, const std::shared_ptr<const void>& owner,
+                    bool in_place = false);
 
   /// Decodes the `part`th of `parts` equal parts of all samples on so many threads, throws the
   /// images away and returns which failed; test samples are counted on behind training samples.
@@ -69,8 +68,6 @@ class DatasetReader {
   std::size_t bytes_of(const SampleView& samples) const;
   void require_memory() const;
   std::vector<SampleFailure> decode(const SampleView& samples, std::uint8_t* images) const;
-  Dataset read_splits(std::span<std::uint8_t> memory, const std::shared_ptr<const void>& owner,
-                      bool in_place);
   bool use_in_place(OpenSplit& split) const;
   void leave_out(OpenSplit& split, std::span<const SampleFailure> failed, std::int64_t first);
   ImageSet take(const SampleView& samples, OpenSplit& from) const;

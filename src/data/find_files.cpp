@@ -1,9 +1,13 @@
 #include "data/find_files.h"
 
+#include <spdlog/fmt/fmt.h>
+#include <spdlog/fmt/ranges.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <optional>
 #include <set>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -130,9 +134,7 @@ std::vector<std::string> images_names(const fs::path& folder) {
 }
 
 std::string list(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
+  return fmt::format("{}", fmt::join(names, ", "));
 }
 
 /// The images file of a split: the one whose name begins as that split's do, or the only one.
@@ -168,15 +170,6 @@ void require_there(const settings::DataLocation& location, SplitName split) {
   fail(location.images.string() + ": no such file or folder (data." + names_of(split).key + ")");
 }
 
-void add_path_list(const char* list, const std::string& reason, std::vector<SearchPlace>& places) {
-  std::string_view rest = list;
-  while (!rest.empty()) {
-    const std::size_t length = std::min(rest.find(':'), rest.size());
-    if (length > 0) places.push_back({fs::path(rest.substr(0, length)), reason});
-    rest.remove_prefix(std::min(length + 1, rest.size()));
-  }
-}
-
 std::optional<fs::path> cache_folder() {
   const char* cache = std::getenv("XDG_CACHE_HOME");
   // The specification has relative paths ignored.
@@ -202,7 +195,10 @@ std::vector<SearchPlace> places_for(const std::optional<fs::path>& root) {
   std::vector<SearchPlace> places;
   if (root) places.push_back({*root, "data.root"});
   if (const char* list = std::getenv("MNIST_TRAIN_DATA")) {
-    add_path_list(list, "MNIST_TRAIN_DATA", places);
+    std::istringstream folders(list);
+    for (std::string folder; std::getline(folders, folder, ':');) {
+      if (!folder.empty()) places.push_back({folder, "MNIST_TRAIN_DATA"});
+    }
   }
   add_own_place(executable_folder(), places);
   // Installed, it lies in bin, and the worker in libexec/mnist-train.

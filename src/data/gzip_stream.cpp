@@ -36,12 +36,7 @@ bool GzipStream::recognizes(std::span<const std::uint8_t> bytes) {
 
 std::size_t GzipStream::read(std::span<std::uint8_t> out) {
   std::size_t filled = 0;
-  while (filled < out.size() && !ended_) {
-    std::size_t produced = 0;
-    const bool advanced = inflate_some(out.subspan(filled), &produced);
-    filled += produced;
-    if (!advanced) fail("the file is cut short: the file ends within the gzip stream");
-  }
+  while (filled < out.size() && !ended_) filled += inflate_some(out.subspan(filled));
   return filled;
 }
 
@@ -55,8 +50,8 @@ void GzipStream::expect_end() const {
   fail(std::to_string(rest.size()) + " more bytes follow the end of the gzip stream");
 }
 
-/// One call of zlib's. False when it could do nothing for want of input.
-bool GzipStream::inflate_some(std::span<std::uint8_t> out, std::size_t* produced) {
+/// One call of zlib's; returns how many bytes it wrote.
+std::size_t GzipStream::inflate_some(std::span<std::uint8_t> out) {
   z_stream& zlib = inflater_->zlib;
   const auto input = compressed_.subspan(consumed_);
   const auto input_size = static_cast<uInt>(std::min(input.size(), kMaxPiece));
@@ -67,22 +62,14 @@ bool GzipStream::inflate_some(std::span<std::uint8_t> out, std::size_t* produced
   zlib.avail_out = output_size;
   const int result = ::inflate(&zlib, Z_NO_FLUSH);
   consumed_ += input_size - zlib.avail_in;
-  *produced = output_size - zlib.avail_out;
-  produced_ += *produced;
-  switch (result) {
-    case Z_OK:
-      return true;
-    case Z_STREAM_END:
-      ended_ = true;
-      return true;
-    case Z_BUF_ERROR:
-      return false;
-    case Z_MEM_ERROR:
-      throw std::bad_alloc();
-    default:
-      fail(std::string("the gzip stream is broken (") +
-           (zlib.msg != nullptr ? zlib.msg : "zlib gives no reason") + ")");
-  }
+  const std::size_t produced = output_size - zlib.avail_out;
+  produced_ += produced;
+  ended_ = result == Z_STREAM_END;
+  if (result == Z_OK || ended_) return produced;
+  if (result == Z_MEM_ERROR) throw std::bad_alloc();
+  if (result == Z_BUF_ERROR) fail("the file is cut short: the file ends within the gzip stream");
+  fail(std::string("the gzip stream is broken (") +
+       (zlib.msg != nullptr ? zlib.msg : "zlib gives no reason") + ")");
 }
 
 void GzipStream::fail(const std::string& problem) const {

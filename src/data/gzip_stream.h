@@ -30,7 +30,7 @@ class GzipStream {
  private:
   struct Inflater;
 
-  bool inflate_some(std::span<std::uint8_t> out, std::size_t* produced);
+  std::size_t inflate_some(std::span<std::uint8_t> out);
   [[noreturn]] void fail(const std::string& problem) const;
 
   std::span<const std::uint8_t> compressed_;

@@ -1,22 +1,180 @@
 #include "data/idx_source.h"
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <limits>
 #include <string>
 
 #include "base/error.h"
+#include "base/system.h"
+#include "imaging/codec.h"
 
 namespace mnist_train::data {
 
 namespace {
 
+constexpr std::uint8_t kUnsignedByte = 0x08;
+constexpr std::size_t kMaxDimensions = 4;
+
+// Deflate reaches 1032:1 on nothing but zeros, images stay far below 100:1. What claims more than
+// this is a bomb or a lie; small files may, because they cannot hurt.
+constexpr std::size_t kMaxExpansion = 256;
+constexpr std::size_t kHarmlessBytes = std::size_t{256} << 20;
+constexpr std::size_t kUnusedAtOnce = std::size_t{1} << 18;
+
+std::string hex(std::uint8_t byte) {
+  std::array<char, 3> text{};
+  std::snprintf(text.data(), text.size(), "%02x", byte);
+  return text.data();
+}
+
+const char* element_type_name(std::uint8_t code) {
+  constexpr std::array<const char*, 6> kFrom09{"signed byte",    "unknown", "16-bit integer",
+                                               "32-bit integer", "float",   "double"};
+  return code >= 0x09 && code <= 0x0e ? kFrom09[code - 0x09U] : "unknown";
+}
+
+std::int64_t big_endian(const std::array<std::uint8_t, 4>& bytes) {
+  return (std::int64_t{bytes[0]} << 24) | (bytes[1] << 16) | (bytes[2] << 8) | bytes[3];
+}
+
 void require_dimensions(const IdxReader& reader, bool fits, const char* expected) {
   if (fits) return;
-  throw Error(ExitCode::kData, reader.name() + ": byte 3: the header states " +
-                                   std::to_string(reader.shape().size()) +
-                                   " dimensions, expected " + expected);
+  imaging::fail_at(reader.name(), 3,
+                   "the header states " + std::to_string(reader.shape().size()) +
+                       " dimensions, expected " + expected);
 }
 
 }  // namespace
+
+IdxReader::IdxReader(const std::filesystem::path& path)
+    : name_(path.string()),
+      file_(std::make_shared<const MappedFile>(MappedFile::open(path, ExitCode::kData))) {
+  if (GzipStream::recognizes(file_->bytes())) {
+    gzip_ = std::make_unique<GzipStream>(file_->bytes(), name_);
+  }
+  read_magic();
+  read_shape();
+  check_size();
+}
+
+void IdxReader::inflate_into(std::span<std::uint8_t> values) {
+  std::size_t filled = next(values);
+  std::vector<std::uint8_t> unused(std::min(size_ - values.size(), kUnusedAtOnce));
+  while (filled >= values.size() && filled < size_) {
+    const std::size_t count =
+        next(std::span(unused).first(std::min(unused.size(), size_ - filled)));
+    if (count == 0) break;
+    filled += count;
+  }
+  if (filled < size_) {
+    fail(position_, "the data end here, but the header states " + shape_text() +
+                        " values, which end at byte " + std::to_string(header_size() + size_));
+  }
+  std::array<std::uint8_t, 1> extra{};
+  if (next(extra) != 0) {
+    fail(header_size() + size_,
+         "the " + shape_text() + " values that the header states end here, but more bytes follow");
+  }
+  gzip_->expect_end();
+}
+
+IdxFile IdxReader::read() {
+  if (!gzip_) return {shape_, file_->bytes().subspan(header_size(), size_), file_};
+  const auto memory = reserve_memory(size_, name_);
+  inflate_into({memory.get(), size_});
+  return {shape_, {memory.get(), size_}, memory};
+}
+
+void IdxReader::fail_at_value(std::size_t index, const std::string& problem) const {
+  fail(header_size() + index, problem);
+}
+
+/// The next bytes of the raw or inflated data; fewer than asked at their end.
+std::size_t IdxReader::next(std::span<std::uint8_t> out) {
+  std::size_t count = 0;
+  if (gzip_) {
+    count = gzip_->read(out);
+  } else {
+    const auto rest = file_->bytes().subspan(position_);
+    count = std::min(rest.size(), out.size());
+    if (count > 0) std::memcpy(out.data(), rest.data(), count);
+  }
+  position_ += count;
+  return count;
+}
+
+void IdxReader::read_magic() {
+  std::array<std::uint8_t, 4> magic{};
+  const std::size_t count = next(magic);
+  if (count == 0) fail(0, "there are no data; expected an IDX file");
+  if (magic[0] != 0 || magic[1] != 0) {
+    std::string found;
+    for (std::size_t i = 0; i < count; ++i) found += " " + hex(magic[i]);
+    fail(0, "expected an IDX file of unsigned bytes (00 00 08 …), found" + found);
+  }
+  if (count < magic.size()) fail(count, "the data end within the IDX header");
+  if (magic[2] != kUnsignedByte) {
+    fail(2, "the element type is 0x" + hex(magic[2]) + " (" + element_type_name(magic[2]) +
+                "); only 0x08 (unsigned byte) is read");
+  }
+  if (magic[3] < 1 || magic[3] > kMaxDimensions) {
+    fail(3, "the header states " + std::to_string(magic[3]) + " dimensions, expected 1 to 4");
+  }
+  shape_.resize(magic[3]);
+}
+
+void IdxReader::read_shape() {
+  size_ = 1;
+  for (std::size_t i = 0; i < shape_.size(); ++i) {
+    const std::size_t offset = position_;
+    std::array<std::uint8_t, 4> bytes{};
+    if (next(bytes) < bytes.size()) fail(position_, "the data end within the IDX header");
+    shape_[i] = big_endian(bytes);
+    if (shape_[i] == 0) {
+      fail(offset, "dimension " + std::to_string(i + 1) + " is 0, expected at least 1");
+    }
+    if (__builtin_mul_overflow(size_, static_cast<std::size_t>(shape_[i]), &size_) ||
+        size_ > std::numeric_limits<std::ptrdiff_t>::max() - header_size()) {
+      fail(offset, "dimension " + std::to_string(i + 1) + " is " + std::to_string(shape_[i]) +
+                       ", which makes more values than any file holds");
+    }
+  }
+}
+
+/// Refuses what the header states before any memory is asked for.
+void IdxReader::check_size() const {
+  const std::size_t file_size = file_->bytes().size();
+  const std::size_t end = header_size() + size_;
+  if (gzip_) {
+    if (size_ > kHarmlessBytes && size_ / kMaxExpansion > file_size) {
+      fail(4, "the header states " + shape_text() + " values, more than " +
+                  std::to_string(kMaxExpansion) + " times the " + std::to_string(file_size) +
+                  " compressed bytes; if that is meant, unpack the file");
+    }
+  } else if (file_size < end) {
+    fail(file_size, "the file ends here, but the header states " + shape_text() +
+                        " values, which end at byte " + std::to_string(end));
+  } else if (file_size > end) {
+    fail(end, "the " + shape_text() + " values that the header states end here, but " +
+                  std::to_string(file_size - end) + " more bytes follow");
+  }
+}
+
+std::string IdxReader::shape_text() const {
+  std::string text;
+  for (const std::int64_t dimension : shape_) {
+    text += (text.empty() ? "" : " x ") + std::to_string(dimension);
+  }
+  return text;
+}
+
+void IdxReader::fail(std::size_t offset, const std::string& problem) const {
+  throw Error(ExitCode::kData, name_ + (gzip_ ? ": inflated byte " : ": byte ") +
+                                   std::to_string(offset) + ": " + problem);
+}
 
 IdxSource::IdxSource(const IdxFiles& files, std::int64_t max_classes) : images_(files.images) {
   const auto& shape = images_.shape();
@@ -33,9 +191,9 @@ void IdxSource::read_labels(const IdxFiles& files, std::int64_t max_classes) {
   IdxReader reader(files.labels);
   require_dimensions(reader, reader.shape().size() == 1, "1 (labels)");
   if (reader.shape()[0] != images_.shape()[0]) {
-    throw Error(ExitCode::kData, reader.name() + ": byte 4: " + std::to_string(reader.shape()[0]) +
-                                     " labels, but " + name_ + " has " +
-                                     std::to_string(images_.shape()[0]) + " images");
+    imaging::fail_at(reader.name(), 4,
+                     std::to_string(reader.shape()[0]) + " labels, but " + name_ + " has " +
+                         std::to_string(images_.shape()[0]) + " images");
   }
   const IdxFile file = reader.read();
   labels_.assign(file.values.begin(), file.values.end());

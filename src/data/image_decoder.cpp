@@ -1,11 +1,17 @@
 #include "data/image_decoder.h"
 
 #include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
 #include <string>
+#include <thread>
+#include <utility>
 
 #include "base/error.h"
 #include "base/shared_library.h"
-#include "data/decoder_pool.h"
+#include "base/system.h"
 
 namespace mnist_train::data {
 
@@ -29,6 +35,120 @@ Make* load() {
   }
   return make;
 }
+
+/// Decodes before training into memory that is there already, or batch by batch as training goes.
+class DecoderPool : public ImageDecoder {
+ public:
+  DecoderPool(std::shared_ptr<const EncodedImages> images, int threads, std::uint8_t* destination)
+      : images_(std::move(images)),
+        thread_count_(static_cast<std::size_t>(threads)),
+        destination_(destination) {
+    for (int i = 0; i < threads; ++i) threads_.push_back(start_thread([this] { work(); }));
+  }
+  DecoderPool(const DecoderPool&) = delete;
+  DecoderPool& operator=(const DecoderPool&) = delete;
+  ~DecoderPool() override {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      ending_ = true;
+    }
+    begun_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+ protected:
+  void begin(std::vector<std::int64_t> samples) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto bytes = samples.size() * static_cast<std::size_t>(images_->geometry.bytes());
+    batches_.push_back(
+        {std::move(samples), destination_ == nullptr ? free_pixels(bytes) : nullptr});
+    begun_.notify_all();
+  }
+
+  DecodedBatch finish() override {
+    std::unique_lock<std::mutex> lock(mutex_);
+    done_.wait(lock, [this] { return batches_.front().done == batches_.front().samples.size(); });
+    PendingBatch batch = std::move(batches_.front());
+    batches_.pop_front();
+    const std::uint8_t* pixels = batch.pixels ? batch.pixels->data() : nullptr;
+    return {pixels, std::move(batch.pixels), std::move(batch.failures)};
+  }
+
+ private:
+  // Samples that a thread takes under one lock, as long as there are enough for all threads.
+  static constexpr std::size_t kMostAtOnce = 16;
+
+  using Pixels = std::shared_ptr<std::vector<std::uint8_t>>;
+  struct PendingBatch {
+    std::vector<std::int64_t> samples;
+    Pixels pixels;  // null where there is a destination
+    std::vector<SampleFailure> failures{};
+    std::size_t next = 0;  // the first sample that no thread has taken
+    std::size_t done = 0;
+  };
+
+  /// Memory that nobody holds any more, or more of it.
+  Pixels free_pixels(std::size_t bytes) {
+    for (Pixels& pixels : pixels_) {
+      if (pixels.use_count() > 1) continue;
+      if (pixels->size() < bytes) pixels->resize(bytes);
+      return pixels;
+    }
+    pixels_.push_back(std::make_shared<std::vector<std::uint8_t>>(bytes));
+    return pixels_.back();
+  }
+
+  PendingBatch* batch_with_work() {
+    const auto batch = std::find_if(batches_.begin(), batches_.end(), [](const PendingBatch& each) {
+      return each.next < each.samples.size();
+    });
+    return batch == batches_.end() ? nullptr : &*batch;
+  }
+
+  void work() {
+    const std::int64_t size = images_->geometry.bytes();
+    std::vector<std::uint8_t> buffer;
+    std::vector<SampleFailure> failures;
+    std::unique_lock<std::mutex> lock(mutex_);
+    for (;;) {
+      PendingBatch* batch = nullptr;  // stays where it is while one of its samples is not done
+      begun_.wait(lock, [&] { return ending_ || (batch = batch_with_work()) != nullptr; });
+      if (ending_) return;
+      const std::size_t all = batch->samples.size();
+      const std::size_t begin = batch->next;
+      const std::size_t wanted = std::clamp<std::size_t>(all / (4 * thread_count_), 1, kMostAtOnce);
+      const std::size_t end = batch->next = std::min(begin + wanted, all);
+      lock.unlock();
+      for (std::size_t place = begin; place < end && !ending_; ++place) {
+        const std::int64_t sample = batch->samples[place];
+        std::uint8_t* out = destination_ != nullptr
+                                ? destination_ + sample * size
+                                : batch->pixels->data() + static_cast<std::int64_t>(place) * size;
+        try {
+          images_->samples.decode(sample, images_->geometry, out, buffer);
+        } catch (const std::exception& error) {
+          failures.push_back({sample, error.what()});
+        }
+      }
+      lock.lock();
+      batch->failures.insert(batch->failures.end(), failures.begin(), failures.end());
+      failures.clear();
+      batch->done += end - begin;
+      if (batch->done == all) done_.notify_all();
+    }
+  }
+
+  std::shared_ptr<const EncodedImages> images_;
+  const std::size_t thread_count_;
+  std::uint8_t* destination_;
+  std::atomic<bool> ending_{false};
+  std::mutex mutex_;  // of batches_ and pixels_
+  std::condition_variable begun_;
+  std::condition_variable done_;
+  std::deque<PendingBatch> batches_;  // begun and not finished
+  std::vector<Pixels> pixels_;        // of batches here and of those who took them
+  std::vector<std::thread> threads_;
+};
 
 }  // namespace
 
@@ -88,9 +208,14 @@ void require_decoder(settings::Decode decode) {
               "--dali installs it and builds what uses it (\"stream\" decodes without it)");
 }
 
+std::unique_ptr<ImageDecoder> make_decoder_pool(std::shared_ptr<const EncodedImages> images,
+                                                int threads, std::uint8_t* destination) {
+  return std::make_unique<DecoderPool>(std::move(images), threads, destination);
+}
+
 std::unique_ptr<ImageDecoder> make_image_decoder(const ImageDecoderSetup& setup) {
   if (setup.images->decode != settings::Decode::kDali) {
-    return std::make_unique<DecoderPool>(setup.images, setup.threads);
+    return make_decoder_pool(setup.images, setup.threads);
   }
   static Make* const kMake = load();
   return std::unique_ptr<ImageDecoder>(kMake(setup));

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "data/encoded_images.h"
+#include "data/dataset.h"
 #include "data/sampler.h"
 
 namespace mnist_train::data {
@@ -61,6 +61,12 @@ struct ImageDecoderSetup {
   int threads = 1;
   std::optional<int> gpu{};  // where pixels should lie, if the decoder can put them there
 };
+
+/// Makes threads that decode samples by the decoders of src/imaging. With `destination`
+/// [count,C,H,W] each sample goes to its own place there, and batches have no pixels; without it
+/// they have memory that is used again when nobody holds it.
+std::unique_ptr<ImageDecoder> make_decoder_pool(std::shared_ptr<const EncodedImages> images,
+                                                int threads, std::uint8_t* destination = nullptr);
 
 /// Makes the decoder that images->decode names. Throws Error(kConfig) where DALI is wanted and does
 /// not load.

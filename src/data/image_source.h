@@ -6,10 +6,54 @@
 #include <string>
 #include <vector>
 
-#include "data/bad_samples.h"
-#include "data/image_geometry.h"
+#include "base/error.h"
+#include "imaging/image.h"
 
 namespace mnist_train::data {
+
+/// The channels and the size of images, and whether images of others are brought to them.
+struct ImageGeometry {
+  std::int64_t channels = 1;
+  std::int64_t height = 0;
+  std::int64_t width = 0;
+  bool fits_channels = false;  // data.channels asks for it; else other channels are an error
+  bool fits_size = false;      // the same of data.size
+
+  std::int64_t bytes() const { return channels * height * width; }
+  bool same_shape(const ImageGeometry& other) const {
+    return channels == other.channels && height == other.height && width == other.width;
+  }
+  /// Returns channels, height and width for messages, such as "3 x 244 x 244".
+  std::string text() const;
+};
+
+/// Throws Error(kData) with `name` where an image of `own` geometry differs from what is wanted,
+/// and the options do not ask to change it.
+void require_geometry(const ImageGeometry& own, const ImageGeometry& wanted,
+                      const std::string& name);
+
+/// Returns the image whose planes [C,H,W] these are.
+imaging::Image from_planes(std::span<const std::uint8_t> planes, const ImageGeometry& geometry);
+
+/// Collects what is wrong with single samples: the first one is an Error, or all of them are listed
+/// and left out.
+class BadSamples {
+ public:
+  explicit BadSamples(bool skip) : skip_(skip) {}
+
+  bool skips() const { return skip_; }
+  /// Takes a message that begins with the sample's name. Throws Error(kData) with it unless bad
+  /// samples are skipped.
+  void add(const std::string& message) {
+    if (!skip_) throw Error(ExitCode::kData, message);
+    skipped_.push_back(message);
+  }
+  const std::vector<std::string>& skipped() const { return skipped_; }
+
+ private:
+  bool skip_;
+  std::vector<std::string> skipped_;
+};
 
 /// Labelled images in the files of one format, opened: their labels and classes are known, pixels
 /// are read when they are asked for, by several threads at once if need be. A source holds either

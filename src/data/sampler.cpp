@@ -4,9 +4,21 @@
 #include <cmath>
 #include <numeric>
 #include <random>
+#include <string>
 #include <utility>
 
+#include "base/error.h"
+
 namespace mnist_train::data {
+
+namespace {
+
+constexpr std::int64_t kBeforeTheFirstEpoch = -1;
+
+// So that sets of one size are not visited in one order, which would always pair the same samples.
+constexpr std::int64_t kSeedsApart = 1'000'003;
+
+}  // namespace
 
 std::vector<std::int64_t> positions(const Range& range) {
   std::vector<std::int64_t> numbers(static_cast<std::size_t>(range.size()));
@@ -59,6 +71,60 @@ std::vector<std::int64_t> apportion(std::int64_t total, const std::vector<double
 
 std::int64_t steps_per_epoch(std::int64_t count, std::int64_t batch_size) {
   return count / batch_size + (count % batch_size != 0 ? 1 : 0);
+}
+
+std::int64_t held_out_count(std::int64_t count, double fraction) {
+  const std::int64_t held = std::llround(fraction * static_cast<double>(count));
+  if (fraction > 0 && (held == 0 || held == count)) {
+    throw Error(ExitCode::kData, "data.validation holds out " + std::to_string(held) + " of " +
+                                     std::to_string(count) +
+                                     " training samples; both sides need at least one");
+  }
+  return held;
+}
+
+HoldOut hold_out(std::int64_t count, double fraction, std::int64_t seed) {
+  const std::int64_t held = held_out_count(count, fraction);
+  if (held == 0) return {positions({0, count}), {}};
+  const auto order = epoch_permutation(count, seed, kBeforeTheFirstEpoch);
+  std::vector<bool> marked(order.size());
+  for (std::size_t i = 0; i < static_cast<std::size_t>(held); ++i) {
+    marked[static_cast<std::size_t>(order[i])] = true;
+  }
+  HoldOut parts;
+  for (std::int64_t position = 0; position < count; ++position) {
+    (marked[static_cast<std::size_t>(position)] ? parts.held_out : parts.trained_on)
+        .push_back(position);
+  }
+  return parts;
+}
+
+PerRankSampler::PerRankSampler(std::vector<std::int64_t> sizes)
+    : sizes_(std::move(sizes)), positions_(sizes_.size()) {
+  const std::int64_t total = std::accumulate(sizes_.begin(), sizes_.end(), std::int64_t{0});
+  for (std::size_t rank = 0, position = 0; position < static_cast<std::size_t>(total);
+       rank = (rank + 1) % sizes_.size()) {
+    if (static_cast<std::int64_t>(positions_[rank].size()) == sizes_[rank]) continue;
+    positions_[rank].push_back(static_cast<std::int64_t>(position++));
+  }
+}
+
+Range PerRankSampler::shard(Range global, int rank) const {
+  const auto& mine = positions_[static_cast<std::size_t>(rank)];
+  const auto before = [&mine](std::int64_t position) {
+    return std::lower_bound(mine.begin(), mine.end(), position) - mine.begin();
+  };
+  return {before(global.begin), before(global.end)};
+}
+
+std::vector<std::int64_t> PerRankSampler::order(int rank, std::int64_t seed,
+                                                std::int64_t epoch) const {
+  const auto at = static_cast<std::size_t>(rank);
+  auto order = epoch_permutation(sizes_[at], seed + rank * kSeedsApart, epoch);
+  const std::int64_t first =
+      std::accumulate(sizes_.begin(), sizes_.begin() + rank, std::int64_t{0});
+  for (std::int64_t& sample : order) sample += first;
+  return order;
 }
 
 }  // namespace mnist_train::data

@@ -35,4 +35,42 @@ std::vector<std::int64_t> apportion(std::int64_t total, const std::vector<double
 /// Returns the steps of an epoch. Every sample is used, so the last batch may be short.
 std::int64_t steps_per_epoch(std::int64_t count, std::int64_t batch_size);
 
+/// The positions in a training set that are trained on, and those that are held out for validation;
+/// both ascend.
+struct HoldOut {
+  std::vector<std::int64_t> trained_on;
+  std::vector<std::int64_t> held_out;
+};
+
+/// Returns how many of `count` samples a fraction holds out. Throws Error(kData) when that leaves
+/// one side empty.
+std::int64_t held_out_count(std::int64_t count, double fraction);
+
+/// Draws which of `count` samples a fraction holds out; it follows from the seed alone. Throws
+/// Error(kData) as held_out_count does.
+HoldOut hold_out(std::int64_t count, double fraction, std::int64_t seed);
+
+/// Orders the samples of sets that each belong to one process (train_per_process). Every sample is
+/// visited once an epoch, and every global batch is taken evenly from the sets that have some left.
+/// The sets lie one behind the other, as in Dataset::train.
+class PerRankSampler {
+ public:
+  /// `sizes` says how many samples each rank's set has; none of them is 0.
+  explicit PerRankSampler(std::vector<std::int64_t> sizes);
+
+  /// Returns which positions of its own order a rank takes in the global batch `global`, whose
+  /// size is that of all ranks' ranges together.
+  Range shard(Range global, int rank) const;
+  /// Returns the order in which a rank visits its own samples in an epoch (counted from 0), as
+  /// indices in all sets taken together.
+  std::vector<std::int64_t> order(int rank, std::int64_t seed, std::int64_t epoch) const;
+
+  const std::vector<std::int64_t>& sizes() const { return sizes_; }
+
+ private:
+  std::vector<std::int64_t> sizes_;
+  // By rank: which positions of the global order are its own, ascending.
+  std::vector<std::vector<std::int64_t>> positions_;
+};
+
 }  // namespace mnist_train::data

@@ -25,6 +25,10 @@
 
 namespace mnist_train::data {
 
+// What is described of them as it is; places of samples come on top.
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ImageSet, count, channels, height, width, classes, source)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Dataset, hash, class_names, skipped, train_parts)
+
 namespace {
 
 constexpr std::array<char, 8> kMagic{'m', 't', 'd', 'a', 't', 'a', '0', '2'};
@@ -52,9 +56,7 @@ std::shared_ptr<std::uint8_t> map_shared(int fd, std::size_t bytes, int protecti
 }
 
 nlohmann::json describe(const ImageSet& set, const std::uint8_t* memory) {
-  nlohmann::json description{{"count", set.count},     {"channels", set.channels},
-                             {"height", set.height},   {"width", set.width},
-                             {"classes", set.classes}, {"source", set.source}};
+  nlohmann::json description = set;
   if (set.count == 0) return description;
   description["images"] = set.images.data() - memory;
   description["labels"] = set.labels.data() - memory;
@@ -62,13 +64,11 @@ nlohmann::json describe(const ImageSet& set, const std::uint8_t* memory) {
 }
 
 std::vector<std::uint8_t> describe(const Dataset& dataset, const std::uint8_t* memory) {
-  return nlohmann::json::to_cbor({{"train", describe(dataset.train, memory)},
-                                  {"validation", describe(dataset.validation, memory)},
-                                  {"test", describe(dataset.test, memory)},
-                                  {"hash", dataset.hash},
-                                  {"class_names", dataset.class_names},
-                                  {"skipped", dataset.skipped},
-                                  {"train_parts", dataset.train_parts}});
+  nlohmann::json description = dataset;
+  description["train"] = describe(dataset.train, memory);
+  description["validation"] = describe(dataset.validation, memory);
+  description["test"] = describe(dataset.test, memory);
+  return nlohmann::json::to_cbor(description);
 }
 
 /// A process that is just being started still has the launcher's mapping, between fork and exec,
@@ -134,13 +134,7 @@ bool lies_inside(std::uint64_t offset, std::uint64_t size, std::uint64_t bytes) 
 
 ImageSet restore(const nlohmann::json& description,
                  const std::shared_ptr<const std::uint8_t>& memory, std::uint64_t bytes) {
-  ImageSet set;
-  description.at("count").get_to(set.count);
-  description.at("channels").get_to(set.channels);
-  description.at("height").get_to(set.height);
-  description.at("width").get_to(set.width);
-  description.at("classes").get_to(set.classes);
-  description.at("source").get_to(set.source);
+  auto set = description.get<ImageSet>();
   if (set.count == 0) return set;
   std::int64_t size = 1;
   for (const std::int64_t factor : {set.count, set.channels, set.height, set.width}) {
@@ -170,13 +164,10 @@ Dataset restore(const std::shared_ptr<const std::uint8_t>& memory, std::size_t b
   if (!lies_inside(header.description_offset, 1, bytes)) throw_malformed("has no description");
   const auto description =
       nlohmann::json::from_cbor(memory.get() + header.description_offset, memory.get() + bytes);
-  Dataset dataset{restore(description.at("train"), memory, bytes),
-                  restore(description.at("validation"), memory, bytes),
-                  restore(description.at("test"), memory, bytes),
-                  description.at("hash").get<std::string>()};
-  description.at("class_names").get_to(dataset.class_names);
-  description.at("skipped").get_to(dataset.skipped);
-  description.at("train_parts").get_to(dataset.train_parts);
+  auto dataset = description.get<Dataset>();
+  dataset.train = restore(description.at("train"), memory, bytes);
+  dataset.validation = restore(description.at("validation"), memory, bytes);
+  dataset.test = restore(description.at("test"), memory, bytes);
   return dataset;
 }
 

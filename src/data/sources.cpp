@@ -78,6 +78,20 @@ void number_classes(Sources& sources, BadSamples& bad) {
   if (sources.test_source) sources.test_source->use_classes(sources.class_names, bad);
 }
 
+/// What images of the geometry `own` are brought to by data.channels and data.size.
+ImageGeometry wanted_geometry(ImageGeometry own, const settings::DataOptions& options) {
+  if (options.channels) {
+    own.channels = *options.channels;
+    own.fits_channels = true;
+  }
+  if (options.size) {
+    own.height = options.size->height;
+    own.width = options.size->width;
+    own.fits_size = true;
+  }
+  return own;
+}
+
 /// The geometry of the first good image, where the options do not say all of it.
 ImageGeometry geometry_of(const ImageSource& source, const DataOptions& options, BadSamples& bad) {
   const ImageGeometry wanted =

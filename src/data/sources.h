@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "data/bad_samples.h"
 #include "data/image_source.h"
 #include "settings/data_options.h"
 

@@ -20,22 +20,95 @@ namespace mnist_train::eval {
 
 namespace {
 
+std::int64_t count_of(const std::vector<data::Range>& ranges) {
+  std::int64_t count = 0;
+  for (const data::Range& range : ranges) count += range.size();
+  return count;
+}
+
 /// Sums that the ranks add up: all of them in one tensor, so that one all-reduce is enough. A
 /// prediction belongs to one rank; the others leave zeros in its place.
 class EvaluationSums {
  public:
-  EvaluationSums(std::int64_t classes, const EvaluationRequest& request, at::Device device);
+  EvaluationSums(std::int64_t classes, const EvaluationRequest& request, at::Device device)
+      : classes_(classes), request_(request) {
+    const std::int64_t predictions = count_of(request.predictions);
+    const auto extra_sums = static_cast<std::int64_t>(request.extra_sums.size());
+    const std::int64_t size = 2 + classes * classes + predictions * (1 + classes) + extra_sums;
+    sums_ = at::zeros({size}, at::TensorOptions(at::kDouble).device(device));
+    std::int64_t taken = 0;
+    const auto take = [&](std::int64_t count) {
+      taken += count;
+      return sums_.narrow(0, taken - count, count);
+    };
+    loss_and_correct_ = take(2);
+    confusion_ = take(classes * classes).view({classes, classes});
+    predictions_ = take(predictions * (1 + classes)).view({predictions, 1 + classes});
+    extra_sums_ = take(extra_sums);
+    if (extra_sums > 0) extra_sums_.copy_(at::tensor(request.extra_sums, at::kDouble));
+    class_numbers_ = at::arange(classes, at::TensorOptions(at::kLong).device(device));
+  }
 
   /// Adds the samples `range` of the image set, whose `logits` are [n,classes] and whose `labels`
   /// are [n] i64.
-  void add(const at::Tensor& logits, const at::Tensor& labels, data::Range range);
+  void add(const at::Tensor& logits, const at::Tensor& labels, data::Range range) {
+    const models::BatchLoss loss = models::batch_loss(logits, labels);
+    loss_and_correct_[0].add_(loss.loss_sum);
+    loss_and_correct_[1].add_(loss.correct);
+    const at::Tensor predicted = at::argmax(logits, 1);
+    // Counting by a product of zeros and ones is exact, the same on every device, and needs no wait
+    // for a GPU, unlike bincount.
+    const auto one_hot = [&](const at::Tensor& numbers) {
+      return numbers.unsqueeze(1).eq(class_numbers_).to(at::kFloat);  // [n,classes]
+    };
+    confusion_.add_(one_hot(labels).t().mm(one_hot(predicted)));
+    add_predictions(logits, predicted, range);
+  }
+
   /// Returns all sums as one tensor, [k] f64 on the device.
   at::Tensor& tensor() { return sums_; }
+
   /// Reads the result after the all-reduce; `samples` is how many all ranks together have added.
-  Evaluation read(std::int64_t samples) const;
+  Evaluation read(std::int64_t samples) const {
+    const at::Tensor host = sums_.cpu();
+    const double* next = host.const_data_ptr<double>();
+    const auto count = static_cast<double>(samples);
+    Evaluation result;
+    result.loss = *next++ / count;
+    result.accuracy = *next++ / count;
+    result.samples = samples;
+    for (std::int64_t i = 0; i < classes_ * classes_; ++i) {
+      result.confusion.push_back(static_cast<std::int64_t>(*next++));
+    }
+    for (const data::Range& wanted : request_.predictions) {
+      for (std::int64_t sample = wanted.begin; sample < wanted.end; ++sample) {
+        SamplePrediction prediction{sample, static_cast<std::int64_t>(*next++), {}};
+        prediction.scores.assign(next, next + classes_);
+        next += classes_;
+        result.predictions.push_back(std::move(prediction));
+      }
+    }
+    result.extra_sums.assign(next, next + request_.extra_sums.size());
+    return result;
+  }
 
  private:
-  void add_predictions(const at::Tensor& logits, const at::Tensor& predicted, data::Range range);
+  void add_predictions(const at::Tensor& logits, const at::Tensor& predicted, data::Range range) {
+    std::int64_t row = 0;  // the row of the wanted range's first sample
+    for (const data::Range& wanted : request_.predictions) {
+      if (wanted.begin >= range.end) break;
+      const std::int64_t begin = std::max(wanted.begin, range.begin);
+      const std::int64_t count = std::min(wanted.end, range.end) - begin;
+      if (count > 0) {
+        at::Tensor rows = predictions_.narrow(0, row + begin - wanted.begin, count);
+        const std::int64_t from = begin - range.begin;
+        rows.select(1, 0).copy_(predicted.narrow(0, from, count));
+        rows.narrow(1, 1, classes_)
+            .copy_(at::softmax(logits.narrow(0, from, count).to(at::kDouble), 1));
+      }
+      row += wanted.size();
+    }
+  }
 
   std::int64_t classes_;
   const EvaluationRequest& request_;
@@ -46,87 +119,6 @@ class EvaluationSums {
   at::Tensor extra_sums_;
   at::Tensor class_numbers_;  // [classes] i64
 };
-
-std::int64_t count_of(const std::vector<data::Range>& ranges) {
-  std::int64_t count = 0;
-  for (const data::Range& range : ranges) count += range.size();
-  return count;
-}
-
-EvaluationSums::EvaluationSums(std::int64_t classes, const EvaluationRequest& request,
-                               at::Device device)
-    : classes_(classes), request_(request) {
-  const std::int64_t predictions = count_of(request.predictions);
-  const auto extra_sums = static_cast<std::int64_t>(request.extra_sums.size());
-  const std::int64_t size = 2 + classes * classes + predictions * (1 + classes) + extra_sums;
-  sums_ = at::zeros({size}, at::TensorOptions(at::kDouble).device(device));
-  std::int64_t taken = 0;
-  const auto take = [&](std::int64_t count) {
-    taken += count;
-    return sums_.narrow(0, taken - count, count);
-  };
-  loss_and_correct_ = take(2);
-  confusion_ = take(classes * classes).view({classes, classes});
-  predictions_ = take(predictions * (1 + classes)).view({predictions, 1 + classes});
-  extra_sums_ = take(extra_sums);
-  if (extra_sums > 0) extra_sums_.copy_(at::tensor(request.extra_sums, at::kDouble));
-  class_numbers_ = at::arange(classes, at::TensorOptions(at::kLong).device(device));
-}
-
-void EvaluationSums::add(const at::Tensor& logits, const at::Tensor& labels, data::Range range) {
-  const models::BatchLoss loss = models::batch_loss(logits, labels);
-  loss_and_correct_[0].add_(loss.loss_sum);
-  loss_and_correct_[1].add_(loss.correct);
-  const at::Tensor predicted = at::argmax(logits, 1);
-  // Counting by a product of zeros and ones is exact, the same on every device, and needs no wait
-  // for a GPU, unlike bincount.
-  const auto one_hot = [&](const at::Tensor& numbers) {
-    return numbers.unsqueeze(1).eq(class_numbers_).to(at::kFloat);  // [n,classes]
-  };
-  confusion_.add_(one_hot(labels).t().mm(one_hot(predicted)));
-  add_predictions(logits, predicted, range);
-}
-
-void EvaluationSums::add_predictions(const at::Tensor& logits, const at::Tensor& predicted,
-                                     data::Range range) {
-  std::int64_t row = 0;  // the row of the wanted range's first sample
-  for (const data::Range& wanted : request_.predictions) {
-    if (wanted.begin >= range.end) break;
-    const std::int64_t begin = std::max(wanted.begin, range.begin);
-    const std::int64_t count = std::min(wanted.end, range.end) - begin;
-    if (count > 0) {
-      at::Tensor rows = predictions_.narrow(0, row + begin - wanted.begin, count);
-      const std::int64_t from = begin - range.begin;
-      rows.select(1, 0).copy_(predicted.narrow(0, from, count));
-      rows.narrow(1, 1, classes_)
-          .copy_(at::softmax(logits.narrow(0, from, count).to(at::kDouble), 1));
-    }
-    row += wanted.size();
-  }
-}
-
-Evaluation EvaluationSums::read(std::int64_t samples) const {
-  const at::Tensor host = sums_.cpu();
-  const double* next = host.const_data_ptr<double>();
-  const auto count = static_cast<double>(samples);
-  Evaluation result;
-  result.loss = *next++ / count;
-  result.accuracy = *next++ / count;
-  result.samples = samples;
-  for (std::int64_t i = 0; i < classes_ * classes_; ++i) {
-    result.confusion.push_back(static_cast<std::int64_t>(*next++));
-  }
-  for (const data::Range& wanted : request_.predictions) {
-    for (std::int64_t sample = wanted.begin; sample < wanted.end; ++sample) {
-      SamplePrediction prediction{sample, static_cast<std::int64_t>(*next++), {}};
-      prediction.scores.assign(next, next + classes_);
-      next += classes_;
-      result.predictions.push_back(std::move(prediction));
-    }
-  }
-  result.extra_sums.assign(next, next + request_.extra_sums.size());
-  return result;
-}
 
 }  // namespace
 

@@ -31,14 +31,14 @@ struct DownloadTarget {
   int error = 0;
 };
 
-std::size_t receive(const char* data, std::size_t size, std::size_t count, void* context) {
+std::size_t receive(const char* received, std::size_t size, std::size_t count, void* context) {
   auto& target = *static_cast<DownloadTarget*>(context);
   const std::size_t bytes = size * count;
   if (target.bytes + bytes > target.max_bytes) {
     target.too_long = true;
     return 0;
   }
-  if (!write_all(target.fd, data, bytes)) {
+  if (!write_all(target.fd, received, bytes)) {
     target.error = errno;
     return 0;
   }

@@ -1,28 +1,246 @@
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <exception>
 #include <iostream>
+#include <system_error>
 
 #include "base/error.h"
-#include "fetch/fetch_dataset.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "data/gzip_stream.h"
+#include "fetch/download.h"
+#include "fetch/sha256.h"
+#include "fetch/tar_archive.h"
+#include "settings/named_datasets.h"
 
-/// Called by `mnist-train fetch`, which has checked the arguments: data set, folder, mirrors.
+namespace mnist_train::fetch {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr int kMostAttempts = 100;                  // and each must bring something
+constexpr std::uint64_t kContainerBytes = 1 << 16;  // what gzip may add to what it cannot shrink
+constexpr std::size_t kPiece = 1 << 20;
+
+template <typename... Parts>
+void say(const Parts&... parts) {
+  ((std::cerr << "mnist-train fetch: ") << ... << parts) << '\n';
+}
+
+/// Whether a file is compressed by itself: mirrors may differ in how, so its content is checked.
+bool is_compressed(const settings::DatasetFile& file) {
+  return file.name.ends_with(".gz") && !file.name.ends_with(".tar.gz");
+}
+
+/// Hashes the inflated content of a file, up to `max_bytes`; returns how many bytes there are.
+std::uint64_t hash_inflated(const MappedFile& file, const std::string& name,
+                            std::uint64_t max_bytes, Sha256& sha256) {
+  data::GzipStream stream(file.bytes(), name);
+  std::vector<std::uint8_t> buffer(kPiece);
+  std::uint64_t bytes = 0;
+  for (std::size_t count = kPiece; count == kPiece && bytes <= max_bytes;) {
+    count = stream.read(buffer);
+    sha256.update({buffer.data(), count});
+    bytes += count;
+  }
+  if (bytes <= max_bytes) stream.expect_end();
+  return bytes;
+}
+
+/// What is wrong with the content of a file; empty when nothing is.
+std::string verify(const fs::path& path, const settings::DatasetFile& wanted) {
+  try {
+    const MappedFile file = MappedFile::open(path, ExitCode::kData);
+    Sha256 sha256;
+    std::uint64_t bytes = file.bytes().size();
+    if (is_compressed(wanted)) {
+      bytes = hash_inflated(file, path.filename().string(), wanted.bytes, sha256);
+    } else {
+      sha256.update(file.bytes());
+    }
+    if (bytes > wanted.bytes) {
+      return "holds more than the " + std::to_string(wanted.bytes) + " bytes that it should";
+    }
+    const std::string digest = sha256.hex_digest();
+    if (digest == wanted.sha256) return "";
+    return "SHA-256 of the content is " + digest + ", expected " + wanted.sha256;
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+/// Waits for the lock that is held by the one process that downloads into a folder.
+UniqueFd lock(const fs::path& folder) {
+  const fs::path path = folder / ".fetch.lock";
+  UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  if (!file.valid()) {
+    throw Error(ExitCode::kData, path.string() + ": cannot be made: " + std::strerror(errno));
+  }
+  if (::flock(file.get(), LOCK_EX | LOCK_NB) == 0) return file;
+  say("waiting for another process that fetches into " + folder.string());
+  while (::flock(file.get(), LOCK_EX) != 0) {
+    if (errno == EINTR) continue;
+    throw Error(ExitCode::kData, path.string() + ": cannot be locked: " + std::strerror(errno));
+  }
+  return file;
+}
+
+std::string join(const std::string& mirror, const std::string& name) {
+  return mirror.ends_with('/') ? mirror + name : mirror + '/' + name;
+}
+
+std::uintmax_t size_of(const fs::path& path) {
+  std::error_code ignored;
+  const std::uintmax_t size = fs::file_size(path, ignored);
+  return ignored ? 0 : size;
+}
+
+/// Downloads `url` into `part`. A transfer that breaks off is resumed as long as each attempt
+/// brings something. Returns what went wrong; empty when nothing did.
+std::string transfer(const std::string& url, const fs::path& part,
+                     const settings::DatasetFile& file) {
+  for (int attempt = 1;; ++attempt) {
+    const std::uintmax_t before = size_of(part);
+    if (before > 0) say(url + ": resuming from byte " + std::to_string(before));
+    const Transfer result = download(url, part, file.bytes + kContainerBytes);
+    if (result.done) return "";
+    const bool helps = result.may_resume && size_of(part) > before && attempt < kMostAttempts;
+    if (!helps) return result.problem;
+    say(url + ": " + result.problem);
+  }
+}
+
+/// Downloads and verifies a file from one mirror; wrong content may come from an old part, so it is
+/// downloaded from the start then. Returns what went wrong; empty when nothing did.
+std::string fetch_from(const std::string& url, const fs::path& part,
+                       const settings::DatasetFile& file) {
+  bool fresh = size_of(part) == 0;
+  for (;; fresh = true) {
+    std::string problem = transfer(url, part, file);
+    if (!problem.empty()) return problem;
+    problem = verify(part, file);
+    if (problem.empty()) return "";
+    fs::remove(part);
+    if (fresh) return problem;
+    say(url, ": ", problem, "; downloading from the start");
+  }
+}
+
+/// Removes the parts of other mirrors, which are not needed any more.
+void remove_parts(const fs::path& folder, const settings::DatasetFile& file) {
+  const std::string prefix = "." + file.name + ".";
+  std::vector<fs::path> parts;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(prefix) && name.ends_with(".part")) parts.push_back(entry.path());
+  }
+  for (const fs::path& part : parts) fs::remove(part);
+}
+
+void put_in_place(const fs::path& part, const fs::path& path) {
+  const UniqueFd file(::open(part.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.valid() || ::fsync(file.get()) != 0) {
+    throw Error(ExitCode::kData, part.string() + ": cannot be synced: " + std::strerror(errno));
+  }
+  fs::rename(part, path);
+}
+
+/// Whether a file is there and sound.
+bool is_there(const fs::path& path, const settings::DatasetFile& file) {
+  if (!fs::exists(path)) return false;
+  const std::string problem = verify(path, file);
+  say(path.string(), problem.empty() ? " is there" : ": " + problem + "; fetching it again");
+  return problem.empty();
+}
+
+void fetch_file(const settings::DatasetFile& file, const fs::path& path,
+                const std::vector<std::string>& mirrors) {
+  if (is_there(path, file)) return;
+  std::string problems;
+  for (const std::string& mirror : mirrors) {
+    const std::string url = join(mirror, file.name);
+    // Mirrors may differ in the compressed bytes: each has a part file of its own.
+    const fs::path part =
+        path.parent_path() / ("." + file.name + "." + hash_hex(url).substr(0, 8) + ".part");
+    say(url);
+    const std::string problem = fetch_from(url, part, file);
+    if (problem.empty()) {
+      put_in_place(part, path);
+      return remove_parts(path.parent_path(), file);
+    }
+    if (size_of(part) == 0) fs::remove(part);
+    say(url, ": ", problem);
+    problems.append("\n  ").append(url).append(": ").append(problem);
+  }
+  throw Error(ExitCode::kData, path.string() + ": could not be fetched:" + problems +
+                                   "\nName another place with --mirror URL; file:// works too.");
+}
+
+/// Fetches the archive that holds the files, unless all of them are there.
+void fetch_archive(const settings::NamedDataset& dataset, const fs::path& folder,
+                   const std::vector<std::string>& mirrors) {
+  const bool complete =
+      std::all_of(dataset.files.begin(), dataset.files.end(),
+                  [&](const auto& file) { return is_there(folder / file.name, file); });
+  if (complete) return;
+  const fs::path archive = folder / ("." + dataset.archive->name);
+  fetch_file(*dataset.archive, archive, mirrors);
+  unpack(archive, dataset.files, folder);
+  fs::remove(archive);
+}
+
+/// Downloads a data set's files into `folder`, which is made if it is not there, and returns their
+/// paths. Files that are there and sound are left alone. A file has its name only when its SHA-256
+/// was found right; until then it is a hidden .part beside it, from which the next attempt, of this
+/// or another process, resumes. Files that come in an archive are unpacked when the archive's
+/// SHA-256 was found right. One process downloads while others that want the same folder wait for
+/// it. Mirrors are tried in order. Throws Error(kData) with what each of them answered.
+std::vector<fs::path> fetch_dataset(const settings::NamedDataset& dataset, const fs::path& folder,
+                                    const std::vector<std::string>& mirrors) {
+  try {
+    fs::create_directories(folder);
+    const UniqueFd held = lock(folder);
+    if (dataset.archive) fetch_archive(dataset, folder, mirrors);
+    std::vector<fs::path> paths;
+    for (const settings::DatasetFile& file : dataset.files) {
+      paths.push_back(folder / file.name);
+      if (!dataset.archive) fetch_file(file, paths.back(), mirrors);
+    }
+    return paths;
+  } catch (const fs::filesystem_error& error) {
+    throw Error(ExitCode::kData, error.what());
+  }
+}
+
+}  // namespace
+}  // namespace mnist_train::fetch
+
+/// Called by `mnist-train fetch`, which has checked the arguments: data set, folder, and mirrors
+/// instead of the known ones.
 int main(int argc, char** argv) {
+  using namespace mnist_train;
   ::signal(SIGPIPE, SIG_IGN);
   try {
-    if (argc < 3) {
-      throw mnist_train::Error(mnist_train::ExitCode::kConfig,
-                               "usage: mnist-train fetch NAME --to DIR");
+    if (argc < 3) throw Error(ExitCode::kConfig, "usage: mnist-train fetch NAME --to DIR");
+    const settings::NamedDataset& dataset = settings::named_dataset(argv[1]);
+    const std::vector<std::string> mirrors(argv + 3, argv + argc);
+    for (const auto& path :
+         fetch::fetch_dataset(dataset, argv[2], mirrors.empty() ? dataset.mirrors : mirrors)) {
+      std::cout << path.string() << '\n';
     }
-    const auto paths =
-        mnist_train::fetch::fetch_dataset({argv[1], argv[2], {argv + 3, argv + argc}});
-    for (const auto& path : paths) std::cout << path.string() << '\n';
     return 0;
-  } catch (const mnist_train::Error& error) {
+  } catch (const Error& error) {
     std::cerr << error.what() << '\n';
     return static_cast<int>(error.code());
   } catch (const std::exception& error) {
     std::cerr << "mnist-train fetch: " << error.what() << '\n';
-    return static_cast<int>(mnist_train::ExitCode::kRunFailed);
+    return static_cast<int>(ExitCode::kRunFailed);
   }
 }

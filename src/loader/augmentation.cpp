@@ -26,11 +26,22 @@ at::Tensor as_type_of(const at::Tensor& images, const at::Tensor& values) {
   return values.round().clamp_(0, 255).to(at::kByte);
 }
 
-class RandomCrop : public Augmentation {
+/// An entry that draws, at its position in the list, for images of one size.
+template <typename Options>
+class DrawingAugmentation : public Augmentation {
  public:
-  RandomCrop(const settings::RandomCropOptions& options, std::uint64_t position,
-             settings::ImageSize size)
+  DrawingAugmentation(const Options& options, std::uint64_t position, settings::ImageSize size)
       : options_(options), position_(position), size_(size) {}
+
+ protected:
+  Options options_;
+  std::uint64_t position_;
+  settings::ImageSize size_;
+};
+
+class RandomCrop : public DrawingAugmentation<settings::RandomCropOptions> {
+ public:
+  using DrawingAugmentation::DrawingAugmentation;
 
   std::int64_t columns() const override { return 2; }
 
@@ -68,16 +79,11 @@ class RandomCrop : public Augmentation {
     if (padding == 0) return images;
     return at::constant_pad_nd(images, {padding, padding, padding, padding}, 0);
   }
-
-  settings::RandomCropOptions options_;
-  std::uint64_t position_;
-  settings::ImageSize size_;
 };
 
-class HorizontalFlip : public Augmentation {
+class HorizontalFlip : public DrawingAugmentation<settings::HorizontalFlipOptions> {
  public:
-  HorizontalFlip(const settings::HorizontalFlipOptions& options, std::uint64_t position)
-      : options_(options), position_(position) {}
+  using DrawingAugmentation::DrawingAugmentation;
 
   std::int64_t columns() const override { return 1; }
 
@@ -88,21 +94,14 @@ class HorizontalFlip : public Augmentation {
   at::Tensor apply(const at::Tensor& images, const at::Tensor& drawn) const override {
     return at::where(drawn.view({-1, 1, 1, 1}) != 0, images.flip(3), images);
   }
-
- private:
-  settings::HorizontalFlipOptions options_;
-  std::uint64_t position_;
 };
 
 constexpr std::int64_t kBilinear = 0;
 constexpr std::int64_t kZerosOutside = 0;
 
-class Rotate : public Augmentation {
+class Rotate : public DrawingAugmentation<settings::RotateOptions> {
  public:
-  Rotate(const settings::RotateOptions& options, std::uint64_t position, settings::ImageSize size)
-      : options_(options),
-        position_(position),
-        ratio_(static_cast<double>(size.width) / static_cast<double>(size.height)) {}
+  using DrawingAugmentation::DrawingAugmentation;
 
   std::int64_t columns() const override { return 6; }
 
@@ -113,10 +112,11 @@ class Rotate : public Augmentation {
     const double angle = draws.angle(sample, position_, options_);
     const double cosine = std::cos(angle);
     const double sine = std::sin(angle);
+    const double ratio = static_cast<double>(size_.width) / static_cast<double>(size_.height);
     out[0] = static_cast<float>(cosine);
-    out[1] = static_cast<float>(-sine / ratio_);
+    out[1] = static_cast<float>(-sine / ratio);
     out[2] = 0;
-    out[3] = static_cast<float>(sine * ratio_);
+    out[3] = static_cast<float>(sine * ratio);
     out[4] = static_cast<float>(cosine);
     out[5] = 0;
   }
@@ -128,11 +128,6 @@ class Rotate : public Augmentation {
     return as_type_of(images, at::grid_sampler(images.to(at::kFloat), grid, kBilinear,
                                                kZerosOutside, /*align_corners=*/false));
   }
-
- private:
-  settings::RotateOptions options_;
-  std::uint64_t position_;
-  double ratio_;  // of width to height
 };
 
 class Resize : public Augmentation {
@@ -181,10 +176,9 @@ class Normalize : public Augmentation {
   at::Tensor std_;
 };
 
-class Cutout : public Augmentation {
+class Cutout : public DrawingAugmentation<settings::CutoutOptions> {
  public:
-  Cutout(const settings::CutoutOptions& options, std::uint64_t position, settings::ImageSize size)
-      : options_(options), position_(position), size_(size) {}
+  using DrawingAugmentation::DrawingAugmentation;
 
   std::int64_t columns() const override { return 2; }
 
@@ -207,10 +201,6 @@ class Cutout : public Augmentation {
     const at::Tensor offset = at::arange(count, first.options()) - first.unsqueeze(1);
     return (offset >= 0).logical_and_(offset < options_.size);
   }
-
-  settings::CutoutOptions options_;
-  std::uint64_t position_;
-  settings::ImageSize size_;
 };
 
 /// Makes the augmentation of whichever kind an entry is.
@@ -224,7 +214,7 @@ struct Maker {
     return std::make_unique<RandomCrop>(options, position, size);
   }
   Made operator()(const settings::HorizontalFlipOptions& options) const {
-    return std::make_unique<HorizontalFlip>(options, position);
+    return std::make_unique<HorizontalFlip>(options, position, size);
   }
   Made operator()(const settings::RotateOptions& options) const {
     return std::make_unique<Rotate>(options, position, size);

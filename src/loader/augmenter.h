@@ -3,16 +3,20 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "data/sampler.h"
 #include "loader/augmentation.h"
-#include "loader/mixup.h"
+#include "loader/batch.h"
 #include "settings/augment_options.h"
 
 namespace mnist_train::loader {
+
+/// A collective that sends `mine` to the previous process and returns what the next one, rank + 1
+/// modulo their number, sends: `count` rows of the same shape.
+using FromNext = std::function<at::Tensor(const at::Tensor& mine, std::int64_t count)>;
 
 /// Applies data.augment to batches of stored images, on their device, all images at once. The
 /// numbers of an epoch are drawn on the host and uploaded when it begins, so a batch costs no
@@ -39,7 +43,7 @@ class Augmenter {
   /// `other_labels` and `weights` stay undefined. Images come out as u8, or as f32 where the list
   /// has a normalize. With global mixup all ranks must call it, and `next_count` is how many
   /// samples the next process has in this batch.
-  Mixed apply(at::Tensor images, const at::Tensor& labels, data::Range positions,
+  Batch apply(at::Tensor images, const at::Tensor& labels, data::Range positions,
               std::int64_t next_count = 0) const;
 
   /// Does what test images need of the list: resize, normalize, and the middle of a crop.
@@ -67,5 +71,21 @@ class Augmenter {
   std::int64_t columns_ = 0;
   at::Tensor drawn_;  // [samples of an epoch + 1, columns] f32 in its order, then the first again
 };
+
+/// Computes weight * image + (1 - weight) * partner in fp32, each product and the sum rounded by
+/// itself. Bytes are clipped to 0–255 and truncated to whole numbers.
+at::Tensor mix(const at::Tensor& images, const at::Tensor& partners, const at::Tensor& weights);
+
+/// Mixes each sample with the one after it, so n + 1 images and labels make n. `weights` is [n]
+/// f32.
+Batch mix_with_following(const at::Tensor& images, const at::Tensor& labels,
+                         const at::Tensor& weights);
+
+/// Mixes sample i with sample i of the next process, which has `next_count` of them; a sample
+/// without a partner stays what it is, and so do all in a world of one, where there is no
+/// `from_next`. All processes must call it.
+Batch mix_with_next_process(const at::Tensor& images, const at::Tensor& labels,
+                            const at::Tensor& weights, std::int64_t next_count,
+                            const FromNext& from_next);
 
 }  // namespace mnist_train::loader

@@ -6,11 +6,13 @@
 
 namespace mnist_train::loader {
 
-/// The samples that one rank trains on or evaluates in one go; there may be none.
+/// The samples that one rank trains on or evaluates in one go, on the training device; there may be
+/// none.
 struct Batch {
-  // [n,C,H,W] f32 or bf16, normalised, with channels_last strides, on the training device
+  // [n,C,H,W]: bytes (u8) as they are stored, or f32 or bf16, normalised, with channels_last
+  // strides
   at::Tensor images;
-  at::Tensor labels;          // [n] i64, on the training device
+  at::Tensor labels;          // [n] i64
   at::Tensor other_labels{};  // with mixup, [n] i64: the labels of what was mixed in
   at::Tensor weights{};       // with mixup, [n] f32: how much of each image is its own sample
   std::int64_t size() const { return labels.size(0); }

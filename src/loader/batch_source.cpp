@@ -41,7 +41,7 @@ class ResidentSource : public BatchSource {
   }
 
  protected:
-  StoredBatch read(data::Range range, Order order) override {
+  Batch read(data::Range range, Order order) override {
     if (device_.is_cpu()) return copy(samples_at(range, order));
     if (order == Order::kStored) {
       return {device_bytes_.narrow(0, range.begin, range.size()),
@@ -58,7 +58,7 @@ class ResidentSource : public BatchSource {
   }
 
  private:
-  StoredBatch copy(const std::vector<std::int64_t>& samples) {
+  Batch copy(const std::vector<std::int64_t>& samples) {
     const auto count = static_cast<std::int64_t>(samples.size());
     if (!host_bytes_.defined() || host_bytes_.size(0) < count) {
       host_bytes_ = at::empty({count, set_.channels, set_.height, set_.width}, at::kByte);
@@ -100,7 +100,7 @@ class StreamedSource : public BatchSource {
     decoder_->prefetch(batches);
   }
 
-  StoredBatch read(data::Range range, Order order) override {
+  Batch read(data::Range range, Order order) override {
     const std::vector<std::int64_t> samples = samples_at(range, order);
     const std::vector<std::int64_t> sizes{range.size(), set_.channels, set_.height, set_.width};
     const at::Tensor labels = labels_of(samples).to(device_);
@@ -156,20 +156,19 @@ void BatchSource::prefetch_sequential(std::span<const data::Range> ranges) {
 
 Batch BatchSource::gather(data::Range range, std::int64_t next_count) {
   if (!augmenter_) return read_normalized(range, Order::kEpoch);
-  const StoredBatch stored = read({range.begin, range.end + samples_beyond()}, Order::kEpoch);
-  const Mixed mixed = augmenter_->apply(stored.images, stored.labels, range, next_count);
-  return {finish(mixed.images), mixed.labels, mixed.other_labels, mixed.weights};
+  const Batch stored = read({range.begin, range.end + samples_beyond()}, Order::kEpoch);
+  return finish(augmenter_->apply(stored.images, stored.labels, range, next_count));
 }
 
 Batch BatchSource::gather_sequential(data::Range range) {
   if (!augmenter_ || !augmenter_->changes_test()) return read_normalized(range, Order::kStored);
-  const StoredBatch stored = read(range, Order::kStored);
-  return {finish(augmenter_->apply_to_test(stored.images)), stored.labels};
+  Batch batch = read(range, Order::kStored);
+  batch.images = augmenter_->apply_to_test(batch.images);
+  return finish(std::move(batch));
 }
 
 Batch BatchSource::read_normalized(data::Range range, Order order) {
-  const StoredBatch stored = read(range, order);
-  return {finish(stored.images), stored.labels};
+  return finish(read(range, order));
 }
 
 std::vector<std::int64_t> BatchSource::samples_at(data::Range range, Order order) const {
@@ -187,9 +186,11 @@ at::Tensor BatchSource::labels_of(const std::vector<std::int64_t>& samples) cons
 }
 
 /// Normalises bytes; what augmentation made numbers of has been normalised.
-at::Tensor BatchSource::finish(const at::Tensor& images) {
-  return images.scalar_type() == at::kByte ? normalizer_.normalize(images)
-                                           : normalizer_.convert(images);
+Batch BatchSource::finish(Batch batch) {
+  const bool are_bytes = batch.images.scalar_type() == at::kByte;
+  batch.images =
+      are_bytes ? normalizer_.normalize(batch.images) : normalizer_.convert(batch.images);
+  return batch;
 }
 
 std::unique_ptr<BatchSource> make_batch_source(data::ImageSet images,

@@ -7,8 +7,8 @@
 #include <span>
 #include <vector>
 
+#include "data/dataset.h"
 #include "data/image_decoder.h"
-#include "data/image_set.h"
 #include "data/sampler.h"
 #include "loader/augmenter.h"
 #include "loader/batch.h"
@@ -53,16 +53,12 @@ class BatchSource {
 
  protected:
   enum class Order { kEpoch, kStored };
-  struct StoredBatch {
-    at::Tensor images;  // [n,C,H,W] u8, on the device
-    at::Tensor labels;  // [n] i64, on the device
-  };
 
   BatchSource(data::ImageSet images, const settings::NormalizeOptions& normalize, at::Device device,
               at::ScalarType type, std::shared_ptr<Augmenter> augmenter);
 
-  /// Returns the samples at `range` of an order, unchanged.
-  virtual StoredBatch read(data::Range range, Order order) = 0;
+  /// Returns the samples at `range` of an order, unchanged: their bytes [n,C,H,W] u8.
+  virtual Batch read(data::Range range, Order order) = 0;
   /// Returns the same, normalised, for batches that are not augmented.
   virtual Batch read_normalized(data::Range range, Order order);
   /// Begins to prepare what `read` will be asked for; `range` may be empty.
@@ -80,7 +76,7 @@ class BatchSource {
 
  private:
   std::int64_t samples_beyond() const { return augmenter_ ? augmenter_->samples_beyond() : 0; }
-  at::Tensor finish(const at::Tensor& images);
+  Batch finish(Batch batch);
 
   std::shared_ptr<Augmenter> augmenter_;
 };

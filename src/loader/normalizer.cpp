@@ -9,7 +9,6 @@
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
-#include <type_traits>
 #include <variant>
 
 namespace mnist_train::loader {
@@ -82,42 +81,27 @@ at::Tensor Normalizer::buffer(at::IntArrayRef sizes) {
   return buffer_.narrow(0, 0, sizes[0]);
 }
 
-template <typename Value>
-const std::array<Value, 256>& Normalizer::table(std::int64_t channel) const {
-  const std::size_t index = tables_.size() == 1 ? 0 : static_cast<std::size_t>(channel);
-  if constexpr (std::is_same_v<Value, float>) {
-    return tables_[index];
-  } else {
-    return bf16_tables_[index];
-  }
-}
-
-template <typename Value>
-void Normalizer::look_up(const std::uint8_t* in, std::int64_t channels, std::int64_t pixels,
-                         Value* out) const {
-  for (std::int64_t channel = 0; channel < channels; ++channel) {
-    const std::array<Value, 256>& values = table<Value>(channel);
-    for (std::int64_t pixel = 0; pixel < pixels; ++pixel) {
-      out[pixel * channels + channel] = values[in[channel * pixels + pixel]];
-    }
-  }
-}
-
 /// `sample_at` says where the bytes of a sample of the batch lie.
 template <typename SampleAt>
 at::Tensor Normalizer::look_up_all(at::IntArrayRef sizes, const SampleAt& sample_at) {
   at::Tensor images = buffer(sizes);
   const std::int64_t channels = sizes[1];
   const std::int64_t pixels = sizes[2] * sizes[3];
-  const auto fill = [&](auto* out) {
-    for (std::int64_t sample = 0; sample < sizes[0]; ++sample) {
-      look_up(sample_at(sample), channels, pixels, out + sample * channels * pixels);
+  const auto fill = [&](auto* out, const auto& tables) {
+    for (std::int64_t sample = 0; sample < sizes[0]; ++sample, out += channels * pixels) {
+      const std::uint8_t* in = sample_at(sample);
+      for (std::int64_t channel = 0; channel < channels; ++channel, in += pixels) {
+        const auto& values = tables[tables.size() == 1 ? 0 : static_cast<std::size_t>(channel)];
+        for (std::int64_t pixel = 0; pixel < pixels; ++pixel) {
+          out[pixel * channels + channel] = values[in[pixel]];
+        }
+      }
     }
   };
   if (type_ == at::kBFloat16) {
-    fill(images.mutable_data_ptr<at::BFloat16>());
+    fill(images.mutable_data_ptr<at::BFloat16>(), bf16_tables_);
   } else {
-    fill(images.mutable_data_ptr<float>());
+    fill(images.mutable_data_ptr<float>(), tables_);
   }
   return images;
 }

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "data/image_set.h"
+#include "data/dataset.h"
 #include "settings/augment_options.h"
 
 namespace mnist_train::loader {
@@ -27,11 +27,6 @@ class Normalizer {
   at::Tensor convert(const at::Tensor& values);
 
  private:
-  template <typename Value>
-  const std::array<Value, 256>& table(std::int64_t channel) const;
-  template <typename Value>
-  void look_up(const std::uint8_t* in, std::int64_t channels, std::int64_t pixels,
-               Value* out) const;
   template <typename SampleAt>
   at::Tensor look_up_all(at::IntArrayRef sizes, const SampleAt& sample_at);
   at::Tensor buffer(at::IntArrayRef sizes);

@@ -6,7 +6,7 @@
 
 #include "accelerator/device.h"
 #include "base/system.h"
-#include "data/per_rank_sampler.h"
+#include "data/sampler.h"
 
 namespace mnist_train::train {
 

@@ -1,13 +1,12 @@
-#include "data/encoded_images.h"
-
 #include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "data/caffe2_record.h"
+#include "data/dataset.h"
 #include "data/dataset_reader.h"
 #include "data/lmdb_file.h"
+#include "data/lmdb_source.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/picture_files.h"

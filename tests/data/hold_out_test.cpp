@@ -1,5 +1,3 @@
-#include "data/hold_out.h"
-
 #include <unistd.h>
 
 #include <chrono>
@@ -9,6 +7,7 @@
 
 #include "base/error.h"
 #include "data/dataset_reader.h"
+#include "data/sampler.h"
 #include "data/shared_dataset.h"
 #include "support/catch.h"
 #include "support/error_of.h"

@@ -1,11 +1,20 @@
 #include "data/idx_source.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/idx_bytes.h"
+#include "support/peak_memory.h"
 #include "support/temp_folder.h"
 
 namespace mnist_train::data {
@@ -13,10 +22,200 @@ namespace {
 
 using Catch::Matchers::ContainsSubstring;
 using testing::error_of;
+using testing::Failure;
 using testing::gzip;
 using testing::idx_header;
 using testing::noise;
+using testing::peak_memory;
+using testing::reset_peak_memory;
 using testing::TempFolder;
+
+std::string text_of(std::span<const std::uint8_t> bytes) { return {bytes.begin(), bytes.end()}; }
+
+/// Reads a malformed file: an error of the data that names the file, soon and without much memory.
+std::string read_malformed(const std::filesystem::path& path) {
+  constexpr std::size_t kMemoryBound = std::size_t{24} << 20;
+  reset_peak_memory();
+  const std::size_t memory_before = peak_memory();
+  const auto started = std::chrono::steady_clock::now();
+  const Failure failure = error_of([&] { IdxReader(path).read(); });
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - started;
+  CHECK(failure.code == ExitCode::kData);
+  CHECK_THAT(failure.message, ContainsSubstring(path.string()));
+  CHECK(elapsed.count() < 1.0);
+  CHECK(peak_memory() < memory_before + kMemoryBound);
+  return failure.message;
+}
+
+TEST_CASE("raw and compressed files give the same values") {
+  const TempFolder folder;
+  const std::string values = noise(120);
+  for (const std::vector<std::uint32_t>& shape :
+       std::vector<std::vector<std::uint32_t>>{{120}, {2, 60}, {2, 3, 20}, {2, 3, 4, 5}}) {
+    const std::string content = idx_header(shape) + values;
+    // The name says nothing about compression.
+    for (const auto& path :
+         {folder.write("raw.gz", content), folder.write("packed", gzip(content))}) {
+      const IdxFile file = IdxReader(path).read();
+      CHECK(file.shape == std::vector<std::int64_t>(shape.begin(), shape.end()));
+      CHECK(text_of(file.values) == values);
+    }
+  }
+}
+
+TEST_CASE("values are inflated across many windows") {
+  const TempFolder folder;
+  const std::string values = noise(3'000'000) + std::string(3'000'000, 'x');
+  const auto path = folder.write("big", gzip(idx_header({6000, 1000}) + values));
+  CHECK(text_of(IdxReader(path).read().values) == values);
+}
+
+TEST_CASE("the values outlive their reader") {
+  const TempFolder folder;
+  IdxFile file;
+  {
+    IdxReader reader(folder.write("raw", idx_header({5}) + "hello"));
+    file = reader.read();
+  }
+  CHECK(text_of(file.values) == "hello");
+}
+
+struct Malformed {
+  const char* what;
+  std::string content;
+  const char* place;  // after "byte "
+  const char* reason;
+};
+
+std::vector<Malformed> malformed_contents() {
+  const std::string ok = idx_header({2, 3}) + "abcdef";
+  const auto with = [&](std::size_t at, char value) {
+    std::string bytes = ok;
+    bytes[at] = value;
+    return bytes;
+  };
+  return {
+      {"nothing", "", "0:", "no data"},
+      {"half a magic number", ok.substr(0, 2), "2:", "end within the IDX header"},
+      {"half a dimension", ok.substr(0, 6), "6:", "end within the IDX header"},
+      {"no last dimension", ok.substr(0, 8), "8:", "end within the IDX header"},
+      {"another program's file", "PK\x03\x04 and so on", "0:", "found 50 4b 03 04"},
+      {"a short text", "<!", "0:", "found 3c 21"},
+      {"first byte", with(0, 1), "0:", "expected an IDX file"},
+      {"second byte", with(1, 1), "0:", "expected an IDX file"},
+      {"floats", with(2, 0x0d), "2:", "0x0d (float)"},
+      {"signed bytes", with(2, 0x09), "2:", "0x09 (signed byte)"},
+      {"16 bits", with(2, 0x0b), "2:", "0x0b (16-bit integer)"},
+      {"32 bits", with(2, 0x0c), "2:", "0x0c (32-bit integer)"},
+      {"doubles", with(2, 0x0e), "2:", "0x0e (double)"},
+      {"no type at all", with(2, 0x00), "2:", "0x00 (unknown)"},
+      {"no dimension", with(3, 0), "3:", "0 dimensions"},
+      {"five dimensions", idx_header({1, 1, 1, 1, 1}) + "a", "3:", "5 dimensions"},
+      {"255 dimensions", with(3, '\xff'), "3:", "255 dimensions"},
+      {"first dimension 0", idx_header({0, 3}), "4:", "dimension 1 is 0"},
+      {"last dimension 0", idx_header({2, 0}), "8:", "dimension 2 is 0"},
+      {"overflowing product", idx_header({~0U, 1, ~0U, ~0U}) + "abc", "12:", "dimension 3"},
+      {"product of 2^64", idx_header({1U << 16, 1U << 16, 1U << 16, 1U << 16}),
+       "16:", "dimension 4"},
+      {"product beyond any file", idx_header({~0U, ~0U}) + "abc", "8:", "dimension 2"},
+      {"one value too few", ok.substr(0, 17), "17:", "but the header states"},
+      {"no values", ok.substr(0, 12), "12:", "but the header states"},
+      {"one value too many", ok + "g", "18:", "more"},
+      {"a million values too many", ok + std::string(1'000'000, 'g'), "18:", "more"},
+      {"a lying header", idx_header({200'000'000}) + "abc", "11:", "but the header states"},
+  };
+}
+
+TEST_CASE("a malformed file names its offset") {
+  const TempFolder folder;
+  for (const Malformed& bad : malformed_contents()) {
+    INFO(bad.what);
+    const std::string message = read_malformed(folder.write("bad", bad.content));
+    CHECK_THAT(message, ContainsSubstring(": byte " + std::string(bad.place)));
+    CHECK_THAT(message, ContainsSubstring(bad.reason));
+  }
+}
+
+TEST_CASE("malformed compressed content names its inflated offset") {
+  const TempFolder folder;
+  for (const Malformed& bad : malformed_contents()) {
+    INFO(bad.what);
+    const std::string message = read_malformed(folder.write("bad", gzip(bad.content)));
+    CHECK_THAT(message, ContainsSubstring(": inflated byte " + std::string(bad.place)));
+    CHECK_THAT(message, ContainsSubstring(bad.reason));
+  }
+}
+
+TEST_CASE("absurd sizes are refused before memory is asked for") {
+  const TempFolder folder;
+  const std::vector<std::vector<std::uint32_t>> shapes{
+      {~0U}, {~0U, 28, 28}, {60000, 1U << 20, 1U << 20}, {60000, 3, 1U << 20, 1U << 20}};
+  for (const auto& shape : shapes) {
+    CHECK_THAT(read_malformed(folder.write("raw", idx_header(shape) + noise(100))),
+               ContainsSubstring("byte "));
+    CHECK_THAT(read_malformed(folder.write("packed", gzip(idx_header(shape) + noise(100)))),
+               ContainsSubstring("256 times"));
+  }
+}
+
+TEST_CASE("a gzip bomb is refused") {
+  const TempFolder folder;
+  std::string zeros;
+  zeros.resize(50'000'000);
+  const auto path = folder.write("bomb", gzip(idx_header({10}) + zeros));
+  CHECK_THAT(read_malformed(path), ContainsSubstring("inflated byte 18:"));
+  // The same with a header that agrees: only its rate of compression gives it away.
+  const auto honest = folder.write("honest bomb", gzip(idx_header({600'000'000}) + zeros));
+  CHECK_THAT(read_malformed(honest), ContainsSubstring("256 times"));
+}
+
+TEST_CASE("damage behind the last value of a compressed file is noticed") {
+  const TempFolder folder;
+  const std::string packed = gzip(idx_header({2000}) + noise(2000));
+  std::string bad_checksum = packed;
+  bad_checksum[packed.size() - 8] = static_cast<char>(bad_checksum[packed.size() - 8] ^ 1);
+  const std::vector<std::pair<std::string, const char*>> table{
+      {bad_checksum, "incorrect data check"},
+      {packed + "x", "1 more bytes follow"},
+      {packed + gzip("more"), "second gzip stream"},
+      {packed.substr(0, packed.size() - 1), "cut short"},
+  };
+  for (const auto& [content, reason] : table) {
+    CHECK_THAT(read_malformed(folder.write("damaged", content)), ContainsSubstring(reason));
+  }
+}
+
+TEST_CASE("a file cut anywhere is refused") {
+  const TempFolder folder;
+  const std::string raw = idx_header({4, 10}) + noise(40);
+  for (const std::string& whole : {raw, gzip(raw)}) {
+    for (std::size_t length = 0; length < whole.size(); ++length) {
+      const auto path = folder.write("cut", whole.substr(0, length));
+      const Failure failure = error_of([&] { IdxReader(path).read(); });
+      INFO("length " << length);
+      REQUIRE(failure.code == ExitCode::kData);
+      REQUIRE_THAT(failure.message, ContainsSubstring(path.string()) && ContainsSubstring("byte "));
+    }
+  }
+}
+
+TEST_CASE("what is not a file is refused without being read") {
+  const TempFolder folder;
+  const std::filesystem::path fifo = folder.path() / "fifo";
+  REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
+  const std::filesystem::path loop = folder.path() / "loop";
+  std::filesystem::create_symlink(loop, loop);
+  CHECK_THAT(read_malformed(fifo), ContainsSubstring("regular file"));
+  CHECK_THAT(read_malformed(folder.path()), ContainsSubstring("regular file"));
+  CHECK_THAT(read_malformed("/dev/zero"), ContainsSubstring("regular file"));
+  CHECK_THAT(read_malformed(folder.path() / "missing"), ContainsSubstring("No such file"));
+  CHECK_THAT(read_malformed(loop), ContainsSubstring("symbolic links"));
+  if (::geteuid() != 0) {  // root may read everything
+    const auto secret = folder.write("secret", idx_header({1}) + "a");
+    std::filesystem::permissions(secret, std::filesystem::perms::none);
+    CHECK_THAT(read_malformed(secret), ContainsSubstring("Permission denied"));
+  }
+}
 
 TEST_CASE("images with and without channels are paired with their labels") {
   const TempFolder folder;

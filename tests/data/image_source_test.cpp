@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "base/system.h"
-#include "data/caffe2_record.h"
 #include "data/dataset_reader.h"
 #include "data/lmdb_file.h"
+#include "data/lmdb_source.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/picture_files.h"

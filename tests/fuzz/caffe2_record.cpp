@@ -1,11 +1,10 @@
 // A record of a Caffe2 LMDB: what was read lies within it, and is written and read again as the
 // same.
 
-#include "data/caffe2_record.h"
-
 #include <limits>
 
 #include "base/error.h"
+#include "data/lmdb_source.h"
 #include "fuzz/input.h"
 
 using mnist_train::data::Caffe2Record;

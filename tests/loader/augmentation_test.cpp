@@ -34,7 +34,7 @@ at::Tensor noise_bytes() {
   return at::randint(0, 256, {kSamples, kChannels, kSize.height, kSize.width}, at::kByte);
 }
 
-Mixed augmented(const AugmentList& list, const at::Tensor& images, at::Device device = at::kCPU) {
+Batch augmented(const AugmentList& list, const at::Tensor& images, at::Device device = at::kCPU) {
   Augmenter augmenter(list, kSize, kSeed, device);
   augmenter.begin_epoch(order(), kEpoch);
   const at::Tensor labels = at::arange(kSamples, at::TensorOptions(at::kLong).device(device));
@@ -248,7 +248,7 @@ TEST_CASE("no images are no problem for any entry") {
       settings::CutoutOptions{3},        settings::NormalizeOptions{}};
   Augmenter augmenter(list, kSize, 1, at::kCPU);
   augmenter.begin_epoch(order(), 0);
-  const Mixed batch = augmenter.apply(none, at::zeros({0}, at::kLong), {4, 4});
+  const Batch batch = augmenter.apply(none, at::zeros({0}, at::kLong), {4, 4});
   CHECK(batch.images.sizes().vec() == std::vector<std::int64_t>{0, kChannels, 7, 6});
   CHECK(augmenter.size() == ImageSize{7, 6});
   CHECK(augmenter.apply_to_test(none).size(0) == 0);

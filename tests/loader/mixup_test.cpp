@@ -1,5 +1,3 @@
-#include "loader/mixup.h"
-
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
@@ -79,7 +77,7 @@ TEST_CASE("local mixup takes the next sample of the order, and the first for the
   Augmenter augmenter({MixupOptions{}}, kSize, 9, at::kCPU);
   REQUIRE(augmenter.samples_beyond() == 1);
   augmenter.begin_epoch(order_of(count), 2);
-  const Mixed batch = augmenter.apply(at::cat({images, images.narrow(0, 0, 1)}),
+  const Batch batch = augmenter.apply(at::cat({images, images.narrow(0, 0, 1)}),
                                       at::cat({labels, labels.narrow(0, 0, 1)}), {0, count});
   const data::EpochDraws draws(9, 2);
   for (std::int64_t i = 0; i < count; ++i) {
@@ -112,7 +110,7 @@ TEST_CASE("before normalize mixup truncates, after it it does not") {
 struct Share {
   at::Tensor images;
   at::Tensor labels;
-  Mixed mixed;
+  Batch mixed;
 };
 
 /// Global mixup over Gloo, of as many samples on each rank as `counts` says.
@@ -183,7 +181,7 @@ TEST_CASE("one process alone has nobody to mix with globally") {
   augmenter.begin_epoch({0, 1}, 0);
   const at::Tensor images = noise_bytes(2);
   const at::Tensor labels = at::tensor({4, 7}, at::kLong);
-  const Mixed batch = augmenter.apply(images, labels, {0, 2}, 2);
+  const Batch batch = augmenter.apply(images, labels, {0, 2}, 2);
   CHECK(batch.images.equal(images));
   CHECK(batch.other_labels.equal(labels));
   CHECK(batch.weights.equal(at::tensor({1.0F, 1.0F})));

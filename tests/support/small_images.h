@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "data/image_set.h"
+#include "data/dataset.h"
 #include "support/idx_bytes.h"
 
 namespace mnist_train::testing {

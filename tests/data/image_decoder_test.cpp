@@ -1,4 +1,4 @@
-#include "data/decoder_pool.h"
+#include "data/image_decoder.h"
 
 #include <algorithm>
 #include <numeric>
@@ -50,33 +50,33 @@ TEST_CASE("batches are the samples that are asked for, whatever was announced") 
   const TempFolder folder;
   const auto images = write_images(folder);
   for (const int threads : {1, 2, 5}) {
-    DecoderPool pool(images, threads);
-    CHECK(holds(pool.take({3, 1, 2}), {3, 1, 2}));
-    pool.prefetch({{1, 2}, {}, {5, 5, 5}, {7}, {8}, {9}});
-    CHECK(holds(pool.take({1, 2}), {1, 2}));
-    CHECK(holds(pool.take({5, 5, 5}), {5, 5, 5}));
+    const auto pool = make_decoder_pool(images, threads);
+    CHECK(holds(pool->take({3, 1, 2}), {3, 1, 2}));
+    pool->prefetch({{1, 2}, {}, {5, 5, 5}, {7}, {8}, {9}});
+    CHECK(holds(pool->take({1, 2}), {1, 2}));
+    CHECK(holds(pool->take({5, 5, 5}), {5, 5, 5}));
     // As where shares move, or an epoch ends early.
-    CHECK(holds(pool.take({11}), {11}));
-    pool.prefetch({{20}, {21}});
-    pool.prefetch({{20}, {22}});
-    CHECK(holds(pool.take({20}), {20}));
-    CHECK(holds(pool.take({22}), {22}));
+    CHECK(holds(pool->take({11}), {11}));
+    pool->prefetch({{20}, {21}});
+    pool->prefetch({{20}, {22}});
+    CHECK(holds(pool->take({20}), {20}));
+    CHECK(holds(pool->take({22}), {22}));
   }
 }
 
 TEST_CASE("a batch stays what it is while it is held, and memory is used again afterwards") {
   const TempFolder folder;
   const auto images = write_images(folder);
-  DecoderPool pool(images, 2);
-  const auto held = pool.take(counted(0, 8));
+  const auto pool = make_decoder_pool(images, 2);
+  const auto held = pool->take(counted(0, 8));
   std::vector<const std::uint8_t*> places;
   for (std::int64_t step = 0; step < 200; ++step) {
     const std::int64_t begin = step * 4 % (kCount - 16);
-    pool.prefetch({counted(begin, 8), counted(begin + 4, 8), counted(begin + 8, 8)});
-    const auto batch = pool.take(counted(begin, 8));
+    pool->prefetch({counted(begin, 8), counted(begin + 4, 8), counted(begin + 8, 8)});
+    const auto batch = pool->take(counted(begin, 8));
     REQUIRE(holds(batch, counted(begin, 8)));
-    (void)pool.take(counted(begin + 4, 8));
-    (void)pool.take(counted(begin + 8, 8));
+    (void)pool->take(counted(begin + 4, 8));
+    (void)pool->take(counted(begin + 8, 8));
     places.push_back(batch.pixels);
   }
   CHECK(holds(held, counted(0, 8)));
@@ -90,16 +90,16 @@ TEST_CASE("a sample that cannot be decoded is named when its batch is taken, and
   const auto images = write_images(folder);
   folder.write("set/a/107.png", png(7, 5).substr(0, 40));
   folder.write("set/a/109.png", png(7, 6));
-  DecoderPool pool(images, 3);
-  pool.prefetch({{1, 2, 3}, counted(5, 10), {20, 21}});
-  CHECK(holds(pool.take({1, 2, 3}), {1, 2, 3}));
-  const auto failures = pool.take(counted(5, 10)).failures;
+  const auto pool = make_decoder_pool(images, 3);
+  pool->prefetch({{1, 2, 3}, counted(5, 10), {20, 21}});
+  CHECK(holds(pool->take({1, 2, 3}), {1, 2, 3}));
+  const auto failures = pool->take(counted(5, 10)).failures;
   REQUIRE(failures.size() == 2);
   CHECK(failures[0].sample == 7);
   CHECK_THAT(failures[0].message, ContainsSubstring("/set/a/107.png: "));
   CHECK(failures[1].sample == 9);
-  CHECK(holds(pool.take({20, 21}), {20, 21}));
-  const auto other = pool.take({9}).failures;
+  CHECK(holds(pool->take({20, 21}), {20, 21}));
+  const auto other = pool->take({9}).failures;
   REQUIRE(other.size() == 1);
   CHECK_THAT(other[0].message, ContainsSubstring("/set/a/109.png: "));
 }
@@ -108,8 +108,8 @@ TEST_CASE("a pool that is not needed any more ends at once, with work begun") {
   const TempFolder folder;
   const auto images = write_images(folder);
   for (int i = 0; i < 20; ++i) {
-    DecoderPool pool(images, 2);
-    pool.prefetch({counted(0, 30), counted(30, 30), counted(0, 60)});
+    const auto pool = make_decoder_pool(images, 2);
+    pool->prefetch({counted(0, 30), counted(30, 30), counted(0, 60)});
   }
 }
 
@@ -120,9 +120,9 @@ TEST_CASE("samples of a range go to their own places, and what fails is listed i
   folder.write("set/a/112.png", "no picture");
   for (const int threads : {1, 4}) {
     std::vector<std::uint8_t> pixels(kCount * kBytes);
-    DecoderPool pool(images, threads, pixels.data());
+    const auto pool = make_decoder_pool(images, threads, pixels.data());
     std::size_t calls = 0;
-    const auto failures = pool.decode_range({5, 55}, 7, [&](const auto& so_far) {
+    const auto failures = pool->decode_range({5, 55}, 7, [&](const auto& so_far) {
       ++calls;
       return so_far.size() <= 2;
     });
@@ -145,9 +145,9 @@ TEST_CASE("a range is given up where that is asked for, with what failed until t
   for (const char* name : {"set/a/112.png", "set/a/111.png", "set/a/150.png"})
     folder.write(name, "x");
   std::vector<std::uint8_t> pixels(kCount * kBytes);
-  DecoderPool pool(images, 3, pixels.data());
+  const auto pool = make_decoder_pool(images, 3, pixels.data());
   const auto failures =
-      pool.decode_range({0, kCount}, 10, [](const auto& so_far) { return so_far.empty(); });
+      pool->decode_range({0, kCount}, 10, [](const auto& so_far) { return so_far.empty(); });
   REQUIRE(failures.size() == 2);
   CHECK(failures[0].sample == 11);
 }

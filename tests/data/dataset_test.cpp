@@ -1,4 +1,4 @@
-#include "data/sample_view.h"
+#include "data/dataset.h"
 
 #include <memory>
 #include <string>
