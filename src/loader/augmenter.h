@@ -76,16 +76,4 @@ class Augmenter {
 /// itself. Bytes are clipped to 0–255 and truncated to whole numbers.
 at::Tensor mix(const at::Tensor& images, const at::Tensor& partners, const at::Tensor& weights);
 
-/// Mixes each sample with the one after it, so n + 1 images and labels make n. `weights` is [n]
-/// f32.
-Batch mix_with_following(const at::Tensor& images, const at::Tensor& labels,
-                         const at::Tensor& weights);
-
-/// Mixes sample i with sample i of the next process, which has `next_count` of them; a sample
-/// without a partner stays what it is, and so do all in a world of one, where there is no
-/// `from_next`. All processes must call it.
-Batch mix_with_next_process(const at::Tensor& images, const at::Tensor& labels,
-                            const at::Tensor& weights, std::int64_t next_count,
-                            const FromNext& from_next);
-
 }  // namespace mnist_train::loader

@@ -9,8 +9,8 @@ namespace mnist_train::loader {
 /// The samples that one rank trains on or evaluates in one go, on the training device; there may be
 /// none.
 struct Batch {
-  // [n,C,H,W]: bytes (u8) as they are stored, or f32 or bf16, normalised, with channels_last
-  // strides
+  // [n,C,H,W]: bytes (u8) as they are stored, f32 that augmentation made of them, or what a model
+  // takes: f32 or bf16, normalised, with channels_last strides
   at::Tensor images;
   at::Tensor labels;          // [n] i64
   at::Tensor other_labels{};  // with mixup, [n] i64: the labels of what was mixed in
