@@ -16,7 +16,7 @@ struct Evaluations {
   double seconds = 0;  // that all of it took
 
   /// Returns the accuracy by which the best epoch is chosen and that can end a run.
-  double decisive() const { return validation ? validation->accuracy : test.accuracy; }
+  double selection_accuracy() const { return validation ? validation->accuracy : test.accuracy; }
 };
 
 /// Evaluates the model on the validation set, if any, and the test set, the latter with the

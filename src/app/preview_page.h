@@ -29,7 +29,7 @@ struct PreviewPage {
   nlohmann::ordered_json grids;  // by rank: the facts, and "top" and "left" of each image
 };
 
-/// Draws the page; images keep their pixels.
+/// Puts all images on one picture, unscaled.
 PreviewPage draw_page(const std::vector<RankPreview>& previews);
 
 }  // namespace mnist_train::app

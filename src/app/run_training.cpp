@@ -38,11 +38,12 @@ EpochEnd train_epoch(Worker& worker, train::Trainer& trainer, RunCheckpoints& ch
     }
   }
   trainer.synchronize();
+  // With `shared_memory` a rank has summed only its shard of the gradients.
   if (worker.config.report.histograms) trainer.all_gather_gradients();
   return EpochEnd::kDone;
 }
 
-ExitCode stop(Worker& worker, RunCheckpoints& checkpoints, RunRecorder& recorder) {
+ExitCode save_and_stop(Worker& worker, RunCheckpoints& checkpoints, RunRecorder& recorder) {
   checkpoints.save(recorder.log_positions());
   checkpoints.wait();
   recorder.finish_stopped();
@@ -67,11 +68,12 @@ ExitCode run_training(Worker& worker) {
 
   while (!trainer->run_done()) {
     if (train_epoch(worker, *trainer, checkpoints, recorder) == EpochEnd::kStopped) {
-      return stop(worker, checkpoints, recorder);
+      return save_and_stop(worker, checkpoints, recorder);
     }
     const Evaluations evaluations = evaluate(worker, *trainer, images);
     recorder.epoch_finished(evaluations);
-    trainer->end_epoch(evaluations.test.accuracy, evaluations.decisive(), evaluations.seconds);
+    trainer->end_epoch(evaluations.test.accuracy, evaluations.selection_accuracy(),
+                       evaluations.seconds);
     if (checkpoints.is_due_after_epoch()) checkpoints.save(recorder.log_positions());
     if (!trainer->run_done()) recorder.refresh_report();
   }

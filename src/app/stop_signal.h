@@ -5,9 +5,9 @@
 
 namespace mnist_train::app {
 
-/// Lets launch::stop_signals end the process with the exit codes of a stopped run, while there is
-/// nothing to save yet. But SIGUSR1, which asks for a run that resumes later, waits for
-/// `record_stop_signals` when the process `trains`.
+/// Makes launch::stop_signals end the process at once, with the exit codes of a stopped run,
+/// because there is nothing to save yet. If it `trains`, SIGUSR1, which asks for a run that resumes
+/// later, is held back until `record_stop_signals`.
 void end_on_stop_signals(bool trains);
 
 /// Only records launch::stop_signals from now on: the ranks agree on the end of a step, save, and

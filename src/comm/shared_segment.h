@@ -22,7 +22,8 @@ class SharedSegment {
   /// Returns the next piece, which uses up `cache_aligned(bytes)`. All ranks must take pieces of
   /// the same sizes in the same order.
   std::uint8_t* take(std::size_t bytes);
-  /// Returns the next piece as a contiguous tensor with the sizes and type of `example`.
+  /// Takes the next piece as a contiguous tensor with the sizes and type of `example`, but not its
+  /// contents.
   at::Tensor take_like(const at::Tensor& example);
   /// Moves the storage of `tensor`, which must be all of it, and so every view of it, into the next
   /// piece. `with_contents`: it keeps its contents, else it gets those of the piece.

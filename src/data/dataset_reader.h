@@ -26,8 +26,8 @@ enum class Splits { kBoth, kTrain, kTest };
 class DatasetReader {
  public:
   /// `seed` decides which samples are held out of the training set; where `cancelled` becomes true,
-  /// a long reading ends with an Error. Throws Error(kData) naming the file, or every place where a
-  /// data set was looked for; also where a limit is beyond the data, where data.validation leaves
+  /// reading is broken off with an Error. Throws Error(kData) naming the file, or every place where
+  /// a data set was looked for; also where a limit is beyond the data, where data.validation leaves
   /// one side empty, and where decoded images would not fit into memory.
   explicit DatasetReader(const settings::DataOptions& options, std::int64_t seed = 1,
                          Splits splits = Splits::kBoth,
@@ -39,8 +39,8 @@ class DatasetReader {
   /// Returns the size in bytes of the memory that `read_into` fills.
   std::size_t bytes() const;
 
-  /// Reads everything into memory of its own, but uses files in place where that can be. Called
-  /// once. Throws Error(kData).
+  /// Reads everything into new memory; files that can be used where they lie are mapped instead.
+  /// Called once. Throws Error(kData).
   Dataset read();
   /// Reads everything into memory of bytes() that `owner` keeps alive; with `in_place` it uses
   /// files where they lie, where that can be. Called once. Throws Error(kData).
@@ -48,7 +48,7 @@ class DatasetReader {
                     bool in_place = false);
 
   /// Decodes the `part`th of `parts` equal parts of all samples on so many threads, throws the
-  /// images away and returns which failed; test samples are counted on behind training samples.
+  /// images away and returns which failed; test samples are numbered after training samples.
   /// `progress` is called now and then.
   std::vector<SampleFailure> check(int part, int parts, int threads,
                                    const std::function<void()>& progress);

@@ -21,7 +21,8 @@ class Normalizer {
 
   /// Returns the images of `samples` of a set in host memory, [n,C,H,W]. Only for a CPU.
   at::Tensor gather(const data::ImageSet& set, const std::vector<std::int64_t>& samples);
-  /// Normalises bytes [n,C,H,W] u8 that lie on the device.
+  /// Normalises bytes [n,C,H,W] u8 that lie on the device. The result has the type and strides of
+  /// the class's comment.
   at::Tensor normalize(const at::Tensor& bytes);
   /// Converts values [n,C,H,W] f32 that are normalised already to the type and the strides.
   at::Tensor convert(const at::Tensor& values);

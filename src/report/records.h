@@ -19,7 +19,7 @@ struct StepRecord {
   double accuracy = 0;            // of the global batch, before the update
 };
 
-/// The numbers of an epoch: a line of metrics.jsonl with "event": "epoch".
+/// The numbers of an epoch, in the line of metrics.jsonl with "event": "epoch".
 struct EpochRecord {
   std::int64_t epoch = 0;  // from 1
   std::int64_t step = 0;
@@ -45,7 +45,7 @@ struct TimeSplit {
   double report_s = 0;      // writing to the sinks
 };
 
-/// The steps of one rank in one epoch.
+/// How long the steps of one rank took in one epoch.
 struct RankTimes {
   std::int64_t rank = 0;
   std::int64_t steps = 0;

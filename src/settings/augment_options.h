@@ -34,7 +34,8 @@ struct NormalizeOptions {
   bool operator==(const NormalizeOptions&) const = default;
 };
 
-/// Cuts out a window at a drawn place of the image with `padding` zeros on every side.
+/// Cuts a window of `size` at a random place out of the image, which is first padded with `padding`
+/// zeros on every side.
 struct RandomCropOptions {
   std::optional<ImageSize> size;  // none: the image's
   std::int64_t padding = 0;       // pixels

@@ -44,6 +44,8 @@ void Step::run(const StepBatches& batches) {
   averaging_seconds_ = 0;
   timed([&] { averager_.average(); });
   stats_.add_to_totals();
+  // A NaN does not reach the weights; on a GPU looking would mean waiting, and the next
+  // synchronisation ends the run before anything is saved.
   if (!parameters_.values().is_cpu() || std::isfinite(stats_.last().loss)) update();
   timed([&] { averager_.barrier(); });
 }

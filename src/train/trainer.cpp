@@ -194,10 +194,10 @@ void Trainer::synchronize() {
   require_finite(progress_.epoch_sums, progress_.step);
 }
 
-void Trainer::end_epoch(double test_accuracy, double decisive, double test_seconds) {
+void Trainer::end_epoch(double test_accuracy, double selection_accuracy, double test_seconds) {
   progress_.test_seconds += test_seconds;
-  if (decisive > progress_.best_accuracy) {
-    progress_.best_accuracy = decisive;
+  if (selection_accuracy > progress_.best_accuracy) {
+    progress_.best_accuracy = selection_accuracy;
     progress_.best_step = progress_.step;
   }
   if (progress_.samples_into_epoch < images_.count()) return;

@@ -19,28 +19,29 @@ namespace mnist_train::train {
 /// the same state after every step; each works on its shard of the global batch.
 class Trainer {
  public:
-  /// Collective. `images` and `communicator` must live as long. Throws Error(kConfig) where the
-  /// options insist on a CUDA graph and the step cannot be captured.
+  /// Collective. `images` and `communicator` must outlive the trainer. Throws Error(kConfig) where
+  /// the options insist on a CUDA graph and the step cannot be captured.
   Trainer(const settings::TrainOptions& options, TrainerSetup setup, loader::BatchSource& images,
           const comm::Communicator& communicator);
 
-  /// Sets the order of the epoch that the cursor is in, and starts its clock. Collective the first
-  /// time, after which weights and optimizer state are changed by steps alone.
+  /// Sets the order of the epoch that the cursor is in, and starts its clock. The first call is
+  /// collective: it moves weights and optimizer state into shared memory where the strategy does
+  /// so, and from then on only steps may change them.
   void begin_epoch();
   bool epoch_done() const;
-  /// Trains on the next global batches of one optimizer step, which the epoch's end may cut short.
-  /// Collective. Now and then it synchronises with the device, and throws as `synchronize` does.
+  /// Does one optimizer step on its next global batches, fewer at the end of the epoch. Collective.
+  /// Now and then it synchronises with the device, and throws as `synchronize` does.
   void step(bool stop_requested);
   /// Waits for the device and updates the epoch's sums and seconds in `progress`. Collective.
   /// Throws Error(kRunFailed) on all ranks when the loss is not finite, and PeerError.
   void synchronize();
-  /// Returns whether a rank was asked to stop, as far as the last synchronisation of this epoch
-  /// says.
+  /// Returns whether a rank was asked to stop, which synchronisations find out: on a GPU some steps
+  /// later, but all ranks at the same step.
   bool stop_requested() const { return progress_.epoch_sums.stop_requests > 0; }
-  /// Records the epoch's result and moves the cursor to the start of the next one. `decisive`: the
-  /// accuracy by which the best epoch is chosen. An epoch that `max_steps` cut short stays open, so
+  /// Records the epoch's result and moves the cursor to the start of the next one. The best
+  /// epoch is chosen by `selection_accuracy`. An epoch that `max_steps` cut short stays open, so
   /// that a longer run can resume inside it.
-  void end_epoch(double test_accuracy, double decisive, double test_seconds);
+  void end_epoch(double test_accuracy, double selection_accuracy, double test_seconds);
 
   /// Returns whether all epochs or steps are done, or the accuracy to stop at is reached.
   bool run_done() const;
@@ -104,7 +105,7 @@ class Trainer {
   SyncInterval sync_interval_;
   bool state_is_moved_ = false;
   double learning_rate_ = 0;
-  double epoch_begin_s_ = 0;  // by the clock, less what earlier starts of the epoch took
+  double epoch_begin_s_ = 0;  // now less the seconds that earlier starts of the epoch trained
   double input_seconds_ = 0;  // of the current step
   StepTimes times_;
   Progress progress_;

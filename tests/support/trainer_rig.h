@@ -69,7 +69,7 @@ class TrainerRig {
         trainer.synchronize();
       }
       const double accuracy = 0.5 + 0.01 * static_cast<double>(trainer.progress().epoch);
-      trainer.end_epoch(accuracy, /*decisive=*/accuracy, /*test_seconds=*/0.25);
+      trainer.end_epoch(accuracy, /*selection_accuracy=*/accuracy, /*test_seconds=*/0.25);
     }
   }
 

@@ -81,7 +81,7 @@ TEST_CASE("the best accuracy is the first of its height") {
   for (std::size_t epoch = 0; epoch < accuracies.size(); ++epoch) {
     rig.trainer.begin_epoch();
     while (!rig.trainer.epoch_done()) rig.trainer.step(false);
-    rig.trainer.end_epoch(0.5, /*decisive=*/accuracies[epoch], 0);
+    rig.trainer.end_epoch(0.5, /*selection_accuracy=*/accuracies[epoch], 0);
     CHECK(progress.best_step == best_steps[epoch]);
   }
   CHECK(progress.best_accuracy == 0.75);

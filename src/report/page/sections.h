@@ -60,7 +60,7 @@ using ActivitySeconds = std::array<double, 8>;
 /// Returns what the run's time so far was spent on.
 ActivitySeconds seconds_of(const RunFiles& run);
 double total(const ActivitySeconds& seconds);
-/// Returns a bar whose whole width stands for `full` seconds.
+/// Returns an HTML bar of the activities' seconds, to scale: `full` seconds fill its whole width.
 std::string time_bar(const ActivitySeconds& seconds, double full);
 /// Returns what the colours of the bars mean, with the seconds and their percentages.
 std::string time_legend(const ActivitySeconds& seconds);
