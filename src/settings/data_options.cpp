@@ -160,7 +160,7 @@ void check_normalize(Options& options, const JsonCursor& cursor) {
 void add_source_rules(Schema<Options>& schema) {
   const Json format = given("format");
   const Json drawn = equal("format", "synthetic");
-  const Json in_files = all_of({format, none_of(drawn)});
+  const Json in_files = all_of({format, none_of(given("dataset")), none_of(drawn)});
   schema.conflict("format", "dataset");
   schema.conflict("train_per_process", "train");
   schema.forbid("root", all_of({given("root"), format}),

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cerrno>
 #include <string>
 
@@ -44,6 +45,7 @@ constexpr std::array<std::uint32_t, 256> kCrcTable = make_crc_table();
 /// Appends a little-endian number, as x86-64 and arm64 have it in memory.
 template <class Number>
 void append_number(std::string& text, Number number) {
+  static_assert(std::endian::native == std::endian::little);
   text.append(reinterpret_cast<const char*>(&number), sizeof number);
 }
 
