@@ -241,10 +241,10 @@ def start(folder, changes=None, *flags, processes=2, output="run", variables=Non
                    variables)
 
 
-def train(folder, changes=None, *flags, processes=1, output="run", variables=None, expect=0):
-    """A run to its end; its folder."""
+def train(folder, changes=None, *flags, processes=1, output="run", variables=None, expect=0, timeout=LONG_S):
+    """A run to its end, within `timeout` seconds; its folder."""
     with start(folder, changes, *flags, processes=processes, output=output, variables=variables) as process:
-        code = process.wait()
+        code = process.wait(timeout)
         assert code == expect, f"exit {code}\n{process.stderr}"
         process.run_folder.stderr = process.stderr
         return process.run_folder
