@@ -22,8 +22,8 @@ SharedLibrary load() {
 }  // namespace
 
 void* cuda_module_function(const char* name) {
-  static const SharedLibrary library = load();
-  if (auto* function = library.find<void()>(name)) return reinterpret_cast<void*>(function);
+  static const SharedLibrary kLibrary = load();
+  if (auto* function = kLibrary.find<void()>(name)) return reinterpret_cast<void*>(function);
   throw Error(ExitCode::kConfig,
               std::string(launch::kCudaModule) + ": is not mnist-train's CUDA module");
 }

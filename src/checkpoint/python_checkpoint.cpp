@@ -1,4 +1,5 @@
 #include <ATen/ops/full.h>
+#include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
 #include <vector>
@@ -32,9 +33,11 @@ PythonDict state_of_parameter(const TensorFile& file, const std::string& paramet
     state.insert("step", tensors.back());
   }
   for (const std::string& name : state_names(options)) {
-    const std::string key = "optimizer." + name + "." + parameter;
+    const std::string key = fmt::format("optimizer.{}.{}", name, parameter);
     const at::Tensor* tensor = file.find(key);
-    if (tensor == nullptr) throw Error(ExitCode::kCheckpoint, source + ": lacks " + key);
+    if (tensor == nullptr) {
+      throw Error(ExitCode::kCheckpoint, fmt::format("{}: lacks {}", source, key));
+    }
     tensors.push_back(*tensor);
     state.insert(name, *tensor);
   }

@@ -186,6 +186,7 @@ class SafetensorsReader {
 
   void check_coverage(const std::vector<StoredTensor>& stored) const {
     std::vector<std::pair<std::size_t, std::size_t>> ranges;
+    ranges.reserve(stored.size());
     for (const StoredTensor& tensor : stored) ranges.emplace_back(tensor.begin, tensor.end);
     std::sort(ranges.begin(), ranges.end());
     std::size_t covered = 0;

@@ -33,6 +33,7 @@ std::string join(const std::vector<std::string>& words, const char* separator) {
 
 std::string names_of(const std::vector<CommandHelp>& commands, const char* separator) {
   std::vector<std::string> names;
+  names.reserve(commands.size());
   for (const CommandHelp& command : commands) names.push_back(command.name);
   return join(names, separator);
 }

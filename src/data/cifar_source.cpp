@@ -10,7 +10,7 @@ namespace mnist_train::data {
 namespace {
 
 constexpr ImageGeometry kGeometry{3, 32, 32};
-constexpr std::size_t kPixelBytes = 3 * 32 * 32;
+constexpr std::size_t kPixelBytes = std::size_t{3} * 32 * 32;
 constexpr std::size_t kRecordBytes = 1 + kPixelBytes;
 constexpr int kClasses = 10;
 

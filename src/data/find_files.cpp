@@ -222,7 +222,7 @@ fs::path find_named_dataset(const settings::NamedDataset& dataset,
                             const std::optional<fs::path>& root) {
   std::string searched;
   for (const SearchPlace& place : places_for(root)) {
-    const fs::path folder = place.folder / dataset.name;
+    fs::path folder = place.folder / dataset.name;
     searched += "\n  " + folder.string() + " (" + place.reason + ")";
     if (!is_folder(folder)) continue;
     if (!holds_images(folder, dataset.format)) {

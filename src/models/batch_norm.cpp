@@ -51,6 +51,7 @@ class NormalizedRows : public torch::autograd::Function<NormalizedRows> {
     const at::Tensor& x_hat = saved[0];
     const at::Tensor scale = saved[1] * saved[2];
     const double count = context->saved_data["count"].toDouble();
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): autograd keeps integers, but no pointers
     const auto* sum = reinterpret_cast<const SumOverRanks*>(context->saved_data["sum"].toInt());
     const at::Tensor dy = to_rows(gradients[0]);
     const at::Tensor bias_gradient = dy.sum(0);

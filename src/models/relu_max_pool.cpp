@@ -91,7 +91,7 @@ class ReluMaxPool : public torch::autograd::Function<ReluMaxPool> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input) {
     const at::Tensor x = input.contiguous(kChannelsLast);
     const std::vector<std::int64_t> sizes{x.size(0), x.size(1), x.size(2) / 2, x.size(3) / 2};
-    const at::Tensor out = at::empty(sizes, x.options().memory_format(kChannelsLast));
+    at::Tensor out = at::empty(sizes, x.options().memory_format(kChannelsLast));
     const at::Tensor choice =
         at::empty(sizes, x.options().dtype(at::kByte).memory_format(kChannelsLast));
     const PooledImage image = image_of(x);

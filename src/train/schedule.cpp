@@ -27,9 +27,10 @@ double Schedule::factor(std::int64_t step) const {
   const double progress =
       std::min(1.0, static_cast<double>(step) / static_cast<double>(scheduled_steps_));
   switch (options_.name) {
-    case settings::ScheduleName::kStep:
-      return std::pow(options_.gamma,
-                      static_cast<double>(step / (options_.step_epochs * steps_per_epoch_)));
+    case settings::ScheduleName::kStep: {
+      const std::int64_t reductions = step / (options_.step_epochs * steps_per_epoch_);
+      return std::pow(options_.gamma, static_cast<double>(reductions));
+    }
     case settings::ScheduleName::kLinear:
       return 1 + (options_.final_factor - 1) * progress;
     case settings::ScheduleName::kCosine:
