@@ -69,7 +69,7 @@ std::optional<int> gpu_of(const settings::RunConfig& config, const Machine& mach
                                  ? (use_cuda(config, machine) ? "cuda" : "cpu")
                                  : devices[static_cast<std::size_t>(local_rank) % devices.size()];
   if (device == "cpu") return std::nullopt;
-  if (!device.starts_with(kNumbered)) return local_rank % machine.gpus;
+  if (!device.starts_with(kNumbered)) return local_rank % std::max(1, machine.gpus);
   const int index = std::stoi(device.substr(kNumbered.size()));
   if (index >= machine.gpus) {
     refuse("launch.devices names \"" + device + "\", but this machine shows " +

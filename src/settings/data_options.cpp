@@ -267,7 +267,7 @@ NormalizeOptions effective_normalize(const DataOptions& options, std::int64_t ch
     if (channels == 1) normalize = {gray_of(normalize.mean), gray_of(normalize.std)};
   }
   for (const auto& [name, message] : channel_mismatches(normalize, channels)) {
-    throw Error(ExitCode::kConfig, key + name + ": " + message);
+    throw Error(ExitCode::kConfig, key.append(name).append(": ").append(message));
   }
   return normalize;
 }

@@ -55,7 +55,7 @@ NamedDataset fashion_mnist() {
 // and torchvision for Ruby have the same hash, the latter also those of the batches. Mean and
 // standard deviation are as in E. Stevens et al., Deep Learning with PyTorch, 7.1.
 NamedDataset cifar10() {
-  constexpr std::uint64_t kBatchBytes = 10000 * (1 + 3 * 32 * 32);
+  constexpr std::uint64_t kBatchBytes = std::uint64_t{10000} * (1 + 3 * 32 * 32);
   return {
       .name = "cifar10",
       .format = DataFormat::kCifar,
