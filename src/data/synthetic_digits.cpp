@@ -141,7 +141,7 @@ std::string SyntheticDigits::sample_name(std::int64_t sample) const {
 
 std::span<const std::uint8_t> SyntheticDigits::read(std::int64_t sample,
                                                     std::vector<std::uint8_t>& buffer) const {
-  buffer.assign(kSide * kSide, 0);
+  buffer.assign(std::size_t{kSide} * kSide, 0);
   draw(first_ + sample, buffer.data());
   return buffer;
 }
