@@ -154,14 +154,15 @@ def check_repository(repository):
     yield from check_listed(source_folder, layers)
 
 
-def main():
+def run_check(check):
+    """Prints what `check` finds in the repository that the first argument names, else in this one, and exits."""
     default = Path(__file__).resolve().parents[2]
     repository = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else default
-    findings = list(check_repository(repository))
+    findings = list(check(repository))
     for path, number, message in findings:
-        print(f"{path.relative_to(repository)}:{number}: {message}")
-    return 1 if findings else 0
+        print(f"{(repository / path).relative_to(repository)}:{number}: {message}")
+    sys.exit(1 if findings else 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_check(check_repository)

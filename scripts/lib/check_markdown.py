@@ -8,9 +8,9 @@ an anchor (#...) that no heading of the file has, and a README.md that has grown
 """
 
 import re
-import sys
-from pathlib import Path
 from urllib.parse import unquote
+
+from check_layers import run_check
 
 MAX_README_LINES = 150
 MAX_README_COLUMNS = 120
@@ -96,14 +96,5 @@ def check_repository(repository):
         yield repository / "README.md", number, message
 
 
-def main():
-    default = Path(__file__).resolve().parents[2]
-    repository = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else default
-    findings = list(check_repository(repository))
-    for path, number, message in findings:
-        print(f"{path.relative_to(repository)}:{number}: {message}")
-    return 1 if findings else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    run_check(check_repository)

@@ -10,10 +10,8 @@ structs may have such a name, as config.train has its key's: they are always use
 """
 
 import re
-import sys
-from pathlib import Path
 
-from check_layers import read_table, without_comments
+from check_layers import read_table, run_check, without_comments
 
 TYPE = re.compile(
     r"^(?P<template>\s*template\s*<>\s*)?\s*(?:class|struct|union|enum(?:\s+class|\s+struct)?)\s+"
@@ -142,14 +140,5 @@ def check_repository(repository):
                 yield path, number, message
 
 
-def main():
-    default = Path(__file__).resolve().parents[2]
-    repository = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else default
-    findings = list(check_repository(repository))
-    for path, number, message in findings:
-        print(f"{path}:{number}: {message}")
-    return 1 if findings else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    run_check(check_repository)
