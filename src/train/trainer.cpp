@@ -118,15 +118,19 @@ void Trainer::step(bool stop_requested) {
   const double begin_s = monotonic_seconds();
   const std::int64_t begin = progress_.samples_into_epoch;
   const std::int64_t end = std::min(begin + samples_per_step(), images_.count());
+  std::vector<std::vector<data::Range>> shards;  // by batch and rank
   std::vector<std::int64_t> samples(static_cast<std::size_t>(communicator_.world_size()));
-  StepBatches batches{0, end - begin, {}};
-  for (std::int64_t next = begin; next < end; next += global_batch_size_, ++batches.count) {
-    const std::vector<data::Range> shards = shards_of(batch_at(next));
-    for (std::size_t rank = 0; rank < shards.size(); ++rank) samples[rank] += shards[rank].size();
+  for (std::int64_t next = begin; next < end; next += global_batch_size_) {
+    shards.push_back(shards_of(batch_at(next)));
+    for (std::size_t rank = 0; rank < samples.size(); ++rank) {
+      samples[rank] += shards.back()[rank].size();
+    }
   }
-  batches.shard = [&](std::int64_t number) {
-    return gather_shard(batch_at(begin + number * global_batch_size_));
-  };
+  const StepBatches batches{static_cast<std::int64_t>(shards.size()), end - begin,
+                            [&](std::int64_t number) {
+                              return gather_shard(begin + number * global_batch_size_,
+                                                  shards[static_cast<std::size_t>(number)]);
+                            }};
   learning_rate_ = schedule_.learning_rate(progress_.step);
   input_seconds_ = 0;
   step_.prepare(learning_rate_, stop_requested);
@@ -159,21 +163,24 @@ std::vector<data::Range> Trainer::shards_of(data::Range global) const {
   return shards;
 }
 
-loader::Batch Trainer::gather_shard(data::Range global) {
+/// `shards`: those of the global batch that begins at `begin`, by rank.
+loader::Batch Trainer::gather_shard(std::int64_t begin, const std::vector<data::Range>& shards) {
   const double begin_s = monotonic_seconds();
-  const int rank = communicator_.rank();
-  std::vector<data::Range> coming;  // decoded, where they must be, while this batch is computed
-  for (std::int64_t begin = global.begin;
-       coming.size() < loader::BatchSource::kBatchesAhead && begin < images_.count();
-       begin += global_batch_size_) {
-    coming.push_back(partition_->shard(batch_at(begin), rank));
-  }
-  images_.prefetch(coming);
-  const data::Range mine = partition_->shard(global, rank);
-  const data::Range next = partition_->shard(global, (rank + 1) % communicator_.world_size());
-  loader::Batch batch = images_.gather(mine, next.size());
+  if (images_.images().encoded) prefetch(begin);
+  const auto rank = static_cast<std::size_t>(communicator_.rank());
+  loader::Batch batch = images_.gather(shards[rank], shards[(rank + 1) % shards.size()].size());
   input_seconds_ += monotonic_seconds() - begin_s;
   return batch;
+}
+
+/// Announces the batches from `begin` on, so that they are decoded while earlier ones are computed.
+void Trainer::prefetch(std::int64_t begin) {
+  std::vector<data::Range> coming;
+  for (; coming.size() < loader::BatchSource::kBatchesAhead && begin < images_.count();
+       begin += global_batch_size_) {
+    coming.push_back(partition_->shard(batch_at(begin), communicator_.rank()));
+  }
+  images_.prefetch(coming);
 }
 
 /// Only on CPUs: a GPU works behind the host's back.

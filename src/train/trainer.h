@@ -85,7 +85,8 @@ class Trainer {
   void set_up_cuda_graph(std::unique_ptr<accelerator::DeviceGraph> graph);
   data::Range batch_at(std::int64_t begin) const;
   std::vector<data::Range> shards_of(data::Range global) const;
-  loader::Batch gather_shard(data::Range global);
+  loader::Batch gather_shard(std::int64_t begin, const std::vector<data::Range>& shards);
+  void prefetch(std::int64_t begin);
   void record_times(double seconds);
 
   settings::TrainOptions options_;
