@@ -62,7 +62,7 @@ ResumedRun restore(const Worker& worker, const checkpoint::FoundCheckpoint& foun
   return resumed;
 }
 
-/// Cuts the list of accuracies back to those of the resumed epochs. Where it is longer, predictions
+/// Truncates the list of accuracies to those of the resumed epochs. Where it is longer, predictions
 /// and model are of a later time.
 void truncate_results(const Worker& worker, const std::vector<double>& accuracies) {
   const fs::path list = worker.run_folder / worker.config.accuracies_file;

@@ -71,7 +71,8 @@ RunRecorder::RunRecorder(Worker& worker, const data::Dataset& dataset, train::Tr
   if (!worker.config.output) report::point_latest_at(folder);
 }
 
-/// In the order in which they are called: the page reads what the others have written.
+/// The order of the list is the order in which sinks are called: the page reads what those before
+/// it have written.
 void RunRecorder::make_sinks(const ResumedRun& resumed) {
   const fs::path& folder = worker_.run_folder;
   const settings::ReportOptions& options = worker_.config.report;

@@ -16,7 +16,7 @@ std::filesystem::path find_program_file(const std::string& name);
 ///     if (const auto init = driver.find<int(unsigned)>("cuInit")) init(0);
 class SharedLibrary {
  public:
-  /// Who sees the library's symbols: only `find`, or also the libraries that are loaded later.
+  /// Says who sees the library's symbols: only `find`, or also libraries that are loaded later.
   enum class Symbols { kPrivate, kShared };
 
   /// Loads a library by its path, or by a name that the system's loader looks up. One that cannot

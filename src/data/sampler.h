@@ -69,7 +69,7 @@ class PerRankSampler {
 
  private:
   std::vector<std::int64_t> sizes_;
-  // By rank: which positions of the global order are its own, ascending.
+  // by rank: the positions of the global order that are its own, ascending
   std::vector<std::vector<std::int64_t>> positions_;
 };
 

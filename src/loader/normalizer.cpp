@@ -26,7 +26,7 @@ float figure(const settings::PerChannel& figures, std::size_t channel) {
   return static_cast<float>(list != nullptr ? (*list)[channel] : std::get<double>(figures));
 }
 
-/// As many tables as there are channels of figures of their own, else one for all.
+/// Makes a table for each channel where mean or std are lists, else one table for all channels.
 std::vector<std::array<float, 256>> tables_for(const settings::NormalizeOptions& normalize) {
   std::size_t count = 1;
   for (const settings::PerChannel& figures : {normalize.mean, normalize.std}) {

@@ -148,7 +148,7 @@ class ResNet18 : public Model {
     add_stage(64, 128, /*stride=*/2);
     add_stage(128, 256, /*stride=*/2);
     add_stage(256, 512, /*stride=*/2);
-    // In the chapter, "fc.0" is the flattening.
+    // "fc.0" is the flattening in the chapter, so the linear layer is "1".
     fc_ = register_module("fc", Sequential({{"1", Linear(512, shape.classes)}}));
   }
 

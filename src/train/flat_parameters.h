@@ -14,7 +14,7 @@ namespace mnist_train::train {
 /// All parameters of a module in one tensor and all gradients in another, so that averaging is one
 /// all-reduce and the optimizer one kernel. The module's own parameters become views: convolution
 /// weights with channels_last strides, the rest contiguous; whatever is laid out like them has
-/// their strides by construction. Gradients are brought over after backward, which makes them anew:
+/// their strides by construction. Gradients are collected after backward, which makes new ones:
 /// that costs less than zeroing views and adding to them.
 class FlatParameters {
  public:
@@ -29,7 +29,8 @@ class FlatParameters {
   FlatParameters& operator=(const FlatParameters&) = delete;
 
   const at::Tensor& values() const { return values_; }  // [n] f32
-  /// [n] f32; summed by the last step in the averager's owned shard, elsewhere only once gathered.
+  /// Returns the gradients, [n] f32, which the last step has summed over the ranks in the
+  /// averager's owned shard; elsewhere they are sums only once they were gathered.
   const at::Tensor& gradients() const { return gradients_; }
   const at::Tensor& statistics() const { return statistics_; }  // [s] f32, behind the gradients
   /// Returns the parameters that compute and that autograd makes gradients of: those of

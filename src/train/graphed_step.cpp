@@ -34,8 +34,8 @@ void GraphedStep::run(const StepBatches& batches, const std::vector<std::int64_t
   graph_->replay();
 }
 
-/// Also counts the warm-up steps, anew when the shards change: libraries choose their kernels in
-/// them, which they may not do during a capture.
+/// Counts the warm-up steps, too, and starts again when the shards change: in these steps libraries
+/// choose their kernels, which they may not do during a capture.
 bool GraphedStep::can_replay(std::int64_t samples, const std::vector<std::int64_t>& shard_sizes) {
   if (samples != samples_ ||
       std::find(shard_sizes.begin(), shard_sizes.end(), 0) != shard_sizes.end()) {

@@ -30,7 +30,7 @@ struct StepBatches {
 /// never waits for a GPU, so that a graph can capture it (see GraphedStep).
 class Step {
  public:
-  /// All but the options are kept by reference and must live as long. `model` is the one that
+  /// All but the options are kept by reference and must outlive the step. `model` is the one that
   /// computes, `parameters` are its own.
   Step(const settings::TrainOptions& options, models::Model& model, FlatParameters& parameters,
        BatchPartition& partition, comm::GradientAverager& averager, Optimizer& optimizer);
@@ -38,8 +38,8 @@ class Step {
   /// Tells the next step what it needs beside its samples. A captured step reads it anew each time.
   void prepare(double learning_rate, bool stop_requested);
   /// Takes the whole step. Collective. On a CPU a loss that is not finite leaves the weights as
-  /// they were; on a GPU nobody knows yet: see `require_finite`. Throws PeerError, and
-  /// Error(kRunFailed) where a parameter gets no gradient.
+  /// they were; on a GPU it is noticed at the next synchronisation, see `require_finite`. Throws
+  /// PeerError, and Error(kRunFailed) where a parameter gets no gradient.
   void run(const StepBatches& batches);
 
   const StepStats& stats() const { return stats_; }

@@ -55,7 +55,7 @@ TEST_CASE("batches are the samples that are asked for, whatever was announced") 
     pool->prefetch({{1, 2}, {}, {5, 5, 5}, {7}, {8}, {9}});
     CHECK(holds(pool->take({1, 2}), {1, 2}));
     CHECK(holds(pool->take({5, 5, 5}), {5, 5, 5}));
-    // As where shares move, or an epoch ends early.
+    // Wrong announcements, as they happen when shards move or an epoch ends early.
     CHECK(holds(pool->take({11}), {11}));
     pool->prefetch({{20}, {21}});
     pool->prefetch({{20}, {22}});
