@@ -16,6 +16,7 @@ namespace mnist_train::fake_gpu {
 namespace {
 
 constexpr std::size_t kBytes = 4096;
+constexpr std::chrono::milliseconds kTimeToRunAhead(20);  // for a stream that does not wait
 
 void* device_memory() {
   void* memory = nullptr;
@@ -129,6 +130,7 @@ TEST_CASE("a stream that waits for an event of another one does its work afterwa
     CHECK(cudaEventRecord(event, first.stream) == cudaSuccess);
     CHECK(cudaStreamWaitEvent(second, event, 0) == cudaSuccess);
     CHECK(cudaMemcpyAsync(pinned, memory, kBytes, cudaMemcpyDeviceToHost, second) == cudaSuccess);
+    std::this_thread::sleep_for(kTimeToRunAhead);
     CHECK(cudaStreamQuery(second) == cudaErrorNotReady);
   }
   CHECK(cudaStreamSynchronize(second) == cudaSuccess);
@@ -146,7 +148,7 @@ TEST_CASE("a copy of pageable memory waits for the stream, one of pinned memory 
         cudaSuccess);
   CHECK(cudaStreamQuery(waiting.stream) == cudaErrorNotReady);
   std::thread releaser([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    std::this_thread::sleep_for(kTimeToRunAhead);
     waiting.released = true;
   });
   CHECK(cudaMemcpyAsync(pageable, memory, kBytes, cudaMemcpyDeviceToHost, waiting.stream) ==
