@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+
+#include "support/fake_gpu/graph.h"
+#include "support/fake_gpu/stream.h"
+
+/// The rules of capturing streams, as in section "Stream Capture" of the CUDA C++ Programming
+/// Guide. A call that breaks one of them fails with CUDA's error, is named on stderr, and makes the
+/// capture invalid.
+namespace mnist_train::fake_gpu {
+
+struct Capture;
+
+/// How many of each stream's nodes come before a point of a capture.
+using NodesBefore = std::map<const Stream*, std::uint64_t>;
+
+/// A point of a capture, which an event that is recorded in a capturing stream marks.
+struct CapturePoint {
+  std::shared_ptr<Capture> capture;
+  NodesBefore nodes_before;
+};
+
+/// What cudaStreamGetCaptureInfo tells of a stream.
+struct CaptureInfo {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  unsigned long long id = 0;
+  GraphHandle* graph = nullptr;  // lives as long as the capture
+};
+
+/// Starts to capture what the stream is given.
+cudaError_t begin_capture(Stream& stream, cudaStreamCaptureMode mode);
+/// Ends what `begin_capture` started, and sets `graph` to what was captured if that is valid: if no
+/// rule was broken, and the work of all other streams that joined the capture is joined to this
+/// one.
+cudaError_t end_capture(Stream& stream, std::shared_ptr<Graph>& graph);
+
+bool is_capturing(const Stream& stream);
+/// Sets `info`. It fails where even asking is forbidden: for the legacy stream, while a blocking
+/// stream of its device captures.
+cudaError_t get_capture_info(const Stream& stream, CaptureInfo& info);
+
+/// Exchanges the calling thread's mode, which decides whose captures forbid it unsafe calls.
+void exchange_capture_mode(cudaStreamCaptureMode& mode);
+
+/// Gives the stream work: it runs, or becomes a node of the graph that the stream captures.
+cudaError_t submit(Stream& stream, Node node);
+
+/// Returns the error of a call that may not be made of a stream that captures, such as waiting for
+/// it.
+cudaError_t check_not_capturing(const Stream& stream, const char* call);
+/// Returns the error of a call that no stream of the device may be captured during.
+cudaError_t check_device_not_capturing(int device, const char* call);
+/// Returns the error of a call that uses the legacy stream while a blocking stream of its device
+/// captures: the former would have to wait for the latter.
+cudaError_t check_legacy_stream(const Stream& stream, const char* call);
+
+/// Sets `point` to where the stream's capture is now; its capture is null where there is none.
+cudaError_t get_capture_point(const Stream& stream, CapturePoint& point);
+/// Makes the stream wait for a point of a capture, which it becomes part of.
+cudaError_t join_capture(Stream& stream, const CapturePoint& point);
+/// Returns the error of looking at an event that marks a point of a capture.
+cudaError_t refuse_captured_event(const CapturePoint& point, const char* call);
+/// Returns the error of a capturing stream that waits for an event from outside its capture.
+cudaError_t check_no_outside_event(const Stream& stream);
+
+}  // namespace mnist_train::fake_gpu

@@ -1,0 +1,216 @@
+// The stand-in keeps CUDA's rules for captures: what is forbidden fails with CUDA's error and makes
+// the capture invalid, and what is allowed does neither.
+#include <cuda_runtime_api.h>
+
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "support/catch.h"
+
+namespace mnist_train::fake_gpu {
+
+namespace {
+
+constexpr std::size_t kBytes = 64;
+
+cudaStream_t make_stream(unsigned flags = cudaStreamNonBlocking) {
+  cudaStream_t stream = nullptr;
+  REQUIRE(cudaStreamCreateWithPriority(&stream, flags, 0) == cudaSuccess);
+  return stream;
+}
+
+/// A device with memory, two streams and two events, of which the first stream captures.
+struct Scene {
+  explicit Scene(cudaStreamCaptureMode mode, unsigned flags = cudaStreamNonBlocking)
+      : capturing(make_stream(flags)), other(make_stream()) {
+    REQUIRE(cudaMalloc(&memory, kBytes) == cudaSuccess);
+    REQUIRE(cudaHostAlloc(&pinned, kBytes, 0) == cudaSuccess);
+    REQUIRE(cudaEventCreateWithFlags(&event, cudaEventDisableTiming) == cudaSuccess);
+    REQUIRE(cudaEventCreateWithFlags(&second_event, cudaEventDisableTiming) == cudaSuccess);
+    REQUIRE(cudaStreamBeginCapture(capturing, mode) == cudaSuccess);
+  }
+
+  /// Ends the capture; returns its error.
+  cudaError_t end() {
+    const cudaError_t error = cudaStreamEndCapture(capturing, &graph);
+    REQUIRE((graph != nullptr) == (error == cudaSuccess));
+    cudaGetLastError();
+    return error;
+  }
+
+  cudaError_t fill(cudaStream_t stream) { return cudaMemsetAsync(memory, 0, kBytes, stream); }
+
+  cudaStream_t capturing;
+  cudaStream_t other;
+  cudaEvent_t event = nullptr;
+  cudaEvent_t second_event = nullptr;
+  void* memory = nullptr;
+  void* pinned = nullptr;
+  cudaGraph_t graph = nullptr;
+};
+
+struct Call {
+  std::string name;
+  std::function<cudaError_t(Scene&)> make;
+};
+
+/// Calls that may wait for a device, or wait for a stream that captures nothing.
+std::vector<Call> unsafe_calls() {
+  return {
+      {"cudaMalloc", [](Scene& scene) { return cudaMalloc(&scene.memory, kBytes); }},
+      {"cudaFree", [](Scene&) { return cudaFree(nullptr); }},
+      {"cudaHostAlloc", [](Scene& scene) { return cudaHostAlloc(&scene.pinned, kBytes, 0); }},
+      {"cudaMemcpy",
+       [](Scene& scene) {
+         return cudaMemcpy(scene.pinned, scene.memory, kBytes, cudaMemcpyDeviceToHost);
+       }},
+      {"cudaStreamQuery", [](Scene& scene) { return cudaStreamQuery(scene.other); }},
+      {"cudaStreamSynchronize", [](Scene& scene) { return cudaStreamSynchronize(scene.other); }},
+      {"cudaEventQuery",
+       [](Scene& scene) {
+         REQUIRE(cudaEventRecord(scene.event, scene.other) == cudaSuccess);
+         return cudaEventQuery(scene.event);
+       }},
+  };
+}
+
+void make_in_other_thread(const std::function<void()>& calls) { std::thread(calls).join(); }
+
+}  // namespace
+
+TEST_CASE("a call that is unsafe during a capture fails, unless the capture is relaxed") {
+  for (const Call& call : unsafe_calls()) {
+    INFO(call.name);
+    for (const auto mode : {cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal}) {
+      Scene scene(mode);
+      CHECK(call.make(scene) == cudaErrorStreamCaptureUnsupported);
+      CHECK(scene.fill(scene.capturing) == cudaErrorStreamCaptureInvalidated);
+      CHECK(scene.end() == cudaErrorStreamCaptureInvalidated);
+    }
+    Scene relaxed(cudaStreamCaptureModeRelaxed);
+    CHECK(call.make(relaxed) == cudaSuccess);
+    CHECK(relaxed.end() == cudaSuccess);
+  }
+}
+
+TEST_CASE("a thread whose mode is relaxed may make unsafe calls during a capture") {
+  Scene scene(cudaStreamCaptureModeGlobal);
+  auto mode = cudaStreamCaptureModeRelaxed;
+  cudaThreadExchangeStreamCaptureMode(&mode);
+  CHECK(cudaMalloc(&scene.memory, kBytes) == cudaSuccess);
+  cudaThreadExchangeStreamCaptureMode(&mode);
+  CHECK(scene.end() == cudaSuccess);
+}
+
+TEST_CASE("only a global capture forbids unsafe calls to other threads") {
+  const auto outcome_of_other_thread = [](Scene& scene) {
+    cudaError_t error = cudaSuccess;
+    make_in_other_thread([&] { error = cudaMalloc(&scene.memory, kBytes); });
+    return error;
+  };
+  Scene global(cudaStreamCaptureModeGlobal);
+  CHECK(outcome_of_other_thread(global) == cudaErrorStreamCaptureUnsupported);
+  CHECK(global.end() == cudaErrorStreamCaptureInvalidated);
+  Scene local(cudaStreamCaptureModeThreadLocal);
+  CHECK(outcome_of_other_thread(local) == cudaSuccess);
+  CHECK(local.end() == cudaSuccess);
+}
+
+TEST_CASE("a stream that captures cannot be waited for, and its events cannot be looked at") {
+  const std::vector<Call> calls{
+      {"stream", [](Scene& scene) { return cudaStreamSynchronize(scene.capturing); }},
+      {"stream query", [](Scene& scene) { return cudaStreamQuery(scene.capturing); }},
+      {"callback",
+       [](Scene& scene) { return cudaStreamAddCallback(scene.capturing, nullptr, nullptr, 0); }},
+      {"device", [](Scene&) { return cudaDeviceSynchronize(); }}};
+  for (const Call& call : calls) {
+    INFO(call.name);
+    Scene scene(cudaStreamCaptureModeRelaxed);
+    CHECK(call.make(scene) == cudaErrorStreamCaptureUnsupported);
+    CHECK(scene.end() == cudaErrorStreamCaptureInvalidated);
+  }
+  for (const auto look : {&cudaEventQuery, &cudaEventSynchronize}) {
+    Scene scene(cudaStreamCaptureModeRelaxed);
+    CHECK(cudaEventRecord(scene.event, scene.capturing) == cudaSuccess);
+    CHECK(look(scene.event) == cudaErrorCapturedEvent);
+    CHECK(scene.end() == cudaErrorStreamCaptureInvalidated);
+    CHECK(look(scene.event) == cudaErrorCapturedEvent);
+  }
+}
+
+TEST_CASE("a stream that joins a capture must be joined again before its end") {
+  Scene scene(cudaStreamCaptureModeGlobal);
+  CHECK(cudaEventRecord(scene.event, scene.capturing) == cudaSuccess);
+  CHECK(cudaStreamWaitEvent(scene.other, scene.event, 0) == cudaSuccess);
+  SECTION("after it did nothing") { CHECK(scene.end() == cudaSuccess); }
+  SECTION("but is not") {
+    CHECK(scene.fill(scene.other) == cudaSuccess);
+    CHECK(scene.end() == cudaErrorStreamCaptureUnjoined);
+  }
+  SECTION("and not only in part") {
+    CHECK(cudaEventRecord(scene.second_event, scene.other) == cudaSuccess);
+    CHECK(scene.fill(scene.other) == cudaSuccess);
+    CHECK(cudaStreamWaitEvent(scene.capturing, scene.second_event, 0) == cudaSuccess);
+    CHECK(scene.end() == cudaErrorStreamCaptureUnjoined);
+  }
+  SECTION("and is") {
+    CHECK(scene.fill(scene.other) == cudaSuccess);
+    CHECK(cudaEventRecord(scene.second_event, scene.other) == cudaSuccess);
+    CHECK(cudaStreamWaitEvent(scene.capturing, scene.second_event, 0) == cudaSuccess);
+    CHECK(scene.end() == cudaSuccess);
+    std::size_t nodes = 0;
+    CHECK(cudaGraphGetNodes(scene.graph, nullptr, &nodes) == cudaSuccess);
+    CHECK(nodes == 1);
+  }
+}
+
+TEST_CASE("a stream that captures cannot wait for an event from outside the capture") {
+  Scene scene(cudaStreamCaptureModeGlobal);
+  CHECK(cudaStreamWaitEvent(scene.capturing, scene.event, 0) == cudaSuccess);  // never recorded
+  CHECK(cudaEventRecord(scene.event, scene.other) == cudaSuccess);
+  CHECK(cudaStreamWaitEvent(scene.capturing, scene.event, 0) == cudaErrorStreamCaptureIsolation);
+  CHECK(scene.end() == cudaErrorStreamCaptureInvalidated);
+}
+
+TEST_CASE("the legacy stream cannot be captured, nor be used while a blocking stream captures") {
+  CHECK(cudaStreamBeginCapture(nullptr, cudaStreamCaptureModeGlobal) ==
+        cudaErrorStreamCaptureImplicit);
+  Scene independent(cudaStreamCaptureModeGlobal);
+  CHECK(independent.fill(nullptr) == cudaSuccess);
+  CHECK(independent.end() == cudaSuccess);
+  Scene blocking(cudaStreamCaptureModeGlobal, cudaStreamDefault);
+  CHECK(blocking.fill(nullptr) == cudaErrorStreamCaptureImplicit);
+  CHECK(blocking.end() == cudaErrorStreamCaptureInvalidated);
+}
+
+TEST_CASE("a capture ends in the stream and the thread in which it began") {
+  Scene scene(cudaStreamCaptureModeThreadLocal);
+  CHECK(cudaStreamEndCapture(scene.other, &scene.graph) == cudaErrorStreamCaptureUnmatched);
+  cudaError_t error = cudaSuccess;
+  make_in_other_thread([&] { error = cudaStreamEndCapture(scene.capturing, &scene.graph); });
+  CHECK(error == cudaErrorStreamCaptureWrongThread);
+  CHECK(scene.end() == cudaSuccess);
+}
+
+TEST_CASE("a graph does its work at every replay, and not when it is captured") {
+  Scene scene(cudaStreamCaptureModeGlobal);
+  CHECK(cudaMemsetAsync(scene.memory, 7, kBytes, scene.capturing) == cudaSuccess);
+  CHECK(cudaMemcpyAsync(scene.pinned, scene.memory, kBytes, cudaMemcpyDeviceToHost,
+                        scene.capturing) == cudaSuccess);
+  CHECK(scene.end() == cudaSuccess);
+  cudaGraphExec_t executable = nullptr;
+  CHECK(cudaGraphInstantiateWithFlags(&executable, scene.graph, 0) == cudaSuccess);
+  auto* host = static_cast<char*>(scene.pinned);
+  for (int replay = 0; replay < 2; ++replay) {
+    host[0] = 0;
+    CHECK(cudaStreamSynchronize(scene.capturing) == cudaSuccess);
+    CHECK(host[0] == 0);
+    CHECK(cudaGraphLaunch(executable, scene.capturing) == cudaSuccess);
+    CHECK(cudaStreamSynchronize(scene.capturing) == cudaSuccess);
+    CHECK(host[0] == 7);
+  }
+}
+
+}  // namespace mnist_train::fake_gpu

@@ -1,0 +1,88 @@
+#include "support/fake_gpu/copy.h"
+
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <limits>
+
+#include "support/fake_gpu/capture.h"
+#include "support/fake_gpu/device_memory.h"
+#include "support/fake_gpu/message.h"
+#include "support/fake_gpu/pinned_memory.h"
+#include "support/fake_gpu/report.h"
+#include "support/fake_gpu/settings.h"
+
+namespace mnist_train::fake_gpu {
+
+namespace {
+
+/// The sums of a step, as mnist-train reads them: loss, correct predictions, samples and requests
+/// to stop (train::StepSums).
+using StepSums = std::array<double, 4>;
+
+bool reads_step_sums(const CopyRequest& request) {
+  return request.rows == 1 && request.width == sizeof(StepSums) && device_of(request.from) >= 0 &&
+         device_of(request.to) < 0;
+}
+
+/// Overwrites the sums with NaN if FAKE_GPU_NAN_AFTER_READS says so for this read.
+void spoil_step_sums(void* sums) {
+  static std::atomic<long> reads{0};
+  if (++reads < settings().nan_after_reads) return;
+  StepSums nan;
+  nan.fill(std::numeric_limits<double>::quiet_NaN());
+  std::memcpy(sums, nan.data(), sizeof nan);
+}
+
+void run_copy(const CopyRequest& request) {
+  auto* to = static_cast<std::byte*>(host_address(request.to));
+  const auto* from = static_cast<const std::byte*>(host_address(request.from));
+  for (std::size_t row = 0; row < request.rows; ++row) {
+    std::memmove(to + row * request.to_pitch, from + row * request.from_pitch, request.width);
+  }
+  if (settings().nan_after_reads > 0 && reads_step_sums(request)) spoil_step_sums(to);
+}
+
+bool is_pageable(const void* address) { return device_of(address) < 0 && !is_pinned(address); }
+
+std::size_t reach(const CopyRequest& request, std::size_t pitch) {
+  return (request.rows - 1) * pitch + request.width;
+}
+
+const char* place_of(const void* address) { return device_of(address) < 0 ? "host" : "device"; }
+
+}  // namespace
+
+cudaError_t copy(Stream& stream, const CopyRequest& request) {
+  if (request.width == 0 || request.rows == 0) return cudaSuccess;
+  trace(request.call, " of ", request.rows * request.width, " bytes, ", place_of(request.from),
+        " to ", place_of(request.to));
+  if (!is_valid_memory(request.to, reach(request, request.to_pitch)) ||
+      !is_valid_memory(request.from, reach(request, request.from_pitch))) {
+    say_misuse(request.call, "memory of a device that is not allocated");
+    return cudaErrorInvalidValue;
+  }
+  const bool captured = is_capturing(stream);
+  const bool pageable = is_pageable(request.to) || is_pageable(request.from);
+  if (captured && pageable) say_misuse(request.call, "note: a graph copies pageable memory");
+  const cudaError_t error =
+      submit(stream, {NodeKind::kCopy, request.call, [request] { run_copy(request); }});
+  if (error != cudaSuccess || captured) return error;
+  count(Counter::kCopies);
+  if (pageable) count(Counter::kPageableCopies);
+  if (pageable || request.host_waits) stream.wait(stream.end());
+  return cudaSuccess;
+}
+
+cudaError_t fill(Stream& stream, void* address, int value, std::size_t bytes, const char* call) {
+  if (!is_valid_memory(address, bytes)) {
+    say_misuse(call, "memory of a device that is not allocated");
+    return cudaErrorInvalidValue;
+  }
+  if (!is_capturing(stream)) count(Counter::kFills);
+  return submit(stream, {NodeKind::kFill, call, [address, value, bytes] {
+                           std::memset(host_address(address), value, bytes);
+                         }});
+}
+
+}  // namespace mnist_train::fake_gpu

@@ -1,0 +1,83 @@
+/// cuBLAS: handles remember their settings, and products (in the stubs) are kernels that do
+/// nothing.
+#include <cublas_v2.h>
+#include <cuda_runtime_api.h>
+
+#include "support/fake_gpu/device.h"
+#include "support/fake_gpu/library_stub.h"
+
+namespace mnist_train::fake_gpu {
+
+namespace {
+
+struct Handle {
+  cudaStream_t stream = nullptr;
+  cublasMath_t math_mode = CUBLAS_DEFAULT_MATH;
+  cublasPointerMode_t pointer_mode = CUBLAS_POINTER_MODE_HOST;
+};
+
+Handle& handle_of(cublasHandle_t handle) { return *reinterpret_cast<Handle*>(handle); }
+
+}  // namespace
+
+int launch_with_handle(void* handle, const char* function) {
+  const cudaStream_t stream = static_cast<Handle*>(handle)->stream;
+  const bool launched = launch_library_kernel(stream, function) == cudaSuccess;
+  return launched ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
+}
+
+extern "C" {
+
+/// Is refused during a capture, because the real one allocates memory.
+cublasStatus_t cublasCreate_v2(cublasHandle_t* handle) {
+  if (check_unsafe_call("cublasCreate") != cudaSuccess) return CUBLAS_STATUS_NOT_INITIALIZED;
+  *handle = reinterpret_cast<cublasHandle_t>(new Handle);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasDestroy_v2(cublasHandle_t handle) {
+  delete &handle_of(handle);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasSetStream_v2(cublasHandle_t handle, cudaStream_t stream) {
+  handle_of(handle).stream = stream;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasGetStream_v2(cublasHandle_t handle, cudaStream_t* stream) {
+  *stream = handle_of(handle).stream;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasSetMathMode(cublasHandle_t handle, cublasMath_t mode) {
+  handle_of(handle).math_mode = mode;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasGetMathMode(cublasHandle_t handle, cublasMath_t* mode) {
+  *mode = handle_of(handle).math_mode;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasSetPointerMode_v2(cublasHandle_t handle, cublasPointerMode_t mode) {
+  handle_of(handle).pointer_mode = mode;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasGetPointerMode_v2(cublasHandle_t handle, cublasPointerMode_t* mode) {
+  *mode = handle_of(handle).pointer_mode;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t, void*, std::size_t) {
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+const char* cublasGetStatusName(cublasStatus_t) { return "a status of the stand-in for cuBLAS"; }
+
+const char* cublasGetStatusString(cublasStatus_t status) { return cublasGetStatusName(status); }
+
+}  // extern "C"
+
+}  // namespace mnist_train::fake_gpu

@@ -1,0 +1,107 @@
+/// cuBLASLt: descriptors hold nothing, there is one algorithm, and a product is a kernel that does
+/// nothing.
+#include <cublasLt.h>
+
+#include <cstdint>
+
+#include "support/fake_gpu/device.h"
+
+namespace mnist_train::fake_gpu {
+
+namespace {
+
+/// Makes what a handle or a descriptor of the program points at.
+template <class Handle>
+cublasStatus_t make(Handle* handle) {
+  *handle = reinterpret_cast<Handle>(new char);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+template <class Handle>
+cublasStatus_t destroy(Handle handle) {
+  delete reinterpret_cast<char*>(handle);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+}  // namespace
+
+extern "C" {
+
+std::size_t cublasLtGetVersion() { return CUBLAS_VERSION; }
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) { return make(handle); }
+
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) { return destroy(handle); }
+
+const char* cublasLtGetStatusName(cublasStatus_t) {
+  return "a status of the stand-in for cuBLASLt";
+}
+
+const char* cublasLtGetStatusString(cublasStatus_t status) { return cublasLtGetStatusName(status); }
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* descriptor, cublasComputeType_t,
+                                        cudaDataType_t) {
+  return make(descriptor);
+}
+
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t descriptor) {
+  return destroy(descriptor);
+}
+
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t, cublasLtMatmulDescAttributes_t,
+                                              const void*, std::size_t) {
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference) {
+  return make(preference);
+}
+
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
+  return destroy(preference);
+}
+
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t,
+                                                    cublasLtMatmulPreferenceAttributes_t,
+                                                    const void*, std::size_t) {
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType,
+                                          std::uint64_t, std::uint64_t, std::int64_t) {
+  return make(layout);
+}
+
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
+  return destroy(layout);
+}
+
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t,
+                                                cublasLtMatrixLayoutAttribute_t, const void*,
+                                                std::size_t) {
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t,
+                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                              cublasLtMatmulPreference_t, int,
+                                              cublasLtMatmulHeuristicResult_t results[],
+                                              int* count) {
+  results[0] = {};
+  *count = 1;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t, const void*, const void*,
+                              cublasLtMatrixLayout_t, const void*, cublasLtMatrixLayout_t,
+                              const void*, const void*, cublasLtMatrixLayout_t, void*,
+                              cublasLtMatrixLayout_t, const cublasLtMatmulAlgo_t*, void*,
+                              std::size_t, cudaStream_t stream) {
+  const bool launched = launch_library_kernel(stream, "cublasLtMatmul") == cudaSuccess;
+  return launched ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
+}
+
+}  // extern "C"
+
+}  // namespace mnist_train::fake_gpu

@@ -1,0 +1,165 @@
+#include "support/fake_gpu/device_memory.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdlib>
+
+#include "support/fake_gpu/device.h"
+#include "support/fake_gpu/message.h"
+#include "support/fake_gpu/settings.h"
+
+namespace mnist_train::fake_gpu {
+
+namespace {
+
+constexpr std::size_t kAlignment_bytes = 512;
+constexpr std::size_t kMaxDevices = 64;
+
+std::byte* map(int file, std::size_t bytes, int protection) {
+  void* memory = ::mmap(nullptr, bytes, protection, MAP_SHARED | MAP_NORESERVE, file, 0);
+  if (memory != MAP_FAILED) return static_cast<std::byte*>(memory);
+  say("cannot map ", bytes, " bytes as the memory of a device");
+  std::abort();
+}
+
+/// The memory of every device that was used; null for the others.
+std::array<std::atomic<DeviceMemory*>, kMaxDevices>& all_memory() {
+  static auto& memory = *new std::array<std::atomic<DeviceMemory*>, kMaxDevices>();
+  return memory;
+}
+
+const DeviceMemory* memory_with(const void* address) {
+  for (int device = 0; device < device_count(); ++device) {
+    const DeviceMemory* memory = all_memory().at(static_cast<std::size_t>(device));
+    if (memory != nullptr && memory->contains(address)) return memory;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+DeviceMemory::DeviceMemory(std::size_t size, std::size_t limit) : size_(size), limit_(limit) {
+  const int file = ::memfd_create("fake-gpu-memory", MFD_CLOEXEC);
+  if (file < 0 || ::ftruncate(file, static_cast<off_t>(size)) != 0) {
+    say("cannot make a file in memory of ", size, " bytes");
+    std::abort();
+  }
+  device_ = map(file, size, PROT_NONE);
+  host_ = map(file, size, PROT_READ | PROT_WRITE);
+  ::close(file);
+  free_[0] = size;
+}
+
+void* DeviceMemory::allocate(std::size_t bytes) {
+  const std::size_t needed = (std::max<std::size_t>(bytes, 1) + kAlignment_bytes - 1) /
+                             kAlignment_bytes * kAlignment_bytes;
+  const std::lock_guard lock(mutex_);
+  if (needed > limit_ - allocated_) return nullptr;
+  const auto block = std::find_if(free_.begin(), free_.end(),
+                                  [&](const auto& entry) { return entry.second >= needed; });
+  if (block == free_.end()) return nullptr;
+  const auto [offset, size] = *block;
+  free_.erase(block);
+  if (size > needed) free_[offset + needed] = size - needed;
+  blocks_[offset] = needed;
+  allocated_ += needed;
+  peak_ = std::max(peak_, allocated_);
+  return device_ + offset;
+}
+
+bool DeviceMemory::release(void* address) {
+  const std::lock_guard lock(mutex_);
+  const auto block = blocks_.find(offset_of(address));
+  if (block == blocks_.end()) return false;
+  auto [offset, size] = *block;
+  blocks_.erase(block);
+  allocated_ -= size;
+  // Free neighbours become one block.
+  auto next = free_.lower_bound(offset);
+  if (next != free_.end() && next->first == offset + size) {
+    size += next->second;
+    next = free_.erase(next);
+  }
+  if (next != free_.begin()) {
+    const auto before = std::prev(next);
+    if (before->first + before->second == offset) {
+      before->second += size;
+      return true;
+    }
+  }
+  free_[offset] = size;
+  return true;
+}
+
+std::size_t DeviceMemory::allocated() const {
+  const std::lock_guard lock(mutex_);
+  return allocated_;
+}
+
+std::size_t DeviceMemory::peak() const {
+  const std::lock_guard lock(mutex_);
+  return peak_;
+}
+
+bool DeviceMemory::contains(const void* address) const {
+  const auto* byte = static_cast<const std::byte*>(address);
+  return byte >= device_ && byte < device_ + size_;
+}
+
+bool DeviceMemory::is_allocated(const void* address, std::size_t bytes) const {
+  const std::size_t begin = offset_of(address);
+  const std::lock_guard lock(mutex_);
+  auto block = blocks_.upper_bound(begin);
+  if (block == blocks_.begin()) return false;
+  --block;
+  return begin + bytes <= block->first + block->second;
+}
+
+void* DeviceMemory::host_address(const void* address) const { return host_ + offset_of(address); }
+
+std::size_t DeviceMemory::offset_of(const void* address) const {
+  return static_cast<std::size_t>(static_cast<const std::byte*>(address) - device_);
+}
+
+DeviceMemory& memory_of(int device) {
+  static std::mutex mutex;
+  std::atomic<DeviceMemory*>& memory = all_memory().at(static_cast<std::size_t>(device));
+  const std::lock_guard lock(mutex);
+  if (memory == nullptr) {
+    const std::size_t limit_mb = std::min(settings().limit_mb, settings().memory_mb);
+    memory = new DeviceMemory(settings().memory_mb << 20, limit_mb << 20);
+  }
+  return *memory;
+}
+
+std::size_t peak_memory_bytes() {
+  std::size_t peak = 0;
+  for (const auto& memory : all_memory()) {
+    if (memory != nullptr) peak = std::max(peak, memory.load()->peak());
+  }
+  return peak;
+}
+
+bool is_valid_memory(const void* address, std::size_t bytes) {
+  const DeviceMemory* memory = memory_with(address);
+  return memory == nullptr || memory->is_allocated(address, bytes);
+}
+
+int device_of(const void* address) {
+  const DeviceMemory* memory = memory_with(address);
+  for (int device = 0; memory != nullptr && device < device_count(); ++device) {
+    if (all_memory().at(static_cast<std::size_t>(device)) == memory) return device;
+  }
+  return -1;
+}
+
+void* host_address(const void* address) {
+  const DeviceMemory* memory = memory_with(address);
+  return memory == nullptr ? const_cast<void*>(address) : memory->host_address(address);
+}
+
+}  // namespace mnist_train::fake_gpu

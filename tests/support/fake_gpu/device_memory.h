@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <mutex>
+
+namespace mnist_train::fake_gpu {
+
+/// The memory of one device. Its pages are mapped twice: where the program sees them, any access by
+/// the host is a segmentation fault, as on a GPU; through the other mapping the stand-in reads and
+/// writes them. A page takes memory of the host from its first use on.
+class DeviceMemory {
+ public:
+  /// `limit` of the `size` bytes can be allocated.
+  DeviceMemory(std::size_t size, std::size_t limit);
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
+
+  /// Returns a block of at least `bytes` bytes; null where no free block is large enough.
+  void* allocate(std::size_t bytes);
+  /// Takes a block back; returns whether `address` is the beginning of one.
+  bool release(void* address);
+
+  std::size_t limit() const { return limit_; }
+  std::size_t allocated() const;
+  std::size_t peak() const;
+
+  bool contains(const void* address) const;
+  /// Returns whether these bytes lie in one block.
+  bool is_allocated(const void* address, std::size_t bytes) const;
+  /// Returns where the stand-in can reach an address that `contains` is true for.
+  void* host_address(const void* address) const;
+
+ private:
+  std::size_t offset_of(const void* address) const;
+
+  std::size_t size_;
+  std::size_t limit_;
+  std::byte* device_ = nullptr;  // what the program sees
+  std::byte* host_ = nullptr;    // the same pages
+  mutable std::mutex mutex_;     // for what follows
+  std::size_t allocated_ = 0;
+  std::size_t peak_ = 0;
+  std::map<std::size_t, std::size_t> blocks_;  // offset -> bytes
+  std::map<std::size_t, std::size_t> free_;
+};
+
+/// Returns the memory of a device, which is mapped when it is first asked for and never unmapped.
+DeviceMemory& memory_of(int device);
+
+/// Returns the largest number of bytes that were allocated on any device at once.
+std::size_t peak_memory_bytes();
+
+/// Returns whether these bytes can be copied: memory of the host, or of one block of a device.
+bool is_valid_memory(const void* address, std::size_t bytes);
+
+}  // namespace mnist_train::fake_gpu

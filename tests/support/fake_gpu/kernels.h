@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+
+namespace mnist_train::fake_gpu {
+
+/// A kernel of the program, which does nothing when it is launched, unless it is one of those of
+/// ATen's that `emulate_aten_kernel` knows.
+struct Kernel {
+  const char* name = "";  // mangled; lives as long as the process
+};
+
+/// How a kernel is launched.
+struct LaunchShape {
+  dim3 grid;
+  dim3 block;
+  std::size_t shared_bytes = 0;
+};
+
+/// Makes the kernel known that nvcc's host code launches by the address of `host_function`.
+void register_kernel(const void* host_function, const char* name);
+
+/// Returns the kernel of a host function; null where none was registered.
+Kernel* find_kernel(const void* host_function);
+
+/// Launches a kernel: it runs on the stream, or becomes a node of the graph that the stream
+/// captures. `arguments` may be null. Fails for a null kernel, and for a shape that an H100
+/// refuses.
+cudaError_t launch_kernel(const Kernel* kernel, const LaunchShape& shape, void** arguments,
+                          cudaStream_t stream);
+
+}  // namespace mnist_train::fake_gpu

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <sstream>
+#include <string>
+#include <string_view>
+
+namespace mnist_train::fake_gpu {
+
+/// Writes a line to stderr, behind "[fake_gpu PID] ", by a single call of the system.
+void write_line(const std::string& text);
+
+/// Returns whether FAKE_GPU_TRACE asks for a line about every call.
+bool tracing();
+
+/// Writes its arguments, one behind the other, as a line to stderr.
+template <class... Parts>
+void say(const Parts&... parts) {
+  std::ostringstream text;
+  (text << ... << parts);
+  write_line(text.str());
+}
+
+/// Does what `say` does where FAKE_GPU_TRACE is set, and nothing elsewhere.
+template <class... Parts>
+void trace(const Parts&... parts) {
+  if (tracing()) say(parts...);
+}
+
+/// Says that the program made a call that CUDA forbids at that point, and why. Where
+/// FAKE_GPU_BACKTRACE is set the call stack follows.
+void say_misuse(std::string_view call, std::string_view reason);
+
+/// Says that `function` is not implemented, once for each of them, and returns `error`, which must
+/// be a literal of the function's library.
+int not_implemented(const char* function, int error);
+
+}  // namespace mnist_train::fake_gpu

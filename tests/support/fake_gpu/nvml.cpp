@@ -1,0 +1,79 @@
+/// NVML: what LibTorch asks it about devices. NVIDIA's wheels have no header of it, so the few
+/// types and codes are written out here.
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+
+#include "support/fake_gpu/device.h"
+#include "support/fake_gpu/settings.h"
+
+namespace mnist_train::fake_gpu {
+
+namespace {
+
+constexpr int kSuccess = 0;          // NVML_SUCCESS
+constexpr int kInvalidArgument = 2;  // NVML_ERROR_INVALID_ARGUMENT
+constexpr int kNotSupported = 3;     // NVML_ERROR_NOT_SUPPORTED
+constexpr int kNotFound = 6;         // NVML_ERROR_NOT_FOUND
+
+/// An nvmlDevice_t, which is opaque: here it is the number of the device, from 1.
+using Device = std::uintptr_t;
+
+}  // namespace
+
+extern "C" {
+
+int nvmlInit_v2() { return kSuccess; }
+
+int nvmlInit() { return kSuccess; }
+
+int nvmlShutdown() { return kSuccess; }
+
+const char* nvmlErrorString(int) { return "an error of the stand-in for NVML"; }
+
+int nvmlSystemGetCudaDriverVersion_v2(int* version) {
+  *version = CUDART_VERSION;
+  return kSuccess;
+}
+
+/// Counts the devices of the machine: NVML ignores CUDA_VISIBLE_DEVICES.
+int nvmlDeviceGetCount_v2(unsigned* count) {
+  *count = static_cast<unsigned>(settings().count);
+  return kSuccess;
+}
+
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device* device) {
+  if (index >= static_cast<unsigned>(settings().count)) return kInvalidArgument;
+  *device = index + 1;
+  return kSuccess;
+}
+
+/// Finds a device by what cudaDeviceGetPCIBusId says.
+int nvmlDeviceGetHandleByPciBusId_v2(const char* bus_id, Device* device) {
+  const char* colon = std::strchr(bus_id, ':');  // behind the PCI domain
+  if (colon == nullptr) return kInvalidArgument;
+  const unsigned long bus = std::strtoul(colon + 1, nullptr, 16);
+  if (bus == 0 || bus > static_cast<unsigned long>(settings().count)) return kNotFound;
+  *device = bus;
+  return kSuccess;
+}
+
+int nvmlDeviceGetComputeRunningProcesses(Device, unsigned* count, void*) {
+  *count = 0;
+  return kSuccess;
+}
+
+int nvmlDeviceGetComputeRunningProcesses_v3(Device, unsigned* count, void*) {
+  *count = 0;
+  return kSuccess;
+}
+
+int nvmlDeviceGetNvLinkRemoteDeviceType(Device, unsigned, int*) { return kNotSupported; }
+
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(Device, unsigned, void*) { return kNotSupported; }
+
+int nvmlDeviceGetGpuFabricInfoV(Device, void*) { return kNotSupported; }
+
+}  // extern "C"
+
+}  // namespace mnist_train::fake_gpu

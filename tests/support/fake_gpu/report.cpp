@@ -1,0 +1,135 @@
+#include "support/fake_gpu/report.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <fstream>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "support/fake_gpu/device_memory.h"
+#include "support/fake_gpu/message.h"
+#include "support/fake_gpu/settings.h"
+
+namespace mnist_train::fake_gpu {
+
+namespace {
+
+constexpr std::array<const char*, 7> kCounterNames{
+    "replays", "copies", "pageable_copies", "fills", "synchronizations", "captures", "allocations"};
+
+struct CapturedGraph {
+  std::array<std::size_t, kNodeKinds> nodes;
+  std::size_t streams;
+};
+
+/// What this process has done so far.
+struct Counts {
+  std::array<std::atomic<std::uint64_t>, kCounterNames.size()> calls{};
+  std::atomic<std::uint64_t> eager_launches{0};
+  std::atomic<std::uint64_t> captured_launches{0};
+  std::mutex mutex;                                              // for what follows
+  std::unordered_map<std::string_view, std::uint64_t> launches;  // by kernel
+  std::vector<CapturedGraph> graphs;
+
+  bool any() const {
+    return eager_launches + captured_launches > 0 ||
+           std::any_of(calls.begin(), calls.end(), [](const auto& count) { return count > 0; });
+  }
+};
+
+Counts& counts() {
+  static auto& counts = *new Counts();
+  return counts;
+}
+
+std::string path_for_process(const std::string& path) {
+  return path + "." + std::to_string(::getpid());
+}
+
+void write_kernels(std::ostream& file, Counts& counts) {
+  std::vector<std::pair<std::uint64_t, std::string_view>> kernels;
+  for (const auto& [name, launches] : counts.launches) kernels.emplace_back(launches, name);
+  std::sort(kernels.rbegin(), kernels.rend());
+  const char* separator = "\n";
+  file << " \"kernels\": {";
+  for (const auto& [launches, name] : kernels) {
+    file << separator << "  \"" << name << "\": " << launches;
+    separator = ",\n";
+  }
+  file << "}";
+}
+
+void write_graphs(std::ostream& file, Counts& counts) {
+  const char* separator = "\n";
+  file << " \"graphs\": [";
+  for (const auto& [nodes, streams] : counts.graphs) {
+    file << separator << "  {\"kernels\": " << nodes[0] << ", \"copies\": " << nodes[1]
+         << ", \"fills\": " << nodes[2] << ", \"others\": " << nodes[3]
+         << ", \"streams\": " << streams << "}";
+    separator = ",\n";
+  }
+  file << "]";
+}
+
+/// Writes the report when the process ends by `exit` or by returning from `main`.
+struct ReportAtExit {
+  ~ReportAtExit() { write_report(); }
+};
+
+const ReportAtExit kReportAtExit;
+
+}  // namespace
+
+void count(Counter counter) { ++counts().calls.at(static_cast<std::size_t>(counter)); }
+
+void count_launch(const char* kernel, bool captured) {
+  Counts& all = counts();
+  ++(captured ? all.captured_launches : all.eager_launches);
+  if (settings().report.empty()) return;
+  const std::lock_guard lock(all.mutex);
+  ++all.launches[kernel];
+}
+
+void record_graph(const Graph& graph, std::size_t streams, bool valid) {
+  const CapturedGraph captured{{graph.count(NodeKind::kKernel), graph.count(NodeKind::kCopy),
+                                graph.count(NodeKind::kFill), graph.count(NodeKind::kOther)},
+                               streams};
+  say(valid ? "captured " : "captured an invalid graph of ", captured.nodes[0], " kernels, ",
+      captured.nodes[1], " copies, ", captured.nodes[2], " fills, ", captured.nodes[3],
+      " others on ", streams, " streams");
+  if (!settings().graph_dump.empty()) {
+    std::ofstream file(path_for_process(settings().graph_dump));
+    for (const char* name : graph.names()) file << name << '\n';
+  }
+  if (!valid) return;
+  Counts& all = counts();
+  const std::lock_guard lock(all.mutex);
+  all.graphs.push_back(captured);
+}
+
+void write_report() {
+  Counts& all = counts();
+  if (settings().report.empty() || !all.any()) return;
+  const std::lock_guard lock(all.mutex);
+  std::ofstream file(path_for_process(settings().report));
+  file << "{\n \"launches\": " << all.eager_launches + all.captured_launches
+       << ",\n \"eager_launches\": " << all.eager_launches
+       << ",\n \"captured_launches\": " << all.captured_launches;
+  for (std::size_t i = 0; i < kCounterNames.size(); ++i) {
+    file << ",\n \"" << kCounterNames.at(i) << "\": " << all.calls.at(i);
+  }
+  file << ",\n \"peak_memory_bytes\": " << peak_memory_bytes() << ",\n";
+  write_graphs(file, all);
+  file << ",\n";
+  write_kernels(file, all);
+  file << "\n}\n";
+}
+
+}  // namespace mnist_train::fake_gpu

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace mnist_train::fake_gpu {
+
+/// The settings of the stand-in. Each one is an environment variable, whose name is `FAKE_GPU_` and
+/// the member's in capitals; README.md has their table. All of them are read once, at first use.
+struct Settings {
+  int count;                 // devices of the machine, before CUDA_VISIBLE_DEVICES
+  std::size_t memory_mb;     // what each device says that it has
+  std::size_t limit_mb;      // what can be allocated of it
+  long kernel_us;            // how long each kernel takes on its stream
+  long nan_after_reads;      // 0: never
+  long hang_after_launches;  // 0: never
+  int hang_device;           // -1: every device
+  bool trace;
+  bool backtrace;
+  std::string report;  // files that are written, without ".PID"; empty: none
+  std::string graph_dump;
+};
+
+/// Returns the settings of this process. A value that is not a number ends the process with exit
+/// code 2, because a test that sets it expects something else than what would happen.
+const Settings& settings();
+
+/// Returns the devices that this process sees, as indices among those of the machine. The program's
+/// device 1 is the second of them.
+const std::vector<int>& visible_devices();
+
+}  // namespace mnist_train::fake_gpu

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+
+#include "support/fake_gpu/device.h"
+
+namespace mnist_train::fake_gpu {
+
+/// A stream of a device: a thread that runs one operation after the other, so that the host runs
+/// ahead of it as it does of a GPU. Streams live as long as the process, because events and graphs
+/// name them.
+class Stream {
+ public:
+  /// The number of operations that a stream was given up to a moment.
+  using Position = std::uint64_t;
+
+  enum class Kind { kLegacy, kCreated };
+
+  /// `flags` and `priority` are those of cudaStreamCreateWithPriority.
+  Stream(Kind kind, int device, unsigned flags, int priority);
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  int device() const { return device_; }
+  int priority() const { return priority_; }
+  /// Returns whether this is the device's legacy default stream.
+  bool is_legacy() const { return kind_ == Kind::kLegacy; }
+  /// Returns whether work of the legacy stream waits for this stream's, and the reverse.
+  bool is_blocking() const { return (flags_ & cudaStreamNonBlocking) == 0; }
+
+  /// Gives the stream work, and does not wait for it.
+  Position enqueue(Operation operation);
+  /// Returns the position behind everything that was enqueued so far.
+  Position end() const;
+  bool has_completed(Position position) const;
+  void wait(Position position);
+
+ private:
+  void run();
+
+  const Kind kind_;
+  const int device_;
+  const unsigned flags_;
+  const int priority_;
+  mutable std::mutex mutex_;  // for what follows
+  std::condition_variable changed_;
+  std::deque<Operation> operations_;
+  Position enqueued_ = 0;
+  Position completed_ = 0;
+  bool has_thread_ = false;
+};
+
+/// Makes a stream of the calling thread's device.
+Stream& create_stream(unsigned flags, int priority);
+
+/// Returns the stream behind a handle of the program. The default streams, among them the one that
+/// is called per-thread, are the legacy stream of the calling thread's device.
+Stream& stream_of(cudaStream_t handle);
+
+/// Returns the handle of a stream that was created.
+cudaStream_t handle_of(Stream& stream);
+
+/// Returns when everything that was enqueued on any stream of the device has completed.
+void wait_for_device(int device);
+
+/// Counts a kernel or a replay that a device begins, for FAKE_GPU_HANG_AFTER_LAUNCHES. It must be
+/// called by the stream's thread.
+void count_started_launch(int device);
+
+/// Returns whether `count_started_launch` must be called, so that launches have to be enqueued even
+/// where they do nothing.
+bool counts_started_launches();
+
+}  // namespace mnist_train::fake_gpu

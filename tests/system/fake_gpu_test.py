@@ -1,0 +1,112 @@
+"""Runs on GPUs that only pretend to compute: starting, capturing, talking over NCCL, failing and ending are the real thing."""
+
+import os
+import re
+import signal
+
+import pytest
+from fake_gpus import ON_GPU, devices_of_ranks, fake_gpus, needs_fake_gpus, reports
+from support import LONG_RUN, assert_gone, merged, send, start, train
+
+pytestmark = needs_fake_gpus
+
+STEPS = 20  # an epoch of support.SMALL
+EAGER_STEPS = 3  # before the capture
+ONE_EPOCH = ON_GPU | {"epochs": 1}
+ENDLESS = merged(ON_GPU, LONG_RUN)
+SLOW = {"kernel_us": 20}  # so that something can be done to a run
+
+
+def test_one_gpu_trains_by_replaying_a_graph(tmp_path):
+    result = train(tmp_path, ONE_EPOCH, variables=fake_gpus(report=tmp_path / "report"))
+    assert result.summary()["execution"] == "graph" and result.summary()["steps"] == STEPS
+    (report,) = reports(tmp_path / "report")
+    assert report["captures"] == len(report["graphs"]) == 1
+    assert report["replays"] == STEPS - EAGER_STEPS
+    assert report["graphs"][0]["streams"] == 1
+
+
+@pytest.mark.parametrize("strategy, execution", [("flat", "graph"), ("bucketed", "eager")])
+def test_two_gpus_average_over_nccl(tmp_path, strategy, execution):
+    result = train(tmp_path, ONE_EPOCH | {"gradient_averaging": {"strategy": strategy}}, processes=2,
+                   variables=fake_gpus(2, report=tmp_path / "report"))
+    assert result.summary()["backend"] == "nccl" and result.summary()["execution"] == execution
+    assert devices_of_ranks(result) == {0: 0, 1: 1}
+    both = reports(tmp_path / "report")
+    assert len(both) == 2
+    for report in both:
+        # The rest is in the replays of the graph.
+        assert report["kernels"]["ncclAllReduce"] >= (EAGER_STEPS if execution == "graph" else STEPS)
+
+
+def test_a_captured_step_holds_the_kernels_of_an_eager_one(tmp_path):
+    def second_epoch(graphs):
+        """What a run of two epochs does more than one of one epoch: no start, no capture, only an epoch's steps and its end."""
+        counts = []
+        for epochs in (1, 2):
+            report = tmp_path / f"{graphs}-{epochs}"
+            result = train(tmp_path, ON_GPU | {"cuda_graphs": graphs, "epochs": epochs}, output=f"run-{report.name}",
+                           variables=fake_gpus(report=report))
+            assert [step["step"] for step in result.steps()] == list(range(1, epochs * STEPS + 1))
+            counts += reports(report)
+        return {name: counts[1][name] - counts[0][name] for name in ("eager_launches", "replays")}, counts[1]["graphs"]
+
+    eager, no_graphs = second_epoch("off")
+    captured, (graph,) = second_epoch("on")
+    assert eager["replays"] == 0 and not no_graphs
+    assert captured["replays"] == STEPS
+    assert eager["eager_launches"] == captured["eager_launches"] + STEPS * graph["kernels"]
+
+
+def test_memory_that_runs_out_is_named_with_what_to_lower(tmp_path):
+    changes = ONE_EPOCH | {"model": {"name": "resnet18"}, "data": {"limit_train": 512, "limit_test": 100}}
+    failed = train(tmp_path, changes, processes=2, variables=fake_gpus(2, limit_mb=300), expect=1)
+    assert "out of memory: lower batch_size" in failed.stderr, failed.stderr
+    assert "frame #" not in failed.stderr
+    assert not failed.checkpoints()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_loss_that_is_not_finite_ends_the_run_without_a_checkpoint(tmp_path, count):
+    failed = train(tmp_path, ONE_EPOCH, processes=count, variables=fake_gpus(count, nan_after_reads=5), expect=1)
+    assert "the loss became NaN at step" in failed.stderr, failed.stderr
+    assert failed.summary()["status"] == "failed"
+    assert not failed.checkpoints() and not (failed.path / "model.pt").exists()
+
+
+def test_a_killed_rank_is_restarted_from_the_newest_checkpoint(tmp_path):
+    changes = merged(ON_GPU, {"epochs": 3, "checkpoint": {"every_steps": 5}, "launch": {"max_restarts": 1}})
+    with start(tmp_path, changes, processes=2, variables=fake_gpus(2, **SLOW)) as process:
+        process.wait_for_step(STEPS // 2)
+        send(process.ranks()[1], signal.SIGKILL)
+        assert process.wait() == 0, process.stderr
+        assert re.search(r"rank 1 \(pid \d+\) was killed by signal 9", process.stderr), process.stderr
+        assert "resuming from" in process.stderr and "step-0000" in process.stderr, process.stderr
+    summary = process.run_folder.summary()
+    assert summary["restarts"] == 1 and summary["steps"] == 3 * STEPS
+    assert not [name for name in os.listdir("/dev/shm") if "fake" in name]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_sigterm_saves_and_the_run_resumes(tmp_path, count):
+    steps = 160  # an epoch
+    changes = merged(ENDLESS, {"batch_size": 32, "data": {"limit_train": 32 * steps}})
+    with start(tmp_path, changes, processes=count, variables=fake_gpus(count, **SLOW)) as process:
+        process.wait_for_step(10)
+        process.send(signal.SIGTERM)
+        assert process.wait() == 143, process.stderr
+    stopped = process.run_folder.summary()
+    assert stopped["status"] == "stopped" and 10 <= stopped["steps"] < steps
+    resumed = train(tmp_path, changes | {"epochs": 1}, "--resume", "auto", processes=count, variables=fake_gpus(count))
+    assert f"epoch 1, step {stopped['steps']}" in resumed.stderr, resumed.stderr
+    assert resumed.summary()["steps"] == steps
+    assert [step["step"] for step in resumed.steps()] == list(range(1, steps + 1))
+
+
+def test_a_device_that_never_answers_ends_the_run_in_time(tmp_path):
+    changes = merged(ON_GPU, {"epochs": 1000, "launch": {"hang_timeout_s": 5}})
+    with start(tmp_path, changes, processes=2,
+               variables=fake_gpus(2, hang_after_launches=1000, hang_device=1)) as process:
+        assert process.wait(60) == 4, process.stderr
+        assert "without progress" in process.stderr
+        assert_gone(process, 2)

@@ -1,0 +1,59 @@
+"""Runs on stand-in GPUs: how the binary is started on them, and what they report of it. See tests/support/fake_gpu/README.md."""
+
+import functools
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from support import BINARY, REPOSITORY
+
+WITH_FAKE_GPUS = REPOSITORY / "tests" / "support" / "fake_gpu" / "with_fake_gpus"
+LIBRARIES = Path(os.environ.get("MNIST_TRAIN_FAKE_GPU_LIBRARIES") or Path(BINARY).resolve().parents[1] / "lib" / "fake_gpu")
+
+# On top of support.SMALL, which is on CPUs. Numbers mean nothing here, so no run is compared to the bit.
+ON_GPU = {"device": "cuda", "deterministic": False}
+
+
+def why_none():
+    if not (Path(BINARY).resolve().parent / "libmnist-train-cuda.so").exists():
+        return "this build has no CUDA module"
+    if not (LIBRARIES / "libfake_gpu.so").exists():
+        return f"this build has no stand-in GPUs in {LIBRARIES}"
+    return None
+
+
+needs_fake_gpus = pytest.mark.skipif(why_none() is not None, reason=str(why_none()))
+
+
+def fake_gpus(count=1, **settings):
+    """The variables of a machine with so many GPUs, for `run`, `start` and `train` of support.py. fake_gpus(kernel_us=20) sets
+    FAKE_GPU_KERNEL_US."""
+    named = {f"FAKE_GPU_{name.upper()}": value for name, value in settings.items()}
+    return loading_variables() | {"FAKE_GPU_COUNT": count} | named
+
+
+@functools.cache
+def loading_variables():
+    """What makes a process load the libraries, as with_fake_gpus has it."""
+    printed = subprocess.run([WITH_FAKE_GPUS, "env", "-0"], check=True, capture_output=True, text=True,
+                             env=os.environ | {"MNIST_TRAIN_FAKE_GPU_LIBRARIES": str(LIBRARIES)}).stdout
+    variables = dict(entry.split("=", 1) for entry in printed.split("\0") if entry)
+    return {name: variables[name] for name in ("LD_PRELOAD", "LD_LIBRARY_PATH", "PATH")}
+
+
+def reports(path):
+    """What each process reported that ended by itself, as fake_gpus(report=path) asks for; the lowest process id is first."""
+    files = sorted(path.parent.glob(f"{path.name}.*"), key=lambda file: int(file.suffix[1:]))
+    return [json.loads(file.read_text()) for file in files]
+
+
+def devices_of_ranks(run_folder):
+    """rank -> device, as the ranks told NCCL."""
+    found = {}
+    for log in (run_folder.path / "logs").glob("rank-*.log"):
+        for rank, device in re.findall(r"NCCL: rank (\d+) of \d+ on device (\d+)", log.read_text()):
+            found[int(rank)] = int(device)
+    return found
