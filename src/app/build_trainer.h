@@ -13,17 +13,19 @@
 
 namespace mnist_train::app {
 
-/// Returns data.augment at work on images like these; null where the list is empty.
+/// Returns what applies the config's `data.augment` to images of this size; null where the list is
+/// empty.
 std::shared_ptr<loader::Augmenter> make_augmenter(const Worker& worker,
                                                   const data::ImageSet& images);
 
-/// Makes the config's model for what data.augment makes of such images, on the CPU, with its
-/// initial weights. Throws Error(kConfig) where a crop does not fit or the images are too small.
+/// Makes the config's model, on the CPU, with its initial weights, for such images after
+/// `data.augment`. Throws Error(kConfig) where a crop does not fit or the images are too small.
 std::shared_ptr<models::Model> make_model(const settings::RunConfig& config,
                                           const data::ImageSet& images);
 
-/// Makes the same model with the weights of a file: a checkpoint, `.pt` or `.safetensors`. Throws
-/// Error(kConfig) as `make_model` does, and Error(kCheckpoint) where the weights do not fit.
+/// Makes the config's model, as `make_model` does, with the weights of a file: a checkpoint, `.pt`
+/// or `.safetensors`. Throws Error(kConfig) where the images are too small, and Error(kCheckpoint)
+/// where the file's weights are not those of this model.
 std::shared_ptr<models::Model> make_model_with_weights(Worker& worker, const data::ImageSet& images,
                                                        const std::filesystem::path& file);
 

@@ -5,16 +5,17 @@
 
 namespace mnist_train::app {
 
-/// Makes launch::stop_signals end the process at once, with the exit codes of a stopped run,
-/// because there is nothing to save yet. If it `trains`, SIGUSR1, which asks for a run that resumes
-/// later, is held back until `record_stop_signals`.
+/// Makes the signals of launch::stop_signals (SIGTERM, Ctrl-C and others) end the process at once,
+/// with the exit codes of a stopped run, because there is nothing to save yet. If the process
+/// `trains`, SIGUSR1, which asks for a run that resumes later, is held back until
+/// `record_stop_signals`.
 void end_on_stop_signals(bool trains);
 
-/// Only records launch::stop_signals from now on: the ranks agree on the end of a step, save, and
-/// leave.
+/// Makes the signals of launch::stop_signals do nothing but be recorded from now on, so that the
+/// ranks can agree on a step after which all of them stop, save, and leave.
 void record_stop_signals();
 
-/// Returns the first of them that came, or 0.
+/// Returns the first signal that was recorded, or 0.
 int stop_signal();
 
 /// Returns 130 for Ctrl-C and 143 for SIGTERM, also when another rank was the one that was asked.

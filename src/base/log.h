@@ -27,8 +27,8 @@ std::string escape_control_bytes(std::string_view text);
 /// Returns the text with control bytes and newlines written as \xNN, so that it cannot forge lines.
 std::string on_one_line(std::string_view text);
 
-/// Returns a message of several lines, escaped, with all lines but the first indented: no name in
-/// it can pass for a line of the program.
+/// Returns a message of several lines with control characters escaped and all lines but the first
+/// indented, so that a file name with line breaks cannot imitate a message of the program.
 std::string as_block(std::string_view text);
 
 }  // namespace mnist_train

@@ -40,10 +40,10 @@ class DatasetReader {
   std::size_t bytes() const;
 
   /// Reads everything into new memory; files that can be used where they lie are mapped instead.
-  /// Called once. Throws Error(kData).
+  /// A reader reads once. Throws Error(kData).
   Dataset read();
-  /// Reads everything into memory of bytes() that `owner` keeps alive; with `in_place` it uses
-  /// files where they lie, where that can be. Called once. Throws Error(kData).
+  /// Reads everything into `memory`, `bytes()` long, which `owner` keeps alive. With `in_place` raw
+  /// files are mapped instead. A reader reads once. Throws Error(kData).
   Dataset read_into(std::span<std::uint8_t> memory, const std::shared_ptr<const void>& owner,
                     bool in_place = false);
 

@@ -20,10 +20,11 @@ enum class SplitName { kTrain, kTest };
 std::filesystem::path find_named_dataset(const settings::NamedDataset& dataset,
                                          const std::optional<std::filesystem::path>& root);
 
-/// Finds the two IDX files of a split. A location is a folder (names begin with "train", with
-/// "t10k" or "test", or there is only one pair), an images file (its labels file has "labels" for
-/// "images" in its name and "idx1" for "idx3"), or both files. Everywhere a file may be raw or
-/// compressed by gzip. Throws Error(kData) where the location does not tell.
+/// Finds the images file and the labels file of a split. The location is both files; or the images
+/// file, whose labels file has the same name with "labels" instead of "images" and "idx1" instead
+/// of "idx3"; or a folder, in which the split's names begin with "train", or with "t10k" or "test",
+/// unless it has only one pair of files. Files may be raw or compressed by gzip. Throws
+/// Error(kData) when there is no such pair, or more than one.
 IdxFiles find_idx_files(const settings::DataLocation& location, SplitName split);
 
 /// Finds the binary batches of CIFAR-10 of a split: data_batch_1.bin to data_batch_5.bin or

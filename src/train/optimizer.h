@@ -36,7 +36,8 @@ class Optimizer {
 };
 
 /// Makes the optimizer that the options name, with PyTorch's meaning of every hyperparameter. It
-/// updates the parameters in `shard`, all where none is given; its state is that of all parameters.
+/// updates the elements in `shard`, or all elements where no shard is given, and has state for all
+/// of them.
 std::unique_ptr<Optimizer> make_optimizer(const settings::TrainOptions& options,
                                           const FlatParameters& parameters,
                                           std::optional<comm::Shard> shard = {});
