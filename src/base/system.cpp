@@ -82,6 +82,13 @@ std::optional<std::string> first_line(const std::filesystem::path& path) {
   return trimmed(line);
 }
 
+std::optional<char> process_state(pid_t pid) {
+  const std::string line = first_line("/proc/" + std::to_string(pid) + "/stat").value_or("");
+  const std::size_t name_end = line.rfind(')');  // a name may hold blanks and brackets
+  if (name_end == std::string::npos || name_end + 2 >= line.size()) return std::nullopt;
+  return line[name_end + 2];
+}
+
 std::optional<std::string> value_of(const std::filesystem::path& path, const std::string& key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {

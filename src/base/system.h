@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -41,6 +43,10 @@ constexpr std::size_t cache_aligned(std::size_t bytes) {
 /// Returns the first line of one of the kernel's files, without blanks around it, or nothing where
 /// the file cannot be read.
 std::optional<std::string> first_line(const std::filesystem::path& path);
+
+/// Returns the state that the kernel shows of a process, such as 'R' for one that runs, 'T' for one
+/// that is stopped and 'Z' for one that has ended; nothing where there is no such process.
+std::optional<char> process_state(pid_t pid);
 
 /// Returns the text behind "key:" in a file such as /proc/cpuinfo or /proc/meminfo, from the first
 /// line with that key.

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <climits>
 #include <string>
 #include <utility>
@@ -80,7 +79,7 @@ SharedMemoryAverager::SharedMemoryAverager(const Communicator& communicator, Gra
   for (int rank = 0; rank < communicator_.world_size(); ++rank) {
     const pid_t pid = ranks_[rank].pid;
     processes_.emplace_back(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-    if (!processes_.back().valid() && errno == ESRCH) throw_lost(rank);
+    require_alive(rank);
   }
 }
 
@@ -169,9 +168,16 @@ void SharedMemoryAverager::wait_for_all() const {
   }
 }
 
-/// Asks the process's descriptor, which tells its end even while its parent has not waited for it.
+/// Asks the process's descriptor, which tells its end even while its parent has not waited for it,
+/// or /proc where the system has no such descriptors (before Linux 5.3, and in some sandboxes).
 void SharedMemoryAverager::require_alive(int rank) const {
-  pollfd end{processes_[static_cast<std::size_t>(rank)].get(), POLLIN, 0};
+  const UniqueFd& process = processes_[static_cast<std::size_t>(rank)];
+  if (!process.valid()) {
+    const auto state = process_state(ranks_[rank].pid);
+    if (!state || state == 'Z') throw_lost(rank);
+    return;
+  }
+  pollfd end{process.get(), POLLIN, 0};
   if (::poll(&end, 1, 0) == 1) throw_lost(rank);
 }
 

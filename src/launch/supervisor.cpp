@@ -71,12 +71,8 @@ class Attempt {
   bool failed() const { return failed_at_s_ > 0; }
 
   void wait_for_event() {
-    std::vector<pollfd> events;
-    events.push_back({signal_fd_.get(), POLLIN, 0});
+    std::vector<pollfd> events{{signal_fd_.get(), POLLIN, 0}};  // also when a rank ends
     if (background_.ready_fd >= 0) events.push_back({background_.ready_fd, POLLIN, 0});
-    for (const WorkerProcess& worker : workers_) {
-      if (worker.running()) events.push_back({worker.exit_fd(), POLLIN, 0});
-    }
     const double before_s = monotonic_seconds();
     ::poll(events.data(), events.size(), kPollInterval_ms);
     // When this process itself was stopped (Ctrl-Z, a suspended machine), so were its ranks.
@@ -216,6 +212,7 @@ int stopped_exit_code(int signal) {
 void block_supervised_signals() {
   const sigset_t signals = supervised_signals();
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  ::signal(SIGCHLD, SIG_DFL);  // whoever started this process may have left it ignored
 }
 
 AttemptResult supervise(const WorkerSetup& setup, const StatusBoard& board, double hang_timeout_s,

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,7 +10,6 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <utility>
 #include <vector>
 
@@ -206,15 +204,12 @@ WorkerProcess WorkerProcess::start(const WorkerSetup& setup, int rank) {
   if (pid < 0) fail("start rank " + std::to_string(rank));
   if (pid == 0) become_worker(plan);
   worker.pid_ = pid;
-  worker.pid_fd_ = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-  if (!worker.pid_fd_.valid()) fail("watch rank " + std::to_string(rank));
   return worker;
 }
 
 WorkerProcess::WorkerProcess(WorkerProcess&& other) noexcept
     : rank_(other.rank_),
       pid_(std::exchange(other.pid_, -1)),
-      pid_fd_(std::move(other.pid_fd_)),
       failure_pipe_(std::move(other.failure_pipe_)),
       exit_(std::move(other.exit_)) {}
 
@@ -226,12 +221,7 @@ WorkerProcess::~WorkerProcess() {
 
 bool WorkerProcess::is_stopped() const {
   if (!running()) return false;
-  std::ifstream file("/proc/" + std::to_string(pid_) + "/stat");
-  std::string line;
-  std::getline(file, line);
-  const std::size_t name_end = line.rfind(')');  // a name may hold blanks and brackets
-  if (name_end == std::string::npos || name_end + 2 >= line.size()) return false;
-  const char state = line[name_end + 2];
+  const auto state = process_state(pid_);
   return state == 'T' || state == 't';
 }
 

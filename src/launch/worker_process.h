@@ -68,8 +68,6 @@ class WorkerProcess {
 
   int rank() const { return rank_; }
   pid_t pid() const { return pid_; }
-  /// Returns a descriptor that polls as readable when the rank has ended.
-  int exit_fd() const { return pid_fd_.get(); }
   bool running() const { return pid_ > 0 && !exit_.has_value(); }
   const std::optional<WorkerExit>& exit() const { return exit_; }
 
@@ -86,7 +84,6 @@ class WorkerProcess {
 
   int rank_ = 0;
   pid_t pid_ = -1;
-  UniqueFd pid_fd_;
   UniqueFd failure_pipe_;
   std::optional<WorkerExit> exit_;
 };

@@ -1,6 +1,8 @@
 #include "base/system.h"
 
 #include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "support/catch.h"
 #include "support/temp_folder.h"
@@ -38,6 +40,18 @@ TEST_CASE("a started thread takes no signals, and its starter takes those that i
     CHECK(::sigismember(&inside, signal) == 1);
     CHECK(::sigismember(&after, signal) == ::sigismember(&before, signal));
   }
+}
+
+TEST_CASE("the state of a process tells one that has ended from one that runs") {
+  CHECK(process_state(::getpid()) == 'R');
+  const pid_t pid = ::fork();
+  if (pid == 0) ::_exit(0);
+  REQUIRE(pid > 0);
+  siginfo_t info{};
+  REQUIRE(::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT) == 0);
+  CHECK(process_state(pid) == 'Z');
+  ::waitpid(pid, nullptr, 0);
+  CHECK_FALSE(process_state(pid));
 }
 
 }  // namespace
