@@ -37,6 +37,16 @@ class DriverLibrary : public SharedLibrary {
   }
 };
 
+/// Asks NVML, for sandboxes that hide the kernel's files.
+std::string version_by_nvml() {
+  const SharedLibrary library("libnvidia-ml.so.1");
+  const auto init = library.find<int()>("nvmlInit_v2");
+  const auto version = library.find<int(char*, unsigned)>("nvmlSystemGetDriverVersion");
+  std::array<char, 80> text{};
+  if (init == nullptr || version == nullptr || init() != 0) return "";
+  return version(text.data(), text.size()) == 0 ? text.data() : "";
+}
+
 /// Reads the version out of a line such as "NVRM version: NVIDIA UNIX x86_64 Kernel Module
 /// 580.65.06  Sun Jul 27 …".
 std::string kernel_version() {
@@ -135,9 +145,10 @@ Finding check_driver(const Driver& driver, const BuildInfo& build) {
   constexpr int kVersionStep = 1000;
   Finding finding{"driver"};
   finding.values["cuda_version"] = driver.cuda_version;
-  finding.text =
-      fmt::format("NVIDIA {}, for CUDA up to {}.{}", driver.kernel_version,
-                  driver.cuda_version / kVersionStep, driver.cuda_version % kVersionStep / 10);
+  finding.text = fmt::format(
+      "NVIDIA {}, for CUDA up to {}.{}",
+      driver.kernel_version.empty() ? "driver of unknown version" : driver.kernel_version,
+      driver.cuda_version / kVersionStep, driver.cuda_version % kVersionStep / 10);
   if (*build.cuda == '\0') {
     finding.verdict = Verdict::kProblem;
     finding.text += "; this build has no CUDA module, but a run would need it";
@@ -201,6 +212,7 @@ Driver ask_driver() {
     driver.error = library.error_text(code);
     return driver;
   }
+  if (driver.kernel_version.empty()) driver.kernel_version = version_by_nvml();
   read_devices(library, driver);
   return driver;
 }
