@@ -16,12 +16,12 @@ struct CudaModule {
   /// Makes the calling thread compute on that GPU, in a stream of its own: CUDA does not capture
   /// graphs in the default stream.
   void (*set_device)(int index);
-  void (*synchronize)();                         // waits for the current GPU
   std::int64_t (*peak_memory_bytes)(int index);  // of LibTorch's allocator
   const char* (*device_name)(int index);
   bool (*computes_bfloat16)(int index);  // natively
   int (*runtime_version)();              // 13000 is 13.0
   std::string (*nccl_version)();         // "2.28.9"
+  std::unique_ptr<DeviceEvent> (*make_event)();
   std::unique_ptr<DeviceGraph> (*make_graph)();
 };
 

@@ -1,17 +1,62 @@
 #include "accelerator/device.h"
 
-#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <limits>
+#include <thread>
 
 #include "accelerator/cuda_module.h"
+#include "base/error.h"
+#include "base/system.h"
 
 namespace mnist_train::accelerator {
 
+namespace {
+
+std::atomic<double> wait_limit_s = std::numeric_limits<double>::infinity();
+std::atomic<launch::RankStatus*> waiting_status = nullptr;
+
+}  // namespace
+
+std::unique_ptr<DeviceEvent> make_event(at::Device device) {
+  return device.is_cpu() ? nullptr : cuda_module().make_event();
+}
+
+void limit_waits(double seconds, launch::RankStatus* status) {
+  wait_limit_s = seconds;
+  waiting_status = status;
+}
+
+void wait(const DeviceEvent& event) {
+  constexpr double kSpin_s = 50e-6;  // sleeping takes as long, and would delay short waits
+  constexpr std::chrono::microseconds kPause(50);
+  if (event.is_done()) return;
+  const launch::WaitScope waiting(waiting_status, launch::Wait::kDevice);
+  const double begin_s = monotonic_seconds();
+  while (!event.is_done()) {
+    const double waited_s = monotonic_seconds() - begin_s;
+    if (waited_s > wait_limit_s) {
+      throw PeerError(
+          "waiting for the GPU timed out: it did not finish its work within hang_timeout_s; it "
+          "waits for another rank that is gone or hangs, or does not answer any more");
+    }
+    if (waited_s > kSpin_s) std::this_thread::sleep_for(kPause);
+  }
+}
+
 void synchronize(at::Device device) {
   if (device.is_cpu()) return;
-  c10::impl::getDeviceGuardImpl(device.type())->synchronizeDevice(device.index());
+  const auto event = make_event(device);
+  event->record();
+  wait(*event);
+}
+
+at::Tensor to_host(const at::Tensor& tensor) {
+  synchronize(tensor.device());
+  return tensor.cpu();
 }
 
 std::int64_t peak_memory_bytes(at::Device device) {

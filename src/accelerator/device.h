@@ -1,11 +1,13 @@
 #pragma once
 
-#include <c10/core/Device.h>
+#include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+
+#include "launch/status_board.h"
 
 namespace mnist_train::accelerator {
 
@@ -21,8 +23,38 @@ class DeviceGraph {
   virtual void replay() = 0;
 };
 
-/// Returns when the device has finished what this thread gave it to do; on a CPU at once.
+/// A mark in the work that a thread gives its device.
+class DeviceEvent {
+ public:
+  virtual ~DeviceEvent() = default;
+
+  /// Sets the mark behind all that the thread has given the device so far.
+  virtual void record() = 0;
+  /// Returns whether the device has come to the mark. Does not wait.
+  virtual bool is_done() const = 0;
+};
+
+/// Returns an event for the device of the calling thread; null on a CPU, which computes at once.
+std::unique_ptr<DeviceEvent> make_event(at::Device device);
+
+/// Sets for the whole process how many seconds `wait`, `synchronize` and `to_host` wait at most,
+/// and whose status, which may be null, shows meanwhile that its rank waits for its GPU. Until then
+/// they wait without end, as a rank would for ever when its GPU does not answer, or when a captured
+/// collective waits there for a rank that is gone.
+void limit_waits(double seconds, launch::RankStatus* status = nullptr);
+
+/// Returns when the device has come to the event. Throws PeerError after the limit of
+/// `limit_waits`.
+void wait(const DeviceEvent& event);
+
+/// Returns when the device has finished what this thread gave it to do; on a CPU at once. Throws
+/// as `wait` does.
 void synchronize(at::Device device);
+
+/// Returns a tensor in the host's memory: itself on a CPU, else a copy. Waits, and throws, as
+/// `synchronize` does; so this, rather than LibTorch's functions, is how results are read from a
+/// GPU.
+at::Tensor to_host(const at::Tensor& tensor);
 
 /// Returns the larger of this process's peak resident memory and, where it computes on a GPU, the
 /// peak of LibTorch's allocator there, in bytes.

@@ -8,6 +8,8 @@
 #include <cmath>
 #include <cstddef>
 
+#include "accelerator/device.h"
+
 namespace mnist_train::app {
 
 namespace {
@@ -22,7 +24,7 @@ double quantile(const std::vector<double>& sorted, double fraction) {
 
 report::Histogram histogram_of(const at::Tensor& tensor) {
   // On the host: a GPU's histogram depends on the order of its threads.
-  at::Tensor values = tensor.detach().to(at::kCPU, at::kFloat).flatten();
+  at::Tensor values = accelerator::to_host(tensor.detach()).to(at::kFloat).flatten();
   values = values.masked_select(values.isfinite());
   report::Histogram histogram;
   if (values.numel() == 0) return histogram;

@@ -60,7 +60,7 @@ Json measure_backend(Worker& worker) {
   const auto options = at::TensorOptions(at::kFloat).device(worker.device());
   at::Tensor one = at::ones({1}, options);
   worker.communicator.all_reduce_sum(one);
-  if (one.item<float>() != static_cast<float>(worker.identity.world_size)) {
+  if (accelerator::to_host(one).item<float>() != static_cast<float>(worker.identity.world_size)) {
     fail("all-reduce gives a wrong sum");
   }
   at::Tensor small = at::zeros({1}, options);
@@ -97,7 +97,7 @@ void require_kernels(const Worker& worker) {
   for (const auto type : {at::kFloat, at::kBFloat16}) {
     const at::Tensor ones =
         at::ones({kSide, kSide}, at::TensorOptions(type).device(worker.device()));
-    if (at::matmul(ones, ones).sum().item<float>() != kSide * kSide * kSide) {
+    if (accelerator::to_host(at::matmul(ones, ones).sum()).item<float>() != kSide * kSide * kSide) {
       fail(worker.placement.device_name() + " computes wrong results");
     }
   }

@@ -40,7 +40,7 @@ EpochEnd train_epoch(Worker& worker, train::Trainer& trainer, RunCheckpoints& ch
   trainer.synchronize();
   // With `shared_memory` a rank has summed only its shard of the gradients.
   if (worker.config.report.histograms) trainer.all_gather_gradients();
-  return EpochEnd::kDone;
+  return trainer.stop_requested() ? EpochEnd::kStopped : EpochEnd::kDone;
 }
 
 ExitCode save_and_stop(Worker& worker, RunCheckpoints& checkpoints, RunRecorder& recorder) {

@@ -11,6 +11,7 @@
 #include <cstdlib>
 
 #include "accelerator/cuda_module.h"
+#include "accelerator/device.h"
 #include "app/stop_signal.h"
 #include "base/hash.h"
 #include "base/log.h"
@@ -82,16 +83,26 @@ void log_identity(const launch::WorkerIdentity& identity) {
       identity.restart_count + 1, identity.decided_by);
 }
 
-void set_up_device(const Worker& worker) {
+/// Returns how long this rank waits for others. Our launcher sees which rank is silent, so a rank
+/// that gives up before it does would only be taken for the victim that it is.
+double peer_timeout_s(const Worker& worker) {
+  constexpr double kMargin_s = 5;
+  return worker.config.launch.hang_timeout_s + (launch::was_handed_over("status") ? kMargin_s : 0);
+}
+
+void set_up_device(Worker& worker) {
   at::set_num_threads(worker.placement.threads);
   // Each step frees its activations and gradients and the next allocates them again: keep them.
   ::mallopt(M_MMAP_THRESHOLD, 32 << 20);
   ::mallopt(M_TRIM_THRESHOLD, -1);
   const bool deterministic = worker.config.train.deterministic;
   at::globalContext().setDeterministicAlgorithms(deterministic, /*warn_only=*/false);
+  // It would write NaNs to every new tensor, which is for finding reads of uninitialised memory.
+  at::globalContext().setDeterministicFillUninitializedMemory(false);
   if (!worker.placement.cuda) return;
   if (deterministic) ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   accelerator::cuda_module().set_device(worker.placement.device_index);
+  accelerator::limit_waits(peer_timeout_s(worker), &worker.status());
   at::globalContext().setBenchmarkCuDNN(!deterministic);
   at::globalContext().setDeterministicCuDNN(deterministic);
   // TF32 keeps 10 bits, so a batch split in two would not give what it gives as a whole.
@@ -110,11 +121,9 @@ comm::Communicator connect(const Worker& worker) {
     const auto& folder = worker.run_folder;
     comm::set_nccl_defaults(one_host, folder.empty() ? folder : folder / report::files::kLogs);
   }
-  // Our launcher sees which rank is silent; a rank that gave up first would only be a victim.
-  const double margin_s = launch::was_handed_over("status") ? 5 : 0;
   return {rendezvous,
           worker.placement.backend == "nccl" ? comm::BackendKind::kNccl : comm::BackendKind::kGloo,
-          worker.config.launch.hang_timeout_s + margin_s};
+          peer_timeout_s(worker)};
 }
 
 }  // namespace

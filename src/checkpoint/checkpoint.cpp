@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "accelerator/device.h"
 #include "base/checkpoint_file.h"
 #include "checkpoint/weights.h"
 #include "settings/augment_options.h"
@@ -146,7 +147,8 @@ TensorFile snapshot(const train::Trainer& trainer, const RunFacts& facts) {
     file.tensors.emplace_back(std::string(kModelPrefix) + name, tensor);
   }
   for (const auto& [name, tensor] : optimizer_tensors(trainer)) {
-    file.tensors.emplace_back(name, tensor.to(at::kCPU).clone(at::MemoryFormat::Contiguous));
+    file.tensors.emplace_back(name,
+                              accelerator::to_host(tensor).clone(at::MemoryFormat::Contiguous));
   }
   const models::ImageShape& images = facts.images;
   const Json state = {{"version", kVersion},

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <sstream>
 
+#include "accelerator/device.h"
 #include "base/file.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/pt_file.h"
@@ -67,8 +68,9 @@ NamedTensors state_dict(const models::Model& model) {
   for (const auto& [name, tensor] : model_tensors(model)) {
     const auto type = tensor.is_floating_point() ? at::kFloat : tensor.scalar_type();
     // Always a copy: the next step changes the model's tensors, which share one memory.
-    weights.emplace_back(name, tensor.detach().to(at::kCPU, type, /*non_blocking=*/false,
-                                                  /*copy=*/true, at::MemoryFormat::Contiguous));
+    weights.emplace_back(
+        name, accelerator::to_host(tensor.detach())
+                  .to(type, /*non_blocking=*/false, /*copy=*/true, at::MemoryFormat::Contiguous));
   }
   return weights;
 }

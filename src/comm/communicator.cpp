@@ -9,6 +9,7 @@
 #include <memory>
 #include <thread>
 
+#include "accelerator/device.h"
 #include "base/system.h"
 #include "comm/backends.h"
 #include "comm/failures.h"
@@ -37,6 +38,18 @@ c10::intrusive_ptr<c10d::ProcessGroup> make_group(const c10::intrusive_ptr<c10d:
   group->setBackend(c10::DeviceType::CUDA, BackendType::GLOO, backend);
   group->setDefaultBackend(BackendType::GLOO);
   return group;
+}
+
+/// Launched in the caller's stream, and so captured with it, where a device reduces.
+c10d::AllreduceOptions sum_in_stream() {
+  c10d::AllreduceOptions options;
+  options.asyncOp = false;
+  return options;
+}
+
+/// A backend may return no work for what it has launched in the caller's stream.
+void wait_for(const c10::intrusive_ptr<c10d::Work>& work) {
+  if (work) work->wait();
 }
 
 constexpr double kPatience_s = 1;  // for ranks that waited as long as this one
@@ -84,7 +97,7 @@ void Communicator::all_reduce_sum(at::Tensor& tensor) const {
   const launch::WaitScope waiting(status_, launch::Wait::kAllReduce);
   translate_failures("all-reduce", [&] {
     std::vector<at::Tensor> tensors{tensor};
-    group_->allreduce(tensors)->wait();
+    wait_for(group_->allreduce(tensors, sum_in_stream()));
   });
 }
 
@@ -92,7 +105,7 @@ double Communicator::sum_over_ranks(double number) const {
   if (alone()) return number;
   at::Tensor sum = at::full({1}, number, at::TensorOptions(at::kDouble).device(reducing_device()));
   all_reduce_sum(sum);
-  return sum.item<double>();
+  return accelerator::to_host(sum).item<double>();
 }
 
 void Communicator::barrier() const {
@@ -106,7 +119,7 @@ void Communicator::broadcast(at::Tensor& tensor) const {
   const launch::WaitScope waiting(status_, launch::Wait::kBroadcast);
   translate_failures("broadcast", [&] {
     std::vector<at::Tensor> tensors{tensor};
-    group_->broadcast(tensors)->wait();
+    wait_for(group_->broadcast(tensors));
   });
 }
 
@@ -124,7 +137,7 @@ at::Tensor Communicator::receive_from_next(const at::Tensor& mine, std::int64_t 
   at::Tensor theirs = at::empty(sizes, mine.options());
   at::Tensor input = mine.contiguous();
   translate_failures("exchange of samples",
-                     [&] { group_->alltoall_base(theirs, input, received, sent)->wait(); });
+                     [&] { wait_for(group_->alltoall_base(theirs, input, received, sent)); });
   return theirs;
 }
 

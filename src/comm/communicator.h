@@ -39,9 +39,8 @@ class Communicator {
   double sum_over_ranks(double number) const;
   /// Replaces `tensor` by rank 0's. Collective.
   void broadcast(at::Tensor& tensor) const;
-  /// Returns when all ranks have come, where they compute on CPUs. Where they reduce on their GPUs,
-  /// it launches a small all-reduce behind all that was launched before, so that the time-out of
-  /// every collective covers that work, too. Collective.
+  /// Returns when all ranks have come, unless they reduce on their GPUs: then only what they launch
+  /// from now on waits. Collective.
   void barrier() const;
   /// Sends `mine` to the previous rank, and returns the tensor that the next one, rank + 1 modulo
   /// their number, sends: `count` rows of the same shape and type. One rank gets its own.

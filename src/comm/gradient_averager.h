@@ -87,8 +87,8 @@ std::optional<at::ScalarType> compressed_type(settings::Compression compression)
 /// backward. `bucketed`: c10d::Reducer, which sends buckets while backward still computes.
 /// `shared_memory`: no messages, on the CPUs of one host. `auto` takes `shared_memory` where it is
 /// possible, else `bucketed` from 25 MB of gradients on, else `flat`; never `bucketed` in a
-/// deterministic run or without `may_overlap`. One rank needs none. Collective. Throws
-/// Error(kConfig) where `shared_memory` is asked for and not possible.
+/// deterministic run or without `may_overlap`, as where the step is captured. One rank needs none.
+/// Collective. Throws Error(kConfig) where `shared_memory` is asked for and not possible.
 std::unique_ptr<GradientAverager> make_gradient_averager(const settings::TrainOptions& options,
                                                          const Communicator& communicator,
                                                          GradientBuffer buffer,

@@ -1,4 +1,5 @@
 #include <ATen/cuda/CUDAContext.h>
+#include <ATen/cuda/CUDAEvent.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -27,8 +28,6 @@ void set_device(int index) {
   c10::cuda::setCurrentCUDAStream(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device));
 }
 
-void synchronize() { c10::cuda::device_synchronize(); }
-
 std::int64_t peak_memory_bytes(int index) {
   const auto stats =
       c10::cuda::CUDACachingAllocator::getDeviceStats(static_cast<c10::DeviceIndex>(index));
@@ -55,6 +54,17 @@ std::string nccl_version() {
   return std::to_string(version >> 32) + "." + std::to_string(version >> 16 & kMask) + "." +
          std::to_string(version & kMask);
 }
+
+class CudaEvent : public accelerator::DeviceEvent {
+ public:
+  void record() override { event_.record(); }
+  bool is_done() const override { return event_.query(); }
+
+ private:
+  at::cuda::CUDAEvent event_;  // of the current stream, without timing
+};
+
+std::unique_ptr<accelerator::DeviceEvent> make_event() { return std::make_unique<CudaEvent>(); }
 
 class CudaGraph : public accelerator::DeviceGraph {
  public:
@@ -90,9 +100,9 @@ class CudaGraph : public accelerator::DeviceGraph {
 
 std::unique_ptr<accelerator::DeviceGraph> make_graph() { return std::make_unique<CudaGraph>(); }
 
-constexpr accelerator::CudaModule kModule{&device_count,      &set_device,   &synchronize,
-                                          &peak_memory_bytes, &device_name,  &computes_bfloat16,
-                                          &runtime_version,   &nccl_version, &make_graph};
+constexpr accelerator::CudaModule kModule{&device_count, &set_device,        &peak_memory_bytes,
+                                          &device_name,  &computes_bfloat16, &runtime_version,
+                                          &nccl_version, &make_event,        &make_graph};
 
 }  // namespace
 

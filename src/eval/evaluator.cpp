@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "accelerator/device.h"
 #include "models/loss.h"
 
 namespace mnist_train::eval {
@@ -70,7 +71,7 @@ class EvaluationSums {
 
   /// Reads the result after the all-reduce; `samples` is how many all ranks together have added.
   Evaluation read(std::int64_t samples) const {
-    const at::Tensor host = sums_.cpu();
+    const at::Tensor host = accelerator::to_host(sums_);
     const double* next = host.const_data_ptr<double>();
     const auto count = static_cast<double>(samples);
     Evaluation result;

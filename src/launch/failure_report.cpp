@@ -156,7 +156,8 @@ StalledRank find_culprit(const std::vector<StalledRank>& ranks, const StatusBoar
   // Smaller is more suspect.
   const auto order = [&board](const StalledRank& stalled) {
     const RankStatus& status = board.of(stalled.rank);
-    const bool waits = wait_of(board, stalled.rank) != Wait::kNothing;
+    const Wait wait = wait_of(board, stalled.rank);
+    const bool waits = wait != Wait::kNothing && wait != Wait::kDevice;
     return std::make_tuple(!stalled.stopped, waits, status.step.load(), -stalled.seconds);
   };
   return *std::min_element(

@@ -39,7 +39,8 @@ const char* wait_name(Wait wait) {
                                      "exchange of text",
                                      "exchange of samples",
                                      "gradient averaging",
-                                     "backward and gradient averaging"};
+                                     "backward and gradient averaging",
+                                     "the wait for its GPU"};
   return enum_name(kNames, wait, "an unknown operation");
 }
 
@@ -107,7 +108,7 @@ std::string describe(const RankStatus& status) {
   }
 }
 
-WaitScope::WaitScope(RankStatus* status, Wait wait) : status_(status) {
+WaitScope::WaitScope(RankStatus* status, Wait wait) : status_(status), own_(wait) {
   if (status_ == nullptr) return;
   begin_s_ = monotonic_seconds();
   before_ = status_->wait.exchange(static_cast<std::uint32_t>(wait), std::memory_order_relaxed);
@@ -116,9 +117,10 @@ WaitScope::WaitScope(RankStatus* status, Wait wait) : status_(status) {
 WaitScope::~WaitScope() {
   if (status_ == nullptr) return;
   status_->wait.store(before_, std::memory_order_relaxed);
-  const bool outermost = before_ == static_cast<std::uint32_t>(Wait::kNothing);
+  const bool for_others =
+      own_ != Wait::kDevice && before_ == static_cast<std::uint32_t>(Wait::kNothing);
   const auto phase = static_cast<Phase>(status_->phase.load(std::memory_order_relaxed));
-  if (!outermost || phase != Phase::kTraining) return;
+  if (!for_others || phase != Phase::kTraining) return;
   status_->waited_s.store(
       status_->waited_s.load(std::memory_order_relaxed) + monotonic_seconds() - begin_s_,
       std::memory_order_relaxed);

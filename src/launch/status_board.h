@@ -28,6 +28,7 @@ enum class Wait : std::uint32_t {
   kSampleExchange,
   kAveraging,
   kBackward,  // where averaging is part of it
+  kDevice,    // not for the others, but for its GPU, which may wait for theirs
 };
 
 /// Returns the operation's name for messages, such as "all-reduce".
@@ -95,6 +96,7 @@ class WaitScope {
 
  private:
   RankStatus* status_;
+  Wait own_;
   std::uint32_t before_ = 0;
   double begin_s_ = 0;
 };

@@ -33,14 +33,13 @@ at::Tensor to_images(const at::Tensor& rows, const at::Tensor& like) {
 /// dx = weight * inverse_std * (dy - mean(dy) - x_hat * mean(dy * x_hat)).
 class NormalizedRows : public torch::autograd::Function<NormalizedRows> {
  public:
-  /// `x_hat` is the normalized x, [N*H*W,C]; `count` is N*H*W over all ranks; `sum` is null where
-  /// batch norm is not synchronized.
+  /// `x_hat` is the normalized x, [N*H*W,C]; `count` is N*H*W over all ranks, a scalar on the
+  /// device; `sum` is null where batch norm is not synchronized.
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
                             const at::Tensor& weight, const at::Tensor& bias,
-                            const at::Tensor& x_hat, const at::Tensor& inverse_std, double count,
-                            const SumOverRanks* sum) {
-    context->save_for_backward({x_hat, weight, inverse_std});
-    context->saved_data["count"] = count;
+                            const at::Tensor& x_hat, const at::Tensor& inverse_std,
+                            const at::Tensor& count, const SumOverRanks* sum) {
+    context->save_for_backward({x_hat, weight, inverse_std, count});
     context->saved_data["sum"] = reinterpret_cast<std::int64_t>(sum);
     return to_images(at::addcmul(bias, x_hat, weight), x);
   }
@@ -50,7 +49,7 @@ class NormalizedRows : public torch::autograd::Function<NormalizedRows> {
     const auto saved = context->get_saved_variables();
     const at::Tensor& x_hat = saved[0];
     const at::Tensor scale = saved[1] * saved[2];
-    const double count = context->saved_data["count"].toDouble();
+    const at::Tensor& count = saved[3];
     // NOLINTNEXTLINE(performance-no-int-to-ptr): autograd keeps integers, but no pointers
     const auto* sum = reinterpret_cast<const SumOverRanks*>(context->saved_data["sum"].toInt());
     const at::Tensor dy = to_rows(gradients[0]);
@@ -85,7 +84,7 @@ at::Tensor BatchNorm2d::forward(const at::Tensor& x) {
 at::Tensor BatchNorm2d::forward_by_rows(const at::Tensor& x) {
   at::Tensor x_hat;
   at::Tensor inverse_std;
-  double count = 0;
+  at::Tensor count;
   {
     const at::NoGradGuard no_grad;
     const at::Tensor rows = to_rows(x);
@@ -99,14 +98,14 @@ at::Tensor BatchNorm2d::forward_by_rows(const at::Tensor& x) {
         at::cat({mean_64 * own_count, (centred * centred).sum(0) + mean_64 * mean_64 * own_count,
                  at::full({1}, own_count, mean_64.options())});
     if (sum_) sum_(sums);
-    count = sums[2 * channels].item<double>();
+    count = sums[2 * channels];  // stays on the device: reading it would wait for all before it
     const at::Tensor mean = sums.narrow(0, 0, channels) / count;
     const at::Tensor variance =
         (sums.narrow(0, channels, channels) / count - mean * mean).clamp_min(0);
     inverse_std = (variance + kEpsilon).rsqrt().to(at::kFloat);
     x_hat = at::addcmul(((mean_64 - mean) * inverse_std).to(at::kFloat), centred, inverse_std);
     running_mean_.lerp_(mean.to(at::kFloat), kMomentum);
-    running_var_.lerp_((variance * (count / std::max(1.0, count - 1))).to(at::kFloat), kMomentum);
+    running_var_.lerp_((variance * (count / (count - 1).clamp_min(1))).to(at::kFloat), kMomentum);
     num_batches_tracked_.add_(1);
   }
   return NormalizedRows::apply(x, weight_, bias_, x_hat, inverse_std, count,

@@ -69,7 +69,7 @@ class ThroughputPartition : public BatchPartition {
 
   void update(const at::Tensor& statistics, const std::vector<std::int64_t>& samples) override {
     if (++steps_ <= kWarmUpSteps) return;  // they allocate, and choose kernels
-    const at::Tensor busy_s = statistics.to(at::kCPU, at::kDouble);
+    const at::Tensor busy_s = accelerator::to_host(statistics).to(at::kDouble);
     for (std::size_t rank = 0; rank < ranks_; ++rank) {
       busy_s_[rank] += busy_s.const_data_ptr<double>()[rank];
       samples_[rank] += static_cast<double>(samples[rank]);

@@ -95,12 +95,26 @@ void FlatParameters::collect_gradients() {
                 "the parameter " + names_[i] +
                     " gets no gradient: the model's output must depend on every parameter");
   }
-  if (has_gradients_) {
-    at::_foreach_add_(gradient_views_, gradients);
-  } else {
-    at::_foreach_copy_(gradient_views_, gradients);
-  }
+  for (const at::ScalarType type : {at::kBFloat16, at::kFloat}) collect(gradients, type);
   has_gradients_ = true;
+}
+
+/// Takes the gradients of one type, since a list of several types costs a GPU a kernel for each
+/// tensor instead of one for all.
+void FlatParameters::collect(const std::vector<at::Tensor>& gradients, at::ScalarType type) {
+  std::vector<at::Tensor> from;
+  std::vector<at::Tensor> to;
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    if (gradients[i].scalar_type() != type) continue;
+    from.push_back(gradients[i]);
+    to.push_back(gradient_views_[i]);
+  }
+  if (from.empty()) return;
+  if (has_gradients_) {
+    at::_foreach_add_(to, from);
+  } else {
+    at::_foreach_copy_(to, from);
+  }
 }
 
 void FlatParameters::refresh_bf16_copy(comm::Shard shard) const {

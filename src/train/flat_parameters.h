@@ -60,6 +60,7 @@ class FlatParameters {
     std::vector<std::int64_t> strides;
   };
 
+  void collect(const std::vector<at::Tensor>& gradients, at::ScalarType type);
   static at::Tensor view(const at::Tensor& flat, const Layout& layout);
   std::int64_t lay_out(std::int64_t& bf16_total);
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <string>
 
+#include "accelerator/device.h"
 #include "base/error.h"
 
 namespace mnist_train::train {
@@ -14,7 +15,7 @@ namespace {
 enum Slot : std::int64_t { kLoss, kCorrect, kSamples, kStop };
 
 StepSums to_sums(const at::Tensor& scalars) {
-  const at::Tensor host = scalars.to(at::kCPU, at::kDouble);
+  const at::Tensor host = accelerator::to_host(scalars).to(at::kDouble);
   const auto* values = host.const_data_ptr<double>();
   return {values[kLoss], values[kCorrect], values[kSamples], values[kStop]};
 }

@@ -21,6 +21,28 @@ std::shared_ptr<models::Model> make_on_device(const TrainerSetup& setup, bool bf
   return model;
 }
 
+// A captured step is one launch, which takes the host microseconds; an eager one is hundreds.
+constexpr int kGraphedStepsAhead = 32;
+constexpr int kEagerStepsAhead = 1;
+
+/// Returns why the step cannot be captured, whatever averages its gradients, or null.
+const char* obstacle_to_capture(const settings::TrainOptions& options, const TrainerSetup& setup) {
+  if (!setup.graph) return "the processes compute on CPUs, or on several kinds of device";
+  if (options.gradient_accumulation_steps > 1) return "gradient_accumulation_steps is above 1";
+  if (setup.partition.split != settings::Split::kEven) return "data.split is throughput";
+  return nullptr;
+}
+
+/// Returns whether averaging may overlap with the backward pass where that pays. A rank that waits
+/// for the others in backward cannot measure its own speed; and a captured step, which cannot
+/// overlap, saves more.
+bool may_overlap(const settings::TrainOptions& options, const TrainerSetup& setup,
+                 const comm::Communicator& communicator) {
+  const bool captures =
+      communicator.reduces_on_device() && obstacle_to_capture(options, setup) == nullptr;
+  return setup.partition.split == settings::Split::kEven && !captures;
+}
+
 std::int64_t total_steps(const settings::TrainOptions& options, std::int64_t steps_per_epoch) {
   const std::int64_t steps = options.epochs * steps_per_epoch;
   return options.max_steps ? std::min(steps, *options.max_steps) : steps;
@@ -39,35 +61,27 @@ Trainer::Trainer(const settings::TrainOptions& options, TrainerSetup setup,
       bf16_copy_(setup.bf16 ? make_on_device(setup, /*bf16=*/true) : nullptr),
       partition_(make_batch_partition(setup.partition, communicator, device_)),
       parameters_(*model_, StepStats::kScalars + partition_->statistics(), bf16_copy_.get()),
-      // A rank that waits for the others in backward cannot measure its own speed.
-      averager_(comm::make_gradient_averager(
-          options, communicator, parameters_.gradient_buffer(),
-          /*may_overlap=*/setup.partition.split == settings::Split::kEven)),
+      averager_(comm::make_gradient_averager(options, communicator, parameters_.gradient_buffer(),
+                                             may_overlap(options, setup, communicator))),
       optimizer_(make_optimizer(options, parameters_, averager_->owned_shard())),
       step_(options, computing_model(), parameters_, *partition_, *averager_, *optimizer_),
       schedule_(options, steps_per_epoch(), total_steps(options, steps_per_epoch())),
-      sync_interval_(communicator, /*runs_ahead=*/!device_.is_cpu()) {
+      sync_interval_(communicator, /*runs_ahead=*/!device_.is_cpu()),
+      run_ahead_limit_(device_, setup.graph ? kGraphedStepsAhead : kEagerStepsAhead) {
   if (options.sync_batch_norm && !communicator.alone()) {
     computing_model().synchronize_batch_norm(
         [this](at::Tensor& sums) { communicator_.all_reduce_sum(sums); });
   }
-  set_up_cuda_graph(std::move(setup.graph));
+  set_up_cuda_graph(std::move(setup));
 }
 
-const char* Trainer::cuda_graph_obstacle() const {
-  if (options_.gradient_accumulation_steps > 1) return "gradient_accumulation_steps is above 1";
-  if (options_.sync_batch_norm && !communicator_.alone()) return "sync_batch_norm is on";
-  if (partition_->statistics() > 0) return "data.split is throughput";
-  if (!averager_->capturable()) return "gradients are not averaged by one all-reduce of NCCL";
-  return nullptr;
-}
-
-void Trainer::set_up_cuda_graph(std::unique_ptr<accelerator::DeviceGraph> graph) {
-  const char* const obstacle = graph
-                                   ? cuda_graph_obstacle()
-                                   : "the processes compute on CPUs, or on several kinds of device";
+void Trainer::set_up_cuda_graph(TrainerSetup setup) {
+  const char* obstacle = obstacle_to_capture(options_, setup);
+  if (obstacle == nullptr && !averager_->capturable()) {
+    obstacle = "gradients are not averaged by one all-reduce of NCCL";
+  }
   if (obstacle == nullptr) {
-    graphed_step_.emplace(step_, samples_per_step(), std::move(graph));
+    graphed_step_.emplace(step_, samples_per_step(), std::move(setup.graph));
   } else if (options_.cuda_graphs == settings::CudaGraphs::kOn) {
     throw Error(ExitCode::kConfig, std::string("cuda_graphs is \"on\", but the training step ") +
                                        "cannot be captured: " + obstacle);
@@ -139,6 +153,7 @@ void Trainer::step(bool stop_requested) {
   } else {
     step_.run(batches);
   }
+  run_ahead_limit_.step_launched();
   partition_->update(step_.stats().of_partition(), samples);
   record_times(monotonic_seconds() - begin_s);
   progress_.samples_into_epoch = end;
@@ -194,8 +209,6 @@ void Trainer::record_times(double seconds) {
 }
 
 void Trainer::synchronize() {
-  // Nothing times what a graph launches. This barrier waits for it, and c10d times the barrier.
-  if (graphed_step_) communicator_.barrier();
   progress_.epoch_sums = step_.stats().totals();
   progress_.epoch_train_seconds = monotonic_seconds() - epoch_begin_s_;
   require_finite(progress_.epoch_sums, progress_.step);

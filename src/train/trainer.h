@@ -9,6 +9,7 @@
 #include "settings/train_options.h"
 #include "train/graphed_step.h"
 #include "train/progress.h"
+#include "train/run_ahead_limit.h"
 #include "train/schedule.h"
 #include "train/sync_interval.h"
 #include "train/trainer_setup.h"
@@ -81,8 +82,7 @@ class Trainer {
  private:
   models::Model& computing_model() { return bf16_copy_ ? *bf16_copy_ : *model_; }
   void move_state_to_shared_memory();
-  const char* cuda_graph_obstacle() const;  // null where nothing is in the way
-  void set_up_cuda_graph(std::unique_ptr<accelerator::DeviceGraph> graph);
+  void set_up_cuda_graph(TrainerSetup setup);
   data::Range batch_at(std::int64_t begin) const;
   std::vector<data::Range> shards_of(data::Range global) const;
   loader::Batch gather_shard(std::int64_t begin, const std::vector<data::Range>& shards);
@@ -104,6 +104,7 @@ class Trainer {
   std::optional<GraphedStep> graphed_step_;
   Schedule schedule_;
   SyncInterval sync_interval_;
+  RunAheadLimit run_ahead_limit_;
   bool state_is_moved_ = false;
   double learning_rate_ = 0;
   double epoch_begin_s_ = 0;  // now less the seconds that earlier starts of the epoch trained

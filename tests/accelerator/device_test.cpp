@@ -1,9 +1,13 @@
 #include "accelerator/device.h"
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
+#include "base/error.h"
+#include "base/system.h"
 #include "support/catch.h"
+#include "support/error_of.h"
 
 namespace mnist_train::accelerator {
 namespace {
@@ -23,6 +27,35 @@ TEST_CASE("a CPU has neither a name nor a graph, and nothing to wait for") {
   CHECK(device_name(at::kCPU).empty());
   CHECK(make_graph(at::kCPU) == nullptr);
   synchronize(at::kCPU);
+}
+
+/// Is done at a moment of the clock.
+class TimedEvent : public DeviceEvent {
+ public:
+  explicit TimedEvent(double done_s) : done_s_(done_s) {}
+  void record() override {}
+  bool is_done() const override { return monotonic_seconds() >= done_s_; }
+
+ private:
+  double done_s_;
+};
+
+TEST_CASE("a wait ends when the device has come to the event") {
+  const double done_s = monotonic_seconds() + 0.02;
+  wait(TimedEvent(done_s));
+  const double now_s = monotonic_seconds();
+  CHECK(now_s >= done_s);
+  CHECK(now_s < done_s + 1);
+}
+
+TEST_CASE("a device that does not answer within the limit is a lost peer") {
+  limit_waits(0.05);
+  const double begin_s = monotonic_seconds();
+  const auto failure = testing::error_of([] { wait(TimedEvent(1e300)); });
+  limit_waits(std::numeric_limits<double>::infinity());
+  CHECK(monotonic_seconds() - begin_s >= 0.05);
+  CHECK(failure.code == ExitCode::kDistributed);
+  CHECK(failure.message.find("timed out") != std::string::npos);
 }
 
 }  // namespace

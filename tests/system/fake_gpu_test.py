@@ -103,10 +103,22 @@ def test_sigterm_saves_and_the_run_resumes(tmp_path, count):
     assert [step["step"] for step in resumed.steps()] == list(range(1, steps + 1))
 
 
+def test_sigterm_stops_a_run_whose_epochs_end_before_the_host_looks_for_it(tmp_path):
+    with start(tmp_path, ENDLESS, processes=2, variables=fake_gpus(2)) as process:
+        process.wait_for_step(10)
+        process.send(signal.SIGTERM)
+        assert process.wait() == 143, process.stderr
+    stopped = process.run_folder.summary()
+    assert stopped["status"] == "stopped"
+    resumed = train(tmp_path, ENDLESS | {"max_steps": stopped["steps"] + 5}, "--resume", "auto", processes=2,
+                    variables=fake_gpus(2))
+    assert [step["step"] for step in resumed.steps()] == list(range(1, stopped["steps"] + 6))
+
+
 def test_a_device_that_never_answers_ends_the_run_in_time(tmp_path):
     changes = merged(ON_GPU, {"epochs": 1000, "launch": {"hang_timeout_s": 5}})
     with start(tmp_path, changes, processes=2,
                variables=fake_gpus(2, hang_after_launches=1000, hang_device=1)) as process:
         assert process.wait(60) == 4, process.stderr
-        assert "without progress" in process.stderr
+        assert "the wait for its GPU" in process.stderr and "without progress" in process.stderr
         assert_gone(process, 2)

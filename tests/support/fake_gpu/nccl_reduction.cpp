@@ -63,7 +63,7 @@ std::size_t bytes_of(ncclDataType_t type) {
 bool can_reduce(ncclDataType_t type, ncclRedOp_t operation) {
   const bool known_operation =
       operation == ncclSum || operation == ncclMax || operation == ncclMin || operation == ncclAvg;
-  return known_operation && bytes_of(type) > 0 && type != ncclFloat16;
+  return known_operation && bytes_of(type) > 0;
 }
 
 void reduce(std::span<const std::byte* const> inputs, std::byte* output, std::size_t count,
@@ -73,6 +73,8 @@ void reduce(std::span<const std::byte* const> inputs, std::byte* output, std::si
       return reduce_as<float, float>(inputs, output, count, operation);
     case ncclFloat64:
       return reduce_as<double, double>(inputs, output, count, operation);
+    case ncclFloat16:
+      return reduce_as<_Float16, float>(inputs, output, count, operation);
     case ncclBfloat16:
       return reduce_as<BFloat16, float>(inputs, output, count, operation);
     case ncclInt8:

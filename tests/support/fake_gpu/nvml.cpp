@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <string_view>
 
 #include "support/fake_gpu/device.h"
 #include "support/fake_gpu/settings.h"
@@ -15,6 +16,7 @@ constexpr int kSuccess = 0;          // NVML_SUCCESS
 constexpr int kInvalidArgument = 2;  // NVML_ERROR_INVALID_ARGUMENT
 constexpr int kNotSupported = 3;     // NVML_ERROR_NOT_SUPPORTED
 constexpr int kNotFound = 6;         // NVML_ERROR_NOT_FOUND
+constexpr int kTooSmall = 7;         // NVML_ERROR_INSUFFICIENT_SIZE
 
 /// An nvmlDevice_t, which is opaque: here it is the number of the device, from 1.
 using Device = std::uintptr_t;
@@ -30,6 +32,13 @@ int nvmlInit() { return kSuccess; }
 int nvmlShutdown() { return kSuccess; }
 
 const char* nvmlErrorString(int) { return "an error of the stand-in for NVML"; }
+
+int nvmlSystemGetDriverVersion(char* version, unsigned length) {
+  constexpr std::string_view kVersion = "580.65.06";
+  if (length <= kVersion.size()) return kTooSmall;
+  std::memcpy(version, kVersion.data(), kVersion.size() + 1);
+  return kSuccess;
+}
 
 int nvmlSystemGetCudaDriverVersion_v2(int* version) {
   *version = CUDART_VERSION;

@@ -1,0 +1,20 @@
+#include "train/run_ahead_limit.h"
+
+#include <utility>
+
+namespace mnist_train::train {
+
+RunAheadLimit::RunAheadLimit(at::Device device, int steps)
+    : steps_(steps),
+      last_(accelerator::make_event(device)),
+      next_(accelerator::make_event(device)) {}
+
+void RunAheadLimit::step_launched() {
+  if (!last_ || ++launched_ < steps_) return;
+  launched_ = 0;
+  next_->record();
+  accelerator::wait(*last_);
+  std::swap(last_, next_);
+}
+
+}  // namespace mnist_train::train

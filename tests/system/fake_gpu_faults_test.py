@@ -1,0 +1,97 @@
+"""Ranks on stand-in GPUs that are lost, stopped or fail, under our own launcher and under others, which watch nothing."""
+
+import signal
+import sys
+import time
+
+import pytest
+from fake_gpus import ON_GPU, fake_gpus, needs_fake_gpus
+from support import (BINARY, LONG_RUN, Process, assert_gone, free_port, import_torch, merged, send, start, swept, train,
+                     write_config)
+
+pytestmark = needs_fake_gpus
+
+HANG_TIMEOUT_S = 2
+ENDLESS = merged(ON_GPU, LONG_RUN | {"launch": {"hang_timeout_s": HANG_TIMEOUT_S, "max_restarts": 0}})
+WAYS = {  # of a step
+    "captured": {"cuda_graphs": "on"},
+    "eager": {"cuda_graphs": "off"},
+    "bucketed": {"gradient_averaging": {"strategy": "bucketed"}},
+}
+
+
+def ranks_by_hand(folder, changes, **settings):
+    """Two ranks as any other launcher starts them: each a process by itself, and nobody restarts or ends them."""
+    config = write_config(folder, changes)
+    place = {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    return [Process([BINARY, "--config", config, "--output", folder / "run"], folder, folder / "run",
+                    fake_gpus(2, **settings) | place | {"RANK": rank, "LOCAL_RANK": rank}) for rank in range(2)]
+
+
+@pytest.mark.parametrize("way, number", swept(
+    [(way, number) for way in WAYS for number in (signal.SIGKILL, signal.SIGSTOP)],
+    [("captured", signal.SIGKILL), ("eager", signal.SIGSTOP)]))
+def test_without_our_launcher_a_rank_whose_peer_is_gone_ends_in_time_and_says_what_it_waited_for(tmp_path, way, number):
+    first, second = ranks_by_hand(tmp_path, merged(ENDLESS, WAYS[way]))
+    with first, second:
+        first.wait_for_step(10)
+        lost_s = time.monotonic()
+        send(second.pid, number)
+        assert first.wait() == 4, first.stderr
+        assert time.monotonic() - lost_s < HANG_TIMEOUT_S + 5
+        assert "mnist-train failed: rank 0" in first.stderr and "in step" in first.stderr, first.stderr
+        assert "timed out" in first.stderr and "rank 1 did not respond" in first.stderr, first.stderr
+
+
+def test_without_our_launcher_a_device_that_never_answers_ends_its_rank_in_time(tmp_path):
+    first, second = ranks_by_hand(tmp_path, ENDLESS, hang_after_launches=500, hang_device=1)
+    with first, second:
+        begin_s = time.monotonic()
+        assert (first.wait(), second.wait()) == (4, 4), first.stderr + second.stderr
+        assert time.monotonic() - begin_s < 30
+        for process in (first, second):
+            assert "waiting for the GPU timed out" in process.stderr, process.stderr
+
+
+@pytest.mark.sweep
+def test_torchrun_ends_when_a_rank_is_killed(tmp_path):
+    import_torch()
+    command = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--nproc-per-node", 2, "--standalone",
+               "--local-addr", "127.0.0.1", BINARY, "--config", write_config(tmp_path, ENDLESS), "--output", tmp_path / "run"]
+    with Process(command, tmp_path, tmp_path / "run", fake_gpus(2)) as process:
+        process.wait_for_step(5)
+        send(process.wait_for_ranks(2)[1], signal.SIGKILL)
+        assert process.wait() != 0
+        assert_gone(process, within_s=2)
+
+
+@pytest.mark.parametrize("phase", swept(["starting", "rendezvous", "training", "evaluation", "saving"],
+                                        ["rendezvous", "evaluation"]))
+def test_a_rank_killed_in_any_phase_is_noticed_at_once_and_the_run_ends_well(tmp_path, phase):
+    changes = merged(ON_GPU, {"epochs": 3, "test_batch_size": 10, "checkpoint": {"every_steps": 2},
+                              "launch": {"max_restarts": 1}})
+    with start(tmp_path, changes, processes=2, variables=fake_gpus(2)) as process:
+        pid = process.wait_for_ranks(2)[0]
+        process.wait_for_phase(0, phase)
+        send(pid, signal.SIGKILL)
+        killed_s = time.monotonic()
+        assert process.wait() == 0, process.stderr
+        assert "restart 1 of 1" in process.stderr and time.monotonic() - killed_s < 30
+    assert process.run_folder.summary()["steps"] == 60
+
+
+@pytest.mark.parametrize("way", swept(["captured", "eager"], ["captured"]))
+def test_a_stopped_rank_is_named_by_our_launcher(tmp_path, way):
+    with start(tmp_path, merged(ENDLESS, WAYS[way]), processes=2, variables=fake_gpus(2)) as process:
+        process.wait_for_step(10)
+        send(process.ranks()[1], signal.SIGSTOP)
+        assert process.wait(HANG_TIMEOUT_S + 10) == 4
+        assert_gone(process, within_s=2)
+        block = process.stderr[process.stderr.index("mnist-train failed"):]
+        assert "rank 1" in block and "it is stopped" in block, block
+
+
+def test_two_ranks_that_share_a_gpu_are_refused_by_nccl_before_training(tmp_path):
+    changes = merged(ON_GPU, {"backend": "nccl", "launch": {"devices": ["cuda:0", "cuda:0"]}})
+    failed = train(tmp_path, changes, processes=2, variables=fake_gpus(1), expect=2)
+    assert "nccl" in failed.stderr and not failed.checkpoints()

@@ -1,0 +1,114 @@
+"""Every path that host code decides on a GPU, on stand-in GPUs: it runs to its end and takes the way that was asked for.
+
+What kernels compute means nothing here, so nothing is compared with it."""
+
+import re
+
+import pytest
+from fake_gpus import ON_GPU, devices_of_ranks, fake_gpus, needs_fake_gpus, reports
+from support import MNIST, merged, read_idx, run, train, write_config, write_idx_folder
+
+pytestmark = needs_fake_gpus
+
+STEPS = 20  # an epoch of support.SMALL
+ONE_EPOCH = ON_GPU | {"epochs": 1}
+PATHS = {  # name: GPUs, ranks, changes, how the step runs
+    "net bf16": (1, 1, {"precision": "bf16"}, "graph"),
+    "lenet bf16": (1, 1, {"precision": "bf16", "model": {"name": "lenet"}}, "graph"),
+    "mlp bf16": (1, 1, {"precision": "bf16", "model": {"name": "mlp"}}, "graph"),
+    "resnet18 bf16": (1, 1, {"precision": "bf16", "model": {"name": "resnet18"}}, "graph"),
+    "resnet18 fp32": (1, 1, {"precision": "fp32", "model": {"name": "resnet18"}}, "graph"),
+    "eager": (1, 1, {"cuda_graphs": "off"}, "eager"),
+    "deterministic": (1, 1, {"deterministic": True}, "graph"),
+    "accumulation and clipping": (1, 1, {"gradient_accumulation_steps": 2, "max_gradient_norm": 1}, "eager"),
+    "clipping": (1, 1, {"max_gradient_norm": 1}, "graph"),
+    "adamw": (1, 1, {"optimizer": "adamw", "sgd_momentum": 0, "weight_decay": 0.01}, "graph"),
+    "augmentation": (1, 1, {"data": {"augment": [{"name": "random_crop", "padding": 2}, "mixup"]}}, "graph"),
+    "hold-out": (1, 1, {"data": {"validation": 0.2}}, "graph"),
+    "histograms": (1, 1, {"report": {"histograms": True, "tensorboard": True}}, "graph"),
+    "four GPUs": (4, 4, {}, "graph"),
+    "resnet18 on two GPUs": (2, 2, {"precision": "bf16", "model": {"name": "resnet18"}}, "graph"),
+    "bucketed": (2, 2, {"gradient_averaging": {"strategy": "bucketed"}}, "eager"),
+    "bf16 gradients": (2, 2, {"gradient_averaging": {"compression": "bf16"}}, "graph"),
+    "fp16 gradients, bucketed": (2, 2, {"gradient_averaging": {"strategy": "bucketed", "compression": "fp16"}}, "eager"),
+    "synchronised batch norm": (2, 2, {"model": {"name": "resnet18"}, "sync_batch_norm": True}, "graph"),
+    "mixup across processes": (2, 2, {"data": {"augment": [{"name": "mixup", "scope": "global"}]}}, "graph"),
+    "split by throughput": (2, 2, {"data": {"split": "throughput"}}, "eager"),
+    "accumulation on two GPUs": (2, 2, {"gradient_accumulation_steps": 2}, "eager"),
+}
+NCCL_CANNOT = {  # name: ranks, changes; these use Gloo
+    "two ranks on one GPU": (2, {"launch": {"devices": ["cuda:0", "cuda:0"]}}),
+    "a GPU beside a CPU": (2, {"launch": {"devices": ["cuda:0", "cpu"]}}),
+    "a GPU beside a CPU, split by throughput": (2, {"launch": {"devices": ["cuda:0", "cpu"]}, "data": {"split": "throughput"}}),
+}
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_the_path_trains_as_asked(tmp_path, path):
+    gpus, ranks, changes, execution = PATHS[path]
+    result = train(tmp_path, merged(ONE_EPOCH, changes), processes=ranks,
+                   variables=fake_gpus(gpus, report=tmp_path / "report"))
+    summary = result.summary()
+    assert summary["status"] == "finished" and summary["execution"] == execution, summary
+    assert summary["world_size"] == ranks and (ranks == 1 or summary["backend"] == "nccl")
+    assert ranks == 1 or devices_of_ranks(result) == {rank: rank for rank in range(ranks)}
+    for report in reports(tmp_path / "report"):
+        assert bool(report["replays"]) == (execution == "graph")
+        # Work of a second stream inside a graph would cost an edge at each end.
+        assert [graph["streams"] for graph in report["graphs"]] == ([1] if execution == "graph" else [])
+
+
+@pytest.mark.parametrize("path", NCCL_CANNOT)
+def test_ranks_that_nccl_cannot_connect_use_gloo_and_eager_steps(tmp_path, path):
+    ranks, changes = NCCL_CANNOT[path]
+    result = train(tmp_path, merged(ONE_EPOCH, {"device": "auto"} | changes), processes=ranks, variables=fake_gpus(1))
+    summary = result.summary()
+    assert (summary["backend"], summary["execution"], summary["world_size"]) == ("gloo", "eager", ranks)
+
+
+def test_a_graph_that_is_insisted_on_and_impossible_is_refused(tmp_path):
+    changes = merged(ONE_EPOCH, {"cuda_graphs": "on", "gradient_averaging": {"strategy": "bucketed"}})
+    failed = train(tmp_path, changes, processes=2, variables=fake_gpus(2), expect=2)
+    assert "cannot be captured" in failed.stderr and "NCCL" in failed.stderr
+
+
+@pytest.mark.parametrize("decode", ["once", "stream"])
+def test_encoded_images_reach_the_gpu(tmp_path, decode):
+    images = tmp_path / "images"
+    idx = write_idx_folder(tmp_path / "idx", *(read_idx(MNIST / f"train-{kind}-ubyte.gz")[:300]
+                                               for kind in ("images-idx3", "labels-idx1")))
+    made = run("convert", "--from", f"idx:{idx}", "--to", f"image-folder:{images}")
+    assert made.returncode == 0, made.stderr
+    data = {"format": "image-folder", "dataset": None, "train": str(images / "train"), "test": str(images / "test"),
+            "decode": decode, "channels": 1, "limit_train": None, "limit_test": None}
+    result = train(tmp_path, merged(ONE_EPOCH, {"batch_size": 50, "data": data}), variables=fake_gpus(1))
+    assert result.summary()["execution"] == "graph"
+
+
+def test_preview_and_evaluate_use_the_gpu(tmp_path):
+    result = train(tmp_path, ONE_EPOCH, variables=fake_gpus(2))
+    config = write_config(tmp_path, ONE_EPOCH, "again.json")
+    for number, command in enumerate((
+        ["preview", "--config", config, "--output", tmp_path / "preview.png"],
+        ["evaluate", "--config", config, "--checkpoint", result.path / "model.pt", "--nproc-per-node", 2],
+    )):
+        done = run(*command, folder=tmp_path, variables=fake_gpus(2, report=tmp_path / f"report-{number}"))
+        assert done.returncode == 0, done.stderr
+        assert sum(report["copies"] > 0 for report in reports(tmp_path / f"report-{number}")) == 2
+
+
+def test_doctor_shows_the_gpus_and_the_version_of_the_driver(tmp_path):
+    text = run("doctor", folder=tmp_path, variables=fake_gpus(2)).stdout
+    assert "GPU 0" in text and "GPU 1" in text and "NCCL" in text, text
+    assert re.search(r"NVIDIA \d[\d.]*, for CUDA up to 13", text), text
+
+
+def test_a_run_resumes_on_another_number_of_gpus(tmp_path):
+    train(tmp_path, ONE_EPOCH, processes=2, variables=fake_gpus(2))
+    resumed = train(tmp_path, ON_GPU | {"epochs": 2}, "--resume", "auto", processes=1, variables=fake_gpus(1))
+    assert resumed.summary()["steps"] == 2 * STEPS
+
+
+def test_a_gpu_that_the_config_names_and_the_machine_lacks_is_refused(tmp_path):
+    failed = train(tmp_path, merged(ONE_EPOCH, {"launch": {"devices": ["cuda:3"]}}), variables=fake_gpus(2), expect=2)
+    assert "cuda:3" in failed.stderr
