@@ -9,7 +9,7 @@ packages=(
   libprotozero-dev libspdlog-dev libxxhash-dev nlohmann-json3-dev zlib1g-dev
 )
 
-test_packages=(clang-format-14 clang-tidy-14 faketime groff-base iproute2 shellcheck strace zsh)
+test_packages=(clang-format-14 clang-tidy-14 debootstrap faketime groff-base iproute2 shellcheck strace zsh)
 
 fuzz_packages=(clang-14 libclang-rt-14-dev)
 

@@ -1,0 +1,82 @@
+"""scripts/bundle's archive on a system that has nothing but Python and the folder of PyTorch's wheels."""
+
+import os
+import shutil
+import subprocess
+import sysconfig
+import tarfile
+from pathlib import Path
+
+import pytest
+from fake_gpus import LIBRARIES, needs_fake_gpus
+from support import REPOSITORY
+
+pytestmark = pytest.mark.sweep
+
+WHEELS = Path(sysconfig.get_paths()["purelib"])
+
+
+def run(*command, **others):
+    return subprocess.run([str(part) for part in command], capture_output=True, text=True, errors="replace", **others)
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    """The unpacked archive."""
+    folder = tmp_path_factory.mktemp("bundle")
+    packed = run(REPOSITORY / "scripts" / "bundle", "--output", folder / "bundle.tar.gz")
+    assert packed.returncode == 0, packed.stderr
+    with tarfile.open(folder / "bundle.tar.gz") as archive:
+        archive.extractall(folder)
+    (unpacked,) = (path for path in folder.iterdir() if path.is_dir())
+    return unpacked
+
+
+@pytest.fixture(scope="module")
+def bare_system(tmp_path_factory, bundle):
+    """Runs a shell script on a system of its own, in which the bundle is /bundle."""
+    if os.geteuid() != 0 or run("unshare", "-m", "true").returncode != 0:
+        pytest.skip("mounting and chroot take root")
+    if not shutil.which("debootstrap"):
+        pytest.skip("there is no debootstrap here")
+    if not (WHEELS / "torch").is_dir():
+        pytest.skip("this Python has no wheels of PyTorch")
+    release = dict(line.split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if "=" in line)
+    root = tmp_path_factory.mktemp("bare") / "root"
+    made = run("debootstrap", "--variant=minbase", "--include=python3", release["VERSION_CODENAME"].strip('"'), root)
+    if made.returncode != 0:
+        pytest.skip(f"debootstrap could not make a system: {made.stdout[-300:]}")
+    for folder in ("bundle", "wheels", "fake_gpu", "with_fake_gpu"):
+        (root / folder).mkdir()
+    mounts = [("bind", bundle, "bundle"), ("bind", WHEELS, "wheels"), ("bind", "/dev", "dev"), ("bind", "/proc", "proc")]
+    if LIBRARIES.is_dir():
+        mounts += [("bind", LIBRARIES, "fake_gpu"), ("bind", REPOSITORY / "tests" / "support" / "fake_gpu", "with_fake_gpu")]
+    script = " && ".join(f"mount --{how} '{source}' '{root}/{target}'" for how, source, target in mounts)
+
+    def run_there(command):
+        inside = f"export LANG=C.UTF-8 PYTHONPATH=/wheels MNIST_TRAIN_FAKE_GPU_LIBRARIES=/fake_gpu; cd /tmp; {command}"
+        return run("unshare", "-m", "bash", "-c", f'{script} && exec chroot "$1" /bin/bash -c "$2"', "bash", root, inside,
+                   env={"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}, timeout=300)
+
+    return run_there
+
+
+def test_the_bundle_trains_and_resumes_on_a_bare_system(bare_system):
+    done = bare_system("/bundle/scripts/smoke --cpu")
+    assert done.returncode == 0 and "smoke: passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_every_library_is_found_on_a_bare_system(bare_system):
+    done = bare_system("LD_LIBRARY_PATH=/wheels/torch/lib:/wheels/nvidia/cu13/lib ldd /bundle/bin/*")
+    assert "libtorch_cpu.so" in done.stdout, done.stdout + done.stderr
+    missing = {line.split()[0] for line in done.stdout.splitlines() if "not found" in line}
+    assert not missing
+
+
+@needs_fake_gpus
+def test_the_bundles_check_of_gpus_runs_on_a_bare_system(bare_system):
+    """What a lent machine runs first; its devices only pretend to compute, so parts that compare numbers are left out."""
+    done = bare_system("/with_fake_gpu/with_fake_gpus -n 1 /bundle/scripts/gpu_check --parts nccl,features --output /tmp/result.json; "
+                       "code=$?; cat /tmp/result.json; ls /tmp; exit $code")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert '"nccl":' in done.stdout and '"features":' in done.stdout and "result-logs.tar.gz" in done.stdout
