@@ -30,7 +30,7 @@ class DeviceEvent {
 
   /// Sets the mark behind all that the thread has given the device so far.
   virtual void record() = 0;
-  /// Returns whether the device has come to the mark. Does not wait.
+  /// Returns whether the device has come to the mark, or there is none yet. Does not wait.
   virtual bool is_done() const = 0;
 };
 

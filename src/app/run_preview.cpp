@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "accelerator/device.h"
 #include "app/build_trainer.h"
 #include "app/commands.h"
 #include "app/open_dataset.h"
@@ -16,10 +17,17 @@ namespace mnist_train::app {
 
 namespace {
 
-/// The bytes that normalised images were made from, [n,C,H,W].
+/// Returns the batch in the host's memory.
+loader::Batch on_host(loader::Batch batch) {
+  for (at::Tensor* tensor : {&batch.images, &batch.labels, &batch.other_labels, &batch.weights}) {
+    if (tensor->defined()) *tensor = accelerator::to_host(*tensor);
+  }
+  return batch;
+}
+
+/// Returns the bytes that normalised images, [n,C,H,W], were made from.
 std::string bytes_of(const at::Tensor& images, const settings::NormalizeOptions& normalize) {
-  const at::Tensor bytes = images.to(at::kCPU)
-                               .mul(loader::per_channel(normalize.std, at::kCPU))
+  const at::Tensor bytes = images.mul(loader::per_channel(normalize.std, at::kCPU))
                                .add(loader::per_channel(normalize.mean, at::kCPU))
                                .mul(255)
                                .round()
@@ -95,7 +103,7 @@ void run_preview(Worker& worker) {
   const int rank = worker.identity.rank;
   const data::Range mine = split->shard(global, rank);
   const loader::Batch batch =
-      images->gather(mine, split->shard(global, (rank + 1) % world_size).size());
+      on_host(images->gather(mine, split->shard(global, (rank + 1) % world_size).size()));
   const std::vector<std::int64_t> samples(order.begin() + mine.begin, order.begin() + mine.end);
   const auto texts =
       worker.communicator.gather_text(preview_of(batch, samples, dataset, normalize).to_text());

@@ -40,7 +40,8 @@ c10::intrusive_ptr<c10d::ProcessGroup> make_group(const c10::intrusive_ptr<c10d:
   return group;
 }
 
-/// Launched in the caller's stream, and so captured with it, where a device reduces.
+/// Returns options by which a device's all-reduce runs in the caller's stream, and is captured with
+/// it.
 c10d::AllreduceOptions sum_in_stream() {
   c10d::AllreduceOptions options;
   options.asyncOp = false;

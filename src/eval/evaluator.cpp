@@ -15,11 +15,14 @@
 #include <vector>
 
 #include "accelerator/device.h"
+#include "accelerator/run_ahead_limit.h"
 #include "models/loss.h"
 
 namespace mnist_train::eval {
 
 namespace {
+
+constexpr int kBatchesAhead = 2;
 
 std::int64_t count_of(const std::vector<data::Range>& ranges) {
   std::int64_t count = 0;
@@ -135,11 +138,13 @@ Evaluation evaluate(models::Model& model, loader::BatchSource& images, std::int6
   for (std::int64_t begin = mine.begin; begin < mine.end; begin += batch_size) {
     ranges.push_back({begin, std::min(begin + batch_size, mine.end)});
   }
+  accelerator::RunAheadLimit run_ahead_limit(device, kBatchesAhead);
   for (std::size_t i = 0; i < ranges.size(); ++i) {
     const data::Range& range = ranges[i];
     images.prefetch_sequential(std::span(ranges).subspan(i));
     const loader::Batch batch = images.gather_sequential(range);
     sums.add(model.forward(batch.images), batch.labels, range);
+    run_ahead_limit.step_launched();
     after_batch();
   }
   communicator.all_reduce_sum(sums.tensor());

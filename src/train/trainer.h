@@ -5,11 +5,11 @@
 #include <optional>
 #include <vector>
 
+#include "accelerator/run_ahead_limit.h"
 #include "loader/batch_source.h"
 #include "settings/train_options.h"
 #include "train/graphed_step.h"
 #include "train/progress.h"
-#include "train/run_ahead_limit.h"
 #include "train/schedule.h"
 #include "train/sync_interval.h"
 #include "train/trainer_setup.h"
@@ -104,7 +104,7 @@ class Trainer {
   std::optional<GraphedStep> graphed_step_;
   Schedule schedule_;
   SyncInterval sync_interval_;
-  RunAheadLimit run_ahead_limit_;
+  accelerator::RunAheadLimit run_ahead_limit_;
   bool state_is_moved_ = false;
   double learning_rate_ = 0;
   double epoch_begin_s_ = 0;  // now less the seconds that earlier starts of the epoch trained
