@@ -274,7 +274,7 @@ def describe_machine(gpus):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--output", metavar="FILE", help="where the result goes")
-    parser.add_argument("--parts", default=",".join(PARTS), metavar="NAME,…", help="of %(default)s")
+    parser.add_argument("--parts", default=",".join(PARTS), metavar="NAME,…", help="of %(default)s, and by name alone " + ", ".join(BY_NAME))
     arguments = parser.parse_args()
     chosen = arguments.parts.split(",")
     parts = PARTS | BY_NAME

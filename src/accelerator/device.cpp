@@ -40,8 +40,8 @@ void wait(const DeviceEvent& event) {
     const double waited_s = monotonic_seconds() - begin_s;
     if (waited_s > wait_limit_s) {
       throw PeerError(
-          "waiting for the GPU timed out: it did not finish its work within hang_timeout_s; it "
-          "waits for another rank that is gone or hangs, or does not answer any more");
+          "waiting for the GPU timed out (launch.hang_timeout_s): it does not answer any more, or "
+          "waits for another rank that is gone or hangs");
     }
     if (waited_s > kSpin_s) std::this_thread::sleep_for(kPause);
   }
@@ -57,6 +57,11 @@ void synchronize(at::Device device) {
 at::Tensor to_host(const at::Tensor& tensor) {
   synchronize(tensor.device());
   return tensor.cpu();
+}
+
+at::Tensor to_device(const at::Tensor& tensor, at::Device device) {
+  if (device.is_cpu() || !tensor.is_cpu()) return tensor.to(device);
+  return tensor.pin_memory().to(device, tensor.scalar_type(), /*non_blocking=*/true);
 }
 
 std::int64_t peak_memory_bytes(at::Device device) {

@@ -56,6 +56,11 @@ void synchronize(at::Device device);
 /// GPU.
 at::Tensor to_host(const at::Tensor& tensor);
 
+/// Returns a tensor in the memory of the device: itself where it is there already, else a copy. A
+/// GPU's is made behind all that the thread has given it so far, from page-locked memory, so the
+/// host does not wait for it.
+at::Tensor to_device(const at::Tensor& tensor, at::Device device);
+
 /// Returns the larger of this process's peak resident memory and, where it computes on a GPU, the
 /// peak of LibTorch's allocator there, in bytes.
 std::int64_t peak_memory_bytes(at::Device device);

@@ -16,6 +16,11 @@ namespace {
 
 enum class EpochEnd { kDone, kStopped };
 
+/// Returns whether to stop here. A run whose last step is done only has to be evaluated.
+bool must_stop(const train::Trainer& trainer) {
+  return trainer.stop_requested() && !trainer.run_done();
+}
+
 /// Trains from the cursor to the end of its epoch (or of the run), or until some rank was asked to
 /// stop; all ranks then stop after the same step.
 EpochEnd train_epoch(Worker& worker, train::Trainer& trainer, RunCheckpoints& checkpoints,
@@ -31,7 +36,7 @@ EpochEnd train_epoch(Worker& worker, train::Trainer& trainer, RunCheckpoints& ch
     trainer.step(stop_signal() != 0);
     launch::note_step(worker.status(), monotonic_seconds() - begin_s);
     recorder.after_step();
-    if (trainer.stop_requested()) return EpochEnd::kStopped;
+    if (must_stop(trainer)) return EpochEnd::kStopped;
     if (checkpoints.is_due_after_step() && !trainer.epoch_done()) {
       trainer.synchronize();
       checkpoints.save(recorder.log_positions());
@@ -40,7 +45,7 @@ EpochEnd train_epoch(Worker& worker, train::Trainer& trainer, RunCheckpoints& ch
   trainer.synchronize();
   // With `shared_memory` a rank has summed only its shard of the gradients.
   if (worker.config.report.histograms) trainer.all_gather_gradients();
-  return trainer.stop_requested() ? EpochEnd::kStopped : EpochEnd::kDone;
+  return must_stop(trainer) ? EpochEnd::kStopped : EpochEnd::kDone;
 }
 
 ExitCode save_and_stop(Worker& worker, RunCheckpoints& checkpoints, RunRecorder& recorder) {

@@ -74,7 +74,9 @@ Wait wait_of(const StatusBoard& board, int rank) {
 std::string describe_stalled(const StatusBoard& board, int rank) {
   const Wait wait = wait_of(board, rank);
   const std::string where = describe(board.of(rank));
-  return wait == Wait::kNothing ? where : std::string(wait_name(wait)) + " of " + where;
+  if (wait == Wait::kNothing) return where;
+  if (wait == Wait::kDevice) return where + ", waiting for its GPU,";
+  return std::string(wait_name(wait)) + " of " + where;
 }
 
 RunFailure stall_failure(const std::vector<RankEnd>& ends, const StalledRank& stalled,
@@ -157,8 +159,8 @@ StalledRank find_culprit(const std::vector<StalledRank>& ranks, const StatusBoar
   const auto order = [&board](const StalledRank& stalled) {
     const RankStatus& status = board.of(stalled.rank);
     const Wait wait = wait_of(board, stalled.rank);
-    const bool waits = wait != Wait::kNothing && wait != Wait::kDevice;
-    return std::make_tuple(!stalled.stopped, waits, status.step.load(), -stalled.seconds);
+    const int for_others = wait == Wait::kNothing ? 0 : wait == Wait::kDevice ? 1 : 2;
+    return std::make_tuple(!stalled.stopped, for_others, status.step.load(), -stalled.seconds);
   };
   return *std::min_element(
       ranks.begin(), ranks.end(),

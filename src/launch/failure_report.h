@@ -69,9 +69,9 @@ struct StalledRank {
 };
 
 /// Returns which of several ranks holds up the others: ranks that wait for one another stall
-/// together. It is one that was stopped, else one that waits for nobody, else the one that is
-/// furthest behind, else the one that has been stalled longest. `ranks` are all that run, at least
-/// one.
+/// together. It is one that was stopped, else one that waits for nobody, else one that waits
+/// for its GPU, which may wait for another rank's, else the one that is furthest behind, else the
+/// one that has been stalled longest. `ranks` are all that run, at least one.
 StalledRank find_culprit(const std::vector<StalledRank>& ranks, const StatusBoard& board);
 
 /// Why an attempt failed: one rank is the cause, others may be its victims.

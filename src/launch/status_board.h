@@ -19,7 +19,7 @@ enum class Phase : std::uint32_t {
   kFinished,
 };
 
-/// The operation in which a rank waits for the others.
+/// What a rank waits for: an operation of all ranks, or its GPU.
 enum class Wait : std::uint32_t {
   kNothing,
   kAllReduce,
@@ -85,7 +85,7 @@ void note_step(RankStatus& status, double seconds);
 /// batch 7", "rendezvous".
 std::string describe(const RankStatus& status);
 
-/// Shows on the board, for as long as it lives, that the rank waits for others.
+/// Shows on the board, for as long as it lives, what the rank waits for.
 class WaitScope {
  public:
   /// `status` may be null: then nothing is shown.

@@ -3,12 +3,12 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-#include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
+#include "accelerator/device.h"
 #include "base/error.h"
 #include "data/image_decoder.h"
 
@@ -36,8 +36,8 @@ class ResidentSource : public BatchSource {
   void set_order(std::vector<std::int64_t> order, std::int64_t epoch) override {
     BatchSource::set_order(std::move(order), epoch);
     if (device_.is_cpu()) return;
-    device_order_ =
-        borrow(order_.data(), {static_cast<std::int64_t>(order_.size())}, at::kLong).to(device_);
+    const auto count = static_cast<std::int64_t>(order_.size());
+    device_order_ = accelerator::to_device(borrow(order_.data(), {count}, at::kLong), device_);
   }
 
  protected:
@@ -103,7 +103,7 @@ class StreamedSource : public BatchSource {
   Batch read(data::Range range, Order order) override {
     const std::vector<std::int64_t> samples = samples_at(range, order);
     const std::vector<std::int64_t> sizes{range.size(), set_.channels, set_.height, set_.width};
-    const at::Tensor labels = labels_of(samples).to(device_);
+    const at::Tensor labels = accelerator::to_device(labels_of(samples), device_);
     if (samples.empty()) {
       return {at::empty(sizes, at::TensorOptions(at::kByte).device(device_)), labels};
     }
@@ -113,13 +113,13 @@ class StreamedSource : public BatchSource {
     if (on_gpu) {
       // The decoder takes its memory back when nobody holds it. What was queued on the GPU to read
       // the last batch is done when the next one is taken, so until then it is held.
-      c10::impl::getDeviceGuardImpl(device_.type())->synchronizeDevice(device_.index());
+      accelerator::synchronize(device_);
       held_ = batch.owner;
     }
     const at::Tensor bytes = at::from_blob(
         const_cast<std::uint8_t*>(batch.pixels), sizes, [owner = batch.owner](void*) {},
         at::TensorOptions(at::kByte).device(on_gpu ? device_ : at::Device(at::kCPU)));
-    return {bytes.to(device_), labels};
+    return {accelerator::to_device(bytes, device_), labels};
   }
 
  private:

@@ -26,10 +26,11 @@ constexpr int kGraphedStepsAhead = 32;
 constexpr int kEagerStepsAhead = 1;
 
 /// Returns why the step cannot be captured, whatever averages its gradients, or null.
-const char* obstacle_to_capture(const settings::TrainOptions& options, const TrainerSetup& setup) {
+const char* obstacle_to_capture(const settings::TrainOptions& options, const TrainerSetup& setup,
+                                const BatchPartition& partition) {
   if (!setup.graph) return "the processes compute on CPUs, or on several kinds of device";
   if (options.gradient_accumulation_steps > 1) return "gradient_accumulation_steps is above 1";
-  if (setup.partition.split != settings::Split::kEven) return "data.split is throughput";
+  if (partition.statistics() > 0) return "data.split is throughput";
   return nullptr;
 }
 
@@ -37,10 +38,10 @@ const char* obstacle_to_capture(const settings::TrainOptions& options, const Tra
 /// for the others in backward cannot measure its own speed; and a captured step, which cannot
 /// overlap, saves more.
 bool may_overlap(const settings::TrainOptions& options, const TrainerSetup& setup,
-                 const comm::Communicator& communicator) {
+                 const BatchPartition& partition, const comm::Communicator& communicator) {
   const bool captures =
-      communicator.reduces_on_device() && obstacle_to_capture(options, setup) == nullptr;
-  return setup.partition.split == settings::Split::kEven && !captures;
+      communicator.reduces_on_device() && obstacle_to_capture(options, setup, partition) == nullptr;
+  return partition.statistics() == 0 && !captures;
 }
 
 std::int64_t total_steps(const settings::TrainOptions& options, std::int64_t steps_per_epoch) {
@@ -61,13 +62,14 @@ Trainer::Trainer(const settings::TrainOptions& options, TrainerSetup setup,
       bf16_copy_(setup.bf16 ? make_on_device(setup, /*bf16=*/true) : nullptr),
       partition_(make_batch_partition(setup.partition, communicator, device_)),
       parameters_(*model_, StepStats::kScalars + partition_->statistics(), bf16_copy_.get()),
-      averager_(comm::make_gradient_averager(options, communicator, parameters_.gradient_buffer(),
-                                             may_overlap(options, setup, communicator))),
+      averager_(
+          comm::make_gradient_averager(options, communicator, parameters_.gradient_buffer(),
+                                       may_overlap(options, setup, *partition_, communicator))),
       optimizer_(make_optimizer(options, parameters_, averager_->owned_shard())),
       step_(options, computing_model(), parameters_, *partition_, *averager_, *optimizer_),
       schedule_(options, steps_per_epoch(), total_steps(options, steps_per_epoch())),
       sync_interval_(communicator, /*runs_ahead=*/!device_.is_cpu()),
-      run_ahead_limit_(device_, setup.graph ? kGraphedStepsAhead : kEagerStepsAhead) {
+      run_ahead_limit_(device_, kEagerStepsAhead) {
   if (options.sync_batch_norm && !communicator.alone()) {
     computing_model().synchronize_batch_norm(
         [this](at::Tensor& sums) { communicator_.all_reduce_sum(sums); });
@@ -76,12 +78,13 @@ Trainer::Trainer(const settings::TrainOptions& options, TrainerSetup setup,
 }
 
 void Trainer::set_up_cuda_graph(TrainerSetup setup) {
-  const char* obstacle = obstacle_to_capture(options_, setup);
+  const char* obstacle = obstacle_to_capture(options_, setup, *partition_);
   if (obstacle == nullptr && !averager_->capturable()) {
     obstacle = "gradients are not averaged by one all-reduce of NCCL";
   }
   if (obstacle == nullptr) {
     graphed_step_.emplace(step_, samples_per_step(), std::move(setup.graph));
+    run_ahead_limit_ = {device_, kGraphedStepsAhead};
   } else if (options_.cuda_graphs == settings::CudaGraphs::kOn) {
     throw Error(ExitCode::kConfig, std::string("cuda_graphs is \"on\", but the training step ") +
                                        "cannot be captured: " + obstacle);

@@ -43,6 +43,30 @@ def test_without_our_launcher_a_rank_whose_peer_is_gone_ends_in_time_and_says_wh
         assert "timed out" in first.stderr and "rank 1 did not respond" in first.stderr, first.stderr
 
 
+@pytest.mark.parametrize("phase", swept(["evaluation", "a save"], ["evaluation"]))
+def test_without_our_launcher_a_rank_killed_outside_of_training_ends_the_other_in_time(tmp_path, phase):
+    # 50 batches of an evaluation take longer than it takes to kill a rank, and each step is followed by a save.
+    changes = {"epochs": 1000, "test_batch_size": 10} | ({"checkpoint": {"every_steps": 1}} if phase == "a save" else {})
+    first, second = ranks_by_hand(tmp_path, merged(ENDLESS, changes | {"data": {"limit_test": 500}}), kernel_us=300)
+    with first, second:
+        first.wait_for_step(20 if phase == "evaluation" else 3)
+        lost_s = time.monotonic()
+        send(second.pid, signal.SIGKILL)
+        assert first.wait() == 4, first.stderr
+        assert time.monotonic() - lost_s < HANG_TIMEOUT_S + 5
+        assert "rank 1 did not respond" in first.stderr, first.stderr
+
+
+def test_without_our_launcher_a_rank_whose_peer_never_comes_ends_in_time(tmp_path):
+    config = write_config(tmp_path, merged(ENDLESS, {"launch": {"rendezvous_timeout_s": 2}}))
+    place = {"RANK": 0, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1",
+             "MASTER_PORT": free_port()}
+    with Process([BINARY, "--config", config, "--output", tmp_path / "run"], tmp_path, tmp_path / "run",
+                 fake_gpus(2) | place) as alone:
+        assert alone.wait(20) == 4, alone.stderr
+        assert "1 of 2 ranks joined" in alone.stderr and "missing: rank 1" in alone.stderr, alone.stderr
+
+
 def test_without_our_launcher_a_device_that_never_answers_ends_its_rank_in_time(tmp_path):
     first, second = ranks_by_hand(tmp_path, ENDLESS, hang_after_launches=500, hang_device=1)
     with first, second:
