@@ -73,7 +73,7 @@ Wait wait_of(const StatusBoard& board, int rank) {
 
 std::string describe_stalled(const StatusBoard& board, int rank) {
   const Wait wait = wait_of(board, rank);
-  const std::string where = describe(board.of(rank));
+  std::string where = describe(board.of(rank));
   if (wait == Wait::kNothing) return where;
   if (wait == Wait::kDevice) return where + ", waiting for its GPU,";
   return std::string(wait_name(wait)) + " of " + where;

@@ -43,13 +43,21 @@ def test_without_our_launcher_a_rank_whose_peer_is_gone_ends_in_time_and_says_wh
         assert "timed out" in first.stderr and "rank 1 did not respond" in first.stderr, first.stderr
 
 
+# Other launchers have no status board to tell a phase by. A step is slow enough to be hit, an evaluation has 50 batches, and in
+# the last one each step is followed by a save.
+PHASES = {
+    "training": (10, {}),
+    "evaluation": (20, {"test_batch_size": 10, "data": {"limit_test": 500}}),
+    "a save": (3, {"checkpoint": {"every_steps": 1}}),
+}
+
+
 @pytest.mark.parametrize("phase", swept(["evaluation", "a save"], ["evaluation"]))
 def test_without_our_launcher_a_rank_killed_outside_of_training_ends_the_other_in_time(tmp_path, phase):
-    # 50 batches of an evaluation take longer than it takes to kill a rank, and each step is followed by a save.
-    changes = {"epochs": 1000, "test_batch_size": 10} | ({"checkpoint": {"every_steps": 1}} if phase == "a save" else {})
-    first, second = ranks_by_hand(tmp_path, merged(ENDLESS, changes | {"data": {"limit_test": 500}}), kernel_us=300)
+    step, changes = PHASES[phase]
+    first, second = ranks_by_hand(tmp_path, merged(ENDLESS, changes), kernel_us=300)
     with first, second:
-        first.wait_for_step(20 if phase == "evaluation" else 3)
+        first.wait_for_step(step)
         lost_s = time.monotonic()
         send(second.pid, signal.SIGKILL)
         assert first.wait() == 4, first.stderr
@@ -77,16 +85,33 @@ def test_without_our_launcher_a_device_that_never_answers_ends_its_rank_in_time(
             assert "waiting for the GPU timed out" in process.stderr, process.stderr
 
 
-@pytest.mark.sweep
-def test_torchrun_ends_when_a_rank_is_killed(tmp_path):
+def torchrun(folder, changes, **settings):
     import_torch()
     command = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--nproc-per-node", 2, "--standalone",
-               "--local-addr", "127.0.0.1", BINARY, "--config", write_config(tmp_path, ENDLESS), "--output", tmp_path / "run"]
-    with Process(command, tmp_path, tmp_path / "run", fake_gpus(2)) as process:
-        process.wait_for_step(5)
-        send(process.wait_for_ranks(2)[1], signal.SIGKILL)
+               "--local-addr", "127.0.0.1", BINARY, "--config", write_config(folder, changes), "--output", folder / "run"]
+    return Process(command, folder, folder / "run", fake_gpus(2, **settings))
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("phase, number", [*((phase, signal.SIGKILL) for phase in PHASES), ("training", signal.SIGSTOP)])
+def test_torchrun_ends_when_a_rank_is_killed_or_stopped(tmp_path, phase, number):
+    step, changes = PHASES[phase]
+    with torchrun(tmp_path, merged(ENDLESS, changes), kernel_us=300) as process:
+        process.wait_for_step(step)
+        send(process.wait_for_ranks(2)[1], number)
         assert process.wait() != 0
         assert_gone(process, within_s=2)
+        if number == signal.SIGSTOP:
+            assert "rank 1 did not respond" in process.stderr, process.stderr
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("settings, said", [({"limit_mb": 150}, "out of memory"), ({"nan_after_reads": 5}, "the loss became NaN")])
+def test_torchrun_ends_when_ranks_fail(tmp_path, settings, said):
+    with torchrun(tmp_path, merged(ENDLESS, {"model": {"name": "resnet18"}}), **settings) as process:
+        assert process.wait() != 0
+        assert_gone(process, within_s=2)
+        assert said in process.stderr, process.stderr
 
 
 @pytest.mark.parametrize("phase", swept(["starting", "rendezvous", "training", "evaluation", "saving"],
@@ -104,15 +129,21 @@ def test_a_rank_killed_in_any_phase_is_noticed_at_once_and_the_run_ends_well(tmp
     assert process.run_folder.summary()["steps"] == 60
 
 
-@pytest.mark.parametrize("way", swept(["captured", "eager"], ["captured"]))
-def test_a_stopped_rank_is_named_by_our_launcher(tmp_path, way):
-    with start(tmp_path, merged(ENDLESS, WAYS[way]), processes=2, variables=fake_gpus(2)) as process:
-        process.wait_for_step(10)
-        send(process.ranks()[1], signal.SIGSTOP)
+@pytest.mark.parametrize("way, phase", swept(
+    [("captured", "training"), ("eager", "training"), ("captured", "evaluation"), ("captured", "saving"),
+     ("captured", "loading data")],
+    [("captured", "training")]))
+def test_a_stopped_rank_is_named_by_our_launcher(tmp_path, way, phase):
+    changes = merged(ENDLESS, WAYS[way] | {"test_batch_size": 10, "checkpoint": {"every_steps": 2}})
+    with start(tmp_path, changes, processes=2, variables=fake_gpus(2)) as process:
+        rank = 0 if phase == "saving" else 1
+        pid = process.wait_for_ranks(2)[rank]
+        process.wait_for_phase(rank, phase, 10 if phase == "training" else 0)
+        send(pid, signal.SIGSTOP)
         assert process.wait(HANG_TIMEOUT_S + 10) == 4
         assert_gone(process, within_s=2)
         block = process.stderr[process.stderr.index("mnist-train failed"):]
-        assert "rank 1" in block and "it is stopped" in block, block
+        assert f"rank {rank}" in block and "it is stopped" in block, block
 
 
 def test_two_ranks_that_share_a_gpu_are_refused_by_nccl_before_training(tmp_path):
