@@ -221,7 +221,7 @@ WorkerProcess::~WorkerProcess() {
 
 bool WorkerProcess::is_stopped() const {
   if (!running()) return false;
-  const auto state = process_state(pid_);
+  const char state = process_state(pid_).value_or(' ');
   return state == 'T' || state == 't';
 }
 
