@@ -48,10 +48,10 @@ def bare_system(tmp_path_factory, bundle):
         pytest.skip(f"debootstrap could not make a system: {made.stdout[-300:]}")
     for folder in ("bundle", "wheels", "fake_gpu", "with_fake_gpu"):
         (root / folder).mkdir()
-    mounts = [("bind", bundle, "bundle"), ("bind", WHEELS, "wheels"), ("bind", "/dev", "dev"), ("bind", "/proc", "proc")]
+    mounts = {"bundle": bundle, "wheels": WHEELS, "dev": "/dev", "proc": "/proc"}
     if LIBRARIES.is_dir():
-        mounts += [("bind", LIBRARIES, "fake_gpu"), ("bind", REPOSITORY / "tests" / "support" / "fake_gpu", "with_fake_gpu")]
-    script = " && ".join(f"mount --{how} '{source}' '{root}/{target}'" for how, source, target in mounts)
+        mounts |= {"fake_gpu": LIBRARIES, "with_fake_gpu": REPOSITORY / "tests" / "support" / "fake_gpu"}
+    script = " && ".join(f"mount --bind '{source}' '{root}/{target}'" for target, source in mounts.items())
 
     def run_there(command):
         inside = f"export LANG=C.UTF-8 PYTHONPATH=/wheels MNIST_TRAIN_FAKE_GPU_LIBRARIES=/fake_gpu; cd /tmp; {command}"

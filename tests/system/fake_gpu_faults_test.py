@@ -1,13 +1,11 @@
 """Ranks on stand-in GPUs that are lost, stopped or fail, under our own launcher and under others, which watch nothing."""
 
 import signal
-import sys
 import time
 
 import pytest
 from fake_gpus import ON_GPU, fake_gpus, needs_fake_gpus
-from support import (BINARY, LONG_RUN, Process, assert_gone, free_port, import_torch, merged, send, start, swept, train,
-                     write_config)
+from support import LONG_RUN, assert_gone, free_port, import_torch, merged, send, start, swept, torchrun, train, worker
 
 pytestmark = needs_fake_gpus
 
@@ -22,10 +20,8 @@ WAYS = {  # of a step
 
 def ranks_by_hand(folder, changes, **settings):
     """Two ranks as any other launcher starts them: each a process by itself, and nobody restarts or ends them."""
-    config = write_config(folder, changes)
-    place = {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    return [Process([BINARY, "--config", config, "--output", folder / "run"], folder, folder / "run",
-                    fake_gpus(2, **settings) | place | {"RANK": rank, "LOCAL_RANK": rank}) for rank in range(2)]
+    port = free_port()
+    return [worker(folder, rank, port, changes, variables=fake_gpus(2, **settings)) for rank in range(2)]
 
 
 @pytest.mark.parametrize("way, number", swept(
@@ -66,11 +62,8 @@ def test_without_our_launcher_a_rank_killed_outside_of_training_ends_the_other_i
 
 
 def test_without_our_launcher_a_rank_whose_peer_never_comes_ends_in_time(tmp_path):
-    config = write_config(tmp_path, merged(ENDLESS, {"launch": {"rendezvous_timeout_s": 2}}))
-    place = {"RANK": 0, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1",
-             "MASTER_PORT": free_port()}
-    with Process([BINARY, "--config", config, "--output", tmp_path / "run"], tmp_path, tmp_path / "run",
-                 fake_gpus(2) | place) as alone:
+    changes = merged(ENDLESS, {"launch": {"rendezvous_timeout_s": 2}})
+    with worker(tmp_path, 0, free_port(), changes, variables=fake_gpus(2)) as alone:
         assert alone.wait(20) == 4, alone.stderr
         assert "1 of 2 ranks joined" in alone.stderr and "missing: rank 1" in alone.stderr, alone.stderr
 
@@ -85,18 +78,12 @@ def test_without_our_launcher_a_device_that_never_answers_ends_its_rank_in_time(
             assert "waiting for the GPU timed out" in process.stderr, process.stderr
 
 
-def torchrun(folder, changes, **settings):
-    import_torch()
-    command = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--nproc-per-node", 2, "--standalone",
-               "--local-addr", "127.0.0.1", BINARY, "--config", write_config(folder, changes), "--output", folder / "run"]
-    return Process(command, folder, folder / "run", fake_gpus(2, **settings))
-
-
 @pytest.mark.sweep
 @pytest.mark.parametrize("phase, number", [*((phase, signal.SIGKILL) for phase in PHASES), ("training", signal.SIGSTOP)])
 def test_torchrun_ends_when_a_rank_is_killed_or_stopped(tmp_path, phase, number):
+    import_torch()
     step, changes = PHASES[phase]
-    with torchrun(tmp_path, merged(ENDLESS, changes), kernel_us=300) as process:
+    with torchrun(tmp_path, merged(ENDLESS, changes), "--standalone", variables=fake_gpus(2, kernel_us=300)) as process:
         process.wait_for_step(step)
         send(process.wait_for_ranks(2)[1], number)
         assert process.wait() != 0
@@ -108,7 +95,9 @@ def test_torchrun_ends_when_a_rank_is_killed_or_stopped(tmp_path, phase, number)
 @pytest.mark.sweep
 @pytest.mark.parametrize("settings, said", [({"limit_mb": 150}, "out of memory"), ({"nan_after_reads": 5}, "the loss became NaN")])
 def test_torchrun_ends_when_ranks_fail(tmp_path, settings, said):
-    with torchrun(tmp_path, merged(ENDLESS, {"model": {"name": "resnet18"}}), **settings) as process:
+    import_torch()
+    changes = merged(ENDLESS, {"model": {"name": "resnet18"}})
+    with torchrun(tmp_path, changes, "--standalone", variables=fake_gpus(2, **settings)) as process:
         assert process.wait() != 0
         assert_gone(process, within_s=2)
         assert said in process.stderr, process.stderr

@@ -11,8 +11,7 @@ import threading
 import time
 
 import pytest
-from support import (BINARY, LONG_RUN, Process, assert_gone, free_port, import_torch, merged, send, start, swept,
-                     train, write_config)
+from support import LONG_RUN, assert_gone, free_port, import_torch, merged, send, start, swept, train, worker
 
 CONFIG = {"batch_size": 45, "data": {"limit_train": 886, "limit_test": 100}}
 
@@ -125,11 +124,9 @@ def test_a_hang_says_who_waits_for_whom(tmp_path, strategy):
 
 @pytest.mark.parametrize("strategy", swept(["flat", "shared_memory"], ["flat"]))
 def test_a_lost_process_is_noticed_though_its_parent_does_not_ask_for_it(tmp_path, strategy):
-    config = write_config(tmp_path, LONG_RUN | {"gradient_averaging": {"strategy": strategy}})
-    place = {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    command = [BINARY, "--config", config, "--output", tmp_path / "run"]
-    with Process(command, tmp_path, tmp_path / "run", place | {"RANK": 0, "LOCAL_RANK": 0}) as first, \
-            Process(command, tmp_path, tmp_path / "run", place | {"RANK": 1, "LOCAL_RANK": 1}) as second:
+    changes = LONG_RUN | {"gradient_averaging": {"strategy": strategy}}
+    port = free_port()
+    with worker(tmp_path, 0, port, changes) as first, worker(tmp_path, 1, port, changes) as second:
         first.wait_for_step(3)
         send(second.pid, signal.SIGKILL)  # and nobody waits for it: it stays as a zombie
         assert first.wait(10) == 4, first.stderr
@@ -139,15 +136,11 @@ def test_a_lost_process_is_noticed_though_its_parent_does_not_ask_for_it(tmp_pat
 @pytest.mark.parametrize("silent", swept([0, 2], [2]))
 def test_without_our_launcher_a_rank_that_hangs_is_named_by_those_that_waited_for_it(tmp_path, silent):
     import_torch()
-    config = write_config(tmp_path, merged(LONG_RUN, {"launch": {"hang_timeout_s": 3},
-                                                      "gradient_averaging": {"strategy": "flat"}}))
+    changes = merged(LONG_RUN, {"launch": {"hang_timeout_s": 3}, "gradient_averaging": {"strategy": "flat"}})
     port = free_port()
     with contextlib.ExitStack() as stack:
         stack.enter_context(served_store(port))
-        place = {"WORLD_SIZE": 3, "LOCAL_WORLD_SIZE": 3, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
-                 "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": "silent"}
-        ranks = [stack.enter_context(Process([BINARY, "--config", config, "--output", tmp_path / "run"], tmp_path,
-                                             tmp_path / "run", place | {"RANK": rank, "LOCAL_RANK": rank}))
+        ranks = [stack.enter_context(worker(tmp_path, rank, port, changes, world_size=3, variables=AGENT_STORE))
                  for rank in range(3)]
         ranks[0].wait_for_step(3)
         send(ranks[silent].pid, signal.SIGSTOP)
@@ -156,6 +149,8 @@ def test_without_our_launcher_a_rank_that_hangs_is_named_by_those_that_waited_fo
             assert f"rank {silent} did not respond\n" in ranks[rank].stderr, ranks[rank].stderr
 
 
+# What makes a rank use the store of an agent.
+AGENT_STORE = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": "any"}
 AGENT = """
 import sys, time
 from datetime import timedelta
@@ -182,12 +177,9 @@ def test_a_store_that_dies_ends_all_ranks_within_the_time_out(tmp_path):
     import_torch()
     port = free_port()
     with served_store(port) as agent:
-        config = write_config(tmp_path, merged(LONG_RUN, {"launch": {"hang_timeout_s": 4}}))
-        place = {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
-                 "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": "store"}
-        command = [BINARY, "--config", config, "--output", tmp_path / "run"]
-        with Process(command, tmp_path, tmp_path / "run", place | {"RANK": 0, "LOCAL_RANK": 0}) as first, \
-                Process(command, tmp_path, tmp_path / "run", place | {"RANK": 1, "LOCAL_RANK": 1}) as second:
+        changes = merged(LONG_RUN, {"launch": {"hang_timeout_s": 4}})
+        first, second = (worker(tmp_path, rank, port, changes, variables=AGENT_STORE) for rank in range(2))
+        with first, second:
             first.wait_for_step(3)
             agent.kill()
             agent.wait()
@@ -219,10 +211,7 @@ def test_a_port_of_strangers_is_not_taken_for_the_store(tmp_path):
 
         server = threading.Thread(target=answer, daemon=True)
         server.start()
-        config = write_config(tmp_path, {"launch": {"rendezvous_timeout_s": 2}})
-        place = {"RANK": 1, "LOCAL_RANK": 1, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1",
-                 "MASTER_PORT": port}
-        with Process([BINARY, "--config", config, "--output", tmp_path / "run"], tmp_path, variables=place) as process:
+        with worker(tmp_path, 1, port, {"launch": {"rendezvous_timeout_s": 2}}) as process:
             assert process.wait(30) == 4, process.stderr
             assert "mnist-train failed: rank 1" in process.stderr
         stranger.shutdown(socket.SHUT_RDWR)

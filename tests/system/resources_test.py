@@ -9,7 +9,7 @@ import time
 
 import pytest
 from support import (BINARY, LONG_S, Process, RunFolder, averaging, environment, free_port, run, send, start, train,
-                     train_command, write_config)
+                     train_command, worker, write_config)
 
 # One epoch of 20 steps; a checkpoint of `net` has 3.4 MB.
 CONFIG = {"epochs": 1, "batch_size": 45, "data": {"limit_train": 886, "limit_test": 100},
@@ -189,8 +189,8 @@ def test_names_and_data_cannot_forge_lines_or_drive_a_terminal(tmp_path):
     assert not [line for line in refused.stderr.splitlines() if line.startswith("mnist-train failed: forged")]
 
 
-# Makes pidfd_open fail with ENOSYS, as it does before Linux 5.3 and in some sandboxes, and becomes the command.
-WITHOUT_PIDFD = """
+# Makes pidfd_open fail with ENOSYS, as it does before Linux 5.3 and in some sandboxes, and becomes the command behind it.
+WITHOUT_PIDFD = [sys.executable, "-c", """
 import ctypes, os, struct, sys
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
 PIDFD_OPEN, ENOSYS = 434, 38
@@ -204,12 +204,12 @@ libc = ctypes.CDLL(None, use_errno=True)
 assert libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
 assert libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, program, 0, 0) == 0
 os.execv(sys.argv[1], sys.argv[1:])
-"""
+"""]
 
 
 def test_without_descriptors_of_processes_a_killed_rank_is_noticed_by_our_launcher(tmp_path, undisturbed):
     config = write_config(tmp_path, {**CONFIG, "launch": {"max_restarts": 1}})
-    command = [sys.executable, "-c", WITHOUT_PIDFD, *train_command(config, tmp_path / "run", 2)]
+    command = [*WITHOUT_PIDFD, *train_command(config, tmp_path / "run", 2)]
     with Process(command, tmp_path, tmp_path / "run") as process:
         process.wait_for_step(6)
         send(process.ranks()[1], signal.SIGKILL)
@@ -219,11 +219,10 @@ def test_without_descriptors_of_processes_a_killed_rank_is_noticed_by_our_launch
 
 
 def test_without_descriptors_of_processes_a_killed_rank_is_noticed_by_the_others(tmp_path):
-    config = write_config(tmp_path, {**CONFIG, "epochs": 1000, "launch": {"hang_timeout_s": 100}})
-    command = [sys.executable, "-c", WITHOUT_PIDFD, BINARY, "--config", config, "--output", tmp_path / "run"]
-    place = {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    with Process(command, tmp_path, tmp_path / "run", place | {"RANK": 0, "LOCAL_RANK": 0}) as first, \
-            Process(command, tmp_path, tmp_path / "run", place | {"RANK": 1, "LOCAL_RANK": 1}) as second:
+    changes = {**CONFIG, "epochs": 1000, "launch": {"hang_timeout_s": 100}}
+    port = free_port()
+    first, second = (worker(tmp_path, rank, port, changes, before=WITHOUT_PIDFD) for rank in range(2))
+    with first, second:
         first.wait_for_step(6)
         killed_s = time.monotonic()
         send(second.pid, signal.SIGKILL)

@@ -13,6 +13,7 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 import tempfile
 import time
 import uuid
@@ -248,6 +249,24 @@ def train(folder, changes=None, *flags, processes=1, output="run", variables=Non
         assert code == expect, f"exit {code}\n{process.stderr}"
         process.run_folder.stderr = process.stderr
         return process.run_folder
+
+
+def worker(folder, rank, port, changes, world_size=2, before=(), variables=None):
+    """One rank, as a launcher like torchrun would start it; `before` is a command that becomes it."""
+    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size,
+             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    config = write_config(folder, changes, f"rank{rank}.json")
+    return Process([*before, BINARY, "--config", config, "--output", folder / "run"], folder, folder / "run",
+                   place | (variables or {}))
+
+
+def torchrun(folder, changes, *flags, variables=None):
+    """Two ranks under torchrun."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--nproc-per-node", 2,
+               # Else torchrun asks for the name of this host, which takes a minute where nothing knows it.
+               "--local-addr", "127.0.0.1", *flags, BINARY,
+               "--config", write_config(folder, changes), "--output", folder / "run"]
+    return Process(command, folder, folder / "run", variables)
 
 
 def averaging(strategy):

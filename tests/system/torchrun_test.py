@@ -9,8 +9,8 @@ import time
 from contextlib import ExitStack
 
 import pytest
-from support import (BINARY, Process, assert_gone, executable_of, free_port, import_torch, send, swept, train, wait_until,
-                     write_config)
+from support import (BINARY, Process, assert_gone, executable_of, free_port, import_torch, send, swept, torchrun, train,
+                     wait_until, worker, write_config)
 
 import_torch()
 
@@ -22,14 +22,6 @@ LONG_RUN = {"epochs": 1000, "data": {"limit_test": 100}}
 @pytest.fixture(scope="module")
 def own_launcher(tmp_path_factory):
     return train(tmp_path_factory.mktemp("own"), CONFIG, processes=2)
-
-
-def torchrun(folder, changes, *flags):
-    command = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--nproc-per-node", 2,
-               # Else torchrun asks for the name of this host, which takes a minute where nothing knows it.
-               "--local-addr", "127.0.0.1", *flags, BINARY,
-               "--config", write_config(folder, changes), "--output", folder / "run"]
-    return Process(command, folder, folder / "run")
 
 
 @pytest.mark.parametrize("static", swept([False, True], [False]), ids=["standalone", "master port"])
@@ -114,14 +106,6 @@ def test_torchrun_reports_our_cause(tmp_path):
 # By hand
 
 
-def worker(folder, rank, port, changes, world_size=2, **variables):
-    """One rank, as a launcher like torchrun would start it."""
-    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size,
-             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    config = write_config(folder, changes, f"rank{rank}.json")
-    return Process([BINARY, "--config", config, "--output", folder / "run"], folder, folder / "run", place | variables)
-
-
 def test_ranks_started_by_hand_meet_at_the_master_port(tmp_path, own_launcher):
     port = free_port()
     with worker(tmp_path, 1, port, CONFIG) as second, worker(tmp_path, 0, port, CONFIG) as first:
@@ -169,7 +153,7 @@ def test_a_failure_is_written_where_torchrun_reads_it(tmp_path):
     port = free_port()
     variables = {"TORCHELASTIC_ERROR_FILE": error_file}
     before = time.time()
-    with worker(tmp_path, 0, port, {"learning_rate": 1e30}, world_size=1, **variables) as process:
+    with worker(tmp_path, 0, port, {"learning_rate": 1e30}, world_size=1, variables=variables) as process:
         assert process.wait() == 1
         assert "rank 0" in process.stderr and "the loss became" in process.stderr
     message = json.loads(error_file.read_text())["message"]
