@@ -5,33 +5,21 @@
 #include <cstdint>
 
 #include "support/fake_gpu/device.h"
+#include "support/fake_gpu/opaque_object.h"
 
 namespace mnist_train::fake_gpu {
-
-namespace {
-
-/// Makes what a handle or a descriptor of the program points at.
-template <class Handle>
-cublasStatus_t make(Handle* handle) {
-  *handle = reinterpret_cast<Handle>(new char);
-  return CUBLAS_STATUS_SUCCESS;
-}
-
-template <class Handle>
-cublasStatus_t destroy(Handle handle) {
-  delete reinterpret_cast<char*>(handle);
-  return CUBLAS_STATUS_SUCCESS;
-}
-
-}  // namespace
 
 extern "C" {
 
 std::size_t cublasLtGetVersion() { return CUBLAS_VERSION; }
 
-cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) { return make(handle); }
+cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
+  return make_opaque<cublasStatus_t>(handle);
+}
 
-cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) { return destroy(handle); }
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
+  return destroy_opaque<cublasStatus_t>(handle);
+}
 
 const char* cublasLtGetStatusName(cublasStatus_t) {
   return "a status of the stand-in for cuBLASLt";
@@ -41,11 +29,11 @@ const char* cublasLtGetStatusString(cublasStatus_t status) { return cublasLtGetS
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* descriptor, cublasComputeType_t,
                                         cudaDataType_t) {
-  return make(descriptor);
+  return make_opaque<cublasStatus_t>(descriptor);
 }
 
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t descriptor) {
-  return destroy(descriptor);
+  return destroy_opaque<cublasStatus_t>(descriptor);
 }
 
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t, cublasLtMatmulDescAttributes_t,
@@ -54,11 +42,11 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t, cublasLtMatm
 }
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference) {
-  return make(preference);
+  return make_opaque<cublasStatus_t>(preference);
 }
 
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
-  return destroy(preference);
+  return destroy_opaque<cublasStatus_t>(preference);
 }
 
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t,
@@ -69,11 +57,11 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t,
 
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType,
                                           std::uint64_t, std::uint64_t, std::int64_t) {
-  return make(layout);
+  return make_opaque<cublasStatus_t>(layout);
 }
 
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
-  return destroy(layout);
+  return destroy_opaque<cublasStatus_t>(layout);
 }
 
 cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t,

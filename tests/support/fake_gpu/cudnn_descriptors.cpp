@@ -4,23 +4,13 @@
 
 #include <cstddef>
 
+#include "support/fake_gpu/opaque_object.h"
+
 namespace mnist_train::fake_gpu {
 
 namespace {
 
 constexpr std::size_t kWorkspace_bytes = 4096;
-
-template <class Handle>
-cudnnStatus_t make(Handle* descriptor) {
-  *descriptor = reinterpret_cast<Handle>(new char);
-  return CUDNN_STATUS_SUCCESS;
-}
-
-template <class Handle>
-cudnnStatus_t destroy(Handle descriptor) {
-  delete reinterpret_cast<char*>(descriptor);
-  return CUDNN_STATUS_SUCCESS;
-}
 
 cudnnStatus_t tell_workspace(std::size_t* bytes) {
   *bytes = kWorkspace_bytes;
@@ -31,10 +21,12 @@ cudnnStatus_t tell_workspace(std::size_t* bytes) {
 
 extern "C" {
 
-cudnnStatus_t cudnnCreateTensorDescriptor(cudnnTensorDescriptor_t* tensor) { return make(tensor); }
+cudnnStatus_t cudnnCreateTensorDescriptor(cudnnTensorDescriptor_t* tensor) {
+  return make_opaque<cudnnStatus_t>(tensor);
+}
 
 cudnnStatus_t cudnnDestroyTensorDescriptor(cudnnTensorDescriptor_t tensor) {
-  return destroy(tensor);
+  return destroy_opaque<cudnnStatus_t>(tensor);
 }
 
 cudnnStatus_t cudnnSetTensorNdDescriptor(cudnnTensorDescriptor_t, cudnnDataType_t, int, const int[],
@@ -42,26 +34,28 @@ cudnnStatus_t cudnnSetTensorNdDescriptor(cudnnTensorDescriptor_t, cudnnDataType_
   return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnCreateFilterDescriptor(cudnnFilterDescriptor_t* filter) { return make(filter); }
+cudnnStatus_t cudnnCreateFilterDescriptor(cudnnFilterDescriptor_t* filter) {
+  return make_opaque<cudnnStatus_t>(filter);
+}
 
 cudnnStatus_t cudnnDestroyFilterDescriptor(cudnnFilterDescriptor_t filter) {
-  return destroy(filter);
+  return destroy_opaque<cudnnStatus_t>(filter);
 }
 
 cudnnStatus_t cudnnCreateConvolutionDescriptor(cudnnConvolutionDescriptor_t* convolution) {
-  return make(convolution);
+  return make_opaque<cudnnStatus_t>(convolution);
 }
 
 cudnnStatus_t cudnnDestroyConvolutionDescriptor(cudnnConvolutionDescriptor_t convolution) {
-  return destroy(convolution);
+  return destroy_opaque<cudnnStatus_t>(convolution);
 }
 
 cudnnStatus_t cudnnCreateActivationDescriptor(cudnnActivationDescriptor_t* activation) {
-  return make(activation);
+  return make_opaque<cudnnStatus_t>(activation);
 }
 
 cudnnStatus_t cudnnDestroyActivationDescriptor(cudnnActivationDescriptor_t activation) {
-  return destroy(activation);
+  return destroy_opaque<cudnnStatus_t>(activation);
 }
 
 cudnnStatus_t cudnnSetActivationDescriptor(cudnnActivationDescriptor_t, cudnnActivationMode_t,
@@ -70,19 +64,19 @@ cudnnStatus_t cudnnSetActivationDescriptor(cudnnActivationDescriptor_t, cudnnAct
 }
 
 cudnnStatus_t cudnnCreatePoolingDescriptor(cudnnPoolingDescriptor_t* pooling) {
-  return make(pooling);
+  return make_opaque<cudnnStatus_t>(pooling);
 }
 
 cudnnStatus_t cudnnDestroyPoolingDescriptor(cudnnPoolingDescriptor_t pooling) {
-  return destroy(pooling);
+  return destroy_opaque<cudnnStatus_t>(pooling);
 }
 
 cudnnStatus_t cudnnCreateDropoutDescriptor(cudnnDropoutDescriptor_t* dropout) {
-  return make(dropout);
+  return make_opaque<cudnnStatus_t>(dropout);
 }
 
 cudnnStatus_t cudnnDestroyDropoutDescriptor(cudnnDropoutDescriptor_t dropout) {
-  return destroy(dropout);
+  return destroy_opaque<cudnnStatus_t>(dropout);
 }
 
 cudnnStatus_t cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(
