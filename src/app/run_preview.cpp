@@ -19,7 +19,7 @@ namespace {
 
 /// Returns the batch in the host's memory.
 loader::Batch on_host(loader::Batch batch) {
-  for (at::Tensor* tensor : {&batch.images, &batch.labels, &batch.other_labels, &batch.weights}) {
+  for (at::Tensor* tensor : batch.tensors()) {
     if (tensor->defined()) *tensor = accelerator::to_host(*tensor);
   }
   return batch;

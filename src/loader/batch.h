@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
 
 namespace mnist_train::loader {
@@ -15,8 +16,11 @@ struct Batch {
   at::Tensor labels;          // [n] i64
   at::Tensor other_labels{};  // with mixup, [n] i64: the labels of what was mixed in
   at::Tensor weights{};       // with mixup, [n] f32: how much of each image is its own sample
+
   std::int64_t size() const { return labels.size(0); }
   bool is_mixed() const { return weights.defined(); }
+  /// Returns all tensors, also those that are not defined.
+  std::array<at::Tensor*, 4> tensors() { return {&images, &labels, &other_labels, &weights}; }
 };
 
 }  // namespace mnist_train::loader

@@ -3,7 +3,6 @@
 #include <ATen/ops/empty_like.h>
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 namespace mnist_train::train {
@@ -11,10 +10,6 @@ namespace mnist_train::train {
 namespace {
 
 constexpr int kWarmUpSteps = 3;
-
-std::array<at::Tensor*, 4> tensors_of(loader::Batch& batch) {
-  return {&batch.images, &batch.labels, &batch.other_labels, &batch.weights};
-}
 
 }  // namespace
 
@@ -26,8 +21,8 @@ void GraphedStep::run(const StepBatches& batches, const std::vector<std::int64_t
   if (!can_replay(batches.samples, shard_sizes)) return step_.run(batches);
   loader::Batch batch = batches.shard(0);
   if (!input_.images.defined()) capture(batch);
-  const auto from = tensors_of(batch);
-  const auto to = tensors_of(input_);
+  const auto from = batch.tensors();
+  const auto to = input_.tensors();
   for (std::size_t i = 0; i < to.size(); ++i) {
     if (to[i]->defined()) to[i]->copy_(*from[i]);
   }
@@ -51,7 +46,7 @@ bool GraphedStep::can_replay(std::int64_t samples, const std::vector<std::int64_
 
 void GraphedStep::capture(const loader::Batch& batch) {
   input_ = batch;
-  for (at::Tensor* tensor : tensors_of(input_)) {
+  for (at::Tensor* tensor : input_.tensors()) {
     if (tensor->defined()) *tensor = at::empty_like(*tensor);
   }
   graph_->capture([this] { step_.run({1, samples_, [this](std::int64_t) { return input_; }}); });
