@@ -52,8 +52,7 @@ void wait(const DeviceEvent& event);
 void synchronize(at::Device device);
 
 /// Returns a tensor in the host's memory: itself on a CPU, else a copy. Waits, and throws, as
-/// `synchronize` does; so this, rather than LibTorch's functions, is how results are read from a
-/// GPU.
+/// `synchronize` does, so results are read from a GPU with this, not with LibTorch's functions.
 at::Tensor to_host(const at::Tensor& tensor);
 
 /// Returns a tensor in the memory of the device: itself where it is there already, else a copy. A

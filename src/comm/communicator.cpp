@@ -48,7 +48,8 @@ c10d::AllreduceOptions sum_in_stream() {
   return options;
 }
 
-/// A backend may return no work for what it has launched in the caller's stream.
+/// Waits for a collective. A backend may have returned no work for what it launched in the caller's
+/// stream.
 void wait_for(const c10::intrusive_ptr<c10d::Work>& work) {
   if (work) work->wait();
 }

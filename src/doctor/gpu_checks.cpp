@@ -37,7 +37,8 @@ class DriverLibrary : public SharedLibrary {
   }
 };
 
-/// Asks NVML, for sandboxes that hide the kernel's files.
+/// Returns the driver's version as NVML knows it, also in sandboxes that hide the kernel's files;
+/// empty where there is no NVML.
 std::string version_by_nvml() {
   const SharedLibrary library("libnvidia-ml.so.1");
   const auto init = library.find<int()>("nvmlInit_v2");

@@ -22,7 +22,7 @@ namespace mnist_train::eval {
 
 namespace {
 
-constexpr int kBatchesAhead = 2;
+constexpr int kRunAheadBatches = 2;
 
 std::int64_t count_of(const std::vector<data::Range>& ranges) {
   std::int64_t count = 0;
@@ -138,7 +138,7 @@ Evaluation evaluate(models::Model& model, loader::BatchSource& images, std::int6
   for (std::int64_t begin = mine.begin; begin < mine.end; begin += batch_size) {
     ranges.push_back({begin, std::min(begin + batch_size, mine.end)});
   }
-  accelerator::RunAheadLimit run_ahead_limit(device, kBatchesAhead);
+  accelerator::RunAheadLimit run_ahead_limit(device, kRunAheadBatches);
   for (std::size_t i = 0; i < ranges.size(); ++i) {
     const data::Range& range = ranges[i];
     images.prefetch_sequential(std::span(ranges).subspan(i));

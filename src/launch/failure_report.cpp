@@ -75,7 +75,7 @@ std::string describe_stalled(const StatusBoard& board, int rank) {
   const Wait wait = wait_of(board, rank);
   std::string where = describe(board.of(rank));
   if (wait == Wait::kNothing) return where;
-  if (wait == Wait::kDevice) return where + ", waiting for its GPU,";
+  if (wait == Wait::kDevice) return where + ", waiting for " + wait_name(wait) + ",";
   return std::string(wait_name(wait)) + " of " + where;
 }
 

@@ -40,7 +40,7 @@ const char* wait_name(Wait wait) {
                                      "exchange of samples",
                                      "gradient averaging",
                                      "backward and gradient averaging",
-                                     "work of its GPU"};
+                                     "its GPU"};
   return enum_name(kNames, wait, "an unknown operation");
 }
 

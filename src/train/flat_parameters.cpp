@@ -99,8 +99,8 @@ void FlatParameters::collect_gradients() {
   has_gradients_ = true;
 }
 
-/// Takes the gradients of one type, since a list of several types costs a GPU a kernel for each
-/// tensor instead of one for all.
+/// Copies, or adds in later batches of a step, the gradients of one type to the flat ones. A list
+/// of several types would cost a GPU a kernel for each tensor instead of one for all.
 void FlatParameters::collect(const std::vector<at::Tensor>& gradients, at::ScalarType type) {
   std::vector<at::Tensor> from;
   std::vector<at::Tensor> to;

@@ -9,8 +9,7 @@ namespace mnist_train::train {
 /// Decides after which steps all ranks synchronise with their devices, to see whether one of them
 /// was asked to stop and whether the loss is still a number. A GPU runs ahead of its host, and a
 /// device synchronisation makes the host wait; so where any rank has one, the interval is as many
-/// steps as take half a second. All ranks synchronise after the same steps, those
-/// on CPUs too.
+/// steps as take half a second. All ranks synchronise after the same steps, those on CPUs too.
 class SyncInterval {
  public:
   /// `runs_ahead`: whether this rank computes on a GPU. Collective.

@@ -181,7 +181,8 @@ std::vector<data::Range> Trainer::shards_of(data::Range global) const {
   return shards;
 }
 
-/// `shards`: those of the global batch that begins at `begin`, by rank.
+/// Returns this rank's shard of the global batch that begins at `begin` and whose shards, by rank,
+/// are `shards`.
 loader::Batch Trainer::gather_shard(std::int64_t begin, const std::vector<data::Range>& shards) {
   const double begin_s = monotonic_seconds();
   if (images_.images().encoded) prefetch(begin);
