@@ -1,14 +1,18 @@
+#include <fmt/format.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <exception>
+#include <memory>
 #include <stdexcept>
 
 #include "app/commands.h"
 #include "app/report_failure.h"
 #include "app/worker.h"
 #include "comm/failures.h"
+#include "launch/progress_watch.h"
+#include "launch/worker_process.h"
 
 namespace mnist_train::app {
 
@@ -28,8 +32,30 @@ Worker* ending_worker = nullptr;
   std::abort();
 }
 
+[[noreturn]] void end_without_progress(Worker& worker, double seconds) {
+  const auto wait = static_cast<launch::Wait>(worker.status().wait.load());
+  const PeerError stalled(fmt::format(
+      "no progress for {:.0f} s (launch.hang_timeout_s){}: its GPU does not answer any more, or a "
+      "rank that it waits for is gone or hangs",
+      seconds,
+      wait == launch::Wait::kNothing ? ""
+                                     : fmt::format(", waiting for {}", launch::wait_name(wait))));
+  ::_exit(static_cast<int>(report_failure(stalled, &worker)));
+}
+
+/// Other launchers do not see whether a rank makes progress, so it looks itself. Where the wait has
+/// a time-out of its own, that one speaks first.
+std::unique_ptr<launch::ProgressWatch> watch_progress(Worker& worker) {
+  constexpr double kMargin_s = 2;
+  if (launch::was_handed_over("status")) return nullptr;
+  return std::make_unique<launch::ProgressWatch>(
+      worker.status(), worker.config.launch.hang_timeout_s + kMargin_s,
+      [&worker](double seconds) { end_without_progress(worker, seconds); });
+}
+
 ExitCode run(Worker& worker) {
   ending_worker = &worker;
+  const auto progress_watch = watch_progress(worker);
   if (worker.placement.backend == "nccl") std::set_terminate(report_and_end);
   switch (worker.job.command) {
     case launch::WorkerCommand::kTrain:
