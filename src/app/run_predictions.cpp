@@ -25,7 +25,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-data::ImageSet set_of(const models::ImageShape& shape) {
+data::ImageSet set_of(const network::ImageShape& shape) {
   data::ImageSet set;
   set.channels = shape.channels;
   set.height = shape.height;
@@ -35,7 +35,7 @@ data::ImageSet set_of(const models::ImageShape& shape) {
 }
 
 /// What training reads of a named data set.
-models::ImageShape shape_of(const settings::DataOptions& options) {
+network::ImageShape shape_of(const settings::DataOptions& options) {
   const settings::NamedDataset& row = settings::named_dataset(*options.dataset);
   const settings::ImageSize size = options.size.value_or(row.size);
   return {options.channels.value_or(row.channels), size.height, size.width, row.classes};

@@ -118,7 +118,7 @@ void check_restorable(const train::Trainer& trainer, const TensorFile& file, con
 }
 
 /// Bounded as the sizes of data are, because a model is made of them.
-models::ImageShape image_shape(const Json& json, const std::string& source) {
+network::ImageShape image_shape(const Json& json, const std::string& source) {
   const auto number = [&](const char* key, std::int64_t most) {
     const auto value = json.at(key).get<std::int64_t>();
     if (value >= 1 && value <= most) return value;
@@ -150,7 +150,7 @@ TensorFile snapshot(const train::Trainer& trainer, const RunFacts& facts) {
     file.tensors.emplace_back(name,
                               accelerator::to_host(tensor).clone(at::MemoryFormat::Contiguous));
   }
-  const models::ImageShape& images = facts.images;
+  const network::ImageShape& images = facts.images;
   const Json state = {{"version", kVersion},
                       {"progress", progress_to_json(trainer.progress())},
                       {"config", Json::parse(facts.config)},

@@ -19,7 +19,7 @@ struct RunFacts {
   std::int64_t metrics_bytes = 0;  // length of metrics.jsonl when the checkpoint was taken
   std::int64_t event_bytes = 0;    // length of TensorBoard's file; 0 without one
   std::int64_t restarts = 0;
-  models::ImageShape images;  // of the data, before any augmentation
+  network::ImageShape images;  // of the data, before any augmentation
 };
 
 /// Returns a copy, on the host, of the trainer's weights, optimizer state and progress.

@@ -109,7 +109,7 @@ void load_state_dict(models::Model& model, const NamedTensors& weights, const st
   }
 }
 
-std::optional<models::ImageShape> trained_image_shape(const std::filesystem::path& path) {
+std::optional<network::ImageShape> trained_image_shape(const std::filesystem::path& path) {
   if (starts_with(path, "PK\x03\x04")) return std::nullopt;
   const TensorFile file = read_safetensors(path, /*require_seal=*/false);
   if (!is_checkpoint(file)) return std::nullopt;

@@ -30,7 +30,7 @@ NamedTensors read_weights(const std::filesystem::path& path);
 
 /// Returns the shape, before any augmentation, of the images that a checkpoint's model was trained
 /// on; nothing for files that hold weights alone. Throws Error(kCheckpoint).
-std::optional<models::ImageShape> trained_image_shape(const std::filesystem::path& path);
+std::optional<network::ImageShape> trained_image_shape(const std::filesystem::path& path);
 
 enum class WeightsFormat { kPt, kSafetensors };
 

@@ -35,6 +35,12 @@ double EpochDraws::uniform(std::int64_t sample, std::uint64_t entry, std::uint64
   return static_cast<double>(bits >> 11) * 0x1p-53;
 }
 
+std::int64_t EpochDraws::seed(std::int64_t sample) const {
+  constexpr std::uint64_t kNetwork = ~std::uint64_t{0};  // which no entry of data.augment has
+  return static_cast<std::int64_t>(
+      absorb(absorb(state_, static_cast<std::uint64_t>(sample)), kNetwork));
+}
+
 PixelPlace EpochDraws::crop(std::int64_t sample, std::uint64_t entry,
                             const settings::RandomCropOptions& options,
                             settings::ImageSize image) const {

@@ -22,6 +22,9 @@ class EpochDraws {
   /// Draws uniformly from [0, 1), 53 bits; `number` tells an entry's draws for one sample apart.
   double uniform(std::int64_t sample, std::uint64_t entry, std::uint64_t number) const;
 
+  /// Draws the seed of what a network draws for the sample.
+  std::int64_t seed(std::int64_t sample) const;
+
   /// Draws the window's first pixel in the image without its padding.
   PixelPlace crop(std::int64_t sample, std::uint64_t entry,
                   const settings::RandomCropOptions& options, settings::ImageSize image) const;

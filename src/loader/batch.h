@@ -16,11 +16,14 @@ struct Batch {
   at::Tensor labels;          // [n] i64
   at::Tensor other_labels{};  // with mixup, [n] i64: the labels of what was mixed in
   at::Tensor weights{};       // with mixup, [n] f32: how much of each image is its own sample
+  at::Tensor seeds{};         // for models that draw by sample, [n] i64
 
   std::int64_t size() const { return labels.size(0); }
   bool is_mixed() const { return weights.defined(); }
   /// Returns all tensors, also those that are not defined.
-  std::array<at::Tensor*, 4> tensors() { return {&images, &labels, &other_labels, &weights}; }
+  std::array<at::Tensor*, 5> tensors() {
+    return {&images, &labels, &other_labels, &weights, &seeds};
+  }
 };
 
 }  // namespace mnist_train::loader

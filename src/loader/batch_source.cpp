@@ -10,6 +10,7 @@
 
 #include "accelerator/device.h"
 #include "base/error.h"
+#include "data/epoch_draws.h"
 #include "data/image_decoder.h"
 
 namespace mnist_train::loader {
@@ -139,6 +140,15 @@ BatchSource::BatchSource(data::ImageSet images, const settings::NormalizeOptions
 
 void BatchSource::set_order(std::vector<std::int64_t> order, std::int64_t epoch) {
   order_ = std::move(order);
+  if (seed_) {
+    const data::EpochDraws draws(*seed_, epoch);
+    std::vector<std::int64_t> seeds;
+    seeds.reserve(order_.size());
+    for (const std::int64_t sample : order_) seeds.push_back(draws.seed(sample));
+    seeds_ = accelerator::to_device(
+        borrow(seeds.data(), {static_cast<std::int64_t>(seeds.size())}, at::kLong).clone(),
+        device_);
+  }
   if (!augmenter_) return;
   augmenter_->begin_epoch(order_, epoch);
   if (augmenter_->samples_beyond() > 0) order_.push_back(order_.front());
@@ -155,6 +165,12 @@ void BatchSource::prefetch_sequential(std::span<const data::Range> ranges) {
 }
 
 Batch BatchSource::gather(data::Range range, std::int64_t next_count) {
+  Batch batch = gather_images(range, next_count);
+  if (seed_) batch.seeds = seeds_.narrow(0, range.begin, range.size());
+  return batch;
+}
+
+Batch BatchSource::gather_images(data::Range range, std::int64_t next_count) {
   if (!augmenter_) return read_normalized(range, Order::kEpoch);
   const Batch stored = read({range.begin, range.end + samples_beyond()}, Order::kEpoch);
   return finish(augmenter_->apply(stored.images, stored.labels, range, next_count));

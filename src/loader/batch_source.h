@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -40,6 +41,9 @@ class BatchSource {
   /// Sets the order whose positions `gather` takes, each sample at most once, and draws what
   /// augmentation needs in `epoch`, counted from 0.
   virtual void set_order(std::vector<std::int64_t> order, std::int64_t epoch = 0);
+  /// Makes `gather` return seeds from the next order on: for each sample a hash of `seed`, the
+  /// epoch and the sample.
+  void draw_seeds(std::int64_t seed) { seed_ = seed; }
   /// Announces the next batches of `gather`, in order, so that they are decoded while others are
   /// computed. What `gather` returns does not depend on it.
   void prefetch(std::span<const data::Range> ranges);
@@ -77,8 +81,11 @@ class BatchSource {
  private:
   std::int64_t samples_beyond() const { return augmenter_ ? augmenter_->samples_beyond() : 0; }
   Batch finish(Batch batch);
+  Batch gather_images(data::Range range, std::int64_t next_count);
 
   std::shared_ptr<Augmenter> augmenter_;
+  std::optional<std::int64_t> seed_;  // of `seeds_`; none: they are not needed
+  at::Tensor seeds_;                  // of the samples in `order_`, [count] i64
 };
 
 /// Makes the source of an image set. Bytes in memory are used where they lie on a CPU, and copied

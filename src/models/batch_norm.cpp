@@ -15,15 +15,14 @@ namespace mnist_train::models {
 
 namespace {
 
-constexpr double kMomentum = 0.1;
-constexpr double kEpsilon = 1e-5;
-
 /// [N,C,H,W] -> [N*H*W,C] in fp32, a view where memory and type allow it.
 at::Tensor to_rows(const at::Tensor& x) {
+  if (x.dim() == 2) return x.to(at::kFloat);
   return x.permute({0, 2, 3, 1}).reshape({-1, x.size(1)}).to(at::kFloat);
 }
 
 at::Tensor to_images(const at::Tensor& rows, const at::Tensor& like) {
+  if (like.dim() == 2) return rows.to(like.scalar_type());
   return rows.view({like.size(0), like.size(2), like.size(3), like.size(1)})
       .permute({0, 3, 1, 2})
       .to(like.scalar_type());
@@ -66,22 +65,26 @@ class NormalizedRows : public torch::autograd::Function<NormalizedRows> {
 
 }  // namespace
 
-BatchNorm2d::BatchNorm2d(std::int64_t channels)
+BatchNorm::BatchNorm(std::int64_t channels, double epsilon, double momentum)
     : weight_(register_parameter("weight", at::ones({channels}))),
       bias_(register_parameter("bias", at::zeros({channels}))),
       running_mean_(register_buffer("running_mean", at::zeros({channels}))),
       running_var_(register_buffer("running_var", at::ones({channels}))),
-      num_batches_tracked_(register_buffer("num_batches_tracked", at::zeros({}, at::kLong))) {}
+      num_batches_tracked_(register_buffer("num_batches_tracked", at::zeros({}, at::kLong))),
+      epsilon_(epsilon),
+      momentum_(momentum) {}
 
-at::Tensor BatchNorm2d::forward(const at::Tensor& x) {
+at::Tensor BatchNorm::forward(const at::Tensor& x) {
   const bool sums_imprecisely = x.is_cpu() && x.scalar_type() == at::kFloat;
-  if (is_training() && (sum_ || sums_imprecisely)) return forward_by_rows(x);
+  // LibTorch's running variance of a single row is not a number.
+  const bool is_one_row = x.numel() == x.size(1);
+  if (is_training() && (sum_ || sums_imprecisely || is_one_row)) return forward_by_rows(x);
   if (is_training()) num_batches_tracked_.add_(1);
-  return at::batch_norm(x, weight_, bias_, running_mean_, running_var_, is_training(), kMomentum,
-                        kEpsilon, /*cudnn_enabled=*/true);
+  return at::batch_norm(x, weight_, bias_, running_mean_, running_var_, is_training(), momentum_,
+                        epsilon_, /*cudnn_enabled=*/true);
 }
 
-at::Tensor BatchNorm2d::forward_by_rows(const at::Tensor& x) {
+at::Tensor BatchNorm::forward_by_rows(const at::Tensor& x) {
   at::Tensor x_hat;
   at::Tensor inverse_std;
   at::Tensor count;
@@ -102,10 +105,10 @@ at::Tensor BatchNorm2d::forward_by_rows(const at::Tensor& x) {
     const at::Tensor mean = sums.narrow(0, 0, channels) / count;
     const at::Tensor variance =
         (sums.narrow(0, channels, channels) / count - mean * mean).clamp_min(0);
-    inverse_std = (variance + kEpsilon).rsqrt().to(at::kFloat);
+    inverse_std = (variance + epsilon_).rsqrt().to(at::kFloat);
     x_hat = at::addcmul(((mean_64 - mean) * inverse_std).to(at::kFloat), centred, inverse_std);
-    running_mean_.lerp_(mean.to(at::kFloat), kMomentum);
-    running_var_.lerp_((variance * (count / (count - 1).clamp_min(1))).to(at::kFloat), kMomentum);
+    running_mean_.lerp_(mean.to(at::kFloat), momentum_);
+    running_var_.lerp_((variance * (count / (count - 1).clamp_min(1))).to(at::kFloat), momentum_);
     num_batches_tracked_.add_(1);
   }
   return NormalizedRows::apply(x, weight_, bias_, x_hat, inverse_std, count,

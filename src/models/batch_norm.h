@@ -15,11 +15,12 @@ using SumOverRanks = std::function<void(at::Tensor&)>;
 /// running_mean, running_var and num_batches_tracked, all but the last in fp32 whatever the
 /// activations are. It sums more precisely, in fp32 on a CPU, than LibTorch's kernel, whose
 /// gradients of a ResNet-18 are several percent off.
-class BatchNorm2d : public torch::nn::Module {
+class BatchNorm : public torch::nn::Module {
  public:
-  explicit BatchNorm2d(std::int64_t channels);
+  /// `momentum` is the weight of a batch in the running statistics.
+  explicit BatchNorm(std::int64_t channels, double epsilon = 1e-5, double momentum = 0.1);
 
-  /// Normalizes x [N,C,H,W], in training by the statistics of the batch.
+  /// Normalizes x [N,C,H,W] or [N,C], in training by the statistics of the batch.
   at::Tensor forward(const at::Tensor& x);
   /// From now on the statistics of a training batch, and their gradients, are summed over the
   /// ranks, so that every rank must run forward and backward, a rank without samples too.
@@ -33,6 +34,8 @@ class BatchNorm2d : public torch::nn::Module {
   at::Tensor running_mean_;
   at::Tensor running_var_;
   at::Tensor num_batches_tracked_;  // scalar i64
+  double epsilon_;
+  double momentum_;
   SumOverRanks sum_;
 };
 

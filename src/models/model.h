@@ -4,20 +4,13 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
+#include <utility>
 
 #include "models/batch_norm.h"
+#include "network/network.h"
 #include "settings/model_options.h"
 
 namespace mnist_train::models {
-
-/// Size of the images and number of classes, which the data decide.
-struct ImageShape {
-  std::int64_t channels = 1;
-  std::int64_t height = 28;
-  std::int64_t width = 28;
-  std::int64_t classes = 10;
-};
 
 /// A classifier of images. Its submodules have PyTorch's names, so that its parameters and buffers
 /// by name are the state_dict of the same network in Python.
@@ -27,60 +20,38 @@ class Model : public torch::nn::Module {
   /// model computes in. A final log-softmax is left to the loss.
   virtual at::Tensor forward(const at::Tensor& images) = 0;
 
+  /// Returns whether training needs `set_sample_seeds` before each `forward`.
+  virtual bool needs_sample_seeds() const { return false; }
+  /// Sets the numbers [N] i64, on the device, from which the model draws for the images of the next
+  /// `forward`, each image by itself.
+  void set_sample_seeds(at::Tensor seeds) { sample_seeds_ = std::move(seeds); }
+
   /// Makes the batch norm layers use the statistics of the global batch, which `sum` adds up over
   /// the ranks; `forward` and backward are collectives from then on. Throws Error(kConfig) naming
-  /// each layer with statistics of its own that is not a models::BatchNorm2d.
+  /// each layer with statistics of its own that is not a models::BatchNorm.
   void synchronize_batch_norm(const SumOverRanks& sum);
   bool synchronizes_batch_norm() const { return synchronizes_batch_norm_; }
   /// Turns all parameters but those of batch norm layers into bf16; `forward` then takes bf16
   /// images.
   void compute_in_bfloat16();
 
+ protected:
+  const at::Tensor& sample_seeds() const { return sample_seeds_; }
+
  private:
+  at::Tensor sample_seeds_;
   bool synchronizes_batch_norm_ = false;
 };
 
-/// One row of the table of built-in models.
-struct ModelEntry {
-  settings::ModelName name;
-  std::shared_ptr<Model> (*make)(const settings::ModelOptions& options, const ImageShape& shape);
-  double normal_std;       // of `init` normal where the config gives no std
-  bool draws_biases;       // whether `init` normal draws biases, too, or leaves them to PyTorch
-  bool xavier_by_default;  // whether `init` default is Xavier uniform, or PyTorch's default
-};
+/// Returns the model that `options` describe, on the CPU, with initial weights that depend on
+/// `seed` alone. Throws Error(kConfig) where images of this shape do not fit.
+std::shared_ptr<Model> make_model(const settings::ModelOptions& options,
+                                  const network::ImageShape& shape, std::int64_t seed);
 
-/// Returns a row for every built-in model.
-std::span<const ModelEntry> model_table();
-
-/// Returns the model that `options` name, on the CPU, with initial weights that depend on `seed`
-/// alone. Throws Error(kConfig) when the images are too small for it.
-std::shared_ptr<Model> make_model(const settings::ModelOptions& options, const ImageShape& shape,
-                                  std::int64_t seed);
-
-// The built-in networks, with PyTorch's default initial weights. Image shapes other than MNIST's
-// change the input channels of the first layer and the input features of the first linear layer.
-// Each function throws Error(kConfig) where the images are too small.
-
-/// Makes `net`, the network of PyTorch's MNIST example: conv 1->20 5x5, ReLU, max-pool 2, conv
-/// 20->50 5x5, ReLU, max-pool 2, linear 800->500, ReLU, linear 500->10. Its state_dict has conv1,
-/// conv2, fc1, fc2.
-std::shared_ptr<Model> make_net(const settings::ModelOptions& options, const ImageShape& shape);
-
-/// Makes `lenet`, the network of Gluon's multi-device tutorial: conv 1->6 5x5, ReLU, max-pool 2,
-/// conv 6->16 3x3, ReLU, max-pool 2, linear 400->120, ReLU, linear 120->84, ReLU, linear 84->10.
-/// Its state_dict has conv1, conv2, fc1, fc2, fc3.
-std::shared_ptr<Model> make_lenet(const settings::ModelOptions& options, const ImageShape& shape);
-
-/// Makes `mlp`: the flattened image through linear layers of the option `hidden`'s sizes, each
-/// followed by `activation`, then a linear layer to the classes. Its state_dict has fc1, fc2, ….
-std::shared_ptr<Model> make_mlp(const settings::ModelOptions& options, const ImageShape& shape);
-
-/// Makes `resnet18` of Dive into Deep Learning 13.6 (https://d2l.ai): conv 1->64 3x3 padded, batch
-/// norm, ReLU, four stages of two residual blocks (64, 128, 256, 512 channels; the last three start
-/// with stride 2 and a 1x1 convolution in the shortcut), global average pool, linear 512->10. The
-/// convolutions have biases. Its state_dict is that of the chapter's `nn.Sequential`: 0, 1,
-/// resnet_block1.0.conv1, …, fc.1.
-std::shared_ptr<Model> make_resnet18(const settings::ModelOptions& options,
-                                     const ImageShape& shape);
+/// Makes a model of layers, with the initial weights that PyTorch draws, layer by layer in the
+/// order of the state_dict; then those layers that `init` or the layer's own init name draw again.
+std::shared_ptr<Model> make_layered_model(const network::Network& network,
+                                          const settings::InitOptions& init,
+                                          const network::InitDefaults& defaults);
 
 }  // namespace mnist_train::models

@@ -225,33 +225,4 @@ std::vector<std::pair<std::string, std::string>> channel_mismatches(
   return mismatches;
 }
 
-Type<ImageSize> image_size() {
-  const auto side = integer(1, kMaxImageSide);
-  const auto sides = list_of(side);
-  Json pair = sides.fragment;
-  pair["minItems"] = 2;
-  pair["maxItems"] = 2;
-  Type<ImageSize> type;
-  type.fragment = {{"anyOf", {side.fragment, pair}}};
-  type.read = [side, sides](const JsonCursor& cursor) -> std::optional<ImageSize> {
-    if (cursor.node().kind != JsonKind::kArray) {
-      const auto both = side.read(cursor.or_else("[height, width]"));
-      if (!both) return std::nullopt;
-      return ImageSize{*both, *both};
-    }
-    if (cursor.node().items.size() != 2) {
-      cursor.add_mismatch("one number or [height, width]");
-      return std::nullopt;
-    }
-    const auto read = sides.read(cursor);
-    if (!read) return std::nullopt;
-    return ImageSize{read->front(), read->back()};
-  };
-  type.write = [](const ImageSize& size) -> Json {
-    if (size.height == size.width) return size.height;
-    return Json::array({size.height, size.width});
-  };
-  return type;
-}
-
 }  // namespace mnist_train::settings

@@ -35,6 +35,11 @@ constexpr std::array<Exclusion, 13> kExclusions{{
     {"model", "name", "activation", true},
 }};
 
+/// The ways to say which network it is, and what belongs to one of them alone.
+constexpr std::array<std::string_view, 4> kNetworks{"name", "layers", "torchscript", "plugin"};
+constexpr std::array<Exclusion, 3> kPartsOfNetworks{
+    {{"model", "name", "hidden"}, {"model", "name", "activation"}, {"model", "plugin", "options"}}};
+
 const Node* group_of(const Node& root, std::string_view name) {
   return name.empty() ? &root : root.find(name);
 }
@@ -63,12 +68,26 @@ void drop(Node& root, const Exclusion& exclusion) {
                 [&](const Node::Member& member) { return member.key == exclusion.other; });
 }
 
+/// Drops the network of the lower layer where the upper one has another way to say which it is.
+void drop_other_networks(Node& under, const Node& over) {
+  for (const std::string_view key : kNetworks) {
+    if (!applies({"model", key, ""}, under, over)) continue;
+    for (const std::string_view other : kNetworks) {
+      if (other != key) drop(under, {"model", key, other});
+    }
+    for (const Exclusion& part : kPartsOfNetworks) {
+      if (part.key != key) drop(under, part);
+    }
+  }
+}
+
 }  // namespace
 
 Node merge_layers(Node under, Node over) {
   for (const Exclusion& exclusion : kExclusions) {
     if (applies(exclusion, under, over)) drop(under, exclusion);
   }
+  drop_other_networks(under, over);
   return strict_json::merge(std::move(under), std::move(over));
 }
 

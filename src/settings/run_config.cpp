@@ -255,6 +255,7 @@ std::string write_run_config_schema() {
       {"title", "mnist-train config"},
       {"description", "Hyperparameters are at the top level, everything else is in groups."}};
   document.update(run_config_schema().describe());
+  document["$defs"][kLayersDefinition] = layer_list_schema();
   return document.dump(2) + "\n";
 }
 

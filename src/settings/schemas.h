@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "settings/data_options.h"
+#include "settings/layer_options.h"
 #include "settings/model_options.h"
 #include "settings/train_options.h"
 #include "strict_json/schema.h"
@@ -31,13 +32,15 @@ using strict_json::one_of;
 using strict_json::optional_of;
 using strict_json::path;
 using strict_json::Schema;
+using strict_json::to_json;
 using strict_json::Type;
 
 /// Bounds that keep every product and conversion of these figures in range.
 inline constexpr std::int64_t kMaxCount = std::numeric_limits<std::int32_t>::max();
 inline constexpr std::int64_t kMaxSteps = (std::int64_t{1} << 53) - 1;  // exact in all JSON readers
 inline constexpr std::int64_t kMaxProcessesPerNode = 1024;
-inline constexpr double kMaxFloat = 1e38;  // weights are fp32
+inline constexpr std::int64_t kMaxLayerSize = 1 << 20;  // features, channels
+inline constexpr double kMaxFloat = 1e38;               // weights are fp32
 inline constexpr double kMaxSeconds = 1e6;
 
 /// Returns the keys at the top level that describe training.
@@ -48,5 +51,27 @@ Schema<DataOptions> data_schema();
 
 /// Returns the keys of `model`.
 Schema<ModelOptions> model_schema();
+
+/// Where the JSON Schema of lists of layers is, which may hold such lists.
+inline constexpr const char* kLayersDefinition = "layers";
+inline constexpr const char* kLayersReference = "#/$defs/layers";
+
+/// Returns the JSON Schema of a list of layers.
+Json layer_list_schema();
+
+/// Returns the type of lists of layers; it is described by a reference to `layer_list_schema`.
+Type<LayerList> layer_list();
+
+/// Returns the type of a size, or of "classes" for the number of classes of the data.
+Type<OutputSize> output_size();
+
+/// Returns the type of a number, [height, width], "same" or "valid".
+Type<Padding> padding();
+
+/// Returns the type of the names of these functions.
+Type<Activation> activation_type(const std::vector<Activation>& functions);
+
+/// Returns the type of initial weights: a name, or {"name": "normal", "std": 0.1}.
+Type<InitOptions> init();
 
 }  // namespace mnist_train::settings

@@ -180,6 +180,30 @@ std::optional<std::size_t> choose_name(
   return std::nullopt;
 }
 
+Json to_json(const Node& node) {
+  switch (node.kind) {
+    case JsonKind::kNull:
+      return nullptr;
+    case JsonKind::kBool:
+      return node.boolean;
+    case JsonKind::kInteger:
+      return node.integer;
+    case JsonKind::kUnsigned:
+      return node.unsigned_integer;
+    case JsonKind::kReal:
+      return node.real;
+    case JsonKind::kString:
+      return node.string;
+    case JsonKind::kArray:
+    case JsonKind::kObject:
+      break;
+  }
+  Json json = node.kind == JsonKind::kArray ? Json::array() : Json::object();
+  for (const Node& item : node.items) json.push_back(to_json(item));
+  for (const Node::Member& member : node.members) json[member.key] = to_json(member.value);
+  return json;
+}
+
 Json number_to_json(double value) {
   if (std::floor(value) == value && std::fabs(value) < kLargestExactInteger) {
     return static_cast<std::int64_t>(value);

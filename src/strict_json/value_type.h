@@ -58,6 +58,9 @@ std::optional<std::size_t> choose_name(
     const JsonCursor& cursor, const std::vector<std::string>& names,
     const std::vector<std::pair<std::string, std::string>>& meant = {});
 
+/// Returns any value as it stands in the text.
+Json to_json(const Node& node);
+
 /// Returns the number as JSON; one without a fraction is written without one.
 Json number_to_json(double value);
 

@@ -55,6 +55,7 @@ at::Tensor Step::forward(const loader::Batch& batch) {
   // Synchronised batch norm exchanges statistics in the forward pass: a rank without samples must
   // run it, too.
   if (batch.size() == 0 && !model_.synchronizes_batch_norm()) return loss_of_no_samples();
+  model_.set_sample_seeds(batch.seeds);
   const at::Tensor logits = model_.forward(batch.images);
   const double smoothing = options_.label_smoothing;
   const models::BatchLoss loss =

@@ -74,6 +74,7 @@ Trainer::Trainer(const settings::TrainOptions& options, TrainerSetup setup,
     computing_model().synchronize_batch_norm(
         [this](at::Tensor& sums) { communicator_.all_reduce_sum(sums); });
   }
+  if (model_->needs_sample_seeds()) images_.draw_seeds(options_.seed);
   set_up_cuda_graph(std::move(setup));
 }
 

@@ -52,7 +52,7 @@ at::Tensor unlike_images(std::int64_t count) {
 }
 
 TEST_CASE("a batch norm of one process is PyTorch's, in training and in evaluation") {
-  BatchNorm2d ours(kChannels);
+  BatchNorm ours(kChannels);
   torch::nn::BatchNorm2dImpl theirs{torch::nn::BatchNorm2dOptions(kChannels)};
   const at::Tensor images = unlike_images(6);
   const at::Tensor slope = at::randn_like(images);
@@ -74,7 +74,7 @@ TEST_CASE("in fp32 on a CPU sums over many pixels keep their digits") {
   const at::Tensor images = (at::randn({128, kChannels, 28, 28}).clamp_min(0) + 3)
                                 .contiguous(at::MemoryFormat::ChannelsLast);
   const at::Tensor slope = at::randn_like(images);
-  BatchNorm2d ours(kChannels);
+  BatchNorm ours(kChannels);
   torch::nn::BatchNorm2dImpl exact{torch::nn::BatchNorm2dOptions(kChannels)};
   exact.to(at::kDouble);
   const Outcome a = run(ours, images, slope);
@@ -99,7 +99,7 @@ TEST_CASE("a synchronised batch norm sees the global batch, however uneven the s
     std::vector<Outcome> outcomes(kRanks);
     testing::on_connected_ranks(kRanks, [&](comm::Communicator& communicator) {
       const data::Range mine = data::shard({0, count}, communicator.rank(), kRanks);
-      BatchNorm2d layer(kChannels);
+      BatchNorm layer(kChannels);
       layer.synchronize([&](at::Tensor& sums) { communicator.all_reduce_sum(sums); });
       outcomes[static_cast<std::size_t>(communicator.rank())] =
           run(layer, images.narrow(0, mine.begin, mine.size()),

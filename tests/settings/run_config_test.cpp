@@ -105,7 +105,8 @@ TEST_CASE("every group has the keys of the manual") {
   CHECK(keys_of("schedule") ==
         Keys{"final_factor", "gamma", "name", "step_epochs", "warmup_epochs"});
   CHECK(keys_of("gradient_averaging") == Keys{"strategy", "bucket_mb", "compression"});
-  CHECK(keys_of("model") == Keys{"name", "weights", "hidden", "activation", "init"});
+  CHECK(keys_of("model") == Keys{"name", "layers", "torchscript", "plugin", "options", "weights",
+                                 "hidden", "activation", "init"});
   CHECK(keys_of("data") == Keys{"dataset", "root", "format", "train", "test", "train_per_process",
                                 "on_bad_sample", "decode", "decode_threads", "validation",
                                 "normalize", "size", "channels", "augment", "split", "limit_train",

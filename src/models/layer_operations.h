@@ -1,0 +1,27 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <vector>
+
+#include "settings/layer_options.h"
+
+namespace mnist_train::models {
+
+/// The forward pass of a layer, or of several.
+using Operation = std::function<at::Tensor(const at::Tensor&)>;
+using Operations = std::vector<Operation>;
+
+/// Returns the two numbers as LibTorch takes them.
+std::vector<std::int64_t> sides(const settings::ImageSize& size);
+
+// What layers without weights do.
+
+Operation operation_of(const settings::ActivationLayer& layer);
+Operation operation_of(const settings::MaxPool2dLayer& layer);
+Operation operation_of(const settings::AvgPool2dLayer& layer);
+Operation operation_of(const settings::AdaptiveAvgPool2dLayer& layer);
+Operation operation_of(const settings::FlattenLayer& layer);
+
+}  // namespace mnist_train::models

@@ -1,0 +1,273 @@
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "models/dropout.h"
+#include "models/initial_weights.h"
+#include "models/layer_operations.h"
+#include "models/model.h"
+#include "models/relu_max_pool.h"
+
+namespace mnist_train::models {
+
+namespace {
+
+using network::SizedLayer;
+using settings::Activation;
+using settings::ImageSize;
+
+at::Tensor run(const Operations& operations, at::Tensor x) {
+  for (const Operation& operation : operations) x = operation(x);
+  return x;
+}
+
+template <class Kind>
+const Kind* kind_as(const SizedLayer& sized) {
+  return std::get_if<Kind>(&sized.kind);
+}
+
+bool is_relu(const SizedLayer& sized) {
+  const auto* layer = kind_as<settings::ActivationLayer>(sized);
+  return layer != nullptr && layer->function == Activation::kRelu;
+}
+
+/// Returns whether it is the 2x2 max-pooling that `relu_max_pool` does.
+bool is_max_pool_by_2(const SizedLayer& sized) {
+  const auto* layer = kind_as<settings::MaxPool2dLayer>(sized);
+  settings::MaxPool2dLayer by_2;
+  by_2.stride = by_2.kernel_size;
+  return layer != nullptr && *layer == by_2;
+}
+
+bool averages_all(const SizedLayer& sized) {
+  const auto* layer = kind_as<settings::AdaptiveAvgPool2dLayer>(sized);
+  return layer != nullptr && layer->output_size == ImageSize{1, 1};
+}
+
+/// Holds the modules of a sequential, residual or repeat.
+struct Container : torch::nn::Module {};
+
+/// A network of layers. Neighbours for which there is one kernel are computed by it, wherever they
+/// stand.
+class LayeredModel : public Model {
+ public:
+  LayeredModel(const network::Network& network, const settings::InitOptions& init,
+               const network::InitDefaults& defaults) {
+    add_modules(*this, network.layers);
+    initialize(weighted_, init, defaults);
+    operations_ = compile(network.layers);
+    made_.clear();
+    weighted_.clear();
+  }
+
+  at::Tensor forward(const at::Tensor& images) override { return run(operations_, images); }
+
+  bool needs_sample_seeds() const override { return dropout_layers_ > 0; }
+
+ private:
+  void add_modules(torch::nn::Module& parent, const std::vector<SizedLayer>& modules) {
+    for (const SizedLayer& sized : modules) add_module(parent, sized);
+  }
+
+  void add_module(torch::nn::Module& parent, const SizedLayer& sized) {
+    auto made = std::visit([&](const auto& kind) { return make(sized, kind); }, sized.kind);
+    if (made == nullptr) return;
+    made_[&sized] = made;
+    parent.register_module(sized.name, std::move(made));
+  }
+
+  // Each returns the module of a layer; null for layers without weights.
+
+  std::shared_ptr<torch::nn::Module> make(const SizedLayer& sized,
+                                          const settings::Conv2dLayer& layer) {
+    torch::nn::Conv2dOptions options(sized.in.channels, layer.out_channels.value(),
+                                     sides(layer.kernel_size));
+    options.stride(sides(layer.stride)).dilation(sides(layer.dilation));
+    options.groups(layer.groups).bias(layer.bias);
+    if (layer.padding) {
+      options.padding(torch::ExpandingArray<2>(sides(*layer.padding)));
+    } else {
+      options.padding(torch::kSame);
+    }
+    auto made = std::make_shared<torch::nn::Conv2dImpl>(options);
+    weighted_.push_back({made, layer.init});
+    return made;
+  }
+
+  std::shared_ptr<torch::nn::Module> make(const SizedLayer& sized,
+                                          const settings::LinearLayer& layer) {
+    auto made = std::make_shared<torch::nn::LinearImpl>(
+        torch::nn::LinearOptions(sized.in.channels, layer.out_features.value()).bias(layer.bias));
+    weighted_.push_back({made, layer.init});
+    return made;
+  }
+
+  static std::shared_ptr<torch::nn::Module> make(const SizedLayer& sized,
+                                                 const settings::BatchNormLayer& layer) {
+    return std::make_shared<BatchNorm>(sized.in.channels, layer.eps, layer.momentum);
+  }
+
+  static std::shared_ptr<torch::nn::Module> make(const SizedLayer& sized,
+                                                 const settings::GroupNormLayer& layer) {
+    return std::make_shared<torch::nn::GroupNormImpl>(
+        torch::nn::GroupNormOptions(layer.num_groups, sized.in.channels).eps(layer.eps));
+  }
+
+  std::shared_ptr<torch::nn::Module> make(const SizedLayer& sized,
+                                          const settings::SequentialLayer& /*layer*/) {
+    return make_container(sized.layers);
+  }
+
+  std::shared_ptr<torch::nn::Module> make(const SizedLayer& sized,
+                                          const settings::RepeatLayer& /*layer*/) {
+    return make_container(sized.layers);
+  }
+
+  std::shared_ptr<torch::nn::Module> make(const SizedLayer& sized,
+                                          const settings::ResidualLayer& layer) {
+    auto block = std::make_shared<Container>();
+    if (layer.modules.empty()) {
+      block->register_module("layers", make_container(sized.layers));
+      if (!sized.shortcut.empty()) {
+        block->register_module("shortcut", make_container(sized.shortcut));
+      }
+      return block;
+    }
+    for (const std::string& name : layer.modules) {
+      for (const auto* list : {&sized.layers, &sized.shortcut}) {
+        for (const SizedLayer& inner : *list) {
+          if (inner.parameters > 0 && inner.name == name) add_module(*block, inner);
+        }
+      }
+    }
+    return block;
+  }
+
+  template <class WithoutWeights>
+  static std::shared_ptr<torch::nn::Module> make(const SizedLayer& /*sized*/,
+                                                 const WithoutWeights& /*layer*/) {
+    return nullptr;
+  }
+
+  std::shared_ptr<torch::nn::Module> make_container(const std::vector<SizedLayer>& modules) {
+    auto container = std::make_shared<Container>();
+    add_modules(*container, modules);
+    return container;
+  }
+
+  Operations compile(const std::vector<SizedLayer>& modules) {
+    Operations operations;
+    for (std::span<const SizedLayer> left(modules); !left.empty();) {
+      const std::size_t taken = add_fused(left, operations);
+      if (taken == 0) {
+        std::visit([&](const auto& kind) { add(left.front(), kind, operations); },
+                   left.front().kind);
+      }
+      left = left.subspan(std::max<std::size_t>(taken, 1));
+    }
+    return operations;
+  }
+
+  /// Adds one operation for several layers where there is one. Returns how many they are, or 0.
+  std::size_t add_fused(std::span<const SizedLayer> next, Operations& operations) {
+    if (next.size() >= 3 && kind_as<settings::Conv2dLayer>(next[0]) != nullptr &&
+        is_relu(next[1]) && is_max_pool_by_2(next[2])) {
+      operations.push_back(
+          [layer = torch::nn::Conv2d(made<torch::nn::Conv2dImpl>(next[0]))](
+              const at::Tensor& x) mutable { return convolve_relu_max_pool(layer, x); });
+      return 3;
+    }
+    if (next.size() >= 2 && is_relu(next[0]) && is_max_pool_by_2(next[1])) {
+      operations.emplace_back(relu_max_pool);
+      return 2;
+    }
+    if (next.size() >= 2 && averages_all(next[0]) &&
+        kind_as<settings::FlattenLayer>(next[1]) != nullptr) {
+      operations.emplace_back([](const at::Tensor& x) { return x.mean(at::IntArrayRef{2, 3}); });
+      return 2;
+    }
+    return 0;
+  }
+
+  template <class Impl>
+  std::shared_ptr<Impl> made(const SizedLayer& sized) const {
+    return std::dynamic_pointer_cast<Impl>(made_.at(&sized));
+  }
+
+  /// Adds the forward pass of a module that LibTorch, or this layer, has.
+  template <class Impl>
+  void add_forward(const SizedLayer& sized, Operations& operations) const {
+    operations.push_back(
+        [layer = made<Impl>(sized)](const at::Tensor& x) { return layer->forward(x); });
+  }
+
+  void add(const SizedLayer& sized, const settings::Conv2dLayer& /*layer*/, Operations& to) const {
+    add_forward<torch::nn::Conv2dImpl>(sized, to);
+  }
+
+  void add(const SizedLayer& sized, const settings::LinearLayer& /*layer*/, Operations& to) const {
+    add_forward<torch::nn::LinearImpl>(sized, to);
+  }
+
+  void add(const SizedLayer& sized, const settings::BatchNormLayer& /*layer*/,
+           Operations& to) const {
+    add_forward<BatchNorm>(sized, to);
+  }
+
+  void add(const SizedLayer& sized, const settings::GroupNormLayer& /*layer*/,
+           Operations& to) const {
+    add_forward<torch::nn::GroupNormImpl>(sized, to);
+  }
+
+  template <class WithoutWeights>
+  static void add(const SizedLayer& /*sized*/, const WithoutWeights& layer, Operations& to) {
+    to.push_back(operation_of(layer));
+  }
+
+  void add(const SizedLayer& /*sized*/, const settings::DropoutLayer& layer, Operations& to) {
+    to.push_back([this, number = dropout_layers_++, p = layer.p](const at::Tensor& x) {
+      return is_training() ? hashed_dropout(x, sample_seeds(), number, p) : x;
+    });
+  }
+
+  void add(const SizedLayer& sized, const settings::SequentialLayer& /*layer*/, Operations& to) {
+    add_all(sized.layers, to);
+  }
+
+  void add(const SizedLayer& sized, const settings::RepeatLayer& /*layer*/, Operations& to) {
+    add_all(sized.layers, to);
+  }
+
+  void add_all(const std::vector<SizedLayer>& modules, Operations& to) {
+    for (Operation& operation : compile(modules)) to.push_back(std::move(operation));
+  }
+
+  void add(const SizedLayer& sized, const settings::ResidualLayer& layer, Operations& to) {
+    Operation after = [](const at::Tensor& x) { return x; };
+    if (layer.activation) after = operation_of(settings::ActivationLayer{*layer.activation});
+    to.push_back([layers = compile(sized.layers), shortcut = compile(sized.shortcut),
+                  after](const at::Tensor& x) { return after(run(layers, x) + run(shortcut, x)); });
+  }
+
+  Operations operations_;
+  std::int64_t dropout_layers_ = 0;
+  std::map<const SizedLayer*, std::shared_ptr<torch::nn::Module>> made_;  // while it is constructed
+  std::vector<WeightedLayer> weighted_;  // in the order of the state_dict, while it is constructed
+};
+
+}  // namespace
+
+std::shared_ptr<Model> make_layered_model(const network::Network& network,
+                                          const settings::InitOptions& init,
+                                          const network::InitDefaults& defaults) {
+  return std::make_shared<LayeredModel>(network, init, defaults);
+}
+
+}  // namespace mnist_train::models

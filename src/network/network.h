@@ -1,0 +1,91 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "settings/model_options.h"
+
+namespace mnist_train::network {
+
+/// Size of the images and number of classes, which the data decide.
+struct ImageShape {
+  std::int64_t channels = 1;
+  std::int64_t height = 28;
+  std::int64_t width = 28;
+  std::int64_t classes = 10;
+};
+
+/// The shape of what flows between layers, for one image: [C,H,W], or [F] behind a flatten.
+struct SampleShape {
+  std::int64_t channels = 0;  // or features
+  std::int64_t height = 1;
+  std::int64_t width = 1;
+  bool is_image = false;
+
+  std::int64_t elements() const { return channels * height * width; }
+  bool operator==(const SampleShape&) const = default;
+};
+
+/// Returns the shape of a batch for people: "[N,20,12,12]", "[N,500]".
+std::string batch_text(const SampleShape& shape);
+
+/// One layer of a network whose sizes are known.
+struct SizedLayer {
+  settings::LayerKind kind;  // with sizes instead of "classes", and without inner layers
+  std::string name;          // in the module that holds it
+  std::string path;          // with the names of all that hold it: "resnet_block1.0.conv1"
+  std::string pointer;       // of its entry in the list: "/3/layers/0"
+  SampleShape in;
+  SampleShape out;
+  std::int64_t parameters = 0;
+  std::int64_t multiply_adds = 0;    // of convolutions and linear layers, for one image
+  std::vector<SizedLayer> layers;    // of sequential, residual, repeat (with all repetitions)
+  std::vector<SizedLayer> shortcut;  // of residual
+};
+
+/// A network, layer by layer, for images of one size.
+struct Network {
+  ImageShape images;
+  std::vector<SizedLayer> layers;
+  std::int64_t parameters = 0;
+  std::int64_t multiply_adds = 0;  // for one image
+};
+
+/// A layer that does not fit what comes before it, or another mistake in a list of layers.
+class LayerError : public Error {
+ public:
+  /// `pointer`: that of the entry within the list, such as "/3/layers/0".
+  LayerError(std::string pointer, std::string reason)
+      : Error(ExitCode::kConfig, "/model/layers" + pointer + ": " + reason),
+        pointer_(std::move(pointer)),
+        reason_(std::move(reason)) {}
+
+  const std::string& pointer() const { return pointer_; }
+  const std::string& reason() const { return reason_; }
+
+ private:
+  std::string pointer_;
+  std::string reason_;
+};
+
+/// Infers all sizes of a network from the images that it gets. Throws LayerError.
+Network infer_sizes(const settings::LayerList& layers, const ImageShape& images);
+
+/// Returns a built-in network, or the config's own list, as layers. `options` must have layers.
+settings::LayerList layers_of(const settings::ModelOptions& options);
+
+/// Returns the network that `options`, which must have layers, describe for such images. Throws
+/// LayerError, and Error(kConfig) where the images are too small for a built-in network.
+Network make_network(const settings::ModelOptions& options, const ImageShape& images);
+
+/// What `model.init` leaves to the network.
+struct InitDefaults {
+  settings::InitName name = settings::InitName::kDefault;  // what "default" is; else PyTorch's
+  double normal_std = 0.1;
+  bool normal_draws_biases = true;  // or leaves them as PyTorch has them
+};
+InitDefaults init_defaults(const settings::ModelOptions& options);
+
+}  // namespace mnist_train::network

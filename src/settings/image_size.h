@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+
+#include "strict_json/value_type.h"
+
+namespace mnist_train::settings {
+
+/// Height and width of an image, in pixels.
+struct ImageSize {
+  std::int64_t height = 0;
+  std::int64_t width = 0;
+
+  bool operator==(const ImageSize&) const = default;
+};
+
+inline constexpr std::int64_t kMaxImageSide = 16384;
+
+/// Returns the JSON type of two numbers from `min` to `max`: one for both, or [height, width].
+strict_json::Type<ImageSize> height_and_width(std::int64_t min, std::int64_t max);
+
+/// Returns the JSON type of an image's size.
+strict_json::Type<ImageSize> image_size();
+
+}  // namespace mnist_train::settings

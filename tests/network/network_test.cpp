@@ -1,0 +1,170 @@
+#include "network/network.h"
+
+#include <string>
+#include <vector>
+
+#include "settings/run_config.h"
+#include "support/catch.h"
+#include "support/error_of.h"
+
+namespace mnist_train::network {
+namespace {
+
+using Catch::Matchers::ContainsSubstring;
+using testing::error_of;
+
+settings::LayerList list(const std::string& json) {
+  const std::string config = R"({"model": {"layers": )" + json + "}}";
+  return settings::parse_run_config({"cfg.json", config, "/"}).model.layers.value();
+}
+
+Network sized(const std::string& json, const ImageShape& images = {}) {
+  return infer_sizes(list(json), images);
+}
+
+TEST_CASE("sizes are inferred as PyTorch computes them") {
+  const auto first = [](const std::string& layer) {
+    return sized("[" + layer + R"(, "flatten", {"name": "linear", "out_features": "classes"}])",
+                 {4, 30, 21, 7})
+        .layers.front();
+  };
+  const auto expect = [&](const std::string& layer, const std::string& out, std::int64_t parameters,
+                          std::int64_t multiply_adds = 0) {
+    INFO(layer);
+    const SizedLayer sized_layer = first(layer);
+    CHECK(batch_text(sized_layer.out) == out);
+    CHECK(sized_layer.parameters == parameters);
+    CHECK(sized_layer.multiply_adds == multiply_adds);
+  };
+  expect(R"({"name": "conv2d", "out_channels": 6, "kernel_size": 5})", "[N,6,26,17]", 606,
+         6LL * 4 * 25 * 26 * 17);
+  expect(R"({"name": "conv2d", "out_channels": 6, "kernel_size": [3, 4], "stride": [2, 1],
+            "padding": [1, 0], "dilation": [2, 3], "groups": 2, "bias": false})",
+         "[N,6,14,12]", 6 * 2 * 12, 6LL * 2 * 12 * 14 * 12);
+  expect(R"({"name": "conv2d", "out_channels": "classes", "kernel_size": 4, "padding": "same"})",
+         "[N,7,30,21]", 7 * 4 * 16 + 7, 7LL * 4 * 16 * 30 * 21);
+  expect(R"({"name": "max_pool2d", "kernel_size": 2})", "[N,4,15,10]", 0);
+  expect(R"({"name": "max_pool2d", "kernel_size": 2, "ceil_mode": true})", "[N,4,15,11]", 0);
+  expect(R"({"name": "max_pool2d", "kernel_size": 3, "stride": 2, "padding": 1, "dilation": 2})",
+         "[N,4,14,10]", 0);
+  expect(
+      R"({"name": "avg_pool2d", "kernel_size": 3, "stride": 2, "padding": 1, "ceil_mode": true})",
+      "[N,4,16,11]", 0);
+  expect(R"({"name": "adaptive_avg_pool2d", "output_size": [7, 40]})", "[N,4,7,40]", 0);
+  expect(R"("batch_norm")", "[N,4,30,21]", 8);
+  expect(R"({"name": "group_norm", "num_groups": 2})", "[N,4,30,21]", 8);
+  expect(R"("flatten")", "[N,2520]", 0);
+  expect(R"({"name": "repeat", "times": 3, "layers": [{"name": "conv2d", "out_channels": 4,
+            "kernel_size": 3}, "relu"]})",
+         "[N,4,24,15]", 3 * 148, 144LL * (28 * 19 + 26 * 17 + 24 * 15));
+}
+
+TEST_CASE("the built-in networks are lists with the documented sums") {
+  const auto of = [](settings::ModelName name) {
+    settings::ModelOptions options;
+    options.name = name;
+    return make_network(options, {});
+  };
+  CHECK(of(settings::ModelName::kNet).parameters == 431'080);
+  CHECK(of(settings::ModelName::kMlp).parameters == 1'863'690);
+  CHECK(of(settings::ModelName::kLeNet).parameters == 60'170);
+  CHECK(of(settings::ModelName::kResNet18).parameters == 11'175'818);
+  CHECK(of(settings::ModelName::kNet).multiply_adds ==
+        20LL * 25 * 24 * 24 + 50LL * 20 * 25 * 8 * 8 + 800LL * 500 + 5000);
+}
+
+TEST_CASE("a built-in network, written as layers, is read back as it was") {
+  for (const auto name : {settings::ModelName::kNet, settings::ModelName::kMlp,
+                          settings::ModelName::kLeNet, settings::ModelName::kResNet18}) {
+    settings::ModelOptions options;
+    options.name = name;
+    const settings::LayerList layers = layers_of(options);
+    CHECK(list(settings::write_layers(layers)) == layers);
+  }
+}
+
+TEST_CASE("modules are called as torch.nn.Sequential calls them") {
+  const Network network = sized(R"([
+      {"name": "conv2d", "out_channels": 4, "kernel_size": 3, "as": "first"}, "relu",
+      {"name": "residual", "layers": [{"name": "conv2d", "out_channels": 4, "kernel_size": 1}]},
+      {"name": "sequential", "layers": ["relu", {"name": "repeat", "times": 2, "layers": [
+          {"name": "conv2d", "out_channels": 4, "kernel_size": 3}, "relu"]}]},
+      "flatten", {"name": "linear", "out_features": 10}])");
+  CHECK(network.layers[0].path == "first");
+  CHECK(network.layers[2].layers[0].path == "2.layers.0");
+  CHECK(network.layers[3].layers[1].layers[2].path == "3.1.2");
+  CHECK(network.layers[3].layers[1].layers[2].pointer == "/3/layers/1/layers/0");
+  CHECK(network.layers[5].path == "5");
+}
+
+TEST_CASE("layers that do not fit are refused with their place and both shapes") {
+  struct Bad {
+    const char* json;
+    const char* pointer;
+    const char* reason;
+  };
+  const std::vector<Bad> cases{
+      {R"([{"name": "linear", "out_features": 10}])", "/0", "takes [N,F], but gets [N,1,28,28]"},
+      {R"(["flatten", {"name": "conv2d", "out_channels": 1, "kernel_size": 1}])", "/1",
+       "takes images [N,C,H,W], but gets [N,784]"},
+      {R"([{"name": "sequential", "layers": ["relu", {"name": "conv2d", "out_channels": 1,
+          "kernel_size": 29}]}])",
+       "/0/layers/1", "window of 29x29 does not fit into [N,1,28,28]"},
+      {R"([{"name": "conv2d", "out_channels": 4, "kernel_size": 3, "groups": 2}])", "/0",
+       "groups 2 must divide the channels of [N,1,28,28]"},
+      {R"([{"name": "conv2d", "out_channels": 4, "kernel_size": 3, "padding": "same",
+          "stride": 2}])",
+       "/0", "needs stride 1"},
+      {R"([{"name": "group_norm", "num_groups": 3}])", "/0", "does not divide the channels"},
+      {R"([{"name": "max_pool2d", "kernel_size": 2, "padding": 2}])", "/0",
+       "more than half of the kernel of 2x2"},
+      {R"([{"name": "residual", "layers": [{"name": "conv2d", "out_channels": 4,
+          "kernel_size": 3}]}])",
+       "/0", "cannot add [N,1,28,28] (its input) to [N,4,26,26] (of layers)"},
+      {R"(["flatten", {"name": "linear", "out_features": 11}])", "/1",
+       "ends with [N,11], but the data has 10 classes: expected [N,10]"},
+      {R"(["flatten"])", "/0", "ends with [N,784]"},
+      {R"([])", "", "has no layers"},
+      {R"([{"name": "sequential", "layers": []}])", "/0/layers", "has no layers"},
+      {R"([{"name": "relu", "as": "a"}, {"name": "relu", "as": "a"}])", "/1",
+       "a second module is called \"a\""},
+      {R"(["relu", {"name": "relu", "as": "0"}])", "/1", "a second module is called \"0\""},
+      {R"([{"name": "repeat", "times": 2, "layers": [{"name": "relu", "as": "a"}]}])",
+       "/0/layers/0", "put what is repeated into a sequential"},
+      {R"([{"name": "repeat", "times": 1000000, "layers": ["relu"]}])", "/0/layers",
+       "more than 10000 layers"},
+      {R"([{"name": "repeat", "times": 200, "layers": [{"name": "repeat", "times": 200,
+          "layers": ["relu"]}]}])",
+       "/0/layers/0/layers", "more than 10000 layers"},
+      {R"(["flatten", {"name": "linear", "out_features": 1048576},
+          {"name": "linear", "out_features": 1048576}])",
+       "/2", "more than 2147483648 weights"},
+      {R"([{"name": "conv2d", "out_channels": 1048576, "kernel_size": 1, "padding": 16384}])", "/0",
+       "more than 2147483648 numbers an image"},
+      {R"([{"name": "residual", "modules": ["a"], "layers": [{"name": "conv2d", "out_channels": 1,
+          "kernel_size": 1}]}])",
+       "/0/layers/0", "its name \"0\" must be in modules"},
+      {R"([{"name": "residual", "modules": ["0", "a"], "layers": [{"name": "conv2d",
+          "out_channels": 1, "kernel_size": 1}]}])",
+       "/0", "modules lists \"a\""},
+  };
+  for (const Bad& bad : cases) {
+    INFO(bad.json);
+    try {
+      (void)sized(bad.json);
+      FAIL("was accepted");
+    } catch (const LayerError& error) {
+      CHECK(error.code() == ExitCode::kConfig);
+      CHECK(error.pointer() == bad.pointer);
+      CHECK_THAT(error.reason(), ContainsSubstring(bad.reason));
+    }
+  }
+}
+
+TEST_CASE("a network without weights is refused") {
+  const auto failure = error_of([] { (void)sized(R"(["flatten"])", {1, 5, 2, 10}); });
+  CHECK_THAT(failure.message, ContainsSubstring("no weights to train"));
+}
+
+}  // namespace
+}  // namespace mnist_train::network
