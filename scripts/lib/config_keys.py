@@ -22,6 +22,11 @@ def read_schema(program):
     return json.loads(done.stdout)
 
 
+def resolved(rule, schema):
+    """The definition that the rule refers to, or the rule."""
+    return schema["$defs"][rule["$ref"].rsplit("/", 1)[1]] if "$ref" in rule else rule
+
+
 def alternatives(rule):
     """The rule itself, or what its nested anyOf lists, without null."""
     if "anyOf" in rule:
@@ -56,15 +61,20 @@ def value_text(rule):
         return f"`{rule['const']}`"
     if "enum" in rule:
         return ", ".join(f"`{value}`" for value in rule["enum"])
+    if "$ref" in rule:
+        return "a list of " + rule["$ref"].rsplit("/", 1)[1]
     kind = rule["type"]
+    if kind == "entry":
+        return f"names and objects, [see below](#entries-of-{rule['path'].replace('.', '')})"
     if kind == "array":
         count = rule.get("maxItems")
         items = " or ".join(value_text(one) for one in alternatives(rule["items"]))
         return f"a list of {count} × ({items})" if count and count == rule.get("minItems") else f"a list of: {items}"
+    if kind == "object" and "properties" not in rule:
+        return "an object"
     if kind == "object":
         return "`{" + ", ".join(f'"{name}"' for name in rule["properties"]) + "}`"
-    words = {"string": "text", "boolean": "`true`, `false`", "integer": "an integer", "number": "a number",
-             "entry": "names and objects, [see below](#entries-of-dataaugment)"}
+    words = {"string": "text", "boolean": "`true`, `false`", "integer": "an integer", "number": "a number"}
     return words[kind] + range_text(rule)
 
 
@@ -106,24 +116,30 @@ def entries_of(rule):
     return [item for item in items if is_group(item) and "const" in item["properties"].get("name", {})]
 
 
-def lists_of_entries(properties, prefix=""):
+def entry_lists_of(rule, schema):
+    """Those of its alternatives that are lists of such entries."""
+    lists = [resolved(one, schema) for one in alternatives(rule)]
+    return [one for one in lists if one.get("type") == "array" and entries_of(one)]
+
+
+def lists_of_entries(properties, schema, prefix=""):
     """(path, rule) of every key that is a list of such entries."""
     for name, rule in properties.items():
         if is_group(rule):
-            yield from lists_of_entries(rule["properties"], f"{prefix}{name}.")
+            yield from lists_of_entries(rule["properties"], schema, f"{prefix}{name}.")
         else:
-            for one in alternatives(rule):
-                if one.get("type") == "array" and entries_of(one):
-                    yield prefix + name, one
+            for one in entry_lists_of(rule, schema):
+                yield prefix + name, one
 
 
-def short(rule):
+def short(rule, path, schema):
     """Without the entries of lists such as data.augment, which have a table of their own."""
     if is_group(rule):
-        return rule | {"properties": {name: short(inner) for name, inner in rule["properties"].items()}}
-    if any(one.get("type") == "array" and entries_of(one) for one in alternatives(rule)):
+        return rule | {"properties": {name: short(inner, f"{path}.{name}", schema)
+                                      for name, inner in rule["properties"].items()}}
+    if entry_lists_of(rule, schema):
         return {key: value for key, value in rule.items() if key in ("description", "default")} | {
-            "type": "array", "items": {"type": "entry"}}
+            "type": "array", "items": {"type": "entry", "path": path}}
     return rule
 
 
@@ -133,19 +149,22 @@ def table(rows, first="key"):
 
 def make(schema):
     """The Markdown lines between the marks."""
-    properties = {name: short(rule) for name, rule in schema["properties"].items()}
+    properties = {name: short(rule, name, schema) for name, rule in schema["properties"].items()}
     groups = {name: rule for name, rule in properties.items() if is_group(rule)}
     flat = {name: rule for name, rule in properties.items() if name not in groups}
     lines = ["### At the top level", "", *table(rows_of(flat))]
     for name, rule in groups.items():
         lines += [f"### `{name}`", "", rule.get("description", ""), "", *table(rows_of({name: rule}))]
-    for path, rule in lists_of_entries(schema["properties"]):
+    for path, rule in lists_of_entries(schema["properties"], schema):
         lines += [f"### Entries of `{path}`", ""]
-        rows = []
-        for entry in entries_of(rule):
+        keys = [{key: value for key, value in entry["properties"].items() if key != "name"}
+                for entry in entries_of(rule)]
+        common = {key: value for key, value in keys[0].items() if all(own.get(key) == value for own in keys)}
+        rows = [row(f"all: {key}", value) for key, value in common.items()]
+        for entry, own in zip(entries_of(rule), keys):
             name = entry["properties"]["name"]["const"]
-            own = {key: value for key, value in entry["properties"].items() if key != "name"}
-            rows += [row(f"{name}: {key}", value) for key, value in own.items()] or [f"| `{name}` | | | |"]
+            rows += [row(f"{name}: {key}", value) for key, value in own.items() if key not in common] or [
+                f"| `{name}` | | | |"]
         lines += table(rows, first="entry and key")
     return lines
 

@@ -52,12 +52,15 @@ std::shared_ptr<loader::Augmenter> make_augmenter(const Worker& worker,
                                              std::move(from_next));
 }
 
-std::shared_ptr<models::Model> make_model(const settings::RunConfig& config,
-                                          const data::ImageSet& images) {
+network::ImageShape model_input(const settings::RunConfig& config, const data::ImageSet& images) {
   const settings::ImageSize size =
       settings::augmented_size(config.data.augment, {images.height, images.width});
-  return models::make_model(
-      config.model, {images.channels, size.height, size.width, images.classes}, config.train.seed);
+  return {images.channels, size.height, size.width, images.classes};
+}
+
+std::shared_ptr<models::Model> make_model(const settings::RunConfig& config,
+                                          const data::ImageSet& images) {
+  return models::make_model(config.model, model_input(config, images), config.train.seed);
 }
 
 std::shared_ptr<models::Model> make_model_with_weights(Worker& worker, const data::ImageSet& images,

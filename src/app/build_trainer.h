@@ -18,6 +18,9 @@ namespace mnist_train::app {
 std::shared_ptr<loader::Augmenter> make_augmenter(const Worker& worker,
                                                   const data::ImageSet& images);
 
+/// Returns the shape of what the model gets of such images: after `data.augment`.
+network::ImageShape model_input(const settings::RunConfig& config, const data::ImageSet& images);
+
 /// Makes the config's model, on the CPU, with its initial weights, for such images after
 /// `data.augment`. Throws Error(kConfig) where a crop does not fit or the images are too small.
 std::shared_ptr<models::Model> make_model(const settings::RunConfig& config,

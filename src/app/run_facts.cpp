@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "accelerator/device.h"
+#include "app/build_trainer.h"
 #include "app/open_dataset.h"
 #include "base/hash.h"
 #include "base/system.h"
@@ -23,6 +24,11 @@ report::Summary first_summary(const Worker& worker, const data::Dataset& dataset
   summary.averaging = trainer.averaging();
   summary.execution = trainer.execution();
   summary.threads_per_process = worker.placement.threads;
+  summary.parameters = trainer.parameters().values().numel();
+  if (worker.config.model.has_layers()) {
+    const auto input = model_input(worker.config, dataset.train);
+    summary.multiply_adds = network::make_network(worker.config.model, input).multiply_adds;
+  }
   summary.restarts = worker.job.restarts;
   const std::string config = settings::write_run_config(worker.config, /*with_output=*/false);
   Hasher hasher;

@@ -15,6 +15,7 @@ enum class Command {
   kExport,
   kDoctor,
   kPreview,
+  kDescribe,
   kFetch,
   kConvert,
   kReport,
@@ -44,7 +45,7 @@ struct CommandLine {
   int jpeg_quality = 95;             // convert
   bool with_optimizer = false;       // export
   std::vector<std::string> images;   // predict; "-": a list on standard input
-  bool json = false;                 // doctor
+  bool json = false;                 // describe, doctor
   std::string shell;                 // completion
   std::string log_level = "info";
   bool quiet = false;

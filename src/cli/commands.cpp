@@ -134,6 +134,19 @@ void add_export(CLI::App& command, CommandLine& line) {
       "weights.safetensors");
 }
 
+void add_describe(CLI::App& command, CommandLine& line) {
+  add_config_flags(command, line);
+  command.add_flag("--json", line.json, "Prints one JSON object instead of a table");
+  add_logging_flags(command, line);
+  command.footer(
+      "Prints each layer's name, output shape, parameters and multiply-adds for one image. The "
+      "JSON "
+      "object also has the list of layers, which model.layers takes.\n\n"
+      "Examples:\n"
+      "  mnist-train describe --config configs/own_network.json\n"
+      "  mnist-train describe --config configs/mnist.json --set model.name=resnet18 --json");
+}
+
 void add_fetch(CLI::App& command, CommandLine& line) {
   std::vector<std::string> names;
   for (const auto& row : settings::named_datasets()) names.push_back(row.name);
@@ -229,6 +242,8 @@ constexpr std::array kCommands{
                  &add_predict},
     CommandEntry{"preview", Command::kPreview, WorkerCommand::kPreview,
                  "Writes the first batch as a grid of images", &add_preview},
+    CommandEntry{"describe", Command::kDescribe, std::nullopt,
+                 "Shows the network layer by layer, with its sizes", &add_describe},
     CommandEntry{"export", Command::kExport, WorkerCommand::kExport,
                  "Writes weights for other programs", &add_export},
     CommandEntry{"fetch", Command::kFetch, std::nullopt, "Downloads a data set", &add_fetch},

@@ -153,7 +153,7 @@ std::shared_ptr<const Source> lowest_layer(const CommandLine& line) {
   return nullptr;
 }
 
-settings::RunConfig read_layers(const CommandLine& line, std::shared_ptr<const Source> file) {
+LayeredConfig read_layers(const CommandLine& line, std::shared_ptr<const Source> file) {
   Problems problems;
   Node merged;
   merged.kind = strict_json::JsonKind::kObject;
@@ -161,7 +161,8 @@ settings::RunConfig read_layers(const CommandLine& line, std::shared_ptr<const S
   for (Node& layer : collect_layers(line, std::move(file), problems)) {
     merged = settings::merge_layers(std::move(merged), std::move(layer));
   }
-  return settings::read_run_config(merged, std::move(problems));
+  settings::RunConfig config = settings::read_run_config(merged, std::move(problems));
+  return {std::move(config), std::move(merged)};
 }
 
 }  // namespace mnist_train::cli

@@ -4,6 +4,7 @@
 
 #include "cli/command_line.h"
 #include "settings/run_config.h"
+#include "strict_json/document.h"
 #include "strict_json/source.h"
 
 namespace mnist_train::cli {
@@ -14,10 +15,15 @@ namespace mnist_train::cli {
 /// be read.
 std::shared_ptr<const strict_json::Source> lowest_layer(const CommandLine& line);
 
+/// A config, and the document that its layers make together, for messages about places in it.
+struct LayeredConfig {
+  settings::RunConfig config;
+  strict_json::Node document;
+};
+
 /// Reads the config in layers, of which later ones win: defaults, `file` (may be null), the
 /// variable MNIST_TRAIN_SET, --output where it names a run folder, --nproc-per-node, --set. Throws
 /// Error(kConfig) with all that is wrong in any of them.
-settings::RunConfig read_layers(const CommandLine& line,
-                                std::shared_ptr<const strict_json::Source> file);
+LayeredConfig read_layers(const CommandLine& line, std::shared_ptr<const strict_json::Source> file);
 
 }  // namespace mnist_train::cli

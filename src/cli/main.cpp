@@ -19,6 +19,7 @@
 #include "cli/command_line.h"
 #include "cli/config_layers.h"
 #include "cli/launch_command.h"
+#include "cli/network_check.h"
 #include "data/convert.h"
 #include "doctor/doctor.h"
 #include "launch/failure_report.h"
@@ -121,6 +122,33 @@ int run_doctor(const CommandLine& line, const settings::RunConfig& config) {
   return doctor::count(findings, doctor::Verdict::kProblem) > 0 ? 1 : 0;
 }
 
+/// Returns what goes to standard output.
+std::string run_describe(const CommandLine& line, const LayeredConfig& layered) {
+  const settings::RunConfig& config = layered.config;
+  if (!config.model.has_layers()) {
+    throw Error(ExitCode::kConfig,
+                "mnist-train describe: shows networks of layers; what is in model.torchscript or "
+                "model.plugin is known only to LibTorch");
+  }
+  const auto known = configured_shape(config);
+  const network::Network network =
+      checked_network(config, known ? *known : read_shape(config), layered.document);
+  return line.json ? describe_as_json(network, network::layers_of(config.model))
+                   : describe_as_text(network);
+}
+
+/// Refuses layers that do not fit before any process is started.
+void check_network(const CommandLine& line, const LayeredConfig& layered) {
+  const settings::RunConfig& config = layered.config;
+  const bool uses_model = line.command == Command::kTrain || line.command == Command::kEvaluate;
+  if (!uses_model || !config.model.has_layers()) return;
+  const auto known = configured_shape(config);
+  // Opening the files of a data set may take a while, which only other lists need.
+  const bool opens_files = config.model.layers && !line.dry_run;
+  if (!known && !opens_files) return;
+  (void)checked_network(config, known ? *known : read_shape(config), layered.document);
+}
+
 int run(std::vector<std::string> arguments) {
   LogSetup log;
   set_up_logging(log);
@@ -144,7 +172,13 @@ int run(std::vector<std::string> arguments) {
     run_report(line);
     return 0;
   }
-  const settings::RunConfig config = read_layers(line, lowest_layer(line));
+  const LayeredConfig layered = read_layers(line, lowest_layer(line));
+  const settings::RunConfig& config = layered.config;
+  if (line.command == Command::kDescribe) {
+    print_text(run_describe(line, layered));
+    return 0;
+  }
+  check_network(line, layered);
   if (line.dry_run) {
     print_text(settings::write_run_config(config, true));
     return 0;

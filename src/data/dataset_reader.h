@@ -36,6 +36,9 @@ class DatasetReader {
   /// Numbers of samples to train on and to test on, after limit_train and limit_test.
   std::int64_t train_count() const { return train_.count(); }
   std::int64_t test_count() const { return test_.count(); }
+  /// Returns what all images have or are brought to, before any augmentation.
+  const ImageGeometry& geometry() const { return geometry_; }
+  std::int64_t classes() const { return classes_; }
   /// Returns the size in bytes of the memory that `read_into` fills.
   std::size_t bytes() const;
 

@@ -18,7 +18,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json or_null(const std::optional<double>& value) { return value ? Json(*value) : Json(); }
+template <class Number>
+Json or_null(const std::optional<Number>& value) {
+  return value ? Json(*value) : Json();
+}
 
 Json versions() {
   const BuildInfo& build = build_info();
@@ -37,6 +40,8 @@ Json identity_of(const Summary& summary) {
           {"gradient_averaging", summary.averaging},
           {"execution", summary.execution},
           {"threads_per_process", summary.threads_per_process},
+          {"parameters", summary.parameters},
+          {"multiply_adds", or_null(summary.multiply_adds)},
           {"restarts", summary.restarts},
           {"versions", versions()},
           {"config_hash", summary.config_hash},

@@ -41,6 +41,8 @@ struct Summary {
   std::string averaging;
   std::string execution;  // "graph" or "eager"
   int threads_per_process = 1;
+  std::int64_t parameters = 0;                // of the model
+  std::optional<std::int64_t> multiply_adds;  // for one image, where the layers are known
   double startup_seconds = 0;  // from the start of the command to the first step
   double train_seconds = 0;
   double test_seconds = 0;

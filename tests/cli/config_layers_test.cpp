@@ -17,7 +17,7 @@ std::shared_ptr<const strict_json::Source> file_of(const std::string& text) {
 settings::RunConfig read(const std::string& file, const std::vector<std::string>& sets) {
   CommandLine line;
   line.sets = sets;
-  return read_layers(line, file_of(file));
+  return read_layers(line, file_of(file)).config;
 }
 
 std::string message_for(const std::string& file, const std::vector<std::string>& sets) {
@@ -32,11 +32,11 @@ TEST_CASE("later layers win: file, environment, flags, --set from left to right"
   const ScopedEnvironment environment("MNIST_TRAIN_SET",
                                       R"({"seed":2,"epochs":2,"launch":{"max_restarts":7}})");
   CommandLine line;
-  CHECK(read_layers(line, nullptr).train.seed == 2);
+  CHECK(read_layers(line, nullptr).config.train.seed == 2);
   const auto file = file_of(
       R"({"seed":1,"epochs":1,"batch_size":5,"launch":{"processes_per_node":1,"hang_timeout_s":9},
           "output":"of-file"})");
-  settings::RunConfig config = read_layers(line, file);
+  settings::RunConfig config = read_layers(line, file).config;
   CHECK(config.train.seed == 2);
   CHECK(config.train.batch_size == 5);
   CHECK(config.train.log_interval == 100);
@@ -46,13 +46,13 @@ TEST_CASE("later layers win: file, environment, flags, --set from left to right"
 
   line.output = "of-flag";
   line.processes_per_node = "2";
-  config = read_layers(line, file);
+  config = read_layers(line, file).config;
   CHECK(config.launch.processes_per_node == 2);
   CHECK(config.launch.hang_timeout_s == 9);
   CHECK(config.output == std::filesystem::current_path() / "of-flag");
 
   line.sets = {"seed=3", "seed=4", "launch.processes_per_node=auto", "output=of-set"};
-  config = read_layers(line, file);
+  config = read_layers(line, file).config;
   CHECK(config.train.seed == 4);
   CHECK_FALSE(config.launch.processes_per_node);
   CHECK(config.output == std::filesystem::current_path() / "of-set");
@@ -62,7 +62,7 @@ TEST_CASE("an export's output is no run folder") {
   CommandLine line;
   line.command = Command::kExport;
   line.output = "weights.pt";
-  CHECK_FALSE(read_layers(line, nullptr).output);
+  CHECK_FALSE(read_layers(line, nullptr).config.output);
 }
 
 TEST_CASE("a value of --set is JSON where it can be, else a string") {

@@ -41,6 +41,7 @@ TEST_CASE("a summary has every documented key") {
   summary.samples_seen = 600000;
   summary.restarts = 1;
   summary.peak_memory_bytes = 500000000;
+  summary.parameters = 431080;
   summary.config_hash = "xxh3-128:c";
   summary.data_hash = "xxh3-128:d";
   const fs::path path = folder.path() / "summary.json";
@@ -62,6 +63,8 @@ TEST_CASE("a summary has every documented key") {
   CHECK(json.at("samples_seen") == 600000);
   CHECK(json.at("restarts") == 1);
   CHECK(json.at("peak_memory_bytes") == 500000000);
+  CHECK(json.at("parameters") == 431080);
+  CHECK(json.at("multiply_adds").is_null());
   CHECK(json.at("config_hash") == "xxh3-128:c");
   CHECK(json.at("data_hash") == "xxh3-128:d");
   CHECK(json.at("versions").at("mnist_train") == build_info().version);

@@ -61,6 +61,7 @@ def test_the_summary_tells_the_run(two_epochs):
     assert summary["train_seconds"] + summary["test_seconds"] < summary["wall_seconds"]
     assert summary["samples_per_second"] == pytest.approx(120000 / summary["train_seconds"])
     assert 50e6 < summary["peak_memory_bytes"] < 600e6
+    assert (summary["parameters"], summary["multiply_adds"]) == (431_080, 2_293_000)
 
 
 def test_the_run_folder_holds_what_is_promised(two_epochs):

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "report/console.h"
 #include "report/page/html.h"
 #include "report/page/sections.h"
 #include "settings/run_config.h"
@@ -123,6 +124,29 @@ std::string changed_settings(const RunFiles& run) {
          scrolling("Settings", {"settings", head_cells({"key", "value", "default"}), rows}) + "\n";
 }
 
+/// Returns what the network is called: a built-in one's name, else where it comes from.
+std::string model_text(const Json& model) {
+  if (model.contains("layers")) {
+    return "of " + std::to_string(model["layers"].size()) + " layers of its own";
+  }
+  for (const char* key : {"torchscript", "plugin"}) {
+    if (model.contains(key)) return std::filesystem::path(text_in(model, key)).filename().string();
+  }
+  return text_in(model, "name");
+}
+
+std::string model_size_text(const RunFiles& run) {
+  const double parameters = number_in(run.summary, "parameters");
+  if (!(parameters > 0)) return "";
+  const double multiply_adds = number_in(run.summary, "multiply_adds");
+  std::string text = with_thousands(static_cast<std::int64_t>(parameters)) + " parameters";
+  if (multiply_adds > 0) {
+    text +=
+        ", " + with_thousands(static_cast<std::int64_t>(multiply_adds)) + " multiply-adds an image";
+  }
+  return text;
+}
+
 std::string lead(const RunFiles& run) {
   const auto setting = [&](const char* key) {
     return run.config.contains(key) ? escape_html(config_text(run.config[key])) : "?";
@@ -131,7 +155,7 @@ std::string lead(const RunFiles& run) {
   return fmt::format(
       "<p class=\"lead\">Model <b>{}</b>, {} with learning rate {}, global batch {}, {} epochs, "
       "seed {}.</p>\n",
-      escape_html(text_in(model, "name")), setting("optimizer"), setting("learning_rate"),
+      escape_html(model_text(model)), setting("optimizer"), setting("learning_rate"),
       setting("batch_size"), setting("epochs"), setting("seed"));
 }
 
@@ -150,6 +174,7 @@ std::string identity_section(const RunFiles& run) {
   std::string text =
       "<section id=\"identity\"><h2>What exactly was run?</h2>" + (has_config ? lead(run) : "") +
       "<dl class=\"facts\">" + fact_line("Data", escape_html(dataset_text(run))) +
+      fact_line("Model", model_size_text(run)) +
       fact_line("Ran on", escape_html(machine_text(run))) +
       fact_line("Versions", escape_html(versions_text(run))) +
       fact_line("Memory", memory > 0 ? byte_size(memory) + " in the largest process" : "") +
