@@ -51,8 +51,11 @@ class Parser {
     line_.command = find_command(app_->get_subcommands().front()->get_name())->command;
     const bool needs_config =
         line_.command == Command::kTrain || line_.command == Command::kPreview;
-    if (needs_config && !line_.config) {
+    if (needs_config && line_.configs.empty()) {
       refuse("--config is required, such as --config configs/mnist.json");
+    }
+    if (std::count(line_.configs.begin(), line_.configs.end(), "-") > 1) {
+      refuse("--config - is given more than once, but there is only one standard input");
     }
     if (line_.with_optimizer && line_.export_format != "pt") {
       refuse("--with-optimizer needs --format pt; a checkpoint already is a safetensors file");

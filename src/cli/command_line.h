@@ -29,7 +29,7 @@ struct CommandLine {
   Command command = Command::kTrain;
   std::string text;  // kShowText: help, version, a completion or the man page, for standard output
 
-  std::optional<std::string> config;              // "-": standard input
+  std::vector<std::string> configs;               // from the lowest layer up; "-": standard input
   std::vector<std::string> sets;                  // key.path=VALUE, in order
   std::optional<std::string> output;              // train: the run folder; else the file to write
   std::optional<std::string> processes_per_node;  // a number or "auto"

@@ -16,7 +16,12 @@ namespace {
 using launch::WorkerCommand;
 
 void add_config_flags(CLI::App& command, CommandLine& line) {
-  command.add_option("-c,--config", line.config, "JSON; - reads standard input")->type_name("FILE");
+  command
+      .add_option("-c,--config", line.configs,
+                  "JSON; - reads standard input; may be repeated: later files win, and the first "
+                  "one names the default run folder")
+      ->allow_extra_args(false)
+      ->type_name("FILE");
   command
       .add_option("--set", line.sets,
                   "Sets one key of the config; VALUE is JSON, else a string; may be repeated")

@@ -89,10 +89,8 @@ std::optional<Node> set_layer(const std::string& text, Problems& problems) {
   return layer;
 }
 
-std::vector<Node> collect_layers(const CommandLine& line, std::shared_ptr<const Source> file,
+std::vector<Node> collect_layers(const CommandLine& line, ConfigFiles documents,
                                  Problems& problems) {
-  std::vector<std::shared_ptr<const Source>> documents;
-  if (file) documents.push_back(std::move(file));
   if (const char* text = std::getenv(kVariable); text != nullptr && *text != '\0') {
     documents.push_back(source_of(kVariable, text));
   }
@@ -145,20 +143,23 @@ std::shared_ptr<const Source> config_of_checkpoint(const std::filesystem::path& 
 
 }  // namespace
 
-std::shared_ptr<const Source> lowest_layer(const CommandLine& line) {
-  if (line.config) return strict_json::load_source(*line.config);
-  if (line.command == Command::kEvaluate || line.command == Command::kPredict) {
-    return config_of_checkpoint(line.checkpoint_file.value_or(""));
+ConfigFiles config_files(const CommandLine& line) {
+  ConfigFiles files;
+  for (const std::string& path : line.configs) files.push_back(strict_json::load_source(path));
+  const bool reads_checkpoint =
+      line.command == Command::kEvaluate || line.command == Command::kPredict;
+  if (files.empty() && reads_checkpoint) {
+    files.push_back(config_of_checkpoint(line.checkpoint_file.value_or("")));
   }
-  return nullptr;
+  return files;
 }
 
-LayeredConfig read_layers(const CommandLine& line, std::shared_ptr<const Source> file) {
+LayeredConfig read_layers(const CommandLine& line, const ConfigFiles& files) {
   Problems problems;
   Node merged;
   merged.kind = strict_json::JsonKind::kObject;
-  merged.source = file ? file : source_of("the defaults", "");
-  for (Node& layer : collect_layers(line, std::move(file), problems)) {
+  merged.source = files.empty() ? source_of("the defaults", "") : files.front();
+  for (Node& layer : collect_layers(line, files, problems)) {
     merged = settings::merge_layers(std::move(merged), std::move(layer));
   }
   settings::RunConfig config = settings::read_run_config(merged, std::move(problems));

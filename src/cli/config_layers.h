@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "cli/command_line.h"
 #include "settings/run_config.h"
@@ -9,11 +10,13 @@
 
 namespace mnist_train::cli {
 
-/// Returns the lowest layer of the config: the file that the command names, else the config that a
-/// checkpoint was trained with where one is evaluated; null where there is neither. Throws
-/// Error(kConfig) when a file holds weights without a config, and Error(kCheckpoint) when it cannot
-/// be read.
-std::shared_ptr<const strict_json::Source> lowest_layer(const CommandLine& line);
+using ConfigFiles = std::vector<std::shared_ptr<const strict_json::Source>>;
+
+/// Returns the config files that the command names, in their order, else the config that a
+/// checkpoint was trained with where one is evaluated; nothing where there is neither. Throws
+/// Error(kConfig) when a file cannot be read or holds weights without a config, and
+/// Error(kCheckpoint) when a checkpoint cannot be read.
+ConfigFiles config_files(const CommandLine& line);
 
 /// A config, and the document that its layers make together, for messages about places in it.
 struct LayeredConfig {
@@ -21,9 +24,9 @@ struct LayeredConfig {
   strict_json::Node document;
 };
 
-/// Reads the config in layers, of which later ones win: defaults, `file` (may be null), the
+/// Reads the config in layers, of which later ones win: defaults, `files` in their order, the
 /// variable MNIST_TRAIN_SET, --output where it names a run folder, --nproc-per-node, --set. Throws
 /// Error(kConfig) with all that is wrong in any of them.
-LayeredConfig read_layers(const CommandLine& line, std::shared_ptr<const strict_json::Source> file);
+LayeredConfig read_layers(const CommandLine& line, const ConfigFiles& files);
 
 }  // namespace mnist_train::cli

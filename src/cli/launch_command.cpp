@@ -23,8 +23,14 @@ namespace fs = std::filesystem;
 
 namespace {
 
+/// Returns the first config file; empty where none is named.
+fs::path first_config(const CommandLine& line) {
+  return line.configs.empty() ? fs::path() : fs::path(line.configs.front());
+}
+
 std::string config_name(const CommandLine& line) {
-  return line.config && *line.config != "-" ? fs::path(*line.config).stem().string() : "stdin";
+  const fs::path first = first_config(line);
+  return first.empty() || first == "-" ? "stdin" : first.stem().string();
 }
 
 void check_readable(const fs::path& path) { (void)MappedFile::open(path, ExitCode::kCheckpoint); }
@@ -56,7 +62,7 @@ launch::Job make_job(const CommandLine& line, const settings::RunConfig& config)
   launch::Job job;
   job.command = entry_of(line.command).worker_command.value();
   job.config = settings::write_run_config(config, /*with_output=*/true);
-  job.config_path = line.config.value_or("");
+  job.config_path = first_config(line);
   job.resume = line.resume.value_or("");
   if (!job.resume.empty() && job.resume != "auto") job.resume = fs::absolute(job.resume).string();
   if (line.checkpoint_file) job.checkpoint = fs::absolute(*line.checkpoint_file);

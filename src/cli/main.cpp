@@ -41,7 +41,7 @@ void read_image_list(CommandLine& line) {
   std::vector<std::string>& images = line.images;
   const auto dash = std::find(images.begin(), images.end(), "-");
   if (dash == images.end()) return;
-  if (line.config == "-") {
+  if (std::find(line.configs.begin(), line.configs.end(), "-") != line.configs.end()) {
     throw Error(ExitCode::kConfig,
                 "mnist-train predict: - stands for both the config and the list of images, but "
                 "there is only one standard input");
@@ -172,7 +172,7 @@ int run(std::vector<std::string> arguments) {
     run_report(line);
     return 0;
   }
-  const LayeredConfig layered = read_layers(line, lowest_layer(line));
+  const LayeredConfig layered = read_layers(line, config_files(line));
   const settings::RunConfig& config = layered.config;
   if (line.command == Command::kDescribe) {
     print_text(run_describe(line, layered));

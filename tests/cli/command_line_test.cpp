@@ -27,7 +27,7 @@ TEST_CASE("training needs no command's name") {
     CAPTURE(arguments);
     const CommandLine line = parse_command_line(arguments);
     CHECK(line.command == Command::kTrain);
-    CHECK(line.config == "c.json");
+    CHECK(line.configs == Arguments{"c.json"});
     CHECK_FALSE(line.dry_run);
   }
 }
@@ -36,7 +36,7 @@ TEST_CASE("every flag of training is taken as typed") {
   const CommandLine line = parse_command_line(
       {"-c", "-", "--set", "a.b=1", "--output", "out", "--resume", "auto", "--nproc_per_node", "2",
        "--dry-run", "--log-level", "debug", "--quiet", "--set=c=[1,2]"});
-  CHECK(line.config == "-");
+  CHECK(line.configs == Arguments{"-"});
   CHECK(line.sets == Arguments{"a.b=1", "c=[1,2]"});
   CHECK(line.output == "out");
   CHECK(line.resume == "auto");
@@ -44,6 +44,13 @@ TEST_CASE("every flag of training is taken as typed") {
   CHECK(line.dry_run);
   CHECK(line.log_level == "debug");
   CHECK(line.quiet);
+}
+
+TEST_CASE("several configs are taken in their order") {
+  CHECK(parse_command_line({"-c", "a.json", "--config", "-", "--config=b.json"}).configs ==
+        Arguments{"a.json", "-", "b.json"});
+  CHECK(parse_command_line({"predict", "--checkpoint", "m.pt", "-c", "a", "-c", "b", "i.png"})
+            .images == Arguments{"i.png"});
 }
 
 TEST_CASE("the other commands take their own flags") {
@@ -117,7 +124,7 @@ TEST_CASE("a wrong call is refused in a line, with one that points to help") {
       {{"-c", "c", "extra"}, "mnist-train train: "},
       {{"-c", "c", "--set", "a=1", "b=2"}, "b=2"},
       {{"-c", "c", "--log-level", "loud"}, "loud"},
-      {{"-c", "c", "-c", "d"}, "--config"},
+      {{"-c", "-", "-c", "c", "-c", "-"}, "only one standard input"},
       {{"-c", "c", "--nproc-per-node", "--dry-run"},
        "mnist-train train: --nproc-per-node: needs a value, found the flag --dry-run\n"},
       {{"--config", "--dry-run"}, "--config: needs a value, found the flag --dry-run\n"},

@@ -71,6 +71,7 @@ TEST_CASE("flags say what follows them") {
   };
   CHECK(find("train", "--config").kind == ArgumentKind::kFile);
   CHECK(find("train", "--config").names == std::vector<std::string>{"-c", "--config"});
+  CHECK(find("train", "--config").repeatable);
   CHECK(find("train", "--output").kind == ArgumentKind::kFolder);
   CHECK(find("train", "--set").kind == ArgumentKind::kConfigKey);
   CHECK(find("train", "--set").repeatable);

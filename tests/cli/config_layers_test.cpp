@@ -10,14 +10,16 @@ namespace {
 
 using testing::ScopedEnvironment;
 
-std::shared_ptr<const strict_json::Source> file_of(const std::string& text) {
-  return std::make_shared<const strict_json::Source>(strict_json::Source{"f", text, "/base"});
+std::shared_ptr<const strict_json::Source> file_of(const std::string& text,
+                                                   const std::string& name = "f",
+                                                   const std::string& folder = "/base") {
+  return std::make_shared<const strict_json::Source>(strict_json::Source{name, text, folder});
 }
 
 settings::RunConfig read(const std::string& file, const std::vector<std::string>& sets) {
   CommandLine line;
   line.sets = sets;
-  return read_layers(line, file_of(file)).config;
+  return read_layers(line, {file_of(file)}).config;
 }
 
 std::string message_for(const std::string& file, const std::vector<std::string>& sets) {
@@ -32,11 +34,11 @@ TEST_CASE("later layers win: file, environment, flags, --set from left to right"
   const ScopedEnvironment environment("MNIST_TRAIN_SET",
                                       R"({"seed":2,"epochs":2,"launch":{"max_restarts":7}})");
   CommandLine line;
-  CHECK(read_layers(line, nullptr).config.train.seed == 2);
+  CHECK(read_layers(line, {}).config.train.seed == 2);
   const auto file = file_of(
       R"({"seed":1,"epochs":1,"batch_size":5,"launch":{"processes_per_node":1,"hang_timeout_s":9},
           "output":"of-file"})");
-  settings::RunConfig config = read_layers(line, file).config;
+  settings::RunConfig config = read_layers(line, {file}).config;
   CHECK(config.train.seed == 2);
   CHECK(config.train.batch_size == 5);
   CHECK(config.train.log_interval == 100);
@@ -46,23 +48,47 @@ TEST_CASE("later layers win: file, environment, flags, --set from left to right"
 
   line.output = "of-flag";
   line.processes_per_node = "2";
-  config = read_layers(line, file).config;
+  config = read_layers(line, {file}).config;
   CHECK(config.launch.processes_per_node == 2);
   CHECK(config.launch.hang_timeout_s == 9);
   CHECK(config.output == std::filesystem::current_path() / "of-flag");
 
   line.sets = {"seed=3", "seed=4", "launch.processes_per_node=auto", "output=of-set"};
-  config = read_layers(line, file).config;
+  config = read_layers(line, {file}).config;
   CHECK(config.train.seed == 4);
   CHECK_FALSE(config.launch.processes_per_node);
   CHECK(config.output == std::filesystem::current_path() / "of-set");
+}
+
+TEST_CASE("later files are laid over earlier ones, each checked and each with paths of its own") {
+  const auto first = file_of(
+      R"({"seed":1,"epochs":7,"batch_size":5,"data":{"root":"data","limit_train":9},"output":"o"})");
+  const auto second = file_of(
+      R"({"batch_size_per_process":6,"data":{"limit_train":8},"output":"o"})", "g", "/other");
+  const auto third = file_of(R"({"seed":3})", "h");
+  CommandLine line;
+  const settings::RunConfig config = read_layers(line, {first, second, third});
+  CHECK(config.train.epochs == 7);
+  CHECK(config.train.seed == 3);
+  CHECK(config.train.batch_size_per_process == 6);
+  CHECK(config.data.root == "/base/data");
+  CHECK(config.data.limit_train == 8);
+  CHECK(config.output == "/other/o");
+  line.sets = {"seed=4"};
+  CHECK(read_layers(line, {first, second, third}).train.seed == 4);
+  const auto failure = testing::error_of([&] {
+    read_layers(line, {file_of(R"({"epochs":0})"), second, file_of(R"({"lr":1,"epochs":2})", "h")});
+  });
+  CHECK(failure.message ==
+        "f:1:11: /epochs: expected an integer from 1 to 2147483647, found 0\n"
+        "h:1:2: /lr: unknown key \"lr\"; did you mean \"learning_rate\"?");
 }
 
 TEST_CASE("an export's output is no run folder") {
   CommandLine line;
   line.command = Command::kExport;
   line.output = "weights.pt";
-  CHECK_FALSE(read_layers(line, nullptr).config.output);
+  CHECK_FALSE(read_layers(line, {}).config.output);
 }
 
 TEST_CASE("a value of --set is JSON where it can be, else a string") {
@@ -109,7 +135,7 @@ TEST_CASE("all layers' problems are reported together") {
   line.processes_per_node = "0";
   line.sets = {"lr=1"};
   const auto failure = testing::error_of(
-      [&] { read_layers(line, file_of("{\"epochs\":0,\n\"batch_size\":1,\"batch_size\":1}")); });
+      [&] { read_layers(line, {file_of("{\"epochs\":0,\n\"batch_size\":1,\"batch_size\":1}")}); });
   CHECK(failure.message ==
         "f:1:11: /epochs: expected an integer from 1 to 2147483647, found 0\n"
         "f:2:16: /batch_size: duplicate key \"batch_size\"\n"

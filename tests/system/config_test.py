@@ -94,6 +94,24 @@ def test_paths_are_meant_from_where_they_are_written(tmp_path):
     assert config["data"]["root"] == str(folder / "d")
 
 
+def test_several_configs_are_laid_over_one_another(tmp_path):
+    for folder, config in (("base", {"epochs": 3, "seed": 5, "data": {"root": "d"}, "output": "o"}),
+                           ("over", {"seed": 6, "output": "o"})):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "cfg.json").write_text(json.dumps(config))
+    both = ("-c", "base/cfg.json", "--config", "over/cfg.json")
+    config = effective(*both, folder=tmp_path)
+    assert (config["epochs"], config["seed"]) == (3, 6)
+    assert config["data"]["root"] == str(tmp_path / "base/d") and config["output"] == str(tmp_path / "over/o")
+    config = effective(*both, "-c", "-", "--set", "seed=8", text='{"seed": 7, "epochs": 4}', folder=tmp_path)
+    assert (config["epochs"], config["seed"]) == (4, 8)
+    (tmp_path / "bad.json").write_text('{"epochs": 0}')
+    result = run("-c", "bad.json", *both, "-c", "-", text='{"sed": 1}', folder=tmp_path)
+    assert result.returncode == 2
+    assert [line.split(": ")[0] for line in result.stderr.splitlines()] == ["bad.json:1:12", "<stdin>:1:2"]
+    assert run("-c", "-", "-c", "-", text="{}").returncode == 2
+
+
 def test_later_layers_win():
     layers = [
         ({}, [], 10),
