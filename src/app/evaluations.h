@@ -15,8 +15,11 @@ struct Evaluations {
   eval::Evaluation test;
   double seconds = 0;  // that all of it took
 
-  /// Returns the accuracy by which the best epoch is chosen and that can end a run.
-  double selection_accuracy() const { return validation ? validation->accuracy : test.accuracy; }
+  /// Returns what the best epoch is chosen by and what can end a run or lower the learning rate.
+  const eval::Evaluation& selection() const { return validation ? *validation : test; }
+  train::EpochScores scores() const {
+    return {test.accuracy, selection().accuracy, selection().loss, seconds};
+  }
 };
 
 /// Evaluates the model on the validation set, if any, and the test set, the latter with the

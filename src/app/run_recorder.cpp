@@ -222,12 +222,30 @@ void RunRecorder::finish() {
     checkpoint::write_weights(model_file, checkpoint::state_dict(trainer_.model()),
                               checkpoint::WeightsFormat::kPt);
   }
+  summary_.ended_by = trainer_.ended_by();
   end("finished");
   if (!worker_.is_rank0()) return;
+  log_early_end();
   spdlog::info("finished: test accuracy {:.2f} %, best {:.2f} %; {:.1f} s; {}",
                100 * summary_.test_accuracy.value_or(0),
                100 * summary_.best_test_accuracy.value_or(0), summary_.wall_seconds,
                model_file.string());
+}
+
+/// Says why a run ended before its last epoch or step.
+void RunRecorder::log_early_end() const {
+  const train::Progress& progress = trainer_.progress();
+  const char* measured = dataset_.validation.count > 0 ? "validation" : "test";
+  if (summary_.ended_by == "stop_at_accuracy") {
+    spdlog::info("stop_at_accuracy: {} accuracy {:.2f} % is reached after epoch {}", measured,
+                 100 * progress.best_accuracy, progress.epoch);
+  } else if (summary_.ended_by == "early_stopping") {
+    spdlog::info(
+        "early_stopping: {} accuracy has not improved on {:.2f} % by more than min_delta for {} "
+        "epoch{}",
+        measured, 100 * progress.early_stopping.best_accuracy, progress.early_stopping.bad_epochs,
+        progress.early_stopping.bad_epochs == 1 ? "" : "s");
+  }
 }
 
 void RunRecorder::finish_stopped() {

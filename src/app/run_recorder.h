@@ -49,6 +49,7 @@ class RunRecorder {
   report::EpochDetails details(const Evaluations& evaluations);
   void update_summary(const std::string& status);
   void end(const std::string& status);
+  void log_early_end() const;
 
   Worker& worker_;
   const data::Dataset& dataset_;

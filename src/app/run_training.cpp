@@ -77,8 +77,7 @@ ExitCode run_training(Worker& worker) {
     }
     const Evaluations evaluations = evaluate(worker, *trainer, images);
     recorder.epoch_finished(evaluations);
-    trainer->end_epoch(evaluations.test.accuracy, evaluations.selection_accuracy(),
-                       evaluations.seconds);
+    trainer->end_epoch(evaluations.scores());
     if (checkpoints.is_due_after_epoch()) checkpoints.save(recorder.log_positions());
     if (!trainer->run_done()) recorder.refresh_report();
   }

@@ -7,6 +7,7 @@
 
 #include "accelerator/device.h"
 #include "base/checkpoint_file.h"
+#include "checkpoint/progress_text.h"
 #include "checkpoint/weights.h"
 #include "settings/augment_options.h"
 
@@ -21,44 +22,6 @@ constexpr std::string_view kModelPrefix = "model.";
 constexpr int kVersion = 1;
 constexpr std::int64_t kMostChannels = 3;
 constexpr std::int64_t kMostClasses = 256;  // labels are bytes
-
-/// Calls `visit(path, member)` for all that is written of the progress, which may be const.
-/// Requests to stop belong to their moment and are not written.
-template <class SomeProgress, class Visit>
-void for_each_field(SomeProgress& progress, const Visit& visit) {
-  visit("/epoch", progress.epoch);
-  visit("/samples_into_epoch", progress.samples_into_epoch);
-  visit("/step", progress.step);
-  visit("/samples_seen", progress.samples_seen);
-  visit("/epoch_train_seconds", progress.epoch_train_seconds);
-  visit("/train_seconds", progress.train_seconds);
-  visit("/test_seconds", progress.test_seconds);
-  visit("/accuracies", progress.accuracies);
-  visit("/best_accuracy", progress.best_accuracy);
-  visit("/best_step", progress.best_step);
-  visit("/epoch_sums/loss", progress.epoch_sums.loss);
-  visit("/epoch_sums/correct", progress.epoch_sums.correct);
-  visit("/epoch_sums/samples", progress.epoch_sums.samples);
-}
-
-Json progress_to_json(const train::Progress& progress) {
-  Json json;
-  for_each_field(progress, [&](const char* path, const auto& value) {
-    json[Json::json_pointer(path)] = value;
-  });
-  return json;
-}
-
-train::Progress progress_from_json(const Json& json) try {
-  train::Progress progress;
-  for_each_field(progress, [&](const char* path, auto& value) {
-    json.at(Json::json_pointer(path)).get_to(value);
-  });
-  return progress;
-} catch (const nlohmann::json::exception& error) {
-  throw Error(ExitCode::kCheckpoint,
-              std::string("the progress of the run cannot be read: ") + error.what());
-}
 
 Json state_of(const TensorFile& file, const std::string& source) {
   const std::string* text = file.find_metadata(kCheckpointState);
@@ -132,14 +95,6 @@ network::ImageShape image_shape(const Json& json, const std::string& source) {
 
 }  // namespace
 
-std::string progress_to_text(const train::Progress& progress) {
-  return progress_to_json(progress).dump();
-}
-
-train::Progress progress_from_text(const std::string& text) {
-  return progress_from_json(Json::parse(text, nullptr, /*allow_exceptions=*/false));
-}
-
 TensorFile snapshot(const train::Trainer& trainer, const RunFacts& facts) {
   const at::NoGradGuard no_grad;
   TensorFile file;
@@ -152,7 +107,7 @@ TensorFile snapshot(const train::Trainer& trainer, const RunFacts& facts) {
   }
   const network::ImageShape& images = facts.images;
   const Json state = {{"version", kVersion},
-                      {"progress", progress_to_json(trainer.progress())},
+                      {"progress", Json::parse(progress_to_text(trainer.progress()))},
                       {"config", Json::parse(facts.config)},
                       {"data_hash", facts.data_hash},
                       {"world_size", facts.world_size},
@@ -252,7 +207,7 @@ train::Progress checkpoint_progress(const TensorFile& file, const std::string& s
     throw Error(ExitCode::kCheckpoint, source + ": does not say how far its run had come");
   }
   try {
-    return progress_from_json(*progress);
+    return progress_from_text(progress->dump());
   } catch (const Error& error) {
     throw Error(error.code(), source + ": " + error.what());
   }

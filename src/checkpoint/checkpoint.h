@@ -55,11 +55,6 @@ train::Progress checkpoint_progress(const TensorFile& file, const std::string& s
 /// Returns what the checkpoint says about its run. Throws Error(kCheckpoint).
 RunFacts checkpoint_facts(const TensorFile& file, const std::string& source);
 
-/// Returns progress as JSON from which `progress_from_text` makes the same progress, to the bit.
-std::string progress_to_text(const train::Progress& progress);
-/// Throws Error(kCheckpoint) on anything but the text of `progress_to_text`.
-train::Progress progress_from_text(const std::string& text);
-
 /// Writes a checkpoint as a training script in Python would have saved it with `torch.save`:
 /// `{"epoch", "step", "model_state_dict", "optimizer_state_dict"}`, the last one for
 /// `load_state_dict` of `torch.optim.SGD`, `Adam` or `AdamW`, with the config's learning rate as

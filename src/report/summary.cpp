@@ -67,6 +67,7 @@ Json to_json(const Summary& summary) {
     json["validation_accuracy"] = or_null(summary.validation_accuracy);
     json["best_validation_accuracy"] = *summary.best_validation_accuracy;
   }
+  if (!summary.ended_by.empty()) json["ended_by"] = summary.ended_by;
   if (!summary.error.empty()) json["error"] = summary.error;
   return json;
 }

@@ -28,8 +28,9 @@ struct RunStart {
 
 /// `summary.json`: what a run was and what came out.
 struct Summary {
-  std::string status;  // "running", "finished", "stopped" (by a signal, resumable), "failed"
-  std::string error;   // of a failed run
+  std::string status;    // "running", "finished", "stopped" (by a signal, resumable), "failed"
+  std::string error;     // of a failed run
+  std::string ended_by;  // the config's key that ended a finished run: "epochs", "early_stopping"
   std::int64_t epochs = 0;
   std::int64_t steps = 0;
   int world_size = 1;

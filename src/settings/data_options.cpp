@@ -103,8 +103,8 @@ void add_sources(Schema<Options>& schema) {
              "computes with.");
   schema.add(
       "validation", &Options::validation, number({0, 1, false, true}),
-      "Fraction of the training set, drawn by the seed, that is held out: the best checkpoint and "
-      "stop_at_accuracy go by it.");
+      "Fraction of the training set, drawn by the seed, that is held out: the best checkpoint, "
+      "stop_at_accuracy, early_stopping and schedule plateau go by it.");
 }
 
 void add_preparation(Schema<Options>& schema) {

@@ -19,7 +19,7 @@ struct Exclusion {
   bool when_changed = false;  // only where the lower layer has another value for `key`
 };
 
-constexpr std::array<Exclusion, 13> kExclusions{{
+constexpr std::array<Exclusion, 20> kExclusions{{
     {"", "batch_size", "batch_size_per_process"},
     {"", "batch_size_per_process", "batch_size"},
     {"data", "dataset", "format"},
@@ -33,6 +33,13 @@ constexpr std::array<Exclusion, 13> kExclusions{{
     {"data", "format", "test", true},
     {"model", "name", "hidden", true},
     {"model", "name", "activation", true},
+    {"schedule", "name", "max_learning_rate", true},
+    {"schedule", "name", "pct_start", true},
+    {"schedule", "name", "div_factor", true},
+    {"schedule", "name", "final_div_factor", true},
+    {"schedule", "name", "factor", true},
+    {"schedule", "name", "patience", true},
+    {"schedule", "name", "min_learning_rate", true},
 }};
 
 /// The ways to say which network it is, and what belongs to one of them alone.

@@ -10,11 +10,61 @@ namespace {
 
 using Options = TrainOptions;
 
+/// Adds a key that only `schedule` has: it is refused for others, and not written for them.
+template <class T>
+void add_key_of(const std::pair<ScheduleName, std::string>& schedule,
+                Schema<ScheduleOptions>& schema, const std::string& key, T ScheduleOptions::*member,
+                const Type<T>& type, const std::string& doc,
+                const std::vector<std::string>& other_names = {}) {
+  schema.add(key, member, type, schedule.second + ": " + doc, other_names).write =
+      [=, name = schedule.first](const ScheduleOptions& options) -> std::optional<Json> {
+    if (options.name != name) return std::nullopt;
+    return type.write(options.*member);
+  };
+  schema.forbid(key, all_of({given(key), none_of(equal("name", schedule.second))}),
+                "is only for schedule " + schedule.second);
+}
+
+void add_one_cycle(Schema<ScheduleOptions>& schema) {
+  const std::pair one_cycle{ScheduleName::kOneCycle, std::string("one_cycle")};
+  const auto divisor = number({0, kMaxFloat, true});
+  add_key_of(one_cycle, schema, "max_learning_rate", &ScheduleOptions::max_learning_rate,
+             number({0, kMaxFloat, true}),
+             "the highest rate. The cycle follows from it; learning_rate is not used.", {"max_lr"});
+  add_key_of(one_cycle, schema, "pct_start", &ScheduleOptions::pct_start,
+             number({0, 1, true, true}),
+             "fraction of the run's steps in which the rate rises; 0.3 by default.");
+  add_key_of(one_cycle, schema, "div_factor", &ScheduleOptions::div_factor, divisor,
+             "the first rate is max_learning_rate divided by it; 25 by default.");
+  add_key_of(one_cycle, schema, "final_div_factor", &ScheduleOptions::final_div_factor, divisor,
+             "the last rate is the first one divided by it; 10000 by default.");
+  schema.forbid("", all_of({equal("name", "one_cycle"), none_of(given("max_learning_rate"))}),
+                "schedule one_cycle needs \"max_learning_rate\"");
+  schema.forbid("warmup_epochs",
+                all_of({equal("name", "one_cycle"), given("warmup_epochs"),
+                        none_of(equal("warmup_epochs", 0))}),
+                "has to be 0 with schedule one_cycle, which has a warm-up of its own: pct_start");
+}
+
+void add_plateau(Schema<ScheduleOptions>& schema) {
+  const std::pair plateau{ScheduleName::kPlateau, std::string("plateau")};
+  add_key_of(plateau, schema, "factor", &ScheduleOptions::factor, number({0, 1, false, true}),
+             "the factor of the rate at each drop; 0.1 by default.");
+  add_key_of(plateau, schema, "patience", &ScheduleOptions::patience, integer(0, kMaxCount),
+             "epochs in a row without a better loss after which one more lowers the rate; 10 by "
+             "default.");
+  add_key_of(plateau, schema, "min_learning_rate", &ScheduleOptions::min_learning_rate,
+             number({0, kMaxFloat}), "the rate does not fall below it; 0 by default.", {"min_lr"});
+}
+
 Type<ScheduleOptions> schedule() {
-  const auto name = one_of<ScheduleName>({{ScheduleName::kConstant, "constant"},
-                                          {ScheduleName::kStep, "step"},
-                                          {ScheduleName::kLinear, "linear"},
-                                          {ScheduleName::kCosine, "cosine"}});
+  using Name = ScheduleName;
+  const auto name = one_of<Name>({{Name::kConstant, "constant"},
+                                  {Name::kStep, "step"},
+                                  {Name::kLinear, "linear"},
+                                  {Name::kCosine, "cosine"},
+                                  {Name::kOneCycle, "one_cycle"},
+                                  {Name::kPlateau, "plateau"}});
   Schema<ScheduleOptions> schema;
   schema.add("name", &ScheduleOptions::name, name, "How the learning rate moves during the run.");
   schema.add("warmup_epochs", &ScheduleOptions::warmup_epochs, number({0, kMaxFloat}),
@@ -26,6 +76,8 @@ Type<ScheduleOptions> schedule() {
   schema.add("final_factor", &ScheduleOptions::final_factor, number({0, 1}),
              "linear, cosine: fraction of the learning rate that is left at the end of the run.",
              {"end_factor"});
+  add_one_cycle(schema);
+  add_plateau(schema);
   return group(std::move(schema));
 }
 
@@ -161,11 +213,27 @@ void add_machine(Schema<Options>& schema) {
              "Captures the training step on a GPU as a CUDA graph and replays it; auto: where "
              "nothing in the config prevents it.",
              {"cuda_graph", "use_cuda_graphs"});
+}
+
+void add_monitoring(Schema<Options>& schema) {
   schema.add("stop_at_accuracy", &Options::stop_at_accuracy, optional_of(number({0, 1})),
              "Ends the run at the first epoch whose test accuracy reaches it.",
              {"target_accuracy"});
   schema.add("log_interval", &Options::log_interval, integer(1, kMaxCount),
              "Steps between two step lines of metrics.jsonl.", {"log_every", "log_steps"});
+  Schema<EarlyStoppingOptions> early_stopping;
+  early_stopping
+      .add("patience", &EarlyStoppingOptions::patience, integer(1, kMaxCount),
+           "Epochs in a row without an improvement that end the run.")
+      .required = true;
+  early_stopping.add(
+      "min_delta", &EarlyStoppingOptions::min_delta, number({0, 1, false, true}),
+      "An accuracy is an improvement if it is above the best one by more than this.");
+  schema.add("early_stopping", &Options::early_stopping,
+             optional_of(group(std::move(early_stopping))),
+             "Ends the run when the accuracy by which the best checkpoint is chosen no longer "
+             "improves.",
+             {"early_stop"});
 }
 
 }  // namespace
@@ -181,6 +249,7 @@ Schema<TrainOptions> train_schema() {
   add_optimizer(schema);
   add_refinements(schema);
   add_machine(schema);
+  add_monitoring(schema);
   schema.conflict("batch_size_per_process", "batch_size");
   schema.forbid("nesterov", all_of({equal("nesterov", true), equal("sgd_momentum", 0)}),
                 "needs sgd_momentum above 0");

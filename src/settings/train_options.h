@@ -7,7 +7,7 @@
 namespace mnist_train::settings {
 
 enum class OptimizerName { kSgd, kAdam, kAdamW };
-enum class ScheduleName { kConstant, kStep, kLinear, kCosine };
+enum class ScheduleName { kConstant, kStep, kLinear, kCosine, kOneCycle, kPlateau };
 enum class AveragingStrategy { kAuto, kBucketed, kFlat, kSharedMemory };
 enum class Compression { kNone, kFp16, kBf16 };
 enum class DeviceName { kAuto, kCpu, kCuda };
@@ -22,6 +22,13 @@ struct ScheduleOptions {
   std::int64_t step_epochs = 30;  // step: epochs between two drops
   double gamma = 0.1;             // step: the factor of the rate at each drop
   double final_factor = 0;        // linear, cosine: fraction of the rate at the end of the run
+  double max_learning_rate = 0;   // one_cycle, which must name it; the next three, too
+  double pct_start = 0.3;         // fraction of the steps in which the rate rises
+  double div_factor = 25;         // of max_learning_rate to the first rate
+  double final_div_factor = 1e4;  // of the first rate to the last one
+  double factor = 0.1;            // plateau, as the next two: the factor of the rate at each drop
+  std::int64_t patience = 10;     // epochs without a better loss that do not lower the rate yet
+  double min_learning_rate = 0;
 
   bool operator==(const ScheduleOptions&) const = default;
 };
@@ -33,6 +40,14 @@ struct AveragingOptions {
   Compression compression = Compression::kNone;
 
   bool operator==(const AveragingOptions&) const = default;
+};
+
+/// When a run ends because its accuracy no longer improves.
+struct EarlyStoppingOptions {
+  std::int64_t patience = 1;  // epochs in a row without an improvement
+  double min_delta = 0;       // by more than which an accuracy must be above the best one
+
+  bool operator==(const EarlyStoppingOptions&) const = default;
 };
 
 /// The hyperparameters, which are at the top level of the config.
@@ -64,6 +79,7 @@ struct TrainOptions {
   CudaGraphs cuda_graphs = CudaGraphs::kAuto;
   std::optional<double> stop_at_accuracy;
   std::int64_t log_interval = 100;  // steps
+  std::optional<EarlyStoppingOptions> early_stopping;
 
   bool operator==(const TrainOptions&) const = default;
 };

@@ -22,11 +22,12 @@ struct Field {
   std::vector<KnownKey> nested{};
   bool required = false;
 
-  /// Reads the key's value where the object has one; adds an error where it needs one.
+  /// Reads the key's value where the object has one; adds an error where it needs one, unless
+  /// another layer may have it.
   void read_member(Owner& owner, const JsonCursor& object) const {
     if (object.has(name)) {
       read(owner, object.member(name));
-    } else if (required) {
+    } else if (required && !object.is_layer()) {
       object.add_error("needs \"" + name + '"');
     }
   }

@@ -3,9 +3,18 @@
 #include <cstdint>
 #include <vector>
 
+#include "train/schedule.h"
 #include "train/step_stats.h"
 
 namespace mnist_train::train {
+
+/// What `early_stopping` knows of the epochs so far.
+struct EarlyStoppingState {
+  double best_accuracy = -1;    // that later ones have to improve on; below 0: none yet
+  std::int64_t bad_epochs = 0;  // without an improvement, in a row
+
+  bool operator==(const EarlyStoppingState&) const = default;
+};
 
 /// How far a run has come: together with the weights and the optimizer's state, everything that the
 /// rest of the run depends on. The order of the samples follows from seed and epoch, and the cursor
@@ -22,6 +31,16 @@ struct Progress {
   std::vector<double> accuracies;  // test accuracy of each finished epoch
   double best_accuracy = -1;       // on the validation set, or the test set; below 0: none yet
   std::int64_t best_step = -1;
+  PlateauState plateau;
+  EarlyStoppingState early_stopping;
+};
+
+/// What the evaluation after an epoch gave.
+struct EpochScores {
+  double test_accuracy = 0;
+  double selection_accuracy = 0;  // on the validation set where there is one, else the test set
+  double selection_loss = 0;      // on that set
+  double seconds = 0;             // that the evaluation took
 };
 
 /// Where the time of this rank's steps went since the epoch was begun or resumed.

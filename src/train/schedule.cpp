@@ -2,9 +2,23 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numbers>
 
 namespace mnist_train::train {
+
+namespace {
+
+// PyTorch's defaults.
+constexpr double kThreshold = 1e-4;  // of the best loss, by which a better one must be lower
+constexpr double kLeastDrop = 1e-8;  // a smaller one is not made
+
+/// Returns what lies between `begin` and `end` on half a wave of the cosine.
+double anneal(double begin, double end, double progress) {
+  return end + (begin - end) * (1 + std::cos(std::numbers::pi * progress)) / 2;
+}
+
+}  // namespace
 
 Schedule::Schedule(const settings::TrainOptions& options, std::int64_t steps_per_epoch,
                    std::int64_t total_steps)
@@ -16,11 +30,48 @@ Schedule::Schedule(const settings::TrainOptions& options, std::int64_t steps_per
                    static_cast<double>(total_steps))))),
       scheduled_steps_(std::max<std::int64_t>(1, total_steps - warmup_steps_)) {}
 
-double Schedule::learning_rate(std::int64_t step) const {
+double Schedule::learning_rate(std::int64_t step, const PlateauState& plateau) const {
+  if (options_.name == settings::ScheduleName::kOneCycle) return one_cycle(step);
+  const double rate = rate_after(plateau.drops);
   if (step < warmup_steps_) {
-    return learning_rate_ * static_cast<double>(step + 1) / static_cast<double>(warmup_steps_);
+    return rate * static_cast<double>(step + 1) / static_cast<double>(warmup_steps_);
   }
-  return learning_rate_ * factor(step - warmup_steps_);
+  return rate * factor(step - warmup_steps_);
+}
+
+void Schedule::epoch_finished(double loss, PlateauState& plateau) const {
+  if (options_.name != settings::ScheduleName::kPlateau) return;
+  const double limit = plateau.best_loss < 0 ? std::numeric_limits<double>::infinity()
+                                             : plateau.best_loss * (1 - kThreshold);
+  if (loss < limit) {
+    plateau.best_loss = loss;
+    plateau.bad_epochs = 0;
+  } else if (++plateau.bad_epochs > options_.patience) {
+    ++plateau.drops;
+    plateau.bad_epochs = 0;
+  }
+}
+
+double Schedule::rate_after(std::int64_t drops) const {
+  double rate = learning_rate_;
+  for (; drops > 0; --drops) {
+    const double lower = std::max(rate * options_.factor, options_.min_learning_rate);
+    if (rate - lower <= kLeastDrop) break;
+    rate = lower;
+  }
+  return rate;
+}
+
+/// The rate rises to its highest up to step `peak`, and then falls until the last step.
+double Schedule::one_cycle(std::int64_t step) const {
+  const auto now = static_cast<double>(step);
+  const auto steps = static_cast<double>(scheduled_steps_);
+  const double peak = options_.pct_start * steps - 1;
+  const double highest = options_.max_learning_rate;
+  const double first = highest / options_.div_factor;
+  if (peak > 0 && now <= peak) return anneal(first, highest, now / peak);
+  const double progress = (now - peak) / (steps - 1 - peak);
+  return anneal(highest, first / options_.final_div_factor, std::min(1.0, progress));
 }
 
 double Schedule::factor(std::int64_t step) const {
@@ -34,8 +85,7 @@ double Schedule::factor(std::int64_t step) const {
     case settings::ScheduleName::kLinear:
       return 1 + (options_.final_factor - 1) * progress;
     case settings::ScheduleName::kCosine:
-      return options_.final_factor +
-             (1 - options_.final_factor) * (1 + std::cos(std::numbers::pi * progress)) / 2;
+      return anneal(1, options_.final_factor, progress);
     default:
       return 1;
   }

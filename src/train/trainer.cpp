@@ -44,6 +44,16 @@ bool may_overlap(const settings::TrainOptions& options, const TrainerSetup& setu
   return partition.statistics() == 0 && !captures;
 }
 
+/// Small improvements count once they have added up to more than `min_delta`.
+void update(EarlyStoppingState& state, const settings::EarlyStoppingOptions& options,
+            double accuracy) {
+  if (accuracy > state.best_accuracy + options.min_delta) {
+    state = {accuracy, 0};
+  } else {
+    ++state.bad_epochs;
+  }
+}
+
 std::int64_t total_steps(const settings::TrainOptions& options, std::int64_t steps_per_epoch) {
   const std::int64_t steps = options.epochs * steps_per_epoch;
   return options.max_steps ? std::min(steps, *options.max_steps) : steps;
@@ -126,10 +136,14 @@ bool Trainer::epoch_done() const {
   return progress_.samples_into_epoch >= images_.count() || run_done();
 }
 
-bool Trainer::run_done() const {
-  return progress_.epoch >= options_.epochs ||
-         (options_.max_steps && progress_.step >= *options_.max_steps) ||
-         (options_.stop_at_accuracy && progress_.best_accuracy >= *options_.stop_at_accuracy);
+const char* Trainer::ended_by() const {
+  const auto& accuracy = options_.stop_at_accuracy;
+  const auto& early = options_.early_stopping;
+  if (progress_.epoch >= options_.epochs) return "epochs";
+  if (options_.max_steps && progress_.step >= *options_.max_steps) return "max_steps";
+  if (accuracy && progress_.best_accuracy >= *accuracy) return "stop_at_accuracy";
+  if (early && progress_.early_stopping.bad_epochs >= early->patience) return "early_stopping";
+  return nullptr;
 }
 
 void Trainer::step(bool stop_requested) {
@@ -149,7 +163,7 @@ void Trainer::step(bool stop_requested) {
                               return gather_shard(begin + number * global_batch_size_,
                                                   shards[static_cast<std::size_t>(number)]);
                             }};
-  learning_rate_ = schedule_.learning_rate(progress_.step);
+  learning_rate_ = schedule_.learning_rate(progress_.step, progress_.plateau);
   input_seconds_ = 0;
   step_.prepare(learning_rate_, stop_requested);
   if (graphed_step_) {
@@ -219,17 +233,21 @@ void Trainer::synchronize() {
   require_finite(progress_.epoch_sums, progress_.step);
 }
 
-void Trainer::end_epoch(double test_accuracy, double selection_accuracy, double test_seconds) {
-  progress_.test_seconds += test_seconds;
-  if (selection_accuracy > progress_.best_accuracy) {
-    progress_.best_accuracy = selection_accuracy;
+void Trainer::end_epoch(const EpochScores& scores) {
+  progress_.test_seconds += scores.seconds;
+  if (scores.selection_accuracy > progress_.best_accuracy) {
+    progress_.best_accuracy = scores.selection_accuracy;
     progress_.best_step = progress_.step;
   }
   if (progress_.samples_into_epoch < images_.count()) return;
+  schedule_.epoch_finished(scores.selection_loss, progress_.plateau);
+  if (options_.early_stopping) {
+    update(progress_.early_stopping, *options_.early_stopping, scores.selection_accuracy);
+  }
   ++progress_.epoch;
   progress_.samples_into_epoch = 0;
   progress_.epoch_sums = {};
-  progress_.accuracies.push_back(test_accuracy);
+  progress_.accuracies.push_back(scores.test_accuracy);
   progress_.train_seconds += progress_.epoch_train_seconds;
   progress_.epoch_train_seconds = 0;
 }

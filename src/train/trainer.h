@@ -39,15 +39,14 @@ class Trainer {
   /// Returns whether a rank was asked to stop, which synchronisations find out: on a GPU some steps
   /// later, but all ranks at the same step.
   bool stop_requested() const { return progress_.epoch_sums.stop_requests > 0; }
-  /// Records the epoch's result and moves the cursor to the start of the next one. The best
-  /// epoch is chosen by `selection_accuracy`. An epoch that `max_steps` cut short stays open, so
-  /// that a longer run can resume inside it.
-  void end_epoch(double test_accuracy, double selection_accuracy, double test_seconds);
+  /// Records the epoch's result and moves the cursor to the start of the next one. An epoch that
+  /// `max_steps` cut short stays open, so that a longer run can resume inside it.
+  void end_epoch(const EpochScores& scores);
 
-  /// Returns whether all epochs or steps are done, or the accuracy to stop at is reached.
-  bool run_done() const;
-  /// Returns the learning rate of the last step.
-  double learning_rate() const { return learning_rate_; }
+  /// Returns the config's key by which the run ends here, such as "epochs", or null before its end.
+  const char* ended_by() const;
+  bool run_done() const { return ended_by() != nullptr; }
+  double learning_rate() const { return learning_rate_; }  // of the last step
   /// Returns the samples of a whole optimizer step, over all ranks and accumulated batches.
   std::int64_t samples_per_step() const {
     return global_batch_size_ * options_.gradient_accumulation_steps;

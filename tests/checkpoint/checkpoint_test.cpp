@@ -170,6 +170,7 @@ TEST_CASE("nothing can be left out of a checkpoint unnoticed") {
     refuses(edited(whole, [key = name](Json& json) { json.erase(key); }));
   }
   for (const auto& [name, value] : state.at("progress").items()) {
+    if (name == "plateau" || name == "early_stopping") continue;  // which earlier versions lack
     INFO("progress/" << name);
     refuses(edited(whole, [key = name](Json& json) { json["progress"].erase(key); }));
   }

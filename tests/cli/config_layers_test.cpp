@@ -169,6 +169,10 @@ TEST_CASE("a layer hides nothing that is wrong in one below it") {
 }
 
 TEST_CASE("a rule over several keys looks at what the layers come to") {
+  CHECK(read(R"({"early_stopping":{"patience":3}})", {"early_stopping.min_delta=0.5"})
+            .train.early_stopping->patience == 3);
+  CHECK(message_for("{}", {"early_stopping.min_delta=0.5"}) ==
+        "--set:1:16: /early_stopping: needs \"patience\"");
   CHECK(read(R"({"nesterov":true,"sgd_momentum":0})", {"sgd_momentum=0.9"}).train.nesterov);
   CHECK(read(R"({"data":{"format":"lmdb","train":"a","test":"b"}})",
              {R"(data.train_per_process=["a","b"])"})
@@ -205,6 +209,10 @@ TEST_CASE("a later layer that names one of two keys takes the other one back") {
   const char* mlp = R"({"model":{"name":"mlp","hidden":[7],"activation":"relu"}})";
   CHECK(read(mlp, {"model.name=net"}).model.name == settings::ModelName::kNet);
   CHECK(read(mlp, {"model.name=mlp"}).model.hidden == std::vector<std::int64_t>{7});
+
+  const char* cycle = R"({"schedule":{"name":"one_cycle","max_learning_rate":1,"pct_start":0.2}})";
+  CHECK(read(cycle, {"schedule.name=plateau", "schedule.factor=0.5"}).train.schedule.factor == 0.5);
+  CHECK(read(cycle, {"schedule.pct_start=0.4"}).train.schedule.max_learning_rate == 1);
 }
 
 TEST_CASE("two keys that exclude each other in one layer are refused, whatever lies below") {

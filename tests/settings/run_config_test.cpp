@@ -27,14 +27,16 @@ TEST_CASE("the effective config is read back as the same config") {
           "learning_rate":0.1,"sgd_momentum":0.9,"nesterov":true,"weight_decay":1e-4,
           "gradient_averaging":{"strategy":"flat","bucket_mb":0.5},"seed":9223372036854775807,
           "deterministic":true,"device":"cuda","backend":"gloo","precision":"fp32","cuda_graphs":"off",
-          "stop_at_accuracy":0.99,"log_interval":1,"model":{"weights":"w.pt"}})",
-       R"({"data":{"format":"idx","train":"t","test":{"images":"i.gz","labels":"/l"},
+          "stop_at_accuracy":0.99,"log_interval":1,"early_stopping":{"patience":3,"min_delta":0.01},"model":{"weights":"w.pt"}})",
+       R"({"schedule":{"name":"plateau","factor":0.5,"patience":0,"min_learning_rate":1e-5,
+          "warmup_epochs":1},"data":{"format":"idx","train":"t","test":{"images":"i.gz","labels":"/l"},
           "normalize":{"mean":0.25,"std":3},"limit_train":100,"limit_test":5}})",
        R"({"data":{"dataset":"cifar10","root":"../r","normalize":{"mean":[0.5,0.25,1],"std":0.5}},
           "output":"o",
           "checkpoint":{"every_epochs":0,"every_steps":5,"keep":2,"keep_best":false},
           "launch":{"processes_per_node":2,"max_restarts":0,"rendezvous_timeout_s":1.5,
                     "hang_timeout_s":20,"threads_per_process":1,"devices":["cpu","cpu"]},
+          "schedule":{"name":"one_cycle","max_learning_rate":0.5,"pct_start":0.25},
           "report":{"predictions":{"images_per_batch":4}},
           "model_file":"m/n.pt","accuracies_file":"m/a.json"})"}));
   const RunConfig config = read(text);
@@ -82,6 +84,7 @@ TEST_CASE("the effective config has its keys in the order of the manual") {
                                          "cuda_graphs",
                                          "stop_at_accuracy",
                                          "log_interval",
+                                         "early_stopping",
                                          "model",
                                          "data",
                                          "checkpoint",
@@ -102,8 +105,9 @@ TEST_CASE("every group has the keys of the manual") {
     return keys;
   };
   using Keys = std::set<std::string>;
-  CHECK(keys_of("schedule") ==
-        Keys{"final_factor", "gamma", "name", "step_epochs", "warmup_epochs"});
+  CHECK(keys_of("schedule") == Keys{"div_factor", "factor", "final_div_factor", "final_factor",
+                                    "gamma", "max_learning_rate", "min_learning_rate", "name",
+                                    "patience", "pct_start", "step_epochs", "warmup_epochs"});
   CHECK(keys_of("gradient_averaging") == Keys{"strategy", "bucket_mb", "compression"});
   CHECK(keys_of("model") == Keys{"name", "layers", "torchscript", "plugin", "options", "weights",
                                  "hidden", "activation", "init"});

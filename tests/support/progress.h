@@ -12,7 +12,8 @@ inline bool same_progress(const train::Progress& a, const train::Progress& b) {
          a.epoch_sums.samples == b.epoch_sums.samples &&
          a.epoch_train_seconds == b.epoch_train_seconds && a.train_seconds == b.train_seconds &&
          a.test_seconds == b.test_seconds && a.accuracies == b.accuracies &&
-         a.best_accuracy == b.best_accuracy && a.best_step == b.best_step;
+         a.best_accuracy == b.best_accuracy && a.best_step == b.best_step &&
+         a.plateau == b.plateau && a.early_stopping == b.early_stopping;
 }
 
 }  // namespace mnist_train::testing

@@ -59,7 +59,7 @@ class TrainerRig {
   TrainerRig(const TrainerRig&) = delete;  // the trainer knows where the images are
   TrainerRig& operator=(const TrainerRig&) = delete;
 
-  /// Trains as a run does, with a made-up test accuracy, until `step` or the end of the run.
+  /// Trains as a run does, with a made-up evaluation, until `step` or the end of the run.
   void run_to(std::int64_t step) {
     while (!trainer.run_done()) {
       trainer.begin_epoch();
@@ -69,7 +69,7 @@ class TrainerRig {
         trainer.synchronize();
       }
       const double accuracy = 0.5 + 0.01 * static_cast<double>(trainer.progress().epoch);
-      trainer.end_epoch(accuracy, /*selection_accuracy=*/accuracy, /*test_seconds=*/0.25);
+      trainer.end_epoch({accuracy, accuracy, /*selection_loss=*/0.7, /*seconds=*/0.25});
     }
   }
 

@@ -119,6 +119,11 @@ def scheduler(kind, **arguments):
     ({"name": "linear", "final_factor": 0.1},
      ("LinearLR", {"start_factor": 1.0, "end_factor": 0.1, "total_iters": 20})),
     ({"name": "cosine"}, ("CosineAnnealingLR", {"T_max": 20})),
+    ({"name": "one_cycle", "max_learning_rate": 0.03},
+     ("OneCycleLR", {"max_lr": 0.03, "total_steps": 20, "cycle_momentum": False})),
+    ({"name": "one_cycle", "max_learning_rate": 0.03, "pct_start": 0.6, "div_factor": 5, "final_div_factor": 50},
+     ("OneCycleLR", {"max_lr": 0.03, "total_steps": 20, "pct_start": 0.6, "div_factor": 5, "final_div_factor": 50,
+                     "cycle_momentum": False})),
 ])
 def test_every_schedule_is_pytorchs(tmp_path, initial, schedule, make):
     kind, arguments = make

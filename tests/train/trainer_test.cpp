@@ -46,7 +46,7 @@ TEST_CASE("the cursor walks through every sample of every epoch") {
     }
     CHECK(trainer.epoch_done());
     CHECK(progress.step == 3 * (epoch + 1));
-    trainer.end_epoch(0.25, 0.25, 1.5);
+    trainer.end_epoch({.test_accuracy = 0.25, .seconds = 1.5});
     CHECK(progress.epoch == epoch + 1);
     CHECK(progress.samples_into_epoch == 0);
     CHECK(progress.epoch_sums.samples == 0);
@@ -81,11 +81,63 @@ TEST_CASE("the best accuracy is the first of its height") {
   for (std::size_t epoch = 0; epoch < accuracies.size(); ++epoch) {
     rig.trainer.begin_epoch();
     while (!rig.trainer.epoch_done()) rig.trainer.step(false);
-    rig.trainer.end_epoch(0.5, /*selection_accuracy=*/accuracies[epoch], 0);
+    rig.trainer.end_epoch({.test_accuracy = 0.5, .selection_accuracy = accuracies[epoch]});
     CHECK(progress.best_step == best_steps[epoch]);
   }
   CHECK(progress.best_accuracy == 0.75);
   CHECK(progress.accuracies == std::vector<double>(accuracies.size(), 0.5));
+}
+
+TEST_CASE("early stopping counts epochs without an improvement of more than min_delta") {
+  TrainOptions options = small_run();
+  options.epochs = 20;
+  options.early_stopping = {.patience = 2, .min_delta = 0.125};
+  TrainerRig rig(options);
+  const Progress& progress = rig.trainer.progress();
+  // 0.625 is no improvement on 0.5, but 0.75 is, and the later ones have to improve on that.
+  const std::vector<double> accuracies{0, 0.5, 0.625, 0.75, 0.875, 0.5};
+  const std::vector<std::int64_t> bad_epochs{0, 0, 1, 0, 1, 2};
+  for (std::size_t epoch = 0; epoch < accuracies.size(); ++epoch) {
+    CHECK(rig.trainer.ended_by() == nullptr);
+    rig.trainer.begin_epoch();
+    while (!rig.trainer.epoch_done()) rig.trainer.step(false);
+    rig.trainer.end_epoch({.test_accuracy = 0.5, .selection_accuracy = accuracies[epoch]});
+    CHECK(progress.early_stopping.bad_epochs == bad_epochs[epoch]);
+  }
+  CHECK(rig.trainer.run_done());
+  CHECK(std::string(rig.trainer.ended_by()) == "early_stopping");
+  CHECK(progress.early_stopping.best_accuracy == 0.75);
+  CHECK(progress.best_accuracy == 0.875);
+}
+
+TEST_CASE("an epoch that max_steps cut short is none for early stopping and plateau") {
+  TrainOptions options = small_run();
+  options.max_steps = 4;
+  options.early_stopping = {.patience = 1};
+  options.schedule.name = settings::ScheduleName::kPlateau;
+  options.schedule.patience = 0;
+  TrainerRig rig(options);
+  rig.run_to(100);
+  CHECK(std::string(rig.trainer.ended_by()) == "max_steps");
+  CHECK(rig.trainer.progress().early_stopping == EarlyStoppingState{0.5, 0});
+  CHECK(rig.trainer.progress().plateau == PlateauState{0.7, 0, 0});
+}
+
+TEST_CASE("plateau lowers the rate of the steps that follow") {
+  TrainOptions options = small_run();
+  options.epochs = 4;
+  options.schedule.name = settings::ScheduleName::kPlateau;
+  options.schedule.patience = 0;
+  TrainerRig rig(options);
+  std::vector<double> rates;
+  for (const double loss : {1.0, 2.0, 0.5, 0.5}) {
+    rig.trainer.begin_epoch();
+    while (!rig.trainer.epoch_done()) rig.trainer.step(false);
+    rates.push_back(rig.trainer.learning_rate());
+    rig.trainer.end_epoch({.selection_loss = loss});
+  }
+  CHECK(rates == std::vector<double>{0.05, 0.05, 0.05 * 0.1, 0.05 * 0.1});
+  CHECK(rig.trainer.progress().plateau == PlateauState{0.5, 0, 2});
 }
 
 TEST_CASE("an epoch's sums are those of all samples as they were seen") {
@@ -122,7 +174,7 @@ TEST_CASE("seed and epoch decide which samples a step sees") {
         CHECK(rig.trainer.last_step_sums().loss ==
               Approx(loss.loss_sum.item<double>()).epsilon(1e-5));
       }
-      rig.trainer.end_epoch(0, 0, 0);
+      rig.trainer.end_epoch({});
     }
   }
 }

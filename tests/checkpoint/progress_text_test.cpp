@@ -1,9 +1,11 @@
+#include "checkpoint/progress_text.h"
+
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "checkpoint/checkpoint.h"
+#include "base/error.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/progress.h"
@@ -28,14 +30,17 @@ TEST_CASE("progress comes back in every bit") {
   progress.accuracies = {0.1, 2.0 / 3, std::nextafter(1.0, 0.0)};
   progress.best_accuracy = 0.97;
   progress.best_step = 900;
+  progress.plateau = {2.0 / 7, 3, 4};
+  progress.early_stopping = {5.0 / 7, 2};
   const train::Progress back = progress_from_text(progress_to_text(progress));
   CHECK(same_progress(back, progress));
 }
 
 TEST_CASE("each field matters") {
   const nlohmann::json whole = nlohmann::json::parse(progress_to_text({}));
-  CHECK(whole.size() == 11);
+  CHECK(whole.size() == 13);
   for (const auto& [name, value] : whole.items()) {
+    if (name == "plateau" || name == "early_stopping") continue;
     nlohmann::json changed = whole;
     changed.erase(name);
     INFO(name);
@@ -54,6 +59,28 @@ TEST_CASE("each field matters") {
     nlohmann::json changed = whole;
     changed["epoch_sums"].erase(name);
     CHECK(error_of([&] { progress_from_text(changed.dump()); }).code == ExitCode::kCheckpoint);
+  }
+}
+
+TEST_CASE("a group that earlier versions lack may be missing, but not be broken") {
+  train::Progress progress;
+  progress.plateau = {0.5, 1, 2};
+  progress.early_stopping = {0.5, 3};
+  const nlohmann::json whole = nlohmann::json::parse(progress_to_text(progress));
+  for (const char* group : {"plateau", "early_stopping"}) {
+    INFO(group);
+    nlohmann::json changed = whole;
+    changed.erase(group);
+    CHECK_FALSE(same_progress(progress_from_text(changed.dump()), progress));
+    changed[group] = nlohmann::json::object();
+    CHECK(error_of([&] { progress_from_text(changed.dump()); }).code == ExitCode::kCheckpoint);
+    for (const auto& [name, value] : whole[group].items()) {
+      changed = whole;
+      changed[group][name] = "text";
+      CHECK(error_of([&] { progress_from_text(changed.dump()); }).code == ExitCode::kCheckpoint);
+      changed[group][name] = 7;
+      CHECK_FALSE(same_progress(progress_from_text(changed.dump()), progress));
+    }
   }
 }
 
