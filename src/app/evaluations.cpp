@@ -38,8 +38,8 @@ Evaluations evaluate(Worker& worker, train::Trainer& trainer, RunImages& images)
   trainer.broadcast_buffers();
   const std::int64_t batch_size = worker.config.train.test_batch_size;
   const auto evaluate_on = [&](loader::BatchSource& some, const eval::EvaluationRequest& request) {
-    return eval::evaluate(trainer.model(), some, batch_size, worker.communicator, worker.device(),
-                          update_status, request);
+    return eval::evaluate(trainer.evaluated_model(), some, batch_size, worker.communicator,
+                          worker.device(), update_status, request);
   };
   Evaluations result;
   if (images.validation) result.validation = evaluate_on(*images.validation, {});

@@ -219,7 +219,7 @@ void RunRecorder::end(const std::string& status) {
 void RunRecorder::finish() {
   const fs::path model_file = worker_.run_folder / worker_.config.model_file;
   if (worker_.is_rank0()) {
-    checkpoint::write_weights(model_file, checkpoint::state_dict(trainer_.model()),
+    checkpoint::write_weights(model_file, checkpoint::state_dict(trainer_.evaluated_model()),
                               checkpoint::WeightsFormat::kPt);
   }
   summary_.ended_by = trainer_.ended_by();

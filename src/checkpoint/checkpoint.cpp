@@ -19,6 +19,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kBuffersKey = "mnist-train.buffers";
 constexpr std::string_view kModelPrefix = "model.";
+constexpr std::string_view kAveragePrefix = "ema.";
 constexpr int kVersion = 1;
 constexpr std::int64_t kMostChannels = 3;
 constexpr std::int64_t kMostClasses = 256;  // labels are bytes
@@ -46,11 +47,22 @@ NamedTensors optimizer_tensors(const train::Trainer& trainer) {
   return tensors;
 }
 
-/// All tensors but the model's.
+/// Returns the tensors whose names begin with `prefix`, by the rest of their names.
+NamedTensors tensors_behind(std::string_view prefix, const TensorFile& file) {
+  NamedTensors found;
+  for (const auto& [name, tensor] : file.tensors) {
+    if (name.starts_with(prefix)) found.emplace_back(name.substr(prefix.size()), tensor);
+  }
+  return found;
+}
+
+/// All tensors but the models'.
 NamedTensors other_tensors(const TensorFile& file) {
   NamedTensors others;
   for (const auto& item : file.tensors) {
-    if (!item.first.starts_with(kModelPrefix)) others.push_back(item);
+    const bool of_model =
+        item.first.starts_with(kModelPrefix) || item.first.starts_with(kAveragePrefix);
+    if (!of_model) others.push_back(item);
   }
   return others;
 }
@@ -68,13 +80,25 @@ std::string optimizer_differences(const train::Trainer& trainer, const TensorFil
   return text + differences(optimizer_tensors(trainer), other_tensors(file));
 }
 
+/// A run with `ema` does not resume without its average, nor start one in the middle.
+std::string average_differences(const train::Trainer& trainer, const TensorFile& file) {
+  const NamedTensors saved = tensors_behind(kAveragePrefix, file);
+  if (trainer.average() != nullptr && !saved.empty()) {
+    return differences(trainer.average()->model(), saved);
+  }
+  if (trainer.average() != nullptr) return "\n  the checkpoint has none, this run keeps one";
+  return saved.empty() ? "" : "\n  the checkpoint has one, this run keeps none";
+}
+
 void check_restorable(const train::Trainer& trainer, const TensorFile& file, const RunFacts& facts,
                       const std::string& source) {
-  const std::string of_model = differences(trainer.model(), checkpoint_weights(file));
+  const std::string of_model = differences(trainer.model(), trained_weights(file));
   const std::string of_optimizer = optimizer_differences(trainer, file, facts);
+  const std::string of_average = average_differences(trainer, file);
   std::string text;
   if (!of_model.empty()) text += "\ndoes not fit the model:" + of_model;
   if (!of_optimizer.empty()) text += "\ndoes not fit the optimizer:" + of_optimizer;
+  if (!of_average.empty()) text += "\ndoes not fit ema, the average of the weights:" + of_average;
   if (text.empty()) return;
   if (of_model.empty()) text += "\nto start from its weights alone use model.weights";
   throw Error(ExitCode::kCheckpoint, source + ": " + text.substr(1));
@@ -98,9 +122,13 @@ network::ImageShape image_shape(const Json& json, const std::string& source) {
 TensorFile snapshot(const train::Trainer& trainer, const RunFacts& facts) {
   const at::NoGradGuard no_grad;
   TensorFile file;
-  for (const auto& [name, tensor] : state_dict(trainer.model())) {
-    file.tensors.emplace_back(std::string(kModelPrefix) + name, tensor);
-  }
+  const auto add_model = [&](std::string_view prefix, const models::Model& model) {
+    for (const auto& [name, tensor] : state_dict(model)) {
+      file.tensors.emplace_back(std::string(prefix) + name, tensor);
+    }
+  };
+  add_model(kModelPrefix, trainer.model());
+  if (trainer.average() != nullptr) add_model(kAveragePrefix, trainer.average()->model());
   for (const auto& [name, tensor] : optimizer_tensors(trainer)) {
     file.tensors.emplace_back(name,
                               accelerator::to_host(tensor).clone(at::MemoryFormat::Contiguous));
@@ -146,7 +174,10 @@ RunFacts restore(train::Trainer& trainer, const TensorFile& file, const std::str
                                            "; to start from its weights alone use model.weights");
   }
   check_restorable(trainer, file, facts, source);
-  load_state_dict(trainer.model(), checkpoint_weights(file), source);
+  load_state_dict(trainer.model(), trained_weights(file), source);
+  if (trainer.average() != nullptr) {
+    load_state_dict(trainer.average()->model(), tensors_behind(kAveragePrefix, file), source);
+  }
   const at::NoGradGuard no_grad;
   for (const auto& [name, target] : optimizer_tensors(trainer)) target.copy_(*file.find(name));
   trainer.progress() = std::move(progress);
@@ -157,12 +188,17 @@ RunFacts restore(train::Trainer& trainer, const TensorFile& file, const std::str
 void broadcast_state(train::Trainer& trainer, comm::Communicator& communicator) {
   if (communicator.alone()) return;
   const at::NoGradGuard no_grad;
-  at::Tensor values = trainer.parameters().values();
-  communicator.broadcast(values);
-  for (at::Tensor buffer : trainer.model().buffers()) communicator.broadcast(buffer);
-  for (train::OptimizerTensor state : trainer.optimizer().state()) {
-    communicator.broadcast(state.flat);
+  std::vector<at::Tensor> tensors{trainer.parameters().values()};
+  const auto add = [&](const std::vector<at::Tensor>& more) {
+    tensors.insert(tensors.end(), more.begin(), more.end());
+  };
+  add(trainer.model().buffers());
+  for (const auto& state : trainer.optimizer().state()) tensors.push_back(state.flat);
+  if (trainer.average() != nullptr) {
+    tensors.push_back(trainer.average()->values());
+    add(trainer.average()->model().buffers());
   }
+  for (at::Tensor& tensor : tensors) communicator.broadcast(tensor);
   trainer.progress() =
       progress_from_text(communicator.broadcast_text(progress_to_text(trainer.progress())));
   trainer.optimizer().restored(trainer.progress().step);
@@ -173,14 +209,11 @@ bool is_checkpoint(const TensorFile& file) {
 }
 
 NamedTensors checkpoint_weights(const TensorFile& file) {
-  NamedTensors weights;
-  for (const auto& [name, tensor] : file.tensors) {
-    if (name.starts_with(kModelPrefix)) {
-      weights.emplace_back(name.substr(kModelPrefix.size()), tensor);
-    }
-  }
-  return weights;
+  NamedTensors average = tensors_behind(kAveragePrefix, file);
+  return average.empty() ? trained_weights(file) : average;
 }
+
+NamedTensors trained_weights(const TensorFile& file) { return tensors_behind(kModelPrefix, file); }
 
 std::vector<std::string> checkpoint_buffers(const TensorFile& file, const std::string& source) try {
   if (const std::string* text = file.find_metadata(kBuffersKey)) {

@@ -39,14 +39,18 @@ TensorFile read_checkpoint(const std::filesystem::path& path);
 RunFacts restore(train::Trainer& trainer, const TensorFile& file, const std::string& data_hash,
                  const std::string& source);
 
-/// Gives the trainers of all ranks the weights, buffers, optimizer state and progress of rank 0's,
-/// so that only rank 0 has to restore a checkpoint. All ranks must call it.
+/// Gives the trainers of all ranks the weights, buffers, their average, optimizer state and
+/// progress of rank 0's, so that only rank 0 has to restore a checkpoint. All ranks must call it.
 void broadcast_state(train::Trainer& trainer, comm::Communicator& communicator);
 
 /// Returns whether `snapshot` made the content of this safetensors file.
 bool is_checkpoint(const TensorFile& file);
-/// Returns the model's state_dict that a checkpoint holds.
+/// Returns the state_dict of the checkpoint's evaluated model: that of the average of the weights
+/// where there is one.
 NamedTensors checkpoint_weights(const TensorFile& file);
+/// Returns the state_dict of the checkpoint's trained model, to which the optimizer's state
+/// belongs.
+NamedTensors trained_weights(const TensorFile& file);
 /// Returns the names of those tensors of `checkpoint_weights` that are buffers, not parameters.
 /// Throws Error(kCheckpoint).
 std::vector<std::string> checkpoint_buffers(const TensorFile& file, const std::string& source);
@@ -58,9 +62,10 @@ RunFacts checkpoint_facts(const TensorFile& file, const std::string& source);
 /// Writes a checkpoint as a training script in Python would have saved it with `torch.save`:
 /// `{"epoch", "step", "model_state_dict", "optimizer_state_dict"}`, the last one for
 /// `load_state_dict` of `torch.optim.SGD`, `Adam` or `AdamW`, with the config's learning rate as
-/// `lr`. `torch.load(path, weights_only=True)` reads it. `options` are those that the checkpoint
-/// was trained with, `source` names its file. Whole or not at all. Throws Error(kCheckpoint), also
-/// when the optimizer's state is not that of `options`.
+/// `lr`, and with `ema` the average of the weights as "ema_state_dict". `torch.load(path,
+/// weights_only=True)` reads it. `options` are those that the checkpoint was trained with, `source`
+/// names its file. Whole or not at all. Throws Error(kCheckpoint), also when the optimizer's state
+/// is not that of `options`.
 void write_python_checkpoint(const std::filesystem::path& path, const TensorFile& file,
                              const settings::TrainOptions& options, const std::string& source);
 

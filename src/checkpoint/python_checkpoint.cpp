@@ -77,7 +77,8 @@ void write_python_checkpoint(const std::filesystem::path& path, const TensorFile
                              const settings::TrainOptions& options, const std::string& source) {
   const train::Progress progress = checkpoint_progress(file, source);
   const std::vector<std::string> buffers = checkpoint_buffers(file, source);
-  const NamedTensors weights = checkpoint_weights(file);
+  const NamedTensors weights = trained_weights(file);
+  const NamedTensors evaluated = checkpoint_weights(file);
   std::vector<at::Tensor> tensors;
   PythonDict model = make_dict();
   PythonDict state(c10::IntType::get(), c10::AnyType::get());
@@ -91,8 +92,8 @@ void write_python_checkpoint(const std::filesystem::path& path, const TensorFile
     if (!entry.empty()) state.insert(parameters, entry);
     ++parameters;
   }
-  const std::size_t used =
-      weights.size() + static_cast<std::size_t>(parameters) * state_names(options).size();
+  const std::size_t used = weights.size() + (options.ema ? evaluated.size() : 0) +
+                           static_cast<std::size_t>(parameters) * state_names(options).size();
   if (used != file.tensors.size()) {
     throw Error(ExitCode::kCheckpoint,
                 source + ": has more optimizer state than PyTorch's optimizer of that kind");
@@ -107,6 +108,14 @@ void write_python_checkpoint(const std::filesystem::path& path, const TensorFile
   all.insert("step", progress.step);
   all.insert("model_state_dict", model);
   all.insert("optimizer_state_dict", optimizer);
+  if (options.ema) {
+    PythonDict average = make_dict();
+    for (const auto& [name, tensor] : evaluated) {
+      average.insert(name, tensor);
+      tensors.push_back(tensor);
+    }
+    all.insert("ema_state_dict", average);
+  }
   write_pt_value(path, all, tensors);
 }
 

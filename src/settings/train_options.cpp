@@ -234,6 +234,13 @@ void add_monitoring(Schema<Options>& schema) {
              "Ends the run when the accuracy by which the best checkpoint is chosen no longer "
              "improves.",
              {"early_stop"});
+  Schema<EmaOptions> ema;
+  ema.add("decay", &EmaOptions::decay, number({0, 1, false, true}),
+          "Fraction of the average that each optimizer step keeps.");
+  schema.add("ema", &Options::ema, optional_of(group(std::move(ema))),
+             "Keeps an exponential moving average of the weights, which is evaluated and saved in "
+             "their place.",
+             {"model_ema", "weight_averaging"});
 }
 
 }  // namespace

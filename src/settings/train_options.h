@@ -50,6 +50,13 @@ struct EarlyStoppingOptions {
   bool operator==(const EarlyStoppingOptions&) const = default;
 };
 
+/// The exponential moving average of the weights.
+struct EmaOptions {
+  double decay = 0.999;  // fraction of the average that each optimizer step keeps
+
+  bool operator==(const EmaOptions&) const = default;
+};
+
 /// The hyperparameters, which are at the top level of the config.
 struct TrainOptions {
   std::int64_t epochs = 10;
@@ -80,6 +87,7 @@ struct TrainOptions {
   std::optional<double> stop_at_accuracy;
   std::int64_t log_interval = 100;  // steps
   std::optional<EarlyStoppingOptions> early_stopping;
+  std::optional<EmaOptions> ema;
 
   bool operator==(const TrainOptions&) const = default;
 };

@@ -12,13 +12,15 @@
 namespace mnist_train::train {
 
 Step::Step(const settings::TrainOptions& options, models::Model& model, FlatParameters& parameters,
-           BatchPartition& partition, comm::GradientAverager& averager, Optimizer& optimizer)
+           BatchPartition& partition, comm::GradientAverager& averager, Optimizer& optimizer,
+           WeightAverage* average)
     : options_(options),
       model_(model),
       parameters_(parameters),
       partition_(partition),
       averager_(averager),
       optimizer_(optimizer),
+      average_(average),
       stats_(parameters.statistics()) {
   const at::Tensor& values = parameters.values();
   learning_rate_ =
@@ -83,6 +85,7 @@ void Step::update() {
   }
   optimizer_.step(learning_rate_);
   parameters_.refresh_bf16_copy(shard);
+  if (average_ != nullptr) average_->update(shard);
 }
 
 /// Scales as torch.nn.utils.clip_grad_norm_ does, without reading the norm back from the device.

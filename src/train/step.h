@@ -14,6 +14,7 @@
 #include "train/flat_parameters.h"
 #include "train/optimizer.h"
 #include "train/step_stats.h"
+#include "train/weight_average.h"
 
 namespace mnist_train::train {
 
@@ -31,9 +32,10 @@ struct StepBatches {
 class Step {
  public:
   /// All but the options are kept by reference and must outlive the step. `model` is the one that
-  /// computes, `parameters` are its own.
+  /// computes, `parameters` are its own; `average` follows them, unless it is null.
   Step(const settings::TrainOptions& options, models::Model& model, FlatParameters& parameters,
-       BatchPartition& partition, comm::GradientAverager& averager, Optimizer& optimizer);
+       BatchPartition& partition, comm::GradientAverager& averager, Optimizer& optimizer,
+       WeightAverage* average = nullptr);
 
   /// Tells the next step what it needs beside its samples. A captured step reads it anew each time.
   void prepare(double learning_rate, bool stop_requested);
@@ -60,6 +62,7 @@ class Step {
   BatchPartition& partition_;
   comm::GradientAverager& averager_;
   Optimizer& optimizer_;
+  WeightAverage* average_;
   StepStats stats_;
   at::Tensor learning_rate_;  // scalar on the device: f64, on a GPU f32 as its kernels want it
   double averaging_seconds_ = 0;

@@ -44,6 +44,14 @@ bool may_overlap(const settings::TrainOptions& options, const TrainerSetup& setu
   return partition.statistics() == 0 && !captures;
 }
 
+std::unique_ptr<WeightAverage> make_average(const settings::TrainOptions& options,
+                                            const TrainerSetup& setup, models::Model& model,
+                                            const FlatParameters& parameters) {
+  if (!options.ema) return nullptr;
+  return std::make_unique<WeightAverage>(options.ema->decay, model, parameters,
+                                         make_on_device(setup, /*bf16=*/false));
+}
+
 /// Small improvements count once they have added up to more than `min_delta`.
 void update(EarlyStoppingState& state, const settings::EarlyStoppingOptions& options,
             double accuracy) {
@@ -76,7 +84,9 @@ Trainer::Trainer(const settings::TrainOptions& options, TrainerSetup setup,
           comm::make_gradient_averager(options, communicator, parameters_.gradient_buffer(),
                                        may_overlap(options, setup, *partition_, communicator))),
       optimizer_(make_optimizer(options, parameters_, averager_->owned_shard())),
-      step_(options, computing_model(), parameters_, *partition_, *averager_, *optimizer_),
+      average_(make_average(options, setup, *model_, parameters_)),
+      step_(options, computing_model(), parameters_, *partition_, *averager_, *optimizer_,
+            average_.get()),
       schedule_(options, steps_per_epoch(), total_steps(options, steps_per_epoch())),
       sync_interval_(communicator, /*runs_ahead=*/!device_.is_cpu()),
       run_ahead_limit_(device_, kEagerStepsAhead) {
@@ -108,11 +118,11 @@ std::int64_t Trainer::steps_per_epoch() const {
 
 void Trainer::broadcast_buffers() {
   const at::NoGradGuard no_grad;
-  for (at::Tensor buffer : model_->buffers()) communicator_.broadcast(buffer);
+  for (at::Tensor buffer : evaluated_model().buffers()) communicator_.broadcast(buffer);
 }
 
 void Trainer::begin_epoch() {
-  if (!state_is_moved_) move_state_to_shared_memory();
+  if (!state_is_moved_) start_from_state();
   computing_model().train();
   images_.set_order(partition_->order(images_.count(), options_.seed, progress_.epoch),
                     progress_.epoch);
@@ -123,12 +133,15 @@ void Trainer::begin_epoch() {
 }
 
 /// Weights and optimizer state are now those that the run starts with: new ones, or a checkpoint's.
-void Trainer::move_state_to_shared_memory() {
+/// Only a checkpoint has an average of earlier weights.
+void Trainer::start_from_state() {
   state_is_moved_ = true;
+  if (average_ && progress_.step == 0) average_->restart();
   parameters_.refresh_bf16_copy({0, parameters_.values().numel()});
   std::vector<at::Tensor> state{parameters_.values()};
   if (parameters_.bf16_values().numel() > 0) state.push_back(parameters_.bf16_values());
   for (OptimizerTensor& tensor : optimizer_->state()) state.push_back(std::move(tensor.flat));
+  if (average_) state.push_back(average_->values());
   averager_->move_to_shared_memory(state);
 }
 

@@ -13,6 +13,7 @@
 #include "train/schedule.h"
 #include "train/sync_interval.h"
 #include "train/trainer_setup.h"
+#include "train/weight_average.h"
 
 namespace mnist_train::train {
 
@@ -52,20 +53,23 @@ class Trainer {
     return global_batch_size_ * options_.gradient_accumulation_steps;
   }
   std::int64_t steps_per_epoch() const;
-  /// Replaces the model's buffers by rank 0's: its running statistics are those that are evaluated
-  /// and saved, as in PyTorch's DDP. Collective.
+  /// Replaces the evaluated model's buffers by rank 0's: its running statistics are those that are
+  /// evaluated and saved, as in PyTorch's DDP. Collective.
   void broadcast_buffers();
   /// Makes the last step's averaged gradients whole on every rank. Collective.
   void all_gather_gradients() { averager_->all_gather(); }
 
   Progress& progress() { return progress_; }
   const Progress& progress() const { return progress_; }
-  /// Returns the model with the weights in fp32, which is what is evaluated and saved.
+  /// Returns the model that is evaluated and saved as the result: the average, if one is kept.
+  models::Model& evaluated_model() { return average_ ? average_->model() : *model_; }
+  /// Returns the model with the weights that are trained, in fp32.
   models::Model& model() { return *model_; }
   const models::Model& model() const { return *model_; }
   const FlatParameters& parameters() const { return parameters_; }
   Optimizer& optimizer() { return *optimizer_; }
   const Optimizer& optimizer() const { return *optimizer_; }
+  WeightAverage* average() const { return average_.get(); }  // of the weights; null without `ema`
   const BatchPartition& partition() const { return *partition_; }
   /// Returns the sums of the last step; on a GPU it waits.
   StepSums last_step_sums() const { return step_.stats().last(); }
@@ -80,7 +84,7 @@ class Trainer {
 
  private:
   models::Model& computing_model() { return bf16_copy_ ? *bf16_copy_ : *model_; }
-  void move_state_to_shared_memory();
+  void start_from_state();
   void set_up_cuda_graph(TrainerSetup setup);
   data::Range batch_at(std::int64_t begin) const;
   std::vector<data::Range> shards_of(data::Range global) const;
@@ -99,6 +103,7 @@ class Trainer {
   FlatParameters parameters_;
   std::unique_ptr<comm::GradientAverager> averager_;
   std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<WeightAverage> average_;  // null without `ema`
   Step step_;
   std::optional<GraphedStep> graphed_step_;
   Schedule schedule_;

@@ -64,6 +64,26 @@ TEST_CASE("every rank becomes rank 0, however it started") {
   }
 }
 
+TEST_CASE("every rank has the average of rank 0") {
+  settings::TrainOptions options = small_run();
+  options.ema = {0.5};
+  std::vector<at::Tensor> averages(2);
+  std::vector<at::Tensor> means(2);
+  testing::on_connected_ranks(2, [&](comm::Communicator& communicator) {
+    const int rank = communicator.rank();
+    const auto model = [&] { return tiny_model(1 + rank, /*with_batch_norm=*/true); };
+    TrainerRig rig(options, communicator, model(), {.count = 50}, at::kCPU, {}, nullptr, nullptr,
+                   model());
+    const auto buffers = rig.trainer.average()->model().named_buffers();
+    buffers["norm.running_mean"].fill_(rank);
+    broadcast_state(rig.trainer, communicator);
+    averages[static_cast<std::size_t>(rank)] = rig.trainer.average()->values().clone();
+    means[static_cast<std::size_t>(rank)] = buffers["norm.running_mean"].clone();
+  });
+  CHECK(averages[1].equal(averages[0]));
+  for (const at::Tensor& mean : means) CHECK(mean.abs().max().item<double>() == 0);
+}
+
 TEST_CASE("one rank stays as it is") {
   comm::Communicator alone;
   TrainerRig rig(small_run(), alone);

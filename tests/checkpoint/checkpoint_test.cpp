@@ -2,7 +2,9 @@
 
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -188,7 +190,9 @@ TEST_CASE("what does not belong to this run is refused, the trainer unchanged") 
   TensorFile extra_model = whole;
   extra_model.tensors.emplace_back("model.conv9.weight", at::zeros({2}));
   TensorFile unknown = whole;
-  unknown.tensors.emplace_back("ema.conv.weight", at::zeros({3}));
+  unknown.tensors.emplace_back("other.conv.weight", at::zeros({3}));
+  TensorFile averaged = whole;
+  averaged.tensors.emplace_back("ema.conv.weight", at::zeros({3}));
   TensorFile both = extra_optimizer;
   both.tensors.push_back(extra_model.tensors.back());
   TensorFile resized = without_tensor(whole, "optimizer.momentum_buffer.fc.bias");
@@ -206,7 +210,8 @@ TEST_CASE("what does not belong to this run is refused, the trainer unchanged") 
   const std::vector<Case> cases{
       {extra_optimizer, "unexpected: optimizer.exp_avg.conv.weight"},
       {extra_model, "unexpected: conv9.weight"},
-      {unknown, "unexpected: ema.conv.weight [3]"},
+      {unknown, "unexpected: other.conv.weight [3]"},
+      {averaged, "the average of the weights:\n  the checkpoint has one, this run keeps none"},
       {resized, "size mismatch: optimizer.momentum_buffer.fc.bias is [11], expected [10]"},
       {both,
        "does not fit the model:\n  unexpected: conv9.weight [2]\ndoes not fit the optimizer:"},
@@ -230,6 +235,75 @@ TEST_CASE("what does not belong to this run is refused, the trainer unchanged") 
     CHECK_THAT(failure.message, ContainsSubstring(bad.reason));
     CHECK(same_state(target, untouched));
   }
+}
+
+/// A trainer that keeps an average of the weights, and whose run depends on its evaluations.
+std::unique_ptr<TrainerRig> averaging_rig() {
+  TrainOptions options = small_run();
+  options.ema = {0.75};
+  options.epochs = 9;
+  options.early_stopping = {.patience = 4, .min_delta = 0.5};
+  options.schedule.name = settings::ScheduleName::kPlateau;
+  options.schedule.patience = 1;
+  return std::make_unique<TrainerRig>(
+      options, one_rank(), tiny_model(1, true), testing::SmallImages{.count = 50}, at::kCPU,
+      settings::DataOptions{}, nullptr, nullptr, tiny_model(2, true));
+}
+
+bool same_average(const TrainerRig& a, const TrainerRig& b) {
+  const NamedTensors left = state_dict(a.trainer.average()->model());
+  const NamedTensors right = state_dict(b.trainer.average()->model());
+  return std::equal(
+      left.begin(), left.end(), right.begin(),
+      [](const auto& one, const auto& other) { return one.second.equal(other.second); });
+}
+
+TEST_CASE("a run with ema, early stopping and plateau that is resumed ends with the same bits") {
+  const auto whole = averaging_rig();
+  whole->run_to(100);
+  CHECK(std::string(whole->trainer.ended_by()) == "early_stopping");
+  const std::int64_t last = whole->trainer.progress().step;
+  CHECK(last == 15);
+  for (std::int64_t step = 0; step < last; ++step) {
+    const auto first = averaging_rig();
+    first->run_to(step);
+    const auto second = averaging_rig();
+    second->run_to(2);  // what it did before must not show
+    restore(second->trainer, through_file(snapshot(first->trainer, kFacts)), kHash, "file");
+    INFO("resumed at step " << step);
+    CHECK(same_average(*first, *second));
+    second->run_to(100);
+    CHECK(same_state(*whole, *second));
+    CHECK(same_average(*whole, *second));
+    CHECK(second->trainer.progress().step == last);
+  }
+}
+
+TEST_CASE("with ema the average is what a checkpoint is evaluated with") {
+  const auto rig = averaging_rig();
+  rig->run_to(4);
+  const TensorFile file = through_file(snapshot(rig->trainer, kFacts));
+  CHECK(file.tensors.size() == 9 + 9 + 6);
+  const at::Tensor& evaluated = *file.find("ema.fc.weight");
+  const at::Tensor& trained = *file.find("model.fc.weight");
+  CHECK(find_named(checkpoint_weights(file), "fc.weight")->equal(evaluated));
+  CHECK(find_named(trained_weights(file), "fc.weight")->equal(trained));
+  CHECK(evaluated.equal(rig->trainer.evaluated_model().named_parameters()["fc.weight"]));
+  CHECK(trained.equal(rig->trainer.model().named_parameters()["fc.weight"]));
+  CHECK_FALSE(evaluated.equal(trained));
+  CHECK(checkpoint_weights(file).size() == 9);
+}
+
+TEST_CASE("a run with ema does not resume without an average") {
+  TrainerRig plain = fresh();
+  const auto rig = averaging_rig();
+  CHECK_THAT(error_of([&] {
+               restore(rig->trainer, snapshot(plain.trainer, kFacts), kHash, "file");
+             }).message,
+             ContainsSubstring("the checkpoint has none, this run keeps one"));
+  const TensorFile partial = without_tensor(snapshot(rig->trainer, kFacts), "ema.norm.running_var");
+  CHECK_THAT(error_of([&] { restore(rig->trainer, partial, kHash, "file"); }).message,
+             ContainsSubstring("missing: norm.running_var [3]"));
 }
 
 TEST_CASE("a run without momentum has no optimizer tensors, and takes none") {

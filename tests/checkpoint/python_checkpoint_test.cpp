@@ -71,6 +71,20 @@ TEST_CASE("all buffers are exported to Python, and only parameters count for the
   }
 }
 
+TEST_CASE("with ema the optimizer's weights are exported to Python, and the average beside them") {
+  TrainOptions options = options_with(OptimizerName::kSgd, 0.9);
+  options.ema = {0.5};
+  TrainerRig rig(options);
+  rig.run_to(2);
+  const auto all = exported(snapshot(rig.trainer, {"{}", "hash", 1, 0, 0, 0, {}}), options);
+  const auto weight = [&](const char* state) {
+    return all.at(state).toGenericDict().at("fc.weight").toTensor();
+  };
+  CHECK(weight("model_state_dict").equal(rig.trainer.model().named_parameters()["fc.weight"]));
+  CHECK(weight("ema_state_dict")
+            .equal(rig.trainer.evaluated_model().named_parameters()["fc.weight"]));
+}
+
 TEST_CASE("a checkpoint that does not list its buffers has those of batch norm") {
   const TrainOptions options = options_with(OptimizerName::kSgd, 0);
   TrainerRig rig(options, one_rank(), testing::tiny_model(1, /*with_batch_norm=*/true));

@@ -35,7 +35,7 @@ inline const train::StepSums& synced_sums(train::Trainer& trainer) {
   return trainer.progress().epoch_sums;
 }
 
-/// A trainer with all that it trains on.
+/// A trainer with all that it trains on. With `ema` a model needs an `average_model` of its kind.
 class TrainerRig {
  public:
   explicit TrainerRig(const settings::TrainOptions& options,
@@ -44,18 +44,21 @@ class TrainerRig {
                       const SmallImages& wanted = {.count = 50}, at::Device device = at::kCPU,
                       const settings::DataOptions& data = {},
                       std::unique_ptr<accelerator::DeviceGraph> graph = nullptr,
-                      std::shared_ptr<models::Model> bf16_model = nullptr)
+                      std::shared_ptr<models::Model> bf16_model = nullptr,
+                      std::shared_ptr<models::Model> average_model = nullptr)
       : images(loader::make_batch_source(
             small_images(wanted), {0.5, 0.25}, device, bf16_model ? at::kBFloat16 : at::kFloat,
             augmenter(options, communicator, wanted, device, data.augment))),
-        trainer(
-            options,
-            {.make_model = models_in_turn({model ? model : tiny_model(options.seed), bf16_model}),
-             .bf16 = bf16_model != nullptr,
-             .device = device,
-             .partition = {data.split},
-             .graph = std::move(graph)},
-            *images, communicator) {}
+        trainer(options,
+                {.make_model = models_in_turn({model ? model : tiny_model(options.seed), bf16_model,
+                                               average_model || model || !options.ema
+                                                   ? average_model
+                                                   : tiny_model(options.seed)}),
+                 .bf16 = bf16_model != nullptr,
+                 .device = device,
+                 .partition = {data.split},
+                 .graph = std::move(graph)},
+                *images, communicator) {}
   TrainerRig(const TrainerRig&) = delete;  // the trainer knows where the images are
   TrainerRig& operator=(const TrainerRig&) = delete;
 
@@ -80,6 +83,7 @@ class TrainerRig {
 
  private:
   static train::ModelFactory models_in_turn(std::vector<std::shared_ptr<models::Model>> models) {
+    std::erase(models, nullptr);
     return [models = std::move(models), next = std::size_t{0}]() mutable { return models[next++]; };
   }
 

@@ -17,8 +17,9 @@ ENDLESS = merged(ON_GPU, LONG_RUN)
 SLOW = {"kernel_us": 20}  # so that something can be done to a run
 
 
-def test_one_gpu_trains_by_replaying_a_graph(tmp_path):
-    result = train(tmp_path, ONE_EPOCH, variables=fake_gpus(report=tmp_path / "report"))
+@pytest.mark.parametrize("changes", [{}, {"ema": {}, "schedule": {"name": "one_cycle", "max_learning_rate": 0.01}}])
+def test_one_gpu_trains_by_replaying_a_graph(tmp_path, changes):
+    result = train(tmp_path, ONE_EPOCH | changes, variables=fake_gpus(report=tmp_path / "report"))
     assert result.summary()["execution"] == "graph" and result.summary()["steps"] == STEPS
     (report,) = reports(tmp_path / "report")
     assert report["captures"] == len(report["graphs"]) == 1

@@ -1,12 +1,84 @@
-"""Early stopping, and schedules that depend on the evaluation."""
+"""Early stopping, the moving average of the weights, and schedules that depend on the evaluation."""
 
+import json
 import math
 
 import pytest
 from resume_test import same_outcome, stop_by_sigterm
-from support import WORLDS, averaging, import_torch, swept, train
+from support import (WORLDS, averaging, import_torch, read_mnist, relative_difference, run, swept, train)
 
 torch = import_torch()
+
+from torch_models import MODELS  # noqa: E402  (needs torch)
+
+DECAY = 0.8
+# Per model: samples (all of them in every batch), steps, which tensors are compared, and their relative tolerance. Rounding
+# grows through twenty batch norms (see surface_test.py), whose biases are almost nothing but it.
+AVERAGED = {"net": (100, 20, "", 1e-3), "resnet18": (32, 4, "running_", 5e-2)}
+TEST_IMAGES = 200
+
+
+def averaged_by_pytorch(name, path):
+    """The weights and their average as timm's ModelEmaV3 keeps it, after training from the file's weights."""
+    samples, steps, *_ = AVERAGED[name]
+    images, labels = map(torch.from_numpy, read_mnist("train", samples))
+    model, average = MODELS[name](), MODELS[name]()
+    for each in (model, average):
+        each.load_state_dict(torch.load(path, weights_only=True))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+        for mean, value in zip(average.state_dict().values(), model.state_dict().values()):
+            if value.is_floating_point():
+                mean.lerp_(value, 1 - DECAY)
+            else:
+                mean.copy_(value)
+    return model, average.eval()
+
+
+@pytest.mark.parametrize("name, processes, strategy", swept(
+    [("resnet18", 1, "auto"), *(("net", *world) for world in WORLDS)],
+    [("resnet18", 1, "auto"), ("net", 2, "shared_memory"), ("net", 3, "bucketed")]))
+def test_the_average_of_the_weights_is_that_of_timm(tmp_path, name, processes, strategy):
+    samples, steps, compared, tolerance = AVERAGED[name]
+    path = tmp_path / "initial.pt"
+    torch.manual_seed(7)
+    torch.save(MODELS[name]().state_dict(), path)
+    model, average = averaged_by_pytorch(name, path)
+    folder = train(tmp_path, averaging(strategy) | {
+        "epochs": steps, "batch_size": samples, "learning_rate": 0.02, "ema": {"decay": DECAY},
+        "model": {"name": name, "weights": str(path)},
+        "data": {"limit_train": samples, "limit_test": TEST_IMAGES}}, processes=processes)
+
+    def difference(theirs):
+        expected = {key: tensor.numpy() for key, tensor in theirs.state_dict().items() if compared in key}
+        return relative_difference({key: folder.weights()[key] for key in expected}, expected)
+
+    assert difference(average) < tolerance < difference(model) / 10
+    images, labels = map(torch.from_numpy, read_mnist("t10k", TEST_IMAGES))
+    with torch.no_grad():
+        loss = torch.nn.functional.cross_entropy(average(images), labels).item()
+    assert folder.epochs()[-1]["test_loss"] == pytest.approx(loss, rel=1e-4)
+
+
+def test_every_command_takes_the_average_from_a_checkpoint(tmp_path):
+    folder = train(tmp_path, {"epochs": 1, "ema": {"decay": 0.9}}, processes=2)
+    checkpoint = folder.checkpoints()[-1]
+    evaluated = run("evaluate", "--checkpoint", checkpoint, "--nproc-per-node", 1)
+    assert evaluated.returncode == 0, evaluated.stderr
+    assert json.loads(evaluated.stdout)["test_accuracy"] == folder.summary()["test_accuracy"]
+    exports = {}
+    for flags in ((), ("--with-optimizer",)):
+        path = tmp_path / f"exported{len(flags)}.pt"
+        assert run("export", "--checkpoint", checkpoint, "--output", path, *flags).returncode == 0
+        exports[flags] = torch.load(path, weights_only=True)
+    model = torch.load(folder.path / "model.pt", weights_only=True)
+    continued = exports["--with-optimizer",]
+    for name, tensor in model.items():
+        assert torch.equal(exports[()][name], tensor) and torch.equal(continued["ema_state_dict"][name], tensor), name
+        assert not torch.equal(continued["model_state_dict"][name], tensor), name
 
 
 def test_plateau_is_that_of_pytorch(tmp_path):
@@ -60,7 +132,7 @@ def test_the_summary_says_what_ended_a_run(tmp_path):
 
 
 PER_EPOCH = 20
-DATA = {"batch_size": 45, "data": {"limit_train": 886}}
+DATA = {"batch_size": 45, "data": {"limit_train": 886}, "ema": {"decay": 0.9}}
 RECIPES = {
     "plateau": DATA | {"epochs": 30, "early_stopping": {"patience": 3, "min_delta": 0.02}, "learning_rate": 0.04,
                        "schedule": {"name": "plateau", "patience": 0, "factor": 0.5, "warmup_epochs": 0.5}},
@@ -79,3 +151,10 @@ def test_a_stopped_run_resumes_to_the_same_bits(tmp_path, recipe, processes, str
     assert whole.summary()["ended_by"] == {"plateau": "early_stopping", "one_cycle": "epochs"}[recipe]
     stop_by_sigterm(tmp_path, changes, processes, whole.last_step() - PER_EPOCH // 2)
     same_outcome(train(tmp_path, changes, "--resume", "auto", processes=processes), whole)
+
+
+def test_a_run_does_not_begin_to_average_in_the_middle(tmp_path):
+    changes = {"epochs": 1, "data": {"limit_train": 256, "limit_test": 100}}
+    train(tmp_path, changes)
+    refused = train(tmp_path, changes | {"epochs": 2, "ema": {}}, "--resume", "auto", expect=5)
+    assert "does not fit ema" in refused.stderr and "model.weights" in refused.stderr

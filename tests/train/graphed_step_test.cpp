@@ -75,6 +75,8 @@ void check_same_training(const TrainOptions& options, const settings::DataOption
     CHECK(graphed.trainer.last_step_sums().loss == eager.trainer.last_step_sums().loss);
     CHECK(graphed.trainer.last_step_sums().correct == eager.trainer.last_step_sums().correct);
     CHECK(graphed.weights().equal(eager.weights()));
+    if (!options.ema) continue;
+    CHECK(graphed.trainer.average()->values().equal(eager.trainer.average()->values()));
   }
   CHECK(calls.captures == 1);
   CHECK(calls.replays == 17);  // of 20 full batches the first three are eager
@@ -90,6 +92,7 @@ TEST_CASE("a captured step trains as the eager one does, whatever changes from s
   check_same_training(options, {});
   options.optimizer = settings::OptimizerName::kAdamW;
   options.label_smoothing = 0.1;
+  options.ema = {0.9};
   settings::DataOptions data;
   data.augment = {settings::RandomCropOptions{std::nullopt, 2},
                   settings::MixupOptions{0.5, std::nullopt, {}}};

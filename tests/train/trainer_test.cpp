@@ -233,7 +233,7 @@ TEST_CASE("the weights do not depend on how many ranks share the work, or how th
   }
 }
 
-/// Weights and optimizer state after a few steps on two ranks, as rank 1 sees them.
+/// Weights, their average and optimizer state after a few steps on two ranks, as rank 1 sees them.
 std::vector<at::Tensor> trained_by_two(TrainOptions options, AveragingStrategy strategy,
                                        settings::ModelName name, bool bf16) {
   settings::ModelOptions model_options;
@@ -241,16 +241,17 @@ std::vector<at::Tensor> trained_by_two(TrainOptions options, AveragingStrategy s
   options.gradient_averaging.strategy = strategy;
   std::vector<at::Tensor> result;
   std::vector<std::shared_ptr<models::Model>> models;  // made in turn: they draw from one generator
-  for (int i = 0; i < 4; ++i) models.push_back(models::make_model(model_options, {}, 1));
+  for (int i = 0; i < 6; ++i) models.push_back(models::make_model(model_options, {}, 1));
   on_connected_ranks(2, [&](comm::Communicator& communicator) {
     const testing::SmallImages images{.count = 50, .height = 28, .width = 28};
     const auto rank = static_cast<std::size_t>(communicator.rank());
     TrainerRig rig(options, communicator, models[rank], images, at::kCPU, {}, nullptr,
-                   bf16 ? models[2 + rank] : nullptr);
+                   bf16 ? models[2 + rank] : nullptr, models[4 + rank]);
     rig.run_to(name == settings::ModelName::kResNet18 ? 2 : 7);
     rig.trainer.all_gather_gradients();
     if (communicator.rank() == 0) return;
-    result = {rig.weights(), rig.trainer.parameters().gradients().clone()};
+    result = {rig.weights(), rig.trainer.parameters().gradients().clone(),
+              rig.trainer.average()->values().clone()};
     for (const OptimizerTensor& state : rig.trainer.optimizer().state()) {
       result.push_back(state.flat.clone());
     }
@@ -262,6 +263,7 @@ TEST_CASE("ranks that share weights and state train what ranks with copies do, t
   TrainOptions options = small_run();
   options.batch_size = 7;
   options.learning_rate = 0.01;
+  options.ema = {0.9};
   options.optimizer = GENERATE(settings::OptimizerName::kSgd, settings::OptimizerName::kAdamW);
   const bool accumulates_and_clips = GENERATE(false, true);
   if (accumulates_and_clips) {

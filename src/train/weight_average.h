@@ -1,0 +1,50 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <vector>
+
+#include "comm/gradient_averager.h"
+#include "models/model.h"
+#include "train/flat_parameters.h"
+
+namespace mnist_train::train {
+
+/// An exponential moving average of a model's weights (EMA), as timm's ModelEmaV3 keeps it: after
+/// each optimizer step every element moves towards the weights by 1 - decay of the distance.
+/// Buffers that are floating-point, such as running means, are averaged, too; others are copied.
+class WeightAverage {
+ public:
+  /// `model` is what is averaged; its parameters are those of `parameters`, which must outlive the
+  /// average. `average` is a model of the same kind on the same device, whose parameters become
+  /// views of `values`.
+  WeightAverage(double decay, models::Model& model, const FlatParameters& parameters,
+                std::shared_ptr<models::Model> average);
+
+  /// Sets the average to the model's weights and buffers of this moment.
+  void restart();
+  /// Takes the step of the weights in `shard`, which this rank updates for all ranks, and of the
+  /// buffers. It never waits for a GPU, so that a graph can capture it.
+  void update(comm::Shard shard);
+
+  const at::Tensor& values() const { return values_; }  // [n] f32, like FlatParameters::values
+  models::Model& model() { return *model_; }
+  const models::Model& model() const { return *model_; }
+
+ private:
+  /// Buffers of the average, and those that they follow.
+  struct Buffers {
+    std::vector<at::Tensor> averages;
+    std::vector<at::Tensor> sources;
+  };
+
+  double weight_;  // of the weights in the average: 1 - decay
+  const FlatParameters& parameters_;
+  std::shared_ptr<models::Model> model_;
+  at::Tensor values_;
+  Buffers averaged_;  // floating-point
+  Buffers copied_;
+};
+
+}  // namespace mnist_train::train
