@@ -223,7 +223,10 @@ class LayeredModel : public Model {
 
   void add(const SizedLayer& sized, const settings::GroupNormLayer& /*layer*/,
            Operations& to) const {
-    add_forward<torch::nn::GroupNormImpl>(sized, to);
+    to.push_back([layer = made<torch::nn::GroupNormImpl>(sized)](const at::Tensor& x) {
+      // LibTorch's backward pass of channels_last images crashes where they need no gradient.
+      return layer->forward(x.requires_grad() ? x : x.clone(at::MemoryFormat::Contiguous));
+    });
   }
 
   template <class WithoutWeights>

@@ -223,8 +223,9 @@ Row residual() {
            "Layers that the input passes before it is added; empty: it is added as it is.",
            {"downsample"});
   keys.add("activation", &Kind::activation,
-           optional_of(activation_type({Activation::kRelu, Activation::kGelu, Activation::kSilu,
-                                        Activation::kTanh, Activation::kSigmoid})),
+           optional_of(
+               activation_type({Activation::kRelu, Activation::kGelu, Activation::kSilu,
+                                Activation::kTanh, Activation::kSigmoid, Activation::kLeakyRelu})),
            "A function of the sum.");
   keys.add(
       "modules", &Kind::modules, list_of(module_name()),

@@ -67,7 +67,7 @@ TEST_CASE("later files are laid over earlier ones, each checked and each with pa
       R"({"batch_size_per_process":6,"data":{"limit_train":8},"output":"o"})", "g", "/other");
   const auto third = file_of(R"({"seed":3})", "h");
   CommandLine line;
-  const settings::RunConfig config = read_layers(line, {first, second, third});
+  const settings::RunConfig config = read_layers(line, {first, second, third}).config;
   CHECK(config.train.epochs == 7);
   CHECK(config.train.seed == 3);
   CHECK(config.train.batch_size_per_process == 6);
@@ -75,7 +75,7 @@ TEST_CASE("later files are laid over earlier ones, each checked and each with pa
   CHECK(config.data.limit_train == 8);
   CHECK(config.output == "/other/o");
   line.sets = {"seed=4"};
-  CHECK(read_layers(line, {first, second, third}).train.seed == 4);
+  CHECK(read_layers(line, {first, second, third}).config.train.seed == 4);
   const auto failure = testing::error_of([&] {
     read_layers(line, {file_of(R"({"epochs":0})"), second, file_of(R"({"lr":1,"epochs":2})", "h")});
   });

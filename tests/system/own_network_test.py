@@ -1,0 +1,180 @@
+"""Networks that a config lists layer by layer."""
+
+import json
+
+import pytest
+from support import MNIST, import_torch, read_idx, run, swept, train, write_config, write_idx_folder
+
+torch = import_torch()
+
+from drawn_networks import KINDS, drawn_network  # noqa: E402  (needs torch)
+
+SHAPE = (1, 14, 13)
+SAMPLES = 60
+STEPS = 20
+FULL_BATCH = {"epochs": STEPS, "batch_size": SAMPLES, "learning_rate": 0.002, "sgd_momentum": 0.9,
+              "checkpoint": {"every_epochs": 0, "keep_best": False}, "report": {"html": False, "tensorboard": False}}
+TRAINED = [kind for kind in KINDS if kind != "dropout"]  # whose draws are our own
+WITH_DROPOUT = [{"name": "conv2d", "out_channels": 4, "kernel_size": 5}, "relu", {"name": "max_pool2d", "kernel_size": 2},
+                {"name": "dropout", "p": 0.3}, "flatten", {"name": "linear", "out_features": 20}, "relu", "dropout",
+                {"name": "linear", "out_features": "classes"}]
+
+
+@pytest.fixture(scope="module")
+def cropped(tmp_path_factory):
+    """(data, images, labels): the middle of some digits of MNIST, as files and as tensors."""
+    images = read_idx(MNIST / "train-images-idx3-ubyte.gz")[:SAMPLES, 7:21, 7:20].copy()
+    labels = read_idx(MNIST / "train-labels-idx1-ubyte.gz")[:SAMPLES]
+    folder = write_idx_folder(tmp_path_factory.mktemp("data") / "cropped", images, labels)
+    data = {"dataset": None, "format": "idx", "train": str(folder), "test": str(folder), "limit_train": None,
+            "limit_test": None}
+    return data, torch.from_numpy(images[:, None]) / 255.0, torch.from_numpy(labels.astype("int64"))
+
+
+@pytest.mark.parametrize("number", swept(list(range(30)), [0, 7, 15, 16]))
+def test_a_drawn_network_follows_the_same_modules_of_pytorch(tmp_path, cropped, number):
+    data, images, labels = cropped
+    layers, build = drawn_network(number, SHAPE, TRAINED)
+    config = FULL_BATCH | {"seed": number + 1, "data": data, "model": {"layers": layers}}
+    torch.manual_seed(number + 1)
+    model = build()
+
+    begun = train(tmp_path, config | {"epochs": 1, "learning_rate": 1e-40, "sgd_momentum": 0}, output="begun").weights()
+    expected = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    assert list(begun) == list(expected)
+    for name, _ in model.named_parameters():
+        assert abs(begun[name] - expected[name]).max() < 1e-35, name
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.002, momentum=0.9)
+    losses = []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(images), labels)
+        losses.append(loss.item())
+        loss.backward()
+        optimizer.step()
+    folder = train(tmp_path, config, processes=1)
+    assert [step["loss"] for step in folder.steps()] == pytest.approx(losses, rel=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_dropout_draws_the_same_on_any_number_of_processes(tmp_path, precision):
+    config = {"max_steps": 12, "precision": precision, "model": {"layers": WITH_DROPOUT}}
+    runs = [train(tmp_path, config, processes=processes, output=f"on{processes}") for processes in (1, 2, 3)]
+    losses = [[step["loss"] for step in each.steps()] for each in runs]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5 if precision == "fp32" else 1e-2)
+    assert losses[2] == pytest.approx(losses[0], rel=1e-5 if precision == "fp32" else 1e-2)
+    without = [layer for layer in WITH_DROPOUT if "dropout" not in layer and layer != {"name": "dropout", "p": 0.3}]
+    kept = train(tmp_path, config | {"model": {"layers": without}}, output="without")
+    assert kept.steps()[0]["loss"] != pytest.approx(losses[0][0], rel=1e-3)
+
+
+@pytest.mark.parametrize("processes", swept([1, 2, 3], [2]))
+def test_a_resumed_run_with_dropout_ends_with_the_same_bits(tmp_path, processes):
+    config = {"epochs": 2, "max_steps": 30, "model": {"layers": WITH_DROPOUT}, "checkpoint": {"every_steps": 7}}
+    whole = train(tmp_path, config, processes=processes, output="whole")
+    train(tmp_path, config | {"max_steps": 17}, processes=processes, output="parts")
+    parts = train(tmp_path, config, "--resume", "auto", processes=processes, output="parts")
+    assert parts.digest() == whole.digest()
+
+
+@pytest.mark.parametrize("name", ["net", "mlp", "lenet", "resnet18"])
+def test_a_built_in_network_is_the_list_that_describe_prints(tmp_path, name):
+    config = {"max_steps": 3, "data": {"limit_test": 10}, "batch_size": 16, "model": {"name": name}}
+    named = train(tmp_path, config, output="named")
+    described = json.loads(run("describe", "--config", write_config(tmp_path, config), "--json").stdout)
+    init = {"init": "xavier_uniform"} if name == "lenet" else {}
+    listed = train(tmp_path, config | {"model": {"layers": described["layers"]} | init}, output="listed")
+    assert listed.digest() == named.digest()
+    summary = listed.summary()
+    trained = {key: tensor for key, tensor in listed.weights().items() if "running" not in key and "num_batches" not in key}
+    assert described["parameters"] == summary["parameters"] == sum(tensor.size for tensor in trained.values())
+    assert described["multiply_adds"] == summary["multiply_adds"] > 0
+
+
+def test_describe_shows_a_table_for_people(tmp_path):
+    shown = run("describe", "--config", write_config(tmp_path, {"model": {"layers": WITH_DROPOUT}}))
+    assert shown.returncode == 0, shown.stderr
+    rows = [line.split() for line in shown.stdout.splitlines()]
+    assert rows[0] == ["name", "layer", "output", "parameters", "multiply-adds"]
+    assert rows[2] == ["0", "conv2d", "[N,4,24,24]", "104", "57,600"]
+    assert rows[-1] == ["sum", "11,854", "69,320"]
+
+
+def test_an_own_network_is_evaluated_and_loaded_by_python(tmp_path):
+    layers, build = drawn_network(3, (1, 28, 28))
+    folder = train(tmp_path, {"max_steps": 5, "model": {"layers": layers}}, processes=2)
+    build().load_state_dict(torch.load(folder.path / "model.pt", weights_only=True), strict=True)
+    evaluated = run("evaluate", "--checkpoint", folder.checkpoints()[-1], "--nproc-per-node", 1)
+    assert json.loads(evaluated.stdout)["test_accuracy"] == folder.epochs()[-1]["test_accuracy"], evaluated.stderr
+
+
+def test_every_kind_of_initial_weights_is_drawn(tmp_path):
+    layers = ["flatten", {"name": "linear", "out_features": 400}, "relu",
+              {"name": "linear", "out_features": "classes", "init": {"name": "normal", "std": 0.5}}]
+
+    def begun(init):
+        changes = {"max_steps": 1, "learning_rate": 1e-40, "sgd_momentum": 0, "model": {"layers": layers, "init": init}}
+        return train(tmp_path, changes, output=f"begun{init}").weights()
+
+    bounds = {"default": 1 / 28, "xavier_uniform": (6 / (784 + 400)) ** 0.5}
+    for init, bound in bounds.items():
+        weights = begun(init)
+        assert 0.98 * bound < abs(weights["1.weight"]).max() <= bound
+        assert weights["3.weight"].std() == pytest.approx(0.5, rel=0.05)
+        assert (abs(weights["1.bias"]).max() < 1e-35) == (init != "default")
+    assert begun("kaiming_normal")["1.weight"].std() == pytest.approx((2 / 784) ** 0.5, rel=0.02)
+
+
+BAD = {  # layers: place and message
+    '["relu", {"name": "linear", "out_features": 10}]': "1:23: /model/layers/1: takes [N,F], but gets [N,1,28,28]",
+    '["flatten", {"name": "linear", "out_features": 7}]': "1:26: /model/layers/1: the network ends with [N,7]",
+    '[{"name": "conv2d", "out_channels": -1, "kernel_size": 3}]': "1:50: /model/layers/0/out_channels: expected an integer",
+    '[{"name": "conv2d", "out_channels": 4, "kernel_size": 99999999999}]': "/model/layers/0/kernel_size: expected an integer",
+    '[{"name": "conv2d", "out_channels": 4}]': '/model/layers/0: needs "kernel_size"',
+    '["conv2d"]': "/model/layers/0: needs further keys",
+    '[{"name": "repeat", "times": 1000000, "layers": ["relu"]}]': "/model/layers/0/layers: the network has more than 10000",
+    '[{"name": "linear", "out_features": 10, "as": "a"}, {"name": "relu", "as": "a"}]': "/model/layers/0: takes [N,F]",
+    '["flatten", {"name": "relu", "as": "a"}, {"name": "relu", "as": "a"}]': "/model/layers/2: a second module",
+    '["flaten"]': 'did you mean "flatten"?',
+    "[]": "/model/layers: the list has no layers",
+    "[" + '{"name":"sequential","layers":[' * 40 + "]}" * 40 + "]": "nest",
+    '{"name": "relu"}': "expected a list",
+}
+
+
+@pytest.mark.parametrize("layers", BAD)
+def test_layers_that_do_not_fit_are_refused_before_a_process_starts(tmp_path, layers):
+    refused = run("--config", write_config(tmp_path), "--set", f"model.layers={layers}", "--output", tmp_path / "run")
+    assert refused.returncode == 2
+    assert BAD[layers] in refused.stderr, refused.stderr
+    assert len(refused.stderr) < 2000 and not (tmp_path / "run").exists()
+
+
+def test_layers_are_checked_against_the_files_of_a_data_set(tmp_path, cropped):
+    changes = {"data": cropped[0], "model": {"layers": ["flatten", {"name": "linear", "out_features": 11}]}}
+    refused = run("--config", write_config(tmp_path, changes), "--output", tmp_path / "run")
+    assert refused.returncode == 2 and not (tmp_path / "run").exists()
+    assert "/model/layers/1: the network ends with [N,11], but the data has 10 classes" in refused.stderr
+
+
+@pytest.mark.parametrize("changes, message", [
+    ({"name": "net", "layers": ["flatten"]}, "/model/layers: conflicts with name"),
+    ({"layers": ["flatten"], "torchscript": "a.ts"}, "/model/torchscript: conflicts with layers"),
+    ({"plugin": "a.so", "layers": ["flatten"]}, "/model/plugin: conflicts with layers"),
+    ({"options": {"a": 1}}, "/model/options: needs plugin"),
+    ({"layers": ["flatten"], "hidden": [3]}, "/model/hidden: is only for model mlp"),
+])
+def test_only_one_network_is_taken(tmp_path, changes, message):
+    refused = run("--config", write_config(tmp_path, {"model": changes}), "--dry-run")
+    assert refused.returncode == 2 and message in refused.stderr, refused.stderr
+
+
+def test_a_later_layer_of_config_replaces_the_network_of_an_earlier_one(tmp_path):
+    first = write_config(tmp_path, {"model": {"name": "mlp", "hidden": [5]}})
+    listed = run("--config", first, "--set", 'model.layers=["flatten",{"name":"linear","out_features":10}]', "--dry-run")
+    assert json.loads(listed.stdout)["model"]["layers"] == ["flatten", {"name": "linear", "out_features": 10}]
+    second = tmp_path / "second.json"
+    second.write_text(json.dumps({"model": {"layers": WITH_DROPOUT}}))
+    named = run("--config", second, "--set", "model.name=lenet", "--dry-run")
+    assert json.loads(named.stdout)["model"] == {"name": "lenet", "weights": None, "init": "default"}
