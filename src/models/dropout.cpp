@@ -110,9 +110,10 @@ class HashedDropout : public torch::autograd::Function<HashedDropout> {
   }
 };
 
-/// Does the same with LibTorch's operations, for other devices.
-at::Tensor drop_on_device(const at::Tensor& x, const at::Tensor& seeds, std::int64_t layer,
-                          double p) {
+}  // namespace
+
+at::Tensor drop_with_operations(const at::Tensor& x, const at::Tensor& seeds, std::int64_t layer,
+                                double p) {
   const std::int64_t elements = x.numel() / std::max<std::int64_t>(x.size(0), 1);
   const at::Tensor places =
       (at::arange(elements, seeds.options()) * static_cast<std::int64_t>(kPlaceFactor))
@@ -124,12 +125,11 @@ at::Tensor drop_on_device(const at::Tensor& x, const at::Tensor& seeds, std::int
   return x * kept.view(x.sizes());
 }
 
-}  // namespace
-
 at::Tensor hashed_dropout(const at::Tensor& x, const at::Tensor& seeds, std::int64_t layer,
                           double p) {
   if (p == 0) return x;
-  return x.is_cpu() ? HashedDropout::apply(x, seeds, layer, p) : drop_on_device(x, seeds, layer, p);
+  return x.is_cpu() ? HashedDropout::apply(x, seeds, layer, p)
+                    : drop_with_operations(x, seeds, layer, p);
 }
 
 }  // namespace mnist_train::models

@@ -13,4 +13,8 @@ namespace mnist_train::models {
 at::Tensor hashed_dropout(const at::Tensor& x, const at::Tensor& seeds, std::int64_t layer,
                           double p);
 
+/// Does the same with LibTorch's operations, on any device.
+at::Tensor drop_with_operations(const at::Tensor& x, const at::Tensor& seeds, std::int64_t layer,
+                                double p);
+
 }  // namespace mnist_train::models
