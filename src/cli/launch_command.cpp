@@ -47,12 +47,36 @@ void check_target(const fs::path& path, ExitCode code) {
   }
 }
 
+bool makes_model(Command command) {
+  return command == Command::kTrain || command == Command::kEvaluate ||
+         command == Command::kPredict;
+}
+
+/// Throws Error(kConfig) where the file of an external network cannot be read.
+void check_model_file(const char* pointer, const std::optional<fs::path>& file,
+                      bool has_checkpoint) {
+  if (!file) return;
+  try {
+    (void)MappedFile::open(*file, ExitCode::kConfig);
+  } catch (const Error& error) {
+    throw Error(
+        ExitCode::kConfig,
+        std::string(pointer) + ": " + error.what() +
+            (has_checkpoint ? "; a checkpoint has the weights of this network, not its code" : ""));
+  }
+}
+
 /// Checks the files that a command names, before any process is started and any folder is made.
 void check_named_files(const CommandLine& line, const settings::RunConfig& config) {
   if (line.checkpoint_file) check_readable(*line.checkpoint_file);
   if (line.resume && *line.resume != "auto") check_readable(*line.resume);
   if (line.command == Command::kTrain && config.model.weights) {
     check_readable(*config.model.weights);
+  }
+  if (makes_model(line.command)) {
+    const bool has_checkpoint = line.checkpoint_file.has_value();
+    check_model_file("/model/torchscript", config.model.torchscript, has_checkpoint);
+    check_model_file("/model/plugin", config.model.plugin, has_checkpoint);
   }
   if (line.command == Command::kExport) check_target(*line.output, ExitCode::kCheckpoint);
   if (line.command == Command::kPreview) check_target(*line.output, ExitCode::kRunFailed);

@@ -76,6 +76,12 @@ double EpochDraws::mixup_weight(std::int64_t sample, std::uint64_t entry,
                         uniform(sample, entry, 1));
 }
 
+std::uint64_t generator_seed(std::int64_t seed, std::int64_t step, int rank) {
+  return absorb(
+      absorb(absorb(0, static_cast<std::uint64_t>(seed)), static_cast<std::uint64_t>(step)),
+      static_cast<std::uint64_t>(rank));
+}
+
 double symmetric_beta(double alpha, double uniform1, double uniform2) {
   // t = sqrt(2 alpha w) cos(2 pi v) has Student's distribution with 2 alpha degrees of freedom, and
   // 1/2 + t / (2 sqrt(2 alpha + t^2)) that of Beta(alpha, alpha).

@@ -1,22 +1,24 @@
 #include "models/model.h"
 
-#include <torch/nn/modules/batchnorm.h>
 #include <torch/utils.h>
 
 #include <string>
 
 #include "base/error.h"
+#include "models/script_model.h"
 
 namespace mnist_train::models {
 
 namespace {
 
-/// Whether statistics of the local batch, or running ones, decide what the layer computes.
-bool has_own_statistics(torch::nn::Module& layer) {
-  return layer.as<torch::nn::BatchNorm1d>() != nullptr ||
-         layer.as<torch::nn::BatchNorm2d>() != nullptr ||
-         layer.as<torch::nn::BatchNorm3d>() != nullptr ||
-         layer.named_buffers(/*recurse=*/false).contains("running_mean");
+bool has_running_statistics(const torch::nn::Module& layer) {
+  return layer.named_buffers(/*recurse=*/false).contains("running_mean");
+}
+
+/// Whether statistics of the local batch, or running ones, decide what the layer computes. A layer
+/// of TorchScript is known by its name alone.
+bool has_own_statistics(const torch::nn::Module& layer) {
+  return layer.name().find("BatchNorm") != std::string::npos || has_running_statistics(layer);
 }
 
 }  // namespace
@@ -32,15 +34,16 @@ void Model::synchronize_batch_norm(const SumOverRanks& sum) {
     }
   }
   if (unknown.empty()) return;
-  throw Error(ExitCode::kConfig,
-              "sync_batch_norm cannot synchronize these layers of the model; use "
-              "mnist_train::models::BatchNorm in their place, or set sync_batch_norm to false:" +
-                  unknown);
+  throw Error(
+      ExitCode::kConfig,
+      "sync_batch_norm cannot synchronize these layers; set it to false, or use batch_norm of "
+      "model.layers:" +
+          unknown);
 }
 
 void Model::compute_in_bfloat16() {
   for (const auto& layer : modules()) {
-    if (layer->as<BatchNorm>() != nullptr) continue;
+    if (has_running_statistics(*layer)) continue;
     for (at::Tensor& parameter : layer->parameters(/*recurse=*/false)) {
       parameter.set_data(parameter.detach().to(at::kBFloat16));
     }
@@ -50,6 +53,7 @@ void Model::compute_in_bfloat16() {
 std::shared_ptr<Model> make_model(const settings::ModelOptions& options,
                                   const network::ImageShape& shape, std::int64_t seed) {
   torch::manual_seed(static_cast<std::uint64_t>(seed));
+  if (options.torchscript) return make_script_model(*options.torchscript, shape);
   return make_layered_model(network::make_network(options, shape), options.init,
                             network::init_defaults(options));
 }

@@ -20,6 +20,9 @@ class Model : public torch::nn::Module {
   /// model computes in. A final log-softmax is left to the loss.
   virtual at::Tensor forward(const at::Tensor& images) = 0;
 
+  /// Returns whether the network's code is not this program's own. It may then draw from LibTorch's
+  /// generator, and do something else in each step, which a CUDA graph would not repeat.
+  virtual bool is_external() const { return false; }
   /// Returns whether training needs `set_sample_seeds` before each `forward`.
   virtual bool needs_sample_seeds() const { return false; }
   /// Sets the numbers [N] i64, on the device, from which the model draws for the images of the next
@@ -31,9 +34,9 @@ class Model : public torch::nn::Module {
   /// each layer with statistics of its own that is not a models::BatchNorm.
   void synchronize_batch_norm(const SumOverRanks& sum);
   bool synchronizes_batch_norm() const { return synchronizes_batch_norm_; }
-  /// Turns all parameters but those of batch norm layers into bf16; `forward` then takes bf16
-  /// images.
-  void compute_in_bfloat16();
+  /// Turns all parameters but those of layers with running statistics into bf16; `forward` then
+  /// takes bf16 images. Throws Error(kConfig) where an external network cannot.
+  virtual void compute_in_bfloat16();
 
  protected:
   const at::Tensor& sample_seeds() const { return sample_seeds_; }
@@ -44,7 +47,8 @@ class Model : public torch::nn::Module {
 };
 
 /// Returns the model that `options` describe, on the CPU, with initial weights that depend on
-/// `seed` alone. Throws Error(kConfig) where images of this shape do not fit.
+/// `seed` alone, or on the file of an external network. Throws Error(kConfig) where images of this
+/// shape do not fit, or where such a file is not what it has to be.
 std::shared_ptr<Model> make_model(const settings::ModelOptions& options,
                                   const network::ImageShape& shape, std::int64_t seed);
 

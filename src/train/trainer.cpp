@@ -1,6 +1,7 @@
 #include "train/trainer.h"
 
 #include <ATen/core/grad_mode.h>
+#include <torch/utils.h>
 
 #include <algorithm>
 #include <string>
@@ -8,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/system.h"
+#include "data/epoch_draws.h"
 #include "data/sampler.h"
 
 namespace mnist_train::train {
@@ -27,7 +29,8 @@ constexpr int kEagerStepsAhead = 1;
 
 /// Returns why the step cannot be captured, whatever averages its gradients, or null.
 const char* obstacle_to_capture(const settings::TrainOptions& options, const TrainerSetup& setup,
-                                const BatchPartition& partition) {
+                                const BatchPartition& partition, const models::Model& model) {
+  if (model.is_external()) return "the network's code is not this program's own";
   if (!setup.graph) return "the processes compute on CPUs, or on several kinds of device";
   if (options.gradient_accumulation_steps > 1) return "gradient_accumulation_steps is above 1";
   if (partition.statistics() > 0) return "data.split is throughput";
@@ -38,9 +41,10 @@ const char* obstacle_to_capture(const settings::TrainOptions& options, const Tra
 /// for the others in backward cannot measure its own speed; and a captured step, which cannot
 /// overlap, saves more.
 bool may_overlap(const settings::TrainOptions& options, const TrainerSetup& setup,
-                 const BatchPartition& partition, const comm::Communicator& communicator) {
-  const bool captures =
-      communicator.reduces_on_device() && obstacle_to_capture(options, setup, partition) == nullptr;
+                 const BatchPartition& partition, const models::Model& model,
+                 const comm::Communicator& communicator) {
+  const bool captures = communicator.reduces_on_device() &&
+                        obstacle_to_capture(options, setup, partition, model) == nullptr;
   return partition.statistics() == 0 && !captures;
 }
 
@@ -80,9 +84,9 @@ Trainer::Trainer(const settings::TrainOptions& options, TrainerSetup setup,
       bf16_copy_(setup.bf16 ? make_on_device(setup, /*bf16=*/true) : nullptr),
       partition_(make_batch_partition(setup.partition, communicator, device_)),
       parameters_(*model_, StepStats::kScalars + partition_->statistics(), bf16_copy_.get()),
-      averager_(
-          comm::make_gradient_averager(options, communicator, parameters_.gradient_buffer(),
-                                       may_overlap(options, setup, *partition_, communicator))),
+      averager_(comm::make_gradient_averager(
+          options, communicator, parameters_.gradient_buffer(),
+          may_overlap(options, setup, *partition_, *model_, communicator))),
       optimizer_(make_optimizer(options, parameters_, averager_->owned_shard())),
       average_(make_average(options, setup, *model_, parameters_)),
       step_(options, computing_model(), parameters_, *partition_, *averager_, *optimizer_,
@@ -99,7 +103,7 @@ Trainer::Trainer(const settings::TrainOptions& options, TrainerSetup setup,
 }
 
 void Trainer::set_up_cuda_graph(TrainerSetup setup) {
-  const char* obstacle = obstacle_to_capture(options_, setup, *partition_);
+  const char* obstacle = obstacle_to_capture(options_, setup, *partition_, *model_);
   if (obstacle == nullptr && !averager_->capturable()) {
     obstacle = "gradients are not averaged by one all-reduce of NCCL";
   }
@@ -179,6 +183,10 @@ void Trainer::step(bool stop_requested) {
   learning_rate_ = schedule_.learning_rate(progress_.step, progress_.plateau);
   input_seconds_ = 0;
   step_.prepare(learning_rate_, stop_requested);
+  if (model_->is_external()) {
+    // So there is no state of generators to save, and a run resumes exactly.
+    torch::manual_seed(data::generator_seed(options_.seed, progress_.step, communicator_.rank()));
+  }
   if (graphed_step_) {
     graphed_step_->run(batches, samples);
   } else {

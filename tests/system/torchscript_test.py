@@ -1,0 +1,281 @@
+"""Networks of TorchScript files: trained, resumed and read back, and refused by name where they cannot be trained."""
+
+import itertools
+import json
+import signal
+import zipfile
+
+import pytest
+from fake_gpus import ON_GPU, fake_gpus, needs_fake_gpus
+from pictures import write_png
+from support import (MNIST, averaging, import_torch, merged, read_idx, read_mnist, relative_difference, run, start, swept,
+                     train, write_config)
+
+torch = import_torch()
+nn = torch.nn
+
+from torch_models import Net  # noqa: E402  (needs torch)
+
+PER_EPOCH = 8
+CONFIG = {"epochs": 2, "batch_size": 45, "test_batch_size": 100, "sgd_momentum": 0.5, "checkpoint": {"every_steps": 5},
+          "data": {"limit_train": 350, "limit_test": 200}}
+
+
+class Small(nn.Module):
+    """With what a state_dict has: modules in modules, running statistics, a buffer; and with random draws."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(1, 6, 5), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(4))
+        self.drop = nn.Dropout(0.3)
+        self.fc = nn.Linear(6 * 36, 10)
+        self.register_buffer("scale", torch.full((1,), 0.5))
+
+    def forward(self, images):
+        return self.fc(self.drop(self.body(images)).flatten(1)) * self.scale
+
+
+class Linear(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(784, 10)
+
+    def forward(self, images):
+        return self.fc(images.flatten(1))
+
+
+def script(model, path):
+    torch.jit.script(model).save(str(path))
+    return path
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    torch.manual_seed(3)
+    return script(Small(), tmp_path_factory.mktemp("script") / "small.ts")
+
+
+def with_script(path, **others):
+    return merged(CONFIG, {"model": {"torchscript": str(path)}, **others})
+
+
+@pytest.mark.parametrize("save", [torch.jit.script, lambda model: torch.jit.trace(model, torch.zeros(2, 1, 28, 28))],
+                         ids=["script", "trace"])
+def test_it_learns_what_the_same_network_built_in_learns(tmp_path, save):
+    torch.manual_seed(1)
+    net = Net()
+    torch.save(net.state_dict(), tmp_path / "first.pt")
+    save(net).save(str(tmp_path / "net.ts"))
+    changes = merged(CONFIG, {"max_steps": 6})
+    built_in = train(tmp_path, merged(changes, {"model": {"weights": str(tmp_path / "first.pt")}}), output="built_in")
+    for processes in (1, 3):
+        scripted = train(tmp_path, merged(changes, {"model": {"torchscript": "net.ts"}}), processes=processes,
+                         output=f"scripted{processes}")
+        assert relative_difference(scripted.weights(), built_in.weights()) < 1e-4
+        assert scripted.steps()[-1]["loss"] == pytest.approx(built_in.steps()[-1]["loss"], rel=1e-4)
+
+
+@pytest.mark.parametrize("processes, strategy, precision", swept(
+    [(1, "auto", "fp32"), (1, "auto", "bf16"), (2, "flat", "fp32"), (2, "bucketed", "bf16"), (2, "shared_memory", "fp32"),
+     (3, "shared_memory", "bf16"), (3, "bucketed", "fp32")],
+    [(1, "auto", "fp32"), (2, "bucketed", "bf16"), (3, "shared_memory", "bf16")]))
+def test_a_stopped_run_resumes_to_the_same_bits(tmp_path, small, processes, strategy, precision):
+    changes = with_script(small, precision=precision, **averaging(strategy))
+    whole = train(tmp_path, changes, processes=processes, output="whole")
+    assert whole.summary()["precision"] == precision
+    with start(tmp_path, changes, processes=processes) as process:
+        process.wait_for_step(3)
+        process.send(signal.SIGTERM)
+        assert process.wait() == 143, process.stderr
+    assert train(tmp_path, changes, "--resume", "auto", processes=processes).digest() == whole.digest()
+    early = whole.path / "checkpoints" / "step-00000010.safetensors"
+    assert train(tmp_path, changes, "--resume", early, processes=processes, output="again").digest() == whole.digest()
+
+
+def test_each_step_of_each_seed_draws_something_else(tmp_path, small):
+    # The only batch has all samples and nothing is learnt, so but for the dropout all losses would be the same.
+    changes = with_script(small, learning_rate=0, data={"limit_train": 45})
+    losses = [step["loss"] for seed in (1, 2)
+              for step in train(tmp_path, changes | {"seed": seed}, output=f"{seed}").steps()]
+    assert len(losses) == 4
+    assert all(abs(one - other) > 1e-4 for number, one in enumerate(losses) for other in losses[:number])
+
+
+def test_python_and_this_program_read_what_was_trained(tmp_path, small):
+    folder = train(tmp_path, with_script(small, epochs=4, learning_rate=0.05), processes=2)
+    model = torch.jit.load(str(small)).eval()
+    model.load_state_dict(torch.load(folder.path / "model.pt", weights_only=True), strict=True)
+    Small().load_state_dict(torch.load(folder.path / "model.pt", weights_only=True), strict=True)
+    images, labels = map(torch.from_numpy, read_mnist("t10k", 200))
+    with torch.no_grad():
+        guesses = model(images).argmax(1)
+    accuracy = (guesses == labels).sum().item() / 200
+    assert folder.read_json("accuracies.json")[-1] == pytest.approx(accuracy) and accuracy > 0.3
+
+    checkpoint = folder.checkpoints()[-1]
+    evaluated = run("evaluate", "--checkpoint", checkpoint, "--nproc-per-node", 2)
+    assert json.loads(evaluated.stdout)["test_accuracy"] == pytest.approx(accuracy), evaluated.stderr
+    digits = read_idx(MNIST / "t10k-images-idx3-ubyte.gz")[:3]
+    files = [write_png(tmp_path / f"{number}.png", digit) for number, digit in enumerate(digits)]
+    predicted = run("predict", "--checkpoint", checkpoint, *files)
+    assert [json.loads(line)["guess"] for line in predicted.stdout.splitlines()] == guesses[:3].tolist(), predicted.stderr
+    assert run("export", "--checkpoint", checkpoint, "--format", "pt", "--output", tmp_path / "exported.pt").returncode == 0
+    assert set(torch.load(tmp_path / "exported.pt", weights_only=True)) == set(model.state_dict())
+
+
+def test_a_checkpoint_without_its_script_says_what_it_lacks(tmp_path):
+    script(Linear(), tmp_path / "linear.ts")
+    folder = train(tmp_path, with_script(tmp_path / "linear.ts", max_steps=2))
+    (tmp_path / "linear.ts").unlink()
+    refused = run("evaluate", "--checkpoint", folder.checkpoints()[-1])
+    assert refused.returncode == 2
+    for part in ("/model/torchscript: ", "linear.ts", "No such file", "not its code"):
+        assert part in refused.stderr
+
+
+class TwoInputs(Linear):
+    def forward(self, images, others):
+        return self.fc(images.flatten(1) + others)
+
+
+class Tuple(Linear):
+    def forward(self, images):
+        return self.fc(images.flatten(1)), images
+
+
+class Transposed(Linear):
+    def forward(self, images):
+        return self.fc(images.flatten(1)).t()
+
+
+class Raises(Linear):
+    def forward(self, images):
+        if images.size(0) < 1000:
+            raise ValueError("too few images")
+        return self.fc(images.flatten(1))
+
+
+class NoParameters(nn.Module):
+    def forward(self, images):
+        return images.flatten(1)[:, :10]
+
+
+class Shared(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two, self.fc = nn.Linear(28, 28), nn.Linear(28, 28), nn.Linear(784, 10)
+        self.two.weight = self.one.weight
+
+    def forward(self, images):
+        return self.fc(self.two(self.one(images)).flatten(1))
+
+
+def linear(change):
+    model = Linear()
+    change(model)
+    return model
+
+
+class ComputesInFloat(Linear):
+    """Which fails in bf16 alone."""
+
+    def forward(self, images):
+        return self.fc(images.flatten(1) * torch.ones(1))
+
+
+# What to save, and what the refusal says of it.
+REFUSED = {
+    "two inputs": (TwoInputs(), ["(Tensor, Tensor) -> Tensor", "one tensor"]),
+    "a tuple": (Tuple(), ["(Tensor) -> Tuple[Tensor, Tensor]"]),
+    "a wrong shape": (Transposed(), ["[10, 2]", "[2, 10]"]),
+    "too few inputs": (linear(lambda model: setattr(model, "fc", nn.Linear(100, 10))), ["2x784", "100x10"]),
+    "an exception": (Raises(), ["ValueError: too few images"]),
+    "no parameters": (NoParameters(), ["no parameters"]),
+    "fixed parameters": (linear(lambda model: model.fc.weight.requires_grad_(False)), ["fc.weight has requires_grad false"]),
+    "doubles": (linear(lambda model: model.double()), ["fc.weight is Double", "fc.bias is Double"]),
+    "one tensor of two names": (Shared(), ["two.weight shares its memory with one.weight"]),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_trained_is_refused_by_name(tmp_path, case):
+    model, parts = REFUSED[case]
+    refused = train(tmp_path, with_script(script(model, tmp_path / "model.ts")), expect=2)
+    for part in ["/model/torchscript: ", str(tmp_path / "model.ts"), *parts]:
+        assert part in refused.stderr
+    assert not (tmp_path / "run" / "model.pt").exists()
+
+
+def test_what_cannot_compute_in_bf16_is_told_to_use_fp32(tmp_path):
+    changes = with_script(script(ComputesInFloat(), tmp_path / "model.ts"), max_steps=1)
+    refused = train(tmp_path, changes | {"precision": "bf16"}, expect=2)
+    assert "BFloat16" in refused.stderr and "set precision to fp32" in refused.stderr
+    train(tmp_path, changes, output="fp32")
+
+
+def test_a_frozen_script_is_refused(tmp_path):
+    torch.jit.freeze(torch.jit.script(Linear().eval())).save(str(tmp_path / "frozen.ts"))
+    assert "torch.jit.freeze" in train(tmp_path, with_script(tmp_path / "frozen.ts"), expect=2).stderr
+
+
+def test_batch_norm_of_a_script_is_refused_where_it_must_be_synchronised(tmp_path, small):
+    refused = train(tmp_path, with_script(small, sync_batch_norm=True), processes=2, expect=2)
+    assert "body.1 (BatchNorm2d)" in refused.stderr
+
+
+def broken_files(folder, whole):
+    """(name, what the refusal says) of files that are not whole scripts."""
+    def write(name, content):
+        (folder / name).write_bytes(content)
+        return name
+    torch.save(Linear().state_dict(), folder / "state.pt")
+    torch.save(Linear(), folder / "pickled.pt")
+    (folder / "folder.ts").mkdir()
+    yield "missing.ts", "No such file"
+    yield "folder.ts", "found a folder"
+    yield "state.pt", "is what torch.save wrote; use torch.jit.script(model).save"
+    yield "pickled.pt", "is what torch.save wrote"
+    yield write("empty.ts", b""), "not TorchScript"
+    yield write("text.ts", b"def forward(self, x): return x\n" * 99), "not TorchScript"
+    yield write("cut.ts", whole[:len(whole) // 2]), "is damaged"
+    yield write("last byte.ts", whole[:-1]), "is damaged"
+
+
+def test_a_file_that_is_no_whole_script_is_refused(tmp_path, small):
+    for name, part in broken_files(tmp_path, small.read_bytes()):
+        refused = run("--config", write_config(tmp_path, with_script(tmp_path / name)), "--output", tmp_path / "run",
+                      "--nproc-per-node", 2)
+        assert refused.returncode == 2, f"{name}: {refused.stderr}"
+        assert f"/model/torchscript: {tmp_path / name}: " in refused.stderr and part in refused.stderr, refused.stderr
+
+
+@pytest.mark.sweep
+def test_damage_to_a_script_crashes_nothing(tmp_path, small):
+    whole = small.read_bytes()
+    path = tmp_path / "damaged.ts"
+    with zipfile.ZipFile(small) as archive:
+        parts = [part for part in archive.infolist() if "/data/" not in part.filename]
+    for part, fraction in itertools.product(parts, (0, 0.3, 0.6, 0.9)):
+        position = part.header_offset + int(fraction * part.compress_size)
+        path.write_bytes(whole[:position] + bytes(byte ^ 0x55 for byte in whole[position:position + 4]) + whole[position + 4:])
+        result = run("--config", write_config(tmp_path, with_script(path, max_steps=1)), "--nproc-per-node", 1, "--output",
+                     tmp_path / f"{position}")
+        assert result.returncode in (0, 2), f"{part.filename}, {position}: {result.stderr}"
+
+
+FACTORS = torch.arange(1.0, 11.0)
+
+
+class WithConstant(Linear):
+    def forward(self, images):
+        return self.fc(images.flatten(1)) * FACTORS
+
+
+@needs_fake_gpus
+def test_on_a_gpu_its_constants_are_there_too_and_steps_are_eager(tmp_path):
+    torch.jit.trace(WithConstant(), torch.zeros(2, 1, 28, 28)).save(str(tmp_path / "constant.ts"))
+    changes = with_script(tmp_path / "constant.ts", max_steps=6, **ON_GPU)
+    folder = train(tmp_path, changes, processes=2, variables=fake_gpus(2))
+    assert folder.summary()["execution"] == "eager"
+    refused = train(tmp_path, changes | {"cuda_graphs": "on"}, variables=fake_gpus(1), output="graph", expect=2)
+    assert "cannot be captured: the network's code is not this program's own" in refused.stderr
