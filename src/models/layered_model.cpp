@@ -224,8 +224,9 @@ class LayeredModel : public Model {
   void add(const SizedLayer& sized, const settings::GroupNormLayer& /*layer*/,
            Operations& to) const {
     to.push_back([layer = made<torch::nn::GroupNormImpl>(sized)](const at::Tensor& x) {
-      // LibTorch's backward pass of channels_last images crashes where they need no gradient.
-      return layer->forward(x.requires_grad() ? x : x.clone(at::MemoryFormat::Contiguous));
+      if (x.requires_grad() || !at::GradMode::is_enabled()) return layer->forward(x);
+      // LibTorch's backward pass crashes on channels_last input that needs no gradient.
+      return layer->forward(x.clone(at::MemoryFormat::Contiguous));
     });
   }
 
