@@ -14,8 +14,9 @@ ExitCode run_training(Worker& worker);
 /// "test_accuracy", "samples"}` on standard output. Collective. Throws Error.
 void run_evaluation(Worker& worker);
 
-/// Writes the weights of a checkpoint or weights file in another format, on one process. Throws
-/// Error(kCheckpoint).
+/// Writes the weights of a checkpoint or weights file in another format, or the config's network
+/// for other programs, on one process. Throws Error(kCheckpoint), and Error(kConfig) for a network
+/// that the format cannot express.
 void run_export(Worker& worker);
 
 /// Classifies image files in one process and prints a JSON object a line for each, in the order in

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/system.h"
+#include "checkpoint/weights.h"
 #include "data/image_decoder.h"
 #include "data/shared_dataset.h"
 #include "launch/worker_process.h"
@@ -86,6 +87,22 @@ void list_skipped(const data::Dataset& dataset) {
   }
 }
 
+data::ImageSet set_of(const network::ImageShape& shape) {
+  data::ImageSet set;
+  set.channels = shape.channels;
+  set.height = shape.height;
+  set.width = shape.width;
+  set.classes = shape.classes;
+  return set;
+}
+
+/// What training reads of a named data set.
+network::ImageShape shape_of(const settings::DataOptions& options) {
+  const settings::NamedDataset& row = settings::named_dataset(*options.dataset);
+  const settings::ImageSize size = options.size.value_or(row.size);
+  return {options.channels.value_or(row.channels), size.height, size.width, row.classes};
+}
+
 }  // namespace
 
 data::Dataset open_dataset(Worker& worker, data::Splits splits) {
@@ -101,6 +118,14 @@ data::Dataset open_dataset(Worker& worker, data::Splits splits) {
     throw Error(ExitCode::kData, "data.train_per_process: a set without usable samples");
   }
   return dataset;
+}
+
+data::ImageSet images_trained_on(Worker& worker) {
+  if (const auto shape = checkpoint::trained_image_shape(worker.job.checkpoint)) {
+    return set_of(*shape);
+  }
+  if (!worker.config.data.format) return set_of(shape_of(worker.config.data));
+  return open_dataset(worker, data::Splits::kTest).test;
 }
 
 std::string describe_dataset(const data::Dataset& dataset) {

@@ -10,6 +10,11 @@ namespace mnist_train::app {
 /// were skipped. Throws Error(kData), also where a process of train_per_process has no samples.
 data::Dataset open_dataset(Worker& worker, data::Splits splits = data::Splits::kBoth);
 
+/// Returns images like those that the job's checkpoint was trained on: as it says itself, else as
+/// is known of the data set by name, else as the data themselves are. Throws Error(kCheckpoint) and
+/// Error(kData).
+data::ImageSet images_trained_on(Worker& worker);
+
 /// Describes the data in the log: "60,000 training and 10,000 test images of 1x28x28, 10 classes".
 std::string describe_dataset(const data::Dataset& dataset);
 

@@ -4,28 +4,11 @@
 #include "app/commands.h"
 #include "app/open_dataset.h"
 #include "base/print.h"
-#include "checkpoint/checkpoint.h"
 #include "checkpoint/weights.h"
 #include "eval/evaluator.h"
 #include "loader/batch_source.h"
 
 namespace mnist_train::app {
-
-namespace {
-
-/// Returns the options that a checkpoint was trained with.
-settings::TrainOptions options_of(const checkpoint::TensorFile& file, const std::string& name) {
-  return settings::parse_run_config({name, checkpoint::checkpoint_facts(file, name).config, {}})
-      .train;
-}
-
-void export_with_optimizer(const Worker& worker) {
-  const std::string name = worker.job.checkpoint.string();
-  const checkpoint::TensorFile file = checkpoint::read_checkpoint(worker.job.checkpoint);
-  checkpoint::write_python_checkpoint(worker.job.export_path, file, options_of(file, name), name);
-}
-
-}  // namespace
 
 void run_evaluation(Worker& worker) {
   const settings::RunConfig& config = worker.config;
@@ -51,15 +34,6 @@ void run_evaluation(Worker& worker) {
   print_result({{"test_loss", evaluation.loss},
                 {"test_accuracy", evaluation.accuracy},
                 {"samples", evaluation.samples}});
-}
-
-void run_export(Worker& worker) {
-  launch::update(worker.status(), launch::Phase::kSaving, 0, 0);
-  if (worker.job.with_optimizer) return export_with_optimizer(worker);
-  const auto format = worker.job.export_format == "pt" ? checkpoint::WeightsFormat::kPt
-                                                       : checkpoint::WeightsFormat::kSafetensors;
-  checkpoint::write_weights(worker.job.export_path, checkpoint::read_weights(worker.job.checkpoint),
-                            format);
 }
 
 }  // namespace mnist_train::app

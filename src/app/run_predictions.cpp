@@ -15,7 +15,6 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/print.h"
-#include "checkpoint/weights.h"
 #include "imaging/codec.h"
 #include "loader/batch_source.h"
 
@@ -24,32 +23,6 @@ namespace mnist_train::app {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-data::ImageSet set_of(const network::ImageShape& shape) {
-  data::ImageSet set;
-  set.channels = shape.channels;
-  set.height = shape.height;
-  set.width = shape.width;
-  set.classes = shape.classes;
-  return set;
-}
-
-/// What training reads of a named data set.
-network::ImageShape shape_of(const settings::DataOptions& options) {
-  const settings::NamedDataset& row = settings::named_dataset(*options.dataset);
-  const settings::ImageSize size = options.size.value_or(row.size);
-  return {options.channels.value_or(row.channels), size.height, size.width, row.classes};
-}
-
-/// A set like the one that the model was trained on: as its checkpoint says, else as is known of
-/// the data set by name, else as the data themselves are.
-data::ImageSet trained_on(Worker& worker) {
-  if (const auto shape = checkpoint::trained_image_shape(worker.job.checkpoint)) {
-    return set_of(*shape);
-  }
-  if (!worker.config.data.format) return set_of(shape_of(worker.config.data));
-  return open_dataset(worker, data::Splits::kTest).test;
-}
 
 /// Some of the files, decoded.
 struct Images {
@@ -172,7 +145,7 @@ void print_predictions(Worker& worker, models::Model& model, Images images,
 void run_predictions(Worker& worker) {
   if (!worker.is_rank0()) return;
   const at::NoGradGuard no_grad;
-  const data::ImageSet like = trained_on(worker);
+  const data::ImageSet like = images_trained_on(worker);
   const auto model = make_model_with_weights(worker, like, worker.job.checkpoint);
   model->to(worker.device());
   model->eval();

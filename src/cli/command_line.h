@@ -50,6 +50,11 @@ struct CommandLine {
   std::string log_level = "info";
   bool quiet = false;
   bool dry_run = false;
+
+  /// Returns whether more than weights is exported, which takes the config that they belong to.
+  bool exports_network() const {
+    return command == Command::kExport && (export_format == "onnx" || export_format == "python");
+  }
 };
 
 /// Parses the arguments behind the program's name. Throws Error(kConfig) with one line that says

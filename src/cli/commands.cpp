@@ -122,21 +122,28 @@ void add_export(CLI::App& command, CommandLine& line) {
   add_checkpoint_flag(command, line);
   command.add_option("--format", line.export_format, "The format to write")
       ->type_name("FORMAT")
-      ->check(CLI::IsMember({"pt", "safetensors"}))
+      ->check(CLI::IsMember({"pt", "safetensors", "onnx", "python"}))
       ->capture_default_str();
   command.add_flag("--with-optimizer", line.with_optimizer,
                    "Adds the optimizer's state, as torch.optim's load_state_dict takes it (pt, "
                    "from a checkpoint)");
   command.add_option("--output", line.output, "The file to write")->type_name("FILE")->required();
+  add_config_flags(command, line);
   add_logging_flags(command, line);
   command.footer(
+      "pt and safetensors hold weights; onnx the network with its weights; python a module of "
+      "torch.nn whose make_model() takes the weights.\n\n"
       "Examples:\n"
       "  mnist-train export --checkpoint runs/first/checkpoints/best.safetensors --format pt "
       "--output weights.pt\n"
       "  mnist-train export --checkpoint runs/first/checkpoints/best.safetensors --format pt "
       "--with-optimizer --output training.pt\n"
       "  mnist-train export --checkpoint runs/first/model.pt --format safetensors --output "
-      "weights.safetensors");
+      "weights.safetensors\n"
+      "  mnist-train export --checkpoint runs/first/checkpoints/best.safetensors --format onnx "
+      "--output net.onnx\n"
+      "  mnist-train export --checkpoint runs/first/model.pt --config configs/mnist.json --format "
+      "python --output net.py");
 }
 
 void add_describe(CLI::App& command, CommandLine& line) {
@@ -250,7 +257,7 @@ constexpr std::array kCommands{
     CommandEntry{"describe", Command::kDescribe, std::nullopt,
                  "Shows the network layer by layer, with its sizes", &add_describe},
     CommandEntry{"export", Command::kExport, WorkerCommand::kExport,
-                 "Writes weights for other programs", &add_export},
+                 "Writes weights or the network for other programs", &add_export},
     CommandEntry{"fetch", Command::kFetch, std::nullopt, "Downloads a data set", &add_fetch},
     CommandEntry{"convert", Command::kConvert, std::nullopt,
                  "Converts IDX files to other data formats", &add_convert},

@@ -13,7 +13,7 @@ namespace mnist_train::cli {
 using ConfigFiles = std::vector<std::shared_ptr<const strict_json::Source>>;
 
 /// Returns the config files that the command names, in their order, else the config that a
-/// checkpoint was trained with where one is evaluated; nothing where there is neither. Throws
+/// checkpoint was trained with where its model is needed; nothing where there is neither. Throws
 /// Error(kConfig) when a file cannot be read or holds weights without a config, and
 /// Error(kCheckpoint) when a checkpoint cannot be read.
 ConfigFiles config_files(const CommandLine& line);

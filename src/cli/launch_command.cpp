@@ -66,6 +66,24 @@ void check_model_file(const char* pointer, const std::optional<fs::path>& file,
   }
 }
 
+void check_export(const CommandLine& line, const settings::RunConfig& config) {
+  check_target(*line.output, ExitCode::kCheckpoint);
+  std::error_code ignored;
+  if (fs::equivalent(*line.checkpoint_file, *line.output, ignored)) {
+    throw Error(ExitCode::kConfig, "--output " + *line.output +
+                                       ": is the file that is exported, which is never "
+                                       "overwritten; choose another name");
+  }
+  const auto& file = config.model.torchscript ? config.model.torchscript : config.model.plugin;
+  if (line.exports_network() && file) {
+    throw Error(ExitCode::kConfig,
+                "--format " + line.export_format + " needs a network of layers, but the config's " +
+                    (config.model.torchscript ? "model.torchscript" : "model.plugin") +
+                    " defines it in " + file->string() +
+                    "; --format pt and safetensors write its weights");
+  }
+}
+
 /// Checks the files that a command names, before any process is started and any folder is made.
 void check_named_files(const CommandLine& line, const settings::RunConfig& config) {
   if (line.checkpoint_file) check_readable(*line.checkpoint_file);
@@ -78,7 +96,7 @@ void check_named_files(const CommandLine& line, const settings::RunConfig& confi
     check_model_file("/model/torchscript", config.model.torchscript, has_checkpoint);
     check_model_file("/model/plugin", config.model.plugin, has_checkpoint);
   }
-  if (line.command == Command::kExport) check_target(*line.output, ExitCode::kCheckpoint);
+  if (line.command == Command::kExport) check_export(line, config);
   if (line.command == Command::kPreview) check_target(*line.output, ExitCode::kRunFailed);
 }
 

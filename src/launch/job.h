@@ -22,7 +22,7 @@ struct Job {
   bool after_restart =
       false;  // this run's earlier attempt: its newest checkpoint wins over `resume`
   std::filesystem::path checkpoint;   // evaluate, predict, export
-  std::string export_format;          // export: "pt", "safetensors"
+  std::string export_format;          // export: "pt", "safetensors", "onnx", "python"
   std::filesystem::path export_path;  // export, preview: the file to write
   bool with_optimizer = false;        // export
   std::vector<std::string> images;    // predict: files as they were named

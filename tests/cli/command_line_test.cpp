@@ -67,12 +67,33 @@ TEST_CASE("the other commands take their own flags") {
   CHECK(parse_command_line({"config-schema"}).command == Command::kConfigSchema);
 }
 
-TEST_CASE("export writes either format") {
-  for (const char* format : {"pt", "safetensors"}) {
+TEST_CASE("export writes every format") {
+  for (const char* format : {"pt", "safetensors", "onnx", "python"}) {
     const CommandLine line =
         parse_command_line({"export", "--checkpoint", "x", "--output", "y", "--format", format});
     CHECK(line.command == Command::kExport);
     CHECK(line.export_format == format);
+  }
+}
+
+TEST_CASE("an extension that contradicts the format of an export is refused") {
+  const auto parse = [](const char* format, const char* output) {
+    return parse_command_line(
+        {"export", "--checkpoint", "x", "--format", format, "--output", output});
+  };
+  for (const auto& [format, output] :
+       std::vector<std::pair<const char*, const char*>>{{"pt", "net.onnx"},
+                                                        {"onnx", "net.pt"},
+                                                        {"python", "net.safetensors"},
+                                                        {"safetensors", "net.py"},
+                                                        {"onnx", "net.pth"}}) {
+    INFO(output);
+    CHECK_THROWS_AS(parse(format, output), Error);
+  }
+  for (const auto& [format, output] : std::vector<std::pair<const char*, const char*>>{
+           {"pt", "net.pth"}, {"onnx", "net.onnx"}, {"python", "net"}, {"onnx", "net.bin"}}) {
+    INFO(output);
+    CHECK(parse(format, output).output == output);
   }
 }
 
@@ -130,7 +151,7 @@ TEST_CASE("a wrong call is refused in a line, with one that points to help") {
       {{"--config", "--dry-run"}, "--config: needs a value, found the flag --dry-run\n"},
       {{"evaluate"}, "mnist-train evaluate: --checkpoint is required\n"},
       {{"export", "--checkpoint", "x"}, "mnist-train export: --output is required\n"},
-      {{"export", "--checkpoint", "x", "--output", "y", "--format", "onnx"}, "onnx"},
+      {{"export", "--checkpoint", "x", "--output", "y", "--format", "hdf5"}, "hdf5"},
       {{"config-schema", "--config", "c"}, "mnist-train config-schema: "},
   }));
   CAPTURE(arguments);

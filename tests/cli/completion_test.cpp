@@ -79,7 +79,8 @@ TEST_CASE("flags say what follows them") {
   CHECK(find("train", "--nproc-per-node").kind == ArgumentKind::kText);
   CHECK(find("train", "--local-rank").names.empty());  // hidden
   CHECK(find("export", "--format").kind == ArgumentKind::kChoice);
-  CHECK(find("export", "--format").choices == std::vector<std::string>{"pt", "safetensors"});
+  CHECK(find("export", "--format").choices ==
+        std::vector<std::string>{"pt", "safetensors", "onnx", "python"});
 }
 
 TEST_CASE("keys of the config are listed with their groups") {
