@@ -1,0 +1,343 @@
+"""Networks as others compute them: ONNX files in onnxruntime, and modules of PyTorch written in Python."""
+
+import importlib.util
+import json
+import py_compile
+
+import numpy
+import pytest
+from pictures import write_png
+from support import MNIST, import_torch, read_idx, run, swept, train, write_config, write_idx_folder
+
+torch = import_torch()
+onnx = pytest.importorskip("onnx", reason="onnx is not installed; scripts/test installs it")
+onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed; scripts/test installs it")
+
+from drawn_networks import drawn_network, torch_network  # noqa: E402  (needs torch)
+
+TOLERANCE = 1e-5
+BUILT_IN = {  # changes, images that are compared
+    "net": ({}, 10000),
+    "mlp": ({}, 10000),
+    "lenet": ({"model": {"init": "default"}}, 10000),
+    "resnet18": ({"batch_size": 8, "data": {"limit_train": 16, "limit_test": 20}}, 20),
+}
+SHAPE = (1, 14, 13)
+IMAGES = 100
+
+
+def export(source, form, output, *flags):
+    return run("export", "--checkpoint", source, "--format", form, "--output", output, *flags)
+
+
+def exported(source, form, output, *flags):
+    result = export(source, form, output, *flags)
+    assert result.returncode == 0, result.stderr
+    return output
+
+
+def python_model(path, weights):
+    """What the exported module makes, with the weights of a file."""
+    py_compile.compile(str(path), cfile=str(path.with_suffix(".pyc")), doraise=True)
+    spec = importlib.util.spec_from_file_location("exported", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    model = module.make_model()
+    model.load_state_dict(torch.load(weights, weights_only=True), strict=True)
+    return model.eval()
+
+
+def torch_logits(model, images):
+    with torch.no_grad():
+        return torch.cat([model(batch) for batch in torch.from_numpy(images).split(1000)]).numpy()
+
+
+def session_of(path):
+    onnx.checker.check_model(str(path), full_check=True)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def onnx_logits(session, images):
+    (logits,) = session.run(["logits"], {"images": images})
+    return logits
+
+
+def cross_entropy(logits, labels):
+    return torch.nn.functional.cross_entropy(torch.from_numpy(logits).double(), torch.from_numpy(labels)).item()
+
+
+def assert_exports_compute_the_same(folder, run_folder, pixels, labels, mean, std):
+    """Both exports of a checkpoint give the same logits for all images, and the loss that the program itself finds."""
+    checkpoint = run_folder.checkpoints()[-1]
+    images = ((pixels[:, None].astype(numpy.float32) / 255 - mean) / std).astype(numpy.float32)
+    model = python_model(exported(checkpoint, "python", folder / "net.py"), run_folder.path / "model.pt")
+    logits = torch_logits(model, images)
+    session = session_of(exported(checkpoint, "onnx", folder / "net.onnx"))
+    # A batch of any size
+    for batch in (1, 17, min(1000, len(images))):
+        for begin in (0, len(images) - batch):
+            part = slice(begin, begin + batch)
+            assert abs(onnx_logits(session, images[part]) - logits[part]).max() <= TOLERANCE
+    parts = [onnx_logits(session, images[begin:begin + 1000]) for begin in range(0, len(images), 1000)]
+    difference = abs(numpy.concatenate(parts) - logits).max()
+    print(f"largest difference of logits: {difference:.2e}; largest logit {abs(logits).max():.2f}")
+    assert difference <= TOLERANCE
+    summary = run_folder.summary()
+    assert cross_entropy(logits, labels) == pytest.approx(summary["test_loss"], rel=TOLERANCE)
+    assert numpy.mean(logits.argmax(1) == labels) == pytest.approx(summary["test_accuracy"], abs=0.5 / len(labels))
+
+
+@pytest.mark.parametrize("name", swept(list(BUILT_IN), ["net", "resnet18"]))
+def test_built_in_networks_compute_the_same_elsewhere(tmp_path, name):
+    changes, count = BUILT_IN[name]
+    data = {"limit_train": 640, "limit_test": None, "root": None} | changes.get("data", {})
+    model = {"name": name} | changes.get("model", {})
+    folder = train(tmp_path, {"epochs": 1} | changes | {"data": data, "model": model})
+    pixels, labels = (read_idx(MNIST / f"t10k-{kind}-ubyte.gz")[:count] for kind in ("images-idx3", "labels-idx1"))
+    assert_exports_compute_the_same(tmp_path, folder, pixels, labels.astype(numpy.int64), 0.1307, 0.3081)
+
+
+@pytest.fixture(scope="module")
+def small_images(tmp_path_factory):
+    """(data of a config, pixels, labels) of images that are neither square nor of even sides."""
+    draw = numpy.random.default_rng(1)
+    pixels = draw.integers(0, 256, (IMAGES, *SHAPE[1:]), numpy.uint8)
+    labels = numpy.arange(IMAGES) % 10
+    folder = write_idx_folder(tmp_path_factory.mktemp("data") / "idx", pixels, labels)
+    data = {"dataset": None, "format": "idx", "train": str(folder), "test": str(folder), "limit_train": None,
+            "limit_test": None, "normalize": {"mean": 0.4, "std": 0.3}}
+    return data, pixels, labels
+
+
+def train_layers(folder, layers, data, **changes):
+    return train(folder, {"epochs": 1, "batch_size": 25, "data": data, "model": {"layers": layers},
+                          "report": {"html": False, "tensorboard": False}, **changes})
+
+
+@pytest.mark.parametrize("seed", swept(list(range(20)), [0, 5, 9, 14, 16]))
+def test_drawn_networks_compute_the_same_elsewhere(tmp_path, small_images, seed):
+    layers, build = drawn_network(seed, SHAPE)
+    print(json.dumps(layers))
+    data, pixels, labels = small_images
+    folder = train_layers(tmp_path, layers, data)
+    assert_exports_compute_the_same(tmp_path, folder, pixels, labels, 0.4, 0.3)
+    weights = torch.load(folder.path / "model.pt", weights_only=True)
+    assert list(weights) == list(build().state_dict())
+
+
+def weights_of(build, folder):
+    """model.pt with weights that PyTorch draws."""
+    torch.manual_seed(1)
+    model = build().eval()
+    torch.save(model.state_dict(), folder / "model.pt")
+    return model
+
+
+def config_of(folder, layers, data, **others):
+    return write_config(folder, {"data": data, "model": {"layers": layers}, **others})
+
+
+# Windows that reach beyond the image, as PyTorch has them and ONNX does not
+WINDOWS = [
+    {"name": "max_pool2d", "kernel_size": 3, "stride": 2, "ceil_mode": True},
+    {"name": "max_pool2d", "kernel_size": 2, "stride": 3, "padding": 1, "ceil_mode": True},
+    {"name": "max_pool2d", "kernel_size": 3, "stride": 4, "padding": [1, 0], "dilation": [3, 2], "ceil_mode": True},
+    {"name": "max_pool2d", "kernel_size": [4, 3], "stride": 1, "padding": [2, 1], "dilation": 2},
+    {"name": "avg_pool2d", "kernel_size": 3, "stride": 2, "padding": 1},
+    {"name": "avg_pool2d", "kernel_size": 3, "stride": 2, "padding": 1, "count_include_pad": False},
+    {"name": "avg_pool2d", "kernel_size": [4, 3], "stride": 3, "padding": [2, 1], "ceil_mode": True},
+    {"name": "avg_pool2d", "kernel_size": 4, "stride": 3, "ceil_mode": True},
+    {"name": "avg_pool2d", "kernel_size": 4, "stride": 3, "padding": 2, "ceil_mode": True, "count_include_pad": False},
+    {"name": "avg_pool2d", "kernel_size": 2, "stride": 3, "padding": 1, "ceil_mode": True},
+    {"name": "adaptive_avg_pool2d", "output_size": [7, 1]},
+    {"name": "conv2d", "out_channels": 3, "kernel_size": [4, 2], "padding": "same", "dilation": [1, 3]},
+]
+
+
+@pytest.mark.parametrize("window", WINDOWS, ids=lambda window: f"{WINDOWS.index(window)}_{window['name']}")
+def test_windows_reach_as_far_as_in_pytorch(tmp_path, small_images, window):
+    layers = [window, "flatten", {"name": "linear", "out_features": "classes"}]
+    model = weights_of(lambda: torch_network(layers, SHAPE), tmp_path)
+    config = config_of(tmp_path, layers, small_images[0])
+    session = session_of(exported(tmp_path / "model.pt", "onnx", tmp_path / "net.onnx", "--config", config))
+    images = numpy.random.default_rng(2).standard_normal((20, *SHAPE), numpy.float32)
+    assert abs(onnx_logits(session, images) - torch_logits(model, images)).max() <= TOLERANCE
+
+
+LINEAR = ["flatten", {"name": "linear", "out_features": "classes"}]
+
+
+def linear_weights(folder):
+    weights_of(lambda: torch_network(LINEAR, SHAPE), folder)
+    return folder / "model.pt"
+
+
+def test_an_onnx_file_says_what_it_holds(tmp_path, small_images):
+    weights = linear_weights(tmp_path)
+    config = config_of(tmp_path, LINEAR, small_images[0])
+    model = onnx.load(exported(weights, "onnx", tmp_path / "net.onnx", "--config", config))
+    version = run("--version").stdout.split()[1].rstrip(",")
+    assert (model.ir_version, model.opset_import[0].version) == (8, 17)
+    assert (model.producer_name, model.producer_version) == ("mnist-train", version)
+    assert "mean 0.4 and std 0.3" in model.doc_string
+    (images,), (logits,) = model.graph.input, model.graph.output
+    assert [(value.name, [axis.dim_param or axis.dim_value for axis in value.type.tensor_type.shape.dim])
+            for value in (images, logits)] == [("images", ["N", *SHAPE]), ("logits", ["N", 10])]
+    tensors = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    expected = torch.load(weights, weights_only=True)
+    assert list(tensors) == list(expected)
+    assert all(numpy.array_equal(tensors[name], tensor.numpy()) for name, tensor in expected.items())
+
+
+def test_the_scores_of_predict_are_those_of_the_logits(tmp_path, small_images):
+    data, pixels, _ = small_images
+    layers, _ = drawn_network(3, SHAPE)
+    folder = train_layers(tmp_path, layers, data)
+    files = [write_png(tmp_path / f"{number}.png", image) for number, image in enumerate(pixels[:20])]
+    result = run("predict", "--checkpoint", folder.checkpoints()[-1], *files)
+    assert result.returncode == 0, result.stderr
+    scores = [json.loads(line)["scores"] for line in result.stdout.splitlines()]
+    session = session_of(exported(folder.checkpoints()[-1], "onnx", tmp_path / "net.onnx"))
+    logits = onnx_logits(session, ((pixels[:20, None] / 255 - 0.4) / 0.3).astype(numpy.float32))
+    assert abs(torch.from_numpy(logits).softmax(1).numpy() - scores).max() <= 1e-6
+
+
+def test_a_module_of_python_is_written_as_people_write_it(tmp_path, small_images):
+    layers = [{"name": "conv2d", "as": "stem", "out_channels": 4, "kernel_size": [3, 2], "padding": "same"},
+              {"name": "residual", "layers": ["batch_norm", "relu"], "activation": "gelu"},
+              {"name": "repeat", "times": 2, "layers": [{"name": "max_pool2d", "kernel_size": 2, "stride": 1}]},
+              "adaptive_avg_pool2d", *LINEAR]
+    model = weights_of(lambda: torch_network(layers, SHAPE), tmp_path)
+    config = config_of(tmp_path, layers, small_images[0])
+    first, second = (exported(tmp_path / "model.pt", "python", tmp_path / f"{name}.py", "--config", config)
+                     for name in ("first", "second"))
+    assert first.read_bytes() == second.read_bytes()
+    text = first.read_text()
+    assert "mean 0.4 and std 0.3" in text and "FlatResidual" not in text
+    assert text[text.index("def make_model"):] == '''def make_model():
+    return nn.Sequential(OrderedDict([
+        ("stem", nn.Conv2d(1, 4, (3, 2), padding="same")),
+        ("1", Residual(
+            nn.Sequential(
+                nn.BatchNorm2d(4),
+                nn.ReLU(),
+            ),
+            activation=nn.GELU(),
+        )),
+        ("2", nn.Sequential(
+            nn.MaxPool2d(2, stride=1),
+            nn.MaxPool2d(2, stride=1),
+        )),
+        ("3", nn.AdaptiveAvgPool2d(1)),
+        ("4", nn.Flatten()),
+        ("5", nn.Linear(4, 10)),
+    ]))
+'''
+    images = torch.randn(5, *SHAPE)
+    with torch.no_grad():
+        assert torch.equal(python_model(first, tmp_path / "model.pt")(images), model(images))
+
+
+def test_blocks_may_name_their_modules_themselves(tmp_path, small_images):
+    """Without `layers.` and `shortcut.`, also where layers without weights have the same names in both."""
+    conv = {"name": "conv2d", "out_channels": 2, "kernel_size": 1}
+    block = {"name": "residual", "modules": ["shortcut", "norm", "conv"], "activation": "relu",
+             "layers": [conv | {"as": "conv"}, "relu", {"name": "batch_norm", "as": "norm"}],
+             "shortcut": [conv | {"as": "shortcut"}, {"name": "dropout", "p": 0.5}]}
+    folder = train_layers(tmp_path, [block, *LINEAR], small_images[0])
+    weights = torch.load(folder.path / "model.pt", weights_only=True)
+    model = python_model(exported(folder.checkpoints()[-1], "python", tmp_path / "net.py"), folder.path / "model.pt")
+    assert list(model.state_dict()) == list(weights)
+    assert list(weights)[:3] == ["0.shortcut.weight", "0.shortcut.bias", "0.norm.weight"]
+    session = session_of(exported(folder.checkpoints()[-1], "onnx", tmp_path / "net.onnx"))
+    images = numpy.random.default_rng(3).standard_normal((20, *SHAPE), numpy.float32)
+    assert abs(onnx_logits(session, images) - torch_logits(model, images)).max() <= TOLERANCE
+
+
+def test_images_have_the_size_that_augmentation_gives_them(tmp_path, small_images):
+    augment = [{"name": "resize", "size": [9, 8]}]
+    config = config_of(tmp_path, LINEAR, small_images[0] | {"augment": augment})
+    weights_of(lambda: torch_network(LINEAR, (1, 9, 8)), tmp_path)
+    model = onnx.load(exported(tmp_path / "model.pt", "onnx", tmp_path / "net.onnx", "--config", config))
+    assert [axis.dim_value for axis in model.graph.input[0].type.tensor_type.shape.dim] == [0, 1, 9, 8]
+
+
+# What cannot be exported leaves nothing behind
+
+
+def refused(folder, source, form, output, code, *flags):
+    """What standard error says; nothing is written."""
+    before = sorted(folder.rglob("*"))
+    content = source.read_bytes()
+    result = export(source, form, output, *flags)
+    assert result.returncode == code, result.stderr
+    assert sorted(folder.rglob("*")) == before and source.read_bytes() == content
+    return result.stderr
+
+
+@pytest.mark.parametrize("layer, reason", [
+    ({"name": "adaptive_avg_pool2d", "output_size": 5}, "adaptive_avg_pool2d from [N,1,14,13] to [N,1,5,5]"),
+    ({"name": "max_pool2d", "kernel_size": 2, "padding": 1, "dilation": 14}, "nothing but padding"),
+])
+def test_what_onnx_cannot_express_is_named(tmp_path, small_images, layer, reason):
+    layers = ["relu", {"name": "sequential", "layers": [layer]}, *LINEAR]
+    weights_of(lambda: torch_network(layers, SHAPE), tmp_path)
+    config = config_of(tmp_path, layers, small_images[0])
+    said = refused(tmp_path, tmp_path / "model.pt", "onnx", tmp_path / "net.onnx", 2, "--config", config)
+    assert "/model/layers/1/layers/0: " in said and reason in said, said
+    exported(tmp_path / "model.pt", "python", tmp_path / "net.py", "--config", config)
+
+
+@pytest.mark.parametrize("form, name", [("onnx", "net.pt"), ("python", "net.onnx"), ("pt", "net.py"),
+                                        ("safetensors", "net.pth"), ("onnx", "net.safetensors")])
+def test_an_extension_of_another_format_is_refused(tmp_path, form, name):
+    said = refused(tmp_path, linear_weights(tmp_path), form, tmp_path / name, 2)
+    assert name in said and f"--format is {form}" in said, said
+
+
+@pytest.mark.parametrize("form", ["pt", "safetensors", "onnx", "python"])
+def test_the_source_is_never_overwritten(tmp_path, small_images, form):
+    weights = linear_weights(tmp_path).rename(tmp_path / "model")
+    config = config_of(tmp_path, LINEAR, small_images[0])
+    (tmp_path / "link").symlink_to(weights)
+    for output in (weights, tmp_path / "link", tmp_path / ".." / tmp_path.name / "model"):
+        said = refused(tmp_path, weights, form, output, 2, "--config", config)
+        assert "never overwritten" in said, said
+
+
+@pytest.mark.parametrize("form", ["onnx", "python"])
+def test_weights_need_their_config(tmp_path, form):
+    said = refused(tmp_path, linear_weights(tmp_path), form, tmp_path / "net", 2)
+    assert "model.pt" in said and "--config" in said, said
+
+
+@pytest.mark.parametrize("form", ["onnx", "python"])
+def test_weights_of_another_network_are_listed(tmp_path, small_images, form):
+    config = config_of(tmp_path, [{"name": "conv2d", "out_channels": 2, "kernel_size": 1}, *LINEAR], small_images[0])
+    said = refused(tmp_path, linear_weights(tmp_path), form, tmp_path / "net", 5, "--config", config)
+    for line in ("missing: 0.weight", "missing: 2.weight [10, 364]", "unexpected: 1.weight [10, 182]"):
+        assert line in said, said
+
+
+@pytest.mark.parametrize("form", ["onnx", "python"])
+@pytest.mark.parametrize("key, name", [("torchscript", "net.ts"), ("plugin", "libnet.so")])
+def test_a_network_that_is_not_of_layers_is_refused(tmp_path, small_images, form, key, name):
+    (tmp_path / name).write_bytes(b"")
+    config = write_config(tmp_path, {"data": small_images[0], "model": {key: str(tmp_path / name)}})
+    said = refused(tmp_path, linear_weights(tmp_path), form, tmp_path / "net", 2, "--config", config)
+    assert f"model.{key}" in said and name in said, said
+
+
+@pytest.mark.parametrize("form", ["onnx", "python"])
+def test_a_file_that_cannot_be_written_is_not_begun(tmp_path, small_images, form):
+    config = config_of(tmp_path, LINEAR, small_images[0])
+    weights = linear_weights(tmp_path)
+    said = refused(tmp_path, weights, form, tmp_path / "nowhere" / "net", 5, "--config", config)
+    assert "nowhere" in said, said
+    (tmp_path / "folder").mkdir()
+    said = refused(tmp_path, weights, form, tmp_path / "folder", 5, "--config", config)
+    assert "is a folder" in said, said
+    said = refused(tmp_path, weights, form, "/proc/net.x", 5, "--config", config)
+    assert "/proc/net.x: cannot" in said, said
