@@ -146,9 +146,8 @@ std::shared_ptr<const Source> config_of_checkpoint(const std::filesystem::path& 
 ConfigFiles config_files(const CommandLine& line) {
   ConfigFiles files;
   for (const std::string& path : line.configs) files.push_back(strict_json::load_source(path));
-  const bool reads_checkpoint =
-      line.command == Command::kEvaluate || line.command == Command::kPredict ||
-                                line.exports_network();
+  const bool reads_checkpoint = line.command == Command::kEvaluate ||
+                                line.command == Command::kPredict || line.exports_network();
   if (files.empty() && reads_checkpoint) {
     files.push_back(config_of_checkpoint(line.checkpoint_file.value_or("")));
   }

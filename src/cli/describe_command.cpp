@@ -45,7 +45,7 @@ void for_each(const std::vector<SizedLayer>& layers, const Visit& visit) {
 
 bool is_container(const SizedLayer& sized) { return !sized.layers.empty(); }
 
-network::SampleShape input_of(const Network& network) { return network.layers.front().in; }
+network::SampleShape input_of(const Network& described) { return described.layers.front().in; }
 
 Json shape_json(const network::SampleShape& shape) {
   if (!shape.is_image) return {"N", shape.channels};
@@ -54,15 +54,15 @@ Json shape_json(const network::SampleShape& shape) {
 
 }  // namespace
 
-std::string describe_as_text(const Network& network) {
+std::string describe_as_text(const Network& described) {
   std::vector<Row> rows{{"name", "layer", "output", "parameters", "multiply-adds"},
-                        {"", "images", network::batch_text(input_of(network)), "", ""}};
-  for_each(network.layers, [&](const SizedLayer& sized) {
+                        {"", "images", network::batch_text(input_of(described)), "", ""}};
+  for_each(described.layers, [&](const SizedLayer& sized) {
     rows.push_back(row_of(sized));
     if (is_container(sized)) rows.back().parameters = rows.back().multiply_adds = "";
   });
-  rows.push_back(
-      {"", "sum", "", with_thousands(network.parameters), with_thousands(network.multiply_adds)});
+  rows.push_back({"", "sum", "", with_thousands(described.parameters),
+                  with_thousands(described.multiply_adds)});
   std::size_t names = 0, layers = 0, outputs = 0, parameters = 0, multiply_adds = 0;
   for (const Row& row : rows) {
     names = std::max(names, row.name.size());
@@ -82,20 +82,20 @@ std::string describe_as_text(const Network& network) {
   return text;
 }
 
-std::string describe_as_json(const Network& network, const settings::LayerList& layers) {
+std::string describe_as_json(const Network& described, const settings::LayerList& layers) {
   Json modules = Json::array();
-  for_each(network.layers, [&](const SizedLayer& sized) {
+  for_each(described.layers, [&](const SizedLayer& sized) {
     modules.push_back({{"name", sized.path},
                        {"layer", settings::name_of(sized.kind)},
                        {"output", shape_json(sized.out)},
                        {"parameters", sized.parameters},
                        {"multiply_adds", sized.multiply_adds}});
   });
-  const Json json = {{"input", shape_json(input_of(network))},
+  const Json json = {{"input", shape_json(input_of(described))},
                      {"layers", Json::parse(settings::write_layers(layers))},
                      {"modules", modules},
-                     {"parameters", network.parameters},
-                     {"multiply_adds", network.multiply_adds}};
+                     {"parameters", described.parameters},
+                     {"multiply_adds", described.multiply_adds}};
   return json.dump(2) + "\n";
 }
 

@@ -131,10 +131,10 @@ std::string run_describe(const CommandLine& line, const LayeredConfig& layered) 
                 "model.plugin is known only to LibTorch");
   }
   const auto known = configured_shape(config);
-  const network::Network network =
+  const network::Network described =
       checked_network(config, known ? *known : read_shape(config), layered.document);
-  return line.json ? describe_as_json(network, network::layers_of(config.model))
-                   : describe_as_text(network);
+  return line.json ? describe_as_json(described, network::layers_of(config.model))
+                   : describe_as_text(described);
 }
 
 /// Refuses layers that do not fit before any process is started.

@@ -46,18 +46,18 @@ const Node& value_at(const Node& root, std::string_view pointer) {
 }  // namespace
 
 std::optional<ImageShape> configured_shape(const settings::RunConfig& config) {
-  const settings::DataOptions& data = config.data;
-  if (data.format) return std::nullopt;
-  const settings::NamedDataset& row = settings::named_dataset(*data.dataset);
-  const settings::ImageSize size = data.size.value_or(row.size);
+  const settings::DataOptions& options = config.data;
+  if (options.format) return std::nullopt;
+  const settings::NamedDataset& row = settings::named_dataset(*options.dataset);
+  const settings::ImageSize size = options.size.value_or(row.size);
   return augmented(config,
-                   {data.channels.value_or(row.channels), size.height, size.width, row.classes});
+                   {options.channels.value_or(row.channels), size.height, size.width, row.classes});
 }
 
 ImageShape read_shape(const settings::RunConfig& config) {
-  settings::DataOptions data = config.data;
-  data.decode = settings::Decode::kStream;  // nothing is decoded, so no memory is needed for it
-  const data::DatasetReader reader(data, config.train.seed);
+  settings::DataOptions options = config.data;
+  options.decode = settings::Decode::kStream;  // nothing is decoded, so no memory is needed for it
+  const data::DatasetReader reader(options, config.train.seed);
   const data::ImageGeometry& images = reader.geometry();
   return augmented(config, {images.channels, images.height, images.width, reader.classes()});
 }

@@ -23,9 +23,9 @@ network::Network checked_network(const settings::RunConfig& config,
 
 /// Returns the network as a table for people: for each layer its name, output shape, parameters and
 /// multiply-adds, then their sums.
-std::string describe_as_text(const network::Network& network);
+std::string describe_as_text(const network::Network& described);
 
 /// Returns the same as a JSON object, with the list of layers that the config could have.
-std::string describe_as_json(const network::Network& network, const settings::LayerList& layers);
+std::string describe_as_json(const network::Network& described, const settings::LayerList& layers);
 
 }  // namespace mnist_train::cli

@@ -58,11 +58,11 @@ struct Container : torch::nn::Module {};
 /// stand.
 class LayeredModel : public Model {
  public:
-  LayeredModel(const network::Network& network, const settings::InitOptions& init,
+  LayeredModel(const network::Network& described, const settings::InitOptions& init,
                const network::InitDefaults& defaults) {
-    add_modules(*this, network.layers);
+    add_modules(*this, described.layers);
     initialize(weighted_, init, defaults);
-    operations_ = compile(network.layers);
+    operations_ = compile(described.layers);
     made_.clear();
     weighted_.clear();
   }
@@ -268,10 +268,10 @@ class LayeredModel : public Model {
 
 }  // namespace
 
-std::shared_ptr<Model> make_layered_model(const network::Network& network,
+std::shared_ptr<Model> make_layered_model(const network::Network& described,
                                           const settings::InitOptions& init,
                                           const network::InitDefaults& defaults) {
-  return std::make_shared<LayeredModel>(network, init, defaults);
+  return std::make_shared<LayeredModel>(described, init, defaults);
 }
 
 }  // namespace mnist_train::models

@@ -54,7 +54,7 @@ std::shared_ptr<Model> make_model(const settings::ModelOptions& options,
 
 /// Makes a model of layers, with the initial weights that PyTorch draws, layer by layer in the
 /// order of the state_dict; then those layers that `init` or the layer's own init name draw again.
-std::shared_ptr<Model> make_layered_model(const network::Network& network,
+std::shared_ptr<Model> make_layered_model(const network::Network& described,
                                           const settings::InitOptions& init,
                                           const network::InitDefaults& defaults);
 

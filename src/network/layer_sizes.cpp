@@ -27,7 +27,7 @@ std::int64_t bounded_product(std::initializer_list<std::int64_t> factors, std::i
 }
 
 /// What sliding a window over one side of an image needs.
-struct Window {
+struct SlidingWindow {
   std::int64_t kernel;
   std::int64_t stride;
   std::int64_t padding;  // on both ends together
@@ -68,8 +68,8 @@ std::int64_t count_weights(const SizedLayer& sized, std::initializer_list<std::i
                   batch_text(sized.in));
 }
 
-void slide(SizedLayer& sized, const ImageSize& kernel, const Window& rows, const Window& columns,
-           bool ceil_mode = false) {
+void slide(SizedLayer& sized, const ImageSize& kernel, const SlidingWindow& rows,
+           const SlidingWindow& columns, bool ceil_mode = false) {
   const SampleShape& in = sized.in;
   if (in.height + rows.padding < rows.reach() || in.width + columns.padding < columns.reach()) {
     fail(sized, "its window of " + text({rows.reach(), columns.reach()}) +

@@ -24,23 +24,23 @@ class SizeInference {
   explicit SizeInference(const ImageShape& images) : images_(images) {}
 
   Network run(const LayerList& layers) {
-    Network network;
-    network.images = images_;
+    Network sized;
+    sized.images = images_;
     const SampleShape in{images_.channels, images_.height, images_.width, true};
-    network.layers = infer_list(layers, in, "", "", 1);
-    add_sums(network, network.layers);
-    const SizedLayer& last = network.layers.back();
+    sized.layers = infer_list(layers, in, "", "", 1);
+    add_sums(sized, sized.layers);
+    const SizedLayer& last = sized.layers.back();
     const SampleShape wanted{images_.classes};
     if (last.out != wanted) {
       fail(last, "the network ends with " + batch_text(last.out) + ", but the data has " +
                      std::to_string(images_.classes) + " classes: expected " + batch_text(wanted));
     }
-    if (network.parameters == 0) fail(last, "the network has no weights to train");
-    if (network.parameters > kMaxParameters) {
-      fail(last, "the network has " + std::to_string(network.parameters) + " parameters; at most " +
+    if (sized.parameters == 0) fail(last, "the network has no weights to train");
+    if (sized.parameters > kMaxParameters) {
+      fail(last, "the network has " + std::to_string(sized.parameters) + " parameters; at most " +
                      std::to_string(kMaxParameters) + " are possible");
     }
-    return network;
+    return sized;
   }
 
  private:
@@ -85,8 +85,8 @@ class SizeInference {
   static void add_sums(Whole& whole, const std::vector<SizedLayer>& inner) {
     for (const SizedLayer& each : inner) {
       whole.parameters += each.parameters;
-      const std::int64_t room = std::numeric_limits<std::int64_t>::max() - whole.multiply_adds;
-      whole.multiply_adds += std::min(each.multiply_adds, room);
+      const std::int64_t left = std::numeric_limits<std::int64_t>::max() - whole.multiply_adds;
+      whole.multiply_adds += std::min(each.multiply_adds, left);
     }
   }
 
