@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "models/plugin_model.h"
 #include "models/script_model.h"
 
 namespace mnist_train::models {
@@ -54,6 +55,7 @@ std::shared_ptr<Model> make_model(const settings::ModelOptions& options,
                                   const network::ImageShape& shape, std::int64_t seed) {
   torch::manual_seed(static_cast<std::uint64_t>(seed));
   if (options.torchscript) return make_script_model(*options.torchscript, shape);
+  if (options.plugin) return make_plugin_model(*options.plugin, options.options, shape);
   return make_layered_model(network::make_network(options, shape), options.init,
                             network::init_defaults(options));
 }

@@ -39,3 +39,16 @@ if(EXISTS "${PROJECT_SOURCE_DIR}/scripts/integrations")
     PATTERN __pycache__ EXCLUDE)
 endif()
 install(FILES README.md CHANGELOG.md LICENSE DESTINATION "${CMAKE_INSTALL_DOCDIR}")
+
+# What a network in a library of its own is built against: find_package(mnist_train), target mnist_train::model.
+if(MNIST_TRAIN_TORCH)
+  include(CMakePackageConfigHelpers)
+  set(package "${CMAKE_BINARY_DIR}/package")
+  set(package_folder "${CMAKE_INSTALL_LIBDIR}/cmake/mnist_train")
+  configure_package_config_file("${PROJECT_SOURCE_DIR}/scripts/lib/cmake/mnist_train-config.cmake.in"
+    "${package}/mnist_train-config.cmake" INSTALL_DESTINATION "${package_folder}" PATH_VARS CMAKE_INSTALL_INCLUDEDIR)
+  write_basic_package_version_file("${package}/mnist_train-config-version.cmake" COMPATIBILITY SameMinorVersion)
+  install(FILES "${package}/mnist_train-config.cmake" "${package}/mnist_train-config-version.cmake"
+    DESTINATION "${package_folder}")
+  install(FILES src/plugin/model.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/mnist_train")
+endif()

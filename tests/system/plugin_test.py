@@ -1,0 +1,145 @@
+"""Networks in libraries of their own: built against an installation outside of the repository, trained, resumed, refused."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from support import BINARY, REPOSITORY, averaging, merged, run, start, swept, train
+
+BUILD = Path(BINARY).resolve().parents[1]
+COMPILER = os.environ.get("CXX") or shutil.which("c++")
+pytestmark = pytest.mark.skipif(not (BUILD / "CMakeCache.txt").exists() or None in (shutil.which("cmake"), COMPILER),
+                                reason="there is no build folder to install from, no cmake or no compiler")
+CONFIG = {"epochs": 2, "batch_size": 45, "test_batch_size": 100, "checkpoint": {"every_steps": 5},
+          "data": {"limit_train": 350, "limit_test": 200}}
+OPTIONS = {"width": 8, "dropout": 0.3, "activation": "gelu", "bias": False}
+
+
+@pytest.fixture(scope="module")
+def prefix(tmp_path_factory):
+    """Installed in one place and moved to another."""
+    folder = tmp_path_factory.mktemp("install")
+    subprocess.run(["cmake", "--install", BUILD, "--prefix", folder / "first"], check=True, capture_output=True)
+    return (folder / "first").rename(folder / "moved")
+
+
+@pytest.fixture(scope="module")
+def example(prefix, tmp_path_factory):
+    """The library that tests/plugin_example makes."""
+    folder = tmp_path_factory.mktemp("example")
+    source = shutil.copytree(REPOSITORY / "tests" / "plugin_example", folder / "source")
+    for command in (["cmake", "-S", source, "-B", folder / "build", f"-DCMAKE_PREFIX_PATH={prefix}"],
+                    ["cmake", "--build", folder / "build"]):
+        result = subprocess.run(command, capture_output=True, text=True)
+        assert result.returncode == 0, result.stdout + result.stderr
+    return folder / "build" / "libwide_net.so"
+
+
+def with_plugin(library, options=None, **others):
+    return merged(CONFIG, {"model": {"plugin": str(library), "options": OPTIONS if options is None else options}, **others})
+
+
+@pytest.mark.parametrize("processes, strategy, precision", swept(
+    [(1, "auto", "fp32"), (2, "flat", "bf16"), (2, "shared_memory", "bf16"), (3, "bucketed", "fp32")],
+    [(2, "shared_memory", "bf16")]))
+def test_a_stopped_run_resumes_to_the_same_bits(tmp_path, example, processes, strategy, precision):
+    changes = with_plugin(example, precision=precision, **averaging(strategy))
+    whole = train(tmp_path, changes, processes=processes, output="whole")
+    assert whole.summary()["precision"] == precision
+    with start(tmp_path, changes, processes=processes) as process:
+        process.wait_for_step(3)
+        process.send(signal.SIGTERM)
+        assert process.wait() == 143, process.stderr
+    assert train(tmp_path, changes, "--resume", "auto", processes=processes).digest() == whole.digest()
+
+
+def test_it_learns_and_its_checkpoints_are_evaluated(tmp_path, example):
+    changes = with_plugin(example, learning_rate=0.05, sgd_momentum=0.9, epochs=4)
+    folder = train(tmp_path, changes, processes=2)
+    assert list(folder.weights()) == ["gain", "conv.weight", "norm.weight", "norm.bias", "norm.running_mean", "norm.running_var",
+                                      "norm.num_batches_tracked", "fc.weight", "fc.bias"]
+    assert folder.weights()["conv.weight"].shape == (OPTIONS["width"], 1, 5, 5)
+    accuracy = folder.read_json("accuracies.json")[-1]
+    evaluated = run("evaluate", "--checkpoint", folder.checkpoints()[-1], "--nproc-per-node", 2)
+    assert json.loads(evaluated.stdout)["test_accuracy"] == pytest.approx(accuracy), evaluated.stderr
+    assert accuracy > 0.4
+
+
+def test_its_initial_weights_are_those_of_the_seed(tmp_path, example):
+    def first_weights(seed, name):
+        changes = with_plugin(example, {}, seed=seed, learning_rate=0, max_steps=1)
+        return train(tmp_path, changes, output=name).weights()["fc.weight"].tobytes()
+
+    assert first_weights(1, "one") == first_weights(1, "again") != first_weights(2, "two")
+
+
+def test_wrong_options_are_named_all_at_once(tmp_path, example):
+    wrong = {"width": 0, "dropout": "much", "activation": "tanh", "bias": 1, "colour": 3}
+    refused = train(tmp_path, with_plugin(example, wrong), expect=2)
+    for line in ('/model/options/width: expected an integer from 1 to 1024, found 0',
+                 '/model/options/dropout: expected a number from 0 to 0.9, found "much"',
+                 '/model/options/activation: expected one of "relu", "gelu", found "tanh"',
+                 '/model/options/bias: expected true or false, found 1',
+                 '/model/options/colour: unknown key; the plug-in reads width, dropout, activation, bias'):
+        assert line in refused.stderr
+
+
+@pytest.fixture(scope="module")
+def stub(prefix, tmp_path_factory):
+    """Compiles a library that is a plug-in to look at, without LibTorch: `make` is a function's body."""
+    torch_version = re.search(r"LibTorch ([0-9.]+)", next(prefix.glob("lib*/**/mnist_train-config.cmake")).read_text())[1]
+
+    def compiled(make="", api=1, torch=torch_version, entry="mnist_train_classifier", before=""):
+        folder = tmp_path_factory.mktemp("stub")
+        (folder / "stub.cpp").write_text(f"""
+            #include <cstdlib>
+            #include <stdexcept>
+            {before}
+            void make() {{ {make} }}
+            struct Entry {{ int api_version; const char* torch_version; void (*make)(); }};
+            extern "C" const Entry* {entry}() {{ static const Entry entry{{ {api}, "{torch}", make }}; return &entry; }}""")
+        subprocess.run([COMPILER, "-shared", "-fPIC", "-o", folder / "libstub.so", folder / "stub.cpp"], check=True)
+        return folder / "libstub.so"
+
+    return compiled
+
+
+# How a library is made, and what the refusal says.
+REFUSED = {
+    "another interface": ({"api": 2}, ["version 2 of mnist_train/model.h", "this program for version 1", "build it again"]),
+    "another LibTorch": ({"torch": "2.4.1"}, ["LibTorch 2.4.1"]),
+    "no entry": ({"entry": "something"}, ["has no function mnist_train_classifier"]),
+    "missing symbol": ({"before": "void missing();", "make": "missing();"}, ["cannot be loaded", "undefined symbol", "missing"]),
+    "an exception": ({"make": 'throw std::runtime_error("no such kernel");'}, ["cannot make its network: no such kernel"]),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_no_fitting_plug_in_is_refused(tmp_path, stub, case):
+    how, parts = REFUSED[case]
+    library = stub(**how)
+    refused = train(tmp_path, with_plugin(library, {}), processes=2, expect=2)
+    for part in [f"/model/plugin: {library}: ", *parts]:
+        assert part in refused.stderr
+
+
+def test_what_is_no_library_is_refused(tmp_path):
+    (tmp_path / "text.so").write_text("int main() {}\n" * 99)
+    for name, part in (("missing.so", "No such file"), ("text.so", "invalid ELF header")):
+        refused = train(tmp_path, with_plugin(tmp_path / name), output=name + ".run", expect=2)
+        assert f"/model/plugin: {tmp_path / name}: " in refused.stderr and part in refused.stderr
+
+
+@pytest.mark.parametrize("make, cause", [
+    ("std::exit(7);", "left with status 7 before the run was over"),
+    ("std::exit(0);", "left with status 0 before the run was over"),
+    ("std::abort();", "was killed by signal 6"),
+])
+def test_a_plug_in_that_ends_its_process_is_a_lost_rank(tmp_path, stub, make, cause):
+    lost = train(tmp_path, with_plugin(stub(make), {}), processes=2, expect=4)
+    assert re.search(rf"rank [01] \(pid \d+\) {cause}", lost.stderr), lost.stderr
