@@ -33,9 +33,13 @@ SCHEMA = {"properties": {
         "mean": {"anyOf": [{"type": "object", "properties": {"value": {"type": "number", "default": 0}}}, {"type": "null"}],
                  "default": None},
         "augment": {"type": "array", "default": [], "description": "Changes.", "items": {"anyOf": [
-            {"type": "object", "properties": {"name": {"const": "flip"}, "size": {"type": "number"}}}, {"enum": ["flip"]}]}},
+            {"type": "object", "properties": {"name": {"const": "flip"}, "size": {"type": "number"}, "p": {"type": "number"}}},
+            {"type": "object", "properties": {"name": {"const": "crop"}, "p": {"type": "number"}}}, {"enum": ["flip"]}]}},
+        "layers": {"anyOf": [{"$ref": "#/$defs/layers"}, {"type": "null"}]},
     }},
-}}
+}, "$defs": {"layers": {"type": "array", "items": {"anyOf": [
+    {"type": "object", "properties": {"name": {"const": "relu"}}},
+    {"type": "object", "properties": {"name": {"const": "repeat"}, "layers": {"$ref": "#/$defs/layers"}}}]}}}}
 
 
 def test_every_key_has_a_row_in_the_table_of_its_group():
@@ -44,6 +48,8 @@ def test_every_key_has_a_row_in_the_table_of_its_group():
     assert lines.index("### `data`") < lines.index("What it is.") < lines.index('| `data.mean` | `{"value"}` | none |  |')
     assert "| `data.mean.value` | a number | `0` |  |" in lines
     assert lines.index("### Entries of `data.augment`") < lines.index("| `flip: size` | a number |  |  |")
+    assert {"| `all: p` | a number |  |  |", "| `crop` | | | |", "| `repeat: layers` | a list of layers |  |  |"} <= set(lines)
+    assert "| `data.layers` | a list of: names and objects, [see below](#entries-of-datalayers) |  |  |" in lines
     assert not any("$schema" in line for line in lines)
 
 
