@@ -40,6 +40,7 @@ struct DataShape {
 /// that name them; until then a function that meets such a value returns `otherwise`.
 class Options {
  public:
+  virtual ~Options() = default;
   virtual std::int64_t integer(const std::string& name, std::int64_t otherwise, std::int64_t min,
                                std::int64_t max) = 0;
   virtual double number(const std::string& name, double otherwise, double min, double max) = 0;
@@ -47,9 +48,6 @@ class Options {
   /// Returns one of `choices`, or any text where these are empty.
   virtual std::string text(const std::string& name, const std::string& otherwise,
                            const std::vector<std::string>& choices) = 0;
-
- protected:
-  ~Options() = default;
 };
 
 /// A network that is trained on images. Its constructor registers parameters, buffers and modules
