@@ -51,6 +51,9 @@ bool averages_all(const SizedLayer& sized) {
   return layer != nullptr && layer->output_size == ImageSize{1, 1};
 }
 
+/// Layers of which each takes what the one before it gives.
+using Neighbours = std::span<const SizedLayer* const>;
+
 /// Holds the modules of a sequential, residual or repeat.
 struct Container : torch::nn::Module {};
 
@@ -162,34 +165,49 @@ class LayeredModel : public Model {
     return container;
   }
 
-  Operations compile(const std::vector<SizedLayer>& modules) {
+  Operations compile(const std::vector<SizedLayer>& layers) {
+    std::vector<const SizedLayer*> in_a_row;
+    collect(layers, in_a_row);
     Operations operations;
-    for (std::span<const SizedLayer> left(modules); !left.empty();) {
+    for (Neighbours left(in_a_row); !left.empty();) {
       const std::size_t taken = add_fused(left, operations);
       if (taken == 0) {
-        std::visit([&](const auto& kind) { add(left.front(), kind, operations); },
-                   left.front().kind);
+        std::visit([&](const auto& kind) { add(*left.front(), kind, operations); },
+                   left.front()->kind);
       }
       left = left.subspan(std::max<std::size_t>(taken, 1));
     }
     return operations;
   }
 
+  /// Adds the layers, and in the place of a sequential or repeat those in it.
+  static void collect(const std::vector<SizedLayer>& layers,
+                      std::vector<const SizedLayer*>& in_a_row) {
+    for (const SizedLayer& sized : layers) {
+      if (kind_as<settings::SequentialLayer>(sized) != nullptr ||
+          kind_as<settings::RepeatLayer>(sized) != nullptr) {
+        collect(sized.layers, in_a_row);
+      } else {
+        in_a_row.push_back(&sized);
+      }
+    }
+  }
+
   /// Adds one operation for several layers where there is one. Returns how many they are, or 0.
-  std::size_t add_fused(std::span<const SizedLayer> next, Operations& operations) {
-    if (next.size() >= 3 && kind_as<settings::Conv2dLayer>(next[0]) != nullptr &&
-        is_relu(next[1]) && is_max_pool_by_2(next[2])) {
+  std::size_t add_fused(Neighbours next, Operations& operations) {
+    if (next.size() >= 3 && kind_as<settings::Conv2dLayer>(*next[0]) != nullptr &&
+        is_relu(*next[1]) && is_max_pool_by_2(*next[2])) {
       operations.push_back(
-          [layer = torch::nn::Conv2d(made<torch::nn::Conv2dImpl>(next[0]))](
+          [layer = torch::nn::Conv2d(made<torch::nn::Conv2dImpl>(*next[0]))](
               const at::Tensor& x) mutable { return convolve_relu_max_pool(layer, x); });
       return 3;
     }
-    if (next.size() >= 2 && is_relu(next[0]) && is_max_pool_by_2(next[1])) {
+    if (next.size() >= 2 && is_relu(*next[0]) && is_max_pool_by_2(*next[1])) {
       operations.emplace_back(relu_max_pool);
       return 2;
     }
-    if (next.size() >= 2 && averages_all(next[0]) &&
-        kind_as<settings::FlattenLayer>(next[1]) != nullptr) {
+    if (next.size() >= 2 && averages_all(*next[0]) &&
+        kind_as<settings::FlattenLayer>(*next[1]) != nullptr) {
       operations.emplace_back([](const at::Tensor& x) { return x.mean(at::IntArrayRef{2, 3}); });
       return 2;
     }
@@ -241,17 +259,11 @@ class LayeredModel : public Model {
     });
   }
 
-  void add(const SizedLayer& sized, const settings::SequentialLayer& /*layer*/, Operations& to) {
-    add_all(sized.layers, to);
-  }
-
-  void add(const SizedLayer& sized, const settings::RepeatLayer& /*layer*/, Operations& to) {
-    add_all(sized.layers, to);
-  }
-
-  void add_all(const std::vector<SizedLayer>& modules, Operations& to) {
-    for (Operation& operation : compile(modules)) to.push_back(std::move(operation));
-  }
+  // Of these `collect` takes the layers in them.
+  static void add(const SizedLayer& /*sized*/, const settings::SequentialLayer& /*layer*/,
+                  Operations& /*to*/) {}
+  static void add(const SizedLayer& /*sized*/, const settings::RepeatLayer& /*layer*/,
+                  Operations& /*to*/) {}
 
   void add(const SizedLayer& sized, const settings::ResidualLayer& layer, Operations& to) {
     Operation after = [](const at::Tensor& x) { return x; };

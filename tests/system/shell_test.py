@@ -35,7 +35,7 @@ def test_bash_completes_commands_flags_choices_files_and_keys(scripts):
     assert {"--config", "--set", "--resume"} <= complete_in_bash(scripts, "--")
     assert "--checkpoint" not in complete_in_bash(scripts, "--")  # without a command it is train
     assert complete_in_bash(scripts, "evaluate", "--che") == {"--checkpoint"}
-    assert complete_in_bash(scripts, "export", "--format", "") == {"pt", "safetensors"}
+    assert complete_in_bash(scripts, "export", "--format", "") == {"pt", "safetensors", "onnx", "python"}
     assert complete_in_bash(scripts, "--config", "fi") == {"file.json"}
     assert complete_in_bash(scripts, "--output", "") == {"folder"}
     assert KEYS <= complete_in_bash(scripts, "train", "--set", "")
