@@ -34,6 +34,7 @@ std::string name_of(Activation function) {
 
 Type<Activation> activation_type(const std::vector<Activation>& functions) {
   std::vector<std::pair<Activation, std::string>> names;
+  names.reserve(functions.size());
   for (const Activation function : functions) names.emplace_back(function, name_of(function));
   return one_of<Activation>(names);
 }

@@ -40,9 +40,9 @@ TEST_CASE("sizes are inferred as PyTorch computes them") {
          6LL * 4 * 25 * 26 * 17);
   expect(R"({"name": "conv2d", "out_channels": 6, "kernel_size": [3, 4], "stride": [2, 1],
             "padding": [1, 0], "dilation": [2, 3], "groups": 2, "bias": false})",
-         "[N,6,14,12]", 6 * 2 * 12, 6LL * 2 * 12 * 14 * 12);
+         "[N,6,14,12]", 6LL * 2 * 12, 6LL * 2 * 12 * 14 * 12);
   expect(R"({"name": "conv2d", "out_channels": "classes", "kernel_size": 4, "padding": "same"})",
-         "[N,7,30,21]", 7 * 4 * 16 + 7, 7LL * 4 * 16 * 30 * 21);
+         "[N,7,30,21]", 7LL * 4 * 16 + 7, 7LL * 4 * 16 * 30 * 21);
   expect(R"({"name": "max_pool2d", "kernel_size": 2})", "[N,4,15,10]", 0);
   expect(R"({"name": "max_pool2d", "kernel_size": 2, "ceil_mode": true})", "[N,4,15,11]", 0);
   expect(R"({"name": "max_pool2d", "kernel_size": 3, "stride": 2, "padding": 1, "dilation": 2})",
@@ -56,7 +56,7 @@ TEST_CASE("sizes are inferred as PyTorch computes them") {
   expect(R"("flatten")", "[N,2520]", 0);
   expect(R"({"name": "repeat", "times": 3, "layers": [{"name": "conv2d", "out_channels": 4,
             "kernel_size": 3}, "relu"]})",
-         "[N,4,24,15]", 3 * 148, 144LL * (28 * 19 + 26 * 17 + 24 * 15));
+         "[N,4,24,15]", 3LL * 148, 144LL * (28LL * 19 + 26LL * 17 + 24LL * 15));
 }
 
 TEST_CASE("the built-in networks are lists with the documented sums") {
