@@ -10,6 +10,7 @@ namespace mnist_train::settings {
 bool SequentialLayer::operator==(const SequentialLayer&) const = default;
 bool ResidualLayer::operator==(const ResidualLayer&) const = default;
 bool RepeatLayer::operator==(const RepeatLayer&) const = default;
+bool Layer::operator==(const Layer&) const = default;
 
 namespace {
 

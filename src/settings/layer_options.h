@@ -51,7 +51,7 @@ struct Layer {
   std::string as;  // the module's name; empty: its index in the list
   LayerKind kind;
 
-  bool operator==(const Layer&) const = default;
+  bool operator==(const Layer&) const;
 };
 
 /// Returns the layer's name in the config, such as "conv2d".
