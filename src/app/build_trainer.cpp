@@ -53,9 +53,8 @@ std::shared_ptr<loader::Augmenter> make_augmenter(const Worker& worker,
 }
 
 network::ImageShape model_input(const settings::RunConfig& config, const data::ImageSet& images) {
-  const settings::ImageSize size =
-      settings::augmented_size(config.data.augment, {images.height, images.width});
-  return {images.channels, size.height, size.width, images.classes};
+  return network::model_input(config.data,
+                              {images.channels, images.height, images.width, images.classes});
 }
 
 std::shared_ptr<models::Model> make_model(const settings::RunConfig& config,

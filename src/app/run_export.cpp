@@ -28,10 +28,7 @@ void export_network(Worker& worker) {
   const settings::RunConfig& config = worker.config;
   const data::ImageSet images = images_trained_on(worker);
   const auto model = make_model_with_weights(worker, images, worker.job.checkpoint);
-  const settings::ImageSize size =
-      settings::augmented_size(config.data.augment, {images.height, images.width});
-  const network::Network net = network::make_network(
-      config.model, {images.channels, size.height, size.width, images.classes});
+  const network::Network net = network::make_network(config.model, model_input(config, images));
   const auto normalize = settings::effective_normalize(config.data, images.channels);
   launch::update(worker.status(), launch::Phase::kSaving, 0, 0);
   std::string content;

@@ -135,7 +135,7 @@ TensorFile snapshot(const train::Trainer& trainer, const RunFacts& facts) {
   }
   const network::ImageShape& images = facts.images;
   const Json state = {{"version", kVersion},
-                      {"progress", Json::parse(progress_to_text(trainer.progress()))},
+                      {"progress", progress_to_json(trainer.progress())},
                       {"config", Json::parse(facts.config)},
                       {"data_hash", facts.data_hash},
                       {"world_size", facts.world_size},
@@ -240,7 +240,7 @@ train::Progress checkpoint_progress(const TensorFile& file, const std::string& s
     throw Error(ExitCode::kCheckpoint, source + ": does not say how far its run had come");
   }
   try {
-    return progress_from_text(progress->dump());
+    return progress_from_json(*progress);
   } catch (const Error& error) {
     throw Error(error.code(), source + ": " + error.what());
   }

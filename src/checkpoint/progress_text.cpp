@@ -29,7 +29,7 @@ void for_each_field(SomeProgress& progress, const Visit& visit) {
   visit("/epoch_sums/samples", progress.epoch_sums.samples);
 }
 
-/// As above, for the groups of fields that checkpoints of earlier versions lack.
+/// Does the same for the fields whose groups are missing from checkpoints of earlier versions.
 template <class SomeProgress, class Visit>
 void for_each_newer_field(SomeProgress& progress, const Visit& visit) {
   visit("/plateau/best_loss", progress.plateau.best_loss);
@@ -38,6 +38,8 @@ void for_each_newer_field(SomeProgress& progress, const Visit& visit) {
   visit("/early_stopping/best_accuracy", progress.early_stopping.best_accuracy);
   visit("/early_stopping/bad_epochs", progress.early_stopping.bad_epochs);
 }
+
+}  // namespace
 
 Json progress_to_json(const train::Progress& progress) {
   Json json;
@@ -63,8 +65,6 @@ train::Progress progress_from_json(const Json& json) try {
   throw Error(ExitCode::kCheckpoint,
               std::string("the progress of the run cannot be read: ") + error.what());
 }
-
-}  // namespace
 
 std::string progress_to_text(const train::Progress& progress) {
   return progress_to_json(progress).dump();

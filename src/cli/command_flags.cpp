@@ -150,8 +150,7 @@ void add_describe(CLI::App& command, CommandLine& line) {
   add_logging_flags(command, line);
   command.footer(
       "Prints each layer's name, output shape, parameters and multiply-adds for one image. The "
-      "JSON "
-      "object also has the list of layers, which model.layers takes.\n\n"
+      "JSON object also has the list of layers, which model.layers takes.\n\n"
       "Examples:\n"
       "  mnist-train describe --config configs/own_network.json\n"
       "  mnist-train describe --config configs/mnist.json --set model.name=resnet18 --json");

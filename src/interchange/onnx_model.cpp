@@ -19,12 +19,11 @@ namespace {
 using network::SizedLayer;
 using settings::Activation;
 using settings::ImageSize;
+using settings::sides;
 using Sizes = std::vector<std::int64_t>;
 
 /// Protobuf reads messages of less than 2 GiB; 16 MiB of them are left to all but the parameters.
 constexpr std::int64_t kMaxParameters = ((std::int64_t{2} << 30) - (std::int64_t{16} << 20)) / 4;
-
-Sizes sides(const ImageSize& size) { return {size.height, size.width}; }
 
 Sizes pads(const SidePadding& padding) {
   const auto& [begin, end] = padding;

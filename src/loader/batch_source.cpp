@@ -142,12 +142,10 @@ void BatchSource::set_order(std::vector<std::int64_t> order, std::int64_t epoch)
   order_ = std::move(order);
   if (seed_) {
     const data::EpochDraws draws(*seed_, epoch);
-    std::vector<std::int64_t> seeds;
-    seeds.reserve(order_.size());
-    for (const std::int64_t sample : order_) seeds.push_back(draws.seed(sample));
-    seeds_ = accelerator::to_device(
-        borrow(seeds.data(), {static_cast<std::int64_t>(seeds.size())}, at::kLong).clone(),
-        device_);
+    const at::Tensor seeds = at::empty({static_cast<std::int64_t>(order_.size())}, at::kLong);
+    std::transform(order_.begin(), order_.end(), seeds.mutable_data_ptr<std::int64_t>(),
+                   [&](std::int64_t sample) { return draws.seed(sample); });
+    seeds_ = accelerator::to_device(seeds, device_);
   }
   if (!augmenter_) return;
   augmenter_->begin_epoch(order_, epoch);

@@ -13,10 +13,7 @@
 namespace mnist_train::models {
 
 using settings::Activation;
-
-std::vector<std::int64_t> sides(const settings::ImageSize& size) {
-  return {size.height, size.width};
-}
+using settings::sides;
 
 Operation operation_of(const settings::ActivationLayer& layer) {
   switch (layer.function) {

@@ -13,9 +13,6 @@ namespace mnist_train::models {
 using Operation = std::function<at::Tensor(const at::Tensor&)>;
 using Operations = std::vector<Operation>;
 
-/// Returns the two numbers as LibTorch takes them.
-std::vector<std::int64_t> sides(const settings::ImageSize& size);
-
 // What layers without weights do.
 
 Operation operation_of(const settings::ActivationLayer& layer);

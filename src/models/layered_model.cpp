@@ -22,6 +22,7 @@ namespace {
 using network::SizedLayer;
 using settings::Activation;
 using settings::ImageSize;
+using settings::sides;
 
 at::Tensor run(const Operations& operations, at::Tensor x) {
   for (const Operation& operation : operations) x = operation(x);
@@ -259,7 +260,7 @@ class LayeredModel : public Model {
     });
   }
 
-  // Of these `collect` takes the layers in them.
+  // `collect` has put the layers of a sequential or repeat in its place, so these are not called.
   static void add(const SizedLayer& /*sized*/, const settings::SequentialLayer& /*layer*/,
                   Operations& /*to*/) {}
   static void add(const SizedLayer& /*sized*/, const settings::RepeatLayer& /*layer*/,

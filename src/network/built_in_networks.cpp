@@ -143,11 +143,10 @@ Network make_network(const settings::ModelOptions& options, const ImageShape& im
   }
   std::int64_t side = 1;
   while (side < kLargestSideTried && !fits(layers, images, side)) ++side;
-  const std::string least = std::to_string(side);
   throw Error(ExitCode::kConfig, "model \"" + settings::name_of(options.name) +
-                                     "\" needs images of at least " + least + "x" + least +
-                                     ", the data has " + std::to_string(images.height) + "x" +
-                                     std::to_string(images.width));
+                                     "\" needs images of at least " +
+                                     settings::text_of({side, side}) + ", the data has " +
+                                     settings::text_of({images.height, images.width}));
 }
 
 InitDefaults init_defaults(const settings::ModelOptions& options) {

@@ -9,13 +9,10 @@ namespace mnist_train::network {
 namespace {
 
 using settings::ImageSize;
+using settings::text_of;
 
 constexpr std::int64_t kMaxParametersOfLayer = std::int64_t{1} << 31;
 constexpr std::int64_t kMaxElements = std::int64_t{1} << 31;  // of one image, between two layers
-
-std::string text(const ImageSize& size) {
-  return std::to_string(size.height) + "x" + std::to_string(size.width);
-}
 
 /// Returns the product, or one more than `most` where it is larger.
 std::int64_t bounded_product(std::initializer_list<std::int64_t> factors, std::int64_t most) {
@@ -35,7 +32,8 @@ struct SlidingWindow {
 
   std::int64_t reach() const { return dilation * (kernel - 1) + 1; }
   std::int64_t steps(std::int64_t side) const { return (side + padding - reach()) / stride + 1; }
-  /// As PyTorch has it: no window begins in the padding behind the last pixel.
+  /// Returns the number of windows where the last one may reach beyond the padding. As in PyTorch,
+  /// none begins in the padding behind the last pixel.
   std::int64_t steps_with_ceil(std::int64_t side) const {
     const std::int64_t steps = (side + padding - reach() + stride - 1) / stride + 1;
     return (steps - 1) * stride >= side + padding / 2 ? steps - 1 : steps;
@@ -72,12 +70,12 @@ void slide(SizedLayer& sized, const ImageSize& kernel, const SlidingWindow& rows
            const SlidingWindow& columns, bool ceil_mode = false) {
   const SampleShape& in = sized.in;
   if (in.height + rows.padding < rows.reach() || in.width + columns.padding < columns.reach()) {
-    fail(sized, "its window of " + text({rows.reach(), columns.reach()}) +
+    fail(sized, "its window of " + text_of({rows.reach(), columns.reach()}) +
                     (rows.reach() != kernel.height || columns.reach() != kernel.width
-                         ? " (a kernel of " + text(kernel) + ", dilated)"
+                         ? " (a kernel of " + text_of(kernel) + ", dilated)"
                          : "") +
                     " does not fit into " + batch_text(in) + " with padding " +
-                    text({rows.padding / 2, columns.padding / 2}));
+                    text_of({rows.padding / 2, columns.padding / 2}));
   }
   sized.out = in;
   sized.out.height = ceil_mode ? rows.steps_with_ceil(in.height) : rows.steps(in.height);
@@ -146,8 +144,8 @@ void infer_pool(SizedLayer& sized, Pool& layer, const ImageSize& dilation) {
   require_images(sized);
   const ImageSize& kernel = layer.kernel_size;
   if (2 * layer.padding.height > kernel.height || 2 * layer.padding.width > kernel.width) {
-    fail(sized,
-         "padding " + text(layer.padding) + " is more than half of the kernel of " + text(kernel));
+    fail(sized, "padding " + text_of(layer.padding) + " is more than half of the kernel of " +
+                    text_of(kernel));
   }
   if (!layer.stride) layer.stride = kernel;
   slide(sized, kernel,

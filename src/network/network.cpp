@@ -158,6 +158,19 @@ class SizeInference {
 
 }  // namespace
 
+std::optional<ImageShape> known_images(const settings::DataOptions& options) {
+  if (options.format) return std::nullopt;
+  const settings::NamedDataset& row = settings::named_dataset(*options.dataset);
+  const settings::ImageSize size = options.size.value_or(row.size);
+  return ImageShape{options.channels.value_or(row.channels), size.height, size.width, row.classes};
+}
+
+ImageShape model_input(const settings::DataOptions& options, ImageShape images) {
+  const settings::ImageSize size =
+      settings::augmented_size(options.augment, {images.height, images.width});
+  return {images.channels, size.height, size.width, images.classes};
+}
+
 std::string batch_text(const SampleShape& shape) {
   std::string text = "[N," + std::to_string(shape.channels);
   if (shape.is_image) {

@@ -1,10 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
+#include "settings/data_options.h"
 #include "settings/model_options.h"
 
 namespace mnist_train::network {
@@ -16,6 +18,14 @@ struct ImageShape {
   std::int64_t width = 28;
   std::int64_t classes = 10;
 };
+
+/// Returns the shape of the images of a data set that is known by its name; nothing where only its
+/// files tell.
+std::optional<ImageShape> known_images(const settings::DataOptions& options);
+
+/// Returns the shape of what a model gets of such images: after `data.augment`. Throws
+/// Error(kConfig) where a crop does not fit.
+ImageShape model_input(const settings::DataOptions& options, ImageShape images);
 
 /// The shape of what flows between layers, for one image: [C,H,W], or [F] behind a flatten.
 struct SampleShape {

@@ -142,12 +142,9 @@ ImageSize cropped(const RandomCropOptions& crop, ImageSize size, std::size_t pos
       crop.size->width <= size.width + 2 * crop.padding) {
     return *crop.size;
   }
-  const auto text = [](ImageSize shape) {
-    return std::to_string(shape.height) + "x" + std::to_string(shape.width);
-  };
   throw Error(ExitCode::kConfig, "/data/augment/" + std::to_string(position) +
-                                     ": random_crop takes " + text(*crop.size) +
-                                     " pixels, but images of " + text(size) + " with padding " +
+                                     ": random_crop takes " + text_of(*crop.size) +
+                                     " pixels, but images of " + text_of(size) + " with padding " +
                                      std::to_string(crop.padding) + " have fewer");
 }
 

@@ -4,6 +4,10 @@
 
 namespace mnist_train::settings {
 
+std::string text_of(const ImageSize& size) {
+  return std::to_string(size.height) + "x" + std::to_string(size.width);
+}
+
 Type<ImageSize> image_size() { return height_and_width(1, kMaxImageSide); }
 
 Type<ImageSize> height_and_width(std::int64_t min, std::int64_t max) {

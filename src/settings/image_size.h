@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "strict_json/value_type.h"
 
@@ -15,6 +17,12 @@ struct ImageSize {
 };
 
 inline constexpr std::int64_t kMaxImageSide = 16384;
+
+/// Returns the size for messages: "28x28", the height first.
+std::string text_of(const ImageSize& size);
+
+/// Returns height and width as operators take them.
+inline std::vector<std::int64_t> sides(const ImageSize& size) { return {size.height, size.width}; }
 
 /// Returns the JSON type of two numbers from `min` to `max`: one for both, or [height, width].
 strict_json::Type<ImageSize> height_and_width(std::int64_t min, std::int64_t max);

@@ -9,9 +9,9 @@ namespace mnist_train::train {
 
 namespace {
 
-// PyTorch's defaults.
-constexpr double kThreshold = 1e-4;  // of the best loss, by which a better one must be lower
-constexpr double kLeastDrop = 1e-8;  // a smaller one is not made
+// ReduceLROnPlateau calls these threshold and eps, and has them by default.
+constexpr double kThreshold = 1e-4;  // fraction of the best loss by which a better one is lower
+constexpr double kLeastDrop = 1e-8;  // a smaller drop of the learning rate is not made
 
 /// Returns what lies between `begin` and `end` on half a wave of the cosine.
 double anneal(double begin, double end, double progress) {

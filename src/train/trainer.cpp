@@ -126,7 +126,7 @@ void Trainer::broadcast_buffers() {
 }
 
 void Trainer::begin_epoch() {
-  if (!state_is_moved_) start_from_state();
+  if (!has_started_) start_from_state();
   computing_model().train();
   images_.set_order(partition_->order(images_.count(), options_.seed, progress_.epoch),
                     progress_.epoch);
@@ -139,7 +139,7 @@ void Trainer::begin_epoch() {
 /// Weights and optimizer state are now those that the run starts with: new ones, or a checkpoint's.
 /// Only a checkpoint has an average of earlier weights.
 void Trainer::start_from_state() {
-  state_is_moved_ = true;
+  has_started_ = true;
   if (average_ && progress_.step == 0) average_->restart();
   parameters_.refresh_bf16_copy({0, parameters_.values().numel()});
   std::vector<at::Tensor> state{parameters_.values()};

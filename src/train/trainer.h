@@ -109,7 +109,7 @@ class Trainer {
   Schedule schedule_;
   SyncInterval sync_interval_;
   accelerator::RunAheadLimit run_ahead_limit_;
-  bool state_is_moved_ = false;
+  bool has_started_ = false;
   double learning_rate_ = 0;
   double epoch_begin_s_ = 0;  // now less the seconds that earlier starts of the epoch trained
   double input_seconds_ = 0;  // of the current step

@@ -4,8 +4,8 @@ import json
 import math
 
 import pytest
-from resume_test import same_outcome, stop_by_sigterm
-from support import (WORLDS, averaging, import_torch, read_mnist, relative_difference, run, swept, train)
+from resume_test import same_outcome
+from support import WORLDS, averaging, import_torch, read_mnist, relative_difference, run, stop_by_sigterm, swept, train
 
 torch = import_torch()
 

@@ -10,7 +10,7 @@ import time
 
 import pytest
 from support import (BINARY, WORLDS, RunFolder, averaging, environment, merged, relative_difference, run, start,
-                     swept, train, wait_until, write_config)
+                     stop_by_sigterm, swept, train, wait_until, write_config)
 
 PER_EPOCH = 20
 TOTAL = 3 * PER_EPOCH
@@ -45,15 +45,6 @@ def same_outcome(folder, expected):
     assert folder.summary()["samples_seen"] == expected.summary()["samples_seen"]
     assert folder.summary()["best_test_accuracy"] == expected.summary()["best_test_accuracy"]
     assert folder.digest() == expected.digest()
-
-
-def stop_by_sigterm(folder, changes, processes, step):
-    with start(folder, changes, processes=processes) as process:
-        process.wait_for_step(step)
-        process.send(signal.SIGTERM)
-        assert process.wait() == 143, process.stderr
-        assert "--resume auto" in process.stderr
-    return process.run_folder
 
 
 def cut_short(folder, changes, processes, step):

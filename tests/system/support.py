@@ -251,6 +251,16 @@ def train(folder, changes=None, *flags, processes=1, output="run", variables=Non
         return process.run_folder
 
 
+def stop_by_sigterm(folder, changes, processes, step):
+    """A run that is asked to stop once it has taken so many steps."""
+    with start(folder, changes, processes=processes) as process:
+        process.wait_for_step(step)
+        process.send(signal.SIGTERM)
+        assert process.wait() == 143, process.stderr
+        assert "--resume auto" in process.stderr
+    return process.run_folder
+
+
 def worker(folder, rank, port, changes, world_size=2, before=(), variables=None):
     """One rank, as a launcher like torchrun would start it; `before` is a command that becomes it."""
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size,
