@@ -19,6 +19,11 @@ void run_evaluation(Worker& worker);
 /// that the format cannot express.
 void run_export(Worker& worker);
 
+/// Prints the modules of an external network with their parameters, and its sums, on standard
+/// output: a table, or JSON. The shapes between its modules are known to its code alone. Throws
+/// Error(kConfig) where the network cannot be used, and Error(kData).
+void run_description(Worker& worker);
+
 /// Classifies image files in one process and prints a JSON object a line for each, in the order in
 /// which they were named: `file`, `guess`, `scores`. Images are converted to the model's channels
 /// and size and normalised as in the run; light and dark are taken as they are. Throws Error(kData)

@@ -69,6 +69,9 @@ ExitCode run(Worker& worker) {
     case launch::WorkerCommand::kPreview:
       run_preview(worker);
       return ExitCode::kDone;
+    case launch::WorkerCommand::kDescribe:
+      run_description(worker);
+      return ExitCode::kDone;
     case launch::WorkerCommand::kExport:
       run_export(worker);
       return ExitCode::kDone;

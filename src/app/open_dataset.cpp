@@ -96,13 +96,6 @@ data::ImageSet set_of(const network::ImageShape& shape) {
   return set;
 }
 
-/// What training reads of a named data set.
-network::ImageShape shape_of(const settings::DataOptions& options) {
-  const settings::NamedDataset& row = settings::named_dataset(*options.dataset);
-  const settings::ImageSize size = options.size.value_or(row.size);
-  return {options.channels.value_or(row.channels), size.height, size.width, row.classes};
-}
-
 }  // namespace
 
 data::Dataset open_dataset(Worker& worker, data::Splits splits) {
@@ -121,11 +114,13 @@ data::Dataset open_dataset(Worker& worker, data::Splits splits) {
 }
 
 data::ImageSet images_trained_on(Worker& worker) {
-  if (const auto shape = checkpoint::trained_image_shape(worker.job.checkpoint)) {
-    return set_of(*shape);
+  const settings::DataOptions& options = worker.config.data;
+  std::optional<network::ImageShape> shape;
+  if (!worker.job.checkpoint.empty()) {
+    shape = checkpoint::trained_image_shape(worker.job.checkpoint);
   }
-  if (!worker.config.data.format) return set_of(shape_of(worker.config.data));
-  return open_dataset(worker, data::Splits::kTest).test;
+  if (!shape) shape = network::known_images(options);
+  return shape ? set_of(*shape) : data::shape_of_images(options);
 }
 
 std::string describe_dataset(const data::Dataset& dataset) {

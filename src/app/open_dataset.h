@@ -10,9 +10,10 @@ namespace mnist_train::app {
 /// were skipped. Throws Error(kData), also where a process of train_per_process has no samples.
 data::Dataset open_dataset(Worker& worker, data::Splits splits = data::Splits::kBoth);
 
-/// Returns images like those that the job's checkpoint was trained on: as it says itself, else as
-/// is known of the data set by name, else as the data themselves are. Throws Error(kCheckpoint) and
-/// Error(kData).
+/// Returns the shape of the images that the job's checkpoint, if it has one, was trained on, as a
+/// set without samples: as the checkpoint says, else as is known of the data set by name, else as
+/// its files are. Throws Error(kCheckpoint) where the checkpoint cannot be read, and Error(kData)
+/// where the data cannot.
 data::ImageSet images_trained_on(Worker& worker);
 
 /// Describes the data in the log: "60,000 training and 10,000 test images of 1x28x28, 10 classes".

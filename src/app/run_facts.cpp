@@ -25,10 +25,7 @@ report::Summary first_summary(const Worker& worker, const data::Dataset& dataset
   summary.execution = trainer.execution();
   summary.threads_per_process = worker.placement.threads;
   summary.parameters = trainer.parameters().values().numel();
-  if (worker.config.model.has_layers()) {
-    const auto input = model_input(worker.config, dataset.train);
-    summary.multiply_adds = network::make_network(worker.config.model, input).multiply_adds;
-  }
+  summary.multiply_adds = trainer.model().multiply_adds();
   summary.restarts = worker.job.restarts;
   const std::string config = settings::write_run_config(worker.config, /*with_output=*/false);
   Hasher hasher;

@@ -142,8 +142,8 @@ std::unique_ptr<Worker> start_worker() {
   const launch::WorkerIdentity identity = own_identity();
   // A rank that sees GPUs of its own (Slurm's --gpus-per-task) shares none.
   const bool alone = identity.sees_own_gpus;
-  launch::Placement placement;  // an export needs no more than the CPU
-  if (job.command != launch::WorkerCommand::kExport) {
+  launch::Placement placement;
+  if (!launch::needs_one_cpu(job.command)) {
     placement =
         launch::choose_placement(config, launch::this_machine(), alone ? 0 : identity.local_rank,
                                  alone ? 1 : identity.local_world_size);

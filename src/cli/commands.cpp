@@ -24,7 +24,7 @@ constexpr std::array kCommands{
                  &add_predict},
     CommandEntry{"preview", Command::kPreview, WorkerCommand::kPreview,
                  "Writes the first batch as a grid of images", &add_preview},
-    CommandEntry{"describe", Command::kDescribe, std::nullopt,
+    CommandEntry{"describe", Command::kDescribe, WorkerCommand::kDescribe,
                  "Shows the network layer by layer, with its sizes", &add_describe},
     CommandEntry{"export", Command::kExport, WorkerCommand::kExport,
                  "Writes weights or the network for other programs", &add_export},

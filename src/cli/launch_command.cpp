@@ -49,7 +49,7 @@ void check_target(const fs::path& path, ExitCode code) {
 
 bool makes_model(Command command) {
   return command == Command::kTrain || command == Command::kEvaluate ||
-         command == Command::kPredict;
+         command == Command::kPredict || command == Command::kDescribe;
 }
 
 /// Throws Error(kConfig) where the file of an external network cannot be read.
@@ -112,6 +112,7 @@ launch::Job make_job(const CommandLine& line, const settings::RunConfig& config)
   const bool writes_file = line.command == Command::kExport || line.command == Command::kPreview;
   if (writes_file) job.export_path = fs::absolute(line.output.value_or(""));
   job.with_optimizer = line.with_optimizer;
+  job.as_json = line.json;
   job.images = line.images;
   job.log_level = line.log_level;
   job.quiet = line.quiet;

@@ -122,33 +122,6 @@ int run_doctor(const CommandLine& line, const settings::RunConfig& config) {
   return doctor::count(findings, doctor::Verdict::kProblem) > 0 ? 1 : 0;
 }
 
-/// Returns what goes to standard output.
-std::string run_describe(const CommandLine& line, const LayeredConfig& layered) {
-  const settings::RunConfig& config = layered.config;
-  if (!config.model.has_layers()) {
-    throw Error(ExitCode::kConfig,
-                "mnist-train describe: shows networks of layers; what is in model.torchscript or "
-                "model.plugin is known only to LibTorch");
-  }
-  const auto known = configured_shape(config);
-  const network::Network described =
-      checked_network(config, known ? *known : read_shape(config), layered.document);
-  return line.json ? describe_as_json(described, network::layers_of(config.model))
-                   : describe_as_text(described);
-}
-
-/// Refuses layers that do not fit before any process is started.
-void check_network(const CommandLine& line, const LayeredConfig& layered) {
-  const settings::RunConfig& config = layered.config;
-  const bool uses_model = line.command == Command::kTrain || line.command == Command::kEvaluate;
-  if (!uses_model || !config.model.has_layers()) return;
-  const auto known = configured_shape(config);
-  // Opening the files of a data set may take a while, which only other lists need.
-  const bool opens_files = config.model.layers && !line.dry_run;
-  if (!known && !opens_files) return;
-  (void)checked_network(config, known ? *known : read_shape(config), layered.document);
-}
-
 int run(std::vector<std::string> arguments) {
   LogSetup log;
   set_up_logging(log);
@@ -174,8 +147,8 @@ int run(std::vector<std::string> arguments) {
   }
   const LayeredConfig layered = read_layers(line, config_files(line));
   const settings::RunConfig& config = layered.config;
-  if (line.command == Command::kDescribe) {
-    print_text(run_describe(line, layered));
+  if (line.command == Command::kDescribe && config.model.has_layers()) {
+    print_text(describe(line, layered));
     return 0;
   }
   check_network(line, layered);

@@ -14,12 +14,10 @@ using network::ImageShape;
 using strict_json::JsonKind;
 using strict_json::Node;
 
-ImageShape augmented(const settings::RunConfig& config, ImageShape shape) {
-  const settings::ImageSize size =
-      settings::augmented_size(config.data.augment, {shape.height, shape.width});
-  shape.height = size.height;
-  shape.width = size.width;
-  return shape;
+ImageShape images_of(const settings::DataOptions& options) {
+  if (const auto known = network::known_images(options)) return *known;
+  const data::ImageSet images = data::shape_of_images(options);
+  return {images.channels, images.height, images.width, images.classes};
 }
 
 /// Returns the value at a pointer whose keys need no escapes, or the last one on the way there.
@@ -45,33 +43,26 @@ const Node& value_at(const Node& root, std::string_view pointer) {
 
 }  // namespace
 
-std::optional<ImageShape> configured_shape(const settings::RunConfig& config) {
-  const settings::DataOptions& options = config.data;
-  if (options.format) return std::nullopt;
-  const settings::NamedDataset& row = settings::named_dataset(*options.dataset);
-  const settings::ImageSize size = options.size.value_or(row.size);
-  return augmented(config,
-                   {options.channels.value_or(row.channels), size.height, size.width, row.classes});
-}
-
-ImageShape read_shape(const settings::RunConfig& config) {
-  settings::DataOptions options = config.data;
-  options.decode = settings::Decode::kStream;  // nothing is decoded, so no memory is needed for it
-  const data::DatasetReader reader(options, config.train.seed);
-  const data::ImageGeometry& images = reader.geometry();
-  return augmented(config, {images.channels, images.height, images.width, reader.classes()});
-}
-
-network::Network checked_network(const settings::RunConfig& config, const ImageShape& images,
-                                 const Node& document) {
+network::Network checked_network(const LayeredConfig& layered) {
+  const settings::RunConfig& config = layered.config;
+  const ImageShape input = network::model_input(config.data, images_of(config.data));
   try {
-    return network::make_network(config.model, images);
+    return network::make_network(config.model, input);
   } catch (const network::LayerError& error) {
     const std::string pointer = "/model/layers" + error.pointer();
-    const Node& node = value_at(document, pointer);
+    const Node& node = value_at(layered.document, pointer);
     strict_json::throw_if_any({{node.source, node.offset, pointer, error.reason()}});
     throw;
   }
+}
+
+void check_network(const CommandLine& line, const LayeredConfig& layered) {
+  const settings::RunConfig& config = layered.config;
+  const bool uses_model = line.command == Command::kTrain || line.command == Command::kEvaluate;
+  if (!uses_model || !config.model.has_layers()) return;
+  // Opening the files of a data set may take a while, which only other lists need.
+  const bool opens_files = config.model.layers && !line.dry_run;
+  if (network::known_images(config.data) || opens_files) (void)checked_network(layered);
 }
 
 }  // namespace mnist_train::cli

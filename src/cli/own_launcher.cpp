@@ -69,7 +69,7 @@ LaunchState prepare(launch::Job job, const settings::RunConfig& config, const st
   const WorkerCommand command = state.job.command;
   const bool reads_data = command == WorkerCommand::kTrain || command == WorkerCommand::kEvaluate ||
                           command == WorkerCommand::kPreview;
-  if (command != WorkerCommand::kExport) place_ranks(state, reads_data);
+  if (!launch::needs_one_cpu(command)) place_ranks(state, reads_data);
   if (command == WorkerCommand::kTrain) {
     state.folder = std::make_unique<report::RunFolder>(
         report::prepare_run_folder(config, name, state.job.resume, state.job.after_restart));

@@ -276,4 +276,15 @@ Dataset open_dataset(const settings::DataOptions& options, std::int64_t seed, Sp
   return options.decode == settings::Decode::kOnce ? reader.read() : reader.stream();
 }
 
+ImageSet shape_of_images(settings::DataOptions options) {
+  options.decode = settings::Decode::kStream;  // which needs no memory for decoded images
+  const DatasetReader reader(options);
+  ImageSet set;
+  set.channels = reader.geometry().channels;
+  set.height = reader.geometry().height;
+  set.width = reader.geometry().width;
+  set.classes = reader.classes();
+  return set;
+}
+
 }  // namespace mnist_train::data

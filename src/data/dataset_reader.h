@@ -92,4 +92,8 @@ class DatasetReader {
 Dataset open_dataset(const settings::DataOptions& options, std::int64_t seed = 1,
                      Splits splits = Splits::kBoth);
 
+/// Returns a set without samples that has the shape and the number of classes of a data set's
+/// images. Its files are opened, but no image is decoded. Throws Error(kData).
+ImageSet shape_of_images(settings::DataOptions options);
+
 }  // namespace mnist_train::data

@@ -15,7 +15,7 @@ namespace mnist_train::launch {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Job, command, config, config_path, run_folder, resume,
                                    after_restart, checkpoint, export_format, export_path,
-                                   with_optimizer, images, log_level, quiet, progress_bar,
+                                   with_optimizer, as_json, images, log_level, quiet, progress_bar,
                                    started_s, restarts)
 
 namespace {

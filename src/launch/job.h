@@ -9,7 +9,12 @@
 namespace mnist_train::launch {
 
 /// What a worker can be told to do.
-enum class WorkerCommand { kTrain, kEvaluate, kPredict, kPreview, kExport, kDiagnose };
+enum class WorkerCommand { kTrain, kEvaluate, kPredict, kPreview, kDescribe, kExport, kDiagnose };
+
+/// Returns whether one process on the CPU does all of the command's work.
+constexpr bool needs_one_cpu(WorkerCommand command) {
+  return command == WorkerCommand::kDescribe || command == WorkerCommand::kExport;
+}
 
 /// What the front end hands to every worker: the command, with everything validated and every path
 /// absolute.
@@ -25,6 +30,7 @@ struct Job {
   std::string export_format;          // export: "pt", "safetensors", "onnx", "python"
   std::filesystem::path export_path;  // export, preview: the file to write
   bool with_optimizer = false;        // export
+  bool as_json = false;               // describe: else as a table
   std::vector<std::string> images;    // predict: files as they were named
   std::string log_level = "info";
   bool quiet = false;

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "models/multiply_adds.h"
 
 namespace mnist_train::models {
 
@@ -93,7 +94,8 @@ void ExternalModel::try_forward(at::ScalarType type, const std::string& advice) 
   eval();
   at::Tensor logits;
   try {
-    logits = compute(at::zeros(sizes, type));
+    set_multiply_adds(count_multiply_adds([&] { logits = compute(at::zeros(sizes, type)); }) /
+                      sizes.front());
   } catch (const std::exception& error) {
     refuse("forward fails on " + images + advice + ": " + cause_of(error));
   }

@@ -67,6 +67,7 @@ class LayeredModel : public Model {
     add_modules(*this, described.layers);
     initialize(weighted_, init, defaults);
     operations_ = compile(described.layers);
+    set_multiply_adds(described.multiply_adds);
     made_.clear();
     weighted_.clear();
   }

@@ -23,6 +23,8 @@ class Model : public torch::nn::Module {
   /// Returns whether the network's code is not this program's own. It may then draw from LibTorch's
   /// generator, and do something else in each step, which a CUDA graph would not repeat.
   virtual bool is_external() const { return false; }
+  /// Returns how many multiply-adds convolutions and matrix products take for one image.
+  std::int64_t multiply_adds() const { return multiply_adds_; }
   /// Returns whether training needs `set_sample_seeds` before each `forward`.
   virtual bool needs_sample_seeds() const { return false; }
   /// Sets the numbers [N] i64, on the device, from which the model draws for the images of the next
@@ -40,9 +42,11 @@ class Model : public torch::nn::Module {
 
  protected:
   const at::Tensor& sample_seeds() const { return sample_seeds_; }
+  void set_multiply_adds(std::int64_t for_one_image) { multiply_adds_ = for_one_image; }
 
  private:
   at::Tensor sample_seeds_;
+  std::int64_t multiply_adds_ = 0;
   bool synchronizes_batch_norm_ = false;
 };
 

@@ -107,7 +107,7 @@ TEST_CASE("every command that is not the front end's own is one of the worker's,
   // All but kDiagnose, which is the doctor's.
   CHECK(taken == std::set{launch::WorkerCommand::kTrain, launch::WorkerCommand::kEvaluate,
                           launch::WorkerCommand::kPredict, launch::WorkerCommand::kPreview,
-                          launch::WorkerCommand::kExport});
+                          launch::WorkerCommand::kDescribe, launch::WorkerCommand::kExport});
 }
 
 TEST_CASE("help and version are texts to print") {

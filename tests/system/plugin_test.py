@@ -4,12 +4,11 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 from pathlib import Path
 
 import pytest
-from support import BINARY, REPOSITORY, averaging, merged, run, start, swept, train
+from support import BINARY, REPOSITORY, averaging, merged, run, stop_by_sigterm, swept, train, write_config
 
 BUILD = Path(BINARY).resolve().parents[1]
 COMPILER = os.environ.get("CXX") or shutil.which("c++")
@@ -51,10 +50,7 @@ def test_a_stopped_run_resumes_to_the_same_bits(tmp_path, example, processes, st
     changes = with_plugin(example, precision=precision, **averaging(strategy))
     whole = train(tmp_path, changes, processes=processes, output="whole")
     assert whole.summary()["precision"] == precision
-    with start(tmp_path, changes, processes=processes) as process:
-        process.wait_for_step(3)
-        process.send(signal.SIGTERM)
-        assert process.wait() == 143, process.stderr
+    stop_by_sigterm(tmp_path, changes, processes, 3)
     assert train(tmp_path, changes, "--resume", "auto", processes=processes).digest() == whole.digest()
 
 
@@ -68,6 +64,14 @@ def test_it_learns_and_its_checkpoints_are_evaluated(tmp_path, example):
     evaluated = run("evaluate", "--checkpoint", folder.checkpoints()[-1], "--nproc-per-node", 2)
     assert json.loads(evaluated.stdout)["test_accuracy"] == pytest.approx(accuracy), evaluated.stderr
     assert accuracy > 0.4
+
+
+def test_describe_shows_its_modules(tmp_path, example):
+    shown = run("describe", "--config", write_config(tmp_path, with_plugin(example, {"width": 4})))
+    assert shown.returncode == 0, shown.stderr
+    rows = [line.split() for line in shown.stdout.splitlines()[2:]]
+    assert rows == [["(outside", "its", "modules)", "1"], ["conv", "Conv2d", "104"], ["norm", "BatchNorm2d", "8"],
+                    ["fc", "Linear", "650"], ["sum", "763", f"{24 * 24 * 4 * 25 + 64 * 10:,}"]]
 
 
 def test_its_initial_weights_are_those_of_the_seed(tmp_path, example):

@@ -2,14 +2,13 @@
 
 import itertools
 import json
-import signal
 import zipfile
 
 import pytest
 from fake_gpus import ON_GPU, fake_gpus, needs_fake_gpus
 from pictures import write_png
-from support import (MNIST, averaging, import_torch, merged, read_idx, read_mnist, relative_difference, run, start, swept,
-                     train, write_config)
+from support import (MNIST, averaging, import_torch, merged, read_idx, read_mnist, relative_difference, run,
+                     stop_by_sigterm, swept, train, write_config)
 
 torch = import_torch()
 nn = torch.nn
@@ -59,6 +58,44 @@ def with_script(path, **others):
     return merged(CONFIG, {"model": {"torchscript": str(path)}, **others})
 
 
+class Attention(nn.Module):
+    """16 patches with 32 features each, and a transposed convolution whose numbers do not matter."""
+
+    def __init__(self):
+        super().__init__()
+        self.patches = nn.Conv2d(1, 32, 7, stride=7)
+        self.encoder = nn.TransformerEncoderLayer(32, nhead=4, dim_feedforward=64, batch_first=True)
+        self.up = nn.ConvTranspose2d(32, 8, 2, stride=2)
+        self.head = nn.Linear(32, 10)
+
+    def forward(self, images):
+        patches = self.patches(images)
+        encoded = self.encoder(patches.flatten(2).transpose(1, 2))
+        return self.head(encoded.mean(1)) + self.up(patches).mean()
+
+
+def test_describe_shows_modules_and_counts_what_is_computed(tmp_path, small):
+    shown = run("describe", "--config", write_config(tmp_path, with_script(small)))
+    assert shown.returncode == 0, shown.stderr
+    rows = [line.split() for line in shown.stdout.splitlines()]
+    assert ["images", "[N,1,28,28]"] in rows and ["body", "Sequential"] in rows and ["body.0", "Conv2d", "156"] in rows
+    assert rows[-1] == ["sum", "2,338", f"{24 * 24 * 6 * 25 + 216 * 10:,}"]
+    assert train(tmp_path, with_script(small, max_steps=1)).summary()["multiply_adds"] == 24 * 24 * 6 * 25 + 216 * 10
+
+    traced = torch.jit.trace(Attention(), torch.zeros(2, 1, 28, 28), check_trace=False)
+    traced.save(str(tmp_path / "attention.ts"))
+    shown = run("describe", "--config", write_config(tmp_path, with_script(tmp_path / "attention.ts")), "--json")
+    assert shown.returncode == 0, shown.stderr
+    described = json.loads(shown.stdout)
+    patches, projections, products = 16 * 32 * 49, 16 * 32 * (96 + 32 + 64 + 64), 16 * 16 * (32 + 32)
+    assert described["multiply_adds"] == patches + projections + products + 16 * 32 * 8 * 4 + 320
+    assert described["parameters"] == sum(item.numel() for item in traced.parameters())
+    modules = {module["name"]: module for module in described["modules"]}
+    assert list(modules) == [name for name, _ in traced.named_modules() if name]
+    assert modules["encoder.linear1"] == {"name": "encoder.linear1", "layer": "Linear", "output": None, "parameters": 2112,
+                                          "multiply_adds": None}
+
+
 @pytest.mark.parametrize("save", [torch.jit.script, lambda model: torch.jit.trace(model, torch.zeros(2, 1, 28, 28))],
                          ids=["script", "trace"])
 def test_it_learns_what_the_same_network_built_in_learns(tmp_path, save):
@@ -83,10 +120,7 @@ def test_a_stopped_run_resumes_to_the_same_bits(tmp_path, small, processes, stra
     changes = with_script(small, precision=precision, **averaging(strategy))
     whole = train(tmp_path, changes, processes=processes, output="whole")
     assert whole.summary()["precision"] == precision
-    with start(tmp_path, changes, processes=processes) as process:
-        process.wait_for_step(3)
-        process.send(signal.SIGTERM)
-        assert process.wait() == 143, process.stderr
+    stop_by_sigterm(tmp_path, changes, processes, 3)
     assert train(tmp_path, changes, "--resume", "auto", processes=processes).digest() == whole.digest()
     early = whole.path / "checkpoints" / "step-00000010.safetensors"
     assert train(tmp_path, changes, "--resume", early, processes=processes, output="again").digest() == whole.digest()
