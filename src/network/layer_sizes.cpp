@@ -31,6 +31,9 @@ struct SlidingWindow {
   std::int64_t dilation = 1;
 
   std::int64_t reach() const { return dilation * (kernel - 1) + 1; }
+  bool fits(std::int64_t side, bool ceil_mode) const {
+    return side + padding + (ceil_mode ? stride - 1 : 0) >= reach();
+  }
   std::int64_t steps(std::int64_t side) const { return (side + padding - reach()) / stride + 1; }
   /// Returns the number of windows where the last one may reach beyond the padding. As in PyTorch,
   /// none begins in the padding behind the last pixel.
@@ -69,7 +72,7 @@ std::int64_t count_weights(const SizedLayer& sized, std::initializer_list<std::i
 void slide(SizedLayer& sized, const ImageSize& kernel, const SlidingWindow& rows,
            const SlidingWindow& columns, bool ceil_mode = false) {
   const SampleShape& in = sized.in;
-  if (in.height + rows.padding < rows.reach() || in.width + columns.padding < columns.reach()) {
+  if (!rows.fits(in.height, ceil_mode) || !columns.fits(in.width, ceil_mode)) {
     fail(sized, "its window of " + text_of({rows.reach(), columns.reach()}) +
                     (rows.reach() != kernel.height || columns.reach() != kernel.width
                          ? " (a kernel of " + text_of(kernel) + ", dilated)"

@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "network/layer_sizes.h"
+#include "network/module_names.h"
 
 namespace mnist_train::network {
 
@@ -73,6 +74,10 @@ class SizeInference {
       if (!names.insert(sized.name).second) {
         fail(sized, "a second module is called \"" + sized.name + "\"" +
                         (times > 1 ? "; put what is repeated into a sequential" : ""));
+      }
+      if (!is_free_in_python(sized.name)) {
+        fail(sized, "no module of PyTorch can be called \"" + sized.name +
+                        "\", so Python could not load the weights; choose another name");
       }
       infer(sized);
       in = sized.out;

@@ -45,6 +45,8 @@ TEST_CASE("sizes are inferred as PyTorch computes them") {
          "[N,7,30,21]", 7LL * 4 * 16 + 7, 7LL * 4 * 16 * 30 * 21);
   expect(R"({"name": "max_pool2d", "kernel_size": 2})", "[N,4,15,10]", 0);
   expect(R"({"name": "max_pool2d", "kernel_size": 2, "ceil_mode": true})", "[N,4,15,11]", 0);
+  expect(R"({"name": "max_pool2d", "kernel_size": [33, 24], "stride": 4, "ceil_mode": true})",
+         "[N,4,1,1]", 0);
   expect(R"({"name": "max_pool2d", "kernel_size": 3, "stride": 2, "padding": 1, "dilation": 2})",
          "[N,4,14,10]", 0);
   expect(

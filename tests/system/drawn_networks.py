@@ -165,8 +165,6 @@ class Drawing:
             while behind is None:
                 layer = self.layer(kind, shape)
                 try:
-                    if "ceil_mode" in layer:  # which must not be what makes it fit
-                        torch_network([layer | {"ceil_mode": False}], shape)
                     behind = shape_behind(torch_network([layer], shape), shape)
                 except (RuntimeError, ValueError):  # a window does not fit, or a group has one number alone
                     kind = self.among(LEAVES)

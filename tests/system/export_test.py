@@ -151,6 +151,8 @@ WINDOWS = [
     {"name": "avg_pool2d", "kernel_size": 4, "stride": 3, "ceil_mode": True},
     {"name": "avg_pool2d", "kernel_size": 4, "stride": 3, "padding": 2, "ceil_mode": True, "count_include_pad": False},
     {"name": "avg_pool2d", "kernel_size": 2, "stride": 3, "padding": 1, "ceil_mode": True},
+    {"name": "max_pool2d", "kernel_size": [16, 16], "stride": 4, "ceil_mode": True},
+    {"name": "avg_pool2d", "kernel_size": [19, 17], "stride": 5, "padding": 1, "ceil_mode": True},
     {"name": "adaptive_avg_pool2d", "output_size": [7, 1]},
     {"name": "conv2d", "out_channels": 3, "kernel_size": [4, 2], "padding": "same", "dilation": [1, 3]},
 ]

@@ -1,6 +1,7 @@
 """Networks that a config lists layer by layer."""
 
 import json
+import re
 
 import pytest
 from support import MNIST, import_torch, read_idx, run, swept, train, write_config, write_idx_folder
@@ -136,6 +137,8 @@ BAD = {  # layers: place and message
     '[{"name": "repeat", "times": 1000000, "layers": ["relu"]}]': "/model/layers/0/layers: the network has more than 10000",
     '[{"name": "linear", "out_features": 10, "as": "a"}, {"name": "relu", "as": "a"}]': "/model/layers/0: takes [N,F]",
     '["flatten", {"name": "relu", "as": "a"}, {"name": "relu", "as": "a"}]': "/model/layers/2: a second module",
+    '["flatten", {"name": "linear", "out_features": 10, "as": "train"}]': '/model/layers/1: no module of PyTorch can be called "train"',
+    '[{"name": "flatten", "as": "_modules"}]': '/model/layers/0: no module of PyTorch can be called "_modules"',
     '["flaten"]': 'did you mean "flatten"?',
     "[]": "/model/layers: the list has no layers",
     "[" + '{"name":"sequential","layers":[' * 40 + "]}" * 40 + "]": "nest",
@@ -149,6 +152,15 @@ def test_layers_that_do_not_fit_are_refused_before_a_process_starts(tmp_path, la
     assert refused.returncode == 2
     assert BAD[layers] in refused.stderr, refused.stderr
     assert len(refused.stderr) < 2000 and not (tmp_path / "run").exists()
+
+
+def test_names_that_a_module_of_pytorch_has_itself_are_refused(tmp_path):
+    config = write_config(tmp_path)
+    taken = [name for name in dir(torch.nn.Sequential()) if re.fullmatch("[A-Za-z0-9_]{1,64}", name)]
+    assert "train" in taken and "_modules" in taken
+    for name in taken:
+        refused = run("describe", "--config", config, "--set", f'model.layers=[{{"name":"flatten","as":"{name}"}}]')
+        assert f'no module of PyTorch can be called "{name}"' in refused.stderr, name
 
 
 def test_layers_are_checked_against_the_files_of_a_data_set(tmp_path, cropped):
