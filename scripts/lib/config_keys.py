@@ -83,14 +83,16 @@ def takes_text(rule):
     return " or ".join(dict.fromkeys(texts))
 
 
-def default_text(rule):
+def default_text(rule, is_required):
+    if is_required:
+        return "required"
     if "default" not in rule:
         return ""
     return "none" if rule["default"] is None else code(rule["default"])
 
 
-def row(name, rule):
-    cells = (f"`{name}`", takes_text(rule), default_text(rule), rule.get("description", ""))
+def row(name, rule, is_required=False):
+    cells = (f"`{name}`", takes_text(rule), default_text(rule, is_required), rule.get("description", ""))
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
@@ -98,16 +100,16 @@ def is_group(rule):
     return rule.get("type") == "object" and "properties" in rule
 
 
-def rows_of(properties, prefix=""):
+def rows_of(properties, prefix="", required=()):
     """Rows of all keys below, nested ones with their path as --set takes it."""
     for name, rule in properties.items():
         if name == "$schema":
             continue
         if not is_group(rule):
-            yield row(prefix + name, rule)
+            yield row(prefix + name, rule, name in required)
         for one in alternatives(rule):
             if is_group(one):
-                yield from rows_of(one["properties"], f"{prefix}{name}.")
+                yield from rows_of(one["properties"], f"{prefix}{name}.", one.get("required", ()))
 
 
 def entries_of(rule):
@@ -163,8 +165,8 @@ def make(schema):
         rows = [row(f"all: {key}", value) for key, value in common.items()]
         for entry, own in zip(entries_of(rule), keys):
             name = entry["properties"]["name"]["const"]
-            rows += [row(f"{name}: {key}", value) for key, value in own.items() if key not in common] or [
-                f"| `{name}` | | | |"]
+            rows += [row(f"{name}: {key}", value, key in entry.get("required", ()))
+                     for key, value in own.items() if key not in common] or [f"| `{name}` | | | |"]
         lines += table(rows, first="entry and key")
     return lines
 

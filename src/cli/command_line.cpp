@@ -45,7 +45,7 @@ class Parser {
     } catch (const CLI::CallForVersion& version) {
       show(std::string(version.what()) + "\n");
     } catch (const CLI::ExtrasError& error) {
-      refuse(std::string(error.what()) + "; keys of the config are set by --set KEY=VALUE");
+      refuse(std::string(error.what()) + "; " + advice_on_extras());
     } catch (const CLI::ParseError& error) {
       refuse(error.what());
     }
@@ -84,6 +84,15 @@ class Parser {
       refuse("--output " + *line_.output + ": " + known + " files are written with --format " +
              format + ", but --format is " + line_.export_format);
     }
+  }
+
+  /// Returns what was probably meant by arguments that the command does not take.
+  std::string advice_on_extras() const {
+    for (const std::string& extra : app_->remaining(/*recurse=*/true)) {
+      if (extra.starts_with("-") || !extra.ends_with(".json")) continue;
+      return "a config is named by --config " + extra;
+    }
+    return "keys of the config are set by --set KEY=VALUE";
   }
 
   [[noreturn]] void refuse(const std::string& reason) const {

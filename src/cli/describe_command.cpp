@@ -26,6 +26,28 @@ void add_rows(const std::vector<SizedLayer>& layers, std::vector<report::ModuleR
   }
 }
 
+void name_init(settings::LayerList& layers, const settings::InitOptions& init) {
+  for (settings::Layer& layer : layers) {
+    std::visit(
+        [&](auto& kind) {
+          if constexpr (requires { kind.init; }) kind.init = kind.init.value_or(init);
+          if constexpr (requires { kind.layers; }) name_init(kind.layers, init);
+          if constexpr (requires { kind.shortcut; }) name_init(kind.shortcut, init);
+        },
+        layer.kind);
+  }
+}
+
+/// Returns the layers as they are pasted into `model.layers`: where a network with a name draws its
+/// weights otherwise than PyTorch does, each layer says so.
+settings::LayerList printed_layers(const settings::ModelOptions& options) {
+  settings::LayerList layers = network::layers_of(options);
+  const settings::InitName usual = network::init_defaults(options).name;
+  const bool is_default = options.init.name == settings::InitName::kDefault;
+  if (is_default && usual != settings::InitName::kDefault) name_init(layers, {usual, {}});
+  return layers;
+}
+
 }  // namespace
 
 std::string describe(const CommandLine& line, const LayeredConfig& layered) {
@@ -37,7 +59,7 @@ std::string describe(const CommandLine& line, const LayeredConfig& layered) {
   table.multiply_adds = described.multiply_adds;
   if (!line.json) return report::to_text(table);
   nlohmann::ordered_json json = report::to_json(table);
-  const settings::LayerList layers = network::layers_of(layered.config.model);
+  const settings::LayerList layers = printed_layers(layered.config.model);
   json["layers"] = nlohmann::ordered_json::parse(settings::write_layers(layers));
   return json_text(json, 2) + "\n";
 }

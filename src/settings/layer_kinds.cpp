@@ -23,7 +23,7 @@ Type<Padding> padding() {
   type.read = [read = type.read](const JsonCursor& cursor) -> std::optional<Padding> {
     const strict_json::Node& node = cursor.node();
     const bool none = node.kind == JsonKind::kString && node.string == "valid";
-    return none ? std::optional(Padding(ImageSize{0, 0})) : read(cursor);
+    return none ? std::optional(Padding(ImageSize{0, 0})) : read(cursor.or_else("\"valid\""));
   };
   return type;
 }

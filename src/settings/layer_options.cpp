@@ -17,6 +17,8 @@ namespace {
 using Row = strict_json::Alternative<Layer>;
 using Names = std::vector<std::string>;
 
+constexpr const char* kInferred = "what a layer takes in is inferred: remove the key";
+
 Type<std::string> module_name() {
   return strict_json::text("^[A-Za-z0-9_]{1,64}$", "a name of up to 64 letters, digits and _");
 }
@@ -104,6 +106,7 @@ Row conv2d() {
   keys.add("groups", &Kind::groups, integer(1, kMaxLayerSize),
            "How many groups of channels are convolved by themselves.");
   add_weights(keys);
+  keys.explain_absent({{"in_channels", kInferred}});
   return row("conv2d", keys, {"out_channels", "kernel_size"});
 }
 
@@ -114,6 +117,7 @@ Row linear() {
            "Output features, or \"classes\": as many as the data has classes.",
            {"units", "features", "out_channels"});
   add_weights(keys);
+  keys.explain_absent({{"in_features", kInferred}});
   return row("linear", keys, {"out_features"});
 }
 
@@ -123,6 +127,7 @@ Row batch_norm() {
   keys.add("eps", &Kind::eps, number({0, 1, true}), "Added to the variance.", {"epsilon"});
   keys.add("momentum", &Kind::momentum, number({0, 1}),
            "The weight of a batch in the running statistics.");
+  keys.explain_absent({{"num_features", kInferred}, {"num_channels", kInferred}});
   return row("batch_norm", keys);
 }
 
@@ -132,6 +137,7 @@ Row group_norm() {
   keys.add("num_groups", &Kind::num_groups, integer(1, kMaxLayerSize),
            "How many groups of channels are normalised by themselves.", {"groups"});
   keys.add("eps", &Kind::eps, number({0, 1, true}), "Added to the variance.", {"epsilon"});
+  keys.explain_absent({{"num_channels", kInferred}, {"num_features", kInferred}});
   return row("group_norm", keys, {"num_groups"});
 }
 

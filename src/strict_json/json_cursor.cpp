@@ -112,7 +112,8 @@ void JsonCursor::add_mismatch(const std::string& expected, const std::string& hi
   add_error("expected " + expected + alternatives_ + ", found " + describe(*node_) + hint);
 }
 
-void JsonCursor::add_unknown_keys(const std::vector<KnownKey>& own) const {
+void JsonCursor::add_unknown_keys(const std::vector<KnownKey>& own,
+                                  const Explanations& absent) const {
   std::vector<KnownKey> keys;
   std::size_t count = 0;
   for (const Node::Member& member : node_->members) {
@@ -121,11 +122,17 @@ void JsonCursor::add_unknown_keys(const std::vector<KnownKey>& own) const {
     };
     if (std::any_of(own.begin(), own.end(), is_this)) continue;
     if (keys.empty()) keys = known_keys(own);
-    const bool is_explained = ++count <= kMaxExplanations;
+    std::string message = "unknown key \"" + shorten(member.key) + '"';
+    const auto why = std::find_if(absent.begin(), absent.end(), [&](const auto& explanation) {
+      return explanation.first == member.key;
+    });
+    if (why != absent.end()) {
+      message += "; " + why->second;
+    } else if (++count <= kMaxExplanations) {
+      message = explain_unknown_key(member.key, pointer_, keys);
+    }
     context_->problems.push_back({member.value.source, member.key_offset,
-                                  join_pointer(pointer_, member.key),
-                                  is_explained ? explain_unknown_key(member.key, pointer_, keys)
-                                               : "unknown key \"" + shorten(member.key) + '"'});
+                                  join_pointer(pointer_, member.key), std::move(message)});
   }
 }
 

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "strict_json/document.h"
@@ -30,6 +31,9 @@ std::optional<std::string> closest_name(std::string_view given,
 /// keys `group` has.
 std::string explain_unknown_key(std::string_view key, std::string_view group,
                                 const std::vector<KnownKey>& keys);
+
+/// Names, each with the text that explains it.
+using Explanations = std::vector<std::pair<std::string, std::string>>;
 
 /// What all cursors over one document share: where errors go, and which keys there are to suggest.
 struct ReadContext {
@@ -66,8 +70,9 @@ class JsonCursor {
   void add_error_at(std::string_view path, std::string message) const;
   /// Adds the error `expected …, found …` with a hint after it.
   void add_mismatch(const std::string& expected, const std::string& hint = "") const;
-  /// Adds an error for each key of this object that is not among `own`, relative to it.
-  void add_unknown_keys(const std::vector<KnownKey>& own) const;
+  /// Adds an error for each key of this object that is not among `own`, relative to it. `absent`
+  /// are keys that others would look for, each with why there is none.
+  void add_unknown_keys(const std::vector<KnownKey>& own, const Explanations& absent = {}) const;
 
  private:
   std::vector<KnownKey> known_keys(const std::vector<KnownKey>& own) const;

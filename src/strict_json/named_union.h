@@ -45,7 +45,12 @@ Alternative<Union> alternative(const std::string& name, Schema<Kind> schema,
     if (const std::optional<Kind> kind = take(value)) return schema.write(*kind);
     return std::nullopt;
   };
-  return {name, read, write, schema.describe()};
+  Json fragment = schema.describe();
+  for (const std::string& key : required) {
+    fragment["required"].push_back(key);
+    fragment["properties"][key].erase("default");
+  }
+  return {name, read, write, fragment};
 }
 
 /// Returns the kind of a std::variant that is called `name`, with the keys of `schema`.

@@ -42,10 +42,14 @@ class Schema {
   void include(Part Owner::*member, const Schema<Part>& part) {
     for (const Field<Part>& key : part.fields_) add(field_of_part(member, key));
     rules_.insert(rules_.end(), part.rules_.begin(), part.rules_.end());
+    absent_.insert(absent_.end(), part.absent_.begin(), part.absent_.end());
     for (const auto& each : part.checks_) {
       check([member, each](Owner& owner, const JsonCursor& at) { each(owner.*member, at); });
     }
   }
+
+  /// Says why there are no keys of these names, which others would look for.
+  void explain_absent(const Explanations& absent) { absent_ = absent; }
 
   /// Refuses objects that meet a condition, in the program and in the JSON Schema.
   void forbid(std::string where, Json condition, std::string message) {
@@ -70,7 +74,7 @@ class Schema {
     }
     Owner owner;
     for (const Field<Owner>& field : fields_) field.read_member(owner, cursor);
-    cursor.add_unknown_keys(keys());
+    cursor.add_unknown_keys(keys(), absent_);
     if (cursor.is_layer()) return owner;
     apply_rules(rules_, cursor);
     for (const Check& each : checks_) each(owner, cursor);
@@ -100,6 +104,7 @@ class Schema {
   std::vector<Field<Owner>> fields_;
   std::vector<Rule> rules_;
   std::vector<Check> checks_;
+  Explanations absent_;
 };
 
 /// Returns the type of an object that has a table of its own.

@@ -11,6 +11,7 @@ namespace {
 constexpr double kLargestExactInteger = 9007199254740992.0;  // 2^53
 /// Neither absolute nor a folder, and no step of it is `.` or `..`.
 constexpr const char* kFileNamePattern = R"(^(?!/)(?!.*/$)(?!(.*/)?\.{1,2}(/|$)).+$)";
+constexpr std::size_t kLongestChoice = 10;     // that is listed beside a suggestion
 constexpr std::size_t kMaxPatternText = 1000;  // std::regex takes stack for every character
 
 std::string show(double value) { return number_to_json(value).dump(); }
@@ -176,7 +177,9 @@ std::optional<std::size_t> choose_name(
     }
     if (name) hint = "; did you mean \"" + *name + "\"?";
   }
-  cursor.add_mismatch(expected, hint);
+  const bool is_long = names.size() > kLongestChoice && !hint.empty();
+  cursor.add_mismatch(is_long ? "one of " + std::to_string(names.size()) + " names" : expected,
+                      hint);
   return std::nullopt;
 }
 

@@ -12,6 +12,7 @@ namespace mnist_train::cli {
 namespace {
 
 using Arguments = std::vector<std::string>;
+using Catch::Matchers::ContainsSubstring;
 
 }  // namespace
 
@@ -44,6 +45,16 @@ TEST_CASE("every flag of training is taken as typed") {
   CHECK(line.dry_run);
   CHECK(line.log_level == "debug");
   CHECK(line.quiet);
+}
+
+TEST_CASE("a config without its flag is told how it is named") {
+  const auto refusal = [](const Arguments& arguments) {
+    return testing::error_of([&] { (void)parse_command_line(arguments); }).message;
+  };
+  CHECK_THAT(refusal({"train", "my.json"}),
+             ContainsSubstring("my.json; a config is named by --config my.json"));
+  CHECK_THAT(refusal({"train", "--config", "my.json", "epochs=3"}),
+             ContainsSubstring("epochs=3; keys of the config are set by --set KEY=VALUE"));
 }
 
 TEST_CASE("several configs are taken in their order") {

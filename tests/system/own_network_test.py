@@ -84,9 +84,9 @@ def test_a_built_in_network_is_the_list_that_describe_prints(tmp_path, name):
     config = {"max_steps": 3, "data": {"limit_test": 10}, "batch_size": 16, "model": {"name": name}}
     named = train(tmp_path, config, output="named")
     described = json.loads(run("describe", "--config", write_config(tmp_path, config), "--json").stdout)
-    init = {"init": "xavier_uniform"} if name == "lenet" else {}
-    listed = train(tmp_path, config | {"model": {"layers": described["layers"]} | init}, output="listed")
+    listed = train(tmp_path, config | {"model": {"layers": described["layers"]}}, output="listed")
     assert listed.digest() == named.digest()
+    assert (listed.path / "model.pt").read_bytes() == (named.path / "model.pt").read_bytes()
     summary = listed.summary()
     trained = {key: tensor for key, tensor in listed.weights().items() if "running" not in key and "num_batches" not in key}
     assert described["parameters"] == summary["parameters"] == sum(tensor.size for tensor in trained.values())
@@ -139,7 +139,15 @@ BAD = {  # layers: place and message
     '["flatten", {"name": "relu", "as": "a"}, {"name": "relu", "as": "a"}]': "/model/layers/2: a second module",
     '["flatten", {"name": "linear", "out_features": 10, "as": "train"}]': '/model/layers/1: no module of PyTorch can be called "train"',
     '[{"name": "flatten", "as": "_modules"}]': '/model/layers/0: no module of PyTorch can be called "_modules"',
-    '["flaten"]': 'did you mean "flatten"?',
+    '["flaten"]': 'expected one of 18 names or an object with a name, found the string "flaten"; did you mean "flatten"?',
+    '[{"name": "conv", "as": "a"}]': 'expected one of 18 names, found the string "conv"; did you mean "conv2d"?',
+    '["lstm"]': '"sequential", "residual" or "repeat" or an object with a name, found the string "lstm"',
+    '[{"name": "conv2d", "in_channels": 1, "out_channels": 4, "kernel_size": 3}]':
+        '/in_channels: unknown key "in_channels"; what a layer takes in is inferred: remove the key',
+    '["flatten", {"name": "linear", "in_features": 784, "out_features": 10}]': "in_features\"; what a layer takes in is",
+    '[{"name": "batch_norm", "num_features": 1}]': "num_features\"; what a layer takes in is inferred: remove the key",
+    '[{"name": "group_norm", "num_groups": 1, "num_channels": 1}]': "num_channels\"; what a layer takes in is inferred",
+    '[{"name": "conv2d", "out_channels": 4, "kernel_size": 3, "padding": "sam"}]': '"valid" or "same"',
     "[]": "/model/layers: the list has no layers",
     "[" + '{"name":"sequential","layers":[' * 40 + "]}" * 40 + "]": "nest",
     '{"name": "relu"}': "expected a list",
