@@ -9,8 +9,10 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/weights.h"
+#include "data/sampler.h"
 #include "report/run_folder.h"
 #include "report/summary.h"
+#include "train/schedule.h"
 
 namespace mnist_train::app {
 
@@ -30,6 +32,12 @@ std::optional<checkpoint::FoundCheckpoint> find_checkpoint(const Worker& worker)
     if (found) return found;
   }
   if (!resume.empty() && resume != "auto") {
+    if (checkpoint::holds_weights_alone(resume)) {
+      throw Error(ExitCode::kCheckpoint,
+                  resume +
+                      ": holds weights alone, without optimizer and progress: resume from a file "
+                      "of checkpoints/, or start a new run from it by --set model.weights=FILE");
+    }
     return checkpoint::FoundCheckpoint{resume, checkpoint::read_checkpoint(resume)};
   }
   if (newest) spdlog::info("no checkpoint to resume from: starting from scratch");
@@ -48,6 +56,39 @@ void set_aside_later_checkpoints(const Worker& worker, const train::Progress& pr
   }
 }
 
+/// Returns the hyperparameters of the run that wrote a checkpoint; nothing where this version of
+/// the program no longer takes its config.
+std::optional<settings::TrainOptions> saved_options(const checkpoint::FoundCheckpoint& found,
+                                                    const checkpoint::RunFacts& facts) {
+  try {
+    return settings::parse_run_config({found.path.string(), facts.config, {}}).train;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+/// Warns where the end of the run has moved, and with it the learning rate of every step.
+void warn_of_moved_end(const settings::TrainOptions& options, const settings::TrainOptions& saved,
+                       int saved_processes, std::int64_t samples, const train::Trainer& trainer) {
+  const char* schedule = train::name_if_bound_to_end(options.schedule.name);
+  if (schedule == nullptr) return;
+  const std::int64_t saved_samples =
+      settings::global_batch_size(saved, saved_processes) * saved.gradient_accumulation_steps;
+  const std::int64_t per_epoch = trainer.steps_per_epoch();
+  const std::int64_t before =
+      train::total_steps(saved, data::steps_per_epoch(samples, saved_samples));
+  const std::int64_t now = train::total_steps(options, per_epoch);
+  if (before == now) return;
+  const auto rate = [&](std::int64_t steps) {
+    const std::int64_t step = trainer.progress().step;
+    return train::Schedule(options, per_epoch, steps).learning_rate(step);
+  };
+  spdlog::warn(
+      "schedule {} reaches to the end of the run, which was {} steps and is {} now: the learning "
+      "rate of the next step was {:.3g} and is {:.3g}",
+      schedule, before, now, rate(before), rate(now));
+}
+
 ResumedRun restore(const Worker& worker, const checkpoint::FoundCheckpoint& found,
                    const data::Dataset& dataset, train::Trainer& trainer) {
   ResumedRun resumed;
@@ -59,6 +100,11 @@ ResumedRun restore(const Worker& worker, const checkpoint::FoundCheckpoint& foun
   set_aside_later_checkpoints(worker, progress);
   resumed.is_finished =
       trainer.run_done() && report::says_finished(worker.run_folder / report::files::kSummary);
+  const auto saved = saved_options(found, resumed.facts);
+  if (saved && !resumed.is_finished) {
+    warn_of_moved_end(worker.config.train, *saved, resumed.facts.world_size, dataset.train.count,
+                      trainer);
+  }
   return resumed;
 }
 

@@ -1,19 +1,18 @@
 #include "checkpoint/unpickler.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <iterator>
 #include <map>
-#include <optional>
-#include <stdexcept>
 
+#include "checkpoint/pickle_value.h"
 #include "checkpoint/tensor_file.h"
 
 namespace mnist_train::checkpoint {
 
 namespace {
 
-constexpr std::size_t kMaxDimensions = 64;
 constexpr std::size_t kMaxStack = 1 << 18;
 // Values are copied when they are kept and recalled, so a small file could unfold to any size.
 constexpr std::size_t kMaxTupleWeight = 4096;
@@ -22,71 +21,8 @@ constexpr std::size_t kTextPerWeight = 64;  // bytes
 constexpr const char* kRebuildTensor = "torch._utils._rebuild_tensor_v2";
 constexpr const char* kRebuildParameter = "torch._utils._rebuild_parameter";
 constexpr const char* kOrderedDict = "collections.OrderedDict";
-
-enum class PickleType { kOther, kMark, kInteger, kText, kGlobal, kTuple, kDict, kTensor, kStorage };
-
-/// A value on the stack while a pickle is interpreted.
-struct PickleValue {
-  PickleType type = PickleType::kOther;
-  std::int64_t integer = 0;
-  std::string text = {};                // of a text; "module.name" of a global
-  std::vector<PickleValue> items = {};  // of a tuple
-  PickledTensor tensor = {};            // of a storage: only its record and element type
-  std::vector<std::pair<std::string, PickledTensor>> entries = {};  // of a dict
-  std::optional<std::string> other_entry = {};  // a key of a dict whose value is not a tensor
-  std::size_t weight = 1;                       // memory: itself, the values inside, and text
-};
-
-[[noreturn]] void refuse(const std::string& reason) { throw std::runtime_error(reason); }
-
-std::vector<std::int64_t> integers(const PickleValue& tuple) {
-  if (tuple.type != PickleType::kTuple || tuple.items.size() > kMaxDimensions) {
-    refuse("a shape is not a tuple of integers");
-  }
-  std::vector<std::int64_t> numbers;
-  for (const PickleValue& item : tuple.items) {
-    if (item.type != PickleType::kInteger || item.integer < 0) {
-      refuse("a shape is not a tuple of non-negative integers");
-    }
-    numbers.push_back(item.integer);
-  }
-  return numbers;
-}
-
-/// `arguments`: storage, offset, sizes, strides, requires_grad, backward hooks.
-PickleValue rebuild_tensor(const PickleValue& arguments) {
-  const std::vector<PickleValue>& items = arguments.items;
-  if (items.size() < 4 || items[0].type != PickleType::kStorage ||
-      items[1].type != PickleType::kInteger || items[1].integer < 0) {
-    refuse("a tensor is described in an unknown way");
-  }
-  PickleValue value = items[0];
-  value.type = PickleType::kTensor;
-  value.weight = arguments.weight;
-  value.tensor.offset = items[1].integer;
-  value.tensor.sizes = integers(items[2]);
-  value.tensor.strides = integers(items[3]);
-  if (value.tensor.sizes.size() != value.tensor.strides.size()) {
-    refuse("a tensor has not as many strides as dimensions");
-  }
-  (void)value.tensor.required_elements();
-  return value;
-}
-
-/// `id`: "storage", storage type, record, device, elements.
-PickleValue storage_of(const PickleValue& id) {
-  if (id.type != PickleType::kTuple || id.items.size() < 3 ||
-      id.items[1].type != PickleType::kGlobal || id.items[2].type != PickleType::kText) {
-    refuse("a storage is described in an unknown way");
-  }
-  const ElementType* type = find_element_type(&ElementType::storage, id.items[1].text);
-  if (type == nullptr) refuse("a storage has the unknown type " + id.items[1].text);
-  PickleValue value{PickleType::kStorage};
-  value.weight = id.weight;
-  value.tensor.storage = id.items[2].text;
-  value.tensor.type = type->type;
-  return value;
-}
+/// What training scripts call the state_dict in the dict that they save.
+constexpr std::array kStateDictKeys{"model_state_dict", "state_dict"};
 
 /// The stack machine that a pickle is a program for, reduced to what a state_dict needs.
 class PickleMachine {
@@ -119,7 +55,9 @@ class PickleMachine {
         Opcode{'J', [](auto& m) { m.push_integer(m.i32()); }},         // BININT
         Opcode{'\x8a', [](auto& m) { m.push_long(); }},                // LONG1
         Opcode{'X', [](auto& m) { m.push_text(); }},                   // BINUNICODE
+        Opcode{'G', [](auto& m) { m.take(8), m.push({}); }},           // BINFLOAT
         Opcode{'}', [](auto& m) { m.push({PickleType::kDict}); }},     // EMPTY_DICT
+        Opcode{']', [](auto& m) { m.push({PickleType::kList}); }},     // EMPTY_LIST
         Opcode{'(', [](auto& m) { m.push({PickleType::kMark}); }},     // MARK
         Opcode{')', [](auto& m) { m.push_tuple({}); }},                // EMPTY_TUPLE
         Opcode{'\x85', [](auto& m) { m.push_tuple(m.pop_many(1)); }},  // TUPLE1
@@ -131,6 +69,8 @@ class PickleMachine {
         Opcode{'R', [](auto& m) { m.call(); }},                        // REDUCE
         Opcode{'u', [](auto& m) { m.set_items(m.pop_to_mark()); }},    // SETITEMS
         Opcode{'s', [](auto& m) { m.set_items(m.pop_many(2)); }},      // SETITEM
+        Opcode{'a', [](auto& m) { m.append(m.pop_many(1)); }},         // APPEND
+        Opcode{'e', [](auto& m) { m.append(m.pop_to_mark()); }},       // APPENDS
         Opcode{'b', [](auto& m) { m.pop(); }},  // BUILD, for attributes of an OrderedDict
         Opcode{'q', [](auto& m) { m.remember(m.u8()); }},   // BINPUT
         Opcode{'r', [](auto& m) { m.remember(m.u32()); }},  // LONG_BINPUT
@@ -239,15 +179,32 @@ class PickleMachine {
     if (dict.type != PickleType::kDict || items.size() % 2 != 0) {
       refuse("the pickle sets items of something that is not a dict");
     }
-    for (std::size_t i = 0; i < items.size(); i += 2) {
-      if (items[i].type != PickleType::kText) refuse("a dict has a key that is not text");
-      if (items[i + 1].type == PickleType::kTensor) {
-        dict.entries.emplace_back(std::move(items[i].text), std::move(items[i + 1].tensor));
-      } else {
-        // Refused at the end, unless it is an attribute of an OrderedDict, which is dropped.
-        dict.other_entry = items[i].text;
-      }
+    for (std::size_t i = 0; i < items.size(); i += 2) set_item(dict, items[i], items[i + 1]);
+  }
+  /// What no state_dict holds is refused at the end, unless it is dropped: as an attribute of an
+  /// OrderedDict, or beside a state_dict.
+  static void set_item(PickleValue& dict, PickleValue& key, PickleValue& value) {
+    const bool is_text = key.type == PickleType::kText;
+    dict.weight += key.weight + value.weight;
+    if (is_text && value.type == PickleType::kTensor) {
+      dict.entries.emplace_back(std::move(key.text), std::move(value.tensor));
+    } else if (is_text && value.type == PickleType::kDict && is_state_dict_key(key.text)) {
+      value.items.clear();  // one level of dicts is enough, and more could nest too deep
+      value.text = std::move(key.text);
+      dict.items.push_back(std::move(value));
+    } else {
+      dict.obstacle =
+          is_text ? '"' + key.text + "\" is not a tensor" : "a dict has a key that is not text";
     }
+  }
+  static bool is_state_dict_key(const std::string& key) {
+    return std::find(kStateDictKeys.begin(), kStateDictKeys.end(), key) != kStateDictKeys.end();
+  }
+
+  /// Drops the items: lists are only beside a state_dict, such as an optimizer's.
+  void append(const std::vector<PickleValue>& /*items*/) {
+    if (top().type != PickleType::kList)
+      refuse("the pickle appends to something that is not a list");
   }
 
   void remember(std::size_t index) {
@@ -291,8 +248,17 @@ std::uint64_t PickledTensor::required_elements() const {
 std::vector<std::pair<std::string, PickledTensor>> unpickle_state_dict(std::string_view pickle) {
   PickleValue value = PickleMachine(pickle).run();
   if (value.type != PickleType::kDict) refuse("the pickle is not a dict");
-  if (value.other_entry) {
-    refuse("\"" + *value.other_entry + "\" is not a tensor: expected a state_dict alone");
+  for (const std::string_view key : kStateDictKeys) {
+    for (PickleValue& inner : value.items) {
+      if (inner.text != key) continue;
+      if (inner.obstacle) refuse("in \"" + inner.text + "\" " + *inner.obstacle);
+      return std::move(inner.entries);
+    }
+  }
+  if (value.obstacle) {
+    refuse(
+        *value.obstacle +
+        ": expected a state_dict, alone or in a dict under \"model_state_dict\" or \"state_dict\"");
   }
   return std::move(value.entries);
 }

@@ -24,10 +24,11 @@ struct PickledTensor {
   std::uint64_t required_elements() const;
 };
 
-/// Returns the names and tensors of a pickled state_dict. The pickle is not executed but
-/// interpreted with an allow-list: some twenty opcodes, and as functions only those that
-/// `torch.save` needs for tensors (`_rebuild_tensor_v2`, `_rebuild_parameter`, `OrderedDict`,
-/// storage types). Throws std::runtime_error on anything else.
+/// Returns the names and tensors of a pickled state_dict, or of the one that a dict holds under
+/// "model_state_dict" or "state_dict", beside whatever else a training script saves. The pickle is
+/// not executed but interpreted with an allow-list: some twenty opcodes, and as functions only
+/// those that `torch.save` needs for tensors (`_rebuild_tensor_v2`, `_rebuild_parameter`,
+/// `OrderedDict`, storage types). Throws std::runtime_error on anything else.
 std::vector<std::pair<std::string, PickledTensor>> unpickle_state_dict(std::string_view pickle);
 
 }  // namespace mnist_train::checkpoint

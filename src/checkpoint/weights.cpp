@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <sstream>
+#include <utility>
 
 #include "accelerator/device.h"
 #include "base/file.h"
@@ -42,6 +43,33 @@ std::string shape_text(const at::Tensor& tensor) {
   return text.str();
 }
 
+/// The tensors that differ in one way: the first ones on a line each, all others by their names.
+class DifferenceList {
+ public:
+  explicit DifferenceList(std::string kind) : kind_(std::move(kind)) {}
+
+  void add(const std::string& name, const std::string& what) {
+    if (++count_ <= kMostLines) {
+      lines_ += "\n  " + kind_ + ": " + name + what;
+    } else {
+      others_ += (others_.empty() ? "" : ", ") + name;
+    }
+  }
+  std::string text() const {
+    if (others_.empty()) return lines_;
+    return lines_ + "\n  " + kind_ + ": " + std::to_string(count_ - kMostLines) +
+           " more: " + others_;
+  }
+
+ private:
+  static constexpr std::size_t kMostLines = 10;
+
+  std::string kind_;
+  std::size_t count_ = 0;
+  std::string lines_;
+  std::string others_;
+};
+
 /// Without the prefix that DistributedDataParallel or torch.compile put before all names.
 NamedTensors without_wrapper(NamedTensors weights) {
   for (const std::string_view prefix : {"module.", "_orig_mod."}) {
@@ -76,22 +104,23 @@ NamedTensors state_dict(const models::Model& model) {
 }
 
 std::string differences(const NamedTensors& expected, const NamedTensors& found) {
-  std::string text;
+  DifferenceList missing("missing");
+  DifferenceList resized("size mismatch");
+  DifferenceList unexpected("unexpected");
   for (const auto& [name, tensor] : expected) {
     const at::Tensor* other = find_named(found, name);
     if (other == nullptr) {
-      text += "\n  missing: " + name + " " + shape_text(tensor);
+      missing.add(name, " " + shape_text(tensor));
     } else if (other->sizes() != tensor.sizes()) {
-      text += "\n  size mismatch: " + name + " is " + shape_text(*other) + ", expected " +
-              shape_text(tensor);
+      resized.add(name, " is " + shape_text(*other) + ", expected " + shape_text(tensor));
     }
   }
   for (const auto& [name, tensor] : found) {
     if (find_named(expected, name) == nullptr) {
-      text += "\n  unexpected: " + name + " " + shape_text(tensor);
+      unexpected.add(name, " " + shape_text(tensor));
     }
   }
-  return text;
+  return missing.text() + resized.text() + unexpected.text();
 }
 
 std::string differences(const models::Model& model, const NamedTensors& weights) {
@@ -107,6 +136,11 @@ void load_state_dict(models::Model& model, const NamedTensors& weights, const st
   for (const auto& [name, target] : model_tensors(model)) {
     target.copy_(*find_named(weights, name));
   }
+}
+
+bool holds_weights_alone(const std::filesystem::path& path) {
+  return starts_with(path, "PK\x03\x04") ||
+         !is_checkpoint(read_safetensors(path, /*require_seal=*/false));
 }
 
 std::optional<network::ImageShape> trained_image_shape(const std::filesystem::path& path) {

@@ -23,9 +23,13 @@ std::string differences(const models::Model& model, const NamedTensors& weights)
 /// the model unchanged. `source` names the file.
 void load_state_dict(models::Model& model, const NamedTensors& weights, const std::string& source);
 
+/// Returns whether a file of weights holds weights without the rest of a training state, so that no
+/// run can resume from it. Throws Error(kCheckpoint).
+bool holds_weights_alone(const std::filesystem::path& path);
+
 /// Returns the weights in a file whose content, not its name, says what it is: a checkpoint,
-/// safetensors, or a `.pt` that PyTorch or this program saved from a state_dict. Throws
-/// Error(kCheckpoint).
+/// safetensors, or a `.pt` that PyTorch or this program saved from a state_dict, alone or in a dict
+/// under "model_state_dict" or "state_dict". Throws Error(kCheckpoint).
 NamedTensors read_weights(const std::filesystem::path& path);
 
 /// Returns the shape, before any augmentation, of the images that a checkpoint's model was trained

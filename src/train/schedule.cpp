@@ -20,6 +20,24 @@ double anneal(double begin, double end, double progress) {
 
 }  // namespace
 
+std::int64_t total_steps(const settings::TrainOptions& options, std::int64_t steps_per_epoch) {
+  const std::int64_t steps = options.epochs * steps_per_epoch;
+  return options.max_steps ? std::min(steps, *options.max_steps) : steps;
+}
+
+const char* name_if_bound_to_end(settings::ScheduleName schedule) {
+  switch (schedule) {
+    case settings::ScheduleName::kLinear:
+      return "linear";
+    case settings::ScheduleName::kCosine:
+      return "cosine";
+    case settings::ScheduleName::kOneCycle:
+      return "one_cycle";
+    default:
+      return nullptr;
+  }
+}
+
 Schedule::Schedule(const settings::TrainOptions& options, std::int64_t steps_per_epoch,
                    std::int64_t total_steps)
     : options_(options.schedule),

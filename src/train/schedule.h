@@ -15,6 +15,13 @@ struct PlateauState {
   bool operator==(const PlateauState&) const = default;
 };
 
+/// Returns the optimizer steps of a whole run, if nothing ends it early.
+std::int64_t total_steps(const settings::TrainOptions& options, std::int64_t steps_per_epoch);
+
+/// Returns the name of a schedule that reaches to the end of the run, whose rates depend on the
+/// run's length; null for the others.
+const char* name_if_bound_to_end(settings::ScheduleName schedule);
+
 /// The learning rate of each optimizer step of a run.
 ///
 /// Warm-up: steps 0 … w-1 take (step + 1) / w of the rate that the schedule itself gives at its

@@ -66,11 +66,6 @@ void update(EarlyStoppingState& state, const settings::EarlyStoppingOptions& opt
   }
 }
 
-std::int64_t total_steps(const settings::TrainOptions& options, std::int64_t steps_per_epoch) {
-  const std::int64_t steps = options.epochs * steps_per_epoch;
-  return options.max_steps ? std::min(steps, *options.max_steps) : steps;
-}
-
 }  // namespace
 
 Trainer::Trainer(const settings::TrainOptions& options, TrainerSetup setup,

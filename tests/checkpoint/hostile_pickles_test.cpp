@@ -52,8 +52,10 @@ TEST_CASE("functions and opcodes that no state_dict needs are refused by name") 
       {"\x80\x02\x81.", "opcode 129"},                                    // NEWOBJ
       {"\x80\x02P0\n.", "opcode 80"},                                     // PERSID
       {"\x80\x02\x82\x01.", "opcode 130"},                                // EXT1
-      {"\x80\x02].", "opcode 93"},                                        // EMPTY_LIST
-      {"\x80\x02I3\n.", "opcode 73"},                                     // INT, as text
+      {"\x80\x02"
+       "C\x01x.",
+       "opcode 67"},                   // SHORT_BINBYTES
+      {"\x80\x02I3\n.", "opcode 73"},  // INT, as text
       {std::string("\x80\x02\0.", 4), "opcode 0"},
       {"\x80\x02.", "stack is empty"},
       {"\x80\x02R.", "stack is empty"},
@@ -62,6 +64,10 @@ TEST_CASE("functions and opcodes that no state_dict needs are refused by name") 
       {"\x80\x02\x87.", "stack is empty"},
       {"\x80\x02(.", "not a dict"},
       {"\x80\x02N.", "not a dict"},
+      {"\x80\x02].", "not a dict"},
+      {"\x80\x02NNa.", "appends to something that is not a list"},
+      {"\x80\x02}(Ke.", "not a list"},
+      {"\x80\x02G123.", "ends too early"},
       {"\x80\x02" + small_tensor() + ".", "not a dict"},
       {"\x80\x02" + kOrdered + ".", "not a dict"},
       {"\x80\x02h\x07.", "recalls what it never kept"},
@@ -107,7 +113,13 @@ TEST_CASE("calls, storages and tensors that are no state_dict's are refused with
        "overflows"},
       {with_tensor("K\x01"), "\"w\" is not a tensor"},
       {with_tensor("N"), "\"w\" is not a tensor"},
-      {with_tensor("}"), "\"w\" is not a tensor"},  // a checkpoint of a whole training script
+      {with_tensor("}"), "\"w\" is not a tensor"},
+      {dict(text("model") + "}(" + text("w") + small_tensor() + "u"), "\"model\" is not a tensor"},
+      {dict(text("state_dict") + "}(" + text("w") + "Nu"),
+       "in \"state_dict\" \"w\" is not a tensor"},
+      {dict(text("state_dict") + "}(K\x01" + small_tensor() + "u"),
+       "in \"state_dict\" a dict has a key"},
+      {dict(text("state_dict") + "}(" + text("state_dict") + "}" + text("w") + "Nu"), "\"w\""},
       {dict(text("") + "N"), "not a tensor"},
       {dict("K\x01" + small_tensor()), "a key that is not text"},
       {dict(text("w")), "sets items of something that is not a dict"},

@@ -109,6 +109,16 @@ TEST_CASE("all missing, unexpected and resized tensors are listed, the model unc
   CHECK(same(state_dict(*model), state_dict(*tiny_model(1, true))));
 }
 
+TEST_CASE("of many tensors that differ the first are described and all are named") {
+  NamedTensors weights;
+  for (int i = 0; i < 44; ++i) weights.emplace_back("extra." + std::to_string(i), at::zeros({i}));
+  const std::string text = differences(NamedTensors{}, weights);
+  CHECK(std::count(text.begin(), text.end(), '\n') == 11);
+  CHECK_THAT(text,
+             ContainsSubstring("\n  unexpected: extra.9 [9]\n  unexpected: 34 more: extra.10, "));
+  CHECK(text.ends_with(", extra.42, extra.43"));
+}
+
 TEST_CASE("weights of a model in DistributedDataParallel or torch.compile are the model's") {
   const TempFolder folder;
   const NamedTensors weights = state_dict(*tiny_model(1));

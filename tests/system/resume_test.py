@@ -69,6 +69,20 @@ def test_a_run_stopped_within_an_epoch_resumes_to_the_same_bits(tmp_path, uninte
     same_outcome(resumed, uninterrupted(processes, strategy))
 
 
+def test_a_resumed_run_says_how_its_new_length_moves_the_schedule(tmp_path):
+    short = {"epochs": 2, "batch_size": 32, "data": {"limit_train": 320, "limit_test": 10}, "learning_rate": 0.1}
+    longer = {**short, "epochs": 4}
+    for name, rates in (("linear", "0 and is 0.05"), ("cosine", "0 and is 0.05"), ("step", None)):
+        schedule = {"schedule": {"name": name}}
+        train(tmp_path, short | schedule, output=name)
+        same = train(tmp_path, short | schedule, *RESUME, output=name)
+        assert "reaches to the end" not in same.stderr
+        resumed = train(tmp_path, longer | schedule, *RESUME, processes=2, output=name)
+        said = (f"schedule {name} reaches to the end of the run, which was 20 steps and is 40 now: the learning rate of the "
+                f"next step was {rates}")
+        assert resumed.stderr.count(said) == (rates is not None), resumed.stderr
+
+
 def test_a_run_with_several_buckets_resumes_to_the_same_bits(tmp_path):
     changes = merged(CONFIG, {"gradient_averaging": {"strategy": "bucketed", "bucket_mb": 0.3}})
     expected = train(tmp_path, changes, processes=3, output="whole")

@@ -9,7 +9,9 @@ import time
 import zipfile
 from collections import OrderedDict
 
+import numpy
 import pytest
+from pictures import write_png
 from support import BINARY, environment, import_torch, read_mnist, run, train, write_config
 
 torch = import_torch()
@@ -107,6 +109,44 @@ def test_a_whole_training_state_of_python_is_refused_with_what_to_save_instead(t
     torch.save({"epoch": 3, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
     result = run("evaluate", "--checkpoint", path, "--config", config)
     assert result.returncode == 5 and "torch.save(model.state_dict(), path)" in result.stderr, result.stderr
+
+
+@pytest.mark.parametrize("key", ["model_state_dict", "state_dict"])
+def test_the_weights_of_a_training_state_of_python_are_taken(tmp_path, trained, config, key):
+    model = Net()
+    model.load_state_dict(load(trained.path / "model.pt"))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    loss = model(torch.zeros(1, 1, 28, 28)).sum()
+    loss.backward()
+    optimizer.step()
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3)
+    model.load_state_dict(load(trained.path / "model.pt"))
+    path = tmp_path / "training.pt"
+    torch.save({"epoch": 3, "best": 0.5, "loss": loss, "names": ["a", None, True], key: model.state_dict(),
+                "optimizer_state_dict": optimizer.state_dict(), "scheduler": scheduler.state_dict()}, path)
+    assert evaluate(path, config) == evaluate(trained.path / "model.pt", config)
+    image = write_png(tmp_path / "image.png", numpy.zeros((28, 28), numpy.uint8))
+    predicted = run("predict", "--checkpoint", path, "--config", config, image)
+    assert predicted.returncode == 0, predicted.stderr
+
+
+def test_an_export_with_the_optimizer_is_read_again(tmp_path, trained, config):
+    path = tmp_path / "training.pt"
+    exported = run("export", "--checkpoint", trained.checkpoints()[-1], "--with-optimizer", "--output", path)
+    assert exported.returncode == 0, exported.stderr
+    assert evaluate(path, config) == evaluate(trained.path / "model.pt", config)
+    begun = train(tmp_path, {"max_steps": 1, "learning_rate": 1e-40, "model": {"weights": str(path)}})
+    expected = load(trained.path / "model.pt")
+    assert all(abs(begun.weights()[name] - tensor.numpy()).max() < 1e-30 for name, tensor in expected.items())
+
+
+def test_no_run_resumes_from_weights_alone(tmp_path, trained):
+    config = write_config(tmp_path, {"data": {"limit_train": 2560, "limit_test": SAMPLES}})
+    export(trained.checkpoints()[-1], tmp_path / "weights.safetensors", "safetensors")
+    for weights in (trained.path / "model.pt", tmp_path / "weights.safetensors"):
+        refused = run("--config", config, "--output", tmp_path / "run", "--resume", weights)
+        assert refused.returncode == 5, refused.stderr
+        assert f"{weights}: holds weights alone" in refused.stderr and "model.weights" in refused.stderr
 
 
 def test_export_writes_the_weights_of_a_checkpoint_in_both_formats(tmp_path, trained, config):
