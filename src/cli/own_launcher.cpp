@@ -2,6 +2,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -211,6 +212,14 @@ void record_failure(const LaunchState& state, const launch::RunFailure& failure)
   }
 }
 
+/// A signal before the first step ends the ranks at once, which have nothing to save.
+void tell_of_early_stop(const LaunchState& state, const launch::AttemptResult& result) {
+  if (!state.folder || result.stopped_by == 0 || result.furthest_step > 0) return;
+  std::cerr << (state.job.progress_bar ? "\x1b[K" : "") << "mnist-train: stopped by SIG"
+            << ::sigabbrev_np(result.stopped_by) << " before the first step: nothing was saved"
+            << std::endl;
+}
+
 }  // namespace
 
 int run_own_launcher(launch::Job job, const settings::RunConfig& config,
@@ -219,6 +228,7 @@ int run_own_launcher(launch::Job job, const settings::RunConfig& config,
   for (bool is_first = true;; is_first = false) {
     launch::AttemptResult result = attempt(state, is_first);
     if (!result.failure) {
+      tell_of_early_stop(state, result);
       if (state.folder) report::record_stop(state.folder->path / report::files::kSummary);
       return result.exit_code;
     }

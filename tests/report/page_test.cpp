@@ -224,6 +224,18 @@ TEST_CASE("pictures beyond two megabytes are omitted, their rows are not") {
   CHECK(count_of(page, "omitted") > 0);
 }
 
+TEST_CASE("the head says what ended a run early and whose figures these are") {
+  const TempFolder folder;
+  write_pretended_run(folder, "run");
+  folder.write("run/summary.json", R"({"status":"finished","ended_by":"epochs"})");
+  const auto says = ContainsSubstring("moving average of the weights (ema, decay 0.99)");
+  CHECK_THAT(page_of(folder), ContainsSubstring(">finished</span>") && !says);
+  folder.write("run/summary.json", R"({"status":"finished","ended_by":"early_stopping"})");
+  folder.write("run/config.json", R"({"ema":{"decay":0.99}})");
+  CHECK_THAT(page_of(folder),
+             ContainsSubstring(">finished: ended by early_stopping</span>") && says);
+}
+
 TEST_CASE("the last page of a failed run says why") {
   const TempFolder folder;
   write_pretended_run(folder, "run");

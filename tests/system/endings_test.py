@@ -4,6 +4,7 @@ import json
 import os
 import signal
 
+import pytest
 from support import run, send, start, train, write_config
 
 STEPS = 20  # an epoch of 2,560 samples in batches of 128
@@ -103,6 +104,16 @@ def test_a_run_that_starts_from_scratch_shows_nothing_of_the_lost_one(tmp_path):
         assert process.wait() == 143, process.stderr
     assert len(process.run_folder.epochs()) == 0
     assert not (tmp_path / "run" / "accuracies.json").exists()
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_run_that_is_stopped_before_its_first_step_says_so(tmp_path, number, code):
+    with start(tmp_path, {"epochs": 1000}) as process:
+        process.wait_for_phase(0, "rendezvous", 0)
+        process.send(number)
+        assert process.wait() == code, process.stderr
+    assert f"stopped by {number.name} before the first step: nothing was saved" in process.stderr
+    assert not process.run_folder.checkpoints()
 
 
 def test_data_that_cannot_be_read_ends_with_the_whole_block(tmp_path):

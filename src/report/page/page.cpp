@@ -80,7 +80,11 @@ std::string time_tile(const RunFiles& run) {
               duration(std::fmax(number_in(run.summary, "wall_seconds"), total(seconds_of(run)))));
 }
 
-std::string status_text(const std::string& status) {
+std::string status_text(const RunFiles& run) {
+  const std::string status = run.status();
+  const std::string ended_by = text_in(run.summary, "ended_by");
+  const bool is_early = ended_by == "early_stopping" || ended_by == "stop_at_accuracy";
+  if (status == "finished" && is_early) return "finished: ended by " + ended_by;
   if (status == "running") return "running: this page refreshes itself";
   if (status == "stopped") return "stopped by a signal, can be resumed";
   if (status == "interrupted") return "interrupted: it ended without recording why";
@@ -92,10 +96,17 @@ std::string page_header(const RunFiles& run) {
   const std::string status = run.status();
   std::string text =
       fmt::format("<header><h1>{} <span class=\"status {}\">{}</span></h1>\n",
-                  escape_html(run.name), escape_html(status), escape_html(status_text(status)));
+                  escape_html(run.name), escape_html(status), escape_html(status_text(run)));
   if (status == "failed") {
     text +=
         "<p class=\"bad\" role=\"alert\">" + escape_html(text_in(run.summary, "error")) + "</p>\n";
+  }
+  if (const double decay = number_in(run.config.value("ema", nlohmann::json()), "decay");
+      std::isfinite(decay)) {
+    text += fmt::format(
+        "<p class=\"soft\">Evaluated and saved is the moving average of the weights (ema, decay "
+        "{}).</p>\n",
+        decay);
   }
   return text + "<p id=\"live\" class=\"soft\" aria-live=\"polite\"></p><dl class=\"tiles\">" +
          accuracy_tiles(run) + tile("Epochs", epochs_text(run)) + time_tile(run) +
