@@ -66,7 +66,7 @@ TEST_CASE("functions and opcodes that no state_dict needs are refused by name") 
       {"\x80\x02N.", "not a dict"},
       {"\x80\x02].", "not a dict"},
       {"\x80\x02NNa.", "appends to something that is not a list"},
-      {"\x80\x02}(Ke.", "not a list"},
+      {"\x80\x02}(Ne.", "not a list"},
       {"\x80\x02G123.", "ends too early"},
       {"\x80\x02" + small_tensor() + ".", "not a dict"},
       {"\x80\x02" + kOrdered + ".", "not a dict"},

@@ -55,9 +55,9 @@ TEST_CASE("a state_dict from Python is understood, its attributes are dropped") 
 
 TEST_CASE("the state_dict of what a training script saves is taken, the rest is dropped") {
   const std::string number = "G" + std::string(8, '\x3f');
-  const std::string optimizer = "}(" + text("state") + "}(K\x00}" + text("step") + number + "su" +
-                                text("param_groups") + "](}" + text("params") + "](K\x00K\x01" +
-                                "esea" + "u";
+  const std::string optimizer = "}(" + text("state") + "}(K\x02}" + text("step") + number + "su" +
+                                text("param_groups") + "](}" + text("params") + "](K\x02K\x01" +
+                                "ese" + "u";
   const std::string weights = "}(" + text("w") + small_tensor() + "u";
   for (const char* key : {"model_state_dict", "state_dict"}) {
     const auto entries = unpickle_state_dict(dict(text("epoch") + "K\x07" + text("loss") +

@@ -101,7 +101,8 @@ std::string page_header(const RunFiles& run) {
     text +=
         "<p class=\"bad\" role=\"alert\">" + escape_html(text_in(run.summary, "error")) + "</p>\n";
   }
-  if (const double decay = number_in(run.config.value("ema", nlohmann::json()), "decay");
+  const bool has_ema = run.config.is_object() && run.config.contains("ema");
+  if (const double decay = has_ema ? number_in(run.config["ema"], "decay") : NAN;
       std::isfinite(decay)) {
     text += fmt::format(
         "<p class=\"soft\">Evaluated and saved is the moving average of the weights (ema, decay "
