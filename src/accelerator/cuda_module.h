@@ -17,6 +17,7 @@ struct CudaModule {
   /// graphs in the default stream.
   void (*set_device)(int index);
   std::int64_t (*peak_memory_bytes)(int index);  // of LibTorch's allocator
+  std::int64_t (*free_memory_bytes)(int index);
   const char* (*device_name)(int index);
   bool (*computes_bfloat16)(int index);  // natively
   int (*runtime_version)();              // 13000 is 13.0

@@ -72,6 +72,10 @@ std::int64_t peak_memory_bytes(at::Device device) {
   return std::max(host_bytes, cuda_module().peak_memory_bytes(device.index()));
 }
 
+std::int64_t free_memory_bytes(at::Device device) {
+  return cuda_module().free_memory_bytes(device.index());
+}
+
 bool computes_bfloat16(at::Device device) {
   if (!device.is_cpu()) return cuda_module().computes_bfloat16(device.index());
 #if defined(__x86_64__)
@@ -85,8 +89,8 @@ std::string device_name(at::Device device) {
   return device.is_cpu() ? "" : cuda_module().device_name(device.index());
 }
 
-std::unique_ptr<DeviceGraph> make_graph(at::Device device) {
-  return device.is_cpu() ? nullptr : cuda_module().make_graph();
+GraphFactory graph_factory(at::Device device) {
+  return device.is_cpu() ? GraphFactory() : GraphFactory(cuda_module().make_graph);
 }
 
 }  // namespace mnist_train::accelerator

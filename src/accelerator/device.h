@@ -23,6 +23,9 @@ class DeviceGraph {
   virtual void replay() = 0;
 };
 
+/// Makes a graph for the device of the calling thread.
+using GraphFactory = std::function<std::unique_ptr<DeviceGraph>()>;
+
 /// A mark in the work that a thread gives its device.
 class DeviceEvent {
  public:
@@ -64,13 +67,16 @@ at::Tensor to_device(const at::Tensor& tensor, at::Device device);
 /// peak of LibTorch's allocator there, in bytes.
 std::int64_t peak_memory_bytes(at::Device device);
 
+/// Returns how many bytes of a GPU's memory nobody uses.
+std::int64_t free_memory_bytes(at::Device device);
+
 /// Returns whether this processor or GPU computes bf16 natively: AVX512-BF16, or Ampere and later.
 bool computes_bfloat16(at::Device device);
 
 /// Returns the name of the GPU, such as "NVIDIA H100 80GB HBM3"; empty for a CPU.
 std::string device_name(at::Device device);
 
-/// Returns a graph for the device of the calling thread; null on a CPU, which has none.
-std::unique_ptr<DeviceGraph> make_graph(at::Device device);
+/// Returns what makes graphs for the device; null for a CPU, which has none.
+GraphFactory graph_factory(at::Device device);
 
 }  // namespace mnist_train::accelerator

@@ -93,7 +93,7 @@ std::unique_ptr<train::Trainer> build_trainer(Worker& worker, const data::Datase
   setup.device = worker.device();
   setup.partition = {config.data.split, dataset.train_parts};
   if (config.train.cuda_graphs != settings::CudaGraphs::kOff) {
-    setup.graph = accelerator::make_graph(worker.device());
+    setup.make_graph = accelerator::graph_factory(worker.device());
   }
   return std::make_unique<train::Trainer>(config.train, std::move(setup), *images.training,
                                           worker.communicator);

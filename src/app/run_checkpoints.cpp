@@ -1,5 +1,7 @@
 #include "app/run_checkpoints.h"
 
+#include <limits>
+
 #include "base/system.h"
 #include "report/run_folder.h"
 
@@ -11,6 +13,12 @@ RunCheckpoints::RunCheckpoints(Worker& worker, const data::Dataset& dataset,
       dataset_(dataset),
       trainer_(trainer),
       writer_({worker.run_folder / report::files::kCheckpoints, worker.config.checkpoint.keep}) {}
+
+std::int64_t RunCheckpoints::steps_left() const {
+  const auto& every_steps = worker_.config.checkpoint.every_steps;
+  if (!every_steps) return std::numeric_limits<std::int64_t>::max();
+  return *every_steps - trainer_.progress().step % *every_steps;
+}
 
 bool RunCheckpoints::is_due_after_step() const {
   const auto& every_steps = worker_.config.checkpoint.every_steps;

@@ -13,12 +13,14 @@
 namespace mnist_train::app {
 
 /// The checkpoints that a run saves. Rank 0 takes them and a thread writes them while training goes
-/// on; on the other ranks every method but the `is_due` ones does nothing. All references must live
-/// as long.
+/// on; on the other ranks every method that changes something does nothing. All references must
+/// live as long.
 class RunCheckpoints {
  public:
   RunCheckpoints(Worker& worker, const data::Dataset& dataset, train::Trainer& trainer);
 
+  /// Returns after how many more steps `checkpoint.every_steps` asks for a checkpoint.
+  std::int64_t steps_left() const;
   /// Returns whether `checkpoint.every_steps` asks for a checkpoint after the last step.
   bool is_due_after_step() const;
   /// Returns whether the config asks for a checkpoint after the epoch that has just been recorded.

@@ -115,29 +115,38 @@ void RunRecorder::before_step() {
 }
 
 void RunRecorder::after_step() {
-  if (!worker_.is_rank0()) return;
-  checkpoints_.check();
-  const train::Progress& progress = trainer_.progress();
-  const std::int64_t batch = trainer_.samples_per_step();
-  const std::int64_t step_in_epoch = (progress.samples_into_epoch + batch - 1) / batch;
-  for (const auto& sink : sinks_) sink->tick(progress.epoch + 1, step_in_epoch);
-  if (progress.step % worker_.config.train.log_interval != 0) return;
-  record_step();
-  if (monotonic_seconds() - refreshed_s_ >= kRefreshInterval_s) refresh_report();
+  if (worker_.is_rank0()) {
+    checkpoints_.check();
+    const train::Progress& progress = trainer_.progress();
+    const std::int64_t batch = trainer_.samples_per_step();
+    const std::int64_t step_in_epoch = (progress.samples_into_epoch + batch - 1) / batch;
+    for (const auto& sink : sinks_) sink->tick(progress.epoch + 1, step_in_epoch);
+  }
+  record_steps();
 }
 
-void RunRecorder::record_step() {
-  const train::Progress& progress = trainer_.progress();
-  const train::StepSums sums = trainer_.last_step_sums();
-  const double now_s = monotonic_seconds();
-  const double rate = static_cast<double>(progress.samples_seen - recorded_samples_) /
-                      std::max(1e-9, now_s - recorded_s_);
-  const report::StepRecord record{
-      progress.epoch + 1,       progress.step, sums.loss / sums.samples,
-      trainer_.learning_rate(), rate,          sums.correct / sums.samples};
+void RunRecorder::record_steps() {
+  bool recorded = false;
+  for (const train::FinishedStep& step : trainer_.take_finished_steps()) {
+    if (!worker_.is_rank0() || step.step % worker_.config.train.log_interval != 0) continue;
+    record_step(step);
+    recorded = true;
+  }
+  if (recorded && monotonic_seconds() - refreshed_s_ >= kRefreshInterval_s) refresh_report();
+}
+
+void RunRecorder::record_step(const train::FinishedStep& step) {
+  const double rate = static_cast<double>(step.samples_seen - recorded_samples_) /
+                      std::max(1e-9, step.finished_s - recorded_s_);
+  const report::StepRecord record{trainer_.progress().epoch + 1,
+                                  step.step,
+                                  step.sums.loss / step.sums.samples,
+                                  step.learning_rate,
+                                  rate,
+                                  step.sums.correct / step.sums.samples};
   for_each_sink([&](report::Sink& sink) { sink.step(record); });
-  recorded_s_ = now_s;
-  recorded_samples_ = progress.samples_seen;
+  recorded_s_ = step.finished_s;
+  recorded_samples_ = step.samples_seen;
 }
 
 void RunRecorder::epoch_finished(const Evaluations& evaluations) {

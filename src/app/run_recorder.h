@@ -25,9 +25,11 @@ class RunRecorder {
 
   /// Before each step: the first one ends the start-up.
   void before_step();
-  /// After each step: the progress, every `log_interval` steps a record, and now and then a
-  /// refresh.
+  /// After each call of Trainer::step: the progress, and `record_steps`.
   void after_step();
+  /// Makes records of those steps of `log_interval` that the trainer has the sums of by now, and
+  /// now and then refreshes page and summary.
+  void record_steps();
   void epoch_finished(const Evaluations& evaluations);
   /// Brings page and summary up to date, if that keeps within its fraction of the run's time.
   void refresh_report();
@@ -44,7 +46,7 @@ class RunRecorder {
   void make_sinks(const ResumedRun& resumed);
   template <class Call>
   void for_each_sink(const Call& call);
-  void record_step();
+  void record_step(const train::FinishedStep& step);
   std::vector<report::Prediction> predictions(const eval::Evaluation& test);
   report::EpochDetails details(const Evaluations& evaluations);
   void update_summary(const std::string& status);

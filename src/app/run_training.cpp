@@ -33,16 +33,18 @@ EpochEnd train_epoch(Worker& worker, train::Trainer& trainer, RunCheckpoints& ch
     recorder.before_step();
     worker.communicator.require_store();
     const double begin_s = monotonic_seconds();
-    trainer.step(stop_signal() != 0);
+    trainer.step(stop_signal() != 0, checkpoints.steps_left());
     launch::note_step(worker.status(), monotonic_seconds() - begin_s);
     recorder.after_step();
     if (must_stop(trainer)) return EpochEnd::kStopped;
     if (checkpoints.is_due_after_step() && !trainer.epoch_done()) {
       trainer.synchronize();
+      recorder.record_steps();
       checkpoints.save(recorder.log_positions());
     }
   }
   trainer.synchronize();
+  recorder.record_steps();
   // With `shared_memory` a rank has summed only its shard of the gradients.
   if (worker.config.report.histograms) trainer.all_gather_gradients();
   return must_stop(trainer) ? EpochEnd::kStopped : EpochEnd::kDone;

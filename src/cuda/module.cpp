@@ -3,6 +3,7 @@
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 
@@ -32,6 +33,14 @@ std::int64_t peak_memory_bytes(int index) {
   const auto stats =
       c10::cuda::CUDACachingAllocator::getDeviceStats(static_cast<c10::DeviceIndex>(index));
   return stats.reserved_bytes[0].peak;
+}
+
+std::int64_t free_memory_bytes(int index) {
+  const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(index));
+  std::size_t free = 0;
+  std::size_t total = 0;
+  C10_CUDA_CHECK(::cudaMemGetInfo(&free, &total));
+  return static_cast<std::int64_t>(free);
 }
 
 const char* device_name(int index) {
@@ -82,7 +91,7 @@ class CudaGraph : public accelerator::DeviceGraph {
  private:
   void capture_or_throw(const std::function<void()>& work) {
     // What other threads do meanwhile (NCCL's watchdog, the writer of checkpoints) is not captured.
-    graph_.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
+    graph_.capture_begin(pool(), cudaStreamCaptureModeThreadLocal);
     try {
       work();
     } catch (...) {
@@ -95,14 +104,21 @@ class CudaGraph : public accelerator::DeviceGraph {
     graph_.capture_end();
   }
 
+  /// All graphs of a process are replayed one after the other and leave nothing in this memory, so
+  /// they share it.
+  static c10::MempoolId_t pool() {
+    static const c10::MempoolId_t pool = at::cuda::graph_pool_handle();
+    return pool;
+  }
+
   at::cuda::CUDAGraph graph_;
 };
 
 std::unique_ptr<accelerator::DeviceGraph> make_graph() { return std::make_unique<CudaGraph>(); }
 
-constexpr accelerator::CudaModule kModule{&device_count, &set_device,        &peak_memory_bytes,
-                                          &device_name,  &computes_bfloat16, &runtime_version,
-                                          &nccl_version, &make_event,        &make_graph};
+constexpr accelerator::CudaModule kModule{
+    &device_count,      &set_device,      &peak_memory_bytes, &free_memory_bytes, &device_name,
+    &computes_bfloat16, &runtime_version, &nccl_version,      &make_event,        &make_graph};
 
 }  // namespace
 

@@ -89,21 +89,28 @@ std::int64_t Augmenter::samples_beyond() const {
   return mixup != nullptr && mixup->scope == settings::MixupScope::kLocal ? 1 : 0;
 }
 
-at::Tensor Augmenter::drawn_for(const ListEntry& entry, std::int64_t begin,
-                                std::int64_t count) const {
-  return drawn_.narrow(0, begin, count).narrow(1, entry.first_column, columns_of(entry));
-}
-
 Batch Augmenter::apply(at::Tensor images, const at::Tensor& labels, data::Range positions,
                        std::int64_t next_count) const {
-  Batch batch{std::move(images), labels};
+  const at::Tensor drawn = drawn_.narrow(0, positions.begin, images.size(0));
+  return apply_drawn({std::move(images), labels}, drawn, next_count);
+}
+
+Batch Augmenter::apply(at::Tensor images, const at::Tensor& labels,
+                       const at::Tensor& positions) const {
+  return apply_drawn({std::move(images), labels}, drawn_.index_select(0, positions), 0);
+}
+
+/// `drawn`: the numbers of all images of the batch.
+Batch Augmenter::apply_drawn(Batch batch, const at::Tensor& drawn, std::int64_t next_count) const {
+  const std::int64_t count = batch.images.size(0) - samples_beyond();
   for (const ListEntry& entry : entries_) {
+    const at::Tensor columns = drawn.narrow(1, entry.first_column, columns_of(entry));
     if (entry.augmentation) {
-      batch.images = entry.augmentation->apply(
-          batch.images, drawn_for(entry, positions.begin, batch.images.size(0)));
+      batch.images =
+          entry.augmentation->apply(batch.images, columns.narrow(0, 0, batch.images.size(0)));
       continue;
     }
-    const at::Tensor weights = drawn_for(entry, positions.begin, positions.size()).squeeze(1);
+    const at::Tensor weights = columns.narrow(0, 0, count).squeeze(1);
     batch = samples_beyond() > 0 ? mix_with_following(batch.images, batch.labels, weights)
                                  : mix_with_next_process(batch.images, batch.labels, weights,
                                                          next_count, from_next_);

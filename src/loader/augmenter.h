@@ -45,6 +45,11 @@ class Augmenter {
   /// samples the next process has in this batch.
   Batch apply(at::Tensor images, const at::Tensor& labels, data::Range positions,
               std::int64_t next_count = 0) const;
+  /// Does the same for `positions` [n + samples_beyond()] i64 on the device, which are read when
+  /// the batch is computed. Not with global mixup.
+  Batch apply(at::Tensor images, const at::Tensor& labels, const at::Tensor& positions) const;
+  /// Returns whether `apply` exchanges samples with another process.
+  bool exchanges_samples() const { return from_next_ != nullptr; }
 
   /// Does what test images need of the list: resize, normalize, and the middle of a crop.
   at::Tensor apply_to_test(at::Tensor images) const;
@@ -60,7 +65,7 @@ class Augmenter {
   std::int64_t columns_of(const ListEntry& entry) const {
     return entry.augmentation ? entry.augmentation->columns() : 1;
   }
-  at::Tensor drawn_for(const ListEntry& entry, std::int64_t begin, std::int64_t count) const;
+  Batch apply_drawn(Batch batch, const at::Tensor& drawn, std::int64_t next_count) const;
 
   settings::AugmentList list_;
   std::int64_t seed_;

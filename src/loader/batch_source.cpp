@@ -5,80 +5,18 @@
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
-#include <cstring>
+#include <stdexcept>
 #include <utility>
 
 #include "accelerator/device.h"
 #include "base/error.h"
 #include "data/epoch_draws.h"
 #include "data/image_decoder.h"
+#include "loader/resident_source.h"
 
 namespace mnist_train::loader {
 
 namespace {
-
-at::Tensor borrow(const void* memory, at::IntArrayRef sizes, at::ScalarType type) {
-  return at::from_blob(const_cast<void*>(memory), sizes, at::TensorOptions(type));
-}
-
-/// Bytes in memory: on a CPU the shared host memory itself, on a GPU a copy.
-class ResidentSource : public BatchSource {
- public:
-  ResidentSource(data::ImageSet images, const settings::NormalizeOptions& normalize,
-                 at::Device device, at::ScalarType type, std::shared_ptr<Augmenter> augmenter)
-      : BatchSource(std::move(images), normalize, device, type, std::move(augmenter)) {
-    if (device_.is_cpu()) return;
-    device_labels_ = borrow(set_.labels.data(), {set_.count}, at::kByte).to(device_).to(at::kLong);
-    device_bytes_ =
-        borrow(set_.images.data(), {set_.count, set_.channels, set_.height, set_.width}, at::kByte)
-            .to(device_);
-  }
-
-  void set_order(std::vector<std::int64_t> order, std::int64_t epoch) override {
-    BatchSource::set_order(std::move(order), epoch);
-    if (device_.is_cpu()) return;
-    const auto count = static_cast<std::int64_t>(order_.size());
-    device_order_ = accelerator::to_device(borrow(order_.data(), {count}, at::kLong), device_);
-  }
-
- protected:
-  Batch read(data::Range range, Order order) override {
-    if (device_.is_cpu()) return copy(samples_at(range, order));
-    if (order == Order::kStored) {
-      return {device_bytes_.narrow(0, range.begin, range.size()),
-              device_labels_.narrow(0, range.begin, range.size())};
-    }
-    const at::Tensor samples = device_order_.narrow(0, range.begin, range.size());
-    return {device_bytes_.index_select(0, samples), device_labels_.index_select(0, samples)};
-  }
-
-  Batch read_normalized(data::Range range, Order order) override {
-    if (!device_.is_cpu()) return BatchSource::read_normalized(range, order);
-    const std::vector<std::int64_t> samples = samples_at(range, order);
-    return {normalizer_.gather(set_, samples), labels_of(samples)};
-  }
-
- private:
-  Batch copy(const std::vector<std::int64_t>& samples) {
-    const auto count = static_cast<std::int64_t>(samples.size());
-    if (!host_bytes_.defined() || host_bytes_.size(0) < count) {
-      host_bytes_ = at::empty({count, set_.channels, set_.height, set_.width}, at::kByte);
-    }
-    at::Tensor bytes = host_bytes_.narrow(0, 0, count);
-    auto* out = bytes.mutable_data_ptr<std::uint8_t>();
-    const std::int64_t size = set_.bytes_per_image();
-    for (const std::int64_t sample : samples) {
-      std::memcpy(out, set_.images.data() + sample * size, static_cast<std::size_t>(size));
-      out += size;
-    }
-    return {bytes, labels_of(samples)};
-  }
-
-  at::Tensor host_bytes_;     // CPU: the bytes of one batch, where they are augmented
-  at::Tensor device_bytes_;   // GPU: [count,C,H,W] u8
-  at::Tensor device_labels_;  // GPU: [count] i64
-  at::Tensor device_order_;   // GPU: what order_ holds
-};
 
 /// Encoded images that are decoded a few batches ahead of their use.
 class StreamedSource : public BatchSource {
@@ -145,7 +83,7 @@ void BatchSource::set_order(std::vector<std::int64_t> order, std::int64_t epoch)
     const at::Tensor seeds = at::empty({static_cast<std::int64_t>(order_.size())}, at::kLong);
     std::transform(order_.begin(), order_.end(), seeds.mutable_data_ptr<std::int64_t>(),
                    [&](std::int64_t sample) { return draws.seed(sample); });
-    seeds_ = accelerator::to_device(seeds, device_);
+    keep_on_device(seeds_, seeds);
   }
   if (!augmenter_) return;
   augmenter_->begin_epoch(order_, epoch);
@@ -174,6 +112,23 @@ Batch BatchSource::gather_images(data::Range range, std::int64_t next_count) {
   return finish(augmenter_->apply(stored.images, stored.labels, range, next_count));
 }
 
+bool BatchSource::can_gather_at() const {
+  return can_read_at() && !(augmenter_ && augmenter_->exchanges_samples());
+}
+
+Batch BatchSource::gather_at(const at::Tensor& positions) {
+  Batch batch;
+  if (augmenter_) {
+    const Batch stored = read_at(positions);
+    batch = finish(augmenter_->apply(stored.images, stored.labels, positions));
+  } else {
+    batch = read_normalized_at(positions);
+  }
+  const at::Tensor own = positions.narrow(0, 0, positions.size(0) - samples_beyond());
+  if (seed_) batch.seeds = seeds_.index_select(0, own);
+  return batch;
+}
+
 Batch BatchSource::gather_sequential(data::Range range) {
   if (!augmenter_ || !augmenter_->changes_test()) return read_normalized(range, Order::kStored);
   Batch batch = read(range, Order::kStored);
@@ -183,6 +138,14 @@ Batch BatchSource::gather_sequential(data::Range range) {
 
 Batch BatchSource::read_normalized(data::Range range, Order order) {
   return finish(read(range, order));
+}
+
+Batch BatchSource::read_at(const at::Tensor& /*positions*/) {
+  throw std::logic_error("this source reads no samples at positions on a device");
+}
+
+Batch BatchSource::read_normalized_at(const at::Tensor& positions) {
+  return finish(read_at(positions));
 }
 
 std::vector<std::int64_t> BatchSource::samples_at(data::Range range, Order order) const {
@@ -207,6 +170,16 @@ Batch BatchSource::finish(Batch batch) {
   return batch;
 }
 
+/// A captured step finds the tensor where it is, as long as its size stays.
+void BatchSource::keep_on_device(at::Tensor& kept, const at::Tensor& on_host) const {
+  const at::Tensor next = accelerator::to_device(on_host, device_);
+  if (kept.defined() && kept.sizes() == next.sizes()) {
+    kept.copy_(next);
+  } else {
+    kept = next;
+  }
+}
+
 std::unique_ptr<BatchSource> make_batch_source(data::ImageSet images,
                                                const settings::NormalizeOptions& normalize,
                                                at::Device device, at::ScalarType type,
@@ -215,8 +188,7 @@ std::unique_ptr<BatchSource> make_batch_source(data::ImageSet images,
     return std::make_unique<StreamedSource>(std::move(images), normalize, device, type,
                                             std::move(augmenter));
   }
-  return std::make_unique<ResidentSource>(std::move(images), normalize, device, type,
-                                          std::move(augmenter));
+  return make_resident_source(std::move(images), normalize, device, type, std::move(augmenter));
 }
 
 }  // namespace mnist_train::loader

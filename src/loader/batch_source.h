@@ -50,6 +50,15 @@ class BatchSource {
   /// Returns the samples at positions `range` of the order, augmented. With global mixup all ranks
   /// must call it, and `next_count` is how many samples the next process has in this batch.
   Batch gather(data::Range range, std::int64_t next_count = 0);
+  /// Returns whether `gather_at` can be called: samples lie in memory, and none are exchanged.
+  bool can_gather_at() const;
+  /// Does what `gather` does for `positions` [n + samples_beyond()] i64, each one more than the one
+  /// before, on the device. They are read when the batch is computed, so that a step which was
+  /// captured once takes other samples each time. What it reads stays where it is from the first
+  /// `set_order` on.
+  Batch gather_at(const at::Tensor& positions);
+  /// Returns how many samples behind its last one a batch needs, see Augmenter::samples_beyond.
+  std::int64_t samples_beyond() const { return augmenter_ ? augmenter_->samples_beyond() : 0; }
   /// Announces the next batches of `gather_sequential`, like `prefetch`.
   void prefetch_sequential(std::span<const data::Range> ranges);
   /// Returns the samples `range` in the order in which they are stored, prepared as test images.
@@ -65,6 +74,12 @@ class BatchSource {
   virtual Batch read(data::Range range, Order order) = 0;
   /// Returns the same, normalised, for batches that are not augmented.
   virtual Batch read_normalized(data::Range range, Order order);
+  /// Returns whether the next two are there.
+  virtual bool can_read_at() const { return false; }
+  /// Does what `read` does for positions [n] i64 of the epoch's order that lie on the device.
+  virtual Batch read_at(const at::Tensor& positions);
+  /// Does the same for `read_normalized`.
+  virtual Batch read_normalized_at(const at::Tensor& positions);
   /// Begins to prepare what `read` will be asked for; `range` may be empty.
   virtual void announce(std::span<const data::Range> /*ranges*/, Order /*order*/) {}
 
@@ -78,8 +93,11 @@ class BatchSource {
   Normalizer normalizer_;
   std::vector<std::int64_t> order_;  // and its first sample again, where a batch needs one more
 
+  bool augments() const { return augmenter_ != nullptr; }
+  /// Copies a tensor to the device, into `kept` where that has its size.
+  void keep_on_device(at::Tensor& kept, const at::Tensor& on_host) const;
+
  private:
-  std::int64_t samples_beyond() const { return augmenter_ ? augmenter_->samples_beyond() : 0; }
   Batch finish(Batch batch);
   Batch gather_images(data::Range range, std::int64_t next_count);
 

@@ -11,6 +11,8 @@
 #include <algorithm>
 #include <variant>
 
+#include "accelerator/device.h"
+
 namespace mnist_train::loader {
 
 namespace {
@@ -70,8 +72,9 @@ Normalizer::Normalizer(const settings::NormalizeOptions& normalize, at::Device d
   }
   if (device_.is_cpu()) return;
   const auto count = static_cast<std::int64_t>(tables_.size()) * 256;
-  device_tables_ =
-      at::from_blob(tables_.data(), {count}, at::TensorOptions(at::kFloat)).to(device_, type_);
+  const at::Tensor tables =
+      at::from_blob(tables_.data(), {count}, at::TensorOptions(at::kFloat)).to(type_);
+  device_tables_ = accelerator::to_device(tables, device_);
 }
 
 at::Tensor Normalizer::buffer(at::IntArrayRef sizes) {

@@ -1,6 +1,9 @@
 #include "train/graphed_step.h"
 
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <utility>
@@ -13,43 +16,138 @@ constexpr int kWarmUpSteps = 3;
 
 }  // namespace
 
-GraphedStep::GraphedStep(Step& step, std::int64_t samples,
-                         std::unique_ptr<accelerator::DeviceGraph> graph)
-    : step_(step), samples_(samples), graph_(std::move(graph)) {}
+const char* obstacle_to_capture(const settings::TrainOptions& options, const TrainerSetup& setup,
+                                const BatchPartition& partition, const models::Model& model) {
+  if (model.is_external()) return "the network's code is not this program's own";
+  if (!setup.make_graph) return "the processes compute on CPUs, or on several kinds of device";
+  if (options.gradient_accumulation_steps > 1) return "gradient_accumulation_steps is above 1";
+  if (partition.statistics() > 0) return "data.split is throughput";
+  return nullptr;
+}
 
-void GraphedStep::run(const StepBatches& batches, const std::vector<std::int64_t>& shard_sizes) {
-  if (!can_replay(batches.samples, shard_sizes)) return step_.run(batches);
-  loader::Batch batch = batches.shard(0);
-  if (!input_.images.defined()) capture(batch);
-  const auto from = batch.tensors();
-  const auto to = input_.tensors();
-  for (std::size_t i = 0; i < to.size(); ++i) {
-    if (to[i]->defined()) to[i]->copy_(*from[i]);
+GraphedStep::GraphedStep(Step& step, loader::BatchSource& images, std::int64_t samples,
+                         accelerator::GraphFactory make_graph)
+    : step_(step), images_(images), samples_(samples), make_graph_(std::move(make_graph)) {}
+
+std::int64_t GraphedStep::run(const Plan& plan, std::int64_t most, StepHistory& history) {
+  const PlannedStep next = plan(0);
+  if (!can_replay(next)) return run_eagerly(next, history);
+  if (!one_) {
+    make_inputs(next);
+    one_ = make_graph_();
+    capture(*one_, 1);
   }
-  graph_->replay();
+  std::vector<double> rates{next.learning_rate};
+  accelerator::DeviceGraph* graph = one_.get();
+  if (most >= kStepsAtOnce && can_replay_many(next, plan)) {
+    for (std::int64_t i = 1; i < kStepsAtOnce; ++i) rates.push_back(plan(i).learning_rate);
+    if (!many_) {
+      many_ = make_graph_();
+      capture(*many_, kStepsAtOnce);
+    }
+    graph = many_.get();
+  }
+  const auto steps = static_cast<std::int64_t>(rates.size());
+  set_learning_rates(rates);
+  if (positions_.defined()) {
+    set_positions(next.shard);
+    next_position_ += steps * samples_;
+  } else {
+    load(next.batches.shard(0));
+  }
+  graph->replay();
+  history.append(sums_.narrow(0, 0, steps));
+  return steps;
+}
+
+std::int64_t GraphedStep::run_eagerly(const PlannedStep& next, StepHistory& history) {
+  step_.set_learning_rate(next.learning_rate);
+  step_.run(next.batches);
+  history.append(step_.stats().scalars().unsqueeze(0));
+  return 1;
 }
 
 /// Counts the warm-up steps, too, and starts again when the shards change: in these steps libraries
 /// choose their kernels, which they may not do during a capture.
-bool GraphedStep::can_replay(std::int64_t samples, const std::vector<std::int64_t>& shard_sizes) {
-  if (samples != samples_ ||
-      std::find(shard_sizes.begin(), shard_sizes.end(), 0) != shard_sizes.end()) {
-    return false;
-  }
-  if (input_.images.defined()) return shard_sizes == shard_sizes_;
-  if (shard_sizes != shard_sizes_) {
-    shard_sizes_ = shard_sizes;
+bool GraphedStep::can_replay(const PlannedStep& next) {
+  const std::vector<std::int64_t>& sizes = next.shard_sizes;
+  const bool is_full = next.batches.samples == samples_;
+  if (!is_full || std::find(sizes.begin(), sizes.end(), 0) != sizes.end()) return false;
+  if (one_) return sizes == shard_sizes_;
+  if (sizes != shard_sizes_) {
+    shard_sizes_ = sizes;
     warm_up_steps_left_ = kWarmUpSteps;
   }
   return warm_up_steps_left_-- == 0;
 }
 
-void GraphedStep::capture(const loader::Batch& batch) {
-  input_ = batch;
+/// Captured steps move on by a global batch each.
+bool GraphedStep::can_replay_many(const PlannedStep& next, const Plan& plan) const {
+  if (!positions_.defined()) return false;
+  for (std::int64_t i = 1; i < kStepsAtOnce; ++i) {
+    const PlannedStep later = plan(i);
+    if (later.batches.samples != samples_ || later.shard_sizes != shard_sizes_ ||
+        later.shard.begin != next.shard.begin + i * samples_) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void GraphedStep::make_inputs(const PlannedStep& first) {
+  const at::TensorOptions options = step_.stats().scalars().options();
+  sums_ = at::empty({kStepsAtOnce, StepStats::kScalars}, options);
+  learning_rates_ = at::empty({kStepsAtOnce}, options.dtype(step_.learning_rate_type()));
+  if (images_.can_gather_at()) {
+    const std::int64_t count = first.shard.size() + images_.samples_beyond();
+    positions_ = at::empty({count}, options.dtype(at::kLong));
+    return;
+  }
+  input_ = first.batches.shard(0);
   for (at::Tensor* tensor : input_.tensors()) {
     if (tensor->defined()) *tensor = at::empty_like(*tensor);
   }
-  graph_->capture([this] { step_.run({1, samples_, [this](std::int64_t) { return input_; }}); });
+}
+
+void GraphedStep::capture(accelerator::DeviceGraph& graph, std::int64_t steps) {
+  graph.capture([this, steps] {
+    for (std::int64_t i = 0; i < steps; ++i) {
+      const auto shard = [this](std::int64_t) {
+        return positions_.defined() ? images_.gather_at(positions_) : input_;
+      };
+      step_.run({1, samples_, shard}, learning_rates_.select(0, i));
+      sums_.select(0, i).copy_(step_.stats().scalars());
+      if (positions_.defined()) positions_.add_(samples_);
+    }
+  });
+}
+
+void GraphedStep::set_learning_rates(const std::vector<double>& rates) {
+  if (rates_.size() >= rates.size() && std::equal(rates.begin(), rates.end(), rates_.begin())) {
+    return;
+  }
+  const at::Tensor first = learning_rates_.narrow(0, 0, static_cast<std::int64_t>(rates.size()));
+  first.copy_(accelerator::to_device(at::tensor(rates, first.options().device(at::kCPU)),
+                                     learning_rates_.device()));
+  if (rates_.size() < rates.size()) rates_.resize(rates.size());
+  std::copy(rates.begin(), rates.end(), rates_.begin());
+}
+
+void GraphedStep::set_positions(const data::Range& shard) {
+  if (next_position_ == shard.begin) return;
+  next_position_ = shard.begin;
+  const at::Tensor positions =
+      at::arange(shard.begin, shard.begin + positions_.size(0), at::TensorOptions(at::kLong));
+  positions_.copy_(accelerator::to_device(positions, positions_.device()));
+}
+
+void GraphedStep::load(const loader::Batch& batch) {
+  loader::Batch from = batch;
+  const auto tensors = from.tensors();
+  const auto to = input_.tensors();
+  for (std::size_t i = 0; i < to.size(); ++i) {
+    if (to[i]->defined()) to[i]->copy_(*tensors[i]);
+  }
 }
 
 }  // namespace mnist_train::train

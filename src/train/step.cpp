@@ -27,12 +27,7 @@ Step::Step(const settings::TrainOptions& options, models::Model& model, FlatPara
       at::zeros({}, values.options().dtype(values.is_cpu() ? at::kDouble : at::kFloat));
 }
 
-void Step::prepare(double learning_rate, bool stop_requested) {
-  learning_rate_.fill_(learning_rate);
-  stats_.set_stop_requested(stop_requested);
-}
-
-void Step::run(const StepBatches& batches) {
+void Step::run(const StepBatches& batches, const at::Tensor& learning_rate) {
   parameters_.clear_gradients();
   stats_.begin_step();
   averager_.begin();
@@ -45,10 +40,11 @@ void Step::run(const StepBatches& batches) {
   partition_.end_work(stats_.of_partition());
   averaging_seconds_ = 0;
   timed([&] { averager_.average(); });
-  stats_.add_to_totals();
   // A NaN does not reach the weights; on a GPU looking would mean waiting, and the next
   // synchronisation ends the run before anything is saved.
-  if (!parameters_.values().is_cpu() || std::isfinite(stats_.last().loss)) update();
+  if (!parameters_.values().is_cpu() || std::isfinite(stats_.last().loss)) {
+    update(learning_rate);
+  }
   timed([&] { averager_.barrier(); });
 }
 
@@ -77,13 +73,13 @@ at::Tensor Step::loss_of_no_samples() const {
   return sum;
 }
 
-void Step::update() {
+void Step::update(const at::Tensor& learning_rate) {
   const comm::Shard shard = averager_.owned_shard();
   if (options_.max_gradient_norm) {
     timed([&] { averager_.all_gather(); });
     clip_gradients(shard);
   }
-  optimizer_.step(learning_rate_);
+  optimizer_.step(learning_rate);
   parameters_.refresh_bf16_copy(shard);
   if (average_ != nullptr) average_->update(shard);
 }

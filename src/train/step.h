@@ -37,12 +37,18 @@ class Step {
        BatchPartition& partition, comm::GradientAverager& averager, Optimizer& optimizer,
        WeightAverage* average = nullptr);
 
-  /// Tells the next step what it needs beside its samples. A captured step reads it anew each time.
-  void prepare(double learning_rate, bool stop_requested);
+  /// Tells the next steps what they need beside their samples: whether this rank was asked to stop,
+  /// which captured steps read anew each time, and the learning rate of `run`.
+  void request_stop(bool requested) { stats_.set_stop_requested(requested); }
+  void set_learning_rate(double learning_rate) { learning_rate_.fill_(learning_rate); }
   /// Takes the whole step. Collective. On a CPU a loss that is not finite leaves the weights as
   /// they were; on a GPU it is noticed at the next synchronisation, see `require_finite`. Throws
   /// PeerError, and Error(kRunFailed) where a parameter gets no gradient.
-  void run(const StepBatches& batches);
+  void run(const StepBatches& batches) { run(batches, learning_rate_); }
+  /// Does the same with a learning rate that lies elsewhere: a scalar on the device, of type
+  /// `learning_rate_type`, which is read when the step is computed.
+  void run(const StepBatches& batches, const at::Tensor& learning_rate);
+  at::ScalarType learning_rate_type() const { return learning_rate_.scalar_type(); }
 
   const StepStats& stats() const { return stats_; }
   /// Returns the seconds that the host spent in averaging, in the last step.
@@ -51,7 +57,7 @@ class Step {
  private:
   at::Tensor forward(const loader::Batch& batch);
   at::Tensor loss_of_no_samples() const;
-  void update();
+  void update(const at::Tensor& learning_rate);
   void clip_gradients(comm::Shard shard);
   template <class Work>
   void timed(const Work& averaging);

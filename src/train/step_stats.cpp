@@ -14,22 +14,30 @@ namespace {
 
 enum Slot : std::int64_t { kLoss, kCorrect, kSamples, kStop };
 
-StepSums to_sums(const at::Tensor& scalars) {
-  const at::Tensor host = accelerator::to_host(scalars).to(at::kDouble);
-  const auto* values = host.const_data_ptr<double>();
-  return {values[kLoss], values[kCorrect], values[kSamples], values[kStop]};
+}  // namespace
+
+StepSums& operator+=(StepSums& sums, const StepSums& more) {
+  sums.loss += more.loss;
+  sums.correct += more.correct;
+  sums.samples += more.samples;
+  sums.stop_requests += more.stop_requests;
+  return sums;
 }
 
-}  // namespace
+StepSums to_sums(const at::Tensor& scalars) {
+  const auto* values = scalars.const_data_ptr<float>();
+  return {values[kLoss], values[kCorrect], values[kSamples], values[kStop]};
+}
 
 StepStats::StepStats(const at::Tensor& scalars)
     : all_(scalars),
       scalars_(scalars.narrow(0, 0, kScalars)),
       of_partition_(scalars.narrow(0, kScalars, scalars.numel() - kScalars)),
-      totals_(at::zeros({kScalars}, scalars.options().dtype(at::kDouble))),
       stop_requested_(at::zeros({}, scalars.options())) {}
 
 void StepStats::set_stop_requested(bool stop_requested) {
+  if (stop_requested == requests_stop_) return;
+  requests_stop_ = stop_requested;
   stop_requested_.fill_(stop_requested ? 1 : 0);
 }
 
@@ -44,18 +52,7 @@ void StepStats::add(const models::BatchLoss& loss, std::int64_t samples) const {
   scalars_[kSamples].add_(samples);
 }
 
-void StepStats::add_to_totals() const { totals_.add_(scalars_); }
-
-StepSums StepStats::last() const { return to_sums(scalars_); }
-
-StepSums StepStats::totals() const { return to_sums(totals_); }
-
-void StepStats::restart_totals(const StepSums& start) const {
-  totals_[kLoss].fill_(start.loss);
-  totals_[kCorrect].fill_(start.correct);
-  totals_[kSamples].fill_(start.samples);
-  totals_[kStop].fill_(start.stop_requests);
-}
+StepSums StepStats::last() const { return to_sums(accelerator::to_host(scalars_)); }
 
 void require_finite(const StepSums& sums, std::int64_t step) {
   if (std::isfinite(sums.loss)) return;

@@ -16,9 +16,14 @@ struct StepSums {
   double stop_requests = 0;  // ranks that were asked to stop, one a step
 };
 
+StepSums& operator+=(StepSums& sums, const StepSums& more);
+
+/// Returns [kScalars] f32 of the host's memory as sums.
+StepSums to_sums(const at::Tensor& scalars);
+
 /// The scalars of a step that are summed over the ranks in the same all-reduce as its gradients,
 /// behind which they lie ("piggybacked"): every rank learns the global loss, and whether any rank
-/// is to stop, at no extra message. Only `last` and `totals` wait for a GPU.
+/// is to stop, at no extra message. Only `last` waits for a GPU.
 class StepStats {
  public:
   static constexpr std::int64_t kScalars = 4;  // those of StepSums
@@ -33,23 +38,20 @@ class StepStats {
   void begin_step() const;
   /// Adds the samples of one batch of this rank.
   void add(const models::BatchLoss& loss, std::int64_t samples) const;
-  /// Adds the scalars, summed over the ranks by now, to the totals.
-  void add_to_totals() const;
 
+  /// Returns the scalars, [kScalars], a view; summed over the ranks once they are averaged.
+  const at::Tensor& scalars() const { return scalars_; }
   /// Returns the scalars that belong to the batch partition, a view.
   const at::Tensor& of_partition() const { return of_partition_; }
   /// Returns the sums of the last step.
   StepSums last() const;
-  /// Returns the sums since the last call of `restart_totals`.
-  StepSums totals() const;
-  void restart_totals(const StepSums& start = {}) const;
 
  private:
-  at::Tensor all_;             // [kScalars + n] f32, on the device; the next two are views
-  at::Tensor scalars_;         // [kScalars]
-  at::Tensor of_partition_;    // [n]
-  at::Tensor totals_;          // [kScalars] f64
-  at::Tensor stop_requested_;  // scalar f32
+  at::Tensor all_;              // [kScalars + n] f32, on the device; the next two are views
+  at::Tensor scalars_;          // [kScalars]
+  at::Tensor of_partition_;     // [n]
+  at::Tensor stop_requested_;   // scalar f32
+  bool requests_stop_ = false;  // what is in there
 };
 
 /// Throws Error(kRunFailed) when the loss is a NaN or an infinity: what it became, in which step,

@@ -3,18 +3,20 @@
 #include <algorithm>
 
 #include "base/system.h"
+#include "train/step_history.h"
 
 namespace mnist_train::train {
 
 namespace {
 
 constexpr double kLongest_s = 0.5;
+constexpr std::int64_t kMostSteps = StepHistory::kSteps;
 
 }  // namespace
 
 std::int64_t next_interval(std::int64_t steps, double seconds) {
   // At most twice as many: the few steps that were timed may have been quick by chance.
-  const std::int64_t most = 2 * steps;
+  const std::int64_t most = std::min(2 * steps, kMostSteps);
   const double in_time = kLongest_s * static_cast<double>(steps) / std::max(seconds, 1e-9);
   return in_time < static_cast<double>(most)
              ? std::max<std::int64_t>(1, static_cast<std::int64_t>(in_time))

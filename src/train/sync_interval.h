@@ -17,8 +17,10 @@ class SyncInterval {
 
   /// Starts to count anew, at the beginning of an epoch: the time before it was no step's.
   void begin_epoch();
-  /// Counts a step; returns whether the ranks synchronise after it.
-  bool is_due() { return ++steps_ >= interval_; }
+  /// Returns after how many steps from now the ranks synchronise, at least 1.
+  std::int64_t steps_left() const { return interval_ - steps_; }
+  /// Counts steps, at most `steps_left()`; returns whether the ranks synchronise after them.
+  bool is_due_after(std::int64_t steps) { return (steps_ += steps) >= interval_; }
   /// Sets the next interval, after a synchronisation. Collective where a rank has a GPU.
   void synced();
 

@@ -23,19 +23,9 @@ std::shared_ptr<models::Model> make_on_device(const TrainerSetup& setup, bool bf
   return model;
 }
 
-// A captured step is one launch, which takes the host microseconds; an eager one is hundreds.
-constexpr int kGraphedStepsAhead = 32;
+// A replay is one launch, which takes the host microseconds; an eager step is hundreds.
+constexpr int kReplaysAhead = 32;
 constexpr int kEagerStepsAhead = 1;
-
-/// Returns why the step cannot be captured, whatever averages its gradients, or null.
-const char* obstacle_to_capture(const settings::TrainOptions& options, const TrainerSetup& setup,
-                                const BatchPartition& partition, const models::Model& model) {
-  if (model.is_external()) return "the network's code is not this program's own";
-  if (!setup.graph) return "the processes compute on CPUs, or on several kinds of device";
-  if (options.gradient_accumulation_steps > 1) return "gradient_accumulation_steps is above 1";
-  if (partition.statistics() > 0) return "data.split is throughput";
-  return nullptr;
-}
 
 /// Returns whether averaging may overlap with the backward pass where that pays. A rank that waits
 /// for the others in backward cannot measure its own speed; and a captured step, which cannot
@@ -54,16 +44,6 @@ std::unique_ptr<WeightAverage> make_average(const settings::TrainOptions& option
   if (!options.ema) return nullptr;
   return std::make_unique<WeightAverage>(options.ema->decay, model, parameters,
                                          make_on_device(setup, /*bf16=*/false));
-}
-
-/// Small improvements count once they have added up to more than `min_delta`.
-void update(EarlyStoppingState& state, const settings::EarlyStoppingOptions& options,
-            double accuracy) {
-  if (accuracy > state.best_accuracy + options.min_delta) {
-    state = {accuracy, 0};
-  } else {
-    ++state.bad_epochs;
-  }
 }
 
 }  // namespace
@@ -87,8 +67,9 @@ Trainer::Trainer(const settings::TrainOptions& options, TrainerSetup setup,
       step_(options, computing_model(), parameters_, *partition_, *averager_, *optimizer_,
             average_.get()),
       schedule_(options, steps_per_epoch(), total_steps(options, steps_per_epoch())),
-      sync_interval_(communicator, /*runs_ahead=*/!device_.is_cpu()),
-      run_ahead_limit_(device_, kEagerStepsAhead) {
+      sync_interval_(communicator, /*runs_ahead=*/setup.make_graph != nullptr || !device_.is_cpu()),
+      run_ahead_limit_(device_, kEagerStepsAhead),
+      history_(device_) {
   if (options.sync_batch_norm && !communicator.alone()) {
     computing_model().synchronize_batch_norm(
         [this](at::Tensor& sums) { communicator_.all_reduce_sum(sums); });
@@ -103,12 +84,16 @@ void Trainer::set_up_cuda_graph(TrainerSetup setup) {
     obstacle = "gradients are not averaged by one all-reduce of NCCL";
   }
   if (obstacle == nullptr) {
-    graphed_step_.emplace(step_, samples_per_step(), std::move(setup.graph));
-    run_ahead_limit_ = {device_, kGraphedStepsAhead};
+    graphed_step_.emplace(step_, images_, samples_per_step(), std::move(setup.make_graph));
+    run_ahead_limit_ = {device_, kReplaysAhead};
   } else if (options_.cuda_graphs == settings::CudaGraphs::kOn) {
     throw Error(ExitCode::kConfig, std::string("cuda_graphs is \"on\", but the training step ") +
                                        "cannot be captured: " + obstacle);
   }
+}
+
+std::int64_t Trainer::samples_per_step() const {
+  return global_batch_size_ * options_.gradient_accumulation_steps;
 }
 
 std::int64_t Trainer::steps_per_epoch() const {
@@ -125,9 +110,9 @@ void Trainer::begin_epoch() {
   computing_model().train();
   images_.set_order(partition_->order(images_.count(), options_.seed, progress_.epoch),
                     progress_.epoch);
-  step_.stats().restart_totals(progress_.epoch_sums);
   sync_interval_.begin_epoch();
   times_ = {};
+  history_.begin_epoch();
   epoch_begin_s_ = monotonic_seconds() - progress_.epoch_train_seconds;
 }
 
@@ -158,58 +143,77 @@ const char* Trainer::ended_by() const {
   return nullptr;
 }
 
-void Trainer::step(bool stop_requested) {
+void Trainer::step(bool stop_requested, std::int64_t most) {
   const double begin_s = monotonic_seconds();
-  const std::int64_t begin = progress_.samples_into_epoch;
-  const std::int64_t end = std::min(begin + samples_per_step(), images_.count());
-  std::vector<std::vector<data::Range>> shards;  // by batch and rank
-  std::vector<std::int64_t> samples(static_cast<std::size_t>(communicator_.world_size()));
-  for (std::int64_t next = begin; next < end; next += global_batch_size_) {
-    shards.push_back(shards_of(batch_at(next)));
-    for (std::size_t rank = 0; rank < samples.size(); ++rank) {
-      samples[rank] += shards.back()[rank].size();
-    }
-  }
-  const StepBatches batches{static_cast<std::int64_t>(shards.size()), end - begin,
-                            [&](std::int64_t number) {
-                              return gather_shard(begin + number * global_batch_size_,
-                                                  shards[static_cast<std::size_t>(number)]);
-                            }};
-  learning_rate_ = schedule_.learning_rate(progress_.step, progress_.plateau);
   input_seconds_ = 0;
-  step_.prepare(learning_rate_, stop_requested);
+  step_.request_stop(stop_requested);
   if (model_->is_external()) {
     // So there is no state of generators to save, and a run resumes exactly.
     torch::manual_seed(data::generator_seed(options_.seed, progress_.step, communicator_.rank()));
   }
+  std::int64_t steps = 1;
   if (graphed_step_) {
-    graphed_step_->run(batches, samples);
+    most = std::min(most, sync_interval_.steps_left());
+    if (options_.max_steps) most = std::min(most, *options_.max_steps - progress_.step);
+    steps =
+        graphed_step_->run([this](std::int64_t number) { return plan(number); }, most, history_);
   } else {
-    step_.run(batches);
+    const PlannedStep next = plan(0);
+    step_.set_learning_rate(next.learning_rate);
+    step_.run(next.batches);
+    history_.append(step_.stats().scalars().unsqueeze(0));
+    partition_->update(step_.stats().of_partition(), next.shard_sizes);
   }
   run_ahead_limit_.step_launched();
-  partition_->update(step_.stats().of_partition(), samples);
   record_times(monotonic_seconds() - begin_s);
-  progress_.samples_into_epoch = end;
-  progress_.samples_seen += end - begin;
-  ++progress_.step;
-  if (!sync_interval_.is_due()) return;
+  note_steps(steps);
+  if (!sync_interval_.is_due_after(steps)) return;
   synchronize();
   sync_interval_.synced();
+}
+
+/// Returns the step of this epoch that comes after `number` others; without samples behind its end.
+PlannedStep Trainer::plan(std::int64_t number) {
+  const std::int64_t begin = progress_.samples_into_epoch + number * samples_per_step();
+  const std::int64_t end = std::min(begin + samples_per_step(), images_.count());
+  PlannedStep planned;
+  planned.shard_sizes.resize(static_cast<std::size_t>(communicator_.world_size()));
+  planned.learning_rate = schedule_.learning_rate(progress_.step + number, progress_.plateau);
+  std::vector<std::vector<data::Range>> shards;  // by batch and rank
+  for (std::int64_t next = begin; next < end; next += global_batch_size_) {
+    shards.emplace_back();
+    for (int rank = 0; rank < communicator_.world_size(); ++rank) {
+      shards.back().push_back(partition_->shard(batch_at(next), rank));
+      planned.shard_sizes[static_cast<std::size_t>(rank)] += shards.back().back().size();
+    }
+  }
+  if (!shards.empty()) {
+    planned.shard = shards.front()[static_cast<std::size_t>(communicator_.rank())];
+  }
+  planned.batches.count = static_cast<std::int64_t>(shards.size());
+  planned.batches.samples = std::max<std::int64_t>(0, end - begin);
+  planned.batches.shard = [this, begin, shards = std::move(shards)](std::int64_t batch) {
+    return gather_shard(begin + batch * global_batch_size_,
+                        shards[static_cast<std::size_t>(batch)]);
+  };
+  return planned;
+}
+
+/// Moves the cursor behind steps that were just given to the device.
+void Trainer::note_steps(std::int64_t steps) {
+  for (std::int64_t i = 0; i < steps; ++i) {
+    const double learning_rate = schedule_.learning_rate(progress_.step, progress_.plateau);
+    const std::int64_t begin = progress_.samples_into_epoch;
+    progress_.samples_into_epoch = std::min(begin + samples_per_step(), images_.count());
+    progress_.samples_seen += progress_.samples_into_epoch - begin;
+    ++progress_.step;
+    history_.name_next(progress_.step, progress_.samples_seen, learning_rate);
+  }
 }
 
 /// Returns the positions of the global batch that begins at `begin` in the epoch's order.
 data::Range Trainer::batch_at(std::int64_t begin) const {
   return {begin, std::min(begin + global_batch_size_, images_.count())};
-}
-
-std::vector<data::Range> Trainer::shards_of(data::Range global) const {
-  std::vector<data::Range> shards;
-  shards.reserve(static_cast<std::size_t>(communicator_.world_size()));
-  for (int rank = 0; rank < communicator_.world_size(); ++rank) {
-    shards.push_back(partition_->shard(global, rank));
-  }
-  return shards;
 }
 
 /// Returns this rank's shard of the global batch that begins at `begin` and whose shards, by rank,
@@ -244,7 +248,7 @@ void Trainer::record_times(double seconds) {
 }
 
 void Trainer::synchronize() {
-  progress_.epoch_sums = step_.stats().totals();
+  history_.synchronize(progress_.epoch_sums);
   progress_.epoch_train_seconds = monotonic_seconds() - epoch_begin_s_;
   require_finite(progress_.epoch_sums, progress_.step);
 }
@@ -258,7 +262,12 @@ void Trainer::end_epoch(const EpochScores& scores) {
   if (progress_.samples_into_epoch < images_.count()) return;
   schedule_.epoch_finished(scores.selection_loss, progress_.plateau);
   if (options_.early_stopping) {
-    update(progress_.early_stopping, *options_.early_stopping, scores.selection_accuracy);
+    // Small improvements count once they have added up to more than `min_delta`.
+    EarlyStoppingState& state = progress_.early_stopping;
+    const bool improved =
+        scores.selection_accuracy > state.best_accuracy + options_.early_stopping->min_delta;
+    state = improved ? EarlyStoppingState{scores.selection_accuracy, 0}
+                     : EarlyStoppingState{state.best_accuracy, state.bad_epochs + 1};
   }
   ++progress_.epoch;
   progress_.samples_into_epoch = 0;

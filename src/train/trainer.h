@@ -11,6 +11,7 @@
 #include "train/graphed_step.h"
 #include "train/progress.h"
 #include "train/schedule.h"
+#include "train/step_history.h"
 #include "train/sync_interval.h"
 #include "train/trainer_setup.h"
 #include "train/weight_average.h"
@@ -31,14 +32,14 @@ class Trainer {
   /// so, and from then on only steps may change them.
   void begin_epoch();
   bool epoch_done() const;
-  /// Does one optimizer step on its next global batches, fewer at the end of the epoch. Collective.
-  /// Now and then it synchronises with the device, and throws as `synchronize` does.
-  void step(bool stop_requested);
+  /// Does one optimizer step on its next global batches, fewer at the end of the epoch; or several
+  /// steps, `most` at most, which must be the same on all ranks. Collective. Now and then it
+  /// synchronises with the device, and throws as `synchronize` does.
+  void step(bool stop_requested, std::int64_t most = 1);
   /// Waits for the device and updates the epoch's sums and seconds in `progress`. Collective.
   /// Throws Error(kRunFailed) on all ranks when the loss is not finite, and PeerError.
   void synchronize();
-  /// Returns whether a rank was asked to stop, which synchronisations find out: on a GPU some steps
-  /// later, but all ranks at the same step.
+  /// Returns whether a rank was asked to stop, as all ranks find out in the same synchronisation.
   bool stop_requested() const { return progress_.epoch_sums.stop_requests > 0; }
   /// Records the epoch's result and moves the cursor to the start of the next one. An epoch that
   /// `max_steps` cut short stays open, so that a longer run can resume inside it.
@@ -47,14 +48,12 @@ class Trainer {
   /// Returns the config's key by which the run ends here, such as "epochs", or null before its end.
   const char* ended_by() const;
   bool run_done() const { return ended_by() != nullptr; }
-  double learning_rate() const { return learning_rate_; }  // of the last step
+  /// Returns the steps up to the last synchronisation that it has not returned yet.
+  std::vector<FinishedStep> take_finished_steps() { return history_.take(); }
   /// Returns the samples of a whole optimizer step, over all ranks and accumulated batches.
-  std::int64_t samples_per_step() const {
-    return global_batch_size_ * options_.gradient_accumulation_steps;
-  }
+  std::int64_t samples_per_step() const;
   std::int64_t steps_per_epoch() const;
-  /// Replaces the evaluated model's buffers by rank 0's: its running statistics are those that are
-  /// evaluated and saved, as in PyTorch's DDP. Collective.
+  /// Replaces the evaluated model's buffers by rank 0's, as PyTorch's DDP does. Collective.
   void broadcast_buffers();
   /// Makes the last step's averaged gradients whole on every rank. Collective.
   void all_gather_gradients() { averager_->all_gather(); }
@@ -86,8 +85,9 @@ class Trainer {
   models::Model& computing_model() { return bf16_copy_ ? *bf16_copy_ : *model_; }
   void start_from_state();
   void set_up_cuda_graph(TrainerSetup setup);
+  PlannedStep plan(std::int64_t number);
+  void note_steps(std::int64_t steps);
   data::Range batch_at(std::int64_t begin) const;
-  std::vector<data::Range> shards_of(data::Range global) const;
   loader::Batch gather_shard(std::int64_t begin, const std::vector<data::Range>& shards);
   void prefetch(std::int64_t begin);
   void record_times(double seconds);
@@ -110,7 +110,7 @@ class Trainer {
   SyncInterval sync_interval_;
   accelerator::RunAheadLimit run_ahead_limit_;
   bool has_started_ = false;
-  double learning_rate_ = 0;
+  StepHistory history_;
   double epoch_begin_s_ = 0;  // now less the seconds that earlier starts of the epoch trained
   double input_seconds_ = 0;  // of the current step
   StepTimes times_;

@@ -19,8 +19,8 @@ struct TrainerSetup {
   bool bf16 = false;
   at::Device device = at::kCPU;
   PartitionOptions partition{};
-  /// Captures the step, unless something is in the way; null: the step stays eager.
-  std::unique_ptr<accelerator::DeviceGraph> graph{};
+  /// Makes what captures the step, unless something is in the way; null: the step stays eager.
+  accelerator::GraphFactory make_graph{};
 };
 
 }  // namespace mnist_train::train

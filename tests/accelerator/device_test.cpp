@@ -25,7 +25,7 @@ TEST_CASE("peak memory counts what was touched, and never falls") {
 
 TEST_CASE("a CPU has neither a name nor a graph, and nothing to wait for") {
   CHECK(device_name(at::kCPU).empty());
-  CHECK(make_graph(at::kCPU) == nullptr);
+  CHECK(graph_factory(at::kCPU) == nullptr);
   synchronize(at::kCPU);
 }
 

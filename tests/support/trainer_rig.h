@@ -43,7 +43,7 @@ class TrainerRig {
                       std::shared_ptr<models::Model> model = nullptr,
                       const SmallImages& wanted = {.count = 50}, at::Device device = at::kCPU,
                       const settings::DataOptions& data = {},
-                      std::unique_ptr<accelerator::DeviceGraph> graph = nullptr,
+                      accelerator::GraphFactory make_graph = {},
                       std::shared_ptr<models::Model> bf16_model = nullptr,
                       std::shared_ptr<models::Model> average_model = nullptr)
       : images(loader::make_batch_source(
@@ -57,7 +57,7 @@ class TrainerRig {
                  .bf16 = bf16_model != nullptr,
                  .device = device,
                  .partition = {data.split},
-                 .graph = std::move(graph)},
+                 .make_graph = std::move(make_graph)},
                 *images, communicator) {}
   TrainerRig(const TrainerRig&) = delete;  // the trainer knows where the images are
   TrainerRig& operator=(const TrainerRig&) = delete;

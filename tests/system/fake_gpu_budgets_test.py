@@ -8,16 +8,19 @@ from support import train
 pytestmark = needs_fake_gpus
 
 STEPS = 20  # an epoch of support.SMALL
-# Nodes of the captured step on one GPU: kernels, fills and copies.
+# Nodes of the captured step on one GPU, gathering its samples included: kernels, fills and copies.
 NODES = {
-    ("net", "bf16"): 55, ("net", "fp32"): 52,
-    ("lenet", "bf16"): 61, ("lenet", "fp32"): 58,
-    ("mlp", "bf16"): 38, ("mlp", "fp32"): 35,
-    ("resnet18", "bf16"): 335, ("resnet18", "fp32"): 247,
+    ("net", "bf16"): 59, ("net", "fp32"): 56,
+    ("lenet", "bf16"): 65, ("lenet", "fp32"): 62,
+    ("mlp", "bf16"): 42, ("mlp", "fp32"): 39,
+    ("resnet18", "bf16"): 339, ("resnet18", "fp32"): 251,
 }
-# Of an epoch of 20 replays of `net` with its evaluation: 6 launches and 2 copies a step bring the samples to where the graph
-# reads; the rest is the evaluation's. It waits for the device as its intervals begin, at its end, and for the result.
-MOST = {"eager_launches": 162, "copies": 46, "synchronizations": 8}
+AT_ONCE = 16  # train::GraphedStep::kStepsAtOnce
+REPLAYS = STEPS // AT_ONCE + STEPS % AT_ONCE  # of an epoch
+# Of such an epoch of `net` with its evaluation, whose launches are most of them. Each replay is followed by a copy of its sums.
+# The host waits for the device at the end of the epoch, and for the result; in the first epoch also as its intervals begin,
+# and the graphs are captured.
+MOST = {"eager_launches": 36, "copies": 14, "synchronizations": 3}
 
 
 def nodes(report):
@@ -34,7 +37,7 @@ def counts_of(folder, epochs, changes, gpus=1):
 
 def of_an_epoch(folder, changes, gpus=1):
     """By rank: what one more epoch adds."""
-    one, two = (counts_of(folder, epochs, changes, gpus) for epochs in (1, 2))
+    one, two = (counts_of(folder, epochs, changes, gpus) for epochs in (2, 3))
     return [{name: after[name] - before[name] for name in ("eager_launches", "replays", "copies", "synchronizations")}
             for before, after in zip(one, two)]
 
@@ -54,5 +57,5 @@ def test_a_deterministic_step_has_the_nodes_of_any_other(tmp_path, model):
 @pytest.mark.parametrize("gpus", [1, 2])
 def test_an_epoch_of_replays_launches_little_beside_them(tmp_path, gpus):
     for counts in of_an_epoch(tmp_path, {"precision": "bf16"}, gpus):
-        assert counts["replays"] == STEPS
+        assert counts["replays"] == REPLAYS
         assert all(counts[what] <= most for what, most in MOST.items()), counts

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "accelerator/cuda_module.h"
+#include "data/sampler.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/gpu.h"
@@ -52,6 +53,11 @@ class RepeatingGraph : public accelerator::DeviceGraph {
   std::function<void()> work_;
 };
 
+/// Counts for the graphs that it makes.
+accelerator::GraphFactory repeating(Calls& calls) {
+  return [&calls] { return std::make_unique<RepeatingGraph>(calls); };
+}
+
 const testing::SmallImages kImages{.count = 50};
 
 /// Ten epochs of 20, 20 and 10 samples.
@@ -64,8 +70,7 @@ TrainOptions long_run() {
 void check_same_training(const TrainOptions& options, const settings::DataOptions& data) {
   Calls calls;
   TrainerRig eager(options, one_rank(), nullptr, kImages, at::kCPU, data);
-  TrainerRig graphed(options, one_rank(), nullptr, kImages, at::kCPU, data,
-                     std::make_unique<RepeatingGraph>(calls));
+  TrainerRig graphed(options, one_rank(), nullptr, kImages, at::kCPU, data, repeating(calls));
   CHECK(std::string(eager.trainer.execution()) == "eager");
   CHECK(std::string(graphed.trainer.execution()) == "graph");
   for (int step = 1; step <= 30; ++step) {
@@ -109,12 +114,16 @@ TEST_CASE("steps are replayed that are split as the captured one; other shards w
   const auto optimizer = make_optimizer(options, parameters);
   Step step(options, *model, parameters, *partition, *averager, *optimizer);
   Calls calls;
-  GraphedStep graphed(step, 20, std::make_unique<RepeatingGraph>(calls));
+  const auto images = loader::make_batch_source(testing::small_images(kImages), {}, at::kCPU);
+  images->set_order(data::epoch_permutation(kImages.count, 1, 0));
+  GraphedStep graphed(step, *images, 20, repeating(calls));
+  StepHistory history(at::kCPU);
   const auto run = [&](const std::vector<std::int64_t>& sizes) {
-    step.prepare(0.01, false);
-    const loader::Batch batch{at::randn({sizes[0], 1, 16, 16}),
-                              at::randint(0, 10, {sizes[0]}, at::kLong)};
-    graphed.run({1, sizes[0] + sizes[1], [&](std::int64_t) { return batch; }}, sizes);
+    const data::Range shard{0, sizes[0]};
+    const StepBatches batches{1, sizes[0] + sizes[1],
+                              [&](std::int64_t) { return images->gather(shard); }};
+    const Plan plan = [&](std::int64_t) { return PlannedStep{batches, sizes, shard, 0.01}; };
+    CHECK(graphed.run(plan, 1, history) == 1);
     return calls.replays;
   };
   for (int i = 0; i < 2; ++i) CHECK(run({10, 10}) == 0);
@@ -127,10 +136,97 @@ TEST_CASE("steps are replayed that are split as the captured one; other shards w
   CHECK(calls.captures == 1);
 }
 
+/// A rank's step with all its parts, and images of which it takes 20 a step.
+struct Parts {
+  Parts(const TrainOptions& run_options, const settings::AugmentList& augment)
+      : options(run_options), images(make_images(augment)) {
+    images->set_order(data::epoch_permutation(images->count(), 1, 0));
+  }
+
+  static std::unique_ptr<loader::BatchSource> make_images(const settings::AugmentList& augment) {
+    const testing::SmallImages wanted{.count = 20 * 50};
+    auto augmenter = augment.empty() ? nullptr
+                                     : std::make_shared<loader::Augmenter>(
+                                           augment, settings::ImageSize{16, 16}, 1, at::kCPU);
+    return loader::make_batch_source(testing::small_images(wanted), {}, at::kCPU, at::kFloat,
+                                     std::move(augmenter));
+  }
+
+  /// Step number `number` of the epoch, with a learning rate of its own.
+  PlannedStep plan(std::int64_t number) {
+    const data::Range shard{20 * number, std::min<std::int64_t>(20 * (number + 1), 20 * 50)};
+    if (shard.begin >= shard.end) return {{0, 0, {}}, {0}, {}, 0};
+    return {{1, shard.size(), [this, shard](std::int64_t) { return images->gather(shard); }},
+            {shard.size()},
+            shard,
+            1e-3 * static_cast<double>(number + 1)};
+  }
+
+  std::vector<FinishedStep> finished(std::int64_t steps) {
+    for (std::int64_t i = 1; i <= steps; ++i) history.name_next(i, 20 * i, 0);
+    StepSums sums;
+    history.synchronize(sums);
+    return history.take();
+  }
+
+  TrainOptions options;
+  std::unique_ptr<loader::BatchSource> images;
+  std::shared_ptr<testing::TinyModel> model = testing::tiny_model(1, true);
+  FlatParameters parameters{*model, StepStats::kScalars};
+  std::unique_ptr<BatchPartition> partition = make_batch_partition({}, one_rank(), at::kCPU);
+  std::unique_ptr<comm::GradientAverager> averager =
+      comm::make_gradient_averager(options, one_rank(), parameters.gradient_buffer());
+  std::unique_ptr<Optimizer> optimizer = make_optimizer(options, parameters);
+  Step step{options, *model, parameters, *partition, *averager, *optimizer};
+  StepHistory history{at::kCPU};
+};
+
+void check_many_at_once(const TrainOptions& options, const settings::AugmentList& augment) {
+  constexpr std::int64_t kSteps = 50;
+  Parts eager(options, augment);
+  for (std::int64_t number = 0; number < kSteps; ++number) {
+    const PlannedStep next = eager.plan(number);
+    eager.step.set_learning_rate(next.learning_rate);
+    eager.step.run(next.batches);
+    eager.history.append(eager.step.stats().scalars().unsqueeze(0));
+  }
+  Calls calls;
+  Parts many(options, augment);
+  GraphedStep graphed(many.step, *many.images, 20, repeating(calls));
+  std::vector<std::int64_t> taken;
+  for (std::int64_t number = 0; number < kSteps; number += taken.back()) {
+    const std::int64_t most = number == 19 ? 5 : kSteps;  // as before a checkpoint
+    const auto plan = [&](std::int64_t ahead) { return many.plan(number + ahead); };
+    taken.push_back(graphed.run(plan, most, many.history));
+  }
+  CHECK(taken ==
+        std::vector<std::int64_t>{1, 1, 1, 16, 1, 16, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1});
+  CHECK(calls.captures == 2);
+  CHECK(many.parameters.values().equal(eager.parameters.values()));
+  CHECK(many.model->buffers().front().equal(eager.model->buffers().front()));
+  const std::vector<FinishedStep> expected = eager.finished(kSteps);
+  const std::vector<FinishedStep> steps = many.finished(kSteps);
+  REQUIRE(steps.size() == expected.size());
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    INFO("step " << i);
+    CHECK(steps[i].sums.loss == expected[i].sums.loss);
+    CHECK(steps[i].sums.correct == expected[i].sums.correct);
+    CHECK(steps[i].sums.samples == 20);
+  }
+}
+
+TEST_CASE("many steps in one replay are the same steps") {
+  TrainOptions options = long_run();
+  check_many_at_once(options, {});
+  options.max_gradient_norm = 0.5;
+  options.optimizer = settings::OptimizerName::kAdam;
+  check_many_at_once(options, {settings::RandomCropOptions{std::nullopt, 2},
+                               settings::MixupOptions{0.5, std::nullopt, {}}});
+}
+
 TEST_CASE("a request to stop is seen in captured steps, too, and only in its own") {
   Calls calls;
-  TrainerRig rig(long_run(), one_rank(), nullptr, kImages, at::kCPU, {},
-                 std::make_unique<RepeatingGraph>(calls));
+  TrainerRig rig(long_run(), one_rank(), nullptr, kImages, at::kCPU, {}, repeating(calls));
   rig.run_to(12);
   REQUIRE(calls.replays > 0);
   rig.trainer.begin_epoch();
@@ -150,7 +246,7 @@ TEST_CASE("what cannot be captured is eager, or an error where it was asked for"
     data.split = split;
     const auto make = [&] {
       return std::make_unique<TrainerRig>(options, communicator, nullptr, kImages, at::kCPU, data,
-                                          std::make_unique<RepeatingGraph>(calls));
+                                          repeating(calls));
     };
     CHECK(std::string(make()->trainer.execution()) == "eager");
     options.cuda_graphs = settings::CudaGraphs::kOn;
@@ -177,14 +273,14 @@ void check_on_gpu(const TrainOptions& options, settings::ModelName name, bool bf
   const testing::SmallImages images{.count = 40, .height = 28, .width = 28};
   settings::ModelOptions model;
   model.name = name;
-  const auto make = [&](std::unique_ptr<accelerator::DeviceGraph> graph) {
+  const auto make = [&](accelerator::GraphFactory make_graph) {
     return std::make_unique<TrainerRig>(options, one_rank(), models::make_model(model, {}, 1),
                                         images, at::Device(at::kCUDA, 0), settings::DataOptions{},
-                                        std::move(graph),
+                                        std::move(make_graph),
                                         bf16 ? models::make_model(model, {}, 2) : nullptr);
   };
   const auto eager = make(nullptr);
-  const auto graphed = make(accelerator::cuda_module().make_graph());
+  const auto graphed = make(accelerator::cuda_module().make_graph);
   const int steps = name == settings::ModelName::kResNet18 ? 10 : 40;
   for (int step = 1; step <= steps; ++step) {
     eager->run_to(step);

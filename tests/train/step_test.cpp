@@ -15,6 +15,7 @@
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/tiny_model.h"
+#include "train/step_history.h"
 
 namespace mnist_train::train {
 namespace {
@@ -51,12 +52,12 @@ struct Subject {
   }
   void run(const std::vector<Batch>& batches, std::int64_t global_batch_size,
            bool stop_requested = false) {
-    step->prepare(kLearningRate, stop_requested);
+    step->request_stop(stop_requested);
+    step->set_learning_rate(kLearningRate);
     step->run({static_cast<std::int64_t>(batches.size()), global_batch_size,
                [&](std::int64_t number) { return batches[static_cast<std::size_t>(number)]; }});
   }
   StepSums last() const { return step->stats().last(); }
-  StepSums totals() const { return step->stats().totals(); }
   at::Tensor momentum() const { return optimizer->state().front().flat; }
 };
 
@@ -111,25 +112,37 @@ TEST_CASE("nothing of a step is left in the next one's gradients") {
   CHECK(once.parameters.gradients().equal(twice.parameters.gradients()));
 }
 
-TEST_CASE("totals add up over steps, from a start that is given") {
+TEST_CASE("the sums of steps are kept until they are taken") {
   Subject subject;
-  subject.step->stats().restart_totals({100.5, 7, 30, 0});
+  StepHistory history(at::kCPU);
+  StepSums totals{100.5, 7, 30, 0};
+  history.synchronize(totals);
+  CHECK(totals.samples == 30);
   double loss = 100.5;
-  double correct = 7;
+  std::vector<double> losses;
   for (int i = 0; i < 3; ++i) {
     subject.run({batch_of(4)}, 4, /*stop_requested=*/i == 1);
-    loss += subject.last().loss;
-    correct += subject.last().correct;
-    CHECK(subject.last().stop_requests == (i == 1 ? 1 : 0));
+    history.append(subject.step->stats().scalars().unsqueeze(0));
+    history.name_next(i + 1, 4 * (i + 1), 0.5 * i);
+    losses.push_back(subject.last().loss);
+    loss += losses.back();
   }
-  const StepSums totals = subject.totals();
-  CHECK(totals.loss == Approx(loss).epsilon(1e-12));
-  CHECK(totals.correct == correct);
+  CHECK(history.take().empty());
+  history.synchronize(totals);
+  CHECK(totals.loss == loss);
   CHECK(totals.samples == 42);
   CHECK(totals.stop_requests == 1);
-  subject.step->stats().restart_totals();
-  CHECK(subject.totals().samples == 0);
-  CHECK(subject.totals().loss == 0);
+  const std::vector<FinishedStep> steps = history.take();
+  REQUIRE(steps.size() == 3);
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    CHECK(steps[i].step == static_cast<std::int64_t>(i) + 1);
+    CHECK(steps[i].samples_seen == 4 * (static_cast<std::int64_t>(i) + 1));
+    CHECK(steps[i].learning_rate == 0.5 * static_cast<double>(i));
+    CHECK(steps[i].sums.loss == losses[i]);
+    CHECK(steps[i].sums.stop_requests == (i == 1 ? 1 : 0));
+  }
+  CHECK(steps[0].finished_s < steps[1].finished_s);
+  CHECK(history.take().empty());
 }
 
 TEST_CASE("batches that are accumulated make the step of one batch") {
@@ -180,7 +193,6 @@ TEST_CASE("a loss that is not finite leaves weights and momentum as they were") 
   const at::Tensor momentum = subject.momentum().clone();
   subject.run({broken_batch()}, 4);
   CHECK(std::isnan(subject.last().loss));
-  CHECK(std::isnan(subject.totals().loss));
   CHECK(subject.parameters.values().equal(weights));
   CHECK(subject.momentum().equal(momentum));
   subject.run({batch_of(4)}, 4);  // and a good batch trains again

@@ -4,6 +4,7 @@
 
 #include "support/catch.h"
 #include "support/ranks.h"
+#include "train/step_history.h"
 
 namespace mnist_train::train {
 namespace {
@@ -16,13 +17,15 @@ TEST_CASE("synchronisations are half a second apart, and move apart step by step
   CHECK(next_interval(4000, 0) == 8000);
   CHECK(next_interval(50, 3.0) == 8);
   CHECK(next_interval(1, 30.0) == 1);
+  CHECK(next_interval(1 << 20, 0) == StepHistory::kSteps);
 }
 
 TEST_CASE("on CPUs all ranks synchronise after every step") {
   testing::on_connected_ranks(2, [](comm::Communicator& communicator) {
     SyncInterval interval(communicator, /*runs_ahead=*/false);
     for (int step = 0; step < 20; ++step) {
-      if (!interval.is_due()) throw std::runtime_error("a step without a synchronisation");
+      if (interval.steps_left() != 1 || !interval.is_due_after(1))
+        throw std::runtime_error("a step without a synchronisation");
       interval.synced();
     }
   });
@@ -38,7 +41,7 @@ TEST_CASE(
       interval.begin_epoch();
       for (int step = 0; step < 100; ++step) {
         if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(2));
-        if (!interval.is_due()) continue;
+        if (!interval.is_due_after(1)) continue;
         synced_steps[static_cast<std::size_t>(rank)].push_back(100 * epoch + step);
         interval.synced();
       }

@@ -133,7 +133,7 @@ TEST_CASE("plateau lowers the rate of the steps that follow") {
   for (const double loss : {1.0, 2.0, 0.5, 0.5}) {
     rig.trainer.begin_epoch();
     while (!rig.trainer.epoch_done()) rig.trainer.step(false);
-    rates.push_back(rig.trainer.learning_rate());
+    rates.push_back(rig.trainer.take_finished_steps().back().learning_rate);
     rig.trainer.end_epoch({.selection_loss = loss});
   }
   CHECK(rates == std::vector<double>{0.05, 0.05, 0.05 * 0.1, 0.05 * 0.1});

@@ -1,9 +1,9 @@
 #include "support/fake_gpu/copy.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstring>
-#include <limits>
 
 #include "support/fake_gpu/capture.h"
 #include "support/fake_gpu/device_memory.h"
@@ -16,22 +16,23 @@ namespace mnist_train::fake_gpu {
 
 namespace {
 
-/// The sums of a step, as mnist-train reads them: loss, correct predictions, samples and requests
-/// to stop (train::StepSums).
-using StepSums = std::array<double, 4>;
+/// How many steps' sums mnist-train reads at once (train::GraphedStep), and how many bytes those of
+/// one step have (train::StepSums): loss, correct predictions, samples and requests to stop, f32.
+constexpr std::array<std::size_t, 2> kStepsOfReads{1, 16};
+constexpr std::size_t kBytesOfStep = 4 * sizeof(float);
 
 bool reads_step_sums(const CopyRequest& request) {
-  return request.rows == 1 && request.width == sizeof(StepSums) && device_of(request.from) >= 0 &&
-         device_of(request.to) < 0;
+  const bool to_host = device_of(request.from) >= 0 && device_of(request.to) < 0;
+  return to_host && request.rows == 1 &&
+         std::any_of(kStepsOfReads.begin(), kStepsOfReads.end(),
+                     [&](std::size_t steps) { return request.width == steps * kBytesOfStep; });
 }
 
 /// Overwrites the sums with NaN if FAKE_GPU_NAN_AFTER_READS says so for this read.
-void spoil_step_sums(void* sums) {
+void spoil_step_sums(void* sums, std::size_t bytes) {
   static std::atomic<long> reads{0};
   if (++reads < settings().nan_after_reads) return;
-  StepSums nan;
-  nan.fill(std::numeric_limits<double>::quiet_NaN());
-  std::memcpy(sums, nan.data(), sizeof nan);
+  std::memset(sums, 0xff, bytes);  // which is a NaN
 }
 
 void run_copy(const CopyRequest& request) {
@@ -40,7 +41,9 @@ void run_copy(const CopyRequest& request) {
   for (std::size_t row = 0; row < request.rows; ++row) {
     std::memmove(to + row * request.to_pitch, from + row * request.from_pitch, request.width);
   }
-  if (settings().nan_after_reads > 0 && reads_step_sums(request)) spoil_step_sums(to);
+  if (settings().nan_after_reads > 0 && reads_step_sums(request)) {
+    spoil_step_sums(to, request.width);
+  }
 }
 
 bool is_pageable(const void* address) { return device_of(address) < 0 && !is_pinned(address); }
