@@ -32,7 +32,7 @@ def example(prefix, tmp_path_factory):
     """The library that tests/plugin_example makes."""
     folder = tmp_path_factory.mktemp("example")
     source = shutil.copytree(REPOSITORY / "tests" / "plugin_example", folder / "source")
-    for command in (["cmake", "-S", source, "-B", folder / "build", f"-DCMAKE_PREFIX_PATH={prefix}"],
+    for command in (["cmake", "-G", "Ninja", "-S", source, "-B", folder / "build", f"-DCMAKE_PREFIX_PATH={prefix}"],
                     ["cmake", "--build", folder / "build"]):
         result = subprocess.run(command, capture_output=True, text=True)
         assert result.returncode == 0, result.stdout + result.stderr
