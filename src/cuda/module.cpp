@@ -107,8 +107,8 @@ class CudaGraph : public accelerator::DeviceGraph {
   /// All graphs of a process are replayed one after the other and leave nothing in this memory, so
   /// they share it.
   static c10::MempoolId_t pool() {
-    static const c10::MempoolId_t pool = at::cuda::graph_pool_handle();
-    return pool;
+    static const c10::MempoolId_t kPool = at::cuda::graph_pool_handle();
+    return kPool;
   }
 
   at::cuda::CUDAGraph graph_;
