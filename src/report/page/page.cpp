@@ -81,7 +81,7 @@ std::string time_tile(const RunFiles& run) {
 }
 
 std::string status_text(const RunFiles& run) {
-  const std::string status = run.status();
+  std::string status = run.status();
   const std::string ended_by = text_in(run.summary, "ended_by");
   const bool is_early = ended_by == "early_stopping" || ended_by == "stop_at_accuracy";
   if (status == "finished" && is_early) return "finished: ended by " + ended_by;
