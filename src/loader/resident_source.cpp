@@ -83,12 +83,11 @@ class ResidentSource : public BatchSource {
     for (std::int64_t begin = 0; begin < set_.count; begin += kPart) {
       const std::int64_t count = std::min(kPart, set_.count - begin);
       const at::Tensor bytes = borrow(set_.images.data() + begin * pixels,
-                                      {count, set_.channels, set_.height, set_.width}, at::kByte)
-                                   .to(device_);
+                                      {count, set_.channels, set_.height, set_.width}, at::kByte);
       const at::Tensor here = accelerator::to_device(bytes, device_);
       images_of(rows_.narrow(0, begin, count))
           .copy_(are_normalized_ ? normalizer_.normalize(here) : here);
-      accelerator::synchronize(device_);  // which waits no longer than it may
+      accelerator::synchronize(device_);  // LibTorch's own waits for it have no time-out
     }
   }
 
