@@ -32,13 +32,15 @@ std::optional<checkpoint::FoundCheckpoint> find_checkpoint(const Worker& worker)
     if (found) return found;
   }
   if (!resume.empty() && resume != "auto") {
-    if (checkpoint::holds_weights_alone(resume)) {
-      throw Error(ExitCode::kCheckpoint,
-                  resume +
-                      ": holds weights alone, without optimizer and progress: resume from a file "
-                      "of checkpoints/, or start a new run from it by --set model.weights=FILE");
+    try {
+      return checkpoint::FoundCheckpoint{resume, checkpoint::read_checkpoint(resume)};
+    } catch (const Error&) {
+      if (!checkpoint::holds_weights_alone(resume)) throw;
     }
-    return checkpoint::FoundCheckpoint{resume, checkpoint::read_checkpoint(resume)};
+    throw Error(ExitCode::kCheckpoint,
+                resume +
+                    ": holds weights alone, without optimizer and progress: resume from a file "
+                    "of checkpoints/, or start a new run from it by --set model.weights=FILE");
   }
   if (newest) spdlog::info("no checkpoint to resume from: starting from scratch");
   return std::nullopt;

@@ -88,6 +88,9 @@ bool starts_with(const std::filesystem::path& path, std::string_view magic) {
   return bytes.size() >= magic.size() && std::memcmp(bytes.data(), magic.data(), magic.size()) == 0;
 }
 
+/// Returns whether the file is a zip archive, as torch.save writes since PyTorch 1.6.
+bool is_pt_file(const std::filesystem::path& path) { return starts_with(path, "PK\x03\x04"); }
+
 }  // namespace
 
 NamedTensors state_dict(const models::Model& model) {
@@ -139,19 +142,18 @@ void load_state_dict(models::Model& model, const NamedTensors& weights, const st
 }
 
 bool holds_weights_alone(const std::filesystem::path& path) {
-  return starts_with(path, "PK\x03\x04") ||
-         !is_checkpoint(read_safetensors(path, /*require_seal=*/false));
+  return is_pt_file(path) || !is_checkpoint(read_safetensors(path, /*require_seal=*/false));
 }
 
 std::optional<network::ImageShape> trained_image_shape(const std::filesystem::path& path) {
-  if (starts_with(path, "PK\x03\x04")) return std::nullopt;
+  if (is_pt_file(path)) return std::nullopt;
   const TensorFile file = read_safetensors(path, /*require_seal=*/false);
   if (!is_checkpoint(file)) return std::nullopt;
   return checkpoint_facts(file, path.string()).images;
 }
 
 NamedTensors read_weights(const std::filesystem::path& path) {
-  if (starts_with(path, "PK\x03\x04")) return without_wrapper(read_pt(path));
+  if (is_pt_file(path)) return without_wrapper(read_pt(path));
   if (starts_with(path, "\x80\x02\x8a")) {
     throw Error(ExitCode::kCheckpoint,
                 path.string() +
