@@ -2,6 +2,7 @@
 
 #include <ATen/core/ivalue.h>
 #include <ATen/record_function.h>
+#include <c10/util/ScopeExit.h>
 
 #include <memory>
 #include <string_view>
@@ -75,7 +76,7 @@ std::int64_t count_multiply_adds(const std::function<void()>& compute) {
                                      .needsInputs(true)
                                      .needsOutputs(true)
                                      .scopes({at::RecordScope::FUNCTION}));
-  const std::shared_ptr<void> removal(nullptr, [&](void*) { at::removeCallback(handle); });
+  const auto removal = c10::make_scope_exit([handle] { at::removeCallback(handle); });
   compute();
   return counted;
 }
