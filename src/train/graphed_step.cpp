@@ -25,27 +25,35 @@ const char* obstacle_to_capture(const settings::TrainOptions& options, const Tra
   return nullptr;
 }
 
+void take_eagerly(Step& step, const PlannedStep& planned, StepHistory& history) {
+  step.set_learning_rate(planned.learning_rate);
+  step.run(planned.batches);
+  history.append(step.stats().scalars().unsqueeze(0));
+}
+
 GraphedStep::GraphedStep(Step& step, loader::BatchSource& images, std::int64_t samples,
                          accelerator::GraphFactory make_graph)
     : step_(step), images_(images), samples_(samples), make_graph_(std::move(make_graph)) {}
 
 std::int64_t GraphedStep::run(const Plan& plan, std::int64_t most, StepHistory& history) {
   const PlannedStep next = plan(0);
-  if (!can_replay(next)) return run_eagerly(next, history);
+  if (!can_replay(next)) {
+    take_eagerly(step_, next, history);
+    return 1;
+  }
   if (!one_) {
     make_inputs(next);
     one_ = make_graph_();
     capture(*one_, 1);
   }
-  std::vector<double> rates{next.learning_rate};
-  accelerator::DeviceGraph* graph = one_.get();
-  if (most >= kStepsAtOnce && can_replay_many(next, plan)) {
-    for (std::int64_t i = 1; i < kStepsAtOnce; ++i) rates.push_back(plan(i).learning_rate);
-    if (!many_) {
-      many_ = make_graph_();
-      capture(*many_, kStepsAtOnce);
-    }
-    graph = many_.get();
+  std::vector<double> rates;
+  if (most >= kStepsAtOnce) rates = rates_of_many(next, plan);
+  const bool takes_many = !rates.empty();
+  if (!takes_many) {
+    rates = {next.learning_rate};
+  } else if (!many_) {
+    many_ = make_graph_();
+    capture(*many_, kStepsAtOnce);
   }
   const auto steps = static_cast<std::int64_t>(rates.size());
   set_learning_rates(rates);
@@ -55,16 +63,9 @@ std::int64_t GraphedStep::run(const Plan& plan, std::int64_t most, StepHistory& 
   } else {
     load(next.batches.shard(0));
   }
-  graph->replay();
+  (takes_many ? many_ : one_)->replay();
   history.append(sums_.narrow(0, 0, steps));
   return steps;
-}
-
-std::int64_t GraphedStep::run_eagerly(const PlannedStep& next, StepHistory& history) {
-  step_.set_learning_rate(next.learning_rate);
-  step_.run(next.batches);
-  history.append(step_.stats().scalars().unsqueeze(0));
-  return 1;
 }
 
 /// Counts the warm-up steps, too, and starts again when the shards change: in these steps libraries
@@ -81,17 +82,20 @@ bool GraphedStep::can_replay(const PlannedStep& next) {
   return warm_up_steps_left_-- == 0;
 }
 
-/// Captured steps move on by a global batch each.
-bool GraphedStep::can_replay_many(const PlannedStep& next, const Plan& plan) const {
-  if (!positions_.defined()) return false;
+/// Returns the learning rates of the steps of the larger graph; nothing where one of them is not as
+/// it was captured: steps move on by a global batch each.
+std::vector<double> GraphedStep::rates_of_many(const PlannedStep& next, const Plan& plan) const {
+  if (!positions_.defined()) return {};
+  std::vector<double> rates{next.learning_rate};
   for (std::int64_t i = 1; i < kStepsAtOnce; ++i) {
     const PlannedStep later = plan(i);
     if (later.batches.samples != samples_ || later.shard_sizes != shard_sizes_ ||
         later.shard.begin != next.shard.begin + i * samples_) {
-      return false;
+      return {};
     }
+    rates.push_back(later.learning_rate);
   }
-  return true;
+  return rates;
 }
 
 void GraphedStep::make_inputs(const PlannedStep& first) {
@@ -141,12 +145,11 @@ void GraphedStep::set_positions(const data::Range& shard) {
   positions_.copy_(accelerator::to_device(positions, positions_.device()));
 }
 
-void GraphedStep::load(const loader::Batch& batch) {
-  loader::Batch from = batch;
-  const auto tensors = from.tensors();
+void GraphedStep::load(loader::Batch batch) {
+  const auto from = batch.tensors();
   const auto to = input_.tensors();
   for (std::size_t i = 0; i < to.size(); ++i) {
-    if (to[i]->defined()) to[i]->copy_(*tensors[i]);
+    if (to[i]->defined()) to[i]->copy_(*from[i]);
   }
 }
 

@@ -21,6 +21,10 @@ struct PlannedStep {
   double learning_rate;
 };
 
+/// Takes a step without a graph, and adds its sums to `history`. Collective. Throws as `Step::run`
+/// does.
+void take_eagerly(Step& step, const PlannedStep& planned, StepHistory& history);
+
 /// Returns the step that comes after `number` others.
 using Plan = std::function<PlannedStep(std::int64_t number)>;
 
@@ -45,12 +49,11 @@ class GraphedStep {
 
  private:
   bool can_replay(const PlannedStep& next);
-  bool can_replay_many(const PlannedStep& next, const Plan& plan) const;
-  std::int64_t run_eagerly(const PlannedStep& next, StepHistory& history);
+  std::vector<double> rates_of_many(const PlannedStep& next, const Plan& plan) const;
   void make_inputs(const PlannedStep& first);
   void set_learning_rates(const std::vector<double>& rates);
   void set_positions(const data::Range& shard);
-  void load(const loader::Batch& batch);
+  void load(loader::Batch batch);
   void capture(accelerator::DeviceGraph& graph, std::int64_t steps);
 
   Step& step_;

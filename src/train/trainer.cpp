@@ -67,7 +67,7 @@ Trainer::Trainer(const settings::TrainOptions& options, TrainerSetup setup,
       step_(options, computing_model(), parameters_, *partition_, *averager_, *optimizer_,
             average_.get()),
       schedule_(options, steps_per_epoch(), total_steps(options, steps_per_epoch())),
-      sync_interval_(communicator, /*runs_ahead=*/setup.make_graph != nullptr || !device_.is_cpu()),
+      sync_interval_(communicator, /*runs_ahead=*/!device_.is_cpu()),
       run_ahead_limit_(device_, kEagerStepsAhead),
       history_(device_) {
   if (options.sync_batch_norm && !communicator.alone()) {
@@ -159,9 +159,7 @@ void Trainer::step(bool stop_requested, std::int64_t most) {
         graphed_step_->run([this](std::int64_t number) { return plan(number); }, most, history_);
   } else {
     const PlannedStep next = plan(0);
-    step_.set_learning_rate(next.learning_rate);
-    step_.run(next.batches);
-    history_.append(step_.stats().scalars().unsqueeze(0));
+    take_eagerly(step_, next, history_);
     partition_->update(step_.stats().of_partition(), next.shard_sizes);
   }
   run_ahead_limit_.step_launched();

@@ -185,10 +185,7 @@ void check_many_at_once(const TrainOptions& options, const settings::AugmentList
   constexpr std::int64_t kSteps = 50;
   Parts eager(options, augment);
   for (std::int64_t number = 0; number < kSteps; ++number) {
-    const PlannedStep next = eager.plan(number);
-    eager.step.set_learning_rate(next.learning_rate);
-    eager.step.run(next.batches);
-    eager.history.append(eager.step.stats().scalars().unsqueeze(0));
+    take_eagerly(eager.step, eager.plan(number), eager.history);
   }
   Calls calls;
   Parts many(options, augment);
