@@ -5,6 +5,7 @@
 #include <string>
 
 #include "accelerator/device.h"
+#include "accelerator/device_kernel.h"
 
 namespace mnist_train::accelerator {
 
@@ -24,6 +25,9 @@ struct CudaModule {
   std::string (*nccl_version)();         // "2.28.9"
   std::unique_ptr<DeviceEvent> (*make_event)();
   std::unique_ptr<DeviceGraph> (*make_graph)();
+  /// Compiles CUDA C++ by NVRTC for the GPU of the calling thread, or finds it compiled in the
+  /// user's cache. Throws Error(kRunFailed).
+  std::unique_ptr<KernelModule> (*compile_kernels)(const std::string& source);
 };
 
 /// Returns the module's table, which it loads on the first call. Throws Error(kConfig) when this

@@ -60,6 +60,15 @@ std::optional<std::string> environment_variable(const char* name) {
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
 }
 
+std::optional<std::filesystem::path> user_cache_folder() {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  // The specification has relative paths ignored.
+  if (cache != nullptr && *cache == '/') return std::filesystem::path(cache) / "mnist-train";
+  const char* home = std::getenv("HOME");
+  if (home == nullptr || *home != '/') return std::nullopt;
+  return std::filesystem::path(home) / ".cache" / "mnist-train";
+}
+
 std::string host_name() {
   std::array<char, 256> name{};
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown host";

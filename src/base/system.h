@@ -27,6 +27,10 @@ std::chrono::milliseconds to_milliseconds(double seconds);
 /// Returns the value of a variable of this process's environment, or nothing where it is not set.
 std::optional<std::string> environment_variable(const char* name);
 
+/// Returns the folder for what this program keeps between runs and can do without:
+/// $XDG_CACHE_HOME/mnist-train or ~/.cache/mnist-train. Nothing where neither is known.
+std::optional<std::filesystem::path> user_cache_folder();
+
 /// Returns the name of this machine, or "unknown host".
 std::string host_name();
 

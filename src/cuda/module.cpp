@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "base/system.h"
 #include "comm/failures.h"
+#include "cuda/kernel_compiler.h"
 
 namespace mnist_train::cuda {
 
@@ -116,9 +117,10 @@ class CudaGraph : public accelerator::DeviceGraph {
 
 std::unique_ptr<accelerator::DeviceGraph> make_graph() { return std::make_unique<CudaGraph>(); }
 
-constexpr accelerator::CudaModule kModule{
-    &device_count,      &set_device,      &peak_memory_bytes, &free_memory_bytes, &device_name,
-    &computes_bfloat16, &runtime_version, &nccl_version,      &make_event,        &make_graph};
+constexpr accelerator::CudaModule kModule{&device_count,      &set_device,     &peak_memory_bytes,
+                                          &free_memory_bytes, &device_name,    &computes_bfloat16,
+                                          &runtime_version,   &nccl_version,   &make_event,
+                                          &make_graph,        &compile_kernels};
 
 }  // namespace
 

@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/system.h"
 
 namespace mnist_train::data {
 
@@ -170,15 +171,6 @@ void require_there(const settings::DataLocation& location, SplitName split) {
   fail(location.images.string() + ": no such file or folder (data." + names_of(split).key + ")");
 }
 
-std::optional<fs::path> cache_folder() {
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  // The specification has relative paths ignored.
-  if (cache != nullptr && cache[0] == '/') return fs::path(cache) / "mnist-train";
-  const char* home = std::getenv("HOME");
-  if (home != nullptr && home[0] == '/') return fs::path(home) / ".cache" / "mnist-train";
-  return std::nullopt;
-}
-
 /// The executable lies in build/bin or build/<preset>/bin of the repository, or in bin of the
 /// bundle.
 void add_own_place(fs::path folder, std::vector<SearchPlace>& places) {
@@ -206,7 +198,7 @@ std::vector<SearchPlace> places_for(const std::optional<fs::path>& root) {
     places.push_back({(executable_folder() / up / "share/mnist-train").lexically_normal(),
                       "of the installation"});
   }
-  if (const auto cache = cache_folder()) places.push_back({*cache, "the cache"});
+  if (const auto cache = user_cache_folder()) places.push_back({*cache, "the cache"});
   return places;
 }
 

@@ -1,0 +1,197 @@
+#include "cuda/kernel_compiler.h"
+
+#include <ATen/cuda/CUDAContext.h>
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+#include <nvrtc.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/shared_library.h"
+#include "base/system.h"
+
+namespace mnist_train::cuda {
+
+namespace {
+
+/// NVRTC and CUDA's driver, which LibTorch's library for both loads. It is loaded late, because
+/// LibTorch itself needs it late or never.
+const SharedLibrary& library() {
+  static const SharedLibrary kLibrary("libcaffe2_nvrtc.so", SharedLibrary::Symbols::kPrivate);
+  return kLibrary;
+}
+
+template <class Function>
+Function* find_function(const char* name) {
+  if (!library().loaded()) throw Error(ExitCode::kRunFailed, library().error());
+  if (auto* found = library().find<Function>(name)) return found;
+  throw Error(ExitCode::kRunFailed, std::string("libcaffe2_nvrtc.so has no ") + name);
+}
+
+// A function of NVRTC or of the driver, by its own type.
+#define MNIST_TRAIN_FUNCTION(name) find_function<decltype(::name)>(#name)
+
+void require(CUresult result, const char* what) {
+  if (result == CUDA_SUCCESS) return;
+  const char* name = nullptr;
+  MNIST_TRAIN_FUNCTION(cuGetErrorName)(result, &name);
+  throw Error(ExitCode::kRunFailed, std::string(what) + ": " + (name ? name : "unknown error"));
+}
+
+class CudaKernel : public accelerator::DeviceKernel {
+ public:
+  explicit CudaKernel(CUfunction function)
+      : function_(function), launch_(MNIST_TRAIN_FUNCTION(cuLaunchKernel)) {}
+
+  void launch(const accelerator::Grid& grid,
+              std::span<const accelerator::KernelArgument> arguments) const override {
+    constexpr std::size_t kMaxArguments = 64;
+    if (grid.blocks == 0) return;
+    std::array<void*, kMaxArguments> values{};
+    for (std::size_t i = 0; i < arguments.size(); ++i) {
+      values.at(i) = const_cast<void*>(arguments[i].value);
+    }
+    require(launch_(function_, grid.blocks, 1, 1, grid.threads, 1, 1, /*shared_bytes=*/0,
+                    at::cuda::getCurrentCUDAStream(), values.data(), nullptr),
+            "launching a kernel");
+  }
+
+ private:
+  CUfunction function_;
+  decltype(&::cuLaunchKernel) launch_;
+};
+
+class CudaKernelModule : public accelerator::KernelModule {
+ public:
+  /// `image` is what NVRTC made. The module is never unloaded: graphs may hold its kernels.
+  explicit CudaKernelModule(const std::string& image) {
+    require(MNIST_TRAIN_FUNCTION(cuModuleLoadData)(&module_, image.data()), "loading kernels");
+  }
+
+  std::unique_ptr<accelerator::DeviceKernel> find(const std::string& name) const override {
+    CUfunction found = nullptr;
+    require(MNIST_TRAIN_FUNCTION(cuModuleGetFunction)(&found, module_, name.c_str()), name.c_str());
+    return std::make_unique<CudaKernel>(found);
+  }
+
+ private:
+  CUmodule module_ = nullptr;
+};
+
+/// A program of NVRTC.
+class Program {
+ public:
+  explicit Program(const std::string& source) {
+    require(MNIST_TRAIN_FUNCTION(nvrtcCreateProgram)(&program_, source.c_str(), "mnist-train.cu", 0,
+                                                     nullptr, nullptr));
+  }
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+  ~Program() { MNIST_TRAIN_FUNCTION(nvrtcDestroyProgram)(&program_); }
+
+  /// Returns the program for GPUs of this compute capability, 90 for 9.0: machine code, or PTX of
+  /// the newest one that NVRTC knows.
+  std::string compile(int capability) {
+    int count = 0;
+    require(MNIST_TRAIN_FUNCTION(nvrtcGetNumSupportedArchs)(&count));
+    std::vector<int> known(static_cast<std::size_t>(count));
+    require(MNIST_TRAIN_FUNCTION(nvrtcGetSupportedArchs)(known.data()));
+    const bool is_known = std::find(known.begin(), known.end(), capability) != known.end();
+    for (const int older : known) {
+      if (!is_known && older > capability) break;
+      if (!is_known) capability_of_ptx_ = older;
+    }
+    const std::string architecture = is_known
+                                         ? "-arch=sm_" + std::to_string(capability)
+                                         : "-arch=compute_" + std::to_string(capability_of_ptx_);
+    const std::array<const char*, 2> options{architecture.c_str(), "-std=c++17"};
+    const nvrtcResult result = MNIST_TRAIN_FUNCTION(nvrtcCompileProgram)(
+        program_, static_cast<int>(options.size()), options.data());
+    if (result == NVRTC_ERROR_COMPILATION) {
+      throw Error(ExitCode::kRunFailed, "NVRTC: " + log());
+    }
+    require(result);
+    return is_known
+               ? text(MNIST_TRAIN_FUNCTION(nvrtcGetCUBINSize), MNIST_TRAIN_FUNCTION(nvrtcGetCUBIN))
+               : text(MNIST_TRAIN_FUNCTION(nvrtcGetPTXSize), MNIST_TRAIN_FUNCTION(nvrtcGetPTX));
+  }
+
+ private:
+  static void require(nvrtcResult result) {
+    if (result == NVRTC_SUCCESS) return;
+    throw Error(ExitCode::kRunFailed,
+                std::string("NVRTC: ") + MNIST_TRAIN_FUNCTION(nvrtcGetErrorString)(result));
+  }
+
+  std::string log() const {
+    return text(MNIST_TRAIN_FUNCTION(nvrtcGetProgramLogSize),
+                MNIST_TRAIN_FUNCTION(nvrtcGetProgramLog));
+  }
+
+  template <class GetSize, class Get>
+  std::string text(GetSize* get_size, Get* get) const {
+    std::size_t size = 0;
+    require(get_size(program_, &size));
+    std::string bytes(size, '\0');
+    require(get(program_, bytes.data()));
+    return bytes;
+  }
+
+  nvrtcProgram program_ = nullptr;
+  int capability_of_ptx_ = 0;
+};
+
+/// Returns the module in a file of the cache; null where there is none, or none that loads.
+std::unique_ptr<accelerator::KernelModule> load_cached(const std::filesystem::path& file) {
+  if (!std::filesystem::exists(file)) return nullptr;
+  try {
+    const MappedFile mapped = MappedFile::open(file, ExitCode::kRunFailed);
+    const auto bytes = mapped.bytes();
+    return std::make_unique<CudaKernelModule>(
+        std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+  } catch (const Error& error) {
+    spdlog::debug("{}: compiling the kernels again: {}", file.string(), error.what());
+    return nullptr;
+  }
+}
+
+void save(const std::filesystem::path& file, const std::string& image) {
+  try {
+    std::filesystem::create_directories(file.parent_path());
+    write_file_atomically(file, image, ExitCode::kRunFailed);
+  } catch (const std::exception& error) {
+    spdlog::debug("cannot keep compiled kernels: {}", error.what());
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<accelerator::KernelModule> compile_kernels(const std::string& source) {
+  const cudaDeviceProp& device = *at::cuda::getCurrentDeviceProperties();
+  const int capability = 10 * device.major + device.minor;
+  int version = 0;
+  C10_CUDA_CHECK(::cudaRuntimeGetVersion(&version));
+  const auto folder = user_cache_folder();
+  if (!folder) return std::make_unique<CudaKernelModule>(Program(source).compile(capability));
+  const std::filesystem::path file =
+      *folder /
+      ("kernels-" + hash_hex(source + std::to_string(capability) + " " + std::to_string(version)));
+  if (auto cached = load_cached(file)) return cached;
+  const std::string image = Program(source).compile(capability);
+  auto compiled = std::make_unique<CudaKernelModule>(image);
+  save(file, image);
+  return compiled;
+}
+
+#undef MNIST_TRAIN_FUNCTION
+
+}  // namespace mnist_train::cuda

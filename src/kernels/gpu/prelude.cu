@@ -1,0 +1,89 @@
+// What the kernels share. They are written in the part of CUDA C++ that a C++ compiler also takes when
+// tests/support/grid/grid.h is included before it, so their arithmetic is tested on CPUs. They need no
+// headers: NVRTC has none.
+
+#ifndef EXPORT_KERNEL
+#define EXPORT_KERNEL(name)  // makes a kernel known to the tests' emulation of a grid
+#endif
+
+using int64 = long long;
+
+constexpr unsigned kWarp = 32;
+constexpr unsigned kAllLanes = 0xffffffffU;
+
+__device__ inline float infinity() { return __uint_as_float(0x7f800000U); }
+
+/// A number in bfloat16: the upper half of an fp32 number's bits.
+struct bf16 {
+  unsigned short bits;
+};
+
+__device__ inline float to_float(float value) { return value; }
+__device__ inline float to_float(bf16 value) {
+  return __uint_as_float(static_cast<unsigned>(value.bits) << 16);
+}
+
+/// Rounds to the nearest number, and to the even one of two that are as near; a NaN stays a NaN.
+template <class T>
+__device__ inline T from_float(float value);
+template <>
+__device__ inline float from_float<float>(float value) {
+  return value;
+}
+template <>
+__device__ inline bf16 from_float<bf16>(float value) {
+  const unsigned bits = __float_as_uint(value);
+  if (value != value) return {static_cast<unsigned short>(0x7fc0)};
+  return {static_cast<unsigned short>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16)};
+}
+
+/// Several neighbours that are read or written at once.
+template <class T, int size>
+struct alignas(sizeof(T) * size) Pack {
+  T values[size];
+};
+
+__device__ inline int64 min_of(int64 a, int64 b) { return a < b ? a : b; }
+
+/// The number of this thread in the whole grid, and the number of threads there.
+__device__ inline int64 thread_of_grid() {
+  return static_cast<int64>(blockIdx.x) * blockDim.x + threadIdx.x;
+}
+__device__ inline int64 threads_of_grid() { return static_cast<int64>(gridDim.x) * blockDim.x; }
+
+/// Returns the sum over a warp's lanes, in all of them.
+__device__ inline float sum_of_warp(float value) {
+  for (unsigned distance = kWarp / 2; distance > 0; distance /= 2) {
+    value += __shfl_xor_sync(kAllLanes, value, static_cast<int>(distance));
+  }
+  return value;
+}
+
+/// Returns the sum over a block's threads, of which there must be a multiple of a warp and no more
+/// than 1,024, in all of them. Every thread must call it.
+__device__ inline float sum_of_block(float value) {
+  __shared__ float sums[kWarp];
+  value = sum_of_warp(value);
+  __syncthreads();  // until everyone has read what an earlier call left
+  if (threadIdx.x % kWarp == 0) sums[threadIdx.x / kWarp] = value;
+  __syncthreads();
+  float total = 0;
+  for (unsigned warp = 0; warp < blockDim.x / kWarp; ++warp) total += sums[warp];
+  return total;
+}
+
+/// Counts the blocks that come here, and returns, in all threads of a block, whether it is the last
+/// one of the grid: what the others wrote to global memory before is there then. `arrived` must be 0
+/// when the kernel starts, and is again when it has ended. Every thread must call it.
+__device__ inline bool is_last_block(unsigned* arrived) {
+  __shared__ bool is_last;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    is_last = atomicAdd(arrived, 1U) + 1 == gridDim.x;
+    if (is_last) *arrived = 0;
+  }
+  __syncthreads();
+  __threadfence();
+  return is_last;
+}

@@ -1,0 +1,116 @@
+// Cross entropy of the softmax of logits, with its gradient, and what was predicted. For a sample with
+// logits x of C classes, label y, other label z with weight w for y (w = 1 where samples are not mixed)
+// and label smoothing s, the target is
+//     t_j = (1 - s) * (w * [j = y] + (1 - w) * [j = z]) + s / C
+// and with lse = log sum_j exp(x_j), computed about the largest logit,
+//     loss = lse - sum_j t_j x_j        d loss / d x_j = exp(x_j - lse) - t_j.
+// A sample is predicted as the first of its largest logits. Source: torch.nn.CrossEntropyLoss, and
+// Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018), for one warp a sample.
+
+/// What a lane knows of the largest logit, and of where it is.
+struct Largest {
+  float value;
+  int64 place;
+};
+
+__device__ inline Largest larger(Largest a, Largest b) {
+  const bool takes_b = b.value > a.value || (b.value == a.value && b.place < a.place);
+  return takes_b ? b : a;
+}
+
+__device__ inline Largest largest_of_warp(Largest largest) {
+  for (unsigned distance = kWarp / 2; distance > 0; distance /= 2) {
+    const int mask = static_cast<int>(distance);
+    largest = larger(largest, {__shfl_xor_sync(kAllLanes, largest.value, mask),
+                               __shfl_xor_sync(kAllLanes, largest.place, mask)});
+  }
+  return largest;
+}
+
+/// One warp computes one sample. `other_labels` and `weights` are null where samples are not mixed,
+/// `gradient` [samples, classes] where it is not needed; it is multiplied by `scale`. The sums of the
+/// losses, of the correct predictions, where each label counts by its weight, and of the samples are
+/// added to `sums` [3]. `partial_sums` is [blocks, 2].
+template <class T>
+__device__ inline void softmax_loss(const T* logits, const int64* labels, const int64* other_labels,
+                                    const float* weights, int64 samples, int64 classes,
+                                    float smoothing, float scale, T* gradient, float* sums,
+                                    float* partial_sums, unsigned* arrived) {
+  const unsigned lane = threadIdx.x % kWarp;
+  const int64 sample = thread_of_grid() / kWarp;
+  float loss = 0;
+  float correct = 0;
+  if (sample < samples) {
+    const T* x = logits + sample * classes;
+    Largest largest{-infinity(), classes};
+    for (int64 j = lane; j < classes; j += kWarp) largest = larger(largest, {to_float(x[j]), j});
+    largest = largest_of_warp(largest);
+    float exponentials = 0;
+    float logit_sum = 0;
+    for (int64 j = lane; j < classes; j += kWarp) {
+      exponentials += expf(to_float(x[j]) - largest.value);
+      logit_sum += to_float(x[j]) - largest.value;
+    }
+    exponentials = sum_of_warp(exponentials);
+    logit_sum = sum_of_warp(logit_sum);
+    const int64 label = labels[sample];
+    const int64 other = other_labels == nullptr ? label : other_labels[sample];
+    const float weight = weights == nullptr ? 1.0F : weights[sample];
+    const float uniform = smoothing / static_cast<float>(classes);
+    const float log_sum = logf(exponentials);
+    for (int64 j = lane; gradient != nullptr && j < classes; j += kWarp) {
+      const float target = (j == label ? weight : 0.0F) + (j == other ? 1.0F - weight : 0.0F);
+      const float probability = expf(to_float(x[j]) - largest.value) / exponentials;
+      gradient[sample * classes + j] =
+          from_float<T>(scale * (probability - (1.0F - smoothing) * target - uniform));
+    }
+    if (lane == 0) {
+      const float of_label = log_sum - (to_float(x[label]) - largest.value);
+      const float of_other = log_sum - (to_float(x[other]) - largest.value);
+      loss = (1.0F - smoothing) * (weight * of_label + (1.0F - weight) * of_other) +
+             smoothing * (log_sum - logit_sum / static_cast<float>(classes));
+      correct = (largest.place == label ? weight : 0.0F) +
+                (largest.place == other ? 1.0F - weight : 0.0F);
+    }
+  }
+  loss = sum_of_block(loss);
+  correct = sum_of_block(correct);
+  if (threadIdx.x == 0) {
+    partial_sums[2 * blockIdx.x] = loss;
+    partial_sums[2 * blockIdx.x + 1] = correct;
+  }
+  if (!is_last_block(arrived)) return;
+  // In an order that does not depend on which block came last.
+  float total_loss = 0;
+  float total_correct = 0;
+  for (unsigned i = threadIdx.x; i < gridDim.x; i += blockDim.x) {
+    total_loss += partial_sums[2 * i];
+    total_correct += partial_sums[2 * i + 1];
+  }
+  total_loss = sum_of_block(total_loss);
+  total_correct = sum_of_block(total_correct);
+  if (threadIdx.x != 0) return;
+  sums[0] += total_loss;
+  sums[1] += total_correct;
+  sums[2] += static_cast<float>(samples);
+}
+
+extern "C" __global__ void softmax_loss_f32(const float* logits, const int64* labels,
+                                            const int64* other_labels, const float* weights,
+                                            int64 samples, int64 classes, float smoothing,
+                                            float scale, float* gradient, float* sums,
+                                            float* partial_sums, unsigned* arrived) {
+  softmax_loss(logits, labels, other_labels, weights, samples, classes, smoothing, scale, gradient,
+               sums, partial_sums, arrived);
+}
+EXPORT_KERNEL(softmax_loss_f32)
+
+extern "C" __global__ void softmax_loss_bf16(const bf16* logits, const int64* labels,
+                                             const int64* other_labels, const float* weights,
+                                             int64 samples, int64 classes, float smoothing,
+                                             float scale, bf16* gradient, float* sums,
+                                             float* partial_sums, unsigned* arrived) {
+  softmax_loss(logits, labels, other_labels, weights, samples, classes, smoothing, scale, gradient,
+               sums, partial_sums, arrived);
+}
+EXPORT_KERNEL(softmax_loss_bf16)

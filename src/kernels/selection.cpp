@@ -1,0 +1,116 @@
+#include "kernels/selection.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
+#include <spdlog/spdlog.h>
+
+#include <map>
+#include <string>
+#include <utility>
+
+#include "accelerator/cuda_module.h"
+#include "base/error.h"
+#include "kernels/launch.h"
+#include "kernels/softmax_loss.h"
+#include "kernels/source.h"
+
+namespace mnist_train::kernels {
+
+namespace {
+
+/// An operation's row of the table.
+struct Row {
+  const char* name;
+  std::string (*check)(at::Device device);
+};
+
+constexpr std::array<Row, kOperations> kTable{{
+    {"softmax_loss", &check_softmax_loss},
+}};
+
+/// The kernels of this process, which computes on one device.
+struct InUse {
+  std::unique_ptr<const accelerator::KernelModule> compiled;
+  at::Device device = at::kCPU;
+  std::map<std::string, std::unique_ptr<accelerator::DeviceKernel>, std::less<>> by_name;
+  at::Tensor arrived;  // [1] i32
+  std::array<Selected, kOperations> selected;
+};
+
+InUse& in_use() {
+  static InUse in_use;
+  return in_use;
+}
+
+std::size_t index_of(Operation operation) { return static_cast<std::size_t>(operation); }
+
+void reject_all(const std::string& reason) {
+  for (std::size_t i = 0; i < kOperations; ++i) {
+    in_use().selected[i] = {kTable[i].name, /*is_own=*/false, reason};
+  }
+}
+
+std::string check(const Row& row, at::Device device) {
+  try {
+    return row.check(device);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+}  // namespace
+
+void prepare(at::Device device) {
+  if (device.is_cpu()) return use(device, nullptr);
+  try {
+    use(device, accelerator::cuda_module().compile_kernels(source()));
+  } catch (const PeerError&) {
+    throw;  // the GPU does not answer
+  } catch (const std::exception& error) {
+    use(device, nullptr);
+    reject_all(error.what());
+  }
+}
+
+void use(at::Device device, std::unique_ptr<const accelerator::KernelModule> compiled) {
+  const at::NoGradGuard no_grad;
+  InUse& now = in_use();
+  now.by_name.clear();
+  now.compiled = std::move(compiled);
+  now.device = device;
+  reject_all("");
+  if (!now.compiled) return;
+  now.arrived = at::zeros({1}, at::TensorOptions(at::kInt).device(device));
+  for (std::size_t i = 0; i < kOperations; ++i) {
+    now.selected[i].reason = check(kTable[i], device);
+    now.selected[i].is_own = now.selected[i].reason.empty();
+  }
+}
+
+const std::array<Selected, kOperations>& selected() { return in_use().selected; }
+
+void reject(Operation operation, const std::string& reason) {
+  Selected& rejected = in_use().selected[index_of(operation)];
+  rejected.is_own = false;
+  rejected.reason = reason;
+}
+
+bool is_used(Operation operation, at::Device device) {
+  const InUse& now = in_use();
+  return now.selected[index_of(operation)].is_own && now.device == device;
+}
+
+const accelerator::DeviceKernel& kernel(const char* name) {
+  auto& by_name = in_use().by_name;
+  const auto found = by_name.find(std::string_view(name));
+  if (found != by_name.end()) return *found->second;
+  return *by_name.emplace(name, in_use().compiled->find(name)).first->second;
+}
+
+unsigned* arrived_blocks() { return static_cast<unsigned*>(in_use().arrived.data_ptr()); }
+
+std::string name_for(const char* name, at::ScalarType type) {
+  return std::string(name) + (type == at::kBFloat16 ? "_bf16" : "_f32");
+}
+
+}  // namespace mnist_train::kernels

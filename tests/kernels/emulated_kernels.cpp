@@ -1,0 +1,60 @@
+#include "kernels/emulated_kernels.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support/grid/grid.h"
+// These are sources of kernels, which need the words of CUDA C++ from grid.h.
+// clang-format off
+#include "kernels/gpu/prelude.cu"
+#include "kernels/gpu/softmax_loss.cu"
+// clang-format on
+
+#include "base/error.h"
+
+namespace mnist_train {
+
+namespace {
+
+class EmulatedKernel : public accelerator::DeviceKernel {
+ public:
+  EmulatedKernel(std::string name, const grid::Kernel& kernel)
+      : name_(std::move(name)), kernel_(kernel) {}
+
+  void launch(const accelerator::Grid& grid,
+              std::span<const accelerator::KernelArgument> arguments) const override {
+    std::vector<const void*> values;
+    std::vector<std::size_t> sizes;
+    for (const auto& argument : arguments) {
+      values.push_back(argument.value);
+      sizes.push_back(argument.bytes);
+    }
+    if (sizes != kernel_.sizes()) {
+      throw Error(ExitCode::kRunFailed, name_ + ": arguments do not fit the parameters");
+    }
+    kernel_.with(values.data(), nullptr)(grid.blocks, grid.threads);
+  }
+
+ private:
+  std::string name_;
+  const grid::Kernel& kernel_;
+};
+
+class EmulatedModule : public accelerator::KernelModule {
+ public:
+  std::unique_ptr<accelerator::DeviceKernel> find(const std::string& name) const override {
+    const auto found = grid::all_kernels().find(name);
+    if (found == grid::all_kernels().end()) {
+      throw Error(ExitCode::kRunFailed, "there is no kernel " + name);
+    }
+    return std::make_unique<EmulatedKernel>(name, found->second);
+  }
+};
+
+}  // namespace
+
+EmulatedKernels::EmulatedKernels() { kernels::use(at::kCPU, std::make_unique<EmulatedModule>()); }
+
+}  // namespace mnist_train

@@ -1,0 +1,96 @@
+#include "kernels/softmax_loss.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/argmax.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/eq.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/utils.h>
+
+#include "kernels/agreement.h"
+#include "kernels/emulated_kernels.h"
+#include "support/catch.h"
+#include "support/grid/order.h"
+
+using namespace mnist_train;
+
+namespace {
+
+struct Case {
+  std::int64_t samples;
+  std::int64_t classes;
+  at::ScalarType type;
+  bool mixed;
+  double smoothing;
+};
+
+at::Tensor losses(const at::Tensor& logits, const at::Tensor& labels, double smoothing) {
+  return at::cross_entropy_loss(logits, labels, {}, at::Reduction::None, -100, smoothing);
+}
+
+/// Compares the kernel with LibTorch's operations.
+void check(const Case& tried) {
+  constexpr double kScale = 0.125;
+  kernels::SoftmaxLossInput input;
+  input.logits = (at::randn({tried.samples, tried.classes}) * 4).to(tried.type);
+  input.labels = at::randint(tried.classes, {tried.samples}, at::kLong);
+  input.smoothing = tried.smoothing;
+  const at::Tensor scores = input.logits.to(at::kFloat).requires_grad_();
+  const at::Tensor predicted = input.logits.argmax(1);
+  at::Tensor loss = losses(scores, input.labels, tried.smoothing);
+  at::Tensor correct = predicted.eq(input.labels).to(at::kFloat);
+  if (tried.mixed) {
+    input.other_labels = at::randint(tried.classes, {tried.samples}, at::kLong);
+    input.weights = at::rand({tried.samples});
+    loss = loss * input.weights +
+           losses(scores, input.other_labels, tried.smoothing) * (1 - input.weights);
+    correct = correct * input.weights +
+              predicted.eq(input.other_labels).to(at::kFloat) * (1 - input.weights);
+  }
+  torch::autograd::backward({loss.sum() * kScale});
+
+  const at::NoGradGuard no_grad;
+  const at::Tensor sums = at::ones({3});
+  const at::Tensor gradient = at::empty_like(input.logits);
+  kernels::softmax_loss(input, kScale, gradient, sums);
+  kernels::Agreement agreement;
+  agreement.add("loss", sums[0], loss.detach().sum() + 1, at::kFloat);
+  agreement.add("correct", sums[1], correct.sum() + 1, at::kFloat);
+  agreement.add("samples", sums[2], at::full({}, tried.samples, at::kFloat) + 1, at::kFloat);
+  agreement.add("gradient", gradient, scores.grad(), tried.type);
+  CAPTURE(tried.samples, tried.classes, tried.type, tried.mixed, tried.smoothing);
+  CHECK(agreement.difference() == "");
+}
+
+}  // namespace
+
+TEST_CASE("the kernel of the loss agrees with LibTorch's operations") {
+  const EmulatedKernels emulated;
+  const grid::ScopedOrder order(GENERATE(grid::Order::kForwards, grid::Order::kBackwards));
+  torch::manual_seed(5);
+  for (const std::int64_t samples : {1, 7, 8, 9, 128, 301}) {
+    for (const std::int64_t classes : {2, 10, 31, 32, 33, 100}) {
+      for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+        check({samples, classes, type, /*mixed=*/false, 0});
+        check({samples, classes, type, /*mixed=*/true, 0.1});
+      }
+    }
+  }
+}
+
+TEST_CASE("the kernel of the loss predicts the first of equal logits, and needs no gradient") {
+  const EmulatedKernels emulated;
+  kernels::SoftmaxLossInput input;
+  input.logits = at::zeros({3, 40});
+  input.labels = at::zeros({3}, at::kLong);
+  input.labels[1] = 39;
+  const at::Tensor sums = at::zeros({3});
+  kernels::softmax_loss(input, 1, {}, sums);
+  CHECK(sums[0].item<float>() == Approx(3 * std::log(40.0)));
+  CHECK(sums[1].item<float>() == 2);
+}

@@ -1,0 +1,310 @@
+#pragma once
+
+#include <ucontext.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "support/grid/order.h"
+
+/// An emulation of the grid in which a GPU computes a kernel, so that the source of a kernel, which
+/// is included behind this header, computes on a CPU. Blocks run one after the other. A thread of a
+/// block runs until it ends or waits for others; only then the next one begins. It has no data
+/// races to find, but a barrier that is missing shows when threads run in the opposite order.
+namespace mnist_train::grid {
+
+struct Index {
+  unsigned x = 0;
+  unsigned y = 0;
+  unsigned z = 0;
+};
+
+/// Runs the threads of one block. They are fibers: a new one is made only when a thread waits.
+class Block {
+ public:
+  enum class Scope { kWarp, kBlock };
+
+  /// Runs `body` once for each thread.
+  void run(unsigned threads, const std::function<void()>& body);
+  /// Returns when all threads of the scope that have not ended wait for the same.
+  void wait(Scope scope);
+  /// Gives `value` to the others of this thread's warp, and returns what `lane` of it gave.
+  template <class T>
+  T exchange(T value, unsigned lane);
+
+ private:
+  static constexpr unsigned kWarp = 32;
+  static constexpr unsigned kMaxThreads = 1024;
+  static constexpr std::size_t kStack_bytes = std::size_t{64} * 1024;
+
+  /// A place in a stack. GCC's own way to go there is a hundred times faster than swapcontext,
+  /// which calls the system.
+  using Place = std::array<void*, 5>;
+
+  struct Fiber {
+    ucontext_t context{};  // where it begins
+    bool has_begun = false;
+    Place place{};  // where it waits
+    std::unique_ptr<std::byte[]> stack;
+    unsigned thread = 0;
+    bool waits = false;
+    Scope scope = Scope::kBlock;
+  };
+
+  static void begin_fiber();
+  [[noreturn]] static void go_to(Place& place);
+  [[noreturn]] static void enter(Fiber& fiber);
+  void run_threads();
+  void resume(Fiber& fiber);
+  bool release_waiting();
+  [[noreturn]] static void fail(const char* what);
+
+  std::function<void()> body_;
+  unsigned threads_ = 0;
+  unsigned begun_ = 0;
+  unsigned alive_ = 0;
+  std::array<unsigned, kMaxThreads / kWarp> alive_of_warp_{};
+  std::array<std::array<std::array<std::byte, 8>, kMaxThreads>, 2> exchanged_{};
+  std::array<unsigned, kMaxThreads> exchanges_{};
+  Place scheduler_{};
+  Fiber* current_ = nullptr;
+  std::vector<std::unique_ptr<Fiber>> fibers_;  // of this block and of earlier ones
+  std::size_t used_ = 0;                        // by this block
+};
+
+inline thread_local Block* block = nullptr;
+
+}  // namespace mnist_train::grid
+
+inline thread_local mnist_train::grid::Index threadIdx;
+inline thread_local mnist_train::grid::Index blockIdx;
+inline thread_local mnist_train::grid::Index blockDim;
+inline thread_local mnist_train::grid::Index gridDim;
+
+namespace mnist_train::grid {
+
+inline void Block::fail(const char* what) {
+  std::fprintf(stderr, "grid: %s\n", what);
+  std::abort();
+}
+
+inline void Block::run(unsigned threads, const std::function<void()>& body) {
+  if (threads == 0 || threads > kMaxThreads) fail("a block has 1 to 1,024 threads");
+  body_ = body;
+  threads_ = alive_ = threads;
+  begun_ = 0;
+  used_ = 0;
+  exchanges_ = {};
+  for (unsigned warp = 0; warp < alive_of_warp_.size(); ++warp) {
+    const unsigned first = warp * kWarp;
+    alive_of_warp_[warp] = first < threads ? std::min(kWarp, threads - first) : 0;
+  }
+  Block* const outer = std::exchange(block, this);
+  while (alive_ > 0) {
+    if (begun_ < threads_) {
+      if (used_ == fibers_.size()) {
+        fibers_.push_back(std::make_unique<Fiber>());
+        fibers_.back()->stack = std::make_unique_for_overwrite<std::byte[]>(kStack_bytes);
+      }
+      Fiber& fiber = *fibers_[used_++];
+      fiber.has_begun = false;
+      ::getcontext(&fiber.context);
+      fiber.context.uc_stack.ss_sp = fiber.stack.get();
+      fiber.context.uc_stack.ss_size = kStack_bytes;
+      fiber.context.uc_link = nullptr;
+      ::makecontext(&fiber.context, &Block::begin_fiber, 0);
+      resume(fiber);
+    } else if (!release_waiting()) {
+      fail("threads of a block wait for different barriers");
+    }
+  }
+  block = outer;
+}
+
+inline void Block::begin_fiber() {
+  block->run_threads();
+  go_to(block->scheduler_);
+}
+
+[[gnu::noinline]] inline void Block::go_to(Place& place) { __builtin_longjmp(place.data(), 1); }
+
+[[gnu::noinline]] inline void Block::enter(Fiber& fiber) {
+  if (std::exchange(fiber.has_begun, true)) go_to(fiber.place);
+  ::setcontext(&fiber.context);
+  fail("a thread cannot begin");
+}
+
+inline void Block::run_threads() {
+  Fiber& fiber = *current_;
+  while (begun_ < threads_) {
+    const unsigned thread = order == Order::kForwards ? begun_ : threads_ - 1 - begun_;
+    ++begun_;
+    fiber.thread = thread;
+    threadIdx = {thread, 0, 0};
+    body_();
+    --alive_;
+    --alive_of_warp_[fiber.thread / kWarp];
+  }
+}
+
+[[gnu::noinline]] inline void Block::resume(Fiber& fiber) {
+  current_ = &fiber;
+  fiber.waits = false;
+  threadIdx = {fiber.thread, 0, 0};
+  if (__builtin_setjmp(scheduler_.data()) == 0) enter(fiber);
+}
+
+[[gnu::noinline]] inline void Block::wait(Scope scope) {
+  Fiber& fiber = *current_;
+  fiber.waits = true;
+  fiber.scope = scope;
+  if (__builtin_setjmp(fiber.place.data()) == 0) go_to(scheduler_);
+}
+
+/// Lets those continue whose scope waits as a whole. Returns whether there were any.
+inline bool Block::release_waiting() {
+  unsigned of_block = 0;
+  std::array<unsigned, kMaxThreads / kWarp> of_warp{};
+  for (std::size_t i = 0; i < used_; ++i) {
+    Fiber* const fiber = fibers_[i].get();
+    if (!fiber->waits) continue;
+    ++(fiber->scope == Scope::kBlock ? of_block : of_warp[fiber->thread / kWarp]);
+  }
+  std::vector<Fiber*> released;
+  for (std::size_t i = 0; i < used_; ++i) {
+    Fiber* const fiber = fibers_[i].get();
+    if (!fiber->waits) continue;
+    const unsigned warp = fiber->thread / kWarp;
+    const bool all_wait =
+        fiber->scope == Scope::kBlock ? of_block == alive_ : of_warp[warp] == alive_of_warp_[warp];
+    if (all_wait) released.push_back(fiber);
+  }
+  if (order == Order::kBackwards) std::reverse(released.begin(), released.end());
+  for (Fiber* fiber : released) resume(*fiber);
+  return !released.empty();
+}
+
+template <class T>
+T Block::exchange(T value, unsigned lane) {
+  static_assert(sizeof(T) <= 8);
+  const unsigned thread = current_->thread;
+  const unsigned from = thread / kWarp * kWarp + lane;
+  auto& slots = exchanged_[exchanges_[thread]++ % 2];  // two, as some may be one exchange ahead
+  std::memcpy(slots[thread].data(), &value, sizeof value);
+  wait(Scope::kWarp);
+  if (lane >= kWarp || from >= threads_) return value;
+  T given;
+  std::memcpy(&given, slots[from].data(), sizeof given);
+  return given;
+}
+
+/// Where a pointer of the program leads to in memory that the CPU can reach.
+using Translate = void* (*)(void* address);
+
+/// A kernel of which one can ask by name.
+class Kernel {
+ public:
+  using Work = std::function<void(unsigned blocks, unsigned threads)>;
+
+  template <class... Parameters>
+  explicit Kernel(void (*function)(Parameters...))
+      : sizes_{sizeof(Parameters)...},
+        bind_([function](const void* const* arguments, Translate translate) {
+          return bind(function, arguments, translate, std::index_sequence_for<Parameters...>());
+        }) {}
+
+  /// The sizes of the parameters, in bytes.
+  const std::vector<std::size_t>& sizes() const { return sizes_; }
+  /// Returns what computes the kernel with a copy of these arguments. `translate` may be null.
+  Work with(const void* const* arguments, Translate translate) const {
+    return bind_(arguments, translate);
+  }
+
+ private:
+  template <class... Parameters, std::size_t... indices>
+  static Work bind(void (*function)(Parameters...), const void* const* arguments,
+                   Translate translate, std::index_sequence<indices...>) {
+    const std::tuple<Parameters...> values{read<Parameters>(arguments[indices], translate)...};
+    return [function, values](unsigned blocks, unsigned threads) {
+      static thread_local Block shared;
+      gridDim = {blocks, 1, 1};
+      blockDim = {threads, 1, 1};
+      for (unsigned i = 0; i < blocks; ++i) {
+        blockIdx = {order == Order::kForwards ? i : blocks - 1 - i, 0, 0};
+        shared.run(threads, [&] { std::apply(function, values); });
+      }
+    };
+  }
+
+  template <class T>
+  static T read(const void* argument, Translate translate) {
+    T value;
+    std::memcpy(&value, argument, sizeof value);
+    if constexpr (std::is_pointer_v<T>) {
+      if (translate != nullptr && value != nullptr) {
+        value = static_cast<T>(translate(const_cast<void*>(static_cast<const void*>(value))));
+      }
+    }
+    return value;
+  }
+
+  std::vector<std::size_t> sizes_;
+  std::function<Work(const void* const*, Translate)> bind_;
+};
+
+/// All kernels that EXPORT_KERNEL names, by their names.
+inline std::map<std::string, Kernel>& all_kernels() {
+  static std::map<std::string, Kernel> kernels_by_name;
+  return kernels_by_name;
+}
+
+}  // namespace mnist_train::grid
+
+// The words of CUDA C++.
+#define __global__
+#define __device__
+#define __restrict__ __restrict
+#define __launch_bounds__(...)
+#define __shared__ static thread_local
+#define __syncthreads() mnist_train::grid::block->wait(mnist_train::grid::Block::Scope::kBlock)
+#define EXPORT_KERNEL(name)                               \
+  [[maybe_unused]] static const bool name##_is_exported = \
+      mnist_train::grid::all_kernels().emplace(#name, mnist_train::grid::Kernel(&(name))).second;
+
+inline void __threadfence() {}
+inline void __syncwarp(unsigned = 0) {
+  mnist_train::grid::block->wait(mnist_train::grid::Block::Scope::kWarp);
+}
+template <class T>
+T __shfl_xor_sync(unsigned, T value, int mask) {
+  return mnist_train::grid::block->exchange(value,
+                                            (threadIdx.x % 32) ^ static_cast<unsigned>(mask));
+}
+template <class T>
+T __shfl_down_sync(unsigned, T value, unsigned distance) {
+  return mnist_train::grid::block->exchange(value, threadIdx.x % 32 + distance);
+}
+template <class T>
+T __shfl_sync(unsigned, T value, int lane) {
+  return mnist_train::grid::block->exchange(value, static_cast<unsigned>(lane));
+}
+template <class T>
+T atomicAdd(T* address, T value) {
+  return std::exchange(*address, static_cast<T>(*address + value));
+}
+inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
+inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(value); }
+inline float rsqrtf(float value) { return 1 / std::sqrt(value); }
