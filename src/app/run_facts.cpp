@@ -9,6 +9,7 @@
 #include "app/open_dataset.h"
 #include "base/hash.h"
 #include "base/system.h"
+#include "kernels/selection.h"
 
 namespace mnist_train::app {
 
@@ -23,6 +24,13 @@ report::Summary first_summary(const Worker& worker, const data::Dataset& dataset
   summary.precision = trainer.precision();
   summary.averaging = trainer.averaging();
   summary.execution = trainer.execution();
+  for (const kernels::Selected& operation : kernels::selected()) {
+    if (operation.is_own) {
+      summary.gpu_kernels.emplace_back(operation.name);
+    } else if (worker.placement.cuda) {
+      summary.rejected_gpu_kernels[operation.name] = operation.reason;
+    }
+  }
   summary.threads_per_process = worker.placement.threads;
   summary.parameters = trainer.parameters().values().numel();
   summary.multiply_adds = trainer.model().multiply_adds();

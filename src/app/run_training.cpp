@@ -7,6 +7,7 @@
 #include "app/resume.h"
 #include "app/run_checkpoints.h"
 #include "app/run_recorder.h"
+#include "app/select_kernels.h"
 #include "app/stop_signal.h"
 #include "base/system.h"
 
@@ -61,6 +62,7 @@ ExitCode save_and_stop(Worker& worker, RunCheckpoints& checkpoints, RunRecorder&
 }  // namespace
 
 ExitCode run_training(Worker& worker) {
+  select_kernels(worker);
   const data::Dataset dataset = open_dataset(worker);
   RunImages images = load_images(worker, dataset);
   const auto trainer = build_trainer(worker, dataset, images);

@@ -87,15 +87,15 @@ void BucketedAverager::begin() {
   });
 }
 
-void BucketedAverager::backward(const at::Tensor& loss, bool last) {
+void BucketedAverager::backward(const at::Tensor& root, const at::Tensor& gradient, bool last) {
   // The Reducer sums what all batches have left in the parameters, so it is collected once.
-  if (!last) return loss.backward();
+  if (!last) return root.backward(gradient);
   const launch::WaitScope waiting(communicator_.status(), launch::Wait::kBackward);
   translate_failures("gradient averaging", [&] {
     std::vector<at::Tensor> of_step{statistics()};
     statistics_work_ = communicator_.process_group()->allreduce(of_step);
-    reducer_->prepare_for_backward({loss});
-    loss.backward();  // returns when all buckets are summed
+    reducer_->prepare_for_backward({root});
+    root.backward(gradient);  // returns when all buckets are summed
   });
   buffer_.collect();
 }

@@ -22,7 +22,7 @@ class BucketedAverager : public GradientAverager {
   ~BucketedAverager() override;
 
   void begin() override;
-  void backward(const at::Tensor& loss, bool last) override;
+  void backward(const at::Tensor& root, const at::Tensor& gradient, bool last) override;
   void average() override;
   const char* name() const override { return "bucketed"; }
 

@@ -69,8 +69,8 @@ settings::AveragingStrategy choose_strategy(const settings::TrainOptions& option
 
 }  // namespace
 
-void GradientAverager::backward(const at::Tensor& loss, bool /*last*/) {
-  loss.backward();
+void GradientAverager::backward(const at::Tensor& root, const at::Tensor& gradient, bool /*last*/) {
+  root.backward(gradient);
   buffer_.collect();
 }
 

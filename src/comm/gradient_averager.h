@@ -47,10 +47,11 @@ class GradientAverager {
   virtual ~GradientAverager() = default;
 
   virtual void begin() {}
-  /// Runs backward from `loss`, of which every parameter must be a part, and adds the gradients to
-  /// those of the step. In the `last` batch of a step the statistics must be complete, since the
-  /// strategies that overlap start to communicate.
-  virtual void backward(const at::Tensor& loss, bool last);
+  /// Runs backward from `root`, of which every parameter must be a part and whose gradient is
+  /// `gradient` (undefined: 1), and adds the gradients to those of the step. In the `last` batch of
+  /// a step the statistics must be complete, since the strategies that overlap start to
+  /// communicate.
+  virtual void backward(const at::Tensor& root, const at::Tensor& gradient, bool last);
   /// Completes the sums: the statistics are then the same on all ranks, the gradients are summed in
   /// `owned_shard`. Throws PeerError.
   virtual void average() = 0;

@@ -150,14 +150,20 @@ class Program {
   int capability_of_ptx_ = 0;
 };
 
-/// Returns the module in a file of the cache; null where there is none, or none that loads.
+/// Returns the module in a file of the cache; null where there is none, or none that loads. The
+/// file begins with the hash of the rest: the driver trusts what it loads.
 std::unique_ptr<accelerator::KernelModule> load_cached(const std::filesystem::path& file) {
   if (!std::filesystem::exists(file)) return nullptr;
   try {
     const MappedFile mapped = MappedFile::open(file, ExitCode::kRunFailed);
-    const auto bytes = mapped.bytes();
-    return std::make_unique<CudaKernelModule>(
-        std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+    const std::string content(reinterpret_cast<const char*>(mapped.bytes().data()),
+                              mapped.bytes().size());
+    const std::size_t digits = hash_hex(std::string_view()).size();
+    const std::string image = content.substr(std::min(digits, content.size()));
+    if (content.substr(0, digits) != hash_hex(image)) {
+      throw Error(ExitCode::kRunFailed, "is damaged");
+    }
+    return std::make_unique<CudaKernelModule>(image);
   } catch (const Error& error) {
     spdlog::debug("{}: compiling the kernels again: {}", file.string(), error.what());
     return nullptr;
@@ -167,7 +173,7 @@ std::unique_ptr<accelerator::KernelModule> load_cached(const std::filesystem::pa
 void save(const std::filesystem::path& file, const std::string& image) {
   try {
     std::filesystem::create_directories(file.parent_path());
-    write_file_atomically(file, image, ExitCode::kRunFailed);
+    write_file_atomically(file, hash_hex(image) + image, ExitCode::kRunFailed);
   } catch (const std::exception& error) {
     spdlog::debug("cannot keep compiled kernels: {}", error.what());
   }

@@ -61,24 +61,24 @@ std::string check(const Row& row, at::Device device) {
 }  // namespace
 
 void prepare(at::Device device) {
-  if (device.is_cpu()) return use(device, nullptr);
+  if (device.is_cpu()) return use(device, nullptr, "CPUs compute by LibTorch's operations");
   try {
     use(device, accelerator::cuda_module().compile_kernels(source()));
   } catch (const PeerError&) {
     throw;  // the GPU does not answer
   } catch (const std::exception& error) {
-    use(device, nullptr);
-    reject_all(error.what());
+    use(device, nullptr, error.what());
   }
 }
 
-void use(at::Device device, std::unique_ptr<const accelerator::KernelModule> compiled) {
+void use(at::Device device, std::unique_ptr<const accelerator::KernelModule> compiled,
+         const std::string& reason_for_none) {
   const at::NoGradGuard no_grad;
   InUse& now = in_use();
   now.by_name.clear();
   now.compiled = std::move(compiled);
   now.device = device;
-  reject_all("");
+  reject_all(reason_for_none);
   if (!now.compiled) return;
   now.arrived = at::zeros({1}, at::TensorOptions(at::kInt).device(device));
   for (std::size_t i = 0; i < kOperations; ++i) {

@@ -30,8 +30,9 @@ struct Selected {
 /// second when the user's cache does not have the kernels yet.
 void prepare(at::Device device);
 
-/// Does the same with kernels that are compiled already. Null: uses none from now on.
-void use(at::Device device, std::unique_ptr<const accelerator::KernelModule> compiled);
+/// Does the same with kernels that are compiled already. Null: uses none, for this reason.
+void use(at::Device device, std::unique_ptr<const accelerator::KernelModule> compiled,
+         const std::string& reason_for_none = {});
 
 /// Returns what computes each operation, in the order of `Operation`.
 const std::array<Selected, kOperations>& selected();

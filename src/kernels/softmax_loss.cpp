@@ -18,6 +18,12 @@
 
 namespace mnist_train::kernels {
 
+bool softmax_loss_takes(const at::Tensor& logits) {
+  const at::ScalarType type = logits.scalar_type();
+  return logits.dim() == 2 && logits.is_contiguous() &&
+         (type == at::kFloat || type == at::kBFloat16);
+}
+
 void softmax_loss(const SoftmaxLossInput& input, double scale, const at::Tensor& gradient,
                   const at::Tensor& sums) {
   const at::Tensor& logits = input.logits;

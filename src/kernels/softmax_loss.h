@@ -15,6 +15,9 @@ struct SoftmaxLossInput {
   double smoothing = 0;     // of the labels
 };
 
+/// Returns whether the kernel computes the loss of such logits.
+bool softmax_loss_takes(const at::Tensor& logits);
+
 /// Adds the sums of the samples' losses, of the correct predictions and of the samples to `sums`
 /// [3] f32, and writes the gradient of the losses' sum, multiplied by `scale`, to `gradient`, which
 /// is like the logits, or undefined where nobody needs it. See gpu/softmax_loss.cu.

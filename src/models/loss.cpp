@@ -1,10 +1,17 @@
 #include "models/loss.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/eq.h>
 #include <ATen/ops/sum.h>
+
+#include <utility>
+
+#include "kernels/selection.h"
+#include "kernels/softmax_loss.h"
 
 namespace mnist_train::models {
 
@@ -34,6 +41,33 @@ BatchLoss batch_loss(const at::Tensor& logits, const at::Tensor& labels, double 
   return {at::cross_entropy_loss(logits.to(at::kFloat), labels, {}, at::Reduction::Sum,
                                  kIgnoreNothing, label_smoothing),
           at::argmax(logits.detach(), 1).eq(labels).sum()};
+}
+
+BackwardRoot training_loss(const at::Tensor& logits, const Targets& targets, double label_smoothing,
+                           double scale, const at::Tensor& sums) {
+  if (kernels::is_used(kernels::Operation::kSoftmaxLoss, logits.device()) &&
+      kernels::softmax_loss_takes(logits)) {
+    const at::Tensor values = logits.detach();
+    // Weights may be a column of all that was drawn for the samples.
+    const at::Tensor weights =
+        targets.weights.defined() ? targets.weights.contiguous() : at::Tensor();
+    at::Tensor gradient = at::empty_like(values);
+    kernels::softmax_loss(
+        {values, targets.labels, targets.other_labels, weights, label_smoothing}, scale, gradient,
+        sums);
+    return {logits, std::move(gradient)};
+  }
+  const BatchLoss loss = targets.weights.defined()
+                             ? mixed_batch_loss(logits, targets.labels, targets.other_labels,
+                                                targets.weights, label_smoothing)
+                             : batch_loss(logits, targets.labels, label_smoothing);
+  {
+    const at::NoGradGuard no_grad;
+    sums[0].add_(loss.loss_sum);
+    sums[1].add_(loss.correct);
+    sums[2].add_(logits.size(0));
+  }
+  return {loss.loss_sum * scale, {}};
 }
 
 }  // namespace mnist_train::models

@@ -21,4 +21,23 @@ BatchLoss mixed_batch_loss(const at::Tensor& logits, const at::Tensor& labels,
                            const at::Tensor& other_labels, const at::Tensor& weights,
                            double label_smoothing = 0);
 
+/// What the samples of a batch are to be recognised as.
+struct Targets {
+  at::Tensor labels;        // [N] i64
+  at::Tensor other_labels;  // [N] i64; this one and the next are undefined where nothing is mixed
+  at::Tensor weights;       // [N] f32, of `labels`
+};
+
+/// Where a backward pass begins.
+struct BackwardRoot {
+  at::Tensor tensor;
+  at::Tensor gradient;  // like the tensor; undefined for 1
+};
+
+/// Adds the sums of the samples' losses, of the correct predictions and of the samples to `sums`
+/// [3] f32, and returns where to begin for the gradients of the losses' sum times `scale`. On a GPU
+/// one kernel does all of it, see kernels/gpu/softmax_loss.cu.
+BackwardRoot training_loss(const at::Tensor& logits, const Targets& targets, double label_smoothing,
+                           double scale, const at::Tensor& sums);
+
 }  // namespace mnist_train::models

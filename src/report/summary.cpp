@@ -39,6 +39,8 @@ Json identity_of(const Summary& summary) {
           {"precision", summary.precision},
           {"gradient_averaging", summary.averaging},
           {"execution", summary.execution},
+          {"gpu_kernels", summary.gpu_kernels},
+          {"rejected_gpu_kernels", summary.rejected_gpu_kernels},
           {"threads_per_process", summary.threads_per_process},
           {"parameters", summary.parameters},
           {"multiply_adds", or_null(summary.multiply_adds)},

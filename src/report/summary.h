@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -40,7 +41,9 @@ struct Summary {
   std::string device_model;  // of a GPU
   std::string precision;
   std::string averaging;
-  std::string execution;  // "graph" or "eager"
+  std::string execution;                                    // "graph" or "eager"
+  std::vector<std::string> gpu_kernels;                     // that replace operations of LibTorch
+  std::map<std::string, std::string> rejected_gpu_kernels;  // and why
   int threads_per_process = 1;
   std::int64_t parameters = 0;                // of the model
   std::optional<std::int64_t> multiply_adds;  // for one image, where the layers are known

@@ -213,6 +213,10 @@ void add_machine(Schema<Options>& schema) {
              "Captures the training step on a GPU as a CUDA graph and replays it; auto: where "
              "nothing in the config prevents it.",
              {"cuda_graph", "use_cuda_graphs"});
+  schema.add("gpu_kernels", &Options::gpu_kernels,
+             one_of<GpuKernels>({{GpuKernels::kAuto, "auto"}, {GpuKernels::kOff, "off"}}),
+             "Replaces several of LibTorch's operations on a GPU by one kernel each; auto: those "
+             "kernels that compute a small known case as LibTorch does.");
 }
 
 void add_monitoring(Schema<Options>& schema) {

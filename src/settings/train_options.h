@@ -14,6 +14,7 @@ enum class DeviceName { kAuto, kCpu, kCuda };
 enum class BackendName { kAuto, kNccl, kGloo };
 enum class PrecisionName { kAuto, kFp32, kBf16 };
 enum class CudaGraphs { kAuto, kOn, kOff };
+enum class GpuKernels { kAuto, kOff };
 
 /// The learning rate over time.
 struct ScheduleOptions {
@@ -84,6 +85,7 @@ struct TrainOptions {
   BackendName backend = BackendName::kAuto;
   PrecisionName precision = PrecisionName::kAuto;
   CudaGraphs cuda_graphs = CudaGraphs::kAuto;
+  GpuKernels gpu_kernels = GpuKernels::kAuto;
   std::optional<double> stop_at_accuracy;
   std::int64_t log_interval = 100;  // steps
   std::optional<EarlyStoppingOptions> early_stopping;

@@ -1,6 +1,5 @@
 #include "train/step.h"
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/zeros.h>
 
@@ -33,9 +32,9 @@ void Step::run(const StepBatches& batches, const at::Tensor& learning_rate) {
   averager_.begin();
   partition_.begin_work();
   for (std::int64_t number = 0; number < batches.count; ++number) {
-    const at::Tensor loss_sum = forward(batches.shard(number));
-    averager_.backward(loss_sum * (1.0 / static_cast<double>(batches.samples)),
-                       /*last=*/number + 1 == batches.count);
+    const models::BackwardRoot root =
+        forward(batches.shard(number), 1.0 / static_cast<double>(batches.samples));
+    averager_.backward(root.tensor, root.gradient, /*last=*/number + 1 == batches.count);
   }
   partition_.end_work(stats_.of_partition());
   averaging_seconds_ = 0;
@@ -48,21 +47,16 @@ void Step::run(const StepBatches& batches, const at::Tensor& learning_rate) {
   timed([&] { averager_.barrier(); });
 }
 
-/// Returns the sum of the samples' losses, which it adds to the statistics.
-at::Tensor Step::forward(const loader::Batch& batch) {
+/// Returns where the backward pass of the samples' losses, multiplied by `scale`, begins; their sum
+/// is added to the statistics.
+models::BackwardRoot Step::forward(const loader::Batch& batch, double scale) {
   // Synchronised batch norm exchanges statistics in the forward pass: a rank without samples must
   // run it, too.
-  if (batch.size() == 0 && !model_.synchronizes_batch_norm()) return loss_of_no_samples();
+  if (batch.size() == 0 && !model_.synchronizes_batch_norm()) return {loss_of_no_samples(), {}};
   model_.set_sample_seeds(batch.seeds);
-  const at::Tensor logits = model_.forward(batch.images);
-  const double smoothing = options_.label_smoothing;
-  const models::BatchLoss loss =
-      batch.is_mixed() ? models::mixed_batch_loss(logits, batch.labels, batch.other_labels,
-                                                  batch.weights, smoothing)
-                       : models::batch_loss(logits, batch.labels, smoothing);
-  const at::NoGradGuard no_grad;
-  stats_.add(loss, batch.size());
-  return loss.loss_sum;
+  return models::training_loss(model_.forward(batch.images),
+                               {batch.labels, batch.other_labels, batch.weights},
+                               options_.label_smoothing, scale, stats_.of_samples());
 }
 
 /// Returns a zero of which every parameter is a part: a rank without samples still takes part in

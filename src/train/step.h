@@ -8,6 +8,7 @@
 
 #include "comm/gradient_averager.h"
 #include "loader/batch.h"
+#include "models/loss.h"
 #include "models/model.h"
 #include "settings/train_options.h"
 #include "train/batch_partition.h"
@@ -55,7 +56,7 @@ class Step {
   double averaging_seconds() const { return averaging_seconds_; }
 
  private:
-  at::Tensor forward(const loader::Batch& batch);
+  models::BackwardRoot forward(const loader::Batch& batch, double scale);
   at::Tensor loss_of_no_samples() const;
   void update(const at::Tensor& learning_rate);
   void clip_gradients(comm::Shard shard);

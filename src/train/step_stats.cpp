@@ -46,12 +46,6 @@ void StepStats::begin_step() const {
   scalars_[kStop].copy_(stop_requested_);
 }
 
-void StepStats::add(const models::BatchLoss& loss, std::int64_t samples) const {
-  scalars_[kLoss].add_(loss.loss_sum);
-  scalars_[kCorrect].add_(loss.correct);
-  scalars_[kSamples].add_(samples);
-}
-
 StepSums StepStats::last() const { return to_sums(accelerator::to_host(scalars_)); }
 
 void require_finite(const StepSums& sums, std::int64_t step) {

@@ -4,8 +4,6 @@
 
 #include <cstdint>
 
-#include "models/loss.h"
-
 namespace mnist_train::train {
 
 /// Sums over the samples of one optimizer step, or of several.
@@ -36,11 +34,10 @@ class StepStats {
   void set_stop_requested(bool stop_requested);
   /// Sets the scalars to those of a step that has seen no sample.
   void begin_step() const;
-  /// Adds the samples of one batch of this rank.
-  void add(const models::BatchLoss& loss, std::int64_t samples) const;
-
   /// Returns the scalars, [kScalars], a view; summed over the ranks once they are averaged.
   const at::Tensor& scalars() const { return scalars_; }
+  /// Returns those that samples are added to: loss, correct predictions, count; [3], a view.
+  at::Tensor of_samples() const { return scalars_.narrow(0, 0, 3); }
   /// Returns the scalars that belong to the batch partition, a view.
   const at::Tensor& of_partition() const { return of_partition_; }
   /// Returns the sums of the last step.

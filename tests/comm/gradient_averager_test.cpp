@@ -84,7 +84,7 @@ std::vector<at::Tensor> steps(const Communicator& communicator, const TrainOptio
     const at::Tensor loss = subject.loss_sum(mine);
     subject.parameters.statistics()[0].fill_(loss.item<double>());
     subject.parameters.statistics()[1].fill_(mine.size());
-    averager->backward(loss / static_cast<double>(batch_size), /*last=*/true);
+    averager->backward(loss / static_cast<double>(batch_size), /*gradient=*/{}, /*last=*/true);
     averager->average();
     averager->all_gather();
     results.push_back(at::cat({subject.parameters.gradients(), subject.parameters.statistics()}));

@@ -32,7 +32,8 @@ def fake_gpus(count=1, **settings):
     """The variables of a machine with so many GPUs, for `run`, `start` and `train` of support.py. fake_gpus(kernel_us=20) sets
     FAKE_GPU_KERNEL_US."""
     named = {f"FAKE_GPU_{name.upper()}": value for name, value in settings.items()}
-    return loading_variables() | {"FAKE_GPU_COUNT": count} | named
+    # Compiling kernels takes seconds, so all runs share them.
+    return loading_variables() | {"FAKE_GPU_COUNT": count, "XDG_CACHE_HOME": LIBRARIES / "cache"} | named
 
 
 @functools.cache

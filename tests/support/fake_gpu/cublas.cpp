@@ -1,10 +1,11 @@
-/// cuBLAS: handles remember their settings, and products (in the stubs) are kernels that do
+/// cuBLAS: handles remember their settings, and products are 0, or (in the stubs) kernels that do
 /// nothing.
 #include <cublas_v2.h>
 #include <cuda_runtime_api.h>
 
 #include "support/fake_gpu/device.h"
 #include "support/fake_gpu/library_stub.h"
+#include "support/fake_gpu/zero_columns.h"
 
 namespace mnist_train::fake_gpu {
 
@@ -17,6 +18,15 @@ struct Handle {
 };
 
 Handle& handle_of(cublasHandle_t handle) { return *reinterpret_cast<Handle*>(handle); }
+
+cublasStatus_t launch_product(cublasHandle_t handle, const char* name, void* result,
+                              cudaDataType type, int rows, int columns, int column_stride) {
+  const Operation zero =
+      zero_columns(result, type, static_cast<std::uint64_t>(rows),
+                   static_cast<std::uint64_t>(columns), static_cast<std::uint64_t>(column_stride));
+  const bool launched = launch_library_kernel(handle_of(handle).stream, name, zero) == cudaSuccess;
+  return launched ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
+}
 
 }  // namespace
 
@@ -72,6 +82,20 @@ cublasStatus_t cublasGetPointerMode_v2(cublasHandle_t handle, cublasPointerMode_
 
 cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t, void*, std::size_t) {
   return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasSgemm_v2(cublasHandle_t handle, cublasOperation_t, cublasOperation_t, int rows,
+                              int columns, int, const float*, const float*, int, const float*, int,
+                              const float*, float* result, int column_stride) {
+  return launch_product(handle, "cublasSgemm_v2", result, CUDA_R_32F, rows, columns, column_stride);
+}
+
+cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t, cublasOperation_t, int rows,
+                            int columns, int, const void*, const void*, cudaDataType, int,
+                            const void*, cudaDataType, int, const void*, void* result,
+                            cudaDataType type, int column_stride, cublasComputeType_t,
+                            cublasGemmAlgo_t) {
+  return launch_product(handle, "cublasGemmEx", result, type, rows, columns, column_stride);
 }
 
 const char* cublasGetStatusName(cublasStatus_t) { return "a status of the stand-in for cuBLAS"; }

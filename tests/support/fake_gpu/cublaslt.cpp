@@ -1,13 +1,24 @@
-/// cuBLASLt: descriptors hold nothing, there is one algorithm, and a product is a kernel that does
-/// nothing.
+/// cuBLASLt: there is one algorithm, and every product is 0.
 #include <cublasLt.h>
 
 #include <cstdint>
 
 #include "support/fake_gpu/device.h"
 #include "support/fake_gpu/opaque_object.h"
+#include "support/fake_gpu/zero_columns.h"
 
 namespace mnist_train::fake_gpu {
+
+namespace {
+
+struct MatrixLayout {
+  cudaDataType type = CUDA_R_32F;
+  std::uint64_t rows = 0;
+  std::uint64_t columns = 0;
+  std::int64_t column_stride = 0;  // in elements
+};
+
+}  // namespace
 
 extern "C" {
 
@@ -55,13 +66,17 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t,
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType,
-                                          std::uint64_t, std::uint64_t, std::int64_t) {
-  return make_opaque<cublasStatus_t>(layout);
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType type,
+                                          std::uint64_t rows, std::uint64_t columns,
+                                          std::int64_t column_stride) {
+  auto* made = new MatrixLayout{type, rows, columns, column_stride};
+  *layout = reinterpret_cast<cublasLtMatrixLayout_t>(made);
+  return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
-  return destroy_opaque<cublasStatus_t>(layout);
+  delete reinterpret_cast<MatrixLayout*>(layout);
+  return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t,
@@ -83,10 +98,15 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t, const void*, const void*,
                               cublasLtMatrixLayout_t, const void*, cublasLtMatrixLayout_t,
-                              const void*, const void*, cublasLtMatrixLayout_t, void*,
-                              cublasLtMatrixLayout_t, const cublasLtMatmulAlgo_t*, void*,
-                              std::size_t, cudaStream_t stream) {
-  const bool launched = launch_library_kernel(stream, "cublasLtMatmul") == cudaSuccess;
+                              const void*, const void*, cublasLtMatrixLayout_t, void* result,
+                              cublasLtMatrixLayout_t result_layout, const cublasLtMatmulAlgo_t*,
+                              void*, std::size_t, cudaStream_t stream) {
+  const auto& layout = *reinterpret_cast<const MatrixLayout*>(result_layout);
+  const bool launched =
+      launch_library_kernel(stream, "cublasLtMatmul",
+                            zero_columns(result, layout.type, layout.rows, layout.columns,
+                                         static_cast<std::uint64_t>(layout.column_stride))) ==
+      cudaSuccess;
   return launched ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 

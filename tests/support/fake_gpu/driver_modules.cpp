@@ -1,12 +1,20 @@
 /// CUDA's driver API: kernels that are compiled while the program runs (by NVRTC) and loaded as
-/// modules. Like all kernels they do nothing.
+/// modules. Those that nvrtc.cpp compiled are computed, others do nothing.
 #include <cuda.h>
+#include <dlfcn.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <cstring>
 #include <string>
 
 #include "support/fake_gpu/device.h"
+#include "support/fake_gpu/emulated_kernel.h"
 #include "support/fake_gpu/kernels.h"
+#include "support/fake_gpu/message.h"
+#include "support/fake_gpu/settings.h"
 
 namespace mnist_train::fake_gpu {
 
@@ -14,8 +22,37 @@ namespace {
 
 constexpr int kMaxThreadsPerMultiprocessor = 2048;
 
+struct Module {
+  BindKernel* bind = nullptr;  // null: its kernels do nothing
+};
+
 /// Makes a kernel of a module. Both it and its name live as long as the process, for the report.
-Kernel* make_kernel(const char* name) { return new Kernel{(new std::string(name))->c_str()}; }
+Kernel* make_kernel(const char* name, const Module& module) {
+  const bool computes = settings().idle_kernel != name;
+  return new Kernel{(new std::string(name))->c_str(), computes ? module.bind : nullptr};
+}
+
+/// Loads the library in an image of nvrtc.cpp, for as long as the process lives: graphs name its
+/// kernels. Returns its function, and null for any other image.
+BindKernel* load_library(const char* image) {
+  if (std::strncmp(image, kImageMagic, sizeof kImageMagic) != 0) return nullptr;
+  std::uint64_t size = 0;
+  std::memcpy(&size, image + sizeof kImageMagic, sizeof size);
+  const int file = ::memfd_create("kernels", MFD_CLOEXEC);
+  const char* bytes = image + sizeof kImageMagic + sizeof size;
+  for (std::uint64_t written = 0; written < size;) {
+    const ssize_t more = ::write(file, bytes + written, size - written);
+    if (more <= 0) return nullptr;
+    written += static_cast<std::uint64_t>(more);
+  }
+  void* const library =
+      ::dlopen(("/proc/self/fd/" + std::to_string(file)).c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    say("compiled kernels cannot be loaded: ", ::dlerror());
+    return nullptr;
+  }
+  return reinterpret_cast<BindKernel*>(::dlsym(library, kBindKernel));
+}
 
 CUresult result_of(cudaError_t error) {
   return error == cudaSuccess ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -25,11 +62,11 @@ CUresult result_of(cudaError_t error) {
 
 extern "C" {
 
-CUresult cuModuleLoadData(CUmodule* module, const void*) {
+CUresult cuModuleLoadData(CUmodule* module, const void* image) {
   if (check_unsafe_call("cuModuleLoadData") != cudaSuccess) {
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   }
-  *module = reinterpret_cast<CUmodule>(new char);
+  *module = reinterpret_cast<CUmodule>(new Module{load_library(static_cast<const char*>(image))});
   return CUDA_SUCCESS;
 }
 
@@ -38,12 +75,15 @@ CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned, CUjit
 }
 
 CUresult cuModuleUnload(CUmodule module) {
-  delete reinterpret_cast<char*>(module);
+  delete reinterpret_cast<Module*>(module);
   return CUDA_SUCCESS;
 }
 
-CUresult cuModuleGetFunction(CUfunction* function, CUmodule, const char* name) {
-  *function = reinterpret_cast<CUfunction>(make_kernel(name));
+CUresult cuModuleGetFunction(CUfunction* function, CUmodule handle, const char* name) {
+  const Module& module = *reinterpret_cast<const Module*>(handle);
+  const bool computes = module.bind != nullptr;
+  if (computes && !module.bind(name, nullptr, nullptr, 0, 0, nullptr)) return CUDA_ERROR_NOT_FOUND;
+  *function = reinterpret_cast<CUfunction>(make_kernel(name, module));
   return CUDA_SUCCESS;
 }
 

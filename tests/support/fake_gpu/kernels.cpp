@@ -50,6 +50,14 @@ Operation with_settings(Operation work, int device) {
   };
 }
 
+Operation operation_of(const Kernel& kernel, const LaunchShape& shape, void** arguments) {
+  if (kernel.bind == nullptr) return emulate_aten_kernel(kernel.name, arguments);
+  const Translate translate = [](void* address) { return host_address(address); };
+  Operation work;
+  kernel.bind(kernel.name, arguments, translate, shape.grid.x, shape.block.x, &work);
+  return work;
+}
+
 cudaError_t launch(Stream& stream, const char* name, Operation work) {
   const bool captured = is_capturing(stream);
   trace("launch of ", name, " on stream ", &stream, captured ? ", captured" : "");
@@ -85,7 +93,7 @@ cudaError_t launch_kernel(const Kernel* kernel, const LaunchShape& shape, void**
     return cudaErrorInvalidConfiguration;
   }
   if (shape.shared_bytes > kMaxShared_bytes) return cudaErrorInvalidValue;
-  return launch(stream_of(stream), kernel->name, emulate_aten_kernel(kernel->name, arguments));
+  return launch(stream_of(stream), kernel->name, operation_of(*kernel, shape, arguments));
 }
 
 cudaError_t launch_library_kernel(cudaStream_t stream, const char* name, Operation operation) {

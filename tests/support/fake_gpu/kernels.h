@@ -4,12 +4,15 @@
 
 #include <cstddef>
 
+#include "support/fake_gpu/emulated_kernel.h"
+
 namespace mnist_train::fake_gpu {
 
-/// A kernel of the program, which does nothing when it is launched, unless it is one of those of
-/// ATen's that `emulate_aten_kernel` knows.
+/// A kernel of the program, which does nothing when it is launched, unless it was compiled by
+/// nvrtc.cpp or is one of those of ATen's that `emulate_aten_kernel` knows.
 struct Kernel {
-  const char* name = "";  // mangled; lives as long as the process
+  const char* name = "";       // mangled; lives as long as the process
+  BindKernel* bind = nullptr;  // of nvrtc.cpp's library
 };
 
 /// How a kernel is launched.

@@ -27,6 +27,11 @@ long number_of(const char* name, long default_value) {
   std::_Exit(2);
 }
 
+/// Returns the number of a device; -1 where the variable is not set.
+int device_of_machine(const char* name) {
+  return text_of(name).empty() ? -1 : static_cast<int>(number_of(name, 0));
+}
+
 Settings read_settings() {
   Settings read;
   read.count = static_cast<int>(number_of("FAKE_GPU_COUNT", 1));
@@ -36,10 +41,11 @@ Settings read_settings() {
   read.kernel_us = number_of("FAKE_GPU_KERNEL_US", 0);
   read.nan_after_reads = number_of("FAKE_GPU_NAN_AFTER_READS", 0);
   read.hang_after_launches = number_of("FAKE_GPU_HANG_AFTER_LAUNCHES", 0);
-  const bool one_hangs = !text_of("FAKE_GPU_HANG_DEVICE").empty();
-  read.hang_device = one_hangs ? static_cast<int>(number_of("FAKE_GPU_HANG_DEVICE", 0)) : -1;
+  read.hang_device = device_of_machine("FAKE_GPU_HANG_DEVICE");
+  read.nvrtc_fails_device = device_of_machine("FAKE_GPU_NVRTC_FAILS_DEVICE");
   read.trace = number_of("FAKE_GPU_TRACE", 0) != 0;
   read.backtrace = number_of("FAKE_GPU_BACKTRACE", 0) != 0;
+  read.idle_kernel = text_of("FAKE_GPU_IDLE_KERNEL");
   read.report = text_of("FAKE_GPU_REPORT");
   read.graph_dump = text_of("FAKE_GPU_GRAPH_DUMP");
   return read;

@@ -16,9 +16,11 @@ struct Settings {
   long nan_after_reads;      // 0: never
   long hang_after_launches;  // 0: never
   int hang_device;           // -1: every device
+  int nvrtc_fails_device;    // -1: none
   bool trace;
   bool backtrace;
-  std::string report;  // files that are written, without ".PID"; empty: none
+  std::string idle_kernel;  // of our own kernels, that computes nothing
+  std::string report;       // files that are written, without ".PID"; empty: none
   std::string graph_dump;
 };
 

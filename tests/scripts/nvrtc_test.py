@@ -1,0 +1,29 @@
+"""NVIDIA's own NVRTC compiles the kernels, for which no GPU is needed. Their arithmetic is tested on CPUs, in tests/kernels."""
+
+import ctypes
+import re
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+FOLDER = REPOSITORY / "src" / "kernels"
+NVRTC = Path(sysconfig.get_paths()["purelib"]) / "nvidia" / "cu13" / "lib" / "libnvrtc.so.13"
+
+
+@pytest.mark.skipif(not NVRTC.exists(), reason="NVIDIA's wheels are not there")
+@pytest.mark.parametrize("architecture", ["sm_75", "sm_80", "sm_90", "sm_100", "sm_120"])
+def test_nvrtc_takes_the_kernels(architecture):
+    parts = re.search(r"foreach\(part ([\w ]+)\)", (FOLDER / "CMakeLists.txt").read_text())[1].split()
+    assert {f"{part}.cu" for part in parts} == {path.name for path in (FOLDER / "gpu").iterdir()}
+    source = "".join((FOLDER / "gpu" / f"{part}.cu").read_text() for part in parts)
+    library = ctypes.CDLL(str(NVRTC))
+    program, size = ctypes.c_void_p(), ctypes.c_size_t()
+    assert library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernels.cu", 0, None, None) == 0
+    options = (ctypes.c_char_p * 2)(f"-arch={architecture}".encode(), b"-std=c++17")
+    result = library.nvrtcCompileProgram(program, 2, options)
+    library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+    log = ctypes.create_string_buffer(size.value)
+    library.nvrtcGetProgramLog(program, log)
+    assert result == 0, log.value.decode()

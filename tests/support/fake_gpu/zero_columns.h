@@ -1,0 +1,26 @@
+#pragma once
+
+#include <library_types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "support/fake_gpu/device.h"
+
+namespace mnist_train::fake_gpu {
+
+/// Returns what makes a product's result 0: a matrix of `rows` x `columns` elements, whose columns
+/// begin `column_stride` elements behind each other. So a loss that is computed of it is finite.
+inline Operation zero_columns(void* result, cudaDataType type, std::uint64_t rows,
+                              std::uint64_t columns, std::uint64_t column_stride) {
+  const std::size_t element = type == CUDA_R_64F ? 8 : type == CUDA_R_32F ? 4 : 2;
+  return [=] {
+    auto* begin = static_cast<std::byte*>(host_address(result));
+    for (std::uint64_t column = 0; column < columns; ++column) {
+      std::memset(begin + column * column_stride * element, 0, rows * element);
+    }
+  };
+}
+
+}  // namespace mnist_train::fake_gpu
