@@ -11,6 +11,7 @@
 #include "accelerator/cuda_module.h"
 #include "base/error.h"
 #include "kernels/launch.h"
+#include "kernels/optimizer_update.h"
 #include "kernels/softmax_loss.h"
 #include "kernels/source.h"
 
@@ -26,6 +27,7 @@ struct Row {
 
 constexpr std::array<Row, kOperations> kTable{{
     {"softmax_loss", &check_softmax_loss},
+    {"optimizer_update", &check_optimizer_update},
 }};
 
 /// The kernels of this process, which computes on one device.

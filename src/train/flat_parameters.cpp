@@ -117,11 +117,15 @@ void FlatParameters::collect(const std::vector<at::Tensor>& gradients, at::Scala
   }
 }
 
+at::Tensor FlatParameters::bf16_values_of(comm::Shard shard) const {
+  const std::int64_t begin = std::min(shard.begin, bf16_values_.numel());
+  return bf16_values_.narrow(0, begin, std::min(shard.size, bf16_values_.numel() - begin));
+}
+
 void FlatParameters::refresh_bf16_copy(comm::Shard shard) const {
   const c10::NoGradGuard no_grad;
-  shard.size = std::min(shard.size, bf16_values_.numel() - shard.begin);
-  if (shard.size <= 0) return;
-  shard.of(bf16_values_).copy_(shard.of(values_));
+  const at::Tensor copy = bf16_values_of(shard);
+  if (copy.numel() > 0) copy.copy_(values_.narrow(0, shard.begin, copy.numel()));
 }
 
 at::Tensor FlatParameters::view(const at::Tensor& flat, const Layout& layout) {

@@ -37,6 +37,9 @@ class FlatParameters {
   /// `bf16_copy`, or of the module.
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
   const at::Tensor& bf16_values() const { return bf16_values_; }  // [h] bf16
+  /// Returns those of them that are copies of values in `shard`, a view; empty where there are
+  /// none.
+  at::Tensor bf16_values_of(comm::Shard shard) const;
   /// Returns what an averager works on; it calls `collect_gradients` of this object.
   comm::GradientBuffer gradient_buffer();
 

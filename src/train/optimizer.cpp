@@ -33,6 +33,11 @@ class Sgd : public Optimizer {
                     /*is_first_step=*/false);
   }
 
+  std::optional<kernels::UpdateRule> kernel_rule() const override {
+    return kernels::SgdRule{momentum_, weight_decay_, nesterov_,
+                            momentum_ == 0 ? at::Tensor() : momentum_buffers_.front()};
+  }
+
   const char* name() const override { return "sgd"; }
 
   std::vector<OptimizerTensor> state() const override {
@@ -76,6 +81,12 @@ class Adam : public Optimizer {
     } else {
       update([](auto&&... arguments) { at::_fused_adam_(arguments...); });
     }
+  }
+
+  std::optional<kernels::UpdateRule> kernel_rule() const override {
+    return kernels::AdamRule{options_.adam_beta1,      options_.adam_beta2, options_.adam_epsilon,
+                             options_.weight_decay,    decoupled(),         averages_.front(),
+                             square_averages_.front(), steps_.front()};
   }
 
   const char* name() const override { return decoupled() ? "adamw" : "adam"; }

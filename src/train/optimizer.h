@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm/gradient_averager.h"
+#include "kernels/optimizer_update.h"
 #include "settings/train_options.h"
 #include "train/flat_parameters.h"
 
@@ -20,13 +21,16 @@ struct OptimizerTensor {
   at::Tensor flat;   // [n] f32
 };
 
-/// Updates parameters from their gradients, in one fused kernel.
+/// Updates parameters from their gradients, in one kernel.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
 
   /// Takes one step. `learning_rate`: a scalar on the parameters' device, f32 or, on CPUs, f64.
   virtual void step(const at::Tensor& learning_rate) = 0;
+  /// Returns how our own kernel takes the same step; nothing where it cannot. It is for the same
+  /// elements and changes the same state.
+  virtual std::optional<kernels::UpdateRule> kernel_rule() const { return {}; }
   /// Returns the optimizer's name in the config.
   virtual const char* name() const = 0;
   /// Returns what a checkpoint must hold beside the weights.

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/system.h"
+#include "kernels/selection.h"
 #include "models/loss.h"
 
 namespace mnist_train::train {
@@ -69,13 +70,36 @@ at::Tensor Step::loss_of_no_samples() const {
 
 void Step::update(const at::Tensor& learning_rate) {
   const comm::Shard shard = averager_.owned_shard();
-  if (options_.max_gradient_norm) {
-    timed([&] { averager_.all_gather(); });
-    clip_gradients(shard);
+  if (options_.max_gradient_norm) timed([&] { averager_.all_gather(); });
+  const auto rule = optimizer_.kernel_rule();
+  const at::Device device = parameters_.values().device();
+  if (rule && kernels::is_used(kernels::Operation::kOptimizerUpdate, device)) {
+    update_by_kernel(shard, learning_rate, *rule);
+    return;
   }
+  if (options_.max_gradient_norm) clip_gradients(shard);
   optimizer_.step(learning_rate);
   parameters_.refresh_bf16_copy(shard);
   if (average_ != nullptr) average_->update(shard);
+}
+
+void Step::update_by_kernel(comm::Shard shard, const at::Tensor& learning_rate,
+                            const kernels::UpdateRule& rule) {
+  kernels::WeightUpdate update;
+  update.values = shard.of(parameters_.values());
+  update.gradients = shard.of(parameters_.gradients());
+  update.learning_rate = learning_rate.to(at::kFloat);  // which it is already on a GPU
+  if (options_.max_gradient_norm) {
+    update.gradient_scale =
+        kernels::clipping_scale(parameters_.gradients(), *options_.max_gradient_norm);
+  }
+  update.bf16_copy = parameters_.bf16_values_of(shard);
+  if (average_ != nullptr) {
+    update.average = shard.of(average_->values());
+    update.average_weight = average_->weight();
+  }
+  kernels::update_weights(update, rule);
+  if (average_ != nullptr) average_->update_buffers();
 }
 
 /// Scales as torch.nn.utils.clip_grad_norm_ does, without reading the norm back from the device.

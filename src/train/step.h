@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "comm/gradient_averager.h"
+#include "kernels/optimizer_update.h"
 #include "loader/batch.h"
 #include "models/loss.h"
 #include "models/model.h"
@@ -59,6 +60,8 @@ class Step {
   models::BackwardRoot forward(const loader::Batch& batch, double scale);
   at::Tensor loss_of_no_samples() const;
   void update(const at::Tensor& learning_rate);
+  void update_by_kernel(comm::Shard shard, const at::Tensor& learning_rate,
+                        const kernels::UpdateRule& rule);
   void clip_gradients(comm::Shard shard);
   template <class Work>
   void timed(const Work& averaging);

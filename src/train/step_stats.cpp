@@ -1,6 +1,6 @@
 #include "train/step_stats.h"
 
-#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <cmath>
 #include <string>
@@ -33,18 +33,15 @@ StepStats::StepStats(const at::Tensor& scalars)
     : all_(scalars),
       scalars_(scalars.narrow(0, 0, kScalars)),
       of_partition_(scalars.narrow(0, kScalars, scalars.numel() - kScalars)),
-      stop_requested_(at::zeros({}, scalars.options())) {}
+      beginning_(at::zeros_like(scalars)) {}
 
 void StepStats::set_stop_requested(bool stop_requested) {
   if (stop_requested == requests_stop_) return;
   requests_stop_ = stop_requested;
-  stop_requested_.fill_(stop_requested ? 1 : 0);
+  beginning_[kStop].fill_(stop_requested ? 1 : 0);
 }
 
-void StepStats::begin_step() const {
-  all_.zero_();
-  scalars_[kStop].copy_(stop_requested_);
-}
+void StepStats::begin_step() const { all_.copy_(beginning_); }
 
 StepSums StepStats::last() const { return to_sums(accelerator::to_host(scalars_)); }
 

@@ -47,7 +47,7 @@ class StepStats {
   at::Tensor all_;              // [kScalars + n] f32, on the device; the next two are views
   at::Tensor scalars_;          // [kScalars]
   at::Tensor of_partition_;     // [n]
-  at::Tensor stop_requested_;   // scalar f32
+  at::Tensor beginning_;        // [kScalars + n], what `begin_step` sets: zeros and the request
   bool requests_stop_ = false;  // what is in there
 };
 

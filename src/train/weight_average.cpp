@@ -41,6 +41,11 @@ void WeightAverage::restart() {
 void WeightAverage::update(comm::Shard shard) {
   const at::NoGradGuard no_grad;
   shard.of(values_).lerp_(shard.of(parameters_.values()), weight_);
+  update_buffers();
+}
+
+void WeightAverage::update_buffers() {
+  const at::NoGradGuard no_grad;
   if (!averaged_.sources.empty()) {
     at::_foreach_lerp_(averaged_.averages, averaged_.sources, weight_);
   }

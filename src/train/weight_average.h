@@ -27,7 +27,10 @@ class WeightAverage {
   /// Takes the step of the weights in `shard`, which this rank updates for all ranks, and of the
   /// buffers. It never waits for a GPU, so that a graph can capture it.
   void update(comm::Shard shard);
+  /// Takes the step of the buffers alone, where a kernel takes that of the weights.
+  void update_buffers();
 
+  double weight() const { return weight_; }             // of the weights in the average: 1 - decay
   const at::Tensor& values() const { return values_; }  // [n] f32, like FlatParameters::values
   models::Model& model() { return *model_; }
   const models::Model& model() const { return *model_; }
@@ -39,7 +42,7 @@ class WeightAverage {
     std::vector<at::Tensor> sources;
   };
 
-  double weight_;  // of the weights in the average: 1 - decay
+  double weight_;
   const FlatParameters& parameters_;
   std::shared_ptr<models::Model> model_;
   at::Tensor values_;

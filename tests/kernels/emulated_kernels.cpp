@@ -10,6 +10,8 @@
 // clang-format off
 #include "kernels/gpu/prelude.cu"
 #include "kernels/gpu/softmax_loss.cu"
+#include "kernels/gpu/gradient_norm.cu"
+#include "kernels/gpu/optimizer_update.cu"
 // clang-format on
 
 #include "base/error.h"

@@ -43,6 +43,21 @@ struct alignas(sizeof(T) * size) Pack {
   T values[size];
 };
 
+/// Returns whether an address, which may be null, is a multiple of so many bytes.
+__device__ inline bool is_aligned(const void* address, unsigned bytes) {
+  return reinterpret_cast<unsigned long long>(address) % bytes == 0;
+}
+
+/// Reads, or writes, as many neighbours as the pack has; the address must be aligned for it.
+template <int size, class T>
+__device__ inline Pack<T, size> load(const T* address) {
+  return *reinterpret_cast<const Pack<T, size>*>(address);
+}
+template <int size, class T>
+__device__ inline void store(T* address, const Pack<T, size>& pack) {
+  *reinterpret_cast<Pack<T, size>*>(address) = pack;
+}
+
 __device__ inline int64 min_of(int64 a, int64 b) { return a < b ? a : b; }
 
 /// The number of this thread in the whole grid, and the number of threads there.

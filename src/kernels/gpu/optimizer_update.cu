@@ -1,0 +1,161 @@
+// The update of weights p by an optimizer, with what surrounds it, in one pass over flat buffers. Clipping's
+// scale c multiplies the gradient; with learning rate a, weight decay w and the optimizer's state
+// SGD:   g = c * gradient + w * p,  m' = momentum * m + g,
+//        p' = p - a * (Nesterov ? g + momentum * m' : m')
+// Adam:  g = c * gradient + w * p,  m' = b1 * m + (1 - b1) * g,  v' = b2 * v + (1 - b2) * g^2,
+//        p' = p - a / (1 - b1^t) * m' / (sqrt(v') / sqrt(1 - b2^t) + epsilon)
+// AdamW: the same, but without w in g and with p * (1 - a * w) for p;
+// then p' is rounded to the bf16 copy of the first weights, and the exponential moving average of the
+// weights takes a step: e' = e + (1 - decay) * (p' - e). Source: torch.optim.SGD (dampening 0), Adam and
+// AdamW (no amsgrad), and ATen's _fused_sgd_ and _fused_adam_. Powers b^t are exp(t * log b), so that
+// 1 - b^t keeps its digits.
+
+/// What is updated, and by what. Null: `scale` without clipping, `copies` without bf16 weights,
+/// `averages` without an average.
+struct Weights {
+  float* values;
+  float* gradients;
+  int64 count;
+  const float* learning_rate;
+  const float* scale;
+  bf16* copies;  // of the first `copied` values
+  int64 copied;
+  float* averages;
+  float average_weight;  // 1 - decay
+};
+
+struct Sgd {
+  float* first;  // the momentum buffer; null without momentum
+  float* second;
+  float learning_rate;
+  float momentum;
+  float weight_decay;
+  bool nesterov;
+
+  __device__ float updated(float value, float gradient, float& buffer, float&) const {
+    if (weight_decay != 0) gradient += weight_decay * value;
+    buffer = momentum * buffer + gradient;
+    return value - learning_rate * (nesterov ? gradient + momentum * buffer : buffer);
+  }
+};
+
+struct Adam {
+  float* first;   // the average of the gradients
+  float* second;  // the average of their squares
+  float learning_rate;
+  float fraction1;  // 1 - b1
+  float fraction2;  // 1 - b2
+  float epsilon;
+  float weight_decay;
+  bool decoupled;   // AdamW
+  float step_size;  // learning rate / (1 - b1^t)
+  float root;       // of 1 - b2^t
+
+  __device__ float updated(float value, float gradient, float& average, float& squares) const {
+    if (weight_decay != 0) {
+      if (decoupled) {
+        value -= learning_rate * weight_decay * value;
+      } else {
+        gradient += weight_decay * value;
+      }
+    }
+    average = (1 - fraction1) * average + fraction1 * gradient;
+    squares = (1 - fraction2) * squares + fraction2 * gradient * gradient;
+    return value - step_size * average / (sqrtf(squares) / root + epsilon);
+  }
+};
+
+/// Returns 1 - b^t, where `fraction` is 1 - b and `step` is t.
+__device__ inline float bias_correction(float fraction, float step) {
+  return -expm1f(step * log1pf(-fraction));
+}
+
+/// Updates `size` weights from number `begin` on.
+template <int size, class Rule>
+__device__ inline void update_pack(const Weights& weights, const Rule& rule, float scale,
+                                   int64 begin) {
+  auto value = load<size>(weights.values + begin);
+  auto gradient = load<size>(weights.gradients + begin);
+  Pack<float, size> first{};
+  Pack<float, size> second{};
+  if (rule.first != nullptr) first = load<size>(rule.first + begin);
+  if (rule.second != nullptr) second = load<size>(rule.second + begin);
+  for (int i = 0; i < size; ++i) {
+    gradient.values[i] *= scale;
+    value.values[i] =
+        rule.updated(value.values[i], gradient.values[i], first.values[i], second.values[i]);
+  }
+  store(weights.values + begin, value);
+  // Whoever looks at gradients later sees clipped ones.
+  if (scale != 1) store(weights.gradients + begin, gradient);
+  if (rule.first != nullptr) store(rule.first + begin, first);
+  if (rule.second != nullptr) store(rule.second + begin, second);
+  Pack<bf16, size> copy;
+  for (int i = 0; i < size; ++i) copy.values[i] = from_float<bf16>(value.values[i]);
+  if (begin + size <= weights.copied) {
+    store(weights.copies + begin, copy);
+  } else {
+    for (int i = 0; i < size; ++i) {
+      if (begin + i < weights.copied) weights.copies[begin + i] = copy.values[i];
+    }
+  }
+  if (weights.averages == nullptr) return;
+  auto average = load<size>(weights.averages + begin);
+  const float weight = weights.average_weight;
+  for (int i = 0; i < size; ++i) {
+    const float distance = value.values[i] - average.values[i];
+    average.values[i] = weight < 0.5F ? average.values[i] + weight * distance
+                                      : value.values[i] - distance * (1 - weight);
+  }
+  store(weights.averages + begin, average);
+}
+
+/// Updates all weights, four at once where every buffer is aligned for that.
+template <class Rule>
+__device__ inline void update(const Weights& weights, const Rule& rule) {
+  constexpr int size = 4;
+  constexpr unsigned bytes = sizeof(float) * size;
+  const float scale = weights.scale == nullptr ? 1.0F : *weights.scale;
+  const bool aligned = is_aligned(weights.values, bytes) && is_aligned(weights.gradients, bytes) &&
+                       is_aligned(rule.first, bytes) && is_aligned(rule.second, bytes) &&
+                       is_aligned(weights.averages, bytes) &&
+                       is_aligned(weights.copies, sizeof(bf16) * size);
+  const int64 packs = aligned ? weights.count / size : 0;
+  for (int64 i = thread_of_grid(); i < packs; i += threads_of_grid()) {
+    update_pack<size>(weights, rule, scale, i * size);
+  }
+  for (int64 i = packs * size + thread_of_grid(); i < weights.count; i += threads_of_grid()) {
+    update_pack<1>(weights, rule, scale, i);
+  }
+}
+
+/// `buffer` is null where `momentum` is 0.
+extern "C" __global__ void update_by_sgd(float* values, float* gradients, int64 count,
+                                         const float* learning_rate, const float* scale,
+                                         bf16* copies, int64 copied, float* averages,
+                                         float average_weight, float* buffer, float momentum,
+                                         float weight_decay, int nesterov) {
+  const Weights weights{values, gradients, count,    learning_rate, scale,
+                        copies, copied,    averages, average_weight};
+  update(weights, Sgd{buffer, nullptr, *learning_rate, momentum, weight_decay, nesterov != 0});
+}
+EXPORT_KERNEL(update_by_sgd)
+
+/// `steps` is how many steps were taken before, and is one more when the kernel has ended.
+extern "C" __global__ void update_by_adam(float* values, float* gradients, int64 count,
+                                          const float* learning_rate, const float* scale,
+                                          bf16* copies, int64 copied, float* averages,
+                                          float average_weight, float* first, float* second,
+                                          float fraction1, float fraction2, float epsilon,
+                                          float weight_decay, int decoupled, float* steps,
+                                          unsigned* arrived) {
+  const Weights weights{values, gradients, count,    learning_rate, scale,
+                        copies, copied,    averages, average_weight};
+  const float step = *steps + 1;
+  const float rate = *learning_rate;
+  update(weights, Adam{first, second, rate, fraction1, fraction2, epsilon, weight_decay,
+                       decoupled != 0, rate / bias_correction(fraction1, step),
+                       sqrtf(bias_correction(fraction2, step))});
+  if (is_last_block(arrived) && threadIdx.x == 0) *steps = step;  // everyone has read it
+}
+EXPORT_KERNEL(update_by_adam)

@@ -1,0 +1,157 @@
+#include "kernels/optimizer_update.h"
+
+#include <ATen/ops/_fused_adam.h>
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/_fused_sgd.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/scalar_tensor.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "kernels/agreement.h"
+#include "kernels/launch.h"
+
+namespace mnist_train::kernels {
+
+namespace {
+
+constexpr std::int64_t kPack = 4;       // elements that a thread takes at once
+constexpr std::int64_t kKnown = 1003;   // weights of a known case
+constexpr unsigned kMostBlocks = 1024;  // which fill any GPU; their threads take more where needed
+
+unsigned blocks_of(const at::Tensor& flat) {
+  return std::clamp(blocks_for((flat.numel() + kPack - 1) / kPack), 1U, kMostBlocks);
+}
+
+/// Launches the kernel of this name with the arguments that all rules share, and its own.
+template <class... Arguments>
+void launch_update(const char* name, const WeightUpdate& update, const Arguments&... own) {
+  const at::Tensor& copy = update.bf16_copy;
+  const bool copies = copy.defined() && copy.numel() > 0;
+  launch(name, {blocks_of(update.values), kThreads}, memory_of(update.values),
+         memory_of(update.gradients), static_cast<long long>(update.values.numel()),
+         memory_of(update.learning_rate), memory_of(update.gradient_scale),
+         copies ? memory_of(copy) : nullptr, static_cast<long long>(copies ? copy.numel() : 0),
+         memory_of(update.average), static_cast<float>(update.average_weight), own...);
+}
+
+void launch_rule(const WeightUpdate& update, const SgdRule& rule) {
+  launch_update("update_by_sgd", update, memory_of(rule.momentum_buffer),
+                static_cast<float>(rule.momentum), static_cast<float>(rule.weight_decay),
+                static_cast<int>(rule.nesterov));
+}
+
+void launch_rule(const WeightUpdate& update, const AdamRule& rule) {
+  launch_update("update_by_adam", update, memory_of(rule.average), memory_of(rule.square_average),
+                static_cast<float>(1 - rule.beta1), static_cast<float>(1 - rule.beta2),
+                static_cast<float>(rule.epsilon), static_cast<float>(rule.weight_decay),
+                static_cast<int>(rule.decoupled), memory_of(rule.steps), arrived_blocks());
+}
+
+/// Takes the same step by LibTorch's operations, without the scale.
+void step_by_libtorch(const WeightUpdate& update, const SgdRule& rule) {
+  std::vector<at::Tensor> buffers;
+  if (rule.momentum_buffer.defined()) buffers.push_back(rule.momentum_buffer);
+  at::_fused_sgd_({update.values}, {update.gradients}, buffers, rule.weight_decay, rule.momentum,
+                  update.learning_rate, /*dampening=*/0, rule.nesterov, /*maximize=*/false,
+                  /*is_first_step=*/false);
+}
+
+void step_by_libtorch(const WeightUpdate& update, const AdamRule& rule) {
+  rule.steps.add_(1);
+  const auto step = [&](const auto& kernel) {
+    kernel(at::TensorList(update.values), at::TensorList(update.gradients),
+           at::TensorList(rule.average), at::TensorList(rule.square_average), at::TensorList(),
+           at::TensorList(rule.steps), update.learning_rate, rule.beta1, rule.beta2,
+           rule.weight_decay, rule.epsilon, /*amsgrad=*/false, /*maximize=*/false);
+  };
+  if (rule.decoupled) {
+    step([](auto&&... arguments) { at::_fused_adamw_(arguments...); });
+  } else {
+    step([](auto&&... arguments) { at::_fused_adam_(arguments...); });
+  }
+}
+
+/// Returns the tensors of the optimizer's state, which may be undefined.
+std::vector<at::Tensor*> state_of(SgdRule& rule) { return {&rule.momentum_buffer}; }
+std::vector<at::Tensor*> state_of(AdamRule& rule) {
+  return {&rule.average, &rule.square_average, &rule.steps};
+}
+
+at::Tensor copied(const at::Tensor& tensor, at::Device device) {
+  if (!tensor.defined()) return tensor;
+  return tensor.to(device, tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+}
+
+/// Compares one step of the kernels, which surround the rule with all else or nothing, with one
+/// that LibTorch takes on the host.
+template <class Rule>
+void compare(Agreement& agreement, at::Device device, Rule rule, bool surrounded) {
+  constexpr std::int64_t kCopied = 509;
+  constexpr double kMaxNorm = 2.5;
+  constexpr double kAverageWeight = 0.1;
+  const at::Tensor known = known_values({3, kKnown});
+  WeightUpdate host{known[0], known[1].clone(), at::scalar_tensor(0.125), {}, {}, {}, 0};
+  WeightUpdate own;
+  own.values = copied(host.values, device);
+  own.gradients = copied(host.gradients, device);
+  own.learning_rate = copied(host.learning_rate, device);
+  Rule own_rule = rule;
+  for (at::Tensor* state : state_of(own_rule)) *state = copied(*state, device);
+  if (surrounded) {
+    own.gradient_scale = clipping_scale(own.gradients, kMaxNorm);
+    own.bf16_copy = at::empty({kCopied}, own.values.options().dtype(at::kBFloat16));
+    own.average = copied(known[2], device);
+    own.average_weight = kAverageWeight;
+    const at::Tensor norm = at::linalg_vector_norm(host.gradients, 2);
+    host.gradients.mul_((kMaxNorm / (norm + 1e-6)).clamp_max(1.0));
+  }
+  update_weights(own, own_rule);
+  step_by_libtorch(host, rule);
+  agreement.add("weights", own.values, host.values, at::kFloat);
+  agreement.add("gradients", own.gradients, host.gradients, at::kFloat);
+  const std::vector<at::Tensor*> expected = state_of(rule);
+  const std::vector<at::Tensor*> state = state_of(own_rule);
+  for (std::size_t i = 0; i < state.size(); ++i) {
+    if (state[i]->defined()) agreement.add("state", *state[i], *expected[i], at::kFloat);
+  }
+  if (!surrounded) return;
+  agreement.add("bf16 copy", own.bf16_copy, host.values.narrow(0, 0, kCopied), at::kBFloat16);
+  agreement.add("average", own.average, known[2].lerp(host.values, kAverageWeight), at::kFloat);
+}
+
+}  // namespace
+
+void update_weights(const WeightUpdate& update, const UpdateRule& rule) {
+  std::visit([&](const auto& taken) { launch_rule(update, taken); }, rule);
+}
+
+at::Tensor clipping_scale(const at::Tensor& gradients, double max_norm) {
+  const unsigned blocks = blocks_of(gradients);
+  const at::Tensor scale = at::empty({}, gradients.options());
+  const at::Tensor partial_sums = at::empty({blocks}, gradients.options());
+  launch("clipping_scale", {blocks, kThreads}, memory_of(gradients),
+         static_cast<long long>(gradients.numel()), static_cast<float>(max_norm), memory_of(scale),
+         memory_of(partial_sums), arrived_blocks());
+  return scale;
+}
+
+std::string check_optimizer_update(at::Device device) {
+  Agreement agreement;
+  for (const bool surrounded : {false, true}) {
+    const auto state = [] { return known_values({kKnown}).mul(0.1); };
+    compare(agreement, device, SgdRule{}, surrounded);
+    compare(agreement, device, SgdRule{0.9, 0.01, /*nesterov=*/true, state()}, surrounded);
+    for (const bool decoupled : {false, true}) {
+      compare(agreement, device,
+              AdamRule{0.9, 0.999, 1e-8, 0.01, decoupled, state(), state().abs(),
+                       at::scalar_tensor(3.0)},
+              surrounded);
+    }
+  }
+  return agreement.difference();
+}
+
+}  // namespace mnist_train::kernels

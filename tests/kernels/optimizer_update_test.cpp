@@ -1,0 +1,220 @@
+#include "kernels/optimizer_update.h"
+
+#include <ATen/ops/_fused_adam.h>
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/_fused_sgd.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/zeros.h>
+#include <torch/utils.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "kernels/agreement.h"
+#include "kernels/emulated_kernels.h"
+#include "support/catch.h"
+#include "support/grid/order.h"
+
+using namespace mnist_train;
+
+namespace {
+
+constexpr double kLearningRate = 0.125;
+
+enum class Name { kSgd, kMomentum, kNesterov, kAdam, kAdamW, kWithoutMemory };
+constexpr auto kNames = {Name::kSgd,  Name::kMomentum, Name::kNesterov,
+                         Name::kAdam, Name::kAdamW,    Name::kWithoutMemory};
+
+struct Case {
+  Name name;
+  std::int64_t count;
+  std::int64_t offset;  // of the first element in each buffer
+  double weight_decay;
+  double max_norm;      // of each element on average; 0: no clipping
+  std::int64_t copied;  // to bf16
+  double average_weight;
+};
+
+/// Returns a view that begins at element `offset` of a buffer, which is otherwise NaNs.
+at::Tensor placed(const at::Tensor& values, std::int64_t offset, at::ScalarType type = at::kFloat) {
+  const at::Tensor buffer =
+      at::full({values.numel() + offset + 8}, std::numeric_limits<double>::quiet_NaN(), type);
+  const at::Tensor view = buffer.narrow(0, offset, values.numel());
+  view.copy_(values);
+  return view;
+}
+
+/// Returns whether nothing was written beside a view that `placed` returned.
+bool is_whole(const at::Tensor& view) {
+  if (!view.defined()) return true;
+  const std::int64_t elements = static_cast<std::int64_t>(view.storage().nbytes()) /
+                                static_cast<std::int64_t>(view.element_size());
+  const at::Tensor all = view.as_strided({elements}, {1}, 0);
+  return all.isnan().sum().item<std::int64_t>() == elements - view.numel();
+}
+
+/// An optimizer's rule, and the same by LibTorch in f64.
+class Subject {
+ public:
+  explicit Subject(const Case& tried) : tried_(tried) {
+    if (tried.name == Name::kSgd) rule_ = kernels::SgdRule{0, tried.weight_decay, false, {}};
+    if (tried.name == Name::kMomentum || tried.name == Name::kNesterov) {
+      rule_ = kernels::SgdRule{0.9, tried.weight_decay, tried.name == Name::kNesterov, first()};
+    }
+    if (tried.name >= Name::kAdam) {
+      second_ = at::rand({tried.count}, at::kDouble) + 0.1;
+      const bool keeps = tried.name != Name::kWithoutMemory;
+      rule_ = kernels::AdamRule{keeps ? 0.9 : 0,
+                                keeps ? 0.999 : 0,
+                                1e-8,
+                                tried.weight_decay,
+                                tried.name == Name::kAdamW,
+                                first(),
+                                placed(second_, tried.offset),
+                                at::zeros({})};
+    }
+  }
+
+  const kernels::UpdateRule& rule() const { return rule_; }
+
+  void step(const at::Tensor& values, const at::Tensor& gradients) {
+    if (const auto* sgd = std::get_if<kernels::SgdRule>(&rule_)) {
+      std::vector<at::Tensor> buffers;
+      if (first_.defined()) buffers.push_back(first_);
+      at::_fused_sgd_({values}, {gradients}, buffers, sgd->weight_decay, sgd->momentum,
+                      kLearningRate, 0, sgd->nesterov, false, false);
+      return;
+    }
+    const auto& adam = std::get<kernels::AdamRule>(rule_);
+    const auto take = [&](const auto& kernel) {
+      kernel(at::TensorList(values), at::TensorList(gradients), at::TensorList(first_),
+             at::TensorList(second_), at::TensorList(), at::TensorList(steps_.add_(1)),
+             kLearningRate, adam.beta1, adam.beta2, adam.weight_decay, adam.epsilon, false, false);
+    };
+    if (adam.decoupled) {
+      take([](auto&&... arguments) { at::_fused_adamw_(arguments...); });
+    } else {
+      take([](auto&&... arguments) { at::_fused_adam_(arguments...); });
+    }
+  }
+
+  void compare(kernels::Agreement& agreement) const {
+    if (const auto* sgd = std::get_if<kernels::SgdRule>(&rule_)) {
+      CHECK(is_whole(sgd->momentum_buffer));
+      if (first_.defined()) agreement.add("buffer", sgd->momentum_buffer, first_, at::kFloat);
+      return;
+    }
+    const auto& adam = std::get<kernels::AdamRule>(rule_);
+    CHECK((is_whole(adam.average) && is_whole(adam.square_average)));
+    agreement.add("average", adam.average, first_, at::kFloat);
+    agreement.add("square average", adam.square_average, second_, at::kFloat);
+    CHECK(adam.steps.item<float>() == steps_.item<float>());
+  }
+
+ private:
+  at::Tensor first() {
+    first_ = at::randn({tried_.count}, at::kDouble) * 0.1;
+    return placed(first_, tried_.offset);
+  }
+
+  Case tried_;
+  kernels::UpdateRule rule_;
+  at::Tensor first_;
+  at::Tensor second_;
+  at::Tensor steps_ = at::zeros({});
+};
+
+/// Compares some steps by the kernels with LibTorch's.
+void check(const Case& tried, int steps = 3) {
+  CAPTURE(tried.name, tried.count, tried.offset, tried.weight_decay, tried.max_norm, tried.copied,
+          tried.average_weight);
+  Subject subject(tried);
+  at::Tensor values = at::randn({tried.count}, at::kDouble);
+  at::Tensor average = at::randn({tried.count}, at::kDouble);
+  kernels::WeightUpdate update;
+  update.values = placed(values, tried.offset);
+  update.learning_rate = at::scalar_tensor(kLearningRate);
+  update.average_weight = tried.average_weight;
+  if (tried.average_weight > 0) update.average = placed(average, tried.offset);
+  if (tried.copied > 0) {
+    update.bf16_copy = placed(at::zeros({tried.copied}), tried.offset, at::kBFloat16);
+  }
+  kernels::Agreement agreement;
+  for (int step = 0; step < steps; ++step) {
+    at::Tensor gradients = at::randn({tried.count}, at::kDouble);
+    update.gradients = placed(gradients, tried.offset);
+    if (tried.max_norm > 0) {
+      const double max_norm = tried.max_norm * std::sqrt(static_cast<double>(tried.count));
+      update.gradient_scale = kernels::clipping_scale(update.gradients, max_norm);
+      const at::Tensor norm = at::linalg_vector_norm(gradients, 2);
+      gradients = gradients * (max_norm / (norm + 1e-6)).clamp_max(1.0);
+    }
+    kernels::update_weights(update, subject.rule());
+    subject.step(values, gradients);
+    average.lerp_(values, tried.average_weight);
+    agreement.add("gradients", update.gradients, gradients, at::kFloat);
+    agreement.add("values", update.values, values, at::kFloat);
+    if (update.average.defined()) {
+      agreement.add("average of values", update.average, average, at::kFloat);
+    }
+    if (update.bf16_copy.defined()) {
+      CHECK(update.bf16_copy.equal(update.values.narrow(0, 0, tried.copied).to(at::kBFloat16)));
+    }
+    subject.compare(agreement);
+  }
+  CHECK(agreement.difference() == "");
+  CHECK((is_whole(update.values) && is_whole(update.gradients) && is_whole(update.average) &&
+         is_whole(update.bf16_copy)));
+}
+
+}  // namespace
+
+TEST_CASE("the kernels of the update agree with LibTorch's operations") {
+  const EmulatedKernels emulated;
+  const grid::ScopedOrder order(GENERATE(grid::Order::kForwards, grid::Order::kBackwards));
+  torch::manual_seed(5);
+  for (const Name name : kNames) {
+    for (const std::int64_t count : {1, 3, 4, 5, 257, 1023, 1024, 3001}) {
+      for (const std::int64_t offset : {0, 1, 4}) {
+        check({name, count, offset, /*weight_decay=*/0, /*max_norm=*/0, /*copied=*/0, 0});
+        check({name, count, offset, 0.01, 0.25, (count + 1) / 2, 0.001});
+        check({name, count, offset, 0.01, 4, count, 0.75});
+      }
+    }
+  }
+}
+
+TEST_CASE("threads of the update take several weights each where there are many") {
+  const EmulatedKernels emulated;
+  torch::manual_seed(5);
+  check({Name::kNesterov, 1'060'003, /*offset=*/0, 0.01, 0.25, 600'001, 0.01}, /*steps=*/1);
+  check({Name::kAdamW, 270'003, /*offset=*/1, 0.01, 0.25, 150'001, 0.01}, /*steps=*/1);
+}
+
+TEST_CASE("the scale of gradients that are not finite is not hidden, and that of none is 1") {
+  const EmulatedKernels emulated;
+  const at::Tensor gradients = at::zeros({3000});
+  CHECK(kernels::clipping_scale(gradients, 0.5).item<float>() == 1);
+  gradients[2999] = std::numeric_limits<float>::infinity();
+  CHECK(kernels::clipping_scale(gradients, 0.5).item<float>() == 0);
+  gradients[7] = std::numeric_limits<float>::quiet_NaN();
+  CHECK(std::isnan(kernels::clipping_scale(gradients, 0.5).item<float>()));
+}
+
+TEST_CASE("the step counter of Adam keeps its digits where the bias has nearly gone") {
+  const EmulatedKernels emulated;
+  const at::Tensor value = at::zeros({1});
+  const at::Tensor steps = at::scalar_tensor(4999.0);
+  kernels::update_weights(
+      {value, at::ones({1}), at::scalar_tensor(1.0), {}, {}, {}, 0},
+      kernels::AdamRule{0.9, 0.999, 0, 0, false, at::zeros({1}), at::zeros({1}), steps});
+  CHECK(steps.item<float>() == 5000);
+  const double expected = 0.1 / (std::sqrt(0.001) / std::sqrt(1 - std::pow(0.999, 5000)));
+  CHECK(value.item<double>() == Approx(-expected).epsilon(1e-5));
+}
