@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "kernels/launch.h"
 #include "kernels/optimizer_update.h"
+#include "kernels/relu_max_pool.h"
 #include "kernels/softmax_loss.h"
 #include "kernels/source.h"
 
@@ -28,6 +29,7 @@ struct Row {
 constexpr std::array<Row, kOperations> kTable{{
     {"softmax_loss", &check_softmax_loss},
     {"optimizer_update", &check_optimizer_update},
+    {"relu_max_pool", &check_relu_max_pool},
 }};
 
 /// The kernels of this process, which computes on one device.

@@ -2,9 +2,11 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/nn/functional/conv.h>
 
 #include <algorithm>
 
+#include "kernels/selection.h"
 #include "models/bf16_convolution.h"
 #include "models/relu_max_pool.h"
 #include "models/relu_max_pool_rows.h"
@@ -16,7 +18,7 @@ namespace {
 constexpr auto kChannelsLast = at::MemoryFormat::ChannelsLast;
 constexpr std::int64_t kImagesPerTask = 8;
 
-const Bf16Convolution* kernels() {
+const Bf16Convolution* bf16_kernels() {
   static const Bf16Convolution* supported = avx512_bf16_convolution();
   return supported;
 }
@@ -44,7 +46,7 @@ struct FusedShapes {
   FusedShapes(const at::Tensor& images, const at::Tensor& weight)
       : convolution{images.size(2), images.size(3), images.size(1), weight.size(2), weight.size(0)},
         pool{convolution.out_height(), convolution.out_width(), convolution.out_channels},
-        sizes(kernels()->sizes(convolution)) {}
+        sizes(bf16_kernels()->sizes(convolution)) {}
 
   std::int64_t image_size() const {
     return convolution.height * convolution.width * convolution.in_channels;
@@ -71,12 +73,12 @@ void backward_images(const FusedShapes& shapes, const BackwardImages& batch, std
     const std::int64_t pooled = i * shapes.pool.out_size();
     const std::int64_t image = i * shapes.image_size();
     spread_image(shapes.pool, batch.gradient + pooled, batch.choice + pooled, bits_to(spread));
-    kernels()->backward_weights(shapes.convolution, batch.images + image, bits_of(spread),
-                                bits_to(pairs), weight_sums,
-                                weight_sums + shapes.sizes.weight_sums);
+    bf16_kernels()->backward_weights(shapes.convolution, batch.images + image, bits_of(spread),
+                                     bits_to(pairs), weight_sums,
+                                     weight_sums + shapes.sizes.weight_sums);
     if (batch.packed_weights == nullptr) continue;
-    kernels()->backward_data(shapes.convolution, bits_of(spread), batch.packed_weights,
-                             image_sums.data_ptr<float>(), batch.into + image);
+    bf16_kernels()->backward_data(shapes.convolution, bits_of(spread), batch.packed_weights,
+                                  image_sums.data_ptr<float>(), batch.into + image);
   }
 }
 
@@ -92,15 +94,15 @@ class ConvolveReluMaxPool : public torch::autograd::Function<ConvolveReluMaxPool
     at::Tensor out = channels_last(sizes);
     const at::Tensor choice = channels_last(sizes, at::kByte);
     const at::Tensor packed = buffer(shapes.sizes.forward_weights, at::kBFloat16);
-    kernels()->pack_forward(shapes.convolution, bits_of(weights), bits_to(packed));
+    bf16_kernels()->pack_forward(shapes.convolution, bits_of(weights), bits_to(packed));
     const at::Tensor start = at::zeros({shapes.sizes.bias}, at::kFloat);
     start.narrow(0, 0, shapes.pool.channels).copy_(bias);
     at::parallel_for(0, sizes[0], kImagesPerTask, [&](std::int64_t begin, std::int64_t end) {
       const at::Tensor convolved = buffer(shapes.pool.in_size(), at::kBFloat16);
       for (std::int64_t i = begin; i < end; ++i) {
         const std::int64_t pooled = i * shapes.pool.out_size();
-        kernels()->forward(shapes.convolution, bits_of(images) + i * shapes.image_size(),
-                           bits_of(packed), start.const_data_ptr<float>(), bits_to(convolved));
+        bf16_kernels()->forward(shapes.convolution, bits_of(images) + i * shapes.image_size(),
+                                bits_of(packed), start.const_data_ptr<float>(), bits_to(convolved));
         pool_image(shapes.pool, bits_of(convolved), bits_to(out) + pooled,
                    choice.data_ptr<std::uint8_t>() + pooled);
       }
@@ -123,7 +125,7 @@ class ConvolveReluMaxPool : public torch::autograd::Function<ConvolveReluMaxPool
     if (context->needs_input_grad(0)) {
       packed = buffer(shapes.sizes.data_weights, at::kBFloat16);
       into = channels_last(images.sizes());
-      kernels()->pack_data(shapes.convolution, bits_of(weights), bits_to(packed));
+      bf16_kernels()->pack_data(shapes.convolution, bits_of(weights), bits_to(packed));
       batch.packed_weights = bits_of(packed);
       batch.into = bits_to(into);
     }
@@ -139,8 +141,8 @@ class ConvolveReluMaxPool : public torch::autograd::Function<ConvolveReluMaxPool
     });
     const at::Tensor sum = parts == 1 ? sums[0] : sums.sum(0);
     const at::Tensor weight_gradient = channels_last(weights.sizes());
-    kernels()->unpack_weights(shapes.convolution, sum.const_data_ptr<float>(),
-                              bits_to(weight_gradient));
+    bf16_kernels()->unpack_weights(shapes.convolution, sum.const_data_ptr<float>(),
+                                   bits_to(weight_gradient));
     const at::Tensor bias_sum = sum.narrow(0, shapes.sizes.weight_sums, shapes.pool.channels);
     return {into, weight_gradient, bias_sum.to(at::kBFloat16)};
   }
@@ -165,10 +167,26 @@ bool in_bf16_on_cpu(const at::Tensor& values) {
   return values.is_cpu() && values.scalar_type() == at::kBFloat16;
 }
 
+at::Tensor convolve_without_bias(const torch::nn::Conv2dImpl& layer, const at::Tensor& images) {
+  const auto& options = layer.options;
+  return torch::nn::functional::detail::conv2d(images, layer.weight, /*bias=*/{}, options.stride(),
+                                               options.padding(), options.dilation(),
+                                               options.groups());
+}
+
+/// Returns whether the kernel for GPUs adds the bias. LibTorch pads with other values than zeros.
+bool adds_bias_later(const torch::nn::Conv2dImpl& layer, const at::Tensor& images) {
+  return kernels::is_used(kernels::Operation::kReluMaxPool, images.device()) && images.dim() == 4 &&
+         std::holds_alternative<torch::enumtype::kZeros>(layer.options.padding_mode());
+}
+
 }  // namespace
 
 at::Tensor convolve_relu_max_pool(torch::nn::Conv2d& layer, const at::Tensor& images) {
-  const bool one_kernel = kernels() != nullptr && in_bf16_on_cpu(images) &&
+  if (adds_bias_later(*layer, images)) {
+    return bias_relu_max_pool(convolve_without_bias(*layer, images), layer->bias);
+  }
+  const bool one_kernel = bf16_kernels() != nullptr && in_bf16_on_cpu(images) &&
                           in_bf16_on_cpu(layer->weight) && fits(*layer, images);
   return one_kernel ? ConvolveReluMaxPool::apply(images, layer->weight, layer->bias)
                     : relu_max_pool(layer->forward(images));

@@ -52,9 +52,8 @@ BackwardRoot training_loss(const at::Tensor& logits, const Targets& targets, dou
     const at::Tensor weights =
         targets.weights.defined() ? targets.weights.contiguous() : at::Tensor();
     at::Tensor gradient = at::empty_like(values);
-    kernels::softmax_loss(
-        {values, targets.labels, targets.other_labels, weights, label_smoothing}, scale, gradient,
-        sums);
+    kernels::softmax_loss({values, targets.labels, targets.other_labels, weights, label_smoothing},
+                          scale, gradient, sums);
     return {logits, std::move(gradient)};
   }
   const BatchLoss loss = targets.weights.defined()

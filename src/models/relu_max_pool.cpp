@@ -8,7 +8,10 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 
+#include "kernels/relu_max_pool.h"
+#include "kernels/selection.h"
 #include "models/relu_max_pool_rows.h"
 
 namespace mnist_train::models {
@@ -86,25 +89,49 @@ void for_each_image(const at::Tensor& x, const Work& work) {
 
 PooledImage image_of(const at::Tensor& x) { return {x.size(2), x.size(3), x.size(1)}; }
 
+void pool_images(const at::Tensor& x, const at::Tensor& out, const at::Tensor& choice) {
+  const PooledImage image = image_of(x);
+  for_each_image(x, [&](auto bits, std::int64_t i) {
+    using Bits = decltype(bits);
+    const std::int64_t pooled = i * image.out_size();
+    pool_image(image, static_cast<const Bits*>(x.const_data_ptr()) + i * image.in_size(),
+               static_cast<Bits*>(out.data_ptr()) + pooled,
+               choice.data_ptr<std::uint8_t>() + pooled);
+  });
+}
+
+void spread_images(const at::Tensor& gradient, const at::Tensor& choice, const at::Tensor& into) {
+  const PooledImage image = image_of(into);
+  if (image.height % 2 != 0 || image.width % 2 != 0) into.zero_();
+  for_each_image(into, [&](auto bits, std::int64_t i) {
+    using Bits = decltype(bits);
+    const std::int64_t pooled = i * image.out_size();
+    spread_image(image, static_cast<const Bits*>(gradient.const_data_ptr()) + pooled,
+                 choice.const_data_ptr<std::uint8_t>() + pooled,
+                 static_cast<Bits*>(into.data_ptr()) + i * image.in_size());
+  });
+}
+
 class ReluMaxPool : public torch::autograd::Function<ReluMaxPool> {
  public:
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input) {
+  /// There is a bias only where a kernel for GPUs adds it.
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input,
+                            const std::optional<at::Tensor>& bias, bool by_gpu_kernel) {
     const at::Tensor x = input.contiguous(kChannelsLast);
     const std::vector<std::int64_t> sizes{x.size(0), x.size(1), x.size(2) / 2, x.size(3) / 2};
     at::Tensor out = at::empty(sizes, x.options().memory_format(kChannelsLast));
     const at::Tensor choice =
         at::empty(sizes, x.options().dtype(at::kByte).memory_format(kChannelsLast));
-    const PooledImage image = image_of(x);
-    for_each_image(x, [&](auto bits, std::int64_t i) {
-      using Bits = decltype(bits);
-      const std::int64_t pooled = i * image.out_size();
-      pool_image(image, static_cast<const Bits*>(x.const_data_ptr()) + i * image.in_size(),
-                 static_cast<Bits*>(out.data_ptr()) + pooled,
-                 choice.data_ptr<std::uint8_t>() + pooled);
-    });
+    if (by_gpu_kernel) {
+      kernels::relu_max_pool(x, bias.value_or(at::Tensor()), out, choice);
+    } else {
+      pool_images(x, out, choice);
+    }
     context->save_for_backward({choice});
     context->saved_data["height"] = x.size(2);
     context->saved_data["width"] = x.size(3);
+    context->saved_data["by_gpu_kernel"] = by_gpu_kernel;
+    context->saved_data["has_bias"] = bias.has_value();
     return out;
   }
 
@@ -116,18 +143,23 @@ class ReluMaxPool : public torch::autograd::Function<ReluMaxPool> {
     const std::int64_t width = context->saved_data["width"].toInt();
     at::Tensor into = at::empty({gradient.size(0), gradient.size(1), height, width},
                                 gradient.options().memory_format(kChannelsLast));
-    if (height % 2 != 0 || width % 2 != 0) into.zero_();
-    const PooledImage image = image_of(into);
-    for_each_image(into, [&](auto bits, std::int64_t i) {
-      using Bits = decltype(bits);
-      const std::int64_t pooled = i * image.out_size();
-      spread_image(image, static_cast<const Bits*>(gradient.const_data_ptr()) + pooled,
-                   choice.const_data_ptr<std::uint8_t>() + pooled,
-                   static_cast<Bits*>(into.data_ptr()) + i * image.in_size());
-    });
-    return {into};
+    at::Tensor bias_gradient;
+    if (context->saved_data["by_gpu_kernel"].toBool()) {
+      if (context->saved_data["has_bias"].toBool() && context->needs_input_grad(1)) {
+        bias_gradient = at::empty({into.size(1)}, into.options());
+      }
+      kernels::relu_max_pool_backward(gradient, choice, into, bias_gradient);
+    } else {
+      spread_images(gradient, choice, into);
+    }
+    return {into, bias_gradient, {}};
   }
 };
+
+bool fits_gpu_kernel(const at::Tensor& x, const at::Tensor& bias) {
+  return kernels::is_used(kernels::Operation::kReluMaxPool, x.device()) &&
+         kernels::can_relu_max_pool(x, bias);
+}
 
 }  // namespace
 
@@ -140,11 +172,19 @@ template const PoolRows<std::int32_t>& portable_pool_rows();
 template const PoolRows<std::int16_t>& portable_pool_rows();
 
 at::Tensor relu_max_pool(const at::Tensor& x) {
+  if (fits_gpu_kernel(x, {})) return ReluMaxPool::apply(x, std::nullopt, /*by_gpu_kernel=*/true);
   const bool one_kernel =
       x.is_cpu() && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16);
   // ReLU after the pooling gives the same numbers and gradients as before it, on a quarter of the
   // elements.
-  return one_kernel ? ReluMaxPool::apply(x) : at::relu(at::max_pool2d(x, 2));
+  return one_kernel ? ReluMaxPool::apply(x, std::nullopt, /*by_gpu_kernel=*/false)
+                    : at::relu(at::max_pool2d(x, 2));
+}
+
+at::Tensor bias_relu_max_pool(const at::Tensor& x, const at::Tensor& bias) {
+  if (!bias.defined()) return relu_max_pool(x);
+  if (fits_gpu_kernel(x, bias)) return ReluMaxPool::apply(x, bias, /*by_gpu_kernel=*/true);
+  return relu_max_pool(x + bias.view({-1, 1, 1}));
 }
 
 }  // namespace mnist_train::models

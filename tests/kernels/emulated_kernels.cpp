@@ -12,6 +12,7 @@
 #include "kernels/gpu/softmax_loss.cu"
 #include "kernels/gpu/gradient_norm.cu"
 #include "kernels/gpu/optimizer_update.cu"
+#include "kernels/gpu/relu_max_pool.cu"
 // clang-format on
 
 #include "base/error.h"

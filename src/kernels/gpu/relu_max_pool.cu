@@ -1,0 +1,259 @@
+// Bias, ReLU and max-pooling over windows of 2x2, channels last, with the gradient. With x [N,H,W,C] and
+// bias b
+//     y[n,i,j,c] = max(0, max over p, q in {0, 1} of x[n,2i+p,2j+q,c] + b[c])
+// The place 2p+q of the largest is kept, the first of equal ones; 4 where none is positive. A NaN counts
+// as the largest. Sums with the bias are rounded to the type of x first, as where they lie in memory.
+//     dx[n,2i+p,2j+q,c] = dy[n,i,j,c] at that place, 0 elsewhere      db[c] = sum over n, h, w of dx
+// An odd last row or column belongs to no window: its gradient is 0. Source: torch.max_pool2d and
+// torch.relu, and Harris, "Optimizing parallel reduction in CUDA" (2007), for the sums.
+
+constexpr unsigned kMostPoolThreads = 512;
+constexpr unsigned char kNoPlace = 4;
+
+/// Images [images, height, width, channels] that are pooled. They have less than 2^31 values.
+struct PooledImages {
+  unsigned images, height, width, channels;
+
+  /// Returns where the values of a window begin, of which there are `wide` times `high` an image.
+  __device__ unsigned corner(unsigned window, unsigned high, unsigned wide) const {
+    const unsigned row = window / wide;  // of all images
+    const unsigned y = row / high * height + 2 * (row % high);
+    return (y * width + 2 * (window % wide)) * channels;
+  }
+  /// Returns how far behind its corner a place of a window lies.
+  __device__ unsigned offset(unsigned place) const {
+    return (place / 2 * width + place % 2) * channels;
+  }
+};
+
+template <class T>
+struct PoolForward {
+  PooledImages in;
+  const T* x;
+  const T* bias;          // [channels], or null
+  T* out;                 // [images, height / 2, width / 2, channels]
+  unsigned char* choice;  // like `out`
+};
+
+template <class T>
+struct PoolBackward {
+  PooledImages in;
+  const T* gradient;  // [images, height / 2, width / 2, channels]
+  const unsigned char* choice;
+  T* into;              // the gradient of x
+  T* bias_gradient;     // [channels]; null where it is not needed
+  float* partial_sums;  // [blocks, channels]
+  unsigned* arrived;
+  float* shared;  // [threads * size]
+};
+
+/// Reads the bias of some neighbours; parameters may begin at any element of a buffer.
+template <class T, int size>
+__device__ inline Pack<T, size> pooled_bias(const T* bias) {
+  using Values = Pack<T, size>;
+  Values values = {};
+  if (bias == nullptr) return values;
+  if (reinterpret_cast<unsigned long long>(bias) % sizeof(Values) == 0) {
+    return *reinterpret_cast<const Values*>(bias);
+  }
+  for (int k = 0; k < size; ++k) values.values[k] = bias[k];
+  return values;
+}
+
+/// One thread computes `size` neighbouring channels of one window.
+template <class T, int size>
+__device__ inline void pool_window(const PoolForward<T>& pool) {
+  using Values = Pack<T, size>;
+  const PooledImages& in = pool.in;
+  const unsigned groups = in.channels / size;
+  const unsigned high = in.height / 2;
+  const unsigned wide = in.width / 2;
+  const unsigned thread = static_cast<unsigned>(thread_of_grid());
+  if (thread >= in.images * high * wide * groups) return;
+  const unsigned channel = thread % groups * size;
+  const T* const corner = pool.x + in.corner(thread / groups, high, wide) + channel;
+  Values values[4];
+  for (unsigned place = 0; place < 4; ++place) {
+    values[place] = *reinterpret_cast<const Values*>(corner + in.offset(place));
+  }
+  const Values bias = pooled_bias<T, size>(pool.bias == nullptr ? nullptr : pool.bias + channel);
+  Values out;
+  Pack<unsigned char, size> choice;
+  for (int k = 0; k < size; ++k) {
+    float best = 0;
+    unsigned char which = kNoPlace;
+    for (unsigned char place = 0; place < 4; ++place) {
+      const float exact = to_float(values[place].values[k]) + to_float(bias.values[k]);
+      const float value = to_float(from_float<T>(exact));
+      const bool is_larger = value > best || (value != value && best == best);
+      which = is_larger ? place : which;
+      best = is_larger ? value : best;
+    }
+    out.values[k] = from_float<T>(best);
+    choice.values[k] = which;
+  }
+  const unsigned pooled = thread * size;
+  *reinterpret_cast<Values*>(pool.out + pooled) = out;
+  *reinterpret_cast<Pack<unsigned char, size>*>(pool.choice + pooled) = choice;
+}
+
+/// Writes the gradient of one window from `channel` on, and adds it to `sums`. Windows here include
+/// those that an odd last row or column begins.
+template <class T, int size>
+__device__ inline void spread_window(const PoolBackward<T>& pool, unsigned window, unsigned channel,
+                                     float* sums) {
+  using Values = Pack<T, size>;
+  const PooledImages& in = pool.in;
+  const unsigned high = (in.height + 1) / 2;
+  const unsigned wide = (in.width + 1) / 2;
+  const unsigned x = window % wide;
+  const unsigned y = window / wide % high;
+  const bool has_right = 2 * x + 1 < in.width;
+  const bool has_bottom = 2 * y + 1 < in.height;
+  Values gradient = {};
+  Pack<unsigned char, size> choice = {};
+  if (has_right && has_bottom) {
+    const unsigned image = window / wide / high;
+    const unsigned row = image * (in.height / 2) + y;
+    const unsigned pooled = (row * (in.width / 2) + x) * in.channels + channel;
+    gradient = *reinterpret_cast<const Values*>(pool.gradient + pooled);
+    choice = *reinterpret_cast<const Pack<unsigned char, size>*>(pool.choice + pooled);
+  }
+  T* const corner = pool.into + in.corner(window, high, wide) + channel;
+  for (unsigned place = 0; place < 4; ++place) {
+    if ((place % 2 != 0 && !has_right) || (place / 2 != 0 && !has_bottom)) continue;
+    Values into;
+    for (int k = 0; k < size; ++k) {
+      into.values[k] = choice.values[k] == place ? gradient.values[k] : T{};
+    }
+    *reinterpret_cast<Values*>(corner + in.offset(place)) = into;
+  }
+  for (int k = 0; k < size; ++k) {
+    sums[k] += choice.values[k] == kNoPlace ? 0.0F : to_float(gradient.values[k]);
+  }
+}
+
+/// Adds up `sums` of the threads of a column, of which each row of threads has one: those of row 0 have
+/// the totals then. Every thread of the block must call it.
+template <int size>
+__device__ inline void sum_over_rows(float* shared, unsigned columns, unsigned rows, float* sums) {
+  const unsigned row = threadIdx.x / columns;
+  __syncthreads();  // until everyone has read what an earlier call left
+  for (int k = 0; k < size; ++k) shared[k * blockDim.x + threadIdx.x] = sums[k];
+  for (unsigned left = rows; left > 1;) {
+    const unsigned half = (left + 1) / 2;
+    __syncthreads();
+    for (int k = 0; row + half < left && k < size; ++k) {
+      float* const own = shared + k * blockDim.x + threadIdx.x;
+      *own += own[half * columns];
+    }
+    left = half;
+  }
+  // Only the thread itself wrote what it reads here.
+  for (int k = 0; k < size; ++k) sums[k] = shared[k * blockDim.x + threadIdx.x];
+}
+
+/// A block has rows of threads, one for each group of `size` channels, so a thread keeps its channels
+/// from window to window. Where there are more groups than threads, it takes one part after the other.
+template <class T, int size>
+__device__ inline void spread_windows(const PoolBackward<T>& pool) {
+  const PooledImages& in = pool.in;
+  const unsigned groups = in.channels / size;
+  const unsigned columns = groups < blockDim.x ? groups : blockDim.x;
+  const unsigned rows = blockDim.x / columns;
+  const unsigned row = threadIdx.x / columns;
+  const unsigned column = threadIdx.x % columns;
+  const unsigned windows = in.images * ((in.height + 1) / 2) * ((in.width + 1) / 2);
+  for (unsigned first = 0; first < groups; first += columns) {
+    const unsigned channel = (first + column) * size;
+    const bool works = row < rows && channel < in.channels;
+    Pack<float, size> sums = {};
+    for (unsigned window = blockIdx.x * rows + row; works && window < windows;
+         window += gridDim.x * rows) {
+      spread_window<T, size>(pool, window, channel, sums.values);
+    }
+    if (pool.bias_gradient == nullptr) continue;
+    sum_over_rows<size>(pool.shared, columns, rows, sums.values);
+    if (!works || row != 0) continue;
+    *reinterpret_cast<Pack<float, size>*>(pool.partial_sums + blockIdx.x * in.channels + channel) =
+        sums;
+  }
+  if (pool.bias_gradient == nullptr || !is_last_block(pool.arrived)) return;
+  // In an order that does not depend on which block came last.
+  for (unsigned first = 0; first < groups; first += columns) {
+    const unsigned channel = (first + column) * size;
+    const bool works = row < rows && channel < in.channels;
+    Pack<float, size> sums = {};
+    for (unsigned block = row; works && block < gridDim.x; block += rows) {
+      const auto partial = *reinterpret_cast<const Pack<float, size>*>(
+          pool.partial_sums + block * in.channels + channel);
+      for (int k = 0; k < size; ++k) sums.values[k] += partial.values[k];
+    }
+    sum_over_rows<size>(pool.shared, columns, rows, sums.values);
+    for (int k = 0; works && row == 0 && k < size; ++k) {
+      pool.bias_gradient[channel + k] = from_float<T>(sums.values[k]);
+    }
+  }
+}
+
+/// `size` divides the channels, and all addresses but those of the bias are multiples of so many values.
+template <class T>
+__device__ inline void relu_max_pool(const PoolForward<T>& pool, int size) {
+  if constexpr (sizeof(T) == 2) {
+    if (size == 8) return pool_window<T, 8>(pool);
+  }
+  if (size == 4) return pool_window<T, 4>(pool);
+  if (size == 2) return pool_window<T, 2>(pool);
+  pool_window<T, 1>(pool);
+}
+
+template <class T>
+__device__ inline void relu_max_pool_backward(PoolBackward<T> pool, int size) {
+  __shared__ float shared[kMostPoolThreads * 16 / sizeof(T)];
+  pool.shared = shared;
+  if constexpr (sizeof(T) == 2) {
+    if (size == 8) return spread_windows<T, 8>(pool);
+  }
+  if (size == 4) return spread_windows<T, 4>(pool);
+  if (size == 2) return spread_windows<T, 2>(pool);
+  spread_windows<T, 1>(pool);
+}
+
+__device__ inline PooledImages pooled_images(int images, int height, int width, int channels) {
+  return {static_cast<unsigned>(images), static_cast<unsigned>(height),
+          static_cast<unsigned>(width), static_cast<unsigned>(channels)};
+}
+
+extern "C" __global__ void relu_max_pool_f32(const float* x, const float* bias, int images,
+                                             int height, int width, int channels, int size,
+                                             float* out, unsigned char* choice) {
+  relu_max_pool<float>({pooled_images(images, height, width, channels), x, bias, out, choice}, size);
+}
+EXPORT_KERNEL(relu_max_pool_f32)
+
+extern "C" __global__ void relu_max_pool_bf16(const bf16* x, const bf16* bias, int images,
+                                              int height, int width, int channels, int size,
+                                              bf16* out, unsigned char* choice) {
+  relu_max_pool<bf16>({pooled_images(images, height, width, channels), x, bias, out, choice}, size);
+}
+EXPORT_KERNEL(relu_max_pool_bf16)
+
+extern "C" __global__ void __launch_bounds__(512)
+    relu_max_pool_backward_f32(const float* gradient, const unsigned char* choice, int images,
+                               int height, int width, int channels, int size, float* into,
+                               float* bias_gradient, float* partial_sums, unsigned* arrived) {
+  relu_max_pool_backward<float>({pooled_images(images, height, width, channels), gradient, choice,
+                                 into, bias_gradient, partial_sums, arrived, nullptr},
+                                size);
+}
+EXPORT_KERNEL(relu_max_pool_backward_f32)
+
+extern "C" __global__ void __launch_bounds__(512)
+    relu_max_pool_backward_bf16(const bf16* gradient, const unsigned char* choice, int images,
+                                int height, int width, int channels, int size, bf16* into,
+                                bf16* bias_gradient, float* partial_sums, unsigned* arrived) {
+  relu_max_pool_backward<bf16>({pooled_images(images, height, width, channels), gradient, choice,
+                                into, bias_gradient, partial_sums, arrived, nullptr},
+                               size);
+}
+EXPORT_KERNEL(relu_max_pool_backward_bf16)

@@ -1,0 +1,107 @@
+#include "kernels/relu_max_pool.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/max_pool2d_with_indices.h>
+#include <ATen/ops/max_pool2d_with_indices_backward.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "kernels/agreement.h"
+#include "kernels/launch.h"
+
+namespace mnist_train::kernels {
+
+namespace {
+
+constexpr unsigned kBackwardThreads = 512;     // of a block, at most
+constexpr unsigned kMostBackwardBlocks = 264;  // two for each multiprocessor of an H100
+
+int as_int(std::int64_t size) { return static_cast<int>(size); }  // `can_relu_max_pool` has looked
+
+/// Returns how many neighbouring channels a thread takes: as many as are read at once, 16 bytes or
+/// less, where all tensors allow it.
+unsigned neighbours(std::int64_t channels, const at::Tensor& values, const at::Tensor& others) {
+  const auto bytes = static_cast<unsigned>(values.element_size());
+  const auto begins_at_multiple_of = [](const at::Tensor& tensor, unsigned multiple) {
+    return reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr()) % multiple == 0;
+  };
+  unsigned size = 16 / bytes;
+  while (channels % size != 0 || !begins_at_multiple_of(values, size * bytes) ||
+         !begins_at_multiple_of(others, size * bytes)) {
+    size /= 2;
+  }
+  return size;
+}
+
+}  // namespace
+
+bool can_relu_max_pool(const at::Tensor& x, const at::Tensor& bias) {
+  return (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16) && x.dim() == 4 &&
+         x.numel() > 0 && x.numel() <= std::numeric_limits<int>::max() &&
+         std::min(x.size(2), x.size(3)) >= 2 &&
+         (!bias.defined() || (bias.scalar_type() == x.scalar_type() && bias.is_contiguous() &&
+                              bias.device() == x.device()));
+}
+
+void relu_max_pool(const at::Tensor& x, const at::Tensor& bias, const at::Tensor& out,
+                   const at::Tensor& choice) {
+  const unsigned size = neighbours(x.size(1), x, out);
+  launch(name_for("relu_max_pool", x.scalar_type()), {blocks_for(out.numel() / size), kThreads},
+         memory_of(x), memory_of(bias), as_int(x.size(0)), as_int(x.size(2)), as_int(x.size(3)),
+         as_int(x.size(1)), static_cast<int>(size), memory_of(out), memory_of(choice));
+}
+
+void relu_max_pool_backward(const at::Tensor& gradient, const at::Tensor& choice,
+                            const at::Tensor& into, const at::Tensor& bias_gradient) {
+  const unsigned size = neighbours(into.size(1), gradient, into);
+  const auto groups = static_cast<unsigned>(into.size(1)) / size;
+  const unsigned rows = std::max(kBackwardThreads / groups, 1U);
+  const unsigned threads = (std::min(rows * groups, kBackwardThreads) + kWarp - 1) / kWarp * kWarp;
+  const std::int64_t windows = into.size(0) * ((into.size(2) + 1) / 2) * ((into.size(3) + 1) / 2);
+  const auto blocks = static_cast<unsigned>(
+      std::min<std::int64_t>((windows + rows - 1) / rows, kMostBackwardBlocks));
+  at::Tensor partial_sums;
+  if (bias_gradient.defined()) {
+    partial_sums = at::empty({blocks, into.size(1)}, into.options().dtype(at::kFloat));
+  }
+  launch(name_for("relu_max_pool_backward", into.scalar_type()), {blocks, threads},
+         memory_of(gradient), memory_of(choice), as_int(into.size(0)), as_int(into.size(2)),
+         as_int(into.size(3)), as_int(into.size(1)), static_cast<int>(size), memory_of(into),
+         memory_of(bias_gradient), memory_of(partial_sums), arrived_blocks());
+}
+
+std::string check_relu_max_pool(at::Device device) {
+  constexpr auto kChannelsLast = at::MemoryFormat::ChannelsLast;
+  constexpr std::int64_t kImages = 5;
+  constexpr std::int64_t kSide = 7;
+  Agreement agreement;
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const std::int64_t channels : {10, 64}) {
+      const at::Tensor x = known_values({kImages, channels, kSide, kSide}).to(type);
+      const at::Tensor bias = known_values({channels}).to(type);
+      const at::Tensor gradient = known_values({kImages, channels, kSide / 2, kSide / 2}).to(type);
+      const at::Tensor on_device = x.to(device).contiguous(kChannelsLast);
+      const at::Tensor gradient_on_device = gradient.to(device).contiguous(kChannelsLast);
+      const at::Tensor out = at::empty_like(gradient_on_device);
+      const at::Tensor choice = at::empty_like(out, out.options().dtype(at::kByte));
+      const at::Tensor into = at::empty_like(on_device);
+      const at::Tensor bias_gradient = at::empty_like(bias, bias.options().device(device));
+      relu_max_pool(on_device, bias.to(device), out, choice);
+      relu_max_pool_backward(gradient_on_device, choice, into, bias_gradient);
+
+      const at::Tensor added = (x + bias.view({-1, 1, 1})).to(at::kFloat);
+      const auto [pooled, indices] = at::max_pool2d_with_indices(added, 2);
+      const at::Tensor of_pooled = gradient.to(at::kFloat) * pooled.gt(0);
+      const at::Tensor of_x = at::max_pool2d_with_indices_backward(of_pooled, added, 2, 2, 0, 1,
+                                                                   /*ceil_mode=*/false, indices);
+      agreement.add("values", out, pooled.clamp_min(0), type);
+      agreement.add("gradient", into, of_x, type);
+      agreement.add("gradient of the bias", bias_gradient, of_x.sum({0, 2, 3}), type);
+    }
+  }
+  return agreement.difference();
+}
+
+}  // namespace mnist_train::kernels

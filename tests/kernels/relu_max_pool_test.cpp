@@ -1,0 +1,232 @@
+#include "kernels/relu_max_pool.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/max_pool2d.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/relu.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <limits>
+#include <vector>
+
+#include "kernels/agreement.h"
+#include "kernels/emulated_kernels.h"
+#include "models/relu_max_pool.h"
+#include "support/catch.h"
+#include "support/grid/order.h"
+
+using namespace mnist_train;
+
+namespace {
+
+constexpr auto kChannelsLast = at::MemoryFormat::ChannelsLast;
+
+/// The kernels, which have computed what `check_relu_max_pool` wants.
+struct UsedKernels {
+  EmulatedKernels emulated;
+  UsedKernels() { REQUIRE(kernels::is_used(kernels::Operation::kReluMaxPool, at::kCPU)); }
+};
+
+struct Case {
+  std::int64_t images, channels, height, width;
+};
+
+/// Two at the least, odd sides, channels for each number of neighbours, more channels than a block
+/// has threads, and more windows than the blocks take at once.
+const std::vector<Case> kCases{
+    {1, 1, 2, 2},  {2, 1, 3, 3},     {3, 3, 2, 5},   {2, 20, 24, 24}, {3, 50, 8, 8},
+    {4, 8, 7, 6},  {1, 16, 5, 9},    {2, 6, 9, 4},   {2, 33, 3, 4},   {1, 24, 11, 2},
+    {2, 64, 6, 6}, {1, 130, 4, 2},   {1, 517, 2, 3}, {1, 1030, 3, 3}, {1, 4800, 2, 2},
+    {7, 1, 2, 3},  {1, 257, 34, 34},
+};
+
+struct Passes {
+  at::Tensor out, gradient, bias;  // gradients but for `out`
+};
+
+template <class Function>
+Passes both_passes(const Function& function, const at::Tensor& x, const at::Tensor& bias,
+                   const at::Tensor& upstream) {
+  const at::Tensor leaf = x.detach().clone().requires_grad_();
+  const at::Tensor bias_leaf =
+      bias.defined() ? bias.detach().clone().requires_grad_() : at::Tensor();
+  const at::Tensor out = function(leaf, bias_leaf);
+  out.backward(upstream);
+  return {out.detach(), leaf.grad(), bias.defined() ? bias_leaf.grad() : at::Tensor()};
+}
+
+at::Tensor reference(const at::Tensor& x, const at::Tensor& bias) {
+  return at::max_pool2d(at::relu(bias.defined() ? x + bias.view({-1, 1, 1}) : x), 2);
+}
+
+/// Values of few kinds, so that most windows hold equal ones.
+at::Tensor with_ties(at::IntArrayRef sizes) { return (at::randn(sizes) * 2).round() / 2; }
+
+void check(const Case& tried, at::ScalarType type, bool has_bias) {
+  const at::Tensor x = with_ties({tried.images, tried.channels, tried.height, tried.width})
+                           .to(type, false, false, kChannelsLast);
+  const at::Tensor bias = has_bias ? at::randn({tried.channels}).to(type) : at::Tensor();
+  const at::Tensor upstream =
+      at::randn({tried.images, tried.channels, tried.height / 2, tried.width / 2}).to(type);
+  const Passes ours = both_passes(models::bias_relu_max_pool, x, bias, upstream);
+  const Passes expected = both_passes(reference, x, bias, upstream);
+  CAPTURE(tried.images, tried.channels, tried.height, tried.width, type, has_bias);
+  CHECK(ours.out.is_contiguous(kChannelsLast));
+  CHECK(ours.out.equal(expected.out));
+  CHECK(ours.gradient.is_contiguous(kChannelsLast));
+  CHECK(ours.gradient.equal(expected.gradient));
+  if (!has_bias) return;
+  const at::NoGradGuard no_grad;
+  kernels::Agreement agreement;  // of the sums, whose order differs
+  const at::Tensor sums = expected.gradient.to(at::kDouble).sum({0, 2, 3});
+  agreement.add("gradient of the bias", ours.bias, sums, type);
+  CHECK(agreement.difference() == "");
+}
+
+/// Writes NaN to all that the next tensors are made of, and lets go of it.
+void spoil_memory() {
+  std::vector<at::Tensor> spoilt;
+  for (const std::int64_t size : {64, 1024, 1 << 14}) spoilt.push_back(at::full({size}, NAN));
+}
+
+}  // namespace
+
+TEST_CASE("the kernels of ReLU and pooling agree with LibTorch's operations") {
+  const UsedKernels used;
+  const grid::ScopedOrder order(GENERATE(grid::Order::kForwards, grid::Order::kBackwards));
+  torch::manual_seed(8);
+  for (const Case& tried : kCases) {
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+      for (const bool has_bias : {false, true}) {
+        spoil_memory();
+        check(tried, type, has_bias);
+      }
+    }
+  }
+}
+
+TEST_CASE("the gradients of ReLU and pooling are the differences of its values") {
+  const UsedKernels used;
+  torch::manual_seed(9);
+  const auto loss = [](const at::Tensor& x, const at::Tensor& bias) {
+    return models::bias_relu_max_pool(x, bias).square().sum();
+  };
+  const at::Tensor x = at::randn({2, 3, 5, 4}).contiguous(kChannelsLast).requires_grad_();
+  const at::Tensor bias = at::randn({3}).requires_grad_();
+  loss(x, bias).backward();
+  const at::NoGradGuard no_grad;
+  constexpr float kStep = 1e-3F;
+  for (const auto& [values, gradient] : {std::pair(x, x.grad()), std::pair(bias, bias.grad())}) {
+    // Elements in the order of memory, so that a view can move each of them.
+    const at::Tensor flat = values.as_strided({values.numel()}, {1});
+    const at::Tensor flat_gradient = gradient.as_strided({gradient.numel()}, {1});
+    REQUIRE(gradient.strides() == values.strides());
+    for (std::int64_t i = 0; i < flat.numel(); ++i) {
+      const float before = flat[i].item<float>();
+      flat[i] = before + kStep;
+      const auto above = loss(x, bias).item<double>();
+      flat[i] = before - kStep;
+      const auto below = loss(x, bias).item<double>();
+      flat[i] = before;
+      CHECK(flat_gradient[i].item<double>() == Approx((above - below) / (2 * kStep)).margin(0.02));
+    }
+  }
+}
+
+TEST_CASE("parameters and images may begin anywhere in a buffer") {
+  const UsedKernels used;
+  torch::manual_seed(10);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const std::int64_t from : {1, 2, 3, 4, 8}) {
+      const at::Tensor buffer = at::randn({from + 2 * 8 * 4 * 4}).to(type);
+      const at::Tensor bias = buffer.slice(0, from, from + 8);
+      const at::Tensor x =
+          buffer.slice(0, from).view({2, 4, 4, 8}).permute({0, 3, 1, 2});  // channels last
+      const at::Tensor expected = reference(x, bias);
+      CHECK(models::bias_relu_max_pool(x, bias).equal(expected));
+    }
+  }
+}
+
+TEST_CASE("the kernel counts a NaN as the largest value, and the first of equal ones") {
+  const UsedKernels used;
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  // One window a channel.
+  const at::Tensor windows = torch::tensor({{kInf, kNan, 1.F, kNan},
+                                            {1.F, 2.F, 2.F, 0.F},
+                                            {-1.F, -0.F, 0.F, -kInf},
+                                            {-1.F, 3.F, kInf, kInf},
+                                            {-kNan, 5.F, 6.F, 7.F}});
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor x = windows.view({1, 5, 2, 2}).to(type).requires_grad_();
+    const at::Tensor out = models::relu_max_pool(x);
+    out.backward(at::ones_like(out));
+    const at::Tensor values = out.detach().flatten().to(at::kFloat);
+    CHECK(values[0].isnan().item<bool>());
+    CHECK(values.slice(0, 1, 4).equal(torch::tensor({2.F, 0.F, kInf})));
+    CHECK(!values[2].signbit().item<bool>());
+    CHECK(values[4].isnan().item<bool>());
+    const at::Tensor expected =
+        torch::tensor({{0, 1, 0, 0}, {0, 1, 0, 0}, {0, 0, 0, 0}, {0, 0, 1, 0}, {1, 0, 0, 0}});
+    CHECK(x.grad().view({5, 4}).to(at::kLong).equal(expected.to(at::kLong)));
+  }
+}
+
+TEST_CASE("convolution, ReLU and pooling give the same with the kernels as without") {
+  torch::manual_seed(11);
+  const at::Tensor images = at::randn({3, 3, 12, 11}).contiguous(kChannelsLast);
+  using Options = torch::nn::Conv2dOptions;
+  std::vector<torch::nn::Conv2d> layers;
+  for (const auto& options :
+       {Options(3, 20, 5), Options(3, 8, 3).padding(1), Options(3, 6, 3).stride(2),
+        Options(3, 6, 3).groups(3), Options(3, 6, 3).bias(false), Options(3, 7, {3, 2}),
+        Options(3, 6, 3).dilation(2), Options(3, 6, 3).padding(torch::kSame),
+        Options(3, 6, 3).padding(1).padding_mode(torch::kReflect)}) {
+    layers.emplace_back(options);
+  }
+  const auto passes = [&] {
+    std::vector<at::Tensor> results;
+    for (torch::nn::Conv2d& layer : layers) {
+      layer->zero_grad();
+      const at::Tensor out = models::convolve_relu_max_pool(layer, images);
+      out.square().sum().backward();
+      results.push_back(out.detach());
+      for (const auto& parameter : layer->parameters()) {
+        results.push_back(parameter.grad().clone());
+      }
+    }
+    return results;
+  };
+  const std::vector<at::Tensor> expected = passes();
+  const UsedKernels used;
+  const std::vector<at::Tensor> ours = passes();
+  REQUIRE(ours.size() == expected.size());
+  const at::NoGradGuard no_grad;
+  kernels::Agreement agreement;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    agreement.add(("tensor " + std::to_string(i)).c_str(), ours[i], expected[i], at::kFloat);
+  }
+  CHECK(agreement.difference() == "");
+}
+
+TEST_CASE("what the kernels of ReLU and pooling cannot do is left to LibTorch") {
+  const UsedKernels used;
+  torch::manual_seed(12);
+  const at::Tensor bias = at::randn({4});
+  for (const at::Tensor& x : {at::randn({2, 4, 5, 5}, at::kDouble), at::randn({0, 4, 4, 4})}) {
+    const Passes ours =
+        both_passes(models::bias_relu_max_pool, x, bias.to(x.scalar_type()),
+                    at::ones({x.size(0), 4, x.size(2) / 2, x.size(3) / 2}, x.scalar_type()));
+    CHECK(!kernels::can_relu_max_pool(x, bias.to(x.scalar_type())));
+    CHECK(ours.out.equal(reference(x, bias.to(x.scalar_type()))));
+    CHECK(ours.gradient.sizes() == x.sizes());
+    CHECK(ours.bias.defined());
+  }
+  CHECK(kernels::can_relu_max_pool(at::randn({2, 4, 5, 5}), bias));
+  CHECK(!kernels::can_relu_max_pool(at::randn({2, 4, 5, 5}), bias.to(at::kBFloat16)));
+  CHECK(!kernels::can_relu_max_pool(at::randn({2, 4, 1, 5}), bias));
+  CHECK(!kernels::can_relu_max_pool(at::randn({4, 5, 5}), bias));
+}
