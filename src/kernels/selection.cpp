@@ -10,6 +10,7 @@
 
 #include "accelerator/cuda_module.h"
 #include "base/error.h"
+#include "kernels/gather_batch.h"
 #include "kernels/launch.h"
 #include "kernels/optimizer_update.h"
 #include "kernels/relu_max_pool.h"
@@ -30,6 +31,7 @@ constexpr std::array<Row, kOperations> kTable{{
     {"softmax_loss", &check_softmax_loss},
     {"optimizer_update", &check_optimizer_update},
     {"relu_max_pool", &check_relu_max_pool},
+    {"gather_batch", &check_gather_batch},
 }};
 
 /// The kernels of this process, which computes on one device.

@@ -13,6 +13,7 @@
 #include "kernels/gpu/gradient_norm.cu"
 #include "kernels/gpu/optimizer_update.cu"
 #include "kernels/gpu/relu_max_pool.cu"
+#include "kernels/gpu/gather_batch.cu"
 // clang-format on
 
 #include "base/error.h"

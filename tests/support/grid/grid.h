@@ -307,4 +307,13 @@ T atomicAdd(T* address, T value) {
 }
 inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
 inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(value); }
+/// A product and a sum that are rounded one by one, whatever the compiler likes to join.
+inline float __fmul_rn(float a, float b) {
+  const volatile float product = a * b;
+  return product;
+}
+inline float __fadd_rn(float a, float b) {
+  const volatile float sum = a + b;
+  return sum;
+}
 inline float rsqrtf(float value) { return 1 / std::sqrt(value); }

@@ -1,0 +1,202 @@
+#include "kernels/gather_batch.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/index_select.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/tensor.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "kernels/agreement.h"
+#include "kernels/launch.h"
+
+namespace mnist_train::kernels {
+
+namespace {
+
+/// How many blocks compute each sample, and how many threads each of them has.
+struct Division {
+  std::int64_t parts;
+  unsigned threads;
+
+  accelerator::Grid grid(std::int64_t samples) const {
+    return {static_cast<unsigned>(samples * parts), threads};
+  }
+};
+
+Division divide(std::int64_t units, std::int64_t units_per_thread) {
+  const auto up = [](std::int64_t a, std::int64_t b) {
+    return std::max<std::int64_t>(1, (a + b - 1) / b);
+  };
+  const std::int64_t parts = up(units, units_per_thread * kThreads);
+  const std::int64_t warps = up(up(units, parts), kWarp);
+  return {parts, static_cast<unsigned>(std::min<std::int64_t>(warps * kWarp, kThreads))};
+}
+
+/// Returns how many bytes can be copied at once: 16, or as many as addresses and sizes allow.
+std::int64_t copied_at_once(const at::Tensor& from, const at::Tensor& to, std::int64_t row_bytes) {
+  const auto bits = reinterpret_cast<std::uintptr_t>(from.const_data_ptr()) |
+                    reinterpret_cast<std::uintptr_t>(to.const_data_ptr()) |
+                    static_cast<std::uintptr_t>(row_bytes);
+  std::int64_t bytes = 16;
+  while (bits % static_cast<std::uintptr_t>(bytes) != 0) bytes /= 2;
+  return bytes;
+}
+
+MadeBatch empty_batch(const BatchSamples& samples) {
+  MadeBatch made;
+  made.labels = at::empty({samples.count}, samples.labels.options());
+  if (samples.seeds.defined()) made.seeds = at::empty_like(made.labels);
+  return made;
+}
+
+std::int64_t columns_of(const at::Tensor& drawn) { return drawn.defined() ? drawn.size(1) : 0; }
+
+int as_int(std::int64_t value) { return static_cast<int>(value); }
+long long as_int64(std::int64_t value) { return value; }
+
+long long all_positions(const BatchSamples& samples) {
+  return samples.positions.defined() ? samples.positions.numel() : 0;
+}
+
+}  // namespace
+
+MadeBatch gather_rows(const BatchSamples& samples) {
+  MadeBatch made = empty_batch(samples);
+  std::vector<std::int64_t> sizes = samples.rows.sizes().vec();
+  sizes[0] = samples.count;
+  made.images = at::empty(sizes, samples.rows.options());
+  const std::int64_t row_bytes =
+      samples.rows.stride(0) * static_cast<std::int64_t>(samples.rows.element_size());
+  const std::int64_t unit = copied_at_once(samples.rows, made.images, row_bytes);
+  const Division division = divide(row_bytes / unit, 4);
+  launch("gather_rows", division.grid(samples.count), memory_of(samples.rows), as_int64(row_bytes),
+         as_int(unit), as_int(division.parts), memory_of(samples.labels), memory_of(samples.order),
+         memory_of(samples.seeds), memory_of(samples.positions), all_positions(samples),
+         as_int64(samples.first), as_int64(samples.advance), memory_of(made.images),
+         memory_of(made.labels), memory_of(made.seeds), arrived_blocks());
+  return made;
+}
+
+MadeBatch gather_pixels(const BatchSamples& samples, const PixelMap& map, at::ScalarType type) {
+  MadeBatch made = empty_batch(samples);
+  if (map.mixed_before >= 0) {
+    made.other_labels = at::empty_like(made.labels);
+    made.weights = at::empty({samples.count}, map.drawn.options());
+  }
+  const std::int64_t channels = samples.rows.stride(0) / (map.stored_height * map.stored_width);
+  const std::int64_t pixels = map.height * map.width;
+  made.images = at::empty_strided({samples.count, channels, map.height, map.width},
+                                  {channels * pixels, 1, map.width * channels, channels},
+                                  samples.rows.options().dtype(type));
+  const std::int64_t steps = map.steps.defined() ? map.steps.size(0) : 0;
+  const std::int64_t table_step = map.tables.size(0) > 1 ? map.tables.stride(0) : 0;
+  const Division division = divide(pixels, 1);
+  launch(name_for("gather_pixels", type), division.grid(samples.count), memory_of(samples.rows),
+         as_int(channels), as_int(map.stored_height), as_int(map.stored_width), as_int(map.height),
+         as_int(map.width), memory_of(map.steps), as_int(steps), as_int(map.mixed_before),
+         static_cast<int>(map.mixes_bytes), as_int(map.normalized_before),
+         as_int(map.weight_column), memory_of(map.tables), as_int(table_step), memory_of(map.drawn),
+         as_int64(columns_of(map.drawn)), as_int(division.parts), memory_of(samples.labels),
+         memory_of(samples.order), memory_of(samples.seeds), memory_of(samples.positions),
+         all_positions(samples), as_int64(samples.first), as_int64(samples.advance),
+         memory_of(made.images), memory_of(made.labels), memory_of(made.other_labels),
+         memory_of(made.weights), memory_of(made.seeds), arrived_blocks());
+  return made;
+}
+
+namespace {
+
+constexpr std::int64_t kImages = 9;
+constexpr std::int64_t kSide = 8;
+constexpr std::int64_t kPadding = 2;
+constexpr std::int64_t kCount = 6;
+constexpr std::int64_t kAdvance = 2;
+
+/// A known case on the host: rows are bytes.
+BatchSamples known_samples() {
+  BatchSamples samples{.count = kCount,
+                       .rows = known_values({kImages, kSide * kSide}).abs().mul(255).to(at::kByte),
+                       .labels = at::arange(kImages, at::kLong).mul(7)};
+  samples.order = at::arange(kImages, at::kLong).mul(4).remainder(kImages);
+  samples.positions = at::arange(kCount + 1, at::kLong).add(1);
+  samples.advance = kAdvance;
+  return samples;
+}
+
+BatchSamples on_device(BatchSamples samples, at::Device device) {
+  for (at::Tensor* tensor : {&samples.rows, &samples.labels, &samples.order, &samples.positions}) {
+    *tensor = tensor->to(device, /*non_blocking=*/false, /*copy=*/true);
+  }
+  return samples;
+}
+
+/// What the map of `check_pixels` makes of known samples: pads, crops and flips, mixes, normalises.
+at::Tensor known_pixels(const BatchSamples& samples, const at::Tensor& drawn,
+                        const at::Tensor& table) {
+  std::vector<at::Tensor> windows;
+  for (std::int64_t i = 0; i <= kCount; ++i) {
+    const at::Tensor numbers = drawn[i + 1];
+    const at::Tensor sample = samples.rows[samples.order[i + 1].item<std::int64_t>()];
+    const at::Tensor window =
+        at::constant_pad_nd(sample.view({kSide, kSide}), {kPadding, kPadding, kPadding, kPadding})
+            .narrow(0, numbers[0].item<std::int64_t>(), kSide)
+            .narrow(1, numbers[1].item<std::int64_t>(), kSide);
+    windows.push_back(numbers[2].item<float>() != 0 ? window.flip(1) : window);
+  }
+  const at::Tensor images = at::stack(windows).to(at::kFloat);
+  const at::Tensor weights = drawn.select(1, 3).narrow(0, 1, kCount).view({-1, 1, 1});
+  const at::Tensor mixed =
+      weights * images.narrow(0, 0, kCount) + (1 - weights) * images.narrow(0, 1, kCount);
+  return table.index_select(0, mixed.to(at::kByte).to(at::kLong).view(-1))
+      .view({kCount, 1, kSide, kSide});
+}
+
+void check_pixels(at::Device device, at::ScalarType type, Agreement& agreement) {
+  const BatchSamples host = known_samples();
+  const at::Tensor numbers = known_values({kImages, 4}).abs();
+  const at::Tensor places = numbers.narrow(1, 0, 2).mul(2 * kPadding + 1).floor();
+  const at::Tensor drawn =
+      at::cat({places, numbers.narrow(1, 2, 1).gt(0.5).to(at::kFloat), numbers.narrow(1, 3, 1)}, 1);
+  const at::Tensor table = known_values({256});
+  const at::Tensor steps = at::tensor(
+      {static_cast<int>(PixelStep::kCrop), 0, as_int(kSide), as_int(kSide), as_int(kPadding),
+       static_cast<int>(PixelStep::kFlip), 2, as_int(kSide), as_int(kSide), 0},
+      at::kInt);
+  PixelMap map;
+  map.steps = steps.view({2, 5}).to(device);
+  map.stored_height = map.stored_width = map.height = map.width = kSide;
+  map.mixed_before = map.normalized_before = 2;
+  map.mixes_bytes = true;
+  map.weight_column = 3;
+  map.tables = table.view({1, 256}).to(device);
+  map.drawn = drawn.to(device);
+  const MadeBatch made = gather_pixels(on_device(host, device), map, type);
+  agreement.add("pixels", made.images, known_pixels(host, drawn, table), type);
+  agreement.add("weights", made.weights, drawn.select(1, 3).narrow(0, 1, kCount), at::kFloat);
+}
+
+}  // namespace
+
+std::string check_gather_batch(at::Device device) {
+  Agreement agreement;
+  const BatchSamples host = known_samples();
+  const at::Tensor chosen = host.order.index_select(0, host.positions.narrow(0, 0, kCount));
+  const BatchSamples here = on_device(host, device);
+  const MadeBatch made = gather_rows(here);
+  agreement.add("rows", made.images, host.rows.index_select(0, chosen), at::kFloat);
+  agreement.add("labels", made.labels, host.labels.index_select(0, chosen), at::kFloat);
+  agreement.add("positions", here.positions, host.positions.add(kAdvance), at::kFloat);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    check_pixels(device, type, agreement);
+  }
+  return agreement.difference();
+}
+
+}  // namespace mnist_train::kernels

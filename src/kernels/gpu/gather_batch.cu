@@ -1,0 +1,242 @@
+// Makes a batch of samples that lie on the device: of each of `count` positions in an order of the
+// samples, its image, its label and its seed. A block works on one sample, and `parts` blocks on each.
+//
+// gather_rows copies images as they are stored.
+//
+// gather_pixels makes them of stored bytes, augmented and normalised. Each pixel that comes out is
+// followed back through the list of augmentations to where it comes from, so nothing lies between.
+// What the list does is what src/loader/augmentation.cpp does with tensors (crop, flip and cutout as
+// torchvision's RandomCrop, RandomHorizontalFlip and DeVries and Taylor's Cutout do), and mixing is
+//     weight * own + (1 - weight) * other
+// (Zhang et al., "mixup", 2018) with the sample behind it, where products and sum are rounded one by
+// one, and bytes are clipped and truncated. What a byte is normalised to is read from a table.
+
+/// Returns the position of a batch's sample number `i`.
+__device__ inline int64 position_of(const int64* positions, int64 first, int64 i) {
+  return positions == nullptr ? first + i : positions[i];
+}
+
+__device__ inline int64 sample_at(const int64* order, int64 position) {
+  return order == nullptr ? position : order[position];
+}
+
+/// Adds `advance` to all positions when every block has read its own. Every thread must call it.
+__device__ inline void advance_positions(int64* positions, int64 count, int64 advance,
+                                         unsigned* arrived) {
+  if (advance == 0 || !is_last_block(arrived)) return;
+  for (int64 i = threadIdx.x; i < count; i += blockDim.x) positions[i] += advance;
+}
+
+/// Copies this block's part of a row, which lies at multiples of a Unit's size.
+template <class Unit>
+__device__ inline void copy_row(const unsigned char* from, unsigned char* to, int64 bytes,
+                                unsigned part, unsigned parts) {
+  const Unit* __restrict__ in = reinterpret_cast<const Unit*>(from);
+  Unit* __restrict__ out = reinterpret_cast<Unit*>(to);
+  const int64 units = bytes / static_cast<int64>(sizeof(Unit));
+  const int64 step = static_cast<int64>(parts) * blockDim.x;
+  for (int64 i = static_cast<int64>(part) * blockDim.x + threadIdx.x; i < units; i += step) {
+    out[i] = in[i];
+  }
+}
+
+/// `rows` [samples, row_bytes] and `images` [count, row_bytes] are read and written `unit` bytes at
+/// once, 16, 8, 4, 2 or 1. `positions` is [all_positions], or null for `first` and those behind it;
+/// `order` is null for the samples as they are stored, `seeds` where they are not needed.
+extern "C" __global__ void gather_rows(const unsigned char* rows, int64 row_bytes, int unit,
+                                       int parts, const int64* labels, const int64* order,
+                                       const int64* seeds, int64* positions, int64 all_positions,
+                                       int64 first, int64 advance, unsigned char* images,
+                                       int64* batch_labels, int64* batch_seeds, unsigned* arrived) {
+  const auto blocks = static_cast<unsigned>(parts);
+  const unsigned part = blockIdx.x % blocks;
+  const int64 i = blockIdx.x / blocks;
+  const int64 position = position_of(positions, first, i);
+  advance_positions(positions, all_positions, advance, arrived);
+  const int64 sample = sample_at(order, position);
+  if (part == 0 && threadIdx.x == 0) {
+    batch_labels[i] = labels[sample];
+    if (seeds != nullptr) batch_seeds[i] = seeds[position];
+  }
+  const unsigned char* from = rows + sample * row_bytes;
+  unsigned char* to = images + i * row_bytes;
+  switch (unit) {
+    case 16:
+      copy_row<Pack<unsigned, 4>>(from, to, row_bytes, part, blocks);
+      break;
+    case 8:
+      copy_row<Pack<unsigned, 2>>(from, to, row_bytes, part, blocks);
+      break;
+    case 4:
+      copy_row<unsigned>(from, to, row_bytes, part, blocks);
+      break;
+    case 2:
+      copy_row<unsigned short>(from, to, row_bytes, part, blocks);
+      break;
+    default:
+      copy_row<unsigned char>(from, to, row_bytes, part, blocks);
+  }
+}
+EXPORT_KERNEL(gather_rows)
+
+/// What an entry of the list does to images of its size. The numbers that were drawn for it are in
+/// the sample's row of them from `column` on: a window's first pixel in the padded image, whether to
+/// flip, or a square's first pixel.
+struct PixelStep {
+  int kind;
+  int column;
+  int height;
+  int width;
+  int extent;  // the padding of a crop, the side of a cutout's square
+};
+constexpr int kCrop = 0;
+constexpr int kFlip = 1;
+
+/// Where a pixel comes from, and the step that made it zero; -1: none did.
+struct PixelPlace {
+  int y;
+  int x;
+  int cleared_by;
+};
+
+/// Follows a pixel back through the steps from the one before `end` to `begin`.
+__device__ inline PixelPlace trace_back(PixelPlace place, const PixelStep* steps, int begin,
+                                        int end, const float* drawn) {
+  for (int k = end - 1; k >= begin && place.cleared_by < 0; --k) {
+    const PixelStep step = steps[k];
+    const float* own = drawn + step.column;
+    if (step.kind == kFlip) {
+      if (own[0] != 0) place.x = step.width - 1 - place.x;
+      continue;
+    }
+    const int top = static_cast<int>(own[0]);
+    const int left = static_cast<int>(own[1]);
+    if (step.kind == kCrop) {
+      place.y += top - step.extent;
+      place.x += left - step.extent;
+      const bool is_inside =
+          place.y >= 0 && place.y < step.height && place.x >= 0 && place.x < step.width;
+      if (!is_inside) place.cleared_by = k;
+    } else if (place.y >= top && place.y < top + step.extent && place.x >= left &&
+               place.x < left + step.extent) {
+      place.cleared_by = k;
+    }
+  }
+  return place;
+}
+
+constexpr int kZero = -1;  // no byte: the zero that a step behind the normalisation left
+
+/// Returns the byte at a place of an image's plane.
+__device__ inline int byte_at(const unsigned char* plane, PixelPlace place, int width,
+                              int normalized_before) {
+  if (place.cleared_by < 0) return plane[place.y * width + place.x];
+  return place.cleared_by < normalized_before ? 0 : kZero;
+}
+
+__device__ inline float normalized(int byte, const float* table) {
+  return byte == kZero ? 0.0F : table[byte];
+}
+
+__device__ inline float mix(float weight, float own, float other) {
+  return __fadd_rn(__fmul_rn(weight, own), __fmul_rn(1.0F - weight, other));
+}
+
+/// `rows` are the bytes of images [channels, stored_height, stored_width], `images` is
+/// [count, height, width, channels]. `tables` is [256] for all channels or, where each has its own,
+/// [channels, 256], `table_step` values apart. `drawn` is [positions of the order, columns]. Samples
+/// are mixed before the step `mixed_before`, -1 for not at all, with the weight in `weight_column`,
+/// as bytes or as normalised values; they are normalised before the step `normalized_before`. The
+/// other parameters are those of `gather_rows`.
+template <class T>
+__device__ inline void gather_pixels(
+    const unsigned char* rows, int channels, int stored_height, int stored_width, int height,
+    int width, const PixelStep* steps, int step_count, int mixed_before, int mixes_bytes,
+    int normalized_before, int weight_column, const float* tables, int table_step,
+    const float* drawn, int64 columns, int parts, const int64* labels, const int64* order,
+    const int64* seeds, int64* positions, int64 all_positions, int64 first, int64 advance,
+    T* images, int64* batch_labels, int64* other_labels, float* weights, int64* batch_seeds,
+    unsigned* arrived) {
+  const auto blocks = static_cast<unsigned>(parts);
+  const unsigned part = blockIdx.x % blocks;
+  const int64 i = blockIdx.x / blocks;
+  const bool mixes = mixed_before >= 0;
+  const int64 position = position_of(positions, first, i);
+  const int64 next = mixes ? position_of(positions, first, i + 1) : position;
+  advance_positions(positions, all_positions, advance, arrived);
+  const int64 sample = sample_at(order, position);
+  const int64 other = sample_at(order, next);
+  const float* own_drawn = drawn + position * columns;
+  const float* other_drawn = drawn + next * columns;
+  const float weight = mixes ? own_drawn[weight_column] : 1.0F;
+  if (part == 0 && threadIdx.x == 0) {
+    batch_labels[i] = labels[sample];
+    if (seeds != nullptr) batch_seeds[i] = seeds[position];
+    if (mixes) {
+      other_labels[i] = labels[other];
+      weights[i] = weight;
+    }
+  }
+  const int64 plane = static_cast<int64>(stored_height) * stored_width;
+  const unsigned char* own_image = rows + sample * channels * plane;
+  const unsigned char* other_image = rows + other * channels * plane;
+  const int mixed_at = mixes ? mixed_before : 0;
+  const auto row = static_cast<unsigned>(width);
+  const unsigned pixels = static_cast<unsigned>(height) * row;
+  for (unsigned pixel = part * blockDim.x + threadIdx.x; pixel < pixels;
+       pixel += blocks * blockDim.x) {
+    const PixelPlace whole{static_cast<int>(pixel / row), static_cast<int>(pixel % row), -1};
+    const PixelPlace mixed = trace_back(whole, steps, mixed_at, step_count, own_drawn);
+    const PixelPlace own = trace_back(mixed, steps, 0, mixed_at, own_drawn);
+    const PixelPlace partner = mixes ? trace_back(mixed, steps, 0, mixed_at, other_drawn) : own;
+    T* out = images + (i * pixels + pixel) * channels;
+    for (int channel = 0; channel < channels; ++channel) {
+      const float* table = tables + channel * table_step;
+      const int a = byte_at(own_image + channel * plane, own, stored_width, normalized_before);
+      float value;
+      if (!mixes || mixed.cleared_by >= 0) {
+        value = normalized(a, table);
+      } else {
+        const int b =
+            byte_at(other_image + channel * plane, partner, stored_width, normalized_before);
+        if (mixes_bytes != 0) {
+          const float sum = mix(weight, static_cast<float>(a), static_cast<float>(b));
+          value = table[static_cast<int>(fminf(fmaxf(sum, 0.0F), 255.0F))];
+        } else {
+          value = mix(weight, normalized(a, table), normalized(b, table));
+        }
+      }
+      out[channel] = from_float<T>(value);
+    }
+  }
+}
+
+extern "C" __global__ void gather_pixels_f32(
+    const unsigned char* rows, int channels, int stored_height, int stored_width, int height,
+    int width, const PixelStep* steps, int step_count, int mixed_before, int mixes_bytes,
+    int normalized_before, int weight_column, const float* tables, int table_step,
+    const float* drawn, int64 columns, int parts, const int64* labels, const int64* order,
+    const int64* seeds, int64* positions, int64 all_positions, int64 first, int64 advance,
+    float* images, int64* batch_labels, int64* other_labels, float* weights, int64* batch_seeds,
+    unsigned* arrived) {
+  gather_pixels(rows, channels, stored_height, stored_width, height, width, steps, step_count,
+                mixed_before, mixes_bytes, normalized_before, weight_column, tables, table_step,
+                drawn, columns, parts, labels, order, seeds, positions, all_positions, first,
+                advance, images, batch_labels, other_labels, weights, batch_seeds, arrived);
+}
+EXPORT_KERNEL(gather_pixels_f32)
+
+extern "C" __global__ void gather_pixels_bf16(
+    const unsigned char* rows, int channels, int stored_height, int stored_width, int height,
+    int width, const PixelStep* steps, int step_count, int mixed_before, int mixes_bytes,
+    int normalized_before, int weight_column, const float* tables, int table_step,
+    const float* drawn, int64 columns, int parts, const int64* labels, const int64* order,
+    const int64* seeds, int64* positions, int64 all_positions, int64 first, int64 advance,
+    bf16* images, int64* batch_labels, int64* other_labels, float* weights, int64* batch_seeds,
+    unsigned* arrived) {
+  gather_pixels(rows, channels, stored_height, stored_width, height, width, steps, step_count,
+                mixed_before, mixes_bytes, normalized_before, weight_column, tables, table_step,
+                drawn, columns, parts, labels, order, seeds, positions, all_positions, first,
+                advance, images, batch_labels, other_labels, weights, batch_seeds, arrived);
+}
+EXPORT_KERNEL(gather_pixels_bf16)
