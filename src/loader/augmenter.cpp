@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "loader/pixel_map_maker.h"
+
 namespace mnist_train::loader {
 
 namespace {
@@ -48,6 +50,7 @@ Augmenter::Augmenter(settings::AugmentList list, settings::ImageSize size, std::
       seed_(seed),
       device_(device),
       from_next_(std::move(from_next)),
+      stored_size_(size),
       size_(settings::augmented_size(list_, size)) {
   for (std::size_t i = 0; i < list_.size(); ++i) {
     ListEntry entry{nullptr, columns_};
@@ -130,6 +133,14 @@ bool Augmenter::changes_test() const {
     if (entry.augmentation && entry.augmentation->changes_test()) return true;
   }
   return false;
+}
+
+std::optional<kernels::PixelMap> Augmenter::pixel_map(settings::NormalizeOptions normalize) const {
+  PixelMapMaker maker(stored_size_);
+  for (std::size_t i = 0; i < list_.size(); ++i) {
+    if (!maker.add(list_[i], entries_[i].first_column)) return std::nullopt;
+  }
+  return maker.finish(std::move(normalize), device_);
 }
 
 at::Tensor mix(const at::Tensor& images, const at::Tensor& partners, const at::Tensor& weights) {

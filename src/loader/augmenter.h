@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "data/sampler.h"
+#include "kernels/gather_batch.h"
 #include "loader/augmentation.h"
 #include "loader/batch.h"
 #include "settings/augment_options.h"
@@ -56,6 +58,13 @@ class Augmenter {
   /// Returns whether `apply_to_test` does anything.
   bool changes_test() const;
 
+  /// Returns where the pixels of `apply` come from, normalised by `normalize` unless the list does
+  /// it, for the kernel that makes batches of stored bytes; nothing where it cannot: it neither
+  /// turns nor resizes images, nor mixes them with those of other processes. `drawn` is not set.
+  std::optional<kernels::PixelMap> pixel_map(settings::NormalizeOptions normalize) const;
+  /// Returns the epoch's numbers [samples of the epoch + 1, columns] f32, in its order.
+  const at::Tensor& drawn() const { return drawn_; }
+
  private:
   struct ListEntry {
     std::unique_ptr<Augmentation> augmentation;  // null for mixup
@@ -71,6 +80,7 @@ class Augmenter {
   std::int64_t seed_;
   at::Device device_;
   FromNext from_next_;
+  settings::ImageSize stored_size_;
   settings::ImageSize size_;
   std::vector<ListEntry> entries_;
   std::int64_t columns_ = 0;

@@ -73,6 +73,7 @@ BatchSource::BatchSource(data::ImageSet images, const settings::NormalizeOptions
                          std::shared_ptr<Augmenter> augmenter)
     : set_(std::move(images)),
       device_(device),
+      type_(type),
       normalizer_(normalize, device, type),
       augmenter_(std::move(augmenter)) {}
 
@@ -101,6 +102,7 @@ void BatchSource::prefetch_sequential(std::span<const data::Range> ranges) {
 }
 
 Batch BatchSource::gather(data::Range range, std::int64_t next_count) {
+  if (auto batch = make_at_once({.range = range})) return *std::move(batch);
   Batch batch = gather_images(range, next_count);
   if (seed_) batch.seeds = seeds_.narrow(0, range.begin, range.size());
   return batch;
@@ -116,7 +118,11 @@ bool BatchSource::can_gather_at() const {
   return can_read_at() && !(augmenter_ && augmenter_->exchanges_samples());
 }
 
-Batch BatchSource::gather_at(const at::Tensor& positions) {
+Batch BatchSource::gather_at(const at::Tensor& positions, std::int64_t advance) {
+  const data::Range range{0, positions.size(0) - samples_beyond()};
+  if (auto made = make_at_once({.range = range, .positions = positions, .advance = advance})) {
+    return *std::move(made);
+  }
   Batch batch;
   if (augmenter_) {
     const Batch stored = read_at(positions);
@@ -124,13 +130,18 @@ Batch BatchSource::gather_at(const at::Tensor& positions) {
   } else {
     batch = read_normalized_at(positions);
   }
-  const at::Tensor own = positions.narrow(0, 0, positions.size(0) - samples_beyond());
-  if (seed_) batch.seeds = seeds_.index_select(0, own);
+  if (seed_) batch.seeds = seeds_.index_select(0, positions.narrow(0, 0, range.size()));
+  if (advance != 0) at::Tensor(positions).add_(advance);
   return batch;
 }
 
 Batch BatchSource::gather_sequential(data::Range range) {
-  if (!augmenter_ || !augmenter_->changes_test()) return read_normalized(range, Order::kStored);
+  if (!augmenter_ || !augmenter_->changes_test()) {
+    if (auto batch = make_at_once({.range = range, .order = Order::kStored})) {
+      return *std::move(batch);
+    }
+    return read_normalized(range, Order::kStored);
+  }
   Batch batch = read(range, Order::kStored);
   batch.images = augmenter_->apply_to_test(batch.images);
   return finish(std::move(batch));
@@ -172,12 +183,10 @@ Batch BatchSource::finish(Batch batch) {
 
 /// A captured step finds the tensor where it is, as long as its size stays.
 void BatchSource::keep_on_device(at::Tensor& kept, const at::Tensor& on_host) const {
-  const at::Tensor next = accelerator::to_device(on_host, device_);
-  if (kept.defined() && kept.sizes() == next.sizes()) {
-    kept.copy_(next);
-  } else {
-    kept = next;
+  if (!kept.defined() || kept.sizes() != on_host.sizes()) {
+    kept = at::empty(on_host.sizes(), on_host.options().device(device_));
   }
+  kept.copy_(accelerator::to_device(on_host, device_));
 }
 
 std::unique_ptr<BatchSource> make_batch_source(data::ImageSet images,

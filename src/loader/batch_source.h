@@ -14,6 +14,7 @@
 #include "loader/augmenter.h"
 #include "loader/batch.h"
 #include "loader/normalizer.h"
+#include "loader/places.h"
 #include "settings/augment_options.h"
 
 namespace mnist_train::loader {
@@ -53,10 +54,10 @@ class BatchSource {
   /// Returns whether `gather_at` can be called: samples lie in memory, and none are exchanged.
   bool can_gather_at() const;
   /// Does what `gather` does for `positions` [n + samples_beyond()] i64, each one more than the one
-  /// before, on the device. They are read when the batch is computed, so that a step which was
-  /// captured once takes other samples each time. What it reads stays where it is from the first
-  /// `set_order` on.
-  Batch gather_at(const at::Tensor& positions);
+  /// before, on the device, where there is a sample at least. They are read when the batch is
+  /// computed, and then `advance` is added to all of them, so that a step which was captured once
+  /// takes other samples each time. What it reads stays where it is from the first `set_order` on.
+  Batch gather_at(const at::Tensor& positions, std::int64_t advance = 0);
   /// Returns how many samples behind its last one a batch needs, see Augmenter::samples_beyond.
   std::int64_t samples_beyond() const { return augmenter_ ? augmenter_->samples_beyond() : 0; }
   /// Announces the next batches of `gather_sequential`, like `prefetch`.
@@ -65,11 +66,12 @@ class BatchSource {
   Batch gather_sequential(data::Range range);
 
  protected:
-  enum class Order { kEpoch, kStored };
-
   BatchSource(data::ImageSet images, const settings::NormalizeOptions& normalize, at::Device device,
               at::ScalarType type, std::shared_ptr<Augmenter> augmenter);
 
+  /// Returns the batch that `gather` or `gather_at` would, with its seeds, or for the stored order
+  /// the normalised samples, where the source can make it all at once; else nothing is done.
+  virtual std::optional<Batch> make_at_once(const Places& /*places*/) { return std::nullopt; }
   /// Returns the samples at `range` of an order, unchanged: their bytes [n,C,H,W] u8.
   virtual Batch read(data::Range range, Order order) = 0;
   /// Returns the same, normalised, for batches that are not augmented.
@@ -90,10 +92,12 @@ class BatchSource {
 
   const data::ImageSet set_;
   const at::Device device_;
+  const at::ScalarType type_;  // of a batch's images
   Normalizer normalizer_;
+  const std::shared_ptr<Augmenter> augmenter_;  // null where nothing is augmented
   std::vector<std::int64_t> order_;  // and its first sample again, where a batch needs one more
+  at::Tensor seeds_;                 // of an order's samples, [count] i64; undefined: not needed
 
-  bool augments() const { return augmenter_ != nullptr; }
   /// Copies a tensor to the device, into `kept` where that has its size.
   void keep_on_device(at::Tensor& kept, const at::Tensor& on_host) const;
 
@@ -101,9 +105,7 @@ class BatchSource {
   Batch finish(Batch batch);
   Batch gather_images(data::Range range, std::int64_t next_count);
 
-  std::shared_ptr<Augmenter> augmenter_;
   std::optional<std::int64_t> seed_;  // of `seeds_`; none: they are not needed
-  at::Tensor seeds_;                  // of the samples in `order_`, [count] i64
 };
 
 /// Makes the source of an image set. Bytes in memory are used where they lie on a CPU, and copied

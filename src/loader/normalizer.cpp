@@ -28,13 +28,27 @@ float figure(const settings::PerChannel& figures, std::size_t channel) {
   return static_cast<float>(list != nullptr ? (*list)[channel] : std::get<double>(figures));
 }
 
+using Table = std::array<float, 256>;
+
 /// Makes a table for each channel where mean or std are lists, else one table for all channels.
-std::vector<std::array<float, 256>> tables_for(const settings::NormalizeOptions& normalize) {
+std::vector<Table> tables_for(const settings::NormalizeOptions& normalize) {
   std::size_t count = 1;
   for (const settings::PerChannel& figures : {normalize.mean, normalize.std}) {
     if (const auto* list = std::get_if<std::vector<double>>(&figures)) count = list->size();
   }
-  return std::vector<std::array<float, 256>>(count);
+  std::vector<Table> tables(count);
+  for (std::size_t channel = 0; channel < count; ++channel) {
+    for (std::size_t value = 0; value < 256; ++value) {
+      tables[channel][value] = normalise(static_cast<int>(value), figure(normalize.mean, channel),
+                                         figure(normalize.std, channel));
+    }
+  }
+  return tables;
+}
+
+at::Tensor as_tensor(const std::vector<Table>& tables) {
+  const auto count = static_cast<std::int64_t>(tables.size());
+  return at::from_blob(const_cast<Table*>(tables.data()), {count, 256}, at::kFloat);
 }
 
 at::Tensor in_memory_order(const at::Tensor& dense) {
@@ -59,22 +73,19 @@ at::Tensor per_channel(const settings::PerChannel& figures, at::Device device) {
   return tensor.to(device);
 }
 
+at::Tensor normalization_tables(const settings::NormalizeOptions& normalize, at::Device device) {
+  const std::vector<Table> tables = tables_for(normalize);
+  return accelerator::to_device(as_tensor(tables).clone(), device);
+}
+
 Normalizer::Normalizer(const settings::NormalizeOptions& normalize, at::Device device,
                        at::ScalarType type)
     : device_(device), type_(type), tables_(tables_for(normalize)) {
-  for (std::size_t channel = 0; channel < tables_.size(); ++channel) {
-    for (std::size_t value = 0; value < 256; ++value) {
-      tables_[channel][value] = normalise(static_cast<int>(value), figure(normalize.mean, channel),
-                                          figure(normalize.std, channel));
-    }
-    std::copy(tables_[channel].begin(), tables_[channel].end(),
-              bf16_tables_.emplace_back().begin());
+  for (const Table& table : tables_) {
+    std::copy(table.begin(), table.end(), bf16_tables_.emplace_back().begin());
   }
   if (device_.is_cpu()) return;
-  const auto count = static_cast<std::int64_t>(tables_.size()) * 256;
-  const at::Tensor tables =
-      at::from_blob(tables_.data(), {count}, at::TensorOptions(at::kFloat)).to(type_);
-  device_tables_ = accelerator::to_device(tables, device_);
+  device_tables_ = accelerator::to_device(as_tensor(tables_).to(type_).view(-1), device_);
 }
 
 at::Tensor Normalizer::buffer(at::IntArrayRef sizes) {

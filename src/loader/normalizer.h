@@ -41,6 +41,9 @@ class Normalizer {
   at::Tensor device_tables_;  // GPU: [tables * 256] of the images' type
 };
 
+/// Returns what each byte becomes, [1,256] f32 for all channels or [C,256] for each, on the device.
+at::Tensor normalization_tables(const settings::NormalizeOptions& normalize, at::Device device);
+
 /// Returns the figures as f32 that broadcast to images [n,C,H,W] on the device: [] or [C,1,1].
 at::Tensor per_channel(const settings::PerChannel& figures, at::Device device);
 

@@ -117,11 +117,10 @@ void GraphedStep::capture(accelerator::DeviceGraph& graph, std::int64_t steps) {
   graph.capture([this, steps] {
     for (std::int64_t i = 0; i < steps; ++i) {
       const auto shard = [this](std::int64_t) {
-        return positions_.defined() ? images_.gather_at(positions_) : input_;
+        return positions_.defined() ? images_.gather_at(positions_, samples_) : input_;
       };
       step_.run({1, samples_, shard}, learning_rates_.select(0, i));
       sums_.select(0, i).copy_(step_.stats().scalars());
-      if (positions_.defined()) positions_.add_(samples_);
     }
   });
 }
