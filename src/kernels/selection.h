@@ -15,6 +15,8 @@ namespace mnist_train::kernels {
 /// Its launch, and its check, is in the file of its name; selection.cpp has the table of all.
 enum class Operation { kSoftmaxLoss, kOptimizerUpdate, kReluMaxPool, kGatherBatch };
 
+inline constexpr std::size_t kOperations = 4;
+
 /// What computes an operation on the GPU of this process.
 struct Selected {
   const char* name;         // of the operation, such as "softmax_loss"
