@@ -82,8 +82,8 @@ std::string check_relu_max_pool(at::Device device) {
       const at::Tensor x = known_values({kImages, channels, kSide, kSide}).to(type);
       const at::Tensor bias = known_values({channels}).to(type);
       const at::Tensor gradient = known_values({kImages, channels, kSide / 2, kSide / 2}).to(type);
-      const at::Tensor on_device = x.to(device).contiguous(kChannelsLast);
-      const at::Tensor gradient_on_device = gradient.to(device).contiguous(kChannelsLast);
+      const at::Tensor on_device = x.contiguous(kChannelsLast).to(device);
+      const at::Tensor gradient_on_device = gradient.contiguous(kChannelsLast).to(device);
       const at::Tensor out = at::empty_like(gradient_on_device);
       const at::Tensor choice = at::empty_like(out, out.options().dtype(at::kByte));
       const at::Tensor into = at::empty_like(on_device);

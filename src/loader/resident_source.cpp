@@ -29,7 +29,7 @@ class ResidentSource : public BatchSource {
       : BatchSource(std::move(images), normalize, device, type, std::move(augmenter)) {
     if (!on_device_) return;
     const at::Tensor labels = borrow(set_.labels.data(), {set_.count}, at::kByte);
-    device_labels_ = accelerator::to_device(labels, device_).to(at::kLong);
+    device_labels_ = accelerator::to_device(labels.to(at::kLong), device_);
     are_normalized_ = !augmenter_ && has_memory_for(type);
     upload(are_normalized_ ? type : at::kByte);
     plain_map_ = PixelMapMaker({set_.height, set_.width}).finish(normalize, device_);

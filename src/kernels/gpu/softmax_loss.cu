@@ -58,13 +58,15 @@ __device__ inline void softmax_loss(const T* logits, const int64* labels, const 
     const float weight = weights == nullptr ? 1.0F : weights[sample];
     const float uniform = smoothing / static_cast<float>(classes);
     const float log_sum = logf(exponentials);
+    const bool is_known = label >= 0 && label < classes && other >= 0 && other < classes;
     for (int64 j = lane; gradient != nullptr && j < classes; j += kWarp) {
       const float target = (j == label ? weight : 0.0F) + (j == other ? 1.0F - weight : 0.0F);
       const float probability = expf(to_float(x[j]) - largest.value) / exponentials;
       gradient[sample * classes + j] =
           from_float<T>(scale * (probability - (1.0F - smoothing) * target - uniform));
     }
-    if (lane == 0) {
+    if (lane == 0 && !is_known) loss = __uint_as_float(0x7fc00000U);  // NaN ends the run
+    if (lane == 0 && is_known) {
       const float of_label = log_sum - (to_float(x[label]) - largest.value);
       const float of_other = log_sum - (to_float(x[other]) - largest.value);
       loss = (1.0F - smoothing) * (weight * of_label + (1.0F - weight) * of_other) +
