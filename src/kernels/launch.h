@@ -17,7 +17,9 @@ inline constexpr unsigned kThreads = 256;  // of a block, where a kernel does no
 /// is none.
 const accelerator::DeviceKernel& kernel(const char* name);
 
-/// Returns a counter of blocks, u32 on the device of `use`, that is 0 whenever a kernel begins, see
+inline constexpr std::int64_t kArrivedBlocks = 1024;  // counters
+
+/// Returns counters of blocks, u32 on the device of `use`, that are 0 whenever a kernel begins, see
 /// `is_last_block` in gpu/prelude.cu.
 unsigned* arrived_blocks();
 

@@ -10,6 +10,7 @@
 
 #include "accelerator/cuda_module.h"
 #include "base/error.h"
+#include "kernels/batch_norm.h"
 #include "kernels/gather_batch.h"
 #include "kernels/launch.h"
 #include "kernels/optimizer_update.h"
@@ -32,6 +33,7 @@ constexpr std::array<Row, kOperations> kTable{{
     {"optimizer_update", &check_optimizer_update},
     {"relu_max_pool", &check_relu_max_pool},
     {"gather_batch", &check_gather_batch},
+    {"batch_norm", &check_batch_norm},
 }};
 
 /// The kernels of this process, which computes on one device.
@@ -39,7 +41,7 @@ struct InUse {
   std::unique_ptr<const accelerator::KernelModule> compiled;
   at::Device device = at::kCPU;
   std::map<std::string, std::unique_ptr<accelerator::DeviceKernel>, std::less<>> by_name;
-  at::Tensor arrived;  // [1] i32
+  at::Tensor arrived;  // [kArrivedBlocks] i32
   std::array<Selected, kOperations> selected;
 };
 
@@ -86,7 +88,7 @@ void use(at::Device device, std::unique_ptr<const accelerator::KernelModule> com
   now.device = device;
   reject_all(reason_for_none);
   if (!now.compiled) return;
-  now.arrived = at::zeros({1}, at::TensorOptions(at::kInt).device(device));
+  now.arrived = at::zeros({kArrivedBlocks}, at::TensorOptions(at::kInt).device(device));
   for (std::size_t i = 0; i < kOperations; ++i) {
     now.selected[i].reason = check(kTable[i], device);
     now.selected[i].is_own = now.selected[i].reason.empty();

@@ -4,12 +4,18 @@
 #include <ATen/ops/addcmul.h>
 #include <ATen/ops/batch_norm.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/relu.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <optional>
+
+#include "kernels/batch_norm.h"
+#include "kernels/selection.h"
 
 namespace mnist_train::models {
 
@@ -63,6 +69,37 @@ class NormalizedRows : public torch::autograd::Function<NormalizedRows> {
   }
 };
 
+/// Batch norm with what stands behind it, by the kernels of this program.
+class FusedBatchNorm : public torch::autograd::Function<FusedBatchNorm> {
+ public:
+  /// `weight` and `bias` are those of the layer.
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+                            const at::Tensor& weight, const at::Tensor& bias,
+                            const std::optional<at::Tensor>& residual, bool relu,
+                            const kernels::BatchNormParameters& layer) {
+    const at::Tensor added = residual.value_or(at::Tensor());
+    const at::Tensor statistics = at::empty({2, weight.size(0)}, weight.options());
+    at::Tensor y = kernels::batch_norm(layer, x, added, relu, statistics);
+    const bool is_cut_by_y = relu && added.defined();
+    context->save_for_backward({x, weight, bias, statistics, is_cut_by_y ? y : at::Tensor()});
+    context->saved_data["relu"] = relu;
+    context->saved_data["has_residual"] = added.defined();
+    return y;
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    const auto saved = context->get_saved_variables();
+    const kernels::NormalizedBatch batch{saved[0], saved[4], saved[3],
+                                         saved[1], saved[2], context->saved_data["relu"].toBool()};
+    const auto found =
+        kernels::batch_norm_gradients(batch, gradients[0], context->needs_input_grad(0));
+    const bool has_residual = context->saved_data["has_residual"].toBool();
+    return {found.x,      found.weight, found.bias, has_residual ? found.residual : at::Tensor(),
+            at::Tensor(), at::Tensor()};
+  }
+};
+
 }  // namespace
 
 BatchNorm::BatchNorm(std::int64_t channels, double epsilon, double momentum)
@@ -74,7 +111,26 @@ BatchNorm::BatchNorm(std::int64_t channels, double epsilon, double momentum)
       epsilon_(epsilon),
       momentum_(momentum) {}
 
-at::Tensor BatchNorm::forward(const at::Tensor& x) {
+at::Tensor BatchNorm::forward_fused(const at::Tensor& x, const at::Tensor& residual, bool relu) {
+  if (has_kernels(x, residual)) {
+    const std::optional<at::Tensor> added =
+        residual.defined() ? std::optional(residual) : std::nullopt;
+    return FusedBatchNorm::apply(
+        x, weight_, bias_, added, relu,
+        kernels::BatchNormParameters{weight_, bias_, running_mean_, running_var_,
+                                     num_batches_tracked_, epsilon_, momentum_});
+  }
+  at::Tensor y = normalize(x);
+  if (residual.defined()) y = y + residual;
+  return relu ? at::relu(y) : y;
+}
+
+bool BatchNorm::has_kernels(const at::Tensor& x, const at::Tensor& residual) const {
+  return is_training() && !sum_ && kernels::is_used(kernels::Operation::kBatchNorm, x.device()) &&
+         weight_.scalar_type() == at::kFloat && kernels::can_normalize(x, residual);
+}
+
+at::Tensor BatchNorm::normalize(const at::Tensor& x) {
   const bool sums_imprecisely = x.is_cpu() && x.scalar_type() == at::kFloat;
   // LibTorch's running variance of a single row is not a number.
   const bool is_one_row = x.numel() == x.size(1);

@@ -21,12 +21,17 @@ class BatchNorm : public torch::nn::Module {
   explicit BatchNorm(std::int64_t channels, double epsilon = 1e-5, double momentum = 0.1);
 
   /// Normalizes x [N,C,H,W] or [N,C], in training by the statistics of the batch.
-  at::Tensor forward(const at::Tensor& x);
+  at::Tensor forward(const at::Tensor& x) { return forward_fused(x, {}, /*relu=*/false); }
+  /// Does the same, then adds the residual, which is like x or undefined, and applies a ReLU where
+  /// `relu` says so. On a GPU kernels do all of it at once.
+  at::Tensor forward_fused(const at::Tensor& x, const at::Tensor& residual, bool relu);
   /// From now on the statistics of a training batch, and their gradients, are summed over the
   /// ranks, so that every rank must run forward and backward, a rank without samples too.
   void synchronize(SumOverRanks sum) { sum_ = std::move(sum); }
 
  private:
+  bool has_kernels(const at::Tensor& x, const at::Tensor& residual) const;
+  at::Tensor normalize(const at::Tensor& x);
   at::Tensor forward_by_rows(const at::Tensor& x);
 
   at::Tensor weight_;

@@ -13,6 +13,7 @@
 #include "models/initial_weights.h"
 #include "models/layer_operations.h"
 #include "models/model.h"
+#include "models/neighbours.h"
 #include "models/relu_max_pool.h"
 
 namespace mnist_train::models {
@@ -21,39 +22,12 @@ namespace {
 
 using network::SizedLayer;
 using settings::Activation;
-using settings::ImageSize;
 using settings::sides;
 
 at::Tensor run(const Operations& operations, at::Tensor x) {
   for (const Operation& operation : operations) x = operation(x);
   return x;
 }
-
-template <class Kind>
-const Kind* kind_as(const SizedLayer& sized) {
-  return std::get_if<Kind>(&sized.kind);
-}
-
-bool is_relu(const SizedLayer& sized) {
-  const auto* layer = kind_as<settings::ActivationLayer>(sized);
-  return layer != nullptr && layer->function == Activation::kRelu;
-}
-
-/// Returns whether it is the 2x2 max-pooling that `relu_max_pool` does.
-bool is_max_pool_by_2(const SizedLayer& sized) {
-  const auto* layer = kind_as<settings::MaxPool2dLayer>(sized);
-  settings::MaxPool2dLayer by_2;
-  by_2.stride = by_2.kernel_size;
-  return layer != nullptr && *layer == by_2;
-}
-
-bool averages_all(const SizedLayer& sized) {
-  const auto* layer = kind_as<settings::AdaptiveAvgPool2dLayer>(sized);
-  return layer != nullptr && layer->output_size == ImageSize{1, 1};
-}
-
-/// Layers of which each takes what the one before it gives.
-using Neighbours = std::span<const SizedLayer* const>;
 
 /// Holds the modules of a sequential, residual or repeat.
 struct Container : torch::nn::Module {};
@@ -170,8 +144,12 @@ class LayeredModel : public Model {
   Operations compile(const std::vector<SizedLayer>& layers) {
     std::vector<const SizedLayer*> in_a_row;
     collect(layers, in_a_row);
+    return compile(Neighbours(in_a_row));
+  }
+
+  Operations compile(Neighbours left) {
     Operations operations;
-    for (Neighbours left(in_a_row); !left.empty();) {
+    while (!left.empty()) {
       const std::size_t taken = add_fused(left, operations);
       if (taken == 0) {
         std::visit([&](const auto& kind) { add(*left.front(), kind, operations); },
@@ -197,19 +175,23 @@ class LayeredModel : public Model {
 
   /// Adds one operation for several layers where there is one. Returns how many they are, or 0.
   std::size_t add_fused(Neighbours next, Operations& operations) {
-    if (next.size() >= 3 && kind_as<settings::Conv2dLayer>(*next[0]) != nullptr &&
-        is_relu(*next[1]) && is_max_pool_by_2(*next[2])) {
+    if (are_convolution_relu_max_pool(next)) {
       operations.push_back(
           [layer = torch::nn::Conv2d(made<torch::nn::Conv2dImpl>(*next[0]))](
               const at::Tensor& x) mutable { return convolve_relu_max_pool(layer, x); });
       return 3;
     }
-    if (next.size() >= 2 && is_relu(*next[0]) && is_max_pool_by_2(*next[1])) {
+    if (are_relu_max_pool(next)) {
       operations.emplace_back(relu_max_pool);
       return 2;
     }
-    if (next.size() >= 2 && averages_all(*next[0]) &&
-        kind_as<settings::FlattenLayer>(*next[1]) != nullptr) {
+    if (are_batch_norm_relu(next)) {
+      operations.push_back([layer = made<BatchNorm>(*next[0])](const at::Tensor& x) {
+        return layer->forward_fused(x, /*residual=*/{}, /*relu=*/true);
+      });
+      return 2;
+    }
+    if (are_average_flatten(next)) {
       operations.emplace_back([](const at::Tensor& x) { return x.mean(at::IntArrayRef{2, 3}); });
       return 2;
     }
@@ -268,9 +250,22 @@ class LayeredModel : public Model {
                   Operations& /*to*/) {}
 
   void add(const SizedLayer& sized, const settings::ResidualLayer& layer, Operations& to) {
+    std::vector<const SizedLayer*> layers;
+    collect(sized.layers, layers);
+    const bool adds_relu = layer.activation == settings::Activation::kRelu;
+    if (!layers.empty() && kind_as<settings::BatchNormLayer>(*layers.back()) != nullptr &&
+        (adds_relu || !layer.activation)) {
+      to.push_back([front = compile(Neighbours(layers).first(layers.size() - 1)),
+                    norm = made<BatchNorm>(*layers.back()), shortcut = compile(sized.shortcut),
+                    adds_relu](const at::Tensor& x) {
+        const at::Tensor residual = run(shortcut, x);
+        return norm->forward_fused(run(front, x), residual, adds_relu);
+      });
+      return;
+    }
     Operation after = [](const at::Tensor& x) { return x; };
     if (layer.activation) after = operation_of(settings::ActivationLayer{*layer.activation});
-    to.push_back([layers = compile(sized.layers), shortcut = compile(sized.shortcut),
+    to.push_back([layers = compile(layers), shortcut = compile(sized.shortcut),
                   after](const at::Tensor& x) { return after(run(layers, x) + run(shortcut, x)); });
   }
 

@@ -14,6 +14,9 @@
 #include "kernels/gpu/optimizer_update.cu"
 #include "kernels/gpu/relu_max_pool.cu"
 #include "kernels/gpu/gather_batch.cu"
+#include "kernels/gpu/row_tiles.cu"
+#include "kernels/gpu/batch_norm.cu"
+#include "kernels/gpu/batch_norm_gradient.cu"
 // clang-format on
 
 #include "base/error.h"

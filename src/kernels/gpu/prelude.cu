@@ -88,17 +88,22 @@ __device__ inline float sum_of_block(float value) {
 }
 
 /// Counts the blocks that come here, and returns, in all threads of a block, whether it is the last
-/// one of the grid: what the others wrote to global memory before is there then. `arrived` must be 0
+/// of so many: what the others wrote to global memory before is there then. `arrived` must be 0
 /// when the kernel starts, and is again when it has ended. Every thread must call it.
-__device__ inline bool is_last_block(unsigned* arrived) {
+__device__ inline bool is_last_block(unsigned* arrived, unsigned blocks) {
   __shared__ bool is_last;
   __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) {
-    is_last = atomicAdd(arrived, 1U) + 1 == gridDim.x;
+    is_last = atomicAdd(arrived, 1U) + 1 == blocks;
     if (is_last) *arrived = 0;
   }
   __syncthreads();
   __threadfence();
   return is_last;
+}
+
+/// Does so for all blocks of the grid.
+__device__ inline bool is_last_block(unsigned* arrived) {
+  return is_last_block(arrived, gridDim.x);
 }

@@ -1,0 +1,190 @@
+#include "kernels/batch_norm.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/rsqrt.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/sum.h>
+#include <ATen/ops/var_mean.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <initializer_list>
+
+#include "accelerator/device.h"
+#include "kernels/agreement.h"
+#include "kernels/launch.h"
+
+namespace mnist_train::kernels {
+
+namespace {
+
+constexpr std::int64_t kNormThreads = 512;  // of a block, as in gpu/row_tiles.cu
+constexpr std::int64_t kTile = 64;          // channels that a block has at most
+// Sums need few blocks, since the last one adds their results up; and rows enough for each thread.
+constexpr std::int64_t kSumBlocks = 132;
+constexpr std::int64_t kSumRows = 4;
+constexpr std::int64_t kMapBlocks = 528;
+constexpr std::int64_t kMapRows = 2;
+
+std::int64_t divided_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+at::MemoryFormat format_of(const at::Tensor& x) {
+  return x.dim() == 4 ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
+}
+
+/// How tensors are divided into rows, tiles of channels and blocks, see gpu/row_tiles.cu.
+struct RowTiles {
+  /// Several neighbouring channels are read at once where all tensors allow it.
+  RowTiles(const at::Tensor& x, std::initializer_list<at::Tensor> others)
+      : rows(x.numel() / x.size(1)), channels(x.size(1)) {
+    const auto is_aligned = [](const at::Tensor& tensor) {
+      return reinterpret_cast<std::uintptr_t>(memory_of(tensor)) % 16 == 0;
+    };
+    std::int64_t size = 16 / x.element_size();
+    packed = channels % size == 0 && is_aligned(x) &&
+                     std::all_of(others.begin(), others.end(), is_aligned)
+                 ? 1
+                 : 0;
+    if (packed == 0) size = 1;
+    const std::int64_t groups = channels / size;
+    const std::int64_t tile_count = divided_up(groups, kTile / size);
+    tiles = static_cast<int>(tile_count);
+    lanes = kNormThreads / divided_up(groups, tile_count);
+  }
+
+  /// Returns how many blocks a tile has: `most` in all tiles, each with `rows_of_thread` or more.
+  std::int64_t blocks(std::int64_t most, std::int64_t rows_of_thread) const {
+    return std::max<std::int64_t>(
+        std::min<std::int64_t>(rows / (lanes * rows_of_thread), most / tiles), 1);
+  }
+
+  accelerator::Grid grid(std::int64_t blocks_of_tile) const {
+    return {static_cast<unsigned>(blocks_of_tile * tiles), kNormThreads};
+  }
+
+  long long rows;
+  long long channels;
+  int tiles = 0;
+  int packed = 0;
+  std::int64_t lanes = 0;  // rows that a block takes at once
+};
+
+}  // namespace
+
+bool can_normalize(const at::Tensor& x, const at::Tensor& residual) {
+  const auto is_in_rows = [&](const at::Tensor& tensor) {
+    return (tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kBFloat16) &&
+           (tensor.dim() == 2 || tensor.dim() == 4) && tensor.is_contiguous(format_of(tensor));
+  };
+  if (!is_in_rows(x) || x.numel() < 2 * x.size(1)) return false;
+  if (divided_up(x.size(1), kTile) > kArrivedBlocks) return false;
+  return !residual.defined() ||
+         (is_in_rows(residual) && residual.scalar_type() == x.scalar_type() &&
+          residual.sizes() == x.sizes() && residual.device() == x.device());
+}
+
+at::Tensor batch_norm(const BatchNormParameters& layer, const at::Tensor& x,
+                      const at::Tensor& residual, bool relu, const at::Tensor& statistics) {
+  const at::Tensor y = at::empty(x.sizes(), x.options().memory_format(format_of(x)));
+  const RowTiles tiles(x, {y, residual});
+  const std::int64_t blocks = tiles.blocks(kSumBlocks, kSumRows);
+  const at::Tensor partial_sums = at::empty({blocks, x.size(1), 2}, statistics.options());
+  launch(name_for("batch_norm_statistics", x.scalar_type()), tiles.grid(blocks), memory_of(x),
+         tiles.rows, tiles.channels, tiles.tiles, tiles.packed, static_cast<float>(layer.epsilon),
+         static_cast<float>(layer.momentum), memory_of(statistics), memory_of(layer.running_mean),
+         memory_of(layer.running_var), memory_of(layer.batches), memory_of(partial_sums),
+         arrived_blocks());
+  launch(name_for("batch_norm", x.scalar_type()), tiles.grid(tiles.blocks(kMapBlocks, kMapRows)),
+         memory_of(x), memory_of(residual), memory_of(statistics), memory_of(layer.weight),
+         memory_of(layer.bias), tiles.rows, tiles.channels, tiles.tiles, tiles.packed, relu ? 1 : 0,
+         memory_of(y));
+  return y;
+}
+
+BatchNormGradients batch_norm_gradients(const NormalizedBatch& batch, const at::Tensor& gradient,
+                                        bool needs_x) {
+  const at::Tensor& x = batch.x;
+  const auto like_x = [&x] {
+    return at::empty(x.sizes(), x.options().memory_format(format_of(x)));
+  };
+  const at::Tensor dy = gradient.contiguous(format_of(x));
+  const bool cuts_y = batch.relu && batch.y.defined();
+  const int cuts_x = batch.relu && !batch.y.defined() ? 1 : 0;
+  BatchNormGradients found{needs_x ? like_x() : at::Tensor(), at::empty_like(batch.weight),
+                           at::empty_like(batch.bias), cuts_y ? like_x() : dy};
+  const at::Tensor y = cuts_y ? batch.y : at::Tensor();
+  const RowTiles tiles(x, {dy, y, found.x, found.residual});
+  const std::int64_t blocks = tiles.blocks(kSumBlocks, kSumRows);
+  const at::Tensor partial_sums = at::empty({blocks, x.size(1), 2}, batch.statistics.options());
+  launch(name_for("batch_norm_sums", x.scalar_type()), tiles.grid(blocks), memory_of(x),
+         memory_of(dy), memory_of(y), memory_of(batch.statistics), memory_of(batch.weight),
+         memory_of(batch.bias), tiles.rows, tiles.channels, tiles.tiles, tiles.packed, cuts_x,
+         memory_of(found.residual), memory_of(found.weight), memory_of(found.bias),
+         memory_of(partial_sums), arrived_blocks());
+  if (!needs_x) return found;
+  launch(name_for("batch_norm_gradient", x.scalar_type()),
+         tiles.grid(tiles.blocks(kMapBlocks, kMapRows)), memory_of(x), memory_of(found.residual),
+         memory_of(batch.statistics), memory_of(batch.weight), memory_of(batch.bias),
+         memory_of(found.weight), memory_of(found.bias), tiles.rows, tiles.channels, tiles.tiles,
+         tiles.packed, cuts_x, memory_of(found.x));
+  return found;
+}
+
+std::string check_batch_norm(at::Device device) {
+  constexpr double kEpsilon = 1e-5;
+  constexpr double kMomentum = 0.25;
+  constexpr std::int64_t kRows = 1500;  // of several blocks
+  Agreement agreement;
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const std::int64_t channels : {5, 72}) {
+      const at::Tensor x = (known_values({kRows, channels}) + 3).to(type);
+      const at::Tensor residual = known_values({channels, kRows}).t().contiguous().to(type);
+      const at::Tensor dy = known_values({kRows * channels}).flip(0).view_as(x).to(type);
+      const at::Tensor weight = known_values({channels}) + 2;
+      const at::Tensor bias = known_values({channels});
+      const BatchNormParameters layer{weight.to(device),
+                                      bias.to(device),
+                                      at::zeros({channels}).to(device),
+                                      at::ones({channels}).to(device),
+                                      at::zeros({}, at::kLong).to(device),
+                                      kEpsilon,
+                                      kMomentum};
+      NormalizedBatch batch{
+          x.to(device), {},         at::empty({2, channels}, layer.weight.options()),
+          layer.weight, layer.bias,
+          /*relu=*/true};
+      batch.y = batch_norm(layer, batch.x, residual.to(device), batch.relu, batch.statistics);
+      const BatchNormGradients found = batch_norm_gradients(batch, dy.to(device), true);
+
+      const at::Tensor wide = x.to(at::kDouble);
+      const auto [variance, mean] = at::var_mean(wide, at::IntArrayRef{0}, /*unbiased=*/false);
+      const at::Tensor inverse_std = (variance + kEpsilon).rsqrt();
+      const at::Tensor x_hat = (wide - mean) * inverse_std;
+      agreement.add("statistics", batch.statistics, at::stack({mean, inverse_std}), at::kFloat);
+      agreement.add("running mean", layer.running_mean, mean * kMomentum, at::kFloat);
+      agreement.add("running variance", layer.running_var,
+                    variance * (kMomentum * kRows / (kRows - 1)) + (1 - kMomentum), at::kFloat);
+      agreement.add("batches", layer.batches, at::ones({}), at::kFloat);
+      agreement.add("output", batch.y, at::relu(x_hat * weight + bias + residual), type);
+      // What the kernel rounds to zero or not, it cuts the gradient by.
+      const at::Tensor is_kept = accelerator::to_host(batch.y).gt(0);
+      const at::Tensor gradient = dy.to(at::kDouble) * is_kept;
+      const at::Tensor bias_gradient = gradient.sum(0);
+      const at::Tensor weight_gradient = (gradient * x_hat).sum(0);
+      agreement.add("gradient of the residual", found.residual, gradient, type);
+      agreement.add("gradient of the bias", found.bias, bias_gradient, at::kFloat);
+      agreement.add("gradient of the weight", found.weight, weight_gradient, at::kFloat);
+      agreement.add("gradient", found.x,
+                    (gradient - bias_gradient / kRows - x_hat * weight_gradient / kRows) *
+                        (inverse_std * weight),
+                    type);
+    }
+  }
+  return agreement.difference();
+}
+
+}  // namespace mnist_train::kernels

@@ -1,0 +1,197 @@
+#include "kernels/batch_norm.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/batch_norm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/std.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/utils.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "kernels/agreement.h"
+#include "kernels/emulated_kernels.h"
+#include "support/catch.h"
+#include "support/grid/order.h"
+
+using namespace mnist_train;
+
+namespace {
+
+constexpr double kEpsilon = 1e-5;
+constexpr double kMomentum = 0.3;
+
+struct NormCase {
+  std::vector<std::int64_t> sizes;
+  at::ScalarType type;
+  bool has_residual;
+  bool relu;
+};
+
+at::Tensor like_images(const at::Tensor& x) {
+  return x.dim() == 4 ? x.contiguous(at::MemoryFormat::ChannelsLast) : x.contiguous();
+}
+
+kernels::BatchNormParameters layer_of(std::int64_t channels) {
+  return {at::rand({channels}) + 0.5,
+          at::randn({channels}),
+          at::randn({channels}),
+          at::rand({channels}),
+          at::ones({}, at::kLong),
+          kEpsilon,
+          kMomentum};
+}
+
+/// Compares the kernels with LibTorch's batch norm in f64.
+void check(const NormCase& tried) {
+  const std::int64_t channels = tried.sizes[1];
+  const auto drawn = [&] { return like_images(at::randn(tried.sizes).to(tried.type)); };
+  const at::Tensor x = like_images(
+      (drawn() * 2 + at::randn({channels})
+                         .view(tried.sizes.size() == 2 ? at::IntArrayRef{1, channels}
+                                                       : at::IntArrayRef{1, channels, 1, 1}))
+          .to(tried.type));
+  const at::Tensor residual = tried.has_residual ? drawn() : at::Tensor();
+  const at::Tensor dy = drawn();
+  const kernels::BatchNormParameters layer = layer_of(channels);
+  const auto exact = [](const at::Tensor& tensor) {
+    return tensor.detach().to(at::kDouble).contiguous().clone().requires_grad_();
+  };
+  const at::Tensor exact_x = exact(x);
+  const at::Tensor weight = exact(layer.weight);
+  const at::Tensor bias = exact(layer.bias);
+  const at::Tensor running_mean = layer.running_mean.to(at::kDouble);
+  const at::Tensor running_var = layer.running_var.to(at::kDouble);
+  at::Tensor exact_y = at::batch_norm(exact_x, weight, bias, running_mean, running_var,
+                                      /*training=*/true, kMomentum, kEpsilon, false);
+  const at::Tensor exact_residual = tried.has_residual ? exact(residual) : at::Tensor();
+  if (tried.has_residual) exact_y = exact_y + exact_residual;
+
+  const at::NoGradGuard no_grad;
+  kernels::NormalizedBatch batch{x,          {},        at::empty({2, channels}), layer.weight,
+                                 layer.bias, tried.relu};
+  const at::Tensor y = kernels::batch_norm(layer, x, residual, tried.relu, batch.statistics);
+  if (tried.has_residual && tried.relu) batch.y = y;
+  const auto found = kernels::batch_norm_gradients(batch, dy, /*needs_x=*/true);
+  {
+    const at::AutoGradMode with_grad(true);
+    // Where the last bit decides whether a ReLU cuts, it cuts as the kernel did.
+    const at::Tensor kept = tried.relu ? y.gt(0) : at::ones_like(y);
+    torch::autograd::backward({exact_y}, {(dy * kept).to(at::kDouble)});
+  }
+  kernels::Agreement agreement;
+  agreement.add("output", y, tried.relu ? exact_y.relu() : exact_y, tried.type);
+  agreement.add("running mean", layer.running_mean, running_mean, at::kFloat);
+  agreement.add("running variance", layer.running_var, running_var, at::kFloat);
+  agreement.add("batches", layer.batches, at::ones({}) * 2, at::kFloat);
+  // Of few rows it is a small difference of large terms, to whose rounding it is exact.
+  const at::Tensor scale = batch.statistics[1].to(at::kDouble) * weight;
+  const at::Tensor term = (dy.to(at::kDouble).transpose(1, -1) * scale).transpose(1, -1);
+  agreement.add("gradient", found.x + term, exact_x.grad() + term, tried.type);
+  agreement.add("gradient of the weight", found.weight, weight.grad(), at::kFloat);
+  agreement.add("gradient of the bias", found.bias, bias.grad(), at::kFloat);
+  if (tried.has_residual) {
+    agreement.add("gradient of the residual", found.residual, exact_residual.grad(), tried.type);
+  }
+  CAPTURE(tried.sizes, tried.type, tried.has_residual, tried.relu);
+  CHECK(agreement.difference() == "");
+}
+
+}  // namespace
+
+TEST_CASE("the kernels of batch norm agree with LibTorch's batch norm in f64") {
+  const EmulatedKernels emulated;
+  const grid::ScopedOrder order(GENERATE(grid::Order::kForwards, grid::Order::kBackwards));
+  torch::manual_seed(7);
+  const std::vector<std::vector<std::int64_t>> all_sizes{
+      {2, 1},         {2, 8},         {3, 600},       {37, 10},         {1500, 24},
+      {4, 3, 7, 5},   {2, 4, 1, 1},   {9, 64, 6, 5},  {10, 16, 14, 14}, {3, 72, 20, 11},
+      {2, 129, 3, 3}, {5, 136, 1, 2}, {1700, 1, 1, 1}};
+  for (const auto& sizes : all_sizes) {
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+      for (const bool has_residual : {false, true}) {
+        for (const bool relu : {false, true}) check({sizes, type, has_residual, relu});
+      }
+    }
+  }
+}
+
+TEST_CASE("the gradients of batch norm by the kernels are those of finite differences") {
+  const EmulatedKernels emulated;
+  torch::manual_seed(11);
+  const at::NoGradGuard no_grad;
+  const kernels::BatchNormParameters layer = layer_of(3);
+  const at::Tensor x = like_images(at::randn({4, 3, 3, 2}));
+  const at::Tensor residual = like_images(at::randn({4, 3, 3, 2}));
+  const at::Tensor slope = like_images(at::randn({4, 3, 3, 2}));
+  kernels::NormalizedBatch batch{x, {}, at::empty({2, 3}), layer.weight, layer.bias, true};
+  batch.y = kernels::batch_norm(layer, x, residual, true, batch.statistics);
+  const auto found = kernels::batch_norm_gradients(batch, slope, /*needs_x=*/true);
+  const auto loss = [&] {
+    const at::Tensor y = kernels::batch_norm(layer, x, residual, true, batch.statistics);
+    return (y.to(at::kDouble) * slope).sum().item<double>();
+  };
+  constexpr float kStep = 2e-3F;
+  const auto compare = [&](const at::Tensor& of, const at::Tensor& gradient) {
+    float* const values = of.data_ptr<float>();
+    const at::Tensor in_memory = gradient.as_strided({gradient.numel()}, {1});
+    double largest_error = 0;
+    for (std::int64_t i = 0; i < of.numel(); ++i) {
+      const float before = values[i];
+      values[i] = before + kStep;
+      const double above = loss();
+      values[i] = before - kStep;
+      const double below = loss();
+      values[i] = before;
+      const double difference = (above - below) / (2.0 * kStep);
+      largest_error = std::max(largest_error, std::abs(difference - in_memory[i].item<double>()));
+    }
+    CHECK(largest_error < 5e-3 * gradient.abs().max().item<double>());
+  };
+  compare(x, found.x);
+  compare(residual, found.residual);
+  compare(layer.weight, found.weight);
+  compare(layer.bias, found.bias);
+}
+
+TEST_CASE("the kernels' variance keeps its digits, whatever the first row is") {
+  const EmulatedKernels emulated;
+  torch::manual_seed(13);
+  const at::NoGradGuard no_grad;
+  at::Tensor x = at::randn({20000, 4}) * 0.1 + 1000;
+  if (GENERATE(false, true)) x[0].fill_(900);
+  const kernels::BatchNormParameters layer = layer_of(4);
+  const at::Tensor statistics = at::empty({2, 4});
+  kernels::batch_norm(layer, x, {}, false, statistics);
+  const at::Tensor deviation = 1 / x.to(at::kDouble).std(0, /*unbiased=*/false);
+  CHECK(((statistics[1] - deviation) / deviation).abs().max().item<double>() < 1e-3);
+}
+
+TEST_CASE("a NaN stays a NaN in the kernels of batch norm") {
+  const EmulatedKernels emulated;
+  const at::NoGradGuard no_grad;
+  const kernels::BatchNormParameters layer = layer_of(2);
+  at::Tensor x = at::randn({8, 2});
+  x[3][1] = std::nan("");
+  const at::Tensor y = kernels::batch_norm(layer, x, {}, true, at::empty({2, 2}));
+  CHECK(y.select(1, 1).isnan().all().item<bool>());
+  CHECK_FALSE(y.select(1, 0).isnan().any().item<bool>());
+}
+
+TEST_CASE("what the kernels of batch norm cannot take is left to LibTorch") {
+  const at::Tensor images = at::randn({2, 3, 4, 5});
+  CHECK_FALSE(kernels::can_normalize(images, {}));
+  CHECK(kernels::can_normalize(like_images(images), {}));
+  CHECK_FALSE(kernels::can_normalize(like_images(images).to(at::kDouble), {}));
+  CHECK_FALSE(kernels::can_normalize(like_images(images), images));
+  CHECK_FALSE(kernels::can_normalize(like_images(images), like_images(images).to(at::kBFloat16)));
+  CHECK_FALSE(kernels::can_normalize(at::randn({1, 3}), {}));
+  CHECK_FALSE(kernels::can_normalize(at::randn({0, 3}), {}));
+}
