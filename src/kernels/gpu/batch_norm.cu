@@ -24,7 +24,7 @@ __device__ inline void batch_norm_statistics(const T* x, int64 rows, int64 chann
   float about[size];
   for (int i = 0; i < size; ++i) own[i] = {0, 0};
   for (int i = 0; i < size; ++i) about[i] = to_float(x[tile.place(tile.first_row()) + i]);
-  for_each_row(
+  for_each_row<4>(
       tile, [&](int64 row) { return *reinterpret_cast<const Pack<T, size>*>(x + tile.place(row)); },
       [&](int64, const Pack<T, size>& pack) {
         for (int i = 0; i < size; ++i) {
@@ -99,7 +99,7 @@ __device__ inline void batch_norm(const T* x, const T* residual, const float* st
   };
   const NormTile<size> tile(rows, channels, tiles);
   const Normalization<size> normalized(tile, statistics, weights, biases);
-  for_each_row(
+  for_each_row<2>(
       tile,
       [&](int64 row) {
         Read read{*reinterpret_cast<const Values*>(x + tile.place(row)), {}};

@@ -20,7 +20,7 @@ __device__ inline void batch_norm_sums(const T* x, const T* dy, const T* y, cons
   const Normalization<size> normalized(tile, statistics, weights, biases);
   ChannelSums own[size];
   for (int i = 0; i < size; ++i) own[i] = {0, 0};
-  for_each_row(
+  for_each_row<2>(
       tile,
       [&](int64 row) {
         Read read{*reinterpret_cast<const Values*>(x + tile.place(row)),
@@ -78,7 +78,7 @@ __device__ inline void batch_norm_gradient(const T* x, const T* gradients, const
     mean_gradient[i] = bias_gradient[channel] / count;
     slope[i] = weight_gradient[channel] / count * normalized.inverse_std[i];
   }
-  for_each_row(
+  for_each_row<2>(
       tile,
       [&](int64 row) {
         return Read{*reinterpret_cast<const Values*>(x + tile.place(row)),

@@ -5,6 +5,9 @@
 #ifndef EXPORT_KERNEL
 #define EXPORT_KERNEL(name)  // makes a kernel known to the tests' emulation of a grid
 #endif
+#ifndef UNROLL
+#define UNROLL _Pragma("unroll")  // the next loop, so that arrays it indexes stay in registers
+#endif
 
 using int64 = long long;
 

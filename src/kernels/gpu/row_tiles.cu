@@ -3,7 +3,6 @@
 
 constexpr unsigned kNormThreads = 512;  // of a block
 constexpr unsigned kMaxParts = 16;      // into which sums are divided
-constexpr int kRowsAtOnce = 4;          // that a thread reads before it uses them
 
 /// The part of a matrix [rows, channels] that a thread computes. The channels are divided into
 /// tiles of at most 64, and a tile's rows among `blocks` blocks. `lanes` threads, or groups of
@@ -48,14 +47,15 @@ struct NormTile {
   int64 step;        // to its next one
 };
 
-/// Calls `use(row, read(row))` for every row of this thread, and reads several before it uses them.
-template <int size, class Read, class Use>
+/// Calls `use(row, read(row))` for every row of this thread, and reads `at_once` before it uses them:
+/// as many as there are registers for.
+template <int at_once, int size, class Read, class Use>
 __device__ inline void for_each_row(const NormTile<size>& tile, const Read& read, const Use& use) {
   int64 row = tile.row;
-  for (; row + (kRowsAtOnce - 1) * tile.step < tile.rows; row += kRowsAtOnce * tile.step) {
-    decltype(read(row)) values[kRowsAtOnce];
-    for (int i = 0; i < kRowsAtOnce; ++i) values[i] = read(row + i * tile.step);
-    for (int i = 0; i < kRowsAtOnce; ++i) use(row + i * tile.step, values[i]);
+  for (; row + (at_once - 1) * tile.step < tile.rows; row += at_once * tile.step) {
+    decltype(read(row)) values[at_once];
+    UNROLL for (int i = 0; i < at_once; ++i) values[i] = read(row + i * tile.step);
+    UNROLL for (int i = 0; i < at_once; ++i) use(row + i * tile.step, values[i]);
   }
   for (; row < tile.rows; row += tile.step) {
     auto values = read(row);

@@ -279,6 +279,7 @@ inline std::map<std::string, Kernel>& all_kernels() {
 #define __restrict__ __restrict
 #define __launch_bounds__(...)
 #define __shared__ static thread_local
+#define UNROLL
 #define __syncthreads() mnist_train::grid::block->wait(mnist_train::grid::Block::Scope::kBlock)
 #define EXPORT_KERNEL(name)                               \
   [[maybe_unused]] static const bool name##_is_exported = \
