@@ -140,7 +140,7 @@ def check_repository(repository):
             yield path, 1, "is not in the table of layers"
     for path in sorted(source_folder.glob("**/*.*")):
         layer = layers.get(path.relative_to(source_folder).parts[0])
-        if path.suffix not in {".h", ".cpp"} or not layer:
+        if path.suffix not in {".h", ".cpp", ".cu"} or not layer:
             continue
         text = path.read_text(encoding="utf-8")
         code = without_comments(text).splitlines()

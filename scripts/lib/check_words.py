@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SUFFIXES = {".h", ".cpp", ".in", ".py", ".sh", ".md", ".txt", ".cmake", ".json", ".sbatch", ".yaml", ""}
+SUFFIXES = {".h", ".cpp", ".cu", ".in", ".py", ".sh", ".md", ".txt", ".cmake", ".json", ".sbatch", ".yaml", ""}
 # Where the words stand as data: here, in this check's own test, and in what others published.
 EXCEPTIONS = {"scripts/lib/check_words.py", "tests/scripts/check_words_test.py"}
 SKIPPED_FOLDERS = {"corpus", "__pycache__", "results", "mnist", "python"}

@@ -2,12 +2,12 @@
 one that falls is to be lowered here."""
 
 import pytest
-from fake_gpus import ON_GPU, fake_gpus, needs_fake_gpus, reports
+from fake_gpus import ON_GPU, RESNET18, TINY, fake_gpus, needs_fake_gpus, reports
 from support import train
 
 pytestmark = needs_fake_gpus
 
-STEPS = 20  # an epoch of support.SMALL
+STEPS = 20  # an epoch of ON_GPU
 # Nodes of the captured step on one GPU, gathering its samples included: kernels, fills and copies.
 NODES = {
     ("net", "bf16"): 59, ("net", "fp32"): 56,
@@ -17,10 +17,14 @@ NODES = {
 }
 AT_ONCE = 16  # train::GraphedStep::kStepsAtOnce
 REPLAYS = STEPS // AT_ONCE + STEPS % AT_ONCE  # of an epoch
-# Of such an epoch of `net` with its evaluation, whose launches are most of them. Each replay is followed by a copy of its sums.
+# Of such an epoch with its evaluation, whose launches are most of them. Each replay is followed by a copy of its sums.
 # The host waits for the device at the end of the epoch, and for the result; in the first epoch also as its intervals begin,
 # and the graphs are captured.
 MOST = {"eager_launches": 36, "copies": 14, "synchronizations": 3}
+
+
+def of(model):
+    return RESNET18 if model == "resnet18" else {"model": {"name": model}}
 
 
 def nodes(report):
@@ -44,18 +48,18 @@ def of_an_epoch(folder, changes, gpus=1):
 
 @pytest.mark.parametrize("model, precision", NODES, ids=lambda value: value)
 def test_a_captured_step_has_no_more_nodes_than_it_had(tmp_path, model, precision):
-    (report,) = counts_of(tmp_path, 1, {"model": {"name": model}, "precision": precision})
+    (report,) = counts_of(tmp_path, 1, of(model) | {"precision": precision})
     assert nodes(report) <= NODES[model, precision], report["graphs"]
 
 
 @pytest.mark.parametrize("model", ["net", "resnet18"])
 def test_a_deterministic_step_has_the_nodes_of_any_other(tmp_path, model):
-    (report,) = counts_of(tmp_path, 1, {"model": {"name": model}, "precision": "bf16", "deterministic": True})
+    (report,) = counts_of(tmp_path, 1, of(model) | {"precision": "bf16", "deterministic": True})
     assert nodes(report) <= NODES[model, "bf16"], report["graphs"]
 
 
 @pytest.mark.parametrize("gpus", [1, 2])
 def test_an_epoch_of_replays_launches_little_beside_them(tmp_path, gpus):
-    for counts in of_an_epoch(tmp_path, {"precision": "bf16"}, gpus):
+    for counts in of_an_epoch(tmp_path, TINY | {"precision": "bf16"}, gpus):
         assert counts["replays"] == REPLAYS
         assert all(counts[what] <= most for what, most in MOST.items()), counts

@@ -108,7 +108,7 @@ def test_torchrun_ends_when_ranks_fail(tmp_path, settings, said):
 @pytest.mark.parametrize("phase", swept(["starting", "rendezvous", "training", "evaluation", "saving"],
                                         ["rendezvous", "evaluation"]))
 def test_a_rank_killed_in_any_phase_is_noticed_at_once_and_the_run_ends_well(tmp_path, phase):
-    changes = merged(ON_GPU, {"epochs": 3, "test_batch_size": 10, "checkpoint": {"every_steps": 2},
+    changes = merged(ON_GPU, {"epochs": 3, "test_batch_size": 10, "data": {"limit_test": 500}, "checkpoint": {"every_steps": 2},
                               "launch": {"max_restarts": 1}})
     with start(tmp_path, changes, processes=2, variables=fake_gpus(2)) as process:
         pid = process.wait_for_ranks(2)[0]

@@ -5,19 +5,19 @@ What kernels compute means nothing here, so nothing is compared with it."""
 import re
 
 import pytest
-from fake_gpus import ON_GPU, devices_of_ranks, fake_gpus, needs_fake_gpus, reports
+from fake_gpus import ON_GPU, RESNET18, devices_of_ranks, fake_gpus, needs_fake_gpus, reports
 from support import MNIST, merged, read_idx, run, train, write_config, write_idx_folder
 
 pytestmark = needs_fake_gpus
 
-STEPS = 20  # an epoch of support.SMALL
+STEPS = 20  # an epoch of ON_GPU
 ONE_EPOCH = ON_GPU | {"epochs": 1}
 PATHS = {  # name: GPUs, ranks, changes, how the step runs
     "net bf16": (1, 1, {"precision": "bf16"}, "graph"),
     "lenet bf16": (1, 1, {"precision": "bf16", "model": {"name": "lenet"}}, "graph"),
     "mlp bf16": (1, 1, {"precision": "bf16", "model": {"name": "mlp"}}, "graph"),
-    "resnet18 bf16": (1, 1, {"precision": "bf16", "model": {"name": "resnet18"}}, "graph"),
-    "resnet18 fp32": (1, 1, {"precision": "fp32", "model": {"name": "resnet18"}}, "graph"),
+    "resnet18 bf16": (1, 1, RESNET18 | {"precision": "bf16"}, "graph"),
+    "resnet18 fp32": (1, 1, RESNET18 | {"precision": "fp32"}, "graph"),
     "eager": (1, 1, {"cuda_graphs": "off"}, "eager"),
     "deterministic": (1, 1, {"deterministic": True}, "graph"),
     "accumulation and clipping": (1, 1, {"gradient_accumulation_steps": 2, "max_gradient_norm": 1}, "eager"),
@@ -27,11 +27,11 @@ PATHS = {  # name: GPUs, ranks, changes, how the step runs
     "hold-out": (1, 1, {"data": {"validation": 0.2}}, "graph"),
     "histograms": (1, 1, {"report": {"histograms": True, "tensorboard": True}}, "graph"),
     "four GPUs": (4, 4, {}, "graph"),
-    "resnet18 on two GPUs": (2, 2, {"precision": "bf16", "model": {"name": "resnet18"}}, "graph"),
+    "resnet18 on two GPUs": (2, 2, RESNET18 | {"precision": "bf16"}, "graph"),
     "bucketed": (2, 2, {"gradient_averaging": {"strategy": "bucketed"}}, "eager"),
     "bf16 gradients": (2, 2, {"gradient_averaging": {"compression": "bf16"}}, "graph"),
     "fp16 gradients, bucketed": (2, 2, {"gradient_averaging": {"strategy": "bucketed", "compression": "fp16"}}, "eager"),
-    "synchronised batch norm": (2, 2, {"model": {"name": "resnet18"}, "sync_batch_norm": True}, "graph"),
+    "synchronised batch norm": (2, 2, RESNET18 | {"sync_batch_norm": True}, "graph"),
     "mixup across processes": (2, 2, {"data": {"augment": [{"name": "mixup", "scope": "global"}]}}, "graph"),
     "split by throughput": (2, 2, {"data": {"split": "throughput"}}, "eager"),
     "accumulation on two GPUs": (2, 2, {"gradient_accumulation_steps": 2}, "eager"),

@@ -13,8 +13,11 @@ from support import BINARY, REPOSITORY
 WITH_FAKE_GPUS = REPOSITORY / "tests" / "support" / "fake_gpu" / "with_fake_gpus"
 LIBRARIES = Path(os.environ.get("MNIST_TRAIN_FAKE_GPU_LIBRARIES") or Path(BINARY).resolve().parents[1] / "lib" / "fake_gpu")
 
-# On top of support.SMALL, which is on CPUs. Numbers mean nothing here, so no run is compared to the bit.
-ON_GPU = {"device": "cuda", "deterministic": False}
+# On top of support.SMALL, which is on CPUs. Numbers mean nothing here, so no run is compared to the bit. An epoch has as many steps
+# as there, of smaller batches: the emulated kernels are slow.
+ON_GPU = {"device": "cuda", "deterministic": False, "batch_size": 16, "data": {"limit_train": 320, "limit_test": 100}}
+RESNET18 = {"model": {"name": "resnet18"}, "batch_size": 8, "data": {"limit_train": 64, "limit_test": 50}}
+TINY = {"model": {"name": "mlp", "hidden": [16]}}  # whose steps take a millisecond
 
 
 def why_none():

@@ -138,7 +138,8 @@ Sum sum_of_kernel(std::string_view kernel, void** arguments) {
 Operation emulate_aten_kernel(std::string_view kernel, void** arguments) {
   if (arguments == nullptr) return {};
   const ScalarType filled = type_behind(kernel, kFill);
-  if (filled != ScalarType::kOther && contains(kernel, kVectorized)) {
+  if (filled != ScalarType::kOther &&
+      (contains(kernel, kVectorized) || contains(kernel, kUnrolled))) {
     return emulate_fill(filled, arguments);
   }
   const Sum sum = sum_of_kernel(kernel, arguments);

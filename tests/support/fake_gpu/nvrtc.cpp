@@ -45,9 +45,10 @@ bool run_compiler(const std::string& source, const std::string& library, const s
   const std::vector<std::string> words{
       "/bin/sh",
       "-c",
-      std::string("unset LD_PRELOAD; exec " FAKE_GPU_COMPILER
-                  " -std=c++20 -O2 -shared -fPIC -fno-gnu-unique -w -I " FAKE_GPU_INCLUDE
-                  " -include support/fake_gpu/nvrtc_prologue.h -x c++ \"$0\" -o \"$1\" 2> \"$2\""),
+      std::string(
+          "unset LD_PRELOAD; exec " FAKE_GPU_COMPILER
+          " -std=c++20 -O3 -march=native -shared -fPIC -fno-gnu-unique -w -I " FAKE_GPU_INCLUDE
+          " -include support/fake_gpu/nvrtc_prologue.h -x c++ \"$0\" -o \"$1\" 2> \"$2\""),
       source,
       library,
       log};

@@ -13,6 +13,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -64,7 +65,9 @@ class Block {
     Scope scope = Scope::kBlock;
   };
 
+  static void prepare(Fiber& fiber);
   static void begin_fiber();
+  static void leave(Fiber& fiber);
   [[noreturn]] static void go_to(Place& place);
   [[noreturn]] static void enter(Fiber& fiber);
   void run_threads();
@@ -85,14 +88,14 @@ class Block {
   std::size_t used_ = 0;                        // by this block
 };
 
-inline thread_local Block* block = nullptr;
+inline Block* block = nullptr;
 
 }  // namespace mnist_train::grid
 
-inline thread_local mnist_train::grid::Index threadIdx;
-inline thread_local mnist_train::grid::Index blockIdx;
-inline thread_local mnist_train::grid::Index blockDim;
-inline thread_local mnist_train::grid::Index gridDim;
+inline mnist_train::grid::Index threadIdx;
+inline mnist_train::grid::Index blockIdx;
+inline mnist_train::grid::Index blockDim;
+inline mnist_train::grid::Index gridDim;
 
 namespace mnist_train::grid {
 
@@ -117,15 +120,9 @@ inline void Block::run(unsigned threads, const std::function<void()>& body) {
     if (begun_ < threads_) {
       if (used_ == fibers_.size()) {
         fibers_.push_back(std::make_unique<Fiber>());
-        fibers_.back()->stack = std::make_unique_for_overwrite<std::byte[]>(kStack_bytes);
+        prepare(*fibers_.back());
       }
       Fiber& fiber = *fibers_[used_++];
-      fiber.has_begun = false;
-      ::getcontext(&fiber.context);
-      fiber.context.uc_stack.ss_sp = fiber.stack.get();
-      fiber.context.uc_stack.ss_size = kStack_bytes;
-      fiber.context.uc_link = nullptr;
-      ::makecontext(&fiber.context, &Block::begin_fiber, 0);
       resume(fiber);
     } else if (!release_waiting()) {
       fail("threads of a block wait for different barriers");
@@ -134,9 +131,26 @@ inline void Block::run(unsigned threads, const std::function<void()>& body) {
   block = outer;
 }
 
+inline void Block::prepare(Fiber& fiber) {
+  fiber.stack = std::make_unique_for_overwrite<std::byte[]>(kStack_bytes);
+  ::getcontext(&fiber.context);
+  fiber.context.uc_stack.ss_sp = fiber.stack.get();
+  fiber.context.uc_stack.ss_size = kStack_bytes;
+  fiber.context.uc_link = nullptr;
+  ::makecontext(&fiber.context, &Block::begin_fiber, 0);
+}
+
+/// Runs threads of one block after the other: beginning a fiber calls the system, so it never ends.
 inline void Block::begin_fiber() {
-  block->run_threads();
-  go_to(block->scheduler_);
+  for (;;) {
+    block->run_threads();
+    leave(*block->current_);
+  }
+}
+
+/// Returns to the scheduler, until the fiber is resumed.
+[[gnu::noinline]] inline void Block::leave(Fiber& fiber) {
+  if (__builtin_setjmp(fiber.place.data()) == 0) go_to(block->scheduler_);
 }
 
 [[gnu::noinline]] inline void Block::go_to(Place& place) { __builtin_longjmp(place.data(), 1); }
@@ -171,7 +185,7 @@ inline void Block::run_threads() {
   Fiber& fiber = *current_;
   fiber.waits = true;
   fiber.scope = scope;
-  if (__builtin_setjmp(fiber.place.data()) == 0) go_to(scheduler_);
+  leave(fiber);
 }
 
 /// Lets those continue whose scope waits as a whole. Returns whether there were any.
@@ -211,6 +225,11 @@ T Block::exchange(T value, unsigned lane) {
   return given;
 }
 
+/// One grid runs at a time, since what its threads share is there once: variables of threads would
+/// be slow to find in a library that is loaded late.
+inline std::mutex grid_mutex;
+inline Block the_block;
+
 /// Where a pointer of the program leads to in memory that the CPU can reach.
 using Translate = void* (*)(void* address);
 
@@ -239,12 +258,12 @@ class Kernel {
                    Translate translate, std::index_sequence<indices...>) {
     const std::tuple<Parameters...> values{read<Parameters>(arguments[indices], translate)...};
     return [function, values](unsigned blocks, unsigned threads) {
-      static thread_local Block shared;
+      const std::lock_guard lock(grid_mutex);
       gridDim = {blocks, 1, 1};
       blockDim = {threads, 1, 1};
       for (unsigned i = 0; i < blocks; ++i) {
         blockIdx = {order == Order::kForwards ? i : blocks - 1 - i, 0, 0};
-        shared.run(threads, [&] { std::apply(function, values); });
+        the_block.run(threads, [&] { std::apply(function, values); });
       }
     };
   }
@@ -278,7 +297,7 @@ inline std::map<std::string, Kernel>& all_kernels() {
 #define __device__
 #define __restrict__ __restrict
 #define __launch_bounds__(...)
-#define __shared__ static thread_local
+#define __shared__ static
 #define UNROLL
 #define __syncthreads() mnist_train::grid::block->wait(mnist_train::grid::Block::Scope::kBlock)
 #define EXPORT_KERNEL(name)                               \
