@@ -94,10 +94,10 @@ at::Tensor batch_norm(const BatchNormParameters& layer, const at::Tensor& x,
   const std::int64_t blocks = tiles.blocks(kSumBlocks, kSumRows);
   const at::Tensor partial_sums = at::empty({blocks, x.size(1), 2}, statistics.options());
   launch(name_for("batch_norm_statistics", x.scalar_type()), tiles.grid(blocks), memory_of(x),
-         tiles.rows, tiles.channels, tiles.tiles, tiles.packed, static_cast<float>(layer.epsilon),
-         static_cast<float>(layer.momentum), memory_of(statistics), memory_of(layer.running_mean),
-         memory_of(layer.running_var), memory_of(layer.batches), memory_of(partial_sums),
-         arrived_blocks());
+         memory_of(layer.convolution_bias), tiles.rows, tiles.channels, tiles.tiles, tiles.packed,
+         static_cast<float>(layer.epsilon), static_cast<float>(layer.momentum),
+         memory_of(statistics), memory_of(layer.running_mean), memory_of(layer.running_var),
+         memory_of(layer.batches), memory_of(partial_sums), arrived_blocks());
   launch(name_for("batch_norm", x.scalar_type()), tiles.grid(tiles.blocks(kMapBlocks, kMapRows)),
          memory_of(x), memory_of(residual), memory_of(statistics), memory_of(layer.weight),
          memory_of(layer.bias), tiles.rows, tiles.channels, tiles.tiles, tiles.packed, relu ? 1 : 0,
@@ -116,6 +116,7 @@ BatchNormGradients batch_norm_gradients(const NormalizedBatch& batch, const at::
   const int cuts_x = batch.relu && !batch.y.defined() ? 1 : 0;
   BatchNormGradients found{needs_x ? like_x() : at::Tensor(), at::empty_like(batch.weight),
                            at::empty_like(batch.bias), cuts_y ? like_x() : dy};
+  if (batch.lacks_bias) found.convolution_bias = at::empty({x.size(1)}, x.options());
   const at::Tensor y = cuts_y ? batch.y : at::Tensor();
   const RowTiles tiles(x, {dy, y, found.x, found.residual});
   const std::int64_t blocks = tiles.blocks(kSumBlocks, kSumRows);
@@ -124,7 +125,7 @@ BatchNormGradients batch_norm_gradients(const NormalizedBatch& batch, const at::
          memory_of(dy), memory_of(y), memory_of(batch.statistics), memory_of(batch.weight),
          memory_of(batch.bias), tiles.rows, tiles.channels, tiles.tiles, tiles.packed, cuts_x,
          memory_of(found.residual), memory_of(found.weight), memory_of(found.bias),
-         memory_of(partial_sums), arrived_blocks());
+         memory_of(found.convolution_bias), memory_of(partial_sums), arrived_blocks());
   if (!needs_x) return found;
   launch(name_for("batch_norm_gradient", x.scalar_type()),
          tiles.grid(tiles.blocks(kMapBlocks, kMapRows)), memory_of(x), memory_of(found.residual),
@@ -146,17 +147,20 @@ std::string check_batch_norm(at::Device device) {
       const at::Tensor dy = known_values({kRows * channels}).flip(0).view_as(x).to(type);
       const at::Tensor weight = known_values({channels}) + 2;
       const at::Tensor bias = known_values({channels});
+      const at::Tensor left_out = (known_values({channels}) - 2).to(type);
       const BatchNormParameters layer{weight.to(device),
                                       bias.to(device),
                                       at::zeros({channels}).to(device),
                                       at::ones({channels}).to(device),
                                       at::zeros({}, at::kLong).to(device),
                                       kEpsilon,
-                                      kMomentum};
+                                      kMomentum,
+                                      left_out.to(device)};
       NormalizedBatch batch{
-          x.to(device), {},         at::empty({2, channels}, layer.weight.options()),
-          layer.weight, layer.bias,
-          /*relu=*/true};
+          x.to(device),       {},         at::empty({2, channels}, layer.weight.options()),
+          layer.weight,       layer.bias,
+          /*relu=*/true,
+          /*lacks_bias=*/true};
       batch.y = batch_norm(layer, batch.x, residual.to(device), batch.relu, batch.statistics);
       const BatchNormGradients found = batch_norm_gradients(batch, dy.to(device), true);
 
@@ -165,7 +169,7 @@ std::string check_batch_norm(at::Device device) {
       const at::Tensor inverse_std = (variance + kEpsilon).rsqrt();
       const at::Tensor x_hat = (wide - mean) * inverse_std;
       agreement.add("statistics", batch.statistics, at::stack({mean, inverse_std}), at::kFloat);
-      agreement.add("running mean", layer.running_mean, mean * kMomentum, at::kFloat);
+      agreement.add("running mean", layer.running_mean, (mean + left_out) * kMomentum, at::kFloat);
       agreement.add("running variance", layer.running_var,
                     variance * (kMomentum * kRows / (kRows - 1)) + (1 - kMomentum), at::kFloat);
       agreement.add("batches", layer.batches, at::ones({}), at::kFloat);
@@ -178,6 +182,8 @@ std::string check_batch_norm(at::Device device) {
       agreement.add("gradient of the residual", found.residual, gradient, type);
       agreement.add("gradient of the bias", found.bias, bias_gradient, at::kFloat);
       agreement.add("gradient of the weight", found.weight, weight_gradient, at::kFloat);
+      agreement.add("gradient of the convolution's bias", found.convolution_bias,
+                    at::zeros({channels}), type);
       agreement.add("gradient", found.x,
                     (gradient - bias_gradient / kRows - x_hat * weight_gradient / kRows) *
                         (inverse_std * weight),

@@ -14,7 +14,8 @@ struct BatchNormParameters {
   at::Tensor running_var;
   at::Tensor batches;  // scalar i64, how many the running statistics have seen
   double epsilon;
-  double momentum;  // the weight of a batch in the running statistics
+  double momentum;                   // the weight of a batch in the running statistics
+  at::Tensor convolution_bias = {};  // [C] like x, which lacks it; undefined for none
 };
 
 /// What the backward pass of batch norm is computed from.
@@ -25,23 +26,25 @@ struct NormalizedBatch {
   at::Tensor weight;
   at::Tensor bias;
   bool relu = false;
+  bool lacks_bias = false;  // that of the convolution which gave x
 };
 
-/// The gradients of `relu(batch_norm(x) + residual)`.
+/// The gradients of `relu(batch_norm(x + convolution_bias) + residual)`.
 struct BatchNormGradients {
   at::Tensor x;  // undefined where it is not needed
   at::Tensor weight;
   at::Tensor bias;
   at::Tensor residual;
+  at::Tensor convolution_bias = {};  // [C] zeros like x; undefined where x lacks no bias
 };
 
 /// Returns whether the kernels can normalize x: f32 or bf16, [N,C] or channels_last [N,C,H,W], with
 /// at least two numbers a channel. `residual` is undefined or like x.
 bool can_normalize(const at::Tensor& x, const at::Tensor& residual);
 
-/// Returns `relu(batch_norm(x) + residual)`, with ReLU and residual only where they are wanted, in
-/// training: writes the statistics of the batch to `statistics` [2,C] f32 and updates the running
-/// ones. See gpu/batch_norm.cu.
+/// Returns `relu(batch_norm(x + convolution_bias) + residual)`, with ReLU, residual and bias only
+/// where they are wanted, in training: writes the statistics of x to `statistics` [2,C] f32 and
+/// updates the running ones. The bias moves nothing but the running mean. See gpu/batch_norm.cu.
 at::Tensor batch_norm(const BatchNormParameters& layer, const at::Tensor& x,
                       const at::Tensor& residual, bool relu, const at::Tensor& statistics);
 

@@ -16,6 +16,7 @@
 
 #include "kernels/batch_norm.h"
 #include "kernels/selection.h"
+#include "models/convolution.h"
 
 namespace mnist_train::models {
 
@@ -72,9 +73,10 @@ class NormalizedRows : public torch::autograd::Function<NormalizedRows> {
 /// Batch norm with what stands behind it, by the kernels of this program.
 class FusedBatchNorm : public torch::autograd::Function<FusedBatchNorm> {
  public:
-  /// `weight` and `bias` are those of the layer.
+  /// `weight`, `bias` and `convolution_bias` are those of the layer.
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
                             const at::Tensor& weight, const at::Tensor& bias,
+                            const std::optional<at::Tensor>& convolution_bias,
                             const std::optional<at::Tensor>& residual, bool relu,
                             const kernels::BatchNormParameters& layer) {
     const at::Tensor added = residual.value_or(at::Tensor());
@@ -84,21 +86,36 @@ class FusedBatchNorm : public torch::autograd::Function<FusedBatchNorm> {
     context->save_for_backward({x, weight, bias, statistics, is_cut_by_y ? y : at::Tensor()});
     context->saved_data["relu"] = relu;
     context->saved_data["has_residual"] = added.defined();
+    context->saved_data["lacks_bias"] = convolution_bias.has_value();
     return y;
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& gradients) {
     const auto saved = context->get_saved_variables();
-    const kernels::NormalizedBatch batch{saved[0], saved[4], saved[3],
-                                         saved[1], saved[2], context->saved_data["relu"].toBool()};
+    const kernels::NormalizedBatch batch{saved[0],
+                                         saved[4],
+                                         saved[3],
+                                         saved[1],
+                                         saved[2],
+                                         context->saved_data["relu"].toBool(),
+                                         context->saved_data["lacks_bias"].toBool()};
     const auto found =
         kernels::batch_norm_gradients(batch, gradients[0], context->needs_input_grad(0));
     const bool has_residual = context->saved_data["has_residual"].toBool();
-    return {found.x,      found.weight, found.bias, has_residual ? found.residual : at::Tensor(),
-            at::Tensor(), at::Tensor()};
+    return {found.x,
+            found.weight,
+            found.bias,
+            found.convolution_bias,
+            has_residual ? found.residual : at::Tensor(),
+            at::Tensor(),
+            at::Tensor()};
   }
 };
+
+std::optional<at::Tensor> if_defined(const at::Tensor& tensor) {
+  return tensor.defined() ? std::optional(tensor) : std::nullopt;
+}
 
 }  // namespace
 
@@ -112,22 +129,38 @@ BatchNorm::BatchNorm(std::int64_t channels, double epsilon, double momentum)
       momentum_(momentum) {}
 
 at::Tensor BatchNorm::forward_fused(const at::Tensor& x, const at::Tensor& residual, bool relu) {
-  if (has_kernels(x, residual)) {
-    const std::optional<at::Tensor> added =
-        residual.defined() ? std::optional(residual) : std::nullopt;
-    return FusedBatchNorm::apply(
-        x, weight_, bias_, added, relu,
-        kernels::BatchNormParameters{weight_, bias_, running_mean_, running_var_,
-                                     num_batches_tracked_, epsilon_, momentum_});
+  if (uses_kernels(x) && kernels::can_normalize(x, residual)) {
+    return forward_by_kernels(x, /*convolution_bias=*/{}, residual, relu);
   }
   at::Tensor y = normalize(x);
   if (residual.defined()) y = y + residual;
   return relu ? at::relu(y) : y;
 }
 
-bool BatchNorm::has_kernels(const at::Tensor& x, const at::Tensor& residual) const {
+at::Tensor BatchNorm::forward_convolved(torch::nn::Conv2dImpl& convolution,
+                                        const at::Tensor& images, const at::Tensor& residual,
+                                        bool relu) {
+  const at::Tensor& bias = convolution.bias;
+  if (!uses_kernels(images) || bias.scalar_type() != images.scalar_type() ||
+      !can_convolve_without_bias(convolution, images)) {
+    return forward_fused(convolution.forward(images), residual, relu);
+  }
+  const at::Tensor x = convolve_without_bias(convolution, images);
+  if (kernels::can_normalize(x, residual)) return forward_by_kernels(x, bias, residual, relu);
+  return forward_fused(x + bias.view({1, -1, 1, 1}), residual, relu);  // as LibTorch adds it
+}
+
+bool BatchNorm::uses_kernels(const at::Tensor& x) const {
   return is_training() && !sum_ && kernels::is_used(kernels::Operation::kBatchNorm, x.device()) &&
-         weight_.scalar_type() == at::kFloat && kernels::can_normalize(x, residual);
+         weight_.scalar_type() == at::kFloat;
+}
+
+at::Tensor BatchNorm::forward_by_kernels(const at::Tensor& x, const at::Tensor& convolution_bias,
+                                         const at::Tensor& residual, bool relu) {
+  return FusedBatchNorm::apply(
+      x, weight_, bias_, if_defined(convolution_bias), if_defined(residual), relu,
+      kernels::BatchNormParameters{weight_, bias_, running_mean_, running_var_,
+                                   num_batches_tracked_, epsilon_, momentum_, convolution_bias});
 }
 
 at::Tensor BatchNorm::normalize(const at::Tensor& x) {

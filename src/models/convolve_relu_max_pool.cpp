@@ -2,12 +2,12 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
-#include <torch/nn/functional/conv.h>
 
 #include <algorithm>
 
 #include "kernels/selection.h"
 #include "models/bf16_convolution.h"
+#include "models/convolution.h"
 #include "models/relu_max_pool.h"
 #include "models/relu_max_pool_rows.h"
 
@@ -167,17 +167,10 @@ bool in_bf16_on_cpu(const at::Tensor& values) {
   return values.is_cpu() && values.scalar_type() == at::kBFloat16;
 }
 
-at::Tensor convolve_without_bias(const torch::nn::Conv2dImpl& layer, const at::Tensor& images) {
-  const auto& options = layer.options;
-  return torch::nn::functional::detail::conv2d(images, layer.weight, /*bias=*/{}, options.stride(),
-                                               options.padding(), options.dilation(),
-                                               options.groups());
-}
-
-/// Returns whether the kernel for GPUs adds the bias. LibTorch pads with other values than zeros.
+/// Returns whether the kernel for GPUs adds the bias.
 bool adds_bias_later(const torch::nn::Conv2dImpl& layer, const at::Tensor& images) {
-  return kernels::is_used(kernels::Operation::kReluMaxPool, images.device()) && images.dim() == 4 &&
-         std::holds_alternative<torch::enumtype::kZeros>(layer.options.padding_mode());
+  return kernels::is_used(kernels::Operation::kReluMaxPool, images.device()) &&
+         can_convolve_without_bias(layer, images);
 }
 
 }  // namespace

@@ -185,10 +185,13 @@ class LayeredModel : public Model {
       operations.emplace_back(relu_max_pool);
       return 2;
     }
+    if (are_biased_convolution_batch_norm(next)) {
+      const bool relu = are_batch_norm_relu(next.subspan(1));
+      operations.emplace_back(batch_norm_of(next.first(2), relu));
+      return relu ? 3 : 2;
+    }
     if (are_batch_norm_relu(next)) {
-      operations.push_back([layer = made<BatchNorm>(*next[0])](const at::Tensor& x) {
-        return layer->forward_fused(x, /*residual=*/{}, /*relu=*/true);
-      });
+      operations.emplace_back(batch_norm_of(next.first(1), /*relu=*/true));
       return 2;
     }
     if (are_average_flatten(next)) {
@@ -201,6 +204,12 @@ class LayeredModel : public Model {
   template <class Impl>
   std::shared_ptr<Impl> made(const SizedLayer& sized) const {
     return std::dynamic_pointer_cast<Impl>(made_.at(&sized));
+  }
+
+  /// Returns the operation of a batch norm, the last layer, and the convolution in front, if any.
+  BatchNormOperation batch_norm_of(Neighbours layers, bool relu) const {
+    return {layers.size() == 2 ? made<torch::nn::Conv2dImpl>(*layers.front()) : nullptr,
+            made<BatchNorm>(*layers.back()), relu};
   }
 
   /// Adds the forward pass of a module that LibTorch, or this layer, has.
@@ -255,11 +264,14 @@ class LayeredModel : public Model {
     const bool adds_relu = layer.activation == settings::Activation::kRelu;
     if (!layers.empty() && kind_as<settings::BatchNormLayer>(*layers.back()) != nullptr &&
         (adds_relu || !layer.activation)) {
-      to.push_back([front = compile(Neighbours(layers).first(layers.size() - 1)),
-                    norm = made<BatchNorm>(*layers.back()), shortcut = compile(sized.shortcut),
-                    adds_relu](const at::Tensor& x) {
+      const Neighbours all(layers);
+      const Neighbours end = all.last(std::min<std::size_t>(all.size(), 2));
+      const std::size_t taken = are_biased_convolution_batch_norm(end) ? 2 : 1;
+      to.push_back([front = compile(all.first(all.size() - taken)),
+                    norm = batch_norm_of(all.last(taken), adds_relu),
+                    shortcut = compile(sized.shortcut)](const at::Tensor& x) {
         const at::Tensor residual = run(shortcut, x);
-        return norm->forward_fused(run(front, x), residual, adds_relu);
+        return norm(run(front, x), residual);
       });
       return;
     }

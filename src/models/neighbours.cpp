@@ -35,6 +35,12 @@ bool are_relu_max_pool(Neighbours next) {
   return next.size() >= 2 && is_relu(*next[0]) && is_max_pool_by_2(*next[1]);
 }
 
+bool are_biased_convolution_batch_norm(Neighbours next) {
+  if (next.size() < 2 || kind_as<settings::BatchNormLayer>(*next[1]) == nullptr) return false;
+  const auto* convolution = kind_as<settings::Conv2dLayer>(*next[0]);
+  return convolution != nullptr && convolution->bias;
+}
+
 bool are_batch_norm_relu(Neighbours next) {
   return next.size() >= 2 && kind_as<settings::BatchNormLayer>(*next[0]) != nullptr &&
          is_relu(*next[1]) && !are_relu_max_pool(next.subspan(1));

@@ -22,6 +22,8 @@ const Kind* kind_as(const network::SizedLayer& sized) {
 bool are_convolution_relu_max_pool(Neighbours next);
 /// Returns whether the first layers are a ReLU and the 2x2 max-pooling that `relu_max_pool` does.
 bool are_relu_max_pool(Neighbours next);
+/// Returns whether the first layers are a convolution with a bias and a batch norm.
+bool are_biased_convolution_batch_norm(Neighbours next);
 /// Returns whether the first layers are a batch norm and a ReLU that no other operation takes.
 bool are_batch_norm_relu(Neighbours next);
 /// Returns whether the first layers average images and leave a vector of their channels.

@@ -33,6 +33,7 @@ struct NormCase {
   at::ScalarType type;
   bool has_residual;
   bool relu;
+  bool lacks_bias;  // x, that of the convolution which gave it
 };
 
 at::Tensor like_images(const at::Tensor& x) {
@@ -60,23 +61,27 @@ void check(const NormCase& tried) {
           .to(tried.type));
   const at::Tensor residual = tried.has_residual ? drawn() : at::Tensor();
   const at::Tensor dy = drawn();
-  const kernels::BatchNormParameters layer = layer_of(channels);
+  kernels::BatchNormParameters layer = layer_of(channels);
+  if (tried.lacks_bias) layer.convolution_bias = (at::randn({channels}) * 3).to(tried.type);
   const auto exact = [](const at::Tensor& tensor) {
     return tensor.detach().to(at::kDouble).contiguous().clone().requires_grad_();
   };
   const at::Tensor exact_x = exact(x);
+  const at::Tensor left_out =
+      exact(tried.lacks_bias ? layer.convolution_bias : at::zeros({channels}));
   const at::Tensor weight = exact(layer.weight);
   const at::Tensor bias = exact(layer.bias);
   const at::Tensor running_mean = layer.running_mean.to(at::kDouble);
   const at::Tensor running_var = layer.running_var.to(at::kDouble);
-  at::Tensor exact_y = at::batch_norm(exact_x, weight, bias, running_mean, running_var,
-                                      /*training=*/true, kMomentum, kEpsilon, false);
+  at::Tensor exact_y =
+      at::batch_norm((exact_x.transpose(1, -1) + left_out).transpose(1, -1), weight, bias,
+                     running_mean, running_var, /*training=*/true, kMomentum, kEpsilon, false);
   const at::Tensor exact_residual = tried.has_residual ? exact(residual) : at::Tensor();
   if (tried.has_residual) exact_y = exact_y + exact_residual;
 
   const at::NoGradGuard no_grad;
-  kernels::NormalizedBatch batch{x,          {},        at::empty({2, channels}), layer.weight,
-                                 layer.bias, tried.relu};
+  kernels::NormalizedBatch batch{x,          {},         at::empty({2, channels}), layer.weight,
+                                 layer.bias, tried.relu, tried.lacks_bias};
   const at::Tensor y = kernels::batch_norm(layer, x, residual, tried.relu, batch.statistics);
   if (tried.has_residual && tried.relu) batch.y = y;
   const auto found = kernels::batch_norm_gradients(batch, dy, /*needs_x=*/true);
@@ -100,8 +105,14 @@ void check(const NormCase& tried) {
   if (tried.has_residual) {
     agreement.add("gradient of the residual", found.residual, exact_residual.grad(), tried.type);
   }
-  CAPTURE(tried.sizes, tried.type, tried.has_residual, tried.relu);
+  CAPTURE(tried.sizes, tried.type, tried.has_residual, tried.relu, tried.lacks_bias);
   CHECK(agreement.difference() == "");
+  REQUIRE(found.convolution_bias.defined() == tried.lacks_bias);
+  if (!tried.lacks_bias) return;
+  CHECK(found.convolution_bias.scalar_type() == tried.type);
+  CHECK(found.convolution_bias.eq(0).all().item<bool>());
+  CHECK(left_out.grad().abs().max().item<double>() <
+        1e-9 * (1 + exact_x.grad().norm().item<double>()));
 }
 
 }  // namespace
@@ -117,7 +128,11 @@ TEST_CASE("the kernels of batch norm agree with LibTorch's batch norm in f64") {
   for (const auto& sizes : all_sizes) {
     for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
       for (const bool has_residual : {false, true}) {
-        for (const bool relu : {false, true}) check({sizes, type, has_residual, relu});
+        for (const bool relu : {false, true}) {
+          for (const bool lacks_bias : {false, true}) {
+            check({sizes, type, has_residual, relu, lacks_bias});
+          }
+        }
       }
     }
   }

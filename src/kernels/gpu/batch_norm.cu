@@ -6,19 +6,23 @@
 // and with g = dy where y > 0, which is also the gradient of the residual, otherwise 0,
 //     d bias = sum g    d weight = sum g * x_hat
 //     d x = weight / sqrt(variance + epsilon) * (g - d bias / N - x_hat * d weight / N).
+// The convolution in front may leave its bias b out of x: x - mean and the variance, so y, are what
+// they are with it, and only the mean that the running one moves towards is mean + b. The gradient
+// of b is the sum of d x over the N rows, which is exactly 0, as sum x_hat = 0 and sum g = d bias.
 // Source: torch.nn.BatchNorm2d; Ioffe and Szegedy, "Batch Normalization" (2015). Squares are taken
 // about a value of the same rows, and merged by Chan, Golub and LeVeque, "Updating formulae and a
 // pairwise algorithm for computing sample variances" (1979), so that a variance keeps its digits.
 
 /// Writes mean and 1 / sqrt(variance + epsilon) of each channel to `statistics` [2, channels],
 /// moves the running statistics by `momentum` towards those of the batch, and counts the batch.
-/// `partial_sums` is [blocks of a tile, channels, 2], and `arrived` has a counter for each tile.
+/// `convolution_bias` [channels] is what x lacks, null where it lacks nothing. `partial_sums` is
+/// [blocks of a tile, channels, 2], and `arrived` has a counter for each tile.
 template <class T, int size>
-__device__ inline void batch_norm_statistics(const T* x, int64 rows, int64 channels, int tiles,
-                                             float epsilon, float momentum, float* statistics,
-                                             float* running_mean, float* running_var,
-                                             int64* batches, ChannelSums* partial_sums,
-                                             unsigned* arrived) {
+__device__ inline void batch_norm_statistics(const T* x, const T* convolution_bias, int64 rows,
+                                             int64 channels, int tiles, float epsilon,
+                                             float momentum, float* statistics, float* running_mean,
+                                             float* running_var, int64* batches,
+                                             ChannelSums* partial_sums, unsigned* arrived) {
   const NormTile<size> tile(rows, channels, tiles);
   ChannelSums own[size];
   float about[size];
@@ -59,7 +63,8 @@ __device__ inline void batch_norm_statistics(const T* x, int64 rows, int64 chann
   const float variance = squares < 0 ? 0.0F : squares / count;  // a NaN stays a NaN
   statistics[channel] = mean;
   statistics[channels + channel] = rsqrtf(variance + epsilon);
-  running_mean[channel] += momentum * (mean - running_mean[channel]);
+  const float left_out = convolution_bias == nullptr ? 0.0F : to_float(convolution_bias[channel]);
+  running_mean[channel] += momentum * (mean + left_out - running_mean[channel]);
   const float unbiased = variance * (count / static_cast<float>(rows - 1));
   running_var[channel] += momentum * (unbiased - running_var[channel]);
 }
@@ -121,26 +126,28 @@ __device__ inline void batch_norm(const T* x, const T* residual, const float* st
 }
 
 extern "C" __global__ __launch_bounds__(kNormThreads) void batch_norm_statistics_f32(
-    const float* x, int64 rows, int64 channels, int tiles, int packed, float epsilon,
-    float momentum, float* statistics, float* running_mean, float* running_var, int64* batches,
-    ChannelSums* partial_sums, unsigned* arrived) {
-  packed != 0
-      ? batch_norm_statistics<float, 4>(x, rows, channels, tiles, epsilon, momentum, statistics,
-                                        running_mean, running_var, batches, partial_sums, arrived)
-      : batch_norm_statistics<float, 1>(x, rows, channels, tiles, epsilon, momentum, statistics,
-                                        running_mean, running_var, batches, partial_sums, arrived);
+    const float* x, const float* convolution_bias, int64 rows, int64 channels, int tiles,
+    int packed, float epsilon, float momentum, float* statistics, float* running_mean,
+    float* running_var, int64* batches, ChannelSums* partial_sums, unsigned* arrived) {
+  packed != 0 ? batch_norm_statistics<float, 4>(x, convolution_bias, rows, channels, tiles, epsilon,
+                                                momentum, statistics, running_mean, running_var,
+                                                batches, partial_sums, arrived)
+              : batch_norm_statistics<float, 1>(x, convolution_bias, rows, channels, tiles, epsilon,
+                                                momentum, statistics, running_mean, running_var,
+                                                batches, partial_sums, arrived);
 }
 EXPORT_KERNEL(batch_norm_statistics_f32)
 
 extern "C" __global__ __launch_bounds__(kNormThreads) void batch_norm_statistics_bf16(
-    const bf16* x, int64 rows, int64 channels, int tiles, int packed, float epsilon, float momentum,
-    float* statistics, float* running_mean, float* running_var, int64* batches,
-    ChannelSums* partial_sums, unsigned* arrived) {
-  packed != 0
-      ? batch_norm_statistics<bf16, 8>(x, rows, channels, tiles, epsilon, momentum, statistics,
-                                       running_mean, running_var, batches, partial_sums, arrived)
-      : batch_norm_statistics<bf16, 1>(x, rows, channels, tiles, epsilon, momentum, statistics,
-                                       running_mean, running_var, batches, partial_sums, arrived);
+    const bf16* x, const bf16* convolution_bias, int64 rows, int64 channels, int tiles, int packed,
+    float epsilon, float momentum, float* statistics, float* running_mean, float* running_var,
+    int64* batches, ChannelSums* partial_sums, unsigned* arrived) {
+  packed != 0 ? batch_norm_statistics<bf16, 8>(x, convolution_bias, rows, channels, tiles, epsilon,
+                                               momentum, statistics, running_mean, running_var,
+                                               batches, partial_sums, arrived)
+              : batch_norm_statistics<bf16, 1>(x, convolution_bias, rows, channels, tiles, epsilon,
+                                               momentum, statistics, running_mean, running_var,
+                                               batches, partial_sums, arrived);
 }
 EXPORT_KERNEL(batch_norm_statistics_bf16)
 

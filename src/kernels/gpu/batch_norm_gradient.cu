@@ -3,13 +3,15 @@
 /// Writes the gradients of weights and biases. Where there is a ReLU and nothing was added before
 /// it, `relu` says so, and where y <= 0 is computed from x. Otherwise `y`, null without a ReLU,
 /// says where, and the gradient behind the ReLU, which is that of the residual, is written to
-/// `residual_gradient`.
+/// `residual_gradient`. That of the bias which a convolution left out of x is written where
+/// `convolution_bias_gradient` is not null.
 template <class T, int size>
 __device__ inline void batch_norm_sums(const T* x, const T* dy, const T* y, const float* statistics,
                                        const float* weights, const float* biases, int64 rows,
                                        int64 channels, int tiles, int relu, T* residual_gradient,
                                        float* weight_gradient, float* bias_gradient,
-                                       ChannelSums* partial_sums, unsigned* arrived) {
+                                       T* convolution_bias_gradient, ChannelSums* partial_sums,
+                                       unsigned* arrived) {
   using Values = Pack<T, size>;
   struct Read {
     Values x;
@@ -54,6 +56,7 @@ __device__ inline void batch_norm_sums(const T* x, const T* dy, const T* y, cons
   if (threadIdx.x >= tile.channels) return;
   bias_gradient[channel] = total.first;
   weight_gradient[channel] = total.second * statistics[channels + channel];
+  if (convolution_bias_gradient != nullptr) convolution_bias_gradient[channel] = from_float<T>(0);
 }
 
 /// `gradients` is dy, already cut by a ReLU where something was added before it. Where `relu` says
@@ -102,13 +105,14 @@ extern "C" __global__ __launch_bounds__(kNormThreads) void batch_norm_sums_f32(
     const float* x, const float* dy, const float* y, const float* statistics, const float* weights,
     const float* biases, int64 rows, int64 channels, int tiles, int packed, int relu,
     float* residual_gradient, float* weight_gradient, float* bias_gradient,
-    ChannelSums* partial_sums, unsigned* arrived) {
-  packed != 0 ? batch_norm_sums<float, 4>(x, dy, y, statistics, weights, biases, rows, channels,
-                                          tiles, relu, residual_gradient, weight_gradient,
-                                          bias_gradient, partial_sums, arrived)
-              : batch_norm_sums<float, 1>(x, dy, y, statistics, weights, biases, rows, channels,
-                                          tiles, relu, residual_gradient, weight_gradient,
-                                          bias_gradient, partial_sums, arrived);
+    float* convolution_bias_gradient, ChannelSums* partial_sums, unsigned* arrived) {
+  packed != 0
+      ? batch_norm_sums<float, 4>(x, dy, y, statistics, weights, biases, rows, channels, tiles,
+                                  relu, residual_gradient, weight_gradient, bias_gradient,
+                                  convolution_bias_gradient, partial_sums, arrived)
+      : batch_norm_sums<float, 1>(x, dy, y, statistics, weights, biases, rows, channels, tiles,
+                                  relu, residual_gradient, weight_gradient, bias_gradient,
+                                  convolution_bias_gradient, partial_sums, arrived);
 }
 EXPORT_KERNEL(batch_norm_sums_f32)
 
@@ -116,13 +120,14 @@ extern "C" __global__ __launch_bounds__(kNormThreads) void batch_norm_sums_bf16(
     const bf16* x, const bf16* dy, const bf16* y, const float* statistics, const float* weights,
     const float* biases, int64 rows, int64 channels, int tiles, int packed, int relu,
     bf16* residual_gradient, float* weight_gradient, float* bias_gradient,
-    ChannelSums* partial_sums, unsigned* arrived) {
-  packed != 0 ? batch_norm_sums<bf16, 8>(x, dy, y, statistics, weights, biases, rows, channels,
-                                         tiles, relu, residual_gradient, weight_gradient,
-                                         bias_gradient, partial_sums, arrived)
-              : batch_norm_sums<bf16, 1>(x, dy, y, statistics, weights, biases, rows, channels,
-                                         tiles, relu, residual_gradient, weight_gradient,
-                                         bias_gradient, partial_sums, arrived);
+    bf16* convolution_bias_gradient, ChannelSums* partial_sums, unsigned* arrived) {
+  packed != 0
+      ? batch_norm_sums<bf16, 8>(x, dy, y, statistics, weights, biases, rows, channels, tiles, relu,
+                                 residual_gradient, weight_gradient, bias_gradient,
+                                 convolution_bias_gradient, partial_sums, arrived)
+      : batch_norm_sums<bf16, 1>(x, dy, y, statistics, weights, biases, rows, channels, tiles, relu,
+                                 residual_gradient, weight_gradient, bias_gradient,
+                                 convolution_bias_gradient, partial_sums, arrived);
 }
 EXPORT_KERNEL(batch_norm_sums_bf16)
 
