@@ -11,67 +11,24 @@
 #include <ATen/ops/var_mean.h>
 #include <ATen/ops/zeros.h>
 
-#include <algorithm>
-#include <initializer_list>
-
 #include "accelerator/device.h"
 #include "kernels/agreement.h"
 #include "kernels/launch.h"
+#include "kernels/row_tiles.h"
 
 namespace mnist_train::kernels {
 
 namespace {
 
-constexpr std::int64_t kNormThreads = 512;  // of a block, as in gpu/row_tiles.cu
-constexpr std::int64_t kTile = 64;          // channels that a block has at most
 // Sums need few blocks, since the last one adds their results up; and rows enough for each thread.
 constexpr std::int64_t kSumBlocks = 132;
 constexpr std::int64_t kSumRows = 4;
 constexpr std::int64_t kMapBlocks = 528;
 constexpr std::int64_t kMapRows = 2;
 
-std::int64_t divided_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
 at::MemoryFormat format_of(const at::Tensor& x) {
   return x.dim() == 4 ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
 }
-
-/// How tensors are divided into rows, tiles of channels and blocks, see gpu/row_tiles.cu.
-struct RowTiles {
-  /// Several neighbouring channels are read at once where all tensors allow it.
-  RowTiles(const at::Tensor& x, std::initializer_list<at::Tensor> others)
-      : rows(x.numel() / x.size(1)), channels(x.size(1)) {
-    const auto is_aligned = [](const at::Tensor& tensor) {
-      return reinterpret_cast<std::uintptr_t>(memory_of(tensor)) % 16 == 0;
-    };
-    std::int64_t size = 16 / x.element_size();
-    packed = channels % size == 0 && is_aligned(x) &&
-                     std::all_of(others.begin(), others.end(), is_aligned)
-                 ? 1
-                 : 0;
-    if (packed == 0) size = 1;
-    const std::int64_t groups = channels / size;
-    const std::int64_t tile_count = divided_up(groups, kTile / size);
-    tiles = static_cast<int>(tile_count);
-    lanes = kNormThreads / divided_up(groups, tile_count);
-  }
-
-  /// Returns how many blocks a tile has: `most` in all tiles, each with `rows_of_thread` or more.
-  std::int64_t blocks(std::int64_t most, std::int64_t rows_of_thread) const {
-    return std::max<std::int64_t>(
-        std::min<std::int64_t>(rows / (lanes * rows_of_thread), most / tiles), 1);
-  }
-
-  accelerator::Grid grid(std::int64_t blocks_of_tile) const {
-    return {static_cast<unsigned>(blocks_of_tile * tiles), kNormThreads};
-  }
-
-  long long rows;
-  long long channels;
-  int tiles = 0;
-  int packed = 0;
-  std::int64_t lanes = 0;  // rows that a block takes at once
-};
 
 }  // namespace
 
@@ -81,7 +38,7 @@ bool can_normalize(const at::Tensor& x, const at::Tensor& residual) {
            (tensor.dim() == 2 || tensor.dim() == 4) && tensor.is_contiguous(format_of(tensor));
   };
   if (!is_in_rows(x) || x.numel() < 2 * x.size(1)) return false;
-  if (divided_up(x.size(1), kTile) > kArrivedBlocks) return false;
+  if (!has_few_tiles(x.size(1))) return false;
   return !residual.defined() ||
          (is_in_rows(residual) && residual.scalar_type() == x.scalar_type() &&
           residual.sizes() == x.sizes() && residual.device() == x.device());

@@ -13,6 +13,7 @@
 #include "kernels/batch_norm.h"
 #include "kernels/gather_batch.h"
 #include "kernels/launch.h"
+#include "kernels/linear_activation.h"
 #include "kernels/optimizer_update.h"
 #include "kernels/relu_max_pool.h"
 #include "kernels/softmax_loss.h"
@@ -34,6 +35,7 @@ constexpr std::array<Row, kOperations> kTable{{
     {"relu_max_pool", &check_relu_max_pool},
     {"gather_batch", &check_gather_batch},
     {"batch_norm", &check_batch_norm},
+    {"linear_activation", &check_linear_activation},
 }};
 
 /// The kernels of this process, which computes on one device.

@@ -13,9 +13,16 @@ namespace mnist_train::kernels {
 
 /// A computation that a kernel of this program's own does in the place of several of LibTorch's.
 /// Its launch, and its check, is in the file of its name; selection.cpp has the table of all.
-enum class Operation { kSoftmaxLoss, kOptimizerUpdate, kReluMaxPool, kGatherBatch, kBatchNorm };
+enum class Operation {
+  kSoftmaxLoss,
+  kOptimizerUpdate,
+  kReluMaxPool,
+  kGatherBatch,
+  kBatchNorm,
+  kLinearActivation
+};
 
-inline constexpr std::size_t kOperations = 5;
+inline constexpr std::size_t kOperations = 6;
 
 /// What computes an operation on the GPU of this process.
 struct Selected {

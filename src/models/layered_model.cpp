@@ -12,6 +12,7 @@
 #include "models/dropout.h"
 #include "models/initial_weights.h"
 #include "models/layer_operations.h"
+#include "models/linear_activation.h"
 #include "models/model.h"
 #include "models/neighbours.h"
 #include "models/relu_max_pool.h"
@@ -192,6 +193,11 @@ class LayeredModel : public Model {
     }
     if (are_batch_norm_relu(next)) {
       operations.emplace_back(batch_norm_of(next.first(1), /*relu=*/true));
+      return 2;
+    }
+    if (are_linear_activation(next)) {
+      operations.push_back(linear_activation(made<torch::nn::LinearImpl>(*next[0]),
+                                             *kind_as<settings::ActivationLayer>(*next[1])));
       return 2;
     }
     if (are_average_flatten(next)) {

@@ -46,6 +46,13 @@ bool are_batch_norm_relu(Neighbours next) {
          is_relu(*next[1]) && !are_relu_max_pool(next.subspan(1));
 }
 
+bool are_linear_activation(Neighbours next) {
+  if (next.size() < 2 || kind_as<settings::LinearLayer>(*next[0]) == nullptr) return false;
+  const auto* behind = kind_as<settings::ActivationLayer>(*next[1]);
+  return behind != nullptr && (behind->function == settings::Activation::kRelu ||
+                               behind->function == settings::Activation::kTanh);
+}
+
 bool are_average_flatten(Neighbours next) {
   return next.size() >= 2 && averages_all(*next[0]) &&
          kind_as<settings::FlattenLayer>(*next[1]) != nullptr;

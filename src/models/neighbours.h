@@ -26,6 +26,8 @@ bool are_relu_max_pool(Neighbours next);
 bool are_biased_convolution_batch_norm(Neighbours next);
 /// Returns whether the first layers are a batch norm and a ReLU that no other operation takes.
 bool are_batch_norm_relu(Neighbours next);
+/// Returns whether the first layers are a linear layer and a function that `linear_activation` has.
+bool are_linear_activation(Neighbours next);
 /// Returns whether the first layers average images and leave a vector of their channels.
 bool are_average_flatten(Neighbours next);
 

@@ -17,6 +17,7 @@
 #include "kernels/gpu/row_tiles.cu"
 #include "kernels/gpu/batch_norm.cu"
 #include "kernels/gpu/batch_norm_gradient.cu"
+#include "kernels/gpu/linear_activation.cu"
 // clang-format on
 
 #include "base/error.h"

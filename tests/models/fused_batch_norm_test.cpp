@@ -1,6 +1,5 @@
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/randn.h>
-#include <torch/csrc/autograd/function.h>
 #include <torch/nn/modules/conv.h>
 
 #include <cstdint>
@@ -14,6 +13,7 @@
 #include "kernels/emulated_kernels.h"
 #include "models/model.h"
 #include "support/catch.h"
+#include "support/count_operations.h"
 
 namespace mnist_train::models {
 namespace {
@@ -109,21 +109,6 @@ Outcome train_once(const settings::ModelOptions& options, at::ScalarType type,
   if (type == at::kBFloat16) model->compute_in_bfloat16();
   torch::manual_seed(5);
   return train_once(*model, in_channels_last(at::randn({16, channels, 12, 12}).to(type)));
-}
-
-/// Counts the operations with such a name from which a tensor was computed.
-std::int64_t count_operations(const at::Tensor& computed, const std::string& name) {
-  std::set<const torch::autograd::Node*> seen;
-  std::vector<const torch::autograd::Node*> left{computed.grad_fn().get()};
-  std::int64_t count = 0;
-  while (!left.empty()) {
-    const auto* const node = left.back();
-    left.pop_back();
-    if (node == nullptr || !seen.insert(node).second) continue;
-    if (node->name().find(name) != std::string::npos) ++count;
-    for (const auto& edge : node->next_edges()) left.push_back(edge.function.get());
-  }
-  return count;
 }
 
 }  // namespace

@@ -75,40 +75,41 @@ __device__ inline ChannelSums operator+(ChannelSums a, ChannelSums b) {
 
 /// Returns, in the first threads of a block, one for each channel, the sum of `item(i, channel)`
 /// over i < items, in an order that depends on the numbers alone. Every thread must call it.
-template <class Item>
-__device__ inline ChannelSums sum_by_channel(ChannelSums* parts, unsigned items, unsigned channels,
-                                             const Item& item) {
+template <class Sum, class Item>
+__device__ inline Sum sum_by_channel(Sum* parts, unsigned items, unsigned channels,
+                                     const Item& item) {
   const unsigned count = static_cast<unsigned>(min_of(kMaxParts, blockDim.x / channels));
   const unsigned part = threadIdx.x / channels;
-  ChannelSums sum{0, 0};
+  Sum sum{};
   for (unsigned i = part; part < count && i < items; i += count) {
     sum = sum + item(i, threadIdx.x % channels);
   }
   __syncthreads();  // until everyone has read what an earlier call left
   parts[threadIdx.x] = sum;
   __syncthreads();
-  ChannelSums total{0, 0};
+  Sum total{};
   for (unsigned i = 0; threadIdx.x < channels && i < count; ++i) {
     total = total + parts[i * channels + threadIdx.x];
   }
   return total;
 }
 
-__device__ inline ChannelSums* parts_of_sums() {
-  __shared__ ChannelSums parts[kNormThreads];
+template <class Sum>
+__device__ inline Sum* parts_of_sums() {
+  __shared__ Sum parts[kNormThreads];
   return parts;
 }
 
 /// Returns, in the first threads of a block, one for each channel of the tile, the sums over the
 /// block of what each thread has for its channels. Every thread must call it.
-template <int size>
-__device__ inline ChannelSums sums_of_block(const NormTile<size>& tile, const ChannelSums* own) {
+template <int size, class Sum>
+__device__ inline Sum sums_of_block(const NormTile<size>& tile, const Sum* own) {
   constexpr unsigned kStride = kNormThreads + 2;  // so that neighbours are in different banks
-  __shared__ ChannelSums sums[size * kStride];
+  __shared__ Sum sums[size * kStride];
   for (unsigned i = 0; i < size; ++i) sums[i * kStride + threadIdx.x] = own[i];
   __syncthreads();
   return sum_by_channel(
-      parts_of_sums(), tile.lanes, tile.channels, [&](unsigned lane, unsigned channel) {
+      parts_of_sums<Sum>(), tile.lanes, tile.channels, [&](unsigned lane, unsigned channel) {
         return sums[channel % size * kStride + lane * tile.groups + channel / size];
       });
 }

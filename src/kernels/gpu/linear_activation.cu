@@ -1,0 +1,71 @@
+// The gradient behind a linear layer z = x W^T + b with y = relu(z) or y = tanh(z), of rows of channels:
+//     dz = dy where y > 0 or is a NaN, otherwise 0        of a ReLU
+//     dz = dy * (1 - y^2)                                 of a tanh
+//     db = sum of dz over the rows, as it is stored.
+// Source: torch.nn.functional.linear, torch.relu and torch.tanh. W and x have their gradients from dz by
+// products of matrices.
+
+/// Writes dz to `gradient`, and db. `partial_sums` is [blocks of a tile, channels], and `arrived` has a
+/// counter for each tile.
+template <class T, int size>
+__device__ inline void linear_activation_gradient(const T* y, const T* dy, int64 rows,
+                                                  int64 channels, int tiles, int is_tanh,
+                                                  T* gradient, T* bias_gradient,
+                                                  float* partial_sums, unsigned* arrived) {
+  using Values = Pack<T, size>;
+  struct Read {
+    Values y;
+    Values dy;
+  };
+  const NormTile<size> tile(rows, channels, tiles);
+  float own[size];
+  for (int i = 0; i < size; ++i) own[i] = 0;
+  for_each_row<4>(
+      tile,
+      [&](int64 row) {
+        return Read{load<size>(y + tile.place(row)), load<size>(dy + tile.place(row))};
+      },
+      [&](int64 row, const Read& read) {
+        Values out = read.dy;
+        for (int i = 0; i < size; ++i) {
+          const float value = to_float(read.y.values[i]);
+          if (is_tanh != 0) {
+            out.values[i] = from_float<T>(to_float(read.dy.values[i]) * (1 - value * value));
+          } else if (value <= 0) {
+            out.values[i] = from_float<T>(0);
+          }
+          own[i] += to_float(out.values[i]);
+        }
+        store(gradient + tile.place(row), out);
+      });
+  const float sum = sums_of_block(tile, own);
+  const int64 channel = tile.begin + threadIdx.x;
+  if (threadIdx.x < tile.channels) partial_sums[tile.block * channels + channel] = sum;
+  if (!is_last_block(arrived + tile.number, tile.blocks)) return;
+  const float total = sum_by_channel(
+      parts_of_sums<float>(), tile.blocks, tile.channels, [&](unsigned block, unsigned of_tile) {
+        return partial_sums[block * channels + tile.begin + of_tile];
+      });
+  if (threadIdx.x < tile.channels) bias_gradient[channel] = from_float<T>(total);
+}
+
+extern "C" __global__ __launch_bounds__(kNormThreads) void linear_activation_gradient_f32(
+    const float* y, const float* dy, int64 rows, int64 channels, int tiles, int packed, int is_tanh,
+    float* gradient, float* bias_gradient, float* partial_sums, unsigned* arrived) {
+  packed != 0 ? linear_activation_gradient<float, 4>(y, dy, rows, channels, tiles, is_tanh,
+                                                     gradient, bias_gradient, partial_sums, arrived)
+              : linear_activation_gradient<float, 1>(y, dy, rows, channels, tiles, is_tanh,
+                                                     gradient, bias_gradient, partial_sums,
+                                                     arrived);
+}
+EXPORT_KERNEL(linear_activation_gradient_f32)
+
+extern "C" __global__ __launch_bounds__(kNormThreads) void linear_activation_gradient_bf16(
+    const bf16* y, const bf16* dy, int64 rows, int64 channels, int tiles, int packed, int is_tanh,
+    bf16* gradient, bf16* bias_gradient, float* partial_sums, unsigned* arrived) {
+  packed != 0 ? linear_activation_gradient<bf16, 8>(y, dy, rows, channels, tiles, is_tanh, gradient,
+                                                    bias_gradient, partial_sums, arrived)
+              : linear_activation_gradient<bf16, 1>(y, dy, rows, channels, tiles, is_tanh, gradient,
+                                                    bias_gradient, partial_sums, arrived);
+}
+EXPORT_KERNEL(linear_activation_gradient_bf16)

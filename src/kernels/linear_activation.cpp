@@ -1,0 +1,63 @@
+#include "kernels/linear_activation.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+#include "kernels/agreement.h"
+#include "kernels/launch.h"
+#include "kernels/row_tiles.h"
+
+namespace mnist_train::kernels {
+
+namespace {
+
+// As many blocks as do not wait for each other, with a row at least for each thread: there are few.
+constexpr std::int64_t kMostBlocks = 132;
+constexpr std::int64_t kRowsOfThread = 1;
+
+}  // namespace
+
+bool can_linear_activation(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  const at::ScalarType type = x.scalar_type();
+  return (type == at::kFloat || type == at::kBFloat16) && x.dim() == 2 && x.numel() > 0 &&
+         bias.defined() && bias.scalar_type() == type && weight.scalar_type() == type &&
+         has_few_tiles(weight.size(0));
+}
+
+LinearActivationGradients linear_activation_gradients(LinearFunction function, const at::Tensor& y,
+                                                      const at::Tensor& gradient) {
+  LinearActivationGradients found{at::empty_like(y), at::empty({y.size(1)}, y.options())};
+  const RowTiles tiles(y, {gradient, found.sums});
+  const std::int64_t blocks = tiles.blocks(kMostBlocks, kRowsOfThread);
+  const at::Tensor partial_sums = at::empty({blocks, y.size(1)}, y.options().dtype(at::kFloat));
+  launch(name_for("linear_activation_gradient", y.scalar_type()), tiles.grid(blocks), memory_of(y),
+         memory_of(gradient), tiles.rows, tiles.channels, tiles.tiles, tiles.packed,
+         function == LinearFunction::kTanh ? 1 : 0, memory_of(found.sums), memory_of(found.bias),
+         memory_of(partial_sums), arrived_blocks());
+  return found;
+}
+
+std::string check_linear_activation(at::Device device) {
+  constexpr std::int64_t kRows = 700;  // of several blocks
+  Agreement agreement;
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const std::int64_t channels : {5, 72}) {
+      for (const LinearFunction function : {LinearFunction::kRelu, LinearFunction::kTanh}) {
+        const at::Tensor values = known_values({kRows, channels}).to(type);
+        const at::Tensor y = function == LinearFunction::kRelu ? values.clamp_min(0) : values;
+        const at::Tensor dy = known_values({kRows * channels}).flip(0).view_as(y).to(type);
+        const auto found = linear_activation_gradients(function, y.to(device), dy.to(device));
+
+        const at::Tensor wide = y.to(at::kDouble);
+        const at::Tensor slope =
+            function == LinearFunction::kRelu ? wide.gt(0).to(at::kDouble) : 1 - wide.square();
+        const at::Tensor gradient = (dy.to(at::kDouble) * slope).to(type);
+        agreement.add("gradient", found.sums, gradient, type);
+        agreement.add("gradient of the bias", found.bias, gradient.to(at::kDouble).sum(0), type);
+      }
+    }
+  }
+  return agreement.difference();
+}
+
+}  // namespace mnist_train::kernels

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <torch/nn/modules/linear.h>
+
+#include <memory>
+
+#include "models/layer_operations.h"
+
+namespace mnist_train::models {
+
+/// Returns the operation that computes a linear layer and the ReLU or tanh behind it. Numbers and
+/// gradients are LibTorch's; on a GPU one kernel computes both the gradient in front of the
+/// function and that of the bias.
+Operation linear_activation(std::shared_ptr<torch::nn::LinearImpl> layer,
+                            const settings::ActivationLayer& activation);
+
+}  // namespace mnist_train::models

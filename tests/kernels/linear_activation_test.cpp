@@ -1,0 +1,253 @@
+#include "kernels/linear_activation.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/tanh.h>
+#include <ATen/ops/threshold_backward.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/agreement.h"
+#include "kernels/emulated_kernels.h"
+#include "models/linear_activation.h"
+#include "models/model.h"
+#include "support/catch.h"
+#include "support/count_operations.h"
+#include "support/grid/order.h"
+
+using namespace mnist_train;
+
+namespace {
+
+using kernels::LinearFunction;
+using settings::Activation;
+
+/// The kernels, which have computed what `check_linear_activation` wants.
+struct UsedKernels {
+  EmulatedKernels emulated;
+  UsedKernels() { REQUIRE(kernels::is_used(kernels::Operation::kLinearActivation, at::kCPU)); }
+};
+
+struct Sizes {
+  std::int64_t rows, channels;
+};
+
+/// Channels with and without packs, of several tiles and of tiles that are not equal; rows for one
+/// block, for several, and for several turns of each thread.
+const std::vector<Sizes> kSizes{{1, 1},   {1, 8},   {2, 3},     {3, 500},  {5, 128},   {64, 10},
+                                {7, 513}, {9, 520}, {100, 33},  {130, 64}, {1500, 1},  {700, 12},
+                                {33, 72}, {2, 656}, {333, 130}, {65, 256}, {2100, 33}, {601, 40}};
+
+at::Tensor derivative(LinearFunction function, const at::Tensor& y, const at::Tensor& dy) {
+  const at::Tensor exact = dy.to(at::kDouble);
+  return (function == LinearFunction::kRelu ? at::threshold_backward(exact, y.to(at::kDouble), 0)
+                                            : exact * (1 - y.to(at::kDouble).square()))
+      .to(y.scalar_type());
+}
+
+void check(const Sizes& sizes, at::ScalarType type, LinearFunction function) {
+  const at::Tensor z = at::randn({sizes.rows, sizes.channels}).to(type);
+  const at::Tensor y = function == LinearFunction::kRelu ? at::relu(z) : at::tanh(z);
+  const at::Tensor dy = at::randn({sizes.rows, sizes.channels}).to(type);
+  const auto found = kernels::linear_activation_gradients(function, y, dy);
+  const auto again = kernels::linear_activation_gradients(function, y, dy);
+  CAPTURE(sizes.rows, sizes.channels, type, function == LinearFunction::kTanh);
+  kernels::Agreement agreement;
+  agreement.add("gradient", found.sums, derivative(function, y, dy), type);
+  agreement.add("gradient of the bias", found.bias, found.sums.to(at::kDouble).sum(0), type);
+  CHECK(agreement.difference() == "");
+  if (function == LinearFunction::kRelu) CHECK(found.sums.equal(derivative(function, y, dy)));
+  CHECK(found.bias.scalar_type() == type);
+  CHECK(again.bias.equal(found.bias));
+}
+
+/// Writes NaN to all that the next tensors are made of, and lets go of it.
+void spoil_memory() {
+  std::vector<at::Tensor> spoilt;
+  for (const std::int64_t size : {64, 1024, 1 << 14}) spoilt.push_back(at::full({size}, NAN));
+}
+
+std::shared_ptr<torch::nn::LinearImpl> linear(std::int64_t inputs, std::int64_t outputs,
+                                              bool bias = true) {
+  return std::make_shared<torch::nn::LinearImpl>(
+      torch::nn::LinearOptions(inputs, outputs).bias(bias));
+}
+
+settings::Layer linear_layer(std::int64_t outputs, bool bias = true) {
+  settings::LinearLayer layer;
+  layer.out_features = outputs;
+  layer.bias = bias;
+  return {"", layer};
+}
+
+/// Linear layers with each function, in a sequential too, one without a bias and a last one alone.
+settings::ModelOptions with_linear_layers() {
+  const auto function = [](Activation activation) {
+    settings::ActivationLayer layer;
+    layer.function = activation;
+    return settings::Layer{"", layer};
+  };
+  settings::ModelOptions options;
+  options.layers = {
+      {"", settings::FlattenLayer{}},
+      linear_layer(64),
+      function(Activation::kRelu),
+      {"", settings::SequentialLayer{{linear_layer(33), function(Activation::kTanh)}}},
+      linear_layer(24, /*bias=*/false),
+      function(Activation::kRelu),
+      linear_layer(16),
+      function(Activation::kSigmoid),
+      linear_layer(10)};
+  return options;
+}
+
+/// What a step of training makes of a network: scores, then all gradients.
+std::vector<at::Tensor> train_once(at::ScalarType type, at::Tensor& scores) {
+  const auto model = models::make_model(with_linear_layers(), {1, 6, 6, 10}, /*seed=*/3);
+  if (type == at::kBFloat16) model->compute_in_bfloat16();
+  torch::manual_seed(5);
+  scores = model->forward(at::randn({70, 1, 6, 6}).to(type));
+  (scores * at::randn({70, 10})).sum().backward();
+  std::vector<at::Tensor> outcome{scores.detach()};
+  for (const at::Tensor& parameter : model->parameters()) outcome.push_back(parameter.grad());
+  return outcome;
+}
+
+}  // namespace
+
+TEST_CASE("the kernel of linear layers with a function agrees with LibTorch's operations") {
+  const UsedKernels used;
+  const grid::ScopedOrder order(GENERATE(grid::Order::kForwards, grid::Order::kBackwards));
+  torch::manual_seed(8);
+  const at::NoGradGuard no_grad;
+  for (const Sizes& sizes : kSizes) {
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+      for (const LinearFunction function : {LinearFunction::kRelu, LinearFunction::kTanh}) {
+        spoil_memory();
+        check(sizes, type, function);
+      }
+    }
+  }
+}
+
+TEST_CASE("the gradients of linear layers with a function are the differences of their values") {
+  const UsedKernels used;
+  torch::manual_seed(9);
+  for (const Activation activation : {Activation::kRelu, Activation::kTanh}) {
+    const auto layer = linear(5, 8);
+    settings::ActivationLayer behind;
+    behind.function = activation;
+    const auto operation = models::linear_activation(layer, behind);
+    const at::Tensor x = at::randn({7, 5}).requires_grad_();
+    const auto loss = [&] { return operation(x).square().sum(); };
+    loss().backward();
+    const at::NoGradGuard no_grad;
+    constexpr float kStep = 1e-3F;
+    for (const at::Tensor& values : {x, layer->weight, layer->bias}) {
+      const at::Tensor flat = values.view({-1});
+      const at::Tensor gradient = values.grad().reshape({-1});
+      for (std::int64_t i = 0; i < flat.numel(); ++i) {
+        const float before = flat[i].item<float>();
+        flat[i] = before + kStep;
+        const auto above = loss().item<double>();
+        flat[i] = before - kStep;
+        const auto below = loss().item<double>();
+        flat[i] = before;
+        CHECK(gradient[i].item<double>() == Approx((above - below) / (2 * kStep)).margin(0.02));
+      }
+    }
+  }
+}
+
+TEST_CASE("gradients behind a linear layer may begin anywhere, and a NaN is kept") {
+  const UsedKernels used;
+  torch::manual_seed(10);
+  const at::NoGradGuard no_grad;
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const std::int64_t from : {1, 2, 4, 8}) {
+      const at::Tensor y = at::randn({9, 16}).to(type);
+      const at::Tensor dy = at::randn({from + 9 * 16}).to(type).slice(0, from).view({9, 16});
+      y[3][5] = std::numeric_limits<float>::quiet_NaN();
+      const auto found = kernels::linear_activation_gradients(LinearFunction::kRelu, y, dy);
+      CHECK(found.sums.equal(derivative(LinearFunction::kRelu, y, dy)));
+      CHECK(found.sums[3][5].equal(dy[3][5]));
+      y[3][6] = -1;
+      dy[3][6] = std::numeric_limits<float>::quiet_NaN();
+      dy[4][5] = std::numeric_limits<float>::quiet_NaN();
+      y[4][5] = 2;
+      const auto with_nan = kernels::linear_activation_gradients(LinearFunction::kRelu, y, dy);
+      CHECK(with_nan.bias[5].isnan().item<bool>());
+      CHECK(!with_nan.bias[6].isnan().item<bool>());
+    }
+  }
+}
+
+TEST_CASE("networks with linear layers train by the kernel as without") {
+  const at::ScalarType type = GENERATE(at::kFloat, at::kBFloat16);
+  at::Tensor scores;
+  const std::vector<at::Tensor> expected = train_once(type, scores);
+  CHECK(count_operations(scores, "LinearActivation") == 0);
+  const UsedKernels used;
+  const std::vector<at::Tensor> found = train_once(type, scores);
+  CHECK(count_operations(scores, "LinearActivation") == 2);
+  REQUIRE(found.size() == expected.size());
+  const at::NoGradGuard no_grad;
+  CHECK(found[0].equal(expected[0]));
+  kernels::Agreement agreement;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    agreement.add(("tensor " + std::to_string(i)).c_str(), found[i], expected[i], type);
+  }
+  CHECK(agreement.difference() == "");
+}
+
+TEST_CASE("a linear layer with a function computes the gradients that are needed, and no others") {
+  const UsedKernels used;
+  torch::manual_seed(11);
+  const auto layer = linear(6, 8);
+  settings::ActivationLayer relu;
+  relu.function = Activation::kRelu;
+  const auto operation = models::linear_activation(layer, relu);
+  const at::Tensor x = at::randn({5, 6});
+  operation(x).sum().backward();  // a gradient that is expanded from one value
+  CHECK(!x.grad().defined());
+  const at::Tensor expected = at::relu(layer->forward(x)).gt(0).to(at::kFloat);
+  CHECK(layer->bias.grad().equal(expected.sum(0)));
+  layer->zero_grad();
+  layer->weight.set_requires_grad(false);
+  layer->bias.set_requires_grad(false);
+  const at::Tensor leaf = x.clone().requires_grad_();
+  operation(leaf).sum().backward();
+  CHECK(leaf.grad().allclose(expected.mm(layer->weight)));
+  CHECK(!layer->weight.grad().defined());
+  CHECK(!layer->bias.grad().defined());
+}
+
+TEST_CASE("what the kernel of linear layers cannot do is left to LibTorch") {
+  const at::Tensor weight = at::randn({4, 6});
+  const at::Tensor bias = at::randn({4});
+  CHECK(kernels::can_linear_activation(at::randn({2, 6}), weight, bias));
+  CHECK(!kernels::can_linear_activation(at::randn({2, 6}), weight, {}));
+  CHECK(!kernels::can_linear_activation(at::randn({0, 6}), weight, bias));
+  CHECK(!kernels::can_linear_activation(at::randn({2, 3, 6}), weight, bias));
+  CHECK(!kernels::can_linear_activation(at::randn({2, 6}).to(at::kBFloat16), weight, bias));
+  const UsedKernels used;
+  settings::ActivationLayer relu;
+  relu.function = Activation::kRelu;
+  for (const bool has_bias : {false, true}) {
+    const auto layer = linear(6, 4, has_bias);
+    const at::Tensor x = has_bias ? at::randn({2, 3, 6}) : at::randn({5, 6});
+    const at::Tensor out = models::linear_activation(layer, relu)(x);
+    CHECK(out.equal(at::relu(layer->forward(x))));
+    out.sum().backward();
+    CHECK(layer->weight.grad().defined());
+  }
+}
