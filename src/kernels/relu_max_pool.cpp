@@ -20,6 +20,11 @@ constexpr unsigned kMostBackwardBlocks = 264;  // two for each multiprocessor of
 
 int as_int(std::int64_t size) { return static_cast<int>(size); }  // `can_relu_max_pool` has looked
 
+/// Returns 1 where pooled values are planar, otherwise 0.
+int is_planar(const at::Tensor& pooled) {
+  return pooled.is_contiguous(at::MemoryFormat::ChannelsLast) ? 0 : 1;
+}
+
 /// Returns how many neighbouring channels a thread takes: as many as are read at once, 16 bytes or
 /// less, where all tensors allow it.
 unsigned neighbours(std::int64_t channels, const at::Tensor& values, const at::Tensor& others) {
@@ -50,7 +55,8 @@ void relu_max_pool(const at::Tensor& x, const at::Tensor& bias, const at::Tensor
   const unsigned size = neighbours(x.size(1), x, out);
   launch(name_for("relu_max_pool", x.scalar_type()), {blocks_for(out.numel() / size), kThreads},
          memory_of(x), memory_of(bias), as_int(x.size(0)), as_int(x.size(2)), as_int(x.size(3)),
-         as_int(x.size(1)), static_cast<int>(size), memory_of(out), memory_of(choice));
+         as_int(x.size(1)), is_planar(out), static_cast<int>(size), memory_of(out),
+         memory_of(choice));
 }
 
 void relu_max_pool_backward(const at::Tensor& gradient, const at::Tensor& choice,
@@ -68,8 +74,8 @@ void relu_max_pool_backward(const at::Tensor& gradient, const at::Tensor& choice
   }
   launch(name_for("relu_max_pool_backward", into.scalar_type()), {blocks, threads},
          memory_of(gradient), memory_of(choice), as_int(into.size(0)), as_int(into.size(2)),
-         as_int(into.size(3)), as_int(into.size(1)), static_cast<int>(size), memory_of(into),
-         memory_of(bias_gradient), memory_of(partial_sums), arrived_blocks());
+         as_int(into.size(3)), as_int(into.size(1)), is_planar(gradient), static_cast<int>(size),
+         memory_of(into), memory_of(bias_gradient), memory_of(partial_sums), arrived_blocks());
 }
 
 std::string check_relu_max_pool(at::Device device) {
@@ -77,28 +83,34 @@ std::string check_relu_max_pool(at::Device device) {
   constexpr std::int64_t kImages = 5;
   constexpr std::int64_t kSide = 7;
   Agreement agreement;
+  const auto check = [&](at::ScalarType type, std::int64_t channels,
+                         at::MemoryFormat pooled_format) {
+    const at::Tensor x = known_values({kImages, channels, kSide, kSide}).to(type);
+    const at::Tensor bias = known_values({channels}).to(type);
+    const at::Tensor gradient = known_values({kImages, channels, kSide / 2, kSide / 2}).to(type);
+    const at::Tensor on_device = x.contiguous(kChannelsLast).to(device);
+    const at::Tensor gradient_on_device = gradient.contiguous(pooled_format).to(device);
+    const at::Tensor out = at::empty_like(gradient_on_device);
+    const at::Tensor choice =
+        at::empty(out.sizes(), out.options().dtype(at::kByte).memory_format(kChannelsLast));
+    const at::Tensor into = at::empty_like(on_device);
+    const at::Tensor bias_gradient = at::empty_like(bias, bias.options().device(device));
+    relu_max_pool(on_device, bias.to(device), out, choice);
+    relu_max_pool_backward(gradient_on_device, choice, into, bias_gradient);
+
+    const at::Tensor added = (x + bias.view({-1, 1, 1})).to(at::kFloat);
+    const auto [pooled, indices] = at::max_pool2d_with_indices(added, 2);
+    const at::Tensor of_pooled = gradient.to(at::kFloat) * pooled.gt(0);
+    const at::Tensor of_x = at::max_pool2d_with_indices_backward(of_pooled, added, 2, 2, 0, 1,
+                                                                 /*ceil_mode=*/false, indices);
+    agreement.add("values", out, pooled.clamp_min(0), type);
+    agreement.add("gradient", into, of_x, type);
+    agreement.add("gradient of the bias", bias_gradient, of_x.sum({0, 2, 3}), type);
+  };
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     for (const std::int64_t channels : {10, 64}) {
-      const at::Tensor x = known_values({kImages, channels, kSide, kSide}).to(type);
-      const at::Tensor bias = known_values({channels}).to(type);
-      const at::Tensor gradient = known_values({kImages, channels, kSide / 2, kSide / 2}).to(type);
-      const at::Tensor on_device = x.contiguous(kChannelsLast).to(device);
-      const at::Tensor gradient_on_device = gradient.contiguous(kChannelsLast).to(device);
-      const at::Tensor out = at::empty_like(gradient_on_device);
-      const at::Tensor choice = at::empty_like(out, out.options().dtype(at::kByte));
-      const at::Tensor into = at::empty_like(on_device);
-      const at::Tensor bias_gradient = at::empty_like(bias, bias.options().device(device));
-      relu_max_pool(on_device, bias.to(device), out, choice);
-      relu_max_pool_backward(gradient_on_device, choice, into, bias_gradient);
-
-      const at::Tensor added = (x + bias.view({-1, 1, 1})).to(at::kFloat);
-      const auto [pooled, indices] = at::max_pool2d_with_indices(added, 2);
-      const at::Tensor of_pooled = gradient.to(at::kFloat) * pooled.gt(0);
-      const at::Tensor of_x = at::max_pool2d_with_indices_backward(of_pooled, added, 2, 2, 0, 1,
-                                                                   /*ceil_mode=*/false, indices);
-      agreement.add("values", out, pooled.clamp_min(0), type);
-      agreement.add("gradient", into, of_x, type);
-      agreement.add("gradient of the bias", bias_gradient, of_x.sum({0, 2, 3}), type);
+      check(type, channels, kChannelsLast);
+      check(type, channels, at::MemoryFormat::Contiguous);
     }
   }
   return agreement.difference();

@@ -185,4 +185,10 @@ at::Tensor convolve_relu_max_pool(torch::nn::Conv2d& layer, const at::Tensor& im
                     : relu_max_pool(layer->forward(images));
 }
 
+at::Tensor convolve_relu_max_pool_flatten(torch::nn::Conv2d& layer, const at::Tensor& images) {
+  if (!adds_bias_later(*layer, images)) return convolve_relu_max_pool(layer, images).flatten(1);
+  return bias_relu_max_pool(convolve_without_bias(*layer, images), layer->bias, /*planar=*/true)
+      .flatten(1);
+}
+
 }  // namespace mnist_train::models

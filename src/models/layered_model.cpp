@@ -177,14 +177,18 @@ class LayeredModel : public Model {
   /// Adds one operation for several layers where there is one. Returns how many they are, or 0.
   std::size_t add_fused(Neighbours next, Operations& operations) {
     if (are_convolution_relu_max_pool(next)) {
-      operations.push_back(
-          [layer = torch::nn::Conv2d(made<torch::nn::Conv2dImpl>(*next[0]))](
-              const at::Tensor& x) mutable { return convolve_relu_max_pool(layer, x); });
-      return 3;
+      const bool flattens = begin_with_flatten(next.subspan(3));
+      operations.push_back([layer = torch::nn::Conv2d(made<torch::nn::Conv2dImpl>(*next[0])),
+                            pool = flattens ? convolve_relu_max_pool_flatten
+                                            : convolve_relu_max_pool](const at::Tensor& x) mutable {
+        return pool(layer, x);
+      });
+      return flattens ? 4 : 3;
     }
     if (are_relu_max_pool(next)) {
-      operations.emplace_back(relu_max_pool);
-      return 2;
+      const bool flattens = begin_with_flatten(next.subspan(2));
+      operations.emplace_back(flattens ? relu_max_pool_flatten : relu_max_pool);
+      return flattens ? 3 : 2;
     }
     if (are_biased_convolution_batch_norm(next)) {
       const bool relu = are_batch_norm_relu(next.subspan(1));

@@ -41,6 +41,10 @@ bool are_biased_convolution_batch_norm(Neighbours next) {
   return convolution != nullptr && convolution->bias;
 }
 
+bool begin_with_flatten(Neighbours next) {
+  return !next.empty() && kind_as<settings::FlattenLayer>(*next[0]) != nullptr;
+}
+
 bool are_batch_norm_relu(Neighbours next) {
   return next.size() >= 2 && kind_as<settings::BatchNormLayer>(*next[0]) != nullptr &&
          is_relu(*next[1]) && !are_relu_max_pool(next.subspan(1));
@@ -54,8 +58,7 @@ bool are_linear_activation(Neighbours next) {
 }
 
 bool are_average_flatten(Neighbours next) {
-  return next.size() >= 2 && averages_all(*next[0]) &&
-         kind_as<settings::FlattenLayer>(*next[1]) != nullptr;
+  return next.size() >= 2 && averages_all(*next[0]) && begin_with_flatten(next.subspan(1));
 }
 
 }  // namespace mnist_train::models

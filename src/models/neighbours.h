@@ -24,6 +24,8 @@ bool are_convolution_relu_max_pool(Neighbours next);
 bool are_relu_max_pool(Neighbours next);
 /// Returns whether the first layers are a convolution with a bias and a batch norm.
 bool are_biased_convolution_batch_norm(Neighbours next);
+/// Returns whether these layers begin with one that makes images vectors.
+bool begin_with_flatten(Neighbours next);
 /// Returns whether the first layers are a batch norm and a ReLU that no other operation takes.
 bool are_batch_norm_relu(Neighbours next);
 /// Returns whether the first layers are a linear layer and a function that `linear_activation` has.

@@ -112,14 +112,19 @@ void spread_images(const at::Tensor& gradient, const at::Tensor& choice, const a
   });
 }
 
+at::MemoryFormat format_of_pooled(bool planar) {
+  return planar ? at::MemoryFormat::Contiguous : kChannelsLast;
+}
+
 class ReluMaxPool : public torch::autograd::Function<ReluMaxPool> {
  public:
-  /// There is a bias only where a kernel for GPUs adds it.
+  /// There is a bias, and a planar result, only where a kernel for GPUs makes them.
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input,
-                            const std::optional<at::Tensor>& bias, bool by_gpu_kernel) {
+                            const std::optional<at::Tensor>& bias, bool by_gpu_kernel,
+                            bool planar) {
     const at::Tensor x = input.contiguous(kChannelsLast);
     const std::vector<std::int64_t> sizes{x.size(0), x.size(1), x.size(2) / 2, x.size(3) / 2};
-    at::Tensor out = at::empty(sizes, x.options().memory_format(kChannelsLast));
+    at::Tensor out = at::empty(sizes, x.options().memory_format(format_of_pooled(planar)));
     const at::Tensor choice =
         at::empty(sizes, x.options().dtype(at::kByte).memory_format(kChannelsLast));
     if (by_gpu_kernel) {
@@ -132,13 +137,15 @@ class ReluMaxPool : public torch::autograd::Function<ReluMaxPool> {
     context->saved_data["width"] = x.size(3);
     context->saved_data["by_gpu_kernel"] = by_gpu_kernel;
     context->saved_data["has_bias"] = bias.has_value();
+    context->saved_data["planar"] = planar;
     return out;
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& gradients) {
     const at::Tensor choice = context->get_saved_variables()[0];
-    const at::Tensor gradient = gradients[0].contiguous(kChannelsLast);
+    const at::Tensor gradient =
+        gradients[0].contiguous(format_of_pooled(context->saved_data["planar"].toBool()));
     const std::int64_t height = context->saved_data["height"].toInt();
     const std::int64_t width = context->saved_data["width"].toInt();
     at::Tensor into = at::empty({gradient.size(0), gradient.size(1), height, width},
@@ -152,7 +159,7 @@ class ReluMaxPool : public torch::autograd::Function<ReluMaxPool> {
     } else {
       spread_images(gradient, choice, into);
     }
-    return {into, bias_gradient, {}};
+    return {into, bias_gradient, {}, {}};
   }
 };
 
@@ -171,20 +178,24 @@ const PoolRows<Bits>& portable_pool_rows() {
 template const PoolRows<std::int32_t>& portable_pool_rows();
 template const PoolRows<std::int16_t>& portable_pool_rows();
 
-at::Tensor relu_max_pool(const at::Tensor& x) {
-  if (fits_gpu_kernel(x, {})) return ReluMaxPool::apply(x, std::nullopt, /*by_gpu_kernel=*/true);
+at::Tensor relu_max_pool(const at::Tensor& x) { return bias_relu_max_pool(x, /*bias=*/{}); }
+
+at::Tensor relu_max_pool_flatten(const at::Tensor& x) {
+  return bias_relu_max_pool(x, /*bias=*/{}, /*planar=*/true).flatten(1);
+}
+
+at::Tensor bias_relu_max_pool(const at::Tensor& x, const at::Tensor& bias, bool planar) {
+  if (fits_gpu_kernel(x, bias)) {
+    return ReluMaxPool::apply(x, bias.defined() ? std::optional(bias) : std::nullopt,
+                              /*by_gpu_kernel=*/true, planar);
+  }
+  if (bias.defined()) return bias_relu_max_pool(x + bias.view({-1, 1, 1}), /*bias=*/{}, planar);
   const bool one_kernel =
       x.is_cpu() && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16);
   // ReLU after the pooling gives the same numbers and gradients as before it, on a quarter of the
   // elements.
-  return one_kernel ? ReluMaxPool::apply(x, std::nullopt, /*by_gpu_kernel=*/false)
+  return one_kernel ? ReluMaxPool::apply(x, std::nullopt, /*by_gpu_kernel=*/false, /*planar=*/false)
                     : at::relu(at::max_pool2d(x, 2));
-}
-
-at::Tensor bias_relu_max_pool(const at::Tensor& x, const at::Tensor& bias) {
-  if (!bias.defined()) return relu_max_pool(x);
-  if (fits_gpu_kernel(x, bias)) return ReluMaxPool::apply(x, bias, /*by_gpu_kernel=*/true);
-  return relu_max_pool(x + bias.view({-1, 1, 1}));
 }
 
 }  // namespace mnist_train::models

@@ -9,10 +9,12 @@ namespace mnist_train::models {
 /// column. Numbers and gradients are LibTorch's, NaN included, but zeros are always +0. One kernel
 /// for fp32 and bf16 does both operations, and the result is channels last.
 at::Tensor relu_max_pool(const at::Tensor& x);
+/// Returns `relu_max_pool(x)` as vectors [N,C*H/2*W/2]. On a GPU they need no copy.
+at::Tensor relu_max_pool_flatten(const at::Tensor& x);
 
 /// Returns `relu_max_pool(x + bias)` of x [N,C,H,W] and bias [C], which may be undefined. On a GPU
-/// one kernel does all of it.
-at::Tensor bias_relu_max_pool(const at::Tensor& x, const at::Tensor& bias);
+/// one kernel does all of it, and its result is contiguous where `planar` wants it.
+at::Tensor bias_relu_max_pool(const at::Tensor& x, const at::Tensor& bias, bool planar = false);
 
 /// Returns `relu_max_pool(layer(images))` of images [N,C,H,W]. In bf16 on a CPU with the
 /// instructions for it, and for a layer with a square kernel, stride 1 and no padding, kernels take
@@ -20,5 +22,8 @@ at::Tensor bias_relu_max_pool(const at::Tensor& x, const at::Tensor& bias);
 /// processor's cache; sums are fp32, as in LibTorch's kernels, which all other cases use. On a GPU
 /// the bias is added together with ReLU and pooling.
 at::Tensor convolve_relu_max_pool(torch::nn::Conv2d& layer, const at::Tensor& images);
+/// Returns `convolve_relu_max_pool(layer, images)` as vectors [N,C*H/2*W/2]. On a GPU they need no
+/// copy.
+at::Tensor convolve_relu_max_pool_flatten(torch::nn::Conv2d& layer, const at::Tensor& images);
 
 }  // namespace mnist_train::models

@@ -13,8 +13,10 @@
 
 #include "kernels/agreement.h"
 #include "kernels/emulated_kernels.h"
+#include "models/model.h"
 #include "models/relu_max_pool.h"
 #include "support/catch.h"
+#include "support/count_operations.h"
 #include "support/grid/order.h"
 
 using namespace mnist_train;
@@ -64,16 +66,20 @@ at::Tensor reference(const at::Tensor& x, const at::Tensor& bias) {
 /// Values of few kinds, so that most windows hold equal ones.
 at::Tensor with_ties(at::IntArrayRef sizes) { return (at::randn(sizes) * 2).round() / 2; }
 
-void check(const Case& tried, at::ScalarType type, bool has_bias) {
+void check(const Case& tried, at::ScalarType type, bool has_bias, bool planar) {
   const at::Tensor x = with_ties({tried.images, tried.channels, tried.height, tried.width})
                            .to(type, false, false, kChannelsLast);
   const at::Tensor bias = has_bias ? at::randn({tried.channels}).to(type) : at::Tensor();
   const at::Tensor upstream =
       at::randn({tried.images, tried.channels, tried.height / 2, tried.width / 2}).to(type);
-  const Passes ours = both_passes(models::bias_relu_max_pool, x, bias, upstream);
+  const Passes ours = both_passes(
+      [planar](const at::Tensor& values, const at::Tensor& added) {
+        return models::bias_relu_max_pool(values, added, planar);
+      },
+      x, bias, upstream);
   const Passes expected = both_passes(reference, x, bias, upstream);
-  CAPTURE(tried.images, tried.channels, tried.height, tried.width, type, has_bias);
-  CHECK(ours.out.is_contiguous(kChannelsLast));
+  CAPTURE(tried.images, tried.channels, tried.height, tried.width, type, has_bias, planar);
+  CHECK(ours.out.is_contiguous(planar ? at::MemoryFormat::Contiguous : kChannelsLast));
   CHECK(ours.out.equal(expected.out));
   CHECK(ours.gradient.is_contiguous(kChannelsLast));
   CHECK(ours.gradient.equal(expected.gradient));
@@ -100,8 +106,10 @@ TEST_CASE("the kernels of ReLU and pooling agree with LibTorch's operations") {
   for (const Case& tried : kCases) {
     for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
       for (const bool has_bias : {false, true}) {
-        spoil_memory();
-        check(tried, type, has_bias);
+        for (const bool planar : {false, true}) {
+          spoil_memory();
+          check(tried, type, has_bias, planar);
+        }
       }
     }
   }
@@ -212,13 +220,101 @@ TEST_CASE("convolution, ReLU and pooling give the same with the kernels as witho
   CHECK(agreement.difference() == "");
 }
 
+namespace {
+
+struct TrainedOnce {
+  at::Tensor scores;
+  std::vector<at::Tensor> gradients;
+};
+
+/// A step of a network whose images become vectors behind a pooling.
+TrainedOnce train_once(const std::vector<settings::Layer>& layers, at::ScalarType type) {
+  settings::ModelOptions options;
+  options.layers = layers;
+  const auto model = models::make_model(options, {2, 11, 12, 10}, /*seed=*/3);
+  if (type == at::kBFloat16) model->compute_in_bfloat16();
+  torch::manual_seed(5);
+  const at::Tensor images = at::randn({6, 2, 11, 12}).to(type).contiguous(kChannelsLast);
+  TrainedOnce trained{model->forward(images), {}};
+  (trained.scores * at::randn({6, 10})).sum().backward();
+  for (const at::Tensor& parameter : model->parameters()) {
+    trained.gradients.push_back(parameter.grad());
+  }
+  return trained;
+}
+
+settings::Layer linear_layer(std::int64_t outputs) {
+  settings::LinearLayer layer;
+  layer.out_features = outputs;
+  return {"", layer};
+}
+
+}  // namespace
+
+TEST_CASE("networks whose pooled images become vectors train as with a copy of these") {
+  const bool has_norm = GENERATE(false, true);
+  const at::ScalarType type = GENERATE(at::kFloat, at::kBFloat16);
+  settings::Conv2dLayer convolution;
+  convolution.out_channels = 12;
+  convolution.kernel_size = {3, 3};
+  std::vector<settings::Layer> layers{{"", convolution}};
+  if (has_norm) layers.push_back({"", settings::GroupNormLayer{4}});
+  layers.push_back({"", settings::ActivationLayer{}});
+  layers.push_back({"", settings::MaxPool2dLayer{}});
+  settings::AvgPool2dLayer nothing;
+  nothing.kernel_size = {1, 1};
+  std::vector<settings::Layer> with_copy = layers;
+  with_copy.push_back({"", nothing});
+  for (auto* list : {&layers, &with_copy}) {
+    list->push_back({"", settings::FlattenLayer{}});
+    list->push_back(linear_layer(10));
+  }
+  const TrainedOnce without_kernels = train_once(layers, type);
+  const UsedKernels used;
+  const TrainedOnce copied = train_once(with_copy, type);
+  const TrainedOnce found = train_once(layers, type);
+  // Vectors are a view of images, not of a copy of these.
+  CHECK(count_operations(without_kernels.scores, "UnsafeViewBackward") == 1);
+  CHECK(count_operations(copied.scores, "UnsafeViewBackward") == 1);
+  CHECK(count_operations(found.scores, "UnsafeViewBackward") == 0);
+  CHECK(found.scores.equal(copied.scores));
+  REQUIRE(found.gradients.size() == copied.gradients.size());
+  const at::NoGradGuard no_grad;
+  kernels::Agreement agreement;
+  agreement.add("scores", found.scores, without_kernels.scores, type);
+  for (std::size_t i = 0; i < found.gradients.size(); ++i) {
+    CAPTURE(i, type, has_norm);
+    CHECK(found.gradients[i].equal(copied.gradients[i]));
+    // In bf16, bias and sum are rounded to what has other ties.
+    if (type == at::kBFloat16) continue;
+    agreement.add(("gradient " + std::to_string(i)).c_str(), found.gradients[i],
+                  without_kernels.gradients[i], type);
+  }
+  CHECK(agreement.difference() == "");
+}
+
+TEST_CASE("pooled images become vectors by the kernels as by LibTorch's operations") {
+  torch::manual_seed(13);
+  const auto check_vectors = [] {
+    for (const Case& tried : kCases) {
+      const at::Tensor x = with_ties({tried.images, tried.channels, tried.height, tried.width})
+                               .contiguous(kChannelsLast);
+      CHECK(models::relu_max_pool_flatten(x).equal(reference(x, {}).flatten(1)));
+    }
+  };
+  check_vectors();
+  const UsedKernels used;
+  check_vectors();
+}
+
 TEST_CASE("what the kernels of ReLU and pooling cannot do is left to LibTorch") {
   const UsedKernels used;
   torch::manual_seed(12);
   const at::Tensor bias = at::randn({4});
   for (const at::Tensor& x : {at::randn({2, 4, 5, 5}, at::kDouble), at::randn({0, 4, 4, 4})}) {
     const Passes ours =
-        both_passes(models::bias_relu_max_pool, x, bias.to(x.scalar_type()),
+        both_passes([](const auto&... tensors) { return models::bias_relu_max_pool(tensors...); },
+                    x, bias.to(x.scalar_type()),
                     at::ones({x.size(0), 4, x.size(2) / 2, x.size(3) / 2}, x.scalar_type()));
     CHECK(!kernels::can_relu_max_pool(x, bias.to(x.scalar_type())));
     CHECK(ours.out.equal(reference(x, bias.to(x.scalar_type()))));

@@ -4,15 +4,18 @@
 // The place 2p+q of the largest is kept, the first of equal ones; 4 where none is positive. A NaN counts
 // as the largest. Sums with the bias are rounded to the type of x first, as where they lie in memory.
 //     dx[n,2i+p,2j+q,c] = dy[n,i,j,c] at that place, 0 elsewhere      db[c] = sum over n, h, w of dx
-// An odd last row or column belongs to no window: its gradient is 0. Source: torch.max_pool2d and
+// An odd last row or column belongs to no window: its gradient is 0. Where the layers behind take vectors,
+// y and dy are planar, [N,C,H/2,W/2], so that each image is such a vector in memory. Source: torch.max_pool2d and
 // torch.relu, and Harris, "Optimizing parallel reduction in CUDA" (2007), for the sums.
 
 constexpr unsigned kMostPoolThreads = 512;
 constexpr unsigned char kNoPlace = 4;
 
-/// Images [images, height, width, channels] that are pooled. They have less than 2^31 values.
+/// Images [images, height, width, channels] that are pooled. They have less than 2^31 values. What
+/// is pooled has its channels last too, or is planar.
 struct PooledImages {
   unsigned images, height, width, channels;
+  bool planar;
 
   /// Returns where the values of a window begin, of which there are `wide` times `high` an image.
   __device__ unsigned corner(unsigned window, unsigned high, unsigned wide) const {
@@ -24,6 +27,12 @@ struct PooledImages {
   __device__ unsigned offset(unsigned place) const {
     return (place / 2 * width + place % 2) * channels;
   }
+  /// Returns how far the same place of the next channel lies in what is planar.
+  __device__ unsigned plane() const { return (height / 2) * (width / 2); }
+  /// Returns where a channel of a window, of which there are `plane()` an image, lies there.
+  __device__ unsigned place_in_plane(unsigned window, unsigned channel) const {
+    return (window / plane() * channels + channel) * plane() + window % plane();
+  }
 };
 
 template <class T>
@@ -31,15 +40,15 @@ struct PoolForward {
   PooledImages in;
   const T* x;
   const T* bias;          // [channels], or null
-  T* out;                 // [images, height / 2, width / 2, channels]
-  unsigned char* choice;  // like `out`
+  T* out;                 // [images, height / 2, width / 2, channels] unless planar
+  unsigned char* choice;  // [images, height / 2, width / 2, channels]
 };
 
 template <class T>
 struct PoolBackward {
   PooledImages in;
-  const T* gradient;  // [images, height / 2, width / 2, channels]
-  const unsigned char* choice;
+  const T* gradient;            // [images, height / 2, width / 2, channels] unless planar
+  const unsigned char* choice;  // [images, height / 2, width / 2, channels]
   T* into;              // the gradient of x
   T* bias_gradient;     // [channels]; null where it is not needed
   float* partial_sums;  // [blocks, channels]
@@ -93,8 +102,13 @@ __device__ inline void pool_window(const PoolForward<T>& pool) {
     choice.values[k] = which;
   }
   const unsigned pooled = thread * size;
-  *reinterpret_cast<Values*>(pool.out + pooled) = out;
   *reinterpret_cast<Pack<unsigned char, size>*>(pool.choice + pooled) = choice;
+  if (!in.planar) {
+    *reinterpret_cast<Values*>(pool.out + pooled) = out;
+    return;
+  }
+  T* const planar = pool.out + in.place_in_plane(thread / groups, channel);
+  for (unsigned k = 0; k < size; ++k) planar[k * in.plane()] = out.values[k];
 }
 
 /// Writes the gradient of one window from `channel` on, and adds it to `sums`. Windows here include
@@ -115,8 +129,14 @@ __device__ inline void spread_window(const PoolBackward<T>& pool, unsigned windo
   if (has_right && has_bottom) {
     const unsigned image = window / wide / high;
     const unsigned row = image * (in.height / 2) + y;
-    const unsigned pooled = (row * (in.width / 2) + x) * in.channels + channel;
-    gradient = *reinterpret_cast<const Values*>(pool.gradient + pooled);
+    const unsigned of_pooled = row * (in.width / 2) + x;
+    const unsigned pooled = of_pooled * in.channels + channel;
+    if (in.planar) {
+      const T* const planar = pool.gradient + in.place_in_plane(of_pooled, channel);
+      for (unsigned k = 0; k < size; ++k) gradient.values[k] = planar[k * in.plane()];
+    } else {
+      gradient = *reinterpret_cast<const Values*>(pool.gradient + pooled);
+    }
     choice = *reinterpret_cast<const Pack<unsigned char, size>*>(pool.choice + pooled);
   }
   T* const corner = pool.into + in.corner(window, high, wide) + channel;
@@ -219,30 +239,31 @@ __device__ inline void relu_max_pool_backward(PoolBackward<T> pool, int size) {
   spread_windows<T, 1>(pool);
 }
 
-__device__ inline PooledImages pooled_images(int images, int height, int width, int channels) {
+__device__ inline PooledImages pooled_images(int images, int height, int width, int channels,
+                                             int planar) {
   return {static_cast<unsigned>(images), static_cast<unsigned>(height),
-          static_cast<unsigned>(width), static_cast<unsigned>(channels)};
+          static_cast<unsigned>(width), static_cast<unsigned>(channels), planar != 0};
 }
 
 extern "C" __global__ void relu_max_pool_f32(const float* x, const float* bias, int images,
-                                             int height, int width, int channels, int size,
+                                             int height, int width, int channels, int planar, int size,
                                              float* out, unsigned char* choice) {
-  relu_max_pool<float>({pooled_images(images, height, width, channels), x, bias, out, choice}, size);
+  relu_max_pool<float>({pooled_images(images, height, width, channels, planar), x, bias, out, choice}, size);
 }
 EXPORT_KERNEL(relu_max_pool_f32)
 
 extern "C" __global__ void relu_max_pool_bf16(const bf16* x, const bf16* bias, int images,
-                                              int height, int width, int channels, int size,
+                                              int height, int width, int channels, int planar, int size,
                                               bf16* out, unsigned char* choice) {
-  relu_max_pool<bf16>({pooled_images(images, height, width, channels), x, bias, out, choice}, size);
+  relu_max_pool<bf16>({pooled_images(images, height, width, channels, planar), x, bias, out, choice}, size);
 }
 EXPORT_KERNEL(relu_max_pool_bf16)
 
 extern "C" __global__ void __launch_bounds__(512)
     relu_max_pool_backward_f32(const float* gradient, const unsigned char* choice, int images,
-                               int height, int width, int channels, int size, float* into,
+                               int height, int width, int channels, int planar, int size, float* into,
                                float* bias_gradient, float* partial_sums, unsigned* arrived) {
-  relu_max_pool_backward<float>({pooled_images(images, height, width, channels), gradient, choice,
+  relu_max_pool_backward<float>({pooled_images(images, height, width, channels, planar), gradient, choice,
                                  into, bias_gradient, partial_sums, arrived, nullptr},
                                 size);
 }
@@ -250,9 +271,9 @@ EXPORT_KERNEL(relu_max_pool_backward_f32)
 
 extern "C" __global__ void __launch_bounds__(512)
     relu_max_pool_backward_bf16(const bf16* gradient, const unsigned char* choice, int images,
-                                int height, int width, int channels, int size, bf16* into,
+                                int height, int width, int channels, int planar, int size, bf16* into,
                                 bf16* bias_gradient, float* partial_sums, unsigned* arrived) {
-  relu_max_pool_backward<bf16>({pooled_images(images, height, width, channels), gradient, choice,
+  relu_max_pool_backward<bf16>({pooled_images(images, height, width, channels, planar), gradient, choice,
                                 into, bias_gradient, partial_sums, arrived, nullptr},
                                size);
 }
