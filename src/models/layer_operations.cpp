@@ -1,5 +1,6 @@
 #include "models/layer_operations.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/adaptive_avg_pool2d.h>
 #include <ATen/ops/avg_pool2d.h>
 #include <ATen/ops/gelu.h>
@@ -10,7 +11,17 @@
 #include <ATen/ops/silu.h>
 #include <ATen/ops/tanh.h>
 
+#include <utility>
+
 namespace mnist_train::models {
+
+Operation group_norm_operation(std::shared_ptr<torch::nn::GroupNormImpl> layer) {
+  return [layer = std::move(layer)](const at::Tensor& x) {
+    if (x.requires_grad() || !at::GradMode::is_enabled()) return layer->forward(x);
+    // LibTorch's backward pass crashes on channels_last input that needs no gradient.
+    return layer->forward(x.clone(at::MemoryFormat::Contiguous));
+  };
+}
 
 using settings::Activation;
 using settings::sides;

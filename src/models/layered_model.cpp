@@ -1,6 +1,5 @@
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
-#include <torch/nn/modules/normalization.h>
 
 #include <map>
 #include <span>
@@ -190,14 +189,11 @@ class LayeredModel : public Model {
       operations.emplace_back(flattens ? relu_max_pool_flatten : relu_max_pool);
       return flattens ? 3 : 2;
     }
-    if (are_biased_convolution_batch_norm(next)) {
-      const bool relu = are_batch_norm_relu(next.subspan(1));
-      operations.emplace_back(batch_norm_of(next.first(2), relu));
-      return relu ? 3 : 2;
-    }
-    if (are_batch_norm_relu(next)) {
-      operations.emplace_back(batch_norm_of(next.first(1), /*relu=*/true));
-      return 2;
+    const std::size_t convolutions = are_biased_convolution_batch_norm(next) ? 1 : 0;
+    if (convolutions == 1 || are_batch_norm_relu(next)) {
+      const bool relu = are_batch_norm_relu(next.subspan(convolutions));
+      operations.emplace_back(batch_norm_of(next.first(convolutions + 1), relu));
+      return convolutions + (relu ? 2 : 1);
     }
     if (are_linear_activation(next)) {
       operations.push_back(linear_activation(made<torch::nn::LinearImpl>(*next[0]),
@@ -244,11 +240,7 @@ class LayeredModel : public Model {
 
   void add(const SizedLayer& sized, const settings::GroupNormLayer& /*layer*/,
            Operations& to) const {
-    to.push_back([layer = made<torch::nn::GroupNormImpl>(sized)](const at::Tensor& x) {
-      if (x.requires_grad() || !at::GradMode::is_enabled()) return layer->forward(x);
-      // LibTorch's backward pass crashes on channels_last input that needs no gradient.
-      return layer->forward(x.clone(at::MemoryFormat::Contiguous));
-    });
+    to.push_back(group_norm_operation(made<torch::nn::GroupNormImpl>(sized)));
   }
 
   template <class WithoutWeights>

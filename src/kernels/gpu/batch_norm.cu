@@ -47,13 +47,14 @@ __device__ inline void batch_norm_statistics(const T* x, const T* convolution_bi
   }
   if (!is_last_block(arrived + tile.number, tile.blocks)) return;
   const ChannelSums* means = partial_sums + tile.begin;  // with the sums of squares about them
-  const ChannelSums total = sum_by_channel(
-      parts_of_sums<ChannelSums>(), tile.blocks, tile.channels, [&](unsigned block, unsigned of_tile) {
-        const ChannelSums partial = means[block * channels + of_tile];
-        const float distance = partial.first - means[of_tile].first;
-        const float weighted = rows_of.of(block) * distance;
-        return ChannelSums{weighted, fmaf(weighted, distance, partial.second)};
-      });
+  const ChannelSums total =
+      sum_by_channel(parts_of_sums<ChannelSums>(), tile.blocks, tile.channels,
+                     [&](unsigned block, unsigned of_tile) {
+                       const ChannelSums partial = means[block * channels + of_tile];
+                       const float distance = partial.first - means[of_tile].first;
+                       const float weighted = rows_of.of(block) * distance;
+                       return ChannelSums{weighted, fmaf(weighted, distance, partial.second)};
+                     });
   if (tile.number == 0 && threadIdx.x == 0) *batches += 1;
   if (threadIdx.x >= tile.channels) return;
   const float count = static_cast<float>(rows);

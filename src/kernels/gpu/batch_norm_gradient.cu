@@ -49,10 +49,11 @@ __device__ inline void batch_norm_sums(const T* x, const T* dy, const T* y, cons
   const int64 channel = tile.begin + threadIdx.x;
   if (threadIdx.x < tile.channels) partial_sums[tile.block * channels + channel] = sums;
   if (!is_last_block(arrived + tile.number, tile.blocks)) return;
-  const ChannelSums total = sum_by_channel(
-      parts_of_sums<ChannelSums>(), tile.blocks, tile.channels, [&](unsigned block, unsigned of_tile) {
-        return partial_sums[block * channels + tile.begin + of_tile];
-      });
+  const ChannelSums total =
+      sum_by_channel(parts_of_sums<ChannelSums>(), tile.blocks, tile.channels,
+                     [&](unsigned block, unsigned of_tile) {
+                       return partial_sums[block * channels + tile.begin + of_tile];
+                     });
   if (threadIdx.x >= tile.channels) return;
   bias_gradient[channel] = total.first;
   weight_gradient[channel] = total.second * statistics[channels + channel];

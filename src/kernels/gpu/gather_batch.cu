@@ -1,15 +1,17 @@
 // Makes a batch of samples that lie on the device: of each of `count` positions in an order of the
-// samples, its image, its label and its seed. A block works on one sample, and `parts` blocks on each.
+// samples, its image, its label and its seed. A block works on one sample, and `parts` blocks on
+// each.
 //
 // gather_rows copies images as they are stored.
 //
 // gather_pixels makes them of stored bytes, augmented and normalised. Each pixel that comes out is
 // followed back through the list of augmentations to where it comes from, so nothing lies between.
-// What the list does is what src/loader/augmentation.cpp does with tensors (crop, flip and cutout as
-// torchvision's RandomCrop, RandomHorizontalFlip and DeVries and Taylor's Cutout do), and mixing is
+// What the list does is what src/loader/augmentation.cpp does with tensors (crop, flip and cutout
+// as torchvision's RandomCrop, RandomHorizontalFlip and DeVries and Taylor's Cutout do), and mixing
+// is
 //     weight * own + (1 - weight) * other
-// (Zhang et al., "mixup", 2018) with the sample behind it, where products and sum are rounded one by
-// one, and bytes are clipped and truncated. What a byte is normalised to is read from a table.
+// (Zhang et al., "mixup", 2018) with the sample behind it, where products and sum are rounded one
+// by one, and bytes are clipped and truncated. What a byte is normalised to is read from a table.
 
 /// Returns the position of a batch's sample number `i`.
 __device__ inline int64 position_of(const int64* positions, int64 first, int64 i) {
@@ -80,8 +82,8 @@ extern "C" __global__ void gather_rows(const unsigned char* rows, int64 row_byte
 EXPORT_KERNEL(gather_rows)
 
 /// What an entry of the list does to images of its size. The numbers that were drawn for it are in
-/// the sample's row of them from `column` on: a window's first pixel in the padded image, whether to
-/// flip, or a square's first pixel.
+/// the sample's row of them from `column` on: a window's first pixel in the padded image, whether
+/// to flip, or a square's first pixel.
 struct PixelStep {
   int kind;
   int column;
@@ -144,19 +146,21 @@ __device__ inline float mix(float weight, float own, float other) {
 
 /// `rows` are the bytes of images [channels, stored_height, stored_width], `images` is
 /// [count, height, width, channels]. `tables` is [256] for all channels or, where each has its own,
-/// [channels, 256], `table_step` values apart. `drawn` is [positions of the order, columns]. Samples
-/// are mixed before the step `mixed_before`, -1 for not at all, with the weight in `weight_column`,
-/// as bytes or as normalised values; they are normalised before the step `normalized_before`. The
-/// other parameters are those of `gather_rows`.
+/// [channels, 256], `table_step` values apart. `drawn` is [positions of the order, columns].
+/// Samples are mixed before the step `mixed_before`, -1 for not at all, with the weight in
+/// `weight_column`, as bytes or as normalised values; they are normalised before the step
+/// `normalized_before`. The other parameters are those of `gather_rows`.
 template <class T>
-__device__ inline void gather_pixels(
-    const unsigned char* rows, int channels, int stored_height, int stored_width, int height,
-    int width, const PixelStep* steps, int step_count, int mixed_before, int mixes_bytes,
-    int normalized_before, int weight_column, const float* tables, int table_step,
-    const float* drawn, int64 columns, int parts, const int64* labels, const int64* order,
-    const int64* seeds, int64* positions, int64 all_positions, int64 first, int64 advance,
-    T* images, int64* batch_labels, int64* other_labels, float* weights, int64* batch_seeds,
-    unsigned* arrived) {
+__device__ inline void gather_pixels(const unsigned char* rows, int channels, int stored_height,
+                                     int stored_width, int height, int width,
+                                     const PixelStep* steps, int step_count, int mixed_before,
+                                     int mixes_bytes, int normalized_before, int weight_column,
+                                     const float* tables, int table_step, const float* drawn,
+                                     int64 columns, int parts, const int64* labels,
+                                     const int64* order, const int64* seeds, int64* positions,
+                                     int64 all_positions, int64 first, int64 advance, T* images,
+                                     int64* batch_labels, int64* other_labels, float* weights,
+                                     int64* batch_seeds, unsigned* arrived) {
   const auto blocks = static_cast<unsigned>(parts);
   const unsigned part = blockIdx.x % blocks;
   const int64 i = blockIdx.x / blocks;

@@ -1,12 +1,13 @@
-// The gradient behind a linear layer z = x W^T + b with y = relu(z) or y = tanh(z), of rows of channels:
+// The gradient behind a linear layer z = x W^T + b with y = relu(z) or y = tanh(z), of rows of
+// channels:
 //     dz = dy where y > 0 or is a NaN, otherwise 0        of a ReLU
 //     dz = dy * (1 - y^2)                                 of a tanh
 //     db = sum of dz over the rows, as it is stored.
-// Source: torch.nn.functional.linear, torch.relu and torch.tanh. W and x have their gradients from dz by
-// products of matrices.
+// Source: torch.nn.functional.linear, torch.relu and torch.tanh. W and x have their gradients from
+// dz by products of matrices.
 
-/// Writes dz to `gradient`, and db. `partial_sums` is [blocks of a tile, channels], and `arrived` has a
-/// counter for each tile.
+/// Writes dz to `gradient`, and db. `partial_sums` is [blocks of a tile, channels], and `arrived`
+/// has a counter for each tile.
 template <class T, int size>
 __device__ inline void linear_activation_gradient(const T* y, const T* dy, int64 rows,
                                                   int64 channels, int tiles, int is_tanh,
@@ -42,21 +43,21 @@ __device__ inline void linear_activation_gradient(const T* y, const T* dy, int64
   const int64 channel = tile.begin + threadIdx.x;
   if (threadIdx.x < tile.channels) partial_sums[tile.block * channels + channel] = sum;
   if (!is_last_block(arrived + tile.number, tile.blocks)) return;
-  const float total = sum_by_channel(
-      parts_of_sums<float>(), tile.blocks, tile.channels, [&](unsigned block, unsigned of_tile) {
-        return partial_sums[block * channels + tile.begin + of_tile];
-      });
+  const float total = sum_by_channel(parts_of_sums<float>(), tile.blocks, tile.channels,
+                                     [&](unsigned block, unsigned of_tile) {
+                                       return partial_sums[block * channels + tile.begin + of_tile];
+                                     });
   if (threadIdx.x < tile.channels) bias_gradient[channel] = from_float<T>(total);
 }
 
 extern "C" __global__ __launch_bounds__(kNormThreads) void linear_activation_gradient_f32(
     const float* y, const float* dy, int64 rows, int64 channels, int tiles, int packed, int is_tanh,
     float* gradient, float* bias_gradient, float* partial_sums, unsigned* arrived) {
-  packed != 0 ? linear_activation_gradient<float, 4>(y, dy, rows, channels, tiles, is_tanh,
-                                                     gradient, bias_gradient, partial_sums, arrived)
-              : linear_activation_gradient<float, 1>(y, dy, rows, channels, tiles, is_tanh,
-                                                     gradient, bias_gradient, partial_sums,
-                                                     arrived);
+  packed != 0
+      ? linear_activation_gradient<float, 4>(y, dy, rows, channels, tiles, is_tanh, gradient,
+                                             bias_gradient, partial_sums, arrived)
+      : linear_activation_gradient<float, 1>(y, dy, rows, channels, tiles, is_tanh, gradient,
+                                             bias_gradient, partial_sums, arrived);
 }
 EXPORT_KERNEL(linear_activation_gradient_f32)
 

@@ -1,14 +1,14 @@
-// The update of weights p by an optimizer, with what surrounds it, in one pass over flat buffers. Clipping's
-// scale c multiplies the gradient; with learning rate a, weight decay w and the optimizer's state
-// SGD:   g = c * gradient + w * p,  m' = momentum * m + g,
+// The update of weights p by an optimizer, with what surrounds it, in one pass over flat buffers.
+// Clipping's scale c multiplies the gradient; with learning rate a, weight decay w and the
+// optimizer's state SGD:   g = c * gradient + w * p,  m' = momentum * m + g,
 //        p' = p - a * (Nesterov ? g + momentum * m' : m')
 // Adam:  g = c * gradient + w * p,  m' = b1 * m + (1 - b1) * g,  v' = b2 * v + (1 - b2) * g^2,
 //        p' = p - a / (1 - b1^t) * m' / (sqrt(v') / sqrt(1 - b2^t) + epsilon)
 // AdamW: the same, but without w in g and with p * (1 - a * w) for p;
-// then p' is rounded to the bf16 copy of the first weights, and the exponential moving average of the
-// weights takes a step: e' = e + (1 - decay) * (p' - e). Source: torch.optim.SGD (dampening 0), Adam and
-// AdamW (no amsgrad), and ATen's _fused_sgd_ and _fused_adam_. Powers b^t are exp(t * log b), so that
-// 1 - b^t keeps its digits.
+// then p' is rounded to the bf16 copy of the first weights, and the exponential moving average of
+// the weights takes a step: e' = e + (1 - decay) * (p' - e). Source: torch.optim.SGD (dampening 0),
+// Adam and AdamW (no amsgrad), and ATen's _fused_sgd_ and _fused_adam_. Powers b^t are exp(t * log
+// b), so that 1 - b^t keeps its digits.
 
 /// What is updated, and by what. Null: `scale` without clipping, `copies` without bf16 weights,
 /// `averages` without an average.
@@ -153,9 +153,9 @@ extern "C" __global__ void update_by_adam(float* values, float* gradients, int64
                         copies, copied,    averages, average_weight};
   const float step = *steps + 1;
   const float rate = *learning_rate;
-  update(weights, Adam{first, second, rate, fraction1, fraction2, epsilon, weight_decay,
-                       decoupled != 0, rate / bias_correction(fraction1, step),
-                       sqrtf(bias_correction(fraction2, step))});
+  update(weights,
+         Adam{first, second, rate, fraction1, fraction2, epsilon, weight_decay, decoupled != 0,
+              rate / bias_correction(fraction1, step), sqrtf(bias_correction(fraction2, step))});
   if (is_last_block(arrived) && threadIdx.x == 0) *steps = step;  // everyone has read it
 }
 EXPORT_KERNEL(update_by_adam)

@@ -1,6 +1,6 @@
-// What the kernels share. They are written in the part of CUDA C++ that a C++ compiler also takes when
-// tests/support/grid/grid.h is included before it, so their arithmetic is tested on CPUs. They need no
-// headers: NVRTC has none.
+// What the kernels share. They are written in the part of CUDA C++ that a C++ compiler also takes
+// when tests/support/grid/grid.h is included before it, so their arithmetic is tested on CPUs. They
+// need no headers: NVRTC has none.
 
 #ifndef EXPORT_KERNEL
 #define EXPORT_KERNEL(name)  // makes a kernel known to the tests' emulation of a grid

@@ -1,12 +1,15 @@
-// Bias, ReLU and max-pooling over windows of 2x2, channels last, with the gradient. With x [N,H,W,C] and
-// bias b
+// Bias, ReLU and max-pooling over windows of 2x2, channels last, with the gradient. With x
+// [N,H,W,C] and bias b
 //     y[n,i,j,c] = max(0, max over p, q in {0, 1} of x[n,2i+p,2j+q,c] + b[c])
-// The place 2p+q of the largest is kept, the first of equal ones; 4 where none is positive. A NaN counts
-// as the largest. Sums with the bias are rounded to the type of x first, as where they lie in memory.
-//     dx[n,2i+p,2j+q,c] = dy[n,i,j,c] at that place, 0 elsewhere      db[c] = sum over n, h, w of dx
-// An odd last row or column belongs to no window: its gradient is 0. Where the layers behind take vectors,
-// y and dy are planar, [N,C,H/2,W/2], so that each image is such a vector in memory. Source: torch.max_pool2d and
-// torch.relu, and Harris, "Optimizing parallel reduction in CUDA" (2007), for the sums.
+// The place 2p+q of the largest is kept, the first of equal ones; 4 where none is positive. A NaN
+// counts as the largest. Sums with the bias are rounded to the type of x first, as where they lie
+// in memory.
+//     dx[n,2i+p,2j+q,c] = dy[n,i,j,c] at that place, 0 elsewhere      db[c] = sum over n, h, w of
+//     dx
+// An odd last row or column belongs to no window: its gradient is 0. Where the layers behind take
+// vectors, y and dy are planar, [N,C,H/2,W/2], so that each image is such a vector in memory.
+// Source: torch.max_pool2d and torch.relu, and Harris, "Optimizing parallel reduction in CUDA"
+// (2007), for the sums.
 
 constexpr unsigned kMostPoolThreads = 512;
 constexpr unsigned char kNoPlace = 4;
@@ -49,9 +52,9 @@ struct PoolBackward {
   PooledImages in;
   const T* gradient;            // [images, height / 2, width / 2, channels] unless planar
   const unsigned char* choice;  // [images, height / 2, width / 2, channels]
-  T* into;              // the gradient of x
-  T* bias_gradient;     // [channels]; null where it is not needed
-  float* partial_sums;  // [blocks, channels]
+  T* into;                      // the gradient of x
+  T* bias_gradient;             // [channels]; null where it is not needed
+  float* partial_sums;          // [blocks, channels]
   unsigned* arrived;
   float* shared;  // [threads * size]
 };
@@ -153,8 +156,8 @@ __device__ inline void spread_window(const PoolBackward<T>& pool, unsigned windo
   }
 }
 
-/// Adds up `sums` of the threads of a column, of which each row of threads has one: those of row 0 have
-/// the totals then. Every thread of the block must call it.
+/// Adds up `sums` of the threads of a column, of which each row of threads has one: those of row 0
+/// have the totals then. Every thread of the block must call it.
 template <int size>
 __device__ inline void sum_over_rows(float* shared, unsigned columns, unsigned rows, float* sums) {
   const unsigned row = threadIdx.x / columns;
@@ -173,8 +176,9 @@ __device__ inline void sum_over_rows(float* shared, unsigned columns, unsigned r
   for (int k = 0; k < size; ++k) sums[k] = shared[k * blockDim.x + threadIdx.x];
 }
 
-/// A block has rows of threads, one for each group of `size` channels, so a thread keeps its channels
-/// from window to window. Where there are more groups than threads, it takes one part after the other.
+/// A block has rows of threads, one for each group of `size` channels, so a thread keeps its
+/// channels from window to window. Where there are more groups than threads, it takes one part
+/// after the other.
 template <class T, int size>
 __device__ inline void spread_windows(const PoolBackward<T>& pool) {
   const PooledImages& in = pool.in;
@@ -216,7 +220,8 @@ __device__ inline void spread_windows(const PoolBackward<T>& pool) {
   }
 }
 
-/// `size` divides the channels, and all addresses but those of the bias are multiples of so many values.
+/// `size` divides the channels, and all addresses but those of the bias are multiples of so many
+/// values.
 template <class T>
 __device__ inline void relu_max_pool(const PoolForward<T>& pool, int size) {
   if constexpr (sizeof(T) == 2) {
@@ -246,35 +251,39 @@ __device__ inline PooledImages pooled_images(int images, int height, int width, 
 }
 
 extern "C" __global__ void relu_max_pool_f32(const float* x, const float* bias, int images,
-                                             int height, int width, int channels, int planar, int size,
-                                             float* out, unsigned char* choice) {
-  relu_max_pool<float>({pooled_images(images, height, width, channels, planar), x, bias, out, choice}, size);
+                                             int height, int width, int channels, int planar,
+                                             int size, float* out, unsigned char* choice) {
+  relu_max_pool<float>(
+      {pooled_images(images, height, width, channels, planar), x, bias, out, choice}, size);
 }
 EXPORT_KERNEL(relu_max_pool_f32)
 
 extern "C" __global__ void relu_max_pool_bf16(const bf16* x, const bf16* bias, int images,
-                                              int height, int width, int channels, int planar, int size,
-                                              bf16* out, unsigned char* choice) {
-  relu_max_pool<bf16>({pooled_images(images, height, width, channels, planar), x, bias, out, choice}, size);
+                                              int height, int width, int channels, int planar,
+                                              int size, bf16* out, unsigned char* choice) {
+  relu_max_pool<bf16>(
+      {pooled_images(images, height, width, channels, planar), x, bias, out, choice}, size);
 }
 EXPORT_KERNEL(relu_max_pool_bf16)
 
 extern "C" __global__ void __launch_bounds__(512)
     relu_max_pool_backward_f32(const float* gradient, const unsigned char* choice, int images,
-                               int height, int width, int channels, int planar, int size, float* into,
-                               float* bias_gradient, float* partial_sums, unsigned* arrived) {
-  relu_max_pool_backward<float>({pooled_images(images, height, width, channels, planar), gradient, choice,
-                                 into, bias_gradient, partial_sums, arrived, nullptr},
+                               int height, int width, int channels, int planar, int size,
+                               float* into, float* bias_gradient, float* partial_sums,
+                               unsigned* arrived) {
+  relu_max_pool_backward<float>({pooled_images(images, height, width, channels, planar), gradient,
+                                 choice, into, bias_gradient, partial_sums, arrived, nullptr},
                                 size);
 }
 EXPORT_KERNEL(relu_max_pool_backward_f32)
 
 extern "C" __global__ void __launch_bounds__(512)
     relu_max_pool_backward_bf16(const bf16* gradient, const unsigned char* choice, int images,
-                                int height, int width, int channels, int planar, int size, bf16* into,
-                                bf16* bias_gradient, float* partial_sums, unsigned* arrived) {
-  relu_max_pool_backward<bf16>({pooled_images(images, height, width, channels, planar), gradient, choice,
-                                into, bias_gradient, partial_sums, arrived, nullptr},
+                                int height, int width, int channels, int planar, int size,
+                                bf16* into, bf16* bias_gradient, float* partial_sums,
+                                unsigned* arrived) {
+  relu_max_pool_backward<bf16>({pooled_images(images, height, width, channels, planar), gradient,
+                                choice, into, bias_gradient, partial_sums, arrived, nullptr},
                                size);
 }
 EXPORT_KERNEL(relu_max_pool_backward_bf16)

@@ -47,8 +47,8 @@ struct NormTile {
   int64 step;        // to its next one
 };
 
-/// Calls `use(row, read(row))` for every row of this thread, and reads `at_once` before it uses them:
-/// as many as there are registers for.
+/// Calls `use(row, read(row))` for every row of this thread, and reads `at_once` before it uses
+/// them: as many as there are registers for.
 template <int at_once, int size, class Read, class Use>
 __device__ inline void for_each_row(const NormTile<size>& tile, const Read& read, const Use& use) {
   int64 row = tile.row;

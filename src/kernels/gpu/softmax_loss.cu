@@ -1,11 +1,12 @@
-// Cross entropy of the softmax of logits, with its gradient, and what was predicted. For a sample with
-// logits x of C classes, label y, other label z with weight w for y (w = 1 where samples are not mixed)
-// and label smoothing s, the target is
+// Cross entropy of the softmax of logits, with its gradient, and what was predicted. For a sample
+// with logits x of C classes, label y, other label z with weight w for y (w = 1 where samples are
+// not mixed) and label smoothing s, the target is
 //     t_j = (1 - s) * (w * [j = y] + (1 - w) * [j = z]) + s / C
 // and with lse = log sum_j exp(x_j), computed about the largest logit,
 //     loss = lse - sum_j t_j x_j        d loss / d x_j = exp(x_j - lse) - t_j.
 // A sample is predicted as the first of its largest logits. Source: torch.nn.CrossEntropyLoss, and
-// Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018), for one warp a sample.
+// Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018), for one warp a
+// sample.
 
 /// What a lane knows of the largest logit, and of where it is.
 struct Largest {
@@ -28,9 +29,9 @@ __device__ inline Largest largest_of_warp(Largest largest) {
 }
 
 /// One warp computes one sample. `other_labels` and `weights` are null where samples are not mixed,
-/// `gradient` [samples, classes] where it is not needed; it is multiplied by `scale`. The sums of the
-/// losses, of the correct predictions, where each label counts by its weight, and of the samples are
-/// added to `sums` [3]. `partial_sums` is [blocks, 2].
+/// `gradient` [samples, classes] where it is not needed; it is multiplied by `scale`. The sums of
+/// the losses, of the correct predictions, where each label counts by its weight, and of the
+/// samples are added to `sums` [3]. `partial_sums` is [blocks, 2].
 template <class T>
 __device__ inline void softmax_loss(const T* logits, const int64* labels, const int64* other_labels,
                                     const float* weights, int64 samples, int64 classes,
