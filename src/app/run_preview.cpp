@@ -7,6 +7,7 @@
 #include "app/commands.h"
 #include "app/open_dataset.h"
 #include "app/preview_page.h"
+#include "app/select_kernels.h"
 #include "base/file.h"
 #include "base/print.h"
 #include "imaging/codec.h"
@@ -87,6 +88,7 @@ void write_page(const Worker& worker, const std::vector<std::string>& texts) {
 }  // namespace
 
 void run_preview(Worker& worker) {
+  select_kernels(worker);  // so that images are what training gets
   const settings::RunConfig& config = worker.config;
   const data::Dataset dataset = open_dataset(worker, data::Splits::kTrain);
   const auto normalize = settings::effective_normalize(config.data, dataset.train.channels);

@@ -1,11 +1,9 @@
 #include "app/select_kernels.h"
 
-#include <ATen/ops/tensor.h>
 #include <spdlog/spdlog.h>
 
-#include <vector>
+#include <string>
 
-#include "accelerator/device.h"
 #include "kernels/selection.h"
 
 namespace mnist_train::app {
@@ -13,16 +11,22 @@ namespace mnist_train::app {
 namespace {
 
 /// Rejects what does not work on some rank's GPU. CPUs, which have no such kernels, do not count.
-void agree(const Worker& worker) {
-  std::vector<float> failures;
+/// Goes through the store, which has a time-out, unlike NCCL's first exchange with a rank whose GPU
+/// hangs.
+void agree(Worker& worker) {
+  std::string failed;  // a character for each operation
   for (const kernels::Selected& operation : kernels::selected()) {
-    failures.push_back(worker.placement.cuda && !operation.is_own ? 1 : 0);
+    failed += worker.placement.cuda && !operation.is_own ? 'x' : '-';
   }
-  at::Tensor failed_ranks = at::tensor(failures).to(worker.device());
-  worker.communicator.all_reduce_sum(failed_ranks);
-  const at::Tensor counts = accelerator::to_host(failed_ranks);
+  std::string failed_anywhere = failed;
+  for (const std::string& of_rank : worker.communicator.gather_text(failed)) {
+    for (std::size_t i = 0; i < failed.size(); ++i) {
+      if (of_rank.at(i) == 'x') failed_anywhere[i] = 'x';
+    }
+  }
+  failed_anywhere = worker.communicator.broadcast_text(failed_anywhere);
   for (std::size_t i = 0; i < kernels::kOperations; ++i) {
-    if (!kernels::selected()[i].is_own || counts.const_data_ptr<float>()[i] == 0) continue;
+    if (!kernels::selected()[i].is_own || failed_anywhere.at(i) == '-') continue;
     kernels::reject(static_cast<kernels::Operation>(i), "another rank cannot use it");
   }
 }

@@ -63,6 +63,8 @@ void reject_all(const std::string& reason) {
 std::string check(const Row& row, at::Device device) {
   try {
     return row.check(device);
+  } catch (const PeerError&) {
+    throw;  // the GPU does not answer
   } catch (const std::exception& error) {
     return error.what();
   }

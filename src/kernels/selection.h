@@ -32,9 +32,9 @@ struct Selected {
 };
 
 /// Compiles the kernels for a GPU and uses for tensors there those that compute a small known case
-/// as LibTorch's operations do on the host. Never throws: where NVRTC is missing or a kernel
-/// differs, LibTorch's operations stay selected. Must be called before the first step, and takes a
-/// second when the user's cache does not have the kernels yet.
+/// as LibTorch's operations do on the host. Where NVRTC is missing or a kernel differs, LibTorch's
+/// operations stay selected; throws only PeerError, where the GPU does not answer. Must be called
+/// before the first step, and takes a second when the user's cache does not have the kernels yet.
 void prepare(at::Device device);
 
 /// Does the same with kernels that are compiled already. Null: uses none, for this reason.

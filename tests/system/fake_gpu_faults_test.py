@@ -69,7 +69,7 @@ def test_without_our_launcher_a_rank_whose_peer_never_comes_ends_in_time(tmp_pat
         assert "1 of 2 ranks joined" in alone.stderr and "missing: rank 1" in alone.stderr, alone.stderr
 
 
-@pytest.mark.parametrize("launches", swept([20, 40, 60, 80, 500], [20, 500]))  # loading takes about 10, a first step 60
+@pytest.mark.parametrize("launches", swept([20, 40, 60, 80, 500], [20, 500]))  # of kernels' checks, loading, the first step; training
 def test_without_our_launcher_a_device_that_never_answers_ends_its_rank_in_time(tmp_path, launches):
     first, second = ranks_by_hand(tmp_path, ENDLESS, hang_after_launches=launches, hang_device=1)
     with first, second:
@@ -77,7 +77,7 @@ def test_without_our_launcher_a_device_that_never_answers_ends_its_rank_in_time(
         assert (first.wait(), second.wait()) == (4, 4), first.stderr + second.stderr
         assert time.monotonic() - begin_s < 30
         for process in (first, second):
-            assert re.search("waiting for the GPU timed out|no progress for|did not respond", process.stderr), process.stderr
+            assert re.search("waiting for the GPU timed out|no progress for|did not respond|wait timeout after", process.stderr), process.stderr
 
 
 @pytest.mark.sweep
