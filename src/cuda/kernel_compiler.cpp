@@ -1,8 +1,10 @@
 #include "cuda/kernel_compiler.h"
 
 #include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDAFunctions.h>
 #include <cuda.h>
 #include <cuda_runtime_api.h>
+#include <dlfcn.h>
 #include <nvrtc.h>
 #include <spdlog/spdlog.h>
 
@@ -23,10 +25,17 @@ namespace mnist_train::cuda {
 
 namespace {
 
+/// Returns the folder of LibTorch's libraries.
+std::filesystem::path libtorch_folder() {
+  Dl_info libtorch{};
+  ::dladdr(reinterpret_cast<const void*>(&c10::cuda::device_count), &libtorch);
+  return std::filesystem::path(libtorch.dli_fname).parent_path();
+}
+
 /// NVRTC and CUDA's driver, which LibTorch's library for both loads. It is loaded late, because
 /// LibTorch itself needs it late or never.
 const SharedLibrary& library() {
-  static const SharedLibrary kLibrary("libcaffe2_nvrtc.so", SharedLibrary::Symbols::kPrivate);
+  static const SharedLibrary kLibrary(libtorch_folder() / "libcaffe2_nvrtc.so");
   return kLibrary;
 }
 
