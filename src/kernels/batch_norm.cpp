@@ -46,7 +46,7 @@ bool can_normalize(const at::Tensor& x, const at::Tensor& residual) {
 
 at::Tensor batch_norm(const BatchNormParameters& layer, const at::Tensor& x,
                       const at::Tensor& residual, bool relu, const at::Tensor& statistics) {
-  const at::Tensor y = at::empty(x.sizes(), x.options().memory_format(format_of(x)));
+  at::Tensor y = at::empty(x.sizes(), x.options().memory_format(format_of(x)));
   const RowTiles tiles(x, {y, residual});
   const std::int64_t blocks = tiles.blocks(kSumBlocks, kSumRows);
   const at::Tensor partial_sums = at::empty({blocks, x.size(1), 2}, statistics.options());

@@ -130,7 +130,7 @@ void update_weights(const WeightUpdate& update, const UpdateRule& rule) {
 
 at::Tensor clipping_scale(const at::Tensor& gradients, double max_norm) {
   const unsigned blocks = blocks_of(gradients);
-  const at::Tensor scale = at::empty({}, gradients.options());
+  at::Tensor scale = at::empty({}, gradients.options());
   const at::Tensor partial_sums = at::empty({blocks}, gradients.options());
   launch("clipping_scale", {blocks, kThreads}, memory_of(gradients),
          static_cast<long long>(gradients.numel()), static_cast<float>(max_norm), memory_of(scale),

@@ -21,7 +21,6 @@ namespace mnist_train::models {
 namespace {
 
 using network::SizedLayer;
-using settings::Activation;
 using settings::sides;
 
 at::Tensor run(const Operations& operations, at::Tensor x) {
