@@ -1,5 +1,6 @@
 #include "kernels/agreement.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/sin.h>
 

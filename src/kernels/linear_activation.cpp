@@ -1,5 +1,6 @@
 #include "kernels/linear_activation.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 

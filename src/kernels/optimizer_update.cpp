@@ -1,5 +1,6 @@
 #include "kernels/optimizer_update.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>

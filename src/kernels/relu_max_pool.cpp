@@ -1,5 +1,6 @@
 #include "kernels/relu_max_pool.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/max_pool2d_with_indices.h>
