@@ -29,6 +29,21 @@ bool trains_in_bfloat16(const Worker& worker) {
   return worker.communicator.sum_over_ranks(native ? 0 : 1) == 0;
 }
 
+/// How many steps an epoch has is known only here.
+void warn_of_cut_warmup(const Worker& worker, const train::Trainer& trainer) {
+  const settings::TrainOptions& options = worker.config.train;
+  const double steps =
+      options.schedule.warmup_epochs * static_cast<double>(trainer.steps_per_epoch());
+  if (!worker.is_rank0() || !options.max_steps ||
+      steps <= static_cast<double>(*options.max_steps)) {
+    return;
+  }
+  spdlog::warn(
+      "schedule.warmup_epochs {} is {:.0f} steps, but max_steps ends the run after {}: the "
+      "learning rate rises until then instead",
+      options.schedule.warmup_epochs, steps, *options.max_steps);
+}
+
 }  // namespace
 
 std::shared_ptr<loader::Augmenter> make_augmenter(const Worker& worker,
@@ -95,8 +110,10 @@ std::unique_ptr<train::Trainer> build_trainer(Worker& worker, const data::Datase
   if (config.train.cuda_graphs != settings::CudaGraphs::kOff) {
     setup.make_graph = accelerator::graph_factory(worker.device());
   }
-  return std::make_unique<train::Trainer>(config.train, std::move(setup), *images.training,
-                                          worker.communicator);
+  auto trainer = std::make_unique<train::Trainer>(config.train, std::move(setup), *images.training,
+                                                  worker.communicator);
+  warn_of_cut_warmup(worker, *trainer);
+  return trainer;
 }
 
 }  // namespace mnist_train::app

@@ -97,6 +97,17 @@ std::vector<report::RankTimes> unpack_times(const std::vector<double>& sums) {
   return ranks;
 }
 
+std::vector<report::Mistake> choose_mistakes(const eval::Evaluation& evaluation,
+                                             const data::ImageSet& images) {
+  std::vector<report::Mistake> mistakes;
+  mistakes.reserve(evaluation.wrong_predictions.size());
+  for (const eval::WrongPrediction& wrong : evaluation.wrong_predictions) {
+    const auto truth = images.labels[static_cast<std::size_t>(wrong.sample)];
+    mistakes.push_back({wrong.sample, wrong.predicted_class, truth, wrong.confidence});
+  }
+  return report::choose_mistakes(std::move(mistakes));
+}
+
 std::vector<std::pair<std::string, report::Histogram>> weight_histograms(
     const train::Trainer& trainer) {
   const at::NoGradGuard no_grad;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "app/evaluations.h"
+#include "data/dataset.h"
 #include "report/records.h"
 #include "train/progress.h"
 #include "train/trainer.h"
@@ -21,6 +22,10 @@ std::vector<double> pack_times(const train::StepTimes& times, int rank, int worl
 /// Returns the times of all ranks that took steps, from the sum of what `pack_times` returned on
 /// each.
 std::vector<report::RankTimes> unpack_times(const std::vector<double>& sums);
+
+/// Returns those of an evaluation's wrong predictions that the run keeps.
+std::vector<report::Mistake> choose_mistakes(const eval::Evaluation& evaluation,
+                                             const data::ImageSet& images);
 
 /// Returns histograms of the finite values of every parameter ("weights/conv1.weight") and of its
 /// gradient in the last step ("gradients/…"), which `Trainer::all_gather_gradients` has made whole.

@@ -46,7 +46,8 @@ Evaluations evaluate(Worker& worker, train::Trainer& trainer, RunImages& images)
   result.test = evaluate_on(
       *images.test,
       {predicted_samples(worker.config.report.predictions, batch_size, images.test->count()),
-       pack_times(trainer.times(), worker.identity.rank, worker.identity.world_size)});
+       pack_times(trainer.times(), worker.identity.rank, worker.identity.world_size),
+       /*wrong_predictions=*/worker.config.report.predictions.batches > 0});
   result.seconds = monotonic_seconds() - begin_s;
   return result;
 }

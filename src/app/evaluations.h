@@ -23,8 +23,8 @@ struct Evaluations {
 };
 
 /// Evaluates the model on the validation set, if any, and the test set, the latter with the
-/// predictions that the config asks for and, as extra sums, the step times of every rank (see
-/// `unpack_times`). Keeps the rank's status up to date. Collective.
+/// predictions that the config asks for, all wrong ones if it asks for any, and, as extra sums, the
+/// step times of every rank (see `unpack_times`). Keeps the rank's status up to date. Collective.
 Evaluations evaluate(Worker& worker, train::Trainer& trainer, RunImages& images);
 
 }  // namespace mnist_train::app

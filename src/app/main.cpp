@@ -25,7 +25,7 @@ Worker* ending_worker = nullptr;
   try {
     if (const auto error = std::current_exception()) std::rethrow_exception(error);
   } catch (const std::exception& error) {
-    const PeerError lost("lost another rank: " + comm::short_message(error));
+    const PeerError lost("lost another rank: " + short_message(error));
     ::_exit(static_cast<int>(report_failure(lost, ending_worker)));
   } catch (...) {  // not an exception of this program or LibTorch
   }

@@ -87,6 +87,20 @@ void list_skipped(const data::Dataset& dataset) {
   }
 }
 
+/// Names classes that nothing can be learnt of; a limit leaves out what it likes.
+void warn_of_empty_classes(const data::ImageSet& set, const settings::DataOptions& options) {
+  if (set.count == 0 || options.limit_train) return;
+  std::vector<bool> is_known(static_cast<std::size_t>(set.classes));
+  for (const std::uint8_t label : set.labels) is_known[label] = true;
+  std::string empty;
+  for (std::size_t label = 0; label < is_known.size(); ++label) {
+    if (!is_known[label]) empty += (empty.empty() ? "" : ", ") + std::to_string(label);
+  }
+  if (empty.empty()) return;
+  spdlog::warn("{}: no training sample is of class {} (of {} classes, numbered from 0)", set.source,
+               empty, set.classes);
+}
+
 data::ImageSet set_of(const network::ImageShape& shape) {
   data::ImageSet set;
   set.channels = shape.channels;
@@ -105,7 +119,10 @@ data::Dataset open_dataset(Worker& worker, data::Splits splits) {
     settings::require_set_for_each(worker.config.data, processes);
   }
   data::Dataset dataset = read_or_attach(worker, splits);
-  if (worker.is_rank0()) list_skipped(dataset);
+  if (worker.is_rank0()) {
+    list_skipped(dataset);
+    warn_of_empty_classes(dataset.train, worker.config.data);
+  }
   for (const std::int64_t count : dataset.train_parts) {
     if (count > 0) continue;
     throw Error(ExitCode::kData, "data.train_per_process: a set without usable samples");

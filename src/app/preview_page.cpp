@@ -1,9 +1,10 @@
 #include "app/preview_page.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <utility>
+
+#include "app/glyphs.h"
 
 namespace mnist_train::app {
 
@@ -12,24 +13,7 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr std::int64_t kGap = 3;  // pixels between images, and around all
-constexpr std::int64_t kGlyphHeight = 5;
-constexpr std::int64_t kGlyphWidth = 3;
-constexpr std::int64_t kCaption = kGlyphHeight + 2;
 constexpr std::uint8_t kPaper = 255;
-constexpr std::uint8_t kInk = 0;
-
-/// The glyphs of 0 to 9 and "+": rows of three pixels.
-constexpr std::array<std::array<unsigned, kGlyphHeight>, 11> kGlyphs{{{7, 5, 5, 5, 7},
-                                                                      {2, 6, 2, 2, 7},
-                                                                      {7, 1, 7, 4, 7},
-                                                                      {7, 1, 7, 1, 7},
-                                                                      {5, 5, 7, 1, 1},
-                                                                      {7, 4, 7, 1, 7},
-                                                                      {7, 4, 7, 5, 7},
-                                                                      {7, 1, 1, 1, 1},
-                                                                      {7, 5, 7, 5, 7},
-                                                                      {7, 5, 7, 1, 7},
-                                                                      {0, 2, 7, 2, 0}}};
 
 std::int64_t columns_of(const RankPreview& preview) {
   const auto count = static_cast<double>(preview.facts.size());
@@ -41,81 +25,108 @@ std::int64_t rows_of(const RankPreview& preview) {
   return (count + columns_of(preview) - 1) / columns_of(preview);
 }
 
-class Canvas {
- public:
-  explicit Canvas(imaging::Image& picture) : picture_(picture) {}
+/// Returns the label, or two for a mixed image, under `key` and "other_" + `key` of the facts.
+std::string caption(const ordered_json& facts, const std::string& key) {
+  const auto text = [&facts](const std::string& name) {
+    const ordered_json& value = facts.at(name);
+    return value.is_string() ? value.get<std::string>() : value.dump();
+  };
+  return text(key) + (facts.contains("other_" + key) ? "+" + text("other_" + key) : "");
+}
 
-  void write(const std::string& text, std::int64_t top, std::int64_t left, std::int64_t width) {
-    std::int64_t at = 0;
-    for (const char letter : text) {
-      if (at + kGlyphWidth > width) return;
-      glyph(kGlyphs[letter == '+' ? 10U : static_cast<unsigned>(letter - '0')], top, left + at);
-      at += kGlyphWidth + 1;
-    }
+/// Sizes in pixels of the page.
+struct PageLayout {
+  std::int64_t scale;        // of images
+  std::int64_t glyph_scale;  // of what is written
+  std::int64_t caption;      // height of a line, with the space around it
+  std::int64_t height;       // of an image
+  std::int64_t width;
+
+  PageLayout(const RankPreview& preview, std::int64_t image_scale)
+      : scale(image_scale),
+        glyph_scale(std::max<std::int64_t>(1, image_scale / 2)),
+        caption((kGlyphHeight + 2) * glyph_scale),
+        height(preview.height * image_scale),
+        width(preview.width * image_scale) {}
+
+  std::int64_t height_of(const RankPreview& preview) const {
+    return caption + rows_of(preview) * (height + caption + kGap) + kGap;
   }
+  std::int64_t width_of(const RankPreview& preview) const {
+    return columns_of(preview) * (width + kGap);
+  }
+};
 
-  void paste(const RankPreview& preview, std::int64_t index, std::int64_t top, std::int64_t left) {
-    const std::int64_t pixels = preview.height * preview.width;
-    for (std::int64_t channel = 0; channel < picture_.channels; ++channel) {
-      const std::int64_t plane = index * preview.channels + (preview.channels == 3 ? channel : 0);
-      const char* in = preview.planes.data() + plane * pixels;
-      for (std::int64_t pixel = 0; pixel < pixels; ++pixel) {
-        at(top + pixel / preview.width, left + pixel % preview.width, channel) =
-            static_cast<std::uint8_t>(in[pixel]);
-      }
+/// Draws grids from the top to the bottom of a page.
+class PageWriter {
+ public:
+  PageWriter(PreviewPage& page, const PageLayout& layout) : page_(page), layout_(layout) {}
+
+  /// Draws the rank's number, then its images.
+  void add(const RankPreview& preview, std::size_t rank) {
+    imaging::Image& picture = page_.picture;
+    write_fitting("process " + std::to_string(rank), std::to_string(rank), top_, kGap,
+                  picture.width - 2 * kGap);
+    ordered_json grid{{"rank", rank}, {"images", ordered_json::array()}};
+    const std::int64_t columns = columns_of(preview);
+    for (std::size_t i = 0; i < preview.facts.size(); ++i) {
+      const auto index = static_cast<std::int64_t>(i);
+      const std::int64_t row = index / columns;
+      const std::int64_t y =
+          top_ + layout_.caption + row * (layout_.height + layout_.caption + kGap);
+      const std::int64_t x = kGap + index % columns * (layout_.width + kGap);
+      paste(preview, index, y, x);
+      write_caption(preview.facts[i], y, x);
+      ordered_json facts = preview.facts[i];
+      facts["top"] = y;
+      facts["left"] = x;
+      grid["images"].push_back(std::move(facts));
     }
+    page_.grids.push_back(std::move(grid));
+    top_ += layout_.height_of(preview);
   }
 
  private:
-  void glyph(const std::array<unsigned, kGlyphHeight>& rows, std::int64_t top, std::int64_t left) {
-    for (std::int64_t y = 0; y < kGlyphHeight; ++y) {
-      for (std::int64_t x = 0; x < kGlyphWidth; ++x) {
-        const unsigned row = rows[static_cast<std::size_t>(y)];
-        if ((row >> static_cast<unsigned>(kGlyphWidth - 1 - x) & 1U) == 0) continue;
-        for (std::int64_t channel = 0; channel < picture_.channels; ++channel) {
-          at(top + y, left + x, channel) = kInk;
-        }
+  void paste(const RankPreview& preview, std::int64_t index, std::int64_t top, std::int64_t left) {
+    imaging::Image& picture = page_.picture;
+    const std::int64_t pixels = preview.height * preview.width;
+    for (std::int64_t channel = 0; channel < picture.channels; ++channel) {
+      const std::int64_t plane = index * preview.channels + (preview.channels == 3 ? channel : 0);
+      const char* in = preview.planes.data() + plane * pixels;
+      for (std::int64_t at = 0; at < layout_.height * layout_.width; ++at) {
+        const std::int64_t y = at / layout_.width;
+        const std::int64_t x = at % layout_.width;
+        const std::int64_t out =
+            ((top + y) * picture.width + left + x) * picture.channels + channel;
+        picture.pixels[static_cast<std::size_t>(out)] =
+            static_cast<std::uint8_t>(in[y / layout_.scale * preview.width + x / layout_.scale]);
       }
     }
   }
 
-  std::uint8_t& at(std::int64_t y, std::int64_t x, std::int64_t channel) {
-    return picture_
-        .pixels[static_cast<std::size_t>((y * picture_.width + x) * picture_.channels + channel)];
+  void write_caption(const ordered_json& facts, std::int64_t top, std::int64_t left) {
+    const std::string label = caption(facts, "label");
+    write_fitting(facts.contains("class") ? caption(facts, "class") : label, label,
+                  top + layout_.height + layout_.glyph_scale, left, layout_.width);
   }
 
-  imaging::Image& picture_;
+  /// Writes the text where it fits into the width, else the shorter one.
+  void write_fitting(const std::string& text, const std::string& shorter, std::int64_t top,
+                     std::int64_t left, std::int64_t width) {
+    const bool fits = text_width(text, layout_.glyph_scale) <= width;
+    write_text(page_.picture, fits ? text : shorter, top, left, width, layout_.glyph_scale);
+  }
+
+  PreviewPage& page_;
+  PageLayout layout_;
+  std::int64_t top_ = kGap;
 };
-
-/// Draws the rank's number, then its images; returns where the next grid begins.
-std::int64_t draw_grid(Canvas& canvas, const RankPreview& preview, std::size_t rank,
-                       std::int64_t top, std::int64_t width, ordered_json& grid) {
-  canvas.write(std::to_string(rank), top, kGap, width - 2 * kGap);
-  top += kCaption;
-  const std::int64_t columns = columns_of(preview);
-  grid = {{"rank", rank}, {"images", ordered_json::array()}};
-  for (std::size_t i = 0; i < preview.facts.size(); ++i) {
-    const auto index = static_cast<std::int64_t>(i);
-    const std::int64_t y = top + index / columns * (preview.height + kCaption + kGap);
-    const std::int64_t x = kGap + index % columns * (preview.width + kGap);
-    canvas.paste(preview, index, y, x);
-    canvas.write(preview.captions[i], y + preview.height + 1, x, preview.width);
-    ordered_json facts = preview.facts[i];
-    facts["top"] = y;
-    facts["left"] = x;
-    grid["images"].push_back(std::move(facts));
-  }
-  return top + rows_of(preview) * (preview.height + kCaption + kGap) + kGap;
-}
 
 }  // namespace
 
 std::string RankPreview::to_text() const {
-  const ordered_json head{{"channels", channels},
-                          {"height", height},
-                          {"width", width},
-                          {"facts", facts},
-                          {"captions", captions}};
+  const ordered_json head{
+      {"channels", channels}, {"height", height}, {"width", width}, {"facts", facts}};
   return head.dump() + '\n' + planes;
 }
 
@@ -127,30 +138,35 @@ RankPreview RankPreview::from_text(const std::string& text) {
   head.at("height").get_to(preview.height);
   head.at("width").get_to(preview.width);
   head.at("facts").get_to(preview.facts);
-  head.at("captions").get_to(preview.captions);
   preview.planes = text.substr(end + 1);
   return preview;
 }
 
-PreviewPage draw_page(const std::vector<RankPreview>& previews) {
+std::int64_t comfortable_scale(const std::vector<RankPreview>& previews) {
+  constexpr std::int64_t kComfortable = 96;  // pixels of an image's longer side
+  constexpr std::int64_t kWidest = 4096;     // pixels of the page
   const RankPreview& first = previews.front();
-  std::int64_t height = kGap;
+  const std::int64_t side = std::max(first.height, first.width);
   std::int64_t columns = 1;
+  for (const RankPreview& preview : previews) columns = std::max(columns, columns_of(preview));
+  const std::int64_t wanted = (kComfortable + side - 1) / side;
+  return std::max<std::int64_t>(1, std::min(wanted, kWidest / (columns * side)));
+}
+
+PreviewPage draw_page(const std::vector<RankPreview>& previews, std::int64_t scale) {
+  const PageLayout layout(previews.front(), scale);
+  std::int64_t height = kGap;
+  std::int64_t width = 0;
   for (const RankPreview& preview : previews) {
-    height += kCaption + rows_of(preview) * (preview.height + kCaption + kGap) + kGap;
-    columns = std::max(columns, columns_of(preview));
+    height += layout.height_of(preview);
+    width = std::max(width, layout.width_of(preview));
   }
   PreviewPage page;
-  page.picture = {height, kGap + columns * (first.width + kGap), first.channels == 3 ? 3 : 1, {}};
+  page.picture = {height, kGap + width, previews.front().channels == 3 ? 3 : 1, {}};
   page.picture.pixels.assign(page.picture.bytes(), kPaper);
   page.grids = ordered_json::array();
-  Canvas canvas(page.picture);
-  std::int64_t top = kGap;
-  for (std::size_t rank = 0; rank < previews.size(); ++rank) {
-    ordered_json grid;
-    top = draw_grid(canvas, previews[rank], rank, top, page.picture.width, grid);
-    page.grids.push_back(std::move(grid));
-  }
+  PageWriter writer(page, layout);
+  for (std::size_t rank = 0; rank < previews.size(); ++rank) writer.add(previews[rank], rank);
   return page;
 }
 

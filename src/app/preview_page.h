@@ -14,9 +14,10 @@ struct RankPreview {
   std::int64_t channels = 1;
   std::int64_t height = 0;
   std::int64_t width = 0;
-  std::string planes;                         // [n,C,H,W] bytes
-  std::vector<nlohmann::ordered_json> facts;  // of each image: "sample", "label", …
-  std::vector<std::string> captions;          // of each image: digits and "+"
+  std::string planes;  // [n,C,H,W] bytes
+  // What is said of each image: "sample" and "label", also "class" where classes have names. A
+  // mixed image has "other_label", "other_class" and "weight" besides.
+  std::vector<nlohmann::ordered_json> facts;
 
   /// All of it as text, which `from_text` reads.
   std::string to_text() const;
@@ -29,7 +30,12 @@ struct PreviewPage {
   nlohmann::ordered_json grids;  // by rank: the facts, and "top" and "left" of each image
 };
 
-/// Puts all images on one picture, unscaled.
-PreviewPage draw_page(const std::vector<RankPreview>& previews);
+/// Returns how many times small images are enlarged so that a person can tell what they show; fewer
+/// where there are so many that the picture would become huge.
+std::int64_t comfortable_scale(const std::vector<RankPreview>& previews);
+
+/// Puts all images on one picture, each pixel as a square of `scale` by `scale`, with its class
+/// below it: by name where the name fits, else by number.
+PreviewPage draw_page(const std::vector<RankPreview>& previews, std::int64_t scale);
 
 }  // namespace mnist_train::app

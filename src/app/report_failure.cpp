@@ -24,12 +24,15 @@ std::string where(Worker* worker) {
 }
 
 /// LibTorch's messages are long: only the log keeps them whole.
-launch::FailureReport report_of(const std::exception& error) {
+launch::FailureReport report_of(const std::exception& error, const Worker* worker) {
   launch::FailureReport failure = launch::report_for(error);
   spdlog::debug("failed: {}", error.what());
+  if (worker != nullptr && failure.code == ExitCode::kConfig) {
+    failure.message = launch::with_positions(failure.message, worker->job.positions);
+  }
   const bool from_torch = dynamic_cast<const c10::Error*>(&error) != nullptr;
   if (!from_torch) return failure;
-  failure.message = comm::short_message(error);
+  failure.message = short_message(error);
   if (comm::is_out_of_memory(error)) {
     failure.message = std::string(launch::kOutOfMemory) + " (" + failure.message + ")";
   }
@@ -45,26 +48,49 @@ void name_silent_ranks(const std::exception& error, Worker* worker,
   }
 }
 
+bool is_users_mistake(const launch::FailureReport& failure, Worker* worker) {
+  const auto phase = worker == nullptr ? launch::Phase::kRendezvous
+                                       : static_cast<launch::Phase>(worker->status().phase.load());
+  return !failure.is_victim && launch::is_users_mistake(failure.code, phase);
+}
+
+/// Returns which process failed, and where it was.
+std::string whose(const launch::FailureReport& failure, Worker* worker) {
+  const auto identity =
+      worker != nullptr ? std::optional(worker->identity) : launch::identity_from_environment();
+  return "rank " + std::to_string(identity ? identity->rank : 0) + " on " + failure.host +
+         " (pid " + std::to_string(::getpid()) + ") " + where(worker) + ": ";
+}
+
+/// Records the failure in the run folder, which goes where the user's mistake kept the run from
+/// beginning. Returns how to resume.
+std::string end_run_folder(const Worker& worker, const launch::FailureReport& failure,
+                           bool is_mistake) {
+  if (is_mistake && !report::holds_run(worker.run_folder)) {
+    report::discard_run_folder(worker.run_folder, worker.job.made_folders);
+    return "";
+  }
+  report::record_failure(worker.run_folder / report::files::kSummary, failure.message);
+  if (worker.config.report.html) report::write_last_page(worker.run_folder);
+  return launch::way_on(worker.run_folder, worker.job.program);
+}
+
 }  // namespace
 
 ExitCode report_failure(const std::exception& error, Worker* worker) {
-  launch::FailureReport failure = report_of(error);
+  launch::FailureReport failure = report_of(error, worker);
   if (launch::was_handed_over("failure")) {
     const std::string text = launch::to_text(failure);
     (void)write_all(launch::kFailureFd, text.data(), text.size());
     return failure.code;
   }
   name_silent_ranks(error, worker, failure);
-  const auto identity =
-      worker != nullptr ? std::optional(worker->identity) : launch::identity_from_environment();
-  std::string block = "mnist-train failed: rank " + std::to_string(identity ? identity->rank : 0) +
-                      " on " + failure.host + " (pid " + std::to_string(::getpid()) + ") " +
-                      where(worker) + ": " + as_block(failure.message) + "\n";
+  const bool is_mistake = is_users_mistake(failure, worker);
+  std::string block = "mnist-train failed: " + (is_mistake ? "" : whose(failure, worker)) +
+                      as_block(failure.message) + "\n";
   if (worker != nullptr && worker->is_rank0() &&
       worker->job.command == launch::WorkerCommand::kTrain) {
-    block += report::way_on(worker->run_folder, launch::resume_command(worker->run_folder));
-    report::record_failure(worker->run_folder / report::files::kSummary, failure.message);
-    if (worker->config.report.html) report::write_last_page(worker->run_folder);
+    block += end_run_folder(*worker, failure, is_mistake);
   }
   (void)write_all(STDERR_FILENO, block.data(), block.size());
   launch::write_elastic_error_file(failure.message);

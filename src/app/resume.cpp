@@ -1,5 +1,6 @@
 #include "app/resume.h"
 
+#include <spdlog/fmt/ranges.h>
 #include <spdlog/spdlog.h>
 
 #include <optional>
@@ -12,6 +13,7 @@
 #include "data/sampler.h"
 #include "report/run_folder.h"
 #include "report/summary.h"
+#include "settings/config_differences.h"
 #include "train/schedule.h"
 
 namespace mnist_train::app {
@@ -58,12 +60,12 @@ void set_aside_later_checkpoints(const Worker& worker, const train::Progress& pr
   }
 }
 
-/// Returns the hyperparameters of the run that wrote a checkpoint; nothing where this version of
-/// the program no longer takes its config.
-std::optional<settings::TrainOptions> saved_options(const checkpoint::FoundCheckpoint& found,
-                                                    const checkpoint::RunFacts& facts) {
+/// Returns the config of the run that wrote a checkpoint; nothing where this version of the program
+/// no longer takes it.
+std::optional<settings::RunConfig> saved_config(const checkpoint::FoundCheckpoint& found,
+                                                const checkpoint::RunFacts& facts) {
   try {
-    return settings::parse_run_config({found.path.string(), facts.config, {}}).train;
+    return settings::parse_run_config({found.path.string(), facts.config, {}});
   } catch (const Error&) {
     return std::nullopt;
   }
@@ -91,6 +93,14 @@ void warn_of_moved_end(const settings::TrainOptions& options, const settings::Tr
       schedule, before, now, rate(before), rate(now));
 }
 
+/// Warns where the rest of the run is computed with other settings than what it resumes.
+void warn_of_other_settings(const settings::RunConfig& saved, const settings::RunConfig& config) {
+  const auto differences = settings::config_differences(saved, config);
+  if (differences.empty()) return;
+  spdlog::warn("the rest of the run has other settings than the run that it resumes: {}",
+               fmt::join(differences, "; "));
+}
+
 ResumedRun restore(const Worker& worker, const checkpoint::FoundCheckpoint& found,
                    const data::Dataset& dataset, train::Trainer& trainer) {
   ResumedRun resumed;
@@ -102,21 +112,23 @@ ResumedRun restore(const Worker& worker, const checkpoint::FoundCheckpoint& foun
   set_aside_later_checkpoints(worker, progress);
   resumed.is_finished =
       trainer.run_done() && report::says_finished(worker.run_folder / report::files::kSummary);
-  const auto saved = saved_options(found, resumed.facts);
+  const auto saved = saved_config(found, resumed.facts);
   if (saved && !resumed.is_finished) {
-    warn_of_moved_end(worker.config.train, *saved, resumed.facts.world_size, dataset.train.count,
-                      trainer);
+    warn_of_other_settings(*saved, worker.config);
+    warn_of_moved_end(worker.config.train, saved->train, resumed.facts.world_size,
+                      dataset.train.count, trainer);
   }
   return resumed;
 }
 
-/// Truncates the list of accuracies to those of the resumed epochs. Where it is longer, predictions
-/// and model are of a later time.
+/// Truncates the list of accuracies to those of the resumed epochs. Where it is longer,
+/// predictions, mistakes and model are of a later time.
 void truncate_results(const Worker& worker, const std::vector<double>& accuracies) {
   const fs::path list = worker.run_folder / worker.config.accuracies_file;
   std::error_code ignored;
   if (report::count_accuracies(list) > accuracies.size()) {
     fs::remove(worker.run_folder / report::files::kPredictions, ignored);
+    fs::remove(worker.run_folder / report::files::kMistakes, ignored);
     const fs::path model_file = worker.run_folder / worker.config.model_file;
     if (fs::exists(model_file, ignored)) checkpoints_of(worker).set_aside(model_file);
   }
@@ -128,6 +140,8 @@ void truncate_results(const Worker& worker, const std::vector<double>& accuracie
 }
 
 ResumedRun resume_on_rank0(Worker& worker, const data::Dataset& dataset, train::Trainer& trainer) {
+  checkpoint::remove_leftovers(worker.run_folder);
+  checkpoint::remove_leftovers(worker.run_folder / report::files::kCheckpoints);
   ResumedRun resumed;
   const auto found = find_checkpoint(worker);
   if (found) {
@@ -138,7 +152,6 @@ ResumedRun resume_on_rank0(Worker& worker, const data::Dataset& dataset, train::
                                 weights->string());
   }
   if (resumed.is_finished) return resumed;
-  checkpoint::remove_leftovers(worker.run_folder);
   truncate_results(worker, trainer.progress().accuracies);
   return resumed;
 }

@@ -41,7 +41,8 @@ checkpoint::RunFacts RunCheckpoints::facts(const report::LogPositions& positions
           positions.metrics_bytes,
           positions.event_bytes,
           worker_.job.restarts,
-          {images.channels, images.height, images.width, images.classes}};
+          {images.channels, images.height, images.width, images.classes},
+          dataset_.class_names};
 }
 
 void RunCheckpoints::save(const report::LogPositions& positions) {

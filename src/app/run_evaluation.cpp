@@ -7,6 +7,7 @@
 #include "checkpoint/weights.h"
 #include "eval/evaluator.h"
 #include "loader/batch_source.h"
+#include "report/result_text.h"
 
 namespace mnist_train::app {
 
@@ -31,6 +32,10 @@ void run_evaluation(Worker& worker) {
       eval::evaluate(*model, *images, config.train.test_batch_size, worker.communicator,
                      worker.device(), update_status);
   if (!worker.is_rank0()) return;
+  if (!worker.job.as_json) {
+    return print_text(
+        report::evaluation_text(evaluation.loss, evaluation.accuracy, evaluation.samples));
+  }
   print_result({{"test_loss", evaluation.loss},
                 {"test_accuracy", evaluation.accuracy},
                 {"samples", evaluation.samples}});

@@ -49,12 +49,14 @@ void export_network(Worker& worker) {
 
 void run_export(Worker& worker) {
   if (!worker.is_rank0()) return;
-  launch::update(worker.status(), launch::Phase::kSaving, 0, 0);
+  launch::update(worker.status(), launch::Phase::kLoadingWeights, 0, 0);
   const std::string& format = worker.job.export_format;
   if (worker.job.with_optimizer) return export_with_optimizer(worker);
   if (format == "onnx" || format == "python") return export_network(worker);
+  const auto weights = checkpoint::read_weights(worker.job.checkpoint);
+  launch::update(worker.status(), launch::Phase::kSaving, 0, 0);
   checkpoint::write_weights(
-      worker.job.export_path, checkpoint::read_weights(worker.job.checkpoint),
+      worker.job.export_path, weights,
       format == "pt" ? checkpoint::WeightsFormat::kPt : checkpoint::WeightsFormat::kSafetensors);
 }
 

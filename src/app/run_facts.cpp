@@ -32,7 +32,9 @@ report::Summary first_summary(const Worker& worker, const data::Dataset& dataset
     }
   }
   summary.threads_per_process = worker.placement.threads;
-  summary.parameters = trainer.parameters().values().numel();
+  for (const at::Tensor& parameter : trainer.parameters().parameters()) {
+    summary.parameters += parameter.numel();
+  }
   summary.multiply_adds = trainer.model().multiply_adds();
   summary.restarts = worker.job.restarts;
   const std::string config = settings::write_run_config(worker.config, /*with_output=*/false);
@@ -128,6 +130,10 @@ std::vector<std::string> describe_run(const Worker& worker, const data::Dataset&
 
 report::Picture test_picture(const data::ImageSet& test, std::int64_t id) {
   return report::make_picture(test.image(id).data(), test.channels, test.height, test.width);
+}
+
+std::string thumbnail(const data::ImageSet& test, std::int64_t id) {
+  return report::thumbnail_uri(test.image(id).data(), test.channels, test.height, test.width);
 }
 
 }  // namespace mnist_train::app

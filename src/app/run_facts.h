@@ -38,4 +38,7 @@ std::vector<std::string> describe_run(const Worker& worker, const data::Dataset&
 /// Encodes test image number `id`, undecoded ones included. Throws Error(kData).
 report::Picture test_picture(const data::ImageSet& test, std::int64_t id);
 
+/// Encodes test image number `id` for a page, as `report::thumbnail_uri` does. Throws Error(kData).
+std::string thumbnail(const data::ImageSet& test, std::int64_t id);
+
 }  // namespace mnist_train::app

@@ -1,11 +1,10 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <memory>
-#include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -15,14 +14,16 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/print.h"
+#include "checkpoint/weights.h"
 #include "imaging/codec.h"
+#include "imaging/inversion.h"
 #include "loader/batch_source.h"
+#include "report/result_text.h"
+#include "settings/trained_brightness.h"
 
 namespace mnist_train::app {
 
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 /// Some of the files, decoded.
 struct Images {
@@ -87,29 +88,6 @@ data::ImageSet as_image_set(Images& images, data::ImageSet set) {
   return set;
 }
 
-/// Returns the double that is printed with the few digits that a float needs.
-double shortest(float value) {
-  std::array<char, 32> text{};
-  const auto end = std::to_chars(text.data(), text.data() + text.size(), value).ptr;
-  double result = 0;
-  std::from_chars(text.data(), end, result);
-  return result;
-}
-
-void print_prediction(const std::string& file, const at::Tensor& scores,
-                      const std::vector<std::string>& class_names, std::string& text) {
-  const auto* begin = scores.const_data_ptr<float>();
-  const auto* end = begin + scores.numel();
-  const auto predicted = std::max_element(begin, end) - begin;
-  Json row = {{"file", file}, {"guess", predicted}};
-  if (static_cast<std::size_t>(scores.numel()) == class_names.size()) {
-    row["class"] = class_names[static_cast<std::size_t>(predicted)];
-  }
-  row["scores"] = Json::array();
-  for (const auto* score = begin; score != end; ++score) row["scores"].push_back(shortest(*score));
-  text += row.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
-}
-
 /// Test images do not need mixup, which would ask other processes.
 std::shared_ptr<loader::Augmenter> make_test_augmenter(const Worker& worker,
                                                        const data::ImageSet& like) {
@@ -119,8 +97,14 @@ std::shared_ptr<loader::Augmenter> make_test_augmenter(const Worker& worker,
                                              worker.config.train.seed, worker.device());
 }
 
+std::vector<std::string> class_names_of(const Worker& worker) {
+  const settings::DataOptions& options = worker.config.data;
+  if (options.format) return checkpoint::trained_class_names(worker.job.checkpoint);
+  return settings::named_dataset(*options.dataset).class_names;
+}
+
 void print_predictions(Worker& worker, models::Model& model, Images images,
-                       const data::ImageSet& like) {
+                       const data::ImageSet& like, const std::vector<std::string>& class_names) {
   if (images.files.empty()) return;
   const std::vector<std::string> files = images.files;
   const auto source = loader::make_batch_source(
@@ -129,15 +113,44 @@ void print_predictions(Worker& worker, models::Model& model, Images images,
   const auto batch = source->gather_sequential({0, source->count()});
   const at::Tensor scores =
       model.forward(batch.images).to(at::kCPU, at::kDouble).softmax(1).to(at::kFloat).contiguous();
-  const settings::DataOptions& options = worker.config.data;
-  const std::vector<std::string> class_names =
-      options.format ? std::vector<std::string>{}
-                     : settings::named_dataset(*options.dataset).class_names;
   std::string text;
   for (std::size_t i = 0; i < files.size(); ++i) {
-    print_prediction(files[i], scores[static_cast<std::int64_t>(i)], class_names, text);
+    const at::Tensor row = scores[static_cast<std::int64_t>(i)];
+    const auto* begin = row.const_data_ptr<float>();
+    const report::FilePrediction prediction{files[i], {begin, begin + row.numel()}};
+    text += worker.job.as_json ? json_text(report::to_json(prediction, class_names)) + "\n"
+                               : report::to_text(prediction, class_names);
   }
   print_text(text);
+}
+
+std::vector<std::string> find_inverted(const Images& images, const data::ImageSet& like,
+                                       double trained) {
+  std::vector<std::string> inverted;
+  const auto bytes = static_cast<std::size_t>(like.channels * like.height * like.width);
+  const std::span<const std::uint8_t> pixels = images.pixels;
+  for (std::size_t i = 0; i < images.files.size(); ++i) {
+    const double border =
+        imaging::border_brightness(pixels.subspan(i * bytes, bytes), like.height, like.width);
+    if (imaging::looks_inverted(border, trained)) inverted.push_back(images.files[i]);
+  }
+  return inverted;
+}
+
+void warn_of_inverted(const std::vector<std::string>& inverted, std::size_t count, double trained) {
+  constexpr std::size_t kMostNamed = 5;
+  if (inverted.empty()) return;
+  std::string names;
+  for (std::size_t i = 0; i < std::min(inverted.size(), kMostNamed); ++i) {
+    names += (i == 0 ? "" : ", ") + inverted[i];
+  }
+  if (inverted.size() > kMostNamed) names += ", …";
+  const bool dark = trained < 0.5;
+  spdlog::warn(
+      "{} of {} images look{} inverted: {} on a {} ground, but the model was trained on images "
+      "with a {} ground; invert them for a prediction that means something: {}",
+      inverted.size(), count, inverted.size() == 1 ? "s" : "", dark ? "dark" : "light",
+      dark ? "light" : "dark", dark ? "dark" : "light", names);
 }
 
 }  // namespace
@@ -151,14 +164,22 @@ void run_predictions(Worker& worker) {
   model->eval();
   const std::span<const std::string> files = worker.job.images;
   const auto most = static_cast<std::size_t>(worker.config.train.test_batch_size);
+  const std::vector<std::string> class_names = class_names_of(worker);
+  const auto trained = settings::trained_brightness(worker.config.data);
+  std::vector<std::string> inverted;
   std::vector<std::string> problems;
   for (std::size_t begin = 0; begin < files.size(); begin += most) {
     launch::update(worker.status(), launch::Phase::kEvaluation, 0, 0,
                    static_cast<std::int64_t>(begin + 1));
     Images images = decode(files.subspan(begin, std::min(most, files.size() - begin)), like);
     problems.insert(problems.end(), images.problems.begin(), images.problems.end());
-    print_predictions(worker, *model, std::move(images), like);
+    if (trained) {
+      const auto found = find_inverted(images, like, *trained);
+      inverted.insert(inverted.end(), found.begin(), found.end());
+    }
+    print_predictions(worker, *model, std::move(images), like, class_names);
   }
+  warn_of_inverted(inverted, files.size() - problems.size(), trained.value_or(0));
   if (problems.empty()) return;
   std::string message = std::to_string(problems.size()) + " of " + std::to_string(files.size()) +
                         " files cannot be read as images:";

@@ -1,4 +1,5 @@
 #include <ATen/core/Tensor.h>
+#include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
 
@@ -9,6 +10,7 @@
 #include "app/preview_page.h"
 #include "app/select_kernels.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/print.h"
 #include "imaging/codec.h"
 #include "loader/batch_source.h"
@@ -57,31 +59,48 @@ RankPreview preview_of(const loader::Batch& batch, const std::vector<std::int64_
     nlohmann::ordered_json facts{{"sample", samples[static_cast<std::size_t>(i)]},
                                  {"label", label}};
     name_class(facts, "class", label);
-    std::string caption = std::to_string(label);
     if (batch.is_mixed()) {
       const auto other = batch.other_labels[i].item<std::int64_t>();
       facts["other_label"] = other;
       name_class(facts, "other_class", other);
       facts["weight"] = batch.weights[i].item<float>();
-      caption += '+' + std::to_string(other);
     }
     preview.facts.push_back(std::move(facts));
-    preview.captions.push_back(std::move(caption));
   }
   return preview;
+}
+
+/// Returns what a person reads about the picture.
+std::string summary_of(const std::vector<RankPreview>& previews, const std::string& output,
+                       std::int64_t scale) {
+  std::size_t images = 0;
+  for (const RankPreview& preview : previews) images += preview.facts.size();
+  const RankPreview& first = previews.front();
+  std::string text =
+      fmt::format("{}: {} images of {}x{}x{}, with their classes below them", on_one_line(output),
+                  images, first.channels, first.height, first.width);
+  if (scale > 1) text += fmt::format("; enlarged {} times", scale);
+  if (previews.size() > 1) {
+    text += fmt::format("; a grid for each of {} processes", previews.size());
+  }
+  return text + "\n";
 }
 
 void write_page(const Worker& worker, const std::vector<std::string>& texts) {
   std::vector<RankPreview> previews;
   previews.reserve(texts.size());
   for (const std::string& text : texts) previews.push_back(RankPreview::from_text(text));
-  const PreviewPage page = draw_page(previews);
-  write_file_atomically(worker.job.export_path, imaging::encode_png(page.picture),
-                        ExitCode::kRunFailed);
-  print_result({{"output", worker.job.export_path.string()},
-                {"channels", previews.front().channels},
-                {"height", previews.front().height},
-                {"width", previews.front().width},
+  const std::int64_t scale = worker.job.scale > 0 ? worker.job.scale : comfortable_scale(previews);
+  const PreviewPage page = draw_page(previews, scale);
+  const std::string output = worker.job.export_path.string();
+  write_file_atomically(output, imaging::encode_png(page.picture), ExitCode::kRunFailed);
+  const RankPreview& first = previews.front();
+  if (!worker.job.as_json) return print_text(summary_of(previews, output, scale));
+  print_result({{"output", output},
+                {"channels", first.channels},
+                {"height", first.height},
+                {"width", first.width},
+                {"scale", scale},
                 {"processes", page.grids}});
 }
 

@@ -9,6 +9,7 @@
 #include "accelerator/device.h"
 #include "app/epoch_result.h"
 #include "app/open_dataset.h"
+#include "app/run_ending.h"
 #include "app/run_facts.h"
 #include "base/file.h"
 #include "base/system.h"
@@ -27,6 +28,7 @@ namespace {
 constexpr double kRefreshFraction = 0.01;     // of the run's time, beyond
 constexpr double kRefreshAllowance_s = 0.25;  // which lets short runs refresh every epoch
 constexpr double kRefreshInterval_s = 20;     // within an epoch
+constexpr double kPaceInterval_s = 1;
 
 void make_parent_folder(const fs::path& file) {
   std::error_code error;
@@ -44,6 +46,8 @@ report::ConsoleSetup console_setup(const Worker& worker, const train::Trainer& t
   if (launch::was_handed_over("console")) setup.fd = launch::kConsoleFd;
   setup.epochs = worker.config.train.epochs;
   setup.steps_per_epoch = trainer.steps_per_epoch();
+  setup.max_steps = worker.config.train.max_steps;
+  setup.has_head = worker.job.has_table_head;
   return setup;
 }
 
@@ -77,6 +81,7 @@ void RunRecorder::make_sinks(const ResumedRun& resumed) {
   const fs::path& folder = worker_.run_folder;
   const settings::ReportOptions& options = worker_.config.report;
   sinks_.push_back(report::predictions_sink(folder / files::kPredictions, dataset_.class_names));
+  sinks_.push_back(report::mistakes_sink(folder / files::kMistakes, dataset_.class_names));
   if (options.tensorboard) {
     sinks_.push_back(report::optional_sink("TensorBoard's events", [&] {
       return report::tensorboard_sink(
@@ -112,6 +117,7 @@ void RunRecorder::before_step() {
   summary_.startup_seconds = monotonic_seconds() - worker_.job.started_s;
   recorded_s_ = monotonic_seconds();
   recorded_samples_ = trainer_.progress().samples_seen;
+  paced_ = {trainer_.progress().step, recorded_samples_, 0, recorded_s_, {}};
 }
 
 void RunRecorder::after_step() {
@@ -120,7 +126,9 @@ void RunRecorder::after_step() {
     const train::Progress& progress = trainer_.progress();
     const std::int64_t batch = trainer_.samples_per_step();
     const std::int64_t step_in_epoch = (progress.samples_into_epoch + batch - 1) / batch;
-    for (const auto& sink : sinks_) sink->tick(progress.epoch + 1, step_in_epoch);
+    for (const auto& sink : sinks_) {
+      sink->tick({progress.epoch + 1, step_in_epoch, progress.step});
+    }
   }
   record_steps();
 }
@@ -128,11 +136,30 @@ void RunRecorder::after_step() {
 void RunRecorder::record_steps() {
   bool recorded = false;
   for (const train::FinishedStep& step : trainer_.take_finished_steps()) {
-    if (!worker_.is_rank0() || step.step % worker_.config.train.log_interval != 0) continue;
+    if (!worker_.is_rank0()) continue;
+    show_pace(step);
+    if (step.step % worker_.config.train.log_interval != 0) continue;
     record_step(step);
     recorded = true;
   }
   if (recorded && monotonic_seconds() - refreshed_s_ >= kRefreshInterval_s) refresh_report();
+}
+
+/// Tells the sinks about once a second, and after the first step, how it goes. It takes what is
+/// known by now: the device is not synchronised with for this.
+void RunRecorder::show_pace(const train::FinishedStep& step) {
+  paced_sums_.loss += step.sums.loss;
+  paced_sums_.samples += step.sums.samples;
+  const bool is_first = !std::exchange(has_pace_, true);
+  const double seconds = step.finished_s - paced_.finished_s;
+  if (!is_first && seconds < kPaceInterval_s) return;
+  const auto steps = static_cast<double>(step.step - paced_.step);
+  const auto samples = static_cast<double>(step.samples_seen - paced_.samples_seen);
+  const report::Pace pace{paced_sums_.loss / paced_sums_.samples, samples / std::max(1e-9, seconds),
+                          seconds / std::max(1.0, steps)};
+  for (const auto& sink : sinks_) sink->pace(pace);
+  paced_ = step;
+  paced_sums_ = {};
 }
 
 void RunRecorder::record_step(const train::FinishedStep& step) {
@@ -159,6 +186,8 @@ void RunRecorder::epoch_finished(const Evaluations& evaluations) {
   result.accuracies.push_back(evaluations.test.accuracy);
   result.predictions = predictions(evaluations.test);
   result.test_picture = [&](std::int64_t id) { return test_picture(dataset_.test, id); };
+  result.mistakes = choose_mistakes(evaluations.test, dataset_.test);
+  result.thumbnail = [&](std::int64_t id) { return thumbnail(dataset_.test, id); };
   if (worker_.config.report.histograms) result.histograms = weight_histograms(trainer_);
   summary_.test_loss = evaluations.test.loss;
   summary_.test_accuracy = evaluations.test.accuracy;
@@ -170,6 +199,7 @@ void RunRecorder::epoch_finished(const Evaluations& evaluations) {
   for_each_sink([&](report::Sink& sink) { sink.epoch(result); });
   recorded_s_ = monotonic_seconds();
   recorded_samples_ = progress.samples_seen;
+  paced_ = {progress.step, recorded_samples_, 0, recorded_s_, {}};
 }
 
 std::vector<report::Prediction> RunRecorder::predictions(const eval::Evaluation& test) {
@@ -234,35 +264,13 @@ void RunRecorder::finish() {
   summary_.ended_by = trainer_.ended_by();
   end("finished");
   if (!worker_.is_rank0()) return;
-  log_early_end();
-  spdlog::info("finished: test accuracy {:.2f} %, best {:.2f} %; {:.1f} s; {}",
-               100 * summary_.test_accuracy.value_or(0),
-               100 * summary_.best_test_accuracy.value_or(0), summary_.wall_seconds,
-               model_file.string());
-}
-
-/// Says why a run ended before its last epoch or step.
-void RunRecorder::log_early_end() const {
-  const train::Progress& progress = trainer_.progress();
-  const char* measured = dataset_.validation.count > 0 ? "validation" : "test";
-  if (summary_.ended_by == "stop_at_accuracy") {
-    spdlog::info("stop_at_accuracy: {} accuracy {:.2f} % is reached after epoch {}", measured,
-                 100 * progress.best_accuracy, progress.epoch);
-  } else if (summary_.ended_by == "early_stopping") {
-    spdlog::info(
-        "early_stopping: {} accuracy has not improved on {:.2f} % by more than min_delta for {} "
-        "epoch{}",
-        measured, 100 * progress.early_stopping.best_accuracy, progress.early_stopping.bad_epochs,
-        progress.early_stopping.bad_epochs == 1 ? "" : "s");
-  }
+  tell_of_finished_run(worker_, summary_, trainer_.progress());
 }
 
 void RunRecorder::finish_stopped() {
   end("stopped");
   if (!worker_.is_rank0()) return;
-  spdlog::info("stopped and saved at epoch {}, step {}; continue with: {}",
-               trainer_.progress().epoch + 1, trainer_.progress().step,
-               launch::resume_command(worker_.run_folder));
+  tell_of_stopped_run(worker_, trainer_.progress());
 }
 
 }  // namespace mnist_train::app

@@ -46,12 +46,12 @@ class RunRecorder {
   void make_sinks(const ResumedRun& resumed);
   template <class Call>
   void for_each_sink(const Call& call);
+  void show_pace(const train::FinishedStep& step);
   void record_step(const train::FinishedStep& step);
   std::vector<report::Prediction> predictions(const eval::Evaluation& test);
   report::EpochDetails details(const Evaluations& evaluations);
   void update_summary(const std::string& status);
   void end(const std::string& status);
-  void log_early_end() const;
 
   Worker& worker_;
   const data::Dataset& dataset_;
@@ -63,6 +63,9 @@ class RunRecorder {
   double begin_s_;
   double recorded_s_ = 0;  // when the last step record was taken
   std::int64_t recorded_samples_ = 0;
+  train::FinishedStep paced_{};   // the last step that the last pace counts
+  train::StepSums paced_sums_{};  // of the steps since then
+  bool has_pace_ = false;
   double refreshed_s_;
   double refresh_seconds_ = 0;  // of all refreshes
   double report_seconds_ = 0;   // in sinks, since the last epoch record

@@ -15,7 +15,9 @@
 #include "app/stop_signal.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/terminal.h"
 #include "comm/backends.h"
+#include "comm/refusal.h"
 #include "launch/worker_process.h"
 #include "report/run_folder.h"
 
@@ -45,7 +47,7 @@ void set_up_log(const Worker& worker) {
   LogSetup setup;
   setup.console_fd = handed_over_or("console", launch::kConsoleFd, STDERR_FILENO);
   setup.level = worker.job.quiet ? "warning" : worker.job.log_level;
-  if (worker.job.progress_bar) setup.console_prefix = "\x1b[K";
+  if (worker.job.progress_bar) setup.console_prefix = kEraseLine;
   if (!worker.is_rank0()) {
     setup.console_prefix += "rank " + std::to_string(worker.identity.rank) + ": ";
     if (setup.level == "info") setup.level = "warning";
@@ -109,10 +111,16 @@ void set_up_device(Worker& worker) {
   if (deterministic) at::globalContext().setAllowTF32CuDNN(false);
 }
 
-comm::Communicator connect(const Worker& worker) {
+comm::RendezvousOptions rendezvous_of(const settings::RunConfig& config,
+                                      const launch::WorkerIdentity& identity) {
   comm::RendezvousOptions rendezvous;
-  rendezvous.identity = worker.identity;
-  rendezvous.timeout_s = worker.config.launch.rendezvous_timeout_s;
+  rendezvous.identity = identity;
+  rendezvous.timeout_s = config.launch.rendezvous_timeout_s;
+  return rendezvous;
+}
+
+comm::Communicator connect(const Worker& worker) {
+  comm::RendezvousOptions rendezvous = rendezvous_of(worker.config, worker.identity);
   rendezvous.listen_fd = handed_over_or("listen", launch::kListenFd, -1);
   rendezvous.fingerprint = hash_hex(settings::write_run_config(worker.config, false));
   rendezvous.backend = worker.placement.backend;
@@ -140,6 +148,11 @@ std::unique_ptr<Worker> start_worker() {
   silence_libtorch(job.log_level);
   settings::RunConfig config = read_config(job);
   const launch::WorkerIdentity identity = own_identity();
+  if (job.refusal_code != 0) {  // the front end has printed it
+    const auto code = static_cast<ExitCode>(job.refusal_code);
+    comm::publish_refusal(rendezvous_of(config, identity), {code, job.refusal});
+    ::_exit(job.refusal_code);
+  }
   // A rank that sees GPUs of its own (Slurm's --gpus-per-task) shares none.
   const bool alone = identity.sees_own_gpus;
   launch::Placement placement;

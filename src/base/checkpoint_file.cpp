@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "base/error.h"
+#include "base/file.h"
 
 namespace mnist_train {
 
@@ -22,6 +23,14 @@ std::optional<std::int64_t> step_of(const std::string& name) {
   const auto [stopped, error] = std::from_chars(begin, end, step);
   const bool own = error == std::errc() && stopped == end && name == checkpoint_name(step);
   return own ? std::optional(step) : std::nullopt;
+}
+
+bool is_whole(const fs::path& path) {
+  try {
+    return matches_seal(MappedFile::open(path, ExitCode::kCheckpoint).bytes());
+  } catch (const Error&) {  // is gone, or cannot be read
+    return false;
+  }
 }
 
 }  // namespace
@@ -52,6 +61,43 @@ std::optional<fs::path> newest_checkpoint(const fs::path& folder) {
   const std::vector<std::int64_t> steps = saved_steps(folder);
   if (steps.empty()) return std::nullopt;
   return folder / checkpoint_name(steps.back());
+}
+
+std::optional<fs::path> newest_whole_checkpoint(const fs::path& folder) {
+  const std::vector<std::int64_t> steps = saved_steps(folder);
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    if (fs::path path = folder / checkpoint_name(*step); is_whole(path)) return path;
+  }
+  if (fs::path best = folder / kBestCheckpoint; is_whole(best)) return best;
+  return std::nullopt;
+}
+
+std::array<std::uint8_t, kSealBytes> seal_of(const Hasher& hasher) {
+  const std::string hex = hasher.hex_digest();
+  std::array<std::uint8_t, kSealBytes> bytes{};
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    bytes[i] = static_cast<std::uint8_t>(std::stoi(hex.substr(2 * i, 2), nullptr, 16));
+  }
+  return bytes;
+}
+
+bool matches_seal(std::span<const std::uint8_t> file) {
+  if (file.size() < kSealBytes) return false;
+  Hasher hasher;
+  hasher.update(file.data(), file.size() - kSealBytes);
+  return std::ranges::equal(seal_of(hasher), file.last(kSealBytes));
+}
+
+bool is_legacy_torch_file(std::span<const std::uint8_t> file) {
+  // Its first pickle is the number 0x1950a86a20f9469cfc6c, in bytes or, in old protocols, in
+  // digits.
+  constexpr std::string_view kBytes = "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
+  constexpr std::string_view kDigits = "119547037146038801333356";
+  constexpr std::size_t kLongestBegin = 40;
+  const std::string_view begin(reinterpret_cast<const char*>(file.data()),
+                               std::min(file.size(), kLongestBegin));
+  return begin.find(kBytes) != std::string_view::npos ||
+         begin.find(kDigits) != std::string_view::npos;
 }
 
 }  // namespace mnist_train

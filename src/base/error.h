@@ -1,5 +1,6 @@
 #pragma once
 
+#include <exception>
 #include <stdexcept>
 #include <string>
 
@@ -36,5 +37,9 @@ class PeerError : public Error {
  public:
   explicit PeerError(const std::string& message) : Error(ExitCode::kDistributed, message) {}
 };
+
+/// Returns what LibTorch or a backend says went wrong, on one line, without stack trace and without
+/// the place in its sources: "[/pytorch/.../pair.cc:538] Read error" is "Read error".
+std::string short_message(const std::exception& error);
 
 }  // namespace mnist_train

@@ -47,7 +47,8 @@ void throw_errno(ExitCode code, const fs::path& path, const char* action) {
 void open_standard_streams() {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     // The lowest free number is the one that is missing.
-    if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) != fd) ::_exit(1);
+    const int mode = fd == STDOUT_FILENO ? O_RDONLY : O_RDWR;
+    if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", mode) != fd) ::_exit(1);
   }
 }
 

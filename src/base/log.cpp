@@ -4,7 +4,9 @@
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/base_sink.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <mutex>
 #include <vector>
@@ -47,22 +49,77 @@ UniqueFd open_log_file(const std::filesystem::path& path) {
       ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644));
 }
 
+/// One character of UTF-8, of `size` bytes; size 0 where the bytes are none.
+struct Utf8Character {
+  std::size_t size = 0;
+  std::uint32_t code = 0;
+};
+
+Utf8Character first_character(std::string_view text) {
+  const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(text[at]); };
+  const unsigned lead = byte(0);
+  if (lead < 0x80) return {1, lead};
+  if (lead < 0xc2 || lead > 0xf4) return {};
+  const std::size_t size = lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
+  if (text.size() < size) return {};
+  std::uint32_t code = lead & (0x7fU >> size);
+  for (std::size_t at = 1; at < size; ++at) {
+    if ((byte(at) & 0xc0U) != 0x80) return {};
+    code = code << 6U | (byte(at) & 0x3fU);
+  }
+  const std::uint32_t least = size == 2 ? 0x80 : size == 3 ? 0x800 : 0x10000;
+  const bool is_surrogate = code >= 0xd800 && code <= 0xdfff;
+  return code < least || code > 0x10ffff || is_surrogate ? Utf8Character{}
+                                                         : Utf8Character{size, code};
+}
+
+/// Returns whether a terminal or a reader would take the character for a command or for none:
+/// controls, line separators, and what turns the direction of the text or is invisible. Joiners are
+/// spelling.
+bool is_unsafe(std::uint32_t code) {
+  const auto lies_in = [code](std::uint32_t low, std::uint32_t high) {
+    return code >= low && code <= high;
+  };
+  return code < 0x20 || lies_in(0x7f, 0x9f) || code == 0x61c || code == 0x200b ||
+         lies_in(0x200e, 0x200f) || lies_in(0x2028, 0x202e) || lies_in(0x2060, 0x206f) ||
+         code == 0xfeff || lies_in(0xfff9, 0xfffb);
+}
+
 std::string escape_all_but(std::string_view text, std::string_view kept) {
-  constexpr char kDigits[] = "0123456789abcdef";
   std::string escaped;
   escaped.reserve(text.size());
-  for (const char character : text) {
-    const auto byte = static_cast<unsigned char>(character);
-    const bool control = byte < 0x20 || byte == 0x7f;
-    if (control && kept.find(character) == std::string_view::npos) {
-      escaped += "\\x";
-      escaped += kDigits[byte >> 4];
-      escaped += kDigits[byte & 15];
+  while (!text.empty()) {
+    const Utf8Character character = first_character(text);
+    const std::string_view bytes = text.substr(0, std::max<std::size_t>(character.size, 1));
+    text.remove_prefix(bytes.size());
+    if (character.size == 0) {
+      escaped += fmt::format("\\x{:02x}", static_cast<unsigned char>(bytes[0]));
+    } else if (!is_unsafe(character.code) || kept.find(bytes[0]) != std::string_view::npos) {
+      escaped += bytes;
     } else {
-      escaped += character;
+      escaped += fmt::format(fmt::runtime(character.size == 1 ? "\\x{:02x}" : "\\u{:04x}"),
+                             character.code);
     }
   }
   return escaped;
+}
+
+/// Cuts lines that nobody would read, and says how much they lack.
+std::string with_bounded_lines(std::string_view text) {
+  constexpr std::size_t kMostBytes = 8192;  // two paths of the greatest length
+  std::string bounded;
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    bounded += line.substr(0, kMostBytes);
+    if (line.size() > kMostBytes) {
+      bounded += "… (" + std::to_string(line.size() - kMostBytes) + " more bytes)";
+    }
+    text.remove_prefix(line.size());
+    if (text.empty()) break;
+    bounded += '\n';
+    text.remove_prefix(1);
+  }
+  return bounded;
 }
 
 }  // namespace
@@ -96,7 +153,7 @@ std::string escape_control_bytes(std::string_view text) { return escape_all_but(
 std::string on_one_line(std::string_view text) { return escape_all_but(text, "\t"); }
 
 std::string as_block(std::string_view text) {
-  return replaced(escape_control_bytes(text), "\n", "\n  ");
+  return replaced(escape_control_bytes(with_bounded_lines(text)), "\n", "\n  ");
 }
 
 }  // namespace mnist_train

@@ -20,15 +20,17 @@ struct LogSetup {
 /// they are written, so that each message is one line.
 void set_up_logging(const LogSetup& setup);
 
-/// Returns the text with control bytes other than tab and newline written as \xNN, so that names
-/// and data cannot control a terminal.
+/// Returns the text with control characters other than tab and newline, with characters that turn
+/// the direction of text or are invisible, and with bytes that are not UTF-8 written as \xNN and
+/// \uNNNN, so that names and data cannot control a terminal. Other text stays as it is.
 std::string escape_control_bytes(std::string_view text);
 
-/// Returns the text with control bytes and newlines written as \xNN, so that it cannot forge lines.
+/// Returns the text escaped as `escape_control_bytes` does, its newlines too, so that it cannot
+/// forge lines.
 std::string on_one_line(std::string_view text);
 
-/// Returns a message of several lines with control characters escaped and all lines but the first
-/// indented, so that a file name with line breaks cannot imitate a message of the program.
+/// Returns a message of several lines, escaped, with all lines but the first indented, so that a
+/// file name with line breaks cannot imitate a message of the program. Very long lines are cut.
 std::string as_block(std::string_view text);
 
 }  // namespace mnist_train

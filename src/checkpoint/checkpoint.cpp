@@ -134,19 +134,20 @@ TensorFile snapshot(const train::Trainer& trainer, const RunFacts& facts) {
                               accelerator::to_host(tensor).clone(at::MemoryFormat::Contiguous));
   }
   const network::ImageShape& images = facts.images;
-  const Json state = {{"version", kVersion},
-                      {"progress", progress_to_json(trainer.progress())},
-                      {"config", Json::parse(facts.config)},
-                      {"data_hash", facts.data_hash},
-                      {"world_size", facts.world_size},
-                      {"metrics_bytes", facts.metrics_bytes},
-                      {"event_bytes", facts.event_bytes},
-                      {"restarts", facts.restarts},
-                      {"images",
-                       {{"channels", images.channels},
-                        {"height", images.height},
-                        {"width", images.width},
-                        {"classes", images.classes}}}};
+  Json state = {{"version", kVersion},
+                {"progress", progress_to_json(trainer.progress())},
+                {"config", Json::parse(facts.config)},
+                {"data_hash", facts.data_hash},
+                {"world_size", facts.world_size},
+                {"metrics_bytes", facts.metrics_bytes},
+                {"event_bytes", facts.event_bytes},
+                {"restarts", facts.restarts},
+                {"images",
+                 {{"channels", images.channels},
+                  {"height", images.height},
+                  {"width", images.width},
+                  {"classes", images.classes}}}};
+  if (!facts.class_names.empty()) state["class_names"] = facts.class_names;
   file.metadata.emplace_back("format", "pt");
   file.metadata.emplace_back(kCheckpointState, state.dump());
   file.metadata.emplace_back(kBuffersKey, Json(trainer.model().named_buffers().keys()).dump());
@@ -256,6 +257,7 @@ RunFacts checkpoint_facts(const TensorFile& file, const std::string& source) try
   state.at("event_bytes").get_to(facts.event_bytes);
   state.at("restarts").get_to(facts.restarts);
   facts.images = image_shape(state.at("images"), source);
+  if (state.contains("class_names")) state["class_names"].get_to(facts.class_names);
   return facts;
 } catch (const nlohmann::json::exception& error) {
   throw Error(ExitCode::kCheckpoint,

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "checkpoint/tensor_file.h"
 #include "comm/communicator.h"
@@ -19,7 +20,8 @@ struct RunFacts {
   std::int64_t metrics_bytes = 0;  // length of metrics.jsonl when the checkpoint was taken
   std::int64_t event_bytes = 0;    // length of TensorBoard's file; 0 without one
   std::int64_t restarts = 0;
-  network::ImageShape images;  // of the data, before any augmentation
+  network::ImageShape images;              // of the data, before any augmentation
+  std::vector<std::string> class_names{};  // by number; empty where the data have none
 };
 
 /// Returns a copy, on the host, of the trainer's weights, optimizer state and progress.

@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/checkpoint_file.h"
 #include "checkpoint/tensor_file.h"
 
 namespace mnist_train::checkpoint {
@@ -38,10 +39,10 @@ class CheckpointFolder {
   /// Makes the checkpoint of `step`, which must have been saved, the best one. Throws
   /// Error(kCheckpoint).
   void mark_best(std::int64_t step) const;
+  /// Returns where the best checkpoint is, if there is one.
+  std::filesystem::path best() const { return folder_ / kBestCheckpoint; }
 
  private:
-  std::filesystem::path best() const { return folder_ / "best.safetensors"; }
-
   std::filesystem::path folder_;
   std::int64_t keep_;
 };

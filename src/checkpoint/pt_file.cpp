@@ -233,7 +233,7 @@ NamedTensors read_pt(const std::filesystem::path& path) {
   } catch (const std::exception& error) {
     throw Error(ExitCode::kCheckpoint,
                 path.string() + ": is not a state_dict as torch.save(model.state_dict(), path) " +
-                    "writes one: " + comm::short_message(error));
+                    "writes one: " + short_message(error));
   }
 }
 

@@ -16,18 +16,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kSealName = "mnist-train.seal";
-constexpr std::size_t kSealBytes = Hasher::kDigestBytes;
-
-std::array<std::uint8_t, kSealBytes> seal_of(const Hasher& hasher) {
-  const std::string hex = hasher.hex_digest();
-  std::array<std::uint8_t, kSealBytes> bytes{};
-  for (std::size_t i = 0; i < bytes.size(); ++i) {
-    bytes[i] = static_cast<std::uint8_t>(std::stoi(hex.substr(2 * i, 2), nullptr, 16));
-  }
-  return bytes;
-}
-
 Json header_entry(at::ScalarType type, at::IntArrayRef sizes, std::size_t begin, std::size_t end) {
   const ElementType* row = find_element_type(&ElementType::type, type);
   TORCH_CHECK(row != nullptr, "safetensors: no name for element type ", type);
@@ -97,6 +85,7 @@ class SafetensorsReader {
 
   void parse_header() {
     const auto bytes = file_.bytes();
+    if (is_legacy_torch_file(bytes)) refuse(kLegacyTorchFile);
     if (bytes.size() < kSafetensorsLengthBytes) {
       refuse("is too short to be a safetensors or .pt file");
     }
@@ -116,13 +105,7 @@ class SafetensorsReader {
       return;
     }
     if (data_.size() < kSealBytes) refuse("is cut short");
-    const auto bytes = file_.bytes();
-    Hasher hasher;
-    hasher.update(bytes.data(), bytes.size() - kSealBytes);
-    const auto expected = seal_of(hasher);
-    if (std::memcmp(expected.data(), bytes.last(kSealBytes).data(), kSealBytes) != 0) {
-      refuse("is damaged: its bytes do not match its seal");
-    }
+    if (!matches_seal(file_.bytes())) refuse("is damaged: its bytes do not match its seal");
   }
 
   void read_metadata(const Json& entry, TensorFile& content) const {

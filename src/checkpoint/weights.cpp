@@ -82,14 +82,21 @@ NamedTensors without_wrapper(NamedTensors weights) {
   return weights;
 }
 
-bool starts_with(const std::filesystem::path& path, std::string_view magic) {
+/// Returns whether the file is a zip archive, as torch.save writes since PyTorch 1.6.
+bool is_pt_file(const std::filesystem::path& path) {
+  constexpr std::string_view kZip = "PK\x03\x04";
   const MappedFile file = MappedFile::open(path, ExitCode::kCheckpoint);
   const auto bytes = file.bytes();
-  return bytes.size() >= magic.size() && std::memcmp(bytes.data(), magic.data(), magic.size()) == 0;
+  return bytes.size() >= kZip.size() && std::memcmp(bytes.data(), kZip.data(), kZip.size()) == 0;
 }
 
-/// Returns whether the file is a zip archive, as torch.save writes since PyTorch 1.6.
-bool is_pt_file(const std::filesystem::path& path) { return starts_with(path, "PK\x03\x04"); }
+/// Returns what a checkpoint says about its run; nothing for files that hold weights alone.
+std::optional<RunFacts> facts_of(const std::filesystem::path& path) {
+  if (is_pt_file(path)) return std::nullopt;
+  const TensorFile file = read_safetensors(path, /*require_seal=*/false);
+  if (!is_checkpoint(file)) return std::nullopt;
+  return checkpoint_facts(file, path.string());
+}
 
 }  // namespace
 
@@ -146,20 +153,17 @@ bool holds_weights_alone(const std::filesystem::path& path) {
 }
 
 std::optional<network::ImageShape> trained_image_shape(const std::filesystem::path& path) {
-  if (is_pt_file(path)) return std::nullopt;
-  const TensorFile file = read_safetensors(path, /*require_seal=*/false);
-  if (!is_checkpoint(file)) return std::nullopt;
-  return checkpoint_facts(file, path.string()).images;
+  const auto facts = facts_of(path);
+  return facts ? std::optional(facts->images) : std::nullopt;
+}
+
+std::vector<std::string> trained_class_names(const std::filesystem::path& path) {
+  const auto facts = facts_of(path);
+  return facts ? facts->class_names : std::vector<std::string>();
 }
 
 NamedTensors read_weights(const std::filesystem::path& path) {
   if (is_pt_file(path)) return without_wrapper(read_pt(path));
-  if (starts_with(path, "\x80\x02\x8a")) {
-    throw Error(ExitCode::kCheckpoint,
-                path.string() +
-                    ": is in torch.save's format from before PyTorch 1.6; load it in "
-                    "Python and save it again");
-  }
   TensorFile file = read_safetensors(path, /*require_seal=*/false);
   // A checkpoint always has a seal; one that seems to have none has lost it to damage.
   if (is_checkpoint(file)) return checkpoint_weights(read_checkpoint(path));

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "checkpoint/tensor_file.h"
 #include "models/model.h"
@@ -35,6 +36,10 @@ NamedTensors read_weights(const std::filesystem::path& path);
 /// Returns the shape, before any augmentation, of the images that a checkpoint's model was trained
 /// on; nothing for files that hold weights alone. Throws Error(kCheckpoint).
 std::optional<network::ImageShape> trained_image_shape(const std::filesystem::path& path);
+
+/// Returns the names of the classes of those images, by number; none where the data had none, or
+/// the file holds weights alone. Throws Error(kCheckpoint).
+std::vector<std::string> trained_class_names(const std::filesystem::path& path);
 
 enum class WeightsFormat { kPt, kSafetensors };
 

@@ -13,9 +13,11 @@ namespace {
 
 void add_config_flags(CLI::App& command, CommandLine& line) {
   command
-      .add_option("-c,--config", line.configs,
-                  "JSON; - reads standard input; may be repeated: later files win, and the first "
-                  "one names the default run folder")
+      .add_option(
+          "-c,--config", line.configs,
+          "A JSON file, or the name of one that comes with mnist-train, such as mnist; - reads "
+          "standard input; may be repeated: later files win, and the first one names the "
+          "default run folder")
       ->allow_extra_args(false)
       ->type_name("FILE");
   command
@@ -45,9 +47,14 @@ void add_logging_flags(CLI::App& command, CommandLine& line) {
   command.set_version_flag("--version", version_text());
 }
 
+void add_json_flag(CLI::App& command, CommandLine& line) {
+  command.add_flag("--json", line.json, "Prints JSON on a terminal, too");
+}
+
 void add_checkpoint_flag(CLI::App& command, CommandLine& line) {
   command
-      .add_option("--checkpoint", line.checkpoint_file, "A checkpoint, .pt or .safetensors file")
+      .add_option("--checkpoint", line.checkpoint_file,
+                  "A checkpoint, a .pt or .safetensors file, or a run folder: its best checkpoint")
       ->type_name("FILE")
       ->required();
 }
@@ -59,28 +66,28 @@ void add_train(CLI::App& command, CommandLine& line) {
   command.add_option("--output", line.output, "The run folder")->type_name("DIR");
   command
       .add_option("--resume", line.resume,
-                  "auto (from the run folder's newest checkpoint), or a checkpoint file")
+                  "auto (from the run folder's newest checkpoint), or a checkpoint or run folder")
       ->type_name("FILE");
   command.add_flag("--dry-run", line.dry_run,
                    "Checks the config, prints the effective one and starts nothing");
   add_logging_flags(command, line);
   command.footer(
       "Examples:\n"
-      "  mnist-train --config configs/mnist.json --output runs/first\n"
-      "  mnist-train --config configs/mnist.json --output runs/first --resume auto\n"
-      "  mnist-train --config configs/mnist.json --set learning_rate=0.02 --set model.name=net "
+      "  mnist-train --config mnist --output runs/first\n"
+      "  mnist-train --config mnist --output runs/first --resume auto\n"
+      "  mnist-train --config mnist --set learning_rate=0.02 --set model.name=net "
       "--dry-run");
 }
 
 void add_evaluate(CLI::App& command, CommandLine& line) {
   add_checkpoint_flag(command, line);
   add_config_flags(command, line);
+  add_json_flag(command, line);
   add_logging_flags(command, line);
   command.footer(
       "Examples:\n"
-      "  mnist-train evaluate --checkpoint runs/first/checkpoints/best.safetensors\n"
-      "  mnist-train evaluate --checkpoint runs/first/model.pt --config configs/mnist.json --set "
-      "data.limit_test=1000");
+      "  mnist-train evaluate --checkpoint runs/first\n"
+      "  mnist-train evaluate --checkpoint runs/first/model.pt --set data.limit_test=1000");
 }
 
 void add_predict(CLI::App& command, CommandLine& line) {
@@ -91,16 +98,16 @@ void add_predict(CLI::App& command, CommandLine& line) {
       ->type_name("")
       ->required();
   add_config_flags(command, line);
+  add_json_flag(command, line);
   add_logging_flags(command, line);
   command.footer(
-      "Prints a line for each image: {\"file\", \"guess\", \"scores\"}, where scores are "
-      "probabilities by class.\nImages are resized and made gray or colour as the model needs. "
-      "MNIST's digits are light on dark; photos of dark ink are not inverted.\n\n"
+      "Prints a line for each image: on a terminal the two likeliest classes, elsewhere or with "
+      "--json {\"file\", \"guess\", \"scores\"}, where scores are probabilities by class.\n"
+      "Images are resized and made gray or colour as the model needs. MNIST's digits are light on "
+      "dark; photos of dark ink are not inverted, but a warning says so.\n\n"
       "Examples:\n"
-      "  mnist-train predict --checkpoint runs/first/checkpoints/best.safetensors digit.png "
-      "photo.jpg\n"
-      "  find digits -name '*.png' | mnist-train predict --checkpoint runs/first/model.pt --config "
-      "configs/mnist.json -");
+      "  mnist-train predict --checkpoint runs/first digit.png photo.jpg\n"
+      "  find digits -name '*.png' | mnist-train predict --checkpoint runs/first/model.pt -");
 }
 
 void add_preview(CLI::App& command, CommandLine& line) {
@@ -108,11 +115,18 @@ void add_preview(CLI::App& command, CommandLine& line) {
   command.add_option("--output", line.output, "The PNG file to write")
       ->type_name("FILE")
       ->required();
+  command
+      .add_option("--scale", line.scale,
+                  "How many times images are enlarged; by default small ones are, 1 keeps pixels "
+                  "as they are")
+      ->type_name("N")
+      ->check(CLI::Range(1, 64));
+  add_json_flag(command, line);
   add_logging_flags(command, line);
   command.footer(
       "Examples:\n"
-      "  mnist-train preview --config configs/mnist.json --output grid.png\n"
-      "  mnist-train preview --config configs/mixup_image_folder.json --output grid.png --set "
+      "  mnist-train preview --config mnist --output grid.png\n"
+      "  mnist-train preview --config mixup_image_folder --output grid.png --set "
       "batch_size=8");
 }
 
@@ -132,16 +146,13 @@ void add_export(CLI::App& command, CommandLine& line) {
       "pt and safetensors hold weights; onnx the network with its weights; python a module of "
       "torch.nn whose make_model() takes the weights.\n\n"
       "Examples:\n"
-      "  mnist-train export --checkpoint runs/first/checkpoints/best.safetensors --format pt "
-      "--output weights.pt\n"
-      "  mnist-train export --checkpoint runs/first/checkpoints/best.safetensors --format pt "
-      "--with-optimizer --output training.pt\n"
+      "  mnist-train export --checkpoint runs/first --format pt --output weights.pt\n"
+      "  mnist-train export --checkpoint runs/first --format pt --with-optimizer --output "
+      "training.pt\n"
       "  mnist-train export --checkpoint runs/first/model.pt --format safetensors --output "
       "weights.safetensors\n"
-      "  mnist-train export --checkpoint runs/first/checkpoints/best.safetensors --format onnx "
-      "--output net.onnx\n"
-      "  mnist-train export --checkpoint runs/first/model.pt --config configs/mnist.json --format "
-      "python --output net.py");
+      "  mnist-train export --checkpoint runs/first --format onnx --output net.onnx\n"
+      "  mnist-train export --checkpoint runs/first/model.pt --format python --output net.py");
 }
 
 void add_describe(CLI::App& command, CommandLine& line) {
@@ -152,8 +163,8 @@ void add_describe(CLI::App& command, CommandLine& line) {
       "Prints each layer's name, output shape, parameters and multiply-adds for one image. The "
       "JSON object also has the list of layers, which model.layers takes.\n\n"
       "Examples:\n"
-      "  mnist-train describe --config configs/own_network.json\n"
-      "  mnist-train describe --config configs/mnist.json --set model.name=resnet18 --json");
+      "  mnist-train describe --config own_network\n"
+      "  mnist-train describe --config mnist --set model.name=resnet18 --json");
 }
 
 void add_fetch(CLI::App& command, CommandLine& line) {
@@ -203,6 +214,7 @@ void add_report(CLI::App& command, CommandLine& line) {
   command.add_option("--output", line.output, "The page to write; - is standard output")
       ->type_name("FILE")
       ->required();
+  add_json_flag(command, line);
   add_logging_flags(command, line);
   command.footer(
       "Examples:\n"
@@ -219,7 +231,7 @@ void add_doctor(CLI::App& command, CommandLine& line) {
       "Exit code 1 if a run would fail, 0 otherwise.\n\n"
       "Examples:\n"
       "  mnist-train doctor\n"
-      "  mnist-train doctor --config configs/mnist.json --output /data/runs/next --json\n"
+      "  mnist-train doctor --config mnist --output /data/runs/next --json\n"
       "  srun --ntasks-per-node 1 mnist-train doctor");
 }
 

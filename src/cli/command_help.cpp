@@ -2,6 +2,7 @@
 #include <spdlog/fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <array>
 #include <sstream>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "base/print.h"
 #include "base/version.h"
 #include "cli/commands.h"
+#include "cli/shipped_configs.h"
 
 namespace mnist_train::cli {
 
@@ -24,6 +26,22 @@ std::vector<std::string> choices_in(const std::string& type_name) {
   std::istringstream list(type_name.substr(begin + 1, end - begin - 1));
   for (std::string choice; std::getline(list, choice, ',');) choices.push_back(choice);
   return choices;
+}
+
+/// Says which files a flag takes, by its name.
+void add_files(Flag& flag) {
+  const auto is_called = [&flag](const char* name) {
+    return std::find(flag.names.begin(), flag.names.end(), name) != flag.names.end();
+  };
+  if (is_called("--config")) {
+    flag.words = shipped_configs();
+    flag.extensions = {"json"};
+  } else if (is_called("--resume")) {
+    flag.words = {"auto"};
+    flag.extensions = {"safetensors"};
+  } else if (is_called("--checkpoint")) {
+    flag.extensions = {"safetensors", "pt", "pth"};
+  }
 }
 
 ArgumentKind kind_of(const Flag& flag) {
@@ -47,6 +65,7 @@ Flag read_flag(const CLI::Option& option) {
     if (flag.names.empty()) flag.argument = option.get_name();
   }
   flag.kind = kind_of(flag);
+  add_files(flag);
   return flag;
 }
 

@@ -1,5 +1,7 @@
 #include "cli/command_line.h"
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
@@ -9,6 +11,7 @@
 
 #include "base/error.h"
 #include "cli/commands.h"
+#include "strict_json/json_cursor.h"
 
 namespace mnist_train::cli {
 
@@ -35,18 +38,20 @@ class Parser {
  public:
   Parser() : app_(make_parser(line_)) {}
 
-  CommandLine parse(std::vector<std::string> arguments) {
+  CommandLine parse(const std::vector<std::string>& arguments) {
     try {
-      std::reverse(arguments.begin(), arguments.end());  // the order that CLI11 takes
-      app_->parse(std::move(arguments));
+      std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 takes it
+      app_->parse(std::move(reversed));
       take_command();
     } catch (const CLI::CallForHelp&) {
       show(app_->help());
     } catch (const CLI::CallForVersion& version) {
       show(std::string(version.what()) + "\n");
     } catch (const CLI::ExtrasError& error) {
+      refuse_unknown_flag(arguments);
       refuse(std::string(error.what()) + "; " + advice_on_extras());
     } catch (const CLI::ParseError& error) {
+      refuse_unknown_flag(arguments);
       refuse(error.what());
     }
     return line_;
@@ -63,7 +68,7 @@ class Parser {
     const bool needs_config =
         line_.command == Command::kTrain || line_.command == Command::kPreview;
     if (needs_config && line_.configs.empty()) {
-      refuse("--config is required, such as --config configs/mnist.json");
+      refuse("--config is required, such as --config mnist");
     }
     if (std::count(line_.configs.begin(), line_.configs.end(), "-") > 1) {
       refuse("--config - is given more than once, but there is only one standard input");
@@ -84,6 +89,41 @@ class Parser {
       refuse("--output " + *line_.output + ": " + known + " files are written with --format " +
              format + ", but --format is " + line_.export_format);
     }
+  }
+
+  /// Refuses the first flag that the command does not have, which is the cause of what else is
+  /// wrong.
+  void refuse_unknown_flag(const std::vector<std::string>& arguments) const {
+    const auto chosen = app_->get_subcommands();
+    if (chosen.empty()) return;
+    std::vector<std::string> known;
+    for (const CLI::Option* option : chosen.front()->get_options()) {
+      for (const std::string& name : option->get_lnames()) known.push_back(name);
+    }
+    for (const std::string& argument : arguments) {
+      if (argument == "--") return;
+      const std::string name = argument.substr(0, argument.find('='));
+      if (!name.starts_with("--") || is_among(name.substr(2), known)) continue;
+      refuse("unknown flag " + name + advice_on_flag(name.substr(2), known));
+    }
+  }
+
+  /// Returns what was probably meant by a flag: another one, or a key of the config.
+  std::string advice_on_flag(const std::string& name, const std::vector<std::string>& known) const {
+    const bool sets_keys = is_among("set", known);
+    const auto key = sets_keys ? strict_json::closest_name(name, config_keys()) : std::nullopt;
+    std::string to_set = key ? "; did you mean --set " + *key + "=VALUE?" : "";
+    std::string plain = name;
+    std::replace(plain.begin(), plain.end(), '-', '_');
+    if (key && *key == plain) return to_set;
+    if (const auto flag = strict_json::closest_name(name, known)) {
+      return "; did you mean --" + *flag + "?";
+    }
+    return to_set.empty() && sets_keys ? "; keys of the config are set by --set KEY=VALUE" : to_set;
+  }
+
+  static bool is_among(const std::string& name, const std::vector<std::string>& names) {
+    return std::find(names.begin(), names.end(), name) != names.end();
   }
 
   /// Returns what was probably meant by arguments that the command does not take.
@@ -127,16 +167,24 @@ void complete_command(std::vector<std::string>& arguments) {
     return;
   }
   if (find_command(arguments.front()) != nullptr) return;
-  throw Error(ExitCode::kConfig, "mnist-train: unknown command \"" + arguments.front() +
-                                     "\"; a config is given as --config FILE\n"
-                                     "Try `mnist-train --help`.");
+  std::vector<std::string> names;
+  for (const CommandEntry& entry : command_table()) names.emplace_back(entry.name);
+  const auto meant = strict_json::closest_name(arguments.front(), names);
+  throw Error(ExitCode::kConfig,
+              "mnist-train: unknown command \"" + arguments.front() + "\"; " +
+                  (meant ? "did you mean " + *meant + "?" : "a config is given as --config FILE") +
+                  "\nTry `mnist-train --help`.");
 }
 
 }  // namespace
 
+bool prints_json(const CommandLine& line) {
+  return line.json || (line.command != Command::kDescribe && ::isatty(STDOUT_FILENO) == 0);
+}
+
 CommandLine parse_command_line(std::vector<std::string> arguments) {
   complete_command(arguments);
-  return Parser().parse(std::move(arguments));
+  return Parser().parse(arguments);
 }
 
 }  // namespace mnist_train::cli

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -44,8 +45,9 @@ struct CommandLine {
   std::string encoding;              // convert: png, jpeg; empty: the format's default
   int jpeg_quality = 95;             // convert
   bool with_optimizer = false;       // export
+  std::int64_t scale = 0;            // preview; 0: chosen by the size of the images
   std::vector<std::string> images;   // predict; "-": a list on standard input
-  bool json = false;                 // describe, doctor
+  bool json = false;                 // prints JSON, not text for people
   std::string shell;                 // completion
   std::string log_level = "info";
   bool quiet = false;
@@ -56,6 +58,10 @@ struct CommandLine {
     return command == Command::kExport && (export_format == "onnx" || export_format == "python");
   }
 };
+
+/// Returns whether results are printed as JSON: where --json asks for it, and, but for the table of
+/// `describe`, wherever standard output is not a terminal.
+bool prints_json(const CommandLine& line);
 
 /// Parses the arguments behind the program's name. Throws Error(kConfig) with one line that says
 /// what is wrong and one that points to --help.

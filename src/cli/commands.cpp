@@ -72,9 +72,9 @@ std::unique_ptr<CLI::App> make_parser(CommandLine& line) {
       "mnist-train");
   parser->footer(
       "Examples:\n"
-      "  mnist-train --config configs/mnist.json\n"
-      "  mnist-train --config configs/mnist.json --nproc-per-node 2 --set epochs=2\n"
-      "  mnist-train evaluate --checkpoint runs/mnist/latest/checkpoints/best.safetensors\n"
+      "  mnist-train --config mnist\n"
+      "  mnist-train --config mnist --nproc-per-node 2 --set epochs=2\n"
+      "  mnist-train evaluate --checkpoint runs/mnist/latest\n"
       "`mnist-train --config …` is short for `mnist-train train --config …`; "
       "`mnist-train COMMAND --help` shows the flags and examples of a command.");
   parser->set_version_flag("--version", version_text());

@@ -42,7 +42,9 @@ struct Flag {
   std::string argument;            // "FILE"; empty for none
   std::string description;
   ArgumentKind kind = ArgumentKind::kNone;
-  std::vector<std::string> choices;  // kChoice
+  std::vector<std::string> choices;     // kChoice
+  std::vector<std::string> words;       // kFile: what may stand in place of a file, such as "auto"
+  std::vector<std::string> extensions;  // kFile: those of the files to offer; empty for any file
   bool repeatable = false;
 };
 
@@ -58,14 +60,24 @@ struct CommandHelp {
 /// made of them, so they cannot differ from what is parsed.
 std::vector<CommandHelp> describe_commands(const CLI::App& parser);
 
-/// Returns a script that completes commands, flags, their choices, files and the config's keys
-/// behind `--set`. `shell` is "bash" or "zsh".
+/// Returns a script that completes commands, flags, their choices, files of the kind that a flag
+/// takes, and the config's keys and values behind `--set`. `shell` is "bash" or "zsh".
 std::string completion_script(const std::vector<CommandHelp>& commands, const std::string& shell);
 
 /// Returns the man page in roff, section 1: the commands, exit codes, environment and files.
 std::string man_page(const std::vector<CommandHelp>& commands);
 
-/// Returns every key of the config as `--set` takes it ("epochs", "data.dataset"), sorted.
+/// A key of the config as `--set` takes it ("epochs", "data.dataset"), and what it can be set to.
+struct ConfigKey {
+  std::string name;
+  std::vector<std::string> values;  // all words that it takes; empty for a number or any text
+  bool takes_path = false;          // a text without a list of its words: most are files or folders
+};
+
+/// Returns every key of the config, sorted by name.
+std::vector<ConfigKey> describe_config_keys();
+
+/// Returns the names of the keys, sorted.
 std::vector<std::string> config_keys();
 
 }  // namespace mnist_train::cli

@@ -1,8 +1,9 @@
 #include <spdlog/fmt/fmt.h>
 #include <spdlog/fmt/ranges.h>
 
-#include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/print.h"
 #include "cli/commands.h"
@@ -12,8 +13,22 @@ namespace mnist_train::cli {
 
 namespace {
 
+/// Adds what a value of this form may be: the words of a list, true and false, or a path.
+void collect_values(const nlohmann::json& schema, ConfigKey& key) {
+  for (const nlohmann::json& form : schema.value("anyOf", nlohmann::json::array())) {
+    collect_values(form, key);
+  }
+  for (const nlohmann::json& value : schema.value("enum", nlohmann::json::array())) {
+    key.values.push_back(value);
+  }
+  if (schema.contains("const")) key.values.push_back(schema.at("const"));
+  const std::string type = schema.value("type", "");
+  if (type == "boolean") key.values.insert(key.values.end(), {"true", "false"});
+  if (type == "string" && !schema.contains("pattern")) key.takes_path = true;
+}
+
 void collect_keys(const nlohmann::json& schema, const std::string& prefix,
-                  std::vector<std::string>& keys) {
+                  std::map<std::string, ConfigKey>& keys) {
   // A value that may have several forms lists them; those that are objects have keys.
   for (const char* several : {"anyOf", "oneOf"}) {
     if (!schema.contains(several)) continue;
@@ -22,7 +37,9 @@ void collect_keys(const nlohmann::json& schema, const std::string& prefix,
   if (!schema.contains("properties")) return;
   for (const auto& [name, property] : schema.at("properties").items()) {
     if (name.starts_with("$")) continue;
-    keys.push_back(prefix + name);
+    ConfigKey key{prefix + name, {}};
+    collect_values(property, key);
+    keys.try_emplace(key.name, key);
     collect_keys(property, prefix + name + ".", keys);
   }
 }
@@ -38,57 +55,88 @@ std::string names_of(const std::vector<CommandHelp>& commands, const char* separ
   return join(names, separator);
 }
 
+/// Returns the branches of a shell's `case` over the keys of the config: `words` with the values of
+/// a key behind it, or `files`.
+std::string value_branches(const std::string& words, const std::string& files) {
+  std::string text;
+  for (const ConfigKey& key : describe_config_keys()) {
+    if (key.values.empty() && !key.takes_path) continue;
+    const std::string action =
+        key.values.empty() ? files : words + ' ' + shell_quoted(join(key.values, " "));
+    text += "    " + key.name + ") " + action + " ;;\n";
+  }
+  return text;
+}
+
 constexpr const char* kBashHead =
-    "# bash completion for mnist-train; made by `mnist-train completion bash`.\n"
-    "_mnist_train_keys=KEYS\n"
-    "_mnist_train() {\n"
-    "  local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} command=''\n"
-    "  local word flags='' positional=''\n"
-    "  for word in \"${COMP_WORDS[@]:1:COMP_CWORD - 1}\"; do\n"
-    "    case $word in\n"
-    "      COMMANDS) command=$word && break ;;\n"
-    "    esac\n"
-    "  done\n"
-    "  if [[ -z $command && $COMP_CWORD == 1 && $current != -* ]]; then\n"
-    "    mapfile -t COMPREPLY < <(compgen -W 'NAMES' -- \"$current\")\n"
-    "    return\n"
-    "  fi\n"
-    "  case ${command:-train} in\n";
+    R"(# bash completion for mnist-train; made by `mnist-train completion bash`.
+_mnist_train_offer() {
+  mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -P "$prefix" "$@" -- "$current")
+}
+_mnist_train_words() { _mnist_train_offer -W "$1"; }
+_mnist_train_files() {
+  local extension
+  compopt -o filenames 2>/dev/null
+  if (($# == 0)); then _mnist_train_offer -f && return; fi
+  for extension; do _mnist_train_offer -f -X "!*.$extension"; done
+  _mnist_train_offer -d
+}
+_mnist_train_set() {
+  case $key in
+    '') compopt -o nospace 2>/dev/null; _mnist_train_offer -S = -W KEYS ;;
+VALUES  esac
+}
+_mnist_train() {
+  local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
+  local command='' flags='' key='' prefix='' word
+  COMPREPLY=()
+  # The part of a word before "=", which is a word of its own to bash unless COMP_WORDBREAKS says otherwise.
+  if [[ $current == '=' ]]; then
+    key=$previous current='' previous=${COMP_WORDS[COMP_CWORD - 2]}
+  elif [[ $previous == '=' && -n $current ]]; then
+    key=${COMP_WORDS[COMP_CWORD - 2]} previous=${COMP_WORDS[COMP_CWORD - 3]}
+  elif [[ $current == *=* ]]; then
+    key=${current%%=*} current=${current#*=}
+    prefix=$key=
+  fi
+  if [[ $key == -* ]]; then previous=$key key=''; fi
+  for word in "${COMP_WORDS[@]:1:COMP_CWORD - 1}"; do
+    case $word in
+      COMMANDS) command=$word && break ;;
+    esac
+  done
+  if [[ -z $command && $COMP_CWORD == 1 && $current != -* ]]; then
+    _mnist_train_words 'NAMES'
+    return
+  fi
+  case ${command:-train} in
+)";
 
 constexpr const char* kBashTail =
-    "  esac\n"
-    "  if [[ $current == -* ]]; then\n"
-    "    mapfile -t COMPREPLY < <(compgen -W \"$flags\" -- \"$current\")\n"
-    "    return\n"
-    "  fi\n"
-    "  case $positional in\n"
-    "    '') COMPREPLY=() ;;\n"
-    "    FILES) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "
-    "\"$current\") ;;\n"
-    "    *) mapfile -t COMPREPLY < <(compgen -W \"$positional\" -- \"$current\") ;;\n"
-    "  esac\n"
-    "}\n"
-    "complete -F _mnist_train mnist-train\n";
+    R"(  esac
+  _mnist_train_words "$flags"
+}
+complete -F _mnist_train mnist-train
+)";
 
-/// Returns the bash commands that complete what follows a flag.
+/// Returns the bash command that completes what follows a flag, or a positional argument.
 std::string bash_argument(const Flag& flag) {
-  const auto take = [](const std::string& how) {
-    return "mapfile -t COMPREPLY < <(compgen " + how + " -- \"$current\")";
-  };
+  const std::string words =
+      flag.words.empty() ? "" : "_mnist_train_words " + shell_quoted(join(flag.words, " ")) + "; ";
   switch (flag.kind) {
     case ArgumentKind::kChoice:
-      return take("-W " + shell_quoted(join(flag.choices, " ")));
+      return "_mnist_train_words " + shell_quoted(join(flag.choices, " "));
     case ArgumentKind::kFile:
-      return "compopt -o filenames 2>/dev/null; " + take("-f");
+      return words + "_mnist_train_files " + join(flag.extensions, " ");
     case ArgumentKind::kFolder:
-      return "compopt -o filenames 2>/dev/null; " + take("-d");
+      return "compopt -o filenames 2>/dev/null; _mnist_train_offer -d";
     case ArgumentKind::kConfigKey:
-      return "compopt -o nospace 2>/dev/null; " + take("-S = -W \"$_mnist_train_keys\"");
+      return "_mnist_train_set";
     case ArgumentKind::kNone:
     case ArgumentKind::kText:
       break;
   }
-  return "COMPREPLY=()";
+  return ":";
 }
 
 std::string bash_command(const CommandHelp& command) {
@@ -98,19 +146,19 @@ std::string bash_command(const CommandHelp& command) {
   for (const Flag& flag : command.flags) {
     names.insert(names.end(), flag.names.begin(), flag.names.end());
     if (flag.names.empty()) {
-      positional = flag.kind == ArgumentKind::kChoice ? join(flag.choices, " ") : "FILES";
+      positional = "      [[ $current == -* ]] || { " + bash_argument(flag) + "; return; }\n";
     } else if (flag.kind != ArgumentKind::kNone) {
       arguments +=
           "        " + join(flag.names, "|") + ") " + bash_argument(flag) + "; return ;;\n";
     }
   }
   return "    " + command.name + ")\n      flags=" + shell_quoted(join(names, " ")) +
-         "\n      positional=" + shell_quoted(positional) + "\n      case $previous in\n" +
-         arguments + "      esac\n      ;;\n";
+         "\n      case $previous in\n" + arguments + "      esac\n" + positional + "      ;;\n";
 }
 
 std::string bash_script(const std::vector<CommandHelp>& commands) {
   std::string head = replaced(kBashHead, "KEYS", shell_quoted(join(config_keys(), " ")));
+  head = replaced(head, "VALUES", value_branches("_mnist_train_words", "_mnist_train_files"));
   head = replaced(head, "COMMANDS", names_of(commands, " | "));
   std::string text = replaced(head, "NAMES", names_of(commands, " "));
   for (const CommandHelp& command : commands) text += bash_command(command);
@@ -120,9 +168,16 @@ std::string bash_script(const std::vector<CommandHelp>& commands) {
 constexpr const char* kZshHead =
     "#compdef mnist-train\n"
     "# zsh completion for mnist-train; made by `mnist-train completion zsh`.\n"
-    "_mnist_train_keys() {\n"
+    "_mnist_train_words() { compadd -- ${=1}; }\n"
+    "_mnist_train_files() {\n"
+    "  _mnist_train_words \"$1\"\n"
+    "  _files -g \"$2\"\n"
+    "}\n"
+    "_mnist_train_set() {\n"
     "  local -a keys=(KEYS)\n"
-    "  compadd -S = -- $keys\n"
+    "  compset -P '*=' || { compadd -S = -- $keys; return; }\n"
+    "  case ${${IPREFIX%=}##*=} in\n"
+    "VALUES  esac\n"
     "}\n"
     "_mnist_train() {\n"
     "  local -a commands=(\nDESCRIPTIONS  )\n"
@@ -152,16 +207,23 @@ std::string zsh_text(const std::string& text) {
   return replaced(replaced(replaced(text, ":", "\\:"), "[", "\\["), "]", "\\]");
 }
 
+/// Returns the action that completes files; the blank before it keeps its arguments as they are.
+std::string zsh_files(const Flag& flag) {
+  if (flag.extensions.empty()) return "_files";
+  return " _mnist_train_files \"" + join(flag.words, " ") + "\" \"*." +
+         join(flag.extensions, " *.") + " *(-/)\"";
+}
+
 std::string zsh_action(const Flag& flag) {
   switch (flag.kind) {
     case ArgumentKind::kChoice:
       return "(" + join(flag.choices, " ") + ")";
     case ArgumentKind::kFile:
-      return "_files";
+      return zsh_files(flag);
     case ArgumentKind::kFolder:
       return "_files -/";
     case ArgumentKind::kConfigKey:
-      return "_mnist_train_keys";
+      return "_mnist_train_set";
     case ArgumentKind::kNone:
     case ArgumentKind::kText:
       break;
@@ -193,6 +255,7 @@ std::string zsh_script(const std::vector<CommandHelp>& commands) {
     descriptions += "    " + shell_quoted(command.name + ":" + zsh_text(command.purpose)) + "\n";
   }
   std::string text = replaced(kZshHead, "KEYS", join(config_keys(), " "));
+  text = replaced(text, "VALUES", value_branches("_mnist_train_words", "_files"));
   text = replaced(text, "DESCRIPTIONS", descriptions);
   for (const CommandHelp& command : commands) text += zsh_command(command);
   return text + kZshTail;
@@ -200,12 +263,19 @@ std::string zsh_script(const std::vector<CommandHelp>& commands) {
 
 }  // namespace
 
-std::vector<std::string> config_keys() {
-  std::vector<std::string> keys;
-  collect_keys(nlohmann::json::parse(settings::write_run_config_schema()), "", keys);
-  std::sort(keys.begin(), keys.end());
-  keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+std::vector<ConfigKey> describe_config_keys() {
+  std::map<std::string, ConfigKey> found;
+  collect_keys(nlohmann::json::parse(settings::write_run_config_schema()), "", found);
+  std::vector<ConfigKey> keys;
+  keys.reserve(found.size());
+  for (auto& [name, key] : found) keys.push_back(std::move(key));
   return keys;
+}
+
+std::vector<std::string> config_keys() {
+  std::vector<std::string> names;
+  for (ConfigKey& key : describe_config_keys()) names.push_back(std::move(key.name));
+  return names;
 }
 
 std::string completion_script(const std::vector<CommandHelp>& commands, const std::string& shell) {

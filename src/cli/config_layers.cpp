@@ -10,6 +10,7 @@
 #include "base/checkpoint_file.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "cli/checkpoint_files.h"
 #include "settings/run_config.h"
 #include "strict_json/document.h"
 #include "strict_json/json_cursor.h"
@@ -120,25 +121,25 @@ std::vector<Node> collect_layers(const CommandLine& line, ConfigFiles documents,
   return layers;
 }
 
+/// Returns the config that a checkpoint was trained with, as it says itself, or, for other files of
+/// weights, as the config.json beside it says.
 std::shared_ptr<const Source> config_of_checkpoint(const std::filesystem::path& path) {
   const MappedFile file = MappedFile::open(path, ExitCode::kCheckpoint);
-  const auto text = safetensors_header(file.bytes());
-  const auto header =
-      text ? nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false) : nlohmann::json();
-  if (!header.is_object() && path.extension() == ".safetensors") {
-    throw Error(ExitCode::kCheckpoint, path.string() + ": is damaged: its header cannot be read");
-  }
+  const nlohmann::json header = parse_header(file.bytes());
   try {
     const auto& state =
         header.at("__metadata__").at(kCheckpointState).get_ref<const std::string&>();
     return std::make_shared<const Source>(
         Source{path.string(), nlohmann::ordered_json::parse(state).at("config").dump(),
                std::filesystem::absolute(path).parent_path()});
-  } catch (const nlohmann::json::exception&) {
-    throw Error(ExitCode::kConfig, path.string() +
-                                       ": does not say which config it was trained with: name it "
-                                       "with --config");
+  } catch (const nlohmann::json::exception&) {  // is said below
   }
+  const auto beside = path.parent_path() / settings::run_files::kConfig;
+  std::error_code ignored;
+  if (std::filesystem::exists(beside, ignored)) return strict_json::load_source(beside.string());
+  throw Error(ExitCode::kConfig, path.string() +
+                                     ": does not say which config it was trained with, and there "
+                                     "is no config.json beside it: name the config with --config");
 }
 
 }  // namespace

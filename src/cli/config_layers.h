@@ -13,9 +13,9 @@ namespace mnist_train::cli {
 using ConfigFiles = std::vector<std::shared_ptr<const strict_json::Source>>;
 
 /// Returns the config files that the command names, in their order, else the config that a
-/// checkpoint was trained with where its model is needed; nothing where there is neither. Throws
-/// Error(kConfig) when a file cannot be read or holds weights without a config, and
-/// Error(kCheckpoint) when a checkpoint cannot be read.
+/// checkpoint was trained with where its model is needed, which it holds itself or which lies as
+/// config.json beside it; nothing where there is neither. Throws Error(kConfig) when a file cannot
+/// be read or weights have no config, and Error(kCheckpoint) when a checkpoint cannot be read.
 ConfigFiles config_files(const CommandLine& line);
 
 /// A config, and the document that its layers make together, for messages about places in it.

@@ -4,17 +4,22 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <iostream>
 #include <optional>
 #include <string>
 
 #include "base/file.h"
+#include "base/log.h"
 #include "base/system.h"
 #include "cli/commands.h"
+#include "cli/network_check.h"
+#include "launch/failure_report.h"
 #include "launch/job.h"
 #include "launch/placement.h"
 #include "launch/supervisor.h"
 #include "launch/worker_identity.h"
 #include "launch/worker_process.h"
+#include "report/console.h"
 #include "report/run_folder.h"
 
 namespace mnist_train::cli {
@@ -26,11 +31,6 @@ namespace {
 /// Returns the first config file; empty where none is named.
 fs::path first_config(const CommandLine& line) {
   return line.configs.empty() ? fs::path() : fs::path(line.configs.front());
-}
-
-std::string config_name(const CommandLine& line) {
-  const fs::path first = first_config(line);
-  return first.empty() || first == "-" ? "stdin" : first.stem().string();
 }
 
 void check_readable(const fs::path& path) { (void)MappedFile::open(path, ExitCode::kCheckpoint); }
@@ -53,16 +53,16 @@ bool makes_model(Command command) {
 }
 
 /// Throws Error(kConfig) where the file of an external network cannot be read.
-void check_model_file(const char* pointer, const std::optional<fs::path>& file,
-                      bool has_checkpoint) {
+void check_model_file(const char* pointer, const std::optional<fs::path>& file, bool has_checkpoint,
+                      const launch::Job& job) {
   if (!file) return;
   try {
     (void)MappedFile::open(*file, ExitCode::kConfig);
   } catch (const Error& error) {
-    throw Error(
-        ExitCode::kConfig,
+    const std::string message =
         std::string(pointer) + ": " + error.what() +
-            (has_checkpoint ? "; a checkpoint has the weights of this network, not its code" : ""));
+        (has_checkpoint ? "; a checkpoint has the weights of this network, not its code" : "");
+    throw Error(ExitCode::kConfig, launch::with_positions(message, job.positions));
   }
 }
 
@@ -85,7 +85,8 @@ void check_export(const CommandLine& line, const settings::RunConfig& config) {
 }
 
 /// Checks the files that a command names, before any process is started and any folder is made.
-void check_named_files(const CommandLine& line, const settings::RunConfig& config) {
+void check_named_files(const CommandLine& line, const settings::RunConfig& config,
+                       const launch::Job& job) {
   if (line.checkpoint_file) check_readable(*line.checkpoint_file);
   if (line.resume && *line.resume != "auto") check_readable(*line.resume);
   if (line.command == Command::kTrain && config.model.weights) {
@@ -93,14 +94,15 @@ void check_named_files(const CommandLine& line, const settings::RunConfig& confi
   }
   if (makes_model(line.command)) {
     const bool has_checkpoint = line.checkpoint_file.has_value();
-    check_model_file("/model/torchscript", config.model.torchscript, has_checkpoint);
-    check_model_file("/model/plugin", config.model.plugin, has_checkpoint);
+    check_model_file("/model/torchscript", config.model.torchscript, has_checkpoint, job);
+    check_model_file("/model/plugin", config.model.plugin, has_checkpoint, job);
   }
   if (line.command == Command::kExport) check_export(line, config);
   if (line.command == Command::kPreview) check_target(*line.output, ExitCode::kRunFailed);
 }
 
-launch::Job make_job(const CommandLine& line, const settings::RunConfig& config) {
+launch::Job make_job(const CommandLine& line, const LayeredConfig& layered) {
+  const settings::RunConfig& config = layered.config;
   launch::Job job;
   job.command = entry_of(line.command).worker_command.value();
   job.config = settings::write_run_config(config, /*with_output=*/true);
@@ -112,26 +114,46 @@ launch::Job make_job(const CommandLine& line, const settings::RunConfig& config)
   const bool writes_file = line.command == Command::kExport || line.command == Command::kPreview;
   if (writes_file) job.export_path = fs::absolute(line.output.value_or(""));
   job.with_optimizer = line.with_optimizer;
-  job.as_json = line.json;
+  job.scale = line.scale;
+  job.as_json = prints_json(line);
   job.images = line.images;
   job.log_level = line.log_level;
   job.quiet = line.quiet;
   job.started_s = monotonic_seconds();
+  job.program = launch::program_to_type();
+  // Without a file the config is that of a checkpoint, whose text nobody wrote.
+  if (!line.configs.empty()) job.positions = network_positions(layered);
   return job;
 }
 
-/// Becomes a worker of somebody else's launcher. Rank 0 prepares the run folder for all hosts; a
-/// restart resumes where the last attempt ended.
-[[noreturn]] void become_worker(const launch::WorkerIdentity& identity, launch::Job job,
-                                const settings::RunConfig& config, const std::string& name) {
+/// Checks the files of a command for all hosts and, for training, prepares the run folder. Returns
+/// the folder's lock.
+UniqueFd prepare_on_rank0(const CommandLine& line, const settings::RunConfig& config,
+                          const launch::WorkerIdentity& identity, launch::Job& job) {
+  check_named_files(line, config, job);
+  if (job.command != launch::WorkerCommand::kTrain) return {};
+  report::RunFolder folder = report::prepare_run_folder(config, name_of_config(line), job.resume,
+                                                        job.after_restart, identity.launch);
+  job.run_folder = folder.path;
+  job.made_folders = folder.made;
+  return std::move(folder.lock);
+}
+
+/// Becomes a worker of somebody else's launcher; a restart resumes where the last attempt ended.
+/// Other ranks wait for rank 0, so where it refuses the start it tells them why.
+[[noreturn]] void become_worker(const CommandLine& line, const settings::RunConfig& config,
+                                const launch::WorkerIdentity& identity, launch::Job job) {
   job.after_restart = identity.restart_count > 0;
   job.restarts = identity.restart_count;
   UniqueFd lock;
-  if (job.command == launch::WorkerCommand::kTrain && identity.rank == 0) {
-    report::RunFolder folder =
-        report::prepare_run_folder(config, name, job.resume, job.after_restart, identity.launch);
-    job.run_folder = folder.path;
-    lock = std::move(folder.lock);
+  try {
+    if (identity.rank == 0) lock = prepare_on_rank0(line, config, identity, job);
+  } catch (const Error& error) {
+    if (identity.world_size == 1) throw;
+    std::cerr << as_block(error.what()) << std::endl;
+    launch::write_elastic_error_file(error.what());
+    job.refusal_code = static_cast<int>(error.code());
+    job.refusal = error.what();
   }
   launch::exec_worker(job, std::move(lock));
 }
@@ -160,19 +182,25 @@ bool starts_own_processes(const launch::WorkerIdentity& identity,
 
 }  // namespace
 
-int launch_command(const CommandLine& line, const settings::RunConfig& config) {
-  launch::Job job = make_job(line, config);
+std::string name_of_config(const CommandLine& line) {
+  const fs::path first = first_config(line);
+  return first.empty() || first == "-" ? "stdin" : first.stem().string();
+}
+
+int launch_command(const CommandLine& line, const LayeredConfig& layered) {
+  const settings::RunConfig& config = layered.config;
+  launch::Job job = make_job(line, layered);
   launch::require_open_files();
   const auto identity = launch::identity_from_environment();
   launch::block_supervised_signals();
-  // Other hosts need not see the files.
-  if (!identity || identity->rank == 0) check_named_files(line, config);
   if (identity && !starts_own_processes(*identity, config.launch)) {
-    become_worker(*identity, std::move(job), config, config_name(line));
+    become_worker(line, config, *identity, std::move(job));
   }
+  check_named_files(line, config, job);
   job.after_restart = launch::slurm_restart_count() > 0;  // Slurm requeued a job of one task
-  job.progress_bar = ::isatty(STDERR_FILENO) == 1 && !line.quiet;
-  return run_own_launcher(std::move(job), config, config_name(line));
+  const bool redraws = ::isatty(STDERR_FILENO) == 1 && report::terminal_style().redraws;
+  job.progress_bar = redraws && !line.quiet;
+  return run_own_launcher(std::move(job), config, name_of_config(line));
 }
 
 }  // namespace mnist_train::cli

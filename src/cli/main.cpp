@@ -1,10 +1,12 @@
 #include <signal.h>
+#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -16,15 +18,18 @@
 #include "base/log.h"
 #include "base/print.h"
 #include "base/shared_library.h"
+#include "cli/checkpoint_files.h"
 #include "cli/command_line.h"
 #include "cli/config_layers.h"
 #include "cli/launch_command.h"
 #include "cli/network_check.h"
+#include "cli/shipped_configs.h"
 #include "data/convert.h"
 #include "doctor/doctor.h"
 #include "launch/failure_report.h"
 #include "report/console.h"
 #include "report/page/page.h"
+#include "report/run_folder.h"
 
 namespace mnist_train::cli {
 
@@ -108,10 +113,35 @@ std::string run_convert(const CommandLine& line) {
   return json_text(json) + "\n";
 }
 
+/// Returns the folders that hold a run, and says which do not.
+std::vector<std::filesystem::path> folders_of_runs(const CommandLine& line) {
+  std::vector<std::filesystem::path> folders;
+  std::string skipped;
+  for (const std::string& folder : line.run_folders) {
+    if (report::has_page_data(folder)) {
+      folders.emplace_back(folder);
+    } else {
+      skipped += (skipped.empty() ? "" : ", ") + folder;
+    }
+  }
+  if (folders.empty()) {
+    throw Error(ExitCode::kConfig,
+                skipped + ": holds no run: neither config.json nor metrics.jsonl is there");
+  }
+  if (!skipped.empty()) spdlog::warn("skipped, as there is no run: {}", skipped);
+  return folders;
+}
+
 void run_report(const CommandLine& line) {
-  const std::string page = report::page_on({line.run_folders.begin(), line.run_folders.end()});
-  if (line.output == "-") return print_text(page);
-  write_file_atomically(line.output.value_or(""), page, ExitCode::kRunFailed);
+  const auto folders = folders_of_runs(line);
+  const std::string page = report::page_on(folders);
+  const std::string output = line.output.value_or("");
+  if (output == "-") return print_text(page);
+  write_file_atomically(output, page, ExitCode::kRunFailed);
+  const std::size_t runs = folders.size();
+  if (prints_json(line)) return print_result({{"output", output}, {"runs", runs}});
+  print_text(on_one_line(output) + ": a page on " +
+             (runs == 1 ? "one run" : std::to_string(runs) + " runs") + "\n");
 }
 
 /// Returns 1 where a run would fail, else 0.
@@ -145,20 +175,24 @@ int run(std::vector<std::string> arguments) {
     run_report(line);
     return 0;
   }
-  const LayeredConfig layered = read_layers(line, config_files(line));
-  const settings::RunConfig& config = layered.config;
+  for (std::string& file : line.configs) file = find_config(file);
+  find_checkpoints(line);
+  LayeredConfig layered = read_layers(line, config_files(line));
+  settings::RunConfig& config = layered.config;
   if (line.command == Command::kDescribe && config.model.has_layers()) {
     print_text(describe(line, layered));
     return 0;
   }
   check_network(line, layered);
   if (line.dry_run) {
+    report::check_run_folder(config, name_of_config(line), line.resume.value_or(""));
     print_text(settings::write_run_config(config, true));
     return 0;
   }
   if (line.command == Command::kDoctor) return run_doctor(line, config);
+  if (line.command == Command::kTrain) find_model_weights(config);
   read_image_list(line);
-  return launch_command(line, config);
+  return launch_command(line, layered);
 }
 
 }  // namespace
@@ -176,7 +210,7 @@ int main(int argc, char** argv) {
     mnist_train::launch::write_elastic_error_file(error.what());
     return static_cast<int>(error.code());
   } catch (const std::exception& error) {
-    std::cerr << "mnist-train: " << error.what() << '\n';
+    std::cerr << "mnist-train: " << mnist_train::as_block(error.what()) << '\n';
     mnist_train::launch::write_elastic_error_file(error.what());
     return static_cast<int>(mnist_train::ExitCode::kRunFailed);
   }

@@ -5,6 +5,8 @@
 #include <string_view>
 
 #include "data/dataset_reader.h"
+#include "data/first_image.h"
+#include "strict_json/json_cursor.h"
 
 namespace mnist_train::cli {
 
@@ -41,7 +43,26 @@ const Node& value_at(const Node& root, std::string_view pointer) {
   return *node;
 }
 
+void add_positions(const Node& node, const std::string& pointer,
+                   std::map<std::string, std::string>& positions) {
+  positions[pointer] = strict_json::place_of(node);
+  for (const Node::Member& member : node.members) {
+    add_positions(member.value, strict_json::join_pointer(pointer, member.key), positions);
+  }
+}
+
 }  // namespace
+
+std::map<std::string, std::string> network_positions(const LayeredConfig& layered) {
+  std::map<std::string, std::string> positions;
+  const Node* model = layered.document.find("model");
+  if (model == nullptr) return positions;
+  for (const char* key : {"torchscript", "plugin", "options"}) {
+    const Node* value = model->find(key);
+    if (value != nullptr) add_positions(*value, std::string("/model/") + key, positions);
+  }
+  return positions;
+}
 
 network::Network checked_network(const LayeredConfig& layered) {
   const settings::RunConfig& config = layered.config;
@@ -60,9 +81,14 @@ void check_network(const CommandLine& line, const LayeredConfig& layered) {
   const settings::RunConfig& config = layered.config;
   const bool uses_model = line.command == Command::kTrain || line.command == Command::kEvaluate;
   if (!uses_model || !config.model.has_layers()) return;
-  // Opening the files of a data set may take a while, which only other lists need.
-  const bool opens_files = config.model.layers && !line.dry_run;
-  if (network::known_images(config.data) || opens_files) (void)checked_network(layered);
+  if (network::known_images(config.data)) return (void)checked_network(layered);
+  if (line.dry_run) return;
+  // Opening all files of a data set may take a while, which only other lists need.
+  if (config.model.layers) return (void)checked_network(layered);
+  const auto first = data::first_image_geometry(config.data);
+  if (!first) return;
+  const ImageShape images{first->channels, first->height, first->width};
+  (void)network::make_network(config.model, network::model_input(config.data, images));
 }
 
 }  // namespace mnist_train::cli

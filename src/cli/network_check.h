@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <string>
 
 #include "cli/command_line.h"
@@ -13,9 +14,14 @@ namespace mnist_train::cli {
 /// place in the config of the layer that does not fit, and Error(kData).
 network::Network checked_network(const LayeredConfig& layered);
 
-/// Refuses a network whose layers do not fit, before any process is started; of those that only the
-/// files of a data set can tell, the config's own lists in runs. Throws as `checked_network`.
+/// Refuses a network whose layers do not fit, before any process is started. Where only the files
+/// of a data set tell what the images are, a run opens them for the config's own lists, and reads
+/// the first one's header for networks with a name. Throws as `checked_network`.
 void check_network(const CommandLine& line, const LayeredConfig& layered);
+
+/// Returns FILE:LINE:COLUMN of the keys that name a network of the user's own, and of its options,
+/// by their pointers: its mistakes are found by the processes, which do not have the files' text.
+std::map<std::string, std::string> network_positions(const LayeredConfig& layered);
 
 /// Returns what `describe` prints: the network as a table for people, or as a JSON object with the
 /// list of layers that a config could have. Throws as `checked_network`.

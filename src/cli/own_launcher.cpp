@@ -1,5 +1,6 @@
 #include <signal.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -12,6 +13,7 @@
 
 #include "base/log.h"
 #include "base/system.h"
+#include "base/terminal.h"
 #include "cli/launch_command.h"
 #include "data/image_decoder.h"
 #include "data/shared_dataset.h"
@@ -75,6 +77,7 @@ LaunchState prepare(launch::Job job, const settings::RunConfig& config, const st
     state.folder = std::make_unique<report::RunFolder>(
         report::prepare_run_folder(config, name, state.job.resume, state.job.after_restart));
     state.job.run_folder = state.folder->path;
+    state.job.made_folders = state.folder->made;
   }
   if (reads_data && config.data.decode == settings::Decode::kOnce) {
     state.dataset = std::make_unique<data::SharedDataset>();
@@ -122,7 +125,7 @@ launch::AttemptResult run_attempt(LaunchState& state, bool is_first) {
     setup.dataset_fd = handle.memory_fd;
     setup.dataset_ready_fd = handle.ready_fd;
   }
-  const char* begin = state.job.progress_bar ? "\x1b[K" : "";
+  const char* begin = state.job.progress_bar ? kEraseLine : "";
   const auto warn = [begin](const std::string& line) {
     std::cerr << begin << "mnist-train: warning: " << line << std::endl;
   };
@@ -164,8 +167,10 @@ bool restarts(LaunchState& state, launch::AttemptResult& result) {
     return false;
   }
   ++state.job.restarts;
+  state.job.has_table_head = state.furthest_step > 0;
   state.job.after_restart = true;
-  std::cerr << "mnist-train: " << on_one_line(result.failure->cause) << "\n"
+  std::cerr << (state.job.progress_bar ? kEraseLine : "")
+            << "mnist-train: " << on_one_line(result.failure->cause) << "\n"
             << "mnist-train: restarting all processes from the newest checkpoint (restart "
             << state.job.restarts << " of " << max_restarts << ")\n";
   return true;
@@ -192,6 +197,12 @@ std::string log_tail(const std::filesystem::path& run_folder, int rank) {
   return text.empty() ? "" : "  end of " + path.string() + ":\n" + indented_lines(text);
 }
 
+/// Returns whether the user has to mend something before the run can begin.
+bool is_refused_start(const launch::RunFailure& failure, const launch::Job& job) {
+  return !failure.rank && failure.code != ExitCode::kRunFailed &&
+         failure.code != ExitCode::kDistributed && !report::holds_run(job.run_folder);
+}
+
 /// Returns what a user reads when a run failed: the cause, then its victims, the end of the failed
 /// rank's log when it died without a report, the newest checkpoint, and the command that resumes.
 std::string failure_block(const launch::RunFailure& failure, const launch::Job& job) {
@@ -200,13 +211,17 @@ std::string failure_block(const launch::RunFailure& failure, const launch::Job& 
   if (!failure.victims.empty()) text += "  because of that:\n" + indented_lines(failure.victims);
   if (job.command != WorkerCommand::kTrain) return text;
   if (failure.rank && failure.died_without_report) text += log_tail(job.run_folder, *failure.rank);
-  return text + report::way_on(job.run_folder, launch::resume_command(job.run_folder));
+  if (is_refused_start(failure, job)) return text;
+  return text + launch::way_on(job.run_folder, job.program);
 }
 
 void record_failure(const LaunchState& state, const launch::RunFailure& failure) {
-  std::cerr << failure_block(failure, state.job) << std::flush;
+  std::cerr << (state.job.progress_bar ? kEraseLine : "") << failure_block(failure, state.job)
+            << std::flush;
   launch::write_elastic_error_file(failure.cause);
-  if (state.folder) {
+  if (state.folder && is_refused_start(failure, state.job)) {
+    report::discard_run_folder(state.folder->path, state.folder->made);
+  } else if (state.folder) {
     report::record_failure(state.folder->path / report::files::kSummary, failure.cause);
     if (state.config.report.html) report::write_last_page(state.folder->path);
   }
@@ -214,10 +229,14 @@ void record_failure(const LaunchState& state, const launch::RunFailure& failure)
 
 /// A signal before the first step ends the ranks at once, which have nothing to save.
 void tell_of_early_stop(const LaunchState& state, const launch::AttemptResult& result) {
-  if (!state.folder || result.stopped_by == 0 || result.furthest_step > 0) return;
-  std::cerr << (state.job.progress_bar ? "\x1b[K" : "") << "mnist-train: stopped by SIG"
-            << ::sigabbrev_np(result.stopped_by) << " before the first step: nothing was saved"
-            << std::endl;
+  if (result.stopped_by == 0 || result.furthest_step > 0) return;
+  const bool has_echo = result.stopped_by == SIGINT && ::isatty(STDERR_FILENO) == 1;
+  std::cerr << (state.job.progress_bar ? kEraseLine
+                : has_echo             ? "\n"
+                                       : "")
+            << "mnist-train: stopped by SIG" << ::sigabbrev_np(result.stopped_by)
+            << (state.folder ? " before the first step: nothing was saved" : "") << std::endl;
+  if (state.folder) report::discard_run_folder(state.folder->path, state.folder->made);
 }
 
 }  // namespace

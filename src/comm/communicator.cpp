@@ -7,6 +7,7 @@
 #include <chrono>
 #include <future>
 #include <memory>
+#include <string_view>
 #include <thread>
 
 #include "accelerator/device.h"
@@ -52,6 +53,37 @@ c10d::AllreduceOptions sum_in_stream() {
 /// stream.
 void wait_for(const c10::intrusive_ptr<c10d::Work>& work) {
   if (work) work->wait();
+}
+
+/// The store takes 8 MiB at once, and answers nobody else meanwhile.
+constexpr std::size_t kPieceBytes = std::size_t{4} << 20U;
+constexpr char kMoreFollows = '+';
+constexpr char kLastPiece = '.';
+
+std::string key_of_piece(const std::string& key, std::size_t number) {
+  return key + "/" + std::to_string(number);
+}
+
+/// Writes a text of any size to the store, in pieces that say whether more follow.
+void set_text(c10d::Store& store, const std::string& key, std::string_view text) {
+  for (std::size_t number = 0;; ++number) {
+    const std::string_view piece = text.substr(0, kPieceBytes);
+    text.remove_prefix(piece.size());
+    store.set(key_of_piece(key, number),
+              std::string(1, text.empty() ? kLastPiece : kMoreFollows).append(piece));
+    if (text.empty()) return;
+  }
+}
+
+/// Waits for the pieces of a text; with `is_only_reader` the store forgets each one that was read.
+std::string get_text(c10d::Store& store, const std::string& key, bool is_only_reader) {
+  std::string text;
+  for (std::size_t number = 0;; ++number) {
+    const std::string piece = store.get_to_str(key_of_piece(key, number));
+    if (is_only_reader) store.deleteKey(key_of_piece(key, number));
+    text.append(piece, 1);
+    if (piece.front() == kLastPiece) return text;
+  }
 }
 
 constexpr double kPatience_s = 1;  // for ranks that waited as long as this one
@@ -153,8 +185,9 @@ std::string Communicator::broadcast_text(const std::string& text) {
   return translate_failures("exchange of text", [&] {
     ++exchanges_;
     const std::string key = next_key("text", 0);
-    if (rank_ == 0) store_->set(key, text);
-    return store_->get_to_str(key);
+    if (rank_ != 0) return get_text(*store_, key, /*is_only_reader=*/world_size_ == 2);
+    set_text(*store_, key, text);
+    return text;
   });
 }
 
@@ -208,11 +241,13 @@ std::vector<std::string> Communicator::gather_text(const std::string& text) {
   const launch::WaitScope waiting(status_, launch::Wait::kTextExchange);
   return translate_failures("exchange of text", [&] {
     ++exchanges_;
-    store_->set(next_key("text", rank_), text);
-    std::vector<std::string> texts;
-    if (rank_ != 0) return texts;
-    for (int rank = 0; rank < world_size_; ++rank) {
-      texts.push_back(store_->get_to_str(next_key("text", rank)));
+    if (rank_ != 0) {
+      set_text(*store_, next_key("text", rank_), text);
+      return std::vector<std::string>{};
+    }
+    std::vector<std::string> texts{text};
+    for (int rank = 1; rank < world_size_; ++rank) {
+      texts.push_back(get_text(*store_, next_key("text", rank), /*is_only_reader=*/true));
     }
     return texts;
   });

@@ -46,9 +46,10 @@ class Communicator {
   /// their number, sends: `count` rows of the same shape and type. One rank gets its own.
   /// Collective.
   at::Tensor receive_from_next(const at::Tensor& mine, std::int64_t count) const;
-  /// Returns rank 0's text. Collective.
+  /// Returns rank 0's text, of any size. Collective.
   std::string broadcast_text(const std::string& text);
-  /// Returns every rank's text by rank on rank 0, and nothing on the others, which do not wait.
+  /// Returns every rank's text, of any size, by rank on rank 0, and nothing on the others, which do
+  /// not wait until it is read.
   /// Collective.
   std::vector<std::string> gather_text(const std::string& text);
 

@@ -7,17 +7,6 @@
 
 namespace mnist_train::comm {
 
-std::string short_message(const std::exception& error) {
-  std::string_view line = error.what();
-  line = line.substr(0, line.find('\n'));
-  const std::size_t end = line.find("] ");
-  const std::string_view place = line.substr(0, end);
-  const bool names_place = line.starts_with('[') && end != std::string_view::npos &&
-                           (place.find(".cpp:") != std::string_view::npos ||
-                            place.find(".cc:") != std::string_view::npos);
-  return std::string(names_place ? line.substr(end + 2) : line);
-}
-
 bool is_timeout(const std::exception& error) {
   const std::string_view text = error.what();
   return text.find("imed out") != std::string_view::npos ||

@@ -7,10 +7,6 @@
 
 namespace mnist_train::comm {
 
-/// Returns what LibTorch or a backend says went wrong, on one line, without stack trace and without
-/// the place in its sources: "[/pytorch/.../pair.cc:538] Read error" is "Read error".
-std::string short_message(const std::exception& error);
-
 /// Returns whether memory ran out: a GPU's, or the host's in LibTorch's allocator, which throws no
 /// type of its own.
 bool is_out_of_memory(const std::exception& error);

@@ -1,21 +1,30 @@
 #include "comm/rendezvous.h"
 
+#include <spdlog/spdlog.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <sstream>
+#include <string_view>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "base/error.h"
 #include "base/system.h"
 #include "comm/failures.h"
+#include "comm/refusal.h"
 #include "launch/listen_socket.h"
 
 namespace mnist_train::comm {
 
 namespace {
+
+constexpr std::string_view kRefused = "refused\n";
+
+std::string told_key(int rank) { return "told/" + std::to_string(rank); }
 
 std::string joined_key(int rank) { return "joined/" + std::to_string(rank); }
 
@@ -45,14 +54,33 @@ c10::intrusive_ptr<c10d::Store> connect(const RendezvousOptions& options) {
   }
 }
 
+/// Throws what rank 0 refused the start with, if it did, and tells it so.
+void check_refusal(c10d::Store& store, int own_rank) {
+  const std::string text = store.get_to_str(joined_key(0));
+  if (!text.starts_with(kRefused)) return;
+  store.set(told_key(own_rank), "");
+  std::istringstream lines(text.substr(kRefused.size()));
+  int code = 0;
+  lines >> code;
+  lines.ignore();
+  const std::string message(std::istreambuf_iterator<char>(lines), {});
+  throw Error(static_cast<ExitCode>(code), "rank 0 cannot start the run: " + message);
+}
+
 void wait_for_all(c10d::Store& store, const RendezvousOptions& options) {
   const int world_size = options.identity.world_size;
+  const double begin_s = monotonic_seconds();
   std::vector<std::string> keys;
   keys.reserve(static_cast<std::size_t>(world_size));
   for (int rank = 0; rank < world_size; ++rank) keys.push_back(joined_key(rank));
   try {
-    store.wait(keys, to_milliseconds(options.timeout_s));
+    store.wait({keys.front()}, to_milliseconds(options.timeout_s));
+    check_refusal(store, options.identity.rank);
+    const double left_s = options.timeout_s - (monotonic_seconds() - begin_s);
+    store.wait(keys, to_milliseconds(std::max(left_s, 0.001)));
     return;
+  } catch (const Error&) {
+    throw;
   } catch (const std::exception&) {
     // Which ones are missing is said below; a store that died throws there again.
   }
@@ -141,6 +169,20 @@ bool compare_rank_infos(c10d::Store& store, int world_size) {
 }
 
 }  // namespace
+
+void publish_refusal(const RendezvousOptions& options, const Refusal& refusal) {
+  c10d::PrefixStore store(options.identity.store_prefix, connect(options));
+  std::vector<std::string> told;
+  for (int rank = 1; rank < options.identity.world_size; ++rank) told.push_back(told_key(rank));
+  try {
+    store.set(joined_key(0), std::string(kRefused) +
+                                 std::to_string(static_cast<int>(refusal.code)) + "\n" +
+                                 refusal.message);
+    store.wait(told, to_milliseconds(options.timeout_s));
+  } catch (const std::exception& error) {
+    spdlog::debug("not all ranks know of the refusal: {}", short_message(error));
+  }
+}
 
 RendezvousResult rendezvous(const RendezvousOptions& options) {
   const auto tcp_store = connect(options);

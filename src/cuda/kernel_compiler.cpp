@@ -7,11 +7,15 @@
 #include <dlfcn.h>
 #include <nvrtc.h>
 #include <spdlog/spdlog.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -32,8 +36,8 @@ std::filesystem::path libtorch_folder() {
   return std::filesystem::path(libtorch.dli_fname).parent_path();
 }
 
-/// NVRTC and CUDA's driver, which LibTorch's library for both loads. It is loaded late, because
-/// LibTorch itself needs it late or never.
+/// Returns LibTorch's library through which NVRTC and CUDA's driver are reached. It is loaded here,
+/// at first use, because LibTorch itself may never load it.
 const SharedLibrary& library() {
   static const SharedLibrary kLibrary(libtorch_folder() / "libcaffe2_nvrtc.so");
   return kLibrary;
@@ -49,32 +53,49 @@ Function* find_function(const char* name) {
 // A function of NVRTC or of the driver, by its own type.
 #define MNIST_TRAIN_FUNCTION(name) find_function<decltype(::name)>(#name)
 
-void require(CUresult result, const char* what) {
+void require(CUresult result, const std::string& what) {
   if (result == CUDA_SUCCESS) return;
   const char* name = nullptr;
   MNIST_TRAIN_FUNCTION(cuGetErrorName)(result, &name);
-  throw Error(ExitCode::kRunFailed, std::string(what) + ": " + (name ? name : "unknown error"));
+  throw Error(ExitCode::kRunFailed, what + ": " + (name ? name : "unknown error"));
 }
 
 class CudaKernel : public accelerator::DeviceKernel {
  public:
-  explicit CudaKernel(CUfunction function)
-      : function_(function), launch_(MNIST_TRAIN_FUNCTION(cuLaunchKernel)) {}
+  CudaKernel(std::string name, CUfunction function)
+      : name_(std::move(name)),
+        function_(function),
+        launch_(MNIST_TRAIN_FUNCTION(cuLaunchKernel)) {}
 
   void launch(const accelerator::Grid& grid,
               std::span<const accelerator::KernelArgument> arguments) const override {
     constexpr std::size_t kMaxArguments = 64;
     if (grid.blocks == 0) return;
+    bind_context();
     std::array<void*, kMaxArguments> values{};
     for (std::size_t i = 0; i < arguments.size(); ++i) {
       values.at(i) = const_cast<void*>(arguments[i].value);
     }
-    require(launch_(function_, grid.blocks, 1, 1, grid.threads, 1, 1, /*shared_bytes=*/0,
-                    at::cuda::getCurrentCUDAStream(), values.data(), nullptr),
-            "launching a kernel");
+    const CUresult result =
+        launch_(function_, grid.blocks, 1, 1, grid.threads, 1, 1, /*shared_bytes=*/0,
+                at::cuda::getCurrentCUDAStream(), values.data(), nullptr);
+    if (result == CUDA_SUCCESS) return;
+    require(result, "the kernel " + name_ +
+                        " cannot start (it or what the GPU computed before failed; "
+                        "\"gpu_kernels\": \"off\" trains without kernels of this program's own)");
   }
 
  private:
+  /// Makes the GPU's context that of the calling thread. LibTorch's guards leave that out in a
+  /// thread of autograd's whose GPU is number 0, which a new thread seems to have already.
+  static void bind_context() {
+    thread_local bool is_bound = false;
+    if (!std::exchange(is_bound, true)) {
+      c10::cuda::set_device(c10::cuda::current_device(), /*force=*/true);
+    }
+  }
+
+  std::string name_;
   CUfunction function_;
   decltype(&::cuLaunchKernel) launch_;
 };
@@ -88,13 +109,15 @@ class CudaKernelModule : public accelerator::KernelModule {
 
   std::unique_ptr<accelerator::DeviceKernel> find(const std::string& name) const override {
     CUfunction found = nullptr;
-    require(MNIST_TRAIN_FUNCTION(cuModuleGetFunction)(&found, module_, name.c_str()), name.c_str());
-    return std::make_unique<CudaKernel>(found);
+    require(MNIST_TRAIN_FUNCTION(cuModuleGetFunction)(&found, module_, name.c_str()), name);
+    return std::make_unique<CudaKernel>(name, found);
   }
 
  private:
   CUmodule module_ = nullptr;
 };
+
+constexpr const char* kLanguage = "-std=c++17";
 
 /// A program of NVRTC.
 class Program {
@@ -114,15 +137,14 @@ class Program {
     require(MNIST_TRAIN_FUNCTION(nvrtcGetNumSupportedArchs)(&count));
     std::vector<int> known(static_cast<std::size_t>(count));
     require(MNIST_TRAIN_FUNCTION(nvrtcGetSupportedArchs)(known.data()));
-    const bool is_known = std::find(known.begin(), known.end(), capability) != known.end();
-    for (const int older : known) {
-      if (!is_known && older > capability) break;
-      if (!is_known) capability_of_ptx_ = older;
+    int newest = 0;  // of those that code for this GPU can be made for
+    for (const int each : known) {
+      if (each <= capability) newest = std::max(newest, each);
     }
-    const std::string architecture = is_known
-                                         ? "-arch=sm_" + std::to_string(capability)
-                                         : "-arch=compute_" + std::to_string(capability_of_ptx_);
-    const std::array<const char*, 2> options{architecture.c_str(), "-std=c++17"};
+    const bool is_known = newest == capability;
+    const std::string architecture =
+        (is_known ? "-arch=sm_" : "-arch=compute_") + std::to_string(newest);
+    const std::array<const char*, 2> options{architecture.c_str(), kLanguage};
     const nvrtcResult result = MNIST_TRAIN_FUNCTION(nvrtcCompileProgram)(
         program_, static_cast<int>(options.size()), options.data());
     if (result == NVRTC_ERROR_COMPILATION) {
@@ -156,13 +178,31 @@ class Program {
   }
 
   nvrtcProgram program_ = nullptr;
-  int capability_of_ptx_ = 0;
 };
 
+/// Returns the user's folder of compiled kernels, which is made here. Nothing where it cannot be,
+/// or where somebody else could have written there what the GPU would compute.
+std::optional<std::filesystem::path> cache_folder() {
+  const auto parent = user_cache_folder();
+  if (!parent) return std::nullopt;
+  std::error_code failed;
+  std::filesystem::create_directories(*parent, failed);
+  const std::filesystem::path folder = *parent / "kernels";
+  ::mkdir(folder.c_str(), S_IRWXU);
+  struct stat found {};
+  const bool is_own = ::lstat(folder.c_str(), &found) == 0 && S_ISDIR(found.st_mode) &&
+                      found.st_uid == ::geteuid() && (found.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+  if (is_own) return folder;
+  spdlog::debug("{}: compiled kernels are not kept here, it is not this user's alone",
+                folder.string());
+  return std::nullopt;
+}
+
 /// Returns the module in a file of the cache; null where there is none, or none that loads. The
-/// file begins with the hash of the rest: the driver trusts what it loads.
+/// file begins with the hash of the rest, which shows damage: the driver looks at little.
 std::unique_ptr<accelerator::KernelModule> load_cached(const std::filesystem::path& file) {
-  if (!std::filesystem::exists(file)) return nullptr;
+  std::error_code failed;
+  if (!std::filesystem::exists(file, failed)) return nullptr;
   try {
     const MappedFile mapped = MappedFile::open(file, ExitCode::kRunFailed);
     const std::string content(reinterpret_cast<const char*>(mapped.bytes().data()),
@@ -181,7 +221,6 @@ std::unique_ptr<accelerator::KernelModule> load_cached(const std::filesystem::pa
 
 void save(const std::filesystem::path& file, const std::string& image) {
   try {
-    std::filesystem::create_directories(file.parent_path());
     write_file_atomically(file, hash_hex(image) + image, ExitCode::kRunFailed);
   } catch (const std::exception& error) {
     spdlog::debug("cannot keep compiled kernels: {}", error.what());
@@ -195,11 +234,11 @@ std::unique_ptr<accelerator::KernelModule> compile_kernels(const std::string& so
   const int capability = 10 * device.major + device.minor;
   int version = 0;
   C10_CUDA_CHECK(::cudaRuntimeGetVersion(&version));
-  const auto folder = user_cache_folder();
+  const auto folder = cache_folder();
   if (!folder) return std::make_unique<CudaKernelModule>(Program(source).compile(capability));
   const std::filesystem::path file =
-      *folder /
-      ("kernels-" + hash_hex(source + std::to_string(capability) + " " + std::to_string(version)));
+      *folder / hash_hex(source + kLanguage + " " + std::to_string(capability) + " " +
+                         std::to_string(version));
   if (auto cached = load_cached(file)) return cached;
   const std::string image = Program(source).compile(capability);
   auto compiled = std::make_unique<CudaKernelModule>(image);

@@ -82,9 +82,9 @@ class CudaGraph : public accelerator::DeviceGraph {
     try {
       capture_or_throw(work);
     } catch (const std::exception& error) {
-      throw Error(ExitCode::kRunFailed, "the training step cannot be captured as a CUDA graph: " +
-                                            comm::short_message(error) +
-                                            "; set cuda_graphs to \"off\" to train without one");
+      throw Error(ExitCode::kRunFailed,
+                  "the training step cannot be captured as a CUDA graph: " + short_message(error) +
+                      "; set cuda_graphs to \"off\" to train without one");
     }
   }
   void replay() override { graph_.replay(); }

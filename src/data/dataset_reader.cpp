@@ -70,14 +70,14 @@ DatasetReader::DatasetReader(const settings::DataOptions& options, std::int64_t 
   held_out_count(train_.count(), validation_);
   if (splits == Splits::kTest) train_ = train_.select({});
   if (sources.test_source) {
-    classes_ = std::max(classes_, sources.test_source->classes());
     test_ = limited(SampleView({sources.test_source}), options.limit_test, "limit_test");
   }
-  const bool encoded = !train_.sources().front()->geometry();
-  if (encoded && options.decode == settings::Decode::kOnce) require_memory();
+  const auto& stored = train_.sources().front()->geometry();
+  const bool grows = !stored || !stored->same_shape(geometry_);
+  if (grows && options.decode == settings::Decode::kOnce) require_memory();
 }
 
-/// Encoded images show how much they take only when it is too late.
+/// Images that are decoded or resized show how much they take only when it is too late.
 void DatasetReader::require_memory() const {
   const auto available = static_cast<std::int64_t>(system_memory().available);
   if (static_cast<std::int64_t>(bytes()) <= available) return;

@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/print.h"
 #include "base/system.h"
 
 namespace mnist_train::data {
@@ -229,10 +230,14 @@ fs::path find_named_dataset(const settings::NamedDataset& dataset,
   }
   std::vector<std::string> names;
   for (const settings::DatasetFile& file : dataset.files) names.push_back(file.name);
-  fail("the data set " + dataset.name + " was not found. Looked for these folders:" + searched +
-       "\nPut its files (" + list(names) + ") into one of them (mnist-train fetch " + dataset.name +
-       " --to DIR), or name the folder that contains " + dataset.name +
-       " in data.root or MNIST_TRAIN_DATA");
+  const auto cache = user_cache_folder();
+  const std::string to = cache ? shell_quoted((*cache / dataset.name).string()) : "DIR";
+  fail("the data set " + dataset.name + " was not found. Download it with: mnist-train fetch " +
+       dataset.name + " --to " + to + "\nLooked for these folders:" + searched + "\nIts files (" +
+       list(names) +
+       ") may be in any of them; data.root or MNIST_TRAIN_DATA name "
+       "another folder that contains " +
+       dataset.name);
 }
 
 IdxFiles find_idx_files(const settings::DataLocation& location, SplitName split) {

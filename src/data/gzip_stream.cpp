@@ -42,12 +42,14 @@ std::size_t GzipStream::read(std::span<std::uint8_t> out) {
 
 void GzipStream::expect_end() const {
   if (!ended_) fail("expected the end of the gzip stream");
-  const auto rest = compressed_.subspan(consumed_);
-  if (rest.empty()) return;
-  if (recognizes(rest)) {
-    fail("a second gzip stream follows the first; unpack the file, or pack it again as one stream");
-  }
-  fail(std::to_string(rest.size()) + " more bytes follow the end of the gzip stream");
+  const std::size_t rest = compressed_.size() - consumed_;
+  if (rest > 0) fail(std::to_string(rest) + " more bytes follow the end of the gzip stream");
+}
+
+/// Begins the next member, where there is one.
+void GzipStream::end_member() {
+  ended_ = !recognizes(compressed_.subspan(consumed_));
+  if (!ended_) inflateReset(&inflater_->zlib);
 }
 
 /// One call of zlib's; returns how many bytes it wrote.
@@ -64,8 +66,8 @@ std::size_t GzipStream::inflate_some(std::span<std::uint8_t> out) {
   consumed_ += input_size - zlib.avail_in;
   const std::size_t produced = output_size - zlib.avail_out;
   produced_ += produced;
-  ended_ = result == Z_STREAM_END;
-  if (result == Z_OK || ended_) return produced;
+  if (result == Z_STREAM_END) end_member();
+  if (result == Z_OK || result == Z_STREAM_END) return produced;
   if (result == Z_MEM_ERROR) throw std::bad_alloc();
   if (result == Z_BUF_ERROR) fail("the file is cut short: the file ends within the gzip stream");
   fail(std::string("the gzip stream is broken (") +

@@ -8,8 +8,9 @@
 
 namespace mnist_train::data {
 
-/// Inflates a gzip file (RFC 1952) of one member that lies in memory and outlives this object.
-/// Throws Error(kData) with the name and the places in the compressed and the inflated data.
+/// Inflates a gzip file (RFC 1952) of one member or several, whose contents follow each other. The
+/// file lies in memory and outlives this object. Throws Error(kData) with the name and the places
+/// in the compressed and the inflated data.
 class GzipStream {
  public:
   GzipStream(std::span<const std::uint8_t> compressed, std::string name);
@@ -21,7 +22,7 @@ class GzipStream {
   static bool recognizes(std::span<const std::uint8_t> bytes);
 
   /// Inflates the next bytes into `out` and returns how many: fewer than asked only where the
-  /// stream ends. Reaching the end checks length and checksum.
+  /// last member ends. Reaching the end of a member checks its length and checksum.
   std::size_t read(std::span<std::uint8_t> out);
 
   /// Throws Error(kData) unless the stream has ended and nothing follows it in the file.
@@ -31,6 +32,7 @@ class GzipStream {
   struct Inflater;
 
   std::size_t inflate_some(std::span<std::uint8_t> out);
+  void end_member();
   [[noreturn]] void fail(const std::string& problem) const;
 
   std::span<const std::uint8_t> compressed_;

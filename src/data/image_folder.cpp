@@ -33,14 +33,6 @@ std::string shown(const fs::path& path) {
   return text;
 }
 
-bool is_image(const fs::path& path) {
-  std::string extension = path.extension().string();
-  for (char& letter : extension) {
-    if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
-  }
-  return extension == ".jpg" || extension == ".jpeg" || extension == ".png";
-}
-
 bool is_plain_text(const std::string& name) {
   for (const char letter : name) {
     if (static_cast<unsigned char>(letter) < 0x20 || letter == 0x7F) return false;
@@ -68,12 +60,13 @@ std::vector<FolderEntry> list(const fs::path& folder, BadSamples& bad) {
     if (found.name.starts_with('.')) continue;
     const bool known = ::stat(entry->path().c_str(), &found.status) == 0;
     if (!known) {
-      if (entry->is_symlink() || is_image(entry->path())) {
+      if (entry->is_symlink() || is_image_file(entry->path())) {
         bad.add(shown(entry->path()) + ": cannot be read: " + std::strerror(errno));
       }
       continue;
     }
-    if (!is_plain_text(found.name) && (S_ISDIR(found.status.st_mode) || is_image(found.name))) {
+    if (!is_plain_text(found.name) &&
+        (S_ISDIR(found.status.st_mode) || is_image_file(found.name))) {
       bad.add(shown(entry->path()) + ": a name with control bytes or broken UTF-8");
       continue;
     }
@@ -107,7 +100,7 @@ class ClassWalk {
       const fs::path inner = relative / entry.name;
       if (S_ISDIR(entry.status.st_mode)) {
         visit(inner);
-      } else if (is_image(entry.name)) {
+      } else if (is_image_file(entry.name)) {
         add(inner, entry.status);
       }
     }
@@ -133,14 +126,27 @@ class ClassWalk {
 
 }  // namespace
 
+bool is_image_file(const fs::path& path) {
+  std::string extension = path.extension().string();
+  for (char& letter : extension) {
+    if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
+  }
+  return extension == ".jpg" || extension == ".jpeg" || extension == ".png";
+}
+
 ImageFolder::ImageFolder(const fs::path& folder, BadSamples& bad) : folder_(folder) {
   name_ = shown(folder);
+  std::error_code ignored;  // listing says what is wrong
+  if (fs::is_regular_file(folder, ignored)) {
+    throw Error(ExitCode::kData,
+                name_ + ": a file; expected a folder of class folders with images");
+  }
   bool has_images = false;
   std::vector<std::string> folders;
   for (const FolderEntry& entry : list(folder, bad)) {
     if (S_ISDIR(entry.status.st_mode)) {
       folders.push_back(entry.name);
-    } else if (is_image(entry.name)) {
+    } else if (is_image_file(entry.name)) {
       has_images = true;
     }
   }
@@ -165,7 +171,9 @@ ImageFolder::ImageFolder(const fs::path& folder, BadSamples& bad) : folder_(fold
 void ImageFolder::add_class(const fs::path& folder, std::int32_t label, BadSamples& bad) {
   ClassWalk walk(folder_, bad);
   walk.visit(folder);
-  if (walk.files.empty()) bad.add(shown(folder_ / folder) + ": a class without images");
+  if (walk.files.empty()) {
+    bad.add(shown(folder_ / folder) + ": a class without images (.jpg, .jpeg, .png)");
+  }
   Hasher hasher;
   hasher.update(hash_.data(), hash_.size());
   for (ImageFile& file : walk.files) {

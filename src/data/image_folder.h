@@ -7,6 +7,9 @@
 
 namespace mnist_train::data {
 
+/// Returns whether the name of a file says that it is an image: .jpg, .jpeg or .png.
+bool is_image_file(const std::filesystem::path& path);
+
 /// A folder of class folders of images (.jpg, .jpeg, .png), read as torchvision's ImageFolder does:
 /// the sorted names of the class folders are the classes, a class folder may hold folders, hidden
 /// files and files of other kinds are skipped. A folder that holds images itself is one class of

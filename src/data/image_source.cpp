@@ -15,9 +15,18 @@ namespace {
 void fit(imaging::Image image, const ImageGeometry& geometry, const std::string& name,
          std::uint8_t* out) {
   require_geometry({image.channels, image.height, image.width}, geometry, name);
-  const imaging::Image fitted = imaging::resize(
-      imaging::with_channels(std::move(image), geometry.channels), geometry.height, geometry.width);
-  const auto channels = static_cast<std::size_t>(fitted.channels);
+  // Gray is resized before it is copied to the channels, which gives each of them the same.
+  if (image.channels > geometry.channels) {
+    image = imaging::with_channels(std::move(image), geometry.channels);
+  }
+  const imaging::Image fitted = imaging::resize(image, geometry.height, geometry.width);
+  const auto channels = static_cast<std::size_t>(geometry.channels);
+  if (fitted.channels == 1) {
+    for (std::size_t channel = 0; channel < channels; ++channel) {
+      out = std::copy(fitted.pixels.begin(), fitted.pixels.end(), out);
+    }
+    return;
+  }
   const std::size_t pixels = fitted.pixels.size() / channels;
   for (std::size_t channel = 0; channel < channels; ++channel) {
     for (std::size_t pixel = 0; pixel < pixels; ++pixel) {

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <lmdb.h>
 
+#include <cstring>
 #include <system_error>
 
 #include "base/error.h"
@@ -21,7 +22,35 @@ constexpr std::int64_t kEntriesPerCommit = 10000;
 
 using Environment = std::unique_ptr<MDB_env, decltype(&mdb_env_close)>;
 using Transaction = std::unique_ptr<MDB_txn, decltype(&mdb_txn_abort)>;
-using Cursor = std::unique_ptr<MDB_cursor, decltype(&mdb_cursor_close)>;
+
+// LMDB's own file format, version 1 on machines of 64 bits, as offsets in pages and entries.
+constexpr std::size_t kPageHeader = 16;
+constexpr std::size_t kKindAt = 10;
+constexpr std::size_t kEndOfListAt = 12;
+constexpr std::uint16_t kAllKinds = 0x6f;
+constexpr std::size_t kMagicAt = 16;
+constexpr std::uint32_t kMagic = 0xbeefc0de;
+constexpr std::size_t kVersionAt = 20;
+constexpr std::uint32_t kVersion = 1;
+constexpr std::size_t kPageSizeAt = 40;
+constexpr std::size_t kLevelsAt = 94;
+constexpr std::size_t kEntriesAt = 120;
+constexpr std::size_t kRootAt = 128;
+constexpr std::size_t kLastPageAt = 136;
+constexpr std::size_t kTransactionAt = 144;
+constexpr std::size_t kMetaEnd = 152;
+constexpr unsigned kMostLevels = 32;
+constexpr std::size_t kNodeBytes = 8;  // before the key
+constexpr std::size_t kNodeFlagsAt = 4;
+constexpr std::size_t kKeySizeAt = 6;
+constexpr std::uint16_t kOnPagesOfItsOwn = 1;
+
+template <class Number>
+Number number(std::span<const std::uint8_t> bytes, std::size_t at) {
+  Number value{};
+  std::memcpy(&value, bytes.subspan(at, sizeof value).data(), sizeof value);
+  return value;
+}
 
 fs::path data_file(const fs::path& path) {
   std::error_code ignored;
@@ -49,62 +78,126 @@ struct LmdbHandles {
   MDB_dbi table = 0;
 };
 
-LmdbReader::LmdbReader(const fs::path& path)
-    : name_(data_file(path).string()), handles_(std::make_unique<LmdbHandles>()) {
+LmdbReader::LmdbReader(const fs::path& path) : name_(data_file(path).string()) {
   const fs::path file = data_file(path);
-  const auto require = [this](int result) {
-    if (result == 0) return;
-    const char* hint = result == MDB_VERSION_MISMATCH ? " (written by another version of LMDB)"
-                       : result == MDB_INVALID        ? " (not an LMDB file)"
-                                                      : "";
-    throw Error(ExitCode::kData, name_ + ": cannot open the LMDB: " + mdb_strerror(result) + hint);
-  };
-  (void)MappedFile::open(file, ExitCode::kData);  // a regular file that can be read
+  file_ = MappedFile::open(file, ExitCode::kData);
   refuse_locked(file);
-  MDB_env* environment = nullptr;
-  require(mdb_env_create(&environment));
-  handles_->environment.reset(environment);
-  constexpr unsigned kFlags = MDB_RDONLY | MDB_NOTLS | MDB_NOLOCK | MDB_NOSUBDIR;
-  require(mdb_env_open(environment, file.c_str(), kFlags, 0));
-  check_length(file);
-  MDB_txn* transaction = nullptr;
-  require(mdb_txn_begin(environment, nullptr, MDB_RDONLY, &transaction));
-  handles_->transaction.reset(transaction);
-  require(mdb_dbi_open(transaction, nullptr, 0, &handles_->table));
-  MDB_stat stat{};
-  require(mdb_stat(transaction, handles_->table, &stat));
-  entries_ = static_cast<std::int64_t>(stat.ms_entries);
+  read_meta();
 }
 
-LmdbReader::~LmdbReader() = default;
+/// Reads the later one of the two pages at the beginning, which say where the table is.
+void LmdbReader::read_meta() {
+  const std::span<const std::uint8_t> bytes = file_.bytes();
+  const auto refuse = [this](const char* why) {
+    throw Error(ExitCode::kData, name_ + ": cannot open the LMDB: " + why);
+  };
+  const auto require_meta = [&](std::size_t at) {
+    if (bytes.size() < at + kMetaEnd || number<std::uint32_t>(bytes, at + kMagicAt) != kMagic) {
+      refuse("not an LMDB file");
+    }
+    if (number<std::uint32_t>(bytes, at + kVersionAt) != kVersion) {
+      refuse("written by another version of LMDB");
+    }
+  };
+  require_meta(0);
+  page_size_ = number<std::uint32_t>(bytes, kPageSizeAt);
+  if (page_size_ < 512 || page_size_ > 32768 || (page_size_ & (page_size_ - 1)) != 0) {
+    fail(0, "pages of " + std::to_string(page_size_) + " bytes");
+  }
+  require_meta(page_size_);
+  const auto transaction = [&](std::size_t at) {
+    return number<std::uint64_t>(bytes, at + kTransactionAt);
+  };
+  const std::size_t meta = transaction(0) < transaction(page_size_) ? page_size_ : 0;
+  const auto last_page = number<std::uint64_t>(bytes, meta + kLastPageAt);
+  if (bytes.size() / page_size_ <= last_page) {
+    throw Error(ExitCode::kData, name_ + ": truncated: " + std::to_string(bytes.size()) +
+                                     " bytes, but its last page, counted from 0, is " +
+                                     std::to_string(last_page) + " of " +
+                                     std::to_string(page_size_) + " bytes each");
+  }
+  levels_ = number<std::uint16_t>(bytes, meta + kLevelsAt);
+  root_ = number<std::uint64_t>(bytes, meta + kRootAt);
+  const auto entries = number<std::uint64_t>(bytes, meta + kEntriesAt);
+  if (entries > bytes.size() / kNodeBytes || levels_ > kMostLevels ||
+      (entries == 0) != (levels_ == 0)) {
+    fail(meta / page_size_, "a table of " + std::to_string(entries) + " entries in " +
+                                std::to_string(levels_) + " levels");
+  }
+  entries_ = static_cast<std::int64_t>(entries);
+}
 
-/// Behind the end of a file that was cut off there is no memory to read, only a signal.
-void LmdbReader::check_length(const fs::path& file) const {
-  MDB_envinfo info{};
-  MDB_stat stat{};
-  mdb_env_info(handles_->environment.get(), &info);
-  mdb_env_stat(handles_->environment.get(), &stat);
-  const std::uintmax_t needed = (std::uintmax_t{info.me_last_pgno} + 1) * stat.ms_psize;
-  const std::uintmax_t size = fs::file_size(file);
-  if (size >= needed) return;
-  throw Error(ExitCode::kData, name_ + ": truncated: " + std::to_string(size) + " of " +
-                                   std::to_string(needed) + " bytes");
+void LmdbReader::fail(std::uint64_t page, const std::string& problem) const {
+  throw Error(ExitCode::kData,
+              name_ + ": page " + std::to_string(page) + ": the LMDB is damaged: " + problem);
+}
+
+/// Returns a page of one kind, and all that follows it in the file.
+std::span<const std::uint8_t> LmdbReader::page(std::uint64_t index, PageKind kind) const {
+  const auto bytes = file_.bytes();
+  if (index >= bytes.size() / page_size_) fail(index, "it lies behind the end of the file");
+  const auto found = bytes.subspan(static_cast<std::size_t>(index) * page_size_);
+  if (number<std::uint64_t>(found, 0) != index) fail(index, "it has another page's number");
+  if ((number<std::uint16_t>(found, kKindAt) & kAllKinds) != static_cast<unsigned>(kind)) {
+    fail(index, "it is of another kind than the tree says");
+  }
+  return found;
+}
+
+/// Visits the entries below a page that is `levels` above the bottom of the tree, 1 for a leaf.
+/// Every leaf has an entry, so even pages in a circle come to an end.
+void LmdbReader::visit_page(std::uint64_t index, unsigned levels, Walk& walk) const {
+  const bool is_leaf = levels == 1;
+  const auto found = page(index, is_leaf ? PageKind::kLeaf : PageKind::kBranch);
+  const std::size_t end_of_list = number<std::uint16_t>(found, kEndOfListAt);
+  if (end_of_list < kPageHeader + 2 || end_of_list > page_size_) fail(index, "an impossible list");
+  for (std::size_t at = kPageHeader; at + 2 <= end_of_list && walk.visited < walk.most; at += 2) {
+    const std::size_t place = number<std::uint16_t>(found, at);
+    if (place < end_of_list || place + kNodeBytes > page_size_) fail(index, "an impossible place");
+    const auto node = found.subspan(place, page_size_ - place);
+    if (is_leaf) {
+      if (++walk.visited > entries_) fail(index, "more entries than the table has");
+      visit_entry(index, node, walk.visit);
+    } else {
+      const auto below = number<std::uint32_t>(node, 0) |
+                         std::uint64_t{number<std::uint16_t>(node, kNodeFlagsAt)} << 32U;
+      visit_page(below, levels - 1, walk);
+    }
+  }
+}
+
+/// `node`: all of the page from the entry on.
+void LmdbReader::visit_entry(std::uint64_t index, std::span<const std::uint8_t> node,
+                             const Visit& visit) const {
+  const std::size_t size = number<std::uint32_t>(node, 0);
+  const auto flags = number<std::uint16_t>(node, kNodeFlagsAt);
+  const std::size_t key_size = number<std::uint16_t>(node, kKeySizeAt);
+  if (key_size > node.size() - kNodeBytes) fail(index, "a key beyond its end");
+  if ((flags & ~kOnPagesOfItsOwn) != 0) fail(index, "an entry that is no plain key and value");
+  const std::string_view key(reinterpret_cast<const char*>(node.data() + kNodeBytes), key_size);
+  auto value = node.subspan(kNodeBytes + key_size);
+  if (flags == kOnPagesOfItsOwn) {
+    if (value.size() < sizeof(std::uint64_t)) fail(index, "a value beyond its end");
+    value = page(number<std::uint64_t>(value, 0), PageKind::kValue).subspan(kPageHeader);
+  }
+  if (size > value.size()) fail(index, "a value beyond its end");
+  visit(key, value.first(size));
 }
 
 void LmdbReader::for_each(const Visit& visit) const {
-  MDB_cursor* opened = nullptr;
-  int result = mdb_cursor_open(handles_->transaction.get(), handles_->table, &opened);
-  const Cursor cursor(opened, &mdb_cursor_close);
-  MDB_val key{};
-  MDB_val value{};
-  while (result == 0) {
-    result = mdb_cursor_get(cursor.get(), &key, &value, MDB_NEXT);
-    if (result != 0) break;
-    visit({static_cast<const char*>(key.mv_data), key.mv_size},
-          {static_cast<const std::uint8_t*>(value.mv_data), value.mv_size});
-  }
-  if (result == MDB_NOTFOUND) return;
-  throw Error(ExitCode::kData, name_ + ": cannot read the LMDB: " + mdb_strerror(result));
+  Walk walk{visit, /*most=*/std::numeric_limits<std::int64_t>::max()};
+  if (entries_ > 0) visit_page(root_, levels_, walk);
+  if (walk.visited == entries_) return;
+  throw Error(ExitCode::kData, name_ + ": the LMDB is damaged: " + std::to_string(walk.visited) +
+                                   " of its " + std::to_string(entries_) + " entries are there");
+}
+
+std::optional<std::span<const std::uint8_t>> LmdbReader::first() const {
+  std::optional<std::span<const std::uint8_t>> found;
+  const Visit keep = [&](std::string_view, std::span<const std::uint8_t> value) { found = value; };
+  Walk walk{keep, /*most=*/1};
+  if (entries_ > 0) visit_page(root_, levels_, walk);
+  return found;
 }
 
 LmdbWriter::LmdbWriter(const fs::path& folder)

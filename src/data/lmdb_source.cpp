@@ -175,7 +175,9 @@ LmdbSource::LmdbSource(const std::filesystem::path& path, BadSamples& bad) : rea
 }
 
 std::string LmdbSource::name_of_key(std::string_view key) const {
-  return name_ + ": key " + escape_control_bytes(std::string(key));
+  constexpr std::size_t kMostBytes = 64;  // where a file is damaged, anything may be a key
+  const std::string shown = on_one_line(key.substr(0, kMostBytes));
+  return name_ + ": key " + shown + (key.size() > kMostBytes ? "…" : "");
 }
 
 std::string LmdbSource::sample_name(std::int64_t sample) const {

@@ -1,5 +1,6 @@
 #include "data/sources.h"
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -110,6 +111,60 @@ ImageGeometry geometry_of(const ImageSource& source, const DataOptions& options,
   throw Error(ExitCode::kData, source.name() + ": none of its images can be decoded");
 }
 
+/// Returns the name of a sample for messages about its label.
+std::string name_of_label(const NamedFiles& files, const DataLocation& location, SplitName split,
+                          const ImageSource& source, std::size_t sample) {
+  if (files.format != DataFormat::kIdx) {
+    return source.sample_name(static_cast<std::int64_t>(sample)) + ": label ";
+  }
+  return find_idx_files(location, split).labels.string() + ": sample " + std::to_string(sample) +
+         ": label ";
+}
+
+/// Returns whether nothing but the labels says how many classes there are.
+bool counts_labels(const NamedFiles& files) {
+  return files.format == DataFormat::kLmdb ||
+         (files.format == DataFormat::kIdx && files.max_classes == ImageSource::kMostClasses);
+}
+
+/// Refuses a training set whose labels leave out more classes than they name: one wrong label
+/// would make a network of classes that nothing is known of.
+void require_few_gaps(const NamedFiles& files, const Sources& sources) {
+  std::set<std::int32_t> labels;
+  std::size_t greatest_source = 0;
+  for (std::size_t i = 0; i < sources.train_sources.size(); ++i) {
+    const auto& source = *sources.train_sources[i];
+    labels.insert(source.labels().begin(), source.labels().end());
+    if (source.classes() > sources.train_sources[greatest_source]->classes()) greatest_source = i;
+  }
+  const std::int32_t greatest = *labels.rbegin();
+  if (2 * static_cast<std::int64_t>(labels.size()) > greatest) return;
+  const auto& source = *sources.train_sources[greatest_source];
+  const auto place = std::find(source.labels().begin(), source.labels().end(), greatest);
+  throw Error(ExitCode::kData,
+              name_of_label(files, files.train_locations[greatest_source], SplitName::kTrain,
+                            source, static_cast<std::size_t>(place - source.labels().begin())) +
+                  std::to_string(greatest) + " makes " + std::to_string(greatest + 1) +
+                  " classes, but the training set has samples of only " +
+                  std::to_string(labels.size()) + "; classes are numbered from 0 without gaps");
+}
+
+/// Refuses a test sample whose class the training set does not have.
+void require_trained_classes(const NamedFiles& files, const Sources& sources) {
+  std::int64_t classes = 0;
+  for (const auto& source : sources.train_sources) classes = std::max(classes, source->classes());
+  const std::vector<std::int32_t>& labels = sources.test_source->labels();
+  const auto unknown = std::find_if(labels.begin(), labels.end(),
+                                    [&](std::int32_t label) { return label >= classes; });
+  if (unknown == labels.end()) return;
+  throw Error(ExitCode::kData,
+              name_of_label(files, files.test_location, SplitName::kTest, *sources.test_source,
+                            static_cast<std::size_t>(unknown - labels.begin())) +
+                  std::to_string(*unknown) + ", a class that the training set does not have (" +
+                  sources.train_sources.front()->name() + " has 0 to " +
+                  std::to_string(classes - 1) + ")");
+}
+
 /// Encoded images are compared one by one when they are decoded, stored ones here.
 void require_one_geometry(const Sources& sources, const ImageSource& source,
                           const DataOptions& options) {
@@ -141,6 +196,8 @@ Sources open_sources(const DataOptions& options, bool with_test, BadSamples& bad
   sources.geometry = geometry_of(*sources.train_sources.front(), options, bad);
   for (const auto& source : sources.train_sources) require_one_geometry(sources, *source, options);
   if (sources.test_source) require_one_geometry(sources, *sources.test_source, options);
+  if (counts_labels(files)) require_few_gaps(files, sources);
+  if (sources.test_source) require_trained_classes(files, sources);
   return sources;
 }
 

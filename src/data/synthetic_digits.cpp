@@ -92,12 +92,25 @@ class Handwriting {
   double reach_;
 };
 
-double distance(StrokePoint p, StrokePoint a, StrokePoint b) {
+/// Returns the way from `p` to the nearest point of a line.
+StrokePoint way_to_line(StrokePoint p, StrokePoint a, StrokePoint b) {
   const double dx = b.x - a.x;
   const double dy = b.y - a.y;
   const double along = ((p.x - a.x) * dx + (p.y - a.y) * dy) / std::max(1e-9, dx * dx + dy * dy);
   const double t = std::clamp(along, 0.0, 1.0);
-  return std::hypot(p.x - a.x - t * dx, p.y - a.y - t * dy);
+  return {p.x - a.x - t * dx, p.y - a.y - t * dy};
+}
+
+/// Returns how much of a pixel is ink, 0 to 255, whose middle is `way` from a line that reaches so
+/// far. Lengths are slow to compute, and only the edge of a line needs them.
+std::uint8_t shade(StrokePoint way, double reach) {
+  constexpr double kRounding = 1e-6;
+  const auto square = [](double value) { return value * value; };
+  const double edge = reach + 0.5;
+  const double squared = square(way.x) + square(way.y);
+  if (squared > square(edge + kRounding)) return 0;
+  if (edge > 1 + kRounding && squared < square(edge - 1 - kRounding)) return 255;
+  return static_cast<std::uint8_t>(255 * std::clamp(edge - std::hypot(way.x, way.y), 0.0, 1.0));
 }
 
 void draw_line(StrokePoint a, StrokePoint b, double reach, std::uint8_t* image) {
@@ -107,10 +120,8 @@ void draw_line(StrokePoint a, StrokePoint b, double reach, std::uint8_t* image) 
   };
   for (int y = first(std::min(a.y, b.y)); y <= last(std::max(a.y, b.y)); ++y) {
     for (int x = first(std::min(a.x, b.x)); x <= last(std::max(a.x, b.x)); ++x) {
-      const double ink = reach + 0.5 - distance({x + 0.5, y + 0.5}, a, b);
-      const auto shade = static_cast<std::uint8_t>(255 * std::clamp(ink, 0.0, 1.0));
       std::uint8_t& pixel = image[y * kSide + x];
-      pixel = std::max(pixel, shade);
+      pixel = std::max(pixel, shade(way_to_line({x + 0.5, y + 0.5}, a, b), reach));
     }
   }
 }

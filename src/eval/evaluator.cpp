@@ -1,15 +1,20 @@
 #include "eval/evaluator.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/amax.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/eq.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/nan_to_num.h>
+#include <ATen/ops/ne.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <cmath>
 #include <span>
 #include <utility>
 #include <vector>
@@ -34,11 +39,14 @@ std::int64_t count_of(const std::vector<data::Range>& ranges) {
 /// prediction belongs to one rank; the others leave zeros in its place.
 class EvaluationSums {
  public:
-  EvaluationSums(std::int64_t classes, const EvaluationRequest& request, at::Device device)
-      : classes_(classes), request_(request) {
+  EvaluationSums(const data::ImageSet& images, const EvaluationRequest& request, at::Device device)
+      : classes_(images.classes), request_(request) {
+    const std::int64_t classes = classes_;
     const std::int64_t predictions = count_of(request.predictions);
     const auto extra_sums = static_cast<std::int64_t>(request.extra_sums.size());
-    const std::int64_t size = 2 + classes * classes + predictions * (1 + classes) + extra_sums;
+    const std::int64_t codes = request.wrong_predictions ? images.count : 0;
+    const std::int64_t size =
+        2 + classes * classes + predictions * (1 + classes) + extra_sums + codes;
     sums_ = at::zeros({size}, at::TensorOptions(at::kDouble).device(device));
     std::int64_t taken = 0;
     const auto take = [&](std::int64_t count) {
@@ -50,6 +58,7 @@ class EvaluationSums {
     predictions_ = take(predictions * (1 + classes)).view({predictions, 1 + classes});
     extra_sums_ = take(extra_sums);
     if (extra_sums > 0) extra_sums_.copy_(at::tensor(request.extra_sums, at::kDouble));
+    wrong_codes_ = take(codes);
     class_numbers_ = at::arange(classes, at::TensorOptions(at::kLong).device(device));
   }
 
@@ -67,6 +76,7 @@ class EvaluationSums {
     };
     confusion_.add_(one_hot(labels).t().mm(one_hot(predicted)));
     add_predictions(logits, predicted, range);
+    if (request_.wrong_predictions) add_wrong_codes(logits, labels, predicted, range);
   }
 
   /// Returns all sums as one tensor, [k] f64 on the device.
@@ -93,6 +103,13 @@ class EvaluationSums {
       }
     }
     result.extra_sums.assign(next, next + request_.extra_sums.size());
+    next += request_.extra_sums.size();
+    for (std::int64_t sample = 0; sample < wrong_codes_.numel(); ++sample, ++next) {
+      if (*next < 2 || *next >= static_cast<double>(2 * classes_ + 2)) continue;
+      const double doubled_number = 2 * std::floor(*next / 2);
+      result.wrong_predictions.push_back(
+          {sample, static_cast<std::int64_t>(doubled_number / 2) - 1, *next - doubled_number});
+    }
     return result;
   }
 
@@ -114,6 +131,17 @@ class EvaluationSums {
     }
   }
 
+  /// One number says all of a wrong prediction: twice the predicted class, counted from 1, and
+  /// the confidence in it. Right ones stay 0.
+  void add_wrong_codes(const at::Tensor& logits, const at::Tensor& labels,
+                       const at::Tensor& predicted, data::Range range) {
+    // Few operations, since a GPU launches each one for every batch.
+    at::Tensor codes = at::amax(at::softmax(logits, 1, at::kFloat), 1);
+    at::nan_to_num_(codes).add_(predicted, 2).add_(2);
+    at::Tensor places = wrong_codes_.narrow(0, range.begin, range.size());
+    at::mul_out(places, codes, predicted.ne(labels));
+  }
+
   std::int64_t classes_;
   const EvaluationRequest& request_;
   at::Tensor sums_;
@@ -121,6 +149,7 @@ class EvaluationSums {
   at::Tensor confusion_;         // [classes,classes]
   at::Tensor predictions_;       // [wanted,1 + classes]: predicted class and probabilities
   at::Tensor extra_sums_;
+  at::Tensor wrong_codes_;    // [samples] where wanted, else [0]
   at::Tensor class_numbers_;  // [classes] i64
 };
 
@@ -133,7 +162,7 @@ Evaluation evaluate(models::Model& model, loader::BatchSource& images, std::int6
   model.eval();
   const data::Range mine =
       data::shard({0, images.count()}, communicator.rank(), communicator.world_size());
-  EvaluationSums sums(images.images().classes, request, device);
+  EvaluationSums sums(images.images(), request, device);
   std::vector<data::Range> ranges;
   for (std::int64_t begin = mine.begin; begin < mine.end; begin += batch_size) {
     ranges.push_back({begin, std::min(begin + batch_size, mine.end)});

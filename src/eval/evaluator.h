@@ -18,12 +18,20 @@ struct SamplePrediction {
   std::vector<double> scores;  // probabilities by class
 };
 
+/// A sample that the model takes for another class than its own.
+struct WrongPrediction {
+  std::int64_t sample = 0;  // its place in the image set
+  std::int64_t predicted_class = 0;
+  double confidence = 0;  // the probability of that class, 0 where it is not a number
+};
+
 /// What an evaluation computes beside loss and accuracy, in the same all-reduce.
 struct EvaluationRequest {
   // The samples whose predictions are wanted: ascending and disjoint, within the image set.
   std::vector<data::Range> predictions;
   // Numbers of this rank that are summed over all ranks, which give equally many.
   std::vector<double> extra_sums;
+  bool wrong_predictions = false;  // whether all of them are wanted: 8 bytes a sample to reduce
 };
 
 /// The result over a whole image set.
@@ -34,6 +42,7 @@ struct Evaluation {
   std::vector<std::int64_t> confusion = {};  // [classes,classes]: samples by label and prediction
   std::vector<SamplePrediction> predictions = {};  // of the samples asked for, in their order
   std::vector<double> extra_sums = {};
+  std::vector<WrongPrediction> wrong_predictions = {};  // where asked for, ascending
 };
 
 /// Evaluates a model on an image set; all ranks must call it. Each rank takes a contiguous part, in

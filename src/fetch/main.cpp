@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/log.h"
 #include "data/gzip_stream.h"
 #include "fetch/download.h"
 #include "fetch/sha256.h"
@@ -237,10 +238,10 @@ int main(int argc, char** argv) {
     }
     return 0;
   } catch (const Error& error) {
-    std::cerr << error.what() << '\n';
+    std::cerr << as_block(error.what()) << '\n';
     return static_cast<int>(error.code());
   } catch (const std::exception& error) {
-    std::cerr << "mnist-train fetch: " << error.what() << '\n';
+    std::cerr << "mnist-train fetch: " << as_block(error.what()) << '\n';
     return static_cast<int>(ExitCode::kRunFailed);
   }
 }

@@ -7,66 +7,92 @@ namespace mnist_train::imaging {
 
 namespace {
 
-/// The input positions [begin, begin + weights.size()) that make one output position.
-struct Window {
-  std::int64_t begin = 0;
+/// For each output position along one axis, the input positions that make it and their weights.
+struct AxisWindows {
+  explicit AxisWindows(std::int64_t from, std::int64_t to);
+
+  std::vector<std::int64_t> begin;  // [positions]
+  std::vector<std::int64_t> first;  // [positions + 1]: the first of its weights
   std::vector<float> weights;
 };
 
-std::vector<Window> windows(std::int64_t from, std::int64_t to) {
+AxisWindows::AxisWindows(std::int64_t from, std::int64_t to) {
   const double scale = static_cast<double>(from) / static_cast<double>(to);
   const double radius = std::max(scale, 1.0);
-  std::vector<Window> result(static_cast<std::size_t>(to));
+  begin.reserve(static_cast<std::size_t>(to));
+  first.reserve(static_cast<std::size_t>(to) + 1);
+  first.push_back(0);
   for (std::int64_t out = 0; out < to; ++out) {
     const double centre = (static_cast<double>(out) + 0.5) * scale;
-    const auto begin = std::max<std::int64_t>(0, std::llround(std::floor(centre - radius + 0.5)));
+    begin.push_back(std::max<std::int64_t>(0, std::llround(std::floor(centre - radius + 0.5))));
     const auto end = std::min<std::int64_t>(from, std::llround(std::floor(centre + radius + 0.5)));
-    Window& window = result[static_cast<std::size_t>(out)];
-    window.begin = begin;
     double sum = 0;
-    for (std::int64_t in = begin; in < end; ++in) {
+    for (std::int64_t in = begin.back(); in < end; ++in) {
       const double distance = std::abs((static_cast<double>(in) + 0.5 - centre) / radius);
       const double weight = std::max(0.0, 1.0 - distance);
-      window.weights.push_back(static_cast<float>(weight));
+      weights.push_back(static_cast<float>(weight));
       sum += weight;
     }
-    for (float& weight : window.weights) weight = static_cast<float>(weight / sum);
+    for (auto at = static_cast<std::size_t>(first.back()); at < weights.size(); ++at) {
+      weights[at] = static_cast<float>(weights[at] / sum);
+    }
+    first.push_back(static_cast<std::int64_t>(weights.size()));
   }
-  return result;
 }
 
-/// Along one axis: `in` is [outer, from, inner], the result [outer, windows, inner].
-std::vector<float> resample(const std::vector<float>& in, std::int64_t outer, std::int64_t from,
-                            std::int64_t inner, const std::vector<Window>& axis) {
-  const auto to = static_cast<std::int64_t>(axis.size());
-  std::vector<float> out(static_cast<std::size_t>(outer * to * inner), 0.0F);
-  for (std::int64_t row = 0; row < outer; ++row) {
-    for (std::int64_t position = 0; position < to; ++position) {
-      const Window& window = axis[static_cast<std::size_t>(position)];
-      float* target = out.data() + (row * to + position) * inner;
-      const float* source = in.data() + (row * from + window.begin) * inner;
-      for (const float weight : window.weights) {
-        for (std::int64_t value = 0; value < inner; ++value)
-          target[value] += weight * source[value];
-        source += inner;
+/// Resizes a row of `channels` interleaved values at a time.
+void resample_row(const AxisWindows& columns, const std::uint8_t* in, std::int64_t channels,
+                  float* out) {
+  for (std::size_t column = 0; column < columns.begin.size(); ++column) {
+    const std::uint8_t* window = in + columns.begin[column] * channels;
+    for (std::int64_t channel = 0; channel < channels; ++channel) {
+      const std::uint8_t* value = window + channel;
+      float sum = 0;
+      for (auto at = columns.first[column]; at < columns.first[column + 1]; ++at) {
+        sum += columns.weights[static_cast<std::size_t>(at)] * static_cast<float>(*value);
+        value += channels;
       }
+      *out++ = sum;
     }
   }
-  return out;
+}
+
+/// Makes one row, `out`, of the rows of `in`, which are as long.
+void mix_rows(const AxisWindows& rows, std::size_t row, const std::vector<float>& in,
+              std::vector<float>& out) {
+  std::fill(out.begin(), out.end(), 0.0F);
+  const float* values = in.data() + static_cast<std::size_t>(rows.begin[row]) * out.size();
+  for (auto at = rows.first[row]; at < rows.first[row + 1]; ++at) {
+    const float weight = rows.weights[static_cast<std::size_t>(at)];
+    for (float& sum : out) sum += weight * *values++;
+  }
+}
+
+/// Rounds half up, as std::lround does for values that are not negative, but many at once.
+std::uint8_t nearest_byte(float value) {
+  const int whole = static_cast<int>(value);
+  const int rounded = whole + (value - static_cast<float>(whole) >= 0.5F ? 1 : 0);
+  return static_cast<std::uint8_t>(std::min(rounded, 255));
 }
 
 }  // namespace
 
 Image resize(const Image& image, std::int64_t height, std::int64_t width) {
   if (height == image.height && width == image.width) return image;
-  std::vector<float> values(image.pixels.begin(), image.pixels.end());
-  values = resample(values, image.height, image.width, image.channels, windows(image.width, width));
-  values = resample(values, 1, image.height, width * image.channels, windows(image.height, height));
+  const AxisWindows columns(image.width, width);
+  const AxisWindows rows(image.height, height);
+  std::vector<float> values(static_cast<std::size_t>(width * image.channels));
+  std::vector<float> narrowed(static_cast<std::size_t>(image.height) * values.size());
+  for (std::int64_t row = 0; row < image.height; ++row) {
+    resample_row(columns, image.pixels.data() + row * image.width * image.channels, image.channels,
+                 narrowed.data() + static_cast<std::size_t>(row) * values.size());
+  }
   Image result{height, width, image.channels, {}};
-  result.pixels.reserve(values.size());
-  for (const float value : values) {
-    result.pixels.push_back(
-        static_cast<std::uint8_t>(std::clamp<long>(std::lround(value), 0, 255)));
+  result.pixels.resize(result.bytes());
+  std::uint8_t* out = result.pixels.data();
+  for (std::size_t row = 0; row < static_cast<std::size_t>(height); ++row) {
+    mix_rows(rows, row, narrowed, values);
+    out = std::transform(values.begin(), values.end(), out, nearest_byte);
   }
   return result;
 }

@@ -93,59 +93,74 @@ BatchNormGradients batch_norm_gradients(const NormalizedBatch& batch, const at::
   return found;
 }
 
-std::string check_batch_norm(at::Device device) {
+namespace {
+
+/// Compares the kernels with LibTorch's operations, with a residual or without.
+void check(at::ScalarType type, std::int64_t channels, bool adds, at::Device device,
+           Agreement& agreement) {
   constexpr double kEpsilon = 1e-5;
   constexpr double kMomentum = 0.25;
   constexpr std::int64_t kRows = 1500;  // of several blocks
+  const at::Tensor x = (known_values({kRows, channels}) + 3).to(type);
+  const at::Tensor residual = known_values({channels, kRows}).t().contiguous().to(type) * adds;
+  const at::Tensor dy = known_values({kRows * channels}).flip(0).view_as(x).to(type);
+  const at::Tensor weight = known_values({channels}) + 2;
+  const at::Tensor bias = known_values({channels});
+  const at::Tensor left_out = (known_values({channels}) - 2).to(type);
+  const BatchNormParameters layer{accelerator::to_device(weight, device),
+                                  accelerator::to_device(bias, device),
+                                  accelerator::to_device(at::zeros({channels}), device),
+                                  accelerator::to_device(at::ones({channels}), device),
+                                  accelerator::to_device(at::zeros({}, at::kLong), device),
+                                  kEpsilon,
+                                  kMomentum,
+                                  accelerator::to_device(left_out, device)};
+  NormalizedBatch batch{accelerator::to_device(x, device),
+                        {},
+                        at::empty({2, channels}, layer.weight.options()),
+                        layer.weight,
+                        layer.bias,
+                        /*relu=*/true,
+                        /*lacks_bias=*/true};
+  const at::Tensor y =
+      batch_norm(layer, batch.x, adds ? accelerator::to_device(residual, device) : at::Tensor(),
+                 batch.relu, batch.statistics);
+  if (adds) batch.y = y;
+  const BatchNormGradients found =
+      batch_norm_gradients(batch, accelerator::to_device(dy, device), true);
+
+  const at::Tensor wide = x.to(at::kDouble);
+  const auto [variance, mean] = at::var_mean(wide, at::IntArrayRef{0}, /*unbiased=*/false);
+  const at::Tensor inverse_std = (variance + kEpsilon).rsqrt();
+  const at::Tensor x_hat = (wide - mean) * inverse_std;
+  agreement.add("statistics", batch.statistics, at::stack({mean, inverse_std}), at::kFloat);
+  agreement.add("running mean", layer.running_mean, (mean + left_out) * kMomentum, at::kFloat);
+  agreement.add("running variance", layer.running_var,
+                variance * (kMomentum * kRows / (kRows - 1)) + (1 - kMomentum), at::kFloat);
+  agreement.add("batches", layer.batches, at::ones({}), at::kFloat);
+  agreement.add("output", y, at::relu(x_hat * weight + bias + residual), type);
+  // What the kernel rounds to zero or not, it cuts the gradient by.
+  const at::Tensor gradient = dy.to(at::kDouble) * accelerator::to_host(y).gt(0);
+  const at::Tensor bias_gradient = gradient.sum(0);
+  const at::Tensor weight_gradient = (gradient * x_hat).sum(0);
+  if (adds) agreement.add("gradient of the residual", found.residual, gradient, type);
+  agreement.add("gradient of the bias", found.bias, bias_gradient, at::kFloat);
+  agreement.add("gradient of the weight", found.weight, weight_gradient, at::kFloat);
+  agreement.add("gradient of the convolution's bias", found.convolution_bias, at::zeros({channels}),
+                type);
+  agreement.add(
+      "gradient", found.x,
+      (gradient - bias_gradient / kRows - x_hat * weight_gradient / kRows) * (inverse_std * weight),
+      type);
+}
+
+}  // namespace
+
+std::string check_batch_norm(at::Device device) {
   Agreement agreement;
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     for (const std::int64_t channels : {5, 72}) {
-      const at::Tensor x = (known_values({kRows, channels}) + 3).to(type);
-      const at::Tensor residual = known_values({channels, kRows}).t().contiguous().to(type);
-      const at::Tensor dy = known_values({kRows * channels}).flip(0).view_as(x).to(type);
-      const at::Tensor weight = known_values({channels}) + 2;
-      const at::Tensor bias = known_values({channels});
-      const at::Tensor left_out = (known_values({channels}) - 2).to(type);
-      const BatchNormParameters layer{weight.to(device),
-                                      bias.to(device),
-                                      at::zeros({channels}).to(device),
-                                      at::ones({channels}).to(device),
-                                      at::zeros({}, at::kLong).to(device),
-                                      kEpsilon,
-                                      kMomentum,
-                                      left_out.to(device)};
-      NormalizedBatch batch{
-          x.to(device),       {},         at::empty({2, channels}, layer.weight.options()),
-          layer.weight,       layer.bias,
-          /*relu=*/true,
-          /*lacks_bias=*/true};
-      batch.y = batch_norm(layer, batch.x, residual.to(device), batch.relu, batch.statistics);
-      const BatchNormGradients found = batch_norm_gradients(batch, dy.to(device), true);
-
-      const at::Tensor wide = x.to(at::kDouble);
-      const auto [variance, mean] = at::var_mean(wide, at::IntArrayRef{0}, /*unbiased=*/false);
-      const at::Tensor inverse_std = (variance + kEpsilon).rsqrt();
-      const at::Tensor x_hat = (wide - mean) * inverse_std;
-      agreement.add("statistics", batch.statistics, at::stack({mean, inverse_std}), at::kFloat);
-      agreement.add("running mean", layer.running_mean, (mean + left_out) * kMomentum, at::kFloat);
-      agreement.add("running variance", layer.running_var,
-                    variance * (kMomentum * kRows / (kRows - 1)) + (1 - kMomentum), at::kFloat);
-      agreement.add("batches", layer.batches, at::ones({}), at::kFloat);
-      agreement.add("output", batch.y, at::relu(x_hat * weight + bias + residual), type);
-      // What the kernel rounds to zero or not, it cuts the gradient by.
-      const at::Tensor is_kept = accelerator::to_host(batch.y).gt(0);
-      const at::Tensor gradient = dy.to(at::kDouble) * is_kept;
-      const at::Tensor bias_gradient = gradient.sum(0);
-      const at::Tensor weight_gradient = (gradient * x_hat).sum(0);
-      agreement.add("gradient of the residual", found.residual, gradient, type);
-      agreement.add("gradient of the bias", found.bias, bias_gradient, at::kFloat);
-      agreement.add("gradient of the weight", found.weight, weight_gradient, at::kFloat);
-      agreement.add("gradient of the convolution's bias", found.convolution_bias,
-                    at::zeros({channels}), type);
-      agreement.add("gradient", found.x,
-                    (gradient - bias_gradient / kRows - x_hat * weight_gradient / kRows) *
-                        (inverse_std * weight),
-                    type);
+      for (const bool adds : {true, false}) check(type, channels, adds, device, agreement);
     }
   }
   return agreement.difference();

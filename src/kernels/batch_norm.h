@@ -21,7 +21,7 @@ struct BatchNormParameters {
 /// What the backward pass of batch norm is computed from.
 struct NormalizedBatch {
   at::Tensor x;
-  at::Tensor y;           // undefined where nothing was added before a ReLU
+  at::Tensor y;           // defined only with a ReLU and a residual
   at::Tensor statistics;  // [2,C] f32: mean and inverse standard deviation of each channel
   at::Tensor weight;
   at::Tensor bias;

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "accelerator/device.h"
 #include "kernels/agreement.h"
 #include "kernels/launch.h"
 
@@ -31,11 +32,13 @@ struct Division {
   }
 };
 
+constexpr std::int64_t kMostParts = 8;  // each one counts itself when positions advance
+
 Division divide(std::int64_t units, std::int64_t units_per_thread) {
   const auto up = [](std::int64_t a, std::int64_t b) {
     return std::max<std::int64_t>(1, (a + b - 1) / b);
   };
-  const std::int64_t parts = up(units, units_per_thread * kThreads);
+  const std::int64_t parts = std::min(up(units, units_per_thread * kThreads), kMostParts);
   const std::int64_t warps = up(up(units, parts), kWarp);
   return {parts, static_cast<unsigned>(std::min<std::int64_t>(warps * kWarp, kThreads))};
 }
@@ -58,9 +61,6 @@ MadeBatch empty_batch(const BatchSamples& samples) {
 }
 
 std::int64_t columns_of(const at::Tensor& drawn) { return drawn.defined() ? drawn.size(1) : 0; }
-
-int as_int(std::int64_t value) { return static_cast<int>(value); }
-long long as_int64(std::int64_t value) { return value; }
 
 long long all_positions(const BatchSamples& samples) {
   return samples.positions.defined() ? samples.positions.numel() : 0;
@@ -133,7 +133,7 @@ BatchSamples known_samples() {
 
 BatchSamples on_device(BatchSamples samples, at::Device device) {
   for (at::Tensor* tensor : {&samples.rows, &samples.labels, &samples.order, &samples.positions}) {
-    *tensor = tensor->to(device, /*non_blocking=*/false, /*copy=*/true);
+    *tensor = accelerator::to_device(tensor->clone(), device);
   }
   return samples;
 }
@@ -171,13 +171,13 @@ void check_pixels(at::Device device, at::ScalarType type, Agreement& agreement) 
        static_cast<int>(PixelStep::kFlip), 2, as_int(kSide), as_int(kSide), 0},
       at::kInt);
   PixelMap map;
-  map.steps = steps.view({2, 5}).to(device);
+  map.steps = accelerator::to_device(steps.view({2, 5}), device);
   map.stored_height = map.stored_width = map.height = map.width = kSide;
   map.mixed_before = map.normalized_before = 2;
   map.mixes_bytes = true;
   map.weight_column = 3;
-  map.tables = table.view({1, 256}).to(device);
-  map.drawn = drawn.to(device);
+  map.tables = accelerator::to_device(table.view({1, 256}), device);
+  map.drawn = accelerator::to_device(drawn, device);
   const MadeBatch made = gather_pixels(on_device(host, device), map, type);
   agreement.add("pixels", made.images, known_pixels(host, drawn, table), type);
   agreement.add("weights", made.weights, drawn.select(1, 3).narrow(0, 1, kCount), at::kFloat);

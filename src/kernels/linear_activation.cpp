@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
+#include "accelerator/device.h"
 #include "kernels/agreement.h"
 #include "kernels/launch.h"
 #include "kernels/row_tiles.h"
@@ -12,7 +13,8 @@ namespace mnist_train::kernels {
 
 namespace {
 
-// As many blocks as do not wait for each other, with a row at least for each thread: there are few.
+// A layer has few rows, so blocks are as many as an H100 computes at once, and a thread may have
+// one row alone.
 constexpr std::int64_t kMostBlocks = 132;
 constexpr std::int64_t kRowsOfThread = 1;
 
@@ -28,12 +30,12 @@ bool can_linear_activation(const at::Tensor& x, const at::Tensor& weight, const 
 LinearActivationGradients linear_activation_gradients(LinearFunction function, const at::Tensor& y,
                                                       const at::Tensor& gradient) {
   LinearActivationGradients found{at::empty_like(y), at::empty({y.size(1)}, y.options())};
-  const RowTiles tiles(y, {gradient, found.sums});
+  const RowTiles tiles(y, {gradient, found.linear});
   const std::int64_t blocks = tiles.blocks(kMostBlocks, kRowsOfThread);
   const at::Tensor partial_sums = at::empty({blocks, y.size(1)}, y.options().dtype(at::kFloat));
   launch(name_for("linear_activation_gradient", y.scalar_type()), tiles.grid(blocks), memory_of(y),
          memory_of(gradient), tiles.rows, tiles.channels, tiles.tiles, tiles.packed,
-         function == LinearFunction::kTanh ? 1 : 0, memory_of(found.sums), memory_of(found.bias),
+         function == LinearFunction::kTanh ? 1 : 0, memory_of(found.linear), memory_of(found.bias),
          memory_of(partial_sums), arrived_blocks());
   return found;
 }
@@ -47,13 +49,14 @@ std::string check_linear_activation(at::Device device) {
         const at::Tensor values = known_values({kRows, channels}).to(type);
         const at::Tensor y = function == LinearFunction::kRelu ? values.clamp_min(0) : values;
         const at::Tensor dy = known_values({kRows * channels}).flip(0).view_as(y).to(type);
-        const auto found = linear_activation_gradients(function, y.to(device), dy.to(device));
+        const auto found = linear_activation_gradients(function, accelerator::to_device(y, device),
+                                                       accelerator::to_device(dy, device));
 
         const at::Tensor wide = y.to(at::kDouble);
         const at::Tensor slope =
             function == LinearFunction::kRelu ? wide.gt(0).to(at::kDouble) : 1 - wide.square();
         const at::Tensor gradient = (dy.to(at::kDouble) * slope).to(type);
-        agreement.add("gradient", found.sums, gradient, type);
+        agreement.add("gradient", found.linear, gradient, type);
         agreement.add("gradient of the bias", found.bias, gradient.to(at::kDouble).sum(0), type);
       }
     }

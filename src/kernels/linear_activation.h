@@ -14,10 +14,10 @@ enum class LinearFunction { kRelu, kTanh };
 /// are of one type.
 bool can_linear_activation(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
 
-/// The gradients of what a linear layer gives, [N,O], and of its bias, [O].
+/// The gradients of a linear layer with a function behind it.
 struct LinearActivationGradients {
-  at::Tensor sums;
-  at::Tensor bias;
+  at::Tensor linear;  // [N,O], that of what the linear layer gives
+  at::Tensor bias;    // [O], that of the layer's bias
 };
 
 /// Returns the gradients of the linear layer from what the function behind it gave, [N,O], and from

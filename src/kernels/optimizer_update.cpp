@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "accelerator/device.h"
 #include "kernels/agreement.h"
 #include "kernels/launch.h"
 
@@ -32,9 +33,9 @@ void launch_update(const char* name, const WeightUpdate& update, const Arguments
   const at::Tensor& copy = update.bf16_copy;
   const bool copies = copy.defined() && copy.numel() > 0;
   launch(name, {blocks_of(update.values), kThreads}, memory_of(update.values),
-         memory_of(update.gradients), static_cast<long long>(update.values.numel()),
+         memory_of(update.gradients), as_int64(update.values.numel()),
          memory_of(update.learning_rate), memory_of(update.gradient_scale),
-         copies ? memory_of(copy) : nullptr, static_cast<long long>(copies ? copy.numel() : 0),
+         copies ? memory_of(copy) : nullptr, as_int64(copies ? copy.numel() : 0),
          memory_of(update.average), static_cast<float>(update.average_weight), own...);
 }
 
@@ -83,7 +84,7 @@ std::vector<at::Tensor*> state_of(AdamRule& rule) {
 
 at::Tensor copied(const at::Tensor& tensor, at::Device device) {
   if (!tensor.defined()) return tensor;
-  return tensor.to(device, tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+  return accelerator::to_device(tensor.clone(), device);
 }
 
 /// Compares one step of the kernels, which surround the rule with all else or nothing, with one
@@ -133,9 +134,8 @@ at::Tensor clipping_scale(const at::Tensor& gradients, double max_norm) {
   const unsigned blocks = blocks_of(gradients);
   at::Tensor scale = at::empty({}, gradients.options());
   const at::Tensor partial_sums = at::empty({blocks}, gradients.options());
-  launch("clipping_scale", {blocks, kThreads}, memory_of(gradients),
-         static_cast<long long>(gradients.numel()), static_cast<float>(max_norm), memory_of(scale),
-         memory_of(partial_sums), arrived_blocks());
+  launch("clipping_scale", {blocks, kThreads}, memory_of(gradients), as_int64(gradients.numel()),
+         static_cast<float>(max_norm), memory_of(scale), memory_of(partial_sums), arrived_blocks());
   return scale;
 }
 

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "accelerator/device.h"
 #include "kernels/agreement.h"
 #include "kernels/launch.h"
 
@@ -19,8 +20,6 @@ namespace {
 constexpr unsigned kBackwardThreads = 512;     // of a block, at most
 constexpr unsigned kMostBackwardBlocks = 264;  // two for each multiprocessor of an H100
 
-int as_int(std::int64_t size) { return static_cast<int>(size); }  // `can_relu_max_pool` has looked
-
 /// Returns 1 where pooled values are planar, otherwise 0.
 int is_planar(const at::Tensor& pooled) {
   return pooled.is_contiguous(at::MemoryFormat::ChannelsLast) ? 0 : 1;
@@ -28,7 +27,8 @@ int is_planar(const at::Tensor& pooled) {
 
 /// Returns how many neighbouring channels a thread takes: as many as are read at once, 16 bytes or
 /// less, where all tensors allow it.
-unsigned neighbours(std::int64_t channels, const at::Tensor& values, const at::Tensor& others) {
+unsigned channels_per_thread(std::int64_t channels, const at::Tensor& values,
+                             const at::Tensor& others) {
   const auto bytes = static_cast<unsigned>(values.element_size());
   const auto begins_at_multiple_of = [](const at::Tensor& tensor, unsigned multiple) {
     return reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr()) % multiple == 0;
@@ -53,7 +53,7 @@ bool can_relu_max_pool(const at::Tensor& x, const at::Tensor& bias) {
 
 void relu_max_pool(const at::Tensor& x, const at::Tensor& bias, const at::Tensor& out,
                    const at::Tensor& choice) {
-  const unsigned size = neighbours(x.size(1), x, out);
+  const unsigned size = channels_per_thread(x.size(1), x, out);
   launch(name_for("relu_max_pool", x.scalar_type()), {blocks_for(out.numel() / size), kThreads},
          memory_of(x), memory_of(bias), as_int(x.size(0)), as_int(x.size(2)), as_int(x.size(3)),
          as_int(x.size(1)), is_planar(out), static_cast<int>(size), memory_of(out),
@@ -62,7 +62,7 @@ void relu_max_pool(const at::Tensor& x, const at::Tensor& bias, const at::Tensor
 
 void relu_max_pool_backward(const at::Tensor& gradient, const at::Tensor& choice,
                             const at::Tensor& into, const at::Tensor& bias_gradient) {
-  const unsigned size = neighbours(into.size(1), gradient, into);
+  const unsigned size = channels_per_thread(into.size(1), gradient, into);
   const auto groups = static_cast<unsigned>(into.size(1)) / size;
   const unsigned rows = std::max(kBackwardThreads / groups, 1U);
   const unsigned threads = (std::min(rows * groups, kBackwardThreads) + kWarp - 1) / kWarp * kWarp;
@@ -89,14 +89,15 @@ std::string check_relu_max_pool(at::Device device) {
     const at::Tensor x = known_values({kImages, channels, kSide, kSide}).to(type);
     const at::Tensor bias = known_values({channels}).to(type);
     const at::Tensor gradient = known_values({kImages, channels, kSide / 2, kSide / 2}).to(type);
-    const at::Tensor on_device = x.contiguous(kChannelsLast).to(device);
-    const at::Tensor gradient_on_device = gradient.contiguous(pooled_format).to(device);
+    const at::Tensor on_device = accelerator::to_device(x.contiguous(kChannelsLast), device);
+    const at::Tensor gradient_on_device =
+        accelerator::to_device(gradient.contiguous(pooled_format), device);
     const at::Tensor out = at::empty_like(gradient_on_device);
     const at::Tensor choice =
         at::empty(out.sizes(), out.options().dtype(at::kByte).memory_format(kChannelsLast));
     const at::Tensor into = at::empty_like(on_device);
     const at::Tensor bias_gradient = at::empty_like(bias, bias.options().device(device));
-    relu_max_pool(on_device, bias.to(device), out, choice);
+    relu_max_pool(on_device, accelerator::to_device(bias, device), out, choice);
     relu_max_pool_backward(gradient_on_device, choice, into, bias_gradient);
 
     const at::Tensor added = (x + bias.view({-1, 1, 1})).to(at::kFloat);
@@ -109,7 +110,7 @@ std::string check_relu_max_pool(at::Device device) {
     agreement.add("gradient of the bias", bias_gradient, of_x.sum({0, 2, 3}), type);
   };
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
-    for (const std::int64_t channels : {10, 64}) {
+    for (const std::int64_t channels : {5, 10, 12, 64}) {
       check(type, channels, kChannelsLast);
       check(type, channels, at::MemoryFormat::Contiguous);
     }

@@ -37,13 +37,13 @@ struct RowTiles {
     const std::int64_t groups = channels / size;
     const std::int64_t tile_count = divided_up(groups, kTileChannels / size);
     tiles = static_cast<int>(tile_count);
-    lanes = kTiledThreads / divided_up(groups, tile_count);
+    row_slots = kTiledThreads / divided_up(groups, tile_count);
   }
 
   /// Returns how many blocks a tile has: `most` in all tiles, each with `rows_of_thread` or more.
   std::int64_t blocks(std::int64_t most, std::int64_t rows_of_thread) const {
     return std::max<std::int64_t>(
-        std::min<std::int64_t>(rows / (lanes * rows_of_thread), most / tiles), 1);
+        std::min<std::int64_t>(rows / (row_slots * rows_of_thread), most / tiles), 1);
   }
 
   accelerator::Grid grid(std::int64_t blocks_of_tile) const {
@@ -54,7 +54,7 @@ struct RowTiles {
   long long channels;
   int tiles = 0;
   int packed = 0;
-  std::int64_t lanes = 0;  // rows that a block takes at once
+  std::int64_t row_slots = 0;  // rows that a block takes at once
 };
 
 }  // namespace mnist_train::kernels

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "accelerator/cuda_module.h"
+#include "accelerator/device.h"
 #include "base/error.h"
 #include "kernels/batch_norm.h"
 #include "kernels/gather_batch.h"
@@ -25,24 +26,33 @@ namespace {
 
 /// An operation's row of the table.
 struct Row {
+  Operation operation;
   const char* name;
   std::string (*check)(at::Device device);
 };
 
 constexpr std::array<Row, kOperations> kTable{{
-    {"softmax_loss", &check_softmax_loss},
-    {"optimizer_update", &check_optimizer_update},
-    {"relu_max_pool", &check_relu_max_pool},
-    {"gather_batch", &check_gather_batch},
-    {"batch_norm", &check_batch_norm},
-    {"linear_activation", &check_linear_activation},
+    {Operation::kSoftmaxLoss, "softmax_loss", &check_softmax_loss},
+    {Operation::kOptimizerUpdate, "optimizer_update", &check_optimizer_update},
+    {Operation::kReluMaxPool, "relu_max_pool", &check_relu_max_pool},
+    {Operation::kGatherBatch, "gather_batch", &check_gather_batch},
+    {Operation::kBatchNorm, "batch_norm", &check_batch_norm},
+    {Operation::kLinearActivation, "linear_activation", &check_linear_activation},
 }};
+
+constexpr bool is_in_order() {
+  for (std::size_t i = 0; i < kOperations; ++i) {
+    if (static_cast<std::size_t>(kTable[i].operation) != i) return false;
+  }
+  return true;
+}
+static_assert(is_in_order(), "a row's place is the value of its operation");
 
 /// The kernels of this process, which computes on one device.
 struct InUse {
   std::unique_ptr<const accelerator::KernelModule> compiled;
   at::Device device = at::kCPU;
-  std::map<std::string, std::unique_ptr<accelerator::DeviceKernel>, std::less<>> by_name;
+  std::map<std::string, std::unique_ptr<accelerator::DeviceKernel>> by_name;
   at::Tensor arrived;  // [kArrivedBlocks] i32
   std::array<Selected, kOperations> selected;
 };
@@ -60,13 +70,31 @@ void reject_all(const std::string& reason) {
   }
 }
 
+/// Throws Error(kRunFailed) where the GPU computes nothing any more, as after an access to memory
+/// that is not there.
+void require_usable(at::Device device, const Row& row) {
+  try {
+    at::zeros({1}, at::TensorOptions(at::kInt).device(device));
+    accelerator::synchronize(device);
+  } catch (const PeerError&) {
+    throw;  // the GPU does not answer
+  } catch (const std::exception& error) {
+    throw Error(ExitCode::kRunFailed,
+                std::string("the GPU failed while the kernels of ") + row.name +
+                    " were checked; if it is healthy, \"gpu_kernels\": \"off\" trains without "
+                    "kernels of this program's own: " +
+                    short_message(error));
+  }
+}
+
 std::string check(const Row& row, at::Device device) {
   try {
     return row.check(device);
   } catch (const PeerError&) {
-    throw;  // the GPU does not answer
+    throw;
   } catch (const std::exception& error) {
-    return error.what();
+    require_usable(device, row);
+    return short_message(error);
   }
 }
 
@@ -77,9 +105,9 @@ void prepare(at::Device device) {
   try {
     use(device, accelerator::cuda_module().compile_kernels(source()));
   } catch (const PeerError&) {
-    throw;  // the GPU does not answer
+    throw;
   } catch (const std::exception& error) {
-    use(device, nullptr, error.what());
+    use(device, nullptr, short_message(error));
   }
 }
 
@@ -112,9 +140,9 @@ bool is_used(Operation operation, at::Device device) {
   return now.selected[index_of(operation)].is_own && now.device == device;
 }
 
-const accelerator::DeviceKernel& kernel(const char* name) {
+const accelerator::DeviceKernel& kernel(const std::string& name) {
   auto& by_name = in_use().by_name;
-  const auto found = by_name.find(std::string_view(name));
+  const auto found = by_name.find(name);
   if (found != by_name.end()) return *found->second;
   return *by_name.emplace(name, in_use().compiled->find(name)).first->second;
 }

@@ -33,8 +33,9 @@ struct Selected {
 
 /// Compiles the kernels for a GPU and uses for tensors there those that compute a small known case
 /// as LibTorch's operations do on the host. Where NVRTC is missing or a kernel differs, LibTorch's
-/// operations stay selected; throws only PeerError, where the GPU does not answer. Must be called
-/// before the first step, and takes a second when the user's cache does not have the kernels yet.
+/// operations stay selected. Throws PeerError where the GPU does not answer, and Error(kRunFailed)
+/// where a check broke it. Must be called before the first step; takes some seconds of a core when
+/// the user's cache does not have the kernels yet.
 void prepare(at::Device device);
 
 /// Does the same with kernels that are compiled already. Null: uses none, for this reason.
@@ -44,7 +45,7 @@ void use(at::Device device, std::unique_ptr<const accelerator::KernelModule> com
 /// Returns what computes each operation, in the order of `Operation`.
 const std::array<Selected, kOperations>& selected();
 
-/// From now on LibTorch's operations compute the operation, for this reason.
+/// Lets LibTorch's operations compute the operation from now on, and keeps the reason.
 void reject(Operation operation, const std::string& reason);
 
 /// Returns whether the kernel computes the operation for tensors on the device.

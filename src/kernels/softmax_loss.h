@@ -16,7 +16,7 @@ struct SoftmaxLossInput {
 };
 
 /// Returns whether the kernel computes the loss of such logits.
-bool softmax_loss_takes(const at::Tensor& logits);
+bool can_softmax_loss(const at::Tensor& logits);
 
 /// Adds the sums of the samples' losses, of the correct predictions and of the samples to `sums`
 /// [3] f32, and writes the gradient of the losses' sum, multiplied by `scale`, to `gradient`, which

@@ -12,6 +12,7 @@
 #include <tuple>
 
 #include "base/file.h"
+#include "base/log.h"
 #include "base/print.h"
 #include "base/system.h"
 
@@ -106,7 +107,7 @@ RunFailure stall_failure(const std::vector<RankEnd>& ends, const StalledRank& st
 
 std::string to_text(const FailureReport& failure) {
   return json_text(nlohmann::json{{"code", static_cast<int>(failure.code)},
-                                  {"message", shortened(failure.message)},
+                                  {"message", shortened(escape_control_bytes(failure.message))},
                                   {"host", failure.host},
                                   {"is_victim", failure.is_victim}});
 }

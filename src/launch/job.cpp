@@ -2,21 +2,29 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string_view>
 #include <vector>
 
+#include "base/checkpoint_file.h"
 #include "base/print.h"
+#include "base/system.h"
+#include "settings/run_config.h"
 
 namespace mnist_train::launch {
 
+namespace fs = std::filesystem;
+
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Job, command, config, config_path, run_folder, resume,
                                    after_restart, checkpoint, export_format, export_path,
-                                   with_optimizer, as_json, images, log_level, quiet, progress_bar,
-                                   started_s, restarts)
+                                   with_optimizer, scale, as_json, images, log_level, quiet,
+                                   progress_bar, started_s, restarts, has_table_head, program,
+                                   made_folders, positions, refusal_code, refusal)
 
 namespace {
 
@@ -28,11 +36,72 @@ std::string shell_word(const std::string& text) {
   return is_plain ? text : shell_quoted(text);
 }
 
+/// Returns the command that runs the run's config once more, into a new folder.
+std::string run_command(const fs::path& run_folder, const std::string& program) {
+  return shell_word(program) + " --config " +
+         shell_word((run_folder / settings::run_files::kConfig).string());
+}
+
 }  // namespace
 
-std::string resume_command(const std::filesystem::path& run_folder) {
-  return "mnist-train --config " + shell_word((run_folder / "config.json").string()) +
-         " --output " + shell_word(run_folder.string()) + " --resume auto";
+std::string program_to_type() {
+  std::string name = "mnist-train";
+  std::istringstream folders(environment_variable("PATH").value_or(""));
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    if (::access((fs::path(folder) / name).c_str(), X_OK) == 0) return name;
+  }
+  std::string called = program_invocation_name;
+  if (called.find('/') != std::string::npos) return called;
+  const fs::path typed = path_to_type(executable_folder() / name);
+  return typed.has_parent_path() ? typed.string() : "./" + name;
+}
+
+fs::path path_to_type(const fs::path& path) {
+  std::error_code error;
+  const fs::path here = fs::current_path(error);
+  const fs::path relative = error ? path : path.lexically_relative(here);
+  return relative.empty() || *relative.begin() == ".." ? path : relative;
+}
+
+std::string predict_command(const fs::path& weights, const std::string& program) {
+  return shell_word(program) + " predict --checkpoint " +
+         shell_word(path_to_type(weights).string()) + " IMAGE.png";
+}
+
+std::string with_positions(const std::string& message,
+                           const std::map<std::string, std::string>& positions) {
+  std::istringstream lines(message);
+  std::string text;
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t end = line.starts_with('/') ? line.find(": ") : std::string::npos;
+    std::string pointer = end == std::string::npos ? "" : line.substr(0, end);
+    while (!pointer.empty() && !positions.contains(pointer)) {
+      pointer.resize(pointer.rfind('/'));
+    }
+    text +=
+        (text.empty() ? "" : "\n") + (pointer.empty() ? "" : positions.at(pointer) + ": ") + line;
+  }
+  return text;
+}
+
+std::string resume_command(const fs::path& run_folder, const std::string& program,
+                           const std::string& resume) {
+  return run_command(run_folder, program) + " --output " + shell_word(run_folder.string()) +
+         " --resume " + shell_word(resume);
+}
+
+std::string way_on(const fs::path& run_folder, const std::string& program) try {
+  const fs::path folder = run_folder / settings::run_files::kCheckpoints;
+  if (const auto newest = newest_whole_checkpoint(folder)) {
+    const bool is_best = newest->filename() == kBestCheckpoint;
+    return "  newest checkpoint: " + newest->string() + "\n  continue with: " +
+           resume_command(run_folder, program, is_best ? newest->string() : "auto") + "\n";
+  }
+  if (saved_steps(folder).empty()) return "  no checkpoint was written\n";
+  return "  none of its checkpoints can be read\n  start again with: " +
+         run_command(run_folder, program) + "\n";
+} catch (const Error& error) {  // is said beside the failure, not in its place
+  return "  checkpoints: " + std::string(error.what()) + "\n";
 }
 
 UniqueFd publish_job(const Job& job) {

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -30,19 +32,47 @@ struct Job {
   std::string export_format;          // export: "pt", "safetensors", "onnx", "python"
   std::filesystem::path export_path;  // export, preview: the file to write
   bool with_optimizer = false;        // export
-  bool as_json = false;               // describe: else as a table
-  std::vector<std::string> images;    // predict: files as they were named
+  std::int64_t scale = 0;  // preview: of images; 0: so that a person can tell what they show
+  bool as_json = false;    // results: else as text for people
+  std::vector<std::string> images;  // predict: files as they were named
   std::string log_level = "info";
   bool quiet = false;
   bool progress_bar = false;  // the console is a terminal
   double started_s = 0;       // CLOCK_MONOTONIC when the command was started
   int restarts = 0;
+  bool has_table_head = false;          // of the epochs; an earlier attempt has drawn it
+  std::string program = "mnist-train";  // what starts it again, for commands to copy
+  std::vector<std::filesystem::path> made_folders;  // train: made for this run, from the top down
+  std::map<std::string, std::string> positions;     // FILE:LINE:COLUMN of config keys, by pointer
+  int refusal_code = 0;  // not 0: rank 0 refused the start, and only tells the other ranks
+  std::string refusal;   // why
 };
+
+/// Returns what a user types to start this program: its name where a shell finds it, else its path.
+std::string program_to_type();
 
 /// Returns the command that resumes a run, for a shell. It names the effective config in the run
 /// folder, so `--set` and other options of the first command, or a config from standard input, need
-/// not be repeated.
-std::string resume_command(const std::filesystem::path& run_folder);
+/// not be repeated. `resume`: "auto" or a checkpoint.
+std::string resume_command(const std::filesystem::path& run_folder,
+                           const std::string& program = "mnist-train",
+                           const std::string& resume = "auto");
+
+/// Returns the end of a message about a failed run: its newest checkpoint that is whole, and the
+/// command that resumes it, else the one that starts it once more.
+std::string way_on(const std::filesystem::path& run_folder,
+                   const std::string& program = "mnist-train");
+
+/// Returns the command that classifies an image with the weights of a file, for a shell.
+std::string predict_command(const std::filesystem::path& weights, const std::string& program);
+
+/// Returns a path for a command: relative to the working directory where it lies in it.
+std::filesystem::path path_to_type(const std::filesystem::path& path);
+
+/// Puts FILE:LINE:COLUMN before each line of a message that begins with the pointer of a key, or of
+/// one below it, that `positions` has.
+std::string with_positions(const std::string& message,
+                           const std::map<std::string, std::string>& positions);
 
 /// Puts the job into an unnamed file in memory that a child can inherit. Throws Error(kRunFailed).
 UniqueFd publish_job(const Job& job);

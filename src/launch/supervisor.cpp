@@ -84,7 +84,8 @@ class Attempt {
     while (::read(signal_fd_.get(), &info, sizeof info) == sizeof info) {
       const int signal = static_cast<int>(info.ssi_signo);
       if (signal == SIGCHLD) continue;
-      if (signal == SIGINT && stopped_by_ == SIGINT) {
+      const bool from_keyboard = signal == SIGINT || signal == SIGQUIT;
+      if (from_keyboard && stopped_by_ == signal) {
         kill_all();
         continue;
       }
@@ -198,7 +199,7 @@ class Attempt {
 }  // namespace
 
 std::vector<int> stop_signals() {
-  std::vector<int> signals{SIGTERM, SIGINT, SIGUSR1};
+  std::vector<int> signals{SIGTERM, SIGINT, SIGQUIT, SIGUSR1};
   struct sigaction hang_up {};
   ::sigaction(SIGHUP, nullptr, &hang_up);
   if (hang_up.sa_handler != SIG_IGN) signals.push_back(SIGHUP);

@@ -31,8 +31,8 @@ struct BackgroundTask {
 /// Shows the user a warning of one line.
 using Warn = std::function<void(const std::string& line)>;
 
-/// Returns the signals that ask a run to save and end: SIGTERM, SIGINT, SIGUSR1, and SIGHUP unless
-/// it is ignored, as nohup makes it.
+/// Returns the signals that ask a run to save and end: SIGTERM, SIGINT, SIGQUIT, SIGUSR1, and
+/// SIGHUP unless it is ignored, as nohup makes it.
 std::vector<int> stop_signals();
 
 /// Returns the exit code of a run that a signal stopped: 130 after Ctrl-C, 143 after the others.

@@ -32,7 +32,9 @@ class ResidentSource : public BatchSource {
     device_labels_ = accelerator::to_device(labels.to(at::kLong), device_);
     are_normalized_ = !augmenter_ && has_memory_for(type);
     upload(are_normalized_ ? type : at::kByte);
-    plain_map_ = PixelMapMaker({set_.height, set_.width}).finish(normalize, device_);
+    if (!are_normalized_) {
+      plain_map_ = PixelMapMaker({set_.height, set_.width}).finish(normalize, device_);
+    }
     if (augmenter_) augmenting_map_ = augmenter_->pixel_map(normalize);
   }
 
@@ -46,8 +48,9 @@ class ResidentSource : public BatchSource {
  protected:
   std::optional<Batch> make_at_once(const Places& places) override {
     if (!is_kernel_used()) return std::nullopt;
-    const kernels::BatchSamples samples = samples_of(places);
+    kernels::BatchSamples samples = samples_of(places);
     const bool is_stored = places.order == Order::kStored;
+    if (!is_stored) samples.seeds = seeds_;
     if (are_normalized_) return is_stored ? std::nullopt : std::optional(rows_at(samples));
     if (is_stored || !augmenter_) {
       return as_batch(kernels::gather_pixels(samples, plain_map_, type_));
@@ -139,9 +142,7 @@ class ResidentSource : public BatchSource {
     samples.positions = places.positions;
     samples.first = places.range.begin;
     samples.advance = places.advance;
-    if (places.order == Order::kStored) return samples;
-    samples.order = device_order_;
-    samples.seeds = seeds_;
+    if (places.order == Order::kEpoch) samples.order = device_order_;
     return samples;
   }
 
@@ -193,7 +194,7 @@ class ResidentSource : public BatchSource {
   at::Tensor rows_;              // GPU: [count, C*H*W] u8, or [count, H*W*C] of the images' type
   at::Tensor device_labels_;     // GPU: [count] i64
   at::Tensor device_order_;      // GPU: what order_ holds
-  kernels::PixelMap plain_map_;  // GPU: of samples that are not augmented
+  kernels::PixelMap plain_map_;  // GPU: of bytes that are not augmented
   std::optional<kernels::PixelMap> augmenting_map_;  // GPU: of the epoch's, where there can be one
 };
 

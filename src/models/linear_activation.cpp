@@ -39,8 +39,8 @@ class LinearActivation : public torch::autograd::Function<LinearActivation> {
     // The products that LibTorch computes behind at::linear.
     at::Tensor of_x;
     at::Tensor of_weight;
-    if (context->needs_input_grad(0)) of_x = found.sums.mm(weight);
-    if (context->needs_input_grad(1)) of_weight = found.sums.t().mm(x);
+    if (context->needs_input_grad(0)) of_x = found.linear.mm(weight);
+    if (context->needs_input_grad(1)) of_weight = found.linear.t().mm(x);
     return {of_x, of_weight, found.bias, {}};
   }
 };

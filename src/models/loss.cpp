@@ -46,7 +46,7 @@ BatchLoss batch_loss(const at::Tensor& logits, const at::Tensor& labels, double 
 BackwardRoot training_loss(const at::Tensor& logits, const Targets& targets, double label_smoothing,
                            double scale, const at::Tensor& sums) {
   if (kernels::is_used(kernels::Operation::kSoftmaxLoss, logits.device()) &&
-      kernels::softmax_loss_takes(logits)) {
+      kernels::can_softmax_loss(logits)) {
     const at::Tensor values = logits.detach();
     // Weights may be a column of all that was drawn for the samples.
     const at::Tensor weights =

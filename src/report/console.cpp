@@ -2,66 +2,101 @@
 
 #include <spdlog/spdlog.h>
 #include <sys/ioctl.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "base/file.h"
 #include "base/system.h"
+#include "base/terminal.h"
 
 namespace mnist_train::report {
 
 namespace {
 
 constexpr double kRedrawInterval_s = 0.1;
-constexpr int kBarWidth = 30;
-constexpr std::size_t kMostBars = 20;  // of a sparkline
-constexpr const char* kDim = "2";
-constexpr const char* kBestColour = "1;32";
-constexpr const char* kBarColour = "36";
+constexpr std::size_t kBarWidth = 30;
+constexpr std::size_t kLeastBarWidth = 10;
 
-std::string percent_column(double fraction) { return fmt::format("{:>8.2f} %", 100 * fraction); }
-
-std::string samples_a_second(double rate) {
-  return with_thousands(static_cast<std::int64_t>(rate)) + " samples/s";
+std::string rate_text(double samples_per_second) {
+  return with_thousands(static_cast<std::int64_t>(samples_per_second)) + " samples/s";
 }
 
-std::string coloured(const TerminalStyle& style, const char* code, const std::string& text) {
-  return style.colours && !text.empty() ? fmt::format("\x1b[{}m{}\x1b[0m", code, text) : text;
+/// A part of the line of progress; those of a high number are the first to go.
+struct Part {
+  int number;
+  std::string text;
+};
+
+std::string joined(const std::vector<Part>& parts) {
+  std::string line;
+  for (const Part& part : parts) line += (line.empty() ? "" : "  ") + part.text;
+  return line;
 }
 
-std::string table_head(bool with_validation) {
-  return fmt::format("{:>7}{:>12}{:>10}{:>11}{:>10}{}{:>10}{:>11}", "epoch", "train loss",
-                     "accuracy", "test loss", "accuracy", with_validation ? "  held out" : "",
-                     "time", "samples/s");
+/// Returns the parts that fit into so many columns, in their order.
+std::string fitted(std::vector<Part> parts, std::size_t columns) {
+  std::erase_if(parts, [](const Part& part) { return part.text.empty(); });
+  while (parts.size() > 1 && joined(parts).size() > columns) {
+    parts.erase(std::max_element(parts.begin(), parts.end(),
+                                 [](const Part& a, const Part& b) { return a.number < b.number; }));
+  }
+  return joined(parts).substr(0, columns);
+}
+
+/// Returns a bar for a line of which `columns` are free, or nothing where that is too few.
+std::string progress_bar(double fraction, std::size_t columns) {
+  constexpr std::size_t kFrame = 4;  // "  [" and "]"
+  if (columns < kFrame + kLeastBarWidth) return "";
+  const std::size_t width = std::min(columns - kFrame, kBarWidth);
+  std::string bar(static_cast<std::size_t>(static_cast<double>(width) * fraction), '=');
+  if (bar.size() < width) bar += '>';
+  bar.resize(width, ' ');
+  return "  [" + bar + "]";
 }
 
 class Console : public Sink {
  public:
   explicit Console(const ConsoleSetup& setup) : setup_(setup), table_(setup.epochs, setup.style) {}
 
-  void tick(std::int64_t epoch, std::int64_t step_in_epoch) override {
-    step_in_epoch_ = step_in_epoch;
+  void begin(const RunStart& start, const Summary& /*summary*/) override {
+    if (setup_.quiet || !setup_.is_terminal || setup_.has_head) return;
+    write(table_.head(start.validation_images > 0, columns()));
+  }
+
+  void tick(const StepPosition& position) override {
+    position_ = position;
     if (setup_.quiet || !setup_.is_terminal) return;
     const double now_s = monotonic_seconds();
     if (now_s - drawn_s_ < kRedrawInterval_s) return;
     drawn_s_ = now_s;
-    draw_bar(epoch);
+    draw_progress();
+  }
+
+  void pace(const Pace& pace) override {
+    pace_ = pace;
+    constexpr double kWeight = 0.2;  // of the last second in the time that is left
+    step_s_ =
+        step_s_ > 0 ? (1 - kWeight) * step_s_ + kWeight * pace.step_seconds : pace.step_seconds;
   }
 
   void step(const StepRecord& record) override {
-    loss_text_ =
-        fmt::format("loss {:.4f}  {}", record.loss, samples_a_second(record.samples_per_second));
     if (setup_.quiet || setup_.is_terminal) return;
-    spdlog::info("epoch {}/{}, step {}/{}: {}", record.epoch, setup_.epochs, step_in_epoch_,
-                 setup_.steps_per_epoch, loss_text_);
+    const std::string left = time_left();
+    spdlog::info("epoch {}/{}, step {}/{}: loss {:.4f}, {}{}", record.epoch, setup_.epochs,
+                 position_.step_in_epoch, setup_.steps_per_epoch, record.loss,
+                 rate_text(record.samples_per_second), left.empty() ? "" : ", " + left);
   }
 
   void epoch(const EpochResult& result) override {
-    if (setup_.quiet) return;
-    if (std::exchange(bar_is_drawn_, false)) write("\x1b[K");
     const EpochRecord& record = result.record;
+    test_s_ = record.test_seconds;
+    if (setup_.quiet) return;
+    erase_progress();
     const auto both = [](double loss, double accuracy) {
       return fmt::format("loss {:.4f}, accuracy {:.2f} %", loss, 100 * accuracy);
     };
@@ -75,9 +110,15 @@ class Console : public Sink {
                 "epoch {}/{}: train {}; {}test {}; {:.2f} s, {}", record.epoch, setup_.epochs,
                 both(record.train_loss, record.train_accuracy), validation,
                 both(record.test_loss, record.test_accuracy),
-                record.train_seconds + record.test_seconds,
-                samples_a_second(record.samples_per_second));
-    if (setup_.is_terminal) write(table_.lines(record, columns()));
+                record.train_seconds + record.test_seconds, rate_text(record.samples_per_second));
+    if (setup_.is_terminal) write(table_.line(record, columns()));
+  }
+
+  void end(const Summary& summary) override {
+    erase_progress();
+    // Ctrl-C has left its "^C" on a terminal that cannot erase it.
+    const bool has_echo = summary.status == "stopped" && !setup_.is_terminal;
+    if (has_echo && !setup_.quiet && ::isatty(setup_.fd) == 1) write("\n");
   }
 
  private:
@@ -90,94 +131,56 @@ class Console : public Sink {
     (void)write_all(setup_.fd, text.data(), text.size());
   }
 
-  void draw_bar(std::int64_t epoch) {
+  void erase_progress() {
+    if (std::exchange(progress_is_drawn_, false)) write(kEraseLine);
+  }
+
+  /// Returns "ETA 1:05" where the speed is known.
+  std::string time_left() const {
+    if (step_s_ <= 0) return "";
+    const std::int64_t in_epoch = std::max<std::int64_t>(1, setup_.steps_per_epoch);
+    std::int64_t steps = (setup_.epochs - position_.epoch + 1) * in_epoch - position_.step_in_epoch;
+    if (setup_.max_steps) steps = std::min(steps, *setup_.max_steps - position_.step);
+    steps = std::max<std::int64_t>(0, steps);
+    const std::int64_t tests = (steps + in_epoch - 1) / in_epoch;
+    return "ETA " +
+           clock_text(static_cast<double>(steps) * step_s_ + static_cast<double>(tests) * test_s_);
+  }
+
+  void draw_progress() {
     const std::int64_t steps = std::max<std::int64_t>(1, setup_.steps_per_epoch);
-    const auto filled =
-        static_cast<std::size_t>(kBarWidth * std::min(step_in_epoch_, steps) / steps);
-    std::string bar(filled, '=');
-    if (filled < kBarWidth) bar += '>';
-    bar.resize(kBarWidth, ' ');
-    std::string line = fmt::format("epoch {}/{} [{}] {}/{}  {}", epoch, setup_.epochs, bar,
-                                   step_in_epoch_, steps, loss_text_);
-    line.resize(std::min(line.size(), columns() - 1));
-    // The cursor stays at the line's start: whatever is written next takes the bar's place.
-    write("\x1b[K" + line + "\r");
-    bar_is_drawn_ = true;
+    const std::size_t free = columns() - 1;
+    std::string line = fitted({{0, fmt::format("epoch {}/{}", position_.epoch, setup_.epochs)},
+                               {3, fmt::format("{}/{}", position_.step_in_epoch, steps)},
+                               {1, pace_ ? fmt::format("loss {:.4f}", pace_->loss) : ""},
+                               {4, pace_ ? rate_text(pace_->samples_per_second) : ""},
+                               {2, time_left()}},
+                              free);
+    const double fraction =
+        static_cast<double>(std::min(position_.step_in_epoch, steps)) / static_cast<double>(steps);
+    line += progress_bar(fraction, free - line.size());
+    // The cursor stays at the line's start: whatever is written next takes its place.
+    write(kEraseLine + line + "\r");
+    progress_is_drawn_ = true;
   }
 
   ConsoleSetup setup_;
   EpochTable table_;
-  std::int64_t step_in_epoch_ = 0;
-  std::string loss_text_;
+  StepPosition position_;
+  std::optional<Pace> pace_;
+  double step_s_ = 0;  // that a step takes, smoothed; 0: not known yet
+  double test_s_ = 0;  // that the last evaluation took
   double drawn_s_ = 0;
-  bool bar_is_drawn_ = false;
+  bool progress_is_drawn_ = false;
 };
 
 }  // namespace
 
-TerminalStyle terminal_style(const std::function<const char*(const char* name)>& variable) {
-  const auto value_of = [&](const char* name) {
-    const char* value = variable(name);
-    return std::string(value == nullptr ? "" : value);
-  };
-  std::string charset;
-  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
-    if (charset.empty()) charset = value_of(name);
-  }
-  std::transform(charset.begin(), charset.end(), charset.begin(), [](unsigned char letter) {
-    return static_cast<char>(letter >= 'A' && letter <= 'Z' ? letter - 'A' + 'a' : letter);
-  });
-  TerminalStyle style;
-  style.utf8 = charset.ends_with("utf-8") || charset.ends_with("utf8");
-  style.colours = value_of("NO_COLOR").empty() && value_of("TERM") != "dumb";
-  return style;
-}
-
-std::string sparkline(const std::vector<double>& values, std::size_t width, bool utf8) {
-  constexpr std::array<const char*, 8> kBlocks{"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
-  constexpr std::array<const char*, 8> kPlain{"_", ".", ",", "-", "=", "+", "*", "#"};
-  const auto& bars = utf8 ? kBlocks : kPlain;
-  const std::size_t count = std::min(width, values.size());
-  const auto first = values.end() - static_cast<std::ptrdiff_t>(count);
-  if (count == 0) return "";
-  const auto [least, greatest] = std::minmax_element(first, values.end());
-  std::string line;
-  for (auto value = first; value != values.end(); ++value) {
-    const double fraction = *greatest > *least ? (*value - *least) / (*greatest - *least) : 0.5;
-    line +=
-        std::isfinite(fraction) ? bars[static_cast<std::size_t>(std::lround(fraction * 7))] : " ";
-  }
-  return line;
-}
-
-std::string with_thousands(std::int64_t number) {
-  std::string digits = std::to_string(number);
-  const std::size_t first = digits.starts_with('-') ? 1 : 0;
-  for (std::size_t i = digits.size(); i > first + 3; i -= 3) digits.insert(i - 3, ",");
-  return digits;
-}
-
-std::string EpochTable::lines(const EpochRecord& record, std::size_t columns) {
-  const bool best = std::all_of(accuracies_.begin(), accuracies_.end(),
-                                [&](double earlier) { return record.test_accuracy > earlier; });
-  std::string head;
-  if (accuracies_.empty()) {
-    head = coloured(style_, kDim, table_head(record.validation_accuracy.has_value())) + "\n";
-  }
-  accuracies_.push_back(record.test_accuracy);
-  const std::string epoch = fmt::format("{}/{}", record.epoch, epochs_);
-  std::string before = fmt::format("{:>7}{:>12.4f}{}{:>11.4f}", epoch, record.train_loss,
-                                   percent_column(record.train_accuracy), record.test_loss);
-  const std::string accuracy = percent_column(record.test_accuracy);
-  std::string after;
-  if (record.validation_accuracy) after += percent_column(*record.validation_accuracy);
-  after += fmt::format("{:>8.2f} s{:>11}", record.train_seconds + record.test_seconds,
-                       with_thousands(static_cast<std::int64_t>(record.samples_per_second)));
-  const std::size_t used = before.size() + accuracy.size() + after.size() + 3;
-  const std::size_t left = columns > used ? columns - used : 0;
-  const std::string bars = sparkline(accuracies_, std::min(left, kMostBars), style_.utf8);
-  return head + before + (best ? coloured(style_, kBestColour, accuracy) : accuracy) + after +
-         "  " + coloured(style_, kBarColour, bars) + "\n";
+std::string clock_text(double seconds) {
+  const auto whole = static_cast<std::int64_t>(std::llround(std::clamp(seconds, 0.0, 1e9)));
+  const std::string rest = fmt::format("{:02}", whole % 60);
+  if (whole < 3600) return fmt::format("{}:{}", whole / 60, rest);
+  return fmt::format("{}:{:02}:{}", whole / 3600, whole / 60 % 60, rest);
 }
 
 std::unique_ptr<Sink> console_sink(const ConsoleSetup& setup) {

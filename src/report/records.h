@@ -7,6 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "report/mistakes.h"
+#include "report/picture.h"
+
 namespace mnist_train::report {
 
 /// What is recorded every `log_interval` steps: a line of metrics.jsonl with "event": "step".
@@ -86,22 +89,6 @@ struct Histogram {
   std::vector<double> counts;
 };
 
-/// An image as a PNG file.
-struct Picture {
-  std::string png;
-  std::int64_t height = 0;
-  std::int64_t width = 0;
-  std::int64_t channels = 1;  // 1 or 3
-};
-
-/// Encodes an image [channels, height, width] u8 of 1 or 3 channels as PNG; of an image with
-/// another number of channels, the first channel alone.
-Picture make_picture(const std::uint8_t* pixels, std::int64_t channels, std::int64_t height,
-                     std::int64_t width);
-
-/// Returns the picture as "data:image/png;base64,…".
-std::string image_uri(const Picture& picture);
-
 /// All that an epoch and its evaluation gave.
 struct EpochResult {
   EpochRecord record{};
@@ -110,6 +97,8 @@ struct EpochResult {
   std::vector<Prediction> predictions{};
   std::vector<std::pair<std::string, Histogram>> histograms{};  // of weights and gradients, by name
   std::function<Picture(std::int64_t id)> test_picture{};       // of a test image
+  std::vector<Mistake> mistakes{};                              // the chosen ones, no pictures
+  std::function<std::string(std::int64_t id)> thumbnail{};      // of a test image, a data: URI
 };
 
 }  // namespace mnist_train::report

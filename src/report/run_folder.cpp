@@ -10,7 +10,6 @@
 #include <cerrno>
 #include <cstring>
 
-#include "base/checkpoint_file.h"
 #include "base/error.h"
 #include "base/system.h"
 
@@ -22,15 +21,6 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& message) { throw Error(ExitCode::kConfig, message); }
 
-bool holds_run(const fs::path& folder) {
-  std::error_code error;
-  for (const char* name : {files::kConfig, files::kMetrics, files::kSummary}) {
-    if (fs::exists(folder / name, error)) return true;
-  }
-  return fs::exists(folder / files::kCheckpoints, error) &&
-         !fs::is_empty(folder / files::kCheckpoints, error);
-}
-
 std::string start_time() {
   const time_t now = ::time(nullptr);
   tm local{};
@@ -40,30 +30,51 @@ std::string start_time() {
   return text.data();
 }
 
-void make_folders(const fs::path& folder) {
+/// Makes the folder and those above it, and adds those that were not there to `made`.
+void make_folder(const fs::path& folder, std::vector<fs::path>& made, std::error_code& error) {
+  if (fs::is_directory(folder, error)) return;
+  error.clear();
+  const fs::path parent = folder.parent_path();
+  if (!parent.empty() && parent != folder) make_folder(parent, made, error);
+  if (!error && fs::create_directory(folder, error)) made.push_back(folder);
+}
+
+/// Removes those of the folders `make_folder` has made that are empty.
+void remove_made(const std::vector<fs::path>& made) {
+  std::error_code ignored;
+  for (auto path = made.rbegin(); path != made.rend(); ++path) fs::remove(*path, ignored);
+}
+
+void make_folders(RunFolder& run) {
   std::error_code error;
-  fs::create_directories(folder / files::kLogs, error);
-  if (error) refuse(folder.string() + ": cannot make the run folder: " + error.message());
-  if (::access(folder.c_str(), W_OK) != 0) {
-    refuse(folder.string() + ": cannot write into the run folder: " + std::strerror(errno));
+  make_folder(run.path / files::kLogs, run.made, error);
+  if (error) refuse(run.path.string() + ": cannot make the run folder: " + error.message());
+  if (::access(run.path.c_str(), W_OK) != 0) {
+    refuse(run.path.string() + ": cannot write into the run folder: " + std::strerror(errno));
   }
 }
 
-fs::path make_dated_folder(const fs::path& parent) {
+fs::path make_dated_folder(const fs::path& parent, std::vector<fs::path>& made) {
   std::error_code error;
-  fs::create_directories(parent, error);
+  make_folder(parent, made, error);
   if (error) refuse(parent.string() + ": cannot make the folder for runs: " + error.message());
   const std::string name = start_time();
   for (int attempt = 1; attempt < 1000; ++attempt) {
     fs::path folder = parent / (attempt == 1 ? name : name + "-" + std::to_string(attempt));
-    if (fs::create_directory(folder, error)) return folder;
+    if (fs::create_directory(folder, error)) {
+      made.push_back(folder);
+      return folder;
+    }
     if (error) refuse(folder.string() + ": cannot make the run folder: " + error.message());
   }
   refuse(parent.string() + ": too many runs were started in this second");
 }
 
-fs::path choose_folder(const settings::RunConfig& config, const std::string& config_name,
-                       const std::string& resume, bool after_restart) {
+/// Returns the folder that is named, or that holds the run to be resumed; nothing where a new one
+/// is to be made.
+std::optional<fs::path> find_folder(const settings::RunConfig& config,
+                                    const std::string& config_name, const std::string& resume,
+                                    bool after_restart) {
   if (config.output) return *config.output;
   const fs::path parent = fs::absolute("runs") / config_name;
   std::error_code error;
@@ -77,7 +88,7 @@ fs::path choose_folder(const settings::RunConfig& config, const std::string& con
     fs::path latest = fs::canonical(parent / "latest", error);
     if (!error && fs::is_directory(latest)) return latest;
   }
-  return make_dated_folder(parent);
+  return std::nullopt;
 }
 
 /// The process that took the lock last, and the launch that it belonged to, if any.
@@ -131,26 +142,64 @@ bool belongs_to(const fs::path& file, const fs::path& folder) {
   return fs::equivalent(fs::absolute(file).parent_path(), folder / files::kCheckpoints, error);
 }
 
+/// Finds the folder as `find_folder` does and refuses one that another run has.
+std::optional<fs::path> find_free_folder(const settings::RunConfig& config,
+                                         const std::string& config_name, const std::string& resume,
+                                         bool after_restart, const std::string& launch_id) {
+  if (!resume.empty() && resume != "auto" && !fs::exists(resume)) {
+    throw Error(ExitCode::kCheckpoint, resume + ": the checkpoint to resume from does not exist");
+  }
+  auto folder = find_folder(config, config_name, resume, after_restart);
+  if (!folder) return std::nullopt;
+  refuse_if_in_use(*folder);
+  const bool continues = resume == "auto" || belongs_to(resume, *folder) ||
+                         (after_restart && belongs_to_launch(*folder, launch_id));
+  if (holds_run(*folder) && !continues) {
+    refuse(folder->string() +
+           ": holds a run already; continue it with --resume auto, or give this one another "
+           "--output");
+  }
+  return folder;
+}
+
 }  // namespace
+
+bool holds_run(const fs::path& folder) {
+  std::error_code error;
+  for (const char* name : {files::kConfig, files::kMetrics, files::kSummary}) {
+    if (fs::exists(folder / name, error)) return true;
+  }
+  return fs::exists(folder / files::kCheckpoints, error) &&
+         !fs::is_empty(folder / files::kCheckpoints, error);
+}
+
+void discard_run_folder(const fs::path& folder, const std::vector<fs::path>& made) {
+  if (folder.empty() || holds_run(folder)) return;
+  std::error_code ignored;
+  fs::remove(folder / files::kLock, ignored);
+  const fs::path logs = folder / files::kLogs;
+  if (std::find(made.begin(), made.end(), logs) != made.end()) fs::remove_all(logs, ignored);
+  remove_made(made);
+}
+
+void check_run_folder(const settings::RunConfig& config, const std::string& config_name,
+                      const std::string& resume) {
+  (void)find_free_folder(config, config_name, resume, /*after_restart=*/false, "");
+}
 
 RunFolder prepare_run_folder(const settings::RunConfig& config, const std::string& config_name,
                              const std::string& resume, bool after_restart,
                              const std::string& launch_id) {
-  if (!resume.empty() && resume != "auto" && !fs::exists(resume)) {
-    throw Error(ExitCode::kCheckpoint, resume + ": the checkpoint to resume from does not exist");
-  }
+  const auto folder = find_free_folder(config, config_name, resume, after_restart, launch_id);
   RunFolder run;
-  run.path = choose_folder(config, config_name, resume, after_restart);
-  refuse_if_in_use(run.path);
-  const bool continues = resume == "auto" || belongs_to(resume, run.path) ||
-                         (after_restart && belongs_to_launch(run.path, launch_id));
-  if (holds_run(run.path) && !continues) {
-    refuse(run.path.string() +
-           ": holds a run already; continue it with --resume auto, or give this one another "
-           "--output");
+  run.path = folder ? *folder : make_dated_folder(fs::absolute("runs") / config_name, run.made);
+  try {
+    make_folders(run);
+    run.lock = take_lock(run.path, launch_id);
+  } catch (const Error&) {
+    remove_made(run.made);
+    throw;
   }
-  make_folders(run.path);
-  run.lock = take_lock(run.path, launch_id);
   return run;
 }
 
@@ -162,17 +211,6 @@ void point_latest_at(const fs::path& folder) {
   fs::create_directory_symlink(folder.filename(), temporary, error);
   if (!error) fs::rename(temporary, link, error);
   // A link that could not be made (a file system without links) is a comfort lost, not a run.
-}
-
-std::string way_on(const fs::path& run_folder, const std::string& resume_command) {
-  std::optional<fs::path> newest;
-  try {
-    newest = newest_checkpoint(run_folder / files::kCheckpoints);
-  } catch (const Error& error) {  // is said beside the failure, not in its place
-    return "  checkpoints: " + std::string(error.what()) + "\n";
-  }
-  if (!newest) return "  no checkpoint was written\n";
-  return "  newest checkpoint: " + newest->string() + "\n  continue with: " + resume_command + "\n";
 }
 
 }  // namespace mnist_train::report

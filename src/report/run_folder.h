@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "base/file.h"
 #include "settings/run_config.h"
@@ -13,7 +14,16 @@ namespace mnist_train::report {
 struct RunFolder {
   std::filesystem::path path;  // absolute
   UniqueFd lock;
+  std::vector<std::filesystem::path> made;  // folders that were not there before, from the top down
 };
+
+/// Returns whether a run has begun in the folder.
+bool holds_run(const std::filesystem::path& folder);
+
+/// Removes what was made for a run that could not begin: its lock, its logs and the folders `made`,
+/// as far as they hold nothing else. Does nothing where the folder holds a run.
+void discard_run_folder(const std::filesystem::path& folder,
+                        const std::vector<std::filesystem::path>& made);
 
 /// Finds or makes the run's folder: `output`, else `runs/<config name>/<start time>` below the
 /// working directory. `resume` is "", "auto" (then without `output` the run behind `latest`) or a
@@ -25,12 +35,14 @@ RunFolder prepare_run_folder(const settings::RunConfig& config, const std::strin
                              const std::string& resume, bool after_restart,
                              const std::string& launch_id = "");
 
+/// Throws what `prepare_run_folder` would throw about a folder that holds a run or is in use, and
+/// makes nothing.
+void check_run_folder(const settings::RunConfig& config, const std::string& config_name,
+                      const std::string& resume);
+
 /// Makes the link `latest` beside a folder that was named by its time point at it, in one go. For
 /// when the run has begun: one that could not start must not hide the last good one.
 void point_latest_at(const std::filesystem::path& folder);
-
-/// The end of a message about a failed run: its newest checkpoint, and what to type to resume it.
-std::string way_on(const std::filesystem::path& run_folder, const std::string& resume_command);
 
 /// The files of a run, within its folder.
 namespace files = settings::run_files;

@@ -17,9 +17,8 @@ class OptionalSink : public Sink {
   void begin(const RunStart& start, const Summary& summary) override {
     call(&Sink::begin, start, summary);
   }
-  void tick(std::int64_t epoch, std::int64_t step_in_epoch) override {
-    call(&Sink::tick, epoch, step_in_epoch);
-  }
+  void tick(const StepPosition& position) override { call(&Sink::tick, position); }
+  void pace(const Pace& pace) override { call(&Sink::pace, pace); }
   void step(const StepRecord& record) override { call(&Sink::step, record); }
   void epoch(const EpochResult& result) override { call(&Sink::epoch, result); }
   void refresh(const Summary& summary) override { call(&Sink::refresh, summary); }

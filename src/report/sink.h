@@ -19,6 +19,20 @@ struct LogPositions {
   std::int64_t event_bytes = 0;  // of TensorBoard's file; 0: none
 };
 
+/// Where a run is.
+struct StepPosition {
+  std::int64_t epoch = 0;          // from 1
+  std::int64_t step_in_epoch = 0;  // steps of the epoch that are done
+  std::int64_t step = 0;           // of the run
+};
+
+/// How the steps of about the last second went.
+struct Pace {
+  double loss = 0;  // mean over their samples
+  double samples_per_second = 0;
+  double step_seconds = 0;
+};
+
 /// A place that the progress and the results of a run are written to, by rank 0 alone. Every method
 /// may throw Error(kRunFailed), as may the functions below that make sinks.
 class Sink {
@@ -27,8 +41,10 @@ class Sink {
 
   /// Says that the run starts, or resumes.
   virtual void begin(const RunStart& /*start*/, const Summary& /*summary*/) {}
-  /// Counts a step; called after each one, so it must cost next to nothing.
-  virtual void tick(std::int64_t /*epoch*/, std::int64_t /*step_in_epoch*/) {}
+  /// Says where the run is; called after each step, so it must cost next to nothing.
+  virtual void tick(const StepPosition& /*position*/) {}
+  /// Says how the last steps went; called about once a second, before `step`.
+  virtual void pace(const Pace& /*pace*/) {}
   /// Records a step; called every `log_interval` steps.
   virtual void step(const StepRecord& /*record*/) {}
   /// Records a finished epoch.
@@ -61,6 +77,11 @@ std::unique_ptr<Sink> tensorboard_sink(const std::filesystem::path& run_folder,
 /// Makes the sink that replaces `predictions.jsonl` by the predictions of each evaluation.
 std::unique_ptr<Sink> predictions_sink(const std::filesystem::path& path,
                                        const std::vector<std::string>& class_names);
+
+/// Makes the sink that replaces `mistakes.jsonl` by the mistakes of each evaluation, with pictures
+/// as far as they keep within two megabytes.
+std::unique_ptr<Sink> mistakes_sink(const std::filesystem::path& path,
+                                    const std::vector<std::string>& class_names);
 
 /// Makes the sink that keeps `report.html` in the run folder up to date.
 std::unique_ptr<Sink> page_sink(const std::filesystem::path& run_folder);

@@ -19,9 +19,7 @@ struct Exclusion {
   bool when_changed = false;  // only where the lower layer has another value for `key`
 };
 
-constexpr std::array<Exclusion, 20> kExclusions{{
-    {"", "batch_size", "batch_size_per_process"},
-    {"", "batch_size_per_process", "batch_size"},
+constexpr std::array<Exclusion, 18> kExclusions{{
     {"data", "dataset", "format"},
     {"data", "dataset", "train"},
     {"data", "dataset", "test"},

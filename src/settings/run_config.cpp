@@ -104,8 +104,8 @@ Type<std::string> free_name() {
   std::string names;
   for (const char* name :
        {run_files::kConfig, run_files::kMetrics, run_files::kSummary, run_files::kPredictions,
-        run_files::kLineage, run_files::kPage, run_files::kCheckpoints, run_files::kLogs,
-        run_files::kLock, run_files::kEvents}) {
+        run_files::kMistakes, run_files::kLineage, run_files::kPage, run_files::kCheckpoints,
+        run_files::kLogs, run_files::kLock, run_files::kEvents}) {
     names += (names.empty() ? "" : "|") + std::string(name);
   }
   // Behind the last one, kEvents, comes a time.

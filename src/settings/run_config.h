@@ -20,6 +20,7 @@ inline constexpr const char* kConfig = "config.json";
 inline constexpr const char* kMetrics = "metrics.jsonl";
 inline constexpr const char* kSummary = "summary.json";
 inline constexpr const char* kPredictions = "predictions.jsonl";
+inline constexpr const char* kMistakes = "mistakes.jsonl";
 inline constexpr const char* kLineage = "lineage.jsonl";
 inline constexpr const char* kPage = "report.html";
 inline constexpr const char* kEvents = "events.out.tfevents.";  // the beginning of their names
@@ -85,9 +86,9 @@ struct RunConfig {
 };
 
 /// Returns the config layer `under` with `over` laid over it, as strict_json::merge does. Where the
-/// upper layer names one of two keys that exclude each other (batch_size_per_process, data.format),
-/// the other one of the lower layer (batch_size, data.dataset) is dropped. A layer that names
-/// another model, schedule or format drops the keys that belonged to the lower layer's.
+/// upper layer names one of two keys that exclude each other (data.format), the other one of the
+/// lower layer (data.dataset) is dropped. A layer that names another model, schedule or format
+/// drops the keys that belonged to the lower layer's.
 strict_json::Node merge_layers(strict_json::Node under, strict_json::Node over);
 
 /// Adds to `problems` what is wrong with the keys and values of one layer of the config, whatever

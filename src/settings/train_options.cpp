@@ -247,6 +247,14 @@ void add_monitoring(Schema<Options>& schema) {
              {"model_ema", "weight_averaging"});
 }
 
+/// A run that `max_steps` cuts shorter still is known to be so only where the data are.
+void check_warmup(TrainOptions& options, const JsonCursor& cursor) {
+  const double warmup_epochs = options.schedule.warmup_epochs;
+  if (warmup_epochs <= static_cast<double>(options.epochs)) return;
+  cursor.add_error_at("schedule/warmup_epochs",
+                      "is longer than the run, whose epochs are " + std::to_string(options.epochs));
+}
+
 }  // namespace
 
 std::int64_t global_batch_size(const TrainOptions& options, int processes) {
@@ -262,6 +270,7 @@ Schema<TrainOptions> train_schema() {
   add_machine(schema);
   add_monitoring(schema);
   schema.conflict("batch_size_per_process", "batch_size");
+  schema.check(check_warmup);
   schema.forbid("nesterov", all_of({equal("nesterov", true), equal("sgd_momentum", 0)}),
                 "needs sgd_momentum above 0");
   return schema;

@@ -83,6 +83,16 @@ Json describe_fields(const std::vector<Field<Owner>>& fields) {
   return described;
 }
 
+/// Returns the end of a message: which key takes the text that was given instead of an object, if
+/// one does.
+template <class Owner>
+std::string hint_for_name(const std::vector<Field<Owner>>& fields, const JsonCursor& cursor) {
+  for (const Field<Owner>& field : fields) {
+    if (takes_name(field.fragment, cursor.node())) return cursor.suggest_member(field.name);
+  }
+  return "";
+}
+
 /// Returns the keys, and those of the groups in them, for suggestions.
 template <class Owner>
 std::vector<KnownKey> keys_of(const std::vector<Field<Owner>>& fields) {

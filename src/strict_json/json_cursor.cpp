@@ -112,6 +112,13 @@ void JsonCursor::add_mismatch(const std::string& expected, const std::string& hi
   add_error("expected " + expected + alternatives_ + ", found " + describe(*node_) + hint);
 }
 
+std::string JsonCursor::suggest_member(const std::string& key) const {
+  std::string dotted = pointer_.empty() ? "" : pointer_.substr(1) + "/";
+  std::replace(dotted.begin(), dotted.end(), '/', '.');
+  return "; did you mean {\"" + key + "\": \"" + node_->string + "\"} (--set " + dotted + key +
+         "=" + node_->string + ")?";
+}
+
 void JsonCursor::add_unknown_keys(const std::vector<KnownKey>& own,
                                   const Explanations& absent) const {
   std::vector<KnownKey> keys;
@@ -145,6 +152,17 @@ std::vector<KnownKey> JsonCursor::known_keys(const std::vector<KnownKey>& own) c
     if (key.group != pointer_) keys.push_back(key);
   }
   return keys;
+}
+
+bool takes_name(const nlohmann::ordered_json& fragment, const Node& node) {
+  if (node.kind != JsonKind::kString || !fragment.contains("enum")) return false;
+  const auto& names = fragment.at("enum");
+  return std::find(names.begin(), names.end(), node.string) != names.end();
+}
+
+std::string place_of(const Node& node) {
+  const std::string text = format_problem({node.source, node.offset, "", ""});
+  return text.substr(0, text.rfind(": /"));
 }
 
 std::string describe(const Node& node) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -70,6 +71,8 @@ class JsonCursor {
   void add_error_at(std::string_view path, std::string message) const;
   /// Adds the error `expected …, found …` with a hint after it.
   void add_mismatch(const std::string& expected, const std::string& hint = "") const;
+  /// Returns the end of a message: how this text is given as the value of a key of an object.
+  std::string suggest_member(const std::string& key) const;
   /// Adds an error for each key of this object that is not among `own`, relative to it. `absent`
   /// are keys that others would look for, each with why there is none.
   void add_unknown_keys(const std::vector<KnownKey>& own, const Explanations& absent = {}) const;
@@ -82,6 +85,12 @@ class JsonCursor {
   ReadContext* context_;
   std::string alternatives_;
 };
+
+/// Returns whether the node is a text that a JSON Schema lists in its "enum".
+bool takes_name(const nlohmann::ordered_json& fragment, const Node& node);
+
+/// Returns `FILE:LINE:COLUMN` of a value.
+std::string place_of(const Node& node);
 
 /// Returns the value as a message shows it: `1.5`, `the string "ten"`, `a list`.
 std::string describe(const Node& node);

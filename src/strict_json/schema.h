@@ -58,8 +58,8 @@ class Schema {
 
   /// Refuses two keys that are both given; the error names `key`.
   void conflict(const std::string& key, const std::string& other) {
-    forbid(key, all_of({given(key), given(other)}),
-           "conflicts with " + other + "; set only one of them");
+    rules_.push_back({key, all_of({given(key), given(other)}),
+                      "conflicts with " + other + "; set only one of them", other});
   }
 
   /// Adds what JSON Schema cannot say. It sees the group after its keys, and may complete it.
@@ -69,7 +69,7 @@ class Schema {
   /// key that could not be read keeps its default.
   std::optional<Owner> read(const JsonCursor& cursor) const {
     if (cursor.node().kind != JsonKind::kObject) {
-      cursor.add_mismatch("an object");
+      cursor.add_mismatch("an object", hint_for_name(fields_, cursor));
       return std::nullopt;
     }
     Owner owner;

@@ -14,6 +14,7 @@ struct Rule {
   std::string where;    // the key that is named in errors; "data/split" for one in a group
   Json forbidden;       // a condition, as the functions below make them
   std::string message;  // what is wrong, with the key as its subject: "conflicts with train"
+  std::string other{};  // a key whose place is named as well, where it is in another text
 };
 
 /// The condition that the object has the key, with a value that meets `condition`.

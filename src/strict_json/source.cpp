@@ -24,10 +24,6 @@ namespace {
   throw Error(ExitCode::kConfig, on_one_line(name) + ": " + reason);
 }
 
-[[noreturn]] void refuse_size(const std::string& name) {
-  refuse(name, "is larger than 1 MiB, which no config is");
-}
-
 /// Refuses a pipe whose writer neither writes nor closes it; at a terminal it waits for ever.
 void wait_for_bytes(int fd, const std::string& name) {
   constexpr int kPatience_s = 10;
@@ -50,7 +46,6 @@ std::string read_to_end(int fd, const std::string& name) {
     }
     size += static_cast<std::size_t>(count);
   }
-  if (size > kMaxSourceBytes) refuse_size(name);
   text.resize(size);
   return text;
 }
@@ -87,13 +82,15 @@ std::shared_ptr<const Source> load_source(const std::string& path) {
   }
   if (S_ISDIR(info.st_mode)) refuse(name, "is a folder; a config is a JSON file");
   const bool is_file = S_ISREG(info.st_mode);
-  if (is_file && static_cast<std::size_t>(info.st_size) > kMaxSourceBytes) refuse_size(name);
-
   auto source = std::make_shared<Source>();
   source->name = name;
   source->text = read_to_end(fd, name);
   source->base_folder = is_file && !is_stdin ? std::filesystem::absolute(path).parent_path()
                                              : std::filesystem::current_path();
+  if (source->text.size() > kMaxSourceBytes) {
+    throw_if_any(
+        {{source, kMaxSourceBytes, "", "the text is larger than 1 MiB, which no config is"}});
+  }
   return source;
 }
 

@@ -71,11 +71,11 @@ at::Tensor Step::loss_of_no_samples() const {
 void Step::update(const at::Tensor& learning_rate) {
   const comm::Shard shard = averager_.owned_shard();
   if (options_.max_gradient_norm) timed([&] { averager_.all_gather(); });
-  const auto rule = optimizer_.kernel_rule();
   const at::Device device = parameters_.values().device();
-  if (rule && kernels::is_used(kernels::Operation::kOptimizerUpdate, device)) {
-    update_by_kernel(shard, learning_rate, *rule);
-    return;
+  if (kernels::is_used(kernels::Operation::kOptimizerUpdate, device)) {
+    if (const auto rule = optimizer_.kernel_rule()) {
+      return update_by_kernel(shard, learning_rate, *rule);
+    }
   }
   if (options_.max_gradient_norm) clip_gradients(shard);
   optimizer_.step(learning_rate);

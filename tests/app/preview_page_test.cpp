@@ -1,18 +1,19 @@
 #include "app/preview_page.h"
 
+#include <algorithm>
+
 #include "support/catch.h"
 
 namespace mnist_train::app {
 namespace {
 
 RankPreview preview(std::int64_t images, std::int64_t channels, int first) {
-  RankPreview preview{channels, 4, 9, {}, {}, {}};
+  RankPreview preview{channels, 4, 9, {}, {}};
   for (std::int64_t i = 0; i < images; ++i) {
     for (std::int64_t at = 0; at < channels * 36; ++at) {
       preview.planes.push_back(static_cast<char>(first + i * 40 + at));
     }
-    preview.facts.push_back({{"sample", i}, {"label", 3}});
-    preview.captions.emplace_back("3+7");
+    preview.facts.push_back({{"sample", i}, {"label", 3}, {"other_label", 7}});
   }
   return preview;
 }
@@ -25,9 +26,10 @@ std::uint8_t pixel(const imaging::Image& picture, std::int64_t y, std::int64_t x
 
 TEST_CASE("every image is on the page, pixel by pixel, where the facts say") {
   const std::int64_t channels = GENERATE(1, 3);
+  const std::int64_t scale = GENERATE(1, 4);
   const std::vector<RankPreview> previews{preview(5, channels, 1), preview(0, channels, 0),
                                           preview(2, channels, 50)};
-  const PreviewPage page = draw_page(previews);
+  const PreviewPage page = draw_page(previews, scale);
   CHECK(page.picture.channels == channels);
   CHECK(page.picture.pixels.size() == page.picture.bytes());
   REQUIRE(page.grids.size() == 3);
@@ -42,10 +44,42 @@ TEST_CASE("every image is on the page, pixel by pixel, where the facts say") {
         const auto place = static_cast<std::int64_t>(i) * channels * 36 + at;
         const auto expected =
             static_cast<std::uint8_t>(previews[rank].planes[static_cast<std::size_t>(place)]);
-        CHECK(pixel(page.picture, top + at % 36 / 9, left + at % 9, at / 36) == expected);
+        const std::int64_t y = top + at % 36 / 9 * scale;
+        const std::int64_t x = left + at % 9 * scale;
+        CHECK(pixel(page.picture, y, x, at / 36) == expected);
+        CHECK(pixel(page.picture, y + scale - 1, x + scale - 1, at / 36) == expected);
       }
     }
   }
+}
+
+RankPreview of_side(std::int64_t side, std::size_t images) {
+  RankPreview preview{1, side, side, {}, {}};
+  preview.planes.resize(static_cast<std::size_t>(side * side) * images);
+  preview.facts.assign(images, {{"sample", 0}, {"label", 9}, {"class", "Ankle boot"}});
+  return preview;
+}
+
+TEST_CASE("small images are enlarged until a person can tell what they are, others are not") {
+  CHECK(comfortable_scale({of_side(28, 128)}) == 4);
+  CHECK(comfortable_scale({of_side(32, 64), of_side(32, 65)}) == 3);
+  CHECK(comfortable_scale({of_side(96, 4)}) == 1);
+  CHECK(comfortable_scale({of_side(244, 32)}) == 1);
+  CHECK(comfortable_scale({of_side(28, 3000)}) == 2);  // else the page would be huge
+  CHECK(comfortable_scale({of_side(28, 60000)}) == 1);
+}
+
+TEST_CASE("the name of a class is written where it fits, else its number") {
+  const auto ink = [](const RankPreview& preview, std::int64_t scale) {
+    const auto pixels = draw_page({preview}, scale).picture.pixels;
+    const auto dark = std::count(pixels.begin(), pixels.end(), 0);
+    return dark - preview.height * preview.width * scale * scale;
+  };
+  RankPreview named = of_side(28, 1);
+  RankPreview numbered = named;
+  numbered.facts[0].erase("class");
+  CHECK(ink(named, 4) > ink(numbered, 4));
+  CHECK(ink(named, 1) == ink(numbered, 1));
 }
 
 TEST_CASE("a preview travels as text") {
@@ -53,7 +87,6 @@ TEST_CASE("a preview travels as text") {
   const RankPreview got = RankPreview::from_text(sent.to_text());
   CHECK(got.planes == sent.planes);
   CHECK(got.facts == sent.facts);
-  CHECK(got.captions == sent.captions);
   CHECK(got.width == 9);
 }
 

@@ -37,5 +37,50 @@ TEST_CASE("a folder that does not exist has no checkpoints, one that cannot be r
   CHECK_THAT(failure.message, ContainsSubstring(file.string() + ": cannot be read"));
 }
 
+std::string sealed(const std::string& content) {
+  Hasher hasher;
+  hasher.update(content.data(), content.size());
+  const auto seal = seal_of(hasher);
+  return content + std::string(seal.begin(), seal.end());
+}
+
+std::span<const std::uint8_t> bytes_of(const std::string& text) {
+  return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
+}
+
+TEST_CASE("a seal notices every change of the bytes before it") {
+  const std::string whole = sealed("weights");
+  CHECK(matches_seal(bytes_of(whole)));
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    std::string damaged = whole;
+    damaged[i] = static_cast<char>(damaged[i] ^ 1);
+    CHECK_FALSE(matches_seal(bytes_of(damaged)));
+    CHECK_FALSE(matches_seal(bytes_of(whole.substr(0, i))));
+  }
+}
+
+TEST_CASE("the newest whole checkpoint is the last one that is not damaged, else the best one") {
+  const TempFolder folder;
+  CHECK_FALSE(newest_whole_checkpoint(folder.path()));
+  folder.write("step-00000003.safetensors", "damaged, which is long enough for a seal");
+  folder.write("step-00000002.safetensors", sealed("b"));
+  folder.write("step-00000001.safetensors", sealed("a"));
+  folder.write("best.safetensors", sealed("c"));
+  CHECK(newest_whole_checkpoint(folder.path()) == folder.path() / "step-00000002.safetensors");
+  folder.write("step-00000002.safetensors", "");
+  folder.write("step-00000001.safetensors", "short");
+  CHECK(newest_whole_checkpoint(folder.path()) == folder.path() / "best.safetensors");
+}
+
+TEST_CASE("files of torch.save's old format are known, whatever protocol their pickles have") {
+  const std::string number = "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.";
+  CHECK(is_legacy_torch_file(bytes_of("\x80\x02" + number)));
+  CHECK(is_legacy_torch_file(bytes_of(std::string("\x80\x04\x95\x0d\0\0\0\0\0\0\0", 11) + number)));
+  CHECK(is_legacy_torch_file(bytes_of("L119547037146038801333356L\n.")));
+  for (const char* other : {"", "PK\x03\x04", "\x80\x02}q\x01.", "1195470371460388013333"}) {
+    CHECK_FALSE(is_legacy_torch_file(bytes_of(other)));
+  }
+}
+
 }  // namespace
 }  // namespace mnist_train

@@ -123,6 +123,39 @@ TEST_CASE("escaping leaves text, tabs, newlines and UTF-8 alone") {
   CHECK(escaped.size() == 30 * 4 + 2);
 }
 
+TEST_CASE("what turns, hides or controls text is shown as escapes, and so is what is not UTF-8") {
+  struct Case {
+    std::string text;
+    std::string escaped;
+  };
+  for (const Case& known : {
+           Case{"\x9b"
+                "31m",
+                "\\x9b31m"},  // a control byte of terminals
+           Case{"\xc2\x9b"
+                "31m",
+                "\\u009b31m"},  // the same in UTF-8
+           Case{"a\u202egpj.exe\u2066", "a\\u202egpj.exe\\u2066"},
+           Case{"\u200b\ufeff\u2028", "\\u200b\\ufeff\\u2028"},
+           Case{"\xff\xfe", "\\xff\\xfe"},
+           Case{"\xc3", "\\xc3"},                                      // cut
+           Case{"\xc0\x80\xed\xa0\x80", "\\xc0\\x80\\xed\\xa0\\x80"},  // overlong, a surrogate
+           Case{"\xf4\x90\x80\x80", "\\xf4\\x90\\x80\\x80"},           // beyond Unicode
+           Case{"می\u200cخواهم 👩\u200d🔬 ÿ", "می\u200cخواهم 👩\u200d🔬 ÿ"},
+       }) {
+    CHECK(escape_control_bytes(known.text) == known.escaped);
+    CHECK(on_one_line(known.text) == known.escaped);
+    CHECK(as_block(known.text) == known.escaped);
+  }
+}
+
+TEST_CASE("a block shows the beginning of very long lines") {
+  const std::string block = as_block("one\n" + std::string(30'000, '\xff') + "\ntwo\n");
+  CHECK(block.size() < 40'000);
+  CHECK_THAT(block, Catch::Matchers::StartsWith("one\n  \\xff"));
+  CHECK_THAT(block, Catch::Matchers::EndsWith("… (21808 more bytes)\n  two\n  "));
+}
+
 TEST_CASE("a log file that cannot be opened is an error with its name") {
   const TempFolder folder;
   const fs::path target = folder.write("target", "");

@@ -105,7 +105,9 @@ TEST_CASE("a run that is resumed at any step ends with the same bits") {
 
 TEST_CASE("the facts of the run come back") {
   TrainerRig rig = fresh();
-  const TensorFile file = through_file(snapshot(rig.trainer, kFacts));
+  RunFacts written = kFacts;
+  written.class_names = {"cat", "dog"};  // which only some data sets have
+  const TensorFile file = through_file(snapshot(rig.trainer, written));
   const RunFacts facts = restore(rig.trainer, file, kHash, "file");
   CHECK(facts.config == kFacts.config);
   CHECK(facts.data_hash == kHash);
@@ -117,6 +119,7 @@ TEST_CASE("the facts of the run come back") {
   CHECK(facts.images.height == 20);
   CHECK(facts.images.width == 24);
   CHECK(facts.images.classes == 7);
+  CHECK(facts.class_names == written.class_names);
   CHECK(is_checkpoint(file));
 }
 

@@ -136,8 +136,14 @@ TEST_CASE("weights of a model in DistributedDataParallel or torch.compile are th
 
 TEST_CASE("torch.save's old format is called by its name") {
   const TempFolder folder;
-  const fs::path path = folder.write("old.pt", "\x80\x02\x8a\x0al\xfc");
-  CHECK_THAT(error_of([&] { read_weights(path); }).message, ContainsSubstring("PyTorch 1.6"));
+  const fs::path path =
+      folder.write("old.pt", "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.");
+  for (const auto& read : {+[](const fs::path& file) { (void)read_weights(file); },
+                           +[](const fs::path& file) { (void)holds_weights_alone(file); },
+                           +[](const fs::path& file) { (void)trained_image_shape(file); }}) {
+    CHECK_THAT(error_of([&] { read(path); }).message,
+               ContainsSubstring("PyTorch before 1.6") && ContainsSubstring("convert it"));
+  }
 }
 
 TEST_CASE("each tensor that is dropped is missed") {

@@ -147,12 +147,20 @@ TEST_CASE("help and version are texts to print") {
 TEST_CASE("a wrong call is refused in a line, with one that points to help") {
   using Case = std::pair<Arguments, std::string>;
   const auto [arguments, reason] = GENERATE(values<Case>({
-      {{}, "mnist-train train: --config is required, such as --config configs/mnist.json\n"},
+      {{}, "mnist-train train: --config is required, such as --config mnist\n"},
       {{"--set", "epochs=1"}, "mnist-train train: --config is required"},
-      {{"trian"}, "mnist-train: unknown command \"trian\"; a config is given as --config FILE\n"},
+      {{"trian"}, "mnist-train: unknown command \"trian\"; did you mean train?\n"},
+      {{"cfg.json"},
+       "mnist-train: unknown command \"cfg.json\"; a config is given as --config FILE\n"},
+      {{"--confg", "c"}, "unknown flag --confg; did you mean --config?\n"},
+      {{"evaluate", "--chekpoint", "c"}, "unknown flag --chekpoint; did you mean --checkpoint?\n"},
+      {{"report", "r", "--set", "epochs=1"}, "unknown flag --set\n"},
+      {{"-c", "c", "--learning-rate", "1"}, "did you mean --set learning_rate=VALUE?\n"},
+      {{"-c", "c", "--frobnicate=1"},
+       "unknown flag --frobnicate; keys of the config are set by --set KEY=VALUE\n"},
       {{"--config"}, "mnist-train train: --config"},
       {{"-c", "c", "--epochs", "5"}, "--epochs"},
-      {{"-c", "c", "--epochs=5"}, "keys of the config are set by --set KEY=VALUE\n"},
+      {{"-c", "c", "--epochs=5"}, "unknown flag --epochs; did you mean --set epochs=VALUE?\n"},
       {{"-c", "c", "extra"}, "mnist-train train: "},
       {{"-c", "c", "--set", "a=1", "b=2"}, "b=2"},
       {{"-c", "c", "--log-level", "loud"}, "loud"},

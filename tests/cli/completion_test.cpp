@@ -1,6 +1,7 @@
 #include <CLI/CLI.hpp>
 
 #include "cli/commands.h"
+#include "cli/shipped_configs.h"
 #include "support/catch.h"
 
 namespace mnist_train::cli {
@@ -70,9 +71,15 @@ TEST_CASE("flags say what follows them") {
     return Flag{};
   };
   CHECK(find("train", "--config").kind == ArgumentKind::kFile);
+  CHECK(find("train", "--config").extensions == std::vector<std::string>{"json"});
+  CHECK(find("train", "--config").words == shipped_configs());
   CHECK(find("train", "--config").names == std::vector<std::string>{"-c", "--config"});
   CHECK(find("train", "--config").repeatable);
   CHECK(find("train", "--output").kind == ArgumentKind::kFolder);
+  CHECK(find("train", "--resume").words == std::vector<std::string>{"auto"});
+  CHECK(find("train", "--resume").extensions == std::vector<std::string>{"safetensors"});
+  CHECK(find("predict", "--checkpoint").extensions ==
+        std::vector<std::string>{"safetensors", "pt", "pth"});
   CHECK(find("train", "--set").kind == ArgumentKind::kConfigKey);
   CHECK(find("train", "--set").repeatable);
   CHECK(find("train", "--quiet").kind == ArgumentKind::kNone);
@@ -83,12 +90,27 @@ TEST_CASE("flags say what follows them") {
         std::vector<std::string>{"pt", "safetensors", "onnx", "python"});
 }
 
-TEST_CASE("keys of the config are listed with their groups") {
-  const std::vector<std::string> keys = config_keys();
-  for (const char* key : {"epochs", "data", "data.dataset", "launch.max_restarts", "schedule.name",
-                          "model.init.std", "data.normalize.mean"}) {
-    CAPTURE(key);
-    CHECK(std::count(keys.begin(), keys.end(), key) == 1);
+TEST_CASE("keys of the config are listed with their groups and the words that they take") {
+  const std::vector<ConfigKey> keys = describe_config_keys();
+  CHECK(keys.size() == config_keys().size());
+  const auto find = [&](const std::string& name) {
+    CAPTURE(name);
+    const auto is_it = [&](const ConfigKey& key) { return key.name == name; };
+    REQUIRE(std::count_if(keys.begin(), keys.end(), is_it) == 1);
+    return *std::find_if(keys.begin(), keys.end(), is_it);
+  };
+  using Words = std::vector<std::string>;
+  for (const char* name : {"epochs", "data", "launch.max_restarts", "model.init.std"}) {
+    CHECK(find(name).values.empty());
+    CHECK_FALSE(find(name).takes_path);
+  }
+  CHECK(find("device").values == Words{"auto", "cpu", "cuda"});
+  CHECK(find("nesterov").values == Words{"true", "false"});
+  CHECK(find("data.dataset").values == Words{"mnist", "fashion-mnist", "cifar10"});
+  CHECK(find("launch.threads_per_process").values == Words{"auto"});
+  for (const char* name : {"model.weights", "data.root", "data.train", "output"}) {
+    CHECK(find(name).values.empty());
+    CHECK(find(name).takes_path);
   }
 }
 

@@ -63,14 +63,14 @@ TEST_CASE("later layers win: file, environment, flags, --set from left to right"
 TEST_CASE("later files are laid over earlier ones, each checked and each with paths of its own") {
   const auto first = file_of(
       R"({"seed":1,"epochs":7,"batch_size":5,"data":{"root":"data","limit_train":9},"output":"o"})");
-  const auto second = file_of(
-      R"({"batch_size_per_process":6,"data":{"limit_train":8},"output":"o"})", "g", "/other");
+  const auto second =
+      file_of(R"({"batch_size":6,"data":{"limit_train":8},"output":"o"})", "g", "/other");
   const auto third = file_of(R"({"seed":3})", "h");
   CommandLine line;
   const settings::RunConfig config = read_layers(line, {first, second, third}).config;
   CHECK(config.train.epochs == 7);
   CHECK(config.train.seed == 3);
-  CHECK(config.train.batch_size_per_process == 6);
+  CHECK(config.train.batch_size == 6);
   CHECK(config.data.root == "/base/data");
   CHECK(config.data.limit_train == 8);
   CHECK(config.output == "/other/o");
@@ -160,7 +160,8 @@ TEST_CASE("a layer hides nothing that is wrong in one below it") {
       {R"({"data":"fashion-mnist"})", "data.limit_train=9",
        "f:1:9: /data: expected an object, found the string \"fashion-mnist\""},
       {R"({"model":"resnet18"})", "model.weights=x.pt",
-       "f:1:10: /model: expected an object, found the string \"resnet18\""},
+       "f:1:10: /model: expected an object, found the string \"resnet18\"; did you mean {\"name\": "
+       "\"resnet18\"} (--set model.name=resnet18)?"},
       {R"({"launch":4})", "launch.max_restarts=1", "f:1:11: /launch: expected an object, found 4"},
       {R"({"epochs":-1})", "epochs=3",
        "f:1:11: /epochs: expected an integer from 1 to 2147483647, found -1"},
@@ -189,13 +190,6 @@ TEST_CASE("a value that is no JSON hides no other error and raises none of its o
 }
 
 TEST_CASE("a later layer that names one of two keys takes the other one back") {
-  CHECK(read(R"({"batch_size":128})", {"batch_size_per_process=64"}).train.batch_size_per_process ==
-        64);
-  const auto global = read(R"({"batch_size":null,"batch_size_per_process":64})", {"batch_size=5"});
-  CHECK(global.train.batch_size == 5);
-  CHECK_FALSE(global.train.batch_size_per_process);
-  CHECK(read("{}", {"batch_size=5", "batch_size_per_process=6"}).train.batch_size_per_process == 6);
-
   const char* named = R"({"data":{"dataset":"mnist","root":"r","validation":0.5}})";
   const auto drawn = read(named, {"data.format=synthetic"}).data;
   CHECK(drawn.format == settings::DataFormat::kSynthetic);
@@ -224,6 +218,28 @@ TEST_CASE("two keys that exclude each other in one layer are refused, whatever l
         "MNIST_TRAIN_SET:1:42: /batch_size_per_process: conflicts with batch_size; set only one of "
         "them");
   CHECK(read("{}", {"batch_size=null"}).train.batch_size_per_process == 2);
+}
+
+TEST_CASE("two batch sizes in different layers are refused, and both places are named") {
+  CHECK(message_for(R"({"batch_size":128})", {"batch_size_per_process=64"}) ==
+        "--set:1:24: /batch_size_per_process: conflicts with batch_size; set only one of them "
+        "(batch_size is set at f:1:15; --set batch_size=null drops it)");
+  CHECK(message_for(R"({"batch_size":null,"batch_size_per_process":64})", {"batch_size=5"}) ==
+        "f:1:45: /batch_size_per_process: conflicts with batch_size; set only one of them "
+        "(batch_size is set at --set:1:12; --set batch_size=null drops it)");
+  CHECK(read(R"({"batch_size":128})", {"batch_size_per_process=64", "batch_size=null"})
+            .train.batch_size_per_process == 64);
+}
+
+TEST_CASE("a name in place of a group says which key takes it") {
+  CHECK(message_for("{}", {"schedule=cosine"}) ==
+        "--set:1:10: /schedule: expected an object, found the string \"cosine\"; did you mean "
+        "{\"name\": \"cosine\"} (--set schedule.name=cosine)?");
+  CHECK(message_for(R"({"gradient_averaging":"flat"})", {}) ==
+        "f:1:23: /gradient_averaging: expected an object, found the string \"flat\"; did you mean "
+        "{\"strategy\": \"flat\"} (--set gradient_averaging.strategy=flat)?");
+  CHECK(message_for("{}", {"schedule=cosinus"}) ==
+        "--set:1:10: /schedule: expected an object, found the string \"cosinus\"");
 }
 
 TEST_CASE("an empty variable is none") {

@@ -116,8 +116,13 @@ TEST_CASE("a broadcast gives rank 0's numbers") {
 }
 
 TEST_CASE("texts are exchanged whole, again and again") {
-  const std::vector<std::string> texts{"", "one", std::string("\0\xff\n", 3),
-                                       std::string(1 << 20, 'x'), "one"};
+  const std::vector<std::string> texts{"",
+                                       "one",
+                                       std::string("\0\xff\n", 3),
+                                       std::string(1 << 20, 'x'),
+                                       "one",
+                                       std::string(4 << 20, 'y'),  // exactly one piece
+                                       std::string(20 << 20, 'z') + "end"};
   std::vector<std::vector<std::string>> broadcasts(3);
   std::vector<std::vector<std::vector<std::string>>> gathered(3);
   on_connected_ranks(3, [&](Communicator& communicator) {
@@ -128,10 +133,10 @@ TEST_CASE("texts are exchanged whole, again and again") {
       gathered[rank].push_back(communicator.gather_text(std::to_string(rank) + text));
     }
   });
-  for (const auto& seen : broadcasts) CHECK(seen == texts);
+  for (const auto& seen : broadcasts) CHECK((seen == texts));  // too long to print
   for (std::size_t i = 0; i < texts.size(); ++i) {
-    CHECK(gathered[0][i] ==
-          std::vector<std::string>{"0" + texts[i], "1" + texts[i], "2" + texts[i]});
+    CHECK((gathered[0][i] ==
+           std::vector<std::string>{"0" + texts[i], "1" + texts[i], "2" + texts[i]}));
     CHECK(gathered[1][i].empty());
     CHECK(gathered[2][i].empty());
   }

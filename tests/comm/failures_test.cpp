@@ -20,16 +20,6 @@ const std::string kNoMemory =
     "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you "
     "tried to allocate 64 bytes. Error code 12 (Cannot allocate memory)";
 
-TEST_CASE("a message is one line, without the place in somebody's sources") {
-  const auto said = [](const std::string& text) { return short_message(std::runtime_error(text)); };
-  CHECK(
-      said("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:538] Read error [::1]:7: gone") ==
-      "Read error [::1]:7: gone");
-  CHECK(said("[1] ranks are gone\nframe #0: ...") == "[1] ranks are gone");
-  CHECK(said("[a.cpp:1]") == "[a.cpp:1]");
-  CHECK(said("").empty());
-}
-
 TEST_CASE("a time-out is recognised by what backends say") {
   CHECK(is_timeout(std::runtime_error("Timed out waiting 30000ms for recv operation")));
   CHECK(

@@ -21,6 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 using Catch::Matchers::ContainsSubstring;
 using testing::error_of;
+using testing::idx_header;
 using testing::SmallDataset;
 using testing::TempFolder;
 
@@ -160,16 +161,45 @@ TEST_CASE("a raw file is used in place, and alive as long as its samples") {
   CHECK(std::equal(before.begin(), before.end(), train.images.begin()));
 }
 
-TEST_CASE("both splits have the classes of all labels") {
+TEST_CASE("both splits have the classes of the training set's labels") {
   const TempFolder folder;
   SmallDataset{.classes = 10}.write(folder.path() / "ten");
   SmallDataset{.train = 40, .test = 40, .classes = 26}.write(folder.path() / "letters");
-  const Dataset more_in_test = open_dataset(at(folder.path() / "ten", folder.path() / "letters"));
-  CHECK(more_in_test.train.classes == 26);
-  CHECK(more_in_test.test.classes == 26);
   settings::DataOptions limited = at(folder.path() / "letters", folder.path() / "ten");
   limited.limit_train = 1;  // fewer samples, the same model
-  CHECK(open_dataset(limited).train.classes == 26);
+  const Dataset dataset = open_dataset(limited);
+  CHECK(dataset.train.classes == 26);
+  CHECK(dataset.test.classes == 26);
+}
+
+TEST_CASE("a class that only the test set has is refused") {
+  const TempFolder folder;
+  SmallDataset{.classes = 10}.write(folder.path() / "ten");
+  SmallDataset{.train = 40, .test = 40, .classes = 26}.write(folder.path() / "letters");
+  const auto failure =
+      error_of([&] { open_dataset(at(folder.path() / "ten", folder.path() / "letters")); });
+  CHECK(failure.code == ExitCode::kData);
+  CHECK_THAT(
+      failure.message,
+      ContainsSubstring("letters/t10k-labels-idx1-ubyte: sample 1: label 10, a class that") &&
+          ContainsSubstring("train-images-idx3-ubyte has 0 to 9"));
+}
+
+TEST_CASE("a label far above all others is refused, and a few missing classes are not") {
+  const TempFolder folder;
+  const SmallDataset set{.train = 6};
+  set.write(folder.path());
+  const auto open_with = [&](const std::string& labels) {
+    folder.write("train-labels-idx1-ubyte", idx_header({6}) + labels);
+    return open_dataset(at(folder.path(), folder.path())).train.classes;
+  };
+  for (const std::string labels : {"\x01\x02\x03\xff\x05\x06", "\x01\x01\x01\x0a\x0a\x04"}) {
+    const auto failure = error_of([&] { open_with(labels); });
+    CHECK(failure.code == ExitCode::kData);
+    CHECK_THAT(failure.message, ContainsSubstring("train-labels-idx1-ubyte: sample 3: label ") &&
+                                    ContainsSubstring("without gaps"));
+  }
+  CHECK(open_with("\x05\x06\x07\x08\x09\x0a") == 11);  // 5 of 11 are missing
 }
 
 TEST_CASE("splits of another geometry are refused") {

@@ -99,7 +99,7 @@ TEST_CASE("bad files and folders are refused by name, or listed and left out") {
   fs::create_symlink("dangling.png", folder.path() / "dangling/a/dangling.png");
   const std::vector<Row> rows{
       {"empty-file", "bad.png: byte 0: an empty file"},
-      {"empty-class", "/b: a class without images"},
+      {"empty-class", "/b: a class without images (.jpg, .jpeg, .png)"},
       {"newline", "two\\nlines.png: a name with control bytes"},
       {"utf8", "broken UTF-8"},
       {"loop", "/a/up/a: a link back"},
@@ -114,6 +114,12 @@ TEST_CASE("bad files and folders are refused by name, or listed and left out") {
     CHECK_THAT(bad.skipped()[0], ContainsSubstring(row.in_message));
     CHECK_THAT(set.sample_name(0), EndsWith("/a/good.png"));
   }
+}
+
+TEST_CASE("a file in the place of a folder is refused as such") {
+  const TempFolder folder;
+  CHECK_THAT(message_of(folder.write("a/1.png", "12345")),
+             ContainsSubstring("1.png: a file; expected a folder of class folders"));
 }
 
 TEST_CASE("a file that shrank or went since it was listed is named") {

@@ -174,7 +174,7 @@ TEST_CASE("sets for each process lie behind one another, with the classes of all
   CHECK(bytes_at(dataset.train, 0) == picture(4, 3, 1, 1000).pixels);
 }
 
-TEST_CASE("an LMDB is decoded in the order of its keys, and one of too many classes is refused") {
+TEST_CASE("an LMDB is decoded in the order of its keys, and labels that do not fit are refused") {
   const TempFolder folder;
   const auto write = [&folder](const char* name, std::int32_t label) {
     LmdbWriter writer(folder.path() / name);
@@ -183,18 +183,28 @@ TEST_CASE("an LMDB is decoded in the order of its keys, and one of too many clas
     writer.finish();
   };
   write("train", 0);
-  write("test", 255);
+  write("test", 2);
   settings::DataOptions options = folders(folder.path() / "train", folder.path() / "test");
   options.format = settings::DataFormat::kLmdb;
   const Dataset dataset = open_dataset(options);
-  CHECK(dataset.train.classes == 256);
+  CHECK(dataset.train.classes == 3);
   CHECK(bytes_at(dataset.train, 1) == picture(4, 3, 1, 2).pixels);
   CHECK(dataset.train.labels[0] == 2);
+  const auto refusal = [&] {
+    const auto failure = error_of([&] { (void)open_dataset(options); });
+    CHECK(failure.code == ExitCode::kData);
+    return failure.message;
+  };
+  write("other", 3);
+  options.test = settings::DataLocation{folder.path() / "other", {}};
+  CHECK_THAT(refusal(), ContainsSubstring("other/data.mdb: key 00000001: label 3, a class that"));
+  write("gap", 255);
+  options.train = settings::DataLocation{folder.path() / "gap", {}};
+  CHECK_THAT(refusal(),
+             ContainsSubstring("gap/data.mdb: key 00000001: label 255 makes 256 classes"));
   write("more", 256);
   options.train = settings::DataLocation{folder.path() / "more", {}};
-  const auto failure = error_of([&] { (void)open_dataset(options); });
-  CHECK(failure.code == ExitCode::kData);
-  CHECK_THAT(failure.message, ContainsSubstring("key 00000001: class 256; at most 256 classes"));
+  CHECK_THAT(refusal(), ContainsSubstring("key 00000001: class 256; at most 256 classes"));
 }
 
 TEST_CASE("images that no memory can hold are refused before any is decoded") {
@@ -204,9 +214,14 @@ TEST_CASE("images that no memory can hold are refused before any is decoded") {
   options.channels = 3;
   // 75 GiB; a test does not ask for more where a machine has it.
   if (system_memory().available > static_cast<double>(std::int64_t{75} << 30)) return;
-  const auto failure = error_of([&] { (void)DatasetReader(options); });
-  CHECK(failure.code == ExitCode::kData);
-  CHECK_THAT(failure.message, ContainsSubstring("MiB of memory are free"));
+  settings::DataOptions synthetic;
+  synthetic.format = settings::DataFormat::kSynthetic;
+  synthetic.size = options.size;
+  for (const settings::DataOptions& large : {options, synthetic}) {
+    const auto failure = error_of([&] { (void)DatasetReader(large); });
+    CHECK(failure.code == ExitCode::kData);
+    CHECK_THAT(failure.message, ContainsSubstring("MiB of memory are free"));
+  }
 }
 
 TEST_CASE("IDX images are brought to size and channels, too") {

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <random>
 #include <string>
 
 #include "base/file.h"
@@ -118,6 +119,35 @@ TEST_CASE("databases that are missing, empty, cut off, damaged or of another kin
   for (const std::size_t page : {0, 4096}) newer[page + 16 + 4] = 9;  // both meta pages' version
   folder.write("newer/data.mdb", newer);
   CHECK_THAT(message_of(folder.path() / "newer"), ContainsSubstring("another version"));
+}
+
+TEST_CASE("no damage of a database crashes its reader, and messages about it are short") {
+  const TempFolder folder;
+  std::map<std::string, std::string> samples;
+  for (int i = 0; i < 300; ++i) {
+    const std::size_t bytes = i % 50 == 0 ? 9000 : 400;  // on pages of its own, or among others
+    samples[std::to_string(1000 + i)] = write_caffe2_record(std::string(bytes, 'x'), i % 10);
+  }
+  write(folder.path() / "db", samples);
+  const auto file = folder.path() / "db" / "data.mdb";
+  const std::string whole = read_file(file, 1 << 24, ExitCode::kData);
+  std::mt19937 random(1);
+  int refused = 0;
+  for (int round = 0; round < 3000; ++round) {
+    std::string damaged = whole;
+    const std::size_t page = 4096 * (random() % (whole.size() / 4096));
+    // Headers and places of entries are at a page's beginning.
+    const std::size_t reach = round % 3 == 0 ? 4096 : 200;
+    for (unsigned i = 0; i <= random() % 8; ++i) {
+      damaged[page + random() % reach] = static_cast<char>(random());
+    }
+    folder.write("db/data.mdb", damaged);
+    BadSamples bad(false);
+    const std::string message = error_of([&] { LmdbSource(folder.path() / "db", bad); }).message;
+    refused += message.empty() ? 0 : 1;
+    REQUIRE(message.size() < 1000);
+  }
+  CHECK(refused > 300);
 }
 
 TEST_CASE("a database that another process holds for itself is refused at once") {

@@ -125,6 +125,43 @@ TEST_CASE("confusion, predictions and extra sums come with the sums, whoever eva
   }
 }
 
+TEST_CASE("wrong predictions are all there, whoever evaluates, and only where they are asked for") {
+  EvaluationRequest request;
+  request.predictions = {{0, kCount}};
+  request.wrong_predictions = true;
+  const std::vector<std::uint8_t> labels = [] {
+    const auto images = images_of(kCount);
+    const auto span = images->images().labels;
+    return std::vector<std::uint8_t>(span.begin(), span.end());
+  }();
+  for (const int world_size : {1, 2, 3}) {
+    std::vector<Evaluation> results(static_cast<std::size_t>(world_size));
+    on_connected_ranks(world_size, [&](comm::Communicator& communicator) {
+      const auto own = images_of(kCount);
+      results[static_cast<std::size_t>(communicator.rank())] = evaluate(
+          *tiny_model(1), *own, 4, communicator, at::kCPU, [] {}, request);
+    });
+    for (const Evaluation& result : results) {
+      std::size_t next = 0;
+      for (const SamplePrediction& prediction : result.predictions) {
+        const auto sample = static_cast<std::size_t>(prediction.sample);
+        if (prediction.predicted_class == labels[sample]) continue;
+        REQUIRE(next < result.wrong_predictions.size());
+        const WrongPrediction& wrong = result.wrong_predictions[next++];
+        CHECK(wrong.sample == prediction.sample);
+        CHECK(wrong.predicted_class == prediction.predicted_class);
+        CHECK(wrong.confidence ==
+              Approx(prediction.scores[static_cast<std::size_t>(wrong.predicted_class)]));
+      }
+      CHECK(next > 0);
+      CHECK(next == result.wrong_predictions.size());
+    }
+  }
+  const auto images = images_of(kCount);
+  CHECK(evaluate(*tiny_model(1), *images, 4, comm::Communicator(), at::kCPU, [] {
+        }).wrong_predictions.empty());
+}
+
 TEST_CASE("evaluating changes neither weights nor buffers, and uses the stored statistics") {
   const auto model = tiny_model(1, /*with_batch_norm=*/true);
   model->train();

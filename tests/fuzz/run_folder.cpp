@@ -15,8 +15,8 @@ namespace {
 
 namespace files = mnist_train::report::files;
 
-constexpr std::array kFiles{files::kConfig, files::kMetrics, files::kPredictions, files::kLineage,
-                            files::kSummary};
+constexpr std::array kFiles{files::kConfig,   files::kMetrics, files::kPredictions,
+                            files::kMistakes, files::kLineage, files::kSummary};
 
 }  // namespace
 

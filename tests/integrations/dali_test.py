@@ -163,7 +163,8 @@ def test_photographs_look_alike_by_either_decoder(tmp_path, size, channels, most
         data = {"dataset": None, "format": "image-folder", "train": str(tmp_path / "set"), "test": str(tmp_path / "set"),
                 "limit_train": None, "limit_test": None, "size": size, "channels": channels, "decode": decode}
         config = write_config(tmp_path, {"batch_size": 12, "data": data})
-        result = run("preview", "--config", config, "--output", tmp_path / f"{decode}.png", "--nproc-per-node", 2)
+        result = run("preview", "--config", config, "--output", tmp_path / f"{decode}.png", "--scale", 1,
+                     "--nproc-per-node", 2)
         assert result.returncode == 0, result.stderr
         facts = json.loads(result.stdout)
         grids.append(read_png((tmp_path / f"{decode}.png").read_bytes()))

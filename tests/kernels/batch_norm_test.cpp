@@ -96,7 +96,7 @@ void check(const NormCase& tried) {
   agreement.add("running mean", layer.running_mean, running_mean, at::kFloat);
   agreement.add("running variance", layer.running_var, running_var, at::kFloat);
   agreement.add("batches", layer.batches, at::ones({}) * 2, at::kFloat);
-  // Of few rows it is a small difference of large terms, to whose rounding it is exact.
+  // With few rows the gradient is a small difference of large terms, which it is compared to here.
   const at::Tensor scale = batch.statistics[1].to(at::kDouble) * weight;
   const at::Tensor term = (dy.to(at::kDouble).transpose(1, -1) * scale).transpose(1, -1);
   agreement.add("gradient", found.x + term, exact_x.grad() + term, tried.type);

@@ -62,10 +62,10 @@ void check(const Sizes& sizes, at::ScalarType type, LinearFunction function) {
   const auto again = kernels::linear_activation_gradients(function, y, dy);
   CAPTURE(sizes.rows, sizes.channels, type, function == LinearFunction::kTanh);
   kernels::Agreement agreement;
-  agreement.add("gradient", found.sums, derivative(function, y, dy), type);
-  agreement.add("gradient of the bias", found.bias, found.sums.to(at::kDouble).sum(0), type);
+  agreement.add("gradient", found.linear, derivative(function, y, dy), type);
+  agreement.add("gradient of the bias", found.bias, found.linear.to(at::kDouble).sum(0), type);
   CHECK(agreement.difference() == "");
-  if (function == LinearFunction::kRelu) CHECK(found.sums.equal(derivative(function, y, dy)));
+  if (function == LinearFunction::kRelu) CHECK(found.linear.equal(derivative(function, y, dy)));
   CHECK(found.bias.scalar_type() == type);
   CHECK(again.bias.equal(found.bias));
 }
@@ -178,8 +178,8 @@ TEST_CASE("gradients behind a linear layer may begin anywhere, and a NaN is kept
       const at::Tensor dy = at::randn({from + 9 * 16}).to(type).slice(0, from).view({9, 16});
       y[3][5] = std::numeric_limits<float>::quiet_NaN();
       const auto found = kernels::linear_activation_gradients(LinearFunction::kRelu, y, dy);
-      CHECK(found.sums.equal(derivative(LinearFunction::kRelu, y, dy)));
-      CHECK(found.sums[3][5].equal(dy[3][5]));
+      CHECK(found.linear.equal(derivative(LinearFunction::kRelu, y, dy)));
+      CHECK(found.linear[3][5].equal(dy[3][5]));
       y[3][6] = -1;
       dy[3][6] = std::numeric_limits<float>::quiet_NaN();
       dy[4][5] = std::numeric_limits<float>::quiet_NaN();

@@ -15,7 +15,7 @@ namespace {
 using Catch::Matchers::ContainsSubstring;
 
 TEST_CASE("a report arrives as it was sent") {
-  const FailureReport sent{ExitCode::kCheckpoint, "line one\n\"two\" … \x1b", "node-3", true};
+  const FailureReport sent{ExitCode::kCheckpoint, "line one\n\"two\" …", "node-3", true};
   const auto received = failure_from_text(to_text(sent));
   REQUIRE(received);
   CHECK(received->code == sent.code);
@@ -24,10 +24,11 @@ TEST_CASE("a report arrives as it was sent") {
   CHECK(received->is_victim);
 }
 
-TEST_CASE("a message that is not UTF-8 arrives with replacements") {
-  const auto received = failure_from_text(to_text({ExitCode::kData, "file \xff\xfe", "h", false}));
+TEST_CASE("a message with bytes that are not UTF-8 or drive a terminal arrives with escapes") {
+  const auto received =
+      failure_from_text(to_text({ExitCode::kData, "file \xff\xfe … \x1b", "h", false}));
   REQUIRE(received);
-  CHECK_THAT(received->message, ContainsSubstring("file "));
+  CHECK(received->message == "file \\xff\\xfe … \\x1b");
 }
 
 TEST_CASE("a report fits into a pipe that nobody reads yet") {

@@ -5,8 +5,10 @@
 
 #include <string>
 
+#include "base/checkpoint_file.h"
 #include "support/catch.h"
 #include "support/error_of.h"
+#include "support/temp_folder.h"
 
 namespace mnist_train::launch {
 namespace {
@@ -74,6 +76,52 @@ TEST_CASE("the command that resumes can be pasted into a shell") {
   CHECK(resume_command("/runs/it's b") ==
         "mnist-train --config '/runs/it'\\''s b/config.json' --output '/runs/it'\\''s b' --resume "
         "auto");
+  CHECK(resume_command("/r", "mnist-train", "/r/checkpoints/best.safetensors") ==
+        "mnist-train --config /r/config.json --output /r --resume /r/checkpoints/best.safetensors");
+  CHECK(resume_command("/r", "/opt/my tools/mnist-train") ==
+        "'/opt/my tools/mnist-train' --config /r/config.json --output /r --resume auto");
+}
+
+TEST_CASE("the way on after a failure is a command that can work") {
+  const testing::TempFolder run;
+  CHECK(way_on(run.path()) == "  no checkpoint was written\n");
+  const std::string damaged = "damaged, which is long enough for a seal";
+  run.write("checkpoints/step-00000009.safetensors", damaged);
+  CHECK(way_on(run.path()) ==
+        "  none of its checkpoints can be read\n  start again with: "
+        "mnist-train --config " +
+            (run.path() / "config.json").string() + "\n");
+  const std::string content = "weights";
+  Hasher hasher;
+  hasher.update(content.data(), content.size());
+  const auto seal = seal_of(hasher);
+  const std::string whole = content + std::string(seal.begin(), seal.end());
+  const auto best = run.write("checkpoints/best.safetensors", whole);
+  CHECK(way_on(run.path()) == "  newest checkpoint: " + best.string() + "\n  continue with: " +
+                                  resume_command(run.path(), "mnist-train", best.string()) + "\n");
+  const auto older = run.write("checkpoints/step-00000008.safetensors", whole);
+  CHECK(way_on(run.path()) == "  newest checkpoint: " + older.string() +
+                                  "\n  continue with: " + resume_command(run.path()) + "\n");
+}
+
+TEST_CASE("paths in commands are short where they lie in the working directory") {
+  const auto here = std::filesystem::current_path();
+  CHECK(path_to_type(here / "runs" / "model.pt") == "runs/model.pt");
+  CHECK(path_to_type("/elsewhere/model.pt") == "/elsewhere/model.pt");
+  CHECK(predict_command(here / "a b.pt", "mnist-train") ==
+        "mnist-train predict --checkpoint 'a b.pt' IMAGE.png");
+}
+
+TEST_CASE("a message names the place of the key that it is about") {
+  const std::map<std::string, std::string> positions{{"/model/plugin", "c.json:3:5"},
+                                                     {"/model/options", "c.json:4:7"}};
+  CHECK(with_positions("/model/plugin: /a.so: cannot be loaded\n  because", positions) ==
+        "c.json:3:5: /model/plugin: /a.so: cannot be loaded\n  because");
+  CHECK(with_positions("/model/options/width: wrong\n/model/options: wrong", positions) ==
+        "c.json:4:7: /model/options/width: wrong\nc.json:4:7: /model/options: wrong");
+  for (const char* other : {"/data/train: wrong", "/file: wrong", "wrong: /model/plugin: x", "/"}) {
+    CHECK(with_positions(other, positions) == other);
+  }
 }
 
 }  // namespace

@@ -3,8 +3,8 @@
 #include <fcntl.h>
 
 #include <filesystem>
-#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/file.h"
@@ -18,13 +18,16 @@ namespace {
 namespace fs = std::filesystem;
 using Catch::Matchers::ContainsSubstring;
 
+constexpr Pace kPace{0.125, 2048, 0.5};
 constexpr StepRecord kStep{2, 150, 0.25, 0.01, 12345.5};
 const EpochResult kEpoch{.record = {2, 200, 0.5, 0.875, 0.25, 0.9375, 3.5, 0.5, 17142.0, {}, {}}};
 
 /// A console whose output, with what is logged meanwhile, goes to a file.
 class Screen {
  public:
-  explicit Screen(bool terminal, bool quiet = false) : before_(spdlog::default_logger()) {
+  explicit Screen(bool terminal, bool quiet = false,
+                  std::optional<std::int64_t> max_steps = std::nullopt, bool has_head = false)
+      : before_(spdlog::default_logger()) {
     LogSetup log;
     log.console_fd = fd_.get();
     set_up_logging(log);
@@ -34,6 +37,8 @@ class Screen {
     setup.fd = fd_.get();
     setup.epochs = 10;
     setup.steps_per_epoch = 100;
+    setup.max_steps = max_steps;
+    setup.has_head = has_head;
     console = console_sink(setup);
   }
   Screen(const Screen&) = delete;
@@ -53,122 +58,90 @@ class Screen {
 
 TEST_CASE("without a terminal progress is plain lines") {
   Screen screen(/*terminal=*/false);
-  screen.console->tick(2, 50);
+  screen.console->tick({2, 50, 150});
+  screen.console->step(kStep);
+  screen.console->pace(kPace);
   screen.console->step(kStep);
   screen.console->epoch(kEpoch);
   CHECK(screen.text() ==
-        "epoch 2/10, step 50/100: loss 0.2500  12,345 samples/s\n"
+        "epoch 2/10, step 50/100: loss 0.2500, 12,345 samples/s\n"
+        "epoch 2/10, step 50/100: loss 0.2500, 12,345 samples/s, ETA 7:05\n"
         "epoch 2/10: train loss 0.5000, accuracy 87.50 %; test loss 0.2500, accuracy 93.75 %; "
         "4.00 s, 17,142 samples/s\n");
 }
 
-TEST_CASE("on a terminal a bar is drawn in place, and gives way to the epoch's line") {
+TEST_CASE("on a terminal numbers and a bar are drawn in place, and give way to the epoch's line") {
   Screen screen(/*terminal=*/true);
-  screen.console->step(kStep);
-  screen.console->tick(2, 50);
-  const std::string bar = screen.text();
-  CHECK_THAT(bar, ContainsSubstring("epoch 2/10 [===============>              ] 50/100"));
-  CHECK_THAT(bar, ContainsSubstring("loss 0.2500"));
-  CHECK(bar.ends_with('\r'));
-  CHECK_THAT(bar, !ContainsSubstring("\n"));
+  screen.console->pace(kPace);
+  screen.console->tick({2, 50, 150});
+  const std::string drawn = screen.text();
+  CHECK_THAT(drawn, ContainsSubstring(
+                        "epoch 2/10  50/100  loss 0.1250  2,048 samples/s  ETA 7:05  [======="));
+  CHECK(drawn.ends_with("]\r"));
+  CHECK_THAT(drawn, !ContainsSubstring("\n"));
   screen.console->epoch(kEpoch);
-  CHECK_THAT(screen.text(), ContainsSubstring("\r\x1b[K"));
+  CHECK_THAT(screen.text(), ContainsSubstring("]\r\r\x1b[J"));
   CHECK_THAT(screen.text(),
-             ContainsSubstring("   2/10      0.5000   87.50 %     0.2500   93.75 %"));
+             ContainsSubstring("   2/10     0.2500   93.75 %      0.5000   87.50 %"));
   CHECK_THAT(screen.text(), !ContainsSubstring("train loss 0.5"));
+}
+
+TEST_CASE("before the speed is known there are only the step and the bar") {
+  Screen screen(/*terminal=*/true);
+  screen.console->tick({1, 50, 50});
+  CHECK_THAT(screen.text(),
+             ContainsSubstring("epoch 1/10  50/100  [===============>              ]\r"));
 }
 
 TEST_CASE("a bar never leaves its frame, and is redrawn at most ten times a second") {
   Screen full(/*terminal=*/true);
-  full.console->tick(1, 250);
-  CHECK_THAT(full.text(), ContainsSubstring("[==============================] 250/100"));
+  full.console->tick({1, 250, 250});
+  CHECK_THAT(full.text(), ContainsSubstring("250/100  [==============================]"));
   Screen busy(/*terminal=*/true);
-  for (int step = 0; step < 1000; ++step) busy.console->tick(1, 1);
+  for (int step = 0; step < 1000; ++step) busy.console->tick({1, 1, 1});
   const std::string once = busy.text();
-  CHECK(std::count(once.begin(), once.end(), '\r') <= 2);
+  CHECK(std::count(once.begin(), once.end(), '\r') <= 4);
+}
+
+TEST_CASE("the time that is left counts evaluations, and ends with max_steps") {
+  Screen screen(/*terminal=*/false, /*quiet=*/false, /*max_steps=*/160);
+  screen.console->tick({2, 50, 150});
+  screen.console->pace(kPace);
+  screen.console->step(kStep);
+  CHECK(screen.text().ends_with("ETA 0:05\n"));
+  Screen whole(/*terminal=*/false);
+  whole.console->epoch(kEpoch);  // whose evaluation took half a second
+  whole.console->tick({10, 0, 900});
+  whole.console->pace(kPace);
+  whole.console->step(kStep);
+  CHECK(whole.text().ends_with("ETA 0:51\n"));
+}
+
+TEST_CASE("the head of the table is drawn once, when the run begins") {
+  Screen first(/*terminal=*/true);
+  first.console->begin({}, {});
+  first.console->epoch(kEpoch);
+  first.console->epoch(kEpoch);
+  const std::string text = first.text();
+  CHECK(text.find("test loss") != std::string::npos);
+  CHECK(text.find("test loss") == text.rfind("test loss"));
+  Screen restarted(/*terminal=*/true, /*quiet=*/false, std::nullopt, /*has_head=*/true);
+  restarted.console->begin({}, {});
+  restarted.console->epoch(kEpoch);
+  CHECK_THAT(restarted.text(), !ContainsSubstring("test loss"));
 }
 
 TEST_CASE("a quiet console says nothing") {
   for (const bool terminal : {false, true}) {
     Screen screen(terminal, /*quiet=*/true);
-    screen.console->tick(1, 1);
+    screen.console->begin({}, {});
+    screen.console->pace(kPace);
+    screen.console->tick({1, 1, 1});
     screen.console->step(kStep);
     screen.console->epoch(kEpoch);
+    screen.console->end({});
     CHECK(screen.text().empty());
   }
-}
-
-using Variables = std::map<std::string, std::string>;
-
-TerminalStyle style_of(const Variables& variables) {
-  return terminal_style([&](const char* name) {
-    const auto found = variables.find(name);
-    return found == variables.end() ? nullptr : found->second.c_str();
-  });
-}
-
-TEST_CASE("colours and characters follow the environment") {
-  CHECK(style_of({}).colours);
-  CHECK(style_of({{"NO_COLOR", ""}}).colours);
-  CHECK_FALSE(style_of({{"NO_COLOR", "1"}}).colours);
-  CHECK_FALSE(style_of({{"TERM", "dumb"}}).colours);
-  CHECK_FALSE(style_of({}).utf8);
-  CHECK(style_of({{"LANG", "de_DE.UTF-8"}}).utf8);
-  CHECK(style_of({{"LC_CTYPE", "C.utf8"}, {"LANG", "C"}}).utf8);
-  CHECK_FALSE(style_of({{"LC_ALL", "C"}, {"LANG", "de_DE.UTF-8"}}).utf8);
-  CHECK(style_of({{"LC_ALL", ""}, {"LANG", "de_DE.UTF-8"}}).utf8);
-}
-
-TEST_CASE("a sparkline runs from the least to the greatest, and shows the last") {
-  CHECK(sparkline({0, 0.5, 1}, 10, /*utf8=*/true) == "▁▅█");
-  CHECK(sparkline({5, 0, 0.5, 1}, 3, /*utf8=*/true) == "▁▅█");
-  CHECK(sparkline({0, 0.5, 1}, 10, /*utf8=*/false) == "_=#");
-  CHECK(sparkline({3, 3}, 10, /*utf8=*/false) == "==");
-  CHECK(sparkline({}, 10, true).empty());
-  CHECK(sparkline({1, 2}, 0, true).empty());
-}
-
-EpochRecord epoch(std::int64_t number, double accuracy) {
-  EpochRecord record;
-  record.epoch = number;
-  record.train_loss = 0.5;
-  record.train_accuracy = 0.875;
-  record.test_loss = 0.25;
-  record.test_accuracy = accuracy;
-  record.train_seconds = 3.5;
-  record.test_seconds = 0.5;
-  record.samples_per_second = 17142;
-  return record;
-}
-
-TEST_CASE("epochs are lines of one table") {
-  EpochTable table(10, {false, true});
-  CHECK(table.lines(epoch(1, 0.5), 100) ==
-        "  epoch  train loss  accuracy  test loss  accuracy      time  samples/s\n"
-        "   1/10      0.5000   87.50 %     0.2500   50.00 %    4.00 s     17,142  ▅\n");
-  CHECK(table.lines(epoch(2, 0.75), 100) ==
-        "   2/10      0.5000   87.50 %     0.2500   75.00 %    4.00 s     17,142  ▁█\n");
-  CHECK(table.lines(epoch(3, 0.625), 75) ==
-        "   3/10      0.5000   87.50 %     0.2500   62.50 %    4.00 s     17,142  ▅\n");
-  CHECK(table.lines(epoch(4, 0.625), 40).ends_with("17,142  \n"));
-}
-
-TEST_CASE("on a terminal with colours the best accuracy so far stands out") {
-  EpochTable table(2, {true, true});
-  const std::string first = table.lines(epoch(1, 0.75), 100);
-  CHECK(first.find("\x1b[1;32m   75.00 %\x1b[0m") != std::string::npos);
-  const std::string second = table.lines(epoch(2, 0.5), 100);
-  CHECK(second.find("\x1b[1;32m") == std::string::npos);
-}
-
-TEST_CASE("a validation set has a column of its own") {
-  EpochTable table(2, {false, false});
-  EpochRecord record = epoch(1, 0.75);
-  record.validation_loss = 0.5;
-  record.validation_accuracy = 0.8125;
-  const std::string lines = table.lines(record, 100);
-  CHECK(lines.find("  held out ") != std::string::npos);
-  CHECK(lines.find("75.00 %   81.25 %") != std::string::npos);
 }
 
 TEST_CASE("numbers are grouped by thousands") {
@@ -182,6 +155,14 @@ TEST_CASE("numbers are grouped by thousands") {
         Case{-123456, "-123,456"}, Case{INT64_MIN, "-9,223,372,036,854,775,808"}}) {
     CHECK(with_thousands(known.number) == known.text);
   }
+}
+
+TEST_CASE("times are as a clock shows them") {
+  CHECK(clock_text(0) == "0:00");
+  CHECK(clock_text(65.4) == "1:05");
+  CHECK(clock_text(3599.6) == "1:00:00");
+  CHECK(clock_text(100 * 3600 + 61) == "100:01:01");
+  CHECK(clock_text(-1) == "0:00");
 }
 
 }  // namespace

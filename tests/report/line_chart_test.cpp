@@ -1,5 +1,6 @@
 #include "report/page/line_chart.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "support/catch.h"
@@ -16,34 +17,6 @@ std::size_t count_of(const std::string& text, const std::string& part) {
   return count;
 }
 
-TEST_CASE("ticks are round numbers inside the axis") {
-  using Case = std::pair<std::vector<double>, std::vector<double>>;
-  const auto [numbers, ticks] = GENERATE(values<Case>({
-      {{1, 10}, {2, 4, 6, 8, 10}},
-      {{0.9, 0.99}, {0.9, 0.92, 0.94, 0.96, 0.98}},
-      {{0, 23456}, {0, 5000, 10000, 15000, 20000}},
-      {{5}, {4.6, 4.8, 5, 5.2, 5.4}},
-      {{0}, {0, 0.2, 0.4, 0.6, 0.8, 1}},
-      {{}, {0, 0.2, 0.4, 0.6, 0.8, 1}},
-  }));
-  const ChartScale scale(numbers, /*logarithmic=*/false);
-  REQUIRE(scale.ticks().size() == ticks.size());
-  for (std::size_t i = 0; i < ticks.size(); ++i) CHECK(scale.ticks()[i] == Approx(ticks[i]));
-}
-
-TEST_CASE("a logarithmic axis has ticks at 1, 2 and 5, and one for zeros is linear") {
-  const ChartScale scale({0.03, 2.3}, /*logarithmic=*/true);
-  CHECK(scale.logarithmic());
-  REQUIRE(scale.ticks().size() == 6);
-  CHECK(scale.ticks().front() == Approx(0.05));
-  CHECK(scale.ticks().back() == Approx(2));
-  CHECK(scale.at(0.03) == Approx(0).margin(1e-12));
-  CHECK(scale.at(2.3) == Approx(1));
-  CHECK(scale.at(std::sqrt(0.03 * 2.3)) == Approx(0.5));
-  CHECK_FALSE(ChartScale({0, 1}, /*logarithmic=*/true).logarithmic());
-  CHECK(ChartScale({1e-9, 1e6}, /*logarithmic=*/true).ticks().size() < 12);
-}
-
 TEST_CASE("numbers that are none leave a gap and do not stretch the axes") {
   const double nan = std::nan("");
   LineChart chart{"Loss", "step"};
@@ -51,8 +24,9 @@ TEST_CASE("numbers that are none leave a gap and do not stretch the axes") {
   const std::string html = line_chart(chart);
   CHECK(count_of(html, "<circle") == 3);
   const std::string path =
-      html.substr(html.find("class=\"line c0\" d=\"M", html.find("viewBox=\"0 0 320")));
+      html.substr(html.find("class=\"line c0\" data-x", html.find("viewBox=\"0 0 360")));
   CHECK(count_of(path.substr(0, path.find("\"/>")), "M") == 3);
+  CHECK_THAT(path, ContainsSubstring("data-x=\"1,3,5\" data-y=\"1,1.5,2\""));
   CHECK_THAT(html, !ContainsSubstring("nan"));
   CHECK_THAT(html, !ContainsSubstring("inf"));
 }
@@ -61,6 +35,8 @@ TEST_CASE("a chart of nothing is nothing") {
   LineChart chart{"Loss", "step"};
   CHECK(line_chart(chart).empty());
   chart.series = {{"a", 0, {}}, {"b", 1, {{1, std::nan("")}}}};
+  CHECK(line_chart(chart).empty());
+  chart.series = {{"a", 0, {{1, 0.5}}}, {"b", 1, {{1, 0.75}}}};  // nothing to compare with
   CHECK(line_chart(chart).empty());
 }
 
@@ -72,7 +48,7 @@ TEST_CASE("long lines are thinned to means") {
   series.points.push_back({100000, 2});
   chart.series = {series};
   const std::string html = line_chart(chart);
-  CHECK(html.size() < 8000);
+  CHECK(html.size() < 10000);
 }
 
 TEST_CASE("a chart says in words what it shows, names escaped") {
@@ -83,6 +59,34 @@ TEST_CASE("a chart says in words what it shows, names escaped") {
              ContainsSubstring(
                  "Accuracy by epoch. &lt;test&gt;: from 50.00 % (epoch 1) to 75.00 % (epoch 2)."));
   CHECK_THAT(html, !ContainsSubstring("<test>"));
+}
+
+TEST_CASE("the legend holds the last values, those that can be read alone") {
+  LineChart chart{"Accuracy", "epoch", AxisFormat::kPercent};
+  ChartSeries background{"single", 1, {{1, 0.25}, {2, 0.25}}};
+  background.faint = true;
+  chart.series = {background,
+                  {"test", 0, {{1, 0.5}, {2, 0.75}, {3, std::nan("")}}},
+                  {"gone", 2, {{1, std::nan("")}}}};
+  const std::string html = line_chart(chart);
+  CHECK(count_of(html, "<li>") == 1);
+  CHECK_THAT(html, ContainsSubstring("test <b>75.00 %</b></li>"));
+  CHECK_THAT(html, ContainsSubstring("<span class=\"at\">epoch 2</span>"));
+  CHECK(count_of(html, "data-x=\"1,2\"") == 1);
+}
+
+TEST_CASE("ticks that are close together have as many digits as tell them apart") {
+  LineChart chart{"Loss", "epoch"};
+  chart.series = {{"test", 0, {{1, 3.68751}, {2, 3.68752}}}};
+  const std::string html = line_chart(chart);
+  const std::string first = "class=\"tick end\"";
+  std::vector<std::string> texts;
+  for (std::size_t at = 0; (at = html.find(first, at)) != std::string::npos; ++at) {
+    const std::size_t begin = html.find('>', at) + 1;
+    texts.push_back(html.substr(begin, html.find('<', begin) - begin));
+  }
+  REQUIRE(texts.size() > 2);
+  CHECK(std::adjacent_find(texts.begin(), texts.end()) == texts.end());
 }
 
 TEST_CASE("smoothing keeps a constant, follows a change, and passes over gaps") {

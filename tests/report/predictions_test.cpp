@@ -1,10 +1,8 @@
-#include <array>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "base/file.h"
-#include "imaging/codec.h"
 #include "report/sink.h"
 #include "support/catch.h"
 #include "support/temp_folder.h"
@@ -13,51 +11,6 @@ namespace mnist_train::report {
 namespace {
 
 using Json = nlohmann::json;
-constexpr std::string_view kPrefix = "data:image/png;base64,";
-
-std::vector<std::uint8_t> from_base64(std::string_view text) {
-  constexpr std::string_view kDigits =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::vector<std::uint8_t> bytes;
-  std::uint32_t bits = 0;
-  int count = 0;
-  for (const char digit : text) {
-    if (digit == '=') break;
-    bits = bits << 6 | static_cast<std::uint32_t>(kDigits.find(digit));
-    count += 6;
-    if (count < 8) continue;
-    count -= 8;
-    bytes.push_back(static_cast<std::uint8_t>(bits >> count));
-  }
-  return bytes;
-}
-
-TEST_CASE("a picture in a data URI decodes to the pixels that went in") {
-  // Widths that make base64 end in no, one and two padding digits are among these.
-  for (const std::int64_t channels : {1, 3}) {
-    for (std::int64_t width = 1; width < 9; ++width) {
-      constexpr std::int64_t kHeight = 3;
-      std::vector<std::uint8_t> planes;
-      for (std::int64_t i = 0; i < channels * kHeight * width; ++i) {
-        planes.push_back(static_cast<std::uint8_t>(i * 37 + 11));
-      }
-      const std::string uri = image_uri(make_picture(planes.data(), channels, kHeight, width));
-      REQUIRE(uri.starts_with(kPrefix));
-      CHECK((uri.size() - kPrefix.size()) % 4 == 0);
-      const imaging::Image decoded =
-          imaging::decode(from_base64(std::string_view(uri).substr(kPrefix.size())), "picture");
-      REQUIRE(decoded.channels == channels);
-      REQUIRE(decoded.width == width);
-      REQUIRE(decoded.height == kHeight);
-      for (std::int64_t pixel = 0; pixel < kHeight * width; ++pixel) {
-        for (std::int64_t channel = 0; channel < channels; ++channel) {
-          CHECK(decoded.pixels[static_cast<std::size_t>(pixel * channels + channel)] ==
-                planes[static_cast<std::size_t>(channel * kHeight * width + pixel)]);
-        }
-      }
-    }
-  }
-}
 
 TEST_CASE("each prediction is a line with the documented keys, and a NaN is null") {
   const testing::TempFolder folder;

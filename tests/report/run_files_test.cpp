@@ -107,6 +107,7 @@ TEST_CASE("broken files are refused by file and line") {
        "metrics.jsonl:1: seconds is not an object, or rank_seconds is not a list"},
       {"predictions.jsonl", "{\"id\":1,\"guess\":\"x\",\"truth\":1}\n",
        "predictions.jsonl:1: has no number guess"},
+      {"mistakes.jsonl", "{\"id\":1,\"guess\":2}\n", "mistakes.jsonl:1: has no number truth"},
       {"summary.json", "[]", "summary.json: is not a JSON object"},
       {"config.json", "{\"a\":\"\xff\"}", "config.json: is not a JSON object"},
   }));
@@ -130,6 +131,28 @@ TEST_CASE("runs of older programs, which say less, are read as far as they go") 
   CHECK(std::isnan(run.epochs[0].record.train_loss));
   CHECK_FALSE(run.epochs[0].details.seconds.input_s.has_value());
   CHECK(run.config.is_null());
+}
+
+TEST_CASE("mistakes are those that the run kept, of an older run those among its predictions") {
+  const TempFolder folder;
+  write_pretended_run(folder, "run");
+  const auto read_ids = [&] {
+    std::vector<std::int64_t> ids;
+    RunReader reader(folder.path() / "run");
+    for (const Mistake& mistake : reader.read().mistakes) {
+      ids.push_back(mistake.id);
+    }
+    return ids;
+  };
+  CHECK(read_ids() == std::vector<std::int64_t>{9, 5, 1});
+  std::string lines;
+  for (int id = 0; id < 300; ++id) {
+    lines += R"({"id":)" + std::to_string(id) + R"(,"guess":1,"truth":0,"confidence":0.5})" + "\n";
+  }
+  folder.write("run/mistakes.jsonl", lines);
+  CHECK(read_ids().size() == kMostMistakes);
+  folder.write("run/mistakes.jsonl", "");
+  CHECK(read_ids().empty());
 }
 
 TEST_CASE("a picture that is no data URI is left out") {

@@ -55,6 +55,26 @@ TEST_CASE("an empty folder, or one with other things, takes a run") {
   CHECK(fs::exists(temp.path() / "notes.txt"));
 }
 
+TEST_CASE("a check refuses what a run would refuse, and makes nothing") {
+  const TempFolder temp;
+  const fs::path free = temp.path() / "free";
+  CHECK_NOTHROW(check_run_folder(into(free), "mnist", ""));
+  CHECK_FALSE(fs::exists(free));
+  const fs::path held = temp.path() / "held";
+  const RunFolder run = prepare_run_folder(into(held), "mnist", "", false);
+  CHECK_THAT(error_of([&] { check_run_folder(into(held), "mnist", "auto"); }).message,
+             ContainsSubstring("is in use by"));
+  const fs::path taken = temp.path() / "taken";
+  temp.write("taken/config.json", "{}");
+  const Failure failure = error_of([&] { check_run_folder(into(taken), "mnist", ""); });
+  CHECK(failure.code == ExitCode::kConfig);
+  CHECK_THAT(failure.message, ContainsSubstring("holds a run already"));
+  CHECK_NOTHROW(check_run_folder(into(taken), "mnist", "auto"));
+  const ScopedDirectory here(temp.path());
+  CHECK_NOTHROW(check_run_folder({}, "mnist", ""));
+  CHECK_FALSE(fs::exists("runs"));
+}
+
 TEST_CASE("a folder that holds a run is refused with the two ways on") {
   for (const char* trace :
        {"config.json", "metrics.jsonl", "summary.json", "checkpoints/step-00000001.safetensors"}) {
@@ -173,6 +193,34 @@ TEST_CASE("a folder that cannot be made is refused with its name") {
   const Failure failure = error_of([&] { prepare_run_folder(into(folder), "mnist", "", false); });
   CHECK(failure.code == ExitCode::kConfig);
   CHECK_THAT(failure.message, ContainsSubstring(folder.string()));
+}
+
+TEST_CASE("what was made for a run that could not begin is removed, and nothing else") {
+  const TempFolder temp;
+  const auto discard = [](const fs::path& folder) {
+    RunFolder run = prepare_run_folder(into(folder), "mnist", "", false);
+    write_file_atomically(run.path / files::kLogs / "rank-0.log", "text", ExitCode::kRunFailed);
+    discard_run_folder(run.path, run.made);
+  };
+  discard(temp.path() / "a" / "b" / "c");
+  CHECK(fs::is_empty(temp.path()));
+  const fs::path own = temp.path() / "own";
+  fs::create_directory(own);
+  discard(own);
+  CHECK((fs::is_directory(own) && fs::is_empty(own)));
+  temp.write("own/notes.txt", "mine");
+  discard(own / "run");
+  CHECK_FALSE(fs::exists(own / "run"));
+  CHECK(fs::exists(own / "notes.txt"));
+}
+
+TEST_CASE("a run that has begun is not removed") {
+  const TempFolder temp;
+  const RunFolder run = prepare_run_folder(into(temp.path() / "run"), "mnist", "", false);
+  temp.write("run/config.json", "{}");
+  discard_run_folder(run.path, run.made);
+  CHECK(fs::exists(run.path / "config.json"));
+  CHECK(fs::is_directory(run.path / files::kLogs));
 }
 
 }  // namespace

@@ -25,6 +25,8 @@ TEST_CASE("keys that contradict each other are refused") {
       {R"({"schedule":{"name":"one_cycle","max_learning_rate":1,"warmup_epochs":2}})",
        "f:1:71: /schedule/warmup_epochs: has to be 0 with schedule one_cycle, which has a warm-up "
        "of its own: pct_start"},
+      {R"({"epochs":2,"schedule":{"warmup_epochs":2.5}})",
+       "f:1:41: /schedule/warmup_epochs: is longer than the run, whose epochs are 2"},
       {R"({"early_stopping":{"min_delta":0.1}})", R"(f:1:19: /early_stopping: needs "patience")"},
       {R"({"gradient_averaging":{"strategy":"shared_memory","compression":"fp16"}})",
        "f:1:65: /gradient_averaging/compression: has to be none with strategy shared_memory, which "

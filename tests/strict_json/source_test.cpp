@@ -36,7 +36,7 @@ TEST_CASE("a pipe is read to its end, and its paths are meant from the working d
 
 TEST_CASE("what is no readable file of at most 1 MiB is refused by name") {
   const TempFolder folder;
-  const auto large = folder.write("large.json", std::string(kMaxSourceBytes + 1, ' '));
+  const auto large = folder.write("large.json", "\n\n" + std::string(kMaxSourceBytes, ' '));
   const auto full = folder.write("full.json", std::string(kMaxSourceBytes, ' '));
   const std::string nowhere = (folder.path() / "nowhere.json").string();
   CHECK(load_source(full.string())->text.size() == kMaxSourceBytes);
@@ -47,8 +47,9 @@ TEST_CASE("what is no readable file of at most 1 MiB is refused by name") {
     return failure.message;
   };
   CHECK(message_for(large.string()) ==
-        large.string() + ": is larger than 1 MiB, which no config is");
-  CHECK(message_for("/dev/zero") == "/dev/zero: is larger than 1 MiB, which no config is");
+        large.string() + ":3:1048575: /: the text is larger than 1 MiB, which no config is");
+  CHECK(message_for("/dev/zero") ==
+        "/dev/zero:1:1048577: /: the text is larger than 1 MiB, which no config is");
   CHECK(message_for(folder.path().string()) ==
         folder.path().string() + ": is a folder; a config is a JSON file");
   CHECK(message_for(nowhere) == nowhere + ": cannot be opened: No such file or directory");

@@ -115,7 +115,7 @@ TEST_CASE("what is no JSON is refused at its place") {
        "f:1:3: /0: broken string: control character U+0009 (HT) must be escaped to "
        "\\u0009 or \\t"},
       {"\xEF\xBB{}", "f:1:1: /: broken byte order mark"},
-      {"\xFE\xFF{}", "f:1:1: /: expected a value, found \xFE"},
+      {"\xFE\xFF{}", "f:1:1: /: expected a value, found \\xfe"},
       {std::string("{}\0", 3), "f:1:3: /: expected the end of the document, found \\x00"},
       {std::string("{\0}", 3), "f:1:2: /: expected a key in double quotes, found \\x00"},
   }));

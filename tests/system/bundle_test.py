@@ -1,4 +1,4 @@
-"""scripts/bundle's archive on a system that has nothing but Python and the folder of PyTorch's wheels."""
+"""scripts/bundle's archive and scripts/package's wheel on a system that has nothing but Python and the folder of PyTorch's wheels."""
 
 import os
 import shutil
@@ -33,8 +33,17 @@ def bundle(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def bare_system(tmp_path_factory, bundle):
-    """Runs a shell script on a system of its own, in which the bundle is /bundle."""
+def package(tmp_path_factory):
+    """The folder of the wheel."""
+    folder = tmp_path_factory.mktemp("package")
+    packed = run(REPOSITORY / "scripts" / "package", "--output", folder)
+    assert packed.returncode == 0, packed.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bare_system(tmp_path_factory, bundle, package):
+    """Runs a shell script on a system of its own, in which the bundle is /bundle and the wheel lies in /package."""
     if os.geteuid() != 0 or run("unshare", "-m", "true").returncode != 0:
         pytest.skip("mounting and chroot take root")
     if not shutil.which("debootstrap"):
@@ -46,9 +55,9 @@ def bare_system(tmp_path_factory, bundle):
     made = run("debootstrap", "--variant=minbase", "--include=python3", release["VERSION_CODENAME"].strip('"'), root)
     if made.returncode != 0:
         pytest.skip(f"debootstrap could not make a system: {made.stdout[-300:]}")
-    for folder in ("bundle", "wheels", "fake_gpu", "with_fake_gpu"):
+    for folder in ("bundle", "package", "wheels", "fake_gpu", "with_fake_gpu"):
         (root / folder).mkdir()
-    mounts = {"bundle": bundle, "wheels": WHEELS, "dev": "/dev", "proc": "/proc"}
+    mounts = {"bundle": bundle, "package": package, "wheels": WHEELS, "dev": "/dev", "proc": "/proc"}
     if LIBRARIES.is_dir():
         mounts |= {"fake_gpu": LIBRARIES, "with_fake_gpu": REPOSITORY / "tests" / "support" / "fake_gpu"}
     script = " && ".join(f"mount --bind '{source}' '{root}/{target}'" for target, source in mounts.items())
@@ -64,6 +73,12 @@ def bare_system(tmp_path_factory, bundle):
 def test_the_bundle_trains_and_resumes_on_a_bare_system(bare_system):
     done = bare_system("/bundle/scripts/smoke --cpu")
     assert done.returncode == 0 and "smoke: passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_wheel_trains_on_a_bare_system(bare_system):
+    done = bare_system("python3 -m pip install --quiet --no-index --no-deps --break-system-packages --ignore-installed /package/*.whl && "
+                       "mnist-train --config mnist --set max_steps=100 --set device=cpu --output run && cat run/summary.json")
+    assert done.returncode == 0 and '"status":"finished"' in done.stdout.replace(" ", ""), done.stdout + done.stderr
 
 
 def test_every_library_is_found_on_a_bare_system(bare_system):

@@ -78,7 +78,8 @@ def test_images_are_predicted_with_the_names_of_their_classes(tmp_path, cifar, t
 def test_preview_shows_the_bytes_of_the_batches(tmp_path, cifar):
     for channels in (3, 1):
         path = write_config(tmp_path, merged(config(cifar), {"data": {"channels": channels}}))
-        result = run("preview", "--config", path, "--output", tmp_path / "grid.png", "--nproc-per-node", 1)
+        result = run("preview", "--config", path, "--output", tmp_path / "grid.png", "--scale", 1,
+                     "--nproc-per-node", 1)
         assert result.returncode == 0, result.stderr
         facts = json.loads(result.stdout)
         page = read_png((tmp_path / "grid.png").read_bytes())

@@ -8,7 +8,7 @@ import zlib
 import numpy
 import pytest
 from pictures import read_png
-from support import MNIST, idx_bytes, merged, read_idx, relative_difference, run, train, write_config
+from support import MNIST, idx_bytes, merged, read_idx, relative_difference, run, train, write_config, write_idx_folder
 
 HALVES = ("train", "test")
 COUNT = 700  # of each half
@@ -41,7 +41,8 @@ def data(sets, name, **others):
 
 def preview(folder, config, *arguments):
     """By process: the facts of each image, with its pixels."""
-    result = run("preview", "--config", write_config(folder, config), "--output", folder / "grid.png", *arguments)
+    result = run("preview", "--config", write_config(folder, config), "--output", folder / "grid.png", "--scale", 1,
+                 *arguments)
     assert result.returncode == 0, result.stderr
     facts = json.loads(result.stdout)
     page = read_png((folder / "grid.png").read_bytes())
@@ -50,6 +51,27 @@ def preview(folder, config, *arguments):
         place = numpy.s_[image["top"]:image["top"] + facts["height"], image["left"]:image["left"] + facts["width"]]
         image["pixels"] = page[place]
     return processes
+
+
+def test_a_preview_of_many_large_images_reaches_rank_0(tmp_path):
+    data = {"dataset": None, "format": "synthetic", "size": 244, "channels": 3, "limit_train": 128, "limit_test": 1}
+    processes = preview(tmp_path, {"batch_size": 128, "data": data, "launch": {"processes_per_node": 2}})
+    assert [len(images) for images in processes] == [64, 64]
+    assert processes[1][63]["pixels"].shape == (244, 244, 3) and processes[1][63]["pixels"].any()
+
+
+def test_labels_that_only_the_test_set_has_are_refused_and_classes_without_samples_named(tmp_path):
+    images = numpy.zeros((12, 28, 28), numpy.uint8)
+    write_idx_folder(tmp_path / "set", images, numpy.arange(12) % 6 + 1)
+    config = {"epochs": 1, "data": {"dataset": None, "limit_train": None, "limit_test": None, "format": "idx",
+                                    "train": str(tmp_path / "set"), "test": str(tmp_path / "set")}}
+    result = train(tmp_path, config, output="gap")
+    assert "no training sample is of class 0 (of 7 classes" in result.stderr
+    labels = tmp_path / "set" / "t10k-labels-idx1-ubyte"
+    labels.write_bytes(idx_bytes((numpy.arange(12) % 6 + 2).astype(numpy.uint8)))
+    refused = run("--config", write_config(tmp_path, config), "--output", tmp_path / "refused")
+    assert refused.returncode == 3
+    assert f"{labels}: sample 5: label 7, a class that the training set does not have" in refused.stderr
 
 
 def test_an_lmdb_trains_the_same_bits_as_idx_and_so_does_it_with_two_processes(tmp_path, sets):

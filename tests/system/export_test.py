@@ -304,7 +304,8 @@ def test_the_source_is_never_overwritten(tmp_path, small_images, form):
     weights = linear_weights(tmp_path).rename(tmp_path / "model")
     config = config_of(tmp_path, LINEAR, small_images[0])
     (tmp_path / "link").symlink_to(weights)
-    for output in (weights, tmp_path / "link", tmp_path / ".." / tmp_path.name / "model"):
+    (tmp_path / "hard").hardlink_to(weights)
+    for output in (weights, tmp_path / "link", tmp_path / "hard", tmp_path / ".." / tmp_path.name / "model"):
         said = refused(tmp_path, weights, form, output, 2, "--config", config)
         assert "never overwritten" in said, said
 

@@ -24,7 +24,7 @@ def test_own_kernels_are_checked_used_and_computed(tmp_path):
     folder = run(tmp_path)
     summary = folder.summary()
     assert summary["gpu_kernels"] == OWN and summary["rejected_gpu_kernels"] == {}
-    assert launches(tmp_path) > 1  # and not only to check it
+    assert launches(tmp_path) > 2  # and not only to check it
     # All products are 0 on a stand-in, so all classes are as likely.
     assert [line["train_loss"] for line in folder.epochs()] == [pytest.approx(2.302585, abs=1e-5)]
 
@@ -32,7 +32,7 @@ def test_own_kernels_are_checked_used_and_computed(tmp_path):
 def test_they_are_compiled_once(tmp_path):
     cache = tmp_path / "cache"
     run(tmp_path / "first", XDG_CACHE_HOME=cache)
-    (compiled,) = (cache / "mnist-train").glob("kernels-*")
+    (compiled,) = (cache / "mnist-train" / "kernels").iterdir()
     before = compiled.stat()
     run(tmp_path / "second", XDG_CACHE_HOME=cache, FAKE_GPU_NVRTC_FAILS_DEVICE=0)
     assert compiled.stat().st_mtime_ns == before.st_mtime_ns
@@ -60,5 +60,5 @@ def test_where_they_cannot_be_used_libtorch_computes_and_the_run_says_so(tmp_pat
     assert summary["gpu_kernels"] == [name for name in OWN if name not in rejected]
     assert all(reason in text for text in summary["rejected_gpu_kernels"].values())
     assert set(summary["rejected_gpu_kernels"]) == set(rejected)
-    assert launches(tmp_path) <= 1  # to check it
+    assert launches(tmp_path) <= 2  # to check it
     assert "softmax_loss: computed by LibTorch's operations" in folder.stderr

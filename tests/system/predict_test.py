@@ -1,11 +1,12 @@
 """Predictions for image files: any size, gray or colour, PNG and JPEG, many at once."""
 
 import json
+import shutil
 
 import numpy
 import pytest
 from pictures import write_png
-from support import MNIST, read_idx, run, train, write_config, write_idx_folder
+from support import MNIST, read_idx, run, run_on_terminal, train, write_config, write_idx_folder
 
 COUNT = 200
 
@@ -50,10 +51,52 @@ def test_every_file_gets_a_line_with_its_guess_and_scores(trained, checkpoint, d
     assert accuracy > 0.8
 
 
+def test_a_person_reads_the_two_likeliest_classes_and_a_program_json(checkpoint, digits):
+    files = digits[0][:5]
+    code, text, _ = run_on_terminal("predict", "--checkpoint", checkpoint, *files)
+    assert code == 0
+    lines = text.splitlines()
+    assert len(lines) == len(files)
+    for line, row in zip(lines, predict(checkpoint, *files)):
+        first, second = numpy.argsort(row["scores"])[::-1][:2]
+        percent = [f"{100 * row['scores'][label]:.1f} %" for label in (first, second)]
+        assert line == f"{row['file']}: {first} ({percent[0]}), then {second} ({percent[1]})"
+    code, text, _ = run_on_terminal("predict", "--checkpoint", checkpoint, "--json", *files)
+    assert [json.loads(line)["file"] for line in text.splitlines()] == [str(file) for file in files]
+
+
+def test_classes_of_an_image_folder_go_by_the_names_of_their_folders(tmp_path, digits):
+    files, labels = digits
+    for name in ("even", "odd"):
+        (tmp_path / "set" / name).mkdir(parents=True)
+    for file, label in zip(files, labels):
+        shutil.copy(file, tmp_path / "set" / ("even", "odd")[label % 2])
+    data = {"dataset": None, "format": "image-folder", "train": str(tmp_path / "set"), "test": str(tmp_path / "set")}
+    folder = train(tmp_path, {"epochs": 1, "data": data | {"limit_train": COUNT, "limit_test": COUNT}})
+    shutil.rmtree(tmp_path / "set")  # the checkpoint knows them
+    rows = predict(folder.checkpoints()[-1], *files)
+    assert {(row["guess"], row["class"]) for row in rows} <= {(0, "even"), (1, "odd")}
+    _, text, _ = run_on_terminal("predict", "--checkpoint", folder.path, files[0])
+    assert text.startswith(f"{files[0]}: {rows[0]['class']} (")
+
+
+def test_images_that_look_inverted_are_warned_of_and_others_are_not(tmp_path, checkpoint, digits):
+    images = read_idx(MNIST / "t10k-images-idx3-ubyte.gz")[:COUNT]
+    result = run("predict", "--checkpoint", checkpoint, *digits[0])
+    assert (result.returncode, result.stderr) == (0, "")
+    inverted = [write_png(tmp_path / f"inverted-{number}.png", 255 - image) for number, image in enumerate(images[:3])]
+    result = run("predict", "--checkpoint", checkpoint, *digits[0][:4], *inverted)
+    assert result.returncode == 0 and len(result.stdout.splitlines()) == 7
+    (warning,) = result.stderr.splitlines()
+    assert "3 of 7 images look inverted: dark on a light ground" in warning
+    assert all(str(file) in warning for file in inverted) and str(digits[0][0]) not in warning
+
+
 def test_weights_with_a_config_guess_like_the_checkpoint(tmp_path, trained, checkpoint, digits):
     files = digits[0][:5]
     config = write_config(tmp_path)
     assert predict(trained.path / "model.pt", "--config", config, *files) == predict(checkpoint, *files)
+    assert predict(trained.path / "model.pt", *files) == predict(checkpoint, *files)  # by the config.json beside it
 
 
 def test_images_go_through_what_test_images_go_through(tmp_path, digits):
@@ -127,9 +170,10 @@ def test_files_that_are_no_images_are_named_and_the_others_are_printed(tmp_path,
         assert f"{path}: " in result.stderr
 
 
-def test_a_call_without_images_or_config_is_refused(trained, checkpoint, digits):
+def test_a_call_without_images_or_config_is_refused(tmp_path, trained, checkpoint, digits):
     assert run("predict", "--checkpoint", checkpoint).returncode == 2
-    result = run("predict", "--checkpoint", trained.path / "model.pt", digits[0][0])
+    alone = shutil.copy(trained.path / "model.pt", tmp_path)
+    result = run("predict", "--checkpoint", alone, digits[0][0])
     assert result.returncode == 2 and "--config" in result.stderr
     assert run("predict", "--checkpoint", digits[0][0], "--config", trained.path / "config.json",
                digits[0][0]).returncode == 5

@@ -8,7 +8,8 @@ import numpy
 import pytest
 
 from pictures import read_data_uri, write_png
-from support import MNIST, RunFolder, read_idx, run, send, start, train, wait_until, write_idx_folder
+from support import (MNIST, RunFolder, read_idx, run, run_on_terminal, send, start, train, wait_until,
+                     write_idx_folder)
 
 SHOWN = {
     "epochs": 1,
@@ -81,6 +82,27 @@ def test_predictions_are_those_of_the_first_batches_whoever_evaluated_them(finis
                                                                        rel=1e-2, abs=1e-4)
 
 
+def test_mistakes_are_drawn_from_the_whole_test_set_whoever_evaluated_it(finished):
+    labels = read_idx(MNIST / "t10k-labels-idx1-ubyte.gz")
+    images = read_idx(MNIST / "t10k-images-idx3-ubyte.gz")
+    for folder in finished.values():
+        rows = [json.loads(line) for line in (folder.path / "mistakes.jsonl").read_text().splitlines()]
+        (epoch,) = folder.epochs()
+        confusion = numpy.array(epoch["confusion"])
+        assert len(rows) == len({row["id"] for row in rows}) == min(240, confusion.sum() - confusion.trace())
+        # Beyond the samples whose predictions are stored one by one, and of every kind of mistake.
+        assert not {row["id"] for row in rows} <= set(IDS)
+        numpy.fill_diagonal(confusion, 0)
+        assert {(row["truth"], row["guess"]) for row in rows} == {tuple(kind) for kind in numpy.argwhere(confusion)}
+        stored = {row["id"]: row for row in predictions(folder)}
+        for row in rows:
+            assert row["truth"] == labels[row["id"]] != row["guess"] and 0.1 <= row["confidence"] <= 1
+            if row["id"] in stored:
+                assert stored[row["id"]]["guess"] == row["guess"]
+                assert stored[row["id"]][f"score_{row['guess']}"] == pytest.approx(row["confidence"], abs=1e-6)
+        assert (read_data_uri(rows[-1]["image"])[:, :, 0] == images[rows[-1]["id"]]).all()
+
+
 def test_an_epoch_tells_where_its_time_went_and_what_was_taken_for_what(finished):
     for count, folder in finished.items():
         (epoch,) = folder.epochs()
@@ -108,7 +130,9 @@ def test_the_page_is_whole_and_loads_nothing(finished):
     for words in ("Did it learn?", "What does it get wrong?", "Where did the time go?", "What exactly was run?",
                   "finished", "3 processes, cpu, fp32", finished[3].summary()["config_hash"]):
         assert words in page.words
-    assert len(page.all("img")) == len(IDS)
+    mistakes = [json.loads(line) for line in (finished[3].path / "mistakes.jsonl").read_text().splitlines()]
+    right = sum(row["guess"] == row["truth"] for row in predictions(finished[3]))
+    assert len(page.all("img")) == len(mistakes) + min(24, right)
     for tag, attributes in page.tags:
         assert "style" not in attributes and not any(name.startswith("on") for name in attributes), tag
         for name in ("src", "href"):
@@ -120,7 +144,8 @@ def test_the_page_is_whole_and_loads_nothing(finished):
 
 def test_the_report_command_makes_the_same_page_and_compares_runs(finished, tmp_path):
     result = run("report", finished[1].path, "--output", tmp_path / "page.html")
-    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert json.loads(result.stdout) == {"output": str(tmp_path / "page.html"), "runs": 1}
     again, own = Page(tmp_path / "page.html"), Page(finished[1].path / "report.html")
     assert again.words.split("Written by")[0] == own.words.split("Written by")[0]
     result = run("report", finished[1].path, finished[3].path, "--output", "-")
@@ -145,11 +170,28 @@ def test_classes_go_by_their_names(tmp_path):
     ):
         data = {"dataset": None, "limit_train": 400, "limit_test": 400} | data
         of_run = train(tmp_path, {"epochs": 1, "data": data}, output=name)
-        named = {row["truth_name"] for row in predictions(of_run)} | {row["guess_name"] for row in predictions(of_run)}
+        mistakes = [json.loads(line) for line in (of_run.path / "mistakes.jsonl").read_text().splitlines()]
+        rows = predictions(of_run) + mistakes
+        named = {row["truth_name"] for row in rows} | {row["guess_name"] for row in rows}
         assert known <= named
         page = Page(of_run.path / "report.html")
         assert all(word in page.words for word in known)
         assert {attributes["alt"].split(": ")[1] for attributes in page.all("img")} <= named
+
+
+def test_the_report_command_skips_what_is_no_run_and_says_so(finished, tmp_path):
+    nothing, empty = tmp_path / "nothing", tmp_path / "empty"
+    empty.mkdir()
+    folders = [nothing, finished[1].path, empty, finished[3].path]
+    code, text, stderr = run_on_terminal("report", *folders, "--output", tmp_path / "page.html")
+    assert (code, text) == (0, f"{tmp_path / 'page.html'}: a page on 2 runs\n")
+    (warning,) = stderr.splitlines()
+    assert str(nothing) in warning and str(empty) in warning and str(finished[1].path) not in warning
+    assert "2 runs" in Page(tmp_path / "page.html").words
+    (tmp_path / "page.html").unlink()
+    result = run("report", nothing, empty, "--output", tmp_path / "page.html")
+    assert result.returncode == 2 and str(nothing) in result.stderr and str(empty) in result.stderr
+    assert not (tmp_path / "page.html").exists()
 
 
 def test_what_is_no_run_has_no_page(tmp_path):
@@ -209,5 +251,5 @@ def test_a_page_that_cannot_be_written_ends_no_run_but_lost_predictions_do(tmp_p
 def test_what_is_not_wanted_is_not_written(tmp_path):
     folder = train(tmp_path, {"epochs": 1, "data": {"limit_train": 256}, "report": {"html": False, "predictions": {"batches": 0}}})
     assert not (folder.path / "report.html").exists()
-    assert not (folder.path / "predictions.jsonl").exists()
+    assert not (folder.path / "predictions.jsonl").exists() and not (folder.path / "mistakes.jsonl").exists()
     assert RunFolder(folder.path).epochs()[0]["confusion"]

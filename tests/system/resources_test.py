@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from support import (BINARY, LONG_S, Process, RunFolder, averaging, environment, free_port, run, send, start, train,
@@ -170,7 +171,7 @@ def test_a_config_that_never_ends_is_refused(tmp_path):
         file.truncate(1 << 30)
     for path in (huge, "/dev/zero"):
         refused = run("--config", path, "--dry-run")
-        assert refused.returncode == 2 and "larger than 1 MiB" in refused.stderr
+        assert refused.returncode == 2 and f"{path}:1:1048577: /: the text is larger than 1 MiB" in refused.stderr
     assert time.monotonic() - begin < 3
     message = waiting.communicate(timeout=15)[1]
     os.close(write_end)
@@ -187,6 +188,20 @@ def test_names_and_data_cannot_forge_lines_or_drive_a_terminal(tmp_path):
     assert refused.returncode == 3, refused.stderr
     assert "\x1b" not in refused.stderr and "\\x1b[31m" in refused.stderr
     assert not [line for line in refused.stderr.splitlines() if line.startswith("mnist-train failed: forged")]
+
+
+@pytest.mark.parametrize("name, shown", [(b"\xff\x9b31m.png", r"\xff\x9b31m.png"),
+                                         ("a\u202egnp.png".encode(), r"a\u202egnp.png"),
+                                         ("b\u009b31m.png".encode(), r"b\u009b31m.png"),
+                                         ("ÿ手.png".encode(), "ÿ手.png")])
+def test_names_that_are_not_text_or_turn_it_are_shown_as_escapes(tmp_path, name, shown):
+    folder = tmp_path / "set" / "class"
+    folder.mkdir(parents=True)
+    Path(os.fsdecode(os.fsencode(folder) + b"/" + name)).write_bytes(b"no image")
+    config = write_config(tmp_path, {"data": {"dataset": None, "format": "image-folder", "train": str(folder.parent),
+                                              "test": str(folder.parent), "limit_train": None, "limit_test": None}})
+    refused = run("--config", config, "--output", tmp_path / "run")
+    assert refused.returncode == 3 and f"{folder}/{shown}: " in refused.stderr, refused.stderr
 
 
 # Makes pidfd_open fail with ENOSYS, as it does before Linux 5.3 and in some sandboxes, and becomes the command behind it.

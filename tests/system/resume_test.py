@@ -120,6 +120,25 @@ def test_what_a_killed_writer_left_is_cleared_away(tmp_path):
     assert not left.exists()
 
 
+def test_what_a_killed_writer_left_is_cleared_away_by_a_resume_that_saves_nothing(tmp_path):
+    folder = train(tmp_path, CONFIG | {"max_steps": 3})
+    left = [folder.path / name for name in ("checkpoints/.best.partial-77", "summary.json.partial-77")]
+    for path in left:
+        path.write_text("half")
+    assert "finished already" in train(tmp_path, CONFIG | {"max_steps": 3}, *RESUME).stderr
+    assert not any(path.exists() for path in left)
+
+
+def test_a_resumed_run_says_which_other_settings_it_has(tmp_path):
+    first = train(tmp_path, CONFIG | {"max_steps": 3}, output="first")
+    others = CONFIG | {"max_steps": 5, "seed": 5, "label_smoothing": 0.1, "log_interval": 2}
+    resumed = train(tmp_path, others, "--resume", first.checkpoints()[-1])
+    (warning,) = [line for line in resumed.stderr.splitlines() if "other settings" in line]
+    assert warning.endswith(": label_smoothing was 0 and is 0.1; seed was 1 and is 5")
+    again = train(tmp_path, others | {"max_steps": 6}, *RESUME)
+    assert "other settings" not in again.stderr
+
+
 def test_metrics_are_truncated_to_the_checkpoint(tmp_path):
     changes = merged(CONFIG, {"checkpoint": {"every_steps": 8}})
     folder = cut_short(tmp_path, changes, 1, 2 * 8 + 1)
@@ -200,8 +219,25 @@ def test_automatic_resume_with_nothing_but_damage_is_refused(tmp_path, with_chec
     shutil.copytree(with_checkpoints.path, tmp_path / "run")
     for path in RunFolder(tmp_path / "run").checkpoints():
         flip(path, 0)
+    (tmp_path / "run" / "checkpoints" / "best.safetensors").unlink(missing_ok=True)
     process = train(tmp_path, CONFIG, *RESUME, processes=2, expect=5)
     assert all(path.name in process.stderr for path in with_checkpoints.checkpoints())
+    # The same command would only fail again.
+    assert "--resume auto" not in process.stderr and "newest checkpoint" not in process.stderr
+    assert re.search(rf"start again with: \S*mnist-train --config {tmp_path / 'run' / 'config.json'}\n", process.stderr)
+
+
+def test_a_damaged_checkpoint_named_by_hand_is_refused_with_one_that_is_whole(tmp_path, with_checkpoints):
+    shutil.copytree(with_checkpoints.path, tmp_path / "run")
+    *_, before, newest = RunFolder(tmp_path / "run").checkpoints()
+    flip(newest, -1)
+    config = write_config(tmp_path, CONFIG)
+    for command in (["--config", config, "--resume", newest], ["evaluate", "--checkpoint", newest],
+                    ["export", "--checkpoint", newest, "--format", "pt", "--output", tmp_path / "x.pt"]):
+        result = run(*command)
+        assert result.returncode == 5, result.stderr
+        assert result.stderr == (f"{newest}: is damaged: its bytes do not match its seal; this checkpoint beside it is "
+                                 f"whole: {before}\n")
 
 
 def test_automatic_resume_without_a_checkpoint_starts_from_scratch(tmp_path, uninterrupted):

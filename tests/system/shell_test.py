@@ -5,8 +5,9 @@ import shutil
 import subprocess
 
 import pytest
-from support import run
+from support import REPOSITORY, run
 
+CONFIGS = list((REPOSITORY / "configs").glob("*.json"))
 KEYS = {"epochs=", "data.dataset=", "launch.max_restarts="}
 
 
@@ -15,8 +16,9 @@ def scripts(tmp_path_factory):
     folder = tmp_path_factory.mktemp("completion")
     for shell, name in (("bash", "mnist-train"), ("zsh", "_mnist-train")):
         (folder / name).write_text(run("completion", shell).stdout)
-    (folder / "file.json").write_text("{}")
-    (folder / "folder").mkdir()
+    for name in ("file.json", "picture.png", "run/checkpoints/best.safetensors", "run/model.pt"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("{}")
     return folder
 
 
@@ -29,17 +31,44 @@ def complete_in_bash(folder, *words):
     return set(result.stdout.split())
 
 
-def test_bash_completes_commands_flags_choices_files_and_keys(scripts):
+def test_bash_completes_commands_flags_choices_and_keys(scripts):
     assert {"train", "evaluate", "export"} <= complete_in_bash(scripts, "")
     assert complete_in_bash(scripts, "eval") == {"evaluate"}
     assert {"--config", "--set", "--resume"} <= complete_in_bash(scripts, "--")
     assert "--checkpoint" not in complete_in_bash(scripts, "--")  # without a command it is train
     assert complete_in_bash(scripts, "evaluate", "--che") == {"--checkpoint"}
     assert complete_in_bash(scripts, "export", "--format", "") == {"pt", "safetensors", "onnx", "python"}
-    assert complete_in_bash(scripts, "--config", "fi") == {"file.json"}
-    assert complete_in_bash(scripts, "--output", "") == {"folder"}
+    assert complete_in_bash(scripts, "--output", "") == {"run"}
     assert KEYS <= complete_in_bash(scripts, "train", "--set", "")
     assert complete_in_bash(scripts, "completion", "") == {"bash", "zsh"}
+    assert complete_in_bash(scripts, "train", "--nproc-per-node", "") == set()
+    assert "--set" in complete_in_bash(scripts, "--config", "file.json", "")
+
+
+# What bash makes words of: "=" is one by itself, unless COMP_WORDBREAKS says otherwise.
+@pytest.mark.parametrize("words, offered", [
+    (["--set", "device", "="], {"auto", "cpu", "cuda"}),
+    (["--set", "device", "=", "c"], {"cpu", "cuda"}),
+    (["--set", "device=c"], {"device=cpu", "device=cuda"}),
+    (["--set", "epochs=2", "--set", "model.name", "="], {"net", "mlp", "lenet", "resnet18"}),
+    (["--set", "epochs", "="], set()),
+    (["--set", "model.weights", "=", "run/m"], {"run/model.pt"}),
+    (["export", "--format", "=", "s"], {"safetensors"}),
+    (["--resume", "=", "a"], {"auto"}),
+])
+def test_bash_completes_the_values_of_keys(scripts, words, offered):
+    assert complete_in_bash(scripts, *words) == offered
+
+
+def test_bash_offers_the_files_that_a_flag_takes(scripts):
+    assert complete_in_bash(scripts, "--config", "") == {"file.json", "run", *(path.stem for path in CONFIGS)}
+    assert complete_in_bash(scripts, "--config", "fi") == {"file.json"}
+    assert complete_in_bash(scripts, "--resume", "") == {"auto", "run"}
+    assert complete_in_bash(scripts, "--resume", "run/") == {"run/checkpoints"}
+    assert complete_in_bash(scripts, "--resume", "run/checkpoints/") == {"run/checkpoints/best.safetensors"}
+    assert complete_in_bash(scripts, "predict", "--checkpoint", "run/") == {"run/checkpoints", "run/model.pt"}
+    assert complete_in_bash(scripts, "predict", "--checkpoint", "x", "pic") == {"picture.png"}
+    assert complete_in_bash(scripts, "report", "") == {"run"}
 
 
 def has_pseudo_terminals():
@@ -66,7 +95,9 @@ wait_for() {
 zpty -w terminal "fpath=($PWD \$fpath); autoload -Uz compinit; compinit -u -D; PS1=; cd $PWD; LISTMAX=0"
 zpty -w terminal "zstyle ':completion:*' list-prompt ''; bindkey '^I' list-choices"
 for line candidate in "mnist-train " preview "mnist-train evaluate --che" --checkpoint \
-    "mnist-train export --format " safetensors "mnist-train --set launch." launch.max_restarts; do
+    "mnist-train export --format " safetensors "mnist-train --set launch." launch.max_restarts \
+    "mnist-train --set device=" cuda "mnist-train --config " run "mnist-train --resume " run \
+    "mnist-train --set=model.name=" resnet18; do
   print -r -- "=== $line"
   zpty -w -n terminal "$line"$'\t'
   wait_for $candidate
@@ -80,6 +111,10 @@ done
     assert "--checkpoint" in parts[2], result.stdout
     assert "safetensors" in parts[3], result.stdout
     assert "launch.max_restarts" in parts[4], result.stdout
+    assert {"auto", "cpu", "cuda"} <= set(parts[5].split()), result.stdout
+    assert {"mnist", "file.json", "run/"} <= set(parts[6].split()) and "picture.png" not in parts[6], result.stdout
+    assert {"auto", "run/"} <= set(parts[7].split()) and "file.json" not in parts[7], result.stdout
+    assert {"net", "resnet18"} <= set(parts[8].split()), result.stdout
 
 
 def test_the_man_page_is_formatted_without_a_warning():

@@ -108,6 +108,26 @@ def run(*arguments, folder=None, variables=None, timeout=LONG_S, **others):
                           cwd=folder, env=environment(**(variables or {})), timeout=timeout, **others)
 
 
+def run_on_terminal(*arguments, folder=None):
+    """(exit code, standard output, standard error) of any command of the binary, its output going to a terminal."""
+    primary, secondary = os.openpty()
+    with tempfile.TemporaryFile("w+") as stderr:
+        process = subprocess.Popen([BINARY, *map(str, arguments)], stdout=secondary, stderr=stderr, cwd=folder,
+                                   stdin=subprocess.DEVNULL, env=environment())
+        os.close(secondary)
+        output = b""
+        while True:
+            try:
+                piece = os.read(primary, 4096)
+            except OSError:  # the last one who had the terminal open has ended
+                break
+            output += piece
+        os.close(primary)
+        code = process.wait(LONG_S)
+        stderr.seek(0)
+        return code, output.decode(errors="replace").replace("\r\n", "\n"), stderr.read()
+
+
 class Process:
     """A run that is under way while the test does something to it. Leaving the `with` block ends whatever is left of it."""
 

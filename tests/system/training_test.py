@@ -68,7 +68,8 @@ def test_the_run_folder_holds_what_is_promised(two_epochs):
     names = {path.name for path in two_epochs.path.iterdir() if not path.name.startswith(".")}
     (events,) = (name for name in names if name.startswith("events.out.tfevents."))
     assert names - {events} == {"config.json", "accuracies.json", "model.pt", "metrics.jsonl", "summary.json",
-                                "checkpoints", "logs", "predictions.jsonl", "lineage.jsonl", "report.html"}
+                                "checkpoints", "logs", "predictions.jsonl", "mistakes.jsonl", "lineage.jsonl",
+                                "report.html"}
     assert {path.name for path in (two_epochs.path / "logs").iterdir()} == {"rank-0.log", "rank-1.log"}
     assert [path.stem for path in two_epochs.checkpoints()] == ["step-00000469", "step-00000938"]
 

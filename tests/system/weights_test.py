@@ -168,6 +168,23 @@ def test_export_that_cannot_write_fails(tmp_path, trained):
     assert str(tmp_path / "nowhere/weights.pt") in result.stderr
 
 
+@pytest.mark.parametrize("protocol", [1, 2, 4, 5])
+def test_the_old_format_of_torch_save_is_called_by_its_name(tmp_path, trained, config, protocol):
+    old = tmp_path / "old.pt"
+    torch.save(load(trained.path / "model.pt"), old, pickle_protocol=protocol, _use_new_zipfile_serialization=False)
+    commands = [["evaluate", "--checkpoint", old, "--config", config],
+                ["export", "--checkpoint", old, "--output", tmp_path / "new.pt"],
+                ["--config", config, "--output", tmp_path / "run", "--resume", old],
+                ["--config", config, "--output", tmp_path / "run", "--set", f"model.weights={old}"]]
+    for command in commands:
+        result = run(*command)
+        assert result.returncode == 5
+        assert f"{old}: was written by torch.save in its old format" in result.stderr
+        assert "_use_new_zipfile_serialization=False" in result.stderr and "convert it" in result.stderr
+        assert "cut short" not in result.stderr and "rank" not in result.stderr
+    assert not (tmp_path / "run").exists()
+
+
 # What PyTorch saves in many forms is read in all of them
 
 

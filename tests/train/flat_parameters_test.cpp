@@ -38,13 +38,17 @@ TEST_CASE("parameters keep their values and become views of one memory") {
   FlatParameters flat(*model, kStatistics);
   const std::vector<at::Tensor> after = model->parameters();
   std::int64_t elements = 0;
+  std::int64_t nonzero = 0;
   for (std::size_t i = 0; i < before.size(); ++i) {
     CHECK(after[i].equal(before[i]));
     CHECK(after[i].storage().is_alias_of(flat.values().storage()));
     CHECK(after[i].requires_grad());
     CHECK(after[i].is_leaf());
-    elements += before[i].numel();
+    CHECK(after[i].storage_offset() % 8 == 0);  // 16 bytes of bf16
+    nonzero += before[i].count_nonzero().item<std::int64_t>();
+    elements += (before[i].numel() + 7) / 8 * 8;
   }
+  CHECK(flat.values().count_nonzero().item<std::int64_t>() == nonzero);  // none between them
   CHECK(flat.values().numel() == elements);
   CHECK(flat.gradients().numel() == elements);
   CHECK(flat.statistics().numel() == kStatistics);
@@ -114,7 +118,7 @@ TEST_CASE("without statistics there are gradients alone") {
   torch::nn::Linear linear(3, 2);
   FlatParameters flat(*linear, 0);
   CHECK(flat.statistics().numel() == 0);
-  CHECK(flat.gradient_buffer().flat.numel() == 8);
+  CHECK(flat.gradient_buffer().flat.numel() == 16);  // weights and biases begin at multiples of 8
 }
 
 }  // namespace

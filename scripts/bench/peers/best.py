@@ -103,7 +103,8 @@ class GraphedSteps:
     def __init__(self, trainer, images, labels, batch, share):
         self.order = torch.zeros(len(images) // dist_size()[1] + 1, dtype=torch.int64, device=trainer.device)
         self.position = torch.arange(batch, device=trainer.device)
-        kept = [trainer.master.clone(), trainer.weights.clone()]
+        changed = [trainer.master, trainer.weights, *trainer.model.buffers()]
+        kept = [tensor.clone() for tensor in changed]
         stream = torch.cuda.Stream()
 
         def step():
@@ -122,15 +123,18 @@ class GraphedSteps:
             with torch.cuda.graph(self.graphs[steps], stream=stream):
                 for _ in range(steps):
                     step()
-        trainer.master.copy_(kept[0])
-        trainer.weights.copy_(kept[1])
+        for tensor, value in zip(changed, kept):
+            tensor.copy_(value)
         for state in trainer.optimizer.state.values():
             state["momentum_buffer"].zero_()
 
-    def run(self, order, count):
-        """Takes the first `count` steps of this rank's part of an epoch's order."""
+    def begin(self, order):
+        """Sets this rank's part of an epoch's order."""
         self.order[: len(order)].copy_(order)
         self.position.copy_(torch.arange(len(self.position), device=self.position.device))
+
+    def run(self, count):
+        """Takes the next `count` steps."""
         while count > 0:
             steps = self.AT_ONCE if count >= self.AT_ONCE else 1
             self.graphs[steps].replay()
@@ -153,9 +157,12 @@ def train_epoch(trainer, images, labels, order, graphed, first):
     batch = trainer.arguments.batch_size
     whole_batches = len(order) // batch if graphed else 0
     if graphed:
-        graphed.run(order[rank::world], whole_batches)
+        graphed.begin(order[rank::world])
         if first:
+            graphed.run(1)
+            torch.cuda.synchronize()
             say("first_step")
+        graphed.run(whole_batches - first)
     for begin in range(whole_batches * batch, len(order), batch):
         whole = order[begin : begin + batch]
         mine = whole[rank::world]

@@ -23,16 +23,16 @@ __device__ inline void batch_norm_statistics(const T* x, const T* convolution_bi
                                              float momentum, float* statistics, float* running_mean,
                                              float* running_var, int64* batches,
                                              ChannelSums* partial_sums, unsigned* arrived) {
-  const NormTile<size> tile(rows, channels, tiles);
+  const RowTile<size> tile(rows, channels, tiles);
   ChannelSums own[size];
-  float about[size];
+  float shift[size];
   for (int i = 0; i < size; ++i) own[i] = {0, 0};
-  for (int i = 0; i < size; ++i) about[i] = to_float(x[tile.place(tile.first_row()) + i]);
+  for (int i = 0; i < size; ++i) shift[i] = to_float(x[tile.place(tile.first_row()) + i]);
   for_each_row<4>(
       tile, [&](int64 row) { return *reinterpret_cast<const Pack<T, size>*>(x + tile.place(row)); },
       [&](int64, const Pack<T, size>& pack) {
         for (int i = 0; i < size; ++i) {
-          const float distance = to_float(pack.values[i]) - about[i];
+          const float distance = to_float(pack.values[i]) - shift[i];
           own[i] = {own[i].first + distance, fmaf(distance, distance, own[i].second)};
         }
       });
@@ -73,8 +73,8 @@ __device__ inline void batch_norm_statistics(const T* x, const T* convolution_bi
 /// What a thread knows of its channels.
 template <int size>
 struct Normalization {
-  __device__ Normalization(const NormTile<size>& tile, const float* statistics,
-                           const float* weights, const float* biases) {
+  __device__ Normalization(const RowTile<size>& tile, const float* statistics, const float* weights,
+                           const float* biases) {
     for (int i = 0; i < size && tile.has_rows(); ++i) {
       const int64 channel = tile.channel + static_cast<unsigned>(i);
       mean[i] = statistics[channel];
@@ -103,7 +103,7 @@ __device__ inline void batch_norm(const T* x, const T* residual, const float* st
     Values x;
     Values residual;
   };
-  const NormTile<size> tile(rows, channels, tiles);
+  const RowTile<size> tile(rows, channels, tiles);
   const Normalization<size> normalized(tile, statistics, weights, biases);
   for_each_row<2>(
       tile,
@@ -126,7 +126,7 @@ __device__ inline void batch_norm(const T* x, const T* residual, const float* st
       });
 }
 
-extern "C" __global__ __launch_bounds__(kNormThreads) void batch_norm_statistics_f32(
+extern "C" __global__ __launch_bounds__(kTiledThreads) void batch_norm_statistics_f32(
     const float* x, const float* convolution_bias, int64 rows, int64 channels, int tiles,
     int packed, float epsilon, float momentum, float* statistics, float* running_mean,
     float* running_var, int64* batches, ChannelSums* partial_sums, unsigned* arrived) {
@@ -139,7 +139,7 @@ extern "C" __global__ __launch_bounds__(kNormThreads) void batch_norm_statistics
 }
 EXPORT_KERNEL(batch_norm_statistics_f32)
 
-extern "C" __global__ __launch_bounds__(kNormThreads) void batch_norm_statistics_bf16(
+extern "C" __global__ __launch_bounds__(kTiledThreads) void batch_norm_statistics_bf16(
     const bf16* x, const bf16* convolution_bias, int64 rows, int64 channels, int tiles, int packed,
     float epsilon, float momentum, float* statistics, float* running_mean, float* running_var,
     int64* batches, ChannelSums* partial_sums, unsigned* arrived) {
@@ -152,7 +152,7 @@ extern "C" __global__ __launch_bounds__(kNormThreads) void batch_norm_statistics
 }
 EXPORT_KERNEL(batch_norm_statistics_bf16)
 
-extern "C" __global__ __launch_bounds__(kNormThreads) void batch_norm_f32(
+extern "C" __global__ __launch_bounds__(kTiledThreads) void batch_norm_f32(
     const float* x, const float* residual, const float* statistics, const float* weights,
     const float* biases, int64 rows, int64 channels, int tiles, int packed, int relu, float* y) {
   packed != 0 ? batch_norm<float, 4>(x, residual, statistics, weights, biases, rows, channels,
@@ -162,7 +162,7 @@ extern "C" __global__ __launch_bounds__(kNormThreads) void batch_norm_f32(
 }
 EXPORT_KERNEL(batch_norm_f32)
 
-extern "C" __global__ __launch_bounds__(kNormThreads) void batch_norm_bf16(
+extern "C" __global__ __launch_bounds__(kTiledThreads) void batch_norm_bf16(
     const bf16* x, const bf16* residual, const float* statistics, const float* weights,
     const float* biases, int64 rows, int64 channels, int tiles, int packed, int relu, bf16* y) {
   packed != 0 ? batch_norm<bf16, 8>(x, residual, statistics, weights, biases, rows, channels, tiles,

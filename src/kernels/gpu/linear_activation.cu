@@ -18,7 +18,7 @@ __device__ inline void linear_activation_gradient(const T* y, const T* dy, int64
     Values y;
     Values dy;
   };
-  const NormTile<size> tile(rows, channels, tiles);
+  const RowTile<size> tile(rows, channels, tiles);
   float own[size];
   for (int i = 0; i < size; ++i) own[i] = 0;
   for_each_row<4>(
@@ -50,7 +50,7 @@ __device__ inline void linear_activation_gradient(const T* y, const T* dy, int64
   if (threadIdx.x < tile.channels) bias_gradient[channel] = from_float<T>(total);
 }
 
-extern "C" __global__ __launch_bounds__(kNormThreads) void linear_activation_gradient_f32(
+extern "C" __global__ __launch_bounds__(kTiledThreads) void linear_activation_gradient_f32(
     const float* y, const float* dy, int64 rows, int64 channels, int tiles, int packed, int is_tanh,
     float* gradient, float* bias_gradient, float* partial_sums, unsigned* arrived) {
   packed != 0
@@ -61,7 +61,7 @@ extern "C" __global__ __launch_bounds__(kNormThreads) void linear_activation_gra
 }
 EXPORT_KERNEL(linear_activation_gradient_f32)
 
-extern "C" __global__ __launch_bounds__(kNormThreads) void linear_activation_gradient_bf16(
+extern "C" __global__ __launch_bounds__(kTiledThreads) void linear_activation_gradient_bf16(
     const bf16* y, const bf16* dy, int64 rows, int64 channels, int tiles, int packed, int is_tanh,
     bf16* gradient, bf16* bias_gradient, float* partial_sums, unsigned* arrived) {
   packed != 0 ? linear_activation_gradient<bf16, 8>(y, dy, rows, channels, tiles, is_tanh, gradient,

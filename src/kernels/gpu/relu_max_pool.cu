@@ -59,7 +59,7 @@ struct PoolBackward {
   float* shared;  // [threads * size]
 };
 
-/// Reads the bias of some neighbours; parameters may begin at any element of a buffer.
+/// Reads the bias of some neighbouring channels; parameters may begin at any element of a buffer.
 template <class T, int size>
 __device__ inline Pack<T, size> pooled_bias(const T* bias) {
   using Values = Pack<T, size>;

@@ -1,16 +1,16 @@
 // How blocks divide a matrix of rows of channels, which is what channels_last images are, to add up
 // each channel, or to compute something of each element that depends on its channel.
 
-constexpr unsigned kNormThreads = 512;  // of a block
-constexpr unsigned kMaxParts = 16;      // into which sums are divided
+constexpr unsigned kTiledThreads = 512;  // of a block, as in ../row_tiles.h
+constexpr unsigned kMaxParts = 16;       // into which sums are divided
 
 /// The part of a matrix [rows, channels] that a thread computes. The channels are divided into
-/// tiles of at most 64, and a tile's rows among `blocks` blocks. `lanes` threads, or groups of
+/// tiles of at most 64, and a tile's rows among `blocks` blocks. `row_slots` threads, or groups of
 /// threads, take a row of a block each, and every thread of such a group `size` neighbouring
 /// channels of it.
 template <int size>
-struct NormTile {
-  __device__ NormTile(int64 matrix_rows, int64 matrix_channels, int tiles)
+struct RowTile {
+  __device__ RowTile(int64 matrix_rows, int64 matrix_channels, int tiles)
       : rows(matrix_rows), stride(matrix_channels) {
     const unsigned tile_count = static_cast<unsigned>(tiles);
     number = blockIdx.x % tile_count;
@@ -22,14 +22,14 @@ struct NormTile {
     groups = static_cast<unsigned>(min_of(most_groups, all_groups - first_group));
     channels = groups * size;
     begin = first_group * size;
-    lanes = blockDim.x / most_groups;
-    const unsigned lane = threadIdx.x / groups;
+    row_slots = blockDim.x / most_groups;
+    const unsigned row_slot = threadIdx.x / groups;
     channel = begin + threadIdx.x % groups * size;
-    row = lane < lanes ? first_row() + lane : rows;
-    step = static_cast<int64>(blocks) * lanes;
+    row = row_slot < row_slots ? first_row() + row_slot : rows;
+    step = static_cast<int64>(blocks) * row_slots;
   }
 
-  __device__ int64 first_row() const { return static_cast<int64>(block) * lanes; }
+  __device__ int64 first_row() const { return static_cast<int64>(block) * row_slots; }
   __device__ bool has_rows() const { return row < rows; }
   __device__ int64 place(int64 of_row) const { return of_row * stride + channel; }
 
@@ -41,7 +41,7 @@ struct NormTile {
   unsigned groups;    // of threads
   unsigned channels;  // of the tile
   unsigned begin;     // its first channel
-  unsigned lanes;
+  unsigned row_slots;
   unsigned channel;  // the first one of this thread
   int64 row;         // the first one of this thread
   int64 step;        // to its next one
@@ -50,7 +50,7 @@ struct NormTile {
 /// Calls `use(row, read(row))` for every row of this thread, and reads `at_once` before it uses
 /// them: as many as there are registers for.
 template <int at_once, int size, class Read, class Use>
-__device__ inline void for_each_row(const NormTile<size>& tile, const Read& read, const Use& use) {
+__device__ inline void for_each_row(const RowTile<size>& tile, const Read& read, const Use& use) {
   int64 row = tile.row;
   for (; row + (at_once - 1) * tile.step < tile.rows; row += at_once * tile.step) {
     decltype(read(row)) values[at_once];
@@ -96,39 +96,40 @@ __device__ inline Sum sum_by_channel(Sum* parts, unsigned items, unsigned channe
 
 template <class Sum>
 __device__ inline Sum* parts_of_sums() {
-  __shared__ Sum parts[kNormThreads];
+  __shared__ Sum parts[kTiledThreads];
   return parts;
 }
 
 /// Returns, in the first threads of a block, one for each channel of the tile, the sums over the
 /// block of what each thread has for its channels. Every thread must call it.
 template <int size, class Sum>
-__device__ inline Sum sums_of_block(const NormTile<size>& tile, const Sum* own) {
-  constexpr unsigned kStride = kNormThreads + 2;  // so that neighbours are in different banks
+__device__ inline Sum sums_of_block(const RowTile<size>& tile, const Sum* own) {
+  constexpr unsigned kStride = kTiledThreads + 2;  // so that neighbours are in different banks
   __shared__ Sum sums[size * kStride];
   for (unsigned i = 0; i < size; ++i) sums[i * kStride + threadIdx.x] = own[i];
   __syncthreads();
   return sum_by_channel(
-      parts_of_sums<Sum>(), tile.lanes, tile.channels, [&](unsigned lane, unsigned channel) {
-        return sums[channel % size * kStride + lane * tile.groups + channel / size];
+      parts_of_sums<Sum>(), tile.row_slots, tile.channels,
+      [&](unsigned row_slot, unsigned channel) {
+        return sums[channel % size * kStride + row_slot * tile.groups + channel / size];
       });
 }
 
 /// How many rows a block of a tile has.
 struct RowsOfBlocks {
   template <int size>
-  __device__ explicit RowsOfBlocks(const NormTile<size>& tile)
-      : lanes(tile.lanes),
-        turns(tile.rows / tile.lanes / tile.blocks),
-        last_block(static_cast<unsigned>(tile.rows / tile.lanes % tile.blocks)),
-        rest(tile.rows % tile.lanes) {}
+  __device__ explicit RowsOfBlocks(const RowTile<size>& tile)
+      : row_slots(tile.row_slots),
+        turns(tile.rows / tile.row_slots / tile.blocks),
+        last_block(static_cast<unsigned>(tile.rows / tile.row_slots % tile.blocks)),
+        rest(tile.rows % tile.row_slots) {}
 
   __device__ float of(unsigned block) const {
-    const int64 full = (turns + (block < last_block ? 1 : 0)) * lanes;
+    const int64 full = (turns + (block < last_block ? 1 : 0)) * row_slots;
     return static_cast<float>(full + (block == last_block ? rest : 0));
   }
 
-  int64 lanes;
+  int64 row_slots;
   int64 turns;          // that every block takes
   unsigned last_block;  // that has the rows behind the last full turn, of which there are `rest`
   int64 rest;

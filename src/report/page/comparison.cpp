@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <set>
 #include <vector>
 
@@ -28,23 +29,87 @@ std::string head_of(std::span<const RunFiles> runs, const char* first) {
   return head;
 }
 
+double final_accuracy(const RunFiles& run) { return run.last(&EpochRecord::test_accuracy); }
+
+/// The run with the highest final test accuracy, null where none is better than the others.
+const RunFiles* best_of(std::span<const RunFiles> runs) {
+  const RunFiles* best = nullptr;
+  bool is_tied = false;
+  for (const RunFiles& run : runs) {
+    if (!std::isfinite(final_accuracy(run))) continue;
+    if (best == nullptr || final_accuracy(run) > final_accuracy(*best)) {
+      best = &run;
+      is_tied = false;
+    } else {
+      is_tied = is_tied || final_accuracy(run) == final_accuracy(*best);
+    }
+  }
+  return is_tied ? nullptr : best;
+}
+
+/// A figure of each run.
+using Figures = std::vector<double>;
+
+template <typename Figure>
+Figures figures_of(std::span<const RunFiles> runs, const Figure& figure) {
+  Figures figures;
+  figures.reserve(runs.size());
+  for (const RunFiles& run : runs) figures.push_back(figure(run));
+  return figures;
+}
+
+/// Returns the texts of figures, the best with a star unless all are alike.
+template <typename Text>
+std::vector<std::string> starred(const Figures& figures, bool most_is_best, const Text& text) {
+  Figures finite;
+  std::copy_if(figures.begin(), figures.end(), std::back_inserter(finite),
+               [](double figure) { return std::isfinite(figure); });
+  const auto [least, most] = std::minmax_element(finite.begin(), finite.end());
+  std::vector<std::string> cells;
+  cells.reserve(figures.size());
+  for (const double figure : figures) {
+    const bool is_best =
+        finite.size() > 1 && *least < *most && figure == (most_is_best ? *most : *least);
+    cells.push_back(is_best ? "<span class=\"best\">★ " + text(figure) + "</span>" : text(figure));
+  }
+  return cells;
+}
+
 std::string results_table(std::span<const RunFiles> runs) {
+  const auto in_percent = [](double fraction) { return percent(fraction); };
+  const auto of_best_epoch = [](const RunFiles& run) {
+    const EpochRecord* best = run.best_epoch();
+    return best != nullptr ? best->test_accuracy : NAN;
+  };
+  const auto last = [](double EpochRecord::*figure) {
+    return [figure](const RunFiles& run) { return run.last(figure); };
+  };
+  const auto accuracies = starred(figures_of(runs, final_accuracy), true, in_percent);
+  const auto bests = starred(figures_of(runs, of_best_epoch), true, in_percent);
+  const auto losses = starred(figures_of(runs, last(&EpochRecord::test_loss)), false, decimal);
+  const auto speeds =
+      starred(figures_of(runs, last(&EpochRecord::samples_per_second)), true, count);
+  const RunFiles* winner = runs.size() > 1 ? best_of(runs) : nullptr;
+  const std::vector<std::string> labels{"state",      "epochs",    "test accuracy",
+                                        "best epoch", "test loss", "time",
+                                        "samples/s",  "processes", "device"};
   std::string rows;
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const RunFiles& run = runs[i];
-    const EpochRecord* best = run.best_epoch();
+    std::string name = keyed_name(runs, i);
+    if (winner == &run) {
+      name += fmt::format(" <span class=\"status finished\">{}</span>",
+                          runs.size() == 2 ? "better" : "best");
+    }
     rows += table_row(
-        keyed_name(runs, i),
-        {escape_html(run.status()), std::to_string(run.epochs.size()),
-         percent(run.last(&EpochRecord::test_accuracy)),
-         percent(best != nullptr ? best->test_accuracy : NAN),
-         decimal(run.last(&EpochRecord::test_loss)), duration(total(seconds_of(run))),
-         count(run.last(&EpochRecord::samples_per_second)), count(run.number("world_size")),
-         escape_html(run.text("device") + " " + run.text("precision"))});
+        name,
+        {escape_html(run.status()), std::to_string(run.epochs.size()), accuracies[i], bests[i],
+         losses[i], duration(total(seconds_of(run))), speeds[i], count(run.number("world_size")),
+         escape_html(run.text("device") + " " + run.text("precision"))},
+        labels);
   }
-  const std::string head = head_cells({"run", "state", "epochs", "test accuracy", "best",
-                                       "test loss", "time", "samples/s", "processes", "device"});
-  return scrolling("Results", {"numbers", head, rows}) + "\n";
+  return scrolling("Results", {"numbers stack", head_cell("run") + head_cells(labels), rows}) +
+         "<p class=\"soft\">★ marks the best figure of a column.</p>\n";
 }
 
 std::string by_epoch(std::span<const RunFiles> runs, LineChart chart, double EpochRecord::*figure) {
@@ -89,63 +154,60 @@ std::string charts(std::span<const RunFiles> runs) {
 
 std::string times(std::span<const RunFiles> runs) {
   double longest = 0;
-  ActivitySeconds all{};
-  for (const RunFiles& run : runs) {
-    const ActivitySeconds seconds = seconds_of(run);
-    longest = std::max(longest, total(seconds));
-    for (std::size_t a = 0; a < all.size(); ++a) all[a] += seconds[a];
-  }
+  for (const RunFiles& run : runs) longest = std::max(longest, total(seconds_of(run)));
   if (longest <= 0) return "";
-  std::string rows;
-  for (const RunFiles& run : runs) {
-    const ActivitySeconds seconds = seconds_of(run);
-    rows += "<tr><th scope=\"row\">" + escape_html(run.name) + "</th><td>" +
-            duration(total(seconds)) + "</td><td class=\"barcell\">" + time_bar(seconds, longest) +
-            "</td></tr>\n";
+  std::string bars;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const ActivitySeconds seconds = seconds_of(runs[i]);
+    bars += "<h3>" + keyed_name(runs, i) + ": " + duration(total(seconds)) + "</h3>" +
+            time_bar(seconds, longest) + time_legend(seconds);
   }
-  const std::string head = head_cells({"run", "time", "<span class=\"hidden\">parts</span>"});
-  return "<section id=\"time\"><h2>Where did the time go?</h2><p class=\"soft\">The percentages in "
-         "the legend are those of all runs together.</p>" +
-         time_legend(all) + to_html({"numbers bars", head, rows}) + "</section>\n";
-}
-
-bool knows_class(const RunFiles& run, std::int64_t label) {
-  return !run.epochs.empty() && label < run.epochs.back().details.classes;
+  return "<section id=\"time\"><h2>Where did the time go?</h2>" + bars + "</section>\n";
 }
 
 /// The name of a class where all runs that know it agree, else its number.
 std::string common_class_name(std::span<const RunFiles> runs, std::int64_t label) {
   std::set<std::string> names;
   for (const RunFiles& run : runs) {
-    if (knows_class(run, label)) names.insert(run.class_name(label));
+    if (!run.epochs.empty() && label < run.epochs.back().details.classes) {
+      names.insert(run.class_name(label));
+    }
   }
   return names.size() == 1 ? *names.begin() : std::to_string(label);
 }
 
 std::string classes(std::span<const RunFiles> runs) {
   std::int64_t most = 0;
+  const EpochDetails none;
+  std::vector<Confusion> confusions;
+  confusions.reserve(runs.size());
   for (const RunFiles& run : runs) {
-    if (!run.epochs.empty()) most = std::max(most, run.epochs.back().details.classes);
+    confusions.emplace_back(run.epochs.empty() ? none : run.epochs.back().details);
+    most = std::max(most, confusions.back().classes);
   }
   std::string rows;
   for (std::int64_t label = 0; label < most; ++label) {
-    std::vector<std::string> accuracies;
-    for (const RunFiles& run : runs) {
-      accuracies.push_back(percent(
-          knows_class(run, label) ? Confusion(run.epochs.back().details).accuracy(label) : NAN));
+    Figures accuracies;
+    accuracies.reserve(confusions.size());
+    for (const Confusion& confusion : confusions) {
+      accuracies.push_back(label < confusion.classes ? confusion.recall(label) : NAN);
     }
-    rows += table_row(escape_html(common_class_name(runs, label)), accuracies);
+    rows += table_row(escape_html(common_class_name(runs, label)),
+                      starred(accuracies, true, [](double figure) { return percent(figure); }));
   }
   if (rows.empty()) return "";
-  return "<section id=\"mistakes\"><h2>What do they get wrong?</h2><figure><figcaption>Accuracy by "
+  return "<section id=\"mistakes\"><h2>What do they get wrong?</h2><figure "
+         "class=\"fit\"><figcaption>Accuracy by "
          "class</figcaption>" +
          scrolling("Accuracy by class", {"numbers", head_of(runs, "class"), rows}) +
          "</figure></section>\n";
 }
 
-/// The run's config, and what it ran with.
-std::map<std::string, std::string> all_values(const RunFiles& run) {
-  auto values = config_values(run.config);
+using Values = std::map<std::string, std::string>;
+
+/// What the run ran with, beside its config.
+Values ran_with(const RunFiles& run) {
+  Values values;
   for (const char* key :
        {"world_size", "launcher", "backend", "device", "device_model", "precision",
         "gradient_averaging", "threads_per_process", "versions", "data_hash"}) {
@@ -156,17 +218,17 @@ std::map<std::string, std::string> all_values(const RunFiles& run) {
   return values;
 }
 
-std::string differences(std::span<const RunFiles> runs) {
-  std::vector<std::map<std::string, std::string>> values;
+/// A row for each key whose values are not the same in all runs.
+std::string differing_rows(const std::vector<Values>& values) {
   std::set<std::string> keys;
-  for (const RunFiles& run : runs) {
-    values.push_back(all_values(run));
-    for (const auto& [key, value] : values.back()) keys.insert(key);
+  for (const Values& of_run : values) {
+    for (const auto& [key, value] : of_run) keys.insert(key);
   }
   std::string rows;
   for (const std::string& key : keys) {
     std::vector<std::string> cells;
-    for (const auto& of_run : values) {
+    cells.reserve(values.size());
+    for (const Values& of_run : values) {
       const auto found = of_run.find(key);
       cells.push_back(found == of_run.end() ? "–" : escape_html(found->second));
     }
@@ -174,6 +236,17 @@ std::string differences(std::span<const RunFiles> runs) {
       rows += table_row("<code>" + escape_html(key) + "</code>", cells);
     }
   }
+  return rows;
+}
+
+std::string differences(std::span<const RunFiles> runs) {
+  std::vector<Values> configs;
+  std::vector<Values> facts;
+  for (const RunFiles& run : runs) {
+    configs.push_back(config_values(run.config));
+    facts.push_back(ran_with(run));
+  }
+  const std::string rows = differing_rows(configs) + differing_rows(facts);
   const std::string content =
       rows.empty()
           ? "<p class=\"lead\">Not in anything that was recorded: config, data, versions and "
@@ -182,16 +255,32 @@ std::string differences(std::span<const RunFiles> runs) {
   return "<section id=\"identity\"><h2>How do they differ?</h2>" + content + "</section>\n";
 }
 
+/// The difference of two accuracies on that many images that two equally good models often show:
+/// twice its standard error.
+double chance_difference(double accuracy, double images) {
+  return 2 * std::sqrt(2 * accuracy * (1 - accuracy) / images);
+}
+
 std::string lead(std::span<const RunFiles> runs) {
-  const RunFiles* best = nullptr;
-  const auto accuracy = [](const RunFiles& run) { return run.last(&EpochRecord::test_accuracy); };
-  for (const RunFiles& run : runs) {
-    if (run.epochs.empty()) continue;
-    if (best == nullptr || accuracy(run) > accuracy(*best)) best = &run;
+  Figures accuracies = figures_of(runs, final_accuracy);
+  std::erase_if(accuracies, [](double accuracy) { return !std::isfinite(accuracy); });
+  if (accuracies.empty()) return "None of them has been evaluated yet.";
+  std::sort(accuracies.rbegin(), accuracies.rend());
+  const RunFiles* best = best_of(runs);
+  if (best == nullptr) {
+    return fmt::format("The best final test accuracy is {}, which several of them reach.",
+                       percent(accuracies[0]));
   }
-  if (best == nullptr) return "None of them has been evaluated yet.";
-  return "The best final test accuracy is " + percent(accuracy(*best)) + ", that of <b>" +
-         escape_html(best->name) + "</b>.";
+  std::string text = fmt::format("The best final test accuracy is {}, that of <b>{}</b>.",
+                                 percent(accuracies[0]), escape_html(best->name));
+  if (accuracies.size() < 2) return text;
+  const double gap = accuracies[0] - accuracies[1];
+  text += fmt::format(" It is {:.2f} points better than the next.", 100 * gap);
+  const auto images = static_cast<double>(Confusion(best->epochs.back().details).all());
+  if (images > 0 && gap < chance_difference(accuracies[0], images)) {
+    text += fmt::format(" With {} test images so small a difference may be chance.", count(images));
+  }
+  return text;
 }
 
 }  // namespace

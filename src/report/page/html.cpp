@@ -111,9 +111,13 @@ std::string head_cells(const std::vector<std::string>& contents) {
   return cells;
 }
 
-std::string table_row(const std::string& head, const std::vector<std::string>& cells) {
+std::string table_row(const std::string& head, const std::vector<std::string>& cells,
+                      const std::vector<std::string>& labels) {
   std::string row = head.empty() ? "<tr>" : "<tr><th scope=\"row\">" + head + "</th>";
-  for (const std::string& cell : cells) row += "<td>" + cell + "</td>";
+  for (std::size_t i = 0; i < cells.size(); ++i) {
+    row += labels.empty() ? "<td>" : "<td data-label=\"" + labels.at(i) + "\">";
+    row += cells[i] + "</td>";
+  }
   return row + "</tr>\n";
 }
 

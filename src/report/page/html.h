@@ -30,12 +30,14 @@ std::string date_and_time(double seconds);
 
 // Tables. All cells are HTML.
 
-/// Returns a cell of a table's head. The class "extra" hides its column on a phone.
+/// Returns a cell of a table's head.
 std::string head_cell(const std::string& html, const std::string& css_class = "");
 std::string head_cells(const std::vector<std::string>& contents);
 
-/// Returns a row of a table: a head cell, unless `head` is empty, and cells.
-std::string table_row(const std::string& head, const std::vector<std::string>& cells);
+/// Returns a row of a table: a head cell, unless `head` is empty, and cells. In a table of the
+/// class "stack" a phone shows the cells below one another, each behind its label.
+std::string table_row(const std::string& head, const std::vector<std::string>& cells,
+                      const std::vector<std::string>& labels = {});
 
 struct HtmlTable {
   std::string css_class;

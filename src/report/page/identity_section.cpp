@@ -1,5 +1,7 @@
 #include <spdlog/fmt/fmt.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "report/console.h"
@@ -63,11 +65,12 @@ std::string machine_text(const RunFiles& run) {
     return part.empty() ? "" : before + part + after;
   };
   const std::string model = run.text("device_model");
+  const std::string averaging = run.text("gradient_averaging");
   std::string text;
   for (const std::string& part :
        {with_unit(run.number("world_size"), "process", "processes"),
         model.empty() ? run.text("device") : model, run.text("precision"), run.text("backend"),
-        with("", run.text("gradient_averaging"), " averaging"),
+        with("", averaging == "none" ? "" : averaging, " averaging"),
         with_unit(run.number("threads_per_process"), "thread each", "threads each"),
         with("started by ", run.text("launcher"), "")}) {
     if (!part.empty()) text += (text.empty() ? "" : ", ") + part;
@@ -88,40 +91,82 @@ std::string versions_text(const RunFiles& run) {
 
 std::string starts_table(const RunFiles& run) {
   if (run.starts.empty()) return "";
+  const std::vector<std::string> labels{"step", "from", "processes", "device", "host"};
   std::string rows;
   for (const Json& start : run.starts) {
     const std::string from = std::filesystem::path(text_in(start, "resumed_from")).filename();
-    rows +=
-        table_row("", {date_and_time(number_in(start, "time")), count(number_in(start, "step")),
-                       from.empty() ? "the beginning" : escape_html(from),
-                       count(number_in(start, "world_size")), escape_html(text_in(start, "device")),
-                       escape_html(text_in(start, "host"))});
+    rows += table_row(
+        date_and_time(number_in(start, "time")),
+        {count(number_in(start, "step")), from.empty() ? "the beginning" : escape_html(from),
+         count(number_in(start, "world_size")), escape_html(text_in(start, "device")),
+         escape_html(text_in(start, "host"))},
+        labels);
   }
   const std::string note =
       run.starts.size() == 1
           ? "Once, without restarts."
           : fmt::format("{} times: restarts after a lost process, and resumes.", run.starts.size());
-  const std::string head = head_cells({"when", "step", "from", "processes", "device", "host"});
-  return "<h3>Started</h3><p>" + note + "</p>" + scrolling("Starts", {"numbers", head, rows}) +
+  return "<h3>Started</h3><p>" + note + "</p>" +
+         scrolling("Starts", {"numbers stack", head_cell("when") + head_cells(labels), rows}) +
          "\n";
 }
 
-/// The settings that are not the program's defaults.
-std::string changed_settings(const RunFiles& run) {
+/// Returns whether a key of the config decides what is learned, and how.
+bool is_hyperparameter(const std::string& key) {
+  constexpr std::array kKeys{
+      "epochs",       "max_steps",       "batch_size",        "batch_size_per_process",
+      "optimizer",    "learning_rate",   "sgd_momentum",      "nesterov",
+      "weight_decay", "label_smoothing", "max_gradient_norm", "gradient_accumulation_steps",
+      "seed",         "sync_batch_norm", "precision",         "stop_at_accuracy"};
+  constexpr std::array kGroups{"schedule.", "model.",       "early_stopping.",
+                               "ema.",      "data.augment", "data.normalize."};
+  return std::any_of(kKeys.begin(), kKeys.end(), [&](const char* name) { return key == name; }) ||
+         std::any_of(kGroups.begin(), kGroups.end(),
+                     [&](const char* group) { return key.starts_with(group); });
+}
+
+/// Returns a value that fits into a table; a list of layers can be long.
+std::string shortened(const std::string& value) {
+  constexpr std::size_t kMost = 160;
+  return value.size() <= kMost ? value : value.substr(0, kMost) + "…";
+}
+
+/// The hyperparameters, and the other settings that are not the program's defaults.
+std::string settings_tables(const RunFiles& run) {
   const auto defaults =
       config_values(Json::parse(settings::write_run_config({}, /*with_output=*/false)));
-  std::string rows;
+  std::string hyperparameters;
+  std::string others;
   for (const auto& [key, value] : config_values(run.config)) {
     const auto usual = defaults.find(key);
-    if (usual != defaults.end() && usual->second == value) continue;
-    rows += table_row(
-        code(key), {escape_html(value),
-                    "<span class=\"soft\">" +
-                        (usual == defaults.end() ? "–" : escape_html(usual->second)) + "</span>"});
+    const bool is_default = usual != defaults.end() && usual->second == value;
+    const std::string usual_text = usual == defaults.end() || usual->second == "null"
+                                       ? "none"
+                                       : escape_html(shortened(usual->second));
+    const std::string text = value == "null" ? "none" : escape_html(shortened(value));
+    if (is_hyperparameter(key)) {
+      const std::string shown =
+          is_default
+              ? text
+              : fmt::format("<b>{}</b> <span class=\"soft\">default {}</span>", text, usual_text);
+      hyperparameters += fmt::format("<div><dt>{}</dt><dd>{}</dd></div>\n", code(key), shown);
+    } else if (!is_default) {
+      others += table_row(code(key), {text, "<span class=\"soft\">" + usual_text + "</span>"});
+    }
   }
-  if (rows.empty()) return "<p>All settings are the defaults.</p>";
-  return "<h3>Settings that are not the defaults</h3>" +
-         scrolling("Settings", {"settings", head_cells({"key", "value", "default"}), rows}) + "\n";
+  std::string tables;
+  if (!hyperparameters.empty()) {
+    tables +=
+        "<h3>Hyperparameters</h3><p class=\"soft\">What is not the default is bold.</p><dl "
+        "class=\"params\">" +
+        hyperparameters + "</dl>\n";
+  }
+  if (!others.empty()) {
+    tables += "<h3>Other settings that are not the defaults</h3>" +
+              scrolling("Settings", {"settings", head_cells({"key", "value", "default"}), others}) +
+              "\n";
+  }
+  return tables;
 }
 
 /// Returns what the network is called: a built-in one's name, else where it comes from.
@@ -147,19 +192,20 @@ std::string model_size_text(const RunFiles& run) {
   return text;
 }
 
-std::string lead(const RunFiles& run) {
+}  // namespace
+
+std::string settings_sentence(const RunFiles& run) {
+  if (!run.config.is_object()) return "";
   const auto setting = [&](const char* key) {
     return run.config.contains(key) ? escape_html(config_text(run.config[key])) : "?";
   };
   const Json model = run.config.value("model", Json::object());
-  return fmt::format(
-      "<p class=\"lead\">Model <b>{}</b>, {} with learning rate {}, global batch {}, {} epochs, "
-      "seed {}.</p>\n",
-      escape_html(model_text(model)), setting("optimizer"), setting("learning_rate"),
-      setting("batch_size"), setting("epochs"), setting("seed"));
+  const std::string epochs = setting("epochs");
+  return fmt::format("Model <b>{}</b>, {} with learning rate {}, global batch {}, {} {}, seed {}.",
+                     escape_html(model_text(model)), setting("optimizer"), setting("learning_rate"),
+                     setting("batch_size"), epochs, epochs == "1" ? "epoch" : "epochs",
+                     setting("seed"));
 }
-
-}  // namespace
 
 std::map<std::string, std::string> config_values(const Json& config) {
   std::map<std::string, std::string> values;
@@ -172,9 +218,9 @@ std::string identity_section(const RunFiles& run) {
   const double memory = number_in(run.summary, "peak_memory_bytes");
   const bool has_config = run.config.is_object();
   std::string text =
-      "<section id=\"identity\"><h2>What exactly was run?</h2>" + (has_config ? lead(run) : "") +
-      "<dl class=\"facts\">" + fact_line("Data", escape_html(dataset_text(run))) +
-      fact_line("Model", model_size_text(run)) +
+      "<section id=\"identity\"><h2>What exactly was run?</h2>"
+      "<dl class=\"facts\">" +
+      fact_line("Data", escape_html(dataset_text(run))) + fact_line("Model", model_size_text(run)) +
       fact_line("Ran on", escape_html(machine_text(run))) +
       fact_line("Versions", escape_html(versions_text(run))) +
       fact_line("Memory", memory > 0 ? byte_size(memory) + " in the largest process" : "") +
@@ -182,10 +228,9 @@ std::string identity_section(const RunFiles& run) {
       fact_line("Data hash", code(run.text("data_hash"))) +
       fact_line("Folder", code(folder.string())) +
       fact_line("To repeat it", code("mnist-train --config " + (folder / "config.json").string())) +
-      "</dl>\n" + starts_table(run);
+      "</dl>\n" + (has_config ? settings_tables(run) : "") + starts_table(run);
   if (has_config) {
     text +=
-        changed_settings(run) +
         "<details id=\"config\"><summary>The whole effective config</summary><pre tabindex=\"0\">" +
         escape_html(run.config_text) + "</pre></details>";
   }

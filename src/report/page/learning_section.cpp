@@ -51,43 +51,76 @@ std::string charts(const RunFiles& run) {
   LineChart rate{"Learning rate", "step", AxisFormat::kDecimal, /*logarithmic=*/false,
                  /*from_zero=*/true};
   rate.series = {step_series(run, "learning rate", kRate, &StepRecord::learning_rate)};
-  return chart_by_epoch(run, {"Accuracy by epoch", "epoch", AxisFormat::kPercent},
-                        &EpochRecord::test_accuracy, &EpochRecord::train_accuracy,
-                        &EpochRecord::validation_accuracy) +
-         chart_by_epoch(run, {"Loss by epoch", "epoch", AxisFormat::kDecimal, /*logarithmic=*/true},
-                        &EpochRecord::test_loss, &EpochRecord::train_loss,
-                        &EpochRecord::validation_loss) +
-         line_chart(rate) +
+  std::string figures =
+      chart_by_epoch(run, {"Accuracy by epoch", "epoch", AxisFormat::kPercent},
+                     &EpochRecord::test_accuracy, &EpochRecord::train_accuracy,
+                     &EpochRecord::validation_accuracy) +
+      chart_by_epoch(run, {"Loss by epoch", "epoch", AxisFormat::kDecimal, /*logarithmic=*/true},
+                     &EpochRecord::test_loss, &EpochRecord::train_loss,
+                     &EpochRecord::validation_loss) +
+      line_chart(rate);
+  if (run.steps.size() < 2) return figures;  // the test set alone is in the charts by epoch
+  return figures +
          chart_by_step(run, {"Accuracy by step", "step", AxisFormat::kPercent},
                        &StepRecord::accuracy, &EpochRecord::test_accuracy) +
          chart_by_step(run, {"Loss by step", "step", AxisFormat::kDecimal, /*logarithmic=*/true},
                        &StepRecord::loss, &EpochRecord::test_loss);
 }
 
+/// What can be said of a run of which no epoch was evaluated.
+std::string verdict_without_epochs(const RunFiles& run) {
+  std::string text;
+  if (run.live) {
+    text = "Not known yet: the first epoch has not been evaluated.";
+  } else if (run.status() == "failed") {
+    text = "Not known: the run failed before its first epoch was evaluated.";
+  } else {
+    text = "Not known: the run ended before its first epoch was evaluated.";
+  }
+  if (run.steps.size() < 2) return text;
+  const StepRecord& first = run.steps.front();
+  const StepRecord& last = run.steps.back();
+  return text + fmt::format(" The training loss was {} at step {} and {} at step {}.",
+                            decimal(first.loss), first.step, decimal(last.loss), last.step);
+}
+
+/// "test accuracy is 98.29 % after epoch 5, and was 95.58 % after epoch 1".
+std::string accuracy_reached(const RunFiles& run) {
+  const EpochRecord& first = run.epochs.front().record;
+  const EpochRecord& last = run.epochs.back().record;
+  const bool is_over = !run.live && run.status() != "finished";
+  std::string text = fmt::format("test accuracy {} {} after ", is_over ? "was" : "is",
+                                 percent(last.test_accuracy));
+  if (first.epoch == last.epoch) {
+    text += run.status() == "finished" ? "its only epoch" : fmt::format("epoch {}", last.epoch);
+    return text + (is_over ? ", the only one that was evaluated" : "");
+  }
+  text += fmt::format("epoch {}{}, and was {} after epoch {}", last.epoch,
+                      is_over ? ", the last one that was evaluated" : "",
+                      percent(first.test_accuracy), first.epoch);
+  return text;
+}
+
 /// One or two sentences for people who read nothing else.
 std::string verdict(const RunFiles& run) {
-  if (run.epochs.empty()) return "Not known yet: the first epoch has not been evaluated.";
-  const EpochRecord& first = run.epochs.front().record;
+  if (run.epochs.empty()) return verdict_without_epochs(run);
   const EpochRecord& last = run.epochs.back().record;
   const EpochRecord& best = *run.best_epoch();
   const auto classes = static_cast<double>(run.epochs.back().details.classes);
   const double chance = classes > 0 ? 1 / classes : NAN;
   const bool learned =
       std::isnan(chance) || last.test_accuracy > std::max(1.5 * chance, chance + 0.05);
-  std::string text = learned ? "Yes: " : "Not so far: ";
-  text +=
-      fmt::format("test accuracy is {} after epoch {}", percent(last.test_accuracy), last.epoch);
-  if (first.epoch != last.epoch) {
-    text += fmt::format(", and was {} after epoch {}", percent(first.test_accuracy), first.epoch);
-  }
+  std::string text = learned ? "Yes: " : run.live ? "Not so far: " : "No: ";
+  text += accuracy_reached(run);
   if (std::isfinite(chance)) {
     text += fmt::format("; random predictions would reach {}", percent(chance, 1));
   }
   text += best.epoch == last.epoch ? ". "
                                    : fmt::format(". It was best in epoch {} with {}. ", best.epoch,
                                                  percent(best.test_accuracy));
+  if (!learned && !run.live) text += "A lower learning_rate often helps. ";
   const double gap = last.train_accuracy - last.test_accuracy;
-  if (gap > 0.02) {
+  if (learned && gap > 0.02) {
     text += fmt::format(
         "Training accuracy is {:.1f} points higher: the model has begun to overfit.", 100 * gap);
   }
@@ -96,9 +129,9 @@ std::string verdict(const RunFiles& run) {
 
 std::string epoch_table(const RunFiles& run) {
   const bool validated = holds_out(run);
-  std::vector<std::string> head{"epoch", "step", "training loss", "training accuracy"};
-  if (validated) head.insert(head.end(), {"validation loss", "validation accuracy"});
-  head.insert(head.end(), {"test loss", "test accuracy", "time", "samples/s"});
+  std::vector<std::string> labels{"step", "training loss", "training accuracy"};
+  if (validated) labels.insert(labels.end(), {"validation loss", "validation accuracy"});
+  labels.insert(labels.end(), {"test loss", "test accuracy", "time", "samples/s"});
   std::string rows;
   for (const EpochResult& entry : run.epochs) {
     const EpochRecord& r = entry.record;
@@ -111,10 +144,13 @@ std::string epoch_table(const RunFiles& run) {
     cells.insert(cells.end(),
                  {decimal(r.test_loss), percent(r.test_accuracy),
                   duration(r.train_seconds + r.test_seconds), count(r.samples_per_second)});
-    rows += table_row(std::to_string(r.epoch), cells);
+    rows += table_row(fmt::format("<span class=\"phone\">epoch</span> {}", r.epoch), cells, labels);
   }
-  return "<details id=\"epochs\"><summary>All epochs in numbers</summary>" +
-         scrolling("Epochs", {"numbers", head_cells(head), rows}) + "</details>";
+  const char* open = run.epochs.size() == 1 ? " open" : "";
+  return "<details id=\"epochs\"" + std::string(open) +
+         "><summary>All epochs in numbers</summary>" +
+         scrolling("Epochs", {"numbers stack", head_cell("epoch") + head_cells(labels), rows}) +
+         "</details>";
 }
 
 }  // namespace

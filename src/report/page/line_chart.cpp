@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 
+#include "report/page/chart_scale.h"
 #include "report/page/html.h"
 
 namespace mnist_train::report {
@@ -15,16 +15,6 @@ namespace {
 constexpr std::size_t kMaxPoints = 240;
 constexpr std::size_t kMaxDots = 25;
 constexpr double kLogarithmicFrom = 10;
-constexpr double kWantedTicks = 5;
-
-/// 1, 2 or 5 times a power of ten, at least `step`.
-double round_up(double step) {
-  const double power = std::pow(10.0, std::floor(std::log10(step)));
-  for (const double factor : {1.0, 2.0, 5.0}) {
-    if (factor * power >= step * (1 - 1e-9)) return factor * power;
-  }
-  return 10 * power;
-}
 
 bool is_finite(const ChartPoint& point) { return std::isfinite(point.x) && std::isfinite(point.y); }
 
@@ -48,16 +38,29 @@ std::vector<ChartPoint> thinned(const std::vector<ChartPoint>& points) {
 
 std::string value_text(double value, AxisFormat format) {
   if (format == AxisFormat::kPercent) return percent(value);
+  if (format == AxisFormat::kSeconds) return duration(value);
   return format == AxisFormat::kCount ? count(value) : decimal(value);
 }
 
 /// The value of a tick on an axis, which has little space.
-std::string tick_text(double value, AxisFormat format) {
-  if (format == AxisFormat::kPercent) return fmt::format("{:.4g} %", 100 * value);
+std::string tick_text(double value, AxisFormat format, int digits = 4) {
+  if (format == AxisFormat::kPercent) return fmt::format("{:.{}g} %", 100 * value, digits);
   if (std::abs(value) < 1e-12) return "0";
   if (value >= 1e6) return fmt::format("{:.3g} M", value / 1e6);
   if (value >= 1e4) return fmt::format("{:.4g} k", value / 1e3);
-  return fmt::format("{:.4g}", value);
+  return fmt::format("{:.{}g}", value, digits);
+}
+
+/// Returns the texts of an axis's ticks with so many digits that no two are alike.
+std::vector<std::string> tick_texts(const std::vector<double>& ticks, AxisFormat format) {
+  std::vector<std::string> texts;
+  for (int digits = 4; digits <= 7; ++digits) {
+    texts.clear();
+    texts.reserve(ticks.size());
+    for (const double tick : ticks) texts.push_back(tick_text(tick, format, digits));
+    if (std::adjacent_find(texts.begin(), texts.end()) == texts.end()) break;
+  }
+  return texts;
 }
 
 class LineDrawing {
@@ -66,7 +69,7 @@ class LineDrawing {
       : chart_(chart), x_(x_scale(chart)), y_(y_scale(chart)) {}
 
   std::string svg() const {
-    std::string text = plot::open_svg(description()) + axes();
+    std::string text = plot::open_svg(description(), chart_.y_format, chart_.x_name) + axes();
     for (const ChartSeries& series : chart_.series) text += line(series);
     return text + "</svg>";
   }
@@ -103,8 +106,9 @@ class LineDrawing {
 
   std::string axes() const {
     std::string text;
-    for (const double tick : y_.ticks()) {
-      text += plot::grid_line(y(tick), tick_text(tick, chart_.y_format));
+    const std::vector<std::string> texts = tick_texts(y_.ticks(), chart_.y_format);
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+      text += plot::grid_line(y(y_.ticks()[i]), texts[i]);
     }
     for (const double tick : x_.ticks()) {
       text += plot::x_tick(x(tick), tick_text(tick, AxisFormat::kDecimal));
@@ -114,17 +118,19 @@ class LineDrawing {
 
   std::string line(const ChartSeries& series) const {
     const std::vector<ChartPoint> points = thinned(series.points);
-    std::string path;
-    bool pen_down = false;
+    std::vector<plot::Reading> readings;
     for (const ChartPoint& point : points) {
       if (is_finite(point)) {
-        path += fmt::format("{}{:.1f} {:.1f}", pen_down ? 'L' : 'M', x(point.x), y(point.y));
+        readings.push_back({point, x(point.x), y(point.y)});
+      } else if (!readings.empty()) {
+        readings.back().is_last = true;
       }
-      pen_down = is_finite(point);
     }
-    std::string text = fmt::format(R"(<path class="line c{}{}" d="{}"/>)", series.colour,
-                                   series.faint ? " faint" : "", path);
-    if (!series.faint && points.size() <= kMaxDots) text += dots(series, points);
+    if (series.faint) {
+      return plot::path(fmt::format("line c{} faint", series.colour), readings, false);
+    }
+    std::string text = plot::path(fmt::format("line c{}", series.colour), readings, true);
+    if (points.size() <= kMaxDots) text += dots(series, points);
     return text;
   }
 
@@ -161,25 +167,40 @@ class LineDrawing {
   ChartScale y_;
 };
 
-std::string legend(const LineChart& chart) {
-  std::string text;
+/// Returns the last finite point of a line, a gap where it has none.
+ChartPoint last_of(const ChartSeries& series) {
+  const auto last = std::find_if(series.points.rbegin(), series.points.rend(), is_finite);
+  return last == series.points.rend() ? ChartPoint{NAN, NAN} : *last;
+}
+
+/// Returns whether there are two places to draw a line between.
+bool has_a_line(const LineChart& chart) {
+  double first = NAN;
   for (const ChartSeries& series : chart.series) {
-    if (series.faint) continue;
-    text += "<li>" + plot::line_key(series.colour) + escape_html(series.name) + "</li>";
+    for (const ChartPoint& point : series.points) {
+      if (!is_finite(point)) continue;
+      if (std::isnan(first)) first = point.x;
+      if (point.x != first) return true;
+    }
   }
-  return "<ul class=\"legend\">" + text + "</ul>";
+  return false;
 }
 
 }  // namespace
 
 std::string line_chart(const LineChart& chart) {
-  const bool any =
-      std::any_of(chart.series.begin(), chart.series.end(), [](const ChartSeries& series) {
-        return std::any_of(series.points.begin(), series.points.end(), is_finite);
-      });
-  if (!any) return "";
-  return "<figure class=\"chart\"><figcaption>" + escape_html(chart.title) + "</figcaption>" +
-         legend(chart) + LineDrawing(chart).svg() + "</figure>\n";
+  if (!has_a_line(chart)) return "";
+  std::vector<plot::LegendEntry> legend;
+  double last_x = NAN;
+  for (const ChartSeries& series : chart.series) {
+    const ChartPoint last = last_of(series);
+    if (series.faint || !is_finite(last)) continue;
+    legend.push_back(
+        {plot::line_key(series.colour), series.name, value_text(last.y, chart.y_format)});
+    last_x = std::fmax(last_x, last.x);
+  }
+  return plot::figure(chart.title, fmt::format("{} {}", chart.x_name, last_x), legend,
+                      LineDrawing(chart).svg());
 }
 
 std::vector<ChartPoint> smoothed(const std::vector<ChartPoint>& points, double window) {
@@ -195,95 +216,5 @@ std::vector<ChartPoint> smoothed(const std::vector<ChartPoint>& points, double w
   }
   return result;
 }
-
-ChartScale::ChartScale(const std::vector<double>& values, bool logarithmic, bool whole_numbers)
-    : logarithmic_(logarithmic), whole_numbers_(whole_numbers) {
-  std::vector<double> finite;
-  std::copy_if(values.begin(), values.end(), std::back_inserter(finite),
-               [](double value) { return std::isfinite(value) && std::abs(value) < 1e300; });
-  if (!finite.empty()) {
-    const auto [least, most] = std::minmax_element(finite.begin(), finite.end());
-    low_ = *least;
-    high_ = *most;
-  }
-  logarithmic_ = logarithmic_ && low_ > 0;
-  if (high_ - low_ <= 1e-12 * std::abs(high_)) {  // one value: in the middle
-    const double margin = low_ == 0 ? 1 : std::abs(low_) * 0.1;
-    high_ += margin;
-    if (!logarithmic_) low_ -= low_ == 0 ? 0 : margin;
-  }
-  place_ticks();
-}
-
-double ChartScale::at(double value) const {
-  if (logarithmic_) {
-    return std::log(std::max(value, 1e-300) / low_) / std::log(high_ / low_);
-  }
-  return (value - low_) / (high_ - low_);
-}
-
-void ChartScale::place_ticks() {
-  ticks_.clear();
-  if (logarithmic_ && high_ / low_ >= 5) {
-    place_logarithmic_ticks();
-    if (ticks_.size() >= 2) return;
-    ticks_.clear();
-  }
-  double step = round_up((high_ - low_) / kWantedTicks);
-  if (whole_numbers_) step = std::max(step, 1.0);
-  const double first = std::ceil(low_ / step - 1e-9);
-  for (int i = 0; i < 20; ++i) {
-    const double tick = (first + i) * step;
-    if (tick > high_ + 1e-9 * step) break;
-    ticks_.push_back(tick);
-  }
-}
-
-void ChartScale::place_logarithmic_ticks() {
-  const double decades = std::log10(high_ / low_);
-  const std::vector<double> factors =
-      decades > 4 ? std::vector<double>{1} : std::vector<double>{1, 2, 5};
-  const int first = static_cast<int>(std::floor(std::log10(low_)));
-  const int last = static_cast<int>(std::ceil(std::log10(high_)));
-  const int stride = std::max(1, (last - first) / 6);
-  for (int power = first; power <= last; power += decades > 4 ? stride : 1) {
-    for (const double factor : factors) {
-      const double tick = factor * std::pow(10.0, power);
-      if (tick >= low_ * (1 - 1e-9) && tick <= high_ * (1 + 1e-9)) ticks_.push_back(tick);
-    }
-  }
-}
-
-namespace plot {
-
-std::string open_svg(const std::string& description) {
-  return fmt::format(R"(<svg viewBox="0 0 {} {}" role="img" aria-label="{}">)", kWidth, kHeight,
-                     escape_html(description));
-}
-
-std::string grid_line(double y, const std::string& text) {
-  return fmt::format(
-      R"(<path class="grid" d="M{} {:.1f}H{}"/><text class="tick end" x="{}" y="{:.1f}">{}</text>)",
-      kLeft, y, kRight, kLeft - 6, y + 4, text);
-}
-
-std::string x_tick(double x, const std::string& text) {
-  return fmt::format(R"(<text class="tick mid" x="{:.1f}" y="{}">{}</text>)", x, kBottom + 15,
-                     text);
-}
-
-std::string x_axis(const std::string& name) {
-  return fmt::format(
-      R"(<path class="axis" d="M{0} {1}H{2}"/><text class="tick mid" x="{3}" y="{4}">{5}</text>)",
-      kLeft, kBottom, kRight, (kLeft + kRight) / 2, kHeight - 4, escape_html(name));
-}
-
-std::string line_key(int colour) {
-  return fmt::format(
-      R"(<svg class="key" viewBox="0 0 26 8" aria-hidden="true"><path class="line c{}" d="M1 4H25"/></svg>)",
-      colour);
-}
-
-}  // namespace plot
 
 }  // namespace mnist_train::report

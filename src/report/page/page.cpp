@@ -61,7 +61,13 @@ std::string tile(const std::string& label, const std::string& value, const std::
 
 std::string accuracy_tiles(const RunFiles& run) {
   const EpochRecord* best = run.best_epoch();
-  if (best == nullptr) return tile("Test accuracy", "–", "after the first epoch");
+  if (best == nullptr) {
+    return tile("Test accuracy", "–", run.live ? "after the first epoch" : "never evaluated");
+  }
+  if (run.epochs.size() == 1) {
+    return tile("Test accuracy", percent(best->test_accuracy),
+                "test loss " + decimal(best->test_loss));
+  }
   return tile("Test accuracy", percent(run.last(&EpochRecord::test_accuracy)),
               "test loss " + decimal(run.last(&EpochRecord::test_loss))) +
          tile("Best", percent(best->test_accuracy), fmt::format("epoch {}", best->epoch));
@@ -78,6 +84,12 @@ std::string time_tile(const RunFiles& run) {
   // The summary of an interrupted run is that of its beginning.
   return tile("Took",
               duration(std::fmax(number_in(run.summary, "wall_seconds"), total(seconds_of(run)))));
+}
+
+std::string throughput_tile(const RunFiles& run) {
+  if (run.epochs.empty()) return "";
+  return tile("Samples a second", count(run.last(&EpochRecord::samples_per_second)),
+              "training, last epoch");
 }
 
 std::string status_text(const RunFiles& run) {
@@ -101,6 +113,9 @@ std::string page_header(const RunFiles& run) {
     text +=
         "<p class=\"bad\" role=\"alert\">" + escape_html(text_in(run.summary, "error")) + "</p>\n";
   }
+  if (const std::string sentence = settings_sentence(run); !sentence.empty()) {
+    text += "<p class=\"soft\">" + sentence + "</p>\n";
+  }
   const bool has_ema = run.config.is_object() && run.config.contains("ema");
   if (const double decay = has_ema ? number_in(run.config["ema"], "decay") : NAN;
       std::isfinite(decay)) {
@@ -111,8 +126,7 @@ std::string page_header(const RunFiles& run) {
   }
   return text + "<p id=\"live\" class=\"soft\" aria-live=\"polite\"></p><dl class=\"tiles\">" +
          accuracy_tiles(run) + tile("Epochs", epochs_text(run)) + time_tile(run) +
-         tile("Samples a second", count(run.last(&EpochRecord::samples_per_second)),
-              "training, last epoch") +
+         throughput_tile(run) +
          "</dl>\n<nav aria-label=\"Parts of this page\"><a href=\"#learning\">Did it learn?</a> "
          "<a href=\"#mistakes\">What does it get wrong?</a> <a href=\"#time\">Where did the time "
          "go?</a> <a href=\"#identity\">What exactly was run?</a></nav></header>\n";

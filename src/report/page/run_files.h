@@ -22,6 +22,7 @@ struct RunFiles {
   std::vector<StepRecord> steps;
   std::vector<EpochResult> epochs;  // of metrics.jsonl; numbers missing there are NaN or 0
   std::vector<Prediction> predictions;
+  std::vector<Mistake> mistakes;         // those of `predictions` where the run kept no others
   std::vector<std::string> class_names;  // by number; empty where the data have none
   double seconds_since_start = 0;        // since the last start; 0 when not live
 
@@ -48,6 +49,9 @@ double number_in(const nlohmann::json& object, const std::string& key);
 /// Returns the text under a key of a JSON object, nothing where there is none.
 std::string text_in(const nlohmann::json& object, const std::string& key);
 
+/// Returns whether a folder holds what a page can be made from.
+bool has_page_data(const std::filesystem::path& folder);
+
 /// Reads a run folder, also again and again while its run lasts: of metrics.jsonl only what is new.
 class RunReader {
  public:
@@ -59,6 +63,7 @@ class RunReader {
   RunFiles& read();
 
  private:
+  void read_mistakes();
   void read_metrics();
 
   RunFiles run_;

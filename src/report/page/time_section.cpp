@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
+#include "report/page/chart_scale.h"
 #include "report/page/html.h"
 #include "report/page/sections.h"
 
@@ -13,40 +13,6 @@ namespace {
 
 constexpr std::size_t kMaxColumns = 60;
 
-enum Activity : std::size_t {
-  kInput,
-  kCompute,
-  kCommunication,
-  kEvaluation,
-  kCheckpoint,
-  kReport,
-  kStart,
-  kOther,
-  kActivities
-};
-constexpr std::array<const char*, kActivities> kNames{
-    "input", "compute", "communication", "evaluation", "checkpoint", "report", "start", "other"};
-
-void add(ActivitySeconds& sum, const ActivitySeconds& seconds, double weight = 1) {
-  for (std::size_t a = 0; a < kActivities; ++a) sum[a] += weight * seconds[a];
-}
-
-/// What was not measured of the training steps counts as compute.
-ActivitySeconds seconds_of(const EpochResult& epoch) {
-  const TimeSplit& split = epoch.details.seconds;
-  ActivitySeconds seconds{};
-  seconds[kInput] = split.input_s.value_or(0);
-  seconds[kCommunication] = split.communication_s.value_or(0);
-  const double rest =
-      std::max(0.0, epoch.record.train_seconds - seconds[kInput] - seconds[kCommunication]);
-  seconds[kCompute] = std::min(split.compute_s.value_or(rest), rest);
-  seconds[kEvaluation] = epoch.record.test_seconds;
-  seconds[kCheckpoint] = split.checkpoint_s;
-  seconds[kReport] = split.report_s;
-  seconds[kOther] = rest - seconds[kCompute];
-  return seconds;
-}
-
 bool is_measured(const RunFiles& run) {
   return std::any_of(run.epochs.begin(), run.epochs.end(), [](const EpochResult& epoch) {
     return epoch.details.seconds.compute_s.has_value();
@@ -55,17 +21,23 @@ bool is_measured(const RunFiles& run) {
 
 std::string verdict(const RunFiles& run, const ActivitySeconds& seconds) {
   const double whole = total(seconds);
-  if (whole <= 0) return "Not known yet.";
+  if (run.epochs.empty()) {
+    if (run.live) return "Not known yet: the first epoch is not finished.";
+    return whole > 0 ? fmt::format("The run ended after {}, before its first epoch was finished.",
+                                   duration(whole))
+                     : "Not recorded: the run ended before its first epoch was finished.";
+  }
+  if (whole <= 0) return "Not recorded.";
   const auto most = std::max_element(seconds.begin(), seconds.end());
   std::string text =
       fmt::format("{}, {} of it for {}. ", duration(whole), percent(*most / whole, 0),
-                  kNames[static_cast<std::size_t>(most - seconds.begin())]);
+                  activity_name(static_cast<std::size_t>(most - seconds.begin())));
   const double startup = number_in(run.summary, "startup_seconds");
   if (startup > 0) {
     text += fmt::format("From the command to the first step it took {}.", short_duration(startup));
   }
   if (!is_measured(run)) {
-    text += " On a GPU input, compute and communication overlap and are counted together.";
+    text += " On a GPU input, compute and averaging overlap; all of it is counted as compute.";
   }
   return text;
 }
@@ -91,8 +63,7 @@ std::vector<EpochColumn> columns_of(const std::vector<EpochResult>& epochs) {
 }
 
 std::string column_svg(const EpochColumn& column, double x, double width, double scale) {
-  std::string text = fmt::format("<g><title>epoch {}: {}</title>", column.last_epoch,
-                                 duration(total(column.mean)));
+  std::string text;
   double base_y = plot::kBottom;
   for (std::size_t a = 0; a < kActivities; ++a) {
     const double height = column.mean[a] * scale;
@@ -102,8 +73,49 @@ std::string column_svg(const EpochColumn& column, double x, double width, double
         fmt::format(R"(<rect class="a{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/>)",
                     a, x, base_y, width, height);
   }
-  return text + "</g>";
+  return text;
 }
+
+/// What the columns are read by: lines that are not drawn, one for the whole and one for each
+/// activity, with their entries of the legend.
+class ColumnReadings {
+ public:
+  ColumnReadings(const std::vector<EpochColumn>& columns, const std::vector<double>& places,
+                 double scale)
+      : columns_(columns), places_(places), scale_(scale) {
+    add("", "total", [](const EpochColumn& column) { return total(column.mean); });
+    for (std::size_t a = 0; a < kActivities; ++a) {
+      const auto seconds = [a](const EpochColumn& column) { return column.mean[a]; };
+      if (std::any_of(columns.begin(), columns.end(),
+                      [&](const EpochColumn& column) { return seconds(column) >= 0.005; })) {
+        add(square_key(a), activity_name(a), seconds);
+      }
+    }
+  }
+
+  const std::string& paths() const { return paths_; }
+  const std::vector<plot::LegendEntry>& legend() const { return legend_; }
+
+ private:
+  template <typename Seconds>
+  void add(const std::string& key, const char* name, const Seconds& seconds) {
+    std::vector<plot::Reading> readings;
+    readings.reserve(columns_.size());
+    for (std::size_t i = 0; i < columns_.size(); ++i) {
+      const double y = plot::kBottom - total(columns_[i].mean) * scale_;
+      readings.push_back(
+          {{static_cast<double>(columns_[i].last_epoch), seconds(columns_[i])}, places_[i], y});
+    }
+    paths_ += plot::path("unseen", readings, /*is_readable=*/true);
+    legend_.push_back({key, name, duration(seconds(columns_.back()))});
+  }
+
+  const std::vector<EpochColumn>& columns_;
+  const std::vector<double>& places_;
+  double scale_;
+  std::string paths_;
+  std::vector<plot::LegendEntry> legend_;
+};
 
 /// A column for each epoch, in long runs for each group of epochs.
 std::string time_columns(const std::vector<EpochResult>& epochs) {
@@ -114,20 +126,25 @@ std::string time_columns(const std::vector<EpochResult>& epochs) {
   const ChartScale y(totals, /*logarithmic=*/false);
   const double scale = (plot::kBottom - plot::kTop) / std::max(1e-9, y.high());
   std::string text = plot::open_svg(
-      fmt::format("Seconds by epoch: from {} to {}", duration(totals[1]), duration(totals.back())));
+      fmt::format("Seconds by epoch: from {} to {}", duration(totals[1]), duration(totals.back())),
+      AxisFormat::kSeconds, "epoch");
   for (const double tick : y.ticks()) {
     text += plot::grid_line(plot::kBottom - tick * scale, fmt::format("{:.3g} s", tick));
   }
   const double slot = (plot::kRight - plot::kLeft) / static_cast<double>(columns.size());
   const std::size_t labelled = (columns.size() + 9) / 10;
+  std::vector<double> places;
+  places.reserve(columns.size());
   for (std::size_t i = 0; i < columns.size(); ++i) {
     const double width = std::min(slot * 0.8, 40.0);
-    const double x = plot::kLeft + (static_cast<double>(i) + 0.5) * slot;
-    text += column_svg(columns[i], x - width / 2, width, scale);
-    if (i % labelled == 0) text += plot::x_tick(x, std::to_string(columns[i].last_epoch));
+    places.push_back(plot::kLeft + (static_cast<double>(i) + 0.5) * slot);
+    text += column_svg(columns[i], places[i] - width / 2, width, scale);
+    if (i % labelled == 0) text += plot::x_tick(places[i], std::to_string(columns[i].last_epoch));
   }
-  return "<figure class=\"chart\"><figcaption>Seconds by epoch</figcaption>" + text +
-         plot::x_axis("epoch") + "</svg></figure>\n";
+  const ColumnReadings readings(columns, places, scale);
+  return plot::figure("Seconds by epoch", fmt::format("epoch {}", columns.back().last_epoch),
+                      readings.legend(),
+                      text + plot::x_axis("epoch") + readings.paths() + "</svg>");
 }
 
 std::string throughput_chart(const RunFiles& run) {
@@ -170,84 +187,37 @@ std::string rank_table(const RunFiles& run) {
   if (means.empty()) return "";
   double slowest = 0;
   for (const auto& [rank, mean] : means) slowest = std::max(slowest, total(mean.step));
+  const std::vector<std::string> labels{
+      "mean", "parts", "input", "compute", "averaging and waiting", "median", "p95", "longest"};
   std::string rows;
   for (const auto& [rank, mean] : means) {
-    rows += fmt::format(
-        "<tr><th scope=\"row\">{}</th><td>{}</td><td class=\"barcell\">{}</td>"
-        "<td class=\"extra\">{}</td><td>{}</td><td>{}</td><td class=\"extra\">{}</td>"
-        "<td class=\"extra\">{}</td><td class=\"extra\">{}</td></tr>\n",
-        rank, short_duration(total(mean.step)), time_bar(mean.step, slowest),
-        short_duration(mean.step[kInput]), short_duration(mean.step[kCompute]),
-        short_duration(mean.step[kCommunication]), short_duration(mean.median),
-        short_duration(mean.p95), short_duration(mean.longest));
+    rows += table_row(fmt::format("<span class=\"phone\">rank</span> {}", rank),
+                      {short_duration(total(mean.step)), time_bar(mean.step, slowest),
+                       short_duration(mean.step[kInput]), short_duration(mean.step[kCompute]),
+                       short_duration(mean.step[kCommunication]), short_duration(mean.median),
+                       short_duration(mean.p95), short_duration(mean.longest)},
+                      labels);
   }
-  const std::string head = head_cells({"rank", "mean", ""}) + head_cell("input", "extra") +
-                           head_cells({"compute", "communication"}) + head_cell("median", "extra") +
-                           head_cell("p95", "extra") + head_cell("longest", "extra");
+  const char* note = means.size() > 1
+                         ? "All ranks wait for the slowest, which is the one that averages and "
+                           "waits the least. "
+                         : "";
   return "<figure class=\"full\"><figcaption>A training step of each process</figcaption><p "
-         "class=\"soft\">Means over the run. All ranks wait for the slowest, which is the one with "
-         "the least communication. Median and 95th percentile are those of the last epoch.</p>" +
-         scrolling("Steps by rank", {"numbers", head, rows}) + "</figure>\n";
+         "class=\"soft\">Means over the run. " +
+         std::string(note) + "Median and 95th percentile are those of the last epoch.</p>" +
+         scrolling("Steps by rank",
+                   {"numbers stack", head_cell("rank") + head_cells(labels), rows}) +
+         "</figure>\n";
 }
 
 }  // namespace
-
-ActivitySeconds seconds_of(const RunFiles& run) {
-  ActivitySeconds sum{};
-  for (const EpochResult& epoch : run.epochs) add(sum, seconds_of(epoch));
-  const auto at_least = [&](Activity activity, const char* key) {
-    const double known = number_in(run.summary, key);
-    if (std::isfinite(known)) sum[activity] = std::max(sum[activity], known);
-  };
-  // The summary also counts what came after the last epoch, but only since the last start.
-  at_least(kCheckpoint, "checkpoint_seconds");
-  at_least(kReport, "report_seconds");
-  at_least(kStart, "startup_seconds");
-  const double wall = number_in(run.summary, "wall_seconds");
-  if (run.starts.size() <= 1 && wall > total(sum)) sum[kOther] += wall - total(sum);
-  return sum;
-}
-
-double total(const ActivitySeconds& seconds) {
-  return std::accumulate(seconds.begin(), seconds.end(), 0.0);
-}
-
-std::string time_bar(const ActivitySeconds& seconds, double full) {
-  std::string label;
-  std::string bars;
-  double x = 0;
-  for (std::size_t a = 0; a < kActivities; ++a) {
-    if (full <= 0 || seconds[a] <= 0) continue;
-    const double width = 100 * seconds[a] / full;
-    label +=
-        fmt::format("{}{} {}", label.empty() ? "" : ", ", kNames[a], short_duration(seconds[a]));
-    bars += fmt::format(R"(<rect class="a{}" x="{:.3f}" y="0" width="{:.3f}" height="8"/>)", a, x,
-                        width);
-    x += width;
-  }
-  return "<svg class=\"bar\" viewBox=\"0 0 100 8\" preserveAspectRatio=\"none\" role=\"img\" "
-         "aria-label=\"" +
-         label + "\">" + bars + "</svg>";
-}
-
-std::string time_legend(const ActivitySeconds& seconds) {
-  const double whole = total(seconds);
-  std::string text;
-  for (std::size_t a = 0; a < kActivities; ++a) {
-    if (seconds[a] <= 0) continue;
-    text += fmt::format(
-        R"(<li><svg class="key square" viewBox="0 0 10 10" aria-hidden="true"><rect class="a{}" width="10" height="10"/></svg>)"
-        "{} <b>{}</b> <span class=\"soft\">{}</span></li>",
-        a, kNames[a], percent(seconds[a] / whole, 1), duration(seconds[a]));
-  }
-  return "<ul class=\"legend\">" + text + "</ul>";
-}
 
 std::string time_section(const RunFiles& run) {
   const ActivitySeconds seconds = seconds_of(run);
   std::string text = "<section id=\"time\"><h2>Where did the time go?</h2><p class=\"lead\">" +
                      verdict(run, seconds) + "</p>\n";
-  if (total(seconds) > 0) text += time_bar(seconds, total(seconds)) + time_legend(seconds);
+  if (!run.epochs.empty() && total(seconds) > 0)
+    text += time_bar(seconds, total(seconds)) + time_legend(seconds);
   return text + "<div class=\"charts\">" + time_columns(run.epochs) + throughput_chart(run) +
          "</div>\n" + rank_table(run) + "</section>\n";
 }

@@ -27,6 +27,11 @@ int current_device();
 /// Makes `device` the calling thread's, which must be less than `device_count()`.
 void set_current_device(int device);
 
+/// Notes that the runtime has made the device's context the calling thread's, as it does when it
+/// needs one. The driver does not, and refuses a thread without.
+void bind_context();
+bool has_context();
+
 /// Returns the device whose memory the address lies in; -1 for memory of the host.
 int device_of(const void* address);
 

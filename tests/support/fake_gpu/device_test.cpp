@@ -1,4 +1,5 @@
 // The stand-in's memory, streams, events and errors are like a GPU's.
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -93,6 +94,21 @@ TEST_CASE("memory that is freed can be allocated again, up to the limit") {
   CHECK(cudaMemGetInfo(&free_after, &total) == cudaSuccess);
   CHECK(free_after == free_before);
   cudaGetLastError();
+}
+
+TEST_CASE("a new thread has no context for the driver until the runtime needs one") {
+  CUresult before = CUDA_SUCCESS;
+  CUresult behind = CUDA_SUCCESS;
+  const auto launch = [] {
+    return cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
+  };
+  std::thread([&] {
+    before = launch();
+    cudaSetDevice(0);
+    behind = launch();
+  }).join();
+  CHECK(before == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(behind == CUDA_ERROR_INVALID_HANDLE);
 }
 
 TEST_CASE("an error is remembered until it is asked for") {

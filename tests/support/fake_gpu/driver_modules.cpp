@@ -103,6 +103,8 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction, in
 CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                         unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
                         CUstream stream, void** arguments, void**) {
+  if (!has_context()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   const LaunchShape shape{{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes};
   return result_of(
       launch_kernel(reinterpret_cast<const Kernel*>(function), shape, arguments, stream));

@@ -97,6 +97,7 @@ cudaError_t launch_kernel(const Kernel* kernel, const LaunchShape& shape, void**
 }
 
 cudaError_t launch_library_kernel(cudaStream_t stream, const char* name, Operation operation) {
+  bind_context();
   return launch(stream_of(stream), name, std::move(operation));
 }
 

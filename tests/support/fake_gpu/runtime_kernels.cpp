@@ -75,6 +75,7 @@ cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, const
 
 cudaError_t cudaLaunchKernel(const void* host_function, dim3 grid, dim3 block, void** arguments,
                              std::size_t shared_bytes, cudaStream_t stream) {
+  bind_context();
   return remember(
       launch_kernel(find_kernel(host_function), {grid, block, shared_bytes}, arguments, stream));
 }

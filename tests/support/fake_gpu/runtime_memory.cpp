@@ -26,6 +26,7 @@ extern "C" {
 
 cudaError_t cudaMalloc(void** address, std::size_t bytes) {
   if (const cudaError_t error = check_unsafe_call("cudaMalloc")) return remember(error);
+  bind_context();
   count(Counter::kAllocations);
   *address = memory_of(current_device()).allocate(bytes);
   trace("cudaMalloc of ", bytes, " bytes: ", *address);

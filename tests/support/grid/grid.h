@@ -23,8 +23,9 @@
 
 /// An emulation of the grid in which a GPU computes a kernel, so that the source of a kernel, which
 /// is included behind this header, computes on a CPU. Blocks run one after the other. A thread of a
-/// block runs until it ends or waits for others; only then the next one begins. It has no data
-/// races to find, but a barrier that is missing shows when threads run in the opposite order.
+/// block runs until it ends or waits for others; only then the next one begins. A barrier that is
+/// missing shows when threads run in the opposite order. It cannot show races within a warp, fences
+/// that are missing, stale caches, or what the launch of a kernel needs of a thread.
 namespace mnist_train::grid {
 
 struct Index {

@@ -1,0 +1,45 @@
+"""mnist-train, which lies in this package; `main` becomes it, so that no Python stays while it runs."""
+
+import os
+import signal
+import sys
+from importlib.util import find_spec
+
+TORCH = "@TORCH@"
+
+
+def torch_version(folder):
+    """Reads the version without importing torch, which would take seconds; None where there is none."""
+    try:
+        with open(os.path.join(folder, "version.py"), encoding="utf-8") as lines:
+            for line in lines:
+                if line.startswith("__version__"):
+                    return line.split("=")[1].strip(" '\"\n")
+    except OSError:
+        pass
+    return None
+
+
+def libraries_of_torch():
+    """Returns the folder of LibTorch's libraries, or ends with what to do about a torch that does not fit."""
+    spec = find_spec("torch")
+    folders = list(spec.submodule_search_locations or []) if spec else []
+    version = torch_version(folders[0]) if folders else None
+    if version and version.startswith(TORCH + "."):
+        return os.path.join(folders[0], "lib")
+    found = f"{version} in {folders[0]}" if version else "none"
+    print(f"mnist-train: needs PyTorch {TORCH}, but {sys.executable} has {found}\n"
+          f"  {sys.executable} -m pip install 'torch=={TORCH}.*'", file=sys.stderr)
+    sys.exit(2)
+
+
+def main():
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    libraries = libraries_of_torch()
+    dali = os.path.join(libraries, "..", "..", "nvidia", "dali")
+    folders = [libraries, os.path.normpath(dali), os.environ.get("LD_LIBRARY_PATH", "")]
+    os.environ["LD_LIBRARY_PATH"] = ":".join(filter(None, folders))
+    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python, and what is ignored stays so across exec
+        signal.signal(ignored, signal.SIG_DFL)
+    program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin", "mnist-train")
+    os.execv(program, sys.argv)

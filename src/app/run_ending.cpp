@@ -1,0 +1,91 @@
+#include "app/run_ending.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+
+#include "base/print.h"
+#include "checkpoint/checkpoint_folder.h"
+#include "report/run_folder.h"
+
+namespace mnist_train::app {
+
+namespace fs = std::filesystem;
+namespace files = report::files;
+
+namespace {
+
+/// Returns the name of the accuracy by which the best weights are chosen.
+const char* measured(const Worker& worker) {
+  return worker.config.data.validation > 0 ? "validation" : "test";
+}
+
+void log_early_end(const Worker& worker, const std::string& ended_by,
+                   const train::Progress& progress) {
+  if (ended_by == "stop_at_accuracy") {
+    spdlog::info("stop_at_accuracy: {} accuracy {:.2f} % is reached after epoch {}",
+                 measured(worker), 100 * progress.best_accuracy, progress.epoch);
+  } else if (ended_by == "early_stopping") {
+    spdlog::info(
+        "early_stopping: {} accuracy has not improved on {:.2f} % by more than min_delta for {} "
+        "epoch{}",
+        measured(worker), 100 * progress.early_stopping.best_accuracy,
+        progress.early_stopping.bad_epochs, progress.early_stopping.bad_epochs == 1 ? "" : "s");
+  }
+}
+
+void log_what_is_next(const Worker& worker, const train::Progress& progress) {
+  const fs::path& folder = worker.run_folder;
+  fs::path weights =
+      checkpoint::CheckpointFolder(folder / files::kCheckpoints, worker.config.checkpoint.keep)
+          .best();
+  std::error_code ignored;
+  if (fs::exists(weights, ignored)) {
+    spdlog::info("best weights: {} ({} accuracy {:.2f} %)", launch::path_to_type(weights).string(),
+                 measured(worker), 100 * progress.best_accuracy);
+  } else {
+    weights = folder / worker.config.model_file;
+    spdlog::info("final weights: {}", launch::path_to_type(weights).string());
+  }
+  if (worker.config.report.html) {
+    spdlog::info("page: {}", launch::path_to_type(folder / files::kPage).string());
+  }
+  spdlog::info("classify images: {}", launch::predict_command(weights, worker.job.program));
+}
+
+/// An epoch that `max_steps` cut short is the one behind those of `progress`.
+std::string result_line(const Worker& worker, const report::Summary& summary,
+                        const train::Progress& progress) {
+  const double best = summary.best_test_accuracy.value_or(0);
+  const auto& all = progress.accuracies;
+  const auto epoch = std::find(all.begin(), all.end(), best) - all.begin() + 1;
+  return fmt::format("finished: test accuracy {:.2f} %, best {:.2f} % in epoch {}; {:.1f} s; {}",
+                     100 * summary.test_accuracy.value_or(0), 100 * best, epoch,
+                     summary.wall_seconds,
+                     launch::path_to_type(worker.run_folder / worker.config.model_file).string());
+}
+
+}  // namespace
+
+void tell_of_finished_run(const Worker& worker, const report::Summary& summary,
+                          const train::Progress& progress) {
+  log_early_end(worker, summary.ended_by, progress);
+  log_what_is_next(worker, progress);
+  const std::string result = result_line(worker, summary, progress);
+  spdlog::debug("{}", result);
+  if (worker.job.quiet) return;
+  try {
+    print_text(result + "\n");
+  } catch (const Error& error) {  // the run folder holds the result
+    spdlog::warn("{}: {}", error.what(), result);
+  }
+}
+
+void tell_of_stopped_run(const Worker& worker, const train::Progress& progress) {
+  spdlog::info("stopped and saved at epoch {}, step {}; continue with: {}", progress.epoch + 1,
+               progress.step, launch::resume_command(worker.run_folder, worker.job.program));
+}
+
+}  // namespace mnist_train::app

@@ -1,0 +1,17 @@
+#pragma once
+
+#include "app/worker.h"
+#include "report/summary.h"
+#include "train/progress.h"
+
+namespace mnist_train::app {
+
+/// Says on standard error why a run ended early, where its best weights and its page lie and how to
+/// classify images with it, and on standard output the result, in one line. For rank 0.
+void tell_of_finished_run(const Worker& worker, const report::Summary& summary,
+                          const train::Progress& progress);
+
+/// Says that a run was stopped and saved, and how to resume it. For rank 0.
+void tell_of_stopped_run(const Worker& worker, const train::Progress& progress);
+
+}  // namespace mnist_train::app

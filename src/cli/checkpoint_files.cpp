@@ -1,0 +1,108 @@
+#include "cli/checkpoint_files.h"
+
+#include <spdlog/spdlog.h>
+
+#include <optional>
+
+#include "base/checkpoint_file.h"
+#include "base/file.h"
+#include "launch/worker_identity.h"
+
+namespace mnist_train::cli {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+namespace files = settings::run_files;
+
+[[noreturn]] void refuse(const fs::path& path, const std::string& reason) {
+  throw Error(ExitCode::kCheckpoint, path.string() + ": " + reason);
+}
+
+/// One process speaks for all that another launcher has started.
+void say_which(const fs::path& folder, const char* what, const fs::path& file) {
+  const auto identity = launch::identity_from_environment();
+  if (identity && identity->rank != 0) return;
+  spdlog::info("{}: taking its {}, {}", folder.string(), what, file.string());
+}
+
+std::optional<fs::path> existing(fs::path path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored) ? std::optional(std::move(path)) : std::nullopt;
+}
+
+/// Returns the file that stands for a run folder, or for its folder of checkpoints.
+fs::path file_of_run(const fs::path& folder, bool to_resume) {
+  const fs::path checkpoints = existing(folder / files::kCheckpoints).value_or(folder);
+  if (const auto best = existing(checkpoints / kBestCheckpoint); best && !to_resume) {
+    say_which(folder, "best checkpoint", *best);
+    return *best;
+  }
+  if (const auto newest = newest_checkpoint(checkpoints)) {
+    say_which(folder, "newest checkpoint", *newest);
+    return *newest;
+  }
+  if (const auto model = existing(folder / settings::RunConfig{}.model_file); model && !to_resume) {
+    say_which(folder, "final weights", *model);
+    return *model;
+  }
+  refuse(folder,
+         "is a folder without a checkpoint; expected a checkpoint, or the folder of a run "
+         "that has saved one");
+}
+
+/// Returns what is wrong with a file that should be a checkpoint of ours; nothing where it is whole
+/// or holds something else.
+std::optional<std::string> damage_of(const fs::path& path, std::span<const std::uint8_t> bytes) {
+  const nlohmann::json header = parse_header(bytes);
+  if (!header.is_object()) {
+    if (path.extension() != ".safetensors") return std::nullopt;
+    return "its header cannot be read";
+  }
+  if (!header.contains(kSealName) || matches_seal(bytes)) return std::nullopt;
+  return "its bytes do not match its seal";
+}
+
+/// Refuses what is damaged before a process starts or a config is read from it.
+void check_file(const fs::path& path) {
+  std::error_code ignored;
+  if (!fs::is_regular_file(path, ignored)) return;  // which is said where it is read
+  const MappedFile file = MappedFile::open(path, ExitCode::kCheckpoint);
+  if (is_legacy_torch_file(file.bytes())) refuse(path, kLegacyTorchFile);
+  const auto damage = damage_of(path, file.bytes());
+  if (!damage) return;
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  const auto other = newest_whole_checkpoint(folder);
+  refuse(path, "is damaged: " + *damage +
+                   (other ? "; this checkpoint beside it is whole: " + other->string()
+                          : "; no other checkpoint beside it is whole"));
+}
+
+void find_file(std::string& path, bool to_resume) {
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored)) path = file_of_run(path, to_resume).string();
+  check_file(path);
+}
+
+}  // namespace
+
+nlohmann::json parse_header(std::span<const std::uint8_t> file) {
+  const auto text = safetensors_header(file);
+  return text ? nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false)
+              : nlohmann::json();
+}
+
+void find_checkpoints(CommandLine& line) {
+  if (line.checkpoint_file) find_file(*line.checkpoint_file, /*to_resume=*/false);
+  if (line.resume && *line.resume != "auto") find_file(*line.resume, /*to_resume=*/true);
+}
+
+void find_model_weights(settings::RunConfig& config) {
+  if (!config.model.weights) return;
+  std::string path = config.model.weights->string();
+  find_file(path, /*to_resume=*/false);
+  config.model.weights = path;
+}
+
+}  // namespace mnist_train::cli

@@ -1,0 +1,85 @@
+#include "settings/config_differences.h"
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string_view>
+#include <utility>
+
+namespace mnist_train::settings {
+
+namespace {
+
+using Json = nlohmann::json;
+
+/// Keys, and the beginnings of keys, that do not change what a step computes.
+constexpr std::array<std::string_view, 24> kWithoutEffect{"epochs",
+                                                          "max_steps",
+                                                          "stop_at_accuracy",
+                                                          "early_stopping",
+                                                          "log_interval",
+                                                          "test_batch_size",
+                                                          "checkpoint",
+                                                          "launch",
+                                                          "report",
+                                                          "output",
+                                                          "model_file",
+                                                          "accuracies_file",
+                                                          "backend",
+                                                          "cuda_graphs",
+                                                          "gradient_averaging.strategy",
+                                                          "gradient_averaging.bucket_mb",
+                                                          "model.weights",
+                                                          "data.root",
+                                                          "data.train",
+                                                          "data.test",
+                                                          "data.train_per_process",
+                                                          "data.decode",
+                                                          "data.decode_threads",
+                                                          "data.limit_test"};
+
+bool has_effect(const std::string& key) {
+  return std::ranges::none_of(kWithoutEffect, [&](std::string_view name) {
+    return key == name || key.starts_with(std::string(name) + ".");
+  });
+}
+
+/// Returns the values of a config by their keys, as --set takes them.
+Json flat(const RunConfig& config) {
+  Json values = Json::object();
+  const Json pointers = Json::parse(write_run_config(config, /*with_output=*/false)).flatten();
+  for (const auto& [pointer, value] : pointers.items()) {
+    std::string key = pointer.substr(1);
+    std::ranges::replace(key, '/', '.');
+    values[key] = value;
+  }
+  return values;
+}
+
+std::string text_of(const Json& values, const std::string& key) {
+  return values.contains(key) ? values[key].dump() : "not set";
+}
+
+}  // namespace
+
+std::vector<std::string> config_differences(const RunConfig& before, const RunConfig& now) {
+  const Json old_values = flat(before);
+  const Json new_values = flat(now);
+  std::set<std::string> keys;
+  for (const Json* values : {&old_values, &new_values}) {
+    for (const auto& [key, value] : values->items()) keys.insert(key);
+  }
+  std::vector<std::string> differences;
+  for (const std::string& key : keys) {
+    const std::string was = text_of(old_values, key);
+    const std::string is = text_of(new_values, key);
+    if (was == is || !has_effect(key)) continue;
+    std::string text = key;
+    text.append(" was ").append(was).append(" and is ").append(is);
+    differences.push_back(std::move(text));
+  }
+  return differences;
+}
+
+}  // namespace mnist_train::settings

@@ -1,0 +1,86 @@
+"""Starts that are refused: what is said, to whom, and that nothing is left behind."""
+
+import json
+import re
+import signal
+import subprocess
+import time
+from contextlib import ExitStack
+
+import pytest
+from support import BINARY, Process, environment, free_port, run, start, train, write_config
+
+
+def alone(port):
+    """What a launcher of one process sets."""
+    return {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+
+
+@pytest.mark.parametrize("launcher", ["own", "another"])
+def test_a_mistake_of_the_user_names_no_process_and_leaves_no_folder(tmp_path, launcher):
+    config = write_config(tmp_path, {"data": {"dataset": None, "format": "idx", "train": "/nowhere", "test": "/nowhere",
+                                              "limit_train": None, "limit_test": None}})
+    before = sorted(tmp_path.iterdir())
+    refused = run("--config", config, folder=tmp_path, variables=alone(free_port()) if launcher == "another" else None)
+    assert refused.returncode == 3
+    assert re.match(r"mnist-train failed: (loading data: )?/nowhere: no such file", refused.stderr), refused.stderr
+    assert "checkpoint" not in refused.stderr and "pid" not in refused.stderr
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_missing_data_set_comes_with_the_command_that_downloads_it(tmp_path):
+    (tmp_path / "empty").mkdir()
+    config = write_config(tmp_path, {"data": {"dataset": "fashion-mnist"}})
+    variables = {"MNIST_TRAIN_DATA": tmp_path / "empty", "XDG_CACHE_HOME": tmp_path / "empty"}
+    refused = run("--config", config, folder=tmp_path, variables=variables)
+    assert refused.returncode == 3
+    first = refused.stderr.splitlines()[0]
+    assert "mnist-train fetch fashion-mnist --to '" + str(tmp_path / "empty/mnist-train/fashion-mnist") in first, first
+
+
+def test_a_mistake_in_a_file_of_ones_own_is_told_with_its_place_in_the_config(tmp_path):
+    (tmp_path / "model.ts").write_text("junk")
+    config = tmp_path / "config.json"
+    for launcher in (None, alone(free_port())):
+        write_config(tmp_path, {"model": {"torchscript": "model.ts"}})
+        column = config.read_text().index('"model.ts"') + 1
+        refused = run("--config", config, folder=tmp_path, variables=launcher)
+        assert refused.returncode == 2
+        assert refused.stderr.startswith(f"mnist-train failed: {config}:1:{column}: /model/torchscript: "), refused.stderr
+
+
+def test_other_ranks_learn_at_once_that_rank_0_refuses_the_folder(tmp_path):
+    occupied = train(tmp_path, {"max_steps": 1}).path
+    config = write_config(tmp_path, {"max_steps": 1, "launch": {"rendezvous_timeout_s": 50}})
+    common = {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 1, "LOCAL_RANK": 0, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    begin = time.monotonic()
+    with ExitStack() as stack:
+        ranks = [stack.enter_context(Process([BINARY, "--config", config, "--output", occupied], tmp_path,
+                                             variables=common | {"RANK": rank})) for rank in (0, 1)]
+        assert [rank.wait() for rank in ranks] == [2, 2], ranks[1].stderr
+        assert time.monotonic() - begin < 40
+        for rank in ranks:
+            assert f"{occupied}: holds a run already" in rank.stderr, rank.stderr
+        assert "rank 0 cannot start the run" in ranks[1].stderr
+
+
+def test_a_result_that_nobody_can_get_is_a_failure(tmp_path):
+    train(tmp_path, {"max_steps": 1})
+    for arguments in ("evaluate --checkpoint run/checkpoints/step-00000001.safetensors", "--config run.json --dry-run"):
+        done = subprocess.run(f"exec '{BINARY}' {arguments} >&-", shell=True, cwd=tmp_path, env=environment(),
+                              stderr=subprocess.PIPE, text=True)
+        assert done.returncode == 1 and "cannot write to standard output" in done.stderr, done.stderr
+
+
+def test_sigquit_saves_and_ends_a_run(tmp_path):
+    with start(tmp_path, {"epochs": 1000}) as process:
+        process.wait_for_step(3)
+        process.send(signal.SIGQUIT)
+        assert process.wait() == 143, process.stderr
+        assert process.run_folder.checkpoints() and process.alive() == []
+
+
+def test_a_warm_up_that_max_steps_cuts_is_said(tmp_path):
+    folder = train(tmp_path, {"max_steps": 3, "schedule": {"warmup_epochs": 1}})
+    assert "schedule.warmup_epochs 1 is 20 steps, but max_steps ends the run after 3" in folder.stderr
+    assert json.loads((folder.path / "summary.json").read_text())["steps"] == 3

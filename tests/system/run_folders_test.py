@@ -1,0 +1,155 @@
+"""Run folders in place of files: what stands for them, what their files know, and which are refused before a start."""
+
+import json
+import shutil
+
+import numpy
+import pytest
+from pictures import read_png, write_png
+from support import MNIST, read_idx, run, run_on_terminal, train, write_config, write_idx_folder
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    return train(tmp_path_factory.mktemp("trained"), {"checkpoint": {"keep": 2}})
+
+
+@pytest.fixture
+def copy(tmp_path, trained):
+    return shutil.copytree(trained.path, tmp_path / "copy")
+
+
+def evaluated(*arguments):
+    result = run("evaluate", *arguments)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout), result.stderr
+
+
+def test_a_run_folder_stands_for_its_best_checkpoint_else_for_the_newest_else_for_its_weights(copy):
+    folder = copy / "checkpoints"
+    first, newest = sorted(folder.glob("step-*"))
+    shutil.copyfile(first, folder / "best.safetensors")  # so that the two differ
+    for name in (first, newest):
+        assert evaluated("--checkpoint", name)[1] == ""
+    best, said = evaluated("--checkpoint", copy)
+    assert said == f"{copy}: taking its best checkpoint, {folder / 'best.safetensors'}\n"
+    assert best == evaluated("--checkpoint", first)[0] != evaluated("--checkpoint", newest)[0]
+    assert evaluated("--checkpoint", folder)[0] == best
+    (folder / "best.safetensors").unlink()
+    last, said = evaluated("--checkpoint", copy)
+    assert said == f"{copy}: taking its newest checkpoint, {newest}\n"
+    assert last == evaluated("--checkpoint", newest)[0]
+    shutil.rmtree(folder)
+    assert evaluated("--checkpoint", copy) == (last, f"{copy}: taking its final weights, {copy / 'model.pt'}\n")
+    assert evaluated("--checkpoint", copy, "--quiet") == (last, "")
+    (copy / "model.pt").unlink()
+    result = run("evaluate", "--checkpoint", copy)
+    assert result.returncode == 5 and f"{copy}: is a folder without a checkpoint" in result.stderr
+
+
+def test_every_command_takes_a_run_folder(tmp_path, copy):
+    image = write_png(tmp_path / "0.png", read_idx(MNIST / "t10k-images-idx3-ubyte.gz")[0])
+    best = copy / "checkpoints" / "best.safetensors"
+    assert run("predict", "--checkpoint", copy, image).stdout == run("predict", "--checkpoint", best, image).stdout != ""
+    for name, form in (("net.pt", "pt"), ("net.onnx", "onnx"), ("net.py", "python")):
+        for source in (copy, best):
+            result = run("export", "--checkpoint", source, "--format", form, "--output", tmp_path / source.name / name
+                         if source == copy else tmp_path / name)
+            assert result.returncode == 0, result.stderr
+        assert (copy / name).read_bytes() == (tmp_path / name).read_bytes()
+    linked = max((copy / "checkpoints").glob("step-*"))
+    best.unlink()
+    best.hardlink_to(linked)
+    before = best.read_bytes()
+    result = run("export", "--checkpoint", copy, "--format", "safetensors", "--output", linked)
+    assert result.returncode == 2 and "never overwritten" in result.stderr
+    assert linked.read_bytes() == before
+
+
+def test_a_run_folder_is_resumed_from_its_newest_checkpoint_and_gives_its_weights(tmp_path, trained):
+    newest = trained.checkpoints()[-1]
+    resumed = train(tmp_path, {"epochs": 3}, "--resume", trained.path, output="resumed")
+    assert f"{trained.path}: taking its newest checkpoint, {newest}\n" in resumed.stderr
+    assert [epoch["epoch"] for epoch in resumed.epochs()] == [3]
+    started = train(tmp_path, {"epochs": 1, "model": {"weights": str(trained.path)}}, output="started")
+    best = trained.path / "checkpoints" / "best.safetensors"
+    assert f"taking its best checkpoint, {best}\n" in started.stderr
+    assert started.read_json("config.json")["model"]["weights"] == str(best)
+
+
+def test_weights_know_the_config_beside_them(tmp_path, copy):
+    summary = json.loads((copy / "summary.json").read_text())
+    assert evaluated("--checkpoint", copy / "model.pt")[0]["test_accuracy"] == summary["test_accuracy"]
+    some, _ = evaluated("--checkpoint", copy / "model.pt", "--set", "data.limit_test=100")
+    assert some["samples"] == 100
+    alone = shutil.copy(copy / "model.pt", tmp_path)
+    result = run("evaluate", "--checkpoint", alone)
+    assert result.returncode == 2 and "no config.json beside it" in result.stderr
+
+
+def test_an_evaluation_is_json_for_programs_and_lines_for_people(trained):
+    facts, _ = evaluated("--checkpoint", trained.checkpoints()[-1])
+    code, text, _ = run_on_terminal("evaluate", "--checkpoint", trained.checkpoints()[-1])
+    assert code == 0
+    assert text == (f"test accuracy  {100 * facts['test_accuracy']:.2f} % of {facts['samples']} images\n"
+                    f"test loss      {facts['test_loss']:.4f}\n")
+    code, text, _ = run_on_terminal("evaluate", "--checkpoint", trained.checkpoints()[-1], "--json")
+    assert json.loads(text)["samples"] == facts["samples"]
+
+
+def test_a_dry_run_refuses_the_folder_that_a_run_would_refuse(tmp_path, trained):
+    config = write_config(tmp_path)
+    for flags in (["--output", trained.path], ["--set", f"output={trained.path}"]):
+        wet, dry = (run("--config", config, *flags, *more) for more in ([], ["--dry-run"]))
+        assert (dry.returncode, dry.stdout, dry.stderr) == (2, "", wet.stderr)
+        assert "--resume auto" in dry.stderr
+    before = sorted(tmp_path.iterdir())
+    for flags in (["--output", trained.path, "--resume", "auto"], ["--output", tmp_path / "new"], []):
+        dry = run("--config", config, *flags, "--dry-run", folder=tmp_path)
+        assert dry.returncode == 0 and json.loads(dry.stdout)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("form", ["idx", "image-folder", "lmdb"])
+@pytest.mark.parametrize("model", ["net", "lenet"])
+def test_images_too_small_for_a_network_are_refused_before_a_run_has_a_folder(tmp_path, form, model):
+    pixels = numpy.arange(40 * 8 * 8, dtype=numpy.uint8).reshape(40, 8, 8)
+    source = write_idx_folder(tmp_path / "idx", pixels, numpy.arange(40) % 10)
+    train_set = test_set = source
+    if form != "idx":
+        made = run("convert", "--from", f"idx:{source}", "--to", f"{form}:{tmp_path / form}")
+        assert made.returncode == 0, made.stderr
+        train_set, test_set = tmp_path / form / "train", tmp_path / form / "test"
+    config = tmp_path / "small.json"
+    data = {"format": form, "train": str(train_set), "test": str(test_set)}
+    config.write_text(json.dumps({"data": data, "model": {"name": model}, "device": "cpu"}))
+    result = run("--config", config, "--output", tmp_path / "run")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert f'model "{model}" needs images of at least ' in result.stderr and "8x8" in result.stderr
+    assert len(result.stderr.splitlines()) == 1 and not (tmp_path / "run").exists()
+    config.write_text(json.dumps({"data": data | {"size": 28}, "model": {"name": model}, "epochs": 1, "device": "cpu"}))
+    assert run("--config", config, "--output", tmp_path / "run", "--nproc-per-node", 1).returncode == 0
+
+
+def test_a_preview_enlarges_small_images_and_names_what_it_drew(tmp_path):
+    config = write_config(tmp_path, {"batch_size": 6})
+    facts, pages = {}, {}
+    for name, flags in (("default", []), ("same", ["--scale", 1]), ("three", ["--scale", 3])):
+        page = tmp_path / f"{name}.png"
+        result = run("preview", "--config", config, "--output", page, "--nproc-per-node", 2, *flags)
+        assert result.returncode == 0, result.stderr
+        facts[name], pages[name] = json.loads(result.stdout), read_png(page.read_bytes())
+    assert [facts[name]["scale"] for name in facts] == [4, 1, 3]
+    images = read_idx(MNIST / "train-images-idx3-ubyte.gz")
+    for name, page in pages.items():
+        scale = facts[name]["scale"]
+        shown = [image for process in facts[name]["processes"] for image in process["images"]]
+        assert len(shown) == 6
+        for image in shown:
+            top, left = image["top"], image["left"]
+            expected = images[image["sample"]].repeat(scale, 0).repeat(scale, 1)
+            assert (page[top:top + 28 * scale, left:left + 28 * scale, 0] == expected).all()
+    code, text, _ = run_on_terminal("preview", "--config", config, "--output", tmp_path / "x.png", "--nproc-per-node", 2)
+    assert code == 0
+    assert text == (f"{tmp_path / 'x.png'}: 6 images of 1x28x28, with their classes below them; enlarged 4 times; "
+                    "a grid for each of 2 processes\n")
