@@ -36,7 +36,8 @@ def test_without_our_launcher_a_rank_whose_peer_is_gone_ends_in_time_and_says_wh
         send(second.pid, number)
         assert first.wait() == 4, first.stderr
         assert time.monotonic() - lost_s < HANG_TIMEOUT_S + 5
-        assert "mnist-train failed: rank 0" in first.stderr and "in step" in first.stderr, first.stderr
+        assert "mnist-train failed: rank 0" in first.stderr, first.stderr
+        assert "in step" in first.stderr or "in the evaluation" in first.stderr, first.stderr  # wherever it was by then
         assert "timed out" in first.stderr and "rank 1 did not respond" in first.stderr, first.stderr
 
 

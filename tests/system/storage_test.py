@@ -80,10 +80,10 @@ def check(folder, half, whole, call, kind, must_fail, number):
         assert done.returncode in (-9, 137), what
     elif done.returncode == 0:
         assert not must_fail, what
-        assert call != "openat" or number > 1, what  # a folder that cannot be read is no reason to start from scratch
+        assert "resuming from" in done.stderr, what  # a folder that cannot be read is no reason to start from scratch
         assert (folder / "run/checkpoints/step-00000004.safetensors").exists(), what
     else:
-        assert done.returncode == 5 and "mnist-train failed: rank 0" in done.stderr, what
+        assert done.returncode == 5 and "mnist-train failed: " in done.stderr, what
         assert str(folder / "run/checkpoints") in done.stderr, what
     resumed = train(folder, CONFIG, "--resume", "auto")
     assert "trying the one before" not in resumed.stderr and "resuming from" in resumed.stderr, what + resumed.stderr
