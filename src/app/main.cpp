@@ -11,6 +11,7 @@
 #include "app/report_failure.h"
 #include "app/worker.h"
 #include "comm/failures.h"
+#include "launch/fork_server.h"
 #include "launch/progress_watch.h"
 #include "launch/worker_process.h"
 
@@ -86,9 +87,11 @@ ExitCode run(Worker& worker) {
 
 }  // namespace mnist_train::app
 
-/// Runs one rank. mnist-train starts it, and has checked everything that needs no LibTorch.
-int main() {
+/// Runs one rank, or the server that forks ranks. mnist-train starts it, and has checked everything
+/// that needs no LibTorch.
+int main(int, char** arguments) {
   using namespace mnist_train;
+  launch::serve_forks(arguments[0]);
   std::unique_ptr<app::Worker> worker;
   ExitCode code = ExitCode::kDone;
   try {

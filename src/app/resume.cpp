@@ -48,16 +48,22 @@ std::optional<checkpoint::FoundCheckpoint> find_checkpoint(const Worker& worker)
   return std::nullopt;
 }
 
+/// Makes the best checkpoint the best one: a run that was killed may not have come to it.
+void mark_best(const Worker& worker, const train::Progress& progress) {
+  const checkpoint::CheckpointFolder folder = checkpoints_of(worker);
+  if (worker.config.checkpoint.keep_best && progress.best_step >= 0 &&
+      fs::exists(folder.path_of(progress.best_step))) {
+    folder.mark_best(progress.best_step);
+  }
+}
+
 void set_aside_later_checkpoints(const Worker& worker, const train::Progress& progress) {
   const checkpoint::CheckpointFolder folder = checkpoints_of(worker);
   if (const std::int64_t later = folder.set_aside_later_than(progress.step); later > 0) {
     spdlog::warn("{} later checkpoint{} of this run moved to {}", later, later == 1 ? "" : "s",
                  (worker.run_folder / report::files::kCheckpoints / "abandoned").string());
   }
-  if (worker.config.checkpoint.keep_best && progress.best_step >= 0 &&
-      fs::exists(folder.path_of(progress.best_step))) {
-    folder.mark_best(progress.best_step);  // a run that was killed may not have come to it
-  }
+  mark_best(worker, progress);
 }
 
 /// Returns the config of the run that wrote a checkpoint; nothing where this version of the program
@@ -139,12 +145,29 @@ void truncate_results(const Worker& worker, const std::vector<double>& accuracie
   }
 }
 
-ResumedRun resume_on_rank0(Worker& worker, const data::Dataset& dataset, train::Trainer& trainer) {
+/// Nothing of the run folder is later than the snapshot, but for what is being written when a
+/// process is lost.
+ResumedRun resume_from_snapshot(const Worker& worker, const train::Progress& progress,
+                                const checkpoint::SnapshotFacts& snapshot) {
+  ResumedRun resumed;
+  resumed.path = "memory";
+  resumed.facts.metrics_bytes = snapshot.metrics_bytes;
+  resumed.facts.event_bytes = snapshot.event_bytes;
+  spdlog::info("resuming from memory: epoch {}, step {}", progress.epoch + 1, progress.step);
+  resumed.lacks_checkpoint =
+      snapshot.is_checkpoint && !fs::exists(checkpoints_of(worker).path_of(progress.step));
+  mark_best(worker, progress);
+  return resumed;
+}
+
+ResumedRun resume_on_rank0(Worker& worker, const data::Dataset& dataset, train::Trainer& trainer,
+                           RunSnapshots& snapshots) {
   checkpoint::remove_leftovers(worker.run_folder);
   checkpoint::remove_leftovers(worker.run_folder / report::files::kCheckpoints);
   ResumedRun resumed;
-  const auto found = find_checkpoint(worker);
-  if (found) {
+  if (const auto snapshot = snapshots.restore()) {
+    resumed = resume_from_snapshot(worker, trainer.progress(), *snapshot);
+  } else if (const auto found = find_checkpoint(worker)) {
     resumed = restore(worker, *found, dataset, trainer);
   } else if (const auto& weights = worker.config.model.weights) {
     launch::update(worker.status(), launch::Phase::kLoadingWeights, 0, 0);
@@ -158,9 +181,10 @@ ResumedRun resume_on_rank0(Worker& worker, const data::Dataset& dataset, train::
 
 }  // namespace
 
-ResumedRun resume_run(Worker& worker, const data::Dataset& dataset, train::Trainer& trainer) {
+ResumedRun resume_run(Worker& worker, const data::Dataset& dataset, train::Trainer& trainer,
+                      RunSnapshots& snapshots) {
   ResumedRun resumed;
-  if (worker.is_rank0()) resumed = resume_on_rank0(worker, dataset, trainer);
+  if (worker.is_rank0()) resumed = resume_on_rank0(worker, dataset, trainer, snapshots);
   checkpoint::broadcast_state(trainer, worker.communicator);
   resumed.is_finished = worker.communicator.sum_over_ranks(resumed.is_finished ? 1 : 0) > 0;
   return resumed;

@@ -7,6 +7,7 @@
 #include "app/resume.h"
 #include "app/run_checkpoints.h"
 #include "app/run_recorder.h"
+#include "app/run_snapshots.h"
 #include "app/select_kernels.h"
 #include "app/stop_signal.h"
 #include "base/system.h"
@@ -25,7 +26,7 @@ bool must_stop(const train::Trainer& trainer) {
 /// Trains from the cursor to the end of its epoch (or of the run), or until some rank was asked to
 /// stop; all ranks then stop after the same step.
 EpochEnd train_epoch(Worker& worker, train::Trainer& trainer, RunCheckpoints& checkpoints,
-                     RunRecorder& recorder) {
+                     RunSnapshots& snapshots, RunRecorder& recorder) {
   trainer.begin_epoch();
   while (!trainer.epoch_done()) {
     const train::Progress& progress = trainer.progress();
@@ -33,6 +34,7 @@ EpochEnd train_epoch(Worker& worker, train::Trainer& trainer, RunCheckpoints& ch
                    progress.step + 1);
     recorder.before_step();
     worker.communicator.require_store();
+    snapshots.plan(checkpoints);
     const double begin_s = monotonic_seconds();
     trainer.step(stop_signal() != 0, checkpoints.steps_left());
     launch::note_step(worker.status(), monotonic_seconds() - begin_s);
@@ -41,7 +43,12 @@ EpochEnd train_epoch(Worker& worker, train::Trainer& trainer, RunCheckpoints& ch
     if (checkpoints.is_due_after_step() && !trainer.epoch_done()) {
       trainer.synchronize();
       recorder.record_steps();
+      snapshots.take(recorder.log_positions(), /*is_checkpoint=*/true);
       checkpoints.save(recorder.log_positions());
+    } else if (snapshots.is_due()) {
+      trainer.synchronize();
+      recorder.record_steps();
+      snapshots.take(recorder.log_positions());
     }
   }
   trainer.synchronize();
@@ -66,23 +73,31 @@ ExitCode run_training(Worker& worker) {
   const data::Dataset dataset = open_dataset(worker);
   RunImages images = load_images(worker, dataset);
   const auto trainer = build_trainer(worker, dataset, images);
-  const ResumedRun resumed = resume_run(worker, dataset, *trainer);
+  RunSnapshots snapshots(worker, *trainer);
+  const ResumedRun resumed = resume_run(worker, dataset, *trainer, snapshots);
   if (resumed.is_finished) {
     spdlog::info("this run is finished already: {}", worker.run_folder.string());
     return ExitCode::kDone;
   }
   RunCheckpoints checkpoints(worker, dataset, *trainer);
   RunRecorder recorder(worker, dataset, *trainer, checkpoints, resumed);
+  if (resumed.lacks_checkpoint) checkpoints.save(recorder.log_positions());
   record_stop_signals();  // until here there was nothing to save, and they ended the process
 
   while (!trainer->run_done()) {
-    if (train_epoch(worker, *trainer, checkpoints, recorder) == EpochEnd::kStopped) {
+    if (train_epoch(worker, *trainer, checkpoints, snapshots, recorder) == EpochEnd::kStopped) {
       return save_and_stop(worker, checkpoints, recorder);
     }
+    snapshots.plan(checkpoints);
     const Evaluations evaluations = evaluate(worker, *trainer, images);
     recorder.epoch_finished(evaluations);
     trainer->end_epoch(evaluations.scores());
-    if (checkpoints.is_due_after_epoch()) checkpoints.save(recorder.log_positions());
+    if (checkpoints.is_due_after_epoch()) {
+      snapshots.take(recorder.log_positions(), /*is_checkpoint=*/true);
+      checkpoints.save(recorder.log_positions());
+    } else if (snapshots.is_due()) {
+      snapshots.take(recorder.log_positions());
+    }
     if (!trainer->run_done()) recorder.refresh_report();
   }
   checkpoints.wait();

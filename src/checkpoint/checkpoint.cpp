@@ -8,6 +8,7 @@
 #include "accelerator/device.h"
 #include "base/checkpoint_file.h"
 #include "checkpoint/progress_text.h"
+#include "checkpoint/state_tensors.h"
 #include "checkpoint/weights.h"
 #include "settings/augment_options.h"
 
@@ -189,17 +190,10 @@ RunFacts restore(train::Trainer& trainer, const TensorFile& file, const std::str
 void broadcast_state(train::Trainer& trainer, comm::Communicator& communicator) {
   if (communicator.alone()) return;
   const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> tensors{trainer.parameters().values()};
-  const auto add = [&](const std::vector<at::Tensor>& more) {
-    tensors.insert(tensors.end(), more.begin(), more.end());
-  };
-  add(trainer.model().buffers());
-  for (const auto& state : trainer.optimizer().state()) tensors.push_back(state.flat);
-  if (trainer.average() != nullptr) {
-    tensors.push_back(trainer.average()->values());
-    add(trainer.average()->model().buffers());
+  StateTensors state = state_tensors(trainer);
+  for (auto* tensors : {&state.flat, &state.buffers}) {
+    for (at::Tensor& tensor : *tensors) communicator.broadcast(tensor);
   }
-  for (at::Tensor& tensor : tensors) communicator.broadcast(tensor);
   trainer.progress() =
       progress_from_text(communicator.broadcast_text(progress_to_text(trainer.progress())));
   trainer.optimizer().restored(trainer.progress().step);

@@ -1,5 +1,6 @@
 #include <signal.h>
 #include <spdlog/spdlog.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,6 +19,7 @@
 #include "data/image_decoder.h"
 #include "data/shared_dataset.h"
 #include "launch/failure_report.h"
+#include "launch/fork_server.h"
 #include "launch/listen_socket.h"
 #include "launch/placement.h"
 #include "launch/supervisor.h"
@@ -39,10 +41,12 @@ struct LaunchState {
   const settings::RunConfig& config;
   int processes = 1;
   std::unique_ptr<report::RunFolder> folder;     // training
+  std::unique_ptr<launch::ForkServer> fork_server;  // training
   std::unique_ptr<data::SharedDataset> dataset;  // where all images are decoded before training
   std::int64_t furthest_step = -1;               // of all attempts
   int futile_attempts = 0;                       // in a row, which came no further than others
   bool decoded = false;
+  UniqueFd snapshots{};  // training that may restart: the memory in which ranks leave their state
 };
 
 /// Refuses what no rank could do, and chooses how many ranks there are.
@@ -67,8 +71,27 @@ void place_ranks(LaunchState& state, bool reads_data) {
   }
 }
 
+/// Starts the fork server, anew where it has ended.
+void keep_fork_server(LaunchState& state) {
+  if (state.fork_server && state.fork_server->is_alive()) return;
+  state.fork_server = std::make_unique<launch::ForkServer>(
+      launch::ForkServer::start(launch::worker_executable()));
+}
+
+bool may_restart(const LaunchState& state) {
+  return state.job.command == WorkerCommand::kTrain &&
+         state.job.restarts < state.config.launch.max_restarts;
+}
+
+UniqueFd make_snapshot_memory() {
+  UniqueFd memory(::memfd_create("mnist-train-snapshots", MFD_CLOEXEC));
+  if (memory.valid()) return memory;
+  throw Error(ExitCode::kRunFailed,
+              std::string("cannot make memory for snapshots: ") + std::strerror(errno));
+}
+
 LaunchState prepare(launch::Job job, const settings::RunConfig& config, const std::string& name) {
-  LaunchState state{std::move(job), config, 1, nullptr, nullptr, -1, 0, false};
+  LaunchState state{std::move(job), config, 1, nullptr, nullptr, nullptr, -1, 0, false};
   const WorkerCommand command = state.job.command;
   const bool reads_data = command == WorkerCommand::kTrain || command == WorkerCommand::kEvaluate ||
                           command == WorkerCommand::kPreview;
@@ -78,6 +101,8 @@ LaunchState prepare(launch::Job job, const settings::RunConfig& config, const st
         report::prepare_run_folder(config, name, state.job.resume, state.job.after_restart));
     state.job.run_folder = state.folder->path;
     state.job.made_folders = state.folder->made;
+    keep_fork_server(state);
+    if (may_restart(state)) state.snapshots = make_snapshot_memory();
   }
   if (reads_data && config.data.decode == settings::Decode::kOnce) {
     state.dataset = std::make_unique<data::SharedDataset>();
@@ -114,11 +139,15 @@ launch::AttemptResult run_attempt(LaunchState& state, bool is_first) {
   const UniqueFd job_fd = launch::publish_job(state.job);
   launch::WorkerSetup setup;
   setup.executable = launch::worker_executable();
+  if (state.fork_server) keep_fork_server(state);
+  setup.fork_server = state.fork_server.get();
+  setup.may_restart = may_restart(state);
   setup.world_size = state.processes;
   setup.master_port = socket.port;
   setup.job_fd = job_fd.get();
   setup.status_fd = board.fd();
   setup.listen_fd = socket.fd.get();
+  setup.snapshots_fd = state.snapshots.get();
   if (state.folder) setup.log_folder = state.folder->path / report::files::kLogs;
   if (state.dataset) {
     const data::SharedDatasetHandle handle = state.dataset->handle();
@@ -158,9 +187,8 @@ bool is_futile(LaunchState& state, const launch::AttemptResult& result) {
 }
 
 bool restarts(LaunchState& state, launch::AttemptResult& result) {
-  const std::int64_t max_restarts = state.config.launch.max_restarts;
-  if (state.job.command != WorkerCommand::kTrain || !result.failure->restart_may_help) return false;
-  if (result.stopped_by != 0 || state.job.restarts >= max_restarts) return false;
+  if (!may_restart(state) || !result.failure->restart_may_help) return false;
+  if (result.stopped_by != 0) return false;
   if (is_futile(state, result)) {
     result.failure->victims +=
         "gave up after " + std::to_string(state.futile_attempts) + " restarts without progress\n";
@@ -171,8 +199,8 @@ bool restarts(LaunchState& state, launch::AttemptResult& result) {
   state.job.after_restart = true;
   std::cerr << (state.job.progress_bar ? kEraseLine : "")
             << "mnist-train: " << on_one_line(result.failure->cause) << "\n"
-            << "mnist-train: restarting all processes from the newest checkpoint (restart "
-            << state.job.restarts << " of " << max_restarts << ")\n";
+            << "mnist-train: restarting all processes (restart "
+            << state.job.restarts << " of " << state.config.launch.max_restarts << ")\n";
   return true;
 }
 

@@ -36,6 +36,7 @@ class Attempt {
         hang_timeout_s_(hang_timeout_s),
         background_(background),
         warn_(warn),
+        may_restart_(setup.may_restart),
         stragglers_(setup.world_size) {
     const sigset_t signals = supervised_signals();
     signal_fd_ = UniqueFd(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
@@ -57,7 +58,7 @@ class Attempt {
       collect_exits();
       check_progress();
       warn_of_stragglers();
-      if (failed() && monotonic_seconds() > failed_at_s_ + kGraceAfterFailure_s) kill_all();
+      if (failed() && monotonic_seconds() >= failed_at_s_ + grace_s()) kill_all();
     }
     return result();
   }
@@ -90,7 +91,7 @@ class Attempt {
         continue;
       }
       if (stopped_by_ == 0) stopped_by_ = signal;
-      for (const WorkerProcess& worker : workers_) worker.send(signal);
+      for (WorkerProcess& worker : workers_) worker.send(signal);
     }
   }
 
@@ -118,8 +119,15 @@ class Attempt {
       if (worker.running()) continue;
       ends_.push_back(
           {worker.rank(), worker.pid(), *worker.exit(), killed_, has_succeeded(worker)});
-      if (!ends_.back().succeeded && !killed_ && !failed()) failed_at_s_ = monotonic_seconds();
+      if (ends_.back().succeeded || killed_) continue;
+      if (!failed()) failed_at_s_ = monotonic_seconds();
+      is_cause_known_ = is_cause_known_ || worker.exit()->signal != 0;
     }
+  }
+
+  /// Before another attempt nobody reads what the others have to say of a rank that was killed.
+  double grace_s() const {
+    return may_restart_ && is_cause_known_ && stopped_by_ == 0 ? 0 : kGraceAfterFailure_s;
   }
 
   double stalled_s(const WorkerProcess& worker) const {
@@ -154,7 +162,7 @@ class Attempt {
 
   void kill_all() {
     collect_exits();  // a rank that ended by itself just now was not killed
-    for (const WorkerProcess& worker : workers_) worker.send(SIGKILL);
+    for (WorkerProcess& worker : workers_) worker.send(SIGKILL);
     killed_ = true;
   }
 
@@ -185,6 +193,7 @@ class Attempt {
   double hang_timeout_s_;
   BackgroundTask background_;
   const Warn& warn_;
+  bool may_restart_;
   StragglerWatch stragglers_;
   UniqueFd signal_fd_;
   std::vector<WorkerProcess> workers_;
@@ -193,6 +202,7 @@ class Attempt {
   double watching_since_s_ = monotonic_seconds();
   double failed_at_s_ = 0;
   int stopped_by_ = 0;
+  bool is_cause_known_ = false;
   bool killed_ = false;
 };
 

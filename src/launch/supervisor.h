@@ -44,9 +44,10 @@ void block_supervised_signals();
 
 /// Runs one attempt: starts `setup.world_size` ranks and returns when all of them have ended. A
 /// rank that dies, leaves early or makes no progress for `hang_timeout_s` ends the attempt: the
-/// others get a second to report what they saw, and are killed. The first stop signal is passed on,
-/// and the ranks get time to save; a second Ctrl-C kills them. `warn` is told of a rank that slows
-/// down the others. Throws what `background.finish` throws, after ending all ranks.
+/// others are killed, at once where a rank was killed and `setup.may_restart`, else after a second
+/// in which they report what they saw. The first stop signal is passed on, and the ranks get time
+/// to save; a second Ctrl-C kills them. `warn` is told of a rank that slows down the others. Throws
+/// what `background.finish` throws, after ending all ranks.
 AttemptResult supervise(const WorkerSetup& setup, const StatusBoard& board, double hang_timeout_s,
                         const BackgroundTask& background, const Warn& warn = {});
 

@@ -1,8 +1,8 @@
 #include "launch/worker_process.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,6 +15,8 @@
 
 #include "base/shared_library.h"
 #include "base/system.h"
+#include "launch/fork_server.h"
+#include "launch/rank_plan.h"
 
 namespace mnist_train::launch {
 
@@ -23,128 +25,16 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kWorkerName = "mnist-train-worker";
-constexpr int kFirstFreeFd = 64;  // above those that are handed over
 
 [[noreturn]] void fail(const std::string& action) {
   throw Error(ExitCode::kRunFailed, "cannot " + action + ": " + std::strerror(errno));
 }
 
-struct HandOver {
-  const char* name;
-  int source;
-  int target;
-};
-
-/// Everything that the child needs between fork and exec, made before the fork, because a child
-/// may not allocate memory.
-struct ChildPlan {
-  std::string executable;
-  std::vector<std::string> environment;
-  std::vector<char*> environment_pointers;
-  std::string title;
-  std::array<char*, 2> arguments{};
-  std::vector<std::pair<UniqueFd, int>> descriptors;  // copies above the target numbers -> target
-  pid_t launcher = 0;
-};
-
-bool is_overridden(const std::string& entry, const std::vector<std::string>& overrides) {
-  const std::string key = entry.substr(0, entry.find('=') + 1);
-  for (const std::string& other : overrides) {
-    if (other.compare(0, key.size(), key) == 0) return true;
-  }
-  return false;
-}
-
-std::vector<std::string> child_environment(const WorkerSetup& setup, int rank,
-                                           const std::string& handed_over) {
-  const std::string world = std::to_string(setup.world_size);
-  const std::string number = std::to_string(rank);
-  std::vector<std::string> environment = {
-      "RANK=" + number,
-      "LOCAL_RANK=" + number,
-      "WORLD_SIZE=" + world,
-      "LOCAL_WORLD_SIZE=" + world,
-      "MASTER_ADDR=127.0.0.1",
-      "MASTER_PORT=" + std::to_string(setup.master_port),
-      std::string(kHandedOverVariable) + "=" + handed_over,
-  };
-  const std::vector<std::string> overrides = environment;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    if (!is_overridden(*entry, overrides)) environment.emplace_back(*entry);
-  }
-  return environment;
-}
-
-UniqueFd copy_above_targets(int fd) {
-  UniqueFd copy(::fcntl(fd, F_DUPFD_CLOEXEC, kFirstFreeFd));
-  if (!copy.valid()) fail("duplicate a descriptor for a worker");
-  return copy;
-}
-
-/// Sends a rank's standard error to its log file, where it has one, so that what native code writes
-/// is kept as well.
-void plan_standard_streams(const WorkerSetup& setup, int rank, ChildPlan& plan) {
-  const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
-  if (!null.valid()) fail("open /dev/null");
-  plan.descriptors.emplace_back(copy_above_targets(null.get()), STDIN_FILENO);
-  UniqueFd log;
-  if (setup.log_folder) {
-    const fs::path path = *setup.log_folder / log_file_name(rank);
-    log = UniqueFd(
-        ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644));
-    if (!log.valid()) fail("open " + path.string());
-    plan.descriptors.emplace_back(copy_above_targets(log.get()), STDERR_FILENO);
-  }
-  if (rank == 0 && setup.output_fd >= 0) {
-    plan.descriptors.emplace_back(copy_above_targets(setup.output_fd), STDOUT_FILENO);
-  }
-  if (rank != 0) {
-    const int out = log.valid() ? log.get() : STDERR_FILENO;
-    plan.descriptors.emplace_back(copy_above_targets(out), STDOUT_FILENO);
-  }
-}
-
-ChildPlan make_plan(const WorkerSetup& setup, int rank, int failure_fd) {
-  ChildPlan plan;
-  plan.executable = setup.executable.string();
-  plan.launcher = ::getpid();
-  plan_standard_streams(setup, rank, plan);
-  const std::array hand_overs{
-      HandOver{"job", setup.job_fd, kJobFd},
-      HandOver{"failure", failure_fd, kFailureFd},
-      HandOver{"console", STDERR_FILENO, kConsoleFd},
-      HandOver{"status", setup.status_fd, kStatusFd},
-      HandOver{"dataset", setup.dataset_fd, kDatasetFd},
-      HandOver{"dataset-ready", setup.dataset_ready_fd, kDatasetReadyFd},
-      HandOver{"listen", rank == 0 ? setup.listen_fd : -1, kListenFd},
-  };
-  std::string names;
-  for (const HandOver& hand_over : hand_overs) {
-    if (hand_over.source < 0) continue;
-    plan.descriptors.emplace_back(copy_above_targets(hand_over.source), hand_over.target);
-    names += (names.empty() ? "" : " ") + std::string(hand_over.name);
-  }
-  plan.title = "mnist-train: rank " + std::to_string(rank);
-  plan.arguments = {plan.title.data(), nullptr};
-  plan.environment = child_environment(setup, rank, names);
-  for (std::string& entry : plan.environment) plan.environment_pointers.push_back(entry.data());
-  plan.environment_pointers.push_back(nullptr);
-  return plan;
-}
-
 /// Runs between fork and exec, so it may only make system calls.
-[[noreturn]] void become_worker(const ChildPlan& plan) {
-  constexpr int kCannotStart = 126;
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != plan.launcher) ::_exit(kCannotStart);  // it died before the line above
-  for (const auto& [source, target] : plan.descriptors) {
-    if (::dup2(source.get(), target) < 0) ::_exit(kCannotStart);
-  }
-  sigset_t waiting;  // stays blocked until the rank has something to save
-  ::sigemptyset(&waiting);
-  ::sigaddset(&waiting, SIGUSR1);
-  ::sigprocmask(SIG_SETMASK, &waiting, nullptr);
-  ::execve(plan.executable.c_str(), plan.arguments.data(), plan.environment_pointers.data());
+[[noreturn]] void become_worker(const RankPlan& plan, const char* executable, char** arguments,
+                                char** environment) {
+  take_place(plan);
+  ::execve(executable, arguments, environment);
   ::_exit(kCannotStart);
 }
 
@@ -180,7 +70,8 @@ void exec_worker(const Job& job, UniqueFd held) {
   // Another copy: dup2 onto its own number would leave the descriptor closed on exec.
   const UniqueFd job_fd = copy_above_targets(published.get());
   // Above the numbers of what is handed over, and open across exec.
-  if (held.valid()) (void)::fcntl(held.get(), F_DUPFD, kFirstFreeFd);
+  const UniqueFd kept = held.valid() ? copy_above_targets(held.get()) : UniqueFd();
+  if (kept.valid()) ::fcntl(kept.get(), F_SETFD, 0);
   if (::dup2(job_fd.get(), kJobFd) < 0) fail("hand the job to the worker");
   ::setenv(kHandedOverVariable, "job", /*overwrite=*/1);
   std::string title = "mnist-train";
@@ -199,38 +90,75 @@ WorkerProcess WorkerProcess::start(const WorkerSetup& setup, int rank) {
   worker.failure_pipe_ = UniqueFd(pipe[0]);
   const UniqueFd failure_write_end(pipe[1]);
   ::fcntl(pipe[0], F_SETFL, O_NONBLOCK);
-  const ChildPlan plan = make_plan(setup, rank, failure_write_end.get());
+  RankPlan plan = plan_rank(setup, rank, failure_write_end.get());
+  if (setup.fork_server != nullptr) {
+    setup.fork_server->ask_for(plan);
+    return worker;
+  }
+  std::vector<std::string> variables = environment_with(plan.variables);
+  std::vector<char*> environment;
+  for (std::string& entry : variables) environment.push_back(entry.data());
+  environment.push_back(nullptr);
+  std::array<char*, 2> arguments{plan.title.data(), nullptr};
+  const std::string executable = setup.executable.string();
   const pid_t pid = ::fork();
   if (pid < 0) fail("start rank " + std::to_string(rank));
-  if (pid == 0) become_worker(plan);
+  if (pid == 0) become_worker(plan, executable.c_str(), arguments.data(), environment.data());
   worker.pid_ = pid;
   return worker;
 }
 
 WorkerProcess::WorkerProcess(WorkerProcess&& other) noexcept
     : rank_(other.rank_),
-      pid_(std::exchange(other.pid_, -1)),
+      pid_(std::exchange(other.pid_, kNobody)),
+      signal_(other.signal_),
       failure_pipe_(std::move(other.failure_pipe_)),
       exit_(std::move(other.exit_)) {}
 
 WorkerProcess::~WorkerProcess() {
   if (!running()) return;
   send(SIGKILL);
-  ::waitpid(pid_, nullptr, 0);
+  for (pollfd begun{failure_pipe_.get(), POLLIN, 0}; pid_ == kAskedFor; learn_pid()) {
+    ::poll(&begun, 1, /*milliseconds=*/-1);
+  }
+  if (pid_ > 0) ::waitpid(pid_, nullptr, 0);
+}
+
+/// Reads the process id that a rank of the fork server's writes when it begins.
+void WorkerProcess::learn_pid() {
+  if (pid_ != kAskedFor) return;
+  pid_t pid = kNobody;
+  const ssize_t size = ::read(failure_pipe_.get(), &pid, sizeof pid);
+  if (size < 0) return;  // not yet
+  if (size != sizeof pid) {
+    exit_ = WorkerExit{};
+    exit_->code = kCannotStart;
+    pid_ = kNobody;
+    return;
+  }
+  pid_ = pid;
+  if (signal_ != 0) ::kill(pid_, signal_);
 }
 
 bool WorkerProcess::is_stopped() const {
-  if (!running()) return false;
+  if (!running() || pid_ == kAskedFor) return false;
   const char state = process_state(pid_).value_or(' ');
   return state == 'T' || state == 't';
 }
 
-void WorkerProcess::send(int signal) const {
-  if (running()) ::kill(pid_, signal);
+void WorkerProcess::send(int signal) {
+  learn_pid();
+  if (!running()) return;
+  if (pid_ > 0) {
+    ::kill(pid_, signal);
+  } else if (signal_ != SIGKILL) {
+    signal_ = signal;
+  }
 }
 
 void WorkerProcess::reap() {
-  if (!running()) return;
+  learn_pid();
+  if (!running() || pid_ == kAskedFor) return;
   int status = 0;
   if (::waitpid(pid_, &status, WNOHANG) != pid_) return;
   WorkerExit exit;

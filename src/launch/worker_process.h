@@ -21,6 +21,7 @@ enum HandedOverFd : int {
   kDatasetFd = 7,       // "dataset": the memory of a data::SharedDataset
   kDatasetReadyFd = 8,  // "dataset-ready": its pipe
   kListenFd = 9,        // "listen": rank 0's bound socket for the store
+  kSnapshotsFd = 10,    // "snapshots": the memory of checkpoint::SnapshotMemory
 };
 
 inline constexpr const char* kHandedOverVariable = "MNIST_TRAIN_HANDED_OVER";
@@ -39,9 +40,13 @@ std::filesystem::path worker_executable();
 /// Returns the name of a rank's log within the folder of logs.
 std::string log_file_name(int rank);
 
+class ForkServer;
+
 /// What all ranks of one attempt are started with. Descriptors of -1 are not handed over.
 struct WorkerSetup {
   std::filesystem::path executable;
+  const ForkServer* fork_server = nullptr;  // makes the ranks where there is one, else they load
+  bool may_restart = false;                 // another attempt follows where a process is lost
   int world_size = 1;
   int master_port = 0;
   int job_fd = -1;
@@ -49,12 +54,14 @@ struct WorkerSetup {
   int dataset_fd = -1;
   int dataset_ready_fd = -1;
   int listen_fd = -1;  // rank 0 only
+  int snapshots_fd = -1;
   int output_fd = -1;  // rank 0 writes its results there instead of to standard output
   std::optional<std::filesystem::path> log_folder;  // for the ranks' standard error, rank-N.log
 };
 
-/// One rank, a direct child of this process. The kernel kills it when this process dies, and the
-/// destructor kills it where it still runs.
+/// One rank, a child of this process. The kernel kills it when this process dies, and the
+/// destructor kills it where it still runs. One that a fork server makes begins a moment later; a
+/// signal that is sent before reaches it then.
 class WorkerProcess {
  public:
   /// Starts a rank. Must be called on the main thread: the kernel ties a child's life to the thread
@@ -67,23 +74,29 @@ class WorkerProcess {
   ~WorkerProcess();
 
   int rank() const { return rank_; }
+  /// Returns the process id, 0 before the rank has begun.
   pid_t pid() const { return pid_; }
-  bool running() const { return pid_ > 0 && !exit_.has_value(); }
+  bool running() const { return pid_ != kNobody && !exit_.has_value(); }
   const std::optional<WorkerExit>& exit() const { return exit_; }
 
   /// Returns whether the process was stopped by a signal or a debugger.
   bool is_stopped() const;
 
   /// Sends a signal, if the rank still runs.
-  void send(int signal) const;
+  void send(int signal);
   /// Collects how the rank ended, if it has.
   void reap();
 
  private:
+  static constexpr pid_t kNobody = -1;
+  static constexpr pid_t kAskedFor = 0;
+
   WorkerProcess() = default;
+  void learn_pid();
 
   int rank_ = 0;
-  pid_t pid_ = -1;
+  pid_t pid_ = kAskedFor;
+  int signal_ = 0;  // to send when the rank has begun
   UniqueFd failure_pipe_;
   std::optional<WorkerExit> exit_;
 };

@@ -1,0 +1,241 @@
+#include "checkpoint/snapshot_memory.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/from_blob.h>
+#include <spdlog/spdlog.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+#include "accelerator/device.h"
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/system.h"
+#include "checkpoint/progress_text.h"
+#include "checkpoint/state_tensors.h"
+
+namespace mnist_train::checkpoint {
+
+namespace {
+
+constexpr int kSlots = 2;
+constexpr std::size_t kPageBytes = 4096;
+constexpr std::size_t kMostTextBytes = std::size_t{1} << 20U;
+
+[[noreturn]] void fail(const char* action) {
+  throw Error(ExitCode::kRunFailed, std::string("cannot ") + action +
+                                        " the memory of snapshots: " + std::strerror(errno));
+}
+
+std::size_t whole_pages(std::size_t bytes) {
+  return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+}
+
+/// A piece of a snapshot: some bytes of a tensor, and where they lie in the slot.
+struct Piece {
+  at::Tensor bytes;  // u8[size], on the tensor's device
+  std::size_t offset = 0;
+};
+
+/// Calls `visit` with each tensor and its offset in a slot: behind the text, each at a cache line.
+/// Returns the size of the slot.
+template <class Visit>
+std::size_t lay_out(const StateTensors& state, const Visit& visit) {
+  std::size_t offset = kMostTextBytes;
+  for (const auto* tensors : {&state.flat, &state.buffers}) {
+    for (const at::Tensor& tensor : *tensors) {
+      visit(tensor, offset, /*is_flat=*/tensors == &state.flat);
+      offset += cache_aligned(tensor.nbytes());
+    }
+  }
+  return whole_pages(offset);
+}
+
+/// Returns the pieces that one rank writes: an equal part of each flat tensor and, on rank 0, all
+/// buffers.
+std::vector<Piece> pieces_of(const StateTensors& state, int rank, int world_size) {
+  std::vector<Piece> pieces;
+  lay_out(state, [&](const at::Tensor& tensor, std::size_t offset, bool is_flat) {
+    if (!is_flat && rank != 0) return;
+    const at::Tensor bytes = tensor.contiguous().view(-1).view(at::kByte);
+    const std::int64_t size = bytes.numel();
+    const std::int64_t begin = is_flat ? size * rank / world_size : 0;
+    const std::int64_t end = is_flat ? size * (rank + 1) / world_size : size;
+    pieces.push_back({bytes.slice(0, begin, end), offset + static_cast<std::size_t>(begin)});
+  });
+  return pieces;
+}
+
+std::string to_text(const SnapshotFacts& facts) {
+  return nlohmann::ordered_json{{"progress", progress_to_json(facts.progress)},
+                                {"metrics_bytes", facts.metrics_bytes},
+                                {"event_bytes", facts.event_bytes},
+                                {"is_checkpoint", facts.is_checkpoint}}
+      .dump();
+}
+
+SnapshotFacts facts_from(const std::string& text) {
+  const auto json = nlohmann::ordered_json::parse(text);
+  return {progress_from_json(json.at("progress")), json.at("metrics_bytes"), json.at("event_bytes"),
+          json.at("is_checkpoint")};
+}
+
+/// The slot, mapped for reading.
+class MappedSlot {
+ public:
+  MappedSlot(int fd, std::size_t offset, std::size_t size)
+      : size_(size),
+        memory_(::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, static_cast<off_t>(offset))) {
+    if (memory_ == MAP_FAILED) fail("read");
+  }
+  MappedSlot(const MappedSlot&) = delete;
+  MappedSlot& operator=(const MappedSlot&) = delete;
+  ~MappedSlot() { ::munmap(memory_, size_); }
+
+  const std::uint8_t* bytes() const { return static_cast<const std::uint8_t*>(memory_); }
+
+ private:
+  std::size_t size_;
+  void* memory_;
+};
+
+}  // namespace
+
+struct alignas(64) SnapshotMemory::Header {
+  std::atomic<std::int64_t> planned_moment;
+};
+
+struct alignas(64) SnapshotMemory::Seal {
+  std::atomic<std::int64_t> step;         // 0: being written, or never
+  std::atomic<std::uint64_t> text_bytes;  // rank 0's
+  std::array<char, 2 * Hasher::kDigestBytes> digest;
+};
+
+SnapshotMemory::SnapshotMemory(int fd, const train::Trainer& trainer,
+                               const comm::Communicator& communicator)
+    : fd_(fd),
+      rank_(communicator.rank()),
+      world_size_(communicator.world_size()),
+      head_bytes_(whole_pages(sizeof(Header) +
+                              sizeof(Seal) * kSlots * static_cast<std::size_t>(world_size_))),
+      slot_bytes_(lay_out(state_tensors(trainer), [](const auto&...) {})) {
+  const std::size_t bytes = head_bytes_ + kSlots * slot_bytes_;
+  struct stat file {};
+  if (::fstat(fd_, &file) != 0) fail("find");
+  const bool is_new = static_cast<std::size_t>(file.st_size) != bytes;
+  if (rank_ == 0 && is_new &&
+      (::ftruncate(fd_, 0) != 0 || ::ftruncate(fd_, static_cast<off_t>(bytes)) != 0)) {
+    fail("reserve");
+  }
+  communicator.barrier();
+  void* head = ::mmap(nullptr, head_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
+  if (head == MAP_FAILED) fail("map");
+  header_ = static_cast<Header*>(head);
+  next_slot_ = step_in(0) > step_in(1) ? 1 : 0;
+  communicator.barrier();
+}
+
+SnapshotMemory::~SnapshotMemory() { ::munmap(header_, head_bytes_); }
+
+SnapshotMemory::Seal& SnapshotMemory::seal(int slot, int rank) const {
+  return reinterpret_cast<Seal*>(header_ + 1)[slot * world_size_ + rank];
+}
+
+std::size_t SnapshotMemory::begin_of(int slot) const {
+  return head_bytes_ + static_cast<std::size_t>(slot) * slot_bytes_;
+}
+
+/// Returns the step after which all ranks sealed the slot, or 0.
+std::int64_t SnapshotMemory::step_in(int slot) const {
+  const std::int64_t step = seal(slot, 0).step;
+  for (int rank = 1; rank < world_size_; ++rank) {
+    if (seal(slot, rank).step != step) return 0;
+  }
+  return step;
+}
+
+void SnapshotMemory::plan(std::int64_t moment) { header_->planned_moment = moment; }
+
+bool SnapshotMemory::is_planned(std::int64_t moment) const {
+  return header_->planned_moment == moment;
+}
+
+void SnapshotMemory::take(const train::Trainer& trainer, const SnapshotFacts& facts) {
+  const at::NoGradGuard no_grad;
+  const int slot = std::exchange(next_slot_, 1 - next_slot_);
+  Seal& mine = seal(slot, rank_);
+  mine.step = 0;
+  Hasher hasher;
+  const auto write = [&](const void* bytes, std::size_t size, std::size_t offset) {
+    hasher.update(bytes, size);
+    const auto at = static_cast<off_t>(begin_of(slot) + offset);
+    if (::pwrite(fd_, bytes, size, at) != static_cast<ssize_t>(size)) fail("write to");
+  };
+  if (rank_ == 0) {
+    const std::string text = to_text(facts);
+    if (text.size() > kMostTextBytes) return;  // never sealed: the run goes on without
+    write(text.data(), text.size(), 0);
+    mine.text_bytes = text.size();
+  }
+  for (const Piece& piece : pieces_of(state_tensors(trainer), rank_, world_size_)) {
+    const at::Tensor bytes = accelerator::to_host(piece.bytes);
+    write(bytes.data_ptr(), bytes.nbytes(), piece.offset);
+  }
+  const std::string digest = hasher.hex_digest();
+  std::copy(digest.begin(), digest.end(), mine.digest.begin());
+  mine.step = trainer.progress().step;
+}
+
+std::optional<SnapshotFacts> SnapshotMemory::restore(train::Trainer& trainer,
+                                                     std::int64_t from_step) const {
+  const int newest = step_in(0) > step_in(1) ? 0 : 1;
+  for (const int slot : {newest, 1 - newest}) {
+    if (step_in(slot) < std::max<std::int64_t>(from_step, 1)) continue;
+    if (auto facts = restore_from(slot, trainer)) return facts;
+    spdlog::warn("the snapshot of step {} in memory is damaged", step_in(slot));
+  }
+  return std::nullopt;
+}
+
+/// Returns the slot's text if every rank's part has the digest of its seal.
+std::optional<std::string> SnapshotMemory::verified_text(int slot, const std::uint8_t* bytes,
+                                                         const StateTensors& state) const {
+  const std::size_t text_bytes = std::min<std::size_t>(seal(slot, 0).text_bytes, kMostTextBytes);
+  for (int rank = 0; rank < world_size_; ++rank) {
+    Hasher hasher;
+    if (rank == 0) hasher.update(bytes, text_bytes);
+    for (const Piece& piece : pieces_of(state, rank, world_size_)) {
+      hasher.update(bytes + piece.offset, piece.bytes.nbytes());
+    }
+    const auto& digest = seal(slot, rank).digest;
+    if (hasher.hex_digest() != std::string(digest.begin(), digest.end())) return std::nullopt;
+  }
+  return std::string(reinterpret_cast<const char*>(bytes), text_bytes);
+}
+
+std::optional<SnapshotFacts> SnapshotMemory::restore_from(int slot, train::Trainer& trainer) const {
+  const MappedSlot mapped(fd_, begin_of(slot), slot_bytes_);
+  const StateTensors state = state_tensors(trainer);
+  const auto text = verified_text(slot, mapped.bytes(), state);
+  if (!text) return std::nullopt;
+  SnapshotFacts facts = facts_from(*text);
+  const at::NoGradGuard no_grad;
+  lay_out(state, [&](const at::Tensor& tensor, std::size_t offset, bool) {
+    auto* bytes = const_cast<std::uint8_t*>(mapped.bytes() + offset);  // are only read
+    tensor.copy_(at::from_blob(bytes, tensor.sizes(), tensor.scalar_type()));
+  });
+  trainer.progress() = facts.progress;
+  trainer.optimizer().restored(facts.progress.step);
+  return facts;
+}
+
+}  // namespace mnist_train::checkpoint

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "checkpoint/state_tensors.h"
+#include "comm/communicator.h"
+#include "train/trainer.h"
+
+namespace mnist_train::checkpoint {
+
+/// What a snapshot in memory holds beside the tensors.
+struct SnapshotFacts {
+  train::Progress progress;
+  std::int64_t metrics_bytes = 0;  // length of metrics.jsonl when it was taken
+  std::int64_t event_bytes = 0;    // length of TensorBoard's file; 0 without one
+  bool is_checkpoint = false;      // a checkpoint of the same step was to be written, too
+};
+
+/// The newest two states of training of the ranks of one host, in a file in memory that their
+/// launcher keeps while ranks come and go. Each rank writes its part of the weights and of the
+/// optimizer's state, rank 0 also buffers and progress, and seals it with step and XXH3-128. A
+/// snapshot counts only when every rank has sealed it: a rank that is killed meanwhile leaves the one
+/// before. What is sealed is never mapped for writing, so no stray pointer reaches it.
+class SnapshotMemory {
+ public:
+  /// Opens the memory behind `fd` for the trainer's tensors, and clears it where what it holds is of
+  /// other ones. Collective. Throws Error(kRunFailed).
+  SnapshotMemory(int fd, const train::Trainer& trainer, const comm::Communicator& communicator);
+  SnapshotMemory(const SnapshotMemory&) = delete;
+  SnapshotMemory& operator=(const SnapshotMemory&) = delete;
+  ~SnapshotMemory();
+
+  /// Says on rank 0 that all ranks take a snapshot at the moment of this number.
+  void plan(std::int64_t moment);
+  /// Returns whether that is this moment. Between `plan` and this call rank 0 must have taken part
+  /// in an operation of all ranks.
+  bool is_planned(std::int64_t moment) const;
+
+  /// Writes this rank's part of the trainer's state. All ranks must call it after the same step, and
+  /// none may call it again before all have returned. `facts` count on rank 0. Throws
+  /// Error(kRunFailed).
+  void take(const train::Trainer& trainer, const SnapshotFacts& facts);
+
+  /// Gives the trainer, on this rank alone, the state of the newest whole snapshot. Returns nothing,
+  /// and leaves the trainer as it is, where there is none of `from_step` or later.
+  std::optional<SnapshotFacts> restore(train::Trainer& trainer, std::int64_t from_step) const;
+
+ private:
+  struct Header;
+  struct Seal;
+
+  Seal& seal(int slot, int rank) const;
+  std::size_t begin_of(int slot) const;
+  std::int64_t step_in(int slot) const;
+  std::optional<std::string> verified_text(int slot, const std::uint8_t* bytes,
+                                           const StateTensors& state) const;
+  std::optional<SnapshotFacts> restore_from(int slot, train::Trainer& trainer) const;
+
+  int fd_;
+  int rank_;
+  int world_size_;
+  std::size_t head_bytes_;
+  std::size_t slot_bytes_;
+  Header* header_ = nullptr;  // and the seals behind it
+  int next_slot_ = 0;
+};
+
+}  // namespace mnist_train::checkpoint
