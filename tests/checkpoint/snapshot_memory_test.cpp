@@ -1,0 +1,163 @@
+#include "checkpoint/snapshot_memory.h"
+
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "support/catch.h"
+#include "support/progress.h"
+#include "support/ranks.h"
+#include "support/trainer_rig.h"
+
+namespace mnist_train::checkpoint {
+namespace {
+
+using testing::one_rank;
+using testing::same_progress;
+using testing::small_run;
+using testing::tiny_model;
+using testing::TrainerRig;
+
+constexpr std::int64_t kAny = 0;
+
+/// The launcher's file.
+UniqueFd memory_file() { return UniqueFd(::memfd_create("snapshots", MFD_CLOEXEC)); }
+
+std::vector<char> content_of_file(int fd) {
+  struct stat file {};
+  ::fstat(fd, &file);
+  std::vector<char> bytes(static_cast<std::size_t>(file.st_size));
+  REQUIRE(::pread(fd, bytes.data(), bytes.size(), 0) == file.st_size);
+  return bytes;
+}
+
+/// Flips the byte in the middle of the only place that holds these bytes.
+void damage(int fd, const at::Tensor& tensor) {
+  const auto bytes = content_of_file(fd);
+  const auto* begin = static_cast<const char*>(tensor.data_ptr());
+  const auto found = std::search(bytes.begin(), bytes.end(), begin, begin + tensor.nbytes());
+  REQUIRE(found != bytes.end());
+  const auto at = found - bytes.begin() + static_cast<std::ptrdiff_t>(tensor.nbytes() / 2);
+  const char other = static_cast<char>(bytes[static_cast<std::size_t>(at)] ^ 1);
+  REQUIRE(::pwrite(fd, &other, 1, at) == 1);
+}
+
+at::Tensor momentum(const TrainerRig& rig) { return rig.trainer.optimizer().state().at(0).flat; }
+
+bool same_tensors(const TrainerRig& a, const TrainerRig& b) {
+  const auto left = a.trainer.model().buffers();
+  const auto right = b.trainer.model().buffers();
+  return a.weights().equal(b.weights()) && momentum(a).equal(momentum(b)) &&
+         std::equal(left.begin(), left.end(), right.begin(),
+                    [](const at::Tensor& one, const at::Tensor& other) { return one.equal(other); });
+}
+
+TEST_CASE("the next attempt's trainer is what the snapshot was taken of") {
+  const UniqueFd file = memory_file();
+  TrainerRig before(small_run(), one_rank(), tiny_model(1, true));
+  before.run_to(4);
+  SnapshotMemory(file.get(), before.trainer, one_rank())
+      .take(before.trainer, {before.trainer.progress(), 123, 45, true});
+  TrainerRig after(small_run(), one_rank(), tiny_model(2, true));
+  REQUIRE_FALSE(same_tensors(before, after));
+  const auto facts =
+      SnapshotMemory(file.get(), after.trainer, one_rank()).restore(after.trainer, kAny);
+  REQUIRE(facts);
+  CHECK(facts->metrics_bytes == 123);
+  CHECK(facts->event_bytes == 45);
+  CHECK(facts->is_checkpoint);
+  CHECK(same_tensors(before, after));
+  CHECK(same_progress(after.trainer.progress(), before.trainer.progress()));
+  before.run_to(9);
+  after.run_to(9);
+  CHECK(same_tensors(before, after));
+}
+
+TEST_CASE("no snapshot: none was taken, or it is older than what is asked for") {
+  const UniqueFd file = memory_file();
+  TrainerRig rig(small_run(), one_rank(), tiny_model(1, true));
+  SnapshotMemory memory(file.get(), rig.trainer, one_rank());
+  CHECK_FALSE(memory.restore(rig.trainer, kAny));
+  rig.run_to(4);
+  memory.take(rig.trainer, {rig.trainer.progress()});
+  CHECK(memory.restore(rig.trainer, 4));
+  CHECK_FALSE(memory.restore(rig.trainer, 5));
+}
+
+TEST_CASE("the newest snapshot counts, and of a damaged one the one before") {
+  const UniqueFd file = memory_file();
+  TrainerRig rig(small_run(), one_rank(), tiny_model(1, true));
+  SnapshotMemory memory(file.get(), rig.trainer, one_rank());
+  std::vector<at::Tensor> weights;
+  for (const std::int64_t step : {2, 4, 6}) {
+    rig.run_to(step);
+    memory.take(rig.trainer, {rig.trainer.progress()});
+    weights.push_back(rig.weights());
+  }
+  TrainerRig after(small_run(), one_rank(), tiny_model(2, true));
+  const SnapshotMemory again(file.get(), after.trainer, one_rank());
+  REQUIRE(again.restore(after.trainer, kAny));
+  CHECK(after.trainer.progress().step == 6);
+  damage(file.get(), weights[2]);
+  REQUIRE(again.restore(after.trainer, kAny));
+  CHECK(after.trainer.progress().step == 4);
+  CHECK(after.weights().equal(weights[1]));
+  damage(file.get(), weights[1]);
+  CHECK_FALSE(again.restore(after.trainer, kAny));
+}
+
+TEST_CASE("a snapshot that one rank did not finish is never used, and then overwritten") {
+  const UniqueFd file = memory_file();
+  std::vector<std::int64_t> restored(2);
+  std::vector<bool> same(2);
+  testing::on_connected_ranks(2, [&](comm::Communicator& communicator) {
+    const int rank = communicator.rank();
+    TrainerRig rig(small_run(), communicator, tiny_model(1, true));
+    SnapshotMemory memory(file.get(), rig.trainer, communicator);
+    rig.run_to(3);
+    memory.take(rig.trainer, {rig.trainer.progress()});
+    const at::Tensor weights = rig.weights();
+    rig.run_to(5);
+    if (rank == 1) memory.take(rig.trainer, {rig.trainer.progress()});  // rank 0 dies before
+    communicator.barrier();
+    TrainerRig after(small_run(), communicator, tiny_model(2, true));
+    SnapshotMemory again(file.get(), after.trainer, communicator);
+    const auto facts = again.restore(after.trainer, kAny);
+    restored[static_cast<std::size_t>(rank)] = facts ? facts->progress.step : -1;
+    same[static_cast<std::size_t>(rank)] = after.weights().equal(weights);
+    communicator.barrier();
+    after.run_to(7);
+    again.take(after.trainer, {after.trainer.progress()});
+    communicator.barrier();
+    const auto next = again.restore(after.trainer, kAny);
+    if (!next || next->progress.step != 7) restored[static_cast<std::size_t>(rank)] = -2;
+  });
+  CHECK(restored == std::vector<std::int64_t>{3, 3});
+  CHECK(same == std::vector<bool>{true, true});
+}
+
+TEST_CASE("a snapshot of another network is never used") {
+  const UniqueFd file = memory_file();
+  TrainerRig rig(small_run(), one_rank(), tiny_model(1, true));
+  rig.run_to(4);
+  SnapshotMemory(file.get(), rig.trainer, one_rank()).take(rig.trainer, {rig.trainer.progress()});
+  TrainerRig other(small_run(), one_rank(), tiny_model(1, false));
+  CHECK_FALSE(SnapshotMemory(file.get(), other.trainer, one_rank()).restore(other.trainer, kAny));
+}
+
+TEST_CASE("all ranks see the moment that rank 0 plans") {
+  const UniqueFd file = memory_file();
+  TrainerRig rig(small_run(), one_rank(), tiny_model(1, true));
+  SnapshotMemory planning(file.get(), rig.trainer, one_rank());
+  const SnapshotMemory seeing(file.get(), rig.trainer, one_rank());
+  planning.plan(7);
+  CHECK(seeing.is_planned(7));
+  CHECK_FALSE(seeing.is_planned(8));
+}
+
+}  // namespace
+}  // namespace mnist_train::checkpoint

@@ -1,0 +1,147 @@
+"""A lost process costs a blink: the others start again from memory, from a moment ago, to the same bits."""
+
+import os
+import random
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from support import assert_gone, averaging, environment_of, executable_of, merged, send, start, swept, train, wait_until
+
+# Three epochs of 40 steps, and no checkpoint but the last: what is not in memory would be trained anew.
+CONFIG = {"epochs": 3, "batch_size": 64, "data": {"limit_train": 2560, "limit_test": 500},
+          "checkpoint": {"every_epochs": 3, "keep_best": False}, "launch": {"max_restarts": 20}}
+ROOMY_S = 5  # what takes a tenth of a second takes longer on a busy machine
+
+
+def fork_server(process):
+    """The child of the launcher that makes the ranks, and is none."""
+    return next(pid for pid in process.alive() if pid != process.pid and "RANK" not in environment_of(pid)
+                and "mnist-train-worker" in executable_of(pid))
+
+
+def title(pid):
+    return Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").decode()
+
+
+def parent(pid):
+    return int(re.search(r"^PPid:\s+(\d+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE).group(1))
+
+
+def resumed_steps(process):
+    return [int(step) for step in re.findall(r"resuming from memory: epoch \d+, step (\d+)", process.stderr)]
+
+
+def test_ranks_are_children_of_the_launcher_that_say_who_they_are(tmp_path):
+    with start(tmp_path, CONFIG | {"epochs": 1000}, processes=3) as process:
+        process.wait_for_step(2)
+        ranks = process.wait_for_ranks(3)
+        assert [title(ranks[rank]) for rank in range(3)] == [f"mnist-train: rank {rank}" for rank in range(3)]
+        assert {parent(pid) for pid in ranks.values()} == {process.pid}
+        variables = environment_of(ranks[2])
+        assert variables["RANK"] == "2" and variables["WORLD_SIZE"] == "3" and variables["MASTER_ADDR"] == "127.0.0.1"
+        assert title(fork_server(process)).startswith("mnist-train: fork server")
+        process.send(signal.SIGTERM)
+        assert process.wait() == 143
+        assert_gone(process, within_s=1)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    return {processes: train(tmp_path_factory.mktemp("undisturbed"), CONFIG, processes=processes) for processes in (2, 3)}
+
+
+@pytest.mark.parametrize("processes, seed", swept([(2, 1), (2, 2), (3, 3), (3, 4)], [(2, 1), (3, 3)]))
+def test_a_run_that_loses_ranks_again_and_again_goes_on_from_memory_to_the_same_bits(tmp_path, undisturbed, processes, seed):
+    draw = random.Random(seed)
+    kills = []
+    with start(tmp_path, CONFIG, processes=processes) as process:
+        for step in (15, 50, 90):
+            process.wait_for_step(step)
+            time.sleep(draw.uniform(0, 0.05))
+            rank = draw.randrange(processes)
+            begun = max(status.step for status in process.board())
+            send(process.wait_for_ranks(processes)[rank], signal.SIGKILL)
+            kills.append((begun, time.monotonic()))
+            count = len(kills)
+            wait_until(lambda: len(resumed_steps(process)) == count or process.popen.poll() is not None, "the restart")
+            assert time.monotonic() - kills[-1][1] < ROOMY_S
+        assert process.wait() == 0, process.stderr
+        assert_gone(process, within_s=1)
+        resumed = resumed_steps(process)
+        folder = process.run_folder
+    assert "resuming from /" not in process.stderr and "from scratch" not in process.stderr
+    for (begun, _), step in zip(kills, resumed):
+        assert step > begun - 40, f"{begun - step} steps were lost"  # a step takes a few milliseconds
+    assert folder.digest() == undisturbed[processes].digest()
+    assert [step["step"] for step in folder.steps()] == list(range(1, 121))
+    assert folder.summary()["restarts"] == 3
+    assert folder.read_json("accuracies.json") == undisturbed[processes].read_json("accuracies.json")
+
+
+@pytest.mark.parametrize("strategy", swept(["flat", "bucketed", "shared_memory"], ["flat"]))
+def test_every_way_of_averaging_resumes_from_memory(tmp_path, strategy):
+    config = merged(CONFIG, averaging(strategy))
+    (tmp_path / "undisturbed").mkdir()
+    expected = train(tmp_path / "undisturbed", config, processes=2)
+    with start(tmp_path, config, processes=2) as process:
+        process.wait_for_step(60)
+        send(process.wait_for_ranks(2)[1], signal.SIGKILL)
+        assert process.wait() == 0, process.stderr
+        assert len(resumed_steps(process)) == 1, process.stderr
+    assert process.run_folder.digest() == expected.digest()
+
+
+def test_a_run_outlives_its_fork_server_and_makes_another_when_it_needs_one(tmp_path, undisturbed):
+    with start(tmp_path, CONFIG, processes=2) as process:
+        process.wait_for_step(10)
+        first = fork_server(process)
+        ranks = process.ranks()
+        send(first, signal.SIGKILL)
+        process.wait_for_step(40)
+        assert process.ranks() == ranks, "no rank was lost with the server"
+        send(ranks[0], signal.SIGKILL)
+        assert process.wait() == 0, process.stderr
+        assert len(resumed_steps(process)) == 1, process.stderr
+    assert process.run_folder.digest() == undisturbed[2].digest()
+
+
+def test_memory_and_server_go_with_the_launcher(tmp_path):
+    with start(tmp_path, CONFIG | {"epochs": 1000}, processes=2) as process:
+        process.wait_for_step(10)
+        fork_server(process)
+        process.send(signal.SIGKILL)
+        assert_gone(process, within_s=2)
+
+
+def test_a_checkpoint_that_was_being_written_is_written_by_the_next_attempt(tmp_path):
+    """The rank dies in the first write of it, again and again."""
+    config = merged(CONFIG, {"checkpoint": {"every_steps": 10, "keep": 100, "every_epochs": 1, "keep_best": True}})
+    (tmp_path / "undisturbed").mkdir()
+    expected = train(tmp_path / "undisturbed", config, processes=2)
+    with start(tmp_path, config, processes=2) as process:
+        for step in (10, 40, 70):
+            process.wait_for_step(step - 5)
+            folder = process.run_folder.path / "checkpoints"
+            wait_until(lambda: any(folder.glob(f"step-{step:08}*partial*")) or process.popen.poll() is not None
+                       or (folder / f"step-{step:08}.safetensors").exists(), "a save", interval=0)
+            send(process.wait_for_ranks(2)[0], signal.SIGKILL)
+            seen = len(resumed_steps(process))
+            wait_until(lambda: len(resumed_steps(process)) > seen or process.popen.poll() is not None, "the restart")
+        assert process.wait() == 0, process.stderr
+    names = [path.name for path in expected.checkpoints()]
+    assert len(names) == 12
+    assert [path.name for path in process.run_folder.checkpoints()] == names
+    best = process.run_folder.path / "checkpoints/best.safetensors"
+    assert os.path.samefile(best, next(path for path in process.run_folder.checkpoints() if os.path.samefile(path, best)))
+    assert process.run_folder.digest() == expected.digest()
+
+
+def test_without_restarts_there_is_no_memory_for_them(tmp_path):
+    with start(tmp_path, CONFIG | {"epochs": 1000, "launch": {"max_restarts": 0}}, processes=2) as process:
+        process.wait_for_step(5)
+        held = [os.readlink(path) for path in Path(f"/proc/{process.pid}/fd").glob("*")]
+        assert any("mnist-train-status" in name for name in held)
+        assert not any("mnist-train-snapshots" in name for name in held)
