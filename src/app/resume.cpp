@@ -154,18 +154,16 @@ ResumedRun resume_from_snapshot(const Worker& worker, const train::Progress& pro
   resumed.facts.metrics_bytes = snapshot.metrics_bytes;
   resumed.facts.event_bytes = snapshot.event_bytes;
   spdlog::info("resuming from memory: epoch {}, step {}", progress.epoch + 1, progress.step);
-  resumed.lacks_checkpoint =
-      snapshot.is_checkpoint && !fs::exists(checkpoints_of(worker).path_of(progress.step));
   mark_best(worker, progress);
   return resumed;
 }
 
 ResumedRun resume_on_rank0(Worker& worker, const data::Dataset& dataset, train::Trainer& trainer,
-                           RunSnapshots& snapshots) {
+                           RunSnapshots& snapshots, RunCheckpoints& checkpoints) {
   checkpoint::remove_leftovers(worker.run_folder);
   checkpoint::remove_leftovers(worker.run_folder / report::files::kCheckpoints);
   ResumedRun resumed;
-  if (const auto snapshot = snapshots.restore()) {
+  if (const auto snapshot = snapshots.restore(checkpoints)) {
     resumed = resume_from_snapshot(worker, trainer.progress(), *snapshot);
   } else if (const auto found = find_checkpoint(worker)) {
     resumed = restore(worker, *found, dataset, trainer);
@@ -182,9 +180,10 @@ ResumedRun resume_on_rank0(Worker& worker, const data::Dataset& dataset, train::
 }  // namespace
 
 ResumedRun resume_run(Worker& worker, const data::Dataset& dataset, train::Trainer& trainer,
-                      RunSnapshots& snapshots) {
+                      RunSnapshots& snapshots, RunCheckpoints& checkpoints) {
   ResumedRun resumed;
-  if (worker.is_rank0()) resumed = resume_on_rank0(worker, dataset, trainer, snapshots);
+  if (worker.is_rank0())
+    resumed = resume_on_rank0(worker, dataset, trainer, snapshots, checkpoints);
   checkpoint::broadcast_state(trainer, worker.communicator);
   resumed.is_finished = worker.communicator.sum_over_ranks(resumed.is_finished ? 1 : 0) > 0;
   return resumed;

@@ -28,8 +28,6 @@ class RunCheckpoints {
   /// Takes a checkpoint of this moment, unless there is one of this step. `positions`: how long the
   /// append-only files are. Throws Error(kCheckpoint) when the one before could not be written.
   void save(const report::LogPositions& positions);
-  /// Returns whether the last one is still being written.
-  bool is_writing() const { return writer_.is_busy(); }
   /// Throws Error(kCheckpoint) when the last one could not be written; waits for nothing.
   void check() { writer_.check(); }
   /// Waits until the last one is on disk. Throws Error(kCheckpoint).

@@ -1,6 +1,7 @@
 #include "app/run_snapshots.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "base/checkpoint_file.h"
 #include "base/system.h"
@@ -11,8 +12,9 @@ namespace mnist_train::app {
 
 namespace {
 
-constexpr double kInterval_s = 0.04;   // at least, from one snapshot to the next
-constexpr double kFraction = 0.004;  // of the time, at most, that snapshots take
+constexpr double kInterval_s = 0.04;  // at least, from one snapshot to the next
+constexpr double kFraction = 0.004;   // of the time, at most, that snapshots take
+constexpr std::int64_t kFirst = 3;    // as many as the memory holds
 
 }  // namespace
 
@@ -22,16 +24,26 @@ RunSnapshots::RunSnapshots(Worker& worker, train::Trainer& trainer)
   memory_.emplace(launch::kSnapshotsFd, trainer, worker.communicator);
 }
 
-std::optional<checkpoint::SnapshotFacts> RunSnapshots::restore() {
+std::optional<checkpoint::SnapshotFacts> RunSnapshots::restore(RunCheckpoints& checkpoints) {
   if (!memory_ || !worker_.job.after_restart) return std::nullopt;
-  const auto steps = saved_steps(worker_.run_folder / report::files::kCheckpoints);
-  return memory_->restore(trainer_, /*from_step=*/steps.empty() ? 1 : steps.back());
+  const auto saved = saved_steps(worker_.run_folder / report::files::kCheckpoints);
+  std::vector<std::int64_t> steps = memory_->steps();
+  for (const std::int64_t step : steps) {
+    if (!memory_->is_checkpoint(step) || std::ranges::binary_search(saved, step)) continue;
+    if (!saved.empty() && step < saved.back()) continue;
+    const auto facts = memory_->restore(trainer_, step);
+    if (facts) checkpoints.save({facts->metrics_bytes, facts->event_bytes});
+  }
+  for (; !steps.empty() && (saved.empty() || steps.back() >= saved.back()); steps.pop_back()) {
+    if (const auto facts = memory_->restore(trainer_, steps.back())) return facts;
+  }
+  return std::nullopt;
 }
 
-void RunSnapshots::plan(const RunCheckpoints& checkpoints) {
-  if (!memory_ || !worker_.is_rank0() || checkpoints.is_writing()) return;
+void RunSnapshots::plan() {
+  if (!memory_ || !worker_.is_rank0()) return;
   if (!worker_.device().is_cpu()) return;  // its host runs ahead of it, on each rank by itself
-  const double interval_s = std::max(kInterval_s, seconds_ / kFraction);
+  const double interval_s = std::max(kInterval_s, count_ > kFirst ? seconds_ / kFraction : 0);
   if (monotonic_seconds() - taken_s_ >= interval_s) memory_->plan(moment_ + 1);
 }
 
@@ -43,7 +55,8 @@ void RunSnapshots::take(const report::LogPositions& positions, bool is_checkpoin
   memory_->take(trainer_, {trainer_.progress(), positions.metrics_bytes, positions.event_bytes,
                            is_checkpoint});
   taken_s_ = monotonic_seconds();
-  seconds_ = taken_s_ - begin_s;
+  // The first ones wait for the system to provide the memory, and any may wait for the processor.
+  if (++count_ > kFirst) seconds_ = std::min(seconds_, taken_s_ - begin_s);
 }
 
 }  // namespace mnist_train::app

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 
 #include "app/run_checkpoints.h"
@@ -21,14 +22,16 @@ class RunSnapshots {
   RunSnapshots(Worker& worker, train::Trainer& trainer);
 
   /// Gives the trainer of rank 0 the newest snapshot, where an earlier attempt left one that is at
-  /// least as new as its newest checkpoint.
-  std::optional<checkpoint::SnapshotFacts> restore();
+  /// least as new as its newest checkpoint. A checkpoint that the lost process did not come to the
+  /// end of is written now.
+  std::optional<checkpoint::SnapshotFacts> restore(RunCheckpoints& checkpoints);
 
-  /// Before an operation of all ranks: decides on rank 0 whether `take_if_due` behind it takes one.
-  /// None is taken while `checkpoints` are being written: should that fail, the run returns to
-  /// where they are due.
-  void plan(const RunCheckpoints& checkpoints);
+  /// Decides on rank 0 whether one is due behind the operation of all ranks that follows.
+  void plan();
+  /// Returns, behind that operation, whether to take one.
   bool is_due();
+  /// Takes one of this moment. `positions`: how long the append-only files are, on rank 0.
+  /// `is_checkpoint`: a checkpoint of it is written next.
   void take(const report::LogPositions& positions, bool is_checkpoint = false);
 
  private:
@@ -37,7 +40,8 @@ class RunSnapshots {
   std::optional<checkpoint::SnapshotMemory> memory_;
   std::int64_t moment_ = 0;
   double taken_s_ = 0;
-  double seconds_ = 0;  // that the last one took
+  std::int64_t count_ = 0;                                    // that were taken
+  double seconds_ = std::numeric_limits<double>::infinity();  // that one takes, undisturbed
 };
 
 }  // namespace mnist_train::app

@@ -34,7 +34,7 @@ EpochEnd train_epoch(Worker& worker, train::Trainer& trainer, RunCheckpoints& ch
                    progress.step + 1);
     recorder.before_step();
     worker.communicator.require_store();
-    snapshots.plan(checkpoints);
+    snapshots.plan();
     const double begin_s = monotonic_seconds();
     trainer.step(stop_signal() != 0, checkpoints.steps_left());
     launch::note_step(worker.status(), monotonic_seconds() - begin_s);
@@ -74,21 +74,20 @@ ExitCode run_training(Worker& worker) {
   RunImages images = load_images(worker, dataset);
   const auto trainer = build_trainer(worker, dataset, images);
   RunSnapshots snapshots(worker, *trainer);
-  const ResumedRun resumed = resume_run(worker, dataset, *trainer, snapshots);
+  RunCheckpoints checkpoints(worker, dataset, *trainer);
+  const ResumedRun resumed = resume_run(worker, dataset, *trainer, snapshots, checkpoints);
   if (resumed.is_finished) {
     spdlog::info("this run is finished already: {}", worker.run_folder.string());
     return ExitCode::kDone;
   }
-  RunCheckpoints checkpoints(worker, dataset, *trainer);
   RunRecorder recorder(worker, dataset, *trainer, checkpoints, resumed);
-  if (resumed.lacks_checkpoint) checkpoints.save(recorder.log_positions());
   record_stop_signals();  // until here there was nothing to save, and they ended the process
 
   while (!trainer->run_done()) {
     if (train_epoch(worker, *trainer, checkpoints, snapshots, recorder) == EpochEnd::kStopped) {
       return save_and_stop(worker, checkpoints, recorder);
     }
-    snapshots.plan(checkpoints);
+    snapshots.plan();
     const Evaluations evaluations = evaluate(worker, *trainer, images);
     recorder.epoch_finished(evaluations);
     trainer->end_epoch(evaluations.scores());

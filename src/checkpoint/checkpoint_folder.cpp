@@ -98,12 +98,10 @@ CheckpointWriter::~CheckpointWriter() {
 
 void CheckpointWriter::start(TensorFile snapshot, std::int64_t step, bool best) {
   wait();
-  busy_ = true;
   thread_ = start_thread([this, snapshot = std::move(snapshot), step, best] {
     try {
       folder_.save(snapshot, step);
       if (best) folder_.mark_best(step);
-      busy_ = false;
     } catch (...) {
       failure_ = std::current_exception();
       failed_ = true;

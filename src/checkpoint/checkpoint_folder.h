@@ -62,8 +62,6 @@ class CheckpointWriter {
   void start(TensorFile snapshot, std::int64_t step, bool best);
   /// Throws the Error(kCheckpoint) of the thread, if it has failed by now. Does not wait.
   void check();
-  /// Returns whether the last checkpoint is not on disk yet.
-  bool is_busy() const { return busy_; }
   /// Returns when the last checkpoint is on disk. Throws Error(kCheckpoint).
   void wait();
 
@@ -72,7 +70,6 @@ class CheckpointWriter {
   std::thread thread_;
   std::exception_ptr failure_;       // of the thread, read when it has ended
   std::atomic<bool> failed_{false};  // so that `check` need not wait
-  std::atomic<bool> busy_{false};    // until the thread has succeeded
 };
 
 struct FoundCheckpoint {

@@ -14,7 +14,6 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <utility>
 
 #include "accelerator/device.h"
 #include "base/error.h"
@@ -27,7 +26,7 @@ namespace mnist_train::checkpoint {
 
 namespace {
 
-constexpr int kSlots = 2;
+constexpr int kSlots = 3;
 constexpr std::size_t kPageBytes = 4096;
 constexpr std::size_t kMostTextBytes = std::size_t{1} << 20U;
 
@@ -116,7 +115,8 @@ struct alignas(64) SnapshotMemory::Header {
 
 struct alignas(64) SnapshotMemory::Seal {
   std::atomic<std::int64_t> step;         // 0: being written, or never
-  std::atomic<std::uint64_t> text_bytes;  // rank 0's
+  std::atomic<std::uint64_t> text_bytes;  // rank 0's, as the next
+  std::atomic<bool> is_checkpoint;
   std::array<char, 2 * Hasher::kDigestBytes> digest;
 };
 
@@ -140,7 +140,10 @@ SnapshotMemory::SnapshotMemory(int fd, const train::Trainer& trainer,
   void* head = ::mmap(nullptr, head_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
   if (head == MAP_FAILED) fail("map");
   header_ = static_cast<Header*>(head);
-  next_slot_ = step_in(0) > step_in(1) ? 1 : 0;
+  for (const std::int64_t step : steps()) {
+    newest_slot_ = slot_of(step);
+    if (is_checkpoint(step)) checkpoint_slot_ = newest_slot_;
+  }
   communicator.barrier();
 }
 
@@ -163,6 +166,32 @@ std::int64_t SnapshotMemory::step_in(int slot) const {
   return step;
 }
 
+int SnapshotMemory::slot_of(std::int64_t step) const {
+  int slot = 0;
+  while (slot < kSlots && step_in(slot) != step) ++slot;
+  return slot;
+}
+
+/// Returns a slot that may be overwritten.
+int SnapshotMemory::free_slot() const {
+  int slot = 0;
+  while (slot == newest_slot_ || slot == checkpoint_slot_) ++slot;
+  return slot;
+}
+
+std::vector<std::int64_t> SnapshotMemory::steps() const {
+  std::vector<std::int64_t> steps;
+  for (int slot = 0; slot < kSlots; ++slot) {
+    if (step_in(slot) > 0) steps.push_back(step_in(slot));
+  }
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
+bool SnapshotMemory::is_checkpoint(std::int64_t step) const {
+  return seal(slot_of(step), 0).is_checkpoint;
+}
+
 void SnapshotMemory::plan(std::int64_t moment) { header_->planned_moment = moment; }
 
 bool SnapshotMemory::is_planned(std::int64_t moment) const {
@@ -171,9 +200,12 @@ bool SnapshotMemory::is_planned(std::int64_t moment) const {
 
 void SnapshotMemory::take(const train::Trainer& trainer, const SnapshotFacts& facts) {
   const at::NoGradGuard no_grad;
-  const int slot = std::exchange(next_slot_, 1 - next_slot_);
+  const int slot = free_slot();
+  newest_slot_ = slot;
+  if (facts.is_checkpoint) checkpoint_slot_ = slot;
   Seal& mine = seal(slot, rank_);
   mine.step = 0;
+  mine.is_checkpoint = facts.is_checkpoint;
   Hasher hasher;
   const auto write = [&](const void* bytes, std::size_t size, std::size_t offset) {
     hasher.update(bytes, size);
@@ -195,17 +227,6 @@ void SnapshotMemory::take(const train::Trainer& trainer, const SnapshotFacts& fa
   mine.step = trainer.progress().step;
 }
 
-std::optional<SnapshotFacts> SnapshotMemory::restore(train::Trainer& trainer,
-                                                     std::int64_t from_step) const {
-  const int newest = step_in(0) > step_in(1) ? 0 : 1;
-  for (const int slot : {newest, 1 - newest}) {
-    if (step_in(slot) < std::max<std::int64_t>(from_step, 1)) continue;
-    if (auto facts = restore_from(slot, trainer)) return facts;
-    spdlog::warn("the snapshot of step {} in memory is damaged", step_in(slot));
-  }
-  return std::nullopt;
-}
-
 /// Returns the slot's text if every rank's part has the digest of its seal.
 std::optional<std::string> SnapshotMemory::verified_text(int slot, const std::uint8_t* bytes,
                                                          const StateTensors& state) const {
@@ -222,11 +243,16 @@ std::optional<std::string> SnapshotMemory::verified_text(int slot, const std::ui
   return std::string(reinterpret_cast<const char*>(bytes), text_bytes);
 }
 
-std::optional<SnapshotFacts> SnapshotMemory::restore_from(int slot, train::Trainer& trainer) const {
+std::optional<SnapshotFacts> SnapshotMemory::restore(train::Trainer& trainer,
+                                                     std::int64_t step) const {
+  const int slot = slot_of(step);
   const MappedSlot mapped(fd_, begin_of(slot), slot_bytes_);
   const StateTensors state = state_tensors(trainer);
   const auto text = verified_text(slot, mapped.bytes(), state);
-  if (!text) return std::nullopt;
+  if (!text) {
+    spdlog::warn("the snapshot of step {} in memory is damaged", step);
+    return std::nullopt;
+  }
   SnapshotFacts facts = facts_from(*text);
   const at::NoGradGuard no_grad;
   lay_out(state, [&](const at::Tensor& tensor, std::size_t offset, bool) {

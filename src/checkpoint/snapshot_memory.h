@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "checkpoint/state_tensors.h"
 #include "comm/communicator.h"
@@ -16,18 +17,19 @@ struct SnapshotFacts {
   train::Progress progress;
   std::int64_t metrics_bytes = 0;  // length of metrics.jsonl when it was taken
   std::int64_t event_bytes = 0;    // length of TensorBoard's file; 0 without one
-  bool is_checkpoint = false;      // a checkpoint of the same step was to be written, too
+  bool is_checkpoint = false;      // a checkpoint of the same step is written, too
 };
 
-/// The newest two states of training of the ranks of one host, in a file in memory that their
-/// launcher keeps while ranks come and go. Each rank writes its part of the weights and of the
-/// optimizer's state, rank 0 also buffers and progress, and seals it with step and XXH3-128. A
-/// snapshot counts only when every rank has sealed it: a rank that is killed meanwhile leaves the one
-/// before. What is sealed is never mapped for writing, so no stray pointer reaches it.
+/// The newest states of training of the ranks of one host, in a file in memory that their launcher
+/// keeps while ranks come and go: the newest two, and the newest of which a checkpoint is written.
+/// Each rank writes its part of the weights and of the optimizer's state, rank 0 also buffers and
+/// progress, and seals it with step and XXH3-128. A snapshot counts only when every rank has sealed
+/// it: a rank that is killed meanwhile leaves the one before. What is sealed is never mapped for
+/// writing, so no stray pointer reaches it.
 class SnapshotMemory {
  public:
-  /// Opens the memory behind `fd` for the trainer's tensors, and clears it where what it holds is of
-  /// other ones. Collective. Throws Error(kRunFailed).
+  /// Opens the memory behind `fd` for the trainer's tensors, and clears it where what it holds is
+  /// of other ones. Collective. Throws Error(kRunFailed).
   SnapshotMemory(int fd, const train::Trainer& trainer, const comm::Communicator& communicator);
   SnapshotMemory(const SnapshotMemory&) = delete;
   SnapshotMemory& operator=(const SnapshotMemory&) = delete;
@@ -39,14 +41,18 @@ class SnapshotMemory {
   /// in an operation of all ranks.
   bool is_planned(std::int64_t moment) const;
 
-  /// Writes this rank's part of the trainer's state. All ranks must call it after the same step, and
-  /// none may call it again before all have returned. `facts` count on rank 0. Throws
+  /// Writes this rank's part of the trainer's state. All ranks must call it after the same step,
+  /// and none may call it again before all have returned. `facts` count on rank 0. Throws
   /// Error(kRunFailed).
   void take(const train::Trainer& trainer, const SnapshotFacts& facts);
 
-  /// Gives the trainer, on this rank alone, the state of the newest whole snapshot. Returns nothing,
-  /// and leaves the trainer as it is, where there is none of `from_step` or later.
-  std::optional<SnapshotFacts> restore(train::Trainer& trainer, std::int64_t from_step) const;
+  /// Returns the steps of the snapshots that all ranks have sealed, ascending.
+  std::vector<std::int64_t> steps() const;
+  /// Returns whether a checkpoint of that snapshot was to be written.
+  bool is_checkpoint(std::int64_t step) const;
+  /// Gives the trainer, on this rank alone, the state of that snapshot. Returns nothing, and leaves
+  /// the trainer as it is, where the snapshot is damaged.
+  std::optional<SnapshotFacts> restore(train::Trainer& trainer, std::int64_t step) const;
 
  private:
   struct Header;
@@ -55,9 +61,10 @@ class SnapshotMemory {
   Seal& seal(int slot, int rank) const;
   std::size_t begin_of(int slot) const;
   std::int64_t step_in(int slot) const;
+  int slot_of(std::int64_t step) const;
+  int free_slot() const;
   std::optional<std::string> verified_text(int slot, const std::uint8_t* bytes,
                                            const StateTensors& state) const;
-  std::optional<SnapshotFacts> restore_from(int slot, train::Trainer& trainer) const;
 
   int fd_;
   int rank_;
@@ -65,7 +72,8 @@ class SnapshotMemory {
   std::size_t head_bytes_;
   std::size_t slot_bytes_;
   Header* header_ = nullptr;  // and the seals behind it
-  int next_slot_ = 0;
+  int newest_slot_ = -1;      // of those that were taken or found here
+  int checkpoint_slot_ = -1;  // the newest one that is a checkpoint, too
 };
 
 }  // namespace mnist_train::checkpoint

@@ -40,11 +40,11 @@ struct LaunchState {
   launch::Job job;
   const settings::RunConfig& config;
   int processes = 1;
-  std::unique_ptr<report::RunFolder> folder;     // training
+  std::unique_ptr<report::RunFolder> folder;        // training
   std::unique_ptr<launch::ForkServer> fork_server;  // training
-  std::unique_ptr<data::SharedDataset> dataset;  // where all images are decoded before training
-  std::int64_t furthest_step = -1;               // of all attempts
-  int futile_attempts = 0;                       // in a row, which came no further than others
+  std::unique_ptr<data::SharedDataset> dataset;     // where all images are decoded before training
+  std::int64_t furthest_step = -1;                  // of all attempts
+  int futile_attempts = 0;                          // in a row, which came no further than others
   bool decoded = false;
   UniqueFd snapshots{};  // training that may restart: the memory in which ranks leave their state
 };
@@ -74,8 +74,8 @@ void place_ranks(LaunchState& state, bool reads_data) {
 /// Starts the fork server, anew where it has ended.
 void keep_fork_server(LaunchState& state) {
   if (state.fork_server && state.fork_server->is_alive()) return;
-  state.fork_server = std::make_unique<launch::ForkServer>(
-      launch::ForkServer::start(launch::worker_executable()));
+  state.fork_server =
+      std::make_unique<launch::ForkServer>(launch::ForkServer::start(launch::worker_executable()));
 }
 
 bool may_restart(const LaunchState& state) {
@@ -199,8 +199,8 @@ bool restarts(LaunchState& state, launch::AttemptResult& result) {
   state.job.after_restart = true;
   std::cerr << (state.job.progress_bar ? kEraseLine : "")
             << "mnist-train: " << on_one_line(result.failure->cause) << "\n"
-            << "mnist-train: restarting all processes (restart "
-            << state.job.restarts << " of " << state.config.launch.max_restarts << ")\n";
+            << "mnist-train: restarting all processes (restart " << state.job.restarts << " of "
+            << state.config.launch.max_restarts << ")\n";
   return true;
 }
 

@@ -47,6 +47,9 @@ bool blames_user(const RankEnd& end, const StatusBoard& board) {
 
 std::string describe_end(const RankEnd& end, const StatusBoard& board) {
   if (blames_user(end, board)) return end.exit.failure->message;
+  if (end.pid <= 0) {
+    return fmt::format("rank {} could not be started: its fork server has ended", end.rank);
+  }
   const std::string rank = fmt::format("rank {} (pid {})", end.rank, end.pid);
   const std::string where = describe(board.of(end.rank));
   if (end.exit.failure) return rank + " in " + where + ": " + end.exit.failure->message;

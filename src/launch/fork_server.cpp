@@ -153,9 +153,9 @@ ForkServer ForkServer::start(const std::filesystem::path& executable) {
   const UniqueFd other(ends[1]);
   const UniqueFd served = copy_above_targets(other.get());
   if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) fail("become the parent of the ranks");
-  auto variables = environment_with(
-      {std::string(kRoomVariable) + "=" + std::string(kRoomBytes, ' '),
-       std::string(kHandedOverVariable) + "=requests"});
+  auto variables =
+      environment_with({std::string(kRoomVariable) + "=" + std::string(kRoomBytes, ' '),
+                        std::string(kHandedOverVariable) + "=requests"});
   std::vector<char*> environment;
   for (std::string& variable : variables) environment.push_back(variable.data());
   environment.push_back(nullptr);

@@ -74,6 +74,9 @@ class Attempt {
   void wait_for_event() {
     std::vector<pollfd> events{{signal_fd_.get(), POLLIN, 0}};  // also when a rank ends
     if (background_.ready_fd >= 0) events.push_back({background_.ready_fd, POLLIN, 0});
+    for (const WorkerProcess& worker : workers_) {
+      if (!worker.has_begun()) events.push_back({worker.begun_fd(), POLLIN, 0});
+    }
     const double before_s = monotonic_seconds();
     ::poll(events.data(), events.size(), kPollInterval_ms);
     // When this process itself was stopped (Ctrl-Z, a suspended machine), so were its ranks.

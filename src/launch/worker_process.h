@@ -76,6 +76,9 @@ class WorkerProcess {
   int rank() const { return rank_; }
   /// Returns the process id, 0 before the rank has begun.
   pid_t pid() const { return pid_; }
+  bool has_begun() const { return pid_ != kAskedFor; }
+  /// Returns the descriptor that polls as readable when the rank begins, or will never.
+  int begun_fd() const { return failure_pipe_.get(); }
   bool running() const { return pid_ != kNobody && !exit_.has_value(); }
   const std::optional<WorkerExit>& exit() const { return exit_; }
 

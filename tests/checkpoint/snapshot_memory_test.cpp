@@ -22,8 +22,6 @@ using testing::small_run;
 using testing::tiny_model;
 using testing::TrainerRig;
 
-constexpr std::int64_t kAny = 0;
-
 /// The launcher's file.
 UniqueFd memory_file() { return UniqueFd(::memfd_create("snapshots", MFD_CLOEXEC)); }
 
@@ -52,8 +50,9 @@ bool same_tensors(const TrainerRig& a, const TrainerRig& b) {
   const auto left = a.trainer.model().buffers();
   const auto right = b.trainer.model().buffers();
   return a.weights().equal(b.weights()) && momentum(a).equal(momentum(b)) &&
-         std::equal(left.begin(), left.end(), right.begin(),
-                    [](const at::Tensor& one, const at::Tensor& other) { return one.equal(other); });
+         std::equal(
+             left.begin(), left.end(), right.begin(),
+             [](const at::Tensor& one, const at::Tensor& other) { return one.equal(other); });
 }
 
 TEST_CASE("the next attempt's trainer is what the snapshot was taken of") {
@@ -65,7 +64,7 @@ TEST_CASE("the next attempt's trainer is what the snapshot was taken of") {
   TrainerRig after(small_run(), one_rank(), tiny_model(2, true));
   REQUIRE_FALSE(same_tensors(before, after));
   const auto facts =
-      SnapshotMemory(file.get(), after.trainer, one_rank()).restore(after.trainer, kAny);
+      SnapshotMemory(file.get(), after.trainer, one_rank()).restore(after.trainer, 4);
   REQUIRE(facts);
   CHECK(facts->metrics_bytes == 123);
   CHECK(facts->event_bytes == 45);
@@ -77,37 +76,44 @@ TEST_CASE("the next attempt's trainer is what the snapshot was taken of") {
   CHECK(same_tensors(before, after));
 }
 
-TEST_CASE("no snapshot: none was taken, or it is older than what is asked for") {
+TEST_CASE("the newest two snapshots are there, and the newest that is a checkpoint, too") {
   const UniqueFd file = memory_file();
   TrainerRig rig(small_run(), one_rank(), tiny_model(1, true));
   SnapshotMemory memory(file.get(), rig.trainer, one_rank());
-  CHECK_FALSE(memory.restore(rig.trainer, kAny));
-  rig.run_to(4);
-  memory.take(rig.trainer, {rig.trainer.progress()});
-  CHECK(memory.restore(rig.trainer, 4));
-  CHECK_FALSE(memory.restore(rig.trainer, 5));
-}
-
-TEST_CASE("the newest snapshot counts, and of a damaged one the one before") {
-  const UniqueFd file = memory_file();
-  TrainerRig rig(small_run(), one_rank(), tiny_model(1, true));
-  SnapshotMemory memory(file.get(), rig.trainer, one_rank());
+  CHECK(memory.steps().empty());
   std::vector<at::Tensor> weights;
-  for (const std::int64_t step : {2, 4, 6}) {
+  for (const std::int64_t step : {1, 2, 3, 4, 5}) {
     rig.run_to(step);
-    memory.take(rig.trainer, {rig.trainer.progress()});
+    memory.take(rig.trainer, {rig.trainer.progress(), 0, 0, /*is_checkpoint=*/step == 2});
     weights.push_back(rig.weights());
   }
+  CHECK(memory.steps() == std::vector<std::int64_t>{2, 4, 5});
+  CHECK(memory.is_checkpoint(2));
+  CHECK_FALSE(memory.is_checkpoint(4));
   TrainerRig after(small_run(), one_rank(), tiny_model(2, true));
-  const SnapshotMemory again(file.get(), after.trainer, one_rank());
-  REQUIRE(again.restore(after.trainer, kAny));
-  CHECK(after.trainer.progress().step == 6);
-  damage(file.get(), weights[2]);
-  REQUIRE(again.restore(after.trainer, kAny));
-  CHECK(after.trainer.progress().step == 4);
-  CHECK(after.weights().equal(weights[1]));
-  damage(file.get(), weights[1]);
-  CHECK_FALSE(again.restore(after.trainer, kAny));
+  SnapshotMemory again(file.get(), after.trainer, one_rank());
+  for (const std::int64_t step : {2, 4, 5}) {
+    REQUIRE(again.restore(after.trainer, step));
+    CHECK(after.trainer.progress().step == step);
+    CHECK(after.weights().equal(weights[static_cast<std::size_t>(step - 1)]));
+  }
+  after.run_to(6);
+  again.take(after.trainer, {after.trainer.progress()});
+  CHECK(again.steps() == std::vector<std::int64_t>{2, 5, 6});
+}
+
+TEST_CASE("a damaged snapshot is never used") {
+  const UniqueFd file = memory_file();
+  TrainerRig rig(small_run(), one_rank(), tiny_model(1, true));
+  SnapshotMemory memory(file.get(), rig.trainer, one_rank());
+  rig.run_to(4);
+  memory.take(rig.trainer, {rig.trainer.progress()});
+  damage(file.get(), rig.weights());
+  TrainerRig after(small_run(), one_rank(), tiny_model(2, true));
+  const at::Tensor weights = after.weights();
+  CHECK_FALSE(SnapshotMemory(file.get(), after.trainer, one_rank()).restore(after.trainer, 4));
+  CHECK(after.weights().equal(weights));
+  CHECK(after.trainer.progress().step == 0);
 }
 
 TEST_CASE("a snapshot that one rank did not finish is never used, and then overwritten") {
@@ -126,15 +132,17 @@ TEST_CASE("a snapshot that one rank did not finish is never used, and then overw
     communicator.barrier();
     TrainerRig after(small_run(), communicator, tiny_model(2, true));
     SnapshotMemory again(file.get(), after.trainer, communicator);
-    const auto facts = again.restore(after.trainer, kAny);
-    restored[static_cast<std::size_t>(rank)] = facts ? facts->progress.step : -1;
+    if (again.steps() == std::vector<std::int64_t>{3} && again.restore(after.trainer, 3)) {
+      restored[static_cast<std::size_t>(rank)] = after.trainer.progress().step;
+    }
     same[static_cast<std::size_t>(rank)] = after.weights().equal(weights);
     communicator.barrier();
     after.run_to(7);
     again.take(after.trainer, {after.trainer.progress()});
     communicator.barrier();
-    const auto next = again.restore(after.trainer, kAny);
-    if (!next || next->progress.step != 7) restored[static_cast<std::size_t>(rank)] = -2;
+    if (again.steps() != std::vector<std::int64_t>{3, 7}) {
+      restored[static_cast<std::size_t>(rank)] = -1;
+    }
   });
   CHECK(restored == std::vector<std::int64_t>{3, 3});
   CHECK(same == std::vector<bool>{true, true});
@@ -146,7 +154,7 @@ TEST_CASE("a snapshot of another network is never used") {
   rig.run_to(4);
   SnapshotMemory(file.get(), rig.trainer, one_rank()).take(rig.trainer, {rig.trainer.progress()});
   TrainerRig other(small_run(), one_rank(), tiny_model(1, false));
-  CHECK_FALSE(SnapshotMemory(file.get(), other.trainer, one_rank()).restore(other.trainer, kAny));
+  CHECK_FALSE(SnapshotMemory(file.get(), other.trainer, one_rank()).restore(other.trainer, 4));
 }
 
 TEST_CASE("all ranks see the moment that rank 0 plans") {

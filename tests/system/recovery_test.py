@@ -108,6 +108,16 @@ def test_a_run_outlives_its_fork_server_and_makes_another_when_it_needs_one(tmp_
     assert process.run_folder.digest() == undisturbed[2].digest()
 
 
+def test_a_server_killed_before_it_has_made_ranks_is_replaced(tmp_path, undisturbed):
+    with start(tmp_path, CONFIG, processes=2) as process:
+        wait_until(lambda: any("mnist-train-worker" in executable_of(pid) for pid in process.alive()), "the server", interval=0)
+        assert not process.ranks()
+        send(fork_server(process), signal.SIGKILL)
+        assert process.wait() == 0, process.stderr
+        assert "restart 1 of 20" in process.stderr and "could not be started" in process.stderr
+    assert process.run_folder.digest() == undisturbed[2].digest()
+
+
 def test_memory_and_server_go_with_the_launcher(tmp_path):
     with start(tmp_path, CONFIG | {"epochs": 1000}, processes=2) as process:
         process.wait_for_step(10)
