@@ -28,7 +28,6 @@ namespace {
 constexpr double kRefreshFraction = 0.01;     // of the run's time, beyond
 constexpr double kRefreshAllowance_s = 0.25;  // which lets short runs refresh every epoch
 constexpr double kRefreshInterval_s = 20;     // within an epoch
-constexpr double kPaceInterval_s = 1;
 
 void make_parent_folder(const fs::path& file) {
   std::error_code error;
@@ -117,7 +116,6 @@ void RunRecorder::before_step() {
   summary_.startup_seconds = monotonic_seconds() - worker_.job.started_s;
   recorded_s_ = monotonic_seconds();
   recorded_samples_ = trainer_.progress().samples_seen;
-  paced_ = {trainer_.progress().step, recorded_samples_, 0, recorded_s_, {}};
 }
 
 void RunRecorder::after_step() {
@@ -145,21 +143,13 @@ void RunRecorder::record_steps() {
   if (recorded && monotonic_seconds() - refreshed_s_ >= kRefreshInterval_s) refresh_report();
 }
 
-/// Tells the sinks about once a second, and after the first step, how it goes. It takes what is
-/// known by now: the device is not synchronised with for this.
+/// Tells the sinks how it goes, from what is known by now: the device is not synchronised with for
+/// this.
 void RunRecorder::show_pace(const train::FinishedStep& step) {
-  paced_sums_.loss += step.sums.loss;
-  paced_sums_.samples += step.sums.samples;
-  const bool is_first = !std::exchange(has_pace_, true);
-  const double seconds = step.finished_s - paced_.finished_s;
-  if (!is_first && seconds < kPaceInterval_s) return;
-  const auto steps = static_cast<double>(step.step - paced_.step);
-  const auto samples = static_cast<double>(step.samples_seen - paced_.samples_seen);
-  const report::Pace pace{paced_sums_.loss / paced_sums_.samples, samples / std::max(1e-9, seconds),
-                          seconds / std::max(1.0, steps)};
-  for (const auto& sink : sinks_) sink->pace(pace);
-  paced_ = step;
-  paced_sums_ = {};
+  const auto pace =
+      pace_.add({step.step, step.samples_seen, step.sums.loss, step.sums.samples, step.finished_s});
+  if (!pace) return;
+  for (const auto& sink : sinks_) sink->pace(*pace);
 }
 
 void RunRecorder::record_step(const train::FinishedStep& step) {
@@ -199,7 +189,7 @@ void RunRecorder::epoch_finished(const Evaluations& evaluations) {
   for_each_sink([&](report::Sink& sink) { sink.epoch(result); });
   recorded_s_ = monotonic_seconds();
   recorded_samples_ = progress.samples_seen;
-  paced_ = {progress.step, recorded_samples_, 0, recorded_s_, {}};
+  pace_.pause(progress.step, recorded_samples_, recorded_s_);
 }
 
 std::vector<report::Prediction> RunRecorder::predictions(const eval::Evaluation& test) {

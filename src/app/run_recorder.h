@@ -10,6 +10,7 @@
 #include "app/resume.h"
 #include "app/run_checkpoints.h"
 #include "app/worker.h"
+#include "report/pace_meter.h"
 #include "report/sink.h"
 #include "train/trainer.h"
 
@@ -63,9 +64,7 @@ class RunRecorder {
   double begin_s_;
   double recorded_s_ = 0;  // when the last step record was taken
   std::int64_t recorded_samples_ = 0;
-  train::FinishedStep paced_{};   // the last step that the last pace counts
-  train::StepSums paced_sums_{};  // of the steps since then
-  bool has_pace_ = false;
+  report::PaceMeter pace_;
   double refreshed_s_;
   double refresh_seconds_ = 0;  // of all refreshes
   double report_seconds_ = 0;   // in sinks, since the last epoch record

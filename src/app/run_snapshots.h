@@ -18,7 +18,7 @@ namespace mnist_train::app {
 /// nothing. All ranks must call each method at the same moments. All references must live as long.
 class RunSnapshots {
  public:
-  /// Collective.
+  /// Opens the memory that the launcher handed over. Collective. Throws Error(kRunFailed).
   RunSnapshots(Worker& worker, train::Trainer& trainer);
 
   /// Gives the trainer of rank 0 the newest snapshot, where an earlier attempt left one that is at

@@ -58,6 +58,8 @@ void CheckpointFolder::mark_best(std::int64_t step) const {
   fs::create_hard_link(path_of(step), temporary, error);
   if (error) fs::copy_file(path_of(step), temporary, error);  // a file system without hard links
   if (!error) fs::rename(temporary, best(), error);
+  std::error_code ignored;
+  fs::remove(temporary, ignored);  // is left where `best` was the same file already, or on failure
   if (error) {
     throw Error(ExitCode::kCheckpoint,
                 best().string() + ": cannot put the best checkpoint in place: " + error.message());

@@ -109,8 +109,8 @@ class MappedSlot {
 
 }  // namespace
 
-struct alignas(64) SnapshotMemory::Header {
-  std::atomic<std::int64_t> planned_moment;
+struct alignas(64) SnapshotMemory::Plan {
+  std::atomic<std::int64_t> moment;
 };
 
 struct alignas(64) SnapshotMemory::Seal {
@@ -125,7 +125,7 @@ SnapshotMemory::SnapshotMemory(int fd, const train::Trainer& trainer,
     : fd_(fd),
       rank_(communicator.rank()),
       world_size_(communicator.world_size()),
-      head_bytes_(whole_pages(sizeof(Header) +
+      head_bytes_(whole_pages(sizeof(Plan) +
                               sizeof(Seal) * kSlots * static_cast<std::size_t>(world_size_))),
       slot_bytes_(lay_out(state_tensors(trainer), [](const auto&...) {})) {
   const std::size_t bytes = head_bytes_ + kSlots * slot_bytes_;
@@ -139,7 +139,7 @@ SnapshotMemory::SnapshotMemory(int fd, const train::Trainer& trainer,
   communicator.barrier();
   void* head = ::mmap(nullptr, head_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
   if (head == MAP_FAILED) fail("map");
-  header_ = static_cast<Header*>(head);
+  plan_ = static_cast<Plan*>(head);
   for (const std::int64_t step : steps()) {
     newest_slot_ = slot_of(step);
     if (is_checkpoint(step)) checkpoint_slot_ = newest_slot_;
@@ -147,10 +147,10 @@ SnapshotMemory::SnapshotMemory(int fd, const train::Trainer& trainer,
   communicator.barrier();
 }
 
-SnapshotMemory::~SnapshotMemory() { ::munmap(header_, head_bytes_); }
+SnapshotMemory::~SnapshotMemory() { ::munmap(plan_, head_bytes_); }
 
 SnapshotMemory::Seal& SnapshotMemory::seal(int slot, int rank) const {
-  return reinterpret_cast<Seal*>(header_ + 1)[slot * world_size_ + rank];
+  return reinterpret_cast<Seal*>(plan_ + 1)[slot * world_size_ + rank];
 }
 
 std::size_t SnapshotMemory::begin_of(int slot) const {
@@ -192,11 +192,9 @@ bool SnapshotMemory::is_checkpoint(std::int64_t step) const {
   return seal(slot_of(step), 0).is_checkpoint;
 }
 
-void SnapshotMemory::plan(std::int64_t moment) { header_->planned_moment = moment; }
+void SnapshotMemory::plan(std::int64_t moment) { plan_->moment = moment; }
 
-bool SnapshotMemory::is_planned(std::int64_t moment) const {
-  return header_->planned_moment == moment;
-}
+bool SnapshotMemory::is_planned(std::int64_t moment) const { return plan_->moment == moment; }
 
 void SnapshotMemory::take(const train::Trainer& trainer, const SnapshotFacts& facts) {
   const at::NoGradGuard no_grad;
@@ -214,7 +212,7 @@ void SnapshotMemory::take(const train::Trainer& trainer, const SnapshotFacts& fa
   };
   if (rank_ == 0) {
     const std::string text = to_text(facts);
-    if (text.size() > kMostTextBytes) return;  // never sealed: the run goes on without
+    if (text.size() > kMostTextBytes) return;  // never sealed: the run continues without
     write(text.data(), text.size(), 0);
     mine.text_bytes = text.size();
   }

@@ -55,7 +55,7 @@ class SnapshotMemory {
   std::optional<SnapshotFacts> restore(train::Trainer& trainer, std::int64_t step) const;
 
  private:
-  struct Header;
+  struct Plan;
   struct Seal;
 
   Seal& seal(int slot, int rank) const;
@@ -71,7 +71,7 @@ class SnapshotMemory {
   int world_size_;
   std::size_t head_bytes_;
   std::size_t slot_bytes_;
-  Header* header_ = nullptr;  // and the seals behind it
+  Plan* plan_ = nullptr;      // and the seals behind it
   int newest_slot_ = -1;      // of those that were taken or found here
   int checkpoint_slot_ = -1;  // the newest one that is a checkpoint, too
 };

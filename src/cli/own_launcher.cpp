@@ -257,7 +257,7 @@ void record_failure(const LaunchState& state, const launch::RunFailure& failure)
 
 /// A signal before the first step ends the ranks at once, which have nothing to save.
 void tell_of_early_stop(const LaunchState& state, const launch::AttemptResult& result) {
-  if (result.stopped_by == 0 || result.furthest_step > 0) return;
+  if (result.stopped_by == 0 || result.exit_code == 0 || result.furthest_step > 0) return;
   const bool has_echo = result.stopped_by == SIGINT && ::isatty(STDERR_FILENO) == 1;
   std::cerr << (state.job.progress_bar ? kEraseLine
                 : has_echo             ? "\n"

@@ -23,10 +23,10 @@ namespace {
 constexpr std::size_t kMostRequestBytes = 4096;
 constexpr std::size_t kMostDescriptors = 16;
 constexpr int kRequestsFd = 3;
-/// /proc/PID/environ shows the memory that a process was started with, so the server has room there
-/// for what its ranks are told; tools that look for RANK find it.
-constexpr const char* kRoomVariable = "MNIST_TRAIN_ROOM";
-constexpr std::size_t kRoomBytes = 512;
+/// /proc/PID/environ shows the memory that a process was started with, so the server has space
+/// there for what its ranks are told; tools that look for RANK find it.
+constexpr const char* kSpaceVariable = "MNIST_TRAIN_SPACE";
+constexpr std::size_t kSpaceBytes = 512;
 /// As long as the title of any rank.
 constexpr const char* kTitle = "mnist-train: fork server ";
 
@@ -78,26 +78,26 @@ RankPlan plan_in(const Message& message, std::size_t size) {
   return plan;
 }
 
-/// Overwrites the memory at `room`, which holds a text of that many bytes, by shorter texts.
-void overwrite(char* room, std::size_t size, const std::vector<std::string>& texts) {
-  std::memset(room, 0, size);
+/// Overwrites the memory at `space`, which holds a text of that many bytes, by shorter texts.
+void overwrite(char* space, std::size_t size, const std::vector<std::string>& texts) {
+  std::memset(space, 0, size);
   for (const std::string& text : texts) {
     if (text.size() + 1 > size) return;
-    std::memcpy(room, text.data(), text.size());
-    room += text.size() + 1;
+    std::memcpy(space, text.data(), text.size());
+    space += text.size() + 1;
     size -= text.size() + 1;
   }
 }
 
 void set_environment(const std::vector<std::string>& variables) {
-  char* room = std::getenv(kRoomVariable);
-  ::unsetenv(kRoomVariable);
+  char* space = std::getenv(kSpaceVariable);
+  ::unsetenv(kSpaceVariable);
   for (const std::string& variable : variables) {
     const std::size_t equals = variable.find('=');
     ::setenv(variable.substr(0, equals).c_str(), variable.substr(equals + 1).c_str(), 1);
   }
-  const std::size_t name_bytes = std::strlen(kRoomVariable) + 1;
-  overwrite(room - name_bytes, name_bytes + kRoomBytes, variables);
+  const std::size_t name_bytes = std::strlen(kSpaceVariable) + 1;
+  overwrite(space - name_bytes, name_bytes + kSpaceBytes, variables);
 }
 
 /// Waits until the launcher is this process's parent, which it becomes when the process between
@@ -154,7 +154,7 @@ ForkServer ForkServer::start(const std::filesystem::path& executable) {
   const UniqueFd served = copy_above_targets(other.get());
   if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) fail("become the parent of the ranks");
   auto variables =
-      environment_with({std::string(kRoomVariable) + "=" + std::string(kRoomBytes, ' '),
+      environment_with({std::string(kSpaceVariable) + "=" + std::string(kSpaceBytes, ' '),
                         std::string(kHandedOverVariable) + "=requests"});
   std::vector<char*> environment;
   for (std::string& variable : variables) environment.push_back(variable.data());

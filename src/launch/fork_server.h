@@ -14,7 +14,7 @@ namespace mnist_train::launch {
 /// should the server be killed; the server ends with the launcher.
 class ForkServer {
  public:
-  /// Starts the server, which loads while the launcher goes on. From then on this process is the
+  /// Starts the server, which loads beside the launcher. From then on this process is the
   /// parent of its descendants' orphans. Must be called on the main thread, before memory is mapped
   /// that children must not have. Throws Error(kRunFailed).
   static ForkServer start(const std::filesystem::path& executable);

@@ -120,6 +120,8 @@ void take_place(const RankPlan& plan) {
   for (const auto& [source, target] : plan.descriptors) {
     if (::dup2(source.get(), target) < 0) ::_exit(kCannotStart);
   }
+  // Shells start what runs in the background with SIGINT ignored; one that is sent is meant.
+  for (const int signal : {SIGINT, SIGQUIT, SIGTERM}) ::signal(signal, SIG_DFL);
   sigset_t waiting;  // stays blocked until the rank has something to save
   ::sigemptyset(&waiting);
   ::sigaddset(&waiting, SIGUSR1);

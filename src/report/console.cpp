@@ -148,7 +148,10 @@ class Console : public Sink {
   }
 
   void draw_progress() {
-    const std::int64_t steps = std::max<std::int64_t>(1, setup_.steps_per_epoch);
+    std::int64_t steps = std::max<std::int64_t>(1, setup_.steps_per_epoch);
+    if (setup_.max_steps) {
+      steps = std::min(steps, position_.step_in_epoch + *setup_.max_steps - position_.step);
+    }
     const std::size_t free = columns() - 1;
     std::string line = fitted({{0, fmt::format("epoch {}/{}", position_.epoch, setup_.epochs)},
                                {3, fmt::format("{}/{}", position_.step_in_epoch, steps)},

@@ -48,8 +48,9 @@ Schema<LaunchOptions> launch_schema() {
              optional_of(integer(1, kMaxProcessesPerNode), "auto"),
              "Processes on this machine; auto: one per GPU, or one per core up to 2.",
              {"nproc_per_node", "nproc", "num_processes", "world_size", "num_gpus", "gpus"});
-  schema.add("max_restarts", &Options::max_restarts, integer(0, 1000),
-             "How often a run that lost a process is restarted from its newest checkpoint.");
+  schema.add(
+      "max_restarts", &Options::max_restarts, integer(0, 1000),
+      "How often a run that lost a process is restarted, from memory or its newest checkpoint.");
   schema.add("rendezvous_timeout_s", &Options::rendezvous_timeout_s, number({0, kMaxSeconds, true}),
              "Seconds that processes wait for each other at the start.", {"rdzv_timeout"});
   schema.add("hang_timeout_s", &Options::hang_timeout_s, number({0, kMaxSeconds, true}),

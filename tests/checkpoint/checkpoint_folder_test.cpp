@@ -101,6 +101,8 @@ TEST_CASE("the best checkpoint outlives its step's file") {
   checkpoints.mark_best(4);
   const TensorFile better = read_checkpoint(folder.path() / "best.safetensors");
   CHECK_THAT(*better.find_metadata("mnist-train.state"), ContainsSubstring("\"step\":4,"));
+  checkpoints.mark_best(4);
+  CHECK(names_in(folder.path()).size() == 3);  // nothing is left where it was the best already
 }
 
 TEST_CASE("only a step that was saved can be the best") {

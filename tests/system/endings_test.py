@@ -6,7 +6,7 @@ import re
 import signal
 
 import pytest
-from support import run, send, start, train, write_config
+from support import Process, run, send, start, train, train_command, wait_until, write_config
 
 STEPS = 20  # an epoch of 2,560 samples in batches of 128
 
@@ -115,6 +115,25 @@ def test_a_run_that_is_stopped_before_its_first_step_says_so(tmp_path, number, c
         assert process.wait() == code, process.stderr
     assert f"stopped by {number.name} before the first step: nothing was saved" in process.stderr
     assert not process.run_folder.checkpoints()
+
+
+def test_ctrl_c_reaches_a_run_that_a_shell_started_in_the_background(tmp_path):
+    """Such a shell ignores SIGINT, and what it starts inherits that."""
+    config = write_config(tmp_path, {"epochs": 1000})
+    command = ["bash", "-c", 'trap "" INT; exec "$@"', "bash", *train_command(config, tmp_path / "run", 2)]
+    for phase in ("starting", "training"):
+        with Process(command, tmp_path, tmp_path / "run") as process:
+            process.wait_for_phase(0, phase)
+            process.send(signal.SIGINT)
+            assert process.wait() == 130, process.stderr
+
+
+def test_a_signal_after_the_last_step_does_not_undo_what_was_said(tmp_path):
+    with start(tmp_path, {"epochs": 1}) as process:
+        wait_until(lambda: "epoch 1/1: train" in process.stderr, "the last line", interval=0)
+        process.send(signal.SIGINT)
+        assert process.wait() in (0, 130), process.stderr
+    assert "before the first step" not in process.stderr
 
 
 def test_data_that_cannot_be_read_ends_with_the_whole_block(tmp_path):

@@ -54,7 +54,7 @@ def undisturbed(tmp_path_factory):
 
 
 @pytest.mark.parametrize("processes, seed", swept([(2, 1), (2, 2), (3, 3), (3, 4)], [(2, 1), (3, 3)]))
-def test_a_run_that_loses_ranks_again_and_again_goes_on_from_memory_to_the_same_bits(tmp_path, undisturbed, processes, seed):
+def test_a_run_that_loses_ranks_again_and_again_resumes_from_memory_to_the_same_bits(tmp_path, undisturbed, processes, seed):
     draw = random.Random(seed)
     kills = []
     with start(tmp_path, CONFIG, processes=processes) as process:

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "report/sink.h"
+
+namespace mnist_train::report {
+
+/// Says about once a second how the steps since the last time went. The first step of a start is
+/// left out, because it prepares what the others use again.
+class PaceMeter {
+ public:
+  /// What is known of a step when it is done.
+  struct Step {
+    std::int64_t number = 0;        // of the run
+    std::int64_t samples_seen = 0;  // in the run, with those of this step
+    double loss = 0;                // sum over its samples
+    double samples = 0;
+    double finished_s = 0;  // CLOCK_MONOTONIC
+  };
+
+  /// Returns the pace where it is time for one.
+  std::optional<Pace> add(const Step& step);
+  /// Begins anew behind a step, so that what lies between it and the next counts for neither.
+  void pause(std::int64_t number, std::int64_t samples_seen, double now_s);
+
+ private:
+  std::optional<Step> last_;  // that the last pace counts
+  double loss_ = 0;           // of the steps since then, as the next
+  double samples_ = 0;
+  bool has_told_ = false;
+};
+
+}  // namespace mnist_train::report
