@@ -11,7 +11,7 @@ constexpr double kFirstInterval_s = 0.1;
 
 }  // namespace
 
-std::optional<Pace> PaceMeter::add(const Step& step) {
+std::optional<Pace> PaceMeter::add(const PacedStep& step) {
   if (!last_) {
     last_ = step;
     return std::nullopt;
@@ -30,7 +30,7 @@ std::optional<Pace> PaceMeter::add(const Step& step) {
 }
 
 void PaceMeter::pause(std::int64_t number, std::int64_t samples_seen, double now_s) {
-  if (last_) last_ = Step{number, samples_seen, 0, 0, now_s};
+  if (last_) last_ = PacedStep{number, samples_seen, 0, 0, now_s};
 }
 
 }  // namespace mnist_train::report

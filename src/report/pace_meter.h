@@ -12,7 +12,7 @@ namespace mnist_train::report {
 class PaceMeter {
  public:
   /// What is known of a step when it is done.
-  struct Step {
+  struct PacedStep {
     std::int64_t number = 0;        // of the run
     std::int64_t samples_seen = 0;  // in the run, with those of this step
     double loss = 0;                // sum over its samples
@@ -21,12 +21,12 @@ class PaceMeter {
   };
 
   /// Returns the pace where it is time for one.
-  std::optional<Pace> add(const Step& step);
+  std::optional<Pace> add(const PacedStep& step);
   /// Begins anew behind a step, so that what lies between it and the next counts for neither.
   void pause(std::int64_t number, std::int64_t samples_seen, double now_s);
 
  private:
-  std::optional<Step> last_;  // that the last pace counts
+  std::optional<PacedStep> last_;  // that the last pace counts
   double loss_ = 0;           // of the steps since then, as the next
   double samples_ = 0;
   bool has_told_ = false;

@@ -8,7 +8,7 @@ namespace {
 using Catch::Matchers::WithinRel;
 
 /// The step of that number, of 64 samples with a loss of 2 each.
-PaceMeter::Step step_at(std::int64_t number, double finished_s) {
+PaceMeter::PacedStep step_at(std::int64_t number, double finished_s) {
   return {number, 64 * number, 128, 64, finished_s};
 }
 

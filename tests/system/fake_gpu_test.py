@@ -84,7 +84,7 @@ def test_a_killed_rank_is_restarted_from_the_newest_checkpoint(tmp_path):
         send(process.ranks()[1], signal.SIGKILL)
         assert process.wait() == 0, process.stderr
         assert re.search(r"rank 1 \(pid \d+\) was killed by signal 9", process.stderr), process.stderr
-        assert "resuming from" in process.stderr and "step-0000" in process.stderr, process.stderr
+        assert "resuming from memory" in process.stderr, process.stderr
     summary = process.run_folder.summary()
     assert summary["restarts"] == 1 and summary["steps"] == 3 * STEPS
     assert not [name for name in os.listdir("/dev/shm") if "fake" in name]
