@@ -77,7 +77,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_without_a_checkpoint(tmp_path, c
     assert not failed.checkpoints() and not (failed.path / "model.pt").exists()
 
 
-def test_a_killed_rank_is_restarted_from_the_newest_checkpoint(tmp_path):
+def test_a_killed_rank_is_restarted_from_memory(tmp_path):
     changes = merged(ON_GPU, {"epochs": 3, "checkpoint": {"every_steps": 5}, "launch": {"max_restarts": 1}})
     with start(tmp_path, changes, processes=2, variables=fake_gpus(2, **SLOW)) as process:
         process.wait_for_step(STEPS // 2)
