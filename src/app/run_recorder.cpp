@@ -249,7 +249,7 @@ void RunRecorder::finish() {
   const fs::path model_file = worker_.run_folder / worker_.config.model_file;
   if (worker_.is_rank0()) {
     checkpoint::write_weights(model_file, checkpoint::state_dict(trainer_.evaluated_model()),
-                              checkpoint::WeightsFormat::kPt);
+                              checkpoint::format_of(model_file));
   }
   summary_.ended_by = trainer_.ended_by();
   end("finished");

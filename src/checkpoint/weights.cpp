@@ -170,6 +170,10 @@ NamedTensors read_weights(const std::filesystem::path& path) {
   return std::move(file.tensors);
 }
 
+WeightsFormat format_of(const std::filesystem::path& path) {
+  return path.extension() == ".safetensors" ? WeightsFormat::kSafetensors : WeightsFormat::kPt;
+}
+
 void write_weights(const std::filesystem::path& path, const NamedTensors& weights,
                    WeightsFormat format) {
   if (format == WeightsFormat::kPt) {

@@ -43,6 +43,9 @@ std::vector<std::string> trained_class_names(const std::filesystem::path& path);
 
 enum class WeightsFormat { kPt, kSafetensors };
 
+/// Returns the format that the extension of a file names: ".safetensors", else PyTorch's.
+WeightsFormat format_of(const std::filesystem::path& path);
+
 /// Writes a state_dict of contiguous CPU tensors, none of which share memory; whole or not at all.
 /// Throws Error(kCheckpoint).
 void write_weights(const std::filesystem::path& path, const NamedTensors& weights,

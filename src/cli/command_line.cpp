@@ -4,27 +4,17 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <array>
-#include <filesystem>
 #include <string_view>
 #include <utility>
 
 #include "base/error.h"
 #include "cli/commands.h"
+#include "cli/output_file.h"
 #include "strict_json/json_cursor.h"
 
 namespace mnist_train::cli {
 
 namespace {
-
-struct ExportExtension {
-  const char* extension;
-  const char* format;
-};
-constexpr std::array kExportExtensions{ExportExtension{".pt", "pt"}, ExportExtension{".pth", "pt"},
-                                       ExportExtension{".safetensors", "safetensors"},
-                                       ExportExtension{".onnx", "onnx"},
-                                       ExportExtension{".py", "python"}};
 
 const CommandEntry* find_command(std::string_view name) {
   for (const CommandEntry& entry : command_table()) {
@@ -76,19 +66,10 @@ class Parser {
     if (line_.with_optimizer && line_.export_format != "pt") {
       refuse("--with-optimizer needs --format pt; a checkpoint already is a safetensors file");
     }
-    if (line_.command == Command::kExport) check_extension();
+    if (const auto misuse = misused_extension(line_)) refuse(*misuse);
     const bool is_completion = line_.command == Command::kCompletion;
     if (is_completion) show(completion_script(describe_commands(*app_), line_.shell));
     if (line_.command == Command::kManPage) show(man_page(describe_commands(*app_)));
-  }
-
-  void check_extension() const {
-    const auto extension = std::filesystem::path(line_.output.value()).extension();
-    for (const auto& [known, format] : kExportExtensions) {
-      if (extension != known || line_.export_format == format) continue;
-      refuse("--output " + *line_.output + ": " + known + " files are written with --format " +
-             format + ", but --format is " + line_.export_format);
-    }
   }
 
   /// Refuses the first flag that the command does not have, which is the cause of what else is

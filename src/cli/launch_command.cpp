@@ -13,6 +13,7 @@
 #include "base/system.h"
 #include "cli/commands.h"
 #include "cli/network_check.h"
+#include "cli/output_file.h"
 #include "launch/failure_report.h"
 #include "launch/job.h"
 #include "launch/placement.h"
@@ -35,18 +36,6 @@ fs::path first_config(const CommandLine& line) {
 
 void check_readable(const fs::path& path) { (void)MappedFile::open(path, ExitCode::kCheckpoint); }
 
-void check_target(const fs::path& path, ExitCode code) {
-  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
-  std::error_code ignored;
-  if (!fs::is_directory(folder, ignored)) {
-    throw Error(code, path.string() + ": cannot create: no folder " + folder.string());
-  }
-  if (path == "-") throw Error(ExitCode::kConfig, "--output -: expected the name of a file");
-  if (fs::is_directory(path, ignored)) {
-    throw Error(code, path.string() + ": is a folder; expected the name of a file");
-  }
-}
-
 bool makes_model(Command command) {
   return command == Command::kTrain || command == Command::kEvaluate ||
          command == Command::kPredict || command == Command::kDescribe;
@@ -67,13 +56,13 @@ void check_model_file(const char* pointer, const std::optional<fs::path>& file, 
 }
 
 void check_export(const CommandLine& line, const settings::RunConfig& config) {
-  check_target(*line.output, ExitCode::kCheckpoint);
   std::error_code ignored;
   if (fs::equivalent(*line.checkpoint_file, *line.output, ignored)) {
     throw Error(ExitCode::kConfig, "--output " + *line.output +
                                        ": is the file that is exported, which is never "
                                        "overwritten; choose another name");
   }
+  check_output_file(*line.output, ExitCode::kCheckpoint);
   const auto& file = config.model.torchscript ? config.model.torchscript : config.model.plugin;
   if (line.exports_network() && file) {
     throw Error(ExitCode::kConfig,
@@ -98,7 +87,7 @@ void check_named_files(const CommandLine& line, const settings::RunConfig& confi
     check_model_file("/model/plugin", config.model.plugin, has_checkpoint, job);
   }
   if (line.command == Command::kExport) check_export(line, config);
-  if (line.command == Command::kPreview) check_target(*line.output, ExitCode::kRunFailed);
+  if (line.command == Command::kPreview) check_output_file(*line.output, ExitCode::kRunFailed);
 }
 
 launch::Job make_job(const CommandLine& line, const LayeredConfig& layered) {

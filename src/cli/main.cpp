@@ -23,6 +23,7 @@
 #include "cli/config_layers.h"
 #include "cli/launch_command.h"
 #include "cli/network_check.h"
+#include "cli/output_file.h"
 #include "cli/shipped_configs.h"
 #include "data/convert.h"
 #include "doctor/doctor.h"
@@ -134,8 +135,9 @@ std::vector<std::filesystem::path> folders_of_runs(const CommandLine& line) {
 
 void run_report(const CommandLine& line) {
   const auto folders = folders_of_runs(line);
-  const std::string page = report::page_on(folders);
   const std::string output = line.output.value_or("");
+  if (output != "-") check_output_file(output, ExitCode::kRunFailed);
+  const std::string page = report::page_on(folders);
   if (output == "-") return print_text(page);
   write_file_atomically(output, page, ExitCode::kRunFailed);
   const std::size_t runs = folders.size();

@@ -162,6 +162,32 @@ std::optional<fs::path> find_free_folder(const settings::RunConfig& config,
   return folder;
 }
 
+/// Returns the names that the run's config gives to the files of its results.
+std::array<std::string, 2> names_of_results(const fs::path& folder) {
+  settings::RunConfig config;
+  const fs::path path = folder / files::kConfig;
+  try {
+    constexpr std::size_t kMostBytes = 1 << 20;
+    std::string text = read_file(path, kMostBytes, ExitCode::kConfig);
+    config = settings::parse_run_config({path.string(), std::move(text), folder});
+  } catch (const Error&) {  // the names are then taken to be the usual ones
+  }
+  return {config.model_file, config.accuracies_file};
+}
+
+/// Returns whether a run writes the file, whose path is relative to its folder.
+bool is_own_file(const fs::path& folder, const fs::path& file) {
+  const std::string first = *file.begin();
+  if (first == files::kCheckpoints || first == files::kLogs) return true;
+  for (const char* name : {files::kConfig, files::kMetrics, files::kSummary, files::kPredictions,
+                           files::kMistakes, files::kLineage, files::kLock}) {
+    if (file == name) return true;
+  }
+  const auto results = names_of_results(folder);
+  return first.starts_with(files::kEvents) ||
+         std::find(results.begin(), results.end(), file.string()) != results.end();
+}
+
 }  // namespace
 
 bool holds_run(const fs::path& folder) {
@@ -171,6 +197,20 @@ bool holds_run(const fs::path& folder) {
   }
   return fs::exists(folder / files::kCheckpoints, error) &&
          !fs::is_empty(folder / files::kCheckpoints, error);
+}
+
+std::optional<fs::path> run_that_wrote(const fs::path& file) {
+  std::error_code error;
+  const fs::path absolute = fs::absolute(file);
+  const fs::path parent = fs::canonical(absolute.parent_path(), error);
+  if (error || !fs::exists(fs::symlink_status(absolute, error))) return std::nullopt;
+  const fs::path path = parent / absolute.filename();
+  for (fs::path folder = parent;; folder = folder.parent_path()) {
+    const bool has_run =
+        fs::exists(folder / files::kMetrics, error) || fs::exists(folder / files::kSummary, error);
+    if (has_run && is_own_file(folder, path.lexically_relative(folder))) return folder;
+    if (folder == folder.parent_path()) return std::nullopt;
+  }
 }
 
 void discard_run_folder(const fs::path& folder, const std::vector<fs::path>& made) {

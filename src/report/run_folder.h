@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,10 @@ struct RunFolder {
 
 /// Returns whether a run has begun in the folder.
 bool holds_run(const std::filesystem::path& folder);
+
+/// Returns the folder of the run that wrote `file` and still needs it: its config, its records, its
+/// checkpoints, its weights. Nothing for a page, which is made anew from them, and for other files.
+std::optional<std::filesystem::path> run_that_wrote(const std::filesystem::path& file);
 
 /// Removes what was made for a run that could not begin: its lock, its logs and the folders `made`,
 /// as far as they hold nothing else. Does nothing where the folder holds a run.

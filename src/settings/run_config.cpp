@@ -122,6 +122,20 @@ Type<std::string> free_name() {
   return type;
 }
 
+/// Returns the type of the name of the file of weights, whose extension says what is written.
+Type<std::string> weights_name() {
+  constexpr const char* kPattern = R"(\.(pt|pth|safetensors)$)";
+  Type<std::string> type = free_name();
+  type.fragment["allOf"] = Json::array({{{"pattern", kPattern}}});
+  type.read = [read = type.read](const JsonCursor& cursor) -> std::optional<std::string> {
+    std::optional<std::string> name = read(cursor);
+    if (!name || std::regex_search(*name, std::regex(kPattern))) return name;
+    cursor.add_error("expected a name that ends with .pt, .pth or .safetensors");
+    return std::nullopt;
+  };
+  return type;
+}
+
 /// Refuses two names of files where one is the other, or a folder on its way.
 void check_files(RunConfig& config, const JsonCursor& cursor) {
   const std::filesystem::path model = config.model_file;
@@ -205,8 +219,9 @@ Schema<RunConfig> make_schema() {
   schema.add("output", &RunConfig::output, optional_of(path()),
              "The run folder; null: runs/<config name>/<start time>.",
              {"output_dir", "out", "out_dir", "run_dir", "save_dir"});
-  schema.add("model_file", &RunConfig::model_file, free_name(),
-             "Name of the final weights in the run folder.", {"save_model", "model_path"});
+  schema.add("model_file", &RunConfig::model_file, weights_name(),
+             "Name of the final weights in the run folder: .pt, .pth or .safetensors.",
+             {"save_model", "model_path"});
   schema.add("accuracies_file", &RunConfig::accuracies_file, free_name(),
              "Name of the list of test accuracies in the run folder.", {"accuracy_file"});
   schema.check(check_files);

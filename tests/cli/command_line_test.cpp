@@ -102,7 +102,7 @@ TEST_CASE("an extension that contradicts the format of an export is refused") {
     CHECK_THROWS_AS(parse(format, output), Error);
   }
   for (const auto& [format, output] : std::vector<std::pair<const char*, const char*>>{
-           {"pt", "net.pth"}, {"onnx", "net.onnx"}, {"python", "net"}, {"onnx", "net.bin"}}) {
+           {"pt", "net.pth"}, {"onnx", "net.onnx"}, {"python", "net"}, {"onnx", "net.weights"}}) {
     INFO(output);
     CHECK(parse(format, output).output == output);
   }

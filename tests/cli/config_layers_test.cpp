@@ -97,7 +97,7 @@ TEST_CASE("a value of --set is JSON where it can be, else a string") {
   CHECK(read("{}", {"deterministic=true"}).train.deterministic);
   CHECK(read("{}", {"device=cpu"}).train.device == settings::DeviceName::kCpu);
   CHECK(read("{}", {"device=\"cpu\""}).train.device == settings::DeviceName::kCpu);
-  CHECK(read("{}", {"model_file=a=b"}).model_file == "a=b");
+  CHECK(read("{}", {"model_file=a=b.pt"}).model_file == "a=b.pt");
   CHECK(read("{}", {R"(launch={"devices":["cpu"]})"}).launch.devices.size() == 1);
   CHECK(read(R"({"stop_at_accuracy":0.5})", {"stop_at_accuracy=null"}).train.stop_at_accuracy ==
         std::nullopt);

@@ -115,10 +115,12 @@ TEST_CASE("keys that contradict each other are refused") {
        "f:1:20: /accuracies_file: is the name of another file of the run folder"},
       {R"({"accuracies_file":"model.pt"})",
        "f:1:20: /accuracies_file: model_file and accuracies_file are the same place"},
-      {R"({"model_file":"a","accuracies_file":"a/b"})",
-       "f:1:37: /accuracies_file: model_file and accuracies_file are the same place"},
-      {R"({"model_file":"accuracies.json"})",
-       "f:1:15: /model_file: model_file and accuracies_file are the same place"},
+      {R"({"model_file":"a.pt","accuracies_file":"a.pt/b"})",
+       "f:1:40: /accuracies_file: model_file and accuracies_file are the same place"},
+      {R"({"model_file":"w.pt","accuracies_file":"w.pt"})",
+       "f:1:40: /accuracies_file: model_file and accuracies_file are the same place"},
+      {R"({"model_file":"model.bin"})",
+       "f:1:15: /model_file: expected a name that ends with .pt, .pth or .safetensors"},
   }));
   CAPTURE(text);
   CHECK(lines_for(text) == std::vector<std::string>{line});

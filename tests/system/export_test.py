@@ -293,10 +293,11 @@ def test_what_onnx_cannot_express_is_named(tmp_path, small_images, layer, reason
 
 
 @pytest.mark.parametrize("form, name", [("onnx", "net.pt"), ("python", "net.onnx"), ("pt", "net.py"),
-                                        ("safetensors", "net.pth"), ("onnx", "net.safetensors")])
+                                        ("safetensors", "net.pth"), ("onnx", "net.safetensors"),
+                                        ("pt", "net.json"), ("pt", "net.BIN"), ("python", "net.png")])
 def test_an_extension_of_another_format_is_refused(tmp_path, form, name):
     said = refused(tmp_path, linear_weights(tmp_path), form, tmp_path / name, 2)
-    assert name in said and f"--format is {form}" in said, said
+    assert name in said and f"export --format {form} writes" in said, said
 
 
 @pytest.mark.parametrize("form", ["pt", "safetensors", "onnx", "python"])

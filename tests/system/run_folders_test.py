@@ -153,3 +153,43 @@ def test_a_preview_enlarges_small_images_and_names_what_it_drew(tmp_path):
     assert code == 0
     assert text == (f"{tmp_path / 'x.png'}: 6 images of 1x28x28, with their classes below them; enlarged 4 times; "
                     "a grid for each of 2 processes\n")
+
+
+def test_no_command_overwrites_what_a_run_has_written(tmp_path):
+    config = write_config(tmp_path, {"max_steps": 2, "model_file": "out/weights.pt", "accuracies_file": "accuracies"})
+    folder = train(tmp_path, {"max_steps": 2, "model_file": "out/weights.pt", "accuracies_file": "accuracies"}).path
+    (tmp_path / "link").symlink_to(folder)
+    (folder / "logs" / "notes").write_text("")
+    shutil.copy(folder / "checkpoints/best.safetensors", tmp_path / "copy.safetensors")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    for name in ("out/weights.pt", "checkpoints/best.safetensors", "accuracies", "logs/notes", ".lock"):
+        for base in (folder, tmp_path / "link"):
+            form = "safetensors" if name.endswith("safetensors") else "pt"
+            refused = run("export", "--checkpoint", tmp_path / "copy.safetensors", "--format", form, "--output", base / name)
+            assert refused.returncode == 2 and "is a file of the run in" in refused.stderr, refused.stderr
+    for arguments in (("report", folder, "--output", folder / "accuracies"),
+                      ("preview", "--config", config, "--output", folder / "accuracies")):
+        refused = run(*arguments)
+        assert refused.returncode == 2 and "is a file of the run in" in refused.stderr, refused.stderr
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    assert run("report", folder, "--output", folder / "report.html").returncode == 0
+    assert run("export", "--checkpoint", folder, "--output", folder / "mine.pt").returncode == 0
+    assert run("export", "--checkpoint", folder, "--output", folder / "mine.pt").returncode == 0
+
+
+@pytest.mark.parametrize("command, names", [("preview", ("g.jpg", "g.pt", "config.json")),
+                                            ("report", ("x.png", "x.JSON", "x.pt"))])
+def test_pictures_and_pages_take_no_name_of_another_kind_of_file(tmp_path, command, names):
+    arguments = ("--config", write_config(tmp_path)) if command == "preview" else (tmp_path,)
+    for name in names:
+        refused = run(command, *arguments, "--output", tmp_path / name)
+        assert refused.returncode == 2 and f"{command} writes ." in refused.stderr, refused.stderr
+
+
+def test_weights_are_what_the_name_of_their_file_says(tmp_path):
+    folder = train(tmp_path, {"max_steps": 1, "model_file": "model.safetensors"}).path
+    content = (folder / "model.safetensors").read_bytes()
+    assert "__metadata__" in json.loads(content[8:8 + int.from_bytes(content[:8], "little")])
+    config = folder / "config.json"
+    evaluated = run("evaluate", "--config", config, "--checkpoint", folder / "model.safetensors")
+    assert evaluated.returncode == 0, evaluated.stderr
