@@ -27,6 +27,14 @@ sigset_t supervised_signals() {
   return signals;
 }
 
+/// Returns whether a process that was asked to stop ended because of that, whichever signal asked.
+bool is_stop(const WorkerExit& exit) {
+  const std::vector<int> signals = stop_signals();
+  return std::any_of(signals.begin(), signals.end(), [&exit](int signal) {
+    return exit.signal != 0 ? exit.signal == signal : exit.code == stopped_exit_code(signal);
+  });
+}
+
 /// The state of one attempt while it runs.
 class Attempt {
  public:
@@ -108,9 +116,9 @@ class Attempt {
 
   bool has_succeeded(const WorkerProcess& worker) const {
     const WorkerExit& exit = *worker.exit();
-    // A rank that does not handle signals yet is ended by the one that is passed on to it.
-    if (exit.signal != 0) return stopped_by_ != 0 && exit.signal == stopped_by_;
-    if (stopped_by_ != 0 && exit.code == stopped_exit_code(stopped_by_)) return true;
+    // A rank that does not handle signals yet is ended by the one that is passed on to it, and one
+    // that does may have seen another of several first.
+    if (stopped_by_ != 0 && is_stop(exit)) return true;
     const auto phase = static_cast<Phase>(board_.of(worker.rank()).phase.load());
     return exit.code == 0 && phase == Phase::kFinished;
   }
@@ -174,9 +182,9 @@ class Attempt {
     result.stopped_by = stopped_by_;
     for (const RankEnd& end : ends_) {
       result.furthest_step = std::max(result.furthest_step, board_.of(end.rank).step.load());
-      const bool cut_off = stopped_by_ != 0 && end.exit.signal != 0;
+      const bool is_stopped = stopped_by_ != 0 && (end.exit.signal != 0 || is_stop(end.exit));
       result.exit_code =
-          std::max(result.exit_code, cut_off ? stopped_exit_code(stopped_by_) : end.exit.code);
+          std::max(result.exit_code, is_stopped ? stopped_exit_code(stopped_by_) : end.exit.code);
     }
     if (failed() && !only_stopped()) result.failure = summarize_failure(ends_, stalled_, board_);
     return result;

@@ -183,6 +183,18 @@ TEST_CASE("a signal is passed on and the ranks are waited for while they save") 
   }
 }
 
+TEST_CASE("ranks may leave with the code of another signal than the one that came first") {
+  Attempt attempt(2,
+                  "trap 'exit $((130 + 13 * RANK))' TERM; touch $FOLDER/ready.$RANK; while :; do "
+                  "sleep 0.01; done");
+  std::thread sender = signal_when_started(attempt, SIGTERM);
+  const AttemptResult result = attempt.run();
+  sender.join();
+  CHECK_FALSE(result.failure);
+  CHECK(result.stopped_by == SIGTERM);
+  CHECK(result.exit_code == 128 + SIGTERM);
+}
+
 TEST_CASE("ranks that finish although they were asked to stop have finished") {
   Attempt attempt(2, "trap '' TERM; touch $FOLDER/ready.$RANK; sleep 0.3; exit 0");
   attempt.finished(0).finished(1);

@@ -219,3 +219,13 @@ def test_what_the_front_end_refuses_is_told_to_torchrun_too(tmp_path):
     failed = run("--config", "absent.json", folder=tmp_path, variables={"TORCHELASTIC_ERROR_FILE": str(file)})
     assert failed.returncode == 2
     assert "absent.json" in json.loads(file.read_text())["message"]["message"]
+
+
+def test_two_signals_at_once_are_a_stop_by_the_first(tmp_path):
+    with start(tmp_path, {"epochs": 1000}, processes=3) as process:
+        process.wait_for_step(3)
+        process.send(signal.SIGINT)
+        process.send(signal.SIGTERM)
+        assert process.wait() == 130, process.stderr
+        assert "stopped and saved" in process.stderr and "failed" not in process.stderr, process.stderr
+        assert process.run_folder.checkpoints()
