@@ -160,8 +160,8 @@ ResumedRun resume_from_snapshot(const Worker& worker, const train::Progress& pro
 
 ResumedRun resume_on_rank0(Worker& worker, const data::Dataset& dataset, train::Trainer& trainer,
                            RunSnapshots& snapshots, RunCheckpoints& checkpoints) {
-  checkpoint::remove_leftovers(worker.run_folder);
-  checkpoint::remove_leftovers(worker.run_folder / report::files::kCheckpoints);
+  remove_leftovers(worker.run_folder);
+  remove_leftovers(worker.run_folder / report::files::kCheckpoints);
   ResumedRun resumed;
   if (const auto snapshot = snapshots.restore(checkpoints)) {
     resumed = resume_from_snapshot(worker, trainer.progress(), *snapshot);

@@ -15,6 +15,9 @@ namespace fs = std::filesystem;
 
 namespace {
 
+/// What stands before the process's number in the name of a file that is being written.
+const std::string kPartial = ".partial-";
+
 /// Opens for reading without waiting for the other end of a FIFO, and insists on a regular file.
 UniqueFd open_regular(const fs::path& path, ExitCode code, std::size_t* size) {
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
@@ -109,7 +112,7 @@ AtomicFile::AtomicFile(fs::path path, ExitCode code)
   if (fs::exists(there) && !fs::is_regular_file(there)) {
     throw Error(code_, path_.string() + ": exists already and is not a regular file");
   }
-  temporary_path_ += ".partial-" + std::to_string(::getpid());
+  temporary_path_ += kPartial + std::to_string(::getpid());
   // A leftover of the same name can only come from a dead process whose number was used again.
   ::unlink(temporary_path_.c_str());
   fd_ = UniqueFd(
@@ -147,6 +150,14 @@ void write_file_atomically(const fs::path& path, std::string_view content, ExitC
   AtomicFile file(path, code);
   file.write(content.data(), content.size());
   file.commit();
+}
+
+void remove_leftovers(const fs::path& folder) {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (name.find(kPartial) != std::string::npos) fs::remove(entry.path(), ignored);
+  }
 }
 
 std::string read_file(const fs::path& path, std::size_t max_bytes, ExitCode code) {

@@ -82,6 +82,10 @@ class AtomicFile {
   UniqueFd fd_;
 };
 
+/// Removes the half-written files that a killed process left in `folder`. The run folder must be
+/// locked, so that no other process is writing there.
+void remove_leftovers(const std::filesystem::path& folder);
+
 /// Returns the content of a regular file of at most `max_bytes`. Throws Error(code) naming the
 /// path.
 std::string read_file(const std::filesystem::path& path, std::size_t max_bytes, ExitCode code);

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/checkpoint_file.h"
+#include "base/file.h"
 #include "base/system.h"
 #include "checkpoint/checkpoint.h"
 
@@ -26,14 +27,6 @@ std::int64_t step_of(const fs::path& path) {
 }
 
 }  // namespace
-
-void remove_leftovers(const fs::path& folder) {
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-    const std::string name = entry.path().filename().string();
-    if (name.find(".partial-") != std::string::npos) fs::remove(entry.path(), ignored);
-  }
-}
 
 fs::path CheckpointFolder::path_of(std::int64_t step) const {
   return folder_ / checkpoint_name(step);

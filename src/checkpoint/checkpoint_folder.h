@@ -13,10 +13,6 @@
 
 namespace mnist_train::checkpoint {
 
-/// Removes the half-written files that a killed process left in `folder`. The run folder must be
-/// locked, so that no other process is writing there.
-void remove_leftovers(const std::filesystem::path& folder);
-
 /// The folder `checkpoints/` of a run. It holds `step-<step>.safetensors` for the newest `keep`
 /// steps, in the order of their numbers, whatever the clock said, and `best.safetensors`, a link to
 /// the best checkpoint.

@@ -255,16 +255,26 @@ void record_failure(const LaunchState& state, const launch::RunFailure& failure)
   }
 }
 
-/// A signal before the first step ends the ranks at once, which have nothing to save.
-void tell_of_early_stop(const LaunchState& state, const launch::AttemptResult& result) {
-  if (result.stopped_by == 0 || result.exit_code == 0 || result.furthest_step > 0) return;
+/// A signal before the first step ends the ranks at once, which have nothing to save, and so does a
+/// second Ctrl-C. Ranks that saved say so themselves.
+void tell_of_stop(const LaunchState& state, const launch::AttemptResult& result) {
+  const bool is_early = result.furthest_step == 0 && result.exit_code != 0;
+  if (result.stopped_by == 0 || !(is_early || result.cut_off)) return;
   const bool has_echo = result.stopped_by == SIGINT && ::isatty(STDERR_FILENO) == 1;
-  std::cerr << (state.job.progress_bar ? kEraseLine
-                : has_echo             ? "\n"
-                                       : "")
-            << "mnist-train: stopped by SIG" << ::sigabbrev_np(result.stopped_by)
-            << (state.folder ? " before the first step: nothing was saved" : "") << std::endl;
-  if (state.folder) report::discard_run_folder(state.folder->path, state.folder->made);
+  const char* begin = has_echo ? "\n" : "";
+  std::string way_on;
+  std::cerr << (state.job.progress_bar ? kEraseLine : begin) << "mnist-train: stopped by SIG"
+            << ::sigabbrev_np(result.stopped_by);
+  if (state.folder && is_early) {
+    std::cerr << " before the first step: nothing was saved";
+    report::discard_run_folder(state.folder->path, state.folder->made);
+  } else if (state.folder) {
+    remove_leftovers(state.folder->path);
+    remove_leftovers(state.folder->path / report::files::kCheckpoints);
+    std::cerr << " a second time: what came behind the newest checkpoint was not saved";
+    way_on = launch::way_on(state.folder->path, state.job.program);
+  }
+  std::cerr << "\n" << way_on << std::flush;
 }
 
 }  // namespace
@@ -275,14 +285,15 @@ int run_own_launcher(launch::Job job, const settings::RunConfig& config,
   for (bool is_first = true;; is_first = false) {
     launch::AttemptResult result = attempt(state, is_first);
     if (!result.failure) {
-      tell_of_early_stop(state, result);
+      tell_of_stop(state, result);
       if (state.folder) report::record_stop(state.folder->path / report::files::kSummary);
+      const bool needs_page = result.cut_off && state.folder && config.report.html;
+      if (needs_page) report::write_last_page(state.folder->path);
       return result.exit_code;
     }
     if (restarts(state, result)) continue;
     record_failure(state, *result.failure);
-    // Also after a signal: 143 would say that the run was saved.
-    return static_cast<int>(result.failure->code);
+    return static_cast<int>(result.failure->code);  // not 143: the run was not saved
   }
 }
 

@@ -182,6 +182,8 @@ class Attempt {
     result.stopped_by = stopped_by_;
     for (const RankEnd& end : ends_) {
       result.furthest_step = std::max(result.furthest_step, board_.of(end.rank).step.load());
+      result.cut_off = result.cut_off || (stopped_by_ != 0 && end.rank == 0 &&
+                                          end.killed_by_launcher && !end.succeeded);
       const bool is_stopped = stopped_by_ != 0 && (end.exit.signal != 0 || is_stop(end.exit));
       result.exit_code =
           std::max(result.exit_code, is_stopped ? stopped_exit_code(stopped_by_) : end.exit.code);

@@ -15,8 +15,9 @@ namespace mnist_train::launch {
 /// How an attempt ended. Neither `failure` nor `stopped_by` is set when all ranks did their work.
 struct AttemptResult {
   std::optional<RunFailure> failure;
-  int stopped_by = 0;  // the signal that asked the run to stop, when one came
-  int exit_code = 0;   // without a failure: 0, or stopped_exit_code when ranks left early
+  int stopped_by = 0;    // the signal that asked the run to stop, when one came
+  int exit_code = 0;     // without a failure: 0, or stopped_exit_code when ranks left early
+  bool cut_off = false;  // a second Ctrl-C ended rank 0 before it had saved
   std::int64_t furthest_step = 0;  // that any rank had begun
 };
 

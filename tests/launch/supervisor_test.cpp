@@ -178,6 +178,7 @@ TEST_CASE("a signal is passed on and the ranks are waited for while they save") 
     CHECK_FALSE(result.failure);
     CHECK(result.stopped_by == signal);
     CHECK(result.exit_code == 128 + signal);
+    CHECK_FALSE(result.cut_off);
     CHECK(fs::exists(attempt.folder.path() / "saved.0"));
     CHECK(fs::exists(attempt.folder.path() / "saved.1"));
   }
@@ -227,6 +228,7 @@ TEST_CASE("a second Ctrl-C does not wait for ranks that do not stop") {
   CHECK_FALSE(result.failure);
   CHECK(result.stopped_by == SIGINT);
   CHECK(result.exit_code == 128 + SIGINT);
+  CHECK(result.cut_off);
   CHECK(monotonic_seconds() - begin_s < 10);
 }
 

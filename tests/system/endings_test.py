@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import time
 
 import pytest
 from support import Process, run, send, start, train, train_command, wait_until, write_config
@@ -229,3 +230,23 @@ def test_two_signals_at_once_are_a_stop_by_the_first(tmp_path):
         assert process.wait() == 130, process.stderr
         assert "stopped and saved" in process.stderr and "failed" not in process.stderr, process.stderr
         assert process.run_folder.checkpoints()
+
+
+def test_a_second_ctrl_c_says_what_is_not_saved_and_leaves_no_half_written_file(tmp_path):
+    with start(tmp_path, {"epochs": 1000, "checkpoint": by_steps(5)}) as process:
+        wait_until(process.run_folder.checkpoints, "a checkpoint")
+        process.wait_for_step(7)
+        send(process.ranks()[0], signal.SIGSTOP)  # which would save
+        partial = process.run_folder.path / "checkpoints" / "step-00009999.safetensors.partial-1"
+        partial.write_text("half")
+        while process.popen.poll() is None:
+            process.send(signal.SIGINT)
+            time.sleep(0.1)
+        assert process.wait() == 130
+        said = process.stderr
+    assert "SIGINT a second time" in said and "was not saved" in said, said
+    newest = process.run_folder.checkpoints()[-1]
+    assert f"newest checkpoint: {newest}" in said and "--resume auto" in said, said
+    assert not list(process.run_folder.path.rglob("*.partial-*"))
+    assert process.run_folder.summary()["status"] == "stopped"
+    assert "running: this page" not in (process.run_folder.path / "report.html").read_text()
