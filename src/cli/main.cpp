@@ -28,6 +28,7 @@
 #include "data/convert.h"
 #include "doctor/doctor.h"
 #include "launch/failure_report.h"
+#include "launch/supervisor.h"
 #include "report/console.h"
 #include "report/page/page.h"
 #include "report/run_folder.h"
@@ -102,9 +103,24 @@ data::ConvertOptions convert_options(const CommandLine& line) {
                                      std::strerror(errno) + "; scripts/setup builds it");
 }
 
+/// Throws where a signal that stops a run has come, while all of them are blocked.
+void throw_if_stopped(const char* command) {
+  sigset_t signals;
+  ::sigemptyset(&signals);
+  for (const int signal : launch::stop_signals()) ::sigaddset(&signals, signal);
+  const timespec at_once{};
+  const int signal = ::sigtimedwait(&signals, nullptr, &at_once);
+  if (signal <= 0) return;
+  throw Error(static_cast<ExitCode>(launch::stopped_exit_code(signal)),
+              std::string("mnist-train ") + command + ": stopped by SIG" + ::sigabbrev_np(signal) +
+                  "; nothing was written");
+}
+
 /// Returns what goes to standard output: {"format", "train", "test", "folder"}.
 std::string run_convert(const CommandLine& line) {
-  const data::ConvertOptions options = convert_options(line);
+  data::ConvertOptions options = convert_options(line);
+  launch::block_supervised_signals();
+  options.before_each = [] { throw_if_stopped("convert"); };
   const data::Converted converted = data::convert(options);
   const nlohmann::ordered_json json = {
       {"format", options.target == data::ConvertTarget::kLmdb ? "lmdb" : "image-folder"},

@@ -37,6 +37,7 @@ void encode_all(const ImageSource& source, const ConvertOptions& options, const 
   }
   std::vector<std::uint8_t> buffer;
   for (std::int64_t position = 0; position < source.count(); ++position) {
+    if (options.before_each) options.before_each();
     const imaging::Image image = from_planes(source.read(position, buffer), geometry);
     take(padded(position, 8), source.labels()[static_cast<std::size_t>(position)],
          options.jpeg ? imaging::encode_jpeg(image, options.quality) : imaging::encode_png(image));

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 
 namespace mnist_train::data {
@@ -11,9 +12,10 @@ enum class ConvertTarget { kLmdb, kImageFolder };
 struct ConvertOptions {
   std::filesystem::path from;  // a folder of IDX files
   ConvertTarget target = ConvertTarget::kLmdb;
-  std::filesystem::path to;  // must not exist, or be empty
-  bool jpeg = false;         // else PNG, which loses nothing
-  int quality = 95;          // of JPEG
+  std::filesystem::path to;             // must not exist, or be empty
+  bool jpeg = false;                    // else PNG, which loses nothing
+  int quality = 95;                     // of JPEG
+  std::function<void()> before_each{};  // called before each image; what it throws ends the work
 };
 
 struct Converted {

@@ -209,8 +209,9 @@ LmdbWriter::LmdbWriter(const fs::path& folder)
   require(mdb_env_create(&environment), "create");
   handles_->environment.reset(environment);
   require(mdb_env_set_mapsize(environment, kMostBytes), "reserve");
-  // Nothing is waited for until the end: a database that was not finished is thrown away.
-  require(mdb_env_open(environment, folder.c_str(), MDB_NOSYNC, 0644), "open");
+  // Nothing is waited for until the end: a database that was not finished is thrown away. No other
+  // process knows it yet, and a lock file, which is mapped, would end this one on a full disk.
+  require(mdb_env_open(environment, folder.c_str(), MDB_NOSYNC | MDB_NOLOCK, 0644), "open");
   begin();
 }
 

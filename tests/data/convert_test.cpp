@@ -49,6 +49,22 @@ TEST_CASE("an LMDB of PNG images holds every pixel and label in the order of the
   }
 }
 
+TEST_CASE("a conversion that is stopped leaves nothing, and one that is done no lock file") {
+  const TempFolder folder;
+  testing::SmallDataset{}.write(folder.path() / "idx");
+  ConvertOptions options{folder.path() / "idx", ConvertTarget::kLmdb, folder.path() / "lmdb"};
+  int images = 0;
+  options.before_each = [&images] {
+    if (++images == 22) throw Error(ExitCode::kInterrupted, "stopped");
+  };
+  CHECK(error_of([&] { convert(options); }).code == ExitCode::kInterrupted);
+  CHECK(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 1);
+  options.before_each = {};
+  convert(options);
+  CHECK(fs::exists(folder.path() / "lmdb/train/data.mdb"));
+  CHECK_FALSE(fs::exists(folder.path() / "lmdb/train/lock.mdb"));
+}
+
 TEST_CASE("an image folder holds the same samples by class") {
   const TempFolder folder;
   testing::SmallDataset small;

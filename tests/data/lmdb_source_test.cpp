@@ -157,7 +157,7 @@ TEST_CASE("a database that another process holds for itself is refused at once")
   REQUIRE(::pipe(pipe_ends) == 0);
   const pid_t child = ::fork();
   if (child == 0) {
-    const int lock = ::open((folder.path() / "db/lock.mdb").c_str(), O_RDWR);
+    const int lock = ::open((folder.path() / "db/lock.mdb").c_str(), O_RDWR | O_CREAT, 0644);
     struct flock whole {};
     whole.l_type = F_WRLCK;
     const bool held = ::fcntl(lock, F_SETLK, &whole) == 0;

@@ -8,7 +8,7 @@ import time
 from contextlib import ExitStack
 
 import pytest
-from support import BINARY, Process, environment, free_port, run, start, train, write_config
+from support import BINARY, MNIST, Process, environment, free_port, run, start, train, wait_until, write_config
 
 
 def alone(port):
@@ -84,3 +84,15 @@ def test_a_warm_up_that_max_steps_cuts_is_said(tmp_path):
     folder = train(tmp_path, {"max_steps": 3, "schedule": {"warmup_epochs": 1}})
     assert "schedule.warmup_epochs 1 is 20 steps, but max_steps ends the run after 3" in folder.stderr
     assert json.loads((folder.path / "summary.json").read_text())["steps"] == 3
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_conversion_that_is_stopped_says_so_and_leaves_nothing(tmp_path, number, code):
+    (tmp_path / "to").mkdir()
+    with Process([BINARY, "convert", "--from", f"idx:{MNIST}", "--to", f"image-folder:{tmp_path / 'to/k1'}"],
+                 tmp_path) as process:
+        wait_until(lambda: list((tmp_path / "to").rglob("*.png")), "the first image")
+        process.send(number)
+        assert process.wait() == code, process.stderr
+        assert "stopped by SIG" in process.stderr
+    assert not list((tmp_path / "to").iterdir())
