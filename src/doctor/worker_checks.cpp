@@ -2,6 +2,7 @@
 #include <spdlog/fmt/ranges.h>
 #include <sys/mman.h>
 
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -58,6 +59,11 @@ Diagnosis run_workers(const settings::RunConfig& config, int processes) {
   setup.output_fd = output.get();
   const auto result =
       launch::supervise(setup, board, config.launch.hang_timeout_s, launch::BackgroundTask{});
+  if (result.stopped_by != 0) {
+    throw Error(
+        static_cast<ExitCode>(launch::stopped_exit_code(result.stopped_by)),
+        std::string("mnist-train doctor: stopped by SIG") + ::sigabbrev_np(result.stopped_by));
+  }
   if (result.failure) return {nullptr, result.failure->cause};
   Json json = Json::parse(content_of(output.get()), nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return {nullptr, "the workers ended without a result"};
@@ -68,6 +74,7 @@ Diagnosis diagnose(const settings::RunConfig& config, bool on_gpus, int processe
   try {
     return run_workers(diagnosis_config(config, on_gpus, processes), processes);
   } catch (const Error& error) {
+    if (error.code() == ExitCode::kInterrupted || error.code() == ExitCode::kTerminated) throw;
     return {nullptr, error.what()};
   }
 }

@@ -96,3 +96,11 @@ def test_a_conversion_that_is_stopped_says_so_and_leaves_nothing(tmp_path, numbe
         assert process.wait() == code, process.stderr
         assert "stopped by SIG" in process.stderr
     assert not list((tmp_path / "to").iterdir())
+
+
+def test_a_diagnosis_that_is_stopped_finds_no_problem(tmp_path):
+    with Process([BINARY, "doctor"], tmp_path) as process:
+        process.wait_for_ranks(2)
+        process.send(signal.SIGINT)
+        assert process.wait() == 130, process.stdout
+        assert "problem" not in process.stdout and "stopped by SIGINT" in process.stderr
