@@ -197,6 +197,23 @@ void fetch_archive(const settings::NamedDataset& dataset, const fs::path& folder
   fs::remove(archive);
 }
 
+/// Throws Error(kConfig) where a file is there, under the name of one of the data set's, that
+/// belongs to another data set.
+void refuse_other_dataset(const settings::NamedDataset& dataset, const fs::path& folder) {
+  for (const settings::NamedDataset& other : settings::named_datasets()) {
+    if (other.name == dataset.name) continue;
+    for (const settings::DatasetFile& file : other.files) {
+      const bool would_be_replaced =
+          std::any_of(dataset.files.begin(), dataset.files.end(),
+                      [&](const auto& own) { return own.name == file.name; });
+      const fs::path path = folder / file.name;
+      if (!would_be_replaced || !fs::exists(path) || !verify(path, file).empty()) continue;
+      throw Error(ExitCode::kConfig, path.string() + ": is a file of " + other.name + ", which " +
+                                         dataset.name + " would replace; name another folder");
+    }
+  }
+}
+
 /// Downloads a data set's files into `folder`, which is made if it is not there, and returns their
 /// paths. Files that are there and sound are left alone. A file has its name only when its SHA-256
 /// was found right; until then it is a hidden .part beside it, from which the next attempt, of this
@@ -208,6 +225,7 @@ std::vector<fs::path> fetch_dataset(const settings::NamedDataset& dataset, const
   try {
     fs::create_directories(folder);
     const UniqueFd held = lock(folder);
+    refuse_other_dataset(dataset, folder);
     if (dataset.archive) fetch_archive(dataset, folder, mirrors);
     std::vector<fs::path> paths;
     for (const settings::DatasetFile& file : dataset.files) {

@@ -192,3 +192,11 @@ def test_usage(tmp_path):
     assert run("fetch", "mnist").returncode == 2
     if os.geteuid() != 0:
         assert fetch("/proc/nowhere", MNIST.as_uri()).returncode == 3
+
+
+def test_the_files_of_another_data_set_are_not_replaced(tmp_path):
+    assert fetch(tmp_path, MNIST.as_uri()).returncode == 0
+    refused = fetch(tmp_path, NOWHERE, name="fashion-mnist")
+    assert refused.returncode == 2 and "is a file of mnist" in refused.stderr, refused.stderr
+    assert "name another folder" in refused.stderr
+    assert_whole(tmp_path)
