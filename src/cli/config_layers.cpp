@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "cli/checkpoint_files.h"
+#include "cli/shipped_configs.h"
 #include "settings/run_config.h"
 #include "strict_json/document.h"
 #include "strict_json/json_cursor.h"
@@ -142,11 +143,21 @@ std::shared_ptr<const Source> config_of_checkpoint(const std::filesystem::path& 
                                      "is no config.json beside it: name the config with --config");
 }
 
+/// Reads a config. One that comes with the program and is called by its name is taken as if it lay
+/// in `configs` here, since its data do not come with the program.
+std::shared_ptr<const Source> load_config(const std::string& name) {
+  const std::string path = find_config(name);
+  std::shared_ptr<const Source> source = strict_json::load_source(path);
+  if (path == name) return source;
+  return std::make_shared<const Source>(
+      Source{source->name, source->text, std::filesystem::current_path() / "configs"});
+}
+
 }  // namespace
 
 ConfigFiles config_files(const CommandLine& line) {
   ConfigFiles files;
-  for (const std::string& path : line.configs) files.push_back(strict_json::load_source(path));
+  for (const std::string& name : line.configs) files.push_back(load_config(name));
   const bool reads_checkpoint = line.command == Command::kEvaluate ||
                                 line.command == Command::kPredict || line.exports_network();
   if (files.empty() && reads_checkpoint) {

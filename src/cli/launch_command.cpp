@@ -14,6 +14,7 @@
 #include "cli/commands.h"
 #include "cli/network_check.h"
 #include "cli/output_file.h"
+#include "cli/shipped_configs.h"
 #include "launch/failure_report.h"
 #include "launch/job.h"
 #include "launch/placement.h"
@@ -31,7 +32,7 @@ namespace {
 
 /// Returns the first config file; empty where none is named.
 fs::path first_config(const CommandLine& line) {
-  return line.configs.empty() ? fs::path() : fs::path(line.configs.front());
+  return line.configs.empty() ? fs::path() : fs::path(find_config(line.configs.front()));
 }
 
 void check_readable(const fs::path& path) { (void)MappedFile::open(path, ExitCode::kCheckpoint); }

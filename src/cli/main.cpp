@@ -24,7 +24,6 @@
 #include "cli/launch_command.h"
 #include "cli/network_check.h"
 #include "cli/output_file.h"
-#include "cli/shipped_configs.h"
 #include "data/convert.h"
 #include "doctor/doctor.h"
 #include "launch/failure_report.h"
@@ -193,7 +192,6 @@ int run(std::vector<std::string> arguments) {
     run_report(line);
     return 0;
   }
-  for (std::string& file : line.configs) file = find_config(file);
   find_checkpoints(line);
   LayeredConfig layered = read_layers(line, config_files(line));
   settings::RunConfig& config = layered.config;

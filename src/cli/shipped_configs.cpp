@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "strict_json/json_cursor.h"
 
 namespace mnist_train::cli {
 
@@ -51,10 +52,11 @@ std::string find_config(const std::string& name) {
   const bool is_shipped = std::find(shipped.begin(), shipped.end(), stem) != shipped.end();
   if (is_shipped && !path.has_parent_path()) return shipped_folder() / (stem + ".json");
   if (shipped.empty() || fs::exists(path, ignored)) return name;  // the reader says what is wrong
-  throw Error(
-      ExitCode::kConfig,
-      fmt::format("{}: no such file; configs that come with mnist-train: {} (--config {})",
-                  on_one_line(name), fmt::join(shipped, ", "), is_shipped ? stem : "mnist"));
+  const auto meant = strict_json::closest_name(stem, shipped);
+  throw Error(ExitCode::kConfig,
+              fmt::format("{}: no such file; configs that come with mnist-train: {} (--config {})",
+                          on_one_line(name), fmt::join(shipped, ", "),
+                          is_shipped ? stem : meant.value_or("mnist")));
 }
 
 }  // namespace mnist_train::cli

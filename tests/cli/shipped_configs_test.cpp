@@ -52,4 +52,9 @@ TEST_CASE("a config that is nowhere is answered with those that come with the pr
   }
 }
 
+TEST_CASE("a config whose name is misspelt is answered with the nearest one") {
+  CHECK_THAT(testing::error_of([] { find_config("dali_mpl"); }).message,
+             ContainsSubstring("(--config dali_mlp)"));
+}
+
 }  // namespace mnist_train::cli

@@ -104,3 +104,8 @@ def test_a_diagnosis_that_is_stopped_finds_no_problem(tmp_path):
         process.send(signal.SIGINT)
         assert process.wait() == 130, process.stdout
         assert "problem" not in process.stdout and "stopped by SIGINT" in process.stderr
+
+
+def test_a_shipped_config_looks_for_its_data_here(tmp_path):
+    done = run("--config", "dali_mlp", "--dry-run", folder=tmp_path)
+    assert json.loads(done.stdout)["data"]["train"] == str(tmp_path / "data/mnist-lmdb/train"), done.stderr
