@@ -155,7 +155,12 @@ std::vector<KnownKey> JsonCursor::known_keys(const std::vector<KnownKey>& own) c
 }
 
 bool takes_name(const nlohmann::ordered_json& fragment, const Node& node) {
-  if (node.kind != JsonKind::kString || !fragment.contains("enum")) return false;
+  if (node.kind != JsonKind::kString) return false;
+  if (fragment.contains("anyOf")) {
+    return std::any_of(fragment.at("anyOf").begin(), fragment.at("anyOf").end(),
+                       [&node](const auto& choice) { return takes_name(choice, node); });
+  }
+  if (!fragment.contains("enum")) return false;
   const auto& names = fragment.at("enum");
   return std::find(names.begin(), names.end(), node.string) != names.end();
 }

@@ -158,7 +158,8 @@ TEST_CASE("a layer hides nothing that is wrong in one below it") {
   using Case = std::tuple<const char*, const char*, const char*>;
   const auto [file, set, message] = GENERATE(values<Case>({
       {R"({"data":"fashion-mnist"})", "data.limit_train=9",
-       "f:1:9: /data: expected an object, found the string \"fashion-mnist\""},
+       "f:1:9: /data: expected an object, found the string \"fashion-mnist\"; did you mean "
+       "{\"dataset\": \"fashion-mnist\"} (--set data.dataset=fashion-mnist)?"},
       {R"({"model":"resnet18"})", "model.weights=x.pt",
        "f:1:10: /model: expected an object, found the string \"resnet18\"; did you mean {\"name\": "
        "\"resnet18\"} (--set model.name=resnet18)?"},

@@ -109,3 +109,11 @@ def test_a_diagnosis_that_is_stopped_finds_no_problem(tmp_path):
 def test_a_shipped_config_looks_for_its_data_here(tmp_path):
     done = run("--config", "dali_mlp", "--dry-run", folder=tmp_path)
     assert json.loads(done.stdout)["data"]["train"] == str(tmp_path / "data/mnist-lmdb/train"), done.stderr
+
+
+@pytest.mark.parametrize("key, name, meant", [("data", "fashion-mnist", "data.dataset=fashion-mnist"),
+                                              ("data", "cifar10", "data.dataset=cifar10"),
+                                              ("model", "resnet18", "model.name=resnet18")])
+def test_a_name_in_place_of_an_object_is_answered_with_its_key(tmp_path, key, name, meant):
+    refused = run("--config", "mnist", "--set", f"{key}={name}", "--dry-run", folder=tmp_path)
+    assert refused.returncode == 2 and f"--set {meant}" in refused.stderr, refused.stderr
