@@ -117,6 +117,14 @@ bool fits(const LayerList& layers, ImageShape images, std::int64_t side) {
   }
 }
 
+[[noreturn]] void refuse_small(const settings::ModelOptions& options, const ImageShape& images,
+                               std::int64_t side) {
+  throw Error(ExitCode::kConfig, "model \"" + settings::name_of(options.name) +
+                                     "\" needs images of at least " +
+                                     settings::text_of({side, side}) + ", the data has " +
+                                     settings::text_of({images.height, images.width}));
+}
+
 }  // namespace
 
 settings::LayerList layers_of(const settings::ModelOptions& options) {
@@ -138,15 +146,14 @@ Network make_network(const settings::ModelOptions& options, const ImageShape& im
   const LayerList layers = layers_of(options);
   try {
     return infer_sizes(layers, images);
-  } catch (const LayerError&) {
+  } catch (const LayerError& error) {
     if (options.layers) throw;
+    std::int64_t side = 1;
+    while (side < kLargestSideTried && !fits(layers, images, side)) ++side;
+    if (side < kLargestSideTried) refuse_small(options, images, side);
+    throw Error(ExitCode::kConfig,  // no size of images helps
+                "model \"" + settings::name_of(options.name) + "\": " + error.reason());
   }
-  std::int64_t side = 1;
-  while (side < kLargestSideTried && !fits(layers, images, side)) ++side;
-  throw Error(ExitCode::kConfig, "model \"" + settings::name_of(options.name) +
-                                     "\" needs images of at least " +
-                                     settings::text_of({side, side}) + ", the data has " +
-                                     settings::text_of({images.height, images.width}));
 }
 
 InitDefaults init_defaults(const settings::ModelOptions& options) {

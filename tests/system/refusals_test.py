@@ -117,3 +117,10 @@ def test_a_shipped_config_looks_for_its_data_here(tmp_path):
 def test_a_name_in_place_of_an_object_is_answered_with_its_key(tmp_path, key, name, meant):
     refused = run("--config", "mnist", "--set", f"{key}={name}", "--dry-run", folder=tmp_path)
     assert refused.returncode == 2 and f"--set {meant}" in refused.stderr, refused.stderr
+
+
+def test_a_network_that_is_too_big_for_any_images_says_so(tmp_path):
+    config = write_config(tmp_path, {"model": {"name": "mlp", "hidden": [1048576] * 3}})
+    refused = run("--config", config, "--dry-run", folder=tmp_path)
+    assert refused.returncode == 2 and "needs images" not in refused.stderr, refused.stderr
+    assert 'model "mlp": ' in refused.stderr
