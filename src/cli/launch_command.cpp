@@ -1,11 +1,13 @@
 #include "cli/launch_command.h"
 
+#include <net/if.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <iostream>
 #include <optional>
+#include <sstream>
 #include <string>
 
 #include "base/file.h"
@@ -148,6 +150,18 @@ UniqueFd prepare_on_rank0(const CommandLine& line, const settings::RunConfig& co
   launch::exec_worker(job, std::move(lock));
 }
 
+/// Refuses a network interface that is not there, which every rank would fail to connect over.
+void check_interface() {
+  constexpr const char* kVariable = "GLOO_SOCKET_IFNAME";
+  std::istringstream names(environment_variable(kVariable).value_or(""));
+  for (std::string name; std::getline(names, name, ',');) {
+    if (::if_nametoindex(name.c_str()) != 0) continue;
+    throw Error(ExitCode::kConfig, std::string(kVariable) + "=" + on_one_line(name) +
+                                       ": this machine has no such network interface; `ip link` "
+                                       "lists them");
+  }
+}
+
 /// Returns how many processes the config names for this machine, or nothing where it does not say.
 std::optional<std::int64_t> configured_processes(const settings::LaunchOptions& options) {
   if (!options.devices.empty()) return static_cast<std::int64_t>(options.devices.size());
@@ -181,6 +195,7 @@ int launch_command(const CommandLine& line, const LayeredConfig& layered) {
   const settings::RunConfig& config = layered.config;
   launch::Job job = make_job(line, layered);
   launch::require_open_files();
+  if (!launch::needs_one_cpu(job.command)) check_interface();
   const auto identity = launch::identity_from_environment();
   launch::block_supervised_signals();
   if (identity && !starts_own_processes(*identity, config.launch)) {

@@ -124,3 +124,10 @@ def test_a_network_that_is_too_big_for_any_images_says_so(tmp_path):
     refused = run("--config", config, "--dry-run", folder=tmp_path)
     assert refused.returncode == 2 and "needs images" not in refused.stderr, refused.stderr
     assert 'model "mlp": ' in refused.stderr
+
+
+def test_a_network_interface_that_is_not_there_is_named_before_a_start(tmp_path):
+    config = write_config(tmp_path)
+    refused = run("--config", config, "--output", tmp_path / "run", variables={"GLOO_SOCKET_IFNAME": "lo,eth99"})
+    assert refused.returncode == 2 and "GLOO_SOCKET_IFNAME=eth99" in refused.stderr, refused.stderr
+    assert not (tmp_path / "run").exists()
