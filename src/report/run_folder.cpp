@@ -45,10 +45,28 @@ void remove_made(const std::vector<fs::path>& made) {
   for (auto path = made.rbegin(); path != made.rend(); ++path) fs::remove(*path, ignored);
 }
 
+/// Returns what is in the way of a folder, which the system may only call "File exists".
+std::string why_no_folder(fs::path path, const std::error_code& error) {
+  std::error_code ignored;
+  for (; path.has_relative_path(); path = path.parent_path()) {
+    const bool is_link = fs::is_symlink(path, ignored);
+    if (is_link && !fs::exists(path, ignored)) {
+      return path.string() + " is a link to " + fs::read_symlink(path, ignored).string() +
+             ", which does not exist";
+    }
+    if (fs::exists(path, ignored)) {
+      return fs::is_directory(path, ignored) ? error.message() : path.string() + " is a file";
+    }
+  }
+  return error.message();
+}
+
 void make_folders(RunFolder& run) {
   std::error_code error;
   make_folder(run.path / files::kLogs, run.made, error);
-  if (error) refuse(run.path.string() + ": cannot make the run folder: " + error.message());
+  if (error) {
+    refuse(run.path.string() + ": cannot make the run folder: " + why_no_folder(run.path, error));
+  }
   if (::access(run.path.c_str(), W_OK) != 0) {
     refuse(run.path.string() + ": cannot write into the run folder: " + std::strerror(errno));
   }
@@ -151,6 +169,9 @@ std::optional<fs::path> find_free_folder(const settings::RunConfig& config,
   }
   auto folder = find_folder(config, config_name, resume, after_restart);
   if (!folder) return std::nullopt;
+  if (folder->lexically_normal() == folder->root_path()) {
+    refuse(folder->string() + ": is the root of the file system; name a folder for the run");
+  }
   refuse_if_in_use(*folder);
   const bool continues = resume == "auto" || belongs_to(resume, *folder) ||
                          (after_restart && belongs_to_launch(*folder, launch_id));

@@ -48,6 +48,24 @@ TEST_CASE("a named folder is made, with a place for logs") {
   CHECK(run.lock.valid());
 }
 
+TEST_CASE("the root of the file system is no run folder") {
+  const auto failure = error_of([] { check_run_folder(into("/"), "mnist", ""); });
+  CHECK(failure.code == ExitCode::kConfig);
+  CHECK_THAT(failure.message, ContainsSubstring("root of the file system"));
+}
+
+TEST_CASE("what is in the way of a run folder is named") {
+  const TempFolder temp;
+  temp.write("notes.txt", "mine");
+  fs::create_symlink("nowhere", temp.path() / "link");
+  for (const auto& [name, reason] :
+       {std::pair{"notes.txt/run", "notes.txt is a file"}, {"link", "link is a link to nowhere"}}) {
+    const auto failure =
+        error_of([&] { prepare_run_folder(into(temp.path() / name), "mnist", "", false); });
+    CHECK_THAT(failure.message, ContainsSubstring(reason));
+  }
+}
+
 TEST_CASE("an empty folder, or one with other things, takes a run") {
   const TempFolder temp;
   temp.write("notes.txt", "mine");
