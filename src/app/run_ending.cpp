@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <string>
 
+#include "base/log.h"
 #include "base/print.h"
 #include "checkpoint/checkpoint_folder.h"
 #include "report/run_folder.h"
@@ -77,7 +78,7 @@ void tell_of_finished_run(const Worker& worker, const report::Summary& summary,
   spdlog::debug("{}", result);
   if (worker.job.quiet) return;
   try {
-    print_text(result + "\n");
+    print_text(on_one_line(result) + "\n");
   } catch (const Error& error) {  // the run folder holds the result
     spdlog::warn("{}: {}", error.what(), result);
   }

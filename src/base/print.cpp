@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -9,6 +10,18 @@
 #include "base/file.h"
 
 namespace mnist_train {
+
+namespace {
+
+/// Returns a byte as shells write it within $'…'.
+std::string octal(char byte) {
+  const auto digit = [byte](int shift) {
+    return static_cast<char>('0' + ((static_cast<unsigned char>(byte) >> shift) & 7));
+  };
+  return {'\\', digit(6), digit(3), digit(0)};
+}
+
+}  // namespace
 
 std::string replaced(std::string text, std::string_view part, std::string_view by) {
   for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at)) {
@@ -19,7 +32,16 @@ std::string replaced(std::string text, std::string_view part, std::string_view b
 }
 
 std::string shell_quoted(std::string_view text) {
-  return "'" + replaced(std::string(text), "'", "'\\''") + "'";
+  const auto is_control = [](unsigned char byte) { return byte < 0x20 || byte == 0x7f; };
+  if (std::none_of(text.begin(), text.end(), is_control)) {
+    return "'" + replaced(std::string(text), "'", "'\\''") + "'";
+  }
+  std::string quoted;
+  for (const char byte : text) {
+    if (byte == '\'' || byte == '\\') quoted += '\\';
+    quoted += is_control(static_cast<unsigned char>(byte)) ? octal(byte) : std::string(1, byte);
+  }
+  return "$'" + quoted + "'";
 }
 
 void print_text(std::string_view text) {
