@@ -53,18 +53,21 @@ std::shared_ptr<loader::Augmenter> make_augmenter(const Worker& worker,
   const auto* mixup = settings::find<settings::MixupOptions>(list);
   const bool across = mixup != nullptr && mixup->scope == settings::MixupScope::kGlobal;
   loader::FromNext from_next;
-  if (across && worker.communicator.alone()) {
+  const std::int64_t shards =
+      settings::shard_count(worker.config.train, worker.communicator.world_size());
+  const bool takes_partners = across && worker.config.train.shards && shards > 1;
+  if (across && shards == 1) {
     spdlog::warn(
-        "mixup with scope global mixes in another process's samples, but there is only one "
-        "process: samples stay as they are");
-  } else if (across) {
+        "mixup with scope global mixes in the samples of another process, or of another shard of "
+        "the batch, but there is only one: samples stay as they are");
+  } else if (across && !takes_partners) {
     from_next = [&communicator = worker.communicator](const at::Tensor& mine, std::int64_t count) {
       return communicator.receive_from_next(mine, count);
     };
   }
   return std::make_shared<loader::Augmenter>(list, settings::ImageSize{images.height, images.width},
                                              worker.config.train.seed, worker.device(),
-                                             std::move(from_next));
+                                             std::move(from_next), takes_partners);
 }
 
 network::ImageShape model_input(const settings::RunConfig& config, const data::ImageSet& images) {
@@ -106,7 +109,7 @@ std::unique_ptr<train::Trainer> build_trainer(Worker& worker, const data::Datase
   setup.make_model = [&] { return make_model(config, dataset.train); };
   setup.bf16 = images.bf16;
   setup.device = worker.device();
-  setup.partition = {config.data.split, dataset.train_parts};
+  setup.partition = {config.data.split, dataset.train_parts, config.train.shards};
   if (config.train.cuda_graphs != settings::CudaGraphs::kOff) {
     setup.make_graph = accelerator::graph_factory(worker.device());
   }

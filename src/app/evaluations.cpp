@@ -37,7 +37,8 @@ Evaluations evaluate(Worker& worker, train::Trainer& trainer, RunImages& images)
   update_status();
   trainer.broadcast_buffers();
   const std::int64_t batch_size = worker.config.train.test_batch_size;
-  const auto evaluate_on = [&](loader::BatchSource& some, const eval::EvaluationRequest& request) {
+  const auto evaluate_on = [&](loader::BatchSource& some, eval::EvaluationRequest request) {
+    request.shards = worker.config.train.shards.value_or(0);
     return eval::evaluate(trainer.evaluated_model(), some, batch_size, worker.communicator,
                           worker.device(), update_status, request);
   };

@@ -74,8 +74,9 @@ Json measure_backend(Worker& worker) {
 /// Measures how gradients are averaged between the CPUs of one host. Collective.
 Json measure_shared_memory(Worker& worker) {
   const auto seconds_for = [&](std::int64_t elements, int repetitions) {
-    at::Tensor flat = at::ones({elements});
-    comm::SharedMemoryAverager averager(worker.communicator, {{}, flat, 0});
+    const at::Tensor flat = at::ones({elements});
+    comm::SharedMemoryAverager averager(
+        worker.communicator, comm::one_row_buffer({}, flat, 0, worker.identity.world_size));
     averager.average();
     averager.all_gather();
     if (flat[0].item<float>() != static_cast<float>(worker.identity.world_size)) {
@@ -131,8 +132,7 @@ void run_diagnosis(Worker& worker) {
   if (worker.placement.cuda) result["cuda"] = cuda_facts();
   if (!worker.communicator.alone()) {
     result["all_reduce"].push_back(measure_backend(worker));
-    const at::Tensor here = at::zeros({0}, at::TensorOptions().device(worker.device()));
-    if (comm::SharedMemoryAverager::fits(worker.communicator, {{}, here, 0})) {
+    if (comm::SharedMemoryAverager::fits(worker.communicator, worker.device())) {
       result["all_reduce"].push_back(measure_shared_memory(worker));
     }
   }

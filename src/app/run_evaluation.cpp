@@ -30,7 +30,7 @@ void run_evaluation(Worker& worker) {
                                 worker.device(), at::kFloat, make_augmenter(worker, test));
   const eval::Evaluation evaluation =
       eval::evaluate(*model, *images, config.train.test_batch_size, worker.communicator,
-                     worker.device(), update_status);
+                     worker.device(), update_status, {.shards = config.train.shards.value_or(0)});
   if (!worker.is_rank0()) return;
   if (!worker.job.as_json) {
     return print_text(

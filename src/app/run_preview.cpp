@@ -1,4 +1,5 @@
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
@@ -20,12 +21,24 @@ namespace mnist_train::app {
 
 namespace {
 
-/// Returns the batch in the host's memory.
-loader::Batch on_host(loader::Batch batch) {
+/// Returns a copy of the batch in the host's memory.
+loader::Batch copy_on_host(loader::Batch batch) {
   for (at::Tensor* tensor : batch.tensors()) {
-    if (tensor->defined()) *tensor = accelerator::to_host(*tensor);
+    if (tensor->defined()) *tensor = accelerator::to_host(*tensor).clone();
   }
   return batch;
+}
+
+/// Returns the batches as one.
+loader::Batch joined(std::vector<loader::Batch> batches) {
+  loader::Batch all = batches.front();
+  for (std::size_t i = 1; i < batches.size(); ++i) {
+    for (std::size_t part = 0; part < all.tensors().size(); ++part) {
+      at::Tensor& tensor = *all.tensors()[part];
+      if (tensor.defined()) tensor = at::cat({tensor, *batches[i].tensors()[part]});
+    }
+  }
+  return all;
 }
 
 /// Returns the bytes that normalised images, [n,C,H,W], were made from.
@@ -113,19 +126,25 @@ void run_preview(Worker& worker) {
   const auto normalize = settings::effective_normalize(config.data, dataset.train.channels);
   const auto images = loader::make_batch_source(dataset.train, normalize, worker.device(),
                                                 at::kFloat, make_augmenter(worker, dataset.train));
-  const auto split = train::make_batch_partition({settings::Split::kEven, dataset.train_parts},
-                                                 worker.communicator, worker.device());
+  const auto split = train::make_batch_partition(
+      {settings::Split::kEven, dataset.train_parts, config.train.shards}, worker.communicator,
+      worker.device());
   const std::vector<std::int64_t> order =
       split->order(images->count(), config.train.seed, /*epoch=*/0);
   images->set_order(order, 0);
   const int world_size = worker.identity.world_size;
   const std::int64_t batch_size = settings::global_batch_size(config.train, world_size);
   const data::Range global{0, std::min(batch_size, images->count())};
-  const int rank = worker.identity.rank;
-  const data::Range mine = split->shard(global, rank);
-  const loader::Batch batch =
-      on_host(images->gather(mine, split->shard(global, (rank + 1) % world_size).size()));
-  const std::vector<std::int64_t> samples(order.begin() + mine.begin, order.begin() + mine.end);
+  std::vector<loader::Batch> shards;
+  std::vector<std::int64_t> samples;
+  const data::Range own = split->own_shards();
+  for (std::int64_t number = own.begin; number < own.end; ++number) {
+    const data::Range shard = split->shard(global, number);
+    const data::Range next = split->shard(global, (number + 1) % split->shards());
+    shards.push_back(copy_on_host(images->gather(shard, next)));
+    samples.insert(samples.end(), order.begin() + shard.begin, order.begin() + shard.end);
+  }
+  const loader::Batch batch = joined(shards);
   const auto texts =
       worker.communicator.gather_text(preview_of(batch, samples, dataset, normalize).to_text());
   if (worker.is_rank0()) write_page(worker, texts);

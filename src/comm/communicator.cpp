@@ -138,6 +138,16 @@ void Communicator::all_reduce_sum(at::Tensor& tensor) const {
   });
 }
 
+void Communicator::all_gather(const at::Tensor& mine, at::Tensor& all) const {
+  const launch::WaitScope waiting(status_, launch::Wait::kAllReduce);
+  translate_failures("all-gather", [&] {
+    at::Tensor input = mine;
+    c10d::AllgatherOptions options;
+    options.asyncOp = false;
+    wait_for(group_->_allgather_base(all, input, options));
+  });
+}
+
 double Communicator::sum_over_ranks(double number) const {
   if (alone()) return number;
   at::Tensor sum = at::full({1}, number, at::TensorOptions(at::kDouble).device(reducing_device()));

@@ -34,6 +34,9 @@ class Communicator {
 
   /// Replaces `tensor` by its sum over all ranks. Collective.
   void all_reduce_sum(at::Tensor& tensor) const;
+  /// Fills `all` [ranks * n, …] with the tensors [n, …] of all ranks, rank 0's first; both are
+  /// contiguous. Collective.
+  void all_gather(const at::Tensor& mine, at::Tensor& all) const;
   /// Returns the sum of `number` over all ranks, which is exact for whole numbers. Collective; on
   /// GPUs it waits for all that was launched before.
   double sum_over_ranks(double number) const;

@@ -52,6 +52,33 @@ class FlatAverager : public GradientAverager {
   at::Tensor compressed_;  // [gradient elements], undefined where they are not compressed
 };
 
+/// Gathers the rows of all ranks, and adds them up on each in the order of the tree.
+class GatheringAverager : public GradientAverager {
+ public:
+  GatheringAverager(const Communicator& communicator, GradientBuffer buffer)
+      : GradientAverager(std::move(buffer)), communicator_(communicator) {
+    const auto rows_of_rank = static_cast<std::int64_t>(buffer_.tree.rows_of_rank());
+    own_ = buffer_.rows.narrow(0, 0, rows_of_rank);
+    gathered_ = at::empty({communicator.world_size() * rows_of_rank, buffer_.rows.size(1)},
+                          buffer_.rows.options());
+    for (const at::Tensor& row : gathered_.unbind()) rows_.push_back(without_padding(row));
+  }
+
+  void average() override {
+    communicator_.all_gather(own_, gathered_);
+    add_up(rows_, buffer_.tree.over_ranks(), buffer_.flat);
+  }
+
+  bool capturable() const override { return communicator_.reduces_on_device(); }
+  const char* name() const override { return "flat"; }
+
+ private:
+  const Communicator& communicator_;
+  at::Tensor own_;                // [rows of a rank, n], a view
+  at::Tensor gathered_;           // [ranks * rows of a rank, n]
+  std::vector<at::Tensor> rows_;  // of `gathered_`
+};
+
 settings::AveragingStrategy choose_strategy(const settings::TrainOptions& options,
                                             const Communicator& communicator,
                                             const GradientBuffer& buffer, bool may_overlap) {
@@ -59,7 +86,7 @@ settings::AveragingStrategy choose_strategy(const settings::TrainOptions& option
   const auto& averaging = options.gradient_averaging;
   if (averaging.strategy != Strategy::kAuto) return averaging.strategy;
   const bool compressed = averaging.compression != settings::Compression::kNone;
-  if (!compressed && SharedMemoryAverager::fits(communicator, buffer)) {
+  if (!compressed && SharedMemoryAverager::fits(communicator, buffer.flat.device())) {
     return Strategy::kSharedMemory;
   }
   const auto bytes = buffer.flat.numel() * buffer.flat.element_size();
@@ -68,6 +95,12 @@ settings::AveragingStrategy choose_strategy(const settings::TrainOptions& option
 }
 
 }  // namespace
+
+GradientBuffer one_row_buffer(std::vector<at::Tensor> parameters, const at::Tensor& flat,
+                              std::int64_t statistics, int ranks) {
+  return {std::move(parameters), flat.unsqueeze(0), flat, statistics,
+          SummationTree::of_ranks(ranks)};
+}
 
 void GradientAverager::backward(const at::Tensor& root, const at::Tensor& gradient, bool /*last*/) {
   root.backward(gradient);
@@ -96,6 +129,9 @@ std::unique_ptr<GradientAverager> make_gradient_averager(const settings::TrainOp
     case settings::AveragingStrategy::kSharedMemory:
       return std::make_unique<SharedMemoryAverager>(communicator, std::move(buffer));
     default:
+      if (options.shards) {
+        return std::make_unique<GatheringAverager>(communicator, std::move(buffer));
+      }
       return std::make_unique<FlatAverager>(options, communicator, std::move(buffer));
   }
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "comm/summation_tree.h"
 #include "settings/train_options.h"
 
 namespace mnist_train::comm {
@@ -28,12 +29,20 @@ struct Shard {
 /// that are summed over the ranks along with the gradients.
 struct GradientBuffer {
   std::vector<at::Tensor> parameters;  // those whose gradients backward makes
-  at::Tensor flat;                     // [gradient elements + statistics] f32
-  std::int64_t statistics = 0;         // how many of the last elements of `flat`
+  /// [r, n] f32, where a row is what `tree` calls one: gradient elements, statistics and padding.
+  at::Tensor rows;
+  at::Tensor flat;              // the first of them without its padding; the averager's result
+  std::int64_t statistics = 0;  // how many of the last elements of `flat`
+  SummationTree tree;
   /// Moves the parameters' gradients into `flat`: it replaces what is there in the first call of a
   /// step and adds to it in later ones.
   std::function<void()> collect = [] {};
 };
+
+/// Returns the buffer of ranks that compute one shard each, whose only row is `flat`, all of its
+/// storage.
+GradientBuffer one_row_buffer(std::vector<at::Tensor> parameters, const at::Tensor& flat,
+                              std::int64_t statistics, int ranks);
 
 /// Sums gradients over the ranks. Each rank's loss is its part of the mean over the global batch,
 /// so the sum is the gradient of that mean, however the batch is split.
@@ -78,6 +87,11 @@ class GradientAverager {
     return buffer_.flat.narrow(0, gradient_count(), buffer_.statistics);
   }
 
+  /// Returns the part of row `row` that `flat` is of the first one.
+  at::Tensor without_padding(const at::Tensor& row) const {
+    return row.narrow(-1, 0, buffer_.flat.numel());
+  }
+
   GradientBuffer buffer_;
 };
 
@@ -89,6 +103,7 @@ std::optional<at::ScalarType> compressed_type(settings::Compression compression)
 /// `shared_memory`: no messages, on the CPUs of one host. `auto` takes `shared_memory` where it is
 /// possible, else `bucketed` from 25 MB of gradients on, else `flat`; never `bucketed` in a
 /// deterministic run or without `may_overlap`, as where the step is captured. One rank needs none.
+/// With `shards` both add up in the order of the buffer's tree, `flat` by gathering all rows.
 /// Collective. Throws Error(kConfig) where `shared_memory` is asked for and not possible.
 std::unique_ptr<GradientAverager> make_gradient_averager(const settings::TrainOptions& options,
                                                          const Communicator& communicator,

@@ -1,5 +1,6 @@
 #include "comm/shared_memory_averager.h"
 
+#include <ATen/ops/cat.h>
 #include <linux/futex.h>
 #include <poll.h>
 #include <sys/syscall.h>
@@ -43,7 +44,7 @@ bool is_before(std::uint32_t reached, std::uint32_t wanted) {
 }
 
 GradientBuffer require_fitting(const Communicator& communicator, GradientBuffer buffer) {
-  if (SharedMemoryAverager::fits(communicator, buffer)) return buffer;
+  if (SharedMemoryAverager::fits(communicator, buffer.flat.device())) return buffer;
   throw Error(ExitCode::kConfig,
               "gradient_averaging.strategy \"shared_memory\" needs all processes on the CPUs of "
               "one host; set it to \"flat\" or \"bucketed\"");
@@ -51,9 +52,9 @@ GradientBuffer require_fitting(const Communicator& communicator, GradientBuffer 
 
 }  // namespace
 
-bool SharedMemoryAverager::fits(const Communicator& communicator, const GradientBuffer& buffer) {
+bool SharedMemoryAverager::fits(const Communicator& communicator, at::Device device) {
   if (communicator.reduces_on_device()) return false;  // and has no way for a tensor on a CPU
-  const bool fits_here = communicator.one_host() && buffer.flat.is_cpu();
+  const bool fits_here = communicator.one_host() && device.is_cpu();
   return communicator.sum_over_ranks(fits_here ? 0 : 1) == 0;
 }
 
@@ -66,12 +67,17 @@ SharedMemoryAverager::SharedMemoryAverager(const Communicator& communicator, Gra
       ranks_(reinterpret_cast<RankState*>(
           segment_.take(sizeof *ranks_ * static_cast<std::size_t>(communicator.world_size())))) {
   for (int rank = 0; rank < communicator_.world_size(); ++rank) {
-    statistics_slots_.push_back(segment_.take_like(statistics_));
+    statistics_slots_.push_back(segment_.take_like(own_statistics()));
     if (rank == communicator_.rank()) {
-      segment_.move_here(buffer_.flat, /*with_contents=*/true);
-      slots_.push_back(buffer_.flat);
+      segment_.move_here(buffer_.rows, /*with_contents=*/true);
+      tables_.push_back(buffer_.rows);
     } else {
-      slots_.push_back(segment_.take_like(buffer_.flat));
+      tables_.push_back(segment_.take_like(buffer_.rows));
+    }
+  }
+  for (int rank = 0; rank < communicator_.world_size(); ++rank) {
+    for (std::int64_t row = 0; row < own_statistics().size(0); ++row) {
+      summed_rows_.push_back(gradients(rank, row, communicator_.rank()));
     }
   }
   ranks_[communicator_.rank()].pid = ::getpid();
@@ -86,7 +92,7 @@ SharedMemoryAverager::SharedMemoryAverager(const Communicator& communicator, Gra
 std::size_t SharedMemoryAverager::segment_bytes() const {
   const auto ranks = static_cast<std::size_t>(communicator_.world_size());
   return cache_aligned(sizeof *changes_) + sizeof *ranks_ * ranks +
-         ranks * (cache_aligned(statistics_.nbytes()) + cache_aligned(buffer_.flat.nbytes()));
+         ranks * (cache_aligned(own_statistics().nbytes()) + cache_aligned(buffer_.rows.nbytes()));
 }
 
 void SharedMemoryAverager::move_to_shared_memory(const std::vector<at::Tensor>& state) {
@@ -108,28 +114,32 @@ Shard SharedMemoryAverager::shard_of(int rank) const {
   return {begin_of(rank), begin_of(rank + 1) - begin_of(rank)};
 }
 
-at::Tensor SharedMemoryAverager::gradients(int slot, int owner) const {
-  return shard_of(owner).of(slots_[static_cast<std::size_t>(slot)]);
+/// Returns the owner's shard of a row of the table of `rank`.
+at::Tensor SharedMemoryAverager::gradients(int rank, std::int64_t row, int owner) const {
+  return shard_of(owner).of(tables_[static_cast<std::size_t>(rank)].select(0, row));
+}
+
+/// Returns the statistics of the rows that this rank gives to the others, a view.
+at::Tensor SharedMemoryAverager::own_statistics() const {
+  return buffer_.rows.narrow(0, 0, static_cast<std::int64_t>(buffer_.tree.rows_of_rank()))
+      .narrow(1, gradient_count(), buffer_.statistics);
 }
 
 void SharedMemoryAverager::average() {
   const int mine = communicator_.rank();
-  statistics_slots_[static_cast<std::size_t>(mine)].copy_(statistics_);
+  statistics_slots_[static_cast<std::size_t>(mine)].copy_(own_statistics());
   barrier();
-  statistics_.zero_();
-  for (const at::Tensor& slot : statistics_slots_) statistics_.add_(slot);
-  // Nobody else reads this part of this slot, so the sum can take its place.
-  at::Tensor sum = gradients(mine, mine);
-  for (int rank = 0; rank < communicator_.world_size(); ++rank) {
-    if (rank != mine) sum.add_(gradients(rank, mine));
-  }
+  // All ranks add these up, so each needs a copy to do it in.
+  add_up(at::cat(statistics_slots_).unbind(), buffer_.tree.over_ranks(), statistics_);
+  // Nobody else reads this part of the rows, so the sum can take its place.
+  add_up(summed_rows_, buffer_.tree.over_ranks(), gradients(mine, 0, mine));
 }
 
 void SharedMemoryAverager::all_gather() {
   const int mine = communicator_.rank();
   barrier();
   for (int rank = 0; rank < communicator_.world_size(); ++rank) {
-    if (rank != mine) gradients(mine, rank).copy_(gradients(rank, rank));
+    if (rank != mine) gradients(mine, 0, rank).copy_(gradients(rank, 0, rank));
   }
   barrier();
 }

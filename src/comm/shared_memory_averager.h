@@ -25,8 +25,9 @@ class SharedMemoryAverager : public GradientAverager {
   /// several hosts or compute on GPUs, and Error(kRunFailed) when the system has no memory left.
   SharedMemoryAverager(const Communicator& communicator, GradientBuffer buffer);
 
-  /// Returns whether all ranks compute on the CPUs of one host. Collective.
-  static bool fits(const Communicator& communicator, const GradientBuffer& buffer);
+  /// Returns whether all ranks compute on the CPUs of one host, where `device` is this rank's.
+  /// Collective.
+  static bool fits(const Communicator& communicator, at::Device device);
 
   Shard owned_shard() const override { return shard_of(communicator_.rank()); }
   void move_to_shared_memory(const std::vector<at::Tensor>& state) override;
@@ -44,7 +45,8 @@ class SharedMemoryAverager : public GradientAverager {
 
   std::size_t segment_bytes() const;
   Shard shard_of(int rank) const;
-  at::Tensor gradients(int slot, int owner) const;
+  at::Tensor gradients(int rank, std::int64_t row, int owner) const;
+  at::Tensor own_statistics() const;
   void wait_for_all() const;
   void require_alive(int rank) const;
 
@@ -54,8 +56,9 @@ class SharedMemoryAverager : public GradientAverager {
   std::atomic<std::uint32_t>* changes_;  // counts arrivals at barriers; waiting ranks sleep on it
   RankState* ranks_;
   std::vector<UniqueFd> processes_;           // by rank
-  std::vector<at::Tensor> statistics_slots_;  // by rank
-  std::vector<at::Tensor> slots_;             // by rank: the buffers
+  std::vector<at::Tensor> statistics_slots_;  // by rank, [rows of a rank, statistics]
+  std::vector<at::Tensor> tables_;            // by rank: the buffers' rows
+  std::vector<at::Tensor> summed_rows_;       // this rank's shard of each row of all ranks
   std::uint32_t barriers_ = 0;                // that this rank has reached
 };
 

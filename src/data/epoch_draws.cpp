@@ -76,10 +76,10 @@ double EpochDraws::mixup_weight(std::int64_t sample, std::uint64_t entry,
                         uniform(sample, entry, 1));
 }
 
-std::uint64_t generator_seed(std::int64_t seed, std::int64_t step, int rank) {
+std::uint64_t generator_seed(std::int64_t seed, std::int64_t step, std::int64_t shard) {
   return absorb(
       absorb(absorb(0, static_cast<std::uint64_t>(seed)), static_cast<std::uint64_t>(step)),
-      static_cast<std::uint64_t>(rank));
+      static_cast<std::uint64_t>(shard));
 }
 
 double symmetric_beta(double alpha, double uniform1, double uniform2) {

@@ -47,7 +47,7 @@ class EpochDraws {
 
 /// Draws the seed of the generator from which networks that draw by themselves draw in one step of
 /// one rank.
-std::uint64_t generator_seed(std::int64_t seed, std::int64_t step, int rank);
+std::uint64_t generator_seed(std::int64_t seed, std::int64_t step, std::int64_t shard);
 
 /// Draws from Beta(alpha, alpha) with two uniform numbers, by way of Student's t in polar form (R.
 /// W. Bailey, Mathematics of Computation 62, 1994): exact, and without rejection.

@@ -39,21 +39,22 @@ std::int64_t count_of(const std::vector<data::Range>& ranges) {
 /// prediction belongs to one rank; the others leave zeros in its place.
 class EvaluationSums {
  public:
-  EvaluationSums(const data::ImageSet& images, const EvaluationRequest& request, at::Device device)
+  EvaluationSums(const data::ImageSet& images, const EvaluationRequest& request,
+                 std::int64_t shards, at::Device device)
       : classes_(images.classes), request_(request) {
     const std::int64_t classes = classes_;
     const std::int64_t predictions = count_of(request.predictions);
     const auto extra_sums = static_cast<std::int64_t>(request.extra_sums.size());
     const std::int64_t codes = request.wrong_predictions ? images.count : 0;
     const std::int64_t size =
-        2 + classes * classes + predictions * (1 + classes) + extra_sums + codes;
+        2 * shards + classes * classes + predictions * (1 + classes) + extra_sums + codes;
     sums_ = at::zeros({size}, at::TensorOptions(at::kDouble).device(device));
     std::int64_t taken = 0;
     const auto take = [&](std::int64_t count) {
       taken += count;
       return sums_.narrow(0, taken - count, count);
     };
-    loss_and_correct_ = take(2);
+    loss_and_correct_ = take(2 * shards).view({shards, 2});
     confusion_ = take(classes * classes).view({classes, classes});
     predictions_ = take(predictions * (1 + classes)).view({predictions, 1 + classes});
     extra_sums_ = take(extra_sums);
@@ -62,12 +63,13 @@ class EvaluationSums {
     class_numbers_ = at::arange(classes, at::TensorOptions(at::kLong).device(device));
   }
 
-  /// Adds the samples `range` of the image set, whose `logits` are [n,classes] and whose `labels`
-  /// are [n] i64.
-  void add(const at::Tensor& logits, const at::Tensor& labels, data::Range range) {
+  /// Adds the samples `range` of the image set, which belong to `shard`, whose `logits` are
+  /// [n,classes] and whose `labels` are [n] i64.
+  void add(const at::Tensor& logits, const at::Tensor& labels, std::int64_t shard,
+           data::Range range) {
     const models::BatchLoss loss = models::batch_loss(logits, labels);
-    loss_and_correct_[0].add_(loss.loss_sum);
-    loss_and_correct_[1].add_(loss.correct);
+    loss_and_correct_[shard][0].add_(loss.loss_sum);
+    loss_and_correct_[shard][1].add_(loss.correct);
     const at::Tensor predicted = at::argmax(logits, 1);
     // Counting by a product of zeros and ones is exact, the same on every device, and needs no wait
     // for a GPU, unlike bincount.
@@ -88,8 +90,12 @@ class EvaluationSums {
     const double* next = host.const_data_ptr<double>();
     const auto count = static_cast<double>(samples);
     Evaluation result;
-    result.loss = *next++ / count;
-    result.accuracy = *next++ / count;
+    for (std::int64_t shard = 0; shard < loss_and_correct_.size(0); ++shard) {
+      result.loss += *next++;
+      result.accuracy += *next++;
+    }
+    result.loss /= count;
+    result.accuracy /= count;
     result.samples = samples;
     for (std::int64_t i = 0; i < classes_ * classes_; ++i) {
       result.confusion.push_back(static_cast<std::int64_t>(*next++));
@@ -145,7 +151,7 @@ class EvaluationSums {
   std::int64_t classes_;
   const EvaluationRequest& request_;
   at::Tensor sums_;
-  at::Tensor loss_and_correct_;  // [2], a view, as those below
+  at::Tensor loss_and_correct_;  // [shards,2], a view, as those below
   at::Tensor confusion_;         // [classes,classes]
   at::Tensor predictions_;       // [wanted,1 + classes]: predicted class and probabilities
   at::Tensor extra_sums_;
@@ -160,19 +166,25 @@ Evaluation evaluate(models::Model& model, loader::BatchSource& images, std::int6
                     const std::function<void()>& after_batch, const EvaluationRequest& request) {
   const at::NoGradGuard no_grad;
   model.eval();
-  const data::Range mine =
-      data::shard({0, images.count()}, communicator.rank(), communicator.world_size());
-  EvaluationSums sums(images.images(), request, device);
+  const int ranks = communicator.world_size();
+  const std::int64_t shards = request.shards > 0 ? request.shards : ranks;
+  const data::Range own = data::shard({0, shards}, communicator.rank(), ranks);
+  EvaluationSums sums(images.images(), request, shards, device);
   std::vector<data::Range> ranges;
-  for (std::int64_t begin = mine.begin; begin < mine.end; begin += batch_size) {
-    ranges.push_back({begin, std::min(begin + batch_size, mine.end)});
+  std::vector<std::int64_t> shard_of_range;
+  for (std::int64_t number = own.begin; number < own.end; ++number) {
+    const data::Range shard = data::shard({0, images.count()}, number, shards);
+    for (std::int64_t begin = shard.begin; begin < shard.end; begin += batch_size) {
+      ranges.push_back({begin, std::min(begin + batch_size, shard.end)});
+      shard_of_range.push_back(number);
+    }
   }
   accelerator::RunAheadLimit run_ahead_limit(device, kRunAheadBatches);
   for (std::size_t i = 0; i < ranges.size(); ++i) {
     const data::Range& range = ranges[i];
     images.prefetch_sequential(std::span(ranges).subspan(i));
     const loader::Batch batch = images.gather_sequential(range);
-    sums.add(model.forward(batch.images), batch.labels, range);
+    sums.add(model.forward(batch.images), batch.labels, shard_of_range[i], range);
     run_ahead_limit.step_launched();
     after_batch();
   }

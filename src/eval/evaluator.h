@@ -28,10 +28,13 @@ struct WrongPrediction {
 /// What an evaluation computes beside loss and accuracy, in the same all-reduce.
 struct EvaluationRequest {
   // The samples whose predictions are wanted: ascending and disjoint, within the image set.
-  std::vector<data::Range> predictions;
+  std::vector<data::Range> predictions{};
   // Numbers of this rank that are summed over all ranks, which give equally many.
-  std::vector<double> extra_sums;
+  std::vector<double> extra_sums{};
   bool wrong_predictions = false;  // whether all of them are wanted: 8 bytes a sample to reduce
+  // Into how many shards the image set is cut, at least one a rank: the batches and the sums follow
+  // from their number alone. 0: one a rank.
+  std::int64_t shards = 0;
 };
 
 /// The result over a whole image set.
@@ -45,7 +48,7 @@ struct Evaluation {
   std::vector<WrongPrediction> wrong_predictions = {};  // where asked for, ascending
 };
 
-/// Evaluates a model on an image set; all ranks must call it. Each rank takes a contiguous part, in
+/// Evaluates a model on an image set; all ranks must call it. Each rank takes contiguous shards, in
 /// batches of at most `batch_size`, and every sample counts exactly once. `after_batch` is called
 /// for each of this rank's batches.
 Evaluation evaluate(models::Model& model, loader::BatchSource& images, std::int64_t batch_size,

@@ -175,7 +175,10 @@ int choose_process_count(const settings::RunConfig& config, const Machine& machi
   if (!config.data.train_per_process.empty()) {
     return static_cast<int>(config.data.train_per_process.size());
   }
-  return use_cuda(config, machine) ? machine.gpus : std::min(machine.cores, kAutomaticCpuProcesses);
+  const int automatic =
+      use_cuda(config, machine) ? machine.gpus : std::min(machine.cores, kAutomaticCpuProcesses);
+  return static_cast<int>(
+      std::min<std::int64_t>(automatic, settings::shard_count(config.train, automatic)));
 }
 
 Placement choose_placement(const settings::RunConfig& config, const Machine& machine,

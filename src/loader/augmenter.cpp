@@ -23,17 +23,13 @@ Batch mix_with_following(const at::Tensor& images, const at::Tensor& labels,
           labels.narrow(0, 0, count), labels.narrow(0, 1, count), weights};
 }
 
-/// Mixes sample i with sample i of the next process, which has `next_count` of them; a sample
-/// without a partner stays what it is, and so do all in a world of one, where there is no
-/// `from_next`. All processes must call it.
-Batch mix_with_next_process(const at::Tensor& images, const at::Tensor& labels,
-                            const at::Tensor& weights, std::int64_t next_count,
-                            const FromNext& from_next) {
+/// Mixes sample i with partner i; a sample without a partner stays what it is. There are at most as
+/// many partners as samples.
+Batch mix_with_partners(const at::Tensor& images, const at::Tensor& labels,
+                        const at::Tensor& partners, const at::Tensor& partners_labels,
+                        const at::Tensor& weights) {
   const std::int64_t count = images.size(0);
-  const std::int64_t pairs = std::min(count, next_count);
-  if (!from_next) return {images, labels, labels, at::ones_like(weights)};
-  const at::Tensor partners = from_next(images, next_count).narrow(0, 0, pairs);
-  const at::Tensor partners_labels = from_next(labels, next_count).narrow(0, 0, pairs);
+  const std::int64_t pairs = partners.size(0);
   const auto with_rest = [&](const at::Tensor& paired, const at::Tensor& alone) {
     return pairs == count ? paired : at::cat({paired, alone.narrow(0, pairs, count - pairs)});
   };
@@ -45,11 +41,12 @@ Batch mix_with_next_process(const at::Tensor& images, const at::Tensor& labels,
 }  // namespace
 
 Augmenter::Augmenter(settings::AugmentList list, settings::ImageSize size, std::int64_t seed,
-                     at::Device device, FromNext from_next)
+                     at::Device device, FromNext from_next, bool takes_partners)
     : list_(std::move(list)),
       seed_(seed),
       device_(device),
       from_next_(std::move(from_next)),
+      takes_partners_(takes_partners),
       stored_size_(size),
       size_(settings::augmented_size(list_, size)) {
   for (std::size_t i = 0; i < list_.size(); ++i) {
@@ -95,17 +92,25 @@ std::int64_t Augmenter::samples_beyond() const {
 Batch Augmenter::apply(at::Tensor images, const at::Tensor& labels, data::Range positions,
                        std::int64_t next_count) const {
   const at::Tensor drawn = drawn_.narrow(0, positions.begin, images.size(0));
-  return apply_drawn({std::move(images), labels}, drawn, next_count);
+  return apply_drawn({std::move(images), labels}, drawn, positions.size(), next_count);
+}
+
+Batch Augmenter::apply(at::Tensor images, const at::Tensor& labels, data::Range positions,
+                       data::Range partners) const {
+  const at::Tensor drawn = at::cat({drawn_.narrow(0, positions.begin, positions.size()),
+                                    drawn_.narrow(0, partners.begin, partners.size())});
+  return apply_drawn({std::move(images), labels}, drawn, positions.size(), partners.size());
 }
 
 Batch Augmenter::apply(at::Tensor images, const at::Tensor& labels,
                        const at::Tensor& positions) const {
-  return apply_drawn({std::move(images), labels}, drawn_.index_select(0, positions), 0);
+  const std::int64_t count = positions.size(0) - samples_beyond();
+  return apply_drawn({std::move(images), labels}, drawn_.index_select(0, positions), count, 0);
 }
 
-/// `drawn`: the numbers of all images of the batch.
-Batch Augmenter::apply_drawn(Batch batch, const at::Tensor& drawn, std::int64_t next_count) const {
-  const std::int64_t count = batch.images.size(0) - samples_beyond();
+/// `drawn`: the numbers of all images of the batch, of which `count` come out.
+Batch Augmenter::apply_drawn(Batch batch, const at::Tensor& drawn, std::int64_t count,
+                             std::int64_t next_count) const {
   for (const ListEntry& entry : entries_) {
     const at::Tensor columns = drawn.narrow(1, entry.first_column, columns_of(entry));
     if (entry.augmentation) {
@@ -115,10 +120,29 @@ Batch Augmenter::apply_drawn(Batch batch, const at::Tensor& drawn, std::int64_t 
     }
     const at::Tensor weights = columns.narrow(0, 0, count).squeeze(1);
     batch = samples_beyond() > 0 ? mix_with_following(batch.images, batch.labels, weights)
-                                 : mix_with_next_process(batch.images, batch.labels, weights,
-                                                         next_count, from_next_);
+                                 : mix_with_next_shard(batch, weights, next_count);
   }
   return batch;
+}
+
+/// Mixes each sample with the one at its place in the next shard, which has `next_count` of them:
+/// they lie behind the batch, or another process has them, and then all processes must call it. In
+/// a world of one shard all stay what they are.
+Batch Augmenter::mix_with_next_shard(const Batch& batch, const at::Tensor& weights,
+                                     std::int64_t next_count) const {
+  const at::Tensor& images = batch.images;
+  const at::Tensor& labels = batch.labels;
+  const std::int64_t count = weights.size(0);
+  if (takes_partners_) {
+    return mix_with_partners(images.narrow(0, 0, count), labels.narrow(0, 0, count),
+                             images.narrow(0, count, next_count),
+                             labels.narrow(0, count, next_count), weights);
+  }
+  if (!from_next_) return {images, labels, labels, at::ones_like(weights)};
+  const std::int64_t pairs = std::min(count, next_count);
+  const at::Tensor partners = from_next_(images, next_count).narrow(0, 0, pairs);
+  const at::Tensor partners_labels = from_next_(labels, next_count).narrow(0, 0, pairs);
+  return mix_with_partners(images, labels, partners, partners_labels, weights);
 }
 
 at::Tensor Augmenter::apply_to_test(at::Tensor images) const {

@@ -25,10 +25,11 @@ using FromNext = std::function<at::Tensor(const at::Tensor& mine, std::int64_t c
 /// traffic and no waiting.
 class Augmenter {
  public:
-  /// `size` is that of the stored images; `from_next` is needed for mixup with scope global. Throws
+  /// `size` is that of the stored images. Mixup with scope global needs `from_next`, or
+  /// `takes_partners`, which says that each batch comes with the samples it is mixed with. Throws
   /// Error(kConfig) where a crop does not fit.
   Augmenter(settings::AugmentList list, settings::ImageSize size, std::int64_t seed,
-            at::Device device, FromNext from_next = {});
+            at::Device device, FromNext from_next = {}, bool takes_partners = false);
 
   /// Height and width of the augmented images, in pixels.
   settings::ImageSize size() const { return size_; }
@@ -47,11 +48,17 @@ class Augmenter {
   /// samples the next process has in this batch.
   Batch apply(at::Tensor images, const at::Tensor& labels, data::Range positions,
               std::int64_t next_count = 0) const;
+  /// Does the same with `takes_partners`: behind the batch, `images` and `labels` hold those at
+  /// positions `partners`, at most as many.
+  Batch apply(at::Tensor images, const at::Tensor& labels, data::Range positions,
+              data::Range partners) const;
   /// Does the same for `positions` [n + samples_beyond()] i64 on the device, which are read when
   /// the batch is computed. Not with global mixup.
   Batch apply(at::Tensor images, const at::Tensor& labels, const at::Tensor& positions) const;
-  /// Returns whether `apply` exchanges samples with another process.
-  bool exchanges_samples() const { return from_next_ != nullptr; }
+  /// Returns whether each batch comes with the samples that it is mixed with.
+  bool takes_partners() const { return takes_partners_; }
+  /// Returns whether `apply` mixes samples of different shards of a batch.
+  bool mixes_shards() const { return from_next_ != nullptr || takes_partners_; }
 
   /// Does what test images need of the list: resize, normalize, and the middle of a crop.
   at::Tensor apply_to_test(at::Tensor images) const;
@@ -74,12 +81,16 @@ class Augmenter {
   std::int64_t columns_of(const ListEntry& entry) const {
     return entry.augmentation ? entry.augmentation->columns() : 1;
   }
-  Batch apply_drawn(Batch batch, const at::Tensor& drawn, std::int64_t next_count) const;
+  Batch apply_drawn(Batch batch, const at::Tensor& drawn, std::int64_t count,
+                    std::int64_t next_count) const;
+  Batch mix_with_next_shard(const Batch& batch, const at::Tensor& weights,
+                            std::int64_t next_count) const;
 
   settings::AugmentList list_;
   std::int64_t seed_;
   at::Device device_;
   FromNext from_next_;
+  bool takes_partners_;
   settings::ImageSize stored_size_;
   settings::ImageSize size_;
   std::vector<ListEntry> entries_;

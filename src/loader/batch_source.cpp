@@ -1,6 +1,7 @@
 #include "loader/batch_source.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
@@ -101,21 +102,34 @@ void BatchSource::prefetch_sequential(std::span<const data::Range> ranges) {
   announce(ranges, Order::kStored);
 }
 
-Batch BatchSource::gather(data::Range range, std::int64_t next_count) {
+Batch BatchSource::gather(data::Range range, data::Range next) {
   if (auto batch = make_at_once({.range = range})) return *std::move(batch);
-  Batch batch = gather_images(range, next_count);
+  Batch batch = gather_images(range, next);
   if (seed_) batch.seeds = seeds_.narrow(0, range.begin, range.size());
   return batch;
 }
 
-Batch BatchSource::gather_images(data::Range range, std::int64_t next_count) {
+Batch BatchSource::gather_images(data::Range range, data::Range next) {
   if (!augmenter_) return read_normalized(range, Order::kEpoch);
+  if (augmenter_->takes_partners()) {
+    const data::Range partners{next.begin, next.begin + std::min(range.size(), next.size())};
+    const Batch stored = read_with_partners(range, partners);
+    return finish(augmenter_->apply(stored.images, stored.labels, range, partners));
+  }
   const Batch stored = read({range.begin, range.end + samples_beyond()}, Order::kEpoch);
-  return finish(augmenter_->apply(stored.images, stored.labels, range, next_count));
+  return finish(augmenter_->apply(stored.images, stored.labels, range, next.size()));
+}
+
+/// Returns the samples at both ranges of the epoch's order, one behind the other.
+Batch BatchSource::read_with_partners(data::Range range, data::Range partners) {
+  Batch own = read(range, Order::kEpoch);
+  own.images = own.images.clone();  // the next batch may take its memory
+  const Batch others = read(partners, Order::kEpoch);
+  return {at::cat({own.images, others.images}), at::cat({own.labels, others.labels})};
 }
 
 bool BatchSource::can_gather_at() const {
-  return can_read_at() && !(augmenter_ && augmenter_->exchanges_samples());
+  return can_read_at() && !(augmenter_ && augmenter_->mixes_shards());
 }
 
 Batch BatchSource::gather_at(const at::Tensor& positions, std::int64_t advance) {

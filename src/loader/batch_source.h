@@ -48,9 +48,9 @@ class BatchSource {
   /// Announces the next batches of `gather`, in order, so that they are decoded while others are
   /// computed. What `gather` returns does not depend on it.
   void prefetch(std::span<const data::Range> ranges);
-  /// Returns the samples at positions `range` of the order, augmented. With global mixup all ranks
-  /// must call it, and `next_count` is how many samples the next process has in this batch.
-  Batch gather(data::Range range, std::int64_t next_count = 0);
+  /// Returns the samples at positions `range` of the order, augmented. Global mixup mixes them with
+  /// `next`, the next shard of the batch; where another process has that, all ranks must call it.
+  Batch gather(data::Range range, data::Range next = {});
   /// Returns whether `gather_at` can be called: samples lie in memory, and none are exchanged.
   bool can_gather_at() const;
   /// Does what `gather` does for `positions` [n + samples_beyond()] i64, each one more than the one
@@ -103,7 +103,8 @@ class BatchSource {
 
  private:
   Batch finish(Batch batch);
-  Batch gather_images(data::Range range, std::int64_t next_count);
+  Batch gather_images(data::Range range, data::Range next);
+  Batch read_with_partners(data::Range range, data::Range partners);
 
   std::optional<std::int64_t> seed_;  // of `seeds_`; none: they are not needed
 };

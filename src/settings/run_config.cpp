@@ -191,7 +191,7 @@ void add_split_rules(Schema<RunConfig>& schema) {
     schema.forbid("data/split", all_of({holds("data", equal("split", "throughput")), condition}),
                   "\"throughput\" " + reason);
   };
-  forbid(equal("deterministic", true),
+  forbid(any_of({equal("deterministic", true), is_sharded()}),
          "follows measured speed, which differs between runs: conflicts with deterministic");
   forbid(holds("gradient_averaging", equal("strategy", "bucketed")),
          "measures the work of each process, but gradient_averaging.strategy \"bucketed\" mixes it "
@@ -228,6 +228,7 @@ Schema<RunConfig> make_schema() {
   add_device_rules(schema);
   add_graph_rules(schema);
   add_split_rules(schema);
+  add_shard_rules(schema);
   return schema;
 }
 

@@ -46,6 +46,17 @@ inline constexpr double kMaxSeconds = 1e6;
 /// Returns the keys at the top level that describe training.
 Schema<TrainOptions> train_schema();
 
+struct RunConfig;
+
+/// Returns the row of `deterministic`: true, false or {"shards": 4}.
+strict_json::Field<TrainOptions> deterministic_field();
+
+/// The condition that `deterministic` names a number of shards.
+Json is_sharded();
+
+/// Refuses what would let the number of processes into the bits of a run with shards.
+void add_shard_rules(Schema<RunConfig>& schema);
+
 /// Returns the keys of `data`.
 Schema<DataOptions> data_schema();
 

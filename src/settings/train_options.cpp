@@ -184,8 +184,7 @@ void add_refinements(Schema<Options>& schema) {
 void add_machine(Schema<Options>& schema) {
   schema.add("seed", &Options::seed, integer(0, std::numeric_limits<std::int64_t>::max()),
              "Seeds the initial weights and the order of the samples.", {"random_seed"});
-  schema.add("deterministic", &Options::deterministic, boolean(),
-             "The same bits from the same binary, hardware and number of processes and threads.");
+  schema.add(deterministic_field());
   schema.add(
       "device", &Options::device,
       one_of<DeviceName>(

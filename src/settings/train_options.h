@@ -81,6 +81,8 @@ struct TrainOptions {
   AveragingOptions gradient_averaging;
   std::int64_t seed = 1;
   bool deterministic = false;
+  std::optional<std::int64_t> shards;  // of a global batch, in deterministic runs on any number
+                                       // of processes; none: one a process
   DeviceName device = DeviceName::kAuto;
   BackendName backend = BackendName::kAuto;
   PrecisionName precision = PrecisionName::kAuto;
@@ -96,5 +98,8 @@ struct TrainOptions {
 
 /// Returns the samples of a batch, over all processes.
 std::int64_t global_batch_size(const TrainOptions& options, int processes);
+
+/// Returns into how many shards each global batch is cut: those of the options, or one a process.
+std::int64_t shard_count(const TrainOptions& options, int processes);
 
 }  // namespace mnist_train::settings

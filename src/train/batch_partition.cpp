@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string>
 #include <utility>
 
 #include "accelerator/device.h"
+#include "base/error.h"
 #include "base/system.h"
 #include "data/sampler.h"
 
@@ -12,29 +14,37 @@ namespace mnist_train::train {
 
 namespace {
 
+/// Returns where the shards of each rank begin.
+std::vector<std::int64_t> divide(std::int64_t shards, int ranks) {
+  std::vector<std::int64_t> begins;
+  for (int rank = 0; rank < ranks; ++rank) {
+    begins.push_back(data::shard({0, shards}, rank, ranks).begin);
+  }
+  begins.push_back(shards);
+  return begins;
+}
+
 class EvenPartition : public BatchPartition {
  public:
-  explicit EvenPartition(int ranks) : ranks_(ranks) {}
+  using BatchPartition::BatchPartition;
 
-  data::Range shard(data::Range global, int rank) const override {
-    return data::shard(global, rank, ranks_);
+  data::Range shard(data::Range global, std::int64_t number) const override {
+    return data::shard(global, number, shards());
   }
-
- private:
-  int ranks_;
 };
 
 class PerRankPartition : public BatchPartition {
  public:
-  PerRankPartition(std::vector<std::int64_t> sizes, int rank)
-      : sampler_(std::move(sizes)), rank_(rank) {}
+  PerRankPartition(std::vector<std::int64_t> sizes, const std::vector<std::int64_t>& begins,
+                   int rank)
+      : BatchPartition(begins, rank), sampler_(std::move(sizes)), rank_(rank) {}
 
   std::vector<std::int64_t> order(std::int64_t /*count*/, std::int64_t seed,
                                   std::int64_t epoch) const override {
     return sampler_.order(rank_, seed, epoch);
   }
-  data::Range shard(data::Range global, int rank) const override {
-    return sampler_.shard(global, rank);
+  data::Range shard(data::Range global, std::int64_t number) const override {
+    return sampler_.shard(global, static_cast<int>(number));
   }
 
  private:
@@ -45,16 +55,18 @@ class PerRankPartition : public BatchPartition {
 class ThroughputPartition : public BatchPartition {
  public:
   ThroughputPartition(const comm::Communicator& communicator, at::Device device)
-      : rank_(communicator.rank()),
+      : BatchPartition(divide(communicator.world_size(), communicator.world_size()),
+                       communicator.rank()),
+        rank_(communicator.rank()),
         ranks_(static_cast<std::size_t>(communicator.world_size())),
         device_(device),
         fractions_(ranks_, 1.0 / static_cast<double>(ranks_)),
         busy_s_(ranks_),
         samples_(ranks_) {}
 
-  data::Range shard(data::Range global, int rank) const override {
+  data::Range shard(data::Range global, std::int64_t number) const override {
     const std::vector<std::int64_t> sizes = data::apportion(global.size(), fractions_);
-    const auto mine = sizes.begin() + rank;
+    const auto mine = sizes.begin() + number;
     const std::int64_t begin = std::accumulate(sizes.begin(), mine, global.begin);
     return {begin, begin + *mine};
   }
@@ -128,6 +140,9 @@ class ThroughputPartition : public BatchPartition {
 
 }  // namespace
 
+BatchPartition::BatchPartition(std::vector<std::int64_t> begins, int rank)
+    : begins_(std::move(begins)), rank_(static_cast<std::size_t>(rank)) {}
+
 std::vector<std::int64_t> BatchPartition::order(std::int64_t count, std::int64_t seed,
                                                 std::int64_t epoch) const {
   return data::epoch_permutation(count, seed, epoch);
@@ -136,13 +151,22 @@ std::vector<std::int64_t> BatchPartition::order(std::int64_t count, std::int64_t
 std::unique_ptr<BatchPartition> make_batch_partition(const PartitionOptions& options,
                                                      const comm::Communicator& communicator,
                                                      at::Device device) {
+  const int ranks = communicator.world_size();
+  const std::vector<std::int64_t> begins = divide(options.shards.value_or(ranks), ranks);
+  if (begins.back() < ranks) {
+    throw Error(ExitCode::kConfig, "deterministic.shards cuts each batch into " +
+                                       std::to_string(begins.back()) + ", but there are " +
+                                       std::to_string(ranks) +
+                                       " processes: start at most as many as there are shards");
+  }
   if (!options.samples_per_rank.empty()) {
-    return std::make_unique<PerRankPartition>(options.samples_per_rank, communicator.rank());
+    return std::make_unique<PerRankPartition>(options.samples_per_rank, begins,
+                                              communicator.rank());
   }
   if (options.split == settings::Split::kThroughput && !communicator.alone()) {
     return std::make_unique<ThroughputPartition>(communicator, device);
   }
-  return std::make_unique<EvenPartition>(communicator.world_size());
+  return std::make_unique<EvenPartition>(begins, communicator.rank());
 }
 
 }  // namespace mnist_train::train

@@ -31,21 +31,29 @@ std::vector<std::int64_t> dense_strides(at::IntArrayRef sizes) {
 // Each parameter begins at a multiple of so many elements, which are 16 bytes in bf16: the fastest
 // matrix products and convolutions of GPUs want that. What lies between is zero.
 constexpr std::int64_t kAlignment = 8;
+constexpr std::int64_t kRowAlignment = 16;  // elements: a cache line
 
 }  // namespace
 
 FlatParameters::FlatParameters(torch::nn::Module& module, std::int64_t statistics,
-                               torch::nn::Module* bf16_copy)
+                               torch::nn::Module* bf16_copy, comm::SummationTree tree, int rank)
     : names_(module.named_parameters().keys()),
-      parameters_(bf16_copy != nullptr ? bf16_copy->parameters() : module.parameters()) {
+      parameters_(bf16_copy != nullptr ? bf16_copy->parameters() : module.parameters()),
+      tree_(std::move(tree)),
+      leaves_(tree_.leaves(rank)) {
   const c10::NoGradGuard no_grad;
   std::int64_t bf16_total = 0;
   const std::int64_t total = lay_out(bf16_total);
   const at::TensorOptions options = module.parameters().front().options().requires_grad(false);
   values_ = at::zeros({total}, options);
-  gradients_and_statistics_ = at::zeros({total + statistics}, options);
-  gradients_ = gradients_and_statistics_.narrow(0, 0, total);
-  statistics_ = gradients_and_statistics_.narrow(0, total, statistics);
+  const std::int64_t used = total + statistics;
+  const std::int64_t row_size = (used + kRowAlignment - 1) / kRowAlignment * kRowAlignment;
+  rows_ = at::zeros({static_cast<std::int64_t>(tree_.rows()), row_size}, options);
+  for (const at::Tensor& row : rows_.unbind()) used_rows_.push_back(row.narrow(0, 0, used));
+  gradients_ = used_rows_.front().narrow(0, 0, total);
+  statistics_ = used_rows_.front().narrow(0, total, statistics);
+  shard_statistics_ = shards() == 1 ? statistics_ : at::zeros({statistics}, options);
+  gradient_views_.resize(used_rows_.size());
   bf16_values_ = at::zeros({bf16_total}, options.dtype(at::kBFloat16));
   std::vector<at::Tensor> masters = module.parameters();
   for (std::size_t i = 0; i < masters.size(); ++i) {
@@ -54,7 +62,9 @@ FlatParameters::FlatParameters(torch::nn::Module& module, std::int64_t statistic
     masters[i].set_data(value);
     const bool computes = bf16_copy == nullptr || parameters_[i].scalar_type() == at::kFloat;
     parameters_[i].set_data(computes ? value : view(bf16_values_, layouts_[i]));
-    gradient_views_.push_back(view(gradients_, layouts_[i]));
+    for (std::size_t row = 0; row < used_rows_.size(); ++row) {
+      gradient_views_[row].push_back(view(used_rows_[row], layouts_[i]));
+    }
   }
   if (bf16_copy == nullptr) return;
   std::vector<at::Tensor> buffers = bf16_copy->buffers();
@@ -79,13 +89,14 @@ std::int64_t FlatParameters::lay_out(std::int64_t& bf16_total) {
 }
 
 comm::GradientBuffer FlatParameters::gradient_buffer() {
-  return {parameters_, gradients_and_statistics_, statistics_.numel(),
-          [this] { collect_gradients(); }};
+  return {parameters_,         rows_, used_rows_.front(),
+          statistics_.numel(), tree_, [this] { collect_gradients(); }};
 }
 
-void FlatParameters::clear_gradients() {
+void FlatParameters::begin_shard(std::size_t number) {
   for (const at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
-  has_gradients_ = false;
+  shard_ = number;
+  adds_ = leaves_[number].adds;
 }
 
 void FlatParameters::collect_gradients() {
@@ -100,7 +111,22 @@ void FlatParameters::collect_gradients() {
                     " gets no gradient: the model's output must depend on every parameter");
   }
   for (const at::ScalarType type : {at::kBFloat16, at::kFloat}) collect(gradients, type);
-  has_gradients_ = true;
+  adds_ = true;
+}
+
+void FlatParameters::end_shard() {
+  const c10::NoGradGuard no_grad;
+  const comm::SummationTree::Leaf& leaf = leaves_[shard_];
+  if (shards() > 1) {
+    const std::int64_t count = statistics_.numel();
+    at::Tensor counted = used_rows_[leaf.row].narrow(0, gradients_.numel(), count);
+    if (leaf.adds) {
+      counted.add_(shard_statistics_);
+    } else {
+      counted.copy_(shard_statistics_);
+    }
+  }
+  for (const comm::RowSum& sum : leaf.then) used_rows_[sum.to].add_(used_rows_[sum.from]);
 }
 
 /// Copies, or adds in later batches of a step, the gradients of one type to the flat ones. A list
@@ -111,10 +137,10 @@ void FlatParameters::collect(const std::vector<at::Tensor>& gradients, at::Scala
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     if (gradients[i].scalar_type() != type) continue;
     from.push_back(gradients[i]);
-    to.push_back(gradient_views_[i]);
+    to.push_back(gradient_views_[leaves_[shard_].row][i]);
   }
   if (from.empty()) return;
-  if (has_gradients_) {
+  if (adds_) {
     at::_foreach_add_(to, from);
   } else {
     at::_foreach_copy_(to, from);

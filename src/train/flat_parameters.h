@@ -23,8 +23,11 @@ class FlatParameters {
   /// Where there is one, it is what computes. Its bf16 parameters then lie in a buffer of their
   /// own, which `refresh_bf16_copy` fills; its other parameters and all its buffers become those of
   /// `module`.
+  /// `tree` and `rank` say which shards of a batch this rank computes and how their gradients are
+  /// added up; by default one shard is all there is.
   FlatParameters(torch::nn::Module& module, std::int64_t statistics,
-                 torch::nn::Module* bf16_copy = nullptr);
+                 torch::nn::Module* bf16_copy = nullptr,
+                 comm::SummationTree tree = comm::SummationTree::of_ranks(1), int rank = 0);
   FlatParameters(const FlatParameters&) = delete;  // averagers know where it is
   FlatParameters& operator=(const FlatParameters&) = delete;
 
@@ -32,7 +35,10 @@ class FlatParameters {
   /// Returns the gradients, [n] f32, which the last step has summed over the ranks in the
   /// averager's owned shard; elsewhere they are sums only once they were gathered.
   const at::Tensor& gradients() const { return gradients_; }
-  const at::Tensor& statistics() const { return statistics_; }  // [s] f32, behind the gradients
+  /// Returns the statistics, [s] f32, that lie behind the gradients and are summed with them.
+  const at::Tensor& statistics() const { return statistics_; }
+  /// Returns where those of a shard are counted: the same tensor, unless there are several shards.
+  const at::Tensor& shard_statistics() const { return shard_statistics_; }
   /// Returns the parameters that compute and that autograd makes gradients of: those of
   /// `bf16_copy`, or of the module.
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
@@ -43,12 +49,17 @@ class FlatParameters {
   /// Returns what an averager works on; it calls `collect_gradients` of this object.
   comm::GradientBuffer gradient_buffer();
 
-  /// Drops the gradients of the step before.
-  void clear_gradients();
-  /// Moves the parameters' gradients to `gradients`: it replaces what is there in the first call
-  /// after `clear_gradients` and adds to it in later ones. Throws Error(kRunFailed) that names a
+  /// Returns how many shards of a global batch this rank computes.
+  std::size_t shards() const { return leaves_.size(); }
+  /// Begins shard number 0 to `shards` - 1 of a step. The gradients of the step before are dropped.
+  void begin_shard(std::size_t number);
+  /// Moves the parameters' gradients to those of the shard: it replaces what is there in the first
+  /// call after `begin_shard` and adds to it in later ones. Throws Error(kRunFailed) that names a
   /// parameter which has none.
   void collect_gradients();
+  /// Adds the gradients and statistics of the shard to those of this rank's earlier ones, as the
+  /// tree says. Behind the last one the averager's table is complete.
+  void end_shard();
   /// Sets the bf16 parameters within `shard` to the rounded values, after these have changed.
   void refresh_bf16_copy(comm::Shard shard) const;
 
@@ -71,12 +82,17 @@ class FlatParameters {
   std::vector<at::Tensor> parameters_;
   std::vector<Layout> layouts_;
   at::Tensor values_;
-  at::Tensor gradients_and_statistics_;  // the next two are views of it
+  comm::SummationTree tree_;
+  std::vector<comm::SummationTree::Leaf> leaves_;
+  at::Tensor rows_;  // [r, m]: gradients and statistics of sums of shards; the next three are views
+  std::vector<at::Tensor> used_rows_;  // one a row, [n + s]
   at::Tensor gradients_;
   at::Tensor statistics_;
-  std::vector<at::Tensor> gradient_views_;  // of `gradients_`, one a parameter
-  at::Tensor bf16_values_;                  // of the first h values
-  bool has_gradients_ = false;              // of this step
+  at::Tensor shard_statistics_;
+  std::vector<std::vector<at::Tensor>> gradient_views_;  // by row, one a parameter
+  at::Tensor bf16_values_;                               // of the first h values
+  std::size_t shard_ = 0;                                // that is computed
+  bool adds_ = false;  // whether there are gradients in its row to which its own are added
 };
 
 }  // namespace mnist_train::train

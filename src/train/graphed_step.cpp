@@ -57,11 +57,11 @@ std::int64_t GraphedStep::run(const Plan& plan, std::int64_t most, StepHistory& 
   }
   const auto steps = static_cast<std::int64_t>(rates.size());
   set_learning_rates(rates);
-  if (positions_.defined()) {
-    set_positions(next.shard);
+  if (gathers_itself()) {
+    set_positions(next.shards);
     next_position_ += steps * samples_;
   } else {
-    load(next.batches.shard(0));
+    load(next);
   }
   (takes_many ? many_ : one_)->replay();
   history.append(sums_.narrow(0, 0, steps));
@@ -85,12 +85,12 @@ bool GraphedStep::can_replay(const PlannedStep& next) {
 /// Returns the learning rates of the steps of the larger graph; nothing where one of them is not as
 /// it was captured: steps move on by a global batch each.
 std::vector<double> GraphedStep::rates_of_many(const PlannedStep& next, const Plan& plan) const {
-  if (!positions_.defined()) return {};
+  if (!gathers_itself()) return {};
   std::vector<double> rates{next.learning_rate};
   for (std::int64_t i = 1; i < kStepsAtOnce; ++i) {
     const PlannedStep later = plan(i);
     if (later.batches.samples != samples_ || later.shard_sizes != shard_sizes_ ||
-        later.shard.begin != next.shard.begin + i * samples_) {
+        later.shards.front().begin != next.shards.front().begin + i * samples_) {
       return {};
     }
     rates.push_back(later.learning_rate);
@@ -102,22 +102,24 @@ void GraphedStep::make_inputs(const PlannedStep& first) {
   const at::TensorOptions options = step_.stats().scalars().options();
   sums_ = at::empty({kStepsAtOnce, StepStats::kScalars}, options);
   learning_rates_ = at::empty({kStepsAtOnce}, options.dtype(step_.learning_rate_type()));
-  if (images_.can_gather_at()) {
-    const std::int64_t count = first.shard.size() + images_.samples_beyond();
-    positions_ = at::empty({count}, options.dtype(at::kLong));
-    return;
-  }
-  input_ = first.batches.shard(0);
-  for (at::Tensor* tensor : input_.tensors()) {
-    if (tensor->defined()) *tensor = at::empty_like(*tensor);
+  for (std::size_t number = 0; number < first.shards.size(); ++number) {
+    if (images_.can_gather_at()) {
+      const std::int64_t count = first.shards[number].size() + images_.samples_beyond();
+      positions_.push_back(at::empty({count}, options.dtype(at::kLong)));
+      continue;
+    }
+    inputs_.push_back(first.batches.shard(0, number));
+    for (at::Tensor* tensor : inputs_.back().tensors()) {
+      if (tensor->defined()) *tensor = at::empty_like(*tensor);
+    }
   }
 }
 
 void GraphedStep::capture(accelerator::DeviceGraph& graph, std::int64_t steps) {
   graph.capture([this, steps] {
     for (std::int64_t i = 0; i < steps; ++i) {
-      const auto shard = [this](std::int64_t) {
-        return positions_.defined() ? images_.gather_at(positions_, samples_) : input_;
+      const auto shard = [this](std::int64_t, std::size_t number) {
+        return gathers_itself() ? images_.gather_at(positions_[number], samples_) : inputs_[number];
       };
       step_.run({1, samples_, shard}, learning_rates_.select(0, i));
       sums_.select(0, i).copy_(step_.stats().scalars());
@@ -136,19 +138,26 @@ void GraphedStep::set_learning_rates(const std::vector<double>& rates) {
   std::copy(rates.begin(), rates.end(), rates_.begin());
 }
 
-void GraphedStep::set_positions(const data::Range& shard) {
-  if (next_position_ == shard.begin) return;
-  next_position_ = shard.begin;
-  const at::Tensor positions =
-      at::arange(shard.begin, shard.begin + positions_.size(0), at::TensorOptions(at::kLong));
-  positions_.copy_(accelerator::to_device(positions, positions_.device()));
+void GraphedStep::set_positions(const std::vector<data::Range>& shards) {
+  if (next_position_ == shards.front().begin) return;
+  next_position_ = shards.front().begin;
+  for (std::size_t number = 0; number < positions_.size(); ++number) {
+    at::Tensor& on_device = positions_[number];
+    const std::int64_t begin = shards[number].begin;
+    const at::Tensor positions =
+        at::arange(begin, begin + on_device.size(0), at::TensorOptions(at::kLong));
+    on_device.copy_(accelerator::to_device(positions, on_device.device()));
+  }
 }
 
-void GraphedStep::load(loader::Batch batch) {
-  const auto from = batch.tensors();
-  const auto to = input_.tensors();
-  for (std::size_t i = 0; i < to.size(); ++i) {
-    if (to[i]->defined()) to[i]->copy_(*from[i]);
+void GraphedStep::load(const PlannedStep& next) {
+  for (std::size_t number = 0; number < inputs_.size(); ++number) {
+    loader::Batch batch = next.batches.shard(0, number);
+    const auto from = batch.tensors();
+    const auto to = inputs_[number].tensors();
+    for (std::size_t i = 0; i < to.size(); ++i) {
+      if (to[i]->defined()) to[i]->copy_(*from[i]);
+    }
   }
 }
 

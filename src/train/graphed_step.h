@@ -16,8 +16,8 @@ namespace mnist_train::train {
 /// An optimizer step that is to be taken.
 struct PlannedStep {
   StepBatches batches;
-  std::vector<std::int64_t> shard_sizes;  // samples of each rank, in all batches
-  data::Range shard;                      // this rank's of the first batch, in its order
+  std::vector<std::int64_t> shard_sizes;  // samples of each shard, in all batches
+  std::vector<data::Range> shards;        // this rank's of the first batch, in its order
   double learning_rate;
 };
 
@@ -50,10 +50,11 @@ class GraphedStep {
  private:
   bool can_replay(const PlannedStep& next);
   std::vector<double> rates_of_many(const PlannedStep& next, const Plan& plan) const;
+  bool gathers_itself() const { return !positions_.empty(); }
   void make_inputs(const PlannedStep& first);
   void set_learning_rates(const std::vector<double>& rates);
-  void set_positions(const data::Range& shard);
-  void load(loader::Batch batch);
+  void set_positions(const std::vector<data::Range>& shards);
+  void load(const PlannedStep& next);
   void capture(accelerator::DeviceGraph& graph, std::int64_t steps);
 
   Step& step_;
@@ -66,12 +67,12 @@ class GraphedStep {
   std::unique_ptr<accelerator::DeviceGraph> many_;  // null until there are so many steps to take
 
   // What captured steps read and write, on the device.
-  at::Tensor learning_rates_;        // [kStepsAtOnce], one a step of a replay
-  std::vector<double> rates_;        // what is in there
-  at::Tensor positions_;             // [n] i64 of the next step's samples; see `gather_at`
-  std::int64_t next_position_ = -1;  // the first of them
-  loader::Batch input_;              // instead of them, where samples have to be brought
-  at::Tensor sums_;                  // [kStepsAtOnce, StepStats::kScalars], one row a step
+  at::Tensor learning_rates_;          // [kStepsAtOnce], one a step of a replay
+  std::vector<double> rates_;          // what is in there
+  std::vector<at::Tensor> positions_;  // by shard: [n] i64 of the next step's samples; `gather_at`
+  std::int64_t next_position_ = -1;    // the first of them
+  std::vector<loader::Batch> inputs_;  // instead of them, where samples have to be brought
+  at::Tensor sums_;                    // [kStepsAtOnce, StepStats::kScalars], one row a step
 };
 
 /// Returns why the step cannot be captured, whatever averages its gradients, or null.

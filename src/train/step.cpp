@@ -21,31 +21,51 @@ Step::Step(const settings::TrainOptions& options, models::Model& model, FlatPara
       averager_(averager),
       optimizer_(optimizer),
       average_(average),
-      stats_(parameters.statistics()) {
+      stats_(parameters.statistics(), parameters.shard_statistics()) {
+  if (options.shards) buffers_.emplace(model);
   const at::Tensor& values = parameters.values();
   learning_rate_ =
       at::zeros({}, values.options().dtype(values.is_cpu() ? at::kDouble : at::kFloat));
 }
 
 void Step::run(const StepBatches& batches, const at::Tensor& learning_rate) {
-  parameters_.clear_gradients();
-  stats_.begin_step();
   averager_.begin();
   partition_.begin_work();
-  for (std::int64_t number = 0; number < batches.count; ++number) {
-    const models::BackwardRoot root =
-        forward(batches.shard(number), 1.0 / static_cast<double>(batches.samples));
-    averager_.backward(root.tensor, root.gradient, /*last=*/number + 1 == batches.count);
+  if (buffers_) buffers_->begin_step();
+  for (std::size_t number = 0; number < parameters_.shards(); ++number) {
+    compute_shard(batches, number);
   }
   partition_.end_work(stats_.of_partition());
   averaging_seconds_ = 0;
   timed([&] { averager_.average(); });
+  if (buffers_) buffers_->end_step(stats_.of_buffers());
   // A NaN does not reach the weights; on a GPU looking would mean waiting, and the next
   // synchronisation ends the run before anything is saved.
   if (!parameters_.values().is_cpu() || std::isfinite(stats_.last().loss)) {
     update(learning_rate);
   }
   timed([&] { averager_.barrier(); });
+}
+
+/// Computes the gradients and statistics of one of this rank's shards.
+void Step::compute_shard(const StepBatches& batches, std::size_t number) {
+  parameters_.begin_shard(number);
+  stats_.begin_shard(number == 0);
+  if (buffers_) buffers_->begin_shard();
+  std::int64_t samples = 0;
+  for (std::int64_t i = 0; i < batches.count; ++i) {
+    const loader::Batch batch = batches.shard(i, number);
+    samples += batch.size();
+    const models::BackwardRoot root = forward(batch, 1.0 / static_cast<double>(batches.samples));
+    const bool is_last = number + 1 == parameters_.shards() && i + 1 == batches.count;
+    averager_.backward(root.tensor, root.gradient, is_last);
+  }
+  if (buffers_) {
+    buffers_->end_shard(stats_.shard_of_buffers(),
+                        static_cast<double>(samples) / static_cast<double>(batches.samples),
+                        partition_.own_shards().begin == 0 && number == 0);
+  }
+  parameters_.end_shard();
 }
 
 /// Returns where the backward pass of the samples' losses, multiplied by `scale`, begins; their sum

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "comm/gradient_averager.h"
 #include "kernels/optimizer_update.h"
@@ -15,6 +16,7 @@
 #include "train/batch_partition.h"
 #include "train/flat_parameters.h"
 #include "train/optimizer.h"
+#include "train/shard_buffers.h"
 #include "train/step_stats.h"
 #include "train/weight_average.h"
 
@@ -24,9 +26,9 @@ namespace mnist_train::train {
 struct StepBatches {
   std::int64_t count = 1;  // more than one where gradients are accumulated
   std::int64_t samples;    // in all of them, over all ranks
-  /// Returns this rank's shard, possibly empty, of batch number 0 to `count` - 1. It is valid until
-  /// the next one is taken.
-  std::function<loader::Batch(std::int64_t number)> shard;
+  /// Returns this rank's shard number 0, 1, … (of its own), possibly empty, of batch number 0 to
+  /// `count` - 1. It is valid until the next one is taken.
+  std::function<loader::Batch(std::int64_t batch, std::size_t shard)> shard;
 };
 
 /// One optimizer step of one rank: forward, backward, averaging, clipping, update. From `run` on it
@@ -57,6 +59,7 @@ class Step {
   double averaging_seconds() const { return averaging_seconds_; }
 
  private:
+  void compute_shard(const StepBatches& batches, std::size_t number);
   models::BackwardRoot forward(const loader::Batch& batch, double scale);
   at::Tensor loss_of_no_samples() const;
   void update(const at::Tensor& learning_rate);
@@ -75,6 +78,7 @@ class Step {
   WeightAverage* average_;
   StepStats stats_;
   at::Tensor learning_rate_;  // scalar on the device: f64, on a GPU f32 as its kernels want it
+  std::optional<ShardBuffers> buffers_;  // where batches are cut into fixed shards
   double averaging_seconds_ = 0;
 };
 

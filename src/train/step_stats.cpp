@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <string>
+#include <utility>
 
 #include "accelerator/device.h"
 #include "base/error.h"
@@ -29,11 +30,11 @@ StepSums to_sums(const at::Tensor& scalars) {
   return {values[kLoss], values[kCorrect], values[kSamples], values[kStop]};
 }
 
-StepStats::StepStats(const at::Tensor& scalars)
-    : all_(scalars),
-      scalars_(scalars.narrow(0, 0, kScalars)),
-      of_partition_(scalars.narrow(0, kScalars, scalars.numel() - kScalars)),
-      beginning_(at::zeros_like(scalars)) {}
+StepStats::StepStats(const at::Tensor& summed, at::Tensor of_shard)
+    : of_shard_(std::move(of_shard)),
+      scalars_(summed.narrow(0, 0, kScalars)),
+      others_(summed.narrow(0, kScalars, summed.numel() - kScalars)),
+      beginning_(at::zeros_like(summed)) {}
 
 void StepStats::set_stop_requested(bool stop_requested) {
   if (stop_requested == requests_stop_) return;
@@ -41,7 +42,13 @@ void StepStats::set_stop_requested(bool stop_requested) {
   beginning_[kStop].fill_(stop_requested ? 1 : 0);
 }
 
-void StepStats::begin_step() const { all_.copy_(beginning_); }
+void StepStats::begin_shard(bool is_first) const {
+  if (is_first) {
+    of_shard_.copy_(beginning_);
+  } else {
+    of_shard_.zero_();
+  }
+}
 
 StepSums StepStats::last() const { return to_sums(accelerator::to_host(scalars_)); }
 

@@ -26,28 +26,37 @@ class StepStats {
  public:
   static constexpr std::int64_t kScalars = 4;  // those of StepSums
 
-  /// `scalars` [kScalars + those of the batch partition] f32, on the training device.
-  explicit StepStats(const at::Tensor& scalars);
+  /// `summed` [kScalars + n] f32, on the training device, is where the sums of all ranks come to,
+  /// and `of_shard` where those of a shard are counted: the same tensor, or one like it. The n
+  /// scalars behind are of the batch partition, or the changes of the model's buffers.
+  StepStats(const at::Tensor& summed, at::Tensor of_shard);
 
   /// Says whether this rank is to stop after the next step. A captured step reads it anew each
   /// time.
   void set_stop_requested(bool stop_requested);
-  /// Sets the scalars to those of a step that has seen no sample.
-  void begin_step() const;
+  /// Sets the scalars to those of a shard that has seen no sample. This rank's first one carries
+  /// its request to stop.
+  void begin_shard(bool is_first) const;
   /// Returns the scalars, [kScalars], a view; summed over the ranks once they are averaged.
   const at::Tensor& scalars() const { return scalars_; }
-  /// Returns those that samples are added to: loss, correct predictions, count; [3], a view.
-  at::Tensor of_samples() const { return scalars_.narrow(0, 0, 3); }
+  /// Returns those that a shard's samples are added to: loss, correct predictions, count; [3], a
+  /// view.
+  at::Tensor of_samples() const { return of_shard_.narrow(0, 0, 3); }
   /// Returns the scalars that belong to the batch partition, a view.
-  const at::Tensor& of_partition() const { return of_partition_; }
+  const at::Tensor& of_partition() const { return others_; }
+  /// Returns the changes of the model's buffers in a shard, and those summed over all; views.
+  at::Tensor shard_of_buffers() const {
+    return of_shard_.narrow(0, kScalars, of_shard_.numel() - kScalars);
+  }
+  const at::Tensor& of_buffers() const { return others_; }
   /// Returns the sums of the last step.
   StepSums last() const;
 
  private:
-  at::Tensor all_;              // [kScalars + n] f32, on the device; the next two are views
-  at::Tensor scalars_;          // [kScalars]
-  at::Tensor of_partition_;     // [n]
-  at::Tensor beginning_;        // [kScalars + n], what `begin_step` sets: zeros and the request
+  at::Tensor of_shard_;         // [kScalars + n] f32, on the device
+  at::Tensor scalars_;          // [kScalars], a view of the sums, as the next one
+  at::Tensor others_;           // [n]
+  at::Tensor beginning_;        // [kScalars + n], of the first shard: zeros and the request
   bool requests_stop_ = false;  // what is in there
 };
 

@@ -1,7 +1,6 @@
 #include "train/trainer.h"
 
 #include <ATen/core/grad_mode.h>
-#include <torch/utils.h>
 
 #include <algorithm>
 #include <string>
@@ -9,7 +8,6 @@
 
 #include "base/error.h"
 #include "base/system.h"
-#include "data/epoch_draws.h"
 #include "data/sampler.h"
 
 namespace mnist_train::train {
@@ -58,7 +56,12 @@ Trainer::Trainer(const settings::TrainOptions& options, TrainerSetup setup,
       model_(make_on_device(setup, /*bf16=*/false)),
       bf16_copy_(setup.bf16 ? make_on_device(setup, /*bf16=*/true) : nullptr),
       partition_(make_batch_partition(setup.partition, communicator, device_)),
-      parameters_(*model_, StepStats::kScalars + partition_->statistics(), bf16_copy_.get()),
+      parameters_(*model_,
+                  StepStats::kScalars + partition_->statistics() +
+                      (options.shards ? ShardBuffers::elements(*model_) : 0),
+                  bf16_copy_.get(),
+                  {partition_->begins(), options.gradient_accumulation_steps == 1},
+                  communicator.rank()),
       averager_(comm::make_gradient_averager(
           options, communicator, parameters_.gradient_buffer(),
           may_overlap(options, setup, *partition_, *model_, communicator))),
@@ -147,10 +150,6 @@ void Trainer::step(bool stop_requested, std::int64_t most) {
   const double begin_s = monotonic_seconds();
   input_seconds_ = 0;
   step_.request_stop(stop_requested);
-  if (model_->is_external()) {
-    // So there is no state of generators to save, and a run resumes exactly.
-    torch::manual_seed(data::generator_seed(options_.seed, progress_.step, communicator_.rank()));
-  }
   std::int64_t steps = 1;
   if (graphed_step_) {
     most = std::min(most, sync_interval_.steps_left());
@@ -170,33 +169,6 @@ void Trainer::step(bool stop_requested, std::int64_t most) {
   sync_interval_.synced();
 }
 
-/// Returns the step of this epoch that comes after `number` others; without samples behind its end.
-PlannedStep Trainer::plan(std::int64_t number) {
-  const std::int64_t begin = progress_.samples_into_epoch + number * samples_per_step();
-  const std::int64_t end = std::min(begin + samples_per_step(), images_.count());
-  PlannedStep planned;
-  planned.shard_sizes.resize(static_cast<std::size_t>(communicator_.world_size()));
-  planned.learning_rate = schedule_.learning_rate(progress_.step + number, progress_.plateau);
-  std::vector<std::vector<data::Range>> shards;  // by batch and rank
-  for (std::int64_t next = begin; next < end; next += global_batch_size_) {
-    shards.emplace_back();
-    for (int rank = 0; rank < communicator_.world_size(); ++rank) {
-      shards.back().push_back(partition_->shard(batch_at(next), rank));
-      planned.shard_sizes[static_cast<std::size_t>(rank)] += shards.back().back().size();
-    }
-  }
-  if (!shards.empty()) {
-    planned.shard = shards.front()[static_cast<std::size_t>(communicator_.rank())];
-  }
-  planned.batches.count = static_cast<std::int64_t>(shards.size());
-  planned.batches.samples = std::max<std::int64_t>(0, end - begin);
-  planned.batches.shard = [this, begin, shards = std::move(shards)](std::int64_t batch) {
-    return gather_shard(begin + batch * global_batch_size_,
-                        shards[static_cast<std::size_t>(batch)]);
-  };
-  return planned;
-}
-
 /// Moves the cursor behind steps that were just given to the device.
 void Trainer::note_steps(std::int64_t steps) {
   for (std::int64_t i = 0; i < steps; ++i) {
@@ -207,32 +179,6 @@ void Trainer::note_steps(std::int64_t steps) {
     ++progress_.step;
     history_.name_next(progress_.step, progress_.samples_seen, learning_rate);
   }
-}
-
-/// Returns the positions of the global batch that begins at `begin` in the epoch's order.
-data::Range Trainer::batch_at(std::int64_t begin) const {
-  return {begin, std::min(begin + global_batch_size_, images_.count())};
-}
-
-/// Returns this rank's shard of the global batch that begins at `begin` and whose shards, by rank,
-/// are `shards`.
-loader::Batch Trainer::gather_shard(std::int64_t begin, const std::vector<data::Range>& shards) {
-  const double begin_s = monotonic_seconds();
-  if (images_.images().encoded) prefetch(begin);
-  const auto rank = static_cast<std::size_t>(communicator_.rank());
-  loader::Batch batch = images_.gather(shards[rank], shards[(rank + 1) % shards.size()].size());
-  input_seconds_ += monotonic_seconds() - begin_s;
-  return batch;
-}
-
-/// Announces the batches from `begin` on, so that they are decoded while earlier ones are computed.
-void Trainer::prefetch(std::int64_t begin) {
-  std::vector<data::Range> coming;
-  for (; coming.size() < loader::BatchSource::kBatchesAhead && begin < images_.count();
-       begin += global_batch_size_) {
-    coming.push_back(partition_->shard(batch_at(begin), communicator_.rank()));
-  }
-  images_.prefetch(coming);
 }
 
 /// Only on CPUs: a GPU works behind the host's back.

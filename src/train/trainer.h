@@ -87,9 +87,9 @@ class Trainer {
   void set_up_cuda_graph(TrainerSetup setup);
   PlannedStep plan(std::int64_t number);
   void note_steps(std::int64_t steps);
-  data::Range batch_at(std::int64_t begin) const;
-  loader::Batch gather_shard(std::int64_t begin, const std::vector<data::Range>& shards);
-  void prefetch(std::int64_t begin);
+  std::vector<data::Range> shards_of(std::int64_t begin) const;
+  loader::Batch gather_shard(const std::vector<data::Range>& shards, std::size_t number);
+  void prefetch(std::int64_t begin, std::int64_t batch, std::size_t number);
   void record_times(double seconds);
 
   settings::TrainOptions options_;

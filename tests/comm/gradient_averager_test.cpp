@@ -44,7 +44,8 @@ struct Subject {
   torch::nn::Module module;
   train::FlatParameters parameters;
 
-  Subject() : parameters(fill(), kStatistics) {}
+  explicit Subject(int ranks = 1)
+      : parameters(fill(), kStatistics, nullptr, SummationTree::of_ranks(ranks)) {}
 
   torch::nn::Module& fill() {
     const at::NoGradGuard no_grad;
@@ -73,13 +74,13 @@ struct Subject {
 /// Gradients and statistics of each step for this rank's shard of `batch_size` samples.
 std::vector<at::Tensor> steps(const Communicator& communicator, const TrainOptions& options,
                               std::int64_t batch_size) {
-  Subject subject;
+  Subject subject(communicator.world_size());
   const auto averager = make_gradient_averager(options, communicator, subject.buffer());
   std::vector<at::Tensor> results;
   for (int step = 0; step < kSteps; ++step) {
     const data::Range mine = data::shard({step * 100, step * 100 + batch_size}, communicator.rank(),
                                          communicator.world_size());
-    subject.parameters.clear_gradients();
+    subject.parameters.begin_shard(0);
     averager->begin();
     const at::Tensor loss = subject.loss_sum(mine);
     subject.parameters.statistics()[0].fill_(loss.item<double>());
@@ -138,8 +139,9 @@ TEST_CASE("ranks that share weights see what all of them have updated") {
     on_connected_ranks(ranks, [&](const Communicator& communicator) {
       const auto rank = static_cast<std::size_t>(communicator.rank());
       const at::Tensor flat = at::full({count + kStatistics}, 1.0 + communicator.rank());
-      const auto averager = make_gradient_averager(with_strategy(AveragingStrategy::kSharedMemory),
-                                                   communicator, {{}, flat, kStatistics});
+      const auto averager =
+          make_gradient_averager(with_strategy(AveragingStrategy::kSharedMemory), communicator,
+                                 one_row_buffer({}, flat, kStatistics, communicator.world_size()));
       const at::Tensor weights = at::full({count}, 10.0 * communicator.rank());
       const at::Tensor view = weights.narrow(0, 0, count);  // views go along
       averager->move_to_shared_memory({weights});
@@ -185,7 +187,7 @@ TEST_CASE("a rank that does not come to a barrier in shared memory is named afte
     on_connected_ranks(
         2,
         [&](Communicator& communicator) {
-          Subject subject;
+          Subject subject(communicator.world_size());
           const auto averager = make_gradient_averager(
               with_strategy(AveragingStrategy::kSharedMemory), communicator, subject.buffer());
           if (communicator.rank() == 0) averager->average();
@@ -217,7 +219,8 @@ TEST_CASE("the strategy is the one that is asked for, else by size") {
   on_connected_ranks(2, [&](Communicator& communicator) {
     for (std::size_t i = 0; i < cases.size(); ++i) {
       at::Tensor parameter = at::zeros({cases[i].elements}).set_requires_grad(true);
-      GradientBuffer buffer{{parameter}, at::zeros({cases[i].elements + 1}), 1};
+      const GradientBuffer buffer = one_row_buffer({parameter}, at::zeros({cases[i].elements + 1}),
+                                                   1, communicator.world_size());
       const auto averager = make_gradient_averager(
           with_strategy(cases[i].strategy, cases[i].deterministic), communicator, buffer);
       if (communicator.rank() == 0) names[i] = averager->name();
@@ -236,8 +239,9 @@ TEST_CASE("what averaging costs", "[.benchmark]") {  // scripts/bench/averaging 
         on_connected_ranks(ranks, [&](const Communicator& communicator) {
           const at::Tensor weight = at::ones({elements});
           const at::Tensor flat = at::ones({elements + kStatistics});
-          const auto averager = make_gradient_averager(with_strategy(strategy), communicator,
-                                                       {{weight}, flat, kStatistics});
+          const auto averager =
+              make_gradient_averager(with_strategy(strategy), communicator,
+                                     one_row_buffer({weight}, flat, kStatistics, ranks));
           for (int round = 0; round < kRounds; ++round) {
             flat.fill_(1);  // ranks come together, as after a step
             const double begin_s = monotonic_seconds();

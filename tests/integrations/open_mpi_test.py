@@ -32,6 +32,18 @@ def test_mpirun_gives_the_weights_of_our_own_launcher(tmp_path, processes):
     assert folder.summary()["world_size"] == processes
 
 
+@pytest.mark.parametrize("processes", [1, 2, 3, 4])
+def test_shards_give_the_same_bits_under_mpirun(tmp_path, processes):
+    own = tmp_path / "own"
+    own.mkdir()
+    changes = CONFIG | {"deterministic": {"shards": 4}}
+    expected = train(own, changes, processes=2)
+    with mpirun(tmp_path, changes, processes) as process:
+        assert process.wait() == 0, process.stderr
+    assert process.run_folder.summary()["world_size"] == processes
+    assert process.run_folder.digest() == expected.digest()
+
+
 def test_a_killed_rank_ends_mpirun_and_leaves_nothing(tmp_path):
     with mpirun(tmp_path, LONG_RUN) as process:
         process.wait_for_step(3)

@@ -92,6 +92,27 @@ TEST_CASE("keys that contradict each other are refused") {
       {R"({"deterministic":true,"data":{"split":"throughput"}})",
        "f:1:39: /data/split: \"throughput\" follows measured speed, which differs between runs: "
        "conflicts with deterministic"},
+      {R"({"deterministic":{"shards":2},"data":{"split":"throughput"}})",
+       "f:1:47: /data/split: \"throughput\" follows measured speed, which differs between runs: "
+       "conflicts with deterministic"},
+      {R"({"deterministic":{"shards":2},"batch_size_per_process":8})",
+       "f:1:56: /batch_size_per_process: lets the number of processes decide the global batch: "
+       "conflicts with deterministic.shards; set batch_size"},
+      {R"({"deterministic":{"shards":2},"sync_batch_norm":true})",
+       "f:1:49: /sync_batch_norm: conflicts with deterministic.shards, by which batch statistics "
+       "are taken"},
+      {R"({"deterministic":{"shards":2},"gradient_averaging":{"strategy":"bucketed"}})",
+       "f:1:64: /gradient_averaging/strategy: \"bucketed\" adds gradients up in an order of its "
+       "own: conflicts with deterministic.shards; use \"auto\""},
+      {R"({"deterministic":{"shards":2},"gradient_averaging":{"compression":"fp16"}})",
+       "f:1:67: /gradient_averaging/compression: rounds what each process has summed: conflicts "
+       "with deterministic.shards"},
+      {R"({"deterministic":{"shards":2},"launch":{"processes_per_node":3}})",
+       "f:1:62: /launch/processes_per_node: asks for 3 processes, but deterministic.shards cuts "
+       "each batch into 2: a process without a shard would have nothing to do"},
+      {R"({"deterministic":{"shards":1},"launch":{"devices":["cpu","cpu"]}})",
+       "f:1:51: /launch/devices: asks for 2 processes, but deterministic.shards cuts each batch "
+       "into 1: a process without a shard would have nothing to do"},
       {R"({"gradient_averaging":{"strategy":"bucketed"},"data":{"split":"throughput"}})",
        "f:1:63: /data/split: \"throughput\" measures the work of each process, but "
        "gradient_averaging.strategy \"bucketed\" mixes it with waiting for others; use \"flat\" or "

@@ -56,7 +56,7 @@ class TrainerRig {
                                                    : tiny_model(options.seed)}),
                  .bf16 = bf16_model != nullptr,
                  .device = device,
-                 .partition = {data.split},
+                 .partition = {data.split, {}, options.shards},
                  .make_graph = std::move(make_graph)},
                 *images, communicator) {}
   TrainerRig(const TrainerRig&) = delete;  // the trainer knows where the images are
@@ -95,8 +95,11 @@ class TrainerRig {
     const auto from_next = [&communicator](const at::Tensor& mine, std::int64_t count) {
       return communicator.receive_from_next(mine, count);
     };
+    const auto* mixup = settings::find<settings::MixupOptions>(list);
+    const bool across = mixup != nullptr && mixup->scope == settings::MixupScope::kGlobal;
     return std::make_shared<loader::Augmenter>(
-        list, settings::ImageSize{images.height, images.width}, options.seed, device, from_next);
+        list, settings::ImageSize{images.height, images.width}, options.seed, device,
+        options.shards ? loader::FromNext() : from_next, across && options.shards.has_value());
   }
 };
 

@@ -23,6 +23,12 @@ PATHS = {  # name: GPUs, ranks, changes, how the step runs
     "a layer's activation last": (1, 1, {"cuda_graphs": "off", "model": {"layers": [
         "flatten", {"name": "linear", "out_features": "classes"}, "relu"]}}, "eager"),
     "deterministic": (1, 1, {"deterministic": True}, "graph"),
+    "shards on one GPU": (1, 1, {"deterministic": {"shards": 3}}, "graph"),
+    "shards on three GPUs": (3, 3, {"deterministic": {"shards": 4}}, "graph"),
+    "resnet18 by shards": (2, 2, RESNET18 | {"deterministic": {"shards": 3}}, "graph"),
+    "shards, accumulated": (2, 2, {"deterministic": {"shards": 3}, "gradient_accumulation_steps": 2}, "eager"),
+    "mixup across shards": (2, 2, {"deterministic": {"shards": 3}, "data": {"augment": [
+        {"name": "mixup", "scope": "global"}]}}, "graph"),
     "accumulation and clipping": (1, 1, {"gradient_accumulation_steps": 2, "max_gradient_norm": 1}, "eager"),
     "clipping": (1, 1, {"max_gradient_norm": 1}, "graph"),
     "adamw": (1, 1, {"optimizer": "adamw", "sgd_momentum": 0, "weight_decay": 0.01}, "graph"),
@@ -41,6 +47,7 @@ PATHS = {  # name: GPUs, ranks, changes, how the step runs
 }
 NCCL_CANNOT = {  # name: changes; these use Gloo
     "two ranks on one GPU": {"launch": {"devices": ["cuda:0", "cuda:0"]}},
+    "shards of two ranks on one GPU": {"launch": {"devices": ["cuda:0", "cuda:0"]}, "deterministic": {"shards": 3}},
     "a GPU beside a CPU": {"launch": {"devices": ["cuda:0", "cpu"]}},
     "a GPU beside a CPU, split by throughput": {"launch": {"devices": ["cuda:0", "cpu"]}, "data": {"split": "throughput"}},
 }

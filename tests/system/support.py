@@ -69,7 +69,7 @@ def swept(cases, quick):
 def merged(base, changes):
     result = dict(base)
     for key, value in changes.items():
-        result[key] = merged(base[key], value) if isinstance(value, dict) and key in base else value
+        result[key] = merged(base[key], value) if isinstance(value, dict) and isinstance(base.get(key), dict) else value
     return result
 
 

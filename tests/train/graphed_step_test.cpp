@@ -122,8 +122,8 @@ TEST_CASE("steps are replayed that are split as the captured one; other shards w
   const auto run = [&](const std::vector<std::int64_t>& sizes) {
     const data::Range shard{0, sizes[0]};
     const StepBatches batches{1, sizes[0] + sizes[1],
-                              [&](std::int64_t) { return images->gather(shard); }};
-    const Plan plan = [&](std::int64_t) { return PlannedStep{batches, sizes, shard, 0.01}; };
+                              [&](std::int64_t, std::size_t) { return images->gather(shard); }};
+    const Plan plan = [&](std::int64_t) { return PlannedStep{batches, sizes, {shard}, 0.01}; };
     CHECK(graphed.run(plan, 1, history) == 1);
     return calls.replays;
   };
@@ -157,9 +157,10 @@ struct Parts {
   PlannedStep plan(std::int64_t number) {
     const data::Range shard{20 * number, std::min<std::int64_t>(20 * (number + 1), 20 * 50)};
     if (shard.begin >= shard.end) return {{0, 0, {}}, {0}, {}, 0};
-    return {{1, shard.size(), [this, shard](std::int64_t) { return images->gather(shard); }},
+    return {{1, shard.size(),
+             [this, shard](std::int64_t, std::size_t) { return images->gather(shard); }},
             {shard.size()},
-            shard,
+            {shard},
             1e-3 * static_cast<double>(number + 1)};
   }
 

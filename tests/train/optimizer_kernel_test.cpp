@@ -78,7 +78,7 @@ Outcome outcome_of(const Case& tried, const loader::Batch& batch) {
   Step step(options, tried.bf16 ? *bf16_copy : *master, parameters, *partition, averager,
             *optimizer, tried.averages ? &average : nullptr);
   step.set_learning_rate(0.1);
-  step.run({1, batch.size(), [&](std::int64_t) { return batch; }});
+  step.run({1, batch.size(), [&](std::int64_t, std::size_t) { return batch; }});
   Outcome outcome{{{"weights", parameters.values()},
                    {"gradients", parameters.gradients()},
                    {"average", average.values()},

@@ -55,7 +55,9 @@ struct Subject {
     step->request_stop(stop_requested);
     step->set_learning_rate(kLearningRate);
     step->run({static_cast<std::int64_t>(batches.size()), global_batch_size,
-               [&](std::int64_t number) { return batches[static_cast<std::size_t>(number)]; }});
+               [&](std::int64_t number, std::size_t) {
+                 return batches[static_cast<std::size_t>(number)];
+               }});
   }
   StepSums last() const { return step->stats().last(); }
   at::Tensor momentum() const { return optimizer->state().front().flat; }

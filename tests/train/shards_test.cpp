@@ -1,0 +1,153 @@
+// Training whose bits follow from shards of a batch, whatever ranks compute them.
+
+#include <ATen/ops/cat.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support/catch.h"
+#include "support/error_of.h"
+#include "support/ranks.h"
+#include "support/trainer_rig.h"
+#include "train/trainer.h"
+
+namespace mnist_train::train {
+namespace {
+
+using settings::AveragingStrategy;
+using settings::TrainOptions;
+using testing::on_connected_ranks;
+using testing::small_run;
+using testing::tiny_model;
+using testing::TrainerRig;
+
+struct Outcome {
+  at::Tensor weights;
+  at::Tensor buffers;
+  StepSums sums;  // of the last epoch's steps so far
+
+  bool operator==(const Outcome& other) const {
+    return weights.equal(other.weights) && buffers.equal(other.buffers) &&
+           sums.loss == other.sums.loss && sums.correct == other.sums.correct &&
+           sums.samples == other.sums.samples;
+  }
+};
+
+/// Trains 8 steps, into the third epoch, on so many ranks. Returns what each of them has then.
+std::vector<Outcome> train_on(int ranks, const TrainOptions& options,
+                              const settings::DataOptions& data = {}) {
+  std::vector<Outcome> outcomes(static_cast<std::size_t>(ranks));
+  on_connected_ranks(ranks, [&](const comm::Communicator& communicator) {
+    TrainerRig rig(options, communicator, tiny_model(1, /*with_batch_norm=*/true), {.count = 50},
+                   at::kCPU, data, {}, nullptr,
+                   options.ema ? tiny_model(1, /*with_batch_norm=*/true) : nullptr);
+    rig.run_to(8);
+    std::vector<at::Tensor> buffers;
+    for (const at::Tensor& buffer : rig.trainer.evaluated_model().buffers()) {
+      buffers.push_back(buffer.to(at::kFloat).flatten().clone());
+    }
+    outcomes[static_cast<std::size_t>(communicator.rank())] = {rig.weights(), at::cat(buffers),
+                                                               rig.trainer.progress().epoch_sums};
+  });
+  return outcomes;
+}
+
+TrainOptions with_shards(std::int64_t shards) {
+  TrainOptions options = small_run();
+  options.shards = shards;
+  return options;
+}
+
+void check_same_on_any_ranks(const TrainOptions& options, const settings::DataOptions& data = {}) {
+  const Outcome expected = train_on(1, options, data).front();
+  for (int ranks = 2; ranks <= *options.shards; ++ranks) {
+    for (const AveragingStrategy strategy :
+         {AveragingStrategy::kSharedMemory, AveragingStrategy::kFlat}) {
+      TrainOptions averaged = options;
+      averaged.gradient_averaging.strategy = strategy;
+      for (const Outcome& outcome : train_on(ranks, averaged, data)) {
+        INFO(ranks << " ranks, strategy " << static_cast<int>(strategy));
+        CHECK(outcome == expected);
+      }
+    }
+  }
+}
+
+TEST_CASE("shards give every rank the same bits, whatever their number") {
+  check_same_on_any_ranks(with_shards(4));
+}
+
+TEST_CASE("batches with fewer samples than shards give the same bits") {
+  TrainOptions options = with_shards(3);
+  options.batch_size = 7;  // the last batch of an epoch has one sample
+  check_same_on_any_ranks(options);
+  options.batch_size = 2;
+  check_same_on_any_ranks(options);
+}
+
+TEST_CASE("what stands around the gradients does not let the number of ranks into the bits") {
+  TrainOptions options = with_shards(3);
+  options.batch_size = 9;
+  options.max_gradient_norm = 0.5;
+  options.label_smoothing = 0.1;
+  options.ema = settings::EmaOptions{0.9};
+  options.optimizer = settings::OptimizerName::kAdamW;
+  options.weight_decay = 0.01;
+  check_same_on_any_ranks(options);
+  options.gradient_accumulation_steps = 3;
+  check_same_on_any_ranks(options);
+}
+
+TEST_CASE("mixup goes by shard") {
+  for (const auto scope : {settings::MixupScope::kLocal, settings::MixupScope::kGlobal}) {
+    settings::DataOptions data;
+    data.augment.emplace_back(settings::MixupOptions{0.4, std::nullopt, scope});
+    INFO("scope " << static_cast<int>(scope));
+    check_same_on_any_ranks(with_shards(3), data);
+    // Where there are as many ranks, their samples are exchanged without shards.
+    TrainOptions by_rank = small_run();
+    CHECK(train_on(3, with_shards(3), data)
+              .front()
+              .weights.equal(train_on(3, by_rank, data).front().weights));
+    CHECK_FALSE(train_on(3, with_shards(3), data).front() == train_on(3, with_shards(3)).front());
+  }
+}
+
+TEST_CASE("another number of shards gives other bits and nearly the same weights") {
+  const Outcome three = train_on(1, with_shards(3)).front();
+  const Outcome four = train_on(1, with_shards(4)).front();
+  CHECK_FALSE(three.weights.equal(four.weights));
+  CHECK(at::allclose(three.weights, four.weights, 0.1, 0.05));
+}
+
+TEST_CASE("running statistics are those that the mean of the shards' statistics would give") {
+  // Without batch norm's influence on gradients: momentum 0.1, after the first step.
+  TrainOptions options = with_shards(2);
+  options.batch_size = 50;
+  options.max_steps = 1;
+  TrainOptions whole = options;
+  whole.shards = 1;
+  TrainerRig halves(options, testing::one_rank(), tiny_model(1, true));
+  TrainerRig one(whole, testing::one_rank(), tiny_model(1, true));
+  halves.run_to(1);
+  one.run_to(1);
+  const auto by_halves = halves.trainer.model().named_buffers();
+  const auto by_one = one.trainer.model().named_buffers();
+  CHECK(at::allclose(by_halves["norm.running_mean"], by_one["norm.running_mean"], 1e-5, 1e-6));
+  CHECK(at::allclose(by_halves["norm.running_var"], by_one["norm.running_var"], 0.02, 0));
+  CHECK(by_halves["norm.num_batches_tracked"].item<std::int64_t>() == 1);
+}
+
+TEST_CASE("more ranks than shards are refused") {
+  const auto failure = testing::error_of([] { (void)train_on(3, with_shards(2)); });
+  CHECK(failure.code == ExitCode::kConfig);
+  CHECK(failure.message ==
+        "deterministic.shards cuts each batch into 2, but there are 3 processes: start at most as "
+        "many as there are shards");
+}
+
+}  // namespace
+}  // namespace mnist_train::train
