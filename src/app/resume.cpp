@@ -77,26 +77,34 @@ std::optional<settings::RunConfig> saved_config(const checkpoint::FoundCheckpoin
   }
 }
 
+/// How long a run is by its schedule, and the learning rate of its next step.
+struct Outlook {
+  std::int64_t steps;
+  double learning_rate;
+};
+
+Outlook outlook(const settings::TrainOptions& options, int processes, std::int64_t samples,
+                const train::Progress& progress) {
+  const std::int64_t samples_per_step =
+      settings::global_batch_size(options, processes) * options.gradient_accumulation_steps;
+  const auto span = train::schedule_span(options, progress, samples, samples_per_step);
+  const train::Schedule schedule(options, data::steps_per_epoch(samples, samples_per_step), span);
+  return {span.steps_of_run(), schedule.learning_rate(progress.step, progress.plateau)};
+}
+
 /// Warns where the end of the run has moved, and with it the learning rate of every step.
-void warn_of_moved_end(const settings::TrainOptions& options, const settings::TrainOptions& saved,
-                       int saved_processes, std::int64_t samples, const train::Trainer& trainer) {
+void warn_of_moved_end(const settings::TrainOptions& options, int processes,
+                       const settings::TrainOptions& saved, int saved_processes,
+                       std::int64_t samples, const train::Progress& progress) {
   const char* schedule = train::name_if_bound_to_end(options.schedule.name);
   if (schedule == nullptr) return;
-  const std::int64_t saved_samples =
-      settings::global_batch_size(saved, saved_processes) * saved.gradient_accumulation_steps;
-  const std::int64_t per_epoch = trainer.steps_per_epoch();
-  const std::int64_t before =
-      train::total_steps(saved, data::steps_per_epoch(samples, saved_samples));
-  const std::int64_t now = train::total_steps(options, per_epoch);
-  if (before == now) return;
-  const auto rate = [&](std::int64_t steps) {
-    const std::int64_t step = trainer.progress().step;
-    return train::Schedule(options, per_epoch, steps).learning_rate(step);
-  };
+  const Outlook before = outlook(saved, saved_processes, samples, progress);
+  const Outlook now = outlook(options, processes, samples, progress);
+  if (before.steps == now.steps) return;
   spdlog::warn(
       "schedule {} reaches to the end of the run, which was {} steps and is {} now: the learning "
       "rate of the next step was {:.3g} and is {:.3g}",
-      schedule, before, now, rate(before), rate(now));
+      schedule, before.steps, now.steps, before.learning_rate, now.learning_rate);
 }
 
 /// Warns where the rest of the run is computed with other settings than what it resumes.
@@ -121,8 +129,8 @@ ResumedRun restore(const Worker& worker, const checkpoint::FoundCheckpoint& foun
   const auto saved = saved_config(found, resumed.facts);
   if (saved && !resumed.is_finished) {
     warn_of_other_settings(*saved, worker.config);
-    warn_of_moved_end(worker.config.train, saved->train, resumed.facts.world_size,
-                      dataset.train.count, trainer);
+    warn_of_moved_end(worker.config.train, worker.identity.world_size, saved->train,
+                      resumed.facts.world_size, dataset.train.count, progress);
   }
   return resumed;
 }

@@ -5,6 +5,9 @@
 #include <limits>
 #include <numbers>
 
+#include "data/sampler.h"
+#include "train/progress.h"
+
 namespace mnist_train::train {
 
 namespace {
@@ -20,9 +23,16 @@ double anneal(double begin, double end, double progress) {
 
 }  // namespace
 
-std::int64_t total_steps(const settings::TrainOptions& options, std::int64_t steps_per_epoch) {
-  const std::int64_t steps = options.epochs * steps_per_epoch;
-  return options.max_steps ? std::min(steps, *options.max_steps) : steps;
+ScheduleSpan schedule_span(const settings::TrainOptions& options, const Progress& progress,
+                           std::int64_t samples, std::int64_t samples_per_step) {
+  const std::int64_t per_epoch = data::steps_per_epoch(samples, samples_per_step);
+  const std::int64_t left_in_epoch =
+      data::steps_per_epoch(samples - progress.samples_into_epoch, samples_per_step);
+  const std::int64_t done = (progress.epoch + 1) * per_epoch - left_in_epoch;
+  const std::int64_t steps = options.epochs * per_epoch;
+  const std::int64_t skipped = done - progress.step;
+  if (options.max_steps && *options.max_steps < steps - skipped) return {*options.max_steps, 0};
+  return {steps, skipped};
 }
 
 const char* name_if_bound_to_end(settings::ScheduleName schedule) {
@@ -39,16 +49,18 @@ const char* name_if_bound_to_end(settings::ScheduleName schedule) {
 }
 
 Schedule::Schedule(const settings::TrainOptions& options, std::int64_t steps_per_epoch,
-                   std::int64_t total_steps)
+                   const ScheduleSpan& span)
     : options_(options.schedule),
       learning_rate_(options.learning_rate),
       steps_per_epoch_(steps_per_epoch),
+      skipped_steps_(span.skipped_steps),
       warmup_steps_(static_cast<std::int64_t>(std::llround(
           std::min(options.schedule.warmup_epochs * static_cast<double>(steps_per_epoch),
-                   static_cast<double>(total_steps))))),
-      scheduled_steps_(std::max<std::int64_t>(1, total_steps - warmup_steps_)) {}
+                   static_cast<double>(span.total_steps))))),
+      scheduled_steps_(std::max<std::int64_t>(1, span.total_steps - warmup_steps_)) {}
 
 double Schedule::learning_rate(std::int64_t step, const PlateauState& plateau) const {
+  step += skipped_steps_;
   if (options_.name == settings::ScheduleName::kOneCycle) return one_cycle(step);
   const double rate = rate_after(plateau.drops);
   if (step < warmup_steps_) {

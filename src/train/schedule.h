@@ -15,8 +15,22 @@ struct PlateauState {
   bool operator==(const PlateauState&) const = default;
 };
 
-/// Returns the optimizer steps of a whole run, if nothing ends it early.
-std::int64_t total_steps(const settings::TrainOptions& options, std::int64_t steps_per_epoch);
+struct Progress;
+
+/// What a schedule is stretched over, in steps of the present batch size.
+struct ScheduleSpan {
+  std::int64_t total_steps = 1;    // from the start of the schedule to the end of the run
+  std::int64_t skipped_steps = 0;  // by which the schedule is ahead of the run's steps, or behind
+
+  /// Returns the optimizer steps of the whole run, if nothing ends it early.
+  std::int64_t steps_of_run() const { return total_steps - skipped_steps; }
+};
+
+/// Returns what the schedule of a run is stretched over that has come as far as `progress`, in
+/// epochs of `samples`. It is the same at every step. The batches of earlier steps may have had
+/// another size: where the epochs end the run, its schedule stands where its epochs do.
+ScheduleSpan schedule_span(const settings::TrainOptions& options, const Progress& progress,
+                           std::int64_t samples, std::int64_t samples_per_step);
 
 /// Returns the name of a schedule that reaches to the end of the run, whose rates depend on the
 /// run's length; null for the others.
@@ -33,9 +47,8 @@ const char* name_if_bound_to_end(settings::ScheduleName schedule);
 /// ReduceLROnPlateau in mode min, stepped once an epoch, in the warm-up as well.
 class Schedule {
  public:
-  /// `steps_per_epoch` optimizer steps; `total_steps` of the whole run.
   Schedule(const settings::TrainOptions& options, std::int64_t steps_per_epoch,
-           std::int64_t total_steps);
+           const ScheduleSpan& span);
 
   /// Returns the rate of step number `step`, from 0, in an epoch that begins with `plateau`.
   double learning_rate(std::int64_t step, const PlateauState& plateau = {}) const;
@@ -50,6 +63,7 @@ class Schedule {
   settings::ScheduleOptions options_;
   double learning_rate_;
   std::int64_t steps_per_epoch_;
+  std::int64_t skipped_steps_;
   std::int64_t warmup_steps_;
   std::int64_t scheduled_steps_;  // after the warm-up
 };

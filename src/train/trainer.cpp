@@ -69,7 +69,8 @@ Trainer::Trainer(const settings::TrainOptions& options, TrainerSetup setup,
       average_(make_average(options, setup, *model_, parameters_)),
       step_(options, computing_model(), parameters_, *partition_, *averager_, *optimizer_,
             average_.get()),
-      schedule_(options, steps_per_epoch(), total_steps(options, steps_per_epoch())),
+      schedule_(options, steps_per_epoch(),
+                schedule_span(options, {}, images.count(), samples_per_step())),
       sync_interval_(communicator, /*runs_ahead=*/!device_.is_cpu()),
       run_ahead_limit_(device_, kEagerStepsAhead),
       history_(device_) {
@@ -119,10 +120,12 @@ void Trainer::begin_epoch() {
   epoch_begin_s_ = monotonic_seconds() - progress_.epoch_train_seconds;
 }
 
-/// Weights and optimizer state are now those that the run starts with: new ones, or a checkpoint's.
-/// Only a checkpoint has an average of earlier weights.
+/// Weights, optimizer state and progress are now those that the run starts with: new ones, or a
+/// checkpoint's. Only a checkpoint has an average of earlier weights.
 void Trainer::start_from_state() {
   has_started_ = true;
+  schedule_ = Schedule(options_, steps_per_epoch(),
+                       schedule_span(options_, progress_, images_.count(), samples_per_step()));
   if (average_ && progress_.step == 0) average_->restart();
   parameters_.refresh_bf16_copy({0, parameters_.values().numel()});
   std::vector<at::Tensor> state{parameters_.values()};

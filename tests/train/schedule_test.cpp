@@ -1,10 +1,14 @@
 #include "train/schedule.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numbers>
+#include <optional>
 #include <vector>
 
 #include "support/catch.h"
+#include "train/progress.h"
 
 namespace mnist_train::train {
 namespace {
@@ -19,7 +23,7 @@ Schedule schedule_of(const settings::ScheduleOptions& options, std::int64_t step
   settings::TrainOptions train;
   train.learning_rate = 0.4;
   train.schedule = options;
-  return {train, kStepsPerEpoch, steps};
+  return {train, kStepsPerEpoch, {steps}};
 }
 
 TEST_CASE("constant stays") {
@@ -159,6 +163,83 @@ TEST_CASE("a warm-up longer than the run never ends") {
   const Schedule schedule = schedule_of(options, 5);
   CHECK(schedule.learning_rate(0) == Approx(0.08));
   CHECK(schedule.learning_rate(4) == Approx(0.4));
+}
+
+/// A run of 10 epochs of 95 samples.
+constexpr std::int64_t kSamples = 95;
+
+settings::TrainOptions ten_epochs(std::optional<std::int64_t> max_steps = std::nullopt) {
+  settings::TrainOptions options;
+  options.epochs = 10;
+  options.max_steps = max_steps;
+  options.learning_rate = 0.4;
+  return options;
+}
+
+Progress progress_at(std::int64_t epoch, std::int64_t samples, std::int64_t step) {
+  Progress progress;
+  progress.epoch = epoch;
+  progress.samples_into_epoch = samples;
+  progress.step = step;
+  return progress;
+}
+
+TEST_CASE("a run whose batches keep their size has the same span at each of its steps") {
+  for (const std::optional<std::int64_t> max_steps : {std::optional<std::int64_t>(), {37}, {100}}) {
+    const settings::TrainOptions options = ten_epochs(max_steps);
+    for (std::int64_t step = 0; step <= 100; ++step) {
+      const std::int64_t into = std::min(step % 10 * 10, kSamples);
+      const auto span = schedule_span(options, progress_at(step / 10, into, step), kSamples, 10);
+      CHECK(span.total_steps == max_steps.value_or(100));
+      CHECK(span.skipped_steps == 0);
+    }
+  }
+  // The cursor behind the last sample of an epoch that has not ended yet.
+  CHECK(schedule_span(ten_epochs(), progress_at(3, kSamples, 40), kSamples, 10).skipped_steps == 0);
+}
+
+TEST_CASE("a run that resumes with batches of another size ends after the steps that remain") {
+  struct Case {
+    std::int64_t samples_per_step, samples_into_epoch, step, steps_of_run;
+  };
+  // 4 epochs are done, in steps of 10 samples, and some steps of the fifth.
+  for (const auto& [size, into, step, steps] : std::vector<Case>{{20, 0, 40, 40 + 6 * 5},
+                                                                 {5, 0, 40, 40 + 6 * 19},
+                                                                 {20, 30, 43, 43 + 4 + 5 * 5},
+                                                                 {5, 30, 43, 43 + 13 + 5 * 19},
+                                                                 {20, kSamples, 50, 50 + 5 * 5}}) {
+    const auto at = progress_at(4, into, step);
+    CHECK(schedule_span(ten_epochs(), at, kSamples, size).steps_of_run() == steps);
+    CHECK(schedule_span(ten_epochs(60), at, kSamples, size).steps_of_run() ==
+          std::min<std::int64_t>(steps, 60));
+  }
+}
+
+TEST_CASE("schedules of a run that resumes with other batches continue where their epochs are") {
+  for (const ScheduleName name : {ScheduleName::kLinear, ScheduleName::kCosine, ScheduleName::kStep,
+                                  ScheduleName::kOneCycle, ScheduleName::kConstant}) {
+    settings::TrainOptions options = ten_epochs();
+    options.schedule.name = name;
+    options.schedule.step_epochs = 3;
+    options.schedule.max_learning_rate = 0.4;
+    if (name != ScheduleName::kOneCycle) options.schedule.warmup_epochs = 1;
+    // Five epochs in steps of 5 samples, then steps of 19.
+    const auto progress = progress_at(5, 0, 95);
+    const Schedule resumed(options, 5, schedule_span(options, progress, kSamples, 19));
+    const Schedule whole(options, 5, {50});
+    for (std::int64_t step = 0; step < 25; ++step) {
+      CHECK(resumed.learning_rate(95 + step) == whole.learning_rate(25 + step));
+    }
+  }
+}
+
+TEST_CASE("max_steps ends the schedule of a run that resumes with other batches") {
+  settings::TrainOptions options = ten_epochs(50);
+  options.schedule.name = ScheduleName::kCosine;
+  const auto progress = progress_at(4, 0, 40);
+  const Schedule schedule(options, 5, schedule_span(options, progress, kSamples, 20));
+  CHECK(schedule.learning_rate(40) == Approx(0.2 * (1 + std::cos(0.8 * std::numbers::pi))));
+  CHECK(schedule.learning_rate(50) == Approx(0).margin(1e-12));
 }
 
 }  // namespace
