@@ -7,6 +7,7 @@
 #include <zlib.h>
 
 #include <cstring>
+#include <exception>
 #include <stdexcept>
 
 #include "base/file.h"
@@ -196,8 +197,15 @@ void write_pt_value(const std::filesystem::path& path, const c10::IValue& value,
                     const std::vector<at::Tensor>& tensors) {
   AtomicFile file(path, ExitCode::kCheckpoint);
   const std::string text = pickle(value, tensors);
+  // The archive ends itself in its destructor, so an exception of the file must not pass through
+  // it.
+  std::exception_ptr failure;
   caffe2::serialize::PyTorchStreamWriter archive([&](const void* bytes, std::size_t size) {
-    file.write(bytes, size);
+    try {
+      if (!failure) file.write(bytes, size);
+    } catch (const Error&) {
+      failure = std::current_exception();
+    }
     return size;
   });
   archive.writeRecord("data.pkl", text.data(), text.size());
@@ -208,6 +216,7 @@ void write_pt_value(const std::filesystem::path& path, const c10::IValue& value,
   }
   archive.writeRecord("byteorder", "little", 6);
   archive.writeEndOfFile();
+  if (failure) std::rethrow_exception(failure);
   file.commit();
 }
 

@@ -114,6 +114,16 @@ TEST_CASE("only a step that was saved can be the best") {
   CHECK(names_in(folder.path()).empty());
 }
 
+TEST_CASE("a best checkpoint that cannot be put in place leaves nothing behind") {
+  const TempFolder folder;
+  CheckpointFolder checkpoints(folder.path(), 2);
+  checkpoints.save(checkpoint_of(1), 1);
+  fs::create_directory(checkpoints.best());
+  CHECK(error_of([&] { checkpoints.mark_best(1); }).code == ExitCode::kCheckpoint);
+  CHECK(names_in(folder.path()) ==
+        std::vector<std::string>{"best.safetensors", "step-00000001.safetensors"});
+}
+
 TEST_CASE("a damaged newest checkpoint gives way to the one before") {
   const SilentLog silent;
   for (const auto& harm : {&damage, &cut_short}) {

@@ -16,6 +16,7 @@
 #include "support/catch.h"
 #include "support/damage.h"
 #include "support/error_of.h"
+#include "support/file_size_limit.h"
 #include "support/peak_memory.h"
 #include "support/pickles.h"
 #include "support/temp_folder.h"
@@ -181,6 +182,23 @@ TEST_CASE("archives that lie are refused with their reason") {
     CHECK(failure.code == ExitCode::kCheckpoint);
     CHECK_THAT(failure.message, ContainsSubstring(path.string()));
     CHECK_THAT(failure.message, ContainsSubstring(bad.reason));
+  }
+}
+
+TEST_CASE("a full disk is an error of the file, wherever it is full") {
+  const NamedTensors weights{{"w", at::randn({300, 100})}, {"b", at::randn({100})}};
+  const TempFolder folder;
+  const fs::path path = folder.path() / "model.pt";
+  for (const rlim_t bytes : {0, 10, 1000, 60000, 121000}) {
+    Failure failure;
+    {
+      const testing::FileSizeLimit limit(bytes);
+      failure = error_of([&] { write_pt(path, weights); });
+    }
+    INFO(bytes);
+    CHECK(failure.code == ExitCode::kCheckpoint);
+    CHECK_THAT(failure.message, ContainsSubstring("model.pt: cannot write: File too large"));
+    CHECK(fs::is_empty(folder.path()));
   }
 }
 
