@@ -85,6 +85,7 @@ std::shared_ptr<models::Model> make_model_with_weights(Worker& worker, const dat
   launch::update(worker.status(), launch::Phase::kLoadingWeights, 0, 0);
   auto model = make_model(worker.config, images);
   checkpoint::load_state_dict(*model, checkpoint::read_weights(file), file.string());
+  checkpoint::require_finite(*model, file.string());
   return model;
 }
 

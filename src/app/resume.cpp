@@ -179,6 +179,7 @@ ResumedRun resume_on_rank0(Worker& worker, const data::Dataset& dataset, train::
     launch::update(worker.status(), launch::Phase::kLoadingWeights, 0, 0);
     checkpoint::load_state_dict(trainer.model(), checkpoint::read_weights(*weights),
                                 weights->string());
+    checkpoint::require_finite(trainer.model(), weights->string());
   }
   if (resumed.is_finished) return resumed;
   truncate_results(worker, trainer.progress().accuracies);

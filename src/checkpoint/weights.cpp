@@ -1,6 +1,8 @@
 #include "checkpoint/weights.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/isnan.h>
 
 #include <algorithm>
 #include <cstring>
@@ -146,6 +148,22 @@ void load_state_dict(models::Model& model, const NamedTensors& weights, const st
   for (const auto& [name, target] : model_tensors(model)) {
     target.copy_(*find_named(weights, name));
   }
+}
+
+void require_finite(const models::Model& model, const std::string& source) {
+  const auto check = [&](const std::string& name, const at::Tensor& wrong) {
+    if (!wrong.any().item<bool>()) return;
+    throw Error(ExitCode::kCheckpoint,
+                source + ": tensor " + name +
+                    " has values that are NaN or infinite: the training " +
+                    "that wrote it has failed; take weights that it saved earlier");
+  };
+  const at::NoGradGuard no_grad;
+  for (const auto& item : model.named_parameters()) {
+    check(item.key(), at::isfinite(item.value()).logical_not());
+  }
+  // Some networks mask by infinite values in buffers.
+  for (const auto& item : model.named_buffers()) check(item.key(), at::isnan(item.value()));
 }
 
 bool holds_weights_alone(const std::filesystem::path& path) {

@@ -24,6 +24,10 @@ std::string differences(const models::Model& model, const NamedTensors& weights)
 /// the model unchanged. `source` names the file.
 void load_state_dict(models::Model& model, const NamedTensors& weights, const std::string& source);
 
+/// Throws Error(kCheckpoint), which names the tensor, where a parameter of the model is NaN or
+/// infinite, or a buffer NaN. `source` names the file that its weights are from.
+void require_finite(const models::Model& model, const std::string& source);
+
 /// Returns whether a file of weights holds weights without the rest of a training state, so that no
 /// run can resume from it. Throws Error(kCheckpoint).
 bool holds_weights_alone(const std::filesystem::path& path);

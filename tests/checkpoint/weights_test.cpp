@@ -3,9 +3,11 @@
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -132,6 +134,25 @@ TEST_CASE("weights of a model in DistributedDataParallel or torch.compile are th
   mixed[0].first.insert(0, "module.");
   write_weights(folder.path() / "mixed.pt", mixed, WeightsFormat::kPt);
   CHECK(same(read_weights(folder.path() / "mixed.pt"), mixed));
+}
+
+TEST_CASE("weights that are not finite are refused with the tensor's name") {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const auto model = tiny_model(1, true);
+  CHECK_NOTHROW(require_finite(*model, "the/file.pt"));
+  for (const auto& [name, tensor] : state_dict(*model)) {
+    if (!tensor.is_floating_point()) continue;
+    for (const float value : {std::nanf(""), kInfinity, -kInfinity}) {
+      const bool is_buffer = name.find("running") != std::string::npos;
+      if (is_buffer && std::isinf(value)) continue;
+      NamedTensors weights = state_dict(*tiny_model(1, true));
+      find_named(weights, name)->view(-1)[-1] = value;
+      load_state_dict(*model, weights, "the/file.pt");
+      const Failure failure = error_of([&] { require_finite(*model, "the/file.pt"); });
+      CHECK(failure.code == ExitCode::kCheckpoint);
+      CHECK_THAT(failure.message, ContainsSubstring("the/file.pt: tensor " + name + " has values"));
+    }
+  }
 }
 
 TEST_CASE("torch.save's old format is called by its name") {

@@ -51,6 +51,23 @@ def evaluate(path, config):
     return json.loads(result.stdout)
 
 
+def test_weights_that_are_not_finite_are_refused(tmp_path, trained, config):
+    image = write_png(tmp_path / "digit.png", numpy.zeros((28, 28), numpy.uint8))
+    weights = load(trained.path / "model.pt")
+    for name, value in (("conv2.weight", "nan"), ("fc2.bias", "-inf")):
+        broken = {key: tensor.clone() for key, tensor in weights.items()}
+        broken[name].view(-1)[-1] = float(value)
+        path = tmp_path / f"{name}.pt"
+        torch.save(broken, path)
+        start = write_config(tmp_path, {"max_steps": 1, "model": {"weights": str(path)}})
+        for command in (["evaluate", "--checkpoint", path, "--config", config],
+                        ["predict", "--checkpoint", path, "--config", config, image],
+                        ["--config", start, "--output", tmp_path / "run"]):
+            result = run(*command)
+            assert result.returncode == 5 and f"{path}: tensor {name} has values that are NaN or infinite" in result.stderr
+            assert not result.stdout
+
+
 def export(source, target, form="pt"):
     return run("export", "--checkpoint", source, "--format", form, "--output", target)
 
