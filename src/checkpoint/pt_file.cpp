@@ -18,7 +18,10 @@ namespace mnist_train::checkpoint {
 
 namespace {
 
-constexpr std::uintmax_t kMostShared = 8;  // the tensors' size by that of the file
+// Tensors may lie in one storage, or repeat its elements by strides of 0, but a small file must not
+// unfold to any size: together they have at most so many times the file's bytes, and so many more.
+constexpr std::uintmax_t kMostShared = 8;
+constexpr std::uintmax_t kMostRepeatedBytes = std::uintmax_t{32} << 20U;
 
 constexpr std::uint32_t kEntryMark = 0x02014b50;
 constexpr std::uint32_t kEndMark = 0x06054b50;
@@ -135,20 +138,23 @@ class PtArchive {
   std::map<std::string, PtRecord> records_;
 };
 
-/// Whether a tensor of these sizes has at most `limit` elements. With strides of 0 it could have
-/// more than its storage.
-bool fits(const std::vector<std::int64_t>& sizes, std::size_t limit) {
-  std::size_t elements = 1;
-  for (const std::int64_t size : sizes) {
-    if (__builtin_mul_overflow(elements, static_cast<std::size_t>(size), &elements)) return false;
+/// Takes the size of a tensor from the bytes that the tensors of a file may still have.
+void take_bytes(const PickledTensor& tensor, std::uintmax_t& left) {
+  std::uintmax_t bytes = c10::elementSize(tensor.type);
+  bool overflows = false;
+  for (const std::int64_t size : tensor.sizes) {
+    overflows |= __builtin_mul_overflow(bytes, static_cast<std::uintmax_t>(size), &bytes);
   }
-  return elements <= limit;
+  if (overflows || bytes > left) {
+    throw std::runtime_error("its tensors are together much larger than the file");
+  }
+  left -= bytes;
 }
 
 at::Tensor read_tensor(PtArchive& archive, const PickledTensor& pickled) {
   const PtRecord& record = archive.read("data/" + pickled.storage);
   const std::size_t available = record.size / c10::elementSize(pickled.type);
-  if (pickled.required_elements() > available || !fits(pickled.sizes, available)) {
+  if (pickled.required_elements() > available) {
     throw std::runtime_error("storage " + pickled.storage + " is smaller than its tensor");
   }
   const at::Tensor storage = at::from_blob(
@@ -224,17 +230,12 @@ NamedTensors read_pt(const std::filesystem::path& path) {
   try {
     PtArchive archive(path);
     const PtRecord& pickled = archive.read("data.pkl");
-    // Several tensors may lie in one storage, but a small file must not unfold to any size.
-    const std::uintmax_t most = kMostShared * std::filesystem::file_size(path);
-    std::size_t total = 0;
+    std::uintmax_t left = kMostShared * std::filesystem::file_size(path) + kMostRepeatedBytes;
     NamedTensors weights;
     for (const auto& [name, tensor] :
          unpickle_state_dict({static_cast<const char*>(pickled.bytes.get()), pickled.size})) {
+      take_bytes(tensor, left);
       weights.emplace_back(name, read_tensor(archive, tensor));
-      total += weights.back().second.nbytes();
-      if (total > most) {
-        throw std::runtime_error("its tensors are together much larger than the file");
-      }
     }
     return weights;
   } catch (const Error&) {

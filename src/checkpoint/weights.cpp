@@ -72,14 +72,20 @@ class DifferenceList {
   std::string others_;
 };
 
-/// Without the prefix that DistributedDataParallel or torch.compile put before all names.
-NamedTensors without_wrapper(NamedTensors weights) {
-  for (const std::string_view prefix : {"module.", "_orig_mod."}) {
-    const bool all = std::all_of(weights.begin(), weights.end(), [&](const auto& entry) {
-      return entry.first.starts_with(prefix);
-    });
-    if (!all) continue;
-    for (auto& [name, tensor] : weights) name.erase(0, prefix.size());
+/// Removes a prefix from all names, if all have it.
+bool remove_prefix(std::string_view prefix, NamedTensors& weights) {
+  const bool all = !weights.empty() && std::ranges::all_of(weights, [&](const auto& entry) {
+    return entry.first.starts_with(prefix);
+  });
+  if (!all) return false;
+  for (auto& [name, tensor] : weights) name.erase(0, prefix.size());
+  return true;
+}
+
+/// Without the prefixes that DistributedDataParallel and torch.compile put before all names, in
+/// the order in which a script applied them.
+NamedTensors without_wrappers(NamedTensors weights) {
+  while (remove_prefix("module.", weights) || remove_prefix("_orig_mod.", weights)) {
   }
   return weights;
 }
@@ -181,7 +187,7 @@ std::vector<std::string> trained_class_names(const std::filesystem::path& path) 
 }
 
 NamedTensors read_weights(const std::filesystem::path& path) {
-  if (is_pt_file(path)) return without_wrapper(read_pt(path));
+  if (is_pt_file(path)) return without_wrappers(read_pt(path));
   TensorFile file = read_safetensors(path, /*require_seal=*/false);
   // A checkpoint always has a seal; one that seems to have none has lost it to damage.
   if (is_checkpoint(file)) return checkpoint_weights(read_checkpoint(path));

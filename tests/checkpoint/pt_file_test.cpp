@@ -167,10 +167,10 @@ TEST_CASE("archives that lie are refused with their reason") {
       {{described(0, integer(2) + integer(3), integer(4) + integer(1)), {{"0", six}}},
        "smaller than its tensor"},
       {{described(0, integer(1000000) + integer(1000000), integer(0) + integer(0)), {{"0", six}}},
-       "smaller than its tensor"},
+       "much larger than the file"},
       {{described(0, integer(INT64_MAX) + integer(INT64_MAX), integer(0) + integer(0)),
         {{"0", six}}},
-       "smaller than its tensor"},
+       "much larger than the file"},
       {{described(0, integer(6), integer(1)), {{"0", ""}}}, "smaller than its tensor"},
       {{"\x80\x02" + pickles::global("os", "system") + ".", {}}, "asks for os.system"},
   };
@@ -183,6 +183,19 @@ TEST_CASE("archives that lie are refused with their reason") {
     CHECK_THAT(failure.message, ContainsSubstring(path.string()));
     CHECK_THAT(failure.message, ContainsSubstring(bad.reason));
   }
+}
+
+TEST_CASE("a tensor may repeat the elements of its storage") {
+  using pickles::integer;
+  const TempFolder folder;
+  const Archive archive{
+      pickles::dict(pickles::text("expanded") + pickles::tensor(pickles::storage("0"), 1,
+                                                                integer(2) + integer(512),
+                                                                integer(1) + integer(0))),
+      {{"0", floats({1, 2, 3})}}};
+  const NamedTensors weights = read_pt(archive.write(folder));
+  REQUIRE(weights.size() == 1);
+  CHECK(weights[0].second.equal(at::tensor({2.0F, 3.0F}).unsqueeze(1).expand({2, 512})));
 }
 
 TEST_CASE("a full disk is an error of the file, wherever it is full") {

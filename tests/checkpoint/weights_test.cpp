@@ -124,7 +124,8 @@ TEST_CASE("of many tensors that differ the first are described and all are named
 TEST_CASE("weights of a model in DistributedDataParallel or torch.compile are the model's") {
   const TempFolder folder;
   const NamedTensors weights = state_dict(*tiny_model(1));
-  for (const std::string prefix : {"module.", "_orig_mod.", "module._orig_mod."}) {
+  for (const std::string prefix : {"module.", "_orig_mod.", "module._orig_mod.",
+                                   "_orig_mod.module.", "_orig_mod.module._orig_mod."}) {
     NamedTensors wrapped = weights;
     for (auto& [name, tensor] : wrapped) name.insert(0, prefix);
     write_weights(folder.path() / "wrapped.pt", wrapped, WeightsFormat::kPt);
