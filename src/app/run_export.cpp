@@ -19,6 +19,12 @@ settings::TrainOptions options_of(const checkpoint::TensorFile& file, const std:
 
 void export_with_optimizer(const Worker& worker) {
   const std::string name = worker.job.checkpoint.string();
+  if (checkpoint::holds_weights_alone(worker.job.checkpoint)) {
+    throw Error(ExitCode::kCheckpoint,
+                name +
+                    ": holds weights alone: --with-optimizer needs a checkpoint, a file of the "
+                    "run's folder checkpoints/");
+  }
   const checkpoint::TensorFile file = checkpoint::read_checkpoint(worker.job.checkpoint);
   checkpoint::write_python_checkpoint(worker.job.export_path, file, options_of(file, name), name);
 }

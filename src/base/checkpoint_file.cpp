@@ -88,6 +88,11 @@ bool matches_seal(std::span<const std::uint8_t> file) {
   return std::ranges::equal(seal_of(hasher), file.last(kSealBytes));
 }
 
+bool is_zip_file(std::span<const std::uint8_t> file) {
+  constexpr std::array<std::uint8_t, 4> kBegin{'P', 'K', 3, 4};
+  return file.size() >= kBegin.size() && std::ranges::equal(file.first(kBegin.size()), kBegin);
+}
+
 bool is_legacy_torch_file(std::span<const std::uint8_t> file) {
   // Its first pickle is the number 0x1950a86a20f9469cfc6c, in bytes or, in old protocols, in
   // digits.

@@ -58,7 +58,10 @@ bool matches_seal(std::span<const std::uint8_t> file);
 /// before 1.6 did, and later versions do when they are told so.
 bool is_legacy_torch_file(std::span<const std::uint8_t> file);
 
-/// What to do about such a file, for the end of a message that names it.
+/// Returns whether a file begins as a zip archive, which torch.save writes since PyTorch 1.6.
+bool is_zip_file(std::span<const std::uint8_t> file);
+
+/// What to do about a file in the old format, for the end of a message that names it.
 inline constexpr const char* kLegacyTorchFile =
     "was written by torch.save in its old format (PyTorch before 1.6, or "
     "_use_new_zipfile_serialization=False); convert it in Python: "

@@ -5,11 +5,11 @@
 #include <ATen/ops/isnan.h>
 
 #include <algorithm>
-#include <cstring>
 #include <sstream>
 #include <utility>
 
 #include "accelerator/device.h"
+#include "base/checkpoint_file.h"
 #include "base/file.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/pt_file.h"
@@ -92,10 +92,7 @@ NamedTensors without_wrappers(NamedTensors weights) {
 
 /// Returns whether the file is a zip archive, as torch.save writes since PyTorch 1.6.
 bool is_pt_file(const std::filesystem::path& path) {
-  constexpr std::string_view kZip = "PK\x03\x04";
-  const MappedFile file = MappedFile::open(path, ExitCode::kCheckpoint);
-  const auto bytes = file.bytes();
-  return bytes.size() >= kZip.size() && std::memcmp(bytes.data(), kZip.data(), kZip.size()) == 0;
+  return is_zip_file(MappedFile::open(path, ExitCode::kCheckpoint).bytes());
 }
 
 /// Returns what a checkpoint says about its run; nothing for files that hold weights alone.

@@ -57,7 +57,7 @@ fs::path file_of_run(const fs::path& folder, bool to_resume) {
 std::optional<std::string> damage_of(const fs::path& path, std::span<const std::uint8_t> bytes) {
   const nlohmann::json header = parse_header(bytes);
   if (!header.is_object()) {
-    if (path.extension() != ".safetensors") return std::nullopt;
+    if (path.extension() != ".safetensors" || is_zip_file(bytes)) return std::nullopt;
     return "its header cannot be read";
   }
   if (!header.contains(kSealName) || matches_seal(bytes)) return std::nullopt;
@@ -76,7 +76,7 @@ void check_file(const fs::path& path) {
   const auto other = newest_whole_checkpoint(folder);
   refuse(path, "is damaged: " + *damage +
                    (other ? "; this checkpoint beside it is whole: " + other->string()
-                          : "; no other checkpoint beside it is whole"));
+                          : "; no step-*.safetensors or best.safetensors beside it is whole"));
 }
 
 void find_file(std::string& path, bool to_resume) {
