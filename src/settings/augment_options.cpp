@@ -43,7 +43,7 @@ Schema<NormalizeOptions> normalize_schema() {
   Schema<NormalizeOptions> schema;
   schema.add("mean", &NormalizeOptions::mean, per_channel({-kMaxFloat, kMaxFloat}),
              "Subtracted from every value; a number, or one for each channel.");
-  schema.add("std", &NormalizeOptions::std, per_channel({0, kMaxFloat, true}),
+  schema.add("std", &NormalizeOptions::std, per_channel({kMinFloat, kMaxFloat}),
              "Divides the difference; a number, or one for each channel.");
   return schema;
 }

@@ -41,6 +41,7 @@ inline constexpr std::int64_t kMaxSteps = (std::int64_t{1} << 53) - 1;  // exact
 inline constexpr std::int64_t kMaxProcessesPerNode = 1024;
 inline constexpr std::int64_t kMaxLayerSize = 1 << 20;  // features, channels
 inline constexpr double kMaxFloat = 1e38;               // weights are fp32
+inline constexpr double kMinFloat = 1e-37;              // smaller divisors would be 0, or denormal
 inline constexpr double kMaxSeconds = 1e6;
 
 /// Returns the keys at the top level that describe training.

@@ -155,7 +155,7 @@ void add_optimizer(Schema<Options>& schema) {
              "Adam's and AdamW's first beta.", {"beta1"});
   schema.add("adam_beta2", &Options::adam_beta2, number({0, 1, false, true}),
              "Adam's and AdamW's second beta.", {"beta2"});
-  schema.add("adam_epsilon", &Options::adam_epsilon, number({0, kMaxFloat, true}),
+  schema.add("adam_epsilon", &Options::adam_epsilon, number({kMinFloat, kMaxFloat}),
              "Adam's and AdamW's eps.", {"eps", "epsilon"});
   schema.add("weight_decay", &Options::weight_decay, number({0, kMaxFloat}),
              "L2 penalty that is added to the gradients; for adamw the decoupled decay.",

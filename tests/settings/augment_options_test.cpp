@@ -87,11 +87,12 @@ TEST_CASE("an entry that is wrong is refused where it stands") {
       {R"([{"name":"resize","size":8},{"name":"random_crop","size":[10,11],"padding":1}])",
        "/1: takes more pixels than images have after the entries before it"},
       {R"([{"name":"normalize","std":0}])",
-       "/0/std: expected a number above 0 to 1e+38 or a list with one number a channel, found 0"},
+       "/0/std: expected a number from 1e-37 to 1e+38 or a list with one number a channel, found "
+       "0"},
       {R"([{"name":"normalize","mean":[]}])",
        "/0/mean: expected one number a channel, found a list"},
       {R"([{"name":"normalize","std":[1,0,1]}])",
-       "/0/std/1: expected a number above 0 to 1e+38, found 0"},
+       "/0/std/1: expected a number from 1e-37 to 1e+38, found 0"},
       {R"([{"name":"normalize","mean":"dark"}])",
        R"(/0/mean: expected a number from -1e+38 to 1e+38 or a list with one number a channel, )"
        R"(found the string "dark")"},

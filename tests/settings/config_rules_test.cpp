@@ -206,6 +206,8 @@ TEST_CASE("out of range is refused, never cut") {
                            R"("launch":{"hang_timeout_s":1e7})",
                            R"("launch":{"threads_per_process":0})",
                            R"("data":{"limit_train":0})",
+                           R"("adam_epsilon":1e-300)",
+                           R"("data":{"normalize":{"std":1e-300}})",
                            R"("data":{"normalize":{"std":0}})"}) {
     CAPTURE(pair);
     const auto lines = lines_for(std::string("{") + pair + "}");
