@@ -54,8 +54,6 @@ void CheckpointFolder::mark_best(std::int64_t step) const {
   std::error_code ignored;
   fs::remove(temporary, ignored);  // is left where `best` was the same file already, or on failure
   if (error) {
-    std::error_code ignored;
-    fs::remove(temporary, ignored);
     throw Error(ExitCode::kCheckpoint,
                 best().string() + ": cannot put the best checkpoint in place: " + error.message());
   }
