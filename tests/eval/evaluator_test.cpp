@@ -74,6 +74,27 @@ TEST_CASE("ranks share the samples and agree on the result, ranks without any to
   }
 }
 
+TEST_CASE("the bits of an evaluation in shards do not depend on the ranks") {
+  EvaluationRequest request;
+  request.shards = 3;
+  const auto evaluate_on = [&request](const comm::Communicator& communicator) {
+    return evaluate(
+        *tiny_model(1), *images_of(kCount), 4, communicator, at::kCPU, [] {}, request);
+  };
+  const Evaluation expected = evaluate_on(comm::Communicator());
+  for (const int world_size : {2, 3}) {
+    std::vector<Evaluation> results(static_cast<std::size_t>(world_size));
+    on_connected_ranks(world_size, [&](comm::Communicator& communicator) {
+      results[static_cast<std::size_t>(communicator.rank())] = evaluate_on(communicator);
+    });
+    for (const Evaluation& result : results) {
+      CHECK(result.loss == expected.loss);
+      CHECK(result.accuracy == expected.accuracy);
+    }
+  }
+  CHECK(expected.loss == Approx(in_one_go(kCount).loss).epsilon(1e-6));
+}
+
 TEST_CASE("confusion, predictions and extra sums come with the sums, whoever evaluates") {
   EvaluationRequest request;
   request.predictions = {{0, 3}, {10, 14}, {30, kCount}};

@@ -18,8 +18,9 @@ CASES = list(itertools.product(MODELS, ("fp32", "bf16")))
 FULL = {"schedule": {"name": "plateau", "patience": 0}, "ema": {"decay": 0.9}, "max_gradient_norm": 1, "epochs": 3,
         "label_smoothing": 0.1, "optimizer": "adam", "gradient_accumulation_steps": 2,
         "data": {"validation": 0.1, "augment": [{"name": "random_crop", "padding": 2}, {"name": "mixup", "scope": "global"}]},
-        "model": {"layers": [{"name": "conv2d", "out_channels": 4, "kernel_size": 5}, "batch_norm", "relu", {"name": "max_pool2d", "kernel_size": 2},
-                             {"name": "dropout", "p": 0.2}, "flatten", {"name": "linear", "out_features": "classes"}]}}
+        "model": {"layers": [{"name": "conv2d", "out_channels": 4, "kernel_size": 5}, "batch_norm", "relu",
+                             {"name": "max_pool2d", "kernel_size": 2}, {"name": "dropout", "p": 0.2}, "flatten",
+                             {"name": "linear", "out_features": "classes"}]}}
 
 
 def config(model="lenet", precision="fp32", **changes):

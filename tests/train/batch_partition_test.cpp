@@ -117,6 +117,29 @@ TEST_CASE("ranks cover a batch without gaps") {
   });
 }
 
+TEST_CASE("a fixed number of shards is dealt to the ranks in runs, and does not depend on them") {
+  const std::vector<std::vector<data::Range>> own{
+      {{0, 4}}, {{0, 2}, {2, 4}}, {{0, 2}, {2, 3}, {3, 4}}};
+  for (std::size_t ranks = 1; ranks <= own.size(); ++ranks) {
+    std::vector<data::Range> dealt(ranks);
+    std::vector<std::int64_t> ends(ranks);
+    testing::on_connected_ranks(static_cast<int>(ranks), [&](comm::Communicator& communicator) {
+      const auto rank = static_cast<std::size_t>(communicator.rank());
+      const PartitionOptions options{settings::Split::kEven, {}, 4};
+      const auto partition = make_batch_partition(options, communicator, at::kCPU);
+      dealt[rank] = partition->own_shards();
+      for (std::int64_t number = 0; number < partition->shards(); ++number) {
+        ends[rank] = 100 * ends[rank] + partition->shard({10, 20}, number).end;
+      }
+    });
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      CHECK(dealt[rank].begin == own[ranks - 1][rank].begin);
+      CHECK(dealt[rank].end == own[ranks - 1][rank].end);
+      CHECK(ends[rank] == 13161820);  // 3, 3, 2 and 2 samples
+    }
+  }
+}
+
 TEST_CASE("an unequal pair trains the weights of an even split, in the time that it should take") {
   settings::TrainOptions options = testing::small_run();
   options.deterministic = false;

@@ -88,6 +88,16 @@ void check_same_training(const TrainOptions& options, const settings::DataOption
   CHECK(calls.replays == 17);  // of 20 full batches the first three are eager
 }
 
+TEST_CASE("a captured step of several shards trains as the eager one does") {
+  TrainOptions options = long_run();
+  options.shards = 3;
+  check_same_training(options, {});
+  settings::DataOptions mixed;  // whose samples have to be brought
+  mixed.augment.emplace_back(
+      settings::MixupOptions{0.4, std::nullopt, settings::MixupScope::kGlobal});
+  check_same_training(options, mixed);
+}
+
 TEST_CASE("a captured step trains as the eager one does, whatever changes from step to step") {
   TrainOptions options = long_run();
   options.schedule.name = settings::ScheduleName::kCosine;
