@@ -97,8 +97,11 @@ Batch Augmenter::apply(at::Tensor images, const at::Tensor& labels, data::Range 
 
 Batch Augmenter::apply(at::Tensor images, const at::Tensor& labels, data::Range positions,
                        data::Range partners) const {
-  const at::Tensor drawn = at::cat({drawn_.narrow(0, positions.begin, positions.size()),
-                                    drawn_.narrow(0, partners.begin, partners.size())});
+  const at::Tensor drawn =
+      at::empty({positions.size() + partners.size(), columns_}, drawn_.options());
+  drawn.narrow(0, 0, positions.size()).copy_(drawn_.narrow(0, positions.begin, positions.size()));
+  drawn.narrow(0, positions.size(), partners.size())
+      .copy_(drawn_.narrow(0, partners.begin, partners.size()));
   return apply_drawn({std::move(images), labels}, drawn, positions.size(), partners.size());
 }
 

@@ -1,7 +1,6 @@
 #include "loader/batch_source.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
@@ -122,10 +121,23 @@ Batch BatchSource::gather_images(data::Range range, data::Range next) {
 
 /// Returns the samples at both ranges of the epoch's order, one behind the other.
 Batch BatchSource::read_with_partners(data::Range range, data::Range partners) {
-  Batch own = read(range, Order::kEpoch);
-  own.images = own.images.clone();  // the next batch may take its memory
-  const Batch others = read(partners, Order::kEpoch);
-  return {at::cat({own.images, others.images}), at::cat({own.labels, others.labels})};
+  Batch both;
+  std::int64_t begin = 0;
+  for (const data::Range& part : {range, partners}) {  // each may take the other's memory
+    Batch read_part = read(part, Order::kEpoch);
+    for (std::size_t i = 0; i < 2; ++i) {  // images and labels
+      const at::Tensor& from = *read_part.tensors()[i];
+      at::Tensor& to = *both.tensors()[i];
+      if (!to.defined()) {
+        std::vector<std::int64_t> sizes = from.sizes().vec();
+        sizes.front() = range.size() + partners.size();
+        to = at::empty(sizes, from.options());
+      }
+      to.narrow(0, begin, part.size()).copy_(from);
+    }
+    begin += part.size();
+  }
+  return both;
 }
 
 bool BatchSource::can_gather_at() const {
