@@ -27,7 +27,7 @@ class PaceMeter {
 
  private:
   std::optional<PacedStep> last_;  // that the last pace counts
-  double loss_ = 0;           // of the steps since then, as the next
+  double loss_ = 0;                // of the steps since then, as the next
   double samples_ = 0;
   bool has_told_ = false;
 };
