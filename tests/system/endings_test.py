@@ -166,7 +166,7 @@ def test_libtorch_says_nothing_on_its_own(tmp_path):
         assert "frame #" not in result.stderr and "[W" not in result.stderr, result.stderr
 
 
-def test_a_restart_before_the_first_checkpoint_resumes_from_the_file_that_was_given(tmp_path):
+def test_a_restart_before_the_first_checkpoint_returns_to_memory_or_the_file_that_was_given(tmp_path):
     train(tmp_path, {"epochs": 1}, output="first")
     file = tmp_path / "first" / "checkpoints" / f"step-{STEPS:08}.safetensors"
     changes = {"epochs": 9, "checkpoint": {"every_epochs": 9, "keep_best": False}, "launch": {"max_restarts": 1}}
@@ -174,7 +174,9 @@ def test_a_restart_before_the_first_checkpoint_resumes_from_the_file_that_was_gi
         process.wait_for_step(STEPS + 1)
         send(process.ranks()[1], signal.SIGKILL)
         assert process.wait() == 0
-        assert process.stderr.count(f"resuming from {file}") == 2
+        # The first step leaves a snapshot in memory, which may have come too late.
+        first, second = re.findall(r"resuming from (\S+): epoch", process.stderr)
+        assert first == str(file) and second in (str(file), "memory"), process.stderr
 
 
 def test_a_requeued_job_of_one_task_resumes(tmp_path):
