@@ -35,7 +35,7 @@ std::optional<checkpoint::SnapshotFacts> RunSnapshots::restore(RunCheckpoints& c
     if (facts) checkpoints.save({facts->metrics_bytes, facts->event_bytes});
   }
   for (; !steps.empty() && (saved.empty() || steps.back() >= saved.back()); steps.pop_back()) {
-    if (const auto facts = memory_->restore(trainer_, steps.back())) return facts;
+    if (auto facts = memory_->restore(trainer_, steps.back())) return facts;
   }
   return std::nullopt;
 }

@@ -136,7 +136,8 @@ SnapshotMemory::SnapshotMemory(int fd, const train::Trainer& trainer,
       (::ftruncate(fd_, 0) != 0 || ::ftruncate(fd_, static_cast<off_t>(bytes)) != 0)) {
     fail("reserve");
   }
-  communicator.barrier();
+  // A barrier of NCCL's would hold up the devices, not the processes.
+  (void)communicator.sum_over_ranks(0);
   void* head = ::mmap(nullptr, head_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
   if (head == MAP_FAILED) fail("map");
   plan_ = static_cast<Plan*>(head);
@@ -144,7 +145,7 @@ SnapshotMemory::SnapshotMemory(int fd, const train::Trainer& trainer,
     newest_slot_ = slot_of(step);
     if (is_checkpoint(step)) checkpoint_slot_ = newest_slot_;
   }
-  communicator.barrier();
+  (void)communicator.sum_over_ranks(0);
 }
 
 SnapshotMemory::~SnapshotMemory() { ::munmap(plan_, head_bytes_); }

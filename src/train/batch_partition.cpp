@@ -17,6 +17,7 @@ namespace {
 /// Returns where the shards of each rank begin.
 std::vector<std::int64_t> divide(std::int64_t shards, int ranks) {
   std::vector<std::int64_t> begins;
+  begins.reserve(static_cast<std::size_t>(ranks) + 1);
   for (int rank = 0; rank < ranks; ++rank) {
     begins.push_back(data::shard({0, shards}, rank, ranks).begin);
   }
