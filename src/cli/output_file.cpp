@@ -1,5 +1,7 @@
 #include "cli/output_file.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -66,9 +68,11 @@ std::optional<std::string> misused_extension(const CommandLine& line) {
   const std::string extension = lower(fs::path(*line.output).extension());
   for (const KnownExtension& row : kExtensions) {
     if (extension != row.extension || row.writer == writer) continue;
+    std::string text =
+        fmt::format("--output {}: {} writes {} files", *line.output, writer, extensions_of(writer));
     const std::string other = row.writer;
-    return "--output " + *line.output + ": " + writer + " writes " + extensions_of(writer) +
-           " files" + (other.empty() ? "" : "; " + extension + " files are written by " + other);
+    if (!other.empty()) text += fmt::format("; {} files are written by {}", extension, other);
+    return text;
   }
   return std::nullopt;
 }
