@@ -68,6 +68,7 @@ RankPlan plan_in(const Message& message, std::size_t size) {
   request.at("variables").get_to(plan.variables);
   request.at("launcher").get_to(plan.launcher);
   const cmsghdr* control = CMSG_FIRSTHDR(&message.header);
+  if (control == nullptr) return plan;
   std::size_t i = 0;
   for (const int target : request.at("targets").get<std::vector<int>>()) {
     int fd = -1;
@@ -83,7 +84,7 @@ void overwrite(char* space, std::size_t size, const std::vector<std::string>& te
   std::memset(space, 0, size);
   for (const std::string& text : texts) {
     if (text.size() + 1 > size) return;
-    std::memcpy(space, text.data(), text.size());
+    std::copy(text.begin(), text.end(), space);
     space += text.size() + 1;
     size -= text.size() + 1;
   }
@@ -157,6 +158,7 @@ ForkServer ForkServer::start(const std::filesystem::path& executable) {
       environment_with({std::string(kSpaceVariable) + "=" + std::string(kSpaceBytes, ' '),
                         std::string(kHandedOverVariable) + "=requests"});
   std::vector<char*> environment;
+  environment.reserve(variables.size() + 1);
   for (std::string& variable : variables) environment.push_back(variable.data());
   environment.push_back(nullptr);
   std::string title = kTitle;
@@ -195,7 +197,9 @@ void ForkServer::ask_for(const RankPlan& plan) const {
   Message message(request.size());
   std::copy(request.begin(), request.end(), message.bytes.begin());
   put_descriptors(plan, message);
-  if (::sendmsg(requests_.get(), &message.header, MSG_NOSIGNAL) < 0) {
+  // The pipe of a rank that a server was asked for that has ended is closed, which says it all.
+  if (::sendmsg(requests_.get(), &message.header, MSG_NOSIGNAL) < 0 && errno != EPIPE &&
+      errno != ECONNRESET) {
     fail("ask the fork server for a rank");
   }
 }

@@ -97,6 +97,7 @@ WorkerProcess WorkerProcess::start(const WorkerSetup& setup, int rank) {
   }
   std::vector<std::string> variables = environment_with(plan.variables);
   std::vector<char*> environment;
+  environment.reserve(variables.size() + 1);
   for (std::string& entry : variables) environment.push_back(entry.data());
   environment.push_back(nullptr);
   std::array<char*, 2> arguments{plan.title.data(), nullptr};
