@@ -191,8 +191,9 @@ ResumedRun resume_on_rank0(Worker& worker, const data::Dataset& dataset, train::
 ResumedRun resume_run(Worker& worker, const data::Dataset& dataset, train::Trainer& trainer,
                       RunSnapshots& snapshots, RunCheckpoints& checkpoints) {
   ResumedRun resumed;
-  if (worker.is_rank0())
+  if (worker.is_rank0()) {
     resumed = resume_on_rank0(worker, dataset, trainer, snapshots, checkpoints);
+  }
   checkpoint::broadcast_state(trainer, worker.communicator);
   resumed.is_finished = worker.communicator.sum_over_ranks(resumed.is_finished ? 1 : 0) > 0;
   return resumed;

@@ -27,12 +27,8 @@ constexpr int kRequestsFd = 3;
 /// there for what its ranks are told; tools that look for RANK find it.
 constexpr const char* kSpaceVariable = "MNIST_TRAIN_SPACE";
 constexpr std::size_t kSpaceBytes = 512;
-/// As long as the title of any rank.
+/// The server's title is as long as that of any rank, which overwrites it.
 constexpr const char* kTitle = "mnist-train: fork server ";
-
-[[noreturn]] void fail(const std::string& action) {
-  throw Error(ExitCode::kRunFailed, "cannot " + action + ": " + std::strerror(errno));
-}
 
 struct Message {
   explicit Message(std::size_t size) : part{bytes.data(), size} {
@@ -157,10 +153,7 @@ ForkServer ForkServer::start(const std::filesystem::path& executable) {
   auto variables =
       environment_with({std::string(kSpaceVariable) + "=" + std::string(kSpaceBytes, ' '),
                         std::string(kHandedOverVariable) + "=requests"});
-  std::vector<char*> environment;
-  environment.reserve(variables.size() + 1);
-  for (std::string& variable : variables) environment.push_back(variable.data());
-  environment.push_back(nullptr);
+  std::vector<char*> environment = pointers_to(variables);
   std::string title = kTitle;
   std::array<char*, 2> arguments{title.data(), nullptr};
   const pid_t launcher = ::getpid();

@@ -23,10 +23,6 @@ struct HandOver {
   int target;
 };
 
-[[noreturn]] void fail(const std::string& action) {
-  throw Error(ExitCode::kRunFailed, "cannot " + action + ": " + std::strerror(errno));
-}
-
 /// Sends a rank's standard error to its log file, where it has one, so that what native code writes
 /// is kept as well.
 void plan_standard_streams(const WorkerSetup& setup, int rank, RankPlan& plan) {
@@ -75,6 +71,10 @@ bool is_overridden(const std::string& entry, const std::vector<std::string>& ove
 
 }  // namespace
 
+[[noreturn]] void fail(const std::string& action) {
+  throw Error(ExitCode::kRunFailed, "cannot " + action + ": " + std::strerror(errno));
+}
+
 UniqueFd copy_above_targets(int fd) {
   UniqueFd copy(::fcntl(fd, F_DUPFD_CLOEXEC, kFirstFreeFd));
   if (!copy.valid()) fail("duplicate a descriptor for a worker");
@@ -112,6 +112,14 @@ std::vector<std::string> environment_with(const std::vector<std::string>& variab
     if (!is_overridden(*entry, variables)) environment.emplace_back(*entry);
   }
   return environment;
+}
+
+std::vector<char*> pointers_to(std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  pointers.reserve(texts.size() + 1);
+  for (std::string& text : texts) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  return pointers;
 }
 
 void take_place(const RankPlan& plan) {

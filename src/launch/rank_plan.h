@@ -23,6 +23,9 @@ struct RankPlan {
   pid_t launcher = 0;
 };
 
+/// Throws Error(kRunFailed): "cannot ACTION: " and what errno says.
+[[noreturn]] void fail(const std::string& action);
+
 /// Returns a copy of a descriptor whose number is above all that are handed over. Throws
 /// Error(kRunFailed).
 UniqueFd copy_above_targets(int fd);
@@ -32,6 +35,9 @@ RankPlan plan_rank(const WorkerSetup& setup, int rank, int failure_fd);
 
 /// Returns the environment of this process with `variables` in place of those of the same names.
 std::vector<std::string> environment_with(const std::vector<std::string>& variables);
+
+/// Returns pointers to the texts and a null behind them, as execve takes an environment.
+std::vector<char*> pointers_to(std::vector<std::string>& texts);
 
 /// Gives this process, a child of the launcher, its signals, its descriptors, and the launcher's
 /// life. Makes system calls alone, and ends the process where one fails.

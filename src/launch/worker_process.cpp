@@ -26,10 +26,6 @@ namespace {
 
 constexpr const char* kWorkerName = "mnist-train-worker";
 
-[[noreturn]] void fail(const std::string& action) {
-  throw Error(ExitCode::kRunFailed, "cannot " + action + ": " + std::strerror(errno));
-}
-
 /// Runs between fork and exec, so it may only make system calls.
 [[noreturn]] void become_worker(const RankPlan& plan, const char* executable, char** arguments,
                                 char** environment) {
@@ -96,10 +92,7 @@ WorkerProcess WorkerProcess::start(const WorkerSetup& setup, int rank) {
     return worker;
   }
   std::vector<std::string> variables = environment_with(plan.variables);
-  std::vector<char*> environment;
-  environment.reserve(variables.size() + 1);
-  for (std::string& entry : variables) environment.push_back(entry.data());
-  environment.push_back(nullptr);
+  std::vector<char*> environment = pointers_to(variables);
   std::array<char*, 2> arguments{plan.title.data(), nullptr};
   const std::string executable = setup.executable.string();
   const pid_t pid = ::fork();

@@ -22,7 +22,7 @@ using testing::small_run;
 using testing::tiny_model;
 using testing::TrainerRig;
 
-/// The launcher's file.
+/// Returns an empty file in memory, as the launcher makes it.
 UniqueFd memory_file() { return UniqueFd(::memfd_create("snapshots", MFD_CLOEXEC)); }
 
 std::vector<char> content_of_file(int fd) {

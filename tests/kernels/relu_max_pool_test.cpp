@@ -285,7 +285,7 @@ TEST_CASE("networks whose pooled images become vectors train as with a copy of t
   for (std::size_t i = 0; i < found.gradients.size(); ++i) {
     CAPTURE(i, type, has_norm);
     CHECK(found.gradients[i].equal(copied.gradients[i]));
-    // In bf16 the two ways round at other places, so other elements of a window may be equal.
+    // In bf16 both computations round, at other places, so other elements of a window may be equal.
     if (type == at::kBFloat16) continue;
     agreement.add(("gradient " + std::to_string(i)).c_str(), found.gradients[i],
                   without_kernels.gradients[i], type);
