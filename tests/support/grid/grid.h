@@ -149,14 +149,19 @@ inline void Block::begin_fiber() {
   }
 }
 
+// Functions that change stacks are not sanitized: the address sanitizer calls the system before
+// each change.
+
 /// Returns to the scheduler, until the fiber is resumed.
-[[gnu::noinline]] inline void Block::leave(Fiber& fiber) {
+[[gnu::noinline, gnu::no_sanitize("address")]] inline void Block::leave(Fiber& fiber) {
   if (__builtin_setjmp(fiber.place.data()) == 0) go_to(block->scheduler_);
 }
 
-[[gnu::noinline]] inline void Block::go_to(Place& place) { __builtin_longjmp(place.data(), 1); }
+[[gnu::noinline, gnu::no_sanitize("address")]] inline void Block::go_to(Place& place) {
+  __builtin_longjmp(place.data(), 1);
+}
 
-[[gnu::noinline]] inline void Block::enter(Fiber& fiber) {
+[[gnu::noinline, gnu::no_sanitize("address")]] inline void Block::enter(Fiber& fiber) {
   if (std::exchange(fiber.has_begun, true)) go_to(fiber.place);
   ::setcontext(&fiber.context);
   fail("a thread cannot begin");
@@ -175,7 +180,7 @@ inline void Block::run_threads() {
   }
 }
 
-[[gnu::noinline]] inline void Block::resume(Fiber& fiber) {
+[[gnu::noinline, gnu::no_sanitize("address")]] inline void Block::resume(Fiber& fiber) {
   current_ = &fiber;
   fiber.waits = false;
   threadIdx = {fiber.thread, 0, 0};
