@@ -2,6 +2,8 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
+
 #include "comm/bucketed_averager.h"
 #include "comm/shared_memory_averager.h"
 
@@ -18,6 +20,13 @@ class NoAverager : public GradientAverager {
   void average() override {}
   bool capturable() const override { return true; }
   const char* name() const override { return "none"; }
+
+ private:
+  bool keeps_bf16() const override { return buffer_.bf16_row.defined(); }
+  GradientSum parts() const override {
+    if (!keeps_bf16()) return {};
+    return {{part_of(owned_shard(), buffer_.bf16_row, buffer_.flat)}, {}};
+  }
 };
 
 /// Sums the whole buffer, statistics included, in one all-reduce after backward. Compressed
@@ -66,7 +75,7 @@ class GatheringAverager : public GradientAverager {
 
   void average() override {
     communicator_.all_gather(own_, gathered_);
-    add_up(rows_, buffer_.tree.over_ranks(), buffer_.flat);
+    comm::add_up(rows_, buffer_.tree.over_ranks(), buffer_.flat);
   }
 
   bool capturable() const override { return communicator_.reduces_on_device(); }
@@ -98,13 +107,37 @@ settings::AveragingStrategy choose_strategy(const settings::TrainOptions& option
 
 GradientBuffer one_row_buffer(std::vector<at::Tensor> parameters, const at::Tensor& flat,
                               std::int64_t statistics, int ranks) {
-  return {std::move(parameters), flat.unsqueeze(0), flat, statistics,
-          SummationTree::of_ranks(ranks)};
+  return {std::move(parameters), flat.unsqueeze(0), flat,
+          /*bf16_row=*/{},       statistics,        SummationTree::of_ranks(ranks)};
 }
 
 void GradientAverager::backward(const at::Tensor& root, const at::Tensor& gradient, bool /*last*/) {
   root.backward(gradient);
-  buffer_.collect();
+  buffer_.collect(keeps_bf16());
+  added_up_ = false;
+}
+
+GradientSum GradientAverager::sum() const {
+  GradientSum sum = added_up_ ? GradientSum{} : parts();
+  if (sum.rows.empty()) sum.rows.push_back({{}, owned_gradients()});
+  return sum;
+}
+
+void GradientAverager::add_up() {
+  if (std::exchange(added_up_, true)) return;
+  const GradientSum sum = parts();
+  // Nobody else reads this part of the result, so the sum can take the place of one of the rows.
+  if (!sum.rows.empty()) sum.add_up(owned_gradients());
+}
+
+GradientRow GradientAverager::part_of(Shard shard, const at::Tensor& bf16_row,
+                                      const at::Tensor& row) {
+  const std::int64_t in_bf16 = bf16_row.defined() ? bf16_row.numel() : 0;
+  const std::int64_t head = std::clamp<std::int64_t>(in_bf16 - shard.begin, 0, shard.size);
+  GradientRow part;
+  if (head > 0) part.bf16 = bf16_row.narrow(0, shard.begin, head);
+  part.f32 = row.narrow(0, shard.begin + head, shard.size - head);
+  return part;
 }
 
 std::optional<at::ScalarType> compressed_type(settings::Compression compression) {

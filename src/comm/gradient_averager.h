@@ -10,46 +10,18 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "comm/summation_tree.h"
+#include "comm/gradient_buffer.h"
 #include "settings/train_options.h"
 
 namespace mnist_train::comm {
-
-/// A range of the elements of the flat gradients, and of weights and optimizer state, which are
-/// laid out like them.
-struct Shard {
-  std::int64_t begin = 0;
-  std::int64_t size = 0;
-
-  /// Returns the shard of `flat` [n] as a view.
-  at::Tensor of(const at::Tensor& flat) const { return flat.narrow(0, begin, size); }
-};
-
-/// The gradients of one rank in one tensor, and behind them the step's statistics: a few scalars
-/// that are summed over the ranks along with the gradients.
-struct GradientBuffer {
-  std::vector<at::Tensor> parameters;  // those whose gradients backward makes
-  /// [r, n] f32, where a row is what `tree` calls one: gradient elements, statistics and padding.
-  at::Tensor rows;
-  at::Tensor flat;              // the first of them without its padding; the averager's result
-  std::int64_t statistics = 0;  // how many of the last elements of `flat`
-  SummationTree tree;
-  /// Moves the parameters' gradients into `flat`: it replaces what is there in the first call of a
-  /// step and adds to it in later ones.
-  std::function<void()> collect = [] {};
-};
-
-/// Returns the buffer of ranks that compute one shard each, whose only row is `flat`, all of its
-/// storage.
-GradientBuffer one_row_buffer(std::vector<at::Tensor> parameters, const at::Tensor& flat,
-                              std::int64_t statistics, int ranks);
 
 /// Sums gradients over the ranks. Each rank's loss is its part of the mean over the global batch,
 /// so the sum is the gradient of that mean, however the batch is split.
 ///
 /// A step calls, in this order: `begin`; for each of its batches the model's forward pass and
-/// `backward`; `average`; `all_gather`, if somebody needs all gradients; then weights and optimizer
-/// state are updated in `owned_shard`; `barrier`. All of them but `begin` may be collective.
+/// `backward`; `average`; then weights and optimizer state are updated in `owned_shard`, by the
+/// gradients that `sum` adds up, or that `add_up` has; `barrier`. All of them but `begin`, `sum`
+/// and `add_up` may be collective.
 class GradientAverager {
  public:
   explicit GradientAverager(GradientBuffer buffer) : buffer_(std::move(buffer)) {}
@@ -61,10 +33,14 @@ class GradientAverager {
   /// a step the statistics must be complete, since the strategies that overlap start to
   /// communicate.
   virtual void backward(const at::Tensor& root, const at::Tensor& gradient, bool last);
-  /// Completes the sums: the statistics are then the same on all ranks, the gradients are summed in
-  /// `owned_shard`. Throws PeerError.
+  /// Completes the sums: the statistics are then the same on all ranks, and what `sum` returns is
+  /// there. Throws PeerError.
   virtual void average() = 0;
-  /// Makes the summed gradients whole on every rank.
+  /// Returns what the gradients in `owned_shard` are the sum of, on a CPU.
+  GradientSum sum() const;
+  /// Adds the gradients in `owned_shard` up, where `average` left that to do.
+  void add_up();
+  /// Makes the gradients, added up, whole on every rank.
   virtual void all_gather() {}
   /// Waits until every rank sees what all of them updated.
   virtual void barrier() {}
@@ -82,10 +58,17 @@ class GradientAverager {
   virtual const char* name() const = 0;
 
  protected:
+  /// Returns whether gradients are collected in `bf16_row`.
+  virtual bool keeps_bf16() const { return false; }
+  /// Returns the parts that `average` leaves to be added up; no rows where it leaves none.
+  virtual GradientSum parts() const { return {}; }
   std::int64_t gradient_count() const { return buffer_.flat.numel() - buffer_.statistics; }
   at::Tensor statistics() const {
     return buffer_.flat.narrow(0, gradient_count(), buffer_.statistics);
   }
+
+  /// Returns the part of gradients that lie in `bf16_row` (undefined: in none) and `row`.
+  static GradientRow part_of(Shard shard, const at::Tensor& bf16_row, const at::Tensor& row);
 
   /// Returns the part of row `row` that `flat` is of the first one.
   at::Tensor without_padding(const at::Tensor& row) const {
@@ -93,6 +76,11 @@ class GradientAverager {
   }
 
   GradientBuffer buffer_;
+
+ private:
+  at::Tensor owned_gradients() const { return owned_shard().of(buffer_.flat); }
+
+  bool added_up_ = false;  // the parts of what was collected last
 };
 
 /// Returns the type in which compressed gradients are sent; nothing where they keep their own.

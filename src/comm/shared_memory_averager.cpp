@@ -68,17 +68,13 @@ SharedMemoryAverager::SharedMemoryAverager(const Communicator& communicator, Gra
           segment_.take(sizeof *ranks_ * static_cast<std::size_t>(communicator.world_size())))) {
   for (int rank = 0; rank < communicator_.world_size(); ++rank) {
     statistics_slots_.push_back(segment_.take_like(own_statistics()));
-    if (rank == communicator_.rank()) {
-      segment_.move_here(buffer_.rows, /*with_contents=*/true);
-      tables_.push_back(buffer_.rows);
-    } else {
-      tables_.push_back(segment_.take_like(buffer_.rows));
-    }
-  }
-  for (int rank = 0; rank < communicator_.world_size(); ++rank) {
-    for (std::int64_t row = 0; row < own_statistics().size(0); ++row) {
-      summed_rows_.push_back(gradients(rank, row, communicator_.rank()));
-    }
+    const auto share = [&](const at::Tensor& own) {
+      if (rank != communicator_.rank()) return segment_.take_like(own);
+      segment_.move_here(own, /*with_contents=*/true);
+      return own;
+    };
+    tables_.push_back(share(buffer_.rows));
+    if (keeps_bf16()) bf16_rows_.push_back(share(buffer_.bf16_row));
   }
   ranks_[communicator_.rank()].pid = ::getpid();
   communicator_.barrier();
@@ -91,8 +87,10 @@ SharedMemoryAverager::SharedMemoryAverager(const Communicator& communicator, Gra
 
 std::size_t SharedMemoryAverager::segment_bytes() const {
   const auto ranks = static_cast<std::size_t>(communicator_.world_size());
-  return cache_aligned(sizeof *changes_) + sizeof *ranks_ * ranks +
-         ranks * (cache_aligned(own_statistics().nbytes()) + cache_aligned(buffer_.rows.nbytes()));
+  std::size_t bytes =
+      cache_aligned(own_statistics().nbytes()) + cache_aligned(buffer_.rows.nbytes());
+  if (keeps_bf16()) bytes += cache_aligned(buffer_.bf16_row.nbytes());
+  return cache_aligned(sizeof *changes_) + (sizeof *ranks_ + bytes) * ranks;
 }
 
 void SharedMemoryAverager::move_to_shared_memory(const std::vector<at::Tensor>& state) {
@@ -130,9 +128,18 @@ void SharedMemoryAverager::average() {
   statistics_slots_[static_cast<std::size_t>(mine)].copy_(own_statistics());
   barrier();
   // All ranks add these up, so each needs a copy to do it in.
-  add_up(at::cat(statistics_slots_).unbind(), buffer_.tree.over_ranks(), statistics_);
-  // Nobody else reads this part of the rows, so the sum can take its place.
-  add_up(summed_rows_, buffer_.tree.over_ranks(), gradients(mine, 0, mine));
+  comm::add_up(at::cat(statistics_slots_).unbind(), buffer_.tree.over_ranks(), statistics_);
+}
+
+GradientSum SharedMemoryAverager::parts() const {
+  GradientSum parts{{}, buffer_.tree.over_ranks()};
+  for (std::size_t rank = 0; rank < tables_.size(); ++rank) {
+    for (std::int64_t row = 0; row < own_statistics().size(0); ++row) {
+      parts.rows.push_back(part_of(owned_shard(), keeps_bf16() ? bf16_rows_[rank] : at::Tensor(),
+                                   tables_[rank].select(0, row)));
+    }
+  }
+  return parts;
 }
 
 void SharedMemoryAverager::all_gather() {

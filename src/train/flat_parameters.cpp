@@ -7,6 +7,7 @@
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <bit>
@@ -65,11 +66,11 @@ constexpr std::int64_t kRowAlignment = 16;  // elements: a cache line
 }  // namespace
 
 FlatParameters::FlatParameters(torch::nn::Module& module, std::int64_t statistics,
-                               torch::nn::Module* bf16_copy, comm::SummationTree tree, int rank)
+                               torch::nn::Module* bf16_copy, GradientParts parts)
     : names_(module.named_parameters().keys()),
       parameters_(bf16_copy != nullptr ? bf16_copy->parameters() : module.parameters()),
-      tree_(std::move(tree)),
-      leaves_(tree_.leaves(rank)) {
+      tree_(std::move(parts.tree)),
+      leaves_(tree_.leaves(parts.rank)) {
   const c10::NoGradGuard no_grad;
   std::int64_t bf16_total = 0;
   const std::int64_t total = lay_out(bf16_total);
@@ -84,6 +85,10 @@ FlatParameters::FlatParameters(torch::nn::Module& module, std::int64_t statistic
   shard_statistics_ = shards() == 1 ? statistics_ : at::zeros({statistics}, options);
   gradient_views_.resize(used_rows_.size());
   bf16_values_ = at::zeros({bf16_total}, options.dtype(at::kBFloat16));
+  if (bf16_total > 0 && values_.is_cpu() && parts.one_batch && shards() == 1) {
+    bf16_gradients_ = at::zeros_like(bf16_values_);
+    bf16_gradient_views_.resize(layouts_.size());
+  }
   std::vector<at::Tensor> masters = module.parameters();
   for (std::size_t i = 0; i < masters.size(); ++i) {
     const at::Tensor value = view(values_, layouts_[i]);
@@ -93,6 +98,9 @@ FlatParameters::FlatParameters(torch::nn::Module& module, std::int64_t statistic
     parameters_[i].set_data(computes ? value : view(bf16_values_, layouts_[i]));
     for (std::size_t row = 0; row < used_rows_.size(); ++row) {
       gradient_views_[row].push_back(view(used_rows_[row], layouts_[i]));
+    }
+    if (bf16_gradients_.defined() && !computes) {
+      bf16_gradient_views_[i] = view(bf16_gradients_, layouts_[i]);
     }
   }
   if (bf16_copy == nullptr) return;
@@ -118,8 +126,13 @@ std::int64_t FlatParameters::lay_out(std::int64_t& bf16_total) {
 }
 
 comm::GradientBuffer FlatParameters::gradient_buffer() {
-  return {parameters_,         rows_, used_rows_.front(),
-          statistics_.numel(), tree_, [this] { collect_gradients(); }};
+  return {parameters_,
+          rows_,
+          used_rows_.front(),
+          bf16_gradients_,
+          statistics_.numel(),
+          tree_,
+          [this](bool keep_bf16) { collect_gradients(keep_bf16); }};
 }
 
 void FlatParameters::begin_shard(std::size_t number) {
@@ -128,7 +141,7 @@ void FlatParameters::begin_shard(std::size_t number) {
   adds_ = leaves_[number].adds;
 }
 
-void FlatParameters::collect_gradients() {
+void FlatParameters::collect_gradients(bool keep_bf16) {
   const c10::NoGradGuard no_grad;
   std::vector<at::Tensor> gradients;
   gradients.reserve(parameters_.size());
@@ -139,7 +152,9 @@ void FlatParameters::collect_gradients() {
                 "the parameter " + names_[i] +
                     " gets no gradient: the model's output must depend on every parameter");
   }
-  for (const at::ScalarType type : {at::kBFloat16, at::kFloat}) collect(gradients, type);
+  const auto& views = gradient_views_[leaves_[shard_].row];
+  collect(gradients, at::kBFloat16, keep_bf16 ? bf16_gradient_views_ : views);
+  collect(gradients, at::kFloat, views);
   adds_ = true;
 }
 
@@ -160,13 +175,14 @@ void FlatParameters::end_shard() {
 
 /// Copies, or adds in later batches of a step, the gradients of one type to the flat ones. A list
 /// of several types would cost a GPU a kernel for each tensor instead of one for all.
-void FlatParameters::collect(const std::vector<at::Tensor>& gradients, at::ScalarType type) {
+void FlatParameters::collect(const std::vector<at::Tensor>& gradients, at::ScalarType type,
+                             const std::vector<at::Tensor>& views) {
   std::vector<at::Tensor> from;
   std::vector<at::Tensor> to;
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     if (gradients[i].scalar_type() != type) continue;
     from.push_back(gradients[i]);
-    to.push_back(gradient_views_[leaves_[shard_].row][i]);
+    to.push_back(views[i]);
   }
   if (from.empty()) return;
   if (adds_ && type == at::kBFloat16 && from.front().is_cpu()) {

@@ -11,6 +11,13 @@
 
 namespace mnist_train::train {
 
+/// Of what parts the gradients of a step are made; by default of those of one shard.
+struct GradientParts {
+  comm::SummationTree tree = comm::SummationTree::of_ranks(1);  // over all shards of a batch
+  int rank = 0;                                                 // whose shards are computed here
+  bool one_batch = false;  // a step has no other, so that nothing is added to a shard's gradients
+};
+
 /// All parameters of a module in one tensor and all gradients in another, so that averaging is one
 /// all-reduce and the optimizer one kernel. The module's own parameters become views: convolution
 /// weights with channels_last strides, the rest contiguous; whatever is laid out like them has
@@ -23,17 +30,14 @@ class FlatParameters {
   /// Where there is one, it is what computes. Its bf16 parameters then lie in a buffer of their
   /// own, which `refresh_bf16_copy` fills; its other parameters and all its buffers become those of
   /// `module`.
-  /// `tree` and `rank` say which shards of a batch this rank computes and how their gradients are
-  /// added up; by default one shard is all there is.
   FlatParameters(torch::nn::Module& module, std::int64_t statistics,
-                 torch::nn::Module* bf16_copy = nullptr,
-                 comm::SummationTree tree = comm::SummationTree::of_ranks(1), int rank = 0);
+                 torch::nn::Module* bf16_copy = nullptr, GradientParts parts = {});
   FlatParameters(const FlatParameters&) = delete;  // averagers know where it is
   FlatParameters& operator=(const FlatParameters&) = delete;
 
   const at::Tensor& values() const { return values_; }  // [n] f32
-  /// Returns the gradients, [n] f32, which the last step has summed over the ranks in the
-  /// averager's owned shard; elsewhere they are sums only once they were gathered.
+  /// Returns the gradients, [n] f32, which are sums over the ranks once the averager has added them
+  /// up, and elsewhere than in its owned shard once they were gathered.
   const at::Tensor& gradients() const { return gradients_; }
   /// Returns the statistics, [s] f32, that lie behind the gradients and are summed with them.
   const at::Tensor& statistics() const { return statistics_; }
@@ -54,9 +58,10 @@ class FlatParameters {
   /// Begins shard number 0 to `shards` - 1 of a step. The gradients of the step before are dropped.
   void begin_shard(std::size_t number);
   /// Moves the parameters' gradients to those of the shard: it replaces what is there in the first
-  /// call after `begin_shard` and adds to it in later ones. Throws Error(kRunFailed) that names a
-  /// parameter which has none.
-  void collect_gradients();
+  /// call after `begin_shard` and adds to it in later ones. `keep_bf16`: those in bf16 stay so, in
+  /// the gradient buffer's row for them. Throws Error(kRunFailed) that names a parameter which has
+  /// none.
+  void collect_gradients(bool keep_bf16 = false);
   /// Adds the gradients and statistics of the shard to those of this rank's earlier ones, as the
   /// tree says. Behind the last one the averager's table is complete.
   void end_shard();
@@ -74,7 +79,8 @@ class FlatParameters {
     std::vector<std::int64_t> strides;
   };
 
-  void collect(const std::vector<at::Tensor>& gradients, at::ScalarType type);
+  void collect(const std::vector<at::Tensor>& gradients, at::ScalarType type,
+               const std::vector<at::Tensor>& views);
   static at::Tensor view(const at::Tensor& flat, const Layout& layout);
   std::int64_t lay_out(std::int64_t& bf16_total);
 
@@ -91,7 +97,9 @@ class FlatParameters {
   at::Tensor shard_statistics_;
   std::vector<std::vector<at::Tensor>> gradient_views_;  // by row, one a parameter
   at::Tensor bf16_values_;                               // of the first h values
-  std::size_t shard_ = 0;                                // that is computed
+  at::Tensor bf16_gradients_;                            // [h], undefined where they cannot be kept
+  std::vector<at::Tensor> bf16_gradient_views_;  // one a parameter; undefined where it is f32
+  std::size_t shard_ = 0;                        // that is computed
   bool adds_ = false;  // whether there are gradients in its row to which its own are added
 };
 

@@ -33,7 +33,7 @@ class Sgd : public Optimizer {
                     /*is_first_step=*/false);
   }
 
-  std::optional<kernels::UpdateRule> kernel_rule() const override {
+  kernels::UpdateRule rule() const override {
     return kernels::SgdRule{momentum_, weight_decay_, nesterov_,
                             momentum_ == 0 ? at::Tensor() : momentum_buffers_.front()};
   }
@@ -83,7 +83,7 @@ class Adam : public Optimizer {
     }
   }
 
-  std::optional<kernels::UpdateRule> kernel_rule() const override {
+  kernels::UpdateRule rule() const override {
     return kernels::AdamRule{options_.adam_beta1,      options_.adam_beta2, options_.adam_epsilon,
                              options_.weight_decay,    decoupled(),         averages_.front(),
                              square_averages_.front(), steps_.front()};

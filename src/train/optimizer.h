@@ -28,9 +28,8 @@ class Optimizer {
 
   /// Takes one step. `learning_rate`: a scalar on the parameters' device, f32 or, on CPUs, f64.
   virtual void step(const at::Tensor& learning_rate) = 0;
-  /// Returns how our own kernel takes the same step; nothing where it cannot. It is for the same
-  /// elements and changes the same state.
-  virtual std::optional<kernels::UpdateRule> kernel_rule() const { return {}; }
+  /// Returns how kernels of our own take the same step: of the same elements, with the same state.
+  virtual kernels::UpdateRule rule() const = 0;
   /// Returns the optimizer's name in the config.
   virtual const char* name() const = 0;
   /// Returns what a checkpoint must hold beside the weights.

@@ -8,6 +8,7 @@
 #include "base/system.h"
 #include "kernels/selection.h"
 #include "models/loss.h"
+#include "train/host_update.h"
 
 namespace mnist_train::train {
 
@@ -90,35 +91,45 @@ at::Tensor Step::loss_of_no_samples() const {
 
 void Step::update(const at::Tensor& learning_rate) {
   const comm::Shard shard = averager_.owned_shard();
-  if (options_.max_gradient_norm) timed([&] { averager_.all_gather(); });
   const at::Device device = parameters_.values().device();
-  if (kernels::is_used(kernels::Operation::kOptimizerUpdate, device)) {
-    if (const auto rule = optimizer_.kernel_rule()) {
-      return update_by_kernel(shard, learning_rate, *rule);
-    }
+  const bool by_kernel = kernels::is_used(kernels::Operation::kOptimizerUpdate, device);
+  const bool on_host = device.is_cpu() && !by_kernel;
+  const bool clips = options_.max_gradient_norm.has_value();
+  if (clips || !on_host) timed([&] { averager_.add_up(); });
+  if (clips) timed([&] { averager_.all_gather(); });
+  if (by_kernel) return update_by_kernel(weight_update(shard, learning_rate.to(at::kFloat)), shard);
+  if (clips) clip_gradients(shard);
+  if (on_host) {
+    update_on_host(weight_update(shard, learning_rate), optimizer_.rule(), averager_.sum());
+    if (average_ != nullptr) average_->update_buffers();
+    return;
   }
-  if (options_.max_gradient_norm) clip_gradients(shard);
   optimizer_.step(learning_rate);
   parameters_.refresh_bf16_copy(shard);
   if (average_ != nullptr) average_->update(shard);
 }
 
-void Step::update_by_kernel(comm::Shard shard, const at::Tensor& learning_rate,
-                            const kernels::UpdateRule& rule) {
+/// Returns what is updated in the shard, and what follows it, without the gradients.
+kernels::WeightUpdate Step::weight_update(comm::Shard shard,
+                                          const at::Tensor& learning_rate) const {
   kernels::WeightUpdate update;
   update.values = shard.of(parameters_.values());
-  update.gradients = shard.of(parameters_.gradients());
-  update.learning_rate = learning_rate.to(at::kFloat);  // which it is already on a GPU
-  if (options_.max_gradient_norm) {
-    update.gradient_scale =
-        kernels::clipping_scale(parameters_.gradients(), *options_.max_gradient_norm);
-  }
+  update.learning_rate = learning_rate;
   update.bf16_copy = parameters_.bf16_values_of(shard);
   if (average_ != nullptr) {
     update.average = shard.of(average_->values());
     update.average_weight = average_->weight();
   }
-  kernels::update_weights(update, rule);
+  return update;
+}
+
+void Step::update_by_kernel(kernels::WeightUpdate update, comm::Shard shard) {
+  update.gradients = shard.of(parameters_.gradients());
+  if (options_.max_gradient_norm) {
+    update.gradient_scale =
+        kernels::clipping_scale(parameters_.gradients(), *options_.max_gradient_norm);
+  }
+  kernels::update_weights(update, optimizer_.rule());
   if (average_ != nullptr) average_->update_buffers();
 }
 

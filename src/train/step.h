@@ -63,8 +63,8 @@ class Step {
   models::BackwardRoot forward(const loader::Batch& batch, double scale);
   at::Tensor loss_of_no_samples() const;
   void update(const at::Tensor& learning_rate);
-  void update_by_kernel(comm::Shard shard, const at::Tensor& learning_rate,
-                        const kernels::UpdateRule& rule);
+  kernels::WeightUpdate weight_update(comm::Shard shard, const at::Tensor& learning_rate) const;
+  void update_by_kernel(kernels::WeightUpdate update, comm::Shard shard);
   void clip_gradients(comm::Shard shard);
   template <class Work>
   void timed(const Work& averaging);

@@ -60,8 +60,9 @@ Trainer::Trainer(const settings::TrainOptions& options, TrainerSetup setup,
                   StepStats::kScalars + partition_->statistics() +
                       (options.shards ? ShardBuffers::elements(*model_) : 0),
                   bf16_copy_.get(),
-                  {partition_->begins(), options.gradient_accumulation_steps == 1},
-                  communicator.rank()),
+                  {{partition_->begins(), options.gradient_accumulation_steps == 1},
+                   communicator.rank(),
+                   options.gradient_accumulation_steps == 1}),
       averager_(comm::make_gradient_averager(
           options, communicator, parameters_.gradient_buffer(),
           may_overlap(options, setup, *partition_, *model_, communicator))),

@@ -87,6 +87,7 @@ std::vector<at::Tensor> steps(const Communicator& communicator, const TrainOptio
     subject.parameters.statistics()[1].fill_(mine.size());
     averager->backward(loss / static_cast<double>(batch_size), /*gradient=*/{}, /*last=*/true);
     averager->average();
+    averager->add_up();
     averager->all_gather();
     results.push_back(at::cat({subject.parameters.gradients(), subject.parameters.statistics()}));
   }
@@ -146,6 +147,7 @@ TEST_CASE("ranks that share weights see what all of them have updated") {
       const at::Tensor view = weights.narrow(0, 0, count);  // views go along
       averager->move_to_shared_memory({weights});
       averager->average();
+      averager->add_up();
       const Shard shard = averager->owned_shard();
       shard.of(view).sub_(shard.of(flat));
       averager->barrier();
@@ -246,6 +248,7 @@ TEST_CASE("what averaging costs", "[.benchmark]") {  // scripts/bench/averaging 
             flat.fill_(1);  // ranks come together, as after a step
             const double begin_s = monotonic_seconds();
             averager->average();
+            averager->add_up();
             averager->barrier();
             if (communicator.rank() == 0) seconds.push_back(monotonic_seconds() - begin_s);
           }

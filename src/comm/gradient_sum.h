@@ -1,0 +1,35 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "comm/summation_tree.h"
+
+namespace mnist_train::comm {
+
+/// Gradients [n] in the types that they were computed in.
+struct GradientRow {
+  at::Tensor bf16;  // of the first elements; undefined where there are none
+  at::Tensor f32;   // of the others
+};
+
+/// Gradients [n] on a CPU that are still to be added up, over rows that are each [n]. Whoever needs
+/// the sum can have it block by block, and take what it needs from the cache.
+struct GradientSum {
+  static constexpr std::int64_t kBlock = 1024;  // elements
+  using Block = std::array<float, kBlock>;
+
+  std::vector<GradientRow> rows;
+  std::vector<RowSum> order;  // empty where there is one row
+
+  /// Adds up `count` <= kBlock elements from number `begin` on. Returns the sum, which lies in one
+  /// of the `blocks`, of which there are as many as rows.
+  const Block& block(std::int64_t begin, std::int64_t count, std::vector<Block>& blocks) const;
+  /// Adds up all elements to `result` [n] f32, which may be one of the rows.
+  void add_up(const at::Tensor& result) const;
+};
+
+}  // namespace mnist_train::comm

@@ -1,0 +1,191 @@
+#include "train/host_update.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <variant>
+#include <vector>
+
+#include "base/vectorized.h"
+
+namespace mnist_train::train {
+
+namespace {
+
+constexpr std::int64_t kBlock = comm::GradientSum::kBlock;
+constexpr std::int64_t kGrain = 32 * kBlock;  // elements that are worth a thread
+
+/// Rounds to the nearest bf16, of two equally near ones to the even one; a NaN stays one.
+MNIST_TRAIN_VECTORIZED void narrow(const float* __restrict from, std::int64_t count,
+                                   std::uint16_t* __restrict to) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto bits = std::bit_cast<std::uint32_t>(from[i]);
+    const std::uint32_t rounded = (bits + 0x7fffU + ((bits >> 16U) & 1U)) >> 16U;
+    to[i] = static_cast<std::uint16_t>(std::isnan(from[i]) ? 0x7fc0U : rounded);
+  }
+}
+
+/// Moves `to` by `weight` of its distance from `from`.
+MNIST_TRAIN_VECTORIZED void approach(const float* __restrict from, std::int64_t count, float weight,
+                                     float* __restrict to) {
+  for (std::int64_t i = 0; i < count; ++i) to[i] += weight * (from[i] - to[i]);
+}
+
+struct SgdFactors {
+  float rate;
+  float momentum;
+  float decay;
+  bool nesterov;
+};
+
+MNIST_TRAIN_VECTORIZED void descend(const float* __restrict gradients, std::int64_t count,
+                                    SgdFactors factors, float* __restrict values) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    values[i] -= factors.rate * (gradients[i] + factors.decay * values[i]);
+  }
+}
+
+MNIST_TRAIN_VECTORIZED void descend_with_momentum(const float* __restrict gradients,
+                                                  std::int64_t count, SgdFactors factors,
+                                                  float* __restrict buffer,
+                                                  float* __restrict values) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    const float gradient = gradients[i] + factors.decay * values[i];
+    buffer[i] = factors.momentum * buffer[i] + gradient;
+    values[i] -=
+        factors.rate * (factors.nesterov ? gradient + factors.momentum * buffer[i] : buffer[i]);
+  }
+}
+
+struct AdamFactors {
+  float fraction1;       // 1 - beta1
+  float fraction2;       // 1 - beta2
+  float gradient_decay;  // 0 where it is decoupled
+  float kept;            // of the values: 1 - learning rate * decay where it is decoupled, else 1
+  float step_size;       // learning rate / (1 - beta1^steps)
+  float root;            // of 1 - beta2^steps
+  float epsilon;
+};
+
+MNIST_TRAIN_VECTORIZED void descend_adaptively(const float* __restrict gradients,
+                                               std::int64_t count, AdamFactors factors,
+                                               float* __restrict average, float* __restrict squares,
+                                               float* __restrict values) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    const float gradient = gradients[i] + factors.gradient_decay * values[i];
+    average[i] += factors.fraction1 * (gradient - average[i]);
+    squares[i] += factors.fraction2 * (gradient * gradient - squares[i]);
+    values[i] =
+        factors.kept * values[i] -
+        factors.step_size * average[i] / (std::sqrt(squares[i]) / factors.root + factors.epsilon);
+  }
+}
+
+/// The elements of a vector that one call works on.
+struct Range {
+  std::int64_t begin;
+  std::int64_t count;
+};
+
+/// Returns the memory of the range.
+float* part_of(const at::Tensor& flat, Range range) {
+  return flat.mutable_data_ptr<float>() + range.begin;
+}
+
+/// Updates the range of the weights and of the optimizer's state.
+class SgdStep {
+ public:
+  SgdStep(const kernels::SgdRule& rule, double learning_rate)
+      : buffer_(rule.momentum_buffer),
+        factors_{static_cast<float>(learning_rate), static_cast<float>(rule.momentum),
+                 static_cast<float>(rule.weight_decay), rule.nesterov} {}
+
+  void operator()(const float* gradients, Range range, float* values) const {
+    if (factors_.momentum == 0) return descend(gradients, range.count, factors_, values);
+    descend_with_momentum(gradients, range.count, factors_, part_of(buffer_, range), values);
+  }
+
+ private:
+  at::Tensor buffer_;
+  SgdFactors factors_;
+};
+
+class AdamStep {
+ public:
+  AdamStep(const kernels::AdamRule& rule, double learning_rate)
+      : average_(rule.average), squares_(rule.square_average) {
+    rule.steps.add_(1);
+    const double steps = rule.steps.item<double>();
+    const auto as_float = [](double value) { return static_cast<float>(value); };
+    factors_.fraction1 = as_float(1 - rule.beta1);
+    factors_.fraction2 = as_float(1 - rule.beta2);
+    factors_.gradient_decay = as_float(rule.decoupled ? 0 : rule.weight_decay);
+    factors_.kept = as_float(rule.decoupled ? 1 - learning_rate * rule.weight_decay : 1);
+    factors_.step_size = as_float(learning_rate / (1 - std::pow(rule.beta1, steps)));
+    factors_.root = as_float(std::sqrt(1 - std::pow(rule.beta2, steps)));
+    factors_.epsilon = as_float(rule.epsilon);
+  }
+
+  void operator()(const float* gradients, Range range, float* values) const {
+    descend_adaptively(gradients, range.count, factors_, part_of(average_, range),
+                       part_of(squares_, range), values);
+  }
+
+ private:
+  at::Tensor average_;
+  at::Tensor squares_;
+  AdamFactors factors_{};
+};
+
+SgdStep step_of(const kernels::SgdRule& rule, double learning_rate) {
+  return {rule, learning_rate};
+}
+AdamStep step_of(const kernels::AdamRule& rule, double learning_rate) {
+  return {rule, learning_rate};
+}
+
+/// Updates one range of the weights and of all that follows them.
+template <class RuleStep>
+void update_range(const kernels::WeightUpdate& update, const RuleStep& step, Range range,
+                  const float* gradients) {
+  float* values = part_of(update.values, range);
+  step(gradients, range, values);
+  if (update.average.defined()) {
+    approach(values, range.count, static_cast<float>(update.average_weight),
+             part_of(update.average, range));
+  }
+  const std::int64_t copied =
+      std::clamp<std::int64_t>(update.bf16_copy.numel() - range.begin, 0, range.count);
+  if (copied == 0) return;
+  narrow(values, copied,
+         static_cast<std::uint16_t*>(update.bf16_copy.mutable_data_ptr()) + range.begin);
+}
+
+template <class RuleStep>
+void update_all(const kernels::WeightUpdate& update, const RuleStep& step,
+                const comm::GradientSum& gradients) {
+  const std::int64_t count = update.values.numel();
+  at::parallel_for(0, count, kGrain, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<comm::GradientSum::Block> blocks(gradients.rows.size());
+    for (; begin < end; begin += kBlock) {
+      const Range range{begin, std::min(kBlock, end - begin)};
+      const auto& sum = gradients.block(range.begin, range.count, blocks);
+      update_range(update, step, range, sum.data());
+    }
+  });
+}
+
+}  // namespace
+
+void update_on_host(const kernels::WeightUpdate& update, const kernels::UpdateRule& rule,
+                    const comm::GradientSum& gradients) {
+  const double learning_rate = update.learning_rate.item<double>();
+  std::visit(
+      [&](const auto& taken) { update_all(update, step_of(taken, learning_rate), gradients); },
+      rule);
+}
+
+}  // namespace mnist_train::train
