@@ -12,6 +12,7 @@
 
 #include "kernels/selection.h"
 #include "kernels/softmax_loss.h"
+#include "models/host_softmax_loss.h"
 
 namespace mnist_train::models {
 
@@ -45,15 +46,16 @@ BatchLoss batch_loss(const at::Tensor& logits, const at::Tensor& labels, double 
 
 BackwardRoot training_loss(const at::Tensor& logits, const Targets& targets, double label_smoothing,
                            double scale, const at::Tensor& sums) {
-  if (kernels::is_used(kernels::Operation::kSoftmaxLoss, logits.device()) &&
-      kernels::can_softmax_loss(logits)) {
-    const at::Tensor values = logits.detach();
+  const bool by_kernel = kernels::is_used(kernels::Operation::kSoftmaxLoss, logits.device()) &&
+                         kernels::can_softmax_loss(logits);
+  if (by_kernel || can_host_softmax_loss(logits)) {
     // Weights may be a column of all that was drawn for the samples.
     const at::Tensor weights =
         targets.weights.defined() ? targets.weights.contiguous() : at::Tensor();
-    at::Tensor gradient = at::empty_like(values);
-    kernels::softmax_loss({values, targets.labels, targets.other_labels, weights, label_smoothing},
-                          scale, gradient, sums);
+    const kernels::SoftmaxLossInput input{logits.detach(), targets.labels, targets.other_labels,
+                                          weights, label_smoothing};
+    at::Tensor gradient = at::empty_like(input.logits);
+    (by_kernel ? kernels::softmax_loss : host_softmax_loss)(input, scale, gradient, sums);
     return {logits, std::move(gradient)};
   }
   const BatchLoss loss = targets.weights.defined()

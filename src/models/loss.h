@@ -35,8 +35,8 @@ struct BackwardRoot {
 };
 
 /// Adds the sums of the samples' losses, of the correct predictions and of the samples to `sums`
-/// [3] f32, and returns where to begin for the gradients of the losses' sum times `scale`. On a GPU
-/// one kernel does all of it, see kernels/gpu/softmax_loss.cu.
+/// [3] f32, and returns where to begin for the gradients of the losses' sum times `scale`. One
+/// kernel does all of it: kernels/gpu/softmax_loss.cu, or on a CPU `host_softmax_loss`.
 BackwardRoot training_loss(const at::Tensor& logits, const Targets& targets, double label_smoothing,
                            double scale, const at::Tensor& sums);
 

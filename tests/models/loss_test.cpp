@@ -1,14 +1,20 @@
 #include "models/loss.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/rand.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
 #include <cmath>
+#include <utility>
 
+#include "models/host_softmax_loss.h"
 #include "support/catch.h"
 
 namespace mnist_train::models {
@@ -82,6 +88,57 @@ TEST_CASE("a NaN shows in the loss") {
   at::Tensor logits = at::zeros({2, 3});
   logits[1][1] = std::nan("");
   CHECK(std::isnan(batch_loss(logits, at::tensor({0, 0}, at::kLong)).loss_sum.item<double>()));
+}
+
+/// Computes loss, sums and gradient of the logits by LibTorch's operations in f64.
+std::pair<at::Tensor, at::Tensor> expected_loss(const at::Tensor& logits, const Targets& targets,
+                                                double smoothing, double scale) {
+  const at::Tensor exact = logits.detach().to(at::kDouble).set_requires_grad(true);
+  const BatchLoss loss = targets.weights.defined()
+                             ? mixed_batch_loss(exact, targets.labels, targets.other_labels,
+                                                targets.weights, smoothing)
+                             : batch_loss(exact, targets.labels, smoothing);
+  (loss.loss_sum * scale).backward();
+  return {at::stack({loss.loss_sum.detach().to(at::kDouble), loss.correct.to(at::kDouble),
+                     at::full({}, logits.size(0), at::kDouble)}),
+          exact.grad()};
+}
+
+TEST_CASE("on a CPU the loss of training and its gradient are computed in one pass") {
+  for (const auto type : {at::kFloat, at::kBFloat16}) {
+    for (const std::int64_t classes : {2, 10, 47}) {
+      for (const double smoothing : {0.0, 0.1}) {
+        for (const bool mixed : {false, true}) {
+          CAPTURE(type, classes, smoothing, mixed);
+          const at::Tensor logits = at::randn({33, classes}).mul(4).to(type);
+          Targets targets{at::randint(0, classes, {33}, at::kLong), {}, {}};
+          if (mixed) {
+            targets.other_labels = at::randint(0, classes, {33}, at::kLong);
+            targets.weights = at::rand({33, 2}).select(1, 0);
+          }
+          REQUIRE(can_host_softmax_loss(logits));
+          const auto [sums, gradient] = expected_loss(logits, targets, smoothing, 0.125);
+          at::Tensor counted = at::ones({3});
+          const BackwardRoot root = training_loss(logits, targets, smoothing, 0.125, counted);
+          CHECK(root.tensor.is_same(logits));
+          CHECK(root.gradient.scalar_type() == type);
+          CHECK(at::allclose(counted.to(at::kDouble) - 1, sums, 1e-5, 1e-5));
+          const double rounding = type == at::kFloat ? 1e-6 : 1e-3;
+          CHECK(at::allclose(root.gradient.to(at::kDouble), gradient, 4 * rounding, rounding));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("of equal largest logits the first is predicted, and a NaN makes the loss one") {
+  at::Tensor sums = at::zeros({3});
+  const at::Tensor logits = at::tensor({1.0F, 3.0F, 3.0F, 2.0F, 2.0F, 2.0F}).view({2, 3});
+  training_loss(logits, {at::tensor({1, 0}, at::kLong), {}, {}}, 0, 1, sums);
+  CHECK(sums[1].item<float>() == 2);
+  logits[1][2].fill_(std::nanf(""));
+  training_loss(logits, {at::tensor({1, 0}, at::kLong), {}, {}}, 0, 1, sums);
+  CHECK(std::isnan(sums[0].item<float>()));
 }
 
 }  // namespace

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "comm/gradient_sum.h"
+#include "comm/summation_tree.h"
+
+namespace mnist_train::comm {
+
+/// A range of the elements of the flat gradients, and of weights and optimizer state, which are
+/// laid out like them.
+struct Shard {
+  std::int64_t begin = 0;
+  std::int64_t size = 0;
+
+  /// Returns the shard of `flat` [n] as a view.
+  at::Tensor of(const at::Tensor& flat) const { return flat.narrow(0, begin, size); }
+};
+
+/// The gradients of one rank in one tensor, and behind them the step's statistics: a few scalars
+/// that are summed over the ranks along with the gradients.
+struct GradientBuffer {
+  std::vector<at::Tensor> parameters;  // those whose gradients backward makes
+  /// [r, n] f32, where a row is what `tree` calls one: gradient elements, statistics and padding.
+  at::Tensor rows;
+  at::Tensor flat;  // the first of them without its padding; the averager's result
+  /// [h] bf16: where gradients of the first h elements can stay in the precision they were computed
+  /// in, until they are added up. Undefined where they cannot, as where several are collected.
+  at::Tensor bf16_row;
+  std::int64_t statistics = 0;  // how many of the last elements of `flat`
+  SummationTree tree;
+  /// Moves the parameters' gradients into `flat`, or with `keep_bf16` those in bf16 into
+  /// `bf16_row`: it replaces what is there in the first call of a step and adds to it in later
+  /// ones.
+  std::function<void(bool keep_bf16)> collect = [](bool) {};
+};
+
+/// Returns the buffer of ranks that compute one shard each, whose only row is `flat`, all of its
+/// storage.
+GradientBuffer one_row_buffer(std::vector<at::Tensor> parameters, const at::Tensor& flat,
+                              std::int64_t statistics, int ranks);
+
+}  // namespace mnist_train::comm

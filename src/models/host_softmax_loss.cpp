@@ -1,0 +1,106 @@
+#include "models/host_softmax_loss.h"
+
+#include <c10/util/BFloat16.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+namespace mnist_train::models {
+
+namespace {
+
+struct SampleLoss {
+  double loss = 0;
+  double correct = 0;
+};
+
+/// What a sample is to be recognised as: `weight` counts for `label`, the rest for `other`.
+struct SampleTarget {
+  std::int64_t label;
+  std::int64_t other;
+  float weight;
+
+  float of(std::int64_t place) const {
+    return (place == label ? weight : 0.0F) + (place == other ? 1.0F - weight : 0.0F);
+  }
+};
+
+/// The mathematics are those of kernels/gpu/softmax_loss.cu. `probabilities` [classes] is memory to
+/// work in.
+template <class T>
+SampleLoss sample_loss(const T* logits, SampleTarget target, float smoothing, float scale,
+                       std::vector<float>& probabilities, T* gradient) {
+  const auto classes = static_cast<std::int64_t>(probabilities.size());
+  if (std::min(target.label, target.other) < 0 || std::max(target.label, target.other) >= classes) {
+    return {std::numeric_limits<double>::quiet_NaN(), 0};  // which ends the run
+  }
+  const std::int64_t predicted = std::max_element(logits, logits + classes) - logits;
+  const auto largest = static_cast<float>(logits[predicted]);
+  float sum = 0;
+  float logit_sum = 0;
+  for (std::int64_t j = 0; j < classes; ++j) {
+    const float logit = static_cast<float>(logits[j]) - largest;
+    logit_sum += logit;
+    probabilities[static_cast<std::size_t>(j)] = std::exp(logit);
+    sum += probabilities[static_cast<std::size_t>(j)];
+  }
+  const float uniform = smoothing / static_cast<float>(classes);
+  for (std::int64_t j = 0; gradient != nullptr && j < classes; ++j) {
+    const float probability = probabilities[static_cast<std::size_t>(j)] / sum;
+    gradient[j] =
+        static_cast<T>(scale * (probability - (1.0F - smoothing) * target.of(j) - uniform));
+  }
+  const float log_sum = std::log(sum);
+  const auto loss_of = [&](std::int64_t place) {
+    return log_sum - (static_cast<float>(logits[place]) - largest);
+  };
+  const float loss = (1.0F - smoothing) * (target.weight * loss_of(target.label) +
+                                           (1.0F - target.weight) * loss_of(target.other)) +
+                     smoothing * (log_sum - logit_sum / static_cast<float>(classes));
+  return {loss, target.of(predicted)};
+}
+
+template <class T>
+SampleLoss batch_sums(const kernels::SoftmaxLossInput& input, double scale,
+                      const at::Tensor& gradient) {
+  const auto* logits = input.logits.const_data_ptr<T>();
+  const auto* labels = input.labels.const_data_ptr<std::int64_t>();
+  const bool mixed = input.weights.defined();
+  const auto* others = mixed ? input.other_labels.const_data_ptr<std::int64_t>() : labels;
+  const float* weights = mixed ? input.weights.const_data_ptr<float>() : nullptr;
+  T* const to = gradient.defined() ? gradient.mutable_data_ptr<T>() : nullptr;
+  const std::int64_t classes = input.logits.size(1);
+  std::vector<float> probabilities(static_cast<std::size_t>(classes));
+  SampleLoss sums;
+  for (std::int64_t i = 0; i < input.logits.size(0); ++i) {
+    const SampleTarget target{labels[i], others[i], mixed ? weights[i] : 1.0F};
+    const SampleLoss sample = sample_loss(
+        logits + i * classes, target, static_cast<float>(input.smoothing),
+        static_cast<float>(scale), probabilities, to == nullptr ? nullptr : to + i * classes);
+    sums.loss += sample.loss;
+    sums.correct += sample.correct;
+  }
+  return sums;
+}
+
+}  // namespace
+
+bool can_host_softmax_loss(const at::Tensor& logits) {
+  return logits.is_cpu() && logits.dim() == 2 && logits.size(1) > 0 && logits.is_contiguous() &&
+         (logits.scalar_type() == at::kFloat || logits.scalar_type() == at::kBFloat16);
+}
+
+void host_softmax_loss(const kernels::SoftmaxLossInput& input, double scale,
+                       const at::Tensor& gradient, const at::Tensor& sums) {
+  const SampleLoss batch = input.logits.scalar_type() == at::kFloat
+                               ? batch_sums<float>(input, scale, gradient)
+                               : batch_sums<at::BFloat16>(input, scale, gradient);
+  auto* const to = sums.mutable_data_ptr<float>();
+  to[0] += static_cast<float>(batch.loss);
+  to[1] += static_cast<float>(batch.correct);
+  to[2] += static_cast<float>(input.logits.size(0));
+}
+
+}  // namespace mnist_train::models
