@@ -3,21 +3,14 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
+#include "base/bf16.h"
 #include "base/vectorized.h"
 
 namespace mnist_train::comm {
 
 namespace {
-
-MNIST_TRAIN_VECTORIZED void widen(const std::uint16_t* __restrict from, std::int64_t count,
-                                  float* __restrict to) {
-  for (std::int64_t i = 0; i < count; ++i) {
-    to[i] = std::bit_cast<float>(static_cast<std::uint32_t>(from[i]) << 16U);
-  }
-}
 
 MNIST_TRAIN_VECTORIZED void add(const float* __restrict from, std::int64_t count,
                                 float* __restrict to) {
@@ -28,7 +21,7 @@ void load(const GradientRow& row, std::int64_t begin, std::int64_t count, float*
   const std::int64_t in_bf16 = row.bf16.defined() ? row.bf16.numel() : 0;
   const std::int64_t head = std::clamp<std::int64_t>(in_bf16 - begin, 0, count);
   if (head > 0) {
-    widen(static_cast<const std::uint16_t*>(row.bf16.const_data_ptr()) + begin, head, to);
+    bf16_to_float(static_cast<const std::uint16_t*>(row.bf16.const_data_ptr()) + begin, head, to);
   }
   if (head == count) return;
   std::memcpy(to + head, row.f32.const_data_ptr<float>() + (begin + head - in_bf16),

@@ -9,6 +9,7 @@
 
 #include "kernels/linear_activation.h"
 #include "kernels/selection.h"
+#include "models/host_linear_activation.h"
 
 namespace mnist_train::models {
 
@@ -19,11 +20,19 @@ using kernels::LinearFunction;
 class LinearActivation : public torch::autograd::Function<LinearActivation> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
-                            const at::Tensor& weight, const at::Tensor& bias, bool is_relu) {
-    const at::Tensor sums = at::linear(x, weight, bias);
-    at::Tensor y = is_relu ? at::relu(sums) : at::tanh(sums);
+                            const at::Tensor& weight, const at::Tensor& bias, bool is_relu,
+                            bool by_kernel) {
+    at::Tensor y = at::linear(x, weight, bias);
+    if (is_relu) {
+      y.relu_();
+    } else if (y.is_cpu()) {
+      host_tanh(y);
+    } else {
+      y.tanh_();
+    }
     context->save_for_backward({x, weight, y});
     context->saved_data["is_relu"] = is_relu;
+    context->saved_data["by_kernel"] = by_kernel;
     return y;
   }
 
@@ -33,15 +42,17 @@ class LinearActivation : public torch::autograd::Function<LinearActivation> {
     const at::Tensor& x = saved[0];
     const at::Tensor& weight = saved[1];
     const bool is_relu = context->saved_data["is_relu"].toBool();
-    const auto found = kernels::linear_activation_gradients(
-        is_relu ? LinearFunction::kRelu : LinearFunction::kTanh, saved[2],
-        gradients[0].contiguous());
+    const bool by_kernel = context->saved_data["by_kernel"].toBool();
+    const auto gradients_of =
+        by_kernel ? kernels::linear_activation_gradients : host_linear_activation_gradients;
+    const auto found = gradients_of(is_relu ? LinearFunction::kRelu : LinearFunction::kTanh,
+                                    saved[2], gradients[0].contiguous());
     // The products that LibTorch computes behind at::linear.
     at::Tensor of_x;
     at::Tensor of_weight;
     if (context->needs_input_grad(0)) of_x = found.linear.mm(weight);
     if (context->needs_input_grad(1)) of_weight = found.linear.t().mm(x);
-    return {of_x, of_weight, found.bias, {}};
+    return {of_x, of_weight, found.bias, {}, {}};
   }
 };
 
@@ -56,9 +67,11 @@ Operation linear_activation(std::shared_ptr<torch::nn::LinearImpl> layer,
                             const settings::ActivationLayer& activation) {
   return [layer = std::move(layer), function = operation_of(activation),
           is_relu = activation.function == settings::Activation::kRelu](const at::Tensor& x) {
-    return fits_gpu_kernel(*layer, x)
-               ? LinearActivation::apply(x, layer->weight, layer->bias, is_relu)
-               : function(layer->forward(x));
+    const bool by_kernel = fits_gpu_kernel(*layer, x);
+    if (by_kernel || can_host_linear_activation(x, layer->weight, layer->bias)) {
+      return LinearActivation::apply(x, layer->weight, layer->bias, is_relu, by_kernel);
+    }
+    return function(layer->forward(x));
   };
 }
 

@@ -10,10 +10,10 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
-#include <bit>
 #include <cstdint>
 #include <utility>
 
+#include "base/bf16.h"
 #include "base/error.h"
 
 namespace mnist_train::train {
@@ -32,20 +32,8 @@ std::vector<std::int64_t> dense_strides(at::IntArrayRef sizes) {
   return strides;
 }
 
-void add_bf16(float* to, const std::uint16_t* from, std::int64_t count) {
-  constexpr std::int64_t kBlock = 16;  // so that the compiler takes vectors
-  const auto add = [&](std::int64_t i) {
-    to[i] += std::bit_cast<float>(static_cast<std::uint32_t>(from[i]) << 16U);
-  };
-  std::int64_t i = 0;
-  for (; i + kBlock <= count; i += kBlock) {
-    for (std::int64_t j = 0; j < kBlock; ++j) add(i + j);
-  }
-  for (; i < count; ++i) add(i);
-}
-
 /// Adds bf16 to f32 on a CPU in one pass; LibTorch would make an f32 copy first.
-void add_bf16(const at::Tensor& to, const at::Tensor& from) {
+void add_bf16_tensor(const at::Tensor& to, const at::Tensor& from) {
   if (from.strides() != to.strides() || !from.is_non_overlapping_and_dense()) {
     to.add_(from);
     return;
@@ -54,7 +42,7 @@ void add_bf16(const at::Tensor& to, const at::Tensor& from) {
   auto* sums = to.mutable_data_ptr<float>();
   const auto* values = static_cast<const std::uint16_t*>(from.const_data_ptr());
   at::parallel_for(0, from.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
-    add_bf16(sums + begin, values + begin, end - begin);
+    add_bf16(values + begin, end - begin, sums + begin);
   });
 }
 
@@ -186,7 +174,7 @@ void FlatParameters::collect(const std::vector<at::Tensor>& gradients, at::Scala
   }
   if (from.empty()) return;
   if (adds_ && type == at::kBFloat16 && from.front().is_cpu()) {
-    for (std::size_t i = 0; i < from.size(); ++i) add_bf16(to[i], from[i]);
+    for (std::size_t i = 0; i < from.size(); ++i) add_bf16_tensor(to[i], from[i]);
   } else if (adds_) {
     at::_foreach_add_(to, from);
   } else {

@@ -3,12 +3,12 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <variant>
 #include <vector>
 
+#include "base/bf16.h"
 #include "base/vectorized.h"
 
 namespace mnist_train::train {
@@ -17,16 +17,6 @@ namespace {
 
 constexpr std::int64_t kBlock = comm::GradientSum::kBlock;
 constexpr std::int64_t kGrain = 32 * kBlock;  // elements that are worth a thread
-
-/// Rounds to the nearest bf16, of two equally near ones to the even one; a NaN stays one.
-MNIST_TRAIN_VECTORIZED void narrow(const float* __restrict from, std::int64_t count,
-                                   std::uint16_t* __restrict to) {
-  for (std::int64_t i = 0; i < count; ++i) {
-    const auto bits = std::bit_cast<std::uint32_t>(from[i]);
-    const std::uint32_t rounded = (bits + 0x7fffU + ((bits >> 16U) & 1U)) >> 16U;
-    to[i] = static_cast<std::uint16_t>(std::isnan(from[i]) ? 0x7fc0U : rounded);
-  }
-}
 
 /// Moves `to` by `weight` of its distance from `from`.
 MNIST_TRAIN_VECTORIZED void approach(const float* __restrict from, std::int64_t count, float weight,
@@ -84,18 +74,12 @@ MNIST_TRAIN_VECTORIZED void descend_adaptively(const float* __restrict gradients
   }
 }
 
-/// The elements of a vector that one call works on.
-struct Range {
-  std::int64_t begin;
-  std::int64_t count;
-};
-
-/// Returns the memory of the range.
-float* part_of(const at::Tensor& flat, Range range) {
-  return flat.mutable_data_ptr<float>() + range.begin;
+/// Returns where the block of a vector lies.
+float* part_of(const at::Tensor& flat, comm::Shard block) {
+  return flat.mutable_data_ptr<float>() + block.begin;
 }
 
-/// Updates the range of the weights and of the optimizer's state.
+/// Updates a block of the weights and of the optimizer's state.
 class SgdStep {
  public:
   SgdStep(const kernels::SgdRule& rule, double learning_rate)
@@ -103,9 +87,9 @@ class SgdStep {
         factors_{static_cast<float>(learning_rate), static_cast<float>(rule.momentum),
                  static_cast<float>(rule.weight_decay), rule.nesterov} {}
 
-  void operator()(const float* gradients, Range range, float* values) const {
-    if (factors_.momentum == 0) return descend(gradients, range.count, factors_, values);
-    descend_with_momentum(gradients, range.count, factors_, part_of(buffer_, range), values);
+  void operator()(const float* gradients, comm::Shard block, float* values) const {
+    if (factors_.momentum == 0) return descend(gradients, block.size, factors_, values);
+    descend_with_momentum(gradients, block.size, factors_, part_of(buffer_, block), values);
   }
 
  private:
@@ -129,9 +113,9 @@ class AdamStep {
     factors_.epsilon = as_float(rule.epsilon);
   }
 
-  void operator()(const float* gradients, Range range, float* values) const {
-    descend_adaptively(gradients, range.count, factors_, part_of(average_, range),
-                       part_of(squares_, range), values);
+  void operator()(const float* gradients, comm::Shard block, float* values) const {
+    descend_adaptively(gradients, block.size, factors_, part_of(average_, block),
+                       part_of(squares_, block), values);
   }
 
  private:
@@ -147,21 +131,21 @@ AdamStep step_of(const kernels::AdamRule& rule, double learning_rate) {
   return {rule, learning_rate};
 }
 
-/// Updates one range of the weights and of all that follows them.
+/// Updates one block of the weights and of all that follows them.
 template <class RuleStep>
-void update_range(const kernels::WeightUpdate& update, const RuleStep& step, Range range,
+void update_block(const kernels::WeightUpdate& update, const RuleStep& step, comm::Shard block,
                   const float* gradients) {
-  float* values = part_of(update.values, range);
-  step(gradients, range, values);
+  float* values = part_of(update.values, block);
+  step(gradients, block, values);
   if (update.average.defined()) {
-    approach(values, range.count, static_cast<float>(update.average_weight),
-             part_of(update.average, range));
+    approach(values, block.size, static_cast<float>(update.average_weight),
+             part_of(update.average, block));
   }
   const std::int64_t copied =
-      std::clamp<std::int64_t>(update.bf16_copy.numel() - range.begin, 0, range.count);
+      std::clamp<std::int64_t>(update.bf16_copy.numel() - block.begin, 0, block.size);
   if (copied == 0) return;
-  narrow(values, copied,
-         static_cast<std::uint16_t*>(update.bf16_copy.mutable_data_ptr()) + range.begin);
+  float_to_bf16(values, copied,
+                static_cast<std::uint16_t*>(update.bf16_copy.mutable_data_ptr()) + block.begin);
 }
 
 template <class RuleStep>
@@ -171,9 +155,9 @@ void update_all(const kernels::WeightUpdate& update, const RuleStep& step,
   at::parallel_for(0, count, kGrain, [&](std::int64_t begin, std::int64_t end) {
     std::vector<comm::GradientSum::Block> blocks(gradients.rows.size());
     for (; begin < end; begin += kBlock) {
-      const Range range{begin, std::min(kBlock, end - begin)};
-      const auto& sum = gradients.block(range.begin, range.count, blocks);
-      update_range(update, step, range, sum.data());
+      const comm::Shard block{begin, std::min(kBlock, end - begin)};
+      const auto& sum = gradients.block(block.begin, block.size, blocks);
+      update_block(update, step, block, sum.data());
     }
   });
 }

@@ -121,6 +121,11 @@ void Trainer::begin_epoch() {
   epoch_begin_s_ = monotonic_seconds() - progress_.epoch_train_seconds;
 }
 
+void Trainer::all_gather_gradients() {
+  averager_->add_up();
+  averager_->all_gather();
+}
+
 /// Weights, optimizer state and progress are now those that the run starts with: new ones, or a
 /// checkpoint's. Only a checkpoint has an average of earlier weights.
 void Trainer::start_from_state() {

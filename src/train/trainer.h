@@ -56,10 +56,7 @@ class Trainer {
   /// Replaces the evaluated model's buffers by rank 0's, as PyTorch's DDP does. Collective.
   void broadcast_buffers();
   /// Makes the last step's averaged gradients whole on every rank. Collective.
-  void all_gather_gradients() {
-    averager_->add_up();
-    averager_->all_gather();
-  }
+  void all_gather_gradients();
 
   Progress& progress() { return progress_; }
   const Progress& progress() const { return progress_; }

@@ -1,0 +1,110 @@
+#include "models/host_linear_activation.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/linspace.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/tanh.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/threshold_backward.h>
+#include <torch/nn/modules/linear.h>
+
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "kernels/agreement.h"
+#include "models/linear_activation.h"
+#include "support/catch.h"
+
+namespace mnist_train::models {
+namespace {
+
+using kernels::LinearFunction;
+
+TEST_CASE("the hyperbolic tangent is right to the last digit but one") {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const at::Tensor x =
+      at::cat({at::linspace(-12, 12, 200'001), at::linspace(-1e-3, 1e-3, 2001),
+               at::tensor({0.0F, -0.0F, 1e-30F, -1e-30F, 100.0F, infinity, -infinity, 0.625F})});
+  const at::Tensor found = x.clone();
+  host_tanh(found);
+  const at::Tensor exact = x.to(at::kDouble).tanh();
+  const at::Tensor ulps =
+      (found.to(at::kDouble) - exact).abs() / exact.abs().clamp_min(1e-37).mul(std::pow(2.0, -23));
+  CHECK(ulps.max().item<double>() < 2.5);
+  CHECK(found.abs().le(1).all().item<bool>());
+  CHECK(found.signbit().equal(x.signbit()));
+  const at::Tensor nothing = at::tensor({std::nanf("")});
+  host_tanh(nothing);
+  CHECK(nothing.isnan().item<bool>());
+}
+
+TEST_CASE("in bf16 the hyperbolic tangent is that of LibTorch") {
+  const at::Tensor x = at::linspace(-5, 5, 40'003).to(at::kBFloat16);
+  const at::Tensor found = x.clone();
+  host_tanh(found);
+  const at::Tensor differences = (found - at::tanh(x)).abs().to(at::kFloat);
+  CHECK(differences.max().item<float>() <= std::pow(2.0F, -8));  // the last digit, and that
+  CHECK(differences.gt(0).sum().item<std::int64_t>() < 40);      // hardly ever
+}
+
+at::Tensor derivative(LinearFunction function, const at::Tensor& y, const at::Tensor& dy) {
+  const at::Tensor exact = dy.to(at::kDouble);
+  return (function == LinearFunction::kRelu ? at::threshold_backward(exact, y.to(at::kDouble), 0)
+                                            : exact * (1 - y.to(at::kDouble).square()))
+      .to(y.scalar_type());
+}
+
+TEST_CASE("the gradients behind a linear layer are those of its function, and their sums") {
+  const auto function = GENERATE(LinearFunction::kRelu, LinearFunction::kTanh);
+  for (const auto type : {at::kFloat, at::kBFloat16}) {
+    for (const auto& [rows, channels] :
+         {std::pair{0, 7}, std::pair{1, 1}, std::pair{64, 1024}, std::pair{33, 1500}}) {
+      CAPTURE(rows, channels, type, function == LinearFunction::kTanh);
+      const at::Tensor z = at::randn({rows, channels}).to(type);
+      const at::Tensor y = function == LinearFunction::kRelu ? at::relu(z) : at::tanh(z);
+      const at::Tensor dy = at::randn({rows, channels}).to(type);
+      const auto found = host_linear_activation_gradients(function, y, dy);
+      kernels::Agreement agreement;
+      if (rows > 0) agreement.add("gradient", found.linear, derivative(function, y, dy), type);
+      agreement.add("bias", found.bias, found.linear.to(at::kDouble).sum(0), type);
+      CHECK(agreement.difference() == "");
+      CHECK(found.bias.scalar_type() == type);
+    }
+  }
+}
+
+TEST_CASE("a linear layer with a function behind it learns on a CPU as by LibTorch's operations") {
+  for (const auto function : {settings::Activation::kRelu, settings::Activation::kTanh}) {
+    for (const auto type : {at::kFloat, at::kBFloat16}) {
+      auto layer = std::make_shared<torch::nn::LinearImpl>(40, 30);
+      layer->to(type);
+      const auto operation = linear_activation(layer, settings::ActivationLayer{function});
+      const auto gradients_of = [&](bool fused) {
+        layer->zero_grad();
+        at::Tensor x = at::linspace(-1, 1, 12 * 40).view({12, 40}).to(type).requires_grad_();
+        at::Tensor y = fused                                     ? operation(x)
+                       : function == settings::Activation::kRelu ? at::relu(layer->forward(x))
+                                                                 : at::tanh(layer->forward(x));
+        y.square().sum().backward();
+        return std::vector{y.detach(), x.grad(), layer->weight.grad().clone(),
+                           layer->bias.grad().clone()};
+      };
+      const auto expected = gradients_of(false);
+      const auto found = gradients_of(true);
+      const double tolerance = type == at::kFloat ? 1e-5 : 2e-2;
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        CAPTURE(i, type);
+        const double largest = expected[i].abs().max().item<double>();
+        CHECK((found[i] - expected[i]).abs().max().item<double>() <= tolerance * largest);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mnist_train::models
