@@ -73,7 +73,7 @@ FlatParameters::FlatParameters(torch::nn::Module& module, std::int64_t statistic
   shard_statistics_ = shards() == 1 ? statistics_ : at::zeros({statistics}, options);
   gradient_views_.resize(used_rows_.size());
   bf16_values_ = at::zeros({bf16_total}, options.dtype(at::kBFloat16));
-  if (bf16_total > 0 && values_.is_cpu() && parts.one_batch && shards() == 1) {
+  if (bf16_total > 0 && values_.is_cpu() && parts.collects_once) {
     bf16_gradients_ = at::zeros_like(bf16_values_);
     bf16_gradient_views_.resize(layouts_.size());
   }

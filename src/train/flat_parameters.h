@@ -15,7 +15,7 @@ namespace mnist_train::train {
 struct GradientParts {
   comm::SummationTree tree = comm::SummationTree::of_ranks(1);  // over all shards of a batch
   int rank = 0;                                                 // whose shards are computed here
-  bool one_batch = false;  // a step has no other, so that nothing is added to a shard's gradients
+  bool collects_once = false;  // a step has one batch and one shard, on every rank
 };
 
 /// All parameters of a module in one tensor and all gradients in another, so that averaging is one

@@ -62,7 +62,7 @@ Trainer::Trainer(const settings::TrainOptions& options, TrainerSetup setup,
                   bf16_copy_.get(),
                   {{partition_->begins(), options.gradient_accumulation_steps == 1},
                    communicator.rank(),
-                   options.gradient_accumulation_steps == 1}),
+                   options.gradient_accumulation_steps == 1 && !options.shards}),
       averager_(comm::make_gradient_averager(
           options, communicator, parameters_.gradient_buffer(),
           may_overlap(options, setup, *partition_, *model_, communicator))),

@@ -120,7 +120,7 @@ Bf16Gradients bf16_gradients(const Communicator& communicator, AveragingStrategy
   computing->to(at::kBFloat16);
   train::FlatParameters parameters(*master, 1, computing.get(),
                                    {SummationTree::of_ranks(communicator.world_size()),
-                                    communicator.rank(), /*one_batch=*/true});
+                                    communicator.rank(), /*collects_once=*/true});
   const auto averager = make_gradient_averager(with_strategy(strategy, /*deterministic=*/false),
                                                communicator, parameters.gradient_buffer());
   parameters.begin_shard(0);
