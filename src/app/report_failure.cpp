@@ -28,7 +28,7 @@ launch::FailureReport report_of(const std::exception& error, const Worker* worke
   launch::FailureReport failure = launch::report_for(error);
   spdlog::debug("failed: {}", error.what());
   if (worker != nullptr && failure.code == ExitCode::kConfig) {
-    failure.message = launch::with_positions(failure.message, worker->job.positions);
+    failure.message = launch::message_of(error, worker->job.positions);
   }
   const bool from_torch = dynamic_cast<const c10::Error*>(&error) != nullptr;
   if (!from_torch) return failure;

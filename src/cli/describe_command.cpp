@@ -50,8 +50,8 @@ settings::LayerList printed_layers(const settings::ModelOptions& options) {
 
 }  // namespace
 
-std::string describe(const CommandLine& line, const LayeredConfig& layered) {
-  const network::Network described = checked_network(layered);
+std::string describe(const CommandLine& line, const settings::RunConfig& config) {
+  const network::Network described = checked_network(config);
   report::ModuleTable table;
   table.input = sizes_of(described.layers.front().in);
   add_rows(described.layers, table.rows);
@@ -59,7 +59,7 @@ std::string describe(const CommandLine& line, const LayeredConfig& layered) {
   table.multiply_adds = described.multiply_adds;
   if (!line.json) return report::to_text(table);
   nlohmann::ordered_json json = report::to_json(table);
-  const settings::LayerList layers = printed_layers(layered.config.model);
+  const settings::LayerList layers = printed_layers(config.model);
   json["layers"] = nlohmann::ordered_json::parse(settings::write_layers(layers));
   return json_text(json, 2) + "\n";
 }

@@ -10,6 +10,7 @@
 #include <sstream>
 #include <string>
 
+#include "base/config_key_error.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/system.h"
@@ -44,17 +45,16 @@ bool makes_model(Command command) {
          command == Command::kPredict || command == Command::kDescribe;
 }
 
-/// Throws Error(kConfig) where the file of an external network cannot be read.
-void check_model_file(const char* pointer, const std::optional<fs::path>& file, bool has_checkpoint,
-                      const launch::Job& job) {
+/// Throws ConfigKeyError where the file of an external network cannot be read.
+void check_model_file(const char* pointer, const std::optional<fs::path>& file,
+                      bool has_checkpoint) {
   if (!file) return;
   try {
     (void)MappedFile::open(*file, ExitCode::kConfig);
   } catch (const Error& error) {
-    const std::string message =
+    throw ConfigKeyError(
         std::string(pointer) + ": " + error.what() +
-        (has_checkpoint ? "; a checkpoint has the weights of this network, not its code" : "");
-    throw Error(ExitCode::kConfig, launch::with_positions(message, job.positions));
+        (has_checkpoint ? "; a checkpoint has the weights of this network, not its code" : ""));
   }
 }
 
@@ -77,8 +77,7 @@ void check_export(const CommandLine& line, const settings::RunConfig& config) {
 }
 
 /// Checks the files that a command names, before any process is started and any folder is made.
-void check_named_files(const CommandLine& line, const settings::RunConfig& config,
-                       const launch::Job& job) {
+void check_named_files(const CommandLine& line, const settings::RunConfig& config) {
   if (line.checkpoint_file) check_readable(*line.checkpoint_file);
   if (line.resume && *line.resume != "auto") check_readable(*line.resume);
   if (line.command == Command::kTrain && config.model.weights) {
@@ -86,8 +85,8 @@ void check_named_files(const CommandLine& line, const settings::RunConfig& confi
   }
   if (makes_model(line.command)) {
     const bool has_checkpoint = line.checkpoint_file.has_value();
-    check_model_file("/model/torchscript", config.model.torchscript, has_checkpoint, job);
-    check_model_file("/model/plugin", config.model.plugin, has_checkpoint, job);
+    check_model_file("/model/torchscript", config.model.torchscript, has_checkpoint);
+    check_model_file("/model/plugin", config.model.plugin, has_checkpoint);
   }
   if (line.command == Command::kExport) check_export(line, config);
   if (line.command == Command::kPreview) check_output_file(*line.output, ExitCode::kRunFailed);
@@ -113,8 +112,7 @@ launch::Job make_job(const CommandLine& line, const LayeredConfig& layered) {
   job.quiet = line.quiet;
   job.started_s = monotonic_seconds();
   job.program = launch::program_to_type();
-  // Without a file the config is that of a checkpoint, whose text nobody wrote.
-  if (!line.configs.empty()) job.positions = network_positions(layered);
+  job.positions = key_positions(line, layered);
   return job;
 }
 
@@ -122,7 +120,7 @@ launch::Job make_job(const CommandLine& line, const LayeredConfig& layered) {
 /// the folder's lock.
 UniqueFd prepare_on_rank0(const CommandLine& line, const settings::RunConfig& config,
                           const launch::WorkerIdentity& identity, launch::Job& job) {
-  check_named_files(line, config, job);
+  check_named_files(line, config);
   if (job.command != launch::WorkerCommand::kTrain) return {};
   report::RunFolder folder = report::prepare_run_folder(config, name_of_config(line), job.resume,
                                                         job.after_restart, identity.launch);
@@ -142,10 +140,10 @@ UniqueFd prepare_on_rank0(const CommandLine& line, const settings::RunConfig& co
     if (identity.rank == 0) lock = prepare_on_rank0(line, config, identity, job);
   } catch (const Error& error) {
     if (identity.world_size == 1) throw;
-    std::cerr << as_block(error.what()) << std::endl;
-    launch::write_elastic_error_file(error.what());
     job.refusal_code = static_cast<int>(error.code());
-    job.refusal = error.what();
+    job.refusal = launch::message_of(error, job.positions);
+    std::cerr << as_block(job.refusal) << std::endl;
+    launch::write_elastic_error_file(job.refusal);
   }
   launch::exec_worker(job, std::move(lock));
 }
@@ -201,7 +199,7 @@ int launch_command(const CommandLine& line, const LayeredConfig& layered) {
   if (identity && !starts_own_processes(*identity, config.launch)) {
     become_worker(line, config, *identity, std::move(job));
   }
-  check_named_files(line, config, job);
+  check_named_files(line, config);
   job.after_restart = launch::slurm_restart_count() > 0;  // Slurm requeued a job of one task
   const bool redraws = ::isatty(STDERR_FILENO) == 1 && report::terminal_style().redraws;
   job.progress_bar = redraws && !line.quiet;

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "base/config_key_error.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -27,6 +28,7 @@
 #include "data/convert.h"
 #include "doctor/doctor.h"
 #include "launch/failure_report.h"
+#include "launch/job.h"
 #include "launch/supervisor.h"
 #include "report/console.h"
 #include "report/page/page.h"
@@ -169,6 +171,23 @@ int run_doctor(const CommandLine& line, const settings::RunConfig& config) {
   return doctor::count(findings, doctor::Verdict::kProblem) > 0 ? 1 : 0;
 }
 
+int run_with_config(const CommandLine& line, LayeredConfig& layered) {
+  settings::RunConfig& config = layered.config;
+  if (line.command == Command::kDescribe && config.model.has_layers()) {
+    print_text(describe(line, config));
+    return 0;
+  }
+  check_network(line, config);
+  if (line.dry_run) {
+    report::check_run_folder(config, name_of_config(line), line.resume.value_or(""));
+    print_text(settings::write_run_config(config, true));
+    return 0;
+  }
+  if (line.command == Command::kDoctor) return run_doctor(line, config);
+  if (line.command == Command::kTrain) find_model_weights(config);
+  return launch_command(line, layered);
+}
+
 int run(std::vector<std::string> arguments) {
   LogSetup log;
   set_up_logging(log);
@@ -194,21 +213,12 @@ int run(std::vector<std::string> arguments) {
   }
   find_checkpoints(line);
   LayeredConfig layered = read_layers(line, config_files(line));
-  settings::RunConfig& config = layered.config;
-  if (line.command == Command::kDescribe && config.model.has_layers()) {
-    print_text(describe(line, layered));
-    return 0;
-  }
-  check_network(line, layered);
-  if (line.dry_run) {
-    report::check_run_folder(config, name_of_config(line), line.resume.value_or(""));
-    print_text(settings::write_run_config(config, true));
-    return 0;
-  }
-  if (line.command == Command::kDoctor) return run_doctor(line, config);
-  if (line.command == Command::kTrain) find_model_weights(config);
   read_image_list(line);
-  return launch_command(line, layered);
+  try {
+    return run_with_config(line, layered);
+  } catch (const ConfigKeyError& error) {
+    throw Error(error.code(), launch::message_of(error, key_positions(line, layered)));
+  }
 }
 
 }  // namespace

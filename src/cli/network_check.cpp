@@ -1,9 +1,8 @@
 #include "cli/network_check.h"
 
-#include <charconv>
 #include <string>
-#include <string_view>
 
+#include "base/log.h"
 #include "data/dataset_reader.h"
 #include "data/first_image.h"
 #include "strict_json/json_cursor.h"
@@ -13,7 +12,6 @@ namespace mnist_train::cli {
 namespace {
 
 using network::ImageShape;
-using strict_json::JsonKind;
 using strict_json::Node;
 
 ImageShape images_of(const settings::DataOptions& options) {
@@ -22,69 +20,50 @@ ImageShape images_of(const settings::DataOptions& options) {
   return {images.channels, images.height, images.width, images.classes};
 }
 
-/// Returns the value at a pointer whose keys need no escapes, or the last one on the way there.
-const Node& value_at(const Node& root, std::string_view pointer) {
-  const Node* node = &root;
-  while (!pointer.empty()) {
-    pointer.remove_prefix(1);
-    const std::string_view step = pointer.substr(0, pointer.find('/'));
-    pointer.remove_prefix(step.size());
-    const Node* next = nullptr;
-    if (node->kind == JsonKind::kArray) {
-      std::size_t index = node->items.size();
-      std::from_chars(step.data(), step.data() + step.size(), index);
-      if (index < node->items.size()) next = &node->items[index];
-    } else {
-      next = node->find(step);
-    }
-    if (next == nullptr) break;
-    node = next;
-  }
-  return *node;
-}
+using Locators = std::map<const strict_json::Source*, strict_json::TextLocator>;
 
-void add_positions(const Node& node, const std::string& pointer,
+/// Nodes come mostly in the order of their text, so that each text is gone through once.
+void add_positions(const Node& node, const std::string& pointer, Locators& locators,
                    std::map<std::string, std::string>& positions) {
-  positions[pointer] = strict_json::place_of(node);
+  const auto locator = locators.try_emplace(node.source.get(), node.source->text).first;
+  const strict_json::TextPosition place = locator->second.locate(node.offset);
+  positions[pointer] = on_one_line(node.source->name) + ":" + std::to_string(place.line) + ":" +
+                       std::to_string(place.column);
   for (const Node::Member& member : node.members) {
-    add_positions(member.value, strict_json::join_pointer(pointer, member.key), positions);
+    const std::string below = strict_json::join_pointer(pointer, member.key);
+    add_positions(member.value, below, locators, positions);
+  }
+  for (std::size_t i = 0; i < node.items.size(); ++i) {
+    add_positions(node.items[i], pointer + "/" + std::to_string(i), locators, positions);
   }
 }
 
 }  // namespace
 
-std::map<std::string, std::string> network_positions(const LayeredConfig& layered) {
+std::map<std::string, std::string> key_positions(const CommandLine& line,
+                                                 const LayeredConfig& layered) {
   std::map<std::string, std::string> positions;
-  const Node* model = layered.document.find("model");
-  if (model == nullptr) return positions;
-  for (const char* key : {"torchscript", "plugin", "options"}) {
-    const Node* value = model->find(key);
-    if (value != nullptr) add_positions(*value, std::string("/model/") + key, positions);
+  if (line.configs.empty() && line.checkpoint_file) return positions;
+  Locators locators;
+  for (const char* key : {"model", "data"}) {
+    const Node* value = layered.document.find(key);
+    if (value != nullptr) add_positions(*value, std::string("/") + key, locators, positions);
   }
   return positions;
 }
 
-network::Network checked_network(const LayeredConfig& layered) {
-  const settings::RunConfig& config = layered.config;
-  const ImageShape input = network::model_input(config.data, images_of(config.data));
-  try {
-    return network::make_network(config.model, input);
-  } catch (const network::LayerError& error) {
-    const std::string pointer = "/model/layers" + error.pointer();
-    const Node& node = value_at(layered.document, pointer);
-    strict_json::throw_if_any({{node.source, node.offset, pointer, error.reason()}});
-    throw;
-  }
+network::Network checked_network(const settings::RunConfig& config) {
+  return network::make_network(config.model,
+                               network::model_input(config.data, images_of(config.data)));
 }
 
-void check_network(const CommandLine& line, const LayeredConfig& layered) {
-  const settings::RunConfig& config = layered.config;
+void check_network(const CommandLine& line, const settings::RunConfig& config) {
   const bool uses_model = line.command == Command::kTrain || line.command == Command::kEvaluate;
   if (!uses_model || !config.model.has_layers()) return;
-  if (network::known_images(config.data)) return (void)checked_network(layered);
+  if (network::known_images(config.data)) return (void)checked_network(config);
   if (line.dry_run) return;
   // Opening all files of a data set may take a while, which only other lists need.
-  if (config.model.layers) return (void)checked_network(layered);
+  if (config.model.layers) return (void)checked_network(config);
   const auto first = data::first_image_geometry(config.data);
   if (!first) return;
   const ImageShape images{first->channels, first->height, first->width};

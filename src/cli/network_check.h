@@ -10,21 +10,23 @@
 namespace mnist_train::cli {
 
 /// Returns the sizes of the config's network, which must have layers, for the images of its data
-/// set; its files are opened where only they tell the images' size. Throws Error(kConfig) with the
-/// place in the config of the layer that does not fit, and Error(kData).
-network::Network checked_network(const LayeredConfig& layered);
+/// set; its files are opened where only they tell the images' size. Throws ConfigKeyError where a
+/// layer does not fit, and Error(kData).
+network::Network checked_network(const settings::RunConfig& config);
 
 /// Refuses a network whose layers do not fit, before any process is started. Where only the files
 /// of a data set tell what the images are, a run opens them for the config's own lists, and reads
 /// the first one's header for networks with a name. Throws as `checked_network`.
-void check_network(const CommandLine& line, const LayeredConfig& layered);
+void check_network(const CommandLine& line, const settings::RunConfig& config);
 
-/// Returns FILE:LINE:COLUMN of the keys that name a network of the user's own, and of its options,
-/// by their pointers: its mistakes are found by the processes, which do not have the files' text.
-std::map<std::string, std::string> network_positions(const LayeredConfig& layered);
+/// Returns FILE:LINE:COLUMN of what the config's files and flags say of network and data, by
+/// pointer, for mistakes that show only when these are opened. Empty where the config is a
+/// checkpoint's, whose text nobody wrote.
+std::map<std::string, std::string> key_positions(const CommandLine& line,
+                                                 const LayeredConfig& layered);
 
 /// Returns what `describe` prints: the network as a table for people, or as a JSON object with the
 /// list of layers that a config could have. Throws as `checked_network`.
-std::string describe(const CommandLine& line, const LayeredConfig& layered);
+std::string describe(const CommandLine& line, const settings::RunConfig& config);
 
 }  // namespace mnist_train::cli

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/checkpoint_file.h"
+#include "base/config_key_error.h"
 #include "base/print.h"
 #include "base/system.h"
 #include "settings/run_config.h"
@@ -68,9 +69,10 @@ std::string predict_command(const fs::path& weights, const std::string& program)
          shell_word(path_to_type(weights).string()) + " IMAGE.png";
 }
 
-std::string with_positions(const std::string& message,
-                           const std::map<std::string, std::string>& positions) {
-  std::istringstream lines(message);
+std::string message_of(const std::exception& error,
+                       const std::map<std::string, std::string>& positions) {
+  if (dynamic_cast<const ConfigKeyError*>(&error) == nullptr) return error.what();
+  std::istringstream lines(error.what());
   std::string text;
   for (std::string line; std::getline(lines, line);) {
     const std::size_t end = line.starts_with('/') ? line.find(": ") : std::string::npos;

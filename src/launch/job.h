@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -69,10 +70,10 @@ std::string predict_command(const std::filesystem::path& weights, const std::str
 /// Returns a path for a command: relative to the working directory where it lies in it.
 std::filesystem::path path_to_type(const std::filesystem::path& path);
 
-/// Puts FILE:LINE:COLUMN before each line of a message that begins with the pointer of a key, or of
-/// one below it, that `positions` has.
-std::string with_positions(const std::string& message,
-                           const std::map<std::string, std::string>& positions);
+/// Returns an exception's message. Before each line of a ConfigKeyError's that begins with the
+/// pointer of a key that `positions` has, or of one below it, comes FILE:LINE:COLUMN.
+std::string message_of(const std::exception& error,
+                       const std::map<std::string, std::string>& positions);
 
 /// Puts the job into an unnamed file in memory that a child can inherit. Throws Error(kRunFailed).
 UniqueFd publish_job(const Job& job);

@@ -8,7 +8,7 @@
 #include <map>
 #include <sstream>
 
-#include "base/error.h"
+#include "base/config_key_error.h"
 #include "models/multiply_adds.h"
 
 namespace mnist_train::models {
@@ -53,7 +53,7 @@ std::string cause_of(const std::exception& error) {
 }
 
 void ExternalModel::refuse(const std::string& message) const {
-  throw Error(ExitCode::kConfig, source_ + ": " + message);
+  throw ConfigKeyError(source_ + ": " + message);
 }
 
 at::Tensor ExternalModel::forward(const at::Tensor& images) {

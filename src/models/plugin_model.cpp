@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "base/error.h"
+#include "base/config_key_error.h"
 #include "base/shared_library.h"
 #include "models/external_model.h"
 #include "models/plugin_options.h"
@@ -19,13 +19,12 @@ namespace {
 const plugin::EntryPoint& load_entry(const std::filesystem::path& file, const std::string& source) {
   const SharedLibrary library(file.string());
   if (!library.loaded()) {
-    throw Error(ExitCode::kConfig, source + ": cannot be loaded: " + library.error());
+    throw ConfigKeyError(source + ": cannot be loaded: " + library.error());
   }
   const auto entry_function = library.find<const plugin::EntryPoint*()>(plugin::kEntryFunction);
   if (entry_function == nullptr) {
-    throw Error(ExitCode::kConfig, source + ": is not a plug-in: it has no function " +
-                                       plugin::kEntryFunction +
-                                       ", which MNIST_TRAIN_CLASSIFIER defines");
+    throw ConfigKeyError(source + ": is not a plug-in: it has no function " +
+                         plugin::kEntryFunction + ", which MNIST_TRAIN_CLASSIFIER defines");
   }
   const plugin::EntryPoint& entry = *entry_function();
   const std::string built_for = fmt::format("version {} of mnist_train/model.h and LibTorch {}",
@@ -33,8 +32,8 @@ const plugin::EntryPoint& load_entry(const std::filesystem::path& file, const st
   const std::string expected = fmt::format("version {} of mnist_train/model.h and LibTorch {}",
                                            plugin::kApiVersion, TORCH_VERSION);
   if (built_for != expected) {
-    throw Error(ExitCode::kConfig, source + ": is built for " + built_for +
-                                       ", but this program for " + expected + "; build it again");
+    throw ConfigKeyError(source + ": is built for " + built_for + ", but this program for " +
+                         expected + "; build it again");
   }
   return entry;
 }
@@ -48,7 +47,7 @@ std::shared_ptr<plugin::Classifier> make_network(const plugin::EntryPoint& entry
     made = entry.make({shape.channels, shape.height, shape.width, shape.classes}, options);
   } catch (const std::exception& error) {
     options.require_correct(/*all_were_read=*/false);  // which may be why
-    throw Error(ExitCode::kConfig, source + ": cannot make its network: " + cause_of(error));
+    throw ConfigKeyError(source + ": cannot make its network: " + cause_of(error));
   }
   options.require_correct(/*all_were_read=*/true);
   return made;

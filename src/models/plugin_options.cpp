@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "base/error.h"
+#include "base/config_key_error.h"
 
 namespace mnist_train::models {
 
@@ -78,7 +78,7 @@ void PluginOptions::require_correct(bool all_were_read) const {
                     known_.empty() ? "the plug-in reads no options"
                                    : fmt::format("the plug-in reads {}", fmt::join(known_, ", "))));
   }
-  if (!errors.empty()) throw Error(ExitCode::kConfig, fmt::format("{}", fmt::join(errors, "\n")));
+  if (!errors.empty()) throw ConfigKeyError(fmt::format("{}", fmt::join(errors, "\n")));
 }
 
 }  // namespace mnist_train::models

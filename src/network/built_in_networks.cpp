@@ -117,12 +117,15 @@ bool fits(const LayerList& layers, ImageShape images, std::int64_t side) {
   }
 }
 
+std::string named(const settings::ModelOptions& options) {
+  return "/model/name: model \"" + settings::name_of(options.name) + '"';
+}
+
 [[noreturn]] void refuse_small(const settings::ModelOptions& options, const ImageShape& images,
                                std::int64_t side) {
-  throw Error(ExitCode::kConfig, "model \"" + settings::name_of(options.name) +
-                                     "\" needs images of at least " +
-                                     settings::text_of({side, side}) + ", the data has " +
-                                     settings::text_of({images.height, images.width}));
+  throw ConfigKeyError(named(options) + " needs images of at least " +
+                       settings::text_of({side, side}) + ", the data has " +
+                       settings::text_of({images.height, images.width}));
 }
 
 }  // namespace
@@ -151,8 +154,7 @@ Network make_network(const settings::ModelOptions& options, const ImageShape& im
     std::int64_t side = 1;
     while (side < kLargestSideTried && !fits(layers, images, side)) ++side;
     if (side < kLargestSideTried) refuse_small(options, images, side);
-    throw Error(ExitCode::kConfig,  // no size of images helps
-                "model \"" + settings::name_of(options.name) + "\": " + error.reason());
+    throw ConfigKeyError(named(options) + ": " + error.reason());  // no size of images helps
   }
 }
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "base/error.h"
+#include "base/config_key_error.h"
 #include "settings/data_options.h"
 #include "settings/model_options.h"
 
@@ -64,19 +64,15 @@ struct Network {
 };
 
 /// A layer that does not fit what comes before it, or another mistake in a list of layers.
-class LayerError : public Error {
+class LayerError : public ConfigKeyError {
  public:
   /// `pointer`: that of the entry within the list, such as "/3/layers/0".
-  LayerError(std::string pointer, std::string reason)
-      : Error(ExitCode::kConfig, "/model/layers" + pointer + ": " + reason),
-        pointer_(std::move(pointer)),
-        reason_(std::move(reason)) {}
+  LayerError(const std::string& pointer, std::string reason)
+      : ConfigKeyError("/model/layers" + pointer + ": " + reason), reason_(std::move(reason)) {}
 
-  const std::string& pointer() const { return pointer_; }
   const std::string& reason() const { return reason_; }
 
  private:
-  std::string pointer_;
   std::string reason_;
 };
 
@@ -87,7 +83,7 @@ Network infer_sizes(const settings::LayerList& layers, const ImageShape& images)
 settings::LayerList layers_of(const settings::ModelOptions& options);
 
 /// Returns the network that `options`, which must have layers, describe for such images. Throws
-/// LayerError, and Error(kConfig) where the images are too small for a built-in network.
+/// LayerError, and ConfigKeyError where the images are too small for a built-in network.
 Network make_network(const settings::ModelOptions& options, const ImageShape& images);
 
 /// What `model.init` leaves to the network.

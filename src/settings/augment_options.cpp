@@ -3,7 +3,7 @@
 #include <optional>
 #include <utility>
 
-#include "base/error.h"
+#include "base/config_key_error.h"
 #include "settings/schemas.h"
 #include "strict_json/named_union.h"
 
@@ -142,10 +142,9 @@ ImageSize cropped(const RandomCropOptions& crop, ImageSize size, std::size_t pos
       crop.size->width <= size.width + 2 * crop.padding) {
     return *crop.size;
   }
-  throw Error(ExitCode::kConfig, "/data/augment/" + std::to_string(position) +
-                                     ": random_crop takes " + text_of(*crop.size) +
-                                     " pixels, but images of " + text_of(size) + " with padding " +
-                                     std::to_string(crop.padding) + " have fewer");
+  throw ConfigKeyError("/data/augment/" + std::to_string(position) + ": random_crop takes " +
+                       text_of(*crop.size) + " pixels, but images of " + text_of(size) +
+                       " with padding " + std::to_string(crop.padding) + " have fewer");
 }
 
 /// Checks crops behind the first entry that fixes a size, whatever the images are.

@@ -3,7 +3,7 @@
 #include <string>
 #include <utility>
 
-#include "base/error.h"
+#include "base/config_key_error.h"
 #include "settings/schemas.h"
 #include "strict_json/schema.h"
 
@@ -249,9 +249,9 @@ Schema<DataOptions> data_schema() {
 void require_set_for_each(const DataOptions& options, int processes) {
   const std::size_t sets = options.train_per_process.size();
   if (sets == 0 || sets == static_cast<std::size_t>(processes)) return;
-  throw Error(ExitCode::kConfig, "/data/train_per_process: names " + std::to_string(sets) +
-                                     " training sets, but there are " + std::to_string(processes) +
-                                     " processes (launch.processes_per_node, --nproc-per-node)");
+  throw ConfigKeyError("/data/train_per_process: names " + std::to_string(sets) +
+                       " training sets, but there are " + std::to_string(processes) +
+                       " processes (launch.processes_per_node, --nproc-per-node)");
 }
 
 NormalizeOptions effective_normalize(const DataOptions& options, std::int64_t channels) {
@@ -267,7 +267,7 @@ NormalizeOptions effective_normalize(const DataOptions& options, std::int64_t ch
     if (channels == 1) normalize = {gray_of(normalize.mean), gray_of(normalize.std)};
   }
   for (const auto& [name, message] : channel_mismatches(normalize, channels)) {
-    throw Error(ExitCode::kConfig, key.append(name).append(": ").append(message));
+    throw ConfigKeyError(key.append(name).append(": ").append(message));
   }
   return normalize;
 }

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/checkpoint_file.h"
+#include "base/config_key_error.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/temp_folder.h"
@@ -118,13 +119,17 @@ TEST_CASE("paths in commands are short where they lie in the working directory")
 TEST_CASE("a message names the place of the key that it is about") {
   const std::map<std::string, std::string> positions{{"/model/plugin", "c.json:3:5"},
                                                      {"/model/options", "c.json:4:7"}};
-  CHECK(with_positions("/model/plugin: /a.so: cannot be loaded\n  because", positions) ==
-        "c.json:3:5: /model/plugin: /a.so: cannot be loaded\n  because");
-  CHECK(with_positions("/model/options/width: wrong\n/model/options: wrong", positions) ==
-        "c.json:4:7: /model/options/width: wrong\nc.json:4:7: /model/options: wrong");
+  CHECK(message_of(ConfigKeyError("/model/plugin: /a.so: cannot be loaded\n  because"),
+                   positions) == "c.json:3:5: /model/plugin: /a.so: cannot be loaded\n  because");
+  CHECK(
+      message_of(ConfigKeyError("/model/options/width: wrong\n/model/options: wrong"), positions) ==
+      "c.json:4:7: /model/options/width: wrong\nc.json:4:7: /model/options: wrong");
   for (const char* other : {"/data/train: wrong", "/file: wrong", "wrong: /model/plugin: x", "/"}) {
-    CHECK(with_positions(other, positions) == other);
+    CHECK(message_of(ConfigKeyError(other), positions) == other);
   }
+  // A path may begin like a pointer.
+  const Error path(ExitCode::kConfig, "/model/plugin/runs/first: holds a run already");
+  CHECK(message_of(path, positions) == path.what());
 }
 
 }  // namespace
