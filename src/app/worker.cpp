@@ -73,7 +73,7 @@ void silence_libtorch(const std::string& level) {
   c10::WarningUtils::set_warning_handler(&warnings);
   if (std::getenv("TORCH_CPP_LOG_LEVEL") != nullptr) return c10::initLogging();
   const bool debugging = level == "debug" || level == "trace";
-  FLAGS_caffe2_log_level = debugging ? c10::GLOG_WARNING : c10::GLOG_ERROR;
+  FLAGS_caffe2_log_level = debugging ? c10::GLOG_WARNING : c10::GLOG_FATAL;
 }
 
 void log_identity(const launch::WorkerIdentity& identity) {

@@ -155,6 +155,17 @@ def test_a_network_that_is_too_big_for_any_images_says_so(tmp_path):
     assert 'model "mlp": ' in refused.stderr
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1", "nowhere.invalid"])
+def test_a_store_that_nobody_serves_is_named_without_stack_frames(tmp_path, address):
+    config = write_config(tmp_path, {"launch": {"rendezvous_timeout_s": 3}})
+    launcher = alone(free_port()) | {"RANK": 1, "WORLD_SIZE": 2, "MASTER_ADDR": address}
+    refused = run("--config", config, "--output", tmp_path / "run", folder=tmp_path, variables=launcher)
+    assert refused.returncode == 4
+    assert f"cannot reach the store at {address}:" in refused.stderr, refused.stderr
+    assert "frame #" not in refused.stderr and "Exception raised" not in refused.stderr, refused.stderr
+    assert len(refused.stderr.splitlines()) < 4, refused.stderr
+
+
 def test_a_network_interface_that_is_not_there_is_named_before_a_start(tmp_path):
     config = write_config(tmp_path)
     refused = run("--config", config, "--output", tmp_path / "run", variables={"GLOO_SOCKET_IFNAME": "lo,eth99"})
