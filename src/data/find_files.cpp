@@ -167,11 +167,6 @@ IdxFiles find_in_folder(const fs::path& folder, SplitName split) {
   return with_labels(folder / names[0]);
 }
 
-void require_there(const settings::DataLocation& location, SplitName split) {
-  if (is_there(location.images)) return;
-  fail(location.images.string() + ": no such file or folder (data." + names_of(split).key + ")");
-}
-
 /// The executable lies in build/bin or build/<preset>/bin of the repository, or in bin of the
 /// bundle.
 void add_own_place(fs::path folder, std::vector<SearchPlace>& places) {
@@ -240,8 +235,29 @@ fs::path find_named_dataset(const settings::NamedDataset& dataset,
        dataset.name);
 }
 
+void require_there(const settings::DataLocation& location, SplitName split,
+                   settings::DataFormat format) {
+  const fs::path& path = location.images;
+  if (is_there(path)) return;
+  const std::string key = names_of(split).key;
+  // `convert` makes folders of the two keys' names.
+  const std::string made = path.filename() == key ? path.parent_path().string() : "DIR";
+  std::string advice;
+  if (format == settings::DataFormat::kLmdb) {
+    advice = "; `mnist-train convert --from idx:IDX_FOLDER --to lmdb:" + made +
+             "` makes one of IDX files, such as MNIST's";
+  } else if (format == settings::DataFormat::kImageFolder) {
+    advice =
+        "; put folders of images (.jpg, .jpeg, .png) there, one for each class, or make them of "
+        "IDX "
+        "files by `mnist-train convert --from idx:IDX_FOLDER --to image-folder:" +
+        made + "`";
+  }
+  fail(path.string() + ": no such file or folder (data." + key + ")" + advice);
+}
+
 IdxFiles find_idx_files(const settings::DataLocation& location, SplitName split) {
-  require_there(location, split);
+  require_there(location, split, settings::DataFormat::kIdx);
   if (location.labels && !is_folder(location.images)) return {location.images, *location.labels};
   IdxFiles files = is_folder(location.images) ? find_in_folder(location.images, split)
                                               : with_labels(location.images);
@@ -250,7 +266,7 @@ IdxFiles find_idx_files(const settings::DataLocation& location, SplitName split)
 }
 
 std::vector<fs::path> find_cifar_files(const settings::DataLocation& location, SplitName split) {
-  require_there(location, split);
+  require_there(location, split, settings::DataFormat::kCifar);
   if (!is_folder(location.images)) return {location.images};
   std::vector<fs::path> files;
   for (const std::string& name : names_of(split).cifar_files) {

@@ -20,6 +20,11 @@ enum class SplitName { kTrain, kTest };
 std::filesystem::path find_named_dataset(const settings::NamedDataset& dataset,
                                          const std::optional<std::filesystem::path>& root);
 
+/// Throws Error(kData) where nothing lies at a split's location, with the command that makes such
+/// data where there is one.
+void require_there(const settings::DataLocation& location, SplitName split,
+                   settings::DataFormat format);
+
 /// Finds the images file and the labels file of a split. The location is both files; or the images
 /// file, whose labels file has the same name with "labels" instead of "images" and "idx1" instead
 /// of "idx3"; or a folder, in which the split's names begin with "train", or with "t10k" or "test",

@@ -46,6 +46,7 @@ NamedFiles named_files(const DataOptions& options) {
 
 std::shared_ptr<ImageSource> open_source(const NamedFiles& files, const DataLocation& location,
                                          SplitName split, BadSamples& bad) {
+  if (files.format != DataFormat::kSynthetic) require_there(location, split, files.format);
   switch (files.format) {
     case DataFormat::kIdx:
       return std::make_shared<IdxSource>(find_idx_files(location, split), files.max_classes);

@@ -38,6 +38,15 @@ def test_a_missing_data_set_comes_with_the_command_that_downloads_it(tmp_path):
     assert "mnist-train fetch fashion-mnist --to '" + str(tmp_path / "empty/mnist-train/fashion-mnist") in first, first
 
 
+@pytest.mark.parametrize("config, made", [("dali_mlp", "--to lmdb:{}/data/mnist-lmdb`"),
+                                          ("mixup_image_folder", "put folders of images (.jpg, .jpeg, .png) there")])
+def test_a_shipped_config_without_its_data_says_what_makes_them(tmp_path, config, made):
+    refused = run("--config", config, "--set", "device=cpu", folder=tmp_path)
+    assert refused.returncode == 3
+    first = refused.stderr.splitlines()[0]
+    assert "no such file or folder (data.train)" in first and made.format(tmp_path) in first, first
+
+
 def test_a_mistake_in_a_file_of_ones_own_is_told_with_its_place_in_the_config(tmp_path):
     (tmp_path / "model.ts").write_text("junk")
     config = tmp_path / "config.json"
