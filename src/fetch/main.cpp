@@ -1,6 +1,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -77,21 +78,43 @@ std::string verify(const fs::path& path, const settings::DatasetFile& wanted) {
   }
 }
 
-/// Waits for the lock that is held by the one process that downloads into a folder.
-UniqueFd lock(const fs::path& folder) {
-  const fs::path path = folder / ".fetch.lock";
-  UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
-  if (!file.valid()) {
-    throw Error(ExitCode::kData, path.string() + ": cannot be made: " + std::strerror(errno));
+/// The lock of the one process that downloads into a folder: a file that goes with the object.
+class FolderLock {
+ public:
+  /// Waits for the process that holds it.
+  explicit FolderLock(const fs::path& folder) : path_(folder / ".fetch.lock") {
+    while (!take()) {  // the last holder has removed the file meanwhile
+    }
   }
-  if (::flock(file.get(), LOCK_EX | LOCK_NB) == 0) return file;
-  say("waiting for another process that fetches into " + folder.string());
-  while (::flock(file.get(), LOCK_EX) != 0) {
-    if (errno == EINTR) continue;
-    throw Error(ExitCode::kData, path.string() + ": cannot be locked: " + std::strerror(errno));
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+  ~FolderLock() { ::unlink(path_.c_str()); }
+
+ private:
+  /// Returns whether the file that was locked is still the one that others will open.
+  bool take() {
+    file_ = UniqueFd(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+    if (!file_.valid()) fail("made");
+    if (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
+      say("waiting for another process that fetches into " + path_.parent_path().string());
+      while (::flock(file_.get(), LOCK_EX) != 0) {
+        if (errno != EINTR) fail("locked");
+      }
+    }
+    struct stat locked {};
+    struct stat there {};
+    return ::fstat(file_.get(), &locked) == 0 && ::stat(path_.c_str(), &there) == 0 &&
+           locked.st_dev == there.st_dev && locked.st_ino == there.st_ino;
   }
-  return file;
-}
+
+  [[noreturn]] void fail(const char* action) const {
+    throw Error(ExitCode::kConfig,
+                path_.string() + ": cannot be " + action + ": " + std::strerror(errno));
+  }
+
+  fs::path path_;
+  UniqueFd file_;
+};
 
 std::string join(const std::string& mirror, const std::string& name) {
   return mirror.ends_with('/') ? mirror + name : mirror + '/' + name;
@@ -164,7 +187,6 @@ bool is_there(const fs::path& path, const settings::DatasetFile& file) {
 void fetch_file(const settings::DatasetFile& file, const fs::path& path,
                 const std::vector<std::string>& mirrors) {
   if (is_there(path, file)) return;
-  std::string problems;
   for (const std::string& mirror : mirrors) {
     const std::string url = join(mirror, file.name);
     // Mirrors may differ in the compressed bytes: each has a part file of its own.
@@ -178,10 +200,10 @@ void fetch_file(const settings::DatasetFile& file, const fs::path& path,
     }
     if (size_of(part) == 0) fs::remove(part);
     say(url, ": ", problem);
-    problems.append("\n  ").append(url).append(": ").append(problem);
   }
-  throw Error(ExitCode::kData, path.string() + ": could not be fetched:" + problems +
-                                   "\nName another place with --mirror URL; file:// works too.");
+  throw Error(ExitCode::kData, path.string() +
+                                   ": could not be fetched, for the reasons above\nName another "
+                                   "place with --mirror URL; file:// works too.");
 }
 
 /// Fetches the archive that holds the files, unless all of them are there.
@@ -219,12 +241,18 @@ void refuse_other_dataset(const settings::NamedDataset& dataset, const fs::path&
 /// was found right; until then it is a hidden .part beside it, from which the next attempt, of this
 /// or another process, resumes. Files that come in an archive are unpacked when the archive's
 /// SHA-256 was found right. One process downloads while others that want the same folder wait for
-/// it. Mirrors are tried in order. Throws Error(kData) with what each of them answered.
+/// it. Mirrors are tried in order, and what each of them answered is said. Throws Error(kData)
+/// where none had the files, and Error(kConfig) where nothing can be written into the folder.
 std::vector<fs::path> fetch_dataset(const settings::NamedDataset& dataset, const fs::path& folder,
                                     const std::vector<std::string>& mirrors) {
+  std::error_code reason;
+  fs::create_directories(folder, reason);
+  if (reason) {
+    throw Error(ExitCode::kConfig,
+                folder.string() + ": cannot make the folder: " + reason.message());
+  }
   try {
-    fs::create_directories(folder);
-    const UniqueFd held = lock(folder);
+    const FolderLock held(folder);
     refuse_other_dataset(dataset, folder);
     if (dataset.archive) fetch_archive(dataset, folder, mirrors);
     std::vector<fs::path> paths;
