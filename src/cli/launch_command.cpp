@@ -65,7 +65,7 @@ void check_export(const CommandLine& line, const settings::RunConfig& config) {
                                        ": is the file that is exported, which is never "
                                        "overwritten; choose another name");
   }
-  check_output_file(*line.output, ExitCode::kCheckpoint);
+  check_output_file(*line.output);
   const auto& file = config.model.torchscript ? config.model.torchscript : config.model.plugin;
   if (line.exports_network() && file) {
     throw Error(ExitCode::kConfig,
@@ -89,7 +89,7 @@ void check_named_files(const CommandLine& line, const settings::RunConfig& confi
     check_model_file("/model/plugin", config.model.plugin, has_checkpoint);
   }
   if (line.command == Command::kExport) check_export(line, config);
-  if (line.command == Command::kPreview) check_output_file(*line.output, ExitCode::kRunFailed);
+  if (line.command == Command::kPreview) check_output_file(*line.output);
 }
 
 launch::Job make_job(const CommandLine& line, const LayeredConfig& layered) {

@@ -153,7 +153,7 @@ std::vector<std::filesystem::path> folders_of_runs(const CommandLine& line) {
 void run_report(const CommandLine& line) {
   const auto folders = folders_of_runs(line);
   const std::string output = line.output.value_or("");
-  if (output != "-") check_output_file(output, ExitCode::kRunFailed);
+  if (output != "-") check_output_file(output);
   const std::string page = report::page_on(folders);
   if (output == "-") return print_text(page);
   write_file_atomically(output, page, ExitCode::kRunFailed);

@@ -77,15 +77,11 @@ std::optional<std::string> misused_extension(const CommandLine& line) {
   return std::nullopt;
 }
 
-void check_output_file(const fs::path& path, ExitCode code) {
-  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
-  std::error_code ignored;
-  if (!fs::is_directory(folder, ignored)) {
-    throw Error(code, path.string() + ": cannot create: no folder " + folder.string());
-  }
+void check_output_file(const fs::path& path) {
   if (path == "-") throw Error(ExitCode::kConfig, "--output -: expected the name of a file");
+  std::error_code ignored;
   if (fs::is_directory(path, ignored)) {
-    throw Error(code, path.string() + ": is a folder; expected the name of a file");
+    throw Error(ExitCode::kConfig, path.string() + ": is a folder; expected the name of a file");
   }
   if (const auto run = report::run_that_wrote(path)) {
     throw Error(ExitCode::kConfig, "--output " + path.string() + ": is a file of the run in " +
@@ -93,6 +89,7 @@ void check_output_file(const fs::path& path, ExitCode code) {
                                        ", which is never overwritten; choose "
                                        "another name");
   }
+  const AtomicFile trial(path, ExitCode::kConfig);  // goes again, and leaves what is there
 }
 
 }  // namespace mnist_train::cli

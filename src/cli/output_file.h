@@ -4,7 +4,6 @@
 #include <optional>
 #include <string>
 
-#include "base/error.h"
 #include "cli/command_line.h"
 
 namespace mnist_train::cli {
@@ -13,8 +12,8 @@ namespace mnist_train::cli {
 /// another kind of file under it; nothing where it fits, is unknown or missing.
 std::optional<std::string> misused_extension(const CommandLine& line);
 
-/// Throws Error(code) where no file of this name can be written, and Error(kConfig) where it is one
-/// that a run has written for itself, such as its config.json or a checkpoint.
-void check_output_file(const std::filesystem::path& path, ExitCode code);
+/// Throws Error(kConfig) where no file of this name can be made, and where it is one that a run has
+/// written for itself, such as its config.json or a checkpoint.
+void check_output_file(const std::filesystem::path& path);
 
 }  // namespace mnist_train::cli

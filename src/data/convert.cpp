@@ -78,7 +78,12 @@ class NewFolder {
       : final_(fs::absolute(final_path).lexically_normal()) {
     if (!final_.has_filename()) final_ = final_.parent_path();
     part_ = final_.string() + ".part-" + std::to_string(::getpid());
-    fs::create_directories(part_);
+    std::error_code error;
+    fs::create_directories(part_, error);
+    if (error) {
+      throw Error(ExitCode::kConfig,
+                  final_.string() + ": cannot make the folder: " + error.message());
+    }
   }
   NewFolder(const NewFolder&) = delete;
   NewFolder& operator=(const NewFolder&) = delete;

@@ -338,10 +338,10 @@ def test_a_network_that_is_not_of_layers_is_refused(tmp_path, small_images, form
 def test_a_file_that_cannot_be_written_is_not_begun(tmp_path, small_images, form):
     config = config_of(tmp_path, LINEAR, small_images[0])
     weights = linear_weights(tmp_path)
-    said = refused(tmp_path, weights, form, tmp_path / "nowhere" / "net", 5, "--config", config)
+    said = refused(tmp_path, weights, form, tmp_path / "nowhere" / "net", 2, "--config", config)
     assert "nowhere" in said, said
     (tmp_path / "folder").mkdir()
-    said = refused(tmp_path, weights, form, tmp_path / "folder", 5, "--config", config)
+    said = refused(tmp_path, weights, form, tmp_path / "folder", 2, "--config", config)
     assert "is a folder" in said, said
-    said = refused(tmp_path, weights, form, "/proc/net.x", 5, "--config", config)
+    said = refused(tmp_path, weights, form, "/proc/net.x", 2, "--config", config)
     assert "/proc/net.x: cannot" in said, said

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import time
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from support import BINARY, MNIST, Process, environment, free_port, run, start, train, wait_until, write_config
@@ -180,3 +181,19 @@ def test_a_network_interface_that_is_not_there_is_named_before_a_start(tmp_path)
     refused = run("--config", config, "--output", tmp_path / "run", variables={"GLOO_SOCKET_IFNAME": "lo,eth99"})
     assert refused.returncode == 2 and "GLOO_SOCKET_IFNAME=eth99" in refused.stderr, refused.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_what_cannot_be_written_is_a_mistake_of_the_command_line_whatever_writes_it(tmp_path):
+    trained = train(tmp_path, {"max_steps": 1}).path
+    config = trained / "config.json"
+    for place in (tmp_path / "nowhere/deep", Path("/proc")):
+        for command in (["export", "--checkpoint", trained, "--output", place / "x.pt"],
+                        ["export", "--checkpoint", trained, "--format", "onnx", "--output", place / "x.onnx"],
+                        ["preview", "--config", config, "--output", place / "x.png"],
+                        ["report", trained, "--output", place / "x.html"]):
+            refused = run(*command, folder=tmp_path)
+            assert refused.returncode == 2 and f"{command[-1]}: cannot create" in refused.stderr, (command, refused.stderr)
+    for command in (["convert", "--from", f"idx:{MNIST}", "--to", "lmdb:/proc/set"], ["fetch", "mnist", "--to", "/proc/set"],
+                    ["--config", config, "--output", "/proc/set"]):
+        refused = run(*command, folder=tmp_path)
+        assert refused.returncode == 2 and "/proc/set: cannot make the" in refused.stderr, (command, refused.stderr)

@@ -202,7 +202,7 @@ def test_what_is_no_run_has_no_page(tmp_path):
     assert result.returncode == 3 and "metrics.jsonl:1: is not a JSON object" in result.stderr
     (tmp_path / "metrics.jsonl").write_text("")
     result = run("report", tmp_path, "--output", tmp_path / "missing" / "page.html")
-    assert result.returncode == 1 and "missing" in result.stderr
+    assert result.returncode == 2 and "missing" in result.stderr
     assert run("report", "--output", "x").returncode == 2
     assert not (tmp_path / "page.html").exists()
 
