@@ -27,9 +27,10 @@ namespace {
 
 /// Some of the files, decoded.
 struct Images {
-  std::vector<std::string> files;     // those that are images
-  std::vector<std::uint8_t> pixels;   // [n,C,H,W] u8
-  std::vector<std::string> problems;  // a line for each of the others
+  std::vector<std::string> files;        // those that are images
+  std::vector<std::uint8_t> pixels;      // [n,C,H,W] u8
+  std::vector<std::string> transparent;  // those of the files with pixels that are not opaque
+  std::vector<std::string> problems;     // a line for each of the others
 };
 
 /// [H,W,C] -> [C,H,W]
@@ -44,20 +45,28 @@ void copy_planes(const imaging::Image& image, std::uint8_t* out) {
 
 imaging::Image read_image(const std::string& path, const data::ImageSet& like) {
   const MappedFile file = MappedFile::open(path, ExitCode::kData);
-  imaging::Image image = imaging::with_channels(imaging::decode(file.bytes(), path), like.channels);
-  if (image.height == like.height && image.width == like.width) return image;
-  return imaging::resize(image, like.height, like.width);
+  imaging::Image image = imaging::decode(file.bytes(), path, {}, imaging::Transparency::kOnWhite);
+  const bool was_transparent = image.was_transparent;
+  image = imaging::with_channels(std::move(image), like.channels);
+  if (image.height != like.height || image.width != like.width) {
+    image = imaging::resize(image, like.height, like.width);
+  }
+  image.was_transparent = was_transparent;
+  return image;
 }
 
 Images decode(std::span<const std::string> files, const data::ImageSet& like) {
   const auto bytes = static_cast<std::size_t>(like.channels * like.height * like.width);
   std::vector<std::uint8_t> pixels(files.size() * bytes);
   std::vector<std::string> problems(files.size());
+  std::vector<char> transparent(files.size());
   at::parallel_for(
       0, static_cast<std::int64_t>(files.size()), 1, [&](std::int64_t begin, std::int64_t end) {
         for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
           try {
-            copy_planes(read_image(files[i], like), &pixels[i * bytes]);
+            const imaging::Image image = read_image(files[i], like);
+            copy_planes(image, &pixels[i * bytes]);
+            transparent[i] = image.was_transparent ? 1 : 0;
           } catch (const Error& error) {
             problems[i] = error.what();
           }
@@ -70,6 +79,7 @@ Images decode(std::span<const std::string> files, const data::ImageSet& like) {
       continue;
     }
     images.files.push_back(files[i]);
+    if (transparent[i] != 0) images.transparent.push_back(files[i]);
     const auto* begin = &pixels[i * bytes];
     images.pixels.insert(images.pixels.end(), begin, begin + bytes);
   }
@@ -137,20 +147,30 @@ std::vector<std::string> find_inverted(const Images& images, const data::ImageSe
   return inverted;
 }
 
-void warn_of_inverted(const std::vector<std::string>& inverted, std::size_t count, double trained) {
+std::string first_of(const std::vector<std::string>& files) {
   constexpr std::size_t kMostNamed = 5;
-  if (inverted.empty()) return;
   std::string names;
-  for (std::size_t i = 0; i < std::min(inverted.size(), kMostNamed); ++i) {
-    names += (i == 0 ? "" : ", ") + inverted[i];
+  for (std::size_t i = 0; i < std::min(files.size(), kMostNamed); ++i) {
+    names += (i == 0 ? "" : ", ") + files[i];
   }
-  if (inverted.size() > kMostNamed) names += ", …";
+  return names + (files.size() > kMostNamed ? ", …" : "");
+}
+
+void tell_of_transparent(const std::vector<std::string>& transparent, std::size_t count) {
+  if (transparent.empty()) return;
+  spdlog::info("{} of {} images {} transparent pixels, which are taken as white: {}",
+               transparent.size(), count, transparent.size() == 1 ? "has" : "have",
+               first_of(transparent));
+}
+
+void warn_of_inverted(const std::vector<std::string>& inverted, std::size_t count, double trained) {
+  if (inverted.empty()) return;
   const bool dark = trained < 0.5;
   spdlog::warn(
       "{} of {} images look{} inverted: {} on a {} ground, but the model was trained on images "
       "with a {} ground; invert them for a prediction that means something: {}",
       inverted.size(), count, inverted.size() == 1 ? "s" : "", dark ? "dark" : "light",
-      dark ? "light" : "dark", dark ? "dark" : "light", names);
+      dark ? "light" : "dark", dark ? "dark" : "light", first_of(inverted));
 }
 
 }  // namespace
@@ -167,18 +187,21 @@ void run_predictions(Worker& worker) {
   const std::vector<std::string> class_names = class_names_of(worker);
   const auto trained = settings::trained_brightness(worker.config.data);
   std::vector<std::string> inverted;
+  std::vector<std::string> transparent;
   std::vector<std::string> problems;
   for (std::size_t begin = 0; begin < files.size(); begin += most) {
     launch::update(worker.status(), launch::Phase::kEvaluation, 0, 0,
                    static_cast<std::int64_t>(begin + 1));
     Images images = decode(files.subspan(begin, std::min(most, files.size() - begin)), like);
     problems.insert(problems.end(), images.problems.begin(), images.problems.end());
+    transparent.insert(transparent.end(), images.transparent.begin(), images.transparent.end());
     if (trained) {
       const auto found = find_inverted(images, like, *trained);
       inverted.insert(inverted.end(), found.begin(), found.end());
     }
     print_predictions(worker, *model, std::move(images), like, class_names);
   }
+  tell_of_transparent(transparent, files.size() - problems.size());
   warn_of_inverted(inverted, files.size() - problems.size(), trained.value_or(0));
   if (problems.empty()) return;
   std::string message = std::to_string(problems.size()) + " of " + std::to_string(files.size()) +

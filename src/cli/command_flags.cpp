@@ -104,7 +104,8 @@ void add_predict(CLI::App& command, CommandLine& line) {
       "Prints a line for each image: on a terminal the two likeliest classes, elsewhere or with "
       "--json {\"file\", \"guess\", \"scores\"}, where scores are probabilities by class.\n"
       "Images are resized and made gray or colour as the model needs. MNIST's digits are light on "
-      "dark; photos of dark ink are not inverted, but a warning says so.\n\n"
+      "dark; photos of dark ink are not inverted, but a warning says so. Transparent pixels become "
+      "white.\n\n"
       "Examples:\n"
       "  mnist-train predict --checkpoint runs/first digit.png photo.jpg\n"
       "  find digits -name '*.png' | mnist-train predict --checkpoint runs/first/model.pt -");

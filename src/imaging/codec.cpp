@@ -110,9 +110,10 @@ Header read_header(Bytes bytes, const std::string& name, const Limits& limits) {
   return header;
 }
 
-Image decode(std::span<const std::uint8_t> bytes, const std::string& name, const Limits& limits) {
+Image decode(std::span<const std::uint8_t> bytes, const std::string& name, const Limits& limits,
+             Transparency transparency) {
   const Header header = read_header(bytes, name, limits);
-  return header.format == Format::kPng ? decode_png(bytes, header, name)
+  return header.format == Format::kPng ? decode_png(bytes, header, name, transparency)
                                        : decode_jpeg(bytes, header, name);
 }
 

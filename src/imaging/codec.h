@@ -34,16 +34,20 @@ std::string encode_png(const Image& image);
 /// on.
 std::string encode_jpeg(const Image& image, int quality);
 
+/// What becomes of pixels that are not opaque: their colour alone counts, or white shines through.
+enum class Transparency { kDropped, kOnWhite };
+
 /// Decodes a PNG or JPEG image to 1 or 3 channels, as its file has colour or not: palettes are
-/// resolved, 16 bits become 8, transparency is dropped, an orientation in EXIF is ignored (all as
-/// in torchvision's ImageFolder). Throws Error(kData) with `name` and, where it is known, the byte
-/// offset: what read_header refuses, CMYK, truncated or corrupt data.
+/// resolved, 16 bits become 8, an orientation in EXIF is ignored, and transparency is dropped
+/// unless `transparency` says otherwise (all as in torchvision's ImageFolder). Throws Error(kData)
+/// with `name` and, where it is known, the byte offset: what read_header refuses, CMYK, truncated
+/// or corrupt data.
 Image decode(std::span<const std::uint8_t> bytes, const std::string& name,
-             const Limits& limits = {});
+             const Limits& limits = {}, Transparency transparency = Transparency::kDropped);
 
 /// Decode a file of one format, whose header was checked, as `decode` does.
-Image decode_png(std::span<const std::uint8_t> bytes, const Header& header,
-                 const std::string& name);
+Image decode_png(std::span<const std::uint8_t> bytes, const Header& header, const std::string& name,
+                 Transparency transparency);
 Image decode_jpeg(std::span<const std::uint8_t> bytes, const Header& header,
                   const std::string& name);
 

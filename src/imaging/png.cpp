@@ -19,13 +19,21 @@ struct PngImage : png_image {
   throw Error(ExitCode::kData, name + ": a broken PNG image: " + image.message);
 }
 
-/// Behind every pixel's colour lies its transparency.
-void drop_alpha(Image& image) {
+/// Removes what lies behind every pixel's colour: how opaque it is.
+void remove_alpha(Image& image, Transparency transparency) {
+  constexpr int kWhite = 255;
+  constexpr int kOpaque = 255;
   const auto channels = static_cast<std::size_t>(image.channels);
   const std::size_t pixels = image.pixels.size() / (channels + 1);
   for (std::size_t pixel = 0; pixel < pixels; ++pixel) {
+    const int alpha = image.pixels[pixel * (channels + 1) + channels];
+    image.was_transparent = image.was_transparent || alpha < kOpaque;
     for (std::size_t channel = 0; channel < channels; ++channel) {
-      image.pixels[pixel * channels + channel] = image.pixels[pixel * (channels + 1) + channel];
+      int value = image.pixels[pixel * (channels + 1) + channel];
+      if (transparency == Transparency::kOnWhite) {
+        value = (value * alpha + kWhite * (kOpaque - alpha) + kOpaque / 2) / kOpaque;
+      }
+      image.pixels[pixel * channels + channel] = static_cast<std::uint8_t>(value);
     }
   }
   image.pixels.resize(image.bytes());
@@ -33,8 +41,8 @@ void drop_alpha(Image& image) {
 
 }  // namespace
 
-Image decode_png(std::span<const std::uint8_t> bytes, const Header& header,
-                 const std::string& name) {
+Image decode_png(std::span<const std::uint8_t> bytes, const Header& header, const std::string& name,
+                 Transparency transparency) {
   PngImage png;
   if (png_image_begin_read_from_memory(&png, bytes.data(), bytes.size()) == 0) {
     fail(name, png);
@@ -50,7 +58,7 @@ Image decode_png(std::span<const std::uint8_t> bytes, const Header& header,
   if (png_image_finish_read(&png, nullptr, image.pixels.data(), 0, nullptr) == 0) {
     fail(name, png);
   }
-  if (alpha) drop_alpha(image);
+  if (alpha) remove_alpha(image, transparency);
   return image;
 }
 

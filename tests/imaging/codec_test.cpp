@@ -121,6 +121,22 @@ TEST_CASE("palettes, transparency and 16 bits become plain gray or RGB") {
   CHECK(deep.pixels == std::vector<std::uint8_t>{0, 128, 255});
 }
 
+TEST_CASE("transparent pixels can be taken as white, which opaque files do not notice") {
+  // Gray with alpha: 5 at 0, 200 at 128.
+  const std::string half = from_hex(
+      "89504e470d0a1a0a0000000d49484452000000020000000108040000005e2bb7010000000d49444154789c6360"
+      "6538d100000229014e8b86b6270000000049454e44ae426082");
+  const auto decoded = [](const std::string& file, Transparency transparency) {
+    return decode(bytes_of(file), "name", {}, transparency);
+  };
+  CHECK(decoded(half, Transparency::kOnWhite).pixels == std::vector<std::uint8_t>{255, 227});
+  CHECK(decoded(half, Transparency::kDropped).pixels == std::vector<std::uint8_t>{5, 200});
+  CHECK(decoded(half, Transparency::kDropped).was_transparent);
+  const Image opaque = decoded(encode_png(gradient(4, 4, 3)), Transparency::kOnWhite);
+  CHECK(opaque.pixels == gradient(4, 4, 3).pixels);
+  CHECK_FALSE(opaque.was_transparent);
+}
+
 TEST_CASE("every cut-off image is refused with its name") {
   const Image image = gradient(16, 16, 3);
   for (const std::string& whole : {encode_png(image), encode_jpeg(image, 90)}) {

@@ -49,15 +49,15 @@ def read_png(content):
 
 
 def write_png(path, pixels):
-    """[height, width] gray or [height, width, 3] colour."""
-    colour = pixels.ndim == 3
+    """[height, width] gray, or [height, width, 3 or 4] colour, the last with how opaque it is."""
+    colour = 0 if pixels.ndim == 2 else {3: 2, 4: 6}[pixels.shape[2]]
 
     def chunk(kind, data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
     height, width = pixels.shape[:2]
     rows = b"".join(b"\0" + row.tobytes() for row in pixels)
-    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2 * colour, 0, 0, 0))
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, colour, 0, 0, 0))
                      + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
     return path
 

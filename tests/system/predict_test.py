@@ -193,3 +193,15 @@ def test_a_checkpoint_with_a_damaged_header_is_no_mistake_of_the_call(tmp_path, 
         result = run("predict", "--checkpoint", damaged, digits[0][0])
         assert (result.returncode, result.stdout) == (5, "")
         assert f"{damaged}: is damaged" in result.stderr
+
+
+def test_transparent_pixels_are_white_and_that_is_said_once(tmp_path, checkpoint, digits):
+    ink = 255 - read_idx(MNIST / "t10k-images-idx3-ubyte.gz")[:3]  # black on white
+    opaque = [write_png(tmp_path / f"opaque-{number}.png", image) for number, image in enumerate(ink)]
+    clear = [write_png(tmp_path / f"clear-{number}.png", numpy.dstack([0 * image] * 3 + [255 - image]))
+             for number, image in enumerate(ink)]
+    result = run("predict", "--checkpoint", checkpoint, *opaque, *clear, digits[0][0])
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [row["scores"] for row in rows[:3]] == [row["scores"] for row in rows[3:6]]
+    said = [line for line in result.stderr.splitlines() if "transparent pixels" in line]
+    assert said == [f"3 of 7 images have transparent pixels, which are taken as white: {', '.join(map(str, clear))}"]
