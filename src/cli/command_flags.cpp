@@ -93,8 +93,10 @@ void add_evaluate(CLI::App& command, CommandLine& line) {
 void add_predict(CLI::App& command, CommandLine& line) {
   add_checkpoint_flag(command, line);
   command
-      .add_option("IMAGE", line.images,
-                  "PNG or JPEG files; - reads their names from standard input, a line each")
+      .add_option(
+          "IMAGE", line.images,
+          "PNG or JPEG files; - reads their names from standard input, a line each; one whose "
+          "name begins with a dash is ./-NAME")
       ->type_name("")
       ->required();
   add_config_flags(command, line);

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <filesystem>
 #include <string_view>
 #include <utility>
 
@@ -29,6 +30,7 @@ class Parser {
   Parser() : app_(make_parser(line_)) {}
 
   CommandLine parse(const std::vector<std::string>& arguments) {
+    arguments_ = arguments;
     try {
       std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 takes it
       app_->parse(std::move(reversed));
@@ -38,10 +40,10 @@ class Parser {
     } catch (const CLI::CallForVersion& version) {
       show(std::string(version.what()) + "\n");
     } catch (const CLI::ExtrasError& error) {
-      refuse_unknown_flag(arguments);
+      refuse_unknown_flag();
       refuse(std::string(error.what()) + "; " + advice_on_extras());
     } catch (const CLI::ParseError& error) {
-      refuse_unknown_flag(arguments);
+      refuse_unknown_flag();
       refuse(error.what());
     }
     return line_;
@@ -74,14 +76,14 @@ class Parser {
 
   /// Refuses the first flag that the command does not have, which is the cause of what else is
   /// wrong.
-  void refuse_unknown_flag(const std::vector<std::string>& arguments) const {
+  void refuse_unknown_flag() const {
     const auto chosen = app_->get_subcommands();
     if (chosen.empty()) return;
     std::vector<std::string> known;
     for (const CLI::Option* option : chosen.front()->get_options()) {
       for (const std::string& name : option->get_lnames()) known.push_back(name);
     }
-    for (const std::string& argument : arguments) {
+    for (const std::string& argument : arguments_) {
       if (argument == "--") return;
       const std::string name = argument.substr(0, argument.find('='));
       if (!name.starts_with("--") || is_among(name.substr(2), known)) continue;
@@ -116,13 +118,26 @@ class Parser {
     return "keys of the config are set by --set KEY=VALUE";
   }
 
+  /// Returns what to do about the first file whose name was taken for a flag.
+  std::string advice_on_dashes() const {
+    for (const std::string& argument : arguments_) {
+      if (argument == "--") break;
+      std::error_code ignored;
+      if (!argument.starts_with("-") || !std::filesystem::exists(argument, ignored)) continue;
+      return "; a file whose name begins with - goes behind --, as in `-- " + argument + "`";
+    }
+    return "";
+  }
+
   [[noreturn]] void refuse(const std::string& reason) const {
     std::string command = "mnist-train";
     const auto chosen = app_->get_subcommands();
     if (!chosen.empty()) command += ' ' + chosen.front()->get_name();
-    throw Error(ExitCode::kConfig, command + ": " + reason + "\nTry `" + command + " --help`.");
+    throw Error(ExitCode::kConfig,
+                command + ": " + reason + advice_on_dashes() + "\nTry `" + command + " --help`.");
   }
 
+  std::vector<std::string> arguments_;
   CommandLine line_;
   std::unique_ptr<CLI::App> app_;
 };

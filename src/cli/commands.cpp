@@ -50,7 +50,9 @@ void refuse_flags_as_values(CLI::App& command) {
       },
       "");
   for (CLI::Option* option : command.get_options()) {
-    if (option->get_items_expected_max() > 0) option->check(is_value);
+    const bool is_flag_with_value =
+        option->get_items_expected_max() > 0 && !option->get_positional();
+    if (is_flag_with_value) option->check(is_value);
   }
 }
 

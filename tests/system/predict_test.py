@@ -92,6 +92,19 @@ def test_images_that_look_inverted_are_warned_of_and_others_are_not(tmp_path, ch
     assert all(str(file) in warning for file in inverted) and str(digits[0][0]) not in warning
 
 
+def test_a_file_whose_name_begins_with_a_dash_goes_behind_two(tmp_path, checkpoint, digits):
+    names = ["-dash.png", "-cat.png", "--two.png"]
+    for name in names:
+        shutil.copy(digits[0][0], tmp_path / name)
+    assert [row["file"] for row in predict(checkpoint, "--", *names, folder=tmp_path)] == names
+    assert [row["file"] for row in predict(checkpoint, "--json", *["./" + name for name in names], folder=tmp_path)]
+    for name in names:
+        refused = run("predict", "--checkpoint", checkpoint, name, folder=tmp_path)
+        assert refused.returncode == 2
+        assert f"a file whose name begins with - goes behind --, as in `-- {name}`" in refused.stderr, refused.stderr
+        assert "goes behind --" not in run("predict", "--checkpoint", checkpoint, name, folder=tmp_path.parent).stderr
+
+
 def test_weights_with_a_config_guess_like_the_checkpoint(tmp_path, trained, checkpoint, digits):
     files = digits[0][:5]
     config = write_config(tmp_path)
