@@ -101,6 +101,17 @@ void warn_of_empty_classes(const data::ImageSet& set, const settings::DataOption
                empty, set.classes);
 }
 
+/// A network of one class has nothing to tell apart, so it is always right.
+void warn_of_single_class(const data::Dataset& dataset, const settings::DataOptions& options) {
+  if (dataset.train.count == 0 || dataset.train.classes != 1) return;
+  spdlog::warn("{}: the training set has one class alone{}, so nothing can be learnt{}",
+               dataset.train.source,
+               dataset.class_names.empty() ? "" : " (" + dataset.class_names.front() + ")",
+               options.format == settings::DataFormat::kImageFolder
+                   ? "; expected a folder of images for each class"
+                   : "");
+}
+
 data::ImageSet set_of(const network::ImageShape& shape) {
   data::ImageSet set;
   set.channels = shape.channels;
@@ -122,6 +133,7 @@ data::Dataset open_dataset(Worker& worker, data::Splits splits) {
   if (worker.is_rank0()) {
     list_skipped(dataset);
     warn_of_empty_classes(dataset.train, worker.config.data);
+    warn_of_single_class(dataset, worker.config.data);
   }
   for (const std::int64_t count : dataset.train_parts) {
     if (count > 0) continue;

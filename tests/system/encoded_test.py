@@ -7,7 +7,7 @@ import zlib
 
 import numpy
 import pytest
-from pictures import read_png
+from pictures import read_png, write_png
 from support import MNIST, idx_bytes, merged, read_idx, relative_difference, run, train, write_config, write_idx_folder
 
 HALVES = ("train", "test")
@@ -217,3 +217,14 @@ def test_fewer_samples_than_processes_leave_some_without(tmp_path, sets):
         assert result.returncode == 0, result.stderr
         losses.append(json.loads((output / "metrics.jsonl").read_text().splitlines()[-1])["train_loss"])
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
+def test_a_folder_of_one_class_is_warned_of(tmp_path):
+    folder = tmp_path / "set" / "cats"
+    folder.mkdir(parents=True)
+    for number in range(20):
+        write_png(folder / f"{number}.png", numpy.full((28, 28), number, numpy.uint8))
+    config = {"dataset": None, "format": "image-folder", "train": str(tmp_path / "set"), "test": str(tmp_path / "set"),
+              "limit_train": None, "limit_test": None}
+    stderr = train(tmp_path, {"max_steps": 1, "data": config}).stderr
+    assert "the training set has one class alone (cats), so nothing can be learnt" in stderr, stderr
