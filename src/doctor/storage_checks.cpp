@@ -16,6 +16,7 @@
 #include "data/find_files.h"
 #include "data/image_decoder.h"
 #include "doctor/checks.h"
+#include "report/run_folder.h"
 
 namespace mnist_train::doctor {
 
@@ -75,6 +76,17 @@ Finding check_format(const settings::DataOptions& options) {
   });
 }
 
+/// Says what a start would say of a folder that holds a run or is in use.
+void warn_of_refusal(const settings::RunConfig& config, Finding& finding) {
+  try {
+    report::check_run_folder(config, /*config_name=*/"", /*resume=*/"");
+  } catch (const Error& error) {
+    finding.verdict = Verdict::kWarning;
+    finding.text = error.what();
+    finding.remedy = kSeeAbove;
+  }
+}
+
 }  // namespace
 
 Finding check_run_folder(const settings::RunConfig& config) {
@@ -93,6 +105,7 @@ Finding check_run_folder(const settings::RunConfig& config) {
   finding.values["bytes_per_second"] = *speed;
   finding.text = fmt::format("{}: {} free, {}/s written and synced", output.string(),
                              bytes_text(free), bytes_text(*speed));
+  if (config.output) warn_of_refusal(config, finding);
   if (free >= 1000 * kMega) return finding;
   finding.verdict = free < 50 * kMega ? Verdict::kProblem : Verdict::kWarning;
   finding.remedy =

@@ -59,6 +59,16 @@ TEST_CASE("a run folder that cannot be written is a problem") {
   CHECK(std::filesystem::is_empty(folder.path()));
 }
 
+TEST_CASE("a run folder that a start would refuse is warned of") {
+  const testing::TempFolder folder;
+  settings::RunConfig config;
+  config.output = folder.path();
+  folder.write(folder.path() / "summary.json", "{}");
+  const Finding finding = check_run_folder(config);
+  CHECK(finding.verdict == Verdict::kWarning);
+  CHECK_THAT(finding.text, Catch::Matchers::ContainsSubstring("holds a run already"));
+}
+
 TEST_CASE("data that the config asks for and that are missing are a problem") {
   settings::RunConfig config;
   const testing::TempFolder folder;
