@@ -9,6 +9,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <regex>
 
 #include "base/error.h"
 #include "base/system.h"
@@ -70,6 +71,12 @@ void make_folders(RunFolder& run) {
   if (::access(run.path.c_str(), W_OK) != 0) {
     refuse(run.path.string() + ": cannot write into the run folder: " + std::strerror(errno));
   }
+}
+
+/// Returns whether the folder has a name as `make_dated_folder` gives it.
+bool is_dated(const fs::path& folder) {
+  static const std::regex kName(R"(\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(-\d+)?)");
+  return std::regex_match(folder.filename().string(), kName);
 }
 
 fs::path make_dated_folder(const fs::path& parent, std::vector<fs::path>& made) {
@@ -265,6 +272,7 @@ RunFolder prepare_run_folder(const settings::RunConfig& config, const std::strin
 }
 
 void point_latest_at(const fs::path& folder) {
+  if (!is_dated(folder)) return;
   const fs::path link = folder.parent_path() / "latest";
   const fs::path temporary = folder.parent_path() / (".latest-" + std::to_string(::getpid()));
   std::error_code error;

@@ -46,7 +46,8 @@ void check_run_folder(const settings::RunConfig& config, const std::string& conf
                       const std::string& resume);
 
 /// Makes the link `latest` beside a folder that was named by its time point at it, in one go. For
-/// when the run has begun: one that could not start must not hide the last good one.
+/// when the run has begun: one that could not start must not hide the last good one. Does nothing
+/// beside a folder that the user has named.
 void point_latest_at(const std::filesystem::path& folder);
 
 /// The files of a run, within its folder.

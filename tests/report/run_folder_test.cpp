@@ -179,6 +179,16 @@ TEST_CASE("without a name a run gets a folder by the time, and a link to the lat
         fs::absolute("runs") / "other");
 }
 
+TEST_CASE("no link to the latest is made beside a folder with a name of the user's") {
+  const TempFolder temp;
+  for (const char* name : {"mine", "2026-01-31", "2026-01-31T12-00-00-mine"}) {
+    point_latest_at(temp.path() / name);
+    CHECK(fs::is_empty(temp.path()));
+  }
+  point_latest_at(temp.path() / "2026-01-31T12-00-00-2");
+  CHECK(fs::is_symlink(temp.path() / "latest"));
+}
+
 TEST_CASE("without a name a resumed run is the latest, or that of the checkpoint") {
   const TempFolder temp;
   const ScopedDirectory directory(temp.path());

@@ -94,6 +94,16 @@ def test_weights_are_a_state_dict_of_net(two_epochs):
     assert {str(tensor.dtype) for tensor in two_epochs.weights().values()} == {"float32"}
 
 
+def test_no_link_is_made_beside_a_folder_that_the_user_has_named(tmp_path):
+    (tmp_path / "named").mkdir()
+    named = train(tmp_path, {"max_steps": 1}, output="named/run")
+    for checkpoint in (named.path, named.checkpoints()[-1]):
+        longer = run("--config", named.path / "config.json", "--set", "max_steps=2", "--resume", checkpoint, folder=tmp_path)
+        assert longer.returncode == 0, longer.stderr
+    assert [path.name for path in (tmp_path / "named").iterdir() if path.is_symlink()] == []
+    assert not (tmp_path / "runs").exists()
+
+
 def test_without_an_output_each_run_gets_a_folder_by_its_time_and_latest_is_the_last(tmp_path):
     write_config(tmp_path, {"max_steps": 2}, "tiny.json")
     for _ in range(2):
