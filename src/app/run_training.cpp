@@ -6,6 +6,7 @@
 #include "app/open_dataset.h"
 #include "app/resume.h"
 #include "app/run_checkpoints.h"
+#include "app/run_ending.h"
 #include "app/run_recorder.h"
 #include "app/run_snapshots.h"
 #include "app/select_kernels.h"
@@ -77,7 +78,7 @@ ExitCode run_training(Worker& worker) {
   RunCheckpoints checkpoints(worker, dataset, *trainer);
   const ResumedRun resumed = resume_run(worker, dataset, *trainer, snapshots, checkpoints);
   if (resumed.is_finished) {
-    spdlog::info("this run is finished already: {}", worker.run_folder.string());
+    tell_of_earlier_end(worker, trainer->ended_by());
     return ExitCode::kDone;
   }
   RunRecorder recorder(worker, dataset, *trainer, checkpoints, resumed);

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shlex
 import shutil
 import signal
 import struct
@@ -140,6 +141,21 @@ def test_what_a_killed_writer_left_is_cleared_away_by_a_resume_that_saves_nothin
         path.write_text("half")
     assert "finished already" in train(tmp_path, CONFIG | {"max_steps": 3}, *RESUME).stderr
     assert not any(path.exists() for path in left)
+
+
+@pytest.mark.parametrize("length, ended_by, longer", [
+    ({"epochs": 1}, "epochs", "epochs=2"), ({"max_steps": 3}, "max_steps", "max_steps=6"),
+    ({"stop_at_accuracy": 0.01}, "stop_at_accuracy", "stop_at_accuracy=null")])
+def test_a_finished_run_says_how_to_train_on(tmp_path, length, ended_by, longer):
+    folder = train(tmp_path, CONFIG | {"epochs": 2} | length)
+    steps = folder.last_step()
+    told = train(tmp_path, CONFIG | {"epochs": 2} | length, *RESUME).stderr
+    assert f"; {ended_by} ended it. To train on: " in told, told
+    command = shlex.split(told.split("To train on: ")[1].splitlines()[0])
+    assert command[-2:] == ["--set", longer]
+    longer_run = run(*command[1:], folder=tmp_path)
+    assert longer_run.returncode == 0, longer_run.stderr
+    assert folder.last_step() > steps
 
 
 def test_a_resumed_run_says_which_other_settings_it_has(tmp_path):
