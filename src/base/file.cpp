@@ -44,7 +44,9 @@ fs::path folder_of(const fs::path& path) {
 }  // namespace
 
 void throw_errno(ExitCode code, const fs::path& path, const char* action) {
-  throw Error(code, path.string() + ": cannot " + action + ": " + std::strerror(errno));
+  const bool is_full = errno == ENOSPC || errno == EDQUOT;
+  throw Error(code, path.string() + ": cannot " + action + ": " + std::strerror(errno) +
+                        (is_full ? "; free some space there" : ""));
 }
 
 void open_standard_streams() {

@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -30,6 +32,21 @@ constexpr std::size_t kPlenty = 1 << 20;
 std::string read(const fs::path& path) { return read_file(path, kPlenty, ExitCode::kData); }
 
 bool is_open(int fd) { return ::fcntl(fd, F_GETFD) >= 0; }
+
+TEST_CASE("a full disk is answered with what to do, and other failures are not") {
+  const auto said = [](int error) {
+    return error_of([&] {
+             errno = error;
+             throw_errno(ExitCode::kCheckpoint, "a/file", "write");
+           })
+        .message;
+  };
+  for (const int error : {ENOSPC, EDQUOT}) {
+    CHECK(said(error) ==
+          std::string("a/file: cannot write: ") + std::strerror(error) + "; free some space there");
+  }
+  CHECK(said(EIO) == std::string("a/file: cannot write: ") + std::strerror(EIO));
+}
 
 TEST_CASE("a descriptor is closed once, by its last owner") {
   int number = -1;
