@@ -113,7 +113,7 @@ report::LogPositions RunRecorder::log_positions() const {
 
 void RunRecorder::before_step() {
   if (summary_.startup_seconds > 0) return;
-  summary_.startup_seconds = monotonic_seconds() - worker_.job.started_s;
+  summary_.startup_seconds = monotonic_seconds() - worker_.job.attempt_s;
   recorded_s_ = monotonic_seconds();
   recorded_samples_ = trainer_.progress().samples_seen;
 }

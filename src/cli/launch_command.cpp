@@ -110,7 +110,7 @@ launch::Job make_job(const CommandLine& line, const LayeredConfig& layered) {
   job.images = line.images;
   job.log_level = line.log_level;
   job.quiet = line.quiet;
-  job.started_s = monotonic_seconds();
+  job.started_s = job.attempt_s = monotonic_seconds();
   job.program = launch::program_to_type();
   job.positions = key_positions(line, layered);
   return job;

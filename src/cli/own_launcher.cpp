@@ -169,8 +169,7 @@ launch::AttemptResult attempt(LaunchState& state, bool is_first) {
     return run_attempt(state, is_first);
   } catch (const Error& error) {
     launch::AttemptResult result;
-    result.failure = launch::RunFailure{};
-    result.failure->code = error.code();
+    result.failure.emplace().code = error.code();
     result.failure->cause =
         (error.code() == ExitCode::kData ? "loading data: " : "") + std::string(error.what());
     return result;
@@ -197,6 +196,7 @@ bool restarts(LaunchState& state, launch::AttemptResult& result) {
   ++state.job.restarts;
   state.job.has_table_head = state.furthest_step > 0;
   state.job.after_restart = true;
+  state.job.attempt_s = monotonic_seconds();
   std::cerr << (state.job.progress_bar ? kEraseLine : "")
             << "mnist-train: " << on_one_line(result.failure->cause) << "\n"
             << "mnist-train: restarting all processes (restart " << state.job.restarts << " of "

@@ -40,6 +40,7 @@ struct Job {
   bool quiet = false;
   bool progress_bar = false;  // the console is a terminal
   double started_s = 0;       // CLOCK_MONOTONIC when the command was started
+  double attempt_s = 0;       // the same for this attempt, which is later after a restart
   int restarts = 0;
   bool has_table_head = false;          // of the epochs; an earlier attempt has drawn it
   std::string program = "mnist-train";  // what starts it again, for commands to copy

@@ -47,7 +47,7 @@ struct Summary {
   int threads_per_process = 1;
   std::int64_t parameters = 0;                // of the model
   std::optional<std::int64_t> multiply_adds;  // for one image, where the layers are known
-  double startup_seconds = 0;                 // from the start of the command to the first step
+  double startup_seconds = 0;                 // from the start of the attempt to its first step
   double train_seconds = 0;
   double test_seconds = 0;
   double wall_seconds = 0;  // of this command

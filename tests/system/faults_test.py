@@ -102,6 +102,20 @@ def wait_gone(process, pid, timeout=5):
     return True
 
 
+def test_page_and_summary_agree_on_the_time_of_a_run_that_lost_an_attempt(tmp_path):
+    with start(tmp_path, {"epochs": 3, "launch": {"max_restarts": 1}}, processes=2) as process:
+        process.wait_for_step(45)
+        send(process.wait_for_ranks(2)[1], signal.SIGKILL)
+        assert process.wait() == 0, process.stderr
+        folder = process.run_folder
+    summary = folder.summary()
+    assert summary["restarts"] == 1
+    assert summary["startup_seconds"] + summary["train_seconds"] + summary["test_seconds"] < summary["wall_seconds"]
+    page = (folder.path / "report.html").read_text()
+    (whole,) = re.findall(r'Where did the time go\?</h2><p class="lead">([\d.]+) s, ', page)
+    assert float(whole) == pytest.approx(summary["wall_seconds"], abs=0.06)
+
+
 def test_restarts_come_to_an_end(tmp_path):
     with start(tmp_path, merged(LONG_RUN, {"launch": {"max_restarts": 1}}), processes=2) as process:
         for _ in range(2):

@@ -34,7 +34,9 @@ std::string verdict(const RunFiles& run, const ActivitySeconds& seconds) {
                   activity_name(static_cast<std::size_t>(most - seconds.begin())));
   const double startup = number_in(run.summary, "startup_seconds");
   if (startup > 0) {
-    text += fmt::format("From the command to the first step it took {}.", short_duration(startup));
+    const bool restarted = number_in(run.summary, "restarts") > 0;
+    text += fmt::format("From {} to the first step it took {}.",
+                        restarted ? "the last restart" : "the command", short_duration(startup));
   }
   if (!is_measured(run)) {
     text += " On a GPU input, compute and averaging overlap; all of it is counted as compute.";
