@@ -7,6 +7,7 @@ import argparse
 import base64
 import hashlib
 import os
+import re
 import zipfile
 from pathlib import Path
 
@@ -43,6 +44,11 @@ mnist-train = mnist_train:main
 """
 
 
+def without_relative_links(page):
+    """The page for a reader who has no other file of the repository."""
+    return re.sub(r"\[([^\]]*)\]\((?!\w+://)[^)]*\)", r"\1", page)
+
+
 def files_of(folder, arguments, tag):
     """Returns (name, bytes, whether it is executable) of each file but RECORD, sorted by name."""
     files = [(path.relative_to(folder).as_posix(), path.read_bytes(), os.access(path, os.X_OK))
@@ -51,7 +57,7 @@ def files_of(folder, arguments, tag):
     start = (ROOT / "scripts" / "lib" / "wheel_start.py").read_text().replace("@TORCH@", torch)
     metadata = METADATA.format(version=arguments.version, torch=torch,
                                dali=DALI.format(arguments.dali) if arguments.dali else "",
-                               readme=(ROOT / "README.md").read_text())
+                               readme=without_relative_links((ROOT / "README.md").read_text()))
     texts = {
         "mnist_train/__init__.py": start,
         f"{arguments.info}/METADATA": metadata,

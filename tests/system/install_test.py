@@ -1,6 +1,7 @@
 """`cmake --install` gives a folder that works wherever it is moved to."""
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -38,6 +39,15 @@ def test_everything_is_where_systems_look_for_it(prefix):
         assert (prefix / path).stat().st_size > 0, path
     module = (BUILD / "bin" / "libmnist-train-cuda.so").exists()
     assert (prefix / "libexec/mnist-train/libmnist-train-cuda.so").exists() == module
+
+
+def test_no_link_of_an_installed_page_leads_nowhere(prefix):
+    pages = sorted(prefix.rglob("*.md"))
+    assert {str(page.relative_to(prefix / "share/doc/mnist-train")) for page in pages} >= {
+        "README.md", "CHANGELOG.md", "configs/README.md", "src/cli/README.md", "src/report/README.md"}
+    links = [(page, link) for page in pages for link in re.findall(r"\]\(([^)#\s]+)", page.read_text()) if "://" not in link]
+    assert len(links) > 30
+    assert [(page, link) for page, link in links if not (page.parent / link).exists()] == []
 
 
 def test_it_trains_on_its_own_mnist(prefix):

@@ -2,6 +2,7 @@
 # stays where it is.
 
 include(GNUInstallDirs)
+include(pages)
 
 # The front end makes these of its own flags, so they cannot differ from what it takes.
 set(comfort "${CMAKE_BINARY_DIR}/share")
@@ -33,12 +34,12 @@ install(FILES "${comfort}/mnist-train.bash" DESTINATION "${CMAKE_INSTALL_DATADIR
   RENAME mnist-train)
 install(FILES "${comfort}/_mnist-train" DESTINATION "${CMAKE_INSTALL_DATADIR}/zsh/site-functions")
 install(FILES "${comfort}/config.schema.json" DESTINATION "${data_folder}")
-install(DIRECTORY configs third_party/mnist DESTINATION "${data_folder}")
+install(DIRECTORY configs third_party/mnist DESTINATION "${data_folder}" PATTERN README.md EXCLUDE)
 if(EXISTS "${PROJECT_SOURCE_DIR}/scripts/integrations")
   install(DIRECTORY scripts/integrations DESTINATION "${data_folder}" USE_SOURCE_PERMISSIONS
-    PATTERN __pycache__ EXCLUDE)
+    PATTERN __pycache__ EXCLUDE PATTERN README.md EXCLUDE)
 endif()
-install(FILES README.md CHANGELOG.md LICENSE DESTINATION "${CMAKE_INSTALL_DOCDIR}")
+mnist_train_install_pages("${CMAKE_INSTALL_DOCDIR}")
 
 # What a network in a library of its own is built against: find_package(mnist_train), target mnist_train::model.
 if(MNIST_TRAIN_TORCH)
