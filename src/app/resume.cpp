@@ -115,18 +115,40 @@ void warn_of_other_settings(const settings::RunConfig& saved, const settings::Ru
                fmt::join(differences, "; "));
 }
 
+/// Refuses a checkpoint of other data, whose position in an epoch would mean other samples.
+void require_same_data(const Worker& worker, const std::string& source,
+                       const checkpoint::RunFacts& facts,
+                       const std::optional<settings::RunConfig>& saved,
+                       const data::Dataset& dataset) {
+  if (facts.data_hash == dataset.hash) return;
+  const auto differences =
+      saved ? settings::data_differences(*saved, worker.config) : std::vector<std::string>();
+  const std::string reason =
+      differences.empty()
+          ? fmt::format(
+                "its config names the same data, so the files differ (their hash was {} and is {})",
+                facts.data_hash, dataset.hash)
+          : fmt::format("{}", fmt::join(differences, "; "));
+  throw Error(ExitCode::kCheckpoint,
+              source + ": was trained on other data: " + reason +
+                  "; to start a new run from its weights alone: --set model.weights=" + source);
+}
+
 ResumedRun restore(const Worker& worker, const checkpoint::FoundCheckpoint& found,
                    const data::Dataset& dataset, train::Trainer& trainer) {
   ResumedRun resumed;
   resumed.path = found.path;
-  resumed.facts = checkpoint::restore(trainer, found.file, dataset.hash, found.path.string());
+  const std::string source = found.path.string();
+  resumed.facts = checkpoint::checkpoint_facts(found.file, source);
+  const auto saved = saved_config(found, resumed.facts);
+  require_same_data(worker, source, resumed.facts, saved, dataset);
+  checkpoint::restore(trainer, found.file, source);
   const train::Progress& progress = trainer.progress();
   spdlog::info("resuming from {}: epoch {}, step {}", found.path.string(), progress.epoch + 1,
                progress.step);
   set_aside_later_checkpoints(worker, progress);
   resumed.is_finished =
       trainer.run_done() && report::says_finished(worker.run_folder / report::files::kSummary);
-  const auto saved = saved_config(found, resumed.facts);
   if (saved && !resumed.is_finished) {
     warn_of_other_settings(*saved, worker.config);
     warn_of_moved_end(worker.config.train, worker.identity.world_size, saved->train,

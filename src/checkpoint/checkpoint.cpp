@@ -165,16 +165,10 @@ TensorFile read_checkpoint(const std::filesystem::path& path) {
   return file;
 }
 
-RunFacts restore(train::Trainer& trainer, const TensorFile& file, const std::string& data_hash,
-                 const std::string& source) {
+RunFacts restore(train::Trainer& trainer, const TensorFile& file, const std::string& source) {
   // Everything is read and checked before anything is changed.
   train::Progress progress = checkpoint_progress(file, source);
   RunFacts facts = checkpoint_facts(file, source);
-  if (facts.data_hash != data_hash) {
-    throw Error(ExitCode::kCheckpoint, source + ": was trained on other data (" + facts.data_hash +
-                                           "), this run has " + data_hash +
-                                           "; to start from its weights alone use model.weights");
-  }
   check_restorable(trainer, file, facts, source);
   load_state_dict(trainer.model(), trained_weights(file), source);
   if (trainer.average() != nullptr) {

@@ -35,11 +35,10 @@ void write_checkpoint(const std::filesystem::path& path, const TensorFile& snaps
 /// checkpoint.
 TensorFile read_checkpoint(const std::filesystem::path& path);
 
-/// Gives the trainer the state of a checkpoint, on this rank alone. Throws Error(kCheckpoint) when
-/// the checkpoint belongs to other data, or with every difference between its tensors or optimizer
-/// and the trainer's, which is then unchanged. `source` names the file in messages, here and below.
-RunFacts restore(train::Trainer& trainer, const TensorFile& file, const std::string& data_hash,
-                 const std::string& source);
+/// Gives the trainer the state of a checkpoint, on this rank alone, and returns what it says about
+/// its run. Throws Error(kCheckpoint) with every difference between its tensors or optimizer and
+/// the trainer's, which is then unchanged. `source` names the file in messages, here and below.
+RunFacts restore(train::Trainer& trainer, const TensorFile& file, const std::string& source);
 
 /// Gives the trainers of all ranks the weights, buffers, their average, optimizer state and
 /// progress of rank 0's, so that only rank 0 has to restore a checkpoint. All ranks must call it.

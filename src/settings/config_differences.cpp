@@ -39,8 +39,17 @@ constexpr std::array<std::string_view, 24> kWithoutEffect{"epochs",
                                                           "data.decode_threads",
                                                           "data.limit_test"};
 
-bool has_effect(const std::string& key) {
-  return std::ranges::none_of(kWithoutEffect, [&](std::string_view name) {
+/// Keys, and the beginnings of keys, that decide which samples there are and what is in them.
+constexpr std::array<std::string_view, 14> kOfSamples{
+    "data.dataset",       "data.root",     "data.format",
+    "data.train",         "data.test",     "data.train_per_process",
+    "data.on_bad_sample", "data.decode",   "data.validation",
+    "data.size",          "data.channels", "data.limit_train",
+    "data.limit_test",    "seed"};
+
+template <std::size_t size>
+bool is_among(const std::array<std::string_view, size>& names, const std::string& key) {
+  return std::ranges::any_of(names, [&](std::string_view name) {
     return key == name || key.starts_with(std::string(name) + ".");
   });
 }
@@ -61,9 +70,10 @@ std::string text_of(const Json& values, const std::string& key) {
   return values.contains(key) ? values[key].dump() : "not set";
 }
 
-}  // namespace
-
-std::vector<std::string> config_differences(const RunConfig& before, const RunConfig& now) {
+/// Returns "KEY was OLD and is NEW" for each key that differs and for which `counts`.
+template <class Counts>
+std::vector<std::string> differences_in(const RunConfig& before, const RunConfig& now,
+                                        const Counts& counts) {
   const Json old_values = flat(before);
   const Json new_values = flat(now);
   std::set<std::string> keys;
@@ -74,12 +84,26 @@ std::vector<std::string> config_differences(const RunConfig& before, const RunCo
   for (const std::string& key : keys) {
     const std::string was = text_of(old_values, key);
     const std::string is = text_of(new_values, key);
-    if (was == is || !has_effect(key)) continue;
+    if (was == is || !counts(key)) continue;
     std::string text = key;
     text.append(" was ").append(was).append(" and is ").append(is);
     differences.push_back(std::move(text));
   }
   return differences;
+}
+
+}  // namespace
+
+std::vector<std::string> config_differences(const RunConfig& before, const RunConfig& now) {
+  return differences_in(before, now,
+                        [](const std::string& key) { return !is_among(kWithoutEffect, key); });
+}
+
+std::vector<std::string> data_differences(const RunConfig& before, const RunConfig& now) {
+  const bool holds_out = before.data.validation > 0 && now.data.validation > 0;
+  return differences_in(before, now, [holds_out](const std::string& key) {
+    return is_among(kOfSamples, key) && (key != "seed" || holds_out);
+  });
 }
 
 }  // namespace mnist_train::settings

@@ -12,4 +12,7 @@ namespace mnist_train::settings {
 /// how its processes are started and where its data lie.
 std::vector<std::string> config_differences(const RunConfig& before, const RunConfig& now);
 
+/// Returns such texts for the keys that decide which samples a run has, and where they come from.
+std::vector<std::string> data_differences(const RunConfig& before, const RunConfig& now);
+
 }  // namespace mnist_train::settings

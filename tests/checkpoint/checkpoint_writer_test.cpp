@@ -53,7 +53,7 @@ TEST_CASE("what is saved is the moment of the snapshot, whatever training does m
   TrainerRig resumed(testing::small_run());
   const auto found = newest_valid(folder.path());
   REQUIRE(found);
-  restore(resumed.trainer, found->file, "hash", "the file");
+  restore(resumed.trainer, found->file, "the file");
   CHECK(resumed.weights().equal(then));
   CHECK(resumed.trainer.progress().step == 2);
   CHECK(fs::equivalent(folder.path() / "best.safetensors", found->path));

@@ -34,5 +34,19 @@ TEST_CASE("how long a run is, what it records and how it is started changes noth
             .empty());
 }
 
+TEST_CASE("keys that decide which samples a run has are named, and others are not") {
+  const auto data = [](const std::string& before, const std::string& now) {
+    return data_differences(config_of(before), config_of(now));
+  };
+  CHECK(data(R"({"data": {"limit_train": 900}})",
+             R"({"learning_rate": 1, "data": {"limit_train": 800, "limit_test": 7}})") ==
+        Texts{"data.limit_test was null and is 7", "data.limit_train was 900 and is 800"});
+  CHECK(data("{}", R"({"data": {"dataset": "fashion-mnist"}, "epochs": 3})") ==
+        Texts{R"(data.dataset was "mnist" and is "fashion-mnist")"});
+  CHECK(data("{}", R"({"seed": 5})").empty());
+  CHECK(data(R"({"data": {"validation": 0.1}})", R"({"data": {"validation": 0.1}, "seed": 5})") ==
+        Texts{"seed was 1 and is 5"});
+}
+
 }  // namespace
 }  // namespace mnist_train::settings

@@ -10,9 +10,11 @@ import struct
 import subprocess
 import time
 
+import numpy
 import pytest
 from support import (BINARY, WORLDS, RunFolder, averaging, environment, merged, relative_difference, run, start,
-                     stop_by_sigterm, swept, train, wait_until, write_config)
+                     stop_by_sigterm, swept, train, wait_until, write_config,
+                     write_idx_folder)
 
 PER_EPOCH = 20
 TOTAL = 3 * PER_EPOCH
@@ -311,7 +313,18 @@ def test_every_damage_to_a_checkpoint_named_by_hand_is_noticed(tmp_path, with_ch
 def test_a_checkpoint_of_other_data_is_refused(tmp_path, with_checkpoints):
     changes = merged(CONFIG, {"data": {"limit_train": 800}})
     refused = train(tmp_path, changes, "--resume", with_checkpoints.checkpoints()[0], processes=2, expect=5)
-    assert "other data" in refused.stderr
+    assert "was trained on other data: data.limit_train was 886 and is 800; " in refused.stderr
+
+
+def test_a_checkpoint_of_files_that_have_changed_is_refused_as_such(tmp_path):
+    pixels = numpy.arange(60 * 28 * 28, dtype=numpy.uint8).reshape(60, 28, 28)
+    folder = write_idx_folder(tmp_path / "set", pixels, numpy.arange(60) % 10)
+    data = {"dataset": None, "format": "idx", "train": str(folder), "test": str(folder), "limit_train": None, "limit_test": None}
+    trained = train(tmp_path, {"epochs": 1, "data": data})
+    shutil.rmtree(folder)
+    write_idx_folder(tmp_path / "set", 255 - pixels, numpy.arange(60) % 10)
+    refused = train(tmp_path, {"epochs": 2, "data": data}, "--resume", trained.checkpoints()[-1], expect=5)
+    assert "was trained on other data: its config names the same data, so the files differ" in refused.stderr
 
 
 @pytest.mark.parametrize("before, after", swept([(2, 3), (3, 1), (1, 2)], [(2, 3)]))
