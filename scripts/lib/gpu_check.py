@@ -228,15 +228,15 @@ def check_kernels(checks):
 
 
 def check_against_python(checks, case):
-    """scripts/bench/run on one GPU, with the sides that this Python can run; its result lies beside this one's."""
+    """scripts/bench/run on one GPU, with the peers that this Python can run; its result lies beside this one's."""
     missing = [name for name in ("torch", "torchvision") if importlib.util.find_spec(name) is None]
     if "torch" in missing:
         checks.report("against Python", True, "left out: this Python has no torch")
         return
-    sides = "bf16,fp32,best" + ("" if missing else ",ddp")
+    peers = "ours,best" + ("" if missing else ",ddp")
     result = checks.output.with_name(f"{checks.output.stem}-python-{case}.json")
     checks.command(f"against Python, {case}", sys.executable, str(runs.ROOT / "scripts" / "bench" / "run"), case,
-                   "--device", "cuda", "--processes", "1", "--epochs", "5", "--runs", "1", "--sides", sides,
+                   "--device", "cuda", "--processes", "1", "--epochs", "5", "--runs", "1", "--peers", peers,
                    "--binary", str(runs.programs_folder() / "mnist-train"), "--output", str(result))
 
 

@@ -1,6 +1,10 @@
-"""scripts/bench: the Python that mnist-train is compared with, and the tables in README.md and scripts/bench/README.md."""
+"""scripts/bench: the peers that mnist-train is compared with, what results say about the machine, and the tables in README.md
+and scripts/bench/README.md."""
 
+import argparse
+import copy
 import json
+import math
 import os
 import subprocess
 import sys
@@ -9,29 +13,216 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts" / "lib" / "bench"))
+sys.path[:0] = [str(ROOT / "scripts" / "lib" / "bench"), str(ROOT / "scripts" / "bench" / "peers")]
+import machine  # noqa: E402
 import table  # noqa: E402
+
+RUN = ROOT / "scripts" / "bench" / "run"
+RESULTS = {path: json.loads(path.read_text()) for path in sorted(machine.RESULTS.glob("*/*.json"))}
+COMPARED = [result for path, result in RESULTS.items() if path.name == "cpu.json"]
+ZEN_4 = """processor\t: 0
+cpu family\t: 25
+model\t\t: 17
+model name\t: AMD EPYC 9R14 96-Core Processor
+flags\t\t: fpu sse2 avx avx2 fma avx512f avx512_bf16 sha_ni
+
+processor\t: 1
+cpu family\t: 99
+"""
+XEON = """cpu family\t: 6
+model\t\t: 143
+model name\t: Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz
+flags\t\t: avx2 amx_tile amx_bf16 avx512_bf16
+"""
+ARM = """processor\t: 0
+Features\t: fp asimd sve bf16
+CPU architecture: 8
+"""
 
 
 @pytest.mark.parametrize("name", table.TABLES)
 def test_the_tables_say_what_the_committed_results_say(name):
     text = (ROOT / name).read_text()
-    path = "scripts/bench/results/cpu.json"
-    lines = table.TABLES[name](json.loads((ROOT / path).read_text()))
-    assert table.replaced(text, name, path, lines) == text, "scripts/bench/table was not run"
+    assert table.replaced(text, name, table.TABLES[name](COMPARED)) == text, "scripts/bench/table was not run"
+
+
+def test_a_processor_is_known_by_name_family_model_and_flags():
+    assert machine.processor(ZEN_4) == {"name": "AMD EPYC 9R14 96-Core Processor", "family": "25", "model": "17",
+                                        "flags": ["avx", "avx2", "fma", "avx512f", "avx512_bf16"]}
+    assert machine.processor(XEON)["flags"] == ["avx2", "avx512_bf16", "amx_tile", "amx_bf16"]
+    arm = machine.processor(ARM)
+    assert arm["name"] and arm["family"] == machine.NOT_MEASURED and arm["flags"] == ["asimd", "sve", "bf16"]
+
+
+def test_results_of_a_kind_of_processor_have_a_folder_of_its_own():
+    assert machine.folder_name(machine.processor(ZEN_4)) == "amd-epyc-9r14-96-core-processor-family-25-model-17"
+    assert machine.folder_name(machine.processor(XEON)) == "intel-xeon-platinum-8481c-family-6-model-143"
+    for path, result in RESULTS.items():
+        assert path.parent.name == machine.folder_name(result["machine"]["processor"]), path
+
+
+def test_every_result_says_on_what_it_was_measured():
+    assert RESULTS
+    for path, result in RESULTS.items():
+        seen = result["machine"]
+        assert set(seen) == {"processor", "cores", "cores_used", "rates", "load_average"}, path
+        assert set(seen["processor"]) == {"name", "family", "model", "flags"}, path
+        assert set(machine.RATES) <= set(seen["rates"]), path
+        assert set(seen["load_average"]) == {"before", "during", "after"}, path
+
+
+def test_the_load_is_sampled_while_a_benchmark_runs(monkeypatch):
+    rates = {"bf16_flops": 2e12, "fp32_flops": 1e12, "memory_bytes_per_s": 1e10}
+    monkeypatch.setattr(machine, "rates", lambda cores, device: rates | {"cores": cores})
+    loads = iter([(0.5, 0.4, 0.3), (3.0, 1.0, 0.5)])
+    monkeypatch.setattr(machine.os, "getloadavg", lambda: next(loads, (7.0, 2.0, 1.0)))
+    monkeypatch.setattr(machine.Machine, "SAMPLE_EVERY_S", 3600)
+    watched = machine.Machine(2)
+    while not watched.samples:
+        pass
+    seen = watched.describe()["machine"]
+    assert seen["load_average"] == {"before": (0.5, 0.4, 0.3), "during": {"median": 3.0, "min": 3.0, "max": 3.0, "count": 1},
+                                    "after": (7.0, 2.0, 1.0)}
+    assert seen["rates"]["cores"] == seen["cores_used"] == 2
+
+
+def test_rates_that_no_python_can_measure_are_called_so(monkeypatch, tmp_path, capfd):
+    monkeypatch.setattr(machine.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(machine, "ROOT", tmp_path)
+    assert machine.rates(1) == dict.fromkeys(machine.RATES, machine.NOT_MEASURED)
+    assert "not measured" in capfd.readouterr().err
+
+
+def test_the_output_goes_to_the_folder_of_this_processor(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "RESULTS", tmp_path)
+    parser = argparse.ArgumentParser()
+    machine.add_output(parser, "cpu.json")
+    assert parser.parse_args([]).output is None
+    assert parser.parse_args(["--output", "there.json"]).output == Path("there.json")
+    place = parser.parse_args(["--output"]).output
+    assert place == tmp_path / machine.folder_name(machine.processor()) / "cpu.json"
+    machine.write(place, {"what": "nothing"})
+    assert json.loads(place.read_text()) == {"what": "nothing"}
+
+
+def other_processor():
+    """A newer result of another kind of processor, with all that can be measured."""
+    result = copy.deepcopy(COMPARED[0])
+    result["date"] = "2999-01-01"
+    result["machine"] |= {"processor": machine.processor(ZEN_4), "cores_used": 1, "load_average": {
+        "before": [0.25, 1, 1], "during": machine.spread([1.5]), "after": [2, 1, 1]},
+        "rates": {"bf16_flops": 472e9, "fp32_flops": 100e9, "memory_bytes_per_s": 41e9}}
+    case = result["cases"]["net"]
+    case["sides"]["jax_fp32"] = {"what": "JAX, jit, one process, fp32", "compile_seconds": machine.spread([2.5]), "floor_reached": 0.125,
+                                 "epoch_seconds": machine.spread([30.4]), "startup_seconds": machine.spread([4.0]),
+                                 "test_accuracy": machine.spread([0.9661]), "times_as_much": {"epoch_seconds": 6.9}}
+    case["loss_check"] = {"ours_fp32": {"losses": [2.3, 2.2], "distance": 0.0}, "jax_fp32": {"losses": [2.3, 2.2], "distance": 3e-6}}
+    return result
+
+
+def test_the_full_table_has_a_block_for_each_processor_and_the_newest_first():
+    text = "\n".join(table.make_full([*COMPARED, other_processor()]))
+    headings = [line for line in text.splitlines() if line.startswith("### ")]
+    assert headings[0] == "### AMD EPYC 9R14 96-Core Processor, family 25, model 17"
+    assert len(headings) == len(COMPARED) + 1
+    newest = text.split("### ")[1]
+    assert "1 of 2 cores; matrix products 472 GFLOP/s in bf16, 100 GFLOP/s in fp32, memory 41 GB/s;" in newest
+    assert "load average 0.25 before, 1.5 during; extensions: avx2, avx512f, avx512_bf16." in newest
+    assert "| JAX, jit, one process, fp32 | 30.4 s (6.9×) | 12 % | 2.5 s | 4 s | – | not reached | 96.61 % | – |" in newest
+    assert "Losses of 2 steps differ from ours by at most 0 in bf16, 3e-06 in fp32." in newest
+
+
+def test_the_small_table_is_that_of_the_newest_result():
+    lines = table.make_small([*COMPARED, other_processor()])
+    assert lines[0].endswith("| JAX, jit, one process |")
+    assert next(line for line in lines if "epoch of `net`" in line).endswith("| – / 30.4 |")
+    assert next(line for line in lines if "epoch of `mlp`" in line).endswith("| – / – |")
+    assert lines[-1].endswith("AMD EPYC 9R14 96-Core Processor, 2 cores, 2999-01-01.")
+
+
+# Multiply-adds of a forward pass: output positions x kernel x channels in x out of a convolution.
+MULTIPLY_ADDS = {
+    "net": (24 * 24 * 25 * 1 * 20, 8 * 8 * 25 * 20 * 50, 800 * 500, 500 * 10),
+    "lenet": (24 * 24 * 25 * 1 * 6, 10 * 10 * 9 * 6 * 16, 400 * 120, 120 * 84, 84 * 10),
+    "mlp": (784 * 1024, 1024 * 1024, 1024 * 10),
+}
+
+
+@pytest.mark.parametrize("name", MULTIPLY_ADDS)
+def test_the_floor_is_the_arithmetic_at_the_measured_rates(name):
+    pytest.importorskip("torch")
+    import compare
+
+    first, *others = MULTIPLY_ADDS[name]
+    work = 2 * (2 * first + 3 * sum(others))  # nothing asks for the gradient of the images
+    floors = compare.floor(name, 60000, {"bf16_flops": 4e11, "fp32_flops": 1e11, "memory_bytes_per_s": 1e10})
+    assert floors == {"bf16": pytest.approx(60000 * work / 4e11), "fp32": pytest.approx(60000 * work / 1e11)}
+
+
+def test_losses_that_are_missing_or_not_numbers_are_far_from_ours():
+    pytest.importorskip("torch")
+    import compare
+
+    assert compare.distance([2.5, 2.0], [2.5, 2.25]) == 0.25
+    assert compare.distance([2.5], [2.5, 2.25]) == compare.distance([2.5, math.nan], [2.5, 2.25]) == math.inf
+
+
+def test_a_side_whose_losses_are_not_ours_is_not_timed(monkeypatch):
+    pytest.importorskip("torch")
+    import types
+
+    import compare
+    import sides
+
+    def run_of(losses):
+        epochs = [{"train_seconds": 2.0, "train_loss": loss, "test_accuracy": 0.5, "time": 1.0} for loss in losses]
+        return lambda *case: sides.Run(5.0, 0.0, epochs, 1.0, 10**6)
+
+    monkeypatch.setattr(sides, "PEERS_BY_NAME", {
+        "ours": ("mnist-train", run_of([2.3, 2.2])), "best": ("same", run_of([2.30001, 2.2])), "ddp": ("other", run_of([2.3, 2.21]))})
+    options = types.SimpleNamespace(sides=["ddp_fp32", "best_fp32", "ours_fp32"], check_steps=2, runs=1, limit=0, device="cpu")
+    case = compare.measure_case("net", options, {"bf16_flops": 4e11, "fp32_flops": 1e11}, None)
+    assert list(case["sides"]) == ["best_fp32", "ours_fp32"]
+    assert "too far from ours" in case["failures"]["ddp_fp32"]
+    assert case["sides"]["best_fp32"]["times_as_much"]["epoch_seconds"] == 1
+    assert case["sides"]["ours_fp32"]["floor_reached"] == case["floor_epoch_seconds"]["fp32"] / 2
+
+
+def test_seconds_to_the_goal_count_from_the_start_of_the_command():
+    import sides
+
+    epochs = [{"train_seconds": seconds, "train_loss": 1.0, "test_accuracy": accuracy, "time": 1000 + seconds}
+              for seconds, accuracy in ((3.0, 0.8), (5.0, 0.95), (4.0, 0.97))]
+    run = sides.Run(20.0, 990.0, epochs, 1.5, 3 * 10**6)
+    assert run.figures(0.9) == {"wall_seconds": 20.0, "epoch_seconds": 4.0, "startup_seconds": 1.5, "compile_seconds": None,
+                                "seconds_to_goal": 15.0, "test_accuracy": 0.97, "peak_memory_mb": 3.0}
+    assert run.figures(0.98)["seconds_to_goal"] is None
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (["--peers", "ours,keras"], "no such peer: keras; there are ours, ddp, best"),
+    (["--precisions", "fp16"], "no such precision: fp16"),
+])
+def test_what_cannot_be_compared_is_refused(arguments, message):
+    done = subprocess.run([sys.executable, RUN, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert message in done.stderr
 
 
 @pytest.mark.skipif("MNIST_TRAIN_BINARY" not in os.environ, reason="needs the built program")
 def test_both_sides_learn_the_same_in_a_short_benchmark(tmp_path):
     pytest.importorskip("torch")
     output = tmp_path / "result.json"
-    command = [sys.executable, ROOT / "scripts" / "bench" / "run", "net", "--runs", "1", "--epochs", "1", "--sides", "fp32,best",
+    command = [sys.executable, RUN, "net", "--runs", "1", "--epochs", "1", "--peers", "ours,best", "--precisions", "fp32",
                "--limit", "6400", "--binary", os.environ["MNIST_TRAIN_BINARY"], "--output", output]
     subprocess.run(command, check=True, capture_output=True)
     result = json.loads(output.read_text())
-    sides = result["cases"]["net"]["sides"]
-    accuracy = {side: figures["test_accuracy"]["median"] for side, figures in sides.items()}
+    case = result["cases"]["net"]
+    accuracy = {side: figures["test_accuracy"]["median"] for side, figures in case["sides"].items()}
     assert all(0.6 < value < 0.95 for value in accuracy.values()), accuracy
-    assert abs(accuracy["fp32"] - accuracy["best"]) < 0.1
-    assert 0 < result["cases"]["net"]["floor_epoch_seconds"]["fp32"] < sides["fp32"]["epoch_seconds"]["median"]
+    assert abs(accuracy["ours_fp32"] - accuracy["best_fp32"]) < 0.1
+    assert case["loss_check"]["best_fp32"]["distance"] < 1e-4
+    assert 0 < case["floor_epoch_seconds"]["fp32"] < case["sides"]["ours_fp32"]["epoch_seconds"]["median"]
+    assert all(rate > 1e9 for rate in result["machine"]["rates"].values())
+    assert result["machine"]["load_average"]["during"]["count"] > 0
     assert output.with_suffix(".svg").read_text().startswith("<svg ")

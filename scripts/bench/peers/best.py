@@ -1,5 +1,5 @@
 """One of our models, as fast as we could make it in Python: the data in memory and normalised once, one flat buffer each for
-weights, gradients and momentum, bf16 weights with an fp32 master copy, channels_last, one fused optimizer call and one
+weights, gradients and momentum, weights in bf16 (or fp32) with an fp32 master copy, channels_last, one fused optimizer call and one
 all-reduce a step; on a GPU the step in CUDA graphs of one and of 16 steps, which find their samples themselves. It starts its processes itself, by fork before anything large is loaded.
 
 Prints one JSON object a line on rank 0: the first step, each epoch, the end.
@@ -28,24 +28,11 @@ def fork_ranks(processes):
 if __name__ == "__main__":
     fork_ranks(int(sys.argv[sys.argv.index("--processes") + 1]))
 
-import gzip  # noqa: E402
-import pathlib  # noqa: E402
-
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
-from recipe import accuracy, all_sum, loss_function, make_model, parse_arguments, say, say_end  # noqa: E402
-
-
-def read_idx(folder, name, header):
-    path = next(path for path in (folder / name, folder / f"{name}.gz") if path.exists())
-    data = (gzip.open(path) if path.suffix == ".gz" else open(path, "rb")).read()
-    return torch.frombuffer(bytearray(data[header:]), dtype=torch.uint8)
-
-
-def read_set(arguments, part, device):
-    folder = pathlib.Path(arguments.data) / {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}[arguments.dataset] / "raw"
-    images = read_idx(folder, f"{part}-images-idx3-ubyte", 16).reshape(-1, 1, 28, 28)
-    return images.to(device), read_idx(folder, f"{part}-labels-idx1-ubyte", 8).long().to(device)
+from flags import parse_arguments  # noqa: E402
+from recipe import (DTYPES, all_sum, loss_function, make_model, mean_of_all, normalize, rank_and_size, read_set,  # noqa: E402
+                    say, say_end)
 
 
 class Trainer:
@@ -56,6 +43,7 @@ class Trainer:
         self.model = model.to(device)
         norms = [p for module in self.model.modules() if isinstance(module, torch.nn.BatchNorm2d) for p in module.parameters()]
         others = [p for p in self.model.parameters() if all(p is not norm for norm in norms)]
+        self.loss_and_count = torch.zeros(2, dtype=torch.float64, device=device)  # of this epoch's samples
         self.master = torch.cat([self.flat(parameter) for parameter in others + norms])
         self.master.grad = torch.zeros_like(self.master)
         self.count = sum(parameter.numel() for parameter in others)  # batch norm's parameters stay in fp32
@@ -81,19 +69,19 @@ class Trainer:
         out, into, height, width = shape
         return flat.view(out, height, width, into).permute(0, 3, 1, 2)
 
-    def normalize(self, images):
-        scaled = images.to(torch.float32).mul_(1 / (255 * self.arguments.std)).sub_(self.arguments.mean / self.arguments.std)
-        return scaled.to(self.dtype).contiguous(memory_format=torch.channels_last)
-
     def step(self, images, labels, share):
         self.gradients.zero_()
         self.master.grad.zero_()
-        loss_function(self.arguments)(self.model(images).float(), labels).backward()
+        loss = loss_function(self.arguments)(self.model(images).float(), labels)
+        loss.backward()
+        self.loss_and_count[0].add_(loss.detach(), alpha=len(labels))
+        self.loss_and_count[1].add_(len(labels))
         self.master.grad[: self.count].copy_(self.gradients)
         self.master.grad.mul_(share)
         all_sum(self.master.grad)
         self.optimizer.step()
         self.weights.copy_(self.master[: self.count])
+
 
 class GraphedSteps:
     """Steps on `batch` samples of this rank in CUDA graphs, which read the numbers of their samples from `order`."""
@@ -101,9 +89,9 @@ class GraphedSteps:
     AT_ONCE = 16
 
     def __init__(self, trainer, images, labels, batch, share):
-        self.order = torch.zeros(len(images) // dist_size()[1] + 1, dtype=torch.int64, device=trainer.device)
+        self.order = torch.zeros(len(images) // rank_and_size()[1] + 1, dtype=torch.int64, device=trainer.device)
         self.position = torch.arange(batch, device=trainer.device)
-        changed = [trainer.master, trainer.weights, *trainer.model.buffers()]
+        changed = [trainer.master, trainer.weights, trainer.loss_and_count, *trainer.model.buffers()]
         kept = [tensor.clone() for tensor in changed]
         stream = torch.cuda.Stream()
 
@@ -141,19 +129,8 @@ class GraphedSteps:
             count -= steps
 
 
-def dist_size():
-    """This rank, and how many there are."""
-    return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-
-
-def pick_dtype(device):
-    if device.type == "cuda":
-        return torch.bfloat16
-    return torch.bfloat16 if "avx512_bf16" in pathlib.Path("/proc/cpuinfo").read_text() else torch.float32
-
-
 def train_epoch(trainer, images, labels, order, graphed, first):
-    rank, world = dist_size()
+    rank, world = rank_and_size()
     batch = trainer.arguments.batch_size
     whole_batches = len(order) // batch if graphed else 0
     if graphed:
@@ -172,7 +149,7 @@ def train_epoch(trainer, images, labels, order, graphed, first):
 
 
 def test(trainer, images, labels):
-    rank, world = dist_size()
+    rank, world = rank_and_size()
     correct = torch.zeros(2, dtype=torch.float64, device=trainer.device)
     trainer.model.eval()
     with torch.no_grad():
@@ -181,7 +158,7 @@ def test(trainer, images, labels):
             right = (trainer.model(images[place]).argmax(1) == labels[place]).sum()
             correct += torch.stack([right, torch.full_like(right, len(labels[place]))])
     trainer.model.train()
-    return accuracy(correct)
+    return mean_of_all(correct)
 
 
 def main():
@@ -196,21 +173,21 @@ def main():
     torch.manual_seed(1)
     model = make_model(arguments)
     images, labels = read_set(arguments, "train", device)
-    if arguments.limit:
-        images, labels = images[: arguments.limit], labels[: arguments.limit]
     test_images, test_labels = read_set(arguments, "t10k", device)
-    trainer = Trainer(model, arguments, device, pick_dtype(device))
+    trainer = Trainer(model, arguments, device, DTYPES[arguments.precision])
     mine = arguments.batch_size // arguments.processes
-    images, test_images = (trainer.normalize(each) for each in (images, test_images))
+    images, test_images = (normalize(arguments, each, trainer.dtype) for each in (images, test_images))
     graphed = GraphedSteps(trainer, images, labels, mine, mine / arguments.batch_size) if use_cuda else None
     for epoch in range(arguments.epochs):
         order = torch.randperm(len(images), generator=torch.Generator().manual_seed(1 + epoch)).to(device)
         begin = time.perf_counter()
+        trainer.loss_and_count.zero_()
         train_epoch(trainer, images, labels, order, graphed, first=epoch == 0)
         if use_cuda:
             torch.cuda.synchronize()
         train_seconds = time.perf_counter() - begin
-        say("epoch", epoch=epoch + 1, train_seconds=train_seconds, test_accuracy=test(trainer, test_images, test_labels))
+        say("epoch", epoch=epoch + 1, train_seconds=train_seconds, train_loss=mean_of_all(trainer.loss_and_count),
+            test_accuracy=test(trainer, test_images, test_labels))
     say_end()
     if dist.is_initialized():
         dist.destroy_process_group()

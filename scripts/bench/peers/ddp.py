@@ -1,4 +1,4 @@
-"""One of our models with DistributedDataParallel, as people write it in Python.
+"""One of our models with DistributedDataParallel, as people write it in Python; autocast for bf16.
 
 Started by torchrun; prints one JSON object a line on rank 0: the first step, each epoch, the end.
 """
@@ -9,32 +9,37 @@ import time
 
 import torch
 import torch.distributed as dist
-from recipe import accuracy, loss_function, make_model, parse_arguments, say, say_end
+from flags import parse_arguments
+from recipe import autocast, loss_function, make_model, mean_of_all, say, say_end
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, Subset
 from torchvision import datasets, transforms
 
 
-def train(model, loader, loss_of, optimizer, device):
+def train(arguments, model, loader, optimizer, device):
+    """Gives each step's loss and its number of samples."""
+    loss_of = loss_function(arguments)
     model.train()
     for images, labels in loader:
         images, labels = images.to(device), labels.to(device)
         optimizer.zero_grad()
-        loss = loss_of(model(images), labels)
+        with autocast(arguments):
+            loss = loss_of(model(images), labels)
         loss.backward()
         optimizer.step()
-        yield loss
+        yield loss.detach(), len(labels)
 
 
-def test(model, loader, device):
+def test(arguments, model, loader, device):
     model.eval()
     correct = torch.zeros(2, dtype=torch.float64, device=device)
     with torch.no_grad():
         for images, labels in loader:
             images, labels = images.to(device), labels.to(device)
-            guess = model(images).argmax(dim=1)
+            with autocast(arguments):
+                guess = model(images).argmax(dim=1)
             correct += torch.tensor([(guess == labels).sum(), len(labels)], device=device)
-    return accuracy(correct)
+    return mean_of_all(correct)
 
 
 def main():
@@ -58,14 +63,18 @@ def main():
     optimizer = torch.optim.SGD(model.parameters(), lr=arguments.learning_rate, momentum=arguments.momentum)
     for epoch in range(arguments.epochs):
         sampler.set_epoch(epoch)
+        total = torch.zeros(2, dtype=torch.float64, device=device)
         begin = time.perf_counter()
-        for step, _ in enumerate(train(model, train_loader, loss_function(arguments), optimizer, device)):
+        for step, (loss, count) in enumerate(train(arguments, model, train_loader, optimizer, device)):
+            total[0].add_(loss, alpha=count)
+            total[1].add_(count)
             if epoch == 0 and step == 0:
                 say("first_step")
         if use_cuda:
             torch.cuda.synchronize()
         train_seconds = time.perf_counter() - begin
-        say("epoch", epoch=epoch + 1, train_seconds=train_seconds, test_accuracy=test(model, test_loader, device))
+        say("epoch", epoch=epoch + 1, train_seconds=train_seconds, train_loss=mean_of_all(total),
+            test_accuracy=test(arguments, model, test_loader, device))
     say_end()
     dist.destroy_process_group()
     # The last reference to a Gloo group that DDP's Reducer holds is now and then dropped in a deadlock with Python's lock:

@@ -9,7 +9,8 @@ import os
 import torch
 import torch.distributed as dist
 from ddp import train
-from recipe import loss_function, make_model, parse_arguments, say
+from flags import parse_arguments
+from recipe import make_model, say
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 from torchvision import datasets, transforms
@@ -39,7 +40,7 @@ def main():
     steps = len(loader)
     for epoch in range(first, arguments.epochs):
         sampler.set_epoch(epoch)
-        for step, _ in enumerate(train(model, loader, loss_function(arguments), optimizer, "cpu")):
+        for step, _ in enumerate(train(arguments, model, loader, optimizer, "cpu")):
             if step % EVERY == 0:
                 say("step", step=epoch * steps + step)
         if dist.get_rank() == 0:

@@ -1,34 +1,14 @@
-"""What both Python sides share: flags, the model, and the lines that the benchmark reads."""
-
-import argparse
-import json
-import resource
-import time
+"""What the peers that use torch share: the model, the data in memory, and the lines that the benchmark reads."""
 
 import torch
 import torch.distributed as dist
+from flags import peak_memory_bytes, print_event, read_raw
 from torch import nn
 from torch.nn import functional
 from torch_models import LeNet, Mlp, Net, resnet18
 
 MODELS = {"net": Net, "mlp": Mlp, "lenet": LeNet, "resnet18": resnet18}
-
-
-def parse_arguments(description):
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--data", required=True, help="a folder as torchvision lays it out")
-    parser.add_argument("--dataset", choices=("mnist", "fashion-mnist"), default="mnist")
-    parser.add_argument("--model", choices=MODELS, default="net")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--batch-size", type=int, default=128, help="all processes together")
-    parser.add_argument("--learning-rate", type=float, default=0.01)
-    parser.add_argument("--momentum", type=float, default=0.5)
-    parser.add_argument("--mean", type=float, default=0.1307)
-    parser.add_argument("--std", type=float, default=0.3081)
-    parser.add_argument("--limit", type=int, default=0, help="training samples, 0: all")
-    parser.add_argument("--processes", type=int, default=2, help="where the script starts its own")
-    return parser.parse_args()
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def make_model(arguments):
@@ -46,9 +26,31 @@ def loss_function(arguments):
     return functional.nll_loss if arguments.model == "net" else functional.cross_entropy
 
 
+def autocast(arguments):
+    """As people train in bf16: weights stay fp32."""
+    return torch.autocast(arguments.device, torch.bfloat16, enabled=arguments.precision == "bf16")
+
+
+def read_set(arguments, part, device):
+    """All images [N,1,28,28] u8 and labels of a part, the training set up to --limit."""
+    images, labels = (torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in read_raw(arguments, part))
+    count = arguments.limit if arguments.limit and part == "train" else len(labels)
+    return images.reshape(-1, 1, 28, 28)[:count].to(device), labels[:count].long().to(device)
+
+
+def normalize(arguments, images, dtype):
+    scaled = images.to(torch.float32).mul_(1 / (255 * arguments.std)).sub_(arguments.mean / arguments.std)
+    return scaled.to(dtype).contiguous(memory_format=torch.channels_last)
+
+
+def rank_and_size():
+    """This rank, and how many there are."""
+    return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+
+
 def say(event, **fields):
-    if not dist.is_initialized() or dist.get_rank() == 0:
-        print(json.dumps({"event": event, "time": time.time(), **fields}), flush=True)
+    if rank_and_size()[0] == 0:
+        print_event(event, **fields)
 
 
 def all_sum(tensor):
@@ -57,15 +59,15 @@ def all_sum(tensor):
     return tensor
 
 
-def accuracy(correct):
-    """From this process's (right, all), over all processes."""
-    right, samples = all_sum(correct).tolist()
-    return right / samples
+def mean_of_all(sum_and_count):
+    """From this process's sum over samples and their number, over all processes; every process calls it."""
+    total, count = all_sum(sum_and_count).tolist()
+    return total / count
 
 
 def say_end():
     """The largest process's peak memory; every process calls it."""
-    peak = torch.tensor([resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024], dtype=torch.int64)
+    peak = torch.tensor([peak_memory_bytes()], dtype=torch.int64)
     if dist.is_initialized() and dist.get_backend() == "gloo":
         dist.all_reduce(peak, op=dist.ReduceOp.MAX)
     say("end", peak_memory_bytes=peak.item())

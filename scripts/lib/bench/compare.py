@@ -1,6 +1,7 @@
-"""Runs the sides of each case in turn, and what follows from their figures."""
+"""Runs the sides of each case in turn, and what follows from their figures. A side is a peer in one precision."""
 
 import copy
+import dataclasses
 import statistics
 import sys
 
@@ -8,15 +9,24 @@ import machine
 import sides
 import torch
 from cases import CASES, flops_per_sample
-from recipe import MODELS
 
-SIDES = {
-    "bf16": ("mnist-train, bf16", lambda *case: sides.mnist_train(case[0], case[1], "bf16", case[2])),
-    "fp32": ("mnist-train, fp32", lambda *case: sides.mnist_train(case[0], case[1], "fp32", case[2])),
-    "ddp": ("Python, DistributedDataParallel", sides.python_ddp),
-    "best": ("Python, the best we could write", sides.best_python),
-}
 RATIOS = ("wall_seconds", "epoch_seconds", "startup_seconds", "seconds_to_goal", "peak_memory_mb")
+ERRORS = (RuntimeError, OSError, ValueError, TypeError, KeyError)
+# The check's batch, which is all of its samples, so that their order does not matter; and its learning rate, at which the loss
+# falls so fast that another optimizer would be seen.
+CHECK_SAMPLES, CHECK_LEARNING_RATE = 512, 0.1
+# How far a loss may be from ours by rounding, several times what was seen: 5e-6 and 1e-3. GPUs multiply fp32 as TF32.
+TOLERANCES = {"fp32": 1e-4, "bf16": 5e-3}
+
+
+def run_side(side, case, options, folder):
+    peer, precision = side.rsplit("_", 1)
+    return sides.PEERS_BY_NAME[peer][1](case, options, precision, folder)
+
+
+def what(side):
+    peer, precision = side.rsplit("_", 1)
+    return f"{sides.PEERS_BY_NAME[peer][0]}, {precision}"
 
 
 def summarize(runs):
@@ -26,43 +36,76 @@ def summarize(runs):
 
 
 def ratios(runs, base):
-    """How many times as much as mnist-train: medians of the ratios of neighbouring runs."""
+    """How many times as much as mnist-train in the same precision: medians of the ratios of neighbouring runs."""
     pairs = list(zip(runs, base))
-    keys = [key for key in RATIOS if all(a[key] and b[key] for a, b in pairs)]
+    keys = [key for key in RATIOS if pairs and all(a[key] and b[key] for a, b in pairs)]
     return {key: round(statistics.median(a[key] / b[key] for a, b in pairs), 3) for key in keys}
 
 
-def floor(case, options, rates):
-    """Seconds an epoch that the arithmetic alone takes in each precision."""
-    flops = flops_per_sample(MODELS[case.model]()) * case.samples(options)
-    return {name: flops / (rate * options.processes) for name, rate in rates.items()}
+def floor(name, samples, rates):
+    """Seconds an epoch that the arithmetic alone takes in each precision, at the rates of all that computes."""
+    return {precision: flops_per_sample(name) * samples / rates[f"{precision}_flops"] for precision in ("bf16", "fp32")}
+
+
+def distance(losses, ours):
+    """The largest difference of a step's loss; infinite where one of them is missing or not a number."""
+    if len(losses) != len(ours):
+        return float("inf")
+    return max(abs(a - b) if a == a and b == b else float("inf") for a, b in zip(losses, ours))
+
+
+def check_losses(name, options, folder):
+    """Takes a few steps on each side, from the same weights on the same batch, and compares their losses with ours: gives the
+    losses of each side and its distance from ours, and the sides that failed or are too far."""
+    case = dataclasses.replace(CASES[name], batch_size=CHECK_SAMPLES, learning_rate=CHECK_LEARNING_RATE)
+    short = copy.copy(options)
+    short.epochs, short.limit = options.check_steps, CHECK_SAMPLES
+    checked, failures = {}, {}
+    for side in sorted(options.sides, key=lambda side: not side.startswith("ours_")):
+        try:
+            checked[side] = {"losses": run_side(side, case, short, folder).losses()}
+        except ERRORS as error:
+            failures[side] = f"the check of losses: {error}"
+            continue
+        precision = side.rsplit("_", 1)[1]
+        ours = checked.get(f"ours_{precision}")
+        if ours:
+            checked[side]["distance"] = distance(checked[side]["losses"], ours["losses"])
+            if not checked[side]["distance"] <= TOLERANCES["bf16" if options.device == "cuda" else precision]:
+                failures[side] = f"losses {checked[side]['losses']} are too far from ours {ours['losses']}"
+        print(f"{name} check {side}: {checked[side]}", file=sys.stderr)
+    for side, failure in failures.items():
+        print(f"{name} {side} failed: {failure}", file=sys.stderr)
+    return checked, failures
 
 
 def measure_case(name, options, rates, folder):
     case = CASES[name]
-    chosen = options.sides.split(",")
-    runs = {side: [] for side in chosen}
-    failures = {}
+    checked, failures = check_losses(name, options, folder) if options.check_steps and not case.batch_norm else ({}, {})
+    runs = {side: [] for side in options.sides}
     for number in range(options.runs):
-        for side in [side for side in chosen if side not in failures]:
+        for side in [side for side in options.sides if side not in failures]:
             try:
-                runs[side].append(SIDES[side][1](case, options, folder))
+                runs[side].append(run_side(side, case, options, folder).figures(case.goal))
                 print(f"{name} {number + 1} {side}: {runs[side][-1]}", file=sys.stderr)
-            except (RuntimeError, OSError, ValueError, StopIteration) as error:
+            except ERRORS as error:
                 failures[side] = str(error)
                 print(f"{name} {number + 1} {side} failed: {error}", file=sys.stderr)
-    chosen = [side for side in chosen if side not in failures]
-    if not chosen:
-        return {"config": case.config, "failures": failures}
-    base = runs["bf16" if "bf16" in chosen else chosen[0]]
-    floors = floor(case, options, rates)
-    return {
+    chosen = [side for side in options.sides if side not in failures and runs[side]]
+    floors = floor(name, case.samples(options), rates)
+    result = {
         "config": case.config, "settings": list(case.settings), "samples": case.samples(options), "goal": case.goal,
         "floor_epoch_seconds": floors, **({"failures": failures} if failures else {}),
-        "sides": {side: {"what": SIDES[side][0], **summarize(runs[side]), "times_as_much": ratios(runs[side], base)} for side in chosen},
-        "floor_reached": {side: floors[side] / statistics.median(run["epoch_seconds"] for run in runs[side])
-                          for side in chosen if side in floors},
+        "loss_check": checked or machine.NOT_MEASURED, "sides": {},
     }
+    for side in chosen:
+        precision = side.rsplit("_", 1)[1]
+        figures = summarize(runs[side])
+        result["sides"][side] = {
+            "what": what(side), **figures, "floor_reached": floors[precision] / figures["epoch_seconds"]["median"],
+            "times_as_much": ratios(runs[side], runs.get(f"ours_{precision}", [])),
+        }
+    return result
 
 
 def measure_scaling(name, options, folder):
@@ -71,8 +114,8 @@ def measure_scaling(name, options, folder):
     for processes in map(int, options.scaling.split(",")):
         alone = copy.copy(options)
         alone.processes = processes
-        seconds = [sides.mnist_train(CASES[name], alone, "bf16", folder)["epoch_seconds"] for _ in range(options.runs)]
-        result[processes] = {"epoch_seconds": machine.spread(seconds)}
+        figures = [run_side("ours_bf16", CASES[name], alone, folder).figures(1) for _ in range(options.runs)]
+        result[processes] = {"epoch_seconds": machine.spread([each["epoch_seconds"] for each in figures])}
         first, first_count = next(iter(result.values())), next(iter(result))
         result[processes]["efficiency"] = (
             first["epoch_seconds"]["median"] * first_count / (result[processes]["epoch_seconds"]["median"] * processes))
@@ -82,21 +125,19 @@ def measure_scaling(name, options, folder):
 
 def measure(options, folder, keep):
     """Gives what was measured, and gives it to `keep` after each case, so that whatever ends a later one takes nothing."""
-    rates = {"bf16": machine.matmul_flops(options.device, torch.bfloat16), "fp32": machine.matmul_flops(options.device, torch.float32)}
+    seen = machine.Machine(options.processes, options.device)
+    units = options.processes if options.device == "cuda" else 1  # of what the rates are measured on
+    rates = {key: value * units for key, value in seen.rates.items()}
     result = {
         "what": f"{options.processes} processes" + (" of one thread" if options.device == "cpu" else "") +
                 f" on {options.device}, {options.epochs} epochs, {options.runs} runs of each side in turn",
-        "command": f"scripts/bench/run {' '.join(options.cases)} --runs {options.runs} --epochs {options.epochs} "
-                   f"--processes {options.processes} --device {options.device}"
-                   + (f" --scaling {options.scaling}" if options.scaling else ""),
-        **machine.describe(), "torch": torch.__version__,
+        "command": options.command, **seen.describe(), "torch": torch.__version__,
         "device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu",
-        "matmul_flops_per_process": rates,
         "cases": {},
     }
     for name in options.cases:
         result["cases"][name] = measure_case(name, options, rates, folder)
-        keep(result)
+        keep(result | seen.describe())
     if options.scaling:
         result["scaling"] = {name: measure_scaling(name, options, folder) for name in options.cases}
-    return result
+    return result | seen.describe()

@@ -1,20 +1,51 @@
-"""On what a benchmark ran, and how fast that can compute."""
+"""On what a benchmark ran: processor, how fast it can compute and move memory, and the load; and where results lie.
 
+    machine.py CORES [cpu|cuda]
+
+prints the measured rates, which needs torch; the benchmarks call it so, in a process of its own.
+"""
+
+import importlib.util
+import json
 import os
 import pathlib
 import platform
+import re
 import statistics
 import subprocess
+import sys
+import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
+RESULTS = ROOT / "scripts" / "bench" / "results"
+NOT_MEASURED = "not measured"
+RATES = ("bf16_flops", "fp32_flops", "memory_bytes_per_s")
+# What of a processor's flags decides how fast it computes; the last three are those of ARM.
+FLAGS = ("avx", "avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx512_bf16",
+         "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16", "asimd", "sve", "bf16")
 
 
-def processor():
-    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.processor()
+def processor(cpuinfo=None):
+    """Name, family, model and the flags that matter, from the text of /proc/cpuinfo."""
+    fields = {}
+    for line in (pathlib.Path("/proc/cpuinfo").read_text() if cpuinfo is None else cpuinfo).splitlines():
+        key, _, value = line.partition(":")
+        fields.setdefault(key.strip(), value.strip())
+    flags = fields.get("flags", fields.get("Features", "")).split()
+    return {"name": fields.get("model name") or platform.processor() or platform.machine(),
+            "family": fields.get("cpu family", NOT_MEASURED), "model": fields.get("model", NOT_MEASURED),
+            "flags": [flag for flag in FLAGS if flag in flags]}
+
+
+def folder_name(kind):
+    """The folder below results of a kind of processor: amd-epyc-family-26-model-2."""
+    name = re.sub(r"\((R|TM|r|tm)\)|@.*| CPU\b", "", kind["name"])
+    words = re.findall(r"[a-z0-9]+", name.lower())
+    for key in ("family", "model"):
+        if kind[key] != NOT_MEASURED:
+            words += [key, kind[key]]
+    return "-".join(words)
 
 
 def commit():
@@ -26,34 +57,100 @@ def commit():
     return done.stdout.strip()
 
 
-def describe():
-    """What every result file says about where it comes from; the load is that of the last 15 minutes."""
-    return {"commit": commit(), "date": time.strftime("%Y-%m-%d"), "processor": processor(), "cores": os.cpu_count(),
-            "load_before": os.getloadavg()[2], "python": platform.python_version()}
+def rates(cores, device="cpu"):
+    """FLOP/s and bytes/s of so many cores together, or of one GPU, by a process that has torch."""
+    own = importlib.util.find_spec("torch") is not None
+    python = sys.executable if own else ROOT / ".venv" / "bin" / "python3"
+    try:
+        done = subprocess.run([python, __file__, str(cores), device], capture_output=True, text=True, check=True,
+                              env={**os.environ, "OMP_NUM_THREADS": str(cores)})
+        return json.loads(done.stdout)
+    except (OSError, subprocess.CalledProcessError):
+        print("the processor's rates are not measured: no Python here imports torch", file=sys.stderr)
+        return dict.fromkeys(RATES, NOT_MEASURED)
+
+
+class Machine:
+    """What every result file says about where it comes from; made before what it is to watch begins."""
+
+    SAMPLE_EVERY_S = 2
+
+    def __init__(self, cores=os.cpu_count(), device="cpu"):
+        self.cores, self.before, self.samples = cores, os.getloadavg(), []
+        self.rates = rates(cores, device)
+        threading.Thread(target=self._sample, daemon=True).start()
+
+    def _sample(self):
+        while True:
+            self.samples.append(os.getloadavg()[0])
+            time.sleep(self.SAMPLE_EVERY_S)
+
+    def describe(self):
+        """Load averages are those of 1, 5 and 15 minutes, and during the measurement samples of the first; a benchmark's own
+        processes are in all but the first of them."""
+        load = {"before": self.before, "during": spread(list(self.samples)), "after": os.getloadavg()}
+        return {"commit": commit(), "date": time.strftime("%Y-%m-%d"), "python": platform.python_version(),
+                "machine": {"processor": processor(), "cores": os.cpu_count(), "cores_used": self.cores, "rates": self.rates,
+                            "load_average": load}}
 
 
 def spread(values):
     return {"median": statistics.median(values), "min": min(values), "max": max(values), "count": len(values)}
 
 
-def matmul_flops(device, dtype, seconds=0.5):
-    """The best rate of one thread of a CPU, or of a GPU (fp32: as TF32, which convolutions take there), in FLOP/s."""
+def add_output(parser, name):
+    """The flag --output; alone it is the place of committed results of this kind of processor."""
+    parser.add_argument("--output", type=pathlib.Path, nargs="?", const=RESULTS / folder_name(processor()) / name, metavar="FILE",
+                        help=f"where the result goes; without FILE scripts/bench/results/PROCESSOR/{name}")
+
+
+def write(output, result):
+    if output:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(json.dumps(result, indent=2) + "\n")
+
+
+def finish(output, result):
+    """Prints the result, and writes it where --output says."""
+    print(json.dumps(result, indent=2))
+    write(output, result)
+
+
+def best_rate(work, run, wait, seconds=0.3):
+    """Of `work` per call, the best of what fits into the seconds."""
+    run()
+    wait()
+    best, end = 0.0, time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        begin = time.perf_counter()
+        run()
+        wait()
+        best = max(best, work / (time.perf_counter() - begin))
+    return best
+
+
+def measure_rates(cores, device):
+    """Matrix products as torch.mm, and as convolutions of 1x1, which LibTorch gives to another library on CPUs: the better of
+    the two (fp32 on a GPU: as TF32, which convolutions take there). Memory: copies that are larger than caches."""
     import torch
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(cores)
     torch.backends.cuda.matmul.allow_tf32 = True
-    size = 8192 if device == "cuda" else 1024
-    left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-    best, end = 0.0, time.perf_counter() + seconds
-    for _ in range(3):
-        torch.mm(left, right)
-    while time.perf_counter() < end:
-        if device == "cuda":
-            torch.cuda.synchronize()
-        begin = time.perf_counter()
-        for _ in range(4):
-            torch.mm(left, right)
-        if device == "cuda":
-            torch.cuda.synchronize()
-        best = max(best, 4 * 2 * size**3 / (time.perf_counter() - begin))
-    return best
+    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
+    measured = {}
+    for name, dtype in (("bf16_flops", torch.bfloat16), ("fp32_flops", torch.float32)):
+        measured[name] = 0.0
+        for size in (8192,) if device == "cuda" else (512, 1024, 2048):
+            left, right, out = (torch.randn(size, size, device=device).to(dtype) for _ in range(3))
+            images = left.view(16, size // 16, 1, size).permute(0, 3, 1, 2)  # channels last; fewer go to torch.mm's library
+            kernels = right.view(size, size, 1, 1)
+            for run in (lambda: torch.mm(left, right, out=out), lambda: torch.conv2d(images, kernels)):
+                measured[name] = max(measured[name], best_rate(2 * size**3, run, wait))
+    values = torch.ones(2**26, device=device)
+    copy = torch.zeros_like(values)
+    measured["memory_bytes_per_s"] = best_rate(2 * 4 * 2**26, lambda: copy.copy_(values), wait)
+    return measured
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure_rates(int(sys.argv[1]), (sys.argv[2:] or ["cpu"])[0])))

@@ -2,8 +2,9 @@
 
 from html import escape
 
-WIDTH, BAR, LEFT, RIGHT = 720, 18, 260, 70
-COLORS = {"bf16": "#1668c2", "fp32": "#6aa6e8", "ddp": "#b0413e", "best": "#d9932f"}
+WIDTH, BAR, LEFT, RIGHT = 760, 18, 300, 70
+COLORS = {"ours": "#1668c2", "ddp": "#b0413e", "best": "#d9932f"}
+OPACITY = {"bf16": 1, "fp32": 0.6}
 
 
 def bars(title, rows, top):
@@ -14,8 +15,9 @@ def bars(title, rows, top):
     for number, (side, what, value) in enumerate(rows):
         y = top + 26 + number * (BAR + 4)
         width = max(value * scale, 1)
+        peer, precision = side.rsplit("_", 1)
         lines.append(f'<text x="{LEFT - 8}" y="{y + 13}" text-anchor="end">{escape(what)}</text>')
-        lines.append(f'<rect x="{LEFT}" y="{y}" width="{width:.1f}" height="{BAR}" fill="{COLORS[side]}"/>')
+        lines.append(f'<rect x="{LEFT}" y="{y}" width="{width:.1f}" height="{BAR}" fill="{COLORS[peer]}" opacity="{OPACITY[precision]}"/>')
         lines.append(f'<text x="{LEFT + width + 6:.1f}" y="{y + 13}">{value:.3g} s</text>')
     return lines, 36 + len(rows) * (BAR + 4)
 
@@ -28,7 +30,7 @@ def draw(result):
             group, height = bars(f"{name}: {label}", rows, top)
             lines += group
             top += height
-    title = f"{result['what']}; {result['processor'] if result['device'] == 'cpu' else result['device']}"
+    title = f"{result['what']}; {result['machine']['processor']['name'] if result['device'] == 'cpu' else result['device']}"
     return "\n".join([
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{top}" font-family="sans-serif" font-size="12">',
         f'<rect width="{WIDTH}" height="{top}" fill="white"/>', f'<text x="8" y="20">{escape(title)}</text>', *lines, "</svg>"]) + "\n"

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from machine import ROOT
@@ -37,28 +38,44 @@ def prepare_for_torchvision(folder, dataset):
             shutil.copyfileobj(compressed, plain)
 
 
-def run_timed(command, device):
-    """Runs a command; gives its wall seconds, start time and output."""
-    variables = {**runs.environment(), "OMP_NUM_THREADS": "1"}
+@dataclass(frozen=True)
+class Run:
+    """What one command of a side took, and said about each of its epochs."""
+
+    wall_seconds: float
+    begin: float  # time.time()
+    epochs: list
+    startup_seconds: float
+    peak_memory_bytes: int
+    compile_seconds: float | None = None  # apart from the epochs
+
+    def figures(self, goal):
+        """Seconds to the goal count from the command's start to the end of the first epoch that reached it."""
+        reached = (epoch["time"] - self.begin for epoch in self.epochs if epoch["test_accuracy"] >= goal)
+        return {"wall_seconds": self.wall_seconds, "epoch_seconds": statistics.median(epoch["train_seconds"] for epoch in self.epochs),
+                "startup_seconds": self.startup_seconds, "compile_seconds": self.compile_seconds,
+                "seconds_to_goal": next(reached, None), "test_accuracy": self.epochs[-1]["test_accuracy"],
+                "peak_memory_mb": self.peak_memory_bytes / 1e6}
+
+    def losses(self):
+        return [epoch["train_loss"] for epoch in self.epochs]
+
+
+def run_timed(command, device, threads=1, variables=()):
+    """Runs a command that may use so many threads; gives its wall seconds, start time and output."""
+    environment = {**runs.environment(), "OMP_NUM_THREADS": str(threads), **dict(variables)}
+    confine = None
     if device == "cpu":
-        variables["CUDA_VISIBLE_DEVICES"] = ""
+        environment["CUDA_VISIBLE_DEVICES"] = ""
+        if threads > 1:  # which not all of them ask OMP_NUM_THREADS about
+            cores = sorted(os.sched_getaffinity(0))[:threads]
+            confine = lambda: os.sched_setaffinity(0, cores)  # noqa: E731
     begin_wall, begin = time.time(), time.perf_counter()
-    done = subprocess.run(list(map(str, command)), env=variables, capture_output=True, text=True, check=False)
+    done = subprocess.run(list(map(str, command)), env=environment, capture_output=True, text=True, check=False, preexec_fn=confine)
     seconds = time.perf_counter() - begin
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(map(str, command))} failed:\n{done.stderr}")
     return seconds, begin_wall, done.stdout
-
-
-def time_to(goal, events, begin_wall):
-    """From the command's start to the end of the first epoch that reached the goal; none if no epoch did."""
-    return next((event["time"] - begin_wall for event in events if event["test_accuracy"] >= goal), None)
-
-
-def figures(case, seconds, begin_wall, epochs, startup, peak):
-    return {"wall_seconds": seconds, "epoch_seconds": statistics.median(epoch["train_seconds"] for epoch in epochs),
-            "startup_seconds": startup, "seconds_to_goal": time_to(case.goal, epochs, begin_wall),
-            "test_accuracy": epochs[-1]["test_accuracy"], "peak_memory_mb": peak / 1e6}
 
 
 def mnist_train(case, options, precision, folder):
@@ -66,7 +83,8 @@ def mnist_train(case, options, precision, folder):
     command = [options.binary, "--config", ROOT / "configs" / case.config, "--quiet", "--output", output,
                "--nproc-per-node", options.processes]
     data = data_folder(case.dataset).parent
-    settings = [f"epochs={options.epochs}", f"precision={precision}", f"device={options.device}", f"data.root={data}", *case.settings]
+    settings = [f"epochs={options.epochs}", f"batch_size={case.batch_size}", f"learning_rate={case.learning_rate}",
+                f"precision={precision}", f"device={options.device}", f"data.root={data}", *case.settings]
     if options.device == "cpu":
         settings.append("launch.threads_per_process=1")
     if case.limit(options):
@@ -78,24 +96,38 @@ def mnist_train(case, options, precision, folder):
     events = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     epochs = [event for event in events if event["event"] == "epoch"]
     shutil.rmtree(output)
-    return figures(case, seconds, begin_wall, epochs, summary["startup_seconds"], summary["peak_memory_bytes"])
+    return Run(seconds, begin_wall, epochs, summary["startup_seconds"], summary["peak_memory_bytes"])
 
 
-def python(script, starter, case, options, folder):
+def peer(script, case, options, precision, folder, starter=(sys.executable,), threads=1, more=()):
+    """Runs a script of scripts/bench/peers, with a cache of compiled code that is its own."""
     prepare_for_torchvision(folder, case.dataset)
-    command = [sys.executable, *starter, PEERS / script, "--data", folder, "--epochs", options.epochs,
-               "--processes", options.processes, *case.recipe(options)]
-    seconds, begin_wall, output = run_timed(command, options.device)
+    command = [*starter, PEERS / script, "--data", folder, "--epochs", options.epochs, "--processes", options.processes,
+               *case.recipe(options, precision), *more]
+    with tempfile.TemporaryDirectory(dir=folder) as cache:
+        variables = {"TORCHINDUCTOR_CACHE_DIR": cache, "PYTHONDONTWRITEBYTECODE": "1"}
+        seconds, begin_wall, output = run_timed(command, options.device, threads, variables)
     events = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
-    first, end = (next(event for event in events if event["event"] == name) for name in ("first_step", "end"))
+    first, end, compiled = (next((event for event in events if event["event"] == name), None) for name in ("first_step", "end", "compiled"))
     epochs = [event for event in events if event["event"] == "epoch"]
-    return figures(case, seconds, begin_wall, epochs, first["time"] - begin_wall, end["peak_memory_bytes"])
+    return Run(seconds, begin_wall, epochs, first["time"] - begin_wall, end["peak_memory_bytes"], compiled and compiled["seconds"])
 
 
-def python_ddp(case, options, folder):
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", options.processes]
-    return python("ddp.py", torchrun, case, options, folder)
+def by_torchrun(script):
+    def run(case, options, precision, folder):
+        starter = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1",
+                   "--nproc-per-node", options.processes]
+        return peer(script, case, options, precision, folder, starter)
+    return run
 
 
-def best_python(case, options, folder):
-    return python("best.py", [], case, options, folder)
+def best_python(case, options, precision, folder):
+    return peer("best.py", case, options, precision, folder)
+
+
+# By the name that --peers takes: what tables call it, and how it is run.
+PEERS_BY_NAME = {
+    "ours": ("mnist-train", mnist_train),
+    "ddp": ("Python, DistributedDataParallel", by_torchrun("ddp.py")),
+    "best": ("Python, the best we could write", best_python),
+}

@@ -1,0 +1,45 @@
+"""What all peers share, those without torch too: flags, IDX files, and the lines that the benchmark reads."""
+
+import argparse
+import gzip
+import json
+import pathlib
+import resource
+import time
+
+
+def parse_arguments(description):
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--data", required=True, help="a folder as torchvision lays it out")
+    parser.add_argument("--dataset", choices=("mnist", "fashion-mnist"), default="mnist")
+    parser.add_argument("--model", choices=("net", "mlp", "lenet", "resnet18"), default="net")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--batch-size", type=int, default=128, help="all processes together")
+    parser.add_argument("--learning-rate", type=float, default=0.01)
+    parser.add_argument("--momentum", type=float, default=0.5)
+    parser.add_argument("--mean", type=float, default=0.1307)
+    parser.add_argument("--std", type=float, default=0.3081)
+    parser.add_argument("--limit", type=int, default=0, help="training samples, 0: all")
+    parser.add_argument("--processes", type=int, default=2, help="where the script starts its own")
+    return parser.parse_args()
+
+
+def read_idx(folder, name, header):
+    path = next(path for path in (folder / name, folder / f"{name}.gz") if path.exists())
+    return (gzip.open(path) if path.suffix == ".gz" else open(path, "rb")).read()[header:]
+
+
+def read_raw(arguments, part):
+    """The bytes of all images of a part (train, t10k) and of their labels."""
+    folder = pathlib.Path(arguments.data) / {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}[arguments.dataset] / "raw"
+    return read_idx(folder, f"{part}-images-idx3-ubyte", 16), read_idx(folder, f"{part}-labels-idx1-ubyte", 8)
+
+
+def print_event(event, **fields):
+    print(json.dumps({"event": event, "time": time.time(), **fields}), flush=True)
+
+
+def peak_memory_bytes():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
