@@ -148,6 +148,13 @@ set_up_integration_tools() {
   install_wheels integrations
 }
 
+# set_up_jax: a Python that the benchmark starts its JAX with, apart from the test tools.
+set_up_jax() {
+  local venv=$venv/jax
+  make_venv "$(system_python)"
+  install_wheels jax
+}
+
 # The distribution's own Python, which python3-venv belongs to.
 system_python() {
   if [[ -x /usr/bin/python3 ]]; then echo /usr/bin/python3; else echo python3; fi

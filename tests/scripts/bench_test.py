@@ -202,11 +202,35 @@ def test_seconds_to_the_goal_count_from_the_start_of_the_command():
 @pytest.mark.parametrize("arguments, message", [
     (["--peers", "ours,keras"], "no such peer: keras; there are ours, ddp, best"),
     (["--precisions", "fp16"], "no such precision: fp16"),
+    (["resnet18", "--peers", "ours,jax"], "the peer jax trains net, lenet and mlp, on CPUs"),
 ])
 def test_what_cannot_be_compared_is_refused(arguments, message):
     done = subprocess.run([sys.executable, RUN, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert message in done.stderr
+
+
+def test_what_is_compiled_before_an_epoch_is_every_batch_size_of_it():
+    import flags
+
+    def sizes(batch_size, samples):
+        return flags.batch_sizes(argparse.Namespace(batch_size=batch_size), samples)
+
+    assert [sizes(128, 60000), sizes(128, 256), sizes(128, 100)] == [[96, 128], [128], [100]]
+
+
+@pytest.mark.skipif("MNIST_TRAIN_BINARY" not in os.environ, reason="needs the built program")
+def test_jax_has_our_losses(tmp_path):
+    import sides
+
+    if not sides.jax_python().exists():
+        pytest.skip("needs JAX, which scripts/bench/run --peers jax installs")
+    output = tmp_path / "result.json"
+    subprocess.run([sys.executable, RUN, "lenet", "--runs", "1", "--epochs", "1", "--peers", "ours,jax", "--limit", "640",
+                    "--binary", os.environ["MNIST_TRAIN_BINARY"], "--output", output], check=True, capture_output=True)
+    case = json.loads(output.read_text())["cases"]["lenet"]
+    assert set(case["sides"]) == {"ours_bf16", "ours_fp32", "jax_bf16", "jax_fp32"}
+    assert case["sides"]["jax_fp32"]["compile_seconds"]["median"] > 0
 
 
 @pytest.mark.skipif("MNIST_TRAIN_BINARY" not in os.environ, reason="needs the built program")

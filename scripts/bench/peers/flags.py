@@ -23,6 +23,7 @@ def parse_arguments(description):
     parser.add_argument("--std", type=float, default=0.3081)
     parser.add_argument("--limit", type=int, default=0, help="training samples, 0: all")
     parser.add_argument("--processes", type=int, default=2, help="where the script starts its own")
+    parser.add_argument("--weights", help="an .npz file of the first weights, where the script cannot draw PyTorch's")
     return parser.parse_args()
 
 
@@ -35,6 +36,11 @@ def read_raw(arguments, part):
     """The bytes of all images of a part (train, t10k) and of their labels."""
     folder = pathlib.Path(arguments.data) / {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}[arguments.dataset] / "raw"
     return read_idx(folder, f"{part}-images-idx3-ubyte", 16), read_idx(folder, f"{part}-labels-idx1-ubyte", 8)
+
+
+def batch_sizes(arguments, samples):
+    """Of an epoch's batches: that of all but the last, and that of the last."""
+    return sorted({min(arguments.batch_size, samples), samples % arguments.batch_size or arguments.batch_size})
 
 
 def print_event(event, **fields):

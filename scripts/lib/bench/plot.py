@@ -3,7 +3,7 @@
 from html import escape
 
 WIDTH, BAR, LEFT, RIGHT = 760, 18, 300, 70
-COLORS = {"ours": "#1668c2", "ddp": "#b0413e", "best": "#d9932f"}
+COLORS = {"ours": "#1668c2", "ddp": "#b0413e", "best": "#d9932f", "jax": "#4b8b3b", "inductor": "#7a5ea8", "inductor_ddp": "#a58cc9"}
 OPACITY = {"bf16": 1, "fp32": 0.6}
 
 

@@ -125,9 +125,42 @@ def best_python(case, options, precision, folder):
     return peer("best.py", case, options, precision, folder)
 
 
+def inductor(case, options, precision, folder):
+    return peer("inductor.py", case, options, precision, folder, threads=options.processes)
+
+
+def jax_jit(case, options, precision, folder):
+    """With the first weights that the peers of PyTorch draw."""
+    import numpy
+    import recipe
+    import torch
+
+    weights = Path(folder) / f"{case.model}.npz"
+    if not weights.exists():
+        torch.manual_seed(1)
+        numpy.savez(weights, **{name: value.numpy() for name, value in recipe.make_model(case).state_dict().items()})
+    return peer("jax_jit.py", case, options, precision, folder, (jax_python(),), options.processes, ("--weights", weights))
+
+
+def jax_python():
+    return Path(os.environ.get("MNIST_TRAIN_JAX_PYTHON", ROOT / ".venv" / "jax" / "bin" / "python3"))
+
+
+def set_up_jax():
+    """Installs the pinned JAX into an environment of its own, unless it is there or MNIST_TRAIN_JAX_PYTHON names one."""
+    if "MNIST_TRAIN_JAX_PYTHON" not in os.environ and not runs.is_bundle():
+        subprocess.run(["bash", "-euc", 'source scripts/lib/common.sh; source scripts/lib/install.sh; set_up_jax', "scripts/bench/run"],
+                       cwd=ROOT, check=True)
+    if not jax_python().exists():
+        sys.exit(f"the peer jax needs {jax_python()}, or MNIST_TRAIN_JAX_PYTHON with a Python that imports jax")
+
+
 # By the name that --peers takes: what tables call it, and how it is run.
 PEERS_BY_NAME = {
     "ours": ("mnist-train", mnist_train),
     "ddp": ("Python, DistributedDataParallel", by_torchrun("ddp.py")),
     "best": ("Python, the best we could write", best_python),
+    "jax": ("JAX, jit, one process", jax_jit),
+    "inductor": ("torch.compile, one process", inductor),
+    "inductor_ddp": ("torch.compile, DistributedDataParallel", by_torchrun("inductor.py")),
 }
