@@ -10,6 +10,7 @@
 #include "kernels/linear_activation.h"
 #include "kernels/selection.h"
 #include "models/host_linear_activation.h"
+#include "models/host_product.h"
 
 namespace mnist_train::models {
 
@@ -22,7 +23,7 @@ class LinearActivation : public torch::autograd::Function<LinearActivation> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
                             const at::Tensor& weight, const at::Tensor& bias, bool is_relu,
                             bool by_kernel) {
-    at::Tensor y = at::linear(x, weight, bias);
+    at::Tensor y = x.is_cpu() ? host_product(x, weight, bias) : at::linear(x, weight, bias);
     if (is_relu) {
       y.relu_();
     } else if (y.is_cpu()) {
@@ -47,11 +48,16 @@ class LinearActivation : public torch::autograd::Function<LinearActivation> {
         by_kernel ? kernels::linear_activation_gradients : host_linear_activation_gradients;
     const auto found = gradients_of(is_relu ? LinearFunction::kRelu : LinearFunction::kTanh,
                                     saved[2], gradients[0].contiguous());
-    // The products that LibTorch computes behind at::linear.
+    const at::Tensor& of_sums = found.linear;
+    const bool on_host = x.is_cpu();
     at::Tensor of_x;
     at::Tensor of_weight;
-    if (context->needs_input_grad(0)) of_x = found.linear.mm(weight);
-    if (context->needs_input_grad(1)) of_weight = found.linear.t().mm(x);
+    if (context->needs_input_grad(0)) {
+      of_x = on_host ? host_product(of_sums, weight.t()) : of_sums.mm(weight);
+    }
+    if (context->needs_input_grad(1)) {
+      of_weight = on_host ? host_product(of_sums.t(), x.t()) : of_sums.t().mm(x);
+    }
     return {of_x, of_weight, found.bias, {}, {}};
   }
 };
