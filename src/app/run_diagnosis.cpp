@@ -78,13 +78,16 @@ Json measure_shared_memory(Worker& worker) {
     comm::SharedMemoryAverager averager(
         worker.communicator, comm::one_row_buffer({}, flat, 0, worker.identity.world_size));
     averager.average();
+    averager.add_up();
     averager.all_gather();
     if (flat[0].item<float>() != static_cast<float>(worker.identity.world_size)) {
       fail("shared memory gives a wrong sum");
     }
     flat.zero_();
     return seconds_of(worker, repetitions, [&] {
+      averager.begin();
       averager.average();
+      averager.add_up();
       averager.barrier();
     });
   };

@@ -45,6 +45,13 @@ std::optional<double> cgroup_number(const char* version_2, const char* version_1
   return number_in(first_line(root / "memory" / version_1));
 }
 
+/// Returns what the kernel says of a process behind its name: state, parent and so on.
+std::string process_status(pid_t pid) {
+  const std::string line = first_line("/proc/" + std::to_string(pid) + "/stat").value_or("");
+  const std::size_t name_end = line.rfind(')');  // a name may hold blanks and brackets
+  return name_end == std::string::npos ? "" : trimmed(line.substr(name_end + 1));
+}
+
 }  // namespace
 
 double monotonic_seconds() { return seconds_of(CLOCK_MONOTONIC); }
@@ -92,10 +99,19 @@ std::optional<std::string> first_line(const std::filesystem::path& path) {
 }
 
 std::optional<char> process_state(pid_t pid) {
-  const std::string line = first_line("/proc/" + std::to_string(pid) + "/stat").value_or("");
-  const std::size_t name_end = line.rfind(')');  // a name may hold blanks and brackets
-  if (name_end == std::string::npos || name_end + 2 >= line.size()) return std::nullopt;
-  return line[name_end + 2];
+  const std::string status = process_status(pid);
+  if (status.empty()) return std::nullopt;
+  return status.front();
+}
+
+bool process_is_ending(pid_t pid) {
+  constexpr unsigned long kExiting = 4;  // PF_EXITING of Linux
+  std::istringstream status(process_status(pid));
+  std::string before;  // state, parent, group, session, terminal and its group
+  for (int field = 0; field < 6; ++field) status >> before;
+  unsigned long flags = 0;
+  status >> flags;
+  return (flags & kExiting) != 0;
 }
 
 std::optional<std::string> value_of(const std::filesystem::path& path, const std::string& key) {

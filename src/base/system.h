@@ -52,6 +52,10 @@ std::optional<std::string> first_line(const std::filesystem::path& path);
 /// that is stopped and 'Z' for one that has ended; nothing where there is no such process.
 std::optional<char> process_state(pid_t pid);
 
+/// Returns whether the kernel has begun to end the process, whose descriptors may be closed while
+/// its state does not tell yet.
+bool process_is_ending(pid_t pid);
+
 /// Returns the text behind "key:" in a file such as /proc/cpuinfo or /proc/meminfo, from the first
 /// line with that key.
 std::optional<std::string> value_of(const std::filesystem::path& path, const std::string& key);

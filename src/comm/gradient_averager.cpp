@@ -114,7 +114,6 @@ GradientBuffer one_row_buffer(std::vector<at::Tensor> parameters, const at::Tens
 void GradientAverager::backward(const at::Tensor& root, const at::Tensor& gradient, bool /*last*/) {
   root.backward(gradient);
   buffer_.collect(keeps_bf16());
-  added_up_ = false;
 }
 
 GradientSum GradientAverager::sum() const {

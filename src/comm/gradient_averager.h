@@ -27,7 +27,7 @@ class GradientAverager {
   explicit GradientAverager(GradientBuffer buffer) : buffer_(std::move(buffer)) {}
   virtual ~GradientAverager() = default;
 
-  virtual void begin() {}
+  virtual void begin() { added_up_ = false; }
   /// Runs backward from `root`, of which every parameter must be a part and whose gradient is
   /// `gradient` (undefined: 1), and adds the gradients to those of the step. In the `last` batch of
   /// a step the statistics must be complete, since the strategies that overlap start to

@@ -44,12 +44,14 @@ TEST_CASE("a started thread takes no signals, and its starter takes those that i
 
 TEST_CASE("the state of a process tells one that has ended from one that runs") {
   CHECK(process_state(::getpid()) == 'R');
+  CHECK_FALSE(process_is_ending(::getpid()));
   const pid_t pid = ::fork();
   if (pid == 0) ::_exit(0);
   REQUIRE(pid > 0);
   siginfo_t info{};
   REQUIRE(::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT) == 0);
   CHECK(process_state(pid) == 'Z');
+  CHECK(process_is_ending(pid));
   ::waitpid(pid, nullptr, 0);
   CHECK_FALSE(process_state(pid));
 }
