@@ -7,12 +7,9 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/utils.h>
 
-#include <algorithm>
-#include <cstdio>
 #include <string>
 #include <vector>
 
-#include "base/system.h"
 #include "data/sampler.h"
 #include "support/catch.h"
 #include "support/error_of.h"
@@ -286,38 +283,6 @@ TEST_CASE("the strategy is the one that is asked for, else by size") {
     }
   });
   for (std::size_t i = 0; i < cases.size(); ++i) CHECK(names[i] == cases[i].name);
-}
-
-TEST_CASE("what averaging costs", "[.benchmark]") {  // scripts/bench/averaging reads it
-  constexpr int kRounds = 40;
-  for (const AveragingStrategy strategy :
-       {AveragingStrategy::kFlat, AveragingStrategy::kSharedMemory}) {
-    for (const int ranks : {2, 4}) {
-      for (std::int64_t elements = 256; elements <= 16 << 20; elements *= 4) {
-        std::vector<double> seconds;
-        on_connected_ranks(ranks, [&](const Communicator& communicator) {
-          const at::Tensor weight = at::ones({elements});
-          const at::Tensor flat = at::ones({elements + kStatistics});
-          const auto averager =
-              make_gradient_averager(with_strategy(strategy), communicator,
-                                     one_row_buffer({weight}, flat, kStatistics, ranks));
-          for (int round = 0; round < kRounds; ++round) {
-            flat.fill_(1);  // ranks come together, as after a step
-            const double begin_s = monotonic_seconds();
-            averager->average();
-            averager->add_up();
-            averager->barrier();
-            if (communicator.rank() == 0) seconds.push_back(monotonic_seconds() - begin_s);
-          }
-        });
-        std::sort(seconds.begin(), seconds.end());
-        CHECK(seconds.front() > 0);
-        std::printf("averaging %s ranks %d bytes %lld seconds %.9f\n",
-                    strategy == AveragingStrategy::kFlat ? "flat" : "shared_memory", ranks,
-                    static_cast<long long>(4 * elements), seconds[kRounds / 2]);
-      }
-    }
-  }
 }
 
 }  // namespace
