@@ -14,18 +14,21 @@ import scale_page  # noqa: E402
 import scale_runs  # noqa: E402
 from scale_model import MIB, Computing, Constants, Hosts, Network  # noqa: E402
 
-CONSTANTS = Constants(latency=1e-4, latency_between=2e-4, message=5e-5, ring_byte=1e-9, compress_byte=2e-9, bucket_byte=5e-10,
-                      barrier=1e-5, shared_byte=4e-9)
+CONSTANTS = Constants(latency=1e-4, latency_crowded=5e-4, latency_between=2e-4, ring_byte=1e-9, ring_byte_between=3e-9,
+                      compress_byte=2e-9, bucket_byte=5e-10, barrier=1e-5, shared_byte=4e-9)
 NETWORK = Network("two layers", ((250_000, 3_000_000), (500_000, 1_000_000)))  # 1 MB and 2 MB of gradients
 
 
 def test_a_ring_passes_twice_what_the_others_have():
-    assert scale_model.ring(1e6, Hosts(ranks=4, cores=4, bandwidth=1e8), CONSTANTS) == pytest.approx((1.5e-3, 6e-4, 1.5e-2))
-    assert scale_model.ring(1e6, Hosts(ranks=2, hosts=2, bandwidth=1e8), CONSTANTS) == pytest.approx((1e-3, 4e-4, 1e-2))
+    assert scale_model.ring(1e6, Hosts(ranks=4, cores=4), CONSTANTS) == pytest.approx((1.5e-3, 6e-4, 0))
+    assert scale_model.ring(1e6, Hosts(ranks=4, hosts=4, bandwidth=1e8), CONSTANTS) == pytest.approx((4.5e-3, 1.2e-3, 1.5e-2))
+    assert scale_model.ring(1e6, Hosts(ranks=4, hosts=4, bandwidth=1e8, burst=5e5), CONSTANTS)[2] == pytest.approx(1e-2)
 
 
-def test_ranks_that_share_a_core_are_busy_with_messages_instead_of_waiting_for_them():
-    assert scale_model.ring(1e6, Hosts(ranks=4, cores=2), CONSTANTS) == pytest.approx((1.5e-3 + 6 * 5e-5, 0, 0))
+def test_a_step_of_a_ring_takes_longer_where_ranks_share_cores_but_not_beside_other_programs():
+    assert scale_model.ring(1e6, Hosts(ranks=4, cores=2), CONSTANTS) == pytest.approx((1.5e-3, 3e-3, 0))
+    assert scale_model.ring(1e6, Hosts(ranks=2, cores=2, others=1), CONSTANTS) == pytest.approx((1e-3, 2e-4, 0))
+    assert Hosts(ranks=2, cores=2, others=1).ranks_per_core == 1.5
 
 
 def test_buckets_close_as_those_of_the_reducer_do():

@@ -5,7 +5,7 @@ takes longer where ranks share cores and hides behind nothing. What the wire tak
 lets it. Nothing in here was fitted to a step that it is compared with: see `Constants`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 MIB = 1 << 20
@@ -45,14 +45,14 @@ class Computing:
 class Constants:
     """What averaging costs, from steps of two small networks that the model is not tested on (scripts/bench/scale --parts constants).
 
-    A step of a ring is one message to a neighbour and one from the other. It waits for `latency`; where ranks share cores, others
-    compute meanwhile, and it keeps a core busy for `message`.
+    A step of a ring is a message to one neighbour and one from the other, and waits for a latency.
     """
 
-    latency: float  # of a step of a ring whose ranks have a core each, inside a host
-    latency_between: float  # the same between two hosts
-    message: float  # what a core is busy with a rank's part of a step of a ring
-    ring_byte: float  # what a core is busy with a byte of gradients that two ranks average
+    latency: float  # of a step of a ring inside a host, where each rank has a core
+    latency_crowded: float  # where it has not: whoever is to receive has to wait for a core first
+    latency_between: float  # between two hosts
+    ring_byte: float  # what a core is busy with a byte of gradients that two ranks average inside a host
+    ring_byte_between: float  # and between two
     compress_byte: float  # and with one that is sent in half as many bytes, besides
     bucket_byte: float  # and with one that goes through buckets, besides
     barrier: float  # of shared memory, of which a step has three, with a core for each rank
@@ -61,16 +61,24 @@ class Constants:
 
 @dataclass(frozen=True)
 class Hosts:
-    """Where the ranks are: `ranks` in all, as many on each of `hosts`, and what a cable between two of them carries a second."""
+    """Where the ranks are: `ranks` in all, as many on each of `hosts`, and beside them other programs that keep `others` cores busy.
+    A cable between two hosts carries `bandwidth` bytes a second, and after a pause `burst` of them at once.
+    """
 
     ranks: int
     hosts: int = 1
     cores: int = 1  # of each host
     bandwidth: float = float("inf")
+    burst: float = 0.0
+    others: float = 0.0
 
     @property
     def ranks_per_core(self):
-        return max(1.0, self.ranks / self.hosts / self.cores)
+        return max(1.0, (self.ranks + self.others) / self.hosts / self.cores)
+
+    @property
+    def crowded(self):
+        return self.ranks > self.hosts * self.cores
 
 
 def expected_maximum(count):
@@ -87,10 +95,10 @@ def skew(spread, hosts):
 def ring(size, hosts, constants):
     """Seconds of a ring all-reduce: a rank's core is busy, its steps wait for one another, and its bytes are on the wire."""
     steps, passed = 2 * (hosts.ranks - 1), 2 * (hosts.ranks - 1) / hosts.ranks * size
-    busy, latency = passed * constants.ring_byte, constants.latency if hosts.hosts == 1 else constants.latency_between
-    if hosts.ranks_per_core > 1:  # others compute while one waits
-        return busy + steps * constants.message, 0.0, passed / hosts.bandwidth
-    return busy, steps * latency, passed / hosts.bandwidth
+    if hosts.hosts > 1:
+        return passed * constants.ring_byte_between, steps * constants.latency_between, max(0.0, passed - hosts.burst) / hosts.bandwidth
+    latency = constants.latency_crowded if hosts.crowded else constants.latency
+    return passed * constants.ring_byte, steps * latency, 0.0
 
 
 def buckets(network, limit=25 * MIB):
@@ -119,20 +127,20 @@ def flat(network, compute, hosts, constants, compressed=False):
     share, size = hosts.ranks_per_core, network.gradient_bytes
     busy, latency, wire = ring(size / 2 if compressed else size, hosts, constants)
     if compressed:  # the statistics behind the gradients are not, and take a ring of their own
-        compute += size * constants.compress_byte + ring(0, hosts, constants)[0]
+        compute += size * constants.compress_byte
         latency *= 2
     # Pieces of the buffer are added while others are on the wire, so the longer of the two counts.
     return share * compute + latency + max(share * busy, wire)
 
 
 def bucketed(network, compute, hosts, constants, limit=25 * MIB):
-    share = hosts.ranks_per_core
-    all_busy, latency, _ = ring(0, hosts, constants)  # the statistics, before backward
-    reductions = [(0.0, 0.0, latency + share * all_busy)]
+    share, all_busy = hosts.ranks_per_core, 0.0
+    reductions = [(0.0, 0.0, ring(0, hosts, constants)[1])]  # of the statistics, before backward
     for size, done in buckets(network, limit):
         busy, latency, wire = ring(size, hosts, constants)
         copied = size * constants.bucket_byte
         reductions.append((done, share * copied, latency + max(share * busy, wire)))
+        hosts = replace(hosts, burst=0.0)
         all_busy += busy + copied
     backward = share * BACKWARD * compute
     # What averaging keeps the core busy, backward has to wait for.
