@@ -129,11 +129,11 @@ def within(rows):
 
 
 def growth_table(rows):
-    lines = ["| ranks | first step after | largest process | whole machine |", "|---|---|---|---|"]
+    lines = ["| ranks | first step after | largest process | all processes together |", "|---|---|---|---|"]
     for row in [row for row in rows if row["model"] == "net" and row["strategy"] == "shared_memory" and row["part"] != "hosts"]:
         figures = row["figures"]
         lines.append(f"| {row['where'].split()[0]} | {figures['startup_s']:.2g} s | {figures['largest_process_bytes'] / 1e6:.0f} MB | "
-                     f"{figures['machine_bytes'] / 1e9:.2g} GB |")
+                     f"{figures['all_processes_bytes'] / 1e9:.2g} GB |")
     return lines
 
 
@@ -175,7 +175,7 @@ def page(result):
     if by_part["many"]:
         lines += ["", f"More ranks than cores by far, to see that it works ({where_it_ran(result['parts']['many'])}); "
                   f"{within(by_part['many'])}.", "", *steps_table(by_part["many"])]
-    lines += ["", "Start-up and memory of `net` with `shared_memory`; \"whole machine\" is what all processes took together at most:", "",
+    lines += ["", "Start-up and memory of `net` with `shared_memory`; what processes share counts once in what they take together:", "",
               *growth_table(rows)]
     if by_part["hosts"]:
         lines += ["", "## Two hosts", "", "Two network namespaces of one machine with one rank each, joined by a cable whose bandwidth "

@@ -10,7 +10,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import uuid
 from pathlib import Path
@@ -57,32 +56,24 @@ def networks(binary, models):
     return result
 
 
-class Memory:
-    """How much of the machine's memory was taken while the block ran, at most: what is available is asked for ten times a second."""
+def memory_of(mark):
+    """Bytes that the processes with this variable take together; what several share counts once."""
+    total = 0
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"\0MNIST_TRAIN_BENCH={mark}\0".encode() in b"\0" + (folder / "environ").read_bytes():
+                total += 1024 * sum(int(line.split()[1]) for line in (folder / "smaps_rollup").read_text().splitlines()
+                                    if line.startswith("Pss:"))
+        except OSError:  # it ended, or is a thread of the kernel
+            continue
+    return total
 
-    def __enter__(self):
-        self.before = self.least = self.available()
-        self.ended = threading.Event()
-        self.thread = threading.Thread(target=self.watch)
-        self.thread.start()
-        return self
 
-    def __exit__(self, *_):
-        self.ended.set()
-        self.thread.join()
-
-    @property
-    def taken(self):
-        return self.before - self.least
-
-    @staticmethod
-    def available():
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
-
-    def watch(self):
-        while not self.ended.wait(0.1):
-            self.least = min(self.least, self.available())
+def memory_when_training(process, mark, metrics):
+    """Of the processes with this mark, asked for once, when the first step has been written."""
+    while process.poll() is None and not (metrics.exists() and metrics.stat().st_size):
+        time.sleep(0.02)
+    return memory_of(mark)
 
 
 def figures_of(folder):
@@ -101,11 +92,14 @@ def on_one_machine(binary, model, strategy, samples, ranks, steps):
         path = Path(folder, "config.json")
         path.write_text(json.dumps(config_of(model, strategy if ranks > 1 else "flat", samples, ranks, steps)))
         command = [binary, "--config", path, "--output", f"{folder}/run", "--nproc-per-node", ranks, "--quiet"]
-        with Memory() as memory:
-            done = subprocess.run(list(map(str, command)), env=environment(), capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise RuntimeError(f"{model} on {ranks} ranks, {strategy}: exit {done.returncode}\n{done.stderr}")
-        return {**figures_of(Path(folder, "run")), "machine_bytes": memory.taken}
+        mark = uuid.uuid4().hex
+        with subprocess.Popen(list(map(str, command)), env=environment({"MNIST_TRAIN_BENCH": mark}), stderr=subprocess.PIPE,
+                              text=True) as process:
+            memory = memory_when_training(process, mark, Path(folder, "run", "metrics.jsonl"))
+            _, errors = process.communicate()
+        if process.returncode != 0:
+            raise RuntimeError(f"{model} on {ranks} ranks, {strategy}: exit {process.returncode}\n{errors}")
+        return {**figures_of(Path(folder, "run")), "all_processes_bytes": memory}
 
 
 def ip(*arguments, check=True):
