@@ -1,5 +1,6 @@
-"""scripts/bench/scale: the arithmetic of its model of a step."""
+"""scripts/bench/scale: the arithmetic of its model of a step, and that its page says what its results say."""
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "scripts" / "bench" / "results"
 sys.path.insert(0, str(ROOT / "scripts" / "lib" / "bench"))
 import scale_gpus  # noqa: E402
 import scale_model  # noqa: E402
@@ -77,7 +79,7 @@ def test_the_slowest_of_many_is_expected_beyond_the_mean():
 def test_the_constants_are_found_again_in_steps_that_the_model_made():
     """Networks of which a thousandth of a second is computed, on hosts of one core each and a machine of two."""
     def case(seconds):
-        return {"step_s": seconds, "step_spread_s": 0.0}
+        return {"step_s": seconds, "step_spread_s": 0.0, "others_cores": 0.0}
 
     cases = {"1 rank, net, 8 samples": case(0.004), "1 rank, net, 32 samples": case(0.01)}
     for size, width in (("small", 16), ("large", 2048)):
@@ -90,10 +92,16 @@ def test_the_constants_are_found_again_in_steps_that_the_model_made():
                 seconds = scale_model.STRATEGIES[strategy](network, 1e-3, hosts, CONSTANTS)
                 separator = f"{size}, {strategy}"
                 cases[f"{where}, {separator}"] = case(seconds)
-    constants, computing = scale_page.fit({"cases": cases, "samples": {"net": 32}})
+    constants, computing = scale_page.fit({"cases": cases, "samples": {"net": 32}, "cores": 2})
     assert computing["net"].seconds(16) == pytest.approx(0.006)
     for name, value in vars(constants).items():
         assert value == pytest.approx(getattr(CONSTANTS, name), rel=1e-6), name
+
+
+def test_steps_beside_other_programs_are_counted_as_if_these_were_not_there():
+    assert scale_page.beside_others("1 rank, net, 8 samples", 0.9, 2) == 1
+    assert scale_page.beside_others("2 ranks, large, flat", 0.5, 2) == 1.25
+    assert scale_page.beside_others("2 hosts, large, flat", 1, 8) == 1.5
 
 
 def test_containers_are_not_counted_twice():
@@ -114,6 +122,19 @@ def test_more_gpus_are_never_more_efficient(kind):
     network = Network("net", NETWORK.layers)
     efficiency = [scale_gpus.scaling(network, gpus)[kind]["efficiency"] for gpus in scale_gpus.GPUS]
     assert all(0 < after < before < 1 for before, after in zip(efficiency, efficiency[1:]))
+
+
+def test_page_and_plot_say_what_the_committed_results_say():
+    result = json.loads((RESULTS / "scale.json").read_text())
+    assert (RESULTS / "scale.md").read_text() == scale_page.page(result), "scripts/bench/scale --parts none was not run"
+    assert (RESULTS / "scale.svg").read_text() == scale_page.draw(result)
+
+
+def test_the_committed_steps_of_two_hosts_are_predicted_within_a_fifth():
+    rows = [row for row in scale_page.compare(json.loads((RESULTS / "scale.json").read_text())) if row["part"] == "hosts"]
+    assert len(rows) == 36
+    off = [row for row in rows if abs(row["ratio"] - 1) > scale_page.TOLERANCE]
+    assert not off, [(row["where"], row["model"], row["strategy"], row["ratio"]) for row in off]
 
 
 @pytest.mark.skipif("MNIST_TRAIN_BINARY" not in os.environ, reason="needs the built program")
