@@ -2,6 +2,9 @@
 
 import json
 import os
+import shutil
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -143,3 +146,21 @@ def test_a_run_of_two_ranks_gives_seconds_and_bytes():
     assert figures["steps"] == 8
     assert 0 < figures["step_median_s"] < 1 and 0 < figures["startup_s"] < 30
     assert 1e7 < figures["largest_process_bytes"] < 2e9 and 5e7 < figures["all_processes_bytes"] < 4e9
+
+
+@pytest.mark.skipif("MNIST_TRAIN_BINARY" not in os.environ or os.geteuid() != 0 or not shutil.which("tc"),
+                    reason="needs the built program, root and tc")
+def test_a_measurement_that_is_ended_leaves_no_hosts(tmp_path):
+    def hosts():
+        listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
+        return {name for name in listed.split() if name.startswith("mt-scale-")}
+
+    command = [sys.executable, ROOT / "scripts" / "bench" / "scale", "--parts", "constants", "--output", tmp_path / "scale.json",
+               "--binary", os.environ["MNIST_TRAIN_BINARY"]]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert "1 rank, net" in process.stderr.readline()
+        assert len(hosts()) == 2
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+    assert process.returncode == 143
+    assert not hosts()

@@ -111,7 +111,7 @@ def two_hosts():
     """The names of two namespaces; in each the interface is `cable`, and the addresses are 10.88.78.1 and .2. Takes root."""
     if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("tc"):
         raise RuntimeError("two hosts take root, ip and tc (Debian's package iproute2)")
-    names = [f"mt-{uuid.uuid4().hex[:8]}" for _ in range(2)]
+    names = [f"mt-scale-{uuid.uuid4().hex[:8]}" for _ in range(2)]
     try:
         for name in names:
             ip("netns", "add", name)
