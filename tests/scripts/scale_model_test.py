@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "scripts" / "bench" / "results"
+RESULTS = ROOT / "scripts" / "bench" / "results" / "amd-epyc-family-26-model-2"
 sys.path.insert(0, str(ROOT / "scripts" / "lib" / "bench"))
 import scale_gpus  # noqa: E402
 import scale_model  # noqa: E402
@@ -95,7 +95,7 @@ def test_the_constants_are_found_again_in_steps_that_the_model_made():
                 seconds = scale_model.STRATEGIES[strategy](network, 1e-3, hosts, CONSTANTS)
                 separator = f"{size}, {strategy}"
                 cases[f"{where}, {separator}"] = case(seconds)
-    constants, computing = scale_page.fit({"cases": cases, "samples": {"net": 32}, "cores": 2})
+    constants, computing = scale_page.fit({"cases": cases, "samples": {"net": 32}, "machine": {"cores": 2}})
     assert computing["net"].seconds(16) == pytest.approx(0.006)
     for name, value in vars(constants).items():
         assert value == pytest.approx(getattr(CONSTANTS, name), rel=1e-6), name

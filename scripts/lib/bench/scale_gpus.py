@@ -17,7 +17,7 @@ FLOPS = 0.36 * 989e12  # bf16: the part of an A100's peak that the fastest publi
 PER_SAMPLE = {"resnet18": 3.5e-3 / 256}  # convolutions, batch norm and sums, gpu_estimate.md
 NVLS, NODE = 476e9, 8 * 47e9  # bytes/s that NCCL's benchmark calls bus bandwidth: in a machine with NVLink SHARP; of 8 network cards
 SOURCES = (
-    "operations of a captured step, time of one, and `resnet18`'s time a sample: [gpu_estimate.md](gpu_estimate.md)",
+    "operations of a captured step, time of one, and `resnet18`'s time a sample: [gpu_estimate.md](../gpu_estimate.md)",
     "NVLink 4, 900 GB/s a GPU in both directions, of which all-reduce makes 476 GB/s of bus bandwidth in a machine of eight H100s; "
     "InfiniBand NDR of 400 Gbit/s a GPU, of which 46 to 48 GB/s arrive: NVIDIA's answer in "
     "[nccl-tests#290](https://github.com/NVIDIA/nccl-tests/issues/290)",

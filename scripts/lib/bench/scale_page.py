@@ -35,7 +35,7 @@ def beside_others(name, others, cores):
 
 def fit(part):
     """The constants, and what each model computes on one rank."""
-    step = {name: case["step_s"] / beside_others(name, case["others_cores"], part["cores"])
+    step = {name: case["step_s"] / beside_others(name, case["others_cores"], part["machine"]["cores"])
             for name, case in part["cases"].items() if "step_s" in case}
     small, large = bytes_of_layers(16), bytes_of_layers(2048)
 
@@ -86,7 +86,7 @@ def compare(result):
         for case, figures in ran["cases"].items():
             where, name, strategy = case.split(", ")
             predicted = scale_model.step_seconds(strategy, networks[name], computing[name], ran["samples"][name],
-                                                 place_of(case, figures, ran["cores"], result["parts"]["constants"]["cases"]), constants)
+                                                 place_of(case, figures, ran["machine"]["cores"], result["parts"]["constants"]["cases"]), constants)
             rows.append({"part": part, "where": where, "model": name, "strategy": strategy, "measured_s": figures["step_s"],
                          "predicted_s": predicted, "ratio": predicted / figures["step_s"], "figures": figures})
     return rows
@@ -169,8 +169,10 @@ def gpu_tables(networks):
 
 
 def where_it_ran(part):
-    return (f"`{part['command']}`, commit {part['commit']}, {part['date']}, {part['processor']}, {part['cores']} cores, "
-            f"load before {part['load_before']:.1f}")
+    processor = part["machine"]["processor"]
+    return (f"`{part['command']}`, commit {part['commit']}, {part['date']}, {processor['name']} family {processor['family']} "
+            f"model {processor['model']}, {part['machine']['cores']} cores, "
+            f"load before {part['machine']['load_average']['before'][0]:.1f}")
 
 
 def page(result):
@@ -227,7 +229,7 @@ CONSTANT_NAMES = (
 )
 
 MODEL_TEXT = (
-    "A step ([scale_model.py](../../lib/bench/scale_model.py)) is what a rank computes, times the ranks that share a core, plus what "
+    "A step ([scale_model.py](../../../lib/bench/scale_model.py)) is what a rank computes, times the ranks that share a core, plus what "
     "averaging adds, plus what the slowest rank is expected to take beyond the mean. `flat` adds a ring behind backward: "
     "2 (n - 1) steps, each with a latency, and 2 (n - 1) / n times the gradients' bytes at the cable's rate, or as long as the cores "
     "are busy with them if that is longer. `bucketed` sends each of the Reducer's buckets when backward has reached it, one behind the "
