@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <csignal>
 #include <string>
 
@@ -18,23 +19,28 @@ namespace mnist_train::app {
 
 namespace {
 
-volatile std::sig_atomic_t recorded_signal = 0;
+std::atomic<int> recorded_signal = 0;
+std::atomic<bool> recording = false;
 
-void record(int signal) {
-  if (recorded_signal == 0) recorded_signal = signal;
+sigset_t set_of_stop_signals() {
+  sigset_t signals;
+  ::sigemptyset(&signals);
+  for (const int signal : launch::stop_signals()) ::sigaddset(&signals, signal);
+  return signals;
 }
 
-[[noreturn]] void leave(int signal) { ::_exit(launch::stopped_exit_code(signal)); }
-
-void handle_stop_signals(void (*handler)(int)) {
-  struct sigaction action {};
-  action.sa_handler = handler;
-  action.sa_flags = SA_RESTART;
-  for (const int signal : launch::stop_signals()) ::sigaction(signal, &action, nullptr);
+/// Takes one stop signal after the other, for as long as the process lives.
+[[noreturn]] void take_stop_signals(bool trains) {
+  const sigset_t signals = set_of_stop_signals();
+  while (true) {
+    int signal = 0;
+    if (::sigwait(&signals, &signal) != 0) continue;
+    const bool can_wait = trains && signal == SIGUSR1;
+    if (!recording && !can_wait) ::_exit(launch::stopped_exit_code(signal));
+    int none = 0;
+    recorded_signal.compare_exchange_strong(none, signal);
+  }
 }
-
-/// The parent of this process blocked all of them.
-void block_only(const sigset_t& signals) { ::pthread_sigmask(SIG_SETMASK, &signals, nullptr); }
 
 /// Returns the exit status of `scontrol requeue JOB`, 127 where it cannot be started.
 int scontrol_requeue(std::string job) {
@@ -45,10 +51,17 @@ int scontrol_requeue(std::string job) {
   ::posix_spawn_file_actions_init(&files);
   ::posix_spawn_file_actions_adddup2(&files, STDERR_FILENO,
                                      STDOUT_FILENO);  // its output is no result
+  posix_spawnattr_t attributes;
+  ::posix_spawnattr_init(&attributes);
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::posix_spawnattr_setsigmask(&attributes, &none);
+  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
   pid_t pid = 0;
   int status = 0;
   const int error =
-      ::posix_spawnp(&pid, program.c_str(), &files, nullptr, arguments.data(), environ);
+      ::posix_spawnp(&pid, program.c_str(), &files, &attributes, arguments.data(), environ);
+  ::posix_spawnattr_destroy(&attributes);
   ::posix_spawn_file_actions_destroy(&files);
   if (error != 0 || ::waitpid(pid, &status, 0) != pid) return 127;
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
@@ -57,19 +70,16 @@ int scontrol_requeue(std::string job) {
 }  // namespace
 
 void end_on_stop_signals(bool trains) {
-  handle_stop_signals(&leave);
-  sigset_t waiting;
-  ::sigemptyset(&waiting);
-  if (trains) ::sigaddset(&waiting, SIGUSR1);
-  block_only(waiting);
+  // Shells start what runs in the background with SIGINT ignored; one that is sent is meant.
+  for (const int signal : launch::stop_signals()) std::signal(signal, SIG_DFL);
+  // No handler may run in a thread that computes, and later threads inherit the mask: while oneDNN
+  // multiplies, the stack pointer is on the heap, where the frame of a handler destroys memory.
+  const sigset_t signals = set_of_stop_signals();
+  ::pthread_sigmask(SIG_SETMASK, &signals, nullptr);
+  start_thread([trains] { take_stop_signals(trains); }).detach();
 }
 
-void record_stop_signals() {
-  handle_stop_signals(&record);
-  sigset_t none;
-  ::sigemptyset(&none);
-  block_only(none);
-}
+void record_stop_signals() { recording = true; }
 
 int stop_signal() { return recorded_signal; }
 

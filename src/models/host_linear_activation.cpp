@@ -152,8 +152,7 @@ void host_tanh(const at::Tensor& values) {
 
 kernels::LinearActivationGradients host_linear_activation_gradients(
     kernels::LinearFunction function, const at::Tensor& y, const at::Tensor& gradient) {
-  const kernels::LinearActivationGradients found{at::empty_like(y),
-                                                 at::empty({y.size(1)}, y.options())};
+  kernels::LinearActivationGradients found{at::empty_like(y), at::empty({y.size(1)}, y.options())};
   const std::int64_t channels = y.size(1);
   const std::int64_t of_task =
       std::max<std::int64_t>(64, kGrain / std::max<std::int64_t>(1, y.size(0)));

@@ -12,9 +12,6 @@ namespace mnist_train::models {
 
 namespace {
 
-// Below, oneDNN's way to a product costs more than it saves.
-constexpr std::int64_t kWorthwhile = 1'500'000;  // multiply-adds
-
 /// A linear layer by oneDNN, with what is behind it; it has no function in LibTorch's headers.
 using LinearPointwise = at::Tensor(const at::Tensor& x, const at::Tensor& weight,
                                    const std::optional<at::Tensor>& bias, std::string_view behind,
@@ -30,13 +27,12 @@ std::optional<c10::TypedOperatorHandle<LinearPointwise>> find_one_dnn_linear() {
 }  // namespace
 
 at::Tensor host_product(const at::Tensor& left, const at::Tensor& right, const at::Tensor& row) {
-  static const auto one_dnn_linear = find_one_dnn_linear();
-  const bool by_one_dnn = one_dnn_linear && left.scalar_type() == at::kFloat && left.numel() > 0 &&
+  static const auto kOneDnnLinear = find_one_dnn_linear();
+  const bool by_one_dnn = kOneDnnLinear && left.scalar_type() == at::kFloat && left.numel() > 0 &&
                           right.numel() > 0 && at::globalContext().userEnabledMkldnn();
   const std::optional<at::Tensor> bias = row.defined() ? std::optional(row) : std::nullopt;
   if (!by_one_dnn) return at::linear(left, right, bias);
-  return one_dnn_linear->call(left, right, bias, "none", c10::List<std::optional<at::Scalar>>(),
-                              "");
+  return kOneDnnLinear->call(left, right, bias, "none", c10::List<std::optional<at::Scalar>>(), "");
 }
 
 }  // namespace mnist_train::models

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import time
+from pathlib import Path
 
 import pytest
 from support import Process, run, send, start, train, train_command, wait_until, write_config
@@ -252,3 +253,15 @@ def test_a_second_ctrl_c_says_what_is_not_saved_and_leaves_no_half_written_file(
     assert not list(process.run_folder.path.rglob("*.partial-*"))
     assert process.run_folder.summary()["status"] == "stopped"
     assert "running: this page" not in (process.run_folder.path / "report.html").read_text()
+
+
+def test_no_handler_of_a_signal_runs_where_a_rank_computes(tmp_path):
+    """Its frame would destroy memory: oneDNN points the stack pointer at the heap while it multiplies."""
+    stop_signals = sum(1 << (each - 1) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1))
+    with start(tmp_path, {"epochs": 1000}) as process:
+        process.wait_for_step(1)
+        for pid in process.ranks().values():
+            caught = re.search(r"^SigCgt:\s+(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+            assert int(caught[1], 16) & stop_signals == 0
+        process.send(signal.SIGTERM)
+        assert process.wait() == 143
