@@ -12,8 +12,8 @@ namespace mnist_train::app {
 
 namespace {
 
-constexpr double kInterval_s = 0.04;  // at least, from one snapshot to the next
-constexpr double kFraction = 0.004;   // of the time, at most, that snapshots take
+constexpr double kInterval_s = 0.06;  // at least, from one snapshot to the next
+constexpr double kFraction = 0.003;   // of the time, at most, that snapshots take
 constexpr std::int64_t kFirst = 3;    // as many as the memory holds
 
 }  // namespace

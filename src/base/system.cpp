@@ -1,7 +1,9 @@
 #include "base/system.h"
 
 #include <signal.h>
+#include <spdlog/spdlog.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -13,6 +15,7 @@
 #include <cstring>
 #include <fstream>
 #include <sstream>
+#include <system_error>
 #include <utility>
 
 #include "base/error.h"
@@ -74,6 +77,21 @@ std::optional<std::filesystem::path> user_cache_folder() {
   const char* home = std::getenv("HOME");
   if (home == nullptr || *home != '/') return std::nullopt;
   return std::filesystem::path(home) / ".cache" / "mnist-train";
+}
+
+std::optional<std::filesystem::path> own_cache_folder(const char* name) {
+  const auto parent = user_cache_folder();
+  if (!parent) return std::nullopt;
+  std::error_code failed;
+  std::filesystem::create_directories(*parent, failed);
+  const std::filesystem::path folder = *parent / name;
+  ::mkdir(folder.c_str(), S_IRWXU);
+  struct stat found {};
+  const bool is_own = ::lstat(folder.c_str(), &found) == 0 && S_ISDIR(found.st_mode) &&
+                      found.st_uid == ::geteuid() && (found.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+  if (is_own) return folder;
+  spdlog::debug("{}: nothing is kept here, it is not this user's alone", folder.string());
+  return std::nullopt;
 }
 
 std::string host_name() {

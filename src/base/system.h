@@ -31,6 +31,11 @@ std::optional<std::string> environment_variable(const char* name);
 /// $XDG_CACHE_HOME/mnist-train or ~/.cache/mnist-train. Nothing where neither is known.
 std::optional<std::filesystem::path> user_cache_folder();
 
+/// Returns the folder `name` of the user's cache, which is made where it is missing. Nothing where
+/// it cannot be, or where somebody else could have written there what a run computes, or trains
+/// with.
+std::optional<std::filesystem::path> own_cache_folder(const char* name);
+
 /// Returns the name of this machine, or "unknown host".
 std::string host_name();
 

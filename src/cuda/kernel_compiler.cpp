@@ -7,8 +7,6 @@
 #include <dlfcn.h>
 #include <nvrtc.h>
 #include <spdlog/spdlog.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -180,24 +178,6 @@ class Program {
   nvrtcProgram program_ = nullptr;
 };
 
-/// Returns the user's folder of compiled kernels, which is made here. Nothing where it cannot be,
-/// or where somebody else could have written there what the GPU would compute.
-std::optional<std::filesystem::path> cache_folder() {
-  const auto parent = user_cache_folder();
-  if (!parent) return std::nullopt;
-  std::error_code failed;
-  std::filesystem::create_directories(*parent, failed);
-  const std::filesystem::path folder = *parent / "kernels";
-  ::mkdir(folder.c_str(), S_IRWXU);
-  struct stat found {};
-  const bool is_own = ::lstat(folder.c_str(), &found) == 0 && S_ISDIR(found.st_mode) &&
-                      found.st_uid == ::geteuid() && (found.st_mode & (S_IWGRP | S_IWOTH)) == 0;
-  if (is_own) return folder;
-  spdlog::debug("{}: compiled kernels are not kept here, it is not this user's alone",
-                folder.string());
-  return std::nullopt;
-}
-
 /// Returns the module in a file of the cache; null where there is none, or none that loads. The
 /// file begins with the hash of the rest, which shows damage: the driver looks at little.
 std::unique_ptr<accelerator::KernelModule> load_cached(const std::filesystem::path& file) {
@@ -234,7 +214,7 @@ std::unique_ptr<accelerator::KernelModule> compile_kernels(const std::string& so
   const int capability = 10 * device.major + device.minor;
   int version = 0;
   C10_CUDA_CHECK(::cudaRuntimeGetVersion(&version));
-  const auto folder = cache_folder();
+  const auto folder = own_cache_folder("kernels");
   if (!folder) return std::make_unique<CudaKernelModule>(Program(source).compile(capability));
   const std::filesystem::path file =
       *folder / hash_hex(source + kLanguage + " " + std::to_string(capability) + " " +

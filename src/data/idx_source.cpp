@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/system.h"
+#include "data/inflated_cache.h"
 #include "imaging/codec.h"
 
 namespace mnist_train::data {
@@ -40,6 +41,16 @@ std::int64_t big_endian(const std::array<std::uint8_t, 4>& bytes) {
   return (std::int64_t{bytes[0]} << 24) | (bytes[1] << 16) | (bytes[2] << 8) | bytes[3];
 }
 
+std::vector<std::uint8_t> header_of(const std::vector<std::int64_t>& shape) {
+  std::vector<std::uint8_t> header{0, 0, kUnsignedByte, static_cast<std::uint8_t>(shape.size())};
+  for (const std::int64_t dimension : shape) {
+    for (const unsigned shift : {24U, 16U, 8U, 0U}) {
+      header.push_back(static_cast<std::uint8_t>(static_cast<std::uint32_t>(dimension) >> shift));
+    }
+  }
+  return header;
+}
+
 void require_dimensions(const IdxReader& reader, bool fits, const char* expected) {
   if (fits) return;
   imaging::fail_at(reader.name(), 3,
@@ -53,7 +64,11 @@ IdxReader::IdxReader(const std::filesystem::path& path)
     : name_(path.string()),
       file_(std::make_shared<const MappedFile>(MappedFile::open(path, ExitCode::kData))) {
   if (GzipStream::recognizes(file_->bytes())) {
-    gzip_ = std::make_unique<GzipStream>(file_->bytes(), name_);
+    if (auto inflated = find_inflated(file_->bytes())) {
+      file_ = std::move(inflated);
+    } else {
+      gzip_ = std::make_unique<GzipStream>(file_->bytes(), name_);
+    }
   }
   read_magic();
   read_shape();
@@ -79,6 +94,7 @@ void IdxReader::inflate_into(std::span<std::uint8_t> values) {
          "the " + shape_text() + " values that the header states end here, but more bytes follow");
   }
   gzip_->expect_end();
+  if (values.size() == size_) keep_inflated(file_->bytes(), header_of(shape_), values);
 }
 
 IdxFile IdxReader::read() {
@@ -227,8 +243,12 @@ std::span<const std::uint8_t> IdxSource::mapped_pixels() const {
 }
 
 bool IdxSource::read_first(std::int64_t count, std::uint8_t* out) {
-  if (!images_.compressed()) return false;
-  images_.inflate_into({out, static_cast<std::size_t>(count * geometry_->bytes())});
+  const auto bytes = static_cast<std::size_t>(count * geometry_->bytes());
+  if (images_.compressed()) {
+    images_.inflate_into({out, bytes});
+  } else {
+    std::copy_n(images_.read().values.data(), bytes, out);
+  }
   return true;
 }
 

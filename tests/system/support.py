@@ -75,7 +75,8 @@ def merged(base, changes):
 
 def environment(**variables):
     kept = {key: value for key, value in os.environ.items() if not key.startswith(FOREIGN)}
-    return kept | {"MNIST_TRAIN_DATA": str(MNIST.parent)} | {key: str(value) for key, value in variables.items()}
+    ours = {"MNIST_TRAIN_DATA": str(MNIST.parent), "XDG_CACHE_HOME": cache_folder().name}
+    return kept | ours | {key: str(value) for key, value in variables.items()}
 
 
 def write_config(folder, changes=None, name="config.json"):
@@ -87,6 +88,12 @@ def write_config(folder, changes=None, name="config.json"):
         config["data"] = data | {"root": small_mnist().name}
     path.write_text(json.dumps(config))
     return path
+
+
+@functools.cache
+def cache_folder():
+    """The user's cache, which tests leave alone."""
+    return tempfile.TemporaryDirectory(prefix="mnist-train-cache-")
 
 
 @functools.cache
