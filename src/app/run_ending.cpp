@@ -84,11 +84,11 @@ void tell_of_finished_run(const Worker& worker, const report::Summary& summary,
   }
 }
 
-void tell_of_earlier_end(const Worker& worker, const std::string& ended_by) {
-  const settings::TrainOptions& options = worker.config.train;
+void tell_of_earlier_end(const Worker& worker, const train::Progress& progress,
+                         const std::string& ended_by) {
   std::string longer = ended_by + "=null";
-  if (ended_by == "epochs") longer = fmt::format("epochs={}", 2 * options.epochs);
-  if (ended_by == "max_steps") longer = fmt::format("max_steps={}", 2 * *options.max_steps);
+  if (ended_by == "epochs") longer = fmt::format("epochs={}", 2 * progress.epoch);
+  if (ended_by == "max_steps") longer = fmt::format("max_steps={}", 2 * progress.step);
   spdlog::info("this run is finished already: {}; {} ended it. To train on: {} --set {}",
                worker.run_folder.string(), ended_by,
                launch::resume_command(worker.run_folder, worker.job.program), longer);

@@ -15,7 +15,8 @@ void tell_of_finished_run(const Worker& worker, const report::Summary& summary,
 
 /// Says that the run that was to be resumed is finished, and how to train on: `ended_by` is the key
 /// of the config that ended it.
-void tell_of_earlier_end(const Worker& worker, const std::string& ended_by);
+void tell_of_earlier_end(const Worker& worker, const train::Progress& progress,
+                         const std::string& ended_by);
 
 /// Says that a run was stopped and saved, and how to resume it. For rank 0.
 void tell_of_stopped_run(const Worker& worker, const train::Progress& progress);

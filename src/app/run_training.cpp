@@ -54,7 +54,7 @@ EpochEnd train_epoch(Worker& worker, train::Trainer& trainer, RunCheckpoints& ch
   }
   trainer.synchronize();
   recorder.record_steps();
-  // With `shared_memory` a rank has summed only its shard of the gradients.
+  // On CPUs the update may have added them up block by block, and each rank only its shard.
   if (worker.config.report.histograms) trainer.all_gather_gradients();
   return must_stop(trainer) ? EpochEnd::kStopped : EpochEnd::kDone;
 }
@@ -78,7 +78,7 @@ ExitCode run_training(Worker& worker) {
   RunCheckpoints checkpoints(worker, dataset, *trainer);
   const ResumedRun resumed = resume_run(worker, dataset, *trainer, snapshots, checkpoints);
   if (resumed.is_finished) {
-    tell_of_earlier_end(worker, trainer->ended_by());
+    tell_of_earlier_end(worker, trainer->progress(), trainer->ended_by());
     return ExitCode::kDone;
   }
   RunRecorder recorder(worker, dataset, *trainer, checkpoints, resumed);

@@ -55,6 +55,12 @@ std::string process_status(pid_t pid) {
   return name_end == std::string::npos ? "" : trimmed(line.substr(name_end + 1));
 }
 
+bool is_own_folder(const std::filesystem::path& folder, mode_t may_not) {
+  struct stat found {};
+  return ::lstat(folder.c_str(), &found) == 0 && S_ISDIR(found.st_mode) &&
+         found.st_uid == ::geteuid() && (found.st_mode & may_not) == 0;
+}
+
 }  // namespace
 
 double monotonic_seconds() { return seconds_of(CLOCK_MONOTONIC); }
@@ -86,10 +92,8 @@ std::optional<std::filesystem::path> own_cache_folder(const char* name) {
   std::filesystem::create_directories(*parent, failed);
   const std::filesystem::path folder = *parent / name;
   ::mkdir(folder.c_str(), S_IRWXU);
-  struct stat found {};
-  const bool is_own = ::lstat(folder.c_str(), &found) == 0 && S_ISDIR(found.st_mode) &&
-                      found.st_uid == ::geteuid() && (found.st_mode & (S_IWGRP | S_IWOTH)) == 0;
-  if (is_own) return folder;
+  // A user's own group may write to what is made with the usual permissions of some systems.
+  if (is_own_folder(*parent, S_IWOTH) && is_own_folder(folder, S_IWGRP | S_IWOTH)) return folder;
   spdlog::debug("{}: nothing is kept here, it is not this user's alone", folder.string());
   return std::nullopt;
 }

@@ -117,10 +117,25 @@ class CudaKernelModule : public accelerator::KernelModule {
 
 constexpr const char* kLanguage = "-std=c++17";
 
+/// Loads the library with which NVRTC compiles, from beside it: NVRTC asks the system's loader for
+/// it by name, which does not look there unless a CUDA toolkit is installed.
+void load_nvrtc_builtins() {
+  auto* const version = MNIST_TRAIN_FUNCTION(nvrtcVersion);
+  int major = 0;
+  int minor = 0;
+  Dl_info nvrtc{};
+  if (version(&major, &minor) != NVRTC_SUCCESS) return;
+  if (::dladdr(reinterpret_cast<const void*>(version), &nvrtc) == 0) return;
+  const std::string name =
+      "libnvrtc-builtins.so." + std::to_string(major) + "." + std::to_string(minor);
+  static const SharedLibrary kBuiltins(std::filesystem::path(nvrtc.dli_fname).parent_path() / name);
+}
+
 /// A program of NVRTC.
 class Program {
  public:
   explicit Program(const std::string& source) {
+    load_nvrtc_builtins();
     require(MNIST_TRAIN_FUNCTION(nvrtcCreateProgram)(&program_, source.c_str(), "mnist-train.cu", 0,
                                                      nullptr, nullptr));
   }

@@ -64,11 +64,7 @@ IdxReader::IdxReader(const std::filesystem::path& path)
     : name_(path.string()),
       file_(std::make_shared<const MappedFile>(MappedFile::open(path, ExitCode::kData))) {
   if (GzipStream::recognizes(file_->bytes())) {
-    if (auto inflated = find_inflated(file_->bytes())) {
-      file_ = std::move(inflated);
-    } else {
-      gzip_ = std::make_unique<GzipStream>(file_->bytes(), name_);
-    }
+    gzip_ = std::make_unique<GzipStream>(file_->bytes(), name_);
   }
   read_magic();
   read_shape();
@@ -76,6 +72,12 @@ IdxReader::IdxReader(const std::filesystem::path& path)
 }
 
 void IdxReader::inflate_into(std::span<std::uint8_t> values) {
+  const auto kept = find_inflated(file_->bytes());
+  if (kept && kept->bytes().size() == header_size() + size_) {
+    std::copy_n(kept->bytes().begin() + static_cast<std::ptrdiff_t>(header_size()), values.size(),
+                values.begin());
+    return;
+  }
   std::size_t filled = next(values);
   std::vector<std::uint8_t> unused(std::min(size_ - values.size(), kUnusedAtOnce));
   while (filled >= values.size() && filled < size_) {
@@ -243,12 +245,8 @@ std::span<const std::uint8_t> IdxSource::mapped_pixels() const {
 }
 
 bool IdxSource::read_first(std::int64_t count, std::uint8_t* out) {
-  const auto bytes = static_cast<std::size_t>(count * geometry_->bytes());
-  if (images_.compressed()) {
-    images_.inflate_into({out, bytes});
-  } else {
-    std::copy_n(images_.read().values.data(), bytes, out);
-  }
+  if (!images_.compressed()) return false;
+  images_.inflate_into({out, static_cast<std::size_t>(count * geometry_->bytes())});
   return true;
 }
 

@@ -35,7 +35,8 @@ class IdxReader {
   const std::vector<std::int64_t>& shape() const { return shape_; }
   bool compressed() const { return gzip_ != nullptr; }
 
-  /// Inflates the first values into `values`, and checks that the file ends with the last ones.
+  /// Inflates the first values into `values`, and checks that the file ends with the last ones, or
+  /// takes them from the user's cache, where a file that was inflated and checked is kept.
   /// Only for a compressed file, and called once.
   void inflate_into(std::span<std::uint8_t> values);
 

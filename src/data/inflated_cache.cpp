@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -24,12 +25,15 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kWorthwhile_bytes = std::size_t{256} << 10;  // compressed
-constexpr std::size_t kMost_bytes = std::size_t{1} << 30;          // inflated
+constexpr std::size_t kMost_bytes = std::size_t{256} << 20;        // inflated
 constexpr std::size_t kMostFiles = 8;
 constexpr char kBetweenHashes = '-';
 
-/// The files of the cache, named by the hashes of the compressed bytes and of their content.
-std::vector<fs::path> kept_files(const fs::path& folder) {
+bool is_unfinished(const fs::path& file) { return file.filename().string().front() == '.'; }
+
+/// The files of the cache, named by the hashes of the compressed bytes and of their content, and
+/// those that are still being written or were left by a process that ended then.
+std::vector<fs::path> files_in(const fs::path& folder) {
   std::vector<fs::path> files;
   std::error_code failed;
   for (fs::directory_iterator entry(folder, failed), end; !failed && entry != end;
@@ -44,8 +48,15 @@ void set_used_now(const fs::path& file) { ::utimensat(AT_FDCWD, file.c_str(), nu
 void remove_least_recently_used(const fs::path& folder) {
   std::vector<std::pair<fs::file_time_type, fs::path>> files;
   std::error_code failed;
-  for (const fs::path& file : kept_files(folder)) {
-    files.emplace_back(fs::last_write_time(file, failed), file);
+  const auto an_hour_ago = fs::file_time_type::clock::now() - std::chrono::hours(1);
+  for (const fs::path& file : files_in(folder)) {
+    const auto used = fs::last_write_time(file, failed);
+    if (failed) continue;  // it was removed meanwhile
+    if (!is_unfinished(file)) {
+      files.emplace_back(used, file);
+    } else if (used < an_hour_ago) {
+      fs::remove(file, failed);
+    }
   }
   if (files.size() <= kMostFiles) return;
   std::sort(files.begin(), files.end());
@@ -68,7 +79,7 @@ std::shared_ptr<const MappedFile> find_inflated(std::span<const std::uint8_t> co
   const std::optional<fs::path> folder = own_cache_folder("inflated");
   if (!folder) return nullptr;
   const std::string prefix = hash_hex(compressed) + kBetweenHashes;
-  for (const fs::path& path : kept_files(*folder)) {
+  for (const fs::path& path : files_in(*folder)) {
     const std::string name = path.filename().string();
     if (name.compare(0, prefix.size(), prefix) != 0) continue;
     try {
@@ -94,8 +105,10 @@ void keep_inflated(std::span<const std::uint8_t> compressed, std::span<const std
   Hasher content;
   content.update(header.data(), header.size());
   content.update(values.data(), values.size());
-  const fs::path path = *folder / (hash_hex(compressed) + kBetweenHashes + content.hex_digest());
-  const fs::path temporary = path.string() + "." + std::to_string(::getpid());
+  const std::string name = hash_hex(compressed) + kBetweenHashes + content.hex_digest();
+  const fs::path path = *folder / name;
+  const fs::path temporary =
+      *folder / ("." + name + "." + host_name() + "." + std::to_string(::getpid()));
   std::error_code failed;
   if (write_whole(temporary, header, values)) {
     fs::rename(temporary, path, failed);

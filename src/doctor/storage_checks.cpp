@@ -105,8 +105,10 @@ Finding check_run_folder(const settings::RunConfig& config) {
   finding.values["bytes_per_second"] = *speed;
   finding.text = fmt::format("{}: {} free, {}/s written and synced", output.string(),
                              bytes_text(free), bytes_text(*speed));
-  if (config.output) warn_of_refusal(config, finding);
-  if (free >= 1000 * kMega) return finding;
+  if (free >= 1000 * kMega) {
+    if (config.output) warn_of_refusal(config, finding);
+    return finding;
+  }
   finding.verdict = free < 50 * kMega ? Verdict::kProblem : Verdict::kWarning;
   finding.remedy =
       "a checkpoint takes up to 90 MB (resnet18 with momentum) and four are kept: free some space, "

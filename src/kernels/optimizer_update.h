@@ -7,12 +7,12 @@
 
 namespace mnist_train::kernels {
 
-/// The weights that a step updates, all on one GPU; tensors are contiguous and may be views that
+/// The weights that a step updates, all on one device; tensors are contiguous and may be views that
 /// begin anywhere.
 struct WeightUpdate {
   at::Tensor values;          // [n] f32
   at::Tensor gradients;       // [n] f32
-  at::Tensor learning_rate;   // scalar f32
+  at::Tensor learning_rate;   // scalar f32, on a CPU also f64
   at::Tensor gradient_scale;  // scalar f32, see `clipping_scale`; undefined without clipping
   at::Tensor bf16_copy;       // [h] bf16 of the first h <= n values; undefined where there is none
   at::Tensor average;         // [n] f32, which follows the values; undefined where there is none

@@ -101,7 +101,7 @@ std::string check(const Row& row, at::Device device) {
 }  // namespace
 
 void prepare(at::Device device) {
-  if (device.is_cpu()) return use(device, nullptr, "CPUs compute by LibTorch's operations");
+  if (device.is_cpu()) return use(device, nullptr, "these kernels are for GPUs");
   try {
     use(device, accelerator::cuda_module().compile_kernels(source()));
   } catch (const PeerError&) {

@@ -9,7 +9,7 @@
 namespace mnist_train::models {
 
 /// Returns the operation that computes a linear layer and the ReLU or tanh behind it. Numbers and
-/// gradients are LibTorch's; on a GPU one kernel computes both the gradient in front of the
+/// gradients are LibTorch's up to rounding; one pass computes both the gradient in front of the
 /// function and that of the bias.
 Operation linear_activation(std::shared_ptr<torch::nn::LinearImpl> layer,
                             const settings::ActivationLayer& activation);

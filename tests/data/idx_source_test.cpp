@@ -244,12 +244,12 @@ TEST_CASE("images with and without channels are paired with their labels") {
     CHECK(std::string(second.begin(), second.end()) == values.substr(60));
     CHECK(set->labels() == std::vector<std::int32_t>{1, 2});
   }
+  std::string inflated(60, '?');
+  auto* out = reinterpret_cast<std::uint8_t*>(inflated.data());
+  CHECK_FALSE(colour.read_first(1, out));  // mapping it is as fast
   IdxSource again({packed, labels_path});
-  for (IdxSource* set : {&colour, &again}) {
-    std::string first(60, '?');
-    CHECK(set->read_first(1, reinterpret_cast<std::uint8_t*>(first.data())));
-    CHECK(first == values.substr(0, 60));
-  }
+  CHECK(again.read_first(1, out));
+  CHECK(inflated == values.substr(0, 60));
 }
 
 TEST_CASE("there are as many classes as the greatest label asks for") {

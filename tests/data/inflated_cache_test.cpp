@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -26,10 +27,10 @@ using testing::noise;
 using testing::ScopedEnvironment;
 using testing::TempFolder;
 
+/// Reads a file, and checks whether its content comes from the cache.
 std::string values_of(const fs::path& path, bool inflates) {
-  IdxReader reader(path);
-  CHECK(reader.compressed() == inflates);
-  const IdxFile file = reader.read();
+  CHECK((find_inflated(MappedFile::open(path, ExitCode::kData).bytes()) == nullptr) == inflates);
+  const IdxFile file = IdxReader(path).read();
   return {file.values.begin(), file.values.end()};
 }
 
@@ -77,6 +78,22 @@ TEST_CASE("what was inflated once is read from the cache") {
     CHECK(values_of(file.path, true) == file.values);
     CHECK(values_of(file.path, false) == file.values);
   }
+}
+
+TEST_CASE("a file that another process is still writing is left to it") {
+  const TempFolder cache;
+  const ScopedEnvironment variable("XDG_CACHE_HOME", cache.path().c_str());
+  const Compressed file('a');
+  values_of(file.path, true);
+  const fs::path kept = kept_in(cache).front();
+  const fs::path unfinished = kept.parent_path() / ("." + kept.filename().string() + ".host.1");
+  fs::rename(kept, unfinished);
+  CHECK(values_of(file.path, true) == file.values);
+  CHECK(fs::exists(unfinished));
+  fs::last_write_time(unfinished, fs::file_time_type::clock::now() - std::chrono::hours(2));
+  fs::remove(kept);
+  CHECK(values_of(file.path, true) == file.values);
+  CHECK(kept_in(cache) == std::vector<fs::path>{kept});
 }
 
 TEST_CASE("small files and broken ones are not kept") {

@@ -19,6 +19,10 @@ def test_nvrtc_takes_the_kernels(architecture):
     assert {f"{part}.cu" for part in parts} == {path.name for path in (FOLDER / "gpu").iterdir()}
     source = "".join((FOLDER / "gpu" / f"{part}.cu").read_text() for part in parts)
     library = ctypes.CDLL(str(NVRTC))
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+    # As the program does: without a CUDA toolkit the system's loader does not find it.
+    ctypes.CDLL(str(NVRTC.with_name(f"libnvrtc-builtins.so.{major.value}.{minor.value}")))
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
     assert library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernels.cu", 0, None, None) == 0
     options = (ctypes.c_char_p * 2)(f"-arch={architecture}".encode(), b"-std=c++17")

@@ -247,14 +247,14 @@ MODEL_TEXT = (
 BUCKETS_TEXT = (
     "What `bucketed` takes, as a multiple of `flat`, on hosts with one rank each and the shipped configs' batches; predicted with the "
     "latency that was measured here, where two hosts share a machine, and in brackets with 0.1 ms. More than two hosts were not measured. "
-    "The 45 MB of `resnet18` gain up to a third where the network is slow, and lose nothing where it is not. With less than 25 MB, of "
+    "The 45 MB of `resnet18` gain up to a fifth where the network is slow, and lose nothing where it is not. With less than 25 MB, of "
     "which nearly all is in one layer or two, little is left to compute when the bucket is full, and each bucket and the statistics are "
     "rings of their own, whose latencies grow with the hosts. So `auto` takes buckets from 25 MB on, and the model agrees; "
     "`net` on two hosts is worth a try with `--set gradient_averaging.strategy=bucketed`.",
 )
 GPU_TEXT = (
-    "What would limit them: `net`, `lenet` and `mlp` are limited by the time that small operations take, whatever they compute, and beyond "
-    "one or two machines by the latency of averaging; a batch of 128 of them is worth one GPU. `resnet18` is limited by arithmetic as long "
+    "What would limit them: `net`, `lenet` and `mlp` are limited by the time that small operations take, whatever they compute, and on "
+    "many machines by the latency of averaging; a batch of 128 of them is worth one GPU. `resnet18` is limited by arithmetic as long "
     "as a GPU has 32 samples or more.",
     "",
     "What `auto` should take: `flat` in a captured step for the small networks, by far. For `resnet18` with 256 samples a GPU the model "

@@ -39,7 +39,7 @@ function(mnist_train_install_pages destination)
     scripts/bench/README.md scripts/cluster/README.md scripts/integrations/README.md third_party/README.md
     third_party/mnist/README.md)
   file(GLOB files RELATIVE "${PROJECT_SOURCE_DIR}" LICENSE configs/*.json src/report/docs/* scripts/cluster/*
-    scripts/integrations/* scripts/bench/results/*.svg)
+    scripts/integrations/* scripts/bench/results/*/*.svg)
   list(FILTER files EXCLUDE REGEX "__pycache__|README")
   set(installed ${pages} ${files})
   foreach(file IN LISTS pages)
