@@ -6,7 +6,7 @@ usage: scripts/gpu_check [--output FILE] [--parts doctor,nccl,tests,speed,parity
 Runs from a built repository, or from an unpacked bundle on a node that has nothing but PyTorch. Writes what it found as
 JSON (default: scripts/bench/results/gpu-<model>.json), with what the commands printed in <the same name>-logs.tar.gz, both
 anew after every part, and exits 0 if every check passed. The parts are in the order of their worth, for a machine that is
-lent for a short while; each is cut off after two minutes. The peers in Python have parts of their own, which run only by name:
+borrowed for a short while; each is cut off after two minutes. The peers in Python have parts of their own, which run only by name:
 python_net, python_lenet, python_mlp.
 """
 

@@ -46,7 +46,8 @@ mnist-train = mnist_train:main
 
 def without_relative_links(page):
     """The page for a reader who has no other file of the repository."""
-    return re.sub(r"\[([^\]]*)\]\((?!\w+://)[^)]*\)", r"\1", page)
+    without_images = re.sub(r'<img src="(?!\w+://)[^>]*>\n?', "", page)
+    return re.sub(r"!?\[([^\]]*)\]\((?!\w+://)[^)]*\)", r"\1", without_images)
 
 
 def files_of(folder, arguments, tag):

@@ -12,9 +12,10 @@ namespace mnist_train::app {
 
 namespace {
 
-constexpr double kInterval_s = 0.06;  // at least, from one snapshot to the next
-constexpr double kFraction = 0.003;   // of the time, at most, that snapshots take
+constexpr double kInterval_s = 0.04;  // at least, from one snapshot to the next
+constexpr double kFraction = 0.004;   // of the time, at most, that snapshots take
 constexpr std::int64_t kFirst = 3;    // as many as the memory holds
+constexpr std::int64_t kTimed = 5;    // as many as it takes for an undisturbed one among them
 
 }  // namespace
 
@@ -43,7 +44,8 @@ std::optional<checkpoint::SnapshotFacts> RunSnapshots::restore(RunCheckpoints& c
 void RunSnapshots::plan() {
   if (!memory_ || !worker_.is_rank0()) return;
   if (!worker_.device().is_cpu()) return;  // its host runs ahead of it, on each rank by itself
-  const double interval_s = std::max(kInterval_s, count_ > kFirst ? seconds_ / kFraction : 0);
+  const bool knows_cost = count_ >= kFirst + kTimed;
+  const double interval_s = std::max(kInterval_s, knows_cost ? seconds_ / kFraction : 0);
   if (monotonic_seconds() - taken_s_ >= interval_s) memory_->plan(moment_ + 1);
 }
 

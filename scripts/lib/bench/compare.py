@@ -125,7 +125,7 @@ def measure_scaling(name, options, folder):
 
 def measure(options, folder, keep):
     """Gives what was measured, and gives it to `keep` after each case, so that whatever ends a later one takes nothing."""
-    seen = machine.Machine(options.processes, options.device)
+    seen = machine.Machine(options.binary, options.processes, options.device)
     units = options.processes if options.device == "cuda" else 1  # of what the rates are measured on
     rates = {key: value * units for key, value in seen.rates.items()}
     result = {

@@ -48,13 +48,13 @@ def folder_name(kind):
     return "-".join(words)
 
 
-def commit():
-    """Of the repository, or that of which a bundle was made."""
-    bundle = ROOT / "BUNDLE.txt"
-    if bundle.exists():
-        return bundle.read_text().split("commit ", 1)[1].split(",", 1)[0]
-    done = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
-    return done.stdout.strip()
+def commit(binary):
+    """That which the measured program was built from, as it says itself."""
+    try:
+        done = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        sys.exit(f"{binary} does not say its version: {error}; ./scripts/train builds it, --binary names another")
+    return re.search(r"commit ([^,]+)", done.stdout)[1]
 
 
 def rates(cores, device="cpu"):
@@ -75,8 +75,8 @@ class Machine:
 
     SAMPLE_EVERY_S = 2
 
-    def __init__(self, cores=os.cpu_count(), device="cpu"):
-        self.cores, self.before, self.samples = cores, os.getloadavg(), []
+    def __init__(self, binary, cores=os.cpu_count(), device="cpu"):
+        self.commit, self.cores, self.before, self.samples = commit(binary), cores, os.getloadavg(), []
         self.rates = rates(cores, device)
         threading.Thread(target=self._sample, daemon=True).start()
 
@@ -89,7 +89,7 @@ class Machine:
         """Load averages are those of 1, 5 and 15 minutes, and during the measurement samples of the first; a benchmark's own
         processes are in all but the first of them."""
         load = {"before": self.before, "during": spread(list(self.samples)), "after": os.getloadavg()}
-        return {"commit": commit(), "date": time.strftime("%Y-%m-%d"), "python": platform.python_version(),
+        return {"commit": self.commit, "date": time.strftime("%Y-%m-%d"), "python": platform.python_version(),
                 "machine": {"processor": processor(), "cores": os.cpu_count(), "cores_used": self.cores, "rates": self.rates,
                             "load_average": load}}
 

@@ -110,8 +110,12 @@ def buckets_table(result):
     return lines
 
 
+def three_digits(value):
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+
+
 def milliseconds(seconds):
-    return f"{1000 * seconds:.3g}" if seconds < 1 else f"{1000 * seconds:,.0f}"
+    return three_digits(1000 * seconds)
 
 
 def steps_table(rows):
@@ -203,7 +207,7 @@ def page(result):
     lines += ["", "## The model", "", *MODEL_TEXT, "",
               f"Its constants ({where_it_ran(result['parts']['constants'])}):", "", "| constant | value |", "|---|---|"]
     for name, meaning, scale, unit in CONSTANT_NAMES:
-        lines.append(f"| {meaning} | {scale * getattr(constants, name):.3g} {unit} |")
+        lines.append(f"| {meaning} | {three_digits(scale * getattr(constants, name))} {unit} |")
     for name, value in computing.items():
         lines.append(f"| computing a step of `{name}` on a rank alone | {1000 * value.fixed:.3g} ms + "
                      f"{1e6 * value.per_sample:.3g} µs a sample, ± {1000 * value.spread:.2g} ms |")

@@ -106,11 +106,14 @@ def ip(*arguments, check=True):
     return subprocess.run(["ip", *map(str, arguments)], capture_output=True, text=True, check=check)
 
 
+def require_hosts():
+    if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("tc"):
+        sys.exit("two hosts (the parts constants and hosts) take root, ip and tc (Debian's package iproute2)")
+
+
 @contextlib.contextmanager
 def two_hosts():
     """The names of two namespaces; in each the interface is `cable`, and the addresses are 10.88.78.1 and .2. Takes root."""
-    if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("tc"):
-        raise RuntimeError("two hosts take root, ip and tc (Debian's package iproute2)")
     names = [f"mt-scale-{uuid.uuid4().hex[:8]}" for _ in range(2)]
     try:
         for name in names:

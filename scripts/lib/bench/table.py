@@ -46,15 +46,18 @@ def losses(case):
     """A sentence on the check of losses."""
     if case["loss_check"] == NOT_MEASURED:
         return ""
-    far = {precision: max((side["distance"] for name, side in case["loss_check"].items()
-                           if name.endswith(precision) and "distance" in side), default=0) for precision in ("bf16", "fp32")}
+    checked = {name.rsplit("_", 1)[1]: [] for name in case["loss_check"] if not name.startswith("ours_")}
+    for name, side in case["loss_check"].items():
+        if not name.startswith("ours_") and "distance" in side:
+            checked[name.rsplit("_", 1)[1]].append(side["distance"])
+    far = ", ".join(f"{max(distances):.1g} in {precision}" for precision, distances in checked.items() if distances)
     steps = len(next(iter(case["loss_check"].values()))["losses"])
-    return f" Losses of {steps} steps differ from ours by at most {far['bf16']:.1g} in bf16, {far['fp32']:.1g} in fp32."
+    return f" Losses of {steps} steps differ from ours by at most {far}." if far else ""
 
 
 def kind(result):
     """AMD EPYC, family 26, model 2; a GPU by its name."""
-    if result["device"] != "cpu":
+    if result.get("device", "cpu") != "cpu":
         return result["device"]
     chip = result["machine"]["processor"]
     return chip["name"] + "".join(f", {key} {chip[key]}" for key in ("family", "model"))
@@ -82,8 +85,21 @@ def newest_first(results):
     return sorted(results, key=lambda result: result["date"], reverse=True)
 
 
-def make_small(results):
-    """One table of the newest result: seconds of an epoch of each case by peer, and to the first step of the first one."""
+# The sides of scripts/bench/recovery that are peers of scripts/bench/run, too.
+SIDES_OF_RECOVERY = {"ours": "mnist-train", "ddp": "DistributedDataParallel under torchrun"}
+
+
+def recovery_rows(result, peers):
+    """What a lost process costs each peer, where that was measured."""
+    measured = [result["goodput"].get(SIDES_OF_RECOVERY.get(peer)) for peer in peers]
+    seconds, steps = ([pick(side) if side else "–" for side in measured] for pick in (
+        lambda side: number(side["recovery_seconds"]["median"], ""), lambda side: f"{100 * side['goodput']:.1f} %"))
+    return [row(["killed process to next step of `lenet`", *seconds]), row(["goodput with a kill every 15 s", *steps])]
+
+
+def make_small(results, recoveries=()):
+    """One table of the newest result: seconds of an epoch of each case by peer, and to the first step of the first one; and what
+    a lost process costs."""
     result = newest_first(results)[0]
     cases = result["cases"]
     first = next(iter(cases))
@@ -96,11 +112,26 @@ def make_small(results):
     for label, key, case in rows:
         cells = [[case["sides"].get(f"{peer}_{precision}") for precision in ("bf16", "fp32")] for peer in peers]
         lines.append(row([label, *(" / ".join(number(side[key]["median"], "") if side else "–" for side in pair) for pair in cells)]))
+    if recoveries:
+        lines += recovery_rows(newest_first(recoveries)[0], peers)
     return [*lines, "", f"Medians of {result['what'].rsplit(', ', 1)[1]}; {result['machine']['processor']['name'] if result['device'] == 'cpu' else result['device']}, "
             f"{result['machine']['cores']} cores, {result['date']}."]
 
 
-def make_full(results):
+def recovery_table(result):
+    """What a lost process costs each side."""
+    goodput = result["goodput"]
+    lines = [f"`lenet` on 2 processes for {goodput['seconds']:.0f} s, one of which is killed every 15 s; {result['date']}, "
+             f"commit {result['commit']}.", "", "| side | killed process to next step | steps taken again | goodput |",
+             "|---|---|---|---|"]
+    for name, side in [(name, side) for name, side in goodput.items() if isinstance(side, dict)]:
+        seconds, steps = side["recovery_seconds"], side["redone_steps"]
+        lines.append(row([name, f"{number(seconds['median'], ' s')}, at most {number(seconds['max'], ' s')}",
+                          f"{steps['median']:.0f}, at most {steps['max']:.0f}", f"{100 * side['goodput']:.1f} %"]))
+    return [*lines, ""]
+
+
+def make_full(results, recoveries=()):
     """All figures of all cases, a block for each processor; factors say how many times as much as mnist-train in that precision."""
     lines = []
     for result in newest_first(results):
@@ -112,6 +143,9 @@ def make_full(results):
             parts = (f"{processes}: {entry['epoch_seconds']['median']:.3g} s ({100 * entry['efficiency']:.0f} %)"
                      for processes, entry in by_processes.items())
             lines += [f"An epoch of `{name}` by number of processes, and the efficiency: {', '.join(parts)}.", ""]
+        for recovery in recoveries:
+            if kind(recovery) == kind(result):
+                lines += recovery_table(recovery)
     return lines[:-1]
 
 

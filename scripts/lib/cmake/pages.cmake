@@ -1,7 +1,7 @@
 # The pages of documentation that are installed, as they lie beside one another in the repository.
 
 # mnist_train_page(<file>): sets `page` to the text of a Markdown file in which links to files of the repository that are
-# not among `installed` are plain text.
+# not among `installed` are plain text, and images that are not are their descriptions.
 function(mnist_train_page file)
   get_filename_component(folder "${PROJECT_SOURCE_DIR}/${file}" DIRECTORY)
   file(READ "${PROJECT_SOURCE_DIR}/${file}" rest)
@@ -20,6 +20,7 @@ function(mnist_train_page file)
     string(FIND "${before}" "[" begin REVERSE)
     if(link AND target AND EXISTS "${PROJECT_SOURCE_DIR}/${place}" AND NOT place IN_LIST installed)
       string(SUBSTRING "${before}" 0 ${begin} head)
+      string(REGEX REPLACE "!$" "" head "${head}")
       math(EXPR begin "${begin} + 1")
       string(SUBSTRING "${before}" ${begin} -1 label)
       string(APPEND text "${head}${label}")
@@ -35,9 +36,8 @@ endfunction()
 
 # mnist_train_install_pages(<destination>)
 function(mnist_train_install_pages destination)
-  set(pages README.md CHANGELOG.md configs/README.md src/README.md src/cli/README.md src/report/README.md tests/README.md
-    scripts/bench/README.md scripts/cluster/README.md scripts/integrations/README.md third_party/README.md
-    third_party/mnist/README.md)
+  file(GLOB pages RELATIVE "${PROJECT_SOURCE_DIR}" *.md */README.md src/cli/README.md src/report/README.md third_party/mnist/README.md
+    scripts/*/README.md scripts/bench/results/*.md scripts/bench/results/*/*.md tests/support/fake_gpu/README.md)
   file(GLOB files RELATIVE "${PROJECT_SOURCE_DIR}" LICENSE configs/*.json src/report/docs/* scripts/cluster/*
     scripts/integrations/* scripts/bench/results/*/*.svg)
   list(FILTER files EXCLUDE REGEX "__pycache__|README")
