@@ -49,8 +49,8 @@ struct Evaluation {
 };
 
 /// Evaluates a model on an image set; all ranks must call it. Each rank takes contiguous shards, in
-/// batches of at most `batch_size`, and every sample counts exactly once. `after_batch` is called
-/// for each of this rank's batches.
+/// batches of at most `batch_size`, smaller ones on a CPU, and every sample counts exactly once.
+/// `after_batch` is called for each of this rank's batches.
 Evaluation evaluate(models::Model& model, loader::BatchSource& images, std::int64_t batch_size,
                     const comm::Communicator& communicator, at::Device device,
                     const std::function<void()>& after_batch,

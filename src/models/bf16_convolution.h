@@ -23,28 +23,29 @@ struct Bf16Convolution {
   struct BufferSizes {
     std::int64_t forward_weights;  // bf16
     std::int64_t data_weights;     // bf16
-    std::int64_t bias;             // fp32, zeros behind the first out_channels
+    std::int64_t bias;             // fp32, packed or sums
     std::int64_t image_sums;       // fp32
     std::int64_t pairs;            // bf16
     std::int64_t weight_sums;      // fp32
   };
 
   BufferSizes (*sizes)(const ConvolutionShape& shape);
-  /// These two rearrange the weights for `forward` and for `backward_data`.
-  void (*pack_forward)(const ConvolutionShape& shape, const Bf16Bits* weights, Bf16Bits* packed);
+  /// These two rearrange the weights for `forward`, with the bias, and for `backward_data`.
+  void (*pack_forward)(const ConvolutionShape& shape, const Bf16Bits* weights, const Bf16Bits* bias,
+                       Bf16Bits* packed, float* packed_bias);
   void (*pack_data)(const ConvolutionShape& shape, const Bf16Bits* weights, Bf16Bits* packed);
   void (*forward)(const ConvolutionShape& shape, const Bf16Bits* in, const Bf16Bits* packed,
-                  const float* bias, Bf16Bits* out);
+                  const float* packed_bias, Bf16Bits* out);
   /// Writes the gradient of the image to `into`.
   void (*backward_data)(const ConvolutionShape& shape, const Bf16Bits* gradient,
                         const Bf16Bits* packed, float* image_sums, Bf16Bits* into);
-  /// Adds the gradients of weights and bias to `weight_sums`, in the kernels' order, and `bias`.
+  /// Adds the gradients of weights and bias to the sums, which have the kernels' order.
   void (*backward_weights)(const ConvolutionShape& shape, const Bf16Bits* in,
                            const Bf16Bits* gradient, Bf16Bits* pairs, float* weight_sums,
-                           float* bias);
-  /// Rounds what `backward_weights` summed and writes it in the order of the weights.
+                           float* bias_sums);
+  /// Rounds what `backward_weights` summed and writes it in the order of weights and bias.
   void (*unpack_weights)(const ConvolutionShape& shape, const float* weight_sums,
-                         Bf16Bits* weights);
+                         const float* bias_sums, Bf16Bits* weights, Bf16Bits* bias);
 };
 
 /// Returns the kernels for AVX-512 with bf16 instructions, or null where the processor lacks these

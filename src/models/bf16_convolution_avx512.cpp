@@ -6,6 +6,7 @@
 
 #include <cpuid.h>
 
+#include "models/bf16_pixel_groups_avx512.h"
 #include "models/bf16_tile_avx512.h"
 
 namespace mnist_train::models {
@@ -14,38 +15,54 @@ namespace {
 
 using namespace avx512;
 
-/// One dimension of the weights under one row of the kernel, and how far its elements lie apart.
-struct WeightAxis {
-  std::int64_t size, step;
-};
-
-/// Packs the weights as [kernel row][pairs of the inner dimension][columns, in whole vectors][2],
-/// filled up with zeros.
-void pack(const ConvolutionShape& s, WeightAxis inner, WeightAxis columns, const Bf16Bits* weights,
-          Bf16Bits* packed) {
+/// Packs weights as [kernel row][pairs of the inner dimension][columns, in whole vectors][2],
+/// filled up with zeros. `weight_at(weights, i, column)` gives one under a row of the kernel.
+template <class WeightAt>
+void pack(const ConvolutionShape& s, std::int64_t inner, std::int64_t columns,
+          const Bf16Bits* weights, const WeightAt& weight_at, Bf16Bits* packed) {
   for (std::int64_t ky = 0; ky < s.kernel; ++ky, weights += s.run()) {
-    for (std::int64_t first = 0; first < inner.size; first += 2) {
-      for (std::int64_t column = 0; column < vectors(columns.size) * kLanes; ++column) {
+    for (std::int64_t first = 0; first < inner; first += 2) {
+      for (std::int64_t column = 0; column < vectors(columns) * kLanes; ++column) {
         for (std::int64_t i = first; i < first + 2; ++i) {
-          const bool exists = i < inner.size && column < columns.size;
-          *packed++ = exists ? weights[i * inner.step + column * columns.step] : Bf16Bits{0};
+          const bool exists = i < inner && column < columns;
+          *packed++ = exists ? weight_at(weights, i, column) : Bf16Bits{0};
         }
       }
     }
   }
 }
 
-void pack_forward(const ConvolutionShape& s, const Bf16Bits* weights, Bf16Bits* packed) {
-  pack(s, {s.run(), 1}, {s.out_channels, s.kernel * s.run()}, weights, packed);
+void pack_forward(const ConvolutionShape& s, const Bf16Bits* weights, const Bf16Bits* bias,
+                  Bf16Bits* packed, float* packed_bias) {
+  const PixelGroup group = group_of(s);
+  pack(
+      s, group.run, group.channels, weights,
+      [&s](const Bf16Bits* of_row, std::int64_t i, std::int64_t column) {
+        const bool second = column >= s.out_channels;
+        const std::int64_t k = i - (second ? s.in_channels : 0);
+        const std::int64_t channel = column - (second ? s.out_channels : 0);
+        return k >= 0 && k < s.run() ? of_row[channel * s.kernel * s.run() + k] : Bf16Bits{0};
+      },
+      packed);
+  for (std::int64_t i = 0; i < vectors(group.channels) * kLanes; ++i) {
+    const std::int64_t channel = i < s.out_channels ? i : i - s.out_channels;
+    packed_bias[i] = i < group.channels ? to_float(bias[channel]) : 0;
+  }
 }
 
 void pack_data(const ConvolutionShape& s, const Bf16Bits* weights, Bf16Bits* packed) {
-  pack(s, {s.out_channels, s.kernel * s.run()}, {s.run(), 1}, weights, packed);
+  pack(
+      s, s.out_channels, s.run(), weights,
+      [&s](const Bf16Bits* of_row, std::int64_t channel, std::int64_t k) {
+        return of_row[channel * s.kernel * s.run() + k];
+      },
+      packed);
 }
 
 /// One output row of one image.
 struct ForwardRow {
   const ConvolutionShape& s;
+  PixelGroup group;
   const Bf16Bits* in;  // the uppermost input row under the kernel
   const Bf16Bits* packed;
   const float* bias;
@@ -56,25 +73,27 @@ struct ForwardRow {
     Tile<M, V> tile;
     tile.for_each(
         [&](int, int v, __m512& sum) { sum = _mm512_loadu_ps(bias + (vector + v) * kLanes); });
-    const std::int64_t b_step = vectors(s.out_channels) * kPairs;
+    const std::int64_t b_step = vectors(group.channels) * kPairs;
+    const std::int64_t a_row = group.pixels * s.in_channels;
     for (std::int64_t ky = 0; ky < s.kernel; ++ky) {
-      tile.add({in + (ky * s.width + x) * s.in_channels, s.in_channels, 2,
-                packed + ky * pairs_of(s.run()) * b_step + vector * kPairs, b_step},
-               s.run());
+      tile.add({in + ky * s.width * s.in_channels + x * a_row, a_row, 2,
+                packed + ky * pairs_of(group.run) * b_step + vector * kPairs, b_step},
+               group.run);
     }
     tile.for_each([&](int m, int v, const __m512& sum) {
       const std::int64_t channel = (vector + v) * kLanes;
-      store_rounded(out + (x + m) * s.out_channels + channel, lanes(s.out_channels - channel), sum);
+      store_rounded(out + (x + m) * group.channels + channel, lanes(group.channels - channel), sum);
     });
   }
 };
 
 void forward(const ConvolutionShape& s, const Bf16Bits* in, const Bf16Bits* packed,
-             const float* bias, Bf16Bits* out) {
+             const float* packed_bias, Bf16Bits* out) {
+  const PixelGroup group = group_of(s);
   for (std::int64_t y = 0; y < s.out_height(); ++y) {
-    const ForwardRow row{s, in + y * s.width * s.in_channels, packed, bias,
-                         out + y * s.out_width() * s.out_channels};
-    for_each_tile(s.out_width(), vectors(s.out_channels), row);
+    const ForwardRow row{s,      group,       in + y * s.width * s.in_channels,
+                         packed, packed_bias, out + y * s.out_width() * s.out_channels};
+    for_each_tile(s.out_width() / group.pixels, vectors(group.channels), row);
   }
 }
 
@@ -120,44 +139,14 @@ void backward_data(const ConvolutionShape& s, const Bf16Bits* gradient, const Bf
   }
 }
 
-/// Rows of pixels as [rows][pairs of pixels][elements][2], elements in whole vectors. The elements
-/// of a pixel begin `step` behind those of the pixel before.
-struct PixelPairs {
-  std::int64_t rows, pixels, row_step, step, elements;
-
-  std::int64_t pair_size() const { return vectors(elements) * kPairs; }
-  std::int64_t row_size() const { return pairs_of(pixels) * pair_size(); }
-
-  void zip_all(const Bf16Bits* from, Bf16Bits* to) const {
-    for (std::int64_t row = 0; row < rows; ++row) {
-      for (std::int64_t x = 0; x < pixels; x += 2) {
-        const Bf16Bits* const first = from + row * row_step + x * step;
-        for (std::int64_t i = 0; i < elements; i += kLanes, to += kPairs) {
-          const Bf16Bits* const second = x + 1 < pixels ? first + step + i : nullptr;
-          _mm512_storeu_si512(to, zip(first + i, second, lanes(elements - i)));
-        }
-      }
-    }
-  }
-};
-
-PixelPairs input_pairs(const ConvolutionShape& s) {
-  return {s.height, s.out_width(), s.width * s.in_channels, s.in_channels, s.run()};
-}
-
-PixelPairs gradient_pairs(const ConvolutionShape& s) {
-  return {s.out_height(), s.out_width(), s.out_width() * s.out_channels, s.out_channels,
-          s.out_channels};
-}
-
-/// The gradient of a kernel row's weights is the product of two matrices over the pixels. Returns
+/// The gradient of a kernel row's weights is the product of two matrices over the groups. Returns
 /// whether the input's runs go into the vectors, where that leaves fewer lanes empty than the
 /// output channels would.
-bool run_in_vectors(const ConvolutionShape& s) {
-  return s.out_channels * vectors(s.run()) < s.run() * vectors(s.out_channels);
+bool run_in_vectors(const PixelGroup& group) {
+  return group.channels * vectors(group.run) < group.run * vectors(group.channels);
 }
 
-/// The gradient of one kernel row's weights: sums += a * b, over pairs of pixels.
+/// The gradient of one kernel row's weights: sums += a * b, over pairs of groups.
 struct WeightSums {
   std::int64_t a_step, b_step, pairs, width;
   const Bf16Bits* a;
@@ -174,9 +163,9 @@ struct WeightSums {
   }
 };
 
-void add_bias_sums(const PixelPairs& pairs, const Bf16Bits* zipped, float* bias) {
+void add_bias_sums(const GroupPairs& pairs, const Bf16Bits* zipped, float* bias) {
   const __m512i ones = _mm512_set1_epi16(0x3f80);
-  const std::int64_t count = pairs.rows * pairs_of(pairs.pixels);
+  const std::int64_t count = pairs.rows * pairs_of(pairs.groups);
   for (std::int64_t v = 0; v < vectors(pairs.elements); ++v) {
     __m512 sum = _mm512_loadu_ps(bias + v * kLanes);
     for (std::int64_t i = 0; i < count; ++i) {
@@ -189,13 +178,13 @@ void add_bias_sums(const PixelPairs& pairs, const Bf16Bits* zipped, float* bias)
 
 void backward_weights(const ConvolutionShape& s, const Bf16Bits* in, const Bf16Bits* gradient,
                       Bf16Bits* pairs, float* weight_sums, float* bias) {
-  const PixelPairs inputs = input_pairs(s);
-  const PixelPairs gradients = gradient_pairs(s);
+  const GroupPairs inputs = input_pairs(s);
+  const GroupPairs gradients = gradient_pairs(s);
   Bf16Bits* const zipped_gradient = pairs;
   Bf16Bits* const zipped_in = pairs + gradients.rows * gradients.row_size();
-  const bool runs = run_in_vectors(s);
-  const PixelPairs& rows = runs ? gradients : inputs;
-  const PixelPairs& columns = runs ? inputs : gradients;
+  const bool runs = run_in_vectors(group_of(s));
+  const GroupPairs& rows = runs ? gradients : inputs;
+  const GroupPairs& columns = runs ? inputs : gradients;
   const std::int64_t width = vectors(columns.elements) * kLanes;
   inputs.zip_all(in, zipped_in);
   gradients.zip_all(gradient, zipped_gradient);
@@ -204,7 +193,7 @@ void backward_weights(const ConvolutionShape& s, const Bf16Bits* in, const Bf16B
     const Bf16Bits* const input_rows = zipped_in + ky * inputs.row_size();
     const WeightSums sums{rows.pair_size(),
                           columns.pair_size(),
-                          gradients.rows * pairs_of(gradients.pixels),
+                          gradients.rows * pairs_of(gradients.groups),
                           width,
                           runs ? zipped_gradient : input_rows,
                           runs ? input_rows : zipped_gradient,
@@ -213,32 +202,42 @@ void backward_weights(const ConvolutionShape& s, const Bf16Bits* in, const Bf16B
   }
 }
 
-void unpack_weights(const ConvolutionShape& s, const float* weight_sums, Bf16Bits* weights) {
-  const bool runs = run_in_vectors(s);
-  const std::int64_t rows = runs ? s.out_channels : s.run();
-  const std::int64_t width = vectors(runs ? s.run() : s.out_channels) * kLanes;
+void unpack_weights(const ConvolutionShape& s, const float* weight_sums, const float* bias_sums,
+                    Bf16Bits* weights, Bf16Bits* bias) {
+  const PixelGroup group = group_of(s);
+  const bool runs = run_in_vectors(group);
+  const std::int64_t rows = runs ? group.channels : group.run;
+  const std::int64_t width = vectors(runs ? group.run : group.channels) * kLanes;
   for (std::int64_t o = 0; o < s.out_channels; ++o) {
     for (std::int64_t ky = 0; ky < s.kernel; ++ky) {
       for (std::int64_t k = 0; k < s.run(); ++k) {
-        const std::int64_t row = ky * rows + (runs ? o : k);
-        const __m512 sum = _mm512_set1_ps(weight_sums[row * width + (runs ? k : o)]);
-        store_rounded(weights++, 1, sum);
+        float sum = 0;
+        for (std::int64_t pixel = 0; pixel < group.pixels; ++pixel) {
+          const std::int64_t channel = pixel * s.out_channels + o;
+          const std::int64_t of_run = pixel * s.in_channels + k;
+          const std::int64_t row = ky * rows + (runs ? channel : of_run);
+          sum += weight_sums[row * width + (runs ? of_run : channel)];
+        }
+        store_rounded(weights++, 1, _mm512_set1_ps(sum));
       }
     }
+    const float sum = bias_sums[o] + (group.pixels == 2 ? bias_sums[s.out_channels + o] : 0);
+    store_rounded(bias + o, 1, _mm512_set1_ps(sum));
   }
 }
 
 Bf16Convolution::BufferSizes sizes(const ConvolutionShape& s) {
-  const std::int64_t out = vectors(s.out_channels);
-  const std::int64_t run = vectors(s.run());
-  const PixelPairs inputs = input_pairs(s);
-  const PixelPairs gradients = gradient_pairs(s);
-  return {s.kernel * pairs_of(s.run()) * out * kPairs,
-          s.kernel * pairs_of(s.out_channels) * run * kPairs,
+  const PixelGroup group = group_of(s);
+  const std::int64_t out = vectors(group.channels);
+  const GroupPairs inputs = input_pairs(s);
+  const GroupPairs gradients = gradient_pairs(s);
+  const bool runs = run_in_vectors(group);
+  return {s.kernel * pairs_of(group.run) * out * kPairs,
+          s.kernel * pairs_of(s.out_channels) * vectors(s.run()) * kPairs,
           out * kLanes,
           s.height * s.width * s.in_channels,
           inputs.rows * inputs.row_size() + gradients.rows * gradients.row_size(),
-          s.kernel * kLanes * (run_in_vectors(s) ? s.out_channels * run : s.run() * out)};
+          s.kernel * kLanes * (runs ? group.channels * vectors(group.run) : group.run * out)};
 }
 
 constexpr Bf16Convolution kKernels{&sizes,         &pack_forward,     &pack_data,     &forward,

@@ -26,6 +26,13 @@ inline __m512 add_products(__m512 sum, __m512i a, __m512i b) {
   return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
 }
 
+inline float to_float(Bf16Bits bits) {
+  const std::uint32_t wide = static_cast<std::uint32_t>(static_cast<std::uint16_t>(bits)) << 16U;
+  float value;
+  __builtin_memcpy(&value, &wide, sizeof value);
+  return value;
+}
+
 inline __m512i pair_at(const Bf16Bits* from) {
   std::int32_t pair;
   __builtin_memcpy(&pair, from, sizeof pair);

@@ -94,15 +94,16 @@ class ConvolveReluMaxPool : public torch::autograd::Function<ConvolveReluMaxPool
     at::Tensor out = channels_last(sizes);
     const at::Tensor choice = channels_last(sizes, at::kByte);
     const at::Tensor packed = buffer(shapes.sizes.forward_weights, at::kBFloat16);
-    bf16_kernels()->pack_forward(shapes.convolution, bits_of(weights), bits_to(packed));
-    const at::Tensor start = at::zeros({shapes.sizes.bias}, at::kFloat);
-    start.narrow(0, 0, shapes.pool.channels).copy_(bias);
+    const at::Tensor packed_bias = buffer(shapes.sizes.bias, at::kFloat);
+    bf16_kernels()->pack_forward(shapes.convolution, bits_of(weights), bits_of(bias.contiguous()),
+                                 bits_to(packed), packed_bias.data_ptr<float>());
     at::parallel_for(0, sizes[0], kImagesPerTask, [&](std::int64_t begin, std::int64_t end) {
       const at::Tensor convolved = buffer(shapes.pool.in_size(), at::kBFloat16);
       for (std::int64_t i = begin; i < end; ++i) {
         const std::int64_t pooled = i * shapes.pool.out_size();
         bf16_kernels()->forward(shapes.convolution, bits_of(images) + i * shapes.image_size(),
-                                bits_of(packed), start.const_data_ptr<float>(), bits_to(convolved));
+                                bits_of(packed), packed_bias.const_data_ptr<float>(),
+                                bits_to(convolved));
         pool_image(shapes.pool, bits_of(convolved), bits_to(out) + pooled,
                    choice.data_ptr<std::uint8_t>() + pooled);
       }
@@ -141,10 +142,12 @@ class ConvolveReluMaxPool : public torch::autograd::Function<ConvolveReluMaxPool
     });
     const at::Tensor sum = parts == 1 ? sums[0] : sums.sum(0);
     const at::Tensor weight_gradient = channels_last(weights.sizes());
-    bf16_kernels()->unpack_weights(shapes.convolution, sum.const_data_ptr<float>(),
-                                   bits_to(weight_gradient));
-    const at::Tensor bias_sum = sum.narrow(0, shapes.sizes.weight_sums, shapes.pool.channels);
-    return {into, weight_gradient, bias_sum.to(at::kBFloat16)};
+    const at::Tensor bias_gradient = buffer(shapes.pool.channels, at::kBFloat16);
+    const auto* sums_of_weights = sum.const_data_ptr<float>();
+    bf16_kernels()->unpack_weights(shapes.convolution, sums_of_weights,
+                                   sums_of_weights + shapes.sizes.weight_sums,
+                                   bits_to(weight_gradient), bits_to(bias_gradient));
+    return {into, weight_gradient, bias_gradient};
   }
 };
 

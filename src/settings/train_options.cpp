@@ -137,7 +137,7 @@ void add_length(Schema<Options>& schema) {
              "batch size.",
              {"batch_size_per_gpu", "local_batch_size", "per_device_batch_size"});
   schema.add("test_batch_size", &Options::test_batch_size, integer(1, kMaxCount),
-             "Samples per step of the evaluation, in each process.",
+             "Samples per step of the evaluation, in each process; CPUs take at most 128 a thread.",
              {"eval_batch_size", "val_batch_size"});
 }
 

@@ -67,6 +67,7 @@ void check_equal(const Passes& ours, const Passes& expected) {
 const std::vector<Case> kCases{
     {64, 28, 28, 1, 5, 20}, {64, 12, 12, 20, 5, 50}, {5, 28, 28, 1, 5, 6}, {5, 12, 12, 6, 3, 16},
     {2, 9, 11, 3, 4, 7},    {3, 7, 8, 70, 2, 70},    {1, 6, 6, 2, 1, 1},   {2, 5, 5, 1, 4, 33},
+    {3, 9, 8, 3, 3, 7},     {2, 6, 10, 1, 1, 3},
 };
 
 TEST_CASE("convolution, ReLU and pooling in one give the exact sums, forward and backward") {

@@ -1,0 +1,59 @@
+#pragma once
+
+// Only for sources that are compiled with AVX-512 switched on, like bf16_lanes_avx512.h.
+
+#include "models/bf16_lanes_avx512.h"
+
+/// Output pixels of a convolution that are computed together, and what is under them.
+namespace mnist_train::models::avx512 {
+
+/// Output pixels of a row that are computed together, as if they were one with all their channels:
+/// the run under them is longer, but few channels leave fewer lanes empty. There are two of them
+/// only where the pooling behind takes both, so that what a NaN spoils would be NaN without it.
+struct PixelGroup {
+  std::int64_t pixels, run, channels;
+};
+
+inline PixelGroup group_of(const ConvolutionShape& s) {
+  const PixelGroup one{1, s.run(), s.out_channels};
+  const PixelGroup two{2, s.run() + s.in_channels, 2 * s.out_channels};
+  const auto work = [](const PixelGroup& group) {
+    return pairs_of(group.run) * vectors(group.channels);
+  };
+  return s.out_width() % 2 == 0 && work(two) < 2 * work(one) ? two : one;
+}
+
+/// Rows of groups as [rows][pairs of groups][elements][2], elements in whole vectors. The elements
+/// of a group begin `step` behind those of the one before.
+struct GroupPairs {
+  std::int64_t rows, groups, row_step, step, elements;
+
+  std::int64_t pair_size() const { return vectors(elements) * kPairs; }
+  std::int64_t row_size() const { return pairs_of(groups) * pair_size(); }
+
+  void zip_all(const Bf16Bits* from, Bf16Bits* to) const {
+    for (std::int64_t row = 0; row < rows; ++row) {
+      for (std::int64_t x = 0; x < groups; x += 2) {
+        const Bf16Bits* const first = from + row * row_step + x * step;
+        for (std::int64_t i = 0; i < elements; i += kLanes, to += kPairs) {
+          const Bf16Bits* const second = x + 1 < groups ? first + step + i : nullptr;
+          _mm512_storeu_si512(to, zip(first + i, second, lanes(elements - i)));
+        }
+      }
+    }
+  }
+};
+
+inline GroupPairs input_pairs(const ConvolutionShape& s) {
+  const PixelGroup group = group_of(s);
+  return {s.height, s.out_width() / group.pixels, s.width * s.in_channels,
+          group.pixels * s.in_channels, group.run};
+}
+
+inline GroupPairs gradient_pairs(const ConvolutionShape& s) {
+  const PixelGroup group = group_of(s);
+  return {s.out_height(), s.out_width() / group.pixels, s.out_width() * s.out_channels,
+          group.channels, group.channels};
+}
+
+}  // namespace mnist_train::models::avx512
