@@ -15,48 +15,54 @@ namespace {
 
 using namespace avx512;
 
-/// Packs weights as [kernel row][pairs of the inner dimension][columns, in whole vectors][2],
-/// filled up with zeros. `weight_at(weights, i, column)` gives one under a row of the kernel.
-template <class WeightAt>
-void pack(const ConvolutionShape& s, std::int64_t inner, std::int64_t columns,
-          const Bf16Bits* weights, const WeightAt& weight_at, Bf16Bits* packed) {
-  for (std::int64_t ky = 0; ky < s.kernel; ++ky, weights += s.run()) {
-    for (std::int64_t first = 0; first < inner; first += 2) {
-      for (std::int64_t column = 0; column < vectors(columns) * kLanes; ++column) {
-        for (std::int64_t i = first; i < first + 2; ++i) {
-          const bool exists = i < inner && column < columns;
-          *packed++ = exists ? weight_at(weights, i, column) : Bf16Bits{0};
+/// Where weights are packed: [kernel row][pairs of the inner dimension][columns, in whole vectors]
+/// [2], filled up with zeros.
+class PackedWeights {
+ public:
+  PackedWeights(std::int64_t kernel, std::int64_t inner, std::int64_t columns, Bf16Bits* packed)
+      : pair_size_(vectors(columns) * kPairs),
+        row_size_(pairs_of(inner) * pair_size_),
+        to_(packed) {
+    for (std::int64_t i = 0; i < kernel * row_size_; i += kPairs) {
+      _mm512_storeu_si512(to_ + i, _mm512_setzero_si512());
+    }
+  }
+
+  Bf16Bits& at(std::int64_t row, std::int64_t i, std::int64_t column) const {
+    return to_[row * row_size_ + i / 2 * pair_size_ + 2 * column + i % 2];
+  }
+
+ private:
+  std::int64_t pair_size_, row_size_;
+  Bf16Bits* to_;
+};
+
+void pack_forward(const ConvolutionShape& s, const Bf16Bits* weights, const Bf16Bits* bias,
+                  Bf16Bits* packed, float* packed_bias) {
+  const PixelGroup group = group_of(s);
+  const PackedWeights to(s.kernel, group.run, group.channels, packed);
+  for (std::int64_t i = 0; i < vectors(group.channels) * kLanes; ++i) packed_bias[i] = 0;
+  for (std::int64_t channel = 0; channel < s.out_channels; ++channel) {
+    for (std::int64_t pixel = 0; pixel < group.pixels; ++pixel) {
+      const std::int64_t column = pixel * s.out_channels + channel;
+      packed_bias[column] = to_float(bias[channel]);
+      const Bf16Bits* from = weights + channel * s.kernel * s.run();
+      for (std::int64_t ky = 0; ky < s.kernel; ++ky) {
+        for (std::int64_t k = 0; k < s.run(); ++k) {
+          to.at(ky, pixel * s.in_channels + k, column) = *from++;
         }
       }
     }
   }
 }
 
-void pack_forward(const ConvolutionShape& s, const Bf16Bits* weights, const Bf16Bits* bias,
-                  Bf16Bits* packed, float* packed_bias) {
-  const PixelGroup group = group_of(s);
-  pack(
-      s, group.run, group.channels, weights,
-      [&s](const Bf16Bits* of_row, std::int64_t i, std::int64_t column) {
-        const bool second = column >= s.out_channels;
-        const std::int64_t k = i - (second ? s.in_channels : 0);
-        const std::int64_t channel = column - (second ? s.out_channels : 0);
-        return k >= 0 && k < s.run() ? of_row[channel * s.kernel * s.run() + k] : Bf16Bits{0};
-      },
-      packed);
-  for (std::int64_t i = 0; i < vectors(group.channels) * kLanes; ++i) {
-    const std::int64_t channel = i < s.out_channels ? i : i - s.out_channels;
-    packed_bias[i] = i < group.channels ? to_float(bias[channel]) : 0;
-  }
-}
-
 void pack_data(const ConvolutionShape& s, const Bf16Bits* weights, Bf16Bits* packed) {
-  pack(
-      s, s.out_channels, s.run(), weights,
-      [&s](const Bf16Bits* of_row, std::int64_t channel, std::int64_t k) {
-        return of_row[channel * s.kernel * s.run() + k];
-      },
-      packed);
+  const PackedWeights to(s.kernel, s.out_channels, s.run(), packed);
+  for (std::int64_t channel = 0; channel < s.out_channels; ++channel) {
+    for (std::int64_t ky = 0; ky < s.kernel; ++ky) {
+      for (std::int64_t k = 0; k < s.run(); ++k) to.at(ky, channel, k) = *weights++;
+    }
+  }
 }
 
 /// One output row of one image.

@@ -7,6 +7,7 @@
 
 #include "kernels/selection.h"
 #include "models/bf16_convolution.h"
+#include "models/bf16_tensor.h"
 #include "models/convolution.h"
 #include "models/relu_max_pool.h"
 #include "models/relu_max_pool_rows.h"
@@ -22,12 +23,6 @@ const Bf16Convolution* bf16_kernels() {
   static const Bf16Convolution* supported = avx512_bf16_convolution();
   return supported;
 }
-
-const Bf16Bits* bits_of(const at::Tensor& values) {
-  return static_cast<const Bf16Bits*>(values.const_data_ptr());
-}
-
-Bf16Bits* bits_to(const at::Tensor& values) { return static_cast<Bf16Bits*>(values.data_ptr()); }
 
 at::Tensor buffer(std::int64_t elements, at::ScalarType type) {
   return at::empty({elements}, at::TensorOptions(type));
@@ -53,10 +48,18 @@ struct FusedShapes {
   }
 };
 
+/// Moves an image from [pixels,channels] to [channels,pixels], or back where these are swapped.
+void swap_axes(const Bf16Bits* from, std::int64_t rows, std::int64_t columns, Bf16Bits* to) {
+  for (std::int64_t row = 0; row < rows; ++row) {
+    for (std::int64_t column = 0; column < columns; ++column) to[column * rows + row] = *from++;
+  }
+}
+
 /// The tensors of the backward pass, at their first image.
 struct BackwardImages {
   const Bf16Bits* images;
   const Bf16Bits* gradient;
+  bool planar;  // whether the gradient is [channels,pixels], not [pixels,channels]
   const std::uint8_t* choice;
   const Bf16Bits* packed_weights;  // null where no gradient of the images is needed
   Bf16Bits* into;
@@ -69,10 +72,17 @@ void backward_images(const FusedShapes& shapes, const BackwardImages& batch, std
   const at::Tensor pairs = buffer(shapes.sizes.pairs, at::kBFloat16);
   const at::Tensor image_sums = buffer(shapes.sizes.image_sums, at::kFloat);
   const at::Tensor spread = at::zeros({shapes.pool.in_size()}, at::kBFloat16);
+  const at::Tensor channels_last = buffer(shapes.pool.out_size(), at::kBFloat16);
+  const std::int64_t channels = shapes.pool.channels;
   for (std::int64_t i = begin; i < end; ++i) {
     const std::int64_t pooled = i * shapes.pool.out_size();
     const std::int64_t image = i * shapes.image_size();
-    spread_image(shapes.pool, batch.gradient + pooled, batch.choice + pooled, bits_to(spread));
+    const Bf16Bits* gradient = batch.gradient + pooled;
+    if (batch.planar) {
+      swap_axes(gradient, channels, shapes.pool.out_size() / channels, bits_to(channels_last));
+      gradient = bits_of(channels_last);
+    }
+    spread_image(shapes.pool, gradient, batch.choice + pooled, bits_to(spread));
     bf16_kernels()->backward_weights(shapes.convolution, batch.images + image, bits_of(spread),
                                      bits_to(pairs), weight_sums,
                                      weight_sums + shapes.sizes.weight_sums);
@@ -85,13 +95,13 @@ void backward_images(const FusedShapes& shapes, const BackwardImages& batch, std
 class ConvolveReluMaxPool : public torch::autograd::Function<ConvolveReluMaxPool> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input,
-                            const at::Tensor& weight, const at::Tensor& bias) {
+                            const at::Tensor& weight, const at::Tensor& bias, bool planar) {
     const at::Tensor images = input.contiguous(kChannelsLast);
     const at::Tensor weights = weight.contiguous(kChannelsLast);
     const FusedShapes shapes(images, weights);
     const std::vector<std::int64_t> sizes{images.size(0), shapes.pool.channels,
                                           shapes.pool.height / 2, shapes.pool.width / 2};
-    at::Tensor out = channels_last(sizes);
+    at::Tensor out = planar ? at::empty(sizes, at::kBFloat16) : channels_last(sizes);
     const at::Tensor choice = channels_last(sizes, at::kByte);
     const at::Tensor packed = buffer(shapes.sizes.forward_weights, at::kBFloat16);
     const at::Tensor packed_bias = buffer(shapes.sizes.bias, at::kFloat);
@@ -99,16 +109,20 @@ class ConvolveReluMaxPool : public torch::autograd::Function<ConvolveReluMaxPool
                                  bits_to(packed), packed_bias.data_ptr<float>());
     at::parallel_for(0, sizes[0], kImagesPerTask, [&](std::int64_t begin, std::int64_t end) {
       const at::Tensor convolved = buffer(shapes.pool.in_size(), at::kBFloat16);
+      const at::Tensor image = buffer(shapes.pool.out_size(), at::kBFloat16);
       for (std::int64_t i = begin; i < end; ++i) {
         const std::int64_t pooled = i * shapes.pool.out_size();
         bf16_kernels()->forward(shapes.convolution, bits_of(images) + i * shapes.image_size(),
                                 bits_of(packed), packed_bias.const_data_ptr<float>(),
                                 bits_to(convolved));
-        pool_image(shapes.pool, bits_of(convolved), bits_to(out) + pooled,
+        Bf16Bits* const to = bits_to(out) + pooled;
+        pool_image(shapes.pool, bits_of(convolved), planar ? bits_to(image) : to,
                    choice.data_ptr<std::uint8_t>() + pooled);
+        if (planar) swap_axes(bits_of(image), sizes[2] * sizes[3], sizes[1], to);
       }
     });
     context->save_for_backward({images, weights, choice});
+    context->saved_data["planar"] = planar;
     return out;
   }
 
@@ -117,10 +131,13 @@ class ConvolveReluMaxPool : public torch::autograd::Function<ConvolveReluMaxPool
     const torch::autograd::variable_list saved = context->get_saved_variables();
     const at::Tensor& images = saved[0];
     const at::Tensor& weights = saved[1];
-    const at::Tensor gradient = gradients[0].contiguous(kChannelsLast);
+    const bool planar = context->saved_data["planar"].toBool();
+    const at::Tensor gradient =
+        gradients[0].contiguous(planar ? at::MemoryFormat::Contiguous : kChannelsLast);
     const FusedShapes shapes(images, weights);
     BackwardImages batch{bits_of(images), bits_of(gradient),
-                         saved[2].const_data_ptr<std::uint8_t>(), nullptr, nullptr};
+                         planar,          saved[2].const_data_ptr<std::uint8_t>(),
+                         nullptr,         nullptr};
     at::Tensor packed;
     at::Tensor into;
     if (context->needs_input_grad(0)) {
@@ -147,7 +164,7 @@ class ConvolveReluMaxPool : public torch::autograd::Function<ConvolveReluMaxPool
     bf16_kernels()->unpack_weights(shapes.convolution, sums_of_weights,
                                    sums_of_weights + shapes.sizes.weight_sums,
                                    bits_to(weight_gradient), bits_to(bias_gradient));
-    return {into, weight_gradient, bias_gradient};
+    return {into, weight_gradient, bias_gradient, {}};
   }
 };
 
@@ -176,22 +193,29 @@ bool adds_bias_later(const torch::nn::Conv2dImpl& layer, const at::Tensor& image
          can_convolve_without_bias(layer, images);
 }
 
+bool in_one_host_kernel(const torch::nn::Conv2dImpl& layer, const at::Tensor& images) {
+  return bf16_kernels() != nullptr && in_bf16_on_cpu(images) && in_bf16_on_cpu(layer.weight) &&
+         fits(layer, images);
+}
+
 }  // namespace
 
 at::Tensor convolve_relu_max_pool(torch::nn::Conv2d& layer, const at::Tensor& images) {
   if (adds_bias_later(*layer, images)) {
     return bias_relu_max_pool(convolve_without_bias(*layer, images), layer->bias);
   }
-  const bool one_kernel = bf16_kernels() != nullptr && in_bf16_on_cpu(images) &&
-                          in_bf16_on_cpu(layer->weight) && fits(*layer, images);
-  return one_kernel ? ConvolveReluMaxPool::apply(images, layer->weight, layer->bias)
-                    : relu_max_pool(layer->forward(images));
+  return in_one_host_kernel(*layer, images)
+             ? ConvolveReluMaxPool::apply(images, layer->weight, layer->bias, /*planar=*/false)
+             : relu_max_pool(layer->forward(images));
 }
 
 at::Tensor convolve_relu_max_pool_flatten(torch::nn::Conv2d& layer, const at::Tensor& images) {
-  if (!adds_bias_later(*layer, images)) return convolve_relu_max_pool(layer, images).flatten(1);
-  return bias_relu_max_pool(convolve_without_bias(*layer, images), layer->bias, /*planar=*/true)
-      .flatten(1);
+  if (adds_bias_later(*layer, images)) {
+    return bias_relu_max_pool(convolve_without_bias(*layer, images), layer->bias, /*planar=*/true)
+        .flatten(1);
+  }
+  if (!in_one_host_kernel(*layer, images)) return convolve_relu_max_pool(layer, images).flatten(1);
+  return ConvolveReluMaxPool::apply(images, layer->weight, layer->bias, /*planar=*/true).flatten(1);
 }
 
 }  // namespace mnist_train::models

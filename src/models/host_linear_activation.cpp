@@ -107,7 +107,7 @@ T* memory_to(const at::Tensor& tensor) {
 
 /// The gradients of a part of the channels, which each sum goes over in the order of the rows.
 template <class T>
-void gradients_of_channels(kernels::LinearFunction function, const at::Tensor& y,
+void gradients_of_channels(std::optional<kernels::LinearFunction> function, const at::Tensor& y,
                            const at::Tensor& gradient,
                            const kernels::LinearActivationGradients& found, std::int64_t begin,
                            std::int64_t count) {
@@ -116,11 +116,13 @@ void gradients_of_channels(kernels::LinearFunction function, const at::Tensor& y
   Block sums{};
   for (std::int64_t row = 0; row < y.size(0); ++row) {
     const std::int64_t first = row * y.size(1) + begin;
-    load(memory_of<T>(y) + first, count, values.data());
     load(memory_of<T>(gradient) + first, count, gradients.data());
-    const bool is_tanh = function == kernels::LinearFunction::kTanh;
-    (is_tanh ? behind_tanh : behind_relu)(values.data(), count, gradients.data());
-    store(gradients.data(), count, memory_to<T>(found.linear) + first);
+    if (function) {
+      load(memory_of<T>(y) + first, count, values.data());
+      const bool is_tanh = function == kernels::LinearFunction::kTanh;
+      (is_tanh ? behind_tanh : behind_relu)(values.data(), count, gradients.data());
+      store(gradients.data(), count, memory_to<T>(found.linear) + first);
+    }
     add(gradients.data(), count, sums.data());
   }
   store(sums.data(), count, memory_to<T>(found.bias) + begin);
@@ -151,8 +153,10 @@ void host_tanh(const at::Tensor& values) {
 }
 
 kernels::LinearActivationGradients host_linear_activation_gradients(
-    kernels::LinearFunction function, const at::Tensor& y, const at::Tensor& gradient) {
-  kernels::LinearActivationGradients found{at::empty_like(y), at::empty({y.size(1)}, y.options())};
+    std::optional<kernels::LinearFunction> function, const at::Tensor& y,
+    const at::Tensor& gradient) {
+  kernels::LinearActivationGradients found{function ? at::empty_like(y) : gradient,
+                                           at::empty({y.size(1)}, y.options())};
   const std::int64_t channels = y.size(1);
   const std::int64_t of_task =
       std::max<std::int64_t>(64, kGrain / std::max<std::int64_t>(1, y.size(0)));

@@ -2,6 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
+
 #include "kernels/linear_activation.h"
 
 namespace mnist_train::models {
@@ -15,8 +17,10 @@ bool can_host_linear_activation(const at::Tensor& x, const at::Tensor& weight,
 /// last digit but one.
 void host_tanh(const at::Tensor& values);
 
-/// Does on a CPU what kernels::linear_activation_gradients does on a GPU.
+/// Does on a CPU what kernels::linear_activation_gradients does on a GPU. Without a function the
+/// gradient in front of it is the one behind.
 kernels::LinearActivationGradients host_linear_activation_gradients(
-    kernels::LinearFunction function, const at::Tensor& y, const at::Tensor& gradient);
+    std::optional<kernels::LinearFunction> function, const at::Tensor& y,
+    const at::Tensor& gradient);
 
 }  // namespace mnist_train::models

@@ -229,7 +229,7 @@ class LayeredModel : public Model {
   }
 
   void add(const SizedLayer& sized, const settings::LinearLayer& /*layer*/, Operations& to) const {
-    add_forward<torch::nn::LinearImpl>(sized, to);
+    to.push_back(linear(made<torch::nn::LinearImpl>(sized)));
   }
 
   void add(const SizedLayer& sized, const settings::BatchNormLayer& /*layer*/,

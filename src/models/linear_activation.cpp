@@ -5,12 +5,14 @@
 #include <ATen/ops/tanh.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "kernels/linear_activation.h"
 #include "kernels/selection.h"
+#include "models/host_linear.h"
 #include "models/host_linear_activation.h"
-#include "models/host_product.h"
 
 namespace mnist_train::models {
 
@@ -20,19 +22,20 @@ using kernels::LinearFunction;
 
 class LinearActivation : public torch::autograd::Function<LinearActivation> {
  public:
+  /// `function` is a LinearFunction's number, or none, for which there is no GPU kernel.
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
-                            const at::Tensor& weight, const at::Tensor& bias, bool is_relu,
-                            bool by_kernel) {
-    at::Tensor y = x.is_cpu() ? host_product(x, weight, bias) : at::linear(x, weight, bias);
-    if (is_relu) {
+                            const at::Tensor& weight, const at::Tensor& bias,
+                            std::optional<std::int64_t> function, bool by_kernel) {
+    const bool is_relu = function == number_of(LinearFunction::kRelu);
+    const bool is_tanh = function == number_of(LinearFunction::kTanh);
+    at::Tensor y = x.is_cpu() ? host_linear(x, weight, bias, is_relu) : at::linear(x, weight, bias);
+    if (is_tanh) {
+      x.is_cpu() ? host_tanh(y) : static_cast<void>(y.tanh_());
+    } else if (is_relu && !x.is_cpu()) {
       y.relu_();
-    } else if (y.is_cpu()) {
-      host_tanh(y);
-    } else {
-      y.tanh_();
     }
     context->save_for_backward({x, weight, y});
-    context->saved_data["is_relu"] = is_relu;
+    context->saved_data["function"] = function;
     context->saved_data["by_kernel"] = by_kernel;
     return y;
   }
@@ -42,23 +45,28 @@ class LinearActivation : public torch::autograd::Function<LinearActivation> {
     const torch::autograd::variable_list saved = context->get_saved_variables();
     const at::Tensor& x = saved[0];
     const at::Tensor& weight = saved[1];
-    const bool is_relu = context->saved_data["is_relu"].toBool();
-    const bool by_kernel = context->saved_data["by_kernel"].toBool();
-    const auto gradients_of =
-        by_kernel ? kernels::linear_activation_gradients : host_linear_activation_gradients;
-    const auto found = gradients_of(is_relu ? LinearFunction::kRelu : LinearFunction::kTanh,
-                                    saved[2], gradients[0].contiguous());
+    const at::Tensor of_y = gradients[0].contiguous();
+    std::optional<LinearFunction> function;
+    if (const auto number = context->saved_data["function"].toOptional<std::int64_t>()) {
+      function = static_cast<LinearFunction>(*number);
+    }
+    const auto found = context->saved_data["by_kernel"].toBool()
+                           ? kernels::linear_activation_gradients(function.value(), saved[2], of_y)
+                           : host_linear_activation_gradients(function, saved[2], of_y);
     const at::Tensor& of_sums = found.linear;
-    const bool on_host = x.is_cpu();
     at::Tensor of_x;
     at::Tensor of_weight;
     if (context->needs_input_grad(0)) {
-      of_x = on_host ? host_product(of_sums, weight.t()) : of_sums.mm(weight);
+      of_x = x.is_cpu() ? host_linear_input_gradient(of_sums, weight) : of_sums.mm(weight);
     }
     if (context->needs_input_grad(1)) {
-      of_weight = on_host ? host_product(of_sums.t(), x.t()) : of_sums.t().mm(x);
+      of_weight = x.is_cpu() ? host_linear_weight_gradient(of_sums, x) : of_sums.t().mm(x);
     }
     return {of_x, of_weight, found.bias, {}, {}};
+  }
+
+  static std::int64_t number_of(LinearFunction function) {
+    return static_cast<std::int64_t>(function);
   }
 };
 
@@ -71,13 +79,26 @@ bool fits_gpu_kernel(const torch::nn::LinearImpl& layer, const at::Tensor& x) {
 
 Operation linear_activation(std::shared_ptr<torch::nn::LinearImpl> layer,
                             const settings::ActivationLayer& activation) {
-  return [layer = std::move(layer), function = operation_of(activation),
-          is_relu = activation.function == settings::Activation::kRelu](const at::Tensor& x) {
-    const bool by_kernel = fits_gpu_kernel(*layer, x);
-    if (by_kernel || can_host_linear_activation(x, layer->weight, layer->bias)) {
-      return LinearActivation::apply(x, layer->weight, layer->bias, is_relu, by_kernel);
-    }
-    return function(layer->forward(x));
+  const bool is_relu = activation.function == settings::Activation::kRelu;
+  const std::int64_t number =
+      LinearActivation::number_of(is_relu ? LinearFunction::kRelu : LinearFunction::kTanh);
+  return
+      [layer = std::move(layer), function = operation_of(activation), number](const at::Tensor& x) {
+        const bool by_kernel = fits_gpu_kernel(*layer, x);
+        if (by_kernel || can_host_linear_activation(x, layer->weight, layer->bias)) {
+          return LinearActivation::apply(x, layer->weight, layer->bias, std::optional(number),
+                                         by_kernel);
+        }
+        return function(layer->forward(x));
+      };
+}
+
+Operation linear(std::shared_ptr<torch::nn::LinearImpl> layer) {
+  return [layer = std::move(layer)](const at::Tensor& x) {
+    return can_host_linear_activation(x, layer->weight, layer->bias)
+               ? LinearActivation::apply(x, layer->weight, layer->bias,
+                                         std::optional<std::int64_t>(), /*by_kernel=*/false)
+               : layer->forward(x);
   };
 }
 

@@ -14,4 +14,8 @@ namespace mnist_train::models {
 Operation linear_activation(std::shared_ptr<torch::nn::LinearImpl> layer,
                             const settings::ActivationLayer& activation);
 
+/// Returns the operation that computes a linear layer with nothing behind it, by the same kernels
+/// on a CPU.
+Operation linear(std::shared_ptr<torch::nn::LinearImpl> layer);
+
 }  // namespace mnist_train::models

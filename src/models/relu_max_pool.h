@@ -22,8 +22,8 @@ at::Tensor bias_relu_max_pool(const at::Tensor& x, const at::Tensor& bias, bool 
 /// processor's cache; sums are fp32, as in LibTorch's kernels, which all other cases use. On a GPU
 /// the bias is added together with ReLU and pooling.
 at::Tensor convolve_relu_max_pool(torch::nn::Conv2d& layer, const at::Tensor& images);
-/// Returns `convolve_relu_max_pool(layer, images)` as vectors [N,C*H/2*W/2]. On a GPU they need no
-/// copy.
+/// Returns `convolve_relu_max_pool(layer, images)` as vectors [N,C*H/2*W/2], which one kernel makes
+/// without a copy.
 at::Tensor convolve_relu_max_pool_flatten(torch::nn::Conv2d& layer, const at::Tensor& images);
 
 }  // namespace mnist_train::models

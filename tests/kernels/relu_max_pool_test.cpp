@@ -13,6 +13,7 @@
 
 #include "kernels/agreement.h"
 #include "kernels/emulated_kernels.h"
+#include "models/bf16_convolution.h"
 #include "models/model.h"
 #include "models/relu_max_pool.h"
 #include "support/catch.h"
@@ -273,8 +274,10 @@ TEST_CASE("networks whose pooled images become vectors train as with a copy of t
   const UsedKernels used;
   const TrainedOnce copied = train_once(with_copy, type);
   const TrainedOnce found = train_once(layers, type);
-  // Vectors are a view of images, not of a copy of these.
-  CHECK(count_operations(without_kernels.scores, "UnsafeViewBackward") == 1);
+  // Vectors are a view of images, not of a copy of these; a CPU has kernels of its own for some.
+  const bool on_host =
+      type == at::kBFloat16 && !has_norm && models::avx512_bf16_convolution() != nullptr;
+  CHECK(count_operations(without_kernels.scores, "UnsafeViewBackward") == (on_host ? 0 : 1));
   CHECK(count_operations(copied.scores, "UnsafeViewBackward") == 1);
   CHECK(count_operations(found.scores, "UnsafeViewBackward") == 0);
   CHECK(found.scores.equal(copied.scores));

@@ -1,0 +1,162 @@
+// Compiled with AVX-512 switched on: nothing of the standard library may be used here, or its
+// inline functions could end up in the program for all processors.
+#include "models/bf16_linear.h"
+
+#ifdef __AVX512BF16__
+
+#include "models/bf16_pixel_groups_avx512.h"
+#include "models/bf16_tile_avx512.h"
+
+namespace mnist_train::models {
+
+namespace {
+
+using namespace avx512;
+
+constexpr std::int64_t kBlock = kPairs;      // outputs that are put in order at a time
+constexpr std::int64_t kBatch = 4 * kLanes;  // samples that go through a block together
+
+/// Rows of a matrix as pairs: [pairs of rows][columns, in whole vectors][2].
+GroupPairs row_pairs(std::int64_t rows, std::int64_t columns, std::int64_t step) {
+  return {1, rows, 0, step, columns};
+}
+
+/// Writes pairs of columns of x as [pairs][samples, in whole vectors][2].
+void pack_input(const LinearShape& s, const Bf16Bits* x, Bf16Bits* packed) {
+  const std::int64_t step = vectors(s.batch) * kPairs;
+  for (std::int64_t i = 0; i < pairs_of(s.in) * step; i += kPairs) {
+    _mm512_storeu_si512(packed + i, _mm512_setzero_si512());
+  }
+  for (std::int64_t sample = 0; sample < s.batch; ++sample, x += s.in) {
+    Bf16Bits* to = packed + 2 * sample;
+    for (std::int64_t i = 0; i < s.in / 2; ++i, to += step) __builtin_memcpy(to, x + 2 * i, 4);
+    if (s.in % 2 != 0) *to = x[s.in - 1];
+  }
+}
+
+/// A block of outputs of some samples. Tiles have outputs as rows and samples as lanes, because so
+/// the weights, which are larger than x, are read as they lie.
+struct ForwardBlock {
+  const LinearShape& s;
+  const Bf16Bits* packed;   // of the first sample
+  const Bf16Bits* weights;  // of the first output
+  const Bf16Bits* bias;
+  Bf16Bits* block;  // [kBatch][kBlock]
+
+  template <int M, int V>
+  void tile(std::int64_t row, std::int64_t vector) const {
+    Tile<M, V> tile;
+    tile.for_each([&](int m, int, __m512& sum) { sum = _mm512_set1_ps(to_float(bias[row + m])); });
+    tile.add({weights + row * s.in, s.in, 2, packed + vector * kPairs, vectors(s.batch) * kPairs},
+             s.in);
+    tile.for_each([&](int m, int v, const __m512& sum) {
+      alignas(32) Bf16Bits samples[kLanes];
+      store_rounded(samples, 0xffff, sum);
+      Bf16Bits* const to = block + (vector + v) * kLanes * kBlock + row + m;
+      for (std::int64_t i = 0; i < kLanes; ++i) to[i * kBlock] = samples[i];
+    });
+  }
+};
+
+/// Returns max(y, 0); NaNs stay.
+__m512i relu_of(__m512i y) {
+  const __m512i magnitude = _mm512_and_si512(y, _mm512_set1_epi16(0x7fff));
+  const __mmask32 nan = _mm512_cmpgt_epi16_mask(magnitude, _mm512_set1_epi16(0x7f80));
+  return _mm512_mask_blend_epi16(nan, _mm512_max_epi16(y, _mm512_setzero_si512()), y);
+}
+
+void forward(const LinearShape& s, const Bf16Bits* packed, const Bf16Bits* weights,
+             const Bf16Bits* bias, bool relu, std::int64_t begin, std::int64_t end, Bf16Bits* y) {
+  alignas(64) Bf16Bits block[kBatch * kBlock];
+  for (std::int64_t first = 0; first < s.batch; first += kBatch) {
+    const std::int64_t samples = s.batch - first < kBatch ? s.batch - first : kBatch;
+    for (std::int64_t output = begin; output < end; output += kBlock) {
+      const std::int64_t outputs = end - output < kBlock ? end - output : kBlock;
+      const auto mask = static_cast<__mmask32>((std::uint64_t{1} << outputs) - 1);
+      for_each_tile(
+          outputs, vectors(samples),
+          ForwardBlock{s, packed + 2 * first, weights + output * s.in, bias + output, block});
+      for (std::int64_t i = 0; i < samples; ++i) {
+        const __m512i values = _mm512_load_si512(block + i * kBlock);
+        _mm512_mask_storeu_epi16(y + (first + i) * s.out + output, mask,
+                                 relu ? relu_of(values) : values);
+      }
+    }
+  }
+}
+
+/// sums = a * b, rounded into a matrix whose rows are `width` elements.
+struct Product {
+  const Bf16Bits* a;
+  std::int64_t a_row, a_step;
+  const Bf16Bits* b;
+  std::int64_t b_step, inner, width, columns;
+  Bf16Bits* to;
+
+  template <int M, int V>
+  void tile(std::int64_t row, std::int64_t vector) const {
+    Tile<M, V> tile;
+    tile.for_each([](int, int, __m512& sum) { sum = _mm512_setzero_ps(); });
+    tile.add({a + row * a_row, a_row, a_step, b + vector * kPairs, b_step}, inner);
+    tile.for_each([&](int m, int v, const __m512& sum) {
+      const std::int64_t column = (vector + v) * kLanes;
+      store_rounded(to + (row + m) * width + column, lanes(columns - column), sum);
+    });
+  }
+};
+
+void backward_data(const LinearShape& s, const Bf16Bits* gradient, const Bf16Bits* weights,
+                   std::int64_t begin, Bf16Bits* buffer, Bf16Bits* into) {
+  const std::int64_t columns =
+      s.in - begin < Bf16Linear::kColumns ? s.in - begin : Bf16Linear::kColumns;
+  const GroupPairs pairs = row_pairs(s.out, columns, s.in);
+  pairs.zip_all(weights + begin, buffer);
+  for_each_tile(
+      s.batch, vectors(columns),
+      Product{gradient, s.out, 2, buffer, pairs.pair_size(), s.out, s.in, columns, into + begin});
+}
+
+void pair_input(const LinearShape& s, const Bf16Bits* x, Bf16Bits* pairs) {
+  row_pairs(s.batch, s.in, s.in).zip_all(x, pairs);
+}
+
+void pair_gradients(const LinearShape& s, const Bf16Bits* gradient, Bf16Bits* pairs) {
+  row_pairs(s.batch, s.out, s.out).zip_all(gradient, pairs);
+}
+
+void backward_weights(const LinearShape& s, const Bf16Bits* gradient_pairs,
+                      const Bf16Bits* input_pairs, std::int64_t begin, std::int64_t end,
+                      Bf16Bits* weights) {
+  const std::int64_t a_step = row_pairs(s.batch, s.out, s.out).pair_size();
+  const std::int64_t b_step = row_pairs(s.batch, s.in, s.in).pair_size();
+  for_each_tile(end - begin, vectors(s.in),
+                Product{gradient_pairs + 2 * begin, 2, a_step, input_pairs, b_step,
+                        2 * pairs_of(s.batch), s.in, s.in, weights + begin * s.in});
+}
+
+Bf16Linear::BufferSizes sizes(const LinearShape& s) {
+  return {pairs_of(s.in) * vectors(s.batch) * kPairs,
+          row_pairs(s.out, Bf16Linear::kColumns, s.in).row_size(),
+          row_pairs(s.batch, s.in, s.in).row_size(), row_pairs(s.batch, s.out, s.out).row_size()};
+}
+
+constexpr Bf16Linear kKernels{&sizes,      &pack_input,     &forward,         &backward_data,
+                              &pair_input, &pair_gradients, &backward_weights};
+
+}  // namespace
+
+const Bf16Linear* avx512_bf16_linear() {
+  return avx512_bf16_convolution() != nullptr ? &kKernels : nullptr;
+}
+
+}  // namespace mnist_train::models
+
+#else
+
+namespace mnist_train::models {
+
+const Bf16Linear* avx512_bf16_linear() { return nullptr; }
+
+}  // namespace mnist_train::models
+
+#endif

@@ -1,0 +1,101 @@
+#include "models/host_linear.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/relu.h>
+
+#include <algorithm>
+
+#include "models/bf16_linear.h"
+#include "models/bf16_tensor.h"
+#include "models/host_product.h"
+
+namespace mnist_train::models {
+
+namespace {
+
+constexpr std::int64_t kGrain = std::int64_t{1} << 20;  // multiply-adds that are worth a thread
+constexpr std::int64_t kOutputs = 32;                   // that a thread takes at least
+
+/// Returns the kernels where they can compute with tensors like this one, else null.
+const Bf16Linear* kernels_for(const at::Tensor& x) {
+  static const Bf16Linear* supported = avx512_bf16_linear();
+  return x.scalar_type() == at::kBFloat16 ? supported : nullptr;
+}
+
+at::Tensor buffer(std::int64_t elements) { return at::empty({elements}, at::kBFloat16); }
+
+/// Calls `work(begin, end)` for parts of `count` on several threads, each of whole `unit`s, where
+/// all of them take so many multiply-adds.
+template <class Work>
+void share(std::int64_t count, std::int64_t unit, std::int64_t multiply_adds, const Work& work) {
+  const std::int64_t units = (count + unit - 1) / unit;
+  const std::int64_t of_unit =
+      std::max<std::int64_t>(1, multiply_adds / std::max<std::int64_t>(1, units));
+  at::parallel_for(0, units, std::max<std::int64_t>(1, kGrain / of_unit),
+                   [&](std::int64_t begin, std::int64_t end) {
+                     work(begin * unit, std::min(end * unit, count));
+                   });
+}
+
+}  // namespace
+
+at::Tensor host_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                       bool relu) {
+  const Bf16Linear* own = kernels_for(x);
+  if (own == nullptr) {
+    at::Tensor y = host_product(x, weight, bias);
+    return relu ? y.relu_() : y;
+  }
+  const LinearShape shape{x.size(0), x.size(1), weight.size(0)};
+  const at::Tensor input = x.contiguous();
+  const at::Tensor weights = weight.contiguous();
+  const at::Tensor packed = buffer(own->sizes(shape).input);
+  const at::Tensor biases = bias.contiguous();
+  at::Tensor y = at::empty({shape.batch, shape.out}, x.options());
+  own->pack_input(shape, bits_of(input), bits_to(packed));
+  share(shape.out, kOutputs, shape.batch * shape.in * shape.out,
+        [&](std::int64_t begin, std::int64_t end) {
+          own->forward(shape, bits_of(packed), bits_of(weights), bits_of(biases), relu, begin, end,
+                       bits_to(y));
+        });
+  return y;
+}
+
+at::Tensor host_linear_input_gradient(const at::Tensor& gradient, const at::Tensor& weight) {
+  const Bf16Linear* own = kernels_for(gradient);
+  if (own == nullptr) return host_product(gradient, weight.t());
+  const LinearShape shape{gradient.size(0), weight.size(1), weight.size(0)};
+  const at::Tensor of_y = gradient.contiguous();
+  const at::Tensor weights = weight.contiguous();
+  at::Tensor into = at::empty({shape.batch, shape.in}, gradient.options());
+  share(shape.in, Bf16Linear::kColumns, shape.batch * shape.in * shape.out,
+        [&](std::int64_t begin, std::int64_t end) {
+          const at::Tensor columns = buffer(own->sizes(shape).columns);
+          for (; begin < end; begin += Bf16Linear::kColumns) {
+            own->backward_data(shape, bits_of(of_y), bits_of(weights), begin, bits_to(columns),
+                               bits_to(into));
+          }
+        });
+  return into;
+}
+
+at::Tensor host_linear_weight_gradient(const at::Tensor& gradient, const at::Tensor& x) {
+  const Bf16Linear* own = kernels_for(x);
+  if (own == nullptr) return host_product(gradient.t(), x.t());
+  const LinearShape shape{x.size(0), x.size(1), gradient.size(1)};
+  const Bf16Linear::BufferSizes sizes = own->sizes(shape);
+  const at::Tensor gradient_pairs = buffer(sizes.gradients);
+  const at::Tensor input_pairs = buffer(sizes.pairs);
+  own->pair_gradients(shape, bits_of(gradient.contiguous()), bits_to(gradient_pairs));
+  own->pair_input(shape, bits_of(x.contiguous()), bits_to(input_pairs));
+  at::Tensor weights = at::empty({shape.out, shape.in}, x.options());
+  share(shape.out, kOutputs, shape.batch * shape.in * shape.out,
+        [&](std::int64_t begin, std::int64_t end) {
+          own->backward_weights(shape, bits_of(gradient_pairs), bits_of(input_pairs), begin, end,
+                                bits_to(weights));
+        });
+  return weights;
+}
+
+}  // namespace mnist_train::models

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace mnist_train::models {
+
+// The products of a linear layer on a CPU. All tensors of a call are f32, or all bf16; in bf16 on
+// processors with the instructions for it kernels of our own compute them, else host_product does.
+
+/// Returns x [N,I] times the transpose of weight [O,I], plus bias [O]: [N,O]; with `relu` what is
+/// positive of it, and NaNs.
+at::Tensor host_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                       bool relu);
+/// Returns the gradient [N,I] of x, from that of the result [N,O].
+at::Tensor host_linear_input_gradient(const at::Tensor& gradient, const at::Tensor& weight);
+/// Returns the gradient [O,I] of the weight, from that of the result [N,O].
+at::Tensor host_linear_weight_gradient(const at::Tensor& gradient, const at::Tensor& x);
+
+}  // namespace mnist_train::models
