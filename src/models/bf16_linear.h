@@ -15,7 +15,7 @@ struct LinearShape {
 /// part of the result, so that several threads may share it; the parts' bits do not depend on it.
 struct Bf16Linear {
   /// How many elements of bf16 the buffers need that the kernels work in.
-  struct BufferSizes {
+  struct Scratch {
     std::int64_t input;      // `pack_input`'s result
     std::int64_t columns;    // of one call of `backward_data`
     std::int64_t pairs;      // `pair_input`'s result
@@ -24,7 +24,7 @@ struct Bf16Linear {
   /// The columns of one call of `backward_data`, at most.
   static constexpr std::int64_t kColumns = 64;
 
-  BufferSizes (*sizes)(const LinearShape& shape);
+  Scratch (*sizes)(const LinearShape& shape);
   /// Rearranges x for `forward`.
   void (*pack_input)(const LinearShape& shape, const Bf16Bits* x, Bf16Bits* packed);
   /// Writes the columns `begin` to `end` of y = x * weights^T + bias; `relu`: of max(y, 0).

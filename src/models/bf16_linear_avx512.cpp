@@ -134,7 +134,7 @@ void backward_weights(const LinearShape& s, const Bf16Bits* gradient_pairs,
                         2 * pairs_of(s.batch), s.in, s.in, weights + begin * s.in});
 }
 
-Bf16Linear::BufferSizes sizes(const LinearShape& s) {
+Bf16Linear::Scratch sizes(const LinearShape& s) {
   return {pairs_of(s.in) * vectors(s.batch) * kPairs,
           row_pairs(s.out, Bf16Linear::kColumns, s.in).row_size(),
           row_pairs(s.batch, s.in, s.in).row_size(), row_pairs(s.batch, s.out, s.out).row_size()};

@@ -84,7 +84,7 @@ at::Tensor host_linear_weight_gradient(const at::Tensor& gradient, const at::Ten
   const Bf16Linear* own = kernels_for(x);
   if (own == nullptr) return host_product(gradient.t(), x.t());
   const LinearShape shape{x.size(0), x.size(1), gradient.size(1)};
-  const Bf16Linear::BufferSizes sizes = own->sizes(shape);
+  const Bf16Linear::Scratch sizes = own->sizes(shape);
   const at::Tensor gradient_pairs = buffer(sizes.gradients);
   const at::Tensor input_pairs = buffer(sizes.pairs);
   own->pair_gradients(shape, bits_of(gradient.contiguous()), bits_to(gradient_pairs));
