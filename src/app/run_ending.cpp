@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "base/print.h"
+#include "base/typed_command.h"
 #include "checkpoint/checkpoint_folder.h"
 #include "report/run_folder.h"
 
@@ -44,14 +45,14 @@ void log_what_is_next(const Worker& worker, const train::Progress& progress) {
           .best();
   std::error_code ignored;
   if (fs::exists(weights, ignored)) {
-    spdlog::info("best weights: {} ({} accuracy {:.2f} %)", launch::path_to_type(weights).string(),
+    spdlog::info("best weights: {} ({} accuracy {:.2f} %)", path_to_type(weights).string(),
                  measured(worker), 100 * progress.best_accuracy);
   } else {
     weights = folder / worker.config.model_file;
-    spdlog::info("final weights: {}", launch::path_to_type(weights).string());
+    spdlog::info("final weights: {}", path_to_type(weights).string());
   }
   if (worker.config.report.html) {
-    spdlog::info("page: {}", launch::path_to_type(folder / files::kPage).string());
+    spdlog::info("page: {}", path_to_type(folder / files::kPage).string());
   }
   spdlog::info("classify images: {}", launch::predict_command(weights, worker.job.program));
 }
@@ -65,7 +66,7 @@ std::string result_line(const Worker& worker, const report::Summary& summary,
   return fmt::format("finished: test accuracy {:.2f} %, best {:.2f} % in epoch {}; {:.1f} s; {}",
                      100 * summary.test_accuracy.value_or(0), 100 * best, epoch,
                      summary.wall_seconds,
-                     launch::path_to_type(worker.run_folder / worker.config.model_file).string());
+                     path_to_type(worker.run_folder / worker.config.model_file).string());
 }
 
 }  // namespace

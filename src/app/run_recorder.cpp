@@ -189,7 +189,7 @@ void RunRecorder::epoch_finished(const Evaluations& evaluations) {
   for_each_sink([&](report::Sink& sink) { sink.epoch(result); });
   recorded_s_ = monotonic_seconds();
   recorded_samples_ = progress.samples_seen;
-  pace_.pause(progress.step, recorded_samples_, recorded_s_);
+  pace_.pause_until(recorded_s_);
 }
 
 std::vector<report::Prediction> RunRecorder::predictions(const eval::Evaluation& test) {

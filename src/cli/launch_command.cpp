@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/system.h"
+#include "base/typed_command.h"
 #include "cli/commands.h"
 #include "cli/network_check.h"
 #include "cli/output_file.h"
@@ -111,7 +112,7 @@ launch::Job make_job(const CommandLine& line, const LayeredConfig& layered) {
   job.log_level = line.log_level;
   job.quiet = line.quiet;
   job.started_s = job.attempt_s = monotonic_seconds();
-  job.program = launch::program_to_type();
+  job.program = program_to_type();
   job.positions = key_positions(line, layered);
   return job;
 }

@@ -260,9 +260,7 @@ void record_failure(const LaunchState& state, const launch::RunFailure& failure)
 void tell_of_stop(const LaunchState& state, const launch::AttemptResult& result) {
   const bool is_early = result.furthest_step == 0 && result.exit_code != 0;
   if (result.stopped_by == 0 || !(is_early || result.cut_off)) return;
-  const bool has_echo = result.stopped_by == SIGINT && ::isatty(STDERR_FILENO) == 1;
-  const char* begin = has_echo ? "\n" : "";
-  std::string way_on;
+  const char* begin = result.stopped_by == SIGINT && ::isatty(STDERR_FILENO) == 1 ? "\n" : "";
   std::cerr << (state.job.progress_bar ? kEraseLine : begin) << "mnist-train: stopped by SIG"
             << ::sigabbrev_np(result.stopped_by);
   if (state.folder && is_early) {
@@ -272,9 +270,10 @@ void tell_of_stop(const LaunchState& state, const launch::AttemptResult& result)
     remove_leftovers(state.folder->path);
     remove_leftovers(state.folder->path / report::files::kCheckpoints);
     std::cerr << " a second time: what came behind the newest checkpoint was not saved";
-    way_on = launch::way_on(state.folder->path, state.job.program);
   }
-  std::cerr << "\n" << way_on << std::flush;
+  const bool stays = state.folder && std::filesystem::exists(state.folder->path);
+  std::cerr << "\n"
+            << (stays ? launch::way_on(state.folder->path, state.job.program) : "") << std::flush;
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "base/print.h"
 #include "base/system.h"
+#include "base/typed_command.h"
 
 namespace mnist_train::data {
 
@@ -227,9 +228,9 @@ fs::path find_named_dataset(const settings::NamedDataset& dataset,
   for (const settings::DatasetFile& file : dataset.files) names.push_back(file.name);
   const auto cache = user_cache_folder();
   const std::string to = cache ? shell_quoted((*cache / dataset.name).string()) : "DIR";
-  fail("the data set " + dataset.name + " was not found. Download it with: mnist-train fetch " +
-       dataset.name + " --to " + to + "\nLooked for these folders:" + searched + "\nIts files (" +
-       list(names) +
+  fail("the data set " + dataset.name + " was not found. Download it with: " +
+       shell_word(program_to_type()) + " fetch " + dataset.name + " --to " + to +
+       "\nLooked for these folders:" + searched + "\nIts files (" + list(names) +
        ") may be in any of them; data.root or MNIST_TRAIN_DATA name "
        "another folder that contains " +
        dataset.name);

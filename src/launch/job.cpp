@@ -15,6 +15,7 @@
 #include "base/config_key_error.h"
 #include "base/print.h"
 #include "base/system.h"
+#include "base/typed_command.h"
 #include "settings/run_config.h"
 
 namespace mnist_train::launch {
@@ -29,14 +30,6 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Job, command, config, config_path, run_folder
 
 namespace {
 
-/// Quotes the text where a shell would not take it for one plain word.
-std::string shell_word(const std::string& text) {
-  constexpr std::string_view kPlain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:,+@%=";
-  const bool is_plain = !text.empty() && text.find_first_not_of(kPlain) == std::string::npos;
-  return is_plain ? text : shell_quoted(text);
-}
-
 /// Returns the command that runs the run's config once more, into a new folder.
 std::string run_command(const fs::path& run_folder, const std::string& program) {
   return shell_word(program) + " --config " +
@@ -44,25 +37,6 @@ std::string run_command(const fs::path& run_folder, const std::string& program) 
 }
 
 }  // namespace
-
-std::string program_to_type() {
-  std::string name = "mnist-train";
-  std::istringstream folders(environment_variable("PATH").value_or(""));
-  for (std::string folder; std::getline(folders, folder, ':');) {
-    if (::access((fs::path(folder) / name).c_str(), X_OK) == 0) return name;
-  }
-  std::string called = program_invocation_name;
-  if (called.find('/') != std::string::npos) return called;
-  const fs::path typed = path_to_type(executable_folder() / name);
-  return typed.has_parent_path() ? typed.string() : "./" + name;
-}
-
-fs::path path_to_type(const fs::path& path) {
-  std::error_code error;
-  const fs::path here = fs::current_path(error);
-  const fs::path relative = error ? path : path.lexically_relative(here);
-  return relative.empty() || *relative.begin() == ".." ? path : relative;
-}
 
 std::string predict_command(const fs::path& weights, const std::string& program) {
   return shell_word(program) + " predict --checkpoint " +

@@ -50,9 +50,6 @@ struct Job {
   std::string refusal;   // why
 };
 
-/// Returns what a user types to start this program: its name where a shell finds it, else its path.
-std::string program_to_type();
-
 /// Returns the command that resumes a run, for a shell. It names the effective config in the run
 /// folder, so `--set` and other options of the first command, or a config from standard input, need
 /// not be repeated. `resume`: "auto" or a checkpoint.
@@ -67,9 +64,6 @@ std::string way_on(const std::filesystem::path& run_folder,
 
 /// Returns the command that classifies an image with the weights of a file, for a shell.
 std::string predict_command(const std::filesystem::path& weights, const std::string& program);
-
-/// Returns a path for a command: relative to the working directory where it lies in it.
-std::filesystem::path path_to_type(const std::filesystem::path& path);
 
 /// Returns an exception's message. Before each line of a ConfigKeyError's that begins with the
 /// pointer of a key that `positions` has, or of one below it, comes FILE:LINE:COLUMN.

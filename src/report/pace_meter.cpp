@@ -12,6 +12,7 @@ constexpr double kFirstInterval_s = 0.1;
 }  // namespace
 
 std::optional<Pace> PaceMeter::add(const PacedStep& step) {
+  newest_s_ = step.finished_s;
   if (!last_) {
     last_ = step;
     return std::nullopt;
@@ -29,8 +30,9 @@ std::optional<Pace> PaceMeter::add(const PacedStep& step) {
   return pace;
 }
 
-void PaceMeter::pause(std::int64_t number, std::int64_t samples_seen, double now_s) {
-  if (last_) last_ = PacedStep{number, samples_seen, 0, 0, now_s};
+void PaceMeter::pause_until(double now_s) {
+  if (last_) last_->finished_s += now_s - newest_s_;
+  newest_s_ = now_s;
 }
 
 }  // namespace mnist_train::report

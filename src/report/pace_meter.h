@@ -22,13 +22,14 @@ class PaceMeter {
 
   /// Returns the pace where it is time for one.
   std::optional<Pace> add(const PacedStep& step);
-  /// Begins anew behind a step, so that what lies between it and the next counts for neither.
-  void pause(std::int64_t number, std::int64_t samples_seen, double now_s);
+  /// Leaves out the time from the last step until now.
+  void pause_until(double now_s);
 
  private:
   std::optional<PacedStep> last_;  // that the last pace counts
   double loss_ = 0;                // of the steps since then, as the next
   double samples_ = 0;
+  double newest_s_ = 0;  // when the last step, or a pause behind it, was over
   bool has_told_ = false;
 };
 

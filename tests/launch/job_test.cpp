@@ -110,8 +110,6 @@ TEST_CASE("the way on after a failure is a command that can work") {
 
 TEST_CASE("paths in commands are short where they lie in the working directory") {
   const auto here = std::filesystem::current_path();
-  CHECK(path_to_type(here / "runs" / "model.pt") == "runs/model.pt");
-  CHECK(path_to_type("/elsewhere/model.pt") == "/elsewhere/model.pt");
   CHECK(predict_command(here / "a b.pt", "mnist-train") ==
         "mnist-train predict --checkpoint 'a b.pt' IMAGE.png");
 }

@@ -37,10 +37,23 @@ TEST_CASE("what lies between two epochs counts for no step") {
   PaceMeter meter;
   (void)meter.add(step_at(1, 0));
   (void)meter.add(step_at(2, 1));
-  meter.pause(2, 128, 50);
+  meter.pause_until(50);
   const auto pace = meter.add(step_at(4, 51));
   REQUIRE(pace);
   CHECK_THAT(pace->step_seconds, WithinRel(0.5, 1e-6));
+}
+
+TEST_CASE("epochs of less than a second have a pace, too") {
+  PaceMeter meter;
+  (void)meter.add(step_at(1, 0));
+  (void)meter.add(step_at(2, 0.5));
+  CHECK_FALSE(meter.add(step_at(3, 1)));
+  meter.pause_until(1.2);
+  CHECK_FALSE(meter.add(step_at(4, 1.6)));
+  meter.pause_until(1.7);
+  const auto pace = meter.add(step_at(5, 1.9));
+  REQUIRE(pace);
+  CHECK_THAT(pace->step_seconds, WithinRel(1.1 / 3, 1e-6));
 }
 
 }  // namespace

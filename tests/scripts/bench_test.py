@@ -79,7 +79,8 @@ def test_the_load_is_sampled_while_a_benchmark_runs(monkeypatch):
     loads = iter([(0.5, 0.4, 0.3), (3.0, 1.0, 0.5)])
     monkeypatch.setattr(machine.os, "getloadavg", lambda: next(loads, (7.0, 2.0, 1.0)))
     monkeypatch.setattr(machine.Machine, "SAMPLE_EVERY_S", 3600)
-    watched = machine.Machine(2)
+    monkeypatch.setattr(machine, "commit", lambda binary: binary)
+    watched = machine.Machine("abc", 2)
     while not watched.samples:
         pass
     seen = watched.describe()["machine"]

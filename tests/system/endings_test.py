@@ -119,6 +119,17 @@ def test_a_run_that_is_stopped_before_its_first_step_says_so(tmp_path, number, c
     assert not process.run_folder.checkpoints()
 
 
+def test_a_resumed_run_that_is_stopped_before_its_first_step_says_how_to_continue(tmp_path):
+    train(tmp_path, {"epochs": 1})
+    with start(tmp_path, {"epochs": 1000}, "--resume", "auto") as process:
+        process.wait_for_phase(0, "starting")
+        process.send(signal.SIGINT)
+        assert process.wait() == 130, process.stderr
+    assert "before the first step: nothing was saved" in process.stderr
+    assert f"newest checkpoint: {process.run_folder.checkpoints()[-1]}" in process.stderr
+    assert "continue with: " in process.stderr
+
+
 def test_ctrl_c_reaches_a_run_that_a_shell_started_in_the_background(tmp_path):
     """Such a shell ignores SIGINT, and what it starts inherits that."""
     config = write_config(tmp_path, {"epochs": 1000})

@@ -149,7 +149,7 @@ def test_a_stopped_run_resumes_to_the_same_bits(tmp_path, recipe, processes, str
     rates = [step["learning_rate"] for step in whole.steps()]
     assert rates[-1] < max(rates)
     assert whole.summary()["ended_by"] == {"plateau": "early_stopping", "one_cycle": "epochs"}[recipe]
-    stop_by_sigterm(tmp_path, changes, processes, whole.last_step() - PER_EPOCH // 2)
+    stop_by_sigterm(tmp_path, changes, processes, whole.last_step() - 3 * PER_EPOCH // 2)
     same_outcome(train(tmp_path, changes, "--resume", "auto", processes=processes), whole)
 
 

@@ -1,0 +1,43 @@
+#include "base/typed_command.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <sstream>
+#include <string_view>
+
+#include "base/file.h"
+#include "base/print.h"
+#include "base/system.h"
+
+namespace mnist_train {
+
+namespace fs = std::filesystem;
+
+std::string shell_word(const std::string& text) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:,+@%=";
+  const bool is_plain = !text.empty() && text.find_first_not_of(kPlain) == std::string::npos;
+  return is_plain ? text : shell_quoted(text);
+}
+
+std::string program_to_type() {
+  std::string name = "mnist-train";
+  std::istringstream folders(environment_variable("PATH").value_or(""));
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    if (::access((fs::path(folder) / name).c_str(), X_OK) == 0) return name;
+  }
+  std::string called = program_invocation_name;
+  if (called.find('/') != std::string::npos) return called;
+  const fs::path typed = path_to_type(executable_folder() / name);
+  return typed.has_parent_path() ? typed.string() : "./" + name;
+}
+
+fs::path path_to_type(const fs::path& path) {
+  std::error_code error;
+  const fs::path here = fs::current_path(error);
+  const fs::path relative = error ? path : path.lexically_relative(here);
+  return relative.empty() || *relative.begin() == ".." ? path : relative;
+}
+
+}  // namespace mnist_train

@@ -1,0 +1,28 @@
+#include "base/typed_command.h"
+
+#include "support/catch.h"
+#include "support/scoped_environment.h"
+
+namespace mnist_train {
+namespace {
+
+TEST_CASE("paths to type are short where they lie in the working directory") {
+  const auto here = std::filesystem::current_path();
+  CHECK(path_to_type(here / "runs" / "model.pt") == "runs/model.pt");
+  CHECK(path_to_type("/elsewhere/model.pt") == "/elsewhere/model.pt");
+}
+
+TEST_CASE("the program to type is its name where a shell finds it, else its path") {
+  const testing::ScopedEnvironment nowhere("PATH", "/nowhere");
+  CHECK(std::filesystem::path(program_to_type()).filename().string().starts_with("mnist-train"));
+  CHECK(program_to_type().find('/') != std::string::npos);
+}
+
+TEST_CASE("words are quoted only where a shell would take them apart") {
+  CHECK(shell_word("runs/a-b.json") == "runs/a-b.json");
+  CHECK(shell_word("a b") == "'a b'");
+  CHECK(shell_word("") == "''");
+}
+
+}  // namespace
+}  // namespace mnist_train
