@@ -27,8 +27,8 @@ std::string program_to_type() {
   for (std::string folder; std::getline(folders, folder, ':');) {
     if (::access((fs::path(folder) / name).c_str(), X_OK) == 0) return name;
   }
-  std::string called = program_invocation_name;
-  if (called.find('/') != std::string::npos) return called;
+  const fs::path called = program_invocation_name;  // in a rank that of another program
+  if (called.has_parent_path() && called.filename() == name) return called.string();
   const fs::path typed = path_to_type(executable_folder() / name);
   return typed.has_parent_path() ? typed.string() : "./" + name;
 }
