@@ -12,7 +12,7 @@ namespace mnist_train::app {
 
 namespace {
 
-constexpr double kInterval_s = 0.04;  // at least, from one snapshot to the next
+constexpr double kInterval_s = 0.05;  // at least, from one snapshot to the next
 constexpr double kFraction = 0.004;   // of the time, at most, that snapshots take
 constexpr std::int64_t kFirst = 3;    // as many as the memory holds
 constexpr std::int64_t kTimed = 5;    // as many as it takes for an undisturbed one among them
