@@ -98,9 +98,14 @@ def spread(values):
     return {"median": statistics.median(values), "min": min(values), "max": max(values), "count": len(values)}
 
 
+def place(name):
+    """Where the committed result of that name lies for this kind of processor."""
+    return RESULTS / folder_name(processor()) / name
+
+
 def add_output(parser, name):
     """The flag --output; alone it is the place of committed results of this kind of processor."""
-    parser.add_argument("--output", type=pathlib.Path, nargs="?", const=RESULTS / folder_name(processor()) / name, metavar="FILE",
+    parser.add_argument("--output", type=pathlib.Path, nargs="?", const=place(name), metavar="FILE",
                         help=f"where the result goes; without FILE scripts/bench/results/PROCESSOR/{name}")
 
 

@@ -2,7 +2,7 @@
 
 from machine import NOT_MEASURED
 
-MARK = "<!-- made by scripts/bench/table from scripts/bench/results/*/cpu.json; do not edit -->\n"
+MARK = "<!-- made by scripts/bench/table from scripts/bench/results/*/{cpu,recovery}.json; do not edit -->\n"
 END = "<!-- end -->"
 COLUMNS = (("epoch_seconds", "an epoch", " s"), ("floor_reached", "floor reached", ""), ("compile_seconds", "compiling", " s"),
            ("startup_seconds", "to first step", " s"), ("wall_seconds", "the whole command", " s"),
@@ -46,13 +46,15 @@ def losses(case):
     """A sentence on the check of losses."""
     if case["loss_check"] == NOT_MEASURED:
         return ""
-    checked = {name.rsplit("_", 1)[1]: [] for name in case["loss_check"] if not name.startswith("ours_")}
+    far = {}
     for name, side in case["loss_check"].items():
-        if not name.startswith("ours_") and "distance" in side:
-            checked[name.rsplit("_", 1)[1]].append(side["distance"])
-    far = ", ".join(f"{max(distances):.1g} in {precision}" for precision, distances in checked.items() if distances)
+        peer, precision = name.rsplit("_", 1)
+        if peer != "ours" and "distance" in side:
+            far[precision] = max(side["distance"], far.get(precision, 0))
+    if not far:
+        return ""
     steps = len(next(iter(case["loss_check"].values()))["losses"])
-    return f" Losses of {steps} steps differ from ours by at most {far}." if far else ""
+    return f" Losses of {steps} steps differ from ours by at most {', '.join(f'{most:.1g} in {name}' for name, most in far.items())}."
 
 
 def kind(result):
@@ -91,10 +93,9 @@ SIDES_OF_RECOVERY = {"ours": "mnist-train", "ddp": "DistributedDataParallel unde
 
 def recovery_rows(result, peers):
     """What a lost process costs each peer, where that was measured."""
-    measured = [result["goodput"].get(SIDES_OF_RECOVERY.get(peer)) for peer in peers]
-    seconds, steps = ([pick(side) if side else "–" for side in measured] for pick in (
-        lambda side: number(side["recovery_seconds"]["median"], ""), lambda side: f"{100 * side['goodput']:.1f} %"))
-    return [row(["killed process to next step of `lenet`", *seconds]), row(["goodput with a kill every 15 s", *steps])]
+    sides = [result["goodput"].get(SIDES_OF_RECOVERY.get(peer)) for peer in peers]
+    return [row(["killed process to next step of `lenet`", *(number(side["recovery_seconds"]["median"], "") if side else "–" for side in sides)]),
+            row(["goodput with a kill every 15 s", *(f"{100 * side['goodput']:.1f} %" if side else "–" for side in sides)])]
 
 
 def make_small(results, recoveries=()):
@@ -112,16 +113,19 @@ def make_small(results, recoveries=()):
     for label, key, case in rows:
         cells = [[case["sides"].get(f"{peer}_{precision}") for precision in ("bf16", "fp32")] for peer in peers]
         lines.append(row([label, *(" / ".join(number(side[key]["median"], "") if side else "–" for side in pair) for pair in cells)]))
+    kills = ""
     if recoveries:
-        lines += recovery_rows(newest_first(recoveries)[0], peers)
+        recovery = newest_first(recoveries)[0]
+        lines += recovery_rows(recovery, peers)
+        kills = f" Kills: medians of {recovery['goodput']['kills']}, {recovery['date']}."
     return [*lines, "", f"Medians of {result['what'].rsplit(', ', 1)[1]}; {result['machine']['processor']['name'] if result['device'] == 'cpu' else result['device']}, "
-            f"{result['machine']['cores']} cores, {result['date']}."]
+            f"{result['machine']['cores']} cores, {result['date']}.{kills}"]
 
 
 def recovery_table(result):
     """What a lost process costs each side."""
     goodput = result["goodput"]
-    lines = [f"`lenet` on 2 processes for {goodput['seconds']:.0f} s, one of which is killed every 15 s; {result['date']}, "
+    lines = [f"### Lost processes: {kind(result)}", "", f"`lenet` on 2 processes for {goodput['seconds']:.0f} s, one of which is killed every 15 s; {result['date']}, "
              f"commit {result['commit']}.", "", "| side | killed process to next step | steps taken again | goodput |",
              "|---|---|---|---|"]
     for name, side in [(name, side) for name, side in goodput.items() if isinstance(side, dict)]:
@@ -132,7 +136,8 @@ def recovery_table(result):
 
 
 def make_full(results, recoveries=()):
-    """All figures of all cases, a block for each processor; factors say how many times as much as mnist-train in that precision."""
+    """All figures of all cases, a block for each processor; factors say how many times as much as mnist-train in that precision.
+    Behind them what lost processes cost, again a block for each processor."""
     lines = []
     for result in newest_first(results):
         lines += [f"### {kind(result)}", "", f"{result['what']}; PyTorch {result['torch']}, {result['date']}, commit {result['commit']}.",
@@ -143,9 +148,8 @@ def make_full(results, recoveries=()):
             parts = (f"{processes}: {entry['epoch_seconds']['median']:.3g} s ({100 * entry['efficiency']:.0f} %)"
                      for processes, entry in by_processes.items())
             lines += [f"An epoch of `{name}` by number of processes, and the efficiency: {', '.join(parts)}.", ""]
-        for recovery in recoveries:
-            if kind(recovery) == kind(result):
-                lines += recovery_table(recovery)
+    for recovery in newest_first(recoveries):
+        lines += recovery_table(recovery)
     return lines[:-1]
 
 
