@@ -29,8 +29,8 @@ namespace mnist_train::eval {
 namespace {
 
 constexpr int kRunAheadBatches = 2;
-// Images a thread: what the layers leave of more of them does not fit into its caches, and networks
-// with convolutions then take twice as long.
+// Images of a batch for each thread of a CPU. The activations of more do not fit into its caches,
+// and networks with convolutions then take up to twice as long.
 constexpr std::int64_t kHostBatch = 128;
 
 std::int64_t count_of(const std::vector<data::Range>& ranges) {

@@ -58,4 +58,25 @@ inline __m512i zip(const Bf16Bits* a, const Bf16Bits* b, __mmask16 mask) {
   return _mm512_permutex2var_epi16(first, _mm512_load_si512(kOrder), second);
 }
 
+/// Rows of groups of adjacent elements as [rows][pairs of groups][elements][2], elements in whole
+/// vectors. The elements of a group begin `step` behind those of the one before.
+struct GroupPairs {
+  std::int64_t rows, groups, row_step, step, elements;
+
+  std::int64_t pair_size() const { return vectors(elements) * kPairs; }
+  std::int64_t row_size() const { return pairs_of(groups) * pair_size(); }
+
+  void zip_all(const Bf16Bits* from, Bf16Bits* to) const {
+    for (std::int64_t row = 0; row < rows; ++row) {
+      for (std::int64_t x = 0; x < groups; x += 2) {
+        const Bf16Bits* const first = from + row * row_step + x * step;
+        for (std::int64_t i = 0; i < elements; i += kLanes, to += kPairs) {
+          const Bf16Bits* const second = x + 1 < groups ? first + step + i : nullptr;
+          _mm512_storeu_si512(to, zip(first + i, second, lanes(elements - i)));
+        }
+      }
+    }
+  }
+};
+
 }  // namespace mnist_train::models::avx512

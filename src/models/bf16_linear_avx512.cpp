@@ -4,7 +4,7 @@
 
 #ifdef __AVX512BF16__
 
-#include "models/bf16_pixel_groups_avx512.h"
+#include "models/bf16_lanes_avx512.h"
 #include "models/bf16_tile_avx512.h"
 
 namespace mnist_train::models {
@@ -13,7 +13,8 @@ namespace {
 
 using namespace avx512;
 
-constexpr std::int64_t kBlock = kPairs;      // outputs that are put in order at a time
+constexpr std::int64_t kBlock = Bf16Linear::kOutputs;  // outputs that are put in order at a time
+static_assert(kBlock == kPairs, "a row of a block is one vector");
 constexpr std::int64_t kBatch = 4 * kLanes;  // samples that go through a block together
 
 /// Rows of a matrix as pairs: [pairs of rows][columns, in whole vectors][2].
@@ -21,16 +22,16 @@ GroupPairs row_pairs(std::int64_t rows, std::int64_t columns, std::int64_t step)
   return {1, rows, 0, step, columns};
 }
 
-/// Writes pairs of columns of x as [pairs][samples, in whole vectors][2].
+/// Writes pairs of columns of x as [pairs][samples, in whole vectors][2]. Lanes without a sample
+/// stay as they are: nobody reads their sums.
 void pack_input(const LinearShape& s, const Bf16Bits* x, Bf16Bits* packed) {
   const std::int64_t step = vectors(s.batch) * kPairs;
-  for (std::int64_t i = 0; i < pairs_of(s.in) * step; i += kPairs) {
-    _mm512_storeu_si512(packed + i, _mm512_setzero_si512());
-  }
   for (std::int64_t sample = 0; sample < s.batch; ++sample, x += s.in) {
     Bf16Bits* to = packed + 2 * sample;
     for (std::int64_t i = 0; i < s.in / 2; ++i, to += step) __builtin_memcpy(to, x + 2 * i, 4);
-    if (s.in % 2 != 0) *to = x[s.in - 1];
+    if (s.in % 2 == 0) continue;
+    to[0] = x[s.in - 1];
+    to[1] = 0;
   }
 }
 
@@ -85,7 +86,7 @@ void forward(const LinearShape& s, const Bf16Bits* packed, const Bf16Bits* weigh
   }
 }
 
-/// sums = a * b, rounded into a matrix whose rows are `width` elements.
+/// Writes a * b, rounded, into a matrix whose rows are `width` elements.
 struct Product {
   const Bf16Bits* a;
   std::int64_t a_row, a_step;
@@ -134,7 +135,7 @@ void backward_weights(const LinearShape& s, const Bf16Bits* gradient_pairs,
                         2 * pairs_of(s.batch), s.in, s.in, weights + begin * s.in});
 }
 
-Bf16Linear::Scratch sizes(const LinearShape& s) {
+Bf16Linear::LinearBufferSizes sizes(const LinearShape& s) {
   return {pairs_of(s.in) * vectors(s.batch) * kPairs,
           row_pairs(s.out, Bf16Linear::kColumns, s.in).row_size(),
           row_pairs(s.batch, s.in, s.in).row_size(), row_pairs(s.batch, s.out, s.out).row_size()};

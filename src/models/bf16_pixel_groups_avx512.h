@@ -9,7 +9,7 @@ namespace mnist_train::models::avx512 {
 
 /// Output pixels of a row that are computed together, as if they were one with all their channels:
 /// the run under them is longer, but few channels leave fewer lanes empty. There are two of them
-/// only where the pooling behind takes both, so that what a NaN spoils would be NaN without it.
+/// only where one window of the pooling has both, so that a NaN reaches no more of its outputs.
 struct PixelGroup {
   std::int64_t pixels, run, channels;
 };
@@ -22,27 +22,6 @@ inline PixelGroup group_of(const ConvolutionShape& s) {
   };
   return s.out_width() % 2 == 0 && work(two) < 2 * work(one) ? two : one;
 }
-
-/// Rows of groups as [rows][pairs of groups][elements][2], elements in whole vectors. The elements
-/// of a group begin `step` behind those of the one before.
-struct GroupPairs {
-  std::int64_t rows, groups, row_step, step, elements;
-
-  std::int64_t pair_size() const { return vectors(elements) * kPairs; }
-  std::int64_t row_size() const { return pairs_of(groups) * pair_size(); }
-
-  void zip_all(const Bf16Bits* from, Bf16Bits* to) const {
-    for (std::int64_t row = 0; row < rows; ++row) {
-      for (std::int64_t x = 0; x < groups; x += 2) {
-        const Bf16Bits* const first = from + row * row_step + x * step;
-        for (std::int64_t i = 0; i < elements; i += kLanes, to += kPairs) {
-          const Bf16Bits* const second = x + 1 < groups ? first + step + i : nullptr;
-          _mm512_storeu_si512(to, zip(first + i, second, lanes(elements - i)));
-        }
-      }
-    }
-  }
-};
 
 inline GroupPairs input_pairs(const ConvolutionShape& s) {
   const PixelGroup group = group_of(s);

@@ -72,15 +72,15 @@ void backward_images(const FusedShapes& shapes, const BackwardImages& batch, std
   const at::Tensor pairs = buffer(shapes.sizes.pairs, at::kBFloat16);
   const at::Tensor image_sums = buffer(shapes.sizes.image_sums, at::kFloat);
   const at::Tensor spread = at::zeros({shapes.pool.in_size()}, at::kBFloat16);
-  const at::Tensor channels_last = buffer(shapes.pool.out_size(), at::kBFloat16);
+  const at::Tensor by_pixels = buffer(shapes.pool.out_size(), at::kBFloat16);
   const std::int64_t channels = shapes.pool.channels;
   for (std::int64_t i = begin; i < end; ++i) {
     const std::int64_t pooled = i * shapes.pool.out_size();
     const std::int64_t image = i * shapes.image_size();
     const Bf16Bits* gradient = batch.gradient + pooled;
     if (batch.planar) {
-      swap_axes(gradient, channels, shapes.pool.out_size() / channels, bits_to(channels_last));
-      gradient = bits_of(channels_last);
+      swap_axes(gradient, channels, shapes.pool.out_size() / channels, bits_to(by_pixels));
+      gradient = bits_of(by_pixels);
     }
     spread_image(shapes.pool, gradient, batch.choice + pooled, bits_to(spread));
     bf16_kernels()->backward_weights(shapes.convolution, batch.images + image, bits_of(spread),

@@ -15,7 +15,6 @@ namespace mnist_train::models {
 namespace {
 
 constexpr std::int64_t kGrain = std::int64_t{1} << 20;  // multiply-adds that are worth a thread
-constexpr std::int64_t kOutputs = 32;                   // that a thread takes at least
 
 /// Returns the kernels where they can compute with tensors like this one, else null.
 const Bf16Linear* kernels_for(const at::Tensor& x) {
@@ -50,11 +49,11 @@ at::Tensor host_linear(const at::Tensor& x, const at::Tensor& weight, const at::
   const LinearShape shape{x.size(0), x.size(1), weight.size(0)};
   const at::Tensor input = x.contiguous();
   const at::Tensor weights = weight.contiguous();
-  const at::Tensor packed = buffer(own->sizes(shape).input);
+  const at::Tensor packed = buffer(own->sizes(shape).packed_input);
   const at::Tensor biases = bias.contiguous();
   at::Tensor y = at::empty({shape.batch, shape.out}, x.options());
   own->pack_input(shape, bits_of(input), bits_to(packed));
-  share(shape.out, kOutputs, shape.batch * shape.in * shape.out,
+  share(shape.out, Bf16Linear::kOutputs, shape.multiply_adds(),
         [&](std::int64_t begin, std::int64_t end) {
           own->forward(shape, bits_of(packed), bits_of(weights), bits_of(biases), relu, begin, end,
                        bits_to(y));
@@ -69,7 +68,7 @@ at::Tensor host_linear_input_gradient(const at::Tensor& gradient, const at::Tens
   const at::Tensor of_y = gradient.contiguous();
   const at::Tensor weights = weight.contiguous();
   at::Tensor into = at::empty({shape.batch, shape.in}, gradient.options());
-  share(shape.in, Bf16Linear::kColumns, shape.batch * shape.in * shape.out,
+  share(shape.in, Bf16Linear::kColumns, shape.multiply_adds(),
         [&](std::int64_t begin, std::int64_t end) {
           const at::Tensor columns = buffer(own->sizes(shape).columns);
           for (; begin < end; begin += Bf16Linear::kColumns) {
@@ -84,13 +83,13 @@ at::Tensor host_linear_weight_gradient(const at::Tensor& gradient, const at::Ten
   const Bf16Linear* own = kernels_for(x);
   if (own == nullptr) return host_product(gradient.t(), x.t());
   const LinearShape shape{x.size(0), x.size(1), gradient.size(1)};
-  const Bf16Linear::Scratch sizes = own->sizes(shape);
-  const at::Tensor gradient_pairs = buffer(sizes.gradients);
-  const at::Tensor input_pairs = buffer(sizes.pairs);
+  const Bf16Linear::LinearBufferSizes sizes = own->sizes(shape);
+  const at::Tensor gradient_pairs = buffer(sizes.gradient_pairs);
+  const at::Tensor input_pairs = buffer(sizes.input_pairs);
   own->pair_gradients(shape, bits_of(gradient.contiguous()), bits_to(gradient_pairs));
   own->pair_input(shape, bits_of(x.contiguous()), bits_to(input_pairs));
   at::Tensor weights = at::empty({shape.out, shape.in}, x.options());
-  share(shape.out, kOutputs, shape.batch * shape.in * shape.out,
+  share(shape.out, Bf16Linear::kOutputs, shape.multiply_adds(),
         [&](std::int64_t begin, std::int64_t end) {
           own->backward_weights(shape, bits_of(gradient_pairs), bits_of(input_pairs), begin, end,
                                 bits_to(weights));

@@ -17,8 +17,8 @@ bool can_host_linear_activation(const at::Tensor& x, const at::Tensor& weight,
 /// last digit but one.
 void host_tanh(const at::Tensor& values);
 
-/// Does on a CPU what kernels::linear_activation_gradients does on a GPU. Without a function the
-/// gradient in front of it is the one behind.
+/// Does on a CPU what kernels::linear_activation_gradients does on a GPU. Without a function
+/// `gradient` is that of the linear layer, and only the bias's is summed.
 kernels::LinearActivationGradients host_linear_activation_gradients(
     std::optional<kernels::LinearFunction> function, const at::Tensor& y,
     const at::Tensor& gradient);
