@@ -14,8 +14,6 @@ namespace {
 
 constexpr double kInterval_s = 0.05;  // at least, from one snapshot to the next
 constexpr double kFraction = 0.004;   // of the time, at most, that snapshots take
-constexpr std::int64_t kFirst = 3;    // as many as the memory holds
-constexpr std::int64_t kTimed = 5;    // as many as it takes for an undisturbed one among them
 
 }  // namespace
 
@@ -44,8 +42,7 @@ std::optional<checkpoint::SnapshotFacts> RunSnapshots::restore(RunCheckpoints& c
 void RunSnapshots::plan() {
   if (!memory_ || !worker_.is_rank0()) return;
   if (!worker_.device().is_cpu()) return;  // its host runs ahead of it, on each rank by itself
-  const bool knows_cost = count_ >= kFirst + kTimed;
-  const double interval_s = std::max(kInterval_s, knows_cost ? seconds_ / kFraction : 0);
+  const double interval_s = std::max(kInterval_s, memory_->seconds() / kFraction);
   if (monotonic_seconds() - taken_s_ >= interval_s) memory_->plan(moment_ + 1);
 }
 
@@ -53,12 +50,9 @@ bool RunSnapshots::is_due() { return memory_ && memory_->is_planned(++moment_); 
 
 void RunSnapshots::take(const report::LogPositions& positions, bool is_checkpoint) {
   if (!memory_) return;
-  const double begin_s = monotonic_seconds();
   memory_->take(trainer_, {trainer_.progress(), positions.metrics_bytes, positions.event_bytes,
                            is_checkpoint});
   taken_s_ = monotonic_seconds();
-  // The first ones wait for the system to provide the memory, and any may wait for the processor.
-  if (++count_ > kFirst) seconds_ = std::min(seconds_, taken_s_ - begin_s);
 }
 
 }  // namespace mnist_train::app

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <optional>
 
 #include "app/run_checkpoints.h"
@@ -40,8 +39,6 @@ class RunSnapshots {
   std::optional<checkpoint::SnapshotMemory> memory_;
   std::int64_t moment_ = 0;
   double taken_s_ = 0;
-  std::int64_t count_ = 0;                                    // that were taken
-  double seconds_ = std::numeric_limits<double>::infinity();  // that one takes, undisturbed
 };
 
 }  // namespace mnist_train::app

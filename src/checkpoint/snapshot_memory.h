@@ -40,6 +40,9 @@ class SnapshotMemory {
   /// Returns whether that is this moment. Between `plan` and this call rank 0 must have taken part
   /// in an operation of all ranks.
   bool is_planned(std::int64_t moment) const;
+  /// Returns how long rank 0 took for a snapshot when nothing disturbed it, also before this
+  /// process was started; 0 until enough were taken to know.
+  double seconds() const;
 
   /// Writes this rank's part of the trainer's state. All ranks must call it after the same step,
   /// and none may call it again before all have returned. `facts` count on rank 0. Throws
