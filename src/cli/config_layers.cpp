@@ -32,6 +32,11 @@ std::shared_ptr<const Source> source_of(std::string name, std::string text) {
       Source{std::move(name), std::move(text), std::filesystem::current_path()});
 }
 
+std::shared_ptr<const Source> source_of_flag(const std::string& flag, const std::string& text) {
+  return std::make_shared<const Source>(Source{flag + ' ' + strict_json::shorten(text), text,
+                                               std::filesystem::current_path(), /*is_flag=*/true});
+}
+
 Node text_node(const std::shared_ptr<const Source>& source, std::size_t begin) {
   Node node;
   node.kind = strict_json::JsonKind::kString;
@@ -63,7 +68,7 @@ Node wrap(const std::string& key, std::size_t offset, Node value) {
 
 /// Returns the layer that one --set adds, or nothing where the text is not KEY.PATH=VALUE.
 std::optional<Node> set_layer(const std::string& text, Problems& problems) {
-  const auto source = source_of("--set", text);
+  const auto source = source_of_flag("--set", text);
   const auto refuse = [&] {
     problems.push_back(
         {source, 0, "",
@@ -108,10 +113,10 @@ std::vector<Node> collect_layers(const CommandLine& line, ConfigFiles documents,
     if (node) add(std::move(*node));
   }
   if (line.output && (line.command == Command::kTrain || line.command == Command::kDoctor)) {
-    add(wrap("output", 0, text_node(source_of("--output", *line.output), 0)));
+    add(wrap("output", 0, text_node(source_of_flag("--output", *line.output), 0)));
   }
   if (line.processes_per_node) {
-    const auto source = source_of("--nproc-per-node", *line.processes_per_node);
+    const auto source = source_of_flag("--nproc-per-node", *line.processes_per_node);
     add(wrap("launch", 0, wrap("processes_per_node", 0, value_node(source, 0, problems))));
   }
   for (const std::string& text : line.sets) {

@@ -2,7 +2,6 @@
 
 #include <string>
 
-#include "base/log.h"
 #include "data/dataset_reader.h"
 #include "data/first_image.h"
 #include "strict_json/json_cursor.h"
@@ -26,9 +25,7 @@ using Locators = std::map<const strict_json::Source*, strict_json::TextLocator>;
 void add_positions(const Node& node, const std::string& pointer, Locators& locators,
                    std::map<std::string, std::string>& positions) {
   const auto locator = locators.try_emplace(node.source.get(), node.source->text).first;
-  const strict_json::TextPosition place = locator->second.locate(node.offset);
-  positions[pointer] = on_one_line(node.source->name) + ":" + std::to_string(place.line) + ":" +
-                       std::to_string(place.column);
+  positions[pointer] = place_text(*node.source, locator->second.locate(node.offset));
   for (const Node::Member& member : node.members) {
     const std::string below = strict_json::join_pointer(pointer, member.key);
     add_positions(member.value, below, locators, positions);

@@ -65,8 +65,8 @@ std::size_t skip_digits(std::string_view text, std::size_t offset) {
 std::string format_at(const Problem& problem, TextLocator& locator) {
   const TextPosition position = locator.locate(problem.offset);
   const std::string pointer = problem.pointer.empty() ? "/" : problem.pointer;
-  return on_one_line(problem.source->name + ":" + std::to_string(position.line) + ":" +
-                     std::to_string(position.column) + ": " + pointer + ": " + problem.message);
+  return place_text(*problem.source, position) +
+         on_one_line(": " + pointer + ": " + problem.message);
 }
 
 }  // namespace
@@ -92,6 +92,13 @@ std::shared_ptr<const Source> load_source(const std::string& path) {
         {{source, kMaxSourceBytes, "", "the text is larger than 1 MiB, which no config is"}});
   }
   return source;
+}
+
+std::string place_text(const Source& source, const TextPosition& position) {
+  const std::string place =
+      source.is_flag ? ""
+                     : ":" + std::to_string(position.line) + ":" + std::to_string(position.column);
+  return on_one_line(source.name + place);
 }
 
 TextPosition TextLocator::locate(std::size_t offset) {

@@ -11,9 +11,10 @@ namespace mnist_train::strict_json {
 
 /// One text that config came from: a file, standard input, an environment variable, a flag.
 struct Source {
-  std::string name;                   // as messages show it: "cfg.json", "<stdin>", "--set"
+  std::string name;                   // as messages show it: "cfg.json", "--set epochs=2"
   std::string text;                   // UTF-8 where it is valid
   std::filesystem::path base_folder;  // absolute; relative paths in the text start here
+  bool is_flag = false;               // its name shows the whole flag: places need no line
 };
 
 inline constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
@@ -43,6 +44,9 @@ class TextLocator {
   std::size_t offset_ = 0;
   TextPosition position_;
 };
+
+/// Returns a place in a source as messages show it, on one line: `FILE:LINE:COLUMN`, or the flag.
+std::string place_text(const Source& source, const TextPosition& position);
 
 /// Returns whether the text has one of `characters` at `offset`.
 bool has_any(std::string_view text, std::size_t offset, std::string_view characters);
@@ -74,7 +78,8 @@ struct Problem {
 };
 using Problems = std::vector<Problem>;
 
-/// Returns `FILE:LINE:COLUMN: /pointer: message` on one line, whatever bytes are in it. The pointer
+/// Returns `FILE:LINE:COLUMN: /pointer: message` (`--set KEY=VALUE: /pointer: message` for a flag)
+/// on one line, whatever bytes are in it. The pointer
 /// of the whole document is shown as `/`.
 std::string format_problem(const Problem& problem);
 

@@ -106,26 +106,33 @@ TEST_CASE("a value of --set is JSON where it can be, else a string") {
   CHECK(read("{}", {"data.root=d"}).data.root == std::filesystem::current_path() / "d");
 }
 
-TEST_CASE("what is wrong in --set is pointed at within it") {
+TEST_CASE("what is wrong in --set is told with the flag that says it, however many there are") {
   CHECK(message_for("{}", {"epochs=ten"}) ==
-        "--set:1:8: /epochs: expected an integer from 1 to 2147483647, found the string \"ten\"");
+        "--set epochs=ten: /epochs: expected an integer from 1 to 2147483647, found the string "
+        "\"ten\"");
   CHECK(message_for("{}", {"launch.hang_timeout=1"}) ==
-        "--set:1:8: /launch/hang_timeout: unknown key \"hang_timeout\"; did you mean "
+        "--set launch.hang_timeout=1: /launch/hang_timeout: unknown key \"hang_timeout\"; did you "
+        "mean "
         "\"hang_timeout_s\"?");
   CHECK(message_for("{}", {"epochs.x=1"}) ==
-        "--set:1:8: /epochs: expected an integer from 1 to 2147483647, found an object");
+        "--set epochs.x=1: /epochs: expected an integer from 1 to 2147483647, found an object");
   CHECK(message_for("{}", {"epochs="}) ==
-        "--set:1:8: /epochs: expected an integer from 1 to 2147483647, found the string \"\"");
+        "--set epochs=: /epochs: expected an integer from 1 to 2147483647, found the string \"\"");
   CHECK(message_for("{}", {R"(launch={"keep":1})"}) ==
-        "--set:1:9: /launch/keep: unknown key \"keep\"; it belongs in /checkpoint");
+        "--set launch={\"keep\":1}: /launch/keep: unknown key \"keep\"; it belongs in /checkpoint");
   CHECK(message_for("{}", {R"(launch={"devices":[],"devices":[]})"}) ==
-        "--set:1:22: /launch/devices: duplicate key \"devices\"");
+        "--set launch={\"devices\":[],\"devices\":[]}: /launch/devices: duplicate key \"devices\"");
+  CHECK(message_for("{}", {"seed=2", "epochs=abc", "epochs=1"}) ==
+        "--set epochs=abc: /epochs: expected an integer from 1 to 2147483647, found the string "
+        "\"abc\"");
+  CHECK(message_for("{}", {"epochs=" + std::string(60, 'x')})
+            .starts_with("--set epochs=" + std::string(33, 'x') + "…: /epochs: "));
   for (const std::string text : {"epochs", "=1", ".a=1", "a.=1", "a..b=1", ""}) {
     CAPTURE(text);
     CHECK(message_for("{\"epochs\":0}", {text}) ==
           "f:1:11: /epochs: expected an integer from 1 to 2147483647, found 0\n"
-          "--set:1:1: /: expected KEY.PATH=VALUE, such as epochs=2, found \"" +
-              text + "\"");
+          "--set " +
+              text + ": /: expected KEY.PATH=VALUE, such as epochs=2, found \"" + text + "\"");
   }
 }
 
@@ -140,9 +147,9 @@ TEST_CASE("all layers' problems are reported together") {
         "f:1:11: /epochs: expected an integer from 1 to 2147483647, found 0\n"
         "f:2:16: /batch_size: duplicate key \"batch_size\"\n"
         "MNIST_TRAIN_SET:1:9: /seed: expected an integer from 0 to 9223372036854775807, found -1\n"
-        "--nproc-per-node:1:1: /launch/processes_per_node: expected an integer from 1 to 1024 or "
+        "--nproc-per-node 0: /launch/processes_per_node: expected an integer from 1 to 1024 or "
         "\"auto\", found 0\n"
-        "--set:1:1: /lr: unknown key \"lr\"; did you mean \"learning_rate\"?");
+        "--set lr=1: /lr: unknown key \"lr\"; did you mean \"learning_rate\"?");
 }
 
 TEST_CASE("a layer that is no JSON object ends the reading with what is wrong in any of them") {
@@ -150,8 +157,8 @@ TEST_CASE("a layer that is no JSON object ends the reading with what is wrong in
   CHECK(message_for("{\"epochs\":}", {"lr=1", "epochs"}) ==
         "f:1:11: /epochs: expected a value, found }\n"
         "MNIST_TRAIN_SET:1:1: /: expected an object, found a list\n"
-        "--set:1:1: /lr: unknown key \"lr\"; did you mean \"learning_rate\"?\n"
-        "--set:1:1: /: expected KEY.PATH=VALUE, such as epochs=2, found \"epochs\"");
+        "--set lr=1: /lr: unknown key \"lr\"; did you mean \"learning_rate\"?\n"
+        "--set epochs: /: expected KEY.PATH=VALUE, such as epochs=2, found \"epochs\"");
 }
 
 TEST_CASE("a layer hides nothing that is wrong in one below it") {
@@ -174,7 +181,7 @@ TEST_CASE("a rule over several keys looks at what the layers come to") {
   CHECK(read(R"({"early_stopping":{"patience":3}})", {"early_stopping.min_delta=0.5"})
             .train.early_stopping->patience == 3);
   CHECK(message_for("{}", {"early_stopping.min_delta=0.5"}) ==
-        "--set:1:16: /early_stopping: needs \"patience\"");
+        "--set early_stopping.min_delta=0.5: /early_stopping: needs \"patience\"");
   CHECK(read(R"({"nesterov":true,"sgd_momentum":0})", {"sgd_momentum=0.9"}).train.nesterov);
   CHECK(read(R"({"data":{"format":"lmdb","train":"a","test":"b"}})",
              {R"(data.train_per_process=["a","b"])"})
@@ -187,7 +194,7 @@ TEST_CASE("a value that is no JSON hides no other error and raises none of its o
         "f:1:11: /epochs: expected a value, found NaN (JSON has no such number)\n"
         "f:1:15: /batch_sise: unknown key \"batch_sise\"; did you mean \"batch_size\"?\n"
         "f:1:47: /data/format: expected a value, found idx\n"
-        "--set:1:1: /lr: unknown key \"lr\"; did you mean \"learning_rate\"?");
+        "--set lr=1: /lr: unknown key \"lr\"; did you mean \"learning_rate\"?");
 }
 
 TEST_CASE("a later layer that names one of two keys takes the other one back") {
@@ -223,24 +230,26 @@ TEST_CASE("two keys that exclude each other in one layer are refused, whatever l
 
 TEST_CASE("two batch sizes in different layers are refused, and both places are named") {
   CHECK(message_for(R"({"batch_size":128})", {"batch_size_per_process=64"}) ==
-        "--set:1:24: /batch_size_per_process: conflicts with batch_size; set only one of them "
+        "--set batch_size_per_process=64: /batch_size_per_process: conflicts with batch_size; set "
+        "only one of them "
         "(batch_size is set at f:1:15; --set batch_size=null drops it)");
   CHECK(message_for(R"({"batch_size":null,"batch_size_per_process":64})", {"batch_size=5"}) ==
         "f:1:45: /batch_size_per_process: conflicts with batch_size; set only one of them "
-        "(batch_size is set at --set:1:12; --set batch_size=null drops it)");
+        "(batch_size is set at --set batch_size=5; --set batch_size=null drops it)");
   CHECK(read(R"({"batch_size":128})", {"batch_size_per_process=64", "batch_size=null"})
             .train.batch_size_per_process == 64);
 }
 
 TEST_CASE("a name in place of a group says which key takes it") {
   CHECK(message_for("{}", {"schedule=cosine"}) ==
-        "--set:1:10: /schedule: expected an object, found the string \"cosine\"; did you mean "
+        "--set schedule=cosine: /schedule: expected an object, found the string \"cosine\"; did "
+        "you mean "
         "{\"name\": \"cosine\"} (--set schedule.name=cosine)?");
   CHECK(message_for(R"({"gradient_averaging":"flat"})", {}) ==
         "f:1:23: /gradient_averaging: expected an object, found the string \"flat\"; did you mean "
         "{\"strategy\": \"flat\"} (--set gradient_averaging.strategy=flat)?");
   CHECK(message_for("{}", {"schedule=cosinus"}) ==
-        "--set:1:10: /schedule: expected an object, found the string \"cosinus\"");
+        "--set schedule=cosinus: /schedule: expected an object, found the string \"cosinus\"");
 }
 
 TEST_CASE("an empty variable is none") {

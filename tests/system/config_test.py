@@ -131,7 +131,7 @@ def test_all_errors_are_reported_at_once_one_a_line(tmp_path):
         'bad.json:2:13: /epochs: expected an integer from 1 to 2147483647, found the string "ten"',
         'bad.json:3:3: /lr: unknown key "lr"; did you mean "learning_rate"?',
         'bad.json:4:14: /launch/keep: unknown key "keep"; it belongs in /checkpoint',
-        "--set:1:6: /seed: expected an integer from 0 to 9223372036854775807, found -1",
+        "--set seed=-1: /seed: expected an integer from 0 to 9223372036854775807, found -1",
     ]
     assert list(tmp_path.iterdir()) == [tmp_path / "bad.json"]
 
