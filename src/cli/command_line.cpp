@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/typed_command.h"
 #include "cli/commands.h"
 #include "cli/output_file.h"
 #include "strict_json/json_cursor.h"
@@ -44,7 +45,7 @@ class Parser {
       refuse(std::string(error.what()) + "; " + advice_on_extras());
     } catch (const CLI::ParseError& error) {
       refuse_unknown_flag();
-      refuse(error.what());
+      refuse(error.what() + advice_on_checkpoint());
     }
     return line_;
   }
@@ -94,8 +95,18 @@ class Parser {
   /// Returns what was probably meant by a flag: another one, or a key of the config.
   std::string advice_on_flag(const std::string& name, const std::vector<std::string>& known) const {
     const bool sets_keys = is_among("set", known);
-    const auto key = sets_keys ? strict_json::closest_name(name, config_keys()) : std::nullopt;
-    std::string to_set = key ? "; did you mean --set " + *key + "=VALUE?" : "";
+    if (sets_keys && name == "checkpoint") {
+      return is_among("resume", known)
+                 ? "; did you mean --resume?"
+                 : "; the config of a run is named by --config RUN/config.json";
+    }
+    const std::vector<std::string> keys = config_keys();
+    const auto key = sets_keys ? strict_json::closest_name(name, keys) : std::nullopt;
+    const bool is_group = key && std::any_of(keys.begin(), keys.end(), [&key](const auto& other) {
+                            return other.starts_with(*key + ".");
+                          });
+    std::string to_set =
+        key ? "; did you mean --set " + *key + (is_group ? ".KEY" : "") + "=VALUE?" : "";
     std::string plain = name;
     std::replace(plain.begin(), plain.end(), '-', '_');
     if (key && *key == plain) return to_set;
@@ -116,6 +127,28 @@ class Parser {
       return "a config is named by --config " + extra;
     }
     return "keys of the config are set by --set KEY=VALUE";
+  }
+
+  /// Returns what was probably meant where --checkpoint is missing, but a run or weights are named.
+  std::string advice_on_checkpoint() const {
+    const auto chosen = app_->get_subcommands();
+    const bool is_missing = !chosen.empty() && !line_.checkpoint_file &&
+                            chosen.front()->get_option_no_throw("--checkpoint") != nullptr;
+    for (std::size_t i = 1; is_missing && i < arguments_.size(); ++i) {
+      const std::filesystem::path path = arguments_[i];
+      std::error_code ignored;
+      const bool is_value = arguments_[i - 1].starts_with("-");
+      if (is_value || !(std::filesystem::is_directory(path, ignored) ||
+                        path.extension() == ".safetensors" || path.extension() == ".pt")) {
+        continue;
+      }
+      CommandLine meant;
+      meant.arguments = arguments_;
+      meant.arguments.insert(meant.arguments.begin() + static_cast<std::ptrdiff_t>(i),
+                             "--checkpoint");
+      return "; did you mean `" + typed_with(meant, "--checkpoint", path.string()) + "`?";
+    }
+    return "";
   }
 
   /// Returns what to do about the first file whose name was taken for a flag.
@@ -178,9 +211,30 @@ bool prints_json(const CommandLine& line) {
   return line.json || (line.command != Command::kDescribe && ::isatty(STDOUT_FILENO) == 0);
 }
 
+std::string typed_with(const CommandLine& line, const std::string& flag, const std::string& value) {
+  std::vector<std::string> words = line.arguments;
+  std::erase(words, "--dry-run");
+  const auto given = std::find_if(words.begin(), words.end(), [&flag](const std::string& word) {
+    return flag != "--set" && (word == flag || word.starts_with(flag + "="));
+  });
+  if (given == words.end()) {
+    words.insert(words.end(), {flag, value});
+  } else if (*given == flag) {
+    given[1] = value;
+  } else {
+    *given = flag + "=" + value;
+  }
+  std::string command = shell_word(program_to_type());
+  for (const std::string& word : words) command += ' ' + shell_word(word);
+  return command;
+}
+
 CommandLine parse_command_line(std::vector<std::string> arguments) {
+  const std::vector<std::string> typed = arguments;
   complete_command(arguments);
-  return Parser().parse(arguments);
+  CommandLine line = Parser().parse(arguments);
+  line.arguments = typed;
+  return line;
 }
 
 }  // namespace mnist_train::cli

@@ -52,6 +52,7 @@ struct CommandLine {
   std::string log_level = "info";
   bool quiet = false;
   bool dry_run = false;
+  std::vector<std::string> arguments;  // all of them, word by word
 
   /// Returns whether more than weights is exported, which takes the config that they belong to.
   bool exports_network() const {
@@ -62,6 +63,11 @@ struct CommandLine {
 /// Returns whether results are printed as JSON: where --json asks for it, and, but for the table of
 /// `describe`, wherever standard output is not a terminal.
 bool prints_json(const CommandLine& line);
+
+/// Returns the command for a user to type once more, without --dry-run and with another value of a
+/// flag: in place of the one that was given, or, where none was and of --set always, behind the
+/// rest.
+std::string typed_with(const CommandLine& line, const std::string& flag, const std::string& value);
 
 /// Parses the arguments behind the program's name. Throws Error(kConfig) with one line that says
 /// what is wrong and one that points to --help.

@@ -6,6 +6,8 @@
 #include "cli/commands.h"
 #include "support/catch.h"
 #include "support/error_of.h"
+#include "support/scoped_environment.h"
+#include "support/temp_folder.h"
 
 namespace mnist_train::cli {
 
@@ -55,6 +57,49 @@ TEST_CASE("a config without its flag is told how it is named") {
              ContainsSubstring("my.json; a config is named by --config my.json"));
   CHECK_THAT(refusal({"train", "--config", "my.json", "epochs=3"}),
              ContainsSubstring("epochs=3; keys of the config are set by --set KEY=VALUE"));
+}
+
+TEST_CASE("a command is offered once more with another value of a flag") {
+  const testing::ScopedEnvironment nowhere("PATH", "/nowhere");
+  const auto retyped = [](const Arguments& arguments, const char* flag, const char* value) {
+    const std::string command = typed_with(parse_command_line(arguments), flag, value);
+    return command.substr(command.find("mnist-train ") + std::string("mnist-train ").size());
+  };
+  CHECK(retyped({"-c", "a b", "--resume", "x", "--set", "seed=2"}, "--resume", "auto") ==
+        "-c 'a b' --resume auto --set seed=2");
+  CHECK(retyped({"predict", "--checkpoint=x.pt", "--", "-1.png"}, "--checkpoint", "y z") ==
+        "predict '--checkpoint=y z' -- -1.png");
+  CHECK(retyped({"-c", "c", "--dry-run"}, "--output", "o") == "-c c --output o");
+  CHECK(retyped({"-c", "c", "--set", "seed=2"}, "--set", "seed=3") ==
+        "-c c --set seed=2 --set seed=3");
+}
+
+TEST_CASE(
+    "a checkpoint without its flag, or at a command that takes none, is told how it is named") {
+  const auto refusal = [](const Arguments& arguments) {
+    return testing::error_of([&] { (void)parse_command_line(arguments); }).message;
+  };
+  const testing::TempFolder run;
+  const std::string folder = run.path().string();
+  for (const Arguments& arguments :
+       {Arguments{"evaluate", folder}, Arguments{"predict", folder, "a.png"},
+        Arguments{"export", "--format", "pt", folder, "--output", "w.pt"}}) {
+    Arguments meant = arguments;
+    meant.insert(std::find(meant.begin(), meant.end(), folder), "--checkpoint");
+    std::string command;
+    for (const std::string& word : meant) command += ' ' + word;
+    CHECK_THAT(refusal(arguments), ContainsSubstring("--checkpoint is required; did you mean `") &&
+                                       ContainsSubstring("mnist-train" + command + "`?\n"));
+  }
+  CHECK_THAT(refusal({"predict", "a.png"}), ContainsSubstring("--checkpoint is required\n"));
+  for (const char* command : {"describe", "preview", "doctor"}) {
+    CHECK_THAT(refusal({command, "--checkpoint", folder}),
+               ContainsSubstring("; the config of a run is named by --config RUN/config.json\n"));
+  }
+  CHECK_THAT(refusal({"-c", "c", "--checkpoint", folder}),
+             ContainsSubstring("; did you mean --resume?\n"));
+  CHECK_THAT(refusal({"-c", "c", "--launch", "2"}),
+             ContainsSubstring("; did you mean --set launch.KEY=VALUE?\n"));
 }
 
 TEST_CASE("several configs are taken in their order") {
