@@ -6,6 +6,7 @@
 
 #include "base/checkpoint_file.h"
 #include "base/file.h"
+#include "base/typed_command.h"
 #include "launch/worker_identity.h"
 
 namespace mnist_train::cli {
@@ -65,7 +66,8 @@ std::optional<std::string> damage_of(const fs::path& path, std::span<const std::
 }
 
 /// Refuses what is damaged before a process starts or a config is read from it.
-void check_file(const fs::path& path) {
+void check_file(const fs::path& path, const CommandLine& line, const char* flag,
+                const std::string& key) {
   std::error_code ignored;
   if (!fs::is_regular_file(path, ignored)) return;  // which is said where it is read
   const MappedFile file = MappedFile::open(path, ExitCode::kCheckpoint);
@@ -75,14 +77,18 @@ void check_file(const fs::path& path) {
   const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
   const auto other = newest_whole_checkpoint(folder);
   refuse(path, "is damaged: " + *damage +
-                   (other ? "; this checkpoint beside it is whole: " + other->string()
+                   (other ? "; to take one beside it that is whole:\n" +
+                                typed_with(line, flag, key + path_to_type(*other).string())
                           : "; no step-*.safetensors or best.safetensors beside it is whole"));
 }
 
-void find_file(std::string& path, bool to_resume) {
+/// `flag` is the one that names the path, as its value or as that of a key of the config ("KEY=").
+void find_file(std::string& path, const CommandLine& line, const char* flag,
+               const std::string& key = "") {
+  const bool to_resume = flag == std::string("--resume");
   std::error_code ignored;
   if (fs::is_directory(path, ignored)) path = file_of_run(path, to_resume).string();
-  check_file(path);
+  check_file(path, line, flag, key);
 }
 
 }  // namespace
@@ -94,14 +100,14 @@ nlohmann::json parse_header(std::span<const std::uint8_t> file) {
 }
 
 void find_checkpoints(CommandLine& line) {
-  if (line.checkpoint_file) find_file(*line.checkpoint_file, /*to_resume=*/false);
-  if (line.resume && *line.resume != "auto") find_file(*line.resume, /*to_resume=*/true);
+  if (line.checkpoint_file) find_file(*line.checkpoint_file, line, "--checkpoint");
+  if (line.resume && *line.resume != "auto") find_file(*line.resume, line, "--resume");
 }
 
-void find_model_weights(settings::RunConfig& config) {
+void find_model_weights(const CommandLine& line, settings::RunConfig& config) {
   if (!config.model.weights) return;
   std::string path = config.model.weights->string();
-  find_file(path, /*to_resume=*/false);
+  find_file(path, line, "--set", "model.weights=");
   config.model.weights = path;
 }
 

@@ -15,11 +15,11 @@ nlohmann::json parse_header(std::span<const std::uint8_t> file);
 /// Replaces a run folder that --checkpoint or --resume names by one of its files, and says which:
 /// for --checkpoint by its best checkpoint, else its newest one, else its model.pt; for --resume by
 /// its newest checkpoint. Throws Error(kCheckpoint) for a folder without any, and for a file that
-/// is a damaged checkpoint, naming one beside it that is whole.
+/// is a damaged checkpoint, with the command that takes one beside it that is whole.
 void find_checkpoints(CommandLine& line);
 
 /// Replaces a run folder that `model.weights` names in the same way as one of --checkpoint. Throws
 /// Error(kCheckpoint) as `find_checkpoints` does.
-void find_model_weights(settings::RunConfig& config);
+void find_model_weights(const CommandLine& line, settings::RunConfig& config);
 
 }  // namespace mnist_train::cli

@@ -19,6 +19,7 @@
 #include "base/log.h"
 #include "base/print.h"
 #include "base/shared_library.h"
+#include "base/typed_command.h"
 #include "cli/checkpoint_files.h"
 #include "cli/command_line.h"
 #include "cli/config_layers.h"
@@ -171,6 +172,20 @@ int run_doctor(const CommandLine& line, const settings::RunConfig& config) {
   return doctor::count(findings, doctor::Verdict::kProblem) > 0 ? 1 : 0;
 }
 
+/// Returns what to do about a folder that holds a run: the two commands to choose from.
+std::string describe_occupied(const CommandLine& line, const std::filesystem::path& occupied) {
+  const std::filesystem::path folder = path_to_type((occupied / "").parent_path());
+  std::filesystem::path free;
+  for (int number = 2; free.empty() || std::filesystem::exists(free); ++number) {
+    free = folder.string() + "-" + std::to_string(number);
+  }
+  const auto another = line.output ? typed_with(line, "--output", free.string())
+                                   : typed_with(line, "--set", "output=" + free.string());
+  return occupied.string() +
+         ": holds a run already\n  to resume it: " + typed_with(line, "--resume", "auto") +
+         "\n  to start another: " + another;
+}
+
 int run_with_config(const CommandLine& line, LayeredConfig& layered) {
   settings::RunConfig& config = layered.config;
   if (line.command == Command::kDescribe && config.model.has_layers()) {
@@ -184,7 +199,7 @@ int run_with_config(const CommandLine& line, LayeredConfig& layered) {
     return 0;
   }
   if (line.command == Command::kDoctor) return run_doctor(line, config);
-  if (line.command == Command::kTrain) find_model_weights(config);
+  if (line.command == Command::kTrain) find_model_weights(line, config);
   return launch_command(line, layered);
 }
 
@@ -216,6 +231,8 @@ int run(std::vector<std::string> arguments) {
   read_image_list(line);
   try {
     return run_with_config(line, layered);
+  } catch (const report::OccupiedFolder& error) {
+    throw Error(error.code(), describe_occupied(line, error.folder));
   } catch (const ConfigKeyError& error) {
     throw Error(error.code(), launch::message_of(error, key_positions(line, layered)));
   }

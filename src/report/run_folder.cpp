@@ -11,7 +11,6 @@
 #include <cstring>
 #include <regex>
 
-#include "base/error.h"
 #include "base/system.h"
 
 namespace mnist_train::report {
@@ -182,11 +181,7 @@ std::optional<fs::path> find_free_folder(const settings::RunConfig& config,
   refuse_if_in_use(*folder);
   const bool continues = resume == "auto" || belongs_to(resume, *folder) ||
                          (after_restart && belongs_to_launch(*folder, launch_id));
-  if (holds_run(*folder) && !continues) {
-    refuse(folder->string() +
-           ": holds a run already; continue it with --resume auto, or give this one another "
-           "--output");
-  }
+  if (holds_run(*folder) && !continues) throw OccupiedFolder(*folder);
   return folder;
 }
 

@@ -3,8 +3,10 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "base/file.h"
 #include "settings/run_config.h"
 
@@ -16,6 +18,18 @@ struct RunFolder {
   std::filesystem::path path;  // absolute
   UniqueFd lock;
   std::vector<std::filesystem::path> made;  // folders that were not there before, from the top down
+};
+
+/// A folder that was named for a new run, but holds one already.
+class OccupiedFolder : public Error {
+ public:
+  explicit OccupiedFolder(std::filesystem::path held)
+      : Error(ExitCode::kConfig, held.string() +
+                                     ": holds a run already; continue it with --resume auto, or "
+                                     "give this one another --output"),
+        folder(std::move(held)) {}
+
+  std::filesystem::path folder;
 };
 
 /// Returns whether a run has begun in the folder.
@@ -35,7 +49,7 @@ void discard_run_folder(const std::filesystem::path& folder,
 /// checkpoint's path (then without `output` the run that it belongs to). `after_restart`: a run
 /// found there is this one's last attempt, if the launch `launch_id` began or continued it ("":
 /// any). Throws Error(kConfig) when the folder holds a run and nothing says that it should be
-/// continued, when another process is using it, and when it cannot be written.
+/// continued (as OccupiedFolder), when another process is using it, and when it cannot be written.
 RunFolder prepare_run_folder(const settings::RunConfig& config, const std::string& config_name,
                              const std::string& resume, bool after_restart,
                              const std::string& launch_id = "");

@@ -263,12 +263,15 @@ def test_a_damaged_checkpoint_named_by_hand_is_refused_with_one_that_is_whole(tm
     *_, before, newest = RunFolder(tmp_path / "run").checkpoints()
     flip(newest, -1)
     config = write_config(tmp_path, CONFIG)
-    for command in (["--config", config, "--resume", newest], ["evaluate", "--checkpoint", newest],
-                    ["export", "--checkpoint", newest, "--format", "pt", "--output", tmp_path / "x.pt"]):
-        result = run(*command)
+    for command in (["--config", config, "--resume", "{}"], ["evaluate", "--checkpoint", "{}"],
+                    ["export", "--checkpoint={}", "--format", "pt", "--output", tmp_path / "x.pt"]):
+        damaged, whole = ([str(word).format(path) for word in command] for path in (newest, before))
+        result = run(*damaged)
         assert result.returncode == 5, result.stderr
-        assert result.stderr == (f"{newest}: is damaged: its bytes do not match its seal; this checkpoint beside it is "
-                                 f"whole: {before}\n")
+        assert result.stderr == (f"{newest}: is damaged: its bytes do not match its seal; to take one beside it that is "
+                                 f"whole:\n  {BINARY} {' '.join(whole)}\n")
+    weights = ["--config", config, "--set", f"model.weights={newest}", "--output", tmp_path / "from weights"]
+    assert run(*weights).stderr.endswith(f"--output '{tmp_path}/from weights' --set model.weights={before}\n")
 
 
 def test_automatic_resume_without_a_checkpoint_starts_from_scratch(tmp_path, uninterrupted):
@@ -345,7 +348,11 @@ def test_a_folder_with_a_run_is_refused_with_both_ways_on(tmp_path, with_checkpo
     shutil.copytree(with_checkpoints.path, tmp_path / "run")
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")}
     refused = train(tmp_path, CONFIG, processes=2, expect=2)
-    assert "--resume auto" in refused.stderr and "--output" in refused.stderr and str(refused.path) in refused.stderr
+    assert f"{refused.path}: holds a run already\n" in refused.stderr
+    resume, another = (shlex.split(line.partition(": ")[2]) for line in refused.stderr.splitlines()[-2:])
+    assert resume[-2:] == ["--resume", "auto"] and another[another.index("--output") + 1] == "run-2"
+    for command in (resume, another):
+        assert command[0] == BINARY and run(*command[1:], "--dry-run", folder=tmp_path).returncode == 0
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")} == before
 
 

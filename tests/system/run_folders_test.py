@@ -1,6 +1,7 @@
 """Run folders in place of files: what stands for them, what their files know, and which are refused before a start."""
 
 import json
+import shlex
 import shutil
 
 import numpy
@@ -102,7 +103,9 @@ def test_a_dry_run_refuses_the_folder_that_a_run_would_refuse(tmp_path, trained)
     for flags in (["--output", trained.path], ["--set", f"output={trained.path}"]):
         wet, dry = (run("--config", config, *flags, *more) for more in ([], ["--dry-run"]))
         assert (dry.returncode, dry.stdout, dry.stderr) == (2, "", wet.stderr)
-        assert "--resume auto" in dry.stderr
+        assert "--resume auto" in dry.stderr and "--dry-run" not in dry.stderr
+        another = shlex.split(dry.stderr.splitlines()[-1].partition(": ")[2])
+        assert json.loads(run(*another[1:], "--dry-run").stdout)["output"] == f"{trained.path}-2"
     before = sorted(tmp_path.iterdir())
     for flags in (["--output", trained.path, "--resume", "auto"], ["--output", tmp_path / "new"], []):
         dry = run("--config", config, *flags, "--dry-run", folder=tmp_path)
