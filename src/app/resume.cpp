@@ -134,6 +134,19 @@ void require_same_data(const Worker& worker, const std::string& source,
                   "; to start a new run from its weights alone: --set model.weights=" + source);
 }
 
+/// Refuses a checkpoint of another built-in network, of which every tensor would be named.
+void require_same_model(const Worker& worker, const checkpoint::FoundCheckpoint& found,
+                        const std::optional<settings::RunConfig>& saved) {
+  const settings::ModelOptions& model = worker.config.model;
+  if (!saved || saved->model.is_own() || model.is_own() || saved->model.name == model.name) return;
+  const std::string trained = name_of(saved->model.name);
+  throw Error(ExitCode::kCheckpoint,
+              fmt::format("{}: was trained with model \"{}\", but the config asks for \"{}\"; set "
+                          "model.name to \"{}\", or start a new run: another --output, and no "
+                          "--resume",
+                          found.path.string(), trained, name_of(model.name), trained));
+}
+
 ResumedRun restore(const Worker& worker, const checkpoint::FoundCheckpoint& found,
                    const data::Dataset& dataset, train::Trainer& trainer) {
   ResumedRun resumed;
@@ -142,6 +155,7 @@ ResumedRun restore(const Worker& worker, const checkpoint::FoundCheckpoint& foun
   resumed.facts = checkpoint::checkpoint_facts(found.file, source);
   const auto saved = saved_config(found, resumed.facts);
   require_same_data(worker, source, resumed.facts, saved, dataset);
+  require_same_model(worker, found, saved);
   checkpoint::restore(trainer, found.file, source);
   const train::Progress& progress = trainer.progress();
   spdlog::info("resuming from {}: epoch {}, step {}", found.path.string(), progress.epoch + 1,

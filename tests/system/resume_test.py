@@ -313,6 +313,14 @@ def test_every_damage_to_a_checkpoint_named_by_hand_is_noticed(tmp_path, with_ch
         assert not (output / "model.pt").exists()
 
 
+def test_a_checkpoint_of_another_model_is_refused_in_a_line(tmp_path, with_checkpoints):
+    shutil.copytree(with_checkpoints.path, tmp_path / "run")
+    newest = RunFolder(tmp_path / "run").checkpoints()[-1]
+    refused = train(tmp_path, CONFIG | {"model": {"name": "lenet"}}, *RESUME, processes=2, expect=5)
+    assert (f'mnist-train failed: {newest}: was trained with model "net", but the config asks for "lenet"; set model.name to '
+            '"net", or start a new run: another --output, and no --resume\n') in refused.stderr
+
+
 def test_a_checkpoint_of_other_data_is_refused(tmp_path, with_checkpoints):
     changes = merged(CONFIG, {"data": {"limit_train": 800}})
     refused = train(tmp_path, changes, "--resume", with_checkpoints.checkpoints()[0], processes=2, expect=5)
