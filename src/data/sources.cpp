@@ -46,15 +46,16 @@ NamedFiles named_files(const DataOptions& options) {
 
 std::shared_ptr<ImageSource> open_source(const NamedFiles& files, const DataLocation& location,
                                          SplitName split, BadSamples& bad) {
-  if (files.format != DataFormat::kSynthetic) require_there(location, split, files.format);
   switch (files.format) {
     case DataFormat::kIdx:
       return std::make_shared<IdxSource>(find_idx_files(location, split), files.max_classes);
     case DataFormat::kCifar:
       return std::make_shared<CifarSource>(find_cifar_files(location, split));
     case DataFormat::kImageFolder:
+      require_there(location, split, files.format);
       return std::make_shared<ImageFolder>(location.images, bad);
     case DataFormat::kLmdb:
+      require_there(location, split, files.format);
       return std::make_shared<LmdbSource>(location.images, bad);
     case DataFormat::kSynthetic:
       break;
