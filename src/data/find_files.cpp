@@ -207,6 +207,12 @@ bool holds_images(const fs::path& folder, settings::DataFormat format) {
 
 }  // namespace
 
+std::string fetch_command(const settings::NamedDataset& dataset) {
+  const auto cache = user_cache_folder();
+  return shell_word(program_to_type()) + " fetch " + dataset.name + " --to " +
+         (cache ? shell_word((*cache / dataset.name).string()) : "DIR");
+}
+
 fs::path find_named_dataset(const settings::NamedDataset& dataset,
                             const std::optional<fs::path>& root) {
   std::string searched;
@@ -226,10 +232,8 @@ fs::path find_named_dataset(const settings::NamedDataset& dataset,
   }
   std::vector<std::string> names;
   for (const settings::DatasetFile& file : dataset.files) names.push_back(file.name);
-  const auto cache = user_cache_folder();
-  const std::string to = cache ? shell_quoted((*cache / dataset.name).string()) : "DIR";
-  fail("the data set " + dataset.name + " was not found. Download it with: " +
-       shell_word(program_to_type()) + " fetch " + dataset.name + " --to " + to +
+  fail("the data set " + dataset.name +
+       " was not found. Download it with: " + fetch_command(dataset) +
        "\nLooked for these folders:" + searched + "\nIts files (" + list(names) +
        ") may be in any of them; data.root or MNIST_TRAIN_DATA name "
        "another folder that contains " +

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "data/idx_source.h"
@@ -19,6 +20,9 @@ enum class SplitName { kTrain, kTest };
 /// Throws Error(kData) naming every place.
 std::filesystem::path find_named_dataset(const settings::NamedDataset& dataset,
                                          const std::optional<std::filesystem::path>& root);
+
+/// Returns the command for a user to type that downloads a data set to where it is found.
+std::string fetch_command(const settings::NamedDataset& dataset);
 
 /// Throws Error(kData) where nothing lies at a split's location, with the command that makes such
 /// data where there is one.

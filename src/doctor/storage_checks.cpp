@@ -59,7 +59,7 @@ Finding check_named_set(const settings::NamedDataset& row, const settings::RunCo
   } catch (const Error& error) {
     if (is_needed) return {topic, Verdict::kProblem, error.what(), kSeeAbove};
     return {topic, Verdict::kNote, "not here",
-            "only runs that name it need it: mnist-train fetch " + row.name + " --to DIR"};
+            "only runs that name it need it: " + data::fetch_command(row)};
   }
 }
 

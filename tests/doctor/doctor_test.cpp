@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/typed_command.h"
 #include "doctor/checks.h"
 #include "support/catch.h"
 #include "support/scoped_environment.h"
@@ -78,6 +79,11 @@ TEST_CASE("data that the config asks for and that are missing are a problem") {
   const testing::ScopedEnvironment no_data("MNIST_TRAIN_DATA", folder.path().c_str());
   int problems = 0;
   for (const Finding& finding : check_data(config)) {
+    if (finding.text == "not here") {
+      CHECK_THAT(finding.remedy,
+                 Catch::Matchers::StartsWith("only runs that name it need it: " +
+                                             shell_word(program_to_type()) + " fetch "));
+    }
     if (finding.verdict != Verdict::kProblem) continue;
     ++problems;
     CHECK(finding.topic == "data: fashion-mnist");

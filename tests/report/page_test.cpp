@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "base/system.h"
+#include "base/typed_command.h"
 #include "report/page/html.h"
 #include "support/catch.h"
 #include "support/error_of.h"
@@ -83,6 +84,10 @@ TEST_CASE("a page answers the four questions") {
         "1,000 training, 100 test images of 1×28×28, 2 classes", "Once, without restarts."}) {
     CHECK_THAT(page, ContainsSubstring(fact));
   }
+  const auto config = folder.path() / "run" / "config.json";
+  CHECK_THAT(page, ContainsSubstring("<dt>To repeat it</dt><dd><code>" +
+                                     escape_html(shell_word(program_to_type()) + " --config " +
+                                                 shell_word(config.string()))));
 }
 
 TEST_CASE("classes go by their names where the data have names") {

@@ -36,7 +36,7 @@ def test_a_missing_data_set_comes_with_the_command_that_downloads_it(tmp_path):
     refused = run("--config", config, folder=tmp_path, variables=variables)
     assert refused.returncode == 3
     first = refused.stderr.splitlines()[0]
-    assert "mnist-train fetch fashion-mnist --to '" + str(tmp_path / "empty/mnist-train/fashion-mnist") in first, first
+    assert "mnist-train fetch fashion-mnist --to " + str(tmp_path / "empty/mnist-train/fashion-mnist") in first, first
 
 
 @pytest.mark.parametrize("config, made", [("dali_mlp", "--to lmdb:{}/data/mnist-lmdb`"),
