@@ -137,6 +137,11 @@ std::vector<std::filesystem::path> folders_of_runs(const CommandLine& line) {
   std::vector<std::filesystem::path> folders;
   std::string skipped;
   for (const std::string& folder : line.run_folders) {
+    std::error_code ignored;
+    if (!std::filesystem::exists(std::filesystem::symlink_status(folder, ignored))) {
+      throw Error(ExitCode::kConfig, "mnist-train report: " + folder +
+                                         ": there is no such folder; name folders of runs");
+    }
     if (report::has_page_data(folder)) {
       folders.emplace_back(folder);
     } else {

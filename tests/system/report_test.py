@@ -181,6 +181,7 @@ def test_classes_go_by_their_names(tmp_path):
 
 def test_the_report_command_skips_what_is_no_run_and_says_so(finished, tmp_path):
     nothing, empty = tmp_path / "nothing", tmp_path / "empty"
+    nothing.symlink_to("removed")  # as `latest` is where its run was removed
     empty.mkdir()
     folders = [nothing, finished[1].path, empty, finished[3].path]
     code, text, stderr = run_on_terminal("report", *folders, "--output", tmp_path / "page.html")
@@ -191,6 +192,13 @@ def test_the_report_command_skips_what_is_no_run_and_says_so(finished, tmp_path)
     (tmp_path / "page.html").unlink()
     result = run("report", nothing, empty, "--output", tmp_path / "page.html")
     assert result.returncode == 2 and str(nothing) in result.stderr and str(empty) in result.stderr
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_a_folder_that_does_not_exist_is_a_mistake_of_the_call(finished, tmp_path):
+    result = run("report", finished[1].path, tmp_path / "mistyped", "--output", tmp_path / "page.html")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == f"mnist-train report: {tmp_path}/mistyped: there is no such folder; name folders of runs\n"
     assert not (tmp_path / "page.html").exists()
 
 
