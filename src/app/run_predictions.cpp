@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/print.h"
+#include "base/typed_command.h"
 #include "checkpoint/weights.h"
 #include "imaging/codec.h"
 #include "imaging/inversion.h"
@@ -168,9 +169,11 @@ void warn_of_inverted(const std::vector<std::string>& inverted, std::size_t coun
   const bool dark = trained < 0.5;
   spdlog::warn(
       "{} of {} images look{} inverted: {} on a {} ground, but the model was trained on images "
-      "with a {} ground; invert them for a prediction that means something: {}",
+      "with a {} ground: {}; for a prediction that means something invert them, with ImageMagick "
+      "for example by: convert {} -negate inverted.png",
       inverted.size(), count, inverted.size() == 1 ? "s" : "", dark ? "dark" : "light",
-      dark ? "light" : "dark", dark ? "dark" : "light", first_of(inverted));
+      dark ? "light" : "dark", dark ? "dark" : "light", first_of(inverted),
+      shell_word(inverted.front()));
 }
 
 }  // namespace

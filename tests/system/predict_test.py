@@ -89,6 +89,7 @@ def test_images_that_look_inverted_are_warned_of_and_others_are_not(tmp_path, ch
     assert result.returncode == 0 and len(result.stdout.splitlines()) == 7
     (warning,) = result.stderr.splitlines()
     assert "3 of 7 images look inverted: dark on a light ground" in warning
+    assert warning.endswith(f"by: convert {inverted[0]} -negate inverted.png")
     assert all(str(file) in warning for file in inverted) and str(digits[0][0]) not in warning
 
 
