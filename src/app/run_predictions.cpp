@@ -1,4 +1,3 @@
-#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <spdlog/spdlog.h>
 
@@ -13,6 +12,7 @@
 #include "app/open_dataset.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/parallel.h"
 #include "base/print.h"
 #include "base/typed_command.h"
 #include "checkpoint/weights.h"
@@ -61,7 +61,7 @@ Images decode(std::span<const std::string> files, const data::ImageSet& like) {
   std::vector<std::uint8_t> pixels(files.size() * bytes);
   std::vector<std::string> problems(files.size());
   std::vector<char> transparent(files.size());
-  at::parallel_for(
+  parallel_for(
       0, static_cast<std::int64_t>(files.size()), 1, [&](std::int64_t begin, std::int64_t end) {
         for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
           try {

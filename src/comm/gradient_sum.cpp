@@ -1,11 +1,10 @@
 #include "comm/gradient_sum.h"
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <cstring>
 
 #include "base/bf16.h"
+#include "base/parallel.h"
 #include "base/vectorized.h"
 
 namespace mnist_train::comm {
@@ -40,7 +39,7 @@ const GradientSum::Block& GradientSum::block(std::int64_t begin, std::int64_t co
 void GradientSum::add_up(const at::Tensor& result) const {
   constexpr std::int64_t kGrain = 32 * kBlock;
   auto* const to = result.mutable_data_ptr<float>();
-  at::parallel_for(0, result.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
+  parallel_for(0, result.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
     std::vector<Block> blocks(rows.size());
     for (; begin < end; begin += kBlock) {
       const std::int64_t count = std::min(kBlock, end - begin);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/parallel.h"
 #include "kernels/selection.h"
 #include "models/bf16_convolution.h"
 #include "models/bf16_tensor.h"
@@ -107,7 +108,7 @@ class ConvolveReluMaxPool : public torch::autograd::Function<ConvolveReluMaxPool
     const at::Tensor packed_bias = buffer(shapes.sizes.bias, at::kFloat);
     bf16_kernels()->pack_forward(shapes.convolution, bits_of(weights), bits_of(bias.contiguous()),
                                  bits_to(packed), packed_bias.data_ptr<float>());
-    at::parallel_for(0, sizes[0], kImagesPerTask, [&](std::int64_t begin, std::int64_t end) {
+    parallel_for(0, sizes[0], kImagesPerTask, [&](std::int64_t begin, std::int64_t end) {
       const at::Tensor convolved = buffer(shapes.pool.in_size(), at::kBFloat16);
       const at::Tensor image = buffer(shapes.pool.out_size(), at::kBFloat16);
       for (std::int64_t i = begin; i < end; ++i) {
@@ -150,7 +151,7 @@ class ConvolveReluMaxPool : public torch::autograd::Function<ConvolveReluMaxPool
     // Each thread sums over a part of the images; the parts are added in their order.
     const std::int64_t parts = at::get_num_threads();
     const at::Tensor sums = at::zeros({parts, shapes.sizes.weight_sums + shapes.sizes.bias});
-    at::parallel_for(0, parts, 1, [&](std::int64_t first, std::int64_t last) {
+    parallel_for(0, parts, 1, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t part = first; part < last; ++part) {
         backward_images(shapes, batch, images.size(0) * part / parts,
                         images.size(0) * (part + 1) / parts,

@@ -1,7 +1,6 @@
 #include "models/dropout.h"
 
 #include <ATen/Dispatch.h>
-#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty_like.h>
@@ -9,6 +8,8 @@
 
 #include <algorithm>
 #include <cmath>
+
+#include "base/parallel.h"
 
 namespace mnist_train::models {
 
@@ -82,7 +83,7 @@ at::Tensor drop_on_cpu(const at::Tensor& input, const at::Tensor& seeds, std::in
                      AT_DISPATCH_CASE_FLOATING_TYPES_AND(at::kBFloat16, [&] {
                        const auto* from = x.const_data_ptr<scalar_t>();
                        auto* to = out.data_ptr<scalar_t>();
-                       at::parallel_for(0, samples, 1, [&](std::int64_t begin, std::int64_t end) {
+                       parallel_for(0, samples, 1, [&](std::int64_t begin, std::int64_t end) {
                          for (std::int64_t i = begin; i < end; ++i) {
                            const auto bits = static_cast<std::uint64_t>(seed[i]);
                            const std::uint32_t low = static_cast<std::uint32_t>(bits) ^ key;

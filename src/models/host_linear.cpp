@@ -1,11 +1,11 @@
 #include "models/host_linear.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/relu.h>
 
 #include <algorithm>
 
+#include "base/parallel.h"
 #include "models/bf16_linear.h"
 #include "models/bf16_tensor.h"
 #include "models/host_product.h"
@@ -31,10 +31,10 @@ void share(std::int64_t count, std::int64_t unit, std::int64_t multiply_adds, co
   const std::int64_t units = (count + unit - 1) / unit;
   const std::int64_t of_unit =
       std::max<std::int64_t>(1, multiply_adds / std::max<std::int64_t>(1, units));
-  at::parallel_for(0, units, std::max<std::int64_t>(1, kGrain / of_unit),
-                   [&](std::int64_t begin, std::int64_t end) {
-                     work(begin * unit, std::min(end * unit, count));
-                   });
+  parallel_for(0, units, std::max<std::int64_t>(1, kGrain / of_unit),
+               [&](std::int64_t begin, std::int64_t end) {
+                 work(begin * unit, std::min(end * unit, count));
+               });
 }
 
 }  // namespace

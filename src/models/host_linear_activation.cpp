@@ -1,6 +1,5 @@
 #include "models/host_linear_activation.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
@@ -12,6 +11,7 @@
 #include <cstring>
 
 #include "base/bf16.h"
+#include "base/parallel.h"
 #include "base/vectorized.h"
 
 namespace mnist_train::models {
@@ -140,7 +140,7 @@ bool can_host_linear_activation(const at::Tensor& x, const at::Tensor& weight,
 void host_tanh(const at::Tensor& values) {
   with_type_of(values, [&](auto bits) {
     auto* const all = memory_to<decltype(bits)>(values);
-    at::parallel_for(0, values.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
+    parallel_for(0, values.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
       Block block;
       for (; begin < end; begin += kBlock) {
         const std::int64_t count = std::min(kBlock, end - begin);
@@ -161,7 +161,7 @@ kernels::LinearActivationGradients host_linear_activation_gradients(
   const std::int64_t of_task =
       std::max<std::int64_t>(64, kGrain / std::max<std::int64_t>(1, y.size(0)));
   with_type_of(y, [&](auto bits) {
-    at::parallel_for(0, channels, of_task, [&](std::int64_t begin, std::int64_t end) {
+    parallel_for(0, channels, of_task, [&](std::int64_t begin, std::int64_t end) {
       for (; begin < end; begin += kBlock) {
         gradients_of_channels<decltype(bits)>(function, y, gradient, found, begin,
                                               std::min(kBlock, end - begin));

@@ -1,6 +1,5 @@
 #include "models/relu_max_pool.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/max_pool2d.h>
 #include <ATen/ops/relu.h>
@@ -10,6 +9,7 @@
 #include <limits>
 #include <optional>
 
+#include "base/parallel.h"
 #include "kernels/relu_max_pool.h"
 #include "kernels/selection.h"
 #include "models/relu_max_pool_rows.h"
@@ -80,7 +80,7 @@ void spread_row(const Bits* gradient, const std::uint8_t* choice, Bits* top, Bit
 template <class Work>
 void for_each_image(const at::Tensor& x, const Work& work) {
   const bool is_fp32 = x.scalar_type() == at::kFloat;
-  at::parallel_for(0, x.size(0), kImagesPerTask, [&](std::int64_t begin, std::int64_t end) {
+  parallel_for(0, x.size(0), kImagesPerTask, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       is_fp32 ? work(std::int32_t{}, i) : work(std::int16_t{}, i);
     }

@@ -1,6 +1,5 @@
 #include "train/flat_parameters.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_copy.h>
@@ -15,6 +14,7 @@
 
 #include "base/bf16.h"
 #include "base/error.h"
+#include "base/parallel.h"
 
 namespace mnist_train::train {
 
@@ -41,7 +41,7 @@ void add_bf16_tensor(const at::Tensor& to, const at::Tensor& from) {
   constexpr std::int64_t kGrain = 1 << 15;
   auto* sums = to.mutable_data_ptr<float>();
   const auto* values = static_cast<const std::uint16_t*>(from.const_data_ptr());
-  at::parallel_for(0, from.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
+  parallel_for(0, from.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
     add_bf16(values + begin, end - begin, sums + begin);
   });
 }

@@ -1,7 +1,5 @@
 #include "train/host_update.h"
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -9,6 +7,7 @@
 #include <vector>
 
 #include "base/bf16.h"
+#include "base/parallel.h"
 #include "base/vectorized.h"
 
 namespace mnist_train::train {
@@ -152,7 +151,7 @@ template <class RuleStep>
 void update_all(const kernels::WeightUpdate& update, const RuleStep& step,
                 const comm::GradientSum& gradients) {
   const std::int64_t count = update.values.numel();
-  at::parallel_for(0, count, kGrain, [&](std::int64_t begin, std::int64_t end) {
+  parallel_for(0, count, kGrain, [&](std::int64_t begin, std::int64_t end) {
     std::vector<comm::GradientSum::Block> blocks(gradients.rows.size());
     for (; begin < end; begin += kBlock) {
       const comm::Shard block{begin, std::min(kBlock, end - begin)};
