@@ -44,10 +44,13 @@ mnist-train = mnist_train:main
 """
 
 
-def without_relative_links(page):
-    """The page for a reader who has no other file of the repository."""
-    without_images = re.sub(r'<img src="(?!\w+://)[^>]*>\n?', "", page)
-    return re.sub(r"!?\[([^\]]*)\]\((?!\w+://)[^)]*\)", r"\1", without_images)
+def without_links(page, is_there=lambda target: False):
+    """The page for a reader who has no other files of the repository than those that are there."""
+    def text_unless_there(link):
+        return link[0] if is_there(link[2].partition("#")[0]) else link[1]
+
+    without_images = re.sub(r'<img()\s+src="(?!\w+://)([^"]*)"[^>]*>\n?', text_unless_there, page)
+    return re.sub(r"!?\[([^\]]*)\]\((?!\w+:)([^)\s]*)\)", text_unless_there, without_images)
 
 
 def files_of(folder, arguments, tag):
@@ -58,7 +61,7 @@ def files_of(folder, arguments, tag):
     start = (ROOT / "scripts" / "lib" / "wheel_start.py").read_text().replace("@TORCH@", torch)
     metadata = METADATA.format(version=arguments.version, torch=torch,
                                dali=DALI.format(arguments.dali) if arguments.dali else "",
-                               readme=without_relative_links((ROOT / "README.md").read_text()))
+                               readme=without_links((ROOT / "README.md").read_text()))
     texts = {
         "mnist_train/__init__.py": start,
         f"{arguments.info}/METADATA": metadata,

@@ -1,6 +1,7 @@
 """scripts/bundle's archive and scripts/package's wheel on a system that has nothing but Python and the folder of PyTorch's wheels."""
 
 import os
+import re
 import shutil
 import subprocess
 import sysconfig
@@ -73,6 +74,13 @@ def bare_system(tmp_path_factory, bundle, package):
 def test_the_bundle_trains_and_resumes_on_a_bare_system(bare_system):
     done = bare_system("/bundle/scripts/smoke --cpu")
     assert done.returncode == 0 and "smoke: passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_every_link_of_its_documents_leads_to_a_file_in_it(bundle):
+    checked = run("python3", REPOSITORY / "scripts" / "lib" / "check_markdown.py", bundle)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    pictures = [name for name in re.findall(r'src="([^"]+)"', (bundle / "README.md").read_text()) if (bundle / name).is_file()]
+    assert pictures and (bundle / "src/cli/README.md").is_file()
 
 
 def test_the_wheel_trains_on_a_bare_system(bare_system):
