@@ -21,8 +21,8 @@ struct OpenMp {
   int (*in_parallel)() = loaded_function<int()>("omp_in_parallel");
   int (*threads)() = loaded_function<int()>("omp_get_num_threads");
   int (*thread)() = loaded_function<int()>("omp_get_thread_num");
-  /// Calls `work(data)` on each thread of a team; 0 threads are as many as max_threads gives.
-  void (*parallel)(void (*work)(void*), void* data, unsigned threads, unsigned flags) =
+  /// Calls `work(argument)` on each thread of a team; 0 threads are as many as max_threads gives.
+  void (*parallel)(void (*work)(void*), void* argument, unsigned threads, unsigned flags) =
       loaded_function<void(void (*)(void*), void*, unsigned, unsigned)>("GOMP_parallel");
 
   bool is_loaded() const {
@@ -71,7 +71,7 @@ void parallel_for(std::int64_t begin, std::int64_t end, std::int64_t grain,
     return;
   }
   Team team{begin, end, grain, work, {}, nullptr};
-  library.parallel([](void* data) { static_cast<Team*>(data)->do_part(); }, &team, 0, 0);
+  library.parallel([](void* shared) { static_cast<Team*>(shared)->do_part(); }, &team, 0, 0);
   if (team.failure) std::rethrow_exception(team.failure);
 }
 
