@@ -33,8 +33,9 @@ std::shared_ptr<const Source> source_of(std::string name, std::string text) {
 }
 
 std::shared_ptr<const Source> source_of_flag(const std::string& flag, const std::string& text) {
-  return std::make_shared<const Source>(Source{flag + ' ' + strict_json::shorten(text), text,
-                                               std::filesystem::current_path(), /*is_flag=*/true});
+  const std::string shown = strict_json::shorten(text);
+  return std::make_shared<const Source>(Source{
+      flag + ' ' + shown, text, std::filesystem::current_path(), /*is_in_name=*/shown == text});
 }
 
 Node text_node(const std::shared_ptr<const Source>& source, std::size_t begin) {

@@ -95,9 +95,9 @@ std::shared_ptr<const Source> load_source(const std::string& path) {
 }
 
 std::string place_text(const Source& source, const TextPosition& position) {
-  const std::string place =
-      source.is_flag ? ""
-                     : ":" + std::to_string(position.line) + ":" + std::to_string(position.column);
+  const std::string place = source.is_in_name ? ""
+                                              : ":" + std::to_string(position.line) + ":" +
+                                                    std::to_string(position.column);
   return on_one_line(source.name + place);
 }
 

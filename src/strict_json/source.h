@@ -14,7 +14,7 @@ struct Source {
   std::string name;                   // as messages show it: "cfg.json", "--set epochs=2"
   std::string text;                   // UTF-8 where it is valid
   std::filesystem::path base_folder;  // absolute; relative paths in the text start here
-  bool is_flag = false;               // its name shows the whole flag: places need no line
+  bool is_in_name = false;            // the name shows the whole text: places need no column
 };
 
 inline constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
@@ -45,7 +45,8 @@ class TextLocator {
   TextPosition position_;
 };
 
-/// Returns a place in a source as messages show it, on one line: `FILE:LINE:COLUMN`, or the flag.
+/// Returns a place in a source as messages show it, on one line: `FILE:LINE:COLUMN`, or the
+/// name alone where it shows the whole text.
 std::string place_text(const Source& source, const TextPosition& position);
 
 /// Returns whether the text has one of `characters` at `offset`.
