@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import statistics
+import subprocess
 import sys
 
 import machine
@@ -123,6 +124,24 @@ def measure_scaling(name, options, folder):
     return result
 
 
+def measure_sharing(name, options, folder):
+    """How many times as long an epoch of ours and of DDP takes while one more process keeps a core busy: runs in turn."""
+    result = {}
+    for side in [side for side in options.sides if side.startswith(("ours_", "ddp_"))]:
+        alone, shared = [], []
+        for _ in range(options.runs):
+            alone.append(run_side(side, CASES[name], options, folder).figures(1)["epoch_seconds"])
+            with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+                try:
+                    shared.append(run_side(side, CASES[name], options, folder).figures(1)["epoch_seconds"])
+                finally:
+                    busy.kill()
+        result[side] = {"epoch_seconds": machine.spread(alone), "epoch_seconds_shared": machine.spread(shared),
+                        "times_as_long": statistics.median(b / a for a, b in zip(alone, shared))}
+        print(f"{name} beside a busy process {side}: {result[side]}", file=sys.stderr)
+    return result
+
+
 def measure(options, folder, keep):
     """Gives what was measured, and gives it to `keep` after each case, so that whatever ends a later one takes nothing."""
     seen = machine.Machine(options.binary, options.processes, options.device)
@@ -140,4 +159,6 @@ def measure(options, folder, keep):
         keep(result | seen.describe())
     if options.scaling:
         result["scaling"] = {name: measure_scaling(name, options, folder) for name in options.cases}
+    if options.sharing:
+        result["sharing"] = {name: measure_sharing(name, options, folder) for name in options.cases}
     return result | seen.describe()
