@@ -110,22 +110,25 @@ def measure_case(name, options, rates, folder):
 
 
 def measure_scaling(name, options, folder):
-    """Seconds an epoch of mnist-train by number of processes, and the efficiency against the first."""
+    """Seconds an epoch of mnist-train by precision and number of processes, and the efficiency against the first."""
     result = {}
-    for processes in map(int, options.scaling.split(",")):
-        alone = copy.copy(options)
-        alone.processes = processes
-        figures = [run_side("ours_bf16", CASES[name], alone, folder).figures(1) for _ in range(options.runs)]
-        result[processes] = {"epoch_seconds": machine.spread([each["epoch_seconds"] for each in figures])}
-        first, first_count = next(iter(result.values())), next(iter(result))
-        result[processes]["efficiency"] = (
-            first["epoch_seconds"]["median"] * first_count / (result[processes]["epoch_seconds"]["median"] * processes))
-        print(f"{name}, {processes} processes: {result[processes]}", file=sys.stderr)
+    for precision in options.precisions:
+        result[precision] = found = {}
+        for label in options.scaling.split(","):
+            alone = copy.copy(options)
+            alone.processes, alone.threads = (int(number) for number in (label if "x" in label else f"{label}x1").split("x"))
+            figures = [run_side(f"ours_{precision}", CASES[name], alone, folder).figures(1) for _ in range(options.runs)]
+            seconds, cores = machine.spread([each["epoch_seconds"] for each in figures]), alone.processes * alone.threads
+            first = first if found else seconds["median"] * cores
+            found[label] = {"epoch_seconds": seconds, "efficiency": first / (seconds["median"] * cores)}
+            print(f"{name}, {precision}, {label} processes: {found[label]}", file=sys.stderr)
     return result
 
 
 def measure_sharing(name, options, folder):
     """How many times as long an epoch of ours and of DDP takes while one more process keeps a core busy: runs in turn."""
+    options = copy.copy(options)
+    options.epochs = 1
     result = {}
     for side in [side for side in options.sides if side.startswith(("ours_", "ddp_"))]:
         alone, shared = [], []

@@ -86,7 +86,7 @@ def mnist_train(case, options, precision, folder):
     settings = [f"epochs={options.epochs}", f"batch_size={case.batch_size}", f"learning_rate={case.learning_rate}",
                 f"precision={precision}", f"device={options.device}", f"data.root={data}", *case.settings]
     if options.device == "cpu":
-        settings.append("launch.threads_per_process=1")
+        settings.append(f"launch.threads_per_process={options.threads}")
     if case.limit(options):
         settings.append(f"data.limit_train={case.limit(options)}")
     for setting in settings:

@@ -135,6 +135,36 @@ def recovery_table(result):
     return [*lines, ""]
 
 
+def scaling_table(scaling):
+    """Epochs by number of processes, and of threads where a process has several."""
+    if not scaling:
+        return []
+    labels = list(next(iter(next(iter(scaling.values())).values())))
+    lines = [row(["an epoch of mnist-train, and the efficiency", *(spelled(label) for label in labels)]), "|---" * (len(labels) + 1) + "|"]
+    for name, by_precision in scaling.items():
+        lines += [row([f"`{name}`, {precision}", *(f"{entry['epoch_seconds']['median']:.3g} s ({100 * entry['efficiency']:.0f} %)"
+                                                  for entry in by_label.values())]) for precision, by_label in by_precision.items()]
+    return [*lines, ""]
+
+
+def spelled(label):
+    """2 processes; 1 process of 2 threads, for 1x2."""
+    processes, _, threads = label.partition("x")
+    return f"{processes} process{'es' if processes != '1' else ''}" + (f" of {threads} threads" if threads else "")
+
+
+def sharing_table(sharing):
+    """How many times as long epochs take beside one more process that keeps a core busy."""
+    if not sharing:
+        return []
+    sides = list(next(iter(sharing.values())))
+    names = {"ours": "mnist-train", "ddp": "DistributedDataParallel"}
+    lines = [row(["an epoch beside a busy process, times as long", *(f"{names[side.rsplit('_', 1)[0]]}, {side.rsplit('_', 1)[1]}" for side in sides)]),
+             "|---" * (len(sides) + 1) + "|"]
+    lines += [row([f"`{name}`", *(f"{entry['times_as_long']:.2f}" for entry in by_side.values())]) for name, by_side in sharing.items()]
+    return [*lines, ""]
+
+
 def make_full(results, recoveries=()):
     """All figures of all cases, a block for each processor; factors say how many times as much as mnist-train in that precision.
     Behind them what lost processes cost, again a block for each processor."""
@@ -144,10 +174,7 @@ def make_full(results, recoveries=()):
                   machine_line(result), ""]
         for name, case in result["cases"].items():
             lines += case_table(name, case)
-        for name, by_processes in result.get("scaling", {}).items():
-            parts = (f"{processes}: {entry['epoch_seconds']['median']:.3g} s ({100 * entry['efficiency']:.0f} %)"
-                     for processes, entry in by_processes.items())
-            lines += [f"An epoch of `{name}` by number of processes, and the efficiency: {', '.join(parts)}.", ""]
+        lines += scaling_table(result.get("scaling", {})) + sharing_table(result.get("sharing", {}))
     for recovery in newest_first(recoveries):
         lines += recovery_table(recovery)
     return lines[:-1]
