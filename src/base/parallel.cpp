@@ -45,8 +45,7 @@ struct Team {
 
   void do_part() {
     const std::int64_t count = end - begin;
-    const std::int64_t parts =
-        std::min<std::int64_t>(open_mp().threads(), (count + grain - 1) / grain);
+    const std::int64_t parts = std::min<std::int64_t>(open_mp().threads(), count / grain);
     const std::int64_t of_part = (count + parts - 1) / parts;
     const std::int64_t first = begin + open_mp().thread() * of_part;
     if (first >= end) return;

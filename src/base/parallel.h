@@ -5,9 +5,9 @@
 
 namespace mnist_train {
 
-/// Calls `work(begin, end)` for parts of the numbers from `begin` to `end`, on the threads that
-/// LibTorch computes with (at::set_num_threads). Each part but the last has at least `grain`
-/// numbers. One thread alone does it where there is only one part, where the program has not loaded
+/// Calls `work(begin, end)` for parts of the numbers from `begin` to `end`, on as many threads as
+/// at::set_num_threads was given in this one. Each part but the last has at least `grain` numbers.
+/// One thread alone does it where there is only one part, where the program has not loaded
 /// LibTorch, and inside another such call. Throws the first exception that `work` throws.
 ///
 /// at::parallel_for is a template that uses threads only in programs compiled with OpenMP. Such a

@@ -57,6 +57,7 @@ TEST_CASE("as many threads as LibTorch computes with share the work") {
 TEST_CASE("a part is not smaller than the grain") {
   const Threads three(3);
   CHECK(shares_of(0, 20, 10).parts == Parts{{0, 10}, {10, 20}});
+  CHECK(shares_of(0, 20, 15).parts == Parts{{0, 20}});
   CHECK(shares_of(0, 10, 10).parts == Parts{{0, 10}});
 }
 
