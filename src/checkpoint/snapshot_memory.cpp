@@ -27,7 +27,7 @@ namespace mnist_train::checkpoint {
 namespace {
 
 constexpr int kSlots = 3;
-constexpr std::int64_t kTimed = 5;  // so many, and one of them was undisturbed
+constexpr std::int64_t kTimed = 5;  // so many are timed before the shortest time counts
 constexpr std::size_t kPageBytes = 4096;
 constexpr std::size_t kMostTextBytes = std::size_t{1} << 20U;
 
@@ -112,8 +112,8 @@ class MappedSlot {
 
 struct alignas(64) SnapshotMemory::Plan {
   std::atomic<std::int64_t> moment;
-  std::atomic<std::int64_t> taken;  // on rank 0, by all attempts, as the next
-  std::atomic<double> least_s;
+  std::atomic<std::int64_t> taken;  // snapshots, by rank 0 of all attempts
+  std::atomic<double> least_s;      // that rank 0 took for one; 0: none was timed
 };
 
 struct alignas(64) SnapshotMemory::Seal {
@@ -232,9 +232,12 @@ void SnapshotMemory::take(const train::Trainer& trainer, const SnapshotFacts& fa
   const std::string digest = hasher.hex_digest();
   std::copy(digest.begin(), digest.end(), mine.digest.begin());
   mine.step = trainer.progress().step;
-  if (rank_ != 0 || ++plan_->taken <= kSlots) return;  // the system provides the slots' memory
+  if (rank_ != 0) return;
   const double seconds = monotonic_seconds() - begin_s;
-  plan_->least_s = plan_->taken == kSlots + 1 ? seconds : std::min(plan_->least_s.load(), seconds);
+  const double least_s = plan_->least_s;
+  // In the first ones the system provides the slots' memory.
+  if (plan_->taken >= kSlots && (least_s == 0 || seconds < least_s)) plan_->least_s = seconds;
+  ++plan_->taken;
 }
 
 /// Returns the slot's text if every rank's part has the digest of its seal.
