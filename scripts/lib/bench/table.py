@@ -91,6 +91,10 @@ def newest_first(results):
 SIDES_OF_RECOVERY = {"ours": "mnist-train", "ddp": "DistributedDataParallel under torchrun"}
 
 
+SHORT_NAMES = {"ours": "mnist-train", "ddp": "Python, DDP", "best": "best Python", "jax": "JAX", "inductor": "torch.compile",
+               "inductor_ddp": "torch.compile, DDP"}
+
+
 def recovery_rows(result, peers):
     """What a lost process costs each peer, where that was measured."""
     sides = [result["goodput"].get(SIDES_OF_RECOVERY.get(peer)) for peer in peers]
@@ -106,10 +110,9 @@ def make_small(results, recoveries=()):
     first = next(iter(cases))
     sides = cases[first]["sides"]
     peers = list(dict.fromkeys(side.rsplit("_", 1)[0] for side in sides))
-    names = {side.rsplit("_", 1)[0]: entry["what"].rsplit(", ", 1)[0] for side, entry in sides.items()}
     rows = [(f"an epoch of `{name}`", "epoch_seconds", case) for name, case in cases.items()]
     rows.append((f"command to first step of `{first}`", "startup_seconds", cases[first]))
-    lines = [row(["bf16 / fp32, seconds", *(names[peer] for peer in peers)]), "|---" * (len(peers) + 1) + "|"]
+    lines = [row(["bf16 / fp32, seconds", *(SHORT_NAMES[peer] for peer in peers)]), "|---" * (len(peers) + 1) + "|"]
     for label, key, case in rows:
         cells = [[case["sides"].get(f"{peer}_{precision}") for precision in ("bf16", "fp32")] for peer in peers]
         lines.append(row([label, *(" / ".join(number(side[key]["median"], "") if side else "–" for side in pair) for pair in cells)]))
