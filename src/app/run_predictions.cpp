@@ -168,12 +168,12 @@ void warn_of_inverted(const std::vector<std::string>& inverted, std::size_t coun
   if (inverted.empty()) return;
   const bool dark = trained < 0.5;
   spdlog::warn(
-      "{} of {} images look{} inverted: {} on a {} ground, but the model was trained on images "
-      "with a {} ground: {}; for a prediction that means something invert them, with ImageMagick "
-      "for example by: convert {} -negate inverted.png",
-      inverted.size(), count, inverted.size() == 1 ? "s" : "", dark ? "dark" : "light",
-      dark ? "light" : "dark", dark ? "dark" : "light", first_of(inverted),
-      shell_word(inverted.front()));
+      "{} of {} images look{} inverted ({}): {} on a {} ground, but the model was trained on "
+      "images with a {} ground; for a prediction that means something invert them, with "
+      "ImageMagick for example by: convert {} -background white -alpha remove -negate inverted.png",
+      inverted.size(), count, inverted.size() == 1 ? "s" : "", first_of(inverted),
+      dark ? "dark" : "light", dark ? "light" : "dark", dark ? "dark" : "light",
+      shell_word((inverted.front().starts_with("-") ? "./" : "") + inverted.front()));
 }
 
 }  // namespace

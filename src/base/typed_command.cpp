@@ -29,7 +29,11 @@ std::string program_to_type() {
   }
   const fs::path called = program_invocation_name;  // in a rank that of another program
   if (called.has_parent_path() && called.filename() == name) return called.string();
-  const fs::path typed = path_to_type(executable_folder() / name);
+  // An installation puts the other programs in ../libexec/mnist-train.
+  const fs::path beside = executable_folder() / name;
+  const fs::path installed = executable_folder().parent_path().parent_path() / "bin" / name;
+  const bool is_beside = ::access(beside.c_str(), X_OK) == 0;
+  const fs::path typed = path_to_type(is_beside ? beside : installed);
   return typed.has_parent_path() ? typed.string() : "./" + name;
 }
 

@@ -43,9 +43,12 @@ class Parser {
     } catch (const CLI::ExtrasError& error) {
       refuse_unknown_flag();
       refuse(std::string(error.what()) + "; " + advice_on_extras());
-    } catch (const CLI::ParseError& error) {
+    } catch (const CLI::RequiredError& error) {
       refuse_unknown_flag();
       refuse(error.what() + advice_on_checkpoint());
+    } catch (const CLI::ParseError& error) {
+      refuse_unknown_flag();
+      refuse(error.what());
     }
     return line_;
   }
@@ -100,11 +103,15 @@ class Parser {
                  ? "; did you mean --resume?"
                  : "; the config of a run is named by --config RUN/config.json";
     }
-    const std::vector<std::string> keys = config_keys();
-    const auto key = sets_keys ? strict_json::closest_name(name, keys) : std::nullopt;
-    const bool is_group = key && std::any_of(keys.begin(), keys.end(), [&key](const auto& other) {
-                            return other.starts_with(*key + ".");
-                          });
+    const std::vector<ConfigKey> keys = describe_config_keys();
+    const auto key = sets_keys ? strict_json::closest_name(name, config_keys()) : std::nullopt;
+    const bool has_parts = key && std::any_of(keys.begin(), keys.end(), [&key](const auto& other) {
+                             return other.name.starts_with(*key + ".");
+                           });
+    const bool is_group =
+        has_parts && std::any_of(keys.begin(), keys.end(), [&key](const auto& other) {
+          return other.name == *key && other.values.empty();
+        });
     std::string to_set =
         key ? "; did you mean --set " + *key + (is_group ? ".KEY" : "") + "=VALUE?" : "";
     std::string plain = name;
@@ -137,16 +144,11 @@ class Parser {
     for (std::size_t i = 1; is_missing && i < arguments_.size(); ++i) {
       const std::filesystem::path path = arguments_[i];
       std::error_code ignored;
-      const bool is_value = arguments_[i - 1].starts_with("-");
-      if (is_value || !(std::filesystem::is_directory(path, ignored) ||
-                        path.extension() == ".safetensors" || path.extension() == ".pt")) {
-        continue;
+      if (arguments_[i].starts_with("-") || arguments_[i - 1].starts_with("-")) continue;
+      if (std::filesystem::is_directory(path, ignored) || path.extension() == ".safetensors" ||
+          path.extension() == ".pt") {
+        return "; did you mean --checkpoint " + shell_word(path.string()) + "?";
       }
-      CommandLine meant;
-      meant.arguments = arguments_;
-      meant.arguments.insert(meant.arguments.begin() + static_cast<std::ptrdiff_t>(i),
-                             "--checkpoint");
-      return "; did you mean `" + typed_with(meant, "--checkpoint", path.string()) + "`?";
     }
     return "";
   }
@@ -225,7 +227,13 @@ std::string typed_with(const CommandLine& line, const std::string& flag, const s
     *given = flag + "=" + value;
   }
   std::string command = shell_word(program_to_type());
-  for (const std::string& word : words) command += ' ' + shell_word(word);
+  std::string before;
+  for (const std::string& word : words) {
+    const bool is_spent = (word == "-" && (before == "--config" || before == "-c")) ||
+                          word == "--config=-" || word.starts_with("/dev/fd/");
+    command += ' ' + (is_spent ? "CONFIG" : shell_word(word));
+    before = word;
+  }
   return command;
 }
 

@@ -64,9 +64,9 @@ struct CommandLine {
 /// `describe`, wherever standard output is not a terminal.
 bool prints_json(const CommandLine& line);
 
-/// Returns the command for a user to type once more, without --dry-run and with another value of a
-/// flag: in place of the one that was given, or, where none was and of --set always, behind the
-/// rest.
+/// Returns the command line that was typed, without --dry-run and with `flag` set to `value`: a
+/// flag that was given gets this value, --set and a flag that was not given stand behind the rest.
+/// CONFIG stands for a config that was read from a pipe, which is empty now.
 std::string typed_with(const CommandLine& line, const std::string& flag, const std::string& value);
 
 /// Parses the arguments behind the program's name. Throws Error(kConfig) with one line that says

@@ -138,7 +138,8 @@ std::vector<std::filesystem::path> folders_of_runs(const CommandLine& line) {
   std::string skipped;
   for (const std::string& folder : line.run_folders) {
     std::error_code ignored;
-    if (!std::filesystem::exists(std::filesystem::symlink_status(folder, ignored))) {
+    if (std::filesystem::symlink_status(folder, ignored).type() ==
+        std::filesystem::file_type::not_found) {
       throw Error(ExitCode::kConfig, "mnist-train report: " + folder +
                                          ": there is no such folder; name folders of runs");
     }

@@ -175,7 +175,7 @@ void add_own_place(fs::path folder, std::vector<SearchPlace>& places) {
     folder = folder.parent_path();
     if (!is_folder(folder / "configs")) continue;
     places.push_back({folder / "third_party",
-                      is_folder(folder / "src") ? "of the repository" : "of the bundle"});
+                      is_there(folder / "CMakeLists.txt") ? "of the repository" : "of the bundle"});
     return;
   }
 }
@@ -247,16 +247,17 @@ void require_there(const settings::DataLocation& location, SplitName split,
   const std::string key = names_of(split).key;
   // `convert` makes folders of the two keys' names.
   const std::string made = path.filename() == key ? path.parent_path().string() : "DIR";
+  const std::string convert =
+      shell_word(program_to_type()) + " convert --from idx:IDX_FOLDER --to ";
   std::string advice;
   if (format == settings::DataFormat::kLmdb) {
-    advice = "; `mnist-train convert --from idx:IDX_FOLDER --to lmdb:" + made +
-             "` makes one of IDX files, such as MNIST's";
+    advice =
+        "; `" + convert + shell_word("lmdb:" + made) + "` makes one of IDX files, such as MNIST's";
   } else if (format == settings::DataFormat::kImageFolder) {
     advice =
         "; put folders of images (.jpg, .jpeg, .png) there, one for each class, or make them of "
-        "IDX "
-        "files by `mnist-train convert --from idx:IDX_FOLDER --to image-folder:" +
-        made + "`";
+        "IDX files by `" +
+        convert + shell_word("image-folder:" + made) + "`";
   }
   fail(path.string() + ": no such file or folder (data." + key + ")" + advice);
 }

@@ -80,8 +80,7 @@ struct Problem {
 using Problems = std::vector<Problem>;
 
 /// Returns `FILE:LINE:COLUMN: /pointer: message` (`--set KEY=VALUE: /pointer: message` for a flag)
-/// on one line, whatever bytes are in it. The pointer
-/// of the whole document is shown as `/`.
+/// on one line, whatever bytes are in it. The pointer of the whole document is shown as `/`.
 std::string format_problem(const Problem& problem);
 
 /// Throws Error(kConfig) where there are problems, with a line for each: source by source, by their

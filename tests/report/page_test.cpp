@@ -85,9 +85,9 @@ TEST_CASE("a page answers the four questions") {
     CHECK_THAT(page, ContainsSubstring(fact));
   }
   const auto config = folder.path() / "run" / "config.json";
-  CHECK_THAT(page, ContainsSubstring("<dt>To repeat it</dt><dd><code>" +
-                                     escape_html(shell_word(program_to_type()) + " --config " +
-                                                 shell_word(config.string()))));
+  CHECK_THAT(page,
+             ContainsSubstring("<dt>To repeat it</dt><dd><code>" +
+                               escape_html("mnist-train --config " + shell_word(config.string()))));
 }
 
 TEST_CASE("classes go by their names where the data have names") {

@@ -76,6 +76,11 @@ def test_the_bundle_trains_and_resumes_on_a_bare_system(bare_system):
     assert done.returncode == 0 and "smoke: passed" in done.stdout, done.stdout + done.stderr
 
 
+def test_it_names_its_own_place_among_those_without_data(bare_system):
+    done = bare_system("LD_LIBRARY_PATH=/wheels/torch/lib /bundle/bin/mnist-train --config mnist --set data.dataset=fashion-mnist")
+    assert done.returncode != 0 and "(of the bundle)" in done.stderr, done.stdout + done.stderr
+
+
 def test_every_link_of_its_documents_leads_to_a_file_in_it(bundle):
     checked = run("python3", REPOSITORY / "scripts" / "lib" / "check_markdown.py", bundle)
     assert checked.returncode == 0, checked.stdout + checked.stderr

@@ -228,8 +228,8 @@ std::string identity_section(const RunFiles& run) {
       fact_line("Config hash", code(run.text("config_hash"))) +
       fact_line("Data hash", code(run.text("data_hash"))) +
       fact_line("Folder", code(folder.string())) +
-      fact_line("To repeat it", code(shell_word(program_to_type()) + " --config " +
-                                     shell_word((folder / "config.json").string()))) +
+      fact_line("To repeat it",
+                code("mnist-train --config " + shell_word((folder / "config.json").string()))) +
       "</dl>\n" + (has_config ? settings_tables(run) : "") + starts_table(run);
   if (has_config) {
     text +=
