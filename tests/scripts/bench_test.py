@@ -115,6 +115,8 @@ def other_processor():
     result["machine"] |= {"processor": machine.processor(ZEN_4), "cores_used": 1, "load_average": {
         "before": [0.25, 1, 1], "during": machine.spread([1.5]), "after": [2, 1, 1]},
         "rates": {"bf16_flops": 472e9, "fp32_flops": 100e9, "memory_bytes_per_s": 41e9}}
+    for case in result["cases"].values():
+        case["sides"] = {name: side for name, side in case["sides"].items() if name.startswith(("ours", "ddp", "best"))}
     case = result["cases"]["net"]
     case["sides"]["jax_fp32"] = {"what": "JAX, jit, one process, fp32", "compile_seconds": machine.spread([2.5]), "floor_reached": 0.125,
                                  "epoch_seconds": machine.spread([30.4]), "startup_seconds": machine.spread([4.0]),
@@ -137,10 +139,21 @@ def test_the_full_table_has_a_block_for_each_processor_and_the_newest_first():
 
 def test_the_small_table_is_that_of_the_newest_result():
     lines = table.make_small([*COMPARED, other_processor()])
-    assert lines[0].endswith("| JAX, jit, one process |")
+    assert lines[0].endswith("| JAX |")
     assert next(line for line in lines if "epoch of `net`" in line).endswith("| – / 30.4 |")
     assert next(line for line in lines if "epoch of `mlp`" in line).endswith("| – / – |")
     assert lines[-1].endswith("AMD EPYC 9R14 96-Core Processor, 2 cores, 2999-01-01.")
+
+
+def test_epochs_by_processes_and_beside_a_busy_process_have_tables():
+    entry = {"epoch_seconds": machine.spread([1.5]), "efficiency": 0.75}
+    measured = other_processor() | {"scaling": {"net": {"bf16": {"1": entry, "2": entry, "1x2": entry}}},
+                                    "sharing": {"net": {"ours_bf16": {"times_as_long": 1.5}, "ddp_bf16": {"times_as_long": 1.75}}}}
+    full = "\n".join(table.make_full([measured]))
+    assert "| an epoch of mnist-train, and the efficiency | 1 process | 2 processes | 1 process of 2 threads |" in full
+    assert "| `net`, bf16 | 1.5 s (75 %) | 1.5 s (75 %) | 1.5 s (75 %) |" in full
+    assert "| an epoch beside a busy process, times as long | mnist-train, bf16 | DistributedDataParallel, bf16 |" in full
+    assert "| `net` | 1.50 | 1.75 |" in full
 
 
 def test_what_a_lost_process_costs_stands_in_both_tables():
