@@ -32,8 +32,8 @@ struct OpenMp {
 };
 
 const OpenMp& open_mp() {
-  static const OpenMp found;
-  return found;
+  static const OpenMp kLibrary;
+  return kLibrary;
 }
 
 /// What the threads of a team share.
