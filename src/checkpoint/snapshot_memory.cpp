@@ -27,7 +27,7 @@ namespace mnist_train::checkpoint {
 namespace {
 
 constexpr int kSlots = 3;
-constexpr std::int64_t kTimed = 5;  // so many are timed before the shortest time counts
+constexpr std::int64_t kTimed = 5;  // snapshots that are timed before the shortest time counts
 constexpr std::size_t kPageBytes = 4096;
 constexpr std::size_t kMostTextBytes = std::size_t{1} << 20U;
 
@@ -112,8 +112,8 @@ class MappedSlot {
 
 struct alignas(64) SnapshotMemory::Plan {
   std::atomic<std::int64_t> moment;
-  std::atomic<std::int64_t> taken;  // snapshots, by rank 0 of all attempts
-  std::atomic<double> least_s;      // that rank 0 took for one; 0: none was timed
+  std::atomic<std::int64_t> taken;  // how many snapshots rank 0 took, in all attempts
+  std::atomic<double> least_s;      // the shortest time of one of them; 0: none was timed
 };
 
 struct alignas(64) SnapshotMemory::Seal {
@@ -235,7 +235,7 @@ void SnapshotMemory::take(const train::Trainer& trainer, const SnapshotFacts& fa
   if (rank_ != 0) return;
   const double seconds = monotonic_seconds() - begin_s;
   const double least_s = plan_->least_s;
-  // In the first ones the system provides the slots' memory.
+  // The first snapshot of each slot is not timed, because the system provides its memory then.
   if (plan_->taken >= kSlots && (least_s == 0 || seconds < least_s)) plan_->least_s = seconds;
   ++plan_->taken;
 }

@@ -103,17 +103,10 @@ class Parser {
                  ? "; did you mean --resume?"
                  : "; the config of a run is named by --config RUN/config.json";
     }
-    const std::vector<ConfigKey> keys = describe_config_keys();
     const auto key = sets_keys ? strict_json::closest_name(name, config_keys()) : std::nullopt;
-    const bool has_parts = key && std::any_of(keys.begin(), keys.end(), [&key](const auto& other) {
-                             return other.name.starts_with(*key + ".");
-                           });
-    const bool is_group =
-        has_parts && std::any_of(keys.begin(), keys.end(), [&key](const auto& other) {
-          return other.name == *key && other.values.empty();
-        });
     std::string to_set =
-        key ? "; did you mean --set " + *key + (is_group ? ".KEY" : "") + "=VALUE?" : "";
+        key ? "; did you mean --set " + *key + (takes_keys_alone(*key) ? ".KEY" : "") + "=VALUE?"
+            : "";
     std::string plain = name;
     std::replace(plain.begin(), plain.end(), '-', '_');
     if (key && *key == plain) return to_set;
@@ -121,6 +114,16 @@ class Parser {
       return "; did you mean --" + *flag + "?";
     }
     return to_set.empty() && sets_keys ? "; keys of the config are set by --set KEY=VALUE" : to_set;
+  }
+
+  /// Returns whether a key of the config is an object that no word can stand for.
+  static bool takes_keys_alone(const std::string& key) {
+    bool has_keys = false;
+    for (const ConfigKey& other : describe_config_keys()) {
+      if (other.name == key && !other.values.empty()) return false;
+      has_keys = has_keys || other.name.starts_with(key + ".");
+    }
+    return has_keys;
   }
 
   static bool is_among(const std::string& name, const std::vector<std::string>& names) {

@@ -52,7 +52,7 @@ struct CommandLine {
   std::string log_level = "info";
   bool quiet = false;
   bool dry_run = false;
-  std::vector<std::string> arguments;  // all of them, word by word
+  std::vector<std::string> arguments;  // as they were typed, word by word
 
   /// Returns whether more than weights is exported, which takes the config that they belong to.
   bool exports_network() const {

@@ -114,12 +114,13 @@ def measure_scaling(name, options, folder):
     result = {}
     for precision in options.precisions:
         result[precision] = found = {}
+        first = None
         for label in options.scaling.split(","):
             alone = copy.copy(options)
             alone.processes, alone.threads = (int(number) for number in (label if "x" in label else f"{label}x1").split("x"))
             figures = [run_side(f"ours_{precision}", CASES[name], alone, folder).figures(1) for _ in range(options.runs)]
             seconds, cores = machine.spread([each["epoch_seconds"] for each in figures]), alone.processes * alone.threads
-            first = first if found else seconds["median"] * cores
+            first = first or seconds["median"] * cores
             found[label] = {"epoch_seconds": seconds, "efficiency": first / (seconds["median"] * cores)}
             print(f"{name}, {precision}, {label} processes: {found[label]}", file=sys.stderr)
     return result
