@@ -7,7 +7,7 @@
 #include <cpuid.h>
 
 #include "models/bf16_pixel_groups_avx512.h"
-#include "models/bf16_tile_avx512.h"
+#include "models/tile_avx512.h"
 
 namespace mnist_train::models {
 

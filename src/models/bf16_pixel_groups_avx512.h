@@ -1,8 +1,8 @@
 #pragma once
 
-// Only for sources that are compiled with AVX-512 switched on, like bf16_lanes_avx512.h.
+// Only for sources that are compiled with AVX-512 switched on, like lanes_avx512.h.
 
-#include "models/bf16_lanes_avx512.h"
+#include "models/lanes_avx512.h"
 
 /// Output pixels of a convolution that are computed together, and what is under them.
 namespace mnist_train::models::avx512 {

@@ -6,9 +6,9 @@
 #include <algorithm>
 
 #include "base/parallel.h"
-#include "models/bf16_linear.h"
 #include "models/bf16_tensor.h"
 #include "models/host_product.h"
+#include "models/linear_kernels.h"
 
 namespace mnist_train::models {
 
@@ -17,8 +17,8 @@ namespace {
 constexpr std::int64_t kGrain = std::int64_t{1} << 20;  // multiply-adds that are worth a thread
 
 /// Returns the kernels where they can compute with tensors like this one, else null.
-const Bf16Linear* kernels_for(const at::Tensor& x) {
-  static const Bf16Linear* supported = avx512_bf16_linear();
+const LinearKernels* kernels_for(const at::Tensor& x) {
+  static const LinearKernels* supported = avx512_linear();
   return x.scalar_type() == at::kBFloat16 ? supported : nullptr;
 }
 
@@ -41,7 +41,7 @@ void share(std::int64_t count, std::int64_t unit, std::int64_t multiply_adds, co
 
 at::Tensor host_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                        bool relu) {
-  const Bf16Linear* own = kernels_for(x);
+  const LinearKernels* own = kernels_for(x);
   if (own == nullptr) {
     at::Tensor y = host_product(x, weight, bias);
     return relu ? y.relu_() : y;
@@ -53,7 +53,7 @@ at::Tensor host_linear(const at::Tensor& x, const at::Tensor& weight, const at::
   const at::Tensor biases = bias.contiguous();
   at::Tensor y = at::empty({shape.batch, shape.out}, x.options());
   own->pack_input(shape, bits_of(input), bits_to(packed));
-  share(shape.out, Bf16Linear::kOutputs, shape.multiply_adds(),
+  share(shape.out, LinearKernels::kOutputs, shape.multiply_adds(),
         [&](std::int64_t begin, std::int64_t end) {
           own->forward(shape, bits_of(packed), bits_of(weights), bits_of(biases), relu, begin, end,
                        bits_to(y));
@@ -62,16 +62,16 @@ at::Tensor host_linear(const at::Tensor& x, const at::Tensor& weight, const at::
 }
 
 at::Tensor host_linear_input_gradient(const at::Tensor& gradient, const at::Tensor& weight) {
-  const Bf16Linear* own = kernels_for(gradient);
+  const LinearKernels* own = kernels_for(gradient);
   if (own == nullptr) return host_product(gradient, weight.t());
   const LinearShape shape{gradient.size(0), weight.size(1), weight.size(0)};
   const at::Tensor of_y = gradient.contiguous();
   const at::Tensor weights = weight.contiguous();
   at::Tensor into = at::empty({shape.batch, shape.in}, gradient.options());
-  share(shape.in, Bf16Linear::kColumns, shape.multiply_adds(),
+  share(shape.in, LinearKernels::kColumns, shape.multiply_adds(),
         [&](std::int64_t begin, std::int64_t end) {
           const at::Tensor columns = buffer(own->sizes(shape).columns);
-          for (; begin < end; begin += Bf16Linear::kColumns) {
+          for (; begin < end; begin += LinearKernels::kColumns) {
             own->backward_data(shape, bits_of(of_y), bits_of(weights), begin, bits_to(columns),
                                bits_to(into));
           }
@@ -80,16 +80,16 @@ at::Tensor host_linear_input_gradient(const at::Tensor& gradient, const at::Tens
 }
 
 at::Tensor host_linear_weight_gradient(const at::Tensor& gradient, const at::Tensor& x) {
-  const Bf16Linear* own = kernels_for(x);
+  const LinearKernels* own = kernels_for(x);
   if (own == nullptr) return host_product(gradient.t(), x.t());
   const LinearShape shape{x.size(0), x.size(1), gradient.size(1)};
-  const Bf16Linear::LinearBufferSizes sizes = own->sizes(shape);
+  const LinearKernels::LinearBufferSizes sizes = own->sizes(shape);
   const at::Tensor gradient_pairs = buffer(sizes.gradient_pairs);
   const at::Tensor input_pairs = buffer(sizes.input_pairs);
   own->pair_gradients(shape, bits_of(gradient.contiguous()), bits_to(gradient_pairs));
   own->pair_input(shape, bits_of(x.contiguous()), bits_to(input_pairs));
   at::Tensor weights = at::empty({shape.out, shape.in}, x.options());
-  share(shape.out, Bf16Linear::kOutputs, shape.multiply_adds(),
+  share(shape.out, LinearKernels::kOutputs, shape.multiply_adds(),
         [&](std::int64_t begin, std::int64_t end) {
           own->backward_weights(shape, bits_of(gradient_pairs), bits_of(input_pairs), begin, end,
                                 bits_to(weights));

@@ -9,7 +9,7 @@
 #include <array>
 #include <limits>
 
-#include "models/bf16_linear.h"
+#include "models/linear_kernels.h"
 #include "support/catch.h"
 
 namespace mnist_train::models {
@@ -83,7 +83,7 @@ TEST_CASE("a sample gives the same alone as beside others") {
   for (const std::int64_t sample : {0, 33, 69}) {
     const at::Tensor alone = host_linear(x.narrow(0, sample, 1), weight, bias, false);
     CHECK(alone.allclose(all.narrow(0, sample, 1), 0.01, 0.01));
-    if (avx512_bf16_linear() != nullptr) CHECK(alone.equal(all.narrow(0, sample, 1)));
+    if (avx512_linear() != nullptr) CHECK(alone.equal(all.narrow(0, sample, 1)));
   }
 }
 

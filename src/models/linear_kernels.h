@@ -16,7 +16,7 @@ struct LinearShape {
 
 /// CPU kernels for the three matrix products of a linear layer. Sums are fp32. Each call computes a
 /// part of the result, so that several threads may share it; the parts' bits do not depend on it.
-struct Bf16Linear {
+struct LinearKernels {
   /// How many elements of bf16 the buffers need that the kernels work in.
   struct LinearBufferSizes {
     std::int64_t packed_input;
@@ -50,6 +50,6 @@ struct Bf16Linear {
 };
 
 /// Returns the kernels for AVX-512 with bf16 instructions, or null as `avx512_bf16_convolution`.
-const Bf16Linear* avx512_bf16_linear();
+const LinearKernels* avx512_linear();
 
 }  // namespace mnist_train::models

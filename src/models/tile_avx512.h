@@ -1,8 +1,8 @@
 #pragma once
 
-// Only for sources that are compiled with AVX-512 switched on, like bf16_lanes_avx512.h.
+// Only for sources that are compiled with AVX-512 switched on, like lanes_avx512.h.
 
-#include "models/bf16_lanes_avx512.h"
+#include "models/lanes_avx512.h"
 
 /// Products of bf16 matrices with fp32 sums in registers, two elements of the inner dimension at a
 /// time.

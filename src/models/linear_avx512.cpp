@@ -1,11 +1,11 @@
 // Compiled with AVX-512 switched on: nothing of the standard library may be used here, or its
 // inline functions could end up in the program for all processors.
-#include "models/bf16_linear.h"
+#include "models/linear_kernels.h"
 
 #ifdef __AVX512BF16__
 
-#include "models/bf16_lanes_avx512.h"
-#include "models/bf16_tile_avx512.h"
+#include "models/lanes_avx512.h"
+#include "models/tile_avx512.h"
 
 namespace mnist_train::models {
 
@@ -13,7 +13,7 @@ namespace {
 
 using namespace avx512;
 
-constexpr std::int64_t kBlock = Bf16Linear::kOutputs;  // outputs that are put in order at a time
+constexpr std::int64_t kBlock = LinearKernels::kOutputs;  // outputs that are put in order at a time
 static_assert(kBlock == kPairs, "a row of a block is one vector");
 constexpr std::int64_t kBatch = 4 * kLanes;  // samples that go through a block together
 
@@ -109,7 +109,7 @@ struct Product {
 void backward_data(const LinearShape& s, const Bf16Bits* gradient, const Bf16Bits* weights,
                    std::int64_t begin, Bf16Bits* buffer, Bf16Bits* into) {
   const std::int64_t columns =
-      s.in - begin < Bf16Linear::kColumns ? s.in - begin : Bf16Linear::kColumns;
+      s.in - begin < LinearKernels::kColumns ? s.in - begin : LinearKernels::kColumns;
   const GroupPairs pairs = row_pairs(s.out, columns, s.in);
   pairs.zip_all(weights + begin, buffer);
   for_each_tile(
@@ -135,18 +135,18 @@ void backward_weights(const LinearShape& s, const Bf16Bits* gradient_pairs,
                         2 * pairs_of(s.batch), s.in, s.in, weights + begin * s.in});
 }
 
-Bf16Linear::LinearBufferSizes sizes(const LinearShape& s) {
+LinearKernels::LinearBufferSizes sizes(const LinearShape& s) {
   return {pairs_of(s.in) * vectors(s.batch) * kPairs,
-          row_pairs(s.out, Bf16Linear::kColumns, s.in).row_size(),
+          row_pairs(s.out, LinearKernels::kColumns, s.in).row_size(),
           row_pairs(s.batch, s.in, s.in).row_size(), row_pairs(s.batch, s.out, s.out).row_size()};
 }
 
-constexpr Bf16Linear kKernels{&sizes,      &pack_input,     &forward,         &backward_data,
-                              &pair_input, &pair_gradients, &backward_weights};
+constexpr LinearKernels kKernels{&sizes,      &pack_input,     &forward,         &backward_data,
+                                 &pair_input, &pair_gradients, &backward_weights};
 
 }  // namespace
 
-const Bf16Linear* avx512_bf16_linear() {
+const LinearKernels* avx512_linear() {
   return avx512_bf16_convolution() != nullptr ? &kKernels : nullptr;
 }
 
@@ -156,7 +156,7 @@ const Bf16Linear* avx512_bf16_linear() {
 
 namespace mnist_train::models {
 
-const Bf16Linear* avx512_bf16_linear() { return nullptr; }
+const LinearKernels* avx512_linear() { return nullptr; }
 
 }  // namespace mnist_train::models
 
