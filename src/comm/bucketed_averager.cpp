@@ -97,7 +97,7 @@ void BucketedAverager::backward(const at::Tensor& root, const at::Tensor& gradie
     reducer_->prepare_for_backward({root});
     root.backward(gradient);  // returns when all buckets are summed
   });
-  buffer_.collect(/*keep_bf16=*/false);
+  buffer_.collect();
 }
 
 void BucketedAverager::average() {

@@ -13,19 +13,25 @@ namespace {
 
 constexpr std::int64_t kOverlapPaysFrom_bytes = 25 << 20;
 
-/// The averager of a single rank, whose gradients are the sums already.
+/// The averager of a single rank.
 class NoAverager : public GradientAverager {
  public:
   using GradientAverager::GradientAverager;
-  void average() override {}
+
+  void average() override {
+    if (!leaves_parts()) return;
+    const std::vector<at::Tensor> rows =
+        buffer_.rows.narrow(1, gradient_count(), buffer_.statistics).unbind();
+    comm::add_up(rows, buffer_.tree.over_ranks(), statistics());
+  }
   bool capturable() const override { return true; }
   const char* name() const override { return "none"; }
 
  private:
-  bool keeps_bf16() const override { return buffer_.bf16_row.defined(); }
+  bool leaves_parts() const { return !buffer_.tree.over_ranks().empty(); }
   GradientSum parts() const override {
-    if (!keeps_bf16()) return {};
-    return {{part_of(owned_shard(), buffer_.bf16_row, buffer_.flat)}, {}};
+    if (!leaves_parts() && !buffer_.bf16_rows.defined()) return {};
+    return parts_in({buffer_.rows}, {buffer_.bf16_rows});
   }
 };
 
@@ -88,14 +94,22 @@ class GatheringAverager : public GradientAverager {
   std::vector<at::Tensor> rows_;  // of `gathered_`
 };
 
+bool takes_shared_memory(const settings::TrainOptions& options, const Communicator& communicator,
+                         at::Device device) {
+  using Strategy = settings::AveragingStrategy;
+  const auto& averaging = options.gradient_averaging;
+  if (averaging.strategy != Strategy::kAuto) return averaging.strategy == Strategy::kSharedMemory;
+  return averaging.compression == settings::Compression::kNone &&
+         SharedMemoryAverager::fits(communicator, device);
+}
+
 settings::AveragingStrategy choose_strategy(const settings::TrainOptions& options,
                                             const Communicator& communicator,
                                             const GradientBuffer& buffer, bool may_overlap) {
   using Strategy = settings::AveragingStrategy;
   const auto& averaging = options.gradient_averaging;
   if (averaging.strategy != Strategy::kAuto) return averaging.strategy;
-  const bool compressed = averaging.compression != settings::Compression::kNone;
-  if (!compressed && SharedMemoryAverager::fits(communicator, buffer.flat.device())) {
+  if (takes_shared_memory(options, communicator, buffer.flat.device())) {
     return Strategy::kSharedMemory;
   }
   const auto bytes = buffer.flat.numel() * buffer.flat.element_size();
@@ -108,12 +122,12 @@ settings::AveragingStrategy choose_strategy(const settings::TrainOptions& option
 GradientBuffer one_row_buffer(std::vector<at::Tensor> parameters, const at::Tensor& flat,
                               std::int64_t statistics, int ranks) {
   return {std::move(parameters), flat.unsqueeze(0), flat,
-          /*bf16_row=*/{},       statistics,        SummationTree::of_ranks(ranks)};
+          /*bf16_rows=*/{},      statistics,        SummationTree::of_ranks(ranks)};
 }
 
 void GradientAverager::backward(const at::Tensor& root, const at::Tensor& gradient, bool /*last*/) {
   root.backward(gradient);
-  buffer_.collect(keeps_bf16());
+  buffer_.collect();
 }
 
 GradientSum GradientAverager::sum() const {
@@ -129,14 +143,27 @@ void GradientAverager::add_up() {
   if (!sum.rows.empty()) sum.add_up(owned_gradients());
 }
 
-GradientRow GradientAverager::part_of(Shard shard, const at::Tensor& bf16_row,
-                                      const at::Tensor& row) {
-  const std::int64_t in_bf16 = bf16_row.defined() ? bf16_row.numel() : 0;
+GradientSum GradientAverager::parts_in(const std::vector<at::Tensor>& tables,
+                                       const std::vector<at::Tensor>& bf16_tables) const {
+  const Shard shard = owned_shard();
+  const std::int64_t in_bf16 = buffer_.bf16_rows.defined() ? buffer_.bf16_rows.size(1) : 0;
   const std::int64_t head = std::clamp<std::int64_t>(in_bf16 - shard.begin, 0, shard.size);
-  GradientRow part;
-  if (head > 0) part.bf16 = bf16_row.narrow(0, shard.begin, head);
-  part.f32 = row.narrow(0, shard.begin + head, shard.size - head);
-  return part;
+  GradientSum sum{{}, buffer_.tree.over_ranks()};
+  for (std::size_t rank = 0; rank < tables.size(); ++rank) {
+    for (std::size_t number = 0; number < buffer_.tree.rows_of_rank(); ++number) {
+      const auto row = static_cast<std::int64_t>(number);
+      GradientRow& part = sum.rows.emplace_back();
+      if (head > 0) part.bf16 = bf16_tables[rank].select(0, row).narrow(0, shard.begin, head);
+      part.f32 = tables[rank].select(0, row).narrow(0, shard.begin + head, shard.size - head);
+    }
+  }
+  return sum;
+}
+
+bool adds_up_late(const settings::TrainOptions& options, const Communicator& communicator,
+                  at::Device device) {
+  if (!device.is_cpu()) return false;
+  return communicator.alone() || takes_shared_memory(options, communicator, device);
 }
 
 std::optional<at::ScalarType> compressed_type(settings::Compression compression) {

@@ -58,8 +58,6 @@ class GradientAverager {
   virtual const char* name() const = 0;
 
  protected:
-  /// Returns whether gradients are collected in `bf16_row`.
-  virtual bool keeps_bf16() const { return false; }
   /// Returns the parts that `average` leaves to be added up; no rows where it leaves none.
   virtual GradientSum parts() const { return {}; }
   std::int64_t gradient_count() const { return buffer_.flat.numel() - buffer_.statistics; }
@@ -67,8 +65,10 @@ class GradientAverager {
     return buffer_.flat.narrow(0, gradient_count(), buffer_.statistics);
   }
 
-  /// Returns the part of gradients that lie in `bf16_row` (undefined: in none) and `row`.
-  static GradientRow part_of(Shard shard, const at::Tensor& bf16_row, const at::Tensor& row);
+  /// Returns what of `owned_shard` the ranks have in these tables, which lie like the buffer's
+  /// `rows` and `bf16_rows`, of which there are none where those are undefined.
+  GradientSum parts_in(const std::vector<at::Tensor>& tables,
+                       const std::vector<at::Tensor>& bf16_tables) const;
 
   /// Returns the part of row `row` that `flat` is of the first one.
   at::Tensor without_padding(const at::Tensor& row) const {
@@ -82,6 +82,12 @@ class GradientAverager {
 
   bool added_up_ = false;  // the parts of what was collected last
 };
+
+/// Returns whether the averager that the options ask for leaves the rows of all ranks to be added
+/// up as the weights are updated, and takes `bf16_rows`: on CPUs one rank's, and `shared_memory`.
+/// Collective.
+bool adds_up_late(const settings::TrainOptions& options, const Communicator& communicator,
+                  at::Device device);
 
 /// Returns the type in which compressed gradients are sent; nothing where they keep their own.
 std::optional<at::ScalarType> compressed_type(settings::Compression compression);

@@ -28,15 +28,14 @@ struct GradientBuffer {
   /// [r, n] f32, where a row is what `tree` calls one: gradient elements, statistics and padding.
   at::Tensor rows;
   at::Tensor flat;  // the first of them without its padding; the averager's result
-  /// [h] bf16: where gradients of the first h elements can stay in the precision they were computed
-  /// in, until they are added up. Undefined where they cannot, as where several are collected.
-  at::Tensor bf16_row;
+  /// [r, h] bf16: where the gradients of each row's first h elements stay in the precision that
+  /// they were computed in, until they are added up. Undefined where they are f32, too.
+  at::Tensor bf16_rows;
   std::int64_t statistics = 0;  // how many of the last elements of `flat`
   SummationTree tree;
-  /// Moves the parameters' gradients into `flat`, or with `keep_bf16` those in bf16 into
-  /// `bf16_row`: it replaces what is there in the first call of a step and adds to it in later
-  /// ones.
-  std::function<void(bool keep_bf16)> collect = [](bool) {};
+  /// Moves the parameters' gradients into the shard's row: it replaces what is there in the first
+  /// call for a shard and adds to it in later ones.
+  std::function<void()> collect = [] {};
 };
 
 /// Returns the buffer of ranks that compute one shard each, whose only row is `flat`, all of its

@@ -11,39 +11,56 @@ namespace mnist_train::comm {
 
 namespace {
 
-MNIST_TRAIN_VECTORIZED void add(const float* __restrict from, std::int64_t count,
-                                float* __restrict to) {
-  for (std::int64_t i = 0; i < count; ++i) to[i] += from[i];
+/// `to` may be one of the summands.
+MNIST_TRAIN_VECTORIZED void add(const float* a, const float* b, std::int64_t count, float* to) {
+#pragma GCC ivdep
+  for (std::int64_t i = 0; i < count; ++i) to[i] = a[i] + b[i];
 }
 
-void load(const GradientRow& row, std::int64_t begin, std::int64_t count, float* to) {
+/// Returns a block of the row, in `block` unless all of it is f32 and can be read where it lies.
+const float* read(const GradientRow& row, std::int64_t begin, std::int64_t count, float* block) {
   const std::int64_t in_bf16 = row.bf16.defined() ? row.bf16.numel() : 0;
   const std::int64_t head = std::clamp<std::int64_t>(in_bf16 - begin, 0, count);
-  if (head > 0) {
-    bf16_to_float(static_cast<const std::uint16_t*>(row.bf16.const_data_ptr()) + begin, head, to);
+  const float* const tail =
+      head == count ? nullptr : row.f32.const_data_ptr<float>() + (begin + head - in_bf16);
+  if (head == 0) return tail;
+  bf16_to_float(static_cast<const std::uint16_t*>(row.bf16.const_data_ptr()) + begin, head, block);
+  if (tail != nullptr) {
+    std::memcpy(block + head, tail, sizeof(float) * static_cast<std::size_t>(count - head));
   }
-  if (head == count) return;
-  std::memcpy(to + head, row.f32.const_data_ptr<float>() + (begin + head - in_bf16),
-              sizeof(float) * static_cast<std::size_t>(count - head));
+  return block;
 }
 
 }  // namespace
 
-const GradientSum::Block& GradientSum::block(std::int64_t begin, std::int64_t count,
-                                             std::vector<Block>& blocks) const {
-  for (std::size_t i = 0; i < rows.size(); ++i) load(rows[i], begin, count, blocks[i].data());
-  for (const RowSum& sum : order) add(blocks[sum.from].data(), count, blocks[sum.to].data());
-  return blocks[order.empty() ? 0 : order.back().to];
+GradientSum::Scratch GradientSum::make_scratch() const {
+  return {decltype(Scratch::blocks)(rows.size()), decltype(Scratch::found)(rows.size())};
+}
+
+const float* GradientSum::block(std::int64_t begin, std::int64_t count, Scratch& scratch) const {
+  auto& [blocks, found] = scratch;
+  if (order.empty()) return read(rows.front(), begin, count, blocks.front().data());
+  std::fill(found.begin(), found.end(), nullptr);
+  const auto summand = [&](std::size_t row) {
+    if (found[row] == nullptr) found[row] = read(rows[row], begin, count, blocks[row].data());
+    return found[row];
+  };
+  for (const RowSum& sum : order) {
+    add(summand(sum.to), summand(sum.from), count, blocks[sum.to].data());
+    found[sum.to] = blocks[sum.to].data();
+  }
+  return found[order.back().to];
 }
 
 void GradientSum::add_up(const at::Tensor& result) const {
   constexpr std::int64_t kGrain = 32 * kBlock;
   auto* const to = result.mutable_data_ptr<float>();
   parallel_for(0, result.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
-    std::vector<Block> blocks(rows.size());
+    Scratch scratch = make_scratch();
     for (; begin < end; begin += kBlock) {
       const std::int64_t count = std::min(kBlock, end - begin);
-      std::copy_n(block(begin, count, blocks).data(), count, to + begin);
+      const float* const sum = block(begin, count, scratch);
+      if (sum != to + begin) std::copy_n(sum, count, to + begin);
     }
   });
 }

@@ -20,14 +20,20 @@ struct GradientRow {
 /// the sum can have it block by block, and take what it needs from the cache.
 struct GradientSum {
   static constexpr std::int64_t kBlock = 1024;  // elements
-  using Block = std::array<float, kBlock>;
+
+  /// What a thread needs to add up blocks in; `blocks` are as many as rows.
+  struct Scratch {
+    std::vector<std::array<float, kBlock>> blocks;
+    std::vector<const float*> found;  // where each row's block is, or its sum; null: not yet read
+  };
 
   std::vector<GradientRow> rows;
   std::vector<RowSum> order;  // empty where there is one row
 
-  /// Adds up `count` <= kBlock elements from number `begin` on. Returns the sum, which lies in one
-  /// of the `blocks`, of which there are as many as rows.
-  const Block& block(std::int64_t begin, std::int64_t count, std::vector<Block>& blocks) const;
+  /// Adds up `count` <= kBlock elements from number `begin` on. Returns the sum, which lies in the
+  /// row, if there is but one, or in `scratch`.
+  const float* block(std::int64_t begin, std::int64_t count, Scratch& scratch) const;
+  Scratch make_scratch() const;
   /// Adds up all elements to `result` [n] f32, which may be one of the rows.
   void add_up(const at::Tensor& result) const;
 };

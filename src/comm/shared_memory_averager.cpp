@@ -74,7 +74,7 @@ SharedMemoryAverager::SharedMemoryAverager(const Communicator& communicator, Gra
       return own;
     };
     tables_.push_back(share(buffer_.rows));
-    if (keeps_bf16()) bf16_rows_.push_back(share(buffer_.bf16_row));
+    if (keeps_bf16()) bf16_tables_.push_back(share(buffer_.bf16_rows));
   }
   ranks_[communicator_.rank()].pid = ::getpid();
   communicator_.barrier();
@@ -89,7 +89,7 @@ std::size_t SharedMemoryAverager::segment_bytes() const {
   const auto ranks = static_cast<std::size_t>(communicator_.world_size());
   std::size_t bytes =
       cache_aligned(own_statistics().nbytes()) + cache_aligned(buffer_.rows.nbytes());
-  if (keeps_bf16()) bytes += cache_aligned(buffer_.bf16_row.nbytes());
+  if (keeps_bf16()) bytes += cache_aligned(buffer_.bf16_rows.nbytes());
   return cache_aligned(sizeof *changes_) + (sizeof *ranks_ + bytes) * ranks;
 }
 
@@ -129,17 +129,6 @@ void SharedMemoryAverager::average() {
   barrier();
   // All ranks add these up, so each needs a copy to do it in.
   comm::add_up(at::cat(statistics_slots_).unbind(), buffer_.tree.over_ranks(), statistics_);
-}
-
-GradientSum SharedMemoryAverager::parts() const {
-  GradientSum parts{{}, buffer_.tree.over_ranks()};
-  for (std::size_t rank = 0; rank < tables_.size(); ++rank) {
-    for (std::int64_t row = 0; row < own_statistics().size(0); ++row) {
-      parts.rows.push_back(part_of(owned_shard(), keeps_bf16() ? bf16_rows_[rank] : at::Tensor(),
-                                   tables_[rank].select(0, row)));
-    }
-  }
-  return parts;
 }
 
 void SharedMemoryAverager::all_gather() {

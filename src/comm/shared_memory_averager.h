@@ -43,8 +43,8 @@ class SharedMemoryAverager : public GradientAverager {
     std::atomic<pid_t> pid;
   };
 
-  bool keeps_bf16() const override { return buffer_.bf16_row.defined(); }
-  GradientSum parts() const override;
+  GradientSum parts() const override { return parts_in(tables_, bf16_tables_); }
+  bool keeps_bf16() const { return buffer_.bf16_rows.defined(); }
   std::size_t segment_bytes() const;
   Shard shard_of(int rank) const;
   at::Tensor gradients(int rank, std::int64_t row, int owner) const;
@@ -60,7 +60,7 @@ class SharedMemoryAverager : public GradientAverager {
   std::vector<UniqueFd> processes_;           // by rank
   std::vector<at::Tensor> statistics_slots_;  // by rank, [rows of a rank, statistics]
   std::vector<at::Tensor> tables_;            // by rank: the buffers' rows
-  std::vector<at::Tensor> bf16_rows_;         // by rank; none where they are not kept in bf16
+  std::vector<at::Tensor> bf16_tables_;       // by rank; none where there are no such rows
   std::uint32_t barriers_ = 0;                // that this rank has reached
 };
 

@@ -19,8 +19,8 @@ std::int64_t middle_of(std::int64_t begin, std::int64_t end) {
 
 }  // namespace
 
-SummationTree::SummationTree(std::vector<std::int64_t> begins, bool adds_directly)
-    : begins_(std::move(begins)), adds_directly_(adds_directly), nodes_(begins_.size() - 1) {
+SummationTree::SummationTree(std::vector<std::int64_t> begins, ShardSums sums_of_shards)
+    : begins_(std::move(begins)), sums_of_shards_(sums_of_shards), nodes_(begins_.size() - 1) {
   std::vector<std::pair<RowPlace, RowPlace>> sums;
   visit({begins_.front(), begins_.back()}, sums);
   for (const auto& nodes : nodes_) rows_of_rank_ = std::max(rows_of_rank_, nodes.size());
@@ -35,15 +35,17 @@ SummationTree::SummationTree(std::vector<std::int64_t> begins, bool adds_directl
 SummationTree SummationTree::of_ranks(int ranks) {
   std::vector<std::int64_t> begins(static_cast<std::size_t>(ranks) + 1);
   std::iota(begins.begin(), begins.end(), 0);
-  return {std::move(begins), /*adds_directly=*/false};
+  return {std::move(begins), ShardSums::kBehindShard};
 }
 
-/// Finds the largest nodes that are all one rank's, and the sums of them. Returns where the node's
+/// Finds the largest nodes that one rank adds up, and the sums of them. Returns where the node's
 /// sum is.
 SummationTree::RowPlace SummationTree::visit(ShardRun node,
                                              std::vector<std::pair<RowPlace, RowPlace>>& sums) {
   const auto after = std::upper_bound(begins_.begin(), begins_.end(), node.begin);
-  if (node.end <= *after) {
+  const bool is_added_up_here =
+      sums_of_shards_ == ShardSums::kLater ? node.end - node.begin == 1 : node.end <= *after;
+  if (is_added_up_here) {
     const auto rank = static_cast<std::size_t>(after - begins_.begin() - 1);
     nodes_[rank].push_back(node);
     return {rank, nodes_[rank].size() - 1};
@@ -70,7 +72,7 @@ void SummationTree::add_leaves(ShardRun node, std::size_t row, std::size_t free_
   if (node.end - node.begin == 1) return leaves.push_back({row, /*adds=*/false, {}});
   const std::int64_t middle = middle_of(node.begin, node.end);
   add_leaves({node.begin, middle}, row, free_row, leaves);
-  if (adds_directly_ && node.end - middle == 1) {
+  if (sums_of_shards_ == ShardSums::kDirectly && node.end - middle == 1) {
     return leaves.push_back({row, /*adds=*/true, {}});
   }
   add_leaves({middle, node.end}, free_row, free_row + 1, leaves);

@@ -16,12 +16,20 @@ struct RowSum {
   bool operator==(const RowSum&) const = default;
 };
 
+/// When a rank adds up what it computed for its shards.
+enum class ShardSums {
+  kBehindShard,  // each in a row of its own first, as where a shard is collected in several parts
+  kDirectly,     // while it is collected, where that saves a row
+  kLater,        // each stays in a row of its own, and all are added up over the ranks
+};
+
 /// The order in which what was computed for the shards of a global batch is added up: that of a
 /// binary tree over the shards, whose left halves are the largest powers of two. It is the same
-/// whichever ranks computed the shards, and each rank adds up what lies below the nodes that are
-/// all its own.
+/// whichever ranks computed the shards and whenever they add them up: a rank may do so below the
+/// nodes that are all its own.
 ///
-///     SummationTree({0, 2, 3, 4}, true);  // of 4 shards rank 0 has 2, ranks 1 and 2 one each:
+///     // Of 4 shards rank 0 has 2, ranks 1 and 2 one each:
+///     SummationTree({0, 2, 3, 4}, ShardSums::kDirectly);
 ///     // rank 0 adds shards 0 and 1, and over the ranks (0 + 1) + (2 + 3) is added up
 class SummationTree {
  public:
@@ -35,9 +43,8 @@ class SummationTree {
     bool operator==(const Leaf&) const = default;
   };
 
-  /// Rank i has the shards from `begins[i]` to `begins[i + 1]`, at least one. `adds_directly`: a
-  /// shard may be added to a row as it is collected, which it cannot be in several parts.
-  SummationTree(std::vector<std::int64_t> begins, bool adds_directly);
+  /// Rank i has the shards from `begins[i]` to `begins[i + 1]`, at least one.
+  SummationTree(std::vector<std::int64_t> begins, ShardSums sums_of_shards);
   /// Makes the tree of as many shards as ranks.
   static SummationTree of_ranks(int ranks);
 
@@ -49,7 +56,7 @@ class SummationTree {
   /// Returns how many rows a rank's table needs, the same on every rank.
   std::size_t rows() const { return rows_; }
   /// Returns the sums over the rows of all ranks, rank 0's first. The result of the last one is
-  /// that of all; one rank needs none.
+  /// that of all; there is none where one row holds it.
   const std::vector<RowSum>& over_ranks() const { return over_ranks_; }
 
  private:
@@ -67,8 +74,8 @@ class SummationTree {
                   std::vector<Leaf>& leaves) const;
 
   std::vector<std::int64_t> begins_;
-  bool adds_directly_;
-  std::vector<std::vector<ShardRun>> nodes_;  // by rank: the largest that are all its own
+  ShardSums sums_of_shards_;
+  std::vector<std::vector<ShardRun>> nodes_;  // by rank: those whose sums it gives to the others
   std::size_t rows_of_rank_ = 0;
   std::size_t rows_ = 0;
   std::vector<RowSum> over_ranks_;

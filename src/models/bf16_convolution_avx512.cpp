@@ -117,7 +117,7 @@ struct DataColumn {
     const std::int64_t row = s.out_width() * s.out_channels;
     Tile<M, V> tile;
     tile.for_each([](int, int, __m512& sum) { sum = _mm512_setzero_ps(); });
-    tile.add({gradient + y * row, row, 2, packed + vector * kPairs, b_step}, s.out_channels);
+    tile.add(Factors<Bf16Bits>{gradient, row, 2, packed, b_step}.from(y, vector), s.out_channels);
     tile.for_each([&](int m, int v, const __m512& sum) {
       const std::int64_t k = (vector + v) * kLanes;
       float* const to = sums + (y + m) * s.width * s.in_channels + k;
@@ -164,7 +164,7 @@ struct WeightSums {
     Tile<M, V> tile;
     const auto at = [&](int m, int v) { return sums + (row + m) * width + (vector + v) * kLanes; };
     tile.for_each([&](int m, int v, __m512& sum) { sum = _mm512_loadu_ps(at(m, v)); });
-    tile.add({a + 2 * row, 2, a_step, b + vector * kPairs, b_step}, 2 * pairs);
+    tile.add(Factors<Bf16Bits>{a, 2, a_step, b, b_step}.from(row, vector), 2 * pairs);
     tile.for_each([&](int m, int v, const __m512& sum) { _mm512_storeu_ps(at(m, v), sum); });
   }
 };

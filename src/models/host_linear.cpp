@@ -16,10 +16,15 @@ namespace {
 
 constexpr std::int64_t kGrain = std::int64_t{1} << 20;  // multiply-adds that are worth a thread
 
+/// Returns the kernels where this processor has them, else null.
+const LinearKernels* kernels() {
+  static const LinearKernels* supported = avx512_linear();
+  return supported;
+}
+
 /// Returns the kernels where they can compute with tensors like this one, else null.
 const LinearKernels* kernels_for(const at::Tensor& x) {
-  static const LinearKernels* supported = avx512_linear();
-  return x.scalar_type() == at::kBFloat16 ? supported : nullptr;
+  return x.scalar_type() == at::kBFloat16 ? kernels() : nullptr;
 }
 
 at::Tensor buffer(std::int64_t elements) { return at::empty({elements}, at::kBFloat16); }
@@ -35,6 +40,18 @@ void share(std::int64_t count, std::int64_t unit, std::int64_t multiply_adds, co
                [&](std::int64_t begin, std::int64_t end) {
                  work(begin * unit, std::min(end * unit, count));
                });
+}
+
+/// Calls `work(column, buffer)` for all groups of columns of x, on several threads, each with a
+/// buffer of its own of so many elements.
+template <class Work>
+void share_columns(const LinearShape& shape, std::int64_t elements, at::ScalarType type,
+                   const Work& work) {
+  share(shape.in, LinearKernels::kColumns, shape.multiply_adds(),
+        [&](std::int64_t begin, std::int64_t end) {
+          const at::Tensor buffer = at::empty({elements}, type);
+          for (; begin < end; begin += LinearKernels::kColumns) work(begin, buffer);
+        });
 }
 
 }  // namespace
@@ -68,27 +85,38 @@ at::Tensor host_linear_input_gradient(const at::Tensor& gradient, const at::Tens
   const at::Tensor of_y = gradient.contiguous();
   const at::Tensor weights = weight.contiguous();
   at::Tensor into = at::empty({shape.batch, shape.in}, gradient.options());
-  share(shape.in, LinearKernels::kColumns, shape.multiply_adds(),
-        [&](std::int64_t begin, std::int64_t end) {
-          const at::Tensor columns = buffer(own->sizes(shape).columns);
-          for (; begin < end; begin += LinearKernels::kColumns) {
-            own->backward_data(shape, bits_of(of_y), bits_of(weights), begin, bits_to(columns),
-                               bits_to(into));
-          }
-        });
+  share_columns(shape, own->sizes(shape).columns, at::kBFloat16,
+                [&](std::int64_t column, const at::Tensor& columns) {
+                  own->backward_data(shape, bits_of(of_y), bits_of(weights), column,
+                                     bits_to(columns), bits_to(into));
+                });
   return into;
 }
 
-at::Tensor host_linear_weight_gradient(const at::Tensor& gradient, const at::Tensor& x) {
-  const LinearKernels* own = kernels_for(x);
+at::Tensor host_linear_weight_gradient(const at::Tensor& gradient, const at::Tensor& x,
+                                       const at::Tensor& place) {
+  const LinearKernels* own = kernels();
   if (own == nullptr) return host_product(gradient.t(), x.t());
   const LinearShape shape{x.size(0), x.size(1), gradient.size(1)};
+  const at::Tensor of_y = gradient.contiguous();
+  const at::Tensor input = x.contiguous();
+  // Autograd takes a tensor that nobody else has, and copies all others.
+  at::Tensor weights =
+      place.defined() ? place.detach() : at::empty({shape.out, shape.in}, x.options());
   const LinearKernels::LinearBufferSizes sizes = own->sizes(shape);
+  if (x.scalar_type() == at::kFloat) {
+    share_columns(shape, sizes.f32_columns, at::kFloat,
+                  [&](std::int64_t column, const at::Tensor& columns) {
+                    own->backward_weights_f32(
+                        shape, of_y.const_data_ptr<float>(), input.const_data_ptr<float>(), column,
+                        columns.mutable_data_ptr<float>(), weights.mutable_data_ptr<float>());
+                  });
+    return weights;
+  }
   const at::Tensor gradient_pairs = buffer(sizes.gradient_pairs);
   const at::Tensor input_pairs = buffer(sizes.input_pairs);
-  own->pair_gradients(shape, bits_of(gradient.contiguous()), bits_to(gradient_pairs));
-  own->pair_input(shape, bits_of(x.contiguous()), bits_to(input_pairs));
-  at::Tensor weights = at::empty({shape.out, shape.in}, x.options());
+  own->pair_gradients(shape, bits_of(of_y), bits_to(gradient_pairs));
+  own->pair_input(shape, bits_of(input), bits_to(input_pairs));
   share(shape.out, LinearKernels::kOutputs, shape.multiply_adds(),
         [&](std::int64_t begin, std::int64_t end) {
           own->backward_weights(shape, bits_of(gradient_pairs), bits_of(input_pairs), begin, end,

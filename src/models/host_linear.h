@@ -13,7 +13,9 @@ at::Tensor host_linear(const at::Tensor& x, const at::Tensor& weight, const at::
                        bool relu);
 /// Returns the gradient [N,I] of x, from that of the result [N,O].
 at::Tensor host_linear_input_gradient(const at::Tensor& gradient, const at::Tensor& weight);
-/// Returns the gradient [O,I] of the weight, from that of the result [N,O].
-at::Tensor host_linear_weight_gradient(const at::Tensor& gradient, const at::Tensor& x);
+/// Returns the gradient [O,I] of the weight, from that of the result [N,O]. Kernels of our own,
+/// which there are in f32, too, write it to `place` where that is defined, and return a view of it.
+at::Tensor host_linear_weight_gradient(const at::Tensor& gradient, const at::Tensor& x,
+                                       const at::Tensor& place = {});
 
 }  // namespace mnist_train::models

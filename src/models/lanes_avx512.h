@@ -26,6 +26,9 @@ inline __m512 add_products(__m512 sum, __m512i a, __m512i b) {
   return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
 }
 
+/// Returns in each lane sum + a * b.
+inline __m512 add_products(__m512 sum, __m512 a, __m512 b) { return _mm512_fmadd_ps(a, b, sum); }
+
 inline float to_float(Bf16Bits bits) {
   const std::uint32_t wide = static_cast<std::uint32_t>(static_cast<std::uint16_t>(bits)) << 16U;
   float value;
@@ -45,6 +48,10 @@ inline __m512i half_pair_at(const Bf16Bits* from) {
 
 inline void store_rounded(Bf16Bits* to, __mmask16 mask, __m512 values) {
   _mm256_mask_storeu_epi16(to, mask, reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(values)));
+}
+
+inline void store_rounded(float* to, __mmask16 mask, __m512 values) {
+  _mm512_mask_storeu_ps(to, mask, values);
 }
 
 /// Returns a[0] b[0] a[1] b[1] … of the elements under the mask, with zeros for b where it is null.

@@ -196,7 +196,8 @@ class LayeredModel : public Model {
     }
     if (are_linear_activation(next)) {
       operations.push_back(linear_activation(made<torch::nn::LinearImpl>(*next[0]),
-                                             *kind_as<settings::ActivationLayer>(*next[1])));
+                                             *kind_as<settings::ActivationLayer>(*next[1]),
+                                             gradient_places()));
       return 2;
     }
     if (are_average_flatten(next)) {
@@ -228,8 +229,8 @@ class LayeredModel : public Model {
     add_forward<torch::nn::Conv2dImpl>(sized, to);
   }
 
-  void add(const SizedLayer& sized, const settings::LinearLayer& /*layer*/, Operations& to) const {
-    to.push_back(linear(made<torch::nn::LinearImpl>(sized)));
+  void add(const SizedLayer& sized, const settings::LinearLayer& /*layer*/, Operations& to) {
+    to.push_back(linear(made<torch::nn::LinearImpl>(sized), gradient_places()));
   }
 
   void add(const SizedLayer& sized, const settings::BatchNormLayer& /*layer*/,

@@ -22,9 +22,11 @@ using kernels::LinearFunction;
 
 class LinearActivation : public torch::autograd::Function<LinearActivation> {
  public:
-  /// `function` is a LinearFunction's number, or none, for which there is no GPU kernel.
+  /// `place` is where the weight's gradient is wanted, if anywhere. `function` is a
+  /// LinearFunction's number, or none, for which there is no GPU kernel.
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
                             const at::Tensor& weight, const at::Tensor& bias,
+                            const std::optional<at::Tensor>& place,
                             std::optional<std::int64_t> function, bool by_kernel) {
     const bool is_relu = function == number_of(LinearFunction::kRelu);
     const bool is_tanh = function == number_of(LinearFunction::kTanh);
@@ -35,6 +37,8 @@ class LinearActivation : public torch::autograd::Function<LinearActivation> {
       y.relu_();
     }
     context->save_for_backward({x, weight, y});
+    context->saved_data["place"] =
+        place.value_or(at::Tensor());  // which others write to before it is needed
     context->saved_data["function"] = function;
     context->saved_data["by_kernel"] = by_kernel;
     return y;
@@ -60,9 +64,11 @@ class LinearActivation : public torch::autograd::Function<LinearActivation> {
       of_x = x.is_cpu() ? host_linear_input_gradient(of_sums, weight) : of_sums.mm(weight);
     }
     if (context->needs_input_grad(1)) {
-      of_weight = x.is_cpu() ? host_linear_weight_gradient(of_sums, x) : of_sums.t().mm(x);
+      of_weight = x.is_cpu() ? host_linear_weight_gradient(of_sums, x,
+                                                           context->saved_data["place"].toTensor())
+                             : of_sums.t().mm(x);
     }
-    return {of_x, of_weight, found.bias, {}, {}};
+    return {of_x, of_weight, found.bias, {}, {}, {}};
   }
 
   static std::int64_t number_of(LinearFunction function) {
@@ -75,28 +81,34 @@ bool fits_gpu_kernel(const torch::nn::LinearImpl& layer, const at::Tensor& x) {
          kernels::can_linear_activation(x, layer.weight, layer.bias);
 }
 
+/// Returns where the layer's weight wants the gradient of the pass that begins, if anywhere.
+std::optional<at::Tensor> place_of(const torch::nn::LinearImpl& layer, GradientPlaces& places) {
+  at::Tensor place = at::GradMode::is_enabled() ? places.take(layer.weight) : at::Tensor();
+  return place.defined() ? std::optional(std::move(place)) : std::nullopt;
+}
+
 }  // namespace
 
 Operation linear_activation(std::shared_ptr<torch::nn::LinearImpl> layer,
-                            const settings::ActivationLayer& activation) {
+                            const settings::ActivationLayer& activation, GradientPlaces& places) {
   const bool is_relu = activation.function == settings::Activation::kRelu;
   const std::int64_t number =
       LinearActivation::number_of(is_relu ? LinearFunction::kRelu : LinearFunction::kTanh);
-  return
-      [layer = std::move(layer), function = operation_of(activation), number](const at::Tensor& x) {
-        const bool by_kernel = fits_gpu_kernel(*layer, x);
-        if (by_kernel || can_host_linear_activation(x, layer->weight, layer->bias)) {
-          return LinearActivation::apply(x, layer->weight, layer->bias, std::optional(number),
-                                         by_kernel);
-        }
-        return function(layer->forward(x));
-      };
+  return [layer = std::move(layer), function = operation_of(activation), number,
+          &places](const at::Tensor& x) {
+    const bool by_kernel = fits_gpu_kernel(*layer, x);
+    if (by_kernel || can_host_linear_activation(x, layer->weight, layer->bias)) {
+      return LinearActivation::apply(x, layer->weight, layer->bias, place_of(*layer, places),
+                                     std::optional(number), by_kernel);
+    }
+    return function(layer->forward(x));
+  };
 }
 
-Operation linear(std::shared_ptr<torch::nn::LinearImpl> layer) {
-  return [layer = std::move(layer)](const at::Tensor& x) {
+Operation linear(std::shared_ptr<torch::nn::LinearImpl> layer, GradientPlaces& places) {
+  return [layer = std::move(layer), &places](const at::Tensor& x) {
     return can_host_linear_activation(x, layer->weight, layer->bias)
-               ? LinearActivation::apply(x, layer->weight, layer->bias,
+               ? LinearActivation::apply(x, layer->weight, layer->bias, place_of(*layer, places),
                                          std::optional<std::int64_t>(), /*by_kernel=*/false)
                : layer->forward(x);
   };

@@ -48,8 +48,9 @@ struct ForwardBlock {
   void tile(std::int64_t row, std::int64_t vector) const {
     Tile<M, V> tile;
     tile.for_each([&](int m, int, __m512& sum) { sum = _mm512_set1_ps(to_float(bias[row + m])); });
-    tile.add({weights + row * s.in, s.in, 2, packed + vector * kPairs, vectors(s.batch) * kPairs},
-             s.in);
+    tile.add(
+        Factors<Bf16Bits>{weights, s.in, 2, packed, vectors(s.batch) * kPairs}.from(row, vector),
+        s.in);
     tile.for_each([&](int m, int v, const __m512& sum) {
       alignas(32) Bf16Bits samples[kLanes];
       store_rounded(samples, 0xffff, sum);
@@ -86,19 +87,18 @@ void forward(const LinearShape& s, const Bf16Bits* packed, const Bf16Bits* weigh
   }
 }
 
-/// Writes a * b, rounded, into a matrix whose rows are `width` elements.
+/// Writes a * b into a matrix whose rows are `width` elements, in bf16 rounded.
+template <class Element>
 struct Product {
-  const Bf16Bits* a;
-  std::int64_t a_row, a_step;
-  const Bf16Bits* b;
-  std::int64_t b_step, inner, width, columns;
-  Bf16Bits* to;
+  Factors<Element> factors;
+  std::int64_t inner, width, columns;
+  Element* to;
 
   template <int M, int V>
   void tile(std::int64_t row, std::int64_t vector) const {
     Tile<M, V> tile;
     tile.for_each([](int, int, __m512& sum) { sum = _mm512_setzero_ps(); });
-    tile.add({a + row * a_row, a_row, a_step, b + vector * kPairs, b_step}, inner);
+    tile.add(factors.from(row, vector), inner);
     tile.for_each([&](int m, int v, const __m512& sum) {
       const std::int64_t column = (vector + v) * kLanes;
       store_rounded(to + (row + m) * width + column, lanes(columns - column), sum);
@@ -106,15 +106,19 @@ struct Product {
   }
 };
 
+std::int64_t columns_from(const LinearShape& s, std::int64_t begin) {
+  return s.in - begin < LinearKernels::kColumns ? s.in - begin : LinearKernels::kColumns;
+}
+
 void backward_data(const LinearShape& s, const Bf16Bits* gradient, const Bf16Bits* weights,
                    std::int64_t begin, Bf16Bits* buffer, Bf16Bits* into) {
-  const std::int64_t columns =
-      s.in - begin < LinearKernels::kColumns ? s.in - begin : LinearKernels::kColumns;
+  const std::int64_t columns = columns_from(s, begin);
   const GroupPairs pairs = row_pairs(s.out, columns, s.in);
   pairs.zip_all(weights + begin, buffer);
   for_each_tile(
       s.batch, vectors(columns),
-      Product{gradient, s.out, 2, buffer, pairs.pair_size(), s.out, s.in, columns, into + begin});
+      Product<Bf16Bits>{
+          {gradient, s.out, 2, buffer, pairs.pair_size()}, s.out, s.in, columns, into + begin});
 }
 
 void pair_input(const LinearShape& s, const Bf16Bits* x, Bf16Bits* pairs) {
@@ -131,18 +135,38 @@ void backward_weights(const LinearShape& s, const Bf16Bits* gradient_pairs,
   const std::int64_t a_step = row_pairs(s.batch, s.out, s.out).pair_size();
   const std::int64_t b_step = row_pairs(s.batch, s.in, s.in).pair_size();
   for_each_tile(end - begin, vectors(s.in),
-                Product{gradient_pairs + 2 * begin, 2, a_step, input_pairs, b_step,
-                        2 * pairs_of(s.batch), s.in, s.in, weights + begin * s.in});
+                Product<Bf16Bits>{{gradient_pairs + 2 * begin, 2, a_step, input_pairs, b_step},
+                                  2 * pairs_of(s.batch),
+                                  s.in,
+                                  s.in,
+                                  weights + begin * s.in});
+}
+
+void backward_weights_f32(const LinearShape& s, const float* gradient, const float* input,
+                          std::int64_t begin, float* buffer, float* weights) {
+  const std::int64_t columns = columns_from(s, begin);
+  const std::int64_t step = vectors(columns) * kLanes;
+  for (std::int64_t sample = 0; sample < s.batch; ++sample) {
+    for (std::int64_t i = 0; i < columns; i += kLanes) {
+      const float* const from = input + sample * s.in + begin + i;
+      _mm512_storeu_ps(buffer + sample * step + i, _mm512_maskz_loadu_ps(lanes(columns - i), from));
+    }
+  }
+  for_each_tile(
+      s.out, vectors(columns),
+      Product<float>{{gradient, 1, s.out, buffer, step}, s.batch, s.in, columns, weights + begin});
 }
 
 LinearKernels::LinearBufferSizes sizes(const LinearShape& s) {
   return {pairs_of(s.in) * vectors(s.batch) * kPairs,
           row_pairs(s.out, LinearKernels::kColumns, s.in).row_size(),
-          row_pairs(s.batch, s.in, s.in).row_size(), row_pairs(s.batch, s.out, s.out).row_size()};
+          s.batch * LinearKernels::kColumns, row_pairs(s.batch, s.in, s.in).row_size(),
+          row_pairs(s.batch, s.out, s.out).row_size()};
 }
 
-constexpr LinearKernels kKernels{&sizes,      &pack_input,     &forward,         &backward_data,
-                                 &pair_input, &pair_gradients, &backward_weights};
+constexpr LinearKernels kKernels{
+    &sizes,      &pack_input,     &forward,          &backward_data,
+    &pair_input, &pair_gradients, &backward_weights, &backward_weights_f32};
 
 }  // namespace
 

@@ -6,7 +6,8 @@
 
 namespace mnist_train::models {
 
-/// A linear layer: x [batch,in], weights [out,in], bias [out] and y [batch,out] are bf16.
+/// A linear layer: x [batch,in], weights [out,in], bias [out] and y [batch,out] are bf16, or f32
+/// where that is said.
 struct LinearShape {
   std::int64_t batch, in, out;
 
@@ -20,13 +21,14 @@ struct LinearKernels {
   /// How many elements of bf16 the buffers need that the kernels work in.
   struct LinearBufferSizes {
     std::int64_t packed_input;
-    std::int64_t columns;  // for one call of `backward_data`
+    std::int64_t columns;      // for one call of `backward_data`
+    std::int64_t f32_columns;  // of f32, for one call of `backward_weights_f32`
     std::int64_t input_pairs;
     std::int64_t gradient_pairs;
   };
   /// The outputs that `forward` and `backward_weights` take at a time.
   static constexpr std::int64_t kOutputs = 32;
-  /// The columns of one call of `backward_data`, at most.
+  /// The columns of one call of `backward_data` or `backward_weights_f32`, at most.
   static constexpr std::int64_t kColumns = 64;
 
   LinearBufferSizes (*sizes)(const LinearShape& shape);
@@ -47,6 +49,9 @@ struct LinearKernels {
   void (*backward_weights)(const LinearShape& shape, const Bf16Bits* gradient_pairs,
                            const Bf16Bits* input_pairs, std::int64_t begin, std::int64_t end,
                            Bf16Bits* weights);
+  /// Writes the columns from `begin` on of the gradient of the weights, where all is f32.
+  void (*backward_weights_f32)(const LinearShape& shape, const float* gradient, const float* input,
+                               std::int64_t begin, float* buffer, float* weights);
 };
 
 /// Returns the kernels for AVX-512 with bf16 instructions, or null as `avx512_bf16_convolution`.

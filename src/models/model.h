@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "models/batch_norm.h"
+#include "models/gradient_places.h"
 #include "network/network.h"
 #include "settings/model_options.h"
 
@@ -31,6 +32,9 @@ class Model : public torch::nn::Module {
   /// `forward`, each image by itself.
   void set_sample_seeds(at::Tensor seeds) { sample_seeds_ = std::move(seeds); }
 
+  /// Returns where the layers' next gradients are wanted, for the caller to say.
+  GradientPlaces& gradient_places() { return gradient_places_; }
+
   /// Makes the batch norm layers use the statistics of the global batch, which `sum` adds up over
   /// the ranks; `forward` and backward are collectives from then on. Throws Error(kConfig) naming
   /// each layer with statistics of its own that is not a models::BatchNorm.
@@ -46,6 +50,7 @@ class Model : public torch::nn::Module {
 
  private:
   at::Tensor sample_seeds_;
+  GradientPlaces gradient_places_;
   std::int64_t multiply_adds_ = 0;
   bool synchronizes_batch_norm_ = false;
 };

@@ -4,21 +4,28 @@
 
 #include "models/lanes_avx512.h"
 
-/// Products of bf16 matrices with fp32 sums in registers, two elements of the inner dimension at a
-/// time.
+/// Products of matrices with fp32 sums in registers: of bf16 two elements of the inner dimension at
+/// a time, of f32 one.
 namespace mnist_train::models::avx512 {
 
 inline constexpr std::int64_t kMaxVectors = 4;  // columns of a tile, in vectors
 inline constexpr std::int64_t kTile = 24;       // vectors of sums in a tile, of 32 registers
 
-/// The factors of a matrix product whose inner dimension is taken in pairs. Pair k of row m of `a`
-/// lies at a + m * a_row + k * a_step; the pairs k of all columns of `b`, as vectors, at
-/// b + k * b_step.
+/// The factors of a matrix product whose inner dimension is taken in pairs (bf16) or one by one
+/// (f32). Pair k of row m of `a` lies at a + m * a_row + k * a_step; the pairs k of all columns of
+/// `b`, as vectors, at b + k * b_step.
+template <class Element>
 struct Factors {
-  const Bf16Bits* a;
+  const Element* a;
   std::int64_t a_row, a_step;
-  const Bf16Bits* b;
+  const Element* b;
   std::int64_t b_step;
+
+  /// Returns those of the part of the product that begins at this row and vector.
+  Factors from(std::int64_t row, std::int64_t vector) const {
+    constexpr std::int64_t kVector = 64 / sizeof(Element);
+    return {a + row * a_row, a_row, a_step, b + vector * kVector, b_step};
+  }
 };
 
 /// M rows of V vectors of sums, kept in registers.
@@ -27,11 +34,16 @@ struct Tile {
   __m512 sums[M][V];
 
   /// Adds the product over an inner dimension of `size`; the last of an odd one is half a pair.
-  [[gnu::always_inline]] void add(Factors f, std::int64_t size) {
+  [[gnu::always_inline]] void add(Factors<Bf16Bits> f, std::int64_t size) {
     for (std::int64_t k = 0; k < size / 2; ++k, f.a += f.a_step, f.b += f.b_step) {
       multiply(f, [](const Bf16Bits* from) { return pair_at(from); });
     }
     if (size % 2 != 0) multiply(f, [](const Bf16Bits* from) { return half_pair_at(from); });
+  }
+  [[gnu::always_inline]] void add(Factors<float> f, std::int64_t size) {
+    for (std::int64_t k = 0; k < size; ++k, f.a += f.a_step, f.b += f.b_step) {
+      multiply(f, [](const float* from) { return _mm512_set1_ps(*from); });
+    }
   }
 
   template <class Action>
@@ -44,14 +56,15 @@ struct Tile {
   }
 
  private:
-  template <class Load>
-  [[gnu::always_inline]] void multiply(const Factors& f, const Load& load) {
-    __m512i b[V];
+  template <class Element, class Load>
+  [[gnu::always_inline]] void multiply(const Factors<Element>& f, const Load& load) {
+    using Vector = decltype(load(f.a));
+    Vector b[V];
 #pragma GCC unroll 4
-    for (int v = 0; v < V; ++v) b[v] = _mm512_loadu_si512(f.b + v * kPairs);
+    for (int v = 0; v < V; ++v) __builtin_memcpy(&b[v], f.from(0, v).b, sizeof(Vector));
 #pragma GCC unroll 12
     for (int m = 0; m < M; ++m) {
-      const __m512i a = load(f.a + m * f.a_row);
+      const Vector a = load(f.a + m * f.a_row);
 #pragma GCC unroll 4
       for (int v = 0; v < V; ++v) sums[m][v] = add_products(sums[m][v], a, b[v]);
     }

@@ -73,9 +73,8 @@ FlatParameters::FlatParameters(torch::nn::Module& module, std::int64_t statistic
   shard_statistics_ = shards() == 1 ? statistics_ : at::zeros({statistics}, options);
   gradient_views_.resize(used_rows_.size());
   bf16_values_ = at::zeros({bf16_total}, options.dtype(at::kBFloat16));
-  if (bf16_total > 0 && values_.is_cpu() && parts.collects_once) {
-    bf16_gradients_ = at::zeros_like(bf16_values_);
-    bf16_gradient_views_.resize(layouts_.size());
+  if (bf16_total > 0 && parts.keeps_precision) {
+    bf16_rows_ = at::zeros({rows_.size(0), bf16_total}, bf16_values_.options());
   }
   std::vector<at::Tensor> masters = module.parameters();
   for (std::size_t i = 0; i < masters.size(); ++i) {
@@ -84,11 +83,11 @@ FlatParameters::FlatParameters(torch::nn::Module& module, std::int64_t statistic
     masters[i].set_data(value);
     const bool computes = bf16_copy == nullptr || parameters_[i].scalar_type() == at::kFloat;
     parameters_[i].set_data(computes ? value : view(bf16_values_, layouts_[i]));
+    const bool stays_bf16 = bf16_rows_.defined() && !computes;
     for (std::size_t row = 0; row < used_rows_.size(); ++row) {
-      gradient_views_[row].push_back(view(used_rows_[row], layouts_[i]));
-    }
-    if (bf16_gradients_.defined() && !computes) {
-      bf16_gradient_views_[i] = view(bf16_gradients_, layouts_[i]);
+      const at::Tensor& collected =
+          stays_bf16 ? bf16_rows_.select(0, static_cast<std::int64_t>(row)) : used_rows_[row];
+      gradient_views_[row].push_back(view(collected, layouts_[i]));
     }
   }
   if (bf16_copy == nullptr) return;
@@ -114,13 +113,9 @@ std::int64_t FlatParameters::lay_out(std::int64_t& bf16_total) {
 }
 
 comm::GradientBuffer FlatParameters::gradient_buffer() {
-  return {parameters_,
-          rows_,
-          used_rows_.front(),
-          bf16_gradients_,
-          statistics_.numel(),
-          tree_,
-          [this](bool keep_bf16) { collect_gradients(keep_bf16); }};
+  return {parameters_, rows_, used_rows_.front(), bf16_rows_, statistics_.numel(), tree_, [this] {
+            collect_gradients();
+          }};
 }
 
 void FlatParameters::begin_shard(std::size_t number) {
@@ -129,7 +124,20 @@ void FlatParameters::begin_shard(std::size_t number) {
   adds_ = leaves_[number].adds;
 }
 
-void FlatParameters::collect_gradients(bool keep_bf16) {
+const std::vector<at::Tensor>& FlatParameters::views_of_shard() const {
+  return gradient_views_[leaves_[shard_].row];
+}
+
+void FlatParameters::place_gradients(models::GradientPlaces& places) const {
+  if (!values_.is_cpu()) return;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const at::Tensor& view = views_of_shard()[i];
+    const bool fits = !adds_ && view.scalar_type() == parameters_[i].scalar_type();
+    places.set(parameters_[i], fits ? view : at::Tensor());
+  }
+}
+
+void FlatParameters::collect_gradients() {
   const c10::NoGradGuard no_grad;
   std::vector<at::Tensor> gradients;
   gradients.reserve(parameters_.size());
@@ -140,9 +148,8 @@ void FlatParameters::collect_gradients(bool keep_bf16) {
                 "the parameter " + names_[i] +
                     " gets no gradient: the model's output must depend on every parameter");
   }
-  const auto& views = gradient_views_[leaves_[shard_].row];
-  collect(gradients, at::kBFloat16, keep_bf16 ? bf16_gradient_views_ : views);
-  collect(gradients, at::kFloat, views);
+  collect(gradients, at::kBFloat16);
+  collect(gradients, at::kFloat);
   adds_ = true;
 }
 
@@ -162,15 +169,17 @@ void FlatParameters::end_shard() {
 }
 
 /// Copies, or adds in later batches of a step, the gradients of one type to the flat ones. A list
-/// of several types would cost a GPU a kernel for each tensor instead of one for all.
-void FlatParameters::collect(const std::vector<at::Tensor>& gradients, at::ScalarType type,
-                             const std::vector<at::Tensor>& views) {
+/// of several types would cost a GPU a kernel for each tensor instead of one for all. What a layer
+/// wrote to its place lies there already.
+void FlatParameters::collect(const std::vector<at::Tensor>& gradients, at::ScalarType type) {
   std::vector<at::Tensor> from;
   std::vector<at::Tensor> to;
   for (std::size_t i = 0; i < gradients.size(); ++i) {
+    const at::Tensor& view = views_of_shard()[i];
     if (gradients[i].scalar_type() != type) continue;
+    if (gradients[i].const_data_ptr() == view.const_data_ptr()) continue;
     from.push_back(gradients[i]);
-    to.push_back(views[i]);
+    to.push_back(view);
   }
   if (from.empty()) return;
   if (adds_ && type == at::kBFloat16 && from.front().is_cpu()) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm/gradient_averager.h"
+#include "models/gradient_places.h"
 
 namespace mnist_train::train {
 
@@ -15,14 +16,15 @@ namespace mnist_train::train {
 struct GradientParts {
   comm::SummationTree tree = comm::SummationTree::of_ranks(1);  // over all shards of a batch
   int rank = 0;                                                 // whose shards are computed here
-  bool collects_once = false;  // a step has one batch and one shard, on every rank
+  bool keeps_precision = false;  // bf16 is not made f32 before it is added up
 };
 
 /// All parameters of a module in one tensor and all gradients in another, so that averaging is one
 /// all-reduce and the optimizer one kernel. The module's own parameters become views: convolution
 /// weights with channels_last strides, the rest contiguous; whatever is laid out like them has
-/// their strides by construction. Gradients are collected after backward, which makes new ones:
-/// that costs less than zeroing views and adding to them.
+/// their strides by construction. Gradients are collected after backward, which makes new ones
+/// where a layer does not write to `place_gradients`: that costs less than zeroing views and adding
+/// to them.
 class FlatParameters {
  public:
   /// `statistics`: how many scalars lie behind the gradients. The module must be on its device
@@ -57,11 +59,13 @@ class FlatParameters {
   std::size_t shards() const { return leaves_.size(); }
   /// Begins shard number 0 to `shards` - 1 of a step. The gradients of the step before are dropped.
   void begin_shard(std::size_t number);
+  /// Tells layers on a CPU where they can write gradients of the shard that need not be collected
+  /// then, for the next backward pass.
+  void place_gradients(models::GradientPlaces& places) const;
   /// Moves the parameters' gradients to those of the shard: it replaces what is there in the first
-  /// call after `begin_shard` and adds to it in later ones. `keep_bf16`: those in bf16 stay so, in
-  /// the gradient buffer's row for them. Throws Error(kRunFailed) that names a parameter which has
-  /// none.
-  void collect_gradients(bool keep_bf16 = false);
+  /// call after `begin_shard` and adds to it in later ones. Throws Error(kRunFailed) that names a
+  /// parameter which has none.
+  void collect_gradients();
   /// Adds the gradients and statistics of the shard to those of this rank's earlier ones, as the
   /// tree says. Behind the last one the averager's table is complete.
   void end_shard();
@@ -79,8 +83,8 @@ class FlatParameters {
     std::vector<std::int64_t> strides;
   };
 
-  void collect(const std::vector<at::Tensor>& gradients, at::ScalarType type,
-               const std::vector<at::Tensor>& views);
+  const std::vector<at::Tensor>& views_of_shard() const;
+  void collect(const std::vector<at::Tensor>& gradients, at::ScalarType type);
   static at::Tensor view(const at::Tensor& flat, const Layout& layout);
   std::int64_t lay_out(std::int64_t& bf16_total);
 
@@ -95,11 +99,10 @@ class FlatParameters {
   at::Tensor gradients_;
   at::Tensor statistics_;
   at::Tensor shard_statistics_;
+  at::Tensor bf16_rows_;  // [r, h]: those that are kept in bf16; undefined where none are
   std::vector<std::vector<at::Tensor>> gradient_views_;  // by row, one a parameter
   at::Tensor bf16_values_;                               // of the first h values
-  at::Tensor bf16_gradients_;                            // [h], undefined where they cannot be kept
-  std::vector<at::Tensor> bf16_gradient_views_;  // one a parameter; undefined where it is f32
-  std::size_t shard_ = 0;                        // that is computed
+  std::size_t shard_ = 0;                                // that is computed
   bool adds_ = false;  // whether there are gradients in its row to which its own are added
 };
 

@@ -152,11 +152,10 @@ void update_all(const kernels::WeightUpdate& update, const RuleStep& step,
                 const comm::GradientSum& gradients) {
   const std::int64_t count = update.values.numel();
   parallel_for(0, count, kGrain, [&](std::int64_t begin, std::int64_t end) {
-    std::vector<comm::GradientSum::Block> blocks(gradients.rows.size());
+    comm::GradientSum::Scratch scratch = gradients.make_scratch();
     for (; begin < end; begin += kBlock) {
       const comm::Shard block{begin, std::min(kBlock, end - begin)};
-      const auto& sum = gradients.block(block.begin, block.size, blocks);
-      update_block(update, step, block, sum.data());
+      update_block(update, step, block, gradients.block(block.begin, block.size, scratch));
     }
   });
 }

@@ -51,6 +51,7 @@ void Step::run(const StepBatches& batches, const at::Tensor& learning_rate) {
 /// Computes the gradients and statistics of one of this rank's shards.
 void Step::compute_shard(const StepBatches& batches, std::size_t number) {
   parameters_.begin_shard(number);
+  parameters_.place_gradients(model_.gradient_places());
   stats_.begin_shard(number == 0);
   if (buffers_) buffers_->begin_shard();
   std::int64_t samples = 0;

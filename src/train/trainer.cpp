@@ -36,6 +36,23 @@ bool may_overlap(const settings::TrainOptions& options, const TrainerSetup& setu
   return partition.statistics() == 0 && !captures;
 }
 
+// More shards of a rank are added up as they are collected: each row is as large as the weights.
+constexpr std::int64_t kMostRows = 4;
+
+/// Returns how the gradients of this rank's shards are collected. Collective.
+GradientParts gradient_parts(const settings::TrainOptions& options, const BatchPartition& partition,
+                             const comm::Communicator& communicator, at::Device device) {
+  using comm::ShardSums;
+  const std::vector<std::int64_t>& begins = partition.begins();
+  const bool at_once = options.gradient_accumulation_steps == 1;
+  bool later = comm::adds_up_late(options, communicator, device) && at_once;
+  for (std::size_t rank = 0; rank + 1 < begins.size(); ++rank) {
+    later = later && begins[rank + 1] - begins[rank] <= kMostRows;
+  }
+  const ShardSums early = at_once ? ShardSums::kDirectly : ShardSums::kBehindShard;
+  return {{begins, later ? ShardSums::kLater : early}, communicator.rank(), later};
+}
+
 std::unique_ptr<WeightAverage> make_average(const settings::TrainOptions& options,
                                             const TrainerSetup& setup, models::Model& model,
                                             const FlatParameters& parameters) {
@@ -59,10 +76,7 @@ Trainer::Trainer(const settings::TrainOptions& options, TrainerSetup setup,
       parameters_(*model_,
                   StepStats::kScalars + partition_->statistics() +
                       (options.shards ? ShardBuffers::elements(*model_) : 0),
-                  bf16_copy_.get(),
-                  {{partition_->begins(), options.gradient_accumulation_steps == 1},
-                   communicator.rank(),
-                   options.gradient_accumulation_steps == 1 && !options.shards}),
+                  bf16_copy_.get(), gradient_parts(options, *partition_, communicator, device_)),
       averager_(comm::make_gradient_averager(
           options, communicator, parameters_.gradient_buffer(),
           may_overlap(options, setup, *partition_, *model_, communicator))),

@@ -115,11 +115,12 @@ Bf16Gradients bf16_gradients(const Communicator& communicator, AveragingStrategy
   const auto master = testing::tiny_model(1);
   const auto computing = testing::tiny_model(1);
   computing->to(at::kBFloat16);
-  train::FlatParameters parameters(*master, 1, computing.get(),
-                                   {SummationTree::of_ranks(communicator.world_size()),
-                                    communicator.rank(), /*collects_once=*/true});
-  const auto averager = make_gradient_averager(with_strategy(strategy, /*deterministic=*/false),
-                                               communicator, parameters.gradient_buffer());
+  const TrainOptions options = with_strategy(strategy);
+  const bool late = adds_up_late(options, communicator, at::kCPU);
+  train::FlatParameters parameters(
+      *master, 1, computing.get(),
+      {SummationTree::of_ranks(communicator.world_size()), communicator.rank(), late});
+  const auto averager = make_gradient_averager(options, communicator, parameters.gradient_buffer());
   parameters.begin_shard(0);
   averager->begin();
   const at::Tensor images =

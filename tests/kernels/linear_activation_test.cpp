@@ -146,7 +146,8 @@ TEST_CASE("the gradients of linear layers with a function are the differences of
     const auto layer = linear(5, 8);
     settings::ActivationLayer behind;
     behind.function = activation;
-    const auto operation = models::linear_activation(layer, behind);
+    models::GradientPlaces places;
+    const auto operation = models::linear_activation(layer, behind, places);
     const at::Tensor x = at::randn({7, 5}).requires_grad_();
     const auto loss = [&] { return operation(x).square().sum(); };
     loss().backward();
@@ -215,7 +216,8 @@ TEST_CASE("a linear layer with a function computes the gradients that are needed
   const auto layer = linear(6, 8);
   settings::ActivationLayer relu;
   relu.function = Activation::kRelu;
-  const auto operation = models::linear_activation(layer, relu);
+  models::GradientPlaces places;
+  const auto operation = models::linear_activation(layer, relu, places);
   const at::Tensor x = at::randn({5, 6});
   operation(x).sum().backward();  // a gradient that is expanded from one value
   CHECK(!x.grad().defined());
@@ -245,7 +247,8 @@ TEST_CASE("what the kernel of linear layers cannot do is left to LibTorch") {
   for (const bool has_bias : {false, true}) {
     const auto layer = linear(6, 4, has_bias);
     const at::Tensor x = has_bias ? at::randn({2, 3, 6}) : at::randn({5, 6});
-    const at::Tensor out = models::linear_activation(layer, relu)(x);
+    models::GradientPlaces places;
+    const at::Tensor out = models::linear_activation(layer, relu, places)(x);
     CHECK(out.equal(at::relu(layer->forward(x))));
     out.sum().backward();
     CHECK(layer->weight.grad().defined());

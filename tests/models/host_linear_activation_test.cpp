@@ -18,6 +18,7 @@
 
 #include "kernels/agreement.h"
 #include "models/linear_activation.h"
+#include "models/linear_kernels.h"
 #include "support/catch.h"
 
 namespace mnist_train::models {
@@ -83,7 +84,8 @@ TEST_CASE("a linear layer with a function behind it learns on a CPU as by LibTor
     for (const auto type : {at::kFloat, at::kBFloat16}) {
       auto layer = std::make_shared<torch::nn::LinearImpl>(40, 30);
       layer->to(type);
-      const auto operation = linear_activation(layer, settings::ActivationLayer{function});
+      GradientPlaces places;
+      const auto operation = linear_activation(layer, settings::ActivationLayer{function}, places);
       const auto gradients_of = [&](bool fused) {
         layer->zero_grad();
         at::Tensor x = at::linspace(-1, 1, 12 * 40).view({12, 40}).to(type).requires_grad_();
@@ -103,6 +105,38 @@ TEST_CASE("a linear layer with a function behind it learns on a CPU as by LibTor
         CHECK((found[i] - expected[i]).abs().max().item<double>() <= tolerance * largest);
       }
     }
+  }
+}
+
+TEST_CASE("a linear layer writes its weight's gradient to the place where it is wanted, once") {
+  for (const auto type : {at::kFloat, at::kBFloat16}) {
+    auto layer = std::make_shared<torch::nn::LinearImpl>(50, 33);
+    layer->to(type);
+    GradientPlaces places;
+    const auto operation = linear(layer, places);
+    const at::Tensor x = at::linspace(-1, 1, 12 * 50).view({12, 50}).to(type);
+    const auto gradient = [&] {
+      layer->zero_grad();
+      operation(x).square().sum().backward();
+      return layer->weight.grad();
+    };
+    const at::Tensor expected = gradient().clone();
+    const at::Tensor rows = at::zeros({2, 50 * 33 + 16}, type);
+    const at::Tensor place = rows[1].narrow(0, 8, 50 * 33).view({33, 50});
+    places.set(layer->weight, place);
+    {
+      const at::NoGradGuard no_grad;  // an evaluation, which has no gradients
+      (void)operation(x);
+    }
+    const at::Tensor found = gradient();
+    CHECK(found.equal(expected));
+    CHECK(rows.count_nonzero().item<std::int64_t>() <= 50 * 33);
+    if (avx512_linear() != nullptr) {
+      CHECK(found.const_data_ptr() == place.const_data_ptr());
+      CHECK(place.equal(expected));
+    }
+    CHECK(gradient().const_data_ptr() != place.const_data_ptr());
+    CHECK(gradient().equal(expected));
   }
 }
 
