@@ -263,10 +263,7 @@ bool has_amx() {
 }  // namespace
 
 const Bf16Convolution* avx512_bf16_convolution() {
-  const bool supported =
-      __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
-      __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512bf16") != 0;
-  return supported && !has_amx() ? &kKernels : nullptr;
+  return avx512::is_supported() && !has_amx() ? &kKernels : nullptr;
 }
 
 }  // namespace mnist_train::models

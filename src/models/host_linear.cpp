@@ -16,15 +16,16 @@ namespace {
 
 constexpr std::int64_t kGrain = std::int64_t{1} << 20;  // multiply-adds that are worth a thread
 
-/// Returns the kernels where this processor has them, else null.
-const LinearKernels* kernels() {
-  static const LinearKernels* supported = avx512_linear();
-  return supported;
+/// Returns the kernels for products of this type where they are the fastest, else null.
+const LinearKernels* kernels_of(at::ScalarType type) {
+  static const LinearKernels* f32 = avx512_linear();
+  static const LinearKernels* bf16 = avx512_bf16_convolution() != nullptr ? f32 : nullptr;
+  return type == at::kBFloat16 ? bf16 : f32;
 }
 
-/// Returns the kernels where they can compute with tensors like this one, else null.
-const LinearKernels* kernels_for(const at::Tensor& x) {
-  return x.scalar_type() == at::kBFloat16 ? kernels() : nullptr;
+/// Returns the kernels for bf16 tensors where they are the fastest, else null.
+const LinearKernels* bf16_kernels_for(const at::Tensor& x) {
+  return x.scalar_type() == at::kBFloat16 ? kernels_of(at::kBFloat16) : nullptr;
 }
 
 at::Tensor buffer(std::int64_t elements) { return at::empty({elements}, at::kBFloat16); }
@@ -58,7 +59,7 @@ void share_columns(const LinearShape& shape, std::int64_t elements, at::ScalarTy
 
 at::Tensor host_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                        bool relu) {
-  const LinearKernels* own = kernels_for(x);
+  const LinearKernels* own = bf16_kernels_for(x);
   if (own == nullptr) {
     at::Tensor y = host_product(x, weight, bias);
     return relu ? y.relu_() : y;
@@ -79,7 +80,7 @@ at::Tensor host_linear(const at::Tensor& x, const at::Tensor& weight, const at::
 }
 
 at::Tensor host_linear_input_gradient(const at::Tensor& gradient, const at::Tensor& weight) {
-  const LinearKernels* own = kernels_for(gradient);
+  const LinearKernels* own = bf16_kernels_for(gradient);
   if (own == nullptr) return host_product(gradient, weight.t());
   const LinearShape shape{gradient.size(0), weight.size(1), weight.size(0)};
   const at::Tensor of_y = gradient.contiguous();
@@ -95,7 +96,7 @@ at::Tensor host_linear_input_gradient(const at::Tensor& gradient, const at::Tens
 
 at::Tensor host_linear_weight_gradient(const at::Tensor& gradient, const at::Tensor& x,
                                        const at::Tensor& place) {
-  const LinearKernels* own = kernels();
+  const LinearKernels* own = kernels_of(x.scalar_type());
   if (own == nullptr) return host_product(gradient.t(), x.t());
   const LinearShape shape{x.size(0), x.size(1), gradient.size(1)};
   const at::Tensor of_y = gradient.contiguous();

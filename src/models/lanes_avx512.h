@@ -14,6 +14,11 @@ namespace mnist_train::models::avx512 {
 inline constexpr std::int64_t kLanes = 16;  // fp32 elements of a vector
 inline constexpr std::int64_t kPairs = 32;  // bf16 elements of a vector: 16 pairs
 
+inline bool is_supported() {
+  return __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
+         __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512bf16") != 0;
+}
+
 inline std::int64_t vectors(std::int64_t elements) { return (elements + kLanes - 1) / kLanes; }
 inline std::int64_t pairs_of(std::int64_t elements) { return (elements + 1) / 2; }
 

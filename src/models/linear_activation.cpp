@@ -37,8 +37,8 @@ class LinearActivation : public torch::autograd::Function<LinearActivation> {
       y.relu_();
     }
     context->save_for_backward({x, weight, y});
-    context->saved_data["place"] =
-        place.value_or(at::Tensor());  // which others write to before it is needed
+    // Not saved as a variable, since others write to it before it is needed.
+    context->saved_data["place"] = place.value_or(at::Tensor());
     context->saved_data["function"] = function;
     context->saved_data["by_kernel"] = by_kernel;
     return y;

@@ -170,9 +170,7 @@ constexpr LinearKernels kKernels{
 
 }  // namespace
 
-const LinearKernels* avx512_linear() {
-  return avx512_bf16_convolution() != nullptr ? &kKernels : nullptr;
-}
+const LinearKernels* avx512_linear() { return is_supported() ? &kKernels : nullptr; }
 
 }  // namespace mnist_train::models
 
