@@ -162,8 +162,9 @@ GradientSum GradientAverager::parts_in(const std::vector<at::Tensor>& tables,
 
 bool adds_up_late(const settings::TrainOptions& options, const Communicator& communicator,
                   at::Device device) {
-  if (!device.is_cpu()) return false;
-  return communicator.alone() || takes_shared_memory(options, communicator, device);
+  if (communicator.alone()) return device.is_cpu();
+  // First what is collective, since ranks on a CPU wait for those with a GPU.
+  return takes_shared_memory(options, communicator, device) && device.is_cpu();
 }
 
 std::optional<at::ScalarType> compressed_type(settings::Compression compression) {

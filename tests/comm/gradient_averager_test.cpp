@@ -137,6 +137,16 @@ Bf16Gradients bf16_gradients(const Communicator& communicator, AveragingStrategy
           parameters.gradients().clone()};
 }
 
+TEST_CASE("rows are not added up late where one of the ranks has a GPU, and no rank waits") {
+  std::vector<int> late(2, -1);
+  on_connected_ranks(2, [&](const Communicator& communicator) {
+    const at::Device device = communicator.rank() == 0 ? at::kCUDA : at::kCPU;
+    late[static_cast<std::size_t>(communicator.rank())] = adds_up_late({}, communicator, device);
+    (void)communicator.sum_over_ranks(1);  // hangs where a rank asked less often than the other
+  });
+  CHECK(late == std::vector<int>{0, 0});
+}
+
 TEST_CASE("gradients in bf16 stay so until they are added up over the ranks") {
   for (const int world_size : {2, 3}) {
     const auto ranks = static_cast<std::size_t>(world_size);
