@@ -108,7 +108,8 @@ def test_it_learns_what_the_same_network_built_in_learns(tmp_path, save):
     for processes in (1, 3):
         scripted = train(tmp_path, merged(changes, {"model": {"torchscript": "net.ts"}}), processes=processes,
                          output=f"scripted{processes}")
-        assert relative_difference(scripted.weights(), built_in.weights()) < 1e-4
+        # On some processors a sum rounded otherwise makes a pooling window choose another pixel.
+        assert relative_difference(scripted.weights(), built_in.weights()) < 5e-4
         assert scripted.steps()[-1]["loss"] == pytest.approx(built_in.steps()[-1]["loss"], rel=1e-4)
 
 
