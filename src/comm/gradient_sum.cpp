@@ -38,7 +38,8 @@ GradientSum::Scratch GradientSum::make_scratch() const {
 }
 
 const float* GradientSum::block(std::int64_t begin, std::int64_t count, Scratch& scratch) const {
-  auto& [blocks, found] = scratch;
+  auto& blocks = scratch.blocks;
+  auto& found = scratch.found;
   if (order.empty()) return read(rows.front(), begin, count, blocks.front().data());
   std::fill(found.begin(), found.end(), nullptr);
   const auto summand = [&](std::size_t row) {
