@@ -28,7 +28,7 @@ enum class ShardSums {
 /// whichever ranks computed the shards and whenever they add them up: a rank may do so below the
 /// nodes that are all its own.
 ///
-///     // Of 4 shards rank 0 has 2, ranks 1 and 2 one each:
+///     // Rank 0 computes two of 4 shards, ranks 1 and 2 compute one each:
 ///     SummationTree({0, 2, 3, 4}, ShardSums::kDirectly);
 ///     // rank 0 adds shards 0 and 1, and over the ranks (0 + 1) + (2 + 3) is added up
 class SummationTree {

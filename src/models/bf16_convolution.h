@@ -49,7 +49,7 @@ struct Bf16Convolution {
 };
 
 /// Returns the kernels for AVX-512 with bf16 instructions, or null where the processor lacks these
-/// or has AMX, with which LibTorch's own kernels are faster.
+/// or has AMX, with which LibTorch's own kernels are faster, but for few channels.
 const Bf16Convolution* avx512_bf16_convolution();
 
 }  // namespace mnist_train::models
