@@ -48,8 +48,8 @@ struct Bf16Convolution {
                          const float* bias_sums, Bf16Bits* weights, Bf16Bits* bias);
 };
 
-/// Returns the kernels for AVX-512 with bf16 instructions, or null where the processor lacks these
-/// or has AMX, with which LibTorch's own kernels are faster, but for few channels.
+/// Returns the kernels for AVX-512 with bf16 instructions, which use AMX where there is one, or
+/// null where the processor lacks these instructions.
 const Bf16Convolution* avx512_bf16_convolution();
 
 }  // namespace mnist_train::models

@@ -4,10 +4,8 @@
 
 #ifdef __AVX512BF16__
 
-#include <cpuid.h>
-
 #include "models/bf16_pixel_groups_avx512.h"
-#include "models/tile_avx512.h"
+#include "models/tile_cover_avx512.h"
 
 namespace mnist_train::models {
 
@@ -74,9 +72,9 @@ struct ForwardRow {
   const float* bias;
   Bf16Bits* out;
 
-  template <int M, int V>
-  void tile(std::int64_t x, std::int64_t vector) const {
-    Tile<M, V> tile;
+  template <class Sums>
+  void tile(typename Sums::Shapes shapes, std::int64_t x, std::int64_t vector) const {
+    Sums tile(shapes);
     tile.for_each(
         [&](int, int v, __m512& sum) { sum = _mm512_loadu_ps(bias + (vector + v) * kLanes); });
     const std::int64_t b_step = vectors(group.channels) * kPairs;
@@ -96,10 +94,11 @@ struct ForwardRow {
 void forward(const ConvolutionShape& s, const Bf16Bits* in, const Bf16Bits* packed,
              const float* packed_bias, Bf16Bits* out) {
   const PixelGroup group = group_of(s);
+  TileCover tiles(group.run);
   for (std::int64_t y = 0; y < s.out_height(); ++y) {
     const ForwardRow row{s,      group,       in + y * s.width * s.in_channels,
                          packed, packed_bias, out + y * s.out_width() * s.out_channels};
-    for_each_tile(s.out_width() / group.pixels, vectors(group.channels), row);
+    tiles.cover(s.out_width() / group.pixels, vectors(group.channels), row);
   }
 }
 
@@ -111,12 +110,12 @@ struct DataColumn {
   const Bf16Bits* packed;    // of the kernel's row
   float* sums;               // of the image, where the uppermost pixel adds to
 
-  template <int M, int V>
-  void tile(std::int64_t y, std::int64_t vector) const {
+  template <class Sums>
+  void tile(typename Sums::Shapes shapes, std::int64_t y, std::int64_t vector) const {
     const std::int64_t b_step = vectors(s.run()) * kPairs;
     const std::int64_t row = s.out_width() * s.out_channels;
-    Tile<M, V> tile;
-    tile.for_each([](int, int, __m512& sum) { sum = _mm512_setzero_ps(); });
+    Sums tile(shapes);
+    tile.set_to_zero();
     tile.add(Factors<Bf16Bits>{gradient, row, 2, packed, b_step}.from(y, vector), s.out_channels);
     tile.for_each([&](int m, int v, const __m512& sum) {
       const std::int64_t k = (vector + v) * kLanes;
@@ -131,12 +130,13 @@ void backward_data(const ConvolutionShape& s, const Bf16Bits* gradient, const Bf
                    float* image_sums, Bf16Bits* into) {
   const std::int64_t size = s.height * s.width * s.in_channels;
   const std::int64_t packed_row = pairs_of(s.out_channels) * vectors(s.run()) * kPairs;
+  TileCover tiles(s.out_channels);
   for (std::int64_t i = 0; i < size; ++i) image_sums[i] = 0;
   for (std::int64_t ky = 0; ky < s.kernel; ++ky) {
     for (std::int64_t x = 0; x < s.out_width(); ++x) {
       const DataColumn column{s, gradient + x * s.out_channels, packed + ky * packed_row,
                               image_sums + (ky * s.width + x) * s.in_channels};
-      for_each_tile(s.out_height(), vectors(s.run()), column);
+      tiles.cover(s.out_height(), vectors(s.run()), column);
     }
   }
   for (std::int64_t i = 0; i < size; i += kLanes) {
@@ -154,18 +154,18 @@ bool run_in_vectors(const PixelGroup& group) {
 
 /// The gradient of one kernel row's weights: sums += a * b, over pairs of groups.
 struct WeightSums {
-  std::int64_t a_step, b_step, pairs, width;
+  std::int64_t a_row, a_step, b_step, pairs, width;
   const Bf16Bits* a;
   const Bf16Bits* b;
   float* sums;  // [rows][width]
 
-  template <int M, int V>
-  void tile(std::int64_t row, std::int64_t vector) const {
-    Tile<M, V> tile;
-    const auto at = [&](int m, int v) { return sums + (row + m) * width + (vector + v) * kLanes; };
-    tile.for_each([&](int m, int v, __m512& sum) { sum = _mm512_loadu_ps(at(m, v)); });
-    tile.add(Factors<Bf16Bits>{a, 2, a_step, b, b_step}.from(row, vector), 2 * pairs);
-    tile.for_each([&](int m, int v, const __m512& sum) { _mm512_storeu_ps(at(m, v), sum); });
+  template <class Sums>
+  void tile(typename Sums::Shapes shapes, std::int64_t row, std::int64_t vector) const {
+    Sums tile(shapes);
+    float* const at = sums + row * width + vector * kLanes;
+    tile.load(at, width);
+    tile.add(Factors<Bf16Bits>{a, a_row, a_step, b, b_step}.from(row, vector), 2 * pairs);
+    tile.store(at, width);
   }
 };
 
@@ -195,16 +195,30 @@ void backward_weights(const ConvolutionShape& s, const Bf16Bits* in, const Bf16B
   inputs.zip_all(in, zipped_in);
   gradients.zip_all(gradient, zipped_gradient);
   add_bias_sums(gradients, zipped_gradient, bias);
+  const std::int64_t pairs_of_row = pairs_of(gradients.groups);
+  TileCover tiles(2 * gradients.rows * pairs_of_row);
+  const Bf16Bits* a = runs ? zipped_gradient : zipped_in;
+  const Bf16Bits* b = runs ? zipped_in : zipped_gradient;
+  std::int64_t a_row = 2;
+  std::int64_t a_step = rows.pair_size();
+  if (tiles.by_amx()) {
+    Bf16Bits* const transposed = zipped_in + inputs.rows * inputs.row_size();
+    a_row = 2 * rows.rows * pairs_of_row;
+    transpose_pairs(a, a_step, rows.rows * pairs_of_row, rows.elements, transposed, a_row);
+    a = transposed;
+    a_step = 2;
+  }
   for (std::int64_t ky = 0; ky < s.kernel; ++ky) {
-    const Bf16Bits* const input_rows = zipped_in + ky * inputs.row_size();
-    const WeightSums sums{rows.pair_size(),
+    const std::int64_t pair = ky * pairs_of_row;  // where the inputs of this kernel row begin
+    const WeightSums sums{a_row,
+                          a_step,
                           columns.pair_size(),
-                          gradients.rows * pairs_of(gradients.groups),
+                          gradients.rows * pairs_of_row,
                           width,
-                          runs ? zipped_gradient : input_rows,
-                          runs ? input_rows : zipped_gradient,
+                          runs ? a : a + pair * a_step,
+                          runs ? b + pair * columns.pair_size() : b,
                           weight_sums + ky * rows.elements * width};
-    for_each_tile(rows.elements, vectors(columns.elements), sums);
+    tiles.cover(rows.elements, vectors(columns.elements), sums);
   }
 }
 
@@ -214,17 +228,22 @@ void unpack_weights(const ConvolutionShape& s, const float* weight_sums, const f
   const bool runs = run_in_vectors(group);
   const std::int64_t rows = runs ? group.channels : group.run;
   const std::int64_t width = vectors(runs ? group.run : group.channels) * kLanes;
+  const __m512i apart =
+      _mm512_mullo_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
+                         _mm512_set1_epi32(static_cast<int>(runs ? 1 : width)));
   for (std::int64_t o = 0; o < s.out_channels; ++o) {
-    for (std::int64_t ky = 0; ky < s.kernel; ++ky) {
-      for (std::int64_t k = 0; k < s.run(); ++k) {
-        float sum = 0;
+    for (std::int64_t ky = 0; ky < s.kernel; ++ky, weights += s.run()) {
+      for (std::int64_t k = 0; k < s.run(); k += kLanes) {
+        const __mmask16 mask = lanes(s.run() - k);
+        __m512 sum = _mm512_setzero_ps();
         for (std::int64_t pixel = 0; pixel < group.pixels; ++pixel) {
           const std::int64_t channel = pixel * s.out_channels + o;
           const std::int64_t of_run = pixel * s.in_channels + k;
           const std::int64_t row = ky * rows + (runs ? channel : of_run);
-          sum += weight_sums[row * width + (runs ? of_run : channel)];
+          const float* const from = weight_sums + row * width + (runs ? of_run : channel);
+          sum = _mm512_add_ps(sum, _mm512_mask_i32gather_ps(sum, mask, apart, from, sizeof(float)));
         }
-        store_rounded(weights++, 1, _mm512_set1_ps(sum));
+        store_rounded(weights + k, mask, sum);
       }
     }
     const float sum = bias_sums[o] + (group.pixels == 2 ? bias_sums[s.out_channels + o] : 0);
@@ -242,28 +261,17 @@ Bf16Convolution::BufferSizes sizes(const ConvolutionShape& s) {
           s.kernel * pairs_of(s.out_channels) * vectors(s.run()) * kPairs,
           out * kLanes,
           s.height * s.width * s.in_channels,
-          inputs.rows * inputs.row_size() + gradients.rows * gradients.row_size(),
+          2 * (inputs.rows * inputs.row_size() + gradients.rows * gradients.row_size()),
           s.kernel * kLanes * (runs ? group.channels * vectors(group.run) : group.run * out)};
 }
 
 constexpr Bf16Convolution kKernels{&sizes,         &pack_forward,     &pack_data,     &forward,
                                    &backward_data, &backward_weights, &unpack_weights};
 
-/// Asks the processor, because some compilers' __builtin_cpu_supports do not know AMX.
-bool has_amx() {
-  constexpr unsigned kFeatures = 7;
-  constexpr unsigned kAmxBf16 = 1U << 22;
-  unsigned a = 0;
-  unsigned b = 0;
-  unsigned c = 0;
-  unsigned d = 0;
-  return __get_cpuid_count(kFeatures, 0, &a, &b, &c, &d) != 0 && (d & kAmxBf16) != 0;
-}
-
 }  // namespace
 
 const Bf16Convolution* avx512_bf16_convolution() {
-  return avx512::is_supported() && !has_amx() ? &kKernels : nullptr;
+  return avx512::is_supported() ? &kKernels : nullptr;
 }
 
 }  // namespace mnist_train::models

@@ -2,7 +2,7 @@
 
 // Only for sources that are compiled with AVX-512 switched on, like lanes_avx512.h.
 
-#include "models/lanes_avx512.h"
+#include "models/pairs_avx512.h"
 
 /// Output pixels of a convolution that are computed together, and what is under them.
 namespace mnist_train::models::avx512 {

@@ -16,16 +16,14 @@ namespace {
 
 constexpr std::int64_t kGrain = std::int64_t{1} << 20;  // multiply-adds that are worth a thread
 
-/// Returns the kernels for products of this type where they are the fastest, else null.
-const LinearKernels* kernels_of(at::ScalarType type) {
-  static const LinearKernels* f32 = avx512_linear();
-  static const LinearKernels* bf16 = avx512_bf16_convolution() != nullptr ? f32 : nullptr;
-  return type == at::kBFloat16 ? bf16 : f32;
+/// Returns the kernels of our own where this processor has the instructions, else null.
+const LinearKernels* own_kernels() {
+  static const LinearKernels* supported = avx512_linear();
+  return supported;
 }
 
-/// Returns the kernels for bf16 tensors where they are the fastest, else null.
 const LinearKernels* bf16_kernels_for(const at::Tensor& x) {
-  return x.scalar_type() == at::kBFloat16 ? kernels_of(at::kBFloat16) : nullptr;
+  return x.scalar_type() == at::kBFloat16 ? own_kernels() : nullptr;
 }
 
 at::Tensor buffer(std::int64_t elements) { return at::empty({elements}, at::kBFloat16); }
@@ -96,7 +94,7 @@ at::Tensor host_linear_input_gradient(const at::Tensor& gradient, const at::Tens
 
 at::Tensor host_linear_weight_gradient(const at::Tensor& gradient, const at::Tensor& x,
                                        const at::Tensor& place) {
-  const LinearKernels* own = kernels_of(x.scalar_type());
+  const LinearKernels* own = own_kernels();
   if (own == nullptr) return host_product(gradient.t(), x.t());
   const LinearShape shape{x.size(0), x.size(1), gradient.size(1)};
   const at::Tensor of_y = gradient.contiguous();

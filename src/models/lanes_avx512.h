@@ -60,36 +60,4 @@ inline void store_rounded(float* to, __mmask16 mask, __m512 values) {
   _mm512_mask_storeu_ps(to, mask, values);
 }
 
-/// Returns a[0] b[0] a[1] b[1] … of the elements under the mask, with zeros for b where it is null.
-inline __m512i zip(const Bf16Bits* a, const Bf16Bits* b, __mmask16 mask) {
-  alignas(64) static constexpr Bf16Bits kOrder[] = {0,  32, 1,  33, 2,  34, 3,  35, 4,  36, 5,
-                                                    37, 6,  38, 7,  39, 8,  40, 9,  41, 10, 42,
-                                                    11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
-  const __m512i first = _mm512_castsi256_si512(_mm256_maskz_loadu_epi16(mask, a));
-  const __m512i second = b == nullptr ? _mm512_setzero_si512()
-                                      : _mm512_castsi256_si512(_mm256_maskz_loadu_epi16(mask, b));
-  return _mm512_permutex2var_epi16(first, _mm512_load_si512(kOrder), second);
-}
-
-/// Rows of groups of adjacent elements as [rows][pairs of groups][elements][2], elements in whole
-/// vectors. The elements of a group begin `step` behind those of the one before.
-struct GroupPairs {
-  std::int64_t rows, groups, row_step, step, elements;
-
-  std::int64_t pair_size() const { return vectors(elements) * kPairs; }
-  std::int64_t row_size() const { return pairs_of(groups) * pair_size(); }
-
-  void zip_all(const Bf16Bits* from, Bf16Bits* to) const {
-    for (std::int64_t row = 0; row < rows; ++row) {
-      for (std::int64_t x = 0; x < groups; x += 2) {
-        const Bf16Bits* const first = from + row * row_step + x * step;
-        for (std::int64_t i = 0; i < elements; i += kLanes, to += kPairs) {
-          const Bf16Bits* const second = x + 1 < groups ? first + step + i : nullptr;
-          _mm512_storeu_si512(to, zip(first + i, second, lanes(elements - i)));
-        }
-      }
-    }
-  }
-};
-
 }  // namespace mnist_train::models::avx512

@@ -4,8 +4,8 @@
 
 #ifdef __AVX512BF16__
 
-#include "models/lanes_avx512.h"
-#include "models/tile_avx512.h"
+#include "models/pairs_avx512.h"
+#include "models/tile_cover_avx512.h"
 
 namespace mnist_train::models {
 
@@ -26,12 +26,12 @@ GroupPairs row_pairs(std::int64_t rows, std::int64_t columns, std::int64_t step)
 /// stay as they are: nobody reads their sums.
 void pack_input(const LinearShape& s, const Bf16Bits* x, Bf16Bits* packed) {
   const std::int64_t step = vectors(s.batch) * kPairs;
-  for (std::int64_t sample = 0; sample < s.batch; ++sample, x += s.in) {
-    Bf16Bits* to = packed + 2 * sample;
-    for (std::int64_t i = 0; i < s.in / 2; ++i, to += step) __builtin_memcpy(to, x + 2 * i, 4);
-    if (s.in % 2 == 0) continue;
-    to[0] = x[s.in - 1];
-    to[1] = 0;
+  transpose_pairs(x, s.in, s.batch, s.in / 2, packed, step);
+  if (s.in % 2 == 0) return;
+  Bf16Bits* const last = packed + s.in / 2 * step;
+  for (std::int64_t sample = 0; sample < s.batch; ++sample) {
+    last[2 * sample] = x[sample * s.in + s.in - 1];
+    last[2 * sample + 1] = 0;
   }
 }
 
@@ -44,9 +44,9 @@ struct ForwardBlock {
   const Bf16Bits* bias;
   Bf16Bits* block;  // [kBatch][kBlock]
 
-  template <int M, int V>
-  void tile(std::int64_t row, std::int64_t vector) const {
-    Tile<M, V> tile;
+  template <class Sums>
+  void tile(typename Sums::Shapes shapes, std::int64_t row, std::int64_t vector) const {
+    Sums tile(shapes);
     tile.for_each([&](int m, int, __m512& sum) { sum = _mm512_set1_ps(to_float(bias[row + m])); });
     tile.add(
         Factors<Bf16Bits>{weights, s.in, 2, packed, vectors(s.batch) * kPairs}.from(row, vector),
@@ -70,12 +70,13 @@ __m512i relu_of(__m512i y) {
 void forward(const LinearShape& s, const Bf16Bits* packed, const Bf16Bits* weights,
              const Bf16Bits* bias, bool relu, std::int64_t begin, std::int64_t end, Bf16Bits* y) {
   alignas(64) Bf16Bits block[kBatch * kBlock];
+  TileCover tiles(s.in);
   for (std::int64_t first = 0; first < s.batch; first += kBatch) {
     const std::int64_t samples = s.batch - first < kBatch ? s.batch - first : kBatch;
     for (std::int64_t output = begin; output < end; output += kBlock) {
       const std::int64_t outputs = end - output < kBlock ? end - output : kBlock;
       const auto mask = static_cast<__mmask32>((std::uint64_t{1} << outputs) - 1);
-      for_each_tile(
+      tiles.cover(
           outputs, vectors(samples),
           ForwardBlock{s, packed + 2 * first, weights + output * s.in, bias + output, block});
       for (std::int64_t i = 0; i < samples; ++i) {
@@ -94,10 +95,11 @@ struct Product {
   std::int64_t inner, width, columns;
   Element* to;
 
-  template <int M, int V>
-  void tile(std::int64_t row, std::int64_t vector) const {
-    Tile<M, V> tile;
-    tile.for_each([](int, int, __m512& sum) { sum = _mm512_setzero_ps(); });
+  template <class Sums>
+  void tile(typename Sums::Shapes shapes, std::int64_t row, std::int64_t vector) const {
+    Sums tile(shapes);
+    tile.set_to_zero();
+    tile.prefetch(to + row * width + (vector + kAmxVectors) * kLanes, width);
     tile.add(factors.from(row, vector), inner);
     tile.for_each([&](int m, int v, const __m512& sum) {
       const std::int64_t column = (vector + v) * kLanes;
@@ -115,7 +117,7 @@ void backward_data(const LinearShape& s, const Bf16Bits* gradient, const Bf16Bit
   const std::int64_t columns = columns_from(s, begin);
   const GroupPairs pairs = row_pairs(s.out, columns, s.in);
   pairs.zip_all(weights + begin, buffer);
-  for_each_tile(
+  TileCover(s.out).cover(
       s.batch, vectors(columns),
       Product<Bf16Bits>{
           {gradient, s.out, 2, buffer, pairs.pair_size()}, s.out, s.in, columns, into + begin});
@@ -126,20 +128,30 @@ void pair_input(const LinearShape& s, const Bf16Bits* x, Bf16Bits* pairs) {
 }
 
 void pair_gradients(const LinearShape& s, const Bf16Bits* gradient, Bf16Bits* pairs) {
-  row_pairs(s.batch, s.out, s.out).zip_all(gradient, pairs);
+  const GroupPairs zipped = row_pairs(s.batch, s.out, s.out);
+  zipped.zip_all(gradient, pairs);
+  if (TileCover(2 * pairs_of(s.batch)).by_amx()) {
+    transpose_pairs(pairs, zipped.pair_size(), pairs_of(s.batch), s.out, pairs + zipped.row_size(),
+                    2 * pairs_of(s.batch));
+  }
 }
 
 void backward_weights(const LinearShape& s, const Bf16Bits* gradient_pairs,
                       const Bf16Bits* input_pairs, std::int64_t begin, std::int64_t end,
                       Bf16Bits* weights) {
-  const std::int64_t a_step = row_pairs(s.batch, s.out, s.out).pair_size();
+  const GroupPairs zipped = row_pairs(s.batch, s.out, s.out);
+  const std::int64_t batch = 2 * pairs_of(s.batch);
+  TileCover tiles(batch);
+  const Bf16Bits* const a = tiles.by_amx() ? gradient_pairs + zipped.row_size() : gradient_pairs;
+  const std::int64_t a_row = tiles.by_amx() ? batch : 2;
+  const std::int64_t a_step = tiles.by_amx() ? 2 : zipped.pair_size();
   const std::int64_t b_step = row_pairs(s.batch, s.in, s.in).pair_size();
-  for_each_tile(end - begin, vectors(s.in),
-                Product<Bf16Bits>{{gradient_pairs + 2 * begin, 2, a_step, input_pairs, b_step},
-                                  2 * pairs_of(s.batch),
-                                  s.in,
-                                  s.in,
-                                  weights + begin * s.in});
+  tiles.cover(end - begin, vectors(s.in),
+              Product<Bf16Bits>{{a + begin * a_row, a_row, a_step, input_pairs, b_step},
+                                batch,
+                                s.in,
+                                s.in,
+                                weights + begin * s.in});
 }
 
 void backward_weights_f32(const LinearShape& s, const float* gradient, const float* input,
@@ -161,7 +173,7 @@ LinearKernels::LinearBufferSizes sizes(const LinearShape& s) {
   return {pairs_of(s.in) * vectors(s.batch) * kPairs,
           row_pairs(s.out, LinearKernels::kColumns, s.in).row_size(),
           s.batch * LinearKernels::kColumns, row_pairs(s.batch, s.in, s.in).row_size(),
-          row_pairs(s.batch, s.out, s.out).row_size()};
+          2 * row_pairs(s.batch, s.out, s.out).row_size()};
 }
 
 constexpr LinearKernels kKernels{

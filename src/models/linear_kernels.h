@@ -54,8 +54,8 @@ struct LinearKernels {
                                std::int64_t begin, float* buffer, float* weights);
 };
 
-/// Returns the kernels for AVX-512 with bf16 instructions, or null where the processor lacks these.
-/// Those for bf16 are the fastest only where `avx512_bf16_convolution` is not null.
+/// Returns the kernels for AVX-512 with bf16 instructions, which use AMX where there is one, or
+/// null where the processor lacks these instructions.
 const LinearKernels* avx512_linear();
 
 }  // namespace mnist_train::models

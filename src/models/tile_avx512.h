@@ -30,8 +30,26 @@ struct Factors {
 
 /// M rows of V vectors of sums, kept in registers.
 template <int M, int V>
-struct Tile {
-  __m512 sums[M][V];
+class Tile {
+ public:
+  struct Shapes {};
+  explicit Tile(Shapes /*known*/) {}
+
+  void set_to_zero() {
+    for_each([](int, int, __m512& sum) { sum = _mm512_setzero_ps(); });
+  }
+  /// Loads sums whose rows lie `step` floats apart, or stores them there.
+  void load(const float* from, std::int64_t step) {
+    for_each(
+        [&](int m, int v, __m512& sum) { sum = _mm512_loadu_ps(from + m * step + v * kLanes); });
+  }
+  void store(float* to, std::int64_t step) {
+    for_each([&](int m, int v, __m512& sum) { _mm512_storeu_ps(to + m * step + v * kLanes, sum); });
+  }
+
+  /// Does nothing: here the processor fetches what will be written soon by itself.
+  template <class Element>
+  void prefetch(const Element* /*to*/, std::int64_t /*step*/) const {}
 
   /// Adds the product over an inner dimension of `size`; the last of an odd one is half a pair.
   [[gnu::always_inline]] void add(Factors<Bf16Bits> f, std::int64_t size) {
@@ -51,7 +69,7 @@ struct Tile {
 #pragma GCC unroll 12
     for (int m = 0; m < M; ++m) {
 #pragma GCC unroll 4
-      for (int v = 0; v < V; ++v) action(m, v, sums[m][v]);
+      for (int v = 0; v < V; ++v) action(m, v, sums_[m][v]);
     }
   }
 
@@ -66,52 +84,11 @@ struct Tile {
     for (int m = 0; m < M; ++m) {
       const Vector a = load(f.a + m * f.a_row);
 #pragma GCC unroll 4
-      for (int v = 0; v < V; ++v) sums[m][v] = add_products(sums[m][v], a, b[v]);
+      for (int v = 0; v < V; ++v) sums_[m][v] = add_products(sums_[m][v], a, b[v]);
     }
   }
+
+  __m512 sums_[M][V];
 };
-
-/// Covers `rows` rows of V vectors with calls of `work.tile<M, V>(row, vector)`: as few tiles as
-/// the registers allow, of similar size.
-template <int V, class Work>
-void tile_rows(std::int64_t rows, std::int64_t vector, const Work& work) {
-  constexpr std::int64_t kMost = kTile / V;
-  const std::int64_t tiles = (rows + kMost - 1) / kMost;
-  const std::int64_t wanted = tiles == 0 ? 0 : (rows + tiles - 1) / tiles;
-  std::int64_t row = 0;
-  const auto cover = [&]<int M, int Smaller>() {
-    if constexpr (M <= kMost) {
-      if (Smaller >= wanted) return;
-      for (; rows - row >= M; row += M) work.template tile<M, V>(row, vector);
-    }
-  };
-  cover.template operator()<12, 8>();
-  cover.template operator()<8, 6>();
-  cover.template operator()<6, 5>();
-  cover.template operator()<5, 4>();
-  cover.template operator()<4, 2>();
-  cover.template operator()<2, 1>();
-  cover.template operator()<1, 0>();
-}
-
-/// Covers `rows` rows of `count` vectors with calls of `work.tile<M, V>(row, vector)`.
-template <class Work>
-void for_each_tile(std::int64_t rows, std::int64_t count, const Work& work) {
-  for (std::int64_t vector = 0; vector < count; vector += kMaxVectors) {
-    switch (count - vector) {
-      case 1:
-        tile_rows<1>(rows, vector, work);
-        break;
-      case 2:
-        tile_rows<2>(rows, vector, work);
-        break;
-      case 3:
-        tile_rows<3>(rows, vector, work);
-        break;
-      default:
-        tile_rows<4>(rows, vector, work);
-    }
-  }
-}
 
 }  // namespace mnist_train::models::avx512

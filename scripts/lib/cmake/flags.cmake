@@ -5,7 +5,7 @@ if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
 # Portable to every x86-64 processor of the last fifteen years: a bundle built here runs elsewhere.
-# What needs more (AVX-512, AMX) is inside LibTorch, which asks the processor at run time.
+# What needs more (AVX-512, AMX) asks the processor at run time: LibTorch, and kernels in src/models.
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)

@@ -1,0 +1,85 @@
+#pragma once
+
+// Only for sources that are compiled with AVX-512 switched on, like lanes_avx512.h.
+
+#include "models/lanes_avx512.h"
+
+/// Rearranging matrices of bf16 for products that take two elements of the inner dimension at a
+/// time.
+namespace mnist_train::models::avx512 {
+
+/// Returns a[0] b[0] a[1] b[1] … of the elements under the mask, with zeros for b where it is null.
+inline __m512i zip(const Bf16Bits* a, const Bf16Bits* b, __mmask16 mask) {
+  alignas(64) static constexpr Bf16Bits kOrder[] = {0,  32, 1,  33, 2,  34, 3,  35, 4,  36, 5,
+                                                    37, 6,  38, 7,  39, 8,  40, 9,  41, 10, 42,
+                                                    11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
+  const __m512i first = _mm512_castsi256_si512(_mm256_maskz_loadu_epi16(mask, a));
+  const __m512i second = b == nullptr ? _mm512_setzero_si512()
+                                      : _mm512_castsi256_si512(_mm256_maskz_loadu_epi16(mask, b));
+  return _mm512_permutex2var_epi16(first, _mm512_load_si512(kOrder), second);
+}
+
+/// Rows of groups of adjacent elements as [rows][pairs of groups][elements][2], elements in whole
+/// vectors. The elements of a group begin `step` behind those of the one before.
+struct GroupPairs {
+  std::int64_t rows, groups, row_step, step, elements;
+
+  std::int64_t pair_size() const { return vectors(elements) * kPairs; }
+  std::int64_t row_size() const { return pairs_of(groups) * pair_size(); }
+
+  void zip_all(const Bf16Bits* from, Bf16Bits* to) const {
+    for (std::int64_t row = 0; row < rows; ++row) {
+      for (std::int64_t x = 0; x < groups; x += 2) {
+        const Bf16Bits* const first = from + row * row_step + x * step;
+        for (std::int64_t i = 0; i < elements; i += kLanes, to += kPairs) {
+          const Bf16Bits* const second = x + 1 < groups ? first + step + i : nullptr;
+          _mm512_storeu_si512(to, zip(first + i, second, lanes(elements - i)));
+        }
+      }
+    }
+  }
+};
+
+/// Transposes 16 vectors of 16 pairs: exchanges quarters of blocks of 16, 8, 4 and 2.
+inline void transpose(__m512i (&rows)[kLanes]) {
+  const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+#pragma GCC unroll 4
+  for (int half = kLanes / 2; half > 0; half /= 2) {
+    const __m512i width = _mm512_set1_epi32(half);
+    const __mmask16 right = _mm512_test_epi32_mask(lane, width);
+    const __m512i second = _mm512_add_epi32(lane, _mm512_set1_epi32(kLanes));
+    const __m512i upper = _mm512_mask_sub_epi32(lane, right, second, width);
+    const __m512i lower = _mm512_mask_mov_epi32(_mm512_add_epi32(lane, width), right, second);
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) {
+      if ((i & half) != 0) continue;
+      const __m512i above = rows[i];
+      rows[i] = _mm512_permutex2var_epi32(above, upper, rows[i + half]);
+      rows[i + half] = _mm512_permutex2var_epi32(above, lower, rows[i + half]);
+    }
+  }
+}
+
+/// Transposes a matrix of pairs: row i begins at from + i * from_step, column i at to + i *
+/// to_step.
+inline void transpose_pairs(const Bf16Bits* from, std::int64_t from_step, std::int64_t rows,
+                            std::int64_t columns, Bf16Bits* to, std::int64_t to_step) {
+  for (std::int64_t row = 0; row < rows; row += kLanes) {
+    const std::int64_t height = rows - row < kLanes ? rows - row : kLanes;
+    for (std::int64_t column = 0; column < columns; column += kLanes) {
+      const std::int64_t width = columns - column < kLanes ? columns - column : kLanes;
+      __m512i pairs[kLanes];
+      for (int i = 0; i < kLanes; ++i) {
+        pairs[i] = i < height ? _mm512_maskz_loadu_epi32(lanes(width),
+                                                         from + (row + i) * from_step + 2 * column)
+                              : _mm512_setzero_si512();
+      }
+      transpose(pairs);
+      for (int i = 0; i < width; ++i) {
+        _mm512_mask_storeu_epi32(to + (column + i) * to_step + 2 * row, lanes(height), pairs[i]);
+      }
+    }
+  }
+}
+
+}  // namespace mnist_train::models::avx512
