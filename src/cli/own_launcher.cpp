@@ -53,12 +53,8 @@ struct LaunchState {
 void place_ranks(LaunchState& state, bool reads_data) {
   const settings::RunConfig& config = state.config;
   const launch::Machine machine = launch::this_machine();
-  if (machine.lacks_module && config.train.device == settings::DeviceName::kAuto) {
-    spdlog::info(
-        "there is a GPU, but this build has no {}: computing on the CPU; scripts/setup --cuda "
-        "builds it",
-        launch::kCudaModule);
-  }
+  const std::string note = launch::placement_note(config, machine);
+  if (!note.empty()) spdlog::info("{}", note);
   if (reads_data) {
     state.processes = launch::choose_process_count(config, machine);
     data::require_decoder(config.data.decode);

@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/shared_library.h"
+#include "network/network.h"
 
 namespace mnist_train::launch {
 
@@ -31,6 +32,7 @@ int quota_cores(int otherwise) {
 }
 
 constexpr int kAutomaticCpuProcesses = 2;
+constexpr std::int64_t kManyWeights = 1'000'000;
 
 [[noreturn]] void refuse(const std::string& message) { throw Error(ExitCode::kConfig, message); }
 
@@ -121,6 +123,29 @@ int choose_threads(const settings::RunConfig& config, const Machine& machine,
   return std::max(1, machine.cores / local_world_size);
 }
 
+/// Returns whether one process with a thread for each of two cores is faster than two processes:
+/// where the config leaves both numbers open, and the network has many weights, all of linear
+/// layers. Each process would read and write all of them for a part of the batch, and wait for
+/// memory.
+bool prefers_threads(const settings::RunConfig& config, const Machine& machine) {
+  const settings::LaunchOptions& launch = config.launch;
+  const auto* const mixup = settings::find<settings::MixupOptions>(config.data.augment);
+  const bool counts_processes = launch.processes_per_node || !launch.devices.empty() ||
+                                !config.data.train_per_process.empty() ||
+                                config.train.batch_size_per_process ||
+                                (mixup != nullptr && mixup->scope == settings::MixupScope::kGlobal);
+  const auto images = network::known_images(config.data);
+  // With more cores than two it has not been measured.
+  if (counts_processes || use_cuda(config, machine) || machine.cores != kAutomaticCpuProcesses ||
+      choose_threads(config, machine, 1) != machine.cores || !images ||
+      !config.model.has_layers()) {
+    return false;
+  }
+  const network::Network network =
+      network::make_network(config.model, network::model_input(config.data, *images));
+  return network.parameters > kManyWeights && network.multiply_adds <= network.parameters;
+}
+
 }  // namespace
 
 Machine this_machine() {
@@ -175,10 +200,23 @@ int choose_process_count(const settings::RunConfig& config, const Machine& machi
   if (!config.data.train_per_process.empty()) {
     return static_cast<int>(config.data.train_per_process.size());
   }
+  if (prefers_threads(config, machine)) return 1;
   const int automatic =
       use_cuda(config, machine) ? machine.gpus : std::min(machine.cores, kAutomaticCpuProcesses);
   return static_cast<int>(
       std::min<std::int64_t>(automatic, settings::shard_count(config.train, automatic)));
+}
+
+std::string placement_note(const settings::RunConfig& config, const Machine& machine) {
+  std::string note;
+  if (machine.lacks_module && config.train.device == settings::DeviceName::kAuto) {
+    note.append("there is a GPU, but this build has no ").append(kCudaModule);
+    note.append(": computing on the CPU; scripts/setup --cuda builds it");
+  } else if (prefers_threads(config, machine)) {
+    note.append("one process with a thread for each core, because each of several would read all ");
+    note.append("weights of this network; launch.processes_per_node asks for more");
+  }
+  return note;
 }
 
 Placement choose_placement(const settings::RunConfig& config, const Machine& machine,

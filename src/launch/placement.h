@@ -43,9 +43,14 @@ struct Placement {
 
 /// Returns how many ranks our own launcher starts: `processes_per_node`, the length of `devices` or
 /// of `data.train_per_process`. Where the config names none of them: one for each GPU; on CPUs one
-/// for each core up to 2, because more share memory bandwidth and gain little. Throws
+/// for each core up to 2, because more share memory bandwidth and gain little; on two cores one
+/// with two threads for large networks of linear layers alone, where two already share it. Throws
 /// Error(kConfig) when the config asks for GPUs that are not there.
 int choose_process_count(const settings::RunConfig& config, const Machine& machine);
+
+/// Returns what the user should know about where `choose_process_count` lets ranks compute, or an
+/// empty text.
+std::string placement_note(const settings::RunConfig& config, const Machine& machine);
 
 /// Chooses device, backend and threads of one rank. When there are more ranks than GPUs, they share
 /// them in turn, over Gloo, since NCCL refuses two ranks on one GPU. What the config asks for by

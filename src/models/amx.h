@@ -28,8 +28,8 @@ inline bool may_use_amx() {
 }
 
 inline bool uses_amx() {
-  static const bool allowed = may_use_amx();
-  return allowed;
+  static const bool kAllowed = may_use_amx();
+  return kAllowed;
 }
 
 // GCC's own functions for these do not tell the compiler which memory they read.

@@ -67,16 +67,14 @@ class TileCover {
   /// Covers `rows` rows of `count` vectors with calls of `work.tile<Tile>(shapes, row, vector)`.
   template <class Work>
   void cover(std::int64_t rows, std::int64_t count, const Work& work) {
-    if (!by_amx()) return for_each_tile(rows, count, work);
-    if (rows == 0) return;
+    if (!by_amx() || rows == 0) return for_each_tile(rows, count, work);
     const std::int64_t whole = rows / amx_rows(rows) * amx_rows(rows);
     cover_by_amx(amx_rows(rows), 0, whole, count, work);
     cover_by_amx(rows - whole, whole, rows, count, work);
   }
 
  private:
-  // Fewer are not worth a register.
-  static constexpr std::int64_t kFewestRows = 8;
+  static constexpr std::int64_t kFewestRows = 8;  // that are worth a register
   static constexpr std::int64_t kFewestPairs = 3;
 
   /// Returns the largest number that divides `count` and fits into a register, 0: it is too few.

@@ -44,10 +44,12 @@ void check_launch(LaunchOptions& options, const JsonCursor& cursor) {
 Schema<LaunchOptions> launch_schema() {
   using Options = LaunchOptions;
   Schema<Options> schema;
-  schema.add("processes_per_node", &Options::processes_per_node,
-             optional_of(integer(1, kMaxProcessesPerNode), "auto"),
-             "Processes on this machine; auto: one per GPU, or one per core up to 2.",
-             {"nproc_per_node", "nproc", "num_processes", "world_size", "num_gpus", "gpus"});
+  schema.add(
+      "processes_per_node", &Options::processes_per_node,
+      optional_of(integer(1, kMaxProcessesPerNode), "auto"),
+      "Processes on this machine; auto: one per GPU, or one per core up to 2, but one on two "
+      "cores for a large network of linear layers alone.",
+      {"nproc_per_node", "nproc", "num_processes", "world_size", "num_gpus", "gpus"});
   schema.add(
       "max_restarts", &Options::max_restarts, integer(0, 1000),
       "How often a run that lost a process is restarted, from memory or its newest checkpoint.");

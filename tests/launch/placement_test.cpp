@@ -3,6 +3,7 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,33 @@ TEST_CASE("by itself the launcher starts one process a GPU, else one a core up t
   CHECK(choose_process_count(config, {64, 1}) == 1);
   CHECK(choose_process_count(config, {2, 8}) == 8);
   CHECK(choose_process_count(asking(DeviceName::kCpu), {64, 8}) == 2);
+}
+
+TEST_CASE("a large network of linear layers gets one process with two threads on two cores") {
+  RunConfig config;
+  config.model.name = settings::ModelName::kMlp;
+  CHECK(choose_process_count(config, {2, 0}) == 1);
+  CHECK(choose_placement(config, {2, 0}, 0, 1).threads == 2);
+  CHECK(placement_note(config, {2, 0}).starts_with("one process with a thread for each core"));
+  CHECK(choose_process_count(config, {4, 0}) == 2);
+  CHECK(placement_note(config, {4, 0}).empty());
+  CHECK(choose_process_count(config, {2, 3}) == 3);
+
+  RunConfig deterministic = config;
+  deterministic.train.deterministic = true;
+  CHECK(choose_process_count(deterministic, {2, 0}) == 2);
+
+  RunConfig one_thread = config;
+  one_thread.launch.threads_per_process = 1;
+  CHECK(choose_process_count(one_thread, {2, 0}) == 2);
+
+  RunConfig batch_each = config;
+  batch_each.train.batch_size_per_process = 32;
+  CHECK(choose_process_count(batch_each, {2, 0}) == 2);
+
+  RunConfig mixed = config;
+  mixed.data.augment = {settings::MixupOptions{1, std::nullopt, settings::MixupScope::kGlobal}};
+  CHECK(choose_process_count(mixed, {2, 0}) == 2);
 }
 
 TEST_CASE("a number of processes that is asked for is taken") {
