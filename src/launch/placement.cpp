@@ -128,9 +128,9 @@ int choose_threads(const settings::RunConfig& config, const Machine& machine,
 /// layers. Each process would read and write all of them for a part of the batch, and wait for
 /// memory.
 bool prefers_threads(const settings::RunConfig& config, const Machine& machine) {
-  const settings::LaunchOptions& launch = config.launch;
+  const settings::LaunchOptions& options = config.launch;
   const auto* const mixup = settings::find<settings::MixupOptions>(config.data.augment);
-  const bool counts_processes = launch.processes_per_node || !launch.devices.empty() ||
+  const bool counts_processes = options.processes_per_node || !options.devices.empty() ||
                                 !config.data.train_per_process.empty() ||
                                 config.train.batch_size_per_process ||
                                 (mixup != nullptr && mixup->scope == settings::MixupScope::kGlobal);
@@ -141,9 +141,9 @@ bool prefers_threads(const settings::RunConfig& config, const Machine& machine) 
       !config.model.has_layers()) {
     return false;
   }
-  const network::Network network =
+  const network::Network layers =
       network::make_network(config.model, network::model_input(config.data, *images));
-  return network.parameters > kManyWeights && network.multiply_adds <= network.parameters;
+  return layers.parameters > kManyWeights && layers.multiply_adds <= layers.parameters;
 }
 
 }  // namespace
