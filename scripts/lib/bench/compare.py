@@ -117,6 +117,7 @@ def measure_scaling(name, options, folder):
         first = None
         for label in options.scaling.split(","):
             alone = copy.copy(options)
+            alone.automatic = False
             alone.processes, alone.threads = (int(number) for number in (label if "x" in label else f"{label}x1").split("x"))
             figures = [run_side(f"ours_{precision}", CASES[name], alone, folder).figures(1) for _ in range(options.runs)]
             seconds, cores = machine.spread([each["epoch_seconds"] for each in figures]), alone.processes * alone.threads

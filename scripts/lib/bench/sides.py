@@ -62,12 +62,12 @@ class Run:
 
 
 def run_timed(command, device, threads=1, variables=()):
-    """Runs a command that may use so many threads; gives its wall seconds, start time and output."""
-    environment = {**runs.environment(), "OMP_NUM_THREADS": str(threads), **dict(variables)}
+    """Runs a command that may use so many threads, None: as it chooses; gives its wall seconds, start time and output."""
+    environment = {**runs.environment(), **({"OMP_NUM_THREADS": str(threads)} if threads else {}), **dict(variables)}
     confine = None
     if device == "cpu":
         environment["CUDA_VISIBLE_DEVICES"] = ""
-        if threads > 1:  # which not all of them ask OMP_NUM_THREADS about
+        if threads and threads > 1:  # which not all of them ask OMP_NUM_THREADS about
             cores = sorted(os.sched_getaffinity(0))[:threads]
             confine = lambda: os.sched_setaffinity(0, cores)  # noqa: E731
     begin_wall, begin = time.time(), time.perf_counter()
@@ -80,18 +80,18 @@ def run_timed(command, device, threads=1, variables=()):
 
 def mnist_train(case, options, precision, folder):
     output = Path(tempfile.mkdtemp(dir=folder)) / "run"
-    command = [options.binary, "--config", ROOT / "configs" / case.config, "--quiet", "--output", output,
-               "--nproc-per-node", options.processes]
+    command = [options.binary, "--config", ROOT / "configs" / case.config, "--quiet", "--output", output]
     data = data_folder(case.dataset).parent
     settings = [f"epochs={options.epochs}", f"batch_size={case.batch_size}", f"learning_rate={case.learning_rate}",
                 f"precision={precision}", f"device={options.device}", f"data.root={data}", *case.settings]
-    if options.device == "cpu":
-        settings.append(f"launch.threads_per_process={options.threads}")
+    if not options.automatic:
+        settings.append(f"launch.processes_per_node={options.processes}")
+        settings += [f"launch.threads_per_process={options.threads}"] if options.device == "cpu" else []
     if case.limit(options):
         settings.append(f"data.limit_train={case.limit(options)}")
     for setting in settings:
         command += ["--set", setting]
-    seconds, begin_wall, _ = run_timed(command, options.device)
+    seconds, begin_wall, _ = run_timed(command, options.device, None if options.automatic else 1)
     summary = json.loads((output / "summary.json").read_text())
     events = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     epochs = [event for event in events if event["event"] == "epoch"]
