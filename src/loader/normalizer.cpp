@@ -12,10 +12,13 @@
 #include <variant>
 
 #include "accelerator/device.h"
+#include "base/parallel.h"
 
 namespace mnist_train::loader {
 
 namespace {
+
+constexpr std::int64_t kGrain = 1 << 14;  // pixels that are worth a thread
 
 /// Exactly the operations that torchvision's ToTensor and Normalize make on a value.
 float normalise(int value, float mean, float std) {
@@ -112,14 +115,18 @@ at::Tensor Normalizer::look_up_all(at::IntArrayRef sizes, const SampleAt& sample
   at::Tensor images = buffer(sizes);
   const std::int64_t channels = sizes[1];
   const std::int64_t pixels = sizes[2] * sizes[3];
+  const std::int64_t of_task = kGrain / std::max<std::int64_t>(1, channels * pixels);
   const auto fill = [&](auto* out, const auto& tables) {
-    for (std::int64_t sample = 0; sample < sizes[0]; ++sample, out += channels * pixels) {
-      const std::uint8_t* in = sample_at(sample);
-      for (std::int64_t channel = 0; channel < channels; ++channel, in += pixels) {
-        const auto& values = tables[tables.size() == 1 ? 0 : static_cast<std::size_t>(channel)];
-        look_up(values.data(), in, pixels, channels, out + channel);
+    parallel_for(0, sizes[0], of_task, [&](std::int64_t sample, std::int64_t end) {
+      for (; sample < end; ++sample) {
+        const std::uint8_t* in = sample_at(sample);
+        auto* const to = out + sample * channels * pixels;
+        for (std::int64_t channel = 0; channel < channels; ++channel, in += pixels) {
+          const auto& values = tables[tables.size() == 1 ? 0 : static_cast<std::size_t>(channel)];
+          look_up(values.data(), in, pixels, channels, to + channel);
+        }
       }
-    }
+    });
   };
   if (type_ == at::kBFloat16) {
     fill(images.mutable_data_ptr<at::BFloat16>(), bf16_tables_);
