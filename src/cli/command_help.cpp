@@ -83,7 +83,7 @@ constexpr std::array<Row, 8> kExitCodes{{
     {"143", "SIGTERM, after saving."},
 }};
 
-constexpr std::array<Row, 5> kVariables{{
+constexpr std::array<Row, 6> kVariables{{
     {"MNIST_TRAIN_SET", "A JSON object that is laid over the config file, below the flags."},
     {"MNIST_TRAIN_DATA", "Folders that hold data sets as folders, separated by colons."},
     {"RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT",
@@ -92,6 +92,8 @@ constexpr std::array<Row, 5> kVariables{{
     {"GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME",
      "The network interface that connects several hosts."},
     {"OMP_NUM_THREADS", "The threads of a process, unless the config says otherwise."},
+    {"OMP_WAIT_POLICY, GOMP_SPINCOUNT",
+     "How threads wait for each other, else for some 40 microseconds before they sleep."},
 }};
 
 constexpr std::array<Row, 6> kFiles{{

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <filesystem>
@@ -19,6 +20,7 @@
 #include "base/log.h"
 #include "base/print.h"
 #include "base/shared_library.h"
+#include "base/system.h"
 #include "base/typed_command.h"
 #include "cli/checkpoint_files.h"
 #include "cli/command_line.h"
@@ -209,6 +211,14 @@ int run_with_config(const CommandLine& line, LayeredConfig& layered) {
   return launch_command(line, layered);
 }
 
+/// Lets a worker's threads wait for each other for some 40 microseconds before they leave their
+/// core. OpenMP's default is a thousand times as long: where other processes want the cores, too,
+/// a thread then keeps the one that it waits for from running.
+void limit_spinning() {
+  if (environment_variable("OMP_WAIT_POLICY")) return;
+  ::setenv("GOMP_SPINCOUNT", "1000", /*overwrite=*/0);
+}
+
 int run(std::vector<std::string> arguments) {
   LogSetup log;
   set_up_logging(log);
@@ -252,6 +262,7 @@ int main(int argc, char** argv) {
   // A reader of the progress that went away (`| head`) must not end a run; workers inherit this.
   ::signal(SIGPIPE, SIG_IGN);
   mnist_train::open_standard_streams();
+  mnist_train::cli::limit_spinning();
   try {
     return mnist_train::cli::run({argv + (argc > 0 ? 1 : 0), argv + argc});
   } catch (const mnist_train::Error& error) {

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from support import (BINARY, LONG_S, Process, RunFolder, averaging, environment, free_port, run, send, start, train,
-                     train_command, worker, write_config)
+from support import (BINARY, LONG_S, Process, RunFolder, averaging, environment, environment_of, free_port, run, send, start,
+                     train, train_command, worker, write_config)
 
 # One epoch of 20 steps; a checkpoint of `net` has 3.4 MB.
 CONFIG = {"epochs": 1, "batch_size": 45, "data": {"limit_train": 886, "limit_test": 100},
@@ -244,3 +244,15 @@ def test_without_descriptors_of_processes_a_killed_rank_is_noticed_by_the_others
         assert first.wait() == 4, first.stderr
         assert time.monotonic() - killed_s < 10
         assert "rank 1" in first.stderr
+
+
+@pytest.mark.parametrize("asked, spins",
+                         [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)])
+def test_threads_wait_for_each_other_for_a_short_time_unless_the_user_says_otherwise(tmp_path, monkeypatch, asked, spins):
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+    with start(tmp_path, CONFIG | {"epochs": 50}, processes=1, variables=asked) as process:
+        rank = process.wait_for_ranks(1)[0]
+        assert environment_of(rank).get("GOMP_SPINCOUNT") == spins
+        process.send(signal.SIGTERM)
+        assert process.wait() == 143, process.stderr
