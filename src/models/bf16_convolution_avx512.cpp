@@ -204,7 +204,7 @@ void backward_weights(const ConvolutionShape& s, const Bf16Bits* in, const Bf16B
   if (tiles.by_amx()) {
     Bf16Bits* const transposed = zipped_in + inputs.rows * inputs.row_size();
     a_row = 2 * rows.rows * pairs_of_row;
-    transpose_pairs(a, a_step, rows.rows * pairs_of_row, rows.elements, transposed, a_row);
+    transpose(a, a_step, rows.rows * pairs_of_row, rows.elements, transposed, a_row);
     a = transposed;
     a_step = 2;
   }

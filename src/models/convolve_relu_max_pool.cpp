@@ -96,7 +96,8 @@ void backward_images(const FusedShapes& shapes, const BackwardImages& batch, std
 class ConvolveReluMaxPool : public torch::autograd::Function<ConvolveReluMaxPool> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input,
-                            const at::Tensor& weight, const at::Tensor& bias, bool planar) {
+                            const at::Tensor& weight, const at::Tensor& bias,
+                            const WantedGradients& wanted, bool planar) {
     const at::Tensor images = input.contiguous(kChannelsLast);
     const at::Tensor weights = weight.contiguous(kChannelsLast);
     const FusedShapes shapes(images, weights);
@@ -123,6 +124,7 @@ class ConvolveReluMaxPool : public torch::autograd::Function<ConvolveReluMaxPool
       }
     });
     context->save_for_backward({images, weights, choice});
+    wanted.save(context->saved_data);
     context->saved_data["planar"] = planar;
     return out;
   }
@@ -148,24 +150,43 @@ class ConvolveReluMaxPool : public torch::autograd::Function<ConvolveReluMaxPool
       batch.packed_weights = bits_of(packed);
       batch.into = bits_to(into);
     }
-    // Each thread sums over a part of the images; the parts are added in their order.
+    at::Tensor of_weights;
+    at::Tensor of_bias;
+    const auto wanted = WantedGradients::saved(context->saved_data);
+    wanted.for_each([&](std::size_t shard, std::int64_t begin, std::int64_t count) {
+      const at::Tensor sum = sum_over_images(shapes, batch, begin, count);
+      const auto* sums_of_weights = sum.const_data_ptr<float>();
+      // Autograd takes tensors that nobody else has, and copies all others.
+      at::Tensor to_weights = wanted.weights[shard].defined() ? wanted.weights[shard].detach()
+                                                              : channels_last(weights.sizes());
+      at::Tensor to_bias = wanted.biases[shard].defined()
+                               ? wanted.biases[shard].detach()
+                               : buffer(shapes.pool.channels, at::kBFloat16);
+      bf16_kernels()->unpack_weights(shapes.convolution, sums_of_weights,
+                                     sums_of_weights + shapes.sizes.weight_sums,
+                                     bits_to(to_weights), bits_to(to_bias));
+      if (shard != 0) return;
+      of_weights = std::move(to_weights);
+      of_bias = std::move(to_bias);
+    });
+    return {into, of_weights, of_bias, {}, {}};
+  }
+
+ private:
+  /// Returns the sums of the gradients of weights and bias over some of the images. Each thread
+  /// takes a part of them; the parts are added in their order.
+  static at::Tensor sum_over_images(const FusedShapes& shapes, const BackwardImages& batch,
+                                    std::int64_t begin, std::int64_t count) {
     const std::int64_t parts = at::get_num_threads();
     const at::Tensor sums = at::zeros({parts, shapes.sizes.weight_sums + shapes.sizes.bias});
     parallel_for(0, parts, 1, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t part = first; part < last; ++part) {
-        backward_images(shapes, batch, images.size(0) * part / parts,
-                        images.size(0) * (part + 1) / parts,
+        backward_images(shapes, batch, begin + count * part / parts,
+                        begin + count * (part + 1) / parts,
                         sums.data_ptr<float>() + part * sums.size(1));
       }
     });
-    const at::Tensor sum = parts == 1 ? sums[0] : sums.sum(0);
-    const at::Tensor weight_gradient = channels_last(weights.sizes());
-    const at::Tensor bias_gradient = buffer(shapes.pool.channels, at::kBFloat16);
-    const auto* sums_of_weights = sum.const_data_ptr<float>();
-    bf16_kernels()->unpack_weights(shapes.convolution, sums_of_weights,
-                                   sums_of_weights + shapes.sizes.weight_sums,
-                                   bits_to(weight_gradient), bits_to(bias_gradient));
-    return {into, weight_gradient, bias_gradient, {}};
+    return parts == 1 ? sums[0] : sums.sum(0);
   }
 };
 
@@ -174,14 +195,17 @@ bool all_are(const torch::ExpandingArray<2>& values, std::int64_t wanted) {
                      [&](std::int64_t value) { return value == wanted; });
 }
 
-bool fits(const torch::nn::Conv2dImpl& layer, const at::Tensor& images) {
+bool fits(const torch::nn::Conv2dImpl& layer) {
   const auto& options = layer.options;
   const auto* padding = std::get_if<torch::ExpandingArray<2>>(&options.padding());
   return padding != nullptr && all_are(*padding, 0) && all_are(options.stride(), 1) &&
          all_are(options.dilation(), 1) && options.groups() == 1 && options.bias() &&
-         all_are(options.kernel_size(), options.kernel_size()->front()) && images.dim() == 4 &&
-         images.size(1) == options.in_channels() &&
-         std::min(images.size(2), images.size(3)) >= options.kernel_size()->front();
+         all_are(options.kernel_size(), options.kernel_size()->front());
+}
+
+bool fits(const torch::nn::Conv2dImpl& layer, const at::Tensor& images) {
+  return images.dim() == 4 && images.size(1) == layer.options.in_channels() &&
+         std::min(images.size(2), images.size(3)) >= layer.options.kernel_size()->front();
 }
 
 bool in_bf16_on_cpu(const at::Tensor& values) {
@@ -195,28 +219,43 @@ bool adds_bias_later(const torch::nn::Conv2dImpl& layer, const at::Tensor& image
 }
 
 bool in_one_host_kernel(const torch::nn::Conv2dImpl& layer, const at::Tensor& images) {
-  return bf16_kernels() != nullptr && in_bf16_on_cpu(images) && in_bf16_on_cpu(layer.weight) &&
-         fits(layer, images);
+  return in_bf16_on_cpu(images) && has_host_convolve_relu_max_pool(layer) && fits(layer, images);
+}
+
+at::Tensor convolve_in_one_host_kernel(const torch::nn::Conv2dImpl& layer, const at::Tensor& images,
+                                       GradientPlaces& places, bool planar) {
+  const WantedGradients wanted = at::GradMode::is_enabled()
+                                     ? places.take(layer.weight, layer.bias, images.size(0))
+                                     : WantedGradients::anywhere(images.size(0));
+  return ConvolveReluMaxPool::apply(images, layer.weight, layer.bias, wanted, planar);
 }
 
 }  // namespace
 
-at::Tensor convolve_relu_max_pool(torch::nn::Conv2d& layer, const at::Tensor& images) {
+bool has_host_convolve_relu_max_pool(const torch::nn::Conv2dImpl& layer) {
+  return bf16_kernels() != nullptr && in_bf16_on_cpu(layer.weight) && fits(layer) &&
+         !kernels::is_used(kernels::Operation::kReluMaxPool, layer.weight.device());
+}
+
+at::Tensor convolve_relu_max_pool(torch::nn::Conv2d& layer, const at::Tensor& images,
+                                  GradientPlaces& places) {
   if (adds_bias_later(*layer, images)) {
     return bias_relu_max_pool(convolve_without_bias(*layer, images), layer->bias);
   }
   return in_one_host_kernel(*layer, images)
-             ? ConvolveReluMaxPool::apply(images, layer->weight, layer->bias, /*planar=*/false)
+             ? convolve_in_one_host_kernel(*layer, images, places, /*planar=*/false)
              : relu_max_pool(layer->forward(images));
 }
 
-at::Tensor convolve_relu_max_pool_flatten(torch::nn::Conv2d& layer, const at::Tensor& images) {
+at::Tensor convolve_relu_max_pool_flatten(torch::nn::Conv2d& layer, const at::Tensor& images,
+                                          GradientPlaces& places) {
   if (adds_bias_later(*layer, images)) {
     return bias_relu_max_pool(convolve_without_bias(*layer, images), layer->bias, /*planar=*/true)
         .flatten(1);
   }
-  if (!in_one_host_kernel(*layer, images)) return convolve_relu_max_pool(layer, images).flatten(1);
-  return ConvolveReluMaxPool::apply(images, layer->weight, layer->bias, /*planar=*/true).flatten(1);
+  if (!in_one_host_kernel(*layer, images))
+    return convolve_relu_max_pool(layer, images, places).flatten(1);
+  return convolve_in_one_host_kernel(*layer, images, places, /*planar=*/true).flatten(1);
 }
 
 }  // namespace mnist_train::models

@@ -15,18 +15,29 @@ namespace mnist_train::models {
 namespace {
 
 constexpr std::int64_t kGrain = std::int64_t{1} << 20;  // multiply-adds that are worth a thread
+constexpr std::int64_t kMove = 16;  // multiply-adds that take as long as moving an element
 
-/// Returns the kernels of our own where this processor has the instructions, else null.
-const LinearKernels* own_kernels() {
-  static const LinearKernels* supported = avx512_linear();
-  return supported;
+/// Calls `work` with the kernels of our own for the tensor's type and returns true, or returns
+/// false where this processor lacks the instructions.
+template <class Work>
+bool with_own_kernels(const at::Tensor& tensor, const Work& work) {
+  if (!has_own_host_linear()) return false;
+  tensor.scalar_type() == at::kBFloat16 ? work(*avx512_bf16_linear()) : work(*avx512_f32_linear());
+  return true;
 }
 
-const LinearKernels* bf16_kernels_for(const at::Tensor& x) {
-  return x.scalar_type() == at::kBFloat16 ? own_kernels() : nullptr;
+template <class Element>
+const Element* memory_of(const at::Tensor& tensor) {
+  return static_cast<const Element*>(tensor.const_data_ptr());
+}
+template <class Element>
+Element* memory_to(const at::Tensor& tensor) {
+  return static_cast<Element*>(tensor.mutable_data_ptr());
 }
 
-at::Tensor buffer(std::int64_t elements) { return at::empty({elements}, at::kBFloat16); }
+at::Tensor buffer(std::int64_t elements, const at::Tensor& like) {
+  return at::empty({elements}, like.options().requires_grad(false));
+}
 
 /// Calls `work(begin, end)` for parts of `count` on several threads, each of whole `unit`s, where
 /// all of them take so many multiply-adds.
@@ -41,87 +52,96 @@ void share(std::int64_t count, std::int64_t unit, std::int64_t multiply_adds, co
                });
 }
 
-/// Calls `work(column, buffer)` for all groups of columns of x, on several threads, each with a
-/// buffer of its own of so many elements.
+/// Calls `work(begin, end, buffer)` for all columns of x, on several threads, each with a buffer of
+/// its own of so many elements.
 template <class Work>
-void share_columns(const LinearShape& shape, std::int64_t elements, at::ScalarType type,
+void share_columns(const LinearShape& shape, std::int64_t elements, const at::Tensor& like,
                    const Work& work) {
-  share(shape.in, LinearKernels::kColumns, shape.multiply_adds(),
-        [&](std::int64_t begin, std::int64_t end) {
-          const at::Tensor buffer = at::empty({elements}, type);
-          for (; begin < end; begin += LinearKernels::kColumns) work(begin, buffer);
-        });
+  constexpr std::int64_t kColumns = LinearKernels<float>::kColumns;
+  share(shape.in, kColumns / 2, shape.multiply_adds(), [&](std::int64_t begin, std::int64_t end) {
+    const at::Tensor columns = buffer(elements, like);
+    for (; begin < end; begin += kColumns) work(begin, std::min(begin + kColumns, end), columns);
+  });
 }
 
 }  // namespace
 
+bool has_own_host_linear() {
+  static const bool kSupported = avx512_f32_linear() != nullptr;
+  return kSupported;
+}
+
 at::Tensor host_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                        bool relu) {
-  const LinearKernels* own = bf16_kernels_for(x);
-  if (own == nullptr) {
-    at::Tensor y = host_product(x, weight, bias);
-    return relu ? y.relu_() : y;
-  }
-  const LinearShape shape{x.size(0), x.size(1), weight.size(0)};
-  const at::Tensor input = x.contiguous();
-  const at::Tensor weights = weight.contiguous();
-  const at::Tensor packed = buffer(own->sizes(shape).packed_input);
-  const at::Tensor biases = bias.contiguous();
-  at::Tensor y = at::empty({shape.batch, shape.out}, x.options());
-  own->pack_input(shape, bits_of(input), bits_to(packed));
-  share(shape.out, LinearKernels::kOutputs, shape.multiply_adds(),
-        [&](std::int64_t begin, std::int64_t end) {
-          own->forward(shape, bits_of(packed), bits_of(weights), bits_of(biases), relu, begin, end,
-                       bits_to(y));
-        });
-  return y;
+  at::Tensor y;
+  const auto by_own_kernels = [&]<class Element>(const LinearKernels<Element>& own) {
+    const LinearShape shape{x.size(0), x.size(1), weight.size(0)};
+    const at::Tensor input = x.contiguous();
+    const at::Tensor weights = weight.contiguous();
+    const at::Tensor biases = bias.contiguous();
+    const at::Tensor packed = buffer(own.sizes(shape).packed_input, x);
+    y = at::empty({shape.batch, shape.out}, x.options());
+    share(shape.in, own.kOutputs, kMove * input.numel(), [&](std::int64_t begin, std::int64_t end) {
+      own.pack_input(shape, memory_of<Element>(input), begin, end, memory_to<Element>(packed));
+    });
+    share(shape.out, own.kOutputs, shape.multiply_adds(),
+          [&](std::int64_t begin, std::int64_t end) {
+            own.forward(shape, memory_of<Element>(packed), memory_of<Element>(weights),
+                        memory_of<Element>(biases), relu, begin, end, memory_to<Element>(y));
+          });
+  };
+  if (with_own_kernels(x, by_own_kernels)) return y;
+  y = host_product(x, weight, bias);
+  return relu ? y.relu_() : y;
 }
 
 at::Tensor host_linear_input_gradient(const at::Tensor& gradient, const at::Tensor& weight) {
-  const LinearKernels* own = bf16_kernels_for(gradient);
-  if (own == nullptr) return host_product(gradient, weight.t());
-  const LinearShape shape{gradient.size(0), weight.size(1), weight.size(0)};
-  const at::Tensor of_y = gradient.contiguous();
-  const at::Tensor weights = weight.contiguous();
-  at::Tensor into = at::empty({shape.batch, shape.in}, gradient.options());
-  share_columns(shape, own->sizes(shape).columns, at::kBFloat16,
-                [&](std::int64_t column, const at::Tensor& columns) {
-                  own->backward_data(shape, bits_of(of_y), bits_of(weights), column,
-                                     bits_to(columns), bits_to(into));
-                });
-  return into;
+  at::Tensor into;
+  const auto by_own_kernels = [&]<class Element>(const LinearKernels<Element>& own) {
+    const LinearShape shape{gradient.size(0), weight.size(1), weight.size(0)};
+    const at::Tensor of_y = gradient.contiguous();
+    const at::Tensor weights = weight.contiguous();
+    into = at::empty({shape.batch, shape.in}, gradient.options());
+    share_columns(shape, own.sizes(shape).data_columns, gradient,
+                  [&](std::int64_t begin, std::int64_t end, const at::Tensor& columns) {
+                    own.backward_data(shape, memory_of<Element>(of_y), memory_of<Element>(weights),
+                                      begin, end, memory_to<Element>(columns),
+                                      memory_to<Element>(into));
+                  });
+  };
+  if (with_own_kernels(gradient, by_own_kernels)) return into;
+  return host_product(gradient, weight.t());
 }
 
 at::Tensor host_linear_weight_gradient(const at::Tensor& gradient, const at::Tensor& x,
                                        const at::Tensor& place) {
-  const LinearKernels* own = own_kernels();
-  if (own == nullptr) return host_product(gradient.t(), x.t());
-  const LinearShape shape{x.size(0), x.size(1), gradient.size(1)};
-  const at::Tensor of_y = gradient.contiguous();
-  const at::Tensor input = x.contiguous();
-  // Autograd takes a tensor that nobody else has, and copies all others.
-  at::Tensor weights =
-      place.defined() ? place.detach() : at::empty({shape.out, shape.in}, x.options());
-  const LinearKernels::LinearBufferSizes sizes = own->sizes(shape);
-  if (x.scalar_type() == at::kFloat) {
-    share_columns(shape, sizes.f32_columns, at::kFloat,
-                  [&](std::int64_t column, const at::Tensor& columns) {
-                    own->backward_weights_f32(
-                        shape, of_y.const_data_ptr<float>(), input.const_data_ptr<float>(), column,
-                        columns.mutable_data_ptr<float>(), weights.mutable_data_ptr<float>());
-                  });
-    return weights;
-  }
-  const at::Tensor gradient_pairs = buffer(sizes.gradient_pairs);
-  const at::Tensor input_pairs = buffer(sizes.input_pairs);
-  own->pair_gradients(shape, bits_of(of_y), bits_to(gradient_pairs));
-  own->pair_input(shape, bits_of(input), bits_to(input_pairs));
-  share(shape.out, LinearKernels::kOutputs, shape.multiply_adds(),
-        [&](std::int64_t begin, std::int64_t end) {
-          own->backward_weights(shape, bits_of(gradient_pairs), bits_of(input_pairs), begin, end,
-                                bits_to(weights));
-        });
-  return weights;
+  at::Tensor weights;
+  const auto by_own_kernels = [&]<class Element>(const LinearKernels<Element>& own) {
+    const LinearShape shape{x.size(0), x.size(1), gradient.size(1)};
+    const at::Tensor of_y = gradient.contiguous();
+    const at::Tensor input = x.contiguous();
+    const auto sizes = own.sizes(shape);
+    const at::Tensor packed = buffer(sizes.packed_gradient, x);
+    const at::Tensor columns = buffer(sizes.packed_columns, x);
+    // Autograd takes a tensor that nobody else has, and copies all others.
+    weights = place.defined() ? place.detach() : at::empty({shape.out, shape.in}, x.options());
+    share(shape.out, own.kOutputs, kMove * of_y.numel(), [&](std::int64_t begin, std::int64_t end) {
+      own.pack_gradient(shape, memory_of<Element>(of_y), begin, end, memory_to<Element>(packed));
+    });
+    share(shape.in, own.kColumns, kMove * input.numel(), [&](std::int64_t begin, std::int64_t end) {
+      for (; begin < end; begin += own.kColumns) {
+        own.pack_columns(shape, memory_of<Element>(input), begin,
+                         std::min(begin + own.kColumns, end), memory_to<Element>(columns));
+      }
+    });
+    share(shape.out, own.kOutputs, shape.multiply_adds(),
+          [&](std::int64_t begin, std::int64_t end) {
+            own.backward_weights(shape, memory_of<Element>(packed), memory_of<Element>(columns),
+                                 begin, end, memory_to<Element>(weights));
+          });
+  };
+  if (with_own_kernels(x, by_own_kernels)) return weights;
+  return host_product(gradient.t(), x.t());
 }
 
 }  // namespace mnist_train::models

@@ -4,8 +4,12 @@
 
 namespace mnist_train::models {
 
-// The products of a linear layer on a CPU. All tensors of a call are f32, or all bf16; in bf16 on
-// processors with the instructions for it kernels of our own compute them, else host_product does.
+// The products of a linear layer on a CPU. All tensors of a call are f32, or all bf16. Kernels of
+// our own compute them on processors with AVX-512 that multiply bf16, else host_product does.
+
+/// Returns whether this processor has the instructions for kernels of our own. What these compute
+/// of a sample does not depend on the others, to the last bit.
+bool has_own_host_linear();
 
 /// Returns x [N,I] times the transpose of weight [O,I], plus bias [O]: [N,O]; with `relu` what is
 /// positive of it, and NaNs.
@@ -13,8 +17,8 @@ at::Tensor host_linear(const at::Tensor& x, const at::Tensor& weight, const at::
                        bool relu);
 /// Returns the gradient [N,I] of x, from that of the result [N,O].
 at::Tensor host_linear_input_gradient(const at::Tensor& gradient, const at::Tensor& weight);
-/// Returns the gradient [O,I] of the weight, from that of the result [N,O]. Kernels of our own,
-/// which there are in f32, too, write it to `place` where that is defined, and return a view of it.
+/// Returns the gradient [O,I] of the weight, from that of the result [N,O]. Kernels of our own
+/// write it to `place` where that is defined, and return a view of it.
 at::Tensor host_linear_weight_gradient(const at::Tensor& gradient, const at::Tensor& x,
                                        const at::Tensor& place = {});
 

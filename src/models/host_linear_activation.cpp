@@ -1,7 +1,6 @@
 #include "models/host_linear_activation.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 
 #include <algorithm>
 #include <array>
@@ -108,9 +107,8 @@ T* memory_to(const at::Tensor& tensor) {
 /// The gradients of a part of the channels, which each sum goes over in the order of the rows.
 template <class T>
 void gradients_of_channels(std::optional<kernels::LinearFunction> function, const at::Tensor& y,
-                           const at::Tensor& gradient,
-                           const kernels::LinearActivationGradients& found, std::int64_t begin,
-                           std::int64_t count) {
+                           const at::Tensor& gradient, const at::Tensor& linear,
+                           const at::Tensor& bias, std::int64_t begin, std::int64_t count) {
   Block values;
   Block gradients;
   Block sums{};
@@ -121,11 +119,11 @@ void gradients_of_channels(std::optional<kernels::LinearFunction> function, cons
       load(memory_of<T>(y) + first, count, values.data());
       const bool is_tanh = function == kernels::LinearFunction::kTanh;
       (is_tanh ? behind_tanh : behind_relu)(values.data(), count, gradients.data());
-      store(gradients.data(), count, memory_to<T>(found.linear) + first);
+      store(gradients.data(), count, memory_to<T>(linear) + first);
     }
     add(gradients.data(), count, sums.data());
   }
-  store(sums.data(), count, memory_to<T>(found.bias) + begin);
+  store(sums.data(), count, memory_to<T>(bias) + begin);
 }
 
 }  // namespace
@@ -152,23 +150,24 @@ void host_tanh(const at::Tensor& values) {
   });
 }
 
-kernels::LinearActivationGradients host_linear_activation_gradients(
-    std::optional<kernels::LinearFunction> function, const at::Tensor& y,
-    const at::Tensor& gradient) {
-  kernels::LinearActivationGradients found{function ? at::empty_like(y) : gradient,
-                                           at::empty({y.size(1)}, y.options())};
+at::Tensor host_linear_activation_gradients(std::optional<kernels::LinearFunction> function,
+                                            const at::Tensor& y, const at::Tensor& gradient,
+                                            const at::Tensor& linear,
+                                            const at::Tensor& bias_place) {
+  at::Tensor bias =
+      bias_place.defined() ? bias_place.detach() : at::empty({y.size(1)}, y.options());
   const std::int64_t channels = y.size(1);
   const std::int64_t of_task =
       std::max<std::int64_t>(64, kGrain / std::max<std::int64_t>(1, y.size(0)));
   with_type_of(y, [&](auto bits) {
     parallel_for(0, channels, of_task, [&](std::int64_t begin, std::int64_t end) {
       for (; begin < end; begin += kBlock) {
-        gradients_of_channels<decltype(bits)>(function, y, gradient, found, begin,
+        gradients_of_channels<decltype(bits)>(function, y, gradient, linear, bias, begin,
                                               std::min(kBlock, end - begin));
       }
     });
   });
-  return found;
+  return bias;
 }
 
 }  // namespace mnist_train::models

@@ -17,10 +17,12 @@ bool can_host_linear_activation(const at::Tensor& x, const at::Tensor& weight,
 /// last digit but one.
 void host_tanh(const at::Tensor& values);
 
-/// Does on a CPU what kernels::linear_activation_gradients does on a GPU. Without a function
-/// `gradient` is that of the linear layer, and only the bias's is summed.
-kernels::LinearActivationGradients host_linear_activation_gradients(
-    std::optional<kernels::LinearFunction> function, const at::Tensor& y,
-    const at::Tensor& gradient);
+/// Does on a CPU what kernels::linear_activation_gradients does on a GPU: writes the gradient of
+/// what the linear layer gave to `linear` [N,O], and returns that of the bias [O], in `bias_place`
+/// where that is defined. Without a function `gradient` is `linear`, and only the bias's is summed.
+at::Tensor host_linear_activation_gradients(std::optional<kernels::LinearFunction> function,
+                                            const at::Tensor& y, const at::Tensor& gradient,
+                                            const at::Tensor& linear,
+                                            const at::Tensor& bias_place = {});
 
 }  // namespace mnist_train::models

@@ -42,6 +42,8 @@ inline float to_float(Bf16Bits bits) {
   return value;
 }
 
+inline float to_float(float value) { return value; }
+
 inline __m512i pair_at(const Bf16Bits* from) {
   std::int32_t pair;
   __builtin_memcpy(&pair, from, sizeof pair);

@@ -41,6 +41,7 @@ class LayeredModel : public Model {
     initialize(weighted_, init, defaults);
     operations_ = compile(described.layers);
     set_multiply_adds(described.multiply_adds);
+    set_keeps_samples_apart(keep_samples_apart(described.layers));
     made_.clear();
     weighted_.clear();
   }
@@ -176,11 +177,12 @@ class LayeredModel : public Model {
   std::size_t add_fused(Neighbours next, Operations& operations) {
     if (are_convolution_relu_max_pool(next)) {
       const bool flattens = begin_with_flatten(next.subspan(3));
-      operations.push_back([layer = torch::nn::Conv2d(made<torch::nn::Conv2dImpl>(*next[0])),
-                            pool = flattens ? convolve_relu_max_pool_flatten
-                                            : convolve_relu_max_pool](const at::Tensor& x) mutable {
-        return pool(layer, x);
-      });
+      operations.push_back(
+          [layer = torch::nn::Conv2d(made<torch::nn::Conv2dImpl>(*next[0])),
+           pool = flattens ? convolve_relu_max_pool_flatten : convolve_relu_max_pool,
+           &places = gradient_places()](const at::Tensor& x) mutable {
+            return pool(layer, x, places);
+          });
       return flattens ? 4 : 3;
     }
     if (are_relu_max_pool(next)) {
@@ -255,10 +257,8 @@ class LayeredModel : public Model {
   }
 
   // `collect` has put the layers of a sequential or repeat in its place, so these are not called.
-  static void add(const SizedLayer& /*sized*/, const settings::SequentialLayer& /*layer*/,
-                  Operations& /*to*/) {}
-  static void add(const SizedLayer& /*sized*/, const settings::RepeatLayer& /*layer*/,
-                  Operations& /*to*/) {}
+  static void add(const SizedLayer&, const settings::SequentialLayer&, Operations&) {}
+  static void add(const SizedLayer&, const settings::RepeatLayer&, Operations&) {}
 
   void add(const SizedLayer& sized, const settings::ResidualLayer& layer, Operations& to) {
     std::vector<const SizedLayer*> layers;

@@ -1,5 +1,6 @@
 #include "models/linear_activation.h"
 
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/tanh.h>
@@ -22,12 +23,12 @@ using kernels::LinearFunction;
 
 class LinearActivation : public torch::autograd::Function<LinearActivation> {
  public:
-  /// `place` is where the weight's gradient is wanted, if anywhere. `function` is a
+  /// `wanted` says where a CPU writes the gradients of weight and bias. `function` is a
   /// LinearFunction's number, or none, for which there is no GPU kernel.
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
                             const at::Tensor& weight, const at::Tensor& bias,
-                            const std::optional<at::Tensor>& place,
-                            std::optional<std::int64_t> function, bool by_kernel) {
+                            const WantedGradients& wanted, std::optional<std::int64_t> function,
+                            bool by_kernel) {
     const bool is_relu = function == number_of(LinearFunction::kRelu);
     const bool is_tanh = function == number_of(LinearFunction::kTanh);
     at::Tensor y = x.is_cpu() ? host_linear(x, weight, bias, is_relu) : at::linear(x, weight, bias);
@@ -37,8 +38,7 @@ class LinearActivation : public torch::autograd::Function<LinearActivation> {
       y.relu_();
     }
     context->save_for_backward({x, weight, y});
-    // Not saved as a variable, since others write to it before it is needed.
-    context->saved_data["place"] = place.value_or(at::Tensor());
+    wanted.save(context->saved_data);
     context->saved_data["function"] = function;
     context->saved_data["by_kernel"] = by_kernel;
     return y;
@@ -49,24 +49,36 @@ class LinearActivation : public torch::autograd::Function<LinearActivation> {
     const torch::autograd::variable_list saved = context->get_saved_variables();
     const at::Tensor& x = saved[0];
     const at::Tensor& weight = saved[1];
+    const at::Tensor& y = saved[2];
     const at::Tensor of_y = gradients[0].contiguous();
     std::optional<LinearFunction> function;
     if (const auto number = context->saved_data["function"].toOptional<std::int64_t>()) {
       function = static_cast<LinearFunction>(*number);
     }
-    const auto found = context->saved_data["by_kernel"].toBool()
-                           ? kernels::linear_activation_gradients(function.value(), saved[2], of_y)
-                           : host_linear_activation_gradients(function, saved[2], of_y);
-    const at::Tensor& of_sums = found.linear;
+    const bool by_kernel = context->saved_data["by_kernel"].toBool();
+    kernels::LinearActivationGradients found{function ? at::empty_like(y) : of_y, {}};
+    if (by_kernel) found = kernels::linear_activation_gradients(function.value(), y, of_y);
     at::Tensor of_x;
     at::Tensor of_weight;
-    if (context->needs_input_grad(0)) {
-      of_x = x.is_cpu() ? host_linear_input_gradient(of_sums, weight) : of_sums.mm(weight);
-    }
-    if (context->needs_input_grad(1)) {
-      of_weight = x.is_cpu() ? host_linear_weight_gradient(of_sums, x,
-                                                           context->saved_data["place"].toTensor())
-                             : of_sums.t().mm(x);
+    if (x.is_cpu()) {
+      const bool needs_weight = context->needs_input_grad(1);
+      const auto wanted = WantedGradients::saved(context->saved_data);
+      wanted.for_each([&](std::size_t shard, std::int64_t begin, std::int64_t samples) {
+        const auto rows = [&](const at::Tensor& all) { return all.narrow(0, begin, samples); };
+        const at::Tensor of_sums = rows(found.linear);
+        if (!by_kernel) {
+          at::Tensor of_bias = host_linear_activation_gradients(function, rows(y), rows(of_y),
+                                                                of_sums, wanted.biases[shard]);
+          if (shard == 0) found.bias = std::move(of_bias);
+        }
+        if (!needs_weight) return;
+        at::Tensor of_shard = host_linear_weight_gradient(of_sums, rows(x), wanted.weights[shard]);
+        if (shard == 0) of_weight = std::move(of_shard);
+      });
+      if (context->needs_input_grad(0)) of_x = host_linear_input_gradient(found.linear, weight);
+    } else {
+      if (context->needs_input_grad(0)) of_x = found.linear.mm(weight);
+      if (context->needs_input_grad(1)) of_weight = found.linear.t().mm(x);
     }
     return {of_x, of_weight, found.bias, {}, {}, {}};
   }
@@ -81,10 +93,12 @@ bool fits_gpu_kernel(const torch::nn::LinearImpl& layer, const at::Tensor& x) {
          kernels::can_linear_activation(x, layer.weight, layer.bias);
 }
 
-/// Returns where the layer's weight wants the gradient of the pass that begins, if anywhere.
-std::optional<at::Tensor> place_of(const torch::nn::LinearImpl& layer, GradientPlaces& places) {
-  at::Tensor place = at::GradMode::is_enabled() ? places.take(layer.weight) : at::Tensor();
-  return place.defined() ? std::optional(std::move(place)) : std::nullopt;
+/// Returns where the layer's gradients of the pass that begins are wanted. GPU kernels write them
+/// anywhere.
+WantedGradients wanted_of(const torch::nn::LinearImpl& layer, const at::Tensor& x,
+                          GradientPlaces& places, bool by_kernel) {
+  if (by_kernel || !at::GradMode::is_enabled()) return WantedGradients::anywhere(x.size(0));
+  return places.take(layer.weight, layer.bias, x.size(0));
 }
 
 }  // namespace
@@ -98,8 +112,9 @@ Operation linear_activation(std::shared_ptr<torch::nn::LinearImpl> layer,
           &places](const at::Tensor& x) {
     const bool by_kernel = fits_gpu_kernel(*layer, x);
     if (by_kernel || can_host_linear_activation(x, layer->weight, layer->bias)) {
-      return LinearActivation::apply(x, layer->weight, layer->bias, place_of(*layer, places),
-                                     std::optional(number), by_kernel);
+      return LinearActivation::apply(x, layer->weight, layer->bias,
+                                     wanted_of(*layer, x, places, by_kernel), std::optional(number),
+                                     by_kernel);
     }
     return function(layer->forward(x));
   };
@@ -107,11 +122,18 @@ Operation linear_activation(std::shared_ptr<torch::nn::LinearImpl> layer,
 
 Operation linear(std::shared_ptr<torch::nn::LinearImpl> layer, GradientPlaces& places) {
   return [layer = std::move(layer), &places](const at::Tensor& x) {
+    constexpr bool kByKernel = false;
     return can_host_linear_activation(x, layer->weight, layer->bias)
-               ? LinearActivation::apply(x, layer->weight, layer->bias, place_of(*layer, places),
-                                         std::optional<std::int64_t>(), /*by_kernel=*/false)
+               ? LinearActivation::apply(x, layer->weight, layer->bias,
+                                         wanted_of(*layer, x, places, kByKernel),
+                                         std::optional<std::int64_t>(), kByKernel)
                : layer->forward(x);
   };
+}
+
+bool separates_samples(const torch::nn::LinearImpl& layer) {
+  return layer.weight.is_cpu() && layer.options.bias() && has_own_host_linear() &&
+         !kernels::is_used(kernels::Operation::kLinearActivation, layer.weight.device());
 }
 
 }  // namespace mnist_train::models

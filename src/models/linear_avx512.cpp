@@ -4,8 +4,7 @@
 
 #ifdef __AVX512BF16__
 
-#include "models/pairs_avx512.h"
-#include "models/tile_cover_avx512.h"
+#include "models/linear_packing_avx512.h"
 
 namespace mnist_train::models {
 
@@ -13,176 +12,192 @@ namespace {
 
 using namespace avx512;
 
-constexpr std::int64_t kBlock = LinearKernels::kOutputs;  // outputs that are put in order at a time
-static_assert(kBlock == kPairs, "a row of a block is one vector");
+constexpr std::int64_t kBlock = LinearKernels<float>::kOutputs;  // outputs put in order at a time
 constexpr std::int64_t kBatch = 4 * kLanes;  // samples that go through a block together
-
-/// Rows of a matrix as pairs: [pairs of rows][columns, in whole vectors][2].
-GroupPairs row_pairs(std::int64_t rows, std::int64_t columns, std::int64_t step) {
-  return {1, rows, 0, step, columns};
-}
-
-/// Writes pairs of columns of x as [pairs][samples, in whole vectors][2]. Lanes without a sample
-/// stay as they are: nobody reads their sums.
-void pack_input(const LinearShape& s, const Bf16Bits* x, Bf16Bits* packed) {
-  const std::int64_t step = vectors(s.batch) * kPairs;
-  transpose_pairs(x, s.in, s.batch, s.in / 2, packed, step);
-  if (s.in % 2 == 0) return;
-  Bf16Bits* const last = packed + s.in / 2 * step;
-  for (std::int64_t sample = 0; sample < s.batch; ++sample) {
-    last[2 * sample] = x[sample * s.in + s.in - 1];
-    last[2 * sample + 1] = 0;
-  }
-}
 
 /// A block of outputs of some samples. Tiles have outputs as rows and samples as lanes, because so
 /// the weights, which are larger than x, are read as they lie.
+template <class Element>
 struct ForwardBlock {
   const LinearShape& s;
-  const Bf16Bits* packed;   // of the first sample
-  const Bf16Bits* weights;  // of the first output
-  const Bf16Bits* bias;
-  Bf16Bits* block;  // [kBatch][kBlock]
+  const Element* packed;   // of the first sample
+  const Element* weights;  // of the first output
+  const Element* bias;
+  Element* block;  // [kBatch][kBlock]
 
   template <class Sums>
   void tile(typename Sums::Shapes shapes, std::int64_t row, std::int64_t vector) const {
     Sums tile(shapes);
     tile.for_each([&](int m, int, __m512& sum) { sum = _mm512_set1_ps(to_float(bias[row + m])); });
     tile.add(
-        Factors<Bf16Bits>{weights, s.in, 2, packed, vectors(s.batch) * kPairs}.from(row, vector),
+        Factors<Element>{weights, s.in, kDepth<Element>, packed, row_of<Element>(s.batch)}.from(
+            row, vector),
         s.in);
     tile.for_each([&](int m, int v, const __m512& sum) {
-      alignas(32) Bf16Bits samples[kLanes];
+      alignas(64) Element samples[kLanes];
       store_rounded(samples, 0xffff, sum);
-      Bf16Bits* const to = block + (vector + v) * kLanes * kBlock + row + m;
+      Element* const to = block + (vector + v) * kLanes * kBlock + row + m;
       for (std::int64_t i = 0; i < kLanes; ++i) to[i * kBlock] = samples[i];
     });
   }
 };
 
-/// Returns max(y, 0); NaNs stay.
-__m512i relu_of(__m512i y) {
-  const __m512i magnitude = _mm512_and_si512(y, _mm512_set1_epi16(0x7fff));
-  const __mmask32 nan = _mm512_cmpgt_epi16_mask(magnitude, _mm512_set1_epi16(0x7f80));
-  return _mm512_mask_blend_epi16(nan, _mm512_max_epi16(y, _mm512_setzero_si512()), y);
+// These store `count` outputs of a block, or what is positive of them; NaNs stay.
+
+void store_outputs(const Bf16Bits* block, std::int64_t count, bool relu, Bf16Bits* to) {
+  static_assert(kBlock == kPairs, "a row of a block is one vector");
+  const auto mask = static_cast<__mmask32>((std::uint64_t{1} << count) - 1);
+  __m512i y = _mm512_load_si512(block);
+  if (relu) {
+    const __m512i magnitude = _mm512_and_si512(y, _mm512_set1_epi16(0x7fff));
+    const __mmask32 nan = _mm512_cmpgt_epi16_mask(magnitude, _mm512_set1_epi16(0x7f80));
+    y = _mm512_mask_blend_epi16(nan, _mm512_max_epi16(y, _mm512_setzero_si512()), y);
+  }
+  _mm512_mask_storeu_epi16(to, mask, y);
 }
 
-void forward(const LinearShape& s, const Bf16Bits* packed, const Bf16Bits* weights,
-             const Bf16Bits* bias, bool relu, std::int64_t begin, std::int64_t end, Bf16Bits* y) {
-  alignas(64) Bf16Bits block[kBatch * kBlock];
-  TileCover tiles(s.in);
-  for (std::int64_t first = 0; first < s.batch; first += kBatch) {
-    const std::int64_t samples = s.batch - first < kBatch ? s.batch - first : kBatch;
-    for (std::int64_t output = begin; output < end; output += kBlock) {
-      const std::int64_t outputs = end - output < kBlock ? end - output : kBlock;
-      const auto mask = static_cast<__mmask32>((std::uint64_t{1} << outputs) - 1);
-      tiles.cover(
-          outputs, vectors(samples),
-          ForwardBlock{s, packed + 2 * first, weights + output * s.in, bias + output, block});
+void store_outputs(const float* block, std::int64_t count, bool relu, float* to) {
+  for (std::int64_t i = 0; i < count; i += kLanes) {
+    const __m512 y = _mm512_load_ps(block + i);
+    const __mmask16 negative = _mm512_cmp_ps_mask(y, _mm512_setzero_ps(), _CMP_LE_OQ);
+    const __m512 positive = _mm512_mask_blend_ps(negative, y, _mm512_setzero_ps());
+    _mm512_mask_storeu_ps(to + i, lanes(count - i), relu ? positive : y);
+  }
+}
+
+template <class Element>
+void forward(const LinearShape& s, const Element* packed, const Element* weights,
+             const Element* bias, bool relu, std::int64_t begin, std::int64_t end, Element* y) {
+  alignas(64) Element block[kBatch * kBlock];
+  typename Elements<Element>::Tiles tiles(s.in);
+  for (std::int64_t output = begin; output < end; output += kBlock) {
+    const std::int64_t outputs = end - output < kBlock ? end - output : kBlock;
+    for (std::int64_t first = 0; first < s.batch; first += kBatch) {
+      const std::int64_t samples = s.batch - first < kBatch ? s.batch - first : kBatch;
+      tiles.cover(outputs, vectors(samples),
+                  ForwardBlock<Element>{s, packed + kDepth<Element> * first,
+                                        weights + output * s.in, bias + output, block});
       for (std::int64_t i = 0; i < samples; ++i) {
-        const __m512i values = _mm512_load_si512(block + i * kBlock);
-        _mm512_mask_storeu_epi16(y + (first + i) * s.out + output, mask,
-                                 relu ? relu_of(values) : values);
+        store_outputs(block + i * kBlock, outputs, relu, y + (first + i) * s.out + output);
       }
     }
   }
 }
 
+/// Columns of a matrix that are packed next. They are fetched from memory while a product is
+/// computed, because where rows are far apart the processor does not do it by itself.
+template <class Element>
+struct NextColumns {
+  const Element* begin = nullptr;
+  std::int64_t rows = 0, step = 0, count = 0;
+
+  /// Fetches the part that is due in the tile of these rows of the product, of which there are
+  /// `all`. GCC leaves out calls of functions that do nothing else, unless they are inlined.
+  [[gnu::always_inline]] void fetch(std::int64_t row, std::int64_t tile_rows,
+                                    std::int64_t all) const {
+    const std::int64_t end = rows * (row + tile_rows) / all;
+    for (std::int64_t i = rows * row / all; i < end; ++i) {
+      prefetch_elements<_MM_HINT_T1>(begin + i * step, count);
+    }
+  }
+};
+
 /// Writes a * b into a matrix whose rows are `width` elements, in bf16 rounded.
 template <class Element>
 struct Product {
   Factors<Element> factors;
-  std::int64_t inner, width, columns;
+  std::int64_t rows, inner, width, columns;
   Element* to;
+  NextColumns<Element> next;
 
   template <class Sums>
   void tile(typename Sums::Shapes shapes, std::int64_t row, std::int64_t vector) const {
     Sums tile(shapes);
+    Element* const first = to + row * width + vector * kLanes;
     tile.set_to_zero();
-    tile.prefetch(to + row * width + (vector + kAmxVectors) * kLanes, width);
+    next.fetch(row, tile.rows(), rows);
+    tile.prefetch(first + kAmxVectors * kLanes, width);
     tile.add(factors.from(row, vector), inner);
     tile.for_each([&](int m, int v, const __m512& sum) {
       const std::int64_t column = (vector + v) * kLanes;
-      store_rounded(to + (row + m) * width + column, lanes(columns - column), sum);
+      store_rounded(first + m * width + v * kLanes, lanes(columns - column), sum);
     });
   }
 };
 
-std::int64_t columns_from(const LinearShape& s, std::int64_t begin) {
-  return s.in - begin < LinearKernels::kColumns ? s.in - begin : LinearKernels::kColumns;
+/// Returns how many columns of x, or of the weights, come behind these, of those packed at a time.
+std::int64_t next_columns(const LinearShape& s, std::int64_t end) {
+  const std::int64_t left = s.in - end;
+  return left < LinearKernels<float>::kColumns ? left : LinearKernels<float>::kColumns;
 }
 
-void backward_data(const LinearShape& s, const Bf16Bits* gradient, const Bf16Bits* weights,
-                   std::int64_t begin, Bf16Bits* buffer, Bf16Bits* into) {
-  const std::int64_t columns = columns_from(s, begin);
-  const GroupPairs pairs = row_pairs(s.out, columns, s.in);
-  pairs.zip_all(weights + begin, buffer);
-  TileCover(s.out).cover(
+template <class Element>
+void backward_data(const LinearShape& s, const Element* gradient, const Element* weights,
+                   std::int64_t begin, std::int64_t end, Element* buffer, Element* into) {
+  const std::int64_t columns = end - begin;
+  pack_rows(s.out, columns, s.in, weights + begin, buffer);
+  typename Elements<Element>::Tiles(s.out).cover(
       s.batch, vectors(columns),
-      Product<Bf16Bits>{
-          {gradient, s.out, 2, buffer, pairs.pair_size()}, s.out, s.in, columns, into + begin});
+      Product<Element>{{gradient, s.out, kDepth<Element>, buffer, row_of<Element>(columns)},
+                       s.batch,
+                       s.out,
+                       s.in,
+                       columns,
+                       into + begin,
+                       {weights + end, s.out, s.in, next_columns(s, end)}});
 }
 
-void pair_input(const LinearShape& s, const Bf16Bits* x, Bf16Bits* pairs) {
-  row_pairs(s.batch, s.in, s.in).zip_all(x, pairs);
-}
-
-void pair_gradients(const LinearShape& s, const Bf16Bits* gradient, Bf16Bits* pairs) {
-  const GroupPairs zipped = row_pairs(s.batch, s.out, s.out);
-  zipped.zip_all(gradient, pairs);
-  if (TileCover(2 * pairs_of(s.batch)).by_amx()) {
-    transpose_pairs(pairs, zipped.pair_size(), pairs_of(s.batch), s.out, pairs + zipped.row_size(),
-                    2 * pairs_of(s.batch));
-  }
-}
-
-void backward_weights(const LinearShape& s, const Bf16Bits* gradient_pairs,
-                      const Bf16Bits* input_pairs, std::int64_t begin, std::int64_t end,
-                      Bf16Bits* weights) {
-  const GroupPairs zipped = row_pairs(s.batch, s.out, s.out);
-  const std::int64_t batch = 2 * pairs_of(s.batch);
-  TileCover tiles(batch);
-  const Bf16Bits* const a = tiles.by_amx() ? gradient_pairs + zipped.row_size() : gradient_pairs;
-  const std::int64_t a_row = tiles.by_amx() ? batch : 2;
-  const std::int64_t a_step = tiles.by_amx() ? 2 : zipped.pair_size();
-  const std::int64_t b_step = row_pairs(s.batch, s.in, s.in).pair_size();
-  tiles.cover(end - begin, vectors(s.in),
-              Product<Bf16Bits>{{a + begin * a_row, a_row, a_step, input_pairs, b_step},
-                                batch,
-                                s.in,
-                                s.in,
-                                weights + begin * s.in});
-}
-
-void backward_weights_f32(const LinearShape& s, const float* gradient, const float* input,
-                          std::int64_t begin, float* buffer, float* weights) {
-  const std::int64_t columns = columns_from(s, begin);
-  const std::int64_t step = vectors(columns) * kLanes;
-  for (std::int64_t sample = 0; sample < s.batch; ++sample) {
-    for (std::int64_t i = 0; i < columns; i += kLanes) {
-      const float* const from = input + sample * s.in + begin + i;
-      _mm512_storeu_ps(buffer + sample * step + i, _mm512_maskz_loadu_ps(lanes(columns - i), from));
+template <class Element>
+void backward_weights(const LinearShape& s, const Element* packed_gradient,
+                      const Element* packed_columns, std::int64_t begin, std::int64_t end,
+                      Element* weights) {
+  constexpr std::int64_t kColumns = LinearKernels<Element>::kColumns;
+  const std::int64_t samples = packed_samples<Element>(s);
+  typename Elements<Element>::Tiles tiles(samples);
+  // A few rows at a time go through all columns, since so memory is passed in its order.
+  const std::int64_t most = tiles.most_rows();
+  for (std::int64_t row = begin; row < end; row += most) {
+    const std::int64_t rows = end - row < most ? end - row : most;
+    for (std::int64_t column = 0; column < s.in; column += kColumns) {
+      const std::int64_t columns = s.in - column < kColumns ? s.in - column : kColumns;
+      const Element* const panel = packed_columns + column / kColumns * packed_panel<Element>(s);
+      tiles.cover(rows, vectors(columns),
+                  Product<Element>{{packed_gradient + row * samples, samples, kDepth<Element>,
+                                    panel, row_of<Element>(columns)},
+                                   rows,
+                                   samples,
+                                   s.in,
+                                   columns,
+                                   weights + row * s.in + column,
+                                   {}});
     }
   }
-  for_each_tile(
-      s.out, vectors(columns),
-      Product<float>{{gradient, 1, s.out, buffer, step}, s.batch, s.in, columns, weights + begin});
 }
 
-LinearKernels::LinearBufferSizes sizes(const LinearShape& s) {
-  return {pairs_of(s.in) * vectors(s.batch) * kPairs,
-          row_pairs(s.out, LinearKernels::kColumns, s.in).row_size(),
-          s.batch * LinearKernels::kColumns, row_pairs(s.batch, s.in, s.in).row_size(),
-          2 * row_pairs(s.batch, s.out, s.out).row_size()};
+template <class Element>
+typename LinearKernels<Element>::LinearBufferSizes sizes(const LinearShape& s) {
+  constexpr std::int64_t kColumns = LinearKernels<Element>::kColumns;
+  const std::int64_t zipped =
+      kDepth<Element> == 1 ? 0 : depths_of<Element>(s.batch) * row_of<Element>(s.out);
+  return {depths_of<Element>(s.in) * row_of<Element>(s.batch),
+          s.out * packed_samples<Element>(s) + zipped,
+          (s.in + kColumns - 1) / kColumns * packed_panel<Element>(s),
+          depths_of<Element>(s.out) * row_of<Element>(kColumns)};
 }
 
-constexpr LinearKernels kKernels{
-    &sizes,      &pack_input,     &forward,          &backward_data,
-    &pair_input, &pair_gradients, &backward_weights, &backward_weights_f32};
+template <class Element>
+constexpr LinearKernels<Element> kKernels{
+    &sizes<Element>, &pack_input<Element>,   &forward<Element>,         &backward_data<Element>,
+    &pack_gradient,  &pack_columns<Element>, &backward_weights<Element>};
 
 }  // namespace
 
-const LinearKernels* avx512_linear() { return is_supported() ? &kKernels : nullptr; }
+const LinearKernels<Bf16Bits>* avx512_bf16_linear() {
+  return is_supported() ? &kKernels<Bf16Bits> : nullptr;
+}
+const LinearKernels<float>* avx512_f32_linear() {
+  return is_supported() ? &kKernels<float> : nullptr;
+}
 
 }  // namespace mnist_train::models
 
@@ -190,7 +205,8 @@ const LinearKernels* avx512_linear() { return is_supported() ? &kKernels : nullp
 
 namespace mnist_train::models {
 
-const LinearKernels* avx512_linear() { return nullptr; }
+const LinearKernels<Bf16Bits>* avx512_bf16_linear() { return nullptr; }
+const LinearKernels<float>* avx512_f32_linear() { return nullptr; }
 
 }  // namespace mnist_train::models
 

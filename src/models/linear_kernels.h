@@ -6,8 +6,7 @@
 
 namespace mnist_train::models {
 
-/// A linear layer: x [batch,in], weights [out,in], bias [out] and y [batch,out] are bf16, or f32
-/// where that is said.
+/// A linear layer: x [batch,in], weights [out,in], bias [out] and y [batch,out].
 struct LinearShape {
   std::int64_t batch, in, out;
 
@@ -15,47 +14,51 @@ struct LinearShape {
   std::int64_t multiply_adds() const { return batch * in * out; }
 };
 
-/// CPU kernels for the three matrix products of a linear layer. Sums are fp32. Each call computes a
-/// part of the result, so that several threads may share it; the parts' bits do not depend on it.
+/// CPU kernels for the three matrix products of a linear layer, all of whose tensors are bf16 or
+/// all f32. Sums are f32. Each call computes a part of the result, so that several threads may
+/// share it. The parts' bits do not depend on that, nor what a sample gives on those beside it.
+template <class Element>
 struct LinearKernels {
-  /// How many elements of bf16 the buffers need that the kernels work in.
+  /// How many elements the buffers need that the kernels work in.
   struct LinearBufferSizes {
     std::int64_t packed_input;
-    std::int64_t columns;      // for one call of `backward_data`
-    std::int64_t f32_columns;  // of f32, for one call of `backward_weights_f32`
-    std::int64_t input_pairs;
-    std::int64_t gradient_pairs;
+    std::int64_t packed_gradient;
+    std::int64_t packed_columns;
+    std::int64_t data_columns;  // for one call of `backward_data`
   };
-  /// The outputs that `forward` and `backward_weights` take at a time.
+  /// The outputs that `forward` takes at a time. Parts of inputs and gradients that are packed
+  /// begin at multiples of it.
   static constexpr std::int64_t kOutputs = 32;
-  /// The columns of one call of `backward_data` or `backward_weights_f32`, at most.
+  /// The columns of one call of `backward_data` or `pack_columns`, at most; those of the latter
+  /// begin at multiples of it.
   static constexpr std::int64_t kColumns = 64;
 
   LinearBufferSizes (*sizes)(const LinearShape& shape);
-  /// Rearranges x for `forward`.
-  void (*pack_input)(const LinearShape& shape, const Bf16Bits* x, Bf16Bits* packed);
+  /// Rearranges the columns `begin` to `end` of x for `forward`.
+  void (*pack_input)(const LinearShape& shape, const Element* x, std::int64_t begin,
+                     std::int64_t end, Element* packed);
   /// Writes the columns `begin` to `end` of y = x * weights^T + bias; `relu`: of max(y, 0).
-  void (*forward)(const LinearShape& shape, const Bf16Bits* packed, const Bf16Bits* weights,
-                  const Bf16Bits* bias, bool relu, std::int64_t begin, std::int64_t end,
-                  Bf16Bits* y);
-  /// Writes the columns from `begin` on of the gradient of x: the gradient of y times the weights.
-  void (*backward_data)(const LinearShape& shape, const Bf16Bits* gradient, const Bf16Bits* weights,
-                        std::int64_t begin, Bf16Bits* buffer, Bf16Bits* into);
-  /// These two rearrange x and the gradient of y for `backward_weights`.
-  void (*pair_input)(const LinearShape& shape, const Bf16Bits* x, Bf16Bits* pairs);
-  void (*pair_gradients)(const LinearShape& shape, const Bf16Bits* gradient, Bf16Bits* pairs);
+  void (*forward)(const LinearShape& shape, const Element* packed, const Element* weights,
+                  const Element* bias, bool relu, std::int64_t begin, std::int64_t end, Element* y);
+  /// Writes the columns `begin` to `end` of the gradient of x: that of y times the weights.
+  void (*backward_data)(const LinearShape& shape, const Element* gradient, const Element* weights,
+                        std::int64_t begin, std::int64_t end, Element* buffer, Element* into);
+  /// These two rearrange the columns `begin` to `end` of the gradient of y and of x for
+  /// `backward_weights`.
+  void (*pack_gradient)(const LinearShape& shape, const Element* gradient, std::int64_t begin,
+                        std::int64_t end, Element* packed);
+  void (*pack_columns)(const LinearShape& shape, const Element* x, std::int64_t begin,
+                       std::int64_t end, Element* packed);
   /// Writes the rows `begin` to `end` of the gradient of the weights: that of y, transposed, times
   /// x.
-  void (*backward_weights)(const LinearShape& shape, const Bf16Bits* gradient_pairs,
-                           const Bf16Bits* input_pairs, std::int64_t begin, std::int64_t end,
-                           Bf16Bits* weights);
-  /// Writes the columns from `begin` on of the gradient of the weights, where all is f32.
-  void (*backward_weights_f32)(const LinearShape& shape, const float* gradient, const float* input,
-                               std::int64_t begin, float* buffer, float* weights);
+  void (*backward_weights)(const LinearShape& shape, const Element* packed_gradient,
+                           const Element* packed_columns, std::int64_t begin, std::int64_t end,
+                           Element* weights);
 };
 
-/// Returns the kernels for AVX-512 with bf16 instructions, which use AMX where there is one, or
-/// null where the processor lacks these instructions.
-const LinearKernels* avx512_linear();
+/// Return the kernels for AVX-512 with bf16 instructions, which use AMX for bf16 where there is
+/// one, or null where the processor lacks these instructions.
+const LinearKernels<Bf16Bits>* avx512_bf16_linear();
+const LinearKernels<float>* avx512_f32_linear();
 
 }  // namespace mnist_train::models

@@ -2,6 +2,7 @@
 
 #include <span>
 #include <variant>
+#include <vector>
 
 #include "network/network.h"
 
@@ -32,5 +33,10 @@ bool are_batch_norm_relu(Neighbours next);
 bool are_linear_activation(Neighbours next);
 /// Returns whether the first layers average images and leave a vector of their channels.
 bool are_average_flatten(Neighbours next);
+
+/// Returns whether there are only layers for which kernels keep samples apart: linear ones, with or
+/// without a function that `linear_activation` has, convolutions with ReLU and pooling, and
+/// flatten.
+bool keep_samples_apart(const std::vector<network::SizedLayer>& layers);
 
 }  // namespace mnist_train::models

@@ -19,6 +19,17 @@ inline __m512i zip(const Bf16Bits* a, const Bf16Bits* b, __mmask16 mask) {
   return _mm512_permutex2var_epi16(first, _mm512_load_si512(kOrder), second);
 }
 
+/// How many rows ahead those are fetched that are packed next: where rows are far apart, the
+/// processor does not do it by itself.
+inline constexpr std::int64_t kRowsAhead = 16;
+
+/// Fetches so many elements into the caches. Where there are fewer, it does no harm.
+template <_mm_hint Hint = _MM_HINT_T0, class Element>
+[[gnu::always_inline]] inline void prefetch_elements(const Element* from, std::int64_t count) {
+  constexpr std::int64_t kLine = 64 / sizeof(Element);
+  for (std::int64_t i = 0; i < count; i += kLine) _mm_prefetch(from + i, Hint);
+}
+
 /// Rows of groups of adjacent elements as [rows][pairs of groups][elements][2], elements in whole
 /// vectors. The elements of a group begin `step` behind those of the one before.
 struct GroupPairs {
@@ -31,6 +42,8 @@ struct GroupPairs {
     for (std::int64_t row = 0; row < rows; ++row) {
       for (std::int64_t x = 0; x < groups; x += 2) {
         const Bf16Bits* const first = from + row * row_step + x * step;
+        prefetch_elements(first + kRowsAhead * step, elements);
+        prefetch_elements(first + (kRowsAhead + 1) * step, elements);
         for (std::int64_t i = 0; i < elements; i += kLanes, to += kPairs) {
           const Bf16Bits* const second = x + 1 < groups ? first + step + i : nullptr;
           _mm512_storeu_si512(to, zip(first + i, second, lanes(elements - i)));
@@ -40,7 +53,7 @@ struct GroupPairs {
   }
 };
 
-/// Transposes 16 vectors of 16 pairs: exchanges quarters of blocks of 16, 8, 4 and 2.
+/// Transposes 16 vectors of 16 words of 32 bits: exchanges quarters of blocks of 16, 8, 4 and 2.
 inline void transpose(__m512i (&rows)[kLanes]) {
   const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
 #pragma GCC unroll 4
@@ -60,23 +73,26 @@ inline void transpose(__m512i (&rows)[kLanes]) {
   }
 }
 
-/// Transposes a matrix of pairs: row i begins at from + i * from_step, column i at to + i *
-/// to_step.
-inline void transpose_pairs(const Bf16Bits* from, std::int64_t from_step, std::int64_t rows,
-                            std::int64_t columns, Bf16Bits* to, std::int64_t to_step) {
+/// Transposes a matrix of f32 or of pairs of bf16: row i begins at from + i * from_step, column i
+/// at to + i * to_step.
+template <class Element>
+void transpose(const Element* from, std::int64_t from_step, std::int64_t rows, std::int64_t columns,
+               Element* to, std::int64_t to_step) {
+  constexpr std::int64_t kWidth = sizeof(float) / sizeof(Element);
   for (std::int64_t row = 0; row < rows; row += kLanes) {
     const std::int64_t height = rows - row < kLanes ? rows - row : kLanes;
     for (std::int64_t column = 0; column < columns; column += kLanes) {
       const std::int64_t width = columns - column < kLanes ? columns - column : kLanes;
-      __m512i pairs[kLanes];
+      __m512i words[kLanes];
       for (int i = 0; i < kLanes; ++i) {
-        pairs[i] = i < height ? _mm512_maskz_loadu_epi32(lanes(width),
-                                                         from + (row + i) * from_step + 2 * column)
-                              : _mm512_setzero_si512();
+        const Element* const begin = from + (row + i) * from_step + kWidth * column;
+        words[i] =
+            i < height ? _mm512_maskz_loadu_epi32(lanes(width), begin) : _mm512_setzero_si512();
       }
-      transpose(pairs);
+      transpose(words);
       for (int i = 0; i < width; ++i) {
-        _mm512_mask_storeu_epi32(to + (column + i) * to_step + 2 * row, lanes(height), pairs[i]);
+        _mm512_mask_storeu_epi32(to + (column + i) * to_step + kWidth * row, lanes(height),
+                                 words[i]);
       }
     }
   }

@@ -3,6 +3,8 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/modules/conv.h>
 
+#include "models/gradient_places.h"
+
 namespace mnist_train::models {
 
 /// Returns `max_pool2d(relu(x), 2)` [N,C,H/2,W/2] of x [N,C,H,W], without an odd last row or
@@ -20,10 +22,15 @@ at::Tensor bias_relu_max_pool(const at::Tensor& x, const at::Tensor& bias, bool 
 /// instructions for it, and for a layer with a square kernel, stride 1 and no padding, kernels take
 /// one image after the other through all three operations, so that intermediate values stay in the
 /// processor's cache; sums are fp32, as in LibTorch's kernels, which all other cases use. On a GPU
-/// the bias is added together with ReLU and pooling.
-at::Tensor convolve_relu_max_pool(torch::nn::Conv2d& layer, const at::Tensor& images);
+/// the bias is added together with ReLU and pooling. Those kernels write gradients to `places`.
+at::Tensor convolve_relu_max_pool(torch::nn::Conv2d& layer, const at::Tensor& images,
+                                  GradientPlaces& places);
 /// Returns `convolve_relu_max_pool(layer, images)` as vectors [N,C*H/2*W/2], which one kernel makes
 /// without a copy.
-at::Tensor convolve_relu_max_pool_flatten(torch::nn::Conv2d& layer, const at::Tensor& images);
+at::Tensor convolve_relu_max_pool_flatten(torch::nn::Conv2d& layer, const at::Tensor& images,
+                                          GradientPlaces& places);
+/// Returns whether those kernels compute a layer with these weights, which takes all images of its
+/// network that are large enough.
+bool has_host_convolve_relu_max_pool(const torch::nn::Conv2dImpl& layer);
 
 }  // namespace mnist_train::models

@@ -15,6 +15,8 @@ class AmxTile {
   using Shapes = AmxShapes;
   explicit AmxTile(AmxShapes shapes) : shapes_(shapes) {}
 
+  std::int64_t rows() const { return A * shapes_.rows; }
+
   [[gnu::always_inline]] void set_to_zero() {
     for_register([]<int Register>(std::int64_t, int) { zero_amx<Register>(); });
     in_registers_ = true;

@@ -10,6 +10,7 @@ namespace mnist_train::models::avx512 {
 
 inline constexpr std::int64_t kMaxVectors = 4;  // columns of a tile, in vectors
 inline constexpr std::int64_t kTile = 24;       // vectors of sums in a tile, of 32 registers
+inline constexpr std::int64_t kTileRows = kTile / kMaxVectors;  // of the widest tile
 
 /// The factors of a matrix product whose inner dimension is taken in pairs (bf16) or one by one
 /// (f32). Pair k of row m of `a` lies at a + m * a_row + k * a_step; the pairs k of all columns of
@@ -34,6 +35,8 @@ class Tile {
  public:
   struct Shapes {};
   explicit Tile(Shapes /*known*/) {}
+
+  static constexpr std::int64_t rows() { return M; }
 
   void set_to_zero() {
     for_each([](int, int, __m512& sum) { sum = _mm512_setzero_ps(); });

@@ -33,18 +33,14 @@ void tile_rows(std::int64_t rows, std::int64_t vector, const Work& work) {
 template <class Work>
 void for_each_tile(std::int64_t rows, std::int64_t count, const Work& work) {
   for (std::int64_t vector = 0; vector < count; vector += kMaxVectors) {
-    switch (count - vector) {
-      case 1:
-        tile_rows<1>(rows, vector, work);
-        break;
-      case 2:
-        tile_rows<2>(rows, vector, work);
-        break;
-      case 3:
-        tile_rows<3>(rows, vector, work);
-        break;
-      default:
-        tile_rows<4>(rows, vector, work);
+    if (count - vector == 1) {
+      tile_rows<1>(rows, vector, work);
+    } else if (count - vector == 2) {
+      tile_rows<2>(rows, vector, work);
+    } else if (count - vector == 3) {
+      tile_rows<3>(rows, vector, work);
+    } else {
+      tile_rows<4>(rows, vector, work);
     }
   }
 }
@@ -64,6 +60,8 @@ class TileCover {
   /// Returns whether pairs of a row of `a` have to lie side by side.
   bool by_amx() const { return pairs_ != 0; }
 
+  /// Returns how many rows the largest tiles have.
+  std::int64_t most_rows() const { return by_amx() ? 2 * AmxShapes::kMost : kTileRows; }
   /// Covers `rows` rows of `count` vectors with calls of `work.tile<Tile>(shapes, row, vector)`.
   template <class Work>
   void cover(std::int64_t rows, std::int64_t count, const Work& work) {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "comm/gradient_averager.h"
 #include "kernels/optimizer_update.h"
@@ -29,6 +30,10 @@ struct StepBatches {
   /// Returns this rank's shard number 0, 1, … (of its own), possibly empty, of batch number 0 to
   /// `count` - 1. It is valid until the next one is taken.
   std::function<loader::Batch(std::int64_t batch, std::size_t shard)> shard;
+  /// Returns all of this rank's shards of the only batch together, where they can be computed so;
+  /// else null.
+  std::function<loader::Batch()> all_shards{};
+  std::vector<std::int64_t> shard_ends{};  // how many of their samples come before each one's end
 };
 
 /// One optimizer step of one rank: forward, backward, averaging, clipping, update. From `run` on it
@@ -60,6 +65,7 @@ class Step {
 
  private:
   void compute_shard(const StepBatches& batches, std::size_t number);
+  void compute_all_shards(const StepBatches& batches);
   models::BackwardRoot forward(const loader::Batch& batch, double scale);
   at::Tensor loss_of_no_samples() const;
   void update(const at::Tensor& learning_rate);

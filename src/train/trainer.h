@@ -88,7 +88,7 @@ class Trainer {
   PlannedStep plan(std::int64_t number);
   void note_steps(std::int64_t steps);
   std::vector<data::Range> shards_of(std::int64_t begin) const;
-  loader::Batch gather_shard(const std::vector<data::Range>& shards, std::size_t number);
+  loader::Batch gather(data::Range range, data::Range next);
   void prefetch(std::int64_t begin, std::int64_t batch, std::size_t number);
   void record_times(double seconds);
 

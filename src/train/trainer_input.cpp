@@ -42,8 +42,19 @@ PlannedStep Trainer::plan(std::int64_t number) {
       torch::manual_seed(data::generator_seed(options_.seed, progress_.step,
                                               static_cast<std::int64_t>(number_of_all)));
     }
-    return gather_shard(shards[static_cast<std::size_t>(batch)], number_of_all);
+    const std::vector<data::Range>& all = shards[static_cast<std::size_t>(batch)];
+    return gather(all[number_of_all], all[(number_of_all + 1) % all.size()]);
   };
+  const bool joins_shards = planned.shards.size() > 1 && planned.batches.count == 1 &&
+                            device_.is_cpu() && parameters_.keeps_shards_apart() &&
+                            images_.can_gather_at() && computing_model().separates_shards();
+  if (joins_shards) {
+    const data::Range all{planned.shards.front().begin, planned.shards.back().end};
+    planned.batches.all_shards = [this, all] { return gather(all, {}); };
+    for (const data::Range& shard : planned.shards) {
+      planned.batches.shard_ends.push_back(shard.end - all.begin);
+    }
+  }
   return planned;
 }
 
@@ -57,10 +68,10 @@ std::vector<data::Range> Trainer::shards_of(std::int64_t begin) const {
   return shards;
 }
 
-/// Returns one of the shards of a global batch.
-loader::Batch Trainer::gather_shard(const std::vector<data::Range>& shards, std::size_t number) {
+/// Returns a shard of a global batch, behind which comes `next`.
+loader::Batch Trainer::gather(data::Range range, data::Range next) {
   const double begin_s = monotonic_seconds();
-  loader::Batch batch = images_.gather(shards[number], shards[(number + 1) % shards.size()]);
+  loader::Batch batch = images_.gather(range, next);
   input_seconds_ += monotonic_seconds() - begin_s;
   return batch;
 }

@@ -78,7 +78,7 @@ std::vector<at::Tensor> steps(const Communicator& communicator, const TrainOptio
   for (int step = 0; step < kSteps; ++step) {
     const data::Range mine = data::shard({step * 100, step * 100 + batch_size}, communicator.rank(),
                                          communicator.world_size());
-    subject.parameters.begin_shard(0);
+    subject.parameters.begin_shards(0);
     averager->begin();
     const at::Tensor loss = subject.loss_sum(mine);
     subject.parameters.statistics()[0].fill_(loss.item<double>());
@@ -121,7 +121,7 @@ Bf16Gradients bf16_gradients(const Communicator& communicator, AveragingStrategy
       *master, 1, computing.get(),
       {SummationTree::of_ranks(communicator.world_size()), communicator.rank(), late});
   const auto averager = make_gradient_averager(options, communicator, parameters.gradient_buffer());
-  parameters.begin_shard(0);
+  parameters.begin_shards(0);
   averager->begin();
   const at::Tensor images =
       at::arange(4 * 16 * 16, at::kFloat).add(communicator.rank()).sin().view({4, 1, 16, 16});

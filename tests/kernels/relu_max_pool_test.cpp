@@ -200,7 +200,8 @@ TEST_CASE("convolution, ReLU and pooling give the same with the kernels as witho
     std::vector<at::Tensor> results;
     for (torch::nn::Conv2d& layer : layers) {
       layer->zero_grad();
-      const at::Tensor out = models::convolve_relu_max_pool(layer, images);
+      models::GradientPlaces places;
+      const at::Tensor out = models::convolve_relu_max_pool(layer, images, places);
       out.square().sum().backward();
       results.push_back(out.detach());
       for (const auto& parameter : layer->parameters()) {

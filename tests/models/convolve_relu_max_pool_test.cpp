@@ -1,5 +1,6 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/conv2d.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/max_pool2d.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/relu.h>
@@ -34,6 +35,16 @@ torch::nn::Conv2d make_layer(const Case& c) {
       small_integers({c.out_channels, c.in_channels, c.kernel, c.kernel}).to(at::kBFloat16));
   layer->bias.set_data(at::randint(-2, 3, {c.out_channels}, at::kBFloat16));
   return layer;
+}
+
+at::Tensor pool(torch::nn::Conv2d& layer, const at::Tensor& images) {
+  GradientPlaces places;
+  return convolve_relu_max_pool(layer, images, places);
+}
+
+at::Tensor pool_flatten(torch::nn::Conv2d& layer, const at::Tensor& images) {
+  GradientPlaces places;
+  return convolve_relu_max_pool_flatten(layer, images, places);
 }
 
 struct Passes {
@@ -83,10 +94,10 @@ TEST_CASE("convolution, ReLU and pooling in one give the exact sums, forward and
             {c.images, c.out_channels, (c.height - c.kernel + 1) / 2, (c.width - c.kernel + 1) / 2})
             .to(at::kBFloat16);
     const Passes expected = both_passes(layer, images, upstream, reference);
-    check_equal(both_passes(layer, images, upstream, convolve_relu_max_pool), expected);
+    check_equal(both_passes(layer, images, upstream, pool), expected);
     const auto as_vectors = [](torch::nn::Conv2d& of, const at::Tensor& x) {
-      const at::Tensor pooled = convolve_relu_max_pool(of, x);
-      return convolve_relu_max_pool_flatten(of, x).view(pooled.sizes());
+      const at::Tensor pooled = pool(of, x);
+      return pool_flatten(of, x).view(pooled.sizes());
     };
     check_equal(both_passes(layer, images, upstream, as_vectors), expected);
   }
@@ -100,27 +111,58 @@ TEST_CASE("any number of threads gives the gradients of one") {
   const at::Tensor upstream = small_integers({10, 16, 5, 5}).to(at::kBFloat16);
   const int before = at::get_num_threads();
   at::set_num_threads(1);
-  const Passes one = both_passes(layer, images, upstream, convolve_relu_max_pool);
+  const Passes one = both_passes(layer, images, upstream, pool);
   at::set_num_threads(3);
-  const Passes three = both_passes(layer, images, upstream, convolve_relu_max_pool);
+  const Passes three = both_passes(layer, images, upstream, pool);
   at::set_num_threads(before);
   check_equal(three, one);
 }
 
 TEST_CASE("no image gives gradients of zero") {
   torch::nn::Conv2d layer = make_layer({0, 8, 8, 3, 3, 4});
-  const at::Tensor out = convolve_relu_max_pool(layer, at::zeros({0, 3, 8, 8}, at::kBFloat16));
+  const at::Tensor out = pool(layer, at::zeros({0, 3, 8, 8}, at::kBFloat16));
   CHECK(out.sizes() == at::IntArrayRef({0, 4, 3, 3}));
   out.sum().backward();
   CHECK(layer->weight.grad().abs().sum().item<float>() == 0);
   CHECK(layer->bias.grad().abs().sum().item<float>() == 0);
 }
 
+TEST_CASE("the gradients of shards are written to their places, as they are one by one") {
+  torch::manual_seed(8);
+  const Case c{10, 12, 12, 6, 3, 16};
+  torch::nn::Conv2d layer = make_layer(c);
+  if (!has_host_convolve_relu_max_pool(*layer)) return;  // on processors without the instructions
+  const at::Tensor images = small_integers({10, 6, 12, 12}).to(at::kBFloat16);
+  const at::Tensor upstream = small_integers({10, 16, 5, 5}).to(at::kBFloat16);
+  const std::vector<std::int64_t> ends{4, 4, 10};  // the second is empty
+  std::vector<at::Tensor> weights;
+  std::vector<at::Tensor> biases;
+  for (std::size_t shard = 0; shard < ends.size(); ++shard) {
+    weights.push_back(at::full_like(layer->weight, 7).detach());
+    biases.push_back(at::full_like(layer->bias, 7).detach());
+  }
+  GradientPlaces places;
+  places.set(layer->weight, weights);
+  places.set(layer->bias, biases);
+  places.set_ends(ends);
+  convolve_relu_max_pool(layer, images, places).backward(upstream);
+  CHECK(layer->weight.grad().const_data_ptr() == weights.front().const_data_ptr());
+  CHECK(layer->bias.grad().const_data_ptr() == biases.front().const_data_ptr());
+  for (std::size_t shard = 0; shard < ends.size(); ++shard) {
+    const std::int64_t begin = shard == 0 ? 0 : ends[shard - 1];
+    const std::int64_t count = ends[shard] - begin;
+    const Passes alone =
+        both_passes(layer, images.narrow(0, begin, count), upstream.narrow(0, begin, count), pool);
+    CHECK(alone.weight.equal(weights[shard]));
+    CHECK(alone.bias.equal(biases[shard]));
+  }
+}
+
 TEST_CASE("a NaN in an image comes out, and only where it was") {
   torch::nn::Conv2d layer = make_layer({1, 8, 8, 2, 3, 20});
   at::Tensor images = small_integers({1, 2, 8, 8}).to(at::kBFloat16);
   images[0][1][0][0] = std::numeric_limits<float>::quiet_NaN();
-  const at::Tensor out = convolve_relu_max_pool(layer, images);
+  const at::Tensor out = pool(layer, images);
   CHECK(out.select(3, 0).select(2, 0).isnan().all().item<bool>());
   CHECK(out.isnan().sum().item<std::int64_t>() == 20);
 }
@@ -136,7 +178,7 @@ TEST_CASE("layers that the kernels are not made for go through LibTorch") {
     torch::nn::Conv2d layer(options);
     for (const auto type : {at::kFloat, at::kBFloat16}) {
       layer->to(type);
-      const at::Tensor out = convolve_relu_max_pool(layer, images.to(type));
+      const at::Tensor out = pool(layer, images.to(type));
       CHECK(out.equal(relu_max_pool(layer->forward(images.to(type)))));
     }
   }
@@ -144,10 +186,8 @@ TEST_CASE("layers that the kernels are not made for go through LibTorch") {
 
 TEST_CASE("images that do not fit the layer are LibTorch's error") {
   torch::nn::Conv2d layer = make_layer({1, 8, 8, 2, 3, 4});
-  CHECK_THROWS_AS(convolve_relu_max_pool(layer, at::zeros({1, 3, 8, 8}, at::kBFloat16)),
-                  c10::Error);
-  CHECK_THROWS_AS(convolve_relu_max_pool(layer, at::zeros({1, 2, 2, 2}, at::kBFloat16)),
-                  c10::Error);
+  CHECK_THROWS_AS(pool(layer, at::zeros({1, 3, 8, 8}, at::kBFloat16)), c10::Error);
+  CHECK_THROWS_AS(pool(layer, at::zeros({1, 2, 2, 2}, at::kBFloat16)), c10::Error);
 }
 
 }  // namespace

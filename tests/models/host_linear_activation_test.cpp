@@ -2,6 +2,9 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/linspace.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/relu.h>
@@ -17,8 +20,8 @@
 #include <vector>
 
 #include "kernels/agreement.h"
+#include "models/host_linear.h"
 #include "models/linear_activation.h"
-#include "models/linear_kernels.h"
 #include "support/catch.h"
 
 namespace mnist_train::models {
@@ -69,12 +72,16 @@ TEST_CASE("the gradients behind a linear layer are those of its function, and th
       const at::Tensor z = at::randn({rows, channels}).to(type);
       const at::Tensor y = function == LinearFunction::kRelu ? at::relu(z) : at::tanh(z);
       const at::Tensor dy = at::randn({rows, channels}).to(type);
-      const auto found = host_linear_activation_gradients(function, y, dy);
+      const at::Tensor linear = at::empty_like(y);
+      const at::Tensor place = at::empty({channels}, y.options());
+      const at::Tensor bias = host_linear_activation_gradients(function, y, dy, linear);
       kernels::Agreement agreement;
-      if (rows > 0) agreement.add("gradient", found.linear, derivative(function, y, dy), type);
-      agreement.add("bias", found.bias, found.linear.to(at::kDouble).sum(0), type);
+      if (rows > 0) agreement.add("gradient", linear, derivative(function, y, dy), type);
+      agreement.add("bias", bias, linear.to(at::kDouble).sum(0), type);
       CHECK(agreement.difference() == "");
-      CHECK(found.bias.scalar_type() == type);
+      CHECK(bias.scalar_type() == type);
+      CHECK(host_linear_activation_gradients(function, y, dy, linear, place).equal(bias));
+      CHECK(place.equal(bias));
     }
   }
 }
@@ -123,7 +130,8 @@ TEST_CASE("a linear layer writes its weight's gradient to the place where it is 
     const at::Tensor expected = gradient().clone();
     const at::Tensor rows = at::zeros({2, 50 * 33 + 16}, type);
     const at::Tensor place = rows[1].narrow(0, 8, 50 * 33).view({33, 50});
-    places.set(layer->weight, place);
+    places.set_ends({12});
+    places.set(layer->weight, {place});
     {
       const at::NoGradGuard no_grad;  // an evaluation, which has no gradients
       (void)operation(x);
@@ -131,12 +139,47 @@ TEST_CASE("a linear layer writes its weight's gradient to the place where it is 
     const at::Tensor found = gradient();
     CHECK(found.equal(expected));
     CHECK(rows.count_nonzero().item<std::int64_t>() <= 50 * 33);
-    if (avx512_linear() != nullptr) {
+    if (has_own_host_linear()) {
       CHECK(found.const_data_ptr() == place.const_data_ptr());
       CHECK(place.equal(expected));
     }
     CHECK(gradient().const_data_ptr() != place.const_data_ptr());
     CHECK(gradient().equal(expected));
+  }
+}
+
+TEST_CASE("a linear layer computes the gradients of shards as it would one by one") {
+  for (const auto type : {at::kFloat, at::kBFloat16}) {
+    auto layer = std::make_shared<torch::nn::LinearImpl>(50, 33);
+    layer->to(type);
+    if (!separates_samples(*layer)) continue;  // on processors without the instructions
+    GradientPlaces places;
+    const auto operation =
+        linear_activation(layer, settings::ActivationLayer{settings::Activation::kTanh}, places);
+    const at::Tensor x = at::linspace(-1, 1, 12 * 50).view({12, 50}).to(type);
+    const std::vector<std::int64_t> ends{5, 5, 12};  // the second is empty
+    std::vector<at::Tensor> weights;
+    std::vector<at::Tensor> biases;
+    for (std::size_t shard = 0; shard < ends.size(); ++shard) {
+      weights.push_back(at::full({33, 50}, 7, type));
+      biases.push_back(at::full({33}, 7, type));
+    }
+    places.set(layer->weight, weights);
+    places.set(layer->bias, biases);
+    places.set_ends(ends);
+    const at::Tensor y = operation(x);
+    y.square().sum().backward();
+    CHECK(layer->weight.grad().const_data_ptr() == weights.front().const_data_ptr());
+    CHECK(layer->bias.grad().const_data_ptr() == biases.front().const_data_ptr());
+    for (std::size_t shard = 0; shard < ends.size(); ++shard) {
+      const std::int64_t begin = shard == 0 ? 0 : ends[shard - 1];
+      layer->zero_grad();
+      const at::Tensor alone = operation(x.narrow(0, begin, ends[shard] - begin));
+      alone.square().sum().backward();
+      CHECK(y.narrow(0, begin, ends[shard] - begin).equal(alone));
+      CHECK(layer->weight.grad().equal(weights[shard]));
+      CHECK(layer->bias.grad().equal(biases[shard]));
+    }
   }
 }
 

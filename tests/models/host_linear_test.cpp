@@ -9,7 +9,6 @@
 #include <array>
 #include <limits>
 
-#include "models/linear_kernels.h"
 #include "support/catch.h"
 
 namespace mnist_train::models {
@@ -78,14 +77,22 @@ TEST_CASE("any number of threads gives the products of one") {
 }
 
 TEST_CASE("a sample gives the same alone as beside others") {
-  const at::Tensor x = at::randn({70, 99}).to(at::kBFloat16);
-  const at::Tensor weight = at::randn({40, 99}).to(at::kBFloat16);
-  const at::Tensor bias = at::randn({40}).to(at::kBFloat16);
-  const at::Tensor all = host_linear(x, weight, bias, false);
-  for (const std::int64_t sample : {0, 33, 69}) {
-    const at::Tensor alone = host_linear(x.narrow(0, sample, 1), weight, bias, false);
-    CHECK(alone.allclose(all.narrow(0, sample, 1), 0.01, 0.01));
-    if (avx512_linear() != nullptr) CHECK(alone.equal(all.narrow(0, sample, 1)));
+  for (const auto type : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor x = at::randn({150, 99}).to(type);
+    const at::Tensor weight = at::randn({40, 99}).to(type);
+    const at::Tensor bias = at::randn({40}).to(type);
+    const at::Tensor gradient = at::randn({150, 40}).to(type);
+    const at::Tensor all = host_linear(x, weight, bias, false);
+    const at::Tensor all_of_x = host_linear_input_gradient(gradient, weight);
+    for (const std::int64_t sample : {0, 33, 69, 149}) {
+      const at::Tensor alone = host_linear(x.narrow(0, sample, 1), weight, bias, false);
+      const at::Tensor of_x = host_linear_input_gradient(gradient.narrow(0, sample, 1), weight);
+      CHECK(alone.allclose(all.narrow(0, sample, 1), 0.01, 0.01));
+      CHECK(of_x.allclose(all_of_x.narrow(0, sample, 1), 0.01, 0.01));
+      if (!has_own_host_linear()) continue;
+      CHECK(alone.equal(all.narrow(0, sample, 1)));
+      CHECK(of_x.equal(all_of_x.narrow(0, sample, 1)));
+    }
   }
 }
 
@@ -96,21 +103,25 @@ TEST_CASE("no sample gives a gradient of zero") {
 }
 
 TEST_CASE("a NaN comes out of a ReLU, and negative zero does not") {
-  Layer layer(2, 3, 40, at::kBFloat16);
-  layer.x[1][2] = -std::numeric_limits<float>::quiet_NaN();
-  const at::Tensor y = host_linear(layer.x, layer.weight, layer.bias, true);
-  CHECK(y[1].isnan().all().item<bool>());
-  CHECK(!y[0].isnan().any().item<bool>());
-  CHECK(!y[0].signbit().any().item<bool>());
+  for (const auto type : {at::kFloat, at::kBFloat16}) {
+    Layer layer(2, 3, 40, type);
+    layer.x[1][2] = -std::numeric_limits<float>::quiet_NaN();
+    const at::Tensor y = host_linear(layer.x, layer.weight, layer.bias, true);
+    CHECK(y[1].isnan().all().item<bool>());
+    CHECK(!y[0].isnan().any().item<bool>());
+    CHECK(!y[0].signbit().any().item<bool>());
+  }
 }
 
 TEST_CASE("factors need not be contiguous") {
-  const Layer layer(20, 30, 40, at::kBFloat16);
-  Layer strided = layer;
-  strided.x = layer.x.t().contiguous().t();
-  strided.weight = layer.weight.t().contiguous().t();
-  strided.gradient = layer.gradient.t().contiguous().t();
-  CHECK(strided.products(true) == layer.products(true));
+  for (const auto type : {at::kFloat, at::kBFloat16}) {
+    const Layer layer(20, 30, 40, type);
+    Layer strided = layer;
+    strided.x = layer.x.t().contiguous().t();
+    strided.weight = layer.weight.t().contiguous().t();
+    strided.gradient = layer.gradient.t().contiguous().t();
+    CHECK(strided.products(true) == layer.products(true));
+  }
 }
 
 }  // namespace

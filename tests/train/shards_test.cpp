@@ -76,6 +76,41 @@ void check_same_on_any_ranks(const TrainOptions& options, const settings::DataOp
   }
 }
 
+/// Trains a network of linear layers, whose shards of a rank are computed together where they keep
+/// rows of their own. Returns the weights of rank 0.
+at::Tensor train_mlp_on(int ranks, const TrainOptions& options, bool bf16) {
+  at::Tensor weights;
+  on_connected_ranks(ranks, [&](const comm::Communicator& communicator) {
+    const auto make_model = [&] {
+      settings::ModelOptions mlp;
+      mlp.name = settings::ModelName::kMlp;
+      mlp.hidden = {40, 24};
+      return models::make_model(mlp, {1, 16, 16, 10}, /*seed=*/1);
+    };
+    TrainerRig rig(options, communicator, make_model(), {.count = 50}, at::kCPU, {}, {},
+                   bf16 ? make_model() : nullptr);
+    rig.run_to(8);
+    if (communicator.rank() == 0) weights = rig.weights();
+  });
+  return weights;
+}
+
+TEST_CASE("shards that are computed together give the bits of those computed one by one") {
+  const bool bf16 = GENERATE(false, true);
+  for (const std::int64_t shards : {4, 5}) {  // of which one rank has too many rows
+    TrainOptions options = with_shards(shards);
+    const at::Tensor expected = train_mlp_on(1, options, bf16);
+    for (const int ranks : {2, 3, 4}) {
+      for (const AveragingStrategy strategy :
+           {AveragingStrategy::kSharedMemory, AveragingStrategy::kFlat}) {
+        INFO(shards << " shards, " << ranks << " ranks, strategy " << static_cast<int>(strategy));
+        options.gradient_averaging.strategy = strategy;
+        CHECK(train_mlp_on(ranks, options, bf16).equal(expected));
+      }
+    }
+  }
+}
+
 TEST_CASE("shards give every rank the same bits, whatever their number") {
   check_same_on_any_ranks(with_shards(4));
   // One rank has too many rows to keep all of them to the end, which two and more do.
