@@ -116,13 +116,13 @@ def make_small(results, recoveries=()):
     for label, key, case in rows:
         cells = [[case["sides"].get(f"{peer}_{precision}") for precision in ("bf16", "fp32")] for peer in peers]
         lines.append(row([label, *(" / ".join(number(side[key]["median"], "") if side else "–" for side in pair) for pair in cells)]))
-    kills = ""
+    kills = []
     if recoveries:
         recovery = newest_first(recoveries)[0]
         lines += recovery_rows(recovery, peers)
-        kills = f" Kills: medians of {recovery['goodput']['kills']} on {recovery['machine']['processor']['name']}, {recovery['date']}."
+        kills = [f"Kills: medians of {recovery['goodput']['kills']} on {recovery['machine']['processor']['name']}, {recovery['date']}."]
     return [*lines, "", f"Medians of {result['what'].rsplit(', ', 1)[1]}; {result['machine']['processor']['name'] if result['device'] == 'cpu' else result['device']}, "
-            f"{result['machine']['cores']} cores, {result['date']}.{kills}"]
+            f"{result['machine']['cores']} cores, {result['date']}.", *kills]
 
 
 def recovery_table(result):
