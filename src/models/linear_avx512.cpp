@@ -97,7 +97,7 @@ struct NextColumns {
                                     std::int64_t all) const {
     const std::int64_t end = rows * (row + tile_rows) / all;
     for (std::int64_t i = rows * row / all; i < end; ++i) {
-      prefetch_elements<_MM_HINT_T1>(begin + i * step, count);
+      prefetch_elements<2>(begin + i * step, count);
     }
   }
 };

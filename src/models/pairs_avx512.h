@@ -23,11 +23,12 @@ inline __m512i zip(const Bf16Bits* a, const Bf16Bits* b, __mmask16 mask) {
 /// processor does not do it by itself.
 inline constexpr std::int64_t kRowsAhead = 16;
 
-/// Fetches so many elements into the caches. Where there are fewer, it does no harm.
-template <_mm_hint Hint = _MM_HINT_T0, class Element>
+/// Fetches so many elements into all caches, or with `Level` 2 not into the first. Where there are
+/// fewer, it does no harm.
+template <int Level = 3, class Element>
 [[gnu::always_inline]] inline void prefetch_elements(const Element* from, std::int64_t count) {
   constexpr std::int64_t kLine = 64 / sizeof(Element);
-  for (std::int64_t i = 0; i < count; i += kLine) _mm_prefetch(from + i, Hint);
+  for (std::int64_t i = 0; i < count; i += kLine) __builtin_prefetch(from + i, 0, Level);
 }
 
 /// Rows of groups of adjacent elements as [rows][pairs of groups][elements][2], elements in whole
@@ -78,7 +79,7 @@ inline void transpose(__m512i (&rows)[kLanes]) {
 template <class Element>
 void transpose(const Element* from, std::int64_t from_step, std::int64_t rows, std::int64_t columns,
                Element* to, std::int64_t to_step) {
-  constexpr std::int64_t kWidth = sizeof(float) / sizeof(Element);
+  constexpr std::int64_t kWidth = 4 / sizeof(Element);  // elements of a word of 32 bits
   for (std::int64_t row = 0; row < rows; row += kLanes) {
     const std::int64_t height = rows - row < kLanes ? rows - row : kLanes;
     for (std::int64_t column = 0; column < columns; column += kLanes) {
