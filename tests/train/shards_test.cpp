@@ -3,6 +3,7 @@
 #include <ATen/ops/cat.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -79,16 +80,16 @@ void check_same_on_any_ranks(const TrainOptions& options, const settings::DataOp
 /// Trains a network of linear layers, whose shards of a rank are computed together where they keep
 /// rows of their own. Returns the weights of rank 0.
 at::Tensor train_mlp_on(int ranks, const TrainOptions& options, bool bf16) {
+  settings::ModelOptions mlp;
+  mlp.name = settings::ModelName::kMlp;
+  mlp.hidden = {40, 24};
+  std::vector<std::shared_ptr<models::Model>> made;  // here, as they share LibTorch's generator
+  for (int i = 0; i < 2 * ranks; ++i) made.push_back(models::make_model(mlp, {1, 16, 16, 10}, 1));
   at::Tensor weights;
   on_connected_ranks(ranks, [&](const comm::Communicator& communicator) {
-    const auto make_model = [&] {
-      settings::ModelOptions mlp;
-      mlp.name = settings::ModelName::kMlp;
-      mlp.hidden = {40, 24};
-      return models::make_model(mlp, {1, 16, 16, 10}, /*seed=*/1);
-    };
-    TrainerRig rig(options, communicator, make_model(), {.count = 50}, at::kCPU, {}, {},
-                   bf16 ? make_model() : nullptr);
+    const auto first = 2 * static_cast<std::size_t>(communicator.rank());
+    TrainerRig rig(options, communicator, made[first], {.count = 50}, at::kCPU, {}, {},
+                   bf16 ? made[first + 1] : nullptr);
     rig.run_to(8);
     if (communicator.rank() == 0) weights = rig.weights();
   });
