@@ -63,6 +63,7 @@ bool are_average_flatten(Neighbours next) {
 
 bool keep_samples_apart(const std::vector<SizedLayer>& layers) {
   std::vector<const SizedLayer*> in_a_row;
+  in_a_row.reserve(layers.size());
   for (const SizedLayer& layer : layers) in_a_row.push_back(&layer);
   for (Neighbours left = in_a_row; !left.empty();) {
     std::size_t taken = 0;
