@@ -78,9 +78,9 @@ def test_a_loss_that_is_not_finite_ends_the_run_without_a_checkpoint(tmp_path, c
 
 
 def test_a_killed_rank_is_restarted_from_memory(tmp_path):
-    changes = merged(ON_GPU, {"epochs": 3, "checkpoint": {"every_steps": 5}, "launch": {"max_restarts": 1}})
+    changes = merged(ON_GPU, {"epochs": 3, "checkpoint": {"every_steps": STEPS // 2}, "launch": {"max_restarts": 1}})
     with start(tmp_path, changes, processes=2, variables=fake_gpus(2, **SLOW)) as process:
-        process.wait_for_step(STEPS // 2 + 2)  # behind a checkpoint, whose snapshot all ranks have sealed then
+        process.wait_for_step(STEPS // 2 + 2)  # all ranks have sealed the snapshot of a checkpoint then
         send(process.ranks()[1], signal.SIGKILL)
         assert process.wait() == 0, process.stderr
         assert re.search(r"rank 1 \(pid \d+\) was killed by signal 9", process.stderr), process.stderr
