@@ -8,10 +8,10 @@
 #include "base/parallel.h"
 #include "kernels/selection.h"
 #include "models/bf16_convolution.h"
-#include "models/bf16_tensor.h"
 #include "models/convolution.h"
 #include "models/relu_max_pool.h"
 #include "models/relu_max_pool_rows.h"
+#include "models/tensor_memory.h"
 
 namespace mnist_train::models {
 

@@ -6,9 +6,9 @@
 #include <algorithm>
 
 #include "base/parallel.h"
-#include "models/bf16_tensor.h"
 #include "models/host_product.h"
 #include "models/linear_kernels.h"
+#include "models/tensor_memory.h"
 
 namespace mnist_train::models {
 
@@ -24,15 +24,6 @@ bool with_own_kernels(const at::Tensor& tensor, const Work& work) {
   if (!has_own_host_linear()) return false;
   tensor.scalar_type() == at::kBFloat16 ? work(*avx512_bf16_linear()) : work(*avx512_f32_linear());
   return true;
-}
-
-template <class Element>
-const Element* memory_of(const at::Tensor& tensor) {
-  return static_cast<const Element*>(tensor.const_data_ptr());
-}
-template <class Element>
-Element* memory_to(const at::Tensor& tensor) {
-  return static_cast<Element*>(tensor.mutable_data_ptr());
 }
 
 at::Tensor buffer(std::int64_t elements, const at::Tensor& like) {

@@ -12,6 +12,7 @@
 #include "base/bf16.h"
 #include "base/parallel.h"
 #include "base/vectorized.h"
+#include "models/tensor_memory.h"
 
 namespace mnist_train::models {
 
@@ -92,16 +93,6 @@ void store(float* values, std::int64_t count, std::uint16_t* to) {
 template <class Work>
 void with_type_of(const at::Tensor& tensor, const Work& work) {
   tensor.scalar_type() == at::kFloat ? work(float{}) : work(std::uint16_t{});
-}
-
-template <class T>
-const T* memory_of(const at::Tensor& tensor) {
-  return static_cast<const T*>(tensor.const_data_ptr());
-}
-
-template <class T>
-T* memory_to(const at::Tensor& tensor) {
-  return static_cast<T*>(tensor.mutable_data_ptr());
 }
 
 /// The gradients of a part of the channels, which each sum goes over in the order of the rows.
