@@ -16,12 +16,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "accelerator/device.h"
 #include "accelerator/run_ahead_limit.h"
+#include "eval/drafted_logits.h"
 #include "models/loss.h"
 
 namespace mnist_train::eval {
@@ -32,11 +34,23 @@ constexpr int kRunAheadBatches = 2;
 // Images of a batch for each thread of a CPU. The activations of more do not fit into its caches,
 // and networks with convolutions then take up to twice as long.
 constexpr std::int64_t kHostBatch = 128;
+// Drafted samples whose logits are kept until those that need it are computed again.
+constexpr std::int64_t kDraftedSamples = 8192;
 
 std::int64_t count_of(const std::vector<data::Range>& ranges) {
   std::int64_t count = 0;
   for (const data::Range& range : ranges) count += range.size();
   return count;
+}
+
+/// Returns the parts of `ranges` that are within `whole`, counted from its begin.
+std::vector<data::Range> within(const std::vector<data::Range>& ranges, data::Range whole) {
+  std::vector<data::Range> parts;
+  for (const data::Range& range : ranges) {
+    const data::Range part{std::max(range.begin, whole.begin), std::min(range.end, whole.end)};
+    if (part.size() > 0) parts.push_back({part.begin - whole.begin, part.end - whole.begin});
+  }
+  return parts;
 }
 
 /// Sums that the ranks add up: all of them in one tensor, so that one all-reduce is enough. A
@@ -184,12 +198,30 @@ Evaluation evaluate(models::Model& model, loader::BatchSource& images, std::int6
       shard_of_range.push_back(number);
     }
   }
+  std::optional<DraftedLogits> drafted;
+  if (request.draft != nullptr && device.is_cpu()) {
+    request.draft->eval();
+    drafted.emplace(model, *request.draft, batch_size);
+  }
+  std::int64_t drafted_begin = 0;  // the first sample of those that are drafted
   accelerator::RunAheadLimit run_ahead_limit(device, kRunAheadBatches);
   for (std::size_t i = 0; i < ranges.size(); ++i) {
     const data::Range& range = ranges[i];
+    const std::int64_t shard = shard_of_range[i];
     images.prefetch_sequential(std::span(ranges).subspan(i));
     const loader::Batch batch = images.gather_sequential(range);
-    sums.add(model.forward(batch.images), batch.labels, shard_of_range[i], range);
+    if (!drafted) {
+      sums.add(model.forward(batch.images), batch.labels, shard, range);
+    } else {
+      if (i == 0 || shard_of_range[i - 1] != shard) drafted_begin = range.begin;
+      drafted->add(batch.images, batch.labels, within(request.predictions, range));
+      const bool ends_shard = i + 1 == ranges.size() || shard_of_range[i + 1] != shard;
+      if (ends_shard || range.end - drafted_begin >= kDraftedSamples) {
+        const DraftedLogits::Result result = drafted->take();
+        sums.add(result.logits, result.labels, shard, {drafted_begin, range.end});
+        drafted_begin = range.end;
+      }
+    }
     run_ahead_limit.step_launched();
     after_batch();
   }

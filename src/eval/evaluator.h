@@ -35,6 +35,9 @@ struct EvaluationRequest {
   // Into how many shards the image set is cut, at least one a rank: the batches and the sums follow
   // from their number alone. 0: one a rank.
   std::int64_t shards = 0;
+  // On a CPU, a copy of the model in bf16 with the same weights, which then computes what it is
+  // sure of (see DraftedLogits); null: the model computes everything.
+  models::Model* draft = nullptr;
 };
 
 /// The result over a whole image set.

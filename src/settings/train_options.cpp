@@ -201,11 +201,10 @@ void add_machine(Schema<Options>& schema) {
                                                 {PrecisionName::kFp32, "fp32"},
                                                 {PrecisionName::kBf16, "bf16"}},
                                                {{"float32", "fp32"}, {"bfloat16", "bf16"}});
-  schema.add(
-      "precision", &Options::precision, precision,
-      "The type that layers compute in during training; weights, optimizer and evaluation are "
-      "fp32. auto: bf16 where the processor or GPU computes it natively.",
-      {"dtype"});
+  schema.add("precision", &Options::precision, precision,
+             "The type that layers compute in during training; weights and optimizer are fp32. "
+             "auto: bf16 where the processor or GPU computes it natively.",
+             {"dtype"});
   schema.add("cuda_graphs", &Options::cuda_graphs,
              one_of<CudaGraphs>(
                  {{CudaGraphs::kAuto, "auto"}, {CudaGraphs::kOn, "on"}, {CudaGraphs::kOff, "off"}}),

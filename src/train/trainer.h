@@ -62,6 +62,7 @@ class Trainer {
   const Progress& progress() const { return progress_; }
   /// Returns the model that is evaluated and saved as the result: the average, if one is kept.
   models::Model& evaluated_model() { return average_ ? average_->model() : *model_; }
+  models::Model* bf16_copy() { return average_ ? nullptr : bf16_copy_.get(); }  // of it, or null
   /// Returns the model with the weights that are trained, in fp32.
   models::Model& model() { return *model_; }
   const models::Model& model() const { return *model_; }
@@ -78,7 +79,6 @@ class Trainer {
   const char* averaging() const { return averager_->name(); }
   /// Returns "graph" where full batches are replayed after the first steps, else "eager".
   const char* execution() const { return graphed_step_ ? "graph" : "eager"; }
-  /// Returns "bf16" or "fp32".
   const char* precision() const { return bf16_copy_ ? "bf16" : "fp32"; }
 
  private:

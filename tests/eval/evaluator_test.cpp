@@ -183,6 +183,64 @@ TEST_CASE("wrong predictions are all there, whoever evaluates, and only where th
         }).wrong_predictions.empty());
 }
 
+TEST_CASE("a draft in bf16 leaves accuracy and predictions as they are, and nearly the loss") {
+  constexpr std::int64_t kMany = 300;
+  const auto sure_model = [] {
+    const auto model = tiny_model(1);
+    const at::NoGradGuard no_grad;
+    for (at::Tensor& parameter : model->parameters()) parameter.mul_(4);
+    return model;
+  };
+  const auto draft_of = [&] {
+    const auto draft = sure_model();
+    draft->compute_in_bfloat16();
+    return draft;
+  };
+  EvaluationRequest request;
+  request.predictions = {{0, 3}, {kMany - 2, kMany}};
+  request.wrong_predictions = true;
+  request.shards = 3;
+  const auto evaluate_on = [&](const comm::Communicator& communicator) {
+    return evaluate(
+        *sure_model(), *images_of(kMany), 16, communicator, at::kCPU, [] {}, request);
+  };
+  const Evaluation expected = evaluate_on(comm::Communicator());
+  const auto draft = draft_of();
+  request.draft = draft.get();
+  const Evaluation drafted = evaluate_on(comm::Communicator());
+  CHECK(drafted.accuracy == expected.accuracy);
+  CHECK(drafted.confusion == expected.confusion);
+  CHECK(drafted.loss == Approx(expected.loss).epsilon(1e-3));
+  CHECK(drafted.loss != expected.loss);
+  REQUIRE(drafted.predictions.size() == 5);
+  for (std::size_t i = 0; i < 5; ++i) {
+    for (std::size_t score = 0; score < 10; ++score) {
+      CHECK(drafted.predictions[i].scores[score] ==
+            Approx(expected.predictions[i].scores[score]).epsilon(1e-5));
+    }
+  }
+  REQUIRE(drafted.wrong_predictions.size() == expected.wrong_predictions.size());
+  for (std::size_t i = 0; i < expected.wrong_predictions.size(); ++i) {
+    CHECK(drafted.wrong_predictions[i].sample == expected.wrong_predictions[i].sample);
+    CHECK(drafted.wrong_predictions[i].confidence ==
+          Approx(expected.wrong_predictions[i].confidence).epsilon(1e-5));
+  }
+  for (const int world_size : {2, 3}) {
+    std::vector<Evaluation> results(static_cast<std::size_t>(world_size));
+    on_connected_ranks(world_size, [&](comm::Communicator& communicator) {
+      const auto own_draft = draft_of();
+      EvaluationRequest own_request = request;
+      own_request.draft = own_draft.get();
+      results[static_cast<std::size_t>(communicator.rank())] = evaluate(
+          *sure_model(), *images_of(kMany), 16, communicator, at::kCPU, [] {}, own_request);
+    });
+    for (const Evaluation& result : results) {
+      CHECK(result.loss == drafted.loss);
+      CHECK(result.accuracy == drafted.accuracy);
+    }
+  }
+}
+
 TEST_CASE("evaluating changes neither weights nor buffers, and uses the stored statistics") {
   const auto model = tiny_model(1, /*with_batch_norm=*/true);
   model->train();
