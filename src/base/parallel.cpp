@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <exception>
+#include <mutex>
+#include <thread>
 
 namespace mnist_train {
 
@@ -15,19 +18,15 @@ Function* loaded_function(const char* name) {
   return reinterpret_cast<Function*>(::dlsym(RTLD_DEFAULT, name));
 }
 
-/// What OpenMP's libraries offer to compiled programs; null where none is loaded.
+/// What says on how many threads LibTorch computes, for the calling thread; null where OpenMP's
+/// library is not loaded.
 struct OpenMp {
   int (*max_threads)() = loaded_function<int()>("omp_get_max_threads");
+  void (*set_threads)(int) = loaded_function<void(int)>("omp_set_num_threads");
   int (*in_parallel)() = loaded_function<int()>("omp_in_parallel");
-  int (*threads)() = loaded_function<int()>("omp_get_num_threads");
-  int (*thread)() = loaded_function<int()>("omp_get_thread_num");
-  /// Calls `work(argument)` on each thread of a team; 0 threads are as many as max_threads gives.
-  void (*parallel)(void (*work)(void*), void* argument, unsigned threads, unsigned flags) =
-      loaded_function<void(void (*)(void*), void*, unsigned, unsigned)>("GOMP_parallel");
 
   bool is_loaded() const {
-    return max_threads != nullptr && in_parallel != nullptr && threads != nullptr &&
-           thread != nullptr && parallel != nullptr;
+    return max_threads != nullptr && set_threads != nullptr && in_parallel != nullptr;
   }
 };
 
@@ -36,42 +35,165 @@ const OpenMp& open_mp() {
   return kLibrary;
 }
 
-/// What the threads of a team share.
-struct Team {
-  std::int64_t begin, end, grain;
-  const std::function<void(std::int64_t, std::int64_t)>& work;
-  std::atomic_flag failed;
-  std::exception_ptr failure;
+thread_local bool in_shared_work = false;
 
-  void do_part() {
-    const std::int64_t count = end - begin;
-    const std::int64_t parts = std::min<std::int64_t>(open_mp().threads(), count / grain);
-    const std::int64_t of_part = (count + parts - 1) / parts;
-    const std::int64_t first = begin + open_mp().thread() * of_part;
-    if (first >= end) return;
-    try {
-      work(first, std::min(first + of_part, end));
-    } catch (...) {
-      if (!failed.test_and_set()) failure = std::current_exception();
+/// Work in parts, of which each thread takes the next one until none is left.
+class SharedWork {
+ public:
+  using Function = std::function<void(std::int64_t, std::int64_t)>;
+
+  SharedWork(std::int64_t begin, std::int64_t end, std::int64_t parts, const Function& function)
+      : end_(end), of_part_((end - begin + parts - 1) / parts), next_(begin), function_(function) {}
+
+  /// LibTorch's operations within the parts use one thread.
+  void do_parts() {
+    in_shared_work = true;
+    for (;;) {
+      const std::int64_t begin = next_.fetch_add(of_part_);
+      if (begin >= end_) break;
+      try {
+        function_(begin, std::min(begin + of_part_, end_));
+      } catch (...) {
+        if (!failed_.test_and_set()) failure_ = std::current_exception();
+      }
+    }
+    in_shared_work = false;
+  }
+  /// To be called when all threads are done.
+  void rethrow_failure() const {
+    if (failure_) std::rethrow_exception(failure_);
+  }
+
+ private:
+  const std::int64_t end_, of_part_;
+  std::atomic<std::int64_t> next_;
+  const Function& function_;
+  std::atomic_flag failed_;
+  std::exception_ptr failure_;
+};
+
+/// How long a thread asks again and again for what another one does soon, before it sleeps: waking
+/// it takes as long as many a wait. Where asking did not help, the other one may lack a core, which
+/// asking keeps from it; so then the next waits sleep at once, twice as many each time.
+class Patience {
+ public:
+  template <class Done>
+  bool outlasts(const Done& done) {
+    if (skipped_ > 0) {
+      --skipped_;
+      return done();
+    }
+    const auto end = std::chrono::steady_clock::now() + kLongest;
+    do {
+      for (int i = 0; i < kAsked; ++i) {
+        if (done()) {
+          next_skipped_ = 1;
+          return true;
+        }
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#endif
+      }
+    } while (std::chrono::steady_clock::now() < end);
+    skipped_ = next_skipped_;
+    next_skipped_ = std::min(2 * next_skipped_, kMostSkipped);
+    return false;
+  }
+
+ private:
+  static constexpr std::chrono::microseconds kLongest{100};
+  static constexpr int kAsked = 16;
+  static constexpr int kMostSkipped = 64;
+
+  int skipped_ = 0;
+  int next_skipped_ = 1;
+};
+
+/// The threads that share work with the one that has it. They live as long as the process.
+class Helpers {
+ public:
+  static Helpers& of_process() {
+    static auto* const kHelpers = new Helpers();  // they are never waited for
+    return *kHelpers;
+  }
+
+  /// Does the work on the calling thread and at most `wanted` helpers, as soon as they come: one
+  /// that has no core in time is not waited for. Returns false where they help another thread.
+  bool share(SharedWork& work, std::uint32_t wanted) {
+    const std::unique_lock lock(in_use_, std::try_to_lock);
+    if (!lock) return false;
+    for (; threads_ < wanted; ++threads_) {
+      std::thread([this] { help(); }).detach();
+    }
+    work_ = &work;
+    wanted_ = wanted;
+    joined_.store(0, std::memory_order_release);
+    rounds_.fetch_add(1);
+    rounds_.notify_all();
+    work.do_parts();
+    joined_.fetch_or(kClosed);
+    const auto all_left = [this] { return joined_.load() == kClosed; };
+    if (!patience_.outlasts(all_left)) {
+      for (std::uint32_t seen = joined_.load(); seen != kClosed; seen = joined_.load()) {
+        joined_.wait(seen);
+      }
+    }
+    return true;
+  }
+
+ private:
+  static constexpr std::uint32_t kClosed = 1U << 31U;
+
+  void help() {
+    open_mp().set_threads(1);
+    Patience patience;
+    for (std::uint32_t seen = 0;;) {
+      if (!patience.outlasts([&] { return rounds_.load() != seen; })) rounds_.wait(seen);
+      seen = rounds_.load();
+      if (!join()) continue;
+      work_->do_parts();
+      if (joined_.fetch_sub(1) == kClosed + 1) joined_.notify_one();
     }
   }
+
+  bool join() {
+    std::uint32_t joined = joined_.load(std::memory_order_acquire);
+    do {
+      if ((joined & kClosed) != 0 || joined >= wanted_) return false;
+    } while (!joined_.compare_exchange_weak(joined, joined + 1));
+    return true;
+  }
+
+  std::mutex in_use_;
+  std::uint32_t threads_ = 0;
+  std::atomic<std::uint32_t> rounds_{0};        // of work so far
+  std::atomic<std::uint32_t> joined_{kClosed};  // helpers at work; kClosed: no more may join
+  std::atomic<std::uint32_t> wanted_{0};
+  SharedWork* work_ = nullptr;
+  Patience patience_;
 };
+
+constexpr std::int64_t kPartsOfThread = 4;  // so that a thread which is held up does fewer
 
 }  // namespace
 
 void parallel_for(std::int64_t begin, std::int64_t end, std::int64_t grain,
                   const std::function<void(std::int64_t, std::int64_t)>& work) {
   if (begin >= end) return;
-  grain = std::max<std::int64_t>(1, grain);
+  const std::int64_t most = (end - begin) / std::max<std::int64_t>(1, grain);
   const OpenMp& library = open_mp();
-  if (end - begin <= grain || !library.is_loaded() || library.max_threads() == 1 ||
-      library.in_parallel() != 0) {
-    work(begin, end);
-    return;
+  if (most > 1 && library.is_loaded() && !in_shared_work && library.in_parallel() == 0) {
+    const int threads = library.max_threads();
+    if (threads > 1) {
+      SharedWork shared(begin, end, std::min(most, threads * kPartsOfThread), work);
+      library.set_threads(1);
+      const bool done = Helpers::of_process().share(
+          shared, static_cast<std::uint32_t>(std::min<std::int64_t>(threads, most) - 1));
+      library.set_threads(threads);
+      if (done) return shared.rethrow_failure();
+    }
   }
-  Team team{begin, end, grain, work, {}, nullptr};
-  library.parallel([](void* shared) { static_cast<Team*>(shared)->do_part(); }, &team, 0, 0);
-  if (team.failure) std::rethrow_exception(team.failure);
+  work(begin, end);
 }
 
 }  // namespace mnist_train

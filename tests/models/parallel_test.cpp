@@ -3,6 +3,9 @@
 
 #include <ATen/Parallel.h>
 
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <mutex>
 #include <set>
@@ -16,21 +19,17 @@
 namespace mnist_train {
 namespace {
 
-struct Shares {
-  std::set<std::pair<std::int64_t, std::int64_t>> parts;
-  std::set<std::thread::id> threads;
-};
+using Parts = std::set<std::pair<std::int64_t, std::int64_t>>;
 
-/// Returns what parts the threads get of the numbers from `begin` to `end`.
-Shares shares_of(std::int64_t begin, std::int64_t end, std::int64_t grain) {
-  Shares shares;
+/// Returns what parts are made of the numbers from `begin` to `end`.
+Parts parts_of(std::int64_t begin, std::int64_t end, std::int64_t grain) {
+  Parts parts;
   std::mutex mutex;
   parallel_for(begin, end, grain, [&](std::int64_t first, std::int64_t last) {
     const std::lock_guard lock(mutex);
-    shares.parts.emplace(first, last);
-    shares.threads.insert(std::this_thread::get_id());
+    parts.emplace(first, last);
   });
-  return shares;
+  return parts;
 }
 
 /// LibTorch computes with so many threads as long as this lives.
@@ -45,36 +44,95 @@ class Threads {
   int before_ = at::get_num_threads();
 };
 
-using Parts = std::set<std::pair<std::int64_t, std::int64_t>>;
-
-TEST_CASE("as many threads as LibTorch computes with share the work") {
+TEST_CASE("work is cut into parts that no thread takes twice, none smaller than the grain") {
   const Threads three(3);
-  const Shares shares = shares_of(5, 25, 1);
-  CHECK(shares.parts == Parts{{5, 12}, {12, 19}, {19, 25}});
-  CHECK(shares.threads.size() == 3);
+  CHECK(parts_of(5, 25, 1).size() == 10);  // of two numbers each: there are twelve at most
+  const Parts parts = parts_of(0, 1200, 1);
+  CHECK(parts.size() == 12);
+  std::int64_t next = 0;
+  for (const auto& [begin, end] : parts) {
+    CHECK(begin == next);
+    CHECK(end - begin == 100);
+    next = end;
+  }
+  CHECK(next == 1200);
+  CHECK(parts_of(0, 20, 10) == Parts{{0, 10}, {10, 20}});
+  CHECK(parts_of(0, 20, 15) == Parts{{0, 20}});
+  CHECK(parts_of(0, 10, 10) == Parts{{0, 10}});
+  CHECK(parts_of(3, 3, 1).empty());
 }
 
-TEST_CASE("a part is not smaller than the grain") {
-  const Threads three(3);
-  CHECK(shares_of(0, 20, 10).parts == Parts{{0, 10}, {10, 20}});
-  CHECK(shares_of(0, 20, 15).parts == Parts{{0, 20}});
-  CHECK(shares_of(0, 10, 10).parts == Parts{{0, 10}});
+TEST_CASE("as many threads as LibTorch computes with share the work, again and again") {
+  for (const int number : {3, 2, 4, 2}) {
+    const Threads threads(number);
+    std::mutex mutex;
+    std::condition_variable one_came;
+    std::set<std::thread::id> come;
+    bool all_came = true;
+    parallel_for(0, 100, 1, [&](std::int64_t, std::int64_t) {
+      std::unique_lock lock(mutex);
+      come.insert(std::this_thread::get_id());
+      one_came.notify_all();
+      const auto all = [&] { return come.size() == static_cast<std::size_t>(number); };
+      all_came = one_came.wait_for(lock, std::chrono::seconds(30), all) && all_came;
+    });
+    CHECK(all_came);
+    CHECK(come.size() == static_cast<std::size_t>(number));
+  }
+}
+
+TEST_CASE("a thread that is held up does less") {
+  const Threads two(2);
+  const std::thread::id caller = std::this_thread::get_id();
+  std::atomic<int> parts = 0;
+  for (int round = 0; round < 2000; ++round) {
+    std::atomic<int> parts_of_caller = 0;
+    parallel_for(0, 8, 1, [&](std::int64_t, std::int64_t) {
+      ++parts;
+      if (std::this_thread::get_id() == caller) {
+        ++parts_of_caller;
+      } else if (round == 0) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      }
+    });
+    if (round == 0) CHECK(parts_of_caller >= 7);
+  }
+  CHECK(parts == 2000 * 8);
 }
 
 TEST_CASE("one thread does the work alone, also within work that is shared") {
   {
     const Threads one(1);
-    CHECK(shares_of(0, 20, 1).parts == Parts{{0, 20}});
+    CHECK(parts_of(0, 20, 1) == Parts{{0, 20}});
   }
   const Threads two(2);
   std::mutex mutex;
   std::vector<Parts> inner;
+  std::set<int> inner_threads;
   parallel_for(0, 2, 1, [&](std::int64_t, std::int64_t) {
-    const Shares shares = shares_of(0, 20, 1);
+    const Parts parts = parts_of(0, 20, 1);
     const std::lock_guard lock(mutex);
-    inner.push_back(shares.parts);
+    inner.push_back(parts);
+    inner_threads.insert(at::get_num_threads());
   });
   CHECK(inner == std::vector<Parts>{{{0, 20}}, {{0, 20}}});
+  CHECK(inner_threads == std::set<int>{1});
+  CHECK(at::get_num_threads() == 2);
+}
+
+TEST_CASE("of threads that have work at the same time, one gets help") {
+  std::vector<std::thread> threads;
+  std::atomic<std::int64_t> sum = 0;
+  for (int number = 0; number < 4; ++number) {
+    threads.emplace_back([&] {
+      at::set_num_threads(2);
+      for (int round = 0; round < 500; ++round) {
+        parallel_for(0, 8, 1, [&](std::int64_t begin, std::int64_t end) { sum += end - begin; });
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(sum == 4 * 500 * 8);
 }
 
 TEST_CASE("what the work throws on any thread is thrown to the caller") {
