@@ -29,10 +29,9 @@ struct ForwardBlock {
   void tile(typename Sums::Shapes shapes, std::int64_t row, std::int64_t vector) const {
     Sums tile(shapes);
     tile.for_each([&](int m, int, __m512& sum) { sum = _mm512_set1_ps(to_float(bias[row + m])); });
-    tile.add(
-        Factors<Element>{weights, s.in, kDepth<Element>, packed, row_of<Element>(s.batch)}.from(
-            row, vector),
-        s.in);
+    const Factors<Element> factors{weights, s.in, kDepth<Element>, packed,
+                                   row_of<Element>(s.batch)};
+    tile.add_and_fetch(factors.from(row, vector), s.in);
     tile.for_each([&](int m, int v, const __m512& sum) {
       alignas(64) Element samples[kLanes];
       store_rounded(samples, 0xffff, sum);

@@ -61,6 +61,11 @@ class AmxTile {
     }
   }
 
+  /// Does the same: here the processor fetches rows by itself.
+  [[gnu::always_inline]] void add_and_fetch(Factors<Bf16Bits> f, std::int64_t size) {
+    add(f, size);
+  }
+
   template <class Action>
   [[gnu::always_inline]] void for_each(const Action& action) {
     if (in_registers_) store(sums_, kWidth);

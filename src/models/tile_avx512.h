@@ -67,6 +67,22 @@ class Tile {
     }
   }
 
+  /// Does the same where the rows of `a` come from memory, and meanwhile fetches as many behind
+  /// them. Elements of a row lie side by side.
+  template <class Element>
+  [[gnu::always_inline]] void add_and_fetch(Factors<Element> f, std::int64_t size) {
+    constexpr std::int64_t kLine = 64 / sizeof(Element);
+    std::int64_t k = 0;
+    for (; k + kLine <= size; k += kLine) {
+#pragma GCC unroll 12
+      for (int m = 0; m < M; ++m) __builtin_prefetch(f.a + (M + m) * f.a_row, 0, 2);
+      add(f, kLine);
+      f.a += kLine;
+      f.b += kLine / f.a_step * f.b_step;
+    }
+    add(f, size - k);
+  }
+
   template <class Action>
   [[gnu::always_inline]] void for_each(const Action& action) {
 #pragma GCC unroll 12

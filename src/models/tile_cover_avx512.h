@@ -11,13 +11,14 @@ namespace mnist_train::models::avx512 {
 template <int V, class Work>
 void tile_rows(std::int64_t rows, std::int64_t vector, const Work& work) {
   constexpr std::int64_t kMost = kTile / V;
-  const std::int64_t tiles = (rows + kMost - 1) / kMost;
-  const std::int64_t wanted = tiles == 0 ? 0 : (rows + tiles - 1) / tiles;
+  std::int64_t tiles = (rows + kMost - 1) / kMost;
   std::int64_t row = 0;
+  // Tiles of M rows, unless smaller ones are enough for what is left.
   const auto cover = [&]<int M, int Smaller>() {
     if constexpr (M <= kMost) {
-      if (Smaller >= wanted) return;
-      for (; rows - row >= M; row += M) work.template tile<Tile<M, V>>({}, row, vector);
+      for (; rows - row >= M && rows - row > tiles * Smaller; row += M, --tiles) {
+        work.template tile<Tile<M, V>>({}, row, vector);
+      }
     }
   };
   cover.template operator()<12, 8>();
