@@ -156,12 +156,10 @@ class ConvolveReluMaxPool : public torch::autograd::Function<ConvolveReluMaxPool
     wanted.for_each([&](std::size_t shard, std::int64_t begin, std::int64_t count) {
       const at::Tensor sum = sum_over_images(shapes, batch, begin, count);
       const auto* sums_of_weights = sum.const_data_ptr<float>();
-      // Autograd takes tensors that nobody else has, and copies all others.
-      at::Tensor to_weights = wanted.weights[shard].defined() ? wanted.weights[shard].detach()
-                                                              : channels_last(weights.sizes());
-      at::Tensor to_bias = wanted.biases[shard].defined()
-                               ? wanted.biases[shard].detach()
-                               : buffer(shapes.pool.channels, at::kBFloat16);
+      at::Tensor to_weights = gradient_tensor(wanted.weights[shard], weights.sizes(),
+                                              weights.options().memory_format(kChannelsLast));
+      at::Tensor to_bias =
+          gradient_tensor(wanted.biases[shard], {shapes.pool.channels}, weights.options());
       bf16_kernels()->unpack_weights(shapes.convolution, sums_of_weights,
                                      sums_of_weights + shapes.sizes.weight_sums,
                                      bits_to(to_weights), bits_to(to_bias));
@@ -253,9 +251,9 @@ at::Tensor convolve_relu_max_pool_flatten(torch::nn::Conv2d& layer, const at::Te
     return bias_relu_max_pool(convolve_without_bias(*layer, images), layer->bias, /*planar=*/true)
         .flatten(1);
   }
-  if (!in_one_host_kernel(*layer, images))
-    return convolve_relu_max_pool(layer, images, places).flatten(1);
-  return convolve_in_one_host_kernel(*layer, images, places, /*planar=*/true).flatten(1);
+  return in_one_host_kernel(*layer, images)
+             ? convolve_in_one_host_kernel(*layer, images, places, /*planar=*/true).flatten(1)
+             : convolve_relu_max_pool(layer, images, places).flatten(1);
 }
 
 }  // namespace mnist_train::models

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
+#include <ATen/ops/empty.h>
 #include <c10/util/flat_hash_map.h>
 
 #include <cstddef>
@@ -46,6 +47,13 @@ struct WantedGradients {
     }
   }
 };
+
+/// Returns a tensor for a layer to write a gradient to: a view of `place`, or a new one where that
+/// is undefined. Autograd takes tensors that nobody else has, and copies all others.
+inline at::Tensor gradient_tensor(const at::Tensor& place, at::IntArrayRef sizes,
+                                  const at::TensorOptions& options) {
+  return place.defined() ? place.detach() : at::empty(sizes, options);
+}
 
 /// Where the gradients of parameters are wanted. A layer that computes one may write it there and
 /// return a view of the place, which autograd takes as it is; all others are copied later. Where a

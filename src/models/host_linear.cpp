@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/parallel.h"
+#include "models/gradient_places.h"
 #include "models/host_product.h"
 #include "models/linear_kernels.h"
 #include "models/tensor_memory.h"
@@ -114,8 +115,7 @@ at::Tensor host_linear_weight_gradient(const at::Tensor& gradient, const at::Ten
     const auto sizes = own.sizes(shape);
     const at::Tensor packed = buffer(sizes.packed_gradient, x);
     const at::Tensor columns = buffer(sizes.packed_columns, x);
-    // Autograd takes a tensor that nobody else has, and copies all others.
-    weights = place.defined() ? place.detach() : at::empty({shape.out, shape.in}, x.options());
+    weights = gradient_tensor(place, {shape.out, shape.in}, x.options());
     share(shape.out, own.kOutputs, kMove * of_y.numel(), [&](std::int64_t begin, std::int64_t end) {
       own.pack_gradient(shape, memory_of<Element>(of_y), begin, end, memory_to<Element>(packed));
     });

@@ -1,7 +1,5 @@
 #include "models/host_linear_activation.h"
 
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -12,6 +10,7 @@
 #include "base/bf16.h"
 #include "base/parallel.h"
 #include "base/vectorized.h"
+#include "models/gradient_places.h"
 #include "models/tensor_memory.h"
 
 namespace mnist_train::models {
@@ -145,8 +144,7 @@ at::Tensor host_linear_activation_gradients(std::optional<kernels::LinearFunctio
                                             const at::Tensor& y, const at::Tensor& gradient,
                                             const at::Tensor& linear,
                                             const at::Tensor& bias_place) {
-  at::Tensor bias =
-      bias_place.defined() ? bias_place.detach() : at::empty({y.size(1)}, y.options());
+  at::Tensor bias = gradient_tensor(bias_place, {y.size(1)}, y.options());
   const std::int64_t channels = y.size(1);
   const std::int64_t of_task =
       std::max<std::int64_t>(64, kGrain / std::max<std::int64_t>(1, y.size(0)));

@@ -41,7 +41,7 @@ class LayeredModel : public Model {
     initialize(weighted_, init, defaults);
     operations_ = compile(described.layers);
     set_multiply_adds(described.multiply_adds);
-    set_keeps_samples_apart(keep_samples_apart(described.layers));
+    set_keeps_samples_apart(keeps_apart_);
     made_.clear();
     weighted_.clear();
   }
@@ -150,12 +150,9 @@ class LayeredModel : public Model {
   Operations compile(Neighbours left) {
     Operations operations;
     while (!left.empty()) {
-      const std::size_t taken = add_fused(left, operations);
-      if (taken == 0) {
-        std::visit([&](const auto& kind) { add(*left.front(), kind, operations); },
-                   left.front()->kind);
-      }
-      left = left.subspan(std::max<std::size_t>(taken, 1));
+      const Neighbours joined = left.first(add_operation(left, operations));
+      keeps_apart_ = keeps_apart_ && keep_samples_apart(joined);
+      left = left.subspan(joined.size());
     }
     return operations;
   }
@@ -173,8 +170,8 @@ class LayeredModel : public Model {
     }
   }
 
-  /// Adds one operation for several layers where there is one. Returns how many they are, or 0.
-  std::size_t add_fused(Neighbours next, Operations& operations) {
+  /// Adds one operation, for several layers where there is one. Returns how many they are.
+  std::size_t add_operation(Neighbours next, Operations& operations) {
     if (are_convolution_relu_max_pool(next)) {
       const bool flattens = begin_with_flatten(next.subspan(3));
       operations.push_back(
@@ -206,7 +203,8 @@ class LayeredModel : public Model {
       operations.emplace_back([](const at::Tensor& x) { return x.mean(at::IntArrayRef{2, 3}); });
       return 2;
     }
-    return 0;
+    std::visit([&](const auto& kind) { add(*next.front(), kind, operations); }, next.front()->kind);
+    return 1;
   }
 
   template <class Impl>
@@ -285,6 +283,7 @@ class LayeredModel : public Model {
 
   Operations operations_;
   std::int64_t dropout_layers_ = 0;
+  bool keeps_apart_ = true;  // whether all operations keep samples apart
   std::map<const SizedLayer*, std::shared_ptr<torch::nn::Module>> made_;  // while it is constructed
   std::vector<WeightedLayer> weighted_;  // in the order of the state_dict, while it is constructed
 };

@@ -61,23 +61,9 @@ bool are_average_flatten(Neighbours next) {
   return next.size() >= 2 && averages_all(*next[0]) && begin_with_flatten(next.subspan(1));
 }
 
-bool keep_samples_apart(const std::vector<SizedLayer>& layers) {
-  std::vector<const SizedLayer*> in_a_row;
-  in_a_row.reserve(layers.size());
-  for (const SizedLayer& layer : layers) in_a_row.push_back(&layer);
-  for (Neighbours left = in_a_row; !left.empty();) {
-    std::size_t taken = 0;
-    if (are_convolution_relu_max_pool(left)) {
-      taken = 3;
-    } else if (kind_as<settings::LinearLayer>(*left[0]) != nullptr) {
-      taken = are_linear_activation(left) ? 2 : 1;
-    } else if (begin_with_flatten(left)) {
-      taken = 1;
-    }
-    if (taken == 0) return false;
-    left = left.subspan(taken);
-  }
-  return true;
+bool keep_samples_apart(Neighbours joined) {
+  return are_convolution_relu_max_pool(joined) || begin_with_flatten(joined) ||
+         kind_as<settings::LinearLayer>(*joined[0]) != nullptr;
 }
 
 }  // namespace mnist_train::models

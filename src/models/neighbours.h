@@ -34,9 +34,8 @@ bool are_linear_activation(Neighbours next);
 /// Returns whether the first layers average images and leave a vector of their channels.
 bool are_average_flatten(Neighbours next);
 
-/// Returns whether there are only layers for which kernels keep samples apart: linear ones, with or
-/// without a function that `linear_activation` has, convolutions with ReLU and pooling, and
-/// flatten.
-bool keep_samples_apart(const std::vector<network::SizedLayer>& layers);
+/// Returns whether kernels keep samples apart in these layers, at least one, which are one
+/// operation.
+bool keep_samples_apart(Neighbours joined);
 
 }  // namespace mnist_train::models
