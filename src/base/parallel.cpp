@@ -45,8 +45,10 @@ class SharedWork {
   SharedWork(std::int64_t begin, std::int64_t end, std::int64_t parts, const Function& function)
       : end_(end), of_part_((end - begin + parts - 1) / parts), next_(begin), function_(function) {}
 
-  /// LibTorch's operations within the parts use one thread.
+  /// Does parts until none is left. LibTorch's operations within them use one thread.
   void do_parts() {
+    const int threads = open_mp().max_threads();
+    open_mp().set_threads(1);
     in_shared_work = true;
     for (;;) {
       const std::int64_t begin = next_.fetch_add(of_part_);
@@ -58,8 +60,9 @@ class SharedWork {
       }
     }
     in_shared_work = false;
+    open_mp().set_threads(threads);
   }
-  /// To be called when all threads are done.
+  /// Throws what a part threw first. It may be called only when all threads are done with theirs.
   void rethrow_failure() const {
     if (failure_) std::rethrow_exception(failure_);
   }
@@ -77,6 +80,7 @@ class SharedWork {
 /// asking keeps from it; so then the next waits sleep at once, twice as many each time.
 class Patience {
  public:
+  /// Returns whether `done` said yes before the thread had better sleep.
   template <class Done>
   bool outlasts(const Done& done) {
     if (skipped_ > 0) {
@@ -145,7 +149,6 @@ class Helpers {
   static constexpr std::uint32_t kClosed = 1U << 31U;
 
   void help() {
-    open_mp().set_threads(1);
     Patience patience;
     for (std::uint32_t seen = 0;;) {
       if (!patience.outlasts([&] { return rounds_.load() != seen; })) rounds_.wait(seen);
@@ -156,6 +159,7 @@ class Helpers {
     }
   }
 
+  /// Returns whether this helper may do parts of the work. It has to leave `joined_` afterwards.
   bool join() {
     std::uint32_t joined = joined_.load(std::memory_order_acquire);
     do {
@@ -186,11 +190,8 @@ void parallel_for(std::int64_t begin, std::int64_t end, std::int64_t grain,
     const int threads = library.max_threads();
     if (threads > 1) {
       SharedWork shared(begin, end, std::min(most, threads * kPartsOfThread), work);
-      library.set_threads(1);
-      const bool done = Helpers::of_process().share(
-          shared, static_cast<std::uint32_t>(std::min<std::int64_t>(threads, most) - 1));
-      library.set_threads(threads);
-      if (done) return shared.rethrow_failure();
+      const auto helpers = static_cast<std::uint32_t>(std::min<std::int64_t>(threads, most) - 1);
+      if (Helpers::of_process().share(shared, helpers)) return shared.rethrow_failure();
     }
   }
   work(begin, end);

@@ -93,7 +93,8 @@ constexpr std::array<Row, 6> kVariables{{
      "The network interface that connects several hosts."},
     {"OMP_NUM_THREADS", "The threads of a process, unless the config says otherwise."},
     {"OMP_WAIT_POLICY, GOMP_SPINCOUNT",
-     "How threads wait for each other, else for some 40 microseconds before they sleep."},
+     "How LibTorch's threads wait for each other, else for some 40 microseconds before they "
+     "sleep."},
 }};
 
 constexpr std::array<Row, 6> kFiles{{

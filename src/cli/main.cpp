@@ -211,9 +211,10 @@ int run_with_config(const CommandLine& line, LayeredConfig& layered) {
   return launch_command(line, layered);
 }
 
-/// Lets a worker's threads wait for each other for some 40 microseconds before they leave their
-/// core. OpenMP's default is a thousand times as long: where other processes want the cores, too,
-/// a thread then keeps the one that it waits for from running.
+/// Lets OpenMP's threads in a worker, on which LibTorch's operations run, wait for each other for
+/// some 40 microseconds before they leave their core. OpenMP's default is a thousand times as long:
+/// where other processes want the cores, too, a thread then keeps the one that it waits for from
+/// running.
 void limit_spinning() {
   if (environment_variable("OMP_WAIT_POLICY")) return;
   ::setenv("GOMP_SPINCOUNT", "1000", /*overwrite=*/0);

@@ -35,10 +35,10 @@ void DraftedLogits::add(const at::Tensor& images, const at::Tensor& labels,
                         const std::vector<data::Range>& wanted) {
   const at::Tensor logits = draft_.forward(images.to(at::kBFloat16)).to(at::kFloat);
   at::Tensor again = clearly_right(logits, labels).logical_not_();
-  for (const data::Range& rows : wanted) again.narrow(0, rows.begin, rows.size()).fill_(true);
+  for (const data::Range& range : wanted) again.narrow(0, range.begin, range.size()).fill_(true);
   const at::Tensor rows = again.nonzero().squeeze(1);
   append(images_, images.index_select(0, rows));
-  append(numbers_, rows + (labels_.defined() ? labels_.size(0) : 0));
+  append(numbers_, rows + size());
   append(logits_, logits);
   append(labels_, labels.clone());  // the source uses its batch again
   while (images_.size(0) >= batch_size_) compute_again(batch_size_);

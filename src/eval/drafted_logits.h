@@ -25,6 +25,8 @@ class DraftedLogits {
   /// `wanted`, whatever the draft says.
   void add(const at::Tensor& images, const at::Tensor& labels,
            const std::vector<data::Range>& wanted);
+  /// Returns how many samples were added since the last `take`.
+  std::int64_t size() const { return labels_.defined() ? labels_.size(0) : 0; }
 
   struct Result {
     at::Tensor logits;  // [n,classes] f32

@@ -43,11 +43,16 @@ std::int64_t count_of(const std::vector<data::Range>& ranges) {
   return count;
 }
 
+/// Returns what two ranges have in common; its size is not positive where that is nothing.
+data::Range overlap(data::Range one, data::Range other) {
+  return {std::max(one.begin, other.begin), std::min(one.end, other.end)};
+}
+
 /// Returns the parts of `ranges` that are within `whole`, counted from its begin.
 std::vector<data::Range> within(const std::vector<data::Range>& ranges, data::Range whole) {
   std::vector<data::Range> parts;
   for (const data::Range& range : ranges) {
-    const data::Range part{std::max(range.begin, whole.begin), std::min(range.end, whole.end)};
+    const data::Range part = overlap(range, whole);
     if (part.size() > 0) parts.push_back({part.begin - whole.begin, part.end - whole.begin});
   }
   return parts;
@@ -142,11 +147,11 @@ class EvaluationSums {
     std::int64_t row = 0;  // the row of the wanted range's first sample
     for (const data::Range& wanted : request_.predictions) {
       if (wanted.begin >= range.end) break;
-      const std::int64_t begin = std::max(wanted.begin, range.begin);
-      const std::int64_t count = std::min(wanted.end, range.end) - begin;
+      const data::Range part = overlap(wanted, range);
+      const std::int64_t count = part.size();
       if (count > 0) {
-        at::Tensor rows = predictions_.narrow(0, row + begin - wanted.begin, count);
-        const std::int64_t from = begin - range.begin;
+        at::Tensor rows = predictions_.narrow(0, row + part.begin - wanted.begin, count);
+        const std::int64_t from = part.begin - range.begin;
         rows.select(1, 0).copy_(predicted.narrow(0, from, count));
         rows.narrow(1, 1, classes_)
             .copy_(at::softmax(logits.narrow(0, from, count).to(at::kDouble), 1));
@@ -203,7 +208,6 @@ Evaluation evaluate(models::Model& model, loader::BatchSource& images, std::int6
     request.draft->eval();
     drafted.emplace(model, *request.draft, batch_size);
   }
-  std::int64_t drafted_begin = 0;  // the first sample of those that are drafted
   accelerator::RunAheadLimit run_ahead_limit(device, kRunAheadBatches);
   for (std::size_t i = 0; i < ranges.size(); ++i) {
     const data::Range& range = ranges[i];
@@ -213,13 +217,12 @@ Evaluation evaluate(models::Model& model, loader::BatchSource& images, std::int6
     if (!drafted) {
       sums.add(model.forward(batch.images), batch.labels, shard, range);
     } else {
-      if (i == 0 || shard_of_range[i - 1] != shard) drafted_begin = range.begin;
       drafted->add(batch.images, batch.labels, within(request.predictions, range));
       const bool ends_shard = i + 1 == ranges.size() || shard_of_range[i + 1] != shard;
-      if (ends_shard || range.end - drafted_begin >= kDraftedSamples) {
+      if (ends_shard || drafted->size() >= kDraftedSamples) {
+        const data::Range samples{range.end - drafted->size(), range.end};
         const DraftedLogits::Result result = drafted->take();
-        sums.add(result.logits, result.labels, shard, {drafted_begin, range.end});
-        drafted_begin = range.end;
+        sums.add(result.logits, result.labels, shard, samples);
       }
     }
     run_ahead_limit.step_launched();

@@ -61,7 +61,7 @@ class AmxTile {
     }
   }
 
-  /// Does the same: here the processor fetches rows by itself.
+  /// Adds the product as `add` does. It fetches nothing: whether that helps was not measured here.
   [[gnu::always_inline]] void add_and_fetch(Factors<Bf16Bits> f, std::int64_t size) {
     add(f, size);
   }

@@ -67,8 +67,8 @@ class Tile {
     }
   }
 
-  /// Does the same where the rows of `a` come from memory, and meanwhile fetches as many behind
-  /// them. Elements of a row lie side by side.
+  /// Adds the product as `add` does, of rows of `a` whose elements lie side by side. Meanwhile it
+  /// fetches as many rows behind them from memory, which the next tile takes.
   template <class Element>
   [[gnu::always_inline]] void add_and_fetch(Factors<Element> f, std::int64_t size) {
     constexpr std::int64_t kLine = 64 / sizeof(Element);

@@ -62,13 +62,13 @@ class Trainer {
   const Progress& progress() const { return progress_; }
   /// Returns the model that is evaluated and saved as the result: the average, if one is kept.
   models::Model& evaluated_model() { return average_ ? average_->model() : *model_; }
-  models::Model* bf16_copy() { return average_ ? nullptr : bf16_copy_.get(); }  // of it, or null
+  /// Returns its copy in bf16, which has the same weights rounded; null where there is none.
+  models::Model* draft_model() { return average_ ? nullptr : bf16_copy_.get(); }
   /// Returns the model with the weights that are trained, in fp32.
   models::Model& model() { return *model_; }
   const models::Model& model() const { return *model_; }
   const FlatParameters& parameters() const { return parameters_; }
-  Optimizer& optimizer() { return *optimizer_; }
-  const Optimizer& optimizer() const { return *optimizer_; }
+  Optimizer& optimizer() const { return *optimizer_; }
   WeightAverage* average() const { return average_.get(); }  // of the weights; null without `ema`
   const BatchPartition& partition() const { return *partition_; }
   /// Returns the sums of the last step; on a GPU it waits.

@@ -2,10 +2,12 @@
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
 #include <cstdint>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "support/catch.h"
@@ -34,35 +36,30 @@ class Table : public models::Model {
   at::Tensor rows_;  // [samples,classes]
 };
 
-/// Images numbered from `begin` on, [n,1,1,1].
+/// Returns images [n,1,1,1] that are the numbers from `begin` to `end` - 1.
 at::Tensor numbered(std::int64_t begin, std::int64_t end) {
   return at::arange(begin, end, at::kFloat).view({-1, 1, 1, 1});
 }
 
-at::Tensor table(const std::vector<std::vector<float>>& rows) {
-  at::Tensor values = at::zeros({static_cast<std::int64_t>(rows.size()), kClasses});
-  for (std::size_t row = 0; row < rows.size(); ++row) {
-    for (std::size_t i = 0; i < rows[row].size(); ++i) {
-      values[static_cast<std::int64_t>(row)][static_cast<std::int64_t>(i)] = rows[row][i];
-    }
-  }
-  return values;
+/// Returns rows of `kClasses` numbers.
+at::Tensor table(const std::vector<float>& numbers) {
+  return at::tensor(numbers).view({-1, kClasses});
 }
 
 TEST_CASE("the model computes what its draft does not clearly get right, and what is wanted") {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-  const std::vector<std::vector<float>> drafted = {
-      {3, 1, 0},      // clearly right
-      {0, 3, 0},      // clearly wrong
-      {0.75, 0, 0},   // right by less than one
-      {64, 57, 0},    // right by less than an eighth of the greatest
-      {64, 55, 0},    // clearly right
-      {kNan, 0, 0},   // no number
-      {8, 0, 0},      // clearly right, but wanted
-      {2, 0.5, -32},  // right by less than an eighth of what is greatest without its sign
-  };
-  const auto samples = static_cast<std::int64_t>(drafted.size());
-  Table draft(table(drafted));
+  const at::Tensor drafted = table({
+      3,    1,   0,    // clearly right
+      0,    3,   0,    // clearly wrong
+      0.75, 0,   0,    // right by less than one
+      64,   57,  0,    // right by less than an eighth of the greatest
+      64,   55,  0,    // clearly right
+      kNan, 0,   0,    // no number
+      8,    0,   0,    // clearly right, but wanted
+      2,    0.5, -32,  // right by less than an eighth of what is greatest without its sign
+  });
+  const std::int64_t samples = drafted.size(0);
+  Table draft(drafted);
   Table model(at::full({samples, kClasses}, kByModel));
   DraftedLogits logits(model, draft, /*batch_size=*/4);
   const at::Tensor labels = at::zeros({samples}, at::kLong);
@@ -79,7 +76,7 @@ TEST_CASE("the model computes what its draft does not clearly get right, and wha
   CHECK(result.labels.equal(labels));
   for (const std::int64_t sample : {0, 4}) {
     INFO("sample " << sample);
-    CHECK(result.logits[sample].equal(table({drafted[static_cast<std::size_t>(sample)]})[0]));
+    CHECK(result.logits[sample].equal(drafted[sample]));
   }
   for (const std::int64_t sample : {1, 2, 3, 5, 6, 7}) {
     INFO("sample " << sample);
@@ -88,7 +85,7 @@ TEST_CASE("the model computes what its draft does not clearly get right, and wha
 }
 
 TEST_CASE("drafted logits begin anew after each `take`") {
-  Table draft(table({{0, 9, 0}, {9, 0, 0}, {0, 0, 9}}));
+  Table draft(table({0, 9, 0, 9, 0, 0, 0, 0, 9}));
   Table model(at::full({3, kClasses}, kByModel));
   DraftedLogits logits(model, draft, /*batch_size=*/2);
   const at::Tensor labels = at::arange(3, at::kLong);
@@ -96,7 +93,7 @@ TEST_CASE("drafted logits begin anew after each `take`") {
   CHECK(logits.take().logits.eq(kByModel).all().item<bool>());
   logits.add(numbered(2, 3), labels.narrow(0, 2, 1), {});
   const DraftedLogits::Result result = logits.take();
-  CHECK(result.logits.equal(table({{0, 0, 9}})));
+  CHECK(result.logits.equal(table({0, 0, 9})));
   CHECK(result.labels.equal(labels.narrow(0, 2, 1)));
   CHECK(model.batches == std::vector<std::int64_t>{2});
 }

@@ -200,14 +200,14 @@ TEST_CASE("a draft in bf16 leaves accuracy and predictions as they are, and near
   request.predictions = {{0, 3}, {kMany - 2, kMany}};
   request.wrong_predictions = true;
   request.shards = 3;
-  const auto evaluate_on = [&](const comm::Communicator& communicator) {
+  const auto evaluate_on = [&](const comm::Communicator& communicator, models::Model* by_draft) {
+    EvaluationRequest own_request = request;
+    own_request.draft = by_draft;
     return evaluate(
-        *sure_model(), *images_of(kMany), 16, communicator, at::kCPU, [] {}, request);
+        *sure_model(), *images_of(kMany), 16, communicator, at::kCPU, [] {}, own_request);
   };
-  const Evaluation expected = evaluate_on(comm::Communicator());
-  const auto draft = draft_of();
-  request.draft = draft.get();
-  const Evaluation drafted = evaluate_on(comm::Communicator());
+  const Evaluation expected = evaluate_on(comm::Communicator(), nullptr);
+  const Evaluation drafted = evaluate_on(comm::Communicator(), draft_of().get());
   CHECK(drafted.accuracy == expected.accuracy);
   CHECK(drafted.confusion == expected.confusion);
   CHECK(drafted.loss == Approx(expected.loss).epsilon(1e-3));
@@ -228,11 +228,8 @@ TEST_CASE("a draft in bf16 leaves accuracy and predictions as they are, and near
   for (const int world_size : {2, 3}) {
     std::vector<Evaluation> results(static_cast<std::size_t>(world_size));
     on_connected_ranks(world_size, [&](comm::Communicator& communicator) {
-      const auto own_draft = draft_of();
-      EvaluationRequest own_request = request;
-      own_request.draft = own_draft.get();
-      results[static_cast<std::size_t>(communicator.rank())] = evaluate(
-          *sure_model(), *images_of(kMany), 16, communicator, at::kCPU, [] {}, own_request);
+      results[static_cast<std::size_t>(communicator.rank())] =
+          evaluate_on(communicator, draft_of().get());
     });
     for (const Evaluation& result : results) {
       CHECK(result.loss == drafted.loss);
