@@ -18,10 +18,12 @@ Function* loaded_function(const char* name) {
   return reinterpret_cast<Function*>(::dlsym(RTLD_DEFAULT, name));
 }
 
-/// What says on how many threads LibTorch computes, for the calling thread; null where OpenMP's
-/// library is not loaded.
+/// What says on how many threads LibTorch computes, for the calling thread; null where the program
+/// has not loaded it.
 struct OpenMp {
-  int (*max_threads)() = loaded_function<int()>("omp_get_max_threads");
+  /// This is at::get_num_threads. OpenMP's own function would not do, since LibTorch sets a
+  /// thread's number when that first asks LibTorch for it.
+  int (*max_threads)() = loaded_function<int()>("_ZN2at15get_num_threadsEv");
   void (*set_threads)(int) = loaded_function<void(int)>("omp_set_num_threads");
   int (*in_parallel)() = loaded_function<int()>("omp_in_parallel");
 
