@@ -48,8 +48,10 @@ struct Bf16Convolution {
                          const float* bias_sums, Bf16Bits* weights, Bf16Bits* bias);
 };
 
-/// Returns the kernels for AVX-512 with bf16 instructions, which use AMX where there is one, or
-/// null where the processor lacks these instructions.
+/// Returns the kernels for AVX-512 with bf16 instructions, or null where the processor lacks these.
+/// They use AMX where there is one.
 const Bf16Convolution* avx512_bf16_convolution();
+/// Returns whether this processor has AMX.
+bool multiplies_by_amx();
 
 }  // namespace mnist_train::models

@@ -4,7 +4,7 @@
 
 #ifdef __AVX512BF16__
 
-#include "models/bf16_pixel_groups_avx512.h"
+#include "models/pairs_avx512.h"
 #include "models/tile_cover_avx512.h"
 
 namespace mnist_train::models {
@@ -37,19 +37,12 @@ class PackedWeights {
 
 void pack_forward(const ConvolutionShape& s, const Bf16Bits* weights, const Bf16Bits* bias,
                   Bf16Bits* packed, float* packed_bias) {
-  const PixelGroup group = group_of(s);
-  const PackedWeights to(s.kernel, group.run, group.channels, packed);
-  for (std::int64_t i = 0; i < vectors(group.channels) * kLanes; ++i) packed_bias[i] = 0;
+  const PackedWeights to(s.kernel, s.run(), s.out_channels, packed);
+  for (std::int64_t i = 0; i < vectors(s.out_channels) * kLanes; ++i) packed_bias[i] = 0;
   for (std::int64_t channel = 0; channel < s.out_channels; ++channel) {
-    for (std::int64_t pixel = 0; pixel < group.pixels; ++pixel) {
-      const std::int64_t column = pixel * s.out_channels + channel;
-      packed_bias[column] = to_float(bias[channel]);
-      const Bf16Bits* from = weights + channel * s.kernel * s.run();
-      for (std::int64_t ky = 0; ky < s.kernel; ++ky) {
-        for (std::int64_t k = 0; k < s.run(); ++k) {
-          to.at(ky, pixel * s.in_channels + k, column) = *from++;
-        }
-      }
+    packed_bias[channel] = to_float(bias[channel]);
+    for (std::int64_t ky = 0; ky < s.kernel; ++ky) {
+      for (std::int64_t k = 0; k < s.run(); ++k) to.at(ky, k, channel) = *weights++;
     }
   }
 }
@@ -66,7 +59,6 @@ void pack_data(const ConvolutionShape& s, const Bf16Bits* weights, Bf16Bits* pac
 /// One output row of one image.
 struct ForwardRow {
   const ConvolutionShape& s;
-  PixelGroup group;
   const Bf16Bits* in;  // the uppermost input row under the kernel
   const Bf16Bits* packed;
   const float* bias;
@@ -77,28 +69,26 @@ struct ForwardRow {
     Sums tile(shapes);
     tile.for_each(
         [&](int, int v, __m512& sum) { sum = _mm512_loadu_ps(bias + (vector + v) * kLanes); });
-    const std::int64_t b_step = vectors(group.channels) * kPairs;
-    const std::int64_t a_row = group.pixels * s.in_channels;
+    const std::int64_t b_step = vectors(s.out_channels) * kPairs;
     for (std::int64_t ky = 0; ky < s.kernel; ++ky) {
-      tile.add({in + ky * s.width * s.in_channels + x * a_row, a_row, 2,
-                packed + ky * pairs_of(group.run) * b_step + vector * kPairs, b_step},
-               group.run);
+      tile.add({in + (ky * s.width + x) * s.in_channels, s.in_channels, 2,
+                packed + ky * pairs_of(s.run()) * b_step + vector * kPairs, b_step},
+               s.run());
     }
     tile.for_each([&](int m, int v, const __m512& sum) {
       const std::int64_t channel = (vector + v) * kLanes;
-      store_rounded(out + (x + m) * group.channels + channel, lanes(group.channels - channel), sum);
+      store_rounded(out + (x + m) * s.out_channels + channel, lanes(s.out_channels - channel), sum);
     });
   }
 };
 
 void forward(const ConvolutionShape& s, const Bf16Bits* in, const Bf16Bits* packed,
              const float* packed_bias, Bf16Bits* out) {
-  const PixelGroup group = group_of(s);
-  TileCover tiles(group.run);
+  TileCover tiles(s.run());
   for (std::int64_t y = 0; y < s.out_height(); ++y) {
-    const ForwardRow row{s,      group,       in + y * s.width * s.in_channels,
-                         packed, packed_bias, out + y * s.out_width() * s.out_channels};
-    tiles.cover(s.out_width() / group.pixels, vectors(group.channels), row);
+    const ForwardRow row{s, in + y * s.width * s.in_channels, packed, packed_bias,
+                         out + y * s.out_width() * s.out_channels};
+    tiles.cover(s.out_width(), vectors(s.out_channels), row);
   }
 }
 
@@ -145,14 +135,23 @@ void backward_data(const ConvolutionShape& s, const Bf16Bits* gradient, const Bf
   }
 }
 
-/// The gradient of a kernel row's weights is the product of two matrices over the groups. Returns
-/// whether the input's runs go into the vectors, where that leaves fewer lanes empty than the
-/// output channels would.
-bool run_in_vectors(const PixelGroup& group) {
-  return group.channels * vectors(group.run) < group.run * vectors(group.channels);
+GroupPairs input_pairs(const ConvolutionShape& s) {
+  return {s.height, s.out_width(), s.width * s.in_channels, s.in_channels, s.run()};
 }
 
-/// The gradient of one kernel row's weights: sums += a * b, over pairs of groups.
+GroupPairs gradient_pairs(const ConvolutionShape& s) {
+  return {s.out_height(), s.out_width(), s.out_width() * s.out_channels, s.out_channels,
+          s.out_channels};
+}
+
+/// The gradient of a kernel row's weights is the product of two matrices over the output pixels.
+/// Returns whether the input's runs go into the vectors, where that leaves fewer lanes empty than
+/// the output channels would.
+bool run_in_vectors(const ConvolutionShape& s) {
+  return s.out_channels * vectors(s.run()) < s.run() * vectors(s.out_channels);
+}
+
+/// The gradient of one kernel row's weights: sums += a * b, over pairs of pixels.
 struct WeightSums {
   std::int64_t a_row, a_step, b_step, pairs, width;
   const Bf16Bits* a;
@@ -188,7 +187,7 @@ void backward_weights(const ConvolutionShape& s, const Bf16Bits* in, const Bf16B
   const GroupPairs gradients = gradient_pairs(s);
   Bf16Bits* const zipped_gradient = pairs;
   Bf16Bits* const zipped_in = pairs + gradients.rows * gradients.row_size();
-  const bool runs = run_in_vectors(group_of(s));
+  const bool runs = run_in_vectors(s);
   const GroupPairs& rows = runs ? gradients : inputs;
   const GroupPairs& columns = runs ? inputs : gradients;
   const std::int64_t width = vectors(columns.elements) * kLanes;
@@ -224,10 +223,9 @@ void backward_weights(const ConvolutionShape& s, const Bf16Bits* in, const Bf16B
 
 void unpack_weights(const ConvolutionShape& s, const float* weight_sums, const float* bias_sums,
                     Bf16Bits* weights, Bf16Bits* bias) {
-  const PixelGroup group = group_of(s);
-  const bool runs = run_in_vectors(group);
-  const std::int64_t rows = runs ? group.channels : group.run;
-  const std::int64_t width = vectors(runs ? group.run : group.channels) * kLanes;
+  const bool runs = run_in_vectors(s);
+  const std::int64_t rows = runs ? s.out_channels : s.run();
+  const std::int64_t width = vectors(runs ? s.run() : s.out_channels) * kLanes;
   const __m512i apart =
       _mm512_mullo_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
                          _mm512_set1_epi32(static_cast<int>(runs ? 1 : width)));
@@ -235,34 +233,28 @@ void unpack_weights(const ConvolutionShape& s, const float* weight_sums, const f
     for (std::int64_t ky = 0; ky < s.kernel; ++ky, weights += s.run()) {
       for (std::int64_t k = 0; k < s.run(); k += kLanes) {
         const __mmask16 mask = lanes(s.run() - k);
-        __m512 sum = _mm512_setzero_ps();
-        for (std::int64_t pixel = 0; pixel < group.pixels; ++pixel) {
-          const std::int64_t channel = pixel * s.out_channels + o;
-          const std::int64_t of_run = pixel * s.in_channels + k;
-          const std::int64_t row = ky * rows + (runs ? channel : of_run);
-          const float* const from = weight_sums + row * width + (runs ? of_run : channel);
-          sum = _mm512_add_ps(sum, _mm512_mask_i32gather_ps(sum, mask, apart, from, sizeof(float)));
-        }
-        store_rounded(weights + k, mask, sum);
+        const std::int64_t row = ky * rows + (runs ? o : k);
+        const float* const from = weight_sums + row * width + (runs ? k : o);
+        store_rounded(
+            weights + k, mask,
+            _mm512_mask_i32gather_ps(_mm512_setzero_ps(), mask, apart, from, sizeof(float)));
       }
     }
-    const float sum = bias_sums[o] + (group.pixels == 2 ? bias_sums[s.out_channels + o] : 0);
-    store_rounded(bias + o, 1, _mm512_set1_ps(sum));
+    store_rounded(bias + o, 1, _mm512_set1_ps(bias_sums[o]));
   }
 }
 
 Bf16Convolution::BufferSizes sizes(const ConvolutionShape& s) {
-  const PixelGroup group = group_of(s);
-  const std::int64_t out = vectors(group.channels);
+  const std::int64_t out = vectors(s.out_channels);
   const GroupPairs inputs = input_pairs(s);
   const GroupPairs gradients = gradient_pairs(s);
-  const bool runs = run_in_vectors(group);
-  return {s.kernel * pairs_of(group.run) * out * kPairs,
-          s.kernel * pairs_of(s.out_channels) * vectors(s.run()) * kPairs,
-          out * kLanes,
-          s.height * s.width * s.in_channels,
-          2 * (inputs.rows * inputs.row_size() + gradients.rows * gradients.row_size()),
-          s.kernel * kLanes * (runs ? group.channels * vectors(group.run) : group.run * out)};
+  return {
+      s.kernel * pairs_of(s.run()) * out * kPairs,
+      s.kernel * pairs_of(s.out_channels) * vectors(s.run()) * kPairs,
+      out * kLanes,
+      s.height * s.width * s.in_channels,
+      2 * (inputs.rows * inputs.row_size() + gradients.rows * gradients.row_size()),
+      s.kernel * kLanes * (run_in_vectors(s) ? s.out_channels * vectors(s.run()) : s.run() * out)};
 }
 
 constexpr Bf16Convolution kKernels{&sizes,         &pack_forward,     &pack_data,     &forward,
@@ -274,6 +266,8 @@ const Bf16Convolution* avx512_bf16_convolution() {
   return avx512::is_supported() ? &kKernels : nullptr;
 }
 
+bool multiplies_by_amx() { return avx512::is_supported() && avx512::uses_amx(); }
+
 }  // namespace mnist_train::models
 
 #else
@@ -281,6 +275,7 @@ const Bf16Convolution* avx512_bf16_convolution() {
 namespace mnist_train::models {
 
 const Bf16Convolution* avx512_bf16_convolution() { return nullptr; }
+bool multiplies_by_amx() { return false; }
 
 }  // namespace mnist_train::models
 

@@ -1,96 +1,29 @@
-#include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 
-#include "base/parallel.h"
 #include "kernels/selection.h"
 #include "models/bf16_convolution.h"
 #include "models/convolution.h"
+#include "models/pooled_convolution.h"
 #include "models/relu_max_pool.h"
-#include "models/relu_max_pool_rows.h"
-#include "models/tensor_memory.h"
 
 namespace mnist_train::models {
 
 namespace {
 
 constexpr auto kChannelsLast = at::MemoryFormat::ChannelsLast;
-constexpr std::int64_t kImagesPerTask = 8;
 
-const Bf16Convolution* bf16_kernels() {
-  static const Bf16Convolution* supported = avx512_bf16_convolution();
-  return supported;
-}
-
-at::Tensor buffer(std::int64_t elements, at::ScalarType type) {
-  return at::empty({elements}, at::TensorOptions(type));
-}
-
-at::Tensor channels_last(at::IntArrayRef sizes, at::ScalarType type = at::kBFloat16) {
-  return at::empty(sizes, at::TensorOptions(type).memory_format(kChannelsLast));
-}
-
-/// Shapes and buffer sizes of the three operations on one image.
-struct FusedShapes {
-  ConvolutionShape convolution;
-  PooledImage pool;  // the convolution's output
-  Bf16Convolution::BufferSizes sizes;
-
-  FusedShapes(const at::Tensor& images, const at::Tensor& weight)
-      : convolution{images.size(2), images.size(3), images.size(1), weight.size(2), weight.size(0)},
-        pool{convolution.out_height(), convolution.out_width(), convolution.out_channels},
-        sizes(bf16_kernels()->sizes(convolution)) {}
-
-  std::int64_t image_size() const {
-    return convolution.height * convolution.width * convolution.in_channels;
-  }
-};
-
-/// Moves an image from [pixels,channels] to [channels,pixels], or back where these are swapped.
-void swap_axes(const Bf16Bits* from, std::int64_t rows, std::int64_t columns, Bf16Bits* to) {
-  for (std::int64_t row = 0; row < rows; ++row) {
-    for (std::int64_t column = 0; column < columns; ++column) to[column * rows + row] = *from++;
-  }
-}
-
-/// The tensors of the backward pass, at their first image.
-struct BackwardImages {
-  const Bf16Bits* images;
-  const Bf16Bits* gradient;
-  bool planar;  // whether the gradient is [channels,pixels], not [pixels,channels]
-  const std::uint8_t* choice;
-  const Bf16Bits* packed_weights;  // null where no gradient of the images is needed
-  Bf16Bits* into;
-};
-
-/// The backward pass of the images `begin` to `end`. Adds the gradients of the weights, and behind
-/// them that of the bias, to `weight_sums`.
-void backward_images(const FusedShapes& shapes, const BackwardImages& batch, std::int64_t begin,
-                     std::int64_t end, float* weight_sums) {
-  const at::Tensor pairs = buffer(shapes.sizes.pairs, at::kBFloat16);
-  const at::Tensor image_sums = buffer(shapes.sizes.image_sums, at::kFloat);
-  const at::Tensor spread = at::zeros({shapes.pool.in_size()}, at::kBFloat16);
-  const at::Tensor by_pixels = buffer(shapes.pool.out_size(), at::kBFloat16);
-  const std::int64_t channels = shapes.pool.channels;
-  for (std::int64_t i = begin; i < end; ++i) {
-    const std::int64_t pooled = i * shapes.pool.out_size();
-    const std::int64_t image = i * shapes.image_size();
-    const Bf16Bits* gradient = batch.gradient + pooled;
-    if (batch.planar) {
-      swap_axes(gradient, channels, shapes.pool.out_size() / channels, bits_to(by_pixels));
-      gradient = bits_of(by_pixels);
-    }
-    spread_image(shapes.pool, gradient, batch.choice + pooled, bits_to(spread));
-    bf16_kernels()->backward_weights(shapes.convolution, batch.images + image, bits_of(spread),
-                                     bits_to(pairs), weight_sums,
-                                     weight_sums + shapes.sizes.weight_sums);
-    if (batch.packed_weights == nullptr) continue;
-    bf16_kernels()->backward_data(shapes.convolution, bits_of(spread), batch.packed_weights,
-                                  image_sums.data_ptr<float>(), batch.into + image);
-  }
+/// Returns the fastest way for a layer with these weights [out,in,kernel,kernel] on this processor,
+/// or null where it has none. AMX is faster where a layer fills its registers, of which each holds
+/// 16 channels and 32 of the weights of an output.
+const PooledConvolutionPasses* passes(const at::Tensor& weight) {
+  constexpr std::int64_t kChannels = 32;
+  constexpr std::int64_t kWeights = 128;
+  const bool fills_amx = weight.size(0) >= kChannels && weight.numel() / weight.size(0) >= kWeights;
+  return multiplies_by_amx() && weight.scalar_type() == at::kBFloat16 && fills_amx
+             ? image_by_image(weight.scalar_type())
+             : images_in_lanes(weight.scalar_type());
 }
 
 class ConvolveReluMaxPool : public torch::autograd::Function<ConvolveReluMaxPool> {
@@ -98,93 +31,27 @@ class ConvolveReluMaxPool : public torch::autograd::Function<ConvolveReluMaxPool
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input,
                             const at::Tensor& weight, const at::Tensor& bias,
                             const WantedGradients& wanted, bool planar) {
-    const at::Tensor images = input.contiguous(kChannelsLast);
     const at::Tensor weights = weight.contiguous(kChannelsLast);
-    const FusedShapes shapes(images, weights);
-    const std::vector<std::int64_t> sizes{images.size(0), shapes.pool.channels,
-                                          shapes.pool.height / 2, shapes.pool.width / 2};
-    at::Tensor out = planar ? at::empty(sizes, at::kBFloat16) : channels_last(sizes);
-    const at::Tensor choice = channels_last(sizes, at::kByte);
-    const at::Tensor packed = buffer(shapes.sizes.forward_weights, at::kBFloat16);
-    const at::Tensor packed_bias = buffer(shapes.sizes.bias, at::kFloat);
-    bf16_kernels()->pack_forward(shapes.convolution, bits_of(weights), bits_of(bias.contiguous()),
-                                 bits_to(packed), packed_bias.data_ptr<float>());
-    parallel_for(0, sizes[0], kImagesPerTask, [&](std::int64_t begin, std::int64_t end) {
-      const at::Tensor convolved = buffer(shapes.pool.in_size(), at::kBFloat16);
-      const at::Tensor image = buffer(shapes.pool.out_size(), at::kBFloat16);
-      for (std::int64_t i = begin; i < end; ++i) {
-        const std::int64_t pooled = i * shapes.pool.out_size();
-        bf16_kernels()->forward(shapes.convolution, bits_of(images) + i * shapes.image_size(),
-                                bits_of(packed), packed_bias.const_data_ptr<float>(),
-                                bits_to(convolved));
-        Bf16Bits* const to = bits_to(out) + pooled;
-        pool_image(shapes.pool, bits_of(convolved), planar ? bits_to(image) : to,
-                   choice.data_ptr<std::uint8_t>() + pooled);
-        if (planar) swap_axes(bits_of(image), sizes[2] * sizes[3], sizes[1], to);
-      }
-    });
-    context->save_for_backward({images, weights, choice});
+    PooledConvolution result = passes(weight)->forward(input.contiguous(kChannelsLast), weights,
+                                                       bias.contiguous(), wanted.ends, planar);
+    context->save_for_backward({result.images, weights, result.choice});
     wanted.save(context->saved_data);
     context->saved_data["planar"] = planar;
-    return out;
+    return result.out;
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& gradients) {
     const torch::autograd::variable_list saved = context->get_saved_variables();
-    const at::Tensor& images = saved[0];
-    const at::Tensor& weights = saved[1];
     const bool planar = context->saved_data["planar"].toBool();
-    const at::Tensor gradient =
-        gradients[0].contiguous(planar ? at::MemoryFormat::Contiguous : kChannelsLast);
-    const FusedShapes shapes(images, weights);
-    BackwardImages batch{bits_of(images), bits_of(gradient),
-                         planar,          saved[2].const_data_ptr<std::uint8_t>(),
-                         nullptr,         nullptr};
-    at::Tensor packed;
-    at::Tensor into;
-    if (context->needs_input_grad(0)) {
-      packed = buffer(shapes.sizes.data_weights, at::kBFloat16);
-      into = channels_last(images.sizes());
-      bf16_kernels()->pack_data(shapes.convolution, bits_of(weights), bits_to(packed));
-      batch.packed_weights = bits_of(packed);
-      batch.into = bits_to(into);
-    }
-    at::Tensor of_weights;
-    at::Tensor of_bias;
-    const auto wanted = WantedGradients::saved(context->saved_data);
-    wanted.for_each([&](std::size_t shard, std::int64_t begin, std::int64_t count) {
-      const at::Tensor sum = sum_over_images(shapes, batch, begin, count);
-      const auto* sums_of_weights = sum.const_data_ptr<float>();
-      at::Tensor to_weights = gradient_tensor(wanted.weights[shard], weights.sizes(),
-                                              weights.options().memory_format(kChannelsLast));
-      at::Tensor to_bias =
-          gradient_tensor(wanted.biases[shard], {shapes.pool.channels}, weights.options());
-      bf16_kernels()->unpack_weights(shapes.convolution, sums_of_weights,
-                                     sums_of_weights + shapes.sizes.weight_sums,
-                                     bits_to(to_weights), bits_to(to_bias));
-      if (shard != 0) return;
-      of_weights = std::move(to_weights);
-      of_bias = std::move(to_bias);
-    });
-    return {into, of_weights, of_bias, {}, {}};
-  }
-
- private:
-  /// Returns the sums of the gradients of weights and bias over some of the images. Each thread
-  /// takes a part of them; the parts are added in their order.
-  static at::Tensor sum_over_images(const FusedShapes& shapes, const BackwardImages& batch,
-                                    std::int64_t begin, std::int64_t count) {
-    const std::int64_t parts = at::get_num_threads();
-    const at::Tensor sums = at::zeros({parts, shapes.sizes.weight_sums + shapes.sizes.bias});
-    parallel_for(0, parts, 1, [&](std::int64_t first, std::int64_t last) {
-      for (std::int64_t part = first; part < last; ++part) {
-        backward_images(shapes, batch, begin + count * part / parts,
-                        begin + count * (part + 1) / parts,
-                        sums.data_ptr<float>() + part * sums.size(1));
-      }
-    });
-    return parts == 1 ? sums[0] : sums.sum(0);
+    PooledConvolutionGradients result =
+        passes(gradients[0])
+            ->backward(
+                {saved[0], saved[2], saved[1],
+                 gradients[0].contiguous(planar ? at::MemoryFormat::Contiguous : kChannelsLast),
+                 planar, context->needs_input_grad(0),
+                 WantedGradients::saved(context->saved_data)});
+    return {std::move(result.images), std::move(result.weights), std::move(result.bias), {}, {}};
   }
 };
 
@@ -206,10 +73,6 @@ bool fits(const torch::nn::Conv2dImpl& layer, const at::Tensor& images) {
          std::min(images.size(2), images.size(3)) >= layer.options.kernel_size()->front();
 }
 
-bool in_bf16_on_cpu(const at::Tensor& values) {
-  return values.is_cpu() && values.scalar_type() == at::kBFloat16;
-}
-
 /// Returns whether the kernel for GPUs adds the bias.
 bool adds_bias_later(const torch::nn::Conv2dImpl& layer, const at::Tensor& images) {
   return kernels::is_used(kernels::Operation::kReluMaxPool, images.device()) &&
@@ -217,7 +80,8 @@ bool adds_bias_later(const torch::nn::Conv2dImpl& layer, const at::Tensor& image
 }
 
 bool in_one_host_kernel(const torch::nn::Conv2dImpl& layer, const at::Tensor& images) {
-  return in_bf16_on_cpu(images) && has_host_convolve_relu_max_pool(layer) && fits(layer, images);
+  return images.is_cpu() && images.scalar_type() == layer.weight.scalar_type() &&
+         has_host_convolve_relu_max_pool(layer) && fits(layer, images);
 }
 
 at::Tensor convolve_in_one_host_kernel(const torch::nn::Conv2dImpl& layer, const at::Tensor& images,
@@ -231,7 +95,7 @@ at::Tensor convolve_in_one_host_kernel(const torch::nn::Conv2dImpl& layer, const
 }  // namespace
 
 bool has_host_convolve_relu_max_pool(const torch::nn::Conv2dImpl& layer) {
-  return bf16_kernels() != nullptr && in_bf16_on_cpu(layer.weight) && fits(layer) &&
+  return layer.weight.is_cpu() && passes(layer.weight) != nullptr && fits(layer) &&
          !kernels::is_used(kernels::Operation::kReluMaxPool, layer.weight.device());
 }
 

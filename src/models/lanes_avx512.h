@@ -20,8 +20,17 @@ inline bool is_supported() {
          __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512bf16") != 0;
 }
 
+/// How many elements of an inner dimension one instruction multiplies and adds up: pairs of bf16.
+template <class Element>
+inline constexpr std::int64_t kDepth = 4 / sizeof(Element);
+
 inline std::int64_t vectors(std::int64_t elements) { return (elements + kLanes - 1) / kLanes; }
 inline std::int64_t pairs_of(std::int64_t elements) { return (elements + 1) / 2; }
+/// Returns how many pairs, or elements of f32, an inner dimension has.
+template <class Element>
+std::int64_t depths_of(std::int64_t inner) {
+  return (inner + kDepth<Element> - 1) / kDepth<Element>;
+}
 
 inline __mmask16 lanes(std::int64_t count) {
   return count >= kLanes ? __mmask16{0xffff} : static_cast<__mmask16>((1U << count) - 1);

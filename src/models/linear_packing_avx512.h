@@ -9,20 +9,17 @@
 /// How the factors of the products of a linear layer are rearranged, of bf16 and of f32.
 namespace mnist_train::models::avx512 {
 
-/// How many elements of the inner dimension are multiplied at a time, and by what tiles.
+/// The tiles that cover a product.
 template <class Element>
 struct Elements;
 
 template <>
 struct Elements<Bf16Bits> {
-  static constexpr std::int64_t kDepth = 2;
   using Tiles = TileCover;
 };
 
 template <>
 struct Elements<float> {
-  static constexpr std::int64_t kDepth = 1;
-
   struct Tiles {
     explicit Tiles(std::int64_t /*inner*/) {}
 
@@ -33,15 +30,6 @@ struct Elements<float> {
     }
   };
 };
-
-template <class Element>
-inline constexpr std::int64_t kDepth = Elements<Element>::kDepth;
-
-/// Returns how many pairs, or elements of f32, an inner dimension has.
-template <class Element>
-std::int64_t depths_of(std::int64_t inner) {
-  return (inner + kDepth<Element> - 1) / kDepth<Element>;
-}
 
 /// Returns how many elements a row of as many columns takes, in whole vectors of pairs or of f32.
 template <class Element>

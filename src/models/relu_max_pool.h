@@ -18,11 +18,11 @@ at::Tensor relu_max_pool_flatten(const at::Tensor& x);
 /// one kernel does all of it, and its result is contiguous where `planar` wants it.
 at::Tensor bias_relu_max_pool(const at::Tensor& x, const at::Tensor& bias, bool planar = false);
 
-/// Returns `relu_max_pool(layer(images))` of images [N,C,H,W]. In bf16 on a CPU with the
-/// instructions for it, and for a layer with a square kernel, stride 1 and no padding, kernels take
-/// one image after the other through all three operations, so that intermediate values stay in the
-/// processor's cache; sums are fp32, as in LibTorch's kernels, which all other cases use. On a GPU
-/// the bias is added together with ReLU and pooling. Those kernels write gradients to `places`.
+/// Returns `relu_max_pool(layer(images))` of images [N,C,H,W]. In bf16 and fp32 on a CPU with the
+/// instructions for it, and for a layer with a square kernel, stride 1 and no padding, kernels of
+/// our own do all three operations (`PooledConvolutionPasses`); sums are fp32, as in LibTorch's
+/// kernels, which all other cases use. On a GPU the bias is added together with ReLU and pooling.
+/// Those kernels write gradients to `places`.
 at::Tensor convolve_relu_max_pool(torch::nn::Conv2d& layer, const at::Tensor& images,
                                   GradientPlaces& places);
 /// Returns `convolve_relu_max_pool(layer, images)` as vectors [N,C*H/2*W/2], which one kernel makes

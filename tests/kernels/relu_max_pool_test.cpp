@@ -13,8 +13,8 @@
 
 #include "kernels/agreement.h"
 #include "kernels/emulated_kernels.h"
-#include "models/bf16_convolution.h"
 #include "models/model.h"
+#include "models/pooled_convolution.h"
 #include "models/relu_max_pool.h"
 #include "support/catch.h"
 #include "support/count_operations.h"
@@ -276,8 +276,8 @@ TEST_CASE("networks whose pooled images become vectors train as with a copy of t
   const TrainedOnce copied = train_once(with_copy, type);
   const TrainedOnce found = train_once(layers, type);
   // Vectors are a view of images, not of a copy of these; a CPU has kernels of its own for some.
-  const bool on_host =
-      type == at::kBFloat16 && !has_norm && models::avx512_bf16_convolution() != nullptr;
+  const bool on_host = !has_norm && (models::images_in_lanes(type) != nullptr ||
+                                     models::image_by_image(type) != nullptr);
   CHECK(count_operations(without_kernels.scores, "UnsafeViewBackward") == (on_host ? 0 : 1));
   CHECK(count_operations(copied.scores, "UnsafeViewBackward") == 1);
   CHECK(count_operations(found.scores, "UnsafeViewBackward") == 0);

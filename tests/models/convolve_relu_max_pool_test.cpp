@@ -9,8 +9,10 @@
 
 #include <cstdint>
 #include <limits>
+#include <string>
 #include <vector>
 
+#include "models/pooled_convolution.h"
 #include "models/relu_max_pool.h"
 #include "support/catch.h"
 
@@ -28,13 +30,19 @@ at::Tensor small_integers(at::IntArrayRef sizes) {
   return at::randint(-2, 3, sizes, at::kFloat).contiguous(kChannelsLast);
 }
 
-torch::nn::Conv2d make_layer(const Case& c) {
+torch::nn::Conv2d make_layer(const Case& c, at::ScalarType type = at::kBFloat16) {
   torch::nn::Conv2d layer(torch::nn::Conv2dOptions(c.in_channels, c.out_channels, c.kernel));
   const at::NoGradGuard no_grad;
   layer->weight.set_data(
-      small_integers({c.out_channels, c.in_channels, c.kernel, c.kernel}).to(at::kBFloat16));
-  layer->bias.set_data(at::randint(-2, 3, {c.out_channels}, at::kBFloat16));
+      small_integers({c.out_channels, c.in_channels, c.kernel, c.kernel}).to(type));
+  layer->bias.set_data(at::randint(-2, 3, {c.out_channels}, type));
   return layer;
+}
+
+at::Tensor make_upstream(const Case& c, at::ScalarType type) {
+  return small_integers({c.images, c.out_channels, (c.height - c.kernel + 1) / 2,
+                         (c.width - c.kernel + 1) / 2})
+      .to(type);
 }
 
 at::Tensor pool(torch::nn::Conv2d& layer, const at::Tensor& images) {
@@ -65,7 +73,35 @@ Passes both_passes(torch::nn::Conv2d& layer, const at::Tensor& images, const at:
 at::Tensor reference(torch::nn::Conv2d& layer, const at::Tensor& images) {
   const at::Tensor convolved =
       at::conv2d(images.to(at::kFloat), layer->weight.to(at::kFloat), layer->bias.to(at::kFloat));
-  return at::max_pool2d(at::relu(convolved.to(at::kBFloat16)), 2);
+  return at::max_pool2d(at::relu(convolved.to(images.scalar_type())), 2);
+}
+
+/// A way to do the three operations that this processor has.
+struct Way {
+  std::string name;
+  const PooledConvolutionPasses* passes;
+  at::ScalarType type;
+};
+
+std::vector<Way> ways() {
+  std::vector<Way> all{{"bf16 in lanes", images_in_lanes(at::kBFloat16), at::kBFloat16},
+                       {"fp32 in lanes", images_in_lanes(at::kFloat), at::kFloat},
+                       {"bf16 by image", image_by_image(at::kBFloat16), at::kBFloat16}};
+  std::erase_if(all, [](const Way& way) { return way.passes == nullptr; });
+  return all;
+}
+
+Passes both_passes(const Way& way, const torch::nn::Conv2d& layer, const at::Tensor& images,
+                   const at::Tensor& upstream, bool planar) {
+  const auto format = planar ? at::MemoryFormat::Contiguous : kChannelsLast;
+  const at::Tensor weights = layer->weight.detach().contiguous(kChannelsLast);
+  const PooledConvolution result =
+      way.passes->forward(images, weights, layer->bias.detach(), {images.size(0)}, planar);
+  CHECK(result.out.is_contiguous(format));
+  const PooledConvolutionGradients gradients = way.passes->backward(
+      {result.images, result.choice, weights, upstream.contiguous(format), planar,
+       /*wants_images=*/true, WantedGradients::anywhere(images.size(0))});
+  return {result.out, gradients.images, gradients.weights, gradients.bias};
 }
 
 void check_equal(const Passes& ours, const Passes& expected) {
@@ -78,21 +114,40 @@ void check_equal(const Passes& ours, const Passes& expected) {
 const std::vector<Case> kCases{
     {64, 28, 28, 1, 5, 20}, {64, 12, 12, 20, 5, 50}, {5, 28, 28, 1, 5, 6}, {5, 12, 12, 6, 3, 16},
     {2, 9, 11, 3, 4, 7},    {3, 7, 8, 70, 2, 70},    {1, 6, 6, 2, 1, 1},   {2, 5, 5, 1, 4, 33},
-    {3, 9, 8, 3, 3, 7},     {2, 6, 10, 1, 1, 3},
+    {3, 9, 8, 3, 3, 7},     {2, 6, 10, 1, 1, 3},     {70, 8, 7, 5, 3, 13},
 };
+
+std::string to_string(const Case& c) {
+  return std::to_string(c.images) + " images " + std::to_string(c.height) + "x" +
+         std::to_string(c.width) + "x" + std::to_string(c.in_channels) + ", kernel " +
+         std::to_string(c.kernel) + ", " + std::to_string(c.out_channels) + " channels";
+}
+
+TEST_CASE("each way to convolve, apply ReLU and pool in one gives the exact sums") {
+  torch::manual_seed(5);
+  for (const Way& way : ways()) {
+    for (const Case& c : kCases) {
+      INFO(way.name << ": " << to_string(c));
+      torch::nn::Conv2d layer = make_layer(c, way.type);
+      const at::Tensor images =
+          small_integers({c.images, c.in_channels, c.height, c.width}).to(way.type);
+      const at::Tensor upstream = make_upstream(c, way.type);
+      const Passes expected = both_passes(layer, images, upstream, reference);
+      for (const bool planar : {false, true}) {
+        check_equal(both_passes(way, layer, images, upstream, planar), expected);
+      }
+    }
+  }
+}
 
 TEST_CASE("convolution, ReLU and pooling in one give the exact sums, forward and backward") {
   torch::manual_seed(5);
   for (const Case& c : kCases) {
-    INFO(c.images << " images " << c.height << "x" << c.width << "x" << c.in_channels << ", kernel "
-                  << c.kernel << ", " << c.out_channels << " channels");
+    INFO(to_string(c));
     torch::nn::Conv2d layer = make_layer(c);
     const at::Tensor images =
         small_integers({c.images, c.in_channels, c.height, c.width}).to(at::kBFloat16);
-    const at::Tensor upstream =
-        small_integers(
-            {c.images, c.out_channels, (c.height - c.kernel + 1) / 2, (c.width - c.kernel + 1) / 2})
-            .to(at::kBFloat16);
+    const at::Tensor upstream = make_upstream(c, at::kBFloat16);
     const Passes expected = both_passes(layer, images, upstream, reference);
     check_equal(both_passes(layer, images, upstream, pool), expected);
     const auto as_vectors = [](torch::nn::Conv2d& of, const at::Tensor& x) {
@@ -159,12 +214,14 @@ TEST_CASE("the gradients of shards are written to their places, as they are one 
 }
 
 TEST_CASE("a NaN in an image comes out, and only where it was") {
-  torch::nn::Conv2d layer = make_layer({1, 8, 8, 2, 3, 20});
-  at::Tensor images = small_integers({1, 2, 8, 8}).to(at::kBFloat16);
-  images[0][1][0][0] = std::numeric_limits<float>::quiet_NaN();
-  const at::Tensor out = pool(layer, images);
-  CHECK(out.select(3, 0).select(2, 0).isnan().all().item<bool>());
-  CHECK(out.isnan().sum().item<std::int64_t>() == 20);
+  for (const at::ScalarType type : {at::kBFloat16, at::kFloat}) {
+    torch::nn::Conv2d layer = make_layer({2, 8, 8, 2, 3, 20}, type);
+    at::Tensor images = small_integers({2, 2, 8, 8}).to(type);
+    images[1][1][0][0] = std::numeric_limits<float>::quiet_NaN();
+    const at::Tensor out = pool(layer, images);
+    CHECK(out[1].select(2, 0).select(1, 0).isnan().all().item<bool>());
+    CHECK(out.isnan().sum().item<std::int64_t>() == 20);
+  }
 }
 
 TEST_CASE("layers that the kernels are not made for go through LibTorch") {

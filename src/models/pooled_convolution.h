@@ -1,0 +1,50 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "models/gradient_places.h"
+
+namespace mnist_train::models {
+
+/// What the forward pass gives, and what it keeps for the backward pass.
+struct PooledConvolution {
+  at::Tensor out;
+  at::Tensor images;  // as the backward pass wants them
+  at::Tensor choice;  // which inputs of the pooling are the largest
+};
+
+/// What the backward pass takes.
+struct PooledConvolutionBackward {
+  at::Tensor images, choice;  // of the forward pass
+  at::Tensor weights;         // [out_channels,in_channels,kernel,kernel], channels last
+  at::Tensor gradient;        // of `out`, and laid out like it
+  bool planar;                // whether that is contiguous, not channels last
+  bool wants_images;          // whether the gradient of the images is wanted
+  WantedGradients wanted;     // of weights and bias
+};
+
+struct PooledConvolutionGradients {
+  at::Tensor images;         // undefined where it is not wanted
+  at::Tensor weights, bias;  // of the first shard
+};
+
+/// A way to take images on a CPU through a convolution, ReLU and 2x2 max-pooling, and back.
+/// Kernels are square, with stride 1 and without padding; images [N,C,H,W] and weights are channels
+/// last, and so is what comes out, unless it is `planar`. `ends` says how many images come before
+/// the end of each shard.
+struct PooledConvolutionPasses {
+  PooledConvolution (*forward)(const at::Tensor& images, const at::Tensor& weights,
+                               const at::Tensor& bias, const std::vector<std::int64_t>& ends,
+                               bool planar);
+  PooledConvolutionGradients (*backward)(const PooledConvolutionBackward& pass);
+};
+
+/// Returns the way that takes 32 images of bf16 or f32 at a time, each in a lane of its own
+/// (`HwcnConvolution`), or null where the kernels for it are null.
+const PooledConvolutionPasses* images_in_lanes(at::ScalarType type);
+/// Returns the way that takes one image of bf16 after the other, so that what lies between the
+/// three operations stays in the processor's cache, and whose products use AMX where there is one.
+/// It is null for other types, and where the processor lacks the instructions.
+const PooledConvolutionPasses* image_by_image(at::ScalarType type);
+
+}  // namespace mnist_train::models

@@ -1,0 +1,273 @@
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+
+#include "base/parallel.h"
+#include "models/hwcn_convolution.h"
+#include "models/pooled_convolution.h"
+#include "models/relu_max_pool_rows.h"
+#include "models/tensor_memory.h"
+
+namespace mnist_train::models {
+
+namespace {
+
+constexpr auto kChannelsLast = at::MemoryFormat::ChannelsLast;
+constexpr std::int64_t kImages = ImageBlock::kImages;
+
+template <class Element>
+constexpr at::ScalarType kType = at::kBFloat16;
+template <>
+constexpr at::ScalarType kType<float> = at::kFloat;
+
+/// The values of bf16 or f32 as the pooling wants them.
+template <class Element>
+using PoolBits = std::conditional_t<sizeof(Element) == 2, std::int16_t, std::int32_t>;
+
+template <class Element>
+const HwcnConvolution<Element>* kernels() {
+  if constexpr (sizeof(Element) == 2) {
+    static const HwcnConvolution<Element>* const kSupported = avx512_bf16_hwcn();
+    return kSupported;
+  } else {
+    static const HwcnConvolution<Element>* const kSupported = avx512_f32_hwcn();
+    return kSupported;
+  }
+}
+
+/// The blocks of a shard: from one up to another, without that.
+struct BlockRange {
+  std::int64_t begin, end;
+};
+
+/// The images of a batch in blocks of 32. Each shard has blocks of its own, so that they give the
+/// sums that they give alone.
+class Blocks {
+ public:
+  explicit Blocks(const std::vector<std::int64_t>& ends) {
+    std::int64_t first = 0;
+    for (const std::int64_t end : ends) {
+      const auto begin = static_cast<std::int64_t>(blocks_.size());
+      for (; first < end; first += kImages) {
+        blocks_.push_back({first, std::min(kImages, end - first), 0, 1});
+      }
+      first = end;
+      shards_.push_back({begin, count()});
+    }
+  }
+
+  std::int64_t count() const { return static_cast<std::int64_t>(blocks_.size()); }
+  BlockRange of_shard(std::size_t shard) const { return shards_[shard]; }
+
+  /// Copies images of so many elements to blocks, or back, on all threads.
+  template <class Element>
+  void to_hwcn(const at::Tensor& images, std::int64_t size, std::int64_t planes,
+               Element* to) const {
+    share(size, planes, [&](const ImageBlock& block, auto place, auto begin, auto end) {
+      kernels<Element>()->to_hwcn(block, memory_of<Element>(images), begin, end, to + place);
+    });
+  }
+  template <class Element>
+  void from_hwcn(const Element* from, std::int64_t size, std::int64_t planes,
+                 const at::Tensor& images) const {
+    share(size, planes, [&](const ImageBlock& block, auto place, auto begin, auto end) {
+      kernels<Element>()->from_hwcn(block, from + place, begin, end, memory_to<Element>(images));
+    });
+  }
+
+  /// Calls `work(block, row)` for so many rows of all blocks, on all threads.
+  template <class Work>
+  void for_each_row(std::int64_t rows, const Work& work) const {
+    parallel_for(0, count() * rows, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (; begin < end; ++begin) work(begin / rows, begin % rows);
+    });
+  }
+
+ private:
+  template <class Copy>
+  void share(std::int64_t size, std::int64_t planes, const Copy& copy) const {
+    constexpr std::int64_t kPart = 512;  // elements of an image that are worth a thread
+    for_each_row((size + kPart - 1) / kPart, [&](std::int64_t number, std::int64_t part) {
+      ImageBlock block = blocks_[static_cast<std::size_t>(number)];
+      block.size = size;
+      block.planes = planes;
+      copy(block, number * size * kImages, part * kPart, std::min((part + 1) * kPart, size));
+    });
+  }
+
+  std::vector<ImageBlock> blocks_;
+  std::vector<BlockRange> shards_;
+};
+
+/// The sizes of one image through the operations.
+struct PooledShapes {
+  ConvolutionShape convolution;
+  PooledImage pool;  // of the convolution's output
+
+  PooledShapes(std::int64_t height, std::int64_t width, const at::Tensor& weights)
+      : convolution{height, width, weights.size(1), weights.size(2), weights.size(0)},
+        pool{convolution.out_height(), convolution.out_width(), convolution.out_channels} {}
+
+  std::int64_t image_size() const {
+    return convolution.height * convolution.width * convolution.in_channels;
+  }
+  std::int64_t planes(bool planar) const { return planar ? pool.channels : 1; }
+
+  /// The same operations over the images of a block, which are to the pooling so many channels.
+  PooledImage pool_of_block() const { return {pool.height, pool.width, pool.channels * kImages}; }
+};
+
+template <class Element>
+at::Tensor buffer(std::int64_t elements) {
+  return at::empty({elements}, kType<Element>);
+}
+
+template <class Element>
+PooledConvolution forward(const at::Tensor& images, const at::Tensor& weights,
+                          const at::Tensor& bias, const std::vector<std::int64_t>& ends,
+                          bool planar) {
+  const PooledShapes shapes(images.size(2), images.size(3), weights);
+  const ConvolutionShape& convolution = shapes.convolution;
+  const PooledImage pool = shapes.pool_of_block();
+  const Blocks blocks(ends);
+  at::Tensor in = at::empty(
+      {blocks.count(), convolution.height, convolution.width, convolution.in_channels, kImages},
+      kType<Element>);
+  at::Tensor choice = at::empty({blocks.count(), pool.out_size()}, at::kByte);
+  at::Tensor out =
+      at::empty({images.size(0), convolution.out_channels, pool.height / 2, pool.width / 2},
+                at::TensorOptions(kType<Element>)
+                    .memory_format(planar ? at::MemoryFormat::Contiguous : kChannelsLast));
+  const at::Tensor pooled = buffer<Element>(blocks.count() * pool.out_size());
+  const at::Tensor packed = buffer<Element>(kernels<Element>()->forward_weights(convolution));
+  kernels<Element>()->pack_forward(convolution, memory_of<Element>(weights),
+                                   memory_to<Element>(packed));
+  blocks.to_hwcn(images, shapes.image_size(), 1, memory_to<Element>(in));
+  const std::int64_t block_size = shapes.image_size() * kImages;
+  blocks.for_each_row(pool.height / 2, [&](std::int64_t block, std::int64_t row) {
+    const at::Tensor convolved = buffer<Element>(2 * pool.in_row());
+    for (std::int64_t i = 0; i < 2; ++i) {
+      kernels<Element>()->forward(convolution, memory_of<Element>(in) + block * block_size,
+                                  memory_of<Element>(packed), memory_of<Element>(bias), 2 * row + i,
+                                  memory_to<Element>(convolved) + i * pool.in_row());
+    }
+    const std::int64_t place = block * pool.out_size() + row * pool.out_row();
+    using Bits = PoolBits<Element>;
+    const Bits* const top = memory_of<Bits>(convolved);
+    pool_rows<Bits>().pool(top, top + pool.in_row(), memory_to<Bits>(pooled) + place,
+                           choice.data_ptr<std::uint8_t>() + place, pool.width / 2, pool.channels);
+  });
+  blocks.from_hwcn(memory_of<Element>(pooled), shapes.pool.out_size(), shapes.planes(planar), out);
+  return {std::move(out), std::move(in), std::move(choice)};
+}
+
+/// Returns the gradient of the convolution's output, in blocks.
+template <class Element>
+at::Tensor spread(const PooledShapes& shapes, const Blocks& blocks,
+                  const PooledConvolutionBackward& pass) {
+  const PooledImage pool = shapes.pool_of_block();
+  const at::Tensor pooled = buffer<Element>(blocks.count() * pool.out_size());
+  blocks.to_hwcn(pass.gradient, shapes.pool.out_size(), shapes.planes(pass.planar),
+                 memory_to<Element>(pooled));
+  // The pooling does not write an odd last row or column.
+  const bool all_written = pool.height % 2 == 0 && pool.width % 2 == 0;
+  const std::int64_t size = blocks.count() * pool.in_size();
+  at::Tensor result = all_written ? buffer<Element>(size) : at::zeros({size}, kType<Element>);
+  blocks.for_each_row(pool.height / 2, [&](std::int64_t block, std::int64_t row) {
+    const std::int64_t place = block * pool.out_size() + row * pool.out_row();
+    using Bits = PoolBits<Element>;
+    Bits* const top = memory_to<Bits>(result) + block * pool.in_size() + 2 * row * pool.in_row();
+    pool_rows<Bits>().spread(memory_of<Bits>(pooled) + place,
+                             pass.choice.const_data_ptr<std::uint8_t>() + place, top,
+                             top + pool.in_row(), pool.width / 2, pool.channels);
+  });
+  return result;
+}
+
+/// Returns the gradient of the images.
+template <class Element>
+at::Tensor gradient_of_images(const PooledShapes& shapes, const Blocks& blocks,
+                              const PooledConvolutionBackward& pass, const at::Tensor& gradient) {
+  const ConvolutionShape& convolution = shapes.convolution;
+  at::Tensor images = at::empty(
+      {pass.gradient.size(0), convolution.in_channels, convolution.height, convolution.width},
+      at::TensorOptions(kType<Element>).memory_format(kChannelsLast));
+  const std::int64_t block_size = shapes.image_size() * kImages;
+  const at::Tensor packed = buffer<Element>(kernels<Element>()->data_weights(convolution));
+  const at::Tensor into = buffer<Element>(blocks.count() * block_size);
+  kernels<Element>()->pack_data(convolution, memory_of<Element>(pass.weights),
+                                memory_to<Element>(packed));
+  blocks.for_each_row(convolution.height, [&](std::int64_t block, std::int64_t row) {
+    kernels<Element>()->backward_data(
+        convolution, memory_of<Element>(gradient) + block * shapes.pool.in_size() * kImages,
+        memory_of<Element>(packed), row, memory_to<Element>(into) + block * block_size);
+  });
+  blocks.from_hwcn(memory_of<Element>(into), shapes.image_size(), 1, images);
+  return images;
+}
+
+/// Writes the gradients of weights and bias: the sums over a shard.
+template <class Element>
+void sum_over_shard(const PooledShapes& shapes, BlockRange shard,
+                    const PooledConvolutionBackward& pass, const at::Tensor& gradient,
+                    const at::Tensor& weights, const at::Tensor& bias) {
+  constexpr std::int64_t kChannels = 4;  // output channels that are worth a thread
+  const ConvolutionShape& convolution = shapes.convolution;
+  const Element* in = memory_of<Element>(pass.images) + shard.begin * shapes.image_size() * kImages;
+  const Element* of_out =
+      memory_of<Element>(gradient) + shard.begin * shapes.pool.in_size() * kImages;
+  const std::int64_t blocks = shard.end - shard.begin;
+  const std::int64_t rows = convolution.kernel + 1;  // the bias is one more
+  const std::int64_t channels = (convolution.out_channels + kChannels - 1) / kChannels;
+  parallel_for(0, channels * rows, 1, [&](std::int64_t part, std::int64_t end) {
+    for (; part < end; ++part) {
+      const std::int64_t first = part / rows * kChannels;
+      const std::int64_t last = std::min(first + kChannels, convolution.out_channels);
+      if (part % rows == convolution.kernel) {
+        kernels<Element>()->backward_bias(convolution, of_out, blocks, first, last,
+                                          memory_to<Element>(bias));
+      } else {
+        kernels<Element>()->backward_weights(convolution, in, of_out, blocks, part % rows, first,
+                                             last, memory_to<Element>(weights));
+      }
+    }
+  });
+}
+
+template <class Element>
+PooledConvolutionGradients backward(const PooledConvolutionBackward& pass) {
+  const PooledShapes shapes(pass.images.size(1), pass.images.size(2), pass.weights);
+  const Blocks blocks(pass.wanted.ends);
+  const at::Tensor gradient = spread<Element>(shapes, blocks, pass);
+  PooledConvolutionGradients result;
+  if (pass.wants_images) {
+    result.images = gradient_of_images<Element>(shapes, blocks, pass, gradient);
+  }
+  pass.wanted.for_each([&](std::size_t shard, std::int64_t /*begin*/, std::int64_t /*count*/) {
+    at::Tensor weights = gradient_tensor(pass.wanted.weights[shard], pass.weights.sizes(),
+                                         pass.weights.options().memory_format(kChannelsLast));
+    at::Tensor bias =
+        gradient_tensor(pass.wanted.biases[shard], {shapes.pool.channels}, pass.weights.options());
+    sum_over_shard<Element>(shapes, blocks.of_shard(shard), pass, gradient, weights, bias);
+    if (shard != 0) return;
+    result.weights = std::move(weights);
+    result.bias = std::move(bias);
+  });
+  return result;
+}
+
+template <class Element>
+const PooledConvolutionPasses* passes() {
+  static constexpr PooledConvolutionPasses kPasses{&forward<Element>, &backward<Element>};
+  return kernels<Element>() != nullptr ? &kPasses : nullptr;
+}
+
+}  // namespace
+
+const PooledConvolutionPasses* images_in_lanes(at::ScalarType type) {
+  if (type == at::kBFloat16) return passes<Bf16Bits>();
+  return type == at::kFloat ? passes<float>() : nullptr;
+}
+
+}  // namespace mnist_train::models
