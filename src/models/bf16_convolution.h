@@ -2,22 +2,12 @@
 
 #include <cstdint>
 
+#include "models/convolution_shape.h"
+
 namespace mnist_train::models {
 
-using Bf16Bits = std::int16_t;  // the bits of a bf16
-
-/// A convolution with a square kernel, stride 1 and no padding. Images, gradients and weights are
-/// bf16, channels last: [height,width,channels] and [out_channels,kernel,kernel,in_channels].
-struct ConvolutionShape {
-  std::int64_t height, width, in_channels, kernel, out_channels;
-
-  std::int64_t out_height() const { return height - kernel + 1; }
-  std::int64_t out_width() const { return width - kernel + 1; }
-  /// How many adjacent elements of the image one row of the kernel covers.
-  std::int64_t run() const { return kernel * in_channels; }
-};
-
-/// CPU kernels for one image and one thread at a time. Sums are fp32.
+/// CPU kernels for one image and one thread at a time. Images and gradients are bf16 and lie as
+/// [height,width,channels]; sums are fp32.
 struct Bf16Convolution {
   /// How many elements the buffers need that the kernels work in.
   struct BufferSizes {

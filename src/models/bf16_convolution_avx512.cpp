@@ -13,47 +13,24 @@ namespace {
 
 using namespace avx512;
 
-/// Where weights are packed: [kernel row][pairs of the inner dimension][columns, in whole vectors]
-/// [2], filled up with zeros.
-class PackedWeights {
- public:
-  PackedWeights(std::int64_t kernel, std::int64_t inner, std::int64_t columns, Bf16Bits* packed)
-      : pair_size_(vectors(columns) * kPairs),
-        row_size_(pairs_of(inner) * pair_size_),
-        to_(packed) {
-    for (std::int64_t i = 0; i < kernel * row_size_; i += kPairs) {
-      _mm512_storeu_si512(to_ + i, _mm512_setzero_si512());
-    }
-  }
-
-  Bf16Bits& at(std::int64_t row, std::int64_t i, std::int64_t column) const {
-    return to_[row * row_size_ + i / 2 * pair_size_ + 2 * column + i % 2];
-  }
-
- private:
-  std::int64_t pair_size_, row_size_;
-  Bf16Bits* to_;
-};
-
 void pack_forward(const ConvolutionShape& s, const Bf16Bits* weights, const Bf16Bits* bias,
                   Bf16Bits* packed, float* packed_bias) {
-  const PackedWeights to(s.kernel, s.run(), s.out_channels, packed);
-  for (std::int64_t i = 0; i < vectors(s.out_channels) * kLanes; ++i) packed_bias[i] = 0;
-  for (std::int64_t channel = 0; channel < s.out_channels; ++channel) {
-    packed_bias[channel] = to_float(bias[channel]);
-    for (std::int64_t ky = 0; ky < s.kernel; ++ky) {
-      for (std::int64_t k = 0; k < s.run(); ++k) to.at(ky, k, channel) = *weights++;
-    }
+  const std::int64_t columns = vectors(s.out_channels) * kLanes;
+  const auto weight = [&](std::int64_t ky, std::int64_t k, std::int64_t channel) {
+    return channel < s.out_channels ? weights[(channel * s.kernel + ky) * s.run() + k]
+                                    : Bf16Bits{0};
+  };
+  pack(s.kernel, s.run(), columns, weight, packed);
+  for (std::int64_t i = 0; i < columns; ++i) {
+    packed_bias[i] = i < s.out_channels ? to_float(bias[i]) : 0;
   }
 }
 
 void pack_data(const ConvolutionShape& s, const Bf16Bits* weights, Bf16Bits* packed) {
-  const PackedWeights to(s.kernel, s.out_channels, s.run(), packed);
-  for (std::int64_t channel = 0; channel < s.out_channels; ++channel) {
-    for (std::int64_t ky = 0; ky < s.kernel; ++ky) {
-      for (std::int64_t k = 0; k < s.run(); ++k) to.at(ky, channel, k) = *weights++;
-    }
-  }
+  const auto weight = [&](std::int64_t ky, std::int64_t channel, std::int64_t k) {
+    return k < s.run() ? weights[(channel * s.kernel + ky) * s.run() + k] : Bf16Bits{0};
+  };
+  pack(s.kernel, s.out_channels, vectors(s.run()) * kLanes, weight, packed);
 }
 
 /// One output row of one image.
@@ -118,7 +95,7 @@ struct DataColumn {
 
 void backward_data(const ConvolutionShape& s, const Bf16Bits* gradient, const Bf16Bits* packed,
                    float* image_sums, Bf16Bits* into) {
-  const std::int64_t size = s.height * s.width * s.in_channels;
+  const std::int64_t size = s.image_size();
   const std::int64_t packed_row = pairs_of(s.out_channels) * vectors(s.run()) * kPairs;
   TileCover tiles(s.out_channels);
   for (std::int64_t i = 0; i < size; ++i) image_sums[i] = 0;
@@ -142,13 +119,6 @@ GroupPairs input_pairs(const ConvolutionShape& s) {
 GroupPairs gradient_pairs(const ConvolutionShape& s) {
   return {s.out_height(), s.out_width(), s.out_width() * s.out_channels, s.out_channels,
           s.out_channels};
-}
-
-/// The gradient of a kernel row's weights is the product of two matrices over the output pixels.
-/// Returns whether the input's runs go into the vectors, where that leaves fewer lanes empty than
-/// the output channels would.
-bool run_in_vectors(const ConvolutionShape& s) {
-  return s.out_channels * vectors(s.run()) < s.run() * vectors(s.out_channels);
 }
 
 /// The gradient of one kernel row's weights: sums += a * b, over pairs of pixels.
@@ -181,63 +151,51 @@ void add_bias_sums(const GroupPairs& pairs, const Bf16Bits* zipped, float* bias)
   }
 }
 
+/// The gradient of a kernel row's weights is a product over the output pixels, with a row for each
+/// output channel and the input's run in the vectors.
 void backward_weights(const ConvolutionShape& s, const Bf16Bits* in, const Bf16Bits* gradient,
                       Bf16Bits* pairs, float* weight_sums, float* bias) {
   const GroupPairs inputs = input_pairs(s);
   const GroupPairs gradients = gradient_pairs(s);
   Bf16Bits* const zipped_gradient = pairs;
   Bf16Bits* const zipped_in = pairs + gradients.rows * gradients.row_size();
-  const bool runs = run_in_vectors(s);
-  const GroupPairs& rows = runs ? gradients : inputs;
-  const GroupPairs& columns = runs ? inputs : gradients;
-  const std::int64_t width = vectors(columns.elements) * kLanes;
+  const std::int64_t width = vectors(s.run()) * kLanes;
   inputs.zip_all(in, zipped_in);
   gradients.zip_all(gradient, zipped_gradient);
   add_bias_sums(gradients, zipped_gradient, bias);
-  const std::int64_t pairs_of_row = pairs_of(gradients.groups);
-  TileCover tiles(2 * gradients.rows * pairs_of_row);
-  const Bf16Bits* a = runs ? zipped_gradient : zipped_in;
-  const Bf16Bits* b = runs ? zipped_in : zipped_gradient;
+  const std::int64_t all_pairs = gradients.rows * pairs_of(gradients.groups);
+  TileCover tiles(2 * all_pairs);
+  const Bf16Bits* a = zipped_gradient;
   std::int64_t a_row = 2;
-  std::int64_t a_step = rows.pair_size();
+  std::int64_t a_step = gradients.pair_size();
   if (tiles.by_amx()) {
     Bf16Bits* const transposed = zipped_in + inputs.rows * inputs.row_size();
-    a_row = 2 * rows.rows * pairs_of_row;
-    transpose(a, a_step, rows.rows * pairs_of_row, rows.elements, transposed, a_row);
+    a_row = 2 * all_pairs;
+    transpose(a, a_step, all_pairs, s.out_channels, transposed, a_row);
     a = transposed;
     a_step = 2;
   }
   for (std::int64_t ky = 0; ky < s.kernel; ++ky) {
-    const std::int64_t pair = ky * pairs_of_row;  // where the inputs of this kernel row begin
     const WeightSums sums{a_row,
                           a_step,
-                          columns.pair_size(),
-                          gradients.rows * pairs_of_row,
+                          inputs.pair_size(),
+                          all_pairs,
                           width,
-                          runs ? a : a + pair * a_step,
-                          runs ? b + pair * columns.pair_size() : b,
-                          weight_sums + ky * rows.elements * width};
-    tiles.cover(rows.elements, vectors(columns.elements), sums);
+                          a,
+                          zipped_in + ky * inputs.row_size(),
+                          weight_sums + ky * s.out_channels * width};
+    tiles.cover(s.out_channels, vectors(s.run()), sums);
   }
 }
 
 void unpack_weights(const ConvolutionShape& s, const float* weight_sums, const float* bias_sums,
                     Bf16Bits* weights, Bf16Bits* bias) {
-  const bool runs = run_in_vectors(s);
-  const std::int64_t rows = runs ? s.out_channels : s.run();
-  const std::int64_t width = vectors(runs ? s.run() : s.out_channels) * kLanes;
-  const __m512i apart =
-      _mm512_mullo_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
-                         _mm512_set1_epi32(static_cast<int>(runs ? 1 : width)));
+  const std::int64_t width = vectors(s.run()) * kLanes;
   for (std::int64_t o = 0; o < s.out_channels; ++o) {
     for (std::int64_t ky = 0; ky < s.kernel; ++ky, weights += s.run()) {
+      const float* const from = weight_sums + (ky * s.out_channels + o) * width;
       for (std::int64_t k = 0; k < s.run(); k += kLanes) {
-        const __mmask16 mask = lanes(s.run() - k);
-        const std::int64_t row = ky * rows + (runs ? o : k);
-        const float* const from = weight_sums + row * width + (runs ? k : o);
-        store_rounded(
-            weights + k, mask,
-            _mm512_mask_i32gather_ps(_mm512_setzero_ps(), mask, apart, from, sizeof(float)));
+        store_rounded(weights + k, lanes(s.run() - k), _mm512_loadu_ps(from + k));
       }
     }
     store_rounded(bias + o, 1, _mm512_set1_ps(bias_sums[o]));
@@ -246,15 +204,15 @@ void unpack_weights(const ConvolutionShape& s, const float* weight_sums, const f
 
 Bf16Convolution::BufferSizes sizes(const ConvolutionShape& s) {
   const std::int64_t out = vectors(s.out_channels);
+  const std::int64_t run = vectors(s.run());
   const GroupPairs inputs = input_pairs(s);
   const GroupPairs gradients = gradient_pairs(s);
-  return {
-      s.kernel * pairs_of(s.run()) * out * kPairs,
-      s.kernel * pairs_of(s.out_channels) * vectors(s.run()) * kPairs,
-      out * kLanes,
-      s.height * s.width * s.in_channels,
-      2 * (inputs.rows * inputs.row_size() + gradients.rows * gradients.row_size()),
-      s.kernel * kLanes * (run_in_vectors(s) ? s.out_channels * vectors(s.run()) : s.run() * out)};
+  return {s.kernel * pairs_of(s.run()) * out * kPairs,
+          s.kernel * pairs_of(s.out_channels) * run * kPairs,
+          out * kLanes,
+          s.image_size(),
+          inputs.rows * inputs.row_size() + 2 * gradients.rows * gradients.row_size(),
+          s.kernel * s.out_channels * run * kLanes};
 }
 
 constexpr Bf16Convolution kKernels{&sizes,         &pack_forward,     &pack_data,     &forward,

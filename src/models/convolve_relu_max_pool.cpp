@@ -15,13 +15,13 @@ namespace {
 constexpr auto kChannelsLast = at::MemoryFormat::ChannelsLast;
 
 /// Returns the fastest way for a layer with these weights [out,in,kernel,kernel] on this processor,
-/// or null where it has none. AMX is faster where a layer fills its registers, of which each holds
-/// 16 channels and 32 of the weights of an output.
+/// or null where it has none. AMX should be faster where a layer fills two of its registers with
+/// output channels and four with weights; that bound was not measured.
 const PooledConvolutionPasses* passes(const at::Tensor& weight) {
   constexpr std::int64_t kChannels = 32;
   constexpr std::int64_t kWeights = 128;
   const bool fills_amx = weight.size(0) >= kChannels && weight.numel() / weight.size(0) >= kWeights;
-  return multiplies_by_amx() && weight.scalar_type() == at::kBFloat16 && fills_amx
+  return fills_amx && weight.scalar_type() == at::kBFloat16 && multiplies_by_amx()
              ? image_by_image(weight.scalar_type())
              : images_in_lanes(weight.scalar_type());
 }
@@ -34,7 +34,7 @@ class ConvolveReluMaxPool : public torch::autograd::Function<ConvolveReluMaxPool
     const at::Tensor weights = weight.contiguous(kChannelsLast);
     PooledConvolution result = passes(weight)->forward(input.contiguous(kChannelsLast), weights,
                                                        bias.contiguous(), wanted.ends, planar);
-    context->save_for_backward({result.images, weights, result.choice});
+    context->save_for_backward({result.images, result.choice, weights});
     wanted.save(context->saved_data);
     context->saved_data["planar"] = planar;
     return result.out;
@@ -44,13 +44,15 @@ class ConvolveReluMaxPool : public torch::autograd::Function<ConvolveReluMaxPool
                                                  const torch::autograd::variable_list& gradients) {
     const torch::autograd::variable_list saved = context->get_saved_variables();
     const bool planar = context->saved_data["planar"].toBool();
-    PooledConvolutionGradients result =
-        passes(gradients[0])
-            ->backward(
-                {saved[0], saved[2], saved[1],
-                 gradients[0].contiguous(planar ? at::MemoryFormat::Contiguous : kChannelsLast),
-                 planar, context->needs_input_grad(0),
-                 WantedGradients::saved(context->saved_data)});
+    const at::Tensor& weights = saved[2];
+    PooledConvolutionGradients result = passes(weights)->backward(
+        {.images = saved[0],
+         .choice = saved[1],
+         .weights = weights,
+         .gradient = gradients[0].contiguous(planar ? at::MemoryFormat::Contiguous : kChannelsLast),
+         .planar = planar,
+         .wants_images = context->needs_input_grad(0),
+         .wanted = WantedGradients::saved(context->saved_data)});
     return {std::move(result.images), std::move(result.weights), std::move(result.bias), {}, {}};
   }
 };

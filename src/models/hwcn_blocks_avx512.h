@@ -13,11 +13,11 @@ inline constexpr std::int64_t kImages = ImageBlock::kImages;
 inline __m512i images_at(const Bf16Bits* from) { return _mm512_loadu_si512(from); }
 inline __m512 images_at(const float* from) { return _mm512_loadu_ps(from); }
 
-// Sums of the first and the second half of the images of a block. In bf16 they come from pairs of
-// elements that lie one behind the other: each half has every other four images.
-
 inline __m512i weight_at(const Bf16Bits* from) { return pair_at(from); }
 inline __m512 weight_at(const float* from) { return _mm512_set1_ps(*from); }
+
+// Sums of the first and the second half of the images of a block. In bf16 they come from pairs of
+// elements that lie one behind the other: each half has every other four images.
 
 struct Bf16Halves {
   __m512i values[2];

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "models/bf16_convolution.h"
+#include "models/convolution_shape.h"
 
 namespace mnist_train::models {
 
@@ -19,12 +19,12 @@ struct ImageBlock {
 /// CPU kernels for convolutions of blocks of 32 images, bf16 or f32, that lie as
 /// [height,width,channels,32] (HWCN). Each image has a lane of its own in all vectors, so no lane
 /// is empty, however few channels there are; where a block has fewer images, the other lanes are 0.
-/// Sums are f32. Each call computes a part of the result, so that several threads may share it, and
-/// the bits do not depend on that.
+/// Sums are f32. But for those that pack weights, each call computes a part of the result, so that
+/// several threads may share it, and the bits do not depend on that.
 template <class Element>
 struct HwcnConvolution {
-  /// Copies the elements `begin`, a multiple of 32, to `end` of all images of a block to HWCN, or
-  /// back. `images` begins with image number 0.
+  /// Copies the elements `begin` to `end` of all images of a block to HWCN, or back. `images`
+  /// begins with image number 0.
   void (*to_hwcn)(const ImageBlock& block, const Element* images, std::int64_t begin,
                   std::int64_t end, Element* to);
   void (*from_hwcn)(const ImageBlock& block, const Element* from, std::int64_t begin,
@@ -52,9 +52,9 @@ struct HwcnConvolution {
                         std::int64_t begin, std::int64_t end, Element* bias);
 };
 
-/// Return the kernels for AVX-512 with bf16 instructions, or null where the processor lacks these
+/// Returns the kernels for AVX-512 with bf16 instructions, or null where the processor lacks these
 /// instructions.
-const HwcnConvolution<Bf16Bits>* avx512_bf16_hwcn();
-const HwcnConvolution<float>* avx512_f32_hwcn();
+template <class Element>
+const HwcnConvolution<Element>* avx512_hwcn();
 
 }  // namespace mnist_train::models

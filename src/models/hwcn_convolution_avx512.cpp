@@ -13,22 +13,6 @@ namespace {
 
 using namespace avx512;
 
-/// Writes weights as [taps][inner / depth][outputs][depth], filled up with zeros, where the depth
-/// is 2 for bf16. `weight(tap, inner, output)` returns one of them.
-template <class Element, class Weight>
-void pack(std::int64_t taps, std::int64_t inner, std::int64_t outputs, const Weight& weight,
-          Element* to) {
-  for (std::int64_t tap = 0; tap < taps; ++tap) {
-    for (std::int64_t first = 0; first < inner; first += kDepth<Element>) {
-      for (std::int64_t output = 0; output < outputs; ++output) {
-        for (std::int64_t i = first; i < first + kDepth<Element>; ++i) {
-          *to++ = i < inner ? weight(tap, i, output) : Element{0};
-        }
-      }
-    }
-  }
-}
-
 /// Returns how many elements the packed weights of one tap have.
 template <class Element>
 std::int64_t packed_tap(std::int64_t inner, std::int64_t outputs) {
@@ -256,22 +240,23 @@ constexpr HwcnConvolution<Element> kKernels{&to_hwcn<Element>,          &from_hw
 
 }  // namespace
 
-const HwcnConvolution<Bf16Bits>* avx512_bf16_hwcn() {
-  return is_supported() ? &kKernels<Bf16Bits> : nullptr;
+template <class Element>
+const HwcnConvolution<Element>* avx512_hwcn() {
+  return is_supported() ? &kKernels<Element> : nullptr;
 }
-const HwcnConvolution<float>* avx512_f32_hwcn() {
-  return is_supported() ? &kKernels<float> : nullptr;
-}
-
-}  // namespace mnist_train::models
 
 #else
 
 namespace mnist_train::models {
 
-const HwcnConvolution<Bf16Bits>* avx512_bf16_hwcn() { return nullptr; }
-const HwcnConvolution<float>* avx512_f32_hwcn() { return nullptr; }
-
-}  // namespace mnist_train::models
+template <class Element>
+const HwcnConvolution<Element>* avx512_hwcn() {
+  return nullptr;
+}
 
 #endif
+
+template const HwcnConvolution<Bf16Bits>* avx512_hwcn();
+template const HwcnConvolution<float>* avx512_hwcn();
+
+}  // namespace mnist_train::models

@@ -36,19 +36,11 @@ class ElementOrder {
 /// 16 images each.
 using ImageWords = __m512i[2][kLanes];
 
-void load_elements(const Bf16Bits* from, std::int64_t count, __m512i& words) {
-  const auto mask = static_cast<__mmask32>((std::uint64_t{1} << count) - 1);
-  words = _mm512_maskz_loadu_epi16(mask, from);
-}
-void load_elements(const float* from, std::int64_t count, __m512i& words) {
-  words = _mm512_maskz_loadu_epi32(lanes(count), from);
-}
-void store_elements(Bf16Bits* to, std::int64_t count, __m512i words) {
-  const auto mask = static_cast<__mmask32>((std::uint64_t{1} << count) - 1);
-  _mm512_mask_storeu_epi16(to, mask, words);
-}
-void store_elements(float* to, std::int64_t count, __m512i words) {
-  _mm512_mask_storeu_epi32(to, lanes(count), words);
+/// Returns the lanes, of bytes, of the first `count` elements.
+template <class Element>
+__mmask64 bytes_of(std::int64_t count) {
+  const std::int64_t left = 64 - count * static_cast<std::int64_t>(sizeof(Element));
+  return left == 64 ? 0 : ~std::uint64_t{0} >> left;
 }
 
 /// Returns the numbers of the elements of a vector.
@@ -110,8 +102,8 @@ void to_hwcn(const ImageBlock& block, const Element* images, std::int64_t begin,
     const std::int64_t elements = end - begin < kPart ? end - begin : kPart;
     ImageWords words;
     for (std::int64_t i = 0; i < kImages; ++i) {
-      load_elements(images + i * block.size + begin, i < block.count ? elements : 0,
-                    words[i / kLanes][i % kLanes]);
+      words[i / kLanes][i % kLanes] = _mm512_maskz_loadu_epi8(
+          bytes_of<Element>(i < block.count ? elements : 0), images + i * block.size + begin);
     }
     transpose(words[0]);
     transpose(words[1]);
@@ -131,7 +123,8 @@ void from_hwcn(const ImageBlock& block, const Element* from, std::int64_t begin,
     transpose(words[0]);
     transpose(words[1]);
     for (std::int64_t i = 0; i < block.count; ++i) {
-      store_elements(images + i * block.size + begin, elements, words[i / kLanes][i % kLanes]);
+      _mm512_mask_storeu_epi8(images + i * block.size + begin, bytes_of<Element>(elements),
+                              words[i / kLanes][i % kLanes]);
     }
   }
 }

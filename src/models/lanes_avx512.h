@@ -5,7 +5,7 @@
 
 #include <immintrin.h>
 
-#include "models/bf16_convolution.h"
+#include "models/convolution_shape.h"
 
 /// Vectors of bf16 and of fp32 sums, in a namespace of their own so that no other source gets their
 /// instructions.

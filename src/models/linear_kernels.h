@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "models/bf16_convolution.h"
+#include "models/convolution_shape.h"
 
 namespace mnist_train::models {
 

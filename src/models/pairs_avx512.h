@@ -54,6 +54,22 @@ struct GroupPairs {
   }
 };
 
+/// Writes weights as [taps][inner / depth][outputs][depth], filled up with zeros, where the depth
+/// is 2 for bf16. `weight(tap, inner, output)` returns one of them.
+template <class Element, class Weight>
+void pack(std::int64_t taps, std::int64_t inner, std::int64_t outputs, const Weight& weight,
+          Element* to) {
+  for (std::int64_t tap = 0; tap < taps; ++tap) {
+    for (std::int64_t first = 0; first < inner; first += kDepth<Element>) {
+      for (std::int64_t output = 0; output < outputs; ++output) {
+        for (std::int64_t i = first; i < first + kDepth<Element>; ++i) {
+          *to++ = i < inner ? weight(tap, i, output) : Element{0};
+        }
+      }
+    }
+  }
+}
+
 /// Transposes 16 vectors of 16 words of 32 bits: exchanges quarters of blocks of 16, 8, 4 and 2.
 inline void transpose(__m512i (&rows)[kLanes]) {
   const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);

@@ -2,9 +2,27 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "models/convolution_shape.h"
 #include "models/gradient_places.h"
+#include "models/relu_max_pool_rows.h"
 
 namespace mnist_train::models {
+
+/// The sizes of one image through the operations.
+struct PooledShapes {
+  ConvolutionShape convolution;
+  PooledImage pool;  // of the convolution's output
+
+  /// For images of this size and weights [out_channels,in_channels,kernel,kernel].
+  PooledShapes(std::int64_t height, std::int64_t width, const at::Tensor& weights)
+      : convolution{height, width, weights.size(1), weights.size(2), weights.size(0)},
+        pool{convolution.out_height(), convolution.out_width(), convolution.out_channels} {}
+};
 
 /// What the forward pass gives, and what it keeps for the backward pass.
 struct PooledConvolution {
@@ -28,6 +46,24 @@ struct PooledConvolutionGradients {
   at::Tensor weights, bias;  // of the first shard
 };
 
+/// Calls `sum(shard, begin, count, weights, bias)` for each shard of the batch, which writes the
+/// gradients that these images give to the last two. Leaves those of the first shard in `result`.
+template <class Sum>
+void sum_by_shard(const PooledConvolutionBackward& pass, PooledConvolutionGradients& result,
+                  const Sum& sum) {
+  const at::Tensor& like = pass.weights;
+  pass.wanted.for_each([&](std::size_t shard, std::int64_t begin, std::int64_t count) {
+    at::Tensor weights =
+        gradient_tensor(pass.wanted.weights[shard], like.sizes(),
+                        like.options().memory_format(at::MemoryFormat::ChannelsLast));
+    at::Tensor bias = gradient_tensor(pass.wanted.biases[shard], {like.size(0)}, like.options());
+    sum(shard, begin, count, weights, bias);
+    if (shard != 0) return;
+    result.weights = std::move(weights);
+    result.bias = std::move(bias);
+  });
+}
+
 /// A way to take images on a CPU through a convolution, ReLU and 2x2 max-pooling, and back.
 /// Kernels are square, with stride 1 and without padding; images [N,C,H,W] and weights are channels
 /// last, and so is what comes out, unless it is `planar`. `ends` says how many images come before
@@ -42,9 +78,9 @@ struct PooledConvolutionPasses {
 /// Returns the way that takes 32 images of bf16 or f32 at a time, each in a lane of its own
 /// (`HwcnConvolution`), or null where the kernels for it are null.
 const PooledConvolutionPasses* images_in_lanes(at::ScalarType type);
-/// Returns the way that takes one image of bf16 after the other, so that what lies between the
-/// three operations stays in the processor's cache, and whose products use AMX where there is one.
-/// It is null for other types, and where the processor lacks the instructions.
+/// Returns the way that takes one image of bf16 after the other, whose products use AMX where there
+/// is one, and whose backward pass, too, stays in the processor's cache. It is null for other
+/// types, and where the processor lacks the instructions.
 const PooledConvolutionPasses* image_by_image(at::ScalarType type);
 
 }  // namespace mnist_train::models

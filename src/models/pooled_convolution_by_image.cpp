@@ -28,20 +28,16 @@ at::Tensor channels_last(at::IntArrayRef sizes, at::ScalarType type = at::kBFloa
   return at::empty(sizes, at::TensorOptions(type).memory_format(kChannelsLast));
 }
 
-/// Shapes and buffer sizes of the three operations on one image.
-struct FusedShapes {
-  ConvolutionShape convolution;
-  PooledImage pool;  // the convolution's output
+const Bf16Bits* bits_of(const at::Tensor& values) { return memory_of<Bf16Bits>(values); }
+Bf16Bits* bits_to(const at::Tensor& values) { return memory_to<Bf16Bits>(values); }
+
+/// The sizes of an image through the operations, and of the buffers for it.
+struct ImageShapes : PooledShapes {
   Bf16Convolution::BufferSizes sizes;
 
-  FusedShapes(const at::Tensor& images, const at::Tensor& weight)
-      : convolution{images.size(2), images.size(3), images.size(1), weight.size(2), weight.size(0)},
-        pool{convolution.out_height(), convolution.out_width(), convolution.out_channels},
+  ImageShapes(const at::Tensor& images, const at::Tensor& weights)
+      : PooledShapes(images.size(2), images.size(3), weights),
         sizes(bf16_kernels()->sizes(convolution)) {}
-
-  std::int64_t image_size() const {
-    return convolution.height * convolution.width * convolution.in_channels;
-  }
 };
 
 /// Moves an image from [pixels,channels] to [channels,pixels], or back where these are swapped.
@@ -63,7 +59,7 @@ struct BackwardImages {
 
 /// The backward pass of the images `begin` to `end`. Adds the gradients of the weights, and behind
 /// them that of the bias, to `weight_sums`.
-void backward_images(const FusedShapes& shapes, const BackwardImages& batch, std::int64_t begin,
+void backward_images(const ImageShapes& shapes, const BackwardImages& batch, std::int64_t begin,
                      std::int64_t end, float* weight_sums) {
   const at::Tensor pairs = buffer(shapes.sizes.pairs, at::kBFloat16);
   const at::Tensor image_sums = buffer(shapes.sizes.image_sums, at::kFloat);
@@ -72,7 +68,7 @@ void backward_images(const FusedShapes& shapes, const BackwardImages& batch, std
   const std::int64_t channels = shapes.pool.channels;
   for (std::int64_t i = begin; i < end; ++i) {
     const std::int64_t pooled = i * shapes.pool.out_size();
-    const std::int64_t image = i * shapes.image_size();
+    const std::int64_t image = i * shapes.convolution.image_size();
     const Bf16Bits* gradient = batch.gradient + pooled;
     if (batch.planar) {
       swap_axes(gradient, channels, shapes.pool.out_size() / channels, bits_to(by_pixels));
@@ -91,7 +87,7 @@ void backward_images(const FusedShapes& shapes, const BackwardImages& batch, std
 PooledConvolution forward(const at::Tensor& images, const at::Tensor& weights,
                           const at::Tensor& bias, const std::vector<std::int64_t>& /*ends*/,
                           bool planar) {
-  const FusedShapes shapes(images, weights);
+  const ImageShapes shapes(images, weights);
   const std::vector<std::int64_t> sizes{images.size(0), shapes.pool.channels,
                                         shapes.pool.height / 2, shapes.pool.width / 2};
   at::Tensor out = planar ? at::empty(sizes, at::kBFloat16) : channels_last(sizes);
@@ -105,9 +101,9 @@ PooledConvolution forward(const at::Tensor& images, const at::Tensor& weights,
     const at::Tensor image = buffer(shapes.pool.out_size(), at::kBFloat16);
     for (std::int64_t i = begin; i < end; ++i) {
       const std::int64_t pooled = i * shapes.pool.out_size();
-      bf16_kernels()->forward(shapes.convolution, bits_of(images) + i * shapes.image_size(),
-                              bits_of(packed), packed_bias.const_data_ptr<float>(),
-                              bits_to(convolved));
+      bf16_kernels()->forward(
+          shapes.convolution, bits_of(images) + i * shapes.convolution.image_size(),
+          bits_of(packed), packed_bias.const_data_ptr<float>(), bits_to(convolved));
       Bf16Bits* const to = bits_to(out) + pooled;
       pool_image(shapes.pool, bits_of(convolved), planar ? bits_to(image) : to,
                  choice.data_ptr<std::uint8_t>() + pooled);
@@ -119,7 +115,7 @@ PooledConvolution forward(const at::Tensor& images, const at::Tensor& weights,
 
 /// Returns the sums of the gradients of weights and bias over some of the images. Each thread takes
 /// a part of them; the parts are added in their order.
-at::Tensor sum_over_images(const FusedShapes& shapes, const BackwardImages& batch,
+at::Tensor sum_over_images(const ImageShapes& shapes, const BackwardImages& batch,
                            std::int64_t begin, std::int64_t count) {
   const std::int64_t parts = at::get_num_threads();
   const at::Tensor sums = at::zeros({parts, shapes.sizes.weight_sums + shapes.sizes.bias});
@@ -135,7 +131,7 @@ at::Tensor sum_over_images(const FusedShapes& shapes, const BackwardImages& batc
 
 PooledConvolutionGradients backward(const PooledConvolutionBackward& pass) {
   const at::Tensor& weights = pass.weights;
-  const FusedShapes shapes(pass.images, weights);
+  const ImageShapes shapes(pass.images, weights);
   BackwardImages batch{bits_of(pass.images),
                        bits_of(pass.gradient),
                        pass.planar,
@@ -151,20 +147,15 @@ PooledConvolutionGradients backward(const PooledConvolutionBackward& pass) {
     batch.packed_weights = bits_of(packed);
     batch.into = bits_to(result.images);
   }
-  pass.wanted.for_each([&](std::size_t shard, std::int64_t begin, std::int64_t count) {
-    const at::Tensor sum = sum_over_images(shapes, batch, begin, count);
-    const auto* sums_of_weights = sum.const_data_ptr<float>();
-    at::Tensor to_weights = gradient_tensor(pass.wanted.weights[shard], weights.sizes(),
-                                            weights.options().memory_format(kChannelsLast));
-    at::Tensor to_bias =
-        gradient_tensor(pass.wanted.biases[shard], {shapes.pool.channels}, weights.options());
-    bf16_kernels()->unpack_weights(shapes.convolution, sums_of_weights,
-                                   sums_of_weights + shapes.sizes.weight_sums, bits_to(to_weights),
-                                   bits_to(to_bias));
-    if (shard != 0) return;
-    result.weights = std::move(to_weights);
-    result.bias = std::move(to_bias);
-  });
+  sum_by_shard(pass, result,
+               [&](std::size_t, std::int64_t begin, std::int64_t count,
+                   const at::Tensor& to_weights, const at::Tensor& to_bias) {
+                 const at::Tensor sum = sum_over_images(shapes, batch, begin, count);
+                 const auto* of_weights = sum.const_data_ptr<float>();
+                 bf16_kernels()->unpack_weights(shapes.convolution, of_weights,
+                                                of_weights + shapes.sizes.weight_sums,
+                                                bits_to(to_weights), bits_to(to_bias));
+               });
   return result;
 }
 

@@ -27,14 +27,14 @@ using PoolBits = std::conditional_t<sizeof(Element) == 2, std::int16_t, std::int
 
 template <class Element>
 const HwcnConvolution<Element>* kernels() {
-  if constexpr (sizeof(Element) == 2) {
-    static const HwcnConvolution<Element>* const kSupported = avx512_bf16_hwcn();
-    return kSupported;
-  } else {
-    static const HwcnConvolution<Element>* const kSupported = avx512_f32_hwcn();
-    return kSupported;
-  }
+  static const HwcnConvolution<Element>* const kSupported = avx512_hwcn<Element>();
+  return kSupported;
 }
+
+/// Images that are together in a block.
+struct BlockImages {
+  std::int64_t first, count;
+};
 
 /// The blocks of a shard: from one up to another, without that.
 struct BlockRange {
@@ -50,7 +50,7 @@ class Blocks {
     for (const std::int64_t end : ends) {
       const auto begin = static_cast<std::int64_t>(blocks_.size());
       for (; first < end; first += kImages) {
-        blocks_.push_back({first, std::min(kImages, end - first), 0, 1});
+        blocks_.push_back({first, std::min(kImages, end - first)});
       }
       first = end;
       shards_.push_back({begin, count()});
@@ -89,34 +89,25 @@ class Blocks {
   void share(std::int64_t size, std::int64_t planes, const Copy& copy) const {
     constexpr std::int64_t kPart = 512;  // elements of an image that are worth a thread
     for_each_row((size + kPart - 1) / kPart, [&](std::int64_t number, std::int64_t part) {
-      ImageBlock block = blocks_[static_cast<std::size_t>(number)];
-      block.size = size;
-      block.planes = planes;
+      const BlockImages& images = blocks_[static_cast<std::size_t>(number)];
+      const ImageBlock block{images.first, images.count, size, planes};
       copy(block, number * size * kImages, part * kPart, std::min((part + 1) * kPart, size));
     });
   }
 
-  std::vector<ImageBlock> blocks_;
+  std::vector<BlockImages> blocks_;
   std::vector<BlockRange> shards_;
 };
 
-/// The sizes of one image through the operations.
-struct PooledShapes {
-  ConvolutionShape convolution;
-  PooledImage pool;  // of the convolution's output
+/// Returns the pooling of the images of a block, which are so many channels to it.
+PooledImage pool_of_block(const PooledShapes& shapes) {
+  return {shapes.pool.height, shapes.pool.width, shapes.pool.channels * kImages};
+}
 
-  PooledShapes(std::int64_t height, std::int64_t width, const at::Tensor& weights)
-      : convolution{height, width, weights.size(1), weights.size(2), weights.size(0)},
-        pool{convolution.out_height(), convolution.out_width(), convolution.out_channels} {}
-
-  std::int64_t image_size() const {
-    return convolution.height * convolution.width * convolution.in_channels;
-  }
-  std::int64_t planes(bool planar) const { return planar ? pool.channels : 1; }
-
-  /// The same operations over the images of a block, which are to the pooling so many channels.
-  PooledImage pool_of_block() const { return {pool.height, pool.width, pool.channels * kImages}; }
-};
+/// Returns `ImageBlock::planes` of what is pooled.
+std::int64_t planes(const PooledShapes& shapes, bool planar) {
+  return planar ? shapes.pool.channels : 1;
+}
 
 template <class Element>
 at::Tensor buffer(std::int64_t elements) {
@@ -129,7 +120,7 @@ PooledConvolution forward(const at::Tensor& images, const at::Tensor& weights,
                           bool planar) {
   const PooledShapes shapes(images.size(2), images.size(3), weights);
   const ConvolutionShape& convolution = shapes.convolution;
-  const PooledImage pool = shapes.pool_of_block();
+  const PooledImage pool = pool_of_block(shapes);
   const Blocks blocks(ends);
   at::Tensor in = at::empty(
       {blocks.count(), convolution.height, convolution.width, convolution.in_channels, kImages},
@@ -143,8 +134,8 @@ PooledConvolution forward(const at::Tensor& images, const at::Tensor& weights,
   const at::Tensor packed = buffer<Element>(kernels<Element>()->forward_weights(convolution));
   kernels<Element>()->pack_forward(convolution, memory_of<Element>(weights),
                                    memory_to<Element>(packed));
-  blocks.to_hwcn(images, shapes.image_size(), 1, memory_to<Element>(in));
-  const std::int64_t block_size = shapes.image_size() * kImages;
+  blocks.to_hwcn(images, shapes.convolution.image_size(), 1, memory_to<Element>(in));
+  const std::int64_t block_size = shapes.convolution.image_size() * kImages;
   blocks.for_each_row(pool.height / 2, [&](std::int64_t block, std::int64_t row) {
     const at::Tensor convolved = buffer<Element>(2 * pool.in_row());
     for (std::int64_t i = 0; i < 2; ++i) {
@@ -158,7 +149,7 @@ PooledConvolution forward(const at::Tensor& images, const at::Tensor& weights,
     pool_rows<Bits>().pool(top, top + pool.in_row(), memory_to<Bits>(pooled) + place,
                            choice.data_ptr<std::uint8_t>() + place, pool.width / 2, pool.channels);
   });
-  blocks.from_hwcn(memory_of<Element>(pooled), shapes.pool.out_size(), shapes.planes(planar), out);
+  blocks.from_hwcn(memory_of<Element>(pooled), shapes.pool.out_size(), planes(shapes, planar), out);
   return {std::move(out), std::move(in), std::move(choice)};
 }
 
@@ -166,9 +157,9 @@ PooledConvolution forward(const at::Tensor& images, const at::Tensor& weights,
 template <class Element>
 at::Tensor spread(const PooledShapes& shapes, const Blocks& blocks,
                   const PooledConvolutionBackward& pass) {
-  const PooledImage pool = shapes.pool_of_block();
+  const PooledImage pool = pool_of_block(shapes);
   const at::Tensor pooled = buffer<Element>(blocks.count() * pool.out_size());
-  blocks.to_hwcn(pass.gradient, shapes.pool.out_size(), shapes.planes(pass.planar),
+  blocks.to_hwcn(pass.gradient, shapes.pool.out_size(), planes(shapes, pass.planar),
                  memory_to<Element>(pooled));
   // The pooling does not write an odd last row or column.
   const bool all_written = pool.height % 2 == 0 && pool.width % 2 == 0;
@@ -193,7 +184,7 @@ at::Tensor gradient_of_images(const PooledShapes& shapes, const Blocks& blocks,
   at::Tensor images = at::empty(
       {pass.gradient.size(0), convolution.in_channels, convolution.height, convolution.width},
       at::TensorOptions(kType<Element>).memory_format(kChannelsLast));
-  const std::int64_t block_size = shapes.image_size() * kImages;
+  const std::int64_t block_size = shapes.convolution.image_size() * kImages;
   const at::Tensor packed = buffer<Element>(kernels<Element>()->data_weights(convolution));
   const at::Tensor into = buffer<Element>(blocks.count() * block_size);
   kernels<Element>()->pack_data(convolution, memory_of<Element>(pass.weights),
@@ -203,7 +194,7 @@ at::Tensor gradient_of_images(const PooledShapes& shapes, const Blocks& blocks,
         convolution, memory_of<Element>(gradient) + block * shapes.pool.in_size() * kImages,
         memory_of<Element>(packed), row, memory_to<Element>(into) + block * block_size);
   });
-  blocks.from_hwcn(memory_of<Element>(into), shapes.image_size(), 1, images);
+  blocks.from_hwcn(memory_of<Element>(into), shapes.convolution.image_size(), 1, images);
   return images;
 }
 
@@ -214,7 +205,8 @@ void sum_over_shard(const PooledShapes& shapes, BlockRange shard,
                     const at::Tensor& weights, const at::Tensor& bias) {
   constexpr std::int64_t kChannels = 4;  // output channels that are worth a thread
   const ConvolutionShape& convolution = shapes.convolution;
-  const Element* in = memory_of<Element>(pass.images) + shard.begin * shapes.image_size() * kImages;
+  const Element* in =
+      memory_of<Element>(pass.images) + shard.begin * shapes.convolution.image_size() * kImages;
   const Element* of_out =
       memory_of<Element>(gradient) + shard.begin * shapes.pool.in_size() * kImages;
   const std::int64_t blocks = shard.end - shard.begin;
@@ -244,16 +236,12 @@ PooledConvolutionGradients backward(const PooledConvolutionBackward& pass) {
   if (pass.wants_images) {
     result.images = gradient_of_images<Element>(shapes, blocks, pass, gradient);
   }
-  pass.wanted.for_each([&](std::size_t shard, std::int64_t /*begin*/, std::int64_t /*count*/) {
-    at::Tensor weights = gradient_tensor(pass.wanted.weights[shard], pass.weights.sizes(),
-                                         pass.weights.options().memory_format(kChannelsLast));
-    at::Tensor bias =
-        gradient_tensor(pass.wanted.biases[shard], {shapes.pool.channels}, pass.weights.options());
-    sum_over_shard<Element>(shapes, blocks.of_shard(shard), pass, gradient, weights, bias);
-    if (shard != 0) return;
-    result.weights = std::move(weights);
-    result.bias = std::move(bias);
-  });
+  sum_by_shard(pass, result,
+               [&](std::size_t shard, std::int64_t, std::int64_t, const at::Tensor& weights,
+                   const at::Tensor& bias) {
+                 sum_over_shard<Element>(shapes, blocks.of_shard(shard), pass, gradient, weights,
+                                         bias);
+               });
   return result;
 }
 

@@ -3,6 +3,7 @@
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/max_pool2d.h>
 #include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
 #include <ATen/ops/relu.h>
 #include <torch/types.h>
 #include <torch/utils.h>
@@ -158,37 +159,46 @@ TEST_CASE("convolution, ReLU and pooling in one give the exact sums, forward and
   }
 }
 
-TEST_CASE("any number of threads gives the gradients of one") {
+TEST_CASE("any number of threads gives the bits of one, in lanes") {
   torch::manual_seed(6);
-  const Case c{10, 12, 12, 6, 3, 16};
-  torch::nn::Conv2d layer = make_layer(c);
-  const at::Tensor images = small_integers({10, 6, 12, 12}).to(at::kBFloat16);
-  const at::Tensor upstream = small_integers({10, 16, 5, 5}).to(at::kBFloat16);
-  const int before = at::get_num_threads();
-  at::set_num_threads(1);
-  const Passes one = both_passes(layer, images, upstream, pool);
-  at::set_num_threads(3);
-  const Passes three = both_passes(layer, images, upstream, pool);
-  at::set_num_threads(before);
-  check_equal(three, one);
+  const Case c{70, 12, 12, 6, 3, 16};
+  for (const Way& way : ways()) {
+    INFO(way.name);
+    // By image the number of threads says in which order sums are added up.
+    const bool in_lanes = way.passes == images_in_lanes(way.type);
+    const auto values = [&](at::IntArrayRef sizes) {
+      return in_lanes ? at::randn(sizes).contiguous(kChannelsLast) : small_integers(sizes);
+    };
+    torch::nn::Conv2d layer = make_layer(c, way.type);
+    const at::Tensor images = values({c.images, 6, 12, 12}).to(way.type);
+    const at::Tensor upstream = values({c.images, 16, 5, 5}).to(way.type);
+    const int before = at::get_num_threads();
+    at::set_num_threads(1);
+    const Passes one = both_passes(way, layer, images, upstream, /*planar=*/false);
+    at::set_num_threads(3);
+    const Passes three = both_passes(way, layer, images, upstream, /*planar=*/false);
+    at::set_num_threads(before);
+    check_equal(three, one);
+  }
 }
 
 TEST_CASE("no image gives gradients of zero") {
-  torch::nn::Conv2d layer = make_layer({0, 8, 8, 3, 3, 4});
-  const at::Tensor out = pool(layer, at::zeros({0, 3, 8, 8}, at::kBFloat16));
-  CHECK(out.sizes() == at::IntArrayRef({0, 4, 3, 3}));
-  out.sum().backward();
-  CHECK(layer->weight.grad().abs().sum().item<float>() == 0);
-  CHECK(layer->bias.grad().abs().sum().item<float>() == 0);
+  for (const at::ScalarType type : {at::kBFloat16, at::kFloat}) {
+    torch::nn::Conv2d layer = make_layer({0, 8, 8, 3, 3, 4}, type);
+    const at::Tensor out = pool(layer, at::zeros({0, 3, 8, 8}, type));
+    CHECK(out.sizes() == at::IntArrayRef({0, 4, 3, 3}));
+    out.sum().backward();
+    CHECK(layer->weight.grad().abs().sum().item<float>() == 0);
+    CHECK(layer->bias.grad().abs().sum().item<float>() == 0);
+  }
 }
 
-TEST_CASE("the gradients of shards are written to their places, as they are one by one") {
-  torch::manual_seed(8);
+void check_gradients_of_shards(at::ScalarType type) {
   const Case c{10, 12, 12, 6, 3, 16};
-  torch::nn::Conv2d layer = make_layer(c);
+  torch::nn::Conv2d layer = make_layer(c, type);
   if (!has_host_convolve_relu_max_pool(*layer)) return;  // on processors without the instructions
-  const at::Tensor images = small_integers({10, 6, 12, 12}).to(at::kBFloat16);
-  const at::Tensor upstream = small_integers({10, 16, 5, 5}).to(at::kBFloat16);
+  const at::Tensor images = at::randn({10, 6, 12, 12}).contiguous(kChannelsLast).to(type);
+  const at::Tensor upstream = at::randn({10, 16, 5, 5}).contiguous(kChannelsLast).to(type);
   const std::vector<std::int64_t> ends{4, 4, 10};  // the second is empty
   std::vector<at::Tensor> weights;
   std::vector<at::Tensor> biases;
@@ -211,6 +221,12 @@ TEST_CASE("the gradients of shards are written to their places, as they are one 
     CHECK(alone.weight.equal(weights[shard]));
     CHECK(alone.bias.equal(biases[shard]));
   }
+}
+
+TEST_CASE("the gradients of shards are written to their places, as they are one by one") {
+  torch::manual_seed(8);
+  check_gradients_of_shards(at::kBFloat16);
+  check_gradients_of_shards(at::kFloat);
 }
 
 TEST_CASE("a NaN in an image comes out, and only where it was") {
