@@ -16,8 +16,9 @@ inline __m512 images_at(const float* from) { return _mm512_loadu_ps(from); }
 inline __m512i weight_at(const Bf16Bits* from) { return pair_at(from); }
 inline __m512 weight_at(const float* from) { return _mm512_set1_ps(*from); }
 
-// Sums of the first and the second half of the images of a block. In bf16 they come from pairs of
-// elements that lie one behind the other: each half has every other four images.
+// These take the images of a block as two vectors, one for each half of them, as `add_products`
+// wants its factors. In bf16 a lane has two elements of its image, which makes every other four
+// images a half.
 
 struct Bf16Halves {
   __m512i values[2];

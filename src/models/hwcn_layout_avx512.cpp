@@ -36,14 +36,14 @@ class ElementOrder {
 /// 16 images each.
 using ImageWords = __m512i[2][kLanes];
 
-/// Returns the lanes, of bytes, of the first `count` elements.
+/// Returns a mask of the bytes that the first `count` elements of a vector take.
 template <class Element>
 __mmask64 bytes_of(std::int64_t count) {
   const std::int64_t left = 64 - count * static_cast<std::int64_t>(sizeof(Element));
   return left == 64 ? 0 : ~std::uint64_t{0} >> left;
 }
 
-/// Returns the numbers of the elements of a vector.
+/// Returns a vector of 32 elements, of which element i is `number(i)`.
 template <class Number>
 __m512i order(const Number& number) {
   alignas(64) Bf16Bits numbers[kPairs];

@@ -95,20 +95,19 @@ inline void transpose(__m512i (&rows)[kLanes]) {
 template <class Element>
 void transpose(const Element* from, std::int64_t from_step, std::int64_t rows, std::int64_t columns,
                Element* to, std::int64_t to_step) {
-  constexpr std::int64_t kWidth = 4 / sizeof(Element);  // elements of a word of 32 bits
   for (std::int64_t row = 0; row < rows; row += kLanes) {
     const std::int64_t height = rows - row < kLanes ? rows - row : kLanes;
     for (std::int64_t column = 0; column < columns; column += kLanes) {
       const std::int64_t width = columns - column < kLanes ? columns - column : kLanes;
       __m512i words[kLanes];
       for (int i = 0; i < kLanes; ++i) {
-        const Element* const begin = from + (row + i) * from_step + kWidth * column;
+        const Element* const begin = from + (row + i) * from_step + kDepth<Element> * column;
         words[i] =
             i < height ? _mm512_maskz_loadu_epi32(lanes(width), begin) : _mm512_setzero_si512();
       }
       transpose(words);
       for (int i = 0; i < width; ++i) {
-        _mm512_mask_storeu_epi32(to + (column + i) * to_step + kWidth * row, lanes(height),
+        _mm512_mask_storeu_epi32(to + (column + i) * to_step + kDepth<Element> * row, lanes(height),
                                  words[i]);
       }
     }

@@ -164,7 +164,7 @@ TEST_CASE("any number of threads gives the bits of one, in lanes") {
   const Case c{70, 12, 12, 6, 3, 16};
   for (const Way& way : ways()) {
     INFO(way.name);
-    // By image the number of threads says in which order sums are added up.
+    // The way image by image adds up its sums in an order that depends on the number of threads.
     const bool in_lanes = way.passes == images_in_lanes(way.type);
     const auto values = [&](at::IntArrayRef sizes) {
       return in_lanes ? at::randn(sizes).contiguous(kChannelsLast) : small_integers(sizes);
