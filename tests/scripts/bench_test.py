@@ -256,8 +256,10 @@ def test_jax_has_our_losses(tmp_path):
     if not sides.jax_python().exists():
         pytest.skip("needs JAX, which scripts/bench/run --peers jax installs")
     output = tmp_path / "result.json"
-    subprocess.run([sys.executable, RUN, "lenet", "--runs", "1", "--epochs", "1", "--peers", "ours,jax", "--limit", "640",
-                    "--binary", os.environ["MNIST_TRAIN_BINARY"], "--output", output], check=True, capture_output=True)
+    done = subprocess.run([sys.executable, RUN, "lenet", "--runs", "1", "--epochs", "1", "--peers", "ours,jax", "--limit", "640",
+                           "--binary", os.environ["MNIST_TRAIN_BINARY"], "--output", output],
+                          check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
     case = json.loads(output.read_text())["cases"]["lenet"]
     assert set(case["sides"]) == {"ours_bf16", "ours_fp32", "jax_bf16", "jax_fp32"}
     assert case["sides"]["jax_fp32"]["compile_seconds"]["median"] > 0
@@ -269,7 +271,8 @@ def test_both_sides_learn_the_same_in_a_short_benchmark(tmp_path):
     output = tmp_path / "result.json"
     command = [sys.executable, RUN, "net", "--runs", "1", "--epochs", "1", "--peers", "ours,best", "--precisions", "fp32",
                "--limit", "6400", "--binary", os.environ["MNIST_TRAIN_BINARY"], "--output", output]
-    subprocess.run(command, check=True, capture_output=True)
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
     result = json.loads(output.read_text())
     case = result["cases"]["net"]
     accuracy = {side: figures["test_accuracy"]["median"] for side, figures in case["sides"].items()}

@@ -6,19 +6,18 @@ Prints one JSON object a line on rank 0: the first step, each epoch, the end.
 """
 
 import os
-import socket
 import sys
+import tempfile
 import time
 
 
 def fork_ranks(processes):
-    """Sets what torch.distributed reads in each of them."""
+    """Sets what tells each of them its rank, and an empty file in which they meet."""
     if processes == 1:
         return
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(processes), "RANK": "0", "LOCAL_RANK": "0"}
+    handle, meeting_file = tempfile.mkstemp()  # which they remove
+    os.close(handle)
+    os.environ |= {"MEETING_FILE": meeting_file, "WORLD_SIZE": str(processes), "RANK": "0", "LOCAL_RANK": "0"}
     for rank in range(1, processes):
         if os.fork() == 0:
             os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
@@ -169,7 +168,8 @@ def main():
         torch.cuda.set_device(device)
         torch.backends.cudnn.benchmark = True
     if arguments.processes > 1:
-        dist.init_process_group("nccl" if use_cuda else "gloo")
+        dist.init_process_group("nccl" if use_cuda else "gloo", f"file://{os.environ['MEETING_FILE']}",
+                                rank=int(os.environ["RANK"]), world_size=arguments.processes)
     torch.manual_seed(1)
     model = make_model(arguments)
     images, labels = read_set(arguments, "train", device)
