@@ -23,7 +23,7 @@ struct ForwardBlock {
   const Element* packed;   // of the first sample
   const Element* weights;  // of the first output
   const Element* bias;
-  Element* block;  // [kBatch][kBlock]
+  float* block;  // [kBlock][kBatch]
 
   template <class Sums>
   void tile(typename Sums::Shapes shapes, std::int64_t row, std::int64_t vector) const {
@@ -32,42 +32,26 @@ struct ForwardBlock {
     const Factors<Element> factors{weights, s.in, kDepth<Element>, packed,
                                    row_of<Element>(s.batch)};
     tile.add_and_fetch(factors.from(row, vector), s.in);
-    tile.for_each([&](int m, int v, const __m512& sum) {
-      alignas(64) Element samples[kLanes];
-      store_rounded(samples, 0xffff, sum);
-      Element* const to = block + (vector + v) * kLanes * kBlock + row + m;
-      for (std::int64_t i = 0; i < kLanes; ++i) to[i * kBlock] = samples[i];
-    });
+    tile.store(block + row * kBatch + vector * kLanes, kBatch);
   }
 };
 
-// These store `count` outputs of a block, or what is positive of them; NaNs stay.
-
-void store_outputs(const Bf16Bits* block, std::int64_t count, bool relu, Bf16Bits* to) {
-  static_assert(kBlock == kPairs, "a row of a block is one vector");
-  const auto mask = static_cast<__mmask32>((std::uint64_t{1} << count) - 1);
-  __m512i y = _mm512_load_si512(block);
-  if (relu) {
-    const __m512i magnitude = _mm512_and_si512(y, _mm512_set1_epi16(0x7fff));
-    const __mmask32 nan = _mm512_cmpgt_epi16_mask(magnitude, _mm512_set1_epi16(0x7f80));
-    y = _mm512_mask_blend_epi16(nan, _mm512_max_epi16(y, _mm512_setzero_si512()), y);
-  }
-  _mm512_mask_storeu_epi16(to, mask, y);
-}
-
-void store_outputs(const float* block, std::int64_t count, bool relu, float* to) {
+/// Stores `count` outputs of a sample, or what is positive of them; NaNs stay.
+template <class Element>
+void store_outputs(const float* outputs, std::int64_t count, bool relu, Element* to) {
   for (std::int64_t i = 0; i < count; i += kLanes) {
-    const __m512 y = _mm512_load_ps(block + i);
+    const __m512 y = _mm512_load_ps(outputs + i);
     const __mmask16 negative = _mm512_cmp_ps_mask(y, _mm512_setzero_ps(), _CMP_LE_OQ);
     const __m512 positive = _mm512_mask_blend_ps(negative, y, _mm512_setzero_ps());
-    _mm512_mask_storeu_ps(to + i, lanes(count - i), relu ? positive : y);
+    store_rounded(to + i, lanes(count - i), relu ? positive : y);
   }
 }
 
 template <class Element>
 void forward(const LinearShape& s, const Element* packed, const Element* weights,
              const Element* bias, bool relu, std::int64_t begin, std::int64_t end, Element* y) {
-  alignas(64) Element block[kBatch * kBlock];
+  alignas(64) float block[kBlock * kBatch];
+  alignas(64) float by_sample[kBatch * kBlock];
   typename Elements<Element>::Tiles tiles(s.in);
   for (std::int64_t output = begin; output < end; output += kBlock) {
     const std::int64_t outputs = end - output < kBlock ? end - output : kBlock;
@@ -76,8 +60,9 @@ void forward(const LinearShape& s, const Element* packed, const Element* weights
       tiles.cover(outputs, vectors(samples),
                   ForwardBlock<Element>{s, packed + kDepth<Element> * first,
                                         weights + output * s.in, bias + output, block});
+      transpose(block, kBatch, outputs, samples, by_sample, kBlock);
       for (std::int64_t i = 0; i < samples; ++i) {
-        store_outputs(block + i * kBlock, outputs, relu, y + (first + i) * s.out + output);
+        store_outputs(by_sample + i * kBlock, outputs, relu, y + (first + i) * s.out + output);
       }
     }
   }
