@@ -120,8 +120,8 @@ def make_small(results, recoveries=()):
     if recoveries:
         recovery = newest_first(recoveries)[0]
         lines += recovery_rows(recovery, peers)
-        kills = [f"Kills: medians of {recovery['goodput']['kills']} on {recovery['machine']['processor']['name']}, {recovery['date']}."]
-    return [*lines, "", f"Medians of {result['what'].rsplit(', ', 1)[1]}; {result['machine']['processor']['name'] if result['device'] == 'cpu' else result['device']}, "
+        kills = [f"Kills: medians of {recovery['goodput']['kills']} on {kind(recovery)}, {recovery['date']}."]
+    return [*lines, "", f"Medians of {result['what'].rsplit(', ', 1)[1]}; {kind(result) if result['device'] == 'cpu' else result['device']}; "
             f"{result['machine']['cores']} cores, {result['date']}.", *kills]
 
 
