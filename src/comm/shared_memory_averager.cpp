@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <climits>
 #include <string>
 #include <utility>
@@ -25,9 +26,11 @@ constexpr long kSleep_ns = 100'000'000;  // between two checks of the other proc
 
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 
-void sleep_until_changed(std::atomic<std::uint32_t>& word, std::uint32_t seen) {
+/// Sleeps until the word is not `seen` any more. Returns false where it still was after a while.
+bool is_changed_soon(std::atomic<std::uint32_t>& word, std::uint32_t seen) {
   const timespec at_most{0, kSleep_ns};
-  ::syscall(SYS_futex, &word, FUTEX_WAIT, seen, &at_most, nullptr, 0);
+  return ::syscall(SYS_futex, &word, FUTEX_WAIT, seen, &at_most, nullptr, 0) == 0 ||
+         errno != ETIMEDOUT;
 }
 
 void wake_all(std::atomic<std::uint32_t>& word) {
@@ -81,7 +84,7 @@ SharedMemoryAverager::SharedMemoryAverager(const Communicator& communicator, Gra
   for (int rank = 0; rank < communicator_.world_size(); ++rank) {
     const pid_t pid = ranks_[rank].pid;
     processes_.emplace_back(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-    require_alive(rank);
+    if (is_gone(rank)) throw_lost(rank);
   }
 }
 
@@ -154,7 +157,7 @@ void SharedMemoryAverager::wait_for_all() const {
   int spins = 0;
   for (int rank = 0; rank < communicator_.world_size();) {
     const std::uint32_t seen = changes_->load();
-    if (!is_before(ranks_[rank].barriers.load(std::memory_order_acquire), barriers_)) {
+    if (has_arrived(rank)) {
       ++rank;
       continue;
     }
@@ -164,8 +167,8 @@ void SharedMemoryAverager::wait_for_all() const {
 #endif
       continue;
     }
-    sleep_until_changed(*changes_, seen);
-    require_alive(rank);
+    if (is_changed_soon(*changes_, seen)) continue;
+    require_no_loss();
     if (monotonic_seconds() - begin_s > communicator_.timeout_s()) {
       throw PeerError("gradient averaging: rank " + std::to_string(rank) +
                       " did not respond within " +
@@ -174,17 +177,28 @@ void SharedMemoryAverager::wait_for_all() const {
   }
 }
 
+bool SharedMemoryAverager::has_arrived(int rank) const {
+  return !is_before(ranks_[rank].barriers.load(std::memory_order_acquire), barriers_);
+}
+
+/// Throws PeerError where a process has ended before it reached the barrier. Whether it has ended
+/// is asked first, since it may reach the barrier and end meanwhile.
+void SharedMemoryAverager::require_no_loss() const {
+  for (int rank = 0; rank < communicator_.world_size(); ++rank) {
+    if (!has_arrived(rank) && is_gone(rank) && !has_arrived(rank)) throw_lost(rank);
+  }
+}
+
 /// Asks the process's descriptor, which tells its end even while its parent has not waited for it,
 /// or /proc where the system has no such descriptors (before Linux 5.3, and in some sandboxes).
-void SharedMemoryAverager::require_alive(int rank) const {
+bool SharedMemoryAverager::is_gone(int rank) const {
   const UniqueFd& process = processes_[static_cast<std::size_t>(rank)];
   if (!process.valid()) {
     const auto state = process_state(ranks_[rank].pid);
-    if (!state || state == 'Z') throw_lost(rank);
-    return;
+    return !state || state == 'Z';
   }
   pollfd end{process.get(), POLLIN, 0};
-  if (::poll(&end, 1, 0) == 1) throw_lost(rank);
+  return ::poll(&end, 1, 0) == 1;
 }
 
 }  // namespace mnist_train::comm

@@ -17,8 +17,8 @@ namespace mnist_train::comm {
 /// the optimizer's state, so nothing is copied and nothing is computed twice. Every run gives the
 /// same bits.
 ///
-/// A waiting rank checks the others' processes ten times a second, so a lost one is noticed at
-/// once, and gives up after the communicator's time-out.
+/// A rank that waits checks the others' processes when a tenth of a second brought none of them, so
+/// a lost one is noticed at once. It gives up after the communicator's time-out.
 class SharedMemoryAverager : public GradientAverager {
  public:
   /// Moves the buffer into shared memory. Collective. Throws Error(kConfig) where ranks are on
@@ -50,7 +50,9 @@ class SharedMemoryAverager : public GradientAverager {
   at::Tensor gradients(int rank, std::int64_t row, int owner) const;
   at::Tensor own_statistics() const;
   void wait_for_all() const;
-  void require_alive(int rank) const;
+  bool has_arrived(int rank) const;
+  void require_no_loss() const;
+  bool is_gone(int rank) const;
 
   const Communicator& communicator_;
   at::Tensor statistics_;  // a view of the buffer's last elements

@@ -133,6 +133,18 @@ def test_a_lost_process_is_noticed_though_its_parent_does_not_ask_for_it(tmp_pat
         assert "lost another rank" in first.stderr
 
 
+def test_in_shared_memory_a_lost_rank_is_noticed_while_another_one_is_waited_for(tmp_path):
+    changes = merged(LONG_RUN, {"launch": {"hang_timeout_s": 60}, "gradient_averaging": {"strategy": "shared_memory"}})
+    port = free_port()
+    with contextlib.ExitStack() as stack:
+        ranks = [stack.enter_context(worker(tmp_path, rank, port, changes, world_size=3)) for rank in range(3)]
+        ranks[0].wait_for_step(3)
+        send(ranks[0].pid, signal.SIGSTOP)
+        send(ranks[1].pid, signal.SIGKILL)
+        assert ranks[2].wait(10) == 4, ranks[2].stderr
+        assert "the process of rank 1 is gone" in ranks[2].stderr, ranks[2].stderr
+
+
 @pytest.mark.parametrize("silent", swept([0, 2], [2]))
 def test_without_our_launcher_a_rank_that_hangs_is_named_by_those_that_waited_for_it(tmp_path, silent):
     import_torch()
