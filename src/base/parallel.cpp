@@ -132,23 +132,22 @@ class Helpers {
       std::thread([this] { help(); }).detach();
     }
     work_ = &work;
-    wanted_ = wanted;
-    joined_.store(0, std::memory_order_release);
+    crew_.store(wanted * kPlace, std::memory_order_release);
     rounds_.fetch_add(1);
     rounds_.notify_all();
     work.do_parts();
-    joined_.fetch_or(kClosed);
-    const auto all_left = [this] { return joined_.load() == kClosed; };
+    crew_.fetch_and(kHelpers);
+    const auto all_left = [this] { return crew_.load() == 0; };
     if (!patience_.outlasts(all_left)) {
-      for (std::uint32_t seen = joined_.load(); seen != kClosed; seen = joined_.load()) {
-        joined_.wait(seen);
-      }
+      for (std::uint32_t seen = crew_.load(); seen != 0; seen = crew_.load()) crew_.wait(seen);
     }
     return true;
   }
 
  private:
-  static constexpr std::uint32_t kClosed = 1U << 31U;
+  // What `crew_` counts: helpers at work, and in its upper half how many may be.
+  static constexpr std::uint32_t kPlace = 1U << 16U;
+  static constexpr std::uint32_t kHelpers = kPlace - 1;
 
   void help() {
     Patience patience;
@@ -157,24 +156,23 @@ class Helpers {
       seen = rounds_.load();
       if (!join()) continue;
       work_->do_parts();
-      if (joined_.fetch_sub(1) == kClosed + 1) joined_.notify_one();
+      if (crew_.fetch_sub(1) == 1) crew_.notify_one();
     }
   }
 
-  /// Returns whether this helper may do parts of the work. It has to leave `joined_` afterwards.
+  /// Returns whether this helper may do parts of the work. It has to leave `crew_` afterwards.
   bool join() {
-    std::uint32_t joined = joined_.load(std::memory_order_acquire);
+    std::uint32_t crew = crew_.load(std::memory_order_acquire);
     do {
-      if ((joined & kClosed) != 0 || joined >= wanted_) return false;
-    } while (!joined_.compare_exchange_weak(joined, joined + 1));
+      if ((crew & kHelpers) >= crew / kPlace) return false;
+    } while (!crew_.compare_exchange_weak(crew, crew + 1));
     return true;
   }
 
   std::mutex in_use_;
   std::uint32_t threads_ = 0;
-  std::atomic<std::uint32_t> rounds_{0};        // of work so far
-  std::atomic<std::uint32_t> joined_{kClosed};  // helpers at work; kClosed: no more may join
-  std::atomic<std::uint32_t> wanted_{0};
+  std::atomic<std::uint32_t> rounds_{0};  // of work so far
+  std::atomic<std::uint32_t> crew_{0};
   SharedWork* work_ = nullptr;
   Patience patience_;
 };

@@ -8,10 +8,10 @@ namespace mnist_train {
 /// Calls `work(begin, end)` for parts of the numbers from `begin` to `end`, on as many threads as
 /// at::set_num_threads was given in this one. Each part but the last has at least `grain` numbers;
 /// there are several for each thread, which takes the next one when it is done, so that a thread
-/// which other programs hold up does fewer. LibTorch's operations in `work` use one thread. One
-/// thread alone does it where there is only one part, where the program has not loaded LibTorch,
-/// inside another such call, and while another thread is in one. Throws the first exception that
-/// `work` throws.
+/// which other programs hold up does fewer. LibTorch's operations in parts that several threads
+/// share use one thread each. One thread alone does the work where there is only one part, where
+/// the program has not loaded LibTorch, inside another such call, and while another thread is in
+/// one. Throws the first exception that `work` throws.
 ///
 /// at::parallel_for is a template that uses threads only in programs compiled with OpenMP, of whose
 /// library such a program needs its own. And OpenMP's threads wait for each other in each call: one
