@@ -41,7 +41,7 @@ struct Bf16Convolution {
 /// Returns the kernels for AVX-512 with bf16 instructions, or null where the processor lacks these.
 /// They use AMX where there is one.
 const Bf16Convolution* avx512_bf16_convolution();
-/// Returns whether this processor has AMX.
+/// Returns whether this process may use AMX.
 bool multiplies_by_amx();
 
 }  // namespace mnist_train::models

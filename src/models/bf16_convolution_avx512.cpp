@@ -48,9 +48,10 @@ struct ForwardRow {
         [&](int, int v, __m512& sum) { sum = _mm512_loadu_ps(bias + (vector + v) * kLanes); });
     const std::int64_t b_step = vectors(s.out_channels) * kPairs;
     for (std::int64_t ky = 0; ky < s.kernel; ++ky) {
-      tile.add({in + (ky * s.width + x) * s.in_channels, s.in_channels, 2,
-                packed + ky * pairs_of(s.run()) * b_step + vector * kPairs, b_step},
-               s.run());
+      tile.add(
+          Factors<Bf16Bits>{in + (ky * s.width + x) * s.in_channels, s.in_channels, 2,
+                            packed + ky * pairs_of(s.run()) * b_step + vector * kPairs, b_step},
+          s.run());
     }
     tile.for_each([&](int m, int v, const __m512& sum) {
       const std::int64_t channel = (vector + v) * kLanes;

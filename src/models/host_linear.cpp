@@ -28,7 +28,7 @@ bool with_own_kernels(const at::Tensor& tensor, const Work& work) {
 }
 
 at::Tensor buffer(std::int64_t elements, const at::Tensor& like) {
-  return at::empty({elements}, like.options().requires_grad(false));
+  return at::empty({elements}, like.options());
 }
 
 /// Calls `work(begin, end)` for parts of `count` on several threads, each of whole `unit`s, where

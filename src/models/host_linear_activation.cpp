@@ -122,7 +122,8 @@ bool can_host_linear_activation(const at::Tensor& x, const at::Tensor& weight,
                                 const at::Tensor& bias) {
   const at::ScalarType type = x.scalar_type();
   return x.is_cpu() && (type == at::kFloat || type == at::kBFloat16) && x.dim() == 2 &&
-         bias.defined() && bias.scalar_type() == type && weight.scalar_type() == type;
+         x.size(1) == weight.size(1) && bias.defined() && bias.scalar_type() == type &&
+         weight.scalar_type() == type;
 }
 
 void host_tanh(const at::Tensor& values) {

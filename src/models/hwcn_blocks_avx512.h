@@ -13,9 +13,6 @@ inline constexpr std::int64_t kImages = ImageBlock::kImages;
 inline __m512i images_at(const Bf16Bits* from) { return _mm512_loadu_si512(from); }
 inline __m512 images_at(const float* from) { return _mm512_loadu_ps(from); }
 
-inline __m512i weight_at(const Bf16Bits* from) { return pair_at(from); }
-inline __m512 weight_at(const float* from) { return _mm512_set1_ps(*from); }
-
 // These take the images of a block as two vectors, one for each half of them, as `add_products`
 // wants its factors. In bf16 a lane has two elements of its image, which makes every other four
 // images a half.

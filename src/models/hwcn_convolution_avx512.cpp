@@ -85,7 +85,7 @@ struct Pixel {
   [[gnu::always_inline]] void add(const Element* a, const Element* b, Sums& tile) const {
     const auto multiply = [&](auto halves) {
       tile.for_each([&](int m, int v, __m512& sum) {
-        sum = add_products(sum, weight_at(a + m * kDepth<Element>), halves.values[v]);
+        sum = add_products(sum, factor_at(a + m * kDepth<Element>), halves.values[v]);
       });
     };
     std::int64_t i = 0;
@@ -170,14 +170,13 @@ struct WeightTile {
 
   template <class Sums>
   void tile(typename Sums::Shapes shapes, std::int64_t row, std::int64_t vector) const {
-    constexpr std::int64_t kVector = 64 / sizeof(Element);
     Sums tile(shapes);
     tile.set_to_zero();
     for (std::int64_t i = 0; i < blocks * rows; ++i) {
       const Element* at_a = a + i / rows * of_a.block + i % rows * of_a.row + row * kImages;
       const Element* at_b = b + i / rows * of_b.block + i % rows * of_b.row + vector * kImages;
       for (std::int64_t x = 0; x < pixels; ++x, at_a += of_a.pixel, at_b += of_b.pixel) {
-        for (std::int64_t part = 0; part < kImages; part += kVector) {
+        for (std::int64_t part = 0; part < kImages; part += kVectorElements<Element>) {
           tile.for_each([&](int m, int v, __m512& sum) {
             sum = add_products(sum, images_at(at_a + part + m * kImages),
                                images_at(at_b + part + v * kImages));
@@ -191,6 +190,7 @@ struct WeightTile {
   }
 
  private:
+  /// GCC 12 warns of its own header where this is _mm512_reduce_add_ps.
   static float sum_of_lanes(__m512 values) {
     alignas(64) float sums[kLanes];
     _mm512_store_ps(sums, values);

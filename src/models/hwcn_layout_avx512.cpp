@@ -96,7 +96,7 @@ void load_block(const float* from, std::int64_t count, ElementOrder place, Image
 template <class Element>
 void to_hwcn(const ImageBlock& block, const Element* images, std::int64_t begin, std::int64_t end,
              Element* to) {
-  constexpr std::int64_t kPart = kLanes * kDepth<Element>;
+  constexpr std::int64_t kPart = kVectorElements<Element>;
   images += block.first * block.size;
   for (; begin < end; begin += kPart) {
     const std::int64_t elements = end - begin < kPart ? end - begin : kPart;
@@ -114,7 +114,7 @@ void to_hwcn(const ImageBlock& block, const Element* images, std::int64_t begin,
 template <class Element>
 void from_hwcn(const ImageBlock& block, const Element* from, std::int64_t begin, std::int64_t end,
                Element* images) {
-  constexpr std::int64_t kPart = kLanes * kDepth<Element>;
+  constexpr std::int64_t kPart = kVectorElements<Element>;
   images += block.first * block.size;
   for (; begin < end; begin += kPart) {
     const std::int64_t elements = end - begin < kPart ? end - begin : kPart;

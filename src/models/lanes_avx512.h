@@ -23,6 +23,8 @@ inline bool is_supported() {
 /// How many elements of an inner dimension one instruction multiplies and adds up: pairs of bf16.
 template <class Element>
 inline constexpr std::int64_t kDepth = 4 / sizeof(Element);
+template <class Element>
+inline constexpr std::int64_t kVectorElements = kLanes* kDepth<Element>;
 
 inline std::int64_t vectors(std::int64_t elements) { return (elements + kLanes - 1) / kLanes; }
 inline std::int64_t pairs_of(std::int64_t elements) { return (elements + 1) / 2; }
@@ -53,13 +55,16 @@ inline float to_float(Bf16Bits bits) {
 
 inline float to_float(float value) { return value; }
 
-inline __m512i pair_at(const Bf16Bits* from) {
+// These return in all lanes the pair of bf16, or the f32, that lies there.
+
+inline __m512i factor_at(const Bf16Bits* from) {
   std::int32_t pair;
   __builtin_memcpy(&pair, from, sizeof pair);
   return _mm512_set1_epi32(pair);
 }
-
-inline __m512i half_pair_at(const Bf16Bits* from) {
+inline __m512 factor_at(const float* from) { return _mm512_set1_ps(*from); }
+/// The second of the pair is zero.
+inline __m512i half_factor_at(const Bf16Bits* from) {
   return _mm512_set1_epi32(static_cast<std::uint16_t>(*from));
 }
 

@@ -54,8 +54,9 @@ inline void pack_rows(std::int64_t rows, std::int64_t columns, std::int64_t step
   GroupPairs{1, rows, 0, step, columns}.zip_all(from, to);
 }
 
-/// Writes columns of x as [in][samples, in whole vectors], in bf16 pairs of columns with pairs of
-/// elements. Lanes without a sample stay as they are: nobody reads their sums.
+/// Writes columns of x as [in][samples, in whole vectors], those of bf16 as [pairs of columns]
+/// [samples, in whole vectors][2]. Lanes without a sample stay as they are: nobody reads their
+/// sums.
 template <class Element>
 void pack_input(const LinearShape& s, const Element* x, std::int64_t begin, std::int64_t end,
                 Element* packed) {
@@ -83,6 +84,7 @@ inline void pack_gradient(const LinearShape& s, const float* gradient, std::int6
   transpose(gradient + begin, s.out, s.batch, end - begin, packed + begin * s.batch, s.batch);
 }
 
+/// Here the pairs of samples come into being behind the packed gradient.
 inline void pack_gradient(const LinearShape& s, const Bf16Bits* gradient, std::int64_t begin,
                           std::int64_t end, Bf16Bits* packed) {
   const std::int64_t samples = packed_samples<Bf16Bits>(s);

@@ -113,8 +113,8 @@ PooledConvolution forward(const at::Tensor& images, const at::Tensor& weights,
   return {std::move(out), images, std::move(choice)};
 }
 
-/// Returns the sums of the gradients of weights and bias over some of the images. Each thread takes
-/// a part of them; the parts are added in their order.
+/// Returns the sums of the gradients of weights and bias over some of the images. There is a part
+/// for each thread, so bits depend on how many there are; the parts are added in their order.
 at::Tensor sum_over_images(const ImageShapes& shapes, const BackwardImages& batch,
                            std::int64_t begin, std::int64_t count) {
   const std::int64_t parts = at::get_num_threads();

@@ -26,7 +26,7 @@ template <class Element>
 using PoolBits = std::conditional_t<sizeof(Element) == 2, std::int16_t, std::int32_t>;
 
 template <class Element>
-const HwcnConvolution<Element>* kernels() {
+const HwcnConvolution<Element>* hwcn_kernels() {
   static const HwcnConvolution<Element>* const kSupported = avx512_hwcn<Element>();
   return kSupported;
 }
@@ -36,7 +36,7 @@ struct BlockImages {
   std::int64_t first, count;
 };
 
-/// The blocks of a shard: from one up to another, without that.
+/// The blocks of a shard: [begin, end).
 struct BlockRange {
   std::int64_t begin, end;
 };
@@ -65,14 +65,15 @@ class Blocks {
   void to_hwcn(const at::Tensor& images, std::int64_t size, std::int64_t planes,
                Element* to) const {
     share(size, planes, [&](const ImageBlock& block, auto place, auto begin, auto end) {
-      kernels<Element>()->to_hwcn(block, memory_of<Element>(images), begin, end, to + place);
+      hwcn_kernels<Element>()->to_hwcn(block, memory_of<Element>(images), begin, end, to + place);
     });
   }
   template <class Element>
   void from_hwcn(const Element* from, std::int64_t size, std::int64_t planes,
                  const at::Tensor& images) const {
     share(size, planes, [&](const ImageBlock& block, auto place, auto begin, auto end) {
-      kernels<Element>()->from_hwcn(block, from + place, begin, end, memory_to<Element>(images));
+      hwcn_kernels<Element>()->from_hwcn(block, from + place, begin, end,
+                                         memory_to<Element>(images));
     });
   }
 
@@ -99,7 +100,7 @@ class Blocks {
   std::vector<BlockRange> shards_;
 };
 
-/// Returns the pooling of the images of a block, which are so many channels to it.
+/// Returns how a block is pooled: each channel of each of its images is a channel.
 PooledImage pool_of_block(const PooledShapes& shapes) {
   return {shapes.pool.height, shapes.pool.width, shapes.pool.channels * kImages};
 }
@@ -131,17 +132,17 @@ PooledConvolution forward(const at::Tensor& images, const at::Tensor& weights,
                 at::TensorOptions(kType<Element>)
                     .memory_format(planar ? at::MemoryFormat::Contiguous : kChannelsLast));
   const at::Tensor pooled = buffer<Element>(blocks.count() * pool.out_size());
-  const at::Tensor packed = buffer<Element>(kernels<Element>()->forward_weights(convolution));
-  kernels<Element>()->pack_forward(convolution, memory_of<Element>(weights),
-                                   memory_to<Element>(packed));
+  const at::Tensor packed = buffer<Element>(hwcn_kernels<Element>()->forward_weights(convolution));
+  hwcn_kernels<Element>()->pack_forward(convolution, memory_of<Element>(weights),
+                                        memory_to<Element>(packed));
   blocks.to_hwcn(images, shapes.convolution.image_size(), 1, memory_to<Element>(in));
   const std::int64_t block_size = shapes.convolution.image_size() * kImages;
   blocks.for_each_row(pool.height / 2, [&](std::int64_t block, std::int64_t row) {
     const at::Tensor convolved = buffer<Element>(2 * pool.in_row());
     for (std::int64_t i = 0; i < 2; ++i) {
-      kernels<Element>()->forward(convolution, memory_of<Element>(in) + block * block_size,
-                                  memory_of<Element>(packed), memory_of<Element>(bias), 2 * row + i,
-                                  memory_to<Element>(convolved) + i * pool.in_row());
+      hwcn_kernels<Element>()->forward(
+          convolution, memory_of<Element>(in) + block * block_size, memory_of<Element>(packed),
+          memory_of<Element>(bias), 2 * row + i, memory_to<Element>(convolved) + i * pool.in_row());
     }
     const std::int64_t place = block * pool.out_size() + row * pool.out_row();
     using Bits = PoolBits<Element>;
@@ -185,12 +186,12 @@ at::Tensor gradient_of_images(const PooledShapes& shapes, const Blocks& blocks,
       {pass.gradient.size(0), convolution.in_channels, convolution.height, convolution.width},
       at::TensorOptions(kType<Element>).memory_format(kChannelsLast));
   const std::int64_t block_size = shapes.convolution.image_size() * kImages;
-  const at::Tensor packed = buffer<Element>(kernels<Element>()->data_weights(convolution));
+  const at::Tensor packed = buffer<Element>(hwcn_kernels<Element>()->data_weights(convolution));
   const at::Tensor into = buffer<Element>(blocks.count() * block_size);
-  kernels<Element>()->pack_data(convolution, memory_of<Element>(pass.weights),
-                                memory_to<Element>(packed));
+  hwcn_kernels<Element>()->pack_data(convolution, memory_of<Element>(pass.weights),
+                                     memory_to<Element>(packed));
   blocks.for_each_row(convolution.height, [&](std::int64_t block, std::int64_t row) {
-    kernels<Element>()->backward_data(
+    hwcn_kernels<Element>()->backward_data(
         convolution, memory_of<Element>(gradient) + block * shapes.pool.in_size() * kImages,
         memory_of<Element>(packed), row, memory_to<Element>(into) + block * block_size);
   });
@@ -217,11 +218,11 @@ void sum_over_shard(const PooledShapes& shapes, BlockRange shard,
       const std::int64_t first = part / rows * kChannels;
       const std::int64_t last = std::min(first + kChannels, convolution.out_channels);
       if (part % rows == convolution.kernel) {
-        kernels<Element>()->backward_bias(convolution, of_out, blocks, first, last,
-                                          memory_to<Element>(bias));
+        hwcn_kernels<Element>()->backward_bias(convolution, of_out, blocks, first, last,
+                                               memory_to<Element>(bias));
       } else {
-        kernels<Element>()->backward_weights(convolution, in, of_out, blocks, part % rows, first,
-                                             last, memory_to<Element>(weights));
+        hwcn_kernels<Element>()->backward_weights(convolution, in, of_out, blocks, part % rows,
+                                                  first, last, memory_to<Element>(weights));
       }
     }
   });
@@ -248,7 +249,7 @@ PooledConvolutionGradients backward(const PooledConvolutionBackward& pass) {
 template <class Element>
 const PooledConvolutionPasses* passes() {
   static constexpr PooledConvolutionPasses kPasses{&forward<Element>, &backward<Element>};
-  return kernels<Element>() != nullptr ? &kPasses : nullptr;
+  return hwcn_kernels<Element>() != nullptr ? &kPasses : nullptr;
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "kernels/relu_max_pool.h"
 #include "kernels/selection.h"
 #include "models/relu_max_pool_rows.h"
+#include "models/tensor_memory.h"
 
 namespace mnist_train::models {
 
@@ -94,8 +95,7 @@ void pool_images(const at::Tensor& x, const at::Tensor& out, const at::Tensor& c
   for_each_image(x, [&](auto bits, std::int64_t i) {
     using Bits = decltype(bits);
     const std::int64_t pooled = i * image.out_size();
-    pool_image(image, static_cast<const Bits*>(x.const_data_ptr()) + i * image.in_size(),
-               static_cast<Bits*>(out.data_ptr()) + pooled,
+    pool_image(image, memory_of<Bits>(x) + i * image.in_size(), memory_to<Bits>(out) + pooled,
                choice.data_ptr<std::uint8_t>() + pooled);
   });
 }
@@ -106,9 +106,9 @@ void spread_images(const at::Tensor& gradient, const at::Tensor& choice, const a
   for_each_image(into, [&](auto bits, std::int64_t i) {
     using Bits = decltype(bits);
     const std::int64_t pooled = i * image.out_size();
-    spread_image(image, static_cast<const Bits*>(gradient.const_data_ptr()) + pooled,
+    spread_image(image, memory_of<Bits>(gradient) + pooled,
                  choice.const_data_ptr<std::uint8_t>() + pooled,
-                 static_cast<Bits*>(into.data_ptr()) + i * image.in_size());
+                 memory_to<Bits>(into) + i * image.in_size());
   });
 }
 

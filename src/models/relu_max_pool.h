@@ -21,16 +21,16 @@ at::Tensor bias_relu_max_pool(const at::Tensor& x, const at::Tensor& bias, bool 
 /// Returns `relu_max_pool(layer(images))` of images [N,C,H,W]. In bf16 and fp32 on a CPU with the
 /// instructions for it, and for a layer with a square kernel, stride 1 and no padding, kernels of
 /// our own do all three operations (`PooledConvolutionPasses`); sums are fp32, as in LibTorch's
-/// kernels, which all other cases use. On a GPU the bias is added together with ReLU and pooling.
-/// Those kernels write gradients to `places`.
+/// kernels, which all other cases use. Our own write their gradients to `places`. On a GPU the bias
+/// is added together with ReLU and pooling.
 at::Tensor convolve_relu_max_pool(torch::nn::Conv2d& layer, const at::Tensor& images,
                                   GradientPlaces& places);
 /// Returns `convolve_relu_max_pool(layer, images)` as vectors [N,C*H/2*W/2], which one kernel makes
 /// without a copy.
 at::Tensor convolve_relu_max_pool_flatten(torch::nn::Conv2d& layer, const at::Tensor& images,
                                           GradientPlaces& places);
-/// Returns whether those kernels compute a layer with these weights, which takes all images of its
-/// network that are large enough.
+/// Returns whether kernels of our own for CPUs compute this layer, for all images that are at least
+/// as large as its kernel.
 bool has_host_convolve_relu_max_pool(const torch::nn::Conv2dImpl& layer);
 
 }  // namespace mnist_train::models

@@ -24,8 +24,7 @@ struct Factors {
 
   /// Returns those of the part of the product that begins at this row and vector.
   Factors from(std::int64_t row, std::int64_t vector) const {
-    constexpr std::int64_t kVector = 64 / sizeof(Element);
-    return {a + row * a_row, a_row, a_step, b + vector * kVector, b_step};
+    return {a + row * a_row, a_row, a_step, b + vector * kVectorElements<Element>, b_step};
   }
 };
 
@@ -55,15 +54,14 @@ class Tile {
   void prefetch(const Element* /*to*/, std::int64_t /*step*/) const {}
 
   /// Adds the product over an inner dimension of `size`; the last of an odd one is half a pair.
-  [[gnu::always_inline]] void add(Factors<Bf16Bits> f, std::int64_t size) {
-    for (std::int64_t k = 0; k < size / 2; ++k, f.a += f.a_step, f.b += f.b_step) {
-      multiply(f, [](const Bf16Bits* from) { return pair_at(from); });
+  template <class Element>
+  [[gnu::always_inline]] void add(Factors<Element> f, std::int64_t size) {
+    for (std::int64_t k = 0; k < size / kDepth<Element>; ++k, f.a += f.a_step, f.b += f.b_step) {
+      multiply(f, [](const Element* from) { return factor_at(from); });
     }
-    if (size % 2 != 0) multiply(f, [](const Bf16Bits* from) { return half_pair_at(from); });
-  }
-  [[gnu::always_inline]] void add(Factors<float> f, std::int64_t size) {
-    for (std::int64_t k = 0; k < size; ++k, f.a += f.a_step, f.b += f.b_step) {
-      multiply(f, [](const float* from) { return _mm512_set1_ps(*from); });
+    if (size % kDepth<Element> == 0) return;
+    if constexpr (kDepth<Element> == 2) {
+      multiply(f, [](const Element* from) { return half_factor_at(from); });
     }
   }
 

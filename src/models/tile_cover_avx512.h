@@ -6,8 +6,8 @@
 
 namespace mnist_train::models::avx512 {
 
-/// Covers `rows` rows of V vectors with calls of `work.tile<Tile<M, V>>({}, row, vector)`: as few
-/// tiles as the registers allow, of similar size.
+/// Covers `rows` rows of V vectors with calls of `work.tile<Tile<M, V>>({}, row, vector)`: with few
+/// tiles, most of which nearly fill the registers.
 template <int V, class Work>
 void tile_rows(std::int64_t rows, std::int64_t vector, const Work& work) {
   constexpr std::int64_t kMost = kTile / V;
@@ -61,7 +61,7 @@ class TileCover {
   /// Returns whether pairs of a row of `a` have to lie side by side.
   bool by_amx() const { return pairs_ != 0; }
 
-  /// Returns how many rows the largest tiles have.
+  /// Returns how many rows the widest tiles have.
   std::int64_t most_rows() const { return by_amx() ? 2 * AmxShapes::kMost : kTileRows; }
   /// Covers `rows` rows of `count` vectors with calls of `work.tile<Tile>(shapes, row, vector)`.
   template <class Work>

@@ -115,6 +115,17 @@ TEST_CASE("a linear layer with a function behind it learns on a CPU as by LibTor
   }
 }
 
+TEST_CASE("rows that do not fit the layer are LibTorch's error") {
+  auto layer = std::make_shared<torch::nn::LinearImpl>(40, 30);
+  GradientPlaces places;
+  const settings::ActivationLayer tanh{settings::Activation::kTanh};
+  for (const std::int64_t width : {39, 41}) {
+    const at::Tensor x = at::zeros({2, width});
+    CHECK_THROWS_AS(linear(layer, places)(x), c10::Error);
+    CHECK_THROWS_AS(linear_activation(layer, tanh, places)(x), c10::Error);
+  }
+}
+
 TEST_CASE("a linear layer writes its weight's gradient to the place where it is wanted, once") {
   for (const auto type : {at::kFloat, at::kBFloat16}) {
     auto layer = std::make_shared<torch::nn::LinearImpl>(50, 33);
