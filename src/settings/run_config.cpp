@@ -59,7 +59,8 @@ Schema<LaunchOptions> launch_schema() {
              "Seconds without progress after which a run is ended.", {"timeout", "timeout_s"});
   schema.add("threads_per_process", &Options::threads_per_process,
              optional_of(integer(1, kMaxProcessesPerNode), "auto"),
-             "Threads that each process computes with; auto: the cores divided by the processes.",
+             "Threads that each process computes with; auto: 1 with `deterministic`, else "
+             "`OMP_NUM_THREADS`, else the cores divided by the processes.",
              {"num_threads", "omp_num_threads", "threads"});
   const auto device =
       strict_json::text("^(cpu|cuda|cuda:(0|[1-9][0-9]{0,2}))$", "\"cpu\", \"cuda\" or \"cuda:N\"");
