@@ -142,7 +142,7 @@ def test_the_small_table_is_that_of_the_newest_result():
     assert lines[0].endswith("| JAX |")
     assert next(line for line in lines if "epoch of `net`" in line).endswith("| – / 30.4 |")
     assert next(line for line in lines if "epoch of `mlp`" in line).endswith("| – / – |")
-    assert lines[-1].endswith("AMD EPYC 9R14 96-Core Processor, 2 cores, 2999-01-01.")
+    assert lines[-1].endswith("; AMD EPYC 9R14 96-Core Processor, family 25, model 17; 2 cores, 2999-01-01.")
 
 
 def test_epochs_by_processes_and_beside_a_busy_process_have_tables():
