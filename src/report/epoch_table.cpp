@@ -15,7 +15,7 @@ constexpr const char* kDim = "2";
 constexpr const char* kBestColour = "1;32";
 constexpr const char* kBarColour = "36";
 
-std::string percent(double fraction) { return fmt::format("{:.2f} %", 100 * fraction); }
+std::string as_percent(double fraction) { return fmt::format("{:.2f} %", 100 * fraction); }
 
 std::string coloured(const TerminalStyle& style, const char* code, const std::string& text) {
   return style.colours && !text.empty() ? fmt::format("\x1b[{}m{}\x1b[0m", code, text) : text;
@@ -109,10 +109,10 @@ std::string EpochTable::line(const EpochRecord& record, std::size_t columns) {
   accuracies_.push_back(record.test_accuracy);
   const Cells cells{fmt::format("{}/{}", record.epoch, epochs_),
                     fmt::format("{:.4f}", record.test_loss),
-                    percent(record.test_accuracy),
-                    percent(record.validation_accuracy.value_or(0)),
+                    as_percent(record.test_accuracy),
+                    as_percent(record.validation_accuracy.value_or(0)),
                     fmt::format("{:.4f}", record.train_loss),
-                    percent(record.train_accuracy),
+                    as_percent(record.train_accuracy),
                     fmt::format("{:.2f} s", record.train_seconds + record.test_seconds),
                     with_thousands(static_cast<std::int64_t>(record.samples_per_second))};
   const bool with_validation = record.validation_accuracy.has_value();

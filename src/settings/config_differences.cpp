@@ -11,8 +11,6 @@ namespace mnist_train::settings {
 
 namespace {
 
-using Json = nlohmann::json;
-
 /// Keys, and the beginnings of keys, that do not change what a step computes.
 constexpr std::array<std::string_view, 24> kWithoutEffect{"epochs",
                                                           "max_steps",
@@ -55,9 +53,10 @@ bool is_among(const std::array<std::string_view, size>& names, const std::string
 }
 
 /// Returns the values of a config by their keys, as --set takes them.
-Json flat(const RunConfig& config) {
-  Json values = Json::object();
-  const Json pointers = Json::parse(write_run_config(config, /*with_output=*/false)).flatten();
+nlohmann::json flat(const RunConfig& config) {
+  nlohmann::json values = nlohmann::json::object();
+  const nlohmann::json pointers =
+      nlohmann::json::parse(write_run_config(config, /*with_output=*/false)).flatten();
   for (const auto& [pointer, value] : pointers.items()) {
     std::string key = pointer.substr(1);
     std::ranges::replace(key, '/', '.');
@@ -66,7 +65,7 @@ Json flat(const RunConfig& config) {
   return values;
 }
 
-std::string text_of(const Json& values, const std::string& key) {
+std::string text_of(const nlohmann::json& values, const std::string& key) {
   return values.contains(key) ? values[key].dump() : "not set";
 }
 
@@ -74,10 +73,10 @@ std::string text_of(const Json& values, const std::string& key) {
 template <class Counts>
 std::vector<std::string> differences_in(const RunConfig& before, const RunConfig& now,
                                         const Counts& counts) {
-  const Json old_values = flat(before);
-  const Json new_values = flat(now);
+  const nlohmann::json old_values = flat(before);
+  const nlohmann::json new_values = flat(now);
   std::set<std::string> keys;
-  for (const Json* values : {&old_values, &new_values}) {
+  for (const nlohmann::json* values : {&old_values, &new_values}) {
     for (const auto& [key, value] : values->items()) keys.insert(key);
   }
   std::vector<std::string> differences;

@@ -49,7 +49,7 @@ const Node* group_of(const Node& root, std::string_view name) {
   return name.empty() ? &root : root.find(name);
 }
 
-const Node* given(const Node& group, std::string_view key) {
+const Node* find_given(const Node& group, std::string_view key) {
   const Node* value = group.find(key);
   return value != nullptr && value->kind != strict_json::JsonKind::kNull ? value : nullptr;
 }
@@ -58,9 +58,9 @@ bool applies(const Exclusion& exclusion, const Node& under, const Node& over) {
   const Node* under_group = group_of(under, exclusion.group);
   const Node* over_group = group_of(over, exclusion.group);
   if (under_group == nullptr || over_group == nullptr) return false;
-  const Node* value = given(*over_group, exclusion.key);
+  const Node* value = find_given(*over_group, exclusion.key);
   if (value == nullptr || !exclusion.when_changed) return value != nullptr;
-  const Node* before = given(*under_group, exclusion.key);
+  const Node* before = find_given(*under_group, exclusion.key);
   return before != nullptr && before->string != value->string;
 }
 

@@ -17,20 +17,32 @@ def tidy():
     return module
 
 
-def write(folder, name, inside):
+def write(folder, name, inside, namespace="project"):
     path = folder / name
     path.parent.mkdir(exist_ok=True)
-    path.write_text(f"namespace project {{\nnamespace {{\n\n{inside}\n\n}}  // namespace\n}}  // namespace project\n")
+    path.write_text(f"namespace {namespace} {{\nnamespace {{\n\n{inside}\n\n}}  // namespace\n}}  // namespace {namespace}\n")
     return path
 
 
 def test_sources_that_use_a_name_twice_are_apart(tidy, tmp_path):
     sources = [write(tmp_path, "a/one.cpp", "int helper(int a) {\n  return a;\n}"), write(tmp_path, "a/two.cpp", "constexpr int kLimit = 3;"),
                write(tmp_path, "a/three.cpp", "int helper() {\n  return 0;\n}"), write(tmp_path, "a/four.cpp", "struct kLimit {\n};"),
-               write(tmp_path, "b/five.cpp", "int helper() {\n  return 0;\n}")]
+               write(tmp_path, "b/five.cpp", "int helper() {\n  return 0;\n}", "other")]
     commands = {path: {"command": f"c++ -I x -o {path.name}.o -c {path}"} for path in sources}
     assert [[path.name for path in group.sources] for group in tidy.group(sources, commands)] == [
         ["one.cpp", "two.cpp", "five.cpp"], ["three.cpp", "four.cpp"]]
+
+
+def test_programs_are_apart_and_folders_of_one_namespace_are_not_taken_for_two(tidy, tmp_path):
+    main = "int main() {\n  return 0;\n}\n"
+    sources = [tmp_path / f"{name}.cpp" for name in ("one", "two")]
+    for source in sources:
+        source.write_text(main)
+    commands = {path: {"command": f"c++ -o {path.name}.o -c {path}"} for path in sources}
+    assert len(tidy.group(sources, commands)) == 2
+    sources = [write(tmp_path, f"{name}/x.cpp", "int helper();") for name in ("a", "b")]
+    commands = {path: {"command": f"c++ -o {path.name}.o -c {path}"} for path in sources}
+    assert len(tidy.group(sources, commands)) == 2
 
 
 def test_sources_that_are_compiled_otherwise_are_apart(tidy, tmp_path):

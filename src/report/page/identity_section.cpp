@@ -14,8 +14,6 @@ namespace mnist_train::report {
 
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr int kMaxDepth = 10;
 
 /// A line of the list of facts, nothing where the value is empty.
@@ -32,12 +30,12 @@ std::string with_unit(double number, const char* one, const char* many) {
 }
 
 /// The value of a config's key as one line of text.
-std::string config_text(const Json& value) {
+std::string config_text(const nlohmann::json& value) {
   return value.is_string() ? value.get<std::string>()
-                           : value.dump(-1, ' ', false, Json::error_handler_t::replace);
+                           : value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-void collect_values(const Json& value, const std::string& key, int depth,
+void collect_values(const nlohmann::json& value, const std::string& key, int depth,
                     std::map<std::string, std::string>& values) {
   if (!value.is_object() || depth == kMaxDepth) {
     values[key] = config_text(value);
@@ -50,7 +48,7 @@ void collect_values(const Json& value, const std::string& key, int depth,
 }
 
 std::string dataset_text(const RunFiles& run) {
-  const Json& dataset = run.fact("data");
+  const nlohmann::json& dataset = run.fact("data");
   if (!dataset.is_object()) return "";
   const double validation = number_in(dataset, "validation");
   return count(number_in(dataset, "train")) + " training, " +
@@ -80,7 +78,7 @@ std::string machine_text(const RunFiles& run) {
 }
 
 std::string versions_text(const RunFiles& run) {
-  const Json& versions = run.fact("versions");
+  const nlohmann::json& versions = run.fact("versions");
   std::string text;
   if (!versions.is_object()) return text;
   for (const auto& [name, version] : versions.items()) {
@@ -94,7 +92,7 @@ std::string starts_table(const RunFiles& run) {
   if (run.starts.empty()) return "";
   const std::vector<std::string> labels{"step", "from", "processes", "device", "host"};
   std::string rows;
-  for (const Json& start : run.starts) {
+  for (const nlohmann::json& start : run.starts) {
     const std::string from = std::filesystem::path(text_in(start, "resumed_from")).filename();
     rows += table_row(
         date_and_time(number_in(start, "time")),
@@ -135,7 +133,7 @@ std::string shortened(const std::string& value) {
 /// The hyperparameters, and the other settings that are not the program's defaults.
 std::string settings_tables(const RunFiles& run) {
   const auto defaults =
-      config_values(Json::parse(settings::write_run_config({}, /*with_output=*/false)));
+      config_values(nlohmann::json::parse(settings::write_run_config({}, /*with_output=*/false)));
   std::string hyperparameters;
   std::string others;
   for (const auto& [key, value] : config_values(run.config)) {
@@ -171,7 +169,7 @@ std::string settings_tables(const RunFiles& run) {
 }
 
 /// Returns what the network is called: a built-in one's name, else where it comes from.
-std::string model_text(const Json& model) {
+std::string model_text(const nlohmann::json& model) {
   if (model.contains("layers")) {
     return "of " + std::to_string(model["layers"].size()) + " layers of its own";
   }
@@ -200,7 +198,7 @@ std::string settings_sentence(const RunFiles& run) {
   const auto setting = [&](const char* key) {
     return run.config.contains(key) ? escape_html(config_text(run.config[key])) : "?";
   };
-  const Json model = run.config.value("model", Json::object());
+  const nlohmann::json model = run.config.value("model", nlohmann::json::object());
   const std::string epochs = setting("epochs");
   return fmt::format("Model <b>{}</b>, {} with learning rate {}, global batch {}, {} {}, seed {}.",
                      escape_html(model_text(model)), setting("optimizer"), setting("learning_rate"),
@@ -208,7 +206,7 @@ std::string settings_sentence(const RunFiles& run) {
                      setting("seed"));
 }
 
-std::map<std::string, std::string> config_values(const Json& config) {
+std::map<std::string, std::string> config_values(const nlohmann::json& config) {
   std::map<std::string, std::string> values;
   if (config.is_object()) collect_values(config, "", 0, values);
   return values;

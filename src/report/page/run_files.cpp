@@ -16,12 +16,10 @@ namespace fs = std::filesystem;
 
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr std::size_t kMaxSmallFile = 16 << 20;
 constexpr std::size_t kMaxLargeFile = std::size_t{1} << 30;
 
-const Json kNull;
+const nlohmann::json kNull;
 
 [[noreturn]] void fail(const std::string& where, const std::string& what) {
   throw Error(ExitCode::kData, where + ": " + what);
@@ -45,9 +43,9 @@ std::string read_if_there(const fs::path& path, std::size_t max_bytes) {
   return fs::exists(path, error) ? read_file(path, max_bytes, ExitCode::kData) : "";
 }
 
-Json parse_file(const fs::path& path, const std::string& text) {
+nlohmann::json parse_file(const fs::path& path, const std::string& text) {
   if (text.empty()) return {};
-  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) fail(path.string(), "is not a JSON object");
   return json;
 }
@@ -63,7 +61,8 @@ std::int64_t for_each_line(const fs::path& path, const std::string& text, std::i
     ++line;
     const auto first = text.begin() + static_cast<std::ptrdiff_t>(begin);
     const auto last = text.begin() + static_cast<std::ptrdiff_t>(end);
-    const Json json = Json::parse(first, last, nullptr, /*allow_exceptions=*/false);
+    const nlohmann::json json =
+        nlohmann::json::parse(first, last, nullptr, /*allow_exceptions=*/false);
     const std::string where = path.string() + ":" + std::to_string(line);
     if (json.is_object()) take(json, where);
     if (!json.is_object() && !lenient) fail(where, "is not a JSON object");
@@ -72,10 +71,10 @@ std::int64_t for_each_line(const fs::path& path, const std::string& text, std::i
 }
 
 /// The names of the classes in a run's description of its data; none unless all of them are text.
-std::vector<std::string> class_names_in(const Json& dataset) {
+std::vector<std::string> class_names_in(const nlohmann::json& dataset) {
   std::vector<std::string> names;
   if (!dataset.is_object() || !dataset.contains("class_names")) return names;
-  for (const Json& name : dataset["class_names"]) {
+  for (const nlohmann::json& name : dataset["class_names"]) {
     if (!name.is_string()) return {};
     names.push_back(name.get<std::string>());
   }
@@ -97,13 +96,13 @@ std::string display_name(const fs::path& folder) {
 
 }  // namespace
 
-double number_in(const Json& object, const std::string& key) {
+double number_in(const nlohmann::json& object, const std::string& key) {
   const auto found = object.is_object() ? object.find(key) : object.end();
   return found != object.end() && found->is_number() ? found->get<double>()
                                                      : std::numeric_limits<double>::quiet_NaN();
 }
 
-std::string text_in(const Json& object, const std::string& key) {
+std::string text_in(const nlohmann::json& object, const std::string& key) {
   const auto found = object.is_object() ? object.find(key) : object.end();
   return found != object.end() && found->is_string() ? found->get<std::string>() : "";
 }
@@ -133,7 +132,7 @@ std::string RunFiles::status() const {
   return said.empty() || said == "running" ? "interrupted" : said;
 }
 
-const Json& RunFiles::fact(const std::string& key) const {
+const nlohmann::json& RunFiles::fact(const std::string& key) const {
   if (summary.is_object() && summary.contains(key)) return summary[key];
   return !starts.empty() && starts.back().contains(key) ? starts.back()[key] : kNull;
 }
@@ -167,13 +166,14 @@ RunFiles& RunReader::read() {
       parse_file(folder / files::kSummary, read_if_there(folder / files::kSummary, kMaxSmallFile));
   run_.starts.clear();
   const fs::path lineage = folder / files::kLineage;
-  for_each_line(lineage, read_if_there(lineage, kMaxSmallFile), 0, /*lenient=*/true,
-                [&](const Json& json, const std::string&) { run_.starts.push_back(json); });
+  for_each_line(
+      lineage, read_if_there(lineage, kMaxSmallFile), 0, /*lenient=*/true,
+      [&](const nlohmann::json& json, const std::string&) { run_.starts.push_back(json); });
   run_.class_names = class_names_in(run_.fact("data"));
   run_.predictions.clear();
   const fs::path predictions = folder / files::kPredictions;
   for_each_line(predictions, read_if_there(predictions, kMaxLargeFile), 0, /*lenient=*/false,
-                [&](const Json& json, const std::string& where) {
+                [&](const nlohmann::json& json, const std::string& where) {
                   run_.predictions.push_back(prediction_of(json, where));
                 });
   read_mistakes();
@@ -191,7 +191,7 @@ void RunReader::read_mistakes() {
     return;
   }
   for_each_line(path, read_if_there(path, kMaxSmallFile), 0, /*lenient=*/false,
-                [&](const Json& json, const std::string& where) {
+                [&](const nlohmann::json& json, const std::string& where) {
                   if (run_.mistakes.size() < kMostMistakes) {
                     run_.mistakes.push_back(mistake_of(json, where));
                   }
@@ -208,7 +208,7 @@ void RunReader::read_metrics() {
   }
   const std::string fresh = text.substr(static_cast<std::size_t>(metrics_bytes_));
   metrics_lines_ = for_each_line(path, fresh, metrics_lines_, /*lenient=*/false,
-                                 [&](const Json& json, const std::string& where) {
+                                 [&](const nlohmann::json& json, const std::string& where) {
                                    const std::string event = text_in(json, "event");
                                    if (event == "step") run_.steps.push_back(step_of(json));
                                    if (event == "epoch")

@@ -9,8 +9,6 @@ namespace mnist_train::report {
 
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr std::size_t kMaxClasses = 1024;
 
 [[noreturn]] void fail(const std::string& where, const std::string& what) {
@@ -18,44 +16,44 @@ constexpr std::size_t kMaxClasses = 1024;
 }
 
 /// The whole number under a key, 0 where there is none.
-std::int64_t integer_in(const Json& json, const std::string& key) {
+std::int64_t integer_in(const nlohmann::json& json, const std::string& key) {
   const double number = number_in(json, key);
   return std::isfinite(number) && std::abs(number) < 9e15 ? static_cast<std::int64_t>(number) : 0;
 }
 
-std::optional<double> optional_in(const Json& json, const std::string& key) {
+std::optional<double> optional_in(const nlohmann::json& json, const std::string& key) {
   const double number = number_in(json, key);
   return std::isfinite(number) ? std::optional(number) : std::nullopt;
 }
 
-double or_zero(const Json& json, const std::string& key) {
+double or_zero(const nlohmann::json& json, const std::string& key) {
   return optional_in(json, key).value_or(0);
 }
 
-void read_confusion(const Json& rows, EpochDetails& details, const std::string& where) {
+void read_confusion(const nlohmann::json& rows, EpochDetails& details, const std::string& where) {
   const std::size_t classes = rows.is_array() ? rows.size() : 0;
   if (classes == 0 || classes > kMaxClasses) fail(where, "confusion is not a matrix of counts");
   details.classes = static_cast<std::int64_t>(classes);
-  for (const Json& row : rows) {
+  for (const nlohmann::json& row : rows) {
     if (!row.is_array() || row.size() != classes) fail(where, "confusion is not square");
-    for (const Json& cell : row) {
+    for (const nlohmann::json& cell : row) {
       if (!cell.is_number_unsigned()) fail(where, "confusion holds something other than counts");
       details.confusion.push_back(cell.get<std::int64_t>());
     }
   }
 }
 
-EpochDetails details_of(const Json& json, const std::string& where) {
+EpochDetails details_of(const nlohmann::json& json, const std::string& where) {
   EpochDetails details;
-  const Json seconds = json.value("seconds", Json::object());
+  const nlohmann::json seconds = json.value("seconds", nlohmann::json::object());
   details.seconds = {optional_in(seconds, "input"),         optional_in(seconds, "compute"),
                      optional_in(seconds, "communication"), or_zero(seconds, "evaluation"),
                      or_zero(seconds, "checkpoint"),        or_zero(seconds, "report")};
-  const Json ranks = json.value("rank_seconds", Json::array());
+  const nlohmann::json ranks = json.value("rank_seconds", nlohmann::json::array());
   if (!seconds.is_object() || !ranks.is_array()) {
     fail(where, "seconds is not an object, or rank_seconds is not a list");
   }
-  for (const Json& rank : ranks) {
+  for (const nlohmann::json& rank : ranks) {
     details.ranks.push_back({integer_in(rank, "rank"), integer_in(rank, "steps"),
                              or_zero(rank, "input"), or_zero(rank, "compute"),
                              or_zero(rank, "communication"), or_zero(rank, "median_step"),
@@ -78,7 +76,7 @@ bool is_picture(std::string_view uri) {
 
 }  // namespace
 
-StepRecord step_of(const Json& json) {
+StepRecord step_of(const nlohmann::json& json) {
   return {integer_in(json, "epoch"),
           integer_in(json, "step"),
           number_in(json, "loss"),
@@ -87,7 +85,7 @@ StepRecord step_of(const Json& json) {
           number_in(json, "accuracy")};
 }
 
-EpochResult epoch_of(const Json& json, const std::string& where) {
+EpochResult epoch_of(const nlohmann::json& json, const std::string& where) {
   EpochResult entry;
   EpochRecord& record = entry.record;
   record.epoch = integer_in(json, "epoch");
@@ -105,7 +103,7 @@ EpochResult epoch_of(const Json& json, const std::string& where) {
   return entry;
 }
 
-Prediction prediction_of(const Json& json, const std::string& where) {
+Prediction prediction_of(const nlohmann::json& json, const std::string& where) {
   Prediction prediction;
   for (const char* key : {"id", "guess", "truth"}) {
     if (!std::isfinite(number_in(json, key))) fail(where, std::string("has no number ") + key);
@@ -123,7 +121,7 @@ Prediction prediction_of(const Json& json, const std::string& where) {
   return prediction;
 }
 
-Mistake mistake_of(const Json& json, const std::string& where) {
+Mistake mistake_of(const nlohmann::json& json, const std::string& where) {
   Prediction prediction = prediction_of(json, where);
   const double confidence = or_zero(json, "confidence");
   return {prediction.id, prediction.guess, prediction.truth, confidence,
