@@ -27,7 +27,7 @@ constexpr long kSleep_ns = 100'000'000;  // between two checks of the other proc
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 
 /// Sleeps until the word is not `seen` any more. Returns false where it still was after a while.
-bool is_changed_soon(std::atomic<std::uint32_t>& word, std::uint32_t seen) {
+bool wait_for_change(std::atomic<std::uint32_t>& word, std::uint32_t seen) {
   const timespec at_most{0, kSleep_ns};
   return ::syscall(SYS_futex, &word, FUTEX_WAIT, seen, &at_most, nullptr, 0) == 0 ||
          errno != ETIMEDOUT;
@@ -167,7 +167,7 @@ void SharedMemoryAverager::wait_for_all() const {
 #endif
       continue;
     }
-    if (is_changed_soon(*changes_, seen)) continue;
+    if (wait_for_change(*changes_, seen)) continue;
     require_no_loss();
     if (monotonic_seconds() - begin_s > communicator_.timeout_s()) {
       throw PeerError("gradient averaging: rank " + std::to_string(rank) +

@@ -23,6 +23,7 @@ inline bool is_supported() {
 /// How many elements of an inner dimension one instruction multiplies and adds up: pairs of bf16.
 template <class Element>
 inline constexpr std::int64_t kDepth = 4 / sizeof(Element);
+/// How many elements a vector has.
 template <class Element>
 inline constexpr std::int64_t kVectorElements = kLanes* kDepth<Element>;
 

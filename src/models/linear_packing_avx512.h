@@ -84,7 +84,7 @@ inline void pack_gradient(const LinearShape& s, const float* gradient, std::int6
   transpose(gradient + begin, s.out, s.batch, end - begin, packed + begin * s.batch, s.batch);
 }
 
-/// Here the pairs of samples come into being behind the packed gradient.
+/// The pairs of samples, before they are transposed, lie in the buffer behind the packed gradient.
 inline void pack_gradient(const LinearShape& s, const Bf16Bits* gradient, std::int64_t begin,
                           std::int64_t end, Bf16Bits* packed) {
   const std::int64_t samples = packed_samples<Bf16Bits>(s);

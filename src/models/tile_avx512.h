@@ -59,9 +59,8 @@ class Tile {
     for (std::int64_t k = 0; k < size / kDepth<Element>; ++k, f.a += f.a_step, f.b += f.b_step) {
       multiply(f, [](const Element* from) { return factor_at(from); });
     }
-    if (size % kDepth<Element> == 0) return;
     if constexpr (kDepth<Element> == 2) {
-      multiply(f, [](const Element* from) { return half_factor_at(from); });
+      if (size % 2 != 0) multiply(f, [](const Element* from) { return half_factor_at(from); });
     }
   }
 
