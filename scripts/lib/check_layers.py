@@ -12,8 +12,7 @@ import re
 import sys
 from pathlib import Path
 
-MAX_FILE_LINES = 300
-MAX_HEADER_LINES = 120
+MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 C10D_LAYERS = {"comm", "cuda"}
 TORCH_HEADERS = re.compile(r"(torch|ATen|c10|caffe2|cuda_runtime|nccl|gloo)[/_.]")
@@ -86,10 +85,9 @@ def check_c10d(layer, lines):
             yield number, f"names c10d, which only {' and '.join(sorted(C10D_LAYERS))} may"
 
 
-def check_lengths(path, lines):
-    limit = MAX_HEADER_LINES if path.suffix == ".h" else MAX_FILE_LINES
-    if len(lines) > limit:
-        yield len(lines), f"{len(lines)} lines, at most {limit}: split the file"
+def check_lengths(lines):
+    if len(lines) > MAX_FILE_LINES:
+        yield len(lines), f"{len(lines)} lines, at most {MAX_FILE_LINES}: split the file"
     # In formatted code a function opens with a line that ends in {, and closes with } at its indentation.
     start, indent = 0, ""
     for number, line in enumerate(lines, 1):
@@ -147,7 +145,7 @@ def check_repository(repository):
         for check in (
             check_includes(layer, layers, code),
             check_c10d(layer, code),
-            check_lengths(path, text.splitlines()),
+            check_lengths(text.splitlines()),
         ):
             for number, message in check:
                 yield path, number, message
