@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "accelerator/cuda_module.h"
+#include "base/cpu_features.h"
 #include "base/error.h"
 #include "base/system.h"
 
@@ -78,11 +79,7 @@ std::int64_t free_memory_bytes(at::Device device) {
 
 bool computes_bfloat16(at::Device device) {
   if (!device.is_cpu()) return cuda_module().computes_bfloat16(device.index());
-#if defined(__x86_64__)
-  return __builtin_cpu_supports("avx512bf16") != 0;
-#else
-  return false;
-#endif
+  return cpu_features().avx512_bf16;
 }
 
 std::string device_name(at::Device device) {

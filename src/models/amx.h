@@ -2,35 +2,10 @@
 
 // Only for sources that are compiled with AVX-512 switched on, like lanes_avx512.h.
 
-#include <cpuid.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <cstdint>
 
 /// Products of bf16 matrices by AMX, whose registers hold up to 16 rows of 64 bytes.
 namespace mnist_train::models::avx512 {
-
-/// Asks the processor, because some compilers' __builtin_cpu_supports do not know AMX, and Linux,
-/// which lets a process use these registers only after it has asked for them.
-inline bool may_use_amx() {
-  constexpr unsigned kFeatures = 7;
-  constexpr unsigned kTilesOfBf16 = (1U << 24U) | (1U << 22U);
-  constexpr long kRequestPermission = 0x1023;
-  constexpr long kTileData = 18;
-  unsigned a = 0;
-  unsigned b = 0;
-  unsigned c = 0;
-  unsigned d = 0;
-  return __get_cpuid_count(kFeatures, 0, &a, &b, &c, &d) != 0 &&
-         (d & kTilesOfBf16) == kTilesOfBf16 &&
-         syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-}
-
-inline bool uses_amx() {
-  static const bool kAllowed = may_use_amx();
-  return kAllowed;
-}
 
 // GCC's own functions for these do not tell the compiler which memory they read.
 template <int Register>

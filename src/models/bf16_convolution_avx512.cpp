@@ -1,5 +1,6 @@
 // Compiled with AVX-512 switched on: nothing of the standard library may be used here, or its
 // inline functions could end up in the program for all processors.
+#include "base/cpu_features.h"
 #include "models/bf16_convolution.h"
 
 #ifdef __AVX512BF16__
@@ -222,10 +223,10 @@ constexpr Bf16Convolution kKernels{&sizes,         &pack_forward,     &pack_data
 }  // namespace
 
 const Bf16Convolution* avx512_bf16_convolution() {
-  return avx512::is_supported() ? &kKernels : nullptr;
+  return cpu_features().avx512_bf16 ? &kKernels : nullptr;
 }
 
-bool multiplies_by_amx() { return avx512::is_supported() && avx512::uses_amx(); }
+bool multiplies_by_amx() { return cpu_features().amx_bf16; }
 
 }  // namespace mnist_train::models
 

@@ -1,5 +1,6 @@
 // Compiled with AVX-512 switched on: nothing of the standard library may be used here, or its
 // inline functions could end up in the program for all processors.
+#include "base/cpu_features.h"
 #include "models/hwcn_convolution.h"
 
 #ifdef __AVX512BF16__
@@ -242,7 +243,7 @@ constexpr HwcnConvolution<Element> kKernels{&to_hwcn<Element>,          &from_hw
 
 template <class Element>
 const HwcnConvolution<Element>* avx512_hwcn() {
-  return is_supported() ? &kKernels<Element> : nullptr;
+  return cpu_features().avx512_bf16 ? &kKernels<Element> : nullptr;
 }
 
 #else

@@ -14,12 +14,6 @@ namespace mnist_train::models::avx512 {
 inline constexpr std::int64_t kLanes = 16;  // fp32 elements of a vector
 inline constexpr std::int64_t kPairs = 32;  // bf16 elements of a vector: 16 pairs
 
-/// Returns whether this processor has the instructions that these sources are compiled to.
-inline bool is_supported() {
-  return __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
-         __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512bf16") != 0;
-}
-
 /// How many elements of an inner dimension one instruction multiplies and adds up: pairs of bf16.
 template <class Element>
 inline constexpr std::int64_t kDepth = 4 / sizeof(Element);

@@ -1,5 +1,6 @@
 // Compiled with AVX-512 switched on: nothing of the standard library may be used here, or its
 // inline functions could end up in the program for all processors.
+#include "base/cpu_features.h"
 #include "models/linear_kernels.h"
 
 #ifdef __AVX512BF16__
@@ -177,10 +178,10 @@ constexpr LinearKernels<Element> kKernels{
 }  // namespace
 
 const LinearKernels<Bf16Bits>* avx512_bf16_linear() {
-  return is_supported() ? &kKernels<Bf16Bits> : nullptr;
+  return cpu_features().avx512_bf16 ? &kKernels<Bf16Bits> : nullptr;
 }
 const LinearKernels<float>* avx512_f32_linear() {
-  return is_supported() ? &kKernels<float> : nullptr;
+  return cpu_features().avx512_bf16 ? &kKernels<float> : nullptr;
 }
 
 }  // namespace mnist_train::models

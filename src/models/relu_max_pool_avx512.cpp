@@ -1,5 +1,6 @@
 // Compiled with AVX-512 switched on: nothing of the standard library may be used here, or its
 // inline functions could end up in the program for all processors.
+#include "base/cpu_features.h"
 #include "models/relu_max_pool_rows.h"
 
 #ifdef __AVX512BW__
@@ -139,10 +140,7 @@ constexpr PoolRows<Bits> kRows{&pool_row<Bits>, &spread_row<Bits>};
 
 template <class Bits>
 const PoolRows<Bits>* avx512_pool_rows() {
-  const bool supported = __builtin_cpu_supports("avx512f") != 0 &&
-                         __builtin_cpu_supports("avx512bw") != 0 &&
-                         __builtin_cpu_supports("avx512vl") != 0;
-  return supported ? &kRows<Bits> : nullptr;
+  return cpu_features().avx512 ? &kRows<Bits> : nullptr;
 }
 
 #else

@@ -2,6 +2,7 @@
 
 // Only for sources that are compiled with AVX-512 switched on, like lanes_avx512.h.
 
+#include "base/cpu_features.h"
 #include "models/tile_amx.h"
 
 namespace mnist_train::models::avx512 {
@@ -51,7 +52,7 @@ void for_each_tile(std::int64_t rows, std::int64_t count, const Work& work) {
 class TileCover {
  public:
   /// For products over inner dimensions of multiples of `inner`.
-  explicit TileCover(std::int64_t inner) : pairs_(uses_amx() ? amx_pairs(inner) : 0) {}
+  explicit TileCover(std::int64_t inner) : pairs_(cpu_features().amx_bf16 ? amx_pairs(inner) : 0) {}
   ~TileCover() {
     if (rows_ != 0) AmxShapes::release();
   }

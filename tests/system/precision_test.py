@@ -28,6 +28,21 @@ def test_bf16_follows_fp32_on_any_number_of_processes(tmp_path):
             assert tensor.dtype == "float32"
 
 
+@pytest.mark.parametrize("missing", ["avx512", "bf16", "amx"])
+def test_processors_with_fewer_instruction_sets_train_alike(tmp_path, missing):
+    """On this processor, with kernels hidden; one that lacks the set anyway compares equal code."""
+    variables = {"MNIST_TRAIN_TEST_WITHOUT": missing}
+    for name, precision, tolerance in (("net", "fp32", 1e-4), ("mlp", "fp32", 1e-4), ("net", "bf16", 0.02)):
+        changes = {"epochs": 1, "max_steps": 10, "log_interval": 1, "model": {"name": name}, "precision": precision}
+        whole = in_folder(tmp_path, f"{name}-{precision}", changes)
+        without = in_folder(tmp_path, f"{name}-{precision}-without", changes, variables=variables)
+        expected = [step["loss"] for step in whole.steps()]
+        assert [step["loss"] for step in without.steps()] == pytest.approx(expected, rel=tolerance)
+    auto = in_folder(tmp_path, "auto", {"epochs": 1, "max_steps": 1}, variables=variables)
+    if missing != "amx":
+        assert auto.summary()["precision"] == "fp32"
+
+
 def test_bf16_resumes_to_the_same_bits(tmp_path):
     changes = {"precision": "bf16", "checkpoint": {"every_steps": 7, "keep": 20}}
     whole = in_folder(tmp_path, "whole", changes)

@@ -1,0 +1,60 @@
+#include "base/cpu_features.h"
+
+#include <cstdlib>
+#include <string_view>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+namespace mnist_train {
+
+namespace {
+
+#if defined(__x86_64__)
+
+/// Some compilers' __builtin_cpu_supports does not know AMX, and Linux lets a process use its
+/// registers only after it asked for them.
+bool may_use_amx() {
+  constexpr unsigned kFeatures = 7;
+  constexpr unsigned kTilesOfBf16 = (1U << 24U) | (1U << 22U);
+  constexpr long kRequestPermission = 0x1023;
+  constexpr long kTileData = 18;
+  unsigned a = 0;
+  unsigned b = 0;
+  unsigned c = 0;
+  unsigned d = 0;
+  return __get_cpuid_count(kFeatures, 0, &a, &b, &c, &d) != 0 &&
+         (d & kTilesOfBf16) == kTilesOfBf16 &&
+         syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
+CpuFeatures detect() {
+  const char* hidden_name = std::getenv("MNIST_TRAIN_TEST_WITHOUT");
+  const std::string_view hidden = hidden_name == nullptr ? "" : hidden_name;
+  CpuFeatures features;
+  features.avx512 = hidden != "avx512" && __builtin_cpu_supports("avx512f") != 0 &&
+                    __builtin_cpu_supports("avx512bw") != 0 &&
+                    __builtin_cpu_supports("avx512vl") != 0;
+  features.avx512_bf16 =
+      features.avx512 && hidden != "bf16" && __builtin_cpu_supports("avx512bf16") != 0;
+  features.amx_bf16 = features.avx512_bf16 && hidden != "amx" && may_use_amx();
+  return features;
+}
+
+#else
+
+CpuFeatures detect() { return {}; }
+
+#endif
+
+}  // namespace
+
+const CpuFeatures& cpu_features() {
+  static const CpuFeatures kFeatures = detect();
+  return kFeatures;
+}
+
+}  // namespace mnist_train
