@@ -61,7 +61,7 @@ build() {
 # Warnings are errors with the compilers that the project is tested with, and remarks with others.
 warnings_as_errors() {
   case $(c++ -dumpversion) in
-    12 | 13) echo ON ;;
+    12 | 13 | 14) echo ON ;;
     *) echo OFF ;;
   esac
 }

@@ -12,6 +12,12 @@ SCRIPTS = REPOSITORY / "scripts" / "integrations"
 NEEDED = pytest.mark.skipif(not PYTHON.exists(), reason="scripts/test --integrations installs the Python tools")
 
 
+def has_module(name):
+    """Whether the tools' Python has a module that not every version of Python can have."""
+    search = f"import importlib.util, sys; sys.exit(importlib.util.find_spec('{name}') is None)"
+    return PYTHON.exists() and subprocess.run([PYTHON, "-c", search], check=False).returncode == 0
+
+
 def run_python(*arguments, folder=None, variables=None, timeout=150):
     return subprocess.run([PYTHON, *map(str, arguments)], capture_output=True, text=True, cwd=folder,
                           env=environment(**(variables or {})), timeout=timeout, stdin=subprocess.DEVNULL)

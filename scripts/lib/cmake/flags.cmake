@@ -25,14 +25,14 @@ if(MNIST_TRAIN_SANITIZE AND MNIST_TRAIN_TORCH AND NOT MNIST_TRAIN_FUZZ)
 endif()
 
 add_library(mnist_train_warnings INTERFACE)
-# False alarms of gcc: members of an empty std::optional (bug 80635), and in versions 12 and 13 overlaps and overruns
+# False alarms of gcc: members of an empty std::optional (bug 80635), and in versions 12 to 14 overlaps and overruns
 # in its own std::string (bugs 105329, 105651).
 set(is_gcc $<CXX_COMPILER_ID:GNU>)
-set(is_gcc_12_or_13 $<AND:${is_gcc},$<VERSION_LESS:$<CXX_COMPILER_VERSION>,14>>)
+set(is_gcc_12_to_14 $<AND:${is_gcc},$<VERSION_LESS:$<CXX_COMPILER_VERSION>,15>>)
 target_compile_options(mnist_train_warnings INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Winvalid-pch
   $<${is_gcc}:-Wno-maybe-uninitialized>
-  "$<${is_gcc_12_or_13}:-Wno-restrict;-Wno-array-bounds;-Wno-stringop-overflow>"
+  "$<${is_gcc_12_to_14}:-Wno-restrict;-Wno-array-bounds;-Wno-stringop-overflow>"
   $<$<BOOL:${MNIST_TRAIN_WERROR}>:-Werror>)
 
 add_library(mnist_train_flags INTERFACE)

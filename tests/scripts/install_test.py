@@ -1,0 +1,44 @@
+"""What scripts/setup and scripts/test install, and what they do on a system that is not the one of the day before."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def bash(script, *arguments):
+    sources = 'source "$0/scripts/lib/common.sh"; source "$0/scripts/lib/install.sh"; '
+    command = ["bash", "-euo", "pipefail", "-c", sources + script, REPOSITORY, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("major, expected", [(12, "ON"), (13, "ON"), (14, "ON"), (99, "OFF")])
+def test_warnings_are_errors_with_the_compilers_of_the_systems_in_the_readme(major, expected):
+    assert bash('c++() { echo "$major"; }; major=$1; warnings_as_errors', str(major)).stdout == f"{expected}\n"
+
+
+def test_after_an_upgrade_of_python_wheels_are_installed_anew(tmp_path):
+    stamps = tmp_path / ".mnist-train"
+    stamps.mkdir()
+    (stamps / "torch-cpu").write_text("torch==2.11.0\n")
+    result = bash('venv=$1; make_venv "$2"', tmp_path, sys.executable)
+    assert result.returncode == 0, result.stderr
+    assert not stamps.exists()
+
+
+@pytest.mark.parametrize("program, code", [("exit 0", 0), ("echo cannot run >&2; exit 1", 1), (None, 77)])
+def test_a_clang_format_that_cannot_run_is_no_pass(tmp_path, program, code):
+    shutil.copytree(REPOSITORY / "scripts" / "lib", tmp_path / "scripts" / "lib")
+    for folder in ("src", "tests"):
+        (tmp_path / folder).mkdir()
+    if program:
+        path = tmp_path / ".venv/lib/python3.11/site-packages/clang_format/data/bin/clang-format"
+        path.parent.mkdir(parents=True)
+        path.write_text(f"#!/bin/sh\n{program}\n")
+        path.chmod(0o755)
+    result = subprocess.run([tmp_path / "scripts/lib/check_format"], capture_output=True, text=True, check=False)
+    assert result.returncode == code, result.stdout + result.stderr
