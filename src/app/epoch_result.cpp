@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
+#include <limits>
 
 #include "accelerator/device.h"
 
@@ -52,7 +53,7 @@ report::Histogram histogram_of(const at::Tensor& tensor) {
 report::EpochRecord epoch_record(const train::Progress& progress, const Evaluations& evaluations) {
   const train::StepSums& sums = progress.epoch_sums;
   report::EpochRecord record;
-  record.epoch = progress.epoch + 1;
+  record.epoch = progress.last_epoch();
   record.step = progress.step;
   record.train_loss = sums.loss / sums.samples;
   record.train_accuracy = sums.correct / sums.samples;
@@ -64,7 +65,9 @@ report::EpochRecord epoch_record(const train::Progress& progress, const Evaluati
   }
   record.train_seconds = progress.epoch_train_seconds;
   record.test_seconds = evaluations.seconds;
-  record.samples_per_second = sums.samples / std::max(1e-9, progress.epoch_train_seconds);
+  record.samples_per_second = sums.samples > 0
+                                  ? sums.samples / std::max(1e-9, progress.epoch_train_seconds)
+                                  : std::numeric_limits<double>::quiet_NaN();
   return record;
 }
 

@@ -12,7 +12,8 @@
 
 namespace mnist_train::app {
 
-/// Returns the numbers of the epoch that the cursor is in, which has just been evaluated.
+/// Returns the numbers of the last epoch that was trained in, which has just been evaluated. Those
+/// of its training are NaN if the run resumed at its end.
 report::EpochRecord epoch_record(const train::Progress& progress, const Evaluations& evaluations);
 
 /// Returns a rank's step times as numbers that can be summed over the ranks: zeros in the places of

@@ -107,6 +107,16 @@ void warn_of_moved_end(const settings::TrainOptions& options, int processes,
       schedule, before.steps, now.steps, before.learning_rate, now.learning_rate);
 }
 
+/// Returns whether the run folder holds the results of exactly this state: a run that goes back to
+/// an earlier checkpoint, or ended before its evaluation, has yet to make them.
+bool has_results(const Worker& worker, const train::Progress& progress) {
+  const fs::path& folder = worker.run_folder;
+  std::error_code ignored;
+  return report::finished_steps(folder / report::files::kSummary) == progress.step &&
+         fs::exists(folder / worker.config.model_file, ignored) &&
+         fs::exists(folder / worker.config.accuracies_file, ignored);
+}
+
 /// Warns where the rest of the run is computed with other settings than what it resumes.
 void warn_of_other_settings(const settings::RunConfig& saved, const settings::RunConfig& config) {
   const auto differences = settings::config_differences(saved, config);
@@ -161,9 +171,8 @@ ResumedRun restore(const Worker& worker, const checkpoint::FoundCheckpoint& foun
   spdlog::info("resuming from {}: epoch {}, step {}", found.path.string(), progress.epoch + 1,
                progress.step);
   set_aside_later_checkpoints(worker, progress);
-  resumed.is_finished =
-      trainer.run_done() && report::says_finished(worker.run_folder / report::files::kSummary);
-  if (saved && !resumed.is_finished) {
+  resumed.is_finished = trainer.run_done() && has_results(worker, progress);
+  if (saved && !trainer.run_done()) {
     warn_of_other_settings(*saved, worker.config);
     warn_of_moved_end(worker.config.train, worker.identity.world_size, saved->train,
                       resumed.facts.world_size, dataset.train.count, progress);

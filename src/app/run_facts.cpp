@@ -60,9 +60,9 @@ void add_progress(report::Summary& summary, const std::string& status, const Wor
   if (!summary.test_accuracy && !progress.accuracies.empty()) {
     summary.test_accuracy = progress.accuracies.back();
   }
-  if (!summary.best_test_accuracy && !progress.accuracies.empty()) {
-    summary.best_test_accuracy =
-        *std::max_element(progress.accuracies.begin(), progress.accuracies.end());
+  if (progress.best_test_accuracy >= 0) {
+    summary.best_test_accuracy = progress.best_test_accuracy;
+    summary.best_epoch = progress.best_epoch;
   }
   if (worker.config.data.validation > 0 && progress.best_accuracy >= 0) {
     summary.best_validation_accuracy = progress.best_accuracy;
@@ -125,7 +125,15 @@ std::vector<std::string> describe_run(const Worker& worker, const data::Dataset&
   processes +=
       ", " + counted(summary.threads_per_process, "thread") + " each, " + summary.precision;
   if (summary.execution == "graph") processes += ", the step as a CUDA graph";
-  return {describe_dataset(dataset), processes, "run folder: " + worker.run_folder.string()};
+  std::vector<std::string> lines{describe_dataset(dataset), processes};
+  if (const auto& ema = worker.config.train.ema) {
+    lines.push_back(fmt::format(
+        "ema: evaluated and saved is the moving average of the weights (decay {}, lower "
+        "in the first steps), not the trained weights",
+        ema->decay));
+  }
+  lines.push_back("run folder: " + worker.run_folder.string());
+  return lines;
 }
 
 report::Picture test_picture(const data::ImageSet& test, std::int64_t id) {

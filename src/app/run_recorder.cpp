@@ -43,7 +43,7 @@ report::ConsoleSetup console_setup(const Worker& worker, const train::Trainer& t
   setup.is_terminal = worker.job.progress_bar;
   setup.style = report::terminal_style();
   if (launch::was_handed_over("console")) setup.fd = launch::kConsoleFd;
-  setup.epochs = worker.config.train.epochs;
+  setup.epochs = std::max(worker.config.train.epochs, trainer.progress().last_epoch());
   setup.steps_per_epoch = trainer.steps_per_epoch();
   setup.max_steps = worker.config.train.max_steps;
   setup.has_head = worker.job.has_table_head;
@@ -172,7 +172,9 @@ void RunRecorder::epoch_finished(const Evaluations& evaluations) {
   report::EpochResult result;
   result.record = epoch_record(progress, evaluations);
   result.details = details(evaluations);
+  result.is_repeated = progress.samples_into_epoch == 0 && !progress.accuracies.empty();
   result.accuracies = progress.accuracies;
+  if (result.is_repeated) result.accuracies.pop_back();
   result.accuracies.push_back(evaluations.test.accuracy);
   result.predictions = predictions(evaluations.test);
   result.test_picture = [&](std::int64_t id) { return test_picture(dataset_.test, id); };
@@ -182,10 +184,9 @@ void RunRecorder::epoch_finished(const Evaluations& evaluations) {
   summary_.test_loss = evaluations.test.loss;
   summary_.test_accuracy = evaluations.test.accuracy;
   summary_.validation_accuracy = result.record.validation_accuracy;
-  summary_.best_test_accuracy =
-      *std::max_element(result.accuracies.begin(), result.accuracies.end());
-  // What resumes in an epoch that max_steps cut short writes this record again.
-  if (progress.samples_into_epoch < dataset_.train.count) before_cut_epoch_ = log_positions();
+  // A run that resumes within an unfinished epoch writes this record again.
+  const bool is_unfinished = progress.samples_into_epoch < dataset_.train.count;
+  if (is_unfinished && !result.is_repeated) before_cut_epoch_ = log_positions();
   for_each_sink([&](report::Sink& sink) { sink.epoch(result); });
   recorded_s_ = monotonic_seconds();
   recorded_samples_ = progress.samples_seen;

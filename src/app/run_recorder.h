@@ -34,8 +34,8 @@ class RunRecorder {
   void epoch_finished(const Evaluations& evaluations);
   /// Brings page and summary up to date, if that keeps within its fraction of the run's time.
   void refresh_report();
-  /// Returns how long the append-only files are, for a checkpoint. Where `max_steps` cut the last
-  /// epoch short, they end before its record, which a longer run writes again.
+  /// Returns how long the append-only files are, for a checkpoint. If the run ended within the last
+  /// epoch, they end before its record, which a longer run writes again.
   report::LogPositions log_positions() const;
 
   /// After the last epoch: writes the model and the last summary. Collective.

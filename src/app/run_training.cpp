@@ -84,7 +84,12 @@ ExitCode run_training(Worker& worker) {
   RunRecorder recorder(worker, dataset, *trainer, checkpoints, resumed);
   record_stop_signals();  // until here there was nothing to save, and they ended the process
 
-  while (!trainer->run_done()) {
+  if (trainer->run_done() && worker.is_rank0()) {
+    spdlog::info("no steps are left to train ({} ends the run): evaluating the weights of step {}",
+                 trainer->ended_by(), trainer->progress().step);
+  }
+
+  do {  // the evaluation is due even if no step is
     if (train_epoch(worker, *trainer, checkpoints, snapshots, recorder) == EpochEnd::kStopped) {
       return save_and_stop(worker, checkpoints, recorder);
     }
@@ -99,7 +104,7 @@ ExitCode run_training(Worker& worker) {
       snapshots.take(recorder.log_positions());
     }
     if (!trainer->run_done()) recorder.refresh_report();
-  }
+  } while (!trainer->run_done());
   checkpoints.wait();
   recorder.finish();
   return ExitCode::kDone;

@@ -32,6 +32,8 @@ void for_each_field(SomeProgress& progress, const Visit& visit) {
 /// Does the same for the fields whose groups are missing from checkpoints of earlier versions.
 template <class SomeProgress, class Visit>
 void for_each_newer_field(SomeProgress& progress, const Visit& visit) {
+  visit("/best/test_accuracy", progress.best_test_accuracy);
+  visit("/best/epoch", progress.best_epoch);
   visit("/plateau/best_loss", progress.plateau.best_loss);
   visit("/plateau/bad_epochs", progress.plateau.bad_epochs);
   visit("/plateau/drops", progress.plateau.drops);

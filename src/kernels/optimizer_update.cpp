@@ -36,7 +36,7 @@ void launch_update(const char* name, const WeightUpdate& update, const Arguments
          memory_of(update.gradients), as_int64(update.values.numel()),
          memory_of(update.learning_rate), memory_of(update.gradient_scale),
          copies ? memory_of(copy) : nullptr, as_int64(copies ? copy.numel() : 0),
-         memory_of(update.average), static_cast<float>(update.average_weight), own...);
+         memory_of(update.average), memory_of(update.average_weight), own...);
 }
 
 void launch_rule(const WeightUpdate& update, const SgdRule& rule) {
@@ -95,7 +95,7 @@ void compare(Agreement& agreement, at::Device device, Rule rule, bool surrounded
   constexpr double kMaxNorm = 2.5;
   constexpr double kAverageWeight = 0.1;
   const at::Tensor known = known_values({3, kKnown});
-  WeightUpdate host{known[0], known[1].clone(), at::scalar_tensor(0.125), {}, {}, {}, 0};
+  WeightUpdate host{known[0], known[1].clone(), at::scalar_tensor(0.125), {}, {}, {}, {}};
   WeightUpdate own;
   own.values = copied(host.values, device);
   own.gradients = copied(host.gradients, device);
@@ -106,7 +106,7 @@ void compare(Agreement& agreement, at::Device device, Rule rule, bool surrounded
     own.gradient_scale = clipping_scale(own.gradients, kMaxNorm);
     own.bf16_copy = at::empty({kCopied}, own.values.options().dtype(at::kBFloat16));
     own.average = copied(known[2], device);
-    own.average_weight = kAverageWeight;
+    own.average_weight = copied(at::scalar_tensor(kAverageWeight), device);
     const at::Tensor norm = at::linalg_vector_norm(host.gradients, 2);
     host.gradients.mul_((kMaxNorm / (norm + 1e-6)).clamp_max(1.0));
   }

@@ -16,7 +16,7 @@ struct WeightUpdate {
   at::Tensor gradient_scale;  // scalar f32, see `clipping_scale`; undefined without clipping
   at::Tensor bf16_copy;       // [h] bf16 of the first h <= n values; undefined where there is none
   at::Tensor average;         // [n] f32, which follows the values; undefined where there is none
-  double average_weight = 0;  // of the values in the average: 1 - decay
+  at::Tensor average_weight;  // scalar of `learning_rate`'s type: of the values in the average
 };
 
 /// torch.optim.SGD with momentum, Nesterov and weight decay (dampening 0).

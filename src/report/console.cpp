@@ -95,7 +95,7 @@ class Console : public Sink {
   void epoch(const EpochResult& result) override {
     const EpochRecord& record = result.record;
     test_s_ = record.test_seconds;
-    if (setup_.quiet) return;
+    if (setup_.quiet || result.is_repeated) return;
     erase_progress();
     const auto both = [](double loss, double accuracy) {
       return fmt::format("loss {:.4f}, accuracy {:.2f} %", loss, 100 * accuracy);

@@ -104,8 +104,9 @@ std::string EpochTable::head(bool with_validation, std::size_t columns) const {
 }
 
 std::string EpochTable::line(const EpochRecord& record, std::size_t columns) {
-  const bool best = std::all_of(accuracies_.begin(), accuracies_.end(),
-                                [&](double earlier) { return record.test_accuracy > earlier; });
+  const double score = record.validation_accuracy.value_or(record.test_accuracy);
+  const bool best = score > best_score_;
+  if (best) best_score_ = score;
   accuracies_.push_back(record.test_accuracy);
   const Cells cells{fmt::format("{}/{}", record.epoch, epochs_),
                     fmt::format("{:.4f}", record.test_loss),

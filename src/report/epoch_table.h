@@ -38,13 +38,15 @@ class EpochTable {
 
   /// Returns the head of the table for a terminal of that many columns.
   std::string head(bool with_validation, std::size_t columns) const;
-  /// Returns the line of this epoch. The last column is a sparkline of the test accuracy so far.
+  /// Returns the line of this epoch, whose test accuracy is coloured if it is the best so far. The
+  /// last column is a sparkline of the test accuracy so far.
   std::string line(const EpochRecord& record, std::size_t columns);
 
  private:
   std::int64_t epochs_;
   TerminalStyle style_;
   std::vector<double> accuracies_;
+  double best_score_ = -1;  // by which the best checkpoint is chosen, so far
 };
 
 }  // namespace mnist_train::report

@@ -69,6 +69,7 @@ class MetricsLog : public Sink {
   }
 
   void epoch(const EpochResult& result) override {
+    if (result.is_repeated && bytes_ > 0) return;  // only a file that begins lacks the record
     const EpochRecord& record = result.record;
     Json json = {{"event", "epoch"},
                  {"epoch", record.epoch},

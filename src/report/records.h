@@ -92,6 +92,7 @@ struct Histogram {
 /// All that an epoch and its evaluation gave.
 struct EpochResult {
   EpochRecord record{};
+  bool is_repeated = false;  // an earlier start of the run has evaluated these weights already
   EpochDetails details{};
   std::vector<double> accuracies{};  // on the test set, of every epoch so far
   std::vector<Prediction> predictions{};

@@ -63,6 +63,7 @@ Json to_json(const Summary& summary) {
                {"test_loss", or_null(summary.test_loss)},
                {"test_accuracy", or_null(summary.test_accuracy)},
                {"best_test_accuracy", or_null(summary.best_test_accuracy)},
+               {"best_epoch", or_null(summary.best_epoch)},
                {"samples_seen", summary.samples_seen},
                {"peak_memory_bytes", summary.peak_memory_bytes}});
   if (summary.best_validation_accuracy) {
@@ -175,8 +176,12 @@ void record_stop(const std::filesystem::path& path) {
   no_longer_running(path, {{"status", "stopped"}});
 }
 
-bool says_finished(const std::filesystem::path& path) {
-  return has_status(read_json(path), "finished");
+std::optional<std::int64_t> finished_steps(const std::filesystem::path& path) {
+  const Json summary = read_json(path);
+  if (!has_status(summary, "finished")) return std::nullopt;
+  const auto steps = summary.find("steps");
+  if (steps == summary.end() || !steps->is_number_integer()) return std::nullopt;
+  return steps->get<std::int64_t>();
 }
 
 void write_accuracies(const std::filesystem::path& path, const std::vector<double>& accuracies) {

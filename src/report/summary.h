@@ -54,7 +54,8 @@ struct Summary {
   double samples_per_second = 0;
   std::optional<double> test_loss;
   std::optional<double> test_accuracy;
-  std::optional<double> best_test_accuracy;
+  std::optional<double> best_test_accuracy;  // of the epoch that the best checkpoint is of
+  std::optional<std::int64_t> best_epoch;
   std::optional<double> validation_accuracy;  // where samples are held out
   std::optional<double> best_validation_accuracy;
   std::int64_t samples_seen = 0;
@@ -76,8 +77,8 @@ void record_failure(const std::filesystem::path& path, const std::string& error)
 /// Changes a summary that says "running" to "stopped", for a run that could not do so itself.
 void record_stop(const std::filesystem::path& path);
 
-/// Returns whether the summary there says "finished".
-bool says_finished(const std::filesystem::path& path);
+/// Returns the steps of the run whose summary says "finished" there, nothing if none does.
+std::optional<std::int64_t> finished_steps(const std::filesystem::path& path);
 
 /// Writes a JSON list of test accuracies in [0,1], one an epoch, whole or not at all. Throws
 /// Error(kRunFailed).

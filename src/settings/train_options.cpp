@@ -238,10 +238,11 @@ void add_monitoring(Schema<Options>& schema) {
              {"early_stop"});
   Schema<EmaOptions> ema;
   ema.add("decay", &EmaOptions::decay, number({0, 1, false, true}),
-          "Fraction of the average that each optimizer step keeps.");
+          "Fraction of the average that an optimizer step keeps; step number n keeps at most "
+          "(1 + n) / (10 + n).");
   schema.add("ema", &Options::ema, optional_of(group(std::move(ema))),
              "Keeps an exponential moving average of the weights, which is evaluated and saved in "
-             "their place.",
+             "their place; the best checkpoint and early_stopping go by it.",
              {"model_ema", "weight_averaging"});
 }
 

@@ -26,7 +26,7 @@ const char* obstacle_to_capture(const settings::TrainOptions& options, const Tra
 }
 
 void take_eagerly(Step& step, const PlannedStep& planned, StepHistory& history) {
-  step.set_learning_rate(planned.learning_rate);
+  step.set_rates(planned.rates);
   step.run(planned.batches);
   history.append(step.stats().scalars().unsqueeze(0));
 }
@@ -46,17 +46,17 @@ std::int64_t GraphedStep::run(const Plan& plan, std::int64_t most, StepHistory& 
     one_ = make_graph_();
     capture(*one_, 1);
   }
-  std::vector<double> rates;
+  std::vector<StepRates> rates;
   if (most >= kStepsAtOnce) rates = rates_of_many(next, plan);
   const bool takes_many = !rates.empty();
   if (!takes_many) {
-    rates = {next.learning_rate};
+    rates = {next.rates};
   } else if (!many_) {
     many_ = make_graph_();
     capture(*many_, kStepsAtOnce);
   }
   const auto steps = static_cast<std::int64_t>(rates.size());
-  set_learning_rates(rates);
+  set_rates(rates);
   if (gathers_itself()) {
     set_positions(next.shards);
     next_position_ += steps * samples_;
@@ -82,18 +82,18 @@ bool GraphedStep::can_replay(const PlannedStep& next) {
   return warm_up_steps_left_-- == 0;
 }
 
-/// Returns the learning rates of the steps of the larger graph; nothing where one of them is not as
+/// Returns the rates of the steps of the larger graph; nothing where one of them is not as
 /// it was captured: steps move on by a global batch each.
-std::vector<double> GraphedStep::rates_of_many(const PlannedStep& next, const Plan& plan) const {
+std::vector<StepRates> GraphedStep::rates_of_many(const PlannedStep& next, const Plan& plan) const {
   if (!gathers_itself()) return {};
-  std::vector<double> rates{next.learning_rate};
+  std::vector<StepRates> rates{next.rates};
   for (std::int64_t i = 1; i < kStepsAtOnce; ++i) {
     const PlannedStep later = plan(i);
     if (later.batches.samples != samples_ || later.shard_sizes != shard_sizes_ ||
         later.shards.front().begin != next.shards.front().begin + i * samples_) {
       return {};
     }
-    rates.push_back(later.learning_rate);
+    rates.push_back(later.rates);
   }
   return rates;
 }
@@ -101,7 +101,7 @@ std::vector<double> GraphedStep::rates_of_many(const PlannedStep& next, const Pl
 void GraphedStep::make_inputs(const PlannedStep& first) {
   const at::TensorOptions options = step_.stats().scalars().options();
   sums_ = at::empty({kStepsAtOnce, StepStats::kScalars}, options);
-  learning_rates_ = at::empty({kStepsAtOnce}, options.dtype(step_.learning_rate_type()));
+  rates_ = at::empty({kStepsAtOnce, 2}, options.dtype(step_.rates_type()));
   for (std::size_t number = 0; number < first.shards.size(); ++number) {
     if (images_.can_gather_at()) {
       const std::int64_t count = first.shards[number].size() + images_.samples_beyond();
@@ -121,21 +121,26 @@ void GraphedStep::capture(accelerator::DeviceGraph& graph, std::int64_t steps) {
       const auto shard = [this](std::int64_t, std::size_t number) {
         return gathers_itself() ? images_.gather_at(positions_[number], samples_) : inputs_[number];
       };
-      step_.run({1, samples_, shard}, learning_rates_.select(0, i));
+      step_.run({1, samples_, shard}, rates_.select(0, i));
       sums_.select(0, i).copy_(step_.stats().scalars());
     }
   });
 }
 
-void GraphedStep::set_learning_rates(const std::vector<double>& rates) {
-  if (rates_.size() >= rates.size() && std::equal(rates.begin(), rates.end(), rates_.begin())) {
+void GraphedStep::set_rates(const std::vector<StepRates>& rates) {
+  if (set_rates_.size() >= rates.size() &&
+      std::equal(rates.begin(), rates.end(), set_rates_.begin())) {
     return;
   }
-  const at::Tensor first = learning_rates_.narrow(0, 0, static_cast<std::int64_t>(rates.size()));
-  first.copy_(accelerator::to_device(at::tensor(rates, first.options().device(at::kCPU)),
-                                     learning_rates_.device()));
-  if (rates_.size() < rates.size()) rates_.resize(rates.size());
-  std::copy(rates.begin(), rates.end(), rates_.begin());
+  std::vector<double> numbers;
+  for (const StepRates& step : rates) {
+    numbers.insert(numbers.end(), {step.learning_rate, step.average_weight});
+  }
+  const at::Tensor first = rates_.narrow(0, 0, static_cast<std::int64_t>(rates.size()));
+  const at::Tensor rows = at::tensor(numbers, first.options().device(at::kCPU)).view({-1, 2});
+  first.copy_(accelerator::to_device(rows, rates_.device()));
+  if (set_rates_.size() < rates.size()) set_rates_.resize(rates.size());
+  std::copy(rates.begin(), rates.end(), set_rates_.begin());
 }
 
 void GraphedStep::set_positions(const std::vector<data::Range>& shards) {

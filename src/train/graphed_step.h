@@ -18,7 +18,7 @@ struct PlannedStep {
   StepBatches batches;
   std::vector<std::int64_t> shard_sizes;  // samples of each shard, in all batches
   std::vector<data::Range> shards;        // this rank's of the first batch, in its order
-  double learning_rate;
+  StepRates rates;
 };
 
 /// Takes a step without a graph, and adds its sums to `history`. Collective. Throws as `Step::run`
@@ -31,7 +31,7 @@ using Plan = std::function<PlannedStep(std::int64_t number)>;
 /// Takes steps by replaying captured ones where it can: for global batches that are full and split
 /// among the ranks as the captured one was, after a few eager steps in which libraries and
 /// allocators settle. All other steps (the tail of an epoch) are eager, and compute the same. A
-/// replay is one step, or many, which then find their samples and learning rates on the device.
+/// replay is one step, or many, which then find their samples and rates on the device.
 class GraphedStep {
  public:
   /// How many steps the larger of the two graphs holds.
@@ -49,10 +49,10 @@ class GraphedStep {
 
  private:
   bool can_replay(const PlannedStep& next);
-  std::vector<double> rates_of_many(const PlannedStep& next, const Plan& plan) const;
+  std::vector<StepRates> rates_of_many(const PlannedStep& next, const Plan& plan) const;
   bool gathers_itself() const { return !positions_.empty(); }
   void make_inputs(const PlannedStep& first);
-  void set_learning_rates(const std::vector<double>& rates);
+  void set_rates(const std::vector<StepRates>& rates);
   void set_positions(const std::vector<data::Range>& shards);
   void load(const PlannedStep& next);
   void capture(accelerator::DeviceGraph& graph, std::int64_t steps);
@@ -67,8 +67,8 @@ class GraphedStep {
   std::unique_ptr<accelerator::DeviceGraph> many_;  // null until there are so many steps to take
 
   // What captured steps read and write, on the device.
-  at::Tensor learning_rates_;          // [kStepsAtOnce], one a step of a replay
-  std::vector<double> rates_;          // what is in there
+  at::Tensor rates_;                   // [kStepsAtOnce, 2], one row a step of a replay
+  std::vector<StepRates> set_rates_;   // the rows that are in there
   std::vector<at::Tensor> positions_;  // by shard: [n] i64 of the next step's samples; `gather_at`
   std::int64_t next_position_ = -1;    // the first of them
   std::vector<loader::Batch> inputs_;  // instead of them, where samples have to be brought

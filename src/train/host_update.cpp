@@ -132,13 +132,12 @@ AdamStep step_of(const kernels::AdamRule& rule, double learning_rate) {
 
 /// Updates one block of the weights and of all that follows them.
 template <class RuleStep>
-void update_block(const kernels::WeightUpdate& update, const RuleStep& step, comm::Shard block,
-                  const float* gradients) {
+void update_block(const kernels::WeightUpdate& update, float average_weight, const RuleStep& step,
+                  comm::Shard block, const float* gradients) {
   float* values = part_of(update.values, block);
   step(gradients, block, values);
   if (update.average.defined()) {
-    approach(values, block.size, static_cast<float>(update.average_weight),
-             part_of(update.average, block));
+    approach(values, block.size, average_weight, part_of(update.average, block));
   }
   const std::int64_t copied =
       std::clamp<std::int64_t>(update.bf16_copy.numel() - block.begin, 0, block.size);
@@ -151,11 +150,14 @@ template <class RuleStep>
 void update_all(const kernels::WeightUpdate& update, const RuleStep& step,
                 const comm::GradientSum& gradients) {
   const std::int64_t count = update.values.numel();
+  const float average_weight =
+      update.average.defined() ? static_cast<float>(update.average_weight.item<double>()) : 0.0F;
   parallel_for(0, count, kGrain, [&](std::int64_t begin, std::int64_t end) {
     comm::GradientSum::Scratch scratch = gradients.make_scratch();
     for (; begin < end; begin += kBlock) {
       const comm::Shard block{begin, std::min(kBlock, end - begin)};
-      update_block(update, step, block, gradients.block(block.begin, block.size, scratch));
+      update_block(update, average_weight, step, block,
+                   gradients.block(block.begin, block.size, scratch));
     }
   });
 }

@@ -30,9 +30,14 @@ struct Progress {
   double test_seconds = 0;
   std::vector<double> accuracies;  // test accuracy of each finished epoch
   double best_accuracy = -1;       // on the validation set, or the test set; below 0: none yet
+  double best_test_accuracy = -1;  // of the same weights; below 0: none yet, or not known
+  std::int64_t best_epoch = 0;     // from 1
   std::int64_t best_step = -1;
   PlateauState plateau;
   EarlyStoppingState early_stopping;
+
+  /// Returns the number, from 1, of the epoch that the last step belongs to.
+  std::int64_t last_epoch() const { return epoch + (samples_into_epoch > 0 ? 1 : 0); }
 };
 
 /// What the evaluation after an epoch gave.

@@ -26,11 +26,15 @@ Step::Step(const settings::TrainOptions& options, models::Model& model, FlatPara
       stats_(parameters.statistics(), parameters.shard_statistics()) {
   if (options.shards) buffers_.emplace(model);
   const at::Tensor& values = parameters.values();
-  learning_rate_ =
-      at::zeros({}, values.options().dtype(values.is_cpu() ? at::kDouble : at::kFloat));
+  rates_ = at::zeros({2}, values.options().dtype(values.is_cpu() ? at::kDouble : at::kFloat));
 }
 
-void Step::run(const StepBatches& batches, const at::Tensor& learning_rate) {
+void Step::set_rates(const StepRates& rates) {
+  rates_.select(0, 0).fill_(rates.learning_rate);
+  if (average_ != nullptr) rates_.select(0, 1).fill_(rates.average_weight);
+}
+
+void Step::run(const StepBatches& batches, const at::Tensor& rates) {
   averager_.begin();
   partition_.begin_work();
   if (buffers_) buffers_->begin_step();
@@ -48,7 +52,7 @@ void Step::run(const StepBatches& batches, const at::Tensor& learning_rate) {
   // A NaN does not reach the weights; on a GPU looking would mean waiting, and the next
   // synchronisation ends the run before anything is saved.
   if (!parameters_.values().is_cpu() || std::isfinite(stats_.last().loss)) {
-    update(learning_rate);
+    update(rates);
   }
   timed([&] { averager_.barrier(); });
 }
@@ -124,7 +128,7 @@ at::Tensor Step::loss_of_no_samples() const {
   return sum;
 }
 
-void Step::update(const at::Tensor& learning_rate) {
+void Step::update(const at::Tensor& rates) {
   const comm::Shard shard = averager_.owned_shard();
   const at::Device device = parameters_.values().device();
   const bool by_kernel = kernels::is_used(kernels::Operation::kOptimizerUpdate, device);
@@ -132,28 +136,28 @@ void Step::update(const at::Tensor& learning_rate) {
   const bool clips = options_.max_gradient_norm.has_value();
   if (clips || !on_host) timed([&] { averager_.add_up(); });
   if (clips) timed([&] { averager_.all_gather(); });
-  if (by_kernel) return update_by_kernel(weight_update(shard, learning_rate.to(at::kFloat)), shard);
+  if (by_kernel) return update_by_kernel(weight_update(shard, rates.to(at::kFloat)), shard);
   if (clips) clip_gradients(shard);
   if (on_host) {
-    update_on_host(weight_update(shard, learning_rate), optimizer_.rule(), averager_.sum());
-    if (average_ != nullptr) average_->update_buffers();
+    const kernels::WeightUpdate update = weight_update(shard, rates);
+    update_on_host(update, optimizer_.rule(), averager_.sum());
+    if (average_ != nullptr) average_->update_buffers(update.average_weight);
     return;
   }
-  optimizer_.step(learning_rate);
+  optimizer_.step(rates.select(0, 0));
   parameters_.refresh_bf16_copy(shard);
-  if (average_ != nullptr) average_->update(shard);
+  if (average_ != nullptr) average_->update(shard, rates.select(0, 1));
 }
 
 /// Returns what is updated in the shard, and what follows it, without the gradients.
-kernels::WeightUpdate Step::weight_update(comm::Shard shard,
-                                          const at::Tensor& learning_rate) const {
+kernels::WeightUpdate Step::weight_update(comm::Shard shard, const at::Tensor& rates) const {
   kernels::WeightUpdate update;
   update.values = shard.of(parameters_.values());
-  update.learning_rate = learning_rate;
+  update.learning_rate = rates.select(0, 0);
   update.bf16_copy = parameters_.bf16_values_of(shard);
   if (average_ != nullptr) {
     update.average = shard.of(average_->values());
-    update.average_weight = average_->weight();
+    update.average_weight = rates.select(0, 1);
   }
   return update;
 }
@@ -165,7 +169,7 @@ void Step::update_by_kernel(kernels::WeightUpdate update, comm::Shard shard) {
         kernels::clipping_scale(parameters_.gradients(), *options_.max_gradient_norm);
   }
   kernels::update_weights(update, optimizer_.rule());
-  if (average_ != nullptr) average_->update_buffers();
+  if (average_ != nullptr) average_->update_buffers(update.average_weight);
 }
 
 /// Scales as torch.nn.utils.clip_grad_norm_ does, without reading the norm back from the device.

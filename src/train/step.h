@@ -36,6 +36,14 @@ struct StepBatches {
   std::vector<std::int64_t> shard_ends{};  // how many of their samples come before each one's end
 };
 
+/// The numbers of a step that differ from those of the step before it.
+struct StepRates {
+  double learning_rate = 0;
+  double average_weight = 0;  // see `average_weight`; not used without an average
+
+  bool operator==(const StepRates&) const = default;
+};
+
 /// One optimizer step of one rank: forward, backward, averaging, clipping, update. From `run` on it
 /// never waits for a GPU, so that a graph can capture it (see GraphedStep).
 class Step {
@@ -47,17 +55,17 @@ class Step {
        WeightAverage* average = nullptr);
 
   /// Tells the next steps what they need beside their samples: whether this rank was asked to stop,
-  /// which captured steps read anew each time, and the learning rate of `run`.
+  /// which captured steps read anew each time, and the rates of `run`.
   void request_stop(bool requested) { stats_.set_stop_requested(requested); }
-  void set_learning_rate(double learning_rate) { learning_rate_.fill_(learning_rate); }
+  void set_rates(const StepRates& rates);
   /// Takes the whole step. Collective. On a CPU a loss that is not finite leaves the weights as
   /// they were; on a GPU it is noticed at the next synchronisation, see `require_finite`. Throws
   /// PeerError, and Error(kRunFailed) where a parameter gets no gradient.
-  void run(const StepBatches& batches) { run(batches, learning_rate_); }
-  /// Does the same with a learning rate that lies elsewhere: a scalar on the device, of type
-  /// `learning_rate_type`, which is read when the step is computed.
-  void run(const StepBatches& batches, const at::Tensor& learning_rate);
-  at::ScalarType learning_rate_type() const { return learning_rate_.scalar_type(); }
+  void run(const StepBatches& batches) { run(batches, rates_); }
+  /// Does the same with other rates: a tensor [2] on the device, of type `rates_type`, with the
+  /// members of StepRates in their order, which is read when the step is computed.
+  void run(const StepBatches& batches, const at::Tensor& rates);
+  at::ScalarType rates_type() const { return rates_.scalar_type(); }
 
   const StepStats& stats() const { return stats_; }
   /// Returns the seconds that the host spent in averaging, in the last step.
@@ -68,8 +76,8 @@ class Step {
   void compute_all_shards(const StepBatches& batches);
   models::BackwardRoot forward(const loader::Batch& batch, double scale);
   at::Tensor loss_of_no_samples() const;
-  void update(const at::Tensor& learning_rate);
-  kernels::WeightUpdate weight_update(comm::Shard shard, const at::Tensor& learning_rate) const;
+  void update(const at::Tensor& rates);
+  kernels::WeightUpdate weight_update(comm::Shard shard, const at::Tensor& rates) const;
   void update_by_kernel(kernels::WeightUpdate update, comm::Shard shard);
   void clip_gradients(comm::Shard shard);
   template <class Work>
@@ -83,7 +91,7 @@ class Step {
   Optimizer& optimizer_;
   WeightAverage* average_;
   StepStats stats_;
-  at::Tensor learning_rate_;  // scalar on the device: f64, on a GPU f32 as its kernels want it
+  at::Tensor rates_;  // [2] on the device: f64, on a GPU f32 as its kernels want it
   std::optional<ShardBuffers> buffers_;  // where batches are cut into fixed shards
   double averaging_seconds_ = 0;
 };

@@ -57,8 +57,7 @@ std::unique_ptr<WeightAverage> make_average(const settings::TrainOptions& option
                                             const TrainerSetup& setup, models::Model& model,
                                             const FlatParameters& parameters) {
   if (!options.ema) return nullptr;
-  return std::make_unique<WeightAverage>(options.ema->decay, model, parameters,
-                                         make_on_device(setup, /*bf16=*/false));
+  return std::make_unique<WeightAverage>(model, parameters, make_on_device(setup, /*bf16=*/false));
 }
 
 }  // namespace
@@ -224,6 +223,8 @@ void Trainer::end_epoch(const EpochScores& scores) {
   progress_.test_seconds += scores.seconds;
   if (scores.selection_accuracy > progress_.best_accuracy) {
     progress_.best_accuracy = scores.selection_accuracy;
+    progress_.best_test_accuracy = scores.test_accuracy;
+    progress_.best_epoch = progress_.last_epoch();
     progress_.best_step = progress_.step;
   }
   if (progress_.samples_into_epoch < images_.count()) return;

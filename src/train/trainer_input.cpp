@@ -19,7 +19,9 @@ PlannedStep Trainer::plan(std::int64_t number) {
   const std::int64_t end = std::min(begin + samples_per_step(), images_.count());
   PlannedStep planned;
   planned.shard_sizes.resize(static_cast<std::size_t>(partition_->shards()));
-  planned.learning_rate = schedule_.learning_rate(progress_.step + number, progress_.plateau);
+  const std::int64_t step = progress_.step + number;
+  planned.rates.learning_rate = schedule_.learning_rate(step, progress_.plateau);
+  if (options_.ema) planned.rates.average_weight = average_weight(options_.ema->decay, step + 1);
   std::vector<std::vector<data::Range>> shards;  // by batch
   for (std::int64_t next = begin; next < end; next += global_batch_size_) {
     shards.push_back(shards_of(next));

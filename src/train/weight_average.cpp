@@ -1,18 +1,24 @@
 #include "train/weight_average.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_copy.h>
-#include <ATen/ops/_foreach_lerp.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/_foreach_sub.h>
 #include <ATen/ops/empty_like.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace mnist_train::train {
 
-WeightAverage::WeightAverage(double decay, models::Model& model, const FlatParameters& parameters,
+double average_weight(double decay, std::int64_t step) {
+  return std::max(1 - decay, 9 / (10 + static_cast<double>(step)));
+}
+
+WeightAverage::WeightAverage(models::Model& model, const FlatParameters& parameters,
                              std::shared_ptr<models::Model> average)
-    : weight_(1 - decay),
-      parameters_(parameters),
+    : parameters_(parameters),
       model_(std::move(average)),
       values_(at::empty_like(parameters.values())) {
   const at::NoGradGuard no_grad;
@@ -38,16 +44,19 @@ void WeightAverage::restart() {
   }
 }
 
-void WeightAverage::update(comm::Shard shard) {
+void WeightAverage::update(comm::Shard shard, const at::Tensor& weight) {
   const at::NoGradGuard no_grad;
-  shard.of(values_).lerp_(shard.of(parameters_.values()), weight_);
-  update_buffers();
+  shard.of(values_).lerp_(shard.of(parameters_.values()), weight.to(values_.scalar_type()));
+  update_buffers(weight);
 }
 
-void WeightAverage::update_buffers() {
+void WeightAverage::update_buffers(const at::Tensor& weight) {
   const at::NoGradGuard no_grad;
   if (!averaged_.sources.empty()) {
-    at::_foreach_lerp_(averaged_.averages, averaged_.sources, weight_);
+    // at::_foreach_lerp_ takes no scalar that is on the device.
+    const std::vector<at::Tensor> moves = at::_foreach_sub(averaged_.sources, averaged_.averages);
+    at::_foreach_mul_(moves, weight.to(values_.scalar_type()));
+    at::_foreach_add_(averaged_.averages, moves);
   }
   if (!copied_.sources.empty()) at::_foreach_copy_(copied_.averages, copied_.sources);
 }

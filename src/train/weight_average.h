@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -11,26 +12,32 @@
 
 namespace mnist_train::train {
 
-/// An exponential moving average of a model's weights (EMA), as timm's ModelEmaV3 keeps it: after
-/// each optimizer step every element moves towards the weights by 1 - decay of the distance.
-/// Buffers that are floating-point, such as running means, are averaged, too; others are copied.
+/// Returns by what fraction of their distance the average moves towards the weights after step
+/// number `step` (from 1) of the run: 1 - min(decay, (1 + step) / (10 + step)), as TensorFlow's
+/// ExponentialMovingAverage does with `num_updates`. Without that warm-up the average of a short
+/// run would consist of its initial weights.
+double average_weight(double decay, std::int64_t step);
+
+/// An exponential moving average of a model's weights (EMA): after each optimizer step every
+/// element moves towards the weights by `average_weight` of the distance. Buffers that are
+/// floating-point, such as running means, are averaged, too; others are copied.
 class WeightAverage {
  public:
   /// `model` is what is averaged; its parameters are those of `parameters`, which must outlive the
   /// average. `average` is a model of the same kind on the same device, whose parameters become
   /// views of `values`.
-  WeightAverage(double decay, models::Model& model, const FlatParameters& parameters,
+  WeightAverage(models::Model& model, const FlatParameters& parameters,
                 std::shared_ptr<models::Model> average);
 
   /// Sets the average to the model's weights and buffers of this moment.
   void restart();
   /// Takes the step of the weights in `shard`, which this rank updates for all ranks, and of the
-  /// buffers. It never waits for a GPU, so that a graph can capture it.
-  void update(comm::Shard shard);
+  /// buffers. `weight`: see `average_weight`; a scalar on the device, f32 or, on CPUs, f64. It
+  /// never waits for a GPU, so that a graph can capture it.
+  void update(comm::Shard shard, const at::Tensor& weight);
   /// Takes the step of the buffers alone, where a kernel takes that of the weights.
-  void update_buffers();
+  void update_buffers(const at::Tensor& weight);
 
-  double weight() const { return weight_; }             // of the weights in the average: 1 - decay
   const at::Tensor& values() const { return values_; }  // [n] f32, like FlatParameters::values
   models::Model& model() { return *model_; }
   const models::Model& model() const { return *model_; }
@@ -42,7 +49,6 @@ class WeightAverage {
     std::vector<at::Tensor> sources;
   };
 
-  double weight_;
   const FlatParameters& parameters_;
   std::shared_ptr<models::Model> model_;
   at::Tensor values_;

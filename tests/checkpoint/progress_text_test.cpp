@@ -30,6 +30,8 @@ TEST_CASE("progress comes back in every bit") {
   progress.accuracies = {0.1, 2.0 / 3, std::nextafter(1.0, 0.0)};
   progress.best_accuracy = 0.97;
   progress.best_step = 900;
+  progress.best_test_accuracy = 0.1 + 0.7;
+  progress.best_epoch = 2;
   progress.plateau = {2.0 / 7, 3, 4};
   progress.early_stopping = {5.0 / 7, 2};
   const train::Progress back = progress_from_text(progress_to_text(progress));
@@ -38,9 +40,9 @@ TEST_CASE("progress comes back in every bit") {
 
 TEST_CASE("each field matters") {
   const nlohmann::json whole = nlohmann::json::parse(progress_to_text({}));
-  CHECK(whole.size() == 13);
+  CHECK(whole.size() == 14);
   for (const auto& [name, value] : whole.items()) {
-    if (name == "plateau" || name == "early_stopping") continue;
+    if (name == "best" || name == "plateau" || name == "early_stopping") continue;
     nlohmann::json changed = whole;
     changed.erase(name);
     INFO(name);
@@ -64,10 +66,12 @@ TEST_CASE("each field matters") {
 
 TEST_CASE("a group that earlier versions lack may be missing, but not be broken") {
   train::Progress progress;
+  progress.best_test_accuracy = 0.5;
+  progress.best_epoch = 1;
   progress.plateau = {0.5, 1, 2};
   progress.early_stopping = {0.5, 3};
   const nlohmann::json whole = nlohmann::json::parse(progress_to_text(progress));
-  for (const char* group : {"plateau", "early_stopping"}) {
+  for (const char* group : {"best", "plateau", "early_stopping"}) {
     INFO(group);
     nlohmann::json changed = whole;
     changed.erase(group);

@@ -140,7 +140,7 @@ void check(const Case& tried, int steps = 3) {
   kernels::WeightUpdate update;
   update.values = placed(values, tried.offset);
   update.learning_rate = at::scalar_tensor(kLearningRate);
-  update.average_weight = tried.average_weight;
+  update.average_weight = at::scalar_tensor(tried.average_weight);
   if (tried.average_weight > 0) update.average = placed(average, tried.offset);
   if (tried.copied > 0) {
     update.bf16_copy = placed(at::zeros({tried.copied}), tried.offset, at::kBFloat16);

@@ -93,6 +93,16 @@ TEST_CASE("on a terminal with colours the best accuracy so far stands out") {
   CHECK_THAT(table.line(epoch(2, 0.5), 100), !ContainsSubstring("\x1b[1;32m"));
 }
 
+TEST_CASE("with a validation set the epoch stands out that is best on it") {
+  EpochTable table(2, {true, true, true});
+  EpochRecord first = epoch(1, 0.75);
+  first.validation_accuracy = 0.9;
+  EpochRecord second = epoch(2, 0.875);
+  second.validation_accuracy = 0.8;
+  CHECK_THAT(table.line(first, 100), ContainsSubstring("\x1b[1;32m   75.00 %\x1b[0m"));
+  CHECK_THAT(table.line(second, 100), !ContainsSubstring("\x1b[1;32m"));
+}
+
 TEST_CASE("a validation set has a column of its own") {
   EpochTable table(2, {false, false, true});
   EpochRecord record = epoch(1, 0.75);

@@ -93,6 +93,20 @@ TEST_CASE("a loss that is no number is still JSON") {
   CHECK(lines_of(path).at(0).at("loss").is_null());
 }
 
+TEST_CASE("an evaluation that is repeated gets a record only if the file has none yet") {
+  const TempFolder folder;
+  const fs::path path = folder.path() / "metrics.jsonl";
+  EpochRecord record = kEpoch;
+  record.train_loss = std::numeric_limits<double>::quiet_NaN();
+  for (int start = 0; start < 2; ++start) {
+    metrics_sink(path, 1 << 20)->epoch({.record = record, .is_repeated = true});
+    CHECK(lines_of(path).size() == 1);
+  }
+  CHECK(lines_of(path).at(0).at("train_loss").is_null());
+  metrics_sink(path, 1 << 20)->epoch({.record = record});
+  CHECK(lines_of(path).size() == 2);
+}
+
 TEST_CASE("lines are in the file as soon as they are written, and counted") {
   const TempFolder folder;
   const fs::path path = folder.path() / "metrics.jsonl";

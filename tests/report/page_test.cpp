@@ -346,6 +346,41 @@ TEST_CASE("the head says what ended a run early and whose figures these are") {
              ContainsSubstring(">finished: ended by early_stopping</span>") && says);
 }
 
+/// Accuracies of an epoch's record on the validation and the test set.
+std::string epoch_line(int epoch, double validation, double test) {
+  return nlohmann::json{{"event", "epoch"},
+                        {"epoch", epoch},
+                        {"validation_accuracy", validation},
+                        {"test_accuracy", test}}
+             .dump() +
+         "\n";
+}
+
+TEST_CASE("the best epoch is the one of the saved checkpoint, not that of the best test accuracy") {
+  const TempFolder folder;
+  PretendedRun run;
+  run.status = "running";  // which ended without a word
+  write_pretended_run(folder, "run", run);
+  folder.write("run/metrics.jsonl",
+               epoch_line(1, 0.9, 0.89) + epoch_line(2, 0.97, 0.95) + epoch_line(3, 0.96, 0.99));
+  const auto best = [](const std::string& accuracy, int epoch) {
+    return ContainsSubstring("<dt>Best</dt><dd>" + accuracy + "</dd><dd class=\"soft\">epoch " +
+                             std::to_string(epoch) + ", by validation</dd>");
+  };
+  const std::string page = page_of(folder);
+  CHECK_THAT(page, best("95.00 %", 2));
+  CHECK_THAT(page, ContainsSubstring(
+                       "Validation accuracy was best in epoch 2, with test accuracy 95.00 %."));
+  const auto path = folder.path() / "run";
+  CHECK_THAT(page_on({path, path}),
+             ContainsSubstring("<td data-label=\"best epoch\">95.00 %</td>"));
+  // A run that was resumed elsewhere has no record of its best epoch, but its summary says it.
+  folder.write("run/metrics.jsonl", epoch_line(3, 0.96, 0.99) + epoch_line(4, 0.96, 0.98));
+  folder.write("run/summary.json",
+               R"({"status":"finished","best_epoch":2,"best_test_accuracy":0.95})");
+  CHECK_THAT(page_of(folder), best("95.00 %", 2));
+}
+
 TEST_CASE("the last page of a failed run says why") {
   const TempFolder folder;
   write_pretended_run(folder, "run");

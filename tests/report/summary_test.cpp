@@ -37,7 +37,9 @@ TEST_CASE("a summary has every documented key") {
   summary.wall_seconds = 60.5;
   summary.samples_per_second = 11881.0;
   summary.test_accuracy = 0.9875;
+  summary.steps = 4690;
   summary.best_test_accuracy = 0.9885;
+  summary.best_epoch = 8;
   summary.samples_seen = 600000;
   summary.restarts = 1;
   summary.peak_memory_bytes = 500000000;
@@ -60,6 +62,8 @@ TEST_CASE("a summary has every documented key") {
   CHECK(json.at("samples_per_second") == 11881.0);
   CHECK(json.at("test_accuracy") == 0.9875);
   CHECK(json.at("best_test_accuracy") == 0.9885);
+  CHECK(json.at("best_epoch") == 8);
+  CHECK(finished_steps(path) == 4690);
   CHECK(json.at("samples_seen") == 600000);
   CHECK(json.at("restarts") == 1);
   CHECK(json.at("peak_memory_bytes") == 500000000);
@@ -80,6 +84,8 @@ TEST_CASE("what a run never measured is null, not a number") {
   const Json json = read(path);
   CHECK(json.at("test_accuracy").is_null());
   CHECK(json.at("best_test_accuracy").is_null());
+  CHECK(json.at("best_epoch").is_null());
+  CHECK(finished_steps(path) == std::nullopt);
   CHECK(json.at("error").get<std::string>().starts_with("broken "));
 }
 

@@ -13,6 +13,7 @@ inline bool same_progress(const train::Progress& a, const train::Progress& b) {
          a.epoch_train_seconds == b.epoch_train_seconds && a.train_seconds == b.train_seconds &&
          a.test_seconds == b.test_seconds && a.accuracies == b.accuracies &&
          a.best_accuracy == b.best_accuracy && a.best_step == b.best_step &&
+         a.best_test_accuracy == b.best_test_accuracy && a.best_epoch == b.best_epoch &&
          a.plateau == b.plateau && a.early_stopping == b.early_stopping;
 }
 

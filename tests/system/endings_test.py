@@ -3,12 +3,13 @@
 import json
 import os
 import re
+import shutil
 import signal
 import time
 from pathlib import Path
 
 import pytest
-from support import Process, run, send, start, train, train_command, wait_until, write_config
+from support import Process, run, send, start, stop_by_sigterm, train, train_command, wait_until, write_config
 
 STEPS = 20  # an epoch of 2,560 samples in batches of 128
 
@@ -62,6 +63,86 @@ def test_a_finished_run_is_left_as_it_is(tmp_path):
     again = train(tmp_path, {"max_steps": STEPS + 4, "epochs": 9}, "--resume", "auto", processes=1)
     assert {path: path.read_bytes() for path in before} == before
     assert again.summary()["world_size"] == 2
+
+
+def resumed(folder, *flags, output="run", processes=2):
+    """A run that is resumed to its end, which must be about the weights that it leaves."""
+    with Process(train_command(folder / "run.json", folder / output, processes, "--resume", *flags), folder,
+                 folder / output) as process:
+        assert process.wait() == 0, process.stderr
+    done = process.run_folder
+    said = run("evaluate", "--checkpoint", done.path / "model.pt", "--config", folder / "run.json", "--nproc-per-node", 1)
+    accuracy = json.loads(said.stdout)["test_accuracy"]
+    assert f"finished: test accuracy {100 * accuracy:.2f} %, best " in process.stdout
+    summary, epochs = done.summary(), done.epochs()
+    assert summary["status"] == "finished" and summary["test_accuracy"] == accuracy
+    assert summary["test_loss"] == pytest.approx(json.loads(said.stdout)["test_loss"], rel=1e-5)
+    assert done.read_json("accuracies.json")[-1] == epochs[-1]["test_accuracy"] == accuracy
+    assert len({epoch["epoch"] for epoch in epochs}) == len(epochs)
+    assert (done.path / "predictions.jsonl").stat().st_size and (done.path / "mistakes.jsonl").exists()
+    assert f"<dd>{100 * accuracy:.2f} %</dd>" in (done.path / "report.html").read_text()
+    assert done.checkpoints()[-1].name == f"step-{summary['steps']:08}.safetensors"
+    assert "no steps are left to train" in process.stderr and "rest of the run" not in process.stderr
+    assert f"{summary['ended_by']} ends the run" in process.stderr
+    return done
+
+
+def test_a_run_without_steps_left_evaluates_the_weights_that_it_has(tmp_path):
+    """It was stopped later than where the changed config ends it."""
+    patient = {"early_stopping": {"patience": 999, "min_delta": 0.9}, "report": {"histograms": True}}
+    stopped = stop_by_sigterm(tmp_path, {"epochs": 1000} | patient, 2, 2 * STEPS + 5)
+    for name, setting in {"lower": "epochs=1", "steps": "max_steps=5", "reached": "stop_at_accuracy=0.01",
+                          "impatient": "early_stopping.patience=1"}.items():
+        shutil.copytree(stopped.path, tmp_path / name)
+        done = resumed(tmp_path, "auto", "--set", setting, output=name)
+        assert done.summary()["steps"] == stopped.summary()["steps"]
+        assert done.summary()["best_test_accuracy"] == max(done.read_json("accuracies.json"))
+        assert [epoch["epoch"] for epoch in done.epochs()] == list(range(1, len(done.epochs()) + 1))
+
+
+def test_a_checkpoint_after_the_last_step_is_still_evaluated(tmp_path):
+    folder = train(tmp_path, {"epochs": 2, "checkpoint": by_steps(10)})
+    within, end, _, _ = folder.checkpoints()
+    assert resumed(tmp_path, within, "--set", "max_steps=10", output="within").read_json("accuracies.json") != []
+    elsewhere = resumed(tmp_path, end, "--set", "epochs=1", output="elsewhere")
+    assert elsewhere.epochs()[0]["train_loss"] is None  # this folder has no record of the training
+    # In its own folder the run goes back, although what it left says that it is finished.
+    back = resumed(tmp_path, end, "--set", "epochs=1")
+    assert len(back.epochs()) == 1 and back.epochs()[0]["train_loss"] > 0
+    assert len(back.read_json("accuracies.json")) == 1
+    longer = train(tmp_path, {"epochs": 2, "checkpoint": by_steps(10)}, "--resume", "auto", output="within")
+    assert [epoch["epoch"] for epoch in longer.epochs()] == [1, 2] and len(longer.read_json("accuracies.json")) == 2
+
+
+@pytest.mark.parametrize("changes", [{"max_steps": STEPS + 4}, {"epochs": 1}])
+def test_a_run_that_was_lost_at_its_end_is_finished_by_a_resume(tmp_path, changes):
+    """It had saved its last checkpoint, but not yet said that it is finished."""
+    folder = train(tmp_path, {"epochs": 9} | changes)
+    expected = folder.epochs()
+    (folder.path / "model.pt").unlink()
+    (folder.path / "summary.json").write_text('{"status": "running"}')
+    done = resumed(tmp_path, "auto")
+    assert [epoch["test_accuracy"] for epoch in done.epochs()] == [epoch["test_accuracy"] for epoch in expected]
+
+
+def test_a_finished_run_whose_model_is_gone_makes_it_again(tmp_path):
+    folder = train(tmp_path, {"max_steps": 4})
+    digest = folder.digest()
+    (folder.path / "model.pt").unlink()
+    assert resumed(tmp_path, "auto").digest() == digest
+
+
+def test_a_process_lost_in_the_evaluation_after_max_steps_costs_no_results(tmp_path):
+    changes = {"max_steps": 3, "batch_size": 64, "model": {"name": "resnet18"}, "launch": {"max_restarts": 1},
+               "data": {"limit_train": 640, "limit_test": 300}}  # a snapshot after every other step
+    with start(tmp_path, changes) as process:
+        process.wait_for_phase(1, "evaluation", 3)
+        send(process.ranks()[1], signal.SIGKILL)
+        assert process.wait() == 0, process.stderr
+    done = process.run_folder
+    assert "resuming from memory: epoch 1, step 3" in process.stderr
+    assert done.read_json("accuracies.json") == [done.summary()["test_accuracy"]] == [
+        epoch["test_accuracy"] for epoch in done.epochs()]
 
 
 def test_an_epoch_that_max_steps_cut_short_is_recorded_once_when_it_is_completed(tmp_path):

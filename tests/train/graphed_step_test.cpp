@@ -133,7 +133,7 @@ TEST_CASE("steps are replayed that are split as the captured one; other shards w
     const data::Range shard{0, sizes[0]};
     const StepBatches batches{1, sizes[0] + sizes[1],
                               [&](std::int64_t, std::size_t) { return images->gather(shard); }};
-    const Plan plan = [&](std::int64_t) { return PlannedStep{batches, sizes, {shard}, 0.01}; };
+    const Plan plan = [&](std::int64_t) { return PlannedStep{batches, sizes, {shard}, {0.01}}; };
     CHECK(graphed.run(plan, 1, history) == 1);
     return calls.replays;
   };
@@ -163,15 +163,15 @@ struct Parts {
                                      std::move(augmenter));
   }
 
-  /// Step number `number` of the epoch, with a learning rate of its own.
+  /// Step number `number` of the epoch, with rates of its own.
   PlannedStep plan(std::int64_t number) {
     const data::Range shard{20 * number, std::min<std::int64_t>(20 * (number + 1), 20 * 50)};
-    if (shard.begin >= shard.end) return {{0, 0, {}}, {0}, {}, 0};
+    if (shard.begin >= shard.end) return {{0, 0, {}}, {0}, {}, {}};
     return {{1, shard.size(),
              [this, shard](std::int64_t, std::size_t) { return images->gather(shard); }},
             {shard.size()},
             {shard},
-            1e-3 * static_cast<double>(number + 1)};
+            {1e-3 * static_cast<double>(number + 1), average_weight(0.9, number + 1)}};
   }
 
   std::vector<FinishedStep> finished(std::int64_t steps) {
@@ -189,7 +189,8 @@ struct Parts {
   std::unique_ptr<comm::GradientAverager> averager =
       comm::make_gradient_averager(options, one_rank(), parameters.gradient_buffer());
   std::unique_ptr<Optimizer> optimizer = make_optimizer(options, parameters);
-  Step step{options, *model, parameters, *partition, *averager, *optimizer};
+  WeightAverage average{*model, parameters, testing::tiny_model(2, true)};
+  Step step{options, *model, parameters, *partition, *averager, *optimizer, &average};
   StepHistory history{at::kCPU};
 };
 
@@ -212,6 +213,9 @@ void check_many_at_once(const TrainOptions& options, const settings::AugmentList
         std::vector<std::int64_t>{1, 1, 1, 16, 1, 16, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1});
   CHECK(calls.captures == 2);
   CHECK(many.parameters.values().equal(eager.parameters.values()));
+  CHECK(many.average.values().equal(eager.average.values()));
+  CHECK_FALSE(many.average.values().equal(many.parameters.values()));
+  CHECK(many.average.model().buffers().front().equal(eager.average.model().buffers().front()));
   CHECK(many.model->buffers().front().equal(eager.model->buffers().front()));
   const std::vector<FinishedStep> expected = eager.finished(kSteps);
   const std::vector<FinishedStep> steps = many.finished(kSteps);

@@ -59,7 +59,7 @@ struct Subject {
     update.learning_rate = at::scalar_tensor(0.1, at::kDouble);
     update.bf16_copy = bf16_copy;
     update.average = shard.of(average);
-    update.average_weight = 0.25;
+    update.average_weight = at::scalar_tensor(0.25, at::kDouble);
     return update;
   }
 };
@@ -72,7 +72,7 @@ void take_step_by_libtorch(Subject& subject, const comm::GradientSum& sum) {
   for (const comm::RowSum& pair : sum.order) rows[pair.to].add_(rows[pair.from]);
   gradients.copy_(rows.front());
   subject.optimizer->step(update.learning_rate);
-  at::Tensor(update.average).lerp_(update.values, update.average_weight);
+  at::Tensor(update.average).lerp_(update.values, update.average_weight.item<double>());
   subject.bf16_copy.copy_(update.values.narrow(0, 0, subject.bf16_copy.numel()));
 }
 

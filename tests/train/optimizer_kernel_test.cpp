@@ -68,7 +68,7 @@ Outcome outcome_of(const Case& tried, const loader::Batch& batch) {
   const auto master = model_in(false);
   const auto bf16_copy = tried.bf16 ? model_in(true) : nullptr;
   FlatParameters parameters(*master, StepStats::kScalars, bf16_copy.get());
-  WeightAverage average(0.75, *master, parameters, model_in(false));
+  WeightAverage average(*master, parameters, model_in(false));
   const comm::Communicator alone;
   const auto partition = make_batch_partition({}, alone, at::kCPU);
   PartialAverager averager(parameters.gradient_buffer(), tried.shard);
@@ -77,7 +77,7 @@ Outcome outcome_of(const Case& tried, const loader::Batch& batch) {
   optimizer->restored(4);
   Step step(options, tried.bf16 ? *bf16_copy : *master, parameters, *partition, averager,
             *optimizer, tried.averages ? &average : nullptr);
-  step.set_learning_rate(0.1);
+  step.set_rates({0.1, 0.25});
   step.run({1, batch.size(), [&](std::int64_t, std::size_t) { return batch; }});
   Outcome outcome{{{"weights", parameters.values()},
                    {"gradients", parameters.gradients()},

@@ -53,7 +53,7 @@ struct Subject {
   void run(const std::vector<Batch>& batches, std::int64_t global_batch_size,
            bool stop_requested = false) {
     step->request_stop(stop_requested);
-    step->set_learning_rate(kLearningRate);
+    step->set_rates({kLearningRate});
     step->run({static_cast<std::int64_t>(batches.size()), global_batch_size,
                [&](std::int64_t number, std::size_t) {
                  return batches[static_cast<std::size_t>(number)];

@@ -153,6 +153,23 @@ TEST_CASE("an epoch's sums are those of all samples as they were seen") {
   CHECK(sums.correct == expected.correct.item<double>());
 }
 
+TEST_CASE("of the best epoch the test accuracy is kept, however high that of others is") {
+  TrainerRig rig(small_run());
+  train::Progress& progress = rig.trainer.progress();
+  CHECK(progress.best_test_accuracy < 0);
+  const std::vector<std::pair<double, double>> test_and_selection{
+      {0.8, 0.7}, {0.85, 0.9}, {0.99, 0.9}};
+  for (const auto& [test, selection] : test_and_selection) {
+    rig.trainer.begin_epoch();
+    while (!rig.trainer.epoch_done()) rig.trainer.step(false);
+    rig.trainer.end_epoch({.test_accuracy = test, .selection_accuracy = selection});
+  }
+  CHECK(progress.best_accuracy == 0.9);
+  CHECK(progress.best_test_accuracy == 0.85);
+  CHECK(progress.best_epoch == 2);
+  CHECK(progress.best_step == 6);
+}
+
 TEST_CASE("seed and epoch decide which samples a step sees") {
   for (const std::int64_t seed : {1, 7}) {
     TrainOptions options = small_run();

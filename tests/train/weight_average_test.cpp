@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/allclose.h>
+#include <ATen/ops/scalar_tensor.h>
 
 #include <cmath>
 #include <string>
@@ -21,12 +22,14 @@ using testing::small_run;
 using testing::tiny_model;
 using testing::TrainerRig;
 
+at::Tensor weight_of(double weight) { return at::scalar_tensor(weight, at::kDouble); }
+
 /// A model, its flat parameters, and their average.
 struct Subject {
-  explicit Subject(double decay)
+  Subject()
       : model(tiny_model(1, /*with_batch_norm=*/true)),
         parameters(*model, /*statistics=*/0),
-        average(decay, *model, parameters, tiny_model(2, /*with_batch_norm=*/true)) {}
+        average(*model, parameters, tiny_model(2, /*with_batch_norm=*/true)) {}
 
   /// Sets every weight and every element of the buffers.
   void set(double value) {
@@ -44,14 +47,24 @@ bool all_are(const at::Tensor& tensor, double value) {
   return (tensor - value).abs().max().item<double>() < 1e-6;
 }
 
+TEST_CASE("the decay warms up by TensorFlow's rule, from the first step on") {
+  CHECK(average_weight(0.9999, 1) == Approx(1 - 2.0 / 11));
+  CHECK(average_weight(0.9999, 1407) == Approx(1 - 1408.0 / 1417));  // three epochs of MNIST
+  CHECK(average_weight(0.99, 889) > 0.01);
+  CHECK(average_weight(0.99, 890) == Approx(0.01));
+  CHECK(average_weight(0.99, 1'000'000) == Approx(0.01));
+  CHECK(average_weight(0.1, 1) == Approx(0.9));  // lower than the warm-up's from the beginning
+  CHECK(average_weight(0, 1) == 1);
+}
+
 TEST_CASE("the distance to weights that stay shrinks by the decay in every step") {
   const double decay = GENERATE(0.0, 0.5, 0.999);
-  Subject subject(decay);
+  Subject subject;
   subject.set(0);
   subject.average.restart();
   subject.set(1);
   for (int step = 1; step <= 20; ++step) {
-    subject.average.update({0, subject.parameters.values().numel()});
+    subject.average.update({0, subject.parameters.values().numel()}, weight_of(1 - decay));
     const double expected = 1 - std::pow(decay, step);
     CHECK(all_are(subject.average.values(), expected));
     const auto buffers = subject.average.model().named_buffers();
@@ -66,7 +79,7 @@ TEST_CASE("the distance to weights that stay shrinks by the decay in every step"
 }
 
 TEST_CASE("the average starts as the weights and buffers are") {
-  Subject subject(0.9);
+  const Subject subject;
   CHECK(subject.average.values().equal(subject.parameters.values()));
   const auto names = subject.model->named_parameters();
   for (const auto& item : subject.average.model().named_parameters()) {
@@ -75,11 +88,11 @@ TEST_CASE("the average starts as the weights and buffers are") {
 }
 
 TEST_CASE("only the owned shard is updated") {
-  Subject subject(0.5);
+  Subject subject;
   subject.set(0);
   subject.average.restart();
   subject.set(1);
-  subject.average.update({64, 128});
+  subject.average.update({64, 128}, weight_of(0.5));
   const at::Tensor& values = subject.average.values();
   CHECK(all_are(values.narrow(0, 0, 64), 0));
   CHECK(all_are(values.narrow(0, 64, 128), 0.5));
@@ -88,7 +101,7 @@ TEST_CASE("only the owned shard is updated") {
 
 TEST_CASE("a trainer averages its weights after every optimizer step, from the initial ones on") {
   TrainOptions options = small_run();
-  options.ema = {0.75};
+  options.ema = {0.4};
   options.gradient_accumulation_steps = GENERATE(1, 2);
   TrainerRig rig(options, one_rank(), tiny_model(1, true), {.count = 50}, at::kCPU, {}, nullptr,
                  nullptr, tiny_model(2, true));
@@ -100,12 +113,13 @@ TEST_CASE("a trainer averages its weights after every optimizer step, from the i
     rig.run_to(step);
     plain.run_to(step);
     INFO("step " << step);
-    CHECK(rig.weights().equal(plain.weights()));  // which the average does not change
-    expected.lerp_(rig.weights(), 0.25);
-    mean.lerp_(rig.trainer.model().named_buffers()["norm.running_mean"], 0.25);
+    CHECK(rig.weights().equal(plain.weights()));      // which the average does not change
+    const double weight = average_weight(0.4, step);  // the warm-up lasts until step 5
+    expected.lerp_(rig.weights(), weight);
+    mean.lerp_(rig.trainer.model().named_buffers()["norm.running_mean"], weight);
     CHECK(at::allclose(rig.trainer.average()->values(), expected, 1e-6, 1e-7));
     const auto buffers = rig.trainer.evaluated_model().named_buffers();
-    CHECK(buffers["norm.running_mean"].equal(mean));
+    CHECK(at::allclose(buffers["norm.running_mean"], mean, 1e-6, 1e-7));
     CHECK(buffers["norm.num_batches_tracked"].item<std::int64_t>() ==
           rig.trainer.model().named_buffers()["norm.num_batches_tracked"].item<std::int64_t>());
   }
@@ -124,7 +138,7 @@ TEST_CASE("in bf16 the fp32 weights are averaged, in the layout of the model") {
   const at::Tensor before = rig.weights();
   rig.run_to(1);
   CHECK(std::string(rig.trainer.precision()) == "bf16");
-  const at::Tensor expected = before.lerp(rig.weights(), 0.5);
+  const at::Tensor expected = before.lerp(rig.weights(), average_weight(0.5, 1));
   CHECK(at::allclose(rig.trainer.average()->values(), expected, 1e-6, 1e-7));
   std::size_t index = 0;
   for (const auto& item : rig.trainer.evaluated_model().named_parameters()) {

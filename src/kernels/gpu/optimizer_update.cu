@@ -6,12 +6,12 @@
 //        p' = p - a / (1 - b1^t) * m' / (sqrt(v') / sqrt(1 - b2^t) + epsilon)
 // AdamW: the same, but without w in g and with p * (1 - a * w) for p;
 // then p' is rounded to the bf16 copy of the first weights, and the exponential moving average of
-// the weights takes a step: e' = e + (1 - decay) * (p' - e). Source: torch.optim.SGD (dampening 0),
+// the weights takes a step: e' = e + r * (p' - e). Source: torch.optim.SGD (dampening 0),
 // Adam and AdamW (no amsgrad), and ATen's _fused_sgd_ and _fused_adam_. Powers b^t are exp(t * log
 // b), so that 1 - b^t keeps its digits.
 
 /// What is updated, and by what. Null: `scale` without clipping, `copies` without bf16 weights,
-/// `averages` without an average.
+/// `averages` and `average_weight` without an average.
 struct Weights {
   float* values;
   float* gradients;
@@ -21,7 +21,7 @@ struct Weights {
   bf16* copies;  // of the first `copied` values
   int64 copied;
   float* averages;
-  float average_weight;  // 1 - decay
+  const float* average_weight;  // r
 };
 
 struct Sgd {
@@ -101,7 +101,7 @@ __device__ inline void update_pack(const Weights& weights, const Rule& rule, flo
   }
   if (weights.averages == nullptr) return;
   auto average = load<size>(weights.averages + begin);
-  const float weight = weights.average_weight;
+  const float weight = *weights.average_weight;
   for (int i = 0; i < size; ++i) {
     const float distance = value.values[i] - average.values[i];
     average.values[i] = weight < 0.5F ? average.values[i] + weight * distance
@@ -133,7 +133,7 @@ __device__ inline void update(const Weights& weights, const Rule& rule) {
 extern "C" __global__ void update_by_sgd(float* values, float* gradients, int64 count,
                                          const float* learning_rate, const float* scale,
                                          bf16* copies, int64 copied, float* averages,
-                                         float average_weight, float* buffer, float momentum,
+                                         const float* average_weight, float* buffer, float momentum,
                                          float weight_decay, int nesterov) {
   const Weights weights{values, gradients, count,    learning_rate, scale,
                         copies, copied,    averages, average_weight};
@@ -145,7 +145,7 @@ EXPORT_KERNEL(update_by_sgd)
 extern "C" __global__ void update_by_adam(float* values, float* gradients, int64 count,
                                           const float* learning_rate, const float* scale,
                                           bf16* copies, int64 copied, float* averages,
-                                          float average_weight, float* first, float* second,
+                                          const float* average_weight, float* first, float* second,
                                           float fraction1, float fraction2, float epsilon,
                                           float weight_decay, int decoupled, float* steps,
                                           unsigned* arrived) {

@@ -71,6 +71,7 @@ class TensorboardLog : public Sink {
   }
 
   void epoch(const EpochResult& result) override {
+    if (result.is_repeated) return;
     const EpochRecord& record = result.record;
     Scalars scalars{
         {"loss/train", record.train_loss},         {"loss/test", record.test_loss},

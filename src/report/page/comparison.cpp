@@ -78,8 +78,8 @@ std::vector<std::string> starred(const Figures& figures, bool most_is_best, cons
 std::string results_table(std::span<const RunFiles> runs) {
   const auto in_percent = [](double fraction) { return percent(fraction); };
   const auto of_best_epoch = [](const RunFiles& run) {
-    const EpochRecord* best = run.best_epoch();
-    return best != nullptr ? best->test_accuracy : NAN;
+    const auto best = run.best_epoch();
+    return best ? best->test_accuracy : NAN;
   };
   const auto last = [](double EpochRecord::*figure) {
     return [figure](const RunFiles& run) { return run.last(figure); };

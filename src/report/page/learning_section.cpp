@@ -12,19 +12,13 @@ namespace {
 
 enum SeriesColour { kTest, kTrain, kValidation, kRate = 4 };
 
-bool holds_out(const RunFiles& run) {
-  return std::any_of(run.epochs.begin(), run.epochs.end(), [](const EpochResult& epoch) {
-    return epoch.record.validation_accuracy.has_value();
-  });
-}
-
 /// A figure of the test set, the training set and, where samples are held out, the validation set.
 std::string chart_by_epoch(const RunFiles& run, LineChart chart, double EpochRecord::*test,
                            double EpochRecord::*train,
                            std::optional<double> EpochRecord::*validation) {
   chart.series = {epoch_series(run, "test", kTest, test),
                   epoch_series(run, "training", kTrain, train)};
-  if (holds_out(run)) {
+  if (run.holds_out()) {
     chart.series.push_back(epoch_series(run, "validation", kValidation, [&](const auto& record) {
       return (record.*validation).value_or(NAN);
     }));
@@ -105,7 +99,7 @@ std::string accuracy_reached(const RunFiles& run) {
 std::string verdict(const RunFiles& run) {
   if (run.epochs.empty()) return verdict_without_epochs(run);
   const EpochRecord& last = run.epochs.back().record;
-  const EpochRecord& best = *run.best_epoch();
+  const BestEpoch best = run.best_epoch().value_or(BestEpoch{});
   const auto classes = static_cast<double>(run.epochs.back().details.classes);
   const double chance = classes > 0 ? 1 / classes : NAN;
   const bool learned =
@@ -115,9 +109,14 @@ std::string verdict(const RunFiles& run) {
   if (std::isfinite(chance)) {
     text += fmt::format("; random predictions would reach {}", percent(chance, 1));
   }
-  text += best.epoch == last.epoch ? ". "
-                                   : fmt::format(". It was best in epoch {} with {}. ", best.epoch,
-                                                 percent(best.test_accuracy));
+  text += ". ";
+  if (best.epoch != last.epoch && run.holds_out()) {
+    text += fmt::format("Validation accuracy was best in epoch {}, with test accuracy {}. ",
+                        best.epoch, percent(best.test_accuracy));
+  } else if (best.epoch != last.epoch) {
+    text +=
+        fmt::format("It was best in epoch {} with {}. ", best.epoch, percent(best.test_accuracy));
+  }
   if (!learned && !run.live) text += "A lower learning_rate often helps. ";
   const double gap = last.train_accuracy - last.test_accuracy;
   if (learned && gap > 0.02) {
@@ -128,7 +127,7 @@ std::string verdict(const RunFiles& run) {
 }
 
 std::string epoch_table(const RunFiles& run) {
-  const bool validated = holds_out(run);
+  const bool validated = run.holds_out();
   std::vector<std::string> labels{"step", "training loss", "training accuracy"};
   if (validated) labels.insert(labels.end(), {"validation loss", "validation accuracy"});
   labels.insert(labels.end(), {"test loss", "test accuracy", "time", "samples/s"});

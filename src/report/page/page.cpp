@@ -60,17 +60,18 @@ std::string tile(const std::string& label, const std::string& value, const std::
 }
 
 std::string accuracy_tiles(const RunFiles& run) {
-  const EpochRecord* best = run.best_epoch();
-  if (best == nullptr) {
+  const auto best = run.best_epoch();
+  if (!best) {
     return tile("Test accuracy", "–", run.live ? "after the first epoch" : "never evaluated");
   }
   if (run.epochs.size() == 1) {
-    return tile("Test accuracy", percent(best->test_accuracy),
-                "test loss " + decimal(best->test_loss));
+    return tile("Test accuracy", percent(run.last(&EpochRecord::test_accuracy)),
+                "test loss " + decimal(run.last(&EpochRecord::test_loss)));
   }
   return tile("Test accuracy", percent(run.last(&EpochRecord::test_accuracy)),
               "test loss " + decimal(run.last(&EpochRecord::test_loss))) +
-         tile("Best", percent(best->test_accuracy), fmt::format("epoch {}", best->epoch));
+         tile("Best", percent(best->test_accuracy),
+              fmt::format("epoch {}{}", best->epoch, run.holds_out() ? ", by validation" : ""));
 }
 
 std::string epochs_text(const RunFiles& run) {
@@ -121,7 +122,8 @@ std::string page_header(const RunFiles& run) {
       std::isfinite(decay)) {
     text += fmt::format(
         "<p class=\"soft\">Evaluated and saved is the moving average of the weights (ema, decay "
-        "{}).</p>\n",
+        "{}), not the trained weights. In its first steps the decay is (1 + step) / (10 + step) "
+        "while that is lower.</p>\n",
         decay);
   }
   return text + "<p id=\"live\" class=\"soft\" aria-live=\"polite\"></p><dl class=\"tiles\">" +

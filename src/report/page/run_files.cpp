@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/file.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -111,14 +112,30 @@ double RunFiles::last(double EpochRecord::*figure) const {
   return epochs.empty() ? std::numeric_limits<double>::quiet_NaN() : epochs.back().record.*figure;
 }
 
-const EpochRecord* RunFiles::best_epoch() const {
-  const EpochRecord* best = nullptr;
-  for (const EpochResult& epoch : epochs) {
-    const bool better = best == nullptr || std::isnan(best->test_accuracy) ||
-                        epoch.record.test_accuracy > best->test_accuracy;
-    if (better) best = &epoch.record;
+bool RunFiles::holds_out() const {
+  return std::any_of(epochs.begin(), epochs.end(), [](const EpochResult& epoch) {
+    return epoch.record.validation_accuracy.has_value();
+  });
+}
+
+std::optional<BestEpoch> RunFiles::best_epoch() const {
+  if (epochs.empty()) return std::nullopt;
+  // The epochs here are not all if the run resumed in another folder, or within an epoch that had
+  // been evaluated unfinished. While a run lasts, its summary may be older than its epochs.
+  const bool is_over = status() == "finished" || status() == "stopped";
+  const double number = number_in(summary, "best_epoch");
+  const double accuracy = number_in(summary, "best_test_accuracy");
+  if (is_over && number > 0 && number < 1e15 && std::isfinite(accuracy)) {
+    return BestEpoch{static_cast<std::int64_t>(number), accuracy};
   }
-  return best;
+  const auto score = [by_validation = holds_out()](const EpochRecord& record) {
+    return by_validation ? record.validation_accuracy.value_or(NAN) : record.test_accuracy;
+  };
+  const EpochRecord* best = &epochs.front().record;
+  for (const EpochResult& epoch : epochs) {
+    if (std::isnan(score(*best)) || score(epoch.record) > score(*best)) best = &epoch.record;
+  }
+  return BestEpoch{best->epoch, best->test_accuracy};
 }
 
 std::string RunFiles::class_name(std::int64_t label) const {

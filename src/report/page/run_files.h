@@ -3,12 +3,19 @@
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "report/records.h"
 
 namespace mnist_train::report {
+
+/// The epoch that a run's best checkpoint is of.
+struct BestEpoch {
+  std::int64_t epoch = 0;  // from 1
+  double test_accuracy = 0;
+};
 
 /// The content of a run folder that pages are made from.
 struct RunFiles {
@@ -28,8 +35,11 @@ struct RunFiles {
 
   /// Returns a figure of the last epoch, NaN without epochs.
   double last(double EpochRecord::*figure) const;
-  /// Returns the first epoch with the highest test accuracy, null without epochs.
-  const EpochRecord* best_epoch() const;
+  /// Returns whether samples are held out for validation, so that `best_epoch` goes by them.
+  bool holds_out() const;
+  /// Returns the epoch that the run chose as its best: the first with the highest accuracy on the
+  /// validation set, or on the test set if nothing is held out. Nothing without epochs.
+  std::optional<BestEpoch> best_epoch() const;
   /// Returns a class's name, or its number where it has none.
   std::string class_name(std::int64_t label) const;
   /// Returns "running", "finished", "stopped", "failed", or "interrupted" for a run that ended
