@@ -13,7 +13,7 @@ test_packages=(clang-format-14 clang-tidy-14 debootstrap faketime groff-base ipr
 
 fuzz_packages=(clang-14 libclang-rt-14-dev)
 
-integration_packages=(iptables munge openmpi-bin slurm-wlm)
+integration_packages=(iptables mpich munge openmpi-bin slurm-wlm)
 
 # Ubuntu packages no browser but a snap; the tests that need one are skipped there.
 browser_packages() {

@@ -20,6 +20,9 @@ struct CudaModule {
   std::int64_t (*peak_memory_bytes)(int index);  // of LibTorch's allocator
   std::int64_t (*free_memory_bytes)(int index);
   const char* (*device_name)(int index);
+  /// Returns "0000:01:00.0", by which NCCL tells GPUs apart. The same for all slices (MIG) of a
+  /// GPU.
+  std::string (*pci_address)(int index);
   bool (*computes_bfloat16)(int index);  // natively
   int (*runtime_version)();              // 13000 is 13.0
   std::string (*nccl_version)();         // "2.28.9"

@@ -9,6 +9,8 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <numeric>
+#include <vector>
 
 #include "accelerator/cuda_module.h"
 #include "accelerator/device.h"
@@ -92,7 +94,7 @@ double peer_timeout_s(const Worker& worker) {
   return worker.config.launch.hang_timeout_s + (launch::was_handed_over("status") ? kMargin_s : 0);
 }
 
-void set_up_device(Worker& worker) {
+void set_up_host(Worker& worker) {
   at::set_num_threads(worker.placement.threads);
   // Each step frees its activations and gradients and the next allocates them again: keep them.
   ::mallopt(M_MMAP_THRESHOLD, 32 << 20);
@@ -103,8 +105,6 @@ void set_up_device(Worker& worker) {
   at::globalContext().setDeterministicFillUninitializedMemory(false);
   if (!worker.placement.cuda) return;
   if (deterministic) ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
-  accelerator::cuda_module().set_device(worker.placement.device_index);
-  accelerator::limit_waits(peer_timeout_s(worker), &worker.status());
   at::globalContext().setBenchmarkCuDNN(!deterministic);
   at::globalContext().setDeterministicCuDNN(deterministic);
   // TF32 keeps 10 bits, so a batch split in two would not give what it gives as a whole.
@@ -119,17 +119,48 @@ comm::RendezvousOptions rendezvous_of(const settings::RunConfig& config,
   return rendezvous;
 }
 
-comm::Communicator connect(const Worker& worker) {
+/// Returns the GPUs that this rank may use: one that the config names, else all that it sees.
+std::vector<int> allowed_gpus(const Worker& worker) {
+  if (!worker.placement.cuda) return {};
+  if (!worker.config.launch.devices.empty()) return {worker.placement.device_index};
+  std::vector<int> all(static_cast<std::size_t>(accelerator::cuda_module().device_count()));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+/// Takes a GPU that no other rank takes, if there is one, whatever numbers it has for the others:
+/// with Slurm's --gpu-bind, for example, each task's first GPU is another one.
+void take_gpu(Worker& worker, const std::vector<int>& allowed, const launch::GpuShares& shares) {
+  launch::Placement& placement = worker.placement;
+  if (!placement.cuda) return;
+  placement.device_index =
+      allowed.at(shares.taken.at(static_cast<std::size_t>(worker.identity.rank)));
+  if (placement.backend == "nccl" && !shares.one_each()) {
+    placement.backend = launch::backend_of_shared_gpu(worker.config, shares);
+    spdlog::debug("ranks {} and {} share a GPU: connecting over {}", shares.first, shares.second,
+                  placement.backend);
+  }
+  accelerator::cuda_module().set_device(placement.device_index);
+  accelerator::limit_waits(peer_timeout_s(worker), &worker.status());
+}
+
+comm::Communicator connect(Worker& worker) {
   comm::RendezvousOptions rendezvous = rendezvous_of(worker.config, worker.identity);
   rendezvous.listen_fd = handed_over_or("listen", launch::kListenFd, -1);
   rendezvous.fingerprint = hash_hex(settings::write_run_config(worker.config, false));
   rendezvous.backend = worker.placement.backend;
+  const std::vector<int> gpus = allowed_gpus(worker);
+  for (const int gpu : gpus) {
+    rendezvous.gpus.push_back(accelerator::cuda_module().pci_address(gpu));
+  }
   if (worker.placement.backend == "nccl") {
     const bool one_host = worker.identity.local_world_size == worker.identity.world_size;
     const auto& folder = worker.run_folder;
     comm::set_nccl_defaults(one_host, folder.empty() ? folder : folder / report::files::kLogs);
   }
-  return {rendezvous,
+  const comm::RendezvousResult joined = comm::rendezvous(rendezvous);
+  take_gpu(worker, gpus, joined.gpus);
+  return {worker.identity, joined,
           worker.placement.backend == "nccl" ? comm::BackendKind::kNccl : comm::BackendKind::kGloo,
           peer_timeout_s(worker)};
 }
@@ -153,13 +184,12 @@ std::unique_ptr<Worker> start_worker() {
     comm::publish_refusal(rendezvous_of(config, identity), {code, job.refusal});
     ::_exit(job.refusal_code);
   }
-  // A rank that sees GPUs of its own (Slurm's --gpus-per-task) shares none.
-  const bool alone = identity.sees_own_gpus;
   launch::Placement placement;
   if (!launch::needs_one_cpu(job.command)) {
+    launch::Machine machine = launch::this_machine();
+    machine.same_for_all = identity.launcher == launch::LauncherKind::kOwn;
     placement =
-        launch::choose_placement(config, launch::this_machine(), alone ? 0 : identity.local_rank,
-                                 alone ? 1 : identity.local_world_size);
+        launch::choose_placement(config, machine, identity.local_rank, identity.local_world_size);
   }
   auto board = launch::StatusBoard::attach(handed_over_or("status", launch::kStatusFd, -1),
                                            identity.local_world_size);
@@ -168,7 +198,7 @@ std::unique_ptr<Worker> start_worker() {
   worker->run_folder = worker->job.run_folder;
   set_up_log(*worker);
   log_identity(identity);
-  set_up_device(*worker);
+  set_up_host(*worker);
   launch::update(worker->status(), launch::Phase::kRendezvous, 0, 0);
   worker->communicator = connect(*worker);
   worker->communicator.report_to(worker->status());

@@ -87,8 +87,8 @@ constexpr std::array<Row, 6> kVariables{{
     {"MNIST_TRAIN_SET", "A JSON object that is laid over the config file, below the flags."},
     {"MNIST_TRAIN_DATA", "Folders that hold data sets as folders, separated by colons."},
     {"RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT",
-     "Set by torchrun: this process is one rank of a larger run. The variables of Slurm and Open "
-     "MPI are read as well."},
+     "Set by torchrun: this process is one rank of a larger run. The variables of Slurm, Open "
+     "MPI, MPICH and Intel MPI are read as well."},
     {"GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME",
      "The network interface that connects several hosts."},
     {"OMP_NUM_THREADS", "The threads of a process, unless the config says otherwise."},
@@ -171,8 +171,8 @@ std::string man_page(const std::vector<CommandHelp>& commands) {
       name + " " + italic("COMMAND") + " [" + italic("FLAG") +
       "...]\n.SH DESCRIPTION\n"
       "Trains image classifiers on MNIST, Fashion-MNIST or your own images. It starts "
-      "one process for each GPU, or a few on CPUs; under torchrun, Slurm and Open MPI "
-      "it is one of their processes. Progress goes to standard error, results to "
+      "one process for each GPU, or a few on CPUs; under torchrun, Slurm, Open MPI "
+      "and MPICH it is one of their processes. Progress goes to standard error, results to "
       "standard output.\n.SH COMMANDS\n";
   for (const CommandHelp& command : commands) {
     text += ".SS " + escaped(command.name) + "\n" + escaped(command.purpose) + ".\n";

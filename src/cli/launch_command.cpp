@@ -167,7 +167,7 @@ std::optional<std::int64_t> configured_processes(const settings::LaunchOptions& 
   return options.processes_per_node;
 }
 
-/// Returns whether a single process of Slurm or Open MPI, or a shell of theirs, is told by the
+/// Returns whether a single process of Slurm or an MPI, or a shell of theirs, is told by the
 /// config to start processes of its own.
 bool starts_own_processes(const launch::WorkerIdentity& identity,
                           const settings::LaunchOptions& options) {

@@ -114,18 +114,17 @@ std::vector<int> ask_for_silent_ranks(c10d::Store& store, int own_rank, int worl
 
 }  // namespace
 
-Communicator::Communicator(const RendezvousOptions& options, BackendKind backend, double timeout_s)
-    : rank_(options.identity.rank),
-      world_size_(options.identity.world_size),
+Communicator::Communicator(const launch::WorkerIdentity& identity, const RendezvousResult& joined,
+                           BackendKind backend, double timeout_s)
+    : rank_(identity.rank),
+      world_size_(identity.world_size),
       backend_(backend),
-      timeout_s_(timeout_s) {
+      one_host_(joined.one_host),
+      timeout_s_(timeout_s),
+      store_(joined.store) {
   if (alone()) return;
-  const RendezvousResult joined = rendezvous(options);
-  store_ = joined.store;
-  one_host_ = joined.one_host;
-  translate_failures("connecting the process group", [&] {
-    group_ = make_group(store_, options.identity, backend, one_host_, timeout_s);
-  });
+  translate_failures("connecting the process group",
+                     [&] { group_ = make_group(store_, identity, backend, one_host_, timeout_s); });
   store_->setTimeout(to_milliseconds(timeout_s));
 }
 

@@ -21,8 +21,10 @@ class Communicator {
  public:
   /// Makes a world of one rank.
   Communicator() = default;
-  /// Connects the ranks. Collective. `timeout_s` bounds every later collective.
-  Communicator(const RendezvousOptions& options, BackendKind backend, double timeout_s);
+  /// Connects ranks that have met in `rendezvous`, over NCCL on the calling thread's GPU.
+  /// Collective. `timeout_s` bounds every later collective.
+  Communicator(const launch::WorkerIdentity& identity, const RendezvousResult& joined,
+               BackendKind backend, double timeout_s);
 
   int rank() const { return rank_; }
   int world_size() const { return world_size_; }

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <sstream>
 #include <string_view>
@@ -27,6 +26,8 @@ constexpr std::string_view kRefused = "refused\n";
 std::string told_key(int rank) { return "told/" + std::to_string(rank); }
 
 std::string joined_key(int rank) { return "joined/" + std::to_string(rank); }
+
+std::string compared_key(int rank) { return "compared/" + std::to_string(rank); }
 
 c10::intrusive_ptr<c10d::Store> connect(const RendezvousOptions& options) {
   const launch::WorkerIdentity& identity = options.identity;
@@ -104,16 +105,18 @@ std::string link_target(const char* path) {
   return std::filesystem::read_symlink(path, error).string();
 }
 
+/// Returns a text that only processes on the same boot of the same machine share.
+std::string boot_id() {
+  return first_line("/proc/sys/kernel/random/boot_id").value_or(host_name());
+}
+
 /// Returns a text that is equal for processes that reach each other by loopback and shared memory:
 /// those on the same boot of the same machine with the same network, processes and /dev/shm, none
 /// of which containers need to share.
 std::string host_identity() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string boot;
-  file >> boot;
   struct stat shm {};
   (void)::stat("/dev/shm", &shm);
-  return host_name() + " " + boot + " " + link_target("/proc/self/ns/net") + " " +
+  return host_name() + " " + boot_id() + " " + link_target("/proc/self/ns/net") + " " +
          link_target("/proc/self/ns/pid") + " " + std::to_string(shm.st_dev);
 }
 
@@ -122,11 +125,13 @@ struct RankInfo {
   std::string world_size;
   std::string fingerprint;
   std::string backend;
+  std::string gpus;  // names of those that it may use, each with a blank behind it
   std::string host;
 };
 
 std::string to_text(const RankInfo& info) {
-  return info.world_size + "\n" + info.fingerprint + "\n" + info.backend + "\n" + info.host;
+  return info.world_size + "\n" + info.fingerprint + "\n" + info.backend + "\n" + info.gpus + "\n" +
+         info.host;
 }
 
 RankInfo rank_info_of(c10d::Store& store, int rank) {
@@ -136,17 +141,32 @@ RankInfo rank_info_of(c10d::Store& store, int rank) {
   std::getline(lines, info.world_size);
   std::getline(lines, info.fingerprint);
   std::getline(lines, info.backend);
+  std::getline(lines, info.gpus);
   std::getline(lines, info.host, '\0');
   return info;
 }
 
+/// Returns names that are the same on all ranks for GPUs at these PCI addresses of this machine.
+std::string gpu_names(const std::vector<std::string>& addresses) {
+  const std::string boot = boot_id();
+  std::string names;
+  for (const std::string& address : addresses) names += boot + "/" + address + " ";
+  return names;
+}
+
+std::vector<std::string> gpus_of(const RankInfo& info) {
+  std::istringstream names(info.gpus);
+  return {std::istream_iterator<std::string>(names), {}};
+}
+
 /// Runs on every rank, so that none of them waits for one that refused.
-bool compare_rank_infos(c10d::Store& store, int world_size) {
+void compare_rank_infos(c10d::Store& store, int world_size, RendezvousResult& result) {
   const RankInfo of_rank_0 = rank_info_of(store, 0);
-  bool one_host = true;
+  std::vector<std::vector<std::string>> gpus{gpus_of(of_rank_0)};
   for (int rank = 1; rank < world_size; ++rank) {
     const RankInfo info = rank_info_of(store, rank);
-    one_host = one_host && info.host == of_rank_0.host;
+    result.one_host = result.one_host && info.host == of_rank_0.host;
+    gpus.push_back(gpus_of(info));
     const std::string name = "rank " + std::to_string(rank);
     if (info.world_size != of_rank_0.world_size) {
       throw Error(ExitCode::kConfig, name + " was told that there are " + info.world_size +
@@ -165,7 +185,16 @@ bool compare_rank_infos(c10d::Store& store, int world_size) {
                       ": `mnist-train doctor` says on each machine which GPUs it sees");
     }
   }
-  return one_host;
+  result.gpus = launch::share_out_gpus(gpus);
+}
+
+/// Keeps rank 0, with which the store may go away, until all ranks have read what they need of it.
+void wait_for_readers(c10d::Store& store, const RendezvousOptions& options) {
+  store.set(compared_key(options.identity.rank), "");
+  if (options.identity.rank != 0) return;
+  std::vector<std::string> keys;
+  for (int rank = 1; rank < options.identity.world_size; ++rank) keys.push_back(compared_key(rank));
+  store.wait(keys, to_milliseconds(options.timeout_s));
 }
 
 }  // namespace
@@ -185,15 +214,21 @@ void publish_refusal(const RendezvousOptions& options, const Refusal& refusal) {
 }
 
 RendezvousResult rendezvous(const RendezvousOptions& options) {
+  const int world_size = options.identity.world_size;
+  if (world_size == 1) return {nullptr, true, launch::share_out_gpus({options.gpus})};
   const auto tcp_store = connect(options);
   auto store = c10::make_intrusive<c10d::PrefixStore>(options.identity.store_prefix, tcp_store);
   return translate_failures("rendezvous", [&]() -> RendezvousResult {
     store->set(joined_key(options.identity.rank),
-               to_text({std::to_string(options.identity.world_size), options.fingerprint,
-                        options.backend, host_identity()}));
+               to_text({std::to_string(world_size), options.fingerprint, options.backend,
+                        gpu_names(options.gpus), host_identity()}));
     wait_for_all(*store, options);
-    const bool one_host = compare_rank_infos(*store, options.identity.world_size);
-    return {store, one_host};
+    RendezvousResult result;
+    result.store = store;
+    compare_rank_infos(*store, world_size, result);
+    // All ranks may refuse that, each by itself.
+    if (!result.gpus.one_each()) wait_for_readers(*store, options);
+    return result;
   });
 }
 

@@ -2,7 +2,9 @@
 
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
 
+#include "launch/placement.h"
 #include "launch/worker_identity.h"
 
 namespace mnist_train::comm {
@@ -11,21 +13,24 @@ namespace mnist_train::comm {
 struct RendezvousOptions {
   launch::WorkerIdentity identity;
   double timeout_s = 60;
-  int listen_fd = -1;       // rank 0 under our own launcher: its bound socket
-  std::string fingerprint;  // what all ranks must agree on: a hash of the config
-  std::string backend;      // and this: "gloo" or "nccl", which each chose by what it sees
+  int listen_fd = -1;             // rank 0 under our own launcher: its bound socket
+  std::string fingerprint;        // what all ranks must agree on: a hash of the config
+  std::string backend;            // and this: "gloo" or "nccl", which each chose by what it sees
+  std::vector<std::string> gpus;  // PCI addresses of those that this rank may use
 };
 
 /// What the ranks know of each other after the rendezvous.
 struct RendezvousResult {
   c10::intrusive_ptr<c10d::Store> store;
-  bool one_host = true;  // all of them reach each other by 127.0.0.1 and /dev/shm
+  bool one_host = true;    // all of them reach each other by 127.0.0.1 and /dev/shm
+  launch::GpuShares gpus;  // which of `RendezvousOptions::gpus` each of them takes
 };
 
 /// Connects to the run's key-value store (rank 0 serves it, unless an agent does) and waits until
 /// every rank has joined. Collective. Throws Error(kDistributed) "1 of 2 ranks joined within 60 s,
 /// missing: rank 1", Error(kDistributed) naming the address when it is taken or cannot be reached,
-/// and Error(kConfig) when a rank runs with another config or uses another backend.
+/// and Error(kConfig) when a rank runs with another config or uses another backend. One rank alone
+/// has no store.
 RendezvousResult rendezvous(const RendezvousOptions& options);
 
 }  // namespace mnist_train::comm

@@ -10,6 +10,7 @@
 #define USE_C10D_NCCL
 #include <torch/csrc/cuda/nccl.h>
 
+#include <array>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include "accelerator/cuda_module.h"
@@ -46,6 +47,12 @@ std::int64_t free_memory_bytes(int index) {
 
 const char* device_name(int index) {
   return at::cuda::getDeviceProperties(static_cast<c10::DeviceIndex>(index))->name;
+}
+
+std::string pci_address(int index) {
+  std::array<char, 32> text{};
+  C10_CUDA_CHECK(::cudaDeviceGetPCIBusId(text.data(), static_cast<int>(text.size()), index));
+  return text.data();
 }
 
 bool computes_bfloat16(int index) {
@@ -117,10 +124,10 @@ class CudaGraph : public accelerator::DeviceGraph {
 
 std::unique_ptr<accelerator::DeviceGraph> make_graph() { return std::make_unique<CudaGraph>(); }
 
-constexpr accelerator::CudaModule kModule{&device_count,      &set_device,     &peak_memory_bytes,
-                                          &free_memory_bytes, &device_name,    &computes_bfloat16,
-                                          &runtime_version,   &nccl_version,   &make_event,
-                                          &make_graph,        &compile_kernels};
+constexpr accelerator::CudaModule kModule{&device_count,      &set_device,      &peak_memory_bytes,
+                                          &free_memory_bytes, &device_name,     &pci_address,
+                                          &computes_bfloat16, &runtime_version, &nccl_version,
+                                          &make_event,        &make_graph,      &compile_kernels};
 
 }  // namespace
 

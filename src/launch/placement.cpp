@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -84,7 +85,7 @@ bool one_gpu_each(const settings::RunConfig& config, const Machine& machine, int
   std::set<int> taken;
   for (int rank = 0; rank < local_world_size; ++rank) {
     const auto gpu = gpu_of(config, machine, rank);
-    if (!gpu || !taken.insert(*gpu).second) return false;
+    if (!gpu || (!taken.insert(*gpu).second && machine.same_for_all)) return false;
   }
   return true;
 }
@@ -151,7 +152,11 @@ bool prefers_threads(const settings::RunConfig& config, const Machine& machine) 
 Machine this_machine() {
   const int gpus = visible_gpus();
   const bool has_module = !find_program_file(kCudaModule).empty();
-  return {usable_cores(), has_module ? gpus : 0, gpus > 0 && !has_module};
+  Machine machine;
+  machine.cores = usable_cores();
+  machine.gpus = has_module ? gpus : 0;
+  machine.lacks_module = gpus > 0 && !has_module;
+  return machine;
 }
 
 int usable_cores() {
@@ -229,6 +234,35 @@ Placement choose_placement(const settings::RunConfig& config, const Machine& mac
   placement.backend = choose_backend(config, machine, local_world_size);
   placement.threads = choose_threads(config, machine, local_world_size);
   return placement;
+}
+
+GpuShares share_out_gpus(const std::vector<std::vector<std::string>>& allowed) {
+  GpuShares shares;
+  std::map<std::string, std::vector<int>> users;
+  for (int rank = 0; const std::vector<std::string>& names : allowed) {
+    const auto least = std::min_element(
+        names.begin(), names.end(),
+        [&](const auto& a, const auto& b) { return users[a].size() < users[b].size(); });
+    shares.taken.push_back(static_cast<std::size_t>(least - names.begin()));
+    if (least != names.end()) {
+      std::vector<int>& others = users[*least];
+      if (!others.empty() && shares.one_each()) {
+        shares.first = others.front();
+        shares.second = rank;
+      }
+      others.push_back(rank);
+    }
+    ++rank;
+  }
+  return shares;
+}
+
+std::string backend_of_shared_gpu(const settings::RunConfig& config, const GpuShares& shares) {
+  if (config.train.backend != settings::BackendName::kNccl) return "gloo";
+  refuse("backend \"nccl\" needs a GPU of its own for every process: ranks " +
+         std::to_string(shares.first) + " and " + std::to_string(shares.second) +
+         " share one (slices of a GPU are one GPU to NCCL); let the launcher give each another GPU "
+         "(CUDA_VISIBLE_DEVICES), or set backend to \"gloo\"");
 }
 
 }  // namespace mnist_train::launch

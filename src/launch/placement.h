@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <string>
+#include <vector>
 
 #include "settings/run_config.h"
 
@@ -14,6 +16,7 @@ struct Machine {
   int cores = 1;
   int gpus = 0;               // that this build can use
   bool lacks_module = false;  // there are GPUs, but the module for them was not built
+  bool same_for_all = true;   // every rank here sees the same GPUs under the same numbers
 };
 
 /// Returns what this machine offers now. Does not load CUDA's runtime.
@@ -54,8 +57,28 @@ std::string placement_note(const settings::RunConfig& config, const Machine& mac
 
 /// Chooses device, backend and threads of one rank. When there are more ranks than GPUs, they share
 /// them in turn, over Gloo, since NCCL refuses two ranks on one GPU. What the config asks for by
-/// name is taken, or refused with Error(kConfig), but never replaced.
+/// name is taken, or refused with Error(kConfig), but never replaced. Unless all ranks see the same
+/// GPUs, their numbers do not tell which are shared: "nccl" then holds if `share_out_gpus` gives
+/// each rank a GPU of its own.
 Placement choose_placement(const settings::RunConfig& config, const Machine& machine,
                            int local_rank, int local_world_size);
+
+/// Which GPU each rank takes.
+struct GpuShares {
+  std::vector<std::size_t> taken;  // by rank: a position in its list
+  int first = -1;                  // two ranks that share a GPU, if any do
+  int second = -1;
+
+  bool one_each() const { return first < 0; }
+};
+
+/// Gives each rank the GPU that the fewest ranks before it took, and of several the first one.
+/// `allowed` lists by rank the GPUs that it may take, under names that are the same wherever a GPU
+/// is seen. An empty list is a rank on the CPU.
+GpuShares share_out_gpus(const std::vector<std::vector<std::string>>& allowed);
+
+/// Returns the backend of ranks two of which share a GPU. Throws Error(kConfig), which names them,
+/// if the config asks for NCCL.
+std::string backend_of_shared_gpu(const settings::RunConfig& config, const GpuShares& shares);
 
 }  // namespace mnist_train::launch

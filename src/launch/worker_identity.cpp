@@ -1,68 +1,25 @@
 #include "launch/worker_identity.h"
 
-#include <spdlog/fmt/fmt.h>
-#include <spdlog/fmt/ranges.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <cstdint>
-#include <vector>
+#include <initializer_list>
+#include <string_view>
 
 #include "base/enum_name.h"
-#include "base/error.h"
+#include "launch/launcher_variables.h"
+#include "launch/mpirun_identity.h"
 
 namespace mnist_train::launch {
 
 namespace {
 
-constexpr int kMostTasks = 1 << 20;
-
-[[noreturn]] void refuse(const std::string& message) { throw Error(ExitCode::kConfig, message); }
-
-/// Throws Error(kConfig) that names the variable, what it holds and what it may hold.
-int integer_variable(const EnvironmentLookup& lookup, const char* name, int least, int most) {
-  const std::string text = lookup(name).value_or("");
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < least || value > most) {
-    refuse(std::string("environment variable ") + name + ": expected an integer from " +
-           std::to_string(least) + " to " + std::to_string(most) + ", found \"" + text + "\"");
-  }
-  return value;
-}
-
-int optional_integer(const EnvironmentLookup& lookup, const char* name, int least, int most,
-                     int otherwise) {
-  return lookup(name) ? integer_variable(lookup, name, least, most) : otherwise;
-}
-
-/// Returns a port that all processes of a job find by themselves and few other jobs share.
-int port_from(const std::string& job) {
-  constexpr int kFirst = 15000;  // below the ports that systems hand out by themselves
-  constexpr std::uint32_t kPorts = 17000;
-  std::uint32_t hash = 2166136261U;  // FNV-1a
-  for (const char character : job) {
-    hash = (hash ^ static_cast<unsigned char>(character)) * 16777619U;
-  }
-  return kFirst + static_cast<int>(hash % kPorts);
-}
-
-/// Takes MASTER_PORT where it is set, else a port that follows from the job.
-void choose_port(const EnvironmentLookup& lookup, const std::string& job, const std::string& source,
-                 WorkerIdentity& identity) {
-  const bool is_set = lookup("MASTER_PORT").has_value();
-  identity.master_port =
-      is_set ? integer_variable(lookup, "MASTER_PORT", 1, 65535) : port_from(job);
-  identity.decided_by += ", " + (is_set ? "MASTER_PORT" : source);
-}
-
 std::string required_by_slurm(const EnvironmentLookup& lookup, const char* name,
                               const char* purpose) {
   if (auto value = lookup(name); value && !value->empty()) return *value;
-  refuse(std::string("Slurm's variable ") + name + " is not set, but is needed to find " + purpose +
-         ": start the tasks with srun, or set MASTER_ADDR and MASTER_PORT");
+  refuse_environment(std::string("Slurm's variable ") + name +
+                     " is not set, but is needed to find " + purpose +
+                     ": start the tasks with srun, or set MASTER_ADDR and MASTER_PORT");
 }
 
 int tasks_on_this_node(const EnvironmentLookup& lookup, int local_rank, int world_size) {
@@ -75,16 +32,6 @@ int tasks_on_this_node(const EnvironmentLookup& lookup, int local_rank, int worl
     if (list.find_first_of(",[") == std::string::npos) return world_size;
   }
   return local_rank + 1;
-}
-
-/// With --gpu-bind=none every task sees all GPUs of the node, whatever SLURM_GPUS_PER_TASK ("2",
-/// "a100:2") says.
-bool sees_own_gpus(const EnvironmentLookup& lookup) {
-  const auto asked = lookup("SLURM_GPUS_PER_TASK");
-  const auto visible = lookup("CUDA_VISIBLE_DEVICES");
-  if (!asked || !visible || visible->empty()) return false;
-  const auto count = std::count(visible->begin(), visible->end(), ',') + 1;
-  return asked->substr(asked->rfind(':') + 1) == std::to_string(count);
 }
 
 void choose_slurm_master(const EnvironmentLookup& lookup, WorkerIdentity& identity) {
@@ -100,42 +47,44 @@ void choose_slurm_master(const EnvironmentLookup& lookup, WorkerIdentity& identi
   }
 }
 
-/// What all processes of one mpirun share, and no others on this machine at this time.
-struct MpirunJob {
-  std::string name;
-  std::string source;  // what it was read from
-};
+/// How Slurm started this process, if it did.
+enum class SlurmStart { kShell, kBatchScript, kTask };
 
-MpirunJob mpirun_job(const EnvironmentLookup& lookup) {
-  for (const char* name : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}) {
-    if (const auto value = lookup(name)) return {*value, name};
-  }
-  // On one host they have one parent, too: mpirun or its daemon.
-  return {"child of " + std::to_string(::getppid()), "the parent's process id"};
+/// A shell may be one of salloc, which knows the job alone, or the job's interactive step, which
+/// salloc starts like a task under a number that Slurm keeps for it. A process that joined a job
+/// from outside is in the extern step. The job's name does not tell: srun's tasks inherit it.
+SlurmStart slurm_start(const EnvironmentLookup& lookup) {
+  const auto step = lookup("SLURM_STEP_ID");
+  const auto is_one_of = [&](std::initializer_list<std::string_view> names) {
+    return step && std::find(names.begin(), names.end(), *step) != names.end();
+  };
+  if (!lookup("SLURM_PROCID")) return SlurmStart::kShell;
+  if (is_one_of({"4294967290", "interactive", "4294967292", "extern"})) return SlurmStart::kShell;
+  const bool has_step = step || lookup("SLURM_STEP_NODELIST");
+  if (!has_step || is_one_of({"4294967291", "batch"})) return SlurmStart::kBatchScript;
+  return SlurmStart::kTask;
 }
 
-/// Returns the identity of a task that Slurm's srun started, or nothing in a shell of salloc and in
-/// a batch script of one task.
-std::optional<WorkerIdentity> slurm_identity(const EnvironmentLookup& lookup) {
-  if (!lookup("SLURM_PROCID")) return std::nullopt;  // a shell of salloc
+/// Refuses a batch script that asked for several tasks: as one process it would leave them idle.
+void check_batch_script(const EnvironmentLookup& lookup) {
+  const int tasks = optional_integer(lookup, "SLURM_NTASKS", 1, kMostTasks, 1);
+  if (tasks == 1) return;
+  refuse_environment(
+      "runs in a Slurm batch script that asked for " + std::to_string(tasks) +
+      " tasks (SLURM_NTASKS), but not as one of them: start it with `srun mnist-train …`, or ask "
+      "for one task (--ntasks=1) and let it start its own processes");
+}
+
+/// Returns the identity of a task that Slurm's srun started.
+WorkerIdentity slurm_identity(const EnvironmentLookup& lookup) {
   const char* tasks = lookup("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
-  const int world_size = optional_integer(lookup, tasks, 1, kMostTasks, 1);
-  // A batch script sees the variables of its job, but none of a step.
-  if (!lookup("SLURM_STEP_ID") && !lookup("SLURM_STEP_NODELIST")) {
-    if (world_size == 1) return std::nullopt;
-    refuse("runs in a Slurm batch script that asked for " + std::to_string(world_size) +
-           " tasks (" + tasks +
-           "), but not as one of them: start it with `srun mnist-train …`, or ask for one task "
-           "(--ntasks=1) and let it start its own processes");
-  }
   WorkerIdentity identity;
   identity.launcher = LauncherKind::kSlurm;
-  identity.world_size = world_size;
-  identity.rank = integer_variable(lookup, "SLURM_PROCID", 0, world_size - 1);
-  identity.local_rank = integer_variable(lookup, "SLURM_LOCALID", 0, world_size - 1);
-  identity.local_world_size = tasks_on_this_node(lookup, identity.local_rank, world_size);
+  identity.world_size = optional_integer(lookup, tasks, 1, kMostTasks, 1);
+  identity.rank = integer_variable(lookup, "SLURM_PROCID", 0, identity.world_size - 1);
+  identity.local_rank = integer_variable(lookup, "SLURM_LOCALID", 0, identity.world_size - 1);
+  identity.local_world_size = tasks_on_this_node(lookup, identity.local_rank, identity.world_size);
   identity.restart_count = slurm_restart_count(lookup);
-  identity.sees_own_gpus = sees_own_gpus(lookup);
   identity.decided_by = std::string("SLURM_PROCID, ") + tasks + ", SLURM_LOCALID";
   choose_slurm_master(lookup, identity);
   if (!lookup("MASTER_PORT")) (void)required_by_slurm(lookup, "SLURM_JOB_ID", "rank 0's port");
@@ -145,52 +94,6 @@ std::optional<WorkerIdentity> slurm_identity(const EnvironmentLookup& lookup) {
   identity.store_prefix =
       "mnist-train/slurm-" + job + "/" + std::to_string(identity.restart_count) + "/";
   return identity;
-}
-
-/// Returns the identity of a process that Open MPI's mpirun started, or nothing in others. On
-/// several hosts MASTER_ADDR and MASTER_PORT must say where rank 0 is.
-std::optional<WorkerIdentity> open_mpi_identity(const EnvironmentLookup& lookup) {
-  if (!lookup("OMPI_COMM_WORLD_RANK")) return std::nullopt;
-  const int world_size = integer_variable(lookup, "OMPI_COMM_WORLD_SIZE", 1, kMostTasks);
-  WorkerIdentity identity;
-  identity.launcher = LauncherKind::kOpenMpi;
-  identity.world_size = world_size;
-  identity.rank = integer_variable(lookup, "OMPI_COMM_WORLD_RANK", 0, world_size - 1);
-  identity.local_world_size = integer_variable(lookup, "OMPI_COMM_WORLD_LOCAL_SIZE", 1, world_size);
-  identity.local_rank =
-      integer_variable(lookup, "OMPI_COMM_WORLD_LOCAL_RANK", 0, identity.local_world_size - 1);
-  identity.decided_by =
-      "OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE, OMPI_COMM_WORLD_LOCAL_RANK, "
-      "OMPI_COMM_WORLD_LOCAL_SIZE";
-  const MpirunJob job = mpirun_job(lookup);
-  identity.store_prefix = "mnist-train/open-mpi-" + job.name + "/0/";
-  const bool one_host = identity.local_world_size == world_size;
-  if (!one_host && (!lookup("MASTER_ADDR") || !lookup("MASTER_PORT"))) {
-    refuse("Open MPI runs " + std::to_string(world_size) + " processes, " +
-           std::to_string(identity.local_world_size) +
-           " of them here, and does not say where rank 0 is: mpirun -x MASTER_ADDR=HOST -x "
-           "MASTER_PORT=PORT …");
-  }
-  choose_port(lookup, "open mpi " + job.name, job.source, identity);
-  if (const auto address = lookup("MASTER_ADDR")) {
-    identity.master_address = *address;
-    identity.decided_by += ", MASTER_ADDR";
-  }
-  return identity;
-}
-
-void require_all_variables(const EnvironmentLookup& lookup) {
-  std::vector<const char*> present;
-  std::vector<const char*> missing;
-  for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}) {
-    (lookup(name) ? present : missing).push_back(name);
-  }
-  if (missing.empty()) return;
-  refuse(
-      fmt::format("environment variables {} are set but {} are not: unset them to let "
-                  "mnist-train start its own processes, or start it with torchrun "
-                  "--no-python",
-                  fmt::join(present, ", "), fmt::join(missing, ", ")));
 }
 
 /// Returns torchrun's run id where a user chose one, else the folder that each agent makes for its
@@ -203,20 +106,23 @@ std::string torchrun_launch(const EnvironmentLookup& lookup) {
   return attempt == std::string::npos ? "" : file.substr(0, attempt);
 }
 
-std::string describe(const WorkerIdentity& identity) {
-  return fmt::format("rank {} of {} ({})", identity.rank, identity.world_size, identity.decided_by);
-}
-
-/// Asks Slurm and Open MPI. Both answer where srun starts a program that was built with Open MPI.
+/// Asks Slurm and the MPIs. Both may answer: srun starts a program that was built with an MPI, or
+/// mpirun starts its daemons by srun, one a node, whose processes inherit what Slurm told them.
 std::optional<WorkerIdentity> cluster_identity(const EnvironmentLookup& lookup) {
-  auto open_mpi = open_mpi_identity(lookup);
-  const bool inside_batch_script = open_mpi && !lookup("SLURM_STEP_ID");
-  auto slurm = inside_batch_script ? std::nullopt : slurm_identity(lookup);
-  if (!slurm || !open_mpi) return slurm ? slurm : open_mpi;
-  if (slurm->rank == open_mpi->rank && slurm->world_size == open_mpi->world_size) return slurm;
-  refuse("Slurm says " + describe(*slurm) + ", Open MPI says " + describe(*open_mpi) +
-         ": start it with srun alone, or set RANK, WORLD_SIZE, "
-         "LOCAL_RANK, MASTER_ADDR and MASTER_PORT");
+  const auto mpi = mpirun_place(lookup);
+  const SlurmStart start = slurm_start(lookup);
+  const bool has_step = start == SlurmStart::kTask && lookup("SLURM_STEP_ID");
+  if (mpi && !has_step) return with_master(lookup, *mpi);
+  if (start != SlurmStart::kTask) {
+    if (start == SlurmStart::kBatchScript) check_batch_script(lookup);
+    check_half_of_mpich(lookup);
+    return std::nullopt;
+  }
+  const WorkerIdentity slurm = slurm_identity(lookup);
+  if (!mpi || places_agree(slurm, *mpi)) return slurm;
+  const bool is_of_daemon = slurm.local_world_size == 1 && slurm.world_size <= mpi->world_size;
+  if (!is_of_daemon) refuse_contradiction(slurm, *mpi);
+  return with_master(lookup, *mpi);
 }
 
 }  // namespace
@@ -262,14 +168,15 @@ int slurm_restart_count(const EnvironmentLookup& lookup) {
 }
 
 const char* name_of(LauncherKind kind) {
-  static constexpr std::array kNames{"mnist-train", "torchrun", "slurm", "open-mpi"};
+  static constexpr std::array kNames{"mnist-train", "torchrun", "slurm", "open-mpi", "mpich"};
   return enum_name(kNames, kind);
 }
 
 std::optional<WorkerIdentity> identity_from_environment(const EnvironmentLookup& lookup) {
   // MASTER_ADDR alone does not make a worker: clusters often export it for good.
   if (!lookup("RANK") && !lookup("WORLD_SIZE")) return cluster_identity(lookup);
-  require_all_variables(lookup);
+  require_all_variables(lookup, {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"},
+                        "torchrun --no-python");
   WorkerIdentity identity;
   identity.launcher = LauncherKind::kTorchrun;
   identity.world_size = integer_variable(lookup, "WORLD_SIZE", 1, 1 << 20);

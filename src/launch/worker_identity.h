@@ -11,9 +11,9 @@ namespace mnist_train::launch {
 /// Returns the value of an environment variable, or nothing where it is not set.
 using EnvironmentLookup = std::function<std::optional<std::string>(const char* name)>;
 
-enum class LauncherKind { kOwn, kTorchrun, kSlurm, kOpenMpi };
+enum class LauncherKind { kOwn, kTorchrun, kSlurm, kOpenMpi, kMpich };
 
-/// Returns "mnist-train", "torchrun", "slurm" or "open-mpi".
+/// Returns "mnist-train", "torchrun", "slurm", "open-mpi" or "mpich", which Intel MPI is as well.
 const char* name_of(LauncherKind kind);
 
 /// Which of the run's processes this one is, and where rank 0 serves the store that they meet at.
@@ -29,12 +29,12 @@ struct WorkerIdentity {
   std::string store_prefix;            // run id and restart count, so that attempts share no keys
   int restart_count = 0;
   std::string launch;  // what all attempts of one launch share; "" where the launcher does not say
-  bool sees_own_gpus = false;  // no other process of the run uses the GPUs that this one sees
-  std::string decided_by;      // the variables that the above was read from, for the log
+  std::string decided_by;  // the variables that the above was read from, for the log
 };
 
 /// Returns what the variables of torchrun say (our own launcher sets the same ones for its ranks),
-/// else those of Slurm, else those of Open MPI; nothing when this process was started by hand.
+/// else those of Slurm, of Open MPI, of MPICH and Intel MPI; nothing if this process was started by
+/// hand or in a shell or batch script of Slurm.
 /// Throws Error(kConfig) when they are incomplete or contradict each other.
 std::optional<WorkerIdentity> identity_from_environment(
     const EnvironmentLookup& lookup = environment_variable);

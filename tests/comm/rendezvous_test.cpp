@@ -110,6 +110,39 @@ TEST_CASE("a rank with another backend is refused before anybody waits for it") 
   CHECK_THAT(failure.message, ContainsSubstring("rank 1 uses backend gloo, rank 0 uses nccl"));
 }
 
+TEST_CASE("ranks learn which GPUs are the same, whatever number each has for them") {
+  launch::ListenSocket listener = launch::listen_on_loopback();
+  const int fd = listener.fd.release();
+  const std::vector<std::vector<std::string>> seen{
+      {"0000:01:00.0", "0000:02:00.0"}, {"0000:02:00.0"}, {"0000:02:00.0", "0000:03:00.0"}};
+  std::vector<RendezvousResult> results(3);
+  on_ranks(3, [&](int rank) {
+    const auto index = static_cast<std::size_t>(rank);
+    RendezvousOptions options = rendezvous_of(rank, 3, listener.port, fd, kLong_s);
+    options.gpus = seen[index];
+    results[index] = rendezvous(options);
+  });
+  for (const RendezvousResult& result : results) {
+    CHECK(result.gpus.taken == std::vector<std::size_t>{0, 0, 1});
+    CHECK(result.gpus.one_each());
+  }
+}
+
+TEST_CASE("all ranks learn that two share a GPU before rank 0 may take the store away") {
+  launch::ListenSocket listener = launch::listen_on_loopback();
+  const int fd = listener.fd.release();
+  std::vector<launch::GpuShares> shares(3);
+  on_ranks(3, [&](int rank) {
+    RendezvousOptions options = rendezvous_of(rank, 3, listener.port, fd, kLong_s);
+    options.gpus = {rank == 0 ? "0000:01:00.0" : "0000:02:00.0"};
+    shares[static_cast<std::size_t>(rank)] = rendezvous(options).gpus;
+  });
+  for (const launch::GpuShares& known : shares) {
+    CHECK(known.first == 1);
+    CHECK(known.second == 2);
+  }
+}
+
 TEST_CASE("a store that nobody serves is named by its address") {
   launch::ListenSocket listener = launch::listen_on_loopback();
   const int port = listener.port;

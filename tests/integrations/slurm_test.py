@@ -37,6 +37,8 @@ ReturnToService=2
 JobRequeue=1
 KillWait=5
 InactiveLimit=0
+LaunchParameters=use_interactive_step
+InteractiveStepOptions="--interactive --preserve-env $SHELL"
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool.%n
 SlurmctldPidFile={folder}/slurmctld.pid
@@ -151,6 +153,27 @@ def test_srun_gives_the_weights_of_our_own_launcher(slurm, expected, tmp_path, n
     folder = RunFolder(tmp_path / "run")
     assert folder.digest() == expected.digest()
     assert folder.summary()["launcher"] == "slurm"
+
+
+def test_the_interactive_shell_of_salloc_starts_its_own_ranks(slurm, tmp_path):
+    config = write_config(tmp_path, CONFIG | {"max_steps": 1})
+    shell = tmp_path / "shell"
+    shell.write_text(f"#!/bin/sh\nexec {BINARY} --config {config} --output {tmp_path}/run\n")
+    shell.chmod(0o755)
+    done = slurm.run("salloc", "-n", 2, SHELL=str(shell))
+    assert done.returncode == 0, done.stderr
+    assert RunFolder(tmp_path / "run").summary()["launcher"] == "mnist-train"
+
+
+@pytest.mark.skipif(shutil.which("mpiexec.mpich") is None, reason="no MPICH: scripts/test --integrations installs it")
+def test_an_mpiexec_whose_daemons_srun_starts_counts(slurm, expected, tmp_path):
+    config = write_config(tmp_path, CONFIG)
+    done = slurm.run("salloc", "-N", 1, "-n", 2, "mpiexec.mpich", "-n", 2, BINARY, "--config", config, "--output",
+                     tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    folder = RunFolder(tmp_path / "run")
+    assert folder.digest() == expected.digest()
+    assert folder.summary()["launcher"] == "mpich"
 
 
 def test_a_killed_task_ends_the_step(slurm, tmp_path):

@@ -131,6 +131,53 @@ TEST_CASE("more ranks than named devices share them over Gloo") {
   CHECK(place(one, kTwoGpus, 1, 2) == "cuda:0 gloo");
 }
 
+TEST_CASE("numbers of GPUs tell nothing of sharing unless all ranks see the same ones") {
+  Machine own_view = kOneGpu;
+  own_view.same_for_all = false;
+  CHECK(place({}, own_view, 1, 2) == "cuda:0 nccl");
+  CHECK(place(asking(DeviceName::kAuto, BackendName::kNccl), own_view, 1, 2) == "cuda:0 nccl");
+  CHECK(place(asking(DeviceName::kAuto, BackendName::kGloo), own_view, 1, 2) == "cuda:0 gloo");
+  const RunConfig mixed = asking(DeviceName::kAuto, BackendName::kAuto, {"cuda", "cpu"});
+  CHECK(place(mixed, own_view, 0, 2) == "cuda:0 gloo");
+}
+
+TEST_CASE("ranks take GPUs that no others take as long as there are some") {
+  using Lists = std::vector<std::vector<std::string>>;
+  struct Case {
+    Lists allowed;
+    std::vector<std::size_t> taken;
+    int first;
+    int second;
+  };
+  for (const Case& entry : {
+           Case{{{"a", "b"}, {"a", "b"}}, {0, 1}, -1, -1},
+           Case{{{"a"}, {"b"}}, {0, 0}, -1, -1},  // --gpus-per-task=1
+           Case{{{"a"}, {"a"}}, {0, 0}, 0, 1},    // one GPU for both
+           Case{{{"a", "b"}, {"c", "d"}, {"a", "b"}, {"c", "d"}}, {0, 0, 1, 1}, -1, -1},  // closest
+           Case{{{"a", "b"}, {"b", "a"}}, {0, 0}, -1, -1},
+           Case{{{"a", "b"}, {"a", "b"}, {"a", "b"}}, {0, 1, 0}, 0, 2},
+           Case{{{}, {"a"}, {"a"}}, {0, 0, 0}, 1, 2},
+           Case{{{}, {}}, {0, 0}, -1, -1},
+       }) {
+    const GpuShares shares = share_out_gpus(entry.allowed);
+    CHECK(shares.taken == entry.taken);
+    CHECK(shares.first == entry.first);
+    CHECK(shares.second == entry.second);
+    CHECK(shares.one_each() == (entry.first < 0));
+  }
+}
+
+TEST_CASE("ranks that turn out to share a GPU use Gloo, or are refused if NCCL was asked for") {
+  GpuShares shares;
+  shares.first = 1;
+  shares.second = 4;
+  CHECK(backend_of_shared_gpu({}, shares) == "gloo");
+  const auto failure = error_of(
+      [&] { (void)backend_of_shared_gpu(asking(DeviceName::kAuto, BackendName::kNccl), shares); });
+  CHECK(failure.code == ExitCode::kConfig);
+  CHECK_THAT(failure.message, ContainsSubstring("ranks 1 and 4 share one"));
+}
+
 TEST_CASE("what is asked for by name is never replaced") {
   struct Case {
     RunConfig config;

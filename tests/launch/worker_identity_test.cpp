@@ -155,16 +155,6 @@ TEST_CASE("a task of srun knows its place") {
   CHECK(identity->master_port == identity_in(with(slurm(), "SLURM_PROCID", "0"))->master_port);
   CHECK(identity->master_port != identity_in(with(slurm(), "SLURM_STEP_ID", "1"))->master_port);
   CHECK(identity->master_port != identity_in(with(slurm(), "SLURM_JOB_ID", "1"))->master_port);
-  CHECK_FALSE(identity->sees_own_gpus);
-  using Case = std::tuple<const char*, const char*, bool>;  // asked for, visible
-  for (const auto& [asked, visible, own] :
-       {Case{"1", "0", true}, Case{"a100:1", "3", true}, Case{"2", "GPU-8f,GPU-9a", true},
-        Case{"1", "0,1,2,3", false}, Case{"1", "", false}}) {
-    CAPTURE(asked, visible);
-    const auto asking = with(slurm(), "SLURM_GPUS_PER_TASK", asked);
-    CHECK(identity_in(with(asking, "CUDA_VISIBLE_DEVICES", visible))->sees_own_gpus == own);
-    CHECK_FALSE(identity_in(asking)->sees_own_gpus);
-  }
   CHECK_THAT(identity->decided_by, ContainsSubstring("SLURM_STEP_NODELIST"));
 }
 
@@ -218,6 +208,36 @@ TEST_CASE("a batch script that forgot srun is told so") {
   const auto failure = error_of([&] { identity_in(batch); });
   CHECK(failure.code == ExitCode::kConfig);
   CHECK_THAT(failure.message, ContainsSubstring("srun mnist-train"));
+}
+
+TEST_CASE("a shell that is a step of its job starts its own processes, and srun's tasks do not") {
+  Variables shell = with(slurm(), "SLURM_JOB_NAME", "interactive");
+  shell["SLURM_PROCID"] = "0";
+  shell["SLURM_STEP_NUM_TASKS"] = "1";
+  shell["PMI_RANK"] = "0";  // MpiDefault=pmi2
+  shell["PMI_SIZE"] = "1";
+  for (const char* step : {"4294967290", "interactive", "4294967292", "extern"}) {
+    INFO(step);
+    CHECK_FALSE(identity_in(with(shell, "SLURM_STEP_ID", step)));
+  }
+  // What srun starts in it inherits the job's name.
+  for (const char* name : {"interactive", "bash"}) {
+    const auto task = identity_in(with(slurm(), "SLURM_JOB_NAME", name));
+    REQUIRE(task);
+    CHECK(task->rank == 3);
+  }
+}
+
+TEST_CASE("a batch script is one whether or not Slurm numbers its step") {
+  for (const char* step : {"4294967291", "batch"}) {
+    INFO(step);
+    const Variables batch = with(with(slurm(), "SLURM_STEP_ID", step), "SLURM_PROCID", "0");
+    CHECK_THAT(error_of([&] { identity_in(batch); }).message, ContainsSubstring("5 tasks"));
+    CHECK_FALSE(identity_in(with(batch, "SLURM_NTASKS", "1")));
+    Variables with_mpirun = batch;
+    with_mpirun.merge(Variables{{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"}});
+    CHECK(identity_in(with_mpirun)->launcher == LauncherKind::kMpich);
+  }
 }
 
 TEST_CASE("what Slurm must say and does not is named") {
@@ -311,6 +331,111 @@ TEST_CASE("on several hosts Open MPI has to be told where rank 0 is") {
   CHECK(identity->master_port == 99);
 }
 
+/// What MPICH's mpiexec sets for process 1 of 2 on one host.
+Variables mpich() {
+  return {{"PMI_RANK", "1"},        {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"},
+          {"MPI_LOCALNRANKS", "2"}, {"PMI_FD", "8"},   {"HYDI_CONTROL_FD", "7"}};
+}
+
+TEST_CASE("a process of MPICH's mpiexec knows its place, on one host without more") {
+  for (const Variables& variables : {mpich(), without(mpich(), "MPI_LOCALNRANKS")}) {
+    const auto identity = identity_in(variables);
+    REQUIRE(identity);
+    CHECK(identity->launcher == LauncherKind::kMpich);
+    CHECK(identity->rank == 1);
+    CHECK(identity->world_size == 2);
+    CHECK(identity->local_rank == 1);
+    CHECK(identity->local_world_size == 2);
+    CHECK(identity->master_address == "127.0.0.1");
+    const auto other = identity_in(with(with(mpich(), "PMI_RANK", "0"), "MPI_LOCALRANKID", "0"));
+    CHECK(identity->master_port == other->master_port);
+    CHECK(identity->store_prefix == other->store_prefix);
+    CHECK_THAT(identity->decided_by, ContainsSubstring("PMI_RANK, PMI_SIZE, MPI_LOCALRANKID"));
+  }
+}
+
+TEST_CASE("on several hosts MPICH has to be told where rank 0 is") {
+  const Variables two_hosts = with(mpich(), "PMI_SIZE", "4");
+  for (const Variables& told : {two_hosts, with(two_hosts, "MASTER_ADDR", "a"),
+                                with(with(two_hosts, "MASTER_ADDR", ""), "MASTER_PORT", "99"),
+                                with(without(two_hosts, "MPI_LOCALNRANKS"), "PMI_RANK", "3")}) {
+    const auto failure = error_of([&] { identity_in(told); });
+    CHECK(failure.code == ExitCode::kConfig);
+    CHECK_THAT(failure.message, ContainsSubstring("-genv MASTER_ADDR HOST"));
+  }
+  const Variables told = with(with(two_hosts, "MASTER_ADDR", "a"), "MASTER_PORT", "99");
+  CHECK(identity_in(told)->master_address == "a");
+  CHECK(identity_in(told)->master_port == 99);
+  // The processes of another host have another parent.
+  CHECK_THAT(identity_in(told)->store_prefix, !ContainsSubstring("child"));
+}
+
+TEST_CASE("a lone variable of MPICH's makes no worker, and half of them are refused") {
+  for (const char* name : {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"}) {
+    INFO(name);
+    CHECK_FALSE(identity_in({{name, "2"}}));
+  }
+  CHECK_FALSE(identity_in({{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}, {"PMI_FD", "9"}}));
+  for (const char* name : {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"}) {
+    const auto failure = error_of([&] { identity_in(without(mpich(), name)); });
+    INFO(name);
+    CHECK(failure.code == ExitCode::kConfig);
+    CHECK_THAT(failure.message, ContainsSubstring(std::string("but ") + name + " are not"));
+  }
+  for (const auto& [name, value] : {std::pair{"PMI_RANK", "2"},
+                                    {"PMI_RANK", "x"},
+                                    {"PMI_SIZE", "0"},
+                                    {"MPI_LOCALRANKID", "2"},
+                                    {"MPI_LOCALNRANKS", "3"},
+                                    {"MPI_LOCALNRANKS", ""}}) {
+    const auto failure = error_of([&] { identity_in(with(mpich(), name, value)); });
+    INFO(name << "=" << value);
+    CHECK(failure.code == ExitCode::kConfig);
+    CHECK_THAT(failure.message, ContainsSubstring(name));
+  }
+}
+
+TEST_CASE("Slurm's PMI says nothing that Slurm does not, and MPICH goes last") {
+  Variables pmi2 = slurm();
+  pmi2.merge(Variables{{"PMI_RANK", "7"}, {"PMI_SIZE", "8"}});
+  CHECK(identity_in(pmi2)->launcher == LauncherKind::kSlurm);
+  CHECK(identity_in(pmi2)->rank == 3);
+
+  Variables both = open_mpi();
+  both.merge(mpich());
+  CHECK(identity_in(both)->launcher == LauncherKind::kOpenMpi);
+  both["PMI_RANK"] = "0";
+  both["MPI_LOCALRANKID"] = "0";
+  const auto failure = error_of([&] { identity_in(both); });
+  CHECK_THAT(failure.message, ContainsSubstring("Open MPI says rank 1 of 2"));
+  CHECK_THAT(failure.message, ContainsSubstring("MPICH says rank 0 of 2"));
+  both.merge(torchrun());
+  CHECK(identity_in(both)->launcher == LauncherKind::kTorchrun);
+}
+
+TEST_CASE("processes of an mpirun whose daemons srun started are the mpirun's") {
+  Variables daemon = slurm();
+  daemon["SLURM_PROCID"] = "1";
+  daemon["SLURM_STEP_NUM_TASKS"] = "2";
+  daemon["SLURM_STEP_TASKS_PER_NODE"] = "1(x2)";
+  daemon["MASTER_ADDR"] = "gpu07";
+  daemon["MASTER_PORT"] = "29500";
+  for (const Variables& mpi : {with(open_mpi(), "OMPI_COMM_WORLD_SIZE", "4"),
+                               with(mpich(), "PMI_SIZE", "4"), with(mpich(), "PMI_RANK", "0")}) {
+    Variables variables = daemon;
+    variables.merge(Variables(mpi));
+    const auto identity = identity_in(variables);
+    CHECK(identity->launcher != LauncherKind::kSlurm);
+    CHECK(identity->local_world_size == 2);
+  }
+  // Several tasks a node are no daemons.
+  daemon["SLURM_STEP_TASKS_PER_NODE"] = "2(x2)";
+  daemon["SLURM_STEP_NUM_TASKS"] = "4";
+  daemon.merge(with(mpich(), "PMI_SIZE", "8"));
+  CHECK_THAT(error_of([&] { identity_in(daemon); }).message,
+             ContainsSubstring("Slurm says rank 1 of 4"));
+}
+
 TEST_CASE("torchrun goes first, Slurm second, and a contradiction is an error") {
   Variables both = slurm();
   both.merge(open_mpi());
@@ -333,6 +458,7 @@ TEST_CASE("the process's own environment is asked by default") {
   const ScopedEnvironment rank("RANK", nullptr);
   const ScopedEnvironment world("WORLD_SIZE", nullptr);
   const ScopedEnvironment ompi("OMPI_COMM_WORLD_RANK", nullptr);
+  const ScopedEnvironment pmi("PMI_RANK", nullptr);
   const ScopedEnvironment slurm_task("SLURM_PROCID", nullptr);
   CHECK_FALSE(identity_from_environment());
   const ScopedEnvironment broken("RANK", "0");

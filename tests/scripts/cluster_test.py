@@ -12,16 +12,18 @@ CLUSTER = Path(__file__).resolve().parents[2] / "scripts" / "cluster"
 
 @pytest.fixture
 def engine(tmp_path):
-    """A folder with an mpirun that prints its arguments."""
-    path = tmp_path / "mpirun"
-    path.write_text('#!/bin/sh\nprintf "%s\\n" "$*"\n')
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    """A folder with an mpirun that prints its arguments, and mpiexec, MPICH's, which also prints what it passes on."""
+    for name, version, passed_on in (("mpirun", "mpirun (Open MPI) 4.1.4", ""),
+                                     ("mpiexec", "HYDRA build details:", "$MASTER_ADDR:$MASTER_PORT")):
+        path = tmp_path / name
+        path.write_text(f'#!/bin/sh\nif [ "$1" = --version ]; then echo "{version}"; else echo "$*" {passed_on}; fi\n')
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return tmp_path
 
 
-def mpirun(engine, *arguments):
+def mpirun(engine, *arguments, command="mpirun"):
     return subprocess.run([CLUSTER / "mpirun.sh", *arguments], capture_output=True, text=True,
-                          env={**os.environ, "PATH": f"{engine}:{os.environ['PATH']}"})
+                          env={**os.environ, "PATH": f"{engine}:{os.environ['PATH']}", "MPIRUN": command})
 
 
 @pytest.mark.parametrize("hosts", ["node1\nnode2\n", "node1 slots=4\nnode2 slots=4\n", "node1:4\n",
@@ -30,6 +32,13 @@ def test_open_mpi_is_told_the_first_host_of_the_file(engine, hosts):
     (engine / "hosts").write_text(hosts)
     done = mpirun(engine, engine / "hosts", "2")
     assert " -x MASTER_ADDR=node1 -x MASTER_PORT=29500 " in done.stdout, done.stderr
+
+
+def test_mpich_passes_the_first_host_on_with_the_environment(engine):
+    (engine / "hosts").write_text("node1:4\nnode2:4\n")
+    done = mpirun(engine, engine / "hosts", "8", command="mpiexec")
+    assert done.stdout.startswith(f"--hostfile {engine}/hosts -n 8 build/bin/mnist-train "), done.stderr
+    assert done.stdout.endswith(" node1:29500\n")
 
 
 def test_a_host_file_without_hosts_is_refused(engine):

@@ -74,9 +74,9 @@ inline void on_connected_ranks(int world_size,
       static_cast<std::size_t>(world_size));
   on_ranks(world_size, [&](int rank) {
     auto& communicator = communicators[static_cast<std::size_t>(rank)];
-    communicator = std::make_unique<comm::Communicator>(
-        rendezvous_of(rank, world_size, listener.port, listen_fd, timeout_s),
-        comm::BackendKind::kGloo, timeout_s);
+    const auto options = rendezvous_of(rank, world_size, listener.port, listen_fd, timeout_s);
+    communicator = std::make_unique<comm::Communicator>(options.identity, comm::rendezvous(options),
+                                                        comm::BackendKind::kGloo, timeout_s);
     run(*communicator);
   });
 }

@@ -3,10 +3,11 @@
 What kernels compute means nothing here, so nothing is compared with it."""
 
 import re
+from contextlib import ExitStack
 
 import pytest
-from fake_gpus import ON_GPU, RESNET18, devices_of_ranks, fake_gpus, needs_fake_gpus, reports
-from support import MNIST, merged, read_idx, run, train, write_config, write_idx_folder
+from fake_gpus import ON_GPU, RESNET18, devices_in, devices_of_ranks, fake_gpus, needs_fake_gpus, reports
+from support import MNIST, free_port, merged, read_idx, run, train, worker, write_config, write_idx_folder
 
 pytestmark = needs_fake_gpus
 
@@ -73,6 +74,37 @@ def test_ranks_that_nccl_cannot_connect_use_gloo_and_eager_steps(tmp_path, path)
     changes = {"device": "auto"} | NCCL_CANNOT[path]
     summary = train(tmp_path, merged(ONE_EPOCH, changes), processes=2, variables=fake_gpus(1)).summary()
     assert (summary["backend"], summary["execution"], summary["world_size"]) == ("gloo", "eager", 2)
+
+
+def on_gpus_of_their_own(folder, changes, visible, expect=0):
+    """Ranks of another launcher, each of which sees only its own GPUs, by numbers from 0 on."""
+    port = free_port()
+    with ExitStack() as stack:
+        ranks = [stack.enter_context(worker(folder, rank, port, merged(ONE_EPOCH, changes), world_size=len(visible),
+                                            variables=fake_gpus(4) | {"CUDA_VISIBLE_DEVICES": gpus}))
+                 for rank, gpus in enumerate(visible)]
+        for rank in ranks:
+            assert rank.wait() == expect, rank.stderr
+    return ranks
+
+
+@pytest.mark.parametrize("visible, devices", [
+    (("1", "0"), {0: 1, 1: 0}),                            # --gpus-per-task=1, --gpu-bind=single:1
+    (("0,1", "2,3", "0,1", "2,3"), {0: 0, 1: 2, 2: 1, 3: 3}),  # --gpu-bind=closest, tasks in turn on two sockets
+    (("2,3", "3,2"), {0: 2, 1: 3}),
+])
+def test_ranks_that_see_different_gpus_by_the_same_number_use_nccl(tmp_path, visible, devices):
+    ranks = on_gpus_of_their_own(tmp_path, {"backend": "nccl"}, visible)
+    assert ranks[0].run_folder.summary()["backend"] == "nccl"
+    assert devices_in(rank.stderr for rank in ranks) == devices
+
+
+def test_ranks_that_see_one_gpu_use_gloo_whatever_number_it_has(tmp_path):
+    ranks = on_gpus_of_their_own(tmp_path, {"launch": {"devices": ["cuda:1", "cuda:0"]}}, ("0,1", "1,0"))
+    assert ranks[0].run_folder.summary()["backend"] == "gloo"
+    (tmp_path / "refused").mkdir()
+    for failed in on_gpus_of_their_own(tmp_path / "refused", {"backend": "nccl"}, ("1", "1"), expect=2):
+        assert "ranks 0 and 1 share one" in failed.stderr, failed.stderr
 
 
 def test_a_graph_that_is_insisted_on_and_impossible_is_refused(tmp_path):

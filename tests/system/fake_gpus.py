@@ -56,8 +56,10 @@ def reports(path):
 
 def devices_of_ranks(run_folder):
     """rank -> device, as the ranks told NCCL."""
-    found = {}
-    for log in (run_folder.path / "logs").glob("rank-*.log"):
-        for rank, device in re.findall(r"NCCL: rank (\d+) of \d+ on device (\d+)", log.read_text()):
-            found[int(rank)] = int(device)
-    return found
+    return devices_in(log.read_text() for log in (run_folder.path / "logs").glob("rank-*.log"))
+
+
+def devices_in(texts):
+    """The same, from what ranks of other launchers wrote to standard error."""
+    return {int(rank): int(device) for text in texts
+            for rank, device in re.findall(r"NCCL: rank (\d+) of \d+ on device (\d+)", text)}

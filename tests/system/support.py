@@ -27,7 +27,7 @@ BINARY = os.environ["MNIST_TRAIN_BINARY"]
 REPOSITORY = Path(__file__).resolve().parents[2]
 MNIST = REPOSITORY / "third_party" / "mnist"
 FOREIGN = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_", "SLURM_", "OMPI_", "PMIX_",
-           "OMP_", "MNIST_TRAIN_")
+           "PMI_", "MPI_LOCAL", "OMP_", "MNIST_TRAIN_")
 MARK = "MNIST_TRAIN_TEST_MARK"
 LONG_S = 120  # for whatever must end by itself on a busy machine
 STRATEGIES = ("flat", "bucketed", "shared_memory")

@@ -9,8 +9,8 @@ import time
 from contextlib import ExitStack
 
 import pytest
-from support import (BINARY, Process, assert_gone, executable_of, free_port, import_torch, send, swept, torchrun, train,
-                     wait_until, worker, write_config)
+from support import (BINARY, Process, RunFolder, assert_gone, executable_of, free_port, import_torch, run, send, swept,
+                     torchrun, train, wait_until, worker, write_config)
 
 import_torch()
 
@@ -225,16 +225,43 @@ def test_a_task_that_is_to_be_requeued_before_its_first_step_is(tmp_path):
     assert tasks[0].run_folder.checkpoints()
 
 
-def test_processes_of_one_parent_are_open_mpis_on_one_host(tmp_path, own_launcher):
+OPEN_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")
+MPICH = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
+BY_SCRIPT = ["sh", "-c", '"$0" "$@"; exit $?']  # which stays the parent
+
+
+@pytest.mark.parametrize("names, launcher, before", [(OPEN_MPI, "open-mpi", []), (MPICH, "mpich", []),
+                                                     (MPICH[:3], "mpich", BY_SCRIPT)])
+def test_processes_of_one_mpirun_meet_on_one_host(tmp_path, own_launcher, names, launcher, before):
+    """Nothing in their environment names the job, but they have one ancestor."""
+    config = write_config(tmp_path, CONFIG)
     with ExitStack() as stack:
-        config = write_config(tmp_path, CONFIG)
-        ranks = [stack.enter_context(Process(
-            [BINARY, "--config", config, "--output", tmp_path / "run"], tmp_path, tmp_path / "run",
-            {"OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_SIZE": 2, "OMPI_COMM_WORLD_LOCAL_RANK": rank,
-             "OMPI_COMM_WORLD_LOCAL_SIZE": 2})) for rank in range(2)]
+        ranks = [stack.enter_context(Process([*before, BINARY, "--config", config, "--output", tmp_path / "run"], tmp_path,
+                                             tmp_path / "run", dict(zip(names, (rank, 2, rank, 2))))) for rank in range(2)]
         for rank in ranks:
             assert rank.wait() == 0, rank.stderr
-        assert ranks[0].run_folder.digest() == own_launcher.digest()
-        for rank in range(2):  # what was decided, and by which variables
-            log = (tmp_path / "run" / "logs" / f"rank-{rank}.log").read_text()
-            assert f"rank {rank} of 2" in log and "OMPI_COMM_WORLD_RANK" in log, log
+    assert ranks[0].run_folder.digest() == own_launcher.digest()
+    assert ranks[0].run_folder.summary()["launcher"] == launcher
+    for rank in range(2):  # what was decided, and by which variables
+        log = (tmp_path / "run" / "logs" / f"rank-{rank}.log").read_text()
+        assert f"rank {rank} of 2" in log and ", ".join(names[:3]) in log, log
+
+
+@pytest.mark.parametrize("variables", [
+    {"PMI_RANK": 1}, {"PMI_SIZE": 4}, {"MPI_LOCALRANKID": 1},
+    {"SLURM_JOB_ID": 7, "SLURM_STEP_ID": 4294967290, "SLURM_PROCID": 0, "SLURM_LOCALID": 0, "SLURM_NTASKS": 4,
+     "SLURM_STEP_NUM_TASKS": 1, "SLURM_STEP_NODELIST": "here", "SLURM_JOB_NAME": "interactive", "PMI_RANK": 0, "PMI_SIZE": 1},
+], ids=["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "interactive step"])
+def test_a_shell_with_variables_of_a_launcher_starts_its_own_ranks(tmp_path, variables):
+    done = run("--config", write_config(tmp_path, CONFIG | {"max_steps": 1}), "--output", tmp_path / "run", variables=variables)
+    assert done.returncode == 0, done.stderr
+    assert RunFolder(tmp_path / "run").summary()["launcher"] == "mnist-train"
+
+
+@pytest.mark.parametrize("variables, said", [
+    ({"PMI_RANK": 0, "PMI_SIZE": 2}, "MPI_LOCALRANKID are not"),
+    ({"PMI_RANK": 0, "PMI_SIZE": 4, "MPI_LOCALRANKID": 0, "MPI_LOCALNRANKS": 2}, "-genv MASTER_ADDR HOST"),
+    ({"PMI_RANK": 2, "PMI_SIZE": 2, "MPI_LOCALRANKID": 0, "MPI_LOCALNRANKS": 2}, "PMI_RANK: expected an integer from 0 to 1")])
+def test_an_mpiexec_that_says_too_little_is_refused(tmp_path, variables, said):
+    failed = train(tmp_path, variables=variables, expect=2)
+    assert said in failed.stderr, failed.stderr
