@@ -5,19 +5,16 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <limits>
 #include <thread>
 
 #include "accelerator/cuda_module.h"
 #include "base/cpu_features.h"
-#include "base/error.h"
 #include "base/system.h"
 
 namespace mnist_train::accelerator {
 
 namespace {
 
-std::atomic<double> wait_limit_s = std::numeric_limits<double>::infinity();
 std::atomic<launch::RankStatus*> waiting_status = nullptr;
 
 }  // namespace
@@ -26,10 +23,7 @@ std::unique_ptr<DeviceEvent> make_event(at::Device device) {
   return device.is_cpu() ? nullptr : cuda_module().make_event();
 }
 
-void limit_waits(double seconds, launch::RankStatus* status) {
-  wait_limit_s = seconds;
-  waiting_status = status;
-}
+void show_waits_on(launch::RankStatus* status) { waiting_status = status; }
 
 void wait(const DeviceEvent& event) {
   constexpr double kSpin_s = 50e-6;  // sleeping takes as long, and would delay short waits
@@ -38,13 +32,7 @@ void wait(const DeviceEvent& event) {
   const launch::WaitScope waiting(waiting_status, launch::Wait::kDevice);
   const double begin_s = monotonic_seconds();
   while (!event.is_done()) {
-    const double waited_s = monotonic_seconds() - begin_s;
-    if (waited_s > wait_limit_s) {
-      throw PeerError(
-          "waiting for the GPU timed out (launch.hang_timeout_s): it does not answer any more, or "
-          "waits for another rank that is gone or hangs");
-    }
-    if (waited_s > kSpin_s) std::this_thread::sleep_for(kPause);
+    if (monotonic_seconds() - begin_s > kSpin_s) std::this_thread::sleep_for(kPause);
   }
 }
 

@@ -40,21 +40,19 @@ class DeviceEvent {
 /// Returns an event for the device of the calling thread; null on a CPU, which computes at once.
 std::unique_ptr<DeviceEvent> make_event(at::Device device);
 
-/// Sets for the whole process how many seconds `wait`, `synchronize` and `to_host` wait at most,
-/// and whose status, which may be null, shows meanwhile that its rank waits for its GPU. Until then
-/// they wait without end, as a rank would for ever when its GPU does not answer, or when a captured
-/// collective waits there for a rank that is gone.
-void limit_waits(double seconds, launch::RankStatus* status = nullptr);
+/// Sets for the whole process whose status, which may be null, shows that its rank waits for its
+/// GPU in `wait`, `synchronize` and `to_host`. They wait without end, even if the GPU does not
+/// answer or a captured collective waits there for a rank that is gone: whoever watches the status
+/// ends the process.
+void show_waits_on(launch::RankStatus* status);
 
-/// Returns when the device has come to the event. Throws PeerError after the limit of
-/// `limit_waits`.
+/// Returns when the device has come to the event.
 void wait(const DeviceEvent& event);
 
-/// Returns when the device has finished what this thread gave it to do; on a CPU at once. Throws
-/// as `wait` does.
+/// Returns when the device has finished what this thread gave it to do; on a CPU at once.
 void synchronize(at::Device device);
 
-/// Returns a tensor in the host's memory: itself on a CPU, else a copy. Waits, and throws, as
+/// Returns a tensor in the host's memory: itself on a CPU, else a copy. Waits as
 /// `synchronize` does, so results are read from a GPU with this, not with LibTorch's functions.
 at::Tensor to_host(const at::Tensor& tensor);
 

@@ -6,6 +6,7 @@
 
 #include "accelerator/device.h"
 #include "checkpoint/weights.h"
+#include "comm/shared_segment.h"
 
 namespace mnist_train::app {
 
@@ -42,6 +43,23 @@ void warn_of_cut_warmup(const Worker& worker, const train::Trainer& trainer) {
       "schedule.warmup_epochs {} is {:.0f} steps, but max_steps ends the run after {}: the "
       "learning rate rises until then instead",
       options.schedule.warmup_epochs, steps, *options.max_steps);
+}
+
+/// Ranks that cannot share memory send messages, unless the config insists. Collective: all ranks
+/// get the same error.
+std::unique_ptr<train::Trainer> make_trainer(const Worker& worker, const train::TrainerSetup& setup,
+                                             loader::BatchSource& images) {
+  using Strategy = settings::AveragingStrategy;
+  settings::TrainOptions options = worker.config.train;
+  Strategy& strategy = options.gradient_averaging.strategy;
+  try {
+    return std::make_unique<train::Trainer>(options, setup, images, worker.communicator);
+  } catch (const comm::SharedMemoryError& error) {
+    if (strategy == Strategy::kSharedMemory) throw;
+    if (worker.is_rank0()) spdlog::warn("averaging gradients with strategy flat: {}", error.what());
+  }
+  strategy = Strategy::kFlat;
+  return std::make_unique<train::Trainer>(options, setup, images, worker.communicator);
 }
 
 }  // namespace
@@ -114,8 +132,7 @@ std::unique_ptr<train::Trainer> build_trainer(Worker& worker, const data::Datase
   if (config.train.cuda_graphs != settings::CudaGraphs::kOff) {
     setup.make_graph = accelerator::graph_factory(worker.device());
   }
-  auto trainer = std::make_unique<train::Trainer>(config.train, std::move(setup), *images.training,
-                                                  worker.communicator);
+  auto trainer = make_trainer(worker, setup, *images.training);
   warn_of_cut_warmup(worker, *trainer);
   return trainer;
 }

@@ -35,22 +35,29 @@ Worker* ending_worker = nullptr;
 
 [[noreturn]] void end_without_progress(Worker& worker, double seconds) {
   const auto wait = static_cast<launch::Wait>(worker.status().wait.load());
-  const PeerError stalled(fmt::format(
-      "no progress for {:.0f} s (launch.hang_timeout_s){}: its GPU does not answer any more, or a "
-      "rank that it waits for is gone or hangs",
-      seconds,
-      wait == launch::Wait::kNothing ? ""
-                                     : fmt::format(", waiting for {}", launch::wait_name(wait))));
-  ::_exit(static_cast<int>(report_failure(stalled, &worker)));
+  const std::string silence =
+      fmt::format("no progress for {:.0f} s (launch.hang_timeout_s)", seconds);
+  std::string message = silence;
+  if (wait != launch::Wait::kNothing) {
+    message = fmt::format("waiting for {} timed out: {}", launch::wait_name(wait), silence);
+  }
+  if (wait == launch::Wait::kNothing || wait == launch::Wait::kDevice) {
+    message += ": its GPU does not answer any more, or a rank that it waits for is gone or hangs";
+  }
+  ::_exit(static_cast<int>(report_failure(PeerError(message), &worker)));
 }
 
-/// Other launchers do not see whether a rank makes progress, so it looks itself. Where the wait has
-/// a time-out of its own, that one speaks first.
+/// Makes somebody else than the waits themselves watch how long they take: our launcher, or a
+/// thread under other launchers, which do not see whether a rank makes progress.
 std::unique_ptr<launch::ProgressWatch> watch_progress(Worker& worker) {
-  constexpr double kMargin_s = 2;
-  if (launch::was_handed_over("status")) return nullptr;
+  const bool launcher_watches = launch::was_handed_over("status");
+  // NCCL's watchdog also writes which collective the ranks disagree on.
+  if (launcher_watches || !worker.communicator.reduces_on_device()) {
+    worker.communicator.wait_without_end();
+  }
+  if (launcher_watches) return nullptr;
   return std::make_unique<launch::ProgressWatch>(
-      worker.status(), worker.config.launch.hang_timeout_s + kMargin_s,
+      worker.status(), worker.config.launch.hang_timeout_s,
       [&worker](double seconds) { end_without_progress(worker, seconds); });
 }
 

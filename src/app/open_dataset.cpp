@@ -66,10 +66,11 @@ data::Dataset read_or_attach(Worker& worker, data::Splits splits) {
   // Decoding may take long; should the launcher end meanwhile, the pipe says so.
   const bool decodes = options.format == settings::DataFormat::kImageFolder ||
                        options.format == settings::DataFormat::kLmdb;
-  const std::chrono::milliseconds timeout =
-      decodes ? std::chrono::hours(24 * 7) : to_milliseconds(worker.config.launch.hang_timeout_s);
+  // The launcher also ends ranks that make no progress, and does not count time in which all of
+  // them were stopped.
+  constexpr std::chrono::hours kTimeout(24 * 7);
   std::int64_t waited = 0;
-  return data::attach({launch::kDatasetFd, launch::kDatasetReadyFd}, timeout, [&] {
+  return data::attach({launch::kDatasetFd, launch::kDatasetReadyFd}, kTimeout, [&] {
     if (decodes) launch::update(worker.status(), launch::Phase::kLoadingData, 0, 0, ++waited);
   });
 }

@@ -4,6 +4,7 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <mutex>
 #include <optional>
 
 #include "base/file.h"
@@ -78,6 +79,10 @@ std::string end_run_folder(const Worker& worker, const launch::FailureReport& fa
 }  // namespace
 
 ExitCode report_failure(const std::exception& error, Worker* worker) {
+  // The main thread may lose a connection while the thread that watches it reports a time-out:
+  // whoever comes first ends the process.
+  static std::recursive_mutex reporting;
+  reporting.lock();
   launch::FailureReport failure = report_of(error, worker);
   if (launch::was_handed_over("failure")) {
     const std::string text = launch::to_text(failure);

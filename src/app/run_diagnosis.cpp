@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros.h>
 #include <dlfcn.h>
 #include <spdlog/fmt/fmt.h>
+#include <spdlog/spdlog.h>
 #include <torch/version.h>
 
 #include <algorithm>
@@ -136,7 +137,11 @@ void run_diagnosis(Worker& worker) {
   if (!worker.communicator.alone()) {
     result["all_reduce"].push_back(measure_backend(worker));
     if (comm::SharedMemoryAverager::fits(worker.communicator, worker.device())) {
-      result["all_reduce"].push_back(measure_shared_memory(worker));
+      try {
+        result["all_reduce"].push_back(measure_shared_memory(worker));
+      } catch (const comm::SharedMemoryError& error) {
+        if (worker.is_rank0()) spdlog::warn("no averaging in shared memory: {}", error.what());
+      }
     }
   }
   if (worker.is_rank0()) print_result(result);

@@ -87,8 +87,9 @@ void log_identity(const launch::WorkerIdentity& identity) {
       identity.restart_count + 1, identity.decided_by);
 }
 
-/// Returns how long this rank waits for others. Our launcher sees which rank is silent, so a rank
-/// that gives up before it does would only be taken for the victim that it is.
+/// Returns how long this rank waits for others until its progress is watched. Our launcher sees
+/// which rank is silent, so a rank that gives up before it does would only be taken for the victim
+/// that it is.
 double peer_timeout_s(const Worker& worker) {
   constexpr double kMargin_s = 5;
   return worker.config.launch.hang_timeout_s + (launch::was_handed_over("status") ? kMargin_s : 0);
@@ -141,7 +142,7 @@ void take_gpu(Worker& worker, const std::vector<int>& allowed, const launch::Gpu
                   placement.backend);
   }
   accelerator::cuda_module().set_device(placement.device_index);
-  accelerator::limit_waits(peer_timeout_s(worker), &worker.status());
+  accelerator::show_waits_on(&worker.status());
 }
 
 comm::Communicator connect(Worker& worker) {

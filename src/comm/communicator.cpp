@@ -5,14 +5,13 @@
 #include <ATen/ops/zeros.h>
 
 #include <chrono>
-#include <future>
-#include <memory>
 #include <string_view>
 #include <thread>
 
 #include "accelerator/device.h"
 #include "base/system.h"
 #include "comm/backends.h"
+#include "comm/deadline.h"
 #include "comm/failures.h"
 
 namespace mnist_train::comm {
@@ -203,6 +202,13 @@ std::string Communicator::broadcast_text(const std::string& text) {
   });
 }
 
+void Communicator::wait_without_end() {
+  if (alone()) return;
+  constexpr double kEndless_s = 1e6;
+  group_->setTimeout(to_milliseconds(kEndless_s));
+  store_->setTimeout(to_milliseconds(kEndless_s));
+}
+
 void Communicator::require_store() {
   if (alone()) return;
   const double now_s = monotonic_seconds();
@@ -214,19 +220,13 @@ void Communicator::require_store() {
 
 std::vector<int> Communicator::silent_ranks(bool timed_out) noexcept try {
   if (alone()) return {};
-  // On a thread of its own: a store whose process is stopped, too, never answers.
-  auto answer = std::make_shared<std::promise<std::vector<int>>>();
-  auto silent = answer->get_future();
-  std::thread([answer, store = store_, rank = rank_, world_size = world_size_, timed_out] {
-    try {
-      answer->set_value(ask_for_silent_ranks(*store, rank, world_size, timed_out));
-    } catch (const std::exception&) {
-      answer->set_value({});
-    }
-  }).detach();
-  const bool answered =
-      silent.wait_for(to_milliseconds(kPatience_s + 0.5)) == std::future_status::ready;
-  return answered ? silent.get() : std::vector<int>{};
+  // A store whose process is stopped, too, never answers. An exchange that timed out still holds
+  // the connection.
+  Deadline deadline(kPatience_s + 0.5);
+  const auto ask = [store = store_, rank = rank_, world_size = world_size_, timed_out] {
+    return ask_for_silent_ranks(timed_out ? *store->clone() : *store, rank, world_size, timed_out);
+  };
+  return finish_before(deadline, ask).value_or(std::vector<int>{});
 } catch (const std::exception&) {
   return {};
 }

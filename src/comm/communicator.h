@@ -22,7 +22,7 @@ class Communicator {
   /// Makes a world of one rank.
   Communicator() = default;
   /// Connects ranks that have met in `rendezvous`, over NCCL on the calling thread's GPU.
-  /// Collective. `timeout_s` bounds every later collective.
+  /// Collective. `timeout_s` bounds every later collective until `wait_without_end`.
   Communicator(const launch::WorkerIdentity& identity, const RendezvousResult& joined,
                BackendKind backend, double timeout_s);
 
@@ -32,7 +32,6 @@ class Communicator {
   bool one_host() const { return one_host_; }
   /// Returns whether collectives are launched on the device, as NCCL's are.
   bool reduces_on_device() const { return backend_ == BackendKind::kNccl; }
-  double timeout_s() const { return timeout_s_; }
 
   /// Replaces `tensor` by its sum over all ranks. Collective.
   void all_reduce_sum(at::Tensor& tensor) const;
@@ -73,6 +72,10 @@ class Communicator {
   /// here, and lists those that do not do so within a second. Returns nothing if no rank timed out
   /// or the store does not answer. Not a collective.
   std::vector<int> silent_ranks(bool timed_out) noexcept;
+
+  /// Takes the time-outs from all collectives, because somebody watches how long this rank waits:
+  /// they would also count the time in which the whole job was stopped.
+  void wait_without_end();
 
   /// Lets `status`, which must live as long as this object, say from now on what this rank waits
   /// for.

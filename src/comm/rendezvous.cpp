@@ -9,13 +9,13 @@
 #include <sstream>
 #include <string_view>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "base/error.h"
 #include "base/system.h"
+#include "comm/deadline.h"
 #include "comm/failures.h"
 #include "comm/refusal.h"
-#include "launch/listen_socket.h"
+#include "comm/store_connection.h"
 
 namespace mnist_train::comm {
 
@@ -28,32 +28,6 @@ std::string told_key(int rank) { return "told/" + std::to_string(rank); }
 std::string joined_key(int rank) { return "joined/" + std::to_string(rank); }
 
 std::string compared_key(int rank) { return "compared/" + std::to_string(rank); }
-
-c10::intrusive_ptr<c10d::Store> connect(const RendezvousOptions& options) {
-  const launch::WorkerIdentity& identity = options.identity;
-  c10d::TCPStoreOptions store_options;
-  store_options.port = static_cast<std::uint16_t>(identity.master_port);
-  store_options.isServer = identity.rank == 0 && !identity.store_served_by_agent;
-  store_options.waitWorkers = false;
-  store_options.timeout = to_milliseconds(options.timeout_s);
-  try {
-    if (options.listen_fd >= 0) {
-      store_options.masterListenFd = options.listen_fd;
-    } else if (store_options.isServer) {
-      // By itself the store would listen on every interface.
-      auto socket = launch::listen_on_host(identity.master_address, identity.master_port,
-                                           identity.local_world_size < identity.world_size);
-      if (socket) store_options.masterListenFd = socket->fd.release();
-    }
-    return c10::make_intrusive<c10d::TCPStore>(identity.master_address, store_options);
-  } catch (const std::exception& error) {
-    throw Error(ExitCode::kDistributed,
-                "cannot " + std::string(store_options.isServer ? "serve" : "reach") +
-                    " the store at " + identity.master_address + ":" +
-                    std::to_string(identity.master_port) +
-                    " (MASTER_ADDR, MASTER_PORT): " + short_message(error));
-  }
-}
 
 /// Throws what rank 0 refused the start with, if it did, and tells it so.
 void check_refusal(c10d::Store& store, int own_rank) {
@@ -68,23 +42,29 @@ void check_refusal(c10d::Store& store, int own_rank) {
   throw Error(static_cast<ExitCode>(code), "rank 0 cannot start the run: " + message);
 }
 
+/// Returns whether all keys are set before the deadline.
+bool are_set(c10d::Store& store, const std::vector<std::string>& keys, Deadline& deadline) {
+  while (true) {
+    try {
+      store.wait(keys, deadline.next_look());
+      return true;
+    } catch (const std::exception& error) {
+      if (deadline.left_s() <= 0 || !is_timeout(error)) return false;
+    }
+  }
+}
+
 void wait_for_all(c10d::Store& store, const RendezvousOptions& options) {
   const int world_size = options.identity.world_size;
-  const double begin_s = monotonic_seconds();
+  Deadline deadline(options.timeout_s);
   std::vector<std::string> keys;
   keys.reserve(static_cast<std::size_t>(world_size));
   for (int rank = 0; rank < world_size; ++rank) keys.push_back(joined_key(rank));
-  try {
-    store.wait({keys.front()}, to_milliseconds(options.timeout_s));
+  if (are_set(store, {keys.front()}, deadline)) {
     check_refusal(store, options.identity.rank);
-    const double left_s = options.timeout_s - (monotonic_seconds() - begin_s);
-    store.wait(keys, to_milliseconds(std::max(left_s, 0.001)));
-    return;
-  } catch (const Error&) {
-    throw;
-  } catch (const std::exception&) {
-    // Which ones are missing is said below; a store that died throws there again.
+    if (are_set(store, keys, deadline)) return;
   }
+  // A store that died throws here again.
   int joined = 0;
   std::string missing;
   for (int rank = 0; rank < world_size; ++rank) {
@@ -94,10 +74,10 @@ void wait_for_all(c10d::Store& store, const RendezvousOptions& options) {
       missing += (missing.empty() ? "rank " : ", rank ") + std::to_string(rank);
     }
   }
-  throw Error(ExitCode::kDistributed, std::to_string(joined) + " of " + std::to_string(world_size) +
-                                          " ranks joined within " +
-                                          std::to_string(static_cast<int>(options.timeout_s)) +
-                                          " s (launch.rendezvous_timeout_s), missing: " + missing);
+  throw Error(ExitCode::kDistributed,
+              fmt::format("{} of {} ranks joined within {:g} s (launch.rendezvous_timeout_s), "
+                          "missing: {}",
+                          joined, world_size, options.timeout_s, missing));
 }
 
 std::string link_target(const char* path) {
@@ -200,7 +180,7 @@ void wait_for_readers(c10d::Store& store, const RendezvousOptions& options) {
 }  // namespace
 
 void publish_refusal(const RendezvousOptions& options, const Refusal& refusal) {
-  c10d::PrefixStore store(options.identity.store_prefix, connect(options));
+  c10d::PrefixStore store(options.identity.store_prefix, connect_to_store(options));
   std::vector<std::string> told;
   for (int rank = 1; rank < options.identity.world_size; ++rank) told.push_back(told_key(rank));
   try {
@@ -216,20 +196,28 @@ void publish_refusal(const RendezvousOptions& options, const Refusal& refusal) {
 RendezvousResult rendezvous(const RendezvousOptions& options) {
   const int world_size = options.identity.world_size;
   if (world_size == 1) return {nullptr, true, launch::share_out_gpus({options.gpus})};
-  const auto tcp_store = connect(options);
+  const auto tcp_store = connect_to_store(options);
   auto store = c10::make_intrusive<c10d::PrefixStore>(options.identity.store_prefix, tcp_store);
-  return translate_failures("rendezvous", [&]() -> RendezvousResult {
-    store->set(joined_key(options.identity.rank),
-               to_text({std::to_string(world_size), options.fingerprint, options.backend,
-                        gpu_names(options.gpus), host_identity()}));
-    wait_for_all(*store, options);
-    RendezvousResult result;
-    result.store = store;
-    compare_rank_infos(*store, world_size, result);
-    // All ranks may refuse that, each by itself.
-    if (!result.gpus.one_each()) wait_for_readers(*store, options);
-    return result;
+  constexpr double kMargin_s = 2;
+  Deadline deadline(options.timeout_s + kMargin_s);
+  auto result = translate_failures("rendezvous", [&] {
+    return finish_before(deadline, [store, options, world_size]() -> RendezvousResult {
+      store->set(joined_key(options.identity.rank),
+                 to_text({std::to_string(world_size), options.fingerprint, options.backend,
+                          gpu_names(options.gpus), host_identity()}));
+      wait_for_all(*store, options);
+      RendezvousResult joined;
+      joined.store = store;
+      compare_rank_infos(*store, world_size, joined);
+      // All ranks may refuse that, each by itself.
+      if (!joined.gpus.one_each()) wait_for_readers(*store, options);
+      return joined;
+    });
   });
+  if (result) return *result;
+  throw Error(ExitCode::kDistributed, "the store at " + store_address(options.identity) +
+                                          " does not answer any more: the process that serves it "
+                                          "is stopped or hangs");
 }
 
 }  // namespace mnist_train::comm

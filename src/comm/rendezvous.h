@@ -28,9 +28,9 @@ struct RendezvousResult {
 
 /// Connects to the run's key-value store (rank 0 serves it, unless an agent does) and waits until
 /// every rank has joined. Collective. Throws Error(kDistributed) "1 of 2 ranks joined within 60 s,
-/// missing: rank 1", Error(kDistributed) naming the address when it is taken or cannot be reached,
-/// and Error(kConfig) when a rank runs with another config or uses another backend. One rank alone
-/// has no store.
+/// missing: rank 1", Error(kDistributed) naming the address and what is wrong with it when it is
+/// taken or no store answers there within the time-out, and Error(kConfig) when a rank runs with
+/// another config or uses another backend. One rank alone has no store.
 RendezvousResult rendezvous(const RendezvousOptions& options);
 
 }  // namespace mnist_train::comm

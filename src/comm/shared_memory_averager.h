@@ -18,11 +18,11 @@ namespace mnist_train::comm {
 /// same bits.
 ///
 /// A rank that waits checks the others' processes when a tenth of a second brought none of them, so
-/// a lost one is noticed at once. It gives up after the communicator's time-out.
+/// a lost one is noticed at once. One that hangs is noticed by whoever watches this rank's waits.
 class SharedMemoryAverager : public GradientAverager {
  public:
   /// Moves the buffer into shared memory. Collective. Throws Error(kConfig) where ranks are on
-  /// several hosts or compute on GPUs, and Error(kRunFailed) when the system has no memory left.
+  /// several hosts or compute on GPUs, and SharedMemoryError as SharedSegment does.
   SharedMemoryAverager(const Communicator& communicator, GradientBuffer buffer);
 
   /// Returns whether all ranks compute on the CPUs of one host, where `device` is this rank's.

@@ -1,6 +1,5 @@
 #include "launch/progress_watch.h"
 
-#include <algorithm>
 #include <condition_variable>
 #include <mutex>
 #include <utility>
@@ -11,9 +10,11 @@ namespace mnist_train::launch {
 
 namespace {
 
-constexpr double kLookEvery_s = 0.5;
+// A rank that waits speaks first, and names the one that is silent.
+constexpr double kMargin_s = 2;
 
-bool is_watched(const RankStatus& status) {
+/// Returns whether the rank's updates come regularly.
+bool is_in_steps(const RankStatus& status) {
   const auto phase = static_cast<Phase>(status.phase.load());
   return phase == Phase::kTraining || phase == Phase::kEvaluation;
 }
@@ -23,20 +24,27 @@ void watch(const std::stop_token& stop, const RankStatus& status, double limit_s
   std::mutex mutex;
   std::condition_variable_any ended;
   std::unique_lock lock(mutex);
-  double looked_at_s = monotonic_seconds();
-  double awake_since_s = looked_at_s;
-  while (!ended.wait_for(lock, stop, std::chrono::duration<double>(kLookEvery_s),
+  StallMeter meter(limit_s);
+  while (!ended.wait_for(lock, stop, std::chrono::duration<double>(StallMeter::kLookEvery_s),
                          [&stop] { return stop.stop_requested(); })) {
-    const double now_s = monotonic_seconds();
-    // When this process itself was stopped (Ctrl-Z, a suspended machine), so was the rank.
-    if (now_s - looked_at_s > 5.0) awake_since_s = now_s;
-    looked_at_s = now_s;
-    const double stalled_s = now_s - std::max(status.updated_s.load(), awake_since_s);
-    if (is_watched(status) && stalled_s > limit_s) return on_stall(stalled_s);
+    const double stalled_s = meter.look(status, monotonic_seconds());
+    const bool waits = static_cast<Wait>(status.wait.load()) != Wait::kNothing;
+    const bool too_long = waits ? stalled_s > limit_s : stalled_s > limit_s + kMargin_s;
+    if (too_long && (waits || is_in_steps(status))) return on_stall(stalled_s);
   }
 }
 
 }  // namespace
+
+double StallMeter::look(const RankStatus& status, double now_s) {
+  const double since_s = now_s - looked_at_s_;
+  looked_at_s_ = now_s;
+  const Progress progress{status.updated_s.load(), status.waits.load()};
+  const bool has_news = progress != seen_ || since_s > long_sleep_s_;
+  seen_ = progress;
+  stalled_s_ = has_news ? 0 : stalled_s_ + std::min(since_s, 2 * kLookEvery_s);
+  return stalled_s_;
+}
 
 ProgressWatch::ProgressWatch(const RankStatus& status, double limit_s, OnStall on_stall)
     : thread_([&status, limit_s, on_stall = std::move(on_stall)](const std::stop_token& stop) {

@@ -1,21 +1,46 @@
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <functional>
 #include <thread>
+#include <utility>
 
 #include "launch/status_board.h"
 
 namespace mnist_train::launch {
 
-/// Watches from a thread of its own, for as long as it lives, that a rank makes progress in
-/// training steps and evaluation batches. It finds the waits that have no time-out of their own,
-/// as LibTorch's for a GPU, where no launcher of ours does.
+/// Measures how long a rank makes no progress. Only seconds in which the observer itself was awake
+/// count: a stopped job (SIGSTOP, a frozen cgroup, a paused virtual machine) is not a hung one. The
+/// observer may wake up before the rank does, so after a long sleep it counts from zero again.
+class StallMeter {
+ public:
+  static constexpr double kLookEvery_s = 0.2;
+
+  /// `limit_s` is the stall that the observer acts on.
+  explicit StallMeter(double limit_s) : long_sleep_s_(std::max(1.0, limit_s / 4)) {}
+
+  /// Returns the seconds without progress. Must be called about every `kLookEvery_s`.
+  double look(const RankStatus& status, double now_s);
+
+ private:
+  using Progress = std::pair<double, std::int64_t>;  // time of the last update, number of waits
+
+  double long_sleep_s_;
+  Progress seen_;
+  double looked_at_s_ = 0;
+  double stalled_s_ = 0;
+};
+
+/// Watches a rank from a thread if no launcher of ours does: how long it waits for other ranks or
+/// its GPU, and that training steps and evaluation batches make progress. Waits need no time-out
+/// of their own then, which would also count the time in which the whole job was stopped.
 class ProgressWatch {
  public:
   /// Called from the thread with the seconds without progress; should end the process.
   using OnStall = std::function<void(double seconds)>;
 
-  /// `status` must outlive the watch.
+  /// A wait may last `limit_s`. `status` must outlive the watch.
   ProgressWatch(const RankStatus& status, double limit_s, OnStall on_stall);
 
  private:

@@ -110,12 +110,14 @@ std::string describe(const RankStatus& status) {
 
 WaitScope::WaitScope(RankStatus* status, Wait wait) : status_(status), own_(wait) {
   if (status_ == nullptr) return;
+  status_->waits.fetch_add(1, std::memory_order_relaxed);
   begin_s_ = monotonic_seconds();
   before_ = status_->wait.exchange(static_cast<std::uint32_t>(wait), std::memory_order_relaxed);
 }
 
 WaitScope::~WaitScope() {
   if (status_ == nullptr) return;
+  status_->waits.fetch_add(1, std::memory_order_relaxed);
   status_->wait.store(before_, std::memory_order_relaxed);
   const bool for_others =
       own_ != Wait::kDevice && before_ == static_cast<std::uint32_t>(Wait::kNothing);

@@ -45,6 +45,7 @@ struct alignas(64) RankStatus {
   std::atomic<double> updated_s{0};    // CLOCK_MONOTONIC
   std::atomic<double> stepped_s{0};    // spent in training steps so far
   std::atomic<double> waited_s{0};     // of these, waiting for other ranks
+  std::atomic<std::int64_t> waits{0};  // begun and ended so far
 };
 
 /// One RankStatus for each local rank, in an unnamed file in memory that the launcher creates and

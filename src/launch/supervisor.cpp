@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "base/system.h"
+#include "launch/progress_watch.h"
 #include "launch/straggler_watch.h"
 
 namespace mnist_train::launch {
@@ -17,7 +18,7 @@ namespace mnist_train::launch {
 namespace {
 
 constexpr double kGraceAfterFailure_s = 1.0;
-constexpr int kPollInterval_ms = 200;
+constexpr int kPollInterval_ms = static_cast<int>(1000 * StallMeter::kLookEvery_s);
 
 sigset_t supervised_signals() {
   sigset_t signals;
@@ -45,7 +46,8 @@ class Attempt {
         background_(background),
         warn_(warn),
         may_restart_(setup.may_restart),
-        stragglers_(setup.world_size) {
+        stragglers_(setup.world_size),
+        meters_(static_cast<std::size_t>(setup.world_size), StallMeter(hang_timeout_s)) {
     const sigset_t signals = supervised_signals();
     signal_fd_ = UniqueFd(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
     if (!signal_fd_.valid()) {
@@ -85,10 +87,7 @@ class Attempt {
     for (const WorkerProcess& worker : workers_) {
       if (!worker.has_begun()) events.push_back({worker.begun_fd(), POLLIN, 0});
     }
-    const double before_s = monotonic_seconds();
     ::poll(events.data(), events.size(), kPollInterval_ms);
-    // When this process itself was stopped (Ctrl-Z, a suspended machine), so were its ranks.
-    if (monotonic_seconds() - before_s > 5.0) watching_since_s_ = monotonic_seconds();
   }
 
   void take_signals() {
@@ -141,9 +140,9 @@ class Attempt {
     return may_restart_ && is_cause_known_ && stopped_by_ == 0 ? 0 : kGraceAfterFailure_s;
   }
 
-  double stalled_s(const WorkerProcess& worker) const {
-    const double updated_s = board_.of(worker.rank()).updated_s.load();
-    return monotonic_seconds() - std::max(updated_s, watching_since_s_);
+  double stalled_s(const WorkerProcess& worker) {
+    return meters_[static_cast<std::size_t>(worker.rank())].look(board_.of(worker.rank()),
+                                                                 monotonic_seconds());
   }
 
   void check_progress() {
@@ -208,11 +207,11 @@ class Attempt {
   const Warn& warn_;
   bool may_restart_;
   StragglerWatch stragglers_;
+  std::vector<StallMeter> meters_;  // by rank
   UniqueFd signal_fd_;
   std::vector<WorkerProcess> workers_;
   std::vector<RankEnd> ends_;  // in the order they came
   std::optional<StalledRank> stalled_;
-  double watching_since_s_ = monotonic_seconds();
   double failed_at_s_ = 0;
   int stopped_by_ = 0;
   bool is_cause_known_ = false;

@@ -13,6 +13,7 @@
 #include "data/sampler.h"
 #include "support/catch.h"
 #include "support/error_of.h"
+#include "support/file_size_limit.h"
 #include "support/ranks.h"
 #include "support/tiny_model.h"
 #include "train/flat_parameters.h"
@@ -249,21 +250,22 @@ TEST_CASE("compressed gradients are rounded, statistics are not, and ranks agree
   }
 }
 
-TEST_CASE("a rank that does not come to a barrier in shared memory is named after the time-out") {
-  const auto failure = testing::error_of([&] {
-    on_connected_ranks(
-        2,
-        [&](Communicator& communicator) {
-          Subject subject(communicator.world_size());
-          const auto averager = make_gradient_averager(
-              with_strategy(AveragingStrategy::kSharedMemory), communicator, subject.buffer());
-          if (communicator.rank() == 0) averager->average();
-        },
-        /*timeout_s=*/1);
+TEST_CASE("ranks that cannot share memory all say why, and none waits for another") {
+  const testing::FileSizeLimit too_small(16);
+  std::vector<testing::Failure> failures(3);
+  on_connected_ranks(3, [&](Communicator& communicator) {
+    Subject subject(communicator.world_size());
+    failures[static_cast<std::size_t>(communicator.rank())] = testing::error_of([&] {
+      make_gradient_averager(with_strategy(AveragingStrategy::kSharedMemory), communicator,
+                             subject.buffer());
+    });
   });
-  CHECK(failure.code == ExitCode::kDistributed);
-  CHECK_THAT(failure.message,
-             Catch::Matchers::ContainsSubstring("rank 1 did not respond within 1 s"));
+  for (const testing::Failure& failure : failures) {
+    CHECK(failure.code == ExitCode::kConfig);
+    CHECK(failure.message ==
+          "rank 0 cannot make memory for all ranks (File too large), which "
+          "gradient_averaging.strategy \"shared_memory\" needs; \"flat\" does not");
+  }
 }
 
 TEST_CASE("the strategy is the one that is asked for, else by size") {

@@ -1,9 +1,15 @@
 #include "comm/rendezvous.h"
 
+#include <sys/socket.h>
+
+#include <chrono>
+#include <functional>
 #include <string>
+#include <thread>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <vector>
 
+#include "base/system.h"
 #include "launch/listen_socket.h"
 #include "support/catch.h"
 #include "support/error_of.h"
@@ -152,6 +158,79 @@ TEST_CASE("a store that nobody serves is named by its address") {
   CHECK_THAT(failure.message,
              ContainsSubstring("cannot reach the store at 127.0.0.1:" + std::to_string(port)));
   CHECK_THAT(failure.message, ContainsSubstring("MASTER_ADDR, MASTER_PORT"));
+}
+
+/// Serves whoever connects by `serve(connection)` while it lives.
+class Stranger {
+ public:
+  explicit Stranger(std::function<void(int connection)> serve)
+      : thread_([this, serve = std::move(serve)] {
+          std::vector<UniqueFd> connections;
+          while (true) {
+            UniqueFd connection(::accept(listener_.fd.get(), nullptr, nullptr));
+            if (!connection.valid()) return;
+            serve(connection.get());
+            connections.push_back(std::move(connection));
+          }
+        }) {}
+  Stranger(const Stranger&) = delete;
+  Stranger& operator=(const Stranger&) = delete;
+  ~Stranger() {
+    ::shutdown(listener_.fd.get(), SHUT_RDWR);
+    thread_.join();
+  }
+  int port() const { return listener_.port; }
+
+ private:
+  launch::ListenSocket listener_ = launch::listen_on_loopback();
+  std::thread thread_;
+};
+
+TEST_CASE("what listens in place of the store is named with what it does, within the time-out") {
+  const auto [serve, said] = GENERATE(table<void (*)(int), const char*>({
+      {[](int) {}, "accepts connections and says nothing"},
+      {[](int fd) { ::shutdown(fd, SHUT_RDWR); }, "closes the connection"},
+      {[](int fd) { (void)::send(fd, "HTTP/1.1 400", 12, MSG_NOSIGNAL); },
+       "answers something else"},
+      {[](int fd) { (void)::send(fd, "abc", 3, MSG_NOSIGNAL); }, "says nothing"},
+  }));
+  const Stranger stranger(serve);
+  const double begin_s = monotonic_seconds();
+  const Failure failure =
+      error_of([&] { rendezvous(rendezvous_of(1, 2, stranger.port(), -1, kShort_s)); });
+  CHECK(monotonic_seconds() - begin_s < kShort_s + 1);
+  CHECK(failure.code == ExitCode::kDistributed);
+  CHECK_THAT(
+      failure.message,
+      ContainsSubstring("cannot reach the store at 127.0.0.1:" + std::to_string(stranger.port()) +
+                        " (MASTER_ADDR, MASTER_PORT) within 1 s "
+                        "(launch.rendezvous_timeout_s): what listens there does not answer "
+                        "as a store: it "));
+  CHECK_THAT(failure.message, ContainsSubstring(said));
+}
+
+TEST_CASE("a host name that does not resolve is said not to, on every rank, within one time-out") {
+  for (const int rank : {0, 1}) {
+    RendezvousOptions options = rendezvous_of(rank, 2, 29500, -1, kShort_s);
+    options.identity.master_address = "no-such-host.invalid";
+    const double begin_s = monotonic_seconds();
+    const Failure failure = error_of([&] { rendezvous(options); });
+    CHECK(monotonic_seconds() - begin_s < kShort_s + 1);
+    CHECK(failure.code == ExitCode::kDistributed);
+    CHECK_THAT(failure.message, ContainsSubstring("no-such-host.invalid:29500"));
+    CHECK_THAT(failure.message, ContainsSubstring("the host name does not resolve"));
+  }
+}
+
+TEST_CASE("a store that starts late is found within the time-out") {
+  const int port = launch::listen_on_loopback().port;
+  std::vector<c10::intrusive_ptr<c10d::Store>> stores(2);
+  on_ranks(2, [&](int rank) {
+    if (rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    stores[static_cast<std::size_t>(rank)] =
+        rendezvous(rendezvous_of(rank, 2, port, -1, kLong_s)).store;
+  });
+  CHECK(stores[1] != nullptr);
 }
 
 TEST_CASE("a port that is taken is named") {

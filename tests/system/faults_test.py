@@ -206,18 +206,22 @@ def test_a_rank_that_hangs_is_named(tmp_path, processes, rank):
     assert "hang_timeout_s" in cause
 
 
-@pytest.mark.sweep  # phases_test.py has a short one
-def test_a_launcher_that_was_stopped_for_a_while_raises_no_alarm(tmp_path):
-    changes = merged(LONG_RUN, {"epochs": 3, "launch": {"hang_timeout_s": 3}})
+@pytest.mark.parametrize("first", ["launcher", "ranks"])
+@pytest.mark.parametrize("strategy", swept(["shared_memory", "flat"], ["shared_memory"]))
+def test_a_job_that_was_stopped_for_a_while_raises_no_alarm(tmp_path, strategy, first):
+    changes = merged(LONG_RUN, {"epochs": 3, "launch": {"hang_timeout_s": 2}, "gradient_averaging": {"strategy": strategy}})
     with start(tmp_path, changes, processes=2) as process:
         process.wait_for_step(5)
-        pids = process.alive()
-        for pid in pids:  # a suspended machine, or Ctrl-Z
-            send(pid, signal.SIGSTOP)
-        time.sleep(5.5)
-        for pid in pids:
-            send(pid, signal.SIGCONT)
+        ranks = list(process.ranks().values())
+        order = [[process.pid], ranks] if first == "launcher" else [ranks, [process.pid]]
+        for number in (signal.SIGSTOP, signal.SIGCONT):  # a suspended machine, a frozen container, Ctrl-Z
+            for pids in order:
+                for pid in pids:
+                    send(pid, number)
+                time.sleep(0.3)
+            time.sleep(3.5 if number == signal.SIGSTOP else 0)
         assert process.wait() == 0, process.stderr
+        assert "restart" not in process.stderr
 
 
 # Numbers and weights

@@ -11,7 +11,7 @@ import threading
 import time
 
 import pytest
-from support import LONG_RUN, assert_gone, free_port, import_torch, merged, send, start, swept, train, worker
+from support import LONG_RUN, assert_gone, free_port, import_torch, merged, send, start, swept, train, wait_until, worker
 
 CONFIG = {"batch_size": 45, "data": {"limit_train": 886, "limit_test": 100}}
 
@@ -145,10 +145,11 @@ def test_in_shared_memory_a_lost_rank_is_noticed_while_another_one_is_waited_for
         assert "the process of rank 1 is gone" in ranks[2].stderr, ranks[2].stderr
 
 
-@pytest.mark.parametrize("silent", swept([0, 2], [2]))
-def test_without_our_launcher_a_rank_that_hangs_is_named_by_those_that_waited_for_it(tmp_path, silent):
+@pytest.mark.parametrize("silent, strategy", swept([(0, "flat"), (2, "flat"), (2, "shared_memory")],
+                                                   [(2, "flat"), (2, "shared_memory")]))
+def test_without_our_launcher_a_rank_that_hangs_is_named_by_those_that_waited_for_it(tmp_path, silent, strategy):
     import_torch()
-    changes = merged(LONG_RUN, {"launch": {"hang_timeout_s": 3}, "gradient_averaging": {"strategy": "flat"}})
+    changes = merged(LONG_RUN, {"launch": {"hang_timeout_s": 3}, "gradient_averaging": {"strategy": strategy}})
     port = free_port()
     with contextlib.ExitStack() as stack:
         stack.enter_context(served_store(port))
@@ -159,6 +160,23 @@ def test_without_our_launcher_a_rank_that_hangs_is_named_by_those_that_waited_fo
         for rank in {0, 1, 2} - {silent}:
             assert ranks[rank].wait(15) == 4, ranks[rank].stderr
             assert f"rank {silent} did not respond\n" in ranks[rank].stderr, ranks[rank].stderr
+            assert ranks[rank].stderr.count("mnist-train failed") == 1, ranks[rank].stderr
+
+
+@pytest.mark.parametrize("strategy", ["flat", "shared_memory"])
+def test_without_our_launcher_a_job_that_is_stopped_for_long_continues(tmp_path, strategy):
+    changes = merged(CONFIG, {"epochs": 3, "launch": {"hang_timeout_s": 2}, "gradient_averaging": {"strategy": strategy}})
+    port = free_port()
+    with worker(tmp_path, 0, port, changes) as first, worker(tmp_path, 1, port, changes) as second:
+        first.wait_for_step(3)
+        for rank in (first, second):
+            rank.send(signal.SIGSTOP)
+        time.sleep(3.5)
+        for rank in (first, second):
+            rank.send(signal.SIGCONT)
+            time.sleep(0.5)
+        for rank in (first, second):
+            assert rank.wait() == 0, rank.stderr
 
 
 # What makes a rank use the store of an agent.
@@ -205,25 +223,59 @@ def test_a_store_that_dies_ends_all_ranks_within_the_time_out(tmp_path):
                 assert_gone(rank, within_s=1)
 
 
-def test_a_port_of_strangers_is_not_taken_for_the_store(tmp_path):
+@pytest.mark.parametrize("answer, said", [(None, "accepts connections and says nothing"), (b"", "closes the connection"),
+                                          (b"HTTP/1.1 400 Bad Request\r\n\r\n" * 100, "answers something else")],
+                         ids=["silence", "nothing", "HTTP"])
+def test_a_port_of_strangers_is_not_taken_for_the_store(tmp_path, answer, said):
     with socket.socket() as stranger:
         stranger.bind(("127.0.0.1", 0))
         stranger.listen()
         stranger.settimeout(20)
         port = stranger.getsockname()[1]
+        held = []
 
-        def answer():
+        def serve():
             try:
                 while True:
                     connection, _ = stranger.accept()
-                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 100)
+                    if answer is None:
+                        held.append(connection)
+                        continue
+                    connection.sendall(answer)
                     connection.close()
             except OSError:
                 pass
 
-        server = threading.Thread(target=answer, daemon=True)
+        server = threading.Thread(target=serve, daemon=True)
         server.start()
+        begin_s = time.monotonic()
         with worker(tmp_path, 1, port, {"launch": {"rendezvous_timeout_s": 2}}) as process:
             assert process.wait(30) == 4, process.stderr
+            assert time.monotonic() - begin_s < 2 + 2
             assert "mnist-train failed: rank 1" in process.stderr
+            assert f"127.0.0.1:{port} (MASTER_ADDR, MASTER_PORT)" in process.stderr, process.stderr
+            assert f"what listens there does not answer as a store: it {said}" in process.stderr, process.stderr
         stranger.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_host_name_that_does_not_resolve_is_said_not_to_within_one_time_out(tmp_path):
+    begin_s = time.monotonic()
+    with worker(tmp_path, 1, free_port(), {"launch": {"rendezvous_timeout_s": 2}},
+                variables={"MASTER_ADDR": "no-such-host.invalid"}) as process:
+        assert process.wait(30) == 4, process.stderr
+        assert time.monotonic() - begin_s < 2 + 2
+        assert "no-such-host.invalid:" in process.stderr and "the host name does not resolve" in process.stderr
+
+
+def test_ranks_of_a_job_that_is_stopped_while_it_meets_still_meet(tmp_path):
+    port = free_port()
+    changes = CONFIG | {"launch": {"rendezvous_timeout_s": 3}}
+    with worker(tmp_path, 0, port, changes) as first:
+        wait_until(lambda: ("127.0.0.1", port) in first.listening(), "the store")
+        first.send(signal.SIGSTOP)
+        time.sleep(3.5)
+        first.send(signal.SIGCONT)
+        time.sleep(0.2)
+        with worker(tmp_path, 1, port, changes) as second:
+            assert first.wait() == 0, first.stderr
+            assert second.wait() == 0, second.stderr

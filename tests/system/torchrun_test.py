@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from contextlib import ExitStack
@@ -112,6 +113,25 @@ def test_ranks_started_by_hand_meet_at_the_master_port(tmp_path, own_launcher):
         assert first.wait() == 0, first.stderr
         assert second.wait() == 0, second.stderr
         assert first.run_folder.digest() == own_launcher.digest()
+
+
+@pytest.mark.parametrize("strategy, code", [("auto", 0), ("shared_memory", 2)])
+def test_ranks_in_user_namespaces_of_their_own_send_messages_and_shards_keep_their_bits(tmp_path, strategy, code):
+    """As with a rootless container for each rank: none may look into another one's /proc/PID/fd."""
+    apart = ["unshare", "--user", "--map-root-user"]
+    if subprocess.run([*apart, "true"], capture_output=True).returncode != 0:
+        pytest.skip("no user namespaces here")
+    changes = CONFIG | {"deterministic": {"shards": 2}, "gradient_averaging": {"strategy": strategy}}
+    port = free_port()
+    with worker(tmp_path, 1, port, changes, before=apart) as second, worker(tmp_path, 0, port, changes, before=apart) as first:
+        assert (first.wait(), second.wait()) == (code, code), first.stderr + second.stderr
+        for process in (first, second) if code else (first,):
+            assert "rank 1 cannot open the memory of rank 0 (Permission denied)" in process.stderr, process.stderr
+        assert ("averaging gradients with strategy flat" in first.stderr) == (code == 0), first.stderr
+    if code == 0:
+        shared = train(tmp_path, changes, processes=2, output="shared")
+        assert "shared_memory averaging" in shared.stderr
+        assert first.run_folder.digest() == shared.digest()
 
 
 def test_ranks_with_different_configs_are_refused(tmp_path):
