@@ -63,15 +63,26 @@ RunRecorder::RunRecorder(Worker& worker, const data::Dataset& dataset, train::Tr
       refreshed_s_(begin_s_ - kRefreshInterval_s) {
   if (!worker.is_rank0()) return;
   for (const std::string& line : describe_run(worker, dataset, summary_)) spdlog::info("{}", line);
-  const fs::path& folder = worker.run_folder;
-  make_parent_folder(folder / worker.config.model_file);
-  make_parent_folder(folder / worker.config.accuracies_file);
-  write_file_atomically(folder / files::kConfig, config_to_repeat(worker), ExitCode::kRunFailed);
+  const bool is_new = !report::holds_run(worker.run_folder);
+  try {
+    begin(resumed);
+  } catch (...) {
+    // A run that could not begin must not keep the next one out of its folder.
+    if (is_new) report::remove_records(worker.run_folder);
+    throw;
+  }
+}
+
+void RunRecorder::begin(const ResumedRun& resumed) {
+  const fs::path& folder = worker_.run_folder;
+  make_parent_folder(folder / worker_.config.model_file);
+  make_parent_folder(folder / worker_.config.accuracies_file);
+  write_file_atomically(folder / files::kConfig, config_to_repeat(worker_), ExitCode::kRunFailed);
   make_sinks(resumed);
   update_summary("running");
-  const report::RunStart start = run_start(dataset, trainer, resumed.path.string());
+  const report::RunStart start = run_start(dataset_, trainer_, resumed.path.string());
   for_each_sink([&](report::Sink& sink) { sink.begin(start, summary_); });
-  if (!worker.config.output) report::point_latest_at(folder);
+  if (!worker_.config.output) report::point_latest_at(folder);
 }
 
 /// The order of the list is the order in which sinks are called: the page reads what those before

@@ -44,6 +44,7 @@ class RunRecorder {
   void finish_stopped();
 
  private:
+  void begin(const ResumedRun& resumed);
   void make_sinks(const ResumedRun& resumed);
   template <class Call>
   void for_each_sink(const Call& call);

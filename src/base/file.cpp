@@ -1,11 +1,14 @@
 #include "base/file.h"
 
 #include <fcntl.h>
+#include <spdlog/spdlog.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 
@@ -32,13 +35,23 @@ UniqueFd open_regular(const fs::path& path, ExitCode code, std::size_t* size) {
   return fd;
 }
 
-void sync_folder(const fs::path& folder, ExitCode code) {
-  const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd.valid() || ::fsync(fd.get()) != 0) throw_errno(code, folder, "sync the folder");
-}
-
 fs::path folder_of(const fs::path& path) {
   return path.has_parent_path() ? path.parent_path() : fs::path(".");
+}
+
+void sync_folder(const fs::path& folder, ExitCode code) {
+  const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  sync_file(fd.get(), folder, code);  // one that could not be opened fails with the same reasons
+}
+
+/// Returns whether nobody else can have put the file under this name.
+bool is_private(int fd, const fs::path& path) {
+  struct stat file {};
+  struct stat folder {};
+  if (::fstat(fd, &file) != 0 || !S_ISREG(file.st_mode) || file.st_nlink > 1) return false;
+  if (file.st_uid == ::geteuid()) return true;
+  // Mounts may give all files to one user. The owner of a folder can replace its files anyway.
+  return ::stat(folder_of(path).c_str(), &folder) == 0 && file.st_uid == folder.st_uid;
 }
 
 }  // namespace
@@ -135,7 +148,7 @@ void AtomicFile::write(const void* bytes, std::size_t size) {
 }
 
 void AtomicFile::commit() {
-  if (::fsync(fd_.get()) != 0) fail("sync");
+  sync_file(fd_.get(), path_, code_);
   const bool closed = ::close(fd_.release()) == 0;
   if (!closed || ::rename(temporary_path_.c_str(), path_.c_str()) != 0) {
     const int reason = errno;
@@ -154,6 +167,39 @@ void write_file_atomically(const fs::path& path, std::string_view content, ExitC
   file.commit();
 }
 
+UniqueFd open_private_file(const fs::path& path, ExitCode code) {
+  constexpr int kFlags = O_RDWR | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
+  while (true) {
+    UniqueFd made(::open(path.c_str(), kFlags | O_CREAT | O_EXCL, 0644));
+    if (made.valid()) return made;
+    if (errno != EEXIST) throw_errno(code, path, "create");
+    UniqueFd found(::open(path.c_str(), kFlags));
+    if (!found.valid() && errno == ENOENT) continue;  // it was removed meanwhile
+    if (!found.valid() && errno != ELOOP) throw_errno(code, path, "open");
+    if (found.valid() && is_private(found.get(), path)) return found;
+    throw Error(code, path.string() +
+                          ": is a link, no regular file, or another user's; remove it, or name "
+                          "another folder");
+  }
+}
+
+bool means_no_sync(int error) {
+  // Some CIFS mounts refuse folders with EACCES or EBADF.
+  constexpr std::array kReasons{EINVAL, EOPNOTSUPP, ENOSYS, EBADF, EACCES, EPERM, EISDIR};
+  return std::find(kReasons.begin(), kReasons.end(), error) != kReasons.end();
+}
+
+void sync_file(int fd, const fs::path& path, ExitCode code) {
+  if (fd >= 0 && ::fsync(fd) == 0) return;
+  if (!means_no_sync(errno)) throw_errno(code, path, "sync");
+  static std::atomic<bool> has_warned = false;
+  if (has_warned.exchange(true)) return;
+  spdlog::warn(
+      "{}: cannot be synced on this file system ({}); the run continues, but a crash of the "
+      "machine may cost its newest files",
+      path.string(), std::strerror(errno));
+}
+
 void remove_leftovers(const fs::path& folder) {
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(folder, ignored)) {
@@ -162,12 +208,16 @@ void remove_leftovers(const fs::path& folder) {
   }
 }
 
-std::string read_file(const fs::path& path, std::size_t max_bytes, ExitCode code) {
+std::string read_file(const fs::path& path, std::size_t max_bytes, ExitCode code,
+                      std::size_t offset) {
   std::size_t size = 0;
   const UniqueFd fd = open_regular(path, code, &size);
-  if (size > max_bytes) {
-    throw Error(code, path.string() + ": is " + std::to_string(size) + " bytes long, at most " +
-                          std::to_string(max_bytes) + " are read");
+  if (size > offset && size - offset > max_bytes) {
+    throw Error(code, path.string() + ": is " + std::to_string(size - offset) +
+                          " bytes long, at most " + std::to_string(max_bytes) + " are read");
+  }
+  if (offset > 0 && ::lseek(fd.get(), static_cast<off_t>(offset), SEEK_SET) < 0) {
+    throw_errno(code, path, "read");
   }
   std::string content;
   std::array<char, 65536> buffer{};

@@ -82,13 +82,26 @@ class AtomicFile {
   UniqueFd fd_;
 };
 
+/// Opens a file for reading and appending, or creates it, under a name that others can guess in a
+/// folder that they may be able to write to. Throws Error(code) for links (hard ones, too), for
+/// anything but a regular file, and if it belongs to neither this user nor the folder's owner.
+UniqueFd open_private_file(const std::filesystem::path& path, ExitCode code);
+
+/// Syncs a file or folder. Logs a warning, once in a process, if the file system cannot do that, as
+/// CIFS and VirtualBox cannot sync folders. Throws Error(code) for any other failure.
+void sync_file(int fd, const std::filesystem::path& path, ExitCode code);
+
+/// Returns whether `error`, of fsync or open, says that the file system cannot sync.
+bool means_no_sync(int error);
+
 /// Removes the half-written files that a killed process left in `folder`. The run folder must be
 /// locked, so that no other process is writing there.
 void remove_leftovers(const std::filesystem::path& folder);
 
-/// Returns the content of a regular file of at most `max_bytes`. Throws Error(code) naming the
-/// path.
-std::string read_file(const std::filesystem::path& path, std::size_t max_bytes, ExitCode code);
+/// Returns the content of a regular file from `offset` on, which is at most `max_bytes`. Throws
+/// Error(code) naming the path.
+std::string read_file(const std::filesystem::path& path, std::size_t max_bytes, ExitCode code,
+                      std::size_t offset = 0);
 
 /// Throws Error(code): "PATH: cannot ACTION: " and what errno says.
 [[noreturn]] void throw_errno(ExitCode code, const std::filesystem::path& path, const char* action);
@@ -101,7 +114,7 @@ std::string content_of(int fd);
 /// set, where that fails.
 bool write_all(int fd, const void* bytes, std::size_t size);
 
-/// Returns the folder that holds the running executable.
+/// Returns the folder of the running executable.
 std::filesystem::path executable_folder();
 
 }  // namespace mnist_train

@@ -1,6 +1,7 @@
 #include "checkpoint/checkpoint.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/tensor.h>
 
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -19,6 +20,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kBuffersKey = "mnist-train.buffers";
+// F64 [epochs]: as text, those of thousands of epochs would take longer to save than to train one.
+constexpr const char* kAccuraciesName = "mnist-train.accuracies";
 constexpr std::string_view kModelPrefix = "model.";
 constexpr std::string_view kAveragePrefix = "ema.";
 constexpr int kVersion = 1;
@@ -57,13 +60,13 @@ NamedTensors tensors_behind(std::string_view prefix, const TensorFile& file) {
   return found;
 }
 
-/// All tensors but the models'.
+/// All tensors but the models' and the accuracies.
 NamedTensors other_tensors(const TensorFile& file) {
   NamedTensors others;
   for (const auto& item : file.tensors) {
     const bool of_model =
         item.first.starts_with(kModelPrefix) || item.first.starts_with(kAveragePrefix);
-    if (!of_model) others.push_back(item);
+    if (!of_model && item.first != kAccuraciesName) others.push_back(item);
   }
   return others;
 }
@@ -105,6 +108,20 @@ void check_restorable(const train::Trainer& trainer, const TensorFile& file, con
   throw Error(ExitCode::kCheckpoint, source + ": " + text.substr(1));
 }
 
+/// Returns the progress with the accuracies that lie beside it; earlier versions kept them in it.
+train::Progress with_accuracies(train::Progress progress, const TensorFile& file) {
+  if (const at::Tensor* found = file.find(kAccuraciesName)) {
+    if (found->scalar_type() != at::kDouble || found->dim() != 1) {
+      throw Error(ExitCode::kCheckpoint, std::string(kAccuraciesName) + " is no list of numbers");
+    }
+    const auto* first = found->const_data_ptr<double>();
+    progress.accuracies.assign(first, first + found->numel());
+  } else if (progress.epoch > 0 && progress.accuracies.empty()) {
+    throw Error(ExitCode::kCheckpoint, std::string("missing: ") + kAccuraciesName);
+  }
+  return progress;
+}
+
 /// Bounded as the sizes of data are, because a model is made of them.
 network::ImageShape image_shape(const Json& json, const std::string& source) {
   const auto number = [&](const char* key, std::int64_t most) {
@@ -134,9 +151,14 @@ TensorFile snapshot(const train::Trainer& trainer, const RunFacts& facts) {
     file.tensors.emplace_back(name,
                               accelerator::to_host(tensor).clone(at::MemoryFormat::Contiguous));
   }
+  train::Progress progress = trainer.progress();
+  if (!progress.accuracies.empty()) {
+    file.tensors.emplace_back(kAccuraciesName, at::tensor(progress.accuracies, at::kDouble));
+    progress.accuracies.clear();
+  }
   const network::ImageShape& images = facts.images;
   Json state = {{"version", kVersion},
-                {"progress", progress_to_json(trainer.progress())},
+                {"progress", progress_to_json(progress)},
                 {"config", Json::parse(facts.config)},
                 {"data_hash", facts.data_hash},
                 {"world_size", facts.world_size},
@@ -229,7 +251,7 @@ train::Progress checkpoint_progress(const TensorFile& file, const std::string& s
     throw Error(ExitCode::kCheckpoint, source + ": does not say how far its run had come");
   }
   try {
-    return progress_from_json(*progress);
+    return with_accuracies(progress_from_json(*progress), file);
   } catch (const Error& error) {
     throw Error(error.code(), source + ": " + error.what());
   }

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 
 #include "accelerator/device.h"
 #include "base/error.h"
@@ -75,18 +76,30 @@ std::vector<Piece> pieces_of(const StateTensors& state, int rank, int world_size
   return pieces;
 }
 
+/// Returns a line of JSON and then the accuracies as they are in memory, because those of thousands
+/// of epochs take long to write as text.
 std::string to_text(const SnapshotFacts& facts) {
-  return nlohmann::ordered_json{{"progress", progress_to_json(facts.progress)},
-                                {"metrics_bytes", facts.metrics_bytes},
-                                {"event_bytes", facts.event_bytes},
-                                {"is_checkpoint", facts.is_checkpoint}}
-      .dump();
+  train::Progress progress = facts.progress;
+  const std::vector<double> accuracies = std::exchange(progress.accuracies, {});
+  std::string text = nlohmann::ordered_json{{"progress", progress_to_json(progress)},
+                                            {"metrics_bytes", facts.metrics_bytes},
+                                            {"event_bytes", facts.event_bytes},
+                                            {"is_checkpoint", facts.is_checkpoint}}
+                         .dump() +
+                     "\n";
+  text.append(reinterpret_cast<const char*>(accuracies.data()), accuracies.size() * sizeof(double));
+  return text;
 }
 
 SnapshotFacts facts_from(const std::string& text) {
-  const auto json = nlohmann::ordered_json::parse(text);
-  return {progress_from_json(json.at("progress")), json.at("metrics_bytes"), json.at("event_bytes"),
-          json.at("is_checkpoint")};
+  const std::size_t end = text.find('\n') + 1;
+  const auto json = nlohmann::ordered_json::parse(text.substr(0, end));
+  SnapshotFacts facts{progress_from_json(json.at("progress")), json.at("metrics_bytes"),
+                      json.at("event_bytes"), json.at("is_checkpoint")};
+  std::vector<double>& accuracies = facts.progress.accuracies;
+  accuracies.resize((text.size() - end) / sizeof(double));
+  std::memcpy(accuracies.data(), text.data() + end, accuracies.size() * sizeof(double));
+  return facts;
 }
 
 /// The slot, mapped for reading.

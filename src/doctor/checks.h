@@ -84,6 +84,10 @@ Finding check_launcher();
 /// there, or in the nearest folder above it that exists.
 Finding check_run_folder(const settings::RunConfig& config);
 
+/// Checks whether files can be locked and folders synced where runs go and in the user's cache, by
+/// a file of its own.
+Finding check_file_locks(const settings::RunConfig& config);
+
 /// Checks the data that the config asks for, and the data sets that are found by name.
 Findings check_data(const settings::RunConfig& config);
 

@@ -77,6 +77,7 @@ Findings examine(const settings::RunConfig& config) {
   findings.push_back(check_launcher());
   findings.push_back(check_clock());
   findings.push_back(check_run_folder(config));
+  findings.push_back(check_file_locks(config));
   append(findings, check_data(config));
   findings.push_back(check_plan(config, driver));
   append(findings, check_workers(config, driver));

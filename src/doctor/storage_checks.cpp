@@ -7,10 +7,12 @@
 #include <cstring>
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "base/file.h"
+#include "base/file_lock.h"
 #include "base/system.h"
 #include "data/dataset_reader.h"
 #include "data/find_files.h"
@@ -35,20 +37,45 @@ fs::path nearest_existing(fs::path folder) {
   return folder;
 }
 
+fs::path output_of(const settings::RunConfig& config) {
+  return config.output.value_or(fs::current_path() / "runs");
+}
+
+/// Makes a file in the folder, which is gone when it is closed. On failure errno says why.
+UniqueFd scratch_file(const fs::path& folder) {
+  std::string name = (folder / ".mnist-train-doctor-XXXXXX").string();
+  UniqueFd file(::mkostemp(name.data(), O_CLOEXEC));
+  if (file.valid()) ::unlink(name.c_str());
+  return file;
+}
+
 /// Measures how many bytes a second can be written and synced; returns nothing, with errno set,
 /// when that fails.
 std::optional<double> write_speed(const fs::path& folder) {
   constexpr std::size_t kBytes = 8 << 20;
-  std::string name = (folder / ".mnist-train-doctor-XXXXXX").string();
-  const UniqueFd file(::mkostemp(name.data(), O_CLOEXEC));
+  const UniqueFd file = scratch_file(folder);
   if (!file.valid()) return std::nullopt;
-  ::unlink(name.c_str());
   const std::vector<char> content(kBytes, 'x');
   const double begin_s = monotonic_seconds();
-  if (!write_all(file.get(), content.data(), kBytes) || ::fsync(file.get()) != 0) {
-    return std::nullopt;
-  }
+  if (!write_all(file.get(), content.data(), kBytes)) return std::nullopt;
+  if (::fsync(file.get()) != 0 && !means_no_sync(errno)) return std::nullopt;
   return static_cast<double>(kBytes) / std::max(1e-6, monotonic_seconds() - begin_s);
+}
+
+/// Returns what the file system of a folder lacks, "" if it lacks nothing; nothing if no file can
+/// be made there.
+std::optional<std::string> missing_in(const fs::path& folder) {
+  std::string missing;
+  const auto add = [&](const char* what) {
+    missing += fmt::format("{}{} ({})", missing.empty() ? folder.string() + " has no " : ", no ",
+                           what, std::strerror(errno));
+  };
+  const UniqueFd file = scratch_file(folder);
+  if (!file.valid()) return std::nullopt;
+  if (take_file_lock(file.get()) == FileLock::kUnsupported) add("file locks");
+  const UniqueFd opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!opened.valid() || ::fsync(opened.get()) != 0) add("syncing of folders");
+  return missing;
 }
 
 Finding check_named_set(const settings::NamedDataset& row, const settings::RunConfig& config) {
@@ -90,7 +117,7 @@ void warn_of_refusal(const settings::RunConfig& config, Finding& finding) {
 }  // namespace
 
 Finding check_run_folder(const settings::RunConfig& config) {
-  const fs::path output = config.output.value_or(fs::current_path() / "runs");
+  const fs::path output = output_of(config);
   const fs::path folder = nearest_existing(output);
   Finding finding{"run folder", Verdict::kGood, "", "", {{"folder", folder.string()}}};
   const auto speed = write_speed(folder);
@@ -113,6 +140,28 @@ Finding check_run_folder(const settings::RunConfig& config) {
   finding.remedy =
       "a checkpoint takes up to 90 MB (resnet18 with momentum) and four are kept: free some space, "
       "or lower checkpoint.keep";
+  return finding;
+}
+
+Finding check_file_locks(const settings::RunConfig& config) {
+  std::set<fs::path> folders{nearest_existing(output_of(config))};
+  if (const auto cache = user_cache_folder()) folders.insert(nearest_existing(*cache));
+  std::string tested;
+  std::string problems;
+  for (const fs::path& folder : folders) {
+    const auto missing = missing_in(folder);
+    if (!missing) continue;
+    tested += (tested.empty() ? "work in " : ", ") + folder.string();
+    if (!missing->empty()) problems += (problems.empty() ? "" : "; ") + *missing;
+  }
+  if (tested.empty()) return {"file locks", Verdict::kNote, "not tested: no folder can be written"};
+  Finding finding{"file locks", Verdict::kGood, problems.empty() ? tested : problems};
+  if (problems.empty()) return finding;
+  finding.verdict = Verdict::kWarning;
+  finding.remedy =
+      "runs work, but without locks nothing keeps two out of one folder (Lustre has them if it is "
+      "mounted with -o flock), and without syncing a crash of the machine may cost the newest "
+      "files";
   return finding;
 }
 

@@ -1,7 +1,6 @@
 #include "fetch/download.h"
 
 #include <curl/curl.h>
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -81,9 +80,9 @@ Transfer download(const std::string& url, const std::filesystem::path& part,
   const auto fail = [&](int error) {
     throw Error(ExitCode::kData, part.string() + ": cannot be written: " + std::strerror(error));
   };
-  const UniqueFd file(::open(part.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  const UniqueFd file = open_private_file(part, ExitCode::kData);
   struct stat status {};
-  if (!file.valid() || ::fstat(file.get(), &status) != 0) fail(errno);
+  if (::fstat(file.get(), &status) != 0) fail(errno);
   DownloadTarget target{file.get(), static_cast<std::uint64_t>(status.st_size), max_bytes, false,
                         0};
   std::array<char, CURL_ERROR_SIZE> message{};

@@ -1,6 +1,4 @@
-#include <fcntl.h>
 #include <signal.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/file_lock.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "data/gzip_stream.h"
@@ -93,23 +92,21 @@ class FolderLock {
  private:
   /// Returns whether the file that was locked is still the one that others will open.
   bool take() {
-    file_ = UniqueFd(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
-    if (!file_.valid()) fail("made");
-    if (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
+    file_ = open_private_file(path_, ExitCode::kConfig);
+    FileLock lock = take_file_lock(file_.get());
+    if (lock == FileLock::kHeld) {
       say("waiting for another process that fetches into " + path_.parent_path().string());
-      while (::flock(file_.get(), LOCK_EX) != 0) {
-        if (errno != EINTR) fail("locked");
-      }
+      lock = take_file_lock(file_.get(), /*wait=*/true);
+    }
+    if (lock == FileLock::kUnsupported) {
+      say("warning: ", path_.parent_path().string(), " cannot be locked on this file system (",
+          std::strerror(errno), "); start no other fetch into it meanwhile");
+      return true;
     }
     struct stat locked {};
     struct stat there {};
     return ::fstat(file_.get(), &locked) == 0 && ::stat(path_.c_str(), &there) == 0 &&
            locked.st_dev == there.st_dev && locked.st_ino == there.st_ino;
-  }
-
-  [[noreturn]] void fail(const char* action) const {
-    throw Error(ExitCode::kConfig,
-                path_.string() + ": cannot be " + action + ": " + std::strerror(errno));
   }
 
   fs::path path_;
@@ -165,14 +162,12 @@ void remove_parts(const fs::path& folder, const settings::DatasetFile& file) {
     const std::string name = entry.path().filename().string();
     if (name.starts_with(prefix) && name.ends_with(".part")) parts.push_back(entry.path());
   }
-  for (const fs::path& part : parts) fs::remove(part);
+  std::error_code ignored;  // another user's
+  for (const fs::path& part : parts) fs::remove(part, ignored);
 }
 
 void put_in_place(const fs::path& part, const fs::path& path) {
-  const UniqueFd file(::open(part.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file.valid() || ::fsync(file.get()) != 0) {
-    throw Error(ExitCode::kData, part.string() + ": cannot be synced: " + std::strerror(errno));
-  }
+  sync_file(open_private_file(part, ExitCode::kData).get(), part, ExitCode::kData);
   fs::rename(part, path);
 }
 
@@ -274,6 +269,7 @@ std::vector<fs::path> fetch_dataset(const settings::NamedDataset& dataset, const
 int main(int argc, char** argv) {
   using namespace mnist_train;
   ::signal(SIGPIPE, SIG_IGN);
+  set_up_logging({});
   try {
     if (argc < 3) throw Error(ExitCode::kConfig, "usage: mnist-train fetch NAME --to DIR");
     const settings::NamedDataset& dataset = settings::named_dataset(argv[1]);

@@ -108,6 +108,7 @@ std::string EpochTable::line(const EpochRecord& record, std::size_t columns) {
   const bool best = score > best_score_;
   if (best) best_score_ = score;
   accuracies_.push_back(record.test_accuracy);
+  if (accuracies_.size() > kMostBars) accuracies_.erase(accuracies_.begin());
   const Cells cells{fmt::format("{}/{}", record.epoch, epochs_),
                     fmt::format("{:.4f}", record.test_loss),
                     as_percent(record.test_accuracy),

@@ -45,8 +45,8 @@ class EpochTable {
  private:
   std::int64_t epochs_;
   TerminalStyle style_;
-  std::vector<double> accuracies_;
-  double best_score_ = -1;  // by which the best checkpoint is chosen, so far
+  std::vector<double> accuracies_;  // of the last epochs
+  double best_score_ = -1;          // by which the best checkpoint is chosen, so far
 };
 
 }  // namespace mnist_train::report

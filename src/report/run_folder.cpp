@@ -1,16 +1,18 @@
 #include "report/run_folder.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
+#include <spdlog/spdlog.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <regex>
 
+#include "base/file_lock.h"
 #include "base/system.h"
 
 namespace mnist_train::report {
@@ -136,26 +138,37 @@ bool belongs_to_launch(const fs::path& folder, const std::string& launch_id) {
 }
 
 [[noreturn]] void refuse_in_use(const fs::path& folder, int lock_fd) {
-  const std::string holder = read_lock(lock_fd).process;
-  refuse(folder.string() + ": is in use by " + (holder.empty() ? "another process" : holder) +
+  std::string holder = read_lock(lock_fd).process;  // "process 123 on host"
+  const bool is_here = holder.ends_with(" on " + host_name());
+  // The holder may not have replaced the name of the one before it yet.
+  const bool has_ended = is_here && !process_state(std::atoi(holder.c_str() + holder.find(' ')));
+  if (holder.empty() || has_ended) holder = "another process";
+  refuse(folder.string() + ": is in use by " + holder +
          "; wait for it, or give this run another --output");
 }
 
 /// Before anything else is said about a folder: advice to resume would be wrong while it is used.
 void refuse_if_in_use(const fs::path& folder) {
   const UniqueFd fd(::open((folder / files::kLock).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
-  if (fd.valid() && ::flock(fd.get(), LOCK_SH | LOCK_NB) != 0) refuse_in_use(folder, fd.get());
+  if (fd.valid() && is_file_locked(fd.get())) refuse_in_use(folder, fd.get());
 }
 
 UniqueFd take_lock(const fs::path& folder, const std::string& launch_id) {
   const fs::path path = folder / files::kLock;
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644));
   if (!fd.valid()) refuse(path.string() + ": cannot open: " + std::strerror(errno));
-  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) refuse_in_use(folder, fd.get());
+  const FileLock lock = take_file_lock(fd.get());
+  if (lock == FileLock::kHeld) refuse_in_use(folder, fd.get());
+  if (lock == FileLock::kUnsupported) {
+    spdlog::warn("{}: cannot be locked on this file system ({}); start no second run there",
+                 folder.string(), std::strerror(errno));
+  }
   const std::string holder = "process " + std::to_string(::getpid()) + " on " + host_name() +
                              (launch_id.empty() ? "" : "\n" + launch_id);
   if (::ftruncate(fd.get(), 0) != 0 || !write_all(fd.get(), holder.data(), holder.size())) {
-    refuse(path.string() + ": cannot write: " + std::strerror(errno));
+    const int reason = errno;
+    ::unlink(path.c_str());
+    refuse(path.string() + ": cannot write: " + std::strerror(reason));
   }
   return fd;
 }
@@ -233,6 +246,13 @@ std::optional<fs::path> run_that_wrote(const fs::path& file) {
         fs::exists(folder / files::kMetrics, error) || fs::exists(folder / files::kSummary, error);
     if (has_run && is_own_file(folder, path.lexically_relative(folder))) return folder;
     if (folder == folder.parent_path()) return std::nullopt;
+  }
+}
+
+void remove_records(const fs::path& folder) {
+  std::error_code ignored;
+  for (const char* name : {files::kConfig, files::kMetrics, files::kSummary, files::kLineage}) {
+    fs::remove(folder / name, ignored);
   }
 }
 

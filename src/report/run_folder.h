@@ -39,6 +39,9 @@ bool holds_run(const std::filesystem::path& folder);
 /// checkpoints, its weights. Nothing for a page, which is made anew from them, and for other files.
 std::optional<std::filesystem::path> run_that_wrote(const std::filesystem::path& file);
 
+/// Removes the records of a run that could not begin, by which `holds_run` would know it.
+void remove_records(const std::filesystem::path& folder);
+
 /// Removes what was made for a run that could not begin: its lock, its logs and the folders `made`,
 /// as far as they hold nothing else. Does nothing where the folder holds a run.
 void discard_run_folder(const std::filesystem::path& folder,

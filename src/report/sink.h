@@ -91,7 +91,8 @@ std::unique_ptr<Sink> page_sink(const std::filesystem::path& run_folder);
 /// started, and with what (processes, device, precision, versions, hashes).
 std::unique_ptr<Sink> summary_sink(const std::filesystem::path& run_folder);
 
-/// Makes the sink that writes the list of test accuracies to `path` after each epoch.
+/// Makes the sink that writes the list of test accuracies to `path` after each epoch; beyond 1,000
+/// epochs after each thousandth part of them, and at the end.
 std::unique_ptr<Sink> accuracies_sink(const std::filesystem::path& path);
 
 }  // namespace mnist_train::report

@@ -156,10 +156,25 @@ class AccuraciesSink : public Sink {
  public:
   explicit AccuraciesSink(std::filesystem::path path) : path_(std::move(path)) {}
 
-  void epoch(const EpochResult& result) override { write_accuracies(path_, result.accuracies); }
+  void epoch(const EpochResult& result) override {
+    accuracies_ = result.accuracies;
+    // All of a long list after every epoch would take longer and longer.
+    constexpr std::size_t kEachEpoch = 1000;
+    if (accuracies_.size() - written_ > accuracies_.size() / kEachEpoch) write();
+  }
+  void refresh(const Summary& /*summary*/) override { write(); }
+  void end(const Summary& /*summary*/) override { write(); }
 
  private:
+  void write() {
+    if (accuracies_.size() == written_) return;
+    write_accuracies(path_, accuracies_);
+    written_ = accuracies_.size();
+  }
+
   std::filesystem::path path_;
+  std::vector<double> accuracies_;
+  std::size_t written_ = 0;  // of them
 };
 
 }  // namespace

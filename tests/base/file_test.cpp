@@ -70,6 +70,66 @@ TEST_CASE("a descriptor is closed once, by its last owner") {
   ::close(kept);
 }
 
+TEST_CASE("a file under a guessable name is made, or continued if it is our own") {
+  const TempFolder folder;
+  const fs::path path = folder.path() / ".file.part";
+  for (const char* half : {"one", "two"}) {
+    const UniqueFd file = open_private_file(path, ExitCode::kData);
+    REQUIRE(write_all(file.get(), half, 3));
+  }
+  CHECK(read(path) == "onetwo");
+  CHECK(read_file(path, 3, ExitCode::kData, /*offset=*/3) == "two");
+  CHECK(read_file(path, 3, ExitCode::kData, /*offset=*/9).empty());
+}
+
+TEST_CASE("what others planted under a guessable name is refused and left as it is") {
+  const TempFolder folder;
+  const fs::path victim = folder.write("victim", "precious");
+  const fs::path planted = folder.path() / ".file.part";
+  const auto refuses = [&](const char* reason) {
+    const Failure failure = error_of([&] { open_private_file(planted, ExitCode::kData); });
+    CHECK(failure.code == ExitCode::kData);
+    CHECK_THAT(failure.message,
+               ContainsSubstring(planted.string() + ": ") && ContainsSubstring(reason));
+    fs::remove(planted);
+    CHECK(read(victim) == "precious");
+  };
+  const char* kPlanted = "is a link, no regular file, or another user's; remove it";
+  fs::create_symlink(victim, planted);
+  refuses(kPlanted);
+  fs::create_symlink(folder.path() / "nowhere", planted);
+  refuses(kPlanted);
+  CHECK_FALSE(fs::exists(folder.path() / "nowhere"));
+  fs::create_hard_link(victim, planted);
+  refuses(kPlanted);
+  REQUIRE(::mkfifo(planted.c_str(), 0600) == 0);
+  refuses(kPlanted);
+  fs::create_directory(planted);
+  refuses("Is a directory");
+  if (::geteuid() != 0) return;  // others cannot give files away
+  folder.write(".file.part", "theirs");
+  REQUIRE(::chown(planted.c_str(), 12345, 12345) == 0);
+  refuses(kPlanted);
+  folder.write(".file.part", "theirs");
+  for (const fs::path& path : {planted, folder.path()}) {
+    REQUIRE(::chown(path.c_str(), 12345, 12345) == 0);
+  }
+  CHECK_NOTHROW(open_private_file(planted, ExitCode::kData));
+}
+
+TEST_CASE("a file system that cannot sync is no error, one that fails to is") {
+  std::array<int, 2> pipe{};
+  REQUIRE(::pipe2(pipe.data(), O_CLOEXEC) == 0);
+  const UniqueFd ends[] = {UniqueFd(pipe[0]), UniqueFd(pipe[1])};
+  for (int i = 0; i < 2; ++i) CHECK_NOTHROW(sync_file(ends[0].get(), "a/file", ExitCode::kData));
+  for (const int error : {EINVAL, EOPNOTSUPP, ENOTSUP, ENOSYS, EBADF, EACCES, EPERM}) {
+    CHECK(means_no_sync(error));
+  }
+  for (const int error : {EIO, ENOSPC, EDQUOT, EMFILE, ENOENT, EROFS}) {
+    CHECK_FALSE(means_no_sync(error));
+  }
+}
+
 TEST_CASE("a file is mapped and read as it is") {
   const TempFolder folder;
   const std::string content = std::string("a\0b\n", 4) + std::string(100000, 'x');

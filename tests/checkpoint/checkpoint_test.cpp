@@ -182,6 +182,25 @@ TEST_CASE("nothing can be left out of a checkpoint unnoticed") {
   refuses({whole.tensors, {}});
 }
 
+TEST_CASE("the accuracies of many epochs do not lengthen the text of a checkpoint") {
+  TrainerRig rig = fresh();
+  rig.run_to(4);
+  const std::size_t before = snapshot(rig.trainer, kFacts).find_metadata(kStateKey)->size();
+  std::vector<double>& accuracies = rig.trainer.progress().accuracies;
+  for (int epoch = 0; epoch < 20'000; ++epoch) accuracies.push_back(1.0 / (epoch + 3));
+  const TensorFile file = through_file(snapshot(rig.trainer, kFacts));
+  CHECK(file.find_metadata(kStateKey)->size() == before);
+  CHECK(checkpoint_progress(file, "file").accuracies == accuracies);
+  const TensorFile of_earlier_version =
+      edited(without_tensor(file, "mnist-train.accuracies"),
+             [](Json& json) { json["progress"]["accuracies"] = {0.5}; });
+  CHECK(checkpoint_progress(of_earlier_version, "file").accuracies == std::vector<double>{0.5});
+  TensorFile wrong = without_tensor(file, "mnist-train.accuracies");
+  wrong.tensors.emplace_back("mnist-train.accuracies", at::zeros({3}));
+  CHECK_THAT(error_of([&] { checkpoint_progress(wrong, "file"); }).message,
+             ContainsSubstring("mnist-train.accuracies is no list of numbers"));
+}
+
 TEST_CASE("what does not belong to this run is refused, the trainer unchanged") {
   TrainerRig rig = fresh();
   rig.run_to(4);

@@ -40,15 +40,27 @@ TEST_CASE("a chart of nothing is nothing") {
   CHECK(line_chart(chart).empty());
 }
 
-TEST_CASE("long lines are thinned to means") {
-  LineChart chart{"Loss", "step"};
-  ChartSeries series{"a", 0, {}};
-  for (int i = 0; i < 100000; ++i)
-    series.points.push_back({static_cast<double>(i), i % 2 == 0 ? 1.0 : 3.0});
-  series.points.push_back({100000, 2});
-  chart.series = {series};
-  const std::string html = line_chart(chart);
-  CHECK(html.size() < 10000);
+TEST_CASE("long lines are thinned, but keep their ends and their spikes") {
+  for (const int count : {1000, 1001, 1999, 100'000}) {
+    LineChart chart{"Loss", "step"};
+    ChartSeries series{"a", 0, {}};
+    for (int i = 0; i < count; ++i) series.points.push_back({static_cast<double>(i), 2});
+    const auto middle = static_cast<std::size_t>(count / 2);
+    series.points[middle].y = 77;
+    series.points[middle + 10].y = 0.25;
+    series.points[middle - 10].y = std::nan("");
+    chart.series = {series};
+    const std::string html = line_chart(chart);
+    const std::size_t begin = html.find("data-x=\"") + 8;
+    const std::string xs = "," + html.substr(begin, html.find('"', begin) - begin) + ",";
+    CHECK(count_of(xs, ",") - 1 <= 1000);
+    CHECK(count_of(xs, ",") - 1 >= std::min<std::size_t>(499, xs.size()));
+    for (const std::size_t x : {std::size_t{0}, middle, middle + 10, series.points.size() - 1}) {
+      CHECK_THAT(xs, ContainsSubstring("," + std::to_string(x) + ","));
+    }
+    CHECK_THAT(html, ContainsSubstring(",77,") && ContainsSubstring(",0.25,"));
+    CHECK(html.size() < 35'000);
+  }
 }
 
 TEST_CASE("a chart says in words what it shows, names escaped") {

@@ -322,6 +322,28 @@ TEST_CASE("the page of a long run is small and quickly made") {
   CHECK(page.size() < 1'000'000);
 }
 
+TEST_CASE("the page of a run of very many epochs is bounded") {
+  const TempFolder folder;
+  PretendedRun run;
+  run.epochs = 5000;
+  run.steps = 1;
+  write_pretended_run(folder, "run", run);
+  std::string lineage;
+  for (int i = 0; i < 500; ++i) lineage += "{\"step\":" + std::to_string(i) + "}\n";
+  folder.write("run/lineage.jsonl", lineage);
+  const std::string page = page_of(folder);
+  CHECK(page.size() < 600'000);
+  const std::string rows = page.substr(page.find("<details id=\"epochs\""));
+  CHECK(count_of(rows.substr(0, rows.find("</details>")), "<tr>") <= 203);
+  CHECK_THAT(rows, ContainsSubstring("201 of 5,000 epochs in numbers; metrics.jsonl has all"));
+  for (const char* epoch : {"</span> 1</th>", "</span> 5000</th>"}) {
+    CHECK_THAT(rows, ContainsSubstring(epoch));
+  }
+  CHECK_THAT(page, ContainsSubstring("500 times: restarts after a lost process, and resumes. The "
+                                     "last 100:"));
+  CHECK_THAT(page, ContainsSubstring(">499</td>") && !ContainsSubstring(">399</td>"));
+}
+
 TEST_CASE("pictures beyond two and a half megabytes are omitted, what is said of them is not") {
   const TempFolder folder;
   PretendedRun run;

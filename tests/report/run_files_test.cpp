@@ -65,6 +65,23 @@ TEST_CASE("only what is new is read again, and a run that was truncated is read 
   CHECK(std::isnan(reader.read().steps[0].loss));
 }
 
+TEST_CASE("what was read of a long run is not read again") {
+  const TempFolder folder;
+  testing::PretendedRun pretended;
+  write_pretended_run(folder, "run", pretended);
+  const fs::path metrics = folder.path() / "run" / "metrics.jsonl";
+  RunReader reader(folder.path() / "run");
+  const std::size_t epochs = reader.read().epochs.size();
+  const std::string before(fs::file_size(metrics), '#');
+  const std::string epoch = pretended_metrics(pretended);
+  folder.write("run/metrics.jsonl", before + epoch);
+  const RunFiles& run = reader.read();
+  CHECK(run.epochs.size() == 2 * epochs);
+  for (const EpochResult& each : run.epochs) {  // only the last confusion is shown
+    CHECK(each.details.confusion.empty() == (&each != &run.epochs.back()));
+  }
+}
+
 TEST_CASE("what a run says of its end is believed, and one that says nothing was interrupted") {
   const TempFolder folder;
   const fs::path path = folder.path() / "run";

@@ -1,10 +1,12 @@
 #include "report/run_folder.h"
 
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <string>
 
+#include "base/system.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/temp_folder.h"
@@ -158,6 +160,23 @@ TEST_CASE("two runs cannot write into one folder at a time") {
                ContainsSubstring("is in use by process " + std::to_string(::getpid()) + " on "));
   }
   CHECK(prepare_run_folder(into(temp.path()), "mnist", "auto", false).lock.valid());
+}
+
+TEST_CASE("a folder in use is not said to be used by a process that has ended") {
+  const TempFolder temp;
+  const RunFolder run = prepare_run_folder(into(temp.path()), "mnist", "", false);
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  REQUIRE(::waitpid(child, nullptr, 0) == child);
+  const std::string child_text = "process " + std::to_string(child);
+  for (const std::string& holder : {child_text + " on " + host_name(), std::string()}) {
+    temp.write(files::kLock, holder);
+    CHECK_THAT(error_of([&] { check_run_folder(into(temp.path()), "mnist", "auto"); }).message,
+               ContainsSubstring("is in use by another process;"));
+  }
+  temp.write(files::kLock, child_text + " on another-host");
+  CHECK_THAT(error_of([&] { check_run_folder(into(temp.path()), "mnist", "auto"); }).message,
+             ContainsSubstring("is in use by " + child_text + " on another-host;"));
 }
 
 TEST_CASE("without a name a run gets a folder by the time, and a link to the latest") {

@@ -100,6 +100,30 @@ TEST_CASE("accuracies are a JSON list that reads back exactly") {
   }
 }
 
+TEST_CASE("a long list of accuracies is not written after every epoch, but whole at the end") {
+  const TempFolder folder;
+  const fs::path path = folder.path() / "accuracies.json";
+  const auto sink = accuracies_sink(path);
+  const auto add_epochs = [&](std::size_t epochs, std::size_t count) {
+    int writes = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      fs::remove(path);
+      EpochResult result;
+      result.accuracies.assign(epochs + i, 0.5);
+      sink->epoch(result);
+      writes += fs::exists(path) ? 1 : 0;
+    }
+    return writes;
+  };
+  CHECK(add_epochs(1, 5) == 5);
+  CHECK(add_epochs(900, 50) == 50);
+  CHECK(add_epochs(20'000, 200) < 12);
+  fs::remove(path);
+  add_epochs(30'000, 2);
+  sink->end({});
+  CHECK(read(path).size() == 30'001);
+}
+
 std::vector<std::string> lines_of(const std::filesystem::path& path) {
   std::ifstream stream(path);
   std::vector<std::string> lines;

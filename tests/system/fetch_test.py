@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import os
 import subprocess
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -201,3 +202,20 @@ def test_the_files_of_another_data_set_are_not_replaced(tmp_path):
     assert refused.returncode == 2 and "is a file of mnist" in refused.stderr, refused.stderr
     assert "name another folder" in refused.stderr
     assert_whole(tmp_path)
+
+
+def test_what_somebody_planted_in_the_place_of_a_part_is_refused(tmp_path):
+    folder, victim = tmp_path / "data", tmp_path / "victim"
+    with Mirror(break_after=1000, ranges=False) as mirror:
+        fetch(folder, mirror.url)
+        (part,) = folder.glob(".*.part")
+        for place in (part, folder / ".fetch.lock"):
+            victim.write_text("precious")
+            for plant in (lambda: place.symlink_to(victim), lambda: place.hardlink_to(victim), lambda: os.mkfifo(place)):
+                place.unlink(missing_ok=True)
+                plant()
+                done = fetch(folder, mirror.url, timeout=30)
+                assert done.returncode in (2, 3), done.stderr
+                assert f"{place}: is a link, no regular file, or another user's; remove it" in done.stderr
+                assert victim.read_text() == "precious" and not list(folder.glob("*.gz"))
+            place.unlink()

@@ -1,16 +1,19 @@
-"""Every system call that writes a checkpoint fails once, by strace: the old one or the new one is there, never half of one.
+"""File systems that fail, or lack what others have, by strace.
 
-A run that has a checkpoint is resumed and writes the next; its N-th call of a kind on that file or its folder fails, or the
+Every system call that writes a checkpoint fails once: the old one or the new one is there, never half of one. A run that has a checkpoint is resumed and writes the next; its N-th call of a kind on that file or its folder fails, or the
 process is killed there; N rises until there is no such call. All of them take minutes, which MNIST_TRAIN_FULL_SWEEP=1 allows;
 else some of the many writes are left out.
 """
 
+import fcntl
+import json
 import os
+import re
 import shutil
 import subprocess
 
 import pytest
-from support import BINARY, environment, free_port, swept, train, wait_until, write_config
+from support import BINARY, MNIST, environment, free_port, run, swept, train, wait_until, write_config
 
 FULL = bool(os.environ.get("MNIST_TRAIN_FULL_SWEEP"))
 CONFIG = {"epochs": 1, "batch_size": 32, "max_steps": 4, "data": {"limit_train": 256, "limit_test": 10},
@@ -106,3 +109,100 @@ def test_a_checkpoint_is_old_or_new_whichever_system_call_fails(tmp_path, half, 
         hits.append(number)
     assert len(hits) >= {"fsync": 2, "rename": 1}.get(call, 4)
     assert number not in hits  # the sweep came to its end
+
+
+# Locks, and folders that cannot be synced
+
+
+def inject(folder, calls, *command, paths=()):
+    """Runs a command of which all such calls fail, those on `paths` alone if there are some."""
+    (call, _, fault) = calls.partition(":")
+    only = [word for path in paths for word in ("-P", path)]
+    done = subprocess.run(list(map(str, ["strace", "-f", "--seccomp-bpf", "-o", folder / "trace", *only, "-e", f"trace={call}",
+                                         *(["-e", f"inject={call}:{fault}"] if fault else []), BINARY, *command])),
+                          capture_output=True, text=True, timeout=100, cwd=folder, env=environment())
+    return done, (folder / "trace").read_text()
+
+
+def ended_process():
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return process.pid
+
+
+@pytest.mark.parametrize("error", swept(["ENOLCK", "ENOSYS", "EOPNOTSUPP", "EPERM", "EINVAL"], ["ENOLCK"]))
+def test_a_run_trains_where_there_are_no_file_locks_with_one_warning(tmp_path, error):
+    (tmp_path / "run").mkdir()
+    pid = ended_process()
+    (tmp_path / "run/.lock").write_text(f"process {pid} on {os.uname().nodename}")
+    command = ["--config", write_config(tmp_path, CONFIG), "--output", tmp_path / "run", "--nproc-per-node", 1]
+    done, trace = inject(tmp_path, f"flock:error={error}", *command)
+    assert done.returncode == 0 and "(INJECTED)" in trace, done.stderr
+    (warning,) = re.findall(r".*cannot be locked.*", done.stderr)
+    assert str(tmp_path / "run") in warning and str(pid) not in done.stderr
+
+
+def test_a_run_is_refused_where_the_lock_is_held_but_no_ended_process_is_named(tmp_path):
+    (tmp_path / "run").mkdir()
+    pid = ended_process()
+    with open(tmp_path / "run/.lock", "w", encoding="utf-8") as lock:
+        lock.write(f"process {pid} on {os.uname().nodename}")
+        lock.flush()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = run("--config", write_config(tmp_path, CONFIG), "--output", tmp_path / "run", "--nproc-per-node", 1)
+    assert done.returncode == 2
+    assert "is in use by another process;" in done.stderr and str(pid) not in done.stderr
+
+
+def test_a_report_takes_no_lock_and_knows_a_run_that_lasts(tmp_path, half):
+    folder = shutil.copytree(half.path, tmp_path / "run")
+    (folder / "summary.json").unlink()
+    command = ["report", folder, "--output", tmp_path / "page.html"]
+    with open(folder / ".lock", "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done, trace = inject(tmp_path, "flock", *command)
+        assert done.returncode == 0 and "flock" not in trace, done.stderr + trace
+        assert "running: this page refreshes itself" in (tmp_path / "page.html").read_text()
+    assert run(*command).returncode == 0
+    assert "interrupted" in (tmp_path / "page.html").read_text()
+
+
+def test_doctor_says_where_files_cannot_be_locked(tmp_path):
+    def finding(calls):
+        done, _ = inject(tmp_path, calls, "doctor", "--json", "--set", "device=cpu")
+        (found,) = [entry for entry in json.loads(done.stdout)["findings"] if entry["topic"] == "file locks"]
+        return found
+
+    assert finding("flock")["verdict"] == "ok"
+    lacking = finding("flock:error=ENOLCK")
+    assert lacking["verdict"] == "warning" and lacking["remedy"]
+    assert f"{tmp_path} has no file locks (No locks available)" in lacking["text"]
+
+
+def test_fetch_works_where_there_are_no_file_locks(tmp_path):
+    done, trace = inject(tmp_path, "flock:error=ENOSYS", "fetch", "mnist", "--to", tmp_path / "data", "--mirror",
+                         MNIST.as_uri())
+    assert done.returncode == 0 and "(INJECTED)" in trace, done.stderr
+    assert done.stderr.count("cannot be locked") == 1
+    assert len(list((tmp_path / "data").iterdir())) == 4
+
+
+@pytest.mark.parametrize("error", swept(["EINVAL", "EOPNOTSUPP", "ENOSYS", "EBADF", "EACCES"], ["EINVAL"]))
+def test_a_run_trains_where_folders_cannot_be_synced_with_one_warning(tmp_path, error, whole):
+    folder = tmp_path / "run"
+    command = ["--config", write_config(tmp_path, CONFIG), "--output", folder, "--nproc-per-node", 1]
+    done, trace = inject(tmp_path, f"fsync:error={error}", *command, paths=[folder, folder / "checkpoints"])
+    assert done.returncode == 0 and trace.count("(INJECTED)") > 2, done.stderr
+    assert done.stderr.count("cannot be synced") == 1, done.stderr
+    assert (folder / "model.pt").read_bytes() == (whole.path / "model.pt").read_bytes()
+
+
+@pytest.mark.parametrize("error, name, call", [("EIO", "", "fsync"), ("ENOSPC", "metrics.jsonl", "openat"),
+                                               ("EIO", "lineage.jsonl", "openat")])
+def test_a_start_that_fails_does_not_keep_the_next_one_out(tmp_path, error, name, call):
+    folder = tmp_path / "run"
+    command = ["--config", write_config(tmp_path, CONFIG), "--output", folder, "--nproc-per-node", 1]
+    done, trace = inject(tmp_path, f"{call}:error={error}", *command, paths=[folder / name if name else folder])
+    assert done.returncode == 1 and "(INJECTED)" in trace, done.stderr
+    assert str(folder) in done.stderr and "cannot be synced" not in done.stderr
+    train(tmp_path, CONFIG)

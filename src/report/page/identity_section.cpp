@@ -91,8 +91,11 @@ std::string versions_text(const RunFiles& run) {
 std::string starts_table(const RunFiles& run) {
   if (run.starts.empty()) return "";
   const std::vector<std::string> labels{"step", "from", "processes", "device", "host"};
+  constexpr std::size_t kMostRows = 100;
+  const std::size_t left_out = run.starts.size() - std::min(run.starts.size(), kMostRows);
   std::string rows;
-  for (const nlohmann::json& start : run.starts) {
+  for (std::size_t i = left_out; i < run.starts.size(); ++i) {
+    const nlohmann::json& start = run.starts[i];
     const std::string from = std::filesystem::path(text_in(start, "resumed_from")).filename();
     rows += table_row(
         date_and_time(number_in(start, "time")),
@@ -104,7 +107,9 @@ std::string starts_table(const RunFiles& run) {
   const std::string note =
       run.starts.size() == 1
           ? "Once, without restarts."
-          : fmt::format("{} times: restarts after a lost process, and resumes.", run.starts.size());
+          : fmt::format("{} times: restarts after a lost process, and resumes.{}",
+                        run.starts.size(),
+                        left_out > 0 ? fmt::format(" The last {}:", kMostRows) : "");
   return "<h3>Started</h3><p>" + note + "</p>" +
          scrolling("Starts", {"numbers stack", head_cell("when") + head_cells(labels), rows}) +
          "\n";

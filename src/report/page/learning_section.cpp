@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "report/page/html.h"
 #include "report/page/sections.h"
+#include "report/run_folder.h"
 
 namespace mnist_train::report {
 
@@ -126,14 +128,31 @@ std::string verdict(const RunFiles& run) {
   return text;
 }
 
+/// Returns which epochs the table shows: all, or in long runs some that are evenly spaced, from the
+/// first to the last, and the best.
+std::set<std::size_t> shown_epochs(const RunFiles& run) {
+  constexpr std::size_t kMostRows = 200;
+  const std::size_t last = run.epochs.size() - 1;
+  std::set<std::size_t> shown;
+  for (std::size_t row = 0; row <= std::min(last, kMostRows); ++row) {
+    shown.insert(last <= kMostRows ? row : row * last / kMostRows);
+  }
+  const EpochRecord* best = run.best_epoch();
+  const auto found = std::ranges::find_if(
+      run.epochs, [best](const EpochResult& epoch) { return &epoch.record == best; });
+  shown.insert(static_cast<std::size_t>(found - run.epochs.begin()));
+  return shown;
+}
+
 std::string epoch_table(const RunFiles& run) {
   const bool validated = run.holds_out();
   std::vector<std::string> labels{"step", "training loss", "training accuracy"};
   if (validated) labels.insert(labels.end(), {"validation loss", "validation accuracy"});
   labels.insert(labels.end(), {"test loss", "test accuracy", "time", "samples/s"});
   std::string rows;
-  for (const EpochResult& entry : run.epochs) {
-    const EpochRecord& r = entry.record;
+  const std::set<std::size_t> shown = shown_epochs(run);
+  for (const std::size_t i : shown) {
+    const EpochRecord& r = run.epochs[i].record;
     std::vector<std::string> cells{std::to_string(r.step), decimal(r.train_loss),
                                    percent(r.train_accuracy)};
     if (validated) {
@@ -145,9 +164,13 @@ std::string epoch_table(const RunFiles& run) {
                   duration(r.train_seconds + r.test_seconds), count(r.samples_per_second)});
     rows += table_row(fmt::format("<span class=\"phone\">epoch</span> {}", r.epoch), cells, labels);
   }
-  const char* open = run.epochs.size() == 1 ? " open" : "";
-  return "<details id=\"epochs\"" + std::string(open) +
-         "><summary>All epochs in numbers</summary>" +
+  const std::size_t all = run.epochs.size();
+  const std::string title =
+      shown.size() == all ? "All epochs in numbers"
+                          : fmt::format("{} of {} epochs in numbers; {} has all", shown.size(),
+                                        count(static_cast<double>(all)), files::kMetrics);
+  const char* open = all == 1 ? " open" : "";
+  return "<details id=\"epochs\"" + std::string(open) + "><summary>" + title + "</summary>" +
          scrolling("Epochs", {"numbers stack", head_cell("epoch") + head_cells(labels), rows}) +
          "</details>";
 }

@@ -12,27 +12,32 @@ namespace mnist_train::report {
 
 namespace {
 
-constexpr std::size_t kMaxPoints = 240;
+constexpr std::size_t kMaxPoints = 1000;  // of a line
 constexpr std::size_t kMaxDots = 25;
 constexpr double kLogarithmicFrom = 10;
 
 bool is_finite(const ChartPoint& point) { return std::isfinite(point.x) && std::isfinite(point.y); }
 
+/// Keeps the first and the last point and, of each of as many buckets as there is space for, the
+/// lowest and the highest one, so that no spike is lost.
 std::vector<ChartPoint> thinned(const std::vector<ChartPoint>& points) {
   if (points.size() <= kMaxPoints) return points;
-  std::vector<ChartPoint> result;
-  for (std::size_t bucket = 0; bucket < kMaxPoints; ++bucket) {
-    const std::size_t begin = bucket * points.size() / kMaxPoints;
-    const std::size_t end = (bucket + 1) * points.size() / kMaxPoints;
-    double sum = 0;
-    std::size_t used = 0;
-    for (std::size_t i = begin; i < end; ++i) {
+  constexpr std::size_t kBuckets = (kMaxPoints - 2) / 2;
+  const std::size_t inner = points.size() - 2;
+  std::vector<ChartPoint> result{points.front()};
+  for (std::size_t bucket = 0; bucket < kBuckets; ++bucket) {
+    std::size_t least = 1 + bucket * inner / kBuckets;
+    std::size_t most = least;
+    const std::size_t end = 1 + (bucket + 1) * inner / kBuckets;
+    for (std::size_t i = least + 1; i < end; ++i) {
       if (!is_finite(points[i])) continue;
-      sum += points[i].y;
-      ++used;
+      if (!is_finite(points[least]) || points[i].y < points[least].y) least = i;
+      if (!is_finite(points[most]) || points[i].y > points[most].y) most = i;
     }
-    result.push_back({points[end - 1].x, used > 0 ? sum / static_cast<double>(used) : NAN});
+    result.push_back(points[std::min(least, most)]);
+    if (least != most) result.push_back(points[std::max(least, most)]);
   }
+  result.push_back(points.back());
   return result;
 }
 

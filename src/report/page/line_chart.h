@@ -25,8 +25,8 @@ struct LineChart {
 };
 
 /// Returns a figure in HTML: title, legend with the last values, and an SVG drawing with a text
-/// that says what it shows. Long lines are thinned to a few hundred points, each the mean of those
-/// it stands for. Empty where there are no two points side by side.
+/// that says what it shows. Lines of more than 1,000 points are thinned to that, spikes kept. Empty
+/// where there are no two points side by side.
 std::string line_chart(const LineChart& chart);
 
 /// Returns a running mean of the finite points: each result is the mean of a point and those before

@@ -1,12 +1,12 @@
 #include "report/page/run_files.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
+#include "base/file_lock.h"
 #include "base/system.h"
 #include "report/page/run_lines.h"
 #include "report/run_folder.h"
@@ -39,9 +39,9 @@ std::vector<Mistake> mistakes_among(const std::vector<Prediction>& predictions) 
 }
 
 /// The content of a file, nothing where there is no such file.
-std::string read_if_there(const fs::path& path, std::size_t max_bytes) {
+std::string read_if_there(const fs::path& path, std::size_t max_bytes, std::size_t offset = 0) {
   std::error_code error;
-  return fs::exists(path, error) ? read_file(path, max_bytes, ExitCode::kData) : "";
+  return fs::exists(path, error) ? read_file(path, max_bytes, ExitCode::kData, offset) : "";
 }
 
 nlohmann::json parse_file(const fs::path& path, const std::string& text) {
@@ -86,7 +86,7 @@ std::vector<std::string> class_names_in(const nlohmann::json& dataset) {
 bool is_locked(const fs::path& folder) {
   const UniqueFd fd(
       ::open((folder / files::kLock).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
-  return fd.valid() && ::flock(fd.get(), LOCK_SH | LOCK_NB) != 0;
+  return fd.valid() && is_file_locked(fd.get());
 }
 
 std::string display_name(const fs::path& folder) {
@@ -217,20 +217,25 @@ void RunReader::read_mistakes() {
 
 void RunReader::read_metrics() {
   const fs::path path = run_.folder / files::kMetrics;
-  const std::string text = read_if_there(path, kMaxLargeFile);
-  if (static_cast<std::int64_t>(text.size()) < metrics_bytes_) {  // truncated by a resume
+  std::error_code error;
+  const std::uintmax_t size = fs::file_size(path, error);
+  if (error || size < static_cast<std::uintmax_t>(metrics_bytes_)) {  // truncated by a resume
     metrics_bytes_ = metrics_lines_ = 0;
     run_.steps.clear();
     run_.epochs.clear();
   }
-  const std::string fresh = text.substr(static_cast<std::size_t>(metrics_bytes_));
-  metrics_lines_ = for_each_line(path, fresh, metrics_lines_, /*lenient=*/false,
-                                 [&](const nlohmann::json& json, const std::string& where) {
-                                   const std::string event = text_in(json, "event");
-                                   if (event == "step") run_.steps.push_back(step_of(json));
-                                   if (event == "epoch")
-                                     run_.epochs.push_back(epoch_of(json, where));
-                                 });
+  const std::string fresh =
+      read_if_there(path, kMaxLargeFile, static_cast<std::size_t>(metrics_bytes_));
+  metrics_lines_ =
+      for_each_line(path, fresh, metrics_lines_, /*lenient=*/false,
+                    [&](const nlohmann::json& json, const std::string& where) {
+                      const std::string event = text_in(json, "event");
+                      if (event == "step") run_.steps.push_back(step_of(json));
+                      if (event != "epoch") return;
+                      if (!run_.epochs.empty())
+                        run_.epochs.back().details.confusion = {};  // the last is shown
+                      run_.epochs.push_back(epoch_of(json, where));
+                    });
   metrics_bytes_ += static_cast<std::int64_t>(fresh.rfind('\n') + 1);  // npos + 1 is 0
 }
 
