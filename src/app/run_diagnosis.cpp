@@ -89,7 +89,7 @@ Json measure_shared_memory(Worker& worker) {
       averager.begin();
       averager.average();
       averager.add_up();
-      averager.barrier();
+      averager.end_update(/*finite=*/true);
     });
   };
   const double latency_s = seconds_for(1, 100);

@@ -121,8 +121,13 @@ settings::AveragingStrategy choose_strategy(const settings::TrainOptions& option
 
 GradientBuffer one_row_buffer(std::vector<at::Tensor> parameters, const at::Tensor& flat,
                               std::int64_t statistics, int ranks) {
-  return {std::move(parameters), flat.unsqueeze(0), flat,
-          /*bf16_rows=*/{},      statistics,        SummationTree::of_ranks(ranks)};
+  return {.parameters = std::move(parameters),
+          .rows = flat.unsqueeze(0),
+          .flat = flat,
+          .bf16_rows = {},
+          .statistics = statistics,
+          .tree = SummationTree::of_ranks(ranks),
+          .views = {}};
 }
 
 void GradientAverager::backward(const at::Tensor& root, const at::Tensor& gradient, bool /*last*/) {

@@ -20,7 +20,7 @@ namespace mnist_train::comm {
 ///
 /// A step calls, in this order: `begin`; for each of its batches the model's forward pass and
 /// `backward`; `average`; then weights and optimizer state are updated in `owned_shard`, by the
-/// gradients that `sum` adds up, or that `add_up` has; `barrier`. All of them but `begin`, `sum`
+/// gradients that `sum` adds up, or that `add_up` has; `end_update`. All of them but `begin`, `sum`
 /// and `add_up` may be collective.
 class GradientAverager {
  public:
@@ -42,8 +42,9 @@ class GradientAverager {
   void add_up();
   /// Makes the gradients, added up, whole on every rank.
   virtual void all_gather() {}
-  /// Waits until every rank sees what all of them updated.
-  virtual void barrier() {}
+  /// Waits until every rank sees what all of them updated. Returns whether the update was finite on
+  /// all ranks; where each of them updates all weights, by the same sums, this one's `finite`.
+  virtual bool end_update(bool finite) { return finite; }
 
   /// Returns the elements that this rank updates for all ranks: all of them, unless the ranks share
   /// one copy of the weights.

@@ -33,6 +33,7 @@ struct GradientBuffer {
   at::Tensor bf16_rows;
   std::int64_t statistics = 0;  // how many of the last elements of `flat`
   SummationTree tree;
+  std::vector<at::Tensor> views;  // by parameter: where its gradient lies in `flat`
   /// Moves the parameters' gradients into the shard's row: it replaces what is there in the first
   /// call for a shard and adds to it in later ones.
   std::function<void()> collect = [] {};

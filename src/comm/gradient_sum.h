@@ -36,6 +36,11 @@ struct GradientSum {
   Scratch make_scratch() const;
   /// Adds up all elements to `result` [n] f32, which may be one of the rows.
   void add_up(const at::Tensor& result) const;
+  /// Returns whether the only row has neither NaN nor infinity.
+  bool is_finite() const;
 };
+
+/// Returns whether none of `count` values is NaN or infinite.
+bool all_finite(const float* values, std::int64_t count);
 
 }  // namespace mnist_train::comm

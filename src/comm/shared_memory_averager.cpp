@@ -143,6 +143,13 @@ void SharedMemoryAverager::all_gather() {
   barrier();
 }
 
+bool SharedMemoryAverager::end_update(bool finite) {
+  if (!finite) ranks_[communicator_.rank()].broken = true;
+  barrier();
+  return std::none_of(ranks_, ranks_ + communicator_.world_size(),
+                      [](const RankState& rank) { return rank.broken.load(); });
+}
+
 void SharedMemoryAverager::barrier() {
   ++barriers_;
   ranks_[communicator_.rank()].barriers.store(barriers_, std::memory_order_release);

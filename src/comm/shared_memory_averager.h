@@ -33,7 +33,7 @@ class SharedMemoryAverager : public GradientAverager {
   void move_to_shared_memory(const std::vector<at::Tensor>& state) override;
   void average() override;
   void all_gather() override;
-  void barrier() override;
+  bool end_update(bool finite) override;
   const char* name() const override { return "shared_memory"; }
 
  private:
@@ -41,6 +41,7 @@ class SharedMemoryAverager : public GradientAverager {
   struct alignas(64) RankState {
     std::atomic<std::uint32_t> barriers;  // that the rank has reached
     std::atomic<pid_t> pid;
+    std::atomic<bool> broken;  // its shard has been updated by gradients that are not finite
   };
 
   GradientSum parts() const override { return parts_in(tables_, bf16_tables_); }
@@ -49,6 +50,7 @@ class SharedMemoryAverager : public GradientAverager {
   Shard shard_of(int rank) const;
   at::Tensor gradients(int rank, std::int64_t row, int owner) const;
   at::Tensor own_statistics() const;
+  void barrier();
   void wait_for_all() const;
   bool has_arrived(int rank) const;
   void require_no_loss() const;

@@ -36,7 +36,8 @@ void launch_update(const char* name, const WeightUpdate& update, const Arguments
          memory_of(update.gradients), as_int64(update.values.numel()),
          memory_of(update.learning_rate), memory_of(update.gradient_scale),
          copies ? memory_of(copy) : nullptr, as_int64(copies ? copy.numel() : 0),
-         memory_of(update.average), memory_of(update.average_weight), own...);
+         memory_of(update.average), memory_of(update.average_weight), memory_of(update.check),
+         own...);
 }
 
 void launch_rule(const WeightUpdate& update, const SgdRule& rule) {

@@ -17,6 +17,7 @@ struct WeightUpdate {
   at::Tensor bf16_copy;       // [h] bf16 of the first h <= n values; undefined where there is none
   at::Tensor average;         // [n] f32, which follows the values; undefined where there is none
   at::Tensor average_weight;  // scalar of `learning_rate`'s type: of the values in the average
+  at::Tensor check{};         // scalar f32, may be undefined: NaN once values are not finite
 };
 
 /// torch.optim.SGD with momentum, Nesterov and weight decay (dampening 0).
@@ -47,7 +48,8 @@ using UpdateRule = std::variant<SgdRule, AdamRule>;
 void update_weights(const WeightUpdate& update, const UpdateRule& rule);
 
 /// Returns by what to multiply gradients [n] f32 so that their norm is at most `max_norm`: a scalar
-/// f32 on their device. See gpu/gradient_norm.cu.
+/// f32 on their device, NaN if the norm is not finite, by which nothing is updated. See
+/// gpu/gradient_norm.cu.
 at::Tensor clipping_scale(const at::Tensor& gradients, double max_norm);
 
 /// Computes small known cases by the kernels on the device and by LibTorch on the host. Returns

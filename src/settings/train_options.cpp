@@ -97,8 +97,7 @@ Type<AveragingOptions> averaging() {
   schema.add("bucket_mb", &AveragingOptions::bucket_mb, number({0, 4096, true}),
              "MiB of gradients in a bucket.", {"bucket_cap_mb"});
   schema.add("compression", &AveragingOptions::compression, compression,
-             "The type in which gradients are sent; none: the one that they are computed or kept "
-             "in.");
+             "The type in which gradients are sent; none: fp32, in which they are summed before.");
   schema.forbid("compression",
                 all_of({equal("strategy", "shared_memory"), given("compression"),
                         none_of(equal("compression", "none"))}),

@@ -114,9 +114,8 @@ std::int64_t FlatParameters::lay_out(std::int64_t& bf16_total) {
 }
 
 comm::GradientBuffer FlatParameters::gradient_buffer() {
-  return {parameters_, rows_, used_rows_.front(), bf16_rows_, statistics_.numel(), tree_, [this] {
-            collect_gradients();
-          }};
+  return {parameters_,         rows_, used_rows_.front(),      bf16_rows_,
+          statistics_.numel(), tree_, gradient_views_.front(), [this] { collect_gradients(); }};
 }
 
 bool FlatParameters::keeps_shards_apart() const {

@@ -1,6 +1,7 @@
 #include "train/host_update.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <variant>
@@ -130,9 +131,10 @@ AdamStep step_of(const kernels::AdamRule& rule, double learning_rate) {
   return {rule, learning_rate};
 }
 
-/// Updates one block of the weights and of all that follows them.
+/// Updates one block of the weights and of all that follows them. Returns whether the weights are
+/// finite, which a gradient that is not makes impossible.
 template <class RuleStep>
-void update_block(const kernels::WeightUpdate& update, float average_weight, const RuleStep& step,
+bool update_block(const kernels::WeightUpdate& update, float average_weight, const RuleStep& step,
                   comm::Shard block, const float* gradients) {
   float* values = part_of(update.values, block);
   step(gradients, block, values);
@@ -141,34 +143,41 @@ void update_block(const kernels::WeightUpdate& update, float average_weight, con
   }
   const std::int64_t copied =
       std::clamp<std::int64_t>(update.bf16_copy.numel() - block.begin, 0, block.size);
-  if (copied == 0) return;
-  float_to_bf16(values, copied,
-                static_cast<std::uint16_t*>(update.bf16_copy.mutable_data_ptr()) + block.begin);
+  if (copied > 0) {
+    float_to_bf16(values, copied,
+                  static_cast<std::uint16_t*>(update.bf16_copy.mutable_data_ptr()) + block.begin);
+  }
+  return comm::all_finite(values, block.size);
 }
 
 template <class RuleStep>
-void update_all(const kernels::WeightUpdate& update, const RuleStep& step,
+bool update_all(const kernels::WeightUpdate& update, const RuleStep& step,
                 const comm::GradientSum& gradients) {
   const std::int64_t count = update.values.numel();
   const float average_weight =
       update.average.defined() ? static_cast<float>(update.average_weight.item<double>()) : 0.0F;
+  std::atomic<bool> finite = true;
   parallel_for(0, count, kGrain, [&](std::int64_t begin, std::int64_t end) {
     comm::GradientSum::Scratch scratch = gradients.make_scratch();
     for (; begin < end; begin += kBlock) {
       const comm::Shard block{begin, std::min(kBlock, end - begin)};
-      update_block(update, average_weight, step, block,
-                   gradients.block(block.begin, block.size, scratch));
+      const float* const summed = gradients.block(block.begin, block.size, scratch);
+      if (!update_block(update, average_weight, step, block, summed)) finite = false;
     }
   });
+  return finite;
 }
 
 }  // namespace
 
-void update_on_host(const kernels::WeightUpdate& update, const kernels::UpdateRule& rule,
+bool update_on_host(const kernels::WeightUpdate& update, const kernels::UpdateRule& rule,
                     const comm::GradientSum& gradients) {
+  if (gradients.order.empty() && !gradients.is_finite()) return false;
   const double learning_rate = update.learning_rate.item<double>();
-  std::visit(
-      [&](const auto& taken) { update_all(update, step_of(taken, learning_rate), gradients); },
+  return std::visit(
+      [&](const auto& taken) {
+        return update_all(update, step_of(taken, learning_rate), gradients);
+      },
       rule);
 }
 

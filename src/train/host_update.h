@@ -9,7 +9,12 @@ namespace mnist_train::train {
 /// weights, the optimizer's state, the bf16 copy and the average of the weights. Of `update` it
 /// takes all but the gradients, which are the sums of `gradients`, and the scale. The bits do not
 /// depend on the processor, nor on the number of threads.
-void update_on_host(const kernels::WeightUpdate& update, const kernels::UpdateRule& rule,
-                    const comm::GradientSum& gradients);
+///
+/// Returns whether all gradients, and the weights that they give, are finite. Gradients that are
+/// already added up are looked at before anything is updated, and then nothing is; others as they
+/// are read, when some weights are already new.
+[[nodiscard]] bool update_on_host(const kernels::WeightUpdate& update,
+                                  const kernels::UpdateRule& rule,
+                                  const comm::GradientSum& gradients);
 
 }  // namespace mnist_train::train

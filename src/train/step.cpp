@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <cmath>
+#include <limits>
 
 #include "base/system.h"
 #include "kernels/selection.h"
@@ -51,10 +52,12 @@ void Step::run(const StepBatches& batches, const at::Tensor& rates) {
   if (buffers_) buffers_->end_step(stats_.of_buffers());
   // A NaN does not reach the weights; on a GPU looking would mean waiting, and the next
   // synchronisation ends the run before anything is saved.
+  bool finite = true;
   if (!parameters_.values().is_cpu() || std::isfinite(stats_.last().loss)) {
-    update(rates);
+    finite = update(rates);
   }
-  timed([&] { averager_.barrier(); });
+  timed([&] { finite = averager_.end_update(finite); });
+  if (!finite) stats_.update_check().fill_(std::numeric_limits<float>::quiet_NaN());
 }
 
 /// Computes the gradients and statistics of one of this rank's shards.
@@ -128,7 +131,9 @@ at::Tensor Step::loss_of_no_samples() const {
   return sum;
 }
 
-void Step::update(const at::Tensor& rates) {
+/// Returns whether the update is finite; a GPU writes that to the statistics, where nothing waits
+/// for it.
+bool Step::update(const at::Tensor& rates) {
   const comm::Shard shard = averager_.owned_shard();
   const at::Device device = parameters_.values().device();
   const bool by_kernel = kernels::is_used(kernels::Operation::kOptimizerUpdate, device);
@@ -136,17 +141,24 @@ void Step::update(const at::Tensor& rates) {
   const bool clips = options_.max_gradient_norm.has_value();
   if (clips || !on_host) timed([&] { averager_.add_up(); });
   if (clips) timed([&] { averager_.all_gather(); });
-  if (by_kernel) return update_by_kernel(weight_update(shard, rates.to(at::kFloat)), shard);
-  if (clips) clip_gradients(shard);
+  if (by_kernel) {
+    update_by_kernel(weight_update(shard, rates.to(at::kFloat)), shard);
+    return true;
+  }
+  if (clips && !clip_gradients(shard)) return false;
   if (on_host) {
     const kernels::WeightUpdate update = weight_update(shard, rates);
-    update_on_host(update, optimizer_.rule(), averager_.sum());
+    const bool finite = update_on_host(update, optimizer_.rule(), averager_.sum());
     if (average_ != nullptr) average_->update_buffers(update.average_weight);
-    return;
+    return finite;
   }
   optimizer_.step(rates.select(0, 0));
+  const at::Tensor largest = at::linalg_vector_norm(shard.of(parameters_.values()),
+                                                    std::numeric_limits<double>::infinity());
+  stats_.update_check().add_(largest * 0);
   parameters_.refresh_bf16_copy(shard);
   if (average_ != nullptr) average_->update(shard, rates.select(0, 1));
+  return true;
 }
 
 /// Returns what is updated in the shard, and what follows it, without the gradients.
@@ -155,6 +167,7 @@ kernels::WeightUpdate Step::weight_update(comm::Shard shard, const at::Tensor& r
   update.values = shard.of(parameters_.values());
   update.learning_rate = rates.select(0, 0);
   update.bf16_copy = parameters_.bf16_values_of(shard);
+  update.check = stats_.update_check();
   if (average_ != nullptr) {
     update.average = shard.of(average_->values());
     update.average_weight = rates.select(0, 1);
@@ -172,11 +185,18 @@ void Step::update_by_kernel(kernels::WeightUpdate update, comm::Shard shard) {
   if (average_ != nullptr) average_->update_buffers(update.average_weight);
 }
 
-/// Scales as torch.nn.utils.clip_grad_norm_ does, without reading the norm back from the device.
-void Step::clip_gradients(comm::Shard shard) {
+/// Scales as torch.nn.utils.clip_grad_norm_ does, without reading the norm back from a GPU. Returns
+/// whether the norm is finite, as `update` does.
+bool Step::clip_gradients(comm::Shard shard) {
   const at::Tensor& gradients = parameters_.gradients();
   const at::Tensor norm = at::linalg_vector_norm(gradients, 2);
+  if (!norm.is_cpu()) {
+    stats_.update_check().add_(norm * 0);
+  } else if (!std::isfinite(norm.item<float>())) {
+    return false;
+  }
   shard.of(gradients).mul_((*options_.max_gradient_norm / (norm + 1e-6)).clamp_max(1.0));
+  return true;
 }
 
 template <class Work>

@@ -58,9 +58,10 @@ class Step {
   /// which captured steps read anew each time, and the rates of `run`.
   void request_stop(bool requested) { stats_.set_stop_requested(requested); }
   void set_rates(const StepRates& rates);
-  /// Takes the whole step. Collective. On a CPU a loss that is not finite leaves the weights as
-  /// they were; on a GPU it is noticed at the next synchronisation, see `require_finite`. Throws
-  /// PeerError, and Error(kRunFailed) where a parameter gets no gradient.
+  /// Takes the whole step. Collective. A loss, or gradients, that are not finite are noticed at the
+  /// next synchronisation, see `require_finite`. On a CPU such a loss leaves the weights as they
+  /// were, and so do such gradients if their sum is known before the update. Throws PeerError, and
+  /// Error(kRunFailed) where a parameter gets no gradient.
   void run(const StepBatches& batches) { run(batches, rates_); }
   /// Does the same with other rates: a tensor [2] on the device, of type `rates_type`, with the
   /// members of StepRates in their order, which is read when the step is computed.
@@ -76,10 +77,10 @@ class Step {
   void compute_all_shards(const StepBatches& batches);
   models::BackwardRoot forward(const loader::Batch& batch, double scale);
   at::Tensor loss_of_no_samples() const;
-  void update(const at::Tensor& rates);
+  bool update(const at::Tensor& rates);
   kernels::WeightUpdate weight_update(comm::Shard shard, const at::Tensor& rates) const;
   void update_by_kernel(kernels::WeightUpdate update, comm::Shard shard);
-  void clip_gradients(comm::Shard shard);
+  bool clip_gradients(comm::Shard shard);
   template <class Work>
   void timed(const Work& averaging);
 

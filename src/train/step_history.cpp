@@ -26,7 +26,7 @@ void StepHistory::name_next(std::int64_t step, std::int64_t samples_seen, double
   unfinished_.push_back({step, samples_seen, learning_rate});
 }
 
-void StepHistory::synchronize(StepSums& sums) {
+std::span<const FinishedStep> StepHistory::synchronize(StepSums& sums) {
   accelerator::synchronize(device_);
   const double now_s = monotonic_seconds();
   const double step_s =
@@ -38,9 +38,11 @@ void StepHistory::synchronize(StepSums& sums) {
     sums += step.sums;
     finished_.push_back(step);
   }
+  const std::size_t count = unfinished_.size();
   unfinished_.clear();
   rows_used_ = 0;
   synchronized_s_ = now_s;
+  return std::span(finished_).last(count);
 }
 
 }  // namespace mnist_train::train

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -36,8 +37,9 @@ class StepHistory {
   /// Says which step the next sums are of that were added before.
   void name_next(std::int64_t step, std::int64_t samples_seen, double learning_rate);
   /// Waits for the device, and adds the sums of each step since the last call, all of which must
-  /// have a name, to `sums`. Throws as accelerator::synchronize does.
-  void synchronize(StepSums& sums);
+  /// have a name, to `sums`. Returns these steps, until the next call of anything here. Throws as
+  /// accelerator::synchronize does.
+  std::span<const FinishedStep> synchronize(StepSums& sums);
   /// Returns the steps up to the last `synchronize` that it has not returned yet.
   std::vector<FinishedStep> take() { return std::exchange(finished_, {}); }
 

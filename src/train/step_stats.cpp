@@ -52,12 +52,24 @@ void StepStats::begin_shard(bool is_first) const {
 
 StepSums StepStats::last() const { return to_sums(accelerator::to_host(scalars_)); }
 
-void require_finite(const StepSums& sums, std::int64_t step) {
-  if (std::isfinite(sums.loss)) return;
-  throw Error(ExitCode::kRunFailed, "the loss became " +
-                                        std::string(std::isnan(sums.loss) ? "NaN" : "infinite") +
-                                        " at step " + std::to_string(step) +
-                                        ": lower learning_rate, or look for broken samples");
+at::Tensor StepStats::update_check() const { return scalars_[kStop]; }
+
+void require_finite(const StepSums& sums, std::int64_t step,
+                    const std::function<std::string()>& broken_parameter) {
+  const std::string at_step = "at step " + std::to_string(step);
+  if (!std::isfinite(sums.loss)) {
+    const char* const became = std::isnan(sums.loss) ? "NaN" : "infinite";
+    throw Error(ExitCode::kRunFailed, std::string("the loss became ") + became + ' ' + at_step +
+                                          ": lower learning_rate, or look for broken samples");
+  }
+  if (!std::isnan(sums.stop_requests)) return;
+  const std::string parameter = broken_parameter();
+  const std::string broken =
+      parameter.empty() ? "the update by its gradients" : "the gradient of " + parameter;
+  throw Error(ExitCode::kRunFailed,
+              at_step + " the loss is finite, but " + broken +
+                  " is not: lower learning_rate; if gradient_averaging.compression is \"fp16\", "
+                  "set it to \"bf16\" or \"none\", which hold larger numbers");
 }
 
 }  // namespace mnist_train::train

@@ -3,6 +3,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
+#include <string>
 
 namespace mnist_train::train {
 
@@ -11,7 +13,7 @@ struct StepSums {
   double loss = 0;     // of the samples' losses
   double correct = 0;  // samples; a mixed one counts by the weight of the label that was predicted
   double samples = 0;
-  double stop_requests = 0;  // ranks that were asked to stop, one a step
+  double stop_requests = 0;  // ranks that were asked to stop, one a step; NaN: see `update_check`
 };
 
 StepSums& operator+=(StepSums& sums, const StepSums& more);
@@ -39,6 +41,10 @@ class StepStats {
   void begin_shard(bool is_first) const;
   /// Returns the scalars, [kScalars], a view; summed over the ranks once they are averaged.
   const at::Tensor& scalars() const { return scalars_; }
+  /// Returns a scalar, a view, to be made NaN after the averaging if the step's gradients, or the
+  /// weights that they give, are not finite: every rank has to stop then, so it is the one that
+  /// counts requests to do so.
+  at::Tensor update_check() const;
   /// Returns those that a shard's samples are added to: loss, correct predictions, count; [3], a
   /// view.
   at::Tensor of_samples() const { return of_shard_.narrow(0, 0, 3); }
@@ -60,8 +66,10 @@ class StepStats {
   bool requests_stop_ = false;  // what is in there
 };
 
-/// Throws Error(kRunFailed) when the loss is a NaN or an infinity: what it became, in which step,
-/// and what to try.
-void require_finite(const StepSums& sums, std::int64_t step);
+/// Throws Error(kRunFailed) when the loss is a NaN or an infinity, or `update_check` a NaN: what
+/// became of it, in which step, and what to try. `broken_parameter` is asked for the name of one
+/// whose gradient is not finite, empty if that is not known.
+void require_finite(const StepSums& sums, std::int64_t step,
+                    const std::function<std::string()>& broken_parameter);
 
 }  // namespace mnist_train::train

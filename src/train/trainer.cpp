@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "accelerator/device.h"
 #include "base/error.h"
 #include "base/system.h"
 #include "data/sampler.h"
@@ -58,6 +59,18 @@ std::unique_ptr<WeightAverage> make_average(const settings::TrainOptions& option
                                             const FlatParameters& parameters) {
   if (!options.ema) return nullptr;
   return std::make_unique<WeightAverage>(model, parameters, make_on_device(setup, /*bf16=*/false));
+}
+
+/// Returns the name of the first parameter whose gradient is not finite; empty if there is none, as
+/// where only their norm or the weights are too large.
+std::string broken_parameter(const models::Model& model, const FlatParameters& parameters) {
+  const at::Tensor gradients = accelerator::to_host(parameters.gradients());
+  const auto names = model.named_parameters().keys();
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const at::Tensor gradient = parameters.view_like_parameter(gradients, i);
+    if (!gradient.isfinite().all().item<bool>()) return names[i];
+  }
+  return {};
 }
 
 }  // namespace
@@ -214,9 +227,16 @@ void Trainer::record_times(double seconds) {
 }
 
 void Trainer::synchronize() {
-  history_.synchronize(progress_.epoch_sums);
+  const auto steps = history_.synchronize(progress_.epoch_sums);
   progress_.epoch_train_seconds = monotonic_seconds() - epoch_begin_s_;
-  require_finite(progress_.epoch_sums, progress_.step);
+  for (const FinishedStep& finished : steps) {
+    require_finite(finished.sums, finished.step, [&] {
+      // Gradients of later steps, as a GPU has taken some by now, are all NaN.
+      if (finished.step != progress_.step) return std::string();
+      all_gather_gradients();
+      return broken_parameter(*model_, parameters_);
+    });
+  }
 }
 
 void Trainer::end_epoch(const EpochScores& scores) {

@@ -37,7 +37,7 @@ class Trainer {
   /// synchronises with the device, and throws as `synchronize` does.
   void step(bool stop_requested, std::int64_t most = 1);
   /// Waits for the device and updates the epoch's sums and seconds in `progress`. Collective.
-  /// Throws Error(kRunFailed) on all ranks when the loss is not finite, and PeerError.
+  /// Throws Error(kRunFailed) on all ranks when the loss or an update is not finite, and PeerError.
   void synchronize();
   /// Returns whether a rank was asked to stop, as all ranks find out in the same synchronisation.
   bool stop_requested() const { return progress_.epoch_sums.stop_requests > 0; }

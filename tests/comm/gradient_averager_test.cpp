@@ -138,6 +138,72 @@ Bf16Gradients bf16_gradients(const Communicator& communicator, AveragingStrategy
           parameters.gradients().clone()};
 }
 
+/// Returns the sums of gradients in bf16 over `batches` batches of each of 2 ranks, and what their
+/// exact sum is: that of the gradients of each batch.
+std::pair<at::Tensor, at::Tensor> bf16_sums(AveragingStrategy strategy, std::int64_t batches) {
+  std::vector<at::Tensor> sums(2);
+  std::vector<at::Tensor> exact(2);
+  on_connected_ranks(2, [&](Communicator& communicator) {
+    const auto rank = static_cast<std::size_t>(communicator.rank());
+    const auto master = testing::tiny_model(1);
+    const auto computing = testing::tiny_model(1);
+    computing->to(at::kBFloat16);
+    train::FlatParameters parameters(*master, 1, computing.get(), {SummationTree::of_ranks(2)});
+    for (const at::Tensor& parameter : computing->parameters()) {
+      parameter.register_hook([&](const at::Tensor& gradient) {
+        const at::Tensor view = gradient.to(at::kDouble).abs().sum().reshape({1});
+        exact[rank] = exact[rank].defined() ? exact[rank] + view : view;
+        return gradient.abs();
+      });
+    }
+    const auto averager =
+        make_gradient_averager(with_strategy(strategy), communicator, parameters.gradient_buffer());
+    for (int step = 0; step < 2; ++step) {  // buckets are rebuilt after the first
+      exact[rank] = {};
+      parameters.begin_shards(0);
+      averager->begin();
+      for (std::int64_t batch = 0; batch < batches; ++batch) {
+        const double shift = 100.0 * static_cast<double>(batch) + communicator.rank();
+        const at::Tensor images =
+            at::arange(4 * 16 * 16, at::kFloat).add(shift).sin().view({4, 1, 16, 16});
+        const at::Tensor logits = computing->forward(images.to(at::kBFloat16));
+        averager->backward(logits.to(at::kFloat).square().sum(), /*gradient=*/{},
+                           /*last=*/batch + 1 == batches);
+      }
+      averager->average();
+    }
+    sums[rank] = parameters.gradients().clone();
+  });
+  CHECK(sums[0].equal(sums[1]));
+  return {sums[0], exact[0] + exact[1]};
+}
+
+TEST_CASE("every strategy sums gradients in bf16 in fp32, over batches and over ranks") {
+  const std::int64_t batches = GENERATE(1, 12);
+  const auto [flat, exact] = bf16_sums(AveragingStrategy::kFlat, batches);
+  const auto [bucketed, exact_too] = bf16_sums(AveragingStrategy::kBucketed, batches);
+  CHECK(exact.equal(exact_too));
+  CHECK(at::allclose(bucketed, flat, 1e-6, 0));
+  CHECK(bucketed.to(at::kDouble).sum().item<double>() ==
+        testing::Approx(exact.item<double>()).epsilon(1e-6));
+  CHECK_FALSE(bucketed.equal(bucketed.to(at::kBFloat16).to(at::kFloat)));
+}
+
+TEST_CASE("an update that is not finite on one of the ranks that share weights is so on all") {
+  std::vector<std::vector<bool>> finite(3);
+  on_connected_ranks(3, [&](const Communicator& communicator) {
+    const auto averager =
+        make_gradient_averager(with_strategy(AveragingStrategy::kSharedMemory), communicator,
+                               one_row_buffer({}, at::ones({1000}), kStatistics, 3));
+    for (const int broken : {-1, 1}) {
+      averager->average();
+      finite[static_cast<std::size_t>(communicator.rank())].push_back(
+          averager->end_update(communicator.rank() != broken));
+    }
+  });
+  for (const auto& seen : finite) CHECK(seen == std::vector<bool>{true, false});
+}
+
 TEST_CASE("rows are not added up late where one of the ranks has a GPU, and no rank waits") {
   std::vector<int> late(2, -1);
   on_connected_ranks(2, [&](const Communicator& communicator) {
@@ -216,7 +282,7 @@ TEST_CASE("ranks that share weights see what all of them have updated") {
       averager->add_up();
       const Shard shard = averager->owned_shard();
       shard.of(view).sub_(shard.of(flat));
-      averager->barrier();
+      averager->end_update(/*finite=*/true);
       seen[rank] = weights.clone();
       statistics[rank] = flat.narrow(0, count, kStatistics).sum().item<double>();
     });

@@ -202,9 +202,45 @@ TEST_CASE("the scale of gradients that are not finite is not hidden, and that of
   const at::Tensor gradients = at::zeros({3000});
   CHECK(kernels::clipping_scale(gradients, 0.5).item<float>() == 1);
   gradients[2999] = std::numeric_limits<float>::infinity();
-  CHECK(kernels::clipping_scale(gradients, 0.5).item<float>() == 0);
+  CHECK(std::isnan(kernels::clipping_scale(gradients, 0.5).item<float>()));
+  gradients[2999] = 1e20;  // whose square is too large
+  CHECK(std::isnan(kernels::clipping_scale(gradients, 0.5).item<float>()));
   gradients[7] = std::numeric_limits<float>::quiet_NaN();
   CHECK(std::isnan(kernels::clipping_scale(gradients, 0.5).item<float>()));
+}
+
+TEST_CASE("an update that is not finite is noticed, and a norm that is not updates nothing") {
+  const EmulatedKernels emulated;
+  const kernels::UpdateRule rule =
+      GENERATE(kernels::UpdateRule(kernels::SgdRule{}),
+               kernels::UpdateRule(kernels::AdamRule{0.9, 0.999, 1e-8, 0, false, at::zeros({1003}),
+                                                     at::zeros({1003}), at::zeros({})}));
+  kernels::WeightUpdate update;
+  update.values = at::zeros({1003});
+  update.gradients = at::ones({1003});
+  update.learning_rate = at::scalar_tensor(0.5);
+  update.check = at::scalar_tensor(2.0);
+  kernels::update_weights(update, rule);
+  CHECK(update.check.item<float>() == 2);
+  const at::Tensor before = update.values.clone();
+  for (const std::int64_t broken : {7, 1002}) {  // one of four, and the last
+    update.gradients[broken] = std::numeric_limits<float>::infinity();
+    update.gradient_scale = kernels::clipping_scale(update.gradients, 1);
+    kernels::update_weights(update, rule);
+    CHECK(std::isnan(update.check.item<float>()));
+    CHECK(update.values.equal(before));
+    update.check.fill_(2);
+    update.gradient_scale = {};
+    kernels::update_weights(update, rule);
+    CHECK(std::isnan(update.check.item<float>()));
+    update.check.fill_(2);
+    update.gradients.fill_(1);
+    update.values.copy_(before);
+    if (const auto* adam = std::get_if<kernels::AdamRule>(&rule)) {
+      adam->average.zero_();
+      adam->square_average.zero_();
+    }
+  }
 }
 
 TEST_CASE("the step counter of Adam keeps its digits where the bias has nearly gone") {

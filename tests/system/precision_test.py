@@ -1,9 +1,10 @@
 """bf16 training, compressed gradients, held out samples and drawn digits, from the command line."""
 
 import json
+import re
 
 import pytest
-from support import SMALL, import_torch, read_mnist, relative_difference, run, swept, train
+from support import SMALL, STRATEGIES, import_torch, read_mnist, relative_difference, run, swept, train
 
 torch = import_torch()
 
@@ -62,6 +63,57 @@ def test_compressed_gradients_differ_by_their_rounding_alone(tmp_path, compressi
     assert 1e-7 < difference < tolerance
     # The statistics that travel with the gradients are not rounded.
     assert compressed.epochs()[0]["train_loss"] == pytest.approx(exact.epochs()[0]["train_loss"], rel=1e-3)
+
+
+OVERFLOWS = [
+    (1, {}),
+    *((2, {"gradient_averaging": {"strategy": strategy}}) for strategy in STRATEGIES),
+    (3, {"precision": "bf16", "max_gradient_norm": 1}),
+    (1, {"precision": "bf16"}),
+    (1, {"gradient_accumulation_steps": 2}),
+    (1, {"deterministic": {"shards": 3}}),
+    *((2, {"deterministic": {"shards": 3}, "gradient_averaging": {"strategy": strategy}}) for strategy in ("flat", "shared_memory")),
+    (2, {"deterministic": False, "precision": "bf16", "optimizer": "sgd"}),
+]
+
+
+def overflowing(folder):
+    """Weights and large images with which the loss is finite, but the sum that is the gradient of conv1.weight overflows."""
+    model = MODELS["net"]()
+    with torch.no_grad():
+        model.conv1.weight.zero_()
+        model.fc2.weight.mul_(1e6)
+    torch.save(model.state_dict(), folder / "weights.pt")
+    return {"model": {"name": "net", "weights": str(folder / "weights.pt")}, "data": {"normalize": {"mean": [0], "std": [1e-37]}}}
+
+
+def assert_nothing_is_saved(folder, changes, processes, broken):
+    saving = {"checkpoint": {"every_steps": 1}, "optimizer": "adam", "ema": {"decay": 0.9}}
+    failed = train(folder, {**saving, **changes}, processes=processes, expect=1)
+    assert set(re.findall(r"at step \d+ the loss is finite, but ([^:]*) is not: lower learning_rate", failed.stderr)) == {broken}
+    assert set(re.findall(r"at step (\d+)", failed.stderr)) == {"1"}
+    assert "restart" not in failed.stderr and failed.summary()["status"] == "failed"
+    assert not failed.checkpoints() and not failed.steps() and not (failed.path / "model.pt").exists()
+
+
+@pytest.mark.parametrize("processes, changes", swept(OVERFLOWS, OVERFLOWS[:5]), ids=str)
+def test_a_gradient_that_overflows_under_a_finite_loss_ends_the_run_before_anything_is_saved(tmp_path, processes, changes):
+    assert_nothing_is_saved(tmp_path, {**overflowing(tmp_path), **changes}, processes, "the gradient of conv1.weight")
+
+
+@pytest.mark.parametrize("strategy", ["flat", "bucketed"])
+def test_a_sum_too_large_for_fp16_ends_the_run_before_anything_is_saved(tmp_path, strategy):
+    changes = {"gradient_averaging": {"strategy": strategy, "compression": "fp16"}, "data": {"normalize": {"mean": [0], "std": [1e-6]}}}
+    assert_nothing_is_saved(tmp_path, changes, 2, "the gradient of conv1.weight")
+    changes["gradient_averaging"]["compression"] = "bf16"
+    train(tmp_path, {**changes, "max_steps": 1}, processes=2, output="bf16")
+
+
+@pytest.mark.parametrize("processes, changes", [
+    (1, {"max_gradient_norm": 1, "data": {"normalize": {"mean": [0], "std": [1e-25]}}}),
+    (2, {"learning_rate": 1e38, "optimizer": "sgd", "data": {"normalize": {"mean": [0], "std": [1e-5]}}})], ids=["norm", "weights"])
+def test_a_norm_or_a_weight_that_overflows_ends_the_run_before_anything_is_saved(tmp_path, processes, changes):
+    assert_nothing_is_saved(tmp_path, changes, processes, "the update by its gradients")
 
 
 @pytest.mark.parametrize("name", swept(list(MODELS), ["net", "mlp", "lenet"]))

@@ -104,7 +104,7 @@ TEST_CASE("one pass takes the step that LibTorch's operations take") {
       kernels::Agreement agreement;
       for (int step = 0; step < 4; ++step) {
         const comm::GradientSum sum = gradients_of(rows, shard.size, bf16, step);
-        update_on_host(own.update(), own.optimizer->rule(), sum);
+        CHECK(update_on_host(own.update(), own.optimizer->rule(), sum));
         take_step_by_libtorch(expected, sum);
       }
       agreement.add("weights", own.parameters.values(), expected.parameters.values(), at::kFloat);
@@ -129,7 +129,7 @@ TEST_CASE("one pass gives the same bits with any number of threads") {
     kernels::WeightUpdate update;
     update.values = at::arange(kCount, at::kFloat).cos();
     update.learning_rate = at::scalar_tensor(0.1, at::kDouble);
-    update_on_host(update, kernels::SgdRule{}, gradients_of(2, kCount, kCount / 2, 0));
+    CHECK(update_on_host(update, kernels::SgdRule{}, gradients_of(2, kCount, kCount / 2, 0)));
     results.push_back(update.values);
   }
   at::set_num_threads(threads);
@@ -148,9 +148,41 @@ TEST_CASE(
   const at::Tensor expected = update.values.to(at::kBFloat16);
   comm::GradientSum none;
   none.rows.push_back(row(at::zeros({update.values.numel()}), 0));
-  update_on_host(update, kernels::SgdRule{}, none);
+  CHECK_FALSE(update_on_host(update, kernels::SgdRule{}, none));  // there is a NaN
   CHECK(at::allclose(update.bf16_copy.to(at::kFloat), expected.to(at::kFloat), 0, 0,
                      /*equal_nan=*/true));
+}
+
+/// Returns what a step with one broken gradient says, and whether it left the weights as they were.
+std::pair<bool, bool> with_broken_gradient(const settings::TrainOptions& options, std::size_t rows,
+                                           std::int64_t bf16, std::int64_t at, float broken) {
+  const std::int64_t all = FlatParameters(*testing::tiny_model(1), 0).values().numel();
+  Subject subject(options, {0, all}, 0);
+  const at::Tensor before = subject.parameters.values().clone();
+  comm::GradientSum sum = gradients_of(rows, all, bf16, 0);
+  const comm::GradientRow& last = sum.rows.back();
+  (at < bf16 ? last.bf16[at] : last.f32[at - bf16]).fill_(broken);
+  const bool finite = update_on_host(subject.update(), subject.optimizer->rule(), sum);
+  return {finite, subject.parameters.values().equal(before)};
+}
+
+TEST_CASE("a gradient that is not finite is noticed, before the update if it is already summed") {
+  const at::NoGradGuard no_grad;
+  const settings::TrainOptions options = GENERATE(options_of(OptimizerName::kSgd, 0, false, 0),
+                                                  options_of(OptimizerName::kSgd, 0.9, true, 0.01),
+                                                  options_of(OptimizerName::kAdam, 0, false, 0),
+                                                  options_of(OptimizerName::kAdamW, 0, false, 0.1));
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const float broken : {kInfinity, -kInfinity, std::nanf("")}) {
+    for (const std::int64_t at : {0, 1025, 1600}) {  // in bf16, and in a vector or behind the last
+      for (const std::size_t rows : {1, 2, 3}) {
+        CAPTURE(broken, at, rows);
+        const auto [finite, untouched] = with_broken_gradient(options, rows, 1300, at, broken);
+        CHECK_FALSE(finite);
+        CHECK(untouched == (rows == 1));
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -202,6 +202,42 @@ TEST_CASE("a loss that is not finite leaves weights and momentum as they were") 
   CHECK(subject.parameters.values().isfinite().all().item<bool>());
 }
 
+TEST_CASE("gradients that are not finite under a finite loss leave everything as it was") {
+  struct Case {
+    double factor;  // of the gradient of one parameter
+    std::optional<double> max_norm;
+  };
+  const double infinity = std::numeric_limits<double>::infinity();
+  const auto& [factor, max_norm] =
+      GENERATE_COPY(Case{infinity, {}}, Case{std::nan(""), {}}, Case{infinity, 1}, Case{1e30, 1});
+  CAPTURE(factor, max_norm.has_value());
+  Subject subject;
+  subject.options.max_gradient_norm = max_norm;
+  subject.step = subject.make_step();
+  subject.run({batch_of(4)}, 4);
+  CHECK_FALSE(std::isnan(subject.last().stop_requests));
+  const at::Tensor weights = subject.parameters.values().clone();
+  const at::Tensor momentum = subject.momentum().clone();
+  subject.model->parameters().back().register_hook(
+      [times = factor](const at::Tensor& gradient) { return gradient * times; });
+  subject.run({batch_of(4)}, 4);
+  CHECK(std::isfinite(subject.last().loss));
+  CHECK(std::isnan(subject.last().stop_requests));
+  CHECK(subject.parameters.values().equal(weights));
+  CHECK(subject.momentum().equal(momentum));
+}
+
+TEST_CASE("weights that an update makes infinite are noticed") {
+  Subject subject;
+  subject.model->parameters().back().register_hook(
+      [](const at::Tensor& gradient) { return gradient * 1e6; });
+  subject.step->set_learning_rate(1e38);
+  subject.step->run({1, 4, [](std::int64_t, std::size_t) { return batch_of(4); }});
+  CHECK(std::isfinite(subject.last().loss));
+  CHECK(subject.parameters.gradients().isfinite().all().item<bool>());
+  CHECK(std::isnan(subject.last().stop_requests));
+}
+
 TEST_CASE("a rank without samples takes part with nothing") {
   Subject subject;
   const at::Tensor weights = subject.parameters.values().clone();
@@ -254,8 +290,10 @@ TEST_CASE("a parameter that the output does not depend on is an error that names
   }
 }
 
+const auto kNoParameter = [] { return std::string(); };
+
 TEST_CASE("a loss that is not finite is an error that says what to try") {
-  require_finite({1.5, 0, 1, 0}, 7);
+  require_finite({1.5, 0, 1, 0}, 7, kNoParameter);
   struct Case {
     double loss;
     const char* text;
@@ -264,11 +302,28 @@ TEST_CASE("a loss that is not finite is an error that says what to try") {
   for (const Case& bad :
        {Case{std::nan(""), "became NaN at step 7"}, Case{infinity, "became infinite at step 7"},
         Case{-infinity, "became infinite at step 7"}}) {
-    const auto failure = error_of([&] { require_finite({bad.loss, 0, 1, 0}, 7); });
+    const auto failure = error_of([&] {
+      require_finite({bad.loss, 0, 1, std::nan("")}, 7, kNoParameter);
+    });
     CHECK(failure.code == ExitCode::kRunFailed);
     CHECK_THAT(failure.message, ContainsSubstring(bad.text));
     CHECK_THAT(failure.message, ContainsSubstring("learning_rate"));
   }
+}
+
+TEST_CASE("a gradient that is not finite is an error that names step, parameter and remedies") {
+  const auto error_for = [](const std::string& parameter) {
+    return error_of([&] {
+      require_finite({1.5, 0, 1, std::nan("")}, 7, [&] { return parameter; });
+    });
+  };
+  const auto failure = error_for("fc1.weight");
+  CHECK(failure.code == ExitCode::kRunFailed);
+  CHECK_THAT(failure.message,
+             ContainsSubstring("at step 7 the loss is finite, but the gradient of fc1.weight is not"
+                               ": lower learning_rate"));
+  CHECK_THAT(failure.message, ContainsSubstring("compression"));
+  CHECK_THAT(error_for("").message, ContainsSubstring("but the update by its gradients is not"));
 }
 
 }  // namespace

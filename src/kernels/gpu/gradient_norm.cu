@@ -1,6 +1,6 @@
 // By what clipping multiplies gradients g, as torch.nn.utils.clip_grad_norm_ does:
 //     scale = min(1, max_norm / (sqrt(sum_i g_i^2) + 1e-6)).
-// A NaN among the gradients makes the scale a NaN.
+// A norm that is not finite makes the scale a NaN.
 
 /// Reads `gradients` [count] once and writes `scale`. `partial_sums` is [blocks].
 extern "C" __global__ void clipping_scale(const float* gradients, int64 count, float max_norm,
@@ -24,6 +24,6 @@ extern "C" __global__ void clipping_scale(const float* gradients, int64 count, f
   total = sum_of_block(total);
   if (threadIdx.x != 0) return;
   const float ratio = max_norm / (sqrtf(total) + 1e-6F);
-  *scale = ratio > 1 ? 1 : ratio;
+  *scale = !is_finite(total) ? not_a_number() : ratio > 1 ? 1 : ratio;
 }
 EXPORT_KERNEL(clipping_scale)

@@ -11,7 +11,8 @@
 // b), so that 1 - b^t keeps its digits.
 
 /// What is updated, and by what. Null: `scale` without clipping, `copies` without bf16 weights,
-/// `averages` and `average_weight` without an average.
+/// `averages` and `average_weight` without an average, `check` if nobody asks whether the weights
+/// stay finite.
 struct Weights {
   float* values;
   float* gradients;
@@ -22,6 +23,7 @@ struct Weights {
   int64 copied;
   float* averages;
   const float* average_weight;  // r
+  float* check;                 // becomes NaN if they do not
 };
 
 struct Sgd {
@@ -70,20 +72,22 @@ __device__ inline float bias_correction(float fraction, float step) {
   return -expm1f(step * log1pf(-fraction));
 }
 
-/// Updates `size` weights from number `begin` on.
+/// Updates `size` weights from number `begin` on. Returns whether they are finite.
 template <int size, class Rule>
-__device__ inline void update_pack(const Weights& weights, const Rule& rule, float scale,
+__device__ inline bool update_pack(const Weights& weights, const Rule& rule, float scale,
                                    int64 begin) {
   auto value = load<size>(weights.values + begin);
   auto gradient = load<size>(weights.gradients + begin);
   Pack<float, size> first{};
   Pack<float, size> second{};
+  bool finite = true;
   if (rule.first != nullptr) first = load<size>(rule.first + begin);
   if (rule.second != nullptr) second = load<size>(rule.second + begin);
   for (int i = 0; i < size; ++i) {
     gradient.values[i] *= scale;
     value.values[i] =
         rule.updated(value.values[i], gradient.values[i], first.values[i], second.values[i]);
+    finite = finite && is_finite(value.values[i]);
   }
   store(weights.values + begin, value);
   // Whoever looks at gradients later sees clipped ones.
@@ -99,7 +103,7 @@ __device__ inline void update_pack(const Weights& weights, const Rule& rule, flo
       if (begin + i < weights.copied) weights.copies[begin + i] = copy.values[i];
     }
   }
-  if (weights.averages == nullptr) return;
+  if (weights.averages == nullptr) return finite;
   auto average = load<size>(weights.averages + begin);
   const float weight = *weights.average_weight;
   for (int i = 0; i < size; ++i) {
@@ -108,9 +112,11 @@ __device__ inline void update_pack(const Weights& weights, const Rule& rule, flo
                                       : value.values[i] - distance * (1 - weight);
   }
   store(weights.averages + begin, average);
+  return finite;
 }
 
-/// Updates all weights, four at once where every buffer is aligned for that.
+/// Updates all weights, four at once where every buffer is aligned for that; none if the norm of
+/// the gradients is not finite.
 template <class Rule>
 __device__ inline void update(const Weights& weights, const Rule& rule) {
   constexpr int size = 4;
@@ -120,23 +126,26 @@ __device__ inline void update(const Weights& weights, const Rule& rule) {
                        is_aligned(rule.first, bytes) && is_aligned(rule.second, bytes) &&
                        is_aligned(weights.averages, bytes) &&
                        is_aligned(weights.copies, sizeof(bf16) * size);
-  const int64 packs = aligned ? weights.count / size : 0;
+  bool finite = scale == scale;
+  const int64 count = finite ? weights.count : 0;
+  const int64 packs = aligned ? count / size : 0;
   for (int64 i = thread_of_grid(); i < packs; i += threads_of_grid()) {
-    update_pack<size>(weights, rule, scale, i * size);
+    finite = update_pack<size>(weights, rule, scale, i * size) && finite;
   }
-  for (int64 i = packs * size + thread_of_grid(); i < weights.count; i += threads_of_grid()) {
-    update_pack<1>(weights, rule, scale, i);
+  for (int64 i = packs * size + thread_of_grid(); i < count; i += threads_of_grid()) {
+    finite = update_pack<1>(weights, rule, scale, i) && finite;
   }
+  if (!finite && weights.check != nullptr) *weights.check = not_a_number();
 }
 
 /// `buffer` is null where `momentum` is 0.
 extern "C" __global__ void update_by_sgd(float* values, float* gradients, int64 count,
                                          const float* learning_rate, const float* scale,
                                          bf16* copies, int64 copied, float* averages,
-                                         const float* average_weight, float* buffer, float momentum,
-                                         float weight_decay, int nesterov) {
-  const Weights weights{values, gradients, count,    learning_rate, scale,
-                        copies, copied,    averages, average_weight};
+                                         const float* average_weight, float* check, float* buffer,
+                                         float momentum, float weight_decay, int nesterov) {
+  const Weights weights{values, gradients, count,    learning_rate,  scale,
+                        copies, copied,    averages, average_weight, check};
   update(weights, Sgd{buffer, nullptr, *learning_rate, momentum, weight_decay, nesterov != 0});
 }
 EXPORT_KERNEL(update_by_sgd)
@@ -145,12 +154,12 @@ EXPORT_KERNEL(update_by_sgd)
 extern "C" __global__ void update_by_adam(float* values, float* gradients, int64 count,
                                           const float* learning_rate, const float* scale,
                                           bf16* copies, int64 copied, float* averages,
-                                          const float* average_weight, float* first, float* second,
-                                          float fraction1, float fraction2, float epsilon,
-                                          float weight_decay, int decoupled, float* steps,
-                                          unsigned* arrived) {
-  const Weights weights{values, gradients, count,    learning_rate, scale,
-                        copies, copied,    averages, average_weight};
+                                          const float* average_weight, float* check, float* first,
+                                          float* second, float fraction1, float fraction2,
+                                          float epsilon, float weight_decay, int decoupled,
+                                          float* steps, unsigned* arrived) {
+  const Weights weights{values, gradients, count,    learning_rate,  scale,
+                        copies, copied,    averages, average_weight, check};
   const float step = *steps + 1;
   const float rate = *learning_rate;
   update(weights,

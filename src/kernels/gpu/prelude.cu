@@ -15,6 +15,10 @@ constexpr unsigned kWarp = 32;
 constexpr unsigned kAllLanes = 0xffffffffU;
 
 __device__ inline float infinity() { return __uint_as_float(0x7f800000U); }
+__device__ inline float not_a_number() { return __uint_as_float(0x7fc00000U); }
+__device__ inline bool is_finite(float value) {
+  return (__float_as_uint(value) & 0x7f800000U) != 0x7f800000U;
+}
 
 /// A number in bfloat16: the upper half of an fp32 number's bits.
 struct bf16 {
