@@ -47,7 +47,7 @@ void log_early_end(const Worker& worker, const std::string& ended_by,
   }
 }
 
-void log_what_is_next(const Worker& worker, const train::Progress& progress) {
+void log_what_is_next(const Worker& worker, const train::Progress& progress, const fs::path& page) {
   const fs::path& folder = worker.run_folder;
   fs::path weights =
       checkpoint::CheckpointFolder(folder / files::kCheckpoints, worker.config.checkpoint.keep)
@@ -60,9 +60,7 @@ void log_what_is_next(const Worker& worker, const train::Progress& progress) {
     weights = folder / worker.config.model_file;
     spdlog::info("final weights: {}", path_to_type(weights).string());
   }
-  if (worker.config.report.html) {
-    spdlog::info("page: {}", path_to_type(folder / files::kPage).string());
-  }
+  if (!page.empty()) spdlog::info("page: {}", path_to_type(page).string());
   spdlog::info("classify images: {}", launch::predict_command(weights, worker.job.program));
 }
 
@@ -81,9 +79,9 @@ std::string result_line(const Worker& worker, const report::Summary& summary) {
 }  // namespace
 
 void tell_of_finished_run(const Worker& worker, const report::Summary& summary,
-                          const train::Progress& progress) {
+                          const train::Progress& progress, const fs::path& page) {
   log_early_end(worker, summary.ended_by, progress);
-  log_what_is_next(worker, progress);
+  log_what_is_next(worker, progress, page);
   const std::string result = result_line(worker, summary);
   spdlog::debug("{}", result);
   if (worker.job.quiet) return;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <string>
 
 #include "app/worker.h"
@@ -8,10 +9,11 @@
 
 namespace mnist_train::app {
 
-/// Says on standard error why a run ended early, where its best weights and its page lie and how to
-/// classify images with it, and on standard output the result, in one line. For rank 0.
+/// Says on standard error why a run ended early, where its best weights and its page are and how to
+/// classify images with it, and on standard output the result, in one line. `page` is empty if none
+/// was written. For rank 0.
 void tell_of_finished_run(const Worker& worker, const report::Summary& summary,
-                          const train::Progress& progress);
+                          const train::Progress& progress, const std::filesystem::path& page);
 
 /// Says that the run that was to be resumed is finished, and how to train on: `ended_by` is the key
 /// of the config that ended it.

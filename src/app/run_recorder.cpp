@@ -266,7 +266,11 @@ void RunRecorder::finish() {
   summary_.ended_by = trainer_.ended_by();
   end("finished");
   if (!worker_.is_rank0()) return;
-  tell_of_finished_run(worker_, summary_, trainer_.progress());
+  std::filesystem::path page;
+  for (const auto& sink : sinks_) {
+    if (page.empty()) page = sink->page();
+  }
+  tell_of_finished_run(worker_, summary_, trainer_.progress(), page);
 }
 
 void RunRecorder::finish_stopped() {

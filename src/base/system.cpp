@@ -76,6 +76,14 @@ std::optional<std::string> environment_variable(const char* name) {
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
 }
 
+std::string expand_home(const std::string& path) {
+  if (path != "~" && !path.starts_with("~/")) return path;
+  const auto home = environment_variable("HOME");
+  if (home && !home->empty()) return *home + path.substr(1);
+  throw Error(ExitCode::kConfig,
+              path + ": HOME is not set, so ~ stands for no folder; write the whole path");
+}
+
 std::optional<std::filesystem::path> user_cache_folder() {
   const char* cache = std::getenv("XDG_CACHE_HOME");
   // The specification has relative paths ignored.

@@ -27,6 +27,11 @@ std::chrono::milliseconds to_milliseconds(double seconds);
 /// Returns the value of a variable of this process's environment, or nothing where it is not set.
 std::optional<std::string> environment_variable(const char* name);
 
+/// Returns a path with the user's home folder in place of a leading `~/` or a lone `~`, which a
+/// shell leaves as it is behind `=` and `:` and in quotes. Throws Error(kConfig) where HOME is not
+/// set.
+std::string expand_home(const std::string& path);
+
 /// Returns the folder for what this program keeps between runs and can do without:
 /// $XDG_CACHE_HOME/mnist-train or ~/.cache/mnist-train. Nothing where neither is known.
 std::optional<std::filesystem::path> user_cache_folder();

@@ -3,11 +3,11 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/tensor.h>
 
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "accelerator/device.h"
 #include "base/checkpoint_file.h"
+#include "base/json.h"
 #include "checkpoint/progress_text.h"
 #include "checkpoint/state_tensors.h"
 #include "checkpoint/weights.h"
@@ -17,7 +17,7 @@ namespace mnist_train::checkpoint {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = OrderedJson;
 
 constexpr const char* kBuffersKey = "mnist-train.buffers";
 // F64 [epochs]: as text, those of thousands of epochs would take longer to save than to train one.

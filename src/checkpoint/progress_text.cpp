@@ -1,14 +1,12 @@
 #include "checkpoint/progress_text.h"
 
-#include <nlohmann/json.hpp>
-
 #include "base/error.h"
 
 namespace mnist_train::checkpoint {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = OrderedJson;
 
 /// Calls `visit(path, member)` for all that is written of the progress, which may be const.
 /// Requests to stop belong to their moment and are not written.

@@ -1,16 +1,16 @@
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 
+#include "base/json.h"
 #include "train/progress.h"
 
 namespace mnist_train::checkpoint {
 
 /// Returns progress as JSON from which `progress_from_json` makes the same progress, to the bit.
-nlohmann::ordered_json progress_to_json(const train::Progress& progress);
+OrderedJson progress_to_json(const train::Progress& progress);
 /// Throws Error(kCheckpoint) on anything but what `progress_to_json` returns.
-train::Progress progress_from_json(const nlohmann::ordered_json& json);
+train::Progress progress_from_json(const OrderedJson& json);
 
 /// Returns the same JSON as text.
 std::string progress_to_text(const train::Progress& progress);

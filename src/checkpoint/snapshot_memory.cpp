@@ -12,13 +12,13 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 
 #include "accelerator/device.h"
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/json.h"
 #include "base/system.h"
 #include "checkpoint/progress_text.h"
 #include "checkpoint/state_tensors.h"
@@ -81,10 +81,10 @@ std::vector<Piece> pieces_of(const StateTensors& state, int rank, int world_size
 std::string to_text(const SnapshotFacts& facts) {
   train::Progress progress = facts.progress;
   const std::vector<double> accuracies = std::exchange(progress.accuracies, {});
-  std::string text = nlohmann::ordered_json{{"progress", progress_to_json(progress)},
-                                            {"metrics_bytes", facts.metrics_bytes},
-                                            {"event_bytes", facts.event_bytes},
-                                            {"is_checkpoint", facts.is_checkpoint}}
+  std::string text = OrderedJson{{"progress", progress_to_json(progress)},
+                                 {"metrics_bytes", facts.metrics_bytes},
+                                 {"event_bytes", facts.event_bytes},
+                                 {"is_checkpoint", facts.is_checkpoint}}
                          .dump() +
                      "\n";
   text.append(reinterpret_cast<const char*>(accuracies.data()), accuracies.size() * sizeof(double));
@@ -93,7 +93,7 @@ std::string to_text(const SnapshotFacts& facts) {
 
 SnapshotFacts facts_from(const std::string& text) {
   const std::size_t end = text.find('\n') + 1;
-  const auto json = nlohmann::ordered_json::parse(text.substr(0, end));
+  const auto json = OrderedJson::parse(text.substr(0, end));
   SnapshotFacts facts{progress_from_json(json.at("progress")), json.at("metrics_bytes"),
                       json.at("event_bytes"), json.at("is_checkpoint")};
   std::vector<double>& accuracies = facts.progress.accuracies;

@@ -4,17 +4,17 @@
 
 #include <algorithm>
 #include <cstring>
-#include <nlohmann/json.hpp>
 
 #include "base/checkpoint_file.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/json.h"
 
 namespace mnist_train::checkpoint {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = OrderedJson;
 
 Json header_entry(at::ScalarType type, at::IntArrayRef sizes, std::size_t begin, std::size_t end) {
   const ElementType* row = find_element_type(&ElementType::type, type);

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/system.h"
 #include "base/typed_command.h"
 #include "cli/commands.h"
 #include "cli/output_file.h"
@@ -210,6 +211,20 @@ void complete_command(std::vector<std::string>& arguments) {
                   "\nTry `mnist-train --help`.");
 }
 
+/// Writes out a leading ~ of all paths, which shells leave behind `=` and `:`.
+void expand_paths(CommandLine& line) {
+  for (auto* paths : {&line.configs, &line.run_folders, &line.images}) {
+    for (std::string& path : *paths) path = expand_home(path);
+  }
+  for (auto* path : {&line.output, &line.resume, &line.checkpoint_file}) {
+    if (*path) *path = expand_home(**path);
+  }
+  for (std::string* place : {&line.from, &line.to}) {  // may begin with a format, as in idx:DIR
+    const std::size_t begin = place->starts_with("~") ? 0 : place->find(':') + 1;
+    *place = place->substr(0, begin) + expand_home(place->substr(begin));
+  }
+}
+
 }  // namespace
 
 bool prints_json(const CommandLine& line) {
@@ -244,6 +259,7 @@ CommandLine parse_command_line(std::vector<std::string> arguments) {
   const std::vector<std::string> typed = arguments;
   complete_command(arguments);
   CommandLine line = Parser().parse(arguments);
+  expand_paths(line);
   line.arguments = typed;
   return line;
 }

@@ -69,7 +69,8 @@ bool prints_json(const CommandLine& line);
 /// CONFIG stands for a config that was read from a pipe, which is empty now.
 std::string typed_with(const CommandLine& line, const std::string& flag, const std::string& value);
 
-/// Parses the arguments behind the program's name. Throws Error(kConfig) with one line that says
+/// Parses the arguments behind the program's name; paths that begin with ~/ become those that they
+/// stand for. Throws Error(kConfig) with one line that says
 /// what is wrong and one that points to --help.
 CommandLine parse_command_line(std::vector<std::string> arguments);
 

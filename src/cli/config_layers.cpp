@@ -10,6 +10,7 @@
 #include "base/checkpoint_file.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "cli/checkpoint_files.h"
 #include "cli/shipped_configs.h"
 #include "settings/run_config.h"
@@ -32,10 +33,13 @@ std::shared_ptr<const Source> source_of(std::string name, std::string text) {
       Source{std::move(name), std::move(text), std::filesystem::current_path()});
 }
 
-std::shared_ptr<const Source> source_of_flag(const std::string& flag, const std::string& text) {
+/// `value_begin`: where the flag's value begins in `text`.
+std::shared_ptr<const Source> source_of_flag(const std::string& flag, const std::string& text,
+                                             std::size_t value_begin = 0) {
   const std::string shown = strict_json::shorten(text);
-  return std::make_shared<const Source>(Source{
-      flag + ' ' + shown, text, std::filesystem::current_path(), /*is_in_name=*/shown == text});
+  return std::make_shared<const Source>(
+      Source{flag + ' ' + shown, text, std::filesystem::current_path(),
+             /*is_in_name=*/shown == text, /*typed_value=*/value_begin});
 }
 
 Node text_node(const std::shared_ptr<const Source>& source, std::size_t begin) {
@@ -47,7 +51,7 @@ Node text_node(const std::shared_ptr<const Source>& source, std::size_t begin) {
   return node;
 }
 
-/// Reads the text from `begin` on as JSON where it is JSON, else as a string.
+/// Reads the text from `begin` on as JSON if it is JSON, else as a string.
 Node value_node(const std::shared_ptr<const Source>& source, std::size_t begin,
                 Problems& problems) {
   const std::string text = source->text.substr(begin);
@@ -57,26 +61,32 @@ Node value_node(const std::shared_ptr<const Source>& source, std::size_t begin,
   return text_node(source, begin);
 }
 
-/// Returns an object that holds `value` under `key`; both are at `offset` of the source.
-Node wrap(const std::string& key, std::size_t offset, Node value) {
+/// Returns an empty object at `offset` of the source.
+Node object_of(std::shared_ptr<const Source> source, std::size_t offset = 0) {
   Node object;
   object.kind = strict_json::JsonKind::kObject;
-  object.source = value.source;
+  object.source = std::move(source);
   object.offset = offset;
+  return object;
+}
+
+/// Returns an object that holds `value` under `key`; both are at `offset` of the source.
+Node wrap(const std::string& key, std::size_t offset, Node value) {
+  Node object = object_of(value.source, offset);
   object.members.push_back({key, offset, std::move(value)});
   return object;
 }
 
 /// Returns the layer that one --set adds, or nothing where the text is not KEY.PATH=VALUE.
 std::optional<Node> set_layer(const std::string& text, Problems& problems) {
-  const auto source = source_of_flag("--set", text);
+  const std::size_t equals = text.find('=');
+  const auto source = source_of_flag("--set", text, equals + 1);  // npos + 1 is 0
   const auto refuse = [&] {
     problems.push_back(
         {source, 0, "",
          "expected KEY.PATH=VALUE, such as epochs=2, found \"" + strict_json::shorten(text) + '"'});
     return std::nullopt;
   };
-  const std::size_t equals = text.find('=');
   if (equals == std::string::npos) return refuse();
   Problems found;
   Node layer = value_node(source, equals + 1, found);
@@ -103,7 +113,7 @@ std::vector<Node> collect_layers(const CommandLine& line, ConfigFiles documents,
     documents.push_back(source_of(kVariable, text));
   }
   bool all_readable = true;
-  std::vector<Node> layers;
+  std::vector<Node> layers{object_of(source_of("the defaults", ""))};
   const auto add = [&](Node layer) {
     settings::check_layer(layer, problems);
     layers.push_back(std::move(layer));
@@ -136,9 +146,9 @@ std::shared_ptr<const Source> config_of_checkpoint(const std::filesystem::path& 
   try {
     const auto& state =
         header.at("__metadata__").at(kCheckpointState).get_ref<const std::string&>();
-    return std::make_shared<const Source>(
-        Source{path.string(), nlohmann::ordered_json::parse(state).at("config").dump(),
-               std::filesystem::absolute(path).parent_path()});
+    return std::make_shared<const Source>(Source{path.string(),
+                                                 OrderedJson::parse(state).at("config").dump(),
+                                                 std::filesystem::absolute(path).parent_path()});
   } catch (const nlohmann::json::exception&) {  // is said below
   }
   const auto beside = path.parent_path() / settings::run_files::kConfig;
@@ -174,12 +184,7 @@ ConfigFiles config_files(const CommandLine& line) {
 
 LayeredConfig read_layers(const CommandLine& line, const ConfigFiles& files) {
   Problems problems;
-  Node merged;
-  merged.kind = strict_json::JsonKind::kObject;
-  merged.source = files.empty() ? source_of("the defaults", "") : files.front();
-  for (Node& layer : collect_layers(line, files, problems)) {
-    merged = settings::merge_layers(std::move(merged), std::move(layer));
-  }
+  Node merged = settings::merge_layers(collect_layers(line, files, problems));
   settings::RunConfig config = settings::read_run_config(merged, std::move(problems));
   return {std::move(config), std::move(merged)};
 }

@@ -59,7 +59,7 @@ void read_image_list(CommandLine& line) {
   }
   std::vector<std::string> listed;
   for (std::string name; std::getline(std::cin, name);) {
-    if (!name.empty()) listed.push_back(name);
+    if (!name.empty()) listed.push_back(expand_home(name));
   }
   images.insert(images.erase(dash), listed.begin(), listed.end());
 }

@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/file_kind.h"
 #include "base/log.h"
 #include "base/print.h"
 #include "base/system.h"
@@ -159,7 +160,7 @@ IdxFiles find_in_folder(const fs::path& folder, SplitName split) {
   if (names.empty()) {
     fail(folder.string() + ": no images to " + split_names.key +
          " in this folder; expected a file such as " + std::string(split_names.prefixes[0]) +
-         "-images-idx3-ubyte.gz, and its labels");
+         "-images-idx3-ubyte.gz, and its labels" + other_files_in(folder));
   }
   if (names.size() > 1) {
     fail(folder.string() + ": several files could be the images to " + split_names.key + " (" +
@@ -186,7 +187,7 @@ std::vector<SearchPlace> places_for(const std::optional<fs::path>& root) {
   if (const char* list = std::getenv("MNIST_TRAIN_DATA")) {
     std::istringstream folders(list);
     for (std::string folder; std::getline(folders, folder, ':');) {
-      if (!folder.empty()) places.push_back({folder, "MNIST_TRAIN_DATA"});
+      if (!folder.empty()) places.push_back({expand_home(folder), "MNIST_TRAIN_DATA"});
     }
   }
   add_own_place(executable_folder(), places);
@@ -221,7 +222,7 @@ fs::path find_named_dataset(const settings::NamedDataset& dataset,
     searched += "\n  " + folder.string() + " (" + place.reason + ")";
     if (!is_folder(folder)) continue;
     if (!holds_images(folder, dataset.format)) {
-      searched += ", a folder without images";
+      searched += ", a folder without images" + other_files_in(folder);
       continue;
     }
     if (root && place.folder != *root) {
@@ -277,9 +278,12 @@ std::vector<fs::path> find_cifar_files(const settings::DataLocation& location, S
   std::vector<fs::path> files;
   for (const std::string& name : names_of(split).cifar_files) {
     files.push_back(location.images / name);
-    if (!is_there(files.back())) {
-      fail(files.back().string() + ": missing among the files to " + names_of(split).key);
-    }
+    if (is_there(files.back())) continue;
+    const bool is_of_python = is_there(fs::path(files.back()).replace_extension());
+    fail(files.back().string() + ": missing among the files to " + names_of(split).key +
+         (is_of_python ? "; the folder holds CIFAR-10's Python version, of which the binary one is "
+                         "read (cifar-10-binary.tar.gz)"
+                       : other_files_in(location.images)));
   }
   return files;
 }

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/file.h"
+#include "base/file_kind.h"
 #include "base/hash.h"
 #include "base/log.h"
 
@@ -164,7 +165,8 @@ ImageFolder::ImageFolder(const fs::path& folder, BadSamples& bad) : folder_(fold
   }
   classes_ = static_cast<std::int64_t>(class_names_.size());
   if (labels_.empty()) {
-    throw Error(ExitCode::kData, name_ + ": no class folders with images (.jpg, .jpeg, .png)");
+    throw Error(ExitCode::kData, name_ + ": no class folders with images (.jpg, .jpeg, .png)" +
+                                     other_files_in(folder));
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/file_kind.h"
 
 namespace mnist_train::data {
 
@@ -80,6 +81,10 @@ struct LmdbHandles {
 
 LmdbReader::LmdbReader(const fs::path& path) : name_(data_file(path).string()) {
   const fs::path file = data_file(path);
+  std::error_code ignored;
+  if (file != path && !fs::exists(file, ignored)) {
+    throw Error(ExitCode::kData, name_ + ": no such file" + other_files_in(path));
+  }
   file_ = MappedFile::open(file, ExitCode::kData);
   refuse_locked(file);
   read_meta();

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/file_kind.h"
 #include "data/cifar_source.h"
 #include "data/find_files.h"
 #include "data/idx_source.h"
@@ -44,7 +45,7 @@ NamedFiles named_files(const DataOptions& options) {
   return files;
 }
 
-std::shared_ptr<ImageSource> open_source(const NamedFiles& files, const DataLocation& location,
+std::shared_ptr<ImageSource> open_format(const NamedFiles& files, const DataLocation& location,
                                          SplitName split, BadSamples& bad) {
   switch (files.format) {
     case DataFormat::kIdx:
@@ -64,6 +65,20 @@ std::shared_ptr<ImageSource> open_source(const NamedFiles& files, const DataLoca
              ? std::make_shared<SyntheticDigits>(0, SyntheticDigits::kTrainCount)
              : std::make_shared<SyntheticDigits>(SyntheticDigits::kTrainCount,
                                                  SyntheticDigits::kTestCount);
+}
+
+/// Opens a source. Where that fails because a file of another kind is named, says which kind.
+std::shared_ptr<ImageSource> open_source(const NamedFiles& files, const DataLocation& location,
+                                         SplitName split, BadSamples& bad) try {
+  return open_format(files, location, split, bad);
+} catch (const Error& error) {
+  for (const auto& path : {location.images, location.labels.value_or("")}) {
+    const auto kind = kind_of_file(path);
+    if (!kind) continue;
+    throw Error(error.code(), path.string() + ": is " + kind->name +
+                                  ", not what data.format reads; " + kind->advice);
+  }
+  throw;
 }
 
 /// Numbers the classes of all sources alike, where they have names of their own.

@@ -23,6 +23,9 @@ class OptionalSink : public Sink {
   void epoch(const EpochResult& result) override { call(&Sink::epoch, result); }
   void refresh(const Summary& summary) override { call(&Sink::refresh, summary); }
   void end(const Summary& summary) override { call(&Sink::end, summary); }
+  std::filesystem::path page() const override {
+    return sink_ ? sink_->page() : std::filesystem::path();
+  }
   void add_position(LogPositions& positions) const override {
     if (sink_) sink_->add_position(positions);
   }

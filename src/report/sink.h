@@ -54,6 +54,9 @@ class Sink {
   /// Says that the run has finished, or was stopped, as the summary tells.
   virtual void end(const Summary& /*summary*/) {}
 
+  /// Returns the page that it keeps, if its last writing succeeded; else an empty path.
+  virtual std::filesystem::path page() const { return {}; }
+
   /// Enters the length of its file, if that is append-only.
   virtual void add_position(LogPositions& /*positions*/) const {}
 };

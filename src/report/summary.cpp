@@ -4,9 +4,9 @@
 #include <sys/stat.h>
 
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "base/json.h"
 #include "base/system.h"
 #include "base/version.h"
 #include "report/run_folder.h"
@@ -16,21 +16,19 @@ namespace mnist_train::report {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 template <class Number>
-Json or_null(const std::optional<Number>& value) {
-  return value ? Json(*value) : Json();
+OrderedJson or_null(const std::optional<Number>& value) {
+  return value ? OrderedJson(*value) : OrderedJson();
 }
 
-Json versions() {
+OrderedJson versions() {
   const BuildInfo& build = build_info();
   return {{"mnist_train", build.version}, {"commit", build.commit}, {"compiler", build.compiler},
           {"libtorch", build.torch},      {"cuda", build.cuda},     {"nccl", build.nccl}};
 }
 
 /// What is known when a run starts.
-Json identity_of(const Summary& summary) {
+OrderedJson identity_of(const Summary& summary) {
   return {{"world_size", summary.world_size},
           {"launcher", summary.launcher},
           {"backend", summary.backend},
@@ -50,8 +48,9 @@ Json identity_of(const Summary& summary) {
           {"data_hash", summary.data_hash}};
 }
 
-Json to_json(const Summary& summary) {
-  Json json = {{"status", summary.status}, {"epochs", summary.epochs}, {"steps", summary.steps}};
+OrderedJson to_json(const Summary& summary) {
+  OrderedJson json = {
+      {"status", summary.status}, {"epochs", summary.epochs}, {"steps", summary.steps}};
   json.update(identity_of(summary));
   json.update({{"startup_seconds", summary.startup_seconds},
                {"train_seconds", summary.train_seconds},
@@ -76,44 +75,47 @@ Json to_json(const Summary& summary) {
 }
 
 /// Returns a discarded value where the file is missing or not JSON.
-Json read_json(const std::filesystem::path& path) {
+OrderedJson read_json(const std::filesystem::path& path) {
   std::ifstream file(path);
-  return Json::parse(file, nullptr, /*allow_exceptions=*/false);
+  return OrderedJson::parse(file, nullptr, /*allow_exceptions=*/false);
 }
 
-void write_json(const std::filesystem::path& path, const Json& json) {
-  write_file_atomically(path, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n",
+void write_json(const std::filesystem::path& path, const OrderedJson& json) {
+  write_file_atomically(path,
+                        json.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n",
                         ExitCode::kRunFailed);
 }
 
-bool has_status(const Json& summary, const char* status) {
+bool has_status(const OrderedJson& summary, const char* status) {
   return summary.is_object() && summary.contains("status") && summary["status"] == status;
 }
 
-void no_longer_running(const std::filesystem::path& path, const Json& changes) try {
-  Json summary = read_json(path);
+void no_longer_running(const std::filesystem::path& path, const OrderedJson& changes) try {
+  OrderedJson summary = read_json(path);
   if (!has_status(summary, "running")) return;
   summary.update(changes);
   write_json(path, summary);
 } catch (const Error&) {
 }
 
-Json to_json(const RunStart& start, const Summary& summary) {
-  Json json = {{"time", wall_clock_seconds()},
-               {"host", start.host},
-               {"resumed_from", start.resumed_from.empty() ? Json() : Json(start.resumed_from)},
-               {"epoch", start.epoch},
-               {"step", start.step},
-               {"samples_seen", start.samples_seen},
-               {"steps_per_epoch", start.steps_per_epoch},
-               {"data",
-                {{"train", start.train_images},
-                 {"validation", start.validation_images},
-                 {"test", start.test_images},
-                 {"channels", start.image_channels},
-                 {"height", start.image_height},
-                 {"width", start.image_width},
-                 {"classes", start.classes}}}};
+OrderedJson to_json(const RunStart& start, const Summary& summary) {
+  OrderedJson json = {
+      {"time", wall_clock_seconds()},
+      {"host", start.host},
+      {"resumed_from",
+       start.resumed_from.empty() ? OrderedJson() : OrderedJson(start.resumed_from)},
+      {"epoch", start.epoch},
+      {"step", start.step},
+      {"samples_seen", start.samples_seen},
+      {"steps_per_epoch", start.steps_per_epoch},
+      {"data",
+       {{"train", start.train_images},
+        {"validation", start.validation_images},
+        {"test", start.test_images},
+        {"channels", start.image_channels},
+        {"height", start.image_height},
+        {"width", start.image_width},
+        {"classes", start.classes}}}};
   if (!start.class_names.empty()) json["data"]["class_names"] = start.class_names;
   json.update(identity_of(summary));
   return json;
@@ -132,7 +134,7 @@ class SummarySink : public Sink {
   void end(const Summary& summary) override { write_summary(path_, summary); }
 
  private:
-  void append_lineage(const Json& start) const {
+  void append_lineage(const OrderedJson& start) const {
     const auto fail = [&](const char* action) {
       throw_errno(ExitCode::kRunFailed, lineage_path_, action);
     };
@@ -144,7 +146,8 @@ class SummarySink : public Sink {
     char last = '\n';
     if (status.st_size > 0 && ::pread(fd.get(), &last, 1, status.st_size - 1) != 1) fail("read");
     const std::string line = (last == '\n' ? "" : "\n") +
-                             start.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+                             start.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) +
+                             "\n";
     if (!write_all(fd.get(), line.data(), line.size())) fail("write");
   }
 
@@ -200,11 +203,11 @@ std::optional<std::int64_t> finished_steps(const std::filesystem::path& path) {
 }
 
 void write_accuracies(const std::filesystem::path& path, const std::vector<double>& accuracies) {
-  write_file_atomically(path, Json(accuracies).dump() + "\n", ExitCode::kRunFailed);
+  write_file_atomically(path, OrderedJson(accuracies).dump() + "\n", ExitCode::kRunFailed);
 }
 
 std::size_t count_accuracies(const std::filesystem::path& path) {
-  const Json list = read_json(path);
+  const OrderedJson list = read_json(path);
   return list.is_array() ? list.size() : 0;
 }
 

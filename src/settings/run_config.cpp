@@ -94,7 +94,7 @@ Schema<ReportOptions> report_schema() {
 /// Returns the key by which editors find the schema; it says nothing about the run.
 strict_json::Field<RunConfig> schema_link() {
   const auto read = [](RunConfig&, const JsonCursor& cursor) {
-    if (cursor.node().kind != JsonKind::kString) cursor.add_mismatch("a string");
+    if (!strict_json::text_of(cursor.node())) cursor.add_mismatch("a string");
   };
   return {"$schema",
           "Where an editor finds this schema; ignored by the program.",

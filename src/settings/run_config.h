@@ -85,11 +85,13 @@ struct RunConfig {
   bool operator==(const RunConfig&) const = default;
 };
 
-/// Returns the config layer `under` with `over` laid over it, as strict_json::merge does. Where the
-/// upper layer names one of two keys that exclude each other (data.format), the other one of the
-/// lower layer (data.dataset) is dropped. A layer that names another model, schedule or format
-/// drops the keys that belonged to the lower layer's.
-strict_json::Node merge_layers(strict_json::Node under, strict_json::Node over);
+/// Returns the layers of a config, at least one, each of them laid over those before it as
+/// strict_json::merge does. A layer that gives one of two keys that exclude each other
+/// (data.format) drops the other one (data.dataset) from those below it. One that gives another
+/// model, schedule or format drops the keys that belonged to the one below. Keys that are valid
+/// together need no order: a layer that gives data.train alone keeps it, whether data.format
+/// changes above it or below.
+strict_json::Node merge_layers(std::vector<strict_json::Node> layers);
 
 /// Adds to `problems` what is wrong with the keys and values of one layer of the config, whatever
 /// other layers say. Rules over several keys are left out, because other layers may satisfy them.

@@ -1,9 +1,9 @@
 #include "strict_json/document.h"
 
-#include <algorithm>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
@@ -268,15 +268,17 @@ std::optional<Node> parse_document(const std::shared_ptr<const Source>& source, 
 Node merge(Node under, Node over) {
   if (under.kind != JsonKind::kObject || over.kind != JsonKind::kObject) return over;
   if (under.members.empty()) return over;
+  std::unordered_map<std::string, std::size_t> places;  // of the keys of `under`
+  for (std::size_t i = 0; i < under.members.size(); ++i) places.emplace(under.members[i].key, i);
   for (Node::Member& member : over.members) {
-    const auto same = std::find_if(under.members.begin(), under.members.end(),
-                                   [&](const auto& other) { return other.key == member.key; });
-    if (same == under.members.end()) {
+    const auto same = places.find(member.key);
+    if (same == places.end()) {
       under.members.push_back(std::move(member));
-    } else {
-      same->key_offset = member.key_offset;
-      same->value = merge(std::move(same->value), std::move(member.value));
+      continue;
     }
+    Node::Member& replaced = under.members[same->second];
+    replaced.key_offset = member.key_offset;
+    replaced.value = merge(std::move(replaced.value), std::move(member.value));
   }
   return under;
 }

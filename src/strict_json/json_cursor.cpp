@@ -12,7 +12,6 @@ namespace {
 constexpr std::size_t kMaxExplanations = 100;
 
 constexpr std::size_t kLongestComparedName = 40;
-constexpr std::size_t kLongestListing = 16;
 
 /// Drops what people vary: "batchSize", "batch-size" and "Batch_Size" all mean batch_size.
 std::string plain(std::string_view name) {
@@ -69,7 +68,6 @@ const KnownKey* dotted_key(std::string_view given, const std::vector<const Known
 }
 
 std::string listing(const std::vector<const KnownKey*>& keys) {
-  if (keys.size() > kLongestListing) return "`mnist-train config-schema` lists the keys";
   std::string names = "known here: ";
   for (const KnownKey* key : keys) names += (key == keys.front() ? "" : ", ") + key->name;
   return names;
@@ -154,7 +152,7 @@ std::vector<KnownKey> JsonCursor::known_keys(const std::vector<KnownKey>& own) c
   return keys;
 }
 
-bool takes_name(const nlohmann::ordered_json& fragment, const Node& node) {
+bool takes_name(const OrderedJson& fragment, const Node& node) {
   if (node.kind != JsonKind::kString) return false;
   if (fragment.contains("anyOf")) {
     return std::any_of(fragment.at("anyOf").begin(), fragment.at("anyOf").end(),

@@ -1,13 +1,13 @@
 #pragma once
 
 #include <cstddef>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "base/json.h"
 #include "strict_json/document.h"
 
 namespace mnist_train::strict_json {
@@ -87,7 +87,7 @@ class JsonCursor {
 };
 
 /// Returns whether the node is a text that a JSON Schema lists in its "enum".
-bool takes_name(const nlohmann::ordered_json& fragment, const Node& node);
+bool takes_name(const OrderedJson& fragment, const Node& node);
 
 /// Returns `FILE:LINE:COLUMN` of a value.
 std::string place_of(const Node& node);

@@ -13,15 +13,23 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/file_kind.h"
 #include "base/log.h"
 #include "base/print.h"
+#include "base/typed_command.h"
 
 namespace mnist_train::strict_json {
 
+using std::string_view_literals::operator""sv;
+
 namespace {
 
+constexpr const char* kStandardInput = "<stdin>";
+constexpr std::string_view kKeyCharacters =
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.";
+
 [[noreturn]] void refuse(const std::string& name, const std::string& reason) {
-  throw Error(ExitCode::kConfig, on_one_line(name) + ": " + reason);
+  throw Error(ExitCode::kConfig, on_one_line(name + ": " + reason));
 }
 
 /// Refuses a pipe whose writer neither writes nor closes it; at a terminal it waits for ever.
@@ -50,6 +58,58 @@ std::string read_to_end(int fd, const std::string& name) {
   return text;
 }
 
+/// Returns the encoding of text that is not UTF-8, by its byte order mark or by the zero bytes of
+/// its first character; null if it has neither.
+const char* wide_encoding(std::string_view text) {
+  std::string zeros;  // of the first four bytes; two characters of JSON are ASCII
+  for (const char byte : text.substr(0, 4)) zeros += byte == '\0' ? '0' : 'x';
+  if (text.starts_with("\0\0\xFE\xFF"sv) || zeros == "000x") return "UTF-32BE";
+  if (text.starts_with("\xFF\xFE\0\0"sv) || zeros == "x000") return "UTF-32LE";
+  if (text.starts_with("\xFF\xFE") || zeros == "x0x0") return "UTF-16LE";
+  if (text.starts_with("\xFE\xFF") || zeros == "0x0x") return "UTF-16BE";
+  return nullptr;
+}
+
+/// Returns "YAML" or "TOML" if the first line that is no comment begins as one of theirs, else "".
+std::string_view other_notation(std::string_view text) {
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
+    const std::size_t begin = line.find_first_not_of(" \t\r");
+    if (begin == std::string_view::npos || line[begin] == '#') continue;
+    if (line.starts_with("---") || line.starts_with("%YAML")) return "YAML";
+    std::size_t end = begin;
+    while (has_any(line, end, kKeyCharacters)) ++end;
+    const bool is_key = end > begin;
+    if (is_key && has_any(line, end, ":") &&
+        (end + 1 == line.size() || has_any(line, end + 1, " \t\r"))) {
+      return "YAML";
+    }
+    return is_key && has_any(line, skip_whitespace(line, end), "=") ? "TOML" : "";
+  }
+  return "";
+}
+
+/// Refuses what is no JSON for a reason that its syntax errors would not tell.
+void refuse_other_formats(const std::string& name, std::string_view text) {
+  const std::string files = (name == kStandardInput ? "FILE" : shell_word(name)) + " > config.json";
+  if (const char* encoding = wide_encoding(text)) {
+    refuse(name, std::string("is ") + encoding + " text, but a config is UTF-8; to convert it: " +
+                     "iconv -f " + encoding + " -t UTF-8 " + files);
+  }
+  if (const auto kind = binary_kind(text)) {
+    refuse(name, "is " + kind->name + "; a config is a JSON file");
+  }
+  const bool has_mark = text.starts_with(kByteOrderMark);
+  const std::string_view notation =
+      other_notation(text.substr(has_mark ? kByteOrderMark.size() : 0));
+  if (notation.empty()) return;
+  const std::string load = notation == "YAML" ? "yaml.safe_load" : "tomllib.load";
+  refuse(name, "is " + std::string(notation) + "; a config is JSON. To convert it: python3 -c " +
+                   "'import json, sys, " + load.substr(0, load.find('.')) + "; json.dump(" + load +
+                   "(sys.stdin.buffer), sys.stdout, indent=2)' < " + files);
+}
+
 constexpr std::size_t kShownBytes = 40;
 
 bool is_digit(std::string_view text, std::size_t offset) {
@@ -73,7 +133,7 @@ std::string format_at(const Problem& problem, TextLocator& locator) {
 
 std::shared_ptr<const Source> load_source(const std::string& path) {
   const bool is_stdin = path == "-";
-  const std::string name = is_stdin ? "<stdin>" : path.empty() ? "\"\"" : path;
+  const std::string name = is_stdin ? kStandardInput : path.empty() ? "\"\"" : path;
   UniqueFd opened(is_stdin ? -1 : ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   const int fd = is_stdin ? STDIN_FILENO : opened.get();
   struct stat info {};
@@ -85,6 +145,7 @@ std::shared_ptr<const Source> load_source(const std::string& path) {
   auto source = std::make_shared<Source>();
   source->name = name;
   source->text = read_to_end(fd, name);
+  refuse_other_formats(name, source->text);
   source->base_folder = is_file && !is_stdin ? std::filesystem::absolute(path).parent_path()
                                              : std::filesystem::current_path();
   if (source->text.size() > kMaxSourceBytes) {

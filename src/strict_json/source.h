@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,6 +16,8 @@ struct Source {
   std::string text;                   // UTF-8 where it is valid
   std::filesystem::path base_folder;  // absolute; relative paths in the text start here
   bool is_in_name = false;            // the name shows the whole text: places need no column
+  /// Where a value begins that was typed in a shell, in which a number may be meant as text.
+  std::optional<std::size_t> typed_value{};
 };
 
 inline constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";

@@ -4,14 +4,16 @@
 #include <limits>
 #include <regex>
 
+#include "base/error.h"
+#include "base/system.h"
+
 namespace mnist_train::strict_json {
 
 namespace {
 
 constexpr double kLargestExactInteger = 9007199254740992.0;  // 2^53
-/// Neither absolute nor a folder, and no step of it is `.` or `..`.
-constexpr const char* kFileNamePattern = R"(^(?!/)(?!.*/$)(?!(.*/)?\.{1,2}(/|$)).+$)";
-constexpr std::size_t kLongestChoice = 10;     // that is listed beside a suggestion
+/// Neither absolute nor a folder, and no step of it is `.` or `..`, nor the first one `~`.
+constexpr const char* kFileNamePattern = R"(^(?!~?/)(?!.*/$)(?!(.*/)?\.{1,2}(/|$)).+$)";
 constexpr std::size_t kMaxPatternText = 1000;  // std::regex takes stack for every character
 
 std::string show(double value) { return number_to_json(value).dump(); }
@@ -121,14 +123,24 @@ Type<double> number(const NumberRange& range) {
   return type;
 }
 
+std::optional<std::string> text_of(const Node& node) {
+  if (node.kind == JsonKind::kString) return node.string;
+  const auto& typed = node.source->typed_value;
+  if (!typed) return std::nullopt;
+  const std::string_view text = node.source->text;
+  if (node.offset == skip_whitespace(text, *typed)) return std::string(text.substr(*typed));
+  if (node.kind == JsonKind::kArray || node.kind == JsonKind::kObject) return std::nullopt;
+  const std::string_view rest = text.substr(node.offset);  // an item of a list
+  return std::string(rest.substr(0, rest.find_first_of(",]} \t\r\n")));
+}
+
 Type<std::string> text(const std::string& pattern, const std::string& expected) {
   Type<std::string> type;
   type.fragment = {{"type", "string"}, {"pattern", pattern}, {"maxLength", kMaxPatternText}};
   type.read = [pattern, expected](const JsonCursor& cursor) -> std::optional<std::string> {
-    const Node& node = cursor.node();
-    const bool is_text = node.kind == JsonKind::kString && is_plain_text(node.string) &&
-                         node.string.size() <= kMaxPatternText;
-    if (is_text && std::regex_search(node.string, std::regex(pattern))) return node.string;
+    std::optional<std::string> text = text_of(cursor.node());
+    const bool is_text = text && is_plain_text(*text) && text->size() <= kMaxPatternText;
+    if (is_text && std::regex_search(*text, std::regex(pattern))) return text;
     cursor.add_mismatch(expected);
     return std::nullopt;
   };
@@ -144,14 +156,18 @@ Type<std::filesystem::path> path() {
   Type<std::filesystem::path> type;
   type.fragment = {{"type", "string"}, {"minLength", 1}};
   type.read = [](const JsonCursor& cursor) -> std::optional<std::filesystem::path> {
-    const Node& node = cursor.node();
-    if (node.kind != JsonKind::kString || node.string.empty() || !is_plain_text(node.string)) {
+    const std::optional<std::string> text = text_of(cursor.node());
+    if (!text || text->empty() || !is_plain_text(*text)) {
       cursor.add_mismatch("a path");
       return std::nullopt;
     }
-    const std::filesystem::path absolute = node.source->base_folder / node.string;
-    if (is_plain_text(absolute.string())) return absolute.lexically_normal();
-    cursor.add_error("the folder that this path is relative to has a name that is not UTF-8");
+    try {
+      const auto absolute = cursor.node().source->base_folder / expand_home(*text);
+      if (is_plain_text(absolute.string())) return absolute.lexically_normal();
+      cursor.add_error("the folder that this path is relative to has a name that is not UTF-8");
+    } catch (const Error& error) {
+      cursor.add_error(error.what());
+    }
     return std::nullopt;
   };
   type.write = [](const std::filesystem::path& value) { return Json(value.string()); };
@@ -177,9 +193,7 @@ std::optional<std::size_t> choose_name(
     }
     if (name) hint = "; did you mean \"" + *name + "\"?";
   }
-  const bool is_long = names.size() > kLongestChoice && !hint.empty();
-  cursor.add_mismatch(is_long ? "one of " + std::to_string(names.size()) + " names" : expected,
-                      hint);
+  cursor.add_mismatch(expected, hint);
   return std::nullopt;
 }
 

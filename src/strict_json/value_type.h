@@ -3,17 +3,17 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/json.h"
 #include "strict_json/json_cursor.h"
 
 namespace mnist_train::strict_json {
 
-using Json = nlohmann::ordered_json;
+using Json = OrderedJson;
 
 /// How one kind of value is read, written and described.
 template <class T>
@@ -41,8 +41,12 @@ struct NumberRange {
 /// Returns the type of numbers in the range.
 Type<double> number(const NumberRange& range);
 
+/// Returns the text of a string. Of other values in a --set too, as they were typed there: a folder
+/// may be called 2024 or true. Nothing for other values in a file.
+std::optional<std::string> text_of(const Node& node);
+
 /// Returns the type of paths. They become absolute: relative ones start at the base folder of the
-/// source that holds them.
+/// source that holds them, those that begin with `~/` at the user's home folder.
 Type<std::filesystem::path> path();
 
 /// Returns the type of names of files in the run folder: relative, without `.` and `..`.

@@ -1,5 +1,8 @@
 #include "cli/config_layers.h"
 
+#include <algorithm>
+
+#include "strict_json/value_type.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/scoped_environment.h"
@@ -215,6 +218,139 @@ TEST_CASE("a later layer that names one of two keys takes the other one back") {
   const char* cycle = R"({"schedule":{"name":"one_cycle","max_learning_rate":1,"pct_start":0.2}})";
   CHECK(read(cycle, {"schedule.name=plateau", "schedule.factor=0.5"}).train.schedule.factor == 0.5);
   CHECK(read(cycle, {"schedule.pct_start=0.4"}).train.schedule.max_learning_rate == 1);
+}
+
+TEST_CASE("values of --set that are valid together are taken in any order") {
+  using Case = std::tuple<const char*, std::vector<std::string>, const char*>;
+  const auto [file, sets, effect] = GENERATE(values<Case>({
+      {R"({"data":{"format":"image-folder","train":"a","test":"b"}})",
+       {"data.train=/c", "data.test=/d", "data.format=idx"},
+       R"("format":"idx","train":"/c","test":"/d")"},
+      {R"({"data":{"dataset":"mnist","root":"r"}})",
+       {"data.train=/c", "data.test=/d", "data.format=idx", "data.limit_train=5"},
+       R"("dataset":null,"root":null,"format":"idx","train":"/c","test":"/d")"},
+      {R"({"data":{"format":"idx","train":"a","test":"b"}})",
+       {R"(data.train_per_process=["/c"])", "data.test=/d", "data.format=lmdb"},
+       R"("format":"lmdb","train":null,"test":"/d","train_per_process":["/c"])"},
+      {R"({"data":{"format":"idx","train":"a","test":"b"}})",
+       {"data.test=/d", "data.train=/c", "data.train.labels=/l", "data.format=cifar"},
+       R"("format":"cifar","train":{"images":"/c","labels":"/l"},"test":"/d")"},
+      {R"({"data":{"format":"idx","train":"a","test":"b"}})",
+       {"data.root=/r", "data.dataset=fashion-mnist"},
+       R"("dataset":"fashion-mnist","root":"/r","format":null,"train":null,"test":null)"},
+      {R"({"model":{"name":"net"}})",
+       {"model.hidden=[7]", "model.activation=relu", "model.name=mlp"},
+       R"("model":{"name":"mlp","weights":null,"hidden":[7],"activation":"relu")"},
+      {R"({"model":{"layers":["relu"]}})",
+       {"model.hidden=[7]", "model.name=mlp"},
+       R"("hidden":[7])"},
+      {R"({"model":{"name":"mlp","hidden":[3]}})",
+       {"model.options.width=3", "model.plugin=/p.so"},
+       R"("plugin":"/p.so","options":{"width":3})"},
+      {"{}", {"model.init=normal", "model.init.std=0.5"}, R"("init":{"name":"normal","std":0.5})"},
+      {R"({"schedule":{"name":"one_cycle","max_learning_rate":1}})",
+       {"schedule.patience=3", "schedule.factor=0.5", "schedule.name=plateau"},
+       R"("factor":0.5,"patience":3)"},
+      {R"({"schedule":{"name":"plateau","patience":2}})",
+       {"schedule.max_learning_rate=2", "schedule.pct_start=0.5", "schedule.name=one_cycle"},
+       R"("max_learning_rate":2,"pct_start":0.5)"},
+      {"{}", {"deterministic=true", "deterministic.shards=4"}, R"("deterministic":{"shards":4})"},
+      {R"({"batch_size":128})",
+       {"batch_size=null", "batch_size_per_process=8"},
+       R"("batch_size":null,"batch_size_per_process":8)"},
+      {"{}",
+       {"early_stopping.min_delta=0.5", "early_stopping.patience=3"},
+       R"("early_stopping":{"patience":3,"min_delta":0.5})"},
+  }));
+  std::vector<std::string> order = sets;
+  std::sort(order.begin(), order.end());
+  do {
+    CAPTURE(order);
+    const auto config = strict_json::Json::parse(write_run_config(read(file, order), true));
+    CHECK_THAT(config.dump(), Catch::Matchers::ContainsSubstring(effect));
+  } while (std::next_permutation(order.begin(), order.end()));
+}
+
+TEST_CASE("the variable and files of config may give what belongs to a key above or below them") {
+  const auto base = file_of(R"({"data":{"format":"image-folder","train":"a","test":"b"},
+                               "schedule":{"name":"one_cycle","max_learning_rate":1}})");
+  const auto parts = file_of(R"({"data":{"train":"c","test":"d"},"schedule":{"patience":3}})", "g");
+  const auto keys = file_of(R"({"data":{"format":"idx"},"schedule":{"name":"plateau"}})", "h");
+  CommandLine line;
+  const settings::RunConfig config = read_layers(line, {base, parts, keys}).config;
+  CHECK(config == read_layers(line, {base, keys, parts}).config);
+  CHECK(config.data.train->images == "/base/c");
+  CHECK(config.train.schedule.patience == 3);
+  line.sets = {"data.format=idx", "schedule.name=plateau"};
+  const ScopedEnvironment environment("MNIST_TRAIN_SET", parts->text.c_str());
+  CHECK(read_layers(line, {base}).config.train.schedule.patience == 3);
+  CHECK(read_layers(line, {base}).config.data.train->images ==
+        std::filesystem::current_path() / "c");
+}
+
+TEST_CASE("what belongs to another value of a key is dropped from the layers below it alone") {
+  const char* files = R"({"data":{"format":"idx","train":"a","test":"b"}})";
+  CHECK(message_for(files, {"data.format=lmdb", "data.train=c"}) ==
+        "--set data.format=lmdb: /data/format: needs test as well");
+  const ScopedEnvironment environment("MNIST_TRAIN_SET", R"({"model":{"hidden":[7]}})");
+  const char* mlp = R"({"model":{"name":"mlp"}})";
+  CHECK(read(mlp, {}).model.hidden == std::vector<std::int64_t>{7});
+  CHECK(read(mlp, {"model.name=net"}).model.name == settings::ModelName::kNet);
+  CHECK(message_for(mlp, {"model.name=net", "model.hidden=[8]"}) ==
+        "--set model.hidden=[8]: /model/hidden: is only for model mlp");
+  CHECK(read("{}", {"model.name=mlp", "deterministic.shards=4", "deterministic=false"})
+            .train.shards == std::nullopt);
+}
+
+TEST_CASE("a key that takes text takes a value of --set as it was typed") {
+  const std::filesystem::path here = std::filesystem::current_path();
+  for (const std::string text :
+       {"20260913", "true", "1e5", "-0.50", "[a", "[1]", "{", "007", "1.0"}) {
+    CAPTURE(text);
+    CHECK(read("{}", {"output=" + text}).output == here / text);
+    CHECK(read("{}", {"accuracies_file=" + text}).accuracies_file == text);
+    const auto data =
+        read("{}", {"data.format=idx", "data.train=" + text, "data.test=" + text}).data;
+    CHECK(data.train->images == here / text);
+  }
+  CHECK(read("{}", {"accuracies_file=null"}).accuracies_file == "null");
+  CHECK_FALSE(read("{}", {"output=null"}).output);
+  CHECK(read("{}", {"output=\"2026\""}).output == here / "2026");
+  const auto sets =
+      read("{}", {"data.format=idx", "data.train_per_process=[2024, true]", "data.test=1"})
+          .data.train_per_process;
+  REQUIRE(sets.size() == 2);
+  CHECK(sets[0].images == here / "2024");
+  CHECK(sets[1].images == here / "true");
+  const auto train =
+      read("{}", {"data.format=idx", "data.train.images=1", "data.train.labels=2", "data.test=1"})
+          .data.train;
+  CHECK(train->labels == here / "2");
+  CHECK(message_for(R"({"output":2026})", {}) ==
+        "f:1:11: /output: expected a path or null, found 2026");
+  CHECK(message_for("{}", {"output.a=1"}) ==
+        "--set output.a=1: /output: expected a path or null, found an object");
+}
+
+TEST_CASE("paths that begin with ~/ are in the home folder") {
+  const ScopedEnvironment home("HOME", "/home/of a user");
+  const auto config = read(
+      R"({"output":"~/o","data":{"format":"idx","train_per_process":["~/a",{"images":"~/i","labels":"~"}],
+          "test":"~other/b"},"model":{"weights":"./~/w.pt"}})",
+      {});
+  CHECK(config.output == "/home/of a user/o");
+  CHECK(config.data.train_per_process[0].images == "/home/of a user/a");
+  CHECK(config.data.train_per_process[1].images == "/home/of a user/i");
+  CHECK(config.data.train_per_process[1].labels == "/home/of a user");
+  CHECK(config.data.test->images == "/base/~other/b");
+  CHECK(config.model.weights == "/base/~/w.pt");
+  CHECK(read("{}", {"output=~/o"}).output == "/home/of a user/o");
+  CHECK(message_for("{}", {"accuracies_file=~/a"}).find("expected the name of a file") !=
+        std::string::npos);
+  const ScopedEnvironment none("HOME", "");
+  CHECK(message_for("{}", {"output=~/o"}) ==
+        "--set output=~/o: /output: ~/o: HOME is not set, so ~ stands for no folder; write the "
+        "whole path");
 }
 
 TEST_CASE("two keys that exclude each other in one layer are refused, whatever lies below") {

@@ -4,6 +4,8 @@
 #include <memory>
 #include <string>
 
+#include "base/system.h"
+#include "strict_json/value_type.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 
@@ -82,6 +84,29 @@ TEST_CASE("merging lays objects over each other key by key and replaces the rest
   CHECK(merged.find("b")->items.size() == 1);
   CHECK(merged.find("c")->unsigned_integer == 3);
   CHECK(merged.find("d")->kind == JsonKind::kNull);
+}
+
+TEST_CASE("objects of 300,000 keys are read, merged and looked into at once") {
+  constexpr int kKeys = 300'000;
+  std::string text = "{";
+  for (int i = 0; i < kKeys; ++i)
+    text += "\"k" + std::to_string(i) + "\":" + std::to_string(i) + ",";
+  text.back() = '}';
+  const double begin_s = monotonic_seconds();
+  const Node merged = merge(parse(text), parse(text));
+  CHECK(merged.members.size() == kKeys);
+  Json json = to_json(merged);
+  CHECK(json == Json::parse(text));
+  CHECK(json.size() == kKeys);
+  for (int i = 0; i < kKeys; ++i) json["k" + std::to_string(i)] = i;
+  CHECK(json.begin().key() == "k0");
+  CHECK(json.at("k299999") == 299'999);
+  json.erase("k1");
+  CHECK(json.at("k2") == 2);
+  CHECK_FALSE(json.contains("k1"));
+  json["k1"] = 7;
+  CHECK(std::prev(json.end()).key() == "k1");
+  CHECK(monotonic_seconds() - begin_s < 10);  // sanitized, too
 }
 
 TEST_CASE("problems are listed text by text in the order of their places") {

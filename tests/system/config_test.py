@@ -22,12 +22,12 @@ PLAIN = {
 }
 
 
-def run(*arguments, text=None, folder=None, environment=None):
+def run(*arguments, text=None, folder=None, environment=None, **others):
     variables = {key: value for key, value in os.environ.items() if key != "MNIST_TRAIN_SET"}
     variables.update(environment or {})
     return subprocess.run(
         [BINARY, *map(str, arguments)],
-        input=text,
+        **(others or {"input": text}),
         capture_output=True,
         text=True,
         encoding="utf-8",
@@ -157,6 +157,61 @@ def test_files_that_are_no_config_are_refused_at_once(tmp_path):
         assert result.stdout == "", name
     assert run("--config", tmp_path, "--dry-run").returncode == 2
     assert run("--config", tmp_path / "nowhere.json", "--dry-run").returncode == 2
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_a_config_in_another_encoding_comes_with_the_command_that_converts_it(tmp_path, encoding, mark):
+    (tmp_path / "my cfg.json").write_bytes((mark + '{"epochs": 3}\n').encode(encoding))
+    for result in (run("--config", "my cfg.json", folder=tmp_path),
+                   run("--config", "/dev/stdin", text=None, folder=tmp_path, stdin=(tmp_path / "my cfg.json").open())):
+        assert result.returncode == 2
+        name = encoding.upper()[:6] + encoding.upper()[7:]
+        assert f"is {name} text, but a config is UTF-8; to convert it: iconv -f {name} -t UTF-8 " in result.stderr, result.stderr
+        assert len(result.stderr.splitlines()) == 1
+    refused = run("--config", "my cfg.json", folder=tmp_path).stderr
+    subprocess.run(refused.split("convert it: ")[1], shell=True, cwd=tmp_path, check=True)
+    assert effective("--config", "config.json", folder=tmp_path)["epochs"] == 3
+
+
+@pytest.mark.parametrize("text, notation", [("epochs: 3\n", "YAML"), ("# a comment\n\ndata:\n  root: d\n", "YAML"),
+                                            ("---\nepochs: 3\n", "YAML"), ("\ufeffepochs:\n  3\n", "YAML"), ("%YAML 1.2\n---\n{}\n", "YAML"),
+                                            ("epochs = 3\n", "TOML"), ("PK\x03\x04", "a zip archive")])
+def test_a_config_in_another_notation_is_named(tmp_path, text, notation):
+    (tmp_path / "cfg.yaml").write_text(text)
+    for arguments in (("--config", "cfg.yaml"), ("--config", "-")):
+        result = run(*arguments, text=text, folder=tmp_path)
+        assert result.returncode == 2
+        name = "<stdin>" if arguments[1] == "-" else "cfg.yaml"
+        assert result.stderr.startswith(f"{name}: is {notation}; a config is "), result.stderr
+        assert len(result.stderr.splitlines()) == 1
+    if notation == "YAML":
+        assert "python3 -c 'import json, sys, yaml; json.dump(yaml.safe_load" in result.stderr
+
+
+def test_paths_that_begin_with_a_tilde_are_in_the_home_folder(tmp_path):
+    home = {"HOME": str(tmp_path / "home"), "MNIST_TRAIN_SET": '{"data": {"root": "~/set"}}'}
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home/cfg.json").write_text('{"output": "~/out", "model": {"weights": "~/w.pt"}}')
+    config = effective("--config=~/cfg.json", folder=tmp_path, environment=home)
+    assert config["output"] == str(tmp_path / "home/out") and config["model"]["weights"] == str(tmp_path / "home/w.pt")
+    assert config["data"]["root"] == str(tmp_path / "home/set")
+    for flags in (["--output=~/x"], ["--set", "output=~/x"]):
+        config = effective("-c", "-", *flags, text="{}", folder=tmp_path, environment=home)
+        assert config["output"] == str(tmp_path / "home/x")
+    for command in (["evaluate", "--checkpoint=~/w.pt"], ["train", "--config", "-", "--resume=~/w.pt"], ["report", "~/r", "--output=o"],
+                    ["convert", "--from=idx:~/none", "--to=lmdb:~/made"],
+                    ["predict", "--checkpoint=~/w.pt", "i.png"]):
+        refused = run(*command, text="{}", folder=tmp_path, environment=home)
+        assert str(tmp_path / "home") in refused.stderr, (command, refused.stderr)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["home"]
+
+
+def test_names_that_are_expected_are_all_listed():
+    result = run("-c", "-", "--dry-run", text='{"zzzz": 1, "model": {"layers": ["flaten"]}}')
+    assert all(f'"{name}"' in result.stderr for name in ("conv2d", "silu", "flatten", "repeat")), result.stderr
+    assert all(f" {name}," in result.stderr for name in ("epochs", "learning_rate", "schedule", "data", "model_file"))
+    assert "names" not in result.stderr
 
 
 def test_wrong_calls_exit_2_with_a_line_and_a_hint():

@@ -139,8 +139,8 @@ BAD = {  # layers: place and message
     '["flatten", {"name": "relu", "as": "a"}, {"name": "relu", "as": "a"}]': "/model/layers/2: a second module",
     '["flatten", {"name": "linear", "out_features": 10, "as": "train"}]': '/model/layers/1: no module of PyTorch can be called "train"',
     '[{"name": "flatten", "as": "_modules"}]': '/model/layers/0: no module of PyTorch can be called "_modules"',
-    '["flaten"]': 'expected one of 18 names or an object with a name, found the string "flaten"; did you mean "flatten"?',
-    '[{"name": "conv", "as": "a"}]': 'expected one of 18 names, found the string "conv"; did you mean "conv2d"?',
+    '["flaten"]': '"residual" or "repeat" or an object with a name, found the string "flaten"; did you mean "flatten"?',
+    '[{"name": "conv", "as": "a"}]': 'expected "conv2d", "linear", "batch_norm", "group_norm", "relu", ',
     '["lstm"]': '"sequential", "residual" or "repeat" or an object with a name, found the string "lstm"',
     '[{"name": "conv2d", "in_channels": 1, "out_channels": 4, "kernel_size": 3}]':
         '/in_channels: unknown key "in_channels"; what a layer takes in is inferred: remove the key',

@@ -1,13 +1,18 @@
 """Starts that are refused: what is said, to whom, and that nothing is left behind."""
 
+import gzip
+import io
 import json
+import pickle
 import re
 import signal
 import subprocess
+import tarfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
 
+import numpy
 import pytest
 from support import BINARY, MNIST, Process, environment, free_port, run, start, train, wait_until, write_config
 
@@ -86,6 +91,100 @@ def test_a_mistake_that_only_the_files_of_a_data_set_show_is_told_with_its_place
         refused = run(*arguments, folder=tmp_path)
         assert refused.returncode == 2
         assert f"{config}:1:{column}: /data/augment/0: random_crop takes 40x40" in refused.stderr, (command, refused.stderr)
+
+
+def write_npz(path):
+    numpy.savez(path, images=numpy.zeros((2, 28, 28), "uint8"))
+
+
+OTHER_KINDS = {  # file name: what writes it, what it is called, and what to do
+    "mnist.npz": (write_npz, "a NumPy archive (.npz)", "image-folder"),
+    "train-images.npy": (lambda path: numpy.save(path, numpy.zeros(3)), "a NumPy array (.npy)", "image-folder"),
+    "train.parquet": (lambda path: path.write_bytes(b"PAR1" + bytes(99)), "a Parquet file", "image-folder"),
+    "train.csv": (lambda path: path.write_text("label,pixel0\n5,0\n"), "a table of text (CSV)", "image-folder"),
+    "list": (lambda path: path.write_text("path;label\na.png;cat\n"), "a table of text (CSV)", "image-folder"),
+    "train.csv.gz": (lambda path: path.write_bytes(gzip.compress(b"a,b\n")), "a table of text (CSV)", "image-folder"),
+    "images.h5": (lambda path: path.write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(99)), "an HDF5 file", "image-folder"),
+    "data_batch": (lambda path: path.write_bytes(pickle.dumps({"data": [1]}, 2)), "a Python pickle", "image-folder"),
+    "photos.tar": (lambda path: path.write_bytes(tarred()), "a tar archive", "unpack it"),
+    "photos.tar.gz": (lambda path: path.write_bytes(gzip.compress(tarred())), "a tar archive", "unpack it"),
+    "photos.zip": (lambda path: path.write_bytes(b"PK\x03\x04" + bytes(99)), "a zip archive", "unpack it"),
+    "cat.png": (lambda path: path.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(99)), "a PNG image", "name the folder"),
+}
+
+
+def tarred():
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo("a"))
+    return content.getvalue()
+
+
+@pytest.mark.parametrize("data_format", ["idx", "cifar", "image-folder", "lmdb"])
+def test_data_of_another_kind_are_named_with_what_to_do(tmp_path, data_format):
+    for name, (write, kind, advice) in OTHER_KINDS.items():
+        folder = tmp_path / ("in " + name)
+        folder.mkdir()
+        write(folder / name)
+        refused = {}
+        for place in (folder / name, folder):
+            sets = [f"data.train={place}", f"data.test={place}", f"data.format={data_format}"]
+            refused[place] = run("--config", "-", *(word for text in sets for word in ("--set", text)), "--set", "device=cpu",
+                                 input="{}", folder=tmp_path)
+            assert refused[place].returncode == 3, refused[place].stderr
+        first = refused[folder / name].stderr.splitlines()[0]
+        assert f"{folder / name}: is {kind}, not what data.format reads; " in first and advice in first, first
+        if kind == "a PNG image":
+            continue  # one that a folder holds is what image-folder reads
+        first = refused[folder].stderr.splitlines()[0]
+        assert f"; it holds {name}, {kind}: " in first and advice in first, first
+
+
+def test_the_labels_file_and_the_python_version_of_cifar_10_are_named_too(tmp_path):
+    def refuse(**data):
+        text = json.dumps({"device": "cpu", "data": data})
+        refused = run("--config", "-", input=text, folder=tmp_path)
+        assert refused.returncode == 3
+        return refused.stderr.splitlines()[0]
+
+    (tmp_path / "labels.csv").write_text("label\n5\n")
+    images = {"images": str(MNIST / "t10k-images-idx3-ubyte.gz"), "labels": "labels.csv"}
+    assert "labels.csv: is a table of text (CSV)" in refuse(format="idx", train=images, test=images)
+    (tmp_path / "batches").mkdir()
+    (tmp_path / "batches/data_batch_1").write_bytes(pickle.dumps({}, 2))
+    assert "CIFAR-10's Python version" in refuse(format="cifar", train="batches", test="batches")
+
+
+def test_json_of_300_000_keys_is_refused_or_read_within_seconds(tmp_path):
+    keys = 300_000
+    tensors = {f"layer{number}": {"dtype": "U8", "shape": [1], "data_offsets": [number, number + 1]} for number in range(keys)}
+    many = {f"k{number}": number for number in range(keys)}
+    for name, header, data in (
+        ("tensors", tensors, keys),
+        ("metadata", {"__metadata__": {key: "" for key in many}}, 0),
+        ("state", {"__metadata__": {"mnist-train.state": json.dumps({"version": 1, "config": many})}}, 0),
+    ):
+        text = json.dumps(header).encode()
+        (tmp_path / f"{name}.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes(data))
+    config = write_config(tmp_path)
+    trained = train(tmp_path, {"max_steps": 1}).path
+    (trained / "summary.json").write_text(json.dumps(many | {"status": "running"}))
+    (trained / "config.json").write_text(json.dumps({"model": many}))
+    for command, code in (
+        (["evaluate", "--config", config, "--checkpoint", "tensors.safetensors"], 5),
+        (["evaluate", "--config", config, "--checkpoint", "metadata.safetensors"], 5),
+        (["evaluate", "--config", config, "--checkpoint", "state.safetensors"], 5),
+        (["evaluate", "--checkpoint", "state.safetensors"], 2),
+        (["--config", config, "--output", "other", "--set", "model.weights=tensors.safetensors"], 5),
+        (["export", "--checkpoint", "tensors.safetensors", "--format", "safetensors", "--output", "copy.safetensors"], 0),
+        (["report", trained, "--output", "page.html"], 0),
+    ):
+        started = time.monotonic()
+        done = run(*command, folder=tmp_path)
+        seconds = time.monotonic() - started
+        print(f"{seconds:.2f} s", *command)
+        assert done.returncode == code, (command, done.stderr[:2000])
+        assert seconds < 10, (command, seconds)  # each comparison of all with all takes minutes
 
 
 def test_other_ranks_learn_at_once_that_rank_0_refuses_the_folder(tmp_path):

@@ -250,6 +250,7 @@ def test_a_page_that_cannot_be_written_ends_no_run_but_lost_predictions_do(tmp_p
     (tmp_path / "first" / "report.html").mkdir(parents=True)
     folder = train(tmp_path, SHOWN | {"epochs": 2}, output="first")
     assert folder.stderr.count("the run continues without its page") == 1
+    assert "page: " not in folder.stderr and "best weights: " in folder.stderr
     assert folder.summary()["status"] == "finished"
     (tmp_path / "second" / "predictions.jsonl").mkdir(parents=True)
     broken = train(tmp_path, SHOWN, output="second", expect=1)

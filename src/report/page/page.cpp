@@ -150,15 +150,20 @@ class PageSink : public Sink {
 
   void refresh(const Summary& /*summary*/) override { write(/*live=*/true); }
   void end(const Summary& /*summary*/) override { write(/*live=*/false); }
+  std::filesystem::path page() const override { return page_; }
 
  private:
   void write(bool live) {
+    page_.clear();
     RunFiles& run = reader_.read();
     run.live = live;
-    write_file_atomically(run.folder / files::kPage, make_page({&run, 1}), ExitCode::kRunFailed);
+    const std::filesystem::path page = run.folder / files::kPage;
+    write_file_atomically(page, make_page({&run, 1}), ExitCode::kRunFailed);
+    page_ = page;
   }
 
   RunReader reader_;
+  std::filesystem::path page_;  // empty where the last writing failed
 };
 
 }  // namespace
