@@ -1,4 +1,6 @@
+#include <dlfcn.h>
 #include <fmt/format.h>
+#include <pthread.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
@@ -10,6 +12,8 @@
 #include "app/commands.h"
 #include "app/report_failure.h"
 #include "app/worker.h"
+#include "base/limits.h"
+#include "base/system.h"
 #include "comm/failures.h"
 #include "launch/fork_server.h"
 #include "launch/progress_watch.h"
@@ -20,6 +24,12 @@ namespace mnist_train::app {
 namespace {
 
 Worker* ending_worker = nullptr;
+
+/// Ends this process because the system refused a thread.
+[[noreturn]] void end_without_thread(int error) {
+  const Error refused(ExitCode::kRunFailed, "cannot start a thread: " + error_text(error));
+  ::_exit(static_cast<int>(report_failure(refused, ending_worker)));
+}
 
 /// NCCL's watchdog throws in a thread of its own, where nothing can catch it.
 [[noreturn]] void report_and_end() {
@@ -93,6 +103,18 @@ ExitCode run(Worker& worker) {
 }  // namespace
 
 }  // namespace mnist_train::app
+
+/// Stands before the C library's function, for LibTorch and what it brings. Few of them expect that
+/// a thread is refused: pthreadpool waits for it forever, OpenMP calls exit, others abort.
+extern "C" __attribute__((visibility("default"))) int pthread_create(
+    pthread_t* thread, const pthread_attr_t* attributes, void* (*work)(void*),
+    void* argument) noexcept {
+  static auto* const kCreate =
+      reinterpret_cast<decltype(&pthread_create)>(::dlsym(RTLD_NEXT, "pthread_create"));
+  const int error = kCreate(thread, attributes, work, argument);
+  if (error != 0 && !mnist_train::in_start_thread()) mnist_train::app::end_without_thread(error);
+  return error;
+}
 
 /// Runs one rank, or the server that forks ranks. mnist-train starts it, and has checked everything
 /// that needs no LibTorch.

@@ -24,9 +24,15 @@ std::string where(Worker* worker) {
   return worker == nullptr ? "while starting" : "in " + launch::describe(worker->status());
 }
 
+launch::Phase phase_of(Worker* worker) {
+  return worker == nullptr ? launch::Phase::kStarting
+                           : static_cast<launch::Phase>(worker->status().phase.load());
+}
+
 /// LibTorch's messages are long: only the log keeps them whole.
-launch::FailureReport report_of(const std::exception& error, const Worker* worker) {
-  launch::FailureReport failure = launch::report_for(error);
+launch::FailureReport report_of(const std::exception& error, Worker* worker) {
+  const launch::Phase phase = phase_of(worker);
+  launch::FailureReport failure = launch::report_for(error, phase);
   spdlog::debug("failed: {}", error.what());
   if (worker != nullptr && failure.code == ExitCode::kConfig) {
     failure.message = launch::message_of(error, worker->job.positions);
@@ -35,24 +41,25 @@ launch::FailureReport report_of(const std::exception& error, const Worker* worke
   if (!from_torch) return failure;
   failure.message = short_message(error);
   if (comm::is_out_of_memory(error)) {
-    failure.message = std::string(launch::kOutOfMemory) + " (" + failure.message + ")";
+    failure.message = launch::out_of_memory(phase) + " (" + failure.message + ")";
   }
   return failure;
 }
 
-/// Other launchers do not see which rank is silent.
-void name_silent_ranks(const std::exception& error, Worker* worker,
-                       launch::FailureReport& failure) {
+/// Other launchers do not see which rank is silent, nor whether the kernel killed it here.
+void name_lost_ranks(const std::exception& error, Worker* worker, launch::FailureReport& failure) {
   if (worker == nullptr || !failure.is_victim) return;
   for (const int rank : worker->communicator.silent_ranks(comm::is_timeout(error))) {
     failure.message += "; rank " + std::to_string(rank) + " did not respond";
   }
+  if (const auto used_up = worker->memory_kills.new_kill()) {
+    failure.message += "; the kernel killed a process of this host: " +
+                       launch::out_of_memory(phase_of(worker), *used_up);
+  }
 }
 
 bool is_users_mistake(const launch::FailureReport& failure, Worker* worker) {
-  const auto phase = worker == nullptr ? launch::Phase::kRendezvous
-                                       : static_cast<launch::Phase>(worker->status().phase.load());
-  return !failure.is_victim && launch::is_users_mistake(failure.code, phase);
+  return !failure.is_victim && launch::is_users_mistake(failure.code, phase_of(worker));
 }
 
 /// Returns which process failed, and where it was.
@@ -89,7 +96,7 @@ ExitCode report_failure(const std::exception& error, Worker* worker) {
     (void)write_all(launch::kFailureFd, text.data(), text.size());
     return failure.code;
   }
-  name_silent_ranks(error, worker, failure);
+  name_lost_ranks(error, worker, failure);
   const bool is_mistake = is_users_mistake(failure, worker);
   std::string block = "mnist-train failed: " + (is_mistake ? "" : whose(failure, worker)) +
                       as_block(failure.message) + "\n";

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "base/cgroups.h"
 #include "comm/communicator.h"
 #include "launch/job.h"
 #include "launch/placement.h"
@@ -23,6 +24,7 @@ struct Worker {
   launch::StatusBoard board;
   comm::Communicator communicator;
   std::filesystem::path run_folder;  // training only; the same on all ranks
+  MemoryKills memory_kills{};        // since the worker was started
 
   bool is_rank0() const { return identity.rank == 0; }
   at::Device device() const;

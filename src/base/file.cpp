@@ -12,6 +12,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/limits.h"
+
 namespace mnist_train {
 
 namespace fs = std::filesystem;
@@ -57,9 +59,7 @@ bool is_private(int fd, const fs::path& path) {
 }  // namespace
 
 void throw_errno(ExitCode code, const fs::path& path, const char* action) {
-  const bool is_full = errno == ENOSPC || errno == EDQUOT;
-  throw Error(code, path.string() + ": cannot " + action + ": " + std::strerror(errno) +
-                        (is_full ? "; free some space there" : ""));
+  throw Error(code, path.string() + ": cannot " + action + ": " + error_text(errno));
 }
 
 void open_standard_streams() {

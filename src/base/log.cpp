@@ -7,11 +7,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
-#include <cstring>
 #include <mutex>
 #include <vector>
 
 #include "base/file.h"
+#include "base/limits.h"
 #include "base/print.h"
 
 namespace mnist_train {
@@ -136,7 +136,7 @@ void set_up_logging(const LogSetup& setup) {
     UniqueFd fd = open_log_file(*setup.file);
     if (!fd.valid()) {
       throw Error(ExitCode::kRunFailed,
-                  setup.file->string() + ": cannot open the log file: " + std::strerror(errno));
+                  setup.file->string() + ": cannot open the log file: " + error_text(errno));
     }
     auto file = std::make_shared<FdSink>(std::move(fd));
     file->set_level(spdlog::level::debug);

@@ -9,6 +9,8 @@
 #include <mutex>
 #include <thread>
 
+#include "base/system.h"
+
 namespace mnist_train {
 
 namespace {
@@ -129,7 +131,7 @@ class Helpers {
     const std::unique_lock lock(in_use_, std::try_to_lock);
     if (!lock) return false;
     for (; threads_ < wanted; ++threads_) {
-      std::thread([this] { help(); }).detach();
+      start_thread([this] { help(); }).detach();
     }
     work_ = &work;
     crew_.store(wanted * kPlace, std::memory_order_release);

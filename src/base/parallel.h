@@ -11,7 +11,7 @@ namespace mnist_train {
 /// which other programs hold up does fewer. LibTorch's operations in parts that several threads
 /// share use one thread each. One thread alone does the work where there is only one part, where
 /// the program has not loaded LibTorch, inside another such call, and while another thread is in
-/// one. Throws the first exception that `work` throws.
+/// one. Throws the first exception that `work` throws, and Error if the system refuses a thread.
 ///
 /// at::parallel_for is a template that uses threads only in programs compiled with OpenMP, of whose
 /// library such a program needs its own. And OpenMP's threads wait for each other in each call: one

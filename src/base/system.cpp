@@ -12,17 +12,19 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
 #include <sstream>
 #include <system_error>
 #include <utility>
 
 #include "base/error.h"
+#include "base/limits.h"
 
 namespace mnist_train {
 
 namespace {
+
+thread_local bool starts_thread = false;
 
 double seconds_of(clockid_t clock) {
   timespec now{};
@@ -34,18 +36,6 @@ std::string trimmed(const std::string& text) {
   const std::size_t begin = text.find_first_not_of(" \t\r\n");
   if (begin == std::string::npos) return "";
   return text.substr(begin, text.find_last_not_of(" \t\r\n") - begin + 1);
-}
-
-double meminfo_bytes(const char* key) {
-  constexpr double kKilobyte = 1024;
-  return number_in(value_of("/proc/meminfo", key)).value_or(0) * kKilobyte;
-}
-
-/// Reads the file of cgroup version 2, else that of version 1.
-std::optional<double> cgroup_number(const char* version_2, const char* version_1) {
-  const std::filesystem::path root = "/sys/fs/cgroup";
-  if (const auto number = number_in(first_line(root / version_2))) return number;
-  return number_in(first_line(root / "memory" / version_1));
 }
 
 /// Returns what the kernel says of a process behind its name: state, parent and so on.
@@ -116,10 +106,21 @@ std::thread start_thread(std::function<void()> work) {
   sigset_t before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread(std::move(work));
+  std::thread thread;
+  int refused = 0;
+  starts_thread = true;
+  try {
+    thread = std::thread(std::move(work));
+  } catch (const std::system_error& error) {
+    refused = error.code().value();
+  }
+  starts_thread = false;
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return thread;
+  if (refused == 0) return thread;
+  throw Error(ExitCode::kRunFailed, "cannot start a thread: " + error_text(refused));
 }
+
+bool in_start_thread() { return starts_thread; }
 
 std::optional<std::string> first_line(const std::filesystem::path& path) {
   std::ifstream file(path);
@@ -169,20 +170,12 @@ std::optional<double> free_space(const std::filesystem::path& folder) {
   return static_cast<double>(space.available);
 }
 
-SystemMemory system_memory() {
-  SystemMemory memory{meminfo_bytes("MemTotal"), meminfo_bytes("MemAvailable"), false};
-  const auto limit = cgroup_number("memory.max", "memory.limit_in_bytes");
-  if (!limit || *limit >= memory.total) return memory;
-  const double used = cgroup_number("memory.current", "memory.usage_in_bytes").value_or(0);
-  return {*limit, std::clamp(*limit - used, 0.0, memory.available), true};
-}
-
 std::shared_ptr<std::uint8_t> reserve_memory(std::size_t bytes, const std::string& name) {
   void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) {
     throw Error(ExitCode::kData, name + ": no memory for its " + std::to_string(bytes) +
-                                     " bytes: " + std::strerror(errno));
+                                     " bytes: " + error_text(errno));
   }
   // Fewer page faults; a kernel that cannot says so, and nothing is lost.
   ::madvise(memory, bytes, MADV_HUGEPAGE);

@@ -44,8 +44,12 @@ std::optional<std::filesystem::path> own_cache_folder(const char* name);
 /// Returns the name of this machine, or "unknown host".
 std::string host_name();
 
-/// Starts a thread that takes no signals: they are left to the thread that waits for them.
+/// Starts a thread that takes no signals: they are left to the thread that waits for them. Throws
+/// Error(kRunFailed) that names the limit if the system refuses it.
 std::thread start_thread(std::function<void()> work);
+
+/// Returns whether the calling thread is in `start_thread`, which handles a refusal.
+bool in_start_thread();
 
 /// Returns `bytes` rounded up to whole cache lines, so that blocks laid one behind the other do not
 /// share one.
@@ -76,16 +80,6 @@ std::optional<double> number_in(const std::optional<std::string>& text);
 /// Returns the bytes that are free on the file system of a folder, or nothing where there is no
 /// such folder.
 std::optional<double> free_space(const std::filesystem::path& folder);
-
-/// Memory of this machine, in bytes, cut by the limit of this process's cgroup.
-struct SystemMemory {
-  double total = 0;
-  double available = 0;  // to one more process
-  bool limited = false;  // by a cgroup
-};
-
-/// Returns the memory that there is at this moment.
-SystemMemory system_memory();
 
 /// Returns zeroed memory that the system provides page by page as it is written: a reservation that
 /// is never filled costs nothing. Throws Error(kData) that begins with `name`.

@@ -93,7 +93,7 @@ CheckpointWriter::~CheckpointWriter() {
 
 void CheckpointWriter::start(TensorFile snapshot, std::int64_t step, bool best) {
   wait();
-  thread_ = start_thread([this, snapshot = std::move(snapshot), step, best] {
+  const auto save = [this, snapshot = std::move(snapshot), step, best] {
     try {
       folder_.save(snapshot, step);
       if (best) folder_.mark_best(step);
@@ -101,7 +101,13 @@ void CheckpointWriter::start(TensorFile snapshot, std::int64_t step, bool best) 
       failure_ = std::current_exception();
       failed_ = true;
     }
-  });
+  };
+  try {
+    thread_ = start_thread(save);
+  } catch (const Error& refused) {
+    spdlog::warn("{}; training waits while the checkpoint is saved", refused.what());
+    save();
+  }
 }
 
 void CheckpointWriter::check() {

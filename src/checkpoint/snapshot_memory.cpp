@@ -19,6 +19,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/json.h"
+#include "base/limits.h"
 #include "base/system.h"
 #include "checkpoint/progress_text.h"
 #include "checkpoint/state_tensors.h"
@@ -33,8 +34,8 @@ constexpr std::size_t kPageBytes = 4096;
 constexpr std::size_t kMostTextBytes = std::size_t{1} << 20U;
 
 [[noreturn]] void fail(const char* action) {
-  throw Error(ExitCode::kRunFailed, std::string("cannot ") + action +
-                                        " the memory of snapshots: " + std::strerror(errno));
+  throw Error(ExitCode::kRunFailed,
+              std::string("cannot ") + action + " the memory of snapshots: " + error_text(errno));
 }
 
 std::size_t whole_pages(std::size_t bytes) {

@@ -262,6 +262,8 @@ int run(std::vector<std::string> arguments) {
 int main(int argc, char** argv) {
   // A reader of the progress that went away (`| head`) must not end a run; workers inherit this.
   ::signal(SIGPIPE, SIG_IGN);
+  // A file that would grow beyond ulimit -f is an error with a name.
+  ::signal(SIGXFSZ, SIG_IGN);
   mnist_train::open_standard_streams();
   mnist_train::cli::limit_spinning();
   try {

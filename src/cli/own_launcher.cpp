@@ -3,7 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -12,6 +12,7 @@
 #include <sstream>
 #include <vector>
 
+#include "base/limits.h"
 #include "base/log.h"
 #include "base/system.h"
 #include "base/terminal.h"
@@ -22,6 +23,7 @@
 #include "launch/fork_server.h"
 #include "launch/listen_socket.h"
 #include "launch/placement.h"
+#include "launch/restart_policy.h"
 #include "launch/supervisor.h"
 #include "report/page/page.h"
 #include "report/run_folder.h"
@@ -33,20 +35,17 @@ namespace {
 
 using launch::WorkerCommand;
 
-constexpr int kMaxFutileAttempts = 3;
-
 /// What lives as long as the command, over all attempts.
 struct LaunchState {
   launch::Job job;
   const settings::RunConfig& config;
   int processes = 1;
-  std::unique_ptr<report::RunFolder> folder;        // training
-  std::unique_ptr<launch::ForkServer> fork_server;  // training
-  std::unique_ptr<data::SharedDataset> dataset;     // where all images are decoded before training
-  std::int64_t furthest_step = -1;                  // of all attempts
-  int futile_attempts = 0;                          // in a row, which came no further than others
+  std::unique_ptr<report::RunFolder> folder{};        // training
+  std::unique_ptr<launch::ForkServer> fork_server{};  // training
+  std::unique_ptr<data::SharedDataset> dataset{};  // where all images are decoded before training
   bool decoded = false;
   UniqueFd snapshots{};  // training that may restart: the memory in which ranks leave their state
+  launch::RestartPolicy restart_policy{};
 };
 
 /// Refuses what no rank could do, and chooses how many ranks there are.
@@ -67,7 +66,7 @@ void place_ranks(LaunchState& state, bool reads_data) {
   }
 }
 
-/// Starts the fork server, anew where it has ended.
+/// Starts the fork server, anew if it has ended.
 void keep_fork_server(LaunchState& state) {
   if (state.fork_server && state.fork_server->is_alive()) return;
   state.fork_server =
@@ -83,11 +82,11 @@ UniqueFd make_snapshot_memory() {
   UniqueFd memory(::memfd_create("mnist-train-snapshots", MFD_CLOEXEC));
   if (memory.valid()) return memory;
   throw Error(ExitCode::kRunFailed,
-              std::string("cannot make memory for snapshots: ") + std::strerror(errno));
+              std::string("cannot make memory for snapshots: ") + error_text(errno));
 }
 
 LaunchState prepare(launch::Job job, const settings::RunConfig& config, const std::string& name) {
-  LaunchState state{std::move(job), config, 1, nullptr, nullptr, nullptr, -1, 0, false};
+  LaunchState state{std::move(job), config};
   const WorkerCommand command = state.job.command;
   const bool reads_data = command == WorkerCommand::kTrain || command == WorkerCommand::kEvaluate ||
                           command == WorkerCommand::kPreview;
@@ -97,7 +96,6 @@ LaunchState prepare(launch::Job job, const settings::RunConfig& config, const st
         report::prepare_run_folder(config, name, state.job.resume, state.job.after_restart));
     state.job.run_folder = state.folder->path;
     state.job.made_folders = state.folder->made;
-    keep_fork_server(state);
     if (may_restart(state)) state.snapshots = make_snapshot_memory();
   }
   if (reads_data && config.data.decode == settings::Decode::kOnce) {
@@ -130,12 +128,12 @@ launch::BackgroundTask decoding_task(LaunchState& state, bool is_first) {
 }
 
 launch::AttemptResult run_attempt(LaunchState& state, bool is_first) {
+  if (state.job.command == WorkerCommand::kTrain) keep_fork_server(state);
   const auto board = launch::StatusBoard::create(state.processes);
   const launch::ListenSocket socket = launch::listen_on_loopback();
   const UniqueFd job_fd = launch::publish_job(state.job);
   launch::WorkerSetup setup;
   setup.executable = launch::worker_executable();
-  if (state.fork_server) keep_fork_server(state);
   setup.fork_server = state.fork_server.get();
   setup.may_restart = may_restart(state);
   setup.world_size = state.processes;
@@ -163,34 +161,28 @@ launch::AttemptResult run_attempt(LaunchState& state, bool is_first) {
 launch::AttemptResult attempt(LaunchState& state, bool is_first) {
   try {
     return run_attempt(state, is_first);
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
+    const launch::FailureReport report = launch::report_for(error, launch::Phase::kLoadingData);
     launch::AttemptResult result;
-    result.failure.emplace().code = error.code();
+    result.failure.emplace().code = report.code;
     result.failure->cause =
-        (error.code() == ExitCode::kData ? "loading data: " : "") + std::string(error.what());
+        (report.code == ExitCode::kData ? "loading data: " : "") + report.message;
     return result;
   }
 }
 
-/// Returns whether restarts have brought no progress: what ended the run at the same place again
-/// and again will do so once more.
-bool is_futile(LaunchState& state, const launch::AttemptResult& result) {
-  const bool progress = result.furthest_step > state.furthest_step;
-  state.furthest_step = std::max(state.furthest_step, result.furthest_step);
-  state.futile_attempts = progress ? 0 : state.futile_attempts + 1;
-  return state.futile_attempts >= kMaxFutileAttempts;
-}
-
 bool restarts(LaunchState& state, launch::AttemptResult& result) {
+  launch::RestartPolicy& policy = state.restart_policy;
+  policy.name_memory_limit(result);
   if (!may_restart(state) || !result.failure->restart_may_help) return false;
   if (result.stopped_by != 0) return false;
-  if (is_futile(state, result)) {
-    result.failure->victims +=
-        "gave up after " + std::to_string(state.futile_attempts) + " restarts without progress\n";
+  if (policy.is_futile(result)) {
+    result.failure->victims += "gave up after " + std::to_string(policy.futile_attempts()) +
+                               " restarts without progress\n";
     return false;
   }
   ++state.job.restarts;
-  state.job.has_table_head = state.furthest_step > 0;
+  state.job.has_table_head = policy.furthest_step() > 0;
   state.job.after_restart = true;
   state.job.attempt_s = monotonic_seconds();
   std::cerr << (state.job.progress_bar ? kEraseLine : "")

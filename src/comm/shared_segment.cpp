@@ -8,12 +8,12 @@
 
 #include <array>
 #include <cerrno>
-#include <cstring>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "base/file.h"
+#include "base/limits.h"
 #include "base/system.h"
 
 namespace mnist_train::comm {
@@ -74,7 +74,7 @@ SharedMemoryError::SharedMemoryError(int rank, int error)
     : Error(error == ENOMEM || error == ENOSPC ? ExitCode::kRunFailed : ExitCode::kConfig,
             "rank " + std::to_string(rank) + " cannot " +
                 (rank == 0 ? "make memory for all ranks" : "open the memory of rank 0") + " (" +
-                std::strerror(error) +
+                error_text(error) +
                 "), which gradient_averaging.strategy \"shared_memory\" needs; \"flat\" does not") {
 }
 

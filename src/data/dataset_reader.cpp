@@ -1,12 +1,11 @@
 #include "data/dataset_reader.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <cstring>
 #include <optional>
 #include <utility>
 
+#include "base/cgroups.h"
 #include "base/error.h"
 #include "base/system.h"
 #include "data/sources.h"
@@ -14,13 +13,6 @@
 namespace mnist_train::data {
 
 namespace {
-
-/// How many processors this process may use.
-int processors() {
-  cpu_set_t mask;
-  if (::sched_getaffinity(0, sizeof mask, &mask) != 0) return 1;
-  return std::max(1, CPU_COUNT(&mask));
-}
 
 SampleView limited(const SampleView& samples, std::optional<std::int64_t> limit, const char* key) {
   if (!limit) return samples;
@@ -74,17 +66,21 @@ DatasetReader::DatasetReader(const settings::DataOptions& options, std::int64_t 
   }
   const auto& stored = train_.sources().front()->geometry();
   const bool grows = !stored || !stored->same_shape(geometry_);
+  // Images that are decoded or resized show how much they take only when it is too late.
   if (grows && options.decode == settings::Decode::kOnce) require_memory();
 }
 
-/// Images that are decoded or resized show how much they take only when it is too late.
 void DatasetReader::require_memory() const {
-  const auto available = static_cast<std::int64_t>(system_memory().available);
+  const SystemMemory memory = system_memory();
+  const auto available = static_cast<std::int64_t>(memory.available);
   if (static_cast<std::int64_t>(bytes()) <= available) return;
   throw Error(ExitCode::kData,
               train_.name() + ": decoded to " + geometry_.text() + ", the images take " +
                   std::to_string(bytes() >> 20U) + " MiB, but " + std::to_string(available >> 20) +
-                  " MiB of memory are free; data.decode \"stream\" decodes as training goes, a "
+                  " MiB of memory are free" +
+                  (memory.limited ? ", within the " + memory_text(memory.total) + " of its cgroup"
+                                  : std::string()) +
+                  "; data.decode \"stream\" decodes as training goes, a "
                   "smaller data.size or data.limit_train takes less");
 }
 
@@ -155,7 +151,7 @@ std::vector<SampleFailure> DatasetReader::decode(const SampleView& samples,
     }
     const std::int64_t threads = (range.size() + kFewest - 1) / kFewest;
     const auto pool =
-        make_decoder_pool(wanted, std::min(processors(), static_cast<int>(threads)), images);
+        make_decoder_pool(wanted, std::min(usable_cores(), static_cast<int>(threads)), images);
     const auto found = pool->decode_range(range, kBatch, may_continue);
     failed.insert(failed.end(), found.begin(), found.end());
   }

@@ -41,6 +41,8 @@ class DatasetReader {
   std::int64_t classes() const { return classes_; }
   /// Returns the size in bytes of the memory that `read_into` fills.
   std::size_t bytes() const;
+  /// Throws Error(kData) if less memory is free than `bytes()`: the kernel would end this process.
+  void require_memory() const;
 
   /// Reads everything into new memory; files that can be used where they lie are mapped instead.
   /// A reader reads once. Throws Error(kData).
@@ -69,7 +71,6 @@ class DatasetReader {
   };
 
   std::size_t bytes_of(const SampleView& samples) const;
-  void require_memory() const;
   std::vector<SampleFailure> decode(const SampleView& samples, std::uint8_t* images) const;
   bool use_in_place(OpenSplit& split) const;
   void leave_out(OpenSplit& split, std::span<const SampleFailure> failed, std::int64_t first);

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
+#include <new>
 #include <string>
 #include <thread>
 #include <utility>
@@ -43,18 +44,16 @@ class DecoderPool : public ImageDecoder {
       : images_(std::move(images)),
         thread_count_(static_cast<std::size_t>(threads)),
         destination_(destination) {
-    for (int i = 0; i < threads; ++i) threads_.push_back(start_thread([this] { work(); }));
+    try {
+      for (int i = 0; i < threads; ++i) threads_.push_back(start_thread([this] { work(); }));
+    } catch (...) {
+      end_threads();  // one that still runs when its object goes would end the process
+      throw;
+    }
   }
   DecoderPool(const DecoderPool&) = delete;
   DecoderPool& operator=(const DecoderPool&) = delete;
-  ~DecoderPool() override {
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      ending_ = true;
-    }
-    begun_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
-  }
+  ~DecoderPool() override { end_threads(); }
 
  protected:
   void begin(std::vector<std::int64_t> samples) override {
@@ -70,6 +69,7 @@ class DecoderPool : public ImageDecoder {
     done_.wait(lock, [this] { return batches_.front().done == batches_.front().samples.size(); });
     PendingBatch batch = std::move(batches_.front());
     batches_.pop_front();
+    if (out_of_memory_) throw std::bad_alloc();
     const std::uint8_t* pixels = batch.pixels ? batch.pixels->data() : nullptr;
     return {pixels, std::move(batch.pixels), std::move(batch.failures)};
   }
@@ -86,6 +86,15 @@ class DecoderPool : public ImageDecoder {
     std::size_t next = 0;  // the first sample that no thread has taken
     std::size_t done = 0;
   };
+
+  void end_threads() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      ending_ = true;
+    }
+    begun_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
 
   /// Memory that nobody holds any more, or more of it.
   Pixels free_pixels(std::size_t bytes) {
@@ -126,6 +135,8 @@ class DecoderPool : public ImageDecoder {
                                 : batch->pixels->data() + static_cast<std::int64_t>(place) * size;
         try {
           images_->samples.decode(sample, images_->geometry, out, buffer);
+        } catch (const std::bad_alloc&) {
+          out_of_memory_ = true;  // the sample may be good
         } catch (const std::exception& error) {
           failures.push_back({sample, error.what()});
         }
@@ -142,6 +153,7 @@ class DecoderPool : public ImageDecoder {
   const std::size_t thread_count_;
   std::uint8_t* destination_;
   std::atomic<bool> ending_{false};
+  std::atomic<bool> out_of_memory_{false};
   std::mutex mutex_;  // of batches_ and pixels_
   std::condition_variable begun_;
   std::condition_variable done_;

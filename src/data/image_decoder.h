@@ -64,7 +64,8 @@ struct ImageDecoderSetup {
 
 /// Makes threads that decode samples by the decoders of src/imaging. With `destination`
 /// [count,C,H,W] each sample goes to its own place there, and batches have no pixels; without it
-/// they have memory that is used again when nobody holds it.
+/// they have memory that is used again when nobody holds it. Throws Error(kRunFailed) if the system
+/// refuses a thread.
 std::unique_ptr<ImageDecoder> make_decoder_pool(std::shared_ptr<const EncodedImages> images,
                                                 int threads, std::uint8_t* destination = nullptr);
 

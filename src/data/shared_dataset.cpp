@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/limits.h"
 #include "base/system.h"
 #include "data/dataset_reader.h"
 
@@ -45,7 +46,7 @@ struct SharedHeader {
 
 [[noreturn]] void throw_errno(const char* action) {
   throw Error(ExitCode::kRunFailed,
-              std::string("shared samples: cannot ") + action + ": " + std::strerror(errno));
+              std::string("shared samples: cannot ") + action + ": " + error_text(errno));
 }
 
 /// Maps the whole memory; unmapped with the last copy of the pointer.
@@ -85,6 +86,7 @@ void seal(int fd) {
 
 /// Reads the data set into the memory, which nobody can change afterwards.
 void fill(int fd, DatasetReader& reader) {
+  reader.require_memory();
   const std::size_t end = kHeaderBytes + reader.bytes();
   if (::ftruncate(fd, static_cast<off_t>(end)) != 0) throw_errno("size the memory");
   {

@@ -16,6 +16,8 @@
 #include <optional>
 #include <thread>
 
+#include "base/cgroups.h"
+#include "base/limits.h"
 #include "base/system.h"
 #include "doctor/checks.h"
 #include "launch/listen_socket.h"
@@ -52,13 +54,14 @@ Finding check_open_files() {
 
 Finding check_processes() {
   constexpr double kComfortable = 512;  // threads count as well
-  double most = static_cast<double>(soft_limit(RLIMIT_NPROC));
-  if (const auto pids = number_in(first_line("/sys/fs/cgroup/pids.max"))) {
-    most = std::min(most, *pids);
+  for (const ProcessLimit& limit : process_limits()) {
+    if (limit.most - limit.used >= kComfortable) continue;
+    return {"processes", Verdict::kWarning,
+            fmt::format("{} allows {:.0f}, threads included, and {:.0f} are in use", limit.name,
+                        limit.most, limit.used),
+            "raise ulimit -u, or the container's limit (docker run --pids-limit)"};
   }
-  if (most >= kComfortable) return {"processes", Verdict::kGood, "enough"};
-  return {"processes", Verdict::kWarning, fmt::format("at most {:.0f}, threads included", most),
-          "raise ulimit -u, or the container's limit (docker run --pids-limit)"};
+  return {"processes", Verdict::kGood, "enough"};
 }
 
 Finding check_locked_memory() {
@@ -179,7 +182,7 @@ Finding check_processor() {
   const auto has = [&](const char* flag) {
     return flags.find(" " + std::string(flag) + " ") != std::string::npos;
   };
-  const int usable = launch::usable_cores();
+  const int usable = usable_cores();
   const auto present = static_cast<int>(std::thread::hardware_concurrency());
   Finding finding{"processor", Verdict::kGood, "", "", {{"cores", usable}}};
   finding.text = fmt::format("{}, {} core{}{}, bf16 {}", model, usable, usable == 1 ? "" : "s",

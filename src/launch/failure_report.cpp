@@ -1,17 +1,20 @@
 #include "launch/failure_report.h"
 
+#include <signal.h>
 #include <spdlog/fmt/fmt.h>
 #include <spdlog/spdlog.h>
 #include <time.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstring>
 #include <new>
 #include <nlohmann/json.hpp>
 #include <tuple>
 
 #include "base/file.h"
+#include "base/limits.h"
 #include "base/log.h"
 #include "base/print.h"
 #include "base/system.h"
@@ -48,7 +51,8 @@ bool blames_user(const RankEnd& end, const StatusBoard& board) {
 std::string describe_end(const RankEnd& end, const StatusBoard& board) {
   if (blames_user(end, board)) return end.exit.failure->message;
   if (end.pid <= 0) {
-    return fmt::format("rank {} could not be started: its fork server has ended", end.rank);
+    return fmt::format("rank {} could not be started: {}", end.rank,
+                       end.exit.failure ? end.exit.failure->message : "its fork server has ended");
   }
   const std::string rank = fmt::format("rank {} (pid {})", end.rank, end.pid);
   const std::string where = describe(board.of(end.rank));
@@ -108,6 +112,26 @@ RunFailure stall_failure(const std::vector<RankEnd>& ends, const StalledRank& st
 
 }  // namespace
 
+std::string out_of_memory(Phase phase, const std::string& used_up) {
+  std::string text = "out of memory: ";
+  if (!used_up.empty()) text += "processes used up " + used_up + "; ";
+  switch (phase) {
+    case Phase::kLoadingData:
+      text += "set data.decode to \"stream\", or lower data.size, data.limit_train or ";
+      break;
+    case Phase::kTraining:
+      text += "lower batch_size or ";
+      break;
+    case Phase::kEvaluation:
+      text += "lower test_batch_size or ";
+      break;
+    default:
+      text += "lower ";
+  }
+  text += "the number of processes";
+  return used_up.empty() ? text + error_limit(ENOMEM) : text + ", or raise the limit";
+}
+
 std::string to_text(const FailureReport& failure) {
   return json_text(nlohmann::json{{"code", static_cast<int>(failure.code)},
                                   {"message", shortened(escape_control_bytes(failure.message))},
@@ -130,11 +154,13 @@ std::optional<FailureReport> failure_from_text(const std::string& text) try {
   return std::nullopt;
 }
 
-FailureReport report_for(const std::exception& error) {
+FailureReport report_for(const std::exception& error, Phase phase) {
   FailureReport failure{ExitCode::kRunFailed, error.what(), host_name(), false};
   if (const auto* own = dynamic_cast<const Error*>(&error)) failure.code = own->code();
   failure.is_victim = dynamic_cast<const PeerError*>(&error) != nullptr;
-  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) failure.message = kOutOfMemory;
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
+    failure.message = out_of_memory(phase);
+  }
   return failure;
 }
 
@@ -182,6 +208,8 @@ RunFailure summarize_failure(const std::vector<RankEnd>& ends,
   failure.cause = describe_end(*cause, board);
   failure.code = cause->exit.failure ? cause->exit.failure->code : ExitCode::kDistributed;
   failure.died_without_report = !cause->exit.failure;
+  failure.was_killed = cause->exit.signal == SIGKILL || (cause->pid <= 0 && !cause->exit.failure);
+  failure.phase = static_cast<Phase>(board.of(cause->rank).phase.load());
   failure.restart_may_help = failure.code == ExitCode::kDistributed;
   for (const RankEnd& end : ends) {
     if (&end == cause || !has_failed(end)) continue;

@@ -20,9 +20,9 @@ struct FailureReport {
   bool is_victim = false;  // it failed only because another rank did
 };
 
-/// How the message begins where memory has run out: it says what can be lowered.
-inline constexpr const char* kOutOfMemory =
-    "out of memory: lower batch_size, test_batch_size or the number of processes";
+/// Returns a message on memory that ran out in a phase: "out of memory: " and what to lower.
+/// `used_up` names the limit, if the kernel killed the process for it (MemoryKills).
+std::string out_of_memory(Phase phase, const std::string& used_up = "");
 
 /// Returns the report as text of at most 64 KiB, so that it fits into a pipe that nobody reads yet;
 /// a longer message loses its end.
@@ -32,8 +32,8 @@ std::string to_text(const FailureReport& failure);
 /// something else, because the process died before it could report.
 std::optional<FailureReport> failure_from_text(const std::string& text);
 
-/// Returns the report for an exception that ended this process.
-FailureReport report_for(const std::exception& error);
+/// Returns the report for an exception that ended this process in a phase.
+FailureReport report_for(const std::exception& error, Phase phase = Phase::kStarting);
 
 /// Returns whether a failure is one that the user has to mend, in the config, the data or a file of
 /// weights. Its message says all there is to know: which process met it first does not matter.
@@ -81,6 +81,8 @@ struct RunFailure {
   std::string cause;    // "rank 1 (pid 123) was killed by signal 9 (Killed) in step 120 (epoch 2)"
   std::string victims;  // a line for each, may be empty
   bool died_without_report = false;  // the rank's log may say more
+  bool was_killed = false;           // by SIGKILL, or with the fork server before it began
+  Phase phase = Phase::kStarting;    // of the rank
   bool restart_may_help = false;  // a process was lost or hung; a mistake would only happen again
 };
 

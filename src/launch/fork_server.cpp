@@ -113,6 +113,14 @@ void become_rank(const RankPlan& plan, char* title) {
   if (::write(kFailureFd, &pid, sizeof pid) != sizeof pid) ::_exit(kCannotStart);
 }
 
+/// Tells the launcher why there will be no rank.
+void refuse_rank(const RankPlan& plan, int error) {
+  const pid_t told = -error;
+  for (const auto& [fd, target] : plan.descriptors) {
+    if (target == kFailureFd) (void)write_all(fd.get(), &told, sizeof told);
+  }
+}
+
 /// Returns whether this process is the rank now, and not the server.
 bool fork_rank(const RankPlan& plan, char* title) {
   const pid_t between = ::fork();
@@ -120,8 +128,12 @@ bool fork_rank(const RankPlan& plan, char* title) {
     ::waitpid(between, nullptr, 0);
     return false;
   }
-  if (between < 0) return false;  // the pipe is closed without a process id
+  if (between < 0) {
+    refuse_rank(plan, errno);
+    return false;
+  }
   const pid_t rank = ::fork();
+  if (rank < 0) refuse_rank(plan, errno);
   if (rank != 0) ::_exit(0);
   become_rank(plan, title);
   return true;
@@ -130,6 +142,7 @@ bool fork_rank(const RankPlan& plan, char* title) {
 [[noreturn]] void become_server(const std::string& executable, char** arguments, char** environment,
                                 int requests, pid_t launcher) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  die_before_launcher();
   sigset_t all;  // Ctrl-C is for the ranks
   ::sigfillset(&all);
   ::sigprocmask(SIG_SETMASK, &all, nullptr);

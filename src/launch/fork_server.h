@@ -26,8 +26,9 @@ class ForkServer {
 
   /// Returns false when the server has ended.
   bool is_alive() const;
-  /// Asks for a rank. It writes its process id to the pipe of its failure report when it begins;
-  /// that pipe is closed without one where there will be none. Throws Error(kRunFailed).
+  /// Asks for a rank. It writes its process id to the pipe of its failure report when it begins; a
+  /// server that cannot fork writes the error's number there, negated, and the pipe of one that has
+  /// ended is closed without either. Throws Error(kRunFailed).
   void ask_for(const RankPlan& plan) const;
 
  private:

@@ -13,6 +13,7 @@
 
 #include "base/checkpoint_file.h"
 #include "base/config_key_error.h"
+#include "base/limits.h"
 #include "base/print.h"
 #include "base/system.h"
 #include "base/typed_command.h"
@@ -86,7 +87,7 @@ UniqueFd publish_job(const Job& job) {
   const std::vector<std::uint8_t> bytes = nlohmann::json::to_cbor(job);
   if (!fd.valid() || !write_all(fd.get(), bytes.data(), bytes.size())) {
     throw Error(ExitCode::kRunFailed,
-                std::string("cannot hand the job to the workers: ") + std::strerror(errno));
+                std::string("cannot hand the job to the workers: ") + error_text(errno));
   }
   return fd;
 }

@@ -1,19 +1,18 @@
 #include "launch/placement.h"
 
-#include <sched.h>
 #include <sys/resource.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
 
+#include "base/cgroups.h"
 #include "base/error.h"
 #include "base/shared_library.h"
 #include "network/network.h"
@@ -21,16 +20,6 @@
 namespace mnist_train::launch {
 
 namespace {
-
-/// Reads the quota of cgroup v2: "max 100000" or "200000 100000" (microseconds of processor time in
-/// each period).
-int quota_cores(int otherwise) {
-  std::ifstream file("/sys/fs/cgroup/cpu.max");
-  std::string quota;
-  double period_us = 0;
-  if (!(file >> quota >> period_us) || quota == "max" || period_us <= 0) return otherwise;
-  return std::max(1, static_cast<int>(std::stod(quota) / period_us));
-}
 
 constexpr int kAutomaticCpuProcesses = 2;
 constexpr std::int64_t kManyWeights = 1'000'000;
@@ -157,13 +146,6 @@ Machine this_machine() {
   machine.gpus = has_module ? gpus : 0;
   machine.lacks_module = gpus > 0 && !has_module;
   return machine;
-}
-
-int usable_cores() {
-  cpu_set_t mask;
-  CPU_ZERO(&mask);
-  const int cores = ::sched_getaffinity(0, sizeof mask, &mask) == 0 ? CPU_COUNT(&mask) : 1;
-  return std::max(1, std::min(cores, quota_cores(cores)));
 }
 
 int visible_gpus() {

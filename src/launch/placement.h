@@ -22,10 +22,6 @@ struct Machine {
 /// Returns what this machine offers now. Does not load CUDA's runtime.
 Machine this_machine();
 
-/// Returns how many processors this process may use: its affinity mask, cut by the container's CPU
-/// quota where there is one. At least 1.
-int usable_cores();
-
 /// Returns how many GPUs the NVIDIA driver shows this process (CUDA_VISIBLE_DEVICES respected); 0
 /// without a driver. Asks the driver itself, which takes less time than loading LibTorch.
 int visible_gpus();

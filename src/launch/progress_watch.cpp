@@ -47,8 +47,13 @@ double StallMeter::look(const RankStatus& status, double now_s) {
 }
 
 ProgressWatch::ProgressWatch(const RankStatus& status, double limit_s, OnStall on_stall)
-    : thread_([&status, limit_s, on_stall = std::move(on_stall)](const std::stop_token& stop) {
-        watch(stop, status, limit_s, on_stall);
-      }) {}
+    : thread_(
+          start_thread([&status, limit_s, on_stall = std::move(on_stall),
+                        stop = stop_.get_token()] { watch(stop, status, limit_s, on_stall); })) {}
+
+ProgressWatch::~ProgressWatch() {
+  stop_.request_stop();
+  thread_.join();
+}
 
 }  // namespace mnist_train::launch

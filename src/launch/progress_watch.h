@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <stop_token>
 #include <thread>
 #include <utility>
 
@@ -40,11 +41,16 @@ class ProgressWatch {
   /// Called from the thread with the seconds without progress; should end the process.
   using OnStall = std::function<void(double seconds)>;
 
-  /// A wait may last `limit_s`. `status` must outlive the watch.
+  /// A wait may last `limit_s`. `status` must outlive the watch. Throws Error if the system refuses
+  /// the thread.
   ProgressWatch(const RankStatus& status, double limit_s, OnStall on_stall);
+  ProgressWatch(const ProgressWatch&) = delete;
+  ProgressWatch& operator=(const ProgressWatch&) = delete;
+  ~ProgressWatch();
 
  private:
-  std::jthread thread_;
+  std::stop_source stop_;
+  std::thread thread_;
 };
 
 }  // namespace mnist_train::launch

@@ -39,6 +39,10 @@ std::vector<std::string> environment_with(const std::vector<std::string>& variab
 /// Returns pointers to the texts and a null behind them, as execve takes an environment.
 std::vector<char*> pointers_to(std::vector<std::string>& texts);
 
+/// Lets the kernel rather kill this process than the launcher, which can say why, when memory runs
+/// out. Makes system calls alone.
+void die_before_launcher();
+
 /// Gives this process, a child of the launcher, its signals, its descriptors, and the launcher's
 /// life. Makes system calls alone, and ends the process where one fails.
 void take_place(const RankPlan& plan);

@@ -9,6 +9,7 @@
 #include <new>
 
 #include "base/enum_name.h"
+#include "base/limits.h"
 #include "base/system.h"
 
 namespace mnist_train::launch {
@@ -17,7 +18,7 @@ namespace {
 
 [[noreturn]] void fail(const char* action) {
   throw Error(ExitCode::kRunFailed,
-              std::string("cannot ") + action + " the status board: " + std::strerror(errno));
+              std::string("cannot ") + action + " the status board: " + error_text(errno));
 }
 
 const char* phase_name(Phase phase) {

@@ -9,10 +9,10 @@
 #include <array>
 #include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <utility>
 #include <vector>
 
+#include "base/limits.h"
 #include "base/shared_library.h"
 #include "base/system.h"
 #include "launch/fork_server.h"
@@ -118,15 +118,19 @@ WorkerProcess::~WorkerProcess() {
   if (pid_ > 0) ::waitpid(pid_, nullptr, 0);
 }
 
-/// Reads the process id that a rank of the fork server's writes when it begins.
+/// Reads the process id that a rank of the fork server's writes when it begins, or why there is
+/// none.
 void WorkerProcess::learn_pid() {
   if (pid_ != kAskedFor) return;
   pid_t pid = kNobody;
   const ssize_t size = ::read(failure_pipe_.get(), &pid, sizeof pid);
   if (size < 0) return;  // not yet
-  if (size != sizeof pid) {
+  if (size != sizeof pid || pid < 0) {
     exit_ = WorkerExit{};
     exit_->code = kCannotStart;
+    if (size == sizeof pid) {
+      exit_->failure = {ExitCode::kRunFailed, "cannot fork: " + error_text(-pid), host_name()};
+    }
     pid_ = kNobody;
     return;
   }

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "base/system.h"
+#include "base/cgroups.h"
 #include "data/dataset_reader.h"
 #include "data/lmdb_file.h"
 #include "data/lmdb_source.h"

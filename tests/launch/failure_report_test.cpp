@@ -72,9 +72,18 @@ TEST_CASE("exceptions become reports of their kind") {
   CHECK(other.code == ExitCode::kRunFailed);
   CHECK(other.message == "surprise");
 
-  const FailureReport memory = report_for(std::bad_alloc());
+  const FailureReport memory = report_for(std::bad_alloc(), Phase::kTraining);
   CHECK(memory.code == ExitCode::kRunFailed);
-  CHECK_THAT(memory.message, ContainsSubstring("lower batch_size"));
+  CHECK(memory.message.starts_with("out of memory: lower batch_size or the number of processes"));
+}
+
+TEST_CASE("what to lower when memory runs out fits the phase") {
+  CHECK_THAT(out_of_memory(Phase::kLoadingData), ContainsSubstring("data.decode to \"stream\""));
+  CHECK_THAT(out_of_memory(Phase::kEvaluation), ContainsSubstring("lower test_batch_size or"));
+  CHECK_THAT(out_of_memory(Phase::kStarting), ContainsSubstring("lower the number of processes"));
+  CHECK_THAT(out_of_memory(Phase::kTraining, "the 512 MiB of a cgroup"),
+             ContainsSubstring("used up the 512 MiB of a cgroup; lower batch_size or the number of "
+                               "processes, or raise the limit"));
 }
 
 constexpr bool kVictim = true;

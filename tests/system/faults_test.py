@@ -321,7 +321,8 @@ def test_a_disk_that_fills_up_never_ends_well_and_leaves_no_half_file(tmp_path):
     with start(tmp_path, {"batch_size": 45}, processes=2) as process:
         process.wait_for_step(3)
         resource.prlimit(process.wait_for_ranks(2)[0], resource.RLIMIT_FSIZE, (1000000, 1000000))
-        assert process.wait() in (4, 5), process.stderr  # 4: the signal that comes with such a limit
+        assert process.wait() == 5, process.stderr
+        assert "File too large; raise the limit on file sizes (ulimit -f is 976.6 KiB)" in process.stderr
         assert "rank 0" in the_one_block(process).splitlines()[0]
         assert_gone(process, within_s=2)
         folder = process.run_folder

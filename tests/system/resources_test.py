@@ -1,16 +1,18 @@
 """Disks, descriptors, readers and clocks that fail: a clear end, and nothing that was saved is lost."""
 
+import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 from support import (BINARY, LONG_S, Process, RunFolder, averaging, environment, environment_of, free_port, run, send, start,
-                     train, train_command, worker, write_config)
+                     swept, train, train_command, wait_until, worker, write_config)
 
 # One epoch of 20 steps; a checkpoint of `net` has 3.4 MB.
 CONFIG = {"epochs": 1, "batch_size": 45, "data": {"limit_train": 886, "limit_test": 100},
@@ -20,6 +22,33 @@ CONFIG = {"epochs": 1, "batch_size": 45, "data": {"limit_train": 886, "limit_tes
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     return train(tmp_path_factory.mktemp("undisturbed"), CONFIG, processes=2)
+
+
+@contextlib.contextmanager
+def cgroup(controller, limit):
+    """A command that puts itself into a cgroup with a limit ("memory", bytes; "pids", number) and becomes what is behind it."""
+    old, new = Path("/sys/fs/cgroup", controller), Path("/sys/fs/cgroup")
+    parent, name = (old, {"memory": "memory.limit_in_bytes"}) if old.is_dir() else (new, {"memory": "memory.max"})
+    folder = parent / f"mnist-train-test-{os.getpid()}"
+    try:
+        if parent == new:
+            (new / "cgroup.subtree_control").write_text(f"+{controller}")
+        folder.mkdir()
+        (folder / name.get(controller, f"{controller}.max")).write_text(str(limit))
+    except OSError as error:
+        pytest.skip(f"cgroups cannot be made here: {error}")
+    try:
+        yield ["bash", "-c", f'echo $$ > {folder}/cgroup.procs && exec "$@"', "bash"]
+    finally:
+        wait_until(lambda: not (folder / "cgroup.procs").read_text(), "the end of all processes")
+        folder.rmdir()
+
+
+def run_within(before, tmp_path, changes, processes=2, timeout=60, **others):
+    """A run that is started by the command `before`, which is not to hang; its exit code and standard error."""
+    config = write_config(tmp_path, changes)
+    return subprocess.run([*before, *map(str, train_command(config, tmp_path / "run", processes))], capture_output=True,
+                          text=True, env=environment(), timeout=timeout, **others)
 
 
 def can_mount():
@@ -94,6 +123,60 @@ def test_memory_that_runs_out_is_named_with_what_to_lower(tmp_path, strategy):
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("mebibytes", [70, 90])
+def test_a_limit_on_memory_that_no_rank_can_start_within_is_named_at_once(tmp_path, mebibytes):
+    with cgroup("memory", mebibytes << 20) as before:
+        done = run_within(before, tmp_path, {"launch": {"max_restarts": 2}})
+    assert done.returncode == 1, done.stderr
+    assert f"out of memory: processes used up the {mebibytes} MiB that memory." in done.stderr
+    assert "the number of processes, or raise the limit" in done.stderr and "restarting" not in done.stderr
+
+
+def test_a_run_killed_by_a_limit_on_memory_restarts_once_after_progress_but_not_twice(tmp_path):
+    # An evaluation takes more memory than any step.
+    changes = {"epochs": 3, "batch_size": 64, "data": {"limit_train": 640, "limit_test": 1000}, "test_batch_size": 1000,
+               "model": {"name": "resnet18"}, "launch": {"max_restarts": 5}}
+    with cgroup("memory", 500 << 20) as before:
+        done = run_within(before, tmp_path, changes)
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.count("restarting all processes") == 1
+    assert done.stderr.count("out of memory: processes used up the 500 MiB") == 2
+    assert "lower test_batch_size or the number of processes, or raise the limit" in done.stderr
+    assert "out of memory" in RunFolder(tmp_path / "run").summary()["error"]
+
+
+@pytest.mark.parametrize("most", swept([3, 4, 5, 6, 7, 8, 10, 12, 14, 17, 20, 24], [3, 6, 10, 17]))
+def test_a_limit_on_processes_and_threads_is_named_wherever_it_strikes(tmp_path, most):
+    changes = {"max_steps": 3, "launch": {"threads_per_process": 4, "hang_timeout_s": 30}}
+    with cgroup("pids", most) as before:
+        done = run_within(before, tmp_path, changes, timeout=25)
+    if done.returncode == 0 and most > 20:
+        return
+    assert done.returncode == 1, done.stderr
+    assert "Resource temporarily unavailable: pids.max of cgroup " in done.stderr
+    assert f" allows {most} processes and threads, and " in done.stderr and "launch.threads_per_process" in done.stderr
+
+
+def test_a_limit_on_a_users_processes_is_named(tmp_path):
+    nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "env", f"HOME={tmp_path}"]
+    with tempfile.TemporaryDirectory() as folder:  # other users cannot enter tmp_path
+        os.chmod(folder, 0o777)
+        reaches = subprocess.run([*nobody, BINARY, "--version"], capture_output=True, check=False, cwd="/")
+        if reaches.returncode != 0:
+            pytest.skip("only root becomes another user, which must be able to start the program")
+        limited = [*nobody, "prlimit", "--nproc=5", "--"]
+        done = run_within(limited, Path(folder), {"max_steps": 3, "data": {"dataset": None, "format": "synthetic"}}, cwd="/")
+    assert done.returncode == 1, done.stderr
+    assert "Resource temporarily unavailable: ulimit -u allows 5 processes and threads, and " in done.stderr
+
+
+def test_a_limit_on_file_sizes_is_named_whatever_became_of_its_signal(tmp_path):
+    before = ["prlimit", "--fsize=100000", "--"]
+    done = run_within(before, tmp_path, {"max_steps": 3})
+    assert done.returncode == 1, done.stderr
+    assert "File too large; raise the limit on file sizes (ulimit -f is 97.66 KiB)" in done.stderr
+
+
 def test_closed_standard_streams_are_written_into_no_file(tmp_path, closed):
     config = write_config(tmp_path, {"max_steps": 3})
     command = f"{BINARY} --config {config} --output {tmp_path}/run --nproc-per-node 2 {closed}"

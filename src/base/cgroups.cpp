@@ -1,0 +1,217 @@
+#include "base/cgroups.h"
+
+#include <sched.h>
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <sstream>
+#include <string_view>
+#include <utility>
+
+#include "base/system.h"
+
+namespace mnist_train {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// Returns the number behind `key` in a file of lines "key number".
+std::optional<double> counter(const fs::path& file, std::string_view key) {
+  std::ifstream stream(file);
+  std::string name;
+  for (double value = 0; stream >> name >> value;) {
+    if (name == key) return value;
+  }
+  return std::nullopt;
+}
+
+bool lists(const std::string& commas, const std::string& name) {
+  return ("," + commas + ",").find("," + name + ",") != std::string::npos;
+}
+
+/// Where a hierarchy of cgroups is mounted, and which of its folders is there.
+struct Mount {
+  std::string folder, point;
+};
+
+/// Returns the path of a cgroup below a mount: nothing if it cannot be seen there.
+std::optional<std::string> path_below(const Mount& mount, const std::string& path) {
+  if (path.find("/..") != std::string::npos) return std::nullopt;  // outside of our namespace
+  if (mount.folder == "/") return path;
+  if (!(path + "/").starts_with(mount.folder + "/")) return std::nullopt;
+  return path.substr(mount.folder.size());
+}
+
+/// Returns the mounts of a controller's hierarchy of version 1, or of version 2.
+std::vector<Mount> mounts_of(const std::string& controller, int version, const fs::path& root) {
+  std::vector<Mount> mounts;
+  std::ifstream file(root / "proc/self/mountinfo");
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t dash = line.find(" - ");
+    if (dash == std::string::npos) continue;
+    std::istringstream before(line.substr(0, dash)), after(line.substr(dash + 3));
+    std::string ignored, type, options;
+    Mount mount;
+    before >> ignored >> ignored >> ignored >> mount.folder >> mount.point;
+    after >> type >> ignored >> options;
+    const bool is_it =
+        version == 2 ? type == "cgroup2" : type == "cgroup" && lists(options, controller);
+    if (is_it) mounts.push_back(std::move(mount));
+  }
+  return mounts;
+}
+
+/// Returns the path of this process's cgroup as the kernel calls it; nothing in other versions.
+std::optional<std::string> own_path(const std::string& controller, int version,
+                                    const fs::path& root) {
+  std::ifstream file(root / "proc/self/cgroup");
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t first = line.find(':');
+    const std::size_t second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    if (version == 2 ? controllers.empty() : lists(controllers, controller)) {
+      return line.substr(second + 1);
+    }
+  }
+  return std::nullopt;
+}
+
+/// Returns the processors that a cgroup's quota is worth; nothing without one.
+std::optional<double> quota(const Cgroup& group) {
+  std::istringstream line(first_line(group.folder / "cpu.max").value_or(""));
+  double time_us = 0;
+  double period_us = 0;
+  if (group.version == 1) {
+    time_us = number_in(first_line(group.folder / "cpu.cfs_quota_us")).value_or(0);
+    period_us = number_in(first_line(group.folder / "cpu.cfs_period_us")).value_or(0);
+  } else if (!(line >> time_us >> period_us)) {
+    return std::nullopt;  // "max 100000"
+  }
+  if (time_us <= 0 || period_us <= 0) return std::nullopt;
+  return time_us / period_us;
+}
+
+const char* limit_file(const Cgroup& group) {
+  return group.version == 2 ? "memory.max" : "memory.limit_in_bytes";
+}
+
+/// Returns the bytes that a cgroup uses, without files that the kernel drops if memory is short.
+double used_memory(const Cgroup& group) {
+  const bool is_new = group.version == 2;
+  const fs::path current = group.folder / (is_new ? "memory.current" : "memory.usage_in_bytes");
+  double used = number_in(first_line(current)).value_or(0);
+  for (const char* files : {"inactive_file", "active_file"}) {
+    const std::string key = std::string(is_new ? "" : "total_") + files;
+    used -= counter(group.folder / "memory.stat", key).value_or(0);
+  }
+  return std::max(used, 0.0);
+}
+
+double total_memory(const fs::path& root) {
+  constexpr double kKilobyte = 1024;
+  return number_in(value_of(root / "proc/meminfo", "MemTotal")).value_or(0) * kKilobyte;
+}
+
+}  // namespace
+
+std::vector<Cgroup> cgroups(const std::string& controller, const fs::path& root) {
+  std::vector<Cgroup> groups;
+  for (const int version : {1, 2}) {
+    const auto path = own_path(controller, version, root);
+    const std::vector<Mount> mounts = mounts_of(controller, version, root);
+    if (!path || mounts.empty()) continue;
+    const auto shows_it = [&](const Mount& mount) { return path_below(mount, *path).has_value(); };
+    auto mount = std::find_if(mounts.begin(), mounts.end(), shows_it);
+    if (mount == mounts.end()) mount = mounts.begin();  // a container's, named as outside of it
+    const fs::path top = root / fs::path(mount->point).relative_path();
+    fs::path below = fs::path(path_below(*mount, *path).value_or("")).relative_path();
+    for (; !below.empty(); below = below.parent_path()) {
+      if (fs::is_directory(top / below)) groups.push_back({top / below, version});
+    }
+    groups.push_back({top, version});
+    break;
+  }
+  return groups;
+}
+
+int usable_cores(const fs::path& root) {
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  double cores = ::sched_getaffinity(0, sizeof mask, &mask) == 0 ? CPU_COUNT(&mask) : 1;
+  for (const Cgroup& group : cgroups("cpu", root)) {
+    cores = std::min(cores, quota(group).value_or(cores));
+  }
+  return std::max(1, static_cast<int>(cores));
+}
+
+SystemMemory system_memory(const fs::path& root) {
+  constexpr double kKilobyte = 1024;
+  const auto free = number_in(value_of(root / "proc/meminfo", "MemAvailable"));
+  SystemMemory memory{total_memory(root), free.value_or(0) * kKilobyte, false};
+  for (const Cgroup& group : cgroups("memory", root)) {
+    const auto limit = number_in(first_line(group.folder / limit_file(group)));
+    if (!limit || *limit >= total_memory(root)) continue;
+    memory.limited = true;
+    memory.total = std::min(memory.total, *limit);
+    memory.available = std::min(memory.available, std::max(0.0, *limit - used_memory(group)));
+  }
+  return memory;
+}
+
+MemoryKills::MemoryKills(fs::path root)
+    : root_(std::move(root)), groups_(cgroups("memory", root_)), seen_(read()) {}
+
+MemoryKills::Counters MemoryKills::read() const {
+  Counters counters;
+  counters.of_machine = counter(root_ / "proc/vmstat", "oom_kill").value_or(0);
+  for (const auto& [folder, version] : groups_) {
+    const bool is_new = version == 2;
+    const auto kills =
+        counter(folder / (is_new ? "memory.events" : "memory.oom_control"), "oom_kill");
+    Counts counts{kills.value_or(0)};
+    if (is_new) {
+      // Without the file of the group alone those that lie deeper count as well.
+      const auto local = counter(folder / "memory.events.local", "oom");
+      counts.hits = local ? *local : counter(folder / "memory.events", "oom").value_or(0);
+    } else {
+      for (const char* file : {"memory.failcnt", "memory.memsw.failcnt"}) {
+        counts.hits += number_in(first_line(folder / file)).value_or(0);
+      }
+    }
+    counters.has_groups = counters.has_groups || kills.has_value();
+    counters.of_groups.push_back(counts);
+  }
+  return counters;
+}
+
+std::optional<std::string> MemoryKills::new_kill() {
+  const Counters before = std::exchange(seen_, read());
+  bool killed = !seen_.has_groups && seen_.of_machine > before.of_machine;
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    killed = killed || seen_.of_groups[i].kills > before.of_groups[i].kills;
+  }
+  if (!killed) return std::nullopt;
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    const Cgroup& group = groups_[i];
+    const auto limit = number_in(first_line(group.folder / limit_file(group)));
+    if (!limit || *limit >= total_memory(root_)) continue;
+    if (seen_.of_groups[i].hits <= before.of_groups[i].hits) continue;
+    return fmt::format("the {} that {} of cgroup {} allows", memory_text(*limit), limit_file(group),
+                       group.folder.string());
+  }
+  return fmt::format("the {} of this machine, or what a cgroup above this container's allows",
+                     memory_text(total_memory(root_)));
+}
+
+std::string memory_text(double bytes) {
+  static constexpr std::array kUnits{"bytes", "KiB", "MiB", "GiB", "TiB"};
+  std::size_t unit = 0;
+  for (; bytes >= 1024 && unit + 1 < kUnits.size(); ++unit) bytes /= 1024;
+  return fmt::format("{:.4g} {}", bytes, kUnits[unit]);
+}
+
+}  // namespace mnist_train
