@@ -162,11 +162,11 @@ launch::AttemptResult attempt(LaunchState& state, bool is_first) {
   try {
     return run_attempt(state, is_first);
   } catch (const std::exception& error) {
-    const launch::FailureReport report = launch::report_for(error, launch::Phase::kLoadingData);
+    const launch::FailureReport found = launch::report_for(error, launch::Phase::kLoadingData);
     launch::AttemptResult result;
-    result.failure.emplace().code = report.code;
+    result.failure.emplace().code = found.code;
     result.failure->cause =
-        (report.code == ExitCode::kData ? "loading data: " : "") + report.message;
+        (found.code == ExitCode::kData ? "loading data: " : "") + found.message;
     return result;
   }
 }

@@ -112,7 +112,7 @@ void BucketedAverager::backward(const at::Tensor& root, const at::Tensor& gradie
 }
 
 /// Sums the gradients of a bucket over all batches of the step and all ranks. The Reducer then
-/// copies them, rounded, to the gradients that backward made, where nobody looks for them.
+/// copies them, rounded, to the gradients that backward made, which are dropped.
 c10::intrusive_ptr<c10::ivalue::Future> BucketedAverager::all_reduce(c10d::GradBucket& bucket) {
   std::vector<at::Tensor> views;
   for (const at::Tensor& parameter : bucket.getParameters()) {

@@ -195,7 +195,7 @@ void record_stop(const std::filesystem::path& path) {
 }
 
 std::optional<std::int64_t> finished_steps(const std::filesystem::path& path) {
-  const Json summary = read_json(path);
+  const OrderedJson summary = read_json(path);
   if (!has_status(summary, "finished")) return std::nullopt;
   const auto steps = summary.find("steps");
   if (steps == summary.end() || !steps->is_number_integer()) return std::nullopt;

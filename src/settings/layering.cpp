@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -124,22 +125,23 @@ void drop_other_networks(Layers& layers) {
   }
 }
 
-/// Drops a part from each layer that gives its key another value than the last layer does, and from
-/// those below the last one where the part does not belong to that value. Elsewhere it stays: what
-/// a layer gives without the key is meant for whatever the key comes to.
-void drop_part(Layers& layers, const DependentKey& part) {
-  const std::size_t below = count_below(layers, part.group, part.key);
+/// Drops a part from each layer above which its key changes, if the layer gives the key as well or
+/// the part does not belong to the key's last value. Else the part stays: what a layer gives
+/// without the key is meant for whatever the key comes to.
+void drop_part(Layers& layers, const DependentKey& dependent) {
+  const std::size_t below = count_below(layers, dependent.group, dependent.key);
+  std::optional<std::string> value;  // of the key, up to layer i
   for (std::size_t i = 0; i < below; ++i) {
-    const std::string& last = given(layers[below], part.group, part.key)->string;
-    const Node* own = given(layers[i], part.group, part.key);
-    const bool belongs = (last == part.owner) != part.owned_by_others;
-    if (!belongs || (own != nullptr && own->string != last)) {
-      drop(layers[i], part.group, part.part);
-    }
+    const std::string& last = given(layers[below], dependent.group, dependent.key)->string;
+    const Node* own = given(layers[i], dependent.group, dependent.key);
+    if (own != nullptr) value = own->string;
+    if (!value || *value == last) continue;
+    const bool belongs = (last == dependent.owner) != dependent.owned_by_others;
+    if (own != nullptr || !belongs) drop(layers[i], dependent.group, dependent.part);
   }
 }
 
-/// Writes a value of --set as the object that it stands for, where another --set gives a key of
+/// Writes a value of --set as the object that it stands for, if another --set gives another key of
 /// that object: then it does not matter which of them comes first.
 void expand(Layers& layers, const Shorthand& shorthand) {
   const auto typed = [&](Node& layer) {
@@ -147,7 +149,8 @@ void expand(Layers& layers, const Shorthand& shorthand) {
   };
   const bool has_object = std::any_of(layers.begin(), layers.end(), [&](Node& layer) {
     const Node* value = typed(layer);
-    return value != nullptr && value->kind == JsonKind::kObject;
+    return value != nullptr && value->kind == JsonKind::kObject &&
+           value->find(shorthand.stands_for) == nullptr;
   });
   if (!has_object) return;
   for (Node& layer : layers) {
@@ -175,7 +178,7 @@ Node merge_layers(std::vector<Node> layers) {
     for (std::size_t i = 0; i < below; ++i) drop(layers[i], exclusion.group, exclusion.other);
   }
   drop_other_networks(layers);
-  for (const DependentKey& part : kDependentKeys) drop_part(layers, part);
+  for (const DependentKey& dependent : kDependentKeys) drop_part(layers, dependent);
   Node merged = std::move(layers.front());
   for (std::size_t i = 1; i < layers.size(); ++i) {
     merged = strict_json::merge(std::move(merged), std::move(layers[i]));

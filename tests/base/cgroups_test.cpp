@@ -17,7 +17,7 @@ constexpr double kMiB = 1 << 20;
 
 /// The kernel's files for a process in the cgroup /job/task.
 struct Kernel : TempFolder {
-  explicit Kernel(int version) : version(version) {
+  explicit Kernel(int cgroups) : version(cgroups) {
     write("proc/meminfo", "MemTotal: 8388608 kB\nMemAvailable: 4194304 kB\n");
     write("proc/vmstat", "pgfault 12\noom_kill 3\n");
     const std::string first = "24 1 0:5 / /proc rw - proc proc rw\n";

@@ -300,6 +300,10 @@ TEST_CASE("what belongs to another value of a key is dropped from the layers bel
         "--set model.hidden=[8]: /model/hidden: is only for model mlp");
   CHECK(read("{}", {"model.name=mlp", "deterministic.shards=4", "deterministic=false"})
             .train.shards == std::nullopt);
+  CHECK(message_for(R"({"model":{"name":"net","hidden":[7]}})", {"model.name=net"}) ==
+        "f:1:33: /model/hidden: is only for model mlp");
+  CHECK(read("{}", {R"(model.init={"name":"normal","std":1})", "model.init=xavier_uniform"})
+            .model.init.name == settings::InitName::kXavierUniform);
 }
 
 TEST_CASE("a key that takes text takes a value of --set as it was typed") {

@@ -5,6 +5,8 @@
 #include <ATen/ops/arange.h>
 
 #include <cmath>
+#include <limits>
+#include <utility>
 #include <vector>
 
 #include "kernels/agreement.h"

@@ -137,10 +137,11 @@ std::set<std::size_t> shown_epochs(const RunFiles& run) {
   for (std::size_t row = 0; row <= std::min(last, kMostRows); ++row) {
     shown.insert(last <= kMostRows ? row : row * last / kMostRows);
   }
-  const EpochRecord* best = run.best_epoch();
-  const auto found = std::ranges::find_if(
-      run.epochs, [best](const EpochResult& epoch) { return &epoch.record == best; });
-  shown.insert(static_cast<std::size_t>(found - run.epochs.begin()));
+  const auto best = run.best_epoch();
+  const auto found = std::ranges::find_if(run.epochs, [&best](const EpochResult& result) {
+    return best && result.record.epoch == best->epoch;
+  });
+  if (found != run.epochs.end()) shown.insert(static_cast<std::size_t>(found - run.epochs.begin()));
   return shown;
 }
 
