@@ -9,9 +9,10 @@ packages=(
   libprotozero-dev libspdlog-dev libxxhash-dev nlohmann-json3-dev zlib1g-dev
 )
 
-test_packages=(clang-format-14 clang-tidy-14 debootstrap faketime groff-base iproute2 shellcheck strace zsh)
+# Version 19: Debian 12, Debian 13 and Ubuntu 24.04 all have it, and it reads the headers of GCC 12 to 14.
+test_packages=(clang-tidy-19 debootstrap faketime groff-base iproute2 shellcheck strace zsh)
 
-fuzz_packages=(clang-14 libclang-rt-14-dev)
+fuzz_packages=(clang-19 libclang-rt-19-dev)
 
 integration_packages=(iptables mpich munge openmpi-bin slurm-wlm)
 
@@ -61,7 +62,7 @@ install_packages() {
   apt install -y --no-install-recommends "${missing[@]}" || {
     mapfile -t missing < <(missing_packages "$@")
     fail 2 "apt-get could not install: ${missing[*]}
-  Debian 12 has them in main, Ubuntu 24.04 in main and universe (add-apt-repository universe)"
+  Debian 12 and 13 have them in main, Ubuntu 24.04 in main and universe (add-apt-repository universe)"
   }
 }
 
@@ -89,6 +90,7 @@ python_beside() {
 make_venv() {
   if "$venv/bin/python3" -m pip --version >/dev/null 2>&1; then return; fi
   say "making a virtual environment in .venv"
+  rm -rf "$venv/.mnist-train"  # after an upgrade of the system, the new Python finds none of the old one's wheels
   "$1" -m venv "$venv" >&2 ||
     fail 2 "$1 -m venv $venv failed; a broken .venv of an earlier attempt may be removed by hand"
 }

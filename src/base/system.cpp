@@ -88,7 +88,7 @@ std::optional<std::filesystem::path> own_cache_folder(const char* name) {
   if (!parent) return std::nullopt;
   std::error_code failed;
   std::filesystem::create_directories(*parent, failed);
-  const std::filesystem::path folder = *parent / name;
+  std::filesystem::path folder = *parent / name;
   ::mkdir(folder.c_str(), S_IRWXU);
   // A user's own group may write to what is made with the usual permissions of some systems.
   if (is_own_folder(*parent, S_IWOTH) && is_own_folder(folder, S_IWGRP | S_IWOTH)) return folder;

@@ -91,7 +91,8 @@ class PickleMachine {
   template <class Number>
   Number take_as() {
     Number number{};
-    std::memcpy(&number, take(sizeof number).data(), sizeof number);
+    const std::string_view bytes = take(sizeof number);
+    std::memcpy(&number, bytes.data(), bytes.size());
     return number;
   }
   std::uint8_t u8() { return take_as<std::uint8_t>(); }

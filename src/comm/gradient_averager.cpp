@@ -44,7 +44,7 @@ class FlatAverager : public GradientAverager {
                GradientBuffer buffer)
       : GradientAverager(std::move(buffer)), communicator_(communicator) {
     if (const auto type = compressed_type(options.gradient_averaging.compression)) {
-      compressed_ = at::empty({gradient_count()}, buffer_.flat.options().dtype(*type));
+      compressed_ = at::empty({gradient_count()}, buffer_.flat.options().dtype(type));
     }
   }
 

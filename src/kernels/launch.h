@@ -44,7 +44,7 @@ template <class... Arguments>
 void launch(const std::string& name, const accelerator::Grid& grid, const Arguments&... arguments) {
   static_assert((... && (std::is_pointer_v<Arguments> || std::is_arithmetic_v<Arguments>)));
   const std::array<accelerator::KernelArgument, sizeof...(Arguments)> list{
-      accelerator::KernelArgument{&arguments, sizeof arguments}...};
+      accelerator::KernelArgument{static_cast<const void*>(&arguments), sizeof arguments}...};
   kernel(name).launch(grid, list);
 }
 

@@ -156,8 +156,8 @@ int count_of_node(const std::string& list, int node) {
     }
     if (node < nodes) return count;
     node -= nodes;
-    if (stopped != end && *stopped++ != ',') return 0;
-    position = stopped;
+    if (stopped != end && *stopped != ',') return 0;
+    position = stopped == end ? end : stopped + 1;
   }
   return 0;
 }

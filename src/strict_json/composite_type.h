@@ -36,7 +36,7 @@ Type<E> one_of(const std::vector<std::pair<E, std::string>>& table,
 /// Returns the type of `inner` or null, which stands for none. Where `none` is another JSON value,
 /// such as "auto", it is accepted as well, and written for none.
 template <class T>
-Type<std::optional<T>> optional_of(Type<T> inner, const Json& none = nullptr) {
+Type<std::optional<T>> optional_of(const Type<T>& inner, const Json& none = nullptr) {
   Type<std::optional<T>> type;
   Json choices = Json::array({inner.fragment});
   if (!none.is_null()) choices.push_back({{"const", none}});

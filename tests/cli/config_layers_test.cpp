@@ -292,6 +292,10 @@ TEST_CASE("what belongs to another value of a key is dropped from the layers bel
   const char* files = R"({"data":{"format":"idx","train":"a","test":"b"}})";
   CHECK(message_for(files, {"data.format=lmdb", "data.train=c"}) ==
         "--set data.format=lmdb: /data/format: needs test as well");
+  CHECK(message_for(R"({"model":{"name":"net","hidden":[7]}})", {"model.name=net"}) ==
+        "f:1:33: /model/hidden: is only for model mlp");
+  CHECK(read("{}", {R"(model.init={"name":"normal","std":1})", "model.init=xavier_uniform"})
+            .model.init.name == settings::InitName::kXavierUniform);
   const ScopedEnvironment environment("MNIST_TRAIN_SET", R"({"model":{"hidden":[7]}})");
   const char* mlp = R"({"model":{"name":"mlp"}})";
   CHECK(read(mlp, {}).model.hidden == std::vector<std::int64_t>{7});
@@ -300,10 +304,6 @@ TEST_CASE("what belongs to another value of a key is dropped from the layers bel
         "--set model.hidden=[8]: /model/hidden: is only for model mlp");
   CHECK(read("{}", {"model.name=mlp", "deterministic.shards=4", "deterministic=false"})
             .train.shards == std::nullopt);
-  CHECK(message_for(R"({"model":{"name":"net","hidden":[7]}})", {"model.name=net"}) ==
-        "f:1:33: /model/hidden: is only for model mlp");
-  CHECK(read("{}", {R"(model.init={"name":"normal","std":1})", "model.init=xavier_uniform"})
-            .model.init.name == settings::InitName::kXavierUniform);
 }
 
 TEST_CASE("a key that takes text takes a value of --set as it was typed") {

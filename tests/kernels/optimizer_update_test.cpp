@@ -230,7 +230,7 @@ TEST_CASE("an update that is not finite is noticed, and a norm that is not updat
     CHECK(std::isnan(update.check.item<float>()));
     CHECK(update.values.equal(before));
     update.check.fill_(2);
-    update.gradient_scale = {};
+    update.gradient_scale = at::Tensor();
     kernels::update_weights(update, rule);
     CHECK(std::isnan(update.check.item<float>()));
     update.check.fill_(2);
@@ -248,7 +248,7 @@ TEST_CASE("the step counter of Adam keeps its digits where the bias has nearly g
   const at::Tensor value = at::zeros({1});
   const at::Tensor steps = at::scalar_tensor(4999.0);
   kernels::update_weights(
-      {value, at::ones({1}), at::scalar_tensor(1.0), {}, {}, {}, 0},
+      {value, at::ones({1}), at::scalar_tensor(1.0), {}, {}, {}, {}},
       kernels::AdamRule{0.9, 0.999, 0, 0, false, at::zeros({1}), at::zeros({1}), steps});
   CHECK(steps.item<float>() == 5000);
   const double expected = 0.1 / (std::sqrt(0.001) / std::sqrt(1 - std::pow(0.999, 5000)));

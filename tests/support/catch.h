@@ -18,6 +18,8 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <catch2/matchers/catch_matchers_vector.hpp>
 
+using Catch::Approx;  // as version 2 has it
+
 namespace mnist_train::testing {
 using Catch::Approx;
 }  // namespace mnist_train::testing

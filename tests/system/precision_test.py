@@ -104,7 +104,7 @@ def test_a_gradient_that_overflows_under_a_finite_loss_ends_the_run_before_anyth
 @pytest.mark.parametrize("strategy", ["flat", "bucketed"])
 def test_a_sum_too_large_for_fp16_ends_the_run_before_anything_is_saved(tmp_path, strategy):
     changes = {"gradient_averaging": {"strategy": strategy, "compression": "fp16"}, "data": {"normalize": {"mean": [0], "std": [1e-6]}}}
-    assert_nothing_is_saved(tmp_path, changes, 2, "the gradient of conv1.weight")
+    assert_nothing_is_saved(tmp_path, changes, 2, "the gradient of fc2.weight")
     changes["gradient_averaging"]["compression"] = "bf16"
     train(tmp_path, {**changes, "max_steps": 1}, processes=2, output="bf16")
 

@@ -233,7 +233,7 @@ TEST_CASE("weights that an update makes infinite are noticed") {
   Subject subject;
   subject.model->parameters().back().register_hook(
       [](const at::Tensor& gradient) { return gradient * 1e6; });
-  subject.step->set_learning_rate(1e38);
+  subject.step->set_rates({1e38});
   subject.step->run({1, 4, [](std::int64_t, std::size_t) { return batch_of(4); }});
   CHECK(std::isfinite(subject.last().loss));
   CHECK(subject.parameters.gradients().isfinite().all().item<bool>());
