@@ -158,6 +158,8 @@ c10::intrusive_ptr<c10d::Store> connect_to_store(const RendezvousOptions& option
   try {
     store = finish_before(deadline, [options, serves] { return open_store(options, serves); });
   } catch (const std::exception& error) {
+    const auto* own = dynamic_cast<const Error*>(&error);
+    if (own != nullptr && own->code() == ExitCode::kRunFailed) throw;  // a refused thread
     fail(": " + short_message(error));
   }
   if (!store) fail(in_time + stranger("accepts connections and says nothing"));
