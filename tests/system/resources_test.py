@@ -1,6 +1,7 @@
 """Disks, descriptors, readers and clocks that fail: a clear end, and nothing that was saved is lost."""
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -122,7 +123,6 @@ def test_memory_that_runs_out_is_named_with_what_to_lower(tmp_path, strategy):
     assert "DefaultCPUAllocator" in (tmp_path / "run/logs/rank-0.log").read_text()
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 @pytest.mark.parametrize("mebibytes", [70, 90])
 def test_a_limit_on_memory_that_no_rank_can_start_within_is_named_at_once(tmp_path, mebibytes):
     with cgroup("memory", mebibytes << 20) as before:
@@ -132,17 +132,25 @@ def test_a_limit_on_memory_that_no_rank_can_start_within_is_named_at_once(tmp_pa
     assert "the number of processes, or raise the limit" in done.stderr and "restarting" not in done.stderr
 
 
+# Takes 4 MiB for each line that it reads.
+HOG = "import sys\nkept = []\nfor line in sys.stdin: kept.append(b'x' * (4 << 20)); print(flush=True)"
+
+
 def test_a_run_killed_by_a_limit_on_memory_restarts_once_after_progress_but_not_twice(tmp_path):
-    # An evaluation takes more memory than any step.
-    changes = {"epochs": 3, "batch_size": 64, "data": {"limit_train": 640, "limit_test": 1000}, "test_batch_size": 1000,
-               "model": {"name": "resnet18"}, "launch": {"max_restarts": 5}}
-    with cgroup("memory", 500 << 20) as before:
-        done = run_within(before, tmp_path, changes)
-    assert done.returncode == 1, done.stderr
-    assert done.stderr.count("restarting all processes") == 1
-    assert done.stderr.count("out of memory: processes used up the 500 MiB") == 2
-    assert "lower test_batch_size or the number of processes, or raise the limit" in done.stderr
-    assert "out of memory" in RunFolder(tmp_path / "run").summary()["error"]
+    config = write_config(tmp_path, {"epochs": 1000, "launch": {"max_restarts": 5}})
+    with cgroup("memory", 300 << 20) as before:
+        with subprocess.Popen([*before, sys.executable, "-c", HOG], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as hog, \
+                Process([*before, *train_command(config, tmp_path / "run", 2)], tmp_path, tmp_path / "run") as process:
+            process.wait_for_step(5)
+            while process.popen.poll() is None:
+                if len(process.ranks()) == 2:
+                    hog.stdin.write(b"\n")
+                    hog.stdin.flush()
+                    hog.stdout.readline()
+            assert process.wait() == 1, process.stderr
+    assert process.stderr.count("restarting all processes") == 1, process.stderr
+    assert process.stderr.count("out of memory: processes used up the 300 MiB that memory.") == 2, process.stderr
+    assert "out of memory" in json.loads((tmp_path / "run" / "summary.json").read_text())["error"]
 
 
 @pytest.mark.parametrize("most", swept([3, 4, 5, 6, 7, 8, 10, 12, 14, 17, 20, 24], [3, 6, 10, 17]))
@@ -177,6 +185,7 @@ def test_a_limit_on_file_sizes_is_named_whatever_became_of_its_signal(tmp_path):
     assert "File too large; raise the limit on file sizes (ulimit -f is 97.66 KiB)" in done.stderr
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_standard_streams_are_written_into_no_file(tmp_path, closed):
     config = write_config(tmp_path, {"max_steps": 3})
     command = f"{BINARY} --config {config} --output {tmp_path}/run --nproc-per-node 2 {closed}"
