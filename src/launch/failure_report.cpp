@@ -52,7 +52,8 @@ std::string describe_end(const RankEnd& end, const StatusBoard& board) {
   if (blames_user(end, board)) return end.exit.failure->message;
   if (end.pid <= 0) {
     return fmt::format("rank {} could not be started: {}", end.rank,
-                       end.exit.failure ? end.exit.failure->message : "its fork server has ended");
+                       end.exit.failure ? end.exit.failure->message
+                                        : "its fork server has ended" + error_limit(ENOMEM));
   }
   const std::string rank = fmt::format("rank {} (pid {})", end.rank, end.pid);
   const std::string where = describe(board.of(end.rank));

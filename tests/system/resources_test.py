@@ -27,7 +27,7 @@ def undisturbed(tmp_path_factory):
 
 @contextlib.contextmanager
 def cgroup(controller, limit):
-    """A command that puts itself into a cgroup with a limit ("memory", bytes; "pids", number) and becomes what is behind it."""
+    """The folder of a new cgroup with a limit: "memory" in bytes, or the number of "pids"."""
     old, new = Path("/sys/fs/cgroup", controller), Path("/sys/fs/cgroup")
     parent, name = (old, {"memory": "memory.limit_in_bytes"}) if old.is_dir() else (new, {"memory": "memory.max"})
     folder = parent / f"mnist-train-test-{os.getpid()}"
@@ -39,10 +39,15 @@ def cgroup(controller, limit):
     except OSError as error:
         pytest.skip(f"cgroups cannot be made here: {error}")
     try:
-        yield ["bash", "-c", f'echo $$ > {folder}/cgroup.procs && exec "$@"', "bash"]
+        yield folder
     finally:
         wait_until(lambda: not (folder / "cgroup.procs").read_text(), "the end of all processes")
         folder.rmdir()
+
+
+def inside(folder):
+    """A command that enters a cgroup and becomes the one behind it."""
+    return ["bash", "-c", f'echo $$ > {folder}/cgroup.procs && exec "$@"', "bash"]
 
 
 def run_within(before, tmp_path, changes, processes=2, timeout=60, **others):
@@ -125,8 +130,8 @@ def test_memory_that_runs_out_is_named_with_what_to_lower(tmp_path, strategy):
 
 @pytest.mark.parametrize("mebibytes", [70, 90])
 def test_a_limit_on_memory_that_no_rank_can_start_within_is_named_at_once(tmp_path, mebibytes):
-    with cgroup("memory", mebibytes << 20) as before:
-        done = run_within(before, tmp_path, {"launch": {"max_restarts": 2}})
+    with cgroup("memory", mebibytes << 20) as folder:
+        done = run_within(inside(folder), tmp_path, {"launch": {"max_restarts": 2}})
     assert done.returncode == 1, done.stderr
     assert f"out of memory: processes used up the {mebibytes} MiB that memory." in done.stderr
     assert "the number of processes, or raise the limit" in done.stderr and "restarting" not in done.stderr
@@ -138,9 +143,9 @@ HOG = "import sys\nkept = []\nfor line in sys.stdin: kept.append(b'x' * (4 << 20
 
 def test_a_run_killed_by_a_limit_on_memory_restarts_once_after_progress_but_not_twice(tmp_path):
     config = write_config(tmp_path, {"epochs": 1000, "launch": {"max_restarts": 5}})
-    with cgroup("memory", 300 << 20) as before:
-        with subprocess.Popen([*before, sys.executable, "-c", HOG], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as hog, \
-                Process([*before, *train_command(config, tmp_path / "run", 2)], tmp_path, tmp_path / "run") as process:
+    with cgroup("memory", 300 << 20) as folder:
+        with subprocess.Popen([*inside(folder), sys.executable, "-c", HOG], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as hog, \
+                Process([*inside(folder), *train_command(config, tmp_path / "run", 2)], tmp_path, tmp_path / "run") as process:
             process.wait_for_step(5)
             while process.popen.poll() is None:
                 if len(process.ranks()) == 2:
@@ -156,13 +161,27 @@ def test_a_run_killed_by_a_limit_on_memory_restarts_once_after_progress_but_not_
 @pytest.mark.parametrize("most", swept([3, 4, 5, 6, 7, 8, 10, 12, 14, 17, 20, 24], [3, 6, 10, 17]))
 def test_a_limit_on_processes_and_threads_is_named_wherever_it_strikes(tmp_path, most):
     changes = {"max_steps": 3, "launch": {"threads_per_process": 4, "hang_timeout_s": 30}}
-    with cgroup("pids", most) as before:
-        done = run_within(before, tmp_path, changes, timeout=25)
+    with cgroup("pids", most) as folder:
+        done = run_within(inside(folder), tmp_path, changes, timeout=25)
     if done.returncode == 0 and most > 20:
         return
     assert done.returncode == 1, done.stderr
     assert "Resource temporarily unavailable: pids.max of cgroup " in done.stderr
     assert f" allows {most} processes and threads, and " in done.stderr and "launch.threads_per_process" in done.stderr
+
+
+def test_a_checkpoint_is_saved_without_a_thread_if_there_is_none(tmp_path):
+    config = write_config(tmp_path, {"epochs": 1000})
+    with cgroup("pids", 200) as folder:
+        command = [*inside(folder), *train_command(config, tmp_path / "run", 2)]
+        with Process(command, tmp_path, tmp_path / "run") as process:
+            process.wait_for_step(5)
+            (folder / "pids.max").write_text("1")  # which ends nobody
+            process.send(signal.SIGTERM)
+            assert process.wait() == 143, process.stderr
+    assert "allows 1 processes and threads" in process.stderr
+    assert "training waits while the checkpoint is saved" in process.stderr
+    assert process.run_folder.checkpoints()
 
 
 def test_a_limit_on_a_users_processes_is_named(tmp_path):
