@@ -159,7 +159,7 @@ std::pair<at::Tensor, at::Tensor> bf16_sums(AveragingStrategy strategy, std::int
     const auto averager =
         make_gradient_averager(with_strategy(strategy), communicator, parameters.gradient_buffer());
     for (int step = 0; step < 2; ++step) {  // buckets are rebuilt after the first
-      exact[rank] = {};
+      exact[rank] = at::Tensor();
       parameters.begin_shards(0);
       averager->begin();
       for (std::int64_t batch = 0; batch < batches; ++batch) {
