@@ -141,7 +141,8 @@ bool belongs_to_launch(const fs::path& folder, const std::string& launch_id) {
   std::string holder = read_lock(lock_fd).process;  // "process 123 on host"
   const bool is_here = holder.ends_with(" on " + host_name());
   // The holder may not have replaced the name of the one before it yet.
-  const bool has_ended = is_here && !process_state(std::atoi(holder.c_str() + holder.find(' ')));
+  const auto pid = is_here ? std::strtol(holder.c_str() + holder.find(' '), nullptr, 10) : 0;
+  const bool has_ended = is_here && !process_state(static_cast<pid_t>(pid));
   if (holder.empty() || has_ended) holder = "another process";
   refuse(folder.string() + ": is in use by " + holder +
          "; wait for it, or give this run another --output");
