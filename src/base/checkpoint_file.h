@@ -39,7 +39,10 @@ std::optional<std::filesystem::path> newest_whole_checkpoint(const std::filesyst
 /// header, in so many bytes, little-endian.
 inline constexpr std::size_t kSafetensorsLengthBytes = 8;
 
-/// The entry of the header's "__metadata__" in which a checkpoint of ours describes its run, as
+/// The entry of the header that holds texts, by their names.
+inline constexpr const char* kMetadataName = "__metadata__";
+
+/// The entry of the header's metadata in which a checkpoint of ours describes its run, as
 /// JSON.
 inline constexpr const char* kCheckpointState = "mnist-train.state";
 

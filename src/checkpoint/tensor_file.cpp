@@ -14,17 +14,18 @@ namespace mnist_train::checkpoint {
 
 namespace {
 
-using Json = OrderedJson;
+using Json = nlohmann::json;
 
-Json header_entry(at::ScalarType type, at::IntArrayRef sizes, std::size_t begin, std::size_t end) {
+OrderedJson header_entry(at::ScalarType type, at::IntArrayRef sizes, std::size_t begin,
+                         std::size_t end) {
   const ElementType* row = find_element_type(&ElementType::type, type);
   TORCH_CHECK(row != nullptr, "safetensors: no name for element type ", type);
   return {{"dtype", row->safetensors}, {"shape", sizes.vec()}, {"data_offsets", {begin, end}}};
 }
 
 std::string make_header(const TensorFile& content, bool seal) {
-  Json header = Json::object();
-  for (const auto& [name, text] : content.metadata) header["__metadata__"][name] = text;
+  OrderedJson header = OrderedJson::object();
+  for (const auto& [name, text] : content.metadata) header[kMetadataName][name] = text;
   std::size_t offset = 0;
   for (const auto& [name, tensor] : content.tensors) {
     const std::size_t end = offset + tensor.nbytes();
@@ -58,18 +59,13 @@ class SafetensorsReader {
   TensorFile read(bool require_seal) {
     parse_header();
     check_seal(require_seal);
+    if (problem_) throw Error(*problem_);
     TensorFile content;
-    std::vector<StoredTensor> stored;
-    for (const auto& [name, entry] : header_.items()) {
-      if (name == "__metadata__") {
-        read_metadata(entry, content);
-      } else if (name != kSealName) {
-        stored.push_back(read_entry(name, entry));
-      }
-    }
+    const auto metadata = header_.find(kMetadataName);
+    if (metadata != header_.end()) read_metadata(*metadata, content);
     // Tensors over the same bytes could ask for any amount of memory.
-    check_coverage(stored);
-    for (const StoredTensor& tensor : stored) {
+    check_coverage();
+    for (const StoredTensor& tensor : stored_) {
       content.tensors.emplace_back(tensor.name, copy(tensor));
     }
     return content;
@@ -94,9 +90,33 @@ class SafetensorsReader {
       refuse("is cut short, or is not a safetensors file: its header should be longer than the " +
              std::to_string(bytes.size()) + " bytes of the file");
     }
-    header_ = Json::parse(*header, nullptr, /*allow_exceptions=*/false);
-    if (!header_.is_object()) refuse("has a header that is not a JSON object");
     data_ = bytes.subspan(kSafetensorsLengthBytes + header->size());
+    std::string name;
+    const auto take = [&](int depth, Json::parse_event_t event, Json& parsed) {
+      using Event = Json::parse_event_t;
+      if (depth == 1 && event == Event::key) name = parsed.get<std::string>();
+      const bool is_entry = depth == 1 && (event == Event::object_end ||
+                                           event == Event::array_end || event == Event::value);
+      return !is_entry || !take_entry(name, parsed);
+    };
+    header_ = Json::parse(*header, take, /*allow_exceptions=*/false);
+    if (!header_.is_object()) refuse("has a header that is not a JSON object");
+  }
+
+  /// Takes a tensor out of the header while that is parsed, because a tree of all of them takes
+  /// several times as long. Keeps what is wrong for later: the seal comes first, of a damaged file
+  /// nothing else is to be said.
+  bool take_entry(const std::string& name, const Json& entry) {
+    if (name == kMetadataName || name == kSealName) return false;
+    try {
+      if (!problem_) stored_.push_back(read_entry(name, entry));
+    } catch (const Error& error) {
+      problem_ = error;
+    } catch (const Json::exception& error) {
+      problem_ = Error(ExitCode::kCheckpoint,
+                       path_.string() + ": has a malformed header: " + error.what());
+    }
+    return true;
   }
 
   void check_seal(bool required) const {
@@ -167,10 +187,10 @@ class SafetensorsReader {
     return empty ? 0 : static_cast<std::size_t>(bytes);
   }
 
-  void check_coverage(const std::vector<StoredTensor>& stored) const {
+  void check_coverage() const {
     std::vector<std::pair<std::size_t, std::size_t>> ranges;
-    ranges.reserve(stored.size());
-    for (const StoredTensor& tensor : stored) ranges.emplace_back(tensor.begin, tensor.end);
+    ranges.reserve(stored_.size());
+    for (const StoredTensor& tensor : stored_) ranges.emplace_back(tensor.begin, tensor.end);
     std::sort(ranges.begin(), ranges.end());
     std::size_t covered = 0;
     for (const auto& [begin, end] : ranges) {
@@ -190,7 +210,9 @@ class SafetensorsReader {
 
   std::filesystem::path path_;
   MappedFile file_;
-  Json header_;
+  Json header_;  // without the tensors
+  std::vector<StoredTensor> stored_;
+  std::optional<Error> problem_;  // the first one of a tensor
   std::span<const std::uint8_t> data_;
 };
 
@@ -217,11 +239,7 @@ void write_safetensors(const std::filesystem::path& path, const TensorFile& cont
 }
 
 TensorFile read_safetensors(const std::filesystem::path& path, bool require_seal) {
-  try {
-    return SafetensorsReader(path).read(require_seal);
-  } catch (const nlohmann::json::exception& error) {
-    throw Error(ExitCode::kCheckpoint, path.string() + ": has a malformed header: " + error.what());
-  }
+  return SafetensorsReader(path).read(require_seal);
 }
 
 }  // namespace mnist_train::checkpoint

@@ -94,9 +94,14 @@ void find_file(std::string& path, const CommandLine& line, const char* flag,
 }  // namespace
 
 nlohmann::json parse_header(std::span<const std::uint8_t> file) {
+  using Json = nlohmann::json;
   const auto text = safetensors_header(file);
-  return text ? nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false)
-              : nlohmann::json();
+  if (!text) return {};
+  const auto keep = [](int depth, Json::parse_event_t event, const Json& parsed) {
+    const bool is_entry = depth == 1 && event == Json::parse_event_t::key;
+    return !is_entry || parsed == kMetadataName || parsed == kSealName;
+  };
+  return Json::parse(*text, keep, /*allow_exceptions=*/false);
 }
 
 void find_checkpoints(CommandLine& line) {

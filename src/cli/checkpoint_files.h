@@ -9,7 +9,8 @@
 
 namespace mnist_train::cli {
 
-/// Returns the header of a safetensors file; no object where the bytes have none that can be read.
+/// Returns metadata and seal from the header of a safetensors file; no object if the bytes have no
+/// header that can be read.
 nlohmann::json parse_header(std::span<const std::uint8_t> file);
 
 /// Replaces a run folder that --checkpoint or --resume names by one of its files, and says which:

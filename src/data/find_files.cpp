@@ -98,6 +98,7 @@ std::optional<fs::path> find_labels(const fs::path& images) {
 }
 
 IdxFiles with_labels(const fs::path& images) {
+  refuse_other_kind(images);
   const auto name = labels_name(images);
   if (!name) {
     fail(images.string() +
@@ -263,12 +264,23 @@ void require_there(const settings::DataLocation& location, SplitName split,
   fail(path.string() + ": no such file or folder (data." + key + ")" + advice);
 }
 
+void refuse_other_kind(const fs::path& path) {
+  const auto kind = kind_of_file(path);
+  if (!kind) return;
+  fail(path.string() + ": is " + kind->name + ", not what data.format reads; " + kind->advice);
+}
+
 IdxFiles find_idx_files(const settings::DataLocation& location, SplitName split) {
   require_there(location, split, settings::DataFormat::kIdx);
-  if (location.labels && !is_folder(location.images)) return {location.images, *location.labels};
-  IdxFiles files = is_folder(location.images) ? find_in_folder(location.images, split)
-                                              : with_labels(location.images);
+  IdxFiles files;
+  if (is_folder(location.images)) {
+    files = find_in_folder(location.images, split);
+  } else {
+    files = location.labels ? IdxFiles{location.images, {}} : with_labels(location.images);
+  }
   if (location.labels) files.labels = *location.labels;
+  refuse_other_kind(files.images);
+  refuse_other_kind(files.labels);
   return files;
 }
 

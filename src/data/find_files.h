@@ -29,6 +29,9 @@ std::string fetch_command(const settings::NamedDataset& dataset);
 void require_there(const settings::DataLocation& location, SplitName split,
                    settings::DataFormat format);
 
+/// Throws Error(kData) if the file is of a kind that no data.format reads, with what to do about it.
+void refuse_other_kind(const std::filesystem::path& path);
+
 /// Finds the images file and the labels file of a split. The location is both files; or the images
 /// file, whose labels file has the same name with "labels" instead of "images" and "idx1" instead
 /// of "idx3"; or a folder, in which the split's names begin with "train", or with "t10k" or "test",

@@ -174,7 +174,8 @@ void ImageFolder::add_class(const fs::path& folder, std::int32_t label, BadSampl
   ClassWalk walk(folder_, bad);
   walk.visit(folder);
   if (walk.files.empty()) {
-    bad.add(shown(folder_ / folder) + ": a class without images (.jpg, .jpeg, .png)");
+    bad.add(shown(folder_ / folder) + ": a class without images (.jpg, .jpeg, .png)" +
+            other_files_in(folder_ / folder));
   }
   Hasher hasher;
   hasher.update(hash_.data(), hash_.size());

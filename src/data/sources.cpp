@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/file_kind.h"
 #include "data/cifar_source.h"
 #include "data/find_files.h"
 #include "data/idx_source.h"
@@ -67,17 +66,12 @@ std::shared_ptr<ImageSource> open_format(const NamedFiles& files, const DataLoca
                                                  SyntheticDigits::kTestCount);
 }
 
-/// Opens a source. Where that fails because a file of another kind is named, says which kind.
+/// Opens a source. If that fails because a file of another kind is named, says which kind.
 std::shared_ptr<ImageSource> open_source(const NamedFiles& files, const DataLocation& location,
                                          SplitName split, BadSamples& bad) try {
   return open_format(files, location, split, bad);
-} catch (const Error& error) {
-  for (const auto& path : {location.images, location.labels.value_or("")}) {
-    const auto kind = kind_of_file(path);
-    if (!kind) continue;
-    throw Error(error.code(), path.string() + ": is " + kind->name +
-                                  ", not what data.format reads; " + kind->advice);
-  }
+} catch (const Error&) {
+  refuse_other_kind(location.images);
   throw;
 }
 
