@@ -7,8 +7,7 @@
 
 #include <array>
 #include <cerrno>
-#include <cstdlib>
-#include <string_view>
+#include <charconv>
 
 #include "base/limits.h"
 
@@ -127,11 +126,15 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
 
 void die_before_launcher() {
   // The kernel counts it as half of the memory that there is. Raising it takes no privilege.
-  constexpr std::string_view kScore = "500";
-  std::array<char, 8> now{};
+  constexpr int kScore = 500;
+  std::array<char, 8> text{};
   const UniqueFd file(::open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC));
-  if (!file.valid() || ::read(file.get(), now.data(), now.size() - 1) <= 0) return;
-  if (std::atoi(now.data()) < 500) (void)write_all(file.get(), kScore.data(), kScore.size());
+  const ssize_t size = file.valid() ? ::read(file.get(), text.data(), text.size()) : -1;
+  int now = kScore;
+  if (size > 0) std::from_chars(text.data(), text.data() + size, now);
+  if (now >= kScore) return;
+  const char* end = std::to_chars(text.data(), text.data() + text.size(), kScore).ptr;
+  (void)write_all(file.get(), text.data(), static_cast<std::size_t>(end - text.data()));
 }
 
 void take_place(const RankPlan& plan) {
