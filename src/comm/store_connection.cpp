@@ -99,19 +99,21 @@ std::string obstacle_at(const addrinfo& address, Deadline& deadline) {
 /// host is up. Returns the last obstacle; an empty text if the store answers or, for the rank that
 /// serves it, the name resolves.
 std::string find_store(const launch::WorkerIdentity& identity, bool serves, Deadline& deadline) {
+  std::string obstacle = "the host name does not resolve: no name server answers";
   for (double pause_s = 0.01;; pause_s = std::min(2 * pause_s, 0.5)) {
     const auto host =
         finish_before(deadline, [name = identity.master_address, port = identity.master_port] {
           return resolve(name, port);
         });
-    if (!host) return "the host name does not resolve: no name server answers";
-    std::string obstacle = host->obstacle;
+    if (!host) return obstacle;
+    obstacle = host->obstacle;
     for (const addrinfo* each = host->addresses.get(); each != nullptr; each = each->ai_next) {
       obstacle = serves ? "" : obstacle_at(*each, deadline);
       if (obstacle.empty()) return "";
     }
-    if (deadline.left_s() <= pause_s) return obstacle;
-    std::this_thread::sleep_for(std::chrono::duration<double>(pause_s));
+    std::this_thread::sleep_for(
+        std::chrono::duration<double>(std::min(pause_s, deadline.left_s())));
+    if (deadline.left_s() <= 0) return obstacle;
   }
 }
 

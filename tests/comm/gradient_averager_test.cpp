@@ -328,9 +328,9 @@ TEST_CASE("ranks that cannot share memory all say why, and none waits for anothe
   });
   for (const testing::Failure& failure : failures) {
     CHECK(failure.code == ExitCode::kConfig);
-    CHECK(failure.message ==
-          "rank 0 cannot make memory for all ranks (File too large), which "
-          "gradient_averaging.strategy \"shared_memory\" needs; \"flat\" does not");
+    CHECK_THAT(failure.message, Catch::Matchers::ContainsSubstring(
+                                    "rank 0 cannot make memory for all ranks (File too large"));
+    CHECK_THAT(failure.message, Catch::Matchers::ContainsSubstring("; \"flat\" does not"));
   }
 }
 
