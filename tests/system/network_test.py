@@ -248,10 +248,10 @@ def test_a_port_of_strangers_is_not_taken_for_the_store(tmp_path, answer, said):
 
         server = threading.Thread(target=serve, daemon=True)
         server.start()
-        begin_s = time.monotonic()
         with worker(tmp_path, 1, port, {"launch": {"rendezvous_timeout_s": 2}}) as process:
+            begin_s = time.monotonic()
             assert process.wait(30) == 4, process.stderr
-            assert time.monotonic() - begin_s < 2 + 2
+            assert time.monotonic() - begin_s < 2 + 5
             assert "mnist-train failed: rank 1" in process.stderr
             assert f"127.0.0.1:{port} (MASTER_ADDR, MASTER_PORT)" in process.stderr, process.stderr
             assert f"what listens there does not answer as a store: it {said}" in process.stderr, process.stderr
@@ -259,21 +259,21 @@ def test_a_port_of_strangers_is_not_taken_for_the_store(tmp_path, answer, said):
 
 
 def test_a_host_name_that_does_not_resolve_is_said_not_to_within_one_time_out(tmp_path):
-    begin_s = time.monotonic()
     with worker(tmp_path, 1, free_port(), {"launch": {"rendezvous_timeout_s": 2}},
                 variables={"MASTER_ADDR": "no-such-host.invalid"}) as process:
+        begin_s = time.monotonic()
         assert process.wait(30) == 4, process.stderr
-        assert time.monotonic() - begin_s < 2 + 2
+        assert time.monotonic() - begin_s < 2 + 5
         assert "no-such-host.invalid:" in process.stderr and "the host name does not resolve" in process.stderr
 
 
 def test_ranks_of_a_job_that_is_stopped_while_it_meets_still_meet(tmp_path):
     port = free_port()
-    changes = CONFIG | {"launch": {"rendezvous_timeout_s": 3}}
+    changes = CONFIG | {"launch": {"rendezvous_timeout_s": 5}}
     with worker(tmp_path, 0, port, changes) as first:
         wait_until(lambda: ("127.0.0.1", port) in first.listening(), "the store")
         first.send(signal.SIGSTOP)
-        time.sleep(3.5)
+        time.sleep(5.5)
         first.send(signal.SIGCONT)
         time.sleep(0.2)
         with worker(tmp_path, 1, port, changes) as second:
