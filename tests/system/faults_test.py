@@ -209,7 +209,7 @@ def test_a_rank_that_hangs_is_named(tmp_path, processes, rank):
 @pytest.mark.parametrize("first", ["launcher", "ranks"])
 @pytest.mark.parametrize("strategy", swept(["shared_memory", "flat"], ["shared_memory"]))
 def test_a_job_that_was_stopped_for_a_while_raises_no_alarm(tmp_path, strategy, first):
-    changes = merged(LONG_RUN, {"epochs": 3, "launch": {"hang_timeout_s": 2}, "gradient_averaging": {"strategy": strategy}})
+    changes = merged(LONG_RUN, {"epochs": 3, "launch": {"hang_timeout_s": 4}, "gradient_averaging": {"strategy": strategy}})
     with start(tmp_path, changes, processes=2) as process:
         process.wait_for_step(5)
         ranks = list(process.ranks().values())
@@ -219,7 +219,7 @@ def test_a_job_that_was_stopped_for_a_while_raises_no_alarm(tmp_path, strategy, 
                 for pid in pids:
                     send(pid, number)
                 time.sleep(0.3)
-            time.sleep(3.5 if number == signal.SIGSTOP else 0)
+            time.sleep(4.1 if number == signal.SIGSTOP else 0)
         assert process.wait() == 0, process.stderr
         assert "restart" not in process.stderr
 
