@@ -24,6 +24,7 @@ class NoAverager : public GradientAverager {
         buffer_.rows.narrow(1, gradient_count(), buffer_.statistics).unbind();
     comm::add_up(rows, buffer_.tree.over_ranks(), statistics());
   }
+  bool adds_up_late() const override { return true; }
   bool capturable() const override { return true; }
   const char* name() const override { return "none"; }
 

@@ -40,6 +40,9 @@ class GradientAverager {
   GradientSum sum() const;
   /// Adds the gradients in `owned_shard` up, where `average` left that to do.
   void add_up();
+  /// Returns whether `average` may leave that to do, because it sends nothing. If not, `sum` is one
+  /// row, all f32.
+  virtual bool adds_up_late() const { return false; }
   /// Makes the gradients, added up, whole on every rank.
   virtual void all_gather() {}
   /// Waits until every rank sees what all of them updated. Returns whether the update was finite on

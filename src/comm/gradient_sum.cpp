@@ -21,32 +21,13 @@ MNIST_TRAIN_VECTORIZED void add(const float* a, const float* b, std::int64_t cou
   for (std::int64_t i = 0; i < count; ++i) to[i] = a[i] + b[i];
 }
 
-// The larger a number, the larger are its bits without the sign, and infinity and NaN come last.
-
+/// The larger a number, the larger are its bits without the sign; infinity and NaN come last.
 MNIST_TRAIN_VECTORIZED bool are_finite(const float* values, std::int64_t count) {
   std::int32_t largest = 0;
   for (std::int64_t i = 0; i < count; ++i) {
     largest = std::max(largest, std::bit_cast<std::int32_t>(values[i]) & 0x7fffffff);
   }
   return largest < 0x7f800000;
-}
-
-MNIST_TRAIN_VECTORIZED bool are_finite(const std::uint16_t* bf16, std::int64_t count) {
-  std::int16_t largest = 0;
-  for (std::int64_t i = 0; i < count; ++i) {
-    largest = std::max(largest, static_cast<std::int16_t>(bf16[i] & 0x7fffU));
-  }
-  return largest < 0x7f80;
-}
-
-/// Looks at the values on several threads.
-template <class T>
-bool are_finite_in_parallel(const T* values, std::int64_t count) {
-  std::atomic<bool> finite = true;
-  parallel_for(0, count, kGrain, [&](std::int64_t begin, std::int64_t end) {
-    if (!are_finite(values + begin, end - begin)) finite = false;
-  });
-  return finite;
 }
 
 /// Returns a block of the row, in `block` unless all of it is f32 and can be read where it lies.
@@ -98,11 +79,13 @@ void GradientSum::add_up(const at::Tensor& result) const {
 }
 
 bool GradientSum::is_finite() const {
-  const auto& [bf16, f32] = rows.front();
-  return are_finite_in_parallel(f32.const_data_ptr<float>(), f32.numel()) &&
-         (!bf16.defined() ||
-          are_finite_in_parallel(static_cast<const std::uint16_t*>(bf16.const_data_ptr()),
-                                 bf16.numel()));
+  const at::Tensor& summed = rows.front().f32;
+  const auto* const values = summed.const_data_ptr<float>();
+  std::atomic<bool> finite = true;
+  parallel_for(0, summed.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
+    if (!are_finite(values + begin, end - begin)) finite = false;
+  });
+  return finite;
 }
 
 bool all_finite(const float* values, std::int64_t count) { return are_finite(values, count); }

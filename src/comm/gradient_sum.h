@@ -36,7 +36,7 @@ struct GradientSum {
   Scratch make_scratch() const;
   /// Adds up all elements to `result` [n] f32, which may be one of the rows.
   void add_up(const at::Tensor& result) const;
-  /// Returns whether the only row has neither NaN nor infinity.
+  /// Returns whether the only row, which is all f32, has neither NaN nor infinity.
   bool is_finite() const;
 };
 

@@ -32,6 +32,7 @@ class SharedMemoryAverager : public GradientAverager {
   Shard owned_shard() const override { return shard_of(communicator_.rank()); }
   void move_to_shared_memory(const std::vector<at::Tensor>& state) override;
   void average() override;
+  bool adds_up_late() const override { return true; }
   void all_gather() override;
   bool end_update(bool finite) override;
   const char* name() const override { return "shared_memory"; }

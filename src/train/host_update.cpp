@@ -172,7 +172,6 @@ bool update_all(const kernels::WeightUpdate& update, const RuleStep& step,
 
 bool update_on_host(const kernels::WeightUpdate& update, const kernels::UpdateRule& rule,
                     const comm::GradientSum& gradients) {
-  if (gradients.order.empty() && !gradients.is_finite()) return false;
   const double learning_rate = update.learning_rate.item<double>();
   return std::visit(
       [&](const auto& taken) {

@@ -10,9 +10,8 @@ namespace mnist_train::train {
 /// takes all but the gradients, which are the sums of `gradients`, and the scale. The bits do not
 /// depend on the processor, nor on the number of threads.
 ///
-/// Returns whether all gradients, and the weights that they give, are finite. Gradients that are
-/// already added up are looked at before anything is updated, and then nothing is; others as they
-/// are read, when some weights are already new.
+/// Returns whether the new weights are finite, which a gradient that is not makes impossible. They
+/// are looked at while they are in the cache.
 [[nodiscard]] bool update_on_host(const kernels::WeightUpdate& update,
                                   const kernels::UpdateRule& rule,
                                   const comm::GradientSum& gradients);

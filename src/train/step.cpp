@@ -50,8 +50,9 @@ void Step::run(const StepBatches& batches, const at::Tensor& rates) {
   averaging_seconds_ = 0;
   timed([&] { averager_.average(); });
   if (buffers_) buffers_->end_step(stats_.of_buffers());
-  // A NaN does not reach the weights; on a GPU looking would mean waiting, and the next
-  // synchronisation ends the run before anything is saved.
+  // A NaN does not reach the weights if looking first costs nothing. A GPU would have to be waited
+  // for, and gradients that are added up late be read twice; the next synchronisation then ends
+  // the run before anything is saved.
   bool finite = true;
   if (!parameters_.values().is_cpu() || std::isfinite(stats_.last().loss)) {
     finite = update(rates);
@@ -147,8 +148,11 @@ bool Step::update(const at::Tensor& rates) {
   }
   if (clips && !clip_gradients(shard)) return false;
   if (on_host) {
+    const comm::GradientSum sum = averager_.sum();
+    // Beside messages, another pass over the gradients costs nothing.
+    if (!averager_.adds_up_late() && !sum.is_finite()) return false;
     const kernels::WeightUpdate update = weight_update(shard, rates);
-    const bool finite = update_on_host(update, optimizer_.rule(), averager_.sum());
+    const bool finite = update_on_host(update, optimizer_.rule(), sum);
     if (average_ != nullptr) average_->update_buffers(update.average_weight);
     return finite;
   }

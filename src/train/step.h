@@ -60,8 +60,8 @@ class Step {
   void set_rates(const StepRates& rates);
   /// Takes the whole step. Collective. A loss, or gradients, that are not finite are noticed at the
   /// next synchronisation, see `require_finite`. On a CPU such a loss leaves the weights as they
-  /// were, and so do such gradients if their sum is known before the update. Throws PeerError, and
-  /// Error(kRunFailed) where a parameter gets no gradient.
+  /// were, and so do such gradients, unless the averager adds them up late and nothing is clipped.
+  /// Throws PeerError, and Error(kRunFailed) where a parameter gets no gradient.
   void run(const StepBatches& batches) { run(batches, rates_); }
   /// Does the same with other rates: a tensor [2] on the device, of type `rates_type`, with the
   /// members of StepRates in their order, which is read when the step is computed.

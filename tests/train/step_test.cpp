@@ -204,16 +204,29 @@ TEST_CASE("a loss that is not finite leaves weights and momentum as they were") 
   CHECK(subject.parameters.values().isfinite().all().item<bool>());
 }
 
+/// An averager whose sums are complete before the update.
+class EarlyAverager : public comm::GradientAverager {
+ public:
+  using GradientAverager::GradientAverager;
+  void average() override {}
+  const char* name() const override { return "early"; }
+};
+
 TEST_CASE("gradients that are not finite under a finite loss leave everything as it was") {
   struct Case {
     double factor;  // of the gradient of one parameter
     std::optional<double> max_norm;
+    bool early;
   };
   const double infinity = std::numeric_limits<double>::infinity();
-  const auto& [factor, max_norm] =
-      GENERATE_COPY(Case{infinity, {}}, Case{std::nan(""), {}}, Case{infinity, 1}, Case{1e30, 1});
-  CAPTURE(factor, max_norm.has_value());
+  const auto& [factor, max_norm, early] =
+      GENERATE_COPY(Case{infinity, {}, true}, Case{std::nan(""), {}, true},
+                    Case{infinity, 1, false}, Case{1e30, 1, false}, Case{1e30, 1, true});
+  CAPTURE(factor, max_norm.has_value(), early);
   Subject subject;
+  if (early) {
+    subject.averager = std::make_unique<EarlyAverager>(subject.parameters.gradient_buffer());
+  }
   subject.options.max_gradient_norm = max_norm;
   subject.step = subject.make_step();
   subject.run({batch_of(4)}, 4);
@@ -227,6 +240,16 @@ TEST_CASE("gradients that are not finite under a finite loss leave everything as
   CHECK(std::isnan(subject.last().stop_requests));
   CHECK(subject.parameters.values().equal(weights));
   CHECK(subject.momentum().equal(momentum));
+}
+
+TEST_CASE("a gradient that is added up late is noticed in the same step") {
+  Subject subject;
+  subject.model->parameters().back().register_hook([](const at::Tensor& gradient) {
+    return gradient * std::numeric_limits<double>::infinity();
+  });
+  subject.run({batch_of(4)}, 4);
+  CHECK(std::isfinite(subject.last().loss));
+  CHECK(std::isnan(subject.last().stop_requests));
 }
 
 TEST_CASE("weights that an update makes infinite are noticed") {
