@@ -14,17 +14,16 @@ namespace mnist_train::checkpoint {
 
 namespace {
 
-using Json = nlohmann::json;
+using Json = OrderedJson;
 
-OrderedJson header_entry(at::ScalarType type, at::IntArrayRef sizes, std::size_t begin,
-                         std::size_t end) {
+Json header_entry(at::ScalarType type, at::IntArrayRef sizes, std::size_t begin, std::size_t end) {
   const ElementType* row = find_element_type(&ElementType::type, type);
   TORCH_CHECK(row != nullptr, "safetensors: no name for element type ", type);
   return {{"dtype", row->safetensors}, {"shape", sizes.vec()}, {"data_offsets", {begin, end}}};
 }
 
 std::string make_header(const TensorFile& content, bool seal) {
-  OrderedJson header = OrderedJson::object();
+  Json header = Json::object();
   for (const auto& [name, text] : content.metadata) header[kMetadataName][name] = text;
   std::size_t offset = 0;
   for (const auto& [name, tensor] : content.tensors) {

@@ -127,24 +127,17 @@ def test_json_of_300_000_keys_is_refused_or_read_within_seconds(tmp_path):
     keys = 300_000
     tensors = {f"layer{number}": {"dtype": "U8", "shape": [1], "data_offsets": [number, number + 1]} for number in range(keys)}
     many = {f"k{number}": number for number in range(keys)}
-    for name, header, data in (
-        ("tensors", tensors, keys),
-        ("metadata", {"__metadata__": {key: "" for key in many}}, 0),
-        ("state", {"__metadata__": {"mnist-train.state": json.dumps({"version": 1, "config": many})}}, 0),
-    ):
+    state = {"__metadata__": {"mnist-train.state": json.dumps({"version": 1, "config": many})}}
+    for name, header, data in (("tensors", tensors, bytes(keys)), ("state", state, b"")):
         text = json.dumps(header).encode()
-        (tmp_path / f"{name}.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes(data))
+        (tmp_path / f"{name}.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + data)
     config = write_config(tmp_path)
     trained = train(tmp_path, {"max_steps": 1}).path
     (trained / "summary.json").write_text(json.dumps(many | {"status": "running"}))
     (trained / "config.json").write_text(json.dumps({"model": many}))
     for command, code in (
-        (["evaluate", "--config", config, "--checkpoint", "tensors.safetensors"], 5),
-        (["evaluate", "--config", config, "--checkpoint", "metadata.safetensors"], 5),
-        (["evaluate", "--config", config, "--checkpoint", "state.safetensors"], 5),
+        (["evaluate", "--config", config, "--checkpoint", "tensors.safetensors", "--nproc-per-node", 1], 5),
         (["evaluate", "--checkpoint", "state.safetensors"], 2),
-        (["--config", config, "--output", "other", "--set", "model.weights=tensors.safetensors"], 5),
-        (["export", "--checkpoint", "tensors.safetensors", "--format", "safetensors", "--output", "copy.safetensors"], 0),
         (["report", trained, "--output", "page.html"], 0),
     ):
         started = time.monotonic()
