@@ -144,8 +144,7 @@ std::shared_ptr<const Source> config_of_checkpoint(const std::filesystem::path& 
   const MappedFile file = MappedFile::open(path, ExitCode::kCheckpoint);
   const nlohmann::json header = parse_header(file.bytes());
   try {
-    const auto& state =
-        header.at(kMetadataName).at(kCheckpointState).get_ref<const std::string&>();
+    const auto& state = header.at(kMetadataName).at(kCheckpointState).get_ref<const std::string&>();
     return std::make_shared<const Source>(Source{path.string(),
                                                  OrderedJson::parse(state).at("config").dump(),
                                                  std::filesystem::absolute(path).parent_path()});
