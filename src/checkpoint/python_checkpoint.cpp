@@ -92,9 +92,10 @@ void write_python_checkpoint(const std::filesystem::path& path, const TensorFile
     if (!entry.empty()) state.insert(parameters, entry);
     ++parameters;
   }
-  const std::size_t used = weights.size() + (options.ema ? evaluated.size() : 0) +
-                           static_cast<std::size_t>(parameters) * state_names(options).size();
-  if (used != file.tensors.size()) {
+  const auto saved =
+      std::count_if(file.tensors.begin(), file.tensors.end(),
+                    [](const auto& tensor) { return tensor.first.starts_with("optimizer."); });
+  if (saved != parameters * static_cast<std::int64_t>(state_names(options).size())) {
     throw Error(ExitCode::kCheckpoint,
                 source + ": has more optimizer state than PyTorch's optimizer of that kind");
   }
