@@ -171,7 +171,6 @@ kernels::WeightUpdate Step::weight_update(comm::Shard shard, const at::Tensor& r
   update.values = shard.of(parameters_.values());
   update.learning_rate = rates.select(0, 0);
   update.bf16_copy = parameters_.bf16_values_of(shard);
-  update.check = stats_.update_check();
   if (average_ != nullptr) {
     update.average = shard.of(average_->values());
     update.average_weight = rates.select(0, 1);
@@ -181,6 +180,7 @@ kernels::WeightUpdate Step::weight_update(comm::Shard shard, const at::Tensor& r
 
 void Step::update_by_kernel(kernels::WeightUpdate update, comm::Shard shard) {
   update.gradients = shard.of(parameters_.gradients());
+  update.check = stats_.update_check();
   if (options_.max_gradient_norm) {
     update.gradient_scale =
         kernels::clipping_scale(parameters_.gradients(), *options_.max_gradient_norm);

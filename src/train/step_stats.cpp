@@ -56,13 +56,13 @@ at::Tensor StepStats::update_check() const { return scalars_[kStop]; }
 
 void require_finite(const StepSums& sums, std::int64_t step,
                     const std::function<std::string()>& broken_parameter) {
+  if (std::isfinite(sums.loss) && !std::isnan(sums.stop_requests)) return;
   const std::string at_step = "at step " + std::to_string(step);
   if (!std::isfinite(sums.loss)) {
     const char* const became = std::isnan(sums.loss) ? "NaN" : "infinite";
     throw Error(ExitCode::kRunFailed, std::string("the loss became ") + became + ' ' + at_step +
                                           ": lower learning_rate, or look for broken samples");
   }
-  if (!std::isnan(sums.stop_requests)) return;
   const std::string parameter = broken_parameter();
   const std::string broken =
       parameter.empty() ? "the update by its gradients" : "the gradient of " + parameter;
