@@ -69,10 +69,13 @@ def test_memory_that_runs_out_is_named_with_what_to_lower(tmp_path):
     assert not failed.checkpoints()
 
 
-@pytest.mark.parametrize("count", [1, 2])
-def test_a_loss_that_is_not_finite_ends_the_run_without_a_checkpoint(tmp_path, count):
-    failed = train(tmp_path, ONE_EPOCH, processes=count, variables=fake_gpus(count, nan_after_reads=5), expect=1)
-    assert "the loss became NaN at step" in failed.stderr, failed.stderr
+@pytest.mark.parametrize("count, nan_from, said", [
+    (1, 0, "the loss became NaN at step"), (2, 0, "the loss became NaN at step"),
+    (2, 3, "the loss is finite, but the update by its gradients is not")])
+def test_a_loss_or_an_update_that_is_not_finite_ends_the_run_without_a_checkpoint(tmp_path, count, nan_from, said):
+    variables = fake_gpus(count, nan_after_reads=5, nan_from=nan_from)
+    failed = train(tmp_path, ONE_EPOCH, processes=count, variables=variables, expect=1)
+    assert said in failed.stderr, failed.stderr
     assert failed.summary()["status"] == "failed"
     assert not failed.checkpoints() and not (failed.path / "model.pt").exists()
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <limits>
 
 #include "support/fake_gpu/capture.h"
 #include "support/fake_gpu/device_memory.h"
@@ -19,7 +20,8 @@ namespace {
 /// How many steps' sums mnist-train reads at once (train::GraphedStep), and how many bytes those of
 /// one step have (train::StepSums): loss, correct predictions, samples and requests to stop, f32.
 constexpr std::array<std::size_t, 2> kStepsOfReads{1, 16};
-constexpr std::size_t kBytesOfStep = 4 * sizeof(float);
+constexpr std::size_t kSums = 4;
+constexpr std::size_t kBytesOfStep = kSums * sizeof(float);
 
 bool reads_step_sums(const CopyRequest& request) {
   const bool to_host = device_of(request.from) >= 0 && device_of(request.to) < 0;
@@ -28,11 +30,14 @@ bool reads_step_sums(const CopyRequest& request) {
                      [&](std::size_t steps) { return request.width == steps * kBytesOfStep; });
 }
 
-/// Overwrites the sums with NaN if FAKE_GPU_NAN_AFTER_READS says so for this read.
+/// Overwrites sums with NaN if FAKE_GPU_NAN_AFTER_READS says so for this read.
 void spoil_step_sums(void* sums, std::size_t bytes) {
   static std::atomic<long> reads{0};
   if (++reads < settings().nan_after_reads) return;
-  std::memset(sums, 0xff, bytes);  // which is a NaN
+  auto* const values = static_cast<float*>(sums);
+  for (std::size_t i = 0; i < bytes / sizeof(float); ++i) {
+    if (i % kSums >= settings().nan_from) values[i] = std::numeric_limits<float>::quiet_NaN();
+  }
 }
 
 void run_copy(const CopyRequest& request) {

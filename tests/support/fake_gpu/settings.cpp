@@ -40,6 +40,7 @@ Settings read_settings() {
       static_cast<std::size_t>(number_of("FAKE_GPU_LIMIT_MB", static_cast<long>(read.memory_mb)));
   read.kernel_us = number_of("FAKE_GPU_KERNEL_US", 0);
   read.nan_after_reads = number_of("FAKE_GPU_NAN_AFTER_READS", 0);
+  read.nan_from = static_cast<std::size_t>(number_of("FAKE_GPU_NAN_FROM", 0));
   read.hang_after_launches = number_of("FAKE_GPU_HANG_AFTER_LAUNCHES", 0);
   read.hang_device = device_of_machine("FAKE_GPU_HANG_DEVICE");
   read.nvrtc_fails_device = device_of_machine("FAKE_GPU_NVRTC_FAILS_DEVICE");

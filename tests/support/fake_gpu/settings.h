@@ -14,6 +14,7 @@ struct Settings {
   std::size_t limit_mb;      // what can be allocated of it
   long kernel_us;            // how long each kernel takes on its stream
   long nan_after_reads;      // 0: never
+  std::size_t nan_from;      // the first of a step's sums that becomes NaN, from 0
   long hang_after_launches;  // 0: never
   int hang_device;           // -1: every device
   int nvrtc_fails_device;    // -1: none
