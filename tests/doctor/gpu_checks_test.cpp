@@ -21,7 +21,7 @@ Driver healthy(int gpus) {
   return driver;
 }
 
-const Finding& of_topic(const Findings& findings, const std::string& topic) {
+Finding of_topic(const Findings& findings, const std::string& topic) {
   for (const Finding& finding : findings) {
     if (finding.topic == topic) return finding;
   }
@@ -43,7 +43,7 @@ TEST_CASE("a driver that is older than the build's CUDA is a problem with a reme
   Driver driver = healthy(1);
   driver.cuda_version = 12080;
   const Findings findings = check_gpus(driver, kWithCuda);
-  const Finding& finding = of_topic(findings, "driver");
+  const Finding finding = of_topic(findings, "driver");
   CHECK(finding.verdict == Verdict::kProblem);
   CHECK_THAT(finding.text, ContainsSubstring("up to 12.8") && ContainsSubstring("needs 13.0"));
   CHECK_THAT(finding.remedy, ContainsSubstring("580"));
