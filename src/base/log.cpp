@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/limits.h"
 #include "base/print.h"
+#include "base/utf8.h"
 
 namespace mnist_train {
 
@@ -47,30 +48,6 @@ UniqueFd open_log_file(const std::filesystem::path& path) {
   std::filesystem::create_directories(path.parent_path(), ignored);  // opening says what is wrong
   return UniqueFd(
       ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644));
-}
-
-/// One character of UTF-8, of `size` bytes; size 0 where the bytes are none.
-struct Utf8Character {
-  std::size_t size = 0;
-  std::uint32_t code = 0;
-};
-
-Utf8Character first_character(std::string_view text) {
-  const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(text[at]); };
-  const unsigned lead = byte(0);
-  if (lead < 0x80) return {1, lead};
-  if (lead < 0xc2 || lead > 0xf4) return {};
-  const std::size_t size = lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
-  if (text.size() < size) return {};
-  std::uint32_t code = lead & (0x7fU >> size);
-  for (std::size_t at = 1; at < size; ++at) {
-    if ((byte(at) & 0xc0U) != 0x80) return {};
-    code = code << 6U | (byte(at) & 0x3fU);
-  }
-  const std::uint32_t least = size == 2 ? 0x80 : size == 3 ? 0x800 : 0x10000;
-  const bool is_surrogate = code >= 0xd800 && code <= 0xdfff;
-  return code < least || code > 0x10ffff || is_surrogate ? Utf8Character{}
-                                                         : Utf8Character{size, code};
 }
 
 /// Returns whether a terminal or a reader would take the character for a command or for none:

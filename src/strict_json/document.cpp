@@ -1,229 +1,387 @@
 #include "strict_json/document.h"
 
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
 #include <limits>
-#include <map>
-#include <nlohmann/json.hpp>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
+#include "base/utf8.h"
 #include "strict_json/source.h"
-#include "strict_json/syntax_error.h"
 
 namespace mnist_train::strict_json {
 
 namespace {
 
-constexpr std::size_t kMaxStandIns = 16;
+constexpr std::size_t kMaxBrokenValues = 16;
 
-/// A value at which the parser would stop. It gets a zero instead, so that errors behind the value
-/// are found as well.
-struct StandIn {
-  std::size_t size = 0;      // of the value, in bytes
-  bool is_overflow = false;  // a number that no double can hold; else no JSON at all
-};
-using StandIns = std::map<std::size_t, StandIn>;  // by offset
+bool is_digit(std::string_view text, std::size_t offset) {
+  return has_any(text, offset, "0123456789");
+}
 
-/// Builds the tree from the parser's events. They carry no positions, so it follows them with a
-/// cursor over the text.
-class TreeBuilder {
+std::size_t end_of_string(std::string_view text, std::size_t offset) {
+  for (++offset; offset < text.size(); ++offset) {
+    if (text[offset] == '"') return offset + 1;
+    if (text[offset] == '\\') ++offset;
+  }
+  return text.size();
+}
+
+/// Returns what is wrong with a word or character that is no JSON, "" if that is not known.
+std::string_view hint_for(std::string_view found) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 13> kHints{{
+      {"'", " (strings need double quotes)"},
+      {"/", " (JSON has no comments)"},
+      {"#", " (JSON has no comments)"},
+      {"NaN", " (JSON has no such number)"},
+      {"nan", " (JSON has no such number)"},
+      {"Infinity", " (JSON has no such number)"},
+      {"-Infinity", " (JSON has no such number)"},
+      {"inf", " (JSON has no such number)"},
+      {"True", " (JSON writes true)"},
+      {"False", " (JSON writes false)"},
+      {"None", " (JSON writes null)"},
+      {"+", " (a number has no + before it)"},
+      {".", " (a number starts with a digit)"},
+  }};
+  for (const auto& [start, hint] : kHints) {
+    if (found == start || (start.size() == 1 && found.starts_with(start))) return hint;
+  }
+  return {};
+}
+
+std::string describe_token(std::string_view text, std::size_t offset) {
+  if (offset >= text.size()) return "the end of the text";
+  if (text[offset] == '"') {
+    const std::size_t end = end_of_string(text, offset);
+    return "the string " + shorten(text.substr(offset, end - offset));
+  }
+  std::string_view found = word_at(text, offset);
+  if (found.empty()) {
+    std::size_t end = offset + 1;
+    while (end < text.size() && continues_character(text[end])) ++end;
+    found = text.substr(offset, end - offset);
+  }
+  return shorten(found) + std::string(hint_for(found));
+}
+
+/// Reads one document by recursive descent. Structural errors end it (`Stop`); a value that is no
+/// JSON is reported and skipped if its end is plain, so that errors after it are found as well.
+class Parser {
  public:
-  /// The parser starts at `begin`, the document at `first`: between them is a byte order mark.
-  TreeBuilder(std::shared_ptr<const Source> source, std::size_t begin, std::size_t first,
-              StandIns stand_ins)
-      : source_(std::move(source)),
-        text_(source_->text),
-        cursor_(first),
-        begin_(begin),
-        stand_ins_(std::move(stand_ins)) {}
+  Parser(std::shared_ptr<const Source> source, Problems& problems, std::size_t begin)
+      : source_(std::move(source)), text_(source_->text), at_(begin), problems_(problems) {}
 
-  bool null() { return scalar(JsonKind::kNull, 4) != nullptr; }
-  bool boolean(bool value) {
-    scalar(JsonKind::kBool, value ? 4 : 5)->boolean = value;
-    return true;
+  std::optional<Node> document() try {
+    if (text_.substr(at_).starts_with(kByteOrderMark)) at_ += kByteOrderMark.size();
+    const std::size_t begin = at_;
+    if (skip_space() == text_.size()) {
+      stop(begin, "the document is empty; expected a JSON object");
+    }
+    Node root = value();
+    if (skip_space() != text_.size()) expected("the end of the document");
+    return root;
+  } catch (const Stop&) {
+    return std::nullopt;
   }
-  bool number_integer(std::int64_t value) {
-    number(JsonKind::kInteger)->integer = value;
-    return true;
-  }
-  bool number_unsigned(std::uint64_t value) {
-    number(JsonKind::kUnsigned)->unsigned_integer = value;
-    return true;
-  }
-  bool number_float(double value, const std::string&) {
-    number(JsonKind::kReal)->real = value;
-    return true;
-  }
-  bool string(std::string& value);
-  bool binary(nlohmann::json::binary_t&) { return false; }  // only in formats that are not text
-  bool start_object(std::size_t) { return open(JsonKind::kObject); }
-  bool start_array(std::size_t) { return open(JsonKind::kArray); }
-  bool end_object() { return close(); }
-  bool end_array() { return close(); }
-  bool key(std::string& name);
-  bool parse_error(std::size_t bytes_read, const std::string&,
-                   const nlohmann::json::exception& error);
-
-  /// Returns the document, or nothing when more than whitespace follows it: the parser stops at a
-  /// zero byte.
-  std::optional<Node> finish();
-  /// Returns what stopped the parser, where a stand-in for one value would help.
-  const std::optional<SyntaxError>& stopped_at() const { return stopped_at_; }
-  Problems& problems() { return problems_; }
 
  private:
-  struct Frame {
-    Node* node;
-    std::unordered_set<std::string> keys;
-  };
+  struct Stop {};
 
-  void find_token();
-  Node* scalar(JsonKind kind, std::size_t size);
-  Node* number(JsonKind kind);
-  bool open(JsonKind kind);
-  bool close();
-  std::string pointer_to_innermost() const;
-  std::string pointer_to_error(const SyntaxError& error) const;
+  std::size_t skip_space() { return at_ = skip_whitespace(text_, at_); }
+  bool take(char character) {
+    if (skip_space() >= text_.size() || text_[at_] != character) return false;
+    ++at_;
+    return true;
+  }
+
+  void report(std::size_t offset, std::string message) {
+    problems_.push_back({source_, offset, pointer_, std::move(message)});
+  }
+  [[noreturn]] void stop(std::size_t offset, std::string message) {
+    report(offset, std::move(message));
+    throw Stop();
+  }
+  [[noreturn]] void expected(const std::string& what, const char* hint = "") {
+    stop(at_, "expected " + what + ", found " + describe_token(text_, at_) + hint);
+  }
+
+  Node value();
+  void object(Node& node);
+  void array(Node& node);
+  void skip_nested(Node& node);
+  void number(Node& node);
+  std::string string();
+  void escape(std::string& decoded);
+  unsigned hex_digits();
+  void broken(Node& node, std::size_t offset, std::string message);
 
   std::shared_ptr<const Source> source_;
   std::string_view text_;
-  std::size_t cursor_;
-  std::size_t begin_;
-  bool at_start_ = true;  // nothing came since an opening bracket or the beginning of the text
-  StandIns stand_ins_;
-  std::optional<SyntaxError> stopped_at_;
-  Problems problems_;
-  Node root_;
-  std::vector<Frame> frames_;       // open lists and objects; their nodes do not move meanwhile
-  std::size_t ignored_levels_ = 0;  // open lists and objects that are nested too deep
-  Node ignored_;                    // takes their contents
+  std::size_t at_;
+  Problems& problems_;
+  std::string pointer_;
+  std::size_t depth_ = 0;
+  std::size_t broken_values_ = 0;
 };
 
-void TreeBuilder::find_token() {
-  cursor_ = skip_whitespace(text_, cursor_);
-  while (cursor_ < text_.size() && (text_[cursor_] == ',' || text_[cursor_] == ':')) {
-    cursor_ = skip_whitespace(text_, cursor_ + 1);
-  }
-}
+/// What is wrong with a string or number, and where.
+struct BrokenValue {
+  std::size_t offset;
+  std::string message;
+};
 
-Node* TreeBuilder::scalar(JsonKind kind, std::size_t size) {
-  find_token();
-  if (ignored_levels_ > 0) {
-    cursor_ += size;
-    at_start_ = false;
-    return &ignored_;
-  }
-  Node* node = &root_;
-  if (!frames_.empty()) {
-    Node& parent = *frames_.back().node;
-    node = parent.kind == JsonKind::kArray ? &parent.items.emplace_back()
-                                           : &parent.members.back().value;
-  }
-  node->kind = kind;
-  node->source = source_;
-  node->offset = cursor_;
-  cursor_ += size;
-  at_start_ = false;
-  return node;
-}
-
-Node* TreeBuilder::number(JsonKind kind) {
-  find_token();
-  const auto stand_in = stand_ins_.find(cursor_);
-  if (stand_in == stand_ins_.end()) return scalar(kind, end_of_number(text_, cursor_) - cursor_);
-  Node* node = scalar(JsonKind::kReal, stand_in->second.size);
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  node->real = text_[node->offset] == '-' ? -kInfinity : kInfinity;
-  node->is_broken = !stand_in->second.is_overflow;
-  return node;
-}
-
-bool TreeBuilder::string(std::string& value) {
-  find_token();
-  scalar(JsonKind::kString, end_of_string(text_, cursor_) - cursor_)->string = std::move(value);
-  return true;
-}
-
-bool TreeBuilder::open(JsonKind kind) {
-  Node* node = scalar(kind, 1);
-  at_start_ = true;
-  if (ignored_levels_ == 0 && frames_.size() < kMaxNesting) {
-    frames_.push_back({node, {}});
+Node Parser::value() {
+  Node node;
+  node.source = source_;
+  node.offset = skip_space();
+  const auto literal = [&](std::string_view word) {
+    if (!text_.substr(at_).starts_with(word)) return false;
+    at_ += word.size();
     return true;
-  }
-  if (++ignored_levels_ > 1) return true;
-  node->is_broken = true;
-  problems_.push_back({source_, node->offset, pointer_to_innermost(),
-                       "nested more than " + std::to_string(kMaxNesting) + " levels deep"});
-  return true;
-}
-
-bool TreeBuilder::close() {
-  find_token();
-  ++cursor_;
-  at_start_ = false;
-  if (ignored_levels_ > 0) {
-    --ignored_levels_;
-  } else {
-    frames_.pop_back();
-  }
-  return true;
-}
-
-bool TreeBuilder::key(std::string& name) {
-  find_token();
-  if (ignored_levels_ == 0) {
-    Frame& frame = frames_.back();
-    if (!frame.keys.insert(name).second) {
-      problems_.push_back({source_, cursor_, join_pointer(pointer_to_innermost(), name),
-                           "duplicate key \"" + shorten(name) + "\""});
+  };
+  try {
+    if (has_any(text_, at_, "{")) {
+      object(node);
+    } else if (has_any(text_, at_, "[")) {
+      array(node);
+    } else if (has_any(text_, at_, "\"")) {
+      node.kind = JsonKind::kString;
+      node.string = string();
+    } else if (hint_for(word_at(text_, at_)).empty() && has_any(text_, at_, "-0123456789")) {
+      number(node);
+    } else if (literal("true") || literal("false")) {
+      node.kind = JsonKind::kBool;
+      node.boolean = text_[node.offset] == 't';
+    } else if (!literal("null")) {
+      throw BrokenValue{at_, "expected a value, found " + describe_token(text_, at_)};
     }
-    frame.node->members.push_back({name, cursor_, {}});
+  } catch (const BrokenValue& problem) {
+    broken(node, problem.offset, problem.message);
   }
-  cursor_ = end_of_string(text_, cursor_);
-  at_start_ = false;
-  return true;
+  return node;
 }
 
-bool TreeBuilder::parse_error(std::size_t bytes_read, const std::string&,
-                              const nlohmann::json::exception& error) {
-  const SyntaxError explained = explain_syntax_error(
-      {text_, cursor_, at_start_, begin_ + bytes_read, std::string_view(error.what())});
-  if (explained.value && !frames_.empty()) stopped_at_ = explained;
-  problems_.push_back({source_, explained.offset, pointer_to_error(explained), explained.message});
-  return false;
-}
-
-std::optional<Node> TreeBuilder::finish() {
-  const std::size_t end = skip_whitespace(text_, cursor_);
-  if (end == text_.size()) return std::move(root_);
-  problems_.push_back({source_, end, "",
-                       "expected the end of the document, found " + shorten(text_.substr(end, 1))});
-  return std::nullopt;
-}
-
-std::string TreeBuilder::pointer_to_error(const SyntaxError& error) const {
-  std::string pointer = pointer_to_innermost();
-  if (frames_.empty()) return pointer;
-  const Node& node = *frames_.back().node;
-  if (node.kind == JsonKind::kArray) {
-    return error.is_value ? join_pointer(pointer, std::to_string(node.items.size())) : pointer;
+/// Reports a value that is no JSON and moves past it, unless the text seems to run on: what comes
+/// after it would then only raise false alarms.
+void Parser::broken(Node& node, std::size_t offset, std::string message) {
+  report(offset, std::move(message));
+  std::size_t end = node.offset;
+  bool plain = depth_ > 0 && ++broken_values_ < kMaxBrokenValues;
+  if (has_any(text_, end, "\"")) {
+    end = end_of_string(text_, end);
+    const std::string_view value = text_.substr(node.offset, end - node.offset);
+    plain = plain && std::none_of(value.begin(), value.end(),
+                                  [](char byte) { return byte >= 0 && byte < ' '; });
+  } else {
+    end += word_at(text_, end).size();
   }
-  // A key whose value has not been read.
-  const bool waits = !node.members.empty() && node.members.back().value.source == nullptr;
-  return waits ? join_pointer(pointer, node.members.back().key) : pointer;
+  at_ = end;
+  if (!plain || end == node.offset || !has_any(text_, skip_space(), ",]}")) throw Stop();
+  node.kind = JsonKind::kReal;
+  node.is_broken = true;
 }
 
-std::string TreeBuilder::pointer_to_innermost() const {
-  std::string pointer;
-  for (const Frame& frame : frames_) {
-    if (&frame == &frames_.back()) break;
-    const Node& node = *frame.node;
-    pointer =
-        join_pointer(pointer, node.kind == JsonKind::kArray ? std::to_string(node.items.size() - 1)
-                                                            : node.members.back().key);
+void Parser::object(Node& node) {
+  node.kind = JsonKind::kObject;
+  if (depth_ == kMaxNesting) return skip_nested(node);
+  ++depth_;
+  ++at_;
+  const std::string outer = pointer_;
+  std::unordered_set<std::string> keys;
+  for (bool first = true; !(first && take('}')); first = false) {
+    pointer_ = outer;
+    if (!first) {
+      if (take('}')) break;
+      if (!take(',')) expected("',' or '}'");
+    }
+    Node::Member member;
+    member.key_offset = skip_space();
+    if (!has_any(text_, at_, "\"")) {
+      expected("a key in double quotes",
+               !first && has_any(text_, at_, "}") ? " (remove the comma before it)" : "");
+    }
+    try {
+      member.key = string();
+    } catch (const BrokenValue& problem) {
+      stop(problem.offset, problem.message);
+    }
+    pointer_ = join_pointer(outer, member.key);
+    if (!keys.insert(member.key).second) {
+      report(member.key_offset, "duplicate key \"" + shorten(member.key) + "\"");
+    }
+    if (!take(':')) expected("':' after the key");
+    if (has_any(text_, skip_space(), ",:]}") || at_ == text_.size()) expected("a value");
+    member.value = value();
+    node.members.push_back(std::move(member));
   }
-  return pointer;
+  pointer_ = outer;
+  --depth_;
+}
+
+void Parser::array(Node& node) {
+  node.kind = JsonKind::kArray;
+  if (depth_ == kMaxNesting) return skip_nested(node);
+  ++depth_;
+  ++at_;
+  const std::string outer = pointer_;
+  for (bool first = true; !(first && take(']')); first = false) {
+    pointer_ = outer;
+    if (!first) {
+      if (take(']')) break;
+      if (!take(',')) expected("',' or ']'");
+    }
+    if (has_any(text_, skip_space(), ",:]}") || at_ == text_.size()) {
+      expected("a value",
+               !first && has_any(text_, at_, "]") ? " (remove the comma before it)" : "");
+    }
+    pointer_ = join_pointer(outer, std::to_string(node.items.size()));
+    node.items.push_back(value());
+  }
+  pointer_ = outer;
+  --depth_;
+}
+
+/// Moves past a list or object that is nested too deep, whatever it contains.
+void Parser::skip_nested(Node& node) {
+  node.is_broken = true;
+  report(at_, "nested more than " + std::to_string(kMaxNesting) + " levels deep");
+  std::size_t open = 0;
+  do {
+    if (at_ >= text_.size()) expected("a value");
+    if (has_any(text_, at_, "\"")) {
+      at_ = end_of_string(text_, at_);
+      continue;
+    }
+    if (has_any(text_, at_, "[{")) ++open;
+    if (has_any(text_, at_, "]}")) --open;
+    ++at_;
+  } while (open > 0);
+}
+
+void Parser::number(Node& node) {
+  const std::size_t begin = at_;
+  const auto refuse = [&](const char* what) {
+    throw BrokenValue{begin, "broken number " + shorten(word_at(text_, begin)) +
+                                 ": expected a digit after " + what};
+  };
+  const auto digits = [&](const char* before) {
+    if (!is_digit(text_, at_)) refuse(before);
+    while (is_digit(text_, at_)) ++at_;
+  };
+  const bool negative = has_any(text_, at_, "-");
+  if (negative) ++at_;
+  if (has_any(text_, at_, "0")) {
+    ++at_;
+  } else {
+    digits("'-'");
+  }
+  bool is_integer = true;
+  if (has_any(text_, at_, ".")) {
+    is_integer = false;
+    ++at_;
+    digits("'.'");
+  }
+  if (has_any(text_, at_, "eE")) {
+    is_integer = false;
+    ++at_;
+    if (has_any(text_, at_, "+-")) ++at_;
+    digits("the exponent's 'e'");
+  }
+  const char* const first = text_.data() + begin;
+  const char* const last = text_.data() + at_;
+  if (is_integer) {
+    node.kind = negative ? JsonKind::kInteger : JsonKind::kUnsigned;
+    const std::errc error = negative ? std::from_chars(first, last, node.integer).ec
+                                     : std::from_chars(first, last, node.unsigned_integer).ec;
+    if (error == std::errc()) return;
+  }
+  node.kind = JsonKind::kReal;
+  if (std::from_chars(first, last, node.real).ec == std::errc()) return;
+  // Beyond the range of a double, at one end or the other, which only the exponent can tell.
+  long double wide = 0;
+  const bool is_tiny = std::from_chars(first, last, wide).ec == std::errc()
+                           ? std::abs(wide) < 1
+                           : std::string_view(first, last).find("e-") != std::string_view::npos ||
+                                 std::string_view(first, last).find("E-") != std::string_view::npos;
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  node.real = is_tiny ? 0 : negative ? -kInfinity : kInfinity;
+}
+
+std::string Parser::string() {
+  const std::size_t begin = at_++;
+  std::string decoded;
+  const auto refuse = [this](std::string message) {
+    throw BrokenValue{at_, "broken string: " + std::move(message)};
+  };
+  while (!has_any(text_, at_, "\"")) {
+    if (at_ >= text_.size()) throw BrokenValue{begin, "this string has no closing quote"};
+    const auto byte = static_cast<unsigned char>(text_[at_]);
+    if (byte == '\\') {
+      escape(decoded);
+      continue;
+    }
+    if (byte < ' ') {
+      std::array<char, 64> message{};
+      std::snprintf(message.data(), message.size(),
+                    "control character U+%04X must be written as \\u%04x", byte, byte);
+      refuse(message.data());
+    }
+    const std::size_t size = first_character(text_.substr(at_)).size;
+    if (size == 0) refuse("ill-formed UTF-8 byte");
+    decoded += text_.substr(at_, size);
+    at_ += size;
+  }
+  ++at_;
+  return decoded;
+}
+
+void Parser::escape(std::string& decoded) {
+  const std::size_t begin = at_++;
+  constexpr std::string_view kLetters = "\"\\/bfnrt";
+  constexpr std::string_view kMeaning = "\"\\/\b\f\n\r\t";
+  if (at_ >= text_.size()) return;  // the string has no closing quote
+  const std::size_t letter = kLetters.find(text_[at_]);
+  if (letter != std::string_view::npos) {
+    decoded += kMeaning[letter];
+    ++at_;
+    return;
+  }
+  if (text_[at_] != 'u') {
+    throw BrokenValue{at_, "broken string: forbidden character after backslash"};
+  }
+  unsigned code = hex_digits();
+  const bool is_high = code >= 0xD800 && code < 0xDC00;
+  if (is_high && text_.substr(at_).starts_with("\\u")) {
+    ++at_;
+    const unsigned low = hex_digits();
+    code =
+        low >= 0xDC00 && low < 0xE000 ? 0x10000 + ((code - 0xD800) << 10U) + (low - 0xDC00) : code;
+  }
+  if (code >= 0xD800 && code < 0xE000) {
+    throw BrokenValue{begin, "broken string: half of a surrogate pair"};
+  }
+  append_utf8(decoded, code);
+}
+
+/// Returns the number that four hex digits after the `u` at the current place make.
+unsigned Parser::hex_digits() {
+  unsigned code = 0;
+  for (int i = 0; i < 4; ++i) {
+    ++at_;
+    if (!has_any(text_, at_, "0123456789abcdefABCDEF")) {
+      throw BrokenValue{at_, "broken string: '\\u' must be followed by 4 hex digits"};
+    }
+    unsigned digit = 0;
+    std::from_chars(text_.data() + at_, text_.data() + at_ + 1, digit, 16);
+    code = 16 * code + digit;
+  }
+  ++at_;
+  return code;
 }
 
 }  // namespace
@@ -237,34 +395,8 @@ const Node* Node::find(std::string_view key) const {
 
 std::optional<Node> parse_document(const std::shared_ptr<const Source>& source, Problems& problems,
                                    std::size_t begin) {
-  const std::string& text = source->text;
-  const bool has_mark = std::string_view(text).substr(begin).starts_with(kByteOrderMark);
-  const std::size_t first = begin + (has_mark ? kByteOrderMark.size() : 0);
-  if (skip_whitespace(text, first) == text.size()) {
-    problems.push_back({source, first, "", "the document is empty; expected a JSON object"});
-    return std::nullopt;
-  }
-  // The parser stops at NaN and at numbers like 1e999, whose range is checked later.
-  std::string seen = text;
-  StandIns stand_ins;
-  while (true) {
-    TreeBuilder builder(source, begin, first, stand_ins);
-    const bool is_json = nlohmann::json::sax_parse(
-        seen.begin() + static_cast<std::ptrdiff_t>(begin), seen.end(), &builder);
-    if (builder.stopped_at() && stand_ins.size() < kMaxStandIns) {
-      const SyntaxError& error = *builder.stopped_at();
-      seen.replace(error.value->offset, error.value->size,
-                   "0" + std::string(error.value->size - 1, ' '));
-      stand_ins[error.value->offset] = {error.value->size, error.is_overflow};
-      if (!error.is_overflow) problems.push_back(std::move(builder.problems().back()));
-      continue;
-    }
-    std::optional<Node> document = is_json ? builder.finish() : std::nullopt;
-    problems.insert(problems.end(), builder.problems().begin(), builder.problems().end());
-    return document;
-  }
+  return Parser(source, problems, begin).document();
 }
-
 Node merge(Node under, Node over) {
   if (under.kind != JsonKind::kObject || over.kind != JsonKind::kObject) return over;
   if (under.members.empty()) return over;

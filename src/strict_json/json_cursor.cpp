@@ -186,8 +186,7 @@ std::string describe(const Node& node) {
       break;
   }
   // As it was written: 10.0 and 1e1 are not what 10 is.
-  const std::string_view text = node.source->text;
-  return shorten(text.substr(node.offset, end_of_number(text, node.offset) - node.offset));
+  return shorten(word_at(node.source->text, node.offset));
 }
 
 std::size_t edit_distance(std::string_view left, std::string_view right) {

@@ -55,16 +55,8 @@ std::string place_text(const Source& source, const TextPosition& position);
 /// Returns whether the text has one of `characters` at `offset`.
 bool has_any(std::string_view text, std::size_t offset, std::string_view characters);
 
-/// Returns the offset behind the number literal that starts at `offset`.
-std::size_t end_of_number(std::string_view text, std::size_t offset);
-
-/// Returns the offset behind the closing quote of the string that opens at `offset`, or the text's
-/// end when there is none.
-std::size_t end_of_string(std::string_view text, std::size_t offset);
-
-/// Returns the offset of the first byte of the character that the byte at `offset` belongs to, or
-/// breaks. The text is UTF-8 from `begin`, where a character starts, up to that character.
-std::size_t start_of_character(std::string_view text, std::size_t begin, std::size_t offset);
+/// Returns the number or the word without quotes that starts at `offset`.
+std::string_view word_at(std::string_view text, std::size_t offset);
 
 /// Returns the offset of the first byte from `offset` on that is not JSON whitespace.
 std::size_t skip_whitespace(std::string_view text, std::size_t offset);

@@ -109,12 +109,10 @@ TEST_CASE("what is no JSON is refused at its place") {
       {"[\"", "f:1:2: /0: this string has no closing quote"},
       {"[\"a\\\"]", "f:1:2: /0: this string has no closing quote"},
       {"[\"a\nb\"]",
-       "f:1:4: /0: broken string: control character U+000A (LF) must be escaped to "
-       "\\u000A or \\n"},
+       "f:1:4: /0: broken string: control character U+000A must be written as \\u000a"},
       {"[\"\t\"]",
-       "f:1:3: /0: broken string: control character U+0009 (HT) must be escaped to "
-       "\\u0009 or \\t"},
-      {"\xEF\xBB{}", "f:1:1: /: broken byte order mark"},
+       "f:1:3: /0: broken string: control character U+0009 must be written as \\u0009"},
+      {"\xEF\xBB{}", "f:1:1: /: expected a value, found \\xef\\xbb"},
       {"\xFE\xFF{}", "f:1:1: /: expected a value, found \\xfe"},
       {std::string("{}\0", 3), "f:1:3: /: expected the end of the document, found \\x00"},
       {std::string("{\0}", 3), "f:1:2: /: expected a key in double quotes, found \\x00"},
@@ -136,17 +134,13 @@ TEST_CASE("a value that is no JSON is refused at its place, and the rest is read
       {"[nul]", "f:1:2: /0: expected a value, found nul"},
       {"[+1]", "f:1:2: /0: expected a value, found +1 (a number has no + before it)"},
       {"[.5]", "f:1:2: /0: expected a value, found .5 (a number starts with a digit)"},
-      {"[5.]", "f:1:2: /0: broken number 5.: expected digit after '.'"},
-      {"[1e]", "f:1:2: /0: broken number 1e: expected '+', '-', or digit after exponent"},
-      {"[-]", "f:1:2: /0: broken number -: expected digit after '-'"},
+      {"[5.]", "f:1:2: /0: broken number 5.: expected a digit after '.'"},
+      {"[1e]", "f:1:2: /0: broken number 1e: expected a digit after the exponent's 'e'"},
+      {"[-]", "f:1:2: /0: broken number -: expected a digit after '-'"},
       {"[\"\\x\"]", "f:1:4: /0: broken string: forbidden character after backslash"},
       {"[\"\\u12\"]", "f:1:7: /0: broken string: '\\u' must be followed by 4 hex digits"},
-      {"[\"\\ud800\"]",
-       "f:1:9: /0: broken string: surrogate U+D800..U+DBFF must be followed by "
-       "U+DC00..U+DFFF"},
-      {"[\"\\udc00\"]",
-       "f:1:8: /0: broken string: surrogate U+DC00..U+DFFF must follow "
-       "U+D800..U+DBFF"},
+      {"[\"\\ud800\"]", "f:1:3: /0: broken string: half of a surrogate pair"},
+      {"[\"\\udc00\"]", "f:1:3: /0: broken string: half of a surrogate pair"},
       {"[\"\xFF\"]", "f:1:3: /0: broken string: ill-formed UTF-8 byte"},
       {"[\"\xC0\x80\"]", "f:1:3: /0: broken string: ill-formed UTF-8 byte"},      // overlong
       {"[\"\xED\xA0\x80\"]", "f:1:3: /0: broken string: ill-formed UTF-8 byte"},  // a surrogate

@@ -4,9 +4,9 @@
 #include <time.h>
 
 #include <array>
-#include <bit>
 #include <cmath>
 
+#include "base/utf8.h"
 #include "report/console.h"
 
 namespace mnist_train::report {
@@ -16,22 +16,6 @@ namespace {
 constexpr const char* kNotFinite = "–";
 constexpr const char* kReplacement = "\xEF\xBF\xBD";
 
-/// The bytes of the UTF-8 character that `text` begins with; 0 where it begins with none.
-std::size_t character_length(std::string_view text) {
-  constexpr std::array<std::uint32_t, 5> kLeastCode{0, 0, 0x80, 0x800, 0x10000};  // by length
-  const auto first = static_cast<unsigned char>(text[0]);
-  if (first < 0x80) return 1;
-  const auto length = static_cast<std::size_t>(std::countl_one(first));
-  if (length < 2 || length > 4 || length > text.size()) return 0;
-  std::uint32_t code = first & (0x7FU >> length);
-  for (const char next : text.substr(1, length - 1)) {
-    if ((next & 0xC0) != 0x80) return 0;
-    code = code << 6 | (next & 0x3FU);
-  }
-  const bool is_surrogate = code >= 0xD800 && code <= 0xDFFF;
-  return code < kLeastCode[length] || code > 0x10FFFF || is_surrogate ? 0 : length;
-}
-
 }  // namespace
 
 std::string escape_html(std::string_view text) {
@@ -40,7 +24,7 @@ std::string escape_html(std::string_view text) {
   std::string escaped;
   escaped.reserve(text.size() + text.size() / 8);
   while (!text.empty()) {
-    const std::size_t length = character_length(text);
+    const std::size_t length = first_character(text).size;
     const char first = text[0];
     const bool control =
         (first >= 0 && first < 0x20 && first != '\n' && first != '\t') || first == 0x7f;
