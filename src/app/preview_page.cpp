@@ -4,8 +4,6 @@
 #include <cmath>
 #include <utility>
 
-#include "app/glyphs.h"
-
 namespace mnist_train::app {
 
 namespace {
@@ -34,23 +32,19 @@ std::string caption(const ordered_json& facts, const std::string& key) {
   return text(key) + (facts.contains("other_" + key) ? "+" + text("other_" + key) : "");
 }
 
-/// Sizes in pixels of the page.
+/// Sizes of an image on the page, in pixels.
 struct PageLayout {
-  std::int64_t scale;        // of images
-  std::int64_t glyph_scale;  // of what is written
-  std::int64_t caption;      // height of a line, with the space around it
-  std::int64_t height;       // of an image
+  std::int64_t scale;
+  std::int64_t height;
   std::int64_t width;
 
   PageLayout(const RankPreview& preview, std::int64_t image_scale)
       : scale(image_scale),
-        glyph_scale(std::max<std::int64_t>(1, image_scale / 2)),
-        caption((kGlyphHeight + 2) * glyph_scale),
         height(preview.height * image_scale),
         width(preview.width * image_scale) {}
 
   std::int64_t height_of(const RankPreview& preview) const {
-    return caption + rows_of(preview) * (height + caption + kGap) + kGap;
+    return rows_of(preview) * (height + kGap) + 3 * kGap;
   }
   std::int64_t width_of(const RankPreview& preview) const {
     return columns_of(preview) * (width + kGap);
@@ -62,21 +56,15 @@ class PageWriter {
  public:
   PageWriter(PreviewPage& page, const PageLayout& layout) : page_(page), layout_(layout) {}
 
-  /// Draws the rank's number, then its images.
   void add(const RankPreview& preview, std::size_t rank) {
-    imaging::Image& picture = page_.picture;
-    write_fitting("process " + std::to_string(rank), std::to_string(rank), top_, kGap,
-                  picture.width - 2 * kGap);
     ordered_json grid{{"rank", rank}, {"images", ordered_json::array()}};
     const std::int64_t columns = columns_of(preview);
     for (std::size_t i = 0; i < preview.facts.size(); ++i) {
       const auto index = static_cast<std::int64_t>(i);
       const std::int64_t row = index / columns;
-      const std::int64_t y =
-          top_ + layout_.caption + row * (layout_.height + layout_.caption + kGap);
+      const std::int64_t y = top_ + row * (layout_.height + kGap);
       const std::int64_t x = kGap + index % columns * (layout_.width + kGap);
       paste(preview, index, y, x);
-      write_caption(preview.facts[i], y, x);
       ordered_json facts = preview.facts[i];
       facts["top"] = y;
       facts["left"] = x;
@@ -104,25 +92,29 @@ class PageWriter {
     }
   }
 
-  void write_caption(const ordered_json& facts, std::int64_t top, std::int64_t left) {
-    const std::string label = caption(facts, "label");
-    write_fitting(facts.contains("class") ? caption(facts, "class") : label, label,
-                  top + layout_.height + layout_.glyph_scale, left, layout_.width);
-  }
-
-  /// Writes the text where it fits into the width, else the shorter one.
-  void write_fitting(const std::string& text, const std::string& shorter, std::int64_t top,
-                     std::int64_t left, std::int64_t width) {
-    const bool fits = text_width(text, layout_.glyph_scale) <= width;
-    write_text(page_.picture, fits ? text : shorter, top, left, width, layout_.glyph_scale);
-  }
-
   PreviewPage& page_;
   PageLayout layout_;
   std::int64_t top_ = kGap;
 };
 
 }  // namespace
+
+std::string classes_text(const RankPreview& preview) {
+  std::vector<std::string> captions;
+  std::size_t widest = 0;
+  for (const ordered_json& facts : preview.facts) {
+    captions.push_back(caption(facts, facts.contains("class") ? "class" : "label"));
+    widest = std::max(widest, captions.back().size());
+  }
+  std::string text;
+  const auto columns = static_cast<std::size_t>(columns_of(preview));
+  for (std::size_t i = 0; i < captions.size(); ++i) {
+    const bool ends_row = (i + 1) % columns == 0 || i + 1 == captions.size();
+    text += "  " + captions[i];
+    text += ends_row ? "\n" : std::string(widest - captions[i].size(), ' ');
+  }
+  return text;
+}
 
 std::string RankPreview::to_text() const {
   const ordered_json head{

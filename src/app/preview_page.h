@@ -34,8 +34,10 @@ struct PreviewPage {
 /// where there are so many that the picture would become huge.
 std::int64_t comfortable_scale(const std::vector<RankPreview>& previews);
 
-/// Puts all images on one picture, each pixel as a square of `scale` by `scale`, with its class
-/// below it: by name where the name fits, else by number.
+/// Returns the classes of a rank's images, arranged as its grid is: names, else numbers.
+std::string classes_text(const RankPreview& preview);
+
+/// Puts all images on one picture, each pixel as a square of `scale` by `scale`.
 PreviewPage draw_page(const std::vector<RankPreview>& previews, std::int64_t scale);
 
 }  // namespace mnist_train::app

@@ -83,20 +83,21 @@ RankPreview preview_of(const loader::Batch& batch, const std::vector<std::int64_
   return preview;
 }
 
-/// Returns what a person reads about the picture.
+/// Returns the text that a terminal shows: the size of the images, and their classes.
 std::string summary_of(const std::vector<RankPreview>& previews, const std::string& output,
                        std::int64_t scale) {
   std::size_t images = 0;
   for (const RankPreview& preview : previews) images += preview.facts.size();
   const RankPreview& first = previews.front();
-  std::string text =
-      fmt::format("{}: {} images of {}x{}x{}, with their classes below them", on_one_line(output),
-                  images, first.channels, first.height, first.width);
-  if (scale > 1) text += fmt::format("; enlarged {} times", scale);
-  if (previews.size() > 1) {
-    text += fmt::format("; a grid for each of {} processes", previews.size());
+  std::string text = fmt::format("{}: {} images of {}x{}x{}", on_one_line(output), images,
+                                 first.channels, first.height, first.width);
+  if (scale > 1) text += fmt::format(", enlarged {} times", scale);
+  text += "\n";
+  for (std::size_t rank = 0; rank < previews.size(); ++rank) {
+    text += fmt::format("process {}, classes by row:\n", rank);
+    text += escape_control_bytes(classes_text(previews[rank]));
   }
-  return text + "\n";
+  return text;
 }
 
 void write_page(const Worker& worker, const std::vector<std::string>& texts) {

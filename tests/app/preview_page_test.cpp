@@ -69,17 +69,12 @@ TEST_CASE("small images are enlarged until a person can tell what they are, othe
   CHECK(comfortable_scale({of_side(28, 60000)}) == 1);
 }
 
-TEST_CASE("the name of a class is written where it fits, else its number") {
-  const auto ink = [](const RankPreview& preview, std::int64_t scale) {
-    const auto pixels = draw_page({preview}, scale).picture.pixels;
-    const auto dark = std::count(pixels.begin(), pixels.end(), 0);
-    return dark - preview.height * preview.width * scale * scale;
-  };
-  RankPreview named = of_side(28, 1);
-  RankPreview numbered = named;
-  numbered.facts[0].erase("class");
-  CHECK(ink(named, 4) > ink(numbered, 4));
-  CHECK(ink(named, 1) == ink(numbered, 1));
+TEST_CASE("classes are listed as the grid is arranged") {
+  RankPreview mixed = preview(5, 1, 0);
+  mixed.facts[3] = {{"sample", 3}, {"label", 12}, {"class", "Ankle boot"}};
+  CHECK(classes_text(mixed) ==
+        "  3+7         3+7         3+7\n"
+        "  Ankle boot  3+7\n");
 }
 
 TEST_CASE("a preview travels as text") {

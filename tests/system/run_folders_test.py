@@ -154,8 +154,9 @@ def test_a_preview_enlarges_small_images_and_names_what_it_drew(tmp_path):
             assert (page[top:top + 28 * scale, left:left + 28 * scale, 0] == expected).all()
     code, text, _ = run_on_terminal("preview", "--config", config, "--output", tmp_path / "x.png", "--nproc-per-node", 2)
     assert code == 0
-    assert text == (f"{tmp_path / 'x.png'}: 6 images of 1x28x28, with their classes below them; enlarged 4 times; "
-                    "a grid for each of 2 processes\n")
+    labels = [[image["label"] for image in grid["images"]] for grid in facts["default"]["processes"]]
+    grids = [f"process {rank}, classes by row:\n  {a}  {b}\n  {c}\n" for rank, (a, b, c) in enumerate(labels)]
+    assert text == f"{tmp_path / 'x.png'}: 6 images of 1x28x28, enlarged 4 times\n{''.join(grids)}"
 
 
 def test_no_command_overwrites_what_a_run_has_written(tmp_path):
