@@ -3,7 +3,6 @@
 #include <string>
 
 #include "data/dataset_reader.h"
-#include "data/first_image.h"
 #include "strict_json/json_cursor.h"
 
 namespace mnist_train::cli {
@@ -59,12 +58,8 @@ void check_network(const CommandLine& line, const settings::RunConfig& config) {
   if (!uses_model || !config.model.has_layers()) return;
   if (network::known_images(config.data)) return (void)checked_network(config);
   if (line.dry_run) return;
-  // Opening all files of a data set may take a while, which only other lists need.
-  if (config.model.layers) return (void)checked_network(config);
-  const auto first = data::first_image_geometry(config.data);
-  if (!first) return;
-  const ImageShape images{first->channels, first->height, first->width};
-  (void)network::make_network(config.model, network::model_input(config.data, images));
+  // Opening a data set may take a while; for networks with a name the ranks report the same.
+  if (config.model.layers) (void)checked_network(config);
 }
 
 }  // namespace mnist_train::cli

@@ -14,9 +14,8 @@ namespace mnist_train::cli {
 /// layer does not fit, and Error(kData).
 network::Network checked_network(const settings::RunConfig& config);
 
-/// Refuses a network whose layers do not fit, before any process is started. Where only the files
-/// of a data set tell what the images are, a run opens them for the config's own lists, and reads
-/// the first one's header for networks with a name. Throws as `checked_network`.
+/// Refuses a network whose layers do not fit before any process starts, if the image size is known:
+/// by the data set's name, or, for `model.layers`, from its files. Throws as `checked_network`.
 void check_network(const CommandLine& line, const settings::RunConfig& config);
 
 /// Returns FILE:LINE:COLUMN of what the config's files and flags say of network and data, by

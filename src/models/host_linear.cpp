@@ -1,13 +1,14 @@
 #include "models/host_linear.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/mm.h>
 #include <ATen/ops/relu.h>
 
 #include <algorithm>
 
 #include "base/parallel.h"
 #include "models/gradient_places.h"
-#include "models/host_product.h"
 #include "models/linear_kernels.h"
 #include "models/tensor_memory.h"
 
@@ -83,7 +84,7 @@ at::Tensor host_linear(const at::Tensor& x, const at::Tensor& weight, const at::
           });
   };
   if (with_own_kernels(x, by_own_kernels)) return y;
-  y = host_product(x, weight, bias);
+  y = at::linear(x, weight, bias);
   return relu ? y.relu_() : y;
 }
 
@@ -102,7 +103,7 @@ at::Tensor host_linear_input_gradient(const at::Tensor& gradient, const at::Tens
                   });
   };
   if (with_own_kernels(gradient, by_own_kernels)) return into;
-  return host_product(gradient, weight.t());
+  return at::mm(gradient, weight);
 }
 
 at::Tensor host_linear_weight_gradient(const at::Tensor& gradient, const at::Tensor& x,
@@ -132,7 +133,7 @@ at::Tensor host_linear_weight_gradient(const at::Tensor& gradient, const at::Ten
           });
   };
   if (with_own_kernels(x, by_own_kernels)) return weights;
-  return host_product(gradient.t(), x.t());
+  return at::mm(gradient.t(), x);
 }
 
 }  // namespace mnist_train::models

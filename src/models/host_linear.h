@@ -5,7 +5,7 @@
 namespace mnist_train::models {
 
 // The products of a linear layer on a CPU. All tensors of a call are f32, or all bf16. Kernels of
-// our own compute them on processors with AVX-512 that multiply bf16, else host_product does.
+// our own compute them on processors with AVX512-BF16, else LibTorch does.
 
 /// Returns whether this processor has the instructions for kernels of our own. What these compute
 /// of a sample does not depend on the others, to the last bit.
