@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "models/batch_norm.h"
@@ -24,8 +25,8 @@ class Model : public torch::nn::Module {
   /// Returns whether the network's code is not this program's own. It may then draw from LibTorch's
   /// generator, and do something else in each step, which a CUDA graph would not repeat.
   virtual bool is_external() const { return false; }
-  /// Returns how many multiply-adds convolutions and matrix products take for one image.
-  std::int64_t multiply_adds() const { return multiply_adds_; }
+  /// Returns the multiply-adds of convolutions and linear layers for one image, if they are known.
+  std::optional<std::int64_t> multiply_adds() const { return multiply_adds_; }
   /// Returns whether training needs `set_sample_seeds` before each `forward`.
   virtual bool needs_sample_seeds() const { return false; }
   /// Sets the numbers [N] i64, on the device, from which the model draws for the images of the next
@@ -57,7 +58,7 @@ class Model : public torch::nn::Module {
  private:
   at::Tensor sample_seeds_;
   GradientPlaces gradient_places_;
-  std::int64_t multiply_adds_ = 0;
+  std::optional<std::int64_t> multiply_adds_;
   bool synchronizes_batch_norm_ = false;
   bool keeps_samples_apart_ = false;
 };

@@ -58,14 +58,16 @@ Json json_of(const Sizes& sizes) {
   return json;
 }
 
+Json or_null(const std::optional<std::int64_t>& number) { return number ? Json(*number) : Json(); }
+
 }  // namespace
 
 std::string to_text(const ModuleTable& table) {
   std::vector<Cells> lines{{"name", "layer", "output", "parameters", "multiply-adds"},
                            {"", "images", batch(table.input), "", ""}};
   for (const ModuleRow& row : table.rows) lines.push_back(cells_of(row));
-  lines.push_back(
-      {"", "sum", "", with_thousands(table.parameters), with_thousands(table.multiply_adds)});
+  lines.push_back({"", "sum", "", with_thousands(table.parameters),
+                   table.multiply_adds ? with_thousands(*table.multiply_adds) : "–"});
   return aligned(lines);
 }
 
@@ -76,12 +78,12 @@ Json to_json(const ModuleTable& table) {
                        {"layer", row.layer},
                        {"output", json_of(row.output)},
                        {"parameters", row.parameters},
-                       {"multiply_adds", row.multiply_adds ? Json(*row.multiply_adds) : Json()}});
+                       {"multiply_adds", or_null(row.multiply_adds)}});
   }
   return {{"input", json_of(table.input)},
           {"modules", modules},
           {"parameters", table.parameters},
-          {"multiply_adds", table.multiply_adds}};
+          {"multiply_adds", or_null(table.multiply_adds)}};
 }
 
 }  // namespace mnist_train::report

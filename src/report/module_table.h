@@ -23,7 +23,7 @@ struct ModuleTable {
   std::vector<std::int64_t> input;  // one image: [C,H,W]
   std::vector<ModuleRow> rows;
   std::int64_t parameters = 0;
-  std::int64_t multiply_adds = 0;  // for one image
+  std::optional<std::int64_t> multiply_adds;  // for one image, if they are known
 };
 
 /// Returns a table for people: the images, a line for each module, the sums.

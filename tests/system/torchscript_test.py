@@ -74,21 +74,19 @@ class Attention(nn.Module):
         return self.head(encoded.mean(1)) + self.up(patches).mean()
 
 
-def test_describe_shows_modules_and_counts_what_is_computed(tmp_path, small):
+def test_describe_shows_modules_and_parameters(tmp_path, small):
     shown = run("describe", "--config", write_config(tmp_path, with_script(small)))
     assert shown.returncode == 0, shown.stderr
     rows = [line.split() for line in shown.stdout.splitlines()]
     assert ["images", "[N,1,28,28]"] in rows and ["body", "Sequential"] in rows and ["body.0", "Conv2d", "156"] in rows
-    assert rows[-1] == ["sum", "2,338", f"{24 * 24 * 6 * 25 + 216 * 10:,}"]
-    assert train(tmp_path, with_script(small, max_steps=1)).summary()["multiply_adds"] == 24 * 24 * 6 * 25 + 216 * 10
+    assert rows[-1] == ["sum", "2,338", "–"]
 
     traced = torch.jit.trace(Attention(), torch.zeros(2, 1, 28, 28), check_trace=False)
     traced.save(str(tmp_path / "attention.ts"))
     shown = run("describe", "--config", write_config(tmp_path, with_script(tmp_path / "attention.ts")), "--json")
     assert shown.returncode == 0, shown.stderr
     described = json.loads(shown.stdout)
-    patches, projections, products = 16 * 32 * 49, 16 * 32 * (96 + 32 + 64 + 64), 16 * 16 * (32 + 32)
-    assert described["multiply_adds"] == patches + projections + products + 16 * 32 * 8 * 4 + 320
+    assert described["multiply_adds"] is None
     assert described["parameters"] == sum(item.numel() for item in traced.parameters())
     modules = {module["name"]: module for module in described["modules"]}
     assert list(modules) == [name for name, _ in traced.named_modules() if name]
