@@ -62,6 +62,10 @@ void throw_errno(ExitCode code, const fs::path& path, const char* action) {
   throw Error(code, path.string() + ": cannot " + action + ": " + error_text(errno));
 }
 
+void throw_errno(const std::string& action) {
+  throw Error(ExitCode::kRunFailed, "cannot " + action + ": " + error_text(errno));
+}
+
 void open_standard_streams() {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     // The lowest free number is the one that is missing.
@@ -83,17 +87,12 @@ void UniqueFd::reset() {
   fd_ = -1;
 }
 
-MappedFile::MappedFile(MappedFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
-
-MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
-  std::swap(data_, other.data_);
-  std::swap(size_, other.size_);
-  return *this;
-}
-
-MappedFile::~MappedFile() {
-  if (data_ != nullptr) ::munmap(const_cast<std::uint8_t*>(data_), size_);
+std::shared_ptr<std::uint8_t> map_shared(int fd, std::size_t bytes, int protection,
+                                         const std::string& what, std::size_t offset) {
+  void* memory = ::mmap(nullptr, bytes, protection, MAP_SHARED | (fd < 0 ? MAP_ANONYMOUS : 0), fd,
+                        static_cast<off_t>(offset));
+  if (memory == MAP_FAILED) throw_errno("map " + what);
+  return {static_cast<std::uint8_t*>(memory), [bytes](std::uint8_t* p) { ::munmap(p, bytes); }};
 }
 
 MappedFile MappedFile::open(const fs::path& path, ExitCode code) {
@@ -102,7 +101,8 @@ MappedFile MappedFile::open(const fs::path& path, ExitCode code) {
   if (file.size_ == 0) return file;
   void* address = ::mmap(nullptr, file.size_, PROT_READ, MAP_PRIVATE, fd.get(), 0);
   if (address == MAP_FAILED) throw_errno(code, path, "map into memory");
-  file.data_ = static_cast<const std::uint8_t*>(address);
+  file.data_ = {static_cast<const std::uint8_t*>(address),
+                [address, size = file.size_](const std::uint8_t*) { ::munmap(address, size); }};
   return file;
 }
 

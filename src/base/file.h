@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -35,24 +36,23 @@ class UniqueFd {
   int fd_ = -1;
 };
 
+/// Maps a file, or with `fd` -1 new memory, for all processes that have it; the last copy of the
+/// pointer unmaps it. `protection`: that of mmap. `what` names it in messages. Throws
+/// Error(kRunFailed).
+std::shared_ptr<std::uint8_t> map_shared(int fd, std::size_t bytes, int protection,
+                                         const std::string& what, std::size_t offset = 0);
+
 /// A file that is mapped into memory, read-only. An empty file has an empty view.
 class MappedFile {
  public:
-  MappedFile() = default;
-  MappedFile(MappedFile&& other) noexcept;
-  MappedFile& operator=(MappedFile&& other) noexcept;
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
-  ~MappedFile();
-
   /// Maps a regular file; anything else (a folder, FIFO, device) is refused without being read.
   /// Throws Error(code) naming the path.
   static MappedFile open(const std::filesystem::path& path, ExitCode code);
 
-  std::span<const std::uint8_t> bytes() const { return {data_, size_}; }
+  std::span<const std::uint8_t> bytes() const { return {data_.get(), size_}; }
 
  private:
-  const std::uint8_t* data_ = nullptr;
+  std::shared_ptr<const std::uint8_t> data_;
   std::size_t size_ = 0;
 };
 
@@ -103,8 +103,10 @@ void remove_leftovers(const std::filesystem::path& folder);
 std::string read_file(const std::filesystem::path& path, std::size_t max_bytes, ExitCode code,
                       std::size_t offset = 0);
 
-/// Throws Error(code): "PATH: cannot ACTION: " and what errno says.
+/// Throws Error(code): "PATH: cannot ACTION: " and the reason, by errno.
 [[noreturn]] void throw_errno(ExitCode code, const std::filesystem::path& path, const char* action);
+/// Throws Error(kRunFailed): "cannot ACTION: " and the reason, by errno.
+[[noreturn]] void throw_errno(const std::string& action);
 
 /// Returns what a file in memory holds, or "" where there is none. Leaves the descriptor's offset
 /// as it is, because the processes that inherited it share it.

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 
 #include "base/error.h"
@@ -46,8 +45,7 @@ std::string shell_quoted(std::string_view text) {
 
 void print_text(std::string_view text) {
   if (write_all(STDOUT_FILENO, text.data(), text.size())) return;
-  throw Error(ExitCode::kRunFailed,
-              std::string("cannot write to standard output: ") + std::strerror(errno));
+  throw_errno("write to standard output");
 }
 
 void print_result(const nlohmann::ordered_json& json) { print_text(json_text(json) + "\n"); }

@@ -10,16 +10,15 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cerrno>
 #include <cstring>
 #include <string>
 #include <utility>
 
 #include "accelerator/device.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "base/hash.h"
 #include "base/json.h"
-#include "base/limits.h"
 #include "base/system.h"
 #include "checkpoint/progress_text.h"
 #include "checkpoint/state_tensors.h"
@@ -33,10 +32,7 @@ constexpr std::int64_t kTimed = 5;  // snapshots that are timed before the short
 constexpr std::size_t kPageBytes = 4096;
 constexpr std::size_t kMostTextBytes = std::size_t{1} << 20U;
 
-[[noreturn]] void fail(const char* action) {
-  throw Error(ExitCode::kRunFailed,
-              std::string("cannot ") + action + " the memory of snapshots: " + error_text(errno));
-}
+constexpr const char* kMemory = "the memory of snapshots";
 
 std::size_t whole_pages(std::size_t bytes) {
   return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
@@ -103,25 +99,6 @@ SnapshotFacts facts_from(const std::string& text) {
   return facts;
 }
 
-/// The slot, mapped for reading.
-class MappedSlot {
- public:
-  MappedSlot(int fd, std::size_t offset, std::size_t size)
-      : size_(size),
-        memory_(::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, static_cast<off_t>(offset))) {
-    if (memory_ == MAP_FAILED) fail("read");
-  }
-  MappedSlot(const MappedSlot&) = delete;
-  MappedSlot& operator=(const MappedSlot&) = delete;
-  ~MappedSlot() { ::munmap(memory_, size_); }
-
-  const std::uint8_t* bytes() const { return static_cast<const std::uint8_t*>(memory_); }
-
- private:
-  std::size_t size_;
-  void* memory_;
-};
-
 }  // namespace
 
 struct alignas(64) SnapshotMemory::Plan {
@@ -147,25 +124,22 @@ SnapshotMemory::SnapshotMemory(int fd, const train::Trainer& trainer,
       slot_bytes_(lay_out(state_tensors(trainer), [](const auto&...) {})) {
   const std::size_t bytes = head_bytes_ + kSlots * slot_bytes_;
   struct stat file {};
-  if (::fstat(fd_, &file) != 0) fail("find");
+  if (::fstat(fd_, &file) != 0) throw_errno(std::string("find ") + kMemory);
   const bool is_new = static_cast<std::size_t>(file.st_size) != bytes;
   if (rank_ == 0 && is_new &&
       (::ftruncate(fd_, 0) != 0 || ::ftruncate(fd_, static_cast<off_t>(bytes)) != 0)) {
-    fail("reserve");
+    throw_errno(std::string("reserve ") + kMemory);
   }
   // A barrier of NCCL's would hold up the devices, not the processes.
   (void)communicator.sum_over_ranks(0);
-  void* head = ::mmap(nullptr, head_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
-  if (head == MAP_FAILED) fail("map");
-  plan_ = static_cast<Plan*>(head);
+  head_ = map_shared(fd_, head_bytes_, PROT_READ | PROT_WRITE, kMemory);
+  plan_ = reinterpret_cast<Plan*>(head_.get());
   for (const std::int64_t step : steps()) {
     newest_slot_ = slot_of(step);
     if (is_checkpoint(step)) checkpoint_slot_ = newest_slot_;
   }
   (void)communicator.sum_over_ranks(0);
 }
-
-SnapshotMemory::~SnapshotMemory() { ::munmap(plan_, head_bytes_); }
 
 SnapshotMemory::Seal& SnapshotMemory::seal(int slot, int rank) const {
   return reinterpret_cast<Seal*>(plan_ + 1)[slot * world_size_ + rank];
@@ -231,7 +205,8 @@ void SnapshotMemory::take(const train::Trainer& trainer, const SnapshotFacts& fa
   const auto write = [&](const void* bytes, std::size_t size, std::size_t offset) {
     hasher.update(bytes, size);
     const auto at = static_cast<off_t>(begin_of(slot) + offset);
-    if (::pwrite(fd_, bytes, size, at) != static_cast<ssize_t>(size)) fail("write to");
+    if (::pwrite(fd_, bytes, size, at) != static_cast<ssize_t>(size))
+      throw_errno(std::string("write to ") + kMemory);
   };
   if (rank_ == 0) {
     const std::string text = to_text(facts);
@@ -273,9 +248,9 @@ std::optional<std::string> SnapshotMemory::verified_text(int slot, const std::ui
 std::optional<SnapshotFacts> SnapshotMemory::restore(train::Trainer& trainer,
                                                      std::int64_t step) const {
   const int slot = slot_of(step);
-  const MappedSlot mapped(fd_, begin_of(slot), slot_bytes_);
+  const auto mapped = map_shared(fd_, slot_bytes_, PROT_READ, kMemory, begin_of(slot));
   const StateTensors state = state_tensors(trainer);
-  const auto text = verified_text(slot, mapped.bytes(), state);
+  const auto text = verified_text(slot, mapped.get(), state);
   if (!text) {
     spdlog::warn("the snapshot of step {} in memory is damaged", step);
     return std::nullopt;
@@ -283,8 +258,7 @@ std::optional<SnapshotFacts> SnapshotMemory::restore(train::Trainer& trainer,
   SnapshotFacts facts = facts_from(*text);
   const at::NoGradGuard no_grad;
   lay_out(state, [&](const at::Tensor& tensor, std::size_t offset, bool) {
-    auto* bytes = const_cast<std::uint8_t*>(mapped.bytes() + offset);  // are only read
-    tensor.copy_(at::from_blob(bytes, tensor.sizes(), tensor.scalar_type()));
+    tensor.copy_(at::from_blob(mapped.get() + offset, tensor.sizes(), tensor.scalar_type()));
   });
   trainer.progress() = facts.progress;
   trainer.optimizer().restored(facts.progress.step);

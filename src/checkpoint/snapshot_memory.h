@@ -33,7 +33,6 @@ class SnapshotMemory {
   SnapshotMemory(int fd, const train::Trainer& trainer, const comm::Communicator& communicator);
   SnapshotMemory(const SnapshotMemory&) = delete;
   SnapshotMemory& operator=(const SnapshotMemory&) = delete;
-  ~SnapshotMemory();
 
   /// Says on rank 0 that all ranks take a snapshot at the moment of this number.
   void plan(std::int64_t moment);
@@ -74,7 +73,8 @@ class SnapshotMemory {
   int world_size_;
   std::size_t head_bytes_;
   std::size_t slot_bytes_;
-  Plan* plan_ = nullptr;      // and the seals behind it
+  std::shared_ptr<std::uint8_t> head_;
+  Plan* plan_ = nullptr;      // in `head_`, followed by the seals
   int newest_slot_ = -1;      // of those that were taken or found here
   int checkpoint_slot_ = -1;  // the newest one that is a checkpoint, too
 };

@@ -3,8 +3,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -12,7 +10,7 @@
 #include <sstream>
 #include <vector>
 
-#include "base/limits.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/system.h"
 #include "base/terminal.h"
@@ -81,8 +79,7 @@ bool may_restart(const LaunchState& state) {
 UniqueFd make_snapshot_memory() {
   UniqueFd memory(::memfd_create("mnist-train-snapshots", MFD_CLOEXEC));
   if (memory.valid()) return memory;
-  throw Error(ExitCode::kRunFailed,
-              std::string("cannot make memory for snapshots: ") + error_text(errno));
+  throw_errno("make memory for snapshots");
 }
 
 LaunchState prepare(launch::Job job, const settings::RunConfig& config, const std::string& name) {

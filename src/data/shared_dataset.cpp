@@ -20,7 +20,6 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/limits.h"
 #include "base/system.h"
 #include "data/dataset_reader.h"
 
@@ -44,17 +43,7 @@ struct SharedHeader {
   std::uint64_t description_offset;  // from the beginning of the memory, as all offsets
 };
 
-[[noreturn]] void throw_errno(const char* action) {
-  throw Error(ExitCode::kRunFailed,
-              std::string("shared samples: cannot ") + action + ": " + error_text(errno));
-}
-
-/// Maps the whole memory; unmapped with the last copy of the pointer.
-std::shared_ptr<std::uint8_t> map_shared(int fd, std::size_t bytes, int protection) {
-  void* memory = ::mmap(nullptr, bytes, protection, MAP_SHARED, fd, 0);
-  if (memory == MAP_FAILED) throw_errno("map the memory");
-  return {static_cast<std::uint8_t*>(memory), [bytes](std::uint8_t* p) { ::munmap(p, bytes); }};
-}
+constexpr const char* kMemory = "the shared samples";
 
 nlohmann::json describe(const ImageSet& set, const std::uint8_t* memory) {
   nlohmann::json description = set;
@@ -79,7 +68,7 @@ void seal(int fd) {
   const double begin_s = monotonic_seconds();
   while (::fcntl(fd, F_ADD_SEALS, kSeals) != 0) {
     if (errno != EBUSY || monotonic_seconds() - begin_s > kPatience_s)
-      throw_errno("seal the memory");
+      throw_errno("seal the memory of the samples");
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
@@ -88,14 +77,14 @@ void seal(int fd) {
 void fill(int fd, DatasetReader& reader) {
   reader.require_memory();
   const std::size_t end = kHeaderBytes + reader.bytes();
-  if (::ftruncate(fd, static_cast<off_t>(end)) != 0) throw_errno("size the memory");
+  if (::ftruncate(fd, static_cast<off_t>(end)) != 0) throw_errno("size the memory of the samples");
   {
-    const auto memory = map_shared(fd, end, PROT_READ | PROT_WRITE);
+    const auto memory = map_shared(fd, end, PROT_READ | PROT_WRITE, kMemory);
     const std::span<std::uint8_t> samples(memory.get() + kHeaderBytes, end - kHeaderBytes);
     const auto description = describe(reader.read_into(samples, memory), memory.get());
     if (::lseek(fd, static_cast<off_t>(end), SEEK_SET) < 0 ||
         !write_all(fd, description.data(), description.size())) {
-      throw_errno("write to the memory");
+      throw_errno("write to the memory of the samples");
     }
     const SharedHeader header{kMagic, end + description.size(), end};
     std::memcpy(memory.get(), &header, sizeof header);
@@ -112,7 +101,7 @@ void wait_until_ready(int ready_fd, std::chrono::milliseconds timeout,
     pollfd ready{ready_fd, POLLIN, 0};
     const int count =
         ::poll(&ready, 1, static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 1000)));
-    if (count < 0 && errno != EINTR) throw_errno("wait for the launcher");
+    if (count < 0 && errno != EINTR) throw_errno("wait for the launcher's samples");
     // The byte stays in the pipe: every worker sees it, also after the launcher has ended.
     if (count > 0 && (ready.revents & POLLIN) != 0) return;
     if (count > 0) throw PeerError("the launcher ended before the samples were read");
@@ -178,7 +167,8 @@ Dataset restore(const std::shared_ptr<const std::uint8_t>& memory, std::size_t b
 SharedDataset::SharedDataset()
     : memory_fd_(::memfd_create("mnist-train-samples", MFD_CLOEXEC | MFD_ALLOW_SEALING)) {
   std::array<int, 2> ends{};
-  if (!memory_fd_.valid() || ::pipe2(ends.data(), O_CLOEXEC) != 0) throw_errno("be set up");
+  if (!memory_fd_.valid() || ::pipe2(ends.data(), O_CLOEXEC) != 0)
+    throw_errno("make memory for the samples");
   ready_read_fd_ = UniqueFd(ends[0]);
   ready_write_fd_ = UniqueFd(ends[1]);
 }
@@ -206,7 +196,8 @@ void SharedDataset::run(const settings::DataOptions& options, std::int64_t seed,
     DatasetReader reader(options, seed, splits, &cancelled_);
     fill(memory_fd_.get(), reader);
     const char ready = 1;
-    if (!write_all(ready_write_fd_.get(), &ready, 1)) throw_errno("tell the workers");
+    if (!write_all(ready_write_fd_.get(), &ready, 1))
+      throw_errno("tell the workers that samples are ready");
   } catch (...) {
     failure_ = std::current_exception();
   }
@@ -219,14 +210,14 @@ Dataset attach(const SharedDatasetHandle& handle, std::chrono::milliseconds time
   const UniqueFd ready_fd(handle.ready_fd);
   wait_until_ready(ready_fd.get(), timeout, while_waiting);
   struct stat status {};
-  if (::fstat(memory_fd.get(), &status) != 0) throw_errno("examine the memory");
+  if (::fstat(memory_fd.get(), &status) != 0) throw_errno("examine the memory of the samples");
   const auto bytes = static_cast<std::size_t>(status.st_size);
   // Without the seals it could shrink under our feet, and reading it would kill the process.
   const int seals = ::fcntl(memory_fd.get(), F_GET_SEALS);
   if (seals < 0 || (seals & kSeals) != kSeals) throw_malformed("is not sealed");
   if (bytes < kHeaderBytes) throw_malformed("has no header");
   try {
-    return restore(map_shared(memory_fd.get(), bytes, PROT_READ), bytes);
+    return restore(map_shared(memory_fd.get(), bytes, PROT_READ, kMemory), bytes);
   } catch (const nlohmann::json::exception&) {
     throw_malformed("has a broken description");
   }

@@ -157,12 +157,12 @@ bool fork_rank(const RankPlan& plan, char* title) {
 ForkServer ForkServer::start(const std::filesystem::path& executable) {
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) {
-    fail("make a socket for the fork server");
+    throw_errno("make a socket for the fork server");
   }
   UniqueFd requests(ends[0]);
   const UniqueFd other(ends[1]);
   const UniqueFd served = copy_above_targets(other.get());
-  if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) fail("become the parent of the ranks");
+  if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) throw_errno("become the parent of the ranks");
   auto variables =
       environment_with({std::string(kSpaceVariable) + "=" + std::string(kSpaceBytes, ' '),
                         std::string(kHandedOverVariable) + "=requests"});
@@ -171,7 +171,7 @@ ForkServer ForkServer::start(const std::filesystem::path& executable) {
   std::array<char*, 2> arguments{title.data(), nullptr};
   const pid_t launcher = ::getpid();
   const pid_t pid = ::fork();
-  if (pid < 0) fail("start the fork server");
+  if (pid < 0) throw_errno("start the fork server");
   if (pid == 0) {
     become_server(executable, arguments.data(), environment.data(), served.get(), launcher);
   }
@@ -206,7 +206,7 @@ void ForkServer::ask_for(const RankPlan& plan) const {
   // The pipe of a rank that a server was asked for that has ended is closed, which says it all.
   if (::sendmsg(requests_.get(), &message.header, MSG_NOSIGNAL) < 0 && errno != EPIPE &&
       errno != ECONNRESET) {
-    fail("ask the fork server for a rank");
+    throw_errno("ask the fork server for a rank");
   }
 }
 

@@ -4,7 +4,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -13,7 +12,6 @@
 
 #include "base/checkpoint_file.h"
 #include "base/config_key_error.h"
-#include "base/limits.h"
 #include "base/print.h"
 #include "base/system.h"
 #include "base/typed_command.h"
@@ -86,8 +84,7 @@ UniqueFd publish_job(const Job& job) {
   // Not as text: paths need not be UTF-8.
   const std::vector<std::uint8_t> bytes = nlohmann::json::to_cbor(job);
   if (!fd.valid() || !write_all(fd.get(), bytes.data(), bytes.size())) {
-    throw Error(ExitCode::kRunFailed,
-                std::string("cannot hand the job to the workers: ") + error_text(errno));
+    throw_errno("hand the job to the workers");
   }
   return fd;
 }

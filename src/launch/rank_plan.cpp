@@ -6,10 +6,8 @@
 #include <unistd.h>
 
 #include <array>
-#include <cerrno>
 #include <charconv>
-
-#include "base/limits.h"
+#include <string_view>
 
 namespace mnist_train::launch {
 
@@ -29,14 +27,14 @@ struct HandOver {
 /// is kept as well.
 void plan_standard_streams(const WorkerSetup& setup, int rank, RankPlan& plan) {
   const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
-  if (!null.valid()) fail("open /dev/null");
+  if (!null.valid()) throw_errno("open /dev/null");
   plan.descriptors.emplace_back(copy_above_targets(null.get()), STDIN_FILENO);
   UniqueFd log;
   if (setup.log_folder) {
     const fs::path path = *setup.log_folder / log_file_name(rank);
     log = UniqueFd(
         ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644));
-    if (!log.valid()) fail("open " + path.string());
+    if (!log.valid()) throw_errno("open " + path.string());
     plan.descriptors.emplace_back(copy_above_targets(log.get()), STDERR_FILENO);
   }
   if (rank == 0 && setup.output_fd >= 0) {
@@ -73,13 +71,9 @@ bool is_overridden(const std::string& entry, const std::vector<std::string>& ove
 
 }  // namespace
 
-[[noreturn]] void fail(const std::string& action) {
-  throw Error(ExitCode::kRunFailed, "cannot " + action + ": " + error_text(errno));
-}
-
 UniqueFd copy_above_targets(int fd) {
   UniqueFd copy(::fcntl(fd, F_DUPFD_CLOEXEC, kFirstFreeFd));
-  if (!copy.valid()) fail("duplicate a descriptor for a worker");
+  if (!copy.valid()) throw_errno("duplicate a descriptor for a worker");
   return copy;
 }
 

@@ -23,9 +23,6 @@ struct RankPlan {
   pid_t launcher = 0;
 };
 
-/// Throws Error(kRunFailed): "cannot ACTION: " and what errno says.
-[[noreturn]] void fail(const std::string& action);
-
 /// Returns a copy of a descriptor whose number is above all that are handed over. Throws
 /// Error(kRunFailed).
 UniqueFd copy_above_targets(int fd);

@@ -4,22 +4,14 @@
 #include <unistd.h>
 
 #include <array>
-#include <cerrno>
-#include <cstring>
 #include <new>
 
 #include "base/enum_name.h"
-#include "base/limits.h"
 #include "base/system.h"
 
 namespace mnist_train::launch {
 
 namespace {
-
-[[noreturn]] void fail(const char* action) {
-  throw Error(ExitCode::kRunFailed,
-              std::string("cannot ") + action + " the status board: " + error_text(errno));
-}
 
 const char* phase_name(Phase phase) {
   static constexpr std::array kNames{"starting", "rendezvous", "loading data", "loading weights",
@@ -45,11 +37,9 @@ const char* wait_name(Wait wait) {
   return enum_name(kNames, wait, "an unknown operation");
 }
 
-StatusBoard::StatusBoard(UniqueFd fd, int ranks, bool is_new) : fd_(std::move(fd)), ranks_(ranks) {
-  void* memory = ::mmap(nullptr, board_bytes(ranks), PROT_READ | PROT_WRITE,
-                        fd_.valid() ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS, fd_.get(), 0);
-  if (memory == MAP_FAILED) fail("map");
-  statuses_ = static_cast<RankStatus*>(memory);
+StatusBoard::StatusBoard(UniqueFd fd, int ranks, bool is_new) : fd_(std::move(fd)) {
+  memory_ = map_shared(fd_.get(), board_bytes(ranks), PROT_READ | PROT_WRITE, "the status board");
+  statuses_ = reinterpret_cast<RankStatus*>(memory_.get());
   if (is_new) {
     for (int rank = 0; rank < ranks; ++rank) {
       auto* status = new (&statuses_[rank]) RankStatus;
@@ -58,19 +48,10 @@ StatusBoard::StatusBoard(UniqueFd fd, int ranks, bool is_new) : fd_(std::move(fd
   }
 }
 
-StatusBoard::StatusBoard(StatusBoard&& other) noexcept
-    : fd_(std::move(other.fd_)),
-      ranks_(other.ranks_),
-      statuses_(std::exchange(other.statuses_, nullptr)) {}
-
-StatusBoard::~StatusBoard() {
-  if (statuses_ != nullptr) ::munmap(statuses_, board_bytes(ranks_));
-}
-
 StatusBoard StatusBoard::create(int ranks) {
   UniqueFd fd(::memfd_create("mnist-train-status", MFD_CLOEXEC));
   if (!fd.valid() || ::ftruncate(fd.get(), static_cast<off_t>(board_bytes(ranks))) != 0) {
-    fail("create");
+    throw_errno("create the status board");
   }
   return StatusBoard(std::move(fd), ranks, true);
 }

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "base/file.h"
@@ -58,11 +59,6 @@ class StatusBoard {
   /// because the launcher is not ours.
   static StatusBoard attach(int fd, int ranks);
 
-  StatusBoard(StatusBoard&& other) noexcept;
-  StatusBoard(const StatusBoard&) = delete;
-  StatusBoard& operator=(const StatusBoard&) = delete;
-  ~StatusBoard();
-
   int fd() const { return fd_.get(); }
   RankStatus& of(int local_rank) { return statuses_[local_rank]; }
   const RankStatus& of(int local_rank) const { return statuses_[local_rank]; }
@@ -71,8 +67,8 @@ class StatusBoard {
   StatusBoard(UniqueFd fd, int ranks, bool is_new);
 
   UniqueFd fd_;
-  int ranks_ = 0;
-  RankStatus* statuses_ = nullptr;
+  std::shared_ptr<std::uint8_t> memory_;
+  RankStatus* statuses_ = nullptr;  // in there
 };
 
 /// Records what the rank does now. Must be called at least once in every step and evaluation batch.

@@ -6,9 +6,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 
+#include "base/file.h"
 #include "base/system.h"
 #include "launch/progress_watch.h"
 #include "launch/straggler_watch.h"
@@ -50,10 +49,7 @@ class Attempt {
         meters_(static_cast<std::size_t>(setup.world_size), StallMeter(hang_timeout_s)) {
     const sigset_t signals = supervised_signals();
     signal_fd_ = UniqueFd(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
-    if (!signal_fd_.valid()) {
-      throw Error(ExitCode::kRunFailed,
-                  std::string("cannot listen for signals: ") + std::strerror(errno));
-    }
+    if (!signal_fd_.valid()) throw_errno("listen for signals");
     for (int rank = 0; rank < setup.world_size; ++rank) {
       workers_.push_back(WorkerProcess::start(setup, rank));
     }

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <array>
-#include <cerrno>
 #include <cstdlib>
 #include <utility>
 #include <vector>
@@ -68,19 +67,19 @@ void exec_worker(const Job& job, UniqueFd held) {
   // Above the numbers of what is handed over, and open across exec.
   const UniqueFd kept = held.valid() ? copy_above_targets(held.get()) : UniqueFd();
   if (kept.valid()) ::fcntl(kept.get(), F_SETFD, 0);
-  if (::dup2(job_fd.get(), kJobFd) < 0) fail("hand the job to the worker");
+  if (::dup2(job_fd.get(), kJobFd) < 0) throw_errno("hand the job to the worker");
   ::setenv(kHandedOverVariable, "job", /*overwrite=*/1);
   std::string title = "mnist-train";
   std::array<char*, 2> arguments{title.data(), nullptr};
   ::execv(executable.c_str(), arguments.data());
-  fail("start " + executable);
+  throw_errno("start " + executable);
 }
 
 std::string log_file_name(int rank) { return "rank-" + std::to_string(rank) + ".log"; }
 
 WorkerProcess WorkerProcess::start(const WorkerSetup& setup, int rank) {
   std::array<int, 2> pipe{};
-  if (::pipe2(pipe.data(), O_CLOEXEC) != 0) fail("make a pipe for a worker");
+  if (::pipe2(pipe.data(), O_CLOEXEC) != 0) throw_errno("make a pipe for a worker");
   WorkerProcess worker;
   worker.rank_ = rank;
   worker.failure_pipe_ = UniqueFd(pipe[0]);
@@ -96,7 +95,7 @@ WorkerProcess WorkerProcess::start(const WorkerSetup& setup, int rank) {
   std::array<char*, 2> arguments{plan.title.data(), nullptr};
   const std::string executable = setup.executable.string();
   const pid_t pid = ::fork();
-  if (pid < 0) fail("start rank " + std::to_string(rank));
+  if (pid < 0) throw_errno("start rank " + std::to_string(rank));
   if (pid == 0) become_worker(plan, executable.c_str(), arguments.data(), environment.data());
   worker.pid_ = pid;
   return worker;
