@@ -19,8 +19,8 @@ std::int64_t middle_of(std::int64_t begin, std::int64_t end) {
 
 }  // namespace
 
-SummationTree::SummationTree(std::vector<std::int64_t> begins, ShardSums sums_of_shards)
-    : begins_(std::move(begins)), sums_of_shards_(sums_of_shards), nodes_(begins_.size() - 1) {
+SummationTree::SummationTree(std::vector<std::int64_t> begins)
+    : begins_(std::move(begins)), nodes_(begins_.size() - 1) {
   std::vector<std::pair<RowPlace, RowPlace>> sums;
   visit({begins_.front(), begins_.back()}, sums);
   for (const auto& nodes : nodes_) rows_of_rank_ = std::max(rows_of_rank_, nodes.size());
@@ -35,7 +35,7 @@ SummationTree::SummationTree(std::vector<std::int64_t> begins, ShardSums sums_of
 SummationTree SummationTree::of_ranks(int ranks) {
   std::vector<std::int64_t> begins(static_cast<std::size_t>(ranks) + 1);
   std::iota(begins.begin(), begins.end(), 0);
-  return {std::move(begins), ShardSums::kBehindShard};
+  return SummationTree(std::move(begins));
 }
 
 /// Finds the largest nodes that one rank adds up, and the sums of them. Returns where the node's
@@ -43,9 +43,7 @@ SummationTree SummationTree::of_ranks(int ranks) {
 SummationTree::RowPlace SummationTree::visit(ShardRun node,
                                              std::vector<std::pair<RowPlace, RowPlace>>& sums) {
   const auto after = std::upper_bound(begins_.begin(), begins_.end(), node.begin);
-  const bool is_added_up_here =
-      sums_of_shards_ == ShardSums::kLater ? node.end - node.begin == 1 : node.end <= *after;
-  if (is_added_up_here) {
+  if (node.end <= *after) {
     const auto rank = static_cast<std::size_t>(after - begins_.begin() - 1);
     nodes_[rank].push_back(node);
     return {rank, nodes_[rank].size() - 1};
@@ -69,12 +67,9 @@ std::vector<SummationTree::Leaf> SummationTree::leaves(int rank) const {
 /// Leaves the sum of the node in `row`; those from `free_row` on may be used on the way.
 void SummationTree::add_leaves(ShardRun node, std::size_t row, std::size_t free_row,
                                std::vector<Leaf>& leaves) const {
-  if (node.end - node.begin == 1) return leaves.push_back({row, /*adds=*/false, {}});
+  if (node.end - node.begin == 1) return leaves.push_back({row, {}});
   const std::int64_t middle = middle_of(node.begin, node.end);
   add_leaves({node.begin, middle}, row, free_row, leaves);
-  if (sums_of_shards_ == ShardSums::kDirectly && node.end - middle == 1) {
-    return leaves.push_back({row, /*adds=*/true, {}});
-  }
   add_leaves({middle, node.end}, free_row, free_row + 1, leaves);
   leaves.back().then.push_back({row, free_row});
 }

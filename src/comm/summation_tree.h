@@ -16,35 +16,25 @@ struct RowSum {
   bool operator==(const RowSum&) const = default;
 };
 
-/// When a rank adds up what it computed for its shards.
-enum class ShardSums {
-  kBehindShard,  // each in a row of its own first, as where a shard is collected in several parts
-  kDirectly,     // while it is collected, where that saves a row
-  kLater,        // each stays in a row of its own, and all are added up over the ranks
-};
-
-/// The order in which what was computed for the shards of a global batch is added up: that of a
-/// binary tree over the shards, whose left halves are the largest powers of two. It is the same
-/// whichever ranks computed the shards and whenever they add them up: a rank may do so below the
-/// nodes that are all its own.
+/// The reduction tree over the shards of a global batch: binary, the left half of each node being
+/// the largest power of two. The order of addition is the same whichever ranks computed the shards:
+/// a rank adds up the nodes that are all its own, the ranks together the rest.
 ///
 ///     // Rank 0 computes two of 4 shards, ranks 1 and 2 compute one each:
-///     SummationTree({0, 2, 3, 4}, ShardSums::kDirectly);
+///     SummationTree({0, 2, 3, 4});
 ///     // rank 0 adds shards 0 and 1, and over the ranks (0 + 1) + (2 + 3) is added up
 class SummationTree {
  public:
-  /// What a rank does with one of its shards: it leaves it in a row of its own table, or adds it to
-  /// what is there, and then adds rows up.
+  /// What a rank does with one of its shards: collects it in a row of its table, then adds up rows.
   struct Leaf {
     std::size_t row;
-    bool adds;
     std::vector<RowSum> then;
 
     bool operator==(const Leaf&) const = default;
   };
 
   /// Rank i has the shards from `begins[i]` to `begins[i + 1]`, at least one.
-  SummationTree(std::vector<std::int64_t> begins, ShardSums sums_of_shards);
+  explicit SummationTree(std::vector<std::int64_t> begins);
   /// Makes the tree of as many shards as ranks.
   static SummationTree of_ranks(int ranks);
 
@@ -74,7 +64,6 @@ class SummationTree {
                   std::vector<Leaf>& leaves) const;
 
   std::vector<std::int64_t> begins_;
-  ShardSums sums_of_shards_;
   std::vector<std::vector<ShardRun>> nodes_;  // by rank: those whose sums it gives to the others
   std::size_t rows_of_rank_ = 0;
   std::size_t rows_ = 0;

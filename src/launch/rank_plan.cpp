@@ -7,7 +7,6 @@
 
 #include <array>
 #include <charconv>
-#include <string_view>
 
 namespace mnist_train::launch {
 

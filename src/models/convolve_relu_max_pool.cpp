@@ -33,7 +33,7 @@ class ConvolveReluMaxPool : public torch::autograd::Function<ConvolveReluMaxPool
                             const WantedGradients& wanted, bool planar) {
     const at::Tensor weights = weight.contiguous(kChannelsLast);
     PooledConvolution result = passes(weight)->forward(input.contiguous(kChannelsLast), weights,
-                                                       bias.contiguous(), wanted.ends, planar);
+                                                       bias.contiguous(), planar);
     context->save_for_backward({result.images, result.choice, weights});
     wanted.save(context->saved_data);
     context->saved_data["planar"] = planar;
@@ -88,9 +88,8 @@ bool in_one_host_kernel(const torch::nn::Conv2dImpl& layer, const at::Tensor& im
 
 at::Tensor convolve_in_one_host_kernel(const torch::nn::Conv2dImpl& layer, const at::Tensor& images,
                                        GradientPlaces& places, bool planar) {
-  const WantedGradients wanted = at::GradMode::is_enabled()
-                                     ? places.take(layer.weight, layer.bias, images.size(0))
-                                     : WantedGradients::anywhere(images.size(0));
+  WantedGradients wanted;
+  if (at::GradMode::is_enabled()) wanted = places.take(layer.weight, layer.bias);
   return ConvolveReluMaxPool::apply(images, layer.weight, layer.bias, wanted, planar);
 }
 

@@ -41,7 +41,6 @@ class LayeredModel : public Model {
     initialize(weighted_, init, defaults);
     operations_ = compile(described.layers);
     set_multiply_adds(described.multiply_adds);
-    set_keeps_samples_apart(keeps_apart_);
     made_.clear();
     weighted_.clear();
   }
@@ -150,9 +149,7 @@ class LayeredModel : public Model {
   Operations compile(Neighbours left) {
     Operations operations;
     while (!left.empty()) {
-      const Neighbours joined = left.first(add_operation(left, operations));
-      keeps_apart_ = keeps_apart_ && keep_samples_apart(joined);
-      left = left.subspan(joined.size());
+      left = left.subspan(add_operation(left, operations));
     }
     return operations;
   }
@@ -283,7 +280,6 @@ class LayeredModel : public Model {
 
   Operations operations_;
   std::int64_t dropout_layers_ = 0;
-  bool keeps_apart_ = true;  // whether all operations keep samples apart
   std::map<const SizedLayer*, std::shared_ptr<torch::nn::Module>> made_;  // while it is constructed
   std::vector<WeightedLayer> weighted_;  // in the order of the state_dict, while it is constructed
 };

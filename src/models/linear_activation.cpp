@@ -61,20 +61,13 @@ class LinearActivation : public torch::autograd::Function<LinearActivation> {
     at::Tensor of_x;
     at::Tensor of_weight;
     if (x.is_cpu()) {
-      const bool needs_weight = context->needs_input_grad(1);
       const auto wanted = WantedGradients::saved(context->saved_data);
-      wanted.for_each([&](std::size_t shard, std::int64_t begin, std::int64_t samples) {
-        const auto rows = [&](const at::Tensor& all) { return all.narrow(0, begin, samples); };
-        const at::Tensor of_sums = rows(found.linear);
-        if (!by_kernel) {
-          at::Tensor of_bias = host_linear_activation_gradients(function, rows(y), rows(of_y),
-                                                                of_sums, wanted.biases[shard]);
-          if (shard == 0) found.bias = std::move(of_bias);
-        }
-        if (!needs_weight) return;
-        at::Tensor of_shard = host_linear_weight_gradient(of_sums, rows(x), wanted.weights[shard]);
-        if (shard == 0) of_weight = std::move(of_shard);
-      });
+      if (!by_kernel) {
+        found.bias = host_linear_activation_gradients(function, y, of_y, found.linear, wanted.bias);
+      }
+      if (context->needs_input_grad(1)) {
+        of_weight = host_linear_weight_gradient(found.linear, x, wanted.weight);
+      }
       if (context->needs_input_grad(0)) of_x = host_linear_input_gradient(found.linear, weight);
     } else {
       if (context->needs_input_grad(0)) of_x = found.linear.mm(weight);
@@ -95,10 +88,10 @@ bool fits_gpu_kernel(const torch::nn::LinearImpl& layer, const at::Tensor& x) {
 
 /// Returns where the layer's gradients of the pass that begins are wanted. GPU kernels write them
 /// anywhere.
-WantedGradients wanted_of(const torch::nn::LinearImpl& layer, const at::Tensor& x,
-                          GradientPlaces& places, bool by_kernel) {
-  if (by_kernel || !at::GradMode::is_enabled()) return WantedGradients::anywhere(x.size(0));
-  return places.take(layer.weight, layer.bias, x.size(0));
+WantedGradients wanted_of(const torch::nn::LinearImpl& layer, GradientPlaces& places,
+                          bool by_kernel) {
+  if (by_kernel || !at::GradMode::is_enabled()) return {};
+  return places.take(layer.weight, layer.bias);
 }
 
 }  // namespace
@@ -113,7 +106,7 @@ Operation linear_activation(std::shared_ptr<torch::nn::LinearImpl> layer,
     const bool by_kernel = fits_gpu_kernel(*layer, x);
     if (by_kernel || can_host_linear_activation(x, layer->weight, layer->bias)) {
       return LinearActivation::apply(x, layer->weight, layer->bias,
-                                     wanted_of(*layer, x, places, by_kernel), std::optional(number),
+                                     wanted_of(*layer, places, by_kernel), std::optional(number),
                                      by_kernel);
     }
     return function(layer->forward(x));
@@ -125,15 +118,10 @@ Operation linear(std::shared_ptr<torch::nn::LinearImpl> layer, GradientPlaces& p
     constexpr bool kByKernel = false;
     return can_host_linear_activation(x, layer->weight, layer->bias)
                ? LinearActivation::apply(x, layer->weight, layer->bias,
-                                         wanted_of(*layer, x, places, kByKernel),
+                                         wanted_of(*layer, places, kByKernel),
                                          std::optional<std::int64_t>(), kByKernel)
                : layer->forward(x);
   };
-}
-
-bool separates_samples(const torch::nn::LinearImpl& layer) {
-  return layer.weight.is_cpu() && layer.options.bias() && has_own_host_linear() &&
-         !kernels::is_used(kernels::Operation::kLinearActivation, layer.weight.device());
 }
 
 }  // namespace mnist_train::models

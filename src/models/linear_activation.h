@@ -20,7 +20,4 @@ Operation linear_activation(std::shared_ptr<torch::nn::LinearImpl> layer,
 /// on a CPU.
 Operation linear(std::shared_ptr<torch::nn::LinearImpl> layer, GradientPlaces& places);
 
-/// Returns whether both compute the layer on a CPU by kernels in which no sample depends on others.
-bool separates_samples(const torch::nn::LinearImpl& layer);
-
 }  // namespace mnist_train::models

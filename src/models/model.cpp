@@ -1,16 +1,11 @@
 #include "models/model.h"
 
-#include <torch/nn/modules/conv.h>
-#include <torch/nn/modules/linear.h>
 #include <torch/utils.h>
 
-#include <algorithm>
 #include <string>
 
 #include "base/error.h"
-#include "models/linear_activation.h"
 #include "models/plugin_model.h"
-#include "models/relu_max_pool.h"
 #include "models/script_model.h"
 
 namespace mnist_train::models {
@@ -28,17 +23,6 @@ bool has_own_statistics(const torch::nn::Module& layer) {
 }
 
 }  // namespace
-
-bool Model::separates_shards() const {
-  const auto all = modules(/*include_self=*/false);
-  return keeps_samples_apart_ && std::all_of(all.begin(), all.end(), [](const auto& module) {
-           if (const auto* layer = module->template as<torch::nn::Linear>()) {
-             return separates_samples(*layer);
-           }
-           const auto* layer = module->template as<torch::nn::Conv2d>();
-           return layer == nullptr || has_host_convolve_relu_max_pool(*layer);
-         });
-}
 
 void Model::synchronize_batch_norm(const SumOverRanks& sum) {
   std::string unknown;

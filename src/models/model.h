@@ -33,10 +33,6 @@ class Model : public torch::nn::Module {
   /// `forward`, each image by itself.
   void set_sample_seeds(at::Tensor seeds) { sample_seeds_ = std::move(seeds); }
 
-  /// Returns whether, in training on a CPU, what a sample gives does not depend on the others of
-  /// its batch, to the last bit, and all layers write the gradients that a batch's shards give to
-  /// `gradient_places`. Then a batch of several shards can be computed as one.
-  bool separates_shards() const;
   /// Returns where the layers' next gradients are wanted, for the caller to say.
   GradientPlaces& gradient_places() { return gradient_places_; }
 
@@ -52,15 +48,12 @@ class Model : public torch::nn::Module {
  protected:
   const at::Tensor& sample_seeds() const { return sample_seeds_; }
   void set_multiply_adds(std::int64_t for_one_image) { multiply_adds_ = for_one_image; }
-  /// Says whether the layers are such that kernels can keep samples apart, see `separates_shards`.
-  void set_keeps_samples_apart(bool by_layers) { keeps_samples_apart_ = by_layers; }
 
  private:
   at::Tensor sample_seeds_;
   GradientPlaces gradient_places_;
   std::optional<std::int64_t> multiply_adds_;
   bool synchronizes_batch_norm_ = false;
-  bool keeps_samples_apart_ = false;
 };
 
 /// Returns the model that `options` describe, on the CPU, with initial weights that depend on

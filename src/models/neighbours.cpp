@@ -61,9 +61,4 @@ bool are_average_flatten(Neighbours next) {
   return next.size() >= 2 && averages_all(*next[0]) && begin_with_flatten(next.subspan(1));
 }
 
-bool keep_samples_apart(Neighbours joined) {
-  return are_convolution_relu_max_pool(joined) || begin_with_flatten(joined) ||
-         kind_as<settings::LinearLayer>(*joined[0]) != nullptr;
-}
-
 }  // namespace mnist_train::models

@@ -34,8 +34,4 @@ bool are_linear_activation(Neighbours next);
 /// Returns whether the first layers average images and leave a vector of their channels.
 bool are_average_flatten(Neighbours next);
 
-/// Returns whether kernels keep samples apart in these layers, at least one, which are one
-/// operation.
-bool keep_samples_apart(Neighbours joined);
-
 }  // namespace mnist_train::models

@@ -42,36 +42,25 @@ struct PooledConvolutionBackward {
 };
 
 struct PooledConvolutionGradients {
-  at::Tensor images;         // undefined where it is not wanted
-  at::Tensor weights, bias;  // of the first shard
+  at::Tensor images;  // undefined where it is not wanted
+  at::Tensor weights, bias;
 };
 
-/// Calls `sum(shard, begin, count, weights, bias)` for each shard of the batch, which writes the
-/// gradients that these images give to the last two. Leaves those of the first shard in `result`.
-template <class Sum>
-void sum_by_shard(const PooledConvolutionBackward& pass, PooledConvolutionGradients& result,
-                  const Sum& sum) {
+/// Returns tensors for the gradients of weights and bias: those that are wanted, or new ones.
+inline PooledConvolutionGradients make_gradients(const PooledConvolutionBackward& pass) {
   const at::Tensor& like = pass.weights;
-  pass.wanted.for_each([&](std::size_t shard, std::int64_t begin, std::int64_t count) {
-    at::Tensor weights =
-        gradient_tensor(pass.wanted.weights[shard], like.sizes(),
-                        like.options().memory_format(at::MemoryFormat::ChannelsLast));
-    at::Tensor bias = gradient_tensor(pass.wanted.biases[shard], {like.size(0)}, like.options());
-    sum(shard, begin, count, weights, bias);
-    if (shard != 0) return;
-    result.weights = std::move(weights);
-    result.bias = std::move(bias);
-  });
+  return {{},
+          gradient_tensor(pass.wanted.weight, like.sizes(),
+                          like.options().memory_format(at::MemoryFormat::ChannelsLast)),
+          gradient_tensor(pass.wanted.bias, {like.size(0)}, like.options())};
 }
 
 /// A way to take images on a CPU through a convolution, ReLU and 2x2 max-pooling, and back.
 /// Kernels are square, with stride 1 and without padding; images [N,C,H,W] and weights are channels
-/// last, and so is what comes out, unless it is `planar`. `ends` says how many images come before
-/// the end of each shard.
+/// last, and so is what comes out, unless it is `planar`.
 struct PooledConvolutionPasses {
   PooledConvolution (*forward)(const at::Tensor& images, const at::Tensor& weights,
-                               const at::Tensor& bias, const std::vector<std::int64_t>& ends,
-                               bool planar);
+                               const at::Tensor& bias, bool planar);
   PooledConvolutionGradients (*backward)(const PooledConvolutionBackward& pass);
 };
 

@@ -85,8 +85,7 @@ void backward_images(const ImageShapes& shapes, const BackwardImages& batch, std
 }
 
 PooledConvolution forward(const at::Tensor& images, const at::Tensor& weights,
-                          const at::Tensor& bias, const std::vector<std::int64_t>& /*ends*/,
-                          bool planar) {
+                          const at::Tensor& bias, bool planar) {
   const ImageShapes shapes(images, weights);
   const std::vector<std::int64_t> sizes{images.size(0), shapes.pool.channels,
                                         shapes.pool.height / 2, shapes.pool.width / 2};
@@ -113,16 +112,15 @@ PooledConvolution forward(const at::Tensor& images, const at::Tensor& weights,
   return {std::move(out), images, std::move(choice)};
 }
 
-/// Returns the sums of the gradients of weights and bias over some of the images. There is a part
-/// for each thread, so bits depend on how many there are; the parts are added in their order.
+/// Returns the sums of the gradients of weights and bias over all images. There is a part for each
+/// thread, so bits depend on how many there are; the parts are added in their order.
 at::Tensor sum_over_images(const ImageShapes& shapes, const BackwardImages& batch,
-                           std::int64_t begin, std::int64_t count) {
+                           std::int64_t count) {
   const std::int64_t parts = at::get_num_threads();
   const at::Tensor sums = at::zeros({parts, shapes.sizes.weight_sums + shapes.sizes.bias});
   parallel_for(0, parts, 1, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t part = first; part < last; ++part) {
-      backward_images(shapes, batch, begin + count * part / parts,
-                      begin + count * (part + 1) / parts,
+      backward_images(shapes, batch, count * part / parts, count * (part + 1) / parts,
                       sums.data_ptr<float>() + part * sums.size(1));
     }
   });
@@ -138,7 +136,7 @@ PooledConvolutionGradients backward(const PooledConvolutionBackward& pass) {
                        pass.choice.const_data_ptr<std::uint8_t>(),
                        nullptr,
                        nullptr};
-  PooledConvolutionGradients result;
+  PooledConvolutionGradients result = make_gradients(pass);
   at::Tensor packed;
   if (pass.wants_images) {
     packed = buffer(shapes.sizes.data_weights, at::kBFloat16);
@@ -147,15 +145,11 @@ PooledConvolutionGradients backward(const PooledConvolutionBackward& pass) {
     batch.packed_weights = bits_of(packed);
     batch.into = bits_to(result.images);
   }
-  sum_by_shard(pass, result,
-               [&](std::size_t, std::int64_t begin, std::int64_t count,
-                   const at::Tensor& to_weights, const at::Tensor& to_bias) {
-                 const at::Tensor sum = sum_over_images(shapes, batch, begin, count);
-                 const auto* of_weights = sum.const_data_ptr<float>();
-                 bf16_kernels()->unpack_weights(shapes.convolution, of_weights,
-                                                of_weights + shapes.sizes.weight_sums,
-                                                bits_to(to_weights), bits_to(to_bias));
-               });
+  const at::Tensor sum = sum_over_images(shapes, batch, pass.gradient.size(0));
+  const auto* of_weights = sum.const_data_ptr<float>();
+  bf16_kernels()->unpack_weights(shapes.convolution, of_weights,
+                                 of_weights + shapes.sizes.weight_sums, bits_to(result.weights),
+                                 bits_to(result.bias));
   return result;
 }
 

@@ -31,34 +31,12 @@ const HwcnConvolution<Element>* hwcn_kernels() {
   return kSupported;
 }
 
-/// Images that are together in a block.
-struct BlockImages {
-  std::int64_t first, count;
-};
-
-/// The blocks of a shard: [begin, end).
-struct BlockRange {
-  std::int64_t begin, end;
-};
-
-/// The images of a batch in blocks of 32. Each shard has blocks of its own, so that they give the
-/// sums that they give alone.
+/// The images of a batch in blocks of 32.
 class Blocks {
  public:
-  explicit Blocks(const std::vector<std::int64_t>& ends) {
-    std::int64_t first = 0;
-    for (const std::int64_t end : ends) {
-      const auto begin = static_cast<std::int64_t>(blocks_.size());
-      for (; first < end; first += kImages) {
-        blocks_.push_back({first, std::min(kImages, end - first)});
-      }
-      first = end;
-      shards_.push_back({begin, count()});
-    }
-  }
+  explicit Blocks(std::int64_t images) : images_(images) {}
 
-  std::int64_t count() const { return static_cast<std::int64_t>(blocks_.size()); }
-  BlockRange of_shard(std::size_t shard) const { return shards_[shard]; }
+  std::int64_t count() const { return (images_ + kImages - 1) / kImages; }
 
   /// Copies images of so many elements to blocks, or back, on all threads.
   template <class Element>
@@ -90,14 +68,13 @@ class Blocks {
   void share(std::int64_t size, std::int64_t planes, const Copy& copy) const {
     constexpr std::int64_t kPart = 512;  // elements of an image that are worth a thread
     for_each_row((size + kPart - 1) / kPart, [&](std::int64_t number, std::int64_t part) {
-      const BlockImages& images = blocks_[static_cast<std::size_t>(number)];
-      const ImageBlock block{images.first, images.count, size, planes};
+      const std::int64_t first = number * kImages;
+      const ImageBlock block{first, std::min(kImages, images_ - first), size, planes};
       copy(block, number * size * kImages, part * kPart, std::min((part + 1) * kPart, size));
     });
   }
 
-  std::vector<BlockImages> blocks_;
-  std::vector<BlockRange> shards_;
+  std::int64_t images_;
 };
 
 /// Returns how a block is pooled: each channel of each of its images is a channel.
@@ -117,12 +94,11 @@ at::Tensor buffer(std::int64_t elements) {
 
 template <class Element>
 PooledConvolution forward(const at::Tensor& images, const at::Tensor& weights,
-                          const at::Tensor& bias, const std::vector<std::int64_t>& ends,
-                          bool planar) {
+                          const at::Tensor& bias, bool planar) {
   const PooledShapes shapes(images.size(2), images.size(3), weights);
   const ConvolutionShape& convolution = shapes.convolution;
   const PooledImage pool = pool_of_block(shapes);
-  const Blocks blocks(ends);
+  const Blocks blocks(images.size(0));
   at::Tensor in = at::empty(
       {blocks.count(), convolution.height, convolution.width, convolution.in_channels, kImages},
       kType<Element>);
@@ -199,18 +175,15 @@ at::Tensor gradient_of_images(const PooledShapes& shapes, const Blocks& blocks,
   return images;
 }
 
-/// Writes the gradients of weights and bias: the sums over a shard.
+/// Writes the gradients of weights and bias: the sums over all blocks.
 template <class Element>
-void sum_over_shard(const PooledShapes& shapes, BlockRange shard,
-                    const PooledConvolutionBackward& pass, const at::Tensor& gradient,
-                    const at::Tensor& weights, const at::Tensor& bias) {
+void sum_over_blocks(const PooledShapes& shapes, std::int64_t blocks,
+                     const PooledConvolutionBackward& pass, const at::Tensor& gradient,
+                     const PooledConvolutionGradients& result) {
   constexpr std::int64_t kChannels = 4;  // output channels that are worth a thread
   const ConvolutionShape& convolution = shapes.convolution;
-  const Element* in =
-      memory_of<Element>(pass.images) + shard.begin * shapes.convolution.image_size() * kImages;
-  const Element* of_out =
-      memory_of<Element>(gradient) + shard.begin * shapes.pool.in_size() * kImages;
-  const std::int64_t blocks = shard.end - shard.begin;
+  const Element* in = memory_of<Element>(pass.images);
+  const Element* of_out = memory_of<Element>(gradient);
   const std::int64_t rows = convolution.kernel + 1;  // the bias is one more
   const std::int64_t channels = (convolution.out_channels + kChannels - 1) / kChannels;
   parallel_for(0, channels * rows, 1, [&](std::int64_t part, std::int64_t end) {
@@ -219,10 +192,10 @@ void sum_over_shard(const PooledShapes& shapes, BlockRange shard,
       const std::int64_t last = std::min(first + kChannels, convolution.out_channels);
       if (part % rows == convolution.kernel) {
         hwcn_kernels<Element>()->backward_bias(convolution, of_out, blocks, first, last,
-                                               memory_to<Element>(bias));
+                                               memory_to<Element>(result.bias));
       } else {
         hwcn_kernels<Element>()->backward_weights(convolution, in, of_out, blocks, part % rows,
-                                                  first, last, memory_to<Element>(weights));
+                                                  first, last, memory_to<Element>(result.weights));
       }
     }
   });
@@ -231,18 +204,13 @@ void sum_over_shard(const PooledShapes& shapes, BlockRange shard,
 template <class Element>
 PooledConvolutionGradients backward(const PooledConvolutionBackward& pass) {
   const PooledShapes shapes(pass.images.size(1), pass.images.size(2), pass.weights);
-  const Blocks blocks(pass.wanted.ends);
+  const Blocks blocks(pass.gradient.size(0));
   const at::Tensor gradient = spread<Element>(shapes, blocks, pass);
-  PooledConvolutionGradients result;
+  PooledConvolutionGradients result = make_gradients(pass);
   if (pass.wants_images) {
     result.images = gradient_of_images<Element>(shapes, blocks, pass, gradient);
   }
-  sum_by_shard(pass, result,
-               [&](std::size_t shard, std::int64_t, std::int64_t, const at::Tensor& weights,
-                   const at::Tensor& bias) {
-                 sum_over_shard<Element>(shapes, blocks.of_shard(shard), pass, gradient, weights,
-                                         bias);
-               });
+  sum_over_blocks<Element>(shapes, blocks.count(), pass, gradient, result);
   return result;
 }
 

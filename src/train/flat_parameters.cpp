@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <stdexcept>
 #include <utility>
 
 #include "base/bf16.h"
@@ -118,39 +117,18 @@ comm::GradientBuffer FlatParameters::gradient_buffer() {
           statistics_.numel(), tree_, gradient_views_.front(), [this] { collect_gradients(); }};
 }
 
-bool FlatParameters::keeps_shards_apart() const {
-  const auto has_own_row = [](const comm::SummationTree::Leaf& leaf) {
-    return !leaf.adds && leaf.then.empty();
-  };
-  const auto have_same_type = [](const at::Tensor& parameter, const at::Tensor& view) {
-    return parameter.scalar_type() == view.scalar_type();
-  };
-  return std::all_of(leaves_.begin(), leaves_.end(), has_own_row) &&
-         std::equal(parameters_.begin(), parameters_.end(), gradient_views_.front().begin(),
-                    have_same_type);
-}
-
-void FlatParameters::begin_shards(std::size_t first, std::size_t count) {
+void FlatParameters::begin_shard(std::size_t number) {
   for (const at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
-  shard_ = first;
-  shards_at_once_ = count;
-  adds_ = leaves_[first].adds;
-}
-
-const std::vector<at::Tensor>& FlatParameters::views_of_shard(std::size_t number) const {
-  return gradient_views_[leaves_[number].row];
+  shard_ = number;
+  adds_ = false;
 }
 
 void FlatParameters::place_gradients(models::GradientPlaces& places) const {
   if (!values_.is_cpu()) return;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    std::vector<at::Tensor> views;
-    for (std::size_t number = shard_; number < shard_ + shards_at_once_; ++number) {
-      views.push_back(views_of_shard(number)[i]);
-    }
-    const bool fits = !adds_ && views.front().scalar_type() == parameters_[i].scalar_type();
-    if (!fits) views.clear();
-    places.set(parameters_[i], std::move(views));
+    const at::Tensor& view = shard_views()[i];
+    const bool fits = view.scalar_type() == parameters_[i].scalar_type();
+    places.set(parameters_[i], fits ? view : at::Tensor());
   }
 }
 
@@ -175,12 +153,7 @@ void FlatParameters::end_shard(std::size_t number) {
   const comm::SummationTree::Leaf& leaf = leaves_[number];
   if (shards() > 1) {
     const std::int64_t count = statistics_.numel();
-    at::Tensor counted = used_rows_[leaf.row].narrow(0, gradients_.numel(), count);
-    if (leaf.adds) {
-      counted.add_(shard_statistics_);
-    } else {
-      counted.copy_(shard_statistics_);
-    }
+    used_rows_[leaf.row].narrow(0, gradients_.numel(), count).copy_(shard_statistics_);
   }
   for (const comm::RowSum& sum : leaf.then) used_rows_[sum.to].add_(used_rows_[sum.from]);
 }
@@ -192,12 +165,9 @@ void FlatParameters::collect(const std::vector<at::Tensor>& gradients, at::Scala
   std::vector<at::Tensor> from;
   std::vector<at::Tensor> to;
   for (std::size_t i = 0; i < gradients.size(); ++i) {
-    const at::Tensor& view = views_of_shard(shard_)[i];
+    const at::Tensor& view = shard_views()[i];
     if (gradients[i].scalar_type() != type) continue;
     if (gradients[i].const_data_ptr() == view.const_data_ptr()) continue;
-    if (shards_at_once_ > 1) {
-      throw std::logic_error("the gradients of several shards were not written to their places");
-    }
     from.push_back(gradients[i]);
     to.push_back(view);
   }

@@ -57,19 +57,14 @@ class FlatParameters {
 
   /// Returns how many shards of a global batch this rank computes.
   std::size_t shards() const { return leaves_.size(); }
-  /// Returns whether each of them has a row of its own, of the types that layers compute, as where
-  /// `ShardSums::kLater` is asked for.
-  bool keeps_shards_apart() const;
-  /// Begins a backward pass over `count` shards from number `first` on; over several only where
-  /// they are kept apart and all layers write to their places. The gradients of the pass before are
-  /// dropped.
-  void begin_shards(std::size_t first, std::size_t count = 1);
-  /// Tells layers on a CPU where they can write gradients of the shards that need not be collected
-  /// then, for the next backward pass.
+  /// Begins the backward passes of a shard; gradients of the one before are dropped.
+  void begin_shard(std::size_t number);
+  /// Tells layers on a CPU where they can write gradients that need not be collected then, for the
+  /// next backward pass.
   void place_gradients(models::GradientPlaces& places) const;
   /// Moves the parameters' gradients to those of the shard: it replaces what is there in the first
-  /// call after `begin_shards` and adds to it in later ones. Those of several shards must lie there
-  /// already. Throws Error(kRunFailed) that names a parameter which has none.
+  /// call after `begin_shard` and adds to it in later ones. Throws Error(kRunFailed) that names a
+  /// parameter which has none.
   void collect_gradients();
   /// Adds the gradients and `shard_statistics` of a shard to those of this rank's earlier ones, as
   /// the tree says. Behind the last one, and its gradients, the averager's table is complete.
@@ -88,7 +83,9 @@ class FlatParameters {
     std::vector<std::int64_t> strides;
   };
 
-  const std::vector<at::Tensor>& views_of_shard(std::size_t number) const;
+  const std::vector<at::Tensor>& shard_views() const {
+    return gradient_views_[leaves_[shard_].row];
+  }
   void collect(const std::vector<at::Tensor>& gradients, at::ScalarType type);
   static at::Tensor view(const at::Tensor& flat, const Layout& layout);
   std::int64_t lay_out(std::int64_t& bf16_total);
@@ -107,8 +104,7 @@ class FlatParameters {
   at::Tensor bf16_rows_;  // [r, h]: those that are kept in bf16; undefined where none are
   std::vector<std::vector<at::Tensor>> gradient_views_;  // by row, one a parameter
   at::Tensor bf16_values_;                               // of the first h values
-  std::size_t shard_ = 0;                                // the first that is computed
-  std::size_t shards_at_once_ = 1;
+  std::size_t shard_ = 0;                                // that is computed
   bool adds_ = false;  // whether there are gradients in its row to which its own are added
 };
 

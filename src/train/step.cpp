@@ -1,6 +1,5 @@
 #include "train/step.h"
 
-#include <ATen/ops/cat.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/zeros.h>
 
@@ -39,12 +38,8 @@ void Step::run(const StepBatches& batches, const at::Tensor& rates) {
   averager_.begin();
   partition_.begin_work();
   if (buffers_) buffers_->begin_step();
-  if (batches.all_shards) {
-    compute_all_shards(batches);
-  } else {
-    for (std::size_t number = 0; number < parameters_.shards(); ++number) {
-      compute_shard(batches, number);
-    }
+  for (std::size_t number = 0; number < parameters_.shards(); ++number) {
+    compute_shard(batches, number);
   }
   partition_.end_work(stats_.of_partition());
   averaging_seconds_ = 0;
@@ -63,7 +58,7 @@ void Step::run(const StepBatches& batches, const at::Tensor& rates) {
 
 /// Computes the gradients and statistics of one of this rank's shards.
 void Step::compute_shard(const StepBatches& batches, std::size_t number) {
-  parameters_.begin_shards(number);
+  parameters_.begin_shard(number);
   parameters_.place_gradients(model_.gradient_places());
   stats_.begin_shard(number == 0);
   if (buffers_) buffers_->begin_shard();
@@ -71,7 +66,6 @@ void Step::compute_shard(const StepBatches& batches, std::size_t number) {
   for (std::int64_t i = 0; i < batches.count; ++i) {
     const loader::Batch batch = batches.shard(i, number);
     samples += batch.size();
-    model_.gradient_places().set_ends({batch.size()});
     const models::BackwardRoot root = forward(batch, 1.0 / static_cast<double>(batches.samples));
     const bool is_last = number + 1 == parameters_.shards() && i + 1 == batches.count;
     averager_.backward(root.tensor, root.gradient, is_last);
@@ -82,34 +76,6 @@ void Step::compute_shard(const StepBatches& batches, std::size_t number) {
                         partition_.own_shards().begin == 0 && number == 0);
   }
   parameters_.end_shard(number);
-}
-
-/// Computes those of all shards in one pass, so that weights are read and rearranged once. Each
-/// shard's bits are those of `compute_shard`. A model that separates shards has no buffers.
-void Step::compute_all_shards(const StepBatches& batches) {
-  parameters_.begin_shards(0, parameters_.shards());
-  const std::vector<std::int64_t>& ends = batches.shard_ends;
-  const loader::Batch all = batches.all_shards();
-  parameters_.place_gradients(model_.gradient_places());
-  model_.gradient_places().set_ends(ends);
-  model_.set_sample_seeds(all.seeds);
-  const at::Tensor logits = model_.forward(all.images);
-  std::vector<at::Tensor> gradients;
-  for (std::size_t number = 0; number < ends.size(); ++number) {
-    const std::int64_t begin = number == 0 ? 0 : ends[number - 1];
-    const auto rows = [&](const at::Tensor& of_all) {
-      return of_all.defined() ? of_all.narrow(0, begin, ends[number] - begin) : at::Tensor();
-    };
-    stats_.begin_shard(number == 0);
-    gradients.push_back(
-        models::training_loss(rows(logits),
-                              {rows(all.labels), rows(all.other_labels), rows(all.weights)},
-                              options_.label_smoothing, 1.0 / static_cast<double>(batches.samples),
-                              stats_.of_samples())
-            .gradient);
-    parameters_.end_shard(number);
-  }
-  averager_.backward(logits, at::cat(gradients), /*last=*/true);
 }
 
 /// Returns where the backward pass of the samples' losses, multiplied by `scale`, begins; their sum

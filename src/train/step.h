@@ -30,10 +30,6 @@ struct StepBatches {
   /// Returns this rank's shard number 0, 1, … (of its own), possibly empty, of batch number 0 to
   /// `count` - 1. It is valid until the next one is taken.
   std::function<loader::Batch(std::int64_t batch, std::size_t shard)> shard;
-  /// Returns all of this rank's shards of the only batch together, where they can be computed so;
-  /// else null.
-  std::function<loader::Batch()> all_shards{};
-  std::vector<std::int64_t> shard_ends{};  // how many of their samples come before each one's end
 };
 
 /// The numbers of a step that differ from those of the step before it.
@@ -74,7 +70,6 @@ class Step {
 
  private:
   void compute_shard(const StepBatches& batches, std::size_t number);
-  void compute_all_shards(const StepBatches& batches);
   models::BackwardRoot forward(const loader::Batch& batch, double scale);
   at::Tensor loss_of_no_samples() const;
   bool update(const at::Tensor& rates);

@@ -37,21 +37,14 @@ bool may_overlap(const settings::TrainOptions& options, const TrainerSetup& setu
   return partition.statistics() == 0 && !captures;
 }
 
-// More shards of a rank are added up as they are collected: each row is as large as the weights.
-constexpr std::int64_t kMostRows = 4;
-
-/// Returns how the gradients of this rank's shards are collected. Collective.
+/// Returns how this rank's gradients are collected. Those of one shard per rank and step may stay
+/// in bf16 until they are added up. Collective.
 GradientParts gradient_parts(const settings::TrainOptions& options, const BatchPartition& partition,
                              const comm::Communicator& communicator, at::Device device) {
-  using comm::ShardSums;
-  const std::vector<std::int64_t>& begins = partition.begins();
-  const bool at_once = options.gradient_accumulation_steps == 1;
-  bool later = comm::adds_up_late(options, communicator, device) && at_once;
-  for (std::size_t rank = 0; rank + 1 < begins.size(); ++rank) {
-    later = later && begins[rank + 1] - begins[rank] <= kMostRows;
-  }
-  const ShardSums early = at_once ? ShardSums::kDirectly : ShardSums::kBehindShard;
-  return {{begins, later ? ShardSums::kLater : early}, communicator.rank(), later};
+  const bool one_part =
+      partition.shards() == communicator.world_size() && options.gradient_accumulation_steps == 1;
+  const bool late = comm::adds_up_late(options, communicator, device);
+  return {comm::SummationTree(partition.begins()), communicator.rank(), late && one_part};
 }
 
 std::unique_ptr<WeightAverage> make_average(const settings::TrainOptions& options,

@@ -47,16 +47,6 @@ PlannedStep Trainer::plan(std::int64_t number) {
     const std::vector<data::Range>& all = shards[static_cast<std::size_t>(batch)];
     return gather(all[number_of_all], all[(number_of_all + 1) % all.size()]);
   };
-  const bool joins_shards = planned.shards.size() > 1 && planned.batches.count == 1 &&
-                            device_.is_cpu() && parameters_.keeps_shards_apart() &&
-                            images_.can_gather_at() && computing_model().separates_shards();
-  if (joins_shards) {
-    const data::Range all{planned.shards.front().begin, planned.shards.back().end};
-    planned.batches.all_shards = [this, all] { return gather(all, {}); };
-    for (const data::Range& shard : planned.shards) {
-      planned.batches.shard_ends.push_back(shard.end - all.begin);
-    }
-  }
   return planned;
 }
 

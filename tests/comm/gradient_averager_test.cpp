@@ -79,7 +79,7 @@ std::vector<at::Tensor> steps(const Communicator& communicator, const TrainOptio
   for (int step = 0; step < kSteps; ++step) {
     const data::Range mine = data::shard({step * 100, step * 100 + batch_size}, communicator.rank(),
                                          communicator.world_size());
-    subject.parameters.begin_shards(0);
+    subject.parameters.begin_shard(0);
     averager->begin();
     const at::Tensor loss = subject.loss_sum(mine);
     subject.parameters.statistics()[0].fill_(loss.item<double>());
@@ -122,7 +122,7 @@ Bf16Gradients bf16_gradients(const Communicator& communicator, AveragingStrategy
       *master, 1, computing.get(),
       {SummationTree::of_ranks(communicator.world_size()), communicator.rank(), late});
   const auto averager = make_gradient_averager(options, communicator, parameters.gradient_buffer());
-  parameters.begin_shards(0);
+  parameters.begin_shard(0);
   averager->begin();
   const at::Tensor images =
       at::arange(4 * 16 * 16, at::kFloat).add(communicator.rank()).sin().view({4, 1, 16, 16});
@@ -160,7 +160,7 @@ std::pair<at::Tensor, at::Tensor> bf16_sums(AveragingStrategy strategy, std::int
         make_gradient_averager(with_strategy(strategy), communicator, parameters.gradient_buffer());
     for (int step = 0; step < 2; ++step) {  // buckets are rebuilt after the first
       exact[rank] = at::Tensor();
-      parameters.begin_shards(0);
+      parameters.begin_shard(0);
       averager->begin();
       for (std::int64_t batch = 0; batch < batches; ++batch) {
         const double shift = 100.0 * static_cast<double>(batch) + communicator.rank();

@@ -24,20 +24,16 @@ std::vector<std::int64_t> divided(std::int64_t shards, int ranks) {
 }
 
 /// Does what the ranks and their averager do with the shards.
-at::Tensor summed(const std::vector<at::Tensor>& shards, int ranks, ShardSums sums) {
+at::Tensor summed(const std::vector<at::Tensor>& shards, int ranks) {
   const auto begins = divided(static_cast<std::int64_t>(shards.size()), ranks);
-  const SummationTree tree(begins, sums);
+  const SummationTree tree(begins);
   std::vector<at::Tensor> given;
   for (int rank = 0; rank < ranks; ++rank) {
     std::vector<at::Tensor> rows(tree.rows());
     for (at::Tensor& row : rows) row = at::full_like(shards.front(), 1e9);  // nothing may stay
     auto shard = static_cast<std::size_t>(begins[static_cast<std::size_t>(rank)]);
     for (const Leaf& leaf : tree.leaves(rank)) {
-      if (leaf.adds) {
-        rows[leaf.row].add_(shards[shard++]);
-      } else {
-        rows[leaf.row].copy_(shards[shard++]);
-      }
+      rows[leaf.row].copy_(shards[shard++]);
       for (const RowSum& sum : leaf.then) rows[sum.to].add_(rows[sum.from]);
     }
     given.insert(given.end(), rows.begin(),
@@ -52,7 +48,7 @@ TEST_CASE("the sum of the shards has the same bits on any number of ranks") {
   for (std::int64_t count = 1; count <= 11; ++count) {
     std::vector<at::Tensor> shards;
     for (std::int64_t shard = 0; shard < count; ++shard) shards.push_back(at::randn({1000}));
-    const at::Tensor expected = summed(shards, 1, ShardSums::kDirectly);
+    const at::Tensor expected = summed(shards, 1);
     at::Tensor in_turn = at::zeros_like(expected);
     for (const at::Tensor& shard : shards) in_turn += shard;
     CHECK(at::allclose(expected, in_turn, 1e-4, 1e-5));
@@ -60,37 +56,23 @@ TEST_CASE("the sum of the shards has the same bits on any number of ranks") {
     CHECK(expected.equal(in_turn) == (count <= 3));
     for (int ranks = 1; ranks <= count; ++ranks) {
       INFO(count << " shards on " << ranks << " ranks");
-      for (const auto sums : {ShardSums::kBehindShard, ShardSums::kDirectly, ShardSums::kLater}) {
-        CHECK(summed(shards, ranks, sums).equal(expected));
-      }
+      CHECK(summed(shards, ranks).equal(expected));
     }
   }
 }
 
 TEST_CASE("a rank adds up what is all its own and gives the rest to the others") {
-  const SummationTree uneven({0, 2, 3, 4}, ShardSums::kDirectly);
-  CHECK((uneven.leaves(0) == std::vector<Leaf>{{0, false, {}}, {0, true, {}}}));
-  CHECK((uneven.leaves(2) == std::vector<Leaf>{{0, false, {}}}));
+  const SummationTree uneven({0, 2, 3, 4});
+  CHECK((uneven.leaves(0) == std::vector<Leaf>{{0, {}}, {1, {{0, 1}}}}));
+  CHECK((uneven.leaves(2) == std::vector<Leaf>{{0, {}}}));
   CHECK((uneven.over_ranks() == std::vector<RowSum>{{1, 2}, {0, 1}}));
   CHECK(uneven.rows_of_rank() == 1);
-  CHECK(uneven.rows() == 1);
-
-  // Shards in several parts cannot be added to a row part by part.
-  const SummationTree in_parts({0, 2, 4}, ShardSums::kBehindShard);
-  CHECK((in_parts.leaves(1) == std::vector<Leaf>{{0, false, {}}, {1, false, {{0, 1}}}}));
-  CHECK(in_parts.rows() == 2);
-
-  // Rows that stay as they are computed: those of all shards, the second one's of ranks 1 and 2
-  // unused.
-  const SummationTree later({0, 2, 3, 4}, ShardSums::kLater);
-  CHECK((later.leaves(0) == std::vector<Leaf>{{0, false, {}}, {1, false, {}}}));
-  CHECK((later.over_ranks() == std::vector<RowSum>{{0, 1}, {2, 4}, {0, 2}}));
-  CHECK(later.rows_of_rank() == 2);
+  CHECK(uneven.rows() == 2);
 
   // Of 8 shards the second of three ranks has 3, 4 and 5: two nodes.
-  const SummationTree crossing({0, 3, 6, 8}, ShardSums::kDirectly);
+  const SummationTree crossing({0, 3, 6, 8});
   CHECK(crossing.rows_of_rank() == 2);
-  CHECK((crossing.leaves(1) == std::vector<Leaf>{{0, false, {}}, {1, false, {}}, {1, true, {}}}));
+  CHECK((crossing.leaves(1) == std::vector<Leaf>{{0, {}}, {1, {}}, {2, {{1, 2}}}}));
   CHECK((crossing.over_ranks() == std::vector<RowSum>{{1, 2}, {0, 1}, {3, 4}, {0, 3}}));
 }
 

@@ -97,11 +97,11 @@ Passes both_passes(const Way& way, const torch::nn::Conv2d& layer, const at::Ten
   const auto format = planar ? at::MemoryFormat::Contiguous : kChannelsLast;
   const at::Tensor weights = layer->weight.detach().contiguous(kChannelsLast);
   const PooledConvolution result =
-      way.passes->forward(images, weights, layer->bias.detach(), {images.size(0)}, planar);
+      way.passes->forward(images, weights, layer->bias.detach(), planar);
   CHECK(result.out.is_contiguous(format));
   const PooledConvolutionGradients gradients = way.passes->backward(
       {result.images, result.choice, weights, upstream.contiguous(format), planar,
-       /*wants_images=*/true, WantedGradients::anywhere(images.size(0))});
+       /*wants_images=*/true, /*wanted=*/{}});
   return {result.out, gradients.images, gradients.weights, gradients.bias};
 }
 
@@ -193,40 +193,25 @@ TEST_CASE("no image gives gradients of zero") {
   }
 }
 
-void check_gradients_of_shards(at::ScalarType type) {
-  const Case c{10, 12, 12, 6, 3, 16};
-  torch::nn::Conv2d layer = make_layer(c, type);
-  if (!has_host_convolve_relu_max_pool(*layer)) return;  // on processors without the instructions
-  const at::Tensor images = at::randn({10, 6, 12, 12}).contiguous(kChannelsLast).to(type);
-  const at::Tensor upstream = at::randn({10, 16, 5, 5}).contiguous(kChannelsLast).to(type);
-  const std::vector<std::int64_t> ends{4, 4, 10};  // the second is empty
-  std::vector<at::Tensor> weights;
-  std::vector<at::Tensor> biases;
-  for (std::size_t shard = 0; shard < ends.size(); ++shard) {
-    weights.push_back(at::full_like(layer->weight, 7).detach());
-    biases.push_back(at::full_like(layer->bias, 7).detach());
-  }
-  GradientPlaces places;
-  places.set(layer->weight, weights);
-  places.set(layer->bias, biases);
-  places.set_ends(ends);
-  convolve_relu_max_pool(layer, images, places).backward(upstream);
-  CHECK(layer->weight.grad().const_data_ptr() == weights.front().const_data_ptr());
-  CHECK(layer->bias.grad().const_data_ptr() == biases.front().const_data_ptr());
-  for (std::size_t shard = 0; shard < ends.size(); ++shard) {
-    const std::int64_t begin = shard == 0 ? 0 : ends[shard - 1];
-    const std::int64_t count = ends[shard] - begin;
-    const Passes alone =
-        both_passes(layer, images.narrow(0, begin, count), upstream.narrow(0, begin, count), pool);
-    CHECK(alone.weight.equal(weights[shard]));
-    CHECK(alone.bias.equal(biases[shard]));
-  }
-}
-
-TEST_CASE("the gradients of shards are written to their places, as they are one by one") {
+TEST_CASE("gradients are written to their destination buffers") {
   torch::manual_seed(8);
-  check_gradients_of_shards(at::kBFloat16);
-  check_gradients_of_shards(at::kFloat);
+  for (const at::ScalarType type : {at::kBFloat16, at::kFloat}) {
+    torch::nn::Conv2d layer = make_layer({10, 12, 12, 6, 3, 16}, type);
+    if (!has_host_convolve_relu_max_pool(*layer)) return;  // on processors without the instructions
+    const at::Tensor images = at::randn({10, 6, 12, 12}).contiguous(kChannelsLast).to(type);
+    const at::Tensor upstream = at::randn({10, 16, 5, 5}).contiguous(kChannelsLast).to(type);
+    const at::Tensor weight = at::full_like(layer->weight, 7).detach();
+    const at::Tensor bias = at::full_like(layer->bias, 7).detach();
+    GradientPlaces places;
+    places.set(layer->weight, weight);
+    places.set(layer->bias, bias);
+    convolve_relu_max_pool(layer, images, places).backward(upstream);
+    CHECK(layer->weight.grad().const_data_ptr() == weight.const_data_ptr());
+    CHECK(layer->bias.grad().const_data_ptr() == bias.const_data_ptr());
+    const Passes elsewhere = both_passes(layer, images, upstream, pool);
+    CHECK(elsewhere.weight.equal(weight));
+    CHECK(elsewhere.bias.equal(bias));
+  }
 }
 
 TEST_CASE("a NaN in an image comes out, and only where it was") {

@@ -141,8 +141,7 @@ TEST_CASE("a linear layer writes its weight's gradient to the place where it is 
     const at::Tensor expected = gradient().clone();
     const at::Tensor rows = at::zeros({2, 50 * 33 + 16}, type);
     const at::Tensor place = rows[1].narrow(0, 8, 50 * 33).view({33, 50});
-    places.set_ends({12});
-    places.set(layer->weight, {place});
+    places.set(layer->weight, place);
     {
       const at::NoGradGuard no_grad;  // an evaluation, which has no gradients
       (void)operation(x);
@@ -156,41 +155,6 @@ TEST_CASE("a linear layer writes its weight's gradient to the place where it is 
     }
     CHECK(gradient().const_data_ptr() != place.const_data_ptr());
     CHECK(gradient().equal(expected));
-  }
-}
-
-TEST_CASE("a linear layer computes the gradients of shards as it would one by one") {
-  for (const auto type : {at::kFloat, at::kBFloat16}) {
-    auto layer = std::make_shared<torch::nn::LinearImpl>(50, 33);
-    layer->to(type);
-    if (!separates_samples(*layer)) continue;  // on processors without the instructions
-    GradientPlaces places;
-    const auto operation =
-        linear_activation(layer, settings::ActivationLayer{settings::Activation::kTanh}, places);
-    const at::Tensor x = at::linspace(-1, 1, 12 * 50).view({12, 50}).to(type);
-    const std::vector<std::int64_t> ends{5, 5, 12};  // the second is empty
-    std::vector<at::Tensor> weights;
-    std::vector<at::Tensor> biases;
-    for (std::size_t shard = 0; shard < ends.size(); ++shard) {
-      weights.push_back(at::full({33, 50}, 7, type));
-      biases.push_back(at::full({33}, 7, type));
-    }
-    places.set(layer->weight, weights);
-    places.set(layer->bias, biases);
-    places.set_ends(ends);
-    const at::Tensor y = operation(x);
-    y.square().sum().backward();
-    CHECK(layer->weight.grad().const_data_ptr() == weights.front().const_data_ptr());
-    CHECK(layer->bias.grad().const_data_ptr() == biases.front().const_data_ptr());
-    for (std::size_t shard = 0; shard < ends.size(); ++shard) {
-      const std::int64_t begin = shard == 0 ? 0 : ends[shard - 1];
-      layer->zero_grad();
-      const at::Tensor alone = operation(x.narrow(0, begin, ends[shard] - begin));
-      alone.square().sum().backward();
-      CHECK(y.narrow(0, begin, ends[shard] - begin).equal(alone));
-      CHECK(layer->weight.grad().equal(weights[shard]));
-      CHECK(layer->bias.grad().equal(biases[shard]));
-    }
   }
 }
 

@@ -16,7 +16,6 @@
 #include <utility>
 #include <vector>
 
-#include "models/host_linear.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 
@@ -259,23 +258,6 @@ TEST_CASE("net computes what its description says, gradients too") {
   for (std::size_t i = 0; i < of_model.size(); ++i) {
     CHECK(at::allclose(of_model[i], of_description[i], 1e-5, 1e-6));
   }
-}
-
-TEST_CASE("networks whose layers have kernels of our own can compute shards together") {
-  const auto separates = [](settings::ModelName name, bool bf16) {
-    settings::ModelOptions options;
-    options.name = name;
-    const auto model = make_model(options, {}, 1);
-    if (bf16) model->compute_in_bfloat16();
-    return model->separates_shards();
-  };
-  const bool has_kernels = has_own_host_linear();
-  CHECK(separates(ModelName::kMlp, false) == has_kernels);
-  CHECK(separates(ModelName::kMlp, true) == has_kernels);
-  CHECK(separates(ModelName::kNet, true) == has_kernels);
-  CHECK(separates(ModelName::kLeNet, true) == has_kernels);
-  CHECK(separates(ModelName::kNet, false) == has_kernels);
-  CHECK_FALSE(separates(ModelName::kResNet18, true));
 }
 
 }  // namespace

@@ -93,7 +93,7 @@ TEST_CASE(
   reference->forward(images).square().sum().backward();
   const auto expected = reference->parameters();
   flat.gradients().fill_(7);
-  flat.begin_shards(0);
+  flat.begin_shard(0);
   for (const int times : {1, 2}) {
     model->forward(images).square().sum().backward();
     flat.collect_gradients();
@@ -110,7 +110,7 @@ TEST_CASE("what a step leaves behind is cleared for the next one") {
   const auto model = models::make_model({}, {}, 1);
   FlatParameters flat(*model, kStatistics);
   model->forward(at::randn({4, 1, 28, 28})).square().sum().backward();
-  flat.begin_shards(0);
+  flat.begin_shard(0);
   for (const at::Tensor& parameter : flat.parameters()) CHECK_FALSE(parameter.grad().defined());
 }
 
