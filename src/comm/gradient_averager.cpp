@@ -151,16 +151,16 @@ void GradientAverager::add_up() {
 
 GradientSum GradientAverager::parts_in(const std::vector<at::Tensor>& tables,
                                        const std::vector<at::Tensor>& bf16_tables) const {
-  const Shard shard = owned_shard();
+  const Slice slice = owned_slice();
   const std::int64_t in_bf16 = buffer_.bf16_rows.defined() ? buffer_.bf16_rows.size(1) : 0;
-  const std::int64_t head = std::clamp<std::int64_t>(in_bf16 - shard.begin, 0, shard.size);
+  const std::int64_t head = std::clamp<std::int64_t>(in_bf16 - slice.begin, 0, slice.size);
   GradientSum sum{{}, buffer_.tree.over_ranks()};
   for (std::size_t rank = 0; rank < tables.size(); ++rank) {
     for (std::size_t number = 0; number < buffer_.tree.rows_of_rank(); ++number) {
       const auto row = static_cast<std::int64_t>(number);
       GradientRow& part = sum.rows.emplace_back();
-      if (head > 0) part.bf16 = bf16_tables[rank].select(0, row).narrow(0, shard.begin, head);
-      part.f32 = tables[rank].select(0, row).narrow(0, shard.begin + head, shard.size - head);
+      if (head > 0) part.bf16 = bf16_tables[rank].select(0, row).narrow(0, slice.begin, head);
+      part.f32 = tables[rank].select(0, row).narrow(0, slice.begin + head, slice.size - head);
     }
   }
   return sum;

@@ -19,7 +19,7 @@ namespace mnist_train::comm {
 /// so the sum is the gradient of that mean, however the batch is split.
 ///
 /// A step calls, in this order: `begin`; for each of its batches the model's forward pass and
-/// `backward`; `average`; then weights and optimizer state are updated in `owned_shard`, by the
+/// `backward`; `average`; then weights and optimizer state are updated in `owned_slice`, by the
 /// gradients that `sum` adds up, or that `add_up` has; `end_update`. All of them but `begin`, `sum`
 /// and `add_up` may be collective.
 class GradientAverager {
@@ -36,9 +36,9 @@ class GradientAverager {
   /// Completes the sums: the statistics are then the same on all ranks, and what `sum` returns is
   /// there. Throws PeerError.
   virtual void average() = 0;
-  /// Returns what the gradients in `owned_shard` are the sum of, on a CPU.
+  /// Returns what the gradients in `owned_slice` are the sum of, on a CPU.
   GradientSum sum() const;
-  /// Adds the gradients in `owned_shard` up, where `average` left that to do.
+  /// Adds the gradients in `owned_slice` up, where `average` left that to do.
   void add_up();
   /// Returns whether `average` may leave that to do, because it sends nothing. If not, `sum` is one
   /// row, all f32.
@@ -51,7 +51,7 @@ class GradientAverager {
 
   /// Returns the elements that this rank updates for all ranks: all of them, unless the ranks share
   /// one copy of the weights.
-  virtual Shard owned_shard() const { return {0, gradient_count()}; }
+  virtual Slice owned_slice() const { return {0, gradient_count()}; }
   /// Moves weights and optimizer state, whole storages with the same contents on all ranks, into
   /// memory that the ranks share, where the strategy does so. Collective; called once, before the
   /// first step.
@@ -69,7 +69,7 @@ class GradientAverager {
     return buffer_.flat.narrow(0, gradient_count(), buffer_.statistics);
   }
 
-  /// Returns what of `owned_shard` the ranks have in these tables, which lie like the buffer's
+  /// Returns what of `owned_slice` the ranks have in these tables, which lie like the buffer's
   /// `rows` and `bf16_rows`, of which there are none where those are undefined.
   GradientSum parts_in(const std::vector<at::Tensor>& tables,
                        const std::vector<at::Tensor>& bf16_tables) const;
@@ -82,7 +82,7 @@ class GradientAverager {
   GradientBuffer buffer_;
 
  private:
-  at::Tensor owned_gradients() const { return owned_shard().of(buffer_.flat); }
+  at::Tensor owned_gradients() const { return owned_slice().of(buffer_.flat); }
 
   bool added_up_ = false;  // the parts of what was collected last
 };

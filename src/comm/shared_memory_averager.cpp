@@ -106,7 +106,7 @@ void SharedMemoryAverager::move_to_shared_memory(const std::vector<at::Tensor>& 
   barrier();
 }
 
-Shard SharedMemoryAverager::shard_of(int rank) const {
+Slice SharedMemoryAverager::slice_of(int rank) const {
   const std::int64_t count = gradient_count();
   const auto begin_of = [&](std::int64_t number) {
     const std::int64_t even = count * number / communicator_.world_size();
@@ -115,9 +115,9 @@ Shard SharedMemoryAverager::shard_of(int rank) const {
   return {begin_of(rank), begin_of(rank + 1) - begin_of(rank)};
 }
 
-/// Returns the owner's shard of a row of the table of `rank`.
+/// Returns the owner's slice of a row of the table of `rank`.
 at::Tensor SharedMemoryAverager::gradients(int rank, std::int64_t row, int owner) const {
-  return shard_of(owner).of(tables_[static_cast<std::size_t>(rank)].select(0, row));
+  return slice_of(owner).of(tables_[static_cast<std::size_t>(rank)].select(0, row));
 }
 
 /// Returns the statistics of the rows that this rank gives to the others, a view.

@@ -12,8 +12,8 @@
 
 namespace mnist_train::comm {
 
-/// Sums gradients in memory that ranks on the CPUs of one host share. Each rank sums its shard of
-/// all ranks' gradients and updates its shard of the weights, which the ranks share as they share
+/// Sums gradients in memory that ranks on the CPUs of one host share. Each rank sums its slice of
+/// all ranks' gradients and updates its slice of the weights, which the ranks share as they share
 /// the optimizer's state, so nothing is copied and nothing is computed twice. Every run gives the
 /// same bits.
 ///
@@ -29,7 +29,7 @@ class SharedMemoryAverager : public GradientAverager {
   /// Collective.
   static bool fits(const Communicator& communicator, at::Device device);
 
-  Shard owned_shard() const override { return shard_of(communicator_.rank()); }
+  Slice owned_slice() const override { return slice_of(communicator_.rank()); }
   void move_to_shared_memory(const std::vector<at::Tensor>& state) override;
   void average() override;
   bool adds_up_late() const override { return true; }
@@ -42,13 +42,13 @@ class SharedMemoryAverager : public GradientAverager {
   struct alignas(64) RankState {
     std::atomic<std::uint32_t> barriers;  // that the rank has reached
     std::atomic<pid_t> pid;
-    std::atomic<bool> broken;  // its shard has been updated by gradients that are not finite
+    std::atomic<bool> broken;  // its slice has been updated by gradients that are not finite
   };
 
   GradientSum parts() const override { return parts_in(tables_, bf16_tables_); }
   bool keeps_bf16() const { return buffer_.bf16_rows.defined(); }
   std::size_t segment_bytes() const;
-  Shard shard_of(int rank) const;
+  Slice slice_of(int rank) const;
   at::Tensor gradients(int rank, std::int64_t row, int owner) const;
   at::Tensor own_statistics() const;
   void barrier();

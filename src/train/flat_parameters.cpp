@@ -181,15 +181,15 @@ void FlatParameters::collect(const std::vector<at::Tensor>& gradients, at::Scala
   }
 }
 
-at::Tensor FlatParameters::bf16_values_of(comm::Shard shard) const {
-  const std::int64_t begin = std::min(shard.begin, bf16_values_.numel());
-  return bf16_values_.narrow(0, begin, std::min(shard.size, bf16_values_.numel() - begin));
+at::Tensor FlatParameters::bf16_values_of(comm::Slice slice) const {
+  const std::int64_t begin = std::min(slice.begin, bf16_values_.numel());
+  return bf16_values_.narrow(0, begin, std::min(slice.size, bf16_values_.numel() - begin));
 }
 
-void FlatParameters::refresh_bf16_copy(comm::Shard shard) const {
+void FlatParameters::refresh_bf16_copy(comm::Slice slice) const {
   const c10::NoGradGuard no_grad;
-  const at::Tensor copy = bf16_values_of(shard);
-  if (copy.numel() > 0) copy.copy_(values_.narrow(0, shard.begin, copy.numel()));
+  const at::Tensor copy = bf16_values_of(slice);
+  if (copy.numel() > 0) copy.copy_(values_.narrow(0, slice.begin, copy.numel()));
 }
 
 at::Tensor FlatParameters::view(const at::Tensor& flat, const Layout& layout) {

@@ -39,7 +39,7 @@ class FlatParameters {
 
   const at::Tensor& values() const { return values_; }  // [n] f32
   /// Returns the gradients, [n] f32, which are sums over the ranks once the averager has added them
-  /// up, and elsewhere than in its owned shard once they were gathered.
+  /// up, and elsewhere than in its owned slice once they were gathered.
   const at::Tensor& gradients() const { return gradients_; }
   /// Returns the statistics, [s] f32, that lie behind the gradients and are summed with them.
   const at::Tensor& statistics() const { return statistics_; }
@@ -49,9 +49,9 @@ class FlatParameters {
   /// `bf16_copy`, or of the module.
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
   const at::Tensor& bf16_values() const { return bf16_values_; }  // [h] bf16
-  /// Returns those of them that are copies of values in `shard`, a view; empty where there are
+  /// Returns those of them that are copies of values in `slice`, a view; empty where there are
   /// none.
-  at::Tensor bf16_values_of(comm::Shard shard) const;
+  at::Tensor bf16_values_of(comm::Slice slice) const;
   /// Returns what an averager works on; it calls `collect_gradients` of this object.
   comm::GradientBuffer gradient_buffer();
 
@@ -69,8 +69,8 @@ class FlatParameters {
   /// Adds the gradients and `shard_statistics` of a shard to those of this rank's earlier ones, as
   /// the tree says. Behind the last one, and its gradients, the averager's table is complete.
   void end_shard(std::size_t number);
-  /// Sets the bf16 parameters within `shard` to the rounded values, after these have changed.
-  void refresh_bf16_copy(comm::Shard shard) const;
+  /// Sets the bf16 parameters within `slice` to the rounded values, after these have changed.
+  void refresh_bf16_copy(comm::Slice slice) const;
 
   /// Returns a tensor [n] (momentum, a copy of the values) seen as parameter number `index` is laid
   /// out.

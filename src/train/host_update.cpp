@@ -75,7 +75,7 @@ MNIST_TRAIN_VECTORIZED void descend_adaptively(const float* __restrict gradients
 }
 
 /// Returns where the block of a vector lies.
-float* part_of(const at::Tensor& flat, comm::Shard block) {
+float* part_of(const at::Tensor& flat, comm::Slice block) {
   return flat.mutable_data_ptr<float>() + block.begin;
 }
 
@@ -87,7 +87,7 @@ class SgdStep {
         factors_{static_cast<float>(learning_rate), static_cast<float>(rule.momentum),
                  static_cast<float>(rule.weight_decay), rule.nesterov} {}
 
-  void operator()(const float* gradients, comm::Shard block, float* values) const {
+  void operator()(const float* gradients, comm::Slice block, float* values) const {
     if (factors_.momentum == 0) return descend(gradients, block.size, factors_, values);
     descend_with_momentum(gradients, block.size, factors_, part_of(buffer_, block), values);
   }
@@ -113,7 +113,7 @@ class AdamStep {
     factors_.epsilon = as_float(rule.epsilon);
   }
 
-  void operator()(const float* gradients, comm::Shard block, float* values) const {
+  void operator()(const float* gradients, comm::Slice block, float* values) const {
     descend_adaptively(gradients, block.size, factors_, part_of(average_, block),
                        part_of(squares_, block), values);
   }
@@ -135,7 +135,7 @@ AdamStep step_of(const kernels::AdamRule& rule, double learning_rate) {
 /// finite, which a gradient that is not makes impossible.
 template <class RuleStep>
 bool update_block(const kernels::WeightUpdate& update, float average_weight, const RuleStep& step,
-                  comm::Shard block, const float* gradients) {
+                  comm::Slice block, const float* gradients) {
   float* values = part_of(update.values, block);
   step(gradients, block, values);
   if (update.average.defined()) {
@@ -160,7 +160,7 @@ bool update_all(const kernels::WeightUpdate& update, const RuleStep& step,
   parallel_for(0, count, kGrain, [&](std::int64_t begin, std::int64_t end) {
     comm::GradientSum::Scratch scratch = gradients.make_scratch();
     for (; begin < end; begin += kBlock) {
-      const comm::Shard block{begin, std::min(kBlock, end - begin)};
+      const comm::Slice block{begin, std::min(kBlock, end - begin)};
       const float* const summed = gradients.block(block.begin, block.size, scratch);
       if (!update_block(update, average_weight, step, block, summed)) finite = false;
     }

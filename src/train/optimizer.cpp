@@ -15,15 +15,15 @@ namespace {
 /// torch.optim.SGD with momentum, Nesterov and weight decay (dampening 0), by ATen's fused kernel.
 class Sgd : public Optimizer {
  public:
-  Sgd(const settings::TrainOptions& options, const FlatParameters& parameters, comm::Shard shard)
+  Sgd(const settings::TrainOptions& options, const FlatParameters& parameters, comm::Slice slice)
       : momentum_(options.sgd_momentum),
         weight_decay_(options.weight_decay),
         nesterov_(options.nesterov),
-        values_{shard.of(parameters.values())},
-        gradients_{shard.of(parameters.gradients())} {
+        values_{slice.of(parameters.values())},
+        gradients_{slice.of(parameters.gradients())} {
     if (momentum_ == 0) return;
     momentum_buffer_ = at::zeros_like(parameters.values());
-    momentum_buffers_.push_back(shard.of(momentum_buffer_));
+    momentum_buffers_.push_back(slice.of(momentum_buffer_));
   }
 
   void step(const at::Tensor& learning_rate) override {
@@ -50,7 +50,7 @@ class Sgd : public Optimizer {
   double weight_decay_;
   bool nesterov_;
   at::Tensor momentum_buffer_;  // undefined without momentum
-  // Views of the shard that this rank updates.
+  // Views of the slice that this rank updates.
   std::vector<at::Tensor> values_;
   std::vector<at::Tensor> gradients_;
   std::vector<at::Tensor> momentum_buffers_;
@@ -59,14 +59,14 @@ class Sgd : public Optimizer {
 /// torch.optim.Adam and AdamW (no amsgrad), by ATen's fused kernels.
 class Adam : public Optimizer {
  public:
-  Adam(const settings::TrainOptions& options, const FlatParameters& parameters, comm::Shard shard)
+  Adam(const settings::TrainOptions& options, const FlatParameters& parameters, comm::Slice slice)
       : options_(options),
         average_(at::zeros_like(parameters.values())),
         square_average_(at::zeros_like(parameters.values())),
-        values_{shard.of(parameters.values())},
-        gradients_{shard.of(parameters.gradients())},
-        averages_{shard.of(average_)},
-        square_averages_{shard.of(square_average_)},
+        values_{slice.of(parameters.values())},
+        gradients_{slice.of(parameters.gradients())},
+        averages_{slice.of(average_)},
+        square_averages_{slice.of(square_average_)},
         steps_{at::zeros({}, parameters.values().options())} {}
 
   void step(const at::Tensor& learning_rate) override {
@@ -104,7 +104,7 @@ class Adam : public Optimizer {
   settings::TrainOptions options_;
   at::Tensor average_;
   at::Tensor square_average_;
-  // Views of the shard that this rank updates.
+  // Views of the slice that this rank updates.
   std::vector<at::Tensor> values_;
   std::vector<at::Tensor> gradients_;
   std::vector<at::Tensor> averages_;
@@ -116,8 +116,8 @@ class Adam : public Optimizer {
 
 std::unique_ptr<Optimizer> make_optimizer(const settings::TrainOptions& options,
                                           const FlatParameters& parameters,
-                                          std::optional<comm::Shard> shard) {
-  const comm::Shard updated = shard.value_or(comm::Shard{0, parameters.values().numel()});
+                                          std::optional<comm::Slice> slice) {
+  const comm::Slice updated = slice.value_or(comm::Slice{0, parameters.values().numel()});
   switch (options.optimizer) {
     case settings::OptimizerName::kSgd:
       return std::make_unique<Sgd>(options, parameters, updated);

@@ -39,10 +39,10 @@ class Optimizer {
 };
 
 /// Makes the optimizer that the options name, with PyTorch's meaning of every hyperparameter. It
-/// updates the elements in `shard`, or all elements where no shard is given, and has state for all
+/// updates the elements in `slice`, or all elements where no slice is given, and has state for all
 /// of them.
 std::unique_ptr<Optimizer> make_optimizer(const settings::TrainOptions& options,
                                           const FlatParameters& parameters,
-                                          std::optional<comm::Shard> shard = {});
+                                          std::optional<comm::Slice> slice = {});
 
 }  // namespace mnist_train::train

@@ -101,7 +101,7 @@ at::Tensor Step::loss_of_no_samples() const {
 /// Returns whether the update is finite; a GPU writes that to the statistics, where nothing waits
 /// for it.
 bool Step::update(const at::Tensor& rates) {
-  const comm::Shard shard = averager_.owned_shard();
+  const comm::Slice slice = averager_.owned_slice();
   const at::Device device = parameters_.values().device();
   const bool by_kernel = kernels::is_used(kernels::Operation::kOptimizerUpdate, device);
   const bool on_host = device.is_cpu() && !by_kernel;
@@ -109,43 +109,43 @@ bool Step::update(const at::Tensor& rates) {
   if (clips || !on_host) timed([&] { averager_.add_up(); });
   if (clips) timed([&] { averager_.all_gather(); });
   if (by_kernel) {
-    update_by_kernel(weight_update(shard, rates.to(at::kFloat)), shard);
+    update_by_kernel(weight_update(slice, rates.to(at::kFloat)), slice);
     return true;
   }
-  if (clips && !clip_gradients(shard)) return false;
+  if (clips && !clip_gradients(slice)) return false;
   if (on_host) {
     const comm::GradientSum sum = averager_.sum();
     // Beside messages, another pass over the gradients costs nothing.
     if (!averager_.adds_up_late() && !sum.is_finite()) return false;
-    const kernels::WeightUpdate update = weight_update(shard, rates);
+    const kernels::WeightUpdate update = weight_update(slice, rates);
     const bool finite = update_on_host(update, optimizer_.rule(), sum);
     if (average_ != nullptr) average_->update_buffers(update.average_weight);
     return finite;
   }
   optimizer_.step(rates.select(0, 0));
-  const at::Tensor largest = at::linalg_vector_norm(shard.of(parameters_.values()),
+  const at::Tensor largest = at::linalg_vector_norm(slice.of(parameters_.values()),
                                                     std::numeric_limits<double>::infinity());
   stats_.update_check().add_(largest * 0);
-  parameters_.refresh_bf16_copy(shard);
-  if (average_ != nullptr) average_->update(shard, rates.select(0, 1));
+  parameters_.refresh_bf16_copy(slice);
+  if (average_ != nullptr) average_->update(slice, rates.select(0, 1));
   return true;
 }
 
-/// Returns what is updated in the shard, and what follows it, without the gradients.
-kernels::WeightUpdate Step::weight_update(comm::Shard shard, const at::Tensor& rates) const {
+/// Returns what is updated in the slice, and what follows it, without the gradients.
+kernels::WeightUpdate Step::weight_update(comm::Slice slice, const at::Tensor& rates) const {
   kernels::WeightUpdate update;
-  update.values = shard.of(parameters_.values());
+  update.values = slice.of(parameters_.values());
   update.learning_rate = rates.select(0, 0);
-  update.bf16_copy = parameters_.bf16_values_of(shard);
+  update.bf16_copy = parameters_.bf16_values_of(slice);
   if (average_ != nullptr) {
-    update.average = shard.of(average_->values());
+    update.average = slice.of(average_->values());
     update.average_weight = rates.select(0, 1);
   }
   return update;
 }
 
-void Step::update_by_kernel(kernels::WeightUpdate update, comm::Shard shard) {
-  update.gradients = shard.of(parameters_.gradients());
+void Step::update_by_kernel(kernels::WeightUpdate update, comm::Slice slice) {
+  update.gradients = slice.of(parameters_.gradients());
   update.check = stats_.update_check();
   if (options_.max_gradient_norm) {
     update.gradient_scale =
@@ -157,7 +157,7 @@ void Step::update_by_kernel(kernels::WeightUpdate update, comm::Shard shard) {
 
 /// Scales as torch.nn.utils.clip_grad_norm_ does, without reading the norm back from a GPU. Returns
 /// whether the norm is finite, as `update` does.
-bool Step::clip_gradients(comm::Shard shard) {
+bool Step::clip_gradients(comm::Slice slice) {
   const at::Tensor& gradients = parameters_.gradients();
   const at::Tensor norm = at::linalg_vector_norm(gradients, 2);
   if (!norm.is_cpu()) {
@@ -165,7 +165,7 @@ bool Step::clip_gradients(comm::Shard shard) {
   } else if (!std::isfinite(norm.item<float>())) {
     return false;
   }
-  shard.of(gradients).mul_((*options_.max_gradient_norm / (norm + 1e-6)).clamp_max(1.0));
+  slice.of(gradients).mul_((*options_.max_gradient_norm / (norm + 1e-6)).clamp_max(1.0));
   return true;
 }
 

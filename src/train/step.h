@@ -73,9 +73,9 @@ class Step {
   models::BackwardRoot forward(const loader::Batch& batch, double scale);
   at::Tensor loss_of_no_samples() const;
   bool update(const at::Tensor& rates);
-  kernels::WeightUpdate weight_update(comm::Shard shard, const at::Tensor& rates) const;
-  void update_by_kernel(kernels::WeightUpdate update, comm::Shard shard);
-  bool clip_gradients(comm::Shard shard);
+  kernels::WeightUpdate weight_update(comm::Slice slice, const at::Tensor& rates) const;
+  void update_by_kernel(kernels::WeightUpdate update, comm::Slice slice);
+  bool clip_gradients(comm::Slice slice);
   template <class Work>
   void timed(const Work& averaging);
 

@@ -85,7 +85,7 @@ Trainer::Trainer(const settings::TrainOptions& options, TrainerSetup setup,
       averager_(comm::make_gradient_averager(
           options, communicator, parameters_.gradient_buffer(),
           may_overlap(options, setup, *partition_, *model_, communicator))),
-      optimizer_(make_optimizer(options, parameters_, averager_->owned_shard())),
+      optimizer_(make_optimizer(options, parameters_, averager_->owned_slice())),
       average_(make_average(options, setup, *model_, parameters_)),
       step_(options, computing_model(), parameters_, *partition_, *averager_, *optimizer_,
             average_.get()),

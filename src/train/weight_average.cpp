@@ -44,9 +44,9 @@ void WeightAverage::restart() {
   }
 }
 
-void WeightAverage::update(comm::Shard shard, const at::Tensor& weight) {
+void WeightAverage::update(comm::Slice slice, const at::Tensor& weight) {
   const at::NoGradGuard no_grad;
-  shard.of(values_).lerp_(shard.of(parameters_.values()), weight.to(values_.scalar_type()));
+  slice.of(values_).lerp_(slice.of(parameters_.values()), weight.to(values_.scalar_type()));
   update_buffers(weight);
 }
 

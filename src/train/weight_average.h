@@ -31,10 +31,10 @@ class WeightAverage {
 
   /// Sets the average to the model's weights and buffers of this moment.
   void restart();
-  /// Takes the step of the weights in `shard`, which this rank updates for all ranks, and of the
+  /// Takes the step of the weights in `slice`, which this rank updates for all ranks, and of the
   /// buffers. `weight`: see `average_weight`; a scalar on the device, f32 or, on CPUs, f64. It
   /// never waits for a GPU, so that a graph can capture it.
-  void update(comm::Shard shard, const at::Tensor& weight);
+  void update(comm::Slice slice, const at::Tensor& weight);
   /// Takes the step of the buffers alone, where a kernel takes that of the weights.
   void update_buffers(const at::Tensor& weight);
 

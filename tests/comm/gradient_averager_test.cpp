@@ -280,8 +280,8 @@ TEST_CASE("ranks that share weights see what all of them have updated") {
       averager->move_to_shared_memory({weights});
       averager->average();
       averager->add_up();
-      const Shard shard = averager->owned_shard();
-      shard.of(view).sub_(shard.of(flat));
+      const Slice slice = averager->owned_slice();
+      slice.of(view).sub_(slice.of(flat));
       averager->end_update(/*finite=*/true);
       seen[rank] = weights.clone();
       statistics[rank] = flat.narrow(0, count, kStatistics).sum().item<double>();

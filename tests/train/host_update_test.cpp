@@ -44,22 +44,22 @@ comm::GradientSum gradients_of(std::size_t rows, std::int64_t count, std::int64_
 struct Subject {
   std::shared_ptr<testing::TinyModel> model = testing::tiny_model(1);
   FlatParameters parameters{*model, 0};
-  comm::Shard shard;
+  comm::Slice slice;
   std::unique_ptr<Optimizer> optimizer;
   at::Tensor average = parameters.values().mul(0.5);
   at::Tensor bf16_copy;
 
-  Subject(const settings::TrainOptions& options, comm::Shard updated, std::int64_t copied)
-      : shard(updated),
+  Subject(const settings::TrainOptions& options, comm::Slice updated, std::int64_t copied)
+      : slice(updated),
         optimizer(make_optimizer(options, parameters, updated)),
         bf16_copy(at::zeros({copied}, at::kBFloat16)) {}
 
   kernels::WeightUpdate update() const {
     kernels::WeightUpdate update;
-    update.values = shard.of(parameters.values());
+    update.values = slice.of(parameters.values());
     update.learning_rate = at::scalar_tensor(0.1, at::kDouble);
     update.bf16_copy = bf16_copy;
-    update.average = shard.of(average);
+    update.average = slice.of(average);
     update.average_weight = at::scalar_tensor(0.25, at::kDouble);
     return update;
   }
@@ -67,7 +67,7 @@ struct Subject {
 
 void take_step_by_libtorch(Subject& subject, const comm::GradientSum& sum) {
   const kernels::WeightUpdate update = subject.update();
-  at::Tensor gradients = subject.shard.of(subject.parameters.gradients());
+  at::Tensor gradients = subject.slice.of(subject.parameters.gradients());
   std::vector<at::Tensor> rows;
   for (const comm::GradientRow& part : sum.rows) rows.push_back(in_f32(part));
   for (const comm::RowSum& pair : sum.order) rows[pair.to].add_(rows[pair.from]);
@@ -96,15 +96,15 @@ TEST_CASE("one pass takes the step that LibTorch's operations take") {
                                                   options_of(OptimizerName::kAdam, 0, false, 0.1),
                                                   options_of(OptimizerName::kAdamW, 0, false, 0.1));
   const std::int64_t all = FlatParameters(*testing::tiny_model(1), 0).values().numel();
-  const comm::Shard shard = GENERATE_COPY(comm::Shard{0, all}, comm::Shard{7, 1500});
+  const comm::Slice slice = GENERATE_COPY(comm::Slice{0, all}, comm::Slice{7, 1500});
   for (const std::size_t rows : {1, 2, 3}) {
-    for (const std::int64_t bf16 : {std::int64_t{0}, std::int64_t{1025}, shard.size}) {
-      CAPTURE(rows, bf16, shard.size);
-      Subject expected(options, shard, bf16);
-      Subject own(options, shard, bf16);
+    for (const std::int64_t bf16 : {std::int64_t{0}, std::int64_t{1025}, slice.size}) {
+      CAPTURE(rows, bf16, slice.size);
+      Subject expected(options, slice, bf16);
+      Subject own(options, slice, bf16);
       kernels::Agreement agreement;
       for (int step = 0; step < 4; ++step) {
-        const comm::GradientSum sum = gradients_of(rows, shard.size, bf16, step);
+        const comm::GradientSum sum = gradients_of(rows, slice.size, bf16, step);
         CHECK(update_on_host(own.update(), own.optimizer->rule(), sum));
         take_step_by_libtorch(expected, sum);
       }

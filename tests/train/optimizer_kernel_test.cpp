@@ -22,15 +22,15 @@ using settings::OptimizerName;
 /// Leaves the gradients as they are, and updates a part of the weights.
 class PartialAverager : public comm::GradientAverager {
  public:
-  PartialAverager(comm::GradientBuffer buffer, comm::Shard shard)
-      : GradientAverager(std::move(buffer)), shard_(shard) {}
+  PartialAverager(comm::GradientBuffer buffer, comm::Slice slice)
+      : GradientAverager(std::move(buffer)), slice_(slice) {}
 
   void average() override {}
-  comm::Shard owned_shard() const override { return shard_; }
+  comm::Slice owned_slice() const override { return slice_; }
   const char* name() const override { return "partial"; }
 
  private:
-  comm::Shard shard_;
+  comm::Slice slice_;
 };
 
 struct Case {
@@ -38,7 +38,7 @@ struct Case {
   bool bf16;
   std::optional<double> max_norm;
   bool averages;
-  comm::Shard shard;
+  comm::Slice slice;
 };
 
 /// All tensors that an optimizer's step changes.
@@ -71,8 +71,8 @@ Outcome outcome_of(const Case& tried, const loader::Batch& batch) {
   WeightAverage average(*master, parameters, model_in(false));
   const comm::Communicator alone;
   const auto partition = make_batch_partition({}, alone, at::kCPU);
-  PartialAverager averager(parameters.gradient_buffer(), tried.shard);
-  const auto optimizer = make_optimizer(options, parameters, tried.shard);
+  PartialAverager averager(parameters.gradient_buffer(), tried.slice);
+  const auto optimizer = make_optimizer(options, parameters, tried.slice);
   for (const OptimizerTensor& state : optimizer->state()) state.flat.copy_(pattern(state.flat));
   optimizer->restored(4);
   Step step(options, tried.bf16 ? *bf16_copy : *master, parameters, *partition, averager,
@@ -94,7 +94,7 @@ Outcome outcome_of(const Case& tried, const loader::Batch& batch) {
 }
 
 void check(const Case& tried) {
-  CAPTURE(tried.optimizer, tried.bf16, tried.averages, tried.shard.begin);
+  CAPTURE(tried.optimizer, tried.bf16, tried.averages, tried.slice.begin);
   const loader::Batch batch{at::randn({6, 1, 16, 16}).to(tried.bf16 ? at::kBFloat16 : at::kFloat),
                             at::randint(0, 10, {6}, at::kLong)};
   const Outcome expected = outcome_of(tried, batch);
@@ -117,12 +117,12 @@ void check(const Case& tried) {
 TEST_CASE("a step takes the kernel of the update as it takes LibTorch's operations") {
   const std::int64_t all = FlatParameters(*model_in(false), 0).values().numel();
   const auto optimizer = GENERATE(OptimizerName::kSgd, OptimizerName::kAdam, OptimizerName::kAdamW);
-  for (const comm::Shard shard :
-       {comm::Shard{0, all}, comm::Shard{7, 1000}, comm::Shard{all - 30, 30}}) {
+  for (const comm::Slice slice :
+       {comm::Slice{0, all}, comm::Slice{7, 1000}, comm::Slice{all - 30, 30}}) {
     for (const bool bf16 : {false, true}) {
-      check({optimizer, bf16, {}, /*averages=*/false, shard});
-      check({optimizer, bf16, 0.5, /*averages=*/true, shard});
-      check({optimizer, bf16, 1e6, /*averages=*/true, shard});
+      check({optimizer, bf16, {}, /*averages=*/false, slice});
+      check({optimizer, bf16, 0.5, /*averages=*/true, slice});
+      check({optimizer, bf16, 1e6, /*averages=*/true, slice});
     }
   }
 }
