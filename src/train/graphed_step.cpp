@@ -25,29 +25,18 @@ const char* obstacle_to_capture(const settings::TrainOptions& options, const Tra
   return nullptr;
 }
 
-void take_eagerly(Step& step, const PlannedStep& planned, StepHistory& history) {
-  step.set_rates(planned.rates);
-  step.run(planned.batches);
-  history.append(step.stats().scalars().unsqueeze(0));
-}
-
 GraphedStep::GraphedStep(Step& step, loader::BatchSource& images, std::int64_t samples,
                          accelerator::GraphFactory make_graph)
     : step_(step), images_(images), samples_(samples), make_graph_(std::move(make_graph)) {}
 
-std::int64_t GraphedStep::run(const Plan& plan, std::int64_t most, StepHistory& history) {
-  const PlannedStep next = plan(0);
-  if (!can_replay(next)) {
-    take_eagerly(step_, next, history);
-    return 1;
-  }
+std::int64_t GraphedStep::replay(std::span<const PlannedStep> planned) {
+  const PlannedStep& next = planned.front();
   if (!one_) {
     make_inputs(next);
     one_ = make_graph_();
     capture(*one_, 1);
   }
-  std::vector<StepRates> rates;
-  if (most >= kStepsAtOnce) rates = rates_of_many(next, plan);
+  std::vector<StepRates> rates = rates_of_many(planned);
   const bool takes_many = !rates.empty();
   if (!takes_many) {
     rates = {next.rates};
@@ -58,13 +47,11 @@ std::int64_t GraphedStep::run(const Plan& plan, std::int64_t most, StepHistory& 
   const auto steps = static_cast<std::int64_t>(rates.size());
   set_rates(rates);
   if (gathers_itself()) {
-    set_positions(next.shards);
+    set_positions(next);
     next_position_ += steps * samples_;
-  } else {
-    load(next);
   }
   (takes_many ? many_ : one_)->replay();
-  history.append(sums_.narrow(0, 0, steps));
+  step_.log().append(sums_.narrow(0, 0, steps));
   return steps;
 }
 
@@ -72,7 +59,7 @@ std::int64_t GraphedStep::run(const Plan& plan, std::int64_t most, StepHistory& 
 /// choose their kernels, which they may not do during a capture.
 bool GraphedStep::can_replay(const PlannedStep& next) {
   const std::vector<std::int64_t>& sizes = next.shard_sizes;
-  const bool is_full = next.batches.samples == samples_;
+  const bool is_full = next.samples == samples_;
   if (!is_full || std::find(sizes.begin(), sizes.end(), 0) != sizes.end()) return false;
   if (one_) return sizes == shard_sizes_;
   if (sizes != shard_sizes_) {
@@ -82,49 +69,60 @@ bool GraphedStep::can_replay(const PlannedStep& next) {
   return warm_up_steps_left_-- == 0;
 }
 
-/// Returns the rates of the steps of the larger graph; nothing where one of them is not as
-/// it was captured: steps move on by a global batch each.
-std::vector<StepRates> GraphedStep::rates_of_many(const PlannedStep& next, const Plan& plan) const {
-  if (!gathers_itself()) return {};
-  std::vector<StepRates> rates{next.rates};
-  for (std::int64_t i = 1; i < kStepsAtOnce; ++i) {
-    const PlannedStep later = plan(i);
-    if (later.batches.samples != samples_ || later.shard_sizes != shard_sizes_ ||
-        later.shards.front().begin != next.shards.front().begin + i * samples_) {
+/// Returns the rates of the steps of the larger graph; nothing if there are fewer, or one of them
+/// is not as captured: steps move on by a global batch each.
+std::vector<StepRates> GraphedStep::rates_of_many(std::span<const PlannedStep> planned) const {
+  if (!gathers_itself() || planned.size() < static_cast<std::size_t>(kStepsAtOnce)) return {};
+  std::vector<StepRates> rates;
+  std::int64_t begin = planned.front().own_shard(0).begin;
+  for (const PlannedStep& step : planned.first(kStepsAtOnce)) {
+    if (step.samples != samples_ || step.shard_sizes != shard_sizes_ ||
+        step.own_shard(0).begin != begin) {
       return {};
     }
-    rates.push_back(later.rates);
+    begin += samples_;
+    rates.push_back(step.rates);
   }
   return rates;
 }
 
 void GraphedStep::make_inputs(const PlannedStep& first) {
-  const at::TensorOptions options = step_.stats().scalars().options();
-  sums_ = at::empty({kStepsAtOnce, StepStats::kScalars}, options);
+  const at::TensorOptions options = step_.log().scalars().options();
+  sums_ = at::empty({kStepsAtOnce, StepLog::kScalars}, options);
   rates_ = at::empty({kStepsAtOnce, 2}, options.dtype(step_.rates_type()));
-  for (std::size_t number = 0; number < first.shards.size(); ++number) {
-    if (images_.can_gather_at()) {
-      const std::int64_t count = first.shards[number].size() + images_.samples_beyond();
-      positions_.push_back(at::empty({count}, options.dtype(at::kLong)));
-      continue;
-    }
-    inputs_.push_back(first.batches.shard(0, number));
-    for (at::Tensor* tensor : inputs_.back().tensors()) {
-      if (tensor->defined()) *tensor = at::empty_like(*tensor);
-    }
+  if (!gathers_itself()) return;
+  for (std::int64_t number = 0; number < first.own.size(); ++number) {
+    const std::int64_t count = first.own_shard(static_cast<std::size_t>(number)).size();
+    positions_.push_back(at::empty({count + images_.samples_beyond()}, options.dtype(at::kLong)));
   }
 }
 
 void GraphedStep::capture(accelerator::DeviceGraph& graph, std::int64_t steps) {
   graph.capture([this, steps] {
     for (std::int64_t i = 0; i < steps; ++i) {
-      const auto shard = [this](std::int64_t, std::size_t number) {
-        return gathers_itself() ? images_.gather_at(positions_[number], samples_) : inputs_[number];
-      };
-      step_.run({1, samples_, shard}, rates_.select(0, i));
-      sums_.select(0, i).copy_(step_.stats().scalars());
+      step_.begin(samples_, /*batches=*/1);
+      for (const at::Tensor& positions : positions_) {
+        step_.add(images_.gather_at(positions, samples_));
+      }
+      for (const loader::Batch& input : inputs_) step_.add(input);
+      step_.finish(rates_.select(0, i));
+      sums_.select(0, i).copy_(step_.log().scalars());
     }
   });
+}
+
+void GraphedStep::load(std::size_t number, loader::Batch batch) {
+  if (number == inputs_.size()) {
+    inputs_.push_back(batch);
+    for (at::Tensor* tensor : inputs_.back().tensors()) {
+      if (tensor->defined()) *tensor = at::empty_like(*tensor);
+    }
+  }
+  const auto from = batch.tensors();
+  const auto to = inputs_[number].tensors();
+  for (std::size_t i = 0; i < to.size(); ++i) {
+    if (to[i]->defined()) to[i]->copy_(*from[i]);
+  }
 }
 
 void GraphedStep::set_rates(const std::vector<StepRates>& rates) {
@@ -143,26 +141,15 @@ void GraphedStep::set_rates(const std::vector<StepRates>& rates) {
   std::copy(rates.begin(), rates.end(), set_rates_.begin());
 }
 
-void GraphedStep::set_positions(const std::vector<data::Range>& shards) {
-  if (next_position_ == shards.front().begin) return;
-  next_position_ = shards.front().begin;
+void GraphedStep::set_positions(const PlannedStep& next) {
+  if (next_position_ == next.own_shard(0).begin) return;
+  next_position_ = next.own_shard(0).begin;
   for (std::size_t number = 0; number < positions_.size(); ++number) {
     at::Tensor& on_device = positions_[number];
-    const std::int64_t begin = shards[number].begin;
+    const std::int64_t begin = next.own_shard(number).begin;
     const at::Tensor positions =
         at::arange(begin, begin + on_device.size(0), at::TensorOptions(at::kLong));
     on_device.copy_(accelerator::to_device(positions, on_device.device()));
-  }
-}
-
-void GraphedStep::load(const PlannedStep& next) {
-  for (std::size_t number = 0; number < inputs_.size(); ++number) {
-    loader::Batch batch = next.batches.shard(0, number);
-    const auto from = batch.tensors();
-    const auto to = inputs_[number].tensors();
-    for (std::size_t i = 0; i < to.size(); ++i) {
-      if (to[i]->defined()) to[i]->copy_(*from[i]);
-    }
   }
 }
 

@@ -1,32 +1,30 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "accelerator/device.h"
 #include "loader/batch_source.h"
 #include "train/step.h"
-#include "train/step_history.h"
 #include "train/trainer_setup.h"
 
 namespace mnist_train::train {
 
-/// An optimizer step that is to be taken.
+/// An optimizer step that is to be taken, in positions of this rank's order.
 struct PlannedStep {
-  StepBatches batches;
-  std::vector<std::int64_t> shard_sizes;  // samples of each shard, in all batches
-  std::vector<data::Range> shards;        // this rank's of the first batch, in its order
+  std::int64_t samples = 0;                       // in all batches, over all ranks
+  std::vector<std::vector<data::Range>> batches;  // the shards of all ranks, by batch
+  std::vector<std::int64_t> shard_sizes;          // samples of each shard, in all batches
+  data::Range own{};                              // the numbers of this rank's shards
   StepRates rates;
+
+  /// Returns this rank's shard `number` of its own in the first batch.
+  data::Range own_shard(std::size_t number) const {
+    return batches.front()[static_cast<std::size_t>(own.begin) + number];
+  }
 };
-
-/// Takes a step without a graph, and adds its sums to `history`. Collective. Throws as `Step::run`
-/// does.
-void take_eagerly(Step& step, const PlannedStep& planned, StepHistory& history);
-
-/// Returns the step that comes after `number` others.
-using Plan = std::function<PlannedStep(std::int64_t number)>;
 
 /// Takes steps by replaying captured ones where it can: for global batches that are full and split
 /// among the ranks as the captured one was, after a few eager steps in which libraries and
@@ -41,20 +39,24 @@ class GraphedStep {
   GraphedStep(Step& step, loader::BatchSource& images, std::int64_t samples,
               accelerator::GraphFactory make_graph);
 
-  /// Takes the next of the planned steps, each of one batch, or the next `kStepsAtOnce` where so
-  /// many may be taken; adds their sums to `history` and returns how many they are. All ranks
-  /// decide alike, since either all of them or none must capture a collective. Collective. Throws
-  /// as `Step::run` does, and Error(kRunFailed) when the step cannot be captured.
-  std::int64_t run(const Plan& plan, std::int64_t most, StepHistory& history);
+  /// Returns whether the step can be replayed; one that cannot is to be taken eagerly. Called once
+  /// for each step, since it counts the warm-up. All ranks decide alike: either all of them or none
+  /// must capture a collective.
+  bool can_replay(const PlannedStep& next);
+  /// Returns whether captured steps gather their samples themselves; else `load` brings them.
+  bool gathers_itself() const { return images_.can_gather_at(); }
+  /// Copies a batch to where captured steps read this rank's shard `number`.
+  void load(std::size_t number, loader::Batch batch);
+  /// Takes the first of the planned steps, each of one batch, or all of `kStepsAtOnce` if they are
+  /// as captured; adds their sums to the step's log and returns how many they are. Collective.
+  /// Throws as Step does, and Error(kRunFailed) if the step cannot be captured.
+  std::int64_t replay(std::span<const PlannedStep> planned);
 
  private:
-  bool can_replay(const PlannedStep& next);
-  std::vector<StepRates> rates_of_many(const PlannedStep& next, const Plan& plan) const;
-  bool gathers_itself() const { return !positions_.empty(); }
+  std::vector<StepRates> rates_of_many(std::span<const PlannedStep> planned) const;
   void make_inputs(const PlannedStep& first);
   void set_rates(const std::vector<StepRates>& rates);
-  void set_positions(const std::vector<data::Range>& shards);
-  void load(const PlannedStep& next);
+  void set_positions(const PlannedStep& next);
   void capture(accelerator::DeviceGraph& graph, std::int64_t steps);
 
   Step& step_;
@@ -72,7 +74,7 @@ class GraphedStep {
   std::vector<at::Tensor> positions_;  // by shard: [n] i64 of the next step's samples; `gather_at`
   std::int64_t next_position_ = -1;    // the first of them
   std::vector<loader::Batch> inputs_;  // instead of them, where samples have to be brought
-  at::Tensor sums_;                    // [kStepsAtOnce, StepStats::kScalars], one row a step
+  at::Tensor sums_;                    // [kStepsAtOnce, StepLog::kScalars], one row a step
 };
 
 /// Returns why the step cannot be captured, whatever averages its gradients, or null.

@@ -3,10 +3,16 @@
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
+#include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <cmath>
+#include <limits>
+
 #include "base/error.h"
+#include "kernels/selection.h"
+#include "train/host_update.h"
 
 namespace mnist_train::train {
 
@@ -15,8 +21,10 @@ namespace {
 /// torch.optim.SGD with momentum, Nesterov and weight decay (dampening 0), by ATen's fused kernel.
 class Sgd : public Optimizer {
  public:
-  Sgd(const settings::TrainOptions& options, const FlatParameters& parameters, comm::Slice slice)
-      : momentum_(options.sgd_momentum),
+  Sgd(const settings::TrainOptions& options, const FlatParameters& parameters, comm::Slice slice,
+      WeightAverage* average)
+      : Optimizer(options, parameters, slice, average),
+        momentum_(options.sgd_momentum),
         weight_decay_(options.weight_decay),
         nesterov_(options.nesterov),
         values_{slice.of(parameters.values())},
@@ -59,8 +67,10 @@ class Sgd : public Optimizer {
 /// torch.optim.Adam and AdamW (no amsgrad), by ATen's fused kernels.
 class Adam : public Optimizer {
  public:
-  Adam(const settings::TrainOptions& options, const FlatParameters& parameters, comm::Slice slice)
-      : options_(options),
+  Adam(const settings::TrainOptions& options, const FlatParameters& parameters, comm::Slice slice,
+       WeightAverage* average)
+      : Optimizer(options, parameters, slice, average),
+        options_(options),
         average_(at::zeros_like(parameters.values())),
         square_average_(at::zeros_like(parameters.values())),
         values_{slice.of(parameters.values())},
@@ -114,16 +124,91 @@ class Adam : public Optimizer {
 
 }  // namespace
 
+bool Optimizer::has_gpu_kernel() const {
+  return kernels::is_used(kernels::Operation::kOptimizerUpdate, parameters_.values().device());
+}
+
+bool Optimizer::takes_sums() const {
+  return clips() || !parameters_.values().is_cpu() || has_gpu_kernel();
+}
+
+bool Optimizer::update(comm::GradientAverager& averager, const at::Tensor& rates,
+                       const at::Tensor& check) {
+  if (has_gpu_kernel()) {
+    update_by_kernel(weight_update(rates.to(at::kFloat)), check);
+    return true;
+  }
+  if (clips() && !clip_gradients(check)) return false;
+  if (!parameters_.values().is_cpu()) {
+    update_by_libtorch(rates, check);
+    return true;
+  }
+  const comm::GradientSum sum = averager.sum();
+  // Beside messages, another pass over the gradients costs nothing.
+  if (!averager.adds_up_late() && !sum.is_finite()) return false;
+  const kernels::WeightUpdate update = weight_update(rates);
+  const bool finite = update_on_host(update, rule(), sum);
+  if (average_ != nullptr) average_->update_buffers(update.average_weight);
+  return finite;
+}
+
+/// Returns all that is updated, without the gradients.
+kernels::WeightUpdate Optimizer::weight_update(const at::Tensor& rates) const {
+  kernels::WeightUpdate update;
+  update.values = slice_.of(parameters_.values());
+  update.learning_rate = rates.select(0, 0);
+  update.bf16_copy = parameters_.bf16_values_of(slice_);
+  if (average_ != nullptr) {
+    update.average = slice_.of(average_->values());
+    update.average_weight = rates.select(0, 1);
+  }
+  return update;
+}
+
+void Optimizer::update_by_kernel(kernels::WeightUpdate update, const at::Tensor& check) {
+  update.gradients = slice_.of(parameters_.gradients());
+  update.check = check;
+  if (clips()) {
+    update.gradient_scale = kernels::clipping_scale(parameters_.gradients(), *max_gradient_norm_);
+  }
+  kernels::update_weights(update, rule());
+  if (average_ != nullptr) average_->update_buffers(update.average_weight);
+}
+
+void Optimizer::update_by_libtorch(const at::Tensor& rates, const at::Tensor& check) {
+  step(rates.select(0, 0));
+  const at::Tensor largest = at::linalg_vector_norm(slice_.of(parameters_.values()),
+                                                    std::numeric_limits<double>::infinity());
+  at::Tensor(check).add_(largest * 0);
+  parameters_.refresh_bf16_copy(slice_);
+  if (average_ != nullptr) average_->update(slice_, rates.select(0, 1));
+}
+
+/// Scales as torch.nn.utils.clip_grad_norm_ does, without reading the norm back from a GPU. Returns
+/// whether the norm is finite, as `update` does.
+bool Optimizer::clip_gradients(const at::Tensor& check) {
+  const at::Tensor& gradients = parameters_.gradients();
+  const at::Tensor norm = at::linalg_vector_norm(gradients, 2);
+  if (!norm.is_cpu()) {
+    at::Tensor(check).add_(norm * 0);
+  } else if (!std::isfinite(norm.item<float>())) {
+    return false;
+  }
+  slice_.of(gradients).mul_((*max_gradient_norm_ / (norm + 1e-6)).clamp_max(1.0));
+  return true;
+}
+
 std::unique_ptr<Optimizer> make_optimizer(const settings::TrainOptions& options,
                                           const FlatParameters& parameters,
-                                          std::optional<comm::Slice> slice) {
+                                          std::optional<comm::Slice> slice,
+                                          WeightAverage* average) {
   const comm::Slice updated = slice.value_or(comm::Slice{0, parameters.values().numel()});
   switch (options.optimizer) {
     case settings::OptimizerName::kSgd:
-      return std::make_unique<Sgd>(options, parameters, updated);
+      return std::make_unique<Sgd>(options, parameters, updated, average);
     case settings::OptimizerName::kAdam:
     case settings::OptimizerName::kAdamW:
-      return std::make_unique<Adam>(options, parameters, updated);
+      return std::make_unique<Adam>(options, parameters, updated, average);
   }
   throw Error(ExitCode::kConfig, "an optimizer without a case in make_optimizer");
 }

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "train/schedule.h"
-#include "train/step_stats.h"
+#include "train/step_log.h"
 
 namespace mnist_train::train {
 

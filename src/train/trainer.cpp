@@ -1,6 +1,7 @@
 #include "train/trainer.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <string>
@@ -79,21 +80,21 @@ Trainer::Trainer(const settings::TrainOptions& options, TrainerSetup setup,
       bf16_copy_(setup.bf16 ? make_on_device(setup, /*bf16=*/true) : nullptr),
       partition_(make_batch_partition(setup.partition, communicator, device_)),
       parameters_(*model_,
-                  StepStats::kScalars + partition_->statistics() +
+                  StepLog::kScalars + partition_->statistics() +
                       (options.shards ? ShardBuffers::elements(*model_) : 0),
                   bf16_copy_.get(), gradient_parts(options, *partition_, communicator, device_)),
       averager_(comm::make_gradient_averager(
           options, communicator, parameters_.gradient_buffer(),
           may_overlap(options, setup, *partition_, *model_, communicator))),
-      optimizer_(make_optimizer(options, parameters_, averager_->owned_slice())),
       average_(make_average(options, setup, *model_, parameters_)),
-      step_(options, computing_model(), parameters_, *partition_, *averager_, *optimizer_,
-            average_.get()),
+      optimizer_(make_optimizer(options, parameters_, averager_->owned_slice(), average_.get())),
+      log_(parameters_.statistics(), parameters_.shard_statistics(), communicator,
+           /*runs_ahead=*/!device_.is_cpu()),
+      step_(options, computing_model(), parameters_, *partition_, *averager_, *optimizer_, log_),
       schedule_(options, steps_per_epoch(),
                 schedule_span(options, {}, images.count(), samples_per_step())),
-      sync_interval_(communicator, /*runs_ahead=*/!device_.is_cpu()),
       run_ahead_limit_(device_, kEagerStepsAhead),
-      history_(device_) {
+      rates_(at::zeros({2}, parameters_.values().options().dtype(step_.rates_type()))) {
   if (options.sync_batch_norm && !communicator.alone()) {
     computing_model().synchronize_batch_norm(
         [this](at::Tensor& sums) { communicator_.all_reduce_sum(sums); });
@@ -134,9 +135,8 @@ void Trainer::begin_epoch() {
   computing_model().train();
   images_.set_order(partition_->order(images_.count(), options_.seed, progress_.epoch),
                     progress_.epoch);
-  sync_interval_.begin_epoch();
   times_ = {};
-  history_.begin_epoch();
+  log_.begin_epoch();
   epoch_begin_s_ = monotonic_seconds() - progress_.epoch_train_seconds;
 }
 
@@ -177,24 +177,20 @@ const char* Trainer::ended_by() const {
 void Trainer::step(bool stop_requested, std::int64_t most) {
   const double begin_s = monotonic_seconds();
   input_seconds_ = 0;
-  step_.request_stop(stop_requested);
+  log_.request_stop(stop_requested);
+  const PlannedStep next = plan(0);
   std::int64_t steps = 1;
-  if (graphed_step_) {
-    most = std::min(most, sync_interval_.steps_left());
-    if (options_.max_steps) most = std::min(most, *options_.max_steps - progress_.step);
-    steps =
-        graphed_step_->run([this](std::int64_t number) { return plan(number); }, most, history_);
+  if (graphed_step_ && graphed_step_->can_replay(next)) {
+    steps = replay(next, most);
   } else {
-    const PlannedStep next = plan(0);
-    take_eagerly(step_, next, history_);
-    partition_->update(step_.stats().of_partition(), next.shard_sizes);
+    take_eagerly(next);
   }
   run_ahead_limit_.step_launched();
   record_times(monotonic_seconds() - begin_s);
   note_steps(steps);
-  if (!sync_interval_.is_due_after(steps)) return;
+  if (!log_.is_due_after(steps)) return;
   synchronize();
-  sync_interval_.synced();
+  log_.synced();
 }
 
 /// Moves the cursor behind steps that were just given to the device.
@@ -205,7 +201,7 @@ void Trainer::note_steps(std::int64_t steps) {
     progress_.samples_into_epoch = std::min(begin + samples_per_step(), images_.count());
     progress_.samples_seen += progress_.samples_into_epoch - begin;
     ++progress_.step;
-    history_.name_next(progress_.step, progress_.samples_seen, learning_rate);
+    log_.name_next(progress_.step, progress_.samples_seen, learning_rate);
   }
 }
 
@@ -220,7 +216,7 @@ void Trainer::record_times(double seconds) {
 }
 
 void Trainer::synchronize() {
-  const auto steps = history_.synchronize(progress_.epoch_sums);
+  const auto steps = log_.synchronize(progress_.epoch_sums);
   progress_.epoch_train_seconds = monotonic_seconds() - epoch_begin_s_;
   for (const FinishedStep& finished : steps) {
     require_finite(finished.sums, finished.step, [&] {

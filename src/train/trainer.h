@@ -11,8 +11,7 @@
 #include "train/graphed_step.h"
 #include "train/progress.h"
 #include "train/schedule.h"
-#include "train/step_history.h"
-#include "train/sync_interval.h"
+#include "train/step_log.h"
 #include "train/trainer_setup.h"
 #include "train/weight_average.h"
 
@@ -49,7 +48,7 @@ class Trainer {
   const char* ended_by() const;
   bool run_done() const { return ended_by() != nullptr; }
   /// Returns the steps up to the last synchronisation that it has not returned yet.
-  std::vector<FinishedStep> take_finished_steps() { return history_.take(); }
+  std::vector<FinishedStep> take_finished_steps() { return log_.take(); }
   /// Returns the samples of a whole optimizer step, over all ranks and accumulated batches.
   std::int64_t samples_per_step() const;
   std::int64_t steps_per_epoch() const;
@@ -72,7 +71,7 @@ class Trainer {
   WeightAverage* average() const { return average_.get(); }  // of the weights; null without `ema`
   const BatchPartition& partition() const { return *partition_; }
   /// Returns the sums of the last step; on a GPU it waits.
-  StepSums last_step_sums() const { return step_.stats().last(); }
+  StepSums last_step_sums() const { return log_.last(); }
   /// Returns where this rank's time went since `begin_epoch`; empty on a GPU.
   const StepTimes& times() const { return times_; }
   /// Returns the name of the averaging strategy, see GradientAverager::name.
@@ -85,11 +84,13 @@ class Trainer {
   models::Model& computing_model() { return bf16_copy_ ? *bf16_copy_ : *model_; }
   void start_from_state();
   void set_up_cuda_graph(TrainerSetup setup);
-  PlannedStep plan(std::int64_t number);
-  void note_steps(std::int64_t steps);
+  PlannedStep plan(std::int64_t number) const;
   std::vector<data::Range> shards_of(std::int64_t begin) const;
-  loader::Batch gather(data::Range range, data::Range next);
-  void prefetch(std::int64_t begin, std::int64_t batch, std::size_t number);
+  void take_eagerly(const PlannedStep& next);
+  std::int64_t replay(const PlannedStep& next, std::int64_t most);
+  void note_steps(std::int64_t steps);
+  loader::Batch gather(const PlannedStep& step, std::size_t batch, std::size_t shard);
+  void prefetch(std::size_t batch, std::size_t shard);
   void record_times(double seconds);
 
   settings::TrainOptions options_;
@@ -102,16 +103,16 @@ class Trainer {
   std::unique_ptr<BatchPartition> partition_;
   FlatParameters parameters_;
   std::unique_ptr<comm::GradientAverager> averager_;
-  std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<WeightAverage> average_;  // null without `ema`
+  std::unique_ptr<Optimizer> optimizer_;
+  StepLog log_;
   Step step_;
   std::optional<GraphedStep> graphed_step_;
   Schedule schedule_;
-  SyncInterval sync_interval_;
   accelerator::RunAheadLimit run_ahead_limit_;
   bool has_started_ = false;
-  StepHistory history_;
   double epoch_begin_s_ = 0;  // now less the seconds that earlier starts of the epoch trained
+  at::Tensor rates_;          // [2] on the device, of the next eager step
   double input_seconds_ = 0;  // of the current step
   StepTimes times_;
   Progress progress_;

@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/tensor.h>
 
 #include <cstdint>
 #include <iostream>
@@ -118,23 +119,23 @@ TEST_CASE("a captured step trains as the eager one does, whatever changes from s
 TEST_CASE("steps are replayed that are split as the captured one; other shards warm up anew") {
   const TrainOptions options = long_run();
   const auto model = testing::tiny_model(1);
-  FlatParameters parameters(*model, StepStats::kScalars);
+  FlatParameters parameters(*model, StepLog::kScalars);
   const auto partition = make_batch_partition({}, one_rank(), at::kCPU);
   const auto averager =
       comm::make_gradient_averager(options, one_rank(), parameters.gradient_buffer());
   const auto optimizer = make_optimizer(options, parameters);
-  Step step(options, *model, parameters, *partition, *averager, *optimizer);
+  StepLog log(parameters.statistics(), parameters.shard_statistics(), one_rank(),
+              /*runs_ahead=*/false);
+  Step step(options, *model, parameters, *partition, *averager, *optimizer, log);
   Calls calls;
   const auto images = loader::make_batch_source(testing::small_images(kImages), {}, at::kCPU);
   images->set_order(data::epoch_permutation(kImages.count, 1, 0));
   GraphedStep graphed(step, *images, 20, repeating(calls));
-  StepHistory history(at::kCPU);
   const auto run = [&](const std::vector<std::int64_t>& sizes) {
     const data::Range shard{0, sizes[0]};
-    const StepBatches batches{1, sizes[0] + sizes[1],
-                              [&](std::int64_t, std::size_t) { return images->gather(shard); }};
-    const Plan plan = [&](std::int64_t) { return PlannedStep{batches, sizes, {shard}, {0.01}}; };
-    CHECK(graphed.run(plan, 1, history) == 1);
+    const data::Range others{sizes[0], sizes[0] + sizes[1]};
+    const PlannedStep planned{others.end, {{shard, others}}, sizes, {0, 1}, {0.01}};
+    if (graphed.can_replay(planned)) CHECK(graphed.replay({&planned, 1}) == 1);
     return calls.replays;
   };
   for (int i = 0; i < 2; ++i) CHECK(run({10, 10}) == 0);
@@ -164,41 +165,64 @@ struct Parts {
   }
 
   /// Step number `number` of the epoch, with rates of its own.
-  PlannedStep plan(std::int64_t number) {
+  PlannedStep plan(std::int64_t number) const {
     const data::Range shard{20 * number, std::min<std::int64_t>(20 * (number + 1), 20 * 50)};
-    if (shard.begin >= shard.end) return {{0, 0, {}}, {0}, {}, {}};
-    return {{1, shard.size(),
-             [this, shard](std::int64_t, std::size_t) { return images->gather(shard); }},
+    if (shard.begin >= shard.end) return {0, {}, {0}, {0, 1}, {}};
+    return {shard.size(),
+            {{shard}},
             {shard.size()},
-            {shard},
+            {0, 1},
             {1e-3 * static_cast<double>(number + 1), average_weight(0.9, number + 1)}};
   }
 
+  void take_eagerly(const PlannedStep& planned) {
+    step.begin(planned.samples, 1);
+    step.add(images->gather(planned.own_shard(0)));
+    step.finish(
+        at::tensor({planned.rates.learning_rate, planned.rates.average_weight}, at::kDouble));
+    log.append(log.scalars().unsqueeze(0));
+  }
+
+  /// Takes the next step, or at most `most` of those that `plan_ahead` returns. Returns how many.
+  template <class Plan>
+  std::int64_t take(GraphedStep& graphed, const Plan& plan_ahead, std::int64_t most) {
+    std::vector<PlannedStep> planned{plan_ahead(0)};
+    if (!graphed.can_replay(planned.front())) {
+      take_eagerly(planned.front());
+      return 1;
+    }
+    for (std::int64_t ahead = 1; ahead < std::min(most, GraphedStep::kStepsAtOnce); ++ahead) {
+      planned.push_back(plan_ahead(ahead));
+    }
+    return graphed.replay(planned);
+  }
+
   std::vector<FinishedStep> finished(std::int64_t steps) {
-    for (std::int64_t i = 1; i <= steps; ++i) history.name_next(i, 20 * i, 0);
+    for (std::int64_t i = 1; i <= steps; ++i) log.name_next(i, 20 * i, 0);
     StepSums sums;
-    history.synchronize(sums);
-    return history.take();
+    log.synchronize(sums);
+    return log.take();
   }
 
   TrainOptions options;
   std::unique_ptr<loader::BatchSource> images;
   std::shared_ptr<testing::TinyModel> model = testing::tiny_model(1, true);
-  FlatParameters parameters{*model, StepStats::kScalars};
+  FlatParameters parameters{*model, StepLog::kScalars};
   std::unique_ptr<BatchPartition> partition = make_batch_partition({}, one_rank(), at::kCPU);
   std::unique_ptr<comm::GradientAverager> averager =
       comm::make_gradient_averager(options, one_rank(), parameters.gradient_buffer());
-  std::unique_ptr<Optimizer> optimizer = make_optimizer(options, parameters);
   WeightAverage average{*model, parameters, testing::tiny_model(2, true)};
-  Step step{options, *model, parameters, *partition, *averager, *optimizer, &average};
-  StepHistory history{at::kCPU};
+  std::unique_ptr<Optimizer> optimizer = make_optimizer(options, parameters, {}, &average);
+  StepLog log{parameters.statistics(), parameters.shard_statistics(), one_rank(),
+              /*runs_ahead=*/false};
+  Step step{options, *model, parameters, *partition, *averager, *optimizer, log};
 };
 
 void check_many_at_once(const TrainOptions& options, const settings::AugmentList& augment) {
   constexpr std::int64_t kSteps = 50;
   Parts eager(options, augment);
   for (std::int64_t number = 0; number < kSteps; ++number) {
-    take_eagerly(eager.step, eager.plan(number), eager.history);
+    eager.take_eagerly(eager.plan(number));
   }
   Calls calls;
   Parts many(options, augment);
@@ -207,7 +231,7 @@ void check_many_at_once(const TrainOptions& options, const settings::AugmentList
   for (std::int64_t number = 0; number < kSteps; number += taken.back()) {
     const std::int64_t most = number == 19 ? 5 : kSteps;  // as before a checkpoint
     const auto plan = [&](std::int64_t ahead) { return many.plan(number + ahead); };
-    taken.push_back(graphed.run(plan, most, many.history));
+    taken.push_back(many.take(graphed, plan, most));
   }
   CHECK(taken ==
         std::vector<std::int64_t>{1, 1, 1, 16, 1, 16, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1});
@@ -248,13 +272,13 @@ TEST_CASE("a replayed step costs the host less than 10 microseconds") {
   std::int64_t number = 0;
   // Two replays of sixteen steps, then the order begins again.
   const auto plan = [&](std::int64_t ahead) { return parts.plan((number + ahead) % 32); };
-  for (; number < 3; ++number) graphed.run(plan, 1, parts.history);
+  for (; number < 3; ++number) parts.take(graphed, plan, 1);
   number = 32;
   double least_us = 1e9;
   for (int round = 0; round < 20; ++round) {
     const double begin_s = monotonic_seconds();
     const std::int64_t end = number + 160;
-    while (number < end) number += graphed.run(plan, 16, parts.history);
+    while (number < end) number += parts.take(graphed, plan, 16);
     least_us = std::min(least_us, (monotonic_seconds() - begin_s) * 1e6 / 160);
   }
   std::cout << "a replayed step costs the host " << least_us << " us\n";

@@ -2,6 +2,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/tensor.h>
 
 #include <memory>
 #include <optional>
@@ -67,18 +68,21 @@ Outcome outcome_of(const Case& tried, const loader::Batch& batch) {
   options.max_gradient_norm = tried.max_norm;
   const auto master = model_in(false);
   const auto bf16_copy = tried.bf16 ? model_in(true) : nullptr;
-  FlatParameters parameters(*master, StepStats::kScalars, bf16_copy.get());
+  FlatParameters parameters(*master, StepLog::kScalars, bf16_copy.get());
   WeightAverage average(*master, parameters, model_in(false));
   const comm::Communicator alone;
   const auto partition = make_batch_partition({}, alone, at::kCPU);
   PartialAverager averager(parameters.gradient_buffer(), tried.slice);
-  const auto optimizer = make_optimizer(options, parameters, tried.slice);
+  const auto optimizer =
+      make_optimizer(options, parameters, tried.slice, tried.averages ? &average : nullptr);
   for (const OptimizerTensor& state : optimizer->state()) state.flat.copy_(pattern(state.flat));
   optimizer->restored(4);
+  StepLog log(parameters.statistics(), parameters.shard_statistics(), alone, /*runs_ahead=*/false);
   Step step(options, tried.bf16 ? *bf16_copy : *master, parameters, *partition, averager,
-            *optimizer, tried.averages ? &average : nullptr);
-  step.set_rates({0.1, 0.25});
-  step.run({1, batch.size(), [&](std::int64_t, std::size_t) { return batch; }});
+            *optimizer, log);
+  step.begin(batch.size(), 1);
+  step.add(batch);
+  step.finish(at::tensor({0.1, 0.25}, at::kDouble));
   Outcome outcome{{{"weights", parameters.values()},
                    {"gradients", parameters.gradients()},
                    {"average", average.values()},

@@ -4,6 +4,7 @@
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <cmath>
@@ -17,7 +18,6 @@
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/tiny_model.h"
-#include "train/step_history.h"
 
 namespace mnist_train::train {
 namespace {
@@ -39,29 +39,32 @@ settings::TrainOptions with_momentum() {
 struct Subject {
   bool with_batch_norm = false;
   settings::TrainOptions options = with_momentum();
+  double learning_rate = kLearningRate;
   comm::Communicator communicator{};
   std::shared_ptr<testing::TinyModel> model = testing::tiny_model(1, with_batch_norm);
-  FlatParameters parameters{*model, StepStats::kScalars};
+  FlatParameters parameters{*model, StepLog::kScalars};
   std::unique_ptr<BatchPartition> partition = make_batch_partition({}, communicator, at::kCPU);
   std::unique_ptr<comm::GradientAverager> averager =
       comm::make_gradient_averager(options, communicator, parameters.gradient_buffer());
-  std::unique_ptr<Optimizer> optimizer = make_optimizer(options, parameters);
+  std::unique_ptr<Optimizer> optimizer{};
+  StepLog log{parameters.statistics(), parameters.shard_statistics(), communicator,
+              /*runs_ahead=*/false};
   std::unique_ptr<Step> step = make_step();
 
   /// For options that were changed since.
   std::unique_ptr<Step> make_step() {
-    return std::make_unique<Step>(options, *model, parameters, *partition, *averager, *optimizer);
+    optimizer = make_optimizer(options, parameters);
+    return std::make_unique<Step>(options, *model, parameters, *partition, *averager, *optimizer,
+                                  log);
   }
   void run(const std::vector<Batch>& batches, std::int64_t global_batch_size,
            bool stop_requested = false) {
-    step->request_stop(stop_requested);
-    step->set_rates({kLearningRate});
-    step->run({static_cast<std::int64_t>(batches.size()), global_batch_size,
-               [&](std::int64_t number, std::size_t) {
-                 return batches[static_cast<std::size_t>(number)];
-               }});
+    log.request_stop(stop_requested);
+    step->begin(global_batch_size, static_cast<std::int64_t>(batches.size()));
+    for (const Batch& batch : batches) step->add(batch);
+    step->finish(at::tensor({learning_rate, 0.0}, at::kDouble));
   }
-  StepSums last() const { return step->stats().last(); }
+  StepSums last() const { return log.last(); }
   at::Tensor momentum() const { return optimizer->state().front().flat; }
 };
 
@@ -118,25 +121,24 @@ TEST_CASE("nothing of a step is left in the next one's gradients") {
 
 TEST_CASE("the sums of steps are kept until they are taken") {
   Subject subject;
-  StepHistory history(at::kCPU);
   StepSums totals{100.5, 7, 30, 0};
-  history.synchronize(totals);
+  subject.log.synchronize(totals);
   CHECK(totals.samples == 30);
   double loss = 100.5;
   std::vector<double> losses;
   for (int i = 0; i < 3; ++i) {
     subject.run({batch_of(4)}, 4, /*stop_requested=*/i == 1);
-    history.append(subject.step->stats().scalars().unsqueeze(0));
-    history.name_next(i + 1, 4 * (i + 1), 0.5 * i);
+    subject.log.append(subject.log.scalars().unsqueeze(0));
+    subject.log.name_next(i + 1, 4 * (i + 1), 0.5 * i);
     losses.push_back(subject.last().loss);
     loss += losses.back();
   }
-  CHECK(history.take().empty());
-  history.synchronize(totals);
+  CHECK(subject.log.take().empty());
+  subject.log.synchronize(totals);
   CHECK(totals.loss == loss);
   CHECK(totals.samples == 42);
   CHECK(totals.stop_requests == 1);
-  const std::vector<FinishedStep> steps = history.take();
+  const std::vector<FinishedStep> steps = subject.log.take();
   REQUIRE(steps.size() == 3);
   for (std::size_t i = 0; i < steps.size(); ++i) {
     CHECK(steps[i].step == static_cast<std::int64_t>(i) + 1);
@@ -146,7 +148,7 @@ TEST_CASE("the sums of steps are kept until they are taken") {
     CHECK(steps[i].sums.stop_requests == (i == 1 ? 1 : 0));
   }
   CHECK(steps[0].finished_s < steps[1].finished_s);
-  CHECK(history.take().empty());
+  CHECK(subject.log.take().empty());
 }
 
 TEST_CASE("batches that are accumulated make the step of one batch") {
@@ -256,8 +258,8 @@ TEST_CASE("weights that an update makes infinite are noticed") {
   Subject subject;
   subject.model->parameters().back().register_hook(
       [](const at::Tensor& gradient) { return gradient * 1e6; });
-  subject.step->set_rates({1e38});
-  subject.step->run({1, 4, [](std::int64_t, std::size_t) { return batch_of(4); }});
+  subject.learning_rate = 1e38;
+  subject.run({batch_of(4)}, 4);
   CHECK(std::isfinite(subject.last().loss));
   CHECK(subject.parameters.gradients().isfinite().all().item<bool>());
   CHECK(std::isnan(subject.last().stop_requests));

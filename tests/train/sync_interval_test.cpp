@@ -1,10 +1,10 @@
-#include "train/sync_interval.h"
+#include <ATen/ops/zeros.h>
 
 #include <vector>
 
 #include "support/catch.h"
 #include "support/ranks.h"
-#include "train/step_history.h"
+#include "train/step_log.h"
 
 namespace mnist_train::train {
 namespace {
@@ -17,16 +17,17 @@ TEST_CASE("synchronisations are half a second apart, and move apart step by step
   CHECK(next_interval(4000, 0) == 8000);
   CHECK(next_interval(50, 3.0) == 8);
   CHECK(next_interval(1, 30.0) == 1);
-  CHECK(next_interval(1 << 20, 0) == StepHistory::kSteps);
+  CHECK(next_interval(1 << 20, 0) == StepLog::kSteps);
 }
 
 TEST_CASE("on CPUs all ranks synchronise after every step") {
   testing::on_connected_ranks(2, [](comm::Communicator& communicator) {
-    SyncInterval interval(communicator, /*runs_ahead=*/false);
+    const at::Tensor sums = at::zeros({StepLog::kScalars});
+    StepLog log(sums, sums, communicator, /*runs_ahead=*/false);
     for (int step = 0; step < 20; ++step) {
-      if (interval.steps_left() != 1 || !interval.is_due_after(1))
+      if (log.steps_left() != 1 || !log.is_due_after(1))
         throw std::runtime_error("a step without a synchronisation");
-      interval.synced();
+      log.synced();
     }
   });
 }
@@ -36,14 +37,15 @@ TEST_CASE(
   std::vector<std::vector<int>> synced_steps(2);
   testing::on_connected_ranks(2, [&](comm::Communicator& communicator) {
     const int rank = communicator.rank();
-    SyncInterval interval(communicator, /*runs_ahead=*/rank == 1);
+    const at::Tensor sums = at::zeros({StepLog::kScalars});
+    StepLog log(sums, sums, communicator, /*runs_ahead=*/rank == 1);
     for (int epoch = 0; epoch < 2; ++epoch) {
-      interval.begin_epoch();
+      log.begin_epoch();
       for (int step = 0; step < 100; ++step) {
         if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(2));
-        if (!interval.is_due_after(1)) continue;
+        if (!log.is_due_after(1)) continue;
         synced_steps[static_cast<std::size_t>(rank)].push_back(100 * epoch + step);
-        interval.synced();
+        log.synced();
       }
     }
   });
