@@ -71,9 +71,9 @@ std::string describe_token(std::string_view text, std::size_t offset) {
 
 /// Reads one document by recursive descent. Structural errors end it (`Stop`); a value that is no
 /// JSON is reported and skipped if its end is plain, so that errors after it are found as well.
-class Parser {
+class DocumentParser {
  public:
-  Parser(std::shared_ptr<const Source> source, Problems& problems, std::size_t begin)
+  DocumentParser(std::shared_ptr<const Source> source, Problems& problems, std::size_t begin)
       : source_(std::move(source)), text_(source_->text), at_(begin), problems_(problems) {}
 
   std::optional<Node> document() try {
@@ -135,7 +135,7 @@ struct BrokenValue {
   std::string message;
 };
 
-Node Parser::value() {
+Node DocumentParser::value() {
   Node node;
   node.source = source_;
   node.offset = skip_space();
@@ -168,7 +168,7 @@ Node Parser::value() {
 
 /// Reports a value that is no JSON and moves past it, unless the text seems to run on: what comes
 /// after it would then only raise false alarms.
-void Parser::broken(Node& node, std::size_t offset, std::string message) {
+void DocumentParser::broken(Node& node, std::size_t offset, std::string message) {
   report(offset, std::move(message));
   std::size_t end = node.offset;
   bool plain = depth_ > 0 && ++broken_values_ < kMaxBrokenValues;
@@ -186,7 +186,7 @@ void Parser::broken(Node& node, std::size_t offset, std::string message) {
   node.is_broken = true;
 }
 
-void Parser::object(Node& node) {
+void DocumentParser::object(Node& node) {
   node.kind = JsonKind::kObject;
   if (depth_ == kMaxNesting) return skip_nested(node);
   ++depth_;
@@ -223,7 +223,7 @@ void Parser::object(Node& node) {
   --depth_;
 }
 
-void Parser::array(Node& node) {
+void DocumentParser::array(Node& node) {
   node.kind = JsonKind::kArray;
   if (depth_ == kMaxNesting) return skip_nested(node);
   ++depth_;
@@ -247,7 +247,7 @@ void Parser::array(Node& node) {
 }
 
 /// Moves past a list or object that is nested too deep, whatever it contains.
-void Parser::skip_nested(Node& node) {
+void DocumentParser::skip_nested(Node& node) {
   node.is_broken = true;
   report(at_, "nested more than " + std::to_string(kMaxNesting) + " levels deep");
   std::size_t open = 0;
@@ -263,7 +263,7 @@ void Parser::skip_nested(Node& node) {
   } while (open > 0);
 }
 
-void Parser::number(Node& node) {
+void DocumentParser::number(Node& node) {
   const std::size_t begin = at_;
   const auto refuse = [&](const char* what) {
     throw BrokenValue{begin, "broken number " + shorten(word_at(text_, begin)) +
@@ -312,7 +312,7 @@ void Parser::number(Node& node) {
   node.real = is_tiny ? 0 : negative ? -kInfinity : kInfinity;
 }
 
-std::string Parser::string() {
+std::string DocumentParser::string() {
   const std::size_t begin = at_++;
   std::string decoded;
   const auto refuse = [this](std::string message) {
@@ -340,7 +340,7 @@ std::string Parser::string() {
   return decoded;
 }
 
-void Parser::escape(std::string& decoded) {
+void DocumentParser::escape(std::string& decoded) {
   const std::size_t begin = at_++;
   constexpr std::string_view kLetters = "\"\\/bfnrt";
   constexpr std::string_view kMeaning = "\"\\/\b\f\n\r\t";
@@ -369,7 +369,7 @@ void Parser::escape(std::string& decoded) {
 }
 
 /// Returns the number that four hex digits after the `u` at the current place make.
-unsigned Parser::hex_digits() {
+unsigned DocumentParser::hex_digits() {
   unsigned code = 0;
   for (int i = 0; i < 4; ++i) {
     ++at_;
@@ -395,7 +395,7 @@ const Node* Node::find(std::string_view key) const {
 
 std::optional<Node> parse_document(const std::shared_ptr<const Source>& source, Problems& problems,
                                    std::size_t begin) {
-  return Parser(source, problems, begin).document();
+  return DocumentParser(source, problems, begin).document();
 }
 Node merge(Node under, Node over) {
   if (under.kind != JsonKind::kObject || over.kind != JsonKind::kObject) return over;
