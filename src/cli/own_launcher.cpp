@@ -162,8 +162,7 @@ launch::AttemptResult attempt(LaunchState& state, bool is_first) {
     const launch::FailureReport found = launch::report_for(error, launch::Phase::kLoadingData);
     launch::AttemptResult result;
     result.failure.emplace().code = found.code;
-    result.failure->cause =
-        (found.code == ExitCode::kData ? "loading data: " : "") + found.message;
+    result.failure->cause = (found.code == ExitCode::kData ? "loading data: " : "") + found.message;
     return result;
   }
 }

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <iterator>
 #include <sstream>
@@ -11,6 +12,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "base/error.h"
+#include "base/hash.h"
 #include "base/system.h"
 #include "comm/deadline.h"
 #include "comm/failures.h"
@@ -127,10 +129,13 @@ RankInfo rank_info_of(c10d::Store& store, int rank) {
 }
 
 /// Returns names that are the same on all ranks for GPUs at these PCI addresses of this machine.
+/// NCCL takes ranks with different NCCL_HOSTID for ranks of different machines, which lets several
+/// use one GPU.
 std::string gpu_names(const std::vector<std::string>& addresses) {
-  const std::string boot = boot_id();
+  const char* host = std::getenv("NCCL_HOSTID");
+  const std::string machine = host == nullptr ? boot_id() : hash_hex(host);
   std::string names;
-  for (const std::string& address : addresses) names += boot + "/" + address + " ";
+  for (const std::string& address : addresses) names += machine + "/" + address + " ";
   return names;
 }
 

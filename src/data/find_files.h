@@ -29,7 +29,8 @@ std::string fetch_command(const settings::NamedDataset& dataset);
 void require_there(const settings::DataLocation& location, SplitName split,
                    settings::DataFormat format);
 
-/// Throws Error(kData) if the file is of a kind that no data.format reads, with what to do about it.
+/// Throws Error(kData) if the file is of a kind that no data.format reads, with what to do about
+/// it.
 void refuse_other_kind(const std::filesystem::path& path);
 
 /// Finds the images file and the labels file of a split. The location is both files; or the images

@@ -71,7 +71,7 @@ def test_describe_shows_its_modules(tmp_path, example):
     assert shown.returncode == 0, shown.stderr
     rows = [line.split() for line in shown.stdout.splitlines()[2:]]
     assert rows == [["(outside", "its", "modules)", "1"], ["conv", "Conv2d", "104"], ["norm", "BatchNorm2d", "8"],
-                    ["fc", "Linear", "650"], ["sum", "763", f"{24 * 24 * 4 * 25 + 64 * 10:,}"]]
+                    ["fc", "Linear", "650"], ["sum", "763", "–"]]
 
 
 def test_its_initial_weights_are_those_of_the_seed(tmp_path, example):

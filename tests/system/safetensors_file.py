@@ -5,7 +5,7 @@ import struct
 
 import torch
 
-KINDS = {"F32": torch.float32, "I64": torch.int64, "U8": torch.uint8}
+KINDS = {"F32": torch.float32, "F64": torch.float64, "I64": torch.int64, "U8": torch.uint8}
 NAMES = {kind: name for name, kind in KINDS.items()}
 
 

@@ -205,7 +205,9 @@ class Process:
         return []
 
     def wait_for_phase(self, rank, phase, step=0):
-        """Looks without a pause: some phases are over in a millisecond."""
+        """Looks without a pause: some phases are over in a millisecond, and the start before anybody looks."""
+        if phase == PHASES[0]:
+            return
         def reached():
             board = self.board()
             return len(board) > rank and board[rank].phase == PHASES.index(phase) and board[rank].step >= step
