@@ -135,7 +135,7 @@ std::string gpu_names(const std::vector<std::string>& addresses) {
   const char* host = std::getenv("NCCL_HOSTID");
   const std::string machine = host == nullptr ? boot_id() : hash_hex(host);
   std::string names;
-  for (const std::string& address : addresses) names += machine + "/" + address + " ";
+  for (const std::string& address : addresses) names += fmt::format("{}/{} ", machine, address);
   return names;
 }
 

@@ -118,7 +118,7 @@ std::optional<WorkerIdentity> cluster_identity(const EnvironmentLookup& lookup) 
     check_half_of_mpich(lookup);
     return std::nullopt;
   }
-  const WorkerIdentity slurm = slurm_identity(lookup);
+  WorkerIdentity slurm = slurm_identity(lookup);
   if (!mpi || places_agree(slurm, *mpi)) return slurm;
   const bool is_of_daemon = slurm.local_world_size == 1 && slurm.world_size <= mpi->world_size;
   if (!is_of_daemon) refuse_contradiction(slurm, *mpi);

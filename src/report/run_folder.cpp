@@ -101,7 +101,7 @@ fs::path make_dated_folder(const fs::path& parent, std::vector<fs::path>& made) 
 std::optional<fs::path> find_folder(const settings::RunConfig& config,
                                     const std::string& config_name, const std::string& resume,
                                     bool after_restart) {
-  if (config.output) return *config.output;
+  if (config.output) return config.output;
   const fs::path parent = fs::absolute("runs") / config_name;
   std::error_code error;
   if (!resume.empty() && resume != "auto") {

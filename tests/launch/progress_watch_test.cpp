@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <memory>
 #include <thread>
 
 #include "base/system.h"
@@ -26,7 +27,8 @@ struct Watched {
   }
   double sleep(double seconds) { return meter.look(status, now_s += seconds); }
 
-  RankStatus status;
+  std::unique_ptr<RankStatus> on_heap = std::make_unique<RankStatus>();  // which aligns it
+  RankStatus& status = *on_heap;
   StallMeter meter;
   double now_s = 1000;
 };

@@ -86,8 +86,8 @@ TEST_CASE("merging lays objects over each other key by key and replaces the rest
   CHECK(merged.find("d")->kind == JsonKind::kNull);
 }
 
-TEST_CASE("objects of 300,000 keys are read, merged and looked into at once") {
-  constexpr int kKeys = 300'000;
+TEST_CASE("objects of 100,000 keys are read, merged and looked into at once") {
+  constexpr int kKeys = 100'000;
   std::string text = "{";
   for (int i = 0; i < kKeys; ++i)
     text += "\"k" + std::to_string(i) + "\":" + std::to_string(i) + ",";
@@ -100,7 +100,7 @@ TEST_CASE("objects of 300,000 keys are read, merged and looked into at once") {
   CHECK(json.size() == kKeys);
   for (int i = 0; i < kKeys; ++i) json["k" + std::to_string(i)] = i;
   CHECK(json.begin().key() == "k0");
-  CHECK(json.at("k299999") == 299'999);
+  CHECK(json.at("k99999") == 99'999);
   json.erase("k1");
   CHECK(json.at("k2") == 2);
   CHECK_FALSE(json.contains("k1"));
