@@ -78,7 +78,8 @@ double spoke_after_s(RankStatus& status) {
 }
 
 TEST_CASE("a wait that takes too long is noticed in every phase") {
-  RankStatus status;
+  const auto on_heap = std::make_unique<RankStatus>();
+  RankStatus& status = *on_heap;
   update(status, Phase::kLoadingWeights, 0, 0);
   CHECK(spoke_after_s(status) == 1.5);  // loads its own
   const WaitScope waiting(&status, Wait::kBroadcast);
