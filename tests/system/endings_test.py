@@ -134,10 +134,11 @@ def test_a_finished_run_whose_model_is_gone_makes_it_again(tmp_path):
 
 def test_a_process_lost_in_the_evaluation_after_max_steps_costs_no_results(tmp_path):
     changes = {"max_steps": 3, "batch_size": 64, "model": {"name": "resnet18"}, "launch": {"max_restarts": 1},
-               "data": {"limit_train": 640, "limit_test": 300}}  # a snapshot after every other step
+               "data": {"limit_train": 640, "limit_test": 600}}  # a snapshot after every other step
     with start(tmp_path, changes) as process:
+        pid = process.wait_for_ranks(2)[1]
         process.wait_for_phase(1, "evaluation", 3)
-        send(process.ranks()[1], signal.SIGKILL)
+        send(pid, signal.SIGKILL)
         assert process.wait() == 0, process.stderr
     done = process.run_folder
     assert "resuming from memory: epoch 1, step 3" in process.stderr

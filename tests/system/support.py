@@ -1,6 +1,7 @@
 """How the system tests start the real binary and look at what it leaves behind."""
 
 import collections
+import contextlib
 import functools
 import gzip
 import hashlib
@@ -204,12 +205,19 @@ class Process:
             return [Status(*STATUS.unpack_from(content, begin)[:5]) for begin in range(0, len(content), STATUS_BYTES)]
         return []
 
+    def blocks(self, number):
+        """Whether a signal waits for the process to take it, instead of ending it."""
+        with contextlib.suppress(OSError):
+            mask = re.search(r"SigBlk:\s*(\w+)", Path(f"/proc/{self.pid}/status").read_text()).group(1)
+            return bool(int(mask, 16) >> (number - 1) & 1)
+        return False
+
     def wait_for_phase(self, rank, phase, step=0):
-        """Looks without a pause: some phases are over in a millisecond, and the start before anybody looks."""
-        if phase == PHASES[0]:
-            return
+        """Looks without a pause: some phases are over in a millisecond, and the start may be before anybody looks."""
         def reached():
             board = self.board()
+            if phase == PHASES[0]:  # the launcher takes signals from here on
+                return len(board) > rank or self.blocks(signal.SIGTERM)
             return len(board) > rank and board[rank].phase == PHASES.index(phase) and board[rank].step >= step
         wait_until(lambda: reached() or self.popen.poll() is not None, f"{phase} of rank {rank}", interval=0)
         assert self.popen.poll() is None, f"ended before {phase}: {self.stderr}"
