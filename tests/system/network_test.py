@@ -13,6 +13,7 @@ import time
 import pytest
 from support import LONG_RUN, assert_gone, free_port, import_torch, merged, send, start, swept, train, wait_until, worker
 
+BUSY_S = 10  # what a busy machine may add to a time-out
 CONFIG = {"batch_size": 45, "data": {"limit_train": 886, "limit_test": 100}}
 
 
@@ -114,7 +115,7 @@ def test_a_hang_says_who_waits_for_whom(tmp_path, strategy):
     with start(tmp_path, changes, processes=3) as process:
         process.wait_for_step(4)
         send(process.ranks()[1], signal.SIGSTOP)
-        assert process.wait(12) == 4
+        assert process.wait(2 + BUSY_S) == 4
         block = process.stderr[process.stderr.index("mnist-train failed"):]
     assert re.search(r"rank 1 has been in .*step \d+ \(epoch \d+\) for \d+ s without progress", block), block
     operation = {"flat": "all-reduce", "bucketed": "gradient averaging", "shared_memory": "gradient averaging"}[strategy]
@@ -158,20 +159,20 @@ def test_without_our_launcher_a_rank_that_hangs_is_named_by_those_that_waited_fo
         ranks[0].wait_for_step(3)
         send(ranks[silent].pid, signal.SIGSTOP)
         for rank in {0, 1, 2} - {silent}:
-            assert ranks[rank].wait(15) == 4, ranks[rank].stderr
+            assert ranks[rank].wait(3 + BUSY_S) == 4, ranks[rank].stderr
             assert f"rank {silent} did not respond\n" in ranks[rank].stderr, ranks[rank].stderr
             assert ranks[rank].stderr.count("mnist-train failed") == 1, ranks[rank].stderr
 
 
 @pytest.mark.parametrize("strategy", ["flat", "shared_memory"])
 def test_without_our_launcher_a_job_that_is_stopped_for_long_continues(tmp_path, strategy):
-    changes = merged(CONFIG, {"epochs": 3, "launch": {"hang_timeout_s": 2}, "gradient_averaging": {"strategy": strategy}})
+    changes = merged(CONFIG, {"epochs": 3, "launch": {"hang_timeout_s": 4}, "gradient_averaging": {"strategy": strategy}})
     port = free_port()
     with worker(tmp_path, 0, port, changes) as first, worker(tmp_path, 1, port, changes) as second:
         first.wait_for_step(3)
         for rank in (first, second):
             rank.send(signal.SIGSTOP)
-        time.sleep(3.5)
+        time.sleep(5.5)
         for rank in (first, second):
             rank.send(signal.SIGCONT)
             time.sleep(0.5)
@@ -215,12 +216,12 @@ def test_a_store_that_dies_ends_all_ranks_within_the_time_out(tmp_path):
             agent.wait()
             died_at = time.monotonic()
             for rank in (first, second):
-                assert rank.wait(10) == 4, rank.stderr
+                assert rank.wait(4 + BUSY_S) == 4, rank.stderr
                 assert "mnist-train failed: rank" in rank.stderr
-            assert time.monotonic() - died_at < 4 + 1
+            assert time.monotonic() - died_at < 4 + BUSY_S
             assert "checking the store" in first.stderr + second.stderr
             for rank in (first, second):
-                assert_gone(rank, within_s=1)
+                assert_gone(rank, within_s=BUSY_S)
 
 
 @pytest.mark.parametrize("answer, said", [(None, "accepts connections and says nothing"), (b"", "closes the connection"),
@@ -251,7 +252,7 @@ def test_a_port_of_strangers_is_not_taken_for_the_store(tmp_path, answer, said):
         with worker(tmp_path, 1, port, {"launch": {"rendezvous_timeout_s": 2}}) as process:
             begin_s = time.monotonic()
             assert process.wait(30) == 4, process.stderr
-            assert time.monotonic() - begin_s < 2 + 5
+            assert time.monotonic() - begin_s < 2 + BUSY_S
             assert "mnist-train failed: rank 1" in process.stderr
             assert f"127.0.0.1:{port} (MASTER_ADDR, MASTER_PORT)" in process.stderr, process.stderr
             assert f"what listens there does not answer as a store: it {said}" in process.stderr, process.stderr
@@ -263,7 +264,7 @@ def test_a_host_name_that_does_not_resolve_is_said_not_to_within_one_time_out(tm
                 variables={"MASTER_ADDR": "no-such-host.invalid"}) as process:
         begin_s = time.monotonic()
         assert process.wait(30) == 4, process.stderr
-        assert time.monotonic() - begin_s < 2 + 5
+        assert time.monotonic() - begin_s < 2 + BUSY_S
         assert "no-such-host.invalid:" in process.stderr and "the host name does not resolve" in process.stderr
 
 
