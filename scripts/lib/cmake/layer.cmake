@@ -1,4 +1,4 @@
-# The layers of src/ as targets. A layer is one static library, its sources listed by hand.
+# The layers of src/ as targets: each is one static library.
 
 # Precompiled headers are built once, in a target of their own, and shared by all that compile alike.
 # mnist_train_add_pch(<name> HEADERS <header>... LIBRARIES <target>...)
@@ -11,34 +11,39 @@ function(mnist_train_add_pch name)
   target_precompile_headers(${name} PRIVATE ${pch_HEADERS})
 endfunction()
 
-# mnist_train_layer(<name> [TORCH] SOURCES <file>... [DEPENDS <layer>...] [LIBRARIES <target>...])
-# makes mnist_train_<name>. A layer without sources is headers only. TORCH layers see LibTorch.
+# mnist_train_layer(<name> [TORCH] [VECTORIZED <file>...] [GENERATED <file>...] [DEPENDS <layer>...] [LIBRARIES <target>...])
+# makes mnist_train_<name> of the sources in its folder, except main.cpp. A layer without sources is headers only.
+# TORCH layers see LibTorch; VECTORIZED sources are compiled for loops.
 function(mnist_train_layer name)
-  cmake_parse_arguments(PARSE_ARGV 1 layer "TORCH" "" "SOURCES;VECTORIZED;DEPENDS;LIBRARIES")
+  cmake_parse_arguments(PARSE_ARGV 1 layer "TORCH" "" "VECTORIZED;GENERATED;DEPENDS;LIBRARIES")
   set(target mnist_train_${name})
   list(TRANSFORM layer_DEPENDS PREPEND mnist_train_)
   set(libraries mnist_train_common ${layer_DEPENDS})
   if(layer_TORCH)
     list(APPEND libraries mnist_train_libtorch)
   endif()
-  if(NOT layer_SOURCES)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS *.cpp)
+  list(FILTER sources EXCLUDE REGEX "/main\\.cpp$")
+  if(NOT sources)
     add_library(${target} INTERFACE)
     target_link_libraries(${target} INTERFACE ${libraries} ${layer_LIBRARIES})
     return()
   endif()
-  add_library(${target} STATIC ${layer_SOURCES} ${layer_VECTORIZED})
+  add_library(${target} STATIC ${sources} ${layer_GENERATED})
   set_source_files_properties(${layer_VECTORIZED} PROPERTIES SKIP_PRECOMPILE_HEADERS ON
     COMPILE_OPTIONS "-O3;-ffp-contract=off;-fno-math-errno;-fno-trapping-math")
   target_link_libraries(${target} PUBLIC ${libraries} PRIVATE ${layer_LIBRARIES})
-  mnist_train_share_pch(${target} ${layer_TORCH})
+  mnist_train_compile_together(${target} ${layer_TORCH})
 endfunction()
 
-function(mnist_train_share_pch target with_torch)
+# Sources that include LibTorch instantiate the same templates for seconds each, so several are one translation unit.
+function(mnist_train_compile_together target with_torch)
   if(with_torch)
     target_precompile_headers(${target} REUSE_FROM mnist_train_torch_pch)
   else()
     target_precompile_headers(${target} REUSE_FROM mnist_train_pch)
   endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${MNIST_TRAIN_UNITY} UNITY_BUILD_BATCH_SIZE 10)
 endfunction()
 
 # mnist_train_executable(<name> [TORCH] SOURCES <file>... LAYERS <layer>... [LIBRARIES <target>...])
@@ -50,7 +55,7 @@ function(mnist_train_executable name)
   if(exe_TORCH)
     mnist_train_link_torch(${name})
   endif()
-  mnist_train_share_pch(${name} ${exe_TORCH})
+  mnist_train_compile_together(${name} ${exe_TORCH})
 endfunction()
 
 # mnist_train_module(<name> [TORCH] SOURCES <file>... LAYERS <layer>... LIBRARIES <target>...): a library that the worker loads
@@ -63,7 +68,7 @@ function(mnist_train_module name)
   if(module_TORCH)
     mnist_train_link_torch(${name})
   endif()
-  mnist_train_share_pch(${name} ${module_TORCH})
+  mnist_train_compile_together(${name} ${module_TORCH})
 endfunction()
 
 function(mnist_train_link_torch target)
