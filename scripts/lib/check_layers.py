@@ -5,7 +5,7 @@ usage: check_layers.py [REPOSITORY]
 
 Prints one line for everything that goes against it, as FILE:LINE: MESSAGE, and exits 1 if there is any:
 includes of a layer that the table does not allow, torch in a layer without it, c10d outside its two layers,
-sources that no CMakeLists.txt lists, files and functions that have grown too long.
+files and functions that are too long.
 """
 
 import re
@@ -102,16 +102,6 @@ def check_lengths(lines):
             start = 0
 
 
-def check_listed(source_folder, layers):
-    for name in layers:
-        folder = source_folder / name
-        listing = folder / "CMakeLists.txt"
-        words = set(re.findall(r"[\w./]+", listing.read_text())) if listing.exists() else set()
-        for path in sorted(folder.glob("**/*.cpp")):
-            if str(path.relative_to(folder)) not in words:
-                yield path, 1, f"is not listed in {listing.relative_to(source_folder.parent)}"
-
-
 def check_table(layers):
     above = set()
     for layer in layers.values():
@@ -149,7 +139,6 @@ def check_repository(repository):
         ):
             for number, message in check:
                 yield path, number, message
-    yield from check_listed(source_folder, layers)
 
 
 def run_check(check):
