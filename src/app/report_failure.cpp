@@ -80,7 +80,7 @@ std::string end_run_folder(const Worker& worker, const launch::FailureReport& fa
   }
   report::record_failure(worker.run_folder / report::files::kSummary, failure.message);
   if (worker.config.report.html) report::write_last_page(worker.run_folder);
-  return launch::way_on(worker.run_folder, worker.job.program);
+  return launch::recovery_advice(worker.run_folder, worker.job.program);
 }
 
 }  // namespace

@@ -6,7 +6,6 @@
 #include <time.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <new>
@@ -21,59 +20,49 @@
 
 namespace mnist_train::launch {
 
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(FailureReport, code, message, host, is_victim)
+
 namespace {
 
-// JSON may need six bytes for one, and all of them must fit into a pipe of 64 KiB: the launcher
-// reads the report only when the worker has ended.
-constexpr std::size_t kMaxMessageBytes = 8192;
-
+/// JSON may need six bytes for one, and all of them must fit into a pipe of 64 KiB: the launcher
+/// reads the report only after the worker has ended.
 std::string shortened(const std::string& message) {
-  if (message.size() <= kMaxMessageBytes) return message;
-  return message.substr(0, kMaxMessageBytes) + " ... (" +
-         std::to_string(message.size() - kMaxMessageBytes) + " bytes left out)";
-}
-
-bool is_failure(int code) {
-  constexpr std::array kFailures{
-      ExitCode::kRunFailed,  ExitCode::kConfig,      ExitCode::kData,      ExitCode::kDistributed,
-      ExitCode::kCheckpoint, ExitCode::kInterrupted, ExitCode::kTerminated};
-  return std::count(kFailures.begin(), kFailures.end(), static_cast<ExitCode>(code)) > 0;
+  constexpr std::size_t kMaxBytes = 8192;
+  if (message.size() <= kMaxBytes) return message;
+  return fmt::format("{} ... ({} bytes left out)", message.substr(0, kMaxBytes),
+                     message.size() - kMaxBytes);
 }
 
 bool has_failed(const RankEnd& end) { return !end.succeeded && !end.killed_by_launcher; }
 
+bool is_victim(const RankEnd& end) { return end.exit.failure && end.exit.failure->is_victim; }
+
+Phase phase_of(const RankEnd& end, const StatusBoard& board) {
+  return static_cast<Phase>(board.of(end.rank).phase.load());
+}
+
 bool blames_user(const RankEnd& end, const StatusBoard& board) {
-  const auto phase = static_cast<Phase>(board.of(end.rank).phase.load());
-  return end.exit.failure && !end.exit.failure->is_victim &&
-         is_users_mistake(end.exit.failure->code, phase);
+  return end.exit.failure && !is_victim(end) &&
+         is_users_mistake(end.exit.failure->code, phase_of(end, board));
 }
 
 std::string describe_end(const RankEnd& end, const StatusBoard& board) {
-  if (blames_user(end, board)) return end.exit.failure->message;
+  const auto& report = end.exit.failure;
+  if (blames_user(end, board)) return report->message;
   if (end.pid <= 0) {
-    return fmt::format("rank {} could not be started: {}", end.rank,
-                       end.exit.failure ? end.exit.failure->message
-                                        : "its fork server has ended" + error_limit(ENOMEM));
+    return fmt::format(
+        "rank {} could not be started: {}", end.rank,
+        report ? report->message : "its fork server has ended" + error_limit(ENOMEM));
   }
   const std::string rank = fmt::format("rank {} (pid {})", end.rank, end.pid);
-  const std::string where = describe(board.of(end.rank));
-  if (end.exit.failure) return rank + " in " + where + ": " + end.exit.failure->message;
+  const std::string place = describe(board.of(end.rank));
+  if (report) return rank + " in " + place + ": " + report->message;
   if (end.exit.signal != 0) {
     return fmt::format("{} was killed by signal {} ({}) in {}", rank, end.exit.signal,
-                       ::strsignal(end.exit.signal), where);
+                       ::strsignal(end.exit.signal), place);
   }
-  return fmt::format("{} left with status {} before the run was over, in {}", rank, end.exit.code,
-                     where);
-}
-
-const RankEnd* find_cause(const std::vector<RankEnd>& ends) {
-  const auto by_itself = std::find_if(ends.begin(), ends.end(), [](const RankEnd& end) {
-    return has_failed(end) && !(end.exit.failure && end.exit.failure->is_victim);
-  });
-  if (by_itself != ends.end()) return &*by_itself;
-  const auto victim = std::find_if(ends.begin(), ends.end(), has_failed);
-  if (victim != ends.end()) return &*victim;
-  return ends.empty() ? nullptr : &ends.front();
+  return fmt::format("{} exited with status {} before the run was over, in {}", rank, end.exit.code,
+                     place);
 }
 
 Wait wait_of(const StatusBoard& board, int rank) {
@@ -82,10 +71,10 @@ Wait wait_of(const StatusBoard& board, int rank) {
 
 std::string describe_stalled(const StatusBoard& board, int rank) {
   const Wait wait = wait_of(board, rank);
-  std::string where = describe(board.of(rank));
-  if (wait == Wait::kNothing) return where;
-  if (wait == Wait::kDevice) return where + ", waiting for " + wait_name(wait) + ",";
-  return std::string(wait_name(wait)) + " of " + where;
+  std::string place = describe(board.of(rank));
+  if (wait == Wait::kNothing) return place;
+  if (wait == Wait::kDevice) return place + ", waiting for " + wait_name(wait) + ",";
+  return std::string(wait_name(wait)) + " of " + place;
 }
 
 RunFailure stall_failure(const std::vector<RankEnd>& ends, const StalledRank& stalled,
@@ -94,12 +83,12 @@ RunFailure stall_failure(const std::vector<RankEnd>& ends, const StalledRank& st
   failure.code = ExitCode::kDistributed;
   failure.rank = stalled.rank;
   failure.restart_may_help = true;
-  const std::string where = describe_stalled(board, stalled.rank);
+  const std::string place = describe_stalled(board, stalled.rank);
   failure.cause = stalled.others_wait_s > 0
                       ? fmt::format("rank {} is in {} and has kept others waiting for {:.0f} s",
-                                    stalled.rank, where, stalled.others_wait_s)
+                                    stalled.rank, place, stalled.others_wait_s)
                       : fmt::format("rank {} has been in {} for {:.0f} s without progress",
-                                    stalled.rank, where, stalled.seconds);
+                                    stalled.rank, place, stalled.seconds);
   failure.cause += " (launch.hang_timeout_s)";
   if (stalled.stopped) failure.cause += ": it is stopped, by SIGSTOP or a debugger";
   for (const RankEnd& end : ends) {
@@ -134,25 +123,14 @@ std::string out_of_memory(Phase phase, const std::string& used_up) {
 }
 
 std::string to_text(const FailureReport& failure) {
-  return json_text(nlohmann::json{{"code", static_cast<int>(failure.code)},
-                                  {"message", shortened(escape_control_bytes(failure.message))},
-                                  {"host", failure.host},
-                                  {"is_victim", failure.is_victim}});
+  FailureReport printable = failure;
+  printable.message = shortened(escape_control_bytes(failure.message));
+  return json_text(nlohmann::json(printable));
 }
 
-std::optional<FailureReport> failure_from_text(const std::string& text) try {
-  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
-  if (!json.is_object()) return std::nullopt;
-  FailureReport failure;
-  const int code = json.value("code", 1);
-  if (!is_failure(code)) return std::nullopt;
-  failure.code = static_cast<ExitCode>(code);
-  failure.message = json.value("message", "");
-  failure.host = json.value("host", "");
-  failure.is_victim = json.value("is_victim", false);
-  return failure;
-} catch (const nlohmann::json::type_error&) {
-  return std::nullopt;
+std::optional<FailureReport> failure_from_text(const std::string& text) {
+  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  return json.is_object() ? std::optional(json.get<FailureReport>()) : std::nullopt;
 }
 
 FailureReport report_for(const std::exception& error, Phase phase) {
@@ -188,36 +166,35 @@ void write_elastic_error_file(const std::string& message) {
 StalledRank find_culprit(const std::vector<StalledRank>& ranks, const StatusBoard& board) {
   // Smaller is more suspect.
   const auto order = [&board](const StalledRank& stalled) {
-    const RankStatus& status = board.of(stalled.rank);
     const Wait wait = wait_of(board, stalled.rank);
     const int for_others = wait == Wait::kNothing ? 0 : wait == Wait::kDevice ? 1 : 2;
-    return std::make_tuple(!stalled.stopped, for_others, status.step.load(), -stalled.seconds);
+    return std::make_tuple(!stalled.stopped, for_others, board.of(stalled.rank).step.load(),
+                           -stalled.seconds);
   };
-  return *std::min_element(
-      ranks.begin(), ranks.end(),
-      [&](const StalledRank& a, const StalledRank& b) { return order(a) < order(b); });
+  return *std::ranges::min_element(ranks, {}, order);
 }
 
 RunFailure summarize_failure(const std::vector<RankEnd>& ends,
                              const std::optional<StalledRank>& stalled, const StatusBoard& board) {
   if (stalled) return stall_failure(ends, *stalled, board);
+  const RankEnd& cause = *std::ranges::min_element(ends, {}, [](const RankEnd& end) {
+    return !has_failed(end) ? 2 : is_victim(end) ? 1 : 0;
+  });
+  const auto& report = cause.exit.failure;
+  const bool is_mistake = blames_user(cause, board);
   RunFailure failure;
-  const RankEnd* cause = find_cause(ends);
-  if (cause == nullptr) return failure;
-  const bool is_mistake = blames_user(*cause, board);
-  if (!is_mistake) failure.rank = cause->rank;
-  failure.cause = describe_end(*cause, board);
-  failure.code = cause->exit.failure ? cause->exit.failure->code : ExitCode::kDistributed;
-  failure.died_without_report = !cause->exit.failure;
-  failure.was_killed = cause->exit.signal == SIGKILL || (cause->pid <= 0 && !cause->exit.failure);
-  failure.phase = static_cast<Phase>(board.of(cause->rank).phase.load());
+  if (!is_mistake) failure.rank = cause.rank;
+  failure.cause = describe_end(cause, board);
+  failure.code = report ? report->code : ExitCode::kDistributed;
+  failure.died_without_report = !report;
+  failure.was_killed = cause.exit.signal == SIGKILL || (cause.pid <= 0 && !report);
+  failure.phase = phase_of(cause, board);
   failure.restart_may_help = failure.code == ExitCode::kDistributed;
   for (const RankEnd& end : ends) {
-    if (&end == cause || !has_failed(end)) continue;
-    const bool same = cause->exit.failure && end.exit.failure &&
-                      cause->exit.failure->message == end.exit.failure->message;
-    if (same) continue;  // all ranks found the same mistake
-    if (is_mistake && end.exit.failure && end.exit.failure->is_victim) continue;
+    if (&end == &cause || !has_failed(end)) continue;
+    const auto& other = end.exit.failure;
+    if (report && other && report->message == other->message) continue;  // all found one mistake
+    if (is_mistake && is_victim(end)) continue;
     failure.victims += describe_end(end, board) + "\n";
   }
   return failure;

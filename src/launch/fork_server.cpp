@@ -23,11 +23,11 @@ namespace {
 constexpr std::size_t kMostRequestBytes = 4096;
 constexpr std::size_t kMostDescriptors = 16;
 constexpr int kRequestsFd = 3;
-/// /proc/PID/environ shows the memory that a process was started with, so the server has space
-/// there for what its ranks are told; tools that look for RANK find it.
+/// /proc/PID/environ shows the memory that a process was started with, so the server reserves space
+/// there for the variables of its ranks; tools that look for RANK find it.
 constexpr const char* kSpaceVariable = "MNIST_TRAIN_SPACE";
 constexpr std::size_t kSpaceBytes = 512;
-/// The server's title is as long as that of any rank, which overwrites it.
+/// At least as long as the title of any rank, which overwrites it.
 constexpr const char* kTitle = "mnist-train: fork server ";
 
 struct Message {
@@ -75,7 +75,7 @@ RankPlan plan_in(const Message& message, std::size_t size) {
   return plan;
 }
 
-/// Overwrites the memory at `space`, which holds a text of that many bytes, by shorter texts.
+/// Overwrites the `size` bytes at `space` by texts that fit.
 void overwrite(char* space, std::size_t size, const std::vector<std::string>& texts) {
   std::memset(space, 0, size);
   for (const std::string& text : texts) {
@@ -97,16 +97,11 @@ void set_environment(const std::vector<std::string>& variables) {
   overwrite(space - name_bytes, name_bytes + kSpaceBytes, variables);
 }
 
-/// Waits until the launcher is this process's parent, which it becomes when the process between
-/// them has ended.
-void wait_for_parent(pid_t launcher) {
-  const double begin_s = monotonic_seconds();
-  while (::getppid() != launcher && monotonic_seconds() - begin_s < 5) ::usleep(50);
-}
-
 void become_rank(const RankPlan& plan, char* title) {
-  wait_for_parent(plan.launcher);
-  take_place(plan);
+  // The launcher becomes the parent when the process between them has ended.
+  const double begin_s = monotonic_seconds();
+  while (::getppid() != plan.launcher && monotonic_seconds() - begin_s < 5) ::usleep(50);
+  apply_plan(plan);
   set_environment(plan.variables);
   overwrite(title, std::strlen(kTitle), {plan.title});
   const pid_t pid = ::getpid();
@@ -121,7 +116,7 @@ void refuse_rank(const RankPlan& plan, int error) {
   }
 }
 
-/// Returns whether this process is the rank now, and not the server.
+/// Returns true in the rank and false in the server.
 bool fork_rank(const RankPlan& plan, char* title) {
   const pid_t between = ::fork();
   if (between > 0) {
@@ -203,7 +198,7 @@ void ForkServer::ask_for(const RankPlan& plan) const {
   Message message(request.size());
   std::copy(request.begin(), request.end(), message.bytes.begin());
   put_descriptors(plan, message);
-  // The pipe of a rank that a server was asked for that has ended is closed, which says it all.
+  // If the server has ended, the rank's closed pipe tells.
   if (::sendmsg(requests_.get(), &message.header, MSG_NOSIGNAL) < 0 && errno != EPIPE &&
       errno != ECONNRESET) {
     throw_errno("ask the fork server for a rank");

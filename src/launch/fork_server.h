@@ -5,18 +5,18 @@
 #include <filesystem>
 
 #include "base/file.h"
-#include "launch/rank_plan.h"
+#include "launch/worker_process.h"
 
 namespace mnist_train::launch {
 
-/// A process that has loaded LibTorch and becomes ranks by forking, which takes milliseconds where
-/// a new program takes a fifth of a second. The ranks are children of the launcher, and live on
-/// should the server be killed; the server ends with the launcher.
+/// A process that has loaded LibTorch and forks the ranks, which takes milliseconds instead of the
+/// fifth of a second of a new program. The ranks become children of the launcher and survive the
+/// server; the server ends with the launcher.
 class ForkServer {
  public:
-  /// Starts the server, which loads beside the launcher. From then on this process is the
-  /// parent of its descendants' orphans. Must be called on the main thread, before memory is mapped
-  /// that children must not have. Throws Error(kRunFailed).
+  /// Starts the server, which loads LibTorch while the launcher continues. From then on this
+  /// process adopts its descendants' orphans. Must be called on the main thread, before memory is
+  /// mapped that children must not inherit. Throws Error(kRunFailed).
   static ForkServer start(const std::filesystem::path& executable);
 
   ForkServer(ForkServer&&) noexcept;
@@ -24,11 +24,10 @@ class ForkServer {
   ForkServer(const ForkServer&) = delete;
   ~ForkServer();
 
-  /// Returns false when the server has ended.
   bool is_alive() const;
-  /// Asks for a rank. It writes its process id to the pipe of its failure report when it begins; a
-  /// server that cannot fork writes the error's number there, negated, and the pipe of one that has
-  /// ended is closed without either. Throws Error(kRunFailed).
+  /// Requests a rank, which writes its process id to the pipe of its failure report when it begins.
+  /// If the server cannot fork, it writes the negated errno there; if it has ended, the pipe is
+  /// closed. Throws Error(kRunFailed).
   void ask_for(const RankPlan& plan) const;
 
  private:
@@ -38,10 +37,10 @@ class ForkServer {
   UniqueFd requests_;
 };
 
-/// Serves a launcher's requests in the process that `ForkServer::start` made; does nothing in any
-/// other. Returns in each rank, which has its environment and descriptors then; the server itself
-/// ends here, with its launcher. `title`: argv[0], which is overwritten. Must be called before the
-/// process has a second thread.
+/// Serves requests if this process is a fork server; does nothing in any other. Returns in each
+/// rank, once it has its environment and descriptors; the server itself ends here, with its
+/// launcher. `title`: argv[0], which is overwritten. Must be called before the process has a second
+/// thread.
 void serve_forks(char* title);
 
 }  // namespace mnist_train::launch

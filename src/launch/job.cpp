@@ -29,7 +29,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Job, command, config, config_path, run_folder
 
 namespace {
 
-/// Returns the command that runs the run's config once more, into a new folder.
+/// Returns the command that runs the run's config again, into a new folder.
 std::string run_command(const fs::path& run_folder, const std::string& program) {
   return shell_word(program) + " --config " +
          shell_word((run_folder / settings::run_files::kConfig).string());
@@ -65,7 +65,7 @@ std::string resume_command(const fs::path& run_folder, const std::string& progra
          " --resume " + shell_word(resume);
 }
 
-std::string way_on(const fs::path& run_folder, const std::string& program) try {
+std::string recovery_advice(const fs::path& run_folder, const std::string& program) try {
   const fs::path folder = run_folder / settings::run_files::kCheckpoints;
   if (const auto newest = newest_whole_checkpoint(folder)) {
     const bool is_best = newest->filename() == kBestCheckpoint;
@@ -75,13 +75,13 @@ std::string way_on(const fs::path& run_folder, const std::string& program) try {
   if (saved_steps(folder).empty()) return "  no checkpoint was written\n";
   return "  none of its checkpoints can be read\n  start again with: " +
          run_command(run_folder, program) + "\n";
-} catch (const Error& error) {  // is said beside the failure, not in its place
+} catch (const Error& error) {  // shown with the failure, not instead of it
   return "  checkpoints: " + std::string(error.what()) + "\n";
 }
 
 UniqueFd publish_job(const Job& job) {
   UniqueFd fd(::memfd_create("mnist-train-job", MFD_CLOEXEC));
-  // Not as text: paths need not be UTF-8.
+  // CBOR, because paths need not be UTF-8.
   const std::vector<std::uint8_t> bytes = nlohmann::json::to_cbor(job);
   if (!fd.valid() || !write_all(fd.get(), bytes.data(), bytes.size())) {
     throw_errno("hand the job to the workers");

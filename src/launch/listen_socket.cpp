@@ -13,10 +13,10 @@ namespace mnist_train::launch {
 
 namespace {
 
-/// Returns whether the socket listens; errno says why it does not.
+/// Returns whether the socket listens; errno tells why not.
 bool listen_at(const sockaddr* address, socklen_t size, bool reuse, ListenSocket& result) {
   result.fd = UniqueFd(::socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const int on = 1;  // an earlier run may have left connections behind
+  const int on = 1;  // an earlier run may have left connections
   if (reuse) ::setsockopt(result.fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   return result.fd.valid() && ::bind(result.fd.get(), address, size) == 0 &&
          ::listen(result.fd.get(), SOMAXCONN) == 0;
@@ -31,24 +31,23 @@ bool is_loopback(const sockaddr* address) {
   return address->sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&six->sin6_addr) != 0;
 }
 
-[[noreturn]] void refuse(const std::string& host, int port) {
+[[noreturn]] void refuse_port(const std::string& host, int port) {
   throw Error(ExitCode::kDistributed, "cannot listen on port " + std::to_string(port) + " of " +
                                           host + ": " + std::strerror(errno));
 }
 
 }  // namespace
 
-ListenSocket listen_on_loopback(int port) {
+ListenSocket listen_on_loopback() {
   ListenSocket result;
   sockaddr_in address{};
   address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<std::uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   auto* generic = reinterpret_cast<sockaddr*>(&address);
   socklen_t size = sizeof address;
-  if (!listen_at(generic, size, port != 0, result) ||
+  if (!listen_at(generic, size, /*reuse=*/false, result) ||
       ::getsockname(result.fd.get(), generic, &size) != 0) {
-    refuse("127.0.0.1", port);
+    refuse_port("127.0.0.1", 0);
   }
   result.port = ntohs(address.sin_port);
   return result;
@@ -70,7 +69,7 @@ std::optional<ListenSocket> listen_on_host(const std::string& host, int port,
       result.port = port;
       return result;
     }
-    if (errno != EADDRNOTAVAIL && errno != EAFNOSUPPORT) refuse(host, port);
+    if (errno != EADDRNOTAVAIL && errno != EAFNOSUPPORT) refuse_port(host, port);
   }
   return std::nullopt;
 }

@@ -22,37 +22,45 @@ namespace mnist_train::launch {
 namespace {
 
 constexpr int kAutomaticCpuProcesses = 2;
-constexpr std::int64_t kManyWeights = 1'000'000;
 
-[[noreturn]] void refuse(const std::string& message) { throw Error(ExitCode::kConfig, message); }
+[[noreturn]] void refuse_placement(const std::string& message) {
+  throw Error(ExitCode::kConfig, message);
+}
+
+[[noreturn]] void refuse_nccl(const std::string& reason, const std::string& remedy) {
+  refuse_placement("backend \"nccl\" needs a separate GPU for every process: " + reason + "; " +
+                   remedy + ", or set backend to \"gloo\"");
+}
 
 bool wants_cuda(const settings::RunConfig& config) {
   const auto& devices = config.launch.devices;
   return config.train.device == settings::DeviceName::kCuda ||
          config.train.backend == settings::BackendName::kNccl ||
-         std::any_of(devices.begin(), devices.end(),
-                     [](const std::string& device) { return device.starts_with("cuda"); });
+         std::ranges::any_of(devices,
+                             [](const std::string& device) { return device.starts_with("cuda"); });
 }
 
 void require_gpu(const settings::RunConfig& config, const Machine& machine) {
   if (!wants_cuda(config) || machine.gpus > 0) return;
-  const char* asked =
-      config.train.backend == settings::BackendName::kNccl ? "backend \"nccl\"" : "device \"cuda\"";
+  const bool nccl = config.train.backend == settings::BackendName::kNccl;
+  const std::string asked =
+      std::string("the config asks for ") + (nccl ? "backend \"nccl\"" : "device \"cuda\"");
   if (machine.lacks_module) {
-    refuse(std::string("the config asks for ") + asked + ", but this build has no " + kCudaModule +
-           ": run scripts/setup --cuda, which installs LibTorch's CUDA parts and builds it");
+    refuse_placement(asked + ", but this build has no " + kCudaModule +
+                     ": run scripts/setup --cuda, which installs LibTorch's CUDA parts and "
+                     "builds it");
   }
-  refuse(std::string("the config asks for ") + asked +
-         ", but this machine shows no GPU (NVIDIA driver missing, or CUDA_VISIBLE_DEVICES is empty)"
-         ": run it on a machine with one, or set backend to \"gloo\" and device to \"cpu\"");
+  refuse_placement(asked +
+                   ", but this machine shows no GPU (NVIDIA driver missing, or "
+                   "CUDA_VISIBLE_DEVICES is empty): run it on a machine with one, or set backend "
+                   "to \"gloo\" and device to \"cpu\"");
 }
 
 bool use_cuda(const settings::RunConfig& config, const Machine& machine) {
   return config.train.device != settings::DeviceName::kCpu && machine.gpus > 0;
 }
 
-/// Returns the GPU of a local rank: the one that `launch.devices` names, else one by its number.
-/// Nothing for the CPU.
+/// Returns the GPU of a local rank, by `launch.devices` or else by its number; nothing for the CPU.
 std::optional<int> gpu_of(const settings::RunConfig& config, const Machine& machine,
                           int local_rank) {
   constexpr std::string_view kNumbered = "cuda:";
@@ -64,8 +72,8 @@ std::optional<int> gpu_of(const settings::RunConfig& config, const Machine& mach
   if (!device.starts_with(kNumbered)) return local_rank % std::max(1, machine.gpus);
   const int index = std::stoi(device.substr(kNumbered.size()));
   if (index >= machine.gpus) {
-    refuse("launch.devices names \"" + device + "\", but this machine shows " +
-           std::to_string(machine.gpus) + " GPUs");
+    refuse_placement("launch.devices names \"" + device + "\", but this machine shows " +
+                     std::to_string(machine.gpus) + " GPUs");
   }
   return index;
 }
@@ -84,16 +92,16 @@ std::string choose_backend(const settings::RunConfig& config, const Machine& mac
   const auto asked = config.train.backend;
   const bool nccl_can_work = one_gpu_each(config, machine, local_world_size);
   if (asked == settings::BackendName::kNccl && !nccl_can_work) {
-    refuse("backend \"nccl\" needs a GPU of its own for every process: " +
-           std::to_string(local_world_size) + " processes share " + std::to_string(machine.gpus) +
-           " GPUs; lower launch.processes_per_node, or set backend to \"gloo\"");
+    refuse_nccl(std::to_string(local_world_size) + " processes share " +
+                    std::to_string(machine.gpus) + " GPUs",
+                "lower launch.processes_per_node");
   }
   if (asked == settings::BackendName::kGloo) return "gloo";
   return nccl_can_work ? "nccl" : "gloo";
 }
 
 /// Returns the threads that OMP_NUM_THREADS sets, such as "4" or "4,2" (levels of nesting), or
-/// nothing where OpenMP would ignore it as well.
+/// nothing if OpenMP would ignore it as well.
 std::optional<int> openmp_threads() {
   const char* text = std::getenv("OMP_NUM_THREADS");
   if (text == nullptr) return std::nullopt;
@@ -113,10 +121,9 @@ int choose_threads(const settings::RunConfig& config, const Machine& machine,
   return std::max(1, machine.cores / local_world_size);
 }
 
-/// Returns whether one process with a thread for each of two cores is faster than two processes:
-/// where the config leaves both numbers open, and the network has many weights, all of linear
-/// layers. Each process would read and write all of them for a part of the batch, and wait for
-/// memory.
+/// Returns whether one process with a thread for each of two cores is faster than two processes: if
+/// the config sets neither number, and the network has many weights, all in linear layers. Each
+/// process would read and write all of them for a part of the batch, and wait for memory.
 bool prefers_threads(const settings::RunConfig& config, const Machine& machine) {
   const settings::LaunchOptions& options = config.launch;
   const auto* const mixup = settings::find<settings::MixupOptions>(config.data.augment);
@@ -125,7 +132,7 @@ bool prefers_threads(const settings::RunConfig& config, const Machine& machine) 
                                 config.train.batch_size_per_process ||
                                 (mixup != nullptr && mixup->scope == settings::MixupScope::kGlobal);
   const auto images = network::known_images(config.data);
-  // With more cores than two it has not been measured.
+  // Not measured with more than two cores.
   if (counts_processes || use_cuda(config, machine) || machine.cores != kAutomaticCpuProcesses ||
       choose_threads(config, machine, 1) != machine.cores || !images ||
       !config.model.has_layers()) {
@@ -133,7 +140,7 @@ bool prefers_threads(const settings::RunConfig& config, const Machine& machine) 
   }
   const network::Network layers =
       network::make_network(config.model, network::model_input(config.data, *images));
-  return layers.parameters > kManyWeights && layers.multiply_adds <= layers.parameters;
+  return layers.parameters > 1'000'000 && layers.multiply_adds <= layers.parameters;
 }
 
 }  // namespace
@@ -195,15 +202,13 @@ int choose_process_count(const settings::RunConfig& config, const Machine& machi
 }
 
 std::string placement_note(const settings::RunConfig& config, const Machine& machine) {
-  std::string note;
   if (machine.lacks_module && config.train.device == settings::DeviceName::kAuto) {
-    note.append("there is a GPU, but this build has no ").append(kCudaModule);
-    note.append(": computing on the CPU; scripts/setup --cuda builds it");
-  } else if (prefers_threads(config, machine)) {
-    note.append("one process with a thread for each core, because each of several would read all ");
-    note.append("weights of this network; launch.processes_per_node asks for more");
+    return std::string("there is a GPU, but this build has no ") + kCudaModule +
+           ": using the CPU; scripts/setup --cuda builds it";
   }
-  return note;
+  if (!prefers_threads(config, machine)) return "";
+  return "using one process with a thread for each core, because each of several would read all "
+         "weights of this network; launch.processes_per_node overrides that";
 }
 
 Placement choose_placement(const settings::RunConfig& config, const Machine& machine,
@@ -222,9 +227,8 @@ GpuShares share_out_gpus(const std::vector<std::vector<std::string>>& allowed) {
   GpuShares shares;
   std::map<std::string, std::vector<int>> users;
   for (int rank = 0; const std::vector<std::string>& names : allowed) {
-    const auto least = std::min_element(
-        names.begin(), names.end(),
-        [&](const auto& a, const auto& b) { return users[a].size() < users[b].size(); });
+    const auto least = std::ranges::min_element(
+        names, {}, [&](const std::string& name) { return users[name].size(); });
     shares.taken.push_back(static_cast<std::size_t>(least - names.begin()));
     if (least != names.end()) {
       std::vector<int>& others = users[*least];
@@ -241,10 +245,9 @@ GpuShares share_out_gpus(const std::vector<std::vector<std::string>>& allowed) {
 
 std::string backend_of_shared_gpu(const settings::RunConfig& config, const GpuShares& shares) {
   if (config.train.backend != settings::BackendName::kNccl) return "gloo";
-  refuse("backend \"nccl\" needs a GPU of its own for every process: ranks " +
-         std::to_string(shares.first) + " and " + std::to_string(shares.second) +
-         " share one (slices of a GPU are one GPU to NCCL); let the launcher give each another GPU "
-         "(CUDA_VISIBLE_DEVICES), or set backend to \"gloo\"");
+  refuse_nccl("ranks " + std::to_string(shares.first) + " and " + std::to_string(shares.second) +
+                  " share one (slices of a GPU are one GPU to NCCL)",
+              "let the launcher give each another GPU (CUDA_VISIBLE_DEVICES)");
 }
 
 }  // namespace mnist_train::launch

@@ -8,29 +8,29 @@
 
 namespace mnist_train::launch {
 
-/// The module that lies beside the worker's executable where GPUs can be used.
+/// The module for GPUs, beside the worker's executable.
 inline constexpr const char* kCudaModule = "libmnist-train-cuda.so";
 
-/// What this machine offers to ranks.
+/// The processors of this machine.
 struct Machine {
   int cores = 1;
-  int gpus = 0;               // that this build can use
+  int gpus = 0;               // usable by this build
   bool lacks_module = false;  // there are GPUs, but the module for them was not built
   bool same_for_all = true;   // every rank here sees the same GPUs under the same numbers
 };
 
-/// Returns what this machine offers now. Does not load CUDA's runtime.
+/// Detects cores and GPUs, without loading CUDA's runtime.
 Machine this_machine();
 
 /// Returns how many GPUs the NVIDIA driver shows this process (CUDA_VISIBLE_DEVICES respected); 0
 /// without a driver. Asks the driver itself, which takes less time than loading LibTorch.
 int visible_gpus();
 
-/// Raises the soft limit of open files where it is too low for the descriptors that workers
-/// inherit. Throws Error(kRunFailed) when the hard limit forbids that.
+/// Raises the soft limit of open files if it is too low for the descriptors that workers inherit.
+/// Throws Error(kRunFailed) if the hard limit forbids that.
 void require_open_files();
 
-/// Where one rank computes and how it communicates with the others.
+/// Device and backend of one rank.
 struct Placement {
   bool cuda = false;
   int device_index = 0;          // of the GPU
@@ -41,39 +41,37 @@ struct Placement {
 };
 
 /// Returns how many ranks our own launcher starts: `processes_per_node`, the length of `devices` or
-/// of `data.train_per_process`. Where the config names none of them: one for each GPU; on CPUs one
-/// for each core up to 2, because more share memory bandwidth and gain little; on two cores one
-/// with two threads for large networks of linear layers alone, where two already share it. Throws
-/// Error(kConfig) when the config asks for GPUs that are not there.
+/// of `data.train_per_process`. If the config has none of them: one for each GPU; on CPUs one for
+/// each core up to 2, because more share memory bandwidth and gain little; on two cores one with
+/// two threads for large networks of linear layers only, for which two already are too many. Throws
+/// Error(kConfig) if the config asks for GPUs and there are none.
 int choose_process_count(const settings::RunConfig& config, const Machine& machine);
 
-/// Returns what the user should know about where `choose_process_count` lets ranks compute, or an
-/// empty text.
+/// Returns a note for the user on the choices of `choose_process_count`, or "".
 std::string placement_note(const settings::RunConfig& config, const Machine& machine);
 
-/// Chooses device, backend and threads of one rank. When there are more ranks than GPUs, they share
-/// them in turn, over Gloo, since NCCL refuses two ranks on one GPU. What the config asks for by
-/// name is taken, or refused with Error(kConfig), but never replaced. Unless all ranks see the same
-/// GPUs, their numbers do not tell which are shared: "nccl" then holds if `share_out_gpus` gives
-/// each rank a GPU of its own.
+/// Chooses device, backend and threads of one rank. If there are more ranks than GPUs, they share
+/// them in turn, over Gloo, since NCCL refuses two ranks on one GPU. Devices and backends that the
+/// config names are used, or refused with Error(kConfig), but never replaced. Unless all ranks see
+/// the same GPUs, their numbers do not tell which are shared: "nccl" then holds if `share_out_gpus`
+/// gives each rank its own GPU.
 Placement choose_placement(const settings::RunConfig& config, const Machine& machine,
                            int local_rank, int local_world_size);
 
-/// Which GPU each rank takes.
+/// The GPU of each rank.
 struct GpuShares {
-  std::vector<std::size_t> taken;  // by rank: a position in its list
+  std::vector<std::size_t> taken;  // by rank: an index into its list
   int first = -1;                  // two ranks that share a GPU, if any do
   int second = -1;
 
   bool one_each() const { return first < 0; }
 };
 
-/// Gives each rank the GPU that the fewest ranks before it took, and of several the first one.
-/// `allowed` lists by rank the GPUs that it may take, under names that are the same wherever a GPU
-/// is seen. An empty list is a rank on the CPU.
+/// Gives each rank the GPU that the fewest ranks before it took, the first of several. `allowed`:
+/// by rank, globally unique names of the GPUs that it may take; an empty list is a rank on the CPU.
 GpuShares share_out_gpus(const std::vector<std::vector<std::string>>& allowed);
 
-/// Returns the backend of ranks two of which share a GPU. Throws Error(kConfig), which names them,
+/// Returns the backend of ranks if two of them share a GPU. Throws Error(kConfig) that names them
 /// if the config asks for NCCL.
 std::string backend_of_shared_gpu(const settings::RunConfig& config, const GpuShares& shares);
 

@@ -1,17 +1,15 @@
 #include "launch/progress_watch.h"
 
+#include <spdlog/fmt/fmt.h>
+
 #include <condition_variable>
 #include <mutex>
-#include <utility>
 
 #include "base/system.h"
 
 namespace mnist_train::launch {
 
 namespace {
-
-// A rank that waits speaks first, and names the one that is silent.
-constexpr double kMargin_s = 2;
 
 /// Returns whether the rank's updates come regularly.
 bool is_in_steps(const RankStatus& status) {
@@ -21,6 +19,7 @@ bool is_in_steps(const RankStatus& status) {
 
 void watch(const std::stop_token& stop, const RankStatus& status, double limit_s,
            const ProgressWatch::OnStall& on_stall) {
+  constexpr double kMargin_s = 2;  // a waiting rank speaks first, and names the silent one
   std::mutex mutex;
   std::condition_variable_any ended;
   std::unique_lock lock(mutex);
@@ -29,7 +28,7 @@ void watch(const std::stop_token& stop, const RankStatus& status, double limit_s
                          [&stop] { return stop.stop_requested(); })) {
     const double stalled_s = meter.look(status, monotonic_seconds());
     const bool waits = static_cast<Wait>(status.wait.load()) != Wait::kNothing;
-    const bool too_long = waits ? stalled_s > limit_s : stalled_s > limit_s + kMargin_s;
+    const bool too_long = stalled_s > limit_s + (waits ? 0 : kMargin_s);
     if (too_long && (waits || is_in_steps(status))) return on_stall(stalled_s);
   }
 }
@@ -54,6 +53,41 @@ ProgressWatch::ProgressWatch(const RankStatus& status, double limit_s, OnStall o
 ProgressWatch::~ProgressWatch() {
   stop_.request_stop();
   thread_.join();
+}
+
+StragglerWatch::StragglerWatch(int ranks)
+    : ranks_(static_cast<std::size_t>(ranks)), suspect_(ranks_.size()) {}
+
+std::optional<std::string> StragglerWatch::check(const StatusBoard& board, double now_s) {
+  constexpr double kWindow_s = 3;
+  constexpr std::int64_t kMinSteps = 5;
+  constexpr double kMuchSlower = 1.5;
+  constexpr double kNoticeable_s = 0.001;  // in a step
+  const std::size_t count = ranks_.size();
+  if (count < 2 || now_s - checked_s_ < kWindow_s) return std::nullopt;
+  std::vector<RankProgress> now = ranks_;
+  std::vector<std::pair<double, std::size_t>> step_s;  // a rank's own time in a step, and the rank
+  for (std::size_t rank = 0; rank < count; ++rank) {
+    const RankStatus& status = board.of(static_cast<int>(rank));
+    now[rank].step = status.step.load();
+    now[rank].own_s = status.stepped_s.load() - status.waited_s.load();
+    const std::int64_t steps = now[rank].step - ranks_[rank].step;
+    if (steps < kMinSteps) return std::nullopt;
+    step_s.emplace_back((now[rank].own_s - ranks_[rank].own_s) / static_cast<double>(steps), rank);
+  }
+  checked_s_ = now_s;
+  ranks_ = std::move(now);
+  std::sort(step_s.begin(), step_s.end());
+  const auto [slowest_s, slowest] = step_s.back();
+  const double others_s = step_s[(count - 1) / 2].first;  // the median
+  const bool is_slow = slowest_s > kMuchSlower * others_s && slowest_s - others_s > kNoticeable_s;
+  const bool is_slow_again = is_slow && suspect_ == slowest;
+  suspect_ = is_slow ? slowest : count;
+  if (!is_slow_again || std::exchange(ranks_[slowest].warned, true)) return std::nullopt;
+  return fmt::format(
+      "rank {} is slow: its steps take {:.1f} ms, those of the others {:.1f} ms, so they wait for "
+      "it",
+      slowest, 1000 * slowest_s, 1000 * others_s);
 }
 
 }  // namespace mnist_train::launch

@@ -10,7 +10,6 @@
 #include "base/file.h"
 #include "base/system.h"
 #include "launch/progress_watch.h"
-#include "launch/straggler_watch.h"
 
 namespace mnist_train::launch {
 
@@ -27,10 +26,9 @@ sigset_t supervised_signals() {
   return signals;
 }
 
-/// Returns whether a process that was asked to stop ended because of that, whichever signal asked.
+/// Returns whether a process that was asked to stop ended because of that, by any stop signal.
 bool is_stop(const WorkerExit& exit) {
-  const std::vector<int> signals = stop_signals();
-  return std::any_of(signals.begin(), signals.end(), [&exit](int signal) {
+  return std::ranges::any_of(stop_signals(), [&exit](int signal) {
     return exit.signal != 0 ? exit.signal == signal : exit.code == stopped_exit_code(signal);
   });
 }
@@ -70,10 +68,7 @@ class Attempt {
   }
 
  private:
-  bool any_running() const {
-    return std::any_of(workers_.begin(), workers_.end(),
-                       [](const WorkerProcess& worker) { return worker.running(); });
-  }
+  bool any_running() const { return std::ranges::any_of(workers_, &WorkerProcess::running); }
 
   bool failed() const { return failed_at_s_ > 0; }
 
@@ -111,8 +106,8 @@ class Attempt {
 
   bool has_succeeded(const WorkerProcess& worker) const {
     const WorkerExit& exit = *worker.exit();
-    // A rank that does not handle signals yet is ended by the one that is passed on to it, and one
-    // that does may have seen another of several first.
+    // The signal kills a rank that does not handle signals yet, and of several signals a rank may
+    // have seen another one first.
     if (stopped_by_ != 0 && is_stop(exit)) return true;
     const auto phase = static_cast<Phase>(board_.of(worker.rank()).phase.load());
     return exit.code == 0 && phase == Phase::kFinished;
@@ -131,7 +126,7 @@ class Attempt {
     }
   }
 
-  /// Before another attempt nobody reads what the others have to say of a rank that was killed.
+  /// Before another attempt nobody reads the other ranks' reports on a killed one.
   double grace_s() const {
     return may_restart_ && is_cause_known_ && stopped_by_ == 0 ? 0 : kGraceAfterFailure_s;
   }
@@ -187,11 +182,10 @@ class Attempt {
     return result;
   }
 
-  /// Returns whether the ranks ended because they were asked to: one may leave first, and make the
+  /// Returns whether the ranks ended because they were asked to: one may exit first, and make the
   /// others its victims.
   bool only_stopped() const {
-    return stopped_by_ != 0 && !stalled_ &&
-           std::all_of(ends_.begin(), ends_.end(), [](const RankEnd& end) {
+    return stopped_by_ != 0 && !stalled_ && std::ranges::all_of(ends_, [](const RankEnd& end) {
              return end.succeeded || end.killed_by_launcher ||
                     (end.exit.failure && end.exit.failure->is_victim);
            });
@@ -231,12 +225,31 @@ int stopped_exit_code(int signal) {
 void block_supervised_signals() {
   const sigset_t signals = supervised_signals();
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  ::signal(SIGCHLD, SIG_DFL);  // whoever started this process may have left it ignored
+  ::signal(SIGCHLD, SIG_DFL);  // this process may have inherited it as ignored
 }
 
 AttemptResult supervise(const WorkerSetup& setup, const StatusBoard& board, double hang_timeout_s,
                         const BackgroundTask& background, const Warn& warn) {
   return Attempt(setup, board, hang_timeout_s, background, warn).run();
+}
+
+void RestartPolicy::name_memory_limit(AttemptResult& result) {
+  const auto used_up = memory_kills_.new_kill();
+  RunFailure& failure = *result.failure;
+  if (!used_up || !failure.was_killed) return;
+  failure.code = ExitCode::kRunFailed;
+  failure.cause += ": " + out_of_memory(failure.phase, *used_up);
+  const bool completed_a_step = result.furthest_step > std::max<std::int64_t>(furthest_step_, 1);
+  failure.restart_may_help = completed_a_step && used_up_ != used_up;
+  used_up_ = used_up;
+}
+
+bool RestartPolicy::is_futile(const AttemptResult& result) {
+  constexpr int kMaxFutileAttempts = 3;
+  const bool progress = result.furthest_step > furthest_step_;
+  furthest_step_ = std::max(furthest_step_, result.furthest_step);
+  futile_attempts_ = progress ? 0 : futile_attempts_ + 1;
+  return futile_attempts_ >= kMaxFutileAttempts;
 }
 
 }  // namespace mnist_train::launch

@@ -1,50 +1,279 @@
 #include "launch/worker_identity.h"
 
+#include <spdlog/fmt/fmt.h>
+#include <spdlog/fmt/ranges.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstdint>
+#include <fstream>
 #include <initializer_list>
-#include <string_view>
+#include <iterator>
+#include <sstream>
+#include <vector>
 
 #include "base/enum_name.h"
-#include "launch/launcher_variables.h"
-#include "launch/mpirun_identity.h"
+#include "base/error.h"
 
 namespace mnist_train::launch {
 
 namespace {
 
+using Names = std::initializer_list<const char*>;
+
+constexpr int kMaxTasks = 1 << 20;
+constexpr const char* kAnyLauncher = "RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT";
+
+[[noreturn]] void refuse_environment(const std::string& message) {
+  throw Error(ExitCode::kConfig, message);
+}
+
+/// Returns the variable's number, or `otherwise` if it is given and the variable is not set.
+int integer_variable(const EnvironmentLookup& lookup, const char* name, int least, int most,
+                     std::optional<int> otherwise = {}) {
+  if (otherwise && !lookup(name)) return *otherwise;
+  const std::string text = lookup(name).value_or("");
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < least || value > most) {
+    refuse_environment(
+        fmt::format("environment variable {}: expected an integer from {} to {}, found \"{}\"",
+                    name, least, most, text));
+  }
+  return value;
+}
+
+/// Returns those of the variables that are set, or those that are not.
+std::vector<const char*> variables_that(bool are_set, const EnvironmentLookup& lookup,
+                                        Names names) {
+  std::vector<const char*> found;
+  std::copy_if(names.begin(), names.end(), std::back_inserter(found),
+               [&](const char* name) { return lookup(name).has_value() == are_set; });
+  return found;
+}
+
+/// Refuses an incomplete set of variables. `launcher` sets all of them.
+void require_all(const EnvironmentLookup& lookup, Names names, const std::string& launcher) {
+  const auto missing = variables_that(false, lookup, names);
+  if (missing.empty()) return;
+  refuse_environment(fmt::format(
+      "environment variables {} are set but {} are not: unset them to let mnist-train start its "
+      "own processes, or start it with {}",
+      fmt::join(variables_that(true, lookup, names), ", "), fmt::join(missing, ", "), launcher));
+}
+
+/// The variables by which a launcher tells a process its rank.
+struct RankVariables {
+  LauncherKind kind;
+  const char* title;
+  const char* rank;
+  const char* size;
+  const char* local_rank;
+  const char* local_size;
+  const char* passes_address = "";  // MPIs: the command that tells ranks on several hosts
+};
+
+constexpr RankVariables kTorchrun{
+    LauncherKind::kTorchrun, "torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
+
+constexpr RankVariables kOpenMpi{LauncherKind::kOpenMpi,
+                                 "Open MPI",
+                                 "OMPI_COMM_WORLD_RANK",
+                                 "OMPI_COMM_WORLD_SIZE",
+                                 "OMPI_COMM_WORLD_LOCAL_RANK",
+                                 "OMPI_COMM_WORLD_LOCAL_SIZE",
+                                 "mpirun -x MASTER_ADDR=HOST -x MASTER_PORT=PORT …"};
+
+/// Hydra, the launcher of MPICH, Intel MPI and MVAPICH. Slurm's PMI-2 and others set the first two
+/// variables as well, but only Hydra the last two.
+constexpr RankVariables kMpich{LauncherKind::kMpich,
+                               "MPICH",
+                               "PMI_RANK",
+                               "PMI_SIZE",
+                               "MPI_LOCALRANKID",
+                               "MPI_LOCALNRANKS",
+                               "mpiexec -genv MASTER_ADDR HOST -genv MASTER_PORT PORT …"};
+
+/// Returns the number of processes on this host. If MPICH does not set it, a process whose local
+/// rank equals its rank is taken to be on the only host.
+int local_size(const EnvironmentLookup& lookup, const RankVariables& names, int rank, int size) {
+  if (lookup(names.local_size)) return integer_variable(lookup, names.local_size, 1, size);
+  if (names.kind == LauncherKind::kTorchrun) return size;
+  const int local_rank = integer_variable(lookup, names.local_rank, 0, size - 1);
+  return local_rank == rank ? size : local_rank + 1;
+}
+
+/// Returns this process's rank by a launcher's variables, without rank 0's address.
+WorkerIdentity rank_by(const EnvironmentLookup& lookup, const RankVariables& names) {
+  WorkerIdentity identity;
+  identity.launcher = names.kind;
+  identity.world_size = integer_variable(lookup, names.size, 1, kMaxTasks);
+  identity.rank = integer_variable(lookup, names.rank, 0, identity.world_size - 1);
+  identity.local_world_size = local_size(lookup, names, identity.rank, identity.world_size);
+  identity.local_rank =
+      integer_variable(lookup, names.local_rank, 0, identity.local_world_size - 1);
+  const auto read =
+      variables_that(true, lookup, {names.rank, names.size, names.local_rank, names.local_size});
+  identity.decided_by = fmt::format("{}", fmt::join(read, ", "));
+  return identity;
+}
+
+/// Returns a port that all processes of a job compute alike and that few other jobs share.
+int port_from(const std::string& job) {
+  constexpr int kFirst = 15000;  // below the ephemeral ports
+  constexpr std::uint32_t kPorts = 17000;
+  std::uint32_t hash = 2166136261U;  // FNV-1a
+  for (const char character : job) {
+    hash = (hash ^ static_cast<unsigned char>(character)) * 16777619U;
+  }
+  return kFirst + static_cast<int>(hash % kPorts);
+}
+
+bool has_address(const EnvironmentLookup& lookup) {
+  return !lookup("MASTER_ADDR").value_or("").empty();
+}
+
+/// Takes MASTER_ADDR and MASTER_PORT if they are set, else a port that follows from the job, whose
+/// name was read from `source`.
+void choose_master(const EnvironmentLookup& lookup, const std::string& job,
+                   const std::string& source, WorkerIdentity& identity) {
+  if (has_address(lookup)) {
+    identity.master_address = *lookup("MASTER_ADDR");
+    identity.decided_by += ", MASTER_ADDR";
+  }
+  const bool is_set = lookup("MASTER_PORT").has_value();
+  identity.master_port =
+      is_set ? integer_variable(lookup, "MASTER_PORT", 1, 65535) : port_from(job);
+  identity.decided_by += ", " + (is_set ? "MASTER_PORT" : source);
+}
+
+bool ranks_agree(const WorkerIdentity& one, const WorkerIdentity& other) {
+  return one.rank == other.rank && one.world_size == other.world_size;
+}
+
+const RankVariables& variables_of(LauncherKind mpi) {
+  return mpi == LauncherKind::kMpich ? kMpich : kOpenMpi;
+}
+
+[[noreturn]] void refuse_contradiction(const WorkerIdentity& one, const WorkerIdentity& other) {
+  const auto claim = [](const WorkerIdentity& identity) {
+    const bool is_slurm = identity.launcher == LauncherKind::kSlurm;
+    return fmt::format("{} says rank {} of {} ({})",
+                       is_slurm ? "Slurm" : variables_of(identity.launcher).title, identity.rank,
+                       identity.world_size, identity.decided_by);
+  };
+  refuse_environment(fmt::format("{}, {}: start it with one of them alone, or set {}", claim(one),
+                                 claim(other), kAnyLauncher));
+}
+
+// Open MPI and MPICH.
+
+/// Returns this process's rank by the variables of Open MPI, else by those of MPICH.
+std::optional<WorkerIdentity> mpi_rank(const EnvironmentLookup& lookup) {
+  std::optional<WorkerIdentity> open_mpi;
+  std::optional<WorkerIdentity> mpich;
+  if (lookup(kOpenMpi.rank)) open_mpi = rank_by(lookup, kOpenMpi);
+  if (lookup(kMpich.rank) && lookup(kMpich.size) && lookup(kMpich.local_rank)) {
+    mpich = rank_by(lookup, kMpich);
+  }
+  if (open_mpi && mpich && !ranks_agree(*open_mpi, *mpich)) {
+    refuse_contradiction(*open_mpi, *mpich);
+  }
+  return open_mpi ? open_mpi : mpich;
+}
+
+/// Refuses an incomplete set of MPICH's variables. One of them alone says nothing, nor does the PMI
+/// of a single process, such as that of a shell in Slurm.
+void check_half_of_mpich(const EnvironmentLookup& lookup) {
+  const auto present = variables_that(
+      true, lookup, {kMpich.rank, kMpich.size, kMpich.local_rank, kMpich.local_size});
+  if (present.size() < 2 || lookup(kMpich.size) == "1") return;
+  require_all(lookup, {kMpich.rank, kMpich.size, kMpich.local_rank},
+              std::string("MPICH's mpiexec, or any launcher that sets ") + kAnyLauncher);
+}
+
+/// Returns whether a process was started with all of these variables ("NAME=value"); false also if
+/// it belongs to another user.
+bool was_started_with(pid_t pid, const std::vector<std::string>& variables) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/environ", std::ios::binary);
+  std::string text(1, '\0');
+  text.append(std::istreambuf_iterator<char>(file), {});
+  return std::all_of(variables.begin(), variables.end(), [&](const std::string& variable) {
+    return text.find('\0' + variable + '\0') != std::string::npos;
+  });
+}
+
+/// Returns the process that started all ranks of this host, mpirun or its daemon: the nearest
+/// ancestor that is not itself part of this rank, such as a script that prepares and starts it.
+pid_t launcher_of(const EnvironmentLookup& lookup, const RankVariables& mpi) {
+  std::vector<std::string> own;
+  for (const char* name :
+       variables_that(true, lookup, {mpi.rank, mpi.size, mpi.local_rank, mpi.local_size})) {
+    own.push_back(std::string(name) + "=" + *lookup(name));
+  }
+  pid_t pid = ::getppid();
+  while (pid > 1 && was_started_with(pid, own)) {
+    const auto parent = number_in(value_of("/proc/" + std::to_string(pid) + "/status", "PPid"));
+    if (!parent) break;
+    pid = static_cast<pid_t>(*parent);
+  }
+  return pid;
+}
+
+/// A name that all processes of one mpirun share, and no others on this machine at this time.
+struct MpirunJob {
+  std::string name;
+  std::string source;
+};
+
+MpirunJob mpirun_job(const EnvironmentLookup& lookup, const RankVariables& mpi) {
+  if (mpi.kind == LauncherKind::kOpenMpi) {
+    for (const char* name : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}) {
+      if (const auto value = lookup(name)) return {*value, name};
+    }
+  }
+  if (lookup("MASTER_PORT")) return {};  // needs no name, and daemons on several hosts share none
+  return {"child of " + std::to_string(launcher_of(lookup, mpi)),
+          "the process id of the parent of all ranks"};
+}
+
+/// Adds rank 0's address, which no MPI passes to its processes.
+WorkerIdentity with_master(const EnvironmentLookup& lookup, WorkerIdentity identity) {
+  const RankVariables& mpi = variables_of(identity.launcher);
+  const bool one_host = identity.local_world_size == identity.world_size;
+  if (!one_host && (!has_address(lookup) || !lookup("MASTER_PORT"))) {
+    refuse_environment(fmt::format(
+        "{} runs {} processes, {} of them here, but does not pass on rank 0's address: use {}",
+        mpi.title, identity.world_size, identity.local_world_size, mpi.passes_address));
+  }
+  const MpirunJob job = mpirun_job(lookup, mpi);
+  identity.store_prefix = fmt::format("mnist-train/{}-{}/0/", name_of(mpi.kind), job.name);
+  choose_master(lookup, fmt::format("{} {}", mpi.title, job.name), job.source, identity);
+  return identity;
+}
+
+// Slurm.
+
 std::string required_by_slurm(const EnvironmentLookup& lookup, const char* name,
                               const char* purpose) {
   if (auto value = lookup(name); value && !value->empty()) return *value;
-  refuse_environment(std::string("Slurm's variable ") + name +
-                     " is not set, but is needed to find " + purpose +
-                     ": start the tasks with srun, or set MASTER_ADDR and MASTER_PORT");
+  refuse_environment(
+      fmt::format("Slurm's variable {} is not set, but is needed to find {}: start the tasks with "
+                  "srun, or set MASTER_ADDR and MASTER_PORT",
+                  name, purpose));
 }
 
 int tasks_on_this_node(const EnvironmentLookup& lookup, int local_rank, int world_size) {
-  const int node = optional_integer(lookup, "SLURM_NODEID", 0, kMostTasks, 0);
+  const int node = integer_variable(lookup, "SLURM_NODEID", 0, kMaxTasks, 0);
   const std::string tasks = lookup("SLURM_STEP_TASKS_PER_NODE").value_or("");
   if (const int count = count_of_node(tasks, node); count > local_rank) return count;
-  if (optional_integer(lookup, "SLURM_STEP_NUM_NODES", 1, kMostTasks, 1) == 1 &&
-      optional_integer(lookup, "SLURM_NNODES", 1, kMostTasks, 1) == 1) {
-    const std::string list = lookup("SLURM_STEP_NODELIST").value_or("");
-    if (list.find_first_of(",[") == std::string::npos) return world_size;
-  }
-  return local_rank + 1;
-}
-
-void choose_slurm_master(const EnvironmentLookup& lookup, WorkerIdentity& identity) {
-  identity.master_address = lookup("MASTER_ADDR").value_or("");
-  if (!identity.master_address.empty()) {
-    identity.decided_by += ", MASTER_ADDR";
-  } else if (identity.local_world_size == identity.world_size) {
-    identity.master_address = "127.0.0.1";
-  } else {
-    identity.master_address =
-        first_host(required_by_slurm(lookup, "SLURM_STEP_NODELIST", "rank 0's host"));
-    identity.decided_by += ", SLURM_STEP_NODELIST";
-  }
+  const std::string list = lookup("SLURM_STEP_NODELIST").value_or("");
+  const bool one_node = integer_variable(lookup, "SLURM_STEP_NUM_NODES", 1, kMaxTasks, 1) == 1 &&
+                        integer_variable(lookup, "SLURM_NNODES", 1, kMaxTasks, 1) == 1 &&
+                        list.find_first_of(",[") == std::string::npos;
+  return one_node ? world_size : local_rank + 1;
 }
 
 /// How Slurm started this process, if it did.
@@ -67,49 +296,43 @@ SlurmStart slurm_start(const EnvironmentLookup& lookup) {
 
 /// Refuses a batch script that asked for several tasks: as one process it would leave them idle.
 void check_batch_script(const EnvironmentLookup& lookup) {
-  const int tasks = optional_integer(lookup, "SLURM_NTASKS", 1, kMostTasks, 1);
+  const int tasks = integer_variable(lookup, "SLURM_NTASKS", 1, kMaxTasks, 1);
   if (tasks == 1) return;
-  refuse_environment(
-      "runs in a Slurm batch script that asked for " + std::to_string(tasks) +
-      " tasks (SLURM_NTASKS), but not as one of them: start it with `srun mnist-train …`, or ask "
-      "for one task (--ntasks=1) and let it start its own processes");
+  refuse_environment(fmt::format(
+      "this Slurm batch script asked for {} tasks (SLURM_NTASKS), but mnist-train was not started "
+      "as one of them: start it with `srun mnist-train …`, or ask for one task (--ntasks=1) and "
+      "let it start its own processes",
+      tasks));
 }
 
-/// Returns the identity of a task that Slurm's srun started.
+/// Returns the identity of a task that srun started.
 WorkerIdentity slurm_identity(const EnvironmentLookup& lookup) {
   const char* tasks = lookup("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
   WorkerIdentity identity;
   identity.launcher = LauncherKind::kSlurm;
-  identity.world_size = optional_integer(lookup, tasks, 1, kMostTasks, 1);
+  identity.world_size = integer_variable(lookup, tasks, 1, kMaxTasks, 1);
   identity.rank = integer_variable(lookup, "SLURM_PROCID", 0, identity.world_size - 1);
   identity.local_rank = integer_variable(lookup, "SLURM_LOCALID", 0, identity.world_size - 1);
   identity.local_world_size = tasks_on_this_node(lookup, identity.local_rank, identity.world_size);
   identity.restart_count = slurm_restart_count(lookup);
-  identity.decided_by = std::string("SLURM_PROCID, ") + tasks + ", SLURM_LOCALID";
-  choose_slurm_master(lookup, identity);
+  identity.decided_by = fmt::format("SLURM_PROCID, {}, SLURM_LOCALID", tasks);
+  if (!has_address(lookup) && identity.local_world_size != identity.world_size) {
+    identity.master_address =
+        first_host(required_by_slurm(lookup, "SLURM_STEP_NODELIST", "rank 0's host"));
+    identity.decided_by += ", SLURM_STEP_NODELIST";
+  }
   if (!lookup("MASTER_PORT")) (void)required_by_slurm(lookup, "SLURM_JOB_ID", "rank 0's port");
   const std::string job =
       lookup("SLURM_JOB_ID").value_or("") + "." + lookup("SLURM_STEP_ID").value_or("");
-  choose_port(lookup, "slurm " + job, "SLURM_JOB_ID, SLURM_STEP_ID", identity);
-  identity.store_prefix =
-      "mnist-train/slurm-" + job + "/" + std::to_string(identity.restart_count) + "/";
+  choose_master(lookup, "slurm " + job, "SLURM_JOB_ID, SLURM_STEP_ID", identity);
+  identity.store_prefix = fmt::format("mnist-train/slurm-{}/{}/", job, identity.restart_count);
   return identity;
 }
 
-/// Returns torchrun's run id where a user chose one, else the folder that each agent makes for its
-/// attempts.
-std::string torchrun_launch(const EnvironmentLookup& lookup) {
-  std::string run_id = lookup("TORCHELASTIC_RUN_ID").value_or("none");
-  if (run_id != "none") return run_id;
-  const std::string file = lookup("TORCHELASTIC_ERROR_FILE").value_or("");
-  const std::size_t attempt = file.rfind("/attempt_");
-  return attempt == std::string::npos ? "" : file.substr(0, attempt);
-}
-
 /// Asks Slurm and the MPIs. Both may answer: srun starts a program that was built with an MPI, or
-/// mpirun starts its daemons by srun, one a node, whose processes inherit what Slurm told them.
+/// mpirun starts its daemons by srun, one a node, whose processes inherit Slurm's variables.
 std::optional<WorkerIdentity> cluster_identity(const EnvironmentLookup& lookup) {
-  const auto mpi = mpirun_place(lookup);
+  const auto mpi = mpi_rank(lookup);
   const SlurmStart start = slurm_start(lookup);
   const bool has_step = start == SlurmStart::kTask && lookup("SLURM_STEP_ID");
   if (mpi && !has_step) return with_master(lookup, *mpi);
@@ -119,10 +342,39 @@ std::optional<WorkerIdentity> cluster_identity(const EnvironmentLookup& lookup) 
     return std::nullopt;
   }
   WorkerIdentity slurm = slurm_identity(lookup);
-  if (!mpi || places_agree(slurm, *mpi)) return slurm;
+  if (!mpi || ranks_agree(slurm, *mpi)) return slurm;
   const bool is_of_daemon = slurm.local_world_size == 1 && slurm.world_size <= mpi->world_size;
   if (!is_of_daemon) refuse_contradiction(slurm, *mpi);
   return with_master(lookup, *mpi);
+}
+
+// torchrun.
+
+/// Returns torchrun's run id if the user chose one, else the folder that each agent makes for its
+/// attempts.
+std::string torchrun_launch(const EnvironmentLookup& lookup, const std::string& run_id) {
+  if (run_id != "none") return run_id;
+  const std::string file = lookup("TORCHELASTIC_ERROR_FILE").value_or("");
+  const std::size_t attempt = file.rfind("/attempt_");
+  return attempt == std::string::npos ? "" : file.substr(0, attempt);
+}
+
+WorkerIdentity torchrun_identity(const EnvironmentLookup& lookup) {
+  require_all(lookup, {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"},
+              "torchrun --no-python");
+  WorkerIdentity identity = rank_by(lookup, kTorchrun);
+  identity.master_address = *lookup("MASTER_ADDR");
+  identity.master_port = integer_variable(lookup, "MASTER_PORT", 1, 65535);
+  identity.store_served_by_agent = lookup("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  identity.restart_count = integer_variable(lookup, "TORCHELASTIC_RESTART_COUNT", 0, 1 << 20, 0);
+  const std::string run_id = lookup("TORCHELASTIC_RUN_ID").value_or("none");
+  identity.launch = torchrun_launch(lookup, run_id);
+  identity.store_prefix = fmt::format("mnist-train/{}/{}/", run_id, identity.restart_count);
+  const auto read = variables_that(true, lookup,
+                                   {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE",
+                                    "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"});
+  identity.decided_by += fmt::format(", {}", fmt::join(read, ", "));
+  return identity;
 }
 
 }  // namespace
@@ -142,29 +394,21 @@ std::string first_host(const std::string& list) {
 }
 
 int count_of_node(const std::string& list, int node) {
-  const char* position = list.data();
-  const char* const end = list.data() + list.size();
-  while (position != end) {
-    int count = 0;
-    int nodes = 1;
-    auto [stopped, error] = std::from_chars(position, end, count);
-    if (error != std::errc()) return 0;
-    if (end - stopped > 2 && stopped[0] == '(' && stopped[1] == 'x') {
-      const auto repeated = std::from_chars(stopped + 2, end, nodes);
-      if (repeated.ec != std::errc() || repeated.ptr == end || *repeated.ptr != ')') return 0;
-      stopped = repeated.ptr + 1;
-    }
-    if (node < nodes) return count;
-    node -= nodes;
-    if (stopped != end && *stopped != ',') return 0;
-    position = stopped == end ? end : stopped + 1;
+  std::istringstream items(list);
+  for (std::string item; std::getline(items, item, ',');) {
+    const std::size_t times = item.find("(x");
+    const auto count = number_in(item);
+    const auto nodes = times == std::string::npos ? 1 : number_in(item.substr(times + 2));
+    if (!count || !nodes) return 0;
+    if (node < *nodes) return static_cast<int>(*count);
+    node -= static_cast<int>(*nodes);
   }
   return 0;
 }
 
 int slurm_restart_count(const EnvironmentLookup& lookup) {
   if (!lookup("SLURM_JOB_ID")) return 0;
-  return optional_integer(lookup, "SLURM_RESTART_COUNT", 0, kMostTasks, 0);
+  return integer_variable(lookup, "SLURM_RESTART_COUNT", 0, kMaxTasks, 0);
 }
 
 const char* name_of(LauncherKind kind) {
@@ -175,30 +419,7 @@ const char* name_of(LauncherKind kind) {
 std::optional<WorkerIdentity> identity_from_environment(const EnvironmentLookup& lookup) {
   // MASTER_ADDR alone does not make a worker: clusters often export it for good.
   if (!lookup("RANK") && !lookup("WORLD_SIZE")) return cluster_identity(lookup);
-  require_all_variables(lookup, {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"},
-                        "torchrun --no-python");
-  WorkerIdentity identity;
-  identity.launcher = LauncherKind::kTorchrun;
-  identity.world_size = integer_variable(lookup, "WORLD_SIZE", 1, 1 << 20);
-  identity.rank = integer_variable(lookup, "RANK", 0, identity.world_size - 1);
-  identity.local_world_size =
-      optional_integer(lookup, "LOCAL_WORLD_SIZE", 1, identity.world_size, identity.world_size);
-  identity.local_rank = integer_variable(lookup, "LOCAL_RANK", 0, identity.local_world_size - 1);
-  identity.master_address = lookup("MASTER_ADDR").value_or("");
-  identity.master_port = integer_variable(lookup, "MASTER_PORT", 1, 65535);
-  identity.store_served_by_agent = lookup("TORCHELASTIC_USE_AGENT_STORE") == "True";
-  identity.restart_count = optional_integer(lookup, "TORCHELASTIC_RESTART_COUNT", 0, 1 << 20, 0);
-  identity.launch = torchrun_launch(lookup);
-  identity.store_prefix = "mnist-train/" + lookup("TORCHELASTIC_RUN_ID").value_or("none") + "/" +
-                          std::to_string(identity.restart_count) + "/";
-  identity.decided_by =
-      "RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT" +
-      std::string(identity.store_served_by_agent ? ", TORCHELASTIC_USE_AGENT_STORE" : "");
-  for (const char* name :
-       {"LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"}) {
-    if (lookup(name)) identity.decided_by += std::string(", ") + name;
-  }
-  return identity;
+  return torchrun_identity(lookup);
 }
 
 }  // namespace mnist_train::launch

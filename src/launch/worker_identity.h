@@ -8,15 +8,15 @@
 
 namespace mnist_train::launch {
 
-/// Returns the value of an environment variable, or nothing where it is not set.
+/// Returns the value of an environment variable, or nothing if it is not set.
 using EnvironmentLookup = std::function<std::optional<std::string>(const char* name)>;
 
 enum class LauncherKind { kOwn, kTorchrun, kSlurm, kOpenMpi, kMpich };
 
-/// Returns "mnist-train", "torchrun", "slurm", "open-mpi" or "mpich", which Intel MPI is as well.
+/// Returns "mnist-train", "torchrun", "slurm", "open-mpi" or "mpich" (also for Intel MPI).
 const char* name_of(LauncherKind kind);
 
-/// Which of the run's processes this one is, and where rank 0 serves the store that they meet at.
+/// This process's rank in the run, and the address of the store, which rank 0 serves.
 struct WorkerIdentity {
   LauncherKind launcher = LauncherKind::kOwn;
   int rank = 0;
@@ -28,25 +28,25 @@ struct WorkerIdentity {
   bool store_served_by_agent = false;  // torchrun's agent serves the store: every rank is a client
   std::string store_prefix;            // run id and restart count, so that attempts share no keys
   int restart_count = 0;
-  std::string launch;  // what all attempts of one launch share; "" where the launcher does not say
+  std::string launch;      // the same in all attempts of one launch; "" if the launcher has no id
   std::string decided_by;  // the variables that the above was read from, for the log
 };
 
-/// Returns what the variables of torchrun say (our own launcher sets the same ones for its ranks),
-/// else those of Slurm, of Open MPI, of MPICH and Intel MPI; nothing if this process was started by
-/// hand or in a shell or batch script of Slurm.
-/// Throws Error(kConfig) when they are incomplete or contradict each other.
+/// Returns the identity that torchrun's variables give (our own launcher sets the same ones for its
+/// ranks), else those of Slurm, Open MPI, MPICH or Intel MPI; nothing if this process was started
+/// by hand or in a shell or batch script of Slurm. Throws Error(kConfig) if the variables are
+/// incomplete or contradict each other.
 std::optional<WorkerIdentity> identity_from_environment(
     const EnvironmentLookup& lookup = environment_variable);
 
-/// Returns how often Slurm has put this job back into its queue; 0 outside of Slurm.
+/// Returns how often Slurm has requeued this job; 0 outside of Slurm.
 int slurm_restart_count(const EnvironmentLookup& lookup = environment_variable);
 
-/// Returns the first name of a list as Slurm writes it: "node[03-05,7],x" -> "node03".
+/// Returns the first host of a list in Slurm's notation: "node[03-05,7],x" -> "node03".
 std::string first_host(const std::string& list);
 
-/// Returns the number of one node in a list as Slurm writes it, "2(x3),1" for 2, 2, 2, 1; 0 beyond
-/// its end.
+/// Returns a node's number of tasks from a list in Slurm's notation, in which "2(x3),1" stands for
+/// 2, 2, 2, 1; 0 past its end.
 int count_of_node(const std::string& list, int node);
 
 }  // namespace mnist_train::launch

@@ -3,19 +3,19 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstdlib>
-#include <utility>
-#include <vector>
 
 #include "base/limits.h"
 #include "base/shared_library.h"
 #include "base/system.h"
 #include "launch/fork_server.h"
-#include "launch/rank_plan.h"
 
 namespace mnist_train::launch {
 
@@ -25,10 +25,65 @@ namespace {
 
 constexpr const char* kWorkerName = "mnist-train-worker";
 
-/// Runs between fork and exec, so it may only make system calls.
+/// Plans the standard streams. Standard error goes to the rank's log file, if it has one, so that
+/// the output of native code is kept as well.
+void plan_standard_streams(const WorkerSetup& setup, int rank, RankPlan& plan) {
+  const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  if (!null.valid()) throw_errno("open /dev/null");
+  plan.descriptors.emplace_back(copy_above_targets(null.get()), STDIN_FILENO);
+  int out = rank == 0 ? setup.output_fd : STDERR_FILENO;
+  UniqueFd log;
+  if (setup.log_folder) {
+    const fs::path path = *setup.log_folder / log_file_name(rank);
+    log = UniqueFd(
+        ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644));
+    if (!log.valid()) throw_errno("open " + path.string());
+    plan.descriptors.emplace_back(copy_above_targets(log.get()), STDERR_FILENO);
+    if (rank != 0) out = log.get();
+  }
+  if (out >= 0) plan.descriptors.emplace_back(copy_above_targets(out), STDOUT_FILENO);
+}
+
+/// Plans a rank whose failure report goes to `failure_fd`.
+RankPlan plan_rank(const WorkerSetup& setup, int rank, int failure_fd) {
+  struct HandOver {
+    const char* name;
+    int source;
+    int target;
+  };
+  RankPlan plan;
+  plan.launcher = ::getpid();
+  plan_standard_streams(setup, rank, plan);
+  std::string names;
+  for (const HandOver& hand_over :
+       {HandOver{"job", setup.job_fd, kJobFd}, HandOver{"failure", failure_fd, kFailureFd},
+        HandOver{"console", STDERR_FILENO, kConsoleFd},
+        HandOver{"status", setup.status_fd, kStatusFd},
+        HandOver{"dataset", setup.dataset_fd, kDatasetFd},
+        HandOver{"dataset-ready", setup.dataset_ready_fd, kDatasetReadyFd},
+        HandOver{"listen", rank == 0 ? setup.listen_fd : -1, kListenFd},
+        HandOver{"snapshots", setup.snapshots_fd, kSnapshotsFd}}) {
+    if (hand_over.source < 0) continue;
+    plan.descriptors.emplace_back(copy_above_targets(hand_over.source), hand_over.target);
+    names += (names.empty() ? "" : " ") + std::string(hand_over.name);
+  }
+  const std::string world = std::to_string(setup.world_size);
+  const std::string number = std::to_string(rank);
+  plan.title = "mnist-train: rank " + number;
+  plan.variables = {"RANK=" + number,
+                    "LOCAL_RANK=" + number,
+                    "WORLD_SIZE=" + world,
+                    "LOCAL_WORLD_SIZE=" + world,
+                    "MASTER_ADDR=127.0.0.1",
+                    "MASTER_PORT=" + std::to_string(setup.master_port),
+                    std::string(kHandedOverVariable) + "=" + names};
+  return plan;
+}
+
+/// Runs between fork and exec, so it makes system calls only.
 [[noreturn]] void become_worker(const RankPlan& plan, const char* executable, char** arguments,
                                 char** environment) {
-  take_place(plan);
+  apply_plan(plan);
   ::execve(executable, arguments, environment);
   ::_exit(kCannotStart);
 }
@@ -77,6 +132,62 @@ void exec_worker(const Job& job, UniqueFd held) {
 
 std::string log_file_name(int rank) { return "rank-" + std::to_string(rank) + ".log"; }
 
+UniqueFd copy_above_targets(int fd) {
+  constexpr int kFirstFreeFd = 64;
+  UniqueFd copy(::fcntl(fd, F_DUPFD_CLOEXEC, kFirstFreeFd));
+  if (!copy.valid()) throw_errno("duplicate a descriptor for a worker");
+  return copy;
+}
+
+std::vector<std::string> environment_with(const std::vector<std::string>& variables) {
+  std::vector<std::string> environment = variables;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string kept = *entry;
+    const std::string key = kept.substr(0, kept.find('=') + 1);
+    const bool is_replaced =
+        std::any_of(variables.begin(), variables.end(),
+                    [&key](const std::string& variable) { return variable.starts_with(key); });
+    if (!is_replaced) environment.push_back(kept);
+  }
+  return environment;
+}
+
+std::vector<char*> pointers_to(std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  pointers.reserve(texts.size() + 1);
+  for (std::string& text : texts) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+void die_before_launcher() {
+  // The kernel counts it as half of the machine's memory. Raising it takes no privilege.
+  constexpr int kScore = 500;
+  std::array<char, 8> text{};
+  const UniqueFd file(::open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC));
+  const ssize_t size = file.valid() ? ::read(file.get(), text.data(), text.size()) : -1;
+  int now = kScore;
+  if (size > 0) std::from_chars(text.data(), text.data() + size, now);
+  if (now >= kScore) return;
+  const char* end = std::to_chars(text.data(), text.data() + text.size(), kScore).ptr;
+  (void)write_all(file.get(), text.data(), static_cast<std::size_t>(end - text.data()));
+}
+
+void apply_plan(const RankPlan& plan) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  die_before_launcher();
+  if (::getppid() != plan.launcher) ::_exit(kCannotStart);  // it died before the line above
+  for (const auto& [source, target] : plan.descriptors) {
+    if (::dup2(source.get(), target) < 0) ::_exit(kCannotStart);
+  }
+  // Shells start background jobs with SIGINT ignored; one that is sent is meant.
+  for (const int signal : {SIGINT, SIGQUIT, SIGTERM}) ::signal(signal, SIG_DFL);
+  sigset_t waiting;  // stays blocked until the rank has something to save
+  ::sigemptyset(&waiting);
+  ::sigaddset(&waiting, SIGUSR1);
+  ::sigprocmask(SIG_SETMASK, &waiting, nullptr);
+}
+
 WorkerProcess WorkerProcess::start(const WorkerSetup& setup, int rank) {
   std::array<int, 2> pipe{};
   if (::pipe2(pipe.data(), O_CLOEXEC) != 0) throw_errno("make a pipe for a worker");
@@ -117,8 +228,8 @@ WorkerProcess::~WorkerProcess() {
   if (pid_ > 0) ::waitpid(pid_, nullptr, 0);
 }
 
-/// Reads the process id that a rank of the fork server's writes when it begins, or why there is
-/// none.
+/// Reads the process id that a rank of the fork server writes when it begins, or the reason why
+/// there is none.
 void WorkerProcess::learn_pid() {
   if (pid_ != kAskedFor) return;
   pid_t pid = kNobody;

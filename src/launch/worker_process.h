@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/file.h"
 #include "launch/failure_report.h"
@@ -12,10 +14,10 @@
 
 namespace mnist_train::launch {
 
-/// Descriptors that a worker inherits, at these numbers, when MNIST_TRAIN_HANDED_OVER names them.
+/// Descriptors that a worker inherits, at these numbers, if MNIST_TRAIN_HANDED_OVER names them.
 enum HandedOverFd : int {
   kJobFd = 3,           // "job": read_job
-  kFailureFd = 4,       // "failure": one FailureReport goes here
+  kFailureFd = 4,       // "failure": takes one FailureReport
   kConsoleFd = 5,       // "console": the launcher's standard error
   kStatusFd = 6,        // "status": StatusBoard
   kDatasetFd = 7,       // "dataset": the memory of a data::SharedDataset
@@ -29,24 +31,25 @@ inline constexpr const char* kHandedOverVariable = "MNIST_TRAIN_HANDED_OVER";
 /// Returns whether this process inherited the descriptor of that name.
 bool was_handed_over(const char* name);
 
-/// Returns where the worker's executable lies. Throws Error(kRunFailed) that names the folders that
-/// it is looked for in.
+/// Returns the path of the worker's executable. Throws Error(kRunFailed) that names the folders in
+/// which it was not found.
 std::filesystem::path worker_executable();
 
-/// Turns this process into a worker, in place, so that whoever started it keeps watching the same
-/// process. `held` stays open in it. Throws Error(kRunFailed) when the worker does not start.
+/// Replaces this process by a worker, so that its parent keeps watching the same process. `held`
+/// stays open in it. Throws Error(kRunFailed) if the worker does not start.
 [[noreturn]] void exec_worker(const Job& job, UniqueFd held);
 
-/// Returns the name of a rank's log within the folder of logs.
+/// Returns the name of a rank's log in the folder of logs.
 std::string log_file_name(int rank);
 
 class ForkServer;
 
-/// What all ranks of one attempt are started with. Descriptors of -1 are not handed over.
+/// The common start-up parameters of all ranks of one attempt. Descriptors of -1 are not handed
+/// over.
 struct WorkerSetup {
   std::filesystem::path executable;
-  const ForkServer* fork_server = nullptr;  // makes the ranks where there is one, else they load
-  bool may_restart = false;                 // another attempt follows where a process is lost
+  const ForkServer* fork_server = nullptr;  // forks the ranks; if null, they are started afresh
+  bool may_restart = false;                 // a lost process leads to another attempt
   int world_size = 1;
   int master_port = 0;
   int job_fd = -1;
@@ -60,8 +63,8 @@ struct WorkerSetup {
 };
 
 /// One rank, a child of this process. The kernel kills it when this process dies, and the
-/// destructor kills it where it still runs. One that a fork server makes begins a moment later; a
-/// signal that is sent before reaches it then.
+/// destructor if it still runs. A fork server starts it a moment later; a signal sent before that
+/// is delivered then.
 class WorkerProcess {
  public:
   /// Starts a rank. Must be called on the main thread: the kernel ties a child's life to the thread
@@ -77,17 +80,17 @@ class WorkerProcess {
   /// Returns the process id, 0 before the rank has begun.
   pid_t pid() const { return pid_; }
   bool has_begun() const { return pid_ != kAskedFor; }
-  /// Returns the descriptor that polls as readable when the rank begins, or will never.
+  /// Returns the descriptor that polls as readable when the rank begins or fails to.
   int begun_fd() const { return failure_pipe_.get(); }
   bool running() const { return pid_ != kNobody && !exit_.has_value(); }
   const std::optional<WorkerExit>& exit() const { return exit_; }
 
-  /// Returns whether the process was stopped by a signal or a debugger.
+  /// Returns whether the process is stopped, by a signal or a debugger.
   bool is_stopped() const;
 
-  /// Sends a signal, if the rank still runs.
+  /// Sends a signal if the rank still runs.
   void send(int signal);
-  /// Collects how the rank ended, if it has.
+  /// Collects the exit status if the rank has ended.
   void reap();
 
  private:
@@ -103,5 +106,37 @@ class WorkerProcess {
   UniqueFd failure_pipe_;
   std::optional<WorkerExit> exit_;
 };
+
+// Turning a process into a rank, here or in the fork server.
+
+/// The exit code of a process that could not become a rank.
+inline constexpr int kCannotStart = 126;
+
+/// Everything that a process needs to become a rank. The launcher prepares it, because a process
+/// between fork and exec must not allocate memory.
+struct RankPlan {
+  std::string title;                   // for `ps`
+  std::vector<std::string> variables;  // "RANK=0", …, which replace those of the launcher
+  std::vector<std::pair<UniqueFd, int>> descriptors;  // copies above all target numbers -> target
+  pid_t launcher = 0;
+};
+
+/// Returns a copy of a descriptor with a number above all that are handed over. Throws
+/// Error(kRunFailed).
+UniqueFd copy_above_targets(int fd);
+
+/// Returns this process's environment with `variables` in place of those of the same names.
+std::vector<std::string> environment_with(const std::vector<std::string>& variables);
+
+/// Returns pointers to the texts and a final null, as execve expects them.
+std::vector<char*> pointers_to(std::vector<std::string>& texts);
+
+/// Makes the kernel kill this process rather than the launcher, which can report why, when memory
+/// runs out. Makes system calls only.
+void die_before_launcher();
+
+/// Gives this process, a child of the launcher, its signals and descriptors, and ties its life to
+/// the launcher's. Makes system calls only, and ends the process if one fails.
+void apply_plan(const RankPlan& plan);
 
 }  // namespace mnist_train::launch
