@@ -15,46 +15,41 @@ namespace fs = std::filesystem;
 
 namespace {
 
-namespace files = settings::run_files;
-
-[[noreturn]] void refuse(const fs::path& path, const std::string& reason) {
+[[noreturn]] void refuse_file(const fs::path& path, const std::string& reason) {
   throw Error(ExitCode::kCheckpoint, path.string() + ": " + reason);
 }
 
-/// One process speaks for all that another launcher has started.
-void say_which(const fs::path& folder, const char* what, const fs::path& file) {
-  const auto identity = launch::identity_from_environment();
-  if (identity && identity->rank != 0) return;
-  spdlog::info("{}: taking its {}, {}", folder.string(), what, file.string());
-}
-
-std::optional<fs::path> existing(fs::path path) {
+bool is_there(const fs::path& path) {
   std::error_code ignored;
-  return fs::exists(path, ignored) ? std::optional(std::move(path)) : std::nullopt;
+  return fs::exists(path, ignored);
 }
 
-/// Returns the file that stands for a run folder, or for its folder of checkpoints.
+/// Returns the file to use for a run folder, or for its folder of checkpoints.
 fs::path file_of_run(const fs::path& folder, bool to_resume) {
-  const fs::path checkpoints = existing(folder / files::kCheckpoints).value_or(folder);
-  if (const auto best = existing(checkpoints / kBestCheckpoint); best && !to_resume) {
-    say_which(folder, "best checkpoint", *best);
-    return *best;
+  const fs::path inside = folder / settings::run_files::kCheckpoints;
+  const fs::path& checkpoints = is_there(inside) ? inside : folder;
+  fs::path file = checkpoints / kBestCheckpoint;
+  const char* kind = "best checkpoint";
+  if (to_resume || !is_there(file)) {
+    file = newest_checkpoint(checkpoints).value_or("");
+    kind = "newest checkpoint";
   }
-  if (const auto newest = newest_checkpoint(checkpoints)) {
-    say_which(folder, "newest checkpoint", *newest);
-    return *newest;
+  if (file.empty() && !to_resume) {
+    file = folder / settings::RunConfig{}.model_file;
+    kind = "final weights";
   }
-  if (const auto model = existing(folder / settings::RunConfig{}.model_file); model && !to_resume) {
-    say_which(folder, "final weights", *model);
-    return *model;
+  if (!is_there(file)) {
+    refuse_file(folder,
+                "is a folder without a checkpoint; expected a checkpoint, or the folder of a run "
+                "that has saved one");
   }
-  refuse(folder,
-         "is a folder without a checkpoint; expected a checkpoint, or the folder of a run "
-         "that has saved one");
+  const auto identity = launch::identity_from_environment();
+  const bool speaks_for_all = !identity || identity->rank == 0;
+  if (speaks_for_all) spdlog::info("{}: using its {}, {}", folder.string(), kind, file.string());
+  return file;
 }
 
-/// Returns what is wrong with a file that should be a checkpoint of ours; nothing where it is whole
-/// or holds something else.
+/// Returns the damage of a checkpoint; nothing if it is intact or another kind of file.
 std::optional<std::string> damage_of(const fs::path& path, std::span<const std::uint8_t> bytes) {
   const nlohmann::json header = parse_header(bytes);
   if (!header.is_object()) {
@@ -65,24 +60,25 @@ std::optional<std::string> damage_of(const fs::path& path, std::span<const std::
   return "its bytes do not match its seal";
 }
 
-/// Refuses what is damaged before a process starts or a config is read from it.
+/// Refuses damaged files before a process starts or a config is read from them.
 void check_file(const fs::path& path, const CommandLine& line, const char* flag,
                 const std::string& key) {
   std::error_code ignored;
-  if (!fs::is_regular_file(path, ignored)) return;  // which is said where it is read
+  if (!fs::is_regular_file(path, ignored)) return;  // reported when it is read
   const MappedFile file = MappedFile::open(path, ExitCode::kCheckpoint);
-  if (is_legacy_torch_file(file.bytes())) refuse(path, kLegacyTorchFile);
+  if (is_legacy_torch_file(file.bytes())) refuse_file(path, kLegacyTorchFile);
   const auto damage = damage_of(path, file.bytes());
   if (!damage) return;
   const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
   const auto other = newest_whole_checkpoint(folder);
-  refuse(path, "is damaged: " + *damage +
-                   (other ? "; to take one beside it that is whole:\n" +
-                                typed_with(line, flag, key + path_to_type(*other).string())
-                          : "; no step-*.safetensors or best.safetensors beside it is whole"));
+  refuse_file(path, "is damaged: " + *damage +
+                        (other ? "; to use an intact one from the same folder:\n" +
+                                     typed_with(line, flag, key + path_to_type(*other).string())
+                               : "; no step-*.safetensors or best.safetensors in its folder is "
+                                 "intact"));
 }
 
-/// `flag` is the one that names the path, as its value or as that of a key of the config ("KEY=").
+/// `flag` names the path, as its value or as that of a key of the config ("KEY=").
 void find_file(std::string& path, const CommandLine& line, const char* flag,
                const std::string& key = "") {
   const bool to_resume = flag == std::string("--resume");

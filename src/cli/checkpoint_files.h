@@ -9,18 +9,18 @@
 
 namespace mnist_train::cli {
 
-/// Returns metadata and seal from the header of a safetensors file; no object if the bytes have no
-/// header that can be read.
+/// Returns metadata and seal from the header of a safetensors file; no object if there is no valid
+/// header.
 nlohmann::json parse_header(std::span<const std::uint8_t> file);
 
-/// Replaces a run folder that --checkpoint or --resume names by one of its files, and says which:
-/// for --checkpoint by its best checkpoint, else its newest one, else its model.pt; for --resume by
-/// its newest checkpoint. Throws Error(kCheckpoint) for a folder without any, and for a file that
-/// is a damaged checkpoint, with the command that takes one beside it that is whole.
+/// Replaces a run folder in --checkpoint or --resume by one of its files, and logs which one: for
+/// --checkpoint the best checkpoint, else the newest, else model.pt; for --resume the newest
+/// checkpoint. Throws Error(kCheckpoint) for a folder without any, and for a damaged checkpoint,
+/// with the command that uses an intact one from the same folder.
 void find_checkpoints(CommandLine& line);
 
-/// Replaces a run folder that `model.weights` names in the same way as one of --checkpoint. Throws
-/// Error(kCheckpoint) as `find_checkpoints` does.
+/// Replaces a run folder in `model.weights` as `find_checkpoints` does for --checkpoint, and throws
+/// likewise.
 void find_model_weights(const CommandLine& line, settings::RunConfig& config);
 
 }  // namespace mnist_train::cli

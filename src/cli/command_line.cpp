@@ -26,6 +26,10 @@ const CommandEntry* find_command(std::string_view name) {
   return nullptr;
 }
 
+bool is_among(const std::string& name, const std::vector<std::string>& names) {
+  return std::ranges::find(names, name) != names.end();
+}
+
 /// The parser and the command line that it fills.
 class Parser {
  public:
@@ -34,22 +38,19 @@ class Parser {
   CommandLine parse(const std::vector<std::string>& arguments) {
     arguments_ = arguments;
     try {
-      std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 takes it
-      app_->parse(std::move(reversed));
+      app_->parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // CLI11's order
       take_command();
     } catch (const CLI::CallForHelp&) {
       show(app_->help());
     } catch (const CLI::CallForVersion& version) {
       show(std::string(version.what()) + "\n");
-    } catch (const CLI::ExtrasError& error) {
-      refuse_unknown_flag();
-      refuse(std::string(error.what()) + "; " + advice_on_extras());
-    } catch (const CLI::RequiredError& error) {
-      refuse_unknown_flag();
-      refuse(error.what() + advice_on_checkpoint());
     } catch (const CLI::ParseError& error) {
       refuse_unknown_flag();
-      refuse(error.what());
+      const bool is_extra = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
+      const bool is_missing = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
+      refuse(error.what() + (is_extra     ? advice_on_extras()
+                             : is_missing ? advice_on_checkpoint()
+                                          : ""));
     }
     return line_;
   }
@@ -67,7 +68,7 @@ class Parser {
     if (needs_config && line_.configs.empty()) {
       refuse("--config is required, such as --config mnist");
     }
-    if (std::count(line_.configs.begin(), line_.configs.end(), "-") > 1) {
+    if (std::ranges::count(line_.configs, "-") > 1) {
       refuse("--config - is given more than once, but there is only one standard input");
     }
     if (line_.with_optimizer && line_.export_format != "pt") {
@@ -79,8 +80,7 @@ class Parser {
     if (line_.command == Command::kManPage) show(man_page(describe_commands(*app_)));
   }
 
-  /// Refuses the first flag that the command does not have, which is the cause of what else is
-  /// wrong.
+  /// Refuses the first flag that the command does not have; other mistakes follow from it.
   void refuse_unknown_flag() const {
     const auto chosen = app_->get_subcommands();
     if (chosen.empty()) return;
@@ -96,51 +96,32 @@ class Parser {
     }
   }
 
-  /// Returns what was probably meant by a flag: another one, or a key of the config.
+  /// Suggests another flag or a key of the config.
   std::string advice_on_flag(const std::string& name, const std::vector<std::string>& known) const {
     const bool sets_keys = is_among("set", known);
     if (sets_keys && name == "checkpoint") {
-      return is_among("resume", known)
-                 ? "; did you mean --resume?"
-                 : "; the config of a run is named by --config RUN/config.json";
+      return is_among("resume", known) ? "; did you mean --resume?"
+                                       : "; use --config RUN/config.json for the config of a run";
     }
     const auto key = sets_keys ? strict_json::closest_name(name, config_keys()) : std::nullopt;
-    std::string to_set =
-        key ? "; did you mean --set " + *key + (takes_keys_alone(*key) ? ".KEY" : "") + "=VALUE?"
-            : "";
     std::string plain = name;
-    std::replace(plain.begin(), plain.end(), '-', '_');
-    if (key && *key == plain) return to_set;
-    if (const auto flag = strict_json::closest_name(name, known)) {
-      return "; did you mean --" + *flag + "?";
-    }
-    return to_set.empty() && sets_keys ? "; keys of the config are set by --set KEY=VALUE" : to_set;
+    std::ranges::replace(plain, '-', '_');
+    const auto flag = key == plain ? std::nullopt : strict_json::closest_name(name, known);
+    if (flag) return "; did you mean --" + *flag + "?";
+    if (key) return "; did you mean --set " + *key + "=VALUE?";
+    return sets_keys ? kHowToSetKeys : "";
   }
 
-  /// Returns whether a key of the config is an object that no word can stand for.
-  static bool takes_keys_alone(const std::string& key) {
-    bool has_keys = false;
-    for (const ConfigKey& other : describe_config_keys()) {
-      if (other.name == key && !other.values.empty()) return false;
-      has_keys = has_keys || other.name.starts_with(key + ".");
-    }
-    return has_keys;
-  }
-
-  static bool is_among(const std::string& name, const std::vector<std::string>& names) {
-    return std::find(names.begin(), names.end(), name) != names.end();
-  }
-
-  /// Returns what was probably meant by arguments that the command does not take.
+  /// Suggests the flag for arguments that the command does not take.
   std::string advice_on_extras() const {
     for (const std::string& extra : app_->remaining(/*recurse=*/true)) {
       if (extra.starts_with("-") || !extra.ends_with(".json")) continue;
-      return "a config is named by --config " + extra;
+      return "; use --config " + extra + " for a config";
     }
-    return "keys of the config are set by --set KEY=VALUE";
+    return kHowToSetKeys;
   }
 
-  /// Returns what was probably meant where --checkpoint is missing, but a run or weights are named.
+  /// Suggests --checkpoint for a run or weights that are named without it.
   std::string advice_on_checkpoint() const {
     const auto chosen = app_->get_subcommands();
     const bool is_missing = !chosen.empty() && !line_.checkpoint_file &&
@@ -157,48 +138,32 @@ class Parser {
     return "";
   }
 
-  /// Returns what to do about the first file whose name was taken for a flag.
-  std::string advice_on_dashes() const {
-    for (const std::string& argument : arguments_) {
-      if (argument == "--") break;
-      std::error_code ignored;
-      if (!argument.starts_with("-") || !std::filesystem::exists(argument, ignored)) continue;
-      return "; a file whose name begins with - goes behind --, as in `-- " + argument + "`";
-    }
-    return "";
-  }
-
   [[noreturn]] void refuse(const std::string& reason) const {
     std::string command = "mnist-train";
     const auto chosen = app_->get_subcommands();
     if (!chosen.empty()) command += ' ' + chosen.front()->get_name();
-    throw Error(ExitCode::kConfig,
-                command + ": " + reason + advice_on_dashes() + "\nTry `" + command + " --help`.");
+    throw Error(ExitCode::kConfig, command + ": " + reason + "\nTry `" + command + " --help`.");
   }
+
+  static constexpr const char* kHowToSetKeys = "; use --set KEY=VALUE for keys of the config";
 
   std::vector<std::string> arguments_;
   CommandLine line_;
   std::unique_ptr<CLI::App> app_;
 };
 
-/// Returns how many arguments old launchers have put first: `--local-rank=N` or `--local-rank N`.
-std::size_t count_local_rank(const std::vector<std::string>& arguments) {
-  if (arguments.empty()) return 0;
-  for (const std::string_view flag : {"--local-rank", "--local_rank"}) {
-    if (arguments[0] == flag) return std::min<std::size_t>(2, arguments.size());
-    if (arguments[0].starts_with(std::string(flag) + "=")) return 1;
-  }
-  return 0;
-}
-
-/// Puts `train` first where no command is named.
+/// Removes `--local-rank=N` or `--local-rank N`, which old launchers put first, and inserts `train`
+/// if there is no command.
 void complete_command(std::vector<std::string>& arguments) {
-  const auto count = static_cast<std::ptrdiff_t>(count_local_rank(arguments));
-  arguments.erase(arguments.begin(), arguments.begin() + count);
+  const std::string first = arguments.empty() ? "" : arguments.front();
+  const bool is_rank = first.starts_with("--local-rank") || first.starts_with("--local_rank");
+  const std::size_t extra = !is_rank ? 0 : first.find('=') == std::string::npos ? 2 : 1;
+  arguments.erase(
+      arguments.begin(),
+      std::next(arguments.begin(), static_cast<std::ptrdiff_t>(std::min(extra, arguments.size()))));
   if (arguments.empty() || arguments.front().starts_with("-")) {
-    if (arguments.empty() || (arguments.front() != "-h" && arguments.front() != "--help")) {
-      arguments.insert(arguments.begin(), "train");
-    }
+    const bool is_help = !arguments.empty() && is_among(arguments.front(), {"-h", "--help"});
+    if (!is_help) arguments.insert(arguments.begin(), "train");
     return;
   }
   if (find_command(arguments.front()) != nullptr) return;
@@ -207,11 +172,11 @@ void complete_command(std::vector<std::string>& arguments) {
   const auto meant = strict_json::closest_name(arguments.front(), names);
   throw Error(ExitCode::kConfig,
               "mnist-train: unknown command \"" + arguments.front() + "\"; " +
-                  (meant ? "did you mean " + *meant + "?" : "a config is given as --config FILE") +
+                  (meant ? "did you mean " + *meant + "?" : "use --config FILE for a config") +
                   "\nTry `mnist-train --help`.");
 }
 
-/// Writes out a leading ~ of all paths, which shells leave behind `=` and `:`.
+/// Expands a leading ~ of all paths, which shells do not after `=` and `:`.
 void expand_paths(CommandLine& line) {
   for (auto* paths : {&line.configs, &line.run_folders, &line.images}) {
     for (std::string& path : *paths) path = expand_home(path);
@@ -219,9 +184,9 @@ void expand_paths(CommandLine& line) {
   for (auto* path : {&line.output, &line.resume, &line.checkpoint_file}) {
     if (*path) *path = expand_home(**path);
   }
-  for (std::string* place : {&line.from, &line.to}) {  // may begin with a format, as in idx:DIR
-    const std::size_t begin = place->starts_with("~") ? 0 : place->find(':') + 1;
-    *place = place->substr(0, begin) + expand_home(place->substr(begin));
+  for (std::string* folder : {&line.from, &line.to}) {  // may begin with a format, as in idx:DIR
+    const std::size_t begin = folder->starts_with("~") ? 0 : folder->find(':') + 1;
+    *folder = folder->substr(0, begin) + expand_home(folder->substr(begin));
   }
 }
 
@@ -234,7 +199,7 @@ bool prints_json(const CommandLine& line) {
 std::string typed_with(const CommandLine& line, const std::string& flag, const std::string& value) {
   std::vector<std::string> words = line.arguments;
   std::erase(words, "--dry-run");
-  const auto given = std::find_if(words.begin(), words.end(), [&flag](const std::string& word) {
+  const auto given = std::ranges::find_if(words, [&flag](const std::string& word) {
     return flag != "--set" && (word == flag || word.starts_with(flag + "="));
   });
   if (given == words.end()) {
@@ -247,9 +212,9 @@ std::string typed_with(const CommandLine& line, const std::string& flag, const s
   std::string command = shell_word(program_to_type());
   std::string before;
   for (const std::string& word : words) {
-    const bool is_spent = (word == "-" && (before == "--config" || before == "-c")) ||
-                          word == "--config=-" || word.starts_with("/dev/fd/");
-    command += ' ' + (is_spent ? "CONFIG" : shell_word(word));
+    const bool is_consumed = (word == "-" && (before == "--config" || before == "-c")) ||
+                             word == "--config=-" || word.starts_with("/dev/fd/");
+    command += ' ' + (is_consumed ? "CONFIG" : shell_word(word));
     before = word;
   }
   return command;

@@ -25,7 +25,7 @@ enum class Command {
   kManPage
 };
 
-/// What was asked for, as it was typed. The config has not been read yet.
+/// The parsed arguments. The config has not been read yet.
 struct CommandLine {
   Command command = Command::kTrain;
   std::string text;  // kShowText: help, version, a completion or the man page, for standard output
@@ -52,26 +52,25 @@ struct CommandLine {
   std::string log_level = "info";
   bool quiet = false;
   bool dry_run = false;
-  std::vector<std::string> arguments;  // as they were typed, word by word
+  std::vector<std::string> arguments;  // as typed
 
-  /// Returns whether more than weights is exported, which takes the config that they belong to.
+  /// Returns whether more than weights is exported, for which their config is needed.
   bool exports_network() const {
     return command == Command::kExport && (export_format == "onnx" || export_format == "python");
   }
 };
 
-/// Returns whether results are printed as JSON: where --json asks for it, and, but for the table of
-/// `describe`, wherever standard output is not a terminal.
+/// Returns whether results are printed as JSON: with --json, and, except by `describe`, if standard
+/// output is not a terminal.
 bool prints_json(const CommandLine& line);
 
-/// Returns the command line that was typed, without --dry-run and with `flag` set to `value`: a
-/// flag that was given gets this value, --set and a flag that was not given stand behind the rest.
-/// CONFIG stands for a config that was read from a pipe, which is empty now.
+/// Returns the typed command line without --dry-run and with `flag` set to `value`: a flag that was
+/// given gets this value, --set and a flag that was not given are appended. CONFIG replaces a
+/// config that was read from a pipe.
 std::string typed_with(const CommandLine& line, const std::string& flag, const std::string& value);
 
-/// Parses the arguments behind the program's name; paths that begin with ~/ become those that they
-/// stand for. Throws Error(kConfig) with one line that says
-/// what is wrong and one that points to --help.
+/// Parses the arguments after the program's name and expands paths that begin with ~/. Throws
+/// Error(kConfig) with one line on the mistake and one that points to --help.
 CommandLine parse_command_line(std::vector<std::string> arguments);
 
 }  // namespace mnist_train::cli

@@ -1,13 +1,15 @@
 #include "cli/commands.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <array>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "base/version.h"
-#include "cli/command_flags.h"
+#include "settings/named_datasets.h"
 
 namespace mnist_train::cli {
 
@@ -15,26 +17,242 @@ namespace {
 
 using launch::WorkerCommand;
 
+/// Adds a flag with a value, or a positional argument if `names` has no dash. A flag that may be
+/// repeated takes one value each time.
+template <class Value>
+CLI::Option* add(CLI::App& command, const std::string& names, Value& value, const char* type,
+                 const std::string& description) {
+  CLI::Option* option = command.add_option(names, value, description)->type_name(type);
+  if constexpr (std::is_same_v<Value, std::vector<std::string>>) {
+    if (names.starts_with("-")) option->allow_extra_args(false);
+  }
+  return option;
+}
+
+void add_config_flags(CLI::App& command, CommandLine& line) {
+  add(command, "-c,--config", line.configs, "FILE",
+      "A JSON file, or the name of a config that comes with mnist-train, such as mnist; - reads "
+      "standard input; may be repeated: later files override earlier ones, and the first one names "
+      "the default run folder");
+  add(command, "--set", line.sets, "KEY.PATH=VALUE",
+      "Sets one key of the config; VALUE is JSON, else a string; may be repeated");
+  add(command, "--nproc-per-node,--nproc_per_node", line.processes_per_node, "N",
+      "Processes on this machine, or auto");
+  command
+      .add_option_function<std::string>(
+          "--local-rank,--local_rank", [](const std::string& /*rank*/) {},
+          "Ignored; older launchers pass it")
+      ->take_last()
+      ->group("");
+}
+
+void add_logging_flags(CLI::App& command, CommandLine& line) {
+  add(command, "--log-level", line.log_level, "LEVEL", "Minimum severity shown on the console")
+      ->check(CLI::IsMember({"trace", "debug", "info", "warning", "error"}))
+      ->capture_default_str();
+  command.add_flag("--quiet", line.quiet, "Shows only warnings and errors");
+  command.set_version_flag("--version", version_text());
+}
+
+void add_json_flag(CLI::App& command, CommandLine& line) {
+  command.add_flag("--json", line.json, "Prints JSON, also on a terminal");
+}
+
+void add_checkpoint_flag(CLI::App& command, CommandLine& line) {
+  add(command, "--checkpoint", line.checkpoint_file, "FILE",
+      "A checkpoint, a .pt or .safetensors file, or a run folder (its best checkpoint)")
+      ->required();
+}
+
+void add_train(CLI::App& command, CommandLine& line) {
+  add_config_flags(command, line);
+  add(command, "--output", line.output, "DIR", "The run folder");
+  add(command, "--resume", line.resume, "FILE",
+      "auto (the newest checkpoint of the run folder), a checkpoint, or a run folder");
+  command.add_flag("--dry-run", line.dry_run,
+                   "Checks the config, prints the effective one and starts nothing");
+  add_logging_flags(command, line);
+  command.footer(
+      "Examples:\n"
+      "  mnist-train --config mnist --output runs/first\n"
+      "  mnist-train --config mnist --output runs/first --resume auto\n"
+      "  mnist-train --config mnist --set learning_rate=0.02 --set model.name=net --dry-run");
+}
+
+void add_evaluate(CLI::App& command, CommandLine& line) {
+  add_checkpoint_flag(command, line);
+  add_config_flags(command, line);
+  add_json_flag(command, line);
+  add_logging_flags(command, line);
+  command.footer(
+      "Examples:\n"
+      "  mnist-train evaluate --checkpoint runs/first\n"
+      "  mnist-train evaluate --checkpoint runs/first/model.pt --set data.limit_test=1000");
+}
+
+void add_predict(CLI::App& command, CommandLine& line) {
+  add_checkpoint_flag(command, line);
+  add(command, "IMAGE", line.images, "",
+      "PNG or JPEG files; - reads their names from standard input, one per line; write ./-NAME for "
+      "a name that begins with a dash")
+      ->required();
+  add_config_flags(command, line);
+  add_json_flag(command, line);
+  add_logging_flags(command, line);
+  command.footer(
+      "Prints a line for each image: on a terminal the two most likely classes, elsewhere or with "
+      "--json {\"file\", \"guess\", \"scores\"} with the probability of each class.\n"
+      "Images are resized and converted to grayscale or RGB as the model needs. MNIST's digits are "
+      "light on dark: a warning names images that look inverted, which must be inverted first. "
+      "Transparent pixels become white.\n\n"
+      "Examples:\n"
+      "  mnist-train predict --checkpoint runs/first digit.png photo.jpg\n"
+      "  find digits -name '*.png' | mnist-train predict --checkpoint runs/first/model.pt -");
+}
+
+void add_preview(CLI::App& command, CommandLine& line) {
+  add_config_flags(command, line);
+  add(command, "--output", line.output, "FILE", "The PNG file to write")->required();
+  add(command, "--scale", line.scale, "N",
+      "Magnification of the images; by default small ones are enlarged, 1 keeps all as they are")
+      ->check(CLI::Range(1, 64));
+  add_json_flag(command, line);
+  add_logging_flags(command, line);
+  command.footer(
+      "Examples:\n"
+      "  mnist-train preview --config mnist --output grid.png\n"
+      "  mnist-train preview --config mixup_image_folder --output grid.png --set batch_size=8");
+}
+
+void add_export(CLI::App& command, CommandLine& line) {
+  add_checkpoint_flag(command, line);
+  add(command, "--format", line.export_format, "FORMAT", "The format to write")
+      ->check(CLI::IsMember({"pt", "safetensors", "onnx", "python"}))
+      ->capture_default_str();
+  command.add_flag("--with-optimizer", line.with_optimizer,
+                   "Adds the optimizer's state for load_state_dict of torch.optim (pt, from a "
+                   "checkpoint)");
+  add(command, "--output", line.output, "FILE", "The file to write")->required();
+  add_config_flags(command, line);
+  add_logging_flags(command, line);
+  command.footer(
+      "pt and safetensors hold weights; onnx holds the network with its weights; python is a "
+      "torch.nn module whose make_model() returns the network without weights.\n\n"
+      "Examples:\n"
+      "  mnist-train export --checkpoint runs/first --format pt --output weights.pt\n"
+      "  mnist-train export --checkpoint runs/first --format pt --with-optimizer --output "
+      "training.pt\n"
+      "  mnist-train export --checkpoint runs/first/model.pt --format safetensors --output "
+      "weights.safetensors\n"
+      "  mnist-train export --checkpoint runs/first --format onnx --output net.onnx\n"
+      "  mnist-train export --checkpoint runs/first/model.pt --format python --output net.py");
+}
+
+void add_describe(CLI::App& command, CommandLine& line) {
+  add_config_flags(command, line);
+  command.add_flag("--json", line.json, "Prints one JSON object instead of a table");
+  add_logging_flags(command, line);
+  command.footer(
+      "Prints name, output shape, parameters and multiply-adds (for one image) of each layer. The "
+      "JSON object also has the layers in the form of model.layers.\n\n"
+      "Examples:\n"
+      "  mnist-train describe --config own_network\n"
+      "  mnist-train describe --config mnist --set model.name=resnet18 --json");
+}
+
+void add_fetch(CLI::App& command, CommandLine& line) {
+  std::vector<std::string> names;
+  for (const auto& row : settings::named_datasets()) names.push_back(row.name);
+  add(command, "NAME", line.data_set, "", "The data set")->check(CLI::IsMember(names))->required();
+  add(command, "--to", line.to, "DIR", "The folder for its files")->required();
+  add(command, "--mirror", line.mirrors, "URL",
+      "A folder on a server (http, https, file) instead of the known mirrors; may be repeated");
+  command.footer(
+      "Examples:\n"
+      "  mnist-train fetch fashion-mnist --to data/fashion-mnist\n"
+      "  mnist-train fetch mnist --to data/mnist --mirror file:///mnt/mirror/mnist");
+}
+
+void add_convert(CLI::App& command, CommandLine& line) {
+  add(command, "--from", line.from, "idx:DIR", "A folder of IDX files")->required();
+  add(command, "--to", line.to, "lmdb:DIR|image-folder:DIR",
+      "A new folder, which gets the subfolders train and test")
+      ->required();
+  add(command, "--encoding", line.encoding, "NAME",
+      "png (lossless; the default for image folders) or jpeg (the default for LMDBs)")
+      ->check(CLI::IsMember({"png", "jpeg"}));
+  add(command, "--quality", line.jpeg_quality, "N", "The JPEG quality")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
+  command.footer(
+      "Examples:\n"
+      "  mnist-train convert --from idx:third_party/mnist --to lmdb:data/mnist-lmdb\n"
+      "  mnist-train convert --from idx:data/fashion-mnist --to image-folder:data/fashion-png");
+}
+
+void add_report(CLI::App& command, CommandLine& line) {
+  add(command, "RUN_DIR", line.run_folders, "", "Run folders")->required();
+  add(command, "--output", line.output, "FILE", "The page to write; - is standard output")
+      ->required();
+  add_json_flag(command, line);
+  add_logging_flags(command, line);
+  command.footer(
+      "Examples:\n"
+      "  mnist-train report runs/mnist/latest --output report.html\n"
+      "  mnist-train report runs/first runs/second --output comparison.html");
+}
+
+void add_doctor(CLI::App& command, CommandLine& line) {
+  add_config_flags(command, line);
+  add(command, "--output", line.output, "DIR", "The run folder that a run would write");
+  command.add_flag("--json", line.json, "Prints one JSON object instead of a table");
+  command.footer(
+      "The exit code is 1 if a run would fail, else 0.\n\n"
+      "Examples:\n"
+      "  mnist-train doctor\n"
+      "  mnist-train doctor --config mnist --output /data/runs/next --json\n"
+      "  srun --ntasks-per-node 1 mnist-train doctor");
+}
+
+void add_config_schema(CLI::App& command, CommandLine& /*line*/) {
+  command.footer("Example:\n  mnist-train config-schema > mnist-train.schema.json");
+}
+
+void add_completion(CLI::App& command, CommandLine& line) {
+  add(command, "SHELL", line.shell, "", "The shell")
+      ->check(CLI::IsMember({"bash", "zsh"}))
+      ->required();
+  command.footer(
+      "Examples:\n"
+      "  source <(mnist-train completion bash)\n"
+      "  mnist-train completion zsh > ~/.zfunc/_mnist-train");
+}
+
+void add_man_page(CLI::App& command, CommandLine& /*line*/) {
+  command.footer("Example:\n  mnist-train man-page | man --local-file -");
+}
+
 constexpr std::array kCommands{
     CommandEntry{"train", Command::kTrain, WorkerCommand::kTrain,
-                 "Trains what a config describes (the default)", &add_train},
+                 "Trains a network as a config describes (the default)", &add_train},
     CommandEntry{"evaluate", Command::kEvaluate, WorkerCommand::kEvaluate,
-                 "Computes test loss and accuracy of a checkpoint or of weights", &add_evaluate},
+                 "Computes test loss and accuracy of a checkpoint or a weights file",
+                 &add_evaluate},
     CommandEntry{"predict", Command::kPredict, WorkerCommand::kPredict, "Classifies image files",
                  &add_predict},
     CommandEntry{"preview", Command::kPreview, WorkerCommand::kPreview,
                  "Writes the first batch as a grid of images", &add_preview},
     CommandEntry{"describe", Command::kDescribe, WorkerCommand::kDescribe,
-                 "Shows the network layer by layer, with its sizes", &add_describe},
+                 "Shows the network layer by layer", &add_describe},
     CommandEntry{"export", Command::kExport, WorkerCommand::kExport,
                  "Writes weights or the network for other programs", &add_export},
     CommandEntry{"fetch", Command::kFetch, std::nullopt, "Downloads a data set", &add_fetch},
     CommandEntry{"convert", Command::kConvert, std::nullopt,
                  "Converts IDX files to other data formats", &add_convert},
-    CommandEntry{"report", Command::kReport, std::nullopt, "Writes one page on one or several runs",
-                 &add_report},
-    CommandEntry{"doctor", Command::kDoctor, std::nullopt,
-                 "Checks what this machine has and what is wrong with it", &add_doctor},
+    CommandEntry{"report", Command::kReport, std::nullopt,
+                 "Writes a page on one run or a comparison of several", &add_report},
+    CommandEntry{"doctor", Command::kDoctor, std::nullopt, "Checks this machine for problems",
+                 &add_doctor},
     CommandEntry{"config-schema", Command::kConfigSchema, std::nullopt,
                  "Prints the JSON Schema of the config (draft 2020-12)", &add_config_schema},
     CommandEntry{"completion", Command::kCompletion, std::nullopt,
@@ -42,7 +260,7 @@ constexpr std::array kCommands{
     CommandEntry{"man-page", Command::kManPage, std::nullopt, "Prints the man page", &add_man_page},
 };
 
-/// CLI11 takes what follows an option for its value, even where that is a flag.
+/// CLI11 takes the argument after an option as its value, even if it is a flag.
 void refuse_flags_as_values(CLI::App& command) {
   const CLI::Validator is_value(
       [](const std::string& value) {
@@ -61,16 +279,16 @@ void refuse_flags_as_values(CLI::App& command) {
 std::span<const CommandEntry> command_table() { return kCommands; }
 
 const CommandEntry& entry_of(Command command) {
-  for (const CommandEntry& entry : kCommands) {
-    if (entry.command == command) return entry;
-  }
-  throw std::logic_error("a command without a row in the table");
+  const auto* const entry = std::ranges::find(kCommands, command, &CommandEntry::command);
+  if (entry == kCommands.end()) throw std::logic_error("a command without a row in the table");
+  return *entry;
 }
 
 std::unique_ptr<CLI::App> make_parser(CommandLine& line) {
   auto parser = std::make_unique<CLI::App>(
-      "Trains image classifiers (MNIST, Fashion-MNIST, your own images) on several processes and "
-      "GPUs.",
+      "Trains image classifiers (MNIST, Fashion-MNIST, your own images) on one or several "
+      "processes "
+      "and GPUs.",
       "mnist-train");
   parser->footer(
       "Examples:\n"

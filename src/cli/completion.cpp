@@ -48,49 +48,38 @@ std::string join(const std::vector<std::string>& words, const char* separator) {
   return fmt::format("{}", fmt::join(words, separator));
 }
 
-std::string names_of(const std::vector<CommandHelp>& commands, const char* separator) {
-  std::vector<std::string> names;
-  names.reserve(commands.size());
-  for (const CommandHelp& command : commands) names.push_back(command.name);
-  return join(names, separator);
-}
+// Both shells share the tables of commands, flags and keys. Each has its own way to find the
+// current word ($current), the one before it ($previous) and, in KEY=VALUE, the key ($key), and to
+// offer candidates.
 
-/// Returns the branches of a shell's `case` over the keys of the config: `words` with the values of
-/// a key behind it, or `files`.
-std::string value_branches(const std::string& words, const std::string& files) {
-  std::string text;
-  for (const ConfigKey& key : describe_config_keys()) {
-    if (key.values.empty() && !key.takes_path) continue;
-    const std::string action =
-        key.values.empty() ? files : words + ' ' + shell_quoted(join(key.values, " "));
-    text += "    " + key.name + ") " + action + " ;;\n";
-  }
-  return text;
-}
-
-constexpr const char* kBashHead =
+constexpr const char* kBash =
     R"(# bash completion for mnist-train; made by `mnist-train completion bash`.
 _mnist_train_offer() {
   mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -P "$prefix" "$@" -- "$current")
 }
 _mnist_train_words() { _mnist_train_offer -W "$1"; }
-_mnist_train_files() {
-  local extension
+_mnist_train_keys() {
+  compopt -o nospace 2>/dev/null
+  _mnist_train_offer -S = -W "$1"
+}
+_mnist_train_folders() {
   compopt -o filenames 2>/dev/null
-  if (($# == 0)); then _mnist_train_offer -f && return; fi
-  for extension; do _mnist_train_offer -f -X "!*.$extension"; done
   _mnist_train_offer -d
 }
-_mnist_train_set() {
-  case $key in
-    '') compopt -o nospace 2>/dev/null; _mnist_train_offer -S = -W KEYS ;;
-VALUES  esac
+_mnist_train_files() {
+  local extension
+  if (($# == 0)); then
+    compopt -o filenames 2>/dev/null
+    _mnist_train_offer -f
+    return
+  fi
+  for extension; do _mnist_train_offer -f -X "!*.$extension"; done
+  _mnist_train_folders
 }
-_mnist_train() {
-  local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
-  local command='' flags='' key='' prefix='' word
+TABLES_mnist_train() {
+  local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} key='' prefix=''
   COMPREPLY=()
-  # The part of a word before "=", which is a word of its own to bash unless COMP_WORDBREAKS says otherwise.
+  # The part of a word before "=", which is a separate word to bash unless COMP_WORDBREAKS lacks it.
   if [[ $current == '=' ]]; then
     key=$previous current='' previous=${COMP_WORDS[COMP_CWORD - 2]}
   elif [[ $previous == '=' && -n $current ]]; then
@@ -100,130 +89,78 @@ _mnist_train() {
     prefix=$key=
   fi
   if [[ $key == -* ]]; then previous=$key key=''; fi
-  for word in "${COMP_WORDS[@]:1:COMP_CWORD - 1}"; do
-    case $word in
-      COMMANDS) command=$word && break ;;
-    esac
-  done
-  if [[ -z $command && $COMP_CWORD == 1 && $current != -* ]]; then
-    _mnist_train_words 'NAMES'
-    return
-  fi
-  case ${command:-train} in
-)";
-
-constexpr const char* kBashTail =
-    R"(  esac
-  _mnist_train_words "$flags"
+  _mnist_train_complete "${COMP_WORDS[@]:1:COMP_CWORD - 1}"
 }
 complete -F _mnist_train mnist-train
 )";
 
-/// Returns the bash command that completes what follows a flag, or a positional argument.
-std::string bash_argument(const Flag& flag) {
-  const std::string words =
-      flag.words.empty() ? "" : "_mnist_train_words " + shell_quoted(join(flag.words, " ")) + "; ";
+constexpr const char* kZsh = R"zsh(#compdef mnist-train
+# zsh completion for mnist-train; made by `mnist-train completion zsh`.
+_mnist_train_words() { compadd -- ${=1}; }
+_mnist_train_keys() { compadd -S = -- ${=1}; }
+_mnist_train_folders() { _files -/; }
+_mnist_train_files() {
+  local -a globs=("*."$^@)
+  if (($# == 0)); then _files; else _files -g "$globs *(-/)"; fi
+}
+TABLES_mnist_train() {
+  local current=$words[CURRENT] previous=$words[CURRENT-1] key=''
+  if [[ $current == -*=* ]]; then
+    previous=${current%%=*} current=${current#*=}
+    compset -P 1 '*='
+  fi
+  if [[ $previous == --set && $current == *=* ]]; then
+    key=${current%%=*}
+    compset -P 1 '*='
+  fi
+  _mnist_train_complete "${(@)words[2,CURRENT-1]}"
+}
+if [[ $funcstack[1] == _mnist-train ]]; then
+  _mnist_train "$@"
+else
+  compdef _mnist_train mnist-train
+fi
+)zsh";
+
+/// The arguments of _mnist_train_complete are the words before the current one.
+constexpr const char* kTables = R"(_mnist_train_set() {
+  case $key in
+    '') _mnist_train_keys KEYS ;;
+VALUES  esac
+}
+_mnist_train_complete() {
+  local command='' flags='' word
+  for word; do
+    case $word in
+      COMMANDS) command=$word && break ;;
+    esac
+  done
+  if [[ $# == 0 && $current != -* && $previous != -* ]]; then
+    _mnist_train_words 'NAMES'
+    return
+  fi
+  case ${command:-train} in
+FLAGS  esac
+  _mnist_train_words "$flags"
+}
+)";
+
+/// Returns the shell command that offers words.
+std::string offer(const std::vector<std::string>& words) {
+  return words.empty() ? "" : "_mnist_train_words " + shell_quoted(join(words, " ")) + "; ";
+}
+
+/// Returns the shell command that completes the value of a flag, or a positional argument.
+std::string completion_of(const Flag& flag) {
   switch (flag.kind) {
     case ArgumentKind::kChoice:
-      return "_mnist_train_words " + shell_quoted(join(flag.choices, " "));
+      return offer(flag.choices);
     case ArgumentKind::kFile:
-      return words + "_mnist_train_files " + join(flag.extensions, " ");
+      return offer(flag.words) + "_mnist_train_files " + join(flag.extensions, " ") + "; ";
     case ArgumentKind::kFolder:
-      return "compopt -o filenames 2>/dev/null; _mnist_train_offer -d";
+      return "_mnist_train_folders; ";
     case ArgumentKind::kConfigKey:
-      return "_mnist_train_set";
-    case ArgumentKind::kNone:
-    case ArgumentKind::kText:
-      break;
-  }
-  return ":";
-}
-
-std::string bash_command(const CommandHelp& command) {
-  std::vector<std::string> names;
-  std::string arguments;
-  std::string positional;
-  for (const Flag& flag : command.flags) {
-    names.insert(names.end(), flag.names.begin(), flag.names.end());
-    if (flag.names.empty()) {
-      positional = "      [[ $current == -* ]] || { " + bash_argument(flag) + "; return; }\n";
-    } else if (flag.kind != ArgumentKind::kNone) {
-      arguments +=
-          "        " + join(flag.names, "|") + ") " + bash_argument(flag) + "; return ;;\n";
-    }
-  }
-  return "    " + command.name + ")\n      flags=" + shell_quoted(join(names, " ")) +
-         "\n      case $previous in\n" + arguments + "      esac\n" + positional + "      ;;\n";
-}
-
-std::string bash_script(const std::vector<CommandHelp>& commands) {
-  std::string head = replaced(kBashHead, "KEYS", shell_quoted(join(config_keys(), " ")));
-  head = replaced(head, "VALUES", value_branches("_mnist_train_words", "_mnist_train_files"));
-  head = replaced(head, "COMMANDS", names_of(commands, " | "));
-  std::string text = replaced(head, "NAMES", names_of(commands, " "));
-  for (const CommandHelp& command : commands) text += bash_command(command);
-  return text + kBashTail;
-}
-
-constexpr const char* kZshHead =
-    "#compdef mnist-train\n"
-    "# zsh completion for mnist-train; made by `mnist-train completion zsh`.\n"
-    "_mnist_train_words() { compadd -- ${=1}; }\n"
-    "_mnist_train_files() {\n"
-    "  _mnist_train_words \"$1\"\n"
-    "  _files -g \"$2\"\n"
-    "}\n"
-    "_mnist_train_set() {\n"
-    "  local -a keys=(KEYS)\n"
-    "  compset -P '*=' || { compadd -S = -- $keys; return; }\n"
-    "  case ${${IPREFIX%=}##*=} in\n"
-    "VALUES  esac\n"
-    "}\n"
-    "_mnist_train() {\n"
-    "  local -a commands=(\nDESCRIPTIONS  )\n"
-    "  local command=train\n"
-    "  if (( CURRENT == 2 )) && [[ $words[2] != -* ]]; then\n"
-    "    _describe command commands\n"
-    "    return\n"
-    "  fi\n"
-    "  if (( ${commands[(I)$words[2]:*]} )); then\n"
-    "    command=$words[2]\n"
-    "    shift words\n"
-    "    (( CURRENT -= 1 ))\n"
-    "  fi\n"
-    "  case $command in\n";
-
-constexpr const char* kZshTail =
-    "  esac\n"
-    "}\n"
-    "if [[ $funcstack[1] == _mnist-train ]]; then\n"
-    "  _mnist_train \"$@\"\n"
-    "else\n"
-    "  compdef _mnist_train mnist-train\n"
-    "fi\n";
-
-/// Escapes brackets and colons, which have a meaning in the specifications of `_arguments`.
-std::string zsh_text(const std::string& text) {
-  return replaced(replaced(replaced(text, ":", "\\:"), "[", "\\["), "]", "\\]");
-}
-
-/// Returns the action that completes files; the blank before it keeps its arguments as they are.
-std::string zsh_files(const Flag& flag) {
-  if (flag.extensions.empty()) return "_files";
-  return " _mnist_train_files \"" + join(flag.words, " ") + "\" \"*." +
-         join(flag.extensions, " *.") + " *(-/)\"";
-}
-
-std::string zsh_action(const Flag& flag) {
-  switch (flag.kind) {
-    case ArgumentKind::kChoice:
-      return "(" + join(flag.choices, " ") + ")";
-    case ArgumentKind::kFile:
-      return zsh_files(flag);
-    case ArgumentKind::kFolder:
-      return "_files -/";
-    case ArgumentKind::kConfigKey:
-      return "_mnist_train_set";
+      return "_mnist_train_set; ";
     case ArgumentKind::kNone:
     case ArgumentKind::kText:
       break;
@@ -231,34 +168,22 @@ std::string zsh_action(const Flag& flag) {
   return "";
 }
 
-std::string zsh_command(const CommandHelp& command) {
-  std::string text = "    " + command.name + ")\n      _arguments -S";
+/// Returns a command's branch of the shell's `case`.
+std::string branch_of(const CommandHelp& command) {
+  std::vector<std::string> names;
+  std::string values;
+  std::string positional;
   for (const Flag& flag : command.flags) {
-    const std::string action = ":" + zsh_text(flag.argument) + ":" + zsh_action(flag);
+    const std::string action = completion_of(flag) + "return";
+    names.insert(names.end(), flag.names.begin(), flag.names.end());
     if (flag.names.empty()) {
-      text += " \\\n        " + shell_quoted((flag.repeatable ? "*" : "1") + action);
-    }
-    for (const std::string& name : flag.names) {
-      std::string spec = (flag.repeatable ? "*" : "") + name;
-      if (flag.kind != ArgumentKind::kNone) spec += name.starts_with("--") ? "=" : "+";
-      spec += "[" + zsh_text(flag.description) + "]";
-      text +=
-          " \\\n        " + shell_quoted(flag.kind == ArgumentKind::kNone ? spec : spec + action);
+      positional = "      [[ $current == -* ]] || { " + action + "; }\n";
+    } else if (flag.kind != ArgumentKind::kNone) {
+      values += "        " + join(flag.names, "|") + ") " + action + " ;;\n";
     }
   }
-  return text + "\n      ;;\n";
-}
-
-std::string zsh_script(const std::vector<CommandHelp>& commands) {
-  std::string descriptions;
-  for (const CommandHelp& command : commands) {
-    descriptions += "    " + shell_quoted(command.name + ":" + zsh_text(command.purpose)) + "\n";
-  }
-  std::string text = replaced(kZshHead, "KEYS", join(config_keys(), " "));
-  text = replaced(text, "VALUES", value_branches("_mnist_train_words", "_files"));
-  text = replaced(text, "DESCRIPTIONS", descriptions);
-  for (const CommandHelp& command : commands) text += zsh_command(command);
-  return text + kZshTail;
+  return "    " + command.name + ")\n      flags=" + shell_quoted(join(names, " ")) +
+         "\n      case $previous in\n" + values + "      esac\n" + positional + "      ;;\n";
 }
 
 }  // namespace
@@ -279,7 +204,24 @@ std::vector<std::string> config_keys() {
 }
 
 std::string completion_script(const std::vector<CommandHelp>& commands, const std::string& shell) {
-  return shell == "zsh" ? zsh_script(commands) : bash_script(commands);
+  std::vector<std::string> names;
+  std::string flags;
+  for (const CommandHelp& command : commands) {
+    names.push_back(command.name);
+    flags += branch_of(command);
+  }
+  std::string values;
+  for (const ConfigKey& key : describe_config_keys()) {
+    if (key.values.empty() && !key.takes_path) continue;
+    const std::string action = key.values.empty() ? "_mnist_train_files " : offer(key.values);
+    values += "    " + key.name + ") " + action + ";;\n";
+  }
+  std::string tables = replaced(kTables, "KEYS", shell_quoted(join(config_keys(), " ")));
+  tables = replaced(tables, "VALUES", values);
+  tables = replaced(tables, "COMMANDS", join(names, " | "));
+  tables = replaced(tables, "NAMES", join(names, " "));
+  tables = replaced(tables, "FLAGS", flags);
+  return replaced(shell == "zsh" ? kZsh : kBash, "TABLES", tables);
 }
 
 }  // namespace mnist_train::cli

@@ -1,45 +1,56 @@
 #include "cli/config_layers.h"
 
+#include <spdlog/fmt/fmt.h>
+#include <spdlog/fmt/ranges.h>
+
+#include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "base/checkpoint_file.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "cli/checkpoint_files.h"
-#include "cli/shipped_configs.h"
-#include "settings/run_config.h"
-#include "strict_json/document.h"
 #include "strict_json/json_cursor.h"
-#include "strict_json/source.h"
 
 namespace mnist_train::cli {
 
 namespace {
 
+namespace fs = std::filesystem;
 using strict_json::Node;
 using strict_json::Problems;
 using strict_json::Source;
 
-constexpr const char* kVariable = "MNIST_TRAIN_SET";
-
-std::shared_ptr<const Source> source_of(std::string name, std::string text) {
-  return std::make_shared<const Source>(
-      Source{std::move(name), std::move(text), std::filesystem::current_path()});
+/// The executable is in bin of an installation or bundle, or in build/bin or build/<preset>/bin of
+/// the repository.
+fs::path shipped_folder() {
+  for (const char* up : {"../share/mnist-train", "..", "../..", "../../.."}) {
+    std::error_code ignored;
+    fs::path folder = (executable_folder() / up / "configs").lexically_normal();
+    if (fs::exists(folder / "mnist.json", ignored)) return folder;
+  }
+  return {};
 }
 
-/// `value_begin`: where the flag's value begins in `text`.
+std::shared_ptr<const Source> source_of(std::string name, std::string text,
+                                        fs::path folder = fs::current_path()) {
+  return std::make_shared<const Source>(
+      Source{std::move(name), std::move(text), std::move(folder)});
+}
+
+/// `value_begin`: offset of the flag's value in `text`.
 std::shared_ptr<const Source> source_of_flag(const std::string& flag, const std::string& text,
                                              std::size_t value_begin = 0) {
   const std::string shown = strict_json::shorten(text);
-  return std::make_shared<const Source>(
-      Source{flag + ' ' + shown, text, std::filesystem::current_path(),
-             /*is_in_name=*/shown == text, /*typed_value=*/value_begin});
+  return std::make_shared<const Source>(Source{flag + ' ' + shown, text, fs::current_path(),
+                                               /*is_in_name=*/shown == text,
+                                               /*typed_value=*/value_begin});
 }
 
 Node text_node(const std::shared_ptr<const Source>& source, std::size_t begin) {
@@ -54,8 +65,7 @@ Node text_node(const std::shared_ptr<const Source>& source, std::size_t begin) {
 /// Reads the text from `begin` on as JSON if it is JSON, else as a string.
 Node value_node(const std::shared_ptr<const Source>& source, std::size_t begin,
                 Problems& problems) {
-  const std::string text = source->text.substr(begin);
-  if (nlohmann::json::accept(text)) {
+  if (nlohmann::json::accept(source->text.substr(begin))) {
     if (auto node = strict_json::parse_document(source, problems, begin)) return std::move(*node);
   }
   return text_node(source, begin);
@@ -77,7 +87,7 @@ Node wrap(const std::string& key, std::size_t offset, Node value) {
   return object;
 }
 
-/// Returns the layer that one --set adds, or nothing where the text is not KEY.PATH=VALUE.
+/// Returns the layer of one --set, or nothing if the text is not KEY.PATH=VALUE.
 std::optional<Node> set_layer(const std::string& text, Problems& problems) {
   const std::size_t equals = text.find('=');
   const auto source = source_of_flag("--set", text, equals + 1);  // npos + 1 is 0
@@ -109,6 +119,7 @@ std::optional<Node> set_layer(const std::string& text, Problems& problems) {
 
 std::vector<Node> collect_layers(const CommandLine& line, ConfigFiles documents,
                                  Problems& problems) {
+  constexpr const char* kVariable = "MNIST_TRAIN_SET";
   if (const char* text = std::getenv(kVariable); text != nullptr && *text != '\0') {
     documents.push_back(source_of(kVariable, text));
   }
@@ -133,42 +144,68 @@ std::vector<Node> collect_layers(const CommandLine& line, ConfigFiles documents,
   for (const std::string& text : line.sets) {
     if (std::optional<Node> layer = set_layer(text, problems)) add(std::move(*layer));
   }
-  // Where a layer is missing, rules over several keys would only raise false alarms.
+  // Without all layers, rules over several keys would only raise false alarms.
   if (!all_readable) strict_json::throw_if_any(problems);
   return layers;
 }
 
-/// Returns the config that a checkpoint was trained with, as it says itself, or, for other files of
-/// weights, as the config.json beside it says.
-std::shared_ptr<const Source> config_of_checkpoint(const std::filesystem::path& path) {
+/// Returns the config in a checkpoint or, for other files of weights, the config.json beside it.
+std::shared_ptr<const Source> config_of_checkpoint(const fs::path& path) {
   const MappedFile file = MappedFile::open(path, ExitCode::kCheckpoint);
   const nlohmann::json header = parse_header(file.bytes());
   try {
     const auto& state = header.at(kMetadataName).at(kCheckpointState).get_ref<const std::string&>();
-    return std::make_shared<const Source>(Source{path.string(),
-                                                 OrderedJson::parse(state).at("config").dump(),
-                                                 std::filesystem::absolute(path).parent_path()});
-  } catch (const nlohmann::json::exception&) {  // is said below
+    return source_of(path.string(), OrderedJson::parse(state).at("config").dump(),
+                     fs::absolute(path).parent_path());
+  } catch (const nlohmann::json::exception&) {  // not a checkpoint
   }
   const auto beside = path.parent_path() / settings::run_files::kConfig;
   std::error_code ignored;
-  if (std::filesystem::exists(beside, ignored)) return strict_json::load_source(beside.string());
-  throw Error(ExitCode::kConfig, path.string() +
-                                     ": does not say which config it was trained with, and there "
-                                     "is no config.json beside it: name the config with --config");
+  if (fs::exists(beside, ignored)) return strict_json::load_source(beside.string());
+  throw Error(ExitCode::kConfig,
+              path.string() +
+                  ": holds no config, and there is no config.json beside it: name the config that "
+                  "it was trained with (--config)");
 }
 
-/// Reads a config. One that comes with the program and is called by its name is taken as if it lay
-/// in `configs` here, since its data do not come with the program.
+/// Reads a config. Paths in a shipped one that is given by name are relative to ./configs, since
+/// its data do not come with the program.
 std::shared_ptr<const Source> load_config(const std::string& name) {
   const std::string path = find_config(name);
   std::shared_ptr<const Source> source = strict_json::load_source(path);
   if (path == name) return source;
-  return std::make_shared<const Source>(
-      Source{source->name, source->text, std::filesystem::current_path() / "configs"});
+  return source_of(source->name, source->text, fs::current_path() / "configs");
 }
 
 }  // namespace
+
+std::vector<std::string> shipped_configs() {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator entry(shipped_folder(), error), end; !error && entry != end;
+       entry.increment(error)) {
+    if (entry->path().extension() == ".json") names.push_back(entry->path().stem().string());
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+std::string find_config(const std::string& name) {
+  const fs::path path = name;
+  std::error_code ignored;
+  const bool exists = fs::exists(path, ignored);
+  if ((exists && !fs::is_directory(path, ignored)) || name == "-" || name.empty()) return name;
+  const std::vector<std::string> shipped = shipped_configs();
+  const std::string stem = path.extension() == ".json" ? path.stem().string() : name;
+  const bool is_shipped = std::ranges::binary_search(shipped, stem);
+  if (is_shipped && !path.has_parent_path()) return shipped_folder() / (stem + ".json");
+  if (shipped.empty() || exists) return name;  // the reader reports what is wrong
+  const auto meant = strict_json::closest_name(stem, shipped);
+  throw Error(ExitCode::kConfig,
+              fmt::format("{}: no such file; configs that come with mnist-train: {} (--config {})",
+                          on_one_line(name), fmt::join(shipped, ", "),
+                          is_shipped ? stem : meant.value_or("mnist")));
+}
 
 ConfigFiles config_files(const CommandLine& line) {
   ConfigFiles files;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "cli/command_line.h"
@@ -10,23 +11,32 @@
 
 namespace mnist_train::cli {
 
+/// Returns the names of the configs that come with the program, sorted: those in the folder
+/// `configs` of an installation, the repository or an unpacked bundle.
+std::vector<std::string> shipped_configs();
+
+/// Returns the file for `--config name`: `name` itself if it is a file, a path or "-", else the
+/// config of that name that comes with the program ("mnist" or "mnist.json"). Throws Error(kConfig)
+/// that lists the shipped ones if there is neither.
+std::string find_config(const std::string& name);
+
 using ConfigFiles = std::vector<std::shared_ptr<const strict_json::Source>>;
 
-/// Returns the config files that the command names, in their order, else the config that a
-/// checkpoint was trained with where its model is needed, which it holds itself or which lies as
-/// config.json beside it; nothing where there is neither. Throws Error(kConfig) when a file cannot
-/// be read or weights have no config, and Error(kCheckpoint) when a checkpoint cannot be read.
+/// Returns the command's config files in order. Without any, returns the config that the checkpoint
+/// holds or that is stored beside the weights as config.json, if the command needs the model.
+/// Throws Error(kConfig) if a file cannot be read or weights have no config, and Error(kCheckpoint)
+/// if a checkpoint cannot be read.
 ConfigFiles config_files(const CommandLine& line);
 
-/// A config, and the document that its layers make together, for messages about places in it.
+/// A config, and its layers merged into one document, for messages about places in it.
 struct LayeredConfig {
   settings::RunConfig config;
   strict_json::Node document;
 };
 
-/// Reads the config in layers, of which later ones win: defaults, `files` in their order, the
-/// variable MNIST_TRAIN_SET, --output where it names a run folder, --nproc-per-node, --set. Throws
-/// Error(kConfig) with all that is wrong in any of them.
+/// Reads the config in layers, of which later ones win: defaults, `files` in order, the variable
+/// MNIST_TRAIN_SET, --output if it is a run folder, --nproc-per-node, --set. Throws Error(kConfig)
+/// with all mistakes of all layers.
 LayeredConfig read_layers(const CommandLine& line, const ConfigFiles& files);
 
 }  // namespace mnist_train::cli

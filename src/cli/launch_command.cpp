@@ -1,70 +1,73 @@
 #include "cli/launch_command.h"
 
 #include <net/if.h>
+#include <signal.h>
 #include <spdlog/spdlog.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <iostream>
+#include <memory>
 #include <optional>
 #include <sstream>
-#include <string>
+#include <vector>
 
 #include "base/config_key_error.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/system.h"
+#include "base/terminal.h"
 #include "base/typed_command.h"
 #include "cli/commands.h"
 #include "cli/network_check.h"
 #include "cli/output_file.h"
-#include "cli/shipped_configs.h"
+#include "data/image_decoder.h"
+#include "data/shared_dataset.h"
 #include "launch/failure_report.h"
+#include "launch/fork_server.h"
 #include "launch/job.h"
+#include "launch/listen_socket.h"
 #include "launch/placement.h"
 #include "launch/supervisor.h"
 #include "launch/worker_identity.h"
 #include "launch/worker_process.h"
 #include "report/console.h"
+#include "report/page/page.h"
 #include "report/run_folder.h"
+#include "report/summary.h"
 
 namespace mnist_train::cli {
 
-namespace fs = std::filesystem;
-
 namespace {
 
-/// Returns the first config file; empty where none is named.
+namespace fs = std::filesystem;
+using launch::WorkerCommand;
+
+/// Returns the first config file; empty if none is named.
 fs::path first_config(const CommandLine& line) {
   return line.configs.empty() ? fs::path() : fs::path(find_config(line.configs.front()));
 }
 
 void check_readable(const fs::path& path) { (void)MappedFile::open(path, ExitCode::kCheckpoint); }
 
-bool makes_model(Command command) {
-  return command == Command::kTrain || command == Command::kEvaluate ||
-         command == Command::kPredict || command == Command::kDescribe;
-}
-
-/// Throws ConfigKeyError where the file of an external network cannot be read.
+/// Throws ConfigKeyError if the file of an external network cannot be read.
 void check_model_file(const char* pointer, const std::optional<fs::path>& file,
-                      bool has_checkpoint) {
-  if (!file) return;
-  try {
-    (void)MappedFile::open(*file, ExitCode::kConfig);
-  } catch (const Error& error) {
-    throw ConfigKeyError(
-        std::string(pointer) + ": " + error.what() +
-        (has_checkpoint ? "; a checkpoint has the weights of this network, not its code" : ""));
-  }
+                      bool has_checkpoint) try {
+  if (file) (void)MappedFile::open(*file, ExitCode::kConfig);
+} catch (const Error& error) {
+  throw ConfigKeyError(
+      std::string(pointer) + ": " + error.what() +
+      (has_checkpoint ? "; a checkpoint has the weights of this network, not its code" : ""));
 }
 
 void check_export(const CommandLine& line, const settings::RunConfig& config) {
   std::error_code ignored;
   if (fs::equivalent(*line.checkpoint_file, *line.output, ignored)) {
     throw Error(ExitCode::kConfig, "--output " + *line.output +
-                                       ": is the file that is exported, which is never "
-                                       "overwritten; choose another name");
+                                       ": is the file to export, which is never overwritten; "
+                                       "choose another name");
   }
   check_output_file(*line.output);
   const auto& file = config.model.torchscript ? config.model.torchscript : config.model.plugin;
@@ -79,12 +82,12 @@ void check_export(const CommandLine& line, const settings::RunConfig& config) {
 
 /// Checks the files that a command names, before any process is started and any folder is made.
 void check_named_files(const CommandLine& line, const settings::RunConfig& config) {
+  const bool trains = line.command == Command::kTrain;
   if (line.checkpoint_file) check_readable(*line.checkpoint_file);
   if (line.resume && *line.resume != "auto") check_readable(*line.resume);
-  if (line.command == Command::kTrain && config.model.weights) {
-    check_readable(*config.model.weights);
-  }
-  if (makes_model(line.command)) {
+  if (trains && config.model.weights) check_readable(*config.model.weights);
+  if (trains || line.command == Command::kEvaluate || line.command == Command::kPredict ||
+      line.command == Command::kDescribe) {
     const bool has_checkpoint = line.checkpoint_file.has_value();
     check_model_file("/model/torchscript", config.model.torchscript, has_checkpoint);
     check_model_file("/model/plugin", config.model.plugin, has_checkpoint);
@@ -94,10 +97,9 @@ void check_named_files(const CommandLine& line, const settings::RunConfig& confi
 }
 
 launch::Job make_job(const CommandLine& line, const LayeredConfig& layered) {
-  const settings::RunConfig& config = layered.config;
   launch::Job job;
   job.command = entry_of(line.command).worker_command.value();
-  job.config = settings::write_run_config(config, /*with_output=*/true);
+  job.config = settings::write_run_config(layered.config, /*with_output=*/true);
   job.config_path = first_config(line);
   job.resume = line.resume.value_or("");
   if (!job.resume.empty() && job.resume != "auto") job.resume = fs::absolute(job.resume).string();
@@ -117,12 +119,14 @@ launch::Job make_job(const CommandLine& line, const LayeredConfig& layered) {
   return job;
 }
 
+// Under another launcher.
+
 /// Checks the files of a command for all hosts and, for training, prepares the run folder. Returns
 /// the folder's lock.
 UniqueFd prepare_on_rank0(const CommandLine& line, const settings::RunConfig& config,
                           const launch::WorkerIdentity& identity, launch::Job& job) {
   check_named_files(line, config);
-  if (job.command != launch::WorkerCommand::kTrain) return {};
+  if (job.command != WorkerCommand::kTrain) return {};
   report::RunFolder folder = report::prepare_run_folder(config, name_of_config(line), job.resume,
                                                         job.after_restart, identity.launch);
   job.run_folder = folder.path;
@@ -130,8 +134,8 @@ UniqueFd prepare_on_rank0(const CommandLine& line, const settings::RunConfig& co
   return std::move(folder.lock);
 }
 
-/// Becomes a worker of somebody else's launcher; a restart resumes where the last attempt ended.
-/// Other ranks wait for rank 0, so where it refuses the start it tells them why.
+/// Becomes a worker; a restarted one resumes from the last attempt. Other ranks wait for rank 0, so
+/// if it refuses the start, it tells them why.
 [[noreturn]] void become_worker(const CommandLine& line, const settings::RunConfig& config,
                                 const launch::WorkerIdentity& identity, launch::Job job) {
   job.after_restart = identity.restart_count > 0;
@@ -149,7 +153,7 @@ UniqueFd prepare_on_rank0(const CommandLine& line, const settings::RunConfig& co
   launch::exec_worker(job, std::move(lock));
 }
 
-/// Refuses a network interface that is not there, which every rank would fail to connect over.
+/// Refuses a network interface that does not exist, which no rank could connect over.
 void check_interface() {
   constexpr const char* kVariable = "GLOO_SOCKET_IFNAME";
   std::istringstream names(environment_variable(kVariable).value_or(""));
@@ -161,26 +165,258 @@ void check_interface() {
   }
 }
 
-/// Returns how many processes the config names for this machine, or nothing where it does not say.
-std::optional<std::int64_t> configured_processes(const settings::LaunchOptions& options) {
-  if (!options.devices.empty()) return static_cast<std::int64_t>(options.devices.size());
-  return options.processes_per_node;
-}
-
-/// Returns whether a single process of Slurm or an MPI, or a shell of theirs, is told by the
-/// config to start processes of its own.
+/// Returns whether the config makes a single process of Slurm or an MPI, or one in their shells,
+/// start processes of its own.
 bool starts_own_processes(const launch::WorkerIdentity& identity,
                           const settings::LaunchOptions& options) {
-  const auto configured = configured_processes(options);
+  std::optional<std::int64_t> configured = options.processes_per_node;
+  if (!options.devices.empty()) configured = static_cast<std::int64_t>(options.devices.size());
   if (!configured || *configured == identity.local_world_size) return false;
   if (identity.world_size == 1 && identity.launcher != launch::LauncherKind::kTorchrun) return true;
   if (identity.local_rank == 0) {
     spdlog::warn(
-        "launch.processes_per_node (or launch.devices) says {}, but {} started {} processes here; "
-        "the launcher's number counts",
+        "launch.processes_per_node (or launch.devices) asks for {} processes, but {} started {} "
+        "here, which overrides it",
         *configured, launch::name_of(identity.launcher), identity.local_world_size);
   }
   return false;
+}
+
+// Our own launcher.
+
+/// The state of a command over all attempts.
+struct LaunchState {
+  launch::Job job;
+  const settings::RunConfig& config;
+  int processes = 1;
+  std::unique_ptr<report::RunFolder> folder{};        // training
+  std::unique_ptr<launch::ForkServer> fork_server{};  // training
+  std::unique_ptr<data::SharedDataset> dataset{};     // if all images are decoded before training
+  bool decoded = false;
+  UniqueFd snapshots{};  // training that may restart: memory for the ranks' snapshots
+  launch::RestartPolicy restart_policy{};
+
+  bool trains() const { return job.command == WorkerCommand::kTrain; }
+  bool may_restart() const { return trains() && job.restarts < config.launch.max_restarts; }
+  /// Erases the progress bar, if there is one.
+  const char* new_line() const { return job.progress_bar ? kEraseLine : ""; }
+};
+
+/// Chooses the number of ranks, and refuses a config that no rank could run.
+void place_ranks(LaunchState& state, bool reads_data) {
+  const settings::RunConfig& config = state.config;
+  const launch::Machine machine = launch::this_machine();
+  const std::string note = launch::placement_note(config, machine);
+  if (!note.empty()) spdlog::info("{}", note);
+  if (reads_data) {
+    state.processes = launch::choose_process_count(config, machine);
+    data::require_decoder(config.data.decode);
+  }
+  if (reads_data && state.job.command != WorkerCommand::kEvaluate) {
+    settings::require_set_for_each(config.data, state.processes);
+  }
+  for (int rank = 0; rank < state.processes; ++rank) {
+    (void)launch::choose_placement(config, machine, rank, state.processes);
+  }
+}
+
+LaunchState prepare(launch::Job job, const settings::RunConfig& config, const std::string& name) {
+  LaunchState state{std::move(job), config};
+  const WorkerCommand command = state.job.command;
+  const bool reads_data = command == WorkerCommand::kTrain || command == WorkerCommand::kEvaluate ||
+                          command == WorkerCommand::kPreview;
+  if (!launch::needs_one_cpu(command)) place_ranks(state, reads_data);
+  if (state.trains()) {
+    state.folder = std::make_unique<report::RunFolder>(
+        report::prepare_run_folder(config, name, state.job.resume, state.job.after_restart));
+    state.job.run_folder = state.folder->path;
+    state.job.made_folders = state.folder->made;
+  }
+  if (state.may_restart()) {
+    state.snapshots = UniqueFd(::memfd_create("mnist-train-snapshots", MFD_CLOEXEC));
+    if (!state.snapshots.valid()) throw_errno("make memory for snapshots");
+  }
+  if (reads_data && config.data.decode == settings::Decode::kOnce) {
+    state.dataset = std::make_unique<data::SharedDataset>();
+  }
+  return state;
+}
+
+data::Splits needed_splits(WorkerCommand command) {
+  if (command == WorkerCommand::kPreview) return data::Splits::kTrain;
+  return command == WorkerCommand::kEvaluate ? data::Splits::kTest : data::Splits::kBoth;
+}
+
+/// Returns the task that decodes the data set into memory that all ranks share.
+launch::BackgroundTask decoding_task(LaunchState& state, bool is_first) {
+  launch::BackgroundTask decode;
+  if (!state.dataset || state.decoded) return decode;
+  // An attempt may end before the samples are read; the next one then only waits for them.
+  decode.start = [&state, is_first] {
+    if (!is_first) return;
+    state.dataset->publish(state.config.data, state.config.train.seed,
+                           needed_splits(state.job.command));
+  };
+  decode.ready_fd = state.dataset->handle().ready_fd;
+  decode.finish = [&state] {
+    state.dataset->wait();
+    state.decoded = true;
+  };
+  return decode;
+}
+
+launch::AttemptResult run_attempt(LaunchState& state, bool is_first) {
+  if (state.trains() && !(state.fork_server && state.fork_server->is_alive())) {
+    state.fork_server = std::make_unique<launch::ForkServer>(
+        launch::ForkServer::start(launch::worker_executable()));
+  }
+  const auto board = launch::StatusBoard::create(state.processes);
+  const launch::ListenSocket socket = launch::listen_on_loopback();
+  const UniqueFd job_fd = launch::publish_job(state.job);
+  launch::WorkerSetup setup;
+  setup.executable = launch::worker_executable();
+  setup.fork_server = state.fork_server.get();
+  setup.may_restart = state.may_restart();
+  setup.world_size = state.processes;
+  setup.master_port = socket.port;
+  setup.job_fd = job_fd.get();
+  setup.status_fd = board.fd();
+  setup.listen_fd = socket.fd.get();
+  setup.snapshots_fd = state.snapshots.get();
+  if (state.folder) setup.log_folder = state.folder->path / report::files::kLogs;
+  if (state.dataset) {
+    const data::SharedDatasetHandle handle = state.dataset->handle();
+    setup.dataset_fd = handle.memory_fd;
+    setup.dataset_ready_fd = handle.ready_fd;
+  }
+  const auto warn = [&state](const std::string& warning) {
+    std::cerr << state.new_line() << "mnist-train: warning: " << warning << std::endl;
+  };
+  return launch::supervise(setup, board, state.config.launch.hang_timeout_s,
+                           decoding_task(state, is_first), warn);
+}
+
+/// Runs one attempt. Errors in the launcher itself, above all in decoding, are failures like those
+/// of a rank.
+launch::AttemptResult attempt(LaunchState& state, bool is_first) {
+  try {
+    return run_attempt(state, is_first);
+  } catch (const std::exception& error) {
+    const launch::FailureReport found = launch::report_for(error, launch::Phase::kLoadingData);
+    launch::AttemptResult result;
+    result.failure.emplace().code = found.code;
+    result.failure->cause = (found.code == ExitCode::kData ? "loading data: " : "") + found.message;
+    return result;
+  }
+}
+
+/// Returns whether a failed attempt is followed by another, and prepares that.
+bool restarts(LaunchState& state, launch::AttemptResult& result) {
+  launch::RestartPolicy& policy = state.restart_policy;
+  policy.name_memory_limit(result);
+  if (!state.may_restart() || !result.failure->restart_may_help) return false;
+  if (result.stopped_by != 0) return false;
+  if (policy.is_futile(result)) {
+    result.failure->victims += "gave up after " + std::to_string(policy.futile_attempts()) +
+                               " restarts without progress\n";
+    return false;
+  }
+  ++state.job.restarts;
+  state.job.has_table_head = policy.furthest_step() > 0;
+  state.job.after_restart = true;
+  state.job.attempt_s = monotonic_seconds();
+  std::cerr << state.new_line() << "mnist-train: " << on_one_line(result.failure->cause) << "\n"
+            << "mnist-train: restarting all processes (restart " << state.job.restarts << " of "
+            << state.config.launch.max_restarts << ")\n";
+  return true;
+}
+
+std::string indented_lines(const std::string& lines) {
+  std::istringstream stream(escape_control_bytes(lines));
+  std::string text;
+  for (std::string line; std::getline(stream, line);) text += "    " + line + "\n";
+  return text;
+}
+
+std::string log_tail(const fs::path& run_folder, int rank) {
+  constexpr std::size_t kLines = 10;
+  const auto path = run_folder / report::files::kLogs / launch::log_file_name(rank);
+  std::ifstream file(path);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) {
+    lines.push_back(line + "\n");
+    if (lines.size() > kLines) lines.erase(lines.begin());
+  }
+  std::string text;
+  for (const std::string& line : lines) text += line;
+  return text.empty() ? "" : "  end of " + path.string() + ":\n" + indented_lines(text);
+}
+
+/// Returns whether the user must fix something before the run can begin.
+bool is_refused_start(const launch::RunFailure& failure, const launch::Job& job) {
+  return !failure.rank && failure.code != ExitCode::kRunFailed &&
+         failure.code != ExitCode::kDistributed && !report::holds_run(job.run_folder);
+}
+
+/// Returns the message of a failed run: the cause, its victims, the end of the failed rank's log if
+/// it died without a report, the newest checkpoint, and the command that resumes.
+std::string failure_block(const launch::RunFailure& failure, const launch::Job& job) {
+  std::string text = "mnist-train failed: " + as_block(failure.cause) + "\n";
+  if (failure.rank) text += "  host: " + host_name() + "\n";
+  if (!failure.victims.empty()) text += "  as a result:\n" + indented_lines(failure.victims);
+  if (job.command != WorkerCommand::kTrain) return text;
+  if (failure.rank && failure.died_without_report) text += log_tail(job.run_folder, *failure.rank);
+  if (is_refused_start(failure, job)) return text;
+  return text + launch::recovery_advice(job.run_folder, job.program);
+}
+
+void record_failure(const LaunchState& state, const launch::RunFailure& failure) {
+  std::cerr << state.new_line() << failure_block(failure, state.job) << std::flush;
+  launch::write_elastic_error_file(failure.cause);
+  if (state.folder && is_refused_start(failure, state.job)) {
+    report::discard_run_folder(state.folder->path, state.folder->made);
+  } else if (state.folder) {
+    report::record_failure(state.folder->path / report::files::kSummary, failure.cause);
+    if (state.config.report.html) report::write_last_page(state.folder->path);
+  }
+}
+
+/// A signal before the first step ends the ranks at once, since they have nothing to save, and so
+/// does a second Ctrl-C. Ranks that saved report that themselves.
+void report_stop(const LaunchState& state, const launch::AttemptResult& result) {
+  const bool is_early = result.furthest_step == 0 && result.exit_code != 0;
+  if (result.stopped_by == 0 || !(is_early || result.cut_off)) return;
+  const char* begin = result.stopped_by == SIGINT && ::isatty(STDERR_FILENO) == 1 ? "\n" : "";
+  std::cerr << (state.job.progress_bar ? kEraseLine : begin) << "mnist-train: stopped by SIG"
+            << ::sigabbrev_np(result.stopped_by);
+  if (state.folder && is_early) {
+    std::cerr << " before the first step: nothing was saved";
+    report::discard_run_folder(state.folder->path, state.folder->made);
+  } else if (state.folder) {
+    remove_leftovers(state.folder->path);
+    remove_leftovers(state.folder->path / report::files::kCheckpoints);
+    std::cerr << " a second time: progress after the newest checkpoint was lost";
+  }
+  const bool stays = state.folder && fs::exists(state.folder->path);
+  std::cerr << "\n"
+            << (stays ? launch::recovery_advice(state.folder->path, state.job.program) : "")
+            << std::flush;
+}
+
+int run_own_launcher(LaunchState state) {
+  for (bool is_first = true;; is_first = false) {
+    launch::AttemptResult result = attempt(state, is_first);
+    if (!result.failure) {
+      report_stop(state, result);
+      if (state.folder) report::record_stop(state.folder->path / report::files::kSummary);
+      const bool needs_page = result.cut_off && state.folder && state.config.report.html;
+      if (needs_page) report::write_last_page(state.folder->path);
+      return result.exit_code;
+    }
+    if (restarts(state, result)) continue;
+    record_failure(state, *result.failure);
+    return static_cast<int>(result.failure->code);  // not 143: the run was not saved
+  }
 }
 
 }  // namespace
@@ -204,7 +440,7 @@ int launch_command(const CommandLine& line, const LayeredConfig& layered) {
   job.after_restart = launch::slurm_restart_count() > 0;  // Slurm requeued a job of one task
   const bool redraws = ::isatty(STDERR_FILENO) == 1 && report::terminal_style().redraws;
   job.progress_bar = redraws && !line.quiet;
-  return run_own_launcher(std::move(job), config, name_of_config(line));
+  return run_own_launcher(prepare(std::move(job), config, name_of_config(line)));
 }
 
 }  // namespace mnist_train::cli

@@ -33,6 +33,7 @@
 #include "launch/failure_report.h"
 #include "launch/job.h"
 #include "launch/supervisor.h"
+#include "launch/worker_process.h"
 #include "report/console.h"
 #include "report/page/page.h"
 #include "report/run_folder.h"
@@ -41,13 +42,15 @@ namespace mnist_train::cli {
 
 namespace {
 
-/// Escapes an error for the terminal. Those of a config are several lines, each escaped already.
+namespace fs = std::filesystem;
+
+/// Escapes an error for the terminal. Errors of a config have several lines, each escaped already.
 std::string printable(const Error& error) {
   return error.code() == ExitCode::kConfig ? escape_control_bytes(error.what())
                                            : as_block(error.what());
 }
 
-/// Replaces "-" by the names that standard input lists.
+/// Replaces "-" by the file names on standard input.
 void read_image_list(CommandLine& line) {
   std::vector<std::string>& images = line.images;
   const auto dash = std::find(images.begin(), images.end(), "-");
@@ -64,22 +67,21 @@ void read_image_list(CommandLine& line) {
   images.insert(images.erase(dash), listed.begin(), listed.end());
 }
 
-/// What follows "FORMAT:" in an argument of `flag`; nothing where it is another format.
-std::optional<std::string> behind(const std::string& format, const std::string& argument) {
-  if (!argument.starts_with(format + ":") || argument.size() == format.size() + 1) {
-    return std::nullopt;
-  }
-  return argument.substr(format.size() + 1);
+/// Returns DIR of "FORMAT:DIR", or nothing for another format.
+std::optional<std::string> folder_of(const std::string& format, const std::string& argument) {
+  const std::size_t begin = format.size() + 1;
+  const bool fits = argument.starts_with(format + ":") && argument.size() > begin;
+  return fits ? std::optional(argument.substr(begin)) : std::nullopt;
 }
 
 data::ConvertOptions convert_options(const CommandLine& line) {
-  const auto from = behind("idx", line.from);
+  const auto from = folder_of("idx", line.from);
   if (!from) {
     throw Error(ExitCode::kConfig,
                 "mnist-train convert: --from " + line.from + ": expected idx:DIR");
   }
-  const auto lmdb = behind("lmdb", line.to);
-  const auto folder = behind("image-folder", line.to);
+  const auto lmdb = folder_of("lmdb", line.to);
+  const auto folder = folder_of("image-folder", line.to);
   if (!lmdb && !folder) {
     throw Error(ExitCode::kConfig,
                 "mnist-train convert: --to " + line.to + ": expected lmdb:DIR or image-folder:DIR");
@@ -93,21 +95,17 @@ data::ConvertOptions convert_options(const CommandLine& line) {
   return options;
 }
 
-/// Turns this process into mnist-train-fetch, which lies beside it.
+/// Replaces this process by mnist-train-fetch.
 [[noreturn]] void run_fetch(const CommandLine& line) {
   const std::string program = find_program_file("mnist-train-fetch").string();
   std::vector<std::string> words{"mnist-train-fetch", line.data_set, line.to};
   words.insert(words.end(), line.mirrors.begin(), line.mirrors.end());
-  std::vector<char*> arguments;
-  arguments.reserve(words.size() + 1);
-  for (std::string& word : words) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
-  ::execv(program.c_str(), arguments.data());
+  ::execv(program.c_str(), launch::pointers_to(words).data());
   throw Error(ExitCode::kConfig, std::string("mnist-train-fetch: cannot start: ") +
                                      std::strerror(errno) + "; scripts/setup builds it");
 }
 
-/// Throws where a signal that stops a run has come, while all of them are blocked.
+/// Throws if a stop signal is pending; all of them are blocked.
 void throw_if_stopped(const char* command) {
   sigset_t signals;
   ::sigemptyset(&signals);
@@ -120,28 +118,25 @@ void throw_if_stopped(const char* command) {
                   "; nothing was written");
 }
 
-/// Returns what goes to standard output: {"format", "train", "test", "folder"}.
-std::string run_convert(const CommandLine& line) {
+/// Prints {"format", "train", "test", "folder"}.
+void run_convert(const CommandLine& line) {
   data::ConvertOptions options = convert_options(line);
   launch::block_supervised_signals();
   options.before_each = [] { throw_if_stopped("convert"); };
   const data::Converted converted = data::convert(options);
-  const nlohmann::ordered_json json = {
-      {"format", options.target == data::ConvertTarget::kLmdb ? "lmdb" : "image-folder"},
-      {"train", converted.train},
-      {"test", converted.test},
-      {"folder", options.to.string()}};
-  return json_text(json) + "\n";
+  print_result({{"format", options.target == data::ConvertTarget::kLmdb ? "lmdb" : "image-folder"},
+                {"train", converted.train},
+                {"test", converted.test},
+                {"folder", options.to.string()}});
 }
 
-/// Returns the folders that hold a run, and says which do not.
-std::vector<std::filesystem::path> folders_of_runs(const CommandLine& line) {
-  std::vector<std::filesystem::path> folders;
+/// Returns the folders that hold a run, and warns of the others.
+std::vector<fs::path> folders_of_runs(const CommandLine& line) {
+  std::vector<fs::path> folders;
   std::string skipped;
   for (const std::string& folder : line.run_folders) {
     std::error_code ignored;
-    if (std::filesystem::symlink_status(folder, ignored).type() ==
-        std::filesystem::file_type::not_found) {
+    if (fs::symlink_status(folder, ignored).type() == fs::file_type::not_found) {
       throw Error(ExitCode::kConfig, "mnist-train report: " + folder +
                                          ": there is no such folder; name folders of runs");
     }
@@ -155,7 +150,7 @@ std::vector<std::filesystem::path> folders_of_runs(const CommandLine& line) {
     throw Error(ExitCode::kConfig,
                 skipped + ": holds no run: neither config.json nor metrics.jsonl is there");
   }
-  if (!skipped.empty()) spdlog::warn("skipped, as there is no run: {}", skipped);
+  if (!skipped.empty()) spdlog::warn("skipped folders without a run: {}", skipped);
   return folders;
 }
 
@@ -172,7 +167,7 @@ void run_report(const CommandLine& line) {
              (runs == 1 ? "one run" : std::to_string(runs) + " runs") + "\n");
 }
 
-/// Returns 1 where a run would fail, else 0.
+/// Returns 1 if a run would fail, else 0.
 int run_doctor(const CommandLine& line, const settings::RunConfig& config) {
   const bool colours = ::isatty(STDOUT_FILENO) == 1 && report::terminal_style().colours;
   const doctor::Findings findings = doctor::examine(config);
@@ -180,11 +175,11 @@ int run_doctor(const CommandLine& line, const settings::RunConfig& config) {
   return doctor::count(findings, doctor::Verdict::kProblem) > 0 ? 1 : 0;
 }
 
-/// Returns what to do about a folder that holds a run: the two commands to choose from.
-std::string describe_occupied(const CommandLine& line, const std::filesystem::path& occupied) {
-  const std::filesystem::path folder = path_to_type((occupied / "").parent_path());
-  std::filesystem::path free;
-  for (int number = 2; free.empty() || std::filesystem::exists(free); ++number) {
+/// Returns the message on a folder that holds a run, with two commands to choose from.
+std::string describe_occupied(const CommandLine& line, const fs::path& occupied) {
+  const fs::path folder = path_to_type((occupied / "").parent_path());
+  fs::path free;
+  for (int number = 2; free.empty() || fs::exists(free); ++number) {
     free = folder.string() + "-" + std::to_string(number);
   }
   const auto another = line.output ? typed_with(line, "--output", free.string())
@@ -211,10 +206,22 @@ int run_with_config(const CommandLine& line, LayeredConfig& layered) {
   return launch_command(line, layered);
 }
 
-/// Lets OpenMP's threads in a worker, on which LibTorch's operations run, wait for each other for
-/// some 40 microseconds before they leave their core. OpenMP's default is a thousand times as long:
-/// where other processes want the cores, too, a thread then keeps the one that it waits for from
-/// running.
+int read_config_and_run(CommandLine& line) {
+  find_checkpoints(line);
+  LayeredConfig layered = read_layers(line, config_files(line));
+  read_image_list(line);
+  try {
+    return run_with_config(line, layered);
+  } catch (const report::OccupiedFolder& error) {
+    throw Error(error.code(), describe_occupied(line, error.folder));
+  } catch (const ConfigKeyError& error) {
+    throw Error(error.code(), launch::message_of(error, key_positions(line, layered)));
+  }
+}
+
+/// Makes OpenMP's threads in workers, which run LibTorch's operations, spin for some 40
+/// microseconds before they sleep. OpenMP's default is a thousand times as long: on a busy machine
+/// a spinning thread then keeps the one that it waits for from running.
 void limit_spinning() {
   if (environment_variable("OMP_WAIT_POLICY")) return;
   ::setenv("GOMP_SPINCOUNT", "1000", /*overwrite=*/0);
@@ -228,31 +235,18 @@ int run(std::vector<std::string> arguments) {
   set_up_logging(log);
   if (line.command == Command::kShowText) {
     print_text(line.text);
-    return 0;
-  }
-  if (line.command == Command::kConfigSchema) {
+  } else if (line.command == Command::kConfigSchema) {
     print_text(settings::write_run_config_schema());
-    return 0;
-  }
-  if (line.command == Command::kFetch) run_fetch(line);
-  if (line.command == Command::kConvert) {
-    print_text(run_convert(line));
-    return 0;
-  }
-  if (line.command == Command::kReport) {
+  } else if (line.command == Command::kFetch) {
+    run_fetch(line);
+  } else if (line.command == Command::kConvert) {
+    run_convert(line);
+  } else if (line.command == Command::kReport) {
     run_report(line);
-    return 0;
+  } else {
+    return read_config_and_run(line);
   }
-  find_checkpoints(line);
-  LayeredConfig layered = read_layers(line, config_files(line));
-  read_image_list(line);
-  try {
-    return run_with_config(line, layered);
-  } catch (const report::OccupiedFolder& error) {
-    throw Error(error.code(), describe_occupied(line, error.folder));
-  } catch (const ConfigKeyError& error) {
-    throw Error(error.code(), launch::message_of(error, key_positions(line, layered)));
-  }
+  return 0;
 }
 
 }  // namespace
@@ -260,9 +254,9 @@ int run(std::vector<std::string> arguments) {
 }  // namespace mnist_train::cli
 
 int main(int argc, char** argv) {
-  // A reader of the progress that went away (`| head`) must not end a run; workers inherit this.
+  // A closed pipe of the progress (`| head`) must not end a run; workers inherit this.
   ::signal(SIGPIPE, SIG_IGN);
-  // A file that would grow beyond ulimit -f is an error with a name.
+  // A file that exceeds ulimit -f then is an error of write().
   ::signal(SIGXFSZ, SIG_IGN);
   mnist_train::open_standard_streams();
   mnist_train::cli::limit_spinning();

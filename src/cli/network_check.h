@@ -5,27 +5,22 @@
 
 #include "cli/command_line.h"
 #include "cli/config_layers.h"
-#include "network/network.h"
 
 namespace mnist_train::cli {
 
-/// Returns the sizes of the config's network, which must have layers, for the images of its data
-/// set; its files are opened where only they tell the images' size. Throws ConfigKeyError where a
-/// layer does not fit, and Error(kData).
-network::Network checked_network(const settings::RunConfig& config);
-
 /// Refuses a network whose layers do not fit before any process starts, if the image size is known:
-/// by the data set's name, or, for `model.layers`, from its files. Throws as `checked_network`.
+/// by the data set's name or, for `model.layers`, from its files. Throws ConfigKeyError, and
+/// Error(kData) if the files cannot be read.
 void check_network(const CommandLine& line, const settings::RunConfig& config);
 
-/// Returns FILE:LINE:COLUMN of what the config's files and flags say of network and data, by
-/// pointer, for mistakes that show only when these are opened. Empty where the config is a
-/// checkpoint's, whose text nobody wrote.
+/// Returns FILE:LINE:COLUMN of the config's keys on network and data, by pointer, for mistakes that
+/// show only when these are opened. Empty if the config comes from a checkpoint, since the user did
+/// not write its text.
 std::map<std::string, std::string> key_positions(const CommandLine& line,
                                                  const LayeredConfig& layered);
 
-/// Returns what `describe` prints: the network as a table for people, or as a JSON object with the
-/// list of layers that a config could have. Throws as `checked_network`.
+/// Returns the output of `describe` for a network of layers: a table for people, or a JSON object
+/// that also has the layers in the form of `model.layers`. Throws as `check_network` does.
 std::string describe(const CommandLine& line, const settings::RunConfig& config);
 
 }  // namespace mnist_train::cli

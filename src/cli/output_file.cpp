@@ -1,11 +1,12 @@
 #include "cli/output_file.h"
 
-#include <fmt/format.h>
+#include <spdlog/fmt/fmt.h>
+#include <spdlog/fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <string_view>
+#include <vector>
 
 #include "base/file.h"
 #include "report/run_folder.h"
@@ -16,34 +17,21 @@ namespace fs = std::filesystem;
 
 namespace {
 
-struct KnownExtension {
-  const char* extension;
-  const char* writer;  // the command that writes such files; empty: none does
+struct FileKind {
+  std::string_view writer;  // the command that writes such files; "": none does
+  std::vector<std::string_view> extensions;
 };
 
-constexpr std::array kExtensions{KnownExtension{".pt", "export --format pt"},
-                                 KnownExtension{".pth", "export --format pt"},
-                                 KnownExtension{".safetensors", "export --format safetensors"},
-                                 KnownExtension{".onnx", "export --format onnx"},
-                                 KnownExtension{".py", "export --format python"},
-                                 KnownExtension{".png", "preview"},
-                                 KnownExtension{".html", "report"},
-                                 KnownExtension{".htm", "report"},
-                                 KnownExtension{".json", ""},
-                                 KnownExtension{".jsonl", ""},
-                                 KnownExtension{".bin", ""},
-                                 KnownExtension{".jpg", ""},
-                                 KnownExtension{".jpeg", ""},
-                                 KnownExtension{".gif", ""},
-                                 KnownExtension{".svg", ""},
-                                 KnownExtension{".pdf", ""},
-                                 KnownExtension{".gz", ""},
-                                 KnownExtension{".zip", ""}};
-
-std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char letter) { return static_cast<char>(std::tolower(letter)); });
-  return text;
+const std::vector<FileKind>& file_kinds() {
+  static const std::vector<FileKind> kinds{
+      {"export --format pt", {".pt", ".pth"}},
+      {"export --format safetensors", {".safetensors"}},
+      {"export --format onnx", {".onnx"}},
+      {"export --format python", {".py"}},
+      {"preview", {".png"}},
+      {"report", {".html", ".htm"}},
+      {"", {".json", ".jsonl", ".bin", ".jpg", ".jpeg", ".gif", ".svg", ".pdf", ".gz", ".zip"}}};
+  return kinds;
 }
 
 std::string writer_of(const CommandLine& line) {
@@ -52,29 +40,27 @@ std::string writer_of(const CommandLine& line) {
   return line.command == Command::kReport ? "report" : "";
 }
 
-std::string extensions_of(std::string_view writer) {
-  std::string text;
-  for (const KnownExtension& row : kExtensions) {
-    if (row.writer == writer) text += (text.empty() ? "" : " or ") + std::string(row.extension);
-  }
-  return text;
-}
-
 }  // namespace
 
 std::optional<std::string> misused_extension(const CommandLine& line) {
   const std::string writer = writer_of(line);
   if (writer.empty() || !line.output) return std::nullopt;
-  const std::string extension = lower(fs::path(*line.output).extension());
-  for (const KnownExtension& row : kExtensions) {
-    if (extension != row.extension || row.writer == writer) continue;
-    std::string text =
-        fmt::format("--output {}: {} writes {} files", *line.output, writer, extensions_of(writer));
-    const std::string other = row.writer;
-    if (!other.empty()) text += fmt::format("; {} files are written by {}", extension, other);
-    return text;
+  std::string extension = fs::path(*line.output).extension();
+  std::ranges::transform(extension, extension.begin(), [](unsigned char letter) {
+    return static_cast<char>(std::tolower(letter));
+  });
+  const auto has_it = [&](const FileKind& kind) {
+    return std::ranges::count(kind.extensions, extension) > 0;
+  };
+  const auto other = std::ranges::find_if(file_kinds(), has_it);
+  if (other == file_kinds().end() || other->writer == writer) return std::nullopt;
+  const auto own = std::ranges::find(file_kinds(), writer, &FileKind::writer);
+  std::string text = fmt::format("--output {}: {} writes {} files", *line.output, writer,
+                                 fmt::join(own->extensions, " or "));
+  if (!other->writer.empty()) {
+    text += fmt::format("; {} files are written by {}", extension, other->writer);
   }
-  return std::nullopt;
+  return text;
 }
 
 void check_output_file(const fs::path& path) {
@@ -86,10 +72,9 @@ void check_output_file(const fs::path& path) {
   if (const auto run = report::run_that_wrote(path)) {
     throw Error(ExitCode::kConfig, "--output " + path.string() + ": is a file of the run in " +
                                        run->string() +
-                                       ", which is never overwritten; choose "
-                                       "another name");
+                                       ", which is never overwritten; choose another name");
   }
-  const AtomicFile trial(path, ExitCode::kConfig);  // goes again, and leaves what is there
+  const AtomicFile trial(path, ExitCode::kConfig);  // without commit nothing changes
 }
 
 }  // namespace mnist_train::cli

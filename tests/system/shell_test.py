@@ -94,7 +94,7 @@ wait_for() {
 }
 zpty -w terminal "fpath=($PWD \$fpath); autoload -Uz compinit; compinit -u -D; PS1=; cd $PWD; LISTMAX=0"
 zpty -w terminal "zstyle ':completion:*' list-prompt ''; bindkey '^I' list-choices"
-for line candidate in "mnist-train " preview "mnist-train evaluate --che" --checkpoint \
+for line candidate in "mnist-train " report "mnist-train evaluate --che" --checkpoint \
     "mnist-train export --format " safetensors "mnist-train --set launch." launch.max_restarts \
     "mnist-train --set device=" cuda "mnist-train --config " run "mnist-train --resume " run \
     "mnist-train --set=model.name=" resnet18; do
