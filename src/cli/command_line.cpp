@@ -12,7 +12,7 @@
 #include "base/system.h"
 #include "base/typed_command.h"
 #include "cli/commands.h"
-#include "cli/output_file.h"
+#include "cli/named_files.h"
 #include "strict_json/json_cursor.h"
 
 namespace mnist_train::cli {
@@ -155,12 +155,14 @@ class Parser {
 /// Removes `--local-rank=N` or `--local-rank N`, which old launchers put first, and inserts `train`
 /// if there is no command.
 void complete_command(std::vector<std::string>& arguments) {
-  const std::string first = arguments.empty() ? "" : arguments.front();
-  const bool is_rank = first.starts_with("--local-rank") || first.starts_with("--local_rank");
-  const std::size_t extra = !is_rank ? 0 : first.find('=') == std::string::npos ? 2 : 1;
-  arguments.erase(
-      arguments.begin(),
-      std::next(arguments.begin(), static_cast<std::ptrdiff_t>(std::min(extra, arguments.size()))));
+  if (!arguments.empty()) {
+    const std::string& first = arguments.front();
+    const std::string name = first.substr(0, first.find('='));
+    const bool is_rank = name == "--local-rank" || name == "--local_rank";
+    const std::size_t words = !is_rank ? 0 : first == name ? 2 : 1;
+    arguments.erase(arguments.begin(), arguments.begin() + static_cast<std::ptrdiff_t>(
+                                                               std::min(words, arguments.size())));
+  }
   if (arguments.empty() || arguments.front().starts_with("-")) {
     const bool is_help = !arguments.empty() && is_among(arguments.front(), {"-h", "--help"});
     if (!is_help) arguments.insert(arguments.begin(), "train");
@@ -196,36 +198,10 @@ bool prints_json(const CommandLine& line) {
   return line.json || (line.command != Command::kDescribe && ::isatty(STDOUT_FILENO) == 0);
 }
 
-std::string typed_with(const CommandLine& line, const std::string& flag, const std::string& value) {
-  std::vector<std::string> words = line.arguments;
-  std::erase(words, "--dry-run");
-  const auto given = std::ranges::find_if(words, [&flag](const std::string& word) {
-    return flag != "--set" && (word == flag || word.starts_with(flag + "="));
-  });
-  if (given == words.end()) {
-    words.insert(words.end(), {flag, value});
-  } else if (*given == flag) {
-    given[1] = value;
-  } else {
-    *given = flag + "=" + value;
-  }
-  std::string command = shell_word(program_to_type());
-  std::string before;
-  for (const std::string& word : words) {
-    const bool is_consumed = (word == "-" && (before == "--config" || before == "-c")) ||
-                             word == "--config=-" || word.starts_with("/dev/fd/");
-    command += ' ' + (is_consumed ? "CONFIG" : shell_word(word));
-    before = word;
-  }
-  return command;
-}
-
 CommandLine parse_command_line(std::vector<std::string> arguments) {
-  const std::vector<std::string> typed = arguments;
   complete_command(arguments);
   CommandLine line = Parser().parse(arguments);
   expand_paths(line);
-  line.arguments = typed;
   return line;
 }
 

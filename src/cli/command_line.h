@@ -52,7 +52,6 @@ struct CommandLine {
   std::string log_level = "info";
   bool quiet = false;
   bool dry_run = false;
-  std::vector<std::string> arguments;  // as typed
 
   /// Returns whether more than weights is exported, for which their config is needed.
   bool exports_network() const {
@@ -63,11 +62,6 @@ struct CommandLine {
 /// Returns whether results are printed as JSON: with --json, and, except by `describe`, if standard
 /// output is not a terminal.
 bool prints_json(const CommandLine& line);
-
-/// Returns the typed command line without --dry-run and with `flag` set to `value`: a flag that was
-/// given gets this value, --set and a flag that was not given are appended. CONFIG replaces a
-/// config that was read from a pipe.
-std::string typed_with(const CommandLine& line, const std::string& flag, const std::string& value);
 
 /// Parses the arguments after the program's name and expands paths that begin with ~/. Throws
 /// Error(kConfig) with one line on the mistake and one that points to --help.

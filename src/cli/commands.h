@@ -15,11 +15,11 @@ class App;
 
 namespace mnist_train::cli {
 
-/// One command. Parsing, help, completions and the man page are all made of these rows.
+/// One command. Parser, help, completions and man page are generated from these rows.
 struct CommandEntry {
   const char* name;
   Command command;
-  std::optional<launch::WorkerCommand> worker_command;      // none: the front end does it alone
+  std::optional<launch::WorkerCommand> worker_command;      // none: the front end runs it
   const char* purpose;                                      // one line, without a full stop
   void (*add_flags)(CLI::App& command, CommandLine& line);  // flags, arguments and examples
 };
@@ -33,7 +33,7 @@ const CommandEntry& entry_of(Command command);
 /// Returns a parser of all commands, which fills `line`.
 std::unique_ptr<CLI::App> make_parser(CommandLine& line);
 
-/// What follows a flag or stands by itself, as far as a shell can help with it.
+/// The kind of a flag's value or a positional argument, for completion.
 enum class ArgumentKind { kNone, kText, kFile, kFolder, kChoice, kConfigKey };
 
 /// A flag or a positional argument of a command.
@@ -43,12 +43,11 @@ struct Flag {
   std::string description;
   ArgumentKind kind = ArgumentKind::kNone;
   std::vector<std::string> choices;     // kChoice
-  std::vector<std::string> words;       // kFile: what may stand in place of a file, such as "auto"
-  std::vector<std::string> extensions;  // kFile: those of the files to offer; empty for any file
-  bool repeatable = false;
+  std::vector<std::string> words;       // kFile: accepted instead of a file, such as "auto"
+  std::vector<std::string> extensions;  // kFile: of files to offer; empty for any file
 };
 
-/// One command as its help shows it.
+/// The help of one command.
 struct CommandHelp {
   std::string name;
   std::string purpose;
@@ -56,22 +55,22 @@ struct CommandHelp {
   std::vector<Flag> flags;  // without hidden ones
 };
 
-/// Returns the commands of the parser in the order of its help. Completions and the man page are
-/// made of them, so they cannot differ from what is parsed.
+/// Returns the parser's commands in the order of its help. Completions and man page are generated
+/// from them, so they match the parser.
 std::vector<CommandHelp> describe_commands(const CLI::App& parser);
 
-/// Returns a script that completes commands, flags, their choices, files of the kind that a flag
-/// takes, and the config's keys and values behind `--set`. `shell` is "bash" or "zsh".
+/// Returns a script that completes commands, flags, their choices and files, and the config's keys
+/// and values after `--set`. `shell` is "bash" or "zsh".
 std::string completion_script(const std::vector<CommandHelp>& commands, const std::string& shell);
 
 /// Returns the man page in roff, section 1: the commands, exit codes, environment and files.
 std::string man_page(const std::vector<CommandHelp>& commands);
 
-/// A key of the config as `--set` takes it ("epochs", "data.dataset"), and what it can be set to.
+/// A key of the config in the form of `--set` ("epochs", "data.dataset"), and its values.
 struct ConfigKey {
   std::string name;
-  std::vector<std::string> values;  // all words that it takes; empty for a number or any text
-  bool takes_path = false;          // a text without a list of its words: most are files or folders
+  std::vector<std::string> values;  // all of them; empty for a number or any text
+  bool takes_path = false;          // takes any text, in most cases a file or folder
 };
 
 /// Returns every key of the config, sorted by name.

@@ -15,7 +15,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "cli/checkpoint_files.h"
+#include "cli/named_files.h"
 #include "strict_json/json_cursor.h"
 
 namespace mnist_train::cli {

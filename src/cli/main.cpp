@@ -21,13 +21,11 @@
 #include "base/print.h"
 #include "base/shared_library.h"
 #include "base/system.h"
-#include "base/typed_command.h"
-#include "cli/checkpoint_files.h"
 #include "cli/command_line.h"
 #include "cli/config_layers.h"
 #include "cli/launch_command.h"
+#include "cli/named_files.h"
 #include "cli/network_check.h"
-#include "cli/output_file.h"
 #include "data/convert.h"
 #include "doctor/doctor.h"
 #include "launch/failure_report.h"
@@ -175,20 +173,6 @@ int run_doctor(const CommandLine& line, const settings::RunConfig& config) {
   return doctor::count(findings, doctor::Verdict::kProblem) > 0 ? 1 : 0;
 }
 
-/// Returns the message on a folder that holds a run, with two commands to choose from.
-std::string describe_occupied(const CommandLine& line, const fs::path& occupied) {
-  const fs::path folder = path_to_type((occupied / "").parent_path());
-  fs::path free;
-  for (int number = 2; free.empty() || fs::exists(free); ++number) {
-    free = folder.string() + "-" + std::to_string(number);
-  }
-  const auto another = line.output ? typed_with(line, "--output", free.string())
-                                   : typed_with(line, "--set", "output=" + free.string());
-  return occupied.string() +
-         ": holds a run already\n  to resume it: " + typed_with(line, "--resume", "auto") +
-         "\n  to start another: " + another;
-}
-
 int run_with_config(const CommandLine& line, LayeredConfig& layered) {
   settings::RunConfig& config = layered.config;
   if (line.command == Command::kDescribe && config.model.has_layers()) {
@@ -202,7 +186,7 @@ int run_with_config(const CommandLine& line, LayeredConfig& layered) {
     return 0;
   }
   if (line.command == Command::kDoctor) return run_doctor(line, config);
-  if (line.command == Command::kTrain) find_model_weights(line, config);
+  if (line.command == Command::kTrain) find_model_weights(config);
   return launch_command(line, layered);
 }
 
@@ -212,8 +196,6 @@ int read_config_and_run(CommandLine& line) {
   read_image_list(line);
   try {
     return run_with_config(line, layered);
-  } catch (const report::OccupiedFolder& error) {
-    throw Error(error.code(), describe_occupied(line, error.folder));
   } catch (const ConfigKeyError& error) {
     throw Error(error.code(), launch::message_of(error, key_positions(line, layered)));
   }
