@@ -83,7 +83,7 @@ void find_file(std::string& path, bool to_resume) {
 }
 
 struct FileKind {
-  std::string_view writer;  // the command that writes such files; "": none does
+  std::string_view writer;  // the command that writes such files; "": none
   std::vector<std::string_view> extensions;
 };
 

@@ -37,13 +37,9 @@ bool has_failed(const RankEnd& end) { return !end.succeeded && !end.killed_by_la
 
 bool is_victim(const RankEnd& end) { return end.exit.failure && end.exit.failure->is_victim; }
 
-Phase phase_of(const RankEnd& end, const StatusBoard& board) {
-  return static_cast<Phase>(board.of(end.rank).phase.load());
-}
-
 bool blames_user(const RankEnd& end, const StatusBoard& board) {
   return end.exit.failure && !is_victim(end) &&
-         is_users_mistake(end.exit.failure->code, phase_of(end, board));
+         is_users_mistake(end.exit.failure->code, board.of(end.rank).phase);
 }
 
 std::string describe_end(const RankEnd& end, const StatusBoard& board) {
@@ -65,13 +61,9 @@ std::string describe_end(const RankEnd& end, const StatusBoard& board) {
                      place);
 }
 
-Wait wait_of(const StatusBoard& board, int rank) {
-  return static_cast<Wait>(board.of(rank).wait.load());
-}
-
-std::string describe_stalled(const StatusBoard& board, int rank) {
-  const Wait wait = wait_of(board, rank);
-  std::string place = describe(board.of(rank));
+std::string describe_stalled(const RankStatus& status) {
+  const Wait wait = status.wait;
+  std::string place = describe(status);
   if (wait == Wait::kNothing) return place;
   if (wait == Wait::kDevice) return place + ", waiting for " + wait_name(wait) + ",";
   return std::string(wait_name(wait)) + " of " + place;
@@ -83,7 +75,7 @@ RunFailure stall_failure(const std::vector<RankEnd>& ends, const StalledRank& st
   failure.code = ExitCode::kDistributed;
   failure.rank = stalled.rank;
   failure.restart_may_help = true;
-  const std::string place = describe_stalled(board, stalled.rank);
+  const std::string place = describe_stalled(board.of(stalled.rank));
   failure.cause = stalled.others_wait_s > 0
                       ? fmt::format("rank {} is in {} and has kept others waiting for {:.0f} s",
                                     stalled.rank, place, stalled.others_wait_s)
@@ -93,9 +85,10 @@ RunFailure stall_failure(const std::vector<RankEnd>& ends, const StalledRank& st
   if (stalled.stopped) failure.cause += ": it is stopped, by SIGSTOP or a debugger";
   for (const RankEnd& end : ends) {
     if (end.rank == stalled.rank) continue;
-    const bool waited = wait_of(board, end.rank) != Wait::kNothing;
+    const RankStatus& status = board.of(end.rank);
+    const bool waited = status.wait != Wait::kNothing;
     failure.victims += fmt::format("rank {}: {} in {}\n", end.rank, waited ? "waited" : "was",
-                                   describe_stalled(board, end.rank));
+                                   describe_stalled(status));
   }
   return failure;
 }
@@ -166,10 +159,10 @@ void write_elastic_error_file(const std::string& message) {
 StalledRank find_culprit(const std::vector<StalledRank>& ranks, const StatusBoard& board) {
   // Smaller is more suspect.
   const auto order = [&board](const StalledRank& stalled) {
-    const Wait wait = wait_of(board, stalled.rank);
+    const RankStatus& status = board.of(stalled.rank);
+    const Wait wait = status.wait;
     const int for_others = wait == Wait::kNothing ? 0 : wait == Wait::kDevice ? 1 : 2;
-    return std::make_tuple(!stalled.stopped, for_others, board.of(stalled.rank).step.load(),
-                           -stalled.seconds);
+    return std::make_tuple(!stalled.stopped, for_others, status.step.load(), -stalled.seconds);
   };
   return *std::ranges::min_element(ranks, {}, order);
 }
@@ -188,7 +181,7 @@ RunFailure summarize_failure(const std::vector<RankEnd>& ends,
   failure.code = report ? report->code : ExitCode::kDistributed;
   failure.died_without_report = !report;
   failure.was_killed = cause.exit.signal == SIGKILL || (cause.pid <= 0 && !report);
-  failure.phase = phase_of(cause, board);
+  failure.phase = board.of(cause.rank).phase;
   failure.restart_may_help = failure.code == ExitCode::kDistributed;
   for (const RankEnd& end : ends) {
     if (&end == &cause || !has_failed(end)) continue;

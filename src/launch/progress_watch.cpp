@@ -11,12 +11,6 @@ namespace mnist_train::launch {
 
 namespace {
 
-/// Returns whether the rank's updates come regularly.
-bool is_in_steps(const RankStatus& status) {
-  const auto phase = static_cast<Phase>(status.phase.load());
-  return phase == Phase::kTraining || phase == Phase::kEvaluation;
-}
-
 void watch(const std::stop_token& stop, const RankStatus& status, double limit_s,
            const ProgressWatch::OnStall& on_stall) {
   constexpr double kMargin_s = 2;  // a waiting rank speaks first, and names the silent one
@@ -27,9 +21,11 @@ void watch(const std::stop_token& stop, const RankStatus& status, double limit_s
   while (!ended.wait_for(lock, stop, std::chrono::duration<double>(StallMeter::kLookEvery_s),
                          [&stop] { return stop.stop_requested(); })) {
     const double stalled_s = meter.look(status, monotonic_seconds());
-    const bool waits = static_cast<Wait>(status.wait.load()) != Wait::kNothing;
+    const Phase phase = status.phase;
+    const bool waits = status.wait != Wait::kNothing;
+    const bool steps = phase == Phase::kTraining || phase == Phase::kEvaluation;
     const bool too_long = stalled_s > limit_s + (waits ? 0 : kMargin_s);
-    if (too_long && (waits || is_in_steps(status))) return on_stall(stalled_s);
+    if (too_long && (waits || steps)) return on_stall(stalled_s);
   }
 }
 

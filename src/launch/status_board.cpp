@@ -62,7 +62,7 @@ StatusBoard StatusBoard::attach(int fd, int ranks) {
 
 void update(RankStatus& status, Phase phase, std::int64_t epoch, std::int64_t step,
             std::int64_t batch) {
-  status.phase.store(static_cast<std::uint32_t>(phase), std::memory_order_relaxed);
+  status.phase.store(phase, std::memory_order_relaxed);
   status.epoch.store(epoch, std::memory_order_relaxed);
   status.step.store(step, std::memory_order_relaxed);
   status.batch.store(batch, std::memory_order_relaxed);
@@ -75,7 +75,7 @@ void note_step(RankStatus& status, double seconds) {
 }
 
 std::string describe(const RankStatus& status) {
-  const auto phase = static_cast<Phase>(status.phase.load());
+  const Phase phase = status.phase;
   const std::string epoch = std::to_string(status.epoch.load());
   switch (phase) {
     case Phase::kTraining:
@@ -94,17 +94,15 @@ WaitScope::WaitScope(RankStatus* status, Wait wait) : status_(status), own_(wait
   if (status_ == nullptr) return;
   status_->waits.fetch_add(1, std::memory_order_relaxed);
   begin_s_ = monotonic_seconds();
-  before_ = status_->wait.exchange(static_cast<std::uint32_t>(wait), std::memory_order_relaxed);
+  before_ = status_->wait.exchange(wait, std::memory_order_relaxed);
 }
 
 WaitScope::~WaitScope() {
   if (status_ == nullptr) return;
   status_->waits.fetch_add(1, std::memory_order_relaxed);
   status_->wait.store(before_, std::memory_order_relaxed);
-  const bool for_others =
-      own_ != Wait::kDevice && before_ == static_cast<std::uint32_t>(Wait::kNothing);
-  const auto phase = static_cast<Phase>(status_->phase.load(std::memory_order_relaxed));
-  if (!for_others || phase != Phase::kTraining) return;
+  const bool for_others = own_ != Wait::kDevice && before_ == Wait::kNothing;
+  if (!for_others || status_->phase != Phase::kTraining) return;
   status_->waited_s.store(
       status_->waited_s.load(std::memory_order_relaxed) + monotonic_seconds() - begin_s_,
       std::memory_order_relaxed);

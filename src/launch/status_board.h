@@ -39,8 +39,8 @@ const char* wait_name(Wait wait);
 /// writes, the launcher reads. Each rank has its own cache line, so that ranks do not slow each
 /// other.
 struct alignas(64) RankStatus {
-  std::atomic<std::uint32_t> phase{0};
-  std::atomic<std::uint32_t> wait{0};
+  std::atomic<Phase> phase{Phase::kStarting};
+  std::atomic<Wait> wait{Wait::kNothing};
   std::atomic<std::int64_t> epoch{0};
   std::atomic<std::int64_t> step{0};   // of the run
   std::atomic<std::int64_t> batch{0};  // of an evaluation, from 1
@@ -95,7 +95,7 @@ class WaitScope {
  private:
   RankStatus* status_;
   Wait own_;
-  std::uint32_t before_ = 0;
+  Wait before_ = Wait::kNothing;
   double begin_s_ = 0;
 };
 

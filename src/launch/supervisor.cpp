@@ -109,8 +109,7 @@ class Attempt {
     // The signal kills a rank that does not handle signals yet, and of several signals a rank may
     // have seen another one first.
     if (stopped_by_ != 0 && is_stop(exit)) return true;
-    const auto phase = static_cast<Phase>(board_.of(worker.rank()).phase.load());
-    return exit.code == 0 && phase == Phase::kFinished;
+    return exit.code == 0 && board_.of(worker.rank()).phase == Phase::kFinished;
   }
 
   void collect_exits() {

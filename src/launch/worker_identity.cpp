@@ -72,29 +72,19 @@ struct RankVariables {
   const char* size;
   const char* local_rank;
   const char* local_size;
-  const char* passes_address = "";  // MPIs: the command that tells ranks on several hosts
 };
 
 constexpr RankVariables kTorchrun{
     LauncherKind::kTorchrun, "torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
 
-constexpr RankVariables kOpenMpi{LauncherKind::kOpenMpi,
-                                 "Open MPI",
-                                 "OMPI_COMM_WORLD_RANK",
-                                 "OMPI_COMM_WORLD_SIZE",
-                                 "OMPI_COMM_WORLD_LOCAL_RANK",
-                                 "OMPI_COMM_WORLD_LOCAL_SIZE",
-                                 "mpirun -x MASTER_ADDR=HOST -x MASTER_PORT=PORT …"};
+constexpr RankVariables kOpenMpi{LauncherKind::kOpenMpi,       "Open MPI",
+                                 "OMPI_COMM_WORLD_RANK",       "OMPI_COMM_WORLD_SIZE",
+                                 "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"};
 
 /// Hydra, the launcher of MPICH, Intel MPI and MVAPICH. Slurm's PMI-2 and others set the first two
 /// variables as well, but only Hydra the last two.
-constexpr RankVariables kMpich{LauncherKind::kMpich,
-                               "MPICH",
-                               "PMI_RANK",
-                               "PMI_SIZE",
-                               "MPI_LOCALRANKID",
-                               "MPI_LOCALNRANKS",
-                               "mpiexec -genv MASTER_ADDR HOST -genv MASTER_PORT PORT …"};
+constexpr RankVariables kMpich{LauncherKind::kMpich, "MPICH",           "PMI_RANK",
+                               "PMI_SIZE",           "MPI_LOCALRANKID", "MPI_LOCALNRANKS"};
 
 /// Returns the number of processes on this host. If MPICH does not set it, a process whose local
 /// rank equals its rank is taken to be on the only host.
@@ -246,7 +236,9 @@ WorkerIdentity with_master(const EnvironmentLookup& lookup, WorkerIdentity ident
   if (!one_host && (!has_address(lookup) || !lookup("MASTER_PORT"))) {
     refuse_environment(fmt::format(
         "{} runs {} processes, {} of them here, but does not pass on rank 0's address: use {}",
-        mpi.title, identity.world_size, identity.local_world_size, mpi.passes_address));
+        mpi.title, identity.world_size, identity.local_world_size,
+        mpi.kind == LauncherKind::kMpich ? "mpiexec -genv MASTER_ADDR HOST -genv MASTER_PORT PORT …"
+                                         : "mpirun -x MASTER_ADDR=HOST -x MASTER_PORT=PORT …"));
   }
   const MpirunJob job = mpirun_job(lookup, mpi);
   identity.store_prefix = fmt::format("mnist-train/{}-{}/0/", name_of(mpi.kind), job.name);
