@@ -1,16 +1,20 @@
 #include "cli/config_layers.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 
 #include "strict_json/value_type.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/scoped_environment.h"
+#include "support/temp_folder.h"
 
 namespace mnist_train::cli {
 
 namespace {
 
+using Catch::Matchers::ContainsSubstring;
 using testing::ScopedEnvironment;
 
 std::shared_ptr<const strict_json::Source> file_of(const std::string& text,
@@ -63,7 +67,7 @@ TEST_CASE("later layers win: file, environment, flags, --set from left to right"
   CHECK(config.output == std::filesystem::current_path() / "of-set");
 }
 
-TEST_CASE("later files are laid over earlier ones, each checked and each with paths of its own") {
+TEST_CASE("later files override earlier ones, each checked and with paths relative to itself") {
   const auto first = file_of(
       R"({"seed":1,"epochs":7,"batch_size":5,"data":{"root":"data","limit_train":9},"output":"o"})");
   const auto second =
@@ -87,7 +91,9 @@ TEST_CASE("later files are laid over earlier ones, each checked and each with pa
         "h:1:2: /lr: unknown key \"lr\"; did you mean \"learning_rate\"?");
 }
 
-TEST_CASE("an export's output is no run folder") {
+TEST_CASE("the output of an export is no run folder, and an empty variable no layer") {
+  const ScopedEnvironment environment("MNIST_TRAIN_SET", "");
+  CHECK(read("{}", {}) == settings::RunConfig{});
   CommandLine line;
   line.command = Command::kExport;
   line.output = "weights.pt";
@@ -109,7 +115,7 @@ TEST_CASE("a value of --set is JSON where it can be, else a string") {
   CHECK(read("{}", {"data.root=d"}).data.root == std::filesystem::current_path() / "d");
 }
 
-TEST_CASE("what is wrong in --set is told with the flag that says it, however many there are") {
+TEST_CASE("a mistake in --set is reported with its flag") {
   CHECK(message_for("{}", {"epochs=ten"}) ==
         "--set epochs=ten: /epochs: expected an integer from 1 to 2147483647, found the string "
         "\"ten\"");
@@ -155,7 +161,7 @@ TEST_CASE("all layers' problems are reported together") {
         "--set lr=1: /lr: unknown key \"lr\"; did you mean \"learning_rate\"?");
 }
 
-TEST_CASE("a layer that is no JSON object ends the reading with what is wrong in any of them") {
+TEST_CASE("if a layer is no JSON object, only the mistakes of single layers are reported") {
   const ScopedEnvironment environment("MNIST_TRAIN_SET", "[1]");
   CHECK(message_for("{\"epochs\":}", {"lr=1", "epochs"}) ==
         "f:1:11: /epochs: expected a value, found }\n"
@@ -164,7 +170,7 @@ TEST_CASE("a layer that is no JSON object ends the reading with what is wrong in
         "--set epochs: /: expected KEY.PATH=VALUE, such as epochs=2, found \"epochs\"");
 }
 
-TEST_CASE("a layer hides nothing that is wrong in one below it") {
+TEST_CASE("a layer does not hide mistakes in one below it") {
   using Case = std::tuple<const char*, const char*, const char*>;
   const auto [file, set, message] = GENERATE(values<Case>({
       {R"({"data":"fashion-mnist"})", "data.limit_train=9",
@@ -180,7 +186,7 @@ TEST_CASE("a layer hides nothing that is wrong in one below it") {
   CHECK(message_for(file, {set}) == message);
 }
 
-TEST_CASE("a rule over several keys looks at what the layers come to") {
+TEST_CASE("a rule over several keys applies to the merged layers") {
   CHECK(read(R"({"early_stopping":{"patience":3}})", {"early_stopping.min_delta=0.5"})
             .train.early_stopping->patience == 3);
   CHECK(message_for("{}", {"early_stopping.min_delta=0.5"}) ==
@@ -191,7 +197,7 @@ TEST_CASE("a rule over several keys looks at what the layers come to") {
             .data.train_per_process.size() == 2);
 }
 
-TEST_CASE("a value that is no JSON hides no other error and raises none of its own") {
+TEST_CASE("a value that is no JSON hides no other mistake and causes no second one") {
   CHECK(message_for("{\"epochs\":NaN,\"batch_sise\":3,\"data\":{\"format\":idx,\"train\":\"a\"}}",
                     {"lr=1"}) ==
         "f:1:11: /epochs: expected a value, found NaN (JSON has no such number)\n"
@@ -200,7 +206,7 @@ TEST_CASE("a value that is no JSON hides no other error and raises none of its o
         "--set lr=1: /lr: unknown key \"lr\"; did you mean \"learning_rate\"?");
 }
 
-TEST_CASE("a later layer that names one of two keys takes the other one back") {
+TEST_CASE("a later layer that sets one of two exclusive keys unsets the other") {
   const char* named = R"({"data":{"dataset":"mnist","root":"r","validation":0.5}})";
   const auto drawn = read(named, {"data.format=synthetic"}).data;
   CHECK(drawn.format == settings::DataFormat::kSynthetic);
@@ -220,7 +226,7 @@ TEST_CASE("a later layer that names one of two keys takes the other one back") {
   CHECK(read(cycle, {"schedule.pct_start=0.4"}).train.schedule.max_learning_rate == 1);
 }
 
-TEST_CASE("values of --set that are valid together are taken in any order") {
+TEST_CASE("values of --set that are valid together may come in any order") {
   using Case = std::tuple<const char*, std::vector<std::string>, const char*>;
   const auto [file, sets, effect] = GENERATE(values<Case>({
       {R"({"data":{"format":"image-folder","train":"a","test":"b"}})",
@@ -267,11 +273,11 @@ TEST_CASE("values of --set that are valid together are taken in any order") {
   do {
     CAPTURE(order);
     const auto config = strict_json::Json::parse(write_run_config(read(file, order), true));
-    CHECK_THAT(config.dump(), Catch::Matchers::ContainsSubstring(effect));
+    CHECK_THAT(config.dump(), ContainsSubstring(effect));
   } while (std::next_permutation(order.begin(), order.end()));
 }
 
-TEST_CASE("the variable and files of config may give what belongs to a key above or below them") {
+TEST_CASE("variable and config files may set keys that depend on another layer") {
   const auto base = file_of(R"({"data":{"format":"image-folder","train":"a","test":"b"},
                                "schedule":{"name":"one_cycle","max_learning_rate":1}})");
   const auto parts = file_of(R"({"data":{"train":"c","test":"d"},"schedule":{"patience":3}})", "g");
@@ -288,7 +294,7 @@ TEST_CASE("the variable and files of config may give what belongs to a key above
         std::filesystem::current_path() / "c");
 }
 
-TEST_CASE("what belongs to another value of a key is dropped from the layers below it alone") {
+TEST_CASE("keys that belong to another value are dropped only from the layers below it") {
   const char* files = R"({"data":{"format":"idx","train":"a","test":"b"}})";
   CHECK(message_for(files, {"data.format=lmdb", "data.train=c"}) ==
         "--set data.format=lmdb: /data/format: needs test as well");
@@ -306,7 +312,7 @@ TEST_CASE("what belongs to another value of a key is dropped from the layers bel
             .train.shards == std::nullopt);
 }
 
-TEST_CASE("a key that takes text takes a value of --set as it was typed") {
+TEST_CASE("a key that takes text takes the value of --set as typed") {
   const std::filesystem::path here = std::filesystem::current_path();
   for (const std::string text :
        {"20260913", "true", "1e5", "-0.50", "[a", "[1]", "{", "007", "1.0"}) {
@@ -357,7 +363,7 @@ TEST_CASE("paths that begin with ~/ are in the home folder") {
         "whole path");
 }
 
-TEST_CASE("two keys that exclude each other in one layer are refused, whatever lies below") {
+TEST_CASE("two keys that exclude each other in one layer are refused, whatever is below") {
   const std::string both = R"({"batch_size":1,"batch_size_per_process":2})";
   CHECK(message_for(both, {"epochs=1"}) ==
         "f:1:42: /batch_size_per_process: conflicts with batch_size; set only one of them");
@@ -380,7 +386,7 @@ TEST_CASE("two batch sizes in different layers are refused, and both places are 
             .train.batch_size_per_process == 64);
 }
 
-TEST_CASE("a name in place of a group says which key takes it") {
+TEST_CASE("a name instead of a group is answered with the key that takes it") {
   CHECK(message_for("{}", {"schedule=cosine"}) ==
         "--set schedule=cosine: /schedule: expected an object, found the string \"cosine\"; did "
         "you mean "
@@ -392,9 +398,41 @@ TEST_CASE("a name in place of a group says which key takes it") {
         "--set schedule=cosinus: /schedule: expected an object, found the string \"cosinus\"");
 }
 
-TEST_CASE("an empty variable is none") {
-  const ScopedEnvironment environment("MNIST_TRAIN_SET", "");
-  CHECK(read("{}", {}) == settings::RunConfig{});
+TEST_CASE("the configs that come with the program are found relative to the executable") {
+  const std::vector<std::string> names = shipped_configs();
+  for (const char* name : {"dali_mlp", "mnist", "own_network"}) {
+    CAPTURE(name);
+    CHECK(std::count(names.begin(), names.end(), name) == 1);
+  }
+  CHECK(std::is_sorted(names.begin(), names.end()));
+}
+
+TEST_CASE("a name without a file means the config that comes with the program") {
+  CHECK_THAT(find_config("mnist"), Catch::Matchers::EndsWith("/configs/mnist.json"));
+  CHECK(find_config("mnist.json") == find_config("mnist"));
+  CHECK(std::filesystem::path(find_config("mnist")).is_absolute());
+}
+
+TEST_CASE("files, paths and standard input are taken as they are") {
+  const testing::TempFolder folder;
+  const std::string file = folder.path() / "mnist.json";
+  std::ofstream(file) << "{}";
+  CHECK(find_config(file) == file);
+  CHECK(find_config("-") == "-");
+  CHECK(find_config(folder.path()) == folder.path());  // the reader says that it is a folder
+}
+
+TEST_CASE("an unknown config is refused with a list of those that come with the program") {
+  for (const char* name : {"mnits", "runs/mnits.json", "configs_of_mine/mnist.json"}) {
+    CAPTURE(name);
+    const auto failure = testing::error_of([&] { find_config(name); });
+    CHECK(failure.code == ExitCode::kConfig);
+    CHECK_THAT(failure.message,
+               ContainsSubstring(std::string(name) + ": no such file; configs that come with") &&
+                   ContainsSubstring("gluon_lenet, ") && ContainsSubstring("--config mnist"));
+  }
+  CHECK_THAT(testing::error_of([] { find_config("dali_mpl"); }).message,
+             ContainsSubstring("(--config dali_mlp)"));
 }
 
 }  // namespace mnist_train::cli

@@ -14,25 +14,18 @@ namespace {
 
 using Catch::Matchers::ContainsSubstring;
 
-TEST_CASE("a report arrives as it was sent") {
-  const FailureReport sent{ExitCode::kCheckpoint, "line one\n\"two\" …", "node-3", true};
+TEST_CASE("a report arrives as it was sent, with control and invalid bytes escaped") {
+  const FailureReport sent{ExitCode::kCheckpoint, "line one\n\"two\" … \xff\xfe \x1b", "node-3",
+                           true};
   const auto received = failure_from_text(to_text(sent));
   REQUIRE(received);
   CHECK(received->code == sent.code);
-  CHECK(received->message == sent.message);
+  CHECK(received->message == "line one\n\"two\" … \\xff\\xfe \\x1b");
   CHECK(received->host == sent.host);
   CHECK(received->is_victim);
 }
 
-TEST_CASE("a message with bytes that are not UTF-8 or drive a terminal arrives with escapes") {
-  const auto received =
-      failure_from_text(to_text({ExitCode::kData, "file \xff\xfe … \x1b", "h", false}));
-  REQUIRE(received);
-  CHECK(received->message == "file \\xff\\xfe … \\x1b");
-}
-
 TEST_CASE("a report fits into a pipe that nobody reads yet") {
-  // The launcher reads when the process has ended, which cannot end before it has written.
   constexpr std::size_t kPipe_bytes = 65536;
   const FailureReport report{ExitCode::kCheckpoint, std::string(500000, '\x01') + "end", "h",
                              false};
@@ -44,16 +37,10 @@ TEST_CASE("a report fits into a pipe that nobody reads yet") {
   CHECK_THAT(received->message, ContainsSubstring("left out"));
 }
 
-TEST_CASE("a report that was cut off at any byte, or is something else, is none") {
+TEST_CASE("a report that was cut off at any byte is none") {
   const std::string whole = to_text({ExitCode::kData, "message", "host", true});
   for (std::size_t size = 0; size < whole.size(); ++size) {
     REQUIRE_FALSE(failure_from_text(whole.substr(0, size)));
-  }
-  for (const char* other :
-       {"[]", "3", "null", "{\"code\":\"five\"}", "{\"message\":3}", "{\"is_victim\":[]}",
-        "{\"host\":{}}", "{\"code\":0}", "{\"code\":77}"}) {
-    INFO(other);
-    CHECK_FALSE(failure_from_text(other));
   }
 }
 
@@ -77,7 +64,7 @@ TEST_CASE("exceptions become reports of their kind") {
   CHECK(memory.message.starts_with("out of memory: lower batch_size or the number of processes"));
 }
 
-TEST_CASE("what to lower when memory runs out fits the phase") {
+TEST_CASE("the advice when memory runs out fits the phase") {
   CHECK_THAT(out_of_memory(Phase::kLoadingData), ContainsSubstring("data.decode to \"stream\""));
   CHECK_THAT(out_of_memory(Phase::kEvaluation), ContainsSubstring("lower test_batch_size or"));
   CHECK_THAT(out_of_memory(Phase::kStarting), ContainsSubstring("lower the number of processes"));
@@ -88,7 +75,7 @@ TEST_CASE("what to lower when memory runs out fits the phase") {
 
 constexpr bool kVictim = true;
 
-WorkerExit left(int code) { return {code, 0, std::nullopt}; }
+WorkerExit exited(int code) { return {code, 0, std::nullopt}; }
 WorkerExit killed(int signal) { return {0, signal, std::nullopt}; }
 WorkerExit reported(ExitCode code, const std::string& message, bool victim = false) {
   return {static_cast<int>(code), 0, FailureReport{code, message, "host", victim}};
@@ -97,7 +84,7 @@ WorkerExit reported(ExitCode code, const std::string& message, bool victim = fal
 RankEnd end_of(int rank, WorkerExit exit) {
   return {rank, 100 + rank, std::move(exit), false, false};
 }
-RankEnd succeeded(int rank) { return {rank, 100 + rank, left(0), false, true}; }
+RankEnd succeeded(int rank) { return {rank, 100 + rank, exited(0), false, true}; }
 RankEnd killed_by_us(int rank) { return {rank, 100 + rank, killed(SIGKILL), true, false}; }
 
 StatusBoard training_board() {
@@ -106,7 +93,7 @@ StatusBoard training_board() {
   return board;
 }
 
-TEST_CASE("a killed rank is the cause, what the others saw of it is not") {
+TEST_CASE("a killed rank is the cause, and ranks that lost it are victims") {
   const StatusBoard board = training_board();
   const std::vector<RankEnd> ends{
       end_of(0, reported(ExitCode::kDistributed, "lost another rank in all-reduce", kVictim)),
@@ -136,7 +123,7 @@ TEST_CASE("a rank's own error decides the exit code, and is not tried again") {
   }
 }
 
-TEST_CASE("a mistake of the user's is told without the process that met it first") {
+TEST_CASE("a user's mistake is reported without the process that met it first") {
   StatusBoard board = training_board();
   update(board.of(3), Phase::kLoadingWeights, 0, 0);
   for (const ExitCode code : {ExitCode::kConfig, ExitCode::kData, ExitCode::kCheckpoint}) {
@@ -154,7 +141,7 @@ TEST_CASE("a mistake of the user's is told without the process that met it first
   }
 }
 
-TEST_CASE("what a rank cannot read or write while it trains is told with its place") {
+TEST_CASE("a file that a rank cannot write while it trains is reported with rank and step") {
   const StatusBoard board = training_board();
   const RunFailure failure =
       summarize_failure({end_of(0, reported(ExitCode::kCheckpoint, "no space left"))}, {}, board);
@@ -162,7 +149,7 @@ TEST_CASE("what a rank cannot read or write while it trains is told with its pla
   CHECK(failure.cause == "rank 0 (pid 100) in step 120 (epoch 2): no space left");
 }
 
-TEST_CASE("of several that failed by themselves the first is the cause") {
+TEST_CASE("of several ranks that failed by themselves the first is the cause") {
   const StatusBoard board = training_board();
   const std::vector<RankEnd> ends{succeeded(0), end_of(3, reported(ExitCode::kRunFailed, "first")),
                                   end_of(1, reported(ExitCode::kConfig, "second"))};
@@ -172,19 +159,19 @@ TEST_CASE("of several that failed by themselves the first is the cause") {
   CHECK_THAT(failure.victims, ContainsSubstring("second"));
 }
 
-TEST_CASE("a rank that left early without a word is a lost process") {
+TEST_CASE("a rank that exited early without a report is a lost process") {
   const StatusBoard board = training_board();
   for (const int code : {0, 1, 126}) {
-    const RunFailure failure = summarize_failure({end_of(1, left(code))}, {}, board);
+    const RunFailure failure = summarize_failure({end_of(1, exited(code))}, {}, board);
     CHECK(failure.code == ExitCode::kDistributed);
-    CHECK(failure.cause == "rank 1 (pid 101) left with status " + std::to_string(code) +
+    CHECK(failure.cause == "rank 1 (pid 101) exited with status " + std::to_string(code) +
                                " before the run was over, in step 121 (epoch 2)");
     CHECK(failure.died_without_report);
     CHECK(failure.restart_may_help);
   }
 }
 
-TEST_CASE("where all are victims, of a rank on another machine, the first speaks") {
+TEST_CASE("if all are victims, of a rank on another machine, the first is the cause") {
   const StatusBoard board = training_board();
   const RunFailure failure = summarize_failure(
       {end_of(1, reported(ExitCode::kDistributed, "lost another rank in broadcast", kVictim)),
@@ -197,7 +184,7 @@ TEST_CASE("where all are victims, of a rank on another machine, the first speaks
   CHECK_THAT(failure.victims, ContainsSubstring("all-reduce"));
 }
 
-TEST_CASE("a stalled rank is the cause before anyone that was killed for it") {
+TEST_CASE("a stalled rank is the cause, not those that were killed because of it") {
   const StatusBoard board = training_board();
   const RunFailure failure =
       summarize_failure({killed_by_us(0), killed_by_us(1)}, StalledRank{1, 301.2, false, 0}, board);
@@ -207,13 +194,11 @@ TEST_CASE("a stalled rank is the cause before anyone that was killed for it") {
         "rank 1 has been in step 121 (epoch 2) for 301 s without progress (launch.hang_timeout_s)");
   CHECK(failure.victims == "rank 0: was in step 120 (epoch 2)\n");
   CHECK(failure.restart_may_help);
-}
-
-TEST_CASE("a rank that was stopped is said to be") {
-  const StatusBoard board = training_board();
-  const RunFailure failure =
-      summarize_failure({killed_by_us(2)}, StalledRank{2, 30, true, 0}, board);
-  CHECK_THAT(failure.cause, ContainsSubstring("it is stopped, by SIGSTOP or a debugger"));
+  CHECK_THAT(summarize_failure({killed_by_us(2)}, StalledRank{2, 30, true, 0}, board).cause,
+             ContainsSubstring("it is stopped, by SIGSTOP or a debugger"));
+  CHECK(summarize_failure({}, StalledRank{1, 0.1, false, 300}, board).cause ==
+        "rank 1 is in step 121 (epoch 2) and has kept others waiting for 300 s "
+        "(launch.hang_timeout_s)");
 }
 
 TEST_CASE("of ranks that stall together the one that waits for nobody is the cause") {
@@ -236,7 +221,7 @@ TEST_CASE("of ranks that stall together the one that waits for nobody is the cau
         "rank 2: waited in all-reduce of step 120 (epoch 2)\n");
 }
 
-TEST_CASE("where all wait the one that has come least far is the cause") {
+TEST_CASE("if all ranks wait, the one furthest behind is the cause") {
   StatusBoard board = StatusBoard::create(2);
   update(board.of(0), Phase::kTraining, 1, 8);
   update(board.of(1), Phase::kTraining, 1, 7);
@@ -245,15 +230,6 @@ TEST_CASE("where all wait the one that has come least far is the cause") {
   CHECK(find_culprit({StalledRank{0, 20, false, 0}, StalledRank{1, 19, false, 0}}, board).rank ==
         1);
   CHECK(find_culprit({StalledRank{0, 20, true, 0}, StalledRank{1, 19, false, 0}}, board).rank == 0);
-}
-
-TEST_CASE(
-    "a rank that still moves while others wait for it too long is said to keep them waiting") {
-  StatusBoard board = training_board();
-  const RunFailure failure = summarize_failure({}, StalledRank{1, 0.1, false, 300}, board);
-  CHECK(failure.cause ==
-        "rank 1 is in step 121 (epoch 2) and has kept others waiting for 300 s "
-        "(launch.hang_timeout_s)");
 }
 
 }  // namespace

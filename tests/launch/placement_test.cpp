@@ -39,7 +39,7 @@ std::string place(const RunConfig& config, const Machine& machine, int rank, int
   return placement.device_name() + " " + placement.backend;
 }
 
-TEST_CASE("by itself the launcher starts one process a GPU, else one a core up to two") {
+TEST_CASE("by default the launcher starts one process per GPU, else one per core up to two") {
   const RunConfig config;
   CHECK(choose_process_count(config, {1, 0}) == 1);
   CHECK(choose_process_count(config, {2, 0}) == 2);
@@ -54,7 +54,8 @@ TEST_CASE("a large network of linear layers gets one process with two threads on
   config.model.name = settings::ModelName::kMlp;
   CHECK(choose_process_count(config, {2, 0}) == 1);
   CHECK(choose_placement(config, {2, 0}, 0, 1).threads == 2);
-  CHECK(placement_note(config, {2, 0}).starts_with("one process with a thread for each core"));
+  CHECK(
+      placement_note(config, {2, 0}).starts_with("using one process with a thread for each core"));
   CHECK(choose_process_count(config, {4, 0}) == 2);
   CHECK(placement_note(config, {4, 0}).empty());
   CHECK(choose_process_count(config, {2, 3}) == 3);
@@ -76,7 +77,7 @@ TEST_CASE("a large network of linear layers gets one process with two threads on
   CHECK(choose_process_count(mixed, {2, 0}) == 2);
 }
 
-TEST_CASE("a number of processes that is asked for is taken") {
+TEST_CASE("a number of processes that the config sets is used") {
   RunConfig config;
   config.launch.processes_per_node = 5;
   CHECK(choose_process_count(config, kLaptop) == 5);
@@ -86,7 +87,7 @@ TEST_CASE("a number of processes that is asked for is taken") {
         3);
 }
 
-TEST_CASE("ranks are placed on GPUs where there are some, in turn when there are too few") {
+TEST_CASE("ranks are placed on GPUs if there are any, in turn if there are too few") {
   const RunConfig config;
   CHECK(place(config, kLaptop, 0, 1) == "cpu gloo");
   CHECK(place(config, kLaptop, 1, 2) == "cpu gloo");
@@ -98,13 +99,7 @@ TEST_CASE("ranks are placed on GPUs where there are some, in turn when there are
   CHECK(place(config, kOneGpu, 1, 2) == "cuda:0 gloo");
 }
 
-TEST_CASE("with one rank on each of two machines NCCL is used") {
-  const Placement placement = choose_placement({}, kOneGpu, 0, 1);
-  CHECK(placement.backend == "nccl");
-  CHECK(placement.device_name() == "cuda:0");
-}
-
-TEST_CASE("what is asked for by name is taken") {
+TEST_CASE("a device and a backend that the config names are used") {
   CHECK(place(asking(DeviceName::kCpu), kTwoGpus, 1, 2) == "cpu gloo");
   CHECK(place(asking(DeviceName::kCuda, BackendName::kGloo), kTwoGpus, 1, 2) == "cuda:1 gloo");
   CHECK(place(asking(DeviceName::kCuda, BackendName::kNccl), kTwoGpus, 1, 2) == "cuda:1 nccl");
@@ -140,7 +135,7 @@ TEST_CASE("numbers of GPUs tell nothing of sharing unless all ranks see the same
   CHECK(place(mixed, own_view, 0, 2) == "cuda:0 gloo");
 }
 
-TEST_CASE("ranks take GPUs that no others take as long as there are some") {
+TEST_CASE("ranks take GPUs that no others have taken as long as there are some") {
   using Lists = std::vector<std::vector<std::string>>;
   struct Case {
     Lists allowed;
@@ -177,7 +172,7 @@ TEST_CASE("ranks that turn out to share a GPU use Gloo, or are refused if NCCL w
   CHECK_THAT(failure.message, ContainsSubstring("ranks 1 and 4 share one"));
 }
 
-TEST_CASE("what is asked for by name is never replaced") {
+TEST_CASE("a device or backend that the config names is refused, but never replaced") {
   struct Case {
     RunConfig config;
     Machine machine;
@@ -191,9 +186,10 @@ TEST_CASE("what is asked for by name is never replaced") {
       {asking(DeviceName::kAuto, BackendName::kAuto, {"cuda:0", "cuda:2"}), kTwoGpus, 2,
        "\"cuda:2\", but this machine shows 2 GPUs"},
       {asking(DeviceName::kAuto, BackendName::kNccl), kTwoGpus, 3, "3 processes share 2 GPUs"},
-      {asking(DeviceName::kCuda, BackendName::kNccl), kOneGpu, 2, "a GPU of its own"},
+      {asking(DeviceName::kCuda, BackendName::kNccl), kOneGpu, 2,
+       "a separate GPU for every process"},
       {asking(DeviceName::kAuto, BackendName::kNccl, {"cuda:0", "cuda:0"}), kTwoGpus, 2,
-       "a GPU of its own"},
+       "a separate GPU for every process"},
   };
   for (const Case& entry : bad) {
     const auto failure = error_of([&] {
@@ -210,7 +206,7 @@ TEST_CASE("what is asked for by name is never replaced") {
   CHECK_THAT(failure.message, ContainsSubstring("\"gloo\""));
 }
 
-TEST_CASE("threads share out the cores unless something says otherwise") {
+TEST_CASE("the ranks' threads share the cores unless config or environment set them") {
   const auto threads = [](const RunConfig& config, int world) {
     return choose_placement(config, kLaptop, 0, world).threads;
   };
@@ -235,7 +231,7 @@ TEST_CASE("threads share out the cores unless something says otherwise") {
   CHECK(threads(named, 2) == 3);
 }
 
-TEST_CASE("an OMP_NUM_THREADS that is no count of threads is skipped") {
+TEST_CASE("an invalid OMP_NUM_THREADS is ignored") {
   RunConfig config;
   for (const char* value : {"", "many", "0", "-3", "99999999999999999999"}) {
     const ScopedEnvironment set("OMP_NUM_THREADS", value);

@@ -1,7 +1,6 @@
-#include "launch/restart_policy.h"
-
 #include <string>
 
+#include "launch/supervisor.h"
 #include "support/catch.h"
 #include "support/temp_folder.h"
 
@@ -10,7 +9,7 @@ namespace {
 
 using Catch::Matchers::ContainsSubstring;
 
-/// A machine without cgroups, of which processes were killed for lack of memory so many times.
+/// A machine without cgroups that counts processes killed for lack of memory.
 struct Machine : testing::TempFolder {
   Machine() {
     write("proc/meminfo", "MemTotal: 1048576 kB\n");

