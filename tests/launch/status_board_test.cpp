@@ -22,7 +22,7 @@ TEST_CASE("a fresh board says that all ranks are starting, just now") {
   }
 }
 
-TEST_CASE("the launcher sees what a rank in another process says") {
+TEST_CASE("the launcher sees the progress of a rank in another process") {
   const StatusBoard board = StatusBoard::create(2);
   const double created_s = board.of(1).updated_s.load();
   const pid_t child = ::fork();
@@ -40,7 +40,7 @@ TEST_CASE("the launcher sees what a rank in another process says") {
   CHECK(describe(board.of(0)) == "starting");
 }
 
-TEST_CASE("without a launcher a rank has a board of its own") {
+TEST_CASE("without a launcher a rank has a private board") {
   StatusBoard board = StatusBoard::attach(-1, 2);
   CHECK(board.fd() == -1);
   CHECK(describe(board.of(1)) == "starting");
@@ -80,7 +80,7 @@ TEST_CASE("an evaluation says which batch it is at") {
   CHECK(describe(board.of(0)) == "evaluation, batch 1");
 }
 
-TEST_CASE("a rank says what it waits for as long as it does, and how long that was in a step") {
+TEST_CASE("the board shows a wait while it lasts, and its time in steps") {
   StatusBoard board = StatusBoard::attach(-1, 1);
   RankStatus& status = board.of(0);
   const auto wait = [&] { return static_cast<Wait>(status.wait.load()); };

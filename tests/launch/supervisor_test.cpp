@@ -99,7 +99,7 @@ TEST_CASE("an attempt whose ranks all finish is a success") {
   CHECK(fs::exists(attempt.folder.path() / "started.2"));
 }
 
-TEST_CASE("a rank that leaves with success before its work is done is a failure") {
+TEST_CASE("a rank that exits with 0 before its work is done is a failure") {
   Attempt attempt(2, "exit 0");
   const AttemptResult result = attempt.finished(0).run();
   REQUIRE(result.failure);
@@ -119,7 +119,7 @@ TEST_CASE("a killed rank ends the others within seconds") {
   CHECK(monotonic_seconds() - begin_s < 5);
 }
 
-TEST_CASE("the ranks get a moment to say what they saw, and the cause stays the cause") {
+TEST_CASE("victims get a moment to report, and the cause stays the cause") {
   Attempt attempt(
       3,
       "case $RANK in\n"
@@ -159,7 +159,7 @@ TEST_CASE("a rank without progress is named, and all are ended") {
   CHECK(monotonic_seconds() - begin_s < 5);
 }
 
-TEST_CASE("of ranks that fall silent together one that was stopped is the cause") {
+TEST_CASE("of ranks that stall together one that was stopped is the cause") {
   Attempt attempt(3, "[ $RANK = 2 ] && kill -STOP $$; exec sleep 60");
   const AttemptResult result = attempt.run(/*hang_timeout_s=*/0.3);
   REQUIRE(result.failure);
@@ -184,7 +184,7 @@ TEST_CASE("a signal is passed on and the ranks are waited for while they save") 
   }
 }
 
-TEST_CASE("ranks may leave with the code of another signal than the one that came first") {
+TEST_CASE("ranks may exit with the code of another signal than the first one") {
   Attempt attempt(2,
                   "trap 'exit $((130 + 13 * RANK))' TERM; touch $FOLDER/ready.$RANK; while :; do "
                   "sleep 0.01; done");
@@ -196,7 +196,7 @@ TEST_CASE("ranks may leave with the code of another signal than the one that cam
   CHECK(result.exit_code == 128 + SIGTERM);
 }
 
-TEST_CASE("ranks that finish although they were asked to stop have finished") {
+TEST_CASE("ranks that finish although they were asked to stop succeed") {
   Attempt attempt(2, "trap '' TERM; touch $FOLDER/ready.$RANK; sleep 0.3; exit 0");
   attempt.finished(0).finished(1);
   std::thread sender = signal_when_started(attempt, SIGTERM);
@@ -207,7 +207,7 @@ TEST_CASE("ranks that finish although they were asked to stop have finished") {
   CHECK(result.exit_code == 0);
 }
 
-TEST_CASE("a rank that a passed-on signal kills before it can take note is no failure") {
+TEST_CASE("a rank that is killed by the passed-on signal is no failure") {
   Attempt attempt(2, "touch $FOLDER/ready.$RANK; exec sleep 60");
   std::thread sender = signal_when_started(attempt, SIGTERM);
   const AttemptResult result = attempt.run();
@@ -232,7 +232,7 @@ TEST_CASE("a second Ctrl-C does not wait for ranks that do not stop") {
   CHECK(monotonic_seconds() - begin_s < 10);
 }
 
-TEST_CASE("what the launcher does meanwhile is started after the ranks and finished once") {
+TEST_CASE("the background task is started after the ranks and finished once") {
   Attempt attempt(1, "exec sleep 0.5");
   attempt.finished(0);
   std::array<int, 2> pipe{};
@@ -253,7 +253,7 @@ TEST_CASE("what the launcher does meanwhile is started after the ranks and finis
   CHECK(finished == 1);
 }
 
-TEST_CASE("what goes wrong there ends the ranks and is thrown") {
+TEST_CASE("an error in the background task ends the ranks and is thrown") {
   const double begin_s = monotonic_seconds();
   Attempt attempt(2, "echo $$ > $FOLDER/pid.$RANK; exec sleep 60");
   std::array<int, 2> pipe{};

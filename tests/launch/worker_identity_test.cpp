@@ -23,6 +23,13 @@ std::optional<WorkerIdentity> identity_in(const Variables& variables) {
   });
 }
 
+/// "torchrun 5/6 2/3 node-1": launcher, rank, local rank and rank 0's host.
+std::string place_of(const WorkerIdentity& identity) {
+  return std::string(name_of(identity.launcher)) + " " + std::to_string(identity.rank) + "/" +
+         std::to_string(identity.world_size) + " " + std::to_string(identity.local_rank) + "/" +
+         std::to_string(identity.local_world_size) + " " + identity.master_address;
+}
+
 /// What torchrun sets for rank 5 of 6 on the second of two nodes.
 Variables torchrun() {
   return {{"RANK", "5"},
@@ -46,22 +53,17 @@ Variables without(Variables variables, const std::string& name) {
   return variables;
 }
 
-TEST_CASE("a process started by hand is nobody's worker") {
+TEST_CASE("a process started by hand is no worker of another launcher") {
   CHECK_FALSE(identity_in({}));
   // Clusters export the address for good.
   CHECK_FALSE(identity_in({{"MASTER_ADDR", "node-1"}, {"MASTER_PORT", "29500"}}));
   CHECK_FALSE(identity_in({{"LOCAL_RANK", "0"}}));
 }
 
-TEST_CASE("torchrun's variables say who this is") {
+TEST_CASE("torchrun's variables give rank and address") {
   const auto identity = identity_in(torchrun());
   REQUIRE(identity);
-  CHECK(identity->launcher == LauncherKind::kTorchrun);
-  CHECK(identity->rank == 5);
-  CHECK(identity->world_size == 6);
-  CHECK(identity->local_rank == 2);
-  CHECK(identity->local_world_size == 3);
-  CHECK(identity->master_address == "node-1");
+  CHECK(place_of(*identity) == "torchrun 5/6 2/3 node-1");
   CHECK(identity->master_port == 29500);
   CHECK(identity->store_served_by_agent);
   CHECK(identity->restart_count == 2);
@@ -79,7 +81,7 @@ TEST_CASE("keys of one attempt never meet those of another") {
   CHECK(own == prefix(with(torchrun(), "RANK", "0")));
 }
 
-TEST_CASE("what torchrun leaves out has a default") {
+TEST_CASE("torchrun's optional variables have defaults") {
   Variables variables = torchrun();
   for (const char* name : {"LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
                            "TORCHELASTIC_USE_AGENT_STORE"}) {
@@ -94,7 +96,7 @@ TEST_CASE("what torchrun leaves out has a default") {
                   ->store_served_by_agent);
 }
 
-TEST_CASE("variables that are missing are all named, with the way on") {
+TEST_CASE("missing variables are all named, with the launchers that set them") {
   for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}) {
     const auto failure = error_of([&] { identity_in(without(torchrun(), name)); });
     INFO(name);
@@ -141,29 +143,24 @@ Variables slurm() {
           {"SLURM_STEP_ID", "0"}};
 }
 
-TEST_CASE("a task of srun knows its place") {
+TEST_CASE("a task of srun knows its rank, and MASTER_ADDR and MASTER_PORT override Slurm's list") {
   const auto identity = identity_in(slurm());
   REQUIRE(identity);
-  CHECK(identity->launcher == LauncherKind::kSlurm);
-  CHECK(identity->rank == 3);
-  CHECK(identity->world_size == 5);
-  CHECK(identity->local_rank == 0);
-  CHECK(identity->local_world_size == 2);
-  CHECK(identity->master_address == "gpu07");
+  CHECK(place_of(*identity) == "slurm 3/5 0/2 gpu07");
   CHECK(identity->master_port >= 15000);
   CHECK(identity->master_port < 32000);
   CHECK(identity->master_port == identity_in(with(slurm(), "SLURM_PROCID", "0"))->master_port);
   CHECK(identity->master_port != identity_in(with(slurm(), "SLURM_STEP_ID", "1"))->master_port);
   CHECK(identity->master_port != identity_in(with(slurm(), "SLURM_JOB_ID", "1"))->master_port);
   CHECK_THAT(identity->decided_by, ContainsSubstring("SLURM_STEP_NODELIST"));
-}
-
-TEST_CASE("an address and a port that are set win over Slurm's list") {
-  const auto identity =
+  const auto told =
       identity_in(with(with(slurm(), "MASTER_ADDR", "login"), "MASTER_PORT", "29500"));
-  CHECK(identity->master_address == "login");
-  CHECK(identity->master_port == 29500);
-  CHECK_THAT(identity->decided_by, ContainsSubstring("MASTER_ADDR"));
+  CHECK(told->master_address == "login");
+  CHECK(told->master_port == 29500);
+  CHECK_THAT(told->decided_by, ContainsSubstring("MASTER_ADDR"));
+  const auto requeued = identity_in(with(slurm(), "SLURM_RESTART_COUNT", "2"));
+  CHECK(requeued->restart_count == 2);
+  CHECK(requeued->store_prefix != identity->store_prefix);
 }
 
 TEST_CASE("tasks on one node meet on loopback") {
@@ -181,13 +178,6 @@ TEST_CASE("tasks on one node meet on loopback") {
             ->master_address == "127.0.0.1");
 }
 
-TEST_CASE("a requeued job is another attempt") {
-  CHECK(identity_in(slurm())->restart_count == 0);
-  const auto again = identity_in(with(slurm(), "SLURM_RESTART_COUNT", "2"));
-  CHECK(again->restart_count == 2);
-  CHECK(again->store_prefix != identity_in(slurm())->store_prefix);
-}
-
 TEST_CASE("shells and batch scripts of one task start their own processes, a task of srun never") {
   CHECK_FALSE(identity_in(without(slurm(), "SLURM_PROCID")));  // salloc
   Variables alone = {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}, {"SLURM_JOB_ID", "4711"}};
@@ -198,16 +188,6 @@ TEST_CASE("shells and batch scripts of one task start their own processes, a tas
   REQUIRE(identity);
   CHECK(identity->launcher == LauncherKind::kSlurm);
   CHECK(identity->world_size == 1);
-}
-
-TEST_CASE("a batch script that forgot srun is told so") {
-  Variables batch = slurm();
-  for (const char* name : {"SLURM_STEP_ID", "SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE"}) {
-    batch.erase(name);
-  }
-  const auto failure = error_of([&] { identity_in(batch); });
-  CHECK(failure.code == ExitCode::kConfig);
-  CHECK_THAT(failure.message, ContainsSubstring("srun mnist-train"));
 }
 
 TEST_CASE("a shell that is a step of its job starts its own processes, and srun's tasks do not") {
@@ -228,11 +208,19 @@ TEST_CASE("a shell that is a step of its job starts its own processes, and srun'
   }
 }
 
-TEST_CASE("a batch script is one whether or not Slurm numbers its step") {
+TEST_CASE("a batch script that forgot srun is refused, whether or not Slurm numbers its step") {
+  Variables unnumbered = slurm();
+  for (const char* name : {"SLURM_STEP_ID", "SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE"}) {
+    unnumbered.erase(name);
+  }
+  CHECK_THAT(error_of([&] { identity_in(unnumbered); }).message, ContainsSubstring("5 tasks"));
   for (const char* step : {"4294967291", "batch"}) {
     INFO(step);
     const Variables batch = with(with(slurm(), "SLURM_STEP_ID", step), "SLURM_PROCID", "0");
-    CHECK_THAT(error_of([&] { identity_in(batch); }).message, ContainsSubstring("5 tasks"));
+    const auto failure = error_of([&] { identity_in(batch); });
+    CHECK(failure.code == ExitCode::kConfig);
+    CHECK_THAT(failure.message,
+               ContainsSubstring("5 tasks") && ContainsSubstring("srun mnist-train"));
     CHECK_FALSE(identity_in(with(batch, "SLURM_NTASKS", "1")));
     Variables with_mpirun = batch;
     with_mpirun.merge(Variables{{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"}});
@@ -240,7 +228,7 @@ TEST_CASE("a batch script is one whether or not Slurm numbers its step") {
   }
 }
 
-TEST_CASE("what Slurm must say and does not is named") {
+TEST_CASE("a missing variable of Slurm is named") {
   for (const char* name : {"SLURM_LOCALID", "SLURM_JOB_ID", "SLURM_STEP_NODELIST"}) {
     const auto failure = error_of([&] { identity_in(without(slurm(), name)); });
     INFO(name);
@@ -279,15 +267,10 @@ Variables open_mpi() {
           {"PMIX_NAMESPACE", "3539009537"}};
 }
 
-TEST_CASE("a process of mpirun knows its place, on one host without more") {
+TEST_CASE("a process of mpirun on one host needs no address") {
   const auto identity = identity_in(open_mpi());
   REQUIRE(identity);
-  CHECK(identity->launcher == LauncherKind::kOpenMpi);
-  CHECK(identity->rank == 1);
-  CHECK(identity->world_size == 2);
-  CHECK(identity->local_rank == 1);
-  CHECK(identity->local_world_size == 2);
-  CHECK(identity->master_address == "127.0.0.1");
+  CHECK(place_of(*identity) == "open-mpi 1/2 1/2 127.0.0.1");
   CHECK(identity->master_port != identity_in(with(open_mpi(), "PMIX_NAMESPACE", "1"))->master_port);
   const auto alone = identity_in({{"OMPI_COMM_WORLD_RANK", "0"},
                                   {"OMPI_COMM_WORLD_SIZE", "1"},
@@ -297,7 +280,7 @@ TEST_CASE("a process of mpirun knows its place, on one host without more") {
   CHECK(alone->world_size == 1);
 }
 
-TEST_CASE("processes of one parent meet where Open MPI names no job") {
+TEST_CASE("processes of one parent meet if Open MPI names no job") {
   const auto first = identity_in(without(open_mpi(), "PMIX_NAMESPACE"));
   const auto second =
       identity_in(with(without(open_mpi(), "PMIX_NAMESPACE"), "OMPI_COMM_WORLD_RANK", "0"));
@@ -337,16 +320,11 @@ Variables mpich() {
           {"MPI_LOCALNRANKS", "2"}, {"PMI_FD", "8"},   {"HYDI_CONTROL_FD", "7"}};
 }
 
-TEST_CASE("a process of MPICH's mpiexec knows its place, on one host without more") {
+TEST_CASE("a process of MPICH's mpiexec on one host needs no address") {
   for (const Variables& variables : {mpich(), without(mpich(), "MPI_LOCALNRANKS")}) {
     const auto identity = identity_in(variables);
     REQUIRE(identity);
-    CHECK(identity->launcher == LauncherKind::kMpich);
-    CHECK(identity->rank == 1);
-    CHECK(identity->world_size == 2);
-    CHECK(identity->local_rank == 1);
-    CHECK(identity->local_world_size == 2);
-    CHECK(identity->master_address == "127.0.0.1");
+    CHECK(place_of(*identity) == "mpich 1/2 1/2 127.0.0.1");
     const auto other = identity_in(with(with(mpich(), "PMI_RANK", "0"), "MPI_LOCALRANKID", "0"));
     CHECK(identity->master_port == other->master_port);
     CHECK(identity->store_prefix == other->store_prefix);
@@ -395,7 +373,7 @@ TEST_CASE("a lone variable of MPICH's makes no worker, and half of them are refu
   }
 }
 
-TEST_CASE("Slurm's PMI says nothing that Slurm does not, and MPICH goes last") {
+TEST_CASE("Slurm's PMI is ignored, and MPICH comes last") {
   Variables pmi2 = slurm();
   pmi2.merge(Variables{{"PMI_RANK", "7"}, {"PMI_SIZE", "8"}});
   CHECK(identity_in(pmi2)->launcher == LauncherKind::kSlurm);
@@ -413,7 +391,7 @@ TEST_CASE("Slurm's PMI says nothing that Slurm does not, and MPICH goes last") {
   CHECK(identity_in(both)->launcher == LauncherKind::kTorchrun);
 }
 
-TEST_CASE("processes of an mpirun whose daemons srun started are the mpirun's") {
+TEST_CASE("processes of an mpirun whose daemons srun started follow the mpirun") {
   Variables daemon = slurm();
   daemon["SLURM_PROCID"] = "1";
   daemon["SLURM_STEP_NUM_TASKS"] = "2";
@@ -436,7 +414,7 @@ TEST_CASE("processes of an mpirun whose daemons srun started are the mpirun's") 
              ContainsSubstring("Slurm says rank 1 of 4"));
 }
 
-TEST_CASE("torchrun goes first, Slurm second, and a contradiction is an error") {
+TEST_CASE("torchrun comes first, Slurm second, and a contradiction is an error") {
   Variables both = slurm();
   both.merge(open_mpi());
   const auto failure = error_of([&] { identity_in(both); });

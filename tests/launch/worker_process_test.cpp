@@ -46,8 +46,7 @@ bool comes_to_hold(const fs::path& path, const std::string& text) {
   return false;
 }
 
-/// Whether a process ends that is nobody's child any more: where no init takes note, it stays as a
-/// zombie.
+/// Returns whether an orphaned process ends; without an init to reap it, it stays as a zombie.
 bool comes_to_end(pid_t pid) {
   for (int wait_ms = 0; wait_ms < kLong_ms; wait_ms += 5) {
     const std::string status = text_of("/proc/" + std::to_string(pid) + "/stat");
@@ -57,7 +56,7 @@ bool comes_to_end(pid_t pid) {
   return false;
 }
 
-TEST_CASE("a worker is told who it is, and that replaces what the launcher was told") {
+TEST_CASE("a worker gets its own variables in place of the launcher's") {
   const TempFolder folder;
   const ScopedEnvironment stale("RANK", "17");
   const ScopedEnvironment kept("MNIST_TRAIN_TEST_KEPT", "yes");
@@ -80,7 +79,7 @@ TEST_CASE("a worker is told who it is, and that replaces what the launcher was t
   CHECK(text_of(folder.path() / "stdin.1").empty());
 }
 
-TEST_CASE("descriptors are handed over under their numbers, the socket to rank 0 alone") {
+TEST_CASE("descriptors are handed over under their numbers, the socket only to rank 0") {
   const TempFolder folder;
   const UniqueFd job = publish_job({});
   const StatusBoard board = StatusBoard::create(2);
@@ -107,7 +106,7 @@ TEST_CASE("descriptors are handed over under their numbers, the socket to rank 0
   CHECK_THAT(text_of(folder.path() / "open.1"), Catch::Matchers::StartsWith("3\n4\n5\n6\n10"));
 }
 
-TEST_CASE("what a worker says before it ends is read, and how it ended") {
+TEST_CASE("report and exit status of a worker are collected") {
   struct Case {
     const char* script;
     int code;
@@ -133,7 +132,7 @@ TEST_CASE("what a worker says before it ends is read, and how it ended") {
   }
 }
 
-TEST_CASE("what a worker writes goes to its log, standard output of rank 0 to the launcher's") {
+TEST_CASE("output of a worker goes to its log, standard output of rank 0 to the launcher's") {
   const TempFolder folder;
   const fs::path launcher_out = folder.path() / "stdout";
   WorkerSetup setup;
@@ -177,7 +176,7 @@ TEST_CASE("signals that the launcher blocks reach its workers") {
   CHECK(end_of(worker).signal == SIGTERM);
 }
 
-TEST_CASE("a worker that nobody holds any more is killed") {
+TEST_CASE("destroying the object kills the worker") {
   const TempFolder folder;
   WorkerSetup setup;
   setup.executable = shell_worker(folder, "exec sleep 60");
@@ -230,7 +229,7 @@ TEST_CASE("a log that cannot be opened is an error, and no worker is started") {
   CHECK_THAT(failure.message, ContainsSubstring("rank-0.log"));
 }
 
-TEST_CASE("a worker knows what it was handed") {
+TEST_CASE("a worker knows which descriptors it was handed") {
   const ScopedEnvironment names(kHandedOverVariable, "job failure dataset-ready");
   CHECK(was_handed_over("job"));
   CHECK(was_handed_over("failure"));
