@@ -82,13 +82,13 @@ void find_file(std::string& path, bool to_resume) {
                                : "there is no intact checkpoint in its folder"));
 }
 
-struct FileKind {
+struct OutputKind {
   std::string_view writer;  // the command that writes such files; "": none
   std::vector<std::string_view> extensions;
 };
 
-const std::vector<FileKind>& file_kinds() {
-  static const std::vector<FileKind> kinds{
+const std::vector<OutputKind>& output_kinds() {
+  static const std::vector<OutputKind> kinds{
       {"export --format pt", {".pt", ".pth"}},
       {"export --format safetensors", {".safetensors"}},
       {"export --format onnx", {".onnx"}},
@@ -137,12 +137,12 @@ std::optional<std::string> misused_extension(const CommandLine& line) {
   std::ranges::transform(extension, extension.begin(), [](unsigned char letter) {
     return static_cast<char>(std::tolower(letter));
   });
-  const auto has_it = [&](const FileKind& kind) {
+  const auto has_it = [&](const OutputKind& kind) {
     return std::ranges::count(kind.extensions, extension) > 0;
   };
-  const auto other = std::ranges::find_if(file_kinds(), has_it);
-  if (other == file_kinds().end() || other->writer == writer) return std::nullopt;
-  const auto own = std::ranges::find(file_kinds(), writer, &FileKind::writer);
+  const auto other = std::ranges::find_if(output_kinds(), has_it);
+  if (other == output_kinds().end() || other->writer == writer) return std::nullopt;
+  const auto own = std::ranges::find(output_kinds(), writer, &OutputKind::writer);
   std::string text = fmt::format("--output {}: {} writes {} files", *line.output, writer,
                                  fmt::join(own->extensions, " or "));
   if (!other->writer.empty()) {

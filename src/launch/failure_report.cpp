@@ -43,16 +43,16 @@ bool blames_user(const RankEnd& end, const StatusBoard& board) {
 }
 
 std::string describe_end(const RankEnd& end, const StatusBoard& board) {
-  const auto& report = end.exit.failure;
-  if (blames_user(end, board)) return report->message;
+  const auto& reported = end.exit.failure;
+  if (blames_user(end, board)) return reported->message;
   if (end.pid <= 0) {
     return fmt::format(
         "rank {} could not be started: {}", end.rank,
-        report ? report->message : "its fork server has ended" + error_limit(ENOMEM));
+        reported ? reported->message : "its fork server has ended" + error_limit(ENOMEM));
   }
   const std::string rank = fmt::format("rank {} (pid {})", end.rank, end.pid);
   const std::string place = describe(board.of(end.rank));
-  if (report) return rank + " in " + place + ": " + report->message;
+  if (reported) return rank + " in " + place + ": " + reported->message;
   if (end.exit.signal != 0) {
     return fmt::format("{} was killed by signal {} ({}) in {}", rank, end.exit.signal,
                        ::strsignal(end.exit.signal), place);
@@ -173,20 +173,21 @@ RunFailure summarize_failure(const std::vector<RankEnd>& ends,
   const RankEnd& cause = *std::ranges::min_element(ends, {}, [](const RankEnd& end) {
     return !has_failed(end) ? 2 : is_victim(end) ? 1 : 0;
   });
-  const auto& report = cause.exit.failure;
+  const auto& reported = cause.exit.failure;
   const bool is_mistake = blames_user(cause, board);
   RunFailure failure;
   if (!is_mistake) failure.rank = cause.rank;
   failure.cause = describe_end(cause, board);
-  failure.code = report ? report->code : ExitCode::kDistributed;
-  failure.died_without_report = !report;
-  failure.was_killed = cause.exit.signal == SIGKILL || (cause.pid <= 0 && !report);
+  failure.code = reported ? reported->code : ExitCode::kDistributed;
+  failure.died_without_report = !reported;
+  failure.was_killed = cause.exit.signal == SIGKILL || (cause.pid <= 0 && !reported);
   failure.phase = board.of(cause.rank).phase;
   failure.restart_may_help = failure.code == ExitCode::kDistributed;
   for (const RankEnd& end : ends) {
     if (&end == &cause || !has_failed(end)) continue;
     const auto& other = end.exit.failure;
-    if (report && other && report->message == other->message) continue;  // all found one mistake
+    if (reported && other && reported->message == other->message)
+      continue;  // all found one mistake
     if (is_mistake && is_victim(end)) continue;
     failure.victims += describe_end(end, board) + "\n";
   }
