@@ -1,3 +1,4 @@
+#include <c10/util/Exception.h>
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <pthread.h>
@@ -7,23 +8,112 @@
 #include <cstdlib>
 #include <exception>
 #include <memory>
-#include <stdexcept>
+#include <mutex>
+#include <optional>
 
 #include "app/commands.h"
-#include "app/report_failure.h"
 #include "app/worker.h"
+#include "base/file.h"
 #include "base/limits.h"
+#include "base/log.h"
 #include "base/system.h"
 #include "comm/failures.h"
+#include "launch/failure_report.h"
 #include "launch/fork_server.h"
 #include "launch/progress_watch.h"
 #include "launch/worker_process.h"
+#include "report/page/page.h"
+#include "report/run_folder.h"
+#include "report/summary.h"
 
 namespace mnist_train::app {
 
 namespace {
 
-Worker* ending_worker = nullptr;
+launch::Phase phase_of(Worker* worker) {
+  return worker == nullptr ? launch::Phase::kStarting
+                           : static_cast<launch::Phase>(worker->status().phase.load());
+}
+
+/// LibTorch's messages are long: only the log has them in full.
+launch::FailureReport report_of(const std::exception& error, Worker* worker) {
+  const launch::Phase phase = phase_of(worker);
+  launch::FailureReport failure = launch::report_for(error, phase);
+  spdlog::debug("failed: {}", error.what());
+  if (worker != nullptr && failure.code == ExitCode::kConfig) {
+    failure.message = launch::message_of(error, worker->job.positions);
+  }
+  if (dynamic_cast<const c10::Error*>(&error) == nullptr) return failure;
+  failure.message = short_message(error);
+  if (comm::is_out_of_memory(error)) {
+    failure.message = launch::out_of_memory(phase) + " (" + failure.message + ")";
+  }
+  return failure;
+}
+
+/// Other launchers see neither which rank is silent nor if the kernel killed it here.
+void name_lost_ranks(const std::exception& error, Worker* worker, launch::FailureReport& failure) {
+  if (worker == nullptr || !failure.is_victim) return;
+  for (const int rank : worker->communicator.silent_ranks(comm::is_timeout(error))) {
+    failure.message += fmt::format("; rank {} did not respond", rank);
+  }
+  if (const auto used_up = worker->memory_kills.new_kill()) {
+    failure.message += "; the kernel killed a process of this host: " +
+                       launch::out_of_memory(phase_of(worker), *used_up);
+  }
+}
+
+/// Returns the process that failed, and its phase.
+std::string process_text(const launch::FailureReport& failure, Worker* worker) {
+  const auto identity =
+      worker != nullptr ? std::optional(worker->identity) : launch::identity_from_environment();
+  return fmt::format(
+      "rank {} on {} (pid {}) {}: ", identity ? identity->rank : 0, failure.host, ::getpid(),
+      worker == nullptr ? "while starting" : "in " + launch::describe(worker->status()));
+}
+
+/// Records the failure in the run folder, or removes the folder if a mistake of the user's kept the
+/// run from beginning. Returns how to resume.
+std::string end_run_folder(const Worker& worker, const launch::FailureReport& failure,
+                           bool is_mistake) {
+  if (is_mistake && !report::holds_run(worker.run_folder)) {
+    report::discard_run_folder(worker.run_folder, worker.job.made_folders);
+    return "";
+  }
+  report::record_failure(worker.run_folder / report::files::kSummary, failure.message);
+  if (worker.config.report.html) report::write_last_page(worker.run_folder);
+  return launch::recovery_advice(worker.run_folder, worker.job.program);
+}
+
+/// Tells the launcher of this rank why it ends: ours through its pipe, torchrun through
+/// TORCHELASTIC_ERROR_FILE and standard error. `worker` is null if the rank did not get that far.
+/// Returns the exit code.
+ExitCode report_failure(const std::exception& error, Worker* worker) {
+  // The main thread may lose a connection while the thread that watches it reports a time-out: the
+  // first one ends the process.
+  static std::recursive_mutex reporting;
+  reporting.lock();
+  launch::FailureReport failure = report_of(error, worker);
+  if (launch::was_handed_over("failure")) {
+    const std::string text = launch::to_text(failure);
+    (void)write_all(launch::kFailureFd, text.data(), text.size());
+    return failure.code;
+  }
+  name_lost_ranks(error, worker, failure);
+  const bool is_mistake =
+      !failure.is_victim && launch::is_users_mistake(failure.code, phase_of(worker));
+  std::string block = "mnist-train failed: " + (is_mistake ? "" : process_text(failure, worker)) +
+                      as_block(failure.message) + "\n";
+  if (worker != nullptr && worker->is_rank0() &&
+      worker->job.command == launch::WorkerCommand::kTrain) {
+    block += end_run_folder(*worker, failure, is_mistake);
+  }
+  (void)write_all(STDERR_FILENO, block.data(), block.size());
+  launch::write_elastic_error_file(failure.message);
+  return failure.code;
+}
+
+Worker* ending_worker = nullptr;  // null until it has started
 
 /// Ends this process because the system refused a thread.
 [[noreturn]] void end_without_thread(int error) {
@@ -31,7 +121,7 @@ Worker* ending_worker = nullptr;
   ::_exit(static_cast<int>(report_failure(refused, ending_worker)));
 }
 
-/// NCCL's watchdog throws in a thread of its own, where nothing can catch it.
+/// NCCL's watchdog throws in its own thread, where nothing can catch it.
 [[noreturn]] void report_and_end() {
   try {
     if (const auto error = std::current_exception()) std::rethrow_exception(error);
@@ -57,8 +147,8 @@ Worker* ending_worker = nullptr;
   ::_exit(static_cast<int>(report_failure(PeerError(message), &worker)));
 }
 
-/// Makes somebody else than the waits themselves watch how long they take: our launcher, or a
-/// thread under other launchers, which do not see whether a rank makes progress.
+/// Lets our launcher watch how long waits take, or a thread under other launchers, which do not see
+/// if a rank makes progress.
 std::unique_ptr<launch::ProgressWatch> watch_progress(Worker& worker) {
   const bool launcher_watches = launch::was_handed_over("status");
   // NCCL's watchdog also writes which collective the ranks disagree on.
@@ -75,37 +165,38 @@ ExitCode run(Worker& worker) {
   ending_worker = &worker;
   const auto progress_watch = watch_progress(worker);
   if (worker.placement.backend == "nccl") std::set_terminate(report_and_end);
+  using launch::WorkerCommand;
   switch (worker.job.command) {
-    case launch::WorkerCommand::kTrain:
+    case WorkerCommand::kTrain:
       return run_training(worker);
-    case launch::WorkerCommand::kEvaluate:
+    case WorkerCommand::kEvaluate:
       run_evaluation(worker);
-      return ExitCode::kDone;
-    case launch::WorkerCommand::kPredict:
+      break;
+    case WorkerCommand::kPredict:
       run_predictions(worker);
-      return ExitCode::kDone;
-    case launch::WorkerCommand::kPreview:
+      break;
+    case WorkerCommand::kPreview:
       run_preview(worker);
-      return ExitCode::kDone;
-    case launch::WorkerCommand::kDescribe:
+      break;
+    case WorkerCommand::kDescribe:
       run_description(worker);
-      return ExitCode::kDone;
-    case launch::WorkerCommand::kExport:
+      break;
+    case WorkerCommand::kExport:
       run_export(worker);
-      return ExitCode::kDone;
-    case launch::WorkerCommand::kDiagnose:
+      break;
+    case WorkerCommand::kDiagnose:
       run_diagnosis(worker);
-      return ExitCode::kDone;
+      break;
   }
-  throw std::logic_error("the job has a command that the worker does not know");
+  return ExitCode::kDone;
 }
 
 }  // namespace
 
 }  // namespace mnist_train::app
 
-/// Stands before the C library's function, for LibTorch and what it brings. Few of them expect that
-/// a thread is refused: pthreadpool waits for it forever, OpenMP calls exit, others abort.
+/// Replaces the C library's function for LibTorch and its libraries, few of which expect that a
+/// thread is refused: pthreadpool waits for it forever, OpenMP calls exit, others abort.
 extern "C" __attribute__((visibility("default"))) int pthread_create(
     pthread_t* thread, const pthread_attr_t* attributes, void* (*work)(void*),
     void* argument) noexcept {
@@ -116,7 +207,7 @@ extern "C" __attribute__((visibility("default"))) int pthread_create(
   return error;
 }
 
-/// Runs one rank, or the server that forks ranks. mnist-train starts it, and has checked everything
+/// Runs one rank, or the server that forks ranks. mnist-train starts it after checking everything
 /// that needs no LibTorch.
 int main(int, char** arguments) {
   using namespace mnist_train;

@@ -9,17 +9,17 @@
 
 namespace mnist_train::app {
 
-/// The images of a batch that one rank has.
+/// The images of one rank in a batch.
 struct RankPreview {
   std::int64_t channels = 1;
   std::int64_t height = 0;
   std::int64_t width = 0;
   std::string planes;  // [n,C,H,W] bytes
-  // What is said of each image: "sample" and "label", also "class" where classes have names. A
-  // mixed image has "other_label", "other_class" and "weight" besides.
+  // Of each image "sample" and "label", also "class" if classes have names. A mixed image also has
+  // "other_label", "other_class" and "weight".
   std::vector<nlohmann::ordered_json> facts;
 
-  /// All of it as text, which `from_text` reads.
+  /// Returns all of it as text, which `from_text` reads.
   std::string to_text() const;
   static RankPreview from_text(const std::string& text);
 };
@@ -30,8 +30,8 @@ struct PreviewPage {
   nlohmann::ordered_json grids;  // by rank: the facts, and "top" and "left" of each image
 };
 
-/// Returns how many times small images are enlarged so that a person can tell what they show; fewer
-/// where there are so many that the picture would become huge.
+/// Returns by which factor small images are enlarged so that a person can tell what they show; less
+/// if there are so many that the picture would become huge.
 std::int64_t comfortable_scale(const std::vector<RankPreview>& previews);
 
 /// Returns the classes of a rank's images, arranged as its grid is: names, else numbers.

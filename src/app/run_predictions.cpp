@@ -1,4 +1,5 @@
 #include <ATen/core/grad_mode.h>
+#include <spdlog/fmt/ranges.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -7,9 +8,8 @@
 #include <span>
 #include <vector>
 
-#include "app/build_trainer.h"
 #include "app/commands.h"
-#include "app/open_dataset.h"
+#include "app/data_and_model.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/parallel.h"
@@ -26,12 +26,23 @@ namespace mnist_train::app {
 
 namespace {
 
-/// Some of the files, decoded.
+/// A file that was read as an image, or could not be.
+struct ReadFile {
+  std::string problem = {};  // why the file is not an image; empty: it is one
+  bool was_transparent = false;
+};
+
+/// Some of the files that are images.
 struct Images {
-  std::vector<std::string> files;        // those that are images
-  std::vector<std::uint8_t> pixels;      // [n,C,H,W] u8
-  std::vector<std::string> transparent;  // those of the files with pixels that are not opaque
-  std::vector<std::string> problems;     // a line for each of the others
+  std::vector<std::string> files;
+  std::vector<std::uint8_t> pixels;  // [n,C,H,W] u8
+};
+
+/// Files that the messages at the end name.
+struct Remarks {
+  std::vector<std::string> transparent;  // their pixels are not all opaque
+  std::vector<std::string> inverted;
+  std::vector<std::string> problems;  // a line for each file that is not an image
 };
 
 /// [H,W,C] -> [C,H,W]
@@ -56,38 +67,43 @@ imaging::Image read_image(const std::string& path, const data::ImageSet& like) {
   return image;
 }
 
-Images decode(std::span<const std::string> files, const data::ImageSet& like) {
-  const auto bytes = static_cast<std::size_t>(like.channels * like.height * like.width);
+/// Reads the files as images like those that the model was trained on, whose mean brightness is
+/// `trained`, if known.
+Images decode(std::span<const std::string> files, const data::ImageSet& like,
+              std::optional<double> trained, Remarks& remarks) {
+  const auto bytes = static_cast<std::size_t>(like.bytes_per_image());
   std::vector<std::uint8_t> pixels(files.size() * bytes);
-  std::vector<std::string> problems(files.size());
-  std::vector<char> transparent(files.size());
+  std::vector<ReadFile> read(files.size());
   parallel_for(
       0, static_cast<std::int64_t>(files.size()), 1, [&](std::int64_t begin, std::int64_t end) {
         for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
           try {
             const imaging::Image image = read_image(files[i], like);
             copy_planes(image, &pixels[i * bytes]);
-            transparent[i] = image.was_transparent ? 1 : 0;
+            read[i].was_transparent = image.was_transparent;
           } catch (const Error& error) {
-            problems[i] = error.what();
+            read[i].problem = error.what();
           }
         }
       });
   Images images;
   for (std::size_t i = 0; i < files.size(); ++i) {
-    if (!problems[i].empty()) {
-      images.problems.push_back(problems[i]);
+    if (!read[i].problem.empty()) {
+      remarks.problems.push_back(read[i].problem);
       continue;
     }
+    const auto planes = std::span(pixels).subspan(i * bytes, bytes);
     images.files.push_back(files[i]);
-    if (transparent[i] != 0) images.transparent.push_back(files[i]);
-    const auto* begin = &pixels[i * bytes];
-    images.pixels.insert(images.pixels.end(), begin, begin + bytes);
+    images.pixels.insert(images.pixels.end(), planes.begin(), planes.end());
+    if (read[i].was_transparent) remarks.transparent.push_back(files[i]);
+    if (!trained) continue;
+    const double border = imaging::border_brightness(planes, like.height, like.width);
+    if (imaging::looks_inverted(border, *trained)) remarks.inverted.push_back(files[i]);
   }
   return images;
 }
 
-/// The labels of the set mean nothing.
+/// Returns the images as a set whose labels are 0.
 data::ImageSet as_image_set(Images& images, data::ImageSet set) {
   auto owner = std::make_shared<std::vector<std::uint8_t>>(std::move(images.pixels));
   const std::size_t pixels = owner->size();
@@ -99,62 +115,37 @@ data::ImageSet as_image_set(Images& images, data::ImageSet set) {
   return set;
 }
 
-/// Test images do not need mixup, which would ask other processes.
-std::shared_ptr<loader::Augmenter> make_test_augmenter(const Worker& worker,
-                                                       const data::ImageSet& like) {
-  if (worker.config.data.augment.empty()) return nullptr;
-  return std::make_shared<loader::Augmenter>(worker.config.data.augment,
-                                             settings::ImageSize{like.height, like.width},
-                                             worker.config.train.seed, worker.device());
-}
-
 std::vector<std::string> class_names_of(const Worker& worker) {
   const settings::DataOptions& options = worker.config.data;
-  if (options.format) return checkpoint::trained_class_names(worker.job.checkpoint);
-  return settings::named_dataset(*options.dataset).class_names;
+  if (!options.format) return settings::named_dataset(*options.dataset).class_names;
+  const auto facts = checkpoint::facts_of(worker.job.checkpoint);
+  return facts ? facts->class_names : std::vector<std::string>();
 }
 
 void print_predictions(Worker& worker, models::Model& model, Images images,
                        const data::ImageSet& like, const std::vector<std::string>& class_names) {
   if (images.files.empty()) return;
-  const std::vector<std::string> files = images.files;
   const auto source = loader::make_batch_source(
       as_image_set(images, like), settings::effective_normalize(worker.config.data, like.channels),
-      worker.device(), at::kFloat, make_test_augmenter(worker, like));
+      worker.device(), at::kFloat, make_augmenter(worker, like, /*exchanges=*/false));
   const auto batch = source->gather_sequential({0, source->count()});
   const at::Tensor scores =
       model.forward(batch.images).to(at::kCPU, at::kDouble).softmax(1).to(at::kFloat).contiguous();
   std::string text;
-  for (std::size_t i = 0; i < files.size(); ++i) {
+  for (std::size_t i = 0; i < images.files.size(); ++i) {
     const at::Tensor row = scores[static_cast<std::int64_t>(i)];
     const auto* begin = row.const_data_ptr<float>();
-    const report::FilePrediction prediction{files[i], {begin, begin + row.numel()}};
+    const report::FilePrediction prediction{images.files[i], {begin, begin + row.numel()}};
     text += worker.job.as_json ? json_text(report::to_json(prediction, class_names)) + "\n"
                                : report::to_text(prediction, class_names);
   }
   print_text(text);
 }
 
-std::vector<std::string> find_inverted(const Images& images, const data::ImageSet& like,
-                                       double trained) {
-  std::vector<std::string> inverted;
-  const auto bytes = static_cast<std::size_t>(like.channels * like.height * like.width);
-  const std::span<const std::uint8_t> pixels = images.pixels;
-  for (std::size_t i = 0; i < images.files.size(); ++i) {
-    const double border =
-        imaging::border_brightness(pixels.subspan(i * bytes, bytes), like.height, like.width);
-    if (imaging::looks_inverted(border, trained)) inverted.push_back(images.files[i]);
-  }
-  return inverted;
-}
-
 std::string first_of(const std::vector<std::string>& files) {
   constexpr std::size_t kMostNamed = 5;
-  std::string names;
-  for (std::size_t i = 0; i < std::min(files.size(), kMostNamed); ++i) {
-    names += (i == 0 ? "" : ", ") + files[i];
-  }
-  return names + (files.size() > kMostNamed ? ", …" : "");
+  const auto named = std::span(files).first(std::min(files.size(), kMostNamed));
+  return fmt::format("{}{}", fmt::join(named, ", "), files.size() > kMostNamed ? ", …" : "");
 }
 
 void tell_of_transparent(const std::vector<std::string>& transparent, std::size_t count) {
@@ -169,8 +160,8 @@ void warn_of_inverted(const std::vector<std::string>& inverted, std::size_t coun
   const bool dark = trained < 0.5;
   spdlog::warn(
       "{} of {} images look{} inverted ({}): {} on a {} ground, but the model was trained on "
-      "images with a {} ground; for a prediction that means something invert them, with "
-      "ImageMagick for example by: convert {} -background white -alpha remove -negate inverted.png",
+      "images with a {} ground; invert them first, with ImageMagick for example by: convert {} "
+      "-background white -alpha remove -negate inverted.png",
       inverted.size(), count, inverted.size() == 1 ? "s" : "", first_of(inverted),
       dark ? "dark" : "light", dark ? "light" : "dark", dark ? "dark" : "light",
       shell_word((inverted.front().starts_with("-") ? "./" : "") + inverted.front()));
@@ -189,28 +180,20 @@ void run_predictions(Worker& worker) {
   const auto most = static_cast<std::size_t>(worker.config.train.test_batch_size);
   const std::vector<std::string> class_names = class_names_of(worker);
   const auto trained = settings::trained_brightness(worker.config.data);
-  std::vector<std::string> inverted;
-  std::vector<std::string> transparent;
-  std::vector<std::string> problems;
+  Remarks remarks;
   for (std::size_t begin = 0; begin < files.size(); begin += most) {
     launch::update(worker.status(), launch::Phase::kEvaluation, 0, 0,
                    static_cast<std::int64_t>(begin + 1));
-    Images images = decode(files.subspan(begin, std::min(most, files.size() - begin)), like);
-    problems.insert(problems.end(), images.problems.begin(), images.problems.end());
-    transparent.insert(transparent.end(), images.transparent.begin(), images.transparent.end());
-    if (trained) {
-      const auto found = find_inverted(images, like, *trained);
-      inverted.insert(inverted.end(), found.begin(), found.end());
-    }
-    print_predictions(worker, *model, std::move(images), like, class_names);
+    const auto part = files.subspan(begin, std::min(most, files.size() - begin));
+    print_predictions(worker, *model, decode(part, like, trained, remarks), like, class_names);
   }
-  tell_of_transparent(transparent, files.size() - problems.size());
-  warn_of_inverted(inverted, files.size() - problems.size(), trained.value_or(0));
-  if (problems.empty()) return;
-  std::string message = std::to_string(problems.size()) + " of " + std::to_string(files.size()) +
-                        " files cannot be read as images:";
-  for (const std::string& problem : problems) message += "\n  " + problem;
-  throw Error(ExitCode::kData, message);
+  const std::size_t images = files.size() - remarks.problems.size();
+  tell_of_transparent(remarks.transparent, images);
+  warn_of_inverted(remarks.inverted, images, trained.value_or(0));
+  if (remarks.problems.empty()) return;
+  throw Error(ExitCode::kData,
+              fmt::format("{} of {} files cannot be read as images:\n  {}", remarks.problems.size(),
+                          files.size(), fmt::join(remarks.problems, "\n  ")));
 }
 
 }  // namespace mnist_train::app

@@ -5,11 +5,9 @@
 #include <algorithm>
 
 #include "accelerator/device.h"
-#include "app/build_trainer.h"
 #include "app/commands.h"
-#include "app/open_dataset.h"
+#include "app/data_and_model.h"
 #include "app/preview_page.h"
-#include "app/select_kernels.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/print.h"
@@ -21,24 +19,15 @@ namespace mnist_train::app {
 
 namespace {
 
-/// Returns a copy of the batch in the host's memory.
-loader::Batch copy_on_host(loader::Batch batch) {
-  for (at::Tensor* tensor : batch.tensors()) {
-    if (tensor->defined()) *tensor = accelerator::to_host(*tensor).clone();
+/// Appends a copy of the batch, in host memory, to `all`, which may be empty.
+void append(loader::Batch& all, loader::Batch batch) {
+  for (std::size_t part = 0; part < all.tensors().size(); ++part) {
+    at::Tensor& rows = *all.tensors()[part];
+    at::Tensor more = *batch.tensors()[part];
+    if (!more.defined()) continue;
+    more = accelerator::to_host(more);
+    rows = rows.defined() ? at::cat({rows, more}) : more.clone();
   }
-  return batch;
-}
-
-/// Returns the batches as one.
-loader::Batch joined(std::vector<loader::Batch> batches) {
-  loader::Batch all = batches.front();
-  for (std::size_t i = 1; i < batches.size(); ++i) {
-    for (std::size_t part = 0; part < all.tensors().size(); ++part) {
-      at::Tensor& tensor = *all.tensors()[part];
-      if (tensor.defined()) tensor = at::cat({tensor, *batches[i].tensors()[part]});
-    }
-  }
-  return all;
 }
 
 /// Returns the bytes that normalised images, [n,C,H,W], were made from.
@@ -56,26 +45,22 @@ std::string bytes_of(const at::Tensor& images, const settings::NormalizeOptions&
 
 RankPreview preview_of(const loader::Batch& batch, const std::vector<std::int64_t>& samples,
                        const data::Dataset& dataset, const settings::NormalizeOptions& normalize) {
-  RankPreview preview;
-  preview.channels = batch.images.size(1);
-  preview.height = batch.images.size(2);
-  preview.width = batch.images.size(3);
-  preview.planes = bytes_of(batch.images, normalize);
-  const auto name_class = [&dataset](nlohmann::ordered_json& facts, const char* key,
-                                     std::int64_t label) {
-    if (!dataset.class_names.empty()) {
-      facts[key] = dataset.class_names[static_cast<std::size_t>(label)];
-    }
-  };
+  RankPreview preview{batch.images.size(1),
+                      batch.images.size(2),
+                      batch.images.size(3),
+                      bytes_of(batch.images, normalize),
+                      {}};
   for (std::int64_t i = 0; i < batch.size(); ++i) {
-    const auto label = batch.labels[i].item<std::int64_t>();
-    nlohmann::ordered_json facts{{"sample", samples[static_cast<std::size_t>(i)]},
-                                 {"label", label}};
-    name_class(facts, "class", label);
+    nlohmann::ordered_json facts{{"sample", samples[static_cast<std::size_t>(i)]}};
+    const auto add_class = [&](const std::string& prefix, const at::Tensor& labels) {
+      const auto label = labels[i].item<std::int64_t>();
+      facts[prefix + "label"] = label;
+      if (dataset.class_names.empty()) return;
+      facts[prefix + "class"] = dataset.class_names[static_cast<std::size_t>(label)];
+    };
+    add_class("", batch.labels);
     if (batch.is_mixed()) {
-      const auto other = batch.other_labels[i].item<std::int64_t>();
-      facts["other_label"] = other;
-      name_class(facts, "other_class", other);
+      add_class("other_", batch.other_labels);
       facts["weight"] = batch.weights[i].item<float>();
     }
     preview.facts.push_back(std::move(facts));
@@ -83,7 +68,7 @@ RankPreview preview_of(const loader::Batch& batch, const std::vector<std::int64_
   return preview;
 }
 
-/// Returns the text that a terminal shows: the size of the images, and their classes.
+/// Returns the text for a terminal: size and classes of the images.
 std::string summary_of(const std::vector<RankPreview>& previews, const std::string& output,
                        std::int64_t scale) {
   std::size_t images = 0;
@@ -121,12 +106,13 @@ void write_page(const Worker& worker, const std::vector<std::string>& texts) {
 }  // namespace
 
 void run_preview(Worker& worker) {
-  select_kernels(worker);  // so that images are what training gets
+  select_kernels(worker);  // as in training, so that the images are the same
   const settings::RunConfig& config = worker.config;
   const data::Dataset dataset = open_dataset(worker, data::Splits::kTrain);
   const auto normalize = settings::effective_normalize(config.data, dataset.train.channels);
-  const auto images = loader::make_batch_source(dataset.train, normalize, worker.device(),
-                                                at::kFloat, make_augmenter(worker, dataset.train));
+  const auto images =
+      loader::make_batch_source(dataset.train, normalize, worker.device(), at::kFloat,
+                                make_augmenter(worker, dataset.train, /*exchanges=*/true));
   const auto split = train::make_batch_partition(
       {settings::Split::kEven, dataset.train_parts, config.train.shards}, worker.communicator,
       worker.device());
@@ -136,16 +122,15 @@ void run_preview(Worker& worker) {
   const int world_size = worker.identity.world_size;
   const std::int64_t batch_size = settings::global_batch_size(config.train, world_size);
   const data::Range global{0, std::min(batch_size, images->count())};
-  std::vector<loader::Batch> shards;
+  loader::Batch batch;
   std::vector<std::int64_t> samples;
   const data::Range own = split->own_shards();
   for (std::int64_t number = own.begin; number < own.end; ++number) {
     const data::Range shard = split->shard(global, number);
     const data::Range next = split->shard(global, (number + 1) % split->shards());
-    shards.push_back(copy_on_host(images->gather(shard, next)));
+    append(batch, images->gather(shard, next));
     samples.insert(samples.end(), order.begin() + shard.begin, order.begin() + shard.end);
   }
-  const loader::Batch batch = joined(shards);
   const auto texts =
       worker.communicator.gather_text(preview_of(batch, samples, dataset, normalize).to_text());
   if (worker.is_rank0()) write_page(worker, texts);

@@ -7,12 +7,12 @@
 #include <utility>
 
 #include "accelerator/device.h"
-#include "app/epoch_result.h"
-#include "app/open_dataset.h"
-#include "app/run_ending.h"
-#include "app/run_facts.h"
+#include "base/checkpoint_file.h"
 #include "base/file.h"
+#include "base/log.h"
+#include "base/print.h"
 #include "base/system.h"
+#include "base/typed_command.h"
 #include "checkpoint/weights.h"
 #include "launch/worker_process.h"
 #include "report/console.h"
@@ -50,14 +50,96 @@ report::ConsoleSetup console_setup(const Worker& worker, const train::Trainer& t
   return setup;
 }
 
+/// Returns on rank 0 the peak memory of the largest process, in bytes. Collective.
+std::int64_t largest_memory(Worker& worker) {
+  const std::int64_t own = accelerator::peak_memory_bytes(worker.device());
+  std::int64_t largest = 0;
+  for (const std::string& text : worker.communicator.gather_text(std::to_string(own))) {
+    largest = std::max<std::int64_t>(largest, std::stoll(text));
+  }
+  return largest;
+}
+
+/// Returns the data set whose accuracy chooses the best weights.
+const char* selection_set(const Worker& worker) {
+  return worker.config.data.validation > 0 ? "validation" : "test";
+}
+
+/// Returns "validation accuracy 97.60 %, test accuracy 96.60 %" of the best weights.
+std::string best_figures(const Worker& worker, const train::Progress& progress) {
+  std::string text =
+      fmt::format("{} accuracy {:.2f} %", selection_set(worker), 100 * progress.best_accuracy);
+  if (worker.config.data.validation > 0 && progress.best_test_accuracy >= 0) {
+    text += fmt::format(", test accuracy {:.2f} %", 100 * progress.best_test_accuracy);
+  }
+  return text;
+}
+
+void log_early_end(const Worker& worker, const std::string& ended_by,
+                   const train::Progress& progress) {
+  if (ended_by == "stop_at_accuracy") {
+    spdlog::info("stop_at_accuracy: {} accuracy {:.2f} % is reached after epoch {}",
+                 selection_set(worker), 100 * progress.best_accuracy, progress.epoch);
+  } else if (ended_by == "early_stopping") {
+    spdlog::info(
+        "early_stopping: {} accuracy has not improved on {:.2f} % by more than min_delta for {} "
+        "epoch{}",
+        selection_set(worker), 100 * progress.early_stopping.best_accuracy,
+        progress.early_stopping.bad_epochs, progress.early_stopping.bad_epochs == 1 ? "" : "s");
+  }
+}
+
+void log_next_steps(const Worker& worker, const train::Progress& progress, const fs::path& page) {
+  const fs::path& folder = worker.run_folder;
+  fs::path weights = folder / files::kCheckpoints / kBestCheckpoint;
+  std::error_code ignored;
+  if (fs::exists(weights, ignored)) {
+    spdlog::info("best weights: {} ({})", path_to_type(weights).string(),
+                 best_figures(worker, progress));
+  } else {
+    weights = folder / worker.config.model_file;
+    spdlog::info("final weights: {}", path_to_type(weights).string());
+  }
+  if (!page.empty()) spdlog::info("page: {}", path_to_type(page).string());
+  spdlog::info("classify images: {}", launch::predict_command(weights, worker.job.program));
+}
+
+/// Checkpoints of earlier versions do not say what their best epoch was.
+std::string result_line(const Worker& worker, const report::Summary& summary) {
+  std::string best;
+  if (summary.best_test_accuracy) {
+    best = fmt::format(", best {:.2f} % in epoch {}", 100 * *summary.best_test_accuracy,
+                       summary.best_epoch.value_or(0));
+  }
+  return fmt::format("finished: test accuracy {:.2f} %{}; {:.1f} s; {}",
+                     100 * summary.test_accuracy.value_or(0), best, summary.wall_seconds,
+                     path_to_type(worker.run_folder / worker.config.model_file).string());
+}
+
+/// Logs why the run ended early, where its best weights and its page are and how to classify images
+/// with it; prints the result in one line. `page` is empty if none was written.
+void tell_of_finished_run(const Worker& worker, const report::Summary& summary,
+                          const train::Progress& progress, const fs::path& page) {
+  log_early_end(worker, summary.ended_by, progress);
+  log_next_steps(worker, progress, page);
+  const std::string result = result_line(worker, summary);
+  spdlog::debug("{}", result);
+  if (worker.job.quiet) return;
+  try {
+    print_text(on_one_line(result) + "\n");
+  } catch (const Error& error) {  // the run folder holds the result
+    spdlog::warn("{}: {}", error.what(), result);
+  }
+}
+
 }  // namespace
 
 RunRecorder::RunRecorder(Worker& worker, const data::Dataset& dataset, train::Trainer& trainer,
-                         RunCheckpoints& checkpoints, const ResumedRun& resumed)
+                         StateSaver& saver, const ResumedRun& resumed)
     : worker_(worker),
       dataset_(dataset),
       trainer_(trainer),
-      checkpoints_(checkpoints),
+      saver_(saver),
       summary_(first_summary(worker, dataset, trainer)),
       begin_s_(monotonic_seconds()),
       refreshed_s_(begin_s_ - kRefreshInterval_s) {
@@ -67,7 +149,7 @@ RunRecorder::RunRecorder(Worker& worker, const data::Dataset& dataset, train::Tr
   try {
     begin(resumed);
   } catch (...) {
-    // A run that could not begin must not keep the next one out of its folder.
+    // A run that could not begin must not block its folder for the next one.
     if (is_new) report::remove_records(worker.run_folder);
     throw;
   }
@@ -79,14 +161,13 @@ void RunRecorder::begin(const ResumedRun& resumed) {
   make_parent_folder(folder / worker_.config.accuracies_file);
   write_file_atomically(folder / files::kConfig, config_to_repeat(worker_), ExitCode::kRunFailed);
   make_sinks(resumed);
-  update_summary("running");
+  add_progress(summary_, "running", worker_, trainer_);
   const report::RunStart start = run_start(dataset_, trainer_, resumed.path.string());
   for_each_sink([&](report::Sink& sink) { sink.begin(start, summary_); });
   if (!worker_.config.output) report::point_latest_at(folder);
 }
 
-/// The order of the list is the order in which sinks are called: the page reads what those before
-/// it have written.
+/// Sinks are called in the order of the list: the page reads the files of those before it.
 void RunRecorder::make_sinks(const ResumedRun& resumed) {
   const fs::path& folder = worker_.run_folder;
   const settings::ReportOptions& options = worker_.config.report;
@@ -131,7 +212,7 @@ void RunRecorder::before_step() {
 
 void RunRecorder::after_step() {
   if (worker_.is_rank0()) {
-    checkpoints_.check();
+    saver_.check();
     const train::Progress& progress = trainer_.progress();
     const std::int64_t batch = trainer_.samples_per_step();
     const std::int64_t step_in_epoch = (progress.samples_into_epoch + batch - 1) / batch;
@@ -146,21 +227,16 @@ void RunRecorder::record_steps() {
   bool recorded = false;
   for (const train::FinishedStep& step : trainer_.take_finished_steps()) {
     if (!worker_.is_rank0()) continue;
-    show_pace(step);
+    const auto pace = pace_.add(
+        {step.step, step.samples_seen, step.sums.loss, step.sums.samples, step.finished_s});
+    for (const auto& sink : sinks_) {
+      if (pace) sink->pace(*pace);
+    }
     if (step.step % worker_.config.train.log_interval != 0) continue;
     record_step(step);
     recorded = true;
   }
   if (recorded && monotonic_seconds() - refreshed_s_ >= kRefreshInterval_s) refresh_report();
-}
-
-/// Tells the sinks how it goes, from what is known by now: the device is not synchronised with for
-/// this.
-void RunRecorder::show_pace(const train::FinishedStep& step) {
-  const auto pace =
-      pace_.add({step.step, step.samples_seen, step.sums.loss, step.sums.samples, step.finished_s});
-  if (!pace) return;
-  for (const auto& sink : sinks_) sink->pace(*pace);
 }
 
 void RunRecorder::record_step(const train::FinishedStep& step) {
@@ -187,10 +263,15 @@ void RunRecorder::epoch_finished(const Evaluations& evaluations) {
   result.accuracies = progress.accuracies;
   if (result.is_repeated) result.accuracies.pop_back();
   result.accuracies.push_back(evaluations.test.accuracy);
-  result.predictions = predictions(evaluations.test);
-  result.test_picture = [&](std::int64_t id) { return test_picture(dataset_.test, id); };
-  result.mistakes = choose_mistakes(evaluations.test, dataset_.test);
-  result.thumbnail = [&](std::int64_t id) { return thumbnail(dataset_.test, id); };
+  const data::ImageSet& test = dataset_.test;
+  result.test_picture = [&test](std::int64_t id) {
+    return report::make_picture(test.image(id).data(), test.channels, test.height, test.width);
+  };
+  result.predictions = predictions(evaluations.test, result.test_picture);
+  result.mistakes = choose_mistakes(evaluations.test, test);
+  result.thumbnail = [&test](std::int64_t id) {
+    return report::thumbnail_uri(test.image(id).data(), test.channels, test.height, test.width);
+  };
   if (worker_.config.report.histograms) result.histograms = weight_histograms(trainer_);
   summary_.test_loss = evaluations.test.loss;
   summary_.test_accuracy = evaluations.test.accuracy;
@@ -204,15 +285,13 @@ void RunRecorder::epoch_finished(const Evaluations& evaluations) {
   pace_.pause_until(recorded_s_);
 }
 
-std::vector<report::Prediction> RunRecorder::predictions(const eval::Evaluation& test) {
+std::vector<report::Prediction> RunRecorder::predictions(
+    const eval::Evaluation& test, const std::function<report::Picture(std::int64_t)>& picture) {
   std::vector<report::Prediction> rows;
-  for (const eval::SamplePrediction& prediction : test.predictions) {
-    if (images_.size() == rows.size()) {
-      images_.push_back(report::image_uri(test_picture(dataset_.test, prediction.sample)));
-    }
-    rows.push_back({prediction.sample, images_[rows.size()], prediction.predicted_class,
-                    dataset_.test.labels[static_cast<std::size_t>(prediction.sample)],
-                    prediction.scores});
+  for (const auto& [sample, predicted_class, scores] : test.predictions) {
+    if (images_.size() == rows.size()) images_.push_back(report::image_uri(picture(sample)));
+    rows.push_back({sample, images_[rows.size()], predicted_class,
+                    dataset_.test.labels[static_cast<std::size_t>(sample)], scores});
   }
   return rows;
 }
@@ -226,7 +305,7 @@ report::EpochDetails RunRecorder::details(const Evaluations& evaluations) {
     details.seconds.communication_s = times.communication_s;
   }
   details.seconds.evaluation_s = evaluations.seconds;
-  details.seconds.checkpoint_s = checkpoints_.take_seconds();
+  details.seconds.checkpoint_s = saver_.take_seconds();
   details.seconds.report_s = std::exchange(report_seconds_, 0);
   summary_.checkpoint_seconds += details.seconds.checkpoint_s;
   summary_.report_seconds += details.seconds.report_s;
@@ -239,21 +318,17 @@ report::EpochDetails RunRecorder::details(const Evaluations& evaluations) {
 void RunRecorder::refresh_report() {
   const double begin_s = monotonic_seconds();
   if (refresh_seconds_ > kRefreshFraction * (begin_s - begin_s_) + kRefreshAllowance_s) return;
-  update_summary("running");
+  add_progress(summary_, "running", worker_, trainer_);
   for_each_sink([&](report::Sink& sink) { sink.refresh(summary_); });
   refreshed_s_ = monotonic_seconds();
   refresh_seconds_ += refreshed_s_ - begin_s;
 }
 
-void RunRecorder::update_summary(const std::string& status) {
-  add_progress(summary_, status, worker_, trainer_);
-}
-
 void RunRecorder::end(const std::string& status) {
   summary_.peak_memory_bytes = largest_memory(worker_);
-  summary_.checkpoint_seconds += checkpoints_.take_seconds();
+  summary_.checkpoint_seconds += saver_.take_seconds();
   summary_.report_seconds += std::exchange(report_seconds_, 0);
-  update_summary(status);
+  add_progress(summary_, status, worker_, trainer_);
   for_each_sink([&](report::Sink& sink) { sink.end(summary_); });
 }
 
@@ -266,7 +341,7 @@ void RunRecorder::finish() {
   summary_.ended_by = trainer_.ended_by();
   end("finished");
   if (!worker_.is_rank0()) return;
-  std::filesystem::path page;
+  fs::path page;
   for (const auto& sink : sinks_) {
     if (page.empty()) page = sink->page();
   }
@@ -276,7 +351,9 @@ void RunRecorder::finish() {
 void RunRecorder::finish_stopped() {
   end("stopped");
   if (!worker_.is_rank0()) return;
-  tell_of_stopped_run(worker_, trainer_.progress());
+  const train::Progress& progress = trainer_.progress();
+  spdlog::info("stopped and saved at epoch {}, step {}; continue with: {}", progress.epoch + 1,
+               progress.step, launch::resume_command(worker_.run_folder, worker_.job.program));
 }
 
 }  // namespace mnist_train::app

@@ -1,14 +1,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "app/evaluations.h"
-#include "app/resume.h"
-#include "app/run_checkpoints.h"
+#include "app/run_records.h"
+#include "app/saved_state.h"
 #include "app/worker.h"
 #include "report/pace_meter.h"
 #include "report/sink.h"
@@ -16,29 +16,30 @@
 
 namespace mnist_train::app {
 
-/// Records what a run does and gives: rank 0 has a list of sinks (console, metrics, page, …), the
-/// other ranks an empty one. All references must live as long.
+/// Records the progress and the results of a run: rank 0 has a list of sinks (console, metrics,
+/// page, …), the other ranks an empty one. All references must outlive this.
 class RunRecorder {
  public:
-  /// Says in the log what the run is, and begins its files. Throws Error(kRunFailed).
+  /// Describes the run in the log, and begins its files. Throws Error(kRunFailed).
   RunRecorder(Worker& worker, const data::Dataset& dataset, train::Trainer& trainer,
-              RunCheckpoints& checkpoints, const ResumedRun& resumed);
+              StateSaver& saver, const ResumedRun& resumed);
 
   /// Before each step: the first one ends the start-up.
   void before_step();
-  /// After each call of Trainer::step: the progress, and `record_steps`.
+  /// After each call of Trainer::step: shows the progress, and calls `record_steps`.
   void after_step();
-  /// Makes records of those steps of `log_interval` that the trainer has the sums of by now, and
-  /// now and then refreshes page and summary.
+  /// Records those steps of `log_interval` whose sums the trainer knows by now, and refreshes page
+  /// and summary now and then.
   void record_steps();
   void epoch_finished(const Evaluations& evaluations);
-  /// Brings page and summary up to date, if that keeps within its fraction of the run's time.
+  /// Updates page and summary, if that keeps within its fraction of the run's time.
   void refresh_report();
-  /// Returns how long the append-only files are, for a checkpoint. If the run ended within the last
-  /// epoch, they end before its record, which a longer run writes again.
+  /// Returns the lengths of the append-only files, for a checkpoint. If the run ended within the
+  /// last epoch, without its record, which a longer run writes again.
   report::LogPositions log_positions() const;
 
-  /// After the last epoch: writes the model and the last summary. Collective.
+  /// After the last epoch: writes the model and the last summary, and prints the result.
+  /// Collective.
   void finish();
   /// After a signal, when a checkpoint is saved: writes the last summary. Collective.
   void finish_stopped();
@@ -48,22 +49,21 @@ class RunRecorder {
   void make_sinks(const ResumedRun& resumed);
   template <class Call>
   void for_each_sink(const Call& call);
-  void show_pace(const train::FinishedStep& step);
   void record_step(const train::FinishedStep& step);
-  std::vector<report::Prediction> predictions(const eval::Evaluation& test);
+  std::vector<report::Prediction> predictions(
+      const eval::Evaluation& test, const std::function<report::Picture(std::int64_t)>& picture);
   report::EpochDetails details(const Evaluations& evaluations);
-  void update_summary(const std::string& status);
   void end(const std::string& status);
 
   Worker& worker_;
   const data::Dataset& dataset_;
   train::Trainer& trainer_;
-  RunCheckpoints& checkpoints_;
+  StateSaver& saver_;
   std::vector<std::unique_ptr<report::Sink>> sinks_;
   report::Summary summary_;
-  std::vector<std::string> images_;  // of the predictions, which are the same after every epoch
+  std::vector<std::string> images_;  // of the predictions: the same ones after every epoch
   double begin_s_;
-  double recorded_s_ = 0;  // when the last step record was taken
+  double recorded_s_ = 0;  // time of the last step record
   std::int64_t recorded_samples_ = 0;
   report::PaceMeter pace_;
   double refreshed_s_;

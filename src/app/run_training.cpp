@@ -1,17 +1,19 @@
 #include <spdlog/spdlog.h>
 
-#include "app/build_trainer.h"
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "accelerator/device.h"
 #include "app/commands.h"
-#include "app/evaluations.h"
-#include "app/open_dataset.h"
-#include "app/resume.h"
-#include "app/run_checkpoints.h"
-#include "app/run_ending.h"
+#include "app/data_and_model.h"
 #include "app/run_recorder.h"
-#include "app/run_snapshots.h"
-#include "app/select_kernels.h"
+#include "app/saved_state.h"
 #include "app/stop_signal.h"
 #include "base/system.h"
+#include "comm/shared_segment.h"
+#include "loader/batch_source.h"
 
 namespace mnist_train::app {
 
@@ -19,15 +21,113 @@ namespace {
 
 enum class EpochEnd { kDone, kStopped };
 
-/// Returns whether to stop here. A run whose last step is done only has to be evaluated.
+/// The images of a run, on its device.
+struct RunImages {
+  std::unique_ptr<loader::BatchSource> training;
+  std::unique_ptr<loader::BatchSource> validation;  // null if none are held out
+  std::unique_ptr<loader::BatchSource> test;
+  bool bf16 = false;  // training computes in bf16
+};
+
+/// All ranks decide alike, because each must compute gradients of the same precision. Collective.
+bool trains_in_bfloat16(const Worker& worker) {
+  const settings::PrecisionName precision = worker.config.train.precision;
+  if (precision == settings::PrecisionName::kFp32) return false;
+  const bool native = accelerator::computes_bfloat16(worker.device());
+  if (precision == settings::PrecisionName::kAuto) {
+    return worker.communicator.sum_over_ranks(native ? 0 : 1) == 0;
+  }
+  if (!native) {
+    spdlog::warn("precision is bf16, but {} does not compute it natively: fp32 is faster here",
+                 worker.placement.cuda ? "this GPU" : "this processor");
+  }
+  return true;
+}
+
+/// Puts the data set on this rank's device, in the precision of its training. Collective.
+RunImages load_images(Worker& worker, const data::Dataset& dataset) {
+  const auto normalize = settings::effective_normalize(worker.config.data, dataset.train.channels);
+  const auto augmenter = make_augmenter(worker, dataset.train, /*exchanges=*/true);
+  const auto load = [&](const data::ImageSet& images, at::ScalarType type) {
+    return loader::make_batch_source(images, normalize, worker.device(), type, augmenter);
+  };
+  RunImages images;
+  images.bf16 = trains_in_bfloat16(worker);
+  images.training = load(dataset.train, images.bf16 ? at::kBFloat16 : at::kFloat);
+  if (dataset.validation.count > 0) images.validation = load(dataset.validation, at::kFloat);
+  images.test = load(dataset.test, at::kFloat);
+  return images;
+}
+
+/// The number of steps in an epoch is known only here.
+void warn_of_cut_warmup(const Worker& worker, const train::Trainer& trainer) {
+  const settings::TrainOptions& options = worker.config.train;
+  const double steps =
+      options.schedule.warmup_epochs * static_cast<double>(trainer.steps_per_epoch());
+  if (!worker.is_rank0() || !options.max_steps ||
+      steps <= static_cast<double>(*options.max_steps)) {
+    return;
+  }
+  spdlog::warn(
+      "schedule.warmup_epochs {} is {:.0f} steps, but max_steps ends the run after {}: the "
+      "learning rate rises until then instead",
+      options.schedule.warmup_epochs, steps, *options.max_steps);
+}
+
+/// Builds the trainer of the config. Ranks that cannot share memory send messages, unless the
+/// config insists; all ranks get the same error. Collective. Throws Error(kConfig).
+std::unique_ptr<train::Trainer> build_trainer(const Worker& worker, const data::Dataset& dataset,
+                                              RunImages& images) {
+  using Strategy = settings::AveragingStrategy;
+  settings::TrainOptions options = worker.config.train;
+  train::TrainerSetup setup;
+  setup.make_model = [&] { return make_model(worker.config, dataset.train); };
+  setup.bf16 = images.bf16;
+  setup.device = worker.device();
+  setup.partition = {worker.config.data.split, dataset.train_parts, options.shards};
+  if (options.cuda_graphs != settings::CudaGraphs::kOff) {
+    setup.make_graph = accelerator::graph_factory(worker.device());
+  }
+  const auto build = [&] {
+    return std::make_unique<train::Trainer>(options, setup, *images.training, worker.communicator);
+  };
+  std::unique_ptr<train::Trainer> trainer;
+  try {
+    trainer = build();
+  } catch (const comm::SharedMemoryError& error) {
+    if (options.gradient_averaging.strategy == Strategy::kSharedMemory) throw;
+    if (worker.is_rank0()) spdlog::warn("averaging gradients with strategy flat: {}", error.what());
+    options.gradient_averaging.strategy = Strategy::kFlat;
+  }
+  if (!trainer) trainer = build();
+  warn_of_cut_warmup(worker, *trainer);
+  return trainer;
+}
+
+/// Logs that the run was finished before this command, and how to train on.
+void tell_of_earlier_end(const Worker& worker, const train::Trainer& trainer) {
+  const std::string ended_by = trainer.ended_by();
+  std::string longer = ended_by + "=null";
+  if (ended_by == "epochs") longer = fmt::format("epochs={}", 2 * trainer.progress().epoch);
+  if (ended_by == "max_steps") longer = fmt::format("max_steps={}", 2 * trainer.progress().step);
+  spdlog::info("this run is finished already: {}; {} ended it. To train on: {} --set {}",
+               worker.run_folder.string(), ended_by,
+               launch::resume_command(worker.run_folder, worker.job.program), longer);
+}
+
+/// Returns if the run stops here. After its last step it only needs to be evaluated.
 bool must_stop(const train::Trainer& trainer) {
   return trainer.stop_requested() && !trainer.run_done();
 }
 
-/// Trains from the cursor to the end of its epoch (or of the run), or until some rank was asked to
+/// Trains from the cursor to the end of its epoch (or of the run), or until a rank was asked to
 /// stop; all ranks then stop after the same step.
-EpochEnd train_epoch(Worker& worker, train::Trainer& trainer, RunCheckpoints& checkpoints,
-                     RunSnapshots& snapshots, RunRecorder& recorder) {
+EpochEnd train_epoch(Worker& worker, train::Trainer& trainer, StateSaver& saver,
+                     RunRecorder& recorder) {
+  const auto synchronize = [&] {
+    trainer.synchronize();
+    recorder.record_steps();
+  };
   trainer.begin_epoch();
   while (!trainer.epoch_done()) {
     const train::Progress& progress = trainer.progress();
@@ -35,36 +135,75 @@ EpochEnd train_epoch(Worker& worker, train::Trainer& trainer, RunCheckpoints& ch
                    progress.step + 1);
     recorder.before_step();
     worker.communicator.require_store();
-    snapshots.plan();
+    saver.plan_snapshot();
     const double begin_s = monotonic_seconds();
-    trainer.step(stop_signal() != 0, checkpoints.steps_left());
+    trainer.step(stop_signal() != 0, saver.steps_to_checkpoint());
     launch::note_step(worker.status(), monotonic_seconds() - begin_s);
     recorder.after_step();
     if (must_stop(trainer)) return EpochEnd::kStopped;
-    if (checkpoints.is_due_after_step() && !trainer.epoch_done()) {
-      trainer.synchronize();
-      recorder.record_steps();
-      snapshots.take(recorder.log_positions(), /*is_checkpoint=*/true);
-      checkpoints.save(recorder.log_positions());
-    } else if (snapshots.is_due()) {
-      trainer.synchronize();
-      recorder.record_steps();
-      snapshots.take(recorder.log_positions());
+    const bool is_checkpoint = saver.is_checkpoint_due_after_step() && !trainer.epoch_done();
+    if (is_checkpoint || saver.is_snapshot_due()) {
+      synchronize();
+      saver.save(recorder.log_positions(), is_checkpoint);
     }
   }
-  trainer.synchronize();
-  recorder.record_steps();
-  // On CPUs the update may have added them up block by block, and each rank only its shard.
+  synchronize();
+  // On CPUs each rank may have summed only its shard, block by block, in the update.
   if (worker.config.report.histograms) trainer.all_gather_gradients();
   return must_stop(trainer) ? EpochEnd::kStopped : EpochEnd::kDone;
 }
 
-ExitCode save_and_stop(Worker& worker, RunCheckpoints& checkpoints, RunRecorder& recorder) {
-  checkpoints.save(recorder.log_positions());
-  checkpoints.wait();
+ExitCode save_and_stop(Worker& worker, StateSaver& saver, RunRecorder& recorder) {
+  saver.save_checkpoint(recorder.log_positions());
+  saver.wait();
   recorder.finish_stopped();
   requeue_if_asked(worker);
   return stopped_exit_code();
+}
+
+/// Returns the first `images_per_batch` samples of each of the first `batches` batches of
+/// `batch_size`, as a single process would take them.
+std::vector<data::Range> predicted_samples(const settings::PredictionsOptions& options,
+                                           std::int64_t batch_size, std::int64_t count) {
+  std::vector<data::Range> ranges;
+  const std::int64_t batches = std::min(options.batches, (count + batch_size - 1) / batch_size);
+  const std::int64_t images_per_batch = std::min(options.images_per_batch, batch_size);
+  for (std::int64_t batch = 0; batch < batches; ++batch) {
+    const std::int64_t begin = batch * batch_size;
+    ranges.push_back({begin, std::min(begin + images_per_batch, count)});
+  }
+  return ranges;
+}
+
+/// Evaluates the model on the validation set, if any, and the test set, the latter with the
+/// predictions that the config asks for, all wrong ones if it asks for any, and the step times of
+/// every rank as extra sums. Updates the rank's status. Collective.
+Evaluations evaluate(Worker& worker, train::Trainer& trainer, RunImages& images) {
+  const double begin_s = monotonic_seconds();
+  const train::Progress& progress = trainer.progress();
+  std::int64_t batch = 0;
+  const auto update_status = [&] {
+    launch::update(worker.status(), launch::Phase::kEvaluation, progress.epoch + 1, progress.step,
+                   ++batch);
+  };
+  update_status();
+  trainer.broadcast_buffers();
+  const std::int64_t batch_size = worker.config.train.test_batch_size;
+  const auto evaluate_on = [&](loader::BatchSource& some, eval::EvaluationRequest request) {
+    request.shards = worker.config.train.shards.value_or(0);
+    request.draft = trainer.draft_model();
+    return eval::evaluate(trainer.evaluated_model(), some, batch_size, worker.communicator,
+                          worker.device(), update_status, request);
+  };
+  const settings::PredictionsOptions& predictions = worker.config.report.predictions;
+  Evaluations result;
+  if (images.validation) result.validation = evaluate_on(*images.validation, {});
+  result.test = evaluate_on(
+      *images.test, {predicted_samples(predictions, batch_size, images.test->count()),
+                     pack_times(trainer.times(), worker.identity.rank, worker.identity.world_size),
+                     /*wrong_predictions=*/predictions.batches > 0});
+  result.seconds = monotonic_seconds() - begin_s;
+  return result;
 }
 
 }  // namespace
@@ -74,15 +213,14 @@ ExitCode run_training(Worker& worker) {
   const data::Dataset dataset = open_dataset(worker);
   RunImages images = load_images(worker, dataset);
   const auto trainer = build_trainer(worker, dataset, images);
-  RunSnapshots snapshots(worker, *trainer);
-  RunCheckpoints checkpoints(worker, dataset, *trainer);
-  const ResumedRun resumed = resume_run(worker, dataset, *trainer, snapshots, checkpoints);
+  StateSaver saver(worker, dataset, *trainer);
+  const ResumedRun resumed = resume_run(worker, dataset, *trainer, saver);
   if (resumed.is_finished) {
-    tell_of_earlier_end(worker, trainer->progress(), trainer->ended_by());
+    tell_of_earlier_end(worker, *trainer);
     return ExitCode::kDone;
   }
-  RunRecorder recorder(worker, dataset, *trainer, checkpoints, resumed);
-  record_stop_signals();  // until here there was nothing to save, and they ended the process
+  RunRecorder recorder(worker, dataset, *trainer, saver, resumed);
+  record_stop_signals();  // until here they ended the process: there was nothing to save
 
   if (trainer->run_done() && worker.is_rank0()) {
     spdlog::info("no steps are left to train ({} ends the run): evaluating the weights of step {}",
@@ -90,22 +228,20 @@ ExitCode run_training(Worker& worker) {
   }
 
   do {  // the evaluation is due even if no step is
-    if (train_epoch(worker, *trainer, checkpoints, snapshots, recorder) == EpochEnd::kStopped) {
-      return save_and_stop(worker, checkpoints, recorder);
+    if (train_epoch(worker, *trainer, saver, recorder) == EpochEnd::kStopped) {
+      return save_and_stop(worker, saver, recorder);
     }
-    snapshots.plan();
+    saver.plan_snapshot();
     const Evaluations evaluations = evaluate(worker, *trainer, images);
     recorder.epoch_finished(evaluations);
     trainer->end_epoch(evaluations.scores());
-    if (checkpoints.is_due_after_epoch()) {
-      snapshots.take(recorder.log_positions(), /*is_checkpoint=*/true);
-      checkpoints.save(recorder.log_positions());
-    } else if (snapshots.is_due()) {
-      snapshots.take(recorder.log_positions());
+    const bool is_checkpoint = saver.is_checkpoint_due_after_epoch();
+    if (is_checkpoint || saver.is_snapshot_due()) {
+      saver.save(recorder.log_positions(), is_checkpoint);
     }
     if (!trainer->run_done()) recorder.refresh_report();
   } while (!trainer->run_done());
-  checkpoints.wait();
+  saver.wait();
   recorder.finish();
   return ExitCode::kDone;
 }

@@ -29,7 +29,7 @@ sigset_t set_of_stop_signals() {
   return signals;
 }
 
-/// Takes one stop signal after the other, for as long as the process lives.
+/// Takes stop signals for as long as the process lives.
 [[noreturn]] void take_stop_signals(bool trains) {
   const sigset_t signals = set_of_stop_signals();
   while (true) {
@@ -42,7 +42,7 @@ sigset_t set_of_stop_signals() {
   }
 }
 
-/// Returns the exit status of `scontrol requeue JOB`, 127 where it cannot be started.
+/// Returns the exit status of `scontrol requeue JOB`, 127 if it cannot be started.
 int scontrol_requeue(std::string job) {
   std::string program = "scontrol";
   std::string command = "requeue";
@@ -70,7 +70,7 @@ int scontrol_requeue(std::string job) {
 }  // namespace
 
 void end_on_stop_signals(bool trains) {
-  // Shells start what runs in the background with SIGINT ignored; one that is sent is meant.
+  // Shells start background processes with SIGINT ignored, but a signal that is sent is meant.
   for (const int signal : launch::stop_signals()) std::signal(signal, SIG_DFL);
   // No handler may run in a thread that computes, and later threads inherit the mask: while oneDNN
   // multiplies, the stack pointer is on the heap, where the frame of a handler destroys memory.
@@ -92,7 +92,7 @@ void requeue_if_asked(Worker& worker) {
   const auto job = environment_variable("SLURM_JOB_ID");
   if (!worker.is_rank0() || !job) return;
   const std::string asked = std::to_string(SIGUSR1);
-  if (std::find(signals.begin(), signals.end(), asked) == signals.end()) return;
+  if (std::ranges::find(signals, asked) == signals.end()) return;
   const int status = scontrol_requeue(*job);
   if (status == 0) {
     spdlog::info("Slurm job {} is back in the queue", *job);

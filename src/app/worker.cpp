@@ -20,6 +20,7 @@
 #include "base/terminal.h"
 #include "comm/backends.h"
 #include "comm/refusal.h"
+#include "kernels/selection.h"
 #include "launch/worker_process.h"
 #include "report/run_folder.h"
 
@@ -40,11 +41,6 @@ launch::WorkerIdentity own_identity() {
   return identity;
 }
 
-settings::RunConfig read_config(const launch::Job& job) {
-  return settings::parse_run_config(
-      {job.config_path.string(), job.config, job.config_path.parent_path()});
-}
-
 void set_up_log(const Worker& worker) {
   LogSetup setup;
   setup.console_fd = handed_over_or("console", launch::kConsoleFd, STDERR_FILENO);
@@ -62,7 +58,7 @@ void set_up_log(const Worker& worker) {
   set_up_logging(setup);
 }
 
-/// What LibTorch writes by itself, with stack traces and before our own message, is for debugging.
+/// LibTorch's own warnings, which have stack traces and precede our message, are for debugging.
 class LibTorchWarnings : public c10::WarningHandler {
  public:
   void process(const c10::Warning& warning) override {
@@ -87,9 +83,8 @@ void log_identity(const launch::WorkerIdentity& identity) {
       identity.restart_count + 1, identity.decided_by);
 }
 
-/// Returns how long this rank waits for others until its progress is watched. Our launcher sees
-/// which rank is silent, so a rank that gives up before it does would only be taken for the victim
-/// that it is.
+/// Returns how long this rank waits for others until its progress is watched. Our launcher finds
+/// the silent rank itself, so no rank may give up before it does.
 double peer_timeout_s(const Worker& worker) {
   constexpr double kMargin_s = 5;
   return worker.config.launch.hang_timeout_s + (launch::was_handed_over("status") ? kMargin_s : 0);
@@ -97,18 +92,18 @@ double peer_timeout_s(const Worker& worker) {
 
 void set_up_host(Worker& worker) {
   at::set_num_threads(worker.placement.threads);
-  // Each step frees its activations and gradients and the next allocates them again: keep them.
+  // Keep the memory of activations and gradients, which each step frees and the next allocates.
   ::mallopt(M_MMAP_THRESHOLD, 32 << 20);
   ::mallopt(M_TRIM_THRESHOLD, -1);
   const bool deterministic = worker.config.train.deterministic;
   at::globalContext().setDeterministicAlgorithms(deterministic, /*warn_only=*/false);
-  // It would write NaNs to every new tensor, which is for finding reads of uninitialised memory.
+  // It would fill every new tensor with NaNs, to find reads of uninitialised memory.
   at::globalContext().setDeterministicFillUninitializedMemory(false);
   if (!worker.placement.cuda) return;
   if (deterministic) ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   at::globalContext().setBenchmarkCuDNN(!deterministic);
   at::globalContext().setDeterministicCuDNN(deterministic);
-  // TF32 keeps 10 bits, so a batch split in two would not give what it gives as a whole.
+  // TF32 keeps 10 bits, so the parts of a split batch would not sum to the result of the whole.
   if (deterministic) at::globalContext().setAllowTF32CuDNN(false);
 }
 
@@ -120,7 +115,7 @@ comm::RendezvousOptions rendezvous_of(const settings::RunConfig& config,
   return rendezvous;
 }
 
-/// Returns the GPUs that this rank may use: one that the config names, else all that it sees.
+/// Returns the GPUs that this rank may use: the one in the config, else all that it sees.
 std::vector<int> allowed_gpus(const Worker& worker) {
   if (!worker.placement.cuda) return {};
   if (!worker.config.launch.devices.empty()) return {worker.placement.device_index};
@@ -129,8 +124,8 @@ std::vector<int> allowed_gpus(const Worker& worker) {
   return all;
 }
 
-/// Takes a GPU that no other rank takes, if there is one, whatever numbers it has for the others:
-/// with Slurm's --gpu-bind, for example, each task's first GPU is another one.
+/// Takes a GPU that no other rank takes, if there is one. Ranks may number GPUs differently: with
+/// Slurm's --gpu-bind, for example, each task's GPU 0 is another one.
 void take_gpu(Worker& worker, const std::vector<int>& allowed, const launch::GpuShares& shares) {
   launch::Placement& placement = worker.placement;
   if (!placement.cuda) return;
@@ -166,6 +161,26 @@ comm::Communicator connect(Worker& worker) {
           peer_timeout_s(worker)};
 }
 
+/// Rejects kernels that do not work on some rank's GPU; CPUs have none and do not count. Uses the
+/// store, which has a time-out, unlike NCCL's first exchange with a rank whose GPU hangs.
+void agree_on_kernels(Worker& worker) {
+  std::string failed;  // a character for each operation
+  for (const kernels::Selected& operation : kernels::selected()) {
+    failed += worker.placement.cuda && !operation.is_own ? 'x' : '-';
+  }
+  std::string failed_anywhere = failed;
+  for (const std::string& of_rank : worker.communicator.gather_text(failed)) {
+    for (std::size_t i = 0; i < failed.size(); ++i) {
+      if (of_rank.at(i) == 'x') failed_anywhere[i] = 'x';
+    }
+  }
+  failed_anywhere = worker.communicator.broadcast_text(failed_anywhere);
+  for (std::size_t i = 0; i < kernels::kOperations; ++i) {
+    if (!kernels::selected()[i].is_own || failed_anywhere.at(i) == '-') continue;
+    kernels::reject(static_cast<kernels::Operation>(i), "another rank cannot use it");
+  }
+}
+
 }  // namespace
 
 at::Device Worker::device() const {
@@ -178,7 +193,8 @@ std::unique_ptr<Worker> start_worker() {
   launch::Job job = launch::read_job(handed_over_or("job", launch::kJobFd, -1));
   end_on_stop_signals(/*trains=*/job.command == launch::WorkerCommand::kTrain);
   silence_libtorch(job.log_level);
-  settings::RunConfig config = read_config(job);
+  settings::RunConfig config = settings::parse_run_config(
+      {job.config_path.string(), job.config, job.config_path.parent_path()});
   const launch::WorkerIdentity identity = own_identity();
   if (job.refusal_code != 0) {  // the front end has printed it
     const auto code = static_cast<ExitCode>(job.refusal_code);
@@ -212,6 +228,23 @@ std::unique_ptr<Worker> start_worker() {
     }
   }
   return worker;
+}
+
+void select_kernels(Worker& worker) {
+  if (worker.config.train.gpu_kernels == settings::GpuKernels::kOff) {
+    kernels::use(worker.device(), nullptr, "gpu_kernels is \"off\"");
+  } else {
+    kernels::prepare(worker.device());
+  }
+  if (!worker.communicator.alone()) agree_on_kernels(worker);
+  if (!worker.placement.cuda) return;
+  for (const kernels::Selected& operation : kernels::selected()) {
+    if (operation.is_own) {
+      spdlog::debug("{}: computed by our own kernel", operation.name);
+    } else {
+      spdlog::info("{}: computed by LibTorch's operations ({})", operation.name, operation.reason);
+    }
+  }
 }
 
 }  // namespace mnist_train::app

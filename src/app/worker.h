@@ -31,8 +31,12 @@ struct Worker {
   launch::RankStatus& status() { return board.of(identity.local_rank); }
 };
 
-/// Reads the job that was handed over, finds out this rank's place, sets up logging, threads and
+/// Reads the job of the front end, finds out this rank's identity, sets up logging, threads and
 /// device, and connects to the other ranks. Collective. Throws Error.
 std::unique_ptr<Worker> start_worker();
+
+/// Selects our own GPU kernels, which replace operations of LibTorch: those that work on the GPUs
+/// of all ranks, so that all compute alike. Logs which do not work, and why. Collective.
+void select_kernels(Worker& worker);
 
 }  // namespace mnist_train::app

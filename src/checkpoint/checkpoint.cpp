@@ -8,8 +8,7 @@
 #include "accelerator/device.h"
 #include "base/checkpoint_file.h"
 #include "base/json.h"
-#include "checkpoint/progress_text.h"
-#include "checkpoint/state_tensors.h"
+#include "checkpoint/training_state.h"
 #include "checkpoint/weights.h"
 #include "settings/augment_options.h"
 
@@ -52,7 +51,7 @@ NamedTensors optimizer_tensors(const train::Trainer& trainer) {
 }
 
 /// Returns the tensors whose names begin with `prefix`, by the rest of their names.
-NamedTensors tensors_behind(std::string_view prefix, const TensorFile& file) {
+NamedTensors tensors_with_prefix(std::string_view prefix, const TensorFile& file) {
   NamedTensors found;
   for (const auto& [name, tensor] : file.tensors) {
     if (name.starts_with(prefix)) found.emplace_back(name.substr(prefix.size()), tensor);
@@ -71,11 +70,10 @@ NamedTensors other_tensors(const TensorFile& file) {
   return others;
 }
 
-/// Names and shapes of its state do not tell adam from adamw, so the optimizer's name counts, too.
+/// Names and shapes of adam's and adamw's state are the same, so the optimizer's name counts, too.
 std::string optimizer_differences(const train::Trainer& trainer, const TensorFile& file,
-                                  const RunFacts& facts) {
+                                  const Json& config) {
   std::string text;
-  const Json config = Json::parse(facts.config);
   const Json name = trainer.optimizer().name();
   const Json saved = config.is_object() ? config.value("optimizer", name) : name;
   if (saved != name) {
@@ -84,9 +82,9 @@ std::string optimizer_differences(const train::Trainer& trainer, const TensorFil
   return text + differences(optimizer_tensors(trainer), other_tensors(file));
 }
 
-/// A run with `ema` does not resume without its average, nor start one in the middle.
+/// A run with `ema` does not resume without its EMA model, nor start one in the middle.
 std::string average_differences(const train::Trainer& trainer, const TensorFile& file) {
-  const NamedTensors saved = tensors_behind(kAveragePrefix, file);
+  const NamedTensors saved = tensors_with_prefix(kAveragePrefix, file);
   if (trainer.average() != nullptr && !saved.empty()) {
     return differences(trainer.average()->model(), saved);
   }
@@ -94,10 +92,11 @@ std::string average_differences(const train::Trainer& trainer, const TensorFile&
   return saved.empty() ? "" : "\n  the checkpoint has one, this run keeps none";
 }
 
-void check_restorable(const train::Trainer& trainer, const TensorFile& file, const RunFacts& facts,
+void check_restorable(const train::Trainer& trainer, const TensorFile& file,
                       const std::string& source) {
+  const Json config = Json::parse(checkpoint_facts(file, source).config);
   const std::string of_model = differences(trainer.model(), trained_weights(file));
-  const std::string of_optimizer = optimizer_differences(trainer, file, facts);
+  const std::string of_optimizer = optimizer_differences(trainer, file, config);
   const std::string of_average = average_differences(trainer, file);
   std::string text;
   if (!of_model.empty()) text += "\ndoes not fit the model:" + of_model;
@@ -108,7 +107,7 @@ void check_restorable(const train::Trainer& trainer, const TensorFile& file, con
   throw Error(ExitCode::kCheckpoint, source + ": " + text.substr(1));
 }
 
-/// Returns the progress with the accuracies that lie beside it; earlier versions kept them in it.
+/// Adds the accuracies, which are stored beside the progress; earlier versions kept them in it.
 train::Progress with_accuracies(train::Progress progress, const TensorFile& file) {
   if (const at::Tensor* found = file.find(kAccuraciesName)) {
     if (found->scalar_type() != at::kDouble || found->dim() != 1) {
@@ -122,17 +121,32 @@ train::Progress with_accuracies(train::Progress progress, const TensorFile& file
   return progress;
 }
 
+/// Calls `visit(path, member)` for the facts that are numbers, text or names.
+template <class Facts, class Visit>
+void for_each_fact(Facts& facts, const Visit& visit) {
+  visit("/data_hash", facts.data_hash);
+  visit("/world_size", facts.world_size);
+  visit("/metrics_bytes", facts.metrics_bytes);
+  visit("/event_bytes", facts.event_bytes);
+  visit("/restarts", facts.restarts);
+  visit("/images/channels", facts.images.channels);
+  visit("/images/height", facts.images.height);
+  visit("/images/width", facts.images.width);
+  visit("/images/classes", facts.images.classes);
+}
+
 /// Bounded as the sizes of data are, because a model is made of them.
-network::ImageShape image_shape(const Json& json, const std::string& source) {
-  const auto number = [&](const char* key, std::int64_t most) {
-    const auto value = json.at(key).get<std::int64_t>();
-    if (value >= 1 && value <= most) return value;
+void check_image_shape(const network::ImageShape& shape, const std::string& source) {
+  const auto check = [&](const char* key, std::int64_t value, std::int64_t most) {
+    if (value >= 1 && value <= most) return;
     throw Error(ExitCode::kCheckpoint, source + ": says that its images' " + key + " is " +
                                            std::to_string(value) + ", not 1 to " +
                                            std::to_string(most));
   };
-  return {number("channels", kMostChannels), number("height", settings::kMaxImageSide),
-          number("width", settings::kMaxImageSide), number("classes", kMostClasses)};
+  check("channels", shape.channels, kMostChannels);
+  check("height", shape.height, settings::kMaxImageSide);
+  check("width", shape.width, settings::kMaxImageSide);
+  check("classes", shape.classes, kMostClasses);
 }
 
 }  // namespace
@@ -156,20 +170,11 @@ TensorFile snapshot(const train::Trainer& trainer, const RunFacts& facts) {
     file.tensors.emplace_back(kAccuraciesName, at::tensor(progress.accuracies, at::kDouble));
     progress.accuracies.clear();
   }
-  const network::ImageShape& images = facts.images;
   Json state = {{"version", kVersion},
                 {"progress", progress_to_json(progress)},
-                {"config", Json::parse(facts.config)},
-                {"data_hash", facts.data_hash},
-                {"world_size", facts.world_size},
-                {"metrics_bytes", facts.metrics_bytes},
-                {"event_bytes", facts.event_bytes},
-                {"restarts", facts.restarts},
-                {"images",
-                 {{"channels", images.channels},
-                  {"height", images.height},
-                  {"width", images.width},
-                  {"classes", images.classes}}}};
+                {"config", Json::parse(facts.config)}};
+  for_each_fact(
+      facts, [&](const char* path, const auto& value) { state[Json::json_pointer(path)] = value; });
   if (!facts.class_names.empty()) state["class_names"] = facts.class_names;
   file.metadata.emplace_back("format", "pt");
   file.metadata.emplace_back(kCheckpointState, state.dump());
@@ -187,31 +192,17 @@ TensorFile read_checkpoint(const std::filesystem::path& path) {
   return file;
 }
 
-RunFacts restore(train::Trainer& trainer, const TensorFile& file, const std::string& source) {
+void restore(train::Trainer& trainer, const TensorFile& file, const std::string& source) {
   // Everything is read and checked before anything is changed.
   train::Progress progress = checkpoint_progress(file, source);
-  RunFacts facts = checkpoint_facts(file, source);
-  check_restorable(trainer, file, facts, source);
+  check_restorable(trainer, file, source);
   load_state_dict(trainer.model(), trained_weights(file), source);
   if (trainer.average() != nullptr) {
-    load_state_dict(trainer.average()->model(), tensors_behind(kAveragePrefix, file), source);
+    load_state_dict(trainer.average()->model(), tensors_with_prefix(kAveragePrefix, file), source);
   }
   const at::NoGradGuard no_grad;
   for (const auto& [name, target] : optimizer_tensors(trainer)) target.copy_(*file.find(name));
   trainer.progress() = std::move(progress);
-  trainer.optimizer().restored(trainer.progress().step);
-  return facts;
-}
-
-void broadcast_state(train::Trainer& trainer, comm::Communicator& communicator) {
-  if (communicator.alone()) return;
-  const at::NoGradGuard no_grad;
-  StateTensors state = state_tensors(trainer);
-  for (auto* tensors : {&state.flat, &state.buffers}) {
-    for (at::Tensor& tensor : *tensors) communicator.broadcast(tensor);
-  }
-  trainer.progress() =
-      progress_from_text(communicator.broadcast_text(progress_to_text(trainer.progress())));
   trainer.optimizer().restored(trainer.progress().step);
 }
 
@@ -220,11 +211,13 @@ bool is_checkpoint(const TensorFile& file) {
 }
 
 NamedTensors checkpoint_weights(const TensorFile& file) {
-  NamedTensors average = tensors_behind(kAveragePrefix, file);
+  NamedTensors average = tensors_with_prefix(kAveragePrefix, file);
   return average.empty() ? trained_weights(file) : average;
 }
 
-NamedTensors trained_weights(const TensorFile& file) { return tensors_behind(kModelPrefix, file); }
+NamedTensors trained_weights(const TensorFile& file) {
+  return tensors_with_prefix(kModelPrefix, file);
+}
 
 std::vector<std::string> checkpoint_buffers(const TensorFile& file, const std::string& source) try {
   if (const std::string* text = file.find_metadata(kBuffersKey)) {
@@ -261,12 +254,10 @@ RunFacts checkpoint_facts(const TensorFile& file, const std::string& source) try
   const Json state = state_of(file, source);
   RunFacts facts;
   facts.config = state.at("config").dump();
-  state.at("data_hash").get_to(facts.data_hash);
-  state.at("world_size").get_to(facts.world_size);
-  state.at("metrics_bytes").get_to(facts.metrics_bytes);
-  state.at("event_bytes").get_to(facts.event_bytes);
-  state.at("restarts").get_to(facts.restarts);
-  facts.images = image_shape(state.at("images"), source);
+  for_each_fact(facts, [&](const char* path, auto& value) {
+    state.at(Json::json_pointer(path)).get_to(value);
+  });
+  check_image_shape(facts.images, source);
   if (state.contains("class_names")) state["class_names"].get_to(facts.class_names);
   return facts;
 } catch (const nlohmann::json::exception& error) {

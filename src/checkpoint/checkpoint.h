@@ -5,14 +5,13 @@
 #include <vector>
 
 #include "checkpoint/tensor_file.h"
-#include "comm/communicator.h"
 #include "models/model.h"
 #include "settings/train_options.h"
 #include "train/trainer.h"
 
 namespace mnist_train::checkpoint {
 
-/// What a checkpoint says about the run that wrote it, beside its training state.
+/// A checkpoint's description of the run that wrote it.
 struct RunFacts {
   std::string config;  // the effective config as JSON, without `output`
   std::string data_hash;
@@ -31,42 +30,35 @@ TensorFile snapshot(const train::Trainer& trainer, const RunFacts& facts);
 /// earlier file of that name intact.
 void write_checkpoint(const std::filesystem::path& path, const TensorFile& snapshot);
 
-/// Returns the content of a checkpoint file. Throws Error(kCheckpoint) where it is damaged or not a
+/// Returns the content of a checkpoint file. Throws Error(kCheckpoint) if it is damaged or not a
 /// checkpoint.
 TensorFile read_checkpoint(const std::filesystem::path& path);
 
-/// Gives the trainer the state of a checkpoint, on this rank alone, and returns what it says about
-/// its run. Throws Error(kCheckpoint) with every difference between its tensors or optimizer and
-/// the trainer's, which is then unchanged. `source` names the file in messages, here and below.
-RunFacts restore(train::Trainer& trainer, const TensorFile& file, const std::string& source);
-
-/// Gives the trainers of all ranks the weights, buffers, their average, optimizer state and
-/// progress of rank 0's, so that only rank 0 has to restore a checkpoint. All ranks must call it.
-void broadcast_state(train::Trainer& trainer, comm::Communicator& communicator);
+/// Gives the trainer the state of a checkpoint, on this rank alone. Throws Error(kCheckpoint) with
+/// every difference between its tensors or optimizer and the trainer's, which is then unchanged.
+/// `source` names the file in messages, here and below.
+void restore(train::Trainer& trainer, const TensorFile& file, const std::string& source);
 
 /// Returns whether `snapshot` made the content of this safetensors file.
 bool is_checkpoint(const TensorFile& file);
-/// Returns the state_dict of the checkpoint's evaluated model: that of the average of the weights
-/// where there is one.
+/// Returns the state_dict of the checkpoint's evaluated model: the EMA model, if there is one.
 NamedTensors checkpoint_weights(const TensorFile& file);
-/// Returns the state_dict of the checkpoint's trained model, to which the optimizer's state
-/// belongs.
+/// Returns the state_dict of the checkpoint's trained model.
 NamedTensors trained_weights(const TensorFile& file);
 /// Returns the names of those tensors of `checkpoint_weights` that are buffers, not parameters.
 /// Throws Error(kCheckpoint).
 std::vector<std::string> checkpoint_buffers(const TensorFile& file, const std::string& source);
-/// Returns how far the checkpoint's run had come. Throws Error(kCheckpoint).
+/// Throws Error(kCheckpoint).
 train::Progress checkpoint_progress(const TensorFile& file, const std::string& source);
-/// Returns what the checkpoint says about its run. Throws Error(kCheckpoint).
+/// Throws Error(kCheckpoint).
 RunFacts checkpoint_facts(const TensorFile& file, const std::string& source);
 
-/// Writes a checkpoint as a training script in Python would have saved it with `torch.save`:
+/// Writes a checkpoint as a training script in Python would save it with `torch.save`:
 /// `{"epoch", "step", "model_state_dict", "optimizer_state_dict"}`, the last one for
 /// `load_state_dict` of `torch.optim.SGD`, `Adam` or `AdamW`, with the config's learning rate as
-/// `lr`, and with `ema` the average of the weights as "ema_state_dict". `torch.load(path,
-/// weights_only=True)` reads it. `options` are those that the checkpoint was trained with, `source`
-/// names its file. Whole or not at all. Throws Error(kCheckpoint), also when the optimizer's state
-/// is not that of `options`.
+/// `lr`, and with `ema` the EMA model as "ema_state_dict". `torch.load(path, weights_only=True)`
+/// reads it. `options` are those of the checkpoint's run. Whole or not at all. Throws
+/// Error(kCheckpoint), also if the optimizer's state is not that of `options`.
 void write_python_checkpoint(const std::filesystem::path& path, const TensorFile& file,
                              const settings::TrainOptions& options, const std::string& source);
 

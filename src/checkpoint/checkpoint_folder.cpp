@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// The step of a checkpoint; later than any where the file cannot be read.
+/// The step of a checkpoint; later than any other if the file cannot be read.
 std::int64_t step_of(const fs::path& path) {
   try {
     return checkpoint_progress(read_checkpoint(path), path.string()).step;
@@ -52,7 +52,7 @@ void CheckpointFolder::mark_best(std::int64_t step) const {
   if (error) fs::copy_file(path_of(step), temporary, error);  // a file system without hard links
   if (!error) fs::rename(temporary, best(), error);
   std::error_code ignored;
-  fs::remove(temporary, ignored);  // is left where `best` was the same file already, or on failure
+  fs::remove(temporary, ignored);  // remains if `best` was the same file already, or on failure
   if (error) {
     throw Error(ExitCode::kCheckpoint,
                 best().string() + ": cannot put the best checkpoint in place: " + error.message());

@@ -13,9 +13,8 @@
 
 namespace mnist_train::checkpoint {
 
-/// The folder `checkpoints/` of a run. It holds `step-<step>.safetensors` for the newest `keep`
-/// steps, in the order of their numbers, whatever the clock said, and `best.safetensors`, a link to
-/// the best checkpoint.
+/// The folder `checkpoints/` of a run. It holds `step-<step>.safetensors` for the `keep` highest
+/// steps, and `best.safetensors`, a link to the best checkpoint.
 class CheckpointFolder {
  public:
   CheckpointFolder(std::filesystem::path folder, std::int64_t keep)
@@ -24,18 +23,16 @@ class CheckpointFolder {
   std::filesystem::path path_of(std::int64_t step) const;
 
   /// Writes the checkpoint of `step`, reads it back and verifies it, then removes all but the
-  /// newest `keep`. Throws Error(kCheckpoint), which leaves the earlier checkpoints in place.
+  /// newest `keep`. Throws Error(kCheckpoint) with the earlier checkpoints still in place.
   void save(const TensorFile& snapshot, std::int64_t step);
-  /// Moves checkpoints of later steps than `step`, from which the run resumes, into `abandoned/`,
-  /// also the best one if it is later. Returns how many steps those were. Throws
-  /// Error(kCheckpoint).
+  /// Moves checkpoints of later steps than `step`, the best one too, into `abandoned/`. Returns the
+  /// number of their steps. Throws Error(kCheckpoint).
   std::int64_t set_aside_later_than(std::int64_t step) const;
   /// Moves a file of the run into `abandoned/`. Throws Error(kCheckpoint).
   void set_aside(const std::filesystem::path& file) const;
-  /// Makes the checkpoint of `step`, which must have been saved, the best one. Throws
-  /// Error(kCheckpoint).
+  /// Marks the saved checkpoint of `step` as the best one. Throws Error(kCheckpoint).
   void mark_best(std::int64_t step) const;
-  /// Returns where the best checkpoint is, if there is one.
+  /// Returns the path of the best checkpoint, which need not exist.
   std::filesystem::path best() const { return folder_ / kBestCheckpoint; }
 
  private:
@@ -53,7 +50,7 @@ class CheckpointWriter {
   /// Waits for the thread. Logs its error, if there is one.
   ~CheckpointWriter();
 
-  /// Waits for the previous checkpoint, then begins to save `snapshot` as that of `step`, and as
+  /// Waits for the previous checkpoint, then starts to save `snapshot` as that of `step`, and as
   /// the best one if `best`. Throws the previous checkpoint's Error(kCheckpoint).
   void start(TensorFile snapshot, std::int64_t step, bool best);
   /// Throws the Error(kCheckpoint) of the thread, if it has failed by now. Does not wait.
@@ -73,8 +70,8 @@ struct FoundCheckpoint {
   TensorFile file;
 };
 
-/// Returns the newest checkpoint in `folder` that is not damaged, with a warning for each newer one
-/// that is; nothing when there are no checkpoints. Throws Error(kCheckpoint) when all are damaged.
+/// Returns the newest checkpoint in `folder` that is not damaged, and warns of each newer one;
+/// nullopt if there are no checkpoints. Throws Error(kCheckpoint) if all are damaged.
 std::optional<FoundCheckpoint> newest_valid(const std::filesystem::path& folder);
 
 }  // namespace mnist_train::checkpoint

@@ -18,9 +18,8 @@ namespace mnist_train::checkpoint {
 /// not at all. Throws Error(kCheckpoint).
 void write_pt(const std::filesystem::path& path, const NamedTensors& weights);
 
-/// Writes the file that `torch.save(value, path)` writes for a value of dicts, lists, tuples,
-/// texts, numbers and tensors. `tensors` are all tensors in it, as for `write_pt`. Throws
-/// Error(kCheckpoint).
+/// Does the same for a value of dicts, lists, tuples, texts, numbers and tensors. `tensors` are all
+/// tensors in it.
 void write_pt_value(const std::filesystem::path& path, const c10::IValue& value,
                     const std::vector<at::Tensor>& tensors);
 
@@ -29,8 +28,8 @@ void write_pt_value(const std::filesystem::path& path, const c10::IValue& value,
 NamedTensors read_pt(const std::filesystem::path& path);
 
 /// Returns the CRC-32 of every file in a zip archive, by name, from its central directory
-/// (APPNOTE.TXT 4.3.12 to 4.3.16, ZIP64 included). Throws std::runtime_error where the directory is
+/// (APPNOTE.TXT 4.3.12 to 4.3.16, ZIP64 included). Throws std::runtime_error if the directory is
 /// missing or damaged, or names a file twice.
-std::map<std::string, std::uint32_t> zip_checksums(std::span<const std::uint8_t> archive);
+std::map<std::string, std::uint32_t> zip_checksums(std::span<const std::uint8_t> bytes);
 
 }  // namespace mnist_train::checkpoint

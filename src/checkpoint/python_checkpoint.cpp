@@ -16,7 +16,7 @@ using PythonList = c10::impl::GenericList;
 
 PythonDict make_dict() { return PythonDict(c10::StringType::get(), c10::AnyType::get()); }
 
-/// What PyTorch's optimizer calls its state of one parameter.
+/// The names of the state that PyTorch's optimizer keeps of a parameter.
 std::vector<std::string> state_names(const settings::TrainOptions& options) {
   if (options.optimizer != settings::OptimizerName::kSgd) return {"exp_avg", "exp_avg_sq"};
   if (options.sgd_momentum != 0) return {"momentum_buffer"};
@@ -87,14 +87,13 @@ void write_python_checkpoint(const std::filesystem::path& path, const TensorFile
   for (const auto& [name, tensor] : weights) {
     model.insert(name, tensor);
     tensors.push_back(tensor);
-    if (std::find(buffers.begin(), buffers.end(), name) != buffers.end()) continue;
+    if (std::ranges::find(buffers, name) != buffers.end()) continue;
     PythonDict entry = state_of_parameter(file, name, options, progress.step, source, tensors);
     if (!entry.empty()) state.insert(parameters, entry);
     ++parameters;
   }
-  const auto saved =
-      std::count_if(file.tensors.begin(), file.tensors.end(),
-                    [](const auto& tensor) { return tensor.first.starts_with("optimizer."); });
+  const auto saved = std::ranges::count_if(
+      file.tensors, [](const auto& tensor) { return tensor.first.starts_with("optimizer."); });
   if (saved != parameters * static_cast<std::int64_t>(state_names(options).size())) {
     throw Error(ExitCode::kCheckpoint,
                 source + ": has more optimizer state than PyTorch's optimizer of that kind");

@@ -20,8 +20,6 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/system.h"
-#include "checkpoint/progress_text.h"
-#include "checkpoint/state_tensors.h"
 
 namespace mnist_train::checkpoint {
 
@@ -38,13 +36,13 @@ std::size_t whole_pages(std::size_t bytes) {
   return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
 }
 
-/// A piece of a snapshot: some bytes of a tensor, and where they lie in the slot.
+/// Some bytes of a tensor, and their offset in the slot.
 struct Piece {
   at::Tensor bytes;  // u8[size], on the tensor's device
   std::size_t offset = 0;
 };
 
-/// Calls `visit` with each tensor and its offset in a slot: behind the text, each at a cache line.
+/// Calls `visit` with each tensor and its offset in a slot: after the text, aligned to cache lines.
 /// Returns the size of the slot.
 template <class Visit>
 std::size_t lay_out(const StateTensors& state, const Visit& visit) {
@@ -73,8 +71,8 @@ std::vector<Piece> pieces_of(const StateTensors& state, int rank, int world_size
   return pieces;
 }
 
-/// Returns a line of JSON and then the accuracies as they are in memory, because those of thousands
-/// of epochs take long to write as text.
+/// Returns a line of JSON and then the accuracies in binary, because those of thousands of epochs
+/// take long to write as text.
 std::string to_text(const SnapshotFacts& facts) {
   train::Progress progress = facts.progress;
   const std::vector<double> accuracies = std::exchange(progress.accuracies, {});

@@ -6,13 +6,13 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/state_tensors.h"
+#include "checkpoint/training_state.h"
 #include "comm/communicator.h"
 #include "train/trainer.h"
 
 namespace mnist_train::checkpoint {
 
-/// What a snapshot in memory holds beside the tensors.
+/// A snapshot's content beside the tensors.
 struct SnapshotFacts {
   train::Progress progress;
   std::int64_t metrics_bytes = 0;  // length of metrics.jsonl when it was taken
@@ -20,31 +20,30 @@ struct SnapshotFacts {
   bool is_checkpoint = false;      // a checkpoint of the same step is written, too
 };
 
-/// The newest states of training of the ranks of one host, in a file in memory that their launcher
-/// keeps while ranks come and go: the newest two, and the newest of which a checkpoint is written.
-/// Each rank writes its part of the weights and of the optimizer's state, rank 0 also buffers and
-/// progress, and seals it with step and XXH3-128. A snapshot counts only when every rank has sealed
-/// it: a rank that is killed meanwhile leaves the one before. What is sealed is never mapped for
-/// writing, so no stray pointer reaches it.
+/// The newest training states of the ranks of one host, in a memory file that their launcher keeps
+/// while ranks come and go: the newest two, and the newest of which a checkpoint is written. Each
+/// rank writes its part of the weights and of the optimizer's state, rank 0 also buffers and
+/// progress, and seals it with step and XXH3-128. A snapshot counts only if every rank has sealed
+/// it: if a rank is killed meanwhile, the one before remains. Snapshots are never mapped for
+/// writing, so no stray pointer reaches them.
 class SnapshotMemory {
  public:
-  /// Opens the memory behind `fd` for the trainer's tensors, and clears it where what it holds is
-  /// of other ones. Collective. Throws Error(kRunFailed).
+  /// Opens the memory file `fd` for the trainer's tensors, and clears it if its content is of
+  /// others. Collective. Throws Error(kRunFailed).
   SnapshotMemory(int fd, const train::Trainer& trainer, const comm::Communicator& communicator);
   SnapshotMemory(const SnapshotMemory&) = delete;
   SnapshotMemory& operator=(const SnapshotMemory&) = delete;
 
-  /// Says on rank 0 that all ranks take a snapshot at the moment of this number.
+  /// Announces on rank 0 that all ranks take a snapshot at the moment of this number.
   void plan(std::int64_t moment);
-  /// Returns whether that is this moment. Between `plan` and this call rank 0 must have taken part
-  /// in an operation of all ranks.
+  /// Returns whether that is this moment. Between `plan` and this call there must be a collective.
   bool is_planned(std::int64_t moment) const;
-  /// Returns how long rank 0 took for a snapshot when nothing disturbed it, also before this
-  /// process was started; 0 until enough were taken to know.
+  /// Returns how long an undisturbed snapshot took rank 0, in earlier attempts too; 0 until enough
+  /// were taken to know.
   double seconds() const;
 
   /// Writes this rank's part of the trainer's state. All ranks must call it after the same step,
-  /// and none may call it again before all have returned. `facts` count on rank 0. Throws
+  /// and none may call it again before all have returned. Rank 0's `facts` count. Throws
   /// Error(kRunFailed).
   void take(const train::Trainer& trainer, const SnapshotFacts& facts);
 
@@ -52,8 +51,8 @@ class SnapshotMemory {
   std::vector<std::int64_t> steps() const;
   /// Returns whether a checkpoint of that snapshot was to be written.
   bool is_checkpoint(std::int64_t step) const;
-  /// Gives the trainer, on this rank alone, the state of that snapshot. Returns nothing, and leaves
-  /// the trainer as it is, where the snapshot is damaged.
+  /// Gives the trainer, on this rank alone, the state of that snapshot. Returns nullopt and leaves
+  /// the trainer unchanged if the snapshot is damaged.
   std::optional<SnapshotFacts> restore(train::Trainer& trainer, std::int64_t step) const;
 
  private:

@@ -36,7 +36,7 @@ std::string make_header(const TensorFile& content, bool seal) {
                                      offset + kSealBytes);
   }
   std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');  // so that the data start aligned
+  text.resize((text.size() + 7) / 8 * 8, ' ');  // so that the data are aligned
   return text;
 }
 
@@ -56,12 +56,11 @@ class SafetensorsReader {
       : path_(path), file_(MappedFile::open(path, ExitCode::kCheckpoint)) {}
 
   TensorFile read(bool require_seal) {
-    parse_header();
-    check_seal(require_seal);
-    if (problem_) throw Error(*problem_);
+    const std::string_view header = find_header();
+    // The seal comes first: nothing else of a damaged file is worth telling.
+    check_seal(header, require_seal);
     TensorFile content;
-    const auto metadata = header_.find(kMetadataName);
-    if (metadata != header_.end()) read_metadata(*metadata, content);
+    parse_header(header, content);
     // Tensors over the same bytes could ask for any amount of memory.
     check_coverage();
     for (const StoredTensor& tensor : stored_) {
@@ -78,7 +77,7 @@ class SafetensorsReader {
     refuse("tensor " + tensor + " " + reason);
   }
 
-  void parse_header() {
+  std::string_view find_header() {
     const auto bytes = file_.bytes();
     if (is_legacy_torch_file(bytes)) refuse(kLegacyTorchFile);
     if (bytes.size() < kSafetensorsLengthBytes) {
@@ -90,41 +89,38 @@ class SafetensorsReader {
              std::to_string(bytes.size()) + " bytes of the file");
     }
     data_ = bytes.subspan(kSafetensorsLengthBytes + header->size());
+    return *header;
+  }
+
+  void check_seal(std::string_view header, bool required) {
+    is_sealed_ = header.find('"' + std::string(kSealName) + '"') != std::string_view::npos;
+    if (!is_sealed_ && required) {
+      refuse("has no seal: it is not a checkpoint of mnist-train, or is damaged");
+    }
+    if (!is_sealed_) return;
+    if (data_.size() < kSealBytes) refuse("is cut short");
+    if (!matches_seal(file_.bytes())) refuse("is damaged: its bytes do not match its seal");
+  }
+
+  /// Takes each tensor out of the header as soon as it is parsed, because a tree of all of them
+  /// takes several times as long.
+  void parse_header(std::string_view text, TensorFile& content) try {
     std::string name;
     const auto take = [&](int depth, Json::parse_event_t event, Json& parsed) {
       using Event = Json::parse_event_t;
       if (depth == 1 && event == Event::key) name = parsed.get<std::string>();
       const bool is_entry = depth == 1 && (event == Event::object_end ||
                                            event == Event::array_end || event == Event::value);
-      return !is_entry || !take_entry(name, parsed);
+      if (!is_entry || name == kMetadataName || name == kSealName) return true;
+      stored_.push_back(read_entry(name, parsed));
+      return false;
     };
-    header_ = Json::parse(*header, take, /*allow_exceptions=*/false);
-    if (!header_.is_object()) refuse("has a header that is not a JSON object");
-  }
-
-  /// Takes a tensor out of the header while that is parsed, because a tree of all of them takes
-  /// several times as long. Keeps what is wrong for later: the seal comes first, of a damaged file
-  /// nothing else is to be said.
-  bool take_entry(const std::string& name, const Json& entry) {
-    if (name == kMetadataName || name == kSealName) return false;
-    try {
-      if (!problem_) stored_.push_back(read_entry(name, entry));
-    } catch (const Error& error) {
-      problem_ = error;
-    } catch (const Json::exception& error) {
-      problem_ = Error(ExitCode::kCheckpoint,
-                       path_.string() + ": has a malformed header: " + error.what());
-    }
-    return true;
-  }
-
-  void check_seal(bool required) const {
-    if (!header_.contains(kSealName)) {
-      if (required) refuse("has no seal: it is not a checkpoint of mnist-train, or is damaged");
-      return;
-    }
-    if (data_.size() < kSealBytes) refuse("is cut short");
-    if (!matches_seal(file_.bytes())) refuse("is damaged: its bytes do not match its seal");
+    const Json header = Json::parse(text, take, /*allow_exceptions=*/false);
+    if (!header.is_object()) refuse("has a header that is not a JSON object");
+    const auto metadata = header.find(kMetadataName);
+    if (metadata != header.end()) read_metadata(*metadata, content);
+  } catch (const Json::exception& error) {
+    refuse(std::string("has a malformed header: ") + error.what());
   }
 
   void read_metadata(const Json& entry, TensorFile& content) const {
@@ -169,7 +165,7 @@ class SafetensorsReader {
     tensor.begin = (*offsets)[0].get<std::uint64_t>();
     tensor.end = (*offsets)[1].get<std::uint64_t>();
     if (tensor.begin > tensor.end || tensor.end > data_.size()) {
-      refuse(tensor.name, "lies outside the file");
+      refuse(tensor.name, "is outside the file");
     }
   }
 
@@ -178,7 +174,7 @@ class SafetensorsReader {
     bool empty = false;
     for (const std::int64_t size : tensor.sizes) {
       empty = empty || size == 0;
-      // Beside a 0, too, the sizes must not overflow, because strides are made of them.
+      // The other sizes must not overflow even beside a 0, because strides are made of them.
       if (__builtin_mul_overflow(bytes, std::max<std::int64_t>(size, 1), &bytes)) {
         refuse(tensor.name, "has an impossible shape");
       }
@@ -196,7 +192,7 @@ class SafetensorsReader {
       if (begin != covered) refuse("has tensors that overlap or leave gaps");
       covered = end;
     }
-    if (header_.contains(kSealName)) covered += kSealBytes;
+    if (is_sealed_) covered += kSealBytes;
     if (covered != data_.size()) refuse("has bytes that belong to no tensor");
   }
 
@@ -209,10 +205,9 @@ class SafetensorsReader {
 
   std::filesystem::path path_;
   MappedFile file_;
-  Json header_;  // without the tensors
-  std::vector<StoredTensor> stored_;
-  std::optional<Error> problem_;  // the first one of a tensor
   std::span<const std::uint8_t> data_;
+  bool is_sealed_ = false;
+  std::vector<StoredTensor> stored_;
 };
 
 }  // namespace

@@ -5,8 +5,9 @@
 #include <cstring>
 #include <iterator>
 #include <map>
+#include <optional>
+#include <stdexcept>
 
-#include "checkpoint/pickle_value.h"
 #include "checkpoint/tensor_file.h"
 
 namespace mnist_train::checkpoint {
@@ -18,11 +19,89 @@ constexpr std::size_t kMaxStack = 1 << 18;
 constexpr std::size_t kMaxTupleWeight = 4096;
 constexpr std::size_t kMaxCopiedWeight = 1 << 20;
 constexpr std::size_t kTextPerWeight = 64;  // bytes
+constexpr std::size_t kMaxDimensions = 64;
 constexpr const char* kRebuildTensor = "torch._utils._rebuild_tensor_v2";
 constexpr const char* kRebuildParameter = "torch._utils._rebuild_parameter";
 constexpr const char* kOrderedDict = "collections.OrderedDict";
 /// What training scripts call the state_dict in the dict that they save.
 constexpr std::array kStateDictKeys{"model_state_dict", "state_dict"};
+
+enum class PickleType {
+  kOther,
+  kMark,
+  kInteger,
+  kText,
+  kGlobal,
+  kTuple,
+  kList,
+  kDict,
+  kTensor,
+  kStorage
+};
+
+/// A value on the stack while a pickle is interpreted. Lists have no content: no state_dict does.
+struct PickleValue {
+  PickleType type = PickleType::kOther;
+  std::int64_t integer = 0;
+  std::string text = {};                // of a text; "module.name" of a global; a kept dict's key
+  std::vector<PickleValue> items = {};  // of a tuple; the dicts that are kept of a dict
+  PickledTensor tensor = {};            // of a storage: only its record and element type
+  std::vector<std::pair<std::string, PickledTensor>> entries = {};  // of a dict
+  std::optional<std::string> obstacle = {};  // why a dict is not a state_dict
+  std::size_t weight = 1;                    // memory: itself, the values inside, and text
+};
+
+[[noreturn]] void refuse(const std::string& reason) { throw std::runtime_error(reason); }
+
+std::vector<std::int64_t> integers(const PickleValue& tuple) {
+  if (tuple.type != PickleType::kTuple || tuple.items.size() > kMaxDimensions) {
+    refuse("a shape is not a tuple of integers");
+  }
+  std::vector<std::int64_t> numbers;
+  for (const PickleValue& item : tuple.items) {
+    if (item.type != PickleType::kInteger || item.integer < 0) {
+      refuse("a shape is not a tuple of non-negative integers");
+    }
+    numbers.push_back(item.integer);
+  }
+  return numbers;
+}
+
+/// Returns the tensor of a call of `_rebuild_tensor_v2`. `arguments`: storage, offset, sizes,
+/// strides, requires_grad, backward hooks.
+PickleValue rebuild_tensor(const PickleValue& arguments) {
+  const std::vector<PickleValue>& items = arguments.items;
+  if (items.size() < 4 || items[0].type != PickleType::kStorage ||
+      items[1].type != PickleType::kInteger || items[1].integer < 0) {
+    refuse("a tensor is described in an unknown way");
+  }
+  PickleValue value = items[0];
+  value.type = PickleType::kTensor;
+  value.weight = arguments.weight;
+  value.tensor.offset = items[1].integer;
+  value.tensor.sizes = integers(items[2]);
+  value.tensor.strides = integers(items[3]);
+  if (value.tensor.sizes.size() != value.tensor.strides.size()) {
+    refuse("a tensor has not as many strides as dimensions");
+  }
+  (void)value.tensor.required_elements();
+  return value;
+}
+
+/// Returns the storage with this persistent id: "storage", storage type, record, device, elements.
+PickleValue storage_of(const PickleValue& id) {
+  if (id.type != PickleType::kTuple || id.items.size() < 3 ||
+      id.items[1].type != PickleType::kGlobal || id.items[2].type != PickleType::kText) {
+    refuse("a storage is described in an unknown way");
+  }
+  const ElementType* type = find_element_type(&ElementType::storage, id.items[1].text);
+  if (type == nullptr) refuse("a storage has the unknown type " + id.items[1].text);
+  PickleValue value{PickleType::kStorage};
+  value.weight = id.weight;
+  value.tensor.storage = id.items[2].text;
+  value.tensor.type = type->type;
+  return value;
+}
 
 /// The stack machine that a pickle is a program for, reduced to what a state_dict needs.
 class PickleMachine {

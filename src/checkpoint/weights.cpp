@@ -11,7 +11,6 @@
 #include "accelerator/device.h"
 #include "base/checkpoint_file.h"
 #include "base/file.h"
-#include "checkpoint/checkpoint.h"
 #include "checkpoint/pt_file.h"
 
 namespace mnist_train::checkpoint {
@@ -31,8 +30,7 @@ void add_tensors(const torch::nn::Module& module, const std::string& prefix,
   }
 }
 
-/// The model's own parameters and buffers by name, in the order of Python's state_dict: module by
-/// module.
+/// The model's own parameters and buffers by name, module by module as in Python's state_dict.
 NamedTensors model_tensors(const models::Model& model) {
   NamedTensors tensors;
   add_tensors(model, "", tensors);
@@ -45,7 +43,7 @@ std::string shape_text(const at::Tensor& tensor) {
   return text.str();
 }
 
-/// The tensors that differ in one way: the first ones on a line each, all others by their names.
+/// The tensors that differ in one way: the first ones on a line each, the others by name.
 class DifferenceList {
  public:
   explicit DifferenceList(std::string kind) : kind_(std::move(kind)) {}
@@ -74,16 +72,14 @@ class DifferenceList {
 
 /// Removes a prefix from all names, if all have it.
 bool remove_prefix(std::string_view prefix, NamedTensors& weights) {
-  const bool all = !weights.empty() && std::ranges::all_of(weights, [&](const auto& entry) {
-    return entry.first.starts_with(prefix);
-  });
-  if (!all) return false;
+  const auto has_prefix = [&](const auto& entry) { return entry.first.starts_with(prefix); };
+  if (weights.empty() || !std::ranges::all_of(weights, has_prefix)) return false;
   for (auto& [name, tensor] : weights) name.erase(0, prefix.size());
   return true;
 }
 
-/// Without the prefixes that DistributedDataParallel and torch.compile put before all names, in
-/// the order in which a script applied them.
+/// Removes the prefixes that DistributedDataParallel and torch.compile put before all names, in the
+/// order in which a script applied them.
 NamedTensors without_wrappers(NamedTensors weights) {
   while (remove_prefix("module.", weights) || remove_prefix("_orig_mod.", weights)) {
   }
@@ -93,14 +89,6 @@ NamedTensors without_wrappers(NamedTensors weights) {
 /// Returns whether the file is a zip archive, as torch.save writes since PyTorch 1.6.
 bool is_pt_file(const std::filesystem::path& path) {
   return is_zip_file(MappedFile::open(path, ExitCode::kCheckpoint).bytes());
-}
-
-/// Returns what a checkpoint says about its run; nothing for files that hold weights alone.
-std::optional<RunFacts> facts_of(const std::filesystem::path& path) {
-  if (is_pt_file(path)) return std::nullopt;
-  const TensorFile file = read_safetensors(path, /*require_seal=*/false);
-  if (!is_checkpoint(file)) return std::nullopt;
-  return checkpoint_facts(file, path.string());
 }
 
 }  // namespace
@@ -158,8 +146,8 @@ void require_finite(const models::Model& model, const std::string& source) {
     if (!wrong.any().item<bool>()) return;
     throw Error(ExitCode::kCheckpoint,
                 source + ": tensor " + name +
-                    " has values that are NaN or infinite: the training " +
-                    "that wrote it has failed; take weights that it saved earlier");
+                    " has values that are NaN or infinite: the training that wrote it has failed; "
+                    "take weights that it saved earlier");
   };
   const at::NoGradGuard no_grad;
   for (const auto& item : model.named_parameters()) {
@@ -169,18 +157,19 @@ void require_finite(const models::Model& model, const std::string& source) {
   for (const auto& item : model.named_buffers()) check(item.key(), at::isnan(item.value()));
 }
 
+void load_weights(models::Model& model, const std::filesystem::path& path) {
+  load_state_dict(model, read_weights(path), path.string());
+  require_finite(model, path.string());
+}
+
 bool holds_weights_alone(const std::filesystem::path& path) {
   return is_pt_file(path) || !is_checkpoint(read_safetensors(path, /*require_seal=*/false));
 }
 
-std::optional<network::ImageShape> trained_image_shape(const std::filesystem::path& path) {
-  const auto facts = facts_of(path);
-  return facts ? std::optional(facts->images) : std::nullopt;
-}
-
-std::vector<std::string> trained_class_names(const std::filesystem::path& path) {
-  const auto facts = facts_of(path);
-  return facts ? facts->class_names : std::vector<std::string>();
+std::optional<RunFacts> facts_of(const std::filesystem::path& path) {
+  if (is_pt_file(path)) return std::nullopt;
+  const TensorFile file = read_safetensors(path, /*require_seal=*/false);
+  return is_checkpoint(file) ? std::optional(checkpoint_facts(file, path.string())) : std::nullopt;
 }
 
 NamedTensors read_weights(const std::filesystem::path& path) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/checkpoint.h"
 #include "checkpoint/tensor_file.h"
 #include "models/model.h"
 
@@ -15,7 +16,7 @@ namespace mnist_train::checkpoint {
 NamedTensors state_dict(const models::Model& model);
 
 /// Returns a line for EVERY missing and unexpected tensor and every size mismatch, each after a
-/// newline; nothing where names and shapes are the same.
+/// newline; "" if names and shapes are the same.
 std::string differences(const NamedTensors& expected, const NamedTensors& found);
 /// Returns the differences between the model's state_dict and `weights`.
 std::string differences(const models::Model& model, const NamedTensors& weights);
@@ -24,26 +25,26 @@ std::string differences(const models::Model& model, const NamedTensors& weights)
 /// the model unchanged. `source` names the file.
 void load_state_dict(models::Model& model, const NamedTensors& weights, const std::string& source);
 
-/// Throws Error(kCheckpoint), which names the tensor, where a parameter of the model is NaN or
-/// infinite, or a buffer NaN. `source` names the file that its weights are from.
+/// Throws Error(kCheckpoint), which names the tensor, if a parameter of the model is NaN or
+/// infinite, or a buffer NaN. `source` names the file of its weights.
 void require_finite(const models::Model& model, const std::string& source);
 
-/// Returns whether a file of weights holds weights without the rest of a training state, so that no
-/// run can resume from it. Throws Error(kCheckpoint).
+/// Gives the model the weights of a file, as `read_weights`, `load_state_dict` and `require_finite`
+/// do. Throws Error(kCheckpoint).
+void load_weights(models::Model& model, const std::filesystem::path& path);
+
+/// Returns whether a file holds weights without the rest of a training state, so that no run can
+/// resume from it. Throws Error(kCheckpoint).
 bool holds_weights_alone(const std::filesystem::path& path);
 
-/// Returns the weights in a file whose content, not its name, says what it is: a checkpoint,
-/// safetensors, or a `.pt` that PyTorch or this program saved from a state_dict, alone or in a dict
-/// under "model_state_dict" or "state_dict". Throws Error(kCheckpoint).
+/// Returns the weights in a checkpoint, a safetensors file, or a `.pt` file with a state_dict,
+/// alone or in a dict under "model_state_dict" or "state_dict". The content tells the format, not
+/// the name. Throws Error(kCheckpoint).
 NamedTensors read_weights(const std::filesystem::path& path);
 
-/// Returns the shape, before any augmentation, of the images that a checkpoint's model was trained
-/// on; nothing for files that hold weights alone. Throws Error(kCheckpoint).
-std::optional<network::ImageShape> trained_image_shape(const std::filesystem::path& path);
-
-/// Returns the names of the classes of those images, by number; none where the data had none, or
-/// the file holds weights alone. Throws Error(kCheckpoint).
-std::vector<std::string> trained_class_names(const std::filesystem::path& path);
+/// Returns what a checkpoint says about its run; nullopt if the file holds weights alone. Throws
+/// Error(kCheckpoint).
+std::optional<RunFacts> facts_of(const std::filesystem::path& path);
 
 enum class WeightsFormat { kPt, kSafetensors };
 

@@ -108,7 +108,7 @@ TEST_CASE("the facts of the run come back") {
   RunFacts written = kFacts;
   written.class_names = {"cat", "dog"};  // which only some data sets have
   const TensorFile file = through_file(snapshot(rig.trainer, written));
-  const RunFacts facts = restore(rig.trainer, file, "file");
+  const RunFacts facts = checkpoint_facts(file, "file");
   CHECK(facts.config == kFacts.config);
   CHECK(facts.data_hash == kHash);
   CHECK(facts.world_size == 2);

@@ -162,7 +162,7 @@ TEST_CASE("torch.save's old format is called by its name") {
       folder.write("old.pt", "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.");
   for (const auto& read : {+[](const fs::path& file) { (void)read_weights(file); },
                            +[](const fs::path& file) { (void)holds_weights_alone(file); },
-                           +[](const fs::path& file) { (void)trained_image_shape(file); }}) {
+                           +[](const fs::path& file) { (void)facts_of(file); }}) {
     CHECK_THAT(error_of([&] { read(path); }).message,
                ContainsSubstring("PyTorch before 1.6") && ContainsSubstring("convert it"));
   }

@@ -207,5 +207,5 @@ def test_a_bad_image_is_named_or_left_out(tmp_path, name):
     skipped = run("--config", config, "--output", tmp_path / "skip", "--nproc-per-node", 2, "--set",
                   "data.on_bad_sample=skip")
     assert skipped.returncode == 0, skipped.stderr
-    assert "(data.on_bad_sample is skip): 1\n" in skipped.stderr and f"left out: {bad}: " in skipped.stderr
+    assert "skipped 1 unusable images (data.on_bad_sample: skip)\n" in skipped.stderr and f"skipped: {bad}: " in skipped.stderr
     assert json.loads((tmp_path / "skip" / "summary.json").read_text())["samples_seen"] == 40

@@ -1,4 +1,4 @@
-#include "app/epoch_result.h"
+#include "app/run_records.h"
 
 #include "support/catch.h"
 

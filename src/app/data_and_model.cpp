@@ -1,4 +1,4 @@
-#include "app/open_dataset.h"
+#include "app/data_and_model.h"
 
 #include <ATen/Parallel.h>
 #include <spdlog/spdlog.h>
@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/error.h"
 #include "base/system.h"
@@ -13,17 +14,14 @@
 #include "data/image_decoder.h"
 #include "data/shared_dataset.h"
 #include "launch/worker_process.h"
-#include "report/console.h"
 
 namespace mnist_train::app {
 
 namespace {
 
-constexpr std::size_t kMostNamed = 10;
-
-/// Gathers what each rank found, in the order of the samples; all ranks must call it.
-std::vector<data::SampleFailure> gather_failures(Worker& worker,
-                                                 const std::vector<data::SampleFailure>& mine) {
+/// Returns the failures of all ranks, in the order of the samples. Collective.
+std::vector<data::SampleFailure> all_failures(Worker& worker,
+                                              const std::vector<data::SampleFailure>& mine) {
   const auto to_text = [](const nlohmann::json& json) {
     return json.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
   };
@@ -39,8 +37,7 @@ std::vector<data::SampleFailure> gather_failures(Worker& worker,
       failures.push_back({row[0].get<std::int64_t>(), row[1].get<std::string>()});
     }
   }
-  std::sort(failures.begin(), failures.end(),
-            [](const auto& a, const auto& b) { return a.sample < b.sample; });
+  std::ranges::sort(failures, {}, &data::SampleFailure::sample);
   return failures;
 }
 
@@ -54,7 +51,7 @@ data::Dataset open_streamed(Worker& worker, data::Splits splits) {
       worker.identity.rank, worker.identity.world_size,
       static_cast<int>(options.decode_threads.value_or(at::get_num_threads())),
       [&] { launch::update(worker.status(), launch::Phase::kLoadingData, 0, 0, ++batch); });
-  return reader.stream(gather_failures(worker, failed));
+  return reader.stream(all_failures(worker, failed));
 }
 
 data::Dataset read_or_attach(Worker& worker, data::Splits splits) {
@@ -63,10 +60,10 @@ data::Dataset read_or_attach(Worker& worker, data::Splits splits) {
   if (!launch::was_handed_over("dataset")) {
     return data::DatasetReader(options, worker.config.train.seed, splits).read();
   }
-  // Decoding may take long; should the launcher end meanwhile, the pipe says so.
+  // Decoding may take long; if the launcher ends meanwhile, the pipe closes.
   const bool decodes = options.format == settings::DataFormat::kImageFolder ||
                        options.format == settings::DataFormat::kLmdb;
-  // The launcher also ends ranks that make no progress, and does not count time in which all of
+  // The launcher itself ends ranks that make no progress, and does not count time in which all of
   // them were stopped.
   constexpr std::chrono::hours kTimeout(24 * 7);
   std::int64_t waited = 0;
@@ -76,19 +73,16 @@ data::Dataset read_or_attach(Worker& worker, data::Splits splits) {
 }
 
 void list_skipped(const data::Dataset& dataset) {
+  constexpr std::size_t kMostNamed = 10;
   if (dataset.skipped.empty()) return;
-  spdlog::warn("bad samples that are left out (data.on_bad_sample is skip): {}",
-               dataset.skipped.size());
+  spdlog::warn("skipped {} unusable images (data.on_bad_sample: skip)", dataset.skipped.size());
   for (std::size_t i = 0; i < dataset.skipped.size(); ++i) {
-    if (i < kMostNamed) {
-      spdlog::warn("left out: {}", dataset.skipped[i]);
-    } else {
-      spdlog::debug("left out: {}", dataset.skipped[i]);
-    }
+    spdlog::log(i < kMostNamed ? spdlog::level::warn : spdlog::level::debug, "skipped: {}",
+                dataset.skipped[i]);
   }
 }
 
-/// Names classes that nothing can be learnt of; a limit leaves out what it likes.
+/// Names classes without samples, unless a limit left them out.
 void warn_of_empty_classes(const data::ImageSet& set, const settings::DataOptions& options) {
   if (set.count == 0 || options.limit_train) return;
   std::vector<bool> is_known(static_cast<std::size_t>(set.classes));
@@ -102,7 +96,7 @@ void warn_of_empty_classes(const data::ImageSet& set, const settings::DataOption
                empty, set.classes);
 }
 
-/// A network of one class has nothing to tell apart, so it is always right.
+/// A network of one class is always right.
 void warn_of_single_class(const data::Dataset& dataset, const settings::DataOptions& options) {
   if (dataset.train.count == 0 || dataset.train.classes != 1) return;
   spdlog::warn("{}: the training set has one class alone{}, so nothing can be learnt{}",
@@ -113,22 +107,12 @@ void warn_of_single_class(const data::Dataset& dataset, const settings::DataOpti
                    : "");
 }
 
-data::ImageSet set_of(const network::ImageShape& shape) {
-  data::ImageSet set;
-  set.channels = shape.channels;
-  set.height = shape.height;
-  set.width = shape.width;
-  set.classes = shape.classes;
-  return set;
-}
-
 }  // namespace
 
 data::Dataset open_dataset(Worker& worker, data::Splits splits) {
   launch::update(worker.status(), launch::Phase::kLoadingData, 0, 0);
-  const int processes = worker.identity.world_size;
   if (splits != data::Splits::kTest) {
-    settings::require_set_for_each(worker.config.data, processes);
+    settings::require_set_for_each(worker.config.data, worker.identity.world_size);
   }
   data::Dataset dataset = read_or_attach(worker, splits);
   if (worker.is_rank0()) {
@@ -136,31 +120,68 @@ data::Dataset open_dataset(Worker& worker, data::Splits splits) {
     warn_of_empty_classes(dataset.train, worker.config.data);
     warn_of_single_class(dataset, worker.config.data);
   }
-  for (const std::int64_t count : dataset.train_parts) {
-    if (count > 0) continue;
+  if (std::ranges::any_of(dataset.train_parts, [](std::int64_t count) { return count <= 0; })) {
     throw Error(ExitCode::kData, "data.train_per_process: a set without usable samples");
   }
   return dataset;
 }
 
 data::ImageSet images_trained_on(Worker& worker) {
-  const settings::DataOptions& options = worker.config.data;
   std::optional<network::ImageShape> shape;
   if (!worker.job.checkpoint.empty()) {
-    shape = checkpoint::trained_image_shape(worker.job.checkpoint);
+    if (const auto facts = checkpoint::facts_of(worker.job.checkpoint)) shape = facts->images;
   }
-  if (!shape) shape = network::known_images(options);
-  return shape ? set_of(*shape) : data::shape_of_images(options);
+  if (!shape) shape = network::known_images(worker.config.data);
+  if (!shape) return data::shape_of_images(worker.config.data);
+  data::ImageSet set;
+  set.channels = shape->channels;
+  set.height = shape->height;
+  set.width = shape->width;
+  set.classes = shape->classes;
+  return set;
 }
 
-std::string describe_dataset(const data::Dataset& dataset) {
-  const data::ImageSet& images = dataset.train;
-  const std::int64_t held_out = dataset.validation.count;
-  return report::with_thousands(images.count) + " training" +
-         (held_out > 0 ? ", " + report::with_thousands(held_out) + " validation" : "") + " and " +
-         report::with_thousands(dataset.test.count) + " test images of " +
-         std::to_string(images.channels) + "x" + std::to_string(images.height) + "x" +
-         std::to_string(images.width) + ", " + std::to_string(images.classes) + " classes";
+std::shared_ptr<loader::Augmenter> make_augmenter(const Worker& worker,
+                                                  const data::ImageSet& images, bool exchanges) {
+  const settings::AugmentList& list = worker.config.data.augment;
+  if (list.empty()) return nullptr;
+  const auto* mixup = settings::find<settings::MixupOptions>(list);
+  const bool across =
+      exchanges && mixup != nullptr && mixup->scope == settings::MixupScope::kGlobal;
+  loader::FromNext from_next;
+  const std::int64_t shards =
+      settings::shard_count(worker.config.train, worker.communicator.world_size());
+  const bool takes_partners = across && worker.config.train.shards && shards > 1;
+  if (across && shards == 1) {
+    spdlog::warn(
+        "mixup with scope global mixes in the samples of another process, or of another shard of "
+        "the batch, but there is only one: samples stay as they are");
+  } else if (across && !takes_partners) {
+    from_next = [&communicator = worker.communicator](const at::Tensor& mine, std::int64_t count) {
+      return communicator.receive_from_next(mine, count);
+    };
+  }
+  return std::make_shared<loader::Augmenter>(list, settings::ImageSize{images.height, images.width},
+                                             worker.config.train.seed, worker.device(),
+                                             std::move(from_next), takes_partners);
+}
+
+network::ImageShape model_input(const settings::RunConfig& config, const data::ImageSet& images) {
+  return network::model_input(config.data,
+                              {images.channels, images.height, images.width, images.classes});
+}
+
+std::shared_ptr<models::Model> make_model(const settings::RunConfig& config,
+                                          const data::ImageSet& images) {
+  return models::make_model(config.model, model_input(config, images), config.train.seed);
+}
+
+std::shared_ptr<models::Model> make_model_with_weights(Worker& worker, const data::ImageSet& images,
+                                                       const std::filesystem::path& file) {
+  launch::update(worker.status(), launch::Phase::kLoadingWeights, 0, 0);
+  auto model = make_model(worker.config, images);
+  checkpoint::load_weights(*model, file);
+  return model;
 }
 
 }  // namespace mnist_train::app

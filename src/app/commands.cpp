@@ -1,0 +1,139 @@
+#include "app/commands.h"
+
+#include <algorithm>
+#include <string>
+
+#include "app/data_and_model.h"
+#include "base/file.h"
+#include "base/print.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/weights.h"
+#include "eval/evaluator.h"
+#include "interchange/onnx_model.h"
+#include "interchange/python_module.h"
+#include "loader/batch_source.h"
+#include "report/module_table.h"
+#include "report/result_text.h"
+
+namespace mnist_train::app {
+
+namespace {
+
+void export_with_optimizer(const Worker& worker) {
+  const std::string name = worker.job.checkpoint.string();
+  if (checkpoint::holds_weights_alone(worker.job.checkpoint)) {
+    throw Error(ExitCode::kCheckpoint,
+                name +
+                    ": holds weights alone: --with-optimizer needs a checkpoint, a file of the "
+                    "run's folder checkpoints/");
+  }
+  const checkpoint::TensorFile file = checkpoint::read_checkpoint(worker.job.checkpoint);
+  const std::string config = checkpoint::checkpoint_facts(file, name).config;
+  checkpoint::write_python_checkpoint(worker.job.export_path, file,
+                                      settings::parse_run_config({name, config, {}}).train, name);
+}
+
+/// Writes the network, for which the weights must be those of the config's model.
+void export_network(Worker& worker) {
+  const settings::RunConfig& config = worker.config;
+  const data::ImageSet images = images_trained_on(worker);
+  const auto model = make_model_with_weights(worker, images, worker.job.checkpoint);
+  const network::Network net = network::make_network(config.model, model_input(config, images));
+  const auto normalize = settings::effective_normalize(config.data, images.channels);
+  launch::update(worker.status(), launch::Phase::kSaving, 0, 0);
+  std::string content;
+  if (worker.job.export_format == "python") {
+    content = interchange::python_module(net, normalize);
+  } else {
+    const checkpoint::NamedTensors weights = checkpoint::state_dict(*model);
+    const auto find_weight = [&](const std::string& name) {
+      const at::Tensor& tensor = *checkpoint::find_named(weights, name);
+      return std::span(tensor.const_data_ptr<float>(), static_cast<std::size_t>(tensor.numel()));
+    };
+    content = interchange::onnx_model(net, find_weight, normalize);
+  }
+  write_file_atomically(worker.job.export_path, content, ExitCode::kCheckpoint);
+}
+
+std::int64_t parameters_of(const torch::nn::Module& module, bool with_children) {
+  std::int64_t count = 0;
+  for (const at::Tensor& tensor : module.parameters(with_children)) count += tensor.numel();
+  return count;
+}
+
+/// Returns "Conv2d" for "torch::nn::Conv2dImpl" and for "(anonymous namespace)::Conv2d".
+std::string class_of(const torch::nn::Module& module) {
+  const std::string name = module.name();
+  const std::string own = name.substr(name.rfind(':') + 1);
+  return own.ends_with("Impl") ? own.substr(0, own.size() - 4) : own;
+}
+
+}  // namespace
+
+void run_evaluation(Worker& worker) {
+  const settings::RunConfig& config = worker.config;
+  std::int64_t batch = 0;
+  const auto update_status = [&] {
+    launch::update(worker.status(), launch::Phase::kEvaluation, 0, 0, ++batch);
+  };
+  data::ImageSet test = open_dataset(worker, data::Splits::kTest).test;
+  // The test set alone may lack a class.
+  if (const auto facts = checkpoint::facts_of(worker.job.checkpoint)) {
+    test.classes = std::max(test.classes, facts->images.classes);
+  }
+  const auto model = make_model_with_weights(worker, test, worker.job.checkpoint);
+  model->to(worker.device());
+  update_status();
+  const auto images = loader::make_batch_source(
+      test, settings::effective_normalize(config.data, test.channels), worker.device(), at::kFloat,
+      make_augmenter(worker, test, /*exchanges=*/false));
+  const eval::Evaluation evaluation =
+      eval::evaluate(*model, *images, config.train.test_batch_size, worker.communicator,
+                     worker.device(), update_status, {.shards = config.train.shards.value_or(0)});
+  if (!worker.is_rank0()) return;
+  if (!worker.job.as_json) {
+    return print_text(
+        report::evaluation_text(evaluation.loss, evaluation.accuracy, evaluation.samples));
+  }
+  print_result({{"test_loss", evaluation.loss},
+                {"test_accuracy", evaluation.accuracy},
+                {"samples", evaluation.samples}});
+}
+
+void run_export(Worker& worker) {
+  if (!worker.is_rank0()) return;
+  launch::update(worker.status(), launch::Phase::kLoadingWeights, 0, 0);
+  const std::string& format = worker.job.export_format;
+  if (worker.job.with_optimizer) return export_with_optimizer(worker);
+  if (format == "onnx" || format == "python") return export_network(worker);
+  const auto weights = checkpoint::read_weights(worker.job.checkpoint);
+  launch::update(worker.status(), launch::Phase::kSaving, 0, 0);
+  checkpoint::write_weights(
+      worker.job.export_path, weights,
+      format == "pt" ? checkpoint::WeightsFormat::kPt : checkpoint::WeightsFormat::kSafetensors);
+}
+
+void run_description(Worker& worker) {
+  if (!worker.is_rank0()) return;
+  const data::ImageSet images = images_trained_on(worker);
+  const network::ImageShape input = model_input(worker.config, images);
+  const auto model = make_model(worker.config, images);
+  report::ModuleTable table;
+  table.input = {input.channels, input.height, input.width};
+  table.parameters = parameters_of(*model, /*with_children=*/true);
+  table.multiply_adds = model->multiply_adds();
+  if (const std::int64_t own = parameters_of(*model, /*with_children=*/false); own > 0) {
+    table.rows.push_back({"", "(outside its modules)", {}, own, std::nullopt, false});
+  }
+  for (const auto& item : model->named_modules("", /*include_self=*/false)) {
+    const torch::nn::Module& module = *item.value();
+    const std::int64_t parameters = parameters_of(module, /*with_children=*/false);
+    const bool is_container = parameters == 0 && !module.children().empty();
+    table.rows.push_back(
+        {item.key(), class_of(module), {}, parameters, std::nullopt, is_container});
+  }
+  print_text(worker.job.as_json ? json_text(report::to_json(table), 2) + "\n"
+                                : report::to_text(table));
+}
+
+}  // namespace mnist_train::app

@@ -1,0 +1,338 @@
+#include "app/saved_state.h"
+
+#include <spdlog/fmt/ranges.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <limits>
+#include <system_error>
+#include <vector>
+
+#include "base/checkpoint_file.h"
+#include "base/system.h"
+#include "checkpoint/training_state.h"
+#include "checkpoint/weights.h"
+#include "data/sampler.h"
+#include "launch/worker_process.h"
+#include "report/run_folder.h"
+#include "report/summary.h"
+#include "settings/config_differences.h"
+#include "train/schedule.h"
+
+namespace mnist_train::app {
+
+namespace fs = std::filesystem;
+namespace files = report::files;
+
+namespace {
+
+constexpr double kSnapshotInterval_s = 0.05;  // at least, from one snapshot to the next
+constexpr double kSnapshotFraction = 0.004;   // of the time, at most, that snapshots take
+
+checkpoint::CheckpointFolder checkpoints_of(const Worker& worker) {
+  return {worker.run_folder / files::kCheckpoints, worker.config.checkpoint.keep};
+}
+
+bool is_best(const Worker& worker, const train::Progress& progress) {
+  return worker.config.checkpoint.keep_best && progress.best_step == progress.step;
+}
+
+std::optional<checkpoint::FoundCheckpoint> find_checkpoint(const Worker& worker) {
+  const std::string& resume = worker.job.resume;
+  const bool newest = resume == "auto" || worker.job.after_restart;
+  if (newest) {
+    auto found = checkpoint::newest_valid(worker.run_folder / files::kCheckpoints);
+    if (found) return found;
+  }
+  if (!resume.empty() && resume != "auto") {
+    try {
+      return checkpoint::FoundCheckpoint{resume, checkpoint::read_checkpoint(resume)};
+    } catch (const Error&) {
+      if (!checkpoint::holds_weights_alone(resume)) throw;
+    }
+    throw Error(ExitCode::kCheckpoint,
+                resume +
+                    ": holds weights alone, without optimizer and progress: resume from a file "
+                    "of checkpoints/, or start a new run from it by --set model.weights=FILE");
+  }
+  if (newest) spdlog::info("no checkpoint to resume from: starting from scratch");
+  return std::nullopt;
+}
+
+/// Marks the best checkpoint: a run that was killed may not have come to it.
+void mark_best(const Worker& worker, const train::Progress& progress) {
+  const checkpoint::CheckpointFolder folder = checkpoints_of(worker);
+  if (worker.config.checkpoint.keep_best && progress.best_step >= 0 &&
+      fs::exists(folder.path_of(progress.best_step))) {
+    folder.mark_best(progress.best_step);
+  }
+}
+
+void set_aside_later_checkpoints(const Worker& worker, const train::Progress& progress) {
+  if (const std::int64_t later = checkpoints_of(worker).set_aside_later_than(progress.step);
+      later > 0) {
+    spdlog::warn("{} later checkpoint{} of this run moved to {}", later, later == 1 ? "" : "s",
+                 (worker.run_folder / files::kCheckpoints / "abandoned").string());
+  }
+}
+
+/// Returns the config of the run that wrote a checkpoint; nullopt if this version of the program no
+/// longer accepts it.
+std::optional<settings::RunConfig> saved_config(const std::string& source,
+                                                const checkpoint::RunFacts& facts) {
+  try {
+    return settings::parse_run_config({source, facts.config, {}});
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+/// Warns if the end of the run has moved, and with it the learning rate of every step.
+void warn_of_moved_end(const settings::TrainOptions& options, int processes,
+                       const settings::TrainOptions& saved, int saved_processes,
+                       std::int64_t samples, const train::Progress& progress) {
+  const char* name = train::name_if_bound_to_end(options.schedule.name);
+  if (name == nullptr) return;
+  // Returns the number of steps of the run, and the learning rate of the next one.
+  const auto outlook = [&](const settings::TrainOptions& some, int some_processes) {
+    const std::int64_t samples_per_step =
+        settings::global_batch_size(some, some_processes) * some.gradient_accumulation_steps;
+    const auto span = train::schedule_span(some, progress, samples, samples_per_step);
+    const train::Schedule schedule(some, data::steps_per_epoch(samples, samples_per_step), span);
+    return std::pair(span.steps_of_run(), schedule.learning_rate(progress.step, progress.plateau));
+  };
+  const auto [steps_before, rate_before] = outlook(saved, saved_processes);
+  const auto [steps, rate] = outlook(options, processes);
+  if (steps_before == steps) return;
+  spdlog::warn(
+      "schedule {} reaches to the end of the run, which was {} steps and is {} now: the learning "
+      "rate of the next step was {:.3g} and is {:.3g}",
+      name, steps_before, steps, rate_before, rate);
+}
+
+/// Warns of differences between the saved config and this run's.
+void warn_of_other_settings(const Worker& worker, const settings::RunConfig& saved,
+                            int saved_processes, std::int64_t samples,
+                            const train::Progress& progress) {
+  if (const auto differences = settings::config_differences(saved, worker.config);
+      !differences.empty()) {
+    spdlog::warn("the rest of the run has other settings than the run that it resumes: {}",
+                 fmt::join(differences, "; "));
+  }
+  warn_of_moved_end(worker.config.train, worker.identity.world_size, saved.train, saved_processes,
+                    samples, progress);
+}
+
+/// Returns if the run folder holds the results of exactly this state: a run that goes back to an
+/// earlier checkpoint, or ended before its evaluation, lacks them.
+bool has_results(const Worker& worker, const train::Progress& progress) {
+  const fs::path& folder = worker.run_folder;
+  std::error_code ignored;
+  return report::finished_steps(folder / files::kSummary) == progress.step &&
+         fs::exists(folder / worker.config.model_file, ignored) &&
+         fs::exists(folder / worker.config.accuracies_file, ignored);
+}
+
+/// Refuses a checkpoint of other data, whose position in an epoch would mean other samples.
+void require_same_data(const Worker& worker, const std::string& source,
+                       const checkpoint::RunFacts& facts,
+                       const std::optional<settings::RunConfig>& saved,
+                       const data::Dataset& dataset) {
+  if (facts.data_hash == dataset.hash) return;
+  const auto differences =
+      saved ? settings::data_differences(*saved, worker.config) : std::vector<std::string>();
+  const std::string reason =
+      differences.empty()
+          ? fmt::format(
+                "its config names the same data, so the files differ (their hash was {} and is {})",
+                facts.data_hash, dataset.hash)
+          : fmt::format("{}", fmt::join(differences, "; "));
+  throw Error(ExitCode::kCheckpoint,
+              source + ": was trained on other data: " + reason +
+                  "; to start a new run from its weights alone: --set model.weights=" + source);
+}
+
+/// Refuses a checkpoint of another built-in network, all tensors of which would be listed.
+void require_same_model(const Worker& worker, const std::string& source,
+                        const std::optional<settings::RunConfig>& saved) {
+  const settings::ModelOptions& model = worker.config.model;
+  if (!saved || saved->model.is_own() || model.is_own() || saved->model.name == model.name) return;
+  const std::string trained = name_of(saved->model.name);
+  throw Error(ExitCode::kCheckpoint,
+              fmt::format("{}: was trained with model \"{}\", but the config asks for \"{}\"; set "
+                          "model.name to \"{}\", or start a new run: another --output, and no "
+                          "--resume",
+                          source, trained, name_of(model.name), trained));
+}
+
+ResumedRun resume_from_checkpoint(const Worker& worker, const checkpoint::FoundCheckpoint& found,
+                                  const data::Dataset& dataset, train::Trainer& trainer) {
+  const std::string source = found.path.string();
+  ResumedRun resumed{found.path, checkpoint::checkpoint_facts(found.file, source), false};
+  const auto saved = saved_config(source, resumed.facts);
+  require_same_data(worker, source, resumed.facts, saved, dataset);
+  require_same_model(worker, source, saved);
+  checkpoint::restore(trainer, found.file, source);
+  const train::Progress& progress = trainer.progress();
+  spdlog::info("resuming from {}: epoch {}, step {}", source, progress.epoch + 1, progress.step);
+  set_aside_later_checkpoints(worker, progress);
+  mark_best(worker, progress);
+  resumed.is_finished = trainer.run_done() && has_results(worker, progress);
+  if (saved && !trainer.run_done()) {
+    warn_of_other_settings(worker, *saved, resumed.facts.world_size, dataset.train.count, progress);
+  }
+  return resumed;
+}
+
+/// The run folder holds nothing later than the snapshot, except for files that were being written
+/// when a process was lost.
+ResumedRun resume_from_snapshot(const Worker& worker, const train::Progress& progress,
+                                const checkpoint::SnapshotFacts& snapshot) {
+  ResumedRun resumed;
+  resumed.path = "memory";
+  resumed.facts.metrics_bytes = snapshot.metrics_bytes;
+  resumed.facts.event_bytes = snapshot.event_bytes;
+  spdlog::info("resuming from memory: epoch {}, step {}", progress.epoch + 1, progress.step);
+  mark_best(worker, progress);
+  return resumed;
+}
+
+/// Truncates the list of accuracies to those of the resumed epochs. If it is longer, predictions,
+/// mistakes and model are of a later time.
+void truncate_results(const Worker& worker, const std::vector<double>& accuracies) {
+  const fs::path list = worker.run_folder / worker.config.accuracies_file;
+  std::error_code ignored;
+  if (report::count_accuracies(list) > accuracies.size()) {
+    fs::remove(worker.run_folder / files::kPredictions, ignored);
+    fs::remove(worker.run_folder / files::kMistakes, ignored);
+    const fs::path model_file = worker.run_folder / worker.config.model_file;
+    if (fs::exists(model_file, ignored)) checkpoints_of(worker).set_aside(model_file);
+  }
+  if (accuracies.empty()) {
+    fs::remove(list, ignored);
+  } else {
+    report::write_accuracies(list, accuracies);
+  }
+}
+
+ResumedRun resume_on_rank0(Worker& worker, const data::Dataset& dataset, train::Trainer& trainer,
+                           StateSaver& saver) {
+  remove_leftovers(worker.run_folder);
+  remove_leftovers(worker.run_folder / files::kCheckpoints);
+  ResumedRun resumed;
+  if (const auto snapshot = saver.restore_snapshot()) {
+    resumed = resume_from_snapshot(worker, trainer.progress(), *snapshot);
+  } else if (const auto found = find_checkpoint(worker)) {
+    resumed = resume_from_checkpoint(worker, *found, dataset, trainer);
+  } else if (const auto& weights = worker.config.model.weights) {
+    launch::update(worker.status(), launch::Phase::kLoadingWeights, 0, 0);
+    checkpoint::load_weights(trainer.model(), *weights);
+  }
+  if (!resumed.is_finished) truncate_results(worker, trainer.progress().accuracies);
+  return resumed;
+}
+
+}  // namespace
+
+ResumedRun resume_run(Worker& worker, const data::Dataset& dataset, train::Trainer& trainer,
+                      StateSaver& saver) {
+  ResumedRun resumed;
+  if (worker.is_rank0()) resumed = resume_on_rank0(worker, dataset, trainer, saver);
+  checkpoint::broadcast_state(trainer, worker.communicator);
+  resumed.is_finished = worker.communicator.sum_over_ranks(resumed.is_finished ? 1 : 0) > 0;
+  return resumed;
+}
+
+StateSaver::StateSaver(Worker& worker, const data::Dataset& dataset, train::Trainer& trainer)
+    : worker_(worker), dataset_(dataset), trainer_(trainer), writer_(checkpoints_of(worker)) {
+  if (!launch::was_handed_over("snapshots")) return;
+  memory_.emplace(launch::kSnapshotsFd, trainer, worker.communicator);
+}
+
+void StateSaver::plan_snapshot() {
+  if (!memory_ || !worker_.is_rank0()) return;
+  if (!worker_.device().is_cpu()) return;  // hosts run ahead of GPUs, each by another time
+  const double interval_s = std::max(kSnapshotInterval_s, memory_->seconds() / kSnapshotFraction);
+  if (monotonic_seconds() - snapshot_taken_s_ >= interval_s) memory_->plan(moment_ + 1);
+}
+
+std::optional<checkpoint::SnapshotFacts> StateSaver::restore_snapshot() {
+  if (!memory_ || !worker_.job.after_restart) return std::nullopt;
+  const auto saved = saved_steps(worker_.run_folder / files::kCheckpoints);
+  std::vector<std::int64_t> steps = memory_->steps();
+  for (const std::int64_t step : steps) {
+    if (!memory_->is_checkpoint(step) || std::ranges::binary_search(saved, step)) continue;
+    if (!saved.empty() && step < saved.back()) continue;
+    const auto facts = memory_->restore(trainer_, step);
+    if (facts) save_checkpoint({facts->metrics_bytes, facts->event_bytes});
+  }
+  for (; !steps.empty() && (saved.empty() || steps.back() >= saved.back()); steps.pop_back()) {
+    if (auto facts = memory_->restore(trainer_, steps.back())) return facts;
+  }
+  return std::nullopt;
+}
+
+std::int64_t StateSaver::steps_to_checkpoint() const {
+  const auto& every_steps = worker_.config.checkpoint.every_steps;
+  if (!every_steps) return std::numeric_limits<std::int64_t>::max();
+  return *every_steps - trainer_.progress().step % *every_steps;
+}
+
+bool StateSaver::is_checkpoint_due_after_step() const {
+  const auto& every_steps = worker_.config.checkpoint.every_steps;
+  return every_steps && trainer_.progress().step % *every_steps == 0;
+}
+
+bool StateSaver::is_checkpoint_due_after_epoch() const {
+  const std::int64_t every_epochs = worker_.config.checkpoint.every_epochs;
+  const train::Progress& progress = trainer_.progress();
+  return (every_epochs > 0 && progress.epoch % every_epochs == 0) || is_best(worker_, progress) ||
+         trainer_.run_done() || is_checkpoint_due_after_step();
+}
+
+checkpoint::RunFacts StateSaver::facts(const report::LogPositions& positions) const {
+  const data::ImageSet& images = dataset_.train;
+  return {settings::write_run_config(worker_.config, /*with_output=*/false),
+          dataset_.hash,
+          worker_.identity.world_size,
+          positions.metrics_bytes,
+          positions.event_bytes,
+          worker_.job.restarts,
+          {images.channels, images.height, images.width, images.classes},
+          dataset_.class_names};
+}
+
+void StateSaver::save(const report::LogPositions& positions, bool is_checkpoint) {
+  if (memory_) {
+    memory_->take(trainer_, {trainer_.progress(), positions.metrics_bytes, positions.event_bytes,
+                             is_checkpoint});
+    snapshot_taken_s_ = monotonic_seconds();
+  }
+  if (is_checkpoint) save_checkpoint(positions);
+}
+
+template <class Work>
+void StateSaver::timed_on_rank0(const Work& work) {
+  if (!worker_.is_rank0()) return;
+  const train::Progress& progress = trainer_.progress();
+  launch::update(worker_.status(), launch::Phase::kSaving, progress.epoch, progress.step);
+  const double begin_s = monotonic_seconds();
+  work();
+  seconds_ += monotonic_seconds() - begin_s;
+}
+
+void StateSaver::save_checkpoint(const report::LogPositions& positions) {
+  const train::Progress& progress = trainer_.progress();
+  if (saved_step_ == progress.step) return;
+  timed_on_rank0([&] {
+    writer_.start(checkpoint::snapshot(trainer_, facts(positions)), progress.step,
+                  is_best(worker_, progress));
+    saved_step_ = progress.step;
+  });
+}
+
+void StateSaver::wait() {
+  timed_on_rank0([&] { writer_.wait(); });
+}
+
+}  // namespace mnist_train::app
