@@ -7,7 +7,6 @@
 #include "base/file.h"
 #include "base/print.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/weights.h"
 #include "eval/evaluator.h"
 #include "interchange/onnx_model.h"
 #include "interchange/python_module.h"
@@ -21,7 +20,7 @@ namespace {
 
 void export_with_optimizer(const Worker& worker) {
   const std::string name = worker.job.checkpoint.string();
-  if (checkpoint::holds_weights_alone(worker.job.checkpoint)) {
+  if (!checkpoint::facts_of(worker.job.checkpoint)) {
     throw Error(ExitCode::kCheckpoint,
                 name +
                     ": holds weights alone: --with-optimizer needs a checkpoint, a file of the "

@@ -1,7 +1,6 @@
 #pragma once
 
 #include "app/worker.h"
-#include "base/error.h"
 
 /// The commands of a worker. Those without a file of their name are in commands.cpp.
 namespace mnist_train::app {

@@ -9,8 +9,9 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/print.h"
 #include "base/system.h"
-#include "checkpoint/weights.h"
+#include "checkpoint/checkpoint.h"
 #include "data/image_decoder.h"
 #include "data/shared_dataset.h"
 #include "launch/worker_process.h"
@@ -22,18 +23,11 @@ namespace {
 /// Returns the failures of all ranks, in the order of the samples. Collective.
 std::vector<data::SampleFailure> all_failures(Worker& worker,
                                               const std::vector<data::SampleFailure>& mine) {
-  const auto to_text = [](const nlohmann::json& json) {
-    return json.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
-  };
   nlohmann::json rows = nlohmann::json::array();
   for (const auto& failure : mine) rows.push_back({failure.sample, failure.message});
-  nlohmann::json all = nlohmann::json::array();
-  for (const std::string& text : worker.communicator.gather_text(to_text(rows))) {
-    all.push_back(nlohmann::json::parse(text));
-  }
   std::vector<data::SampleFailure> failures;
-  for (const auto& rank : nlohmann::json::parse(worker.communicator.broadcast_text(to_text(all)))) {
-    for (const auto& row : rank) {
+  for (const std::string& of_rank : worker.all_gather_text(json_text(rows))) {
+    for (const auto& row : nlohmann::json::parse(of_rank)) {
       failures.push_back({row[0].get<std::int64_t>(), row[1].get<std::string>()});
     }
   }

@@ -7,6 +7,7 @@
 
 #include <cstdlib>
 #include <exception>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -115,10 +116,8 @@ ExitCode report_failure(const std::exception& error, Worker* worker) {
 
 Worker* ending_worker = nullptr;  // null until it has started
 
-/// Ends this process because the system refused a thread.
-[[noreturn]] void end_without_thread(int error) {
-  const Error refused(ExitCode::kRunFailed, "cannot start a thread: " + error_text(error));
-  ::_exit(static_cast<int>(report_failure(refused, ending_worker)));
+[[noreturn]] void end_with(const std::exception& error) {
+  ::_exit(static_cast<int>(report_failure(error, ending_worker)));
 }
 
 /// NCCL's watchdog throws in its own thread, where nothing can catch it.
@@ -126,25 +125,22 @@ Worker* ending_worker = nullptr;  // null until it has started
   try {
     if (const auto error = std::current_exception()) std::rethrow_exception(error);
   } catch (const std::exception& error) {
-    const PeerError lost("lost another rank: " + short_message(error));
-    ::_exit(static_cast<int>(report_failure(lost, ending_worker)));
+    end_with(PeerError("lost another rank: " + short_message(error)));
   } catch (...) {  // not an exception of this program or LibTorch
   }
   std::abort();
 }
 
-[[noreturn]] void end_without_progress(Worker& worker, double seconds) {
-  const auto wait = static_cast<launch::Wait>(worker.status().wait.load());
-  const std::string silence =
-      fmt::format("no progress for {:.0f} s (launch.hang_timeout_s)", seconds);
-  std::string message = silence;
+[[noreturn]] void end_without_progress(double seconds) {
+  const auto wait = static_cast<launch::Wait>(ending_worker->status().wait.load());
+  std::string message = fmt::format("no progress for {:.0f} s (launch.hang_timeout_s)", seconds);
   if (wait != launch::Wait::kNothing) {
-    message = fmt::format("waiting for {} timed out: {}", launch::wait_name(wait), silence);
+    message = fmt::format("waiting for {} timed out: {}", launch::wait_name(wait), message);
   }
   if (wait == launch::Wait::kNothing || wait == launch::Wait::kDevice) {
     message += ": its GPU does not answer any more, or a rank that it waits for is gone or hangs";
   }
-  ::_exit(static_cast<int>(report_failure(PeerError(message), &worker)));
+  end_with(PeerError(message));
 }
 
 /// Lets our launcher watch how long waits take, or a thread under other launchers, which do not see
@@ -157,8 +153,7 @@ std::unique_ptr<launch::ProgressWatch> watch_progress(Worker& worker) {
   }
   if (launcher_watches) return nullptr;
   return std::make_unique<launch::ProgressWatch>(
-      worker.status(), worker.config.launch.hang_timeout_s,
-      [&worker](double seconds) { end_without_progress(worker, seconds); });
+      worker.status(), worker.config.launch.hang_timeout_s, end_without_progress);
 }
 
 ExitCode run(Worker& worker) {
@@ -166,28 +161,12 @@ ExitCode run(Worker& worker) {
   const auto progress_watch = watch_progress(worker);
   if (worker.placement.backend == "nccl") std::set_terminate(report_and_end);
   using launch::WorkerCommand;
-  switch (worker.job.command) {
-    case WorkerCommand::kTrain:
-      return run_training(worker);
-    case WorkerCommand::kEvaluate:
-      run_evaluation(worker);
-      break;
-    case WorkerCommand::kPredict:
-      run_predictions(worker);
-      break;
-    case WorkerCommand::kPreview:
-      run_preview(worker);
-      break;
-    case WorkerCommand::kDescribe:
-      run_description(worker);
-      break;
-    case WorkerCommand::kExport:
-      run_export(worker);
-      break;
-    case WorkerCommand::kDiagnose:
-      run_diagnosis(worker);
-      break;
-  }
+  static const std::map<WorkerCommand, void (*)(Worker&)> kCommands{
+      {WorkerCommand::kEvaluate, run_evaluation}, {WorkerCommand::kPredict, run_predictions},
+      {WorkerCommand::kPreview, run_preview},     {WorkerCommand::kDescribe, run_description},
+      {WorkerCommand::kExport, run_export},       {WorkerCommand::kDiagnose, run_diagnosis}};
+  if (worker.job.command == WorkerCommand::kTrain) return run_training(worker);
+  kCommands.at(worker.job.command)(worker);
   return ExitCode::kDone;
 }
 
@@ -203,7 +182,11 @@ extern "C" __attribute__((visibility("default"))) int pthread_create(
   static auto* const kCreate =
       reinterpret_cast<decltype(&pthread_create)>(::dlsym(RTLD_NEXT, "pthread_create"));
   const int error = kCreate(thread, attributes, work, argument);
-  if (error != 0 && !mnist_train::in_start_thread()) mnist_train::app::end_without_thread(error);
+  if (error != 0 && !mnist_train::in_start_thread()) {
+    mnist_train::app::end_with(
+        mnist_train::Error(mnist_train::ExitCode::kRunFailed,
+                           "cannot start a thread: " + mnist_train::error_text(error)));
+  }
   return error;
 }
 

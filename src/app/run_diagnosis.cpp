@@ -2,7 +2,6 @@
 #include <ATen/Version.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
-#include <ATen/ops/zeros.h>
 #include <dlfcn.h>
 #include <spdlog/fmt/fmt.h>
 #include <spdlog/spdlog.h>
@@ -11,6 +10,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -28,11 +28,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::int64_t kElements = 4 << 20;  // f32: 16 MiB
-
 [[noreturn]] void fail(const std::string& message) { throw Error(ExitCode::kRunFailed, message); }
 
-/// Returns the median time of so many repetitions. Collective.
+/// Returns the median time of `work`. Collective.
 double seconds_of(Worker& worker, int repetitions, const std::function<void()>& work) {
   constexpr int kWarmUps = 2;
   std::vector<double> seconds;
@@ -43,11 +41,16 @@ double seconds_of(Worker& worker, int repetitions, const std::function<void()>& 
     accelerator::synchronize(worker.device());
     if (i >= 0) seconds.push_back(monotonic_seconds() - begin_s);
   }
-  std::sort(seconds.begin(), seconds.end());
+  std::ranges::sort(seconds);
   return seconds[seconds.size() / 2];
 }
 
-Json measured(const std::string& name, double latency_s, double seconds) {
+/// Measures sums over the ranks. `prepare` returns the work that sums so many elements. Collective.
+Json measure(Worker& worker, const std::string& name,
+             const std::function<std::function<void()>(std::int64_t elements)>& prepare) {
+  constexpr std::int64_t kElements = 4 << 20;  // f32: 16 MiB
+  const double latency_s = seconds_of(worker, 100, prepare(1));
+  const double seconds = seconds_of(worker, 9, prepare(kElements));
   const auto bytes = static_cast<double>(kElements) * sizeof(float);
   return {{"name", name},
           {"latency_s", latency_s},
@@ -56,47 +59,45 @@ Json measured(const std::string& name, double latency_s, double seconds) {
           {"bytes_per_second", bytes / seconds}};
 }
 
+/// Checks a sum of ones.
+void check_sum(const Worker& worker, const at::Tensor& sum, const char* name) {
+  if (accelerator::to_host(sum)[0].item<float>() == static_cast<float>(worker.identity.world_size))
+    return;
+  fail(std::string(name) + " gives a wrong sum");
+}
+
 /// Measures Gloo or NCCL. Collective.
 Json measure_backend(Worker& worker) {
-  const auto options = at::TensorOptions(at::kFloat).device(worker.device());
-  at::Tensor one = at::ones({1}, options);
-  worker.communicator.all_reduce_sum(one);
-  if (accelerator::to_host(one).item<float>() != static_cast<float>(worker.identity.world_size)) {
-    fail("all-reduce gives a wrong sum");
-  }
-  at::Tensor small = at::zeros({1}, options);
-  at::Tensor large = at::zeros({kElements}, options);
-  const double latency_s =
-      seconds_of(worker, 100, [&] { worker.communicator.all_reduce_sum(small); });
-  const double seconds = seconds_of(worker, 9, [&] { worker.communicator.all_reduce_sum(large); });
-  return measured(worker.placement.backend, latency_s, seconds);
+  return measure(worker, worker.placement.backend, [&](std::int64_t elements) {
+    at::Tensor sum = at::ones({elements}, at::TensorOptions(at::kFloat).device(worker.device()));
+    worker.communicator.all_reduce_sum(sum);
+    check_sum(worker, sum, "all-reduce");
+    sum.zero_();
+    return [&worker, sum]() mutable { worker.communicator.all_reduce_sum(sum); };
+  });
 }
 
 /// Measures how gradients are averaged between the CPUs of one host. Collective.
 Json measure_shared_memory(Worker& worker) {
-  const auto seconds_for = [&](std::int64_t elements, int repetitions) {
+  return measure(worker, "shared_memory", [&](std::int64_t elements) {
     const at::Tensor flat = at::ones({elements});
-    comm::SharedMemoryAverager averager(
+    const auto averager = std::make_shared<comm::SharedMemoryAverager>(
         worker.communicator, comm::one_row_buffer({}, flat, 0, worker.identity.world_size));
-    averager.average();
-    averager.add_up();
-    averager.all_gather();
-    if (flat[0].item<float>() != static_cast<float>(worker.identity.world_size)) {
-      fail("shared memory gives a wrong sum");
-    }
+    averager->average();
+    averager->add_up();
+    averager->all_gather();
+    check_sum(worker, flat, "shared memory");
     flat.zero_();
-    return seconds_of(worker, repetitions, [&] {
-      averager.begin();
-      averager.average();
-      averager.add_up();
-      averager.end_update(/*finite=*/true);
-    });
-  };
-  const double latency_s = seconds_for(1, 100);
-  return measured("shared_memory", latency_s, seconds_for(kElements, 9));
+    return [averager, flat] {
+      averager->begin();
+      averager->average();
+      averager->add_up();
+      averager->end_update(/*finite=*/true);
+    };
+  });
 }
 
-/// Finds a build of LibTorch that has no kernels for this GPU.
+/// Detects a build of LibTorch without kernels for this GPU.
 void require_kernels(const Worker& worker) {
   constexpr std::int64_t kSide = 64;
   for (const auto type : {at::kFloat, at::kBFloat16}) {

@@ -15,7 +15,7 @@
 #include "base/parallel.h"
 #include "base/print.h"
 #include "base/typed_command.h"
-#include "checkpoint/weights.h"
+#include "checkpoint/checkpoint.h"
 #include "imaging/codec.h"
 #include "imaging/inversion.h"
 #include "loader/batch_source.h"

@@ -13,7 +13,7 @@
 #include "base/print.h"
 #include "base/system.h"
 #include "base/typed_command.h"
-#include "checkpoint/weights.h"
+#include "checkpoint/checkpoint.h"
 #include "launch/worker_process.h"
 #include "report/console.h"
 #include "report/run_folder.h"
@@ -65,64 +65,50 @@ const char* selection_set(const Worker& worker) {
   return worker.config.data.validation > 0 ? "validation" : "test";
 }
 
-/// Returns "validation accuracy 97.60 %, test accuracy 96.60 %" of the best weights.
-std::string best_figures(const Worker& worker, const train::Progress& progress) {
-  std::string text =
-      fmt::format("{} accuracy {:.2f} %", selection_set(worker), 100 * progress.best_accuracy);
-  if (worker.config.data.validation > 0 && progress.best_test_accuracy >= 0) {
-    text += fmt::format(", test accuracy {:.2f} %", 100 * progress.best_test_accuracy);
-  }
-  return text;
-}
-
 void log_early_end(const Worker& worker, const std::string& ended_by,
                    const train::Progress& progress) {
   if (ended_by == "stop_at_accuracy") {
     spdlog::info("stop_at_accuracy: {} accuracy {:.2f} % is reached after epoch {}",
                  selection_set(worker), 100 * progress.best_accuracy, progress.epoch);
   } else if (ended_by == "early_stopping") {
+    const auto& [best_accuracy, bad_epochs] = progress.early_stopping;
     spdlog::info(
         "early_stopping: {} accuracy has not improved on {:.2f} % by more than min_delta for {} "
         "epoch{}",
-        selection_set(worker), 100 * progress.early_stopping.best_accuracy,
-        progress.early_stopping.bad_epochs, progress.early_stopping.bad_epochs == 1 ? "" : "s");
+        selection_set(worker), 100 * best_accuracy, bad_epochs, bad_epochs == 1 ? "" : "s");
   }
 }
 
+/// Logs where the best weights and the page are, and how to classify images. `page` is empty if
+/// none was written.
 void log_next_steps(const Worker& worker, const train::Progress& progress, const fs::path& page) {
-  const fs::path& folder = worker.run_folder;
-  fs::path weights = folder / files::kCheckpoints / kBestCheckpoint;
+  fs::path weights = worker.run_folder / files::kCheckpoints / kBestCheckpoint;
   std::error_code ignored;
   if (fs::exists(weights, ignored)) {
-    spdlog::info("best weights: {} ({})", path_to_type(weights).string(),
-                 best_figures(worker, progress));
+    std::string test;  // unless the accuracy before it is that of the test set
+    if (worker.config.data.validation > 0 && progress.best_test_accuracy >= 0) {
+      test = fmt::format(", test accuracy {:.2f} %", 100 * progress.best_test_accuracy);
+    }
+    spdlog::info("best weights: {} ({} accuracy {:.2f} %{})", path_to_type(weights).string(),
+                 selection_set(worker), 100 * progress.best_accuracy, test);
   } else {
-    weights = folder / worker.config.model_file;
+    weights = worker.run_folder / worker.config.model_file;
     spdlog::info("final weights: {}", path_to_type(weights).string());
   }
   if (!page.empty()) spdlog::info("page: {}", path_to_type(page).string());
   spdlog::info("classify images: {}", launch::predict_command(weights, worker.job.program));
 }
 
-/// Checkpoints of earlier versions do not say what their best epoch was.
-std::string result_line(const Worker& worker, const report::Summary& summary) {
-  std::string best;
+void print_run_result(const Worker& worker, const report::Summary& summary) {
+  std::string best;  // checkpoints of earlier versions do not have it
   if (summary.best_test_accuracy) {
     best = fmt::format(", best {:.2f} % in epoch {}", 100 * *summary.best_test_accuracy,
                        summary.best_epoch.value_or(0));
   }
-  return fmt::format("finished: test accuracy {:.2f} %{}; {:.1f} s; {}",
-                     100 * summary.test_accuracy.value_or(0), best, summary.wall_seconds,
-                     path_to_type(worker.run_folder / worker.config.model_file).string());
-}
-
-/// Logs why the run ended early, where its best weights and its page are and how to classify images
-/// with it; prints the result in one line. `page` is empty if none was written.
-void tell_of_finished_run(const Worker& worker, const report::Summary& summary,
-                          const train::Progress& progress, const fs::path& page) {
-  log_early_end(worker, summary.ended_by, progress);
-  log_next_steps(worker, progress, page);
-  const std::string result = result_line(worker, summary);
+  const std::string result =
+      fmt::format("finished: test accuracy {:.2f} %{}; {:.1f} s; {}",
+                  100 * summary.test_accuracy.value_or(0), best, summary.wall_seconds,
+                  path_to_type(worker.run_folder / worker.config.model_file).string());
   spdlog::debug("{}", result);
   if (worker.job.quiet) return;
   try {
@@ -297,21 +283,21 @@ std::vector<report::Prediction> RunRecorder::predictions(
 }
 
 report::EpochDetails RunRecorder::details(const Evaluations& evaluations) {
-  report::EpochDetails details;
+  const eval::Evaluation& test = evaluations.test;
+  report::EpochDetails details{
+      {}, unpack_times(test.extra_sums), dataset_.test.classes, test.confusion};
+  report::TimeSplit& seconds = details.seconds;
   const train::StepTimes& times = trainer_.times();
   if (!times.step_s.empty()) {
-    details.seconds.input_s = times.input_s;
-    details.seconds.compute_s = times.compute_s;
-    details.seconds.communication_s = times.communication_s;
+    seconds.input_s = times.input_s;
+    seconds.compute_s = times.compute_s;
+    seconds.communication_s = times.communication_s;
   }
-  details.seconds.evaluation_s = evaluations.seconds;
-  details.seconds.checkpoint_s = saver_.take_seconds();
-  details.seconds.report_s = std::exchange(report_seconds_, 0);
-  summary_.checkpoint_seconds += details.seconds.checkpoint_s;
-  summary_.report_seconds += details.seconds.report_s;
-  details.ranks = unpack_times(evaluations.test.extra_sums);
-  details.classes = dataset_.test.classes;
-  details.confusion = evaluations.test.confusion;
+  seconds.evaluation_s = evaluations.seconds;
+  seconds.checkpoint_s = saver_.take_seconds();
+  seconds.report_s = std::exchange(report_seconds_, 0);
+  summary_.checkpoint_seconds += seconds.checkpoint_s;
+  summary_.report_seconds += seconds.report_s;
   return details;
 }
 
@@ -345,7 +331,9 @@ void RunRecorder::finish() {
   for (const auto& sink : sinks_) {
     if (page.empty()) page = sink->page();
   }
-  tell_of_finished_run(worker_, summary_, trainer_.progress(), page);
+  log_early_end(worker_, summary_.ended_by, trainer_.progress());
+  log_next_steps(worker_, trainer_.progress(), page);
+  print_run_result(worker_, summary_);
 }
 
 void RunRecorder::finish_stopped() {

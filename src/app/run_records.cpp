@@ -1,5 +1,3 @@
-#include "app/run_records.h"
-
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/histc.h>
 #include <spdlog/fmt/fmt.h>
@@ -11,6 +9,7 @@
 #include <limits>
 
 #include "accelerator/device.h"
+#include "app/run_recorder.h"
 #include "base/hash.h"
 #include "base/system.h"
 #include "kernels/selection.h"

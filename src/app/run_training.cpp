@@ -10,7 +10,6 @@
 #include "app/data_and_model.h"
 #include "app/run_recorder.h"
 #include "app/saved_state.h"
-#include "app/stop_signal.h"
 #include "base/system.h"
 #include "comm/shared_segment.h"
 #include "loader/batch_source.h"

@@ -10,8 +10,7 @@
 
 #include "base/checkpoint_file.h"
 #include "base/system.h"
-#include "checkpoint/training_state.h"
-#include "checkpoint/weights.h"
+#include "checkpoint/checkpoint.h"
 #include "data/sampler.h"
 #include "launch/worker_process.h"
 #include "report/run_folder.h"
@@ -48,7 +47,7 @@ std::optional<checkpoint::FoundCheckpoint> find_checkpoint(const Worker& worker)
     try {
       return checkpoint::FoundCheckpoint{resume, checkpoint::read_checkpoint(resume)};
     } catch (const Error&) {
-      if (!checkpoint::holds_weights_alone(resume)) throw;
+      if (checkpoint::facts_of(resume)) throw;
     }
     throw Error(ExitCode::kCheckpoint,
                 resume +

@@ -1,5 +1,3 @@
-#include "app/stop_signal.h"
-
 #include <signal.h>
 #include <spawn.h>
 #include <spdlog/spdlog.h>
@@ -12,6 +10,7 @@
 #include <csignal>
 #include <string>
 
+#include "app/worker.h"
 #include "base/system.h"
 #include "launch/supervisor.h"
 

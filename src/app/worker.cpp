@@ -8,15 +8,17 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <vector>
 
 #include "accelerator/cuda_module.h"
 #include "accelerator/device.h"
-#include "app/stop_signal.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/print.h"
 #include "base/terminal.h"
 #include "comm/backends.h"
 #include "comm/refusal.h"
@@ -50,12 +52,18 @@ void set_up_log(const Worker& worker) {
     setup.console_prefix += "rank " + std::to_string(worker.identity.rank) + ": ";
     if (setup.level == "info") setup.level = "warning";
   }
-  if (!worker.run_folder.empty() &&
-      std::filesystem::is_directory(worker.run_folder / report::files::kLogs)) {
-    setup.file =
-        worker.run_folder / report::files::kLogs / launch::log_file_name(worker.identity.rank);
+  const auto folder = worker.run_folder / report::files::kLogs;
+  if (!worker.run_folder.empty() && std::filesystem::is_directory(folder)) {
+    setup.file = folder / launch::log_file_name(worker.identity.rank);
   }
   set_up_logging(setup);
+  const launch::WorkerIdentity& identity = worker.identity;
+  spdlog::debug(
+      "rank {} of {}, local rank {} of {}, store at {}:{}, keys under {}, attempt {}; decided by "
+      "{}",
+      identity.rank, identity.world_size, identity.local_rank, identity.local_world_size,
+      identity.master_address, identity.master_port, identity.store_prefix,
+      identity.restart_count + 1, identity.decided_by);
 }
 
 /// LibTorch's own warnings, which have stack traces and precede our message, are for debugging.
@@ -72,15 +80,6 @@ void silence_libtorch(const std::string& level) {
   if (std::getenv("TORCH_CPP_LOG_LEVEL") != nullptr) return c10::initLogging();
   const bool debugging = level == "debug" || level == "trace";
   FLAGS_caffe2_log_level = debugging ? c10::GLOG_WARNING : c10::GLOG_FATAL;
-}
-
-void log_identity(const launch::WorkerIdentity& identity) {
-  spdlog::debug(
-      "rank {} of {}, local rank {} of {}, store at {}:{}, keys under {}, attempt {}; decided by "
-      "{}",
-      identity.rank, identity.world_size, identity.local_rank, identity.local_world_size,
-      identity.master_address, identity.master_port, identity.store_prefix,
-      identity.restart_count + 1, identity.decided_by);
 }
 
 /// Returns how long this rank waits for others until its progress is watched. Our launcher finds
@@ -168,15 +167,11 @@ void agree_on_kernels(Worker& worker) {
   for (const kernels::Selected& operation : kernels::selected()) {
     failed += worker.placement.cuda && !operation.is_own ? 'x' : '-';
   }
-  std::string failed_anywhere = failed;
-  for (const std::string& of_rank : worker.communicator.gather_text(failed)) {
-    for (std::size_t i = 0; i < failed.size(); ++i) {
-      if (of_rank.at(i) == 'x') failed_anywhere[i] = 'x';
-    }
-  }
-  failed_anywhere = worker.communicator.broadcast_text(failed_anywhere);
+  const std::vector<std::string> of_ranks = worker.all_gather_text(failed);
   for (std::size_t i = 0; i < kernels::kOperations; ++i) {
-    if (!kernels::selected()[i].is_own || failed_anywhere.at(i) == '-') continue;
+    const bool failed_anywhere = std::ranges::any_of(
+        of_ranks, [i](const std::string& of_rank) { return of_rank.at(i) == 'x'; });
+    if (!kernels::selected()[i].is_own || !failed_anywhere) continue;
     kernels::reject(static_cast<kernels::Operation>(i), "another rank cannot use it");
   }
 }
@@ -187,6 +182,12 @@ at::Device Worker::device() const {
   return placement.cuda
              ? at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(placement.device_index))
              : at::Device(at::kCPU);
+}
+
+std::vector<std::string> Worker::all_gather_text(const std::string& text) {
+  const nlohmann::json all = communicator.gather_text(text);
+  return nlohmann::json::parse(communicator.broadcast_text(json_text(all)))
+      .get<std::vector<std::string>>();
 }
 
 std::unique_ptr<Worker> start_worker() {
@@ -214,7 +215,6 @@ std::unique_ptr<Worker> start_worker() {
       Worker{std::move(job), std::move(config), identity, placement, std::move(board), {}, {}});
   worker->run_folder = worker->job.run_folder;
   set_up_log(*worker);
-  log_identity(identity);
   set_up_host(*worker);
   launch::update(worker->status(), launch::Phase::kRendezvous, 0, 0);
   worker->communicator = connect(*worker);
@@ -222,10 +222,7 @@ std::unique_ptr<Worker> start_worker() {
   if (worker->job.command == launch::WorkerCommand::kTrain &&
       identity.launcher != launch::LauncherKind::kOwn) {
     worker->run_folder = worker->communicator.broadcast_text(worker->run_folder.string());
-    if (!worker->is_rank0()) {
-      set_up_log(*worker);
-      log_identity(identity);  // into the log file, whose folder is known now
-    }
+    if (!worker->is_rank0()) set_up_log(*worker);  // the folder of its file is known now
   }
   return worker;
 }

@@ -1,15 +1,18 @@
 #include "checkpoint/checkpoint.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/isnan.h>
 #include <ATen/ops/tensor.h>
 
+#include <algorithm>
+#include <sstream>
 #include <utility>
 
 #include "accelerator/device.h"
 #include "base/checkpoint_file.h"
-#include "base/json.h"
-#include "checkpoint/training_state.h"
-#include "checkpoint/weights.h"
+#include "base/file.h"
+#include "checkpoint/pt_file.h"
 #include "settings/augment_options.h"
 
 namespace mnist_train::checkpoint {
@@ -26,6 +29,54 @@ constexpr std::string_view kAveragePrefix = "ema.";
 constexpr int kVersion = 1;
 constexpr std::int64_t kMostChannels = 3;
 constexpr std::int64_t kMostClasses = 256;  // labels are bytes
+
+/// The model's own parameters and buffers by name, module by module as in Python's state_dict.
+NamedTensors model_tensors(const models::Model& model) {
+  NamedTensors tensors;
+  for (const auto& module : model.named_modules()) {
+    const std::string prefix = module.key().empty() ? "" : module.key() + ".";
+    for (const auto& item : module.value()->named_parameters(/*recurse=*/false)) {
+      tensors.emplace_back(prefix + item.key(), item.value());
+    }
+    for (const auto& item : module.value()->named_buffers(/*recurse=*/false)) {
+      tensors.emplace_back(prefix + item.key(), item.value());
+    }
+  }
+  return tensors;
+}
+
+std::string shape_text(const at::Tensor& tensor) {
+  std::ostringstream text;
+  text << tensor.sizes();
+  return text.str();
+}
+
+/// The tensors that differ in one way: the first ones on a line each, the others by name.
+class DifferenceList {
+ public:
+  explicit DifferenceList(std::string kind) : kind_(std::move(kind)) {}
+
+  void add(const std::string& name, const std::string& what) {
+    if (++count_ <= kMostLines) {
+      lines_ += "\n  " + kind_ + ": " + name + what;
+    } else {
+      others_ += (others_.empty() ? "" : ", ") + name;
+    }
+  }
+  std::string text() const {
+    if (others_.empty()) return lines_;
+    return lines_ + "\n  " + kind_ + ": " + std::to_string(count_ - kMostLines) +
+           " more: " + others_;
+  }
+
+ private:
+  static constexpr std::size_t kMostLines = 10;
+
+  std::string kind_;
+  std::size_t count_ = 0;
+  std::string lines_;
+  std::string others_;
+};
 
 Json state_of(const TensorFile& file, const std::string& source) {
   const std::string* text = file.find_metadata(kCheckpointState);
@@ -121,6 +172,37 @@ train::Progress with_accuracies(train::Progress progress, const TensorFile& file
   return progress;
 }
 
+/// Calls `visit(path, member)` for each saved member of the progress, which may be const. Requests
+/// to stop are not saved.
+template <class SomeProgress, class Visit>
+void for_each_member(SomeProgress& progress, const Visit& visit) {
+  visit("/epoch", progress.epoch);
+  visit("/samples_into_epoch", progress.samples_into_epoch);
+  visit("/step", progress.step);
+  visit("/samples_seen", progress.samples_seen);
+  visit("/epoch_train_seconds", progress.epoch_train_seconds);
+  visit("/train_seconds", progress.train_seconds);
+  visit("/test_seconds", progress.test_seconds);
+  visit("/accuracies", progress.accuracies);
+  visit("/best_accuracy", progress.best_accuracy);
+  visit("/best_step", progress.best_step);
+  visit("/epoch_sums/loss", progress.epoch_sums.loss);
+  visit("/epoch_sums/correct", progress.epoch_sums.correct);
+  visit("/epoch_sums/samples", progress.epoch_sums.samples);
+  visit("/best/test_accuracy", progress.best_test_accuracy);
+  visit("/best/epoch", progress.best_epoch);
+  visit("/plateau/best_loss", progress.plateau.best_loss);
+  visit("/plateau/bad_epochs", progress.plateau.bad_epochs);
+  visit("/plateau/drops", progress.plateau.drops);
+  visit("/early_stopping/best_accuracy", progress.early_stopping.best_accuracy);
+  visit("/early_stopping/bad_epochs", progress.early_stopping.bad_epochs);
+}
+
+/// Checkpoints of earlier versions lack these groups.
+bool may_be_missing(const std::string& group) {
+  return group == "/best" || group == "/plateau" || group == "/early_stopping";
+}
+
 /// Calls `visit(path, member)` for the facts that are numbers, text or names.
 template <class Facts, class Visit>
 void for_each_fact(Facts& facts, const Visit& visit) {
@@ -149,7 +231,139 @@ void check_image_shape(const network::ImageShape& shape, const std::string& sour
   check("classes", shape.classes, kMostClasses);
 }
 
+/// Removes a prefix from all names, if all have it.
+bool remove_prefix(std::string_view prefix, NamedTensors& weights) {
+  const auto has_prefix = [&](const auto& entry) { return entry.first.starts_with(prefix); };
+  if (weights.empty() || !std::ranges::all_of(weights, has_prefix)) return false;
+  for (auto& [name, tensor] : weights) name.erase(0, prefix.size());
+  return true;
+}
+
+/// Removes the prefixes that DistributedDataParallel and torch.compile put before all names, in the
+/// order in which a script applied them.
+NamedTensors without_wrappers(NamedTensors weights) {
+  while (remove_prefix("module.", weights) || remove_prefix("_orig_mod.", weights)) {
+  }
+  return weights;
+}
+
+/// Returns whether the file is a zip archive, as torch.save writes since PyTorch 1.6.
+bool is_pt_file(const std::filesystem::path& path) {
+  return is_zip_file(MappedFile::open(path, ExitCode::kCheckpoint).bytes());
+}
+
 }  // namespace
+
+NamedTensors state_dict(const models::Model& model) {
+  const at::NoGradGuard no_grad;
+  NamedTensors weights;
+  for (const auto& [name, tensor] : model_tensors(model)) {
+    const auto type = tensor.is_floating_point() ? at::kFloat : tensor.scalar_type();
+    // Always a copy: the next step changes the model's tensors, which share one memory.
+    weights.emplace_back(
+        name, accelerator::to_host(tensor.detach())
+                  .to(type, /*non_blocking=*/false, /*copy=*/true, at::MemoryFormat::Contiguous));
+  }
+  return weights;
+}
+
+std::string differences(const NamedTensors& expected, const NamedTensors& found) {
+  DifferenceList missing("missing");
+  DifferenceList resized("size mismatch");
+  DifferenceList unexpected("unexpected");
+  for (const auto& [name, tensor] : expected) {
+    const at::Tensor* other = find_named(found, name);
+    if (other == nullptr) {
+      missing.add(name, " " + shape_text(tensor));
+    } else if (other->sizes() != tensor.sizes()) {
+      resized.add(name, " is " + shape_text(*other) + ", expected " + shape_text(tensor));
+    }
+  }
+  for (const auto& [name, tensor] : found) {
+    if (find_named(expected, name) == nullptr) {
+      unexpected.add(name, " " + shape_text(tensor));
+    }
+  }
+  return missing.text() + resized.text() + unexpected.text();
+}
+
+std::string differences(const models::Model& model, const NamedTensors& weights) {
+  return differences(model_tensors(model), weights);
+}
+
+void load_state_dict(models::Model& model, const NamedTensors& weights, const std::string& source) {
+  const std::string wrong = differences(model, weights);
+  if (!wrong.empty()) {
+    throw Error(ExitCode::kCheckpoint, source + ": does not fit the model:" + wrong);
+  }
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, target] : model_tensors(model)) {
+    target.copy_(*find_named(weights, name));
+  }
+}
+
+void require_finite(const models::Model& model, const std::string& source) {
+  const auto check = [&](const std::string& name, const at::Tensor& wrong) {
+    if (!wrong.any().item<bool>()) return;
+    throw Error(ExitCode::kCheckpoint,
+                source + ": tensor " + name +
+                    " has values that are NaN or infinite: the training that wrote it has failed; "
+                    "take weights that it saved earlier");
+  };
+  const at::NoGradGuard no_grad;
+  for (const auto& item : model.named_parameters()) {
+    check(item.key(), at::isfinite(item.value()).logical_not());
+  }
+  // Some networks mask by infinite values in buffers.
+  for (const auto& item : model.named_buffers()) check(item.key(), at::isnan(item.value()));
+}
+
+StateTensors state_tensors(const train::Trainer& trainer) {
+  StateTensors state;
+  state.flat.push_back(trainer.parameters().values());
+  for (const auto& tensor : trainer.optimizer().state()) state.flat.push_back(tensor.flat);
+  state.buffers = trainer.model().buffers();
+  if (trainer.average() != nullptr) {
+    state.flat.push_back(trainer.average()->values());
+    const auto more = trainer.average()->model().buffers();
+    state.buffers.insert(state.buffers.end(), more.begin(), more.end());
+  }
+  return state;
+}
+
+OrderedJson progress_to_json(const train::Progress& progress) {
+  OrderedJson json;
+  for_each_member(progress, [&](const char* path, const auto& value) {
+    json[OrderedJson::json_pointer(path)] = value;
+  });
+  return json;
+}
+
+train::Progress progress_from_json(const OrderedJson& json) try {
+  train::Progress progress;
+  for_each_member(progress, [&](const char* path, auto& value) {
+    const OrderedJson::json_pointer pointer(path);
+    const auto group = pointer.parent_pointer();
+    if (may_be_missing(group.to_string()) && !json.contains(group)) return;
+    json.at(pointer).get_to(value);
+  });
+  return progress;
+} catch (const nlohmann::json::exception& error) {
+  throw Error(ExitCode::kCheckpoint,
+              std::string("the progress of the run cannot be read: ") + error.what());
+}
+
+void broadcast_state(train::Trainer& trainer, comm::Communicator& communicator) {
+  if (communicator.alone()) return;
+  const at::NoGradGuard no_grad;
+  StateTensors state = state_tensors(trainer);
+  for (auto* tensors : {&state.flat, &state.buffers}) {
+    for (at::Tensor& tensor : *tensors) communicator.broadcast(tensor);
+  }
+  trainer.progress() = progress_from_json(
+      OrderedJson::parse(communicator.broadcast_text(progress_to_json(trainer.progress()).dump())));
+  trainer.optimizer().restored(trainer.progress().step);
+}
 
 TensorFile snapshot(const train::Trainer& trainer, const RunFacts& facts) {
   const at::NoGradGuard no_grad;
@@ -263,6 +477,38 @@ RunFacts checkpoint_facts(const TensorFile& file, const std::string& source) try
 } catch (const nlohmann::json::exception& error) {
   throw Error(ExitCode::kCheckpoint,
               source + ": what it says about its run cannot be read: " + error.what());
+}
+
+void load_weights(models::Model& model, const std::filesystem::path& path) {
+  load_state_dict(model, read_weights(path), path.string());
+  require_finite(model, path.string());
+}
+
+std::optional<RunFacts> facts_of(const std::filesystem::path& path) {
+  if (is_pt_file(path)) return std::nullopt;
+  const TensorFile file = read_safetensors(path, /*require_seal=*/false);
+  return is_checkpoint(file) ? std::optional(checkpoint_facts(file, path.string())) : std::nullopt;
+}
+
+NamedTensors read_weights(const std::filesystem::path& path) {
+  if (is_pt_file(path)) return without_wrappers(read_pt(path));
+  TensorFile file = read_safetensors(path, /*require_seal=*/false);
+  // A checkpoint always has a seal; one that seems to have none has lost it to damage.
+  if (is_checkpoint(file)) return checkpoint_weights(read_checkpoint(path));
+  return std::move(file.tensors);
+}
+
+WeightsFormat format_of(const std::filesystem::path& path) {
+  return path.extension() == ".safetensors" ? WeightsFormat::kSafetensors : WeightsFormat::kPt;
+}
+
+void write_weights(const std::filesystem::path& path, const NamedTensors& weights,
+                   WeightsFormat format) {
+  if (format == WeightsFormat::kPt) {
+    write_pt(path, weights);
+  } else {
+    write_safetensors(path, {weights, {{"format", "pt"}}}, /*seal=*/false);
+  }
 }
 
 }  // namespace mnist_train::checkpoint

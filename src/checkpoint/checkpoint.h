@@ -1,15 +1,55 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "checkpoint/tensor_file.h"
+#include "comm/communicator.h"
 #include "models/model.h"
 #include "settings/train_options.h"
 #include "train/trainer.h"
 
 namespace mnist_train::checkpoint {
+
+/// Returns the model's state_dict: parameters and buffers by PyTorch's names and in its order, as
+/// contiguous copies on the CPU, floating-point ones in fp32.
+NamedTensors state_dict(const models::Model& model);
+
+/// Returns a line for EVERY missing and unexpected tensor and every size mismatch, each after a
+/// newline; "" if names and shapes are the same.
+std::string differences(const NamedTensors& expected, const NamedTensors& found);
+/// Returns the differences between the model's state_dict and `weights`.
+std::string differences(const models::Model& model, const NamedTensors& weights);
+
+/// Copies `weights` into the model. Throws Error(kCheckpoint) with their differences, which leaves
+/// the model unchanged. `source` names the file.
+void load_state_dict(models::Model& model, const NamedTensors& weights, const std::string& source);
+
+/// Throws Error(kCheckpoint), which names the tensor, if a parameter of the model is NaN or
+/// infinite, or a buffer NaN. `source` names the file of its weights.
+void require_finite(const models::Model& model, const std::string& source);
+
+/// The tensors of a training state, of which `Progress` is the rest. They share the trainer's
+/// memory.
+struct StateTensors {
+  std::vector<at::Tensor> flat;     // [n] weights, optimizer state, EMA weights; equal on all ranks
+  std::vector<at::Tensor> buffers;  // rank 0's count
+};
+
+/// Returns the tensors of the trainer's state, in the same order for trainers of the same options.
+StateTensors state_tensors(const train::Trainer& trainer);
+
+/// Returns progress as JSON, from which `progress_from_json` restores every bit.
+OrderedJson progress_to_json(const train::Progress& progress);
+/// Throws Error(kCheckpoint) for JSON that `progress_to_json` does not return.
+train::Progress progress_from_json(const OrderedJson& json);
+
+/// Gives the trainers of all ranks the training state of rank 0's, so that only rank 0 needs to
+/// read a checkpoint. Collective.
+void broadcast_state(train::Trainer& trainer, comm::Communicator& communicator);
 
 /// A checkpoint's description of the run that wrote it.
 struct RunFacts {
@@ -52,6 +92,29 @@ std::vector<std::string> checkpoint_buffers(const TensorFile& file, const std::s
 train::Progress checkpoint_progress(const TensorFile& file, const std::string& source);
 /// Throws Error(kCheckpoint).
 RunFacts checkpoint_facts(const TensorFile& file, const std::string& source);
+
+/// Gives the model the weights of a file, as `read_weights`, `load_state_dict` and `require_finite`
+/// do. Throws Error(kCheckpoint).
+void load_weights(models::Model& model, const std::filesystem::path& path);
+
+/// Returns the weights in a checkpoint, a safetensors file, or a `.pt` file with a state_dict,
+/// alone or in a dict under "model_state_dict" or "state_dict". The content tells the format, not
+/// the name. Throws Error(kCheckpoint).
+NamedTensors read_weights(const std::filesystem::path& path);
+
+/// Returns what a checkpoint says about its run; nullopt if the file holds weights alone. Throws
+/// Error(kCheckpoint).
+std::optional<RunFacts> facts_of(const std::filesystem::path& path);
+
+enum class WeightsFormat { kPt, kSafetensors };
+
+/// Returns the format that the extension of a file names: ".safetensors", else PyTorch's.
+WeightsFormat format_of(const std::filesystem::path& path);
+
+/// Writes a state_dict of contiguous CPU tensors, none of which share memory; whole or not at all.
+/// Throws Error(kCheckpoint).
+void write_weights(const std::filesystem::path& path, const NamedTensors& weights,
+                   WeightsFormat format);
 
 /// Writes a checkpoint as a training script in Python would save it with `torch.save`:
 /// `{"epoch", "step", "model_state_dict", "optimizer_state_dict"}`, the last one for

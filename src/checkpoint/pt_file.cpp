@@ -13,7 +13,6 @@
 #include <tuple>
 
 #include "base/file.h"
-#include "checkpoint/unpickler.h"
 #include "comm/failures.h"
 
 namespace mnist_train::checkpoint {

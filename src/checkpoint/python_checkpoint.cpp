@@ -14,7 +14,11 @@ namespace {
 using PythonDict = c10::impl::GenericDict;
 using PythonList = c10::impl::GenericList;
 
-PythonDict make_dict() { return PythonDict(c10::StringType::get(), c10::AnyType::get()); }
+PythonDict make_dict(std::initializer_list<std::pair<const char*, c10::IValue>> entries = {}) {
+  PythonDict dict(c10::StringType::get(), c10::AnyType::get());
+  for (const auto& [name, value] : entries) dict.insert(name, value);
+  return dict;
+}
 
 /// The names of the state that PyTorch's optimizer keeps of a parameter.
 std::vector<std::string> state_names(const settings::TrainOptions& options) {
@@ -46,8 +50,7 @@ PythonDict state_of_parameter(const TensorFile& file, const std::string& paramet
 
 /// All entries that the constructors of PyTorch 2.x make.
 PythonDict parameter_group(const settings::TrainOptions& options, std::int64_t parameters) {
-  PythonDict group = make_dict();
-  group.insert("lr", options.learning_rate);
+  PythonDict group = make_dict({{"lr", options.learning_rate}});
   if (options.optimizer == settings::OptimizerName::kSgd) {
     group.insert("momentum", options.sgd_momentum);
     group.insert("dampening", std::int64_t{0});
@@ -100,14 +103,11 @@ void write_python_checkpoint(const std::filesystem::path& path, const TensorFile
   }
   PythonList groups(c10::AnyType::get());
   groups.push_back(parameter_group(options, parameters));
-  PythonDict optimizer = make_dict();
-  optimizer.insert("state", state);
-  optimizer.insert("param_groups", groups);
-  PythonDict all = make_dict();
-  all.insert("epoch", progress.epoch);
-  all.insert("step", progress.step);
-  all.insert("model_state_dict", model);
-  all.insert("optimizer_state_dict", optimizer);
+  PythonDict all = make_dict(
+      {{"epoch", progress.epoch},
+       {"step", progress.step},
+       {"model_state_dict", model},
+       {"optimizer_state_dict", make_dict({{"state", state}, {"param_groups", groups}})}});
   if (options.ema) {
     PythonDict average = make_dict();
     for (const auto& [name, tensor] : evaluated) {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/training_state.h"
+#include "checkpoint/checkpoint.h"
 #include "comm/communicator.h"
 #include "train/trainer.h"
 

@@ -1,5 +1,3 @@
-#include "checkpoint/unpickler.h"
-
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -8,7 +6,7 @@
 #include <optional>
 #include <stdexcept>
 
-#include "checkpoint/tensor_file.h"
+#include "checkpoint/pt_file.h"
 
 namespace mnist_train::checkpoint {
 

@@ -1,8 +1,8 @@
-#include "eval/drafted_logits.h"
-
 #include <ATen/ops/cat.h>
 
 #include <limits>
+
+#include "eval/evaluator.h"
 
 namespace mnist_train::eval {
 

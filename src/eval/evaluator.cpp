@@ -23,7 +23,6 @@
 
 #include "accelerator/device.h"
 #include "accelerator/run_ahead_limit.h"
-#include "eval/drafted_logits.h"
 #include "models/loss.h"
 
 namespace mnist_train::eval {

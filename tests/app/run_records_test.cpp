@@ -1,5 +1,4 @@
-#include "app/run_records.h"
-
+#include "app/run_recorder.h"
 #include "support/catch.h"
 
 namespace mnist_train::app {

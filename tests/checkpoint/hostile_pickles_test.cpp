@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/unpickler.h"
+#include "checkpoint/pt_file.h"
 #include "support/catch.h"
 #include "support/pickles.h"
 

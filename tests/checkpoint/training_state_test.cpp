@@ -1,10 +1,9 @@
-#include "checkpoint/training_state.h"
-
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <vector>
 
+#include "checkpoint/checkpoint.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/progress.h"

@@ -1,5 +1,3 @@
-#include "checkpoint/unpickler.h"
-
 #include <chrono>
 #include <cstdint>
 #include <exception>
@@ -7,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/pt_file.h"
 #include "support/catch.h"
 #include "support/idx_bytes.h"
 #include "support/peak_memory.h"

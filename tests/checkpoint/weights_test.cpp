@@ -1,5 +1,3 @@
-#include "checkpoint/weights.h"
-
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
 
@@ -161,7 +159,6 @@ TEST_CASE("torch.save's old format is called by its name") {
   const fs::path path =
       folder.write("old.pt", "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.");
   for (const auto& read : {+[](const fs::path& file) { (void)read_weights(file); },
-                           +[](const fs::path& file) { (void)holds_weights_alone(file); },
                            +[](const fs::path& file) { (void)facts_of(file); }}) {
     CHECK_THAT(error_of([&] { read(path); }).message,
                ContainsSubstring("PyTorch before 1.6") && ContainsSubstring("convert it"));

@@ -1,5 +1,3 @@
-#include "eval/drafted_logits.h"
-
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
@@ -10,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "eval/evaluator.h"
 #include "support/catch.h"
 
 namespace mnist_train::eval {

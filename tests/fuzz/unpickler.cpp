@@ -1,9 +1,8 @@
 // The pickle inside a .pt file.
 
-#include "checkpoint/unpickler.h"
-
 #include <stdexcept>
 
+#include "checkpoint/pt_file.h"
 #include "fuzz/input.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

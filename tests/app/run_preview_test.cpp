@@ -1,4 +1,4 @@
-#include "app/preview_page.h"
+#include "app/run_preview.h"
 
 #include <algorithm>
 
