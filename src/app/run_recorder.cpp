@@ -213,30 +213,27 @@ void RunRecorder::record_steps() {
   bool recorded = false;
   for (const train::FinishedStep& step : trainer_.take_finished_steps()) {
     if (!worker_.is_rank0()) continue;
-    const auto pace = pace_.add(
-        {step.step, step.samples_seen, step.sums.loss, step.sums.samples, step.finished_s});
+    const train::StepSums& sums = step.sums;
+    const auto pace =
+        pace_.add({step.step, step.samples_seen, sums.loss, sums.samples, step.finished_s});
     for (const auto& sink : sinks_) {
       if (pace) sink->pace(*pace);
     }
     if (step.step % worker_.config.train.log_interval != 0) continue;
-    record_step(step);
+    const double rate = static_cast<double>(step.samples_seen - recorded_samples_) /
+                        std::max(1e-9, step.finished_s - recorded_s_);
+    const report::StepRecord record{trainer_.progress().epoch + 1,
+                                    step.step,
+                                    sums.loss / sums.samples,
+                                    step.learning_rate,
+                                    rate,
+                                    sums.correct / sums.samples};
+    for_each_sink([&](report::Sink& sink) { sink.step(record); });
+    recorded_s_ = step.finished_s;
+    recorded_samples_ = step.samples_seen;
     recorded = true;
   }
   if (recorded && monotonic_seconds() - refreshed_s_ >= kRefreshInterval_s) refresh_report();
-}
-
-void RunRecorder::record_step(const train::FinishedStep& step) {
-  const double rate = static_cast<double>(step.samples_seen - recorded_samples_) /
-                      std::max(1e-9, step.finished_s - recorded_s_);
-  const report::StepRecord record{trainer_.progress().epoch + 1,
-                                  step.step,
-                                  step.sums.loss / step.sums.samples,
-                                  step.learning_rate,
-                                  rate,
-                                  step.sums.correct / step.sums.samples};
-  for_each_sink([&](report::Sink& sink) { sink.step(record); });
-  recorded_s_ = step.finished_s;
-  recorded_samples_ = step.samples_seen;
 }
 
 void RunRecorder::epoch_finished(const Evaluations& evaluations) {

@@ -48,10 +48,11 @@ struct Evaluations {
   eval::Evaluation test;
   double seconds = 0;  // of both
 
-  /// Returns the one that chooses the best epoch and can end a run or lower the learning rate.
-  const eval::Evaluation& selection() const { return validation ? *validation : test; }
+  /// The validation set, if any, chooses the best epoch and can end a run or lower the learning
+  /// rate.
   train::EpochScores scores() const {
-    return {test.accuracy, selection().accuracy, selection().loss, seconds};
+    const eval::Evaluation& selection = validation ? *validation : test;
+    return {test.accuracy, selection.accuracy, selection.loss, seconds};
   }
 };
 
@@ -106,7 +107,6 @@ class RunRecorder {
   void make_sinks(const ResumedRun& resumed);
   template <class Call>
   void for_each_sink(const Call& call);
-  void record_step(const train::FinishedStep& step);
   std::vector<report::Prediction> predictions(
       const eval::Evaluation& test, const std::function<report::Picture(std::int64_t)>& picture);
   report::EpochDetails details(const Evaluations& evaluations);

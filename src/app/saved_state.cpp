@@ -289,18 +289,6 @@ bool StateSaver::is_checkpoint_due_after_epoch() const {
          trainer_.run_done() || is_checkpoint_due_after_step();
 }
 
-checkpoint::RunFacts StateSaver::facts(const report::LogPositions& positions) const {
-  const data::ImageSet& images = dataset_.train;
-  return {settings::write_run_config(worker_.config, /*with_output=*/false),
-          dataset_.hash,
-          worker_.identity.world_size,
-          positions.metrics_bytes,
-          positions.event_bytes,
-          worker_.job.restarts,
-          {images.channels, images.height, images.width, images.classes},
-          dataset_.class_names};
-}
-
 void StateSaver::save(const report::LogPositions& positions, bool is_checkpoint) {
   if (memory_) {
     memory_->take(trainer_, {trainer_.progress(), positions.metrics_bytes, positions.event_bytes,
@@ -324,8 +312,17 @@ void StateSaver::save_checkpoint(const report::LogPositions& positions) {
   const train::Progress& progress = trainer_.progress();
   if (saved_step_ == progress.step) return;
   timed_on_rank0([&] {
-    writer_.start(checkpoint::snapshot(trainer_, facts(positions)), progress.step,
-                  is_best(worker_, progress));
+    const data::ImageSet& images = dataset_.train;
+    const checkpoint::RunFacts facts{
+        settings::write_run_config(worker_.config, /*with_output=*/false),
+        dataset_.hash,
+        worker_.identity.world_size,
+        positions.metrics_bytes,
+        positions.event_bytes,
+        worker_.job.restarts,
+        {images.channels, images.height, images.width, images.classes},
+        dataset_.class_names};
+    writer_.start(checkpoint::snapshot(trainer_, facts), progress.step, is_best(worker_, progress));
     saved_step_ = progress.step;
   });
 }

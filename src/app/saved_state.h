@@ -55,7 +55,6 @@ class StateSaver {
   double take_seconds() { return std::exchange(seconds_, 0); }
 
  private:
-  checkpoint::RunFacts facts(const report::LogPositions& positions) const;
   template <class Work>
   void timed_on_rank0(const Work& work);
 

@@ -4,9 +4,10 @@
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/isnan.h>
 #include <ATen/ops/tensor.h>
+#include <c10/util/StringUtil.h>
+#include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
-#include <sstream>
 #include <utility>
 
 #include "accelerator/device.h"
@@ -45,38 +46,22 @@ NamedTensors model_tensors(const models::Model& model) {
   return tensors;
 }
 
-std::string shape_text(const at::Tensor& tensor) {
-  std::ostringstream text;
-  text << tensor.sizes();
-  return text.str();
-}
-
-/// The tensors that differ in one way: the first ones on a line each, the others by name.
-class DifferenceList {
- public:
-  explicit DifferenceList(std::string kind) : kind_(std::move(kind)) {}
-
-  void add(const std::string& name, const std::string& what) {
-    if (++count_ <= kMostLines) {
-      lines_ += "\n  " + kind_ + ": " + name + what;
+/// Adds tensors that differ in one way to the text: the first ones on a line each with their
+/// difference, the others by name.
+void list_tensors(std::string& text, const std::string& kind,
+                  const NamedValues<std::string>& tensors) {
+  constexpr std::size_t kMostLines = 10;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const auto& [name, difference] = tensors[i];
+    if (i < kMostLines) {
+      text += fmt::format("\n  {}: {}{}", kind, name, difference);
+    } else if (i == kMostLines) {
+      text += fmt::format("\n  {}: {} more: {}", kind, tensors.size() - kMostLines, name);
     } else {
-      others_ += (others_.empty() ? "" : ", ") + name;
+      text += ", " + name;
     }
   }
-  std::string text() const {
-    if (others_.empty()) return lines_;
-    return lines_ + "\n  " + kind_ + ": " + std::to_string(count_ - kMostLines) +
-           " more: " + others_;
-  }
-
- private:
-  static constexpr std::size_t kMostLines = 10;
-
-  std::string kind_;
-  std::size_t count_ = 0;
-  std::string lines_;
-  std::string others_;
-};
+}
 
 Json state_of(const TensorFile& file, const std::string& source) {
   const std::string* text = file.find_metadata(kCheckpointState);
@@ -268,23 +253,26 @@ NamedTensors state_dict(const models::Model& model) {
 }
 
 std::string differences(const NamedTensors& expected, const NamedTensors& found) {
-  DifferenceList missing("missing");
-  DifferenceList resized("size mismatch");
-  DifferenceList unexpected("unexpected");
+  NamedValues<std::string> missing;
+  NamedValues<std::string> resized;
+  NamedValues<std::string> unexpected;
   for (const auto& [name, tensor] : expected) {
     const at::Tensor* other = find_named(found, name);
     if (other == nullptr) {
-      missing.add(name, " " + shape_text(tensor));
+      missing.emplace_back(name, c10::str(" ", tensor.sizes()));
     } else if (other->sizes() != tensor.sizes()) {
-      resized.add(name, " is " + shape_text(*other) + ", expected " + shape_text(tensor));
+      resized.emplace_back(name, c10::str(" is ", other->sizes(), ", expected ", tensor.sizes()));
     }
   }
   for (const auto& [name, tensor] : found) {
-    if (find_named(expected, name) == nullptr) {
-      unexpected.add(name, " " + shape_text(tensor));
-    }
+    if (find_named(expected, name) != nullptr) continue;
+    unexpected.emplace_back(name, c10::str(" ", tensor.sizes()));
   }
-  return missing.text() + resized.text() + unexpected.text();
+  std::string text;
+  list_tensors(text, "missing", missing);
+  list_tensors(text, "size mismatch", resized);
+  list_tensors(text, "unexpected", unexpected);
+  return text;
 }
 
 std::string differences(const models::Model& model, const NamedTensors& weights) {

@@ -40,6 +40,8 @@ std::string make_header(const TensorFile& content, bool seal) {
   return text;
 }
 
+constexpr const char* kNotAnObject = "has a header that is not a JSON object";
+
 /// A tensor as the header describes it.
 struct StoredTensor {
   std::string name;
@@ -108,6 +110,7 @@ class SafetensorsReader {
     std::string name;
     const auto take = [&](int depth, Json::parse_event_t event, Json& parsed) {
       using Event = Json::parse_event_t;
+      if (depth == 0 && event == Event::array_start) refuse(kNotAnObject);
       if (depth == 1 && event == Event::key) name = parsed.get<std::string>();
       const bool is_entry = depth == 1 && (event == Event::object_end ||
                                            event == Event::array_end || event == Event::value);
@@ -116,7 +119,7 @@ class SafetensorsReader {
       return false;
     };
     const Json header = Json::parse(text, take, /*allow_exceptions=*/false);
-    if (!header.is_object()) refuse("has a header that is not a JSON object");
+    if (!header.is_object()) refuse(kNotAnObject);
     const auto metadata = header.find(kMetadataName);
     if (metadata != header.end()) read_metadata(*metadata, content);
   } catch (const Json::exception& error) {

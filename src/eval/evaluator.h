@@ -13,18 +13,18 @@
 
 namespace mnist_train::eval {
 
-/// What the model predicts for one sample.
+/// The model's prediction for one sample.
 struct SamplePrediction {
-  std::int64_t sample = 0;  // its place in the image set
+  std::int64_t sample = 0;  // its index in the image set
   std::int64_t predicted_class = 0;
   std::vector<double> scores;  // probabilities by class
 };
 
-/// A sample that the model takes for another class than its own.
+/// A sample that the model classifies wrongly.
 struct WrongPrediction {
-  std::int64_t sample = 0;  // its place in the image set
+  std::int64_t sample = 0;  // its index in the image set
   std::int64_t predicted_class = 0;
-  double confidence = 0;  // the probability of that class, 0 where it is not a number
+  double confidence = 0;  // the probability of that class, 0 if it is not a number
 };
 
 /// The logits of a series of batches on a CPU, most of which a copy of the model in bf16 makes, the
@@ -70,12 +70,12 @@ struct EvaluationRequest {
   std::vector<data::Range> predictions{};
   // Numbers of this rank that are summed over all ranks, which give equally many.
   std::vector<double> extra_sums{};
-  bool wrong_predictions = false;  // whether all of them are wanted: 8 bytes a sample to reduce
-  // Into how many shards the image set is cut, at least one a rank: the batches and the sums follow
-  // from their number alone. 0: one a rank.
+  bool wrong_predictions = false;  // all of them are wanted: 8 bytes a sample to reduce
+  // Number of shards of the image set, at least one a rank: batches and sums follow from it alone.
+  // 0: one a rank.
   std::int64_t shards = 0;
-  // On a CPU, a copy of the model in bf16 with the same weights, which then computes what it is
-  // sure of (see DraftedLogits); null: the model computes everything.
+  // On a CPU, a copy of the model in bf16 with the same weights, which then computes the samples
+  // that it is sure of (see DraftedLogits); null: the model computes everything.
   models::Model* draft = nullptr;
 };
 
@@ -87,7 +87,7 @@ struct Evaluation {
   std::vector<std::int64_t> confusion = {};  // [classes,classes]: samples by label and prediction
   std::vector<SamplePrediction> predictions = {};  // of the samples asked for, in their order
   std::vector<double> extra_sums = {};
-  std::vector<WrongPrediction> wrong_predictions = {};  // where asked for, ascending
+  std::vector<WrongPrediction> wrong_predictions = {};  // if asked for, ascending
 };
 
 /// Evaluates a model on an image set; all ranks must call it. Each rank takes contiguous shards, in

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-/// What a network in a library of its own is made of. Installed as mnist_train/model.h, it is all
+/// The interface of networks in libraries of their own. Installed as mnist_train/model.h, it is all
 /// that a plug-in needs beside LibTorch; tests/plugin_example has the CMake project around it:
 ///
 ///     struct Linear : mnist_train::plugin::Classifier {
@@ -23,7 +23,8 @@
 ///     MNIST_TRAIN_CLASSIFIER(Linear)
 namespace mnist_train::plugin {
 
-/// Grows with every change of this header; a plug-in that was built with another one is refused.
+/// Grows with every change of this header; plug-ins that were built with another version are
+/// refused.
 constexpr int kApiVersion = 1;
 
 /// Size of the images, after `data.augment`, and the number of classes.
@@ -34,10 +35,10 @@ struct DataShape {
   std::int64_t classes;
 };
 
-/// The config's `model.options`. Each function returns the value of one key, or `otherwise` where
-/// the config does not have the key. Ranges include both ends. Values of another type or outside of
-/// the range, and keys that were never asked for, end the program before training with messages
-/// that name them; until then a function that meets such a value returns `otherwise`.
+/// The config's `model.options`. Each function returns the value of one key, or `otherwise` if the
+/// config lacks the key. Ranges include both ends. Values of another type or out of range, and keys
+/// that were never asked for, end the program before training with messages that name them; until
+/// then a function that meets such a value returns `otherwise`.
 class Options {
  public:
   virtual ~Options() = default;
@@ -45,7 +46,7 @@ class Options {
                                std::int64_t max) = 0;
   virtual double number(const std::string& name, double otherwise, double min, double max) = 0;
   virtual bool boolean(const std::string& name, bool otherwise) = 0;
-  /// Returns one of `choices`, or any text where these are empty.
+  /// Returns one of `choices`, or any text if these are empty.
   virtual std::string text(const std::string& name, const std::string& otherwise,
                            const std::vector<std::string>& choices) = 0;
 };
@@ -55,13 +56,14 @@ class Options {
 /// trained. LibTorch's generator is seeded before the constructor and before each step.
 class Classifier : public torch::nn::Module {
  public:
-  /// Returns the logits [N,classes] of normalised images [N,C,H,W] f32, or bf16 where the network
-  /// is trained in bf16; its parameters then are bf16 too, but for those of layers with running
+  /// Returns the logits [N,classes] of normalised images [N,C,H,W] f32, or bf16 if the network is
+  /// trained in bf16; its parameters then are bf16 too, except those of layers with running
   /// statistics.
   virtual at::Tensor forward(at::Tensor images) = 0;
 };
 
-/// What a plug-in tells the program. The versions come first in every version of the interface.
+/// Versions and constructor of a plug-in. The versions come first in every version of the
+/// interface.
 struct EntryPoint {
   int api_version;
   const char* torch_version;
@@ -74,7 +76,7 @@ constexpr const char* kEntryFunction = "mnist_train_classifier";
 }  // namespace mnist_train::plugin
 
 /// Makes `Class`, which derives from Classifier and is constructed from `const DataShape&` and
-/// `Options&`, the network of the library. It stands once in a library, outside of namespaces.
+/// `Options&`, the network of the library. Use it once in a library, outside of namespaces.
 #define MNIST_TRAIN_CLASSIFIER(Class)                                                          \
   extern "C" __attribute__((visibility("default"))) const mnist_train::plugin::EntryPoint*     \
   mnist_train_classifier() {                                                                   \

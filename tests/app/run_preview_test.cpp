@@ -24,7 +24,7 @@ std::uint8_t pixel(const imaging::Image& picture, std::int64_t y, std::int64_t x
       .pixels[static_cast<std::size_t>((y * picture.width + x) * picture.channels + channel)];
 }
 
-TEST_CASE("every image is on the page, pixel by pixel, where the facts say") {
+TEST_CASE("every image is on the page at the position in its facts, pixel by pixel") {
   const std::int64_t channels = GENERATE(1, 3);
   const std::int64_t scale = GENERATE(1, 4);
   const std::vector<RankPreview> previews{preview(5, channels, 1), preview(0, channels, 0),
@@ -60,7 +60,7 @@ RankPreview of_side(std::int64_t side, std::size_t images) {
   return preview;
 }
 
-TEST_CASE("small images are enlarged until a person can tell what they are, others are not") {
+TEST_CASE("small images are enlarged, others are not") {
   CHECK(comfortable_scale({of_side(28, 128)}) == 4);
   CHECK(comfortable_scale({of_side(32, 64), of_side(32, 65)}) == 3);
   CHECK(comfortable_scale({of_side(96, 4)}) == 1);
@@ -77,7 +77,7 @@ TEST_CASE("classes are listed as the grid is arranged") {
         "  Ankle boot  3+7\n");
 }
 
-TEST_CASE("a preview travels as text") {
+TEST_CASE("a preview survives as text") {
   const RankPreview sent = preview(3, 3, -100);
   const RankPreview got = RankPreview::from_text(sent.to_text());
   CHECK(got.planes == sent.planes);

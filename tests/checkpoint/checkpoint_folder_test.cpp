@@ -1,7 +1,9 @@
 #include "checkpoint/checkpoint_folder.h"
 
+#include <chrono>
 #include <filesystem>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/checkpoint_file.h"
@@ -23,13 +25,18 @@ using testing::Failure;
 using testing::names_in;
 using testing::SilentLog;
 using testing::TempFolder;
+using testing::TrainerRig;
 using Steps = std::vector<std::int64_t>;
+
+TensorFile snapshot_of(const TrainerRig& rig) {
+  return snapshot(rig.trainer, {"{}", "hash", 1, 0, 0, 0, {}});
+}
 
 /// A valid checkpoint that says which step it is of.
 TensorFile checkpoint_of(std::int64_t step) {
-  static testing::TrainerRig rig(testing::small_run());
+  static TrainerRig rig(testing::small_run());
   rig.trainer.progress().step = step;
-  return snapshot(rig.trainer, {"{}", "hash", 1, 0, 0, 0, {}});
+  return snapshot_of(rig);
 }
 
 void damage(const fs::path& path) {
@@ -41,7 +48,7 @@ void damage(const fs::path& path) {
 
 void cut_short(const fs::path& path) { fs::resize_file(path, fs::file_size(path) / 2); }
 
-TEST_CASE("the newest checkpoints are kept, by step and not by time") {
+TEST_CASE("the checkpoints with the highest steps are kept, whatever their time") {
   const TempFolder folder;
   CheckpointFolder checkpoints(folder.path() / "checkpoints", 3);
   for (const std::int64_t step : {5, 10, 99999999, 100000000}) {
@@ -54,7 +61,7 @@ TEST_CASE("the newest checkpoints are kept, by step and not by time") {
   CHECK(newest_valid(folder.path() / "checkpoints")->path == checkpoints.path_of(100000000));
 }
 
-TEST_CASE("what a killed process left half written is removed by the next save") {
+TEST_CASE("the next save removes the partial file of a killed process") {
   const TempFolder folder;
   folder.write("step-00000007.safetensors.partial-4242", "half");
   folder.write("notes.txt", "mine");
@@ -63,15 +70,7 @@ TEST_CASE("what a killed process left half written is removed by the next save")
         std::vector<std::string>{"notes.txt", "step-00000008.safetensors"});
 }
 
-TEST_CASE("a step that is saved again replaces its file") {
-  const TempFolder folder;
-  CheckpointFolder checkpoints(folder.path(), 2);
-  checkpoints.save(checkpoint_of(7), 7);
-  checkpoints.save(checkpoint_of(7), 7);
-  CHECK(names_in(folder.path()) == std::vector<std::string>{"step-00000007.safetensors"});
-}
-
-TEST_CASE("a run that is resumed further back sets its later steps and its best aside") {
+TEST_CASE("resuming from an earlier step sets later checkpoints and a later best one aside") {
   const TempFolder folder;
   CheckpointFolder checkpoints(folder.path(), 3);
   for (const std::int64_t step : {10, 20, 30}) checkpoints.save(checkpoint_of(step), step);
@@ -105,18 +104,13 @@ TEST_CASE("the best checkpoint outlives its step's file") {
   CHECK(names_in(folder.path()).size() == 3);  // nothing is left where it was the best already
 }
 
-TEST_CASE("only a step that was saved can be the best") {
-  const TempFolder folder;
-  const CheckpointFolder checkpoints(folder.path(), 2);
-  const Failure failure = error_of([&] { checkpoints.mark_best(9); });
-  CHECK(failure.code == ExitCode::kCheckpoint);
-  CHECK_THAT(failure.message, ContainsSubstring("best.safetensors"));
-  CHECK(names_in(folder.path()).empty());
-}
-
 TEST_CASE("a best checkpoint that cannot be put in place leaves nothing behind") {
   const TempFolder folder;
   CheckpointFolder checkpoints(folder.path(), 2);
+  const Failure failure = error_of([&] { checkpoints.mark_best(9); });  // was not saved
+  CHECK(failure.code == ExitCode::kCheckpoint);
+  CHECK_THAT(failure.message, ContainsSubstring("best.safetensors"));
+  CHECK(names_in(folder.path()).empty());
   checkpoints.save(checkpoint_of(1), 1);
   fs::create_directory(checkpoints.best());
   CHECK(error_of([&] { checkpoints.mark_best(1); }).code == ExitCode::kCheckpoint);
@@ -144,7 +138,7 @@ TEST_CASE("a damaged newest checkpoint gives way to the one before") {
   }
 }
 
-TEST_CASE("without checkpoints there is none, and other files are none") {
+TEST_CASE("other files are not taken for checkpoints") {
   const TempFolder folder;
   CHECK_FALSE(newest_valid(folder.path() / "absent"));
   CHECK_FALSE(newest_valid(folder.path()));
@@ -158,7 +152,7 @@ TEST_CASE("without checkpoints there is none, and other files are none") {
   CHECK_FALSE(newest_valid(folder.path()));
 }
 
-TEST_CASE("a folder that cannot be read is not taken for one without checkpoints") {
+TEST_CASE("a checkpoint folder that cannot be read is an error") {
   const TempFolder folder;
   const fs::path file = folder.write("checkpoints", "no folder");
   const Failure failure = error_of([&] { newest_valid(file); });
@@ -175,6 +169,76 @@ TEST_CASE("a checkpoint that cannot be written removes nothing") {
   CHECK(failure.code == ExitCode::kCheckpoint);
   CHECK(fs::exists(checkpoints.path_of(1)));
   CHECK(fs::exists(checkpoints.path_of(2)));
+}
+
+/// Waits for the thread to fail, as a training loop would meet it.
+template <class Function>
+testing::Failure failure_in_time(const Function& check) {
+  for (int i = 0; i < 5000; ++i) {
+    try {
+      check();
+    } catch (const Error& error) {
+      return {error.code(), error.what(), false};
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return {};
+}
+
+TEST_CASE("a checkpoint holds the moment of its snapshot while training goes on") {
+  const TempFolder folder;
+  TrainerRig rig(testing::small_run());
+  rig.run_to(2);
+  const at::Tensor then = rig.weights();
+  {
+    CheckpointWriter writer({folder.path(), 3});
+    writer.start(snapshot_of(rig), 2, /*best=*/true);
+    rig.run_to(6);
+    writer.wait();
+    writer.wait();  // once more does no harm
+  }
+  CHECK_FALSE(rig.weights().equal(then));
+  TrainerRig resumed(testing::small_run());
+  const auto found = newest_valid(folder.path());
+  REQUIRE(found);
+  restore(resumed.trainer, found->file, "the file");
+  CHECK(resumed.weights().equal(then));
+  CHECK(resumed.trainer.progress().step == 2);
+  CHECK(fs::equivalent(folder.path() / "best.safetensors", found->path));
+}
+
+TEST_CASE("checkpoints in quick succession are all written in order") {
+  const TempFolder folder;
+  const TrainerRig rig(testing::small_run());
+  {
+    CheckpointWriter writer({folder.path(), 3});
+    for (std::int64_t step = 1; step <= 5; ++step) writer.start(snapshot_of(rig), step, step == 1);
+  }  // the last one is waited for
+  CHECK(saved_steps(folder.path()) == Steps{3, 4, 5});
+  CHECK(fs::exists(folder.path() / "best.safetensors"));
+}
+
+TEST_CASE("the next call throws an error of the thread, once, and the old file survives") {
+  const TempFolder folder;
+  const TrainerRig rig(testing::small_run());
+  CheckpointWriter writer({folder.path() / "checkpoints", 3});
+  writer.start(snapshot_of(rig), 1, false);
+  writer.wait();
+  // A folder in the place of the next file: it cannot be renamed over.
+  fs::create_directories(folder.path() / "checkpoints" / "step-00000002.safetensors" / "x");
+  const auto refused = [&](const auto& ask) {
+    writer.start(snapshot_of(rig), 2, false);
+    const testing::Failure failure = failure_in_time(ask);
+    CHECK(failure.code == ExitCode::kCheckpoint);
+    CHECK_THAT(failure.message, ContainsSubstring("step-00000002.safetensors"));
+  };
+  refused([&] { writer.check(); });
+  writer.check();
+  refused([&] { writer.wait(); });
+  refused([&] { writer.start(snapshot_of(rig), 3, false); });
+  fs::remove_all(folder.path() / "checkpoints" / "step-00000002.safetensors");
+  CHECK(saved_steps(folder.path() / "checkpoints").front() == 1);
+  CHECK_NOTHROW(read_checkpoint(folder.path() / "checkpoints" / "step-00000001.safetensors"));
 }
 
 }  // namespace

@@ -3,7 +3,10 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -27,6 +30,7 @@ using testing::error_of;
 using testing::Failure;
 using testing::one_rank;
 using testing::same_progress;
+using testing::same_tensors;
 using testing::small_run;
 using testing::TempFolder;
 using testing::tiny_model;
@@ -43,21 +47,14 @@ TrainerRig fresh(std::int64_t seed = 1) {
   return TrainerRig(options, one_rank(), tiny_model(seed, /*with_batch_norm=*/true));
 }
 
-at::Tensor momentum(const TrainerRig& rig) { return rig.trainer.optimizer().state().at(0).flat; }
-
-/// Returns the progress but for what a clock says.
+/// Returns the progress without measured times.
 train::Progress timeless(train::Progress progress) {
   progress.train_seconds = progress.epoch_train_seconds = 0;
   return progress;
 }
 
 bool same_state(const TrainerRig& a, const TrainerRig& b) {
-  const auto left = a.trainer.model().buffers();
-  const auto right = b.trainer.model().buffers();
-  for (std::size_t i = 0; i < left.size(); ++i) {
-    if (!left[i].equal(right[i])) return false;
-  }
-  return a.weights().equal(b.weights()) && momentum(a).equal(momentum(b)) &&
+  return same_tensors(a, b) &&
          same_progress(timeless(a.trainer.progress()), timeless(b.trainer.progress()));
 }
 
@@ -147,7 +144,7 @@ TEST_CASE("the tensors have PyTorch's names and shapes, for others to read") {
   CHECK(weights.front().first == "conv.weight");
 }
 
-TEST_CASE("nothing can be left out of a checkpoint unnoticed") {
+TEST_CASE("every tensor and every fact missing from a checkpoint is noticed") {
   TrainerRig rig = fresh();
   rig.run_to(4);
   const TensorFile whole = snapshot(rig.trainer, kFacts);
@@ -173,12 +170,6 @@ TEST_CASE("nothing can be left out of a checkpoint unnoticed") {
     INFO(name);
     refuses(edited(whole, [key = name](Json& json) { json.erase(key); }));
   }
-  for (const auto& [name, value] : state.at("progress").items()) {
-    const bool is_newer = name == "best" || name == "plateau" || name == "early_stopping";
-    if (is_newer) continue;  // earlier versions lack it
-    INFO("progress/" << name);
-    refuses(edited(whole, [key = name](Json& json) { json["progress"].erase(key); }));
-  }
   refuses({whole.tensors, {}});
 }
 
@@ -201,7 +192,7 @@ TEST_CASE("the accuracies of many epochs do not lengthen the text of a checkpoin
              ContainsSubstring("mnist-train.accuracies is no list of numbers"));
 }
 
-TEST_CASE("what does not belong to this run is refused, the trainer unchanged") {
+TEST_CASE("a checkpoint that does not fit is refused and leaves the trainer unchanged") {
   TrainerRig rig = fresh();
   rig.run_to(4);
   const TensorFile whole = snapshot(rig.trainer, kFacts);
@@ -300,7 +291,7 @@ TEST_CASE("a run with ema, early stopping and plateau that is resumed ends with 
   }
 }
 
-TEST_CASE("with ema the average is what a checkpoint is evaluated with") {
+TEST_CASE("with ema a checkpoint is evaluated with the EMA model") {
   const auto rig = averaging_rig();
   rig->run_to(4);
   const TensorFile file = through_file(snapshot(rig->trainer, kFacts));
@@ -315,7 +306,7 @@ TEST_CASE("with ema the average is what a checkpoint is evaluated with") {
   CHECK(checkpoint_weights(file).size() == 9);
 }
 
-TEST_CASE("a run with ema does not resume without an average") {
+TEST_CASE("a run with ema does not resume without an EMA model") {
   TrainerRig plain = fresh();
   const auto rig = averaging_rig();
   CHECK_THAT(
@@ -326,7 +317,7 @@ TEST_CASE("a run with ema does not resume without an average") {
              ContainsSubstring("missing: norm.running_var [3]"));
 }
 
-TEST_CASE("a run without momentum has no optimizer tensors, and takes none") {
+TEST_CASE("a run without momentum has no optimizer tensors and accepts none") {
   TrainOptions options = small_run();
   options.sgd_momentum = 0;
   TrainerRig plain(options, one_rank(), tiny_model(1, true));
@@ -352,7 +343,7 @@ TensorFile checkpoint_with(const TrainerRig& rig) {
   return snapshot(rig.trainer, facts);
 }
 
-TEST_CASE("the state of another optimizer is refused, also where its tensors have the same names") {
+TEST_CASE("the state of another optimizer is refused, even if its tensors have the same names") {
   using settings::OptimizerName;
   const auto rig_with = [](OptimizerName optimizer) {
     TrainOptions options = small_run();
@@ -447,6 +438,119 @@ TEST_CASE("another number of ranks resumes where these stopped") {
     CHECK(at::allclose(weights[rank], whole.weights(), 1e-4, 1e-6));
     CHECK(progress[rank].samples_seen == whole.trainer.progress().samples_seen);
     CHECK(progress[rank].step == 9);
+  }
+}
+
+TEST_CASE("broadcast_state gives every rank the state of rank 0") {
+  // Rank 0 resumed at step 4, the others are fresh, from other seeds.
+  TrainerRig rank_0(small_run(), one_rank(), tiny_model(1, true));
+  rank_0.run_to(4);
+  const TensorFile file = snapshot(rank_0.trainer, kFacts);
+  std::vector<char> same(3);
+  testing::on_connected_ranks(3, [&](comm::Communicator& communicator) {
+    const int rank = communicator.rank();
+    TrainerRig rig(small_run(), communicator, tiny_model(1 + rank, true));
+    if (rank == 0) restore(rig.trainer, file, "file");
+    broadcast_state(rig.trainer, communicator);
+    same[static_cast<std::size_t>(rank)] =
+        same_tensors(rig, rank_0) &&
+        same_progress(rig.trainer.progress(), rank_0.trainer.progress());
+  });
+  CHECK(same == std::vector<char>(3, 1));
+}
+
+TEST_CASE("broadcast_state gives every rank the EMA model of rank 0") {
+  settings::TrainOptions options = small_run();
+  options.ema = {0.5};
+  std::vector<at::Tensor> averages(2);
+  std::vector<at::Tensor> means(2);
+  testing::on_connected_ranks(2, [&](comm::Communicator& communicator) {
+    const int rank = communicator.rank();
+    const auto model = [&] { return tiny_model(1 + rank, /*with_batch_norm=*/true); };
+    TrainerRig rig(options, communicator, model(), {.count = 50}, at::kCPU, {}, nullptr, nullptr,
+                   model());
+    const auto buffers = rig.trainer.average()->model().named_buffers();
+    buffers["norm.running_mean"].fill_(rank);
+    broadcast_state(rig.trainer, communicator);
+    averages[static_cast<std::size_t>(rank)] = rig.trainer.average()->values().clone();
+    means[static_cast<std::size_t>(rank)] = buffers["norm.running_mean"].clone();
+  });
+  CHECK(averages[1].equal(averages[0]));
+  for (const at::Tensor& mean : means) CHECK(mean.abs().max().item<double>() == 0);
+}
+
+train::Progress through_text(const train::Progress& progress) {
+  return progress_from_json(OrderedJson::parse(progress_to_json(progress).dump()));
+}
+
+TEST_CASE("progress survives JSON text bit by bit") {
+  train::Progress progress;
+  CHECK(same_progress(through_text(progress), progress));
+  progress.epoch = 3;
+  progress.samples_into_epoch = 12345;
+  progress.step = (std::int64_t{1} << 53) - 1;
+  progress.samples_seen = INT64_MAX;
+  progress.epoch_sums = {1.0 / 3, 17, 20, 0};
+  progress.epoch_train_seconds = 0.1 + 0.2;
+  progress.train_seconds = std::numeric_limits<double>::min();
+  progress.test_seconds = 1e300;
+  progress.accuracies = {0.1, 2.0 / 3, std::nextafter(1.0, 0.0)};
+  progress.best_accuracy = 0.97;
+  progress.best_step = 900;
+  progress.best_test_accuracy = 0.1 + 0.7;
+  progress.best_epoch = 2;
+  progress.plateau = {2.0 / 7, 3, 4};
+  progress.early_stopping = {5.0 / 7, 2};
+  CHECK(same_progress(through_text(progress), progress));
+}
+
+void check_refused(const OrderedJson& json) {
+  INFO(json.dump());
+  CHECK(error_of([&] { progress_from_json(json); }).code == ExitCode::kCheckpoint);
+}
+
+TEST_CASE("a missing or broken member of the progress is refused") {
+  const OrderedJson whole = progress_to_json({});
+  CHECK(whole.size() == 14);
+  for (const auto& [name, value] : whole.items()) {
+    const bool is_newer = name == "best" || name == "plateau" || name == "early_stopping";
+    OrderedJson changed = whole;
+    changed.erase(name);
+    if (is_newer) {  // earlier versions lack it
+      CHECK(same_progress(progress_from_json(changed), {}));
+    } else {
+      check_refused(changed);
+    }
+    for (const OrderedJson& broken : {OrderedJson("text"), OrderedJson(nullptr)}) {
+      changed = whole;
+      changed[name] = broken;
+      check_refused(changed);
+    }
+    if (!value.is_object()) continue;
+    for (const auto& [member, ignored] : value.items()) {
+      changed = whole;
+      changed[name].erase(member);
+      check_refused(changed);
+      changed[name][member] = "text";
+      check_refused(changed);
+    }
+  }
+}
+
+TEST_CASE("each member of the progress is read") {
+  const OrderedJson whole = progress_to_json({}).flatten();
+  for (const auto& [path, value] : whole.items()) {
+    INFO(path);
+    OrderedJson changed = progress_to_json({});
+    changed[OrderedJson::json_pointer(path)] =
+        path == "/accuracies" ? OrderedJson::array({0.5}) : OrderedJson(7);
+    CHECK_FALSE(same_progress(progress_from_json(changed), {}));
+  }
+}
+
+TEST_CASE("JSON that is not progress is refused") {
+  for (const char* text : {"", "{", "[]", "null", "3", "\"epoch\"", "{}"}) {
+    check_refused(OrderedJson::parse(text, nullptr, /*allow_exceptions=*/false));
   }
 }
 

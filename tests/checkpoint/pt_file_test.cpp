@@ -76,7 +76,7 @@ TEST_CASE("weights come back as they were") {
   }
 }
 
-TEST_CASE("an archive of Python's is read") {
+TEST_CASE("an archive written by Python is read") {
   const TempFolder folder;
   const Archive archive{pickles::kFromPython,
                         {{"0", floats({1, 2, 3, 4, 5, 6})}, {"1", floats({7, 8, 9})}}};
@@ -86,7 +86,7 @@ TEST_CASE("an archive of Python's is read") {
   CHECK(weights[1].second.equal(at::tensor({7.0F, 8.0F, 9.0F})));
 }
 
-TEST_CASE("views of one storage are read as the tensors that they show") {
+TEST_CASE("views of one storage are read as separate tensors") {
   const TempFolder folder;
   using pickles::integer;
   const std::string transposed =
@@ -115,7 +115,7 @@ TEST_CASE("a file that was cut off anywhere is refused") {
   }
 }
 
-TEST_CASE("a file with any bit changed is read or refused, and nothing else happens") {
+TEST_CASE("a file with any flipped bit is read or refused, without a crash") {
   const TempFolder folder;
   const fs::path path = folder.path() / "model.pt";
   write_pt(path, {{"w", at::randn({2, 2})}});
@@ -147,7 +147,7 @@ TEST_CASE("a changed bit of a tensor is noticed") {
              ContainsSubstring("record data/0 is damaged: its bytes do not match its CRC-32"));
 }
 
-TEST_CASE("archives that lie are refused with their reason") {
+TEST_CASE("inconsistent archives are refused with the reason") {
   using pickles::integer;
   const auto described = [](std::int64_t offset, const std::string& sizes,
                             const std::string& strides) {
@@ -198,7 +198,7 @@ TEST_CASE("a tensor may repeat the elements of its storage") {
   CHECK(weights[0].second.equal(at::tensor({2.0F, 3.0F}).unsqueeze(1).expand({2, 512})));
 }
 
-TEST_CASE("a full disk is an error of the file, wherever it is full") {
+TEST_CASE("a full disk is an error that names the file, at any byte") {
   const NamedTensors weights{{"w", at::randn({300, 100})}, {"b", at::randn({100})}};
   const TempFolder folder;
   const fs::path path = folder.path() / "model.pt";
@@ -240,7 +240,7 @@ TEST_CASE("a small file cannot unfold to much memory") {
   }
 }
 
-TEST_CASE("what is no archive is refused with its name") {
+TEST_CASE("a file that is not an archive is refused by name") {
   const TempFolder folder;
   for (const fs::path& path :
        {folder.write("text", "not a zip archive"), folder.write("empty", ""),
@@ -252,7 +252,7 @@ TEST_CASE("what is no archive is refused with its name") {
   }
 }
 
-TEST_CASE("what cannot be written is an error with its name") {
+TEST_CASE("a path that cannot be written is an error that names it") {
   const TempFolder folder;
   const fs::path path = folder.path() / "no" / "model.pt";
   const Failure failure = error_of([&] { write_pt(path, {{"w", at::randn({2})}}); });

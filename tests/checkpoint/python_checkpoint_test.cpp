@@ -70,7 +70,7 @@ TEST_CASE("all buffers are exported to Python, and only parameters count for the
   }
 }
 
-TEST_CASE("with ema the optimizer's weights are exported to Python, and the average beside them") {
+TEST_CASE("with ema trained weights and EMA model are exported to Python") {
   TrainOptions options = options_with(OptimizerName::kSgd, 0.9);
   options.ema = {0.5};
   TrainerRig rig(options);
@@ -84,7 +84,7 @@ TEST_CASE("with ema the optimizer's weights are exported to Python, and the aver
             .equal(rig.trainer.evaluated_model().named_parameters()["fc.weight"]));
 }
 
-TEST_CASE("a checkpoint that does not list its buffers has those of batch norm") {
+TEST_CASE("a checkpoint without a list of buffers has those of batch norm") {
   const TrainOptions options = options_with(OptimizerName::kSgd, 0);
   TrainerRig rig(options, one_rank(), testing::tiny_model(1, /*with_batch_norm=*/true));
   TensorFile file = snapshot(rig.trainer, {"{}", "hash", 1, 0, 0, 0, {}});
@@ -100,7 +100,7 @@ TEST_CASE("a checkpoint that does not list its buffers has those of batch norm")
   CHECK_THAT(failure.message, ContainsSubstring("source: its list of buffers cannot be read"));
 }
 
-TEST_CASE("optimizer state that Python's optimizer lacks or needs is refused, never dropped") {
+TEST_CASE("missing or unexpected optimizer state is refused in an export to Python") {
   const TempFolder folder;
   TrainerRig rig(options_with(OptimizerName::kSgd, 0.9));
   const TensorFile file = snapshot(rig.trainer, {"{}", "hash", 1, 0, 0, 0, {}});
@@ -117,16 +117,6 @@ TEST_CASE("optimizer state that Python's optimizer lacks or needs is refused, ne
   CHECK_THAT(refusal(OptimizerName::kSgd, 0),
              ContainsSubstring("source: has more optimizer state"));
   CHECK(testing::names_in(folder.path()).empty());
-}
-
-TEST_CASE("a .pt file of weights holds every buffer") {
-  const TempFolder folder;
-  const NamedTensors weights = state_dict(*model_with_buffer());
-  write_pt(folder.path() / "model.pt", weights);
-  const NamedTensors read = read_pt(folder.path() / "model.pt");
-  CHECK(read.size() == 6 + 3 + 1);
-  REQUIRE(find_named(read, "scale") != nullptr);
-  CHECK(find_named(read, "scale")->equal(at::full({2}, 0.5)));
 }
 
 }  // namespace

@@ -18,6 +18,7 @@ namespace {
 
 using testing::one_rank;
 using testing::same_progress;
+using testing::same_tensors;
 using testing::small_run;
 using testing::tiny_model;
 using testing::TrainerRig;
@@ -44,18 +45,7 @@ void damage(int fd, const at::Tensor& tensor) {
   REQUIRE(::pwrite(fd, &other, 1, at) == 1);
 }
 
-at::Tensor momentum(const TrainerRig& rig) { return rig.trainer.optimizer().state().at(0).flat; }
-
-bool same_tensors(const TrainerRig& a, const TrainerRig& b) {
-  const auto left = a.trainer.model().buffers();
-  const auto right = b.trainer.model().buffers();
-  return a.weights().equal(b.weights()) && momentum(a).equal(momentum(b)) &&
-         std::equal(
-             left.begin(), left.end(), right.begin(),
-             [](const at::Tensor& one, const at::Tensor& other) { return one.equal(other); });
-}
-
-TEST_CASE("the next attempt's trainer is what the snapshot was taken of") {
+TEST_CASE("the next attempt restores the trainer of the snapshot") {
   const UniqueFd file = memory_file();
   TrainerRig before(small_run(), one_rank(), tiny_model(1, true));
   before.run_to(4);
@@ -76,7 +66,7 @@ TEST_CASE("the next attempt's trainer is what the snapshot was taken of") {
   CHECK(same_tensors(before, after));
 }
 
-TEST_CASE("the newest two snapshots are there, and the newest that is a checkpoint, too") {
+TEST_CASE("the newest two snapshots and the newest checkpointed one are kept") {
   const UniqueFd file = memory_file();
   TrainerRig rig(small_run(), one_rank(), tiny_model(1, true));
   SnapshotMemory memory(file.get(), rig.trainer, one_rank());
@@ -132,7 +122,7 @@ TEST_CASE("a damaged snapshot is never used") {
   CHECK(after.trainer.progress().step == 0);
 }
 
-TEST_CASE("a snapshot that one rank did not finish is never used, and then overwritten") {
+TEST_CASE("a snapshot that one rank did not finish is never used and is overwritten") {
   const UniqueFd file = memory_file();
   std::vector<std::int64_t> restored(2);
   std::vector<bool> same(2);

@@ -1,8 +1,15 @@
 #include "eval/evaluator.h"
 
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "loader/batch_source.h"
@@ -38,6 +45,16 @@ Evaluation in_one_go(std::int64_t count, bool with_batch_norm = false) {
   return {loss.loss_sum.item<double>() / samples, loss.correct.item<double>() / samples, count};
 }
 
+/// Returns the evaluations of all ranks.
+template <class Evaluate>
+std::vector<Evaluation> on_ranks(int world_size, const Evaluate& evaluate_on) {
+  std::vector<Evaluation> results(static_cast<std::size_t>(world_size));
+  on_connected_ranks(world_size, [&](comm::Communicator& communicator) {
+    results[static_cast<std::size_t>(communicator.rank())] = evaluate_on(communicator);
+  });
+  return results;
+}
+
 TEST_CASE("every sample counts once, however large the batches are") {
   const Evaluation expected = in_one_go(kCount);
   const auto model = tiny_model(1);
@@ -54,15 +71,12 @@ TEST_CASE("every sample counts once, however large the batches are") {
   }
 }
 
-TEST_CASE("ranks share the samples and agree on the result, ranks without any too") {
+TEST_CASE("ranks share the samples and agree on the result, even ranks without samples") {
   for (const std::int64_t count : {kCount, std::int64_t{2}, std::int64_t{1}}) {
     const Evaluation expected = in_one_go(count);
     for (const int world_size : {2, 3}) {
-      std::vector<Evaluation> results(static_cast<std::size_t>(world_size));
-      on_connected_ranks(world_size, [&](comm::Communicator& communicator) {
-        const auto images = images_of(count);
-        results[static_cast<std::size_t>(communicator.rank())] =
-            evaluate(*tiny_model(1), *images, 4, communicator, at::kCPU, [] {});
+      const auto results = on_ranks(world_size, [&](const comm::Communicator& communicator) {
+        return evaluate(*tiny_model(1), *images_of(count), 4, communicator, at::kCPU, [] {});
       });
       for (const Evaluation& result : results) {
         CHECK(result.samples == count);
@@ -83,11 +97,7 @@ TEST_CASE("the bits of an evaluation in shards do not depend on the ranks") {
   };
   const Evaluation expected = evaluate_on(comm::Communicator());
   for (const int world_size : {2, 3}) {
-    std::vector<Evaluation> results(static_cast<std::size_t>(world_size));
-    on_connected_ranks(world_size, [&](comm::Communicator& communicator) {
-      results[static_cast<std::size_t>(communicator.rank())] = evaluate_on(communicator);
-    });
-    for (const Evaluation& result : results) {
+    for (const Evaluation& result : on_ranks(world_size, evaluate_on)) {
       CHECK(result.loss == expected.loss);
       CHECK(result.accuracy == expected.accuracy);
     }
@@ -95,13 +105,15 @@ TEST_CASE("the bits of an evaluation in shards do not depend on the ranks") {
   CHECK(expected.loss == Approx(in_one_go(kCount).loss).epsilon(1e-6));
 }
 
-TEST_CASE("confusion, predictions and extra sums come with the sums, whoever evaluates") {
+TEST_CASE("confusion, predictions and extra sums do not depend on the ranks") {
   EvaluationRequest request;
   request.predictions = {{0, 3}, {10, 14}, {30, kCount}};
   request.extra_sums = {1, 0.5};
-  const auto images = images_of(kCount);
-  const Evaluation alone = evaluate(
-      *tiny_model(1), *images, 4, comm::Communicator(), at::kCPU, [] {}, request);
+  const auto evaluate_on = [&request](const comm::Communicator& communicator) {
+    return evaluate(
+        *tiny_model(1), *images_of(kCount), 4, communicator, at::kCPU, [] {}, request);
+  };
+  const Evaluation alone = evaluate_on(comm::Communicator());
   REQUIRE(alone.confusion.size() == 100);
   std::int64_t all = 0;
   std::int64_t right = 0;
@@ -124,13 +136,7 @@ TEST_CASE("confusion, predictions and extra sums come with the sums, whoever eva
   CHECK(alone.extra_sums == request.extra_sums);
 
   for (const int world_size : {2, 3}) {
-    std::vector<Evaluation> results(static_cast<std::size_t>(world_size));
-    on_connected_ranks(world_size, [&](comm::Communicator& communicator) {
-      const auto own = images_of(kCount);
-      results[static_cast<std::size_t>(communicator.rank())] = evaluate(
-          *tiny_model(1), *own, 4, communicator, at::kCPU, [] {}, request);
-    });
-    for (const Evaluation& result : results) {
+    for (const Evaluation& result : on_ranks(world_size, evaluate_on)) {
       CHECK(result.confusion == alone.confusion);
       REQUIRE(result.predictions.size() == alone.predictions.size());
       for (std::size_t i = 0; i < alone.predictions.size(); ++i) {
@@ -146,21 +152,16 @@ TEST_CASE("confusion, predictions and extra sums come with the sums, whoever eva
   }
 }
 
-TEST_CASE("wrong predictions are all there, whoever evaluates, and only where they are asked for") {
+TEST_CASE("all wrong predictions are returned on any number of ranks, if asked for") {
   EvaluationRequest request;
   request.predictions = {{0, kCount}};
   request.wrong_predictions = true;
-  const std::vector<std::uint8_t> labels = [] {
-    const auto images = images_of(kCount);
-    const auto span = images->images().labels;
-    return std::vector<std::uint8_t>(span.begin(), span.end());
-  }();
+  const auto images = images_of(kCount);
+  const std::span<const std::uint8_t> labels = images->images().labels;
   for (const int world_size : {1, 2, 3}) {
-    std::vector<Evaluation> results(static_cast<std::size_t>(world_size));
-    on_connected_ranks(world_size, [&](comm::Communicator& communicator) {
-      const auto own = images_of(kCount);
-      results[static_cast<std::size_t>(communicator.rank())] = evaluate(
-          *tiny_model(1), *own, 4, communicator, at::kCPU, [] {}, request);
+    const auto results = on_ranks(world_size, [&](const comm::Communicator& communicator) {
+      return evaluate(
+          *tiny_model(1), *images_of(kCount), 4, communicator, at::kCPU, [] {}, request);
     });
     for (const Evaluation& result : results) {
       std::size_t next = 0;
@@ -178,12 +179,11 @@ TEST_CASE("wrong predictions are all there, whoever evaluates, and only where th
       CHECK(next == result.wrong_predictions.size());
     }
   }
-  const auto images = images_of(kCount);
   CHECK(evaluate(*tiny_model(1), *images, 4, comm::Communicator(), at::kCPU, [] {
         }).wrong_predictions.empty());
 }
 
-TEST_CASE("a draft in bf16 leaves accuracy and predictions as they are, and nearly the loss") {
+TEST_CASE("a draft in bf16 does not change accuracy and predictions, and hardly the loss") {
   constexpr std::int64_t kMany = 300;
   const auto sure_model = [] {
     const auto model = tiny_model(1);
@@ -196,15 +196,13 @@ TEST_CASE("a draft in bf16 leaves accuracy and predictions as they are, and near
     draft->compute_in_bfloat16();
     return draft;
   };
-  EvaluationRequest request;
-  request.predictions = {{0, 3}, {kMany - 2, kMany}};
-  request.wrong_predictions = true;
-  request.shards = 3;
   const auto evaluate_on = [&](const comm::Communicator& communicator, models::Model* by_draft) {
-    EvaluationRequest own_request = request;
-    own_request.draft = by_draft;
+    const EvaluationRequest request{.predictions = {{0, 3}, {kMany - 2, kMany}},
+                                    .wrong_predictions = true,
+                                    .shards = 3,
+                                    .draft = by_draft};
     return evaluate(
-        *sure_model(), *images_of(kMany), 16, communicator, at::kCPU, [] {}, own_request);
+        *sure_model(), *images_of(kMany), 16, communicator, at::kCPU, [] {}, request);
   };
   const Evaluation expected = evaluate_on(comm::Communicator(), nullptr);
   const Evaluation drafted = evaluate_on(comm::Communicator(), draft_of().get());
@@ -226,10 +224,8 @@ TEST_CASE("a draft in bf16 leaves accuracy and predictions as they are, and near
           Approx(expected.wrong_predictions[i].confidence).epsilon(1e-5));
   }
   for (const int world_size : {2, 3}) {
-    std::vector<Evaluation> results(static_cast<std::size_t>(world_size));
-    on_connected_ranks(world_size, [&](comm::Communicator& communicator) {
-      results[static_cast<std::size_t>(communicator.rank())] =
-          evaluate_on(communicator, draft_of().get());
+    const auto results = on_ranks(world_size, [&](const comm::Communicator& communicator) {
+      return evaluate_on(communicator, draft_of().get());
     });
     for (const Evaluation& result : results) {
       CHECK(result.loss == drafted.loss);
@@ -238,7 +234,7 @@ TEST_CASE("a draft in bf16 leaves accuracy and predictions as they are, and near
   }
 }
 
-TEST_CASE("evaluating changes neither weights nor buffers, and uses the stored statistics") {
+TEST_CASE("evaluating uses the stored statistics and changes neither weights nor buffers") {
   const auto model = tiny_model(1, /*with_batch_norm=*/true);
   model->train();
   std::vector<at::Tensor> before;
@@ -251,6 +247,89 @@ TEST_CASE("evaluating changes neither weights nor buffers, and uses the stored s
   REQUIRE(after.size() == 3);
   for (std::size_t i = 0; i < after.size(); ++i) CHECK(after[i].equal(before[i]));
   for (const at::Tensor& parameter : model->parameters()) CHECK_FALSE(parameter.grad().defined());
+}
+
+constexpr std::int64_t kClasses = 3;
+constexpr float kByModel = 40;  // what the model writes into every logit
+
+/// A model whose logits for an image, which is one number, are a row of a table.
+class Table : public models::Model {
+ public:
+  explicit Table(at::Tensor rows) : rows_(std::move(rows)) {}
+
+  at::Tensor forward(const at::Tensor& images) override {
+    batches.push_back(images.size(0));
+    types.push_back(images.scalar_type());
+    return rows_.index_select(0, images.flatten().to(at::kLong)).to(images.scalar_type());
+  }
+
+  std::vector<std::int64_t> batches;
+  std::vector<at::ScalarType> types;
+
+ private:
+  at::Tensor rows_;  // [samples,classes]
+};
+
+/// Returns images [n,1,1,1] that are the numbers from `begin` to `end` - 1.
+at::Tensor numbered(std::int64_t begin, std::int64_t end) {
+  return at::arange(begin, end, at::kFloat).view({-1, 1, 1, 1});
+}
+
+/// Returns rows of `kClasses` numbers.
+at::Tensor table(const std::vector<float>& numbers) {
+  return at::tensor(numbers).view({-1, kClasses});
+}
+
+TEST_CASE("the model computes what its draft does not clearly get right, and what is wanted") {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  const at::Tensor drafted = table({
+      3,    1,   0,    // clearly right
+      0,    3,   0,    // clearly wrong
+      0.75, 0,   0,    // right by less than one
+      64,   57,  0,    // right by less than an eighth of the greatest
+      64,   55,  0,    // clearly right
+      kNan, 0,   0,    // no number
+      8,    0,   0,    // clearly right, but wanted
+      2,    0.5, -32,  // right by less than an eighth of what is greatest without its sign
+  });
+  const std::int64_t samples = drafted.size(0);
+  Table draft(drafted);
+  Table model(at::full({samples, kClasses}, kByModel));
+  DraftedLogits logits(model, draft, /*batch_size=*/4);
+  const at::Tensor labels = at::zeros({samples}, at::kLong);
+  logits.add(numbered(0, 5), labels.narrow(0, 0, 5), {});
+  CHECK(model.batches.empty());
+  logits.add(numbered(5, samples), labels.narrow(0, 5, samples - 5), {{1, 2}});
+  CHECK(model.batches == std::vector<std::int64_t>{4});
+  const DraftedLogits::Result result = logits.take();
+  CHECK(model.batches == std::vector<std::int64_t>{4, 2});
+  CHECK(model.types.front() == at::kFloat);
+  CHECK(draft.types == std::vector<at::ScalarType>(2, at::kBFloat16));
+  REQUIRE(result.logits.size(0) == samples);
+  CHECK(result.logits.scalar_type() == at::kFloat);
+  CHECK(result.labels.equal(labels));
+  for (const std::int64_t sample : {0, 4}) {
+    INFO("sample " << sample);
+    CHECK(result.logits[sample].equal(drafted[sample]));
+  }
+  for (const std::int64_t sample : {1, 2, 3, 5, 6, 7}) {
+    INFO("sample " << sample);
+    CHECK(result.logits[sample].eq(kByModel).all().item<bool>());
+  }
+}
+
+TEST_CASE("drafted logits begin anew after each `take`") {
+  Table draft(table({0, 9, 0, 9, 0, 0, 0, 0, 9}));
+  Table model(at::full({3, kClasses}, kByModel));
+  DraftedLogits logits(model, draft, /*batch_size=*/2);
+  const at::Tensor labels = at::arange(3, at::kLong);
+  logits.add(numbered(0, 2), labels.narrow(0, 0, 2), {});
+  CHECK(logits.take().logits.eq(kByModel).all().item<bool>());
+  logits.add(numbered(2, 3), labels.narrow(0, 2, 1), {});
+  const DraftedLogits::Result result = logits.take();
+  CHECK(result.logits.equal(table({0, 0, 9})));
+  CHECK(result.labels.equal(labels.narrow(0, 2, 1)));
+  CHECK(model.batches == std::vector<std::int64_t>{2});
 }
 
 }  // namespace

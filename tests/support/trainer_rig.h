@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -102,5 +103,18 @@ class TrainerRig {
         options.shards ? loader::FromNext() : from_next, across && options.shards.has_value());
   }
 };
+
+/// Returns the first state tensor of the optimizer, with SGD the momentum.
+inline at::Tensor momentum(const TrainerRig& rig) {
+  return rig.trainer.optimizer().state().at(0).flat;
+}
+
+/// Returns if weights, momentum and buffers are the same, to the bit.
+inline bool same_tensors(const TrainerRig& a, const TrainerRig& b) {
+  return a.weights().equal(b.weights()) && momentum(a).equal(momentum(b)) &&
+         std::ranges::equal(
+             a.trainer.model().buffers(), b.trainer.model().buffers(),
+             [](const at::Tensor& one, const at::Tensor& other) { return one.equal(other); });
+}
 
 }  // namespace mnist_train::testing
