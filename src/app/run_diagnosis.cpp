@@ -45,7 +45,7 @@ double seconds_of(Worker& worker, int repetitions, const std::function<void()>& 
   return seconds[seconds.size() / 2];
 }
 
-/// Measures sums over the ranks. `prepare` returns the work that sums so many elements. Collective.
+/// Measures sums over the ranks. `prepare(n)` returns the work that sums n elements. Collective.
 Json measure(Worker& worker, const std::string& name,
              const std::function<std::function<void()>(std::int64_t elements)>& prepare) {
   constexpr std::int64_t kElements = 4 << 20;  // f32: 16 MiB

@@ -18,8 +18,6 @@ namespace mnist_train::app {
 
 namespace {
 
-enum class EpochEnd { kDone, kStopped };
-
 /// The images of a run, on its device.
 struct RunImages {
   std::unique_ptr<loader::BatchSource> training;
@@ -119,10 +117,10 @@ bool must_stop(const train::Trainer& trainer) {
   return trainer.stop_requested() && !trainer.run_done();
 }
 
-/// Trains from the cursor to the end of its epoch (or of the run), or until a rank was asked to
-/// stop; all ranks then stop after the same step.
-EpochEnd train_epoch(Worker& worker, train::Trainer& trainer, StateSaver& saver,
-                     RunRecorder& recorder) {
+/// Trains from the cursor to the end of its epoch (or of the run). Returns false if a rank was
+/// asked to stop before; all ranks then stop after the same step.
+bool train_epoch(Worker& worker, train::Trainer& trainer, StateSaver& saver,
+                 RunRecorder& recorder) {
   const auto synchronize = [&] {
     trainer.synchronize();
     recorder.record_steps();
@@ -139,7 +137,7 @@ EpochEnd train_epoch(Worker& worker, train::Trainer& trainer, StateSaver& saver,
     trainer.step(stop_signal() != 0, saver.steps_to_checkpoint());
     launch::note_step(worker.status(), monotonic_seconds() - begin_s);
     recorder.after_step();
-    if (must_stop(trainer)) return EpochEnd::kStopped;
+    if (must_stop(trainer)) return false;
     const bool is_checkpoint = saver.is_checkpoint_due_after_step() && !trainer.epoch_done();
     if (is_checkpoint || saver.is_snapshot_due()) {
       synchronize();
@@ -149,7 +147,7 @@ EpochEnd train_epoch(Worker& worker, train::Trainer& trainer, StateSaver& saver,
   synchronize();
   // On CPUs each rank may have summed only its shard, block by block, in the update.
   if (worker.config.report.histograms) trainer.all_gather_gradients();
-  return must_stop(trainer) ? EpochEnd::kStopped : EpochEnd::kDone;
+  return !must_stop(trainer);
 }
 
 ExitCode save_and_stop(Worker& worker, StateSaver& saver, RunRecorder& recorder) {
@@ -227,7 +225,7 @@ ExitCode run_training(Worker& worker) {
   }
 
   do {  // the evaluation is due even if no step is
-    if (train_epoch(worker, *trainer, saver, recorder) == EpochEnd::kStopped) {
+    if (!train_epoch(worker, *trainer, saver, recorder)) {
       return save_and_stop(worker, saver, recorder);
     }
     saver.plan_snapshot();

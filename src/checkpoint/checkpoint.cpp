@@ -122,7 +122,7 @@ std::string optimizer_differences(const train::Trainer& trainer, const TensorFil
 std::string average_differences(const train::Trainer& trainer, const TensorFile& file) {
   const NamedTensors saved = tensors_with_prefix(kAveragePrefix, file);
   if (trainer.average() != nullptr && !saved.empty()) {
-    return differences(trainer.average()->model(), saved);
+    return differences(model_tensors(trainer.average()->model()), saved);
   }
   if (trainer.average() != nullptr) return "\n  the checkpoint has none, this run keeps one";
   return saved.empty() ? "" : "\n  the checkpoint has one, this run keeps none";
@@ -131,7 +131,7 @@ std::string average_differences(const train::Trainer& trainer, const TensorFile&
 void check_restorable(const train::Trainer& trainer, const TensorFile& file,
                       const std::string& source) {
   const Json config = Json::parse(checkpoint_facts(file, source).config);
-  const std::string of_model = differences(trainer.model(), trained_weights(file));
+  const std::string of_model = differences(model_tensors(trainer.model()), trained_weights(file));
   const std::string of_optimizer = optimizer_differences(trainer, file, config);
   const std::string of_average = average_differences(trainer, file);
   std::string text;
@@ -275,12 +275,8 @@ std::string differences(const NamedTensors& expected, const NamedTensors& found)
   return text;
 }
 
-std::string differences(const models::Model& model, const NamedTensors& weights) {
-  return differences(model_tensors(model), weights);
-}
-
 void load_state_dict(models::Model& model, const NamedTensors& weights, const std::string& source) {
-  const std::string wrong = differences(model, weights);
+  const std::string wrong = differences(model_tensors(model), weights);
   if (!wrong.empty()) {
     throw Error(ExitCode::kCheckpoint, source + ": does not fit the model:" + wrong);
   }

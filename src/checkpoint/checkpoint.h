@@ -21,8 +21,6 @@ NamedTensors state_dict(const models::Model& model);
 /// Returns a line for EVERY missing and unexpected tensor and every size mismatch, each after a
 /// newline; "" if names and shapes are the same.
 std::string differences(const NamedTensors& expected, const NamedTensors& found);
-/// Returns the differences between the model's state_dict and `weights`.
-std::string differences(const models::Model& model, const NamedTensors& weights);
 
 /// Copies `weights` into the model. Throws Error(kCheckpoint) with their differences, which leaves
 /// the model unchanged. `source` names the file.
@@ -60,7 +58,7 @@ struct RunFacts {
   std::int64_t event_bytes = 0;    // length of TensorBoard's file; 0 without one
   std::int64_t restarts = 0;
   network::ImageShape images;              // of the data, before any augmentation
-  std::vector<std::string> class_names{};  // by number; empty where the data have none
+  std::vector<std::string> class_names{};  // by number; empty if the data have none
 };
 
 /// Returns a copy, on the host, of the trainer's weights, optimizer state and progress.

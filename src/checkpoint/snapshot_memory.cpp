@@ -56,7 +56,7 @@ std::size_t lay_out(const StateTensors& state, const Visit& visit) {
   return whole_pages(offset);
 }
 
-/// Returns the pieces that one rank writes: an equal part of each flat tensor and, on rank 0, all
+/// Returns the pieces that one rank writes: its share of each flat tensor and, on rank 0, all
 /// buffers.
 std::vector<Piece> pieces_of(const StateTensors& state, int rank, int world_size) {
   std::vector<Piece> pieces;
@@ -162,19 +162,12 @@ int SnapshotMemory::slot_of(std::int64_t step) const {
   return slot;
 }
 
-/// Returns a slot that may be overwritten.
-int SnapshotMemory::free_slot() const {
-  int slot = 0;
-  while (slot == newest_slot_ || slot == checkpoint_slot_) ++slot;
-  return slot;
-}
-
 std::vector<std::int64_t> SnapshotMemory::steps() const {
   std::vector<std::int64_t> steps;
   for (int slot = 0; slot < kSlots; ++slot) {
     if (step_in(slot) > 0) steps.push_back(step_in(slot));
   }
-  std::sort(steps.begin(), steps.end());
+  std::ranges::sort(steps);
   return steps;
 }
 
@@ -193,7 +186,8 @@ double SnapshotMemory::seconds() const {
 void SnapshotMemory::take(const train::Trainer& trainer, const SnapshotFacts& facts) {
   const at::NoGradGuard no_grad;
   const double begin_s = monotonic_seconds();
-  const int slot = free_slot();
+  int slot = 0;
+  while (slot == newest_slot_ || slot == checkpoint_slot_) ++slot;
   newest_slot_ = slot;
   if (facts.is_checkpoint) checkpoint_slot_ = slot;
   Seal& mine = seal(slot, rank_);
@@ -217,7 +211,7 @@ void SnapshotMemory::take(const train::Trainer& trainer, const SnapshotFacts& fa
     write(bytes.data_ptr(), bytes.nbytes(), piece.offset);
   }
   const std::string digest = hasher.hex_digest();
-  std::copy(digest.begin(), digest.end(), mine.digest.begin());
+  std::ranges::copy(digest, mine.digest.begin());
   mine.step = trainer.progress().step;
   if (rank_ != 0) return;
   const double seconds = monotonic_seconds() - begin_s;

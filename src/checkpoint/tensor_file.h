@@ -64,13 +64,13 @@ struct TensorFile {
 };
 
 /// Writes a safetensors file, whole or not at all. With `seal` its last tensor is
-/// `mnist-train.seal` (u8[16]), the XXH3-128 of every byte before it, which reveals any flipped bit
-/// or missing byte and is one more tensor to other readers. Throws Error(kCheckpoint).
+/// `mnist-train.seal` (u8[16]), the XXH3-128 of all bytes before it, which reveals any flipped bit
+/// or missing byte; other readers see one more tensor. Throws Error(kCheckpoint).
 void write_safetensors(const std::filesystem::path& path, const TensorFile& content, bool seal);
 
 /// Reads a safetensors file and checks header, types, shapes, that the tensors cover the data
-/// exactly, and the seal where there is one or `require_seal` demands it. Allocates no more than
-/// the file's size. Throws Error(kCheckpoint) with path and reason.
+/// exactly, and the seal if there is one or `require_seal` demands it. Allocates no more than the
+/// file's size. Throws Error(kCheckpoint) with path and reason.
 TensorFile read_safetensors(const std::filesystem::path& path, bool require_seal);
 
 }  // namespace mnist_train::checkpoint

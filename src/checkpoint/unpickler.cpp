@@ -13,7 +13,7 @@ namespace mnist_train::checkpoint {
 namespace {
 
 constexpr std::size_t kMaxStack = 1 << 18;
-// Values are copied when they are kept and recalled, so a small file could unfold to any size.
+// Values are copied into and out of the memo, so a small file could unfold to any size.
 constexpr std::size_t kMaxTupleWeight = 4096;
 constexpr std::size_t kMaxCopiedWeight = 1 << 20;
 constexpr std::size_t kTextPerWeight = 64;  // bytes
@@ -21,7 +21,7 @@ constexpr std::size_t kMaxDimensions = 64;
 constexpr const char* kRebuildTensor = "torch._utils._rebuild_tensor_v2";
 constexpr const char* kRebuildParameter = "torch._utils._rebuild_parameter";
 constexpr const char* kOrderedDict = "collections.OrderedDict";
-/// What training scripts call the state_dict in the dict that they save.
+/// Keys of the state_dict in the dicts that training scripts save.
 constexpr std::array kStateDictKeys{"model_state_dict", "state_dict"};
 
 enum class PickleType {
@@ -37,12 +37,13 @@ enum class PickleType {
   kStorage
 };
 
-/// A value on the stack while a pickle is interpreted. Lists have no content: no state_dict does.
+/// A value on the stack of the interpreter. The content of lists, which no state_dict has, is
+/// dropped.
 struct PickleValue {
   PickleType type = PickleType::kOther;
   std::int64_t integer = 0;
   std::string text = {};                // of a text; "module.name" of a global; a kept dict's key
-  std::vector<PickleValue> items = {};  // of a tuple; the dicts that are kept of a dict
+  std::vector<PickleValue> items = {};  // of a tuple; the state_dicts in a dict
   PickledTensor tensor = {};            // of a storage: only its record and element type
   std::vector<std::pair<std::string, PickledTensor>> entries = {};  // of a dict
   std::optional<std::string> obstacle = {};  // why a dict is not a state_dict
@@ -237,7 +238,8 @@ class PickleMachine {
     return values;
   }
 
-  /// Nothing that the pickle names is called: these are the only functions, and made here.
+  /// The functions that a pickle names are never called: only these are known, and implemented
+  /// here.
   void call() {
     const PickleValue arguments = pop();
     const PickleValue function = pop();
@@ -259,8 +261,8 @@ class PickleMachine {
     }
     for (std::size_t i = 0; i < items.size(); i += 2) set_item(dict, items[i], items[i + 1]);
   }
-  /// What no state_dict holds is refused at the end, unless it is dropped: as an attribute of an
-  /// OrderedDict, or beside a state_dict.
+  /// An item that no state_dict has is an obstacle, which is refused at the end unless its dict is
+  /// dropped: as attributes of an OrderedDict, or beside a state_dict.
   static void set_item(PickleValue& dict, PickleValue& key, PickleValue& value) {
     const bool is_text = key.type == PickleType::kText;
     dict.weight += key.weight + value.weight;
@@ -279,7 +281,7 @@ class PickleMachine {
     return std::find(kStateDictKeys.begin(), kStateDictKeys.end(), key) != kStateDictKeys.end();
   }
 
-  /// Drops the items: lists are only beside a state_dict, such as an optimizer's.
+  /// Drops the items: lists only occur beside a state_dict, such as an optimizer's.
   void append(const std::vector<PickleValue>& /*items*/) {
     if (top().type != PickleType::kList)
       refuse("the pickle appends to something that is not a list");

@@ -179,13 +179,13 @@ class EvaluationSums {
   at::Tensor confusion_;         // [classes,classes]
   at::Tensor predictions_;       // [wanted,1 + classes]: predicted class and probabilities
   at::Tensor extra_sums_;
-  at::Tensor wrong_codes_;    // [samples] where wanted, else [0]
+  at::Tensor wrong_codes_;    // [samples] if wanted, else [0]
   at::Tensor class_numbers_;  // [classes] i64
 };
 
 /// Returns which samples are right however bf16 rounds, [n] bool: those whose label's logit exceeds
 /// the others by an eighth of the greatest number among them, twenty times what bf16 was seen to
-/// change, and by one at least, so that their losses are small. None where one is not a number.
+/// change, and by one at least, so that their losses are small. None if one is not a number.
 at::Tensor clearly_right(const at::Tensor& logits, const at::Tensor& labels) {
   constexpr double kPart = 0.125;
   constexpr double kLeast = 1;

@@ -58,13 +58,13 @@ class DraftedLogits {
   models::Model& model_;
   models::Model& draft_;
   std::int64_t batch_size_;
-  at::Tensor logits_;   // [n,classes], of all samples, the model's where it has computed them
+  at::Tensor logits_;   // [n,classes], of all samples, the model's if it has computed them
   at::Tensor labels_;   // [n]
   at::Tensor images_;   // [m,C,H,W], of those that the model has yet to compute
   at::Tensor numbers_;  // [m] i64: which ones of all samples they are
 };
 
-/// What an evaluation computes beside loss and accuracy, in the same all-reduce.
+/// Results of an evaluation beside loss and accuracy, in the same all-reduce.
 struct EvaluationRequest {
   // The samples whose predictions are wanted: ascending and disjoint, within the image set.
   std::vector<data::Range> predictions{};
