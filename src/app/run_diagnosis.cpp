@@ -60,10 +60,9 @@ Json measure(Worker& worker, const std::string& name,
 }
 
 /// Checks a sum of ones.
-void check_sum(const Worker& worker, const at::Tensor& sum, const char* name) {
-  if (accelerator::to_host(sum)[0].item<float>() == static_cast<float>(worker.identity.world_size))
-    return;
-  fail(std::string(name) + " gives a wrong sum");
+void check_sum(const Worker& worker, const at::Tensor& sum, const std::string& name) {
+  const auto first = accelerator::to_host(sum.narrow(0, 0, 1)).item<float>();
+  if (first != static_cast<float>(worker.identity.world_size)) fail(name + " gives a wrong sum");
 }
 
 /// Measures Gloo or NCCL. Collective.

@@ -252,13 +252,5 @@ TEST_CASE("a file that is not an archive is refused by name") {
   }
 }
 
-TEST_CASE("a path that cannot be written is an error that names it") {
-  const TempFolder folder;
-  const fs::path path = folder.path() / "no" / "model.pt";
-  const Failure failure = error_of([&] { write_pt(path, {{"w", at::randn({2})}}); });
-  CHECK(failure.code == ExitCode::kCheckpoint);
-  CHECK_THAT(failure.message, ContainsSubstring(path.string()));
-}
-
 }  // namespace
 }  // namespace mnist_train::checkpoint

@@ -72,18 +72,12 @@ TEST_CASE("weights are loaded in place into parameters that share one buffer") {
   const auto model = tiny_model(1, true);
   const train::FlatParameters flat(*model, 0);
   const auto source = tiny_model(2, true);
-  load_state_dict(*model, state_dict(*source), "file");
+  NamedTensors weights = state_dict(*source);
+  std::reverse(weights.begin(), weights.end());  // their order does not matter
+  load_state_dict(*model, weights, "file");
   CHECK(same(state_dict(*model), state_dict(*source)));
   const train::FlatParameters flat_source(*source, 0);
   CHECK(flat.values().equal(flat_source.values()));
-}
-
-TEST_CASE("the order of a file's tensors does not matter") {
-  NamedTensors weights = state_dict(*tiny_model(2, true));
-  std::reverse(weights.begin(), weights.end());
-  const auto model = tiny_model(1, true);
-  load_state_dict(*model, weights, "file");
-  CHECK(same(state_dict(*model), state_dict(*tiny_model(2, true))));
 }
 
 TEST_CASE("all missing, unexpected and resized tensors are listed, the model unchanged") {
@@ -174,16 +168,6 @@ TEST_CASE("the content tells the format of a file, not its name") {
   for (const char* name : {"a.safetensors", "b.pt", "c"}) {
     INFO(name);
     CHECK(same(read_weights(folder.path() / name), weights));
-  }
-}
-
-TEST_CASE("a file without weights is refused by name") {
-  const TempFolder folder;
-  for (const fs::path& path : {folder.write("text", "PyTorch weights, honestly"),
-                               folder.write("empty", ""), folder.path() / "absent"}) {
-    const Failure failure = error_of([&] { read_weights(path); });
-    CHECK(failure.code == ExitCode::kCheckpoint);
-    CHECK_THAT(failure.message, ContainsSubstring(path.string()));
   }
 }
 
