@@ -20,7 +20,7 @@
 #include "base/error.h"
 #include "base/print.h"
 #include "base/system.h"
-#include "comm/shared_memory_averager.h"
+#include "comm/gradient_averager.h"
 
 namespace mnist_train::app {
 
@@ -80,7 +80,7 @@ Json measure_backend(Worker& worker) {
 Json measure_shared_memory(Worker& worker) {
   return measure(worker, "shared_memory", [&](std::int64_t elements) {
     const at::Tensor flat = at::ones({elements});
-    const auto averager = std::make_shared<comm::SharedMemoryAverager>(
+    const std::shared_ptr averager = comm::make_shared_memory_averager(
         worker.communicator, comm::one_row_buffer({}, flat, 0, worker.identity.world_size));
     averager->average();
     averager->add_up();
@@ -136,7 +136,7 @@ void run_diagnosis(Worker& worker) {
   if (worker.placement.cuda) result["cuda"] = cuda_facts();
   if (!worker.communicator.alone()) {
     result["all_reduce"].push_back(measure_backend(worker));
-    if (comm::SharedMemoryAverager::fits(worker.communicator, worker.device())) {
+    if (comm::can_share_memory(worker.communicator, worker.device())) {
       try {
         result["all_reduce"].push_back(measure_shared_memory(worker));
       } catch (const comm::SharedMemoryError& error) {

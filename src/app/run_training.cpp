@@ -11,7 +11,7 @@
 #include "app/run_recorder.h"
 #include "app/saved_state.h"
 #include "base/system.h"
-#include "comm/shared_segment.h"
+#include "comm/gradient_averager.h"
 #include "loader/batch_source.h"
 
 namespace mnist_train::app {

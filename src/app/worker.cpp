@@ -28,7 +28,6 @@
 #include "base/system.h"
 #include "base/terminal.h"
 #include "comm/backends.h"
-#include "comm/refusal.h"
 #include "kernels/selection.h"
 #include "launch/supervisor.h"
 #include "launch/worker_process.h"
@@ -255,7 +254,7 @@ std::unique_ptr<Worker> start_worker() {
   const launch::WorkerIdentity identity = own_identity();
   if (job.refusal_code != 0) {  // the front end has printed it
     const auto code = static_cast<ExitCode>(job.refusal_code);
-    comm::publish_refusal(rendezvous_of(config, identity), {code, job.refusal});
+    comm::publish_refusal(rendezvous_of(config, identity), code, job.refusal);
     ::_exit(job.refusal_code);
   }
   launch::Placement placement;

@@ -20,11 +20,10 @@ Function* loaded_function(const char* name) {
   return reinterpret_cast<Function*>(::dlsym(RTLD_DEFAULT, name));
 }
 
-/// What says on how many threads LibTorch computes, for the calling thread; null where the program
-/// has not loaded it.
+/// LibTorch's number of threads of the calling thread; null if the program has not loaded LibTorch.
 struct OpenMp {
-  /// This is at::get_num_threads. OpenMP's own function would not do, since LibTorch sets a
-  /// thread's number when that first asks LibTorch for it.
+  /// at::get_num_threads, not OpenMP's own function: LibTorch sets the number of a thread when that
+  /// first asks LibTorch for it.
   int (*max_threads)() = loaded_function<int()>("_ZN2at15get_num_threadsEv");
   void (*set_threads)(int) = loaded_function<void(int)>("omp_set_num_threads");
   int (*in_parallel)() = loaded_function<int()>("omp_in_parallel");
@@ -41,7 +40,7 @@ const OpenMp& open_mp() {
 
 thread_local bool in_shared_work = false;
 
-/// Work in parts, of which each thread takes the next one until none is left.
+/// Work in parts. Each thread takes the next part until none is left.
 class SharedWork {
  public:
   using Function = std::function<void(std::int64_t, std::int64_t)>;
@@ -66,7 +65,7 @@ class SharedWork {
     in_shared_work = false;
     open_mp().set_threads(threads);
   }
-  /// Throws what a part threw first. It may be called only when all threads are done with theirs.
+  /// Throws the first exception of a part. To be called after all threads have finished.
   void rethrow_failure() const {
     if (failure_) std::rethrow_exception(failure_);
   }
@@ -79,21 +78,21 @@ class SharedWork {
   std::exception_ptr failure_;
 };
 
-/// How long a thread asks again and again for what another one does soon, before it sleeps: waking
-/// it takes as long as many a wait. Where asking did not help, the other one may lack a core, which
-/// asking keeps from it; so then the next waits sleep at once, twice as many each time.
-class Patience {
+/// Spins with back-off before a thread sleeps, because waking it takes longer than many a wait.
+/// After a spin in vain the other thread may lack the core that spinning occupies, so the next
+/// waits sleep at once: one, then two, up to 64.
+class SpinWait {
  public:
-  /// Returns whether `done` said yes before the thread had better sleep.
+  /// Returns whether `done` became true before it is time to sleep.
   template <class Done>
-  bool outlasts(const Done& done) {
+  bool until(const Done& done) {
     if (skipped_ > 0) {
       --skipped_;
       return done();
     }
     const auto end = std::chrono::steady_clock::now() + kLongest;
     do {
-      for (int i = 0; i < kAsked; ++i) {
+      for (int i = 0; i < kSpinsPerLook; ++i) {
         if (done()) {
           next_skipped_ = 1;
           return true;
@@ -104,20 +103,20 @@ class Patience {
       }
     } while (std::chrono::steady_clock::now() < end);
     skipped_ = next_skipped_;
-    next_skipped_ = std::min(2 * next_skipped_, kMostSkipped);
+    next_skipped_ = std::min(2 * next_skipped_, kMaxSkipped);
     return false;
   }
 
  private:
   static constexpr std::chrono::microseconds kLongest{100};
-  static constexpr int kAsked = 16;
-  static constexpr int kMostSkipped = 64;
+  static constexpr int kSpinsPerLook = 16;  // at the clock
+  static constexpr int kMaxSkipped = 64;
 
   int skipped_ = 0;
   int next_skipped_ = 1;
 };
 
-/// The threads that share work with the one that has it. They live as long as the process.
+/// Threads that help the one that has work. They live as long as the process.
 class Helpers {
  public:
   static Helpers& of_process() {
@@ -125,8 +124,8 @@ class Helpers {
     return *kHelpers;
   }
 
-  /// Does the work on the calling thread and at most `wanted` helpers, as soon as they come: one
-  /// that has no core in time is not waited for. Returns false where they help another thread.
+  /// Does the work on the calling thread and at most `wanted` helpers. A helper that gets no core
+  /// in time is not waited for. Returns false if they are helping another thread.
   bool share(SharedWork& work, std::uint32_t wanted) {
     const std::unique_lock lock(in_use_, std::try_to_lock);
     if (!lock) return false;
@@ -140,21 +139,21 @@ class Helpers {
     work.do_parts();
     crew_.fetch_and(kHelpers);
     const auto all_left = [this] { return crew_.load() == 0; };
-    if (!patience_.outlasts(all_left)) {
+    if (!spin_wait_.until(all_left)) {
       for (std::uint32_t seen = crew_.load(); seen != 0; seen = crew_.load()) crew_.wait(seen);
     }
     return true;
   }
 
  private:
-  // What `crew_` counts: helpers at work, and in its upper half how many may be.
+  // `crew_` counts helpers at work; its upper half holds how many there may be.
   static constexpr std::uint32_t kPlace = 1U << 16U;
   static constexpr std::uint32_t kHelpers = kPlace - 1;
 
   void help() {
-    Patience patience;
+    SpinWait spin_wait;
     for (std::uint32_t seen = 0;;) {
-      if (!patience.outlasts([&] { return rounds_.load() != seen; })) rounds_.wait(seen);
+      if (!spin_wait.until([&] { return rounds_.load() != seen; })) rounds_.wait(seen);
       seen = rounds_.load();
       if (!join()) continue;
       work_->do_parts();
@@ -162,7 +161,7 @@ class Helpers {
     }
   }
 
-  /// Returns whether this helper may do parts of the work. It has to leave `crew_` afterwards.
+  /// Returns whether this helper may do parts of the work. If so, it must leave `crew_` afterwards.
   bool join() {
     std::uint32_t crew = crew_.load(std::memory_order_acquire);
     do {
@@ -176,10 +175,10 @@ class Helpers {
   std::atomic<std::uint32_t> rounds_{0};  // of work so far
   std::atomic<std::uint32_t> crew_{0};
   SharedWork* work_ = nullptr;
-  Patience patience_;
+  SpinWait spin_wait_;
 };
 
-constexpr std::int64_t kPartsOfThread = 4;  // so that a thread which is held up does fewer
+constexpr std::int64_t kPartsOfThread = 4;  // so that a descheduled thread does fewer
 
 }  // namespace
 

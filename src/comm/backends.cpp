@@ -1,5 +1,5 @@
-// The one file that sees Gloo's headers. They only shape the options struct: all code of Gloo's is
-// in libtorch_cpu.
+// The only file that includes Gloo's headers, for the options struct: all of Gloo's code is in
+// libtorch_cpu.
 #include "comm/backends.h"
 
 #define USE_C10D_GLOO
@@ -48,7 +48,7 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10
 }
 
 void set_nccl_defaults(bool one_host, const std::filesystem::path& dump_folder) {
-  // Long enough to write what the flight recorder holds: a rank waits four times as long before it
+  // Long enough to write the flight recorder's contents: a rank waits four times as long before it
   // ends.
   set_default("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "1000");
   set_default("TORCH_FR_BUFFER_SIZE", "2000", "TORCH_NCCL_TRACE_BUFFER_SIZE");

@@ -40,21 +40,19 @@ c10::intrusive_ptr<c10d::ProcessGroup> make_group(const c10::intrusive_ptr<c10d:
   return group;
 }
 
-/// Returns options by which a device's all-reduce runs in the caller's stream, and is captured with
-/// it.
+/// Returns options that run a device's all-reduce in the caller's stream, so that it is captured.
 c10d::AllreduceOptions sum_in_stream() {
   c10d::AllreduceOptions options;
   options.asyncOp = false;
   return options;
 }
 
-/// Waits for a collective. A backend may have returned no work for what it launched in the caller's
-/// stream.
+/// Waits for a collective. A backend may return no work for one in the caller's stream.
 void wait_for(const c10::intrusive_ptr<c10d::Work>& work) {
   if (work) work->wait();
 }
 
-/// The store takes 8 MiB at once, and answers nobody else meanwhile.
+/// The store takes up to 8 MiB at once, and answers nobody else meanwhile.
 constexpr std::size_t kPieceBytes = std::size_t{4} << 20U;
 constexpr char kMoreFollows = '+';
 constexpr char kLastPiece = '.';
@@ -63,7 +61,7 @@ std::string key_of_piece(const std::string& key, std::size_t number) {
   return key + "/" + std::to_string(number);
 }
 
-/// Writes a text of any size to the store, in pieces that say whether more follow.
+/// Writes a text of any size to the store. Each piece begins with a mark: whether more follow.
 void set_text(c10d::Store& store, const std::string& key, std::string_view text) {
   for (std::size_t number = 0;; ++number) {
     const std::string_view piece = text.substr(0, kPieceBytes);
@@ -74,7 +72,7 @@ void set_text(c10d::Store& store, const std::string& key, std::string_view text)
   }
 }
 
-/// Waits for the pieces of a text; with `is_only_reader` the store forgets each one that was read.
+/// Waits for the pieces of a text. The only reader deletes each one that it has read.
 std::string get_text(c10d::Store& store, const std::string& key, bool is_only_reader) {
   std::string text;
   for (std::size_t number = 0;; ++number) {
@@ -85,12 +83,12 @@ std::string get_text(c10d::Store& store, const std::string& key, bool is_only_re
   }
 }
 
-constexpr double kPatience_s = 1;  // for ranks that waited as long as this one
+constexpr double kGrace_s = 1;  // for ranks that waited as long as this one
 
 /// A rank that timed out closes its connections, so its neighbours may lose theirs before they time
-/// out themselves: whoever fails says so, but ranks are silent only if somebody waited in full.
-/// Of two ranks, one that lost its connection knows who is gone: its launcher, which may restart
-/// both, does not have to wait.
+/// out. Every failing rank therefore tells the store; others count as silent only if some rank
+/// waited for the full time-out. Of two ranks, one that lost its connection knows who is gone, and
+/// returns at once.
 std::vector<int> ask_for_silent_ranks(c10d::Store& store, int own_rank, int world_size,
                                       bool timed_out) {
   const std::string timeout = "timed out";
@@ -101,7 +99,7 @@ std::vector<int> ask_for_silent_ranks(c10d::Store& store, int own_rank, int worl
   std::vector<int> silent;
   for (int rank = 0; rank < world_size; ++rank) {
     bool spoke = store.check({key(rank)});
-    while (!spoke && monotonic_seconds() - begin_s < kPatience_s) {
+    while (!spoke && monotonic_seconds() - begin_s < kGrace_s) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
       spoke = store.check({key(rank)});
     }
@@ -220,9 +218,9 @@ void Communicator::require_store() {
 
 std::vector<int> Communicator::silent_ranks(bool timed_out) noexcept try {
   if (alone()) return {};
-  // A store whose process is stopped, too, never answers. An exchange that timed out still holds
+  // A store whose process is stopped, too, never answers. An exchange that timed out still occupies
   // the connection.
-  Deadline deadline(kPatience_s + 0.5);
+  Deadline deadline(kGrace_s + 0.5);
   const auto ask = [store = store_, rank = rank_, world_size = world_size_, timed_out] {
     return ask_for_silent_ranks(timed_out ? *store->clone() : *store, rank, world_size, timed_out);
   };

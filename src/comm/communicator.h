@@ -13,10 +13,10 @@ namespace mnist_train::comm {
 
 enum class BackendKind { kGloo, kNccl };
 
-/// This rank's connection to the others. Every method that is marked "Collective" must be called by
-/// all ranks in the same order; it throws PeerError when another rank is gone or does not come
-/// within the time-out. With one rank there is neither a store nor a process group, and collectives
-/// return at once.
+/// This rank's connection to the others. Methods marked "Collective" must be called by all ranks in
+/// the same order; they throw PeerError if another rank is gone or does not come within the
+/// time-out. With one rank there is neither a store nor a process group, and collectives return at
+/// once.
 class Communicator {
  public:
   /// Makes a world of one rank.
@@ -35,50 +35,46 @@ class Communicator {
 
   /// Replaces `tensor` by its sum over all ranks. Collective.
   void all_reduce_sum(at::Tensor& tensor) const;
-  /// Fills `all` [ranks * n, …] with the tensors [n, …] of all ranks, rank 0's first; both are
-  /// contiguous. Collective.
+  /// Fills `all` [ranks * n, …] with the tensors [n, …] of all ranks, by rank; both are contiguous.
+  /// Collective.
   void all_gather(const at::Tensor& mine, at::Tensor& all) const;
   /// Returns the sum of `number` over all ranks, which is exact for whole numbers. Collective; on
-  /// GPUs it waits for all that was launched before.
+  /// GPUs it waits for all earlier work.
   double sum_over_ranks(double number) const;
   /// Replaces `tensor` by rank 0's. Collective.
   void broadcast(at::Tensor& tensor) const;
-  /// Returns when all ranks have come, unless they reduce on their GPUs: then only what they launch
-  /// from now on waits. Collective.
-  void barrier() const;
-  /// Sends `mine` to the previous rank, and returns the tensor that the next one, rank + 1 modulo
-  /// their number, sends: `count` rows of the same shape and type. One rank gets its own.
+  /// Returns when all ranks have come. If they reduce on their GPUs, only later work there waits.
   /// Collective.
+  void barrier() const;
+  /// Sends `mine` to the previous rank, and returns the tensor of the next one (rank + 1 modulo the
+  /// world size): `count` rows of the same shape and type. One rank gets its own. Collective.
   at::Tensor receive_from_next(const at::Tensor& mine, std::int64_t count) const;
   /// Returns rank 0's text, of any size. Collective.
   std::string broadcast_text(const std::string& text);
-  /// Returns every rank's text, of any size, by rank on rank 0, and nothing on the others, which do
-  /// not wait until it is read.
-  /// Collective.
+  /// Returns all texts, of any size, by rank on rank 0, and nothing on the others, which do not
+  /// wait until theirs is read. Collective.
   std::vector<std::string> gather_text(const std::string& text);
 
-  /// Ends the communication of a run that ends well, so that ranks may exit in any order: one that
-  /// exited early would close connections, and rank 0 the store, that others still read from.
-  /// Collective.
+  /// Ends the communication of a run that ends well, so that ranks may exit in any order: an early
+  /// exit would close connections, and rank 0's the store, while others still read. Collective.
   void leave();
 
-  /// Checks a few times within the time-out whether the store is still served, which training
-  /// itself does not need: without it a run would only fail when it is over. Not a collective; to
-  /// be called at every step. Throws PeerError.
+  /// Checks a few times within the time-out whether the store is still served. Training itself does
+  /// not need it, so without this check a run would fail only at its end. Not a collective; to be
+  /// called at every step. Throws PeerError.
   void require_store();
 
-  /// Returns the ranks that did not respond, after a collective has failed on this rank because it
-  /// timed out or, if `timed_out` is false, lost a connection: this rank tells the store that it is
-  /// here, and lists those that do not do so within a second. Returns nothing if no rank timed out
-  /// or the store does not answer. Not a collective.
+  /// Returns the ranks that did not respond, after a collective has timed out on this rank or, if
+  /// `timed_out` is false, has lost a connection: this rank tells the store that it is here, and
+  /// lists those that do not do so within a second. Returns nothing if no rank timed out or the
+  /// store does not answer. Not a collective.
   std::vector<int> silent_ranks(bool timed_out) noexcept;
 
-  /// Takes the time-outs from all collectives, because somebody watches how long this rank waits:
-  /// they would also count the time in which the whole job was stopped.
+  /// Removes the time-outs of all collectives, because a launcher watches how long this rank waits:
+  /// they would also count time in which the whole job was stopped.
   void wait_without_end();
 
-  /// Lets `status`, which must live as long as this object, say from now on what this rank waits
-  /// for.
+  /// Shows in `status`, which must outlive this object, what this rank waits for from now on.
   void report_to(launch::RankStatus& status) { status_ = &status; }
   /// Returns the status of `report_to`, or null.
   launch::RankStatus* status() const { return status_; }

@@ -12,13 +12,12 @@
 
 namespace mnist_train::comm {
 
-/// A time-out of which only seconds count in which this process was awake, and not stopped together
-/// with the whole job.
+/// A time-out that does not count time in which this process was stopped, as with the whole job.
 class Deadline {
  public:
   explicit Deadline(double timeout_s) : left_s_(timeout_s) {}
 
-  /// Returns the seconds that are left. Must be asked about every `next_look`.
+  /// Returns the seconds that are left. Must be called about every `next_look`.
   double left_s() {
     const double now_s = monotonic_seconds();
     left_s_ -= std::min(now_s - looked_at_s_, 2 * kLookEvery_s);
@@ -26,7 +25,7 @@ class Deadline {
     return left_s_;
   }
 
-  /// Returns how long to wait at most before `left_s` is asked again.
+  /// Returns the longest time to wait before the next `left_s`.
   std::chrono::milliseconds next_look() {
     return to_milliseconds(std::clamp(left_s(), 0.001, kLookEvery_s));
   }
@@ -38,9 +37,9 @@ class Deadline {
   double looked_at_s_ = monotonic_seconds();
 };
 
-/// Runs `work` on a thread of its own and returns its result, or throws what it throws. Returns
-/// nothing if the deadline comes first: the thread stays behind in a call that nobody can end, so
-/// `work` must own what it uses.
+/// Runs `work` on its own thread and returns its result or throws its exception. Returns nothing if
+/// the deadline comes first: the thread stays behind in a call that nobody can end, so `work` must
+/// own all that it uses.
 template <class Work>
 auto finish_before(Deadline& deadline, Work work) -> std::optional<std::invoke_result_t<Work>> {
   auto promise = std::make_shared<std::promise<std::invoke_result_t<Work>>>();

@@ -1,11 +1,16 @@
 #include "comm/gradient_averager.h"
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <torch/csrc/distributed/c10d/comm.hpp>
+#include <torch/csrc/distributed/c10d/reducer.hpp>
+#include <unordered_map>
 
-#include "comm/bucketed_averager.h"
-#include "comm/shared_memory_averager.h"
+#include "comm/failures.h"
 
 namespace mnist_train::comm {
 
@@ -36,27 +41,53 @@ class NoAverager : public GradientAverager {
   }
 };
 
+/// Returns the type in which compressed gradients are sent; nothing if they keep their own.
+std::optional<at::ScalarType> compressed_type(settings::Compression compression) {
+  switch (compression) {
+    case settings::Compression::kFp16:
+      return at::kHalf;
+    case settings::Compression::kBf16:
+      return at::kBFloat16;
+    case settings::Compression::kNone:
+      break;
+  }
+  return std::nullopt;
+}
+
 /// Sums the whole buffer, statistics included, in one all-reduce after backward. Compressed
-/// gradients are rounded before and after the sum; the statistics then have an all-reduce of their
-/// own and stay exact.
+/// gradients are rounded before and after the sum; the statistics then have their own all-reduce
+/// and stay exact. With fixed shards it gathers the rows of all ranks instead, and each rank adds
+/// them up in the order of the tree.
 class FlatAverager : public GradientAverager {
  public:
   FlatAverager(const settings::TrainOptions& options, const Communicator& communicator,
                GradientBuffer buffer)
       : GradientAverager(std::move(buffer)), communicator_(communicator) {
-    if (const auto type = compressed_type(options.gradient_averaging.compression)) {
-      compressed_ = at::empty({gradient_count()}, buffer_.flat.options().dtype(type));
+    const at::TensorOptions type = buffer_.rows.options();
+    if (options.shards) {
+      const auto rows_of_rank = static_cast<std::int64_t>(buffer_.tree.rows_of_rank());
+      own_rows_ = buffer_.rows.narrow(0, 0, rows_of_rank);
+      all_rows_ = at::empty({communicator.world_size() * rows_of_rank, buffer_.rows.size(1)}, type);
+    } else if (const auto sent = compressed_type(options.gradient_averaging.compression)) {
+      compressed_ = at::empty({gradient_count()}, type.dtype(sent));
     }
   }
 
   void average() override {
-    if (!compressed_.defined()) return communicator_.all_reduce_sum(buffer_.flat);
-    at::Tensor gradients = buffer_.flat.narrow(0, 0, gradient_count());
-    at::Tensor exact = statistics();
-    compressed_.copy_(gradients);
-    communicator_.all_reduce_sum(compressed_);
-    gradients.copy_(compressed_);
-    communicator_.all_reduce_sum(exact);
+    if (all_rows_.defined()) {
+      communicator_.all_gather(own_rows_, all_rows_);
+      const at::Tensor used = all_rows_.narrow(1, 0, buffer_.flat.numel());
+      comm::add_up(used.unbind(), buffer_.tree.over_ranks(), buffer_.flat);
+    } else if (!compressed_.defined()) {
+      communicator_.all_reduce_sum(buffer_.flat);
+    } else {
+      at::Tensor gradients = buffer_.flat.narrow(0, 0, gradient_count());
+      at::Tensor exact = statistics();
+      compressed_.copy_(gradients);
+      communicator_.all_reduce_sum(compressed_);
+      gradients.copy_(compressed_);
+      communicator_.all_reduce_sum(exact);
+    }
   }
 
   /// NCCL's all-reduce is work of the device, which a graph captures; Gloo's is the host's.
@@ -65,34 +96,164 @@ class FlatAverager : public GradientAverager {
 
  private:
   const Communicator& communicator_;
-  at::Tensor compressed_;  // [gradient elements], undefined where they are not compressed
+  at::Tensor compressed_;  // [gradient elements]; undefined if they are not compressed
+  at::Tensor own_rows_;    // [rows of a rank, n], a view; with fixed shards
+  at::Tensor all_rows_;    // [ranks * rows of a rank, n]; undefined without fixed shards
 };
 
-/// Gathers the rows of all ranks, and adds them up on each in the order of the tree.
-class GatheringAverager : public GradientAverager {
+std::unique_ptr<c10d::Reducer> make_reducer(const GradientBuffer& buffer,
+                                            const Communicator& communicator,
+                                            std::int64_t bucket_bytes, bool find_unused) {
+  const std::size_t count = buffer.parameters.size();
+  const std::vector<bool> expect_sparse(count, false);
+  // As in DDP: the first bucket to be ready is small, so that sending starts early.
+  const auto first_bytes = std::min<std::int64_t>(bucket_bytes, c10d::kDefaultFirstBucketBytes);
+  auto [buckets, limits] = c10d::compute_bucket_assignment_by_size(
+      buffer.parameters,
+      {static_cast<std::size_t>(first_bytes), static_cast<std::size_t>(bucket_bytes)},
+      expect_sparse);
+  std::reverse(buckets.begin(), buckets.end());
+  return std::make_unique<c10d::Reducer>(
+      buffer.parameters, std::move(buckets), communicator.process_group(), expect_sparse,
+      bucket_bytes, find_unused, /*gradient_as_bucket_view=*/false,
+      std::unordered_map<std::size_t, std::string>(), first_bytes,
+      /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
+      std::vector<std::int64_t>());
+}
+
+/// Returns a bucket's consecutive tensors, each with the layout of its view.
+std::vector<at::Tensor> tensors_in(const at::Tensor& bucket, const std::vector<at::Tensor>& views) {
+  std::vector<at::Tensor> tensors;
+  std::int64_t begin = bucket.storage_offset();
+  for (const at::Tensor& view : views) {
+    tensors.push_back(bucket.as_strided(view.sizes(), view.strides(), begin));
+    begin += view.numel();
+  }
+  return tensors;
+}
+
+/// Sums gradients by c10d::Reducer, as PyTorch's DistributedDataParallel does: hooks on the
+/// parameters fill buckets in the order in which backward makes gradients, and each bucket is
+/// all-reduced as soon as it is full. The statistics have their own all-reduce, which starts before
+/// backward.
+///
+/// As in the other strategies sums are fp32, though gradients, and so the Reducer's buckets, may be
+/// bf16: each bucket is converted before its all-reduce, and the sums go to the flat gradients
+/// without passing through the parameters' own.
+class BucketedAverager : public GradientAverager {
  public:
-  GatheringAverager(const Communicator& communicator, GradientBuffer buffer)
-      : GradientAverager(std::move(buffer)), communicator_(communicator) {
-    const auto rows_of_rank = static_cast<std::int64_t>(buffer_.tree.rows_of_rank());
-    own_ = buffer_.rows.narrow(0, 0, rows_of_rank);
-    gathered_ = at::empty({communicator.world_size() * rows_of_rank, buffer_.rows.size(1)},
-                          buffer_.rows.options());
-    for (const at::Tensor& row : gathered_.unbind()) rows_.push_back(without_padding(row));
+  BucketedAverager(const settings::TrainOptions& options, const Communicator& communicator,
+                   GradientBuffer buffer)
+      : GradientAverager(std::move(buffer)),
+        communicator_(communicator),
+        keep_bucket_order_(options.deterministic),
+        sent_type_(compressed_type(options.gradient_averaging.compression)) {
+    for (std::size_t i = 0; i < buffer_.views.size(); ++i) {
+      views_[buffer_.parameters[i].unsafeGetTensorImpl()] = buffer_.views[i];
+    }
+    const auto bucket_bytes =
+        static_cast<std::int64_t>(options.gradient_averaging.bucket_mb * 1024 * 1024);
+    // Buckets that are rebuilt after the first step add in another order than before it, and a
+    // resumed run has its first step elsewhere. The search for unused parameters keeps the Reducer
+    // from rebuilding.
+    translate_failures("making the reducer", [&] {
+      reducer_ = make_reducer(buffer_, communicator_, bucket_bytes, keep_bucket_order_);
+      reducer_->register_comm_hook(std::make_unique<Hook>(*this));
+    });
+  }
+
+  void begin() override {
+    GradientAverager::begin();
+    adds_ = false;
+    translate_failures("rebuilding buckets", [&] {
+      if (!keep_bucket_order_) reducer_->rebuild_buckets();
+      reducer_->prepare_for_forward();
+    });
+  }
+
+  void backward(const at::Tensor& root, const at::Tensor& gradient, bool last) override {
+    if (!last) {
+      GradientAverager::backward(root, gradient, last);
+      adds_ = true;
+      return;
+    }
+    const launch::WaitScope waiting(communicator_.status(), launch::Wait::kBackward);
+    translate_failures("gradient averaging", [&] {
+      std::vector<at::Tensor> of_step{statistics()};
+      statistics_work_ = communicator_.process_group()->allreduce(of_step);
+      reducer_->prepare_for_backward({root});
+      root.backward(gradient);  // returns when all buckets are summed
+    });
+    take_sums();
   }
 
   void average() override {
-    communicator_.all_gather(own_, gathered_);
-    comm::add_up(rows_, buffer_.tree.over_ranks(), buffer_.flat);
+    const launch::WaitScope waiting(communicator_.status(), launch::Wait::kAveraging);
+    translate_failures("gradient averaging", [&] { statistics_work_->wait(); });
   }
 
-  bool capturable() const override { return communicator_.reduces_on_device(); }
-  const char* name() const override { return "flat"; }
+  const char* name() const override { return "bucketed"; }
 
  private:
+  /// Hands buckets to the averager. The Reducer's own hooks divide by the number of ranks.
+  class Hook : public c10d::CommHookInterface {
+   public:
+    explicit Hook(BucketedAverager& averager) : averager_(averager) {}
+
+    c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
+      return averager_.all_reduce(bucket);
+    }
+    at::Tensor parseHookResult(const c10::IValue& result) override {
+      return c10d::detail::parseCppCommHookResult(result);
+    }
+
+   private:
+    BucketedAverager& averager_;
+  };
+
+  /// The sums of a bucket, [n] as they are sent, and the flat gradients that they go to.
+  struct BucketSums {
+    at::Tensor summed;
+    std::vector<at::Tensor> views;
+  };
+
+  /// Sums the gradients of a bucket over all batches of the step and all ranks. The Reducer then
+  /// copies them, rounded, to the gradients that backward made, which are dropped.
+  c10::intrusive_ptr<c10::ivalue::Future> all_reduce(c10d::GradBucket& bucket) {
+    std::vector<at::Tensor> views;
+    for (const at::Tensor& parameter : bucket.getParameters()) {
+      views.push_back(views_.at(parameter.unsafeGetTensorImpl()));
+    }
+    const at::Tensor sums = bucket.getBufferRef().to(at::kFloat);
+    if (adds_) at::_foreach_add_(tensors_in(sums, views), views);
+    std::vector<at::Tensor> sent{sent_type_ ? sums.to(*sent_type_) : sums};
+    bucket_sums_.push_back({sent.front(), std::move(views)});
+    return communicator_.process_group()->allreduce(sent)->getFuture();
+  }
+
+  /// Moves the sums to the flat gradients. Only a parameter that backward did not reach is left
+  /// without a gradient, which `collect` reports.
+  void take_sums() {
+    const at::NoGradGuard no_grad;
+    for (const auto& [summed, views] : bucket_sums_) {
+      at::_foreach_copy_(views, tensors_in(summed, views));
+    }
+    bucket_sums_.clear();
+    for (std::size_t i = 0; i < buffer_.parameters.size(); ++i) {
+      at::Tensor& gradient = buffer_.parameters[i].mutable_grad();
+      if (gradient.defined()) gradient = buffer_.views[i];
+    }
+    buffer_.collect();
+  }
+
   const Communicator& communicator_;
-  at::Tensor own_;                // [rows of a rank, n], a view
-  at::Tensor gathered_;           // [ranks * rows of a rank, n]
-  std::vector<at::Tensor> rows_;  // of `gathered_`
+  bool keep_bucket_order_;
+  std::optional<at::ScalarType> sent_type_;                       // of compressed gradients
+  std::unordered_map<const c10::TensorImpl*, at::Tensor> views_;  // by parameter
+  bool adds_ = false;                    // whether earlier batches of the step have left gradients
+  std::vector<BucketSums> bucket_sums_;  // of the step
+  std::unique_ptr<c10d::Reducer> reducer_;
+  c10::intrusive_ptr<c10d::Work> statistics_work_;
 };
 
 bool takes_shared_memory(const settings::TrainOptions& options, const Communicator& communicator,
@@ -101,7 +262,7 @@ bool takes_shared_memory(const settings::TrainOptions& options, const Communicat
   const auto& averaging = options.gradient_averaging;
   if (averaging.strategy != Strategy::kAuto) return averaging.strategy == Strategy::kSharedMemory;
   return averaging.compression == settings::Compression::kNone &&
-         SharedMemoryAverager::fits(communicator, device);
+         can_share_memory(communicator, device);
 }
 
 settings::AveragingStrategy choose_strategy(const settings::TrainOptions& options,
@@ -169,20 +330,8 @@ GradientSum GradientAverager::parts_in(const std::vector<at::Tensor>& tables,
 bool adds_up_late(const settings::TrainOptions& options, const Communicator& communicator,
                   at::Device device) {
   if (communicator.alone()) return device.is_cpu();
-  // First what is collective, since ranks on a CPU wait for those with a GPU.
+  // The collective comes first: ranks on a CPU take part in it with those on a GPU.
   return takes_shared_memory(options, communicator, device) && device.is_cpu();
-}
-
-std::optional<at::ScalarType> compressed_type(settings::Compression compression) {
-  switch (compression) {
-    case settings::Compression::kFp16:
-      return at::kHalf;
-    case settings::Compression::kBf16:
-      return at::kBFloat16;
-    case settings::Compression::kNone:
-      break;
-  }
-  return std::nullopt;
 }
 
 std::unique_ptr<GradientAverager> make_gradient_averager(const settings::TrainOptions& options,
@@ -193,11 +342,8 @@ std::unique_ptr<GradientAverager> make_gradient_averager(const settings::TrainOp
     case settings::AveragingStrategy::kBucketed:
       return std::make_unique<BucketedAverager>(options, communicator, std::move(buffer));
     case settings::AveragingStrategy::kSharedMemory:
-      return std::make_unique<SharedMemoryAverager>(communicator, std::move(buffer));
+      return make_shared_memory_averager(communicator, std::move(buffer));
     default:
-      if (options.shards) {
-        return std::make_unique<GatheringAverager>(communicator, std::move(buffer));
-      }
       return std::make_unique<FlatAverager>(options, communicator, std::move(buffer));
   }
 }

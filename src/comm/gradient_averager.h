@@ -9,51 +9,83 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "comm/communicator.h"
-#include "comm/gradient_buffer.h"
+#include "comm/gradient_sum.h"
 #include "settings/train_options.h"
 
 namespace mnist_train::comm {
 
+/// A range of elements of the flat gradients, and of weights and optimizer state, which have the
+/// same layout.
+struct Slice {
+  std::int64_t begin = 0;
+  std::int64_t size = 0;
+
+  /// Returns the slice of `flat` [n] as a view.
+  at::Tensor of(const at::Tensor& flat) const { return flat.narrow(0, begin, size); }
+};
+
+/// The gradients of one rank in one tensor, followed by the step's statistics: a few scalars that
+/// are summed over the ranks along with the gradients.
+struct GradientBuffer {
+  std::vector<at::Tensor> parameters;  // those whose gradients backward makes
+  /// [r, n] f32, the rows of `tree`: gradient elements, statistics and padding.
+  at::Tensor rows;
+  at::Tensor flat;  // the first row without its padding; the averager's result
+  /// [r, h] bf16: the first h gradient elements of each row, which keep the precision that they
+  /// were computed in until they are added up. Undefined if these are f32, too.
+  at::Tensor bf16_rows;
+  std::int64_t statistics = 0;  // number of the last elements of `flat`
+  SummationTree tree;
+  std::vector<at::Tensor> views;  // by parameter: its gradient in `flat`
+  /// Moves the parameters' gradients into the shard's row: replaces its contents in the first call
+  /// for a shard, adds to them in later ones.
+  std::function<void()> collect = [] {};
+};
+
+/// Returns the buffer of ranks that compute one shard each. Its only row is `flat`, a whole
+/// storage.
+GradientBuffer one_row_buffer(std::vector<at::Tensor> parameters, const at::Tensor& flat,
+                              std::int64_t statistics, int ranks);
+
 /// Sums gradients over the ranks. Each rank's loss is its part of the mean over the global batch,
 /// so the sum is the gradient of that mean, however the batch is split.
 ///
-/// A step calls, in this order: `begin`; for each of its batches the model's forward pass and
-/// `backward`; `average`; then weights and optimizer state are updated in `owned_slice`, by the
-/// gradients that `sum` adds up, or that `add_up` has; `end_update`. All of them but `begin`, `sum`
-/// and `add_up` may be collective.
+/// A step calls, in this order: `begin`; for each batch the model's forward pass and `backward`;
+/// `average`; then it updates weights and optimizer state in `owned_slice` by the gradients of
+/// `sum` or, after `add_up`, of the buffer; `end_update`. All but `begin`, `sum` and `add_up` may
+/// be collective.
 class GradientAverager {
  public:
   explicit GradientAverager(GradientBuffer buffer) : buffer_(std::move(buffer)) {}
   virtual ~GradientAverager() = default;
 
   virtual void begin() { added_up_ = false; }
-  /// Runs backward from `root`, of which every parameter must be a part and whose gradient is
-  /// `gradient` (undefined: 1), and adds the gradients to those of the step. In the `last` batch of
-  /// a step the statistics must be complete, since the strategies that overlap start to
-  /// communicate.
+  /// Runs backward from `root`, which depends on every parameter and whose gradient is `gradient`
+  /// (undefined: 1), and adds the gradients to those of the step. In the `last` batch of a step the
+  /// statistics must be complete, since overlapping strategies start to communicate.
   virtual void backward(const at::Tensor& root, const at::Tensor& gradient, bool last);
-  /// Completes the sums: the statistics are then the same on all ranks, and what `sum` returns is
-  /// there. Throws PeerError.
+  /// Completes the sums: the statistics are then the same on all ranks. Throws PeerError.
   virtual void average() = 0;
-  /// Returns what the gradients in `owned_slice` are the sum of, on a CPU.
+  /// Returns the summands of the gradients in `owned_slice`, on a CPU.
   GradientSum sum() const;
-  /// Adds the gradients in `owned_slice` up, where `average` left that to do.
+  /// Adds up the gradients in `owned_slice`, if `average` left that to do.
   void add_up();
   /// Returns whether `average` may leave that to do, because it sends nothing. If not, `sum` is one
   /// row, all f32.
   virtual bool adds_up_late() const { return false; }
   /// Makes the gradients, added up, whole on every rank.
   virtual void all_gather() {}
-  /// Waits until every rank sees what all of them updated. Returns whether the update was finite on
-  /// all ranks; where each of them updates all weights, by the same sums, this one's `finite`.
+  /// Waits until every rank sees the update of all. Returns whether it was finite on all ranks; if
+  /// each rank updates all weights, by the same sums, this one's `finite`.
   virtual bool end_update(bool finite) { return finite; }
 
   /// Returns the elements that this rank updates for all ranks: all of them, unless the ranks share
   /// one copy of the weights.
   virtual Slice owned_slice() const { return {0, gradient_count()}; }
   /// Moves weights and optimizer state, whole storages with the same contents on all ranks, into
-  /// memory that the ranks share, where the strategy does so. Collective; called once, before the
+  /// memory that the ranks share, if the strategy does so. Collective; called once, before the
   /// first step.
   virtual void move_to_shared_memory(const std::vector<at::Tensor>& /*state*/) {}
   /// Returns whether a step with this strategy can be captured as a DeviceGraph.
@@ -62,50 +94,58 @@ class GradientAverager {
   virtual const char* name() const = 0;
 
  protected:
-  /// Returns the parts that `average` leaves to be added up; no rows where it leaves none.
+  /// Returns the summands that `average` leaves to be added up; no rows if there are none.
   virtual GradientSum parts() const { return {}; }
   std::int64_t gradient_count() const { return buffer_.flat.numel() - buffer_.statistics; }
   at::Tensor statistics() const {
     return buffer_.flat.narrow(0, gradient_count(), buffer_.statistics);
   }
-
-  /// Returns what of `owned_slice` the ranks have in these tables, which lie like the buffer's
-  /// `rows` and `bf16_rows`, of which there are none where those are undefined.
+  /// Returns `owned_slice` of the ranks' tables, which have the layout of the buffer's `rows` and
+  /// `bf16_rows`; the latter are ignored if they are undefined in the buffer.
   GradientSum parts_in(const std::vector<at::Tensor>& tables,
                        const std::vector<at::Tensor>& bf16_tables) const;
-
-  /// Returns the part of row `row` that `flat` is of the first one.
-  at::Tensor without_padding(const at::Tensor& row) const {
-    return row.narrow(-1, 0, buffer_.flat.numel());
-  }
 
   GradientBuffer buffer_;
 
  private:
   at::Tensor owned_gradients() const { return owned_slice().of(buffer_.flat); }
 
-  bool added_up_ = false;  // the parts of what was collected last
+  bool added_up_ = false;  // the gradients that were collected last
 };
 
-/// Returns whether the averager that the options ask for leaves the rows of all ranks to be added
-/// up as the weights are updated, and takes `bf16_rows`: on CPUs one rank's, and `shared_memory`.
+/// Returns whether the averager of these options leaves the rows of all ranks to be added up in the
+/// update of the weights, and takes `bf16_rows`: on CPUs that of one rank, and `shared_memory`.
 /// Collective.
 bool adds_up_late(const settings::TrainOptions& options, const Communicator& communicator,
                   at::Device device);
 
-/// Returns the type in which compressed gradients are sent; nothing where they keep their own.
-std::optional<at::ScalarType> compressed_type(settings::Compression compression);
-
-/// Makes the averager that the options ask for. `flat`: one all-reduce of the whole buffer after
-/// backward. `bucketed`: c10d::Reducer, which sends buckets while backward still computes.
-/// `shared_memory`: no messages, on the CPUs of one host. `auto` takes `shared_memory` where it is
-/// possible, else `bucketed` from 25 MB of gradients on, else `flat`; never `bucketed` in a
-/// deterministic run or without `may_overlap`, as where the step is captured. One rank needs none.
-/// With `shards` both add up in the order of the buffer's tree, `flat` by gathering all rows.
-/// Collective. Throws Error(kConfig) where `shared_memory` is asked for and not possible.
+/// Makes the averager of the options. `flat`: one all-reduce of the whole buffer after backward.
+/// `bucketed`: c10d::Reducer, which sends buckets while backward still computes. `shared_memory`:
+/// no messages, on the CPUs of one host. `auto`: `shared_memory` if possible, else `bucketed` from
+/// 25 MB of gradients on, else `flat`; never `bucketed` in a deterministic run or without
+/// `may_overlap`. One rank needs none. With `shards` the gradients are added up in the order of the
+/// buffer's tree, for which `flat` gathers all rows. Collective. Throws Error(kConfig) if
+/// `shared_memory` is asked for and not possible.
 std::unique_ptr<GradientAverager> make_gradient_averager(const settings::TrainOptions& options,
                                                          const Communicator& communicator,
                                                          GradientBuffer buffer,
                                                          bool may_overlap = true);
+
+/// Ranks of one host cannot share memory: a rank has its own user namespace or another view of
+/// /proc, the executable cannot be read, a limit, a lack of memory. Error(kRunFailed) if memory ran
+/// out, else Error(kConfig).
+class SharedMemoryError : public Error {
+ public:
+  /// `error` is an errno.
+  SharedMemoryError(int rank, int error);
+};
+
+/// Returns whether all ranks compute on the CPUs of one host; `device` is this rank's. Collective.
+bool can_share_memory(const Communicator& communicator, at::Device device);
+
+/// Makes the averager of `shared_memory`, and moves the buffer into shared memory. Collective.
+/// Throws Error(kConfig) without `can_share_memory`, and SharedMemoryError on all ranks alike.
+std::unique_ptr<GradientAverager> make_shared_memory_averager(const Communicator& communicator,
+                                                              GradientBuffer buffer);
 
 }  // namespace mnist_train::comm

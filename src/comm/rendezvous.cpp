@@ -1,27 +1,181 @@
 #include "comm/rendezvous.h"
 
+#include <netdb.h>
+#include <poll.h>
 #include <spdlog/spdlog.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <iterator>
+#include <memory>
+#include <optional>
 #include <sstream>
 #include <string_view>
+#include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStoreBackend.hpp>
 
-#include "base/error.h"
+#include "base/file.h"
 #include "base/hash.h"
 #include "base/system.h"
 #include "comm/deadline.h"
 #include "comm/failures.h"
-#include "comm/refusal.h"
-#include "comm/store_connection.h"
+#include "launch/listen_socket.h"
 
 namespace mnist_train::comm {
 
 namespace {
+
+/// The addresses of a host, or the reason why it has none.
+struct Host {
+  std::shared_ptr<addrinfo> addresses;
+  std::string obstacle;
+};
+
+Host resolve(const std::string& name, int port) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int error = ::getaddrinfo(name.c_str(), std::to_string(port).c_str(), &hints, &found);
+  if (error == 0) return {{found, &::freeaddrinfo}, ""};
+  const char* why = error == EAI_SYSTEM ? std::strerror(errno) : ::gai_strerror(error);
+  return {nullptr, "the host name does not resolve: " + std::string(why)};
+}
+
+/// Returns whether the socket became ready before the deadline, and within `at_most_s`.
+bool is_ready(int fd, short event, Deadline& deadline, double at_most_s) {
+  const double end_s = deadline.left_s() - at_most_s;
+  pollfd ready{fd, event, 0};
+  do {
+    if (::poll(&ready, 1, static_cast<int>(deadline.next_look().count())) > 0) return true;
+  } while (deadline.left_s() > std::max(end_s, 0.0));
+  return false;
+}
+
+/// The first message of a client of c10d's store. Its own client waits for the answer without end.
+constexpr std::uint32_t kNonce = 0x6d6e6973;
+
+std::array<char, 10> greeting() {
+  using c10d::detail::QueryType;
+  std::array<char, 10> bytes{static_cast<char>(QueryType::VALIDATE)};
+  std::memcpy(&bytes[1], &c10d::detail::validationMagicNumber, sizeof(std::uint32_t));
+  bytes[5] = static_cast<char>(QueryType::PING);
+  std::memcpy(&bytes[6], &kNonce, sizeof kNonce);
+  return bytes;
+}
+
+std::string not_a_store(const std::string& behaviour) {
+  return "the program that listens there is not a store: it " + behaviour;
+}
+
+/// Returns the reason why no store answers at an address; an empty text if one does.
+std::string obstacle_at(const addrinfo& address, Deadline& deadline) {
+  constexpr double kConnect_s = 5;  // then comes the next address
+  const UniqueFd fd(::socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return std::strerror(errno);
+  int error = ::connect(fd.get(), address.ai_addr, address.ai_addrlen) == 0 ? 0 : errno;
+  if (error == EINPROGRESS) {
+    if (!is_ready(fd.get(), POLLOUT, deadline, kConnect_s)) return "connection attempts are not answered";
+    socklen_t size = sizeof error;
+    ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+  }
+  if (error == ECONNREFUSED) return "connection refused, nothing listens there";
+  if (error != 0) return std::strerror(error);
+  const auto bytes = greeting();
+  (void)::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);  // recv reports an error, too
+  std::array<char, sizeof kNonce> answer{};
+  for (std::size_t size = 0; size < answer.size();) {
+    if (!is_ready(fd.get(), POLLIN, deadline, deadline.left_s())) {
+      return not_a_store("accepts connections but sends nothing");
+    }
+    const ssize_t count = ::recv(fd.get(), &answer[size], answer.size() - size, 0);
+    if (count <= 0) return not_a_store("closes the connection");
+    size += static_cast<std::size_t>(count);
+  }
+  const bool is_store = std::memcmp(answer.data(), &kNonce, sizeof kNonce) == 0;
+  return is_store ? "" : not_a_store("sends something else");
+}
+
+/// Tries until the deadline, since rank 0's host may still be starting. Returns the last obstacle;
+/// an empty text if the store answers or, for the rank that serves it, if the name resolves.
+std::string find_store(const launch::WorkerIdentity& identity, bool serves, Deadline& deadline) {
+  std::string obstacle = "the host name does not resolve: no name server answers";
+  for (double pause_s = 0.01;; pause_s = std::min(2 * pause_s, 0.5)) {
+    const auto host =
+        finish_before(deadline, [name = identity.master_address, port = identity.master_port] {
+          return resolve(name, port);
+        });
+    if (!host) return obstacle;
+    obstacle = host->obstacle;
+    for (const addrinfo* each = host->addresses.get(); each != nullptr; each = each->ai_next) {
+      obstacle = serves ? "" : obstacle_at(*each, deadline);
+      if (obstacle.empty()) return "";
+    }
+    std::this_thread::sleep_for(
+        std::chrono::duration<double>(std::min(pause_s, deadline.left_s())));
+    if (deadline.left_s() <= 0) return obstacle;
+  }
+}
+
+c10::intrusive_ptr<c10d::Store> open_store(const RendezvousOptions& options, bool serves) {
+  const launch::WorkerIdentity& identity = options.identity;
+  c10d::TCPStoreOptions store_options;
+  store_options.port = static_cast<std::uint16_t>(identity.master_port);
+  store_options.isServer = serves;
+  store_options.waitWorkers = false;
+  store_options.timeout = to_milliseconds(std::max(options.timeout_s, 1.0));  // whole seconds count
+  if (options.listen_fd >= 0) {
+    store_options.masterListenFd = options.listen_fd;
+  } else if (serves) {
+    // By default the store would listen on every interface.
+    auto socket = launch::listen_on_host(identity.master_address, identity.master_port,
+                                         identity.local_world_size < identity.world_size);
+    if (socket) store_options.masterListenFd = socket->fd.release();
+  }
+  return c10::make_intrusive<c10d::TCPStore>(identity.master_address, store_options);
+}
+
+/// Returns the address of the store for messages: "127.0.0.1:29500 (MASTER_ADDR, MASTER_PORT)".
+std::string store_address(const launch::WorkerIdentity& identity) {
+  return identity.master_address + ":" + std::to_string(identity.master_port) +
+         " (MASTER_ADDR, MASTER_PORT)";
+}
+
+/// Connects to the store, which rank 0 serves here unless an agent does. Throws Error(kDistributed)
+/// within the time-out, naming the address and the obstacle: a port that is taken, a name that does
+/// not resolve, nothing, or a program that is not a store.
+c10::intrusive_ptr<c10d::Store> connect_to_store(const RendezvousOptions& options) {
+  const launch::WorkerIdentity& identity = options.identity;
+  const bool serves = identity.rank == 0 && !identity.store_served_by_agent;
+  const auto fail = [&](const std::string& why) {
+    throw Error(ExitCode::kDistributed, std::string("cannot ") + (serves ? "serve" : "reach") +
+                                            " the store at " + store_address(identity) + why);
+  };
+  const std::string in_time =
+      fmt::format(" within {:g} s (launch.rendezvous_timeout_s): ", options.timeout_s);
+  Deadline deadline(options.timeout_s);
+  if (options.listen_fd < 0) {
+    const std::string obstacle = find_store(identity, serves, deadline);
+    if (!obstacle.empty()) fail(in_time + obstacle);
+  }
+  std::optional<c10::intrusive_ptr<c10d::Store>> store;
+  try {
+    store = finish_before(deadline, [options, serves] { return open_store(options, serves); });
+  } catch (const std::exception& error) {
+    const auto* own = dynamic_cast<const Error*>(&error);
+    if (own != nullptr && own->code() == ExitCode::kRunFailed) throw;  // a refused thread
+    fail(": " + short_message(error));
+  }
+  if (!store) fail(in_time + not_a_store("accepts connections but sends nothing"));
+  return *store;
+}
 
 constexpr std::string_view kRefused = "refused\n";
 
@@ -31,7 +185,7 @@ std::string joined_key(int rank) { return "joined/" + std::to_string(rank); }
 
 std::string compared_key(int rank) { return "compared/" + std::to_string(rank); }
 
-/// Throws what rank 0 refused the start with, if it did, and tells it so.
+/// Throws rank 0's refusal to start the run, if there is one, and confirms it.
 void check_refusal(c10d::Store& store, int own_rank) {
   const std::string text = store.get_to_str(joined_key(0));
   if (!text.starts_with(kRefused)) return;
@@ -66,7 +220,7 @@ void wait_for_all(c10d::Store& store, const RendezvousOptions& options) {
     check_refusal(store, options.identity.rank);
     if (are_set(store, keys, deadline)) return;
   }
-  // A store that died throws here again.
+  // If the store has died, this throws again.
   int joined = 0;
   std::string missing;
   for (int rank = 0; rank < world_size; ++rank) {
@@ -87,14 +241,13 @@ std::string link_target(const char* path) {
   return std::filesystem::read_symlink(path, error).string();
 }
 
-/// Returns a text that only processes on the same boot of the same machine share.
+/// Returns a text that is the same only within one boot of one machine.
 std::string boot_id() {
   return first_line("/proc/sys/kernel/random/boot_id").value_or(host_name());
 }
 
 /// Returns a text that is equal for processes that reach each other by loopback and shared memory:
-/// those on the same boot of the same machine with the same network, processes and /dev/shm, none
-/// of which containers need to share.
+/// same boot, same machine, and the same namespaces of network, processes and /dev/shm.
 std::string host_identity() {
   struct stat shm {};
   (void)::stat("/dev/shm", &shm);
@@ -102,12 +255,12 @@ std::string host_identity() {
          link_target("/proc/self/ns/pid") + " " + std::to_string(shm.st_dev);
 }
 
-/// What each rank tells the others in the store: what must be equal on all, and where it runs.
+/// A rank's entry in the store: values that must be equal on all ranks, and its host.
 struct RankInfo {
   std::string world_size;
   std::string fingerprint;
   std::string backend;
-  std::string gpus;  // names of those that it may use, each with a blank behind it
+  std::string gpus;  // names of those that it may use, each followed by a blank
   std::string host;
 };
 
@@ -128,9 +281,8 @@ RankInfo rank_info_of(c10d::Store& store, int rank) {
   return info;
 }
 
-/// Returns names that are the same on all ranks for GPUs at these PCI addresses of this machine.
-/// NCCL takes ranks with different NCCL_HOSTID for ranks of different machines, which lets several
-/// use one GPU.
+/// Returns names of the GPUs at these PCI addresses that are the same on all ranks. To NCCL ranks
+/// with different NCCL_HOSTID are on different machines, so that several can use one GPU.
 std::string gpu_names(const std::vector<std::string>& addresses) {
   const char* host = std::getenv("NCCL_HOSTID");
   const std::string machine = host == nullptr ? boot_id() : hash_hex(host);
@@ -144,7 +296,7 @@ std::vector<std::string> gpus_of(const RankInfo& info) {
   return {std::istream_iterator<std::string>(names), {}};
 }
 
-/// Runs on every rank, so that none of them waits for one that refused.
+/// Runs on every rank, so that none waits for another that refused.
 void compare_rank_infos(c10d::Store& store, int world_size, RendezvousResult& result) {
   const RankInfo of_rank_0 = rank_info_of(store, 0);
   std::vector<std::vector<std::string>> gpus{gpus_of(of_rank_0)};
@@ -157,7 +309,7 @@ void compare_rank_infos(c10d::Store& store, int world_size, RendezvousResult& re
       throw Error(ExitCode::kConfig, name + " was told that there are " + info.world_size +
                                          " processes, rank 0 that there are " +
                                          of_rank_0.world_size +
-                                         " (WORLD_SIZE, or what the launcher sets)");
+                                         " (WORLD_SIZE, or the launcher's variable)");
     }
     if (info.fingerprint != of_rank_0.fingerprint) {
       throw Error(ExitCode::kConfig, name +
@@ -165,15 +317,15 @@ void compare_rank_infos(c10d::Store& store, int world_size, RendezvousResult& re
                                          "process the same file and flags");
     }
     if (info.backend != of_rank_0.backend) {
-      throw Error(ExitCode::kConfig,
-                  name + " uses backend " + info.backend + ", rank 0 uses " + of_rank_0.backend +
-                      ": `mnist-train doctor` says on each machine which GPUs it sees");
+      throw Error(ExitCode::kConfig, name + " uses backend " + info.backend + ", rank 0 uses " +
+                                         of_rank_0.backend +
+                                         ": `mnist-train doctor` lists the GPUs of a machine");
     }
   }
   result.gpus = launch::share_out_gpus(gpus);
 }
 
-/// Keeps rank 0, with which the store may go away, until all ranks have read what they need of it.
+/// Keeps rank 0, which may serve the store, until all ranks have read their part of it.
 void wait_for_readers(c10d::Store& store, const RendezvousOptions& options) {
   store.set(compared_key(options.identity.rank), "");
   if (options.identity.rank != 0) return;
@@ -184,17 +336,16 @@ void wait_for_readers(c10d::Store& store, const RendezvousOptions& options) {
 
 }  // namespace
 
-void publish_refusal(const RendezvousOptions& options, const Refusal& refusal) {
+void publish_refusal(const RendezvousOptions& options, ExitCode code, const std::string& message) {
   c10d::PrefixStore store(options.identity.store_prefix, connect_to_store(options));
   std::vector<std::string> told;
   for (int rank = 1; rank < options.identity.world_size; ++rank) told.push_back(told_key(rank));
   try {
-    store.set(joined_key(0), std::string(kRefused) +
-                                 std::to_string(static_cast<int>(refusal.code)) + "\n" +
-                                 refusal.message);
+    store.set(joined_key(0),
+              std::string(kRefused) + std::to_string(static_cast<int>(code)) + "\n" + message);
     store.wait(told, to_milliseconds(options.timeout_s));
   } catch (const std::exception& error) {
-    spdlog::debug("not all ranks know of the refusal: {}", short_message(error));
+    spdlog::debug("not all ranks learned of the refusal: {}", short_message(error));
   }
 }
 
@@ -214,7 +365,7 @@ RendezvousResult rendezvous(const RendezvousOptions& options) {
       RendezvousResult joined;
       joined.store = store;
       compare_rank_infos(*store, world_size, joined);
-      // All ranks may refuse that, each by itself.
+      // Each rank may refuse that by itself, and end.
       if (!joined.gpus.one_each()) wait_for_readers(*store, options);
       return joined;
     });

@@ -4,6 +4,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
+#include "base/error.h"
 #include "launch/placement.h"
 #include "launch/worker_identity.h"
 
@@ -14,8 +15,8 @@ struct RendezvousOptions {
   launch::WorkerIdentity identity;
   double timeout_s = 60;
   int listen_fd = -1;             // rank 0 under our own launcher: its bound socket
-  std::string fingerprint;        // what all ranks must agree on: a hash of the config
-  std::string backend;            // and this: "gloo" or "nccl", which each chose by what it sees
+  std::string fingerprint;        // a hash of the config, which must be the same on all ranks
+  std::string backend;            // "gloo" or "nccl", which must be the same, too
   std::vector<std::string> gpus;  // PCI addresses of those that this rank may use
 };
 
@@ -28,9 +29,14 @@ struct RendezvousResult {
 
 /// Connects to the run's key-value store (rank 0 serves it, unless an agent does) and waits until
 /// every rank has joined. Collective. Throws Error(kDistributed) "1 of 2 ranks joined within 60 s,
-/// missing: rank 1", Error(kDistributed) naming the address and what is wrong with it when it is
-/// taken or no store answers there within the time-out, and Error(kConfig) when a rank runs with
-/// another config or uses another backend. One rank alone has no store.
+/// missing: rank 1", Error(kDistributed) that names the address and the obstacle if it is taken or
+/// no store answers there within the time-out, and Error(kConfig) if a rank runs with another
+/// config or backend. One rank alone has no store.
 RendezvousResult rendezvous(const RendezvousOptions& options);
+
+/// Tells the other ranks, which wait in `rendezvous` and throw this Error there, that rank 0 cannot
+/// start the run, and waits until all of them know or the time-out is over. For rank 0, instead of
+/// `rendezvous`. Throws Error(kDistributed) if the address is taken or cannot be reached.
+void publish_refusal(const RendezvousOptions& options, ExitCode code, const std::string& message);
 
 }  // namespace mnist_train::comm

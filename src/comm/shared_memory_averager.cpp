@@ -1,205 +1,316 @@
-#include "comm/shared_memory_averager.h"
-
 #include <ATen/ops/cat.h>
-#include <linux/futex.h>
+#include <ATen/ops/from_blob.h>
+#include <fcntl.h>
 #include <poll.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cerrno>
-#include <climits>
+#include <cstring>
+#include <stdexcept>
 #include <string>
-#include <utility>
 
-#include "base/error.h"
+#include "base/file.h"
+#include "base/limits.h"
+#include "base/shared_barrier.h"
 #include "base/system.h"
+#include "comm/gradient_averager.h"
 
 namespace mnist_train::comm {
 
 namespace {
 
-constexpr std::int64_t kGrain = 64;      // elements; no two ranks write to one cache line
-constexpr int kSpins = 2000;             // some 20 microseconds
-constexpr long kSleep_ns = 100'000'000;  // between two checks of the other processes
-
-static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
-
-/// Sleeps until the word is not `seen` any more. Returns false where it still was after a while.
-bool wait_for_change(std::atomic<std::uint32_t>& word, std::uint32_t seen) {
-  const timespec at_most{0, kSleep_ns};
-  return ::syscall(SYS_futex, &word, FUTEX_WAIT, seen, &at_most, nullptr, 0) == 0 ||
-         errno != ETIMEDOUT;
+/// Makes the memory and allocates all pages now: a page that is missing later would kill the
+/// process. Returns an errno, or 0.
+int make_segment(std::size_t bytes, UniqueFd& fd) {
+  fd = UniqueFd(::memfd_create("mnist-train-ranks", MFD_CLOEXEC));
+  if (!fd.valid()) return errno;
+  int error = 0;
+  do {
+    error = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes));
+  } while (error == EINTR);
+  return error;
 }
 
-void wake_all(std::atomic<std::uint32_t>& word) {
-  ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+/// The file of rank 0's memory, as rank 0 sees it. The same path may name another file if ranks do
+/// not see the same processes.
+using SegmentFile = std::array<std::int64_t, 4>;  // process, descriptor, device, inode
+
+SegmentFile segment_file(int fd) {
+  struct stat file {};
+  (void)::fstat(fd, &file);
+  return {::getpid(), fd, static_cast<std::int64_t>(file.st_dev),
+          static_cast<std::int64_t>(file.st_ino)};
 }
+
+/// Opens rank 0's memory. Returns an errno, or 0.
+int open_segment(const SegmentFile& of_rank_0, UniqueFd& fd) {
+  const std::string path =
+      "/proc/" + std::to_string(of_rank_0[0]) + "/fd/" + std::to_string(of_rank_0[1]);
+  fd = UniqueFd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (!fd.valid()) return errno;
+  const SegmentFile found = segment_file(fd.get());
+  return found[2] == of_rank_0[2] && found[3] == of_rank_0[3] ? 0 : ENOENT;
+}
+
+at::Tensor numbers_in(std::int64_t* numbers, std::int64_t count) {
+  return at::from_blob(numbers, {count}, at::kLong);
+}
+
+/// Throws on all ranks if one of them has an `error`, an errno: the others would wait for it.
+void require_success(const Communicator& communicator, int error) {
+  std::vector<std::int64_t> errors(static_cast<std::size_t>(communicator.world_size()));
+  errors[static_cast<std::size_t>(communicator.rank())] = error;
+  at::Tensor all = numbers_in(errors.data(), communicator.world_size());
+  communicator.all_reduce_sum(all);
+  for (std::size_t rank = 0; rank < errors.size(); ++rank) {
+    if (errors[rank] == 0) continue;
+    throw SharedMemoryError(static_cast<int>(rank), static_cast<int>(errors[rank]));
+  }
+}
+
+/// Memory that the ranks of one host share. It has no name, so nothing is left of it however the
+/// processes end, and the limit of /dev/shm, which is small in containers, does not apply. It holds
+/// zeros at first. All ranks take the same pieces from it; a piece keeps all of it alive.
+class SharedSegment {
+ public:
+  /// Makes the memory on rank 0 and maps it on all ranks. Collective. Throws SharedMemoryError on
+  /// all ranks alike.
+  SharedSegment(const Communicator& communicator, std::size_t bytes) : bytes_(bytes) {
+    UniqueFd fd;
+    int error = communicator.rank() == 0 ? make_segment(bytes, fd) : 0;
+    SegmentFile file = segment_file(fd.get());
+    at::Tensor numbers = numbers_in(file.data(), static_cast<std::int64_t>(file.size()));
+    communicator.broadcast(numbers);
+    if (communicator.rank() != 0) error = open_segment(file, fd);
+    void* memory = MAP_FAILED;
+    if (error == 0) {
+      memory =
+          ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd.get(), 0);
+      if (memory == MAP_FAILED) error = errno;
+    }
+    if (memory != MAP_FAILED) {
+      memory_ = {static_cast<std::uint8_t*>(memory),
+                 [bytes](std::uint8_t* address) { ::munmap(address, bytes); }};
+    }
+    require_success(communicator, error);  // rank 0 keeps the descriptor until all have used it
+  }
+
+  /// Returns the next piece, which takes `cache_aligned(bytes)`. All ranks must take pieces of the
+  /// same sizes in the same order.
+  std::uint8_t* take(std::size_t bytes) {
+    std::uint8_t* piece = memory_.get() + taken_;
+    taken_ += cache_aligned(bytes);
+    if (taken_ > bytes_) throw std::logic_error("a shared segment is too small");
+    return piece;
+  }
+  /// Takes the next piece as a contiguous tensor with the sizes and type of `example`.
+  at::Tensor take_like(const at::Tensor& example) {
+    return at::from_blob(
+        take(example.nbytes()), example.sizes(), [memory = memory_](void* /*piece*/) {},
+        example.options());
+  }
+  /// Moves the whole storage of `tensor`, and so every view of it, into the next piece. Without
+  /// `with_contents` the tensor gets the contents of the piece.
+  void move_here(const at::Tensor& tensor, bool with_contents) {
+    using Owner = std::shared_ptr<std::uint8_t>;
+    const at::Storage& storage = tensor.storage();
+    if (storage.nbytes() != tensor.nbytes()) {
+      throw std::logic_error("only a whole storage moves into a shared segment");
+    }
+    std::uint8_t* piece = take(tensor.nbytes());
+    if (with_contents) std::memcpy(piece, storage.data(), tensor.nbytes());
+    storage.set_data_ptr_noswap({piece, new Owner(memory_),
+                                 [](void* owner) { delete static_cast<Owner*>(owner); }, at::kCPU});
+  }
+
+ private:
+  std::shared_ptr<std::uint8_t> memory_;
+  std::size_t bytes_;
+  std::size_t taken_ = 0;
+};
 
 [[noreturn]] void throw_lost(int rank) {
   throw PeerError("lost another rank in gradient averaging: the process of rank " +
                   std::to_string(rank) + " is gone");
 }
 
-bool is_before(std::uint32_t reached, std::uint32_t wanted) {
-  return static_cast<std::int32_t>(reached - wanted) < 0;  // also where they wrapped around
-}
-
 GradientBuffer require_fitting(const Communicator& communicator, GradientBuffer buffer) {
-  if (SharedMemoryAverager::fits(communicator, buffer.flat.device())) return buffer;
+  if (can_share_memory(communicator, buffer.flat.device())) return buffer;
   throw Error(ExitCode::kConfig,
               "gradient_averaging.strategy \"shared_memory\" needs all processes on the CPUs of "
               "one host; set it to \"flat\" or \"bucketed\"");
 }
 
+constexpr std::int64_t kGrain = 64;  // elements; no two ranks write to one cache line
+
+/// Sums gradients in memory that ranks on the CPUs of one host share. Each rank sums its slice of
+/// all ranks' gradients and updates its slice of the weights, which the ranks share, as they share
+/// the optimizer's state, so nothing is copied or computed twice. Every run gives the same bits.
+///
+/// A rank that waits for a tenth of a second checks whether the others' processes are alive. One
+/// that hangs is noticed by whoever watches this rank's waits.
+class SharedMemoryAverager : public GradientAverager {
+ public:
+  SharedMemoryAverager(const Communicator& communicator, GradientBuffer buffer)
+      : GradientAverager(require_fitting(communicator, std::move(buffer))),
+        communicator_(communicator),
+        statistics_(statistics()),
+        segment_(communicator, segment_bytes()),
+        barrier_(segment_.take(SharedBarrier::bytes(ranks())), rank(), ranks()),
+        states_(reinterpret_cast<RankState*>(
+            segment_.take(sizeof(RankState) * static_cast<std::size_t>(ranks())))) {
+    for (int other = 0; other < ranks(); ++other) {
+      statistics_slots_.push_back(segment_.take_like(own_statistics()));
+      const auto share = [&](const at::Tensor& own) {
+        if (other != rank()) return segment_.take_like(own);
+        segment_.move_here(own, /*with_contents=*/true);
+        return own;
+      };
+      tables_.push_back(share(buffer_.rows));
+      if (keeps_bf16()) bf16_tables_.push_back(share(buffer_.bf16_rows));
+    }
+    states_[rank()].pid = ::getpid();
+    communicator_.barrier();
+    for (int other = 0; other < ranks(); ++other) {
+      const pid_t pid = states_[other].pid;
+      processes_.emplace_back(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+      if (is_gone(other)) throw_lost(other);
+    }
+  }
+
+  Slice owned_slice() const override { return slice_of(rank()); }
+
+  void move_to_shared_memory(const std::vector<at::Tensor>& state) override {
+    std::size_t bytes = 0;
+    for (const at::Tensor& tensor : state) bytes += cache_aligned(tensor.nbytes());
+    SharedSegment segment(communicator_, bytes);
+    for (const at::Tensor& tensor : state) {
+      segment.move_here(tensor, /*with_contents=*/rank() == 0);
+    }
+    barrier();
+  }
+
+  void average() override {
+    statistics_slots_[static_cast<std::size_t>(rank())].copy_(own_statistics());
+    barrier();
+    // All ranks add these up, so each needs its own copy.
+    comm::add_up(at::cat(statistics_slots_).unbind(), buffer_.tree.over_ranks(), statistics_);
+  }
+
+  bool adds_up_late() const override { return true; }
+
+  void all_gather() override {
+    barrier();
+    for (int owner = 0; owner < ranks(); ++owner) {
+      if (owner != rank()) sums_of(rank(), owner).copy_(sums_of(owner, owner));
+    }
+    barrier();
+  }
+
+  bool end_update(bool finite) override {
+    if (!finite) states_[rank()].broken = true;
+    barrier();
+    return std::none_of(states_, states_ + ranks(),
+                        [](const RankState& state) { return state.broken.load(); });
+  }
+
+  const char* name() const override { return "shared_memory"; }
+
+ private:
+  /// What a rank tells the others, on its own cache line.
+  struct alignas(64) RankState {
+    std::atomic<pid_t> pid;
+    std::atomic<bool> broken;  // gradients that are not finite have updated its slice
+  };
+
+  int rank() const { return communicator_.rank(); }
+  int ranks() const { return communicator_.world_size(); }
+  GradientSum parts() const override { return parts_in(tables_, bf16_tables_); }
+  bool keeps_bf16() const { return buffer_.bf16_rows.defined(); }
+
+  std::size_t segment_bytes() const {
+    std::size_t of_rank = sizeof(RankState) + cache_aligned(own_statistics().nbytes()) +
+                          cache_aligned(buffer_.rows.nbytes());
+    if (keeps_bf16()) of_rank += cache_aligned(buffer_.bf16_rows.nbytes());
+    return SharedBarrier::bytes(ranks()) + of_rank * static_cast<std::size_t>(ranks());
+  }
+
+  Slice slice_of(int owner) const {
+    const std::int64_t count = gradient_count();
+    const auto begin_of = [&](std::int64_t number) {
+      const std::int64_t even = count * number / ranks();
+      return std::min(count, (even + kGrain - 1) / kGrain * kGrain);
+    };
+    return {begin_of(owner), begin_of(owner + 1) - begin_of(owner)};
+  }
+
+  /// Returns the owner's slice of the first row in the table of `holder`.
+  at::Tensor sums_of(int holder, int owner) const {
+    return slice_of(owner).of(tables_[static_cast<std::size_t>(holder)].select(0, 0));
+  }
+
+  /// Returns the statistics of the rows that this rank gives to the others, a view.
+  at::Tensor own_statistics() const {
+    return buffer_.rows.narrow(0, 0, static_cast<std::int64_t>(buffer_.tree.rows_of_rank()))
+        .narrow(1, gradient_count(), buffer_.statistics);
+  }
+
+  void barrier() {
+    const launch::WaitScope waiting(communicator_.status(), launch::Wait::kAveraging);
+    barrier_.arrive_and_wait([this](int missing) {
+      // In this order, since it may arrive and then end.
+      if (is_gone(missing) && !barrier_.has_arrived(missing)) throw_lost(missing);
+    });
+  }
+
+  /// Asks the process's descriptor, which shows its end even before its parent has waited for it,
+  /// or /proc if the system has no such descriptors (before Linux 5.3, and in some sandboxes).
+  bool is_gone(int other) const {
+    const UniqueFd& process = processes_[static_cast<std::size_t>(other)];
+    if (!process.valid()) {
+      const auto state = process_state(states_[other].pid);
+      return !state || state == 'Z';
+    }
+    pollfd end{process.get(), POLLIN, 0};
+    return ::poll(&end, 1, 0) == 1;
+  }
+
+  const Communicator& communicator_;
+  at::Tensor statistics_;  // a view of the buffer's last elements
+  SharedSegment segment_;
+  SharedBarrier barrier_;
+  RankState* states_;                         // by rank
+  std::vector<UniqueFd> processes_;           // by rank
+  std::vector<at::Tensor> statistics_slots_;  // by rank, [rows of a rank, statistics]
+  std::vector<at::Tensor> tables_;            // by rank: the buffers' rows
+  std::vector<at::Tensor> bf16_tables_;       // by rank; empty if there are no such rows
+};
+
 }  // namespace
 
-bool SharedMemoryAverager::fits(const Communicator& communicator, at::Device device) {
-  if (communicator.reduces_on_device()) return false;  // and has no way for a tensor on a CPU
+SharedMemoryError::SharedMemoryError(int rank, int error)
+    : Error(error == ENOMEM || error == ENOSPC ? ExitCode::kRunFailed : ExitCode::kConfig,
+            "rank " + std::to_string(rank) + " cannot " +
+                (rank == 0 ? "make memory for all ranks" : "open the memory of rank 0") + " (" +
+                error_text(error) +
+                "), which gradient_averaging.strategy \"shared_memory\" needs; \"flat\" does not") {
+}
+
+bool can_share_memory(const Communicator& communicator, at::Device device) {
+  if (communicator.reduces_on_device()) return false;  // and cannot reduce a tensor on a CPU
   const bool fits_here = communicator.one_host() && device.is_cpu();
   return communicator.sum_over_ranks(fits_here ? 0 : 1) == 0;
 }
 
-SharedMemoryAverager::SharedMemoryAverager(const Communicator& communicator, GradientBuffer buffer)
-    : GradientAverager(require_fitting(communicator, std::move(buffer))),
-      communicator_(communicator),
-      statistics_(statistics()),
-      segment_(communicator, segment_bytes()),
-      changes_(reinterpret_cast<std::atomic<std::uint32_t>*>(segment_.take(sizeof *changes_))),
-      ranks_(reinterpret_cast<RankState*>(
-          segment_.take(sizeof *ranks_ * static_cast<std::size_t>(communicator.world_size())))) {
-  for (int rank = 0; rank < communicator_.world_size(); ++rank) {
-    statistics_slots_.push_back(segment_.take_like(own_statistics()));
-    const auto share = [&](const at::Tensor& own) {
-      if (rank != communicator_.rank()) return segment_.take_like(own);
-      segment_.move_here(own, /*with_contents=*/true);
-      return own;
-    };
-    tables_.push_back(share(buffer_.rows));
-    if (keeps_bf16()) bf16_tables_.push_back(share(buffer_.bf16_rows));
-  }
-  ranks_[communicator_.rank()].pid = ::getpid();
-  communicator_.barrier();
-  for (int rank = 0; rank < communicator_.world_size(); ++rank) {
-    const pid_t pid = ranks_[rank].pid;
-    processes_.emplace_back(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-    if (is_gone(rank)) throw_lost(rank);
-  }
-}
-
-std::size_t SharedMemoryAverager::segment_bytes() const {
-  const auto ranks = static_cast<std::size_t>(communicator_.world_size());
-  std::size_t bytes =
-      cache_aligned(own_statistics().nbytes()) + cache_aligned(buffer_.rows.nbytes());
-  if (keeps_bf16()) bytes += cache_aligned(buffer_.bf16_rows.nbytes());
-  return cache_aligned(sizeof *changes_) + (sizeof *ranks_ + bytes) * ranks;
-}
-
-void SharedMemoryAverager::move_to_shared_memory(const std::vector<at::Tensor>& state) {
-  std::size_t bytes = 0;
-  for (const at::Tensor& tensor : state) bytes += cache_aligned(tensor.nbytes());
-  SharedSegment segment(communicator_, bytes);
-  for (const at::Tensor& tensor : state) {
-    segment.move_here(tensor, /*with_contents=*/communicator_.rank() == 0);
-  }
-  barrier();
-}
-
-Slice SharedMemoryAverager::slice_of(int rank) const {
-  const std::int64_t count = gradient_count();
-  const auto begin_of = [&](std::int64_t number) {
-    const std::int64_t even = count * number / communicator_.world_size();
-    return std::min(count, (even + kGrain - 1) / kGrain * kGrain);
-  };
-  return {begin_of(rank), begin_of(rank + 1) - begin_of(rank)};
-}
-
-/// Returns the owner's slice of a row of the table of `rank`.
-at::Tensor SharedMemoryAverager::gradients(int rank, std::int64_t row, int owner) const {
-  return slice_of(owner).of(tables_[static_cast<std::size_t>(rank)].select(0, row));
-}
-
-/// Returns the statistics of the rows that this rank gives to the others, a view.
-at::Tensor SharedMemoryAverager::own_statistics() const {
-  return buffer_.rows.narrow(0, 0, static_cast<std::int64_t>(buffer_.tree.rows_of_rank()))
-      .narrow(1, gradient_count(), buffer_.statistics);
-}
-
-void SharedMemoryAverager::average() {
-  const int mine = communicator_.rank();
-  statistics_slots_[static_cast<std::size_t>(mine)].copy_(own_statistics());
-  barrier();
-  // All ranks add these up, so each needs a copy to do it in.
-  comm::add_up(at::cat(statistics_slots_).unbind(), buffer_.tree.over_ranks(), statistics_);
-}
-
-void SharedMemoryAverager::all_gather() {
-  const int mine = communicator_.rank();
-  barrier();
-  for (int rank = 0; rank < communicator_.world_size(); ++rank) {
-    if (rank != mine) gradients(mine, 0, rank).copy_(gradients(rank, 0, rank));
-  }
-  barrier();
-}
-
-bool SharedMemoryAverager::end_update(bool finite) {
-  if (!finite) ranks_[communicator_.rank()].broken = true;
-  barrier();
-  return std::none_of(ranks_, ranks_ + communicator_.world_size(),
-                      [](const RankState& rank) { return rank.broken.load(); });
-}
-
-void SharedMemoryAverager::barrier() {
-  ++barriers_;
-  ranks_[communicator_.rank()].barriers.store(barriers_, std::memory_order_release);
-  changes_->fetch_add(1);
-  wake_all(*changes_);
-  wait_for_all();
-}
-
-void SharedMemoryAverager::wait_for_all() const {
-  const launch::WaitScope waiting(communicator_.status(), launch::Wait::kAveraging);
-  int spins = 0;
-  for (int rank = 0; rank < communicator_.world_size();) {
-    const std::uint32_t seen = changes_->load();
-    if (has_arrived(rank)) {
-      ++rank;
-      continue;
-    }
-    if (++spins < kSpins) {
-#if defined(__x86_64__)
-      __builtin_ia32_pause();
-#endif
-      continue;
-    }
-    if (wait_for_change(*changes_, seen)) continue;
-    require_no_loss();
-  }
-}
-
-bool SharedMemoryAverager::has_arrived(int rank) const {
-  return !is_before(ranks_[rank].barriers.load(std::memory_order_acquire), barriers_);
-}
-
-/// Throws PeerError where a process has ended before it reached the barrier. Whether it has ended
-/// is asked first, since it may reach the barrier and end meanwhile.
-void SharedMemoryAverager::require_no_loss() const {
-  for (int rank = 0; rank < communicator_.world_size(); ++rank) {
-    if (!has_arrived(rank) && is_gone(rank) && !has_arrived(rank)) throw_lost(rank);
-  }
-}
-
-/// Asks the process's descriptor, which tells its end even while its parent has not waited for it,
-/// or /proc where the system has no such descriptors (before Linux 5.3, and in some sandboxes).
-bool SharedMemoryAverager::is_gone(int rank) const {
-  const UniqueFd& process = processes_[static_cast<std::size_t>(rank)];
-  if (!process.valid()) {
-    const auto state = process_state(ranks_[rank].pid);
-    return !state || state == 'Z';
-  }
-  pollfd end{process.get(), POLLIN, 0};
-  return ::poll(&end, 1, 0) == 1;
+std::unique_ptr<GradientAverager> make_shared_memory_averager(const Communicator& communicator,
+                                                              GradientBuffer buffer) {
+  return std::make_unique<SharedMemoryAverager>(communicator, std::move(buffer));
 }
 
 }  // namespace mnist_train::comm

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "comm/gradient_buffer.h"
+#include "comm/gradient_averager.h"
 #include "kernels/optimizer_update.h"
 
 namespace mnist_train::train {

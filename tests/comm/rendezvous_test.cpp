@@ -188,11 +188,11 @@ class Stranger {
 
 TEST_CASE("what listens in place of the store is named with what it does, within the time-out") {
   const auto [serve, said] = GENERATE(table<void (*)(int), const char*>({
-      {[](int) {}, "accepts connections and says nothing"},
+      {[](int) {}, "accepts connections but sends nothing"},
       {[](int fd) { ::shutdown(fd, SHUT_RDWR); }, "closes the connection"},
       {[](int fd) { (void)::send(fd, "HTTP/1.1 400", 12, MSG_NOSIGNAL); },
-       "answers something else"},
-      {[](int fd) { (void)::send(fd, "abc", 3, MSG_NOSIGNAL); }, "says nothing"},
+       "sends something else"},
+      {[](int fd) { (void)::send(fd, "abc", 3, MSG_NOSIGNAL); }, "sends nothing"},
   }));
   const Stranger stranger(serve);
   const double begin_s = monotonic_seconds();
@@ -205,8 +205,8 @@ TEST_CASE("what listens in place of the store is named with what it does, within
       failure.message,
       ContainsSubstring("cannot reach the store at 127.0.0.1:" + std::to_string(stranger.port()) +
                         " (MASTER_ADDR, MASTER_PORT) within 1 s "
-                        "(launch.rendezvous_timeout_s): what listens there does not answer "
-                        "as a store: it "));
+                        "(launch.rendezvous_timeout_s): the program that listens there is "
+                        "not a store: it "));
   CHECK_THAT(failure.message, ContainsSubstring(said));
 }
 

@@ -224,8 +224,8 @@ def test_a_store_that_dies_ends_all_ranks_within_the_time_out(tmp_path):
                 assert_gone(rank, within_s=BUSY_S)
 
 
-@pytest.mark.parametrize("answer, said", [(None, "accepts connections and says nothing"), (b"", "closes the connection"),
-                                          (b"HTTP/1.1 400 Bad Request\r\n\r\n" * 100, "answers something else")],
+@pytest.mark.parametrize("answer, said", [(None, "accepts connections but sends nothing"), (b"", "closes the connection"),
+                                          (b"HTTP/1.1 400 Bad Request\r\n\r\n" * 100, "sends something else")],
                          ids=["silence", "nothing", "HTTP"])
 def test_a_port_of_strangers_is_not_taken_for_the_store(tmp_path, answer, said):
     with socket.socket() as stranger:
@@ -255,7 +255,7 @@ def test_a_port_of_strangers_is_not_taken_for_the_store(tmp_path, answer, said):
             assert time.monotonic() - begin_s < 2 + BUSY_S
             assert "mnist-train failed: rank 1" in process.stderr
             assert f"127.0.0.1:{port} (MASTER_ADDR, MASTER_PORT)" in process.stderr, process.stderr
-            assert f"what listens there does not answer as a store: it {said}" in process.stderr, process.stderr
+            assert f"the program that listens there is not a store: it {said}" in process.stderr, process.stderr
         stranger.shutdown(socket.SHUT_RDWR)
 
 

@@ -1,0 +1,64 @@
+#include "base/shared_barrier.h"
+
+#include <array>
+#include <cstddef>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "support/catch.h"
+
+namespace mnist_train {
+namespace {
+
+constexpr int kRanks = 3;
+
+/// Memory of a barrier. Threads stand in for processes.
+struct Memory {
+  alignas(64) std::array<std::byte, 1024> bytes{};
+
+  Memory() { REQUIRE(SharedBarrier::bytes(kRanks) <= bytes.size()); }
+};
+
+TEST_CASE("after a barrier each rank sees what all wrote before it") {
+  Memory memory;
+  constexpr int kRounds = 300;
+  std::array<int, kRanks> written{};  // plain numbers, so that the thread sanitizer watches them
+  std::array<bool, kRanks> right{};
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    threads.emplace_back([&, rank] {
+      SharedBarrier barrier(memory.bytes.data(), rank, kRanks);
+      bool all_right = true;
+      for (int round = 1; round <= kRounds; ++round) {
+        written[static_cast<std::size_t>(rank)] = round;
+        barrier.arrive_and_wait([](int) {});
+        for (const int number : written) all_right = all_right && number == round;
+        barrier.arrive_and_wait([](int) {});  // before anyone writes again
+      }
+      right[static_cast<std::size_t>(rank)] = all_right;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(right == std::array<bool, kRanks>{true, true, true});
+}
+
+TEST_CASE("a rank that waits learns which ranks are missing, and may give up") {
+  Memory memory;
+  std::vector<int> missing;
+  const auto give_up = [&](int rank) {
+    missing.push_back(rank);
+    if (missing.size() == 3) throw std::runtime_error("gives up");
+  };
+  SharedBarrier first(memory.bytes.data(), 0, kRanks);
+  SharedBarrier last(memory.bytes.data(), 2, kRanks);
+  CHECK_THROWS_AS(first.arrive_and_wait(give_up), std::runtime_error);
+  CHECK(missing == std::vector<int>{1, 2, 1});
+  missing.clear();
+  CHECK_THROWS_AS(last.arrive_and_wait(give_up), std::runtime_error);
+  CHECK(missing == std::vector<int>{1, 1, 1});
+  CHECK(last.has_arrived(0));
+}
+
+}  // namespace
+}  // namespace mnist_train
