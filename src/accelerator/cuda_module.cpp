@@ -25,7 +25,7 @@ void* cuda_module_function(const char* name) {
   static const SharedLibrary kLibrary = load();
   if (auto* function = kLibrary.find<void()>(name)) return reinterpret_cast<void*>(function);
   throw Error(ExitCode::kConfig,
-              std::string(launch::kCudaModule) + ": is not mnist-train's CUDA module");
+              std::string(launch::kCudaModule) + " is not mnist-train's CUDA module");
 }
 
 const CudaModule& cuda_module() {

@@ -9,13 +9,12 @@
 
 namespace mnist_train::accelerator {
 
-/// What the CUDA module does for the rest of the program. LibTorch's CUDA half takes half a second
-/// to load, so it and this module are loaded only by runs that use a GPU; tensors on a GPU then
-/// work as everywhere else.
+/// The functions of the CUDA module. LibTorch's CUDA half takes half a second to load, so only runs
+/// that use a GPU load it and this module; tensors on a GPU then work as everywhere else.
 struct CudaModule {
   int (*device_count)();
-  /// Makes the calling thread compute on that GPU, in a stream of its own: CUDA does not capture
-  /// graphs in the default stream.
+  /// Makes the calling thread compute on that GPU, in its own stream: CUDA does not capture graphs
+  /// in the default stream.
   void (*set_device)(int index);
   std::int64_t (*peak_memory_bytes)(int index);  // of LibTorch's allocator
   std::int64_t (*free_memory_bytes)(int index);
@@ -33,11 +32,11 @@ struct CudaModule {
   std::unique_ptr<KernelModule> (*compile_kernels)(const std::string& source);
 };
 
-/// Returns the module's table, which it loads on the first call. Throws Error(kConfig) when this
-/// build has no CUDA module or LibTorch's CUDA libraries cannot be loaded.
+/// Returns the module's functions; loads it on the first call. Throws Error(kConfig) if this build has
+/// no CUDA module or LibTorch's CUDA libraries cannot be loaded.
 const CudaModule& cuda_module();
 
-/// Returns a function of the CUDA module by its C name, for what only another layer can declare.
+/// Returns a function of the CUDA module by its C name, for functions that another layer declares.
 /// Throws as `cuda_module` does.
 void* cuda_module_function(const char* name);
 

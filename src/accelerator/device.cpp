@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <thread>
+#include <utility>
 
 #include "accelerator/cuda_module.h"
 #include "base/cpu_features.h"
@@ -26,7 +27,7 @@ std::unique_ptr<DeviceEvent> make_event(at::Device device) {
 void show_waits_on(launch::RankStatus* status) { waiting_status = status; }
 
 void wait(const DeviceEvent& event) {
-  constexpr double kSpin_s = 50e-6;  // sleeping takes as long, and would delay short waits
+  constexpr double kSpin_s = 50e-6;  // sleeping takes as long, and delays short waits
   constexpr std::chrono::microseconds kPause(50);
   if (event.is_done()) return;
   const launch::WaitScope waiting(waiting_status, launch::Wait::kDevice);
@@ -41,6 +42,17 @@ void synchronize(at::Device device) {
   const auto event = make_event(device);
   event->record();
   wait(*event);
+}
+
+RunAheadLimit::RunAheadLimit(at::Device device, int steps)
+    : steps_(steps), last_(make_event(device)), next_(make_event(device)) {}
+
+void RunAheadLimit::step_launched() {
+  if (!last_ || ++launched_ < steps_) return;
+  launched_ = 0;
+  next_->record();
+  wait(*last_);
+  std::swap(last_, next_);
 }
 
 at::Tensor to_host(const at::Tensor& tensor) {

@@ -16,10 +16,10 @@ class DeviceGraph {
  public:
   virtual ~DeviceGraph() = default;
 
-  /// Captures what `work` launches, without computing it. All tensors that it reads and writes must
-  /// stay where they are, and it must not wait for the device. Throws Error(kRunFailed).
+  /// Captures the launches of `work`, without computing them. All tensors that it reads and writes
+  /// must keep their addresses, and it must not wait for the device. Throws Error(kRunFailed).
   virtual void capture(const std::function<void()>& work) = 0;
-  /// Launches what was captured, and does not wait for it.
+  /// Launches the captured work, and does not wait for it.
   virtual void replay() = 0;
 };
 
@@ -31,50 +31,67 @@ class DeviceEvent {
  public:
   virtual ~DeviceEvent() = default;
 
-  /// Sets the mark behind all that the thread has given the device so far.
+  /// Sets the mark after all work that the thread has given the device so far.
   virtual void record() = 0;
-  /// Returns whether the device has come to the mark, or there is none yet. Does not wait.
+  /// Returns whether the device has reached the mark, or there is none yet. Does not wait.
   virtual bool is_done() const = 0;
 };
 
 /// Returns an event for the device of the calling thread; null on a CPU, which computes at once.
 std::unique_ptr<DeviceEvent> make_event(at::Device device);
 
-/// Sets for the whole process whose status, which may be null, shows that its rank waits for its
-/// GPU in `wait`, `synchronize` and `to_host`. They wait without end, even if the GPU does not
-/// answer or a captured collective waits there for a rank that is gone: whoever watches the status
-/// ends the process.
+/// Sets, for the whole process, the status that shows waits for the GPU in `wait`, `synchronize` and
+/// `to_host`; null for none. They wait without end, even if the GPU does not answer or a captured
+/// collective waits for a rank that is gone: whoever watches the status ends the process.
 void show_waits_on(launch::RankStatus* status);
 
-/// Returns when the device has come to the event.
+/// Returns when the device has reached the event.
 void wait(const DeviceEvent& event);
 
-/// Returns when the device has finished what this thread gave it to do; on a CPU at once.
+/// Returns when the device has finished all work of this thread; on a CPU at once.
 void synchronize(at::Device device);
 
-/// Returns a tensor in the host's memory: itself on a CPU, else a copy. Waits as
-/// `synchronize` does, so results are read from a GPU with this, not with LibTorch's functions.
+/// Keeps the host from running more than a few steps or batches ahead of its GPU. A launch blocks
+/// unseen once the device's queue is full, as when the device hangs, so the host must reach a wait
+/// that the status shows (see `show_waits_on`) before that.
+class RunAheadLimit {
+ public:
+  /// The host waits when it is between `steps` and twice as many steps ahead.
+  RunAheadLimit(at::Device device, int steps);
+
+  /// Counts a launched step; after every `steps` of them waits until the GPU has reached the host's
+  /// position `steps` before. Does nothing on a CPU.
+  void step_launched();
+
+ private:
+  int steps_;
+  int launched_ = 0;  // since `last_` was recorded
+  std::unique_ptr<DeviceEvent> last_;
+  std::unique_ptr<DeviceEvent> next_;
+};
+
+/// Returns a tensor in the host's memory: itself on a CPU, else a copy. Waits as `synchronize` does;
+/// results on a GPU must be read with this, not with LibTorch's functions.
 at::Tensor to_host(const at::Tensor& tensor);
 
-/// Returns a tensor in the memory of the device: itself where it is there already, else a copy. A
-/// GPU's is made behind all that the thread has given it so far, from page-locked memory, so the
-/// host does not wait for it.
+/// Returns a tensor in the memory of the device: itself if it is there already, else a copy. The host
+/// does not wait for a copy to a GPU, which comes from page-locked memory.
 at::Tensor to_device(const at::Tensor& tensor, at::Device device);
 
-/// Returns the larger of this process's peak resident memory and, where it computes on a GPU, the
-/// peak of LibTorch's allocator there, in bytes.
+/// Returns the larger of this process's peak resident memory and, on a GPU, the peak of LibTorch's
+/// allocator, in bytes.
 std::int64_t peak_memory_bytes(at::Device device);
 
-/// Returns how many bytes of a GPU's memory nobody uses.
+/// Returns the free memory of a GPU, in bytes.
 std::int64_t free_memory_bytes(at::Device device);
 
-/// Returns whether this processor or GPU computes bf16 natively: AVX512-BF16, or Ampere and later.
+/// Returns whether this CPU or GPU computes bf16 natively: AVX512-BF16, or Ampere and later.
 bool computes_bfloat16(at::Device device);
 
 /// Returns the name of the GPU, such as "NVIDIA H100 80GB HBM3"; empty for a CPU.
 std::string device_name(at::Device device);
 
-/// Returns what makes graphs for the device; null for a CPU, which has none.
+/// Returns the factory of graphs for the device; null for a CPU.
 GraphFactory graph_factory(at::Device device);
 
 }  // namespace mnist_train::accelerator

@@ -128,7 +128,7 @@ void print_predictions(Worker& worker, models::Model& model, Images images,
   const auto source = loader::make_batch_source(
       as_image_set(images, like), settings::effective_normalize(worker.config.data, like.channels),
       worker.device(), at::kFloat, make_augmenter(worker, like, /*exchanges=*/false));
-  const auto batch = source->gather_sequential({0, source->count()});
+  const auto batch = source->gather({{0, source->count()}, loader::Order::kStored});
   const at::Tensor scores =
       model.forward(batch.images).to(at::kCPU, at::kDouble).softmax(1).to(at::kFloat).contiguous();
   std::string text;

@@ -240,7 +240,7 @@ void run_preview(Worker& worker) {
   for (std::int64_t number = own.begin; number < own.end; ++number) {
     const data::Range shard = split->shard(global, number);
     const data::Range next = split->shard(global, (number + 1) % split->shards());
-    append(batch, images->gather(shard, next));
+    append(batch, images->gather({.range = shard, .next = next}));
     samples.insert(samples.end(), order.begin() + shard.begin, order.begin() + shard.end);
   }
   const auto texts =

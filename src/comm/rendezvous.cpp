@@ -82,7 +82,8 @@ std::string obstacle_at(const addrinfo& address, Deadline& deadline) {
   if (!fd.valid()) return std::strerror(errno);
   int error = ::connect(fd.get(), address.ai_addr, address.ai_addrlen) == 0 ? 0 : errno;
   if (error == EINPROGRESS) {
-    if (!is_ready(fd.get(), POLLOUT, deadline, kConnect_s)) return "connection attempts are not answered";
+    if (!is_ready(fd.get(), POLLOUT, deadline, kConnect_s))
+      return "connection attempts are not answered";
     socklen_t size = sizeof error;
     ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
   }

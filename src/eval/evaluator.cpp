@@ -264,8 +264,8 @@ Evaluation evaluate(models::Model& model, loader::BatchSource& images, std::int6
   for (std::size_t i = 0; i < ranges.size(); ++i) {
     const data::Range& range = ranges[i];
     const std::int64_t shard = shard_of_range[i];
-    images.prefetch_sequential(std::span(ranges).subspan(i));
-    const loader::Batch batch = images.gather_sequential(range);
+    images.prefetch(std::span(ranges).subspan(i), loader::Order::kStored);
+    const loader::Batch batch = images.gather({range, loader::Order::kStored});
     if (!drafted) {
       sums.add(model.forward(batch.images), batch.labels, shard, range);
     } else {

@@ -1,22 +1,29 @@
 #include "loader/batch_source.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <stdexcept>
+#include <cstring>
 #include <utility>
 
 #include "accelerator/device.h"
 #include "base/error.h"
 #include "data/epoch_draws.h"
 #include "data/image_decoder.h"
-#include "loader/resident_source.h"
+#include "kernels/gather_batch.h"
+#include "kernels/selection.h"
 
 namespace mnist_train::loader {
 
 namespace {
+
+at::Tensor borrow(const void* memory, at::IntArrayRef sizes, at::ScalarType type) {
+  return at::from_blob(const_cast<void*>(memory), sizes, at::TensorOptions(type));
+}
 
 /// Encoded images that are decoded a few batches ahead of their use.
 class StreamedSource : public BatchSource {
@@ -31,17 +38,18 @@ class StreamedSource : public BatchSource {
   }
 
  protected:
-  void announce(std::span<const data::Range> ranges, Order order) override {
+  void prepare(std::span<const data::Range> ranges, Order order) override {
     std::vector<std::vector<std::int64_t>> batches;
     for (const data::Range& range : ranges.first(std::min(ranges.size(), kBatchesAhead))) {
-      batches.push_back(samples_at(range, order));
+      batches.push_back(samples_of({range, order}));
     }
     decoder_->prefetch(batches);
   }
 
-  Batch read(data::Range range, Order order) override {
-    const std::vector<std::int64_t> samples = samples_at(range, order);
-    const std::vector<std::int64_t> sizes{range.size(), set_.channels, set_.height, set_.width};
+  Batch read(const Selection& selection) override {
+    const std::vector<std::int64_t> samples = samples_of(selection);
+    const std::vector<std::int64_t> sizes{static_cast<std::int64_t>(samples.size()), set_.channels,
+                                          set_.height, set_.width};
     const at::Tensor labels = accelerator::to_device(labels_of(samples), device_);
     if (samples.empty()) {
       return {at::empty(sizes, at::TensorOptions(at::kByte).device(device_)), labels};
@@ -50,8 +58,8 @@ class StreamedSource : public BatchSource {
     if (!batch.failures.empty()) throw Error(ExitCode::kData, batch.failures.front().message);
     const bool on_gpu = decoder_->decodes_to_gpu();
     if (on_gpu) {
-      // The decoder takes its memory back when nobody holds it. What was queued on the GPU to read
-      // the last batch is done when the next one is taken, so until then it is held.
+      // The decoder reuses its memory once nobody holds it. Work queued on the GPU may still read
+      // the last batch until the next one is taken, so it is held until then.
       accelerator::synchronize(device_);
       held_ = batch.owner;
     }
@@ -63,7 +71,159 @@ class StreamedSource : public BatchSource {
 
  private:
   std::unique_ptr<data::ImageDecoder> decoder_;
-  std::shared_ptr<const void> held_;  // the last batch's bytes, where they lie on the GPU
+  std::shared_ptr<const void> held_;  // the last batch's bytes, if they are on the GPU
+};
+
+/// Images in memory: on a CPU the shared host memory itself, on a GPU a copy.
+class ResidentSource : public BatchSource {
+ public:
+  ResidentSource(data::ImageSet images, const settings::NormalizeOptions& normalize,
+                 at::Device device, at::ScalarType type, std::shared_ptr<Augmenter> augmenter)
+      : BatchSource(std::move(images), normalize, device, type, std::move(augmenter)) {
+    if (!on_device_) return;
+    const at::Tensor labels = borrow(set_.labels.data(), {set_.count}, at::kByte);
+    device_labels_ = accelerator::to_device(labels.to(at::kLong), device_);
+    are_normalized_ = !augmenter_ && has_memory_for(type);
+    upload(are_normalized_ ? type : at::kByte);
+    if (!are_normalized_) {
+      plain_map_ = plain_pixel_map({set_.height, set_.width}, normalize, device_);
+    }
+    if (augmenter_) augmenting_map_ = augmenter_->pixel_map(normalize);
+  }
+
+  void set_order(std::vector<std::int64_t> order, std::int64_t epoch) override {
+    BatchSource::set_order(std::move(order), epoch);
+    if (!on_device_) return;
+    const auto count = static_cast<std::int64_t>(order_.size());
+    keep_on_device(device_order_, borrow(order_.data(), {count}, at::kLong));
+  }
+
+ protected:
+  std::optional<Batch> gather_by_kernel(const Selection& selection) override {
+    if (!is_kernel_used()) return std::nullopt;
+    kernels::BatchSamples samples = kernel_samples(selection);
+    const bool is_stored = selection.order == Order::kStored;
+    if (!is_stored) samples.seeds = seeds_;
+    if (are_normalized_) return is_stored ? std::nullopt : std::optional(rows_of(samples));
+    if (is_stored || !augmenter_) {
+      return as_batch(kernels::gather_pixels(samples, plain_map_, type_));
+    }
+    if (!augmenting_map_) return std::nullopt;
+    augmenting_map_->drawn = augmenter_->drawn();
+    return as_batch(kernels::gather_pixels(samples, *augmenting_map_, type_));
+  }
+
+  Batch read(const Selection& selection) override {
+    if (!on_device_) return copy(samples_of(selection));
+    const data::Range& range = selection.range;
+    if (selection.order == Order::kStored) {
+      return {images_of(rows_.narrow(0, range.begin, range.size())),
+              device_labels_.narrow(0, range.begin, range.size())};
+    }
+    if (is_kernel_used()) return rows_of(kernel_samples(selection));
+    const at::Tensor samples = selection.positions.defined()
+                                   ? device_order_.index_select(0, selection.positions)
+                                   : device_order_.narrow(0, range.begin, range.size());
+    return {images_of(rows_.index_select(0, samples)), device_labels_.index_select(0, samples)};
+  }
+
+  Batch read_normalized(const Selection& selection) override {
+    if (on_device_) {
+      return are_normalized_ ? read(selection) : BatchSource::read_normalized(selection);
+    }
+    const std::vector<std::int64_t> samples = samples_of(selection);
+    return {normalizer_.gather(set_, samples), labels_of(samples)};
+  }
+
+ private:
+  bool has_memory_for(at::ScalarType type) const {
+    if (device_.is_cpu()) return true;
+    constexpr std::int64_t kPartOfFreeMemory = 4;
+    const auto element = static_cast<std::int64_t>(c10::elementSize(type));
+    const std::int64_t bytes = set_.count * set_.bytes_per_image() * element;
+    if (bytes <= accelerator::free_memory_bytes(device_) / kPartOfFreeMemory) return true;
+    spdlog::info(
+        "images stay bytes on the GPU and are normalised batch by batch: normalised, they "
+        "would take {} MiB, more than a quarter of its free memory",
+        bytes >> 20);
+    return false;
+  }
+
+  /// Copies all images to the GPU, a part of them at a time, as bytes or normalised.
+  void upload(at::ScalarType type) {
+    constexpr std::int64_t kPart = 4096;
+    const std::int64_t pixels = set_.bytes_per_image();
+    rows_ = at::empty({set_.count, pixels}, at::TensorOptions(type).device(device_));
+    for (std::int64_t begin = 0; begin < set_.count; begin += kPart) {
+      const std::int64_t count = std::min(kPart, set_.count - begin);
+      const at::Tensor bytes = borrow(set_.images.data() + begin * pixels,
+                                      {count, set_.channels, set_.height, set_.width}, at::kByte);
+      const at::Tensor here = accelerator::to_device(bytes, device_);
+      images_of(rows_.narrow(0, begin, count))
+          .copy_(are_normalized_ ? normalizer_.normalize(here) : here);
+      accelerator::synchronize(device_);  // LibTorch's own waits for it have no time-out
+    }
+  }
+
+  /// Returns rows as images [n,C,H,W]: bytes with their stored strides, normalised ones with
+  /// channels_last strides.
+  at::Tensor images_of(const at::Tensor& rows) const {
+    const std::int64_t count = rows.size(0);
+    if (!are_normalized_) return rows.view({count, set_.channels, set_.height, set_.width});
+    return rows.view({count, set_.height, set_.width, set_.channels}).permute({0, 3, 1, 2});
+  }
+
+  bool is_kernel_used() const {
+    return kernels::is_used(kernels::Operation::kGatherBatch, device_);
+  }
+
+  kernels::BatchSamples kernel_samples(const Selection& selection) const {
+    kernels::BatchSamples samples{selection.range.size(), rows_, device_labels_};
+    samples.positions = selection.positions;
+    samples.first = selection.range.begin;
+    samples.advance = selection.advance;
+    if (selection.order == Order::kEpoch) samples.order = device_order_;
+    return samples;
+  }
+
+  /// Returns rows with their labels, by the kernel.
+  Batch rows_of(const kernels::BatchSamples& samples) const {
+    Batch batch = as_batch(kernels::gather_rows(samples));
+    batch.images = images_of(batch.images);
+    return batch;
+  }
+
+  static Batch as_batch(kernels::MadeBatch made) {
+    return {std::move(made.images), std::move(made.labels), std::move(made.other_labels),
+            std::move(made.weights), std::move(made.seeds)};
+  }
+
+  Batch copy(const std::vector<std::int64_t>& samples) {
+    const auto count = static_cast<std::int64_t>(samples.size());
+    if (!host_bytes_.defined() || host_bytes_.size(0) < count) {
+      host_bytes_ = at::empty({count, set_.channels, set_.height, set_.width}, at::kByte);
+    }
+    at::Tensor bytes = host_bytes_.narrow(0, 0, count);
+    auto* out = bytes.mutable_data_ptr<std::uint8_t>();
+    const std::int64_t size = set_.bytes_per_image();
+    for (const std::int64_t sample : samples) {
+      std::memcpy(out, set_.images.data() + sample * size, static_cast<std::size_t>(size));
+      out += size;
+    }
+    return {bytes, labels_of(samples)};
+  }
+
+  // Whether kernels read a copy of all samples in the device's memory: on a GPU, and if a CPU
+  // computes kernels, as in tests.
+  const bool on_device_ =
+      !device_.is_cpu() || kernels::is_used(kernels::Operation::kGatherBatch, device_);
+  at::Tensor host_bytes_;        // CPU: the bytes of one batch that is to be augmented
+  bool are_normalized_ = false;  // GPU: `rows_`
+  at::Tensor rows_;              // GPU: [count, C*H*W] u8, or [count, H*W*C] of the images' type
+  at::Tensor device_labels_;     // GPU: [count] i64
+  at::Tensor device_order_;      // GPU: a copy of order_
+  kernels::PixelMap plain_map_;  // GPU: of bytes that are not augmented
+  std::optional<kernels::PixelMap> augmenting_map_;  // GPU: of augmented ones, if there can be one
 };
 
 }  // namespace
@@ -91,103 +251,66 @@ void BatchSource::set_order(std::vector<std::int64_t> order, std::int64_t epoch)
   if (augmenter_->samples_beyond() > 0) order_.push_back(order_.front());
 }
 
-void BatchSource::prefetch(std::span<const data::Range> ranges) {
+void BatchSource::prefetch(std::span<const data::Range> ranges, Order order) {
   std::vector<data::Range> wanted(ranges.begin(), ranges.end());
-  for (data::Range& range : wanted) range.end += samples_beyond();
-  announce(wanted, Order::kEpoch);
+  if (order == Order::kEpoch) {
+    for (data::Range& range : wanted) range.end += samples_beyond();
+  }
+  prepare(wanted, order);
 }
 
-void BatchSource::prefetch_sequential(std::span<const data::Range> ranges) {
-  announce(ranges, Order::kStored);
+bool BatchSource::gathers_at_positions() const {
+  return !set_.encoded && !(augmenter_ && augmenter_->mixes_shards());
 }
 
-Batch BatchSource::gather(data::Range range, data::Range next) {
-  if (auto batch = make_at_once({.range = range})) return *std::move(batch);
-  Batch batch = gather_images(range, next);
-  if (seed_) batch.seeds = seeds_.narrow(0, range.begin, range.size());
+Batch BatchSource::gather(const Selection& given) {
+  Selection selection = given;
+  if (selection.positions.defined()) {
+    selection.range = {0, selection.positions.size(0) - samples_beyond()};
+  }
+  const bool trains = selection.order == Order::kEpoch;
+  if (!trains && augmenter_ && augmenter_->changes_test()) {
+    Batch batch = read(selection);
+    batch.images = augmenter_->apply_to_test(batch.images);
+    return finish(std::move(batch));
+  }
+  if (auto batch = gather_by_kernel(selection)) return *std::move(batch);
+  Batch batch = trains && augmenter_ ? augmented(selection) : read_normalized(selection);
+  if (!trains) return batch;
+  const at::Tensor& positions = selection.positions;
+  const data::Range& range = selection.range;
+  if (seed_) {
+    batch.seeds = positions.defined() ? seeds_.index_select(0, positions.narrow(0, 0, range.size()))
+                                      : seeds_.narrow(0, range.begin, range.size());
+  }
+  if (selection.advance != 0) at::Tensor(positions).add_(selection.advance);
   return batch;
 }
 
-Batch BatchSource::gather_images(data::Range range, data::Range next) {
-  if (!augmenter_) return read_normalized(range, Order::kEpoch);
-  if (augmenter_->takes_partners()) {
-    const data::Range partners{next.begin, next.begin + std::min(range.size(), next.size())};
-    const Batch stored = read_with_partners(range, partners);
-    return finish(augmenter_->apply(stored.images, stored.labels, range, partners));
+Batch BatchSource::augmented(Selection selection) {
+  selection.advance = 0;  // is added later
+  Selection wanted = selection;
+  wanted.range.end += samples_beyond();
+  Batch stored = read(wanted);
+  const data::Range partners = augmenter_->partners(selection);
+  if (partners.size() > 0) {
+    const Batch own{stored.images.clone(), stored.labels};  // `read` may reuse the memory
+    const Batch others = read({partners});
+    stored = {at::cat({own.images, others.images}), at::cat({own.labels, others.labels})};
   }
-  const Batch stored = read({range.begin, range.end + samples_beyond()}, Order::kEpoch);
-  return finish(augmenter_->apply(stored.images, stored.labels, range, next.size()));
+  return finish(augmenter_->apply(std::move(stored), selection));
 }
 
-/// Returns the samples at both ranges of the epoch's order, one behind the other.
-Batch BatchSource::read_with_partners(data::Range range, data::Range partners) {
-  Batch both;
-  std::int64_t begin = 0;
-  for (const data::Range& part : {range, partners}) {  // each may take the other's memory
-    Batch read_part = read(part, Order::kEpoch);
-    for (std::size_t i = 0; i < 2; ++i) {  // images and labels
-      const at::Tensor& from = *read_part.tensors()[i];
-      at::Tensor& to = *both.tensors()[i];
-      if (!to.defined()) {
-        std::vector<std::int64_t> sizes = from.sizes().vec();
-        sizes.front() = range.size() + partners.size();
-        to = at::empty(sizes, from.options());
-      }
-      to.narrow(0, begin, part.size()).copy_(from);
-    }
-    begin += part.size();
+std::vector<std::int64_t> BatchSource::samples_of(const Selection& selection) const {
+  const data::Range& range = selection.range;
+  if (selection.order == Order::kStored) return data::positions(range);
+  if (!selection.positions.defined()) {
+    return {order_.begin() + range.begin, order_.begin() + range.end};
   }
-  return both;
-}
-
-bool BatchSource::can_gather_at() const {
-  return can_read_at() && !(augmenter_ && augmenter_->mixes_shards());
-}
-
-Batch BatchSource::gather_at(const at::Tensor& positions, std::int64_t advance) {
-  const data::Range range{0, positions.size(0) - samples_beyond()};
-  if (auto made = make_at_once({.range = range, .positions = positions, .advance = advance})) {
-    return *std::move(made);
-  }
-  Batch batch;
-  if (augmenter_) {
-    const Batch stored = read_at(positions);
-    batch = finish(augmenter_->apply(stored.images, stored.labels, positions));
-  } else {
-    batch = read_normalized_at(positions);
-  }
-  if (seed_) batch.seeds = seeds_.index_select(0, positions.narrow(0, 0, range.size()));
-  if (advance != 0) at::Tensor(positions).add_(advance);
-  return batch;
-}
-
-Batch BatchSource::gather_sequential(data::Range range) {
-  if (!augmenter_ || !augmenter_->changes_test()) {
-    if (auto batch = make_at_once({.range = range, .order = Order::kStored})) {
-      return *std::move(batch);
-    }
-    return read_normalized(range, Order::kStored);
-  }
-  Batch batch = read(range, Order::kStored);
-  batch.images = augmenter_->apply_to_test(batch.images);
-  return finish(std::move(batch));
-}
-
-Batch BatchSource::read_normalized(data::Range range, Order order) {
-  return finish(read(range, order));
-}
-
-Batch BatchSource::read_at(const at::Tensor& /*positions*/) {
-  throw std::logic_error("this source reads no samples at positions on a device");
-}
-
-Batch BatchSource::read_normalized_at(const at::Tensor& positions) {
-  return finish(read_at(positions));
-}
-
-std::vector<std::int64_t> BatchSource::samples_at(data::Range range, Order order) const {
-  if (order == Order::kStored) return data::positions(range);
-  return {order_.begin() + range.begin, order_.begin() + range.end};
+  const auto* first = selection.positions.const_data_ptr<std::int64_t>();
+  std::vector<std::int64_t> samples(first, first + selection.positions.numel());
+  for (std::int64_t& sample : samples) sample = order_[static_cast<std::size_t>(sample)];
+  return samples;
 }
 
 at::Tensor BatchSource::labels_of(const std::vector<std::int64_t>& samples) const {
@@ -199,7 +322,7 @@ at::Tensor BatchSource::labels_of(const std::vector<std::int64_t>& samples) cons
   return result;
 }
 
-/// Normalises bytes; what augmentation made numbers of has been normalised.
+/// Normalises bytes; f32 images have been normalised by augmentation.
 Batch BatchSource::finish(Batch batch) {
   const bool are_bytes = batch.images.scalar_type() == at::kByte;
   batch.images =
@@ -207,7 +330,7 @@ Batch BatchSource::finish(Batch batch) {
   return batch;
 }
 
-/// A captured step finds the tensor where it is, as long as its size stays.
+/// A captured step finds the tensor at its address, as long as its size stays.
 void BatchSource::keep_on_device(at::Tensor& kept, const at::Tensor& on_host) const {
   if (!kept.defined() || kept.sizes() != on_host.sizes()) {
     kept = at::empty(on_host.sizes(), on_host.options().device(device_));
@@ -223,7 +346,8 @@ std::unique_ptr<BatchSource> make_batch_source(data::ImageSet images,
     return std::make_unique<StreamedSource>(std::move(images), normalize, device, type,
                                             std::move(augmenter));
   }
-  return make_resident_source(std::move(images), normalize, device, type, std::move(augmenter));
+  return std::make_unique<ResidentSource>(std::move(images), normalize, device, type,
+                                          std::move(augmenter));
 }
 
 }  // namespace mnist_train::loader

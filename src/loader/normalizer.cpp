@@ -18,14 +18,14 @@ namespace mnist_train::loader {
 
 namespace {
 
-constexpr std::int64_t kGrain = 1 << 14;  // pixels that are worth a thread
+constexpr std::int64_t kGrainPixels = 1 << 14;  // the least work of a thread
 
-/// Exactly the operations that torchvision's ToTensor and Normalize make on a value.
+/// Exactly the operations of torchvision's ToTensor and Normalize.
 float normalise(int value, float mean, float std) {
   return (static_cast<float>(value) / 255.0F - mean) / std;
 }
 
-/// The figure of a channel, as torchvision computes with it.
+/// The mean or std of a channel in torchvision's precision.
 float figure(const settings::PerChannel& figures, std::size_t channel) {
   const auto* list = std::get_if<std::vector<double>>(&figures);
   return static_cast<float>(list != nullptr ? (*list)[channel] : std::get<double>(figures));
@@ -33,7 +33,7 @@ float figure(const settings::PerChannel& figures, std::size_t channel) {
 
 using Table = std::array<float, 256>;
 
-/// Makes a table for each channel where mean or std are lists, else one table for all channels.
+/// Makes a table for each channel if mean or std is a list, else one table for all channels.
 std::vector<Table> tables_for(const settings::NormalizeOptions& normalize) {
   std::size_t count = 1;
   for (const settings::PerChannel& figures : {normalize.mean, normalize.std}) {
@@ -54,11 +54,11 @@ at::Tensor as_tensor(const std::vector<Table>& tables) {
   return at::from_blob(const_cast<Table*>(tables.data()), {count, 256}, at::kFloat);
 }
 
-/// Writes the values of a channel's pixels to every `stride`-th place.
+/// Writes the values of a channel's pixels to every `stride`-th element.
 template <class T>
 void look_up(const T* values, const std::uint8_t* in, std::int64_t pixels, std::int64_t stride,
              T* out) {
-  if (stride == 1) {  // four times as fast as where the compiler does not know
+  if (stride == 1) {  // known to the compiler it is four times as fast
     std::transform(in, in + pixels, out, [&](std::uint8_t pixel) { return values[pixel]; });
     return;
   }
@@ -109,13 +109,13 @@ at::Tensor Normalizer::buffer(at::IntArrayRef sizes) {
   return buffer_.narrow(0, 0, sizes[0]);
 }
 
-/// `sample_at` says where the bytes of a sample of the batch lie.
+/// `sample_at` returns a pointer to the bytes of a sample of the batch.
 template <typename SampleAt>
 at::Tensor Normalizer::look_up_all(at::IntArrayRef sizes, const SampleAt& sample_at) {
   at::Tensor images = buffer(sizes);
   const std::int64_t channels = sizes[1];
   const std::int64_t pixels = sizes[2] * sizes[3];
-  const std::int64_t of_task = kGrain / std::max<std::int64_t>(1, channels * pixels);
+  const std::int64_t of_task = kGrainPixels / std::max<std::int64_t>(1, channels * pixels);
   const auto fill = [&](auto* out, const auto& tables) {
     parallel_for(0, sizes[0], of_task, [&](std::int64_t sample, std::int64_t end) {
       for (; sample < end; ++sample) {

@@ -11,9 +11,9 @@
 
 namespace mnist_train::loader {
 
-/// Makes bytes the input of a model, as torchvision does it: `(value / 255 - mean) / std` in fp32,
-/// with channels_last strides, through tables that the host computes. The result of one call is
-/// valid until the next one.
+/// Turns bytes into the input of a model as torchvision does: `(value / 255 - mean) / std` in fp32,
+/// with channels_last strides, by tables that the host computes. The result of one call is valid
+/// until the next one.
 class Normalizer {
  public:
   /// `type` is that of the results, f32 or bf16.
@@ -21,10 +21,9 @@ class Normalizer {
 
   /// Returns the images of `samples` of a set in host memory, [n,C,H,W]. Only for a CPU.
   at::Tensor gather(const data::ImageSet& set, const std::vector<std::int64_t>& samples);
-  /// Normalises bytes [n,C,H,W] u8 that lie on the device. The result has the type and strides of
-  /// the class's comment.
+  /// Normalises bytes [n,C,H,W] u8 on the device.
   at::Tensor normalize(const at::Tensor& bytes);
-  /// Converts values [n,C,H,W] f32 that are normalised already to the type and the strides.
+  /// Converts normalised values [n,C,H,W] f32 to the type and the strides.
   at::Tensor convert(const at::Tensor& values);
 
  private:
@@ -34,21 +33,21 @@ class Normalizer {
 
   at::Device device_;
   at::ScalarType type_;
-  // What each byte becomes, for all channels or for each of them.
+  // The value of each byte, for all channels or for each of them.
   std::vector<std::array<float, 256>> tables_;
   std::vector<std::array<at::BFloat16, 256>> bf16_tables_;
   at::Tensor buffer_;         // CPU: memory of the images of one batch
   at::Tensor device_tables_;  // GPU: [tables * 256] of the images' type
 };
 
-/// Returns what each byte becomes, [1,256] f32 for all channels or [C,256] for each, on the device.
+/// Returns the value of each byte, [1,256] f32 for all channels or [C,256] for each, on the device.
 at::Tensor normalization_tables(const settings::NormalizeOptions& normalize, at::Device device);
 
-/// Returns the figures as f32 that broadcast to images [n,C,H,W] on the device: [] or [C,1,1].
+/// Returns mean or std as f32 that broadcasts to images [n,C,H,W] on the device: [] or [C,1,1].
 at::Tensor per_channel(const settings::PerChannel& figures, at::Device device);
 
-/// Returns an uninitialised [n,C,H,W] tensor whose strides are channels_last even for one channel,
-/// where `contiguous` would leave them as they are and convolutions would run in their slow format.
+/// Returns an uninitialised [n,C,H,W] tensor whose strides are channels_last even for one channel:
+/// `contiguous` would leave them as they are, and convolutions would run in their slow format.
 at::Tensor empty_channels_last(at::IntArrayRef sizes, const at::TensorOptions& options);
 
 }  // namespace mnist_train::loader

@@ -190,8 +190,7 @@ TEST_CASE("what listens in place of the store is named with what it does, within
   const auto [serve, said] = GENERATE(table<void (*)(int), const char*>({
       {[](int) {}, "accepts connections but sends nothing"},
       {[](int fd) { ::shutdown(fd, SHUT_RDWR); }, "closes the connection"},
-      {[](int fd) { (void)::send(fd, "HTTP/1.1 400", 12, MSG_NOSIGNAL); },
-       "sends something else"},
+      {[](int fd) { (void)::send(fd, "HTTP/1.1 400", 12, MSG_NOSIGNAL); }, "sends something else"},
       {[](int fd) { (void)::send(fd, "abc", 3, MSG_NOSIGNAL); }, "sends nothing"},
   }));
   const Stranger stranger(serve);

@@ -146,8 +146,9 @@ loader::Batch expected_of(const data::ImageSet& set, const std::vector<std::int6
                           const Case& tried, data::Range range) {
   const auto source = source_of(set, tried);
   source->set_order(order, 2);
-  loader::Batch batch =
-      range.size() > 0 ? source->gather(range) : source->gather_sequential({15, set.count});
+  loader::Batch batch = range.size() > 0
+                            ? source->gather({range})
+                            : source->gather({{15, set.count}, loader::Order::kStored});
   batch.images = batch.images.clone();
   return batch;
 }
@@ -176,13 +177,13 @@ void check_source(const data::ImageSet& set, const Case& tried) {
   REQUIRE(kernels::is_used(kernels::Operation::kGatherBatch, at::kCPU));
   const auto source = source_of(set, tried);
   for (const std::int64_t epoch : {0, 2}) source->set_order(order, epoch);
-  check_equal(source->gather({4, 13}), first);
-  check_equal(source->gather({22, 23}), last);
-  CHECK(source->gather({7, 7}).size() == 0);
-  check_equal(source->gather_sequential({15, set.count}), stored);
+  check_equal(source->gather({{4, 13}}), first);
+  check_equal(source->gather({{22, 23}}), last);
+  CHECK(source->gather({{7, 7}}).size() == 0);
+  check_equal(source->gather({{15, set.count}, loader::Order::kStored}), stored);
   const at::Tensor positions = at::arange(4, 13 + source->samples_beyond(), at::kLong);
-  check_equal(source->gather_at(positions, 9), first);
-  check_equal(source->gather_at(positions), second);
+  check_equal(source->gather({.positions = positions, .advance = 9}), first);
+  check_equal(source->gather({.positions = positions}), second);
   CHECK(positions.equal(at::arange(13, 22 + source->samples_beyond(), at::kLong)));
 }
 

@@ -38,7 +38,7 @@ Batch augmented(const AugmentList& list, const at::Tensor& images, at::Device de
   Augmenter augmenter(list, kSize, kSeed, device);
   augmenter.begin_epoch(order(), kEpoch);
   const at::Tensor labels = at::arange(kSamples, at::TensorOptions(at::kLong).device(device));
-  return augmenter.apply(images.to(device), labels, {0, kSamples});
+  return augmenter.apply({images.to(device), labels}, {{0, kSamples}});
 }
 
 at::Tensor images_of(const AugmentList& list, const at::Tensor& images) {
@@ -149,7 +149,7 @@ TEST_CASE("a resize by a whole factor is PyTorch's antialiased bilinear one") {
   const at::Tensor row = at::arange(0, 80, 10, at::kByte).view({1, 1, 1, 8});  // 0, 10, …, 70
   Augmenter augmenter({settings::ResizeOptions{{1, 4}}}, {1, 8}, 1, at::kCPU);
   augmenter.begin_epoch({0}, 0);
-  const at::Tensor result = augmenter.apply(row, at::zeros({1}, at::kLong), {0, 1}).images;
+  const at::Tensor result = augmenter.apply({row, at::zeros({1}, at::kLong)}, {{0, 1}}).images;
   const std::vector<int> expected{7, 25, 45, 63};  // (0*3+10*3+20)/7 = 7.1, 25, 45, 62.9
   for (std::int64_t x = 0; x < 4; ++x) {
     CHECK(result[0][0][0][x].item<int>() == expected[static_cast<std::size_t>(x)]);
@@ -204,8 +204,9 @@ TEST_CASE(
     for (std::int64_t part = 0; part < parts; ++part) {
       const data::Range mine = data::shard({0, kSamples}, part, parts);
       results.push_back(augmenter
-                            .apply(wide.narrow(0, mine.begin, mine.size() + 1),
-                                   labels.narrow(0, mine.begin, mine.size() + 1), mine)
+                            .apply({wide.narrow(0, mine.begin, mine.size() + 1),
+                                    labels.narrow(0, mine.begin, mine.size() + 1)},
+                                   {mine})
                             .images);
     }
     return at::cat(results);
@@ -248,7 +249,7 @@ TEST_CASE("no images are no problem for any entry") {
       settings::CutoutOptions{3},        settings::NormalizeOptions{}};
   Augmenter augmenter(list, kSize, 1, at::kCPU);
   augmenter.begin_epoch(order(), 0);
-  const Batch batch = augmenter.apply(none, at::zeros({0}, at::kLong), {4, 4});
+  const Batch batch = augmenter.apply({none, at::zeros({0}, at::kLong)}, {{4, 4}});
   CHECK(batch.images.sizes().vec() == std::vector<std::int64_t>{0, kChannels, 7, 6});
   CHECK(augmenter.size() == ImageSize{7, 6});
   CHECK(augmenter.apply_to_test(none).size(0) == 0);

@@ -82,7 +82,7 @@ TEST_CASE("every byte value becomes what torchvision makes of it, bit for bit") 
        {NormalizeOptions{}, kMnist, NormalizeOptions{0.2860, 0.3530}, NormalizeOptions{0.5, 0.25},
         NormalizeOptions{-3.7, 1e-6}}) {
     const auto images = make_batch_source(set, normalize, at::kCPU);
-    check_against_torchvision(images->gather_sequential({0, 1}), set, {0}, normalize);
+    check_against_torchvision(images->gather({{0, 1}, Order::kStored}), set, {0}, normalize);
   }
 }
 
@@ -96,11 +96,11 @@ TEST_CASE("each channel has its own mean and standard deviation") {
        {kColours, NormalizeOptions{kColours.mean, 0.5}, NormalizeOptions{0.25, kColours.std}}) {
     const auto images = make_batch_source(set, normalize, at::kCPU);
     images->set_order(order);
-    check_against_torchvision(images->gather({0, 10}), set, order, normalize);
-    check_against_torchvision(images->gather_sequential({3, 5}), set, {3, 4}, normalize);
+    check_against_torchvision(images->gather({{0, 10}}), set, order, normalize);
+    check_against_torchvision(images->gather({{3, 5}, Order::kStored}), set, {3, 4}, normalize);
     const auto bf16 = make_batch_source(set, normalize, at::kCPU, at::kBFloat16);
-    CHECK(bf16->gather_sequential({0, 10}).images.equal(
-        images->gather_sequential({0, 10}).images.to(at::kBFloat16)));
+    CHECK(bf16->gather({{0, 10}, Order::kStored})
+              .images.equal(images->gather({{0, 10}, Order::kStored}).images.to(at::kBFloat16)));
   }
 }
 
@@ -109,8 +109,8 @@ TEST_CASE("figures that are equal for all channels give the bits of a single one
   const NormalizeOptions listed{std::vector<double>(3, 0.1307), std::vector<double>(3, 0.3081)};
   const auto one = make_batch_source(set, kMnist, at::kCPU);
   const auto three = make_batch_source(set, listed, at::kCPU);
-  const Batch expected = one->gather_sequential({0, 10});
-  CHECK(three->gather_sequential({0, 10}).images.equal(expected.images));
+  const Batch expected = one->gather({{0, 10}, Order::kStored});
+  CHECK(three->gather({{0, 10}, Order::kStored}).images.equal(expected.images));
 }
 
 TEST_CASE("batches have channels_last strides, with one channel too") {
@@ -118,10 +118,11 @@ TEST_CASE("batches have channels_last strides, with one channel too") {
     const ImageSet set = small_images({.channels = channels, .height = 5, .width = 7});
     const auto images = make_batch_source(set, kMnist, at::kCPU);
     images->set_order({9, 0, 3, 3, 1, 2, 4, 5, 6, 7});
-    check_against_torchvision(images->gather({0, 10}), set, {9, 0, 3, 3, 1, 2, 4, 5, 6, 7}, kMnist);
-    check_against_torchvision(images->gather({2, 5}), set, {3, 3, 1}, kMnist);
-    check_against_torchvision(images->gather({9, 10}), set, {7}, kMnist);
-    check_against_torchvision(images->gather_sequential({4, 6}), set, {4, 5}, kMnist);
+    check_against_torchvision(images->gather({{0, 10}}), set, {9, 0, 3, 3, 1, 2, 4, 5, 6, 7},
+                              kMnist);
+    check_against_torchvision(images->gather({{2, 5}}), set, {3, 3, 1}, kMnist);
+    check_against_torchvision(images->gather({{9, 10}}), set, {7}, kMnist);
+    check_against_torchvision(images->gather({{4, 6}, Order::kStored}), set, {4, 5}, kMnist);
     CHECK(is_channels_last(empty_channels_last({2, channels, 5, 7}, at::kFloat)));
   }
 }
@@ -130,12 +131,12 @@ TEST_CASE("a batch may be empty, and larger or smaller than the one before") {
   const ImageSet set = small_images();
   const auto images = make_batch_source(set, kMnist, at::kCPU);
   images->set_order({0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
-  CHECK(images->gather({3, 3}).size() == 0);
-  CHECK(images->gather({3, 3}).images.sizes().vec() == std::vector<std::int64_t>{0, 1, 16, 16});
-  check_against_torchvision(images->gather({0, 2}), set, {0, 1}, kMnist);
-  check_against_torchvision(images->gather({2, 7}), set, {2, 3, 4, 5, 6}, kMnist);
-  check_against_torchvision(images->gather({7, 8}), set, {7}, kMnist);
-  check_against_torchvision(images->gather_sequential({0, 1}), set, {0}, kMnist);
+  CHECK(images->gather({{3, 3}}).size() == 0);
+  CHECK(images->gather({{3, 3}}).images.sizes().vec() == std::vector<std::int64_t>{0, 1, 16, 16});
+  check_against_torchvision(images->gather({{0, 2}}), set, {0, 1}, kMnist);
+  check_against_torchvision(images->gather({{2, 7}}), set, {2, 3, 4, 5, 6}, kMnist);
+  check_against_torchvision(images->gather({{7, 8}}), set, {7}, kMnist);
+  check_against_torchvision(images->gather({{0, 1}, Order::kStored}), set, {0}, kMnist);
 }
 
 TEST_CASE("another epoch brings another order") {
@@ -144,7 +145,7 @@ TEST_CASE("another epoch brings another order") {
   for (const std::int64_t epoch : {0, 1}) {
     const auto order = data::epoch_permutation(set.count, 1, epoch);
     images->set_order(order);
-    check_against_torchvision(images->gather({0, set.count}), set, order, kMnist);
+    check_against_torchvision(images->gather({{0, set.count}}), set, order, kMnist);
   }
 }
 
@@ -154,7 +155,7 @@ TEST_CASE("the samples are used where they lie, and kept alive") {
   const auto images = make_batch_source(std::move(set), kMnist, at::kCPU);
   CHECK(owner.use_count() == 1);
   CHECK(images->count() == 10);
-  CHECK(images->gather_sequential({0, 10}).size() == 10);
+  CHECK(images->gather({{0, 10}, Order::kStored}).size() == 10);
 }
 
 std::shared_ptr<loader::Augmenter> augmenter(const settings::AugmentList& list,
@@ -171,10 +172,10 @@ TEST_CASE("a list that changes nothing gives the same bits as none") {
           settings::AugmentList{settings::HorizontalFlipOptions{0}, kMnist}}) {
       const auto images = make_batch_source(set, kMnist, at::kCPU, at::kFloat, augmenter(list));
       images->set_order(order);
-      check_against_torchvision(images->gather({0, 10}), set, order, kMnist);
-      check_against_torchvision(images->gather({2, 5}), set, {3, 2, 1}, kMnist);
-      check_against_torchvision(images->gather_sequential({4, 6}), set, {4, 5}, kMnist);
-      CHECK(images->gather({3, 3}).size() == 0);
+      check_against_torchvision(images->gather({{0, 10}}), set, order, kMnist);
+      check_against_torchvision(images->gather({{2, 5}}), set, {3, 2, 1}, kMnist);
+      check_against_torchvision(images->gather({{4, 6}, Order::kStored}), set, {4, 5}, kMnist);
+      CHECK(images->gather({{3, 3}}).size() == 0);
     }
   }
 }
@@ -184,8 +185,8 @@ TEST_CASE("an entry of the list normalises each channel as the source does") {
   const std::vector<std::int64_t> order{9, 0, 3, 2, 1, 4, 8, 5, 6, 7};
   const auto images = make_batch_source(set, kColours, at::kCPU, at::kFloat, augmenter({kColours}));
   images->set_order(order);
-  check_against_torchvision(images->gather({2, 9}), set, {3, 2, 1, 4, 8, 5, 6}, kColours);
-  check_against_torchvision(images->gather_sequential({4, 6}), set, {4, 5}, kColours);
+  check_against_torchvision(images->gather({{2, 9}}), set, {3, 2, 1, 4, 8, 5, 6}, kColours);
+  check_against_torchvision(images->gather({{4, 6}, Order::kStored}), set, {4, 5}, kColours);
 }
 
 TEST_CASE("batches are augmented with what was drawn for the epoch, test images are not") {
@@ -197,14 +198,14 @@ TEST_CASE("batches are augmented with what was drawn for the epoch, test images 
     images->set_order(order, epoch);
     const data::EpochDraws draws(1, epoch);
     const at::Tensor plain = by_torchvision(set, order, kMnist);
-    const Batch batch = images->gather({2, 9});
+    const Batch batch = images->gather({{2, 9}});
     CHECK_FALSE(batch.is_mixed());
     CHECK(is_channels_last(batch.images));
     for (std::int64_t i = 0; i < 7; ++i) {
       const bool flipped = draws.flip(order[static_cast<std::size_t>(i + 2)], 0, {});
       CHECK(batch.images[i].equal(flipped ? plain[i + 2].flip(2) : plain[i + 2]));
     }
-    check_against_torchvision(images->gather_sequential({0, 2}), set, {0, 1}, kMnist);
+    check_against_torchvision(images->gather({{0, 2}, Order::kStored}), set, {0, 1}, kMnist);
   }
 }
 
@@ -214,14 +215,14 @@ TEST_CASE("a batch of mixed samples carries both labels, across the end of the o
   const settings::MixupOptions half{std::nullopt, 0.5, settings::MixupScope::kLocal};
   const auto images = make_batch_source(set, {}, at::kCPU, at::kFloat, augmenter({half}));
   images->set_order(order);
-  const Batch batch = images->gather({7, 10});
+  const Batch batch = images->gather({{7, 10}});
   CHECK(batch.is_mixed());
   CHECK(values_of(batch.labels) == labels_of(set, {5, 6, 7}));
   CHECK(values_of(batch.other_labels) == labels_of(set, {6, 7, 9}));
   const at::Tensor own = by_torchvision(set, {5, 6, 7}, {}) * 255;
   const at::Tensor other = by_torchvision(set, {6, 7, 9}, {}) * 255;
   CHECK(at::allclose(batch.images * 255, ((own.round() + other.round()) / 2).floor(), 1e-5, 1e-3));
-  CHECK(images->gather({7, 7}).size() == 0);
+  CHECK(images->gather({{7, 7}}).size() == 0);
 }
 
 TEST_CASE("images of another size come out for training and for tests") {
@@ -233,7 +234,8 @@ TEST_CASE("images of another size come out for training and for tests") {
                                 settings::RandomCropOptions{settings::ImageSize{8, 20}, 2}}}) {
       const auto images = make_batch_source(set, kMnist, at::kCPU, type, augmenter(list));
       images->set_order({0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
-      for (const Batch& batch : {images->gather({1, 4}), images->gather_sequential({1, 4})}) {
+      for (const Batch& batch :
+           {images->gather({{1, 4}}), images->gather({{1, 4}, Order::kStored})}) {
         CHECK(batch.images.sizes().vec() == std::vector<std::int64_t>{3, 3, 8, 20});
         CHECK(batch.images.scalar_type() == type);
         CHECK(is_channels_last(batch.images));
@@ -253,8 +255,8 @@ TEST_CASE("a GPU augments and mixes as the host does", "[gpu]") {
   const auto device = make_batch_source(set, kMnist, gpu, at::kFloat, augmenter(list, gpu));
   host->set_order(order, 3);
   device->set_order(order, 3);
-  const Batch expected = host->gather({10, 100});
-  const Batch batch = device->gather({10, 100});
+  const Batch expected = host->gather({{10, 100}});
+  const Batch batch = device->gather({{10, 100}});
   CHECK(batch.images.cpu().equal(expected.images));
   CHECK(batch.other_labels.cpu().equal(expected.other_labels));
   CHECK(batch.weights.cpu().equal(expected.weights));
@@ -267,14 +269,16 @@ TEST_CASE("a GPU gathers the same bits as the host", "[gpu]") {
     const auto order = data::epoch_permutation(set.count, 1, 0);
     const auto images = make_batch_source(set, kMnist, at::Device(at::kCUDA, 0));
     images->set_order(order);
-    check_against_torchvision(images->gather({0, 300}), set, order, kMnist);
-    check_against_torchvision(images->gather({7, 9}), set, {order[7], order[8]}, kMnist);
-    check_against_torchvision(images->gather_sequential({298, 300}), set, {298, 299}, kMnist);
-    CHECK(images->gather({5, 5}).size() == 0);
+    check_against_torchvision(images->gather({{0, 300}}), set, order, kMnist);
+    check_against_torchvision(images->gather({{7, 9}}), set, {order[7], order[8]}, kMnist);
+    check_against_torchvision(images->gather({{298, 300}, Order::kStored}), set, {298, 299},
+                              kMnist);
+    CHECK(images->gather({{5, 5}}).size() == 0);
   }
   const ImageSet set = small_images({.count = 300, .channels = 3});
   const auto images = make_batch_source(set, kColours, at::Device(at::kCUDA, 0));
-  check_against_torchvision(images->gather_sequential({298, 300}), set, {298, 299}, kColours);
+  check_against_torchvision(images->gather({{298, 300}, Order::kStored}), set, {298, 299},
+                            kColours);
 }
 
 }  // namespace

@@ -77,8 +77,9 @@ TEST_CASE("local mixup takes the next sample of the order, and the first for the
   Augmenter augmenter({MixupOptions{}}, kSize, 9, at::kCPU);
   REQUIRE(augmenter.samples_beyond() == 1);
   augmenter.begin_epoch(order_of(count), 2);
-  const Batch batch = augmenter.apply(at::cat({images, images.narrow(0, 0, 1)}),
-                                      at::cat({labels, labels.narrow(0, 0, 1)}), {0, count});
+  const Batch batch = augmenter.apply(
+      {at::cat({images, images.narrow(0, 0, 1)}), at::cat({labels, labels.narrow(0, 0, 1)})},
+      {{0, count}});
   const data::EpochDraws draws(9, 2);
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t next = (i + 1) % count;
@@ -100,7 +101,7 @@ TEST_CASE("before normalize mixup truncates, after it it does not") {
   const auto mixed = [&](const AugmentList& list) {
     Augmenter augmenter(list, {1, 1}, 1, at::kCPU);
     augmenter.begin_epoch({0}, 0);
-    return augmenter.apply(images, labels, {0, 1}).images.item<float>() * 255;
+    return augmenter.apply({images, labels}, {{0, 1}}).images.item<float>() * 255;
   };
   const MixupOptions half{std::nullopt, 0.5, MixupScope::kLocal};
   CHECK(mixed({half, settings::NormalizeOptions{}}) == testing::Approx(10));
@@ -131,8 +132,9 @@ std::vector<Share> mixed_globally(const AugmentList& list,
                               return communicator.receive_from_next(tensor, count);
                             });
         augmenter.begin_epoch(order_of(std::max<std::int64_t>(1, counts[rank])), 0);
-        mine.mixed = augmenter.apply(mine.images, mine.labels, {0, counts[rank]},
-                                     counts[(rank + 1) % counts.size()]);
+        mine.mixed = augmenter.apply(
+            {mine.images, mine.labels},
+            {.range = {0, counts[rank]}, .next = {0, counts[(rank + 1) % counts.size()]}});
       });
   return shares;
 }
@@ -181,7 +183,7 @@ TEST_CASE("one process alone has nobody to mix with globally") {
   augmenter.begin_epoch({0, 1}, 0);
   const at::Tensor images = noise_bytes(2);
   const at::Tensor labels = at::tensor({4, 7}, at::kLong);
-  const Batch batch = augmenter.apply(images, labels, {0, 2}, 2);
+  const Batch batch = augmenter.apply({images, labels}, {.range = {0, 2}, .next = {0, 2}});
   CHECK(batch.images.equal(images));
   CHECK(batch.other_labels.equal(labels));
   CHECK(batch.weights.equal(at::tensor({1.0F, 1.0F})));

@@ -177,7 +177,7 @@ struct Parts {
 
   void take_eagerly(const PlannedStep& planned) {
     step.begin(planned.samples, 1);
-    step.add(images->gather(planned.own_shard(0)));
+    step.add(images->gather({planned.own_shard(0)}));
     step.finish(
         at::tensor({planned.rates.learning_rate, planned.rates.average_weight}, at::kDouble));
     log.append(log.scalars().unsqueeze(0));

@@ -146,7 +146,7 @@ TEST_CASE("an epoch's sums are those of all samples as they were seen") {
   TrainerRig rig(options);
   rig.trainer.begin_epoch();
   while (!rig.trainer.epoch_done()) rig.trainer.step(false);
-  const loader::Batch all = rig.images->gather_sequential({0, 50});
+  const loader::Batch all = rig.images->gather({{0, 50}, loader::Order::kStored});
   const auto expected = models::batch_loss(rig.trainer.model().forward(all.images), all.labels);
   const StepSums& sums = testing::synced_sums(rig.trainer);
   CHECK(sums.loss == Approx(expected.loss_sum.item<double>()).epsilon(1e-5));
@@ -184,7 +184,7 @@ TEST_CASE("seed and epoch decide which samples a step sees") {
       for (const data::Range range :
            {data::Range{0, 20}, data::Range{20, 40}, data::Range{40, 50}}) {
         rig.trainer.step(false);
-        const loader::Batch batch = images->gather(range);
+        const loader::Batch batch = images->gather({range});
         const auto loss =
             models::batch_loss(rig.trainer.model().forward(batch.images), batch.labels);
         INFO("seed " << seed << ", epoch " << epoch);
