@@ -32,8 +32,8 @@ struct CudaModule {
   std::unique_ptr<KernelModule> (*compile_kernels)(const std::string& source);
 };
 
-/// Returns the module's functions; loads it on the first call. Throws Error(kConfig) if this build has
-/// no CUDA module or LibTorch's CUDA libraries cannot be loaded.
+/// Returns the module's functions; loads it on the first call. Throws Error(kConfig) if this build
+/// has no CUDA module or LibTorch's CUDA libraries cannot be loaded.
 const CudaModule& cuda_module();
 
 /// Returns a function of the CUDA module by its C name, for functions that another layer declares.

@@ -40,9 +40,9 @@ class DeviceEvent {
 /// Returns an event for the device of the calling thread; null on a CPU, which computes at once.
 std::unique_ptr<DeviceEvent> make_event(at::Device device);
 
-/// Sets, for the whole process, the status that shows waits for the GPU in `wait`, `synchronize` and
-/// `to_host`; null for none. They wait without end, even if the GPU does not answer or a captured
-/// collective waits for a rank that is gone: whoever watches the status ends the process.
+/// Sets, for the whole process, the status that shows waits for the GPU in `wait`, `synchronize`
+/// and `to_host`; null for none. They wait without end, even if the GPU does not answer or a
+/// captured collective waits for a rank that is gone: whoever watches the status ends the process.
 void show_waits_on(launch::RankStatus* status);
 
 /// Returns when the device has reached the event.
@@ -70,12 +70,12 @@ class RunAheadLimit {
   std::unique_ptr<DeviceEvent> next_;
 };
 
-/// Returns a tensor in the host's memory: itself on a CPU, else a copy. Waits as `synchronize` does;
-/// results on a GPU must be read with this, not with LibTorch's functions.
+/// Returns a tensor in the host's memory: itself on a CPU, else a copy. Waits as `synchronize`
+/// does; results on a GPU must be read with this, not with LibTorch's functions.
 at::Tensor to_host(const at::Tensor& tensor);
 
-/// Returns a tensor in the memory of the device: itself if it is there already, else a copy. The host
-/// does not wait for a copy to a GPU, which comes from page-locked memory.
+/// Returns a tensor in the memory of the device: itself if it is there already, else a copy. The
+/// host does not wait for a copy to a GPU, which comes from page-locked memory.
 at::Tensor to_device(const at::Tensor& tensor, at::Device device);
 
 /// Returns the larger of this process's peak resident memory and, on a GPU, the peak of LibTorch's

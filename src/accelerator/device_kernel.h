@@ -24,8 +24,8 @@ class DeviceKernel {
  public:
   virtual ~DeviceKernel() = default;
 
-  /// Launches the kernel in the calling thread's stream, and does not wait for it. The arguments, in
-  /// the order and with the sizes of the kernel's parameters, are copied at once. A grid without
+  /// Launches the kernel in the calling thread's stream, and does not wait for it. The arguments,
+  /// in the order and with the sizes of the kernel's parameters, are copied at once. A grid without
   /// blocks launches nothing. Throws Error(kRunFailed).
   virtual void launch(const Grid& grid, std::span<const KernelArgument> arguments) const = 0;
 };

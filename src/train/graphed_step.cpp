@@ -16,15 +16,6 @@ constexpr int kWarmUpSteps = 3;
 
 }  // namespace
 
-const char* obstacle_to_capture(const settings::TrainOptions& options, const TrainerSetup& setup,
-                                const BatchPartition& partition, const models::Model& model) {
-  if (model.is_external()) return "the network's code is not this program's own";
-  if (!setup.make_graph) return "the processes compute on CPUs, or on several kinds of device";
-  if (options.gradient_accumulation_steps > 1) return "gradient_accumulation_steps is above 1";
-  if (partition.statistics() > 0) return "data.split is throughput";
-  return nullptr;
-}
-
 GraphedStep::GraphedStep(Step& step, loader::BatchSource& images, std::int64_t samples,
                          accelerator::GraphFactory make_graph)
     : step_(step), images_(images), samples_(samples), make_graph_(std::move(make_graph)) {}
@@ -55,8 +46,8 @@ std::int64_t GraphedStep::replay(std::span<const PlannedStep> planned) {
   return steps;
 }
 
-/// Counts the warm-up steps, too, and starts again when the shards change: in these steps libraries
-/// choose their kernels, which they may not do during a capture.
+/// Also counts the warm-up steps, anew whenever the shards change: in these steps libraries choose
+/// their kernels, which they may not do during a capture.
 bool GraphedStep::can_replay(const PlannedStep& next) {
   const std::vector<std::int64_t>& sizes = next.shard_sizes;
   const bool is_full = next.samples == samples_;
@@ -69,8 +60,8 @@ bool GraphedStep::can_replay(const PlannedStep& next) {
   return warm_up_steps_left_-- == 0;
 }
 
-/// Returns the rates of the steps of the larger graph; nothing if there are fewer, or one of them
-/// is not as captured: steps move on by a global batch each.
+/// Returns the rates of the steps of the larger graph. Empty if there are fewer steps, or if one is
+/// not as captured: each must advance by a global batch.
 std::vector<StepRates> GraphedStep::rates_of_many(std::span<const PlannedStep> planned) const {
   if (!gathers_itself() || planned.size() < static_cast<std::size_t>(kStepsAtOnce)) return {};
   std::vector<StepRates> rates;
@@ -102,7 +93,7 @@ void GraphedStep::capture(accelerator::DeviceGraph& graph, std::int64_t steps) {
     for (std::int64_t i = 0; i < steps; ++i) {
       step_.begin(samples_, /*batches=*/1);
       for (const at::Tensor& positions : positions_) {
-        step_.add(images_.gather_at(positions, samples_));
+        step_.add(images_.gather({.positions = positions, .advance = samples_}));
       }
       for (const loader::Batch& input : inputs_) step_.add(input);
       step_.finish(rates_.select(0, i));

@@ -8,11 +8,10 @@
 #include "accelerator/device.h"
 #include "loader/batch_source.h"
 #include "train/step.h"
-#include "train/trainer_setup.h"
 
 namespace mnist_train::train {
 
-/// An optimizer step that is to be taken, in positions of this rank's order.
+/// The plan of an optimizer step, in positions of this rank's order.
 struct PlannedStep {
   std::int64_t samples = 0;                       // in all batches, over all ranks
   std::vector<std::vector<data::Range>> batches;  // the shards of all ranks, by batch
@@ -20,36 +19,36 @@ struct PlannedStep {
   data::Range own{};                              // the numbers of this rank's shards
   StepRates rates;
 
-  /// Returns this rank's shard `number` of its own in the first batch.
+  /// Returns shard `number` of this rank's own in the first batch.
   data::Range own_shard(std::size_t number) const {
     return batches.front()[static_cast<std::size_t>(own.begin) + number];
   }
 };
 
-/// Takes steps by replaying captured ones where it can: for global batches that are full and split
-/// among the ranks as the captured one was, after a few eager steps in which libraries and
-/// allocators settle. All other steps (the tail of an epoch) are eager, and compute the same. A
-/// replay is one step, or many, which then find their samples and rates on the device.
+/// Replays captured steps, for global batches that are full and split among the ranks as the
+/// captured one, after a few eager steps of warm-up. All other steps (the tail of an epoch) are
+/// eager and compute the same. A replay is one step or several, which then find their samples and
+/// rates on the device.
 class GraphedStep {
  public:
-  /// How many steps the larger of the two graphs holds.
+  /// Number of steps in the larger of the two graphs.
   static constexpr std::int64_t kStepsAtOnce = 16;
 
-  /// `step` and `images` are kept by reference. `samples`: those of a full global batch.
+  /// Keeps references to `step` and `images`. `samples`: those of a full global batch.
   GraphedStep(Step& step, loader::BatchSource& images, std::int64_t samples,
               accelerator::GraphFactory make_graph);
 
-  /// Returns whether the step can be replayed; one that cannot is to be taken eagerly. Called once
-  /// for each step, since it counts the warm-up. All ranks decide alike: either all of them or none
-  /// must capture a collective.
+  /// Returns whether the step can be replayed rather than taken eagerly. To be called once for each
+  /// step, since it counts the warm-up. All ranks decide alike: either all or none of them must
+  /// capture a collective.
   bool can_replay(const PlannedStep& next);
   /// Returns whether captured steps gather their samples themselves; else `load` brings them.
-  bool gathers_itself() const { return images_.can_gather_at(); }
-  /// Copies a batch to where captured steps read this rank's shard `number`.
+  bool gathers_itself() const { return images_.gathers_at_positions(); }
+  /// Copies a batch to the input of captured steps for this rank's shard `number`.
   void load(std::size_t number, loader::Batch batch);
-  /// Takes the first of the planned steps, each of one batch, or all of `kStepsAtOnce` if they are
-  /// as captured; adds their sums to the step's log and returns how many they are. Collective.
-  /// Throws as Step does, and Error(kRunFailed) if the step cannot be captured.
+  /// Takes the first planned step, or all of `kStepsAtOnce` if they are as captured; adds their
+  /// sums to the step's log and returns their number. Each is of one batch. Collective. Throws as
+  /// Step does, and Error(kRunFailed) if the step cannot be captured.
   std::int64_t replay(std::span<const PlannedStep> planned);
 
  private:
@@ -66,19 +65,15 @@ class GraphedStep {
   std::vector<std::int64_t> shard_sizes_;  // those that are captured, or will be after the warm-up
   int warm_up_steps_left_ = 0;
   std::unique_ptr<accelerator::DeviceGraph> one_;   // null until it is captured
-  std::unique_ptr<accelerator::DeviceGraph> many_;  // null until there are so many steps to take
+  std::unique_ptr<accelerator::DeviceGraph> many_;  // null until kStepsAtOnce steps are due
 
-  // What captured steps read and write, on the device.
+  // Inputs and outputs of captured steps, on the device.
   at::Tensor rates_;                   // [kStepsAtOnce, 2], one row a step of a replay
-  std::vector<StepRates> set_rates_;   // the rows that are in there
-  std::vector<at::Tensor> positions_;  // by shard: [n] i64 of the next step's samples; `gather_at`
+  std::vector<StepRates> set_rates_;   // its rows
+  std::vector<at::Tensor> positions_;  // by shard: [n] i64 of the next step's samples
   std::int64_t next_position_ = -1;    // the first of them
-  std::vector<loader::Batch> inputs_;  // instead of them, where samples have to be brought
+  std::vector<loader::Batch> inputs_;  // by shard: instead of positions, see `load`
   at::Tensor sums_;                    // [kStepsAtOnce, StepLog::kScalars], one row a step
 };
-
-/// Returns why the step cannot be captured, whatever averages its gradients, or null.
-const char* obstacle_to_capture(const settings::TrainOptions& options, const TrainerSetup& setup,
-                                const BatchPartition& partition, const models::Model& model);
 
 }  // namespace mnist_train::train

@@ -1,5 +1,3 @@
-#include "train/host_update.h"
-
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -10,13 +8,14 @@
 #include "base/bf16.h"
 #include "base/parallel.h"
 #include "base/vectorized.h"
+#include "train/optimizer.h"
 
 namespace mnist_train::train {
 
 namespace {
 
 constexpr std::int64_t kBlock = comm::GradientSum::kBlock;
-constexpr std::int64_t kGrain = 32 * kBlock;  // elements that are worth a thread
+constexpr std::int64_t kGrain = 32 * kBlock;  // elements; the least work of a thread
 
 /// Moves `to` by `weight` of its distance from `from`.
 MNIST_TRAIN_VECTORIZED void approach(const float* __restrict from, std::int64_t count, float weight,
@@ -53,8 +52,8 @@ MNIST_TRAIN_VECTORIZED void descend_with_momentum(const float* __restrict gradie
 struct AdamFactors {
   float fraction1;       // 1 - beta1
   float fraction2;       // 1 - beta2
-  float gradient_decay;  // 0 where it is decoupled
-  float kept;            // of the values: 1 - learning rate * decay where it is decoupled, else 1
+  float gradient_decay;  // 0 if it is decoupled
+  float kept;            // of the values: 1 - learning rate * decay if it is decoupled, else 1
   float step_size;       // learning rate / (1 - beta1^steps)
   float root;            // of 1 - beta2^steps
   float epsilon;
@@ -74,65 +73,13 @@ MNIST_TRAIN_VECTORIZED void descend_adaptively(const float* __restrict gradients
   }
 }
 
-/// Returns where the block of a vector lies.
+/// Returns the block of a flat tensor.
 float* part_of(const at::Tensor& flat, comm::Slice block) {
   return flat.mutable_data_ptr<float>() + block.begin;
 }
 
-/// Updates a block of the weights and of the optimizer's state.
-class SgdStep {
- public:
-  SgdStep(const kernels::SgdRule& rule, double learning_rate)
-      : buffer_(rule.momentum_buffer),
-        factors_{static_cast<float>(learning_rate), static_cast<float>(rule.momentum),
-                 static_cast<float>(rule.weight_decay), rule.nesterov} {}
-
-  void operator()(const float* gradients, comm::Slice block, float* values) const {
-    if (factors_.momentum == 0) return descend(gradients, block.size, factors_, values);
-    descend_with_momentum(gradients, block.size, factors_, part_of(buffer_, block), values);
-  }
-
- private:
-  at::Tensor buffer_;
-  SgdFactors factors_;
-};
-
-class AdamStep {
- public:
-  AdamStep(const kernels::AdamRule& rule, double learning_rate)
-      : average_(rule.average), squares_(rule.square_average) {
-    rule.steps.add_(1);
-    const double steps = rule.steps.item<double>();
-    const auto as_float = [](double value) { return static_cast<float>(value); };
-    factors_.fraction1 = as_float(1 - rule.beta1);
-    factors_.fraction2 = as_float(1 - rule.beta2);
-    factors_.gradient_decay = as_float(rule.decoupled ? 0 : rule.weight_decay);
-    factors_.kept = as_float(rule.decoupled ? 1 - learning_rate * rule.weight_decay : 1);
-    factors_.step_size = as_float(learning_rate / (1 - std::pow(rule.beta1, steps)));
-    factors_.root = as_float(std::sqrt(1 - std::pow(rule.beta2, steps)));
-    factors_.epsilon = as_float(rule.epsilon);
-  }
-
-  void operator()(const float* gradients, comm::Slice block, float* values) const {
-    descend_adaptively(gradients, block.size, factors_, part_of(average_, block),
-                       part_of(squares_, block), values);
-  }
-
- private:
-  at::Tensor average_;
-  at::Tensor squares_;
-  AdamFactors factors_{};
-};
-
-SgdStep step_of(const kernels::SgdRule& rule, double learning_rate) {
-  return {rule, learning_rate};
-}
-AdamStep step_of(const kernels::AdamRule& rule, double learning_rate) {
-  return {rule, learning_rate};
-}
-
-/// Updates one block of the weights and of all that follows them. Returns whether the weights are
-/// finite, which a gradient that is not makes impossible.
+/// Updates one block of the weights, by `step(gradients, block, values)`, of the EMA model and of
+/// the bf16 copy. Returns whether the weights are finite.
 template <class RuleStep>
 bool update_block(const kernels::WeightUpdate& update, float average_weight, const RuleStep& step,
                   comm::Slice block, const float* gradients) {
@@ -168,16 +115,47 @@ bool update_all(const kernels::WeightUpdate& update, const RuleStep& step,
   return finite;
 }
 
+bool step_by_sgd(const kernels::WeightUpdate& update, const kernels::SgdRule& rule,
+                 double learning_rate, const comm::GradientSum& sum) {
+  const SgdFactors factors{static_cast<float>(learning_rate), static_cast<float>(rule.momentum),
+                           static_cast<float>(rule.weight_decay), rule.nesterov};
+  const auto step = [&](const float* gradients, comm::Slice block, float* values) {
+    if (factors.momentum == 0) return descend(gradients, block.size, factors, values);
+    descend_with_momentum(gradients, block.size, factors, part_of(rule.momentum_buffer, block),
+                          values);
+  };
+  return update_all(update, step, sum);
+}
+
+bool step_by_adam(const kernels::WeightUpdate& update, const kernels::AdamRule& rule,
+                  double learning_rate, const comm::GradientSum& sum) {
+  rule.steps.add_(1);
+  const double steps = rule.steps.item<double>();
+  const auto as_float = [](double value) { return static_cast<float>(value); };
+  const AdamFactors factors{
+      .fraction1 = as_float(1 - rule.beta1),
+      .fraction2 = as_float(1 - rule.beta2),
+      .gradient_decay = as_float(rule.decoupled ? 0 : rule.weight_decay),
+      .kept = as_float(rule.decoupled ? 1 - learning_rate * rule.weight_decay : 1),
+      .step_size = as_float(learning_rate / (1 - std::pow(rule.beta1, steps))),
+      .root = as_float(std::sqrt(1 - std::pow(rule.beta2, steps))),
+      .epsilon = as_float(rule.epsilon)};
+  const auto step = [&](const float* gradients, comm::Slice block, float* values) {
+    descend_adaptively(gradients, block.size, factors, part_of(rule.average, block),
+                       part_of(rule.square_average, block), values);
+  };
+  return update_all(update, step, sum);
+}
+
 }  // namespace
 
 bool update_on_host(const kernels::WeightUpdate& update, const kernels::UpdateRule& rule,
                     const comm::GradientSum& gradients) {
   const double learning_rate = update.learning_rate.item<double>();
-  return std::visit(
-      [&](const auto& taken) {
-        return update_all(update, step_of(taken, learning_rate), gradients);
-      },
-      rule);
+  if (const auto* sgd = std::get_if<kernels::SgdRule>(&rule)) {
+    return step_by_sgd(update, *sgd, learning_rate, gradients);
+  }
+  return step_by_adam(update, std::get<kernels::AdamRule>(rule), learning_rate, gradients);
 }
 
 }  // namespace mnist_train::train

@@ -1,49 +1,51 @@
 #include "train/optimizer.h"
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_foreach_copy.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/_foreach_sub.h>
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "base/error.h"
 #include "kernels/selection.h"
-#include "train/host_update.h"
 
 namespace mnist_train::train {
 
 namespace {
 
-/// torch.optim.SGD with momentum, Nesterov and weight decay (dampening 0), by ATen's fused kernel.
+/// torch.optim.SGD with momentum, Nesterov and weight decay (dampening 0).
 class Sgd : public Optimizer {
  public:
   Sgd(const settings::TrainOptions& options, const FlatParameters& parameters, comm::Slice slice,
-      WeightAverage* average)
-      : Optimizer(options, parameters, slice, average),
-        momentum_(options.sgd_momentum),
-        weight_decay_(options.weight_decay),
-        nesterov_(options.nesterov),
-        values_{slice.of(parameters.values())},
-        gradients_{slice.of(parameters.gradients())} {
-    if (momentum_ == 0) return;
+      EmaModel* ema)
+      : Optimizer(options, parameters, slice, ema) {
+    if (options.sgd_momentum == 0) return;
     momentum_buffer_ = at::zeros_like(parameters.values());
     momentum_buffers_.push_back(slice.of(momentum_buffer_));
   }
 
   void step(const at::Tensor& learning_rate) override {
-    // A first step would only copy what is added to zeros here.
-    at::_fused_sgd_(values_, gradients_, momentum_buffers_, weight_decay_, momentum_, learning_rate,
-                    /*dampening=*/0, nesterov_, /*maximize=*/false,
-                    /*is_first_step=*/false);
+    // PyTorch's first step copies the gradient to the buffer; here it is added to zeros.
+    at::_fused_sgd_(values_, gradients_, momentum_buffers_, options_.weight_decay,
+                    options_.sgd_momentum, learning_rate, /*dampening=*/0, options_.nesterov,
+                    /*maximize=*/false, /*is_first_step=*/false);
   }
 
   kernels::UpdateRule rule() const override {
-    return kernels::SgdRule{momentum_, weight_decay_, nesterov_,
-                            momentum_ == 0 ? at::Tensor() : momentum_buffers_.front()};
+    return kernels::SgdRule{options_.sgd_momentum, options_.weight_decay, options_.nesterov,
+                            momentum_buffers_.empty() ? at::Tensor() : momentum_buffers_.front()};
   }
 
   const char* name() const override { return "sgd"; }
@@ -54,27 +56,18 @@ class Sgd : public Optimizer {
   }
 
  private:
-  double momentum_;
-  double weight_decay_;
-  bool nesterov_;
-  at::Tensor momentum_buffer_;  // undefined without momentum
-  // Views of the slice that this rank updates.
-  std::vector<at::Tensor> values_;
-  std::vector<at::Tensor> gradients_;
-  std::vector<at::Tensor> momentum_buffers_;
+  at::Tensor momentum_buffer_;                // undefined without momentum
+  std::vector<at::Tensor> momentum_buffers_;  // its slice
 };
 
-/// torch.optim.Adam and AdamW (no amsgrad), by ATen's fused kernels.
+/// torch.optim.Adam and AdamW (no amsgrad).
 class Adam : public Optimizer {
  public:
   Adam(const settings::TrainOptions& options, const FlatParameters& parameters, comm::Slice slice,
-       WeightAverage* average)
-      : Optimizer(options, parameters, slice, average),
-        options_(options),
+       EmaModel* ema)
+      : Optimizer(options, parameters, slice, ema),
         average_(at::zeros_like(parameters.values())),
         square_average_(at::zeros_like(parameters.values())),
-        values_{slice.of(parameters.values())},
-        gradients_{slice.of(parameters.gradients())},
         averages_{slice.of(average_)},
         square_averages_{slice.of(square_average_)},
         steps_{at::zeros({}, parameters.values().options())} {}
@@ -111,18 +104,63 @@ class Adam : public Optimizer {
   /// Returns whether the weight decay acts on the weights and not on the gradients.
   bool decoupled() const { return options_.optimizer == settings::OptimizerName::kAdamW; }
 
-  settings::TrainOptions options_;
   at::Tensor average_;
   at::Tensor square_average_;
-  // Views of the slice that this rank updates.
-  std::vector<at::Tensor> values_;
-  std::vector<at::Tensor> gradients_;
-  std::vector<at::Tensor> averages_;
+  std::vector<at::Tensor> averages_;  // the slice of the first, and next of the second
   std::vector<at::Tensor> square_averages_;
   std::vector<at::Tensor> steps_;  // one scalar f32, on the device
 };
 
 }  // namespace
+
+double average_weight(double decay, std::int64_t step) {
+  return std::max(1 - decay, 9 / (10 + static_cast<double>(step)));
+}
+
+EmaModel::EmaModel(models::Model& model, const FlatParameters& parameters,
+                   std::shared_ptr<models::Model> average)
+    : parameters_(parameters),
+      model_(std::move(average)),
+      values_(at::empty_like(parameters.values())) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> views = model_->parameters();
+  for (std::size_t i = 0; i < views.size(); ++i) {
+    views[i].set_data(parameters.view_like_parameter(values_, i));
+  }
+  const std::vector<at::Tensor> sources = model.buffers();
+  const std::vector<at::Tensor> averages = model_->buffers();
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    Buffers& buffers = sources[i].is_floating_point() ? averaged_ : copied_;
+    buffers.sources.push_back(sources[i]);
+    buffers.averages.push_back(averages[i]);
+  }
+  restart();
+}
+
+void EmaModel::restart() {
+  const at::NoGradGuard no_grad;
+  values_.copy_(parameters_.values());
+  for (Buffers* buffers : {&averaged_, &copied_}) {
+    if (!buffers->sources.empty()) at::_foreach_copy_(buffers->averages, buffers->sources);
+  }
+}
+
+void EmaModel::update(comm::Slice slice, const at::Tensor& weight) {
+  const at::NoGradGuard no_grad;
+  slice.of(values_).lerp_(slice.of(parameters_.values()), weight.to(values_.scalar_type()));
+  update_buffers(weight);
+}
+
+void EmaModel::update_buffers(const at::Tensor& weight) {
+  const at::NoGradGuard no_grad;
+  if (!averaged_.sources.empty()) {
+    // at::_foreach_lerp_ takes no scalar on the device.
+    const std::vector<at::Tensor> moves = at::_foreach_sub(averaged_.sources, averaged_.averages);
+    at::_foreach_mul_(moves, weight.to(values_.scalar_type()));
+    at::_foreach_add_(averaged_.averages, moves);
+  }
+  if (!copied_.sources.empty()) at::_foreach_copy_(copied_.averages, copied_.sources);
+}
 
 bool Optimizer::has_gpu_kernel() const {
   return kernels::is_used(kernels::Operation::kOptimizerUpdate, parameters_.values().device());
@@ -144,44 +182,45 @@ bool Optimizer::update(comm::GradientAverager& averager, const at::Tensor& rates
     return true;
   }
   const comm::GradientSum sum = averager.sum();
-  // Beside messages, another pass over the gradients costs nothing.
+  // Compared with messages, another pass over the gradients costs nothing.
   if (!averager.adds_up_late() && !sum.is_finite()) return false;
   const kernels::WeightUpdate update = weight_update(rates);
   const bool finite = update_on_host(update, rule(), sum);
-  if (average_ != nullptr) average_->update_buffers(update.average_weight);
+  if (ema_ != nullptr) ema_->update_buffers(update.average_weight);
   return finite;
 }
 
-/// Returns all that is updated, without the gradients.
+/// Returns the update of the slice, without its gradients.
 kernels::WeightUpdate Optimizer::weight_update(const at::Tensor& rates) const {
   kernels::WeightUpdate update;
-  update.values = slice_.of(parameters_.values());
+  update.values = values_.front();
   update.learning_rate = rates.select(0, 0);
   update.bf16_copy = parameters_.bf16_values_of(slice_);
-  if (average_ != nullptr) {
-    update.average = slice_.of(average_->values());
+  if (ema_ != nullptr) {
+    update.average = slice_.of(ema_->values());
     update.average_weight = rates.select(0, 1);
   }
   return update;
 }
 
 void Optimizer::update_by_kernel(kernels::WeightUpdate update, const at::Tensor& check) {
-  update.gradients = slice_.of(parameters_.gradients());
+  update.gradients = gradients_.front();
   update.check = check;
   if (clips()) {
-    update.gradient_scale = kernels::clipping_scale(parameters_.gradients(), *max_gradient_norm_);
+    update.gradient_scale =
+        kernels::clipping_scale(parameters_.gradients(), *options_.max_gradient_norm);
   }
   kernels::update_weights(update, rule());
-  if (average_ != nullptr) average_->update_buffers(update.average_weight);
+  if (ema_ != nullptr) ema_->update_buffers(update.average_weight);
 }
 
 void Optimizer::update_by_libtorch(const at::Tensor& rates, const at::Tensor& check) {
   step(rates.select(0, 0));
-  const at::Tensor largest = at::linalg_vector_norm(slice_.of(parameters_.values()),
-                                                    std::numeric_limits<double>::infinity());
+  const at::Tensor largest =
+      at::linalg_vector_norm(values_.front(), std::numeric_limits<double>::infinity());
   at::Tensor(check).add_(largest * 0);
   parameters_.refresh_bf16_copy(slice_);
-  if (average_ != nullptr) average_->update(slice_, rates.select(0, 1));
+  if (ema_ != nullptr) ema_->update(slice_, rates.select(0, 1));
 }
 
 /// Scales as torch.nn.utils.clip_grad_norm_ does, without reading the norm back from a GPU. Returns
@@ -194,21 +233,20 @@ bool Optimizer::clip_gradients(const at::Tensor& check) {
   } else if (!std::isfinite(norm.item<float>())) {
     return false;
   }
-  slice_.of(gradients).mul_((*max_gradient_norm_ / (norm + 1e-6)).clamp_max(1.0));
+  gradients_.front().mul_((*options_.max_gradient_norm / (norm + 1e-6)).clamp_max(1.0));
   return true;
 }
 
 std::unique_ptr<Optimizer> make_optimizer(const settings::TrainOptions& options,
                                           const FlatParameters& parameters,
-                                          std::optional<comm::Slice> slice,
-                                          WeightAverage* average) {
+                                          std::optional<comm::Slice> slice, EmaModel* ema) {
   const comm::Slice updated = slice.value_or(comm::Slice{0, parameters.values().numel()});
   switch (options.optimizer) {
     case settings::OptimizerName::kSgd:
-      return std::make_unique<Sgd>(options, parameters, updated, average);
+      return std::make_unique<Sgd>(options, parameters, updated, ema);
     case settings::OptimizerName::kAdam:
     case settings::OptimizerName::kAdamW:
-      return std::make_unique<Adam>(options, parameters, updated, average);
+      return std::make_unique<Adam>(options, parameters, updated, ema);
   }
   throw Error(ExitCode::kConfig, "an optimizer without a case in make_optimizer");
 }

@@ -10,20 +10,64 @@
 
 #include "comm/gradient_averager.h"
 #include "kernels/optimizer_update.h"
+#include "models/model.h"
 #include "settings/train_options.h"
 #include "train/flat_parameters.h"
-#include "train/weight_average.h"
 
 namespace mnist_train::train {
 
-/// A tensor of the optimizer's state, laid out like `FlatParameters::values`, under PyTorch's name
-/// for it.
+/// Returns the fraction of the distance by which the EMA model moves towards the weights after step
+/// number `step` (from 1) of the run: 1 - min(decay, (1 + step) / (10 + step)), as TensorFlow's
+/// ExponentialMovingAverage does with `num_updates`. Without that warm-up the EMA model of a short
+/// run would consist of initial weights.
+double average_weight(double decay, std::int64_t step);
+
+/// The exponential moving average (EMA) of a model: after each optimizer step every weight moves
+/// towards the trained one by `average_weight` of the distance. Floating-point buffers, such as
+/// running means, are averaged, too; others are copied.
+class EmaModel {
+ public:
+  /// Averages `model`, whose parameters are those of `parameters`, which must outlive this object.
+  /// `average` is a model of the same kind on the same device; its parameters become views of
+  /// `values`.
+  EmaModel(models::Model& model, const FlatParameters& parameters,
+           std::shared_ptr<models::Model> average);
+
+  /// Sets the average to the model's present weights and buffers.
+  void restart();
+  /// Updates the weights in `slice`, which this rank updates for all ranks, and the buffers.
+  /// `weight`: see `average_weight`; a scalar on the device, f32 or, on CPUs, f64. Never waits for
+  /// a GPU, so that a graph can capture it.
+  void update(comm::Slice slice, const at::Tensor& weight);
+  /// Updates the buffers alone, if a kernel updates the weights.
+  void update_buffers(const at::Tensor& weight);
+
+  const at::Tensor& values() const { return values_; }  // [n] f32, like FlatParameters::values
+  models::Model& model() { return *model_; }
+  const models::Model& model() const { return *model_; }
+
+ private:
+  /// Buffers of the EMA model, and the trained model's.
+  struct Buffers {
+    std::vector<at::Tensor> averages;
+    std::vector<at::Tensor> sources;
+  };
+
+  const FlatParameters& parameters_;
+  std::shared_ptr<models::Model> model_;
+  at::Tensor values_;
+  Buffers averaged_;  // floating-point
+  Buffers copied_;
+};
+
+/// A tensor of the optimizer's state, with the layout of `FlatParameters::values` and PyTorch's
+/// name.
 struct OptimizerTensor {
   std::string name;  // "momentum_buffer"
   at::Tensor flat;   // [n] f32
 };
 
-/// The numbers of a step that differ from those of the step before it.
+/// The numbers that differ from step to step.
 struct StepRates {
   double learning_rate = 0;
   double average_weight = 0;  // see `average_weight`; ignored without an EMA model
@@ -33,7 +77,7 @@ struct StepRates {
 
 /// Updates a slice of the weights by their gradients, with the optimizer's state, the bf16 copy and
 /// the EMA model. On CPUs one pass over memory also sums the gradients (`update_on_host`); on GPUs
-/// it is one kernel of ours, or LibTorch's fused one and what follows it.
+/// it is one kernel of ours, or LibTorch's fused one and a few more.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -41,7 +85,7 @@ class Optimizer {
   /// Returns whether `update` needs the gradients added up; else it adds them up itself.
   bool takes_sums() const;
   /// Returns whether `update` clips, and so needs whole gradients on every rank.
-  bool clips() const { return max_gradient_norm_.has_value(); }
+  bool clips() const { return options_.max_gradient_norm.has_value(); }
   /// Takes one step. `rates`: [2] on the parameters' device, the members of StepRates in their
   /// order, f32 or, on CPUs, f64. Returns whether the update is finite, on a CPU; a GPU adds 0 or
   /// NaN to `check`, since nothing here waits for it.
@@ -49,22 +93,32 @@ class Optimizer {
 
   /// Takes one step by LibTorch's fused kernel, of the weights and state alone.
   virtual void step(const at::Tensor& learning_rate) = 0;
-  /// Returns how kernels of our own take the same step: of the same elements, with the same state.
+  /// Returns the rule by which our own kernels take the same step, on the same state.
   virtual kernels::UpdateRule rule() const = 0;
   /// Returns the optimizer's name in the config.
   virtual const char* name() const = 0;
-  /// Returns what a checkpoint must hold beside the weights.
+  /// Returns the tensors that a checkpoint must hold besides the weights.
   virtual std::vector<OptimizerTensor> state() const = 0;
-  /// Tells the optimizer that `state` now holds what `steps` earlier steps left there.
+  /// Tells the optimizer that `state` now holds the result of `steps` earlier steps.
   virtual void restored(std::int64_t /*steps*/) {}
 
  protected:
   Optimizer(const settings::TrainOptions& options, const FlatParameters& parameters,
-            comm::Slice slice, WeightAverage* average)
-      : max_gradient_norm_(options.max_gradient_norm),
+            comm::Slice slice, EmaModel* ema)
+      : options_(options),
         parameters_(parameters),
         slice_(slice),
-        average_(average) {}
+        ema_(ema),
+        values_{slice.of(parameters.values())},
+        gradients_{slice.of(parameters.gradients())} {}
+
+  settings::TrainOptions options_;
+  const FlatParameters& parameters_;
+  comm::Slice slice_;
+  EmaModel* ema_;  // null without `ema`
+  // Views of the slice, for LibTorch's lists of tensors.
+  std::vector<at::Tensor> values_;
+  std::vector<at::Tensor> gradients_;
 
  private:
   bool has_gpu_kernel() const;
@@ -72,20 +126,24 @@ class Optimizer {
   void update_by_kernel(kernels::WeightUpdate update, const at::Tensor& check);
   void update_by_libtorch(const at::Tensor& rates, const at::Tensor& check);
   bool clip_gradients(const at::Tensor& check);
-
-  std::optional<double> max_gradient_norm_;
-  const FlatParameters& parameters_;
-  comm::Slice slice_;
-  WeightAverage* average_;  // null without `ema`
 };
 
 /// Makes the optimizer that the options name, with PyTorch's meaning of every hyperparameter. It
-/// updates the elements in `slice`, or all elements if no slice is given, and has state for all of
-/// them. `average` follows the weights, unless it is null; it must outlive the optimizer, as must
-/// `parameters`.
+/// updates the elements in `slice`, by default all, and has state for all of them. `ema` follows
+/// the weights, unless it is null; it must outlive the optimizer, as must `parameters`.
 std::unique_ptr<Optimizer> make_optimizer(const settings::TrainOptions& options,
                                           const FlatParameters& parameters,
                                           std::optional<comm::Slice> slice = {},
-                                          WeightAverage* average = nullptr);
+                                          EmaModel* ema = nullptr);
+
+/// Takes an optimizer's step on a CPU in one pass over memory: sums `gradients` [n], updates
+/// weights, optimizer state, bf16 copy and EMA model. Ignores the gradients and the scale of
+/// `update`. The bits do not depend on the processor or the number of threads.
+///
+/// Returns whether the new weights are finite, which they cannot be if a gradient is not; they are
+/// checked while they are in the cache.
+[[nodiscard]] bool update_on_host(const kernels::WeightUpdate& update,
+                                  const kernels::UpdateRule& rule,
+                                  const comm::GradientSum& gradients);
 
 }  // namespace mnist_train::train

@@ -1,13 +1,76 @@
 #include "train/step.h"
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_copy.h>
+#include <ATen/ops/_foreach_sub.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "base/system.h"
 
 namespace mnist_train::train {
+
+namespace {
+
+/// Returns consecutive views of `flat` with the sizes of the buffers.
+std::vector<at::Tensor> views_like(const std::vector<at::Tensor>& buffers, const at::Tensor& flat) {
+  std::vector<at::Tensor> views;
+  std::int64_t begin = 0;
+  for (const at::Tensor& buffer : buffers) {
+    views.push_back(flat.narrow(0, begin, buffer.numel()).view(buffer.sizes()));
+    begin += buffer.numel();
+  }
+  return views;
+}
+
+}  // namespace
+
+std::int64_t ShardBuffers::elements(const torch::nn::Module& model) {
+  std::int64_t count = 0;
+  for (const at::Tensor& buffer : model.buffers()) count += buffer.numel();
+  return count;
+}
+
+ShardBuffers::ShardBuffers(const torch::nn::Module& model) : buffers_(model.buffers()) {
+  std::stable_partition(buffers_.begin(), buffers_.end(),
+                        [](const at::Tensor& buffer) { return buffer.is_floating_point(); });
+  for (const at::Tensor& buffer : buffers_) {
+    kept_.push_back(buffer.clone());
+    if (buffer.is_floating_point()) floating_elements_ += buffer.numel();
+  }
+}
+
+void ShardBuffers::begin_step() {
+  const at::NoGradGuard no_grad;
+  if (!buffers_.empty()) at::_foreach_copy_(kept_, buffers_);
+}
+
+void ShardBuffers::begin_shard() {
+  const at::NoGradGuard no_grad;
+  if (!buffers_.empty()) at::_foreach_copy_(buffers_, kept_);
+}
+
+void ShardBuffers::end_shard(const at::Tensor& changes, double fraction, bool is_first) const {
+  if (buffers_.empty()) return;
+  const at::NoGradGuard no_grad;
+  at::_foreach_copy_(views_like(buffers_, changes), at::_foreach_sub(buffers_, kept_));
+  changes.narrow(0, 0, floating_elements_).mul_(fraction);
+  const std::int64_t rest = changes.numel() - floating_elements_;
+  if (!is_first) changes.narrow(0, floating_elements_, rest).zero_();
+}
+
+void ShardBuffers::end_step(const at::Tensor& changes) {
+  if (buffers_.empty()) return;
+  const at::NoGradGuard no_grad;
+  begin_shard();
+  const std::vector<at::Tensor> summed = views_like(buffers_, changes);
+  for (std::size_t i = 0; i < buffers_.size(); ++i) {
+    buffers_[i].add_(summed[i].to(buffers_[i].scalar_type()));
+  }
+}
 
 Step::Step(const settings::TrainOptions& options, models::Model& model, FlatParameters& parameters,
            BatchPartition& partition, comm::GradientAverager& averager, Optimizer& optimizer,
@@ -75,9 +138,8 @@ void Step::finish(const at::Tensor& rates) {
     if (optimizer_.clips()) averager_.all_gather();
   });
   if (buffers_) buffers_->end_step(log_.others());
-  // A NaN does not reach the weights if looking first costs nothing. A GPU would have to be waited
-  // for, and gradients that are added up late be read twice; the next synchronisation then ends
-  // the run before anything is saved.
+  // A loss that is not finite does not reach the weights on a CPU. On a GPU the check would have to
+  // wait; there the next synchronisation ends the run before anything is saved.
   bool finite = true;
   if (!parameters_.values().is_cpu() || std::isfinite(log_.last().loss)) {
     finite = optimizer_.update(averager_, rates, log_.update_check());
@@ -86,10 +148,10 @@ void Step::finish(const at::Tensor& rates) {
   if (!finite) log_.update_check().fill_(std::numeric_limits<float>::quiet_NaN());
 }
 
-/// Returns the root of the backward pass: the batch's part of the mean loss over the step. The sum
-/// of losses is added to the log.
+/// Returns the root of the backward pass: the batch's part of the mean loss over the step. Adds the
+/// batch's sums to the log.
 models::BackwardRoot Step::forward(const loader::Batch& batch) {
-  // Synchronised batch norm exchanges statistics in the forward pass: a rank without samples must
+  // Synchronised batch norm exchanges statistics in the forward pass, so ranks without samples must
   // run it, too.
   if (batch.size() == 0 && !model_.synchronizes_batch_norm()) return {loss_of_no_samples(), {}};
   model_.set_sample_seeds(batch.seeds);
@@ -98,8 +160,7 @@ models::BackwardRoot Step::forward(const loader::Batch& batch) {
       options_.label_smoothing, 1.0 / static_cast<double>(samples_), log_.of_samples());
 }
 
-/// Returns a zero that depends on every parameter: a rank without samples still takes part in the
-/// averaging.
+/// Returns a zero that depends on every parameter: a rank without samples takes part in averaging.
 at::Tensor Step::loss_of_no_samples() const {
   at::Tensor sum = at::zeros({}, parameters_.values().options());
   for (const at::Tensor& parameter : parameters_.parameters()) sum = sum + parameter.sum() * 0;

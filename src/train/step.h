@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "comm/gradient_averager.h"
 #include "loader/batch.h"
@@ -13,10 +14,37 @@
 #include "train/batch_partition.h"
 #include "train/flat_parameters.h"
 #include "train/optimizer.h"
-#include "train/shard_buffers.h"
 #include "train/step_log.h"
 
 namespace mnist_train::train {
+
+/// The buffers of a model (running statistics, counters) if a batch is cut into fixed shards: each
+/// shard's forward pass starts from the buffers of the step before, and its changes are summed over
+/// the shards, weighted by their samples. Integers, such as counters, follow the first shard. So
+/// all ranks get the same buffers, whichever ranks compute the shards.
+class ShardBuffers {
+ public:
+  /// Returns the number of f32 elements of the changes of a model's buffers.
+  static std::int64_t elements(const torch::nn::Module& model);
+
+  /// `model` is the one that computes.
+  explicit ShardBuffers(const torch::nn::Module& model);
+
+  /// Keeps a copy of the buffers for the shards of the step.
+  void begin_step();
+  /// Resets the model's buffers to the copy.
+  void begin_shard();
+  /// Writes the changes since `begin_shard` to `changes` [elements] f32. `fraction`: the shard's
+  /// part of the step's samples. `is_first`: whether it is the first of all shards.
+  void end_shard(const at::Tensor& changes, double fraction, bool is_first) const;
+  /// Resets the model's buffers to the copy and adds the summed `changes`.
+  void end_step(const at::Tensor& changes);
+
+ private:
+  std::vector<at::Tensor> buffers_;  // floating-point ones first
+  std::vector<at::Tensor> kept_;     // like them
+  std::int64_t floating_elements_ = 0;
+};
 
 /// One optimizer step of one rank: forward, backward, averaging, clipping, update. It never waits
 /// for a GPU, so a graph can capture it (see GraphedStep).
@@ -26,8 +54,8 @@ namespace mnist_train::train {
 ///     step.finish(rates);
 class Step {
  public:
-  /// All but the options are kept by reference and must outlive the step. `model` is the one that
-  /// computes, `parameters` are its own.
+  /// Keeps references to all arguments but the options. `model` is the one that computes, and
+  /// `parameters` are its own.
   Step(const settings::TrainOptions& options, models::Model& model, FlatParameters& parameters,
        BatchPartition& partition, comm::GradientAverager& averager, Optimizer& optimizer,
        StepLog& log);
@@ -40,15 +68,15 @@ class Step {
   /// and Error(kRunFailed) if a parameter gets no gradient.
   void add(const loader::Batch& batch);
   /// Averages the gradients over the ranks and updates the weights. `rates`: [2] on the device, of
-  /// `rates_type`, the members of StepRates in their order. Collective. A loss or gradients that
-  /// are not finite are noticed at the next synchronisation, see `require_finite`. On a CPU such a
-  /// loss leaves the weights as they were, and so do such gradients, unless the averager adds them
-  /// up late and nothing is clipped. Throws PeerError.
+  /// `rates_type`, the members of StepRates in their order. Collective. The next synchronisation
+  /// reports a loss or gradients that are not finite, see `require_finite`. On a CPU the weights
+  /// then stay as they were, except by gradients that are added up late without clipping. Throws
+  /// PeerError.
   void finish(const at::Tensor& rates);
 
   at::ScalarType rates_type() const;
   StepLog& log() const { return log_; }
-  /// Returns the seconds that the host spent in averaging, in the last step.
+  /// Returns the host's seconds in averaging, in the last step.
   double averaging_seconds() const { return averaging_seconds_; }
 
  private:
@@ -66,7 +94,7 @@ class Step {
   comm::GradientAverager& averager_;
   Optimizer& optimizer_;
   StepLog& log_;
-  std::optional<ShardBuffers> buffers_;  // if batches are cut into fixed shards
+  std::optional<ShardBuffers> buffers_;  // with fixed shards
   std::int64_t samples_ = 0;             // of the step
   std::int64_t batches_ = 0;
   std::size_t shard_ = 0;           // the current one, of this rank's

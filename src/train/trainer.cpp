@@ -2,14 +2,16 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
+#include <torch/utils.h>
 
 #include <algorithm>
+#include <span>
 #include <string>
 #include <utility>
 
-#include "accelerator/device.h"
 #include "base/error.h"
 #include "base/system.h"
+#include "data/epoch_draws.h"
 #include "data/sampler.h"
 
 namespace mnist_train::train {
@@ -23,13 +25,22 @@ std::shared_ptr<models::Model> make_on_device(const TrainerSetup& setup, bool bf
   return model;
 }
 
-// A replay is one launch, which takes the host microseconds; an eager step is hundreds.
+// A replay is one launch, which takes the host microseconds; an eager step is hundreds of them.
 constexpr int kReplaysAhead = 32;
 constexpr int kEagerStepsAhead = 1;
 
-/// Returns whether averaging may overlap with the backward pass where that pays. A rank that waits
-/// for the others in backward cannot measure its own speed; and a captured step, which cannot
-/// overlap, saves more.
+/// Returns the reason why the step cannot be captured, whatever averages its gradients, or null.
+const char* obstacle_to_capture(const settings::TrainOptions& options, const TrainerSetup& setup,
+                                const BatchPartition& partition, const models::Model& model) {
+  if (model.is_external()) return "the network's code is not this program's own";
+  if (!setup.make_graph) return "the processes compute on CPUs, or on several kinds of device";
+  if (options.gradient_accumulation_steps > 1) return "gradient_accumulation_steps is above 1";
+  if (partition.statistics() > 0) return "data.split is throughput";
+  return nullptr;
+}
+
+/// Returns whether averaging may overlap with the backward pass. A rank that waits for the others
+/// in backward cannot measure its own speed, and a captured step, which cannot overlap, saves more.
 bool may_overlap(const settings::TrainOptions& options, const TrainerSetup& setup,
                  const BatchPartition& partition, const models::Model& model,
                  const comm::Communicator& communicator) {
@@ -38,8 +49,8 @@ bool may_overlap(const settings::TrainOptions& options, const TrainerSetup& setu
   return partition.statistics() == 0 && !captures;
 }
 
-/// Returns how this rank's gradients are collected. Those of one shard per rank and step may stay
-/// in bf16 until they are added up. Collective.
+/// Returns the parts of this rank's gradients. With one shard per rank and step they may stay in
+/// bf16 until they are added up. Collective.
 GradientParts gradient_parts(const settings::TrainOptions& options, const BatchPartition& partition,
                              const comm::Communicator& communicator, at::Device device) {
   const bool one_part =
@@ -48,15 +59,14 @@ GradientParts gradient_parts(const settings::TrainOptions& options, const BatchP
   return {comm::SummationTree(partition.begins()), communicator.rank(), late && one_part};
 }
 
-std::unique_ptr<WeightAverage> make_average(const settings::TrainOptions& options,
-                                            const TrainerSetup& setup, models::Model& model,
-                                            const FlatParameters& parameters) {
+std::unique_ptr<EmaModel> make_ema(const settings::TrainOptions& options, const TrainerSetup& setup,
+                                   models::Model& model, const FlatParameters& parameters) {
   if (!options.ema) return nullptr;
-  return std::make_unique<WeightAverage>(model, parameters, make_on_device(setup, /*bf16=*/false));
+  return std::make_unique<EmaModel>(model, parameters, make_on_device(setup, /*bf16=*/false));
 }
 
-/// Returns the name of the first parameter whose gradient is not finite; empty if there is none, as
-/// where only their norm or the weights are too large.
+/// Returns the name of the first parameter whose gradient is not finite. Empty if there is none, as
+/// when only their norm or the weights are too large.
 std::string broken_parameter(const models::Model& model, const FlatParameters& parameters) {
   const at::Tensor gradients = accelerator::to_host(parameters.gradients());
   const auto names = model.named_parameters().keys();
@@ -86,8 +96,8 @@ Trainer::Trainer(const settings::TrainOptions& options, TrainerSetup setup,
       averager_(comm::make_gradient_averager(
           options, communicator, parameters_.gradient_buffer(),
           may_overlap(options, setup, *partition_, *model_, communicator))),
-      average_(make_average(options, setup, *model_, parameters_)),
-      optimizer_(make_optimizer(options, parameters_, averager_->owned_slice(), average_.get())),
+      ema_(make_ema(options, setup, *model_, parameters_)),
+      optimizer_(make_optimizer(options, parameters_, averager_->owned_slice(), ema_.get())),
       log_(parameters_.statistics(), parameters_.shard_statistics(), communicator,
            /*runs_ahead=*/!device_.is_cpu()),
       step_(options, computing_model(), parameters_, *partition_, *averager_, *optimizer_, log_),
@@ -145,18 +155,18 @@ void Trainer::all_gather_gradients() {
   averager_->all_gather();
 }
 
-/// Weights, optimizer state and progress are now those that the run starts with: new ones, or a
-/// checkpoint's. Only a checkpoint has an average of earlier weights.
+/// Starts from the present weights, optimizer state and progress: new ones, or a checkpoint's. Only
+/// a checkpoint has an EMA of earlier weights.
 void Trainer::start_from_state() {
   has_started_ = true;
   schedule_ = Schedule(options_, steps_per_epoch(),
                        schedule_span(options_, progress_, images_.count(), samples_per_step()));
-  if (average_ && progress_.step == 0) average_->restart();
+  if (ema_ && progress_.step == 0) ema_->restart();
   parameters_.refresh_bf16_copy({0, parameters_.values().numel()});
   std::vector<at::Tensor> state{parameters_.values()};
   if (parameters_.bf16_values().numel() > 0) state.push_back(parameters_.bf16_values());
   for (OptimizerTensor& tensor : optimizer_->state()) state.push_back(std::move(tensor.flat));
-  if (average_) state.push_back(average_->values());
+  if (ema_) state.push_back(ema_->values());
   averager_->move_to_shared_memory(state);
 }
 
@@ -193,7 +203,108 @@ void Trainer::step(bool stop_requested, std::int64_t most) {
   log_.synced();
 }
 
-/// Moves the cursor behind steps that were just given to the device.
+/// Plans the step of this epoch that comes after `number` others; past the epoch's end one without
+/// samples.
+PlannedStep Trainer::plan(std::int64_t number) const {
+  const std::int64_t begin = progress_.samples_into_epoch + number * samples_per_step();
+  const std::int64_t end = std::min(begin + samples_per_step(), images_.count());
+  PlannedStep planned;
+  planned.samples = std::max<std::int64_t>(0, end - begin);
+  planned.shard_sizes.resize(static_cast<std::size_t>(partition_->shards()));
+  planned.own = partition_->own_shards();
+  const std::int64_t step = progress_.step + number;
+  planned.rates.learning_rate = schedule_.learning_rate(step, progress_.plateau);
+  if (options_.ema) planned.rates.average_weight = average_weight(options_.ema->decay, step + 1);
+  for (std::int64_t next = begin; next < end; next += global_batch_size_) {
+    planned.batches.push_back(shards_of(next));
+    for (std::size_t i = 0; i < planned.shard_sizes.size(); ++i) {
+      planned.shard_sizes[i] += planned.batches.back()[i].size();
+    }
+  }
+  return planned;
+}
+
+void Trainer::take_eagerly(const PlannedStep& next) {
+  rates_.select(0, 0).fill_(next.rates.learning_rate);
+  if (ema_) rates_.select(0, 1).fill_(next.rates.average_weight);
+  step_.begin(next.samples, static_cast<std::int64_t>(next.batches.size()));
+  for (std::size_t shard = 0; shard < static_cast<std::size_t>(next.own.size()); ++shard) {
+    for (std::size_t batch = 0; batch < next.batches.size(); ++batch) {
+      step_.add(gather(next, batch, shard));
+    }
+  }
+  step_.finish(rates_);
+  log_.append(log_.scalars().unsqueeze(0));
+  partition_->update(log_.others(), next.shard_sizes);
+}
+
+/// Takes the next step, or several, by a graph. Returns their number.
+std::int64_t Trainer::replay(const PlannedStep& next, std::int64_t most) {
+  most = std::min({most, log_.steps_left(), GraphedStep::kStepsAtOnce});
+  if (options_.max_steps) most = std::min(most, *options_.max_steps - progress_.step);
+  std::vector<PlannedStep> planned{next};
+  if (graphed_step_->gathers_itself()) {
+    if (most < GraphedStep::kStepsAtOnce) most = 1;
+    for (std::int64_t number = 1; number < most; ++number) planned.push_back(plan(number));
+  } else {
+    for (std::size_t shard = 0; shard < static_cast<std::size_t>(next.own.size()); ++shard) {
+      graphed_step_->load(shard, gather(next, 0, shard));
+    }
+  }
+  return graphed_step_->replay(planned);
+}
+
+/// Returns the shards of the global batch that begins at `begin`.
+std::vector<data::Range> Trainer::shards_of(std::int64_t begin) const {
+  const data::Range global{begin, std::min(begin + global_batch_size_, images_.count())};
+  std::vector<data::Range> shards;
+  for (std::int64_t number = 0; number < partition_->shards(); ++number) {
+    shards.push_back(partition_->shard(global, number));
+  }
+  return shards;
+}
+
+/// Gathers shard number `shard` of this rank's in a batch of the next step; valid until the next
+/// one is gathered.
+loader::Batch Trainer::gather(const PlannedStep& step, std::size_t batch, std::size_t shard) {
+  const double begin_s = monotonic_seconds();
+  const std::size_t number = static_cast<std::size_t>(step.own.begin) + shard;
+  if (images_.images().encoded) prefetch(batch, shard);
+  if (batch == 0 && model_->is_external()) {
+    // A run resumes exactly, without a generator's state.
+    torch::manual_seed(
+        data::generator_seed(options_.seed, progress_.step, static_cast<std::int64_t>(number)));
+  }
+  const std::vector<data::Range>& all = step.batches[batch];
+  loader::Batch gathered =
+      images_.gather({.range = all[number], .next = all[(number + 1) % all.size()]});
+  input_seconds_ += monotonic_seconds() - begin_s;
+  return gathered;
+}
+
+/// Hints at the samples that this rank gathers next, from shard number `shard` of `batch` in the
+/// next step on, so that they are decoded while earlier ones are computed.
+void Trainer::prefetch(std::size_t batch, std::size_t shard) {
+  std::int64_t begin = progress_.samples_into_epoch;
+  const data::Range own = partition_->own_shards();
+  const auto end_of = [this](std::int64_t step) {
+    return std::min(step + samples_per_step(), images_.count());
+  };
+  const std::int64_t batches = data::steps_per_epoch(end_of(begin) - begin, global_batch_size_);
+  const std::size_t done = shard * static_cast<std::size_t>(batches) + batch;
+  std::vector<data::Range> coming;
+  for (; coming.size() < done + loader::BatchSource::kBatchesAhead && begin < images_.count();
+       begin = end_of(begin)) {
+    for (std::int64_t number = own.begin; number < own.end; ++number) {
+      for (std::int64_t next = begin; next < end_of(begin); next += global_batch_size_) {
+        coming.push_back(shards_of(next)[static_cast<std::size_t>(number)]);
+      }
+    }
+  }
+  images_.prefetch(std::span(coming).subspan(done));
+}
+
+/// Advances the cursor past steps that were just given to the device.
 void Trainer::note_steps(std::int64_t steps) {
   for (std::int64_t i = 0; i < steps; ++i) {
     const double learning_rate = schedule_.learning_rate(progress_.step, progress_.plateau);
@@ -220,7 +331,7 @@ void Trainer::synchronize() {
   progress_.epoch_train_seconds = monotonic_seconds() - epoch_begin_s_;
   for (const FinishedStep& finished : steps) {
     require_finite(finished.sums, finished.step, [&] {
-      // Gradients of later steps, as a GPU has taken some by now, are all NaN.
+      // A GPU has taken later steps by now, whose gradients are all NaN.
       if (finished.step != progress_.step) return std::string();
       all_gather_gradients();
       return broken_parameter(*model_, parameters_);

@@ -1,55 +1,71 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
 
-#include "accelerator/run_ahead_limit.h"
+#include "accelerator/device.h"
 #include "loader/batch_source.h"
+#include "models/model.h"
 #include "settings/train_options.h"
+#include "train/batch_partition.h"
 #include "train/graphed_step.h"
+#include "train/optimizer.h"
 #include "train/progress.h"
 #include "train/schedule.h"
 #include "train/step_log.h"
-#include "train/trainer_setup.h"
-#include "train/weight_average.h"
 
 namespace mnist_train::train {
+
+/// Makes a new model of the run's kind on the CPU, with its initial weights.
+using ModelFactory = std::function<std::shared_ptr<models::Model>()>;
+
+/// The parts of a trainer besides the options.
+struct TrainerSetup {
+  ModelFactory make_model;
+  /// Computes in bf16, on images of that type; weights, optimizer and statistics stay fp32.
+  bool bf16 = false;
+  at::Device device = at::kCPU;
+  PartitionOptions partition{};
+  /// Makes graphs to capture the step, if it can be captured; null: the step stays eager.
+  accelerator::GraphFactory make_graph{};
+};
 
 /// One rank's part of training: model, optimizer, and the cursor through the epochs. All ranks hold
 /// the same state after every step; each works on its shard of the global batch.
 class Trainer {
  public:
-  /// Collective. `images` and `communicator` must outlive the trainer. Throws Error(kConfig) where
-  /// the options insist on a CUDA graph and the step cannot be captured.
+  /// Collective. `images` and `communicator` must outlive the trainer. Throws Error(kConfig) if the
+  /// options insist on a CUDA graph and the step cannot be captured.
   Trainer(const settings::TrainOptions& options, TrainerSetup setup, loader::BatchSource& images,
           const comm::Communicator& communicator);
 
-  /// Sets the order of the epoch that the cursor is in, and starts its clock. The first call is
-  /// collective: it moves weights and optimizer state into shared memory where the strategy does
-  /// so, and from then on only steps may change them.
+  /// Sets the order of the cursor's epoch, and starts its clock. The first call is collective: it
+  /// moves weights and optimizer state into shared memory if the strategy does so; after that only
+  /// steps may change them.
   void begin_epoch();
   bool epoch_done() const;
-  /// Does one optimizer step on its next global batches, fewer at the end of the epoch; or several
-  /// steps, `most` at most, which must be the same on all ranks. Collective. Now and then it
-  /// synchronises with the device, and throws as `synchronize` does.
+  /// Takes one optimizer step on the next global batches, fewer at the end of the epoch; or up to
+  /// `most` steps, which must be the same on all ranks. Collective. Now and then it synchronises
+  /// with the device, and throws as `synchronize` does.
   void step(bool stop_requested, std::int64_t most = 1);
   /// Waits for the device and updates the epoch's sums and seconds in `progress`. Collective.
-  /// Throws Error(kRunFailed) on all ranks when the loss or an update is not finite, and PeerError.
+  /// Throws Error(kRunFailed) on all ranks if the loss or an update is not finite, and PeerError.
   void synchronize();
-  /// Returns whether a rank was asked to stop, as all ranks find out in the same synchronisation.
+  /// Returns whether a rank was asked to stop. All ranks learn it in the same synchronisation.
   bool stop_requested() const { return progress_.epoch_sums.stop_requests > 0; }
   /// Records the epoch's result and moves the cursor to the start of the next one. An epoch that
   /// `max_steps` cut short stays open, so that a longer run can resume inside it.
   void end_epoch(const EpochScores& scores);
 
-  /// Returns the config's key by which the run ends here, such as "epochs", or null before its end.
+  /// Returns the config key that ends the run here, such as "epochs", or null before its end.
   const char* ended_by() const;
   bool run_done() const { return ended_by() != nullptr; }
-  /// Returns the steps up to the last synchronisation that it has not returned yet.
+  /// Returns the steps up to the last synchronisation, each once.
   std::vector<FinishedStep> take_finished_steps() { return log_.take(); }
-  /// Returns the samples of a whole optimizer step, over all ranks and accumulated batches.
+  /// Returns the samples of a full optimizer step, over all ranks and accumulated batches.
   std::int64_t samples_per_step() const;
   std::int64_t steps_per_epoch() const;
   /// Replaces the evaluated model's buffers by rank 0's, as PyTorch's DDP does. Collective.
@@ -59,24 +75,24 @@ class Trainer {
 
   Progress& progress() { return progress_; }
   const Progress& progress() const { return progress_; }
-  /// Returns the model that is evaluated and saved as the result: the average, if one is kept.
-  models::Model& evaluated_model() { return average_ ? average_->model() : *model_; }
-  /// Returns its copy in bf16, which has the same weights rounded; null where there is none.
-  models::Model* draft_model() { return average_ ? nullptr : bf16_copy_.get(); }
+  /// Returns the model that is evaluated and saved as the result: the EMA model, if there is one.
+  models::Model& evaluated_model() { return ema_ ? ema_->model() : *model_; }
+  /// Returns its copy in bf16, with the same weights, rounded; null if there is none.
+  models::Model* draft_model() { return ema_ ? nullptr : bf16_copy_.get(); }
   /// Returns the model with the weights that are trained, in fp32.
   models::Model& model() { return *model_; }
   const models::Model& model() const { return *model_; }
   const FlatParameters& parameters() const { return parameters_; }
   Optimizer& optimizer() const { return *optimizer_; }
-  WeightAverage* average() const { return average_.get(); }  // of the weights; null without `ema`
+  EmaModel* average() const { return ema_.get(); }  // null without `ema`
   const BatchPartition& partition() const { return *partition_; }
   /// Returns the sums of the last step; on a GPU it waits.
   StepSums last_step_sums() const { return log_.last(); }
-  /// Returns where this rank's time went since `begin_epoch`; empty on a GPU.
+  /// Returns the times of this rank's steps since `begin_epoch`; empty on a GPU.
   const StepTimes& times() const { return times_; }
   /// Returns the name of the averaging strategy, see GradientAverager::name.
   const char* averaging() const { return averager_->name(); }
-  /// Returns "graph" where full batches are replayed after the first steps, else "eager".
+  /// Returns "graph" if full batches are replayed after the first steps, else "eager".
   const char* execution() const { return graphed_step_ ? "graph" : "eager"; }
   const char* precision() const { return bf16_copy_ ? "bf16" : "fp32"; }
 
@@ -103,7 +119,7 @@ class Trainer {
   std::unique_ptr<BatchPartition> partition_;
   FlatParameters parameters_;
   std::unique_ptr<comm::GradientAverager> averager_;
-  std::unique_ptr<WeightAverage> average_;  // null without `ema`
+  std::unique_ptr<EmaModel> ema_;  // null without `ema`
   std::unique_ptr<Optimizer> optimizer_;
   StepLog log_;
   Step step_;

@@ -211,7 +211,7 @@ struct Parts {
   std::unique_ptr<BatchPartition> partition = make_batch_partition({}, one_rank(), at::kCPU);
   std::unique_ptr<comm::GradientAverager> averager =
       comm::make_gradient_averager(options, one_rank(), parameters.gradient_buffer());
-  WeightAverage average{*model, parameters, testing::tiny_model(2, true)};
+  EmaModel average{*model, parameters, testing::tiny_model(2, true)};
   std::unique_ptr<Optimizer> optimizer = make_optimizer(options, parameters, {}, &average);
   StepLog log{parameters.statistics(), parameters.shard_statistics(), one_rank(),
               /*runs_ahead=*/false};

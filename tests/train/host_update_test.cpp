@@ -1,5 +1,3 @@
-#include "train/host_update.h"
-
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>

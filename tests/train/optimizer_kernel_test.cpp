@@ -69,7 +69,7 @@ Outcome outcome_of(const Case& tried, const loader::Batch& batch) {
   const auto master = model_in(false);
   const auto bf16_copy = tried.bf16 ? model_in(true) : nullptr;
   FlatParameters parameters(*master, StepLog::kScalars, bf16_copy.get());
-  WeightAverage average(*master, parameters, model_in(false));
+  EmaModel average(*master, parameters, model_in(false));
   const comm::Communicator alone;
   const auto partition = make_batch_partition({}, alone, at::kCPU);
   PartialAverager averager(parameters.gradient_buffer(), tried.slice);

@@ -1,5 +1,3 @@
-#include "train/weight_average.h"
-
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/scalar_tensor.h>
@@ -11,6 +9,7 @@
 #include "support/catch.h"
 #include "support/tiny_model.h"
 #include "support/trainer_rig.h"
+#include "train/optimizer.h"
 
 namespace mnist_train::train {
 namespace {
@@ -40,7 +39,7 @@ struct Subject {
 
   std::shared_ptr<models::Model> model;
   FlatParameters parameters;
-  WeightAverage average;
+  EmaModel average;
 };
 
 bool all_are(const at::Tensor& tensor, double value) {
