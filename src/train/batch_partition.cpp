@@ -14,10 +14,9 @@ namespace mnist_train::train {
 
 namespace {
 
-/// Returns where the shards of each rank begin.
+/// Returns each rank's first shard, followed by the number of all.
 std::vector<std::int64_t> divide(std::int64_t shards, int ranks) {
   std::vector<std::int64_t> begins;
-  begins.reserve(static_cast<std::size_t>(ranks) + 1);
   for (int rank = 0; rank < ranks; ++rank) {
     begins.push_back(data::shard({0, shards}, rank, ranks).begin);
   }
@@ -25,24 +24,14 @@ std::vector<std::int64_t> divide(std::int64_t shards, int ranks) {
   return begins;
 }
 
-class EvenPartition : public BatchPartition {
- public:
-  using BatchPartition::BatchPartition;
-
-  data::Range shard(data::Range global, std::int64_t number) const override {
-    return data::shard(global, number, shards());
-  }
-};
-
 class PerRankPartition : public BatchPartition {
  public:
-  PerRankPartition(std::vector<std::int64_t> sizes, const std::vector<std::int64_t>& begins,
-                   int rank)
-      : BatchPartition(begins, rank), sampler_(std::move(sizes)), rank_(rank) {}
+  PerRankPartition(std::vector<std::int64_t> sizes, std::vector<std::int64_t> begins, int rank)
+      : BatchPartition(std::move(begins), rank), sampler_(std::move(sizes)) {}
 
   std::vector<std::int64_t> order(std::int64_t /*count*/, std::int64_t seed,
                                   std::int64_t epoch) const override {
-    return sampler_.order(rank_, seed, epoch);
+    return sampler_.order(static_cast<int>(rank_), seed, epoch);
   }
   data::Range shard(data::Range global, std::int64_t number) const override {
     return sampler_.shard(global, static_cast<int>(number));
@@ -50,7 +39,6 @@ class PerRankPartition : public BatchPartition {
 
  private:
   data::PerRankSampler sampler_;
-  int rank_;
 };
 
 class ThroughputPartition : public BatchPartition {
@@ -58,7 +46,6 @@ class ThroughputPartition : public BatchPartition {
   ThroughputPartition(const comm::Communicator& communicator, at::Device device)
       : BatchPartition(divide(communicator.world_size(), communicator.world_size()),
                        communicator.rank()),
-        rank_(communicator.rank()),
         ranks_(static_cast<std::size_t>(communicator.world_size())),
         device_(device),
         fractions_(ranks_, 1.0 / static_cast<double>(ranks_)),
@@ -77,11 +64,11 @@ class ThroughputPartition : public BatchPartition {
   void begin_work() override { work_begin_s_ = now_s(); }
 
   void end_work(const at::Tensor& statistics) override {
-    statistics[rank_].fill_(now_s() - work_begin_s_);
+    statistics[static_cast<std::int64_t>(rank_)].fill_(now_s() - work_begin_s_);
   }
 
   void update(const at::Tensor& statistics, const std::vector<std::int64_t>& samples) override {
-    if (++steps_ <= kWarmUpSteps) return;  // they allocate, and choose kernels
+    if (++steps_ <= kWarmUpSteps) return;  // they allocate and choose kernels
     const at::Tensor busy_s = accelerator::to_host(statistics).to(at::kDouble);
     for (std::size_t rank = 0; rank < ranks_; ++rank) {
       busy_s_[rank] += busy_s.const_data_ptr<double>()[rank];
@@ -98,8 +85,8 @@ class ThroughputPartition : public BatchPartition {
   static constexpr int kWarmUpSteps = 1;
   static constexpr int kFirstWindow = 4;  // steps
   static constexpr int kWindow = 16;
-  // Kernel libraries prepare anew for every new size of a shard, so small gains cost more than they
-  // bring.
+  // Kernel libraries prepare anew for every new size of a shard, which costs more than a small
+  // gain.
   static constexpr double kLeastImbalance = 0.05;
 
   double now_s() const {
@@ -108,18 +95,15 @@ class ThroughputPartition : public BatchPartition {
   }
 
   void decide() {
-    const bool measurable =
-        std::all_of(busy_s_.begin(), busy_s_.end(), [](double s) { return s > 0; }) &&
-        std::all_of(samples_.begin(), samples_.end(), [](double n) { return n > 0; });
-    if (!measurable) return;  // batches with fewer samples than ranks
-    const double slowest_s = *std::max_element(busy_s_.begin(), busy_s_.end());
+    const auto [quickest_s, slowest_s] = std::ranges::minmax(busy_s_);
+    if (quickest_s <= 0 || std::ranges::min(samples_) <= 0) return;  // fewer samples than ranks
     const double mean_s =
         std::accumulate(busy_s_.begin(), busy_s_.end(), 0.0) / static_cast<double>(ranks_);
     if (slowest_s < (1 + kLeastImbalance) * mean_s) return;
     std::vector<double> speeds(ranks_);
     for (std::size_t rank = 0; rank < ranks_; ++rank) speeds[rank] = samples_[rank] / busy_s_[rank];
     const double sum = std::accumulate(speeds.begin(), speeds.end(), 0.0);
-    // Only half of the way from the second time on: one window may have been disturbed.
+    // From the second time on half of the change: one window may have been disturbed.
     const double damping = decided_ ? 0.5 : 1;
     for (std::size_t rank = 0; rank < ranks_; ++rank) {
       fractions_[rank] += damping * (speeds[rank] / sum - fractions_[rank]);
@@ -127,7 +111,6 @@ class ThroughputPartition : public BatchPartition {
     decided_ = true;
   }
 
-  int rank_;
   std::size_t ranks_;
   at::Device device_;
   std::vector<double> fractions_;
@@ -143,6 +126,10 @@ class ThroughputPartition : public BatchPartition {
 
 BatchPartition::BatchPartition(std::vector<std::int64_t> begins, int rank)
     : begins_(std::move(begins)), rank_(static_cast<std::size_t>(rank)) {}
+
+data::Range BatchPartition::shard(data::Range global, std::int64_t number) const {
+  return data::shard(global, number, shards());
+}
 
 std::vector<std::int64_t> BatchPartition::order(std::int64_t count, std::int64_t seed,
                                                 std::int64_t epoch) const {
@@ -167,7 +154,7 @@ std::unique_ptr<BatchPartition> make_batch_partition(const PartitionOptions& opt
   if (options.split == settings::Split::kThroughput && !communicator.alone()) {
     return std::make_unique<ThroughputPartition>(communicator, device);
   }
-  return std::make_unique<EvenPartition>(begins, communicator.rank());
+  return std::make_unique<BatchPartition>(begins, communicator.rank());
 }
 
 }  // namespace mnist_train::train

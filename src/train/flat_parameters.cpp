@@ -22,7 +22,7 @@ namespace {
 
 std::vector<std::int64_t> dense_strides(at::IntArrayRef sizes) {
   if (sizes.size() == 4) {
-    // [out, in, height, width] -> channels_last, also with one input channel.
+    // [out, in, height, width] -> channels_last, even with one input channel.
     const std::int64_t in = sizes[1];
     const std::int64_t width = sizes[3];
     return {in * sizes[2] * width, 1, width * in, in};
@@ -46,8 +46,8 @@ void add_bf16_tensor(const at::Tensor& to, const at::Tensor& from) {
   });
 }
 
-// Each parameter begins at a multiple of so many elements, which are 16 bytes in bf16: the fastest
-// matrix products and convolutions of GPUs want that. What lies between is zero.
+// Elements: 16 bytes in bf16, for the fastest matrix products and convolutions of GPUs. Parameters
+// begin at multiples of it, and zeros fill the gaps.
 constexpr std::int64_t kAlignment = 8;
 constexpr std::int64_t kRowAlignment = 16;  // elements: a cache line
 
@@ -158,9 +158,9 @@ void FlatParameters::end_shard(std::size_t number) {
   for (const comm::RowSum& sum : leaf.then) used_rows_[sum.to].add_(used_rows_[sum.from]);
 }
 
-/// Copies, or adds in later batches of a step, the gradients of one type to the flat ones. A list
-/// of several types would cost a GPU a kernel for each tensor instead of one for all. What a layer
-/// wrote to its place lies there already.
+/// Copies the gradients of one type to the flat ones, or adds them in later batches of a step. A
+/// list of several types would cost a GPU a kernel for each tensor instead of one for all.
+/// Gradients that a layer wrote to its destination buffer are there already.
 void FlatParameters::collect(const std::vector<at::Tensor>& gradients, at::ScalarType type) {
   std::vector<at::Tensor> from;
   std::vector<at::Tensor> to;

@@ -12,68 +12,63 @@
 
 namespace mnist_train::train {
 
-/// Of what parts the gradients of a step are made; by default of those of one shard.
+/// The parts of a step's gradients; by default one shard's.
 struct GradientParts {
   comm::SummationTree tree = comm::SummationTree::of_ranks(1);  // over all shards of a batch
   int rank = 0;                                                 // whose shards are computed here
-  bool keeps_precision = false;  // bf16 is not made f32 before it is added up
+  bool keeps_precision = false;  // bf16 stays bf16 until it is added up
 };
 
 /// All parameters of a module in one tensor and all gradients in another, so that averaging is one
 /// all-reduce and the optimizer one kernel. The module's own parameters become views: convolution
-/// weights with channels_last strides, the rest contiguous; whatever is laid out like them has
-/// their strides by construction. Gradients are collected after backward, which makes new ones
-/// where a layer does not write to `place_gradients`: that costs less than zeroing views and adding
-/// to them.
+/// weights with channels_last strides, the rest contiguous. Gradients are collected after backward,
+/// which makes new tensors unless a layer uses the buffers of `place_gradients`; that costs less
+/// than zeroing views and adding to them.
 class FlatParameters {
  public:
-  /// `statistics`: how many scalars lie behind the gradients. The module must be on its device
-  /// already, as must `bf16_copy`: a module of the same kind, some of whose parameters are bf16.
-  /// Where there is one, it is what computes. Its bf16 parameters then lie in a buffer of their
-  /// own, which `refresh_bf16_copy` fills; its other parameters and all its buffers become those of
-  /// `module`.
+  /// `statistics`: number of scalars after the gradients. The module must be on its device already,
+  /// as must `bf16_copy`: a module of the same kind, some of whose parameters are bf16. If set,
+  /// forward and backward use `bf16_copy`. Its bf16 parameters are views of another buffer, which
+  /// `refresh_bf16_copy` fills; its other parameters and all its buffers become those of `module`.
   FlatParameters(torch::nn::Module& module, std::int64_t statistics,
                  torch::nn::Module* bf16_copy = nullptr, GradientParts parts = {});
   FlatParameters(const FlatParameters&) = delete;  // averagers know where it is
   FlatParameters& operator=(const FlatParameters&) = delete;
 
   const at::Tensor& values() const { return values_; }  // [n] f32
-  /// Returns the gradients, [n] f32, which are sums over the ranks once the averager has added them
-  /// up, and elsewhere than in its owned slice once they were gathered.
+  /// Returns the gradients, [n] f32: sums over the ranks after the averager has added them up in
+  /// its owned slice or, after `all_gather`, everywhere.
   const at::Tensor& gradients() const { return gradients_; }
-  /// Returns the statistics, [s] f32, that lie behind the gradients and are summed with them.
+  /// Returns the statistics, [s] f32, which follow the gradients and are summed with them.
   const at::Tensor& statistics() const { return statistics_; }
-  /// Returns where those of a shard are counted: the same tensor, unless there are several shards.
+  /// Returns the statistics of a shard: the same tensor, unless there are several shards.
   const at::Tensor& shard_statistics() const { return shard_statistics_; }
-  /// Returns the parameters that compute and that autograd makes gradients of: those of
-  /// `bf16_copy`, or of the module.
+  /// Returns the parameters that compute and get gradients: those of `bf16_copy` or of the module.
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
   const at::Tensor& bf16_values() const { return bf16_values_; }  // [h] bf16
-  /// Returns those of them that are copies of values in `slice`, a view; empty where there are
-  /// none.
+  /// Returns a view of those that are copies of values in `slice`, perhaps none.
   at::Tensor bf16_values_of(comm::Slice slice) const;
-  /// Returns what an averager works on; it calls `collect_gradients` of this object.
+  /// Returns the buffer for an averager, which calls `collect_gradients` of this object.
   comm::GradientBuffer gradient_buffer();
 
-  /// Returns how many shards of a global batch this rank computes.
+  /// Returns the number of shards of a global batch that this rank computes.
   std::size_t shards() const { return leaves_.size(); }
-  /// Begins the backward passes of a shard; gradients of the one before are dropped.
+  /// Begins the backward passes of a shard; drops gradients of the previous one.
   void begin_shard(std::size_t number);
-  /// Tells layers on a CPU where they can write gradients that need not be collected then, for the
-  /// next backward pass.
+  /// Gives layers on a CPU destination buffers for the gradients of the next backward pass, which
+  /// then need not be collected.
   void place_gradients(models::GradientPlaces& places) const;
-  /// Moves the parameters' gradients to those of the shard: it replaces what is there in the first
-  /// call after `begin_shard` and adds to it in later ones. Throws Error(kRunFailed) that names a
-  /// parameter which has none.
+  /// Moves the parameters' gradients to those of the shard: replaces them in the first call after
+  /// `begin_shard` and adds to them in later ones. Throws Error(kRunFailed), naming the parameter,
+  /// if one has no gradient.
   void collect_gradients();
-  /// Adds the gradients and `shard_statistics` of a shard to those of this rank's earlier ones, as
-  /// the tree says. Behind the last one, and its gradients, the averager's table is complete.
+  /// Adds the gradients and `shard_statistics` of a shard to those of this rank's earlier shards,
+  /// in the order of the tree. After the last one the averager's table is complete.
   void end_shard(std::size_t number);
-  /// Sets the bf16 parameters within `slice` to the rounded values, after these have changed.
+  /// Sets the bf16 parameters within `slice` to the rounded values.
   void refresh_bf16_copy(comm::Slice slice) const;
 
-  /// Returns a tensor [n] (momentum, a copy of the values) seen as parameter number `index` is laid
-  /// out.
+  /// Returns a view of a tensor [n] (such as momentum) with the layout of parameter number `index`.
   at::Tensor view_like_parameter(const at::Tensor& flat, std::size_t index) const;
 
  private:
@@ -101,11 +96,11 @@ class FlatParameters {
   at::Tensor gradients_;
   at::Tensor statistics_;
   at::Tensor shard_statistics_;
-  at::Tensor bf16_rows_;  // [r, h]: those that are kept in bf16; undefined where none are
+  at::Tensor bf16_rows_;  // [r, h]: gradients that are kept in bf16; undefined if none are
   std::vector<std::vector<at::Tensor>> gradient_views_;  // by row, one a parameter
   at::Tensor bf16_values_;                               // of the first h values
-  std::size_t shard_ = 0;                                // that is computed
-  bool adds_ = false;  // whether there are gradients in its row to which its own are added
+  std::size_t shard_ = 0;                                // the current one
+  bool adds_ = false;  // whether its row holds gradients of an earlier batch
 };
 
 }  // namespace mnist_train::train

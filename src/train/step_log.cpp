@@ -55,11 +55,7 @@ void StepLog::request_stop(bool requested) {
 }
 
 void StepLog::begin_shard(bool is_first) const {
-  if (is_first) {
-    of_shard_.copy_(beginning_);
-  } else {
-    of_shard_.zero_();
-  }
+  is_first ? of_shard_.copy_(beginning_) : of_shard_.zero_();
 }
 
 StepSums StepLog::last() const { return to_sums(accelerator::to_host(scalars_)); }
@@ -85,11 +81,10 @@ std::span<const FinishedStep> StepLog::synchronize(StepSums& sums) {
   const double step_s =
       (now_s - begin_s_) / static_cast<double>(std::max<std::int64_t>(1, rows_used_));
   for (std::int64_t i = 0; i < rows_used_; ++i) {
-    FinishedStep& step = unfinished_.at(static_cast<std::size_t>(i));
+    FinishedStep& step = finished_.emplace_back(unfinished_.at(static_cast<std::size_t>(i)));
     step.sums = to_sums(rows_.select(0, i));
     step.finished_s = begin_s_ + step_s * static_cast<double>(i + 1);
     sums += step.sums;
-    finished_.push_back(step);
   }
   const std::size_t count = unfinished_.size();
   unfinished_.clear();
@@ -111,7 +106,7 @@ void StepLog::synced() {
 }
 
 std::int64_t next_interval(std::int64_t steps, double seconds) {
-  // At most twice as many: the few steps that were timed may have been quick by chance.
+  // At most twice as many: a few timed steps may have been quick by chance.
   const std::int64_t most = std::min(2 * steps, StepLog::kSteps);
   const double in_time = kLongest_s * static_cast<double>(steps) / std::max(seconds, 1e-9);
   return in_time < static_cast<double>(most)

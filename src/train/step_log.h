@@ -28,37 +28,36 @@ struct FinishedStep {
   std::int64_t step = 0;          // of the run, from 1
   std::int64_t samples_seen = 0;  // of the run, up to its end
   double learning_rate = 0;
-  double finished_s = 0;  // CLOCK_MONOTONIC; on a GPU by even division of what several steps took
+  double finished_s = 0;  // CLOCK_MONOTONIC; on a GPU the time of several steps is divided evenly
   StepSums sums{};
 };
 
-/// The sums of steps. Those of the current step are scalars on the device that travel in the same
-/// all-reduce as its gradients, so every rank learns the global loss, and whether any rank is to
-/// stop, at no extra message. Those of the steps before it are kept until the next synchronisation,
-/// at which all ranks look at them: on CPUs after each step, else about twice a second, because a
-/// GPU runs ahead of its host and a synchronisation makes the host wait.
+/// The sums of steps. Those of the current step are scalars on the device that are summed in the
+/// same all-reduce as its gradients, so every rank learns the global loss and all stop requests
+/// without another message. Sums of earlier steps are kept until the next synchronisation, at which
+/// all ranks read them: on CPUs after each step, else about twice a second, because a GPU runs
+/// ahead of its host and a synchronisation makes the host wait.
 class StepLog {
  public:
   static constexpr std::int64_t kScalars = 4;   // those of StepSums
   static constexpr std::int64_t kSteps = 8192;  // between two synchronisations, at most
 
-  /// `summed` [kScalars + n] f32, on the training device, receives the sums over all ranks, and
-  /// `of_shard` those of a shard: the same tensor, or one like it. The last n scalars belong to the
-  /// batch partition, or are the changes of the model's buffers. `runs_ahead`: whether this rank
-  /// computes on a GPU. Collective.
+  /// `summed` [kScalars + n] f32, on the training device, holds the sums over all ranks, `of_shard`
+  /// those of a shard: the same tensor, or one like it. The last n scalars belong to the batch
+  /// partition, or are the changes of the model's buffers. `runs_ahead`: this rank computes on a
+  /// GPU. Collective.
   StepLog(const at::Tensor& summed, at::Tensor of_shard, const comm::Communicator& communicator,
           bool runs_ahead);
 
   // The current step. Only `last` waits for a GPU.
 
-  /// Says whether this rank is to stop after the next step; a captured step reads it each time.
+  /// Sets whether this rank is to stop after the next step; a captured step reads it each time.
   void request_stop(bool requested);
-  /// Sets the scalars to those of a shard without samples. The first shard of this rank carries its
-  /// request to stop.
+  /// Resets the scalars of a shard. The first shard of this rank carries its stop request.
   void begin_shard(bool is_first) const;
-  /// Returns the scalars, [kScalars], a view; sums over the ranks once they are averaged.
+  /// Returns the scalars, [kScalars], a view; sums over the ranks after averaging.
   const at::Tensor& scalars() const { return scalars_; }
-  /// Returns loss, correct predictions and count of the shard's samples, to add to; [3], a view.
+  /// Returns loss, correct predictions and number of the shard's samples, to add to; [3], a view.
   at::Tensor of_samples() const { return of_shard_.narrow(0, 0, 3); }
   /// Returns the scalars of the batch partition, or the summed changes of buffers; a view.
   const at::Tensor& others() const { return others_; }
@@ -66,33 +65,32 @@ class StepLog {
   at::Tensor shard_of_buffers() const {
     return of_shard_.narrow(0, kScalars, of_shard_.numel() - kScalars);
   }
-  /// Returns a scalar, a view, that an update sets to NaN if it is not finite. It is written after
-  /// the sums over the ranks, so each rank writes the same.
+  /// Returns a scalar, a view, that an update sets to NaN if it is not finite: after the sum over
+  /// the ranks, so each rank writes the same.
   const at::Tensor& update_check() const { return update_check_; }
   /// Returns the sums of the last step.
   StepSums last() const;
 
   // The steps since the last synchronisation.
 
-  /// Starts the clock: the time before was no step's.
+  /// Starts the clock of the next step.
   void begin_epoch();
-  /// Adds the sums of the next steps, [n, kScalars] f32 on the device, which may be overwritten by
-  /// later work of the device.
+  /// Adds the sums of the next steps, [n, kScalars] f32 on the device, where later work may
+  /// overwrite them.
   void append(const at::Tensor& sums);
   /// Names the next of the added steps.
   void name_next(std::int64_t step, std::int64_t samples_seen, double learning_rate);
-  /// Waits for the device and adds the sums of the steps since the last call, all of which must
-  /// have names, to `sums`. Returns these steps, until the next call of anything here. Throws as
-  /// accelerator::synchronize does.
+  /// Waits for the device and adds the sums of the steps since the last call, which must all have
+  /// names, to `sums`. Returns these steps, valid until the next call.
   std::span<const FinishedStep> synchronize(StepSums& sums);
-  /// Returns the steps up to the last `synchronize` that it has not returned yet.
+  /// Returns the steps up to the last `synchronize`, each once.
   std::vector<FinishedStep> take() { return std::exchange(finished_, {}); }
 
   // When all ranks synchronise: after the same steps.
 
   /// Returns the number of steps until the next synchronisation, at least 1.
   std::int64_t steps_left() const { return interval_ - steps_; }
-  /// Counts steps, at most `steps_left()`. Returns whether a synchronisation is due.
+  /// Counts up to `steps_left()` steps. Returns whether a synchronisation is due.
   bool is_due_after(std::int64_t steps) { return (steps_ += steps) >= interval_; }
   /// Sets the next interval, after a synchronisation. Collective if a rank has a GPU.
   void synced();
@@ -120,9 +118,9 @@ class StepLog {
 /// `seconds`.
 std::int64_t next_interval(std::int64_t steps, double seconds);
 
-/// Throws Error(kRunFailed) if the loss is NaN or infinite, or `update_check` NaN: what happened,
-/// in which step, and what to try. `broken_parameter` is called in the latter case; it names a
-/// parameter whose gradient is not finite, or returns "".
+/// Throws Error(kRunFailed), with the step and a remedy, if the loss or `update_check` is not
+/// finite. In the latter case `broken_parameter` is called; it returns the name of a parameter
+/// whose gradient is not finite, or "".
 void require_finite(const StepSums& sums, std::int64_t step,
                     const std::function<std::string()>& broken_parameter);
 

@@ -35,8 +35,7 @@ struct Calls {
   int replays = 0;
 };
 
-/// Stands in for a GPU's graph: it runs the captured work again, which knows nothing of what the
-/// step was called with since.
+/// A mock graph: a replay runs the captured work again, without any later arguments of the step.
 class RepeatingGraph : public accelerator::DeviceGraph {
  public:
   explicit RepeatingGraph(Calls& calls) : calls_(calls) {}
@@ -93,7 +92,7 @@ TEST_CASE("a captured step of several shards trains as the eager one does") {
   TrainOptions options = long_run();
   options.shards = 3;
   check_same_training(options, {});
-  settings::DataOptions mixed;  // whose samples have to be brought
+  settings::DataOptions mixed;  // its samples must be loaded for each step
   mixed.augment.emplace_back(
       settings::MixupOptions{0.4, std::nullopt, settings::MixupScope::kGlobal});
   check_same_training(options, mixed);
@@ -116,38 +115,6 @@ TEST_CASE("a captured step trains as the eager one does, whatever changes from s
   check_same_training(options, data);
 }
 
-TEST_CASE("steps are replayed that are split as the captured one; other shards warm up anew") {
-  const TrainOptions options = long_run();
-  const auto model = testing::tiny_model(1);
-  FlatParameters parameters(*model, StepLog::kScalars);
-  const auto partition = make_batch_partition({}, one_rank(), at::kCPU);
-  const auto averager =
-      comm::make_gradient_averager(options, one_rank(), parameters.gradient_buffer());
-  const auto optimizer = make_optimizer(options, parameters);
-  StepLog log(parameters.statistics(), parameters.shard_statistics(), one_rank(),
-              /*runs_ahead=*/false);
-  Step step(options, *model, parameters, *partition, *averager, *optimizer, log);
-  Calls calls;
-  const auto images = loader::make_batch_source(testing::small_images(kImages), {}, at::kCPU);
-  images->set_order(data::epoch_permutation(kImages.count, 1, 0));
-  GraphedStep graphed(step, *images, 20, repeating(calls));
-  const auto run = [&](const std::vector<std::int64_t>& sizes) {
-    const data::Range shard{0, sizes[0]};
-    const data::Range others{sizes[0], sizes[0] + sizes[1]};
-    const PlannedStep planned{others.end, {{shard, others}}, sizes, {0, 1}, {0.01}};
-    if (graphed.can_replay(planned)) CHECK(graphed.replay({&planned, 1}) == 1);
-    return calls.replays;
-  };
-  for (int i = 0; i < 2; ++i) CHECK(run({10, 10}) == 0);
-  for (int i = 0; i < 3; ++i) CHECK(run({12, 8}) == 0);
-  CHECK(run({12, 8}) == 1);
-  CHECK(run({10, 10}) == 1);  // full, but another rank may have another size than was captured
-  CHECK(run({20, 0}) == 1);
-  CHECK(run({12, 7}) == 1);
-  CHECK(run({12, 8}) == 2);
-  CHECK(calls.captures == 1);
-}
-
 /// A rank's step with all its parts, and images of which it takes 20 a step.
 struct Parts {
   Parts(const TrainOptions& run_options, const settings::AugmentList& augment)
@@ -164,7 +131,7 @@ struct Parts {
                                      std::move(augmenter));
   }
 
-  /// Step number `number` of the epoch, with rates of its own.
+  /// Step number `number` of the epoch, with its own rates.
   PlannedStep plan(std::int64_t number) const {
     const data::Range shard{20 * number, std::min<std::int64_t>(20 * (number + 1), 20 * 50)};
     if (shard.begin >= shard.end) return {0, {}, {0}, {0, 1}, {}};
@@ -183,7 +150,7 @@ struct Parts {
     log.append(log.scalars().unsqueeze(0));
   }
 
-  /// Takes the next step, or at most `most` of those that `plan_ahead` returns. Returns how many.
+  /// Takes the next step, or at most `most` of those of `plan_ahead`. Returns their number.
   template <class Plan>
   std::int64_t take(GraphedStep& graphed, const Plan& plan_ahead, std::int64_t most) {
     std::vector<PlannedStep> planned{plan_ahead(0)};
@@ -217,6 +184,27 @@ struct Parts {
               /*runs_ahead=*/false};
   Step step{options, *model, parameters, *partition, *averager, *optimizer, log};
 };
+
+TEST_CASE("steps are replayed that are split as the captured one; other shards warm up anew") {
+  Parts parts(long_run(), {});
+  Calls calls;
+  GraphedStep graphed(parts.step, *parts.images, 20, repeating(calls));
+  const auto run = [&](const std::vector<std::int64_t>& sizes) {
+    const data::Range shard{0, sizes[0]};
+    const data::Range others{sizes[0], sizes[0] + sizes[1]};
+    const PlannedStep planned{others.end, {{shard, others}}, sizes, {0, 1}, {0.01}};
+    if (graphed.can_replay(planned)) CHECK(graphed.replay({&planned, 1}) == 1);
+    return calls.replays;
+  };
+  for (int i = 0; i < 2; ++i) CHECK(run({10, 10}) == 0);
+  for (int i = 0; i < 3; ++i) CHECK(run({12, 8}) == 0);
+  CHECK(run({12, 8}) == 1);
+  CHECK(run({10, 10}) == 1);  // full, but another rank may have another size than was captured
+  CHECK(run({20, 0}) == 1);
+  CHECK(run({12, 7}) == 1);
+  CHECK(run({12, 8}) == 2);
+  CHECK(calls.captures == 1);
+}
 
 void check_many_at_once(const TrainOptions& options, const settings::AugmentList& augment) {
   constexpr std::int64_t kSteps = 50;
@@ -299,7 +287,7 @@ TEST_CASE("a request to stop is seen in captured steps, too, and only in its own
   CHECK(requests == std::vector<double>{0, 1, 0});
 }
 
-TEST_CASE("what cannot be captured is eager, or an error where it was asked for") {
+TEST_CASE("steps that cannot be captured are eager, or an error if capture was asked for") {
   Calls calls;
   const auto obstacle_of = [&](TrainOptions options, const comm::Communicator& communicator,
                                settings::Split split = settings::Split::kEven) {

@@ -26,42 +26,32 @@ Schedule schedule_of(const settings::ScheduleOptions& options, std::int64_t step
   return {train, kStepsPerEpoch, {steps}};
 }
 
-TEST_CASE("constant stays") {
-  const Schedule schedule = schedule_of({});
-  for (const std::int64_t step : {0, 1, 50, 99, 1000}) CHECK(schedule.learning_rate(step) == 0.4);
+/// The rate of a step of a run.
+struct Rate {
+  std::int64_t step;
+  double rate;
+};
+
+void check_rates(const settings::ScheduleOptions& options, const std::vector<Rate>& rates,
+                 std::int64_t steps = kSteps) {
+  const Schedule schedule = schedule_of(options, steps);
+  for (const auto& [step, rate] : rates) {
+    CAPTURE(static_cast<int>(options.name), step);
+    CHECK(schedule.learning_rate(step) == Approx(rate).margin(1e-12));
+  }
 }
 
-TEST_CASE("step drops by gamma every so many epochs") {
-  settings::ScheduleOptions options;
-  options.name = ScheduleName::kStep;
-  options.step_epochs = 3;
-  options.gamma = 0.5;
-  const Schedule schedule = schedule_of(options);
-  CHECK(schedule.learning_rate(29) == Approx(0.4));
-  CHECK(schedule.learning_rate(30) == Approx(0.2));
-  CHECK(schedule.learning_rate(59) == Approx(0.2));
-  CHECK(schedule.learning_rate(60) == Approx(0.1));
-}
-
-TEST_CASE("linear goes straight to the final factor") {
-  settings::ScheduleOptions options;
-  options.name = ScheduleName::kLinear;
-  options.final_factor = 0.1;
-  const Schedule schedule = schedule_of(options);
-  CHECK(schedule.learning_rate(0) == Approx(0.4));
-  CHECK(schedule.learning_rate(50) == Approx(0.4 * 0.55));
-  CHECK(schedule.learning_rate(99) == Approx(0.4 * (1 - 0.9 * 0.99)));
-  CHECK(schedule.learning_rate(100) == Approx(0.04));
-}
-
-TEST_CASE("cosine is half a wave down to the final factor") {
-  settings::ScheduleOptions options;
-  options.name = ScheduleName::kCosine;
-  const Schedule schedule = schedule_of(options);
-  CHECK(schedule.learning_rate(0) == Approx(0.4));
-  CHECK(schedule.learning_rate(25) == Approx(0.2 * (1 + std::sqrt(0.5))));
-  CHECK(schedule.learning_rate(50) == Approx(0.2));
-  CHECK(schedule.learning_rate(100) == Approx(0).margin(1e-12));
+TEST_CASE("each schedule has its curve, after a warm-up that rises to its first rate") {
+  check_rates({}, {{0, 0.4}, {1, 0.4}, {99, 0.4}, {1000, 0.4}});
+  check_rates({.name = ScheduleName::kStep, .step_epochs = 3, .gamma = 0.5},
+              {{29, 0.4}, {30, 0.2}, {59, 0.2}, {60, 0.1}});
+  check_rates({.name = ScheduleName::kLinear, .final_factor = 0.1},
+              {{0, 0.4}, {50, 0.4 * 0.55}, {99, 0.4 * (1 - 0.9 * 0.99)}, {100, 0.04}});
+  check_rates({.name = ScheduleName::kCosine},
+              {{0, 0.4}, {25, 0.2 * (1 + std::sqrt(0.5))}, {50, 0.2}, {100, 0}});
+  check_rates({.name = ScheduleName::kCosine, .warmup_epochs = 2},
+              {{0, 0.4 / 20}, {9, 0.2}, {19, 0.4}, {20, 0.4}, {60, 0.2}});
+  check_rates({.warmup_epochs = 1e6}, {{0, 0.08}, {4, 0.4}}, 5);  // it never ends
 }
 
 settings::ScheduleOptions one_cycle(double pct_start) {
@@ -73,24 +63,19 @@ settings::ScheduleOptions one_cycle(double pct_start) {
 }
 
 TEST_CASE("one_cycle rises on half a wave of the cosine and falls on another") {
-  const Schedule schedule = schedule_of(one_cycle(0.31));  // its peak is step 30
-  CHECK(schedule.learning_rate(0) == Approx(0.02));
-  CHECK(schedule.learning_rate(15) == Approx(0.26));
-  CHECK(schedule.learning_rate(30) == Approx(0.5));
-  CHECK(schedule.learning_rate(53) == Approx(0.75 * 0.5 + 0.25 * 0.02 / 1e4));  // a third of it
-  CHECK(schedule.learning_rate(99) == Approx(0.02 / 1e4));
-  CHECK(schedule.learning_rate(1000) == Approx(0.02 / 1e4));
+  check_rates(one_cycle(0.31),  // its peak is step 30
+              {{0, 0.02},
+               {15, 0.26},
+               {30, 0.5},
+               {53, 0.75 * 0.5 + 0.25 * 0.02 / 1e4},  // a third of the way
+               {99, 0.02 / 1e4},
+               {1000, 0.02 / 1e4}});
   settings::ScheduleOptions options = one_cycle(0.5);
   options.div_factor = 10;
   options.final_div_factor = 4;
-  CHECK(schedule_of(options).learning_rate(0) == Approx(0.05));
-  CHECK(schedule_of(options).learning_rate(99) == Approx(0.0125));
-}
-
-TEST_CASE("one_cycle of a few steps has rates, too") {
-  CHECK(schedule_of(one_cycle(0.3), 1).learning_rate(0) == Approx(0.02 / 1e4));
-  CHECK(schedule_of(one_cycle(0.5), 2).learning_rate(0) == Approx(0.5));  // the peak is step 0
-  CHECK(schedule_of(one_cycle(0.5), 2).learning_rate(1) == Approx(0.02 / 1e4));
+  check_rates(options, {{0, 0.05}, {99, 0.0125}});
+  check_rates(one_cycle(0.3), {{0, 0.02 / 1e4}}, 1);
+  check_rates(one_cycle(0.5), {{0, 0.5}, {1, 0.02 / 1e4}}, 2);  // the peak is step 0
 }
 
 /// Returns the rates of the epochs' first steps, given the loss of each epoch before.
@@ -137,32 +122,9 @@ TEST_CASE("plateau lowers the rate that a warm-up rises to") {
   CHECK(schedule.learning_rate(9) == Approx(0.2));
   CHECK(schedule.learning_rate(9, {.drops = 1}) == Approx(0.02));
   CHECK(schedule.learning_rate(20, {.drops = 1}) == Approx(0.04));
-}
-
-TEST_CASE("other schedules keep no state") {
   PlateauState state;
-  schedule_of({}).epoch_finished(1.0, state);
+  schedule_of({}).epoch_finished(1.0, state);  // other schedules keep no state
   CHECK(state == PlateauState{});
-}
-
-TEST_CASE("the warm-up rises to the rate, and the schedule begins behind it") {
-  settings::ScheduleOptions options;
-  options.name = ScheduleName::kCosine;
-  options.warmup_epochs = 2;
-  const Schedule schedule = schedule_of(options);
-  CHECK(schedule.learning_rate(0) == Approx(0.4 / 20));
-  CHECK(schedule.learning_rate(9) == Approx(0.2));
-  CHECK(schedule.learning_rate(19) == Approx(0.4));
-  CHECK(schedule.learning_rate(20) == Approx(0.4));
-  CHECK(schedule.learning_rate(60) == Approx(0.2));
-}
-
-TEST_CASE("a warm-up longer than the run never ends") {
-  settings::ScheduleOptions options;
-  options.warmup_epochs = 1e6;
-  const Schedule schedule = schedule_of(options, 5);
-  CHECK(schedule.learning_rate(0) == Approx(0.08));
-  CHECK(schedule.learning_rate(4) == Approx(0.4));
 }
 
 /// A run of 10 epochs of 95 samples.
@@ -194,7 +156,7 @@ TEST_CASE("a run whose batches keep their size has the same span at each of its 
       CHECK(span.skipped_steps == 0);
     }
   }
-  // The cursor behind the last sample of an epoch that has not ended yet.
+  // The cursor after the last sample of an epoch that has not ended yet.
   CHECK(schedule_span(ten_epochs(), progress_at(3, kSamples, 40), kSamples, 10).skipped_steps == 0);
 }
 

@@ -1,12 +1,9 @@
-// Training whose bits follow from shards of a batch, whatever ranks compute them.
+// Training with a fixed number of shards per batch: same bits, whichever ranks compute them.
 
 #include <ATen/ops/cat.h>
 
 #include <cstdint>
-#include <memory>
 #include <optional>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "support/catch.h"
@@ -37,7 +34,7 @@ struct Outcome {
   }
 };
 
-/// Trains 8 steps, into the third epoch, on so many ranks. Returns what each of them has then.
+/// Trains 8 steps, into the third epoch. Returns the outcome on each rank.
 std::vector<Outcome> train_on(int ranks, const TrainOptions& options,
                               const settings::DataOptions& data = {}) {
   std::vector<Outcome> outcomes(static_cast<std::size_t>(ranks));
@@ -77,45 +74,9 @@ void check_same_on_any_ranks(const TrainOptions& options, const settings::DataOp
   }
 }
 
-/// Trains a network of linear layers, whose shards of a rank are computed together where they keep
-/// rows of their own. Returns the weights of rank 0.
-at::Tensor train_mlp_on(int ranks, const TrainOptions& options, bool bf16) {
-  settings::ModelOptions mlp;
-  mlp.name = settings::ModelName::kMlp;
-  mlp.hidden = {40, 24};
-  std::vector<std::shared_ptr<models::Model>> made;  // here, as they share LibTorch's generator
-  for (int i = 0; i < 2 * ranks; ++i) made.push_back(models::make_model(mlp, {1, 16, 16, 10}, 1));
-  at::Tensor weights;
-  on_connected_ranks(ranks, [&](const comm::Communicator& communicator) {
-    const auto first = 2 * static_cast<std::size_t>(communicator.rank());
-    TrainerRig rig(options, communicator, made[first], {.count = 50}, at::kCPU, {}, {},
-                   bf16 ? made[first + 1] : nullptr);
-    rig.run_to(8);
-    if (communicator.rank() == 0) weights = rig.weights();
-  });
-  return weights;
-}
-
-TEST_CASE("shards that are computed together give the bits of those computed one by one") {
-  const bool bf16 = GENERATE(false, true);
-  for (const std::int64_t shards : {4, 5}) {  // of which one rank has too many rows
-    TrainOptions options = with_shards(shards);
-    const at::Tensor expected = train_mlp_on(1, options, bf16);
-    for (const int ranks : {2, 3, 4}) {
-      for (const AveragingStrategy strategy :
-           {AveragingStrategy::kSharedMemory, AveragingStrategy::kFlat}) {
-        INFO(shards << " shards, " << ranks << " ranks, strategy " << static_cast<int>(strategy));
-        options.gradient_averaging.strategy = strategy;
-        CHECK(train_mlp_on(ranks, options, bf16).equal(expected));
-      }
-    }
-  }
-}
-
 TEST_CASE("shards give every rank the same bits, whatever their number") {
   check_same_on_any_ranks(with_shards(4));
-  // One rank has too many rows to keep all of them to the end, which two and more do.
-  check_same_on_any_ranks(with_shards(5));
+  check_same_on_any_ranks(with_shards(5));  // no power of two
 }
 
 TEST_CASE("batches with fewer samples than shards give the same bits") {
@@ -126,7 +87,7 @@ TEST_CASE("batches with fewer samples than shards give the same bits") {
   check_same_on_any_ranks(options);
 }
 
-TEST_CASE("what stands around the gradients does not let the number of ranks into the bits") {
+TEST_CASE("clipping, EMA and accumulation give the same bits on any number of ranks") {
   TrainOptions options = with_shards(3);
   options.batch_size = 9;
   options.max_gradient_norm = 0.5;
@@ -145,7 +106,7 @@ TEST_CASE("mixup goes by shard") {
     data.augment.emplace_back(settings::MixupOptions{0.4, std::nullopt, scope});
     INFO("scope " << static_cast<int>(scope));
     check_same_on_any_ranks(with_shards(3), data);
-    // Where there are as many ranks, their samples are exchanged without shards.
+    // With as many ranks, samples are exchanged without fixed shards.
     TrainOptions by_rank = small_run();
     CHECK(train_on(3, with_shards(3), data)
               .front()

@@ -5,18 +5,22 @@
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <limits>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "models/loss.h"
 #include "support/catch.h"
 #include "support/error_of.h"
+#include "support/ranks.h"
 #include "support/tiny_model.h"
 
 namespace mnist_train::train {
@@ -107,7 +111,7 @@ TEST_CASE("the update follows the gradient of the mean over the global batch") {
   }
 }
 
-TEST_CASE("nothing of a step is left in the next one's gradients") {
+TEST_CASE("the gradients of a step do not leak into the next one") {
   Subject once;
   Subject twice;
   const Batch first = batch_of(3);
@@ -164,7 +168,7 @@ TEST_CASE("batches that are accumulated make the step of one batch") {
   CHECK(at::allclose(parts.parameters.values(), whole.parameters.values(), 1e-5, 1e-7));
 }
 
-TEST_CASE("a long gradient is scaled down to the norm that is asked for, a short one stays") {
+TEST_CASE("gradients above the maximum norm are scaled down to it, shorter ones stay") {
   const Batch batch = batch_of(5);
   Subject free;
   free.run({batch}, 5);
@@ -244,49 +248,35 @@ TEST_CASE("gradients that are not finite under a finite loss leave everything as
   CHECK(subject.momentum().equal(momentum));
 }
 
-TEST_CASE("a gradient that is added up late is noticed in the same step") {
-  Subject subject;
-  subject.model->parameters().back().register_hook([](const at::Tensor& gradient) {
-    return gradient * std::numeric_limits<double>::infinity();
-  });
-  subject.run({batch_of(4)}, 4);
-  CHECK(std::isfinite(subject.last().loss));
-  CHECK(std::isnan(subject.last().stop_requests));
-}
-
-TEST_CASE("weights that an update makes infinite are noticed") {
+TEST_CASE("infinite gradients that are added up late, and infinite weights, are noticed") {
+  const auto [factor, learning_rate] = GENERATE(table<double, double>(
+      {{std::numeric_limits<double>::infinity(), kLearningRate}, {1e6, 1e38}}));
   Subject subject;
   subject.model->parameters().back().register_hook(
-      [](const at::Tensor& gradient) { return gradient * 1e6; });
-  subject.learning_rate = 1e38;
+      [times = factor](const at::Tensor& gradient) { return gradient * times; });
+  subject.learning_rate = learning_rate;
   subject.run({batch_of(4)}, 4);
   CHECK(std::isfinite(subject.last().loss));
-  CHECK(subject.parameters.gradients().isfinite().all().item<bool>());
   CHECK(std::isnan(subject.last().stop_requests));
 }
 
-TEST_CASE("a rank without samples takes part with nothing") {
-  Subject subject;
+TEST_CASE("a rank without samples adds nothing and keeps its batch statistics") {
+  Subject subject{.with_batch_norm = true};
+  subject.model->train();
   const at::Tensor weights = subject.parameters.values().clone();
+  std::vector<at::Tensor> before;
+  for (const at::Tensor& buffer : subject.model->buffers()) before.push_back(buffer.clone());
   subject.run({batch_of(0)}, 10);
   CHECK(subject.last().samples == 0);
   CHECK(subject.last().loss == 0);
   CHECK(subject.parameters.gradients().count_nonzero().item<std::int64_t>() == 0);
   CHECK(subject.parameters.values().equal(weights));
-}
-
-TEST_CASE("a rank without samples keeps its batch statistics") {
-  Subject subject{.with_batch_norm = true};
-  subject.model->train();
-  std::vector<at::Tensor> before;
-  for (const at::Tensor& buffer : subject.model->buffers()) before.push_back(buffer.clone());
-  subject.run({batch_of(0)}, 10);
   const auto after = subject.model->buffers();
   REQUIRE(after.size() == 3);
   for (std::size_t i = 0; i < after.size(); ++i) CHECK(after[i].equal(before[i]));
 }
 
-TEST_CASE("a rank without samples adds nothing even when a weight is not finite") {
+TEST_CASE("a rank without samples adds nothing even if a weight is not finite") {
   Subject subject;
   subject.parameters.values()[0] = std::numeric_limits<float>::infinity();
   subject.run({batch_of(0)}, 10);
@@ -351,6 +341,51 @@ TEST_CASE("a gradient that is not finite is an error that names step, parameter 
                                ": lower learning_rate"));
   CHECK_THAT(failure.message, ContainsSubstring("compression"));
   CHECK_THAT(error_for("").message, ContainsSubstring("but the update by its gradients is not"));
+}
+
+TEST_CASE("synchronisations are half a second apart, and move apart step by step") {
+  CHECK(next_interval(10, 1.0) == 5);
+  CHECK(next_interval(10, 0.5) == 10);
+  CHECK(next_interval(10, 0.001) == 20);
+  CHECK(next_interval(40, 0.001) == 80);
+  CHECK(next_interval(4000, 0) == 8000);
+  CHECK(next_interval(50, 3.0) == 8);
+  CHECK(next_interval(1, 30.0) == 1);
+  CHECK(next_interval(1 << 20, 0) == StepLog::kSteps);
+}
+
+TEST_CASE("on CPUs all ranks synchronise after every step") {
+  testing::on_connected_ranks(2, [](comm::Communicator& communicator) {
+    const at::Tensor sums = at::zeros({StepLog::kScalars});
+    StepLog log(sums, sums, communicator, /*runs_ahead=*/false);
+    for (int step = 0; step < 20; ++step) {
+      if (log.steps_left() != 1 || !log.is_due_after(1))
+        throw std::runtime_error("a step without a synchronisation");
+      log.synced();
+    }
+  });
+}
+
+TEST_CASE(
+    "with a GPU on one rank all of them synchronise after the same steps, by rank 0's clock") {
+  std::vector<std::vector<int>> synced_steps(2);
+  testing::on_connected_ranks(2, [&](comm::Communicator& communicator) {
+    const int rank = communicator.rank();
+    const at::Tensor sums = at::zeros({StepLog::kScalars});
+    StepLog log(sums, sums, communicator, /*runs_ahead=*/rank == 1);
+    for (int epoch = 0; epoch < 2; ++epoch) {
+      log.begin_epoch();
+      for (int step = 0; step < 100; ++step) {
+        if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        if (!log.is_due_after(1)) continue;
+        synced_steps[static_cast<std::size_t>(rank)].push_back(100 * epoch + step);
+        log.synced();
+      }
+    }
+  });
+  CHECK(synced_steps[0] == synced_steps[1]);
+  CHECK(synced_steps[0].size() > 5);
+  CHECK(synced_steps[0].size() < 30);
 }
 
 }  // namespace

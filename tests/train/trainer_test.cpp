@@ -29,6 +29,11 @@ using testing::one_rank;
 using testing::small_run;
 using testing::TrainerRig;
 
+void train_epoch(Trainer& trainer) {
+  trainer.begin_epoch();
+  while (!trainer.epoch_done()) trainer.step(false);
+}
+
 TEST_CASE("the cursor walks through every sample of every epoch") {
   TrainerRig rig(small_run());  // 50 samples, 20 a step
   Trainer& trainer = rig.trainer;
@@ -70,22 +75,26 @@ TEST_CASE("max_steps ends the run inside an epoch, which stays open") {
   CHECK(progress.best_step == 4);  // it was evaluated all the same
 }
 
-TEST_CASE("the best accuracy is the first of its height") {
+TEST_CASE(
+    "the best epoch is the first with the best selection accuracy, and its test accuracy is kept") {
   TrainOptions options = small_run();
   options.epochs = 4;
   TrainerRig rig(options);
   const Progress& progress = rig.trainer.progress();
   CHECK(progress.best_step == -1);
-  const std::vector<double> accuracies{0.0, 0.75, 0.5, 0.75};
+  CHECK(progress.best_test_accuracy < 0);
+  const std::vector<double> selection{0.0, 0.75, 0.5, 0.75};
+  const std::vector<double> test{0.8, 0.85, 0.99, 0.9};
   const std::vector<std::int64_t> best_steps{3, 6, 6, 6};
-  for (std::size_t epoch = 0; epoch < accuracies.size(); ++epoch) {
-    rig.trainer.begin_epoch();
-    while (!rig.trainer.epoch_done()) rig.trainer.step(false);
-    rig.trainer.end_epoch({.test_accuracy = 0.5, .selection_accuracy = accuracies[epoch]});
+  for (std::size_t epoch = 0; epoch < test.size(); ++epoch) {
+    train_epoch(rig.trainer);
+    rig.trainer.end_epoch({.test_accuracy = test[epoch], .selection_accuracy = selection[epoch]});
     CHECK(progress.best_step == best_steps[epoch]);
   }
   CHECK(progress.best_accuracy == 0.75);
-  CHECK(progress.accuracies == std::vector<double>(accuracies.size(), 0.5));
+  CHECK(progress.best_test_accuracy == 0.85);
+  CHECK(progress.best_epoch == 2);
+  CHECK(progress.accuracies == test);
 }
 
 TEST_CASE("early stopping counts epochs without an improvement of more than min_delta") {
@@ -99,8 +108,7 @@ TEST_CASE("early stopping counts epochs without an improvement of more than min_
   const std::vector<std::int64_t> bad_epochs{0, 0, 1, 0, 1, 2};
   for (std::size_t epoch = 0; epoch < accuracies.size(); ++epoch) {
     CHECK(rig.trainer.ended_by() == nullptr);
-    rig.trainer.begin_epoch();
-    while (!rig.trainer.epoch_done()) rig.trainer.step(false);
+    train_epoch(rig.trainer);
     rig.trainer.end_epoch({.test_accuracy = 0.5, .selection_accuracy = accuracies[epoch]});
     CHECK(progress.early_stopping.bad_epochs == bad_epochs[epoch]);
   }
@@ -131,8 +139,7 @@ TEST_CASE("plateau lowers the rate of the steps that follow") {
   TrainerRig rig(options);
   std::vector<double> rates;
   for (const double loss : {1.0, 2.0, 0.5, 0.5}) {
-    rig.trainer.begin_epoch();
-    while (!rig.trainer.epoch_done()) rig.trainer.step(false);
+    train_epoch(rig.trainer);
     rates.push_back(rig.trainer.take_finished_steps().back().learning_rate);
     rig.trainer.end_epoch({.selection_loss = loss});
   }
@@ -144,30 +151,12 @@ TEST_CASE("an epoch's sums are those of all samples as they were seen") {
   TrainOptions options = small_run();
   options.learning_rate = 0;
   TrainerRig rig(options);
-  rig.trainer.begin_epoch();
-  while (!rig.trainer.epoch_done()) rig.trainer.step(false);
+  train_epoch(rig.trainer);
   const loader::Batch all = rig.images->gather({{0, 50}, loader::Order::kStored});
   const auto expected = models::batch_loss(rig.trainer.model().forward(all.images), all.labels);
   const StepSums& sums = testing::synced_sums(rig.trainer);
   CHECK(sums.loss == Approx(expected.loss_sum.item<double>()).epsilon(1e-5));
   CHECK(sums.correct == expected.correct.item<double>());
-}
-
-TEST_CASE("of the best epoch the test accuracy is kept, however high that of others is") {
-  TrainerRig rig(small_run());
-  train::Progress& progress = rig.trainer.progress();
-  CHECK(progress.best_test_accuracy < 0);
-  const std::vector<std::pair<double, double>> test_and_selection{
-      {0.8, 0.7}, {0.85, 0.9}, {0.99, 0.9}};
-  for (const auto& [test, selection] : test_and_selection) {
-    rig.trainer.begin_epoch();
-    while (!rig.trainer.epoch_done()) rig.trainer.step(false);
-    rig.trainer.end_epoch({.test_accuracy = test, .selection_accuracy = selection});
-  }
-  CHECK(progress.best_accuracy == 0.9);
-  CHECK(progress.best_test_accuracy == 0.85);
-  CHECK(progress.best_epoch == 2);
-  CHECK(progress.best_step == 6);
 }
 
 TEST_CASE("seed and epoch decide which samples a step sees") {
@@ -344,7 +333,7 @@ TEST_CASE("global mixup trains the same weights on every rank, with ranks left w
     sums[rank] = testing::synced_sums(rig.trainer);
   });
   for (const at::Tensor& some : weights) CHECK(some.equal(weights[0]));
-  // Half a sample is right where one of its two labels is guessed.
+  // Half a sample is right if one of its two labels is guessed.
   CHECK(2 * sums[0].correct == std::floor(2 * sums[0].correct));
 }
 

@@ -6,7 +6,7 @@
 //
 // gather_pixels makes them of stored bytes, augmented and normalised. Each pixel that comes out is
 // followed back through the list of augmentations to where it comes from, so nothing lies between.
-// What the list does is what src/loader/augmentation.cpp does with tensors (crop, flip and cutout
+// What the list does is what src/loader/augmenter.cpp does with tensors (crop, flip and cutout
 // as torchvision's RandomCrop, RandomHorizontalFlip and DeVries and Taylor's Cutout do), and mixing
 // is
 //     weight * own + (1 - weight) * other
