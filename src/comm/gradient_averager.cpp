@@ -16,6 +16,8 @@ namespace mnist_train::comm {
 
 namespace {
 
+using settings::AveragingStrategy;
+
 constexpr std::int64_t kOverlapPaysFrom_bytes = 25 << 20;
 
 /// The averager of a single rank.
@@ -256,27 +258,24 @@ class BucketedAverager : public GradientAverager {
   c10::intrusive_ptr<c10d::Work> statistics_work_;
 };
 
-bool takes_shared_memory(const settings::TrainOptions& options, const Communicator& communicator,
-                         at::Device device) {
-  using Strategy = settings::AveragingStrategy;
-  const auto& averaging = options.gradient_averaging;
-  if (averaging.strategy != Strategy::kAuto) return averaging.strategy == Strategy::kSharedMemory;
-  return averaging.compression == settings::Compression::kNone &&
+/// Returns whether `auto` means `shared_memory`. Collective.
+bool prefers_shared_memory(const settings::TrainOptions& options, const Communicator& communicator,
+                           at::Device device) {
+  return options.gradient_averaging.compression == settings::Compression::kNone &&
          can_share_memory(communicator, device);
 }
 
-settings::AveragingStrategy choose_strategy(const settings::TrainOptions& options,
-                                            const Communicator& communicator,
-                                            const GradientBuffer& buffer, bool may_overlap) {
-  using Strategy = settings::AveragingStrategy;
-  const auto& averaging = options.gradient_averaging;
-  if (averaging.strategy != Strategy::kAuto) return averaging.strategy;
-  if (takes_shared_memory(options, communicator, buffer.flat.device())) {
-    return Strategy::kSharedMemory;
+AveragingStrategy choose_strategy(const settings::TrainOptions& options,
+                                  const Communicator& communicator, const GradientBuffer& buffer,
+                                  bool may_overlap) {
+  const AveragingStrategy strategy = options.gradient_averaging.strategy;
+  if (strategy != AveragingStrategy::kAuto) return strategy;
+  if (prefers_shared_memory(options, communicator, buffer.flat.device())) {
+    return AveragingStrategy::kSharedMemory;
   }
   const auto bytes = buffer.flat.numel() * buffer.flat.element_size();
   const bool overlap = may_overlap && !options.deterministic && bytes >= kOverlapPaysFrom_bytes;
-  return overlap ? Strategy::kBucketed : Strategy::kFlat;
+  return overlap ? AveragingStrategy::kBucketed : AveragingStrategy::kFlat;
 }
 
 }  // namespace
@@ -330,8 +329,12 @@ GradientSum GradientAverager::parts_in(const std::vector<at::Tensor>& tables,
 bool adds_up_late(const settings::TrainOptions& options, const Communicator& communicator,
                   at::Device device) {
   if (communicator.alone()) return device.is_cpu();
-  // The collective comes first: ranks on a CPU take part in it with those on a GPU.
-  return takes_shared_memory(options, communicator, device) && device.is_cpu();
+  const AveragingStrategy strategy = options.gradient_averaging.strategy;
+  const bool shares =
+      strategy == AveragingStrategy::kAuto
+          ? prefers_shared_memory(options, communicator, device)  // on all ranks, as a collective
+          : strategy == AveragingStrategy::kSharedMemory;
+  return shares && device.is_cpu();
 }
 
 std::unique_ptr<GradientAverager> make_gradient_averager(const settings::TrainOptions& options,
@@ -339,9 +342,9 @@ std::unique_ptr<GradientAverager> make_gradient_averager(const settings::TrainOp
                                                          GradientBuffer buffer, bool may_overlap) {
   if (communicator.alone()) return std::make_unique<NoAverager>(std::move(buffer));
   switch (choose_strategy(options, communicator, buffer, may_overlap)) {
-    case settings::AveragingStrategy::kBucketed:
+    case AveragingStrategy::kBucketed:
       return std::make_unique<BucketedAverager>(options, communicator, std::move(buffer));
-    case settings::AveragingStrategy::kSharedMemory:
+    case AveragingStrategy::kSharedMemory:
       return make_shared_memory_averager(communicator, std::move(buffer));
     default:
       return std::make_unique<FlatAverager>(options, communicator, std::move(buffer));

@@ -33,11 +33,13 @@ at::Tensor as_type_of(const at::Tensor& images, const at::Tensor& values) {
 }
 
 /// An entry that draws random numbers, by its position in the list, for images of one size.
-template <typename Options>
+template <typename Options, std::int64_t kColumns>
 class DrawingAugmentation : public Augmentation {
  public:
   DrawingAugmentation(const Options& options, std::uint64_t position, settings::ImageSize size)
       : options_(options), position_(position), size_(size) {}
+
+  std::int64_t columns() const override { return kColumns; }
 
  protected:
   Options options_;
@@ -45,11 +47,9 @@ class DrawingAugmentation : public Augmentation {
   settings::ImageSize size_;
 };
 
-class RandomCrop : public DrawingAugmentation<settings::RandomCropOptions> {
+class RandomCrop : public DrawingAugmentation<settings::RandomCropOptions, 2> {
  public:
   using DrawingAugmentation::DrawingAugmentation;
-
-  std::int64_t columns() const override { return 2; }
 
   void draw(const data::EpochDraws& draws, std::int64_t sample, float* out) const override {
     const data::PixelPlace place = draws.crop(sample, position_, options_, size_);
@@ -87,11 +87,9 @@ class RandomCrop : public DrawingAugmentation<settings::RandomCropOptions> {
   }
 };
 
-class HorizontalFlip : public DrawingAugmentation<settings::HorizontalFlipOptions> {
+class HorizontalFlip : public DrawingAugmentation<settings::HorizontalFlipOptions, 1> {
  public:
   using DrawingAugmentation::DrawingAugmentation;
-
-  std::int64_t columns() const override { return 1; }
 
   void draw(const data::EpochDraws& draws, std::int64_t sample, float* out) const override {
     *out = draws.flip(sample, position_, options_) ? 1.0F : 0.0F;
@@ -105,11 +103,9 @@ class HorizontalFlip : public DrawingAugmentation<settings::HorizontalFlipOption
 constexpr std::int64_t kBilinear = 0;
 constexpr std::int64_t kZerosOutside = 0;
 
-class Rotate : public DrawingAugmentation<settings::RotateOptions> {
+class Rotate : public DrawingAugmentation<settings::RotateOptions, 6> {
  public:
   using DrawingAugmentation::DrawingAugmentation;
-
-  std::int64_t columns() const override { return 6; }
 
   /// Writes the matrix from coordinates in the result to those in the image, both in [-1, 1]: with
   /// y downwards, (x, y) comes from (cos x - sin y, sin x + cos y). The host computes it, so that
@@ -136,13 +132,18 @@ class Rotate : public DrawingAugmentation<settings::RotateOptions> {
   }
 };
 
-class Resize : public Augmentation {
+/// An entry that treats training and test images alike.
+class FixedAugmentation : public Augmentation {
  public:
-  explicit Resize(settings::ImageSize size) : size_(size) {}
-
   at::Tensor apply(const at::Tensor& images, const at::Tensor&) const override {
     return apply_to_test(images);
   }
+  bool changes_test() const override { return true; }
+};
+
+class Resize : public FixedAugmentation {
+ public:
+  explicit Resize(settings::ImageSize size) : size_(size) {}
 
   at::Tensor apply_to_test(const at::Tensor& images) const override {
     if (images.size(0) == 0) {
@@ -152,7 +153,6 @@ class Resize : public Augmentation {
         images, at::_upsample_bilinear2d_aa(images.to(at::kFloat), {size_.height, size_.width},
                                             /*align_corners=*/false));
   }
-  bool changes_test() const override { return true; }
 
  private:
   settings::ImageSize size_;
@@ -160,21 +160,16 @@ class Resize : public Augmentation {
 
 /// Exactly the operations of torchvision's ToTensor and Normalize. Mean and std are tensors,
 /// because LibTorch turns a division by a number into a multiplication, with other last bits.
-class Normalize : public Augmentation {
+class Normalize : public FixedAugmentation {
  public:
   Normalize(const settings::NormalizeOptions& options, at::Device device)
       : scale_(per_channel(255.0, device)),
         mean_(per_channel(options.mean, device)),
         std_(per_channel(options.std, device)) {}
 
-  at::Tensor apply(const at::Tensor& images, const at::Tensor&) const override {
-    return apply_to_test(images);
-  }
-
   at::Tensor apply_to_test(const at::Tensor& images) const override {
     return images.to(at::kFloat).div_(scale_).sub_(mean_).div_(std_);
   }
-  bool changes_test() const override { return true; }
 
  private:
   at::Tensor scale_;
@@ -182,11 +177,9 @@ class Normalize : public Augmentation {
   at::Tensor std_;
 };
 
-class Cutout : public DrawingAugmentation<settings::CutoutOptions> {
+class Cutout : public DrawingAugmentation<settings::CutoutOptions, 2> {
  public:
   using DrawingAugmentation::DrawingAugmentation;
-
-  std::int64_t columns() const override { return 2; }
 
   void draw(const data::EpochDraws& draws, std::int64_t sample, float* out) const override {
     const data::PixelPlace place = draws.cutout(sample, position_, options_, size_);

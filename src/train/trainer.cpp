@@ -216,9 +216,11 @@ PlannedStep Trainer::plan(std::int64_t number) const {
   planned.rates.learning_rate = schedule_.learning_rate(step, progress_.plateau);
   if (options_.ema) planned.rates.average_weight = average_weight(options_.ema->decay, step + 1);
   for (std::int64_t next = begin; next < end; next += global_batch_size_) {
-    planned.batches.push_back(shards_of(next));
+    const data::Range global{next, std::min(next + global_batch_size_, images_.count())};
+    std::vector<data::Range>& shards = planned.batches.emplace_back();
     for (std::size_t i = 0; i < planned.shard_sizes.size(); ++i) {
-      planned.shard_sizes[i] += planned.batches.back()[i].size();
+      shards.push_back(partition_->shard(global, static_cast<std::int64_t>(i)));
+      planned.shard_sizes[i] += shards.back().size();
     }
   }
   return planned;
@@ -254,22 +256,12 @@ std::int64_t Trainer::replay(const PlannedStep& next, std::int64_t most) {
   return graphed_step_->replay(planned);
 }
 
-/// Returns the shards of the global batch that begins at `begin`.
-std::vector<data::Range> Trainer::shards_of(std::int64_t begin) const {
-  const data::Range global{begin, std::min(begin + global_batch_size_, images_.count())};
-  std::vector<data::Range> shards;
-  for (std::int64_t number = 0; number < partition_->shards(); ++number) {
-    shards.push_back(partition_->shard(global, number));
-  }
-  return shards;
-}
-
 /// Gathers shard number `shard` of this rank's in a batch of the next step; valid until the next
 /// one is gathered.
 loader::Batch Trainer::gather(const PlannedStep& step, std::size_t batch, std::size_t shard) {
   const double begin_s = monotonic_seconds();
   const std::size_t number = static_cast<std::size_t>(step.own.begin) + shard;
-  if (images_.images().encoded) prefetch(batch, shard);
+  if (images_.images().encoded) prefetch(shard * step.batches.size() + batch);
   if (batch == 0 && model_->is_external()) {
     // A run resumes exactly, without a generator's state.
     torch::manual_seed(
@@ -282,22 +274,16 @@ loader::Batch Trainer::gather(const PlannedStep& step, std::size_t batch, std::s
   return gathered;
 }
 
-/// Hints at the samples that this rank gathers next, from shard number `shard` of `batch` in the
-/// next step on, so that they are decoded while earlier ones are computed.
-void Trainer::prefetch(std::size_t batch, std::size_t shard) {
-  std::int64_t begin = progress_.samples_into_epoch;
-  const data::Range own = partition_->own_shards();
-  const auto end_of = [this](std::int64_t step) {
-    return std::min(step + samples_per_step(), images_.count());
-  };
-  const std::int64_t batches = data::steps_per_epoch(end_of(begin) - begin, global_batch_size_);
-  const std::size_t done = shard * static_cast<std::size_t>(batches) + batch;
+/// Hints at the batches that this rank gathers after `done` ones of the next step, so that they are
+/// decoded while earlier ones are computed.
+void Trainer::prefetch(std::size_t done) {
   std::vector<data::Range> coming;
-  for (; coming.size() < done + loader::BatchSource::kBatchesAhead && begin < images_.count();
-       begin = end_of(begin)) {
-    for (std::int64_t number = own.begin; number < own.end; ++number) {
-      for (std::int64_t next = begin; next < end_of(begin); next += global_batch_size_) {
-        coming.push_back(shards_of(next)[static_cast<std::size_t>(number)]);
+  for (std::int64_t ahead = 0; coming.size() < done + loader::BatchSource::kBatchesAhead; ++ahead) {
+    const PlannedStep step = plan(ahead);
+    if (step.batches.empty()) break;
+    for (std::int64_t number = step.own.begin; number < step.own.end; ++number) {
+      for (const std::vector<data::Range>& shards : step.batches) {
+        coming.push_back(shards[static_cast<std::size_t>(number)]);
       }
     }
   }
@@ -316,7 +302,7 @@ void Trainer::note_steps(std::int64_t steps) {
   }
 }
 
-/// Only on CPUs: a GPU works behind the host's back.
+/// Only on CPUs: a GPU computes asynchronously.
 void Trainer::record_times(double seconds) {
   if (!device_.is_cpu()) return;
   const double communication_seconds = step_.averaging_seconds();

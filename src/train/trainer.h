@@ -101,12 +101,11 @@ class Trainer {
   void start_from_state();
   void set_up_cuda_graph(TrainerSetup setup);
   PlannedStep plan(std::int64_t number) const;
-  std::vector<data::Range> shards_of(std::int64_t begin) const;
   void take_eagerly(const PlannedStep& next);
   std::int64_t replay(const PlannedStep& next, std::int64_t most);
   void note_steps(std::int64_t steps);
   loader::Batch gather(const PlannedStep& step, std::size_t batch, std::size_t shard);
-  void prefetch(std::size_t batch, std::size_t shard);
+  void prefetch(std::size_t done);
   void record_times(double seconds);
 
   settings::TrainOptions options_;
