@@ -27,7 +27,7 @@
 #include "base/print.h"
 #include "base/system.h"
 #include "base/terminal.h"
-#include "comm/backends.h"
+#include "comm/communicator.h"
 #include "kernels/selection.h"
 #include "launch/supervisor.h"
 #include "launch/worker_process.h"

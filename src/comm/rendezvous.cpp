@@ -25,7 +25,6 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/system.h"
-#include "comm/deadline.h"
 #include "comm/failures.h"
 #include "launch/listen_socket.h"
 

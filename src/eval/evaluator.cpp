@@ -24,7 +24,6 @@
 #include <vector>
 
 #include "accelerator/device.h"
-#include "accelerator/run_ahead_limit.h"
 #include "models/loss.h"
 
 namespace mnist_train::eval {

@@ -78,38 +78,30 @@ float* part_of(const at::Tensor& flat, comm::Slice block) {
   return flat.mutable_data_ptr<float>() + block.begin;
 }
 
-/// Updates one block of the weights, by `step(gradients, block, values)`, of the EMA model and of
+/// Updates the weights block by block, by `step(gradients, block, values)`, with the EMA model and
 /// the bf16 copy. Returns whether the weights are finite.
-template <class RuleStep>
-bool update_block(const kernels::WeightUpdate& update, float average_weight, const RuleStep& step,
-                  comm::Slice block, const float* gradients) {
-  float* values = part_of(update.values, block);
-  step(gradients, block, values);
-  if (update.average.defined()) {
-    approach(values, block.size, average_weight, part_of(update.average, block));
-  }
-  const std::int64_t copied =
-      std::clamp<std::int64_t>(update.bf16_copy.numel() - block.begin, 0, block.size);
-  if (copied > 0) {
-    float_to_bf16(values, copied,
-                  static_cast<std::uint16_t*>(update.bf16_copy.mutable_data_ptr()) + block.begin);
-  }
-  return comm::all_finite(values, block.size);
-}
-
 template <class RuleStep>
 bool update_all(const kernels::WeightUpdate& update, const RuleStep& step,
                 const comm::GradientSum& gradients) {
-  const std::int64_t count = update.values.numel();
   const float average_weight =
       update.average.defined() ? static_cast<float>(update.average_weight.item<double>()) : 0.0F;
   std::atomic<bool> finite = true;
-  parallel_for(0, count, kGrain, [&](std::int64_t begin, std::int64_t end) {
+  parallel_for(0, update.values.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
     comm::GradientSum::Scratch scratch = gradients.make_scratch();
     for (; begin < end; begin += kBlock) {
       const comm::Slice block{begin, std::min(kBlock, end - begin)};
-      const float* const summed = gradients.block(block.begin, block.size, scratch);
-      if (!update_block(update, average_weight, step, block, summed)) finite = false;
+      float* const values = part_of(update.values, block);
+      step(gradients.block(block.begin, block.size, scratch), block, values);
+      if (update.average.defined()) {
+        approach(values, block.size, average_weight, part_of(update.average, block));
+      }
+      const std::int64_t copied =
+          std::clamp<std::int64_t>(update.bf16_copy.numel() - begin, 0, block.size);
+      if (copied > 0) {
+        float_to_bf16(values, copied,
+                      static_cast<std::uint16_t*>(update.bf16_copy.mutable_data_ptr()) + begin);
+      }
+      if (!comm::all_finite(values, block.size)) finite = false;
     }
   });
   return finite;

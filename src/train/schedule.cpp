@@ -6,7 +6,6 @@
 #include <numbers>
 
 #include "data/sampler.h"
-#include "train/progress.h"
 
 namespace mnist_train::train {
 

@@ -1,12 +1,14 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "settings/train_options.h"
+#include "train/step_log.h"
 
 namespace mnist_train::train {
 
-/// What the schedule `plateau` knows of the epochs so far.
+/// The state of the schedule `plateau`.
 struct PlateauState {
   double best_loss = -1;        // below 0: none yet
   std::int64_t bad_epochs = 0;  // without a better loss, in a row and since the last drop
@@ -15,9 +17,57 @@ struct PlateauState {
   bool operator==(const PlateauState&) const = default;
 };
 
-struct Progress;
+/// The state of `early_stopping`.
+struct EarlyStoppingState {
+  double best_accuracy = -1;    // that later ones must improve on; below 0: none yet
+  std::int64_t bad_epochs = 0;  // without an improvement, in a row
 
-/// What a schedule is stretched over, in steps of the present batch size.
+  bool operator==(const EarlyStoppingState&) const = default;
+};
+
+/// The progress of a run: together with the weights and the optimizer's state, everything that the
+/// rest of the run depends on. The order of the samples follows from seed and epoch, and the cursor
+/// counts samples, not batches, so any number of processes can resume from it.
+struct Progress {
+  std::int64_t epoch = 0;               // finished epochs
+  std::int64_t samples_into_epoch = 0;  // of the next epoch, in its global order
+  std::int64_t step = 0;                // optimizer steps of the run
+  std::int64_t samples_seen = 0;
+  StepSums epoch_sums;             // of the unfinished epoch
+  double epoch_train_seconds = 0;  // of the unfinished epoch
+  double train_seconds = 0;
+  double test_seconds = 0;
+  std::vector<double> accuracies;  // test accuracy of each finished epoch
+  double best_accuracy = -1;       // on the validation set, or the test set; below 0: none yet
+  double best_test_accuracy = -1;  // of the same weights; below 0: none yet, or not known
+  std::int64_t best_epoch = 0;     // from 1
+  std::int64_t best_step = -1;
+  PlateauState plateau;
+  EarlyStoppingState early_stopping;
+
+  /// Returns the number, from 1, of the epoch that the last step belongs to.
+  std::int64_t last_epoch() const { return epoch + (samples_into_epoch > 0 ? 1 : 0); }
+};
+
+/// The result of the evaluation after an epoch.
+struct EpochScores {
+  double test_accuracy = 0;
+  double selection_accuracy = 0;  // on the validation set if there is one, else the test set
+  double selection_loss = 0;      // on that set
+  double seconds = 0;             // that the evaluation took
+};
+
+/// The times of this rank's steps since the epoch was begun or resumed. Only on CPUs: a GPU
+/// computes asynchronously.
+struct StepTimes {
+  double input_s = 0;          // gathering and normalising batches
+  double compute_s = 0;        // forward, backward, optimizer
+  double communication_s = 0;  // averaging gradients, with waiting for the others; what overlaps
+                               // with backward (`bucketed`) counts as compute
+  std::vector<double> step_s;  // of each step, all of it
+};
+
+/// The span of a schedule, in steps of the present batch size.
 struct ScheduleSpan {
   std::int64_t total_steps = 1;    // from the start of the schedule to the end of the run
   std::int64_t skipped_steps = 0;  // by which the schedule is ahead of the run's steps, or behind
@@ -26,20 +76,19 @@ struct ScheduleSpan {
   std::int64_t steps_of_run() const { return total_steps - skipped_steps; }
 };
 
-/// Returns what the schedule of a run is stretched over that has come as far as `progress`, in
-/// epochs of `samples`. It is the same at every step. The batches of earlier steps may have had
-/// another size: where the epochs end the run, its schedule stands where its epochs do.
+/// Returns the span of a run's schedule, in epochs of `samples`; the same at every step of the run.
+/// Batches before `progress` may have had another size: if the epochs end the run, its schedule
+/// follows the epochs.
 ScheduleSpan schedule_span(const settings::TrainOptions& options, const Progress& progress,
                            std::int64_t samples, std::int64_t samples_per_step);
 
-/// Returns the name of a schedule that reaches to the end of the run, whose rates depend on the
-/// run's length; null for the others.
+/// Returns the name of a schedule whose rates depend on the length of the run; null for others.
 const char* name_if_bound_to_end(settings::ScheduleName schedule);
 
 /// The learning rate of each optimizer step of a run.
 ///
 /// Warm-up: steps 0 … w-1 take (step + 1) / w of the rate that the schedule itself gives at its
-/// start; the schedule runs over what follows. With t of T steps after the warm-up: `step`
+/// start; the schedule covers the rest. With t of T steps after the warm-up: `step`
 /// multiplies by gamma every `step_epochs` epochs (StepLR); `linear` goes from 1 to `final_factor`
 /// (LinearLR with total_iters T); `cosine` is CosineAnnealingLR with T_max T and eta_min
 /// final_factor * learning_rate, stepped once an optimizer step; `one_cycle` is OneCycleLR with
@@ -52,7 +101,7 @@ class Schedule {
 
   /// Returns the rate of step number `step`, from 0, in an epoch that begins with `plateau`.
   double learning_rate(std::int64_t step, const PlateauState& plateau = {}) const;
-  /// Enters the loss of a finished epoch where the schedule is `plateau`.
+  /// Enters the loss of a finished epoch, if the schedule is `plateau`.
   void epoch_finished(double loss, PlateauState& plateau) const;
 
  private:

@@ -13,7 +13,6 @@
 #include "train/batch_partition.h"
 #include "train/graphed_step.h"
 #include "train/optimizer.h"
-#include "train/progress.h"
 #include "train/schedule.h"
 #include "train/step_log.h"
 

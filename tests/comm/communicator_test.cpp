@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "accelerator/device.h"
-#include "comm/backends.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/gpu.h"

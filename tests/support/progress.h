@@ -1,6 +1,6 @@
 #pragma once
 
-#include "train/progress.h"
+#include "train/schedule.h"
 
 namespace mnist_train::testing {
 

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "support/catch.h"
-#include "train/progress.h"
 
 namespace mnist_train::train {
 namespace {

@@ -1,11 +1,10 @@
-#include "comm/backends.h"
-
 #include <array>
 #include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "comm/communicator.h"
 #include "support/catch.h"
 #include "support/scoped_environment.h"
 
