@@ -58,7 +58,7 @@ TEST_CASE("ranks that rendezvous share a store") {
   CHECK(seen == std::vector<std::string>(3, "from rank 2"));
 }
 
-TEST_CASE("ranks that do not come are named") {
+TEST_CASE("missing ranks are named") {
   launch::ListenSocket listener = launch::listen_on_loopback();
   const int fd = listener.fd.release();
   Failure failure;
@@ -72,7 +72,7 @@ TEST_CASE("ranks that do not come are named") {
                                "missing: rank 1, rank 2"));
 }
 
-/// What rank 0 of two says, each of which `change(rank, options)` has had its way with.
+/// Returns rank 0's failure in a rendezvous of two, after `change(rank, options)` on each.
 template <class Change>
 Failure refusal_after(const Change& change) {
   launch::ListenSocket listener = launch::listen_on_loopback();
@@ -89,31 +89,27 @@ Failure refusal_after(const Change& change) {
   return failures[0];
 }
 
-TEST_CASE("a rank with another config is refused by name, and no rank continues") {
-  const Failure failure = refusal_after([](int rank, RendezvousOptions& options) {
-    if (rank == 1) options.fingerprint = "another config";
-  });
+TEST_CASE(
+    "a rank with another config, world size or backend is refused at once, and none continues") {
+  using Change = void (*)(RendezvousOptions&);
+  const auto [change, message] = GENERATE(table<Change, const char*>({
+      {[](RendezvousOptions& options) { options.fingerprint = "another config"; },
+       "rank 1 runs with another config"},
+      {[](RendezvousOptions& options) {
+         options.identity.world_size = 3;
+         options.timeout_s = 1;
+       },
+       "rank 1 was told that there are 3 processes, rank 0 that there are 2"},
+      {[](RendezvousOptions& options) { options.backend = "gloo"; },
+       "rank 1 uses backend gloo, rank 0 uses nccl"},
+  }));
+  const Failure failure =
+      refusal_after([&, &change = change](int rank, RendezvousOptions& options) {
+        options.backend = "nccl";
+        if (rank == 1) change(options);
+      });
   CHECK(failure.code == ExitCode::kConfig);
-  CHECK_THAT(failure.message, ContainsSubstring("rank 1 runs with another config"));
-}
-
-TEST_CASE("ranks that disagree about how many they are are refused at once") {
-  const Failure failure = refusal_after([](int rank, RendezvousOptions& options) {
-    if (rank == 1) {
-      options.identity.world_size = 3;
-      options.timeout_s = 1;
-    }
-  });
-  CHECK(failure.code == ExitCode::kConfig);
-  CHECK_THAT(failure.message, ContainsSubstring("rank 1 was told that there are 3 processes, rank "
-                                                "0 that there are 2"));
-}
-
-TEST_CASE("a rank with another backend is refused before anybody waits for it") {
-  const Failure failure = refusal_after(
-      [](int rank, RendezvousOptions& options) { options.backend = rank == 1 ? "gloo" : "nccl"; });
-  CHECK(failure.code == ExitCode::kConfig);
-  CHECK_THAT(failure.message, ContainsSubstring("rank 1 uses backend gloo, rank 0 uses nccl"));
+  CHECK_THAT(failure.message, ContainsSubstring(message));
 }
 
 TEST_CASE("ranks learn which GPUs are the same, whatever number each has for them") {
@@ -160,7 +156,7 @@ TEST_CASE("a store that nobody serves is named by its address") {
   CHECK_THAT(failure.message, ContainsSubstring("MASTER_ADDR, MASTER_PORT"));
 }
 
-/// Serves whoever connects by `serve(connection)` while it lives.
+/// A program that listens in place of the store; it answers each connection by `serve`.
 class Stranger {
  public:
   explicit Stranger(std::function<void(int connection)> serve)
@@ -186,7 +182,7 @@ class Stranger {
   std::thread thread_;
 };
 
-TEST_CASE("what listens in place of the store is named with what it does, within the time-out") {
+TEST_CASE("another program in place of the store is reported with its behaviour, in time") {
   const auto [serve, said] = GENERATE(table<void (*)(int), const char*>({
       {[](int) {}, "accepts connections but sends nothing"},
       {[](int fd) { ::shutdown(fd, SHUT_RDWR); }, "closes the connection"},
@@ -209,7 +205,7 @@ TEST_CASE("what listens in place of the store is named with what it does, within
   CHECK_THAT(failure.message, ContainsSubstring(said));
 }
 
-TEST_CASE("a host name that does not resolve is said not to, on every rank, within one time-out") {
+TEST_CASE("a host name that does not resolve is reported on every rank, within one time-out") {
   for (const int rank : {0, 1}) {
     RendezvousOptions options = rendezvous_of(rank, 2, 29500, -1, kShort_s);
     options.identity.master_address = "no-such-host.invalid";
