@@ -19,7 +19,7 @@ class SharedBarrier {
   SharedBarrier(void* memory, int rank, int ranks);
 
   /// Returns when all ranks have arrived. Ten times a second a sleeping one calls `check` with a
-  /// rank that is missing; what it throws ends the wait.
+  /// rank that is missing; its exception ends the wait.
   void arrive_and_wait(const std::function<void(int rank)>& check);
   /// Returns whether that rank has come as far as this one.
   bool has_arrived(int rank) const;

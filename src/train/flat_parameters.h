@@ -32,7 +32,7 @@ class FlatParameters {
   /// `refresh_bf16_copy` fills; its other parameters and all its buffers become those of `module`.
   FlatParameters(torch::nn::Module& module, std::int64_t statistics,
                  torch::nn::Module* bf16_copy = nullptr, GradientParts parts = {});
-  FlatParameters(const FlatParameters&) = delete;  // averagers know where it is
+  FlatParameters(const FlatParameters&) = delete;  // averagers refer to it
   FlatParameters& operator=(const FlatParameters&) = delete;
 
   const at::Tensor& values() const { return values_; }  // [n] f32

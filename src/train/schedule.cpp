@@ -15,7 +15,7 @@ namespace {
 constexpr double kThreshold = 1e-4;  // fraction of the best loss by which a better one is lower
 constexpr double kLeastDrop = 1e-8;  // a smaller drop of the learning rate is not made
 
-/// Returns what lies between `begin` and `end` on half a wave of the cosine.
+/// Returns the value between `begin` and `end` on half a cosine wave.
 double anneal(double begin, double end, double progress) {
   return end + (begin - end) * (1 + std::cos(std::numbers::pi * progress)) / 2;
 }

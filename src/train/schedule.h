@@ -62,7 +62,7 @@ struct EpochScores {
 struct StepTimes {
   double input_s = 0;          // gathering and normalising batches
   double compute_s = 0;        // forward, backward, optimizer
-  double communication_s = 0;  // averaging gradients, with waiting for the others; what overlaps
+  double communication_s = 0;  // averaging gradients, including waits for other ranks; overlap
                                // with backward (`bucketed`) counts as compute
   std::vector<double> step_s;  // of each step, all of it
 };

@@ -9,7 +9,7 @@
 namespace mnist_train::accelerator {
 namespace {
 
-TEST_CASE("peak memory counts what was touched, and never falls") {
+TEST_CASE("peak memory counts touched pages, and never falls") {
   const std::int64_t before = peak_memory_bytes(at::kCPU);
   {
     const std::vector<char> block(64 << 20, 'x');
@@ -37,7 +37,7 @@ class TimedEvent : public DeviceEvent {
   double done_s_;
 };
 
-TEST_CASE("a wait ends when the device has come to the event") {
+TEST_CASE("a wait ends when the device has reached the event") {
   const double done_s = monotonic_seconds() + 0.02;
   wait(TimedEvent(done_s));
   const double now_s = monotonic_seconds();

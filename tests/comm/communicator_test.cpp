@@ -55,7 +55,7 @@ std::set<std::string> listening_addresses() {
   return addresses;
 }
 
-TEST_CASE("each rank receives what the next one sends, however many rows that are") {
+TEST_CASE("each rank receives the next one's tensor, whatever its number of rows") {
   const std::vector<std::int64_t> rows{2, 0, 3};
   for (const at::ScalarType type : {at::kByte, at::kFloat, at::kLong}) {
     for (const std::size_t ranks : {1, 2, 3}) {
@@ -74,7 +74,7 @@ TEST_CASE("each rank receives what the next one sends, however many rows that ar
   }
 }
 
-TEST_CASE("a world of one needs nobody") {
+TEST_CASE("a world of one rank needs no other") {
   Communicator communicator;
   CHECK(communicator.alone());
   CHECK(communicator.rank() == 0);
@@ -171,7 +171,7 @@ TEST_CASE("a rank that went away makes the others fail as its victims") {
   CHECK_THAT(failure.message, !ContainsSubstring("\n"));
 }
 
-TEST_CASE("a rank that does not come is waited for only so long") {
+TEST_CASE("waiting for a missing rank ends with the time-out") {
   constexpr double kTimeout_s = 1;
   Failure failure;
   double waited_s = 0;

@@ -20,14 +20,14 @@ const std::string kNoMemory =
     "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you "
     "tried to allocate 64 bytes. Error code 12 (Cannot allocate memory)";
 
-TEST_CASE("a time-out is recognised by what backends say") {
+TEST_CASE("a time-out is recognised by the messages of backends") {
   CHECK(is_timeout(std::runtime_error("Timed out waiting 30000ms for recv operation")));
   CHECK(
       is_timeout(std::runtime_error("Watchdog caught collective operation timeout: WorkNCCL(…)")));
   CHECK_FALSE(is_timeout(std::runtime_error("Connection closed by peer")));
 }
 
-TEST_CASE("a lack of memory of one's own is not the loss of another rank") {
+TEST_CASE("a rank's own lack of memory is not the loss of another rank") {
   const auto failure_of = [](const auto& error) {
     return error_of([&] { translate_failures("all-reduce", [&] { throw error; }); });
   };
@@ -45,7 +45,7 @@ TEST_CASE("a lack of memory of one's own is not the loss of another rank") {
   CHECK(failure_of(c10::Error(here, "another one")).is_peer_error);
 }
 
-TEST_CASE("LibTorch's own allocator is known by what it says") {
+TEST_CASE("a lack of memory in LibTorch's allocator is recognised by its message") {
   bool found = false;
   try {
     at::empty({std::int64_t{1} << 55}, at::kByte);

@@ -104,7 +104,7 @@ TEST_CASE("one rank's gradients are those of the mean loss") {
                      subject.parameters.gradients()));
 }
 
-/// Gradients of a network that computes in bf16, and of what they were the sum.
+/// Gradients of a network that computes in bf16, and their summands.
 struct Bf16Gradients {
   std::size_t rows;
   bool in_bf16;
@@ -204,12 +204,13 @@ TEST_CASE("an update that is not finite on one of the ranks that share weights i
   for (const auto& seen : finite) CHECK(seen == std::vector<bool>{true, false});
 }
 
-TEST_CASE("rows are not added up late where one of the ranks has a GPU, and no rank waits") {
+TEST_CASE("rows are not added up late if one of the ranks has a GPU, and no rank waits") {
   std::vector<int> late(2, -1);
   on_connected_ranks(2, [&](const Communicator& communicator) {
     const at::Device device = communicator.rank() == 0 ? at::kCUDA : at::kCPU;
     late[static_cast<std::size_t>(communicator.rank())] = adds_up_late({}, communicator, device);
-    (void)communicator.sum_over_ranks(1);  // hangs where a rank asked less often than the other
+    (void)communicator.sum_over_ranks(
+        1);  // hangs if the ranks took part in different numbers of collectives
   });
   CHECK(late == std::vector<int>{0, 0});
 }
@@ -264,7 +265,7 @@ TEST_CASE("however a batch is split, the gradients are those of the whole") {
   }
 }
 
-TEST_CASE("ranks that share weights see what all of them have updated") {
+TEST_CASE("ranks that share weights see the updates of all") {
   for (const std::int64_t count : {1000, 70, 3}) {  // down to ranks without a shard
     const int ranks = 3;
     std::vector<at::Tensor> seen(ranks);

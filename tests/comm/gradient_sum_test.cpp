@@ -23,7 +23,7 @@ std::vector<std::int64_t> divided(std::int64_t shards, int ranks) {
   return begins;
 }
 
-/// Does what the ranks and their averager do with the shards.
+/// Sums the shards as the ranks and their averager do.
 at::Tensor summed(const std::vector<at::Tensor>& shards, int ranks) {
   const auto begins = divided(static_cast<std::int64_t>(shards.size()), ranks);
   const SummationTree tree(begins);
@@ -61,7 +61,7 @@ TEST_CASE("the sum of the shards has the same bits on any number of ranks") {
   }
 }
 
-TEST_CASE("a rank adds up what is all its own and gives the rest to the others") {
+TEST_CASE("a rank adds up its own nodes and gives the rest to the others") {
   const SummationTree uneven({0, 2, 3, 4});
   CHECK((uneven.leaves(0) == std::vector<Leaf>{{0, {}}, {1, {{0, 1}}}}));
   CHECK((uneven.leaves(2) == std::vector<Leaf>{{0, {}}}));

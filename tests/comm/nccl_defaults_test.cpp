@@ -35,7 +35,7 @@ std::string value_of(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-TEST_CASE("on one host NCCL meets on loopback, and what it did last is kept for a time-out") {
+TEST_CASE("on one host NCCL uses loopback, and its last collectives are recorded for a time-out") {
   const auto clean = all_set_to(nullptr);
   set_nccl_defaults(/*one_host=*/true, "/run/logs");
   CHECK(value_of("NCCL_SOCKET_IFNAME") == "lo");
@@ -52,7 +52,7 @@ TEST_CASE("on several hosts the interface is NCCL's choice, without a folder not
   CHECK(value_of("TORCH_FR_DUMP_TEMP_FILE").empty());
 }
 
-TEST_CASE("what the user set stays, under its earlier name, too") {
+TEST_CASE("variables that the user set stay, under their earlier names, too") {
   const auto mine = all_set_to("mine");
   set_nccl_defaults(/*one_host=*/true, "/run/logs");
   for (const char* name : kVariables) CHECK(value_of(name) == "mine");

@@ -168,7 +168,7 @@ TEST_CASE("a cutout is a square of zeros about a place in the image") {
   CHECK(images_of({cutout}, images).to(at::kFloat).equal(expected));
 }
 
-TEST_CASE("a normalize makes numbers of bytes, and what follows keeps them") {
+TEST_CASE("a normalize turns bytes into f32, and later entries keep that") {
   const at::Tensor images = noise_bytes();
   const at::Tensor numbers = images_of({settings::NormalizeOptions{0.5, 0.25}}, images);
   CHECK(numbers.scalar_type() == at::kFloat);
@@ -218,7 +218,7 @@ TEST_CASE(
   CHECK_FALSE(run(2, 0, 1).equal(alone));
 }
 
-TEST_CASE("test images get what their size and type need, and nothing random") {
+TEST_CASE("test images get the same size and type, and nothing random") {
   const at::Tensor images = noise_bytes();
   const auto for_test = [&](const AugmentList& list) {
     const Augmenter augmenter(list, kSize, kSeed, at::kCPU);
@@ -241,7 +241,7 @@ TEST_CASE("test images get what their size and type need, and nothing random") {
       at::kFloat);
 }
 
-TEST_CASE("no images are no problem for any entry") {
+TEST_CASE("every entry takes empty batches") {
   const at::Tensor none = noise_bytes().narrow(0, 0, 0);
   const AugmentList list{
       settings::ResizeOptions{{8, 8}},   settings::RandomCropOptions{ImageSize{7, 6}, 1},
@@ -269,7 +269,7 @@ TEST_CASE("a GPU augments as the host does", "[gpu]") {
                          settings::ResizeOptions{{8, 8}}, settings::CutoutOptions{3}};
   const at::Tensor host = augmented(list, images).images.to(at::kFloat);
   const at::Tensor device = augmented(list, images, at::Device(at::kCUDA, 0)).images.to(at::kFloat);
-  // Where a bilinear value lies between two whole numbers, they may round apart.
+  // A bilinear value halfway between two integers may be rounded differently.
   CHECK((device.cpu() - host).abs().max().item<float>() <= 1);
   CHECK((device.cpu() - host).abs().mean().item<float>() < 0.01);
 }

@@ -68,7 +68,7 @@ void check_against_torchvision(const Batch& batch, const ImageSet& set,
   CHECK(batch.size() == static_cast<std::int64_t>(indices.size()));
 }
 
-TEST_CASE("every byte value becomes what torchvision makes of it, bit for bit") {
+TEST_CASE("every byte value has torchvision's result, bit for bit") {
   std::vector<std::uint8_t> bytes(256);
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::uint8_t>(i);
   const std::vector<std::uint8_t> labels{7};
@@ -149,7 +149,7 @@ TEST_CASE("another epoch brings another order") {
   }
 }
 
-TEST_CASE("the samples are used where they lie, and kept alive") {
+TEST_CASE("the samples are used in place, and kept alive") {
   ImageSet set = small_images();
   const std::weak_ptr<const void> owner = set.owner;
   const auto images = make_batch_source(std::move(set), kMnist, at::kCPU);
@@ -189,7 +189,7 @@ TEST_CASE("an entry of the list normalises each channel as the source does") {
   check_against_torchvision(images->gather({{4, 6}, Order::kStored}), set, {4, 5}, kColours);
 }
 
-TEST_CASE("batches are augmented with what was drawn for the epoch, test images are not") {
+TEST_CASE("batches are augmented with the epoch's random numbers, test images are not") {
   const ImageSet set = small_images();
   const std::vector<std::int64_t> order{9, 0, 3, 2, 1, 4, 8, 5, 6, 7};
   const auto images = make_batch_source(set, kMnist, at::kCPU, at::kFloat,

@@ -170,7 +170,7 @@ TEST_CASE("global mixup is the formula with the next process's sample at the sam
   }
 }
 
-TEST_CASE("global mixup exchanges what the entries before it made") {
+TEST_CASE("global mixup exchanges the results of earlier entries") {
   const AugmentList list{settings::HorizontalFlipOptions{1.0},
                          MixupOptions{std::nullopt, 0.0, MixupScope::kGlobal}};
   const auto shares = mixed_globally(list, {3, 3});
@@ -178,7 +178,7 @@ TEST_CASE("global mixup exchanges what the entries before it made") {
   CHECK(shares[1].mixed.images.equal(shares[0].images.flip(3)));
 }
 
-TEST_CASE("one process alone has nobody to mix with globally") {
+TEST_CASE("one process alone leaves samples as they are in global mixup") {
   Augmenter augmenter({MixupOptions{std::nullopt, 0.3, MixupScope::kGlobal}}, kSize, 3, at::kCPU);
   augmenter.begin_epoch({0, 1}, 0);
   const at::Tensor images = noise_bytes(2);

@@ -109,7 +109,7 @@ TEST_CASE("a refreshed bf16 model computes with the restored weights") {
   subject.trainer.begin_epoch();
   const double first = subject.step();
   Subject other(settings::ModelName::kNet, true);
-  other.trainer.parameters().values().zero_();  // as a checkpoint would, behind the model's back
+  other.trainer.parameters().values().zero_();  // as a checkpoint would, unseen by the model
   other.trainer.begin_epoch();
   CHECK(other.step() == testing::Approx(std::log(10.0)).epsilon(1e-3));
   CHECK(first != testing::Approx(std::log(10.0)).epsilon(1e-3));

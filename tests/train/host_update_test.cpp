@@ -16,7 +16,7 @@ namespace {
 
 using settings::OptimizerName;
 
-/// Gradients in bf16 up to the element that `bf16` names, and behind it in f32.
+/// Gradients whose first `bf16` elements are bf16 and whose others are f32.
 comm::GradientRow row(const at::Tensor& gradients, std::int64_t bf16) {
   const std::int64_t rest = gradients.numel() - bf16;
   return {bf16 == 0 ? at::Tensor() : gradients.narrow(0, 0, bf16).to(at::kBFloat16),
@@ -38,7 +38,7 @@ comm::GradientSum gradients_of(std::size_t rows, std::int64_t count, std::int64_
   return sum;
 }
 
-/// Weights, an optimizer with its state, and what follows the weights.
+/// Weights, an optimizer with its state, EMA model and bf16 copy.
 struct Subject {
   std::shared_ptr<testing::TinyModel> model = testing::tiny_model(1);
   FlatParameters parameters{*model, 0};
@@ -152,7 +152,7 @@ TEST_CASE(
                      /*equal_nan=*/true));
 }
 
-/// Returns what a step with one broken gradient says.
+/// Returns the result of a step with one broken gradient.
 bool is_finite_with(const settings::TrainOptions& options, std::size_t rows, std::int64_t bf16,
                     std::int64_t at, float broken) {
   const std::int64_t all = FlatParameters(*testing::tiny_model(1), 0).values().numel();
@@ -171,7 +171,7 @@ TEST_CASE("a gradient that is not finite is noticed by every optimizer") {
                                                   options_of(OptimizerName::kAdamW, 0, false, 0.1));
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   for (const float broken : {kInfinity, -kInfinity, std::nanf("")}) {
-    for (const std::int64_t at : {0, 1025, 1600}) {  // in bf16, and in a vector or behind the last
+    for (const std::int64_t at : {0, 1025, 1600}) {  // in bf16, in a vector, and after the last one
       for (const std::size_t rows : {1, 2, 3}) {
         CAPTURE(broken, at, rows);
         CHECK_FALSE(is_finite_with(options, rows, /*bf16=*/1300, at, broken));

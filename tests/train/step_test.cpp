@@ -309,7 +309,7 @@ TEST_CASE("a parameter that the output does not depend on is an error that names
 
 const auto kNoParameter = [] { return std::string(); };
 
-TEST_CASE("a loss that is not finite is an error that says what to try") {
+TEST_CASE("a loss that is not finite is an error with a remedy") {
   require_finite({1.5, 0, 1, 0}, 7, kNoParameter);
   struct Case {
     double loss;

@@ -265,7 +265,7 @@ std::vector<at::Tensor> trained_by_two(TrainOptions options, AveragingStrategy s
   return result;
 }
 
-TEST_CASE("ranks that share weights and state train what ranks with copies do, to the bit") {
+TEST_CASE("ranks that share weights and state train the same bits as ranks with copies") {
   TrainOptions options = small_run();
   options.batch_size = 7;
   options.learning_rate = 0.01;
@@ -353,7 +353,7 @@ TEST_CASE("a batch size per process makes the global batch grow with the ranks")
 TEST_CASE("a NaN on one rank stops all ranks at the same step, their weights untouched") {
   TrainOptions options = small_run();
   options.gradient_averaging
-      .strategy =  // with weights of its own for each rank, and with shared ones
+      .strategy =  // with one copy of the weights per rank, and with a shared one
       GENERATE(AveragingStrategy::kFlat, AveragingStrategy::kSharedMemory);
   std::vector<Failure> failures(3);
   std::vector<bool> untouched(3);

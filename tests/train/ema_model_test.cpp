@@ -23,7 +23,7 @@ using testing::TrainerRig;
 
 at::Tensor weight_of(double weight) { return at::scalar_tensor(weight, at::kDouble); }
 
-/// A model, its flat parameters, and their average.
+/// A model, its flat parameters, and its EMA model.
 struct Subject {
   Subject()
       : model(tiny_model(1, /*with_batch_norm=*/true)),
@@ -148,7 +148,7 @@ TEST_CASE("in bf16 the fp32 weights are averaged, in the layout of the model") {
   }
 }
 
-TEST_CASE("weights that the trainer is given before it starts are where the average starts") {
+TEST_CASE("the average starts from weights that the trainer is given before its first step") {
   TrainOptions options = small_run();
   options.ema = {0.5};
   TrainerRig rig(options);
