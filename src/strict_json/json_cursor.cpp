@@ -8,12 +8,12 @@ namespace mnist_train::strict_json {
 
 namespace {
 
-/// Suggestions take time, and a text with more unknown keys than this was never meant as a config.
+/// Suggestions are slow, and a text with more unknown keys than this is no config.
 constexpr std::size_t kMaxExplanations = 100;
 
 constexpr std::size_t kLongestComparedName = 40;
 
-/// Drops what people vary: "batchSize", "batch-size" and "Batch_Size" all mean batch_size.
+/// Returns the name without case and separators: "batchSize" and "batch-size" are batch_size.
 std::string plain(std::string_view name) {
   std::string letters;
   for (const char character : name) {
@@ -25,43 +25,39 @@ std::string plain(std::string_view name) {
 
 std::string in_quotes(std::string_view name) { return '"' + std::string(name) + '"'; }
 
-std::string shown(std::string_view group) {
+std::string text_of_group(std::string_view group) {
   return group.empty() ? "at the top level" : "in " + std::string(group);
 }
 
-bool has_other_name(const KnownKey& key, std::string_view given) {
-  return std::any_of(key.other_names.begin(), key.other_names.end(),
-                     [&](const std::string& name) { return plain(name) == plain(given); });
-}
-
-/// Returns the key that other programs call `given`, or that is spelt nearly like it.
+/// Returns the key that other programs call `given`, or whose spelling is close.
 const KnownKey* similar_key(std::string_view given, const std::vector<const KnownKey*>& keys) {
   std::vector<std::string> names;
   for (const KnownKey* key : keys) {
-    if (has_other_name(*key, given)) return key;
+    const auto is_given = [&](const std::string& name) { return plain(name) == plain(given); };
+    if (std::ranges::any_of(key->other_names, is_given)) return key;
     names.push_back(key->name);
   }
   const std::optional<std::string> name = closest_name(given, names);
   if (!name) return nullptr;
-  const auto found = std::find(names.begin(), names.end(), *name);
-  return keys[static_cast<std::size_t>(found - names.begin())];
+  return *std::ranges::find(keys, *name, &KnownKey::name);
 }
 
-std::string homes_of(std::string_view name, const std::vector<const KnownKey*>& keys) {
-  std::string homes;
+/// Returns the groups that have a key of this name.
+std::string groups_with(std::string_view name, const std::vector<const KnownKey*>& keys) {
+  std::string groups;
   for (const KnownKey* key : keys) {
     if (key->name != name) continue;
-    if (!homes.empty()) homes += " or ";
-    homes += shown(key->group);
+    if (!groups.empty()) groups += " or ";
+    groups += text_of_group(key->group);
   }
-  return homes;
+  return groups;
 }
 
 /// Returns the key that is written as `--set` writes it: "data.limit_train".
 const KnownKey* dotted_key(std::string_view given, const std::vector<const KnownKey*>& keys) {
   std::string pointer = "/" + std::string(given);
   std::replace(pointer.begin(), pointer.end(), '.', '/');
-  const auto found = std::find_if(keys.begin(), keys.end(), [&](const KnownKey* key) {
+  const auto found = std::ranges::find_if(keys, [&](const KnownKey* key) {
     return !key->group.empty() && pointer == key->group + "/" + key->name;
   });
   return found == keys.end() ? nullptr : *found;
@@ -81,11 +77,6 @@ JsonCursor JsonCursor::item(std::size_t index) const {
 
 JsonCursor JsonCursor::member(std::string_view key) const {
   return {*node_->find(key), join_pointer(pointer_, std::string(key)), *context_};
-}
-
-bool JsonCursor::gives(std::string_view key) const {
-  const Node* value = node_->find(key);
-  return value != nullptr && value->kind != JsonKind::kNull;
 }
 
 JsonCursor JsonCursor::or_else(std::string_view alternative) const {
@@ -112,9 +103,10 @@ void JsonCursor::add_mismatch(const std::string& expected, const std::string& hi
 
 std::string JsonCursor::suggest_member(const std::string& key) const {
   std::string dotted = pointer_.empty() ? "" : pointer_.substr(1) + "/";
-  std::replace(dotted.begin(), dotted.end(), '/', '.');
-  return "; did you mean {\"" + key + "\": \"" + node_->string + "\"} (--set " + dotted + key +
-         "=" + node_->string + ")?";
+  std::ranges::replace(dotted, '/', '.');
+  const auto& text = node_->value.get_ref<const std::string&>();
+  return "; did you mean {\"" + key + "\": \"" + text + "\"} (--set " + dotted + key + "=" + text +
+         ")?";
 }
 
 void JsonCursor::add_unknown_keys(const std::vector<KnownKey>& own,
@@ -125,12 +117,10 @@ void JsonCursor::add_unknown_keys(const std::vector<KnownKey>& own,
     const auto is_this = [&](const KnownKey& key) {
       return key.group.empty() && key.name == member.key;
     };
-    if (std::any_of(own.begin(), own.end(), is_this)) continue;
+    if (std::ranges::any_of(own, is_this)) continue;
     if (keys.empty()) keys = known_keys(own);
     std::string message = "unknown key \"" + shorten(member.key) + '"';
-    const auto why = std::find_if(absent.begin(), absent.end(), [&](const auto& explanation) {
-      return explanation.first == member.key;
-    });
+    const auto why = std::ranges::find(absent, member.key, &Explanations::value_type::first);
     if (why != absent.end()) {
       message += "; " + why->second;
     } else if (++count <= kMaxExplanations) {
@@ -152,15 +142,15 @@ std::vector<KnownKey> JsonCursor::known_keys(const std::vector<KnownKey>& own) c
   return keys;
 }
 
-bool takes_name(const OrderedJson& fragment, const Node& node) {
-  if (node.kind != JsonKind::kString) return false;
+bool takes_name(const Json& fragment, const Node& node) {
+  if (!node.value.is_string()) return false;
   if (fragment.contains("anyOf")) {
     return std::any_of(fragment.at("anyOf").begin(), fragment.at("anyOf").end(),
-                       [&node](const auto& choice) { return takes_name(choice, node); });
+                       [&](const Json& choice) { return takes_name(choice, node); });
   }
   if (!fragment.contains("enum")) return false;
-  const auto& names = fragment.at("enum");
-  return std::find(names.begin(), names.end(), node.string) != names.end();
+  const Json& names = fragment.at("enum");
+  return std::find(names.begin(), names.end(), node.value) != names.end();
 }
 
 std::string place_of(const Node& node) {
@@ -169,23 +159,12 @@ std::string place_of(const Node& node) {
 }
 
 std::string describe(const Node& node) {
-  switch (node.kind) {
-    case JsonKind::kNull:
-      return "null";
-    case JsonKind::kBool:
-      return node.boolean ? "true" : "false";
-    case JsonKind::kString:
-      return "the string \"" + shorten(node.string) + '"';
-    case JsonKind::kArray:
-      return "a list";
-    case JsonKind::kObject:
-      return "an object";
-    case JsonKind::kInteger:
-    case JsonKind::kUnsigned:
-    case JsonKind::kReal:
-      break;
+  if (node.value.is_array()) return "a list";
+  if (node.value.is_object()) return "an object";
+  if (node.value.is_string()) {
+    return "the string \"" + shorten(node.value.get_ref<const std::string&>()) + '"';
   }
-  // As it was written: 10.0 and 1e1 are not what 10 is.
+  // As written: 10.0 and 1e1 are not the integer 10.
   return shorten(word_at(node.source->text, node.offset));
 }
 
@@ -217,7 +196,7 @@ std::optional<std::string> closest_name(std::string_view given,
   for (const std::string& name : names) {
     if (wanted.size() >= kTelling && plain(name).starts_with(wanted)) return name;
   }
-  // Two edits would change too much of a short name.
+  // Two edits are too many in a short name.
   std::size_t best = wanted.size() <= 4 ? 2 : 3;
   std::optional<std::string> closest;
   for (const std::string& name : names) {
@@ -239,14 +218,14 @@ std::string explain_unknown_key(std::string_view key, std::string_view group,
   if (const KnownKey* meant = similar_key(key, here)) {
     return start + "did you mean " + in_quotes(meant->name) + "?";
   }
-  if (const std::string homes = homes_of(key, elsewhere); !homes.empty()) {
-    return start + "it belongs " + homes;
+  if (const std::string groups = groups_with(key, elsewhere); !groups.empty()) {
+    return start + "it belongs " + groups;
   }
   if (const KnownKey* meant = dotted_key(key, elsewhere)) {
-    return start + "it is " + in_quotes(meant->name) + " " + shown(meant->group);
+    return start + "it is " + in_quotes(meant->name) + " " + text_of_group(meant->group);
   }
   if (const KnownKey* meant = similar_key(key, elsewhere)) {
-    return start + "did you mean " + in_quotes(meant->name) + " " + shown(meant->group) + "?";
+    return start + "did you mean " + in_quotes(meant->name) + " " + text_of_group(meant->group) + "?";
   }
   return start + listing(here);
 }

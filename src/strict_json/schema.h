@@ -5,17 +5,65 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
-#include "strict_json/composite_type.h"
-#include "strict_json/field.h"
-#include "strict_json/schema_rule.h"
+#include "strict_json/value_type.h"
 
 namespace mnist_train::strict_json {
 
+/// A rule over several keys of an object: a condition that the object must not meet. Editors
+/// evaluate the condition's JSON Schema, the program evaluates the same text with `matches`, so the
+/// two cannot differ.
+struct Rule {
+  std::string where;    // the key named in errors; "data/split" for one in a group
+  Json forbidden;       // a condition, made by the functions below
+  std::string message;  // the predicate of a sentence about the key: "conflicts with train"
+  std::string other{};  // a key whose position is named as well if it is in another text
+};
+
+/// The condition that the object has the key, with a value that meets `condition`.
+Json holds(const std::string& key, const Json& condition);
+
+/// The condition that the object has the key, with a value other than null.
+Json given(const std::string& key);
+
+/// The condition that the object has the key, with this value.
+Json equal(const std::string& key, const Json& value);
+
+/// The condition that the object has the key, with a list of which an item meets `condition`.
+Json lists(const std::string& key, const Json& condition);
+
+Json none_of(const Json& condition);
+Json all_of(const std::vector<Json>& conditions);
+Json any_of(const std::vector<Json>& conditions);
+
+/// Adds an error for each rule that the cursor's object breaks, at the key that the rule names, or
+/// at the innermost group on the way that exists.
+void apply_rules(const std::vector<Rule>& rules, const JsonCursor& cursor);
+
+/// Returns the rules for the "allOf" of an object's JSON Schema, each with its message.
+Json describe_rules(const std::vector<Rule>& rules);
+
+/// Returns whether a value meets a condition. Throws std::logic_error for JSON Schema keywords that
+/// the functions above do not write.
+bool matches(const Json& condition, const Node& value);
+
+/// One key of a group and its effect on the group's struct.
+template <class Owner>
+struct Field {
+  KnownKey key;
+  std::string doc;  // a sentence or two
+  Json fragment;    // the JSON Schema of the value
+  std::function<void(Owner&, const JsonCursor&)> read;
+  std::function<std::optional<Json>(const Owner&)> write;  // nothing: the key is not written
+  std::vector<KnownKey> nested{};
+  bool required = false;
+};
+
 /// The table of a group's keys, in the order in which they are written. One definition validates,
 /// fills the struct, writes it back and describes it as JSON Schema. The defaults are those of a
-/// newly made `Owner`.
+/// default-constructed `Owner`.
 ///
 ///     Schema<TrainOptions> schema;
 ///     schema.add("epochs", &TrainOptions::epochs, integer(1, 1000), "Passes over the data.");
@@ -25,11 +73,18 @@ class Schema {
  public:
   using Check = std::function<void(Owner&, const JsonCursor&)>;
 
-  /// Adds a key that fills a member; returns its row, of which more can be said.
+  /// Adds a key that fills a member; returns its field for further attributes.
   template <class T>
   Field<Owner>& add(std::string name, T Owner::*member, const Type<T>& type, std::string doc,
-                    const std::vector<std::string>& other_names = {}) {
-    return add(member_field(std::move(name), member, type, std::move(doc), other_names));
+                    std::vector<std::string> other_names = {}) {
+    return add({{"", std::move(name), std::move(other_names)},
+                std::move(doc),
+                type.fragment,
+                [member, read = type.read](Owner& owner, const JsonCursor& cursor) {
+                  if (std::optional<T> value = read(cursor)) owner.*member = std::move(*value);
+                },
+                [member, write = type.write](const Owner& owner) { return write(owner.*member); },
+                type.keys});
   }
 
   Field<Owner>& add(Field<Owner> field) { return fields_.emplace_back(std::move(field)); }
@@ -37,10 +92,17 @@ class Schema {
     return *fields_.insert(fields_.begin(), std::move(field));
   }
 
-  /// Puts the keys, rules and checks of a part at the level of this group.
+  /// Adds the keys, rules and checks of a part to this group itself, without a group of its own.
   template <class Part>
   void include(Part Owner::*member, const Schema<Part>& part) {
-    for (const Field<Part>& key : part.fields_) add(field_of_part(member, key));
+    for (const Field<Part>& field : part.fields_) {
+      add({field.key, field.doc, field.fragment,
+           [member, read = field.read](Owner& owner, const JsonCursor& cursor) {
+             read(owner.*member, cursor);
+           },
+           [member, write = field.write](const Owner& owner) { return write(owner.*member); },
+           field.nested, field.required});
+    }
     rules_.insert(rules_.end(), part.rules_.begin(), part.rules_.end());
     absent_.insert(absent_.end(), part.absent_.begin(), part.absent_.end());
     for (const auto& each : part.checks_) {
@@ -48,7 +110,7 @@ class Schema {
     }
   }
 
-  /// Says why there are no keys of these names, which others would look for.
+  /// Explains why keys that users may expect do not exist.
   void explain_absent(const Explanations& absent) { absent_ = absent; }
 
   /// Refuses objects that meet a condition, in the program and in the JSON Schema.
@@ -62,18 +124,25 @@ class Schema {
                       "conflicts with " + other + "; set only one of them", other});
   }
 
-  /// Adds what JSON Schema cannot say. It sees the group after its keys, and may complete it.
+  /// Adds a check that JSON Schema cannot express. It runs after the keys are read, and may change
+  /// the struct.
   void check(Check each) { checks_.push_back(std::move(each)); }
 
-  /// Reads an object, or returns nothing where the value is none. Errors are added to the cursor; a
+  /// Reads an object; returns nothing if the value is not one. Errors are added to the cursor; a
   /// key that could not be read keeps its default.
   std::optional<Owner> read(const JsonCursor& cursor) const {
-    if (cursor.node().kind != JsonKind::kObject) {
-      cursor.add_mismatch("an object", hint_for_name(fields_, cursor));
+    if (!cursor.node().value.is_object()) {
+      cursor.add_mismatch("an object", hint_for_name(cursor));
       return std::nullopt;
     }
     Owner owner;
-    for (const Field<Owner>& field : fields_) field.read_member(owner, cursor);
+    for (const Field<Owner>& field : fields_) {
+      if (cursor.has(field.key.name)) {
+        field.read(owner, cursor.member(field.key.name));
+      } else if (field.required && !cursor.is_layer()) {
+        cursor.add_error("requires \"" + field.key.name + '"');
+      }
+    }
     cursor.add_unknown_keys(keys(), absent_);
     if (cursor.is_layer()) return owner;
     apply_rules(rules_, cursor);
@@ -84,22 +153,60 @@ class Schema {
   Json write(const Owner& owner) const {
     Json object = Json::object();
     for (const Field<Owner>& field : fields_) {
-      if (std::optional<Json> value = field.write(owner)) object[field.name] = std::move(*value);
+      std::optional<Json> value = field.write(owner);
+      if (value) object[field.key.name] = std::move(*value);
     }
     return object;
   }
 
+  /// Returns the JSON Schema of the object.
   Json describe() const {
-    Json described = describe_fields(fields_);
+    const Json defaults = write(Owner{});
+    Json properties = Json::object();
+    Json required = Json::array();
+    for (const Field<Owner>& field : fields_) {
+      const std::string& name = field.key.name;
+      Json& property = properties[name];
+      property["description"] = field.doc;
+      property.update(field.fragment);
+      if (field.required) {
+        required.push_back(name);
+      } else if (defaults.contains(name)) {
+        property["default"] = defaults.at(name);
+      }
+    }
+    Json described = {
+        {"type", "object"}, {"properties", properties}, {"additionalProperties", false}};
+    if (!required.empty()) described["required"] = std::move(required);
     if (!rules_.empty()) described["allOf"] = describe_rules(rules_);
     return described;
   }
 
-  std::vector<KnownKey> keys() const { return keys_of(fields_); }
+  /// Returns the keys, and those of the groups in them.
+  std::vector<KnownKey> keys() const {
+    std::vector<KnownKey> keys;
+    for (const Field<Owner>& field : fields_) {
+      keys.push_back(field.key);
+      for (KnownKey inner : field.nested) {
+        inner.group.insert(0, join_pointer("", field.key.name));
+        keys.push_back(std::move(inner));
+      }
+    }
+    return keys;
+  }
 
  private:
   template <class Other>
   friend class Schema;
+
+  /// Returns the end of a message: the key that takes the text which was given instead of an
+  /// object, if there is one.
+  std::string hint_for_name(const JsonCursor& cursor) const {
+    for (const Field<Owner>& field : fields_) {
+      if (takes_name(field.fragment, cursor.node())) return cursor.suggest_member(field.key.name);
+    }
+    return "";
+  }
 
   std::vector<Field<Owner>> fields_;
   std::vector<Rule> rules_;
@@ -107,13 +214,111 @@ class Schema {
   Explanations absent_;
 };
 
-/// Returns the type of an object that has a table of its own.
+/// Returns the type of an object described by a table.
 template <class T>
 Type<T> group(Schema<T> schema) {
   const auto shared = std::make_shared<const Schema<T>>(std::move(schema));
-  return {[shared](const JsonCursor& cursor) { return shared->read(cursor); },
-          [shared](const T& value) { return shared->write(value); }, shared->describe(),
-          shared->keys()};
+  return {.read = [shared](const JsonCursor& cursor) { return shared->read(cursor); },
+          .write = [shared](const T& value) { return shared->write(value); },
+          .fragment = shared->describe(),
+          .keys = shared->keys()};
+}
+
+/// One kind of object among several that the key "name" tells apart.
+template <class Union>
+struct Alternative {
+  std::string name;
+  std::function<std::optional<Union>(const JsonCursor&)> read;
+  std::function<std::optional<Json>(const Union&)> write;  // nothing: another kind
+  Json fragment;
+  std::optional<Union> bare{};  // the value of the name alone, without an object
+};
+
+/// Returns the kind called `name`, with the key "name" before the keys of `schema`. `make` converts
+/// it to the union, and `take` back, if the union holds this kind.
+template <class Union, class Kind>
+Alternative<Union> alternative(const std::string& name, Schema<Kind> schema,
+                               const std::vector<std::string>& required,
+                               const std::function<Union(Kind)>& make,
+                               const std::function<std::optional<Kind>(const Union&)>& take) {
+  for (const std::string& key : required) {
+    schema.forbid("", none_of(given(key)), "requires \"" + key + '"');
+  }
+  schema
+      .add_first({{"", "name"},
+                  "The kind.",
+                  {{"const", name}},
+                  [](Kind&, const JsonCursor&) {},  // read before the kind was known
+                  [name](const Kind&) -> std::optional<Json> { return name; }})
+      .required = true;
+  Json fragment = schema.describe();
+  for (const std::string& key : required) {
+    fragment["required"].push_back(key);
+    fragment["properties"][key].erase("default");
+  }
+  return {name,
+          [schema, make](const JsonCursor& cursor) -> std::optional<Union> {
+            if (std::optional<Kind> kind = schema.read(cursor)) return make(std::move(*kind));
+            return std::nullopt;
+          },
+          [schema, take](const Union& value) -> std::optional<Json> {
+            if (const std::optional<Kind> kind = take(value)) return schema.write(*kind);
+            return std::nullopt;
+          },
+          fragment};
+}
+
+/// Returns the kind of a std::variant that is called `name`, with the keys of `schema`.
+template <class Union, class Kind>
+Alternative<Union> alternative(const std::string& name, const Schema<Kind>& schema,
+                               const std::vector<std::string>& required = {}) {
+  return alternative<Union, Kind>(
+      name, schema, required, [](Kind kind) { return Union(std::move(kind)); },
+      [](const Union& value) {
+        const Kind* kind = std::get_if<Kind>(&value);
+        return kind != nullptr ? std::optional(*kind) : std::nullopt;
+      });
+}
+
+/// Returns the type of an object of one of these kinds, or of the bare name of a kind that requires
+/// no other key. `meant` maps names in other programs to the one to suggest.
+template <class Union>
+Type<Union> named_union(const std::vector<Alternative<Union>>& rows,
+                        const std::vector<std::pair<std::string, std::string>>& meant = {}) {
+  std::vector<std::string> names;
+  Json bare = Json::array();
+  Json choices = Json::array();
+  for (const Alternative<Union>& row : rows) {
+    names.push_back(row.name);
+    choices.push_back(row.fragment);
+    if (row.bare) bare.push_back(row.name);
+  }
+  if (!bare.empty()) choices.push_back({{"enum", bare}});
+  return {
+      .read = [rows, names, meant](const JsonCursor& cursor) -> std::optional<Union> {
+        const bool is_object = cursor.node().value.is_object();
+        if (is_object && !cursor.has("name")) {
+          cursor.add_error("requires \"name\", the kind");
+          return std::nullopt;
+        }
+        const auto index = is_object
+                               ? choose_name(cursor.member("name"), names, meant)
+                               : choose_name(cursor.or_else("an object with a name"), names, meant);
+        if (!index) return std::nullopt;
+        const Alternative<Union>& row = rows[*index];
+        if (is_object) return row.read(cursor);
+        if (!row.bare) {
+          cursor.add_error("requires further keys: {\"name\": \"" + row.name + "\", …}");
+        }
+        return row.bare;
+      },
+      .write = [rows](const Union& value) -> Json {
+        for (const Alternative<Union>& row : rows) {
+          if (std::optional<Json> written = row.write(value)) return std::move(*written);
+        }
+        return nullptr;
+      },
+      .fragment = {{"anyOf", choices}}};
 }
 
 }  // namespace mnist_train::strict_json

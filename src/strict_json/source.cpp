@@ -33,13 +33,12 @@ constexpr std::string_view kKeyCharacters =
   throw Error(ExitCode::kConfig, on_one_line(name + ": " + reason));
 }
 
-/// Refuses a pipe whose writer neither writes nor closes it; at a terminal it waits for ever.
+/// Refuses a pipe whose writer neither writes nor closes it; waits indefinitely for a terminal.
 void wait_for_bytes(int fd, const std::string& name) {
-  constexpr int kPatience_s = 10;
+  constexpr int kTimeout_s = 10;
   pollfd event{fd, POLLIN, 0};
-  if (::poll(&event, 1, ::isatty(fd) == 1 ? -1 : 1000 * kPatience_s) != 0) return;
-  refuse(name, "nothing came for " + std::to_string(kPatience_s) +
-                   " s, and its writer has not closed it");
+  if (::poll(&event, 1, ::isatty(fd) == 1 ? -1 : 1000 * kTimeout_s) != 0) return;
+  refuse(name, "no data for " + std::to_string(kTimeout_s) + " s, and the writer did not close it");
 }
 
 std::string read_to_end(int fd, const std::string& name) {
@@ -59,8 +58,8 @@ std::string read_to_end(int fd, const std::string& name) {
   return text;
 }
 
-/// Returns the encoding of text that is not UTF-8, by its byte order mark or by the zero bytes of
-/// its first character; null if it has neither.
+/// Returns UTF-16 or UTF-32 by the byte order mark or the zero bytes in the first characters, or
+/// null.
 const char* wide_encoding(std::string_view text) {
   std::string zeros;  // of the first four bytes; two characters of JSON are ASCII
   for (const char byte : text.substr(0, 4)) zeros += byte == '\0' ? '0' : 'x';
@@ -71,7 +70,7 @@ const char* wide_encoding(std::string_view text) {
   return nullptr;
 }
 
-/// Returns "YAML" or "TOML" if the first line that is no comment begins as one of theirs, else "".
+/// Returns "YAML" or "TOML" if the first line that is not a comment looks like it, else "".
 std::string_view other_notation(std::string_view text) {
   while (!text.empty()) {
     const std::string_view line = text.substr(0, text.find('\n'));
@@ -91,7 +90,7 @@ std::string_view other_notation(std::string_view text) {
   return "";
 }
 
-/// Refuses what is no JSON for a reason that its syntax errors would not tell.
+/// Refuses other file formats, for which JSON syntax errors would be misleading.
 void refuse_other_formats(const std::string& name, std::string_view text) {
   const std::string files = (name == kStandardInput ? "FILE" : shell_word(name)) + " > config.json";
   if (const char* encoding = wide_encoding(text)) {
@@ -101,9 +100,8 @@ void refuse_other_formats(const std::string& name, std::string_view text) {
   if (const auto kind = binary_kind(text)) {
     refuse(name, "is " + kind->name + "; a config is a JSON file");
   }
-  const bool has_mark = text.starts_with(kByteOrderMark);
-  const std::string_view notation =
-      other_notation(text.substr(has_mark ? kByteOrderMark.size() : 0));
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+  const std::string_view notation = other_notation(text);
   if (notation.empty()) return;
   const std::string load = notation == "YAML" ? "yaml.safe_load" : "tomllib.load";
   refuse(name, "is " + std::string(notation) + "; a config is JSON. To convert it: python3 -c " +
@@ -113,7 +111,7 @@ void refuse_other_formats(const std::string& name, std::string_view text) {
 
 constexpr std::size_t kShownBytes = 40;
 
-/// Keeps the problem on one line: keys and values come from anyone, and must not forge lines.
+/// Formats a problem on one line: keys and values are untrusted and must not forge lines.
 std::string format_at(const Problem& problem, TextLocator& locator) {
   const TextPosition position = locator.locate(problem.offset);
   const std::string pointer = problem.pointer.empty() ? "/" : problem.pointer;
@@ -142,7 +140,7 @@ std::shared_ptr<const Source> load_source(const std::string& path) {
                                              : std::filesystem::current_path();
   if (source->text.size() > kMaxSourceBytes) {
     throw_if_any(
-        {{source, kMaxSourceBytes, "", "the text is larger than 1 MiB, which no config is"}});
+        {{source, kMaxSourceBytes, "", "the text is larger than 1 MiB, the limit for configs"}});
   }
   return source;
 }
@@ -161,11 +159,10 @@ TextPosition TextLocator::locate(std::size_t offset) {
   }
   if (offset_ == 0 && text_.starts_with(kByteOrderMark)) offset_ = kByteOrderMark.size();
   for (; offset_ < offset && offset_ < text_.size(); ++offset_) {
-    const auto byte = static_cast<unsigned char>(text_[offset_]);
-    if (byte == '\n') {
+    if (text_[offset_] == '\n') {
       ++position_.line;
       position_.column = 1;
-    } else if ((byte & 0xC0U) != 0x80U) {  // not a continuation of a UTF-8 character
+    } else if (!continues_character(text_[offset_])) {
       ++position_.column;
     }
   }

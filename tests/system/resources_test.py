@@ -286,7 +286,7 @@ def test_a_config_that_never_ends_is_refused(tmp_path):
     assert time.monotonic() - begin < 3
     message = waiting.communicate(timeout=15)[1]
     os.close(write_end)
-    assert waiting.returncode == 2 and "<stdin>: nothing came for 10 s" in message
+    assert waiting.returncode == 2 and "<stdin>: no data for 10 s" in message
 
 
 def test_names_and_data_cannot_forge_lines_or_drive_a_terminal(tmp_path):

@@ -1,4 +1,4 @@
-#include "strict_json/schema_rule.h"
+#include "strict_json/schema.h"
 
 #include <algorithm>
 #include <stdexcept>
@@ -7,43 +7,11 @@ namespace mnist_train::strict_json {
 
 namespace {
 
-/// Returns `{name: value}`; in braces a Json of two strings could turn out as a list.
+/// Returns `{name: value}`; braces around two strings could make a list.
 Json object(const std::string& name, const Json& value) {
   Json result = Json::object();
   result[name] = value;
   return result;
-}
-
-const char* type_name(const Node& node) {
-  switch (node.kind) {
-    case JsonKind::kNull:
-      return "null";
-    case JsonKind::kObject:
-      return "object";
-    case JsonKind::kArray:
-      return "array";
-    default:
-      return "scalar";  // conditions tell these apart by their values
-  }
-}
-
-bool is_constant(const Node& node, const Json& value) {
-  switch (node.kind) {
-    case JsonKind::kNull:
-      return value.is_null();
-    case JsonKind::kBool:
-      return value == node.boolean;
-    case JsonKind::kInteger:
-      return value == node.integer;
-    case JsonKind::kUnsigned:
-      return value == node.unsigned_integer;
-    case JsonKind::kReal:
-      return value == node.real;
-    case JsonKind::kString:
-      return value == node.string;
-    default:
-      return false;
-  }
 }
 
 bool has_properties(const Node& object, const Json& properties) {
@@ -59,8 +27,8 @@ bool obeys(const Node& node, const std::string& keyword, const Json& argument) {
   if (keyword == "allOf") return std::all_of(argument.begin(), argument.end(), matches_node);
   if (keyword == "anyOf") return std::any_of(argument.begin(), argument.end(), matches_node);
   if (keyword == "not") return !matches_node(argument);
-  if (keyword == "type") return argument == type_name(node);
-  if (keyword == "const") return is_constant(node, argument);
+  if (keyword == "type") return argument == node.value.type_name();
+  if (keyword == "const") return argument == node.value;
   if (keyword == "properties") return has_properties(node, argument);
   if (keyword == "required") return node.find(argument.front().get<std::string>()) != nullptr;
   if (keyword == "contains") {
@@ -70,6 +38,7 @@ bool obeys(const Node& node, const std::string& keyword, const Json& argument) {
   throw std::logic_error("a rule of the config uses the keyword " + keyword);
 }
 
+/// Names the position of the rule's other key if it is in another text than the first one.
 std::string place_of_other(const Rule& rule, const Node& object) {
   const Node* own = object.find(rule.where);
   const Node* other = object.find(rule.other);
