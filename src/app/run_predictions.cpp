@@ -20,7 +20,7 @@
 #include "imaging/inversion.h"
 #include "loader/batch_source.h"
 #include "report/result_text.h"
-#include "settings/trained_brightness.h"
+#include "settings/data_options.h"
 
 namespace mnist_train::app {
 

@@ -15,7 +15,7 @@
 #include "launch/worker_process.h"
 #include "report/run_folder.h"
 #include "report/summary.h"
-#include "settings/config_differences.h"
+#include "settings/run_config.h"
 #include "train/schedule.h"
 
 namespace mnist_train::app {

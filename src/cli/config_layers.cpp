@@ -55,8 +55,7 @@ std::shared_ptr<const Source> source_of_flag(const std::string& flag, const std:
 
 Node text_node(const std::shared_ptr<const Source>& source, std::size_t begin) {
   Node node;
-  node.kind = strict_json::JsonKind::kString;
-  node.string = source->text.substr(begin);
+  node.value = source->text.substr(begin);
   node.source = source;
   node.offset = begin;
   return node;
@@ -74,7 +73,7 @@ Node value_node(const std::shared_ptr<const Source>& source, std::size_t begin,
 /// Returns an empty object at `offset` of the source.
 Node object_of(std::shared_ptr<const Source> source, std::size_t offset = 0) {
   Node object;
-  object.kind = strict_json::JsonKind::kObject;
+  object.value = strict_json::Json::object();
   object.source = std::move(source);
   object.offset = offset;
   return object;
@@ -131,7 +130,7 @@ std::vector<Node> collect_layers(const CommandLine& line, ConfigFiles documents,
   };
   for (const auto& document : documents) {
     std::optional<Node> node = strict_json::parse_document(document, problems);
-    all_readable = all_readable && node && node->kind == strict_json::JsonKind::kObject;
+    all_readable = all_readable && node && node->value.is_object();
     if (node) add(std::move(*node));
   }
   if (line.output && (line.command == Command::kTrain || line.command == Command::kDoctor)) {

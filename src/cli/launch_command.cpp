@@ -14,7 +14,7 @@
 #include <sstream>
 #include <vector>
 
-#include "base/config_key_error.h"
+#include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/system.h"

@@ -14,7 +14,6 @@
 #include <string>
 #include <vector>
 
-#include "base/config_key_error.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"

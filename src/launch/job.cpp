@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/checkpoint_file.h"
-#include "base/config_key_error.h"
+#include "base/error.h"
 #include "base/print.h"
 #include "base/system.h"
 #include "base/typed_command.h"

@@ -8,7 +8,7 @@
 #include <map>
 #include <sstream>
 
-#include "base/config_key_error.h"
+#include "base/error.h"
 
 namespace mnist_train::models {
 

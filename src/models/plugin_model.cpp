@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "base/config_key_error.h"
+#include "base/error.h"
 #include "base/shared_library.h"
 #include "models/external_model.h"
 #include "models/plugin_options.h"

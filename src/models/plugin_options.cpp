@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "base/config_key_error.h"
+#include "base/error.h"
 
 namespace mnist_train::models {
 

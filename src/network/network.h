@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "base/config_key_error.h"
+#include "base/error.h"
 #include "settings/data_options.h"
 #include "settings/model_options.h"
 

@@ -1,17 +1,15 @@
 #include "settings/data_options.h"
 
+#include <numeric>
 #include <string>
 #include <utility>
 
-#include "base/config_key_error.h"
+#include "base/error.h"
 #include "settings/schemas.h"
-#include "strict_json/schema.h"
 
 namespace mnist_train::settings {
 
 namespace {
-
-using Options = DataOptions;
 
 /// Returns the type of a location: a path, or {"images", "labels"}.
 Type<DataLocation> location() {
@@ -23,151 +21,157 @@ Type<DataLocation> location() {
       cursor.add_error("needs both images and labels; a folder that holds both is given as a path");
     }
   });
-  Type<DataLocation> type;
-  Json fragment = pair.describe();
-  for (Json& property : fragment["properties"]) property.erase("default");
-  fragment["required"] = {"images", "labels"};
-  type.fragment = {{"anyOf", {path().fragment, std::move(fragment)}}};
-  type.keys = pair.keys();
-  type.read = [pair](const JsonCursor& cursor) -> std::optional<DataLocation> {
-    if (cursor.node().kind == JsonKind::kObject) return pair.read(cursor);
-    const auto images = path().read(cursor.or_else("{\"images\", \"labels\"}"));
-    if (!images) return std::nullopt;
-    return DataLocation{*images, std::nullopt};
-  };
-  type.write = [pair](const DataLocation& value) {
-    return value.labels ? pair.write(value) : Json(value.images.string());
-  };
-  return type;
+  Type<DataLocation> full = group(std::move(pair));
+  for (Json& property : full.fragment["properties"]) property.erase("default");
+  full.fragment["required"] = {"images", "labels"};
+  const auto brief = converted<DataLocation>(
+      path(),
+      [](std::filesystem::path images) {
+        return DataLocation{std::move(images), std::nullopt};
+      },
+      [](const DataLocation& value) { return value.images; });
+  return brief_or_full(brief, full, "{\"images\", \"labels\"}",
+                       [](const DataLocation& value) { return !value.labels; });
 }
 
-/// Returns the type of a list of locations, one for each process; null for none.
+/// Returns the type of a list of locations, one per process; null for none.
 Type<std::vector<DataLocation>> locations_by_rank() {
   using Locations = std::vector<DataLocation>;
-  const Type<std::optional<Locations>> inner = optional_of(list_of(location()));
-  Type<Locations> type;
-  type.fragment = inner.fragment;
-  type.fragment["anyOf"][0]["minItems"] = 1;
-  type.read = [inner](const JsonCursor& cursor) -> std::optional<Locations> {
-    auto locations = inner.read(cursor);
-    if (!locations) return std::nullopt;
-    if (*locations && (*locations)->empty()) {
-      cursor.add_mismatch("a location for each process, or null");
-      return std::nullopt;
-    }
-    return locations->value_or(Locations{});
+  Type<Locations> list = list_of(location());
+  list.fragment["minItems"] = 1;
+  list.read = [read = list.read](const JsonCursor& cursor) -> std::optional<Locations> {
+    if (!cursor.node().value.is_array() || !cursor.node().items.empty()) return read(cursor);
+    cursor.add_mismatch("one location per process");
+    return std::nullopt;
   };
-  type.write = [inner](const Locations& locations) {
-    return locations.empty() ? Json(nullptr) : inner.write(locations);
-  };
-  return type;
+  return converted<Locations>(
+      optional_of(list),
+      [](std::optional<Locations> value) { return std::move(value).value_or(Locations{}); },
+      [](const Locations& value) { return value.empty() ? std::nullopt : std::optional(value); });
 }
 
-void add_sources(Schema<Options>& schema) {
+void add_sources(Schema<DataOptions>& schema) {
   std::vector<std::pair<std::string, std::string>> names;
   for (const NamedDataset& row : named_datasets()) names.emplace_back(row.name, row.name);
-  schema.add("dataset", &Options::dataset, optional_of(one_of(names)),
-             "A data set by name; mnist where no format is given.", {"name"});
-  schema.add("root", &Options::root, optional_of(path()),
-             "The folder in which the data set's folder is looked for first.",
-             {"data_dir", "dir", "folder"});
-  const auto format = one_of<DataFormat>({{DataFormat::kIdx, "idx"},
-                                          {DataFormat::kCifar, "cifar"},
-                                          {DataFormat::kImageFolder, "image-folder"},
-                                          {DataFormat::kLmdb, "lmdb"},
-                                          {DataFormat::kSynthetic, "synthetic"}});
-  schema.add("format", &Options::format, optional_of(format),
-             "The format of `train` and `test`, where they are given instead of a data set. idx: "
-             "MNIST's files; cifar: the binary batches of CIFAR-10; image-folder: class folders of "
-             "PNG and JPEG files; lmdb: a Caffe2 LMDB; synthetic: drawn digits, without files.");
-  schema.add("train", &Options::train, optional_of(location()),
-             "The training set: a folder; for idx also an images file, or {images, labels}; for "
-             "cifar also one batch; for lmdb also its file.");
-  schema.add("test", &Options::test, optional_of(location()), "The test set, like train.");
-  schema.add("train_per_process", &Options::train_per_process, locations_by_rank(),
-             "Instead of train: a training set for each process, by rank.");
+  auto& dataset = schema.add("dataset", &DataOptions::dataset, optional_of(one_of(names)),
+                             "A data set by name; mnist unless a format is given.", {"name"});
+  dataset.key.use = kStepsAndSamples;
+  dataset.key.drops = {"format", "train", "test", "train_per_process"};
+  schema.add("root", &DataOptions::root, optional_of(path()),
+             "Folder that is searched first for the data set's folder.",
+             {"data_dir", "dir", "folder"}, kSamples);
+  const auto formats = one_of<DataFormat>({{DataFormat::kIdx, "idx"},
+                                           {DataFormat::kCifar, "cifar"},
+                                           {DataFormat::kImageFolder, "image-folder"},
+                                           {DataFormat::kLmdb, "lmdb"},
+                                           {DataFormat::kSynthetic, "synthetic"}});
+  auto& format = schema.add(
+      "format", &DataOptions::format, optional_of(formats),
+      "Format of `train` and `test`, instead of a data set. idx: MNIST's files; cifar: binary "
+      "batches of CIFAR-10; image-folder: class folders of PNG and JPEG files; lmdb: a Caffe2 "
+      "LMDB; "
+      "synthetic: generated digits, without files.");
+  format.key.use = kStepsAndSamples;
+  format.key.drops = {"dataset", "root"};
+  const auto add_location = [&](const std::string& name, auto member, const auto& type,
+                                const char* doc) -> KnownKey& {
+    KnownKey& key = schema.add(name, member, type, doc).key;
+    key.use = kSamples;
+    key.owner = {"format", "synthetic", /*is_any_other=*/true};
+    return key;
+  };
+  KnownKey& train =
+      add_location("train", &DataOptions::train, optional_of(location()),
+                   "Training set: a folder; for idx also an images file, or {images, labels}; for "
+                   "cifar also one batch; for lmdb also its file.");
+  train.drops = {"train_per_process"};
+  train.shorthand_for = "images";
+  add_location("test", &DataOptions::test, optional_of(location()), "Test set, like train.")
+      .shorthand_for = "images";
+  add_location("train_per_process", &DataOptions::train_per_process, locations_by_rank(),
+               "Instead of train: one training set per process, by rank.")
+      .drops = {"train"};
+  schema.add("on_bad_sample", &DataOptions::on_bad_sample,
+             one_of<OnBadSample>({{OnBadSample::kError, "error"}, {OnBadSample::kSkip, "skip"}}),
+             "An unusable image or record is an error before the run begins, or is skipped and "
+             "listed. For image-folder and lmdb.",
+             {}, kStepsAndSamples);
   schema.add(
-      "on_bad_sample", &Options::on_bad_sample,
-      one_of<OnBadSample>({{OnBadSample::kError, "error"}, {OnBadSample::kSkip, "skip"}}),
-      "What an image or record that cannot be used leads to: an error before the run begins, "
-      "or it is left out and listed. For image-folder and lmdb.");
-  schema.add("decode", &Options::decode,
-             one_of<Decode>(
-                 {{Decode::kOnce, "once"}, {Decode::kStream, "stream"}, {Decode::kDali, "dali"}}),
-             "When images of image-folder and lmdb are decoded: all once, into memory, before "
-             "training; or as training goes, a few batches ahead, by our decoders (stream) or "
-             "NVIDIA DALI's (dali).");
-  schema.add("decode_threads", &Options::decode_threads,
+      "decode", &DataOptions::decode,
+      one_of<Decode>(
+          {{Decode::kOnce, "once"}, {Decode::kStream, "stream"}, {Decode::kDali, "dali"}}),
+      "When images of image-folder and lmdb are decoded: once, into memory, before training; "
+      "or during training, a few batches ahead, by our decoders (stream) or NVIDIA DALI "
+      "(dali).",
+      {}, kSamples);
+  schema.add("decode_threads", &DataOptions::decode_threads,
              optional_of(integer(1, kMaxProcessesPerNode), "auto"),
-             "Threads with which each process decodes as training goes; auto: as many as it "
-             "computes with.");
+             "Decoding threads per process during training; auto: its compute threads.", {},
+             kNever);
   schema.add(
-      "validation", &Options::validation, number({0, 1, false, true}),
-      "Fraction of the training set, drawn by the seed, that is held out: the best checkpoint, "
-      "stop_at_accuracy, early_stopping and schedule plateau go by it.");
+      "validation", &DataOptions::validation, number({0, 1, false, true}),
+      "Fraction of the training set that is held out, drawn by the seed. The best checkpoint, "
+      "stop_at_accuracy, early_stopping and schedule plateau then use it.",
+      {}, kStepsAndSamples);
 }
 
-void add_preparation(Schema<Options>& schema) {
-  schema.add("normalize", &Options::normalize, optional_of(normalize()),
-             "(value / 255 - mean) / std, each a number or a list with one number a channel; null: "
-             "the data set's defaults, and where a colour set is brought to gray, the mean of its "
-             "channels by their part in the gray value (0.299, 0.587, 0.114).");
-  schema.add("size", &Options::size, optional_of(image_size()),
-             "The size that images are brought to when they are read, bilinear with antialiasing: "
-             "one number for a square, or [height, width]; null: all have one size.");
-  schema.add("channels", &Options::channels, optional_of(integer(1, 3)),
-             "1 (gray) or 3 (colour), to which images are brought; null: all have as many.");
-  schema.add("augment", &Options::augment, augment_list(),
-             "Changes to training images, in order, drawn anew every epoch from seed, epoch and "
-             "sample.",
+void add_preparation(Schema<DataOptions>& schema) {
+  schema.add(
+      "normalize", &DataOptions::normalize, optional_of(normalize()),
+      "(value / 255 - mean) / std, each a number or a list with one number per channel; null: "
+      "the data set's defaults. For a colour data set converted to gray, that is the mean of "
+      "its channels, weighted like the gray value (0.299, 0.587, 0.114).");
+  schema.add("size", &DataOptions::size, optional_of(image_size()),
+             "Size to which images are resized when they are read, bilinear with antialiasing: one "
+             "number for a square, or [height, width]; null: all images have the same size.",
+             {}, kStepsAndSamples);
+  schema.add("channels", &DataOptions::channels, optional_of(integer(1, 3)),
+             "1 (gray) or 3 (colour): images are converted; null: all images have the same number.",
+             {}, kStepsAndSamples);
+  schema.add("augment", &DataOptions::augment, augment_list(),
+             "Augmentations of training images, in order, drawn anew every epoch from seed, epoch "
+             "and sample.",
              {"augmentation", "augmentations", "transforms"});
-  schema.add("split", &Options::split,
+  schema.add("split", &DataOptions::split,
              one_of<Split>({{Split::kEven, "even"}, {Split::kThroughput, "throughput"}}),
-             "How a batch is divided: evenly, or by how fast each process has been.");
-  schema.add("limit_train", &Options::limit_train, optional_of(integer(1, kMaxSteps)),
-             "Takes only the first so many training samples.");
-  schema.add("limit_test", &Options::limit_test, optional_of(integer(1, kMaxSteps)),
-             "Takes only the first so many test samples.");
+             "Division of a batch among processes: even, or by their measured speed.");
+  schema.add("limit_train", &DataOptions::limit_train, optional_of(integer(1, kMaxSteps)),
+             "Uses only the first N training samples.", {}, kStepsAndSamples);
+  schema.add("limit_test", &DataOptions::limit_test, optional_of(integer(1, kMaxSteps)),
+             "Uses only the first N test samples.", {}, kSamples);
 }
 
-/// The number of channels that images will have, where the options alone say it.
-std::optional<std::int64_t> known_channels(const Options& options) {
-  if (options.channels || !options.dataset) return options.channels;
-  return named_dataset(*options.dataset).channels;
-}
-
-void check_channels(const NormalizeOptions& normalize, const Options& options,
-                    const JsonCursor& cursor) {
-  const auto channels = known_channels(options);
+/// Checks lists with one number per channel, if the options tell the number of channels.
+void check_normalize(DataOptions& options, const JsonCursor& cursor) {
+  std::optional<std::int64_t> channels = options.channels;
+  if (!channels && options.dataset) channels = named_dataset(*options.dataset).channels;
   if (!channels) return;
-  for (const auto& [key, message] : channel_mismatches(normalize, *channels)) {
-    cursor.add_error_at(key, message);
-  }
-}
-
-void check_normalize(Options& options, const JsonCursor& cursor) {
+  const auto check = [&](const NormalizeOptions& normalize, const JsonCursor& at) {
+    for (const auto& [key, message] : channel_mismatches(normalize, *channels)) {
+      at.add_error_at(key, message);
+    }
+  };
   if (options.normalize && cursor.gives("normalize")) {
-    check_channels(*options.normalize, options, cursor.member("normalize"));
+    check(*options.normalize, cursor.member("normalize"));
   }
   for (std::size_t i = 0; i < options.augment.size() && cursor.has("augment"); ++i) {
     const auto* listed = std::get_if<NormalizeOptions>(&options.augment[i]);
-    if (listed == nullptr) continue;
-    check_channels(*listed, options, cursor.member("augment").item(i));
+    if (listed != nullptr) check(*listed, cursor.member("augment").item(i));
   }
 }
 
 /// Adds the rules over several keys that depend on where samples come from.
-void add_source_rules(Schema<Options>& schema) {
+void add_source_rules(Schema<DataOptions>& schema) {
   const Json format = given("format");
   const Json drawn = equal("format", "synthetic");
   const Json in_files = all_of({format, none_of(given("dataset")), none_of(drawn)});
   schema.conflict("format", "dataset");
   schema.conflict("train_per_process", "train");
   schema.forbid("root", all_of({given("root"), format}),
-                "is where a dataset is searched; it is not used with format");
+                "is the folder in which a dataset is searched; it is not used with format");
   for (const char* key : {"train", "train_per_process", "test"}) {
     schema.forbid(key, all_of({given(key), drawn}),
-                  "is not used with format synthetic, which draws its samples");
+                  "is not used with format synthetic, which generates its samples");
     schema.forbid(key, all_of({given(key), none_of(format)}),
                   "needs a format as well, such as \"idx\"");
   }
@@ -178,7 +182,7 @@ void add_source_rules(Schema<Options>& schema) {
 }
 
 /// Adds the other rules over several keys.
-void add_preparation_rules(Schema<Options>& schema) {
+void add_preparation_rules(Schema<DataOptions>& schema) {
   const Json encoded = any_of({equal("format", "image-folder"), equal("format", "lmdb")});
   const Json streamed = any_of({equal("decode", "stream"), equal("decode", "dali")});
   const Json per_process = given("train_per_process");
@@ -193,7 +197,7 @@ void add_preparation_rules(Schema<Options>& schema) {
   schema.forbid("channels", equal("channels", 2), "expected 1 or 3, found 2");
   schema.forbid("validation",
                 all_of({per_process, given("validation"), none_of(equal("validation", 0))}),
-                "cannot be used with train_per_process: give samples of their own as test");
+                "cannot be used with train_per_process; set data.test");
   schema.forbid("limit_train", all_of({per_process, given("limit_train")}),
                 "cannot be used with train_per_process");
   schema.forbid("split", all_of({per_process, equal("split", "throughput")}),
@@ -203,8 +207,8 @@ void add_preparation_rules(Schema<Options>& schema) {
                 "conflicts with normalize in augment; set only one of them");
 }
 
-/// A format leaves no named data set, and without one there is always one.
-void choose_dataset(Options& options, const JsonCursor& cursor) {
+/// Either a format or a named data set is set, never both.
+void choose_dataset(DataOptions& options, const JsonCursor& cursor) {
   if (cursor.gives("format")) {
     options.dataset.reset();
   } else if (!options.dataset) {
@@ -212,11 +216,11 @@ void choose_dataset(Options& options, const JsonCursor& cursor) {
   }
 }
 
-/// Image folders and LMDBs have their labels inside.
-void check_labels(Options& options, const JsonCursor& cursor) {
+/// Image folders and LMDBs contain their labels.
+void check_labels(DataOptions& options, const JsonCursor& cursor) {
   if (options.format != DataFormat::kImageFolder && options.format != DataFormat::kLmdb) return;
   const auto refuse = [](const DataLocation& location, const JsonCursor& at) {
-    if (location.labels) at.add_error("a path; labels in a file of their own belong to format idx");
+    if (location.labels) at.add_error("expected a path; separate labels are for format idx");
   };
   if (options.train && cursor.gives("train")) refuse(*options.train, cursor.member("train"));
   if (options.test && cursor.gives("test")) refuse(*options.test, cursor.member("test"));
@@ -225,10 +229,10 @@ void check_labels(Options& options, const JsonCursor& cursor) {
   }
 }
 
-/// What the figures of three colours are for the gray made of them (see imaging::with_channels).
-PerChannel gray_of(const PerChannel& figures) {
-  const auto* colours = std::get_if<std::vector<double>>(&figures);
-  if (colours == nullptr || colours->size() != 3) return figures;
+/// Converts a statistic of three colours to gray (see imaging::with_channels).
+PerChannel gray_of(const PerChannel& statistic) {
+  const auto* colours = std::get_if<std::vector<double>>(&statistic);
+  if (colours == nullptr || colours->size() != 3) return statistic;
   return 0.299 * (*colours)[0] + 0.587 * (*colours)[1] + 0.114 * (*colours)[2];
 }
 
@@ -252,6 +256,17 @@ void require_set_for_each(const DataOptions& options, int processes) {
   throw ConfigKeyError("/data/train_per_process: names " + std::to_string(sets) +
                        " training sets, but there are " + std::to_string(processes) +
                        " processes (launch.processes_per_node, --nproc-per-node)");
+}
+
+std::optional<double> trained_brightness(const DataOptions& options) {
+  const PerChannel mean = options.format ? options.normalize.value_or(NormalizeOptions{}).mean
+                                         : named_dataset(*options.dataset).normalize.mean;
+  const auto* channels = std::get_if<std::vector<double>>(&mean);
+  const double brightness = channels == nullptr
+                                ? std::get<double>(mean)
+                                : std::accumulate(channels->begin(), channels->end(), 0.0) /
+                                      static_cast<double>(channels->size());
+  return brightness > 0 ? std::optional(brightness) : std::nullopt;  // 0 is the default
 }
 
 NormalizeOptions effective_normalize(const DataOptions& options, std::int64_t channels) {

@@ -12,31 +12,27 @@ Type<ImageSize> image_size() { return height_and_width(1, kMaxImageSide); }
 
 Type<ImageSize> height_and_width(std::int64_t min, std::int64_t max) {
   const auto side = integer(min, max);
-  const auto sides = list_of(side);
-  Json pair = sides.fragment;
-  pair["minItems"] = 2;
-  pair["maxItems"] = 2;
-  Type<ImageSize> type;
-  type.fragment = {{"anyOf", {side.fragment, pair}}};
-  type.read = [side, sides](const JsonCursor& cursor) -> std::optional<ImageSize> {
-    if (cursor.node().kind != JsonKind::kArray) {
-      const auto both = side.read(cursor.or_else("[height, width]"));
-      if (!both) return std::nullopt;
-      return ImageSize{*both, *both};
-    }
-    if (cursor.node().items.size() != 2) {
-      cursor.add_mismatch("one number or [height, width]");
-      return std::nullopt;
-    }
-    const auto read = sides.read(cursor);
-    if (!read) return std::nullopt;
-    return ImageSize{read->front(), read->back()};
+  const auto square = converted<ImageSize>(
+      side,
+      [](std::int64_t both) {
+        return ImageSize{both, both};
+      },
+      [](const ImageSize& size) { return size.height; });
+  auto pair = converted<ImageSize>(
+      list_of(side),
+      [](const Sides& read) {
+        return ImageSize{read.front(), read.back()};
+      },
+      sides);
+  pair.fragment["minItems"] = 2;
+  pair.fragment["maxItems"] = 2;
+  pair.read = [read = pair.read](const JsonCursor& cursor) -> std::optional<ImageSize> {
+    if (cursor.node().items.size() == 2) return read(cursor);
+    cursor.add_mismatch("one number or [height, width]");
+    return std::nullopt;
   };
-  type.write = [](const ImageSize& size) -> Json {
-    if (size.height == size.width) return size.height;
-    return Json::array({size.height, size.width});
-  };
-  return type;
+  return brief_or_full(square, pair, "[height, width]",
+                       [](const ImageSize& size) { return size.height == size.width; });
 }
 
 }  // namespace mnist_train::settings

@@ -18,13 +18,14 @@ struct ImageSize {
 
 inline constexpr std::int64_t kMaxImageSide = 16384;
 
-/// Returns the size for messages: "28x28", the height first.
+/// Returns the size for messages, height first: "28x28".
 std::string text_of(const ImageSize& size);
 
-/// Returns height and width as operators take them.
-inline std::vector<std::int64_t> sides(const ImageSize& size) { return {size.height, size.width}; }
+/// Returns height and width for operators.
+using Sides = std::vector<std::int64_t>;
+inline Sides sides(const ImageSize& size) { return {size.height, size.width}; }
 
-/// Returns the JSON type of two numbers from `min` to `max`: one for both, or [height, width].
+/// Returns the JSON type of two numbers from `min` to `max`: [height, width], or one for both.
 strict_json::Type<ImageSize> height_and_width(std::int64_t min, std::int64_t max);
 
 /// Returns the JSON type of an image's size.

@@ -1,36 +1,46 @@
 #include "settings/layer_options.h"
 
+#include <array>
 #include <utility>
 
 #include "settings/schemas.h"
-#include "strict_json/named_union.h"
 
 namespace mnist_train::settings {
 
-bool SequentialLayer::operator==(const SequentialLayer&) const = default;
-bool ResidualLayer::operator==(const ResidualLayer&) const = default;
-bool RepeatLayer::operator==(const RepeatLayer&) const = default;
-bool Layer::operator==(const Layer&) const = default;
-
 namespace {
 
-using Row = strict_json::Alternative<Layer>;
+using LayerRow = Alternative<Layer>;
 using Names = std::vector<std::string>;
 
-constexpr const char* kInferred = "what a layer takes in is inferred: remove the key";
+constexpr std::array kActivations{"tanh", "relu", "sigmoid", "gelu", "silu", "leaky_relu"};
+constexpr const char* kInferred = "input sizes are inferred: remove the key";
+constexpr const char* kOneOrTwo = "One number, or [height, width].";
+
+Type<OutputSize> output_size() { return optional_of(integer(1, kMaxLayerSize), "classes"); }
+
+/// Returns the type of a number, [height, width], "same" or "valid".
+Type<Padding> padding() {
+  Type<Padding> type = optional_of(height_and_width(0, kMaxImageSide), "same");
+  type.fragment["anyOf"].push_back({{"const", "valid"}});
+  type.read = [read = type.read](const JsonCursor& cursor) -> std::optional<Padding> {
+    if (cursor.node().value == "valid") return Padding(ImageSize{0, 0});
+    return read(cursor.or_else("\"valid\""));
+  };
+  return type;
+}
 
 Type<std::string> module_name() {
   return strict_json::text("^[A-Za-z0-9_]{1,64}$", "a name of up to 64 letters, digits and _");
 }
 
-/// A layer as the table of its keys sees it.
+/// A layer as described by the table of its keys.
 template <class Kind>
 struct Entry {
   std::string as;
   Kind kind;
 };
 
-/// Leaves out keys with their default values, because lists of layers are long and read by people.
+/// Removes keys with default values, because people read these long lists.
 Json without_defaults(Json entry, const Json& defaults) {
   for (const auto& [key, value] : defaults.items()) {
     if (key != "name" && entry.contains(key) && entry[key] == value) entry.erase(key);
@@ -38,9 +48,9 @@ Json without_defaults(Json entry, const Json& defaults) {
   return entry.size() == 1 ? entry["name"] : entry;
 }
 
-/// Returns the row of a kind of layer with these keys behind "name" and "as".
+/// Returns the row of a kind of layer, with these keys after "name" and "as".
 template <class Kind>
-Row row(const std::string& name, const Schema<Kind>& keys, const Names& required = {}) {
+LayerRow row(const std::string& name, const Schema<Kind>& keys, const Names& required = {}) {
   Schema<Entry<Kind>> schema;
   schema
       .add("as", &Entry<Kind>::as, module_name(),
@@ -50,7 +60,7 @@ Row row(const std::string& name, const Schema<Kind>& keys, const Names& required
     return entry.as;
   };
   schema.include(&Entry<Kind>::kind, keys);
-  Row result = strict_json::alternative<Layer, Entry<Kind>>(
+  LayerRow result = alternative<Layer, Entry<Kind>>(
       name, schema, required,
       [](Entry<Kind> entry) {
         return Layer{std::move(entry.as), std::move(entry.kind)};
@@ -73,7 +83,7 @@ Row row(const std::string& name, const Schema<Kind>& keys, const Names& required
 
 const Type<LayerList>& layer_list_type();
 
-/// Returns the type of lists for the tables of which it is itself made.
+/// Returns the type of lists within layers, which refers to the type of all lists by name.
 Type<LayerList> nested_layers() {
   return {[](const JsonCursor& cursor) { return layer_list_type().read(cursor); },
           [](const LayerList& layers) {
@@ -82,67 +92,66 @@ Type<LayerList> nested_layers() {
           {{"$ref", kLayersReference}}};
 }
 
-/// Adds the keys that layers with a weight and a bias have.
+/// Adds the keys of layers with a weight and a bias.
 template <class Kind>
 void add_weights(Schema<Kind>& keys) {
-  keys.add("bias", &Kind::bias, boolean(), "Whether a bias is added.");
+  keys.add("bias", &Kind::bias, boolean(), "Adds a bias.");
   keys.add("init", &Kind::init, optional_of(init()),
-           "Initial weights of this layer; null: those of model.init.");
+           "Initial weights of this layer; null: model.init.");
 }
 
-Row conv2d() {
+LayerRow conv2d() {
   using Kind = Conv2dLayer;
   const auto size = height_and_width(1, kMaxImageSide);
   Schema<Kind> keys;
   keys.add("out_channels", &Kind::out_channels, output_size(),
-           "Output channels, or \"classes\": as many as the data has classes.",
+           "Output channels, or \"classes\", the number of classes of the data.",
            {"filters", "channels", "out_features"});
-  keys.add("kernel_size", &Kind::kernel_size, size, "One number, or [height, width].",
-           {"kernel", "size"});
-  keys.add("stride", &Kind::stride, size, "One number, or [height, width].", {"strides"});
+  keys.add("kernel_size", &Kind::kernel_size, size, kOneOrTwo, {"kernel", "size"});
+  keys.add("stride", &Kind::stride, size, kOneOrTwo, {"strides"});
   keys.add("padding", &Kind::padding, padding(),
            "Zeros on every side: one number, [height, width], \"same\" or \"valid\".", {"pad"});
-  keys.add("dilation", &Kind::dilation, size, "One number, or [height, width].");
+  keys.add("dilation", &Kind::dilation, size, kOneOrTwo);
   keys.add("groups", &Kind::groups, integer(1, kMaxLayerSize),
-           "How many groups of channels are convolved by themselves.");
+           "Number of groups of channels that are convolved separately.");
   add_weights(keys);
   keys.explain_absent({{"in_channels", kInferred}});
   return row("conv2d", keys, {"out_channels", "kernel_size"});
 }
 
-Row linear() {
+LayerRow linear() {
   using Kind = LinearLayer;
   Schema<Kind> keys;
   keys.add("out_features", &Kind::out_features, output_size(),
-           "Output features, or \"classes\": as many as the data has classes.",
+           "Output features, or \"classes\", the number of classes of the data.",
            {"units", "features", "out_channels"});
   add_weights(keys);
   keys.explain_absent({{"in_features", kInferred}});
   return row("linear", keys, {"out_features"});
 }
 
-Row batch_norm() {
+LayerRow batch_norm() {
   using Kind = BatchNormLayer;
   Schema<Kind> keys;
   keys.add("eps", &Kind::eps, number({0, 1, true}), "Added to the variance.", {"epsilon"});
   keys.add("momentum", &Kind::momentum, number({0, 1}),
-           "The weight of a batch in the running statistics.");
+           "Weight of a batch in the running statistics.");
   keys.explain_absent({{"num_features", kInferred}, {"num_channels", kInferred}});
   return row("batch_norm", keys);
 }
 
-Row group_norm() {
+LayerRow group_norm() {
   using Kind = GroupNormLayer;
   Schema<Kind> keys;
   keys.add("num_groups", &Kind::num_groups, integer(1, kMaxLayerSize),
-           "How many groups of channels are normalised by themselves.", {"groups"});
+           "Number of groups of channels that are normalised separately.", {"groups"});
   keys.add("eps", &Kind::eps, number({0, 1, true}), "Added to the variance.", {"epsilon"});
   keys.explain_absent({{"num_channels", kInferred}, {"num_features", kInferred}});
   return row("group_norm", keys, {"num_groups"});
 }
 
-Row activation(Activation function, const Schema<ActivationLayer>& keys = {}) {
-  Row result = row<ActivationLayer>(name_of(function), keys);
+LayerRow activation(Activation function, const Schema<ActivationLayer>& keys = {}) {
+  LayerRow result = row<ActivationLayer>(name_of(function), keys);
   result.bare = Layer{"", ActivationLayer{function}};
   result.read = [read = result.read, function](const JsonCursor& cursor) {
     std::optional<Layer> layer = read(cursor);
@@ -157,133 +166,160 @@ Row activation(Activation function, const Schema<ActivationLayer>& keys = {}) {
   return result;
 }
 
-Row gelu() {
+LayerRow gelu() {
   Schema<ActivationLayer> keys;
   keys.add("approximate", &ActivationLayer::tanh_approximates,
-           one_of<bool>({{false, "none"}, {true, "tanh"}}), "How it is computed.");
+           one_of<bool>({{false, "none"}, {true, "tanh"}}), "Exact (none) or by tanh.");
   return activation(Activation::kGelu, keys);
 }
 
-Row leaky_relu() {
+LayerRow leaky_relu() {
   Schema<ActivationLayer> keys;
   keys.add("negative_slope", &ActivationLayer::negative_slope, number({-kMaxFloat, kMaxFloat}),
-           "The slope below 0.", {"alpha", "slope"});
+           "Slope for negative inputs.", {"alpha", "slope"});
   return activation(Activation::kLeakyRelu, keys);
 }
 
-/// Adds the keys that both kinds of pooling have.
+/// Adds the keys of both kinds of pooling.
 template <class Kind>
 void add_window(Schema<Kind>& keys) {
   const auto size = height_and_width(1, kMaxImageSide);
-  keys.add("kernel_size", &Kind::kernel_size, size, "One number, or [height, width].",
-           {"kernel", "size"});
+  keys.add("kernel_size", &Kind::kernel_size, size, kOneOrTwo, {"kernel", "size"});
   keys.add("stride", &Kind::stride, optional_of(size),
            "One number, or [height, width]; null: the kernel's size.", {"strides"});
   keys.add("padding", &Kind::padding, height_and_width(0, kMaxImageSide),
-           "On every side: one number, or [height, width], at most half of the kernel.", {"pad"});
+           "On every side: one number, or [height, width], at most half the kernel.", {"pad"});
   keys.add("ceil_mode", &Kind::ceil_mode, boolean(),
-           "Whether windows may reach beyond the last row and column.");
+           "Windows may extend beyond the last row and column.");
 }
 
-Row max_pool2d() {
+LayerRow max_pool2d() {
   Schema<MaxPool2dLayer> keys;
   add_window(keys);
-  keys.add("dilation", &MaxPool2dLayer::dilation, height_and_width(1, kMaxImageSide),
-           "One number, or [height, width].");
+  keys.add("dilation", &MaxPool2dLayer::dilation, height_and_width(1, kMaxImageSide), kOneOrTwo);
   return row("max_pool2d", keys, {"kernel_size"});
 }
 
-Row avg_pool2d() {
+LayerRow avg_pool2d() {
   Schema<AvgPool2dLayer> keys;
   add_window(keys);
   keys.add("count_include_pad", &AvgPool2dLayer::count_include_pad, boolean(),
-           "Whether padding counts in the average.");
+           "Includes the padding in the average.");
   return row("avg_pool2d", keys, {"kernel_size"});
 }
 
-Row adaptive_avg_pool2d() {
+LayerRow adaptive_avg_pool2d() {
   using Kind = AdaptiveAvgPool2dLayer;
   Schema<Kind> keys;
-  keys.add("output_size", &Kind::output_size, image_size(), "One number, or [height, width].",
-           {"size"});
+  keys.add("output_size", &Kind::output_size, image_size(), kOneOrTwo, {"size"});
   return row("adaptive_avg_pool2d", keys);
 }
 
-Row dropout() {
+LayerRow dropout() {
   Schema<DropoutLayer> keys;
   keys.add("p", &DropoutLayer::p, number({0, 1, false, true}),
-           "The probability that a number becomes 0.", {"probability", "rate"});
+           "Probability that an element is set to 0.", {"probability", "rate"});
   return row("dropout", keys);
 }
 
-Row sequential() {
+LayerRow sequential() {
   Schema<SequentialLayer> keys;
-  keys.add("layers", &SequentialLayer::layers, nested_layers(), "Layers one after the other.");
+  keys.add("layers", &SequentialLayer::layers, nested_layers(), "Consecutive layers.");
   return row("sequential", keys, {"layers"});
 }
 
-Row residual() {
+LayerRow residual() {
   using Kind = ResidualLayer;
   Schema<Kind> keys;
-  keys.add("layers", &Kind::layers, nested_layers(), "Layers one after the other.");
+  keys.add("layers", &Kind::layers, nested_layers(), "Consecutive layers.");
   keys.add("shortcut", &Kind::shortcut, nested_layers(),
-           "Layers that the input passes before it is added; empty: it is added as it is.",
-           {"downsample"});
+           "Layers applied to the input before it is added; empty: none.", {"downsample"});
   keys.add("activation", &Kind::activation,
            optional_of(
                activation_type({Activation::kRelu, Activation::kGelu, Activation::kSilu,
                                 Activation::kTanh, Activation::kSigmoid, Activation::kLeakyRelu})),
-           "A function of the sum.");
-  keys.add(
-      "modules", &Kind::modules, list_of(module_name()),
-      "Names of all layers with weights, in the order of the state_dict: then they stand there "
-      "without layers. and shortcut. before their names.");
+           "Applied to the sum.");
+  keys.add("modules", &Kind::modules, list_of(module_name()),
+           "Names of all layers with weights, in state_dict order; their names there then have no "
+           "prefix layers. or shortcut.");
   return row("residual", keys, {"layers"});
 }
 
-Row repeat() {
+LayerRow repeat() {
   Schema<RepeatLayer> keys;
-  keys.add("times", &RepeatLayer::times, integer(1, kMaxCount), "How often.", {"count", "n"});
-  keys.add("layers", &RepeatLayer::layers, nested_layers(), "Layers one after the other.");
+  keys.add("times", &RepeatLayer::times, integer(1, kMaxCount), "Number of repetitions.",
+           {"count", "n"});
+  keys.add("layers", &RepeatLayer::layers, nested_layers(), "Consecutive layers.");
   return row("repeat", keys, {"times", "layers"});
 }
 
-const std::vector<Row>& table() {
-  static const std::vector<Row> kTable{conv2d(),
-                                       linear(),
-                                       batch_norm(),
-                                       group_norm(),
-                                       activation(Activation::kRelu),
-                                       gelu(),
-                                       activation(Activation::kSilu),
-                                       activation(Activation::kTanh),
-                                       activation(Activation::kSigmoid),
-                                       leaky_relu(),
-                                       max_pool2d(),
-                                       avg_pool2d(),
-                                       adaptive_avg_pool2d(),
-                                       row<FlattenLayer>("flatten", {}),
-                                       dropout(),
-                                       sequential(),
-                                       residual(),
-                                       repeat()};
+const std::vector<LayerRow>& layer_table() {
+  static const std::vector<LayerRow> kTable{conv2d(),
+                                            linear(),
+                                            batch_norm(),
+                                            group_norm(),
+                                            activation(Activation::kRelu),
+                                            gelu(),
+                                            activation(Activation::kSilu),
+                                            activation(Activation::kTanh),
+                                            activation(Activation::kSigmoid),
+                                            leaky_relu(),
+                                            max_pool2d(),
+                                            avg_pool2d(),
+                                            adaptive_avg_pool2d(),
+                                            row<FlattenLayer>("flatten", {}),
+                                            dropout(),
+                                            sequential(),
+                                            residual(),
+                                            repeat()};
   return kTable;
 }
 
-/// Returns the type of lists, whose layers may hold lists again.
+/// Returns the type of all lists of layers.
 const Type<LayerList>& layer_list_type() {
   static const Type<LayerList> kType =
-      list_of(strict_json::named_union(table(), {{"batch_norm2d", "batch_norm"},
-                                                 {"BatchNorm2d", "batch_norm"},
-                                                 {"BatchNorm1d", "batch_norm"},
-                                                 {"dense", "linear"},
-                                                 {"conv", "conv2d"},
-                                                 {"swish", "silu"},
-                                                 {"global_avg_pool", "adaptive_avg_pool2d"}}));
+      list_of(named_union(layer_table(), {{"batch_norm2d", "batch_norm"},
+                                          {"BatchNorm2d", "batch_norm"},
+                                          {"BatchNorm1d", "batch_norm"},
+                                          {"dense", "linear"},
+                                          {"conv", "conv2d"},
+                                          {"swish", "silu"},
+                                          {"global_avg_pool", "adaptive_avg_pool2d"}}));
   return kType;
 }
 
 }  // namespace
+
+std::string name_of(Activation function) {
+  return kActivations[static_cast<std::size_t>(function)];
+}
+
+Type<Activation> activation_type(const std::vector<Activation>& functions) {
+  std::vector<std::pair<Activation, std::string>> names;
+  for (const Activation function : functions) names.emplace_back(function, name_of(function));
+  return one_of<Activation>(names);
+}
+
+Type<InitOptions> init() {
+  const auto name = one_of<InitName>({{InitName::kDefault, "default"},
+                                      {InitName::kNormal, "normal"},
+                                      {InitName::kXavierUniform, "xavier_uniform"},
+                                      {InitName::kKaimingNormal, "kaiming_normal"}});
+  Schema<InitOptions> schema;
+  schema.add("name", &InitOptions::name, name, "The distribution.");
+  schema.add("std", &InitOptions::std, optional_of(number({0, kMaxFloat, true})),
+             "Standard deviation of normal; null: the model's default.");
+  schema.forbid("std", all_of({given("std"), none_of(equal("name", "normal"))}),
+                "needs \"name\": \"normal\"");
+  const auto brief = converted<InitOptions>(
+      name,
+      [](InitName value) {
+        return InitOptions{value, std::nullopt};
+      },
+      [](const InitOptions& value) { return value.name; });
+  return brief_or_full(brief, group(std::move(schema)), "{\"name\", \"std\"}",
+                       [](const InitOptions& value) { return value.name != InitName::kNormal; });
+}
 
 std::string name_of(const LayerKind& kind) {
   const Json entry = layer_list_type().write({Layer{"", kind}}).front();

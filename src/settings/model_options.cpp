@@ -8,64 +8,63 @@ namespace mnist_train::settings {
 
 namespace {
 
-using Options = ModelOptions;
-
 const std::vector<std::pair<ModelName, std::string>> kNames{{ModelName::kNet, "net"},
                                                             {ModelName::kMlp, "mlp"},
                                                             {ModelName::kLeNet, "lenet"},
                                                             {ModelName::kResNet18, "resnet18"}};
 
-/// Adds a key that is written only for models to which it belongs.
+/// Adds a key that is written only for models that have it.
 template <class T>
-void add_key_of(Schema<Options>& schema, bool (*has_key)(const Options&), const std::string& name,
-                T Options::*member, const Type<T>& type, const std::string& doc,
-                const std::vector<std::string>& other_names = {}) {
-  schema.add(name, member, type, doc, other_names).write =
-      [has_key, member, type](const Options& options) -> std::optional<Json> {
+KnownKey& add_model_key(Schema<ModelOptions>& schema, bool (*has_key)(const ModelOptions&),
+                        const std::string& name, T ModelOptions::*member, const Type<T>& type,
+                        const std::string& doc, const std::vector<std::string>& other_names = {}) {
+  auto& field = schema.add(name, member, type, doc, other_names);
+  field.write = [has_key, member, type](const ModelOptions& options) -> std::optional<Json> {
     if (!has_key(options)) return std::nullopt;
     return type.write(options.*member);
   };
+  return field.key;
 }
-
-bool is_mlp(const Options& options) { return !options.is_own() && options.name == ModelName::kMlp; }
 
 /// Returns the type of any JSON object, as text.
 Type<std::string> json_object() {
-  Type<std::string> type;
-  type.fragment = {{"type", "object"}};
-  type.read = [](const JsonCursor& cursor) -> std::optional<std::string> {
-    if (cursor.node().kind == JsonKind::kObject) return to_json(cursor.node()).dump();
-    cursor.add_mismatch("an object");
-    return std::nullopt;
-  };
-  type.write = [](const std::string& value) { return Json::parse(value); };
-  return type;
+  return {.read = [](const JsonCursor& cursor) -> std::optional<std::string> {
+            if (cursor.node().value.is_object()) return strict_json::to_json(cursor.node()).dump();
+            cursor.add_mismatch("an object");
+            return std::nullopt;
+          },
+          .write = [](const std::string& value) { return Json::parse(value); },
+          .fragment = {{"type", "object"}}};
 }
 
-/// Adds the ways to say which network it is, of which a config takes one.
-void add_networks(Schema<Options>& schema) {
-  const auto is_named = [](const Options& options) { return !options.is_own(); };
-  add_key_of(schema, is_named, "name", &Options::name, one_of<ModelName>(kNames),
-             "A built-in network.", {"architecture", "arch", "type"});
-  add_key_of(
-      schema, [](const Options& options) { return options.layers.has_value(); }, "layers",
-      &Options::layers, optional_of(layer_list()),
-      "A network of one's own, layer by layer, instead of name: names (\"relu\"), or objects with "
-      "a "
-      "name and arguments of torch.nn.");
-  add_key_of(
-      schema, [](const Options& options) { return options.torchscript.has_value(); }, "torchscript",
-      &Options::torchscript, optional_of(path()),
-      "Instead of name: a file that torch.jit.save wrote. It is a program: trust where it is from.",
-      {"script", "jit"});
-  add_key_of(
-      schema, [](const Options& options) { return options.plugin.has_value(); }, "plugin",
-      &Options::plugin, optional_of(path()),
+/// Adds the alternative ways to name a network. A config takes one of them; one that is given in a
+/// later layer drops the others, and keys that belong to them.
+void add_networks(Schema<ModelOptions>& schema) {
+  const auto is_named = [](const ModelOptions& options) { return !options.is_own(); };
+  add_model_key(schema, is_named, "name", &ModelOptions::name, one_of<ModelName>(kNames),
+                "A built-in network.", {"architecture", "arch", "type"})
+      .drops = {"layers", "torchscript", "plugin", "options"};
+  add_model_key(
+      schema, [](const ModelOptions& options) { return options.layers.has_value(); }, "layers",
+      &ModelOptions::layers, optional_of(layer_list()),
+      "Instead of name: a custom network, layer by layer: names (\"relu\"), or objects with a name "
+      "and the arguments of torch.nn.")
+      .drops = {"name", "torchscript", "plugin", "options", "hidden", "activation"};
+  add_model_key(
+      schema, [](const ModelOptions& options) { return options.torchscript.has_value(); },
+      "torchscript", &ModelOptions::torchscript, optional_of(path()),
+      "Instead of name: a file written by torch.jit.save. It is a program: use trusted files only.",
+      {"script", "jit"})
+      .drops = {"name", "layers", "plugin", "options", "hidden", "activation"};
+  add_model_key(
+      schema, [](const ModelOptions& options) { return options.plugin.has_value(); }, "plugin",
+      &ModelOptions::plugin, optional_of(path()),
       "Instead of name: a library with a network in C++, built against the package mnist_train.",
-      {"library"});
-  add_key_of(
-      schema, [](const Options& options) { return options.plugin.has_value(); }, "options",
-      &Options::options, json_object(), "What the plug-in reads.");
+      {"library"})
+      .drops = {"name", "layers", "torchscript", "hidden", "activation"};
+  add_model_key(
+      schema, [](const ModelOptions& options) { return options.plugin.has_value(); }, "options",
+      &ModelOptions::options, json_object(), "ModelOptions for the plug-in.");
   const std::vector<std::string> keys{"name", "layers", "torchscript", "plugin"};
   for (std::size_t i = 1; i < keys.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) schema.conflict(keys[i], keys[j]);
@@ -83,27 +82,34 @@ std::string name_of(ModelName name) {
 }
 
 Schema<ModelOptions> model_schema() {
-  Schema<Options> schema;
+  Schema<ModelOptions> schema;
   add_networks(schema);
-  schema.add("weights", &Options::weights, optional_of(path()), "A file of weights to start from.",
-             {"pretrained", "init_from"});
-  add_key_of(schema, is_mlp, "hidden", &Options::hidden, list_of(integer(1, kMaxLayerSize)),
-             "Sizes of mlp's hidden layers.");
-  add_key_of(schema, is_mlp, "activation", &Options::activation,
-             activation_type({Activation::kTanh, Activation::kRelu, Activation::kSigmoid}),
-             "The function behind each of mlp's hidden layers.");
+  schema.add("weights", &ModelOptions::weights, optional_of(path()),
+             "A file with the initial weights.", {"pretrained", "init_from"}, kNever);
+  const auto is_mlp = [](const ModelOptions& options) {
+    return !options.is_own() && options.name == ModelName::kMlp;
+  };
+  add_model_key(schema, is_mlp, "hidden", &ModelOptions::hidden, list_of(integer(1, kMaxLayerSize)),
+                "Sizes of mlp's hidden layers.")
+      .owner = {"name", "mlp"};
+  add_model_key(schema, is_mlp, "activation", &ModelOptions::activation,
+                activation_type({Activation::kTanh, Activation::kRelu, Activation::kSigmoid}),
+                "Activation after each hidden layer of mlp.")
+      .owner = {"name", "mlp"};
   for (const char* key : {"hidden", "activation"}) {
     schema.forbid(key, all_of({given(key), none_of(equal("name", "mlp"))}),
                   "is only for model mlp");
   }
-  schema.add("init", &Options::init, init(),
-             "Initial weights: default (as the model defines them), {\"name\": \"normal\", "
-             "\"std\": 0.1}, xavier_uniform or kaiming_normal.",
-             {"initializer", "weight_init"});
+  schema
+      .add("init", &ModelOptions::init, init(),
+           "Initial weights: default (those of the model), {\"name\": \"normal\", \"std\": 0.1}, "
+           "xavier_uniform or kaiming_normal.",
+           {"initializer", "weight_init"})
+      .key.shorthand_for = "name";
   for (const char* key : {"torchscript", "plugin"}) {
-    schema.forbid("init", all_of({given("init"), given(key), none_of(equal("init", "default"))}),
-                  std::string("is for layers that the config names; ") + key +
-                      " brings its own initial weights");
+    schema.forbid(
+        "init", all_of({given("init"), given(key), none_of(equal("init", "default"))}),
+        std::string("is for layers in the config; ") + key + " brings its own initial weights");
   }
   return schema;
 }

@@ -12,25 +12,23 @@ namespace mnist_train::settings {
 
 enum class ModelName { kNet, kMlp, kLeNet, kResNet18 };
 
-/// The network that is trained: a built-in one by its name, or one of the user's own, which is a
-/// list of layers, a file of TorchScript or a plug-in.
+/// The network that is trained: a built-in one by name, or a custom one, which is a list of layers,
+/// a TorchScript file or a plug-in.
 struct ModelOptions {
-  ModelName name = ModelName::kNet;  // means nothing beside the next three
+  ModelName name = ModelName::kNet;  // ignored if one of the next three is set
   std::optional<LayerList> layers;
   std::optional<std::filesystem::path> torchscript;  // absolute
   std::optional<std::filesystem::path> plugin;       // absolute
   std::string options = "{}";                        // plugin: a JSON object
-  std::optional<std::filesystem::path> weights;      // absolute; a file to start from
+  std::optional<std::filesystem::path> weights;      // absolute; initial weights
   std::vector<std::int64_t> hidden = {1024, 1024};   // mlp
   Activation activation = Activation::kTanh;         // mlp
   InitOptions init;
 
-  /// Returns whether the network is one of the user's own.
+  /// Returns whether the network is a custom one.
   bool is_own() const { return layers || torchscript || plugin; }
-  /// Returns whether the network is known layer by layer, not only by what it computes.
+  /// Returns whether the network is a list of layers, not a black box.
   bool has_layers() const { return !torchscript && !plugin; }
-
-  bool operator==(const ModelOptions&) const = default;
 };
 
 /// Returns the built-in model's name in the config.

@@ -15,13 +15,14 @@ Schema<CheckpointOptions> checkpoint_schema() {
   using Options = CheckpointOptions;
   Schema<Options> schema;
   schema.add("every_epochs", &Options::every_epochs, integer(0, kMaxCount),
-             "Epochs between two checkpoints; 0: none after epochs.", {"save_every", "interval"});
+             "Epochs between checkpoints; 0: no checkpoints after epochs.",
+             {"save_every", "interval"});
   schema.add("every_steps", &Options::every_steps, optional_of(integer(1, kMaxSteps)),
-             "Steps between two checkpoints.", {"save_steps"});
+             "Steps between checkpoints.", {"save_steps"});
   schema.add(
       "keep", &Options::keep, integer(1, kMaxCount),
-      "How many of the newest checkpoints are kept. Where the newest is damaged, a run resumes "
-      "from the one before it, if there is one.",
+      "Number of newest checkpoints that are kept. If the newest is damaged, a run resumes from "
+      "the one before it.",
       {"keep_last", "max_to_keep", "save_total_limit"});
   schema.add("keep_best", &Options::keep_best, boolean(), "Also keeps the best checkpoint.",
              {"save_best"});
@@ -47,26 +48,26 @@ Schema<LaunchOptions> launch_schema() {
   schema.add(
       "processes_per_node", &Options::processes_per_node,
       optional_of(integer(1, kMaxProcessesPerNode), "auto"),
-      "Processes on this machine; auto: one per GPU, or one per core up to 2, but one on two "
-      "cores for a large network of linear layers alone.",
+      "Processes on this machine; auto: one per GPU, or one per core, up to 2, but one on two "
+      "cores for a large network of linear layers only.",
       {"nproc_per_node", "nproc", "num_processes", "world_size", "num_gpus", "gpus"});
   schema.add(
       "max_restarts", &Options::max_restarts, integer(0, 1000),
-      "How often a run that lost a process is restarted, from memory or its newest checkpoint.");
+      "Maximum number of restarts after lost processes, from memory or the newest checkpoint.");
   schema.add("rendezvous_timeout_s", &Options::rendezvous_timeout_s, number({0, kMaxSeconds, true}),
-             "Seconds that processes wait for each other at the start.", {"rdzv_timeout"});
+             "Seconds that processes wait for each other at startup.", {"rdzv_timeout"});
   schema.add("hang_timeout_s", &Options::hang_timeout_s, number({0, kMaxSeconds, true}),
-             "Seconds without progress after which a run is ended.", {"timeout", "timeout_s"});
+             "Seconds without progress after which a run is aborted.", {"timeout", "timeout_s"});
   schema.add("threads_per_process", &Options::threads_per_process,
              optional_of(integer(1, kMaxProcessesPerNode), "auto"),
-             "Threads that each process computes with; auto: 1 with `deterministic`, else "
-             "`OMP_NUM_THREADS`, else the cores divided by the processes.",
+             "Compute threads per process; auto: 1 with `deterministic`, else `OMP_NUM_THREADS`, "
+             "else the cores divided by the processes.",
              {"num_threads", "omp_num_threads", "threads"});
   const auto device =
       strict_json::text("^(cpu|cuda|cuda:(0|[1-9][0-9]{0,2}))$", "\"cpu\", \"cuda\" or \"cuda:N\"");
   schema.add("devices", &Options::devices, list_of(device),
-             "One process on each of these devices, such as [\"cuda:0\", \"cuda:0\", \"cpu\"]; "
-             "empty: chosen by rank.");
+             "One process per device, such as [\"cuda:0\", \"cuda:0\", \"cpu\"]; empty: chosen by "
+             "rank.");
   schema.check(check_launch);
   return schema;
 }
@@ -74,36 +75,55 @@ Schema<LaunchOptions> launch_schema() {
 Schema<ReportOptions> report_schema() {
   Schema<PredictionsOptions> predictions;
   predictions.add("batches", &PredictionsOptions::batches, integer(0, kMaxCount),
-                  "Batches of the test set that are shown; 0: none.");
+                  "Test batches to show; 0: none.");
   predictions.add("images_per_batch", &PredictionsOptions::images_per_batch, integer(1, kMaxCount),
-                  "Images of each batch that are shown.");
+                  "Images to show per batch.");
   Schema<ReportOptions> schema;
   schema.add("html", &ReportOptions::html, boolean(),
              "Writes report.html, one self-contained page.");
   schema.add("tensorboard", &ReportOptions::tensorboard, boolean(),
              "Writes event files for TensorBoard.");
   schema.add("histograms", &ReportOptions::histograms, boolean(),
-             "Adds histograms of weights and gradients to them, every epoch.");
+             "Adds histograms of weights and gradients to the event files, every epoch.");
   schema.add("predictions", &ReportOptions::predictions, group(std::move(predictions)),
-             "Predictions of the last evaluation, image by image.");
+             "Predictions of the last evaluation for single images.");
   schema.forbid("histograms", all_of({equal("histograms", true), equal("tensorboard", false)}),
-                "are written into TensorBoard's file, but tensorboard is false");
+                "are written into the event files of TensorBoard, but tensorboard is false");
   return schema;
 }
 
-/// Returns the key by which editors find the schema; it says nothing about the run.
+/// Returns the key with the location of the schema for editors.
 strict_json::Field<RunConfig> schema_link() {
   const auto read = [](RunConfig&, const JsonCursor& cursor) {
     if (!strict_json::text_of(cursor.node())) cursor.add_mismatch("a string");
   };
-  return {"$schema",
-          "Where an editor finds this schema; ignored by the program.",
+  return {{"", "$schema"},
+          "Location of this schema for editors; the program ignores it.",
           {{"type", "string"}},
           read,
           [](const RunConfig&) -> std::optional<Json> { return std::nullopt; }};
 }
 
-/// Returns the type of names of files in the run folder that are not names of the program's own.
+/// Returns `type` with a further check by a regular expression, which must match or must not.
+Type<std::string> with_pattern(Type<std::string> type, const std::string& pattern, bool must_match,
+                               const char* error) {
+  const std::regex expression(pattern);
+  type.read = [read = type.read, expression, must_match,
+               error](const JsonCursor& cursor) -> std::optional<std::string> {
+    std::optional<std::string> name = read(cursor);
+    if (!name || std::regex_search(*name, expression) == must_match) return name;
+    cursor.add_error(error);
+    return std::nullopt;
+  };
+  if (must_match) {
+    type.fragment["allOf"] = Json::array({{{"pattern", pattern}}});
+  } else {
+    type.fragment["not"] = {{"pattern", pattern}};
+  }
+  return type;
+}
+
+/// Returns the type of file names in the run folder that the program does not use itself.
 Type<std::string> free_name() {
   std::string names;
   for (const char* name :
@@ -112,34 +132,12 @@ Type<std::string> free_name() {
         run_files::kLogs, run_files::kLock, run_files::kEvents}) {
     names += (names.empty() ? "" : "|") + std::string(name);
   }
-  // Behind the last one, kEvents, comes a time.
-  const std::string taken = "^(" + replaced(names, ".", "\\.") + "[^/]*)(/|$)";
-  Type<std::string> type = strict_json::file_name();
-  type.fragment["not"] = {{"pattern", taken}};
-  type.read = [read = type.read, taken](const JsonCursor& cursor) -> std::optional<std::string> {
-    std::optional<std::string> name = read(cursor);
-    if (!name || !std::regex_search(*name, std::regex(taken))) return name;
-    cursor.add_error("is the name of another file of the run folder");
-    return std::nullopt;
-  };
-  return type;
+  // The last one, kEvents, is a prefix.
+  return with_pattern(strict_json::file_name(), "^(" + replaced(names, ".", "\\.") + "[^/]*)(/|$)",
+                      /*must_match=*/false, "is the name of another file of the run folder");
 }
 
-/// Returns the type of the name of the file of weights, whose extension says what is written.
-Type<std::string> weights_name() {
-  constexpr const char* kPattern = R"(\.(pt|pth|safetensors)$)";
-  Type<std::string> type = free_name();
-  type.fragment["allOf"] = Json::array({{{"pattern", kPattern}}});
-  type.read = [read = type.read](const JsonCursor& cursor) -> std::optional<std::string> {
-    std::optional<std::string> name = read(cursor);
-    if (!name || std::regex_search(*name, std::regex(kPattern))) return name;
-    cursor.add_error("expected a name that ends with .pt, .pth or .safetensors");
-    return std::nullopt;
-  };
-  return type;
-}
-
-/// Refuses two names of files where one is the other, or a folder on its way.
+/// Refuses file names that are equal, or of which one is a parent folder of the other.
 void check_files(RunConfig& config, const JsonCursor& cursor) {
   const std::filesystem::path model = config.model_file;
   const std::filesystem::path accuracies = config.accuracies_file;
@@ -147,8 +145,11 @@ void check_files(RunConfig& config, const JsonCursor& cursor) {
       std::mismatch(model.begin(), model.end(), accuracies.begin(), accuracies.end());
   if (model_rest != model.end() && accuracies_rest != accuracies.end()) return;
   cursor.add_error_at(cursor.has("accuracies_file") ? "accuracies_file" : "model_file",
-                      "model_file and accuracies_file are the same place");
+                      "model_file and accuracies_file are the same path");
 }
+
+/// The condition that `deterministic` names a number of shards.
+Json is_sharded() { return holds("deterministic", given("shards")); }
 
 /// The condition that launch.devices lists a device that meets `condition`.
 Json lists_device(const Json& condition) { return holds("launch", lists("devices", condition)); }
@@ -159,7 +160,7 @@ void add_device_rules(Schema<RunConfig>& schema) {
   schema.forbid("device",
                 any_of({all_of({equal("device", "cpu"), lists_device(gpu)}),
                         all_of({equal("device", "cuda"), lists_device(cpu)})}),
-                "/launch/devices lists other devices than this one");
+                "/launch/devices lists other devices");
   for (const auto& [key, value] : {std::pair{"backend", "nccl"}, {"cuda_graphs", "on"}}) {
     const std::string needs = '"' + std::string(value) + "\" needs every process on a GPU, but ";
     schema.forbid(key, all_of({equal(key, value), lists_device(cpu)}),
@@ -177,7 +178,8 @@ void add_device_rules(Schema<RunConfig>& schema) {
   }
 }
 
-/// Refuses what cannot be in a captured step. The rest depends on the number of processes.
+/// Refuses keys that do not work in a captured step. Other checks depend on the number of
+/// processes.
 void add_graph_rules(Schema<RunConfig>& schema) {
   const Json on = equal("cuda_graphs", "on");
   schema.forbid("cuda_graphs",
@@ -188,22 +190,56 @@ void add_graph_rules(Schema<RunConfig>& schema) {
                 "\"on\" does not work with /data/split \"throughput\"");
 }
 
-/// Refuses what does not work when the split of a batch follows measured speed.
+/// Refuses keys that do not work if the split of a batch depends on measured speed.
 void add_split_rules(Schema<RunConfig>& schema) {
   const auto forbid = [&schema](const Json& condition, const std::string& reason) {
     schema.forbid("data/split", all_of({holds("data", equal("split", "throughput")), condition}),
                   "\"throughput\" " + reason);
   };
   forbid(any_of({equal("deterministic", true), is_sharded()}),
-         "follows measured speed, which differs between runs: conflicts with deterministic");
+         "depends on measured speed, which varies between runs: conflicts with deterministic");
   forbid(holds("gradient_averaging", equal("strategy", "bucketed")),
-         "measures the work of each process, but gradient_averaging.strategy \"bucketed\" mixes it "
-         "with waiting for others; use \"flat\" or \"auto\"");
+         "measures the work of each process, which gradient_averaging.strategy \"bucketed\" mixes "
+         "with waiting; use \"flat\" or \"auto\"");
   forbid(equal("sync_batch_norm", true),
-         "measures the work of each process, but sync_batch_norm mixes it with waiting for others");
+         "measures the work of each process, which sync_batch_norm mixes with waiting");
   const Json global_mixup = all_of({equal("name", "mixup"), equal("scope", "global")});
   forbid(holds("data", lists("augment", global_mixup)),
-         "would let measured speed decide which samples a mixup with scope \"global\" pairs");
+         "would make the pairs of a mixup with scope \"global\" depend on measured speed");
+}
+
+void check_process_count(RunConfig& config, const JsonCursor& cursor) {
+  const auto& shards = config.train.shards;
+  const auto listed = static_cast<std::int64_t>(config.launch.devices.size());
+  const std::int64_t processes = std::max(listed, config.launch.processes_per_node.value_or(0));
+  if (!shards || processes <= *shards) return;
+  cursor.add_error_at(listed > 0 ? "launch/devices" : "launch/processes_per_node",
+                      "asks for " + std::to_string(processes) +
+                          " processes, but deterministic.shards splits each batch into only " +
+                          std::to_string(*shards));
+}
+
+/// Refuses keys that make the results of a run with shards depend on the number of processes.
+void add_shard_rules(Schema<RunConfig>& schema) {
+  const auto forbid = [&schema](const std::string& key, const Json& condition,
+                                const std::string& reason) {
+    schema.forbid(key, all_of({is_sharded(), condition}), reason);
+  };
+  forbid("batch_size_per_process", given("batch_size_per_process"),
+         "makes the global batch depend on the number of processes: conflicts with "
+         "deterministic.shards; set batch_size");
+  forbid("sync_batch_norm", equal("sync_batch_norm", true),
+         "conflicts with deterministic.shards, which computes batch statistics per shard");
+  forbid("gradient_averaging/strategy", holds("gradient_averaging", equal("strategy", "bucketed")),
+         "\"bucketed\" sums gradients in its own order: conflicts with deterministic.shards; use "
+         "\"auto\"");
+  forbid("gradient_averaging/compression",
+         holds("gradient_averaging",
+               all_of({given("compression"), none_of(equal("compression", "none"))})),
+         "rounds the sum of each process: conflicts with deterministic.shards");
+  forbid("data/train_per_process", holds("data", given("train_per_process")),
+         "gives each process its own samples: conflicts with deterministic.shards");
+  schema.check(check_process_count);
 }
 
 Schema<RunConfig> make_schema() {
@@ -212,21 +248,25 @@ Schema<RunConfig> make_schema() {
   schema.include(&RunConfig::train, train_schema());
   schema.add("model", &RunConfig::model, group(model_schema()), "The network that is trained.");
   schema.add("data", &RunConfig::data, group(data_schema()),
-             "What it is trained on: a data set by name, or a format with train and test.");
+             "The data: a data set by name, or a format with train and test.");
   schema.add("checkpoint", &RunConfig::checkpoint, group(checkpoint_schema()),
-             "The files that a run is resumed from.");
+             "The files from which a run resumes.", {}, kNever);
   schema.add("launch", &RunConfig::launch, group(launch_schema()),
-             "How many processes there are, and what happens when one is lost.", {"distributed"});
-  schema.add("report", &RunConfig::report, group(report_schema()),
-             "What a run shows about itself.");
+             "The processes, and handling of lost ones.", {"distributed"}, kNever);
+  schema.add("report", &RunConfig::report, group(report_schema()), "The reports of a run.", {},
+             kNever);
   schema.add("output", &RunConfig::output, optional_of(path()),
              "The run folder; null: runs/<config name>/<start time>.",
-             {"output_dir", "out", "out_dir", "run_dir", "save_dir"});
-  schema.add("model_file", &RunConfig::model_file, weights_name(),
-             "Name of the final weights in the run folder: .pt, .pth or .safetensors.",
-             {"save_model", "model_path"});
+             {"output_dir", "out", "out_dir", "run_dir", "save_dir"}, kNever);
+  const auto weights_name =
+      with_pattern(free_name(), R"(\.(pt|pth|safetensors)$)", /*must_match=*/true,
+                   "expected a name that ends with .pt, .pth or .safetensors");
+  schema.add("model_file", &RunConfig::model_file, weights_name,
+             "File name of the final weights in the run folder: .pt, .pth or .safetensors.",
+             {"save_model", "model_path"}, kNever);
   schema.add("accuracies_file", &RunConfig::accuracies_file, free_name(),
-             "Name of the list of test accuracies in the run folder.", {"accuracy_file"});
+             "File name of the list of test accuracies in the run folder.", {"accuracy_file"},
+             kNever);
   schema.check(check_files);
   add_device_rules(schema);
   add_graph_rules(schema);
@@ -241,15 +281,68 @@ const Schema<RunConfig>& run_config_schema() {
   return kSchema;
 }
 
+strict_json::KeyUse use_of(const std::string& pointer) {
+  for (const KnownKey& key : config_keys()) {
+    const std::string own = key.group + "/" + key.name;
+    const bool is_inside = pointer == own || pointer.starts_with(own + "/");
+    if (is_inside && key.use != kSteps) return key.use;  // groups come before their keys
+  }
+  return kSteps;
+}
+
+/// Returns "KEY was OLD and is NEW" for each key that differs and for whose pointer `counts`.
+template <class Counts>
+std::vector<std::string> differences_in(const RunConfig& before, const RunConfig& now,
+                                        const Counts& counts) {
+  using nlohmann::json;
+  const json old_values = json::parse(write_run_config(before, /*with_output=*/false)).flatten();
+  const json new_values = json::parse(write_run_config(now, /*with_output=*/false)).flatten();
+  const auto text_in = [](const json& values, const std::string& pointer) {
+    return values.contains(pointer) ? values[pointer].dump() : "not set";
+  };
+  json all = old_values;
+  all.update(new_values);
+  std::vector<std::string> differences;
+  for (const auto& [pointer, unused] : all.items()) {
+    const std::string was = text_in(old_values, pointer);
+    const std::string is = text_in(new_values, pointer);
+    if (was == is || !counts(pointer)) continue;
+    std::string text = pointer.substr(1);
+    std::ranges::replace(text, '/', '.');
+    differences.push_back(text.append(" was ").append(was).append(" and is ").append(is));
+  }
+  return differences;
+}
+
 }  // namespace
 
+const std::vector<KnownKey>& config_keys() {
+  static const std::vector<KnownKey> kKeys = run_config_schema().keys();
+  return kKeys;
+}
+
+std::vector<std::string> config_differences(const RunConfig& before, const RunConfig& now) {
+  return differences_in(before, now, [](const std::string& pointer) {
+    const strict_json::KeyUse use = use_of(pointer);
+    return use == kSteps || use == kStepsAndSamples;
+  });
+}
+
+std::vector<std::string> data_differences(const RunConfig& before, const RunConfig& now) {
+  const bool holds_out = before.data.validation > 0 && now.data.validation > 0;
+  return differences_in(before, now, [holds_out](const std::string& pointer) {
+    const strict_json::KeyUse use = use_of(pointer);
+    return (use == kSamples || use == kStepsAndSamples) && (pointer != "/seed" || holds_out);
+  });
+}
+
 void check_layer(const strict_json::Node& layer, strict_json::Problems& problems) {
-  strict_json::ReadContext context{problems, run_config_schema().keys(), /*is_layer=*/true};
+  strict_json::ReadContext context{problems, config_keys(), /*is_layer=*/true};
   (void)run_config_schema().read(JsonCursor(layer, "", context));
 }
 
 RunConfig read_run_config(const strict_json::Node& root, strict_json::Problems problems) {
-  strict_json::ReadContext context{problems, run_config_schema().keys()};
+  strict_json::ReadContext context{problems, config_keys()};
   std::optional<RunConfig> config = run_config_schema().read(JsonCursor(root, "", context));
   strict_json::throw_if_any(problems);
   return std::move(*config);

@@ -9,13 +9,16 @@
 #include "settings/train_options.h"
 #include "strict_json/schema.h"
 
-/// The tables of the config's groups, and what they are written with. For the sources of this
-/// layer.
+/// The tables of the config's groups and their vocabulary. For the sources of this layer.
 namespace mnist_train::settings {
 
 using strict_json::all_of;
+using strict_json::Alternative;
+using strict_json::alternative;
 using strict_json::any_of;
 using strict_json::boolean;
+using strict_json::brief_or_full;
+using strict_json::converted;
 using strict_json::equal;
 using strict_json::given;
 using strict_json::group;
@@ -23,40 +26,31 @@ using strict_json::holds;
 using strict_json::integer;
 using strict_json::Json;
 using strict_json::JsonCursor;
-using strict_json::JsonKind;
+using strict_json::KnownKey;
 using strict_json::list_of;
 using strict_json::lists;
+using strict_json::named_union;
 using strict_json::none_of;
 using strict_json::number;
 using strict_json::one_of;
 using strict_json::optional_of;
 using strict_json::path;
 using strict_json::Schema;
-using strict_json::to_json;
 using strict_json::Type;
 
-/// Bounds that keep every product and conversion of these figures in range.
+using enum strict_json::KeyUse;
+
+/// Bounds that keep every product and conversion of these numbers in range.
 inline constexpr std::int64_t kMaxCount = std::numeric_limits<std::int32_t>::max();
 inline constexpr std::int64_t kMaxSteps = (std::int64_t{1} << 53) - 1;  // exact in all JSON readers
 inline constexpr std::int64_t kMaxProcessesPerNode = 1024;
 inline constexpr std::int64_t kMaxLayerSize = 1 << 20;  // features, channels
 inline constexpr double kMaxFloat = 1e38;               // weights are fp32
-inline constexpr double kMinFloat = 1e-37;              // smaller divisors would be 0, or denormal
+inline constexpr double kMinFloat = 1e-37;              // smaller divisors are 0 or denormal
 inline constexpr double kMaxSeconds = 1e6;
 
 /// Returns the keys at the top level that describe training.
 Schema<TrainOptions> train_schema();
-
-struct RunConfig;
-
-/// Returns the row of `deterministic`: true, false or {"shards": 4}.
-strict_json::Field<TrainOptions> deterministic_field();
-
-/// The condition that `deterministic` names a number of shards.
-Json is_sharded();
-
-/// Refuses what would let the number of processes into the bits of a run with shards.
-void add_shard_rules(Schema<RunConfig>& schema);
 
 /// Returns the keys of `data`.
 Schema<DataOptions> data_schema();
@@ -64,7 +58,10 @@ Schema<DataOptions> data_schema();
 /// Returns the keys of `model`.
 Schema<ModelOptions> model_schema();
 
-/// Where the JSON Schema of lists of layers is, which may hold such lists.
+/// Returns all keys of a config, in the order of the tables.
+const std::vector<KnownKey>& config_keys();
+
+/// Position of the JSON Schema of lists of layers, which refers to itself.
 inline constexpr const char* kLayersDefinition = "layers";
 inline constexpr const char* kLayersReference = "#/$defs/layers";
 
@@ -73,12 +70,6 @@ Json layer_list_schema();
 
 /// Returns the type of lists of layers; it is described by a reference to `layer_list_schema`.
 Type<LayerList> layer_list();
-
-/// Returns the type of a size, or of "classes" for the number of classes of the data.
-Type<OutputSize> output_size();
-
-/// Returns the type of a number, [height, width], "same" or "valid".
-Type<Padding> padding();
 
 /// Returns the type of the names of these functions.
 Type<Activation> activation_type(const std::vector<Activation>& functions);

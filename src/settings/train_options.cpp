@@ -8,16 +8,15 @@ namespace mnist_train::settings {
 
 namespace {
 
-using Options = TrainOptions;
-
-/// Adds a key that only `schedule` has: it is refused for others, and not written for them.
+/// Adds a key of one schedule: others refuse it, and it is not written for them.
 template <class T>
-void add_key_of(const std::pair<ScheduleName, std::string>& schedule,
-                Schema<ScheduleOptions>& schema, const std::string& key, T ScheduleOptions::*member,
-                const Type<T>& type, const std::string& doc,
-                const std::vector<std::string>& other_names = {}) {
-  schema.add(key, member, type, schedule.second + ": " + doc, other_names).write =
-      [=, name = schedule.first](const ScheduleOptions& options) -> std::optional<Json> {
+void add_schedule_key(const std::pair<ScheduleName, std::string>& schedule,
+                      Schema<ScheduleOptions>& schema, const std::string& key,
+                      T ScheduleOptions::*member, const Type<T>& type, const std::string& doc,
+                      const std::vector<std::string>& other_names = {}) {
+  auto& field = schema.add(key, member, type, schedule.second + ": " + doc, other_names);
+  field.key.owner = {"name", schedule.second};
+  field.write = [=, name = schedule.first](const ScheduleOptions& options) -> std::optional<Json> {
     if (options.name != name) return std::nullopt;
     return type.write(options.*member);
   };
@@ -28,33 +27,33 @@ void add_key_of(const std::pair<ScheduleName, std::string>& schedule,
 void add_one_cycle(Schema<ScheduleOptions>& schema) {
   const std::pair one_cycle{ScheduleName::kOneCycle, std::string("one_cycle")};
   const auto divisor = number({0, kMaxFloat, true});
-  add_key_of(one_cycle, schema, "max_learning_rate", &ScheduleOptions::max_learning_rate,
-             number({0, kMaxFloat, true}),
-             "the highest rate. The cycle follows from it; learning_rate is not used.", {"max_lr"});
-  add_key_of(one_cycle, schema, "pct_start", &ScheduleOptions::pct_start,
-             number({0, 1, true, true}),
-             "fraction of the run's steps in which the rate rises; 0.3 by default.");
-  add_key_of(one_cycle, schema, "div_factor", &ScheduleOptions::div_factor, divisor,
-             "the first rate is max_learning_rate divided by it; 25 by default.");
-  add_key_of(one_cycle, schema, "final_div_factor", &ScheduleOptions::final_div_factor, divisor,
-             "the last rate is the first one divided by it; 10000 by default.");
+  add_schedule_key(one_cycle, schema, "max_learning_rate", &ScheduleOptions::max_learning_rate,
+                   number({0, kMaxFloat, true}),
+                   "highest rate. The cycle follows from it; learning_rate is ignored.",
+                   {"max_lr"});
+  add_schedule_key(one_cycle, schema, "pct_start", &ScheduleOptions::pct_start,
+                   number({0, 1, true, true}),
+                   "fraction of the steps in which the rate rises; 0.3 by default.");
+  add_schedule_key(one_cycle, schema, "div_factor", &ScheduleOptions::div_factor, divisor,
+                   "max_learning_rate divided by the first rate; 25 by default.");
+  add_schedule_key(one_cycle, schema, "final_div_factor", &ScheduleOptions::final_div_factor,
+                   divisor, "first rate divided by the last one; 10000 by default.");
   schema.forbid("", all_of({equal("name", "one_cycle"), none_of(given("max_learning_rate"))}),
                 "schedule one_cycle needs \"max_learning_rate\"");
   schema.forbid("warmup_epochs",
                 all_of({equal("name", "one_cycle"), given("warmup_epochs"),
                         none_of(equal("warmup_epochs", 0))}),
-                "has to be 0 with schedule one_cycle, which has a warm-up of its own: pct_start");
+                "must be 0 with schedule one_cycle, which has its own warm-up: pct_start");
 }
 
 void add_plateau(Schema<ScheduleOptions>& schema) {
   const std::pair plateau{ScheduleName::kPlateau, std::string("plateau")};
-  add_key_of(plateau, schema, "factor", &ScheduleOptions::factor, number({0, 1, false, true}),
-             "the factor of the rate at each drop; 0.1 by default.");
-  add_key_of(plateau, schema, "patience", &ScheduleOptions::patience, integer(0, kMaxCount),
-             "epochs in a row without a better loss after which one more lowers the rate; 10 by "
-             "default.");
-  add_key_of(plateau, schema, "min_learning_rate", &ScheduleOptions::min_learning_rate,
-             number({0, kMaxFloat}), "the rate does not fall below it; 0 by default.", {"min_lr"});
+  add_schedule_key(plateau, schema, "factor", &ScheduleOptions::factor, number({0, 1, false, true}),
+                   "factor of the rate at each drop; 0.1 by default.");
+  add_schedule_key(plateau, schema, "patience", &ScheduleOptions::patience, integer(0, kMaxCount),
+                   "epochs without improvement of the loss before the rate drops; 10 by default.");
+  add_schedule_key(plateau, schema, "min_learning_rate", &ScheduleOptions::min_learning_rate,
+                   number({0, kMaxFloat}), "lower bound of the rate; 0 by default.", {"min_lr"});
 }
 
 Type<ScheduleOptions> schedule() {
@@ -66,15 +65,15 @@ Type<ScheduleOptions> schedule() {
                                   {Name::kOneCycle, "one_cycle"},
                                   {Name::kPlateau, "plateau"}});
   Schema<ScheduleOptions> schema;
-  schema.add("name", &ScheduleOptions::name, name, "How the learning rate moves during the run.");
+  schema.add("name", &ScheduleOptions::name, name, "The shape of the learning rate over the run.");
   schema.add("warmup_epochs", &ScheduleOptions::warmup_epochs, number({0, kMaxFloat}),
-             "Epochs, or parts of one, over which the learning rate rises from 0.", {"warmup"});
+             "Epochs, possibly fractional, over which the learning rate rises from 0.", {"warmup"});
   schema.add("step_epochs", &ScheduleOptions::step_epochs, integer(1, kMaxCount),
-             "step: epochs between two drops, as StepLR's step_size.", {"step_size"});
+             "step: epochs between two drops, like StepLR's step_size.", {"step_size"});
   schema.add("gamma", &ScheduleOptions::gamma, number({0, kMaxFloat}),
-             "step: the factor of the rate at each drop.", {"decay"});
+             "step: factor of the rate at each drop.", {"decay"});
   schema.add("final_factor", &ScheduleOptions::final_factor, number({0, 1}),
-             "linear, cosine: fraction of the learning rate that is left at the end of the run.",
+             "linear, cosine: fraction of the learning rate at the end of the run.",
              {"end_factor"});
   add_one_cycle(schema);
   add_plateau(schema);
@@ -91,166 +90,206 @@ Type<AveragingOptions> averaging() {
       {{Compression::kNone, "none"}, {Compression::kFp16, "fp16"}, {Compression::kBf16, "bf16"}});
   Schema<AveragingOptions> schema;
   schema.add("strategy", &AveragingOptions::strategy, strategy,
-             "bucketed: in buckets, while the backward pass still runs; flat: one buffer after it; "
-             "shared_memory: without messages, for processes on the CPUs of one host, which also "
-             "share weights and optimizer state and update a part each.");
+             "bucketed: in buckets during the backward pass; flat: in one buffer after it; "
+             "shared_memory: without messages, for processes on the CPUs of one host, which then "
+             "share weights and optimizer state and update one slice each.",
+             {}, kNever);
   schema.add("bucket_mb", &AveragingOptions::bucket_mb, number({0, 4096, true}),
-             "MiB of gradients in a bucket.", {"bucket_cap_mb"});
+             "MiB of gradients per bucket.", {"bucket_cap_mb"}, kNever);
   schema.add("compression", &AveragingOptions::compression, compression,
-             "The type in which gradients are sent; none: fp32, in which they are summed before.");
+             "Type in which gradients are sent; none: fp32.");
   schema.forbid("compression",
                 all_of({equal("strategy", "shared_memory"), given("compression"),
                         none_of(equal("compression", "none"))}),
-                "has to be none with strategy shared_memory, which sends nothing");
+                "must be none with strategy shared_memory, which sends nothing");
   return group(std::move(schema));
 }
 
-/// `batch_size` is written as null where `batch_size_per_process` replaces it.
-strict_json::Field<Options> batch_size_field() {
+/// `batch_size` is written as null if `batch_size_per_process` replaces it.
+strict_json::Field<TrainOptions> batch_size_field() {
   const auto type = optional_of(integer(1, kMaxCount));
-  return {"batch_size",
-          "Samples per step, over all processes; remainders are split unevenly. Null where "
+  return {{"", "batch_size", {"global_batch_size", "train_batch_size", "bs"}},
+          "Samples per step, over all processes; remainders are split unevenly. Null if "
           "batch_size_per_process is set.",
           type.fragment,
-          [type](Options& options, const JsonCursor& cursor) {
+          [type](TrainOptions& options, const JsonCursor& cursor) {
             const auto size = type.read(cursor);
             if (size && *size) options.batch_size = **size;
           },
-          [](const Options& options) -> std::optional<Json> {
+          [](const TrainOptions& options) -> std::optional<Json> {
             if (options.batch_size_per_process) return Json(nullptr);
             return Json(options.batch_size);
+          }};
+}
+
+/// The object form of `deterministic`.
+struct Sharding {
+  std::int64_t shards = 1;
+};
+
+Type<Sharding> sharding() {
+  Schema<Sharding> schema;
+  schema
+      .add(
+          "shards", &Sharding::shards, integer(1, kMaxProcessesPerNode),
+          "Splits each global batch into this number of shards. Results are bit-identical for 1 to "
+          "`shards` processes.")
+      .required = true;
+  return group(std::move(schema));
+}
+
+/// Returns the field of `deterministic`: true, false or {"shards": 4}.
+strict_json::Field<TrainOptions> deterministic_field() {
+  const auto flag = boolean();
+  const auto object = sharding();
+  KnownKey key{"", "deterministic"};
+  key.shorthand_for = "";
+  return {key,
+          "true: bit-identical results for the same binary, hardware and number of processes and "
+          "threads. With shards: for any number of processes.",
+          {{"anyOf", {flag.fragment, object.fragment}}},
+          [object, flag](TrainOptions& options, const JsonCursor& cursor) {
+            if (cursor.node().value.is_object()) {
+              if (const auto value = object.read(cursor)) options.shards = value->shards;
+              options.deterministic = true;
+            } else if (const auto value = flag.read(cursor.or_else("{\"shards\": 4}"))) {
+              options.deterministic = *value;
+            }
           },
-          {"global_batch_size", "train_batch_size", "bs"}};
+          [object](const TrainOptions& options) -> std::optional<Json> {
+            if (options.shards) return object.write({*options.shards});
+            return Json(options.deterministic);
+          },
+          object.keys};
 }
 
-void add_length(Schema<Options>& schema) {
-  schema.add("epochs", &Options::epochs, integer(1, kMaxCount), "Passes over the training set.",
-             {"num_epochs", "n_epochs", "max_epochs", "epoch_count"});
-  schema.add("max_steps", &Options::max_steps, optional_of(integer(1, kMaxSteps)),
-             "Ends the run after so many optimizer steps, even within an epoch.",
-             {"num_steps", "steps", "max_iterations"});
+void add_length(Schema<TrainOptions>& schema) {
+  schema.add("epochs", &TrainOptions::epochs, integer(1, kMaxCount),
+             "Passes over the training set.",
+             {"num_epochs", "n_epochs", "max_epochs", "epoch_count"}, kNever);
+  schema.add("max_steps", &TrainOptions::max_steps, optional_of(integer(1, kMaxSteps)),
+             "Ends the run after this number of optimizer steps, even within an epoch.",
+             {"num_steps", "steps", "max_iterations"}, kNever);
   schema.add(batch_size_field());
-  schema.add("batch_size_per_process", &Options::batch_size_per_process,
+  schema.add("batch_size_per_process", &TrainOptions::batch_size_per_process,
              optional_of(integer(1, kMaxCount)),
-             "Samples per step in each process, instead of batch_size: what DDP scripts call their "
-             "batch size.",
+             "Samples per step and process, instead of batch_size, like the batch size in DDP "
+             "scripts.",
              {"batch_size_per_gpu", "local_batch_size", "per_device_batch_size"});
-  schema.add("test_batch_size", &Options::test_batch_size, integer(1, kMaxCount),
-             "Samples per step of the evaluation, in each process; CPUs take at most 128 a thread.",
-             {"eval_batch_size", "val_batch_size"});
+  schema.add("test_batch_size", &TrainOptions::test_batch_size, integer(1, kMaxCount),
+             "Samples per step and process during evaluation; CPUs use at most 128 per thread.",
+             {"eval_batch_size", "val_batch_size"}, kNever);
 }
 
-void add_optimizer(Schema<Options>& schema) {
+void add_optimizer(Schema<TrainOptions>& schema) {
   const auto optimizer = one_of<OptimizerName>({{OptimizerName::kSgd, "sgd"},
                                                 {OptimizerName::kAdam, "adam"},
                                                 {OptimizerName::kAdamW, "adamw"}});
-  schema.add("optimizer", &Options::optimizer, optimizer, "The update rule.");
-  schema.add("learning_rate", &Options::learning_rate, number({0, kMaxFloat}),
+  schema.add("optimizer", &TrainOptions::optimizer, optimizer, "The update rule.");
+  schema.add("learning_rate", &TrainOptions::learning_rate, number({0, kMaxFloat}),
              "Step size of the optimizer.", {"lr", "base_lr", "initial_lr", "init_lr"});
-  schema.add("sgd_momentum", &Options::sgd_momentum, number({0, 1, false, true}),
+  schema.add("sgd_momentum", &TrainOptions::sgd_momentum, number({0, 1, false, true}),
              "Momentum of SGD, as PyTorch defines it.", {"momentum"});
-  schema.add("nesterov", &Options::nesterov, boolean(), "Nesterov's momentum.");
-  schema.add("adam_beta1", &Options::adam_beta1, number({0, 1, false, true}),
-             "Adam's and AdamW's first beta.", {"beta1"});
-  schema.add("adam_beta2", &Options::adam_beta2, number({0, 1, false, true}),
-             "Adam's and AdamW's second beta.", {"beta2"});
-  schema.add("adam_epsilon", &Options::adam_epsilon, number({kMinFloat, kMaxFloat}),
-             "Adam's and AdamW's eps.", {"eps", "epsilon"});
-  schema.add("weight_decay", &Options::weight_decay, number({0, kMaxFloat}),
-             "L2 penalty that is added to the gradients; for adamw the decoupled decay.",
-             {"wd", "l2"});
-  schema.add("schedule", &Options::schedule, schedule(), "The learning rate over time.",
+  schema.add("nesterov", &TrainOptions::nesterov, boolean(), "Uses Nesterov momentum.");
+  schema.add("adam_beta1", &TrainOptions::adam_beta1, number({0, 1, false, true}),
+             "First beta of Adam and AdamW.", {"beta1"});
+  schema.add("adam_beta2", &TrainOptions::adam_beta2, number({0, 1, false, true}),
+             "Second beta of Adam and AdamW.", {"beta2"});
+  schema.add("adam_epsilon", &TrainOptions::adam_epsilon, number({kMinFloat, kMaxFloat}),
+             "Epsilon of Adam and AdamW.", {"eps", "epsilon"});
+  schema.add("weight_decay", &TrainOptions::weight_decay, number({0, kMaxFloat}),
+             "L2 penalty, added to the gradients; for adamw the decoupled decay.", {"wd", "l2"});
+  schema.add("schedule", &TrainOptions::schedule, schedule(), "The learning rate over time.",
              {"lr_schedule", "lr_scheduler", "scheduler"});
 }
 
-void add_refinements(Schema<Options>& schema) {
-  schema.add("label_smoothing", &Options::label_smoothing, number({0, 1}),
-             "Fraction of the target that is spread over all classes.");
-  schema.add("max_gradient_norm", &Options::max_gradient_norm,
-             optional_of(number({0, kMaxFloat, true})),
-             "Gradients with a larger norm are scaled down to it.",
+void add_refinements(Schema<TrainOptions>& schema) {
+  schema.add("label_smoothing", &TrainOptions::label_smoothing, number({0, 1}),
+             "Fraction of the target spread over all classes.");
+  schema.add("max_gradient_norm", &TrainOptions::max_gradient_norm,
+             optional_of(number({0, kMaxFloat, true})), "Clips gradients to this norm.",
              {"max_grad_norm", "grad_clip", "clip_grad_norm", "gradient_clip"});
-  schema.add("sync_batch_norm", &Options::sync_batch_norm, boolean(),
-             "Computes batch statistics over the global batch instead of in each process.");
-  schema.add("gradient_accumulation_steps", &Options::gradient_accumulation_steps,
+  schema.add("sync_batch_norm", &TrainOptions::sync_batch_norm, boolean(),
+             "Computes batch statistics over the global batch instead of per process.");
+  schema.add("gradient_accumulation_steps", &TrainOptions::gradient_accumulation_steps,
              integer(1, kMaxCount),
-             "Global batches whose gradients are added up for one optimizer step.",
+             "Global batches whose gradients are summed for one optimizer step.",
              {"accumulation_steps", "grad_accumulation_steps"});
-  schema.add("gradient_averaging", &Options::gradient_averaging, averaging(),
+  schema.add("gradient_averaging", &TrainOptions::gradient_averaging, averaging(),
              "How processes average their gradients.", {"all_reduce"});
 }
 
-void add_machine(Schema<Options>& schema) {
-  schema.add("seed", &Options::seed, integer(0, std::numeric_limits<std::int64_t>::max()),
-             "Seeds the initial weights and the order of the samples.", {"random_seed"});
+void add_machine(Schema<TrainOptions>& schema) {
+  schema.add("seed", &TrainOptions::seed, integer(0, std::numeric_limits<std::int64_t>::max()),
+             "Seed of the initial weights and the order of samples.", {"random_seed"},
+             kStepsAndSamples);
   schema.add(deterministic_field());
   schema.add(
-      "device", &Options::device,
+      "device", &TrainOptions::device,
       one_of<DeviceName>(
           {{DeviceName::kAuto, "auto"}, {DeviceName::kCpu, "cpu"}, {DeviceName::kCuda, "cuda"}},
           {{"gpu", "cuda"}}),
-      "Where processes compute; auto: on GPUs where there are any.", {"accelerator"});
-  schema.add("backend", &Options::backend,
+      "Device of the processes; auto: GPUs if there are any.", {"accelerator"});
+  schema.add("backend", &TrainOptions::backend,
              one_of<BackendName>({{BackendName::kAuto, "auto"},
                                   {BackendName::kNccl, "nccl"},
                                   {BackendName::kGloo, "gloo"}}),
-             "The library that processes communicate with; auto: NCCL on GPUs, Gloo on CPUs.",
-             {"dist_backend", "distributed_backend"});
+             "Communication library; auto: NCCL on GPUs, Gloo on CPUs.",
+             {"dist_backend", "distributed_backend"}, kNever);
   const auto precision = one_of<PrecisionName>({{PrecisionName::kAuto, "auto"},
                                                 {PrecisionName::kFp32, "fp32"},
                                                 {PrecisionName::kBf16, "bf16"}},
                                                {{"float32", "fp32"}, {"bfloat16", "bf16"}});
-  schema.add("precision", &Options::precision, precision,
-             "The type that layers compute in during training; weights and optimizer are fp32. "
-             "auto: bf16 where the processor or GPU computes it natively.",
+  schema.add("precision", &TrainOptions::precision, precision,
+             "Type in which layers compute during training; master weights and optimizer state are "
+             "fp32. auto: bf16 if the CPU or GPU supports it natively.",
              {"dtype"});
-  schema.add("cuda_graphs", &Options::cuda_graphs,
+  schema.add("cuda_graphs", &TrainOptions::cuda_graphs,
              one_of<CudaGraphs>(
                  {{CudaGraphs::kAuto, "auto"}, {CudaGraphs::kOn, "on"}, {CudaGraphs::kOff, "off"}}),
-             "Captures the training step on a GPU as a CUDA graph and replays it; auto: where "
-             "nothing in the config prevents it.",
-             {"cuda_graph", "use_cuda_graphs"});
-  schema.add("gpu_kernels", &Options::gpu_kernels,
-             one_of<GpuKernels>({{GpuKernels::kAuto, "auto"}, {GpuKernels::kOff, "off"}}),
-             "Replaces several of LibTorch's operations on a GPU by one kernel each; auto: those "
-             "kernels that compute a small known case as LibTorch does.");
+             "Captures the training step on a GPU as a CUDA graph and replays it; auto: unless the "
+             "config prevents it.",
+             {"cuda_graph", "use_cuda_graphs"}, kNever);
+  schema.add(
+      "gpu_kernels", &TrainOptions::gpu_kernels,
+      one_of<GpuKernels>({{GpuKernels::kAuto, "auto"}, {GpuKernels::kOff, "off"}}),
+      "Fused GPU kernels in place of several LibTorch operations; auto: those that agree with "
+      "LibTorch on a small test case.");
 }
 
-void add_monitoring(Schema<Options>& schema) {
-  schema.add("stop_at_accuracy", &Options::stop_at_accuracy, optional_of(number({0, 1})),
-             "Ends the run at the first epoch whose test accuracy reaches it.",
-             {"target_accuracy"});
-  schema.add("log_interval", &Options::log_interval, integer(1, kMaxCount),
-             "Steps between two step lines of metrics.jsonl.", {"log_every", "log_steps"});
+void add_monitoring(Schema<TrainOptions>& schema) {
+  schema.add("stop_at_accuracy", &TrainOptions::stop_at_accuracy, optional_of(number({0, 1})),
+             "Ends the run after the first epoch that reaches this test accuracy.",
+             {"target_accuracy"}, kNever);
+  schema.add("log_interval", &TrainOptions::log_interval, integer(1, kMaxCount),
+             "Steps between two step lines of metrics.jsonl.", {"log_every", "log_steps"}, kNever);
   Schema<EarlyStoppingOptions> early_stopping;
   early_stopping
       .add("patience", &EarlyStoppingOptions::patience, integer(1, kMaxCount),
-           "Epochs in a row without an improvement that end the run.")
+           "Consecutive epochs without improvement after which the run ends.")
       .required = true;
-  early_stopping.add(
-      "min_delta", &EarlyStoppingOptions::min_delta, number({0, 1, false, true}),
-      "An accuracy is an improvement if it is above the best one by more than this.");
-  schema.add("early_stopping", &Options::early_stopping,
+  early_stopping.add("min_delta", &EarlyStoppingOptions::min_delta, number({0, 1, false, true}),
+                     "Minimum improvement over the best accuracy so far.");
+  schema.add("early_stopping", &TrainOptions::early_stopping,
              optional_of(group(std::move(early_stopping))),
-             "Ends the run when the accuracy by which the best checkpoint is chosen no longer "
-             "improves.",
-             {"early_stop"});
+             "Ends the run when the accuracy that selects the best checkpoint stops improving.",
+             {"early_stop"}, kNever);
   Schema<EmaOptions> ema;
   ema.add("decay", &EmaOptions::decay, number({0, 1, false, true}),
-          "Fraction of the average that an optimizer step keeps; step number n keeps at most "
+          "Fraction of the average kept by an optimizer step; step n keeps at most "
           "(1 + n) / (10 + n).");
-  schema.add("ema", &Options::ema, optional_of(group(std::move(ema))),
-             "Keeps an exponential moving average of the weights, which is evaluated and saved in "
-             "their place; the best checkpoint and early_stopping go by it.",
+  schema.add("ema", &TrainOptions::ema, optional_of(group(std::move(ema))),
+             "Keeps an exponential moving average of the weights, which is evaluated and saved "
+             "instead of them; the best checkpoint and early_stopping use it.",
              {"model_ema", "weight_averaging"});
 }
 
-/// A run that `max_steps` cuts shorter still is known to be so only where the data are.
+/// Does not consider `max_steps`, which ends epochs that only the data tell.
 void check_warmup(TrainOptions& options, const JsonCursor& cursor) {
   const double warmup_epochs = options.schedule.warmup_epochs;
   if (warmup_epochs <= static_cast<double>(options.epochs)) return;
   cursor.add_error_at("schedule/warmup_epochs",
-                      "is longer than the run, whose epochs are " + std::to_string(options.epochs));
+                      "is longer than the run of " + std::to_string(options.epochs) + " epochs");
 }
 
 }  // namespace
@@ -258,6 +297,10 @@ void check_warmup(TrainOptions& options, const JsonCursor& cursor) {
 std::int64_t global_batch_size(const TrainOptions& options, int processes) {
   return options.batch_size_per_process ? *options.batch_size_per_process * processes
                                         : options.batch_size;
+}
+
+std::int64_t shard_count(const TrainOptions& options, int processes) {
+  return options.shards.value_or(processes);
 }
 
 Schema<TrainOptions> train_schema() {

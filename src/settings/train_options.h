@@ -21,17 +21,15 @@ struct ScheduleOptions {
   ScheduleName name = ScheduleName::kConstant;
   double warmup_epochs = 0;
   std::int64_t step_epochs = 30;  // step: epochs between two drops
-  double gamma = 0.1;             // step: the factor of the rate at each drop
+  double gamma = 0.1;             // step: factor of the rate at each drop
   double final_factor = 0;        // linear, cosine: fraction of the rate at the end of the run
-  double max_learning_rate = 0;   // one_cycle, which must name it; the next three, too
-  double pct_start = 0.3;         // fraction of the steps in which the rate rises
-  double div_factor = 25;         // of max_learning_rate to the first rate
-  double final_div_factor = 1e4;  // of the first rate to the last one
-  double factor = 0.1;            // plateau, as the next two: the factor of the rate at each drop
-  std::int64_t patience = 10;     // epochs without a better loss that do not lower the rate yet
-  double min_learning_rate = 0;
-
-  bool operator==(const ScheduleOptions&) const = default;
+  double max_learning_rate = 0;   // one_cycle: required
+  double pct_start = 0.3;         // one_cycle: fraction of the steps in which the rate rises
+  double div_factor = 25;         // one_cycle: max_learning_rate divided by the first rate
+  double final_div_factor = 1e4;  // one_cycle: first rate divided by the last one
+  double factor = 0.1;            // plateau: factor of the rate at each drop
+  std::int64_t patience = 10;     // plateau: epochs without improvement before the rate drops
+  double min_learning_rate = 0;   // plateau
 };
 
 /// How processes average their gradients.
@@ -39,26 +37,20 @@ struct AveragingOptions {
   AveragingStrategy strategy = AveragingStrategy::kAuto;
   double bucket_mb = 25;
   Compression compression = Compression::kNone;
-
-  bool operator==(const AveragingOptions&) const = default;
 };
 
 /// When a run ends because its accuracy no longer improves.
 struct EarlyStoppingOptions {
-  std::int64_t patience = 1;  // epochs in a row without an improvement
-  double min_delta = 0;       // by more than which an accuracy must be above the best one
-
-  bool operator==(const EarlyStoppingOptions&) const = default;
+  std::int64_t patience = 1;  // consecutive epochs without improvement
+  double min_delta = 0;       // an improvement is larger than this
 };
 
-/// The exponential moving average of the weights.
+/// The EMA model: an exponential moving average of the weights.
 struct EmaOptions {
-  double decay = 0.999;  // fraction of the average that each optimizer step keeps
-
-  bool operator==(const EmaOptions&) const = default;
+  double decay = 0.999;  // fraction of the average kept by each optimizer step
 };
 
-/// The hyperparameters, which are at the top level of the config.
+/// The hyperparameters, at the top level of the config.
 struct TrainOptions {
   std::int64_t epochs = 10;
   std::optional<std::int64_t> max_steps;  // optimizer steps over the whole run
@@ -81,8 +73,8 @@ struct TrainOptions {
   AveragingOptions gradient_averaging;
   std::int64_t seed = 1;
   bool deterministic = false;
-  std::optional<std::int64_t> shards;  // of a global batch, in deterministic runs on any number
-                                       // of processes; none: one a process
+  std::optional<std::int64_t> shards;  // per global batch, for results that are independent of the
+                                       // number of processes; none: one per process
   DeviceName device = DeviceName::kAuto;
   BackendName backend = BackendName::kAuto;
   PrecisionName precision = PrecisionName::kAuto;
@@ -92,14 +84,12 @@ struct TrainOptions {
   std::int64_t log_interval = 100;  // steps
   std::optional<EarlyStoppingOptions> early_stopping;
   std::optional<EmaOptions> ema;
-
-  bool operator==(const TrainOptions&) const = default;
 };
 
-/// Returns the samples of a batch, over all processes.
+/// Returns the samples per batch, over all processes.
 std::int64_t global_batch_size(const TrainOptions& options, int processes);
 
-/// Returns into how many shards each global batch is cut: those of the options, or one a process.
+/// Returns the number of shards of each global batch.
 std::int64_t shard_count(const TrainOptions& options, int processes);
 
 }  // namespace mnist_train::settings

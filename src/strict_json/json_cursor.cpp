@@ -225,7 +225,8 @@ std::string explain_unknown_key(std::string_view key, std::string_view group,
     return start + "it is " + in_quotes(meant->name) + " " + text_of_group(meant->group);
   }
   if (const KnownKey* meant = similar_key(key, elsewhere)) {
-    return start + "did you mean " + in_quotes(meant->name) + " " + text_of_group(meant->group) + "?";
+    return start + "did you mean " + in_quotes(meant->name) + " " + text_of_group(meant->group) +
+           "?";
   }
   return start + listing(here);
 }

@@ -16,7 +16,7 @@ enum class KeyUse {
   kSteps,            // it changes what a training step computes
   kSamples,          // it changes which samples there are, or where they are stored
   kStepsAndSamples,  // both
-  kNeither,
+  kNever,
 };
 
 /// A key has a meaning only beside this value of another key of its group.

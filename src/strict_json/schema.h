@@ -73,11 +73,12 @@ class Schema {
  public:
   using Check = std::function<void(Owner&, const JsonCursor&)>;
 
-  /// Adds a key that fills a member; returns its field for further attributes.
+  /// Adds a key that fills a member; returns its field for further attributes, valid until the next
+  /// one is added.
   template <class T>
   Field<Owner>& add(std::string name, T Owner::*member, const Type<T>& type, std::string doc,
-                    std::vector<std::string> other_names = {}) {
-    return add({{"", std::move(name), std::move(other_names)},
+                    std::vector<std::string> other_names = {}, KeyUse use = KeyUse::kSteps) {
+    return add({{"", std::move(name), std::move(other_names), use},
                 std::move(doc),
                 type.fragment,
                 [member, read = type.read](Owner& owner, const JsonCursor& cursor) {
@@ -140,7 +141,7 @@ class Schema {
       if (cursor.has(field.key.name)) {
         field.read(owner, cursor.member(field.key.name));
       } else if (field.required && !cursor.is_layer()) {
-        cursor.add_error("requires \"" + field.key.name + '"');
+        cursor.add_error("needs \"" + field.key.name + '"');
       }
     }
     cursor.add_unknown_keys(keys(), absent_);
@@ -242,7 +243,7 @@ Alternative<Union> alternative(const std::string& name, Schema<Kind> schema,
                                const std::function<Union(Kind)>& make,
                                const std::function<std::optional<Kind>(const Union&)>& take) {
   for (const std::string& key : required) {
-    schema.forbid("", none_of(given(key)), "requires \"" + key + '"');
+    schema.forbid("", none_of(given(key)), "needs \"" + key + '"');
   }
   schema
       .add_first({{"", "name"},
@@ -294,31 +295,30 @@ Type<Union> named_union(const std::vector<Alternative<Union>>& rows,
     if (row.bare) bare.push_back(row.name);
   }
   if (!bare.empty()) choices.push_back({{"enum", bare}});
-  return {
-      .read = [rows, names, meant](const JsonCursor& cursor) -> std::optional<Union> {
-        const bool is_object = cursor.node().value.is_object();
-        if (is_object && !cursor.has("name")) {
-          cursor.add_error("requires \"name\", the kind");
-          return std::nullopt;
-        }
-        const auto index = is_object
-                               ? choose_name(cursor.member("name"), names, meant)
-                               : choose_name(cursor.or_else("an object with a name"), names, meant);
-        if (!index) return std::nullopt;
-        const Alternative<Union>& row = rows[*index];
-        if (is_object) return row.read(cursor);
-        if (!row.bare) {
-          cursor.add_error("requires further keys: {\"name\": \"" + row.name + "\", …}");
-        }
-        return row.bare;
-      },
-      .write = [rows](const Union& value) -> Json {
-        for (const Alternative<Union>& row : rows) {
-          if (std::optional<Json> written = row.write(value)) return std::move(*written);
-        }
-        return nullptr;
-      },
-      .fragment = {{"anyOf", choices}}};
+  return {.read = [rows, names, meant](const JsonCursor& cursor) -> std::optional<Union> {
+            const bool is_object = cursor.node().value.is_object();
+            if (is_object && !cursor.has("name")) {
+              cursor.add_error("needs \"name\"");
+              return std::nullopt;
+            }
+            const auto index =
+                is_object ? choose_name(cursor.member("name"), names, meant)
+                          : choose_name(cursor.or_else("an object with a name"), names, meant);
+            if (!index) return std::nullopt;
+            const Alternative<Union>& row = rows[*index];
+            if (is_object) return row.read(cursor);
+            if (!row.bare) {
+              cursor.add_error("needs further keys: {\"name\": \"" + row.name + "\", …}");
+            }
+            return row.bare;
+          },
+          .write = [rows](const Union& value) -> Json {
+            for (const Alternative<Union>& row : rows) {
+              if (std::optional<Json> written = row.write(value)) return std::move(*written);
+            }
+            return nullptr;
+          },
+          .fragment = {{"anyOf", choices}}};
 }
 
 }  // namespace mnist_train::strict_json

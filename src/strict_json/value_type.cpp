@@ -73,9 +73,9 @@ Type<std::int64_t> integer(std::int64_t min, std::int64_t max) {
                                   ? std::in_range<std::int64_t>(value.get<std::uint64_t>())
                                   : value.is_number_integer();
             if (fits && value >= min && value <= max) return value.get<std::int64_t>();
-            cursor.add_mismatch("an integer from " + std::to_string(min) + " to " +
-                                    std::to_string(max),
-                                hint_for_integer(value));
+            cursor.add_mismatch(
+                "an integer from " + std::to_string(min) + " to " + std::to_string(max),
+                hint_for_integer(value));
             return std::nullopt;
           },
           .write = [](const std::int64_t& value) { return Json(value); },

@@ -93,18 +93,18 @@ Type<std::optional<T>> optional_of(const Type<T>& inner, const Json& none = null
   Json choices = Json::array({inner.fragment});
   if (!none.is_null()) choices.push_back({{"const", none}});
   choices.push_back({{"type", "null"}});
-  return {.read = [inner, none](const JsonCursor& cursor) -> std::optional<std::optional<T>> {
-            const Json& given = cursor.node().value;
-            if (given.is_null() || (none.is_string() && given == none)) return std::optional<T>();
-            std::optional<T> value = inner.read(cursor.or_else(none.dump()));
-            if (!value) return std::nullopt;
-            return std::optional<std::optional<T>>(std::in_place, std::move(*value));
-          },
-          .write = [inner, none](const std::optional<T>& value) {
-            return value ? inner.write(*value) : none;
-          },
-          .fragment = {{"anyOf", choices}},
-          .keys = inner.keys};
+  return {
+      .read = [inner, none](const JsonCursor& cursor) -> std::optional<std::optional<T>> {
+        const Json& given = cursor.node().value;
+        if (given.is_null() || (none.is_string() && given == none)) return std::optional<T>();
+        std::optional<T> value = inner.read(cursor.or_else(none.dump()));
+        if (!value) return std::nullopt;
+        return std::optional<std::optional<T>>(std::in_place, std::move(*value));
+      },
+      .write = [inner,
+                none](const std::optional<T>& value) { return value ? inner.write(*value) : none; },
+      .fragment = {{"anyOf", choices}},
+      .keys = inner.keys};
 }
 
 /// Returns the type of lists of `inner`.

@@ -40,7 +40,8 @@ TEST_CASE("the list in the effective config is read back as the same list") {
   const RunConfig config = read(R"({"data":{"augment":["horizontal_flip","mixup",
     {"name":"rotate","degrees":5},{"name":"resize","size":[9,8]},{"name":"cutout","size":3},
     {"name":"random_crop","size":7},{"name":"normalize","std":2}]}})");
-  CHECK(read(write_run_config(config, true)) == config);
+  const std::string written = write_run_config(config, true);
+  CHECK(write_run_config(read(written), true) == written);
   CHECK(config.data.augment.size() == 7);
 }
 
@@ -54,7 +55,7 @@ TEST_CASE("an entry that is wrong is refused where it stands") {
       {R"(["mixup",{"name":"Rotate"}])",
        R"(/1/name: expected "random_crop", "horizontal_flip", "rotate", "resize", "normalize", )"
        R"("cutout" or "mixup", found the string "Rotate"; did you mean "rotate"?)"},
-      {R"([{"degrees":5}])", R"(/0: needs "name", which says what it is)"},
+      {R"([{"degrees":5}])", R"(/0: needs "name")"},
       {R"([{"name":7}])",
        R"(/0/name: expected "random_crop", "horizontal_flip", "rotate", "resize", "normalize", )"
        R"("cutout" or "mixup", found 7)"},
@@ -87,14 +88,14 @@ TEST_CASE("an entry that is wrong is refused where it stands") {
       {R"([{"name":"resize","size":8},{"name":"random_crop","size":[10,11],"padding":1}])",
        "/1: takes more pixels than images have after the entries before it"},
       {R"([{"name":"normalize","std":0}])",
-       "/0/std: expected a number from 1e-37 to 1e+38 or a list with one number a channel, found "
+       "/0/std: expected a number from 1e-37 to 1e+38 or a list with one number per channel, found "
        "0"},
       {R"([{"name":"normalize","mean":[]}])",
-       "/0/mean: expected one number a channel, found a list"},
+       "/0/mean: expected one number per channel, found a list"},
       {R"([{"name":"normalize","std":[1,0,1]}])",
        "/0/std/1: expected a number from 1e-37 to 1e+38, found 0"},
       {R"([{"name":"normalize","mean":"dark"}])",
-       R"(/0/mean: expected a number from -1e+38 to 1e+38 or a list with one number a channel, )"
+       R"(/0/mean: expected a number from -1e+38 to 1e+38 or a list with one number per channel, )"
        R"(found the string "dark")"},
       {R"([{"name":"normalize"},{"name":"normalize","mean":1}])",
        "/1: is the second normalize; one is enough"},
@@ -104,7 +105,7 @@ TEST_CASE("an entry that is wrong is refused where it stands") {
       {R"([{"name":"mixup","weight":1.01}])",
        "/0/weight: expected a number from 0 to 1 or null, found 1.01"},
       {R"([{"name":"mixup","alpha":1,"weight":0.5}])",
-       "/0/weight: conflicts with alpha; set only one of them (null takes a value back)"},
+       "/0/weight: conflicts with alpha; set only one of them (null unsets a key)"},
       {R"([{"name":"mixup","scope":"world"}])",
        R"(/0/scope: expected "local" or "global", found the string "world")"},
   }));
@@ -136,9 +137,9 @@ TEST_CASE("figures for each channel are written as they were given") {
   const RunConfig config =
       read(R"({"data":{"format":"cifar","train":"a","test":"b","normalize":)" + figures + "}}");
   CHECK(config.data.normalize == NormalizeOptions{std::vector<double>{0.5, 0.25, 0.5}, 2.0});
-  const auto written = strict_json::Json::parse(write_run_config(config, true));
-  CHECK(written["data"]["normalize"].dump() == figures);
-  CHECK(read(write_run_config(config, true)) == config);
+  const std::string written = write_run_config(config, true);
+  CHECK(strict_json::Json::parse(written)["data"]["normalize"].dump() == figures);
+  CHECK(read(written).data.normalize == config.data.normalize);
 }
 
 TEST_CASE("a list of another length than the data's channels names its key") {

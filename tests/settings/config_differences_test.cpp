@@ -1,5 +1,4 @@
-#include "settings/config_differences.h"
-
+#include "settings/run_config.h"
 #include "support/catch.h"
 
 namespace mnist_train::settings {

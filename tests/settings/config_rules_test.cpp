@@ -1,4 +1,4 @@
-// What a config may not say, alone and together.
+// Invalid values and combinations of keys.
 
 #include <string>
 #include <utility>
@@ -23,13 +23,13 @@ TEST_CASE("keys that contradict each other are refused") {
       {R"({"schedule":{"name":"one_cycle"}})",
        "f:1:13: /schedule: schedule one_cycle needs \"max_learning_rate\""},
       {R"({"schedule":{"name":"one_cycle","max_learning_rate":1,"warmup_epochs":2}})",
-       "f:1:71: /schedule/warmup_epochs: has to be 0 with schedule one_cycle, which has a warm-up "
-       "of its own: pct_start"},
+       "f:1:71: /schedule/warmup_epochs: must be 0 with schedule one_cycle, which has its own "
+       "warm-up: pct_start"},
       {R"({"epochs":2,"schedule":{"warmup_epochs":2.5}})",
-       "f:1:41: /schedule/warmup_epochs: is longer than the run, whose epochs are 2"},
+       "f:1:41: /schedule/warmup_epochs: is longer than the run of 2 epochs"},
       {R"({"early_stopping":{"min_delta":0.1}})", R"(f:1:19: /early_stopping: needs "patience")"},
       {R"({"gradient_averaging":{"strategy":"shared_memory","compression":"fp16"}})",
-       "f:1:65: /gradient_averaging/compression: has to be none with strategy shared_memory, which "
+       "f:1:65: /gradient_averaging/compression: must be none with strategy shared_memory, which "
        "sends nothing"},
       {R"({"nesterov":true,"sgd_momentum":0})", "f:1:13: /nesterov: needs sgd_momentum above 0"},
       {R"({"data":{"dataset":"mnist","format":"idx","train":"a","test":"b"}})",
@@ -39,14 +39,12 @@ TEST_CASE("keys that contradict each other are refused") {
       {R"({"data":{"format":"idx","train":"a","train_per_process":["b"],"test":"c"}})",
        "f:1:57: /data/train_per_process: conflicts with train; set only one of them"},
       {R"({"data":{"format":"idx","train_per_process":[],"test":"c"}})",
-       "f:1:45: /data/train_per_process: expected a location for each process, or null, found a "
+       "f:1:45: /data/train_per_process: expected one location per process or null, found a "
        "list"},
       {R"({"data":{"format":"lmdb","train_per_process":["a",{"images":"b","labels":"c"}],"test":"d"}})",
-       "f:1:51: /data/train_per_process/1: a path; labels in a file of their own belong to format "
-       "idx"},
+       "f:1:51: /data/train_per_process/1: expected a path; separate labels are for format idx"},
       {R"({"data":{"format":"lmdb","train_per_process":["a"],"test":"d","validation":0.1}})",
-       "f:1:76: /data/validation: cannot be used with train_per_process: give samples of their "
-       "own as test"},
+       "f:1:76: /data/validation: cannot be used with train_per_process; set data.test"},
       {R"({"data":{"format":"lmdb","train_per_process":["a"],"test":"d","limit_train":9}})",
        "f:1:77: /data/limit_train: cannot be used with train_per_process"},
       {R"({"data":{"format":"lmdb","train_per_process":["a"],"test":"d","split":"throughput"}})",
@@ -66,13 +64,14 @@ TEST_CASE("keys that contradict each other are refused") {
       {R"({"data":{"format":"lmdb","train":"a","test":"b","decode_threads":2}})",
        "f:1:66: /data/decode_threads: needs decode \"stream\" or \"dali\" as well"},
       {R"({"data":{"format":"synthetic","train":"a"}})",
-       "f:1:39: /data/train: is not used with format synthetic, which draws its samples"},
+       "f:1:39: /data/train: is not used with format synthetic, which generates its samples"},
       {R"({"data":{"train":"a"}})",
        R"(f:1:18: /data/train: needs a format as well, such as "idx")"},
       {R"({"data":{"dataset":"mnist","test":"a"}})",
        R"(f:1:35: /data/test: needs a format as well, such as "idx")"},
       {R"({"data":{"format":"idx","train":"a","test":"b","root":"r"}})",
-       "f:1:55: /data/root: is where a dataset is searched; it is not used with format"},
+       "f:1:55: /data/root: is the folder in which a dataset is searched; it is not used with "
+       "format"},
       {R"({"data":{"format":"idx","train":{"images":"a"},"test":"b"}})",
        "f:1:33: /data/train: needs both images and labels; a folder that holds both is given as a "
        "path"},
@@ -88,46 +87,47 @@ TEST_CASE("keys that contradict each other are refused") {
       {R"({"backend":"nccl","launch":{"devices":["cuda:0","cpu"]}})",
        R"(f:1:12: /backend: "nccl" needs every process on a GPU, but /launch/devices lists "cpu")"},
       {R"({"device":"cpu","launch":{"devices":["cuda"]}})",
-       "f:1:11: /device: /launch/devices lists other devices than this one"},
+       "f:1:11: /device: /launch/devices lists other devices"},
       {R"({"deterministic":true,"data":{"split":"throughput"}})",
-       "f:1:39: /data/split: \"throughput\" follows measured speed, which differs between runs: "
+       "f:1:39: /data/split: \"throughput\" depends on measured speed, which varies between runs: "
        "conflicts with deterministic"},
       {R"({"deterministic":{"shards":2},"data":{"split":"throughput"}})",
-       "f:1:47: /data/split: \"throughput\" follows measured speed, which differs between runs: "
+       "f:1:47: /data/split: \"throughput\" depends on measured speed, which varies between runs: "
        "conflicts with deterministic"},
       {R"({"deterministic":{"shards":2},"batch_size_per_process":8})",
-       "f:1:56: /batch_size_per_process: lets the number of processes decide the global batch: "
-       "conflicts with deterministic.shards; set batch_size"},
+       "f:1:56: /batch_size_per_process: makes the global batch depend on the number of "
+       "processes: conflicts with deterministic.shards; set batch_size"},
       {R"({"deterministic":{"shards":2},"sync_batch_norm":true})",
-       "f:1:49: /sync_batch_norm: conflicts with deterministic.shards, by which batch statistics "
-       "are taken"},
+       "f:1:49: /sync_batch_norm: conflicts with deterministic.shards, which computes batch "
+       "statistics per shard"},
       {R"({"deterministic":{"shards":2},"gradient_averaging":{"strategy":"bucketed"}})",
-       "f:1:64: /gradient_averaging/strategy: \"bucketed\" adds gradients up in an order of its "
-       "own: conflicts with deterministic.shards; use \"auto\""},
+       "f:1:64: /gradient_averaging/strategy: \"bucketed\" sums gradients in its own order: "
+       "conflicts with deterministic.shards; use \"auto\""},
       {R"({"deterministic":{"shards":2},"gradient_averaging":{"compression":"fp16"}})",
-       "f:1:67: /gradient_averaging/compression: rounds what each process has summed: conflicts "
+       "f:1:67: /gradient_averaging/compression: rounds the sum of each process: conflicts "
        "with deterministic.shards"},
       {R"({"deterministic":{"shards":2},"launch":{"processes_per_node":3}})",
-       "f:1:62: /launch/processes_per_node: asks for 3 processes, but deterministic.shards cuts "
-       "each batch into 2: a process without a shard would have nothing to do"},
+       "f:1:62: /launch/processes_per_node: asks for 3 processes, but deterministic.shards "
+       "splits each batch into only 2"},
       {R"({"deterministic":{"shards":1},"launch":{"devices":["cpu","cpu"]}})",
-       "f:1:51: /launch/devices: asks for 2 processes, but deterministic.shards cuts each batch "
-       "into 1: a process without a shard would have nothing to do"},
+       "f:1:51: /launch/devices: asks for 2 processes, but deterministic.shards splits each "
+       "batch into only 1"},
       {R"({"gradient_averaging":{"strategy":"bucketed"},"data":{"split":"throughput"}})",
-       "f:1:63: /data/split: \"throughput\" measures the work of each process, but "
-       "gradient_averaging.strategy \"bucketed\" mixes it with waiting for others; use \"flat\" or "
-       "\"auto\""},
+       "f:1:63: /data/split: \"throughput\" measures the work of each process, which "
+       "gradient_averaging.strategy \"bucketed\" mixes with waiting; use \"flat\" or \"auto\""},
       {R"({"sync_batch_norm":true,"data":{"split":"throughput"}})",
-       "f:1:41: /data/split: \"throughput\" measures the work of each process, but sync_batch_norm "
-       "mixes it with waiting for others"},
+       "f:1:41: /data/split: \"throughput\" measures the work of each process, which "
+       "sync_batch_norm "
+       "mixes with waiting"},
       {R"({"data":{"split":"throughput","augment":[{"name":"mixup","scope":"global"}]}})",
-       "f:1:18: /data/split: \"throughput\" would let measured speed decide which samples a mixup "
-       "with scope \"global\" pairs"},
+       "f:1:18: /data/split: \"throughput\" would make the pairs of a mixup with scope \"global\" "
+       "depend on measured speed"},
       {R"({"launch":{"devices":["cpu","cpu"],"processes_per_node":3}})",
        "f:1:57: /launch/processes_per_node: is 3, but devices lists 2 (one process each); leave it "
        "out or set it to \"auto\""},
       {R"({"report":{"tensorboard":false,"histograms":true}})",
-       "f:1:45: /report/histograms: are written into TensorBoard's file, but tensorboard is false"},
+       "f:1:45: /report/histograms: are written into the event files of TensorBoard, but "
+       "tensorboard is false"},
       {R"({"model_file":"metrics.jsonl"})",
        "f:1:15: /model_file: is the name of another file of the run folder"},
       {R"({"model_file":"checkpoints/m.pt"})",
@@ -135,11 +135,11 @@ TEST_CASE("keys that contradict each other are refused") {
       {R"({"accuracies_file":"events.out.tfevents.1"})",
        "f:1:20: /accuracies_file: is the name of another file of the run folder"},
       {R"({"accuracies_file":"model.pt"})",
-       "f:1:20: /accuracies_file: model_file and accuracies_file are the same place"},
+       "f:1:20: /accuracies_file: model_file and accuracies_file are the same path"},
       {R"({"model_file":"a.pt","accuracies_file":"a.pt/b"})",
-       "f:1:40: /accuracies_file: model_file and accuracies_file are the same place"},
+       "f:1:40: /accuracies_file: model_file and accuracies_file are the same path"},
       {R"({"model_file":"w.pt","accuracies_file":"w.pt"})",
-       "f:1:40: /accuracies_file: model_file and accuracies_file are the same place"},
+       "f:1:40: /accuracies_file: model_file and accuracies_file are the same path"},
       {R"({"model_file":"model.bin"})",
        "f:1:15: /model_file: expected a name that ends with .pt, .pth or .safetensors"},
   }));
@@ -156,7 +156,7 @@ TEST_CASE("devices are named one by one") {
   }
 }
 
-TEST_CASE("a name that means another here is answered with that") {
+TEST_CASE("names from other programs get a suggestion") {
   using Case = std::pair<const char*, const char*>;
   const auto [text, hint] =
       GENERATE(values<Case>({{R"({"device":"gpu"})", R"("cuda"?)"},
@@ -168,7 +168,7 @@ TEST_CASE("a name that means another here is answered with that") {
   CHECK_THAT(lines[0], Catch::Matchers::EndsWith(std::string("; did you mean ") + hint));
 }
 
-TEST_CASE("out of range is refused, never cut") {
+TEST_CASE("values out of range are refused, not clipped") {
   for (const char* pair : {R"("epochs":0)",
                            R"("epochs":2147483648)",
                            R"("max_steps":0)",

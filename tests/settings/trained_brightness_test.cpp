@@ -1,5 +1,4 @@
-#include "settings/trained_brightness.h"
-
+#include "settings/data_options.h"
 #include "support/catch.h"
 
 namespace mnist_train::settings {

@@ -1,6 +1,5 @@
 #include "strict_json/document.h"
 
-#include <cmath>
 #include <memory>
 #include <string>
 
@@ -26,7 +25,7 @@ Node parse(const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("every value and key knows its place") {
+TEST_CASE("every value and key has its position") {
   const Node root = parse("{ \"a\\\"b\" : [1, -2, 3.5,\n\"x\", true , false,null], \"c\":{}}");
   CHECK(root.offset == 0);
   REQUIRE(root.members.size() == 2);
@@ -41,13 +40,7 @@ TEST_CASE("every value and key knows its place") {
   for (std::size_t index = 0; index < starts.size(); ++index) {
     CHECK(text[list.items[index].offset] == starts[index]);
   }
-  CHECK(list.items[0].unsigned_integer == 1);
-  CHECK(list.items[1].integer == -2);
-  CHECK(list.items[2].real == 3.5);
-  CHECK(list.items[3].string == "x");
-  CHECK(list.items[4].boolean);
-  CHECK_FALSE(list.items[5].boolean);
-  CHECK(list.items[6].kind == JsonKind::kNull);
+  CHECK(to_json(list) == Json{1, -2, 3.5, "x", true, false, nullptr});
 }
 
 TEST_CASE("a document may start within a text") {
@@ -61,32 +54,13 @@ TEST_CASE("a document may start within a text") {
         "f:1:8: /: expected a value, found ] (remove the comma before it)");
 }
 
-TEST_CASE("a number that no double holds becomes infinite and hides nothing else") {
-  const Node root = parse(R"({"a":1e999,"b":[-1e999,2],"c":3})");
-  CHECK(std::isinf(root.find("a")->real));
-  CHECK(root.find("a")->real > 0);
-  CHECK(root.find("b")->items[0].real < 0);
-  CHECK(root.find("b")->items[0].offset == 16);
-  CHECK(root.find("b")->items[1].unsigned_integer == 2);
-  CHECK(root.find("c")->offset == 30);
-  Problems problems;
-  CHECK_FALSE(parse_document(source_of("[1e999,"), problems));
-  REQUIRE(problems.size() == 1);
-  CHECK(format_problem(problems[0]) == "f:1:8: /: expected a value, found the end of the text");
-}
-
-TEST_CASE("merging lays objects over each other key by key and replaces the rest") {
+TEST_CASE("objects are merged key by key, and other values are replaced") {
   const Node merged = merge(parse(R"({"a":{"x":1,"y":2},"b":[1,2],"c":3})"),
                             parse(R"({"a":{"y":5,"z":6},"b":[9],"d":null})"));
-  CHECK(merged.find("a")->find("x")->unsigned_integer == 1);
-  CHECK(merged.find("a")->find("y")->unsigned_integer == 5);
-  CHECK(merged.find("a")->find("z")->unsigned_integer == 6);
-  CHECK(merged.find("b")->items.size() == 1);
-  CHECK(merged.find("c")->unsigned_integer == 3);
-  CHECK(merged.find("d")->kind == JsonKind::kNull);
+  CHECK(to_json(merged).dump() == R"({"a":{"x":1,"y":5,"z":6},"b":[9],"c":3,"d":null})");
 }
 
-TEST_CASE("objects of 100,000 keys are read, merged and looked into at once") {
+TEST_CASE("objects of 100,000 keys are read, merged and searched quickly") {
   constexpr int kKeys = 100'000;
   std::string text = "{";
   for (int i = 0; i < kKeys; ++i)
@@ -109,7 +83,7 @@ TEST_CASE("objects of 100,000 keys are read, merged and looked into at once") {
   CHECK(monotonic_seconds() - begin_s < 10);  // sanitized, too
 }
 
-TEST_CASE("problems are listed text by text in the order of their places") {
+TEST_CASE("problems are listed by text and position") {
   const auto first = source_of("0123\n5");
   const auto second = std::make_shared<const Source>(Source{"g\n", "01", "/"});
   const Problems problems{{first, 5, "/b", "late"},
@@ -123,7 +97,7 @@ TEST_CASE("problems are listed text by text in the order of their places") {
   CHECK_NOTHROW(throw_if_any({}));
 }
 
-TEST_CASE("pointers are escaped as RFC 6901 says") {
+TEST_CASE("pointers are escaped according to RFC 6901") {
   CHECK(join_pointer("/a", "b/c~d") == "/a/b~1c~0d");
   CHECK(join_pointer("", "") == "/");
 }

@@ -4,7 +4,7 @@
 
 namespace mnist_train::strict_json {
 
-TEST_CASE("edits are counted, a swap of neighbours as one") {
+TEST_CASE("a swap of neighbours is one edit") {
   struct Case {
     const char* left;
     const char* right;
@@ -24,7 +24,7 @@ TEST_CASE("edits are counted, a swap of neighbours as one") {
   CHECK(edit_distance(row.left, row.right) == row.distance);
 }
 
-TEST_CASE("an unknown key is explained by what was probably meant") {
+TEST_CASE("an unknown key gets a suggestion") {
   const std::vector<KnownKey> keys{{"", "epochs", {"num_epochs"}},
                                    {"", "batch_size", {}},
                                    {"", "model", {}},
@@ -60,7 +60,7 @@ TEST_CASE("an unknown key is explained by what was probably meant") {
   CHECK(explain_unknown_key(row.key, row.group, keys) == row.message);
 }
 
-TEST_CASE("a key too long to be a misspelling is not compared, and not shown whole") {
+TEST_CASE("a very long key is neither compared nor shown in full") {
   const std::string message = explain_unknown_key(std::string(100000, 'e'), "", {{"", "e", {}}});
   CHECK(message == "unknown key \"" + std::string(40, 'e') + "…\"; known here: e");
 }

@@ -67,9 +67,17 @@ Outcome read(const std::string& text) {
   return result;
 }
 
+bool meets(const std::string& text, const Json& condition) {
+  Problems problems;
+  const auto node =
+      parse_document(std::make_shared<const Source>(Source{"f", text, "/"}), problems);
+  REQUIRE(node);
+  return matches(condition, *node);
+}
+
 }  // namespace
 
-TEST_CASE("a sound document fills the struct") {
+TEST_CASE("a valid document fills the struct") {
   const auto [outer, lines] = read(R"({"count":100,"limit":5,"workers":2,"colour":"green",
     "file":"x/y.txt","folder":"../d","inner":{"ratio":0.25,"sizes":[]},"flag":true})");
   CHECK(lines.empty());
@@ -83,7 +91,7 @@ TEST_CASE("a sound document fills the struct") {
   CHECK(outer.inner.sizes.empty());
 }
 
-TEST_CASE("null and the word auto stand for none") {
+TEST_CASE("null and auto mean none") {
   const auto [outer, lines] = read(R"({"limit":null,"workers":"auto"})");
   CHECK(lines.empty());
   CHECK_FALSE(outer.limit);
@@ -92,7 +100,7 @@ TEST_CASE("null and the word auto stand for none") {
   CHECK(outer_schema().write(outer)["limit"].is_null());
 }
 
-TEST_CASE("what is wrong with a value is said in one line") {
+TEST_CASE("a mistake in a value is one line") {
   using Case = std::pair<const char*, const char*>;
   const auto [text, line] = GENERATE(values<Case>({
       {R"({"count":"ten"})",
@@ -115,7 +123,7 @@ TEST_CASE("what is wrong with a value is said in one line") {
        "f:1:10: /count: expected an integer from 1 to 100, found 9223372036854775808"},
       {R"({"count":99999999999999999999999})",
        "f:1:10: /count: expected an integer from 1 to 100, found 99999999999999999999999"},
-      {R"({"count":1e999})", "f:1:10: /count: expected an integer from 1 to 100, found 1e999"},
+      {R"({"count":1e999})", "f:1:10: /count: the number 1e999 is too large"},
       {R"({"limit":6})", "f:1:10: /limit: expected an integer from 1 to 5 or null, found 6"},
       {R"({"limit":"auto"})",
        R"(f:1:10: /limit: expected an integer from 1 to 5 or null, found the string "auto")"},
@@ -131,8 +139,6 @@ TEST_CASE("what is wrong with a value is said in one line") {
        "f:1:19: /inner/ratio: expected a number above 0 to below 1, found 0"},
       {R"({"inner":{"ratio":1.0}})",
        "f:1:19: /inner/ratio: expected a number above 0 to below 1, found 1.0"},
-      {R"({"inner":{"ratio":1e999}})",
-       "f:1:19: /inner/ratio: expected a number above 0 to below 1, found 1e999"},
       {R"({"inner":{"ratio":false}})",
        "f:1:19: /inner/ratio: expected a number above 0 to below 1, found false"},
       {R"({"inner":{"sizes":3}})", "f:1:19: /inner/sizes: expected a list, found 3"},
@@ -166,7 +172,7 @@ TEST_CASE("all problems are reported in one reading") {
   CHECK(read(R"({"count":0,"x":1,"inner":{"ratio":2,"y":0},"flag":0})").lines.size() == 5);
 }
 
-TEST_CASE("what is written is read again, in the order of the table") {
+TEST_CASE("the written document is in the order of the table and read back as the same") {
   const Outer outer = read(R"({"limit":4,"inner":{"ratio":0.1}})").outer;
   const Json written = outer_schema().write(outer);
   CHECK(written.dump() ==
@@ -177,7 +183,7 @@ TEST_CASE("what is written is read again, in the order of the table") {
   CHECK(outer_schema().write(again.outer) == written);
 }
 
-TEST_CASE("numbers are written as short as they can be read back") {
+TEST_CASE("numbers are written in their shortest exact form") {
   CHECK(number_to_json(0.01).dump() == "0.01");
   CHECK(number_to_json(0.1 + 0.2).dump() == "0.30000000000000004");
   CHECK(number_to_json(60).dump() == "60");
@@ -198,6 +204,64 @@ TEST_CASE("the table describes itself as JSON Schema") {
   CHECK(properties["inner"]["properties"]["ratio"]["exclusiveMinimum"] == 0);
   CHECK(properties["inner"]["additionalProperties"] == false);
   CHECK(properties["flag"]["default"] == true);
+}
+
+TEST_CASE("conditions agree with their JSON Schema") {
+  CHECK(meets(R"({"a":1})", given("a")));
+  CHECK_FALSE(meets(R"({"a":null})", given("a")));
+  CHECK_FALSE(meets(R"({"b":1})", given("a")));
+  CHECK_FALSE(meets("[1]", given("a")));
+
+  CHECK(meets(R"({"a":"x"})", equal("a", "x")));
+  CHECK(meets(R"({"a":true})", equal("a", true)));
+  CHECK(meets(R"({"a":0.0})", equal("a", 0)));
+  CHECK(meets(R"({"a":-3})", equal("a", -3)));
+  CHECK_FALSE(meets(R"({"a":1})", equal("a", true)));
+  CHECK_FALSE(meets(R"({"a":"1"})", equal("a", 1)));
+  CHECK_FALSE(meets("{}", equal("a", 1)));
+
+  CHECK(meets(R"({"a":{"b":2}})", holds("a", equal("b", 2))));
+  CHECK_FALSE(meets(R"({"a":{"b":3}})", holds("a", equal("b", 2))));
+  CHECK_FALSE(meets(R"({"a":2})", holds("a", equal("b", 2))));
+
+  const Json cpu = {{"const", "cpu"}};
+  CHECK(meets(R"({"a":["cuda","cpu"]})", lists("a", cpu)));
+  CHECK_FALSE(meets(R"({"a":["cuda"]})", lists("a", cpu)));
+  CHECK_FALSE(meets(R"({"a":[]})", lists("a", none_of(cpu))));
+  CHECK_FALSE(meets(R"({"a":"cpu"})", lists("a", cpu)));
+}
+
+TEST_CASE("conditions are combined") {
+  const Json one = equal("a", 1);
+  const Json two = equal("b", 2);
+  CHECK(meets(R"({"a":1,"b":2})", all_of({one, two})));
+  CHECK_FALSE(meets(R"({"a":1})", all_of({one, two})));
+  CHECK(meets(R"({"a":1})", any_of({one, two})));
+  CHECK_FALSE(meets("{}", any_of({one, two})));
+  CHECK(meets("{}", none_of(one)));
+}
+
+TEST_CASE("unknown keywords in a condition are refused") {
+  CHECK_THROWS_AS(meets(R"({"a":1})", holds("a", {{"maximum", 1}})), std::logic_error);
+}
+
+TEST_CASE("a rule names its key, or the innermost group that exists") {
+  const std::vector<Rule> rules{{"a/b", given("c"), "conflicts with c"}};
+  const auto line_for = [&](const std::string& text) {
+    Problems problems;
+    const auto node =
+        parse_document(std::make_shared<const Source>(Source{"f", text, "/"}), problems);
+    ReadContext context{problems, {}};
+    apply_rules(rules, JsonCursor(*node, "", context));
+    return problems.empty() ? "" : format_problem(problems.front());
+  };
+  CHECK(line_for(R"({"c":1,"a":{"b":2}})") == "f:1:17: /a/b: conflicts with c");
+  CHECK(line_for(R"({"c":1,"a":{}})") == "f:1:12: /a: conflicts with c");
+  CHECK(line_for(R"({"c":1})") == "f:1:1: /: conflicts with c");
+  CHECK(line_for(R"({"a":{"b":2}})").empty());
+  CHECK(describe_rules(rules).dump() ==
+        R"([{"description":"a/b: conflicts with c","not":{"type":"object","required":["c"],)"
+        R"("properties":{"c":{"not":{"type":"null"}}}}}])");
 }
 
 }  // namespace mnist_train::strict_json

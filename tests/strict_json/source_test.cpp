@@ -14,7 +14,7 @@ namespace mnist_train::strict_json {
 using testing::error_of;
 using testing::TempFolder;
 
-TEST_CASE("a file is read whole, and its folder is where its paths are meant from") {
+TEST_CASE("relative paths in a file start at its folder") {
   const TempFolder folder;
   const auto file = folder.write("deep/cfg.json", "{}\n");
   const auto source = load_source(file.string());
@@ -23,7 +23,7 @@ TEST_CASE("a file is read whole, and its folder is where its paths are meant fro
   CHECK(source->base_folder == folder.path() / "deep");
 }
 
-TEST_CASE("a pipe is read to its end, and its paths are meant from the working directory") {
+TEST_CASE("relative paths in a pipe start at the working directory") {
   const TempFolder folder;
   const std::string pipe = (folder.path() / "pipe").string();
   REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
@@ -34,7 +34,7 @@ TEST_CASE("a pipe is read to its end, and its paths are meant from the working d
   CHECK(source->base_folder == std::filesystem::current_path());
 }
 
-TEST_CASE("what is no readable file of at most 1 MiB is refused by name") {
+TEST_CASE("folders, missing files and texts above 1 MiB are refused by name") {
   const TempFolder folder;
   const auto large = folder.write("large.json", "\n\n" + std::string(kMaxSourceBytes, ' '));
   const auto full = folder.write("full.json", std::string(kMaxSourceBytes, ' '));
@@ -47,15 +47,15 @@ TEST_CASE("what is no readable file of at most 1 MiB is refused by name") {
     return failure.message;
   };
   CHECK(message_for(large.string()) ==
-        large.string() + ":3:1048575: /: the text is larger than 1 MiB, which no config is");
+        large.string() + ":3:1048575: /: the text is larger than 1 MiB, the limit for configs");
   CHECK(message_for("/dev/zero") ==
-        "/dev/zero:1:1048577: /: the text is larger than 1 MiB, which no config is");
+        "/dev/zero:1:1048577: /: the text is larger than 1 MiB, the limit for configs");
   CHECK(message_for(folder.path().string()) ==
         folder.path().string() + ": is a folder; a config is a JSON file");
   CHECK(message_for(nowhere) == nowhere + ": cannot be opened: No such file or directory");
 }
 
-TEST_CASE("places are found in any order") {
+TEST_CASE("positions are found in any order") {
   TextLocator locator("ab\näö\n");
   const auto at = [&](std::size_t offset) {
     const TextPosition position = locator.locate(offset);

@@ -1,5 +1,4 @@
-// Which texts are JSON, and what is said about the others: cases of the kind that JSONTestSuite
-// has.
+// Valid and invalid JSON, in the manner of JSONTestSuite.
 
 #include <memory>
 #include <string>
@@ -11,6 +10,13 @@
 namespace mnist_train::strict_json {
 
 namespace {
+
+// The line for a malformed string whose error is in this column.
+std::string bad_string(int column) {
+  return "f:1:" + std::to_string(column) +
+         ": /0: malformed string: expected UTF-8 without control characters, and only escapes such "
+         "as \\n and \\u00e9";
+}
 
 struct Parsed {
   bool is_json = false;
@@ -64,7 +70,7 @@ TEST_CASE("strict JSON is read") {
   CHECK(parsed.lines.empty());
 }
 
-TEST_CASE("what is no JSON is refused at its place") {
+TEST_CASE("syntax errors are reported with their position") {
   using Case = std::pair<std::string, std::string>;
   const auto [text, line] = GENERATE(values<Case>({
       {"", "f:1:1: /: the document is empty; expected a JSON object"},
@@ -101,16 +107,11 @@ TEST_CASE("what is no JSON is refused at its place") {
       {"]", "f:1:1: /: expected a value, found ]"},
       {"{} // c", "f:1:4: /: expected the end of the document, found / (JSON has no comments)"},
       {"# c\n{}", "f:1:1: /: expected a value, found # (JSON has no comments)"},
-      {"[truee]", "f:1:6: /: expected ',' or ']', found e"},
-      {"[01]", "f:1:3: /: expected ',' or ']', found 1"},
-      {"[0x1]", "f:1:3: /: expected ',' or ']', found x1"},
-      {"[1_000]", "f:1:3: /: expected ',' or ']', found _000"},
       {"[\"a", "f:1:2: /0: this string has no closing quote"},
       {"[\"", "f:1:2: /0: this string has no closing quote"},
       {"[\"a\\\"]", "f:1:2: /0: this string has no closing quote"},
-      {"[\"a\nb\"]",
-       "f:1:4: /0: broken string: control character U+000A must be written as \\u000a"},
-      {"[\"\t\"]", "f:1:3: /0: broken string: control character U+0009 must be written as \\u0009"},
+      {"[\"a\nb\"]", bad_string(4)},
+      {"[\"\t\"]", bad_string(3)},
       {"\xEF\xBB{}", "f:1:1: /: expected a value, found \\xef\\xbb"},
       {"\xFE\xFF{}", "f:1:1: /: expected a value, found \\xfe"},
       {std::string("{}\0", 3), "f:1:3: /: expected the end of the document, found \\x00"},
@@ -123,7 +124,7 @@ TEST_CASE("what is no JSON is refused at its place") {
   CHECK(parsed.lines[0] == line);
 }
 
-TEST_CASE("a value that is no JSON is refused at its place, and the rest is read") {
+TEST_CASE("a malformed scalar is reported with its position, and the rest is read") {
   using Case = std::pair<std::string, std::string>;
   const auto [text, line] = GENERATE(values<Case>({
       {"[NaN]", "f:1:2: /0: expected a value, found NaN (JSON has no such number)"},
@@ -131,20 +132,25 @@ TEST_CASE("a value that is no JSON is refused at its place, and the rest is read
       {"[-Infinity]", "f:1:2: /0: expected a value, found -Infinity (JSON has no such number)"},
       {"[True]", "f:1:2: /0: expected a value, found True (JSON writes true)"},
       {"[nul]", "f:1:2: /0: expected a value, found nul"},
-      {"[+1]", "f:1:2: /0: expected a value, found +1 (a number has no + before it)"},
-      {"[.5]", "f:1:2: /0: expected a value, found .5 (a number starts with a digit)"},
-      {"[5.]", "f:1:2: /0: broken number 5.: expected a digit after '.'"},
-      {"[1e]", "f:1:2: /0: broken number 1e: expected a digit after the exponent's 'e'"},
-      {"[-]", "f:1:2: /0: broken number -: expected a digit after '-'"},
-      {"[\"\\x\"]", "f:1:4: /0: broken string: forbidden character after backslash"},
-      {"[\"\\u12\"]", "f:1:7: /0: broken string: '\\u' must be followed by 4 hex digits"},
-      {"[\"\\ud800\"]", "f:1:3: /0: broken string: half of a surrogate pair"},
-      {"[\"\\udc00\"]", "f:1:3: /0: broken string: half of a surrogate pair"},
-      {"[\"\xFF\"]", "f:1:3: /0: broken string: ill-formed UTF-8 byte"},
-      {"[\"\xC0\x80\"]", "f:1:3: /0: broken string: ill-formed UTF-8 byte"},      // overlong
-      {"[\"\xED\xA0\x80\"]", "f:1:3: /0: broken string: ill-formed UTF-8 byte"},  // a surrogate
-      {"[\"caf\xE9\"]", "f:1:6: /0: broken string: ill-formed UTF-8 byte"},
-      {"[\"ä\xF4\x90\x80\x80\"]", "f:1:4: /0: broken string: ill-formed UTF-8 byte"},
+      {"[truee]", "f:1:2: /0: expected a value, found truee"},
+      {"[01]", "f:1:2: /0: expected a value, found 01"},
+      {"[0x1]", "f:1:2: /0: expected a value, found 0x1"},
+      {"[1_000]", "f:1:2: /0: expected a value, found 1_000"},
+      {"[+1]", "f:1:2: /0: expected a value, found +1"},
+      {"[.5]", "f:1:2: /0: expected a value, found .5"},
+      {"[5.]", "f:1:2: /0: expected a value, found 5."},
+      {"[1e]", "f:1:2: /0: expected a value, found 1e"},
+      {"[-]", "f:1:2: /0: expected a value, found -"},
+      {"[1e999]", "f:1:2: /0: the number 1e999 is too large"},
+      {"[\"\\x\"]", bad_string(4)},
+      {"[\"\\u12\"]", bad_string(7)},
+      {"[\"\\ud800\"]", bad_string(9)},
+      {"[\"\\udc00\"]", bad_string(8)},
+      {"[\"\xFF\"]", bad_string(3)},
+      {"[\"\xC0\x80\"]", bad_string(3)},      // overlong
+      {"[\"\xED\xA0\x80\"]", bad_string(4)},  // a surrogate
+      {"[\"caf\xE9\"]", bad_string(7)},
+      {"[\"ä\xF4\x90\x80\x80\"]", bad_string(5)},
   }));
   CAPTURE(text);
   const Parsed parsed = parse(text);
@@ -152,7 +158,7 @@ TEST_CASE("a value that is no JSON is refused at its place, and the rest is read
   CHECK(parsed.lines == std::vector<std::string>{line});
 }
 
-TEST_CASE("all values that are no JSON are reported, and what else is wrong") {
+TEST_CASE("all malformed scalars and other mistakes are reported") {
   CHECK(parse(R"({"a":NaN,"b":[cpu,1,{"c":-Infinity}],"a":1})").lines ==
         std::vector<std::string>{
             "f:1:6: /a: expected a value, found NaN (JSON has no such number)",
@@ -161,12 +167,13 @@ TEST_CASE("all values that are no JSON are reported, and what else is wrong") {
             "f:1:38: /a: duplicate key \"a\""});
   CHECK(parse("{\"a\":\"\xFF\",\"b\":[NaN}").lines ==
         std::vector<std::string>{
-            "f:1:7: /a: broken string: ill-formed UTF-8 byte",
+            "f:1:7: /a: malformed string: expected UTF-8 without control characters, and only "
+            "escapes such as \\n and \\u00e9",
             "f:1:15: /b/0: expected a value, found NaN (JSON has no such number)",
             "f:1:18: /b: expected ',' or ']', found }"});
 }
 
-TEST_CASE("what runs on behind a broken value raises no false alarms") {
+TEST_CASE("a malformed scalar with an uncertain end causes no false alarms") {
   for (const char* text :
        {"{\"a\":runs/b,\"c\":x}", "{\"a\":- 5}", "{\"a\":\"b\n,\"c\":1}", "NaN"}) {
     CAPTURE(text);
@@ -176,7 +183,7 @@ TEST_CASE("what runs on behind a broken value raises no false alarms") {
   }
 }
 
-TEST_CASE("a syntax error names the value that it is in") {
+TEST_CASE("a syntax error names its value") {
   CHECK(parse(R"({"a":{"b":[0,{"c":}]}})").lines ==
         std::vector<std::string>{"f:1:19: /a/b/1/c: expected a value, found }"});
 }
@@ -193,26 +200,16 @@ TEST_CASE("64 levels are read, and one more is refused however many follow") {
     return std::string(depth, '[') + std::string(depth, ']');
   };
   CHECK(parse(nested(64)).is_json);
-  const std::string open(100000, '[');
-  for (const std::string& text : {nested(65), nested(100000), open}) {
+  for (const std::string& text : {nested(65), nested(100000), std::string(100000, '[')}) {
     const Parsed parsed = parse(text);
-    CHECK(parsed.is_json == (text != open));
-    REQUIRE(parsed.lines.size() == (text == open ? 2 : 1));
+    CHECK_FALSE(parsed.is_json);
+    REQUIRE(parsed.lines.size() == 1);
     CHECK_THAT(parsed.lines[0], Catch::Matchers::StartsWith("f:1:65: /0/0/"));
     CHECK_THAT(parsed.lines[0], Catch::Matchers::EndsWith(": nested more than 64 levels deep"));
   }
 }
 
-TEST_CASE("what is nested too deep hides nothing behind it") {
-  const std::string deep = std::string(70, '[') + R"({"a":[1,"b"],"a":2})" + std::string(70, ']');
-  const Parsed parsed = parse(R"({"x":)" + deep + R"(,"y":1,"y":2})");
-  CHECK(parsed.is_json);
-  REQUIRE(parsed.lines.size() == 2);
-  CHECK_THAT(parsed.lines[0], Catch::Matchers::EndsWith(": nested more than 64 levels deep"));
-  CHECK_THAT(parsed.lines[1], Catch::Matchers::EndsWith(R"(: /y: duplicate key "y")"));
-}
-
-TEST_CASE("every duplicate key is reported at the second one, and the document is read") {
+TEST_CASE("every duplicate key is reported at its second position, and the document is read") {
   const Parsed parsed = parse(R"({"a":1,"b":{"c":1,"c":2},"\u0061":3})");
   CHECK(parsed.is_json);
   CHECK(parsed.lines == std::vector<std::string>{"f:1:19: /b/c: duplicate key \"c\"",

@@ -143,10 +143,10 @@ BAD = {  # layers: place and message
     '[{"name": "conv", "as": "a"}]': 'expected "conv2d", "linear", "batch_norm", "group_norm", "relu", ',
     '["lstm"]': '"sequential", "residual" or "repeat" or an object with a name, found the string "lstm"',
     '[{"name": "conv2d", "in_channels": 1, "out_channels": 4, "kernel_size": 3}]':
-        '/in_channels: unknown key "in_channels"; what a layer takes in is inferred: remove the key',
+        '/in_channels: unknown key "in_channels"; input sizes are inferred: remove the key',
     '["flatten", {"name": "linear", "in_features": 784, "out_features": 10}]': "in_features\"; what a layer takes in is",
-    '[{"name": "batch_norm", "num_features": 1}]': "num_features\"; what a layer takes in is inferred: remove the key",
-    '[{"name": "group_norm", "num_groups": 1, "num_channels": 1}]': "num_channels\"; what a layer takes in is inferred",
+    '[{"name": "batch_norm", "num_features": 1}]': "num_features\"; input sizes are inferred: remove the key",
+    '[{"name": "group_norm", "num_groups": 1, "num_channels": 1}]': "num_channels\"; input sizes are inferred",
     '[{"name": "conv2d", "out_channels": 4, "kernel_size": 3, "padding": "sam"}]': '"valid" or "same"',
     "[]": "/model/layers: the list has no layers",
     "[" + '{"name":"sequential","layers":[' * 40 + "]}" * 40 + "]": "nest",
