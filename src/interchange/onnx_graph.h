@@ -9,13 +9,13 @@
 
 namespace mnist_train::interchange {
 
-/// An argument of an operator of operator set 17 that is no tensor.
+/// An attribute of an operator of operator set 17.
 struct OnnxAttribute {
   std::string name;
   std::variant<std::int64_t, float, std::vector<std::int64_t>> value;
 };
 
-/// One operator and the names of the tensors between which it stands.
+/// An operator with the names of its input and output tensors.
 struct OnnxNode {
   std::string operation;
   std::string name;
@@ -24,14 +24,14 @@ struct OnnxNode {
   std::vector<OnnxAttribute> attributes;
 };
 
-/// A tensor that the file holds. A span must stay valid until the file is written.
+/// A tensor stored in the file. A span must stay valid until the file is written.
 struct OnnxTensor {
   std::string name;
   std::vector<std::int64_t> shape;
   std::variant<std::span<const float>, std::vector<float>, std::vector<std::int64_t>> values;
 };
 
-/// A tensor of float32 that goes into the graph or comes out of it, for any number of images.
+/// A float32 input or output of the graph, for any number of images.
 struct OnnxValue {
   std::string name;
   std::vector<std::int64_t> shape;  // of one image
@@ -44,21 +44,21 @@ class OnnxGraph {
   OnnxValue output;
   std::string description;
 
-  /// Adds an operator behind those whose outputs it takes. Returns the name of its output, which is
-  /// made of the path of the layer to which it belongs.
+  /// Adds an operator after those of its inputs. Returns the name of its output, which contains the
+  /// path of its layer.
   std::string add_node(const std::string& path, const std::string& operation,
                        std::vector<std::string> inputs, std::vector<OnnxAttribute> attributes = {});
 
-  /// Adds a tensor that has a name of its own; returns the name.
+  /// Adds a named tensor; returns the name.
   std::string add_tensor(OnnxTensor tensor);
 
-  /// Adds a tensor without a name; returns one for it.
+  /// Adds a tensor without a name; returns a generated one.
   std::string add_constant(std::vector<std::int64_t> shape, std::vector<float> values);
   std::string add_constant(std::vector<std::int64_t> values);
   std::string add_constant(double value) { return add_constant({}, {static_cast<float>(value)}); }
 
-  /// Makes what the last operator gives the output of the graph, and returns the bytes of an ONNX
-  /// file. There must be an operator.
+  /// Makes the output of the last operator that of the graph, and returns the bytes of an ONNX
+  /// file. Requires at least one operator.
   std::string write();
 
  private:
@@ -66,7 +66,7 @@ class OnnxGraph {
 
   std::vector<OnnxNode> nodes_;
   std::vector<OnnxTensor> tensors_;
-  std::map<std::string, int> names_;  // how many nodes would have each
+  std::map<std::string, int> names_;  // number of nodes with each name
   int constants_ = 0;
 };
 

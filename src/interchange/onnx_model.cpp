@@ -1,5 +1,3 @@
-#include "interchange/onnx_model.h"
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -8,9 +6,8 @@
 #include <variant>
 
 #include "base/error.h"
-#include "interchange/input_text.h"
+#include "interchange/exports.h"
 #include "interchange/onnx_graph.h"
-#include "interchange/pool_padding.h"
 
 namespace mnist_train::interchange {
 
@@ -22,22 +19,82 @@ using settings::ImageSize;
 using settings::sides;
 using Sizes = std::vector<std::int64_t>;
 
-/// Protobuf reads messages of less than 2 GiB; 16 MiB of them are left to all but the parameters.
+/// Protobuf messages must be smaller than 2 GiB; 16 MiB are reserved for everything but parameters.
 constexpr std::int64_t kMaxParameters = ((std::int64_t{2} << 30) - (std::int64_t{16} << 20)) / 4;
+
+/// Padding of an image.
+struct SidePadding {
+  ImageSize begin;  // above, left
+  ImageSize end;    // below, right
+
+  bool operator==(const SidePadding&) const = default;
+};
+
+/// Windows that slide over one side of an image.
+struct Windows {
+  std::int64_t side;
+  std::int64_t count;
+  std::int64_t kernel;
+  std::int64_t stride;
+  std::int64_t padding;
+  std::int64_t dilation;
+
+  /// Returns the number of pixels by which the last window extends beyond the image.
+  std::int64_t overhang() const {
+    const std::int64_t end = (count - 1) * stride - padding + dilation * (kernel - 1) + 1;
+    return std::max<std::int64_t>(end - side, 0);
+  }
+
+  bool is_empty(std::int64_t window) const {
+    for (std::int64_t i = 0; i < kernel; ++i) {
+      const std::int64_t pixel = window * stride - padding + i * dilation;
+      if (pixel >= 0 && pixel < side) return false;
+    }
+    return true;
+  }
+
+  bool any_is_empty() const {
+    for (std::int64_t window = 0; window < count; ++window) {
+      if (is_empty(window)) return true;
+    }
+    return false;
+  }
+};
+
+template <class Pool>
+Windows rows(const SizedLayer& sized, const Pool& layer, const ImageSize& dilation) {
+  return {sized.in.height,      sized.out.height,     layer.kernel_size.height,
+          layer.stride->height, layer.padding.height, dilation.height};
+}
+
+template <class Pool>
+Windows columns(const SizedLayer& sized, const Pool& layer, const ImageSize& dilation) {
+  return {sized.in.width,      sized.out.width,     layer.kernel_size.width,
+          layer.stride->width, layer.padding.width, dilation.width};
+}
+
+/// Returns padding with which the windows of a pooling layer do not extend beyond it, regardless of
+/// `ceil_mode`.
+template <class Pool>
+SidePadding padding_of(const SizedLayer& sized, const Pool& layer, const ImageSize& dilation) {
+  if (!layer.ceil_mode) return {layer.padding, layer.padding};
+  return {layer.padding,
+          {rows(sized, layer, dilation).overhang(), columns(sized, layer, dilation).overhang()}};
+}
 
 Sizes pads(const SidePadding& padding) {
   const auto& [begin, end] = padding;
   return {begin.height, begin.width, end.height, end.width};
 }
 
-/// Returns the padding of both ends together, of which PyTorch puts the larger half behind.
+/// Splits the padding of both ends. Like PyTorch, puts the larger half at the end.
 SidePadding halves(const ImageSize& both) {
   const ImageSize begin{both.height / 2, both.width / 2};
   return {begin, {both.height - begin.height, both.width - begin.width}};
 }
 
-/// Adds layers to a graph. A layer takes the name of the tensor that it gets, and returns the name
-/// of the tensor that it gives.
+/// Adds layers to a graph. Each function takes the name of the input tensor and returns the name of
+/// the output tensor.
 class LayerWriter {
  public:
   LayerWriter(OnnxGraph& graph, const FindWeight& find_weight)
@@ -88,7 +145,7 @@ class LayerWriter {
                     {{"epsilon", static_cast<float>(layer.eps)}});
   }
 
-  /// Normalises each group as if it were one channel: the operator for groups came later.
+  /// Normalises each group as one channel, because operator set 17 has no group norm.
   std::string add(const SizedLayer& sized, const settings::GroupNormLayer& layer,
                   const std::string& x) {
     const auto groups = static_cast<std::size_t>(layer.num_groups);
@@ -154,14 +211,15 @@ class LayerWriter {
   }
 
   std::string add(const SizedLayer& sized, const settings::MaxPool2dLayer& layer, std::string x) {
-    if (has_empty_window(sized, layer)) {
+    if (rows(sized, layer, layer.dilation).any_is_empty() ||
+        columns(sized, layer, layer.dilation).any_is_empty()) {
       throw network::LayerError(sized.pointer,
-                                "some of its windows hold nothing but padding, for which ONNX does "
-                                "not say what they give; use less padding or dilation");
+                                "some of its windows contain only padding, for which ONNX does not "
+                                "define a result; use less padding or dilation");
     }
-    SidePadding padding = padding_of(sized, layer);
+    SidePadding padding = padding_of(sized, layer, layer.dilation);
     if (padding.begin != padding.end) {
-      // What operators pad must be smaller than the kernel, which dilation makes reach further.
+      // Padding of operators must be smaller than the kernel, but dilated windows may need more.
       x = add_pad(sized, padding, -std::numeric_limits<float>::infinity(), x);
       padding = {};
     }
@@ -173,12 +231,12 @@ class LayerWriter {
   }
 
   std::string add(const SizedLayer& sized, const settings::AvgPool2dLayer& layer, std::string x) {
-    SidePadding padding = padding_of(sized, layer);
+    SidePadding padding = padding_of(sized, layer, {1, 1});
     bool counts_padding = layer.count_include_pad;
     const ImageSize beyond{std::max<std::int64_t>(padding.end.height - layer.padding.height, 0),
                            std::max<std::int64_t>(padding.end.width - layer.padding.width, 0)};
     if (counts_padding && beyond != ImageSize{}) {
-      // PyTorch counts the layer's padding, but not what windows reach beyond it.
+      // PyTorch counts the layer's padding, but not the part of windows beyond it.
       x = add_pad(sized, {layer.padding, layer.padding}, 0, x);
       padding = {{}, beyond};
       counts_padding = false;
@@ -192,10 +250,11 @@ class LayerWriter {
     if (out.height == 1 && out.width == 1) return add_node(sized, "GlobalAveragePool", {x});
     if (in.height % out.height != 0 || in.width % out.width != 0) {
       throw network::LayerError(
-          sized.pointer, "ONNX cannot express adaptive_avg_pool2d from " + batch_text(in) + " to " +
-                             batch_text(out) +
-                             ", whose windows differ in size; choose an output_size that divides "
-                             "the input's, or export with --format python");
+          sized.pointer,
+          "ONNX cannot express adaptive_avg_pool2d from " + batch_text(in) + " to " +
+              batch_text(out) +
+              ", with windows of different sizes; choose an output_size that divides "
+              "the input's, or export with --format python");
     }
     const ImageSize window{in.height / out.height, in.width / out.width};
     return add_average(sized, window, window, {}, /*counts_padding=*/false, x);
@@ -211,13 +270,9 @@ class LayerWriter {
     return x;
   }
 
-  std::string add(const SizedLayer& sized, const settings::SequentialLayer& /*layer*/,
-                  const std::string& x) {
-    return add_all(sized.layers, x);
-  }
-
-  std::string add(const SizedLayer& sized, const settings::RepeatLayer& /*layer*/,
-                  const std::string& x) {
+  /// Adds a sequential or repeat.
+  template <class Layers>
+  std::string add(const SizedLayer& sized, const Layers& /*layer*/, const std::string& x) {
     return add_all(sized.layers, x);
   }
 

@@ -1,5 +1,3 @@
-#include "interchange/python_module.h"
-
 #include <spdlog/fmt/fmt.h>
 #include <spdlog/fmt/ranges.h>
 
@@ -9,14 +7,17 @@
 #include <variant>
 #include <vector>
 
-#include "interchange/input_text.h"
-#include "interchange/python_layers.h"
+#include "interchange/exports.h"
 
 namespace mnist_train::interchange {
 
 namespace {
 
 using network::SizedLayer;
+using settings::Activation;
+using settings::ImageSize;
+/// Arguments of a call in Python.
+using Arguments = std::vector<std::string>;
 
 constexpr const char* kLevel = "    ";
 
@@ -36,7 +37,7 @@ The weights come from the run's model.pt:
 constexpr const char* kResidual = R"(
 
 class Residual(nn.Module):
-    """The sum of what `layers` and `shortcut` make of the same input."""
+    """The sum of `layers` and `shortcut`, applied to the same input."""
 
     def __init__(self, layers, shortcut=None, activation=None):
         super().__init__()
@@ -52,9 +53,9 @@ class Residual(nn.Module):
 constexpr const char* kFlatResidual = R"(
 
 class FlatResidual(nn.Module):
-    """A residual block that holds the modules of its layers itself, by their names.
+    """A residual block that holds the modules of its layers itself.
 
-    `layers` and `shortcut` are names of modules, in the order in which they compute.
+    `layers` and `shortcut` are names of modules, in the order of computation.
     """
 
     def __init__(self, modules, layers, shortcut=(), activation=None):
@@ -74,7 +75,127 @@ class FlatResidual(nn.Module):
         return y + x if self._activation is None else self._activation(y + x)
 )";
 
-/// Returns the text with all lines but the first moved to the right by one level.
+std::string number_text(const settings::PerChannel& value) {
+  return std::visit([](const auto& number) { return fmt::format("{}", number); }, value);
+}
+
+/// Returns one number for a square, else a tuple.
+std::string python(const ImageSize& size) {
+  if (size.height == size.width) return fmt::format("{}", size.height);
+  return fmt::format("({}, {})", size.height, size.width);
+}
+std::string python(bool value) { return value ? "True" : "False"; }
+std::string python(double value) { return fmt::format("{}", value); }
+std::string python(std::int64_t value) { return fmt::format("{}", value); }
+
+/// Adds a keyword argument unless it has the default of PyTorch.
+template <class Value>
+void add_unless(const Value& usual, Arguments& arguments, const std::string& name,
+                const Value& value) {
+  if (value != usual) arguments.push_back(name + "=" + python(value));
+}
+
+std::string call(const std::string& function, const Arguments& arguments) {
+  return fmt::format("{}({})", function, fmt::join(arguments, ", "));
+}
+
+/// Returns the first arguments of both kinds of pooling.
+template <class Pool>
+Arguments window(const Pool& layer) {
+  const Pool usual;
+  Arguments arguments{python(layer.kernel_size)};
+  add_unless(layer.kernel_size, arguments, "stride", layer.stride.value());
+  add_unless(usual.padding, arguments, "padding", layer.padding);
+  return arguments;
+}
+
+// Each returns a Python expression for the torch.nn module of a layer without inner layers, with
+// the arguments that differ from PyTorch's defaults.
+
+std::string expression_of(const SizedLayer& sized, const settings::Conv2dLayer& layer) {
+  const settings::Conv2dLayer usual;
+  Arguments arguments{python(sized.in.channels), python(layer.out_channels.value()),
+                      python(layer.kernel_size)};
+  add_unless(usual.stride, arguments, "stride", layer.stride);
+  if (layer.padding) {
+    add_unless(*usual.padding, arguments, "padding", *layer.padding);
+  } else {
+    arguments.emplace_back("padding=\"same\"");
+  }
+  add_unless(usual.dilation, arguments, "dilation", layer.dilation);
+  add_unless(usual.groups, arguments, "groups", layer.groups);
+  add_unless(usual.bias, arguments, "bias", layer.bias);
+  return call("nn.Conv2d", arguments);
+}
+
+std::string expression_of(const SizedLayer& sized, const settings::LinearLayer& layer) {
+  Arguments arguments{python(sized.in.channels), python(layer.out_features.value())};
+  add_unless(settings::LinearLayer().bias, arguments, "bias", layer.bias);
+  return call("nn.Linear", arguments);
+}
+
+std::string expression_of(const SizedLayer& sized, const settings::BatchNormLayer& layer) {
+  const settings::BatchNormLayer usual;
+  Arguments arguments{python(sized.in.channels)};
+  add_unless(usual.eps, arguments, "eps", layer.eps);
+  add_unless(usual.momentum, arguments, "momentum", layer.momentum);
+  return call(sized.in.is_image ? "nn.BatchNorm2d" : "nn.BatchNorm1d", arguments);
+}
+
+std::string expression_of(const SizedLayer& sized, const settings::GroupNormLayer& layer) {
+  Arguments arguments{python(layer.num_groups), python(sized.in.channels)};
+  add_unless(settings::GroupNormLayer().eps, arguments, "eps", layer.eps);
+  return call("nn.GroupNorm", arguments);
+}
+
+std::string expression_of(const SizedLayer& /*sized*/, const settings::ActivationLayer& layer) {
+  switch (layer.function) {
+    case Activation::kRelu:
+      return "nn.ReLU()";
+    case Activation::kTanh:
+      return "nn.Tanh()";
+    case Activation::kSigmoid:
+      return "nn.Sigmoid()";
+    case Activation::kSilu:
+      return "nn.SiLU()";
+    case Activation::kGelu:
+      return layer.tanh_approximates ? "nn.GELU(approximate=\"tanh\")" : "nn.GELU()";
+    case Activation::kLeakyRelu:
+      return call("nn.LeakyReLU", {python(layer.negative_slope)});
+  }
+  return {};
+}
+
+std::string expression_of(const SizedLayer& /*sized*/, const settings::MaxPool2dLayer& layer) {
+  const settings::MaxPool2dLayer usual;
+  Arguments arguments = window(layer);
+  add_unless(usual.dilation, arguments, "dilation", layer.dilation);
+  add_unless(usual.ceil_mode, arguments, "ceil_mode", layer.ceil_mode);
+  return call("nn.MaxPool2d", arguments);
+}
+
+std::string expression_of(const SizedLayer& /*sized*/, const settings::AvgPool2dLayer& layer) {
+  const settings::AvgPool2dLayer usual;
+  Arguments arguments = window(layer);
+  add_unless(usual.ceil_mode, arguments, "ceil_mode", layer.ceil_mode);
+  add_unless(usual.count_include_pad, arguments, "count_include_pad", layer.count_include_pad);
+  return call("nn.AvgPool2d", arguments);
+}
+
+std::string expression_of(const SizedLayer& /*sized*/,
+                          const settings::AdaptiveAvgPool2dLayer& layer) {
+  return call("nn.AdaptiveAvgPool2d", {python(layer.output_size)});
+}
+
+std::string expression_of(const SizedLayer& /*sized*/, const settings::FlattenLayer& /*layer*/) {
+  return "nn.Flatten()";
+}
+
+std::string expression_of(const SizedLayer& /*sized*/, const settings::DropoutLayer& layer) {
+  return call("nn.Dropout", {python(layer.p)});
+}
+
+/// Returns the text with all lines but the first indented by one level.
 std::string indented(const std::string& text) {
   std::string result;
   for (const char letter : text) {
@@ -84,18 +205,17 @@ std::string indented(const std::string& text) {
   return result;
 }
 
-/// Returns a call or a list with a line for each argument.
+/// Returns a call or a list with one line per argument.
 std::string block(const std::string& begin, const Arguments& arguments, const std::string& end) {
   std::string text = begin + "\n";
   for (const std::string& argument : arguments) text += kLevel + indented(argument) + ",\n";
   return text + end;
 }
 
-/// Writes layers as expressions of Python that make their modules.
+/// Writes layers as Python expressions that create their modules.
 class ExpressionWriter {
  public:
-  /// Returns the layers as an nn.Sequential, with names where they have other names than their
-  /// indices.
+  /// Returns the layers as an nn.Sequential, with names unless these are the indices.
   std::string sequential(const std::vector<SizedLayer>& layers) {
     Arguments modules;
     NamedModules named;
@@ -109,7 +229,7 @@ class ExpressionWriter {
     return "nn.Sequential(" + ordered_dict(named) + ")";
   }
 
-  /// Returns what the expressions need in front of them.
+  /// Return the imports and classes that the expressions use.
   std::string imports() const {
     return std::string(has_ordered_dict_ ? "from collections import OrderedDict\n\n" : "") +
            "from torch import nn\n";
@@ -134,21 +254,14 @@ class ExpressionWriter {
     return std::visit([&](const auto& layer) { return module(sized, layer); }, sized.kind);
   }
 
-  template <class Leaf>
-  static std::string module(const SizedLayer& sized, const Leaf& layer) {
+  /// A leaf, sequential or repeat.
+  template <class Layer>
+  std::string module(const SizedLayer& sized, const Layer& layer) {
     if constexpr (requires { expression_of(sized, layer); }) {
       return expression_of(sized, layer);
     } else {
-      return expression_of(layer);
+      return sequential(sized.layers);
     }
-  }
-
-  std::string module(const SizedLayer& sized, const settings::SequentialLayer& /*layer*/) {
-    return sequential(sized.layers);
-  }
-
-  std::string module(const SizedLayer& sized, const settings::RepeatLayer& /*layer*/) {
-    return sequential(sized.layers);
   }
 
   std::string module(const SizedLayer& sized, const settings::ResidualLayer& layer) {
@@ -173,7 +286,7 @@ class ExpressionWriter {
           const auto is_named = [&](const auto& entry) { return entry.first == name; };
           std::find_if(modules.begin(), modules.end(), is_named)->second = module(inner);
         } else {
-          // Layers without weights in both lists may have one name.
+          // Layers without weights may have the same name in both lists.
           while (!names.insert(name).second) name += "_";
           modules.emplace_back(name, module(inner));
         }
@@ -192,7 +305,7 @@ class ExpressionWriter {
   static void add_activation(const settings::ResidualLayer& layer, Arguments& arguments) {
     if (!layer.activation) return;
     arguments.push_back("activation=" +
-                        expression_of(settings::ActivationLayer{*layer.activation}));
+                        expression_of({}, settings::ActivationLayer{*layer.activation}));
   }
 
   bool has_ordered_dict_ = false;
@@ -201,6 +314,15 @@ class ExpressionWriter {
 };
 
 }  // namespace
+
+std::string input_text(const network::Network& net, const settings::NormalizeOptions& normalize) {
+  const network::ImageShape& images = net.images;
+  return fmt::format(
+      "Images [N,{},{},{}], float32, (pixel / 255 - mean) / std with mean {} and std {}, give "
+      "logits [N,{}].",
+      images.channels, images.height, images.width, number_text(normalize.mean),
+      number_text(normalize.std), images.classes);
+}
 
 std::string python_module(const network::Network& net,
                           const settings::NormalizeOptions& normalize) {

@@ -78,7 +78,7 @@ LayerList mlp(const settings::ModelOptions& options) {
 }
 
 /// Two 3x3 convolutions with batch norm. With `stride` 2 the block halves the image, and the
-/// shortcut has a 1x1 convolution. The modules are in the order of the book's class.
+/// shortcut is a 1x1 convolution. The modules are in the order of the book's class.
 Layer residual_block(std::int64_t channels, std::int64_t stride) {
   settings::ResidualLayer block;
   block.layers = {conv2d("conv1", channels, 3, /*padding=*/1, stride), batch_norm("bn1"), relu(),
@@ -107,25 +107,12 @@ LayerList resnet18() {
 }
 
 /// Returns whether square images of this size pass through the layers.
-bool fits(const LayerList& layers, ImageShape images, std::int64_t side) {
+bool fits(const LayerList& layers, ImageShape images, std::int64_t side) try {
   images.height = images.width = side;
-  try {
-    (void)infer_sizes(layers, images);
-    return true;
-  } catch (const LayerError&) {
-    return false;
-  }
-}
-
-std::string named(const settings::ModelOptions& options) {
-  return "/model/name: model \"" + settings::name_of(options.name) + '"';
-}
-
-[[noreturn]] void refuse_small(const settings::ModelOptions& options, const ImageShape& images,
-                               std::int64_t side) {
-  throw ConfigKeyError(named(options) + " needs images of at least " +
-                       settings::text_of({side, side}) + ", the data has " +
-                       settings::text_of({images.height, images.width}));
+  (void)infer_sizes(layers, images);
+  return true;
+} catch (const LayerError&) {
+  return false;
 }
 
 }  // namespace
@@ -151,10 +138,13 @@ Network make_network(const settings::ModelOptions& options, const ImageShape& im
     return infer_sizes(layers, images);
   } catch (const LayerError& error) {
     if (options.layers) throw;
+    const std::string named = "/model/name: model \"" + settings::name_of(options.name) + '"';
     std::int64_t side = 1;
     while (side < kLargestSideTried && !fits(layers, images, side)) ++side;
-    if (side < kLargestSideTried) refuse_small(options, images, side);
-    throw ConfigKeyError(named(options) + ": " + error.reason());  // no size of images helps
+    // No size of images helps.
+    if (side == kLargestSideTried) throw ConfigKeyError(named + ": " + error.reason());
+    throw ConfigKeyError(named + " needs images of at least " + settings::text_of({side, side}) +
+                         ", the data has " + settings::text_of({images.height, images.width}));
   }
 }
 

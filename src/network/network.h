@@ -11,7 +11,7 @@
 
 namespace mnist_train::network {
 
-/// Size of the images and number of classes, which the data decide.
+/// Size of the images and number of classes of a data set.
 struct ImageShape {
   std::int64_t channels = 1;
   std::int64_t height = 28;
@@ -19,15 +19,14 @@ struct ImageShape {
   std::int64_t classes = 10;
 };
 
-/// Returns the shape of the images of a data set that is known by its name; nothing where only its
-/// files tell.
+/// Returns the shape of the images of a named data set; nothing for other data.
 std::optional<ImageShape> known_images(const settings::DataOptions& options);
 
-/// Returns the shape of what a model gets of such images: after `data.augment`. Throws
-/// Error(kConfig) where a crop does not fit.
+/// Returns the shape of a model's input: the images after `data.augment`. Throws Error(kConfig) if
+/// a crop does not fit.
 ImageShape model_input(const settings::DataOptions& options, ImageShape images);
 
-/// The shape of what flows between layers, for one image: [C,H,W], or [F] behind a flatten.
+/// The shape of activations for one image: [C,H,W], or [F] after a flatten.
 struct SampleShape {
   std::int64_t channels = 0;  // or features
   std::int64_t height = 1;
@@ -38,14 +37,14 @@ struct SampleShape {
   bool operator==(const SampleShape&) const = default;
 };
 
-/// Returns the shape of a batch for people: "[N,20,12,12]", "[N,500]".
+/// Returns the shape of a batch for messages: "[N,20,12,12]", "[N,500]".
 std::string batch_text(const SampleShape& shape);
 
-/// One layer of a network whose sizes are known.
+/// A layer with inferred sizes.
 struct SizedLayer {
   settings::LayerKind kind;  // with sizes instead of "classes", and without inner layers
   std::string name;          // in the module that holds it
-  std::string path;          // with the names of all that hold it: "resnet_block1.0.conv1"
+  std::string path;          // with the names of its parents: "resnet_block1.0.conv1"
   std::string pointer;       // of its entry in the list: "/3/layers/0"
   SampleShape in;
   SampleShape out;
@@ -55,7 +54,7 @@ struct SizedLayer {
   std::vector<SizedLayer> shortcut;  // of residual
 };
 
-/// A network, layer by layer, for images of one size.
+/// A network for images of one size.
 struct Network {
   ImageShape images;
   std::vector<SizedLayer> layers;
@@ -63,10 +62,10 @@ struct Network {
   std::int64_t multiply_adds = 0;  // for one image
 };
 
-/// A layer that does not fit what comes before it, or another mistake in a list of layers.
+/// A layer that does not fit its input, or another mistake in a list of layers.
 class LayerError : public ConfigKeyError {
  public:
-  /// `pointer`: that of the entry within the list, such as "/3/layers/0".
+  /// `pointer`: of the entry within the list, such as "/3/layers/0".
   LayerError(const std::string& pointer, std::string reason)
       : ConfigKeyError("/model/layers" + pointer + ": " + reason), reason_(std::move(reason)) {}
 
@@ -76,21 +75,22 @@ class LayerError : public ConfigKeyError {
   std::string reason_;
 };
 
-/// Infers all sizes of a network from the images that it gets. Throws LayerError.
+/// Infers all sizes of a network from those of its images. Throws LayerError.
 Network infer_sizes(const settings::LayerList& layers, const ImageShape& images);
 
-/// Returns a built-in network, or the config's own list, as layers. `options` must have layers.
+/// Returns the layers of a built-in network or of the config. Requires options.has_layers().
 settings::LayerList layers_of(const settings::ModelOptions& options);
 
-/// Returns the network that `options`, which must have layers, describe for such images. Throws
-/// LayerError, and ConfigKeyError where the images are too small for a built-in network.
+/// Returns the network of `options` for these images. Requires options.has_layers(). Throws
+/// LayerError, and ConfigKeyError if the images are too small for a built-in network.
 Network make_network(const settings::ModelOptions& options, const ImageShape& images);
 
-/// What `model.init` leaves to the network.
+/// Defaults of `model.init` for a network.
 struct InitDefaults {
-  settings::InitName name = settings::InitName::kDefault;  // what "default" is; else PyTorch's
+  settings::InitName name =
+      settings::InitName::kDefault;  // meaning of "default"; kDefault: PyTorch's
   double normal_std = 0.1;
-  bool normal_draws_biases = true;  // or leaves them as PyTorch has them
+  bool normal_draws_biases = true;  // otherwise they keep PyTorch's values
 };
 InitDefaults init_defaults(const settings::ModelOptions& options);
 

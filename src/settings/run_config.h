@@ -97,6 +97,11 @@ RunConfig parse_run_config(strict_json::Source source);
 /// newline): all keys, `output` only on request. Reading it again gives the same RunConfig.
 std::string write_run_config(const RunConfig& config, bool with_output);
 
+/// Returns whether the effective configs are the same.
+inline bool operator==(const RunConfig& one, const RunConfig& other) {
+  return write_run_config(one, true) == write_run_config(other, true);
+}
+
 /// Returns the JSON Schema (draft 2020-12) of a config file, as text.
 std::string write_run_config_schema();
 

@@ -1,11 +1,9 @@
-#include "interchange/onnx_model.h"
-
 #include <algorithm>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "interchange/python_module.h"
+#include "interchange/exports.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 

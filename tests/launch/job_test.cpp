@@ -36,7 +36,7 @@ TEST_CASE("a job arrives unchanged, as often as it is read") {
   for (int reader = 0; reader < 2; ++reader) {
     const Job read = read_job(fd.get());
     CHECK(read.command == job.command);
-    CHECK(write_run_config(read.config, true) == write_run_config(job.config, true));
+    CHECK(read.config == job.config);
     CHECK(read.config_path == job.config_path);
     CHECK(read.run_folder == job.run_folder);
     CHECK(read.resume == job.resume);
