@@ -26,7 +26,6 @@
 #include "base/log.h"
 #include "base/print.h"
 #include "base/system.h"
-#include "base/terminal.h"
 #include "comm/communicator.h"
 #include "kernels/selection.h"
 #include "launch/supervisor.h"

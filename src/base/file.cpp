@@ -2,8 +2,10 @@
 
 #include <fcntl.h>
 #include <spdlog/spdlog.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +13,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 
 #include "base/limits.h"
 
@@ -20,10 +23,10 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// What stands before the process's number in the name of a file that is being written.
+/// Precedes the process ID in the name of a file that is being written.
 const std::string kPartial = ".partial-";
 
-/// Opens for reading without waiting for the other end of a FIFO, and insists on a regular file.
+/// Opens a regular file for reading, without waiting for the other end of a FIFO.
 UniqueFd open_regular(const fs::path& path, ExitCode code, std::size_t* size) {
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (!fd.valid()) throw_errno(code, path, "open");
@@ -46,7 +49,7 @@ void sync_folder(const fs::path& folder, ExitCode code) {
   sync_file(fd.get(), folder, code);  // one that could not be opened fails with the same reasons
 }
 
-/// Returns whether nobody else can have put the file under this name.
+/// Returns whether nobody else can have created the file.
 bool is_private(int fd, const fs::path& path) {
   struct stat file {};
   struct stat folder {};
@@ -54,6 +57,28 @@ bool is_private(int fd, const fs::path& path) {
   if (file.st_uid == ::geteuid()) return true;
   // Mounts may give all files to one user. The owner of a folder can replace its files anyway.
   return ::stat(folder_of(path).c_str(), &folder) == 0 && file.st_uid == folder.st_uid;
+}
+
+struct flock whole_file(short type) {
+  struct flock lock {};
+  lock.l_type = type;
+  lock.l_whence = SEEK_SET;
+  return lock;
+}
+
+/// Returns whether the kernel lists an exclusive flock of the file. Locks of other hosts and
+/// containers are not listed.
+bool is_listed(int fd) {
+  struct stat file {};
+  if (::fstat(fd, &file) != 0) return false;
+  const std::string name =
+      fmt::format(" {:02x}:{:02x}:{} ", major(file.st_dev), minor(file.st_dev), file.st_ino);
+  std::ifstream locks("/proc/locks");
+  for (std::string line; std::getline(locks, line);) {
+    const auto has = [&line](const auto& part) { return line.find(part) != std::string::npos; };
+    if (has(" FLOCK ") && has(" WRITE ") && has(name)) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -68,7 +93,7 @@ void throw_errno(const std::string& action) {
 
 void open_standard_streams() {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
-    // The lowest free number is the one that is missing.
+    // open() returns the lowest free number, the missing one.
     const int mode = fd == STDOUT_FILENO ? O_RDONLY : O_RDWR;
     if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", mode) != fd) ::_exit(1);
   }
@@ -128,7 +153,7 @@ AtomicFile::AtomicFile(fs::path path, ExitCode code)
     throw Error(code_, path_.string() + ": exists already and is not a regular file");
   }
   temporary_path_ += kPartial + std::to_string(::getpid());
-  // A leftover of the same name can only come from a dead process whose number was used again.
+  // A leftover of this name is from a dead process whose ID was reused.
   ::unlink(temporary_path_.c_str());
   fd_ = UniqueFd(
       ::open(temporary_path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
@@ -242,5 +267,25 @@ std::string content_of(int fd) {
 }
 
 fs::path executable_folder() { return fs::read_symlink("/proc/self/exe").parent_path(); }
+
+FileLock take_file_lock(int fd, bool wait) {
+  int result = -1;
+  do {
+    result = ::flock(fd, LOCK_EX | (wait ? 0 : LOCK_NB));
+  } while (result != 0 && errno == EINTR);
+  const int reason = errno;
+  if (result != 0 && reason == EWOULDBLOCK) return FileLock::kHeld;
+  // Unlike flock, a lock of this second kind can be queried without taking it.
+  struct flock mark = whole_file(F_WRLCK);
+  (void)::fcntl(fd, F_OFD_SETLK, &mark);
+  errno = reason;
+  return result == 0 ? FileLock::kTaken : FileLock::kUnsupported;
+}
+
+bool is_file_locked(int fd) {
+  struct flock probe = whole_file(F_RDLCK);
+  if (::fcntl(fd, F_OFD_GETLK, &probe) == 0 && probe.l_type != F_UNLCK) return true;
+  return is_listed(fd);  // other programs take flock alone
+}
 
 }  // namespace mnist_train

@@ -12,8 +12,8 @@
 
 namespace mnist_train {
 
-/// Opens /dev/null where standard input, output or error are closed: a file that is opened later
-/// would get that number, and what is printed would be written into it.
+/// Opens /dev/null for closed standard streams: otherwise a file that is opened later gets the
+/// number, and printed text is written into it.
 void open_standard_streams();
 
 /// Owns one file descriptor and closes it.
@@ -36,17 +36,16 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-/// Maps a file, or with `fd` -1 new memory, for all processes that have it; the last copy of the
-/// pointer unmaps it. `protection`: that of mmap. `what` names it in messages. Throws
-/// Error(kRunFailed).
+/// Maps a file, or with `fd` -1 new memory, shared among processes; the last copy of the pointer
+/// unmaps it. `protection`: of mmap. `what`: its name in messages. Throws Error(kRunFailed).
 std::shared_ptr<std::uint8_t> map_shared(int fd, std::size_t bytes, int protection,
                                          const std::string& what, std::size_t offset = 0);
 
-/// A file that is mapped into memory, read-only. An empty file has an empty view.
+/// A read-only memory-mapped file. An empty file has an empty view.
 class MappedFile {
  public:
-  /// Maps a regular file; anything else (a folder, FIFO, device) is refused without being read.
-  /// Throws Error(code) naming the path.
+  /// Maps a regular file. Throws Error(code) naming the path, also for folders, FIFOs and devices,
+  /// which are not read.
   static MappedFile open(const std::filesystem::path& path, ExitCode code);
 
   std::span<const std::uint8_t> bytes() const { return {data_.get(), size_}; }
@@ -56,13 +55,13 @@ class MappedFile {
   std::size_t size_ = 0;
 };
 
-/// Replaces `path` by `content`, whole or not at all: a temporary file in the same folder, fsync,
-/// rename, fsync of the folder. Throws Error(code) naming the path and the system's reason.
+/// Replaces a file atomically: temporary file in the same folder, fsync, rename, fsync of the
+/// folder. Throws Error(code) naming the path and the system's reason.
 void write_file_atomically(const std::filesystem::path& path, std::string_view content,
                            ExitCode code);
 
-/// Replaces a file whole or not at all, as write_file_atomically does, by content that is written
-/// piece by piece. Without `commit` the temporary file is removed and the old file stays.
+/// Replaces a file like write_file_atomically, by content that is written in pieces. Without
+/// `commit` the temporary file is removed and the old file stays.
 class AtomicFile {
  public:
   AtomicFile(std::filesystem::path path, ExitCode code);
@@ -82,24 +81,24 @@ class AtomicFile {
   UniqueFd fd_;
 };
 
-/// Opens a file for reading and appending, or creates it, under a name that others can guess in a
-/// folder that they may be able to write to. Throws Error(code) for links (hard ones, too), for
-/// anything but a regular file, and if it belongs to neither this user nor the folder's owner.
+/// Opens or creates a file for reading and appending, with a predictable name in a folder that
+/// others may write to. Throws Error(code) for symbolic and hard links, for anything but a regular
+/// file, and if it belongs to neither this user nor the folder's owner.
 UniqueFd open_private_file(const std::filesystem::path& path, ExitCode code);
 
-/// Syncs a file or folder. Logs a warning, once in a process, if the file system cannot do that, as
-/// CIFS and VirtualBox cannot sync folders. Throws Error(code) for any other failure.
+/// Syncs a file or folder. If the file system cannot do that (CIFS and VirtualBox cannot sync
+/// folders), logs a warning, once per process. Throws Error(code) for any other failure.
 void sync_file(int fd, const std::filesystem::path& path, ExitCode code);
 
-/// Returns whether `error`, of fsync or open, says that the file system cannot sync.
+/// Returns whether `error`, of fsync or open, means that the file system cannot sync.
 bool means_no_sync(int error);
 
-/// Removes the half-written files that a killed process left in `folder`. The run folder must be
-/// locked, so that no other process is writing there.
+/// Removes the partial files of killed processes from `folder`. The run folder must be locked, so
+/// that no other process is writing there.
 void remove_leftovers(const std::filesystem::path& folder);
 
-/// Returns the content of a regular file from `offset` on, which is at most `max_bytes`. Throws
-/// Error(code) naming the path.
+/// Returns the content of a regular file from `offset` on. Throws Error(code) naming the path, also
+/// for more than `max_bytes`.
 std::string read_file(const std::filesystem::path& path, std::size_t max_bytes, ExitCode code,
                       std::size_t offset = 0);
 
@@ -118,5 +117,21 @@ bool write_all(int fd, const void* bytes, std::size_t size);
 
 /// Returns the folder of the running executable.
 std::filesystem::path executable_folder();
+
+/// The outcome of an attempt to lock a file.
+enum class FileLock {
+  kTaken,
+  kHeld,         // by another process
+  kUnsupported,  // by the file system; errno has the reason
+};
+
+/// Locks an open file by flock until it is closed in this process and all that inherited it. Waits
+/// for another holder only on request. File systems without flock are Lustre mounted without
+/// `-o flock`, and some NFS and FUSE mounts.
+FileLock take_file_lock(int fd, bool wait = false);
+
+/// Returns whether another open file holds the lock, without taking it even as shared, so other
+/// processes can take it at the same time.
+bool is_file_locked(int fd);
 
 }  // namespace mnist_train

@@ -13,7 +13,6 @@
 #include "base/file.h"
 #include "base/limits.h"
 #include "base/print.h"
-#include "base/utf8.h"
 
 namespace mnist_train {
 

@@ -1,26 +1,32 @@
 #include "base/print.h"
 
+#include <spdlog/fmt/fmt.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/error.h"
 #include "base/file.h"
 
 namespace mnist_train {
 
-namespace {
-
-/// Returns a byte as shells write it within $'…'.
-std::string octal(char byte) {
-  const auto digit = [byte](int shift) {
-    return static_cast<char>('0' + ((static_cast<unsigned char>(byte) >> shift) & 7));
-  };
-  return {'\\', digit(6), digit(3), digit(0)};
+Utf8Character first_character(std::string_view text) {
+  const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(text[at]); };
+  const unsigned lead = byte(0);
+  if (lead < 0x80) return {1, lead};
+  if (lead < 0xc2 || lead > 0xf4) return {};
+  const std::size_t size = lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
+  if (text.size() < size) return {};
+  std::uint32_t code = lead & (0x7fU >> size);
+  for (std::size_t at = 1; at < size; ++at) {
+    if (!continues_character(text[at])) return {};
+    code = code << 6U | (byte(at) & 0x3fU);
+  }
+  const std::uint32_t least = size == 2 ? 0x80 : size == 3 ? 0x800 : 0x10000;
+  const bool is_surrogate = code >= 0xd800 && code <= 0xdfff;
+  return code < least || code > 0x10ffff || is_surrogate ? Utf8Character{}
+                                                         : Utf8Character{size, code};
 }
-
-}  // namespace
 
 std::string replaced(std::string text, std::string_view part, std::string_view by) {
   for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at)) {
@@ -38,7 +44,8 @@ std::string shell_quoted(std::string_view text) {
   std::string quoted;
   for (const char byte : text) {
     if (byte == '\'' || byte == '\\') quoted += '\\';
-    quoted += is_control(static_cast<unsigned char>(byte)) ? octal(byte) : std::string(1, byte);
+    const auto code = static_cast<unsigned char>(byte);
+    quoted += is_control(code) ? fmt::format("\\{:03o}", code) : std::string(1, byte);
   }
   return "$'" + quoted + "'";
 }
@@ -48,6 +55,6 @@ void print_text(std::string_view text) {
   throw_errno("write to standard output");
 }
 
-void print_result(const nlohmann::ordered_json& json) { print_text(json_text(json) + "\n"); }
+void print_result(const OrderedJson& json) { print_text(json_text(json) + "\n"); }
 
 }  // namespace mnist_train

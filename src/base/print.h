@@ -1,29 +1,51 @@
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <array>
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
+#include "base/json.h"
+
 namespace mnist_train {
 
-/// Returns the JSON value as text, on one line unless `indent` says otherwise. Bytes that are not
-/// UTF-8, which names of files may hold, become replacement characters.
-template <class Json>
-std::string json_text(const Json& json, int indent = -1) {
-  return json.dump(indent, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+struct Utf8Character {
+  std::size_t size = 0;  // in bytes; 0 if they are not UTF-8
+  std::uint32_t code = 0;
+};
+
+/// Decodes the first character of a text that is not empty.
+Utf8Character first_character(std::string_view text);
+
+/// Returns whether the byte is not the first one of its character.
+inline bool continues_character(char byte) {
+  return (static_cast<unsigned char>(byte) & 0xC0U) == 0x80U;
 }
+
+/// Returns the name of an enumerator from a table in the order of the enum, which counts from 0;
+/// `otherwise` for other values, such as those from another process.
+template <class Enum, std::size_t kCount>
+constexpr const char* enum_name(const std::array<const char*, kCount>& names, Enum value,
+                                const char* otherwise = "unknown") {
+  const auto index = static_cast<std::size_t>(value);
+  return index < kCount ? names[index] : otherwise;
+}
+
+/// Erases status lines on a terminal: from the line of the cursor, including an echoed ^C, to the
+/// end of the screen, because a narrower window wraps them.
+inline constexpr const char* kEraseLine = "\r\x1b[J";
 
 /// Returns the text with every occurrence of `part`, which is not empty, replaced.
 std::string replaced(std::string text, std::string_view part, std::string_view by);
 
-/// Returns the text in single quotes, so that a shell takes it for one word.
+/// Returns the text quoted as one word of a shell.
 std::string shell_quoted(std::string_view text);
 
-/// Writes a result to standard output. Throws Error(kRunFailed) when it does not arrive.
+/// Writes a result to standard output. Throws Error(kRunFailed) if that fails.
 void print_text(std::string_view text);
 
-/// Writes a result to standard output, as JSON on one line. Throws Error(kRunFailed) when it does
-/// not arrive.
-void print_result(const nlohmann::ordered_json& json);
+/// Writes a result to standard output as JSON on one line. Throws like `print_text`.
+void print_result(const OrderedJson& json);
 
 }  // namespace mnist_train

@@ -18,7 +18,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/system.h"
-#include "base/terminal.h"
+#include "base/print.h"
 #include "base/typed_command.h"
 #include "cli/commands.h"
 #include "cli/named_files.h"

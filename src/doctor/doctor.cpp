@@ -6,7 +6,6 @@
 #include <array>
 #include <sstream>
 
-#include "base/enum_name.h"
 #include "base/log.h"
 #include "base/print.h"
 #include "base/system.h"

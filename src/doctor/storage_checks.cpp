@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "base/file.h"
-#include "base/file_lock.h"
 #include "base/system.h"
 #include "data/dataset_reader.h"
 #include "data/find_files.h"

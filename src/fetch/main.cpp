@@ -11,7 +11,6 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/file_lock.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "data/gzip_stream.h"

@@ -6,7 +6,7 @@
 #include <array>
 #include <new>
 
-#include "base/enum_name.h"
+#include "base/print.h"
 #include "base/system.h"
 
 namespace mnist_train::launch {

@@ -14,7 +14,7 @@
 #include <sstream>
 #include <vector>
 
-#include "base/enum_name.h"
+#include "base/print.h"
 #include "base/error.h"
 
 namespace mnist_train::launch {

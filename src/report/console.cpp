@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "base/file.h"
+#include "base/print.h"
 #include "base/system.h"
-#include "base/terminal.h"
 
 namespace mnist_train::report {
 

@@ -12,7 +12,7 @@
 #include <cstring>
 #include <regex>
 
-#include "base/file_lock.h"
+#include "base/file.h"
 #include "base/system.h"
 
 namespace mnist_train::report {

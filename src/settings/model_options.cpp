@@ -64,7 +64,7 @@ void add_networks(Schema<ModelOptions>& schema) {
       .drops = {"name", "layers", "torchscript", "hidden", "activation"};
   add_model_key(
       schema, [](const ModelOptions& options) { return options.plugin.has_value(); }, "options",
-      &ModelOptions::options, json_object(), "ModelOptions for the plug-in.");
+      &ModelOptions::options, json_object(), "Options for the plug-in.");
   const std::vector<std::string> keys{"name", "layers", "torchscript", "plugin"};
   for (std::size_t i = 1; i < keys.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) schema.conflict(keys[i], keys[j]);

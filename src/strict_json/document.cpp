@@ -6,7 +6,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "base/utf8.h"
+#include "base/print.h"
 
 namespace mnist_train::strict_json {
 

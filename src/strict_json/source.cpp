@@ -17,7 +17,6 @@
 #include "base/log.h"
 #include "base/print.h"
 #include "base/typed_command.h"
-#include "base/utf8.h"
 
 namespace mnist_train::strict_json {
 

@@ -1,4 +1,3 @@
-#include "base/file_lock.h"
 
 #include <fcntl.h>
 #include <sys/file.h>

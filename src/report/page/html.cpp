@@ -6,7 +6,7 @@
 #include <array>
 #include <cmath>
 
-#include "base/utf8.h"
+#include "base/print.h"
 #include "report/console.h"
 
 namespace mnist_train::report {

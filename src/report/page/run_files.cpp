@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "base/file_lock.h"
+#include "base/file.h"
 #include "base/system.h"
 #include "report/page/run_lines.h"
 #include "report/run_folder.h"
