@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "app/worker.h"
-#include "data/dataset_reader.h"
+#include "data/dataset.h"
 #include "loader/augmenter.h"
 #include "models/model.h"
 

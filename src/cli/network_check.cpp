@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "base/print.h"
-#include "data/dataset_reader.h"
+#include "data/dataset.h"
 #include "network/network.h"
 #include "report/module_table.h"
 #include "strict_json/json_cursor.h"

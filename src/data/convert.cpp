@@ -8,10 +8,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "data/find_files.h"
-#include "data/idx_source.h"
-#include "data/lmdb_file.h"
-#include "data/lmdb_source.h"
+#include "data/lmdb.h"
+#include "data/sources.h"
 #include "imaging/codec.h"
 
 namespace mnist_train::data {
@@ -25,7 +23,7 @@ std::string padded(std::int64_t number, std::size_t digits) {
   return std::string(text.size() < digits ? digits - text.size() : 0, '0') + text;
 }
 
-/// Called with the position, eight digits, the class and the encoded image of each sample.
+/// Called with the position (eight digits), the class and the encoded image of each sample.
 using TakeImage = std::function<void(const std::string&, std::int32_t, const std::string&)>;
 
 void encode_all(const ImageSource& source, const ConvertOptions& options, const TakeImage& take) {
@@ -33,7 +31,7 @@ void encode_all(const ImageSource& source, const ConvertOptions& options, const 
   if (geometry.channels != 1 && geometry.channels != 3) {
     throw Error(ExitCode::kData, source.name() + ": images of " +
                                      std::to_string(geometry.channels) +
-                                     " channels; 1 and 3 can be encoded");
+                                     " channels; only 1 and 3 can be encoded");
   }
   std::vector<std::uint8_t> buffer;
   for (std::int64_t position = 0; position < source.count(); ++position) {
@@ -55,8 +53,7 @@ void write_lmdb(const ImageSource& source, const ConvertOptions& options, const 
 
 void write_folders(const ImageSource& source, const ConvertOptions& options, std::int64_t classes,
                    const fs::path& folder) {
-  const std::size_t digits =
-      std::to_string(classes - 1).size();  // so that names sort as numbers do
+  const std::size_t digits = std::to_string(classes - 1).size();  // names then sort as numbers do
   for (std::int64_t label = 0; label < classes; ++label) {
     fs::create_directories(folder / padded(label, digits));
   }
@@ -65,13 +62,12 @@ void write_folders(const ImageSource& source, const ConvertOptions& options, std
              [&](const std::string& position, std::int32_t label, const std::string& image) {
                const fs::path path = folder / padded(label, digits) / (position + extension);
                std::ofstream file(path, std::ios::binary);
-               file.write(image.data(), static_cast<std::streamsize>(image.size()));
-               if (file.flush()) return;
+               if ((file << image).flush()) return;
                throw Error(ExitCode::kRunFailed, path.string() + ": cannot be written");
              });
 }
 
-/// A folder beside the final one, which takes its name when it is complete, and is removed else.
+/// A temporary folder beside the final one: renamed by `keep`, otherwise removed.
 class NewFolder {
  public:
   explicit NewFolder(const fs::path& final_path)
@@ -104,14 +100,14 @@ class NewFolder {
 
 Converted convert(const ConvertOptions& options) {
   if (fs::exists(options.to) && (!fs::is_directory(options.to) || !fs::is_empty(options.to))) {
-    throw Error(ExitCode::kConfig, options.to.string() + ": is there already; name a new folder");
+    throw Error(ExitCode::kConfig, options.to.string() + ": exists already; name a new folder");
   }
-  const IdxSource train(find_idx_files({options.from, {}}, SplitName::kTrain));
-  const IdxSource test(find_idx_files({options.from, {}}, SplitName::kTest));
-  const std::int64_t classes = std::max(train.classes(), test.classes());
+  const auto train = open_idx(find_idx_files({options.from, {}}, SplitName::kTrain));
+  const auto test = open_idx(find_idx_files({options.from, {}}, SplitName::kTest));
+  const std::int64_t classes = std::max(train->classes(), test->classes());
   try {
     NewFolder folder(options.to);
-    for (const auto& [source, name] : {std::pair{&train, "train"}, std::pair{&test, "test"}}) {
+    for (const auto& [source, name] : {std::pair{train, "train"}, std::pair{test, "test"}}) {
       if (options.target == ConvertTarget::kLmdb) {
         write_lmdb(*source, options, folder.path() / name);
       } else {
@@ -122,7 +118,7 @@ Converted convert(const ConvertOptions& options) {
   } catch (const fs::filesystem_error& error) {
     throw Error(ExitCode::kRunFailed, error.what());
   }
-  return {train.count(), test.count()};
+  return {train->count(), test->count()};
 }
 
 }  // namespace mnist_train::data

@@ -13,9 +13,9 @@ struct ConvertOptions {
   std::filesystem::path from;  // a folder of IDX files
   ConvertTarget target = ConvertTarget::kLmdb;
   std::filesystem::path to;             // must not exist, or be empty
-  bool jpeg = false;                    // else PNG, which loses nothing
+  bool jpeg = false;                    // otherwise PNG, which is lossless
   int quality = 95;                     // of JPEG
-  std::function<void()> before_each{};  // called before each image; what it throws ends the work
+  std::function<void()> before_each{};  // called before each image; an exception ends the work
 };
 
 struct Converted {
@@ -25,8 +25,8 @@ struct Converted {
 
 /// Writes both splits of an IDX data set as `to`/train and `to`/test: Caffe2 LMDBs with keys
 /// 00000000, 00000001, …, in the order of the IDX file, or folders <class>/<position>.png (or
-/// .jpg). The folder `to` appears when all of it is written, or not at all. Throws Error(kData) for
-/// what cannot be read and Error(kRunFailed) for what cannot be written.
+/// .jpg). The folder `to` appears complete or not at all. Throws Error(kData) if reading fails and
+/// Error(kRunFailed) if writing does.
 Converted convert(const ConvertOptions& options);
 
 }  // namespace mnist_train::data

@@ -1,70 +1,19 @@
 #pragma once
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "data/image_decoder.h"
 #include "data/image_source.h"
 #include "settings/data_options.h"
 
 namespace mnist_train::data {
-
-/// Samples of one source or several, in an order of its own. Limits, hold-outs and samples that are
-/// left out are views of views.
-///
-///   const SampleView all({cats, dogs});                      // one source behind the other
-///   const SampleView some = all.select(positions({0, 100}));  // its first hundred samples
-class SampleView {
- public:
-  /// Makes a view of no samples.
-  SampleView() = default;
-  /// Makes a view of all samples of the sources, one source behind the other.
-  explicit SampleView(std::vector<std::shared_ptr<ImageSource>> sources);
-
-  /// Returns a view of the samples at these positions of this one, in this order.
-  SampleView select(const std::vector<std::int64_t>& positions) const;
-
-  std::int64_t count() const { return static_cast<std::int64_t>(samples_.size()); }
-  /// Returns how many of the samples are of each source.
-  std::vector<std::int64_t> parts() const;
-  const std::vector<std::shared_ptr<ImageSource>>& sources() const { return sources_; }
-  /// Returns the name of the first source, for messages.
-  const std::string& name() const { return sources_.front()->name(); }
-  /// Returns a hash of the sources' hashes and of all selections since, as "xxh3-128:…".
-  const std::string& hash() const { return hash_; }
-
-  // These are about the sample at a position, and as in ImageSource.
-  std::int32_t label(std::int64_t position) const;
-  std::string sample_name(std::int64_t position) const;
-  std::span<const std::uint8_t> read(std::int64_t position,
-                                     std::vector<std::uint8_t>& buffer) const;
-  void decode(std::int64_t position, const ImageGeometry& geometry, std::uint8_t* out,
-              std::vector<std::uint8_t>& buffer) const;
-
- private:
-  struct PlacedSample {
-    std::size_t source;
-    std::int64_t sample;
-  };
-  const PlacedSample& at(std::int64_t position) const {
-    return samples_[static_cast<std::size_t>(position)];
-  }
-
-  std::vector<std::shared_ptr<ImageSource>> sources_;
-  std::vector<PlacedSample> samples_;
-  std::string hash_;
-};
-
-/// Images that are decoded as they are used.
-struct EncodedImages {
-  SampleView samples;
-  ImageGeometry geometry;  // what they are brought to
-  settings::Decode decode = settings::Decode::kStream;
-  std::optional<std::int64_t> threads{};  // nothing: as many as the process computes with
-};
 
 /// Labelled images of one geometry: bytes in host memory, which are read-only, shared and never
 /// copied, or encoded images that are decoded as they are used.
@@ -73,8 +22,8 @@ struct ImageSet {
   std::int64_t channels = 1;
   std::int64_t height = 0;
   std::int64_t width = 0;
-  std::int64_t classes = 0;              // labels lie in [0, classes)
-  std::span<const std::uint8_t> images;  // [count,C,H,W] u8; empty where they are encoded
+  std::int64_t classes = 0;              // labels are in [0, classes)
+  std::span<const std::uint8_t> images;  // [count,C,H,W] u8; empty if they are encoded
   std::span<const std::uint8_t> labels;  // [count] u8
   std::shared_ptr<const void> owner;     // keeps both spans alive
   std::string source;                    // the images file, for messages
@@ -85,21 +34,103 @@ struct ImageSet {
   std::vector<std::uint8_t> image(std::int64_t sample) const;
 };
 
-/// A training and a test set of one geometry and one number of classes, what is held out of the
-/// training set, and a hash of all samples, which resume and the summary use. A split that was not
-/// asked for is empty.
+/// A training set, what is held out of it, and a test set, of one geometry and number of classes. A
+/// split that was not asked for is empty.
 struct Dataset {
   ImageSet train;
   ImageSet validation;  // empty unless data.validation holds samples out
   ImageSet test;
-  std::string hash;                         // see hash_of
-  std::vector<std::string> class_names{};   // by number, where the data have names
-  std::vector<std::string> skipped{};       // bad samples that were left out, with the reason
+  /// Of all splits' pixels and labels, or names, sizes and labels if they are decoded as they are
+  /// used; "xxh3-128:<32 hex digits>". Resume and the summary use it.
+  std::string hash;
+  std::vector<std::string> class_names{};   // by number; empty if the data have none
+  std::vector<std::string> skipped{};       // bad samples that were skipped, with the reason
   std::vector<std::int64_t> train_parts{};  // samples of each set of train_per_process, in order
 };
 
-/// Hashes the samples of all splits, in the order above: their pixels and labels, or the names,
-/// sizes and labels of those that are decoded as they are used. Returns "xxh3-128:<32 hex digits>".
-std::string hash_of(const Dataset& dataset);
+/// The wanted splits of a data set. With kTest the training set is opened, as it determines the
+/// classes, but none of its images is read.
+enum class Splits { kBoth, kTrain, kTest };
+
+/// A data set, found, opened and checked. Its images are then read into memory (`read`,
+/// `read_into`) or decoded as they are used (`stream`), according to data.decode.
+///
+///   const Dataset dataset = DatasetReader(options, seed).read();
+class DatasetReader {
+ public:
+  /// `seed` decides which samples are held out of the training set; once `cancelled` becomes true,
+  /// reading ends with an Error. Throws Error(kData) naming the file, or every place where a data
+  /// set was looked for; also if a limit is beyond the data, if data.validation leaves one side
+  /// empty, and if decoded images would not fit into memory.
+  explicit DatasetReader(const settings::DataOptions& options, std::int64_t seed = 1,
+                         Splits splits = Splits::kBoth,
+                         const std::atomic<bool>* cancelled = nullptr);
+
+  /// Numbers of samples to train on and to test on, after limit_train and limit_test.
+  std::int64_t train_count() const { return train_.count(); }
+  std::int64_t test_count() const { return test_.count(); }
+  /// Returns the geometry of all images before any augmentation.
+  const ImageGeometry& geometry() const { return geometry_; }
+  std::int64_t classes() const { return classes_; }
+  /// Returns the size in bytes of the memory that `read_into` fills.
+  std::size_t bytes() const;
+  /// Throws Error(kData) if less memory is free than `bytes()`: the kernel would kill this process.
+  void require_memory() const;
+
+  /// Reads everything into new memory, or maps files that can be used in place. Called once. Throws
+  /// Error(kData).
+  Dataset read();
+  /// Reads everything into `memory`, `bytes()` long, which `owner` keeps alive. With `in_place` raw
+  /// files are mapped instead. Called once. Throws Error(kData).
+  Dataset read_into(std::span<std::uint8_t> memory, const std::shared_ptr<const void>& owner,
+                    bool in_place = false);
+
+  /// Decodes the `part`th of `parts` equal parts of all samples on `threads` threads, discards the
+  /// images and returns the failures; test samples are numbered after training samples.
+  /// `progress` is called now and then.
+  std::vector<SampleFailure> check(int part, int parts, int threads,
+                                   const std::function<void()>& progress);
+  /// Returns the samples, to be decoded as they are used, without those that failed in any part,
+  /// ascending. Throws Error(kData) if none are left.
+  Dataset stream(const std::vector<SampleFailure>& failed = {});
+
+ private:
+  /// The samples of a split that are used, and the memory for their pixels and labels.
+  struct OpenSplit {
+    SampleView samples;
+    std::span<std::uint8_t> images{};  // empty if they are decoded as they are used
+    std::span<std::uint8_t> labels{};
+    std::shared_ptr<const void> owner{};
+  };
+
+  std::size_t bytes_of(const SampleView& samples) const;
+  std::size_t image_bytes() const { return static_cast<std::size_t>(geometry_.bytes()); }
+  bool is_cancelled() const { return cancelled_ != nullptr && *cancelled_; }
+  std::shared_ptr<EncodedImages> encoded(const SampleView& samples) const;
+  std::vector<SampleFailure> decode(const SampleView& samples, std::uint8_t* images) const;
+  bool use_in_place(OpenSplit& split) const;
+  void skip(OpenSplit& split, std::span<const SampleFailure> failed, std::int64_t first);
+  ImageSet take(const SampleView& samples, OpenSplit& from) const;
+  Dataset finish(OpenSplit train_split, OpenSplit test_split) const;
+
+  settings::DataOptions options_;
+  double validation_;
+  std::int64_t seed_;
+  const std::atomic<bool>* cancelled_;
+  BadSamples bad_;
+  ImageGeometry geometry_;
+  std::int64_t classes_ = 0;
+  std::vector<std::string> class_names_;
+  SampleView train_;
+  SampleView test_;
+};
+
+/// Opens a data set for this process alone, as DatasetReader does.
+Dataset open_dataset(const settings::DataOptions& options, std::int64_t seed = 1,
+                     Splits splits = Splits::kBoth);
+
+/// Returns a set without samples that has the shape and the number of classes of a data set's
+/// images. Its files are opened, but no image is decoded. Throws Error(kData).
+ImageSet shape_of_images(settings::DataOptions options);
 
 }  // namespace mnist_train::data

@@ -12,23 +12,17 @@ namespace mnist_train::data {
 
 namespace {
 
-// zlib counts in 32 bits.
-constexpr std::size_t kMaxPiece = std::size_t{1} << 30;
-// The widest window, and a gzip header and trailer instead of zlib's own.
-constexpr int kGzipWindowBits = 15 + 16;
+constexpr std::size_t kMaxPiece = std::size_t{1} << 30;  // zlib counts in 32 bits
+constexpr int kGzipWindowBits = 15 + 16;  // the widest window, with gzip header and trailer
 
 }  // namespace
 
-struct GzipStream::Inflater {
-  z_stream zlib{};
-};
-
 GzipStream::GzipStream(std::span<const std::uint8_t> compressed, std::string name)
-    : compressed_(compressed), name_(std::move(name)), inflater_(std::make_unique<Inflater>()) {
-  if (inflateInit2(&inflater_->zlib, kGzipWindowBits) != Z_OK) throw std::bad_alloc();
+    : compressed_(compressed), name_(std::move(name)), zlib_(std::make_unique<z_stream>()) {
+  if (inflateInit2(zlib_.get(), kGzipWindowBits) != Z_OK) throw std::bad_alloc();
 }
 
-GzipStream::~GzipStream() { inflateEnd(&inflater_->zlib); }
+GzipStream::~GzipStream() { inflateEnd(zlib_.get()); }
 
 bool GzipStream::recognizes(std::span<const std::uint8_t> bytes) {
   return bytes.size() >= 2 && bytes[0] == 0x1f && bytes[1] == 0x8b;
@@ -46,19 +40,13 @@ void GzipStream::expect_end() const {
   if (rest > 0) fail(std::to_string(rest) + " more bytes follow the end of the gzip stream");
 }
 
-/// Begins the next member, where there is one.
-void GzipStream::end_member() {
-  ended_ = !recognizes(compressed_.subspan(consumed_));
-  if (!ended_) inflateReset(&inflater_->zlib);
-}
-
-/// One call of zlib's; returns how many bytes it wrote.
+/// Calls zlib once; returns the number of bytes that it wrote.
 std::size_t GzipStream::inflate_some(std::span<std::uint8_t> out) {
-  z_stream& zlib = inflater_->zlib;
+  z_stream& zlib = *zlib_;
   const auto input = compressed_.subspan(consumed_);
   const auto input_size = static_cast<uInt>(std::min(input.size(), kMaxPiece));
   const auto output_size = static_cast<uInt>(std::min(out.size(), kMaxPiece));
-  zlib.next_in = const_cast<Bytef*>(input.data());  // zlib's interface is older than const
+  zlib.next_in = const_cast<Bytef*>(input.data());  // zlib's interface lacks const
   zlib.avail_in = input_size;
   zlib.next_out = out.data();
   zlib.avail_out = output_size;
@@ -66,7 +54,10 @@ std::size_t GzipStream::inflate_some(std::span<std::uint8_t> out) {
   consumed_ += input_size - zlib.avail_in;
   const std::size_t produced = output_size - zlib.avail_out;
   produced_ += produced;
-  if (result == Z_STREAM_END) end_member();
+  if (result == Z_STREAM_END) {
+    ended_ = !recognizes(compressed_.subspan(consumed_));
+    if (!ended_) inflateReset(&zlib);  // for the next member
+  }
   if (result == Z_OK || result == Z_STREAM_END) return produced;
   if (result == Z_MEM_ERROR) throw std::bad_alloc();
   if (result == Z_BUF_ERROR) fail("the file is cut short: the file ends within the gzip stream");

@@ -6,11 +6,13 @@
 #include <span>
 #include <string>
 
+struct z_stream_s;  // zlib's
+
 namespace mnist_train::data {
 
-/// Inflates a gzip file (RFC 1952) of one member or several, whose contents follow each other. The
-/// file lies in memory and outlives this object. Throws Error(kData) with the name and the places
-/// in the compressed and the inflated data.
+/// Inflates a gzip file (RFC 1952) of one or several members, which are concatenated. The file is
+/// in memory and outlives this object. Throws Error(kData) with the name and the offsets in the
+/// compressed and the inflated data.
 class GzipStream {
  public:
   GzipStream(std::span<const std::uint8_t> compressed, std::string name);
@@ -18,21 +20,18 @@ class GzipStream {
   GzipStream& operator=(const GzipStream&) = delete;
   ~GzipStream();
 
-  /// Returns whether the bytes start like a gzip file.
+  /// Returns whether the bytes begin like a gzip file.
   static bool recognizes(std::span<const std::uint8_t> bytes);
 
-  /// Inflates the next bytes into `out` and returns how many: fewer than asked only where the
-  /// last member ends. Reaching the end of a member checks its length and checksum.
+  /// Inflates the next bytes into `out` and returns their number: fewer than asked only at the end
+  /// of the last member. At the end of a member its length and checksum are checked.
   std::size_t read(std::span<std::uint8_t> out);
 
   /// Throws Error(kData) unless the stream has ended and nothing follows it in the file.
   void expect_end() const;
 
  private:
-  struct Inflater;
-
   std::size_t inflate_some(std::span<std::uint8_t> out);
-  void end_member();
   [[noreturn]] void fail(const std::string& problem) const;
 
   std::span<const std::uint8_t> compressed_;
@@ -40,7 +39,7 @@ class GzipStream {
   std::size_t consumed_ = 0;
   std::size_t produced_ = 0;
   bool ended_ = false;
-  std::unique_ptr<Inflater> inflater_;
+  std::unique_ptr<z_stream_s> zlib_;
 };
 
 }  // namespace mnist_train::data

@@ -5,11 +5,13 @@
 #include <cstdio>
 #include <cstring>
 #include <limits>
+#include <mutex>
 #include <string>
 
 #include "base/error.h"
 #include "base/system.h"
 #include "data/inflated_cache.h"
+#include "data/sources.h"
 #include "imaging/codec.h"
 
 namespace mnist_train::data {
@@ -19,11 +21,10 @@ namespace {
 constexpr std::uint8_t kUnsignedByte = 0x08;
 constexpr std::size_t kMaxDimensions = 4;
 
-// Deflate reaches 1032:1 on nothing but zeros, images stay far below 100:1. What claims more than
-// this is a bomb or a lie; small files may, because they cannot hurt.
+// Deflate compresses zeros 1032:1, but images far below 100:1. A file that claims more than this is
+// a bomb or a lie; small ones may, because they do no harm.
 constexpr std::size_t kMaxExpansion = 256;
 constexpr std::size_t kHarmlessBytes = std::size_t{256} << 20;
-constexpr std::size_t kUnusedAtOnce = std::size_t{1} << 18;
 
 std::string hex(std::uint8_t byte) {
   std::array<char, 3> text{};
@@ -72,10 +73,10 @@ IdxReader::IdxReader(const std::filesystem::path& path)
 }
 
 void IdxReader::inflate_into(std::span<std::uint8_t> values) {
+  constexpr std::size_t kUnusedAtOnce = std::size_t{1} << 18;
   const auto kept = find_inflated(file_->bytes());
   if (kept && kept->bytes().size() == header_size() + size_) {
-    std::copy_n(kept->bytes().begin() + static_cast<std::ptrdiff_t>(header_size()), values.size(),
-                values.begin());
+    std::memcpy(values.data(), kept->bytes().data() + header_size(), values.size());
     return;
   }
   std::size_t filled = next(values);
@@ -110,7 +111,8 @@ void IdxReader::fail_at_value(std::size_t index, const std::string& problem) con
   fail(header_size() + index, problem);
 }
 
-/// The next bytes of the raw or inflated data; fewer than asked at their end.
+/// Reads the next bytes of the raw or inflated data and returns their number: fewer than asked only
+/// at the end.
 std::size_t IdxReader::next(std::span<std::uint8_t> out) {
   std::size_t count = 0;
   if (gzip_) {
@@ -162,7 +164,7 @@ void IdxReader::read_shape() {
   }
 }
 
-/// Refuses what the header states before any memory is asked for.
+/// Refuses an impossible size before any memory is allocated.
 void IdxReader::check_size() const {
   const std::size_t file_size = file_->bytes().size();
   const std::size_t end = header_size() + size_;
@@ -170,7 +172,7 @@ void IdxReader::check_size() const {
     if (size_ > kHarmlessBytes && size_ / kMaxExpansion > file_size) {
       fail(4, "the header states " + shape_text() + " values, more than " +
                   std::to_string(kMaxExpansion) + " times the " + std::to_string(file_size) +
-                  " compressed bytes; if that is meant, unpack the file");
+                  " compressed bytes; if that is intended, unpack the file");
     }
   } else if (file_size < end) {
     fail(file_size, "the file ends here, but the header states " + shape_text() +
@@ -194,60 +196,84 @@ void IdxReader::fail(std::size_t offset, const std::string& problem) const {
                                    std::to_string(offset) + ": " + problem);
 }
 
-IdxSource::IdxSource(const IdxFiles& files, std::int64_t max_classes) : images_(files.images) {
-  const auto& shape = images_.shape();
-  const std::size_t dimensions = shape.size();
-  require_dimensions(images_, dimensions >= 3,
-                     "3 (images x height x width) or 4 (images x channels x height x width)");
-  name_ = images_.name();
-  geometry_ =
-      ImageGeometry{dimensions == 4 ? shape[1] : 1, shape[dimensions - 2], shape[dimensions - 1]};
-  read_labels(files, max_classes);
-}
+namespace {
 
-void IdxSource::read_labels(const IdxFiles& files, std::int64_t max_classes) {
-  IdxReader reader(files.labels);
-  require_dimensions(reader, reader.shape().size() == 1, "1 (labels)");
-  if (reader.shape()[0] != images_.shape()[0]) {
-    imaging::fail_at(reader.name(), 4,
-                     std::to_string(reader.shape()[0]) + " labels, but " + name_ + " has " +
-                         std::to_string(images_.shape()[0]) + " images");
+class IdxSource : public ImageSource {
+ public:
+  IdxSource(const IdxFiles& files, std::int64_t max_classes)
+      : images_(files.images), labels_name_(files.labels.string()) {
+    const auto& shape = images_.shape();
+    const std::size_t dimensions = shape.size();
+    require_dimensions(images_, dimensions >= 3,
+                       "3 (images x height x width) or 4 (images x channels x height x width)");
+    name_ = images_.name();
+    geometry_ =
+        ImageGeometry{dimensions == 4 ? shape[1] : 1, shape[dimensions - 2], shape[dimensions - 1]};
+    read_labels(files.labels, max_classes);
   }
-  const IdxFile file = reader.read();
-  labels_.assign(file.values.begin(), file.values.end());
-  const auto too_great = std::find_if(labels_.begin(), labels_.end(),
-                                      [&](std::int32_t label) { return label >= max_classes; });
-  if (too_great != labels_.end()) {
-    const auto index = static_cast<std::size_t>(too_great - labels_.begin());
-    reader.fail_at_value(index, "label " + std::to_string(*too_great) + " of sample " +
-                                    std::to_string(index) + ", expected 0 to " +
-                                    std::to_string(max_classes - 1));
+
+  std::string sample_name(std::int64_t sample) const override {
+    return name_ + ": sample " + std::to_string(sample);
   }
-  classes_ = max_classes < kMostClasses
-                 ? max_classes
-                 : std::int64_t{*std::max_element(labels_.begin(), labels_.end())} + 1;
-}
 
-std::string IdxSource::sample_name(std::int64_t sample) const {
-  return name_ + ": sample " + std::to_string(sample);
-}
+  std::string label_name(std::int64_t sample) const override {
+    return labels_name_ + ": sample " + std::to_string(sample);
+  }
 
-std::span<const std::uint8_t> IdxSource::read(std::int64_t sample,
-                                              std::vector<std::uint8_t>& /*buffer*/) const {
-  std::call_once(once_, [this] { pixels_ = images_.read(); });
-  const auto size = static_cast<std::size_t>(geometry_->bytes());
-  return pixels_.values.subspan(static_cast<std::size_t>(sample) * size, size);
-}
+  /// Inflates a compressed file as a whole at the first call.
+  std::span<const std::uint8_t> read(std::int64_t sample,
+                                     std::vector<std::uint8_t>& /*buffer*/) const override {
+    std::call_once(once_, [this] { pixels_ = images_.read(); });
+    const auto size = static_cast<std::size_t>(geometry_->bytes());
+    return pixels_.values.subspan(static_cast<std::size_t>(sample) * size, size);
+  }
 
-std::span<const std::uint8_t> IdxSource::mapped_pixels() const {
-  if (images_.compressed()) return {};
-  return images_.read().values;
-}
+  std::span<const std::uint8_t> mapped_pixels() const override {
+    if (images_.compressed()) return {};
+    return images_.read().values;
+  }
 
-bool IdxSource::read_first(std::int64_t count, std::uint8_t* out) {
-  if (!images_.compressed()) return false;
-  images_.inflate_into({out, static_cast<std::size_t>(count * geometry_->bytes())});
-  return true;
+  /// Inflates a compressed file straight into `out`.
+  bool read_first(std::int64_t count, std::uint8_t* out) override {
+    if (!images_.compressed()) return false;
+    images_.inflate_into({out, static_cast<std::size_t>(count * geometry_->bytes())});
+    return true;
+  }
+
+ private:
+  void read_labels(const std::filesystem::path& path, std::int64_t max_classes) {
+    IdxReader reader(path);
+    require_dimensions(reader, reader.shape().size() == 1, "1 (labels)");
+    if (reader.shape()[0] != images_.shape()[0]) {
+      imaging::fail_at(reader.name(), 4,
+                       std::to_string(reader.shape()[0]) + " labels, but " + name_ + " has " +
+                           std::to_string(images_.shape()[0]) + " images");
+    }
+    const IdxFile file = reader.read();
+    labels_.assign(file.values.begin(), file.values.end());
+    const auto large = std::find_if(labels_.begin(), labels_.end(),
+                                    [&](std::int32_t label) { return label >= max_classes; });
+    if (large != labels_.end()) {
+      const auto index = static_cast<std::size_t>(large - labels_.begin());
+      reader.fail_at_value(index, "label " + std::to_string(*large) + " of sample " +
+                                      std::to_string(index) + ", expected 0 to " +
+                                      std::to_string(max_classes - 1));
+    }
+    classes_ = max_classes < kMostClasses
+                   ? max_classes
+                   : std::int64_t{*std::max_element(labels_.begin(), labels_.end())} + 1;
+  }
+
+  mutable IdxReader images_;
+  std::string labels_name_;
+  mutable std::once_flag once_;
+  mutable IdxFile pixels_;  // once `read` was called
+};
+
+}  // namespace
+
+std::shared_ptr<ImageSource> open_idx(const IdxFiles& files, std::int64_t max_classes) {
+  return std::make_shared<IdxSource>(files, max_classes);
 }
 
 }  // namespace mnist_train::data

@@ -4,14 +4,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/file.h"
 #include "data/gzip_stream.h"
-#include "data/image_source.h"
 
 namespace mnist_train::data {
 
@@ -22,11 +20,11 @@ struct IdxFile {
   std::shared_ptr<const void> owner;
 };
 
-/// An IDX file of unsigned bytes, opened: the header is read and checked, the values are not yet.
-/// Compression is known by its first bytes, not by the file's name. Throws Error(kData) naming file
-/// and byte offset (in inflated data where the file is compressed): bad magic, another element
-/// type, a dimension of 0, a size that the file cannot hold, too few or too many bytes, a broken
-/// gzip stream.
+/// An opened IDX file of unsigned bytes: the header is read and checked, but not the values.
+/// Compression is recognised by the first bytes, not by the file's name. Throws Error(kData) naming
+/// file and byte offset (in the inflated data if the file is compressed): bad magic, another
+/// element type, a dimension of 0, a size that the file cannot hold, too few or too many bytes, a
+/// broken gzip stream.
 class IdxReader {
  public:
   explicit IdxReader(const std::filesystem::path& path);
@@ -35,14 +33,12 @@ class IdxReader {
   const std::vector<std::int64_t>& shape() const { return shape_; }
   bool compressed() const { return gzip_ != nullptr; }
 
-  /// Inflates the first values into `values`, and checks that the file ends with the last ones, or
-  /// takes them from the user's cache, where a file that was inflated and checked is kept.
-  /// Only for a compressed file, and called once.
+  /// Inflates the first values into `values` and checks that the file ends with the last ones; or
+  /// copies them from the user's cache of inflated files. Only for a compressed file, once.
   void inflate_into(std::span<std::uint8_t> values);
 
-  /// Returns the values where they are mapped, or inflated into memory of their own: of exactly the
-  /// size that the header states, page by page, so that a lying header costs nothing. Called once
-  /// for a compressed file.
+  /// Returns the values, mapped or inflated. Memory for inflated ones is provided page by page as
+  /// it is written, so a lying header costs nothing. Called once for a compressed file.
   IdxFile read();
 
   /// Throws Error(kData) about the value at `index`.
@@ -59,39 +55,10 @@ class IdxReader {
 
   std::string name_;
   std::shared_ptr<const MappedFile> file_;
-  std::unique_ptr<GzipStream> gzip_;  // none: the file is raw
+  std::unique_ptr<GzipStream> gzip_;  // null: the file is raw
   std::size_t position_ = 0;          // of the next byte, in the raw or inflated data
   std::vector<std::int64_t> shape_;
   std::size_t size_ = 0;
-};
-
-/// The two files of a split.
-struct IdxFiles {
-  std::filesystem::path images;
-  std::filesystem::path labels;
-};
-
-/// Images [n,h,w] or [n,c,h,w] and their labels [n], opened and checked against each other. There
-/// are `max_classes` classes, or, where that many are not known, the greatest label + 1. Throws
-/// Error(kData) where counts differ, shapes do not fit, or a label is too great.
-class IdxSource : public ImageSource {
- public:
-  explicit IdxSource(const IdxFiles& files, std::int64_t max_classes = kMostClasses);
-
-  std::string sample_name(std::int64_t sample) const override;
-  /// Inflates a compressed file as a whole when it is first called.
-  std::span<const std::uint8_t> read(std::int64_t sample,
-                                     std::vector<std::uint8_t>& buffer) const override;
-  std::span<const std::uint8_t> mapped_pixels() const override;
-  /// Inflates a compressed file straight into `out`.
-  bool read_first(std::int64_t count, std::uint8_t* out) override;
-
- private:
-  void read_labels(const IdxFiles& files, std::int64_t max_classes);
-
-  mutable IdxReader images_;
-  mutable std::once_flag once_;
-  mutable IdxFile pixels_;  // once `read` was called
 };
 
 }  // namespace mnist_train::data

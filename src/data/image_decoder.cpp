@@ -20,9 +20,9 @@ namespace {
 
 constexpr const char* kModule = "libmnist-train-dali.so";
 
-using Make = ImageDecoder*(const ImageDecoderSetup&);
+using MakeDecoder = ImageDecoder*(const ImageDecoderSetup&);
 
-Make* load() {
+MakeDecoder* load_dali() {
   require_decoder(settings::Decode::kDali);
   const std::string path = find_program_file(kModule).string();
   const SharedLibrary library(path);
@@ -30,24 +30,24 @@ Make* load() {
     throw Error(ExitCode::kConfig, "cannot use NVIDIA DALI: " + library.error() +
                                        "; ./scripts/setup --dali installs it");
   }
-  Make* const make = library.find<Make>("mnist_train_make_dali_decoder");
+  MakeDecoder* const make = library.find<MakeDecoder>("mnist_train_make_dali_decoder");
   if (make == nullptr) {
-    throw Error(ExitCode::kConfig, path + ": is not mnist-train's DALI module");
+    throw Error(ExitCode::kConfig, path + ": is not the DALI module of mnist-train");
   }
   return make;
 }
 
-/// Decodes before training into memory that is there already, or batch by batch as training goes.
+/// Threads that decode all samples before training to a destination, or batches during training.
 class DecoderPool : public ImageDecoder {
  public:
-  DecoderPool(std::shared_ptr<const EncodedImages> images, int threads, std::uint8_t* destination)
-      : images_(std::move(images)),
-        thread_count_(static_cast<std::size_t>(threads)),
-        destination_(destination) {
+  explicit DecoderPool(const ImageDecoderSetup& setup)
+      : images_(setup.images),
+        thread_count_(static_cast<std::size_t>(setup.threads)),
+        destination_(setup.destination) {
     try {
-      for (int i = 0; i < threads; ++i) threads_.push_back(start_thread([this] { work(); }));
+      for (int i = 0; i < setup.threads; ++i) threads_.push_back(start_thread([this] { work(); }));
     } catch (...) {
-      end_threads();  // one that still runs when its object goes would end the process
+      end_threads();  // destroying a running thread would end the process
       throw;
     }
   }
@@ -75,13 +75,13 @@ class DecoderPool : public ImageDecoder {
   }
 
  private:
-  // Samples that a thread takes under one lock, as long as there are enough for all threads.
+  // Samples that a thread takes under one lock if there are enough for all threads.
   static constexpr std::size_t kMostAtOnce = 16;
 
   using Pixels = std::shared_ptr<std::vector<std::uint8_t>>;
   struct PendingBatch {
     std::vector<std::int64_t> samples;
-    Pixels pixels;  // null where there is a destination
+    Pixels pixels;  // null if there is a destination
     std::vector<SampleFailure> failures{};
     std::size_t next = 0;  // the first sample that no thread has taken
     std::size_t done = 0;
@@ -96,7 +96,7 @@ class DecoderPool : public ImageDecoder {
     for (std::thread& thread : threads_) thread.join();
   }
 
-  /// Memory that nobody holds any more, or more of it.
+  /// Returns memory that nobody holds any more, or new memory.
   Pixels free_pixels(std::size_t bytes) {
     for (Pixels& pixels : pixels_) {
       if (pixels.use_count() > 1) continue;
@@ -120,7 +120,7 @@ class DecoderPool : public ImageDecoder {
     std::vector<SampleFailure> failures;
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
-      PendingBatch* batch = nullptr;  // stays where it is while one of its samples is not done
+      PendingBatch* batch = nullptr;  // not moved until all of its samples are done
       begun_.wait(lock, [&] { return ending_ || (batch = batch_with_work()) != nullptr; });
       if (ending_) return;
       const std::size_t all = batch->samples.size();
@@ -128,11 +128,11 @@ class DecoderPool : public ImageDecoder {
       const std::size_t wanted = std::clamp<std::size_t>(all / (4 * thread_count_), 1, kMostAtOnce);
       const std::size_t end = batch->next = std::min(begin + wanted, all);
       lock.unlock();
-      for (std::size_t place = begin; place < end && !ending_; ++place) {
-        const std::int64_t sample = batch->samples[place];
+      for (std::size_t i = begin; i < end && !ending_; ++i) {
+        const std::int64_t sample = batch->samples[i];
         std::uint8_t* out = destination_ != nullptr
                                 ? destination_ + sample * size
-                                : batch->pixels->data() + static_cast<std::int64_t>(place) * size;
+                                : batch->pixels->data() + static_cast<std::int64_t>(i) * size;
         try {
           images_->samples.decode(sample, images_->geometry, out, buffer);
         } catch (const std::bad_alloc&) {
@@ -158,24 +158,23 @@ class DecoderPool : public ImageDecoder {
   std::condition_variable begun_;
   std::condition_variable done_;
   std::deque<PendingBatch> batches_;  // begun and not finished
-  std::vector<Pixels> pixels_;        // of batches here and of those who took them
+  std::vector<Pixels> pixels_;        // of batches here and of those that were taken
   std::vector<std::thread> threads_;
 };
 
 }  // namespace
 
 void ImageDecoder::prefetch(const std::vector<std::vector<std::int64_t>>& batches) {
-  std::size_t place = 0;
+  std::size_t next = 0;
   for (const std::vector<std::int64_t>& batch : batches) {
     if (batch.empty()) continue;
-    if (place == kBatchesAhead) return;
-    if (place == begun_.size()) {
+    if (next == kBatchesAhead) return;
+    if (next == begun_.size()) {
       begun_.push_back(batch);
       begin(batch);
     }
-    // What was announced wrongly goes when it comes to the front.
-    if (begun_[place] != batch) return;
-    ++place;
+    if (begun_[next] != batch) return;  // `take` removes wrong ones from the front
+    ++next;
   }
 }
 
@@ -217,19 +216,12 @@ void require_decoder(settings::Decode decode) {
   if (decode != settings::Decode::kDali || !find_program_file(kModule).empty()) return;
   throw Error(ExitCode::kConfig,
               "data.decode is \"dali\", but this build is without NVIDIA DALI; ./scripts/setup "
-              "--dali installs it and builds what uses it (\"stream\" decodes without it)");
-}
-
-std::unique_ptr<ImageDecoder> make_decoder_pool(std::shared_ptr<const EncodedImages> images,
-                                                int threads, std::uint8_t* destination) {
-  return std::make_unique<DecoderPool>(std::move(images), threads, destination);
+              "--dali installs it and builds its module (\"stream\" decodes without it)");
 }
 
 std::unique_ptr<ImageDecoder> make_image_decoder(const ImageDecoderSetup& setup) {
-  if (setup.images->decode != settings::Decode::kDali) {
-    return make_decoder_pool(setup.images, setup.threads);
-  }
-  static Make* const kMake = load();
+  if (setup.images->decode != settings::Decode::kDali) return std::make_unique<DecoderPool>(setup);
+  static MakeDecoder* const kMake = load_dali();
   return std::unique_ptr<ImageDecoder>(kMake(setup));
 }
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "data/dataset.h"
+#include "data/image_source.h"
 #include "data/sampler.h"
 
 namespace mnist_train::data {
@@ -19,31 +19,31 @@ struct SampleFailure {
   std::string message;  // begins with the sample's name
 };
 
-/// The pixels of some samples.
+/// The pixels of a batch of samples.
 struct DecodedBatch {
   const std::uint8_t* pixels = nullptr;   // [n,C,H,W] u8
-  std::shared_ptr<const void> owner{};    // keeps them
-  std::vector<SampleFailure> failures{};  // ascending; where there are any, pixels may lack
+  std::shared_ptr<const void> owner{};    // keeps them alive
+  std::vector<SampleFailure> failures{};  // ascending; their pixels are undefined
 };
 
-/// Decodes batches of samples on threads of its own, a few of them ahead of their use.
+/// Decodes batches of samples on threads of its own, several batches ahead.
 class ImageDecoder {
  public:
   static constexpr std::size_t kBatchesAhead = 3;
 
   virtual ~ImageDecoder() = default;
 
-  /// Begins to decode the batches that will be taken next, in their order, up to kBatchesAhead of
-  /// them; empty ones are skipped. Where the announcement proves wrong, time is lost, nothing else.
+  /// Begins to decode the batches that will be taken next, in order, at most kBatchesAhead; empty
+  /// ones are skipped. A wrong prefetch hint costs a wasted decode, nothing else.
   void prefetch(const std::vector<std::vector<std::int64_t>>& batches);
-  /// Waits for the batch of these samples, of which there is at least one; they may be any.
+  /// Waits for the batch of these samples, at least one, whether or not it was prefetched.
   DecodedBatch take(const std::vector<std::int64_t>& samples);
   /// Decodes the samples of `range` in batches and returns those that fail, ascending. `progress`
   /// is called after each batch with the failures so far, and ends the work by returning false.
   std::vector<SampleFailure> decode_range(
       Range range, std::int64_t batch_size,
       const std::function<bool(const std::vector<SampleFailure>&)>& progress);
-  /// Returns whether pixels lie on the GPU that was asked for.
+  /// Returns whether pixels are on the requested GPU.
   virtual bool decodes_to_gpu() const { return false; }
 
  protected:
@@ -59,22 +59,19 @@ class ImageDecoder {
 struct ImageDecoderSetup {
   std::shared_ptr<const EncodedImages> images;
   int threads = 1;
-  std::optional<int> gpu{};  // where pixels should lie, if the decoder can put them there
+  std::optional<int> gpu{};  // to decode to, if the decoder can
+  /// [count,C,H,W]: each sample is written to its position, and batches have no pixels. Null:
+  /// batches have memory, which is reused once nobody holds it. Only without DALI.
+  std::uint8_t* destination = nullptr;
 };
 
-/// Makes threads that decode samples by the decoders of src/imaging. With `destination`
-/// [count,C,H,W] each sample goes to its own place there, and batches have no pixels; without it
-/// they have memory that is used again when nobody holds it. Throws Error(kRunFailed) if the system
+/// Makes the decoder that images->decode names: a pool of threads that use src/imaging, or DALI.
+/// Throws Error(kConfig) if DALI is wanted and does not load, and Error(kRunFailed) if the system
 /// refuses a thread.
-std::unique_ptr<ImageDecoder> make_decoder_pool(std::shared_ptr<const EncodedImages> images,
-                                                int threads, std::uint8_t* destination = nullptr);
-
-/// Makes the decoder that images->decode names. Throws Error(kConfig) where DALI is wanted and does
-/// not load.
 std::unique_ptr<ImageDecoder> make_image_decoder(const ImageDecoderSetup& setup);
 
-/// Throws Error(kConfig), with what to type, where `decode` needs the DALI module and it is not
-/// installed. Loads nothing.
+/// Throws Error(kConfig), with the command that installs it, if `decode` needs the DALI module and
+/// it is missing. Loads nothing.
 void require_decoder(settings::Decode decode);
 
 }  // namespace mnist_train::data

@@ -1,5 +1,3 @@
-#include "data/image_folder.h"
-
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -17,6 +15,7 @@
 #include "base/file_kind.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "data/sources.h"
 
 namespace mnist_train::data {
 
@@ -24,15 +23,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::uintmax_t kMostBytes = std::uintmax_t{1} << 30U;  // of one image file
-
-/// A path for messages, on one line.
-std::string shown(const fs::path& path) {
-  std::string text = escape_control_bytes(path.string());
-  for (std::size_t at = 0; (at = text.find('\n', at)) != std::string::npos;)
-    text.replace(at, 1, "\\n");
-  return text;
-}
+constexpr std::uintmax_t kMostImageBytes = std::uintmax_t{1} << 30U;  // of one image file
 
 bool is_plain_text(const std::string& name) {
   for (const char letter : name) {
@@ -46,13 +37,22 @@ bool is_plain_text(const std::string& name) {
   return true;
 }
 
+/// Tells by its extension.
+bool is_image_file(const fs::path& path) {
+  std::string extension = path.extension().string();
+  for (char& letter : extension) {
+    if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
+  }
+  return extension == ".jpg" || extension == ".jpeg" || extension == ".png";
+}
+
 struct FolderEntry {
   std::string name;
   struct stat status;
 };
 
-/// What a folder holds, sorted by name, links followed, hidden files left out.
-std::vector<FolderEntry> list(const fs::path& folder, BadSamples& bad) {
+/// Returns the entries of a folder, sorted by name, without hidden files; links are followed.
+std::vector<FolderEntry> list_folder(const fs::path& folder, BadSamples& bad) {
   std::vector<FolderEntry> entries;
   std::error_code error;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
@@ -62,154 +62,139 @@ std::vector<FolderEntry> list(const fs::path& folder, BadSamples& bad) {
     const bool known = ::stat(entry->path().c_str(), &found.status) == 0;
     if (!known) {
       if (entry->is_symlink() || is_image_file(entry->path())) {
-        bad.add(shown(entry->path()) + ": cannot be read: " + std::strerror(errno));
+        bad.add(on_one_line(entry->path().string()) + ": cannot be read: " + std::strerror(errno));
       }
       continue;
     }
     if (!is_plain_text(found.name) &&
         (S_ISDIR(found.status.st_mode) || is_image_file(found.name))) {
-      bad.add(shown(entry->path()) + ": a name with control bytes or broken UTF-8");
+      bad.add(on_one_line(entry->path().string()) + ": a name with control bytes or broken UTF-8");
       continue;
     }
     entries.push_back(std::move(found));
   }
-  if (error) throw Error(ExitCode::kData, shown(folder) + ": cannot list: " + error.message());
+  if (error)
+    throw Error(ExitCode::kData,
+                on_one_line(folder.string()) + ": cannot list: " + error.message());
   std::sort(entries.begin(), entries.end(),
             [](const FolderEntry& a, const FolderEntry& b) { return a.name < b.name; });
   return entries;
 }
 
-struct ImageFile {
-  std::string name;  // relative to the set's folder
-  std::uintmax_t size;
-};
-
-/// Walks the folders below one class.
-class ClassWalk {
+class ImageFolder : public ImageSource {
  public:
-  ClassWalk(fs::path root, BadSamples& bad) : root_(std::move(root)), bad_(bad) {}
+  ImageFolder(fs::path folder, BadSamples& bad) : folder_(std::move(folder)), bad_(bad) {
+    name_ = on_one_line(folder_.string());
+    std::error_code ignored;  // listing says what is wrong
+    if (fs::is_regular_file(folder_, ignored)) {
+      throw Error(ExitCode::kData,
+                  name_ + ": a file; expected a folder of class folders with images");
+    }
+    bool has_images = false;
+    std::vector<std::string> folders;
+    for (const FolderEntry& entry : list_folder(folder_, bad)) {
+      const bool is_folder = S_ISDIR(entry.status.st_mode);
+      if (is_folder) folders.push_back(entry.name);
+      has_images = has_images || (!is_folder && is_image_file(entry.name));
+    }
+    if (has_images && !folders.empty()) {
+      throw Error(ExitCode::kData, name_ + ": holds images beside class folders");
+    }
+    if (has_images) add_class(fs::weakly_canonical(folder_).filename().string(), "");
+    for (const std::string& name : folders) add_class(name, name);
+    classes_ = static_cast<std::int64_t>(class_names_.size());
+    if (labels_.empty()) {
+      throw Error(ExitCode::kData, name_ + ": no class folders with images (.jpg, .jpeg, .png)" +
+                                       other_files_in(folder_));
+    }
+  }
 
-  void visit(const fs::path& relative) {
-    const fs::path folder = root_ / relative;
+  std::string sample_name(std::int64_t sample) const override {
+    return shown(files_[static_cast<std::size_t>(sample)]);
+  }
+
+  std::span<const std::uint8_t> read(std::int64_t sample,
+                                     std::vector<std::uint8_t>& buffer) const override {
+    const auto at = static_cast<std::size_t>(sample);
+    const fs::path path = folder_ / files_[at];
+    const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    buffer.resize(sizes_[at]);
+    std::size_t done = 0;
+    while (file.valid() && done < buffer.size()) {
+      const ssize_t count = ::read(file.get(), buffer.data() + done, buffer.size() - done);
+      if (count < 0 && errno == EINTR) continue;
+      if (count <= 0) break;
+      done += static_cast<std::size_t>(count);
+    }
+    if (done == buffer.size()) return buffer;
+    throw Error(ExitCode::kData, sample_name(sample) + ": cannot be read: " +
+                                     (!file.valid() ? std::strerror(errno)
+                                                    : "shorter than when the folder was listed"));
+  }
+
+ private:
+  std::string shown(const fs::path& relative) const {
+    return on_one_line((folder_ / relative).string());
+  }
+
+  void add_class(const std::string& name, const fs::path& folder) {
+    std::size_t file = files_.size();
+    add_files_below(folder);
+    if (file == files_.size()) {
+      bad_.add(shown(folder) + ": a class without images (.jpg, .jpeg, .png)" +
+               other_files_in(folder_ / folder));
+    }
+    labels_.resize(files_.size(), static_cast<std::int32_t>(class_names_.size()));
+    class_names_.push_back(name);
+    Hasher hasher;
+    hasher.update(hash_.data(), hash_.size());
+    for (; file < files_.size(); ++file) {
+      hasher.update(files_[file].c_str(), files_[file].size() + 1);
+      hasher.update(&sizes_[file], sizeof sizes_[file]);
+    }
+    hash_ = hasher.named_digest();
+  }
+
+  void add_files_below(const fs::path& relative) {
+    const fs::path folder = folder_ / relative;
     struct stat status {};
     if (::stat(folder.c_str(), &status) != 0) return;
     const std::pair<dev_t, ino_t> identity{status.st_dev, status.st_ino};
     if (!above_.insert(identity).second) {
-      return bad_.add(shown(folder) + ": a link back to a folder above it");
+      return bad_.add(shown(relative) + ": a link back to a folder above it");
     }
-    for (const FolderEntry& entry : list(folder, bad_)) {
+    for (const FolderEntry& entry : list_folder(folder, bad_)) {
       const fs::path inner = relative / entry.name;
       if (S_ISDIR(entry.status.st_mode)) {
-        visit(inner);
+        add_files_below(inner);
       } else if (is_image_file(entry.name)) {
-        add(inner, entry.status);
+        add_file(inner, entry.status);
       }
     }
     above_.erase(identity);
   }
 
-  std::vector<ImageFile> files;
-
- private:
-  void add(const fs::path& relative, const struct stat& status) {
+  void add_file(const fs::path& relative, const struct stat& status) {
     const auto size = static_cast<std::uintmax_t>(status.st_size);
-    const std::string name = shown(root_ / relative);
+    const std::string name = shown(relative);
     if (!S_ISREG(status.st_mode)) return bad_.add(name + ": not a regular file");
     if (size == 0) return bad_.add(name + ": byte 0: an empty file instead of an image");
-    if (size > kMostBytes) return bad_.add(name + ": " + std::to_string(size) + " bytes");
-    files.push_back({relative.string(), size});
+    if (size > kMostImageBytes) return bad_.add(name + ": " + std::to_string(size) + " bytes");
+    files_.push_back(relative.string());
+    sizes_.push_back(size);
   }
 
-  fs::path root_;
-  BadSamples& bad_;
-  std::set<std::pair<dev_t, ino_t>> above_;
+  fs::path folder_;
+  BadSamples& bad_;                            // used while the folder is listed
+  std::set<std::pair<dev_t, ino_t>> above_{};  // the folders that are being listed
+  std::vector<std::string> files_;             // relative to folder_
+  std::vector<std::uintmax_t> sizes_;
 };
 
 }  // namespace
 
-bool is_image_file(const fs::path& path) {
-  std::string extension = path.extension().string();
-  for (char& letter : extension) {
-    if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
-  }
-  return extension == ".jpg" || extension == ".jpeg" || extension == ".png";
-}
-
-ImageFolder::ImageFolder(const fs::path& folder, BadSamples& bad) : folder_(folder) {
-  name_ = shown(folder);
-  std::error_code ignored;  // listing says what is wrong
-  if (fs::is_regular_file(folder, ignored)) {
-    throw Error(ExitCode::kData,
-                name_ + ": a file; expected a folder of class folders with images");
-  }
-  bool has_images = false;
-  std::vector<std::string> folders;
-  for (const FolderEntry& entry : list(folder, bad)) {
-    if (S_ISDIR(entry.status.st_mode)) {
-      folders.push_back(entry.name);
-    } else if (is_image_file(entry.name)) {
-      has_images = true;
-    }
-  }
-  if (has_images && !folders.empty()) {
-    throw Error(ExitCode::kData, name_ + ": holds images beside class folders");
-  }
-  if (has_images) {
-    class_names_.push_back(fs::weakly_canonical(folder).filename().string());
-    add_class("", 0, bad);
-  } else {
-    for (const std::string& name : folders) {
-      add_class(name, static_cast<std::int32_t>(class_names_.size()), bad);
-      class_names_.push_back(name);
-    }
-  }
-  classes_ = static_cast<std::int64_t>(class_names_.size());
-  if (labels_.empty()) {
-    throw Error(ExitCode::kData, name_ + ": no class folders with images (.jpg, .jpeg, .png)" +
-                                     other_files_in(folder));
-  }
-}
-
-void ImageFolder::add_class(const fs::path& folder, std::int32_t label, BadSamples& bad) {
-  ClassWalk walk(folder_, bad);
-  walk.visit(folder);
-  if (walk.files.empty()) {
-    bad.add(shown(folder_ / folder) + ": a class without images (.jpg, .jpeg, .png)" +
-            other_files_in(folder_ / folder));
-  }
-  Hasher hasher;
-  hasher.update(hash_.data(), hash_.size());
-  for (ImageFile& file : walk.files) {
-    hasher.update(file.name.data(), file.name.size() + 1);
-    hasher.update(&file.size, sizeof file.size);
-    files_.push_back(std::move(file.name));
-    sizes_.push_back(file.size);
-    labels_.push_back(label);
-  }
-  hash_ = hasher.named_digest();
-}
-
-std::string ImageFolder::sample_name(std::int64_t sample) const {
-  return shown(folder_ / files_[static_cast<std::size_t>(sample)]);
-}
-
-std::span<const std::uint8_t> ImageFolder::read(std::int64_t sample,
-                                                std::vector<std::uint8_t>& buffer) const {
-  const auto at = static_cast<std::size_t>(sample);
-  const fs::path path = folder_ / files_[at];
-  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  buffer.resize(sizes_[at]);
-  std::size_t done = 0;
-  while (file.valid() && done < buffer.size()) {
-    const ssize_t count = ::read(file.get(), buffer.data() + done, buffer.size() - done);
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) break;
-    done += static_cast<std::size_t>(count);
-  }
-  if (done == buffer.size()) return buffer;
-  throw Error(ExitCode::kData, sample_name(sample) + ": cannot be read: " +
-                                   (!file.valid() ? std::strerror(errno)
-                                                  : "shorter than when the folder was listed"));
+std::shared_ptr<ImageSource> open_image_folder(const fs::path& folder, BadSamples& bad) {
+  return std::make_shared<ImageFolder>(folder, bad);
 }
 
 }  // namespace mnist_train::data

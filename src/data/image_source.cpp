@@ -4,33 +4,27 @@
 #include <cstring>
 #include <utility>
 
+#include "base/hash.h"
 #include "imaging/codec.h"
 
 namespace mnist_train::data {
 
 namespace {
 
-/// Brings an image to the geometry and writes it as planes [C,H,W] to `out`. Throws Error(kData) as
-/// require_geometry does.
+/// Converts an image to the geometry and writes it as planes [C,H,W] to `out`. Throws Error(kData)
+/// as require_geometry does.
 void fit(imaging::Image image, const ImageGeometry& geometry, const std::string& name,
          std::uint8_t* out) {
   require_geometry({image.channels, image.height, image.width}, geometry, name);
-  // Gray is resized before it is copied to the channels, which gives each of them the same.
+  // Grayscale is resized before it is copied to the channels, which gives the same planes.
   if (image.channels > geometry.channels) {
     image = imaging::with_channels(std::move(image), geometry.channels);
   }
   const imaging::Image fitted = imaging::resize(image, geometry.height, geometry.width);
-  const auto channels = static_cast<std::size_t>(geometry.channels);
-  if (fitted.channels == 1) {
-    for (std::size_t channel = 0; channel < channels; ++channel) {
-      out = std::copy(fitted.pixels.begin(), fitted.pixels.end(), out);
-    }
-    return;
-  }
-  const std::size_t pixels = fitted.pixels.size() / channels;
-  for (std::size_t channel = 0; channel < channels; ++channel) {
-    for (std::size_t pixel = 0; pixel < pixels; ++pixel) {
-      *out++ = fitted.pixels[pixel * channels + channel];
+  const auto stored = static_cast<std::size_t>(fitted.channels);
+  for (std::size_t channel = 0; channel < static_cast<std::size_t>(geometry.channels); ++channel) {
+    for (std::size_t at = stored == 1 ? 0 : channel; at < fitted.pixels.size(); at += stored) {
+      *out++ = fitted.pixels[at];
     }
   }
 }
@@ -44,15 +38,16 @@ std::string ImageGeometry::text() const {
 void require_geometry(const ImageGeometry& own, const ImageGeometry& wanted,
                       const std::string& name) {
   if (!wanted.fits_channels && own.channels != wanted.channels) {
-    throw Error(ExitCode::kData,
-                name + ": " + (own.channels == 1 ? "gray among colour" : "colour among gray") +
-                    " images; data.channels brings all to one kind");
+    throw Error(ExitCode::kData, name + ": is " +
+                                     (own.channels == 1 ? "grayscale while others are RGB"
+                                                        : "RGB while others are grayscale") +
+                                     "; set data.channels to convert");
   }
   if (!wanted.fits_size && (own.height != wanted.height || own.width != wanted.width)) {
-    throw Error(ExitCode::kData,
-                name + ": " + std::to_string(own.height) + " x " + std::to_string(own.width) +
-                    " pixels among images of " + std::to_string(wanted.height) + " x " +
-                    std::to_string(wanted.width) + "; data.size brings all to one size");
+    throw Error(ExitCode::kData, name + ": is " + std::to_string(own.height) + " x " +
+                                     std::to_string(own.width) + " pixels while others are " +
+                                     std::to_string(wanted.height) + " x " +
+                                     std::to_string(wanted.width) + "; set data.size to resize");
   }
 }
 
@@ -102,12 +97,56 @@ void ImageSource::use_classes(const std::vector<std::string>& names, BadSamples&
   classes_ = static_cast<std::int64_t>(names.size());
 }
 
-void ImageSource::require_classes_fit() const {
-  if (classes_ <= kMostClasses) return;
-  const auto greatest = std::max_element(labels_.begin(), labels_.end()) - labels_.begin();
-  throw Error(ExitCode::kData, sample_name(greatest) + ": class " + std::to_string(classes_ - 1) +
-                                   "; at most " + std::to_string(kMostClasses) +
-                                   " classes can be held");
+SampleView::SampleView(std::vector<std::shared_ptr<ImageSource>> sources)
+    : sources_(std::move(sources)) {
+  Hasher hasher;
+  for (std::size_t source = 0; source < sources_.size(); ++source) {
+    hasher.update(sources_[source]->hash().data(), sources_[source]->hash().size());
+    for (std::int64_t sample = 0; sample < sources_[source]->count(); ++sample) {
+      samples_.push_back({source, sample});
+    }
+  }
+  hash_ = hasher.named_digest();
+}
+
+SampleView SampleView::select(const std::vector<std::int64_t>& positions) const {
+  SampleView view;
+  view.sources_ = sources_;
+  view.samples_.reserve(positions.size());
+  for (const std::int64_t position : positions) view.samples_.push_back(at(position));
+  Hasher hasher;
+  hasher.update(hash_.data(), hash_.size());
+  hasher.update(positions.data(), positions.size() * sizeof(std::int64_t));
+  view.hash_ = hasher.named_digest();
+  return view;
+}
+
+std::vector<std::int64_t> SampleView::parts() const {
+  std::vector<std::int64_t> counts(sources_.size());
+  for (const PlacedSample& sample : samples_) ++counts[sample.source];
+  return counts;
+}
+
+std::int32_t SampleView::label(std::int64_t position) const {
+  const auto& [source, sample] = at(position);
+  return sources_[source]->labels()[static_cast<std::size_t>(sample)];
+}
+
+std::string SampleView::sample_name(std::int64_t position) const {
+  const auto& [source, sample] = at(position);
+  return sources_[source]->sample_name(sample);
+}
+
+std::span<const std::uint8_t> SampleView::read(std::int64_t position,
+                                               std::vector<std::uint8_t>& buffer) const {
+  const auto& [source, sample] = at(position);
+  return sources_[source]->read(sample, buffer);
+}
+
+void SampleView::decode(std::int64_t position, const ImageGeometry& geometry, std::uint8_t* out,
+                        std::vector<std::uint8_t>& buffer) const {
+  const auto& [source, sample] = at(position);
+  sources_[source]->decode(sample, geometry, out, buffer);
 }
 
 }  // namespace mnist_train::data

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -8,16 +9,17 @@
 
 #include "base/error.h"
 #include "imaging/image.h"
+#include "settings/data_options.h"
 
 namespace mnist_train::data {
 
-/// The channels and the size of images, and whether images of others are brought to them.
+/// Channels and size of images, and whether images that differ are converted.
 struct ImageGeometry {
   std::int64_t channels = 1;
   std::int64_t height = 0;
   std::int64_t width = 0;
-  bool fits_channels = false;  // data.channels asks for it; else other channels are an error
-  bool fits_size = false;      // the same of data.size
+  bool fits_channels = false;  // data.channels is set; otherwise other channels are an error
+  bool fits_size = false;      // the same for data.size
 
   std::int64_t bytes() const { return channels * height * width; }
   bool same_shape(const ImageGeometry& other) const {
@@ -27,16 +29,16 @@ struct ImageGeometry {
   std::string text() const;
 };
 
-/// Throws Error(kData) with `name` where an image of `own` geometry differs from what is wanted,
-/// and the options do not ask to change it.
+/// Throws Error(kData) with `name` if an image of geometry `own` differs from `wanted` and the
+/// options do not ask to convert it.
 void require_geometry(const ImageGeometry& own, const ImageGeometry& wanted,
                       const std::string& name);
 
-/// Returns the image whose planes [C,H,W] these are.
+/// Returns the image of these planes [C,H,W].
 imaging::Image from_planes(std::span<const std::uint8_t> planes, const ImageGeometry& geometry);
 
-/// Collects what is wrong with single samples: the first one is an Error, or all of them are listed
-/// and left out.
+/// Collects problems with single samples: the first one is an Error, or all are listed and their
+/// samples skipped.
 class BadSamples {
  public:
   explicit BadSamples(bool skip) : skip_(skip) {}
@@ -55,9 +57,9 @@ class BadSamples {
   std::vector<std::string> skipped_;
 };
 
-/// Labelled images in the files of one format, opened: their labels and classes are known, pixels
-/// are read when they are asked for, by several threads at once if need be. A source holds either
-/// pixels of one geometry or encoded images, each with its own.
+/// Labelled images in the files of one format, opened: labels and classes are known, pixels are
+/// read on demand, by several threads at once if need be. A source holds either pixels of one
+/// geometry or encoded images, each with its own.
 class ImageSource {
  public:
   static constexpr std::int64_t kMostClasses = 256;  // labels become bytes
@@ -68,38 +70,37 @@ class ImageSource {
   /// Returns the class of each sample, [count], from 0 to classes() - 1.
   const std::vector<std::int32_t>& labels() const { return labels_; }
   std::int64_t classes() const { return classes_; }
-  /// Returns the names of the classes by number, or nothing where the files have none.
+  /// Returns the names of the classes by number; empty if the files have none.
   const std::vector<std::string>& class_names() const { return class_names_; }
   /// Returns the path of the file, folder or database, for messages.
   const std::string& name() const { return name_; }
   /// Returns a hash of the names, sizes and labels of encoded images, as "xxh3-128:…"; empty for
-  /// pixels, whose bytes are hashed when they are read.
+  /// pixels, which are hashed when they are read.
   const std::string& hash() const { return hash_; }
-  /// Returns the geometry of samples that are stored as pixels; nothing where they are encoded.
+  /// Returns the geometry of samples that are stored as pixels; nothing if they are encoded.
   const std::optional<ImageGeometry>& geometry() const { return geometry_; }
 
   /// Returns the name of a sample for messages: its file, or the file and its position in it.
   virtual std::string sample_name(std::int64_t sample) const = 0;
-  /// Returns the bytes of a sample as they are stored: planes [C,H,W], or a PNG or JPEG file, in
-  /// memory of the source, or in `buffer`. Throws Error(kData) with the sample's name.
+  /// Returns the name of a sample for messages about its label, which may be in another file.
+  virtual std::string label_name(std::int64_t sample) const { return sample_name(sample); }
+  /// Returns the stored bytes of a sample, planes [C,H,W] or a PNG or JPEG file, in memory of the
+  /// source or in `buffer`. Throws Error(kData) with the sample's name.
   virtual std::span<const std::uint8_t> read(std::int64_t sample,
                                              std::vector<std::uint8_t>& buffer) const = 0;
   /// Writes a sample to `out` as planes [C,H,W] of `geometry`. Throws Error(kData) with its name.
   void decode(std::int64_t sample, const ImageGeometry& geometry, std::uint8_t* out,
               std::vector<std::uint8_t>& buffer) const;
 
-  /// Returns all pixels [count,C,H,W] where they lie so in a mapped file; else nothing.
+  /// Returns all pixels [count,C,H,W] if they are contiguous in a mapped file, otherwise nothing.
   virtual std::span<const std::uint8_t> mapped_pixels() const { return {}; }
   /// Writes the pixels of the first `count` samples to `out` and checks the rest of the files.
-  /// Called once at most. Returns false, having done nothing, where `read` is as fast.
+  /// Called once at most. Returns false, having done nothing, if `read` is as fast.
   virtual bool read_first(std::int64_t /*count*/, std::uint8_t* /*out*/) { return false; }
 
   /// Numbers the classes as in `names`, which is sorted. Throws Error(kData) for a class that is
-  /// not among them, and notes those of them that are missing here in `bad`.
+  /// not in `names`, and adds those of `names` that are missing here to `bad`.
   void use_classes(const std::vector<std::string>& names, BadSamples& bad);
-  /// Throws Error(kData) with the name of a sample where there are more classes than labels can
-  /// tell apart.
-  void require_classes_fit() const;
 
  protected:
   std::vector<std::int32_t> labels_;
@@ -108,6 +109,60 @@ class ImageSource {
   std::string name_;
   std::string hash_;
   std::optional<ImageGeometry> geometry_;
+};
+
+/// Samples of one or several sources in some order. Limits, hold-outs and skipped samples are views
+/// of views.
+///
+///   const SampleView all({cats, dogs});                       // all cats, then all dogs
+///   const SampleView some = all.select(positions({0, 100}));  // its first hundred samples
+class SampleView {
+ public:
+  /// Makes a view of no samples.
+  SampleView() = default;
+  /// Makes a view of all samples of the sources, in order.
+  explicit SampleView(std::vector<std::shared_ptr<ImageSource>> sources);
+
+  /// Returns a view of the samples at these positions of this one, in this order.
+  SampleView select(const std::vector<std::int64_t>& positions) const;
+
+  std::int64_t count() const { return static_cast<std::int64_t>(samples_.size()); }
+  /// Returns the number of samples of each source.
+  std::vector<std::int64_t> parts() const;
+  const std::vector<std::shared_ptr<ImageSource>>& sources() const { return sources_; }
+  /// Returns the name of the first source, for messages.
+  const std::string& name() const { return sources_.front()->name(); }
+  /// Returns a hash of the sources' hashes and of all selections since, as "xxh3-128:…".
+  const std::string& hash() const { return hash_; }
+
+  // The sample at a position, as in ImageSource.
+  std::int32_t label(std::int64_t position) const;
+  std::string sample_name(std::int64_t position) const;
+  std::span<const std::uint8_t> read(std::int64_t position,
+                                     std::vector<std::uint8_t>& buffer) const;
+  void decode(std::int64_t position, const ImageGeometry& geometry, std::uint8_t* out,
+              std::vector<std::uint8_t>& buffer) const;
+
+ private:
+  struct PlacedSample {
+    std::size_t source;
+    std::int64_t sample;
+  };
+  const PlacedSample& at(std::int64_t position) const {
+    return samples_[static_cast<std::size_t>(position)];
+  }
+
+  std::vector<std::shared_ptr<ImageSource>> sources_;
+  std::vector<PlacedSample> samples_;
+  std::string hash_;
+};
+
+/// Images that are decoded as they are used.
+struct EncodedImages {
+  SampleView samples;
+  ImageGeometry geometry;  // of the decoded images
+  settings::Decode decode = settings::Decode::kStream;
+  std::optional<std::int64_t> threads{};  // default: as many as the process computes with
 };
 
 }  // namespace mnist_train::data

@@ -24,15 +24,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kWorthwhile_bytes = std::size_t{256} << 10;  // compressed
-constexpr std::size_t kMost_bytes = std::size_t{256} << 20;        // inflated
-constexpr std::size_t kMostFiles = 8;
+constexpr std::size_t kWorthwhile_bytes = std::size_t{256} << 10;    // compressed
+constexpr std::size_t kMostInflated_bytes = std::size_t{256} << 20;  // inflated
+constexpr std::size_t kMostKept = 8;
 constexpr char kBetweenHashes = '-';
 
 bool is_unfinished(const fs::path& file) { return file.filename().string().front() == '.'; }
 
-/// The files of the cache, named by the hashes of the compressed bytes and of their content, and
-/// those that are still being written or were left by a process that ended then.
+/// Returns the files of the cache, named by the hashes of the compressed bytes and of their
+/// content, and unfinished ones that a process is writing or left.
 std::vector<fs::path> files_in(const fs::path& folder) {
   std::vector<fs::path> files;
   std::error_code failed;
@@ -58,13 +58,13 @@ void remove_least_recently_used(const fs::path& folder) {
       fs::remove(file, failed);
     }
   }
-  if (files.size() <= kMostFiles) return;
+  if (files.size() <= kMostKept) return;
   std::sort(files.begin(), files.end());
-  files.resize(files.size() - kMostFiles);
+  files.resize(files.size() - kMostKept);
   for (const auto& [used, file] : files) fs::remove(file, failed);
 }
 
-/// Without fsync: what a crash of the machine leaves has another hash.
+/// Without fsync: a file damaged by a crash of the machine has another hash.
 bool write_whole(const fs::path& path, std::span<const std::uint8_t> header,
                  std::span<const std::uint8_t> values) {
   const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR));
@@ -99,7 +99,7 @@ std::shared_ptr<const MappedFile> find_inflated(std::span<const std::uint8_t> co
 
 void keep_inflated(std::span<const std::uint8_t> compressed, std::span<const std::uint8_t> header,
                    std::span<const std::uint8_t> values) {
-  if (compressed.size() < kWorthwhile_bytes || values.size() > kMost_bytes) return;
+  if (compressed.size() < kWorthwhile_bytes || values.size() > kMostInflated_bytes) return;
   const std::optional<fs::path> folder = own_cache_folder("inflated");
   if (!folder) return;
   Hasher content;

@@ -4,38 +4,36 @@
 #include <chrono>
 #include <exception>
 #include <functional>
-#include <string>
 #include <thread>
 
 #include "base/file.h"
 #include "data/dataset.h"
-#include "data/dataset_reader.h"
 #include "settings/data_options.h"
 
 namespace mnist_train::data {
 
-/// What a worker inherits of a SharedDataset. Both descriptors are close-on-exec in the launcher,
-/// which lets them through with dup2 in the child.
+/// The descriptors that a worker inherits of a SharedDataset. In the launcher both are
+/// close-on-exec; it lets them through with dup2 in the child.
 struct SharedDatasetHandle {
-  int memory_fd = -1;  // an unnamed file in memory, where the samples will be
-  int ready_fd = -1;   // a pipe: readable once they are there, hung up when they never will be
+  int memory_fd = -1;  // an unnamed file in memory, for the samples
+  int ready_fd = -1;   // a pipe: readable once they are there, hung up if they never will be
 };
 
 /// One host's samples, read once by the launcher while its workers start, and mapped by all of
 /// them. The launcher makes it before it spawns and calls `publish`; each worker calls `attach`.
 class SharedDataset {
  public:
-  /// Throws Error(kRunFailed) when the system gives no descriptors.
+  /// Throws Error(kRunFailed) if the system gives no descriptors.
   SharedDataset();
   SharedDataset(const SharedDataset&) = delete;
   SharedDataset& operator=(const SharedDataset&) = delete;
-  /// Ends the reading and waits for its thread.
+  /// Cancels reading and waits for its thread.
   ~SharedDataset();
 
   SharedDatasetHandle handle() const { return {memory_fd_.get(), ready_read_fd_.get()}; }
 
-  /// Starts to find, read and check the data set, on a thread of its own that takes no signals. In
-  /// the end `handle().ready_fd` becomes readable, or hangs up where that failed. Called once.
+  /// Starts a thread, which takes no signals, that finds, reads and checks the data set. In the end
+  /// `handle().ready_fd` becomes readable, or hangs up if that failed. Called once.
   void publish(const settings::DataOptions& options, std::int64_t seed = 1,
                Splits splits = Splits::kBoth);
 
@@ -43,8 +41,6 @@ class SharedDataset {
   void wait();
 
  private:
-  void run(const settings::DataOptions& options, std::int64_t seed, Splits splits);
-
   UniqueFd memory_fd_;
   UniqueFd ready_read_fd_;
   UniqueFd ready_write_fd_;
@@ -53,10 +49,10 @@ class SharedDataset {
   std::exception_ptr failure_;
 };
 
-/// Waits until the samples are there, with a call of `while_waiting` every second, and maps them,
-/// read-only and without a copy. Takes the descriptors over. Throws PeerError when the launcher
-/// ended or gave up before, or after `timeout`, and Error(kRunFailed) when the memory does not hold
-/// what a launcher of this program puts there.
+/// Waits for the samples, calling `while_waiting` every second, and maps them, read-only and
+/// without a copy. Takes ownership of the descriptors. Throws PeerError if the launcher ended or
+/// gave up before, or after `timeout`, and Error(kRunFailed) if the memory was not written by a
+/// launcher of this program.
 Dataset attach(const SharedDatasetHandle& handle, std::chrono::milliseconds timeout,
                const std::function<void()>& while_waiting = {});
 

@@ -1,28 +1,225 @@
 #include "data/sources.h"
 
+#include <spdlog/fmt/fmt.h>
+#include <spdlog/fmt/ranges.h>
+
 #include <algorithm>
+#include <cstdlib>
 #include <set>
+#include <sstream>
+#include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "base/error.h"
-#include "data/cifar_source.h"
-#include "data/find_files.h"
-#include "data/idx_source.h"
-#include "data/image_folder.h"
-#include "data/lmdb_source.h"
-#include "data/synthetic_digits.h"
+#include "base/file.h"
+#include "base/file_kind.h"
+#include "base/log.h"
+#include "base/print.h"
+#include "base/system.h"
+#include "base/typed_command.h"
 #include "imaging/codec.h"
-#include "settings/named_datasets.h"
 
 namespace mnist_train::data {
 
-namespace {
-
+namespace fs = std::filesystem;
 using settings::DataFormat;
 using settings::DataLocation;
 using settings::DataOptions;
 
-/// What the options name: a format and places, or a data set whose row says them.
+namespace {
+
+/// The config key of a split, and the names of its files in a folder.
+struct SplitNames {
+  std::string key;
+  std::vector<std::string_view> prefixes;
+  std::vector<std::string_view> other_prefixes;
+  std::vector<std::string> cifar_files;
+};
+
+const SplitNames& names_of(SplitName split) {
+  static const SplitNames kTrain{"train",
+                                 {"train"},
+                                 {"t10k", "test"},
+                                 {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
+                                  "data_batch_4.bin", "data_batch_5.bin"}};
+  static const SplitNames kTest{"test", {"t10k", "test"}, {"train"}, {"test_batch.bin"}};
+  return split == SplitName::kTrain ? kTrain : kTest;
+}
+
+[[noreturn]] void fail_data(const std::string& message) { throw Error(ExitCode::kData, message); }
+
+bool is_there(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
+bool is_folder(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_directory(path, ignored);
+}
+
+/// Throws Error(kData) if nothing is at a split's location, with the command that makes such data,
+/// if there is one.
+void require_there(const DataLocation& location, SplitName split, DataFormat format) {
+  const fs::path& path = location.images;
+  if (is_there(path)) return;
+  const std::string& key = names_of(split).key;
+  // `convert` makes folders of the two keys' names.
+  const std::string made = path.filename() == key ? path.parent_path().string() : "DIR";
+  const std::string convert =
+      shell_word(program_to_type()) + " convert --from idx:IDX_FOLDER --to ";
+  std::string advice;
+  if (format == DataFormat::kLmdb) {
+    advice =
+        "; `" + convert + shell_word("lmdb:" + made) + "` makes one of IDX files, such as MNIST's";
+  } else if (format == DataFormat::kImageFolder) {
+    advice =
+        "; put folders of images (.jpg, .jpeg, .png) there, one for each class, or make them of "
+        "IDX files by `" +
+        convert + shell_word("image-folder:" + made) + "`";
+  }
+  fail_data(path.string() + ": no such file or folder (data." + key + ")" + advice);
+}
+
+/// Throws Error(kData), with advice, if the file is of a kind that no data.format reads.
+void refuse_other_kind(const fs::path& path) {
+  const auto kind = kind_of_file(path);
+  if (!kind) return;
+  fail_data(path.string() + ": is " + kind->name + ", not what data.format reads; " + kind->advice);
+}
+
+/// Returns the file itself or its other form, raw or compressed, whichever exists.
+std::optional<fs::path> existing_form(const fs::path& path) {
+  if (is_there(path)) return path;
+  fs::path other = path;
+  if (path.extension() == ".gz") {
+    other.replace_extension();
+  } else {
+    other += ".gz";
+  }
+  if (is_there(other)) return other;
+  return std::nullopt;
+}
+
+bool replace_last(std::string& text, std::string_view from, std::string_view to) {
+  const std::size_t at = text.rfind(from);
+  if (at == std::string::npos) return false;
+  text.replace(at, from.size(), to);
+  return true;
+}
+
+/// Returns the labels file's path by the name of the images file.
+fs::path labels_path(const fs::path& images) {
+  std::string name = images.filename().string();
+  if (!replace_last(name, "images", "labels")) {
+    fail_data(images.string() +
+              ": its labels file cannot be found, because its name does not contain \"images\"; "
+              "name the labels file too");
+  }
+  if (!replace_last(name, "idx3", "idx1")) replace_last(name, "idx4", "idx1");
+  return images.parent_path() / name;
+}
+
+fs::path find_labels(const fs::path& images) {
+  const fs::path labels = labels_path(images);
+  if (const auto found = existing_form(labels)) return *found;
+  fail_data(images.string() + ": its labels are missing; looked for " + labels.string() +
+            " and the same " + (labels.extension() == ".gz" ? "without" : "with") + " .gz");
+}
+
+/// Returns the sorted names of the images files in a folder; a raw file hides its compressed form.
+std::vector<std::string> images_names(const fs::path& folder) {
+  std::set<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    const bool is_candidate = !name.starts_with('.') && name.find("images") != std::string::npos;
+    if (is_candidate && !is_folder(entry->path())) names.insert(name);
+  }
+  if (error) fail_data(folder.string() + ": cannot list the folder: " + error.message());
+  std::vector<std::string> result;
+  std::copy_if(names.begin(), names.end(), std::back_inserter(result), [&](const auto& name) {
+    return !name.ends_with(".gz") || !names.contains(name.substr(0, name.size() - 3));
+  });
+  return result;
+}
+
+/// Keeps the names that pass, unless none does.
+template <class Passes>
+void prefer(std::vector<std::string>& names, const Passes& passes) {
+  const auto end = std::stable_partition(names.begin(), names.end(), passes);
+  if (end != names.begin()) names.erase(end, names.end());
+}
+
+/// Returns the images file of a split: the one whose name begins as that split's do, or the only
+/// one.
+fs::path images_in(const fs::path& folder, SplitName split) {
+  const SplitNames& split_names = names_of(split);
+  const auto begins_with = [](const std::vector<std::string_view>& prefixes) {
+    return [&prefixes](const std::string& name) {
+      return std::any_of(prefixes.begin(), prefixes.end(),
+                         [&](std::string_view prefix) { return name.starts_with(prefix); });
+    };
+  };
+  std::vector<std::string> names = images_names(folder);
+  std::erase_if(names, begins_with(split_names.other_prefixes));
+  prefer(names, begins_with(split_names.prefixes));
+  if (names.size() > 1) {  // one without labels may be another program's leftover
+    prefer(names, [&](const std::string& name) {
+      return existing_form(labels_path(folder / name)).has_value();
+    });
+  }
+  if (names.empty()) {
+    fail_data(folder.string() + ": no images to " + split_names.key +
+              " in this folder; expected a file such as " + std::string(split_names.prefixes[0]) +
+              "-images-idx3-ubyte.gz, and its labels" + other_files_in(folder));
+  }
+  if (names.size() > 1) {
+    fail_data(folder.string() + ": several files could be the images to " + split_names.key + " (" +
+              fmt::format("{}", fmt::join(names, ", ")) + "); name one of them");
+  }
+  return folder / names[0];
+}
+
+/// Folders that may hold data sets as folders of their own, each with the reason to search it.
+std::vector<std::pair<fs::path, std::string>> search_places(const std::optional<fs::path>& root) {
+  std::vector<std::pair<fs::path, std::string>> places;
+  if (root) places.emplace_back(*root, "data.root");
+  if (const char* list = std::getenv("MNIST_TRAIN_DATA")) {
+    std::istringstream folders(list);
+    for (std::string folder; std::getline(folders, folder, ':');) {
+      if (!folder.empty()) places.emplace_back(expand_home(folder), "MNIST_TRAIN_DATA");
+    }
+  }
+  // The executable is in build/bin or build/<preset>/bin of the repository, or in bin of the
+  // bundle.
+  fs::path folder = executable_folder();
+  for (int levels = 0; levels < 3; ++levels) {
+    folder = folder.parent_path();
+    if (!is_folder(folder / "configs")) continue;
+    places.emplace_back(folder / "third_party", is_there(folder / "CMakeLists.txt")
+                                                    ? "of the repository"
+                                                    : "of the bundle");
+    break;
+  }
+  // Installed, it is in bin, and the worker in libexec/mnist-train.
+  for (const char* up : {"..", "../.."}) {
+    places.emplace_back((executable_folder() / up / "share/mnist-train").lexically_normal(),
+                        "of the installation");
+  }
+  if (const auto cache = user_cache_folder()) places.emplace_back(*cache, "the cache");
+  return places;
+}
+
+bool holds_images(const fs::path& folder, DataFormat format) {
+  if (format == DataFormat::kIdx) return !images_names(folder).empty();
+  return is_there(folder / names_of(SplitName::kTrain).cifar_files.front()) ||
+         is_there(folder / names_of(SplitName::kTest).cifar_files.front());
+}
+
+/// The format and locations that the options name, directly or by a data set.
 struct NamedFiles {
   DataFormat format;
   std::vector<DataLocation> train_locations;
@@ -44,38 +241,33 @@ NamedFiles named_files(const DataOptions& options) {
   return files;
 }
 
-std::shared_ptr<ImageSource> open_format(const NamedFiles& files, const DataLocation& location,
-                                         SplitName split, BadSamples& bad) {
+/// Opens a source. If that fails because a file of another kind is named, tells which kind.
+std::shared_ptr<ImageSource> open_source(const NamedFiles& files, const DataLocation& location,
+                                         SplitName split, BadSamples& bad) try {
+  constexpr std::int64_t kDrawnToTrain = 60000;
+  constexpr std::int64_t kDrawnToTest = 10000;
   switch (files.format) {
     case DataFormat::kIdx:
-      return std::make_shared<IdxSource>(find_idx_files(location, split), files.max_classes);
+      return open_idx(find_idx_files(location, split), files.max_classes);
     case DataFormat::kCifar:
-      return std::make_shared<CifarSource>(find_cifar_files(location, split));
+      return open_cifar(find_cifar_files(location, split));
     case DataFormat::kImageFolder:
       require_there(location, split, files.format);
-      return std::make_shared<ImageFolder>(location.images, bad);
+      return open_image_folder(location.images, bad);
     case DataFormat::kLmdb:
       require_there(location, split, files.format);
-      return std::make_shared<LmdbSource>(location.images, bad);
+      return open_lmdb(location.images, bad);
     case DataFormat::kSynthetic:
       break;
   }
-  return split == SplitName::kTrain
-             ? std::make_shared<SyntheticDigits>(0, SyntheticDigits::kTrainCount)
-             : std::make_shared<SyntheticDigits>(SyntheticDigits::kTrainCount,
-                                                 SyntheticDigits::kTestCount);
-}
-
-/// Opens a source. If that fails because a file of another kind is named, says which kind.
-std::shared_ptr<ImageSource> open_source(const NamedFiles& files, const DataLocation& location,
-                                         SplitName split, BadSamples& bad) try {
-  return open_format(files, location, split, bad);
+  return split == SplitName::kTrain ? draw_digits(0, kDrawnToTrain)
+                                    : draw_digits(kDrawnToTrain, kDrawnToTest);
 } catch (const Error&) {
   refuse_other_kind(location.images);
   throw;
 }
 
-/// Numbers the classes of all sources alike, where they have names of their own.
+/// Numbers the classes of all sources alike if their files name them.
 void number_classes(Sources& sources, BadSamples& bad) {
   std::set<std::string> names;
   for (const auto& source : sources.train_sources) {
@@ -84,14 +276,14 @@ void number_classes(Sources& sources, BadSamples& bad) {
   if (names.empty()) return;
   sources.class_names.assign(names.begin(), names.end());
   for (const auto& source : sources.train_sources) {
-    BadSamples missing(/*skip=*/true);  // one process's classes need not be all
+    BadSamples missing(/*skip=*/true);  // one process need not have all classes
     source->use_classes(sources.class_names, missing);
   }
   if (sources.test_source) sources.test_source->use_classes(sources.class_names, bad);
 }
 
-/// What images of the geometry `own` are brought to by data.channels and data.size.
-ImageGeometry wanted_geometry(ImageGeometry own, const settings::DataOptions& options) {
+/// Returns the geometry of images once data.channels and data.size are applied.
+ImageGeometry converted(ImageGeometry own, const DataOptions& options) {
   if (options.channels) {
     own.channels = *options.channels;
     own.fits_channels = true;
@@ -104,92 +296,83 @@ ImageGeometry wanted_geometry(ImageGeometry own, const settings::DataOptions& op
   return own;
 }
 
-/// The geometry of the first good image, where the options do not say all of it.
+/// Returns the geometry that the files or the options state, else that of the first good image.
 ImageGeometry geometry_of(const ImageSource& source, const DataOptions& options, BadSamples& bad) {
-  const ImageGeometry wanted =
-      wanted_geometry(source.geometry().value_or(ImageGeometry{}), options);
-  if (source.geometry() || (wanted.fits_channels && wanted.fits_size)) return wanted;
+  const ImageGeometry stated = converted(source.geometry().value_or(ImageGeometry{}), options);
+  if (source.geometry() || (stated.fits_channels && stated.fits_size)) return stated;
   std::vector<std::uint8_t> buffer;
   for (std::int64_t sample = 0; sample < source.count(); ++sample) {
     try {
       const imaging::Image first =
           imaging::decode(source.read(sample, buffer), source.sample_name(sample));
-      return wanted_geometry({first.channels, first.height, first.width}, options);
+      return converted({first.channels, first.height, first.width}, options);
     } catch (const Error&) {
-      if (!bad.skips()) throw;  // else it is noted when it is read
+      if (!bad.skips()) throw;  // otherwise noted when it is read
     }
   }
-  throw Error(ExitCode::kData, source.name() + ": none of its images can be decoded");
+  fail_data(source.name() + ": none of its images can be decoded");
 }
 
-/// Returns the name of a sample for messages about its label.
-std::string name_of_label(const NamedFiles& files, const DataLocation& location, SplitName split,
-                          const ImageSource& source, std::size_t sample) {
-  if (files.format != DataFormat::kIdx) {
-    return source.sample_name(static_cast<std::int64_t>(sample)) + ": label ";
+/// Checks stored pixels against the geometry; encoded images are checked when they are decoded.
+void require_one_geometry(const Sources& sources, const ImageSource& source,
+                          const DataOptions& options) {
+  if (!source.geometry()) return;
+  const std::int64_t channels = source.geometry()->channels;
+  if ((options.size || options.channels) && channels != 1 && channels != 3) {
+    fail_data(source.name() + ": images of " + std::to_string(channels) +
+              " channels; data.size and data.channels are for 1 and 3");
   }
-  return find_idx_files(location, split).labels.string() + ": sample " + std::to_string(sample) +
-         ": label ";
+  const ImageGeometry own = converted(*source.geometry(), options);
+  if (own.same_shape(sources.geometry)) return;
+  fail_data(source.name() + ": images are " + own.text() + ", but those of " +
+            sources.train_sources.front()->name() + " are " + sources.geometry.text() +
+            " (channels x height x width)");
 }
 
-/// Returns whether nothing but the labels says how many classes there are.
-bool counts_labels(const NamedFiles& files) {
-  return files.format == DataFormat::kLmdb ||
-         (files.format == DataFormat::kIdx && files.max_classes == ImageSource::kMostClasses);
+/// Checks that labels fit into bytes.
+void require_few_classes(const ImageSource& source) {
+  if (source.classes() <= ImageSource::kMostClasses) return;
+  const auto& labels = source.labels();
+  const auto greatest = std::max_element(labels.begin(), labels.end()) - labels.begin();
+  fail_data(source.sample_name(greatest) + ": class " + std::to_string(source.classes() - 1) +
+            "; at most " + std::to_string(ImageSource::kMostClasses) + " classes can be held");
 }
 
-/// Refuses a training set whose labels leave out more classes than they name: one wrong label
-/// would make a network of classes that nothing is known of.
-void require_few_gaps(const NamedFiles& files, const Sources& sources) {
+[[noreturn]] void fail_label(const ImageSource& source, std::int32_t label,
+                             const std::string& problem) {
+  const auto& labels = source.labels();
+  const auto sample = std::find(labels.begin(), labels.end(), label) - labels.begin();
+  fail_data(source.label_name(sample) + ": label " + std::to_string(label) + problem);
+}
+
+/// Refuses a training set that has samples of fewer than half of its classes: one wrong label would
+/// add classes without samples.
+void require_few_gaps(const Sources& sources) {
   std::set<std::int32_t> labels;
-  std::size_t greatest_source = 0;
-  for (std::size_t i = 0; i < sources.train_sources.size(); ++i) {
-    const auto& source = *sources.train_sources[i];
-    labels.insert(source.labels().begin(), source.labels().end());
-    if (source.classes() > sources.train_sources[greatest_source]->classes()) greatest_source = i;
+  const ImageSource* with_greatest = sources.train_sources.front().get();
+  for (const auto& source : sources.train_sources) {
+    labels.insert(source->labels().begin(), source->labels().end());
+    if (source->classes() > with_greatest->classes()) with_greatest = source.get();
   }
   const std::int32_t greatest = *labels.rbegin();
   if (2 * static_cast<std::int64_t>(labels.size()) > greatest) return;
-  const auto& source = *sources.train_sources[greatest_source];
-  const auto place = std::find(source.labels().begin(), source.labels().end(), greatest);
-  throw Error(ExitCode::kData,
-              name_of_label(files, files.train_locations[greatest_source], SplitName::kTrain,
-                            source, static_cast<std::size_t>(place - source.labels().begin())) +
-                  std::to_string(greatest) + " makes " + std::to_string(greatest + 1) +
-                  " classes, but the training set has samples of only " +
-                  std::to_string(labels.size()) + "; classes are numbered from 0 without gaps");
+  fail_label(*with_greatest, greatest,
+             " makes " + std::to_string(greatest + 1) +
+                 " classes, but the training set has samples of only " +
+                 std::to_string(labels.size()) + "; classes are numbered from 0 without gaps");
 }
 
 /// Refuses a test sample whose class the training set does not have.
-void require_trained_classes(const NamedFiles& files, const Sources& sources) {
+void require_trained_classes(const Sources& sources) {
   std::int64_t classes = 0;
   for (const auto& source : sources.train_sources) classes = std::max(classes, source->classes());
-  const std::vector<std::int32_t>& labels = sources.test_source->labels();
-  const auto unknown = std::find_if(labels.begin(), labels.end(),
-                                    [&](std::int32_t label) { return label >= classes; });
-  if (unknown == labels.end()) return;
-  throw Error(ExitCode::kData,
-              name_of_label(files, files.test_location, SplitName::kTest, *sources.test_source,
-                            static_cast<std::size_t>(unknown - labels.begin())) +
-                  std::to_string(*unknown) + ", a class that the training set does not have (" +
-                  sources.train_sources.front()->name() + " has 0 to " +
-                  std::to_string(classes - 1) + ")");
-}
-
-/// Encoded images are compared one by one when they are decoded, stored ones here.
-void require_one_geometry(const Sources& sources, const ImageSource& source,
-                          const DataOptions& options) {
-  if (!source.geometry()) return source.require_classes_fit();
-  const std::int64_t channels = source.geometry()->channels;
-  if ((options.size || options.channels) && channels != 1 && channels != 3) {
-    throw Error(ExitCode::kData, source.name() + ": images of " + std::to_string(channels) +
-                                     " channels; data.size and data.channels are for 1 and 3");
+  for (const std::int32_t label : sources.test_source->labels()) {
+    if (label < classes) continue;
+    fail_label(*sources.test_source, label,
+               ", a class that the training set does not have (" +
+                   sources.train_sources.front()->name() + " has 0 to " +
+                   std::to_string(classes - 1) + ")");
   }
-  const ImageGeometry own = wanted_geometry(*source.geometry(), options);
-  if (own.same_shape(sources.geometry)) return;
-  throw Error(ExitCode::kData, source.name() + ": images are " + own.text() + ", but those of " +
-                                   sources.train_sources.front()->name() + " are " +
-                                   sources.geometry.text() + " (channels x height x width)");
 }
 
 }  // namespace
@@ -201,15 +384,83 @@ Sources open_sources(const DataOptions& options, bool with_test, BadSamples& bad
   for (const DataLocation& location : files.train_locations) {
     sources.train_sources.push_back(open_source(files, location, SplitName::kTrain, bad));
   }
-  if (with_test)
+  std::vector<std::shared_ptr<ImageSource>> all = sources.train_sources;
+  if (with_test) {
     sources.test_source = open_source(files, files.test_location, SplitName::kTest, bad);
+    all.push_back(sources.test_source);
+  }
   number_classes(sources, bad);
   sources.geometry = geometry_of(*sources.train_sources.front(), options, bad);
-  for (const auto& source : sources.train_sources) require_one_geometry(sources, *source, options);
-  if (sources.test_source) require_one_geometry(sources, *sources.test_source, options);
-  if (counts_labels(files)) require_few_gaps(files, sources);
-  if (sources.test_source) require_trained_classes(files, sources);
+  for (const auto& source : all) {
+    require_one_geometry(sources, *source, options);
+    require_few_classes(*source);
+  }
+  // Of these formats, and unless the data set is known by name, labels alone tell the classes.
+  if (files.format == DataFormat::kLmdb ||
+      (files.format == DataFormat::kIdx && files.max_classes == ImageSource::kMostClasses)) {
+    require_few_gaps(sources);
+  }
+  if (with_test) require_trained_classes(sources);
   return sources;
+}
+
+std::string fetch_command(const settings::NamedDataset& dataset) {
+  const auto cache = user_cache_folder();
+  return shell_word(program_to_type()) + " fetch " + dataset.name + " --to " +
+         (cache ? shell_word((*cache / dataset.name).string()) : "DIR");
+}
+
+fs::path find_named_dataset(const settings::NamedDataset& dataset,
+                            const std::optional<fs::path>& root) {
+  std::string searched;
+  for (const auto& [place, reason] : search_places(root)) {
+    fs::path folder = place / dataset.name;
+    searched += "\n  " + folder.string() + " (" + reason + ")";
+    if (!is_folder(folder)) continue;
+    if (!holds_images(folder, dataset.format)) {
+      searched += ", a folder without images" + other_files_in(folder);
+      continue;
+    }
+    if (root && place != *root) {
+      spdlog::warn("data.root {} has no folder {}: reading {}", root->string(), dataset.name,
+                   folder.string());
+    }
+    return folder;
+  }
+  std::vector<std::string> names;
+  for (const settings::DatasetFile& file : dataset.files) names.push_back(file.name);
+  fail_data(fmt::format(
+      "the data set {0} was not found. Download it with: {1}\nLooked for these folders:{2}\n"
+      "Its files ({3}) may be in any of them; data.root or MNIST_TRAIN_DATA name another folder "
+      "that contains {0}",
+      dataset.name, fetch_command(dataset), searched, fmt::join(names, ", ")));
+}
+
+IdxFiles find_idx_files(const DataLocation& location, SplitName split) {
+  require_there(location, split, DataFormat::kIdx);
+  refuse_other_kind(location.images);
+  IdxFiles files;
+  files.images = is_folder(location.images) ? images_in(location.images, split) : location.images;
+  refuse_other_kind(files.images);
+  files.labels = location.labels ? *location.labels : find_labels(files.images);
+  refuse_other_kind(files.labels);
+  return files;
+}
+
+std::vector<fs::path> find_cifar_files(const DataLocation& location, SplitName split) {
+  require_there(location, split, DataFormat::kCifar);
+  if (!is_folder(location.images)) return {location.images};
+  std::vector<fs::path> files;
+  for (const std::string& name : names_of(split).cifar_files) {
+    files.push_back(location.images / name);
+    if (is_there(files.back())) continue;
+    const bool is_of_python = is_there(fs::path(files.back()).replace_extension());
+    fail_data(files.back().string() + ": missing among the files to " + names_of(split).key +
+              (is_of_python ? "; the folder holds CIFAR-10's Python version, but the binary one is "
+                              "read (cifar-10-binary.tar.gz)"
+                            : other_files_in(location.images)));
+  }
+  return files;
 }
 
 }  // namespace mnist_train::data

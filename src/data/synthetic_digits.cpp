@@ -1,5 +1,3 @@
-#include "data/synthetic_digits.h"
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -7,12 +5,14 @@
 #include <string>
 #include <vector>
 
+#include "data/sources.h"
+
 namespace mnist_train::data {
 
 namespace {
 
 constexpr int kSide = 28;
-constexpr std::int64_t kClasses = 10;
+constexpr std::int64_t kDigits = 10;
 
 struct StrokePoint {
   double x;  // from left to right, 0 to 1
@@ -22,8 +22,8 @@ struct StrokePoint {
 using Stroke = std::vector<StrokePoint>;
 
 /// Strokes of each digit, upright, in the unit square.
-const std::array<std::vector<Stroke>, kClasses>& glyphs() {
-  static const std::array<std::vector<Stroke>, kClasses> kGlyphs{{
+const std::array<std::vector<Stroke>, kDigits>& glyphs() {
+  static const std::array<std::vector<Stroke>, kDigits> kGlyphs{{
       {{{.5, 0}, {.8, .12}, {.9, .5}, {.8, .88}, {.5, 1}, {.2, .88}, {.1, .5}, {.2, .12}, {.5, 0}}},
       {{{.3, .2}, {.55, 0}, {.55, 1}}},
       {{{.1, .25}, {.25, .05}, {.5, 0}, {.8, .1}, {.85, .3}, {.7, .55}, {.1, 1}, {.9, 1}}},
@@ -72,7 +72,7 @@ class Handwriting {
     reach_ = between(0.8, 1.7);
   }
 
-  /// Where a point of a stroke lies, in pixels.
+  /// Returns the position of a stroke's point in the image, in pixels.
   StrokePoint place(StrokePoint point) const {
     const double x = point.x - 0.5;
     const double y = point.y - 0.5;
@@ -92,8 +92,8 @@ class Handwriting {
   double reach_;
 };
 
-/// Returns the way from `p` to the nearest point of a line.
-StrokePoint way_to_line(StrokePoint p, StrokePoint a, StrokePoint b) {
+/// Returns the vector from the nearest point of a line to `p`.
+StrokePoint offset_from_line(StrokePoint p, StrokePoint a, StrokePoint b) {
   const double dx = b.x - a.x;
   const double dy = b.y - a.y;
   const double along = ((p.x - a.x) * dx + (p.y - a.y) * dy) / std::max(1e-9, dx * dx + dy * dy);
@@ -101,16 +101,17 @@ StrokePoint way_to_line(StrokePoint p, StrokePoint a, StrokePoint b) {
   return {p.x - a.x - t * dx, p.y - a.y - t * dy};
 }
 
-/// Returns how much of a pixel is ink, 0 to 255, whose middle is `way` from a line that reaches so
-/// far. Lengths are slow to compute, and only the edge of a line needs them.
-std::uint8_t shade(StrokePoint way, double reach) {
+/// Returns the ink of a pixel, 0 to 255, whose centre is `offset` from a line of half width
+/// `reach`. Lengths are slow to compute, and only the edge of a line needs them.
+std::uint8_t shade(StrokePoint offset, double reach) {
   constexpr double kRounding = 1e-6;
   const auto square = [](double value) { return value * value; };
   const double edge = reach + 0.5;
-  const double squared = square(way.x) + square(way.y);
+  const double squared = square(offset.x) + square(offset.y);
   if (squared > square(edge + kRounding)) return 0;
   if (edge > 1 + kRounding && squared < square(edge - 1 - kRounding)) return 255;
-  return static_cast<std::uint8_t>(255 * std::clamp(edge - std::hypot(way.x, way.y), 0.0, 1.0));
+  return static_cast<std::uint8_t>(255 *
+                                   std::clamp(edge - std::hypot(offset.x, offset.y), 0.0, 1.0));
 }
 
 void draw_line(StrokePoint a, StrokePoint b, double reach, std::uint8_t* image) {
@@ -121,40 +122,50 @@ void draw_line(StrokePoint a, StrokePoint b, double reach, std::uint8_t* image) 
   for (int y = first(std::min(a.y, b.y)); y <= last(std::max(a.y, b.y)); ++y) {
     for (int x = first(std::min(a.x, b.x)); x <= last(std::max(a.x, b.x)); ++x) {
       std::uint8_t& pixel = image[y * kSide + x];
-      pixel = std::max(pixel, shade(way_to_line({x + 0.5, y + 0.5}, a, b), reach));
+      pixel = std::max(pixel, shade(offset_from_line({x + 0.5, y + 0.5}, a, b), reach));
     }
   }
 }
 
 void draw(std::int64_t sample, std::uint8_t* image) {
   const Handwriting hand(static_cast<std::uint32_t>(sample));
-  for (const Stroke& stroke : glyphs()[static_cast<std::size_t>(sample % kClasses)]) {
+  for (const Stroke& stroke : glyphs()[static_cast<std::size_t>(sample % kDigits)]) {
     for (std::size_t i = 1; i < stroke.size(); ++i) {
       draw_line(hand.place(stroke[i - 1]), hand.place(stroke[i]), hand.reach(), image);
     }
   }
 }
 
+class SyntheticDigits : public ImageSource {
+ public:
+  SyntheticDigits(std::int64_t first, std::int64_t count) : first_(first) {
+    name_ = "synthetic digits";
+    geometry_ = {1, kSide, kSide};
+    classes_ = kDigits;
+    for (std::int64_t sample = 0; sample < count; ++sample) {
+      labels_.push_back(static_cast<std::int32_t>((first + sample) % kDigits));
+    }
+  }
+
+  std::string sample_name(std::int64_t sample) const override {
+    return "synthetic digit " + std::to_string(first_ + sample);
+  }
+
+  std::span<const std::uint8_t> read(std::int64_t sample,
+                                     std::vector<std::uint8_t>& buffer) const override {
+    buffer.assign(std::size_t{kSide} * kSide, 0);
+    draw(first_ + sample, buffer.data());
+    return buffer;
+  }
+
+ private:
+  std::int64_t first_;
+};
+
 }  // namespace
 
-SyntheticDigits::SyntheticDigits(std::int64_t first, std::int64_t count) : first_(first) {
-  name_ = "synthetic digits";
-  geometry_ = ImageGeometry{1, kSide, kSide};
-  classes_ = kClasses;
-  for (std::int64_t sample = 0; sample < count; ++sample) {
-    labels_.push_back(static_cast<std::int32_t>((first + sample) % kClasses));
-  }
-}
-
-std::string SyntheticDigits::sample_name(std::int64_t sample) const {
-  return "synthetic digit " + std::to_string(first_ + sample);
-}
-
-std::span<const std::uint8_t> SyntheticDigits::read(std::int64_t sample,
-                                                    std::vector<std::uint8_t>& buffer) const {
-  buffer.assign(std::size_t{kSide} * kSide, 0);
-  draw(first_ + sample, buffer.data());
-  return buffer;
+std::shared_ptr<ImageSource> draw_digits(std::int64_t first, std::int64_t count) {
+  return std::make_shared<SyntheticDigits>(first, count);
 }
 
 }  // namespace mnist_train::data

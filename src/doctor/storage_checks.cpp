@@ -13,9 +13,9 @@
 
 #include "base/file.h"
 #include "base/system.h"
-#include "data/dataset_reader.h"
-#include "data/find_files.h"
+#include "data/dataset.h"
 #include "data/image_decoder.h"
+#include "data/sources.h"
 #include "doctor/checks.h"
 #include "report/run_folder.h"
 

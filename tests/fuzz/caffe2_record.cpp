@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "base/error.h"
-#include "data/lmdb_source.h"
+#include "data/lmdb.h"
 #include "fuzz/input.h"
 
 using mnist_train::data::Caffe2Record;

@@ -2,12 +2,10 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
-
-#include "data/image_source.h"
-#include "data/lmdb_file.h"
 
 namespace mnist_train::data {
 
@@ -20,32 +18,35 @@ struct Caffe2Record {
 /// Reads a `TensorProtos` message of two tensors: the image (data_type STRING, one string) and the
 /// label (INT32 or INT64, one number), as Caffe2's dataset tools write them and DALI's
 /// `readers.caffe2` reads them. Copies nothing. Throws Error(kData) with `name` and the offset of
-/// the tensor that is wrong.
+/// the wrong tensor.
 Caffe2Record parse_caffe2_record(std::span<const std::uint8_t> bytes, const std::string& name);
 
 /// Returns the message that holds an encoded image and its label.
 std::string write_caffe2_record(const std::string& image, std::int32_t label);
 
-/// A Caffe2 LMDB in the order of its keys. Opening it reads every
-/// record's frame, not its image. There are as many classes as the greatest label + 1.
-class LmdbSource : public ImageSource {
+/// Writes an LMDB of one unnamed table in a new folder. Entries are appended in the order of their
+/// keys. Throws Error(kRunFailed).
+class LmdbWriter {
  public:
-  /// Throws Error(kData) naming the file and the key: no entries, a record of another kind.
-  LmdbSource(const std::filesystem::path& path, BadSamples& bad);
+  explicit LmdbWriter(const std::filesystem::path& folder);
+  ~LmdbWriter();
+  LmdbWriter(const LmdbWriter&) = delete;
+  LmdbWriter& operator=(const LmdbWriter&) = delete;
 
-  std::string sample_name(std::int64_t sample) const override;
-  std::span<const std::uint8_t> read(std::int64_t sample,
-                                     std::vector<std::uint8_t>& buffer) const override;
+  void append(std::string_view key, std::string_view value);
+  /// Commits and syncs the entries; without it the database is incomplete.
+  void finish();
 
  private:
-  struct LmdbSample {
-    std::string_view key;
-    std::span<const std::uint8_t> image;
-  };
-  std::string name_of_key(std::string_view key) const;
+  struct Handles;
 
-  LmdbReader reader_;
-  std::vector<LmdbSample> samples_;
+  void begin();
+  void commit();
+  void require(int result, const char* action) const;
+
+  std::string name_;
+  std::unique_ptr<Handles> handles_;
+  std::int64_t uncommitted_ = 0;
 };
 
 }  // namespace mnist_train::data

@@ -1,0 +1,464 @@
+#include "data/lmdb.h"
+
+#include <fcntl.h>
+#include <lmdb.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <optional>
+#include <protozero/pbf_reader.hpp>
+#include <protozero/pbf_writer.hpp>
+#include <system_error>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/file_kind.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "data/sources.h"
+
+namespace mnist_train::data {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+using Bytes = std::span<const std::uint8_t>;
+
+// LMDB's own file format, version 1 on 64-bit machines, as offsets in pages and entries.
+constexpr std::size_t kPageHeader = 16;
+constexpr std::size_t kKindAt = 10;
+constexpr std::size_t kEndOfListAt = 12;
+constexpr std::uint16_t kAllKinds = 0x6f;
+constexpr std::size_t kMagicAt = 16;
+constexpr std::uint32_t kLmdbMagic = 0xbeefc0de;
+constexpr std::size_t kVersionAt = 20;
+constexpr std::uint32_t kVersion = 1;
+constexpr std::size_t kPageSizeAt = 40;
+constexpr std::size_t kLevelsAt = 94;
+constexpr std::size_t kEntriesAt = 120;
+constexpr std::size_t kRootAt = 128;
+constexpr std::size_t kLastPageAt = 136;
+constexpr std::size_t kTransactionAt = 144;
+constexpr std::size_t kMetaEnd = 152;
+constexpr unsigned kMostLevels = 32;
+constexpr std::size_t kNodeBytes = 8;  // before the key
+constexpr std::size_t kNodeFlagsAt = 4;
+constexpr std::size_t kKeySizeAt = 6;
+constexpr std::uint16_t kOnOverflowPages = 1;
+
+template <class Number>
+Number number(Bytes bytes, std::size_t at) {
+  Number value{};
+  std::memcpy(&value, bytes.subspan(at, sizeof value).data(), sizeof value);
+  return value;
+}
+
+/// Throws while another process opens the database, because it then holds the lock file.
+void refuse_locked(const fs::path& file) {
+  fs::path lock_path = file.parent_path() / "lock.mdb";
+  if (file.filename() != "data.mdb") lock_path = file.string() + "-lock";
+  const UniqueFd lock(::open(lock_path.c_str(), O_RDONLY | O_CLOEXEC));
+  struct flock probe {};
+  probe.l_type = F_RDLCK;
+  probe.l_whence = SEEK_SET;
+  if (!lock.valid() || ::fcntl(lock.get(), F_GETLK, &probe) != 0 || probe.l_type == F_UNLCK) return;
+  throw Error(ExitCode::kData, lock_path.string() + ": locked by process " +
+                                   std::to_string(probe.l_pid) + "; the database is in use");
+}
+
+/// An LMDB, memory-mapped. Its pages are read without LMDB's library, which trusts them: in a
+/// damaged file it would follow them out of the mapping.
+class LmdbReader {
+ public:
+  using Visit = std::function<void(std::string_view key, Bytes value)>;
+
+  explicit LmdbReader(const fs::path& path) {
+    std::error_code ignored;
+    const fs::path file = fs::is_directory(path, ignored) ? path / "data.mdb" : path;
+    name_ = file.string();
+    if (file != path && !fs::exists(file, ignored)) {
+      throw Error(ExitCode::kData, name_ + ": no such file" + other_files_in(path));
+    }
+    file_ = MappedFile::open(file, ExitCode::kData);
+    refuse_locked(file);
+    read_meta();
+  }
+
+  const std::string& name() const { return name_; }
+  std::int64_t entries() const { return entries_; }
+
+  /// Calls `visit` for every entry in the order of the keys. The views live as long as this object.
+  /// Throws Error(kData) with the number of a damaged page.
+  void for_each(const Visit& visit) const {
+    std::int64_t visited = 0;
+    if (entries_ > 0) visit_page(root_, levels_, visit, visited);
+    if (visited == entries_) return;
+    throw Error(ExitCode::kData, name_ + ": the LMDB is damaged: " + std::to_string(visited) +
+                                     " of its " + std::to_string(entries_) + " entries are there");
+  }
+
+ private:
+  enum class PageKind : unsigned { kBranch = 1, kLeaf = 2, kOverflow = 4 };
+
+  /// Reads the later one of the two pages at the beginning, which tell where the table is.
+  void read_meta() {
+    const Bytes bytes = file_.bytes();
+    require_meta(0);
+    page_size_ = number<std::uint32_t>(bytes, kPageSizeAt);
+    if (page_size_ < 512 || page_size_ > 32768 || (page_size_ & (page_size_ - 1)) != 0) {
+      fail(0, "pages of " + std::to_string(page_size_) + " bytes");
+    }
+    require_meta(page_size_);
+    const bool first_is_later = number<std::uint64_t>(bytes, kTransactionAt) >=
+                                number<std::uint64_t>(bytes, page_size_ + kTransactionAt);
+    const std::size_t meta = first_is_later ? 0 : page_size_;
+    const auto last_page = number<std::uint64_t>(bytes, meta + kLastPageAt);
+    if (bytes.size() / page_size_ <= last_page) {
+      throw Error(ExitCode::kData, name_ + ": truncated: " + std::to_string(bytes.size()) +
+                                       " bytes, but its last page, counted from 0, is " +
+                                       std::to_string(last_page) + " of " +
+                                       std::to_string(page_size_) + " bytes each");
+    }
+    levels_ = number<std::uint16_t>(bytes, meta + kLevelsAt);
+    root_ = number<std::uint64_t>(bytes, meta + kRootAt);
+    const auto entries = number<std::uint64_t>(bytes, meta + kEntriesAt);
+    if (entries > bytes.size() / kNodeBytes || levels_ > kMostLevels ||
+        (entries == 0) != (levels_ == 0)) {
+      fail(meta / page_size_, "a table of " + std::to_string(entries) + " entries in " +
+                                  std::to_string(levels_) + " levels");
+    }
+    entries_ = static_cast<std::int64_t>(entries);
+  }
+
+  void require_meta(std::size_t at) const {
+    const Bytes bytes = file_.bytes();
+    const char* problem = nullptr;
+    if (bytes.size() < at + kMetaEnd || number<std::uint32_t>(bytes, at + kMagicAt) != kLmdbMagic) {
+      problem = "not an LMDB file";
+    } else if (number<std::uint32_t>(bytes, at + kVersionAt) != kVersion) {
+      problem = "written by another version of LMDB";
+    }
+    if (problem == nullptr) return;
+    throw Error(ExitCode::kData, name_ + ": cannot open the LMDB: " + problem);
+  }
+
+  /// Returns a page of one kind, and everything after it in the file.
+  Bytes page(std::uint64_t index, PageKind kind) const {
+    const Bytes bytes = file_.bytes();
+    if (index >= bytes.size() / page_size_) fail(index, "it is beyond the end of the file");
+    const Bytes found = bytes.subspan(static_cast<std::size_t>(index) * page_size_);
+    if (number<std::uint64_t>(found, 0) != index) fail(index, "it has another page's number");
+    if ((number<std::uint16_t>(found, kKindAt) & kAllKinds) != static_cast<unsigned>(kind)) {
+      fail(index, "it is of another kind than the tree says");
+    }
+    return found;
+  }
+
+  /// Visits the entries below a page that is `levels` above the bottom of the tree, 1 for a leaf.
+  /// Every leaf has an entry, so even a cycle of pages comes to an end.
+  void visit_page(std::uint64_t index, unsigned levels, const Visit& visit,
+                  std::int64_t& visited) const {
+    const bool is_leaf = levels == 1;
+    const Bytes found = page(index, is_leaf ? PageKind::kLeaf : PageKind::kBranch);
+    const std::size_t end_of_list = number<std::uint16_t>(found, kEndOfListAt);
+    if (end_of_list < kPageHeader + 2 || end_of_list > page_size_)
+      fail(index, "an impossible list");
+    for (std::size_t at = kPageHeader; at + 2 <= end_of_list; at += 2) {
+      const std::size_t offset = number<std::uint16_t>(found, at);
+      if (offset < end_of_list || offset + kNodeBytes > page_size_) {
+        fail(index, "an impossible offset");
+      }
+      const Bytes node = found.subspan(offset, page_size_ - offset);
+      if (is_leaf) {
+        if (++visited > entries_) fail(index, "more entries than the table has");
+        visit_entry(index, node, visit);
+      } else {
+        const auto below = number<std::uint32_t>(node, 0) |
+                           std::uint64_t{number<std::uint16_t>(node, kNodeFlagsAt)} << 32U;
+        visit_page(below, levels - 1, visit, visited);
+      }
+    }
+  }
+
+  /// `node`: the rest of the page, from the entry on.
+  void visit_entry(std::uint64_t index, Bytes node, const Visit& visit) const {
+    const std::size_t size = number<std::uint32_t>(node, 0);
+    const auto flags = number<std::uint16_t>(node, kNodeFlagsAt);
+    const std::size_t key_size = number<std::uint16_t>(node, kKeySizeAt);
+    if (key_size > node.size() - kNodeBytes) fail(index, "a key beyond its end");
+    if ((flags & ~kOnOverflowPages) != 0) fail(index, "an entry that is no plain key and value");
+    const std::string_view key(reinterpret_cast<const char*>(node.data() + kNodeBytes), key_size);
+    Bytes value = node.subspan(kNodeBytes + key_size);
+    if (flags == kOnOverflowPages) {
+      if (value.size() < sizeof(std::uint64_t)) fail(index, "a value beyond its end");
+      value = page(number<std::uint64_t>(value, 0), PageKind::kOverflow).subspan(kPageHeader);
+    }
+    if (size > value.size()) fail(index, "a value beyond its end");
+    visit(key, value.first(size));
+  }
+
+  [[noreturn]] void fail(std::uint64_t page, const std::string& problem) const {
+    throw Error(ExitCode::kData,
+                name_ + ": page " + std::to_string(page) + ": the LMDB is damaged: " + problem);
+  }
+
+  std::string name_;
+  MappedFile file_;
+  std::size_t page_size_ = 0;
+  unsigned levels_ = 0;     // of the tree of pages
+  std::uint64_t root_ = 0;  // its top page
+  std::int64_t entries_ = 0;
+};
+
+// caffe2.proto: TensorProtos and TensorProto.
+enum Caffe2Field : protozero::pbf_tag_type {
+  kProtos = 1,
+  kDims = 1,
+  kDataType = 2,
+  kInt32Data = 4,
+  kByteData = 5,
+  kStringData = 6,
+  kInt64Data = 10,
+};
+enum DataType : std::int32_t { kInt32 = 2, kByte = 3, kString = 4, kInt64 = 10 };
+
+struct Caffe2Tensor {
+  std::int32_t data_type = 0;
+  std::optional<protozero::data_view> text;
+  std::optional<std::int64_t> number;
+  bool has_more = false;  // a second string or number
+
+  void add_number(std::int64_t value) {
+    has_more = has_more || number.has_value();
+    number = value;
+  }
+  /// Numbers may be packed into one field or have a field each.
+  template <typename Packed, typename Single>
+  void add_numbers(protozero::pbf_reader& reader, Packed packed, Single single) {
+    if (reader.wire_type() == protozero::pbf_wire_type::length_delimited) {
+      for (const auto value : (reader.*packed)()) add_number(value);
+    } else {
+      add_number((reader.*single)());
+    }
+  }
+};
+
+Caffe2Tensor read_tensor(protozero::pbf_reader reader) {
+  using protozero::pbf_reader;
+  Caffe2Tensor tensor;
+  while (reader.next()) {
+    switch (reader.tag()) {
+      case kDataType:
+        tensor.data_type = reader.get_enum();
+        break;
+      case kStringData:
+        tensor.has_more = tensor.has_more || tensor.text.has_value();
+        tensor.text = reader.get_view();
+        break;
+      case kInt32Data:
+        tensor.add_numbers(reader, &pbf_reader::get_packed_int32, &pbf_reader::get_int32);
+        break;
+      case kInt64Data:
+        tensor.add_numbers(reader, &pbf_reader::get_packed_int64, &pbf_reader::get_int64);
+        break;
+      default:
+        reader.skip();
+    }
+  }
+  return tensor;
+}
+
+using Refuse = std::function<void(const std::string& problem)>;  // throws
+
+void take(const Caffe2Tensor& tensor, Caffe2Record& record, bool& image, bool& label,
+          const Refuse& refuse) {
+  if (tensor.data_type == kString && tensor.text) {
+    if (image || tensor.has_more) refuse("holds more than one image");
+    image = true;
+    record.image = {reinterpret_cast<const std::uint8_t*>(tensor.text->data()),
+                    tensor.text->size()};
+  } else if ((tensor.data_type == kInt32 || tensor.data_type == kInt64) && tensor.number) {
+    if (label || tensor.has_more) refuse("holds more than one label; expected one number");
+    label = true;
+    record.label = *tensor.number;
+  } else if (tensor.data_type == kByte) {
+    refuse("holds raw pixels (data_type BYTE); expected an encoded image (STRING)");
+  } else {
+    refuse("holds a tensor of data_type " + std::to_string(tensor.data_type) +
+           " that is neither an image (STRING) nor a label (INT32, INT64), or is empty");
+  }
+}
+
+class LmdbSource : public ImageSource {
+ public:
+  LmdbSource(const fs::path& path, BadSamples& bad) : reader_(path) {
+    name_ = reader_.name();
+    samples_.reserve(static_cast<std::size_t>(reader_.entries()));
+    labels_.reserve(samples_.capacity());
+    Hasher hasher;
+    reader_.for_each([&](std::string_view key, Bytes value) {
+      Caffe2Record record;
+      try {
+        record = parse_caffe2_record(value, name_of_key(key));
+      } catch (const Error& error) {
+        return bad.add(error.what());
+      }
+      const auto label = static_cast<std::int32_t>(record.label);
+      const std::size_t size = record.image.size();
+      hasher.update(key.data(), key.size());
+      hasher.update(&size, sizeof size);
+      hasher.update(&label, sizeof label);
+      samples_.push_back({key, record.image});
+      labels_.push_back(label);
+      classes_ = std::max<std::int64_t>(classes_, record.label + 1);
+    });
+    if (samples_.empty()) throw Error(ExitCode::kData, name_ + ": holds no samples");
+    hash_ = hasher.named_digest();
+  }
+
+  std::string sample_name(std::int64_t sample) const override {
+    return name_of_key(samples_[static_cast<std::size_t>(sample)].key);
+  }
+
+  Bytes read(std::int64_t sample, std::vector<std::uint8_t>& /*buffer*/) const override {
+    return samples_[static_cast<std::size_t>(sample)].image;
+  }
+
+ private:
+  struct LmdbSample {
+    std::string_view key;
+    Bytes image;
+  };
+
+  std::string name_of_key(std::string_view key) const {
+    constexpr std::size_t kMostShown = 64;  // in a damaged file anything may be a key
+    return name_ + ": key " + on_one_line(key.substr(0, kMostShown)) +
+           (key.size() > kMostShown ? "…" : "");
+  }
+
+  LmdbReader reader_;
+  std::vector<LmdbSample> samples_;
+};
+
+}  // namespace
+
+std::shared_ptr<ImageSource> open_lmdb(const fs::path& path, BadSamples& bad) {
+  return std::make_shared<LmdbSource>(path, bad);
+}
+
+Caffe2Record parse_caffe2_record(Bytes bytes, const std::string& name) {
+  const auto* begin = reinterpret_cast<const char*>(bytes.data());
+  protozero::pbf_reader message(begin, bytes.size());
+  Caffe2Record record;
+  bool image = false;
+  bool label = false;
+  std::size_t offset = 0;
+  const Refuse refuse = [&](const std::string& problem) {
+    throw Error(ExitCode::kData,
+                name + ": byte " + std::to_string(offset) + " of the record: " + problem);
+  };
+  try {
+    while (message.next()) {
+      if (message.tag() != kProtos) {
+        message.skip();
+        continue;
+      }
+      const protozero::data_view tensor = message.get_view();
+      offset = static_cast<std::size_t>(tensor.data() - begin);
+      take(read_tensor(protozero::pbf_reader(tensor)), record, image, label, refuse);
+    }
+  } catch (const protozero::exception& error) {
+    refuse(std::string("is no TensorProtos message (") + error.what() + ")");
+  }
+  if (!image || !label) {
+    offset = bytes.size();
+    refuse(image ? "has no label" : "has no image");
+  }
+  if (record.label < 0 || record.label > INT32_MAX) {
+    refuse("label " + std::to_string(record.label) + " is out of range");
+  }
+  return record;
+}
+
+std::string write_caffe2_record(const std::string& image, std::int32_t label) {
+  const auto tensor = [](DataType type) {
+    std::string bytes;
+    protozero::pbf_writer writer(bytes);
+    writer.add_int64(kDims, 1);
+    writer.add_enum(kDataType, type);
+    return bytes;
+  };
+  std::string image_tensor = tensor(kString);
+  protozero::pbf_writer(image_tensor).add_bytes(kStringData, image);
+  std::string label_tensor = tensor(kInt32);
+  protozero::pbf_writer(label_tensor).add_packed_int32(kInt32Data, &label, &label + 1);
+  std::string record;
+  protozero::pbf_writer writer(record);
+  writer.add_message(kProtos, image_tensor);
+  writer.add_message(kProtos, label_tensor);
+  return record;
+}
+
+struct LmdbWriter::Handles {
+  std::unique_ptr<MDB_env, decltype(&mdb_env_close)> environment{nullptr, &mdb_env_close};
+  std::unique_ptr<MDB_txn, decltype(&mdb_txn_abort)> transaction{nullptr, &mdb_txn_abort};
+  MDB_dbi table = 0;
+};
+
+LmdbWriter::LmdbWriter(const fs::path& folder)
+    : name_(folder.string()), handles_(std::make_unique<Handles>()) {
+  // Address space, not memory or disk: pages come as they are written.
+  constexpr std::size_t kMostBytes = std::size_t{1} << (sizeof(void*) >= 8 ? 40U : 30U);
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) throw Error(ExitCode::kRunFailed, name_ + ": " + error.message());
+  MDB_env* environment = nullptr;
+  require(mdb_env_create(&environment), "create");
+  handles_->environment.reset(environment);
+  require(mdb_env_set_mapsize(environment, kMostBytes), "reserve");
+  // Only `finish` syncs: an unfinished database is thrown away. No other process knows it yet, and
+  // a lock file, which is mapped, would kill this process on a full disk.
+  require(mdb_env_open(environment, folder.c_str(), MDB_NOSYNC | MDB_NOLOCK, 0644), "open");
+  begin();
+}
+
+LmdbWriter::~LmdbWriter() = default;
+
+void LmdbWriter::require(int result, const char* action) const {
+  if (result == 0) return;
+  throw Error(ExitCode::kRunFailed,
+              name_ + ": cannot " + action + " the LMDB: " + mdb_strerror(result));
+}
+
+void LmdbWriter::begin() {
+  MDB_txn* transaction = nullptr;
+  require(mdb_txn_begin(handles_->environment.get(), nullptr, 0, &transaction), "write");
+  handles_->transaction.reset(transaction);
+  require(mdb_dbi_open(transaction, nullptr, 0, &handles_->table), "write");
+}
+
+void LmdbWriter::commit() {
+  require(mdb_txn_commit(handles_->transaction.release()), "write");
+  uncommitted_ = 0;
+}
+
+void LmdbWriter::append(std::string_view key, std::string_view value) {
+  constexpr std::int64_t kEntriesPerCommit = 10000;
+  // LMDB's interface lacks const.
+  MDB_val stored_key{key.size(), const_cast<char*>(key.data())};
+  MDB_val stored{value.size(), const_cast<char*>(value.data())};
+  require(mdb_put(handles_->transaction.get(), handles_->table, &stored_key, &stored, MDB_APPEND),
+          "write");
+  if (++uncommitted_ < kEntriesPerCommit) return;
+  commit();
+  begin();
+}
+
+void LmdbWriter::finish() {
+  commit();
+  require(mdb_env_sync(handles_->environment.get(), 1), "sync");
+}
+
+}  // namespace mnist_train::data
