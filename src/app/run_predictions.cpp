@@ -17,7 +17,7 @@
 #include "base/typed_command.h"
 #include "checkpoint/checkpoint.h"
 #include "imaging/codec.h"
-#include "imaging/inversion.h"
+#include "imaging/image.h"
 #include "loader/batch_source.h"
 #include "report/result_text.h"
 #include "settings/data_options.h"

@@ -1,27 +1,24 @@
+#include "imaging/image.h"
+
 #include <algorithm>
 #include <cmath>
-
-#include "imaging/image.h"
 
 namespace mnist_train::imaging {
 
 namespace {
 
-/// For each output position along one axis, the input positions that make it and their weights.
+/// For each output position along one axis, its input positions and their weights.
 struct AxisWindows {
-  explicit AxisWindows(std::int64_t from, std::int64_t to);
-
-  std::vector<std::int64_t> begin;  // [positions]
-  std::vector<std::int64_t> first;  // [positions + 1]: the first of its weights
-  std::vector<float> weights;
+  std::vector<std::int64_t> begin{};   // [positions]
+  std::vector<std::int64_t> first{0};  // [positions + 1]: the first of its weights
+  std::vector<float> weights{};
 };
 
-AxisWindows::AxisWindows(std::int64_t from, std::int64_t to) {
+AxisWindows windows(std::int64_t from, std::int64_t to) {
+  AxisWindows result;
+  auto& [begin, first, weights] = result;
   const double scale = static_cast<double>(from) / static_cast<double>(to);
   const double radius = std::max(scale, 1.0);
-  begin.reserve(static_cast<std::size_t>(to));
-  first.reserve(static_cast<std::size_t>(to) + 1);
-  first.push_back(0);
   for (std::int64_t out = 0; out < to; ++out) {
     const double centre = (static_cast<double>(out) + 0.5) * scale;
     begin.push_back(std::max<std::int64_t>(0, std::llround(std::floor(centre - radius + 0.5))));
@@ -38,9 +35,10 @@ AxisWindows::AxisWindows(std::int64_t from, std::int64_t to) {
     }
     first.push_back(static_cast<std::int64_t>(weights.size()));
   }
+  return result;
 }
 
-/// Resizes a row of `channels` interleaved values at a time.
+/// Resizes one row of `channels` interleaved values.
 void resample_row(const AxisWindows& columns, const std::uint8_t* in, std::int64_t channels,
                   float* out) {
   for (std::size_t column = 0; column < columns.begin.size(); ++column) {
@@ -57,7 +55,7 @@ void resample_row(const AxisWindows& columns, const std::uint8_t* in, std::int64
   }
 }
 
-/// Makes one row, `out`, of the rows of `in`, which are as long.
+/// Computes one row, `out`, from the rows of `in`, which have the same length.
 void mix_rows(const AxisWindows& rows, std::size_t row, const std::vector<float>& in,
               std::vector<float>& out) {
   std::fill(out.begin(), out.end(), 0.0F);
@@ -68,7 +66,7 @@ void mix_rows(const AxisWindows& rows, std::size_t row, const std::vector<float>
   }
 }
 
-/// Rounds half up, as std::lround does for values that are not negative, but many at once.
+/// Rounds half up, like std::lround for non-negative values, but vectorises.
 std::uint8_t nearest_byte(float value) {
   const int whole = static_cast<int>(value);
   const int rounded = whole + (value - static_cast<float>(whole) >= 0.5F ? 1 : 0);
@@ -79,8 +77,8 @@ std::uint8_t nearest_byte(float value) {
 
 Image resize(const Image& image, std::int64_t height, std::int64_t width) {
   if (height == image.height && width == image.width) return image;
-  const AxisWindows columns(image.width, width);
-  const AxisWindows rows(image.height, height);
+  const AxisWindows columns = windows(image.width, width);
+  const AxisWindows rows = windows(image.height, height);
   std::vector<float> values(static_cast<std::size_t>(width * image.channels));
   std::vector<float> narrowed(static_cast<std::size_t>(image.height) * values.size());
   for (std::int64_t row = 0; row < image.height; ++row) {
@@ -112,6 +110,28 @@ Image with_channels(Image image, std::int64_t channels) {
     result.pixels.push_back(static_cast<std::uint8_t>(luma >> 16U));
   }
   return result;
+}
+
+double border_brightness(std::span<const std::uint8_t> planes, std::int64_t height,
+                         std::int64_t width) {
+  std::uint64_t sum = 0;
+  std::uint64_t count = 0;
+  for (std::size_t i = 0; i < planes.size(); ++i) {
+    const auto pixel = static_cast<std::int64_t>(i) % (height * width);
+    const std::int64_t y = pixel / width;
+    const std::int64_t x = pixel % width;
+    if (y > 0 && y < height - 1 && x > 0 && x < width - 1) continue;
+    sum += planes[i];
+    ++count;
+  }
+  return static_cast<double>(sum) / (255.0 * static_cast<double>(count));
+}
+
+bool looks_inverted(double border, double trained_mean) {
+  constexpr double kDark = 0.4;
+  constexpr double kLight = 0.6;
+  if (trained_mean < kDark) return border > 0.5;
+  return trained_mean > kLight && border < 0.5;
 }
 
 }  // namespace mnist_train::imaging
