@@ -1,12 +1,17 @@
+#include <curl/curl.h>
+#include <sha2.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <exception>
 #include <iostream>
+#include <memory>
+#include <span>
 #include <system_error>
 
 #include "base/error.h"
@@ -14,8 +19,6 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "data/gzip_stream.h"
-#include "fetch/download.h"
-#include "fetch/sha256.h"
 #include "fetch/tar_archive.h"
 #include "settings/named_datasets.h"
 
@@ -25,21 +28,42 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr int kMostAttempts = 100;                  // and each must bring something
-constexpr std::uint64_t kContainerBytes = 1 << 16;  // what gzip may add to what it cannot shrink
+constexpr int kMostAttempts = 100;                  // each must make progress
+constexpr std::uint64_t kContainerBytes = 1 << 16;  // gzip may add to incompressible data
 constexpr std::size_t kPiece = 1 << 20;
+constexpr long kConnectTimeout_s = 15;
+constexpr long kSilence_s = 30;  // without a byte
+constexpr long kMostRedirects = 5;
 
 template <typename... Parts>
 void say(const Parts&... parts) {
   ((std::cerr << "mnist-train fetch: ") << ... << parts) << '\n';
 }
 
-/// Whether a file is compressed by itself: mirrors may differ in how, so its content is checked.
+/// Computes SHA-256 with libmd.
+class Sha256 {
+ public:
+  Sha256() { SHA256Init(&context_); }
+  void update(std::span<const std::uint8_t> bytes) {
+    SHA256Update(&context_, bytes.data(), bytes.size());
+  }
+  /// Returns 64 lower-case hexadecimal digits. Called once.
+  std::string hex_digest() {
+    std::array<char, SHA256_DIGEST_STRING_LENGTH> text{};
+    return SHA256End(&context_, text.data());
+  }
+
+ private:
+  SHA2_CTX context_{};
+};
+
+/// Returns whether a file itself is compressed. Mirrors may compress differently, so its content is
+/// verified.
 bool is_compressed(const settings::DatasetFile& file) {
   return file.name.ends_with(".gz") && !file.name.ends_with(".tar.gz");
 }
 
-/// Hashes the inflated content of a file, up to `max_bytes`; returns how many bytes there are.
+/// Hashes the inflated content of a file, up to `max_bytes`, and returns its size.
 std::uint64_t hash_inflated(const MappedFile& file, const std::string& name,
                             std::uint64_t max_bytes, Sha256& sha256) {
   data::GzipStream stream(file.bytes(), name);
@@ -54,7 +78,7 @@ std::uint64_t hash_inflated(const MappedFile& file, const std::string& name,
   return bytes;
 }
 
-/// What is wrong with the content of a file; empty when nothing is.
+/// Returns the problem with the content of a file; "" if there is none.
 std::string verify(const fs::path& path, const settings::DatasetFile& wanted) {
   try {
     const MappedFile file = MappedFile::open(path, ExitCode::kData);
@@ -76,12 +100,12 @@ std::string verify(const fs::path& path, const settings::DatasetFile& wanted) {
   }
 }
 
-/// The lock of the one process that downloads into a folder: a file that goes with the object.
+/// The lock of the one process that downloads into a folder: a file, removed with the object.
 class FolderLock {
  public:
-  /// Waits for the process that holds it.
+  /// Waits for another process that holds it.
   explicit FolderLock(const fs::path& folder) : path_(folder / ".fetch.lock") {
-    while (!take()) {  // the last holder has removed the file meanwhile
+    while (!take()) {  // the previous holder removed the file meanwhile
     }
   }
   FolderLock(const FolderLock&) = delete;
@@ -89,7 +113,7 @@ class FolderLock {
   ~FolderLock() { ::unlink(path_.c_str()); }
 
  private:
-  /// Returns whether the file that was locked is still the one that others will open.
+  /// Returns whether the locked file is still the one that others will open.
   bool take() {
     file_ = open_private_file(path_, ExitCode::kConfig);
     FileLock lock = take_file_lock(file_.get());
@@ -122,8 +146,104 @@ std::uintmax_t size_of(const fs::path& path) {
   return ignored ? 0 : size;
 }
 
-/// Downloads `url` into `part`. A transfer that breaks off is resumed as long as each attempt
-/// brings something. Returns what went wrong; empty when nothing did.
+using Handle = std::unique_ptr<CURL, decltype(&curl_easy_cleanup)>;
+
+struct DownloadTarget {
+  int fd = -1;
+  std::uint64_t bytes = 0;  // in the file
+  std::uint64_t max_bytes = 0;
+  bool too_long = false;
+  int error = 0;
+};
+
+std::size_t receive(const char* received, std::size_t size, std::size_t count, void* context) {
+  auto& target = *static_cast<DownloadTarget*>(context);
+  const std::size_t bytes = size * count;
+  if (target.bytes + bytes > target.max_bytes) {
+    target.too_long = true;
+    return 0;
+  }
+  if (!write_all(target.fd, received, bytes)) {
+    target.error = errno;
+    return 0;
+  }
+  target.bytes += bytes;
+  return bytes;
+}
+
+void set_up(CURL* handle, const std::string& url, DownloadTarget& target, char* message) {
+  curl_easy_setopt(handle, CURLOPT_URL, url.c_str());
+  curl_easy_setopt(handle, CURLOPT_PROTOCOLS_STR, "http,https,file");
+  curl_easy_setopt(handle, CURLOPT_REDIR_PROTOCOLS_STR, "http,https");
+  curl_easy_setopt(handle, CURLOPT_FOLLOWLOCATION, 1L);
+  curl_easy_setopt(handle, CURLOPT_MAXREDIRS, kMostRedirects);
+  curl_easy_setopt(handle, CURLOPT_FAILONERROR, 1L);
+  curl_easy_setopt(handle, CURLOPT_NOSIGNAL, 1L);
+  curl_easy_setopt(handle, CURLOPT_CONNECTTIMEOUT, kConnectTimeout_s);
+  curl_easy_setopt(handle, CURLOPT_LOW_SPEED_LIMIT, 1L);
+  curl_easy_setopt(handle, CURLOPT_LOW_SPEED_TIME, kSilence_s);
+  curl_easy_setopt(handle, CURLOPT_USERAGENT, "mnist-train");
+  curl_easy_setopt(handle, CURLOPT_ERRORBUFFER, message);
+  curl_easy_setopt(handle, CURLOPT_WRITEFUNCTION, receive);
+  curl_easy_setopt(handle, CURLOPT_WRITEDATA, &target);
+  curl_easy_setopt(handle, CURLOPT_RESUME_FROM_LARGE, static_cast<curl_off_t>(target.bytes));
+}
+
+void empty(DownloadTarget& target) {
+  if (::ftruncate(target.fd, 0) != 0) target.error = errno;
+  target.bytes = 0;
+}
+
+bool may_resume(CURLcode code) {
+  return code == CURLE_PARTIAL_FILE || code == CURLE_RECV_ERROR || code == CURLE_GOT_NOTHING ||
+         code == CURLE_OPERATION_TIMEDOUT || code == CURLE_COULDNT_CONNECT;
+}
+
+/// How an attempt to download a URL ended.
+struct Transfer {
+  bool done = false;
+  bool may_resume = false;  // interrupted: another attempt can continue
+  std::string problem;      // unless done
+};
+
+/// Appends the missing content of `url` (http, https, file) to `part`. The server is asked to start
+/// at the present size, or for everything if it cannot. The bytes that were received stay in the
+/// file in any case. Content beyond `max_bytes` is refused. Throws Error(kData) if the file cannot
+/// be written.
+Transfer download(const std::string& url, const fs::path& part, std::uint64_t max_bytes) {
+  const auto fail = [&](int error) {
+    throw Error(ExitCode::kData, part.string() + ": cannot be written: " + std::strerror(error));
+  };
+  const UniqueFd file = open_private_file(part, ExitCode::kData);
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) fail(errno);
+  DownloadTarget target{file.get(), static_cast<std::uint64_t>(status.st_size), max_bytes, false,
+                        0};
+  std::array<char, CURL_ERROR_SIZE> message{};
+  const Handle handle(curl_easy_init(), &curl_easy_cleanup);
+  set_up(handle.get(), url, target, message.data());
+  CURLcode code = curl_easy_perform(handle.get());
+  long http_code = 0;
+  curl_easy_getinfo(handle.get(), CURLINFO_RESPONSE_CODE, &http_code);
+  const bool no_ranges = code == CURLE_RANGE_ERROR || code == CURLE_BAD_DOWNLOAD_RESUME ||
+                         (http_code == 416 && target.bytes > 0);
+  if (no_ranges && target.error == 0) {
+    empty(target);
+    curl_easy_setopt(handle.get(), CURLOPT_RESUME_FROM_LARGE, curl_off_t{0});
+    code = curl_easy_perform(handle.get());
+  }
+  if (target.error != 0) fail(target.error);
+  if (target.too_long) {
+    empty(target);
+    return {false, false, "longer than the " + std::to_string(max_bytes) + " bytes it can have"};
+  }
+  if (code == CURLE_OK) return {true, false, ""};
+  const std::string text = message.data();
+  return {false, may_resume(code), text.empty() ? curl_easy_strerror(code) : text};
+}
+
+/// Downloads `url` into `part`. An interrupted transfer is resumed as long as each attempt makes
+/// progress. Returns the problem; "" if there is none.
 std::string transfer(const std::string& url, const fs::path& part,
                      const settings::DatasetFile& file) {
   for (int attempt = 1;; ++attempt) {
@@ -137,8 +257,8 @@ std::string transfer(const std::string& url, const fs::path& part,
   }
 }
 
-/// Downloads and verifies a file from one mirror; wrong content may come from an old part, so it is
-/// downloaded from the start then. Returns what went wrong; empty when nothing did.
+/// Downloads and verifies a file from one mirror. Wrong content may come from an old part, so it is
+/// then downloaded from the start. Returns the problem; "" if there is none.
 std::string fetch_from(const std::string& url, const fs::path& part,
                        const settings::DatasetFile& file) {
   bool fresh = size_of(part) == 0;
@@ -153,7 +273,7 @@ std::string fetch_from(const std::string& url, const fs::path& part,
   }
 }
 
-/// Removes the parts of other mirrors, which are not needed any more.
+/// Removes the parts of other mirrors.
 void remove_parts(const fs::path& folder, const settings::DatasetFile& file) {
   const std::string prefix = "." + file.name + ".";
   std::vector<fs::path> parts;
@@ -170,7 +290,7 @@ void put_in_place(const fs::path& part, const fs::path& path) {
   fs::rename(part, path);
 }
 
-/// Whether a file is there and sound.
+/// Returns whether a file is there and correct.
 bool is_there(const fs::path& path, const settings::DatasetFile& file) {
   if (!fs::exists(path)) return false;
   const std::string problem = verify(path, file);
@@ -183,7 +303,7 @@ void fetch_file(const settings::DatasetFile& file, const fs::path& path,
   if (is_there(path, file)) return;
   for (const std::string& mirror : mirrors) {
     const std::string url = join(mirror, file.name);
-    // Mirrors may differ in the compressed bytes: each has a part file of its own.
+    // Mirrors may differ in the compressed bytes, so each has its own part file.
     const fs::path part =
         path.parent_path() / ("." + file.name + "." + hash_hex(url).substr(0, 8) + ".part");
     say(url);
@@ -197,7 +317,7 @@ void fetch_file(const settings::DatasetFile& file, const fs::path& path,
   }
   throw Error(ExitCode::kData, path.string() +
                                    ": could not be fetched, for the reasons above\nName another "
-                                   "place with --mirror URL; file:// works too.");
+                                   "mirror with --mirror URL; file:// works too.");
 }
 
 /// Fetches the archive that holds the files, unless all of them are there.
@@ -213,8 +333,8 @@ void fetch_archive(const settings::NamedDataset& dataset, const fs::path& folder
   fs::remove(archive);
 }
 
-/// Throws Error(kConfig) where a file is there, under the name of one of the data set's, that
-/// belongs to another data set.
+/// Throws Error(kConfig) if a file in the folder would be replaced that belongs to another data
+/// set.
 void refuse_other_dataset(const settings::NamedDataset& dataset, const fs::path& folder) {
   for (const settings::NamedDataset& other : settings::named_datasets()) {
     if (other.name == dataset.name) continue;
@@ -230,13 +350,13 @@ void refuse_other_dataset(const settings::NamedDataset& dataset, const fs::path&
   }
 }
 
-/// Downloads a data set's files into `folder`, which is made if it is not there, and returns their
-/// paths. Files that are there and sound are left alone. A file has its name only when its SHA-256
-/// was found right; until then it is a hidden .part beside it, from which the next attempt, of this
-/// or another process, resumes. Files that come in an archive are unpacked when the archive's
-/// SHA-256 was found right. One process downloads while others that want the same folder wait for
-/// it. Mirrors are tried in order, and what each of them answered is said. Throws Error(kData)
-/// where none had the files, and Error(kConfig) where nothing can be written into the folder.
+/// Downloads a data set's files into `folder`, which is made if it is missing, and returns their
+/// paths. Correct files that are there are kept. A file gets its name only once its SHA-256 is
+/// verified; until then it is a hidden .part beside it, from which the next attempt, of this or
+/// another process, resumes. An archive is verified, then unpacked. One process downloads while
+/// others that want the same folder wait for it. Mirrors are tried in order, and the problem of
+/// each is printed. Throws Error(kData) if no mirror had the files, and Error(kConfig) if the
+/// folder cannot be written.
 std::vector<fs::path> fetch_dataset(const settings::NamedDataset& dataset, const fs::path& folder,
                                     const std::vector<std::string>& mirrors) {
   std::error_code reason;
