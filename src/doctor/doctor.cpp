@@ -9,13 +9,21 @@
 #include "base/log.h"
 #include "base/print.h"
 #include "base/system.h"
-#include "doctor/checks.h"
 #include "launch/placement.h"
 #include "launch/supervisor.h"
 
 namespace mnist_train::doctor {
 
 namespace {
+
+const char* name_of(Verdict verdict) {
+  static constexpr std::array kNames{"ok", "note", "warning", "problem"};
+  return enum_name(kNames, verdict);
+}
+
+std::string counted(int number, const char* noun) {
+  return fmt::format("{} {}{}", number, noun, number == 1 ? "" : "s");
+}
 
 Finding describe_program() {
   const BuildInfo& build = build_info();
@@ -26,7 +34,7 @@ Finding describe_program() {
   return finding;
 }
 
-/// Tells what the config would start here.
+/// Tells which processes a run with this config would start here.
 Finding check_plan(const settings::RunConfig& config, const Driver& driver) {
   return problem_if_throws("a run here", "change the config", [&] {
     launch::Machine machine = launch::this_machine();
@@ -34,10 +42,9 @@ Finding check_plan(const settings::RunConfig& config, const Driver& driver) {
     const int processes = launch::choose_process_count(config, machine);
     const auto placement = launch::choose_placement(config, machine, 0, processes);
     Finding finding{"a run here"};
-    finding.text =
-        fmt::format("{} process{} on {}, backend {}, {} thread{} each", processes,
-                    processes == 1 ? "" : "es", placement.cuda ? "cuda" : "cpu", placement.backend,
-                    placement.threads, placement.threads == 1 ? "" : "s");
+    finding.text = fmt::format("{} process{} on {}, backend {}, {} each", processes,
+                               processes == 1 ? "" : "es", placement.cuda ? "cuda" : "cpu",
+                               placement.backend, counted(placement.threads, "thread"));
     finding.values["processes"] = processes;
     return finding;
   });
@@ -47,7 +54,7 @@ void append(Findings& findings, Findings more) {
   std::move(more.begin(), more.end(), std::back_inserter(findings));
 }
 
-/// Indents every line after the first as the first one's text is.
+/// Indents every line after the first to `column`.
 std::string hanging(const std::string& text, std::size_t column) {
   std::string result;
   std::istringstream lines(escape_control_bytes(text));
@@ -57,23 +64,17 @@ std::string hanging(const std::string& text, std::size_t column) {
   return result;
 }
 
-std::string counted(int number, const char* noun) {
-  return fmt::format("{} {}{}", number, noun, number == 1 ? "" : "s");
-}
-
 }  // namespace
 
 Findings examine(const settings::RunConfig& config) {
   launch::block_supervised_signals();
-  const Driver driver = ask_driver();
-  Findings findings{describe_program(), check_processor(), check_memory()};
-  append(findings, check_limits());
+  const Driver driver = examine_driver();
+  Findings findings{describe_program()};
+  append(findings, check_host());
   append(findings, check_gpus(driver, build_info()));
   findings.push_back(check_shared_memory(driver, free_space("/dev/shm")));
   findings.push_back(check_nccl(driver, build_info()));
-  findings.push_back(check_loopback());
   append(findings, check_network());
-  findings.push_back(check_launcher());
   findings.push_back(check_clock());
   findings.push_back(check_run_folder(config));
   findings.push_back(check_file_locks(config));
@@ -122,11 +123,6 @@ std::string to_json(const Findings& findings) {
                                 {"values", finding.values}});
   }
   return json_text(json, 2) + "\n";
-}
-
-const char* name_of(Verdict verdict) {
-  static constexpr std::array kNames{"ok", "note", "warning", "problem"};
-  return enum_name(kNames, verdict);
 }
 
 std::string bytes_text(double bytes) {

@@ -1,31 +1,38 @@
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "base/error.h"
+#include "base/version.h"
 #include "settings/run_config.h"
 
 namespace mnist_train::doctor {
 
 enum class Verdict {
   kGood,
-  kNote,     // nothing is wrong, but it is worth knowing, or limits what is possible here
-  kWarning,  // works, but badly, or not for all uses
+  kNote,     // nothing is wrong, but it is worth knowing or limits the possibilities
+  kWarning,  // works, but badly or not for all uses
   kProblem,  // a run will fail
 };
-
-/// Returns "ok", "note", "warning" or "problem".
-const char* name_of(Verdict verdict);
 
 /// One line of the doctor's report.
 struct Finding {
   std::string topic;  // "clock"
   Verdict verdict = Verdict::kGood;
-  std::string text{};    // what was found
-  std::string remedy{};  // what to do about it; empty where there is nothing to do
+  std::string text{};
+  std::string remedy{};  // empty if there is nothing to do
   /// The same for other programs, as numbers.
   nlohmann::ordered_json values = nlohmann::ordered_json::object();
+
+  /// Returns the finding with another verdict, a remedy, and more text at the end.
+  Finding with(Verdict other, const std::string& more, const std::string& new_remedy) const {
+    return {topic, other, text + more, new_remedy, values};
+  }
 };
 
 using Findings = std::vector<Finding>;
@@ -43,7 +50,80 @@ std::string to_text(const Findings& findings, bool colours);
 ///     "values"}]}
 std::string to_json(const Findings& findings);
 
-/// Returns how many findings have this verdict.
+/// Returns the number of findings with this verdict.
 int count(const Findings& findings, Verdict verdict);
+
+/// Returns the result of `check`. An Error that it throws is a problem with this topic and remedy.
+template <class Check>
+Finding problem_if_throws(const char* topic, const char* remedy, const Check& check) {
+  try {
+    return check();
+  } catch (const Error& error) {
+    return {topic, Verdict::kProblem, error.what(), remedy};
+  }
+}
+
+/// Returns a number of bytes in decimal units: "1.2 GB", "12 GB", "431 kB".
+std::string bytes_text(double bytes);
+
+/// A GPU as the NVIDIA driver describes it.
+struct Gpu {
+  std::string name;
+  int compute_major = 0;
+  int compute_minor = 0;
+  std::uint64_t memory_bytes = 0;
+};
+
+/// The NVIDIA driver, examined through its own library, without any part of CUDA.
+struct Driver {
+  std::string kernel_version;  // "580.65.06"; empty: no kernel module is loaded
+  bool library = false;        // libcuda.so.1 is there
+  std::string error;           // why it does not work; empty: it does
+  int cuda_version = 0;        // the newest that it supports: 13000 is 13.0
+  std::vector<Gpu> gpus;       // those that CUDA_VISIBLE_DEVICES shows
+  std::vector<std::pair<int, int>> without_peer_access;  // pairs of GPUs
+  int gpus_on_bus = 0;  // NVIDIA's display and 3D controllers on PCI
+};
+
+/// Examines the driver of this machine.
+Driver examine_driver();
+
+/// Checks the CPU, the cores that this process may use, memory, and the limits on open files,
+/// processes and locked memory.
+Findings check_host();
+
+/// Checks that the clock is later than the program's own file, and synchronised.
+Finding check_clock();
+
+/// Checks that processes of this host can connect to each other, the address that other hosts would
+/// use for this one, the variables that name it, and those of launchers.
+Findings check_network();
+
+/// Checks the folder of runs: `output`, or runs/ in the working directory. Writes and removes a
+/// file there, or in the nearest folder above it that exists.
+Finding check_run_folder(const settings::RunConfig& config);
+
+/// Checks with a temporary file whether files can be locked and folders synced in the folder of
+/// runs and in the user's cache.
+Finding check_file_locks(const settings::RunConfig& config);
+
+/// Checks the data that the config asks for, and the data sets that are found by name.
+Findings check_data(const settings::RunConfig& config);
+
+/// Checks the GPUs, their driver against the CUDA that this program was built with, and whether
+/// they can access each other's memory.
+Findings check_gpus(const Driver& driver, const BuildInfo& build);
+
+/// Checks /dev/shm, through which NCCL exchanges gradients between GPUs that cannot access each
+/// other's memory. `free_bytes` is its free space, if it is there. CPU ranks do not use it.
+Finding check_shared_memory(const Driver& driver, std::optional<double> free_bytes);
+
+/// Checks which transports NCCL can use here: peer access, shared memory, InfiniBand, sockets.
+Finding check_nccl(const Driver& driver, const BuildInfo& build);
+
+/// Starts real workers as a run does, two on CPUs and one for each GPU. They load LibTorch,
+/// connect, sum tensors and measure the time. Must be called after
+/// launch::block_supervised_signals.
+Findings check_workers(const settings::RunConfig& config, const Driver& driver);
 
 }  // namespace mnist_train::doctor

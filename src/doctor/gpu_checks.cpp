@@ -10,7 +10,7 @@
 
 #include "base/shared_library.h"
 #include "base/system.h"
-#include "doctor/checks.h"
+#include "doctor/doctor.h"
 
 namespace mnist_train::doctor {
 
@@ -18,12 +18,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The driver's C functions, as far as they are needed here. Each returns 0 for success.
+/// C functions of the driver. Each returns 0 for success.
 class DriverLibrary : public SharedLibrary {
  public:
   DriverLibrary() : SharedLibrary("libcuda.so.1") {}
 
-  /// Returns what the function returns, or -1 where the library lacks it.
+  /// Returns the function's result, or -1 if the library lacks it.
   template <typename... Arguments>
   int call(const char* name, Arguments... arguments) const {
     const auto function = find<int(Arguments...)>(name);
@@ -37,8 +37,8 @@ class DriverLibrary : public SharedLibrary {
   }
 };
 
-/// Returns the driver's version as NVML knows it, also in sandboxes that hide the kernel's files;
-/// empty where there is no NVML.
+/// Returns the driver's version from NVML, which works in sandboxes that hide the kernel's files;
+/// empty without NVML.
 std::string version_by_nvml() {
   const SharedLibrary library("libnvidia-ml.so.1");
   const auto init = library.find<int()>("nvmlInit_v2");
@@ -106,33 +106,31 @@ void read_devices(const DriverLibrary& library, Driver& driver) {
   }
 }
 
-constexpr const char* kWithoutGpu = "runs use the CPUs";
-
-/// Tells why the driver shows no GPU: one may be there that it should show.
+/// Explains why the driver shows no GPU.
 Finding explain_no_gpu(const Driver& driver) {
-  Finding finding{"GPU", Verdict::kNote, std::string("none; ") + kWithoutGpu, "", {{"gpus", 0}}};
+  const auto finding = [](Verdict verdict, const std::string& text, const char* remedy) {
+    return Finding{"GPU", verdict, text + "; runs use the CPUs", remedy, {{"gpus", 0}}};
+  };
   const auto hidden = environment_variable("CUDA_VISIBLE_DEVICES");
   if (!driver.error.empty() && (driver.gpus_on_bus > 0 || !driver.kernel_version.empty())) {
-    finding.verdict = Verdict::kWarning;
-    finding.text =
-        fmt::format("the NVIDIA driver does not work: {}; {}", driver.error, kWithoutGpu);
-    finding.remedy = "see dmesg and nvidia-smi; after an update of the driver, reboot";
-  } else if (driver.library && driver.error.empty() && hidden) {
-    finding.text = fmt::format("CUDA_VISIBLE_DEVICES=\"{}\" shows none; {}", *hidden, kWithoutGpu);
-  } else if (!driver.kernel_version.empty() && !driver.library) {
-    finding.verdict = Verdict::kWarning;
-    finding.text = fmt::format("driver {} is loaded, but libcuda.so.1 is not found; {}",
-                               driver.kernel_version, kWithoutGpu);
-    finding.remedy =
-        "in a container: start it with --gpus all (NVIDIA Container Toolkit); elsewhere install "
-        "the driver's user-space package (libcuda1)";
-  } else if (driver.gpus_on_bus > 0 && driver.kernel_version.empty()) {
-    finding.verdict = Verdict::kWarning;
-    finding.text =
-        fmt::format("{} on the bus, but no NVIDIA driver; {}", driver.gpus_on_bus, kWithoutGpu);
-    finding.remedy = "install NVIDIA's driver (580 or newer for CUDA 13) and reboot";
+    return finding(Verdict::kWarning, "the NVIDIA driver does not work: " + driver.error,
+                   "see dmesg and nvidia-smi; after an update of the driver, reboot");
   }
-  return finding;
+  if (driver.library && driver.error.empty() && hidden) {
+    return finding(Verdict::kNote, "CUDA_VISIBLE_DEVICES=\"" + *hidden + "\" shows none", "");
+  }
+  if (!driver.kernel_version.empty() && !driver.library) {
+    return finding(Verdict::kWarning,
+                   "driver " + driver.kernel_version + " is loaded, but libcuda.so.1 is not found",
+                   "in a container: start it with --gpus all (NVIDIA Container Toolkit); elsewhere "
+                   "install the driver's user-space package (libcuda1)");
+  }
+  if (driver.gpus_on_bus > 0 && driver.kernel_version.empty()) {
+    return finding(Verdict::kWarning,
+                   std::to_string(driver.gpus_on_bus) + " on the bus, but no NVIDIA driver",
+                   "install NVIDIA's driver (580 or newer for CUDA 13) and reboot");
+  }
+  return finding(Verdict::kNote, "none", "");
 }
 
 /// Returns NVIDIA's first Linux driver for a major version of CUDA, according to its release notes.
@@ -151,20 +149,18 @@ Finding check_driver(const Driver& driver, const BuildInfo& build) {
       driver.kernel_version.empty() ? "driver of unknown version" : driver.kernel_version,
       driver.cuda_version / kVersionStep, driver.cuda_version % kVersionStep / 10);
   if (*build.cuda == '\0') {
-    finding.verdict = Verdict::kProblem;
-    finding.text += "; this build has no CUDA module, but a run would need it";
-    finding.remedy = "scripts/setup --cuda builds it; until then set device to \"cpu\"";
-    return finding;
+    return finding.with(Verdict::kProblem,
+                        "; this build has no CUDA module, but a run would need it",
+                        "scripts/setup --cuda builds it; until then set device to \"cpu\"");
   }
   finding.text += fmt::format("; this build needs {}", build.cuda);
   // Within one major version an older driver works with newer libraries.
   int needed = 0;
   std::from_chars(build.cuda, build.cuda + std::strlen(build.cuda), needed);  // "13.0"
   if (driver.cuda_version / kVersionStep >= needed) return finding;
-  finding.verdict = Verdict::kProblem;
-  finding.remedy = fmt::format("install driver {} or newer (CUDA {}), or set device to \"cpu\"",
-                               least_driver(needed), needed);
-  return finding;
+  return finding.with(Verdict::kProblem, "",
+                      fmt::format("install driver {} or newer (CUDA {}), or set device to \"cpu\"",
+                                  least_driver(needed), needed));
 }
 
 Finding check_peers(const Driver& driver) {
@@ -201,7 +197,7 @@ bool is_set(const char* variable) { return environment_variable(variable).value_
 
 }  // namespace
 
-Driver ask_driver() {
+Driver examine_driver() {
   Driver driver;
   driver.kernel_version = kernel_version();
   driver.gpus_on_bus = gpus_on_bus();
@@ -242,23 +238,18 @@ Finding check_shared_memory(const Driver& driver, std::optional<double> free_byt
     finding.text = bytes_text(*free_bytes) + " free in /dev/shm";
   }
   if (driver.gpus.size() < 2) {
-    finding.text += ", not used without several GPUs";
-  } else if (free_bytes.value_or(0) < kEnough_bytes) {
-    finding.verdict = Verdict::kWarning;
-    finding.text += ", which is little for NCCL";
-    finding.remedy =
-        "docker run --shm-size=1g, mount -o remount,size=1g /dev/shm, or NCCL_SHM_DISABLE=1";
+    return finding.with(Verdict::kGood, ", not used without several GPUs", "");
   }
-  return finding;
+  if (free_bytes.value_or(0) >= kEnough_bytes) return finding;
+  return finding.with(
+      Verdict::kWarning, ", which is little for NCCL",
+      "docker run --shm-size=1g, mount -o remount,size=1g /dev/shm, or NCCL_SHM_DISABLE=1");
 }
 
 Finding check_nccl(const Driver& driver, const BuildInfo& build) {
   if (*build.nccl == '\0') return {"NCCL", Verdict::kNote, "not in this build"};
   Finding finding{"NCCL", Verdict::kGood, build.nccl};
-  if (driver.gpus.empty()) {
-    finding.text += ", not used without a GPU";
-    return finding;
-  }
+  if (driver.gpus.empty()) return finding.with(Verdict::kGood, ", not used without a GPU", "");
   std::vector<std::string> transports;
   const bool peers = driver.gpus.size() > 1 && driver.without_peer_access.empty();
   if (peers && !is_set("NCCL_P2P_DISABLE")) transports.emplace_back("peer access");

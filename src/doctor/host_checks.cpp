@@ -1,4 +1,5 @@
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>
@@ -6,25 +7,37 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/timex.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstring>
 #include <ctime>
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <set>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "base/cgroups.h"
+#include "base/file.h"
 #include "base/limits.h"
 #include "base/system.h"
-#include "doctor/checks.h"
+#include "data/dataset.h"
+#include "data/image_decoder.h"
+#include "data/sources.h"
+#include "doctor/doctor.h"
 #include "launch/listen_socket.h"
 #include "launch/placement.h"
 #include "launch/worker_identity.h"
+#include "report/run_folder.h"
 
 namespace mnist_train::doctor {
+
+namespace fs = std::filesystem;
 
 namespace {
 
@@ -46,10 +59,8 @@ Finding check_open_files() {
   const rlim_t files = soft_limit(RLIMIT_NOFILE);
   Finding finding{"open files", Verdict::kGood, limit_text(files), "", {{"limit", files}}};
   if (files >= kComfortable) return finding;
-  finding.verdict = files < kLeast ? Verdict::kProblem : Verdict::kWarning;
-  finding.text += " for each process";
-  finding.remedy = "raise the limit: ulimit -n 65536, or nofile in /etc/security/limits.conf";
-  return finding;
+  return finding.with(files < kLeast ? Verdict::kProblem : Verdict::kWarning, " for each process",
+                      "raise the limit: ulimit -n 65536, or nofile in /etc/security/limits.conf");
 }
 
 Finding check_processes() {
@@ -67,17 +78,47 @@ Finding check_processes() {
 Finding check_locked_memory() {
   const rlim_t bytes = soft_limit(RLIMIT_MEMLOCK);
   std::error_code ignored;
-  const bool infiniband = std::filesystem::exists("/sys/class/infiniband", ignored) &&
-                          !std::filesystem::is_empty("/sys/class/infiniband", ignored);
+  const bool infiniband = fs::exists("/sys/class/infiniband", ignored) &&
+                          !fs::is_empty("/sys/class/infiniband", ignored);
   Finding finding{"locked memory", Verdict::kGood, limit_text(bytes)};
   if (bytes != RLIM_INFINITY) finding.text = bytes_text(static_cast<double>(bytes));
   if (!infiniband || bytes == RLIM_INFINITY) return finding;
-  finding.verdict = Verdict::kWarning;
-  finding.text += ", but InfiniBand needs it to be unlimited";
-  finding.remedy =
-      "ulimit -l unlimited, memlock in /etc/security/limits.conf, or LimitMEMLOCK=infinity of "
-      "slurmd";
+  return finding.with(Verdict::kWarning, ", but InfiniBand needs it to be unlimited",
+                      "ulimit -l unlimited, memlock in /etc/security/limits.conf, or "
+                      "LimitMEMLOCK=infinity of slurmd");
+}
+
+Finding check_processor() {
+  const std::string model = value_of("/proc/cpuinfo", "model name").value_or("unknown model");
+  const std::string flags = " " + value_of("/proc/cpuinfo", "flags").value_or("") + " ";
+  const auto has = [&](const char* flag) {
+    return flags.find(" " + std::string(flag) + " ") != std::string::npos;
+  };
+  const int usable = usable_cores();
+  const auto present = static_cast<int>(std::thread::hardware_concurrency());
+  Finding finding{"processor", Verdict::kGood, "", "", {{"cores", usable}}};
+  finding.text = fmt::format("{}, {} core{}{}, bf16 {}", model, usable, usable == 1 ? "" : "s",
+                             usable < present ? fmt::format(" of {}", present) : "",
+                             has("avx512_bf16") ? "native" : "not native");
+#if defined(__x86_64__)
+  if (!has("avx2")) {
+    return finding.with(Verdict::kWarning, ", without AVX2",
+                        "LibTorch is several times slower on it; use a CPU from after 2013");
+  }
+#endif
   return finding;
+}
+
+Finding check_memory() {
+  const SystemMemory memory = system_memory();
+  Finding finding{"memory", Verdict::kGood, "", "", {{"available_bytes", memory.available}}};
+  finding.text =
+      fmt::format("{} of {} free{}", bytes_text(memory.available), bytes_text(memory.total),
+                  memory.limited ? " (the limit of its cgroup)" : "");
+  if (memory.available >= 2000 * kMega) return finding;
+  return finding.with(
+      memory.available < 400 * kMega ? Verdict::kProblem : Verdict::kWarning, "",
+      "a process takes about 350 MB: free memory, or start fewer (--nproc-per-node 1)");
 }
 
 struct Interface {
@@ -111,7 +152,7 @@ std::vector<Interface> interfaces() {
   return found;
 }
 
-/// Returns the first address of a name, or nothing when it does not resolve.
+/// Returns the first address of a name, or nothing if it does not resolve.
 std::optional<std::string> resolve(const std::string& name) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -121,47 +162,40 @@ std::optional<std::string> resolve(const std::string& name) {
   return address_text(*list->ai_addr);
 }
 
-const Interface* find_by_address(const std::vector<Interface>& all, const std::string& address) {
-  for (const Interface& candidate : all) {
-    if (candidate.address == address) return &candidate;
-  }
-  return nullptr;
-}
-
-/// Checks the interface on which Gloo listens for other hosts: the one that a variable names, else
+/// Checks the interface on which Gloo listens for other hosts: the one in a variable, by default
 /// that of the host's name.
-Finding check_interface(const std::vector<Interface>& all) {
+Finding check_interface() {
+  const std::vector<Interface> all = interfaces();
   Finding finding{"network"};
   if (const auto named = environment_variable("GLOO_SOCKET_IFNAME")) {
     finding.text = "GLOO_SOCKET_IFNAME is " + *named;
     const auto has_name = [&](const Interface& each) { return each.name == *named; };
     if (std::any_of(all.begin(), all.end(), has_name)) return finding;
-    finding.verdict = Verdict::kProblem;
-    finding.text += ", but there is no such interface, or it is down";
-    finding.remedy = "name one of those that `ip -brief address` lists";
-    return finding;
+    return finding.with(Verdict::kProblem, ", but there is no such interface, or it is down",
+                        "name one of those that `ip -brief address` lists");
   }
   const std::string host = host_name();
   const auto address = resolve(host);
-  const Interface* interface = address ? find_by_address(all, *address) : nullptr;
+  const auto interface = std::find_if(all.begin(), all.end(), [&](const Interface& each) {
+    return address && each.address == *address;
+  });
   // Debian gives a host without a fixed address 127.0.1.1, which no interface has.
   const bool local = address && (address->starts_with("127.") || *address == "::1");
-  if (interface != nullptr && !local) {
+  if (interface != all.end() && !local) {
     finding.text = host + " is " + *address + " on " + interface->name;
     return finding;
   }
-  finding.verdict = Verdict::kNote;
-  finding.text = fmt::format("the host's name {} {}", host,
-                             !address ? "does not resolve"
-                             : local  ? "is " + *address + ", which other hosts cannot reach"
-                                      : "is " + *address + ", which is on none of its interfaces");
-  finding.remedy = "for runs on several hosts name the interface: GLOO_SOCKET_IFNAME=";
   std::string choice = "eth0";
   for (const Interface& candidate : all) {
     if (!candidate.loopback) choice = candidate.name;
   }
-  finding.remedy += choice;
-  return finding;
+  return finding.with(
+      Verdict::kNote,
+      fmt::format("the host's name {} {}", host,
+                  !address ? "does not resolve"
+                  : local  ? "is " + *address + ", which other hosts cannot reach"
+                           : "is " + *address + ", which is on none of its interfaces"),
+      "for runs on several hosts name the interface: GLOO_SOCKET_IFNAME=" + choice);
 }
 
 std::optional<Finding> check_master() {
@@ -174,82 +208,11 @@ std::optional<Finding> check_master() {
                  "set it to an address or name of the first host that every host resolves"};
 }
 
-}  // namespace
-
-Finding check_processor() {
-  const std::string model = value_of("/proc/cpuinfo", "model name").value_or("unknown model");
-  const std::string flags = " " + value_of("/proc/cpuinfo", "flags").value_or("") + " ";
-  const auto has = [&](const char* flag) {
-    return flags.find(" " + std::string(flag) + " ") != std::string::npos;
-  };
-  const int usable = usable_cores();
-  const auto present = static_cast<int>(std::thread::hardware_concurrency());
-  Finding finding{"processor", Verdict::kGood, "", "", {{"cores", usable}}};
-  finding.text = fmt::format("{}, {} core{}{}, bf16 {}", model, usable, usable == 1 ? "" : "s",
-                             usable < present ? fmt::format(" of {}", present) : "",
-                             has("avx512_bf16") ? "native" : "not native");
-#if defined(__x86_64__)
-  if (!has("avx2")) {
-    finding.verdict = Verdict::kWarning;
-    finding.text += ", without AVX2";
-    finding.remedy = "LibTorch is several times slower on it; use a processor from after 2013";
-  }
-#endif
-  return finding;
-}
-
-Finding check_memory() {
-  const SystemMemory memory = system_memory();
-  Finding finding{"memory", Verdict::kGood, "", "", {{"available_bytes", memory.available}}};
-  finding.text =
-      fmt::format("{} of {} free{}", bytes_text(memory.available), bytes_text(memory.total),
-                  memory.limited ? " (the limit of its cgroup)" : "");
-  if (memory.available >= 2000 * kMega) return finding;
-  finding.verdict = memory.available < 400 * kMega ? Verdict::kProblem : Verdict::kWarning;
-  finding.remedy = "a process takes about 350 MB: free memory, or start fewer (--nproc-per-node 1)";
-  return finding;
-}
-
-Findings check_limits() { return {check_open_files(), check_processes(), check_locked_memory()}; }
-
-Finding check_clock() {
-  constexpr std::time_t kDay_s = 86400;
-  const std::time_t now = std::time(nullptr);
-  struct stat program {};
-  const bool known = ::stat("/proc/self/exe", &program) == 0;
-  std::tm utc{};
-  ::gmtime_r(&now, &utc);
-  Finding finding{"clock"};
-  finding.text = fmt::format("{:04}-{:02}-{:02} {:02}:{:02} UTC", utc.tm_year + 1900,
-                             utc.tm_mon + 1, utc.tm_mday, utc.tm_hour, utc.tm_min);
-  if (known && now + kDay_s < program.st_mtime) {
-    finding.verdict = Verdict::kWarning;
-    finding.text += ", which is before this program was built";
-    finding.remedy = "set the clock: names of runs and downloads over TLS depend on it";
-    return finding;
-  }
-  timex state{};
-  const int status = ::adjtimex(&state);  // modes 0: only asks
-  const bool synchronised = status >= 0 && status != TIME_ERROR;
-  finding.values["synchronised"] = synchronised;
-  finding.text += synchronised ? ", synchronised" : ", not synchronised as far as the kernel knows";
-  if (synchronised) return finding;
-  finding.verdict = Verdict::kNote;
-  finding.remedy = "timedatectl set-ntp true; logs of several hosts are compared by time";
-  return finding;
-}
-
 Finding check_loopback() {
   return problem_if_throws("ports", "bring the loopback interface up: ip link set lo up", [] {
     const launch::ListenSocket socket = launch::listen_on_loopback();
     return Finding{"ports", Verdict::kGood, "can listen on 127.0.0.1"};
   });
-}
-
-Findings check_network() {
-  Findings findings{check_interface(interfaces())};
-  if (auto master = check_master()) findings.push_back(std::move(*master));
-  return findings;
 }
 
 Finding check_launcher() {
@@ -262,6 +225,182 @@ Finding check_launcher() {
                    fmt::format("{}: rank {} of {} (from {})", launch::name_of(identity->launcher),
                                identity->rank, identity->world_size, identity->decided_by)};
   });
+}
+
+constexpr const char* kSeeAbove = "the message above says what to do";
+
+fs::path nearest_existing(fs::path folder) {
+  std::error_code ignored;
+  while (!fs::is_directory(folder, ignored) && folder.has_relative_path()) {
+    folder = folder.parent_path();
+  }
+  return folder;
+}
+
+fs::path output_of(const settings::RunConfig& config) {
+  return config.output.value_or(fs::current_path() / "runs");
+}
+
+/// Makes a file in the folder that is removed when it is closed. Sets errno on failure.
+UniqueFd scratch_file(const fs::path& folder) {
+  std::string name = (folder / ".mnist-train-doctor-XXXXXX").string();
+  UniqueFd file(::mkostemp(name.data(), O_CLOEXEC));
+  if (file.valid()) ::unlink(name.c_str());
+  return file;
+}
+
+/// Measures the bytes per second that are written and synced; returns nothing, with errno set, if
+/// that fails.
+std::optional<double> write_speed(const fs::path& folder) {
+  constexpr std::size_t kBytes = 8 << 20;
+  const UniqueFd file = scratch_file(folder);
+  if (!file.valid()) return std::nullopt;
+  const std::vector<char> content(kBytes, 'x');
+  const double begin_s = monotonic_seconds();
+  if (!write_all(file.get(), content.data(), kBytes)) return std::nullopt;
+  if (::fsync(file.get()) != 0 && !means_no_sync(errno)) return std::nullopt;
+  return static_cast<double>(kBytes) / std::max(1e-6, monotonic_seconds() - begin_s);
+}
+
+/// Names the features that the file system of a folder lacks, "" if none; nothing if no file can be
+/// made there.
+std::optional<std::string> missing_in(const fs::path& folder) {
+  std::string missing;
+  const auto add = [&](const char* what) {
+    missing += fmt::format("{}{} ({})", missing.empty() ? folder.string() + " has no " : ", no ",
+                           what, std::strerror(errno));
+  };
+  const UniqueFd file = scratch_file(folder);
+  if (!file.valid()) return std::nullopt;
+  if (take_file_lock(file.get()) == FileLock::kUnsupported) add("file locks");
+  const UniqueFd opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!opened.valid() || ::fsync(opened.get()) != 0) add("syncing of folders");
+  return missing;
+}
+
+Finding check_named_set(const settings::NamedDataset& row, const settings::RunConfig& config) {
+  const bool is_needed = !config.data.format && config.data.dataset == row.name;
+  const std::string topic = "data: " + row.name;
+  try {
+    return {topic, Verdict::kGood, data::find_named_dataset(row, config.data.root).string()};
+  } catch (const Error& error) {
+    if (is_needed) return {topic, Verdict::kProblem, error.what(), kSeeAbove};
+    return {topic, Verdict::kNote, "not here",
+            "only runs that name it need it: " + data::fetch_command(row)};
+  }
+}
+
+/// Opens the data as a run would, but reads no images.
+Finding check_format(const settings::DataOptions& options) {
+  return problem_if_throws("data", kSeeAbove, [&options] {
+    data::require_decoder(options.decode);
+    const data::DatasetReader reader(options);
+    Finding finding{"data"};
+    finding.text =
+        fmt::format("{} training and {} test images", reader.train_count(), reader.test_count());
+    finding.values = {{"train", reader.train_count()}, {"test", reader.test_count()}};
+    return finding;
+  });
+}
+
+/// Warns like a start would if a folder holds a run or is in use.
+void warn_of_refusal(const settings::RunConfig& config, Finding& finding) {
+  try {
+    report::check_run_folder(config, /*config_name=*/"", /*resume=*/"");
+  } catch (const Error& error) {
+    finding.verdict = Verdict::kWarning;
+    finding.text = error.what();
+    finding.remedy = kSeeAbove;
+  }
+}
+
+}  // namespace
+
+Findings check_host() {
+  return {check_processor(), check_memory(), check_open_files(), check_processes(),
+          check_locked_memory()};
+}
+
+Finding check_clock() {
+  constexpr std::time_t kDay_s = 86400;
+  const std::time_t now = std::time(nullptr);
+  struct stat program {};
+  const bool known = ::stat("/proc/self/exe", &program) == 0;
+  std::tm utc{};
+  ::gmtime_r(&now, &utc);
+  Finding finding{"clock"};
+  finding.text = fmt::format("{:04}-{:02}-{:02} {:02}:{:02} UTC", utc.tm_year + 1900,
+                             utc.tm_mon + 1, utc.tm_mday, utc.tm_hour, utc.tm_min);
+  if (known && now + kDay_s < program.st_mtime) {
+    return finding.with(Verdict::kWarning, ", which is before this program was built",
+                        "set the clock: names of runs and downloads over TLS depend on it");
+  }
+  timex state{};
+  const int status = ::adjtimex(&state);  // modes 0: changes nothing
+  const bool synchronised = status >= 0 && status != TIME_ERROR;
+  finding.values["synchronised"] = synchronised;
+  if (synchronised) return finding.with(Verdict::kGood, ", synchronised", "");
+  return finding.with(Verdict::kNote, ", not synchronised as far as the kernel knows",
+                      "timedatectl set-ntp true; logs of several hosts are compared by time");
+}
+
+Findings check_network() {
+  Findings findings{check_loopback(), check_interface()};
+  if (auto master = check_master()) findings.push_back(std::move(*master));
+  findings.push_back(check_launcher());
+  return findings;
+}
+
+Finding check_run_folder(const settings::RunConfig& config) {
+  const fs::path output = output_of(config);
+  const fs::path folder = nearest_existing(output);
+  Finding finding{"run folder", Verdict::kGood, "", "", {{"folder", folder.string()}}};
+  const auto speed = write_speed(folder);
+  if (!speed) {
+    return finding.with(Verdict::kProblem,
+                        folder.string() + " cannot be written: " + std::strerror(errno),
+                        "name another folder: --output DIR");
+  }
+  const double free = free_space(folder).value_or(0);
+  finding.values["free_bytes"] = free;
+  finding.values["bytes_per_second"] = *speed;
+  finding.text = fmt::format("{}: {} free, {}/s written and synced", output.string(),
+                             bytes_text(free), bytes_text(*speed));
+  if (free >= 1000 * kMega) {
+    if (config.output) warn_of_refusal(config, finding);
+    return finding;
+  }
+  return finding.with(free < 50 * kMega ? Verdict::kProblem : Verdict::kWarning, "",
+                      "a checkpoint takes up to 90 MB (resnet18 with momentum) and four are kept: "
+                      "free some space, or lower checkpoint.keep");
+}
+
+Finding check_file_locks(const settings::RunConfig& config) {
+  std::set<fs::path> folders{nearest_existing(output_of(config))};
+  if (const auto cache = user_cache_folder()) folders.insert(nearest_existing(*cache));
+  std::string tested;
+  std::string problems;
+  for (const fs::path& folder : folders) {
+    const auto missing = missing_in(folder);
+    if (!missing) continue;
+    tested += (tested.empty() ? "work in " : ", ") + folder.string();
+    if (!missing->empty()) problems += (problems.empty() ? "" : "; ") + *missing;
+  }
+  if (tested.empty()) return {"file locks", Verdict::kNote, "not tested: no folder can be written"};
+  if (problems.empty()) return {"file locks", Verdict::kGood, tested};
+  return {"file locks", Verdict::kWarning, problems,
+          "runs work, but without locks nothing keeps two out of one folder (Lustre has them if it "
+          "is mounted with -o flock), and without syncing a crash of the machine may cost the "
+          "newest files"};
+}
+
+Findings check_data(const settings::RunConfig& config) {
+  Findings findings;
+  if (config.data.format) findings.push_back(check_format(config.data));
+  for (const settings::NamedDataset& row : settings::named_datasets()) {
+    findings.push_back(check_named_set(row, config));
+  }
+  return findings;
 }
 
 }  // namespace mnist_train::doctor

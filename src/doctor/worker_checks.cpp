@@ -9,7 +9,7 @@
 #include "base/file.h"
 #include "base/system.h"
 #include "data/image_decoder.h"
-#include "doctor/checks.h"
+#include "doctor/doctor.h"
 #include "launch/job.h"
 #include "launch/listen_socket.h"
 #include "launch/supervisor.h"
@@ -20,24 +20,14 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr double kPatience_s = 180;  // loading CUDA from a cold disk takes long
-constexpr double kSlow = 50e6;       // bytes a second
+constexpr double kTimeout_s = 180;  // loading CUDA from a cold disk takes long
+constexpr double kSlow = 50e6;      // bytes per second
 
-/// What rank 0 of a diagnosis printed, or why it printed nothing.
+/// The output of rank 0, or the reason that there is none.
 struct Diagnosis {
   Json result;
   std::string failure{};
 };
-
-settings::RunConfig diagnosis_config(settings::RunConfig config, bool on_gpus, int processes) {
-  config.train.device = on_gpus ? settings::DeviceName::kCuda : settings::DeviceName::kCpu;
-  config.train.backend = settings::BackendName::kAuto;
-  config.launch.devices.clear();
-  config.launch.processes_per_node = processes;
-  config.launch.rendezvous_timeout_s = kPatience_s;
-  config.launch.hang_timeout_s = kPatience_s;
-  return config;
-}
 
 Diagnosis run_workers(const settings::RunConfig& config, int processes) {
   launch::Job job;
@@ -70,20 +60,19 @@ Diagnosis run_workers(const settings::RunConfig& config, int processes) {
   return {std::move(json)};
 }
 
-Diagnosis diagnose(const settings::RunConfig& config, bool on_gpus, int processes) {
+Diagnosis diagnose(settings::RunConfig config, bool on_gpus, int processes) {
+  config.train.device = on_gpus ? settings::DeviceName::kCuda : settings::DeviceName::kCpu;
+  config.train.backend = settings::BackendName::kAuto;
+  config.launch.devices.clear();
+  config.launch.processes_per_node = processes;
+  config.launch.rendezvous_timeout_s = kTimeout_s;
+  config.launch.hang_timeout_s = kTimeout_s;
   try {
-    return run_workers(diagnosis_config(config, on_gpus, processes), processes);
+    return run_workers(config, processes);
   } catch (const Error& error) {
     if (error.code() == ExitCode::kInterrupted || error.code() == ExitCode::kTerminated) throw;
     return {nullptr, error.what()};
   }
-}
-
-/// Returns a measurement as text: "gloo: 0.09 ms, 1.1 GB/s".
-std::string measured_text(const Json& measured) {
-  return fmt::format("{}: {:.2f} ms, {}/s", measured.at("name").get<std::string>(),
-                     measured.at("latency_s").get<double>() * 1e3,
-                     bytes_text(measured.at("bytes_per_second").get<double>()));
 }
 
 Finding check_all_reduce(const Diagnosis& diagnosis, int processes, const char* where) {
@@ -96,8 +85,10 @@ Finding check_all_reduce(const Diagnosis& diagnosis, int processes, const char* 
   finding.values["measured"] = diagnosis.result.at("all_reduce");
   std::vector<std::string> texts;
   for (const Json& measured : diagnosis.result.at("all_reduce")) {
-    texts.push_back(measured_text(measured));
-    if (measured.at("bytes_per_second").get<double>() >= kSlow) continue;
+    const auto speed = measured.at("bytes_per_second").get<double>();
+    texts.push_back(fmt::format("{}: {:.2f} ms, {}/s", measured.at("name").get<std::string>(),
+                                measured.at("latency_s").get<double>() * 1e3, bytes_text(speed)));
+    if (speed >= kSlow) continue;
     finding.verdict = Verdict::kWarning;
     finding.remedy = "slower than 50 MB/s: see whether something else keeps the cores busy";
   }
@@ -113,10 +104,9 @@ Finding check_libtorch(const Json& facts) {
                   facts.at("cpu_capability").get<std::string>());
   finding.values.erase("all_reduce");
   if (version.starts_with(build_info().torch)) return finding;
-  finding.verdict = Verdict::kWarning;
-  finding.text += fmt::format("; this program was built against {}", build_info().torch);
-  finding.remedy = "build it again (scripts/setup), or correct LD_LIBRARY_PATH";
-  return finding;
+  return finding.with(Verdict::kWarning,
+                      fmt::format("; this program was built against {}", build_info().torch),
+                      "build it again (scripts/setup), or correct LD_LIBRARY_PATH");
 }
 
 Finding check_dali() {

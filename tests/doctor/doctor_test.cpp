@@ -3,7 +3,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/typed_command.h"
-#include "doctor/checks.h"
 #include "support/catch.h"
 #include "support/scoped_environment.h"
 #include "support/temp_folder.h"

@@ -1,4 +1,4 @@
-#include "doctor/checks.h"
+#include "doctor/doctor.h"
 #include "support/catch.h"
 
 namespace mnist_train::doctor {
