@@ -1,10 +1,9 @@
-#include "data/cifar_source.h"
-
 #include <filesystem>
 #include <string>
 #include <vector>
 
-#include "data/dataset_reader.h"
+#include "data/dataset.h"
+#include "data/sources.h"
 #include "support/catch.h"
 #include "support/cifar_bytes.h"
 #include "support/error_of.h"
@@ -24,15 +23,15 @@ TEST_CASE("records of several batches are one set, with planes red, green and bl
   const TempFolder folder;
   const auto first = folder.write("1.bin", cifar_record(3, 1) + cifar_record(9, 2));
   const auto second = folder.write("2.bin", cifar_record(0, 3));
-  const CifarSource source({first, second});
-  CHECK(source.labels() == std::vector<std::int32_t>{3, 9, 0});
-  CHECK(source.classes() == 10);
-  CHECK(source.geometry()->text() == "3 x 32 x 32");
-  CHECK(source.sample_name(1) == first.string() + ": record 1");
-  CHECK(source.sample_name(2) == second.string() + ": record 0");
+  const auto source = open_cifar({first, second});
+  CHECK(source->labels() == std::vector<std::int32_t>{3, 9, 0});
+  CHECK(source->classes() == 10);
+  CHECK(source->geometry()->text() == "3 x 32 x 32");
+  CHECK(source->sample_name(1) == first.string() + ": record 1");
+  CHECK(source->sample_name(2) == second.string() + ": record 0");
   std::vector<std::uint8_t> buffer;
   for (const std::int64_t sample : {0, 1, 2}) {
-    const auto planes = source.read(sample, buffer);
+    const auto planes = source->read(sample, buffer);
     CHECK(std::string(planes.begin(), planes.end()) ==
           cifar_record(0, static_cast<std::uint64_t>(sample + 1)).substr(1));
   }
@@ -52,11 +51,11 @@ TEST_CASE("batches that are empty, cut off or labelled wrongly are refused with 
   const auto whole = folder.write("whole.bin", good);
   for (const auto& [content, problem] : table) {
     const auto bad = folder.write("bad.bin", content);
-    const auto failure = error_of([&] { CifarSource({whole, bad}); });
+    const auto failure = error_of([&] { open_cifar({whole, bad}); });
     CHECK(failure.code == ExitCode::kData);
     CHECK_THAT(failure.message, ContainsSubstring(bad.string() + ": " + problem));
   }
-  CHECK(error_of([&] { CifarSource({folder.path() / "missing.bin"}); }).code == ExitCode::kData);
+  CHECK(error_of([&] { open_cifar({folder.path() / "missing.bin"}); }).code == ExitCode::kData);
 }
 
 TEST_CASE("a folder of batches is read as a data set, by format and by name") {

@@ -3,9 +3,7 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "data/idx_source.h"
-#include "data/image_folder.h"
-#include "data/lmdb_source.h"
+#include "data/sources.h"
 #include "imaging/codec.h"
 #include "support/catch.h"
 #include "support/error_of.h"
@@ -24,7 +22,7 @@ imaging::Image decoded(const ImageSource& set, std::int64_t sample) {
   return imaging::decode(set.read(sample, buffer), set.sample_name(sample));
 }
 
-std::vector<std::uint8_t> pixels_of(const IdxSource& set, std::int64_t sample) {
+std::vector<std::uint8_t> pixels_of(const ImageSource& set, std::int64_t sample) {
   std::vector<std::uint8_t> buffer;
   const auto pixels = set.read(sample, buffer);
   return {pixels.begin(), pixels.end()};
@@ -37,19 +35,18 @@ TEST_CASE("an LMDB of PNG images holds every pixel and label in the order of the
       {folder.path() / "idx", ConvertTarget::kLmdb, folder.path() / "lmdb", /*jpeg=*/false, 95});
   CHECK(converted.train == 20);
   CHECK(converted.test == 7);
-  const IdxSource train({folder.path() / "idx/train-images-idx3-ubyte",
-                         folder.path() / "idx/train-labels-idx1-ubyte"});
+  const auto train = open_idx(find_idx_files({folder.path() / "idx", {}}, SplitName::kTrain));
   BadSamples bad(false);
-  const LmdbSource set(folder.path() / "lmdb/train", bad);
-  REQUIRE(set.count() == 20);
+  const auto set = open_lmdb(folder.path() / "lmdb/train", bad);
+  REQUIRE(set->count() == 20);
   for (std::int64_t sample = 0; sample < 20; ++sample) {
-    CHECK(set.labels()[static_cast<std::size_t>(sample)] ==
-          train.labels()[static_cast<std::size_t>(sample)]);
-    CHECK(decoded(set, sample).pixels == pixels_of(train, sample));
+    CHECK(set->labels()[static_cast<std::size_t>(sample)] ==
+          train->labels()[static_cast<std::size_t>(sample)]);
+    CHECK(decoded(*set, sample).pixels == pixels_of(*train, sample));
   }
 }
 
-TEST_CASE("a conversion that is stopped leaves nothing, and one that is done no lock file") {
+TEST_CASE("a stopped conversion leaves nothing, and a finished one no lock file") {
   const TempFolder folder;
   testing::SmallDataset{}.write(folder.path() / "idx");
   ConvertOptions options{folder.path() / "idx", ConvertTarget::kLmdb, folder.path() / "lmdb"};
@@ -67,29 +64,24 @@ TEST_CASE("a conversion that is stopped leaves nothing, and one that is done no 
 
 TEST_CASE("an image folder holds the same samples by class") {
   const TempFolder folder;
-  testing::SmallDataset small;
-  small.classes = 12;
-  small.train = 60;
-  small.test = 60;
-  small.write(folder.path() / "idx");
+  testing::SmallDataset{.train = 60, .test = 60, .classes = 12}.write(folder.path() / "idx");
   convert(
       {folder.path() / "idx", ConvertTarget::kImageFolder, folder.path() / "images", false, 95});
-  const IdxSource test(
-      {folder.path() / "idx/t10k-images-idx3-ubyte", folder.path() / "idx/t10k-labels-idx1-ubyte"});
+  const auto test = open_idx(find_idx_files({folder.path() / "idx", {}}, SplitName::kTest));
   BadSamples bad(false);
-  const ImageFolder set(folder.path() / "images/test", bad);
-  CHECK(set.class_names().front() == "00");
-  CHECK(set.class_names().back() == "11");
-  REQUIRE(set.count() == 60);
+  const auto set = open_image_folder(folder.path() / "images/test", bad);
+  CHECK(set->class_names().front() == "00");
+  CHECK(set->class_names().back() == "11");
+  REQUIRE(set->count() == 60);
   for (std::int64_t sample = 0; sample < 60; ++sample) {
-    const std::int64_t position = std::stoll(fs::path(set.sample_name(sample)).stem());
-    CHECK(set.labels()[static_cast<std::size_t>(sample)] ==
-          test.labels()[static_cast<std::size_t>(position)]);
-    CHECK(decoded(set, sample).pixels == pixels_of(test, position));
+    const std::int64_t position = std::stoll(fs::path(set->sample_name(sample)).stem());
+    CHECK(set->labels()[static_cast<std::size_t>(sample)] ==
+          test->labels()[static_cast<std::size_t>(position)]);
+    CHECK(decoded(*set, sample).pixels == pixels_of(*test, position));
   }
 }
 
-TEST_CASE("nothing is left where converting fails, and nothing there is overwritten") {
+TEST_CASE("a failed conversion leaves nothing, and no file is overwritten") {
   const TempFolder folder;
   testing::SmallDataset{}.write(folder.path() / "idx");
   fs::resize_file(folder.path() / "idx/t10k-images-idx3-ubyte", 50);

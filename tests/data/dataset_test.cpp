@@ -1,74 +1,311 @@
 #include "data/dataset.h"
 
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <filesystem>
 #include <memory>
+#include <numeric>
+#include <set>
 #include <string>
 #include <vector>
 
-#include "data/image_folder.h"
-#include "data/synthetic_digits.h"
+#include "base/file.h"
 #include "support/catch.h"
-#include "support/picture_files.h"
+#include "support/error_of.h"
+#include "support/idx_bytes.h"
 #include "support/temp_folder.h"
 
 namespace mnist_train::data {
 namespace {
 
-std::vector<std::uint8_t> bytes_of(const SampleView& view, std::int64_t position) {
-  std::vector<std::uint8_t> buffer;
-  const auto bytes = view.read(position, buffer);
-  return {bytes.begin(), bytes.end()};
+namespace fs = std::filesystem;
+using Catch::Matchers::ContainsSubstring;
+using testing::error_of;
+using testing::idx_header;
+using testing::SmallDataset;
+using testing::TempFolder;
+
+settings::DataOptions at(const fs::path& train, const fs::path& test) {
+  settings::DataOptions options;
+  options.format = settings::DataFormat::kIdx;
+  options.train = settings::DataLocation{train, {}};
+  options.test = settings::DataLocation{test, {}};
+  return options;
 }
 
-TEST_CASE("sources lie one behind the other, and views of views select among them") {
-  const auto digits = std::make_shared<SyntheticDigits>(0, 30);
-  const auto others = std::make_shared<SyntheticDigits>(45, 20);
-  const SampleView all({digits, others});
-  CHECK(all.count() == 50);
-  CHECK(all.parts() == std::vector<std::int64_t>{30, 20});
-  CHECK(all.label(29) == 9);
-  CHECK(all.label(30) == 5);
-  CHECK(all.sample_name(30) == "synthetic digit 45");
-  CHECK(bytes_of(all, 31) == bytes_of(SampleView({others}), 1));
-
-  const SampleView some = all.select({40, 3, 29, 30});
-  CHECK(some.parts() == std::vector<std::int64_t>{2, 2});
-  CHECK(some.label(0) == 5);
-  CHECK(bytes_of(some, 1) == bytes_of(all, 3));
-  const SampleView fewer = some.select({3, 0});
-  CHECK(fewer.count() == 2);
-  CHECK(fewer.sample_name(0) == "synthetic digit 45");
-  CHECK(bytes_of(fewer, 1) == bytes_of(all, 40));
-  CHECK(fewer.select({}).count() == 0);
-  CHECK(SampleView().count() == 0);
+/// The MNIST that ships: of the repository where tests run in it, else of the bundle.
+settings::DataOptions shipped_mnist() {
+  settings::DataOptions options;
+  if (fs::exists("third_party/mnist")) options.root = fs::absolute("third_party");
+  return options;
 }
 
-TEST_CASE("pixels are brought to the geometry that is asked for, those that have it copied") {
-  const SampleView view({std::make_shared<SyntheticDigits>(7, 3)});
-  std::vector<std::uint8_t> buffer;
-  std::vector<std::uint8_t> own(784);
-  view.decode(2, {1, 28, 28}, own.data(), buffer);
-  CHECK(own == bytes_of(view, 2));
-  std::vector<std::uint8_t> colour(3 * 784);
-  view.decode(2, {3, 28, 28, /*fits_channels=*/true}, colour.data(), buffer);
-  for (std::size_t i = 0; i < colour.size(); ++i) REQUIRE(colour[i] == own[i % 784]);
+std::uint64_t sum_of_pixels(const ImageSet& set) {
+  return std::accumulate(set.images.begin(), set.images.end(), std::uint64_t{0});
 }
 
-TEST_CASE("the hash of a view tells its sources and every selection") {
-  const testing::TempFolder folder;
-  folder.write("a/x/1.png", testing::png(4, 3));
-  folder.write("a/x/2.png", testing::png(4, 3));
-  folder.write("b/x/1.png", testing::png(5, 3));
-  BadSamples bad(/*skip=*/false);
-  const auto open = [&](const char* name) {
-    return std::make_shared<ImageFolder>(folder.path() / name, bad);
+TEST_CASE("the MNIST that ships is the real one") {
+  const Dataset mnist = open_dataset(shipped_mnist());
+  CHECK(mnist.train.count == 60000);
+  CHECK(mnist.test.count == 10000);
+  for (const ImageSet& set : {mnist.train, mnist.test}) {
+    CHECK(set.channels == 1);
+    CHECK(set.height == 28);
+    CHECK(set.width == 28);
+    CHECK(set.classes == 10);
+    CHECK(static_cast<std::int64_t>(set.images.size()) == set.count * 784);
+    CHECK(static_cast<std::int64_t>(set.labels.size()) == set.count);
+  }
+  CHECK(sum_of_pixels(mnist.train) == 1567298545U);  // a mean of 0.13066
+  CHECK(sum_of_pixels(mnist.test) == 264923200U);    // 0.13251
+  std::array<int, 10> counts{};
+  for (const std::uint8_t label : mnist.train.labels) ++counts.at(label);
+  CHECK(counts == std::array<int, 10>{5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949});
+  // Checkpoints hold it: it must not change between versions.
+  CHECK(mnist.hash == "xxh3-128:59b0edd212e81853f4b4e06d74728944");
+}
+
+TEST_CASE("limits take the first samples") {
+  settings::DataOptions options = shipped_mnist();
+  options.limit_train = 100;
+  options.limit_test = 10;
+  const Dataset some = open_dataset(options);
+  CHECK(some.train.count == 100);
+  CHECK(some.train.images.size() == 78400);
+  CHECK(some.train.labels.size() == 100);
+  CHECK(some.test.count == 10);
+  const std::vector<int> first_test_labels(some.test.labels.begin(), some.test.labels.end());
+  CHECK(first_test_labels == std::vector<int>{7, 2, 1, 0, 4, 1, 4, 9, 5, 9});
+  options.limit_test = 11;
+  CHECK(some.hash != open_dataset(options).hash);
+}
+
+TEST_CASE("a limit beyond the data says how many there are") {
+  const TempFolder folder;
+  SmallDataset{}.write(folder.path());
+  settings::DataOptions options = at(folder.path(), folder.path());
+  options.limit_train = 20;
+  options.limit_test = 7;
+  CHECK(open_dataset(options).train.count == 20);
+  options.limit_test = 8;
+  const auto failure = error_of([&] { open_dataset(options); });
+  CHECK(failure.code == ExitCode::kData);
+  CHECK_THAT(failure.message, ContainsSubstring("t10k-images") &&
+                                  ContainsSubstring("limit_test is 8") &&
+                                  ContainsSubstring("7 images"));
+  options.limit_train = 21;
+  CHECK_THAT(error_of([&] { open_dataset(options); }).message, ContainsSubstring("20 images"));
+}
+
+TEST_CASE("the hash follows the samples, not their files") {
+  const TempFolder folder;
+  SmallDataset{}.write(folder.path() / "raw");
+  SmallDataset{.compressed = true}.write(folder.path() / "packed");
+  SmallDataset{.height = 3, .width = 5}.write(folder.path() / "turned");
+  SmallDataset{.classes = 9}.write(folder.path() / "relabelled");
+  const auto hash_of = [&](const char* name) {
+    return open_dataset(at(folder.path() / name, folder.path() / name)).hash;
   };
-  const SampleView a({open("a")});
-  CHECK(a.hash() == SampleView({open("a")}).hash());
-  CHECK(a.hash() != SampleView({open("b")}).hash());
-  CHECK(a.hash() != SampleView({open("a"), open("b")}).hash());
-  CHECK(a.select({0, 1}).hash() == SampleView({open("a")}).select({0, 1}).hash());
-  CHECK(a.select({0, 1}).hash() != a.select({1, 0}).hash());
-  CHECK(a.select({0, 1}).hash() != a.hash());
+  CHECK(hash_of("raw") == hash_of("packed"));
+  CHECK(hash_of("raw") != hash_of("turned"));
+  CHECK(hash_of("raw") != hash_of("relabelled"));
+  CHECK(hash_of("raw").size() == std::string("xxh3-128:").size() + 32);
+}
+
+TEST_CASE("reading into one block of memory gives the same samples") {
+  const TempFolder folder;
+  SmallDataset{}.write(folder.path() / "raw");
+  SmallDataset{.compressed = true}.write(folder.path() / "packed");
+  for (const char* name : {"raw", "packed"}) {
+    const auto options = at(folder.path() / name, folder.path() / name);
+    const Dataset expected = open_dataset(options);
+    DatasetReader reader(options);
+    auto memory = std::make_shared<std::vector<std::uint8_t>>(reader.bytes());
+    const Dataset dataset = reader.read_into(*memory, memory);
+    CHECK(dataset.hash == expected.hash);
+    CHECK(dataset.train.images.data() == memory->data());
+    CHECK(dataset.test.classes == expected.test.classes);
+    CHECK(dataset.test.source == expected.test.source);
+  }
+}
+
+TEST_CASE("a compressed file is checked to its end, also behind a limit") {
+  const TempFolder folder;
+  SmallDataset{.compressed = true}.write(folder.path());
+  settings::DataOptions options = at(folder.path(), folder.path());
+  options.limit_train = 3;
+  CHECK(open_dataset(options).train.count == 3);
+  const fs::path images = folder.path() / "train-images-idx3-ubyte.gz";
+  fs::resize_file(images, fs::file_size(images) - 9);
+  const auto failure = error_of([&] { open_dataset(options); });
+  CHECK(failure.code == ExitCode::kData);
+  CHECK_THAT(failure.message, ContainsSubstring(images.string()) && ContainsSubstring("cut short"));
+}
+
+TEST_CASE("a raw file is used in place, and alive as long as its samples") {
+  const TempFolder folder;
+  SmallDataset{}.write(folder.path());
+  settings::DataOptions options = at(folder.path(), folder.path());
+  options.limit_train = 15;
+  ImageSet train = open_dataset(options).train;
+  const std::vector<std::uint8_t> before(train.images.begin(), train.images.end());
+  const fs::path file = folder.path() / "train-images-idx3-ubyte";
+  const std::string bytes = read_file(file, 1 << 20, ExitCode::kData);
+  CHECK(train.images.size() == 15 * 15);
+  CHECK(std::equal(before.begin(), before.end(), bytes.begin() + 16,
+                   [](std::uint8_t a, char b) { return a == static_cast<std::uint8_t>(b); }));
+  options.validation = 0.2;  // which moves samples, so they are copied
+  const Dataset split = open_dataset(options);
+  CHECK(split.train.count == 12);
+  CHECK(read_file(file, 1 << 20, ExitCode::kData) == bytes);
+  CHECK(std::equal(before.begin(), before.end(), train.images.begin()));
+}
+
+TEST_CASE("both splits have the classes of the training set's labels") {
+  const TempFolder folder;
+  SmallDataset{.classes = 10}.write(folder.path() / "ten");
+  SmallDataset{.train = 40, .test = 40, .classes = 26}.write(folder.path() / "letters");
+  settings::DataOptions limited = at(folder.path() / "letters", folder.path() / "ten");
+  limited.limit_train = 1;  // fewer samples, the same model
+  const Dataset dataset = open_dataset(limited);
+  CHECK(dataset.train.classes == 26);
+  CHECK(dataset.test.classes == 26);
+}
+
+TEST_CASE("a class that only the test set has is refused") {
+  const TempFolder folder;
+  SmallDataset{.classes = 10}.write(folder.path() / "ten");
+  SmallDataset{.train = 40, .test = 40, .classes = 26}.write(folder.path() / "letters");
+  const auto failure =
+      error_of([&] { open_dataset(at(folder.path() / "ten", folder.path() / "letters")); });
+  CHECK(failure.code == ExitCode::kData);
+  CHECK_THAT(
+      failure.message,
+      ContainsSubstring("letters/t10k-labels-idx1-ubyte: sample 1: label 10, a class that") &&
+          ContainsSubstring("train-images-idx3-ubyte has 0 to 9"));
+}
+
+TEST_CASE("a label far above all others is refused, and a few missing classes are not") {
+  const TempFolder folder;
+  const SmallDataset set{.train = 6};
+  set.write(folder.path());
+  const auto open_with = [&](const std::string& labels) {
+    folder.write("train-labels-idx1-ubyte", idx_header({6}) + labels);
+    return open_dataset(at(folder.path(), folder.path())).train.classes;
+  };
+  for (const std::string labels : {"\x01\x02\x03\xff\x05\x06", "\x01\x01\x01\x0a\x0a\x04"}) {
+    const auto failure = error_of([&] { open_with(labels); });
+    CHECK(failure.code == ExitCode::kData);
+    CHECK_THAT(failure.message, ContainsSubstring("train-labels-idx1-ubyte: sample 3: label ") &&
+                                    ContainsSubstring("without gaps"));
+  }
+  CHECK(open_with("\x05\x06\x07\x08\x09\x0a") == 11);  // 5 of 11 are missing
+}
+
+TEST_CASE("splits of another geometry are refused") {
+  const TempFolder folder;
+  SmallDataset{}.write(folder.path() / "a");
+  SmallDataset{.width = 4}.write(folder.path() / "b");
+  const auto failure =
+      error_of([&] { open_dataset(at(folder.path() / "a", folder.path() / "b")); });
+  CHECK(failure.code == ExitCode::kData);
+  CHECK_THAT(failure.message, ContainsSubstring("1 x 5 x 4") && ContainsSubstring("1 x 5 x 3"));
+}
+
+TEST_CASE("a data set known by name has ten classes") {
+  const TempFolder folder;
+  SmallDataset{.classes = 11}.write(folder.path() / "fashion-mnist");
+  settings::DataOptions options;
+  options.dataset = "fashion-mnist";
+  options.root = folder.path();
+  const auto failure = error_of([&] { open_dataset(options); });
+  CHECK(failure.code == ExitCode::kData);
+  CHECK_THAT(failure.message, ContainsSubstring("train-labels-idx1-ubyte: byte 9: label 10"));
+}
+
+TEST_CASE("the classes of Fashion-MNIST have names, those of MNIST and of other files none") {
+  const TempFolder folder;
+  SmallDataset{}.write(folder.path() / "fashion-mnist");
+  SmallDataset{}.write(folder.path() / "mnist");
+  settings::DataOptions options;
+  options.root = folder.path();
+  CHECK(open_dataset(options).class_names.empty());
+  options.dataset = "fashion-mnist";
+  const Dataset fashion = open_dataset(options);
+  REQUIRE(fashion.class_names.size() == 10);
+  CHECK(fashion.class_names.front() == "T-shirt/top");
+  CHECK(fashion.class_names.back() == "Ankle boot");
+  options.format = settings::DataFormat::kIdx;
+  options.train = options.test = settings::DataLocation{folder.path() / "fashion-mnist", {}};
+  CHECK(open_dataset(options).class_names.empty());
+}
+
+settings::DataOptions drawn(double validation) {
+  settings::DataOptions options;
+  options.dataset.reset();
+  options.format = settings::DataFormat::kSynthetic;
+  options.limit_train = 200;
+  options.limit_test = 20;
+  options.validation = validation;
+  return options;
+}
+
+/// Pixels and label of each sample.
+std::vector<std::vector<std::uint8_t>> samples(const ImageSet& set) {
+  std::vector<std::vector<std::uint8_t>> result;
+  const auto size = static_cast<std::size_t>(set.bytes_per_image());
+  for (std::size_t i = 0; i < static_cast<std::size_t>(set.count); ++i) {
+    const auto pixels = set.images.subspan(i * size, size);
+    result.emplace_back(pixels.begin(), pixels.end());
+    result.back().push_back(set.labels[i]);
+  }
+  return result;
+}
+
+TEST_CASE("held out samples and the others are the whole, each in its order") {
+  const auto all = samples(open_dataset(drawn(0)).train);
+  const Dataset split = open_dataset(drawn(0.25));
+  const auto train = samples(split.train);
+  const auto validation = samples(split.validation);
+  REQUIRE(train.size() == 150);
+  REQUIRE(validation.size() == 50);
+  std::vector<std::vector<std::uint8_t>> merged;
+  auto next_train = train.begin();
+  auto next_validation = validation.begin();
+  for (const auto& sample : all) {
+    if (next_train != train.end() && *next_train == sample) {
+      ++next_train;
+    } else {
+      REQUIRE(next_validation != validation.end());
+      REQUIRE(*next_validation == sample);
+      ++next_validation;
+    }
+  }
+  CHECK(split.validation.classes == split.train.classes);
+  CHECK(samples(split.test) == samples(open_dataset(drawn(0)).test));
+}
+
+TEST_CASE("the seed decides which samples are held out") {
+  const auto held = [](std::int64_t seed) {
+    return samples(open_dataset(drawn(0.1), seed).validation);
+  };
+  CHECK(held(1) == held(1));
+  CHECK(held(1) != held(2));
+}
+
+TEST_CASE("the samples' hash tells which were held out") {
+  const std::set<std::string> hashes{open_dataset(drawn(0)).hash, open_dataset(drawn(0.1)).hash,
+                                     open_dataset(drawn(0.1), 2).hash};
+  CHECK(hashes.size() == 3);
+}
+
+TEST_CASE("a fraction that leaves one side empty is an error") {
+  for (const double fraction : {0.001, 0.999}) {
+    const auto failure = error_of([&] { open_dataset(drawn(fraction)); });
+    CHECK(failure.code == ExitCode::kData);
+    CHECK_THAT(failure.message, ContainsSubstring("data.validation holds out"));
+  }
 }
 
 }  // namespace

@@ -1,12 +1,13 @@
+#include <algorithm>
+#include <filesystem>
 #include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/cgroups.h"
 #include "data/dataset.h"
-#include "data/dataset_reader.h"
-#include "data/lmdb_file.h"
-#include "data/lmdb_source.h"
+#include "data/lmdb.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/picture_files.h"
@@ -15,33 +16,39 @@
 namespace mnist_train::data {
 namespace {
 
+namespace fs = std::filesystem;
 using Catch::Matchers::ContainsSubstring;
 using testing::error_of;
+using testing::picture;
 using testing::png;
 using testing::TempFolder;
 
 constexpr int kThreads = 3;
 
-/// 20 pictures in each of two classes to train, 3 to test.
-settings::DataOptions write_sets(const TempFolder& folder) {
-  for (std::uint64_t i = 0; i < 20; ++i) {
-    const std::string name = std::to_string(100 + i) + ".png";
-    folder.write("train/cat/" + name, png(4, 3, 1, i));
-    folder.write("train/dog/" + name, png(4, 3, 1, 1000 + i));
-  }
-  for (std::uint64_t i = 0; i < 3; ++i) {
-    folder.write("test/cat/" + std::to_string(i) + ".png", png(4, 3, 1, 2000 + i));
-    folder.write("test/dog/" + std::to_string(i) + ".png", png(4, 3, 1, 3000 + i));
-  }
+settings::DataOptions folders(const fs::path& train, const fs::path& test) {
   settings::DataOptions options;
   options.dataset.reset();
   options.format = settings::DataFormat::kImageFolder;
-  options.train = settings::DataLocation{folder.path() / "train", {}};
-  options.test = settings::DataLocation{folder.path() / "test", {}};
+  options.train = settings::DataLocation{train, {}};
+  options.test = settings::DataLocation{test, {}};
   return options;
 }
 
-/// As `parts` processes open it together.
+/// 50 pictures in each of two classes to train, 3 to test.
+settings::DataOptions cats_and_dogs(const TempFolder& folder) {
+  const auto write = [&](const std::string& split, std::uint64_t count, std::uint64_t salt) {
+    for (std::uint64_t i = 0; i < count; ++i) {
+      const std::string name = std::to_string(100 + i) + ".png";
+      folder.write(split + "/cat/" + name, png(4, 3, 1, salt + i));
+      folder.write(split + "/dog/" + name, png(4, 3, 1, salt + 1000 + i));
+    }
+  };
+  write("train", 50, 0);
+  write("test", 3, 2000);
+  return folders(folder.path() / "train", folder.path() / "test");
+}
+
+/// Opens a data set to be decoded as a stream, as `parts` processes together do.
 Dataset streamed(settings::DataOptions options, Splits splits = Splits::kBoth, int parts = 1) {
   options.decode = settings::Decode::kStream;
   DatasetReader reader(options, /*seed=*/1, splits);
@@ -65,15 +72,223 @@ void check_same(const ImageSet& streamed, const ImageSet& decoded) {
   }
 }
 
-TEST_CASE("what is decoded as it is used are the samples that would be decoded before") {
+TEST_CASE("a folder is decoded in the order of its names") {
   const TempFolder folder;
-  const settings::DataOptions plain = write_sets(folder);
+  const Dataset dataset = open_dataset(cats_and_dogs(folder));
+  CHECK(dataset.train.count == 100);
+  CHECK(dataset.train.height == 4);
+  CHECK(dataset.train.width == 3);
+  CHECK(dataset.train.classes == 2);
+  CHECK(dataset.class_names == std::vector<std::string>{"cat", "dog"});
+  for (const std::int64_t sample : {0, 49, 50, 99}) {
+    const auto salt = static_cast<std::uint64_t>(sample < 50 ? sample : 950 + sample);
+    CHECK(dataset.train.image(sample) == picture(4, 3, 1, salt).pixels);
+    CHECK(dataset.train.labels[static_cast<std::size_t>(sample)] == (sample < 50 ? 0 : 1));
+  }
+  CHECK(dataset.test.image(3) == picture(4, 3, 1, 3000).pixels);
+}
+
+TEST_CASE("RGB becomes planes, and images are converted to size and channels") {
+  const TempFolder folder;
+  folder.write("train/a/1.png", png(4, 4, 3, 1));
+  folder.write("train/a/2.png", png(9, 5, 1, 2));
+  folder.write("test/a/1.png", png(6, 6, 3, 3));
+  settings::DataOptions options = folders(folder.path() / "train", folder.path() / "test");
+  options.size = settings::ImageSize{4, 4};
+  options.channels = 3;
+  const ImageSet set = open_dataset(options).train;
+  CHECK(set.channels == 3);
+  const auto interleaved = picture(4, 4, 3, 1).pixels;
+  const auto planes = set.image(0);
+  for (std::size_t i = 0; i < 48; ++i) CHECK(planes[i] == interleaved[i % 16 * 3 + i / 16]);
+  const auto resized = imaging::resize(picture(9, 5, 1, 2), 4, 4).pixels;
+  const auto gray = set.image(1);
+  for (std::size_t i = 0; i < 48; ++i) CHECK(gray[i] == resized[i % 16]);
+  CHECK(open_dataset(options).test.height == 4);
+}
+
+TEST_CASE("the first of several bad samples is reported, whatever the threads do") {
+  const TempFolder folder;
+  const auto options = cats_and_dogs(folder);
+  const std::string whole = png(4, 3, 1, 7);
+  for (const char* name : {"train/dog/105.png", "train/cat/117.png", "train/cat/142.png"}) {
+    folder.write(name, whole.substr(0, whole.size() - 20));
+  }
+  const auto failure = error_of([&] { (void)open_dataset(options); });
+  CHECK(failure.code == ExitCode::kData);
+  CHECK_THAT(failure.message, ContainsSubstring("/train/cat/117.png: "));
+}
+
+TEST_CASE("bad samples are skipped and listed on request") {
+  const TempFolder folder;
+  settings::DataOptions options = cats_and_dogs(folder);
+  options.on_bad_sample = settings::OnBadSample::kSkip;
+  folder.write("train/cat/100.png", "no picture");
+  folder.write("train/cat/101.png", "");
+  folder.write("train/dog/149.png", png(5, 3));
+  folder.write("train/dog/148.png", png(4, 3, 3));
+  const Dataset dataset = open_dataset(options);
+  CHECK(dataset.train.count == 96);
+  CHECK(dataset.train.image(0) == picture(4, 3, 1, 2).pixels);
+  CHECK(dataset.train.image(95) == picture(4, 3, 1, 1047).pixels);
+  CHECK(std::count(dataset.train.labels.begin(), dataset.train.labels.end(), 1) == 48);
+  REQUIRE(dataset.skipped.size() == 4);
+  CHECK_THAT(dataset.skipped[0], ContainsSubstring("/train/cat/101.png: byte 0: an empty file"));
+  CHECK_THAT(dataset.skipped[1], ContainsSubstring("/train/cat/100.png: "));
+  CHECK_THAT(dataset.skipped[2],
+             ContainsSubstring("/train/dog/148.png: is RGB while others are grayscale"));
+  CHECK_THAT(dataset.skipped[3],
+             ContainsSubstring("/train/dog/149.png: is 5 x 3 pixels while others are 4 x 3"));
+  const std::string before = dataset.hash;
+  fs::remove(folder.path() / "train/cat/100.png");
+  CHECK(open_dataset(options).hash == before);
+}
+
+TEST_CASE("a split without good samples is refused") {
+  const TempFolder folder;
+  settings::DataOptions options = cats_and_dogs(folder);
+  options.on_bad_sample = settings::OnBadSample::kSkip;
+  options.size = settings::ImageSize{4, 3};
+  options.channels = 1;
+  for (const char* name : {"100.png", "101.png", "102.png"}) {
+    for (const char* label : {"test/cat/", "test/dog/"})
+      folder.write(label + std::string(name), "x");
+  }
+  for (const bool streams : {false, true}) {
+    const auto failure =
+        error_of([&] { (void)(streams ? streamed(options) : open_dataset(options)); });
+    CHECK(failure.code == ExitCode::kData);
+    CHECK_THAT(failure.message, ContainsSubstring("/test: none of its images can be used"));
+  }
+}
+
+TEST_CASE("samples beyond a limit are not decoded") {
+  const TempFolder folder;
+  settings::DataOptions options = cats_and_dogs(folder);
+  folder.write("train/dog/149.png", "no picture");
+  options.limit_train = 99;
+  CHECK(open_dataset(options).train.count == 99);
+  options.limit_test = 7;
+  for (const bool streams : {false, true}) {
+    CHECK_THAT(
+        error_of([&] { (void)(streams ? streamed(options) : open_dataset(options)); }).message,
+        ContainsSubstring("data.limit_test is 7, but there are 6 images"));
+  }
+}
+
+TEST_CASE("a split that is not wanted is neither decoded nor checked") {
+  const TempFolder folder;
+  settings::DataOptions options = cats_and_dogs(folder);
+  folder.write("test/dog/100.png", "no picture");
+  const Dataset train = open_dataset(options, 1, Splits::kTrain);
+  CHECK(train.train.count == 100);
+  CHECK(train.test.count == 0);
+  folder.write("test/dog/100.png", png(4, 3));
+  folder.write("train/dog/100.png", "no picture");
+  const Dataset test = open_dataset(options, 1, Splits::kTest);
+  CHECK(test.test.count == 6);
+  CHECK(test.test.classes == 2);
+  CHECK(error_of([&] { (void)open_dataset(options); }).code == ExitCode::kData);
+  options.on_bad_sample = settings::OnBadSample::kSkip;
+  CHECK(streamed(options, Splits::kTest).skipped.empty());
+  CHECK(streamed(options, Splits::kTest).test.count == 6);
+  CHECK(streamed(options, Splits::kTrain).skipped.size() == 1);
+  CHECK(streamed(options, Splits::kTrain).test.count == 0);
+}
+
+TEST_CASE("sets of several processes are concatenated, with the classes of all") {
+  const TempFolder folder;
+  settings::DataOptions options = cats_and_dogs(folder);
+  options.train.reset();
+  options.train_per_process = {{folder.path() / "train/dog", {}},
+                               {folder.path() / "train/cat", {}}};
+  const Dataset dataset = open_dataset(options);
+  CHECK(dataset.train_parts == std::vector<std::int64_t>{50, 50});
+  CHECK(dataset.class_names == std::vector<std::string>{"cat", "dog"});
+  CHECK(dataset.train.labels[0] == 1);
+  CHECK(dataset.train.labels[50] == 0);
+  CHECK(dataset.train.image(0) == picture(4, 3, 1, 1000).pixels);
+}
+
+TEST_CASE("an LMDB is decoded in the order of its keys, and unsuitable labels are refused") {
+  const TempFolder folder;
+  const auto write = [&folder](const char* name, std::int32_t label) {
+    LmdbWriter writer(folder.path() / name);
+    writer.append("00000000", write_caffe2_record(png(4, 3, 1, 1), 2));
+    writer.append("00000001", write_caffe2_record(png(4, 3, 1, 2), label));
+    writer.finish();
+  };
+  write("train", 0);
+  write("test", 2);
+  settings::DataOptions options = folders(folder.path() / "train", folder.path() / "test");
+  options.format = settings::DataFormat::kLmdb;
+  const Dataset dataset = open_dataset(options);
+  CHECK(dataset.train.classes == 3);
+  CHECK(dataset.train.image(1) == picture(4, 3, 1, 2).pixels);
+  CHECK(dataset.train.labels[0] == 2);
+  const auto refusal = [&] {
+    const auto failure = error_of([&] { (void)open_dataset(options); });
+    CHECK(failure.code == ExitCode::kData);
+    return failure.message;
+  };
+  write("other", 3);
+  options.test = settings::DataLocation{folder.path() / "other", {}};
+  CHECK_THAT(refusal(), ContainsSubstring("other/data.mdb: key 00000001: label 3, a class that"));
+  write("gap", 255);
+  options.train = settings::DataLocation{folder.path() / "gap", {}};
+  CHECK_THAT(refusal(),
+             ContainsSubstring("gap/data.mdb: key 00000001: label 255 makes 256 classes"));
+  write("more", 256);
+  options.train = settings::DataLocation{folder.path() / "more", {}};
+  CHECK_THAT(refusal(), ContainsSubstring("key 00000001: class 256; at most 256 classes"));
+}
+
+TEST_CASE("images that exceed memory are refused before any is decoded") {
+  const TempFolder folder;
+  settings::DataOptions options = cats_and_dogs(folder);
+  options.size = settings::ImageSize{settings::kMaxImageSide, settings::kMaxImageSide};
+  options.channels = 3;
+  // 75 GiB, which a machine may have.
+  if (system_memory().available > static_cast<double>(std::int64_t{75} << 30)) return;
+  settings::DataOptions synthetic;
+  synthetic.format = settings::DataFormat::kSynthetic;
+  synthetic.size = options.size;
+  for (const settings::DataOptions& large : {options, synthetic}) {
+    const auto failure = error_of([&] { (void)DatasetReader(large); });
+    CHECK(failure.code == ExitCode::kData);
+    CHECK_THAT(failure.message, ContainsSubstring("MiB of memory are free"));
+  }
+}
+
+TEST_CASE("IDX images are converted to size and channels, too") {
+  const TempFolder folder;
+  testing::SmallDataset{}.write(folder.path());
+  settings::DataOptions options = folders(folder.path(), folder.path());
+  options.format = settings::DataFormat::kIdx;
+  const ImageSet own = open_dataset(options).train;
+  options.channels = 3;
+  const ImageSet colour = open_dataset(options).train;
+  CHECK(colour.channels == 3);
+  CHECK(colour.height == own.height);
+  const auto planes = colour.image(2);
+  const auto gray = own.image(2);
+  for (std::size_t i = 0; i < planes.size(); ++i) CHECK(planes[i] == gray[i % gray.size()]);
+  options.size = settings::ImageSize{10, 6};
+  const Dataset larger = open_dataset(options);
+  CHECK(larger.train.bytes_per_image() == 180);
+  CHECK(larger.test.height == 10);
+  CHECK(larger.train.classes == own.classes);
+}
+
+TEST_CASE("a stream has the same samples as a set that is decoded before training") {
+  const TempFolder folder;
+  const settings::DataOptions plain = cats_and_dogs(folder);
   using Change = std::function<void(settings::DataOptions&)>;
   const std::vector<std::pair<std::string, Change>> changes{
       {"as it is", [](auto&) {}},
       {"limits",
        [](auto& options) {
-         options.limit_train = 23;
+         options.limit_train = 53;
          options.limit_test = 4;
        }},
       {"size and channels",
@@ -88,15 +303,15 @@ TEST_CASE("what is decoded as it is used are the samples that would be decoded b
          options.train_per_process = {{folder.path() / "train/dog", {}},
                                       {folder.path() / "train/cat", {}}};
        }},
-      {"bad samples left out",
+      {"bad samples skipped",
        [&](auto& options) {
          options.on_bad_sample = settings::OnBadSample::kSkip;
-         options.limit_train = 38;
+         options.limit_train = 98;
          options.validation = 0.2;
          folder.write("train/cat/103.png", "no picture");
          folder.write("train/dog/101.png", "");
          folder.write("train/dog/109.png", png(6, 6));
-         folder.write("test/dog/1.png", png(4, 3).substr(0, 50));
+         folder.write("test/dog/101.png", png(4, 3).substr(0, 50));
        }},
   };
   for (const auto& [name, change] : changes) {
@@ -116,60 +331,20 @@ TEST_CASE("what is decoded as it is used are the samples that would be decoded b
   }
 }
 
-TEST_CASE("the hash of a streamed set changes with its samples, but not with who opens it") {
+TEST_CASE("the hash of a streamed set changes with its samples, and not otherwise") {
   const TempFolder folder;
-  settings::DataOptions options = write_sets(folder);
+  settings::DataOptions options = cats_and_dogs(folder);
   const std::string all = streamed(options).hash;
   CHECK(streamed(options).hash == all);
   CHECK_THAT(all, ContainsSubstring("xxh3-128:"));
-  options.limit_train = 39;
-  const std::string fewer = streamed(options).hash;
-  CHECK(fewer != all);
+  options.limit_train = 99;
+  CHECK(streamed(options).hash != all);
   options.limit_train.reset();
   options.size = settings::ImageSize{8, 8};
   CHECK(streamed(options).hash != all);
   options.size.reset();
   folder.write("train/dog/200.png", png(4, 3));
   CHECK(streamed(options).hash != all);
-}
-
-TEST_CASE("a split that is not wanted is neither checked nor there") {
-  const TempFolder folder;
-  settings::DataOptions options = write_sets(folder);
-  options.on_bad_sample = settings::OnBadSample::kSkip;
-  folder.write("train/dog/100.png", "no picture");
-  CHECK(streamed(options, Splits::kTest).skipped.empty());
-  CHECK(streamed(options, Splits::kTest).test.count == 6);
-  const Dataset train = streamed(options, Splits::kTrain);
-  CHECK(train.skipped.size() == 1);
-  CHECK(train.test.count == 0);
-}
-
-TEST_CASE("what cannot be held or found is refused when a streamed set is opened") {
-  const TempFolder folder;
-  settings::DataOptions options = write_sets(folder);
-  options.limit_test = 7;
-  CHECK_THAT(error_of([&] { (void)streamed(options); }).message,
-             ContainsSubstring("data.limit_test is 7, but there are 6 images"));
-  options.limit_test.reset();
-  options.on_bad_sample = settings::OnBadSample::kSkip;
-  options.size = settings::ImageSize{4, 3};
-  options.channels = 1;
-  for (int i = 0; i < 3; ++i) {
-    for (const char* name : {"test/cat/", "test/dog/"}) {
-      folder.write(name + std::to_string(i) + ".png", "x");
-    }
-  }
-  const auto failure = error_of([&] { (void)streamed(options); });
-  CHECK(failure.code == ExitCode::kData);
-  CHECK_THAT(failure.message, ContainsSubstring("/test: none of its images can be used"));
-  LmdbWriter writer(folder.path() / "many");
-  writer.append("00000000", write_caffe2_record(png(4, 3), 256));
-  writer.finish();
-  options.format = settings::DataFormat::kLmdb;
-  options.train = options.test = settings::DataLocation{folder.path() / "many", {}};
-  CHECK_THAT(error_of([&] { (void)streamed(options); }).message,
-             ContainsSubstring("class 256; at most 256 classes"));
 }
 
 }  // namespace

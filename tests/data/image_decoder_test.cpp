@@ -1,12 +1,10 @@
 #include "data/image_decoder.h"
 
 #include <algorithm>
-#include <numeric>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "data/image_folder.h"
+#include "data/sources.h"
 #include "support/catch.h"
 #include "support/picture_files.h"
 #include "support/temp_folder.h"
@@ -28,7 +26,7 @@ std::shared_ptr<const EncodedImages> write_images(const TempFolder& folder) {
                  png(7, 5, 1, static_cast<std::uint64_t>(i)));
   }
   BadSamples bad(/*skip=*/false);
-  const SampleView samples({std::make_shared<ImageFolder>(folder.path() / "set", bad)});
+  const SampleView samples({open_image_folder(folder.path() / "set", bad)});
   return std::make_shared<EncodedImages>(EncodedImages{samples, {1, 7, 5}});
 }
 
@@ -41,21 +39,19 @@ bool holds(const DecodedBatch& batch, const std::vector<std::int64_t>& samples) 
 }
 
 std::vector<std::int64_t> counted(std::int64_t begin, std::int64_t count) {
-  std::vector<std::int64_t> samples(static_cast<std::size_t>(count));
-  std::iota(samples.begin(), samples.end(), begin);
-  return samples;
+  return positions({begin, begin + count});
 }
 
-TEST_CASE("batches are the samples that are asked for, whatever was announced") {
+TEST_CASE("batches have the requested samples, whatever was prefetched") {
   const TempFolder folder;
   const auto images = write_images(folder);
   for (const int threads : {1, 2, 5}) {
-    const auto pool = make_decoder_pool(images, threads);
+    const auto pool = make_image_decoder({images, threads});
     CHECK(holds(pool->take({3, 1, 2}), {3, 1, 2}));
     pool->prefetch({{1, 2}, {}, {5, 5, 5}, {7}, {8}, {9}});
     CHECK(holds(pool->take({1, 2}), {1, 2}));
     CHECK(holds(pool->take({5, 5, 5}), {5, 5, 5}));
-    // Wrong announcements, as they happen when shards move or an epoch ends early.
+    // Wrong hints, as they happen when shards move or an epoch ends early.
     CHECK(holds(pool->take({11}), {11}));
     pool->prefetch({{20}, {21}});
     pool->prefetch({{20}, {22}});
@@ -64,10 +60,10 @@ TEST_CASE("batches are the samples that are asked for, whatever was announced") 
   }
 }
 
-TEST_CASE("a batch stays what it is while it is held, and memory is used again afterwards") {
+TEST_CASE("a batch stays unchanged while it is held, and its memory is reused afterwards") {
   const TempFolder folder;
   const auto images = write_images(folder);
-  const auto pool = make_decoder_pool(images, 2);
+  const auto pool = make_image_decoder({images, 2});
   const auto held = pool->take(counted(0, 8));
   std::vector<const std::uint8_t*> places;
   for (std::int64_t step = 0; step < 200; ++step) {
@@ -90,7 +86,7 @@ TEST_CASE("a sample that cannot be decoded is named when its batch is taken, and
   const auto images = write_images(folder);
   folder.write("set/a/107.png", png(7, 5).substr(0, 40));
   folder.write("set/a/109.png", png(7, 6));
-  const auto pool = make_decoder_pool(images, 3);
+  const auto pool = make_image_decoder({images, 3});
   pool->prefetch({{1, 2, 3}, counted(5, 10), {20, 21}});
   CHECK(holds(pool->take({1, 2, 3}), {1, 2, 3}));
   const auto failures = pool->take(counted(5, 10)).failures;
@@ -104,23 +100,23 @@ TEST_CASE("a sample that cannot be decoded is named when its batch is taken, and
   CHECK_THAT(other[0].message, ContainsSubstring("/set/a/109.png: "));
 }
 
-TEST_CASE("a pool that is not needed any more ends at once, with work begun") {
+TEST_CASE("a pool that is no longer needed ends at once, with work begun") {
   const TempFolder folder;
   const auto images = write_images(folder);
   for (int i = 0; i < 20; ++i) {
-    const auto pool = make_decoder_pool(images, 2);
+    const auto pool = make_image_decoder({images, 2});
     pool->prefetch({counted(0, 30), counted(30, 30), counted(0, 60)});
   }
 }
 
-TEST_CASE("samples of a range go to their own places, and what fails is listed in their order") {
+TEST_CASE("samples of a range are written to their positions, and failures are listed in order") {
   const TempFolder folder;
   const auto images = write_images(folder);
   folder.write("set/a/131.png", "no picture");
   folder.write("set/a/112.png", "no picture");
   for (const int threads : {1, 4}) {
     std::vector<std::uint8_t> pixels(kCount * kBytes);
-    const auto pool = make_decoder_pool(images, threads, pixels.data());
+    const auto pool = make_image_decoder({images, threads, {}, pixels.data()});
     std::size_t calls = 0;
     const auto failures = pool->decode_range({5, 55}, 7, [&](const auto& so_far) {
       ++calls;
@@ -139,13 +135,13 @@ TEST_CASE("samples of a range go to their own places, and what fails is listed i
   }
 }
 
-TEST_CASE("a range is given up where that is asked for, with what failed until then") {
+TEST_CASE("decoding a range ends on request, with the failures until then") {
   const TempFolder folder;
   const auto images = write_images(folder);
   for (const char* name : {"set/a/112.png", "set/a/111.png", "set/a/150.png"})
     folder.write(name, "x");
   std::vector<std::uint8_t> pixels(kCount * kBytes);
-  const auto pool = make_decoder_pool(images, 3, pixels.data());
+  const auto pool = make_image_decoder({images, 3, {}, pixels.data()});
   const auto failures =
       pool->decode_range({0, kCount}, 10, [](const auto& so_far) { return so_far.empty(); });
   REQUIRE(failures.size() == 2);

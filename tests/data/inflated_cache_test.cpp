@@ -27,7 +27,7 @@ using testing::noise;
 using testing::ScopedEnvironment;
 using testing::TempFolder;
 
-/// Reads a file, and checks whether its content comes from the cache.
+/// Reads a file and checks whether its content comes from the cache.
 std::string values_of(const fs::path& path, bool inflates) {
   CHECK((find_inflated(MappedFile::open(path, ExitCode::kData).bytes()) == nullptr) == inflates);
   const IdxFile file = IdxReader(path).read();
@@ -51,7 +51,7 @@ struct Compressed {
   fs::path path;
 };
 
-TEST_CASE("what was inflated once is read from the cache") {
+TEST_CASE("inflated content is read from the cache the next time") {
   const TempFolder cache;
   const ScopedEnvironment variable("XDG_CACHE_HOME", cache.path().c_str());
   const Compressed file('a');
@@ -65,7 +65,7 @@ TEST_CASE("what was inflated once is read from the cache") {
     CHECK(values_of(other.path, false) == other.values);
     CHECK(kept_in(cache).size() == 2);
   }
-  SECTION("a changed byte shows") {
+  SECTION("a changed byte is noticed") {
     const fs::path kept = kept_in(cache).front();
     fs::permissions(kept, fs::perms::owner_all);
     std::fstream(kept, std::ios::in | std::ios::out).seekp(500'000).put('!');
@@ -73,7 +73,7 @@ TEST_CASE("what was inflated once is read from the cache") {
     CHECK(values_of(file.path, false) == file.values);
     CHECK(kept_in(cache).size() == 1);
   }
-  SECTION("a lost tail shows") {
+  SECTION("a lost tail is noticed") {
     fs::resize_file(kept_in(cache).front(), 500'000);
     CHECK(values_of(file.path, true) == file.values);
     CHECK(values_of(file.path, false) == file.values);
@@ -107,7 +107,7 @@ TEST_CASE("small files and broken ones are not kept") {
   CHECK(kept_in(cache).empty());
 }
 
-TEST_CASE("the cache of inflated files keeps the eight that were used last") {
+TEST_CASE("the cache keeps the eight most recently used files") {
   const TempFolder cache;
   const ScopedEnvironment variable("XDG_CACHE_HOME", cache.path().c_str());
   const Compressed first('0');

@@ -1,4 +1,4 @@
-#include "data/find_files.h"
+#include "data/sources.h"
 
 #include <filesystem>
 #include <optional>
@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/file.h"
-#include "data/dataset_reader.h"
+#include "data/dataset.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/idx_bytes.h"
@@ -52,7 +52,7 @@ TEST_CASE("a data set is looked for in root, the path list, and the cache, in th
   }
 }
 
-TEST_CASE("without XDG_CACHE_HOME the cache lies in the home folder") {
+TEST_CASE("without XDG_CACHE_HOME the cache is in the home folder") {
   const TempFolder folder;
   const ScopedEnvironment data("MNIST_TRAIN_DATA", nullptr);
   const ScopedEnvironment cache("XDG_CACHE_HOME", "relative/is/ignored");
@@ -62,7 +62,7 @@ TEST_CASE("without XDG_CACHE_HOME the cache lies in the home folder") {
   CHECK(find("fashion-mnist") == place);
 }
 
-TEST_CASE("a data set that is nowhere lists every place") {
+TEST_CASE("the error about a missing data set lists every place") {
   const TempFolder folder;
   const ScopedEnvironment data("MNIST_TRAIN_DATA", "/first/list:/second/list");
   const ScopedEnvironment cache("XDG_CACHE_HOME", folder.path().c_str());
@@ -77,7 +77,7 @@ TEST_CASE("a data set that is nowhere lists every place") {
                                   ContainsSubstring("train-images-idx3-ubyte.gz"));
 }
 
-TEST_CASE("the place of the repository is one, and only where the executable lies in it") {
+TEST_CASE("the repository is searched only if the executable is in it") {
   const ScopedEnvironment data("MNIST_TRAIN_DATA", nullptr);
   const auto failure = error_of([&] { find("fashion-mnist", "/nowhere"); });
   fs::path folder = executable_folder();
@@ -147,7 +147,7 @@ TEST_CASE("a folder may hold one split or both, raw or compressed") {
   CHECK(test_at({root / "other", {}}).labels == root / "other/test-labels.idx1-ubyte.gz");
 }
 
-TEST_CASE("files may be named one by one") {
+TEST_CASE("files may be named singly") {
   const TempFolder folder;
   const fs::path& root = folder.path();
   folder.write("my-images-idx3.gz", "");
@@ -160,7 +160,7 @@ TEST_CASE("files may be named one by one") {
   CHECK(files.labels == root / "answers");
 }
 
-TEST_CASE("locations that do not tell what to read are refused") {
+TEST_CASE("ambiguous and incomplete locations are refused") {
   const TempFolder folder;
   const fs::path& root = folder.path();
   folder.write("nameless", "");

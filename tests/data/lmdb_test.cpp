@@ -1,16 +1,16 @@
-#include "data/lmdb_source.h"
+#include "data/lmdb.h"
 
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <random>
 #include <string>
 
 #include "base/file.h"
+#include "data/sources.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/temp_folder.h"
@@ -36,7 +36,7 @@ std::map<std::string, std::string> three_samples() {
 
 std::string message_of(const std::filesystem::path& path) {
   BadSamples bad(false);
-  const auto failure = error_of([&] { LmdbSource(path, bad); });
+  const auto failure = error_of([&] { open_lmdb(path, bad); });
   CHECK(failure.code == ExitCode::kData);
   return failure.message;
 }
@@ -46,14 +46,14 @@ TEST_CASE("an LMDB gives its samples in the order of the keys, by folder or file
   write(folder.path() / "db", three_samples());
   for (const char* path : {"db", "db/data.mdb"}) {
     BadSamples bad(false);
-    const LmdbSource set(folder.path() / path, bad);
-    CHECK(set.labels() == std::vector<std::int32_t>{3, 0, 300});
-    CHECK(set.classes() == 301);
+    const auto set = open_lmdb(folder.path() / path, bad);
+    CHECK(set->labels() == std::vector<std::int32_t>{3, 0, 300});
+    CHECK(set->classes() == 301);
     std::vector<std::uint8_t> buffer;
-    CHECK(set.read(1, buffer).size() == 10'000);
-    const auto third = set.read(2, buffer);
+    CHECK(set->read(1, buffer).size() == 10'000);
+    const auto third = set->read(2, buffer);
     CHECK(std::string(third.begin(), third.end()) == "third");
-    CHECK_THAT(set.sample_name(2), ContainsSubstring("data.mdb: key 00000002"));
+    CHECK_THAT(set->sample_name(2), ContainsSubstring("data.mdb: key 00000002"));
   }
 }
 
@@ -65,17 +65,17 @@ TEST_CASE("thousands of entries are written in several transactions") {
   }
   write(folder.path() / "db", entries);
   BadSamples bad(false);
-  const LmdbSource set(folder.path() / "db", bad);
-  CHECK(set.count() == 25'000);
-  CHECK(set.classes() == 7);
+  const auto set = open_lmdb(folder.path() / "db", bad);
+  CHECK(set->count() == 25'000);
+  CHECK(set->classes() == 7);
 }
 
-TEST_CASE("the hash tells other keys, sizes and labels") {
+TEST_CASE("the hash depends on keys, sizes and labels") {
   const TempFolder folder;
   const auto hash_of = [&](const std::string& name, const std::map<std::string, std::string>& all) {
     write(folder.path() / name, all);
     BadSamples bad(false);
-    return LmdbSource(folder.path() / name, bad).hash();
+    return open_lmdb(folder.path() / name, bad)->hash();
   };
   const std::string hash = hash_of("a", three_samples());
   CHECK(hash == hash_of("b", three_samples()));
@@ -87,15 +87,15 @@ TEST_CASE("the hash tells other keys, sizes and labels") {
   CHECK(hash != hash_of("d", other));
 }
 
-TEST_CASE("a record that is none is refused with its key, or listed and left out") {
+TEST_CASE("a broken record is refused with its key, or listed and skipped") {
   const TempFolder folder;
   auto entries = three_samples();
   entries["00000001"] = "no record";
   write(folder.path() / "db", entries);
   CHECK_THAT(message_of(folder.path() / "db"), ContainsSubstring("data.mdb: key 00000001: byte "));
   BadSamples bad(true);
-  const LmdbSource set(folder.path() / "db", bad);
-  CHECK(set.labels() == std::vector<std::int32_t>{3, 300});
+  const auto set = open_lmdb(folder.path() / "db", bad);
+  CHECK(set->labels() == std::vector<std::int32_t>{3, 300});
   REQUIRE(bad.skipped().size() == 1);
   CHECK_THAT(bad.skipped()[0], ContainsSubstring("key 00000001"));
 }
@@ -143,14 +143,14 @@ TEST_CASE("no damage of a database crashes its reader, and messages about it are
     }
     folder.write("db/data.mdb", damaged);
     BadSamples bad(false);
-    const std::string message = error_of([&] { LmdbSource(folder.path() / "db", bad); }).message;
+    const std::string message = error_of([&] { open_lmdb(folder.path() / "db", bad); }).message;
     refused += message.empty() ? 0 : 1;
     REQUIRE(message.size() < 1000);
   }
   CHECK(refused > 300);
 }
 
-TEST_CASE("a database that another process holds for itself is refused at once") {
+TEST_CASE("a database that another process has locked is refused at once") {
   const TempFolder folder;
   write(folder.path() / "db", three_samples());
   int pipe_ends[2];
