@@ -1,11 +1,12 @@
 #include "data/convert.h"
 
+#include <spdlog/fmt/fmt.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
-#include <functional>
+#include <optional>
 #include <system_error>
-#include <utility>
 
 #include "base/error.h"
 #include "data/lmdb.h"
@@ -18,83 +19,49 @@ namespace fs = std::filesystem;
 
 namespace {
 
-std::string padded(std::int64_t number, std::size_t digits) {
-  const std::string text = std::to_string(number);
-  return std::string(text.size() < digits ? digits - text.size() : 0, '0') + text;
+void write_image_file(const fs::path& path, const std::string& image) {
+  std::ofstream file(path, std::ios::binary);
+  if ((file << image).flush()) return;
+  throw Error(ExitCode::kRunFailed, path.string() + ": cannot be written");
 }
 
-/// Called with the position (eight digits), the class and the encoded image of each sample.
-using TakeImage = std::function<void(const std::string&, std::int32_t, const std::string&)>;
-
-void encode_all(const ImageSource& source, const ConvertOptions& options, const TakeImage& take) {
+void write_split(const ImageSource& source, const ConvertOptions& options, std::int64_t classes,
+                 const fs::path& folder) {
   const ImageGeometry& geometry = *source.geometry();
   if (geometry.channels != 1 && geometry.channels != 3) {
     throw Error(ExitCode::kData, source.name() + ": images of " +
                                      std::to_string(geometry.channels) +
                                      " channels; only 1 and 3 can be encoded");
   }
-  std::vector<std::uint8_t> buffer;
-  for (std::int64_t position = 0; position < source.count(); ++position) {
-    if (options.before_each) options.before_each();
-    const imaging::Image image = from_planes(source.read(position, buffer), geometry);
-    take(padded(position, 8), source.labels()[static_cast<std::size_t>(position)],
-         options.jpeg ? imaging::encode_jpeg(image, options.quality) : imaging::encode_png(image));
-  }
-}
-
-void write_lmdb(const ImageSource& source, const ConvertOptions& options, const fs::path& folder) {
-  LmdbWriter writer(folder);
-  encode_all(source, options,
-             [&](const std::string& position, std::int32_t label, const std::string& image) {
-               writer.append(position, write_caffe2_record(image, label));
-             });
-  writer.finish();
-}
-
-void write_folders(const ImageSource& source, const ConvertOptions& options, std::int64_t classes,
-                   const fs::path& folder) {
   const std::size_t digits = std::to_string(classes - 1).size();  // names then sort as numbers do
-  for (std::int64_t label = 0; label < classes; ++label) {
-    fs::create_directories(folder / padded(label, digits));
-  }
-  const std::string extension = options.jpeg ? ".jpg" : ".png";
-  encode_all(source, options,
-             [&](const std::string& position, std::int32_t label, const std::string& image) {
-               const fs::path path = folder / padded(label, digits) / (position + extension);
-               std::ofstream file(path, std::ios::binary);
-               if ((file << image).flush()) return;
-               throw Error(ExitCode::kRunFailed, path.string() + ": cannot be written");
-             });
-}
-
-/// A temporary folder beside the final one: renamed by `keep`, otherwise removed.
-class NewFolder {
- public:
-  explicit NewFolder(const fs::path& final_path)
-      : final_(fs::absolute(final_path).lexically_normal()) {
-    if (!final_.has_filename()) final_ = final_.parent_path();
-    part_ = final_.string() + ".part-" + std::to_string(::getpid());
-    std::error_code error;
-    fs::create_directories(part_, error);
-    if (error) {
-      throw Error(ExitCode::kConfig,
-                  final_.string() + ": cannot make the folder: " + error.message());
+  const auto class_folder = [&](std::int64_t label) {
+    return folder / fmt::format("{:0{}}", label, digits);
+  };
+  std::optional<LmdbWriter> lmdb;
+  if (options.target == ConvertTarget::kLmdb) {
+    lmdb.emplace(folder);
+  } else {
+    for (std::int64_t label = 0; label < classes; ++label) {
+      fs::create_directories(class_folder(label));
     }
   }
-  NewFolder(const NewFolder&) = delete;
-  NewFolder& operator=(const NewFolder&) = delete;
-  ~NewFolder() {
-    std::error_code ignored;
-    fs::remove_all(part_, ignored);
+  std::vector<std::uint8_t> buffer;
+  for (std::int64_t sample = 0; sample < source.count(); ++sample) {
+    if (options.before_each) options.before_each();
+    const imaging::Image image = from_planes(source.read(sample, buffer), geometry);
+    const std::string encoded =
+        options.jpeg ? imaging::encode_jpeg(image, options.quality) : imaging::encode_png(image);
+    const std::int32_t label = source.labels()[static_cast<std::size_t>(sample)];
+    const std::string position = fmt::format("{:08}", sample);
+    if (lmdb) {
+      lmdb->append(position, write_caffe2_record(encoded, label));
+    } else {
+      write_image_file(class_folder(label) / (position + (options.jpeg ? ".jpg" : ".png")),
+                       encoded);
+    }
   }
-
-  const fs::path& path() const { return part_; }
-  void keep() { fs::rename(part_, final_); }  // replaces an empty folder
-
- private:
-  fs::path final_;
-  fs::path part_;
-};
+  if (lmdb) lmdb->finish();
+}
 
 }  // namespace
 
@@ -105,18 +72,23 @@ Converted convert(const ConvertOptions& options) {
   const auto train = open_idx(find_idx_files({options.from, {}}, SplitName::kTrain));
   const auto test = open_idx(find_idx_files({options.from, {}}, SplitName::kTest));
   const std::int64_t classes = std::max(train->classes(), test->classes());
+  fs::path folder = fs::absolute(options.to).lexically_normal();
+  if (!folder.has_filename()) folder = folder.parent_path();
+  const fs::path part = folder.string() + ".part-" + std::to_string(::getpid());
+  std::error_code error;
+  fs::create_directories(part, error);
+  if (error) {
+    throw Error(ExitCode::kConfig,
+                folder.string() + ": cannot make the folder: " + error.message());
+  }
   try {
-    NewFolder folder(options.to);
-    for (const auto& [source, name] : {std::pair{train, "train"}, std::pair{test, "test"}}) {
-      if (options.target == ConvertTarget::kLmdb) {
-        write_lmdb(*source, options, folder.path() / name);
-      } else {
-        write_folders(*source, options, classes, folder.path() / name);
-      }
-    }
-    folder.keep();
-  } catch (const fs::filesystem_error& error) {
-    throw Error(ExitCode::kRunFailed, error.what());
+    write_split(*train, options, classes, part / "train");
+    write_split(*test, options, classes, part / "test");
+    fs::rename(part, folder);  // replaces an empty folder
+  } catch (const std::exception& failure) {
+    fs::remove_all(part, error);
+    if (dynamic_cast<const fs::filesystem_error*>(&failure) == nullptr) throw;
+    throw Error(ExitCode::kRunFailed, failure.what());
   }
   return {train->count(), test->count()};
 }

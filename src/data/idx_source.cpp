@@ -10,7 +10,6 @@
 
 #include "base/error.h"
 #include "base/system.h"
-#include "data/inflated_cache.h"
 #include "data/sources.h"
 #include "imaging/codec.h"
 
@@ -30,12 +29,6 @@ std::string hex(std::uint8_t byte) {
   std::array<char, 3> text{};
   std::snprintf(text.data(), text.size(), "%02x", byte);
   return text.data();
-}
-
-const char* element_type_name(std::uint8_t code) {
-  constexpr std::array<const char*, 6> kFrom09{"signed byte",    "unknown", "16-bit integer",
-                                               "32-bit integer", "float",   "double"};
-  return code >= 0x09 && code <= 0x0e ? kFrom09[code - 0x09U] : "unknown";
 }
 
 std::int64_t big_endian(const std::array<std::uint8_t, 4>& bytes) {
@@ -137,8 +130,7 @@ void IdxReader::read_magic() {
   }
   if (count < magic.size()) fail(count, "the data end within the IDX header");
   if (magic[2] != kUnsignedByte) {
-    fail(2, "the element type is 0x" + hex(magic[2]) + " (" + element_type_name(magic[2]) +
-                "); only 0x08 (unsigned byte) is read");
+    fail(2, "the element type is 0x" + hex(magic[2]) + "; only 0x08 (unsigned byte) is supported");
   }
   if (magic[3] < 1 || magic[3] > kMaxDimensions) {
     fail(3, "the header states " + std::to_string(magic[3]) + " dimensions, expected 1 to 4");

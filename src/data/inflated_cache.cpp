@@ -1,5 +1,3 @@
-#include "data/inflated_cache.h"
-
 #include <fcntl.h>
 #include <spdlog/spdlog.h>
 #include <sys/stat.h>
@@ -17,6 +15,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/system.h"
+#include "data/idx_source.h"
 
 namespace mnist_train::data {
 

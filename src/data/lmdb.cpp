@@ -270,27 +270,6 @@ Caffe2Tensor read_tensor(protozero::pbf_reader reader) {
   return tensor;
 }
 
-using Refuse = std::function<void(const std::string& problem)>;  // throws
-
-void take(const Caffe2Tensor& tensor, Caffe2Record& record, bool& image, bool& label,
-          const Refuse& refuse) {
-  if (tensor.data_type == kString && tensor.text) {
-    if (image || tensor.has_more) refuse("holds more than one image");
-    image = true;
-    record.image = {reinterpret_cast<const std::uint8_t*>(tensor.text->data()),
-                    tensor.text->size()};
-  } else if ((tensor.data_type == kInt32 || tensor.data_type == kInt64) && tensor.number) {
-    if (label || tensor.has_more) refuse("holds more than one label; expected one number");
-    label = true;
-    record.label = *tensor.number;
-  } else if (tensor.data_type == kByte) {
-    refuse("holds raw pixels (data_type BYTE); expected an encoded image (STRING)");
-  } else {
-    refuse("holds a tensor of data_type " + std::to_string(tensor.data_type) +
-           " that is neither an image (STRING) nor a label (INT32, INT64), or is empty");
-  }
-}
-
 class LmdbSource : public ImageSource {
  public:
   LmdbSource(const fs::path& path, BadSamples& bad) : reader_(path) {
@@ -351,11 +330,10 @@ std::shared_ptr<ImageSource> open_lmdb(const fs::path& path, BadSamples& bad) {
 Caffe2Record parse_caffe2_record(Bytes bytes, const std::string& name) {
   const auto* begin = reinterpret_cast<const char*>(bytes.data());
   protozero::pbf_reader message(begin, bytes.size());
-  Caffe2Record record;
-  bool image = false;
-  bool label = false;
+  std::optional<protozero::data_view> image;
+  std::optional<std::int64_t> label;
   std::size_t offset = 0;
-  const Refuse refuse = [&](const std::string& problem) {
+  const auto refuse = [&](const std::string& problem) {
     throw Error(ExitCode::kData,
                 name + ": byte " + std::to_string(offset) + " of the record: " + problem);
   };
@@ -365,21 +343,33 @@ Caffe2Record parse_caffe2_record(Bytes bytes, const std::string& name) {
         message.skip();
         continue;
       }
-      const protozero::data_view tensor = message.get_view();
-      offset = static_cast<std::size_t>(tensor.data() - begin);
-      take(read_tensor(protozero::pbf_reader(tensor)), record, image, label, refuse);
+      const protozero::data_view view = message.get_view();
+      offset = static_cast<std::size_t>(view.data() - begin);
+      const Caffe2Tensor tensor = read_tensor(protozero::pbf_reader(view));
+      const bool is_label = tensor.data_type == kInt32 || tensor.data_type == kInt64;
+      if (tensor.data_type == kString && tensor.text) {
+        if (image || tensor.has_more) refuse("holds more than one image");
+        image = tensor.text;
+      } else if (is_label && tensor.number) {
+        if (label || tensor.has_more) refuse("holds more than one label; expected one number");
+        label = tensor.number;
+      } else if (tensor.data_type == kByte) {
+        refuse("holds raw pixels (data_type BYTE); expected an encoded image (STRING)");
+      } else {
+        refuse("holds a tensor of data_type " + std::to_string(tensor.data_type) +
+               " that is neither an image (STRING) nor a label (INT32, INT64), or is empty");
+      }
     }
   } catch (const protozero::exception& error) {
     refuse(std::string("is no TensorProtos message (") + error.what() + ")");
   }
-  if (!image || !label) {
-    offset = bytes.size();
-    refuse(image ? "has no label" : "has no image");
+  offset = image && label ? offset : bytes.size();
+  if (!image) refuse("has no image");
+  if (!label) refuse("has no label");
+  if (*label < 0 || *label > INT32_MAX) {
+    refuse("label " + std::to_string(*label) + " is out of range");
   }
-  if (record.label < 0 || record.label > INT32_MAX) {
-    refuse("label " + std::to_string(record.label) + " is out of range");
-  }
-  return record;
+  return {{reinterpret_cast<const std::uint8_t*>(image->data()), image->size()}, *label};
 }
 
 std::string write_caffe2_record(const std::string& image, std::int32_t label) {

@@ -40,64 +40,39 @@ void say(const Parts&... parts) {
   ((std::cerr << "mnist-train fetch: ") << ... << parts) << '\n';
 }
 
-/// Computes SHA-256 with libmd.
-class Sha256 {
- public:
-  Sha256() { SHA256Init(&context_); }
-  void update(std::span<const std::uint8_t> bytes) {
-    SHA256Update(&context_, bytes.data(), bytes.size());
-  }
-  /// Returns 64 lower-case hexadecimal digits. Called once.
-  std::string hex_digest() {
-    std::array<char, SHA256_DIGEST_STRING_LENGTH> text{};
-    return SHA256End(&context_, text.data());
-  }
-
- private:
-  SHA2_CTX context_{};
-};
-
-/// Returns whether a file itself is compressed. Mirrors may compress differently, so its content is
-/// verified.
-bool is_compressed(const settings::DatasetFile& file) {
-  return file.name.ends_with(".gz") && !file.name.ends_with(".tar.gz");
-}
-
-/// Hashes the inflated content of a file, up to `max_bytes`, and returns its size.
-std::uint64_t hash_inflated(const MappedFile& file, const std::string& name,
-                            std::uint64_t max_bytes, Sha256& sha256) {
-  data::GzipStream stream(file.bytes(), name);
-  std::vector<std::uint8_t> buffer(kPiece);
-  std::uint64_t bytes = 0;
-  for (std::size_t count = kPiece; count == kPiece && bytes <= max_bytes;) {
-    count = stream.read(buffer);
-    sha256.update({buffer.data(), count});
-    bytes += count;
-  }
-  if (bytes <= max_bytes) stream.expect_end();
-  return bytes;
-}
-
-/// Returns the problem with the content of a file; "" if there is none.
+/// Returns the problem with the content of a file; "" if there is none. Mirrors may compress
+/// differently, so the inflated content of a .gz file is verified, up to its size.
 std::string verify(const fs::path& path, const settings::DatasetFile& wanted) {
+  SHA2_CTX sha256;
+  SHA256Init(&sha256);
+  std::uint64_t bytes = 0;
+  const auto add = [&](std::span<const std::uint8_t> content) {
+    SHA256Update(&sha256, content.data(), content.size());
+    bytes += content.size();
+  };
   try {
     const MappedFile file = MappedFile::open(path, ExitCode::kData);
-    Sha256 sha256;
-    std::uint64_t bytes = file.bytes().size();
-    if (is_compressed(wanted)) {
-      bytes = hash_inflated(file, path.filename().string(), wanted.bytes, sha256);
+    if (wanted.name.ends_with(".gz") && !wanted.name.ends_with(".tar.gz")) {
+      data::GzipStream stream(file.bytes(), path.filename().string());
+      std::vector<std::uint8_t> buffer(kPiece);
+      for (std::size_t count = kPiece; count == kPiece && bytes <= wanted.bytes;) {
+        count = stream.read(buffer);
+        add({buffer.data(), count});
+      }
+      if (bytes <= wanted.bytes) stream.expect_end();
     } else {
-      sha256.update(file.bytes());
+      add(file.bytes());
     }
-    if (bytes > wanted.bytes) {
-      return "holds more than the " + std::to_string(wanted.bytes) + " bytes that it should";
-    }
-    const std::string digest = sha256.hex_digest();
-    if (digest == wanted.sha256) return "";
-    return "SHA-256 of the content is " + digest + ", expected " + wanted.sha256;
   } catch (const Error& error) {
     return error.what();
   }
+  if (bytes > wanted.bytes) {
+    return "holds more than the " + std::to_string(wanted.bytes) + " bytes that it should";
+  }
+  std::array<char, SHA256_DIGEST_STRING_LENGTH> digest{};
+  SHA256End(&sha256, digest.data());
+  if (digest.data() == wanted.sha256) return "";
+  return std::string("SHA-256 of the content is ") + digest.data() + ", expected " + wanted.sha256;
 }
 
 /// The lock of the one process that downloads into a folder: a file, removed with the object.
@@ -136,17 +111,11 @@ class FolderLock {
   UniqueFd file_;
 };
 
-std::string join(const std::string& mirror, const std::string& name) {
-  return mirror.ends_with('/') ? mirror + name : mirror + '/' + name;
-}
-
 std::uintmax_t size_of(const fs::path& path) {
   std::error_code ignored;
   const std::uintmax_t size = fs::file_size(path, ignored);
   return ignored ? 0 : size;
 }
-
-using Handle = std::unique_ptr<CURL, decltype(&curl_easy_cleanup)>;
 
 struct DownloadTarget {
   int fd = -1;
@@ -201,9 +170,8 @@ bool may_resume(CURLcode code) {
 
 /// How an attempt to download a URL ended.
 struct Transfer {
-  bool done = false;
+  std::string problem{};    // "" if there is none
   bool may_resume = false;  // interrupted: another attempt can continue
-  std::string problem;      // unless done
 };
 
 /// Appends the missing content of `url` (http, https, file) to `part`. The server is asked to start
@@ -211,16 +179,13 @@ struct Transfer {
 /// file in any case. Content beyond `max_bytes` is refused. Throws Error(kData) if the file cannot
 /// be written.
 Transfer download(const std::string& url, const fs::path& part, std::uint64_t max_bytes) {
-  const auto fail = [&](int error) {
-    throw Error(ExitCode::kData, part.string() + ": cannot be written: " + std::strerror(error));
-  };
   const UniqueFd file = open_private_file(part, ExitCode::kData);
   struct stat status {};
-  if (::fstat(file.get(), &status) != 0) fail(errno);
-  DownloadTarget target{file.get(), static_cast<std::uint64_t>(status.st_size), max_bytes, false,
-                        0};
+  if (::fstat(file.get(), &status) != 0) throw_errno(ExitCode::kData, part, "examine");
+  DownloadTarget target{file.get(), static_cast<std::uint64_t>(status.st_size), max_bytes};
   std::array<char, CURL_ERROR_SIZE> message{};
-  const Handle handle(curl_easy_init(), &curl_easy_cleanup);
+  const std::unique_ptr<CURL, decltype(&curl_easy_cleanup)> handle(curl_easy_init(),
+                                                                   &curl_easy_cleanup);
   set_up(handle.get(), url, target, message.data());
   CURLcode code = curl_easy_perform(handle.get());
   long http_code = 0;
@@ -232,14 +197,16 @@ Transfer download(const std::string& url, const fs::path& part, std::uint64_t ma
     curl_easy_setopt(handle.get(), CURLOPT_RESUME_FROM_LARGE, curl_off_t{0});
     code = curl_easy_perform(handle.get());
   }
-  if (target.error != 0) fail(target.error);
+  if (target.error != 0) {
+    errno = target.error;
+    throw_errno(ExitCode::kData, part, "write");
+  }
   if (target.too_long) {
     empty(target);
-    return {false, false, "longer than the " + std::to_string(max_bytes) + " bytes it can have"};
+    return {"longer than the " + std::to_string(max_bytes) + " bytes it can have"};
   }
-  if (code == CURLE_OK) return {true, false, ""};
-  const std::string text = message.data();
-  return {false, may_resume(code), text.empty() ? curl_easy_strerror(code) : text};
+  if (code == CURLE_OK) return {};
+  return {message[0] == '\0' ? curl_easy_strerror(code) : message.data(), may_resume(code)};
 }
 
 /// Downloads `url` into `part`. An interrupted transfer is resumed as long as each attempt makes
@@ -250,7 +217,6 @@ std::string transfer(const std::string& url, const fs::path& part,
     const std::uintmax_t before = size_of(part);
     if (before > 0) say(url + ": resuming from byte " + std::to_string(before));
     const Transfer result = download(url, part, file.bytes + kContainerBytes);
-    if (result.done) return "";
     const bool helps = result.may_resume && size_of(part) > before && attempt < kMostAttempts;
     if (!helps) return result.problem;
     say(url + ": " + result.problem);
@@ -285,11 +251,6 @@ void remove_parts(const fs::path& folder, const settings::DatasetFile& file) {
   for (const fs::path& part : parts) fs::remove(part, ignored);
 }
 
-void put_in_place(const fs::path& part, const fs::path& path) {
-  sync_file(open_private_file(part, ExitCode::kData).get(), part, ExitCode::kData);
-  fs::rename(part, path);
-}
-
 /// Returns whether a file is there and correct.
 bool is_there(const fs::path& path, const settings::DatasetFile& file) {
   if (!fs::exists(path)) return false;
@@ -302,14 +263,15 @@ void fetch_file(const settings::DatasetFile& file, const fs::path& path,
                 const std::vector<std::string>& mirrors) {
   if (is_there(path, file)) return;
   for (const std::string& mirror : mirrors) {
-    const std::string url = join(mirror, file.name);
+    const std::string url = mirror + (mirror.ends_with('/') ? "" : "/") + file.name;
     // Mirrors may differ in the compressed bytes, so each has its own part file.
     const fs::path part =
         path.parent_path() / ("." + file.name + "." + hash_hex(url).substr(0, 8) + ".part");
     say(url);
     const std::string problem = fetch_from(url, part, file);
     if (problem.empty()) {
-      put_in_place(part, path);
+      sync_file(open_private_file(part, ExitCode::kData).get(), part, ExitCode::kData);
+      fs::rename(part, path);
       return remove_parts(path.parent_path(), file);
     }
     if (size_of(part) == 0) fs::remove(part);

@@ -58,7 +58,7 @@ TEST_CASE("raw and compressed files give the same values") {
     // The name says nothing about compression.
     for (const auto& path :
          {folder.write("raw.gz", content), folder.write("packed", gzip(content))}) {
-      const IdxFile file = IdxReader(path).read();
+      const IdxFile file = IdxReader(path).read();  // outlives its reader
       CHECK(file.shape == std::vector<std::int64_t>(shape.begin(), shape.end()));
       CHECK(text_of(file.values) == values);
     }
@@ -71,16 +71,6 @@ TEST_CASE("values are inflated across many windows") {
   const std::string values = noise(3'000'000) + std::string(3'000'000, 'x');
   const auto path = folder.write("big", gzip(idx_header({6000, 1000}) + values));
   CHECK(text_of(IdxReader(path).read().values) == values);
-}
-
-TEST_CASE("the values outlive their reader") {
-  const TempFolder folder;
-  IdxFile file;
-  {
-    IdxReader reader(folder.write("raw", idx_header({5}) + "hello"));
-    file = reader.read();
-  }
-  CHECK(text_of(file.values) == "hello");
 }
 
 struct Malformed {
@@ -106,9 +96,8 @@ std::vector<Malformed> malformed_contents() {
       {"a short text", "<!", "0:", "found 3c 21"},
       {"first byte", with(0, 1), "0:", "expected an IDX file"},
       {"second byte", with(1, 1), "0:", "expected an IDX file"},
-      {"floats", with(2, 0x0d), "2:", "0x0d (float)"},
-      {"doubles", with(2, 0x0e), "2:", "0x0e (double)"},
-      {"no type at all", with(2, 0x00), "2:", "0x00 (unknown)"},
+      {"floats", with(2, 0x0d), "2:", "0x0d"},
+      {"no type at all", with(2, 0x00), "2:", "0x00"},
       {"no dimension", with(3, 0), "3:", "0 dimensions"},
       {"five dimensions", idx_header({1, 1, 1, 1, 1}) + "a", "3:", "5 dimensions"},
       {"last dimension 0", idx_header({2, 0}), "8:", "dimension 2 is 0"},

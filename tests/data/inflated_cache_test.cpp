@@ -1,5 +1,3 @@
-#include "data/inflated_cache.h"
-
 #include <sys/stat.h>
 
 #include <chrono>
