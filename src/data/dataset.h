@@ -34,7 +34,7 @@ struct ImageSet {
   std::vector<std::uint8_t> image(std::int64_t sample) const;
 };
 
-/// A training set, what is held out of it, and a test set, of one geometry and number of classes. A
+/// A training set, its held-out split, and a test set, of one geometry and number of classes. A
 /// split that was not asked for is empty.
 struct Dataset {
   ImageSet train;
@@ -59,9 +59,9 @@ enum class Splits { kBoth, kTrain, kTest };
 class DatasetReader {
  public:
   /// `seed` decides which samples are held out of the training set; once `cancelled` becomes true,
-  /// reading ends with an Error. Throws Error(kData) naming the file, or every place where a data
-  /// set was looked for; also if a limit is beyond the data, if data.validation leaves one side
-  /// empty, and if decoded images would not fit into memory.
+  /// reading ends with an Error. Throws Error(kData) naming the file, or all places that were
+  /// searched for a data set; also if a limit is beyond the data, if data.validation leaves one
+  /// side empty, and if decoded images would not fit into memory.
   explicit DatasetReader(const settings::DataOptions& options, std::int64_t seed = 1,
                          Splits splits = Splits::kBoth,
                          const std::atomic<bool>* cancelled = nullptr);

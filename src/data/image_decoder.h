@@ -26,7 +26,7 @@ struct DecodedBatch {
   std::vector<SampleFailure> failures{};  // ascending; their pixels are undefined
 };
 
-/// Decodes batches of samples on threads of its own, several batches ahead.
+/// Decodes batches of samples on its own threads, several batches ahead.
 class ImageDecoder {
  public:
   static constexpr std::size_t kBatchesAhead = 3;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::int64_t kBeforeTheFirstEpoch = -1;
 
-// So that sets of one size are not visited in one order, which would always pair the same samples.
+// Otherwise sets of one size would be visited in one order, which always pairs the same samples.
 constexpr std::int64_t kSeedsApart = 1'000'003;
 
 }  // namespace
@@ -40,7 +40,7 @@ std::vector<std::int64_t> epoch_permutation(std::int64_t count, std::int64_t see
 
 Range shard(Range range, std::int64_t part, std::int64_t parts) {
   const std::int64_t size = range.size() / parts;
-  const std::int64_t larger = range.size() % parts;  // that many parts get one more
+  const std::int64_t larger = range.size() % parts;  // this many parts get one more
   const std::int64_t begin = range.begin + part * size + std::min(part, larger);
   return {begin, begin + size + (part < larger ? 1 : 0)};
 }

@@ -23,13 +23,13 @@ std::vector<std::int64_t> epoch_permutation(std::int64_t count, std::int64_t see
                                             std::int64_t epoch);
 
 /// Returns the positions of `range` that belong to `part` of [0, parts). Parts are contiguous, the
-/// larger ones come first, and their sizes differ by at most one. The last parts are empty where
-/// there are fewer positions than parts.
+/// larger ones come first, and their sizes differ by at most one. The last parts are empty if there
+/// are fewer positions than parts.
 Range shard(Range range, std::int64_t part, std::int64_t parts);
 
-/// Returns whole numbers that add up to `total`, in proportion to `weights` (not negative, their
-/// sum above 0): the largest remainders get what is left, the first of equal ones before the
-/// others. Everyone gets at least one as long as there are as many.
+/// Returns integers that add up to `total`, in proportion to `weights` (not negative, their sum
+/// above 0), by largest remainders, the first of equal ones first. Each is at least one if `total`
+/// allows it.
 std::vector<std::int64_t> apportion(std::int64_t total, const std::vector<double>& weights);
 
 /// Returns the steps of an epoch. Every sample is used, so the last batch may be short.
@@ -42,27 +42,27 @@ struct HoldOut {
   std::vector<std::int64_t> held_out;
 };
 
-/// Returns how many of `count` samples a fraction holds out. Throws Error(kData) when that leaves
-/// one side empty.
+/// Returns the number of `count` samples that a fraction holds out. Throws Error(kData) if that
+/// leaves one side empty.
 std::int64_t held_out_count(std::int64_t count, double fraction);
 
-/// Draws which of `count` samples a fraction holds out; it follows from the seed alone. Throws
-/// Error(kData) as held_out_count does.
+/// Draws the held-out samples among `count`; they depend on the seed alone. Throws Error(kData) as
+/// held_out_count does.
 HoldOut hold_out(std::int64_t count, double fraction, std::int64_t seed);
 
 /// Orders the samples of sets that each belong to one process (train_per_process). Every sample is
-/// visited once an epoch, and every global batch is taken evenly from the sets that have some left.
-/// The sets lie one behind the other, as in Dataset::train.
+/// visited once an epoch, and every global batch is taken evenly from the sets that have samples
+/// left. The sets are concatenated, as in Dataset::train.
 class PerRankSampler {
  public:
-  /// `sizes` says how many samples each rank's set has; none of them is 0.
+  /// `sizes`: the number of samples of each rank's set, none of them 0.
   explicit PerRankSampler(std::vector<std::int64_t> sizes);
 
-  /// Returns which positions of its own order a rank takes in the global batch `global`, whose
-  /// size is that of all ranks' ranges together.
+  /// Returns the positions of its own order that a rank takes in the global batch `global`. The
+  /// sizes of all ranks' ranges add up to that of `global`.
   Range shard(Range global, int rank) const;
   /// Returns the order in which a rank visits its own samples in an epoch (counted from 0), as
-  /// indices in all sets taken together.
+  /// indices into the concatenated sets.
   std::vector<std::int64_t> order(int rank, std::int64_t seed, std::int64_t epoch) const;
 
   const std::vector<std::int64_t>& sizes() const { return sizes_; }

@@ -33,7 +33,7 @@ enum class SplitName { kTrain, kTest };
 std::filesystem::path find_named_dataset(const settings::NamedDataset& dataset,
                                          const std::optional<std::filesystem::path>& root);
 
-/// Returns the command for a user to type that downloads a data set to where it is found.
+/// Returns the command that a user types to download a data set into a folder that is searched.
 std::string fetch_command(const settings::NamedDataset& dataset);
 
 /// The two files of a split.
@@ -54,7 +54,7 @@ IdxFiles find_idx_files(const settings::DataLocation& location, SplitName split)
 std::vector<std::filesystem::path> find_cifar_files(const settings::DataLocation& location,
                                                     SplitName split);
 
-// One function for each data.format, in a file of its own.
+// One function for each data.format, each in its own file.
 
 /// Opens images [n,h,w] or [n,c,h,w] and their labels [n] and checks them against each other. There
 /// are `max_classes` classes or, by default, the greatest label + 1. Throws Error(kData) if counts

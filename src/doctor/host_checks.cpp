@@ -303,17 +303,6 @@ Finding check_format(const settings::DataOptions& options) {
   });
 }
 
-/// Warns like a start would if a folder holds a run or is in use.
-void warn_of_refusal(const settings::RunConfig& config, Finding& finding) {
-  try {
-    report::check_run_folder(config, /*config_name=*/"", /*resume=*/"");
-  } catch (const Error& error) {
-    finding.verdict = Verdict::kWarning;
-    finding.text = error.what();
-    finding.remedy = kSeeAbove;
-  }
-}
-
 }  // namespace
 
 Findings check_host() {
@@ -367,8 +356,13 @@ Finding check_run_folder(const settings::RunConfig& config) {
   finding.text = fmt::format("{}: {} free, {}/s written and synced", output.string(),
                              bytes_text(free), bytes_text(*speed));
   if (free >= 1000 * kMega) {
-    if (config.output) warn_of_refusal(config, finding);
-    return finding;
+    if (!config.output) return finding;
+    try {
+      report::check_run_folder(config, /*config_name=*/"", /*resume=*/"");
+      return finding;
+    } catch (const Error& error) {  // as at a start: the folder holds a run or is in use
+      return {"run folder", Verdict::kWarning, error.what(), kSeeAbove, finding.values};
+    }
   }
   return finding.with(free < 50 * kMega ? Verdict::kProblem : Verdict::kWarning, "",
                       "a checkpoint takes up to 90 MB (resnet18 with momentum) and four are kept: "

@@ -16,7 +16,6 @@
 #include "support/error_of.h"
 #include "support/idx_bytes.h"
 #include "support/peak_memory.h"
-#include "support/scoped_environment.h"
 #include "support/temp_folder.h"
 
 namespace mnist_train::data {
@@ -63,14 +62,6 @@ TEST_CASE("raw and compressed files give the same values") {
       CHECK(text_of(file.values) == values);
     }
   }
-}
-
-TEST_CASE("values are inflated across many windows") {
-  const TempFolder folder;
-  const testing::ScopedEnvironment cache("XDG_CACHE_HOME", folder.path().c_str());
-  const std::string values = noise(3'000'000) + std::string(3'000'000, 'x');
-  const auto path = folder.write("big", gzip(idx_header({6000, 1000}) + values));
-  CHECK(text_of(IdxReader(path).read().values) == values);
 }
 
 struct Malformed {
