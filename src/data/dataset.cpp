@@ -1,7 +1,6 @@
 #include "data/dataset.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -54,11 +53,7 @@ void hash_split(Hasher& hasher, const ImageSet& set) {
     return hasher.update(text.data(), text.size());
   }
   for (const std::int64_t number : {set.count, set.channels, set.height, set.width}) {
-    std::array<std::uint8_t, 8> bytes{};  // little-endian everywhere
-    for (std::size_t i = 0; i < bytes.size(); ++i) {
-      bytes[i] = static_cast<std::uint8_t>(number >> (8 * i));
-    }
-    hasher.update(bytes.data(), bytes.size());
+    hasher.update(&number, sizeof number);
   }
   hasher.update(set.images.data(), set.images.size());
   hasher.update(set.labels.data(), set.labels.size());

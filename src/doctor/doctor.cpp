@@ -75,7 +75,6 @@ Findings examine(const settings::RunConfig& config) {
   findings.push_back(check_shared_memory(driver, free_space("/dev/shm")));
   findings.push_back(check_nccl(driver, build_info()));
   append(findings, check_network());
-  findings.push_back(check_clock());
   findings.push_back(check_run_folder(config));
   findings.push_back(check_file_locks(config));
   append(findings, check_data(config));

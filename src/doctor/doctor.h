@@ -92,9 +92,6 @@ Driver examine_driver();
 /// processes and locked memory.
 Findings check_host();
 
-/// Checks that the clock is later than the program's own file, and synchronised.
-Finding check_clock();
-
 /// Checks that processes of this host can connect to each other, the address that other hosts would
 /// use for this one, the variables that name it, and those of launchers.
 Findings check_network();

@@ -5,15 +5,12 @@
 #include <netdb.h>
 #include <spdlog/fmt/fmt.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
-#include <sys/timex.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <ctime>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -308,29 +305,6 @@ Finding check_format(const settings::DataOptions& options) {
 Findings check_host() {
   return {check_processor(), check_memory(), check_open_files(), check_processes(),
           check_locked_memory()};
-}
-
-Finding check_clock() {
-  constexpr std::time_t kDay_s = 86400;
-  const std::time_t now = std::time(nullptr);
-  struct stat program {};
-  const bool known = ::stat("/proc/self/exe", &program) == 0;
-  std::tm utc{};
-  ::gmtime_r(&now, &utc);
-  Finding finding{"clock"};
-  finding.text = fmt::format("{:04}-{:02}-{:02} {:02}:{:02} UTC", utc.tm_year + 1900,
-                             utc.tm_mon + 1, utc.tm_mday, utc.tm_hour, utc.tm_min);
-  if (known && now + kDay_s < program.st_mtime) {
-    return finding.with(Verdict::kWarning, ", which is before this program was built",
-                        "set the clock: names of runs and downloads over TLS depend on it");
-  }
-  timex state{};
-  const int status = ::adjtimex(&state);  // modes 0: changes nothing
-  const bool synchronised = status >= 0 && status != TIME_ERROR;
-  finding.values["synchronised"] = synchronised;
-  if (synchronised) return finding.with(Verdict::kGood, ", synchronised", "");
-  return finding.with(Verdict::kNote, ", not synchronised as far as the kernel knows",
-                      "timedatectl set-ntp true; logs of several hosts are compared by time");
 }
 
 Findings check_network() {

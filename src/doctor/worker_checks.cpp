@@ -8,7 +8,6 @@
 
 #include "base/file.h"
 #include "base/system.h"
-#include "data/image_decoder.h"
 #include "doctor/doctor.h"
 #include "launch/job.h"
 #include "launch/listen_socket.h"
@@ -109,19 +108,6 @@ Finding check_libtorch(const Json& facts) {
                       "build it again (scripts/setup), or correct LD_LIBRARY_PATH");
 }
 
-Finding check_dali() {
-  try {
-    data::require_decoder(settings::Decode::kDali);
-    return {"DALI", Verdict::kGood, build_info().dali, "", {{"version", build_info().dali}}};
-  } catch (const Error&) {
-    return {"DALI",
-            Verdict::kNote,
-            "not in this build",
-            "only data.decode \"dali\" needs it: ./scripts/setup --dali",
-            {{"version", nullptr}}};
-  }
-}
-
 Finding check_cuda(const Diagnosis& diagnosis) {
   if (!diagnosis.failure.empty()) {
     return {"CUDA", Verdict::kProblem, diagnosis.failure,
@@ -141,10 +127,7 @@ Findings check_workers(const settings::RunConfig& config, const Driver& driver) 
   constexpr int kProcesses = 2;
   Findings findings;
   const Diagnosis on_cpus = diagnose(config, /*on_gpus=*/false, kProcesses);
-  if (on_cpus.failure.empty()) {
-    findings.push_back(check_libtorch(on_cpus.result));
-    findings.push_back(check_dali());
-  }
+  if (on_cpus.failure.empty()) findings.push_back(check_libtorch(on_cpus.result));
   findings.push_back(check_all_reduce(on_cpus, kProcesses, "CPUs"));
   const int gpus = static_cast<int>(driver.gpus.size());
   if (gpus == 0 || *build_info().cuda == '\0') return findings;
