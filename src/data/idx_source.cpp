@@ -1,8 +1,9 @@
 #include "data/idx_source.h"
 
+#include <spdlog/fmt/fmt.h>
+
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <cstring>
 #include <limits>
 #include <mutex>
@@ -24,12 +25,6 @@ constexpr std::size_t kMaxDimensions = 4;
 // a bomb or a lie; small ones may, because they do no harm.
 constexpr std::size_t kMaxExpansion = 256;
 constexpr std::size_t kHarmlessBytes = std::size_t{256} << 20;
-
-std::string hex(std::uint8_t byte) {
-  std::array<char, 3> text{};
-  std::snprintf(text.data(), text.size(), "%02x", byte);
-  return text.data();
-}
 
 std::int64_t big_endian(const std::array<std::uint8_t, 4>& bytes) {
   return (std::int64_t{bytes[0]} << 24) | (bytes[1] << 16) | (bytes[2] << 8) | bytes[3];
@@ -125,12 +120,13 @@ void IdxReader::read_magic() {
   if (count == 0) fail(0, "there are no data; expected an IDX file");
   if (magic[0] != 0 || magic[1] != 0) {
     std::string found;
-    for (std::size_t i = 0; i < count; ++i) found += " " + hex(magic[i]);
+    for (std::size_t i = 0; i < count; ++i) found += fmt::format(" {:02x}", magic[i]);
     fail(0, "expected an IDX file of unsigned bytes (00 00 08 …), found" + found);
   }
   if (count < magic.size()) fail(count, "the data end within the IDX header");
   if (magic[2] != kUnsignedByte) {
-    fail(2, "the element type is 0x" + hex(magic[2]) + "; only 0x08 (unsigned byte) is supported");
+    fail(2, fmt::format("the element type is 0x{:02x}; only 0x08 (unsigned byte) is supported",
+                        magic[2]));
   }
   if (magic[3] < 1 || magic[3] > kMaxDimensions) {
     fail(3, "the header states " + std::to_string(magic[3]) + " dimensions, expected 1 to 4");

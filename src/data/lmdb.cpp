@@ -391,14 +391,10 @@ std::string write_caffe2_record(const std::string& image, std::int32_t label) {
   return record;
 }
 
-struct LmdbWriter::Handles {
-  std::unique_ptr<MDB_env, decltype(&mdb_env_close)> environment{nullptr, &mdb_env_close};
-  std::unique_ptr<MDB_txn, decltype(&mdb_txn_abort)> transaction{nullptr, &mdb_txn_abort};
-  MDB_dbi table = 0;
-};
-
 LmdbWriter::LmdbWriter(const fs::path& folder)
-    : name_(folder.string()), handles_(std::make_unique<Handles>()) {
+    : name_(folder.string()),
+      environment_(nullptr, &mdb_env_close),
+      transaction_(nullptr, &mdb_txn_abort) {
   // Address space, not memory or disk: pages come as they are written.
   constexpr std::size_t kMostBytes = std::size_t{1} << (sizeof(void*) >= 8 ? 40U : 30U);
   std::error_code error;
@@ -406,15 +402,13 @@ LmdbWriter::LmdbWriter(const fs::path& folder)
   if (error) throw Error(ExitCode::kRunFailed, name_ + ": " + error.message());
   MDB_env* environment = nullptr;
   require(mdb_env_create(&environment), "create");
-  handles_->environment.reset(environment);
+  environment_.reset(environment);
   require(mdb_env_set_mapsize(environment, kMostBytes), "reserve");
   // Only `finish` syncs: an unfinished database is thrown away. No other process knows it yet, and
   // a lock file, which is mapped, would kill this process on a full disk.
   require(mdb_env_open(environment, folder.c_str(), MDB_NOSYNC | MDB_NOLOCK, 0644), "open");
   begin();
 }
-
-LmdbWriter::~LmdbWriter() = default;
 
 void LmdbWriter::require(int result, const char* action) const {
   if (result == 0) return;
@@ -424,13 +418,13 @@ void LmdbWriter::require(int result, const char* action) const {
 
 void LmdbWriter::begin() {
   MDB_txn* transaction = nullptr;
-  require(mdb_txn_begin(handles_->environment.get(), nullptr, 0, &transaction), "write");
-  handles_->transaction.reset(transaction);
-  require(mdb_dbi_open(transaction, nullptr, 0, &handles_->table), "write");
+  require(mdb_txn_begin(environment_.get(), nullptr, 0, &transaction), "write");
+  transaction_.reset(transaction);
+  require(mdb_dbi_open(transaction, nullptr, 0, &table_), "write");
 }
 
 void LmdbWriter::commit() {
-  require(mdb_txn_commit(handles_->transaction.release()), "write");
+  require(mdb_txn_commit(transaction_.release()), "write");
   uncommitted_ = 0;
 }
 
@@ -439,8 +433,7 @@ void LmdbWriter::append(std::string_view key, std::string_view value) {
   // LMDB's interface lacks const.
   MDB_val stored_key{key.size(), const_cast<char*>(key.data())};
   MDB_val stored{value.size(), const_cast<char*>(value.data())};
-  require(mdb_put(handles_->transaction.get(), handles_->table, &stored_key, &stored, MDB_APPEND),
-          "write");
+  require(mdb_put(transaction_.get(), table_, &stored_key, &stored, MDB_APPEND), "write");
   if (++uncommitted_ < kEntriesPerCommit) return;
   commit();
   begin();
@@ -448,7 +441,7 @@ void LmdbWriter::append(std::string_view key, std::string_view value) {
 
 void LmdbWriter::finish() {
   commit();
-  require(mdb_env_sync(handles_->environment.get(), 1), "sync");
+  require(mdb_env_sync(environment_.get(), 1), "sync");
 }
 
 }  // namespace mnist_train::data

@@ -7,6 +7,9 @@
 #include <string>
 #include <string_view>
 
+struct MDB_env;  // LMDB's
+struct MDB_txn;
+
 namespace mnist_train::data {
 
 /// One sample of a Caffe2 LMDB: an encoded image and the number of its class.
@@ -29,23 +32,20 @@ std::string write_caffe2_record(const std::string& image, std::int32_t label);
 class LmdbWriter {
  public:
   explicit LmdbWriter(const std::filesystem::path& folder);
-  ~LmdbWriter();
-  LmdbWriter(const LmdbWriter&) = delete;
-  LmdbWriter& operator=(const LmdbWriter&) = delete;
 
   void append(std::string_view key, std::string_view value);
   /// Commits and syncs the entries; without it the database is incomplete.
   void finish();
 
  private:
-  struct Handles;
-
   void begin();
   void commit();
   void require(int result, const char* action) const;
 
   std::string name_;
-  std::unique_ptr<Handles> handles_;
+  std::unique_ptr<MDB_env, void (*)(MDB_env*)> environment_;
+  std::unique_ptr<MDB_txn, void (*)(MDB_txn*)> transaction_;
+  unsigned table_ = 0;
   std::int64_t uncommitted_ = 0;
 };
 

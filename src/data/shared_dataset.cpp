@@ -42,6 +42,9 @@ struct SharedHeader {
 
 constexpr const char* kMemory = "the shared samples";
 
+constexpr std::array<std::pair<const char*, ImageSet Dataset::*>, 3> kSplitSets{
+    {{"train", &Dataset::train}, {"validation", &Dataset::validation}, {"test", &Dataset::test}}};
+
 nlohmann::json describe(const ImageSet& set, const std::uint8_t* memory) {
   nlohmann::json description = set;
   if (set.count == 0) return description;
@@ -52,9 +55,7 @@ nlohmann::json describe(const ImageSet& set, const std::uint8_t* memory) {
 
 std::vector<std::uint8_t> describe(const Dataset& dataset, const std::uint8_t* memory) {
   nlohmann::json description = dataset;
-  description["train"] = describe(dataset.train, memory);
-  description["validation"] = describe(dataset.validation, memory);
-  description["test"] = describe(dataset.test, memory);
+  for (const auto& [key, set] : kSplitSets) description[key] = describe(dataset.*set, memory);
   return nlohmann::json::to_cbor(description);
 }
 
@@ -188,9 +189,7 @@ Dataset attach(const SharedDatasetHandle& handle, std::chrono::milliseconds time
   const auto description =
       nlohmann::json::from_cbor(memory.get() + header.description_offset, memory.get() + bytes);
   auto dataset = description.get<Dataset>();
-  dataset.train = restore(description.at("train"), memory);
-  dataset.validation = restore(description.at("validation"), memory);
-  dataset.test = restore(description.at("test"), memory);
+  for (const auto& [key, set] : kSplitSets) dataset.*set = restore(description.at(key), memory);
   return dataset;
 }
 

@@ -56,41 +56,39 @@ const std::array<std::vector<Stroke>, kDigits>& glyphs() {
   return kGlyphs;
 }
 
-/// The handwriting of one sample.
-class Handwriting {
- public:
-  explicit Handwriting(std::uint32_t seed) : random_(seed) {
-    const double angle = between(-0.25, 0.25);
-    const double width = between(11, 16);
-    const double height = between(17, 21);
-    const double shear = between(-0.25, 0.25);
-    xx_ = width * std::cos(angle);
-    xy_ = height * (shear - std::sin(angle));
-    yx_ = width * std::sin(angle);
-    yy_ = height * std::cos(angle);
-    centre_ = {kSide / 2.0 + between(-2, 2), kSide / 2.0 + between(-2, 2)};
-    reach_ = between(0.8, 1.7);
-  }
+/// The handwriting of one sample: an affine map of strokes, and half the width of a stroke.
+struct Handwriting {
+  double xx, xy, yx, yy;
+  StrokePoint centre;
+  double reach;
 
   /// Returns the position of a stroke's point in the image, in pixels.
   StrokePoint place(StrokePoint point) const {
     const double x = point.x - 0.5;
     const double y = point.y - 0.5;
-    return {centre_.x + xx_ * x + xy_ * y, centre_.y + yx_ * x + yy_ * y};
+    return {centre.x + xx * x + xy * y, centre.y + yx * x + yy * y};
   }
-  double reach() const { return reach_; }  // half the width of a stroke
-
- private:
-  /// The standard's distributions differ between libraries.
-  double between(double low, double high) {
-    return low + (high - low) * static_cast<double>(random_()) / 4294967296.0;
-  }
-
-  std::mt19937 random_;
-  double xx_, xy_, yx_, yy_;
-  StrokePoint centre_;
-  double reach_;
 };
+
+Handwriting draw_handwriting(std::uint32_t seed) {
+  std::mt19937 random(seed);
+  // The standard's distributions differ between libraries.
+  const auto between = [&random](double low, double high) {
+    return low + (high - low) * static_cast<double>(random()) / 4294967296.0;
+  };
+  const double angle = between(-0.25, 0.25);
+  const double width = between(11, 16);
+  const double height = between(17, 21);
+  const double shear = between(-0.25, 0.25);
+  const double x = kSide / 2.0 + between(-2, 2);
+  const double y = kSide / 2.0 + between(-2, 2);
+  return {width * std::cos(angle),
+          height * (shear - std::sin(angle)),
+          width * std::sin(angle),
+          height * std::cos(angle),
+          {x, y},
+          between(0.8, 1.7)};
+}
 
 /// Returns the vector from the nearest point of a line to `p`.
 StrokePoint offset_from_line(StrokePoint p, StrokePoint a, StrokePoint b) {
@@ -128,10 +126,10 @@ void draw_line(StrokePoint a, StrokePoint b, double reach, std::uint8_t* image) 
 }
 
 void draw(std::int64_t sample, std::uint8_t* image) {
-  const Handwriting hand(static_cast<std::uint32_t>(sample));
+  const Handwriting hand = draw_handwriting(static_cast<std::uint32_t>(sample));
   for (const Stroke& stroke : glyphs()[static_cast<std::size_t>(sample % kDigits)]) {
     for (std::size_t i = 1; i < stroke.size(); ++i) {
-      draw_line(hand.place(stroke[i - 1]), hand.place(stroke[i]), hand.reach(), image);
+      draw_line(hand.place(stroke[i - 1]), hand.place(stroke[i]), hand.reach, image);
     }
   }
 }
