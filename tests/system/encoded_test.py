@@ -158,7 +158,7 @@ BAD = {
     "empty": (lambda file: file.write_bytes(b""), ".png: byte 0: an empty file instead of an image"),
     "huge": (lambda file: file.write_bytes(header_of(100_000, 100_000)), "100000"),
     "text": (lambda file: file.write_bytes(b"no picture"), ".png: byte 0"),
-    "newline": (lambda file: file.rename(file.with_name("a\nb.png")), "a\\nb.png: a name with control bytes"),
+    "newline": (lambda file: file.rename(file.with_name("a\nb.png")), "a\\x0ab.png: a name with control bytes"),
     "loop": (lambda file: (file.parent / "loop").symlink_to(file.parent), "/loop: a link back to a folder above it"),
     "no class": (lambda file: (file.parents[1] / "zebra").mkdir(), "/zebra: a class without images"),
 }
