@@ -10,13 +10,11 @@
 // clang-format off
 #include "kernels/gpu/prelude.cu"
 #include "kernels/gpu/softmax_loss.cu"
-#include "kernels/gpu/gradient_norm.cu"
 #include "kernels/gpu/optimizer_update.cu"
 #include "kernels/gpu/relu_max_pool.cu"
 #include "kernels/gpu/gather_batch.cu"
 #include "kernels/gpu/row_tiles.cu"
 #include "kernels/gpu/batch_norm.cu"
-#include "kernels/gpu/batch_norm_gradient.cu"
 #include "kernels/gpu/linear_activation.cu"
 // clang-format on
 

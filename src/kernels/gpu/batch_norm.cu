@@ -1,22 +1,22 @@
-// Batch norm of rows of channels, which is what channels_last images are, in training, with what
-// often stands behind it: the sum with a shortcut, and a ReLU. With mean and variance of a channel
-// over N rows,
-//     x_hat = (x - mean) / sqrt(variance + epsilon)        y = relu(weight * x_hat + bias +
-//     residual)
-// and with g = dy where y > 0, which is also the gradient of the residual, otherwise 0,
+// Training-mode batch norm of a matrix [rows, channels], such as channels_last images, fused with
+// the residual and the ReLU that often follow it. With mean and variance of a channel over N rows,
+//     x_hat = (x - mean) / sqrt(variance + epsilon)
+//     y = relu(weight * x_hat + bias + residual)
+// and with g = dy if y > 0, otherwise 0, which is also the gradient of the residual,
 //     d bias = sum g    d weight = sum g * x_hat
 //     d x = weight / sqrt(variance + epsilon) * (g - d bias / N - x_hat * d weight / N).
-// The convolution in front may leave its bias b out of x: x - mean and the variance, so y, are what
-// they are with it, and only the mean that the running one moves towards is mean + b. The gradient
-// of b is the sum of d x over the N rows, which is exactly 0, as sum x_hat = 0 and sum g = d bias.
-// Source: torch.nn.BatchNorm2d; Ioffe and Szegedy, "Batch Normalization" (2015). Squares are taken
-// about a value of the same rows, and merged by Chan, Golub and LeVeque, "Updating formulae and a
-// pairwise algorithm for computing sample variances" (1979), so that a variance keeps its digits.
+// The convolution before it may leave its bias b out of x. That changes neither x - mean nor the
+// variance, so y stays the same; only the running mean moves towards mean + b. The gradient of b is
+// the sum of d x over the N rows, which is exactly 0, because sum x_hat = 0 and sum g = d bias.
+// Sources: torch.nn.BatchNorm2d; Ioffe and Szegedy, "Batch Normalization" (2015). Squares are taken
+// relative to a value of the same rows, and merged as in Chan, Golub and LeVeque, "Updating
+// formulae and a pairwise algorithm for computing sample variances" (1979), to keep digits of the
+// variance.
 
 /// Writes mean and 1 / sqrt(variance + epsilon) of each channel to `statistics` [2, channels],
 /// moves the running statistics by `momentum` towards those of the batch, and counts the batch.
-/// `convolution_bias` [channels] is what x lacks, null where it lacks nothing. `partial_sums` is
-/// [blocks of a tile, channels, 2], and `arrived` has a counter for each tile.
+/// `convolution_bias` [channels] is the bias left out of x, or null. `partial_sums` is [blocks of a
+/// tile, channels, 2], and `arrived` has a counter for each tile.
 template <class T, int size>
 __device__ inline void batch_norm_statistics(const T* x, const T* convolution_bias, int64 rows,
                                              int64 channels, int tiles, float epsilon,
@@ -29,7 +29,7 @@ __device__ inline void batch_norm_statistics(const T* x, const T* convolution_bi
   for (int i = 0; i < size; ++i) own[i] = {0, 0};
   for (int i = 0; i < size; ++i) shift[i] = to_float(x[tile.place(tile.first_row()) + i]);
   for_each_row<4>(
-      tile, [&](int64 row) { return *reinterpret_cast<const Pack<T, size>*>(x + tile.place(row)); },
+      tile, [&](int64 row) { return load<size>(x + tile.place(row)); },
       [&](int64, const Pack<T, size>& pack) {
         for (int i = 0; i < size; ++i) {
           const float distance = to_float(pack.values[i]) - shift[i];
@@ -46,7 +46,7 @@ __device__ inline void batch_norm_statistics(const T* x, const T* convolution_bi
         sums.second - sums.first * mean_distance};
   }
   if (!is_last_block(arrived + tile.number, tile.blocks)) return;
-  const ChannelSums* means = partial_sums + tile.begin;  // with the sums of squares about them
+  const ChannelSums* means = partial_sums + tile.begin;  // with the sums of squares around them
   const ChannelSums total =
       sum_by_channel(parts_of_sums<ChannelSums>(), tile.blocks, tile.channels,
                      [&](unsigned block, unsigned of_tile) {
@@ -70,7 +70,7 @@ __device__ inline void batch_norm_statistics(const T* x, const T* convolution_bi
   running_var[channel] += momentum * (unbiased - running_var[channel]);
 }
 
-/// What a thread knows of its channels.
+/// Statistics and parameters of a thread's channels.
 template <int size>
 struct Normalization {
   __device__ Normalization(const RowTile<size>& tile, const float* statistics, const float* weights,
@@ -84,7 +84,7 @@ struct Normalization {
     }
   }
 
-  /// The forward and the backward pass call it, and get the same bits.
+  /// Used by both passes, so they agree to the bit.
   __device__ float of(float x, int i) const { return fmaf(x - mean[i], scale[i], bias[i]); }
 
   float mean[size];
@@ -93,7 +93,7 @@ struct Normalization {
   float bias[size];
 };
 
-/// `residual` is null where there is none.
+/// `residual` may be null.
 template <class T, int size>
 __device__ inline void batch_norm(const T* x, const T* residual, const float* statistics,
                                   const float* weights, const float* biases, int64 rows,
@@ -108,10 +108,8 @@ __device__ inline void batch_norm(const T* x, const T* residual, const float* st
   for_each_row<2>(
       tile,
       [&](int64 row) {
-        Read read{*reinterpret_cast<const Values*>(x + tile.place(row)), {}};
-        if (residual != nullptr) {
-          read.residual = *reinterpret_cast<const Values*>(residual + tile.place(row));
-        }
+        Read read{load<size>(x + tile.place(row)), {}};
+        if (residual != nullptr) read.residual = load<size>(residual + tile.place(row));
         return read;
       },
       [&](int64 row, const Read& read) {
@@ -122,52 +120,161 @@ __device__ inline void batch_norm(const T* x, const T* residual, const float* st
           if (relu != 0 && value <= 0) value = 0;  // a NaN stays a NaN
           out.values[i] = from_float<T>(value);
         }
-        *reinterpret_cast<Values*>(y + tile.place(row)) = out;
+        store(y + tile.place(row), out);
       });
 }
 
-extern "C" __global__ __launch_bounds__(kTiledThreads) void batch_norm_statistics_f32(
-    const float* x, const float* convolution_bias, int64 rows, int64 channels, int tiles,
-    int packed, float epsilon, float momentum, float* statistics, float* running_mean,
-    float* running_var, int64* batches, ChannelSums* partial_sums, unsigned* arrived) {
-  packed != 0 ? batch_norm_statistics<float, 4>(x, convolution_bias, rows, channels, tiles, epsilon,
-                                                momentum, statistics, running_mean, running_var,
-                                                batches, partial_sums, arrived)
-              : batch_norm_statistics<float, 1>(x, convolution_bias, rows, channels, tiles, epsilon,
-                                                momentum, statistics, running_mean, running_var,
-                                                batches, partial_sums, arrived);
+/// Writes the gradients of weights and biases. With a ReLU and no residual, `cuts_by_x` is set and
+/// the sign of y is computed from x. With a ReLU and a residual, it is read from `y`, otherwise
+/// null, and the gradient after the ReLU, which is that of the residual, is written to
+/// `residual_gradient`. `convolution_bias_gradient` is null unless x lacks a bias.
+template <class T, int size>
+__device__ inline void batch_norm_sums(const T* x, const T* dy, const T* y, const float* statistics,
+                                       const float* weights, const float* biases, int64 rows,
+                                       int64 channels, int tiles, int cuts_by_x,
+                                       T* residual_gradient, float* weight_gradient,
+                                       float* bias_gradient, T* convolution_bias_gradient,
+                                       ChannelSums* partial_sums, unsigned* arrived) {
+  using Values = Pack<T, size>;
+  struct Read {
+    Values x;
+    Values dy;
+    Values y;
+  };
+  const RowTile<size> tile(rows, channels, tiles);
+  const Normalization<size> normalized(tile, statistics, weights, biases);
+  ChannelSums own[size];
+  for (int i = 0; i < size; ++i) own[i] = {0, 0};
+  for_each_row<2>(
+      tile,
+      [&](int64 row) {
+        Read read{load<size>(x + tile.place(row)), load<size>(dy + tile.place(row)), {}};
+        if (y != nullptr) read.y = load<size>(y + tile.place(row));
+        return read;
+      },
+      [&](int64 row, Read& read) {
+        for (int i = 0; i < size; ++i) {
+          const float value = to_float(read.x.values[i]);
+          const bool is_cut = y != nullptr ? to_float(read.y.values[i]) <= 0
+                                           : cuts_by_x != 0 && normalized.of(value, i) <= 0;
+          if (is_cut) read.dy.values[i] = from_float<T>(0);
+          const float gradient = to_float(read.dy.values[i]);
+          own[i] = {own[i].first + gradient,
+                    fmaf(gradient, value - normalized.mean[i], own[i].second)};
+        }
+        if (y != nullptr) store(residual_gradient + tile.place(row), read.dy);
+      });
+  const ChannelSums sums = sums_of_block(tile, own);
+  const int64 channel = tile.begin + threadIdx.x;
+  if (threadIdx.x < tile.channels) partial_sums[tile.block * channels + channel] = sums;
+  if (!is_last_block(arrived + tile.number, tile.blocks)) return;
+  const ChannelSums total =
+      sum_by_channel(parts_of_sums<ChannelSums>(), tile.blocks, tile.channels,
+                     [&](unsigned block, unsigned of_tile) {
+                       return partial_sums[block * channels + tile.begin + of_tile];
+                     });
+  if (threadIdx.x >= tile.channels) return;
+  bias_gradient[channel] = total.first;
+  weight_gradient[channel] = total.second * statistics[channels + channel];
+  if (convolution_bias_gradient != nullptr) convolution_bias_gradient[channel] = from_float<T>(0);
 }
-EXPORT_KERNEL(batch_norm_statistics_f32)
 
-extern "C" __global__ __launch_bounds__(kTiledThreads) void batch_norm_statistics_bf16(
-    const bf16* x, const bf16* convolution_bias, int64 rows, int64 channels, int tiles, int packed,
-    float epsilon, float momentum, float* statistics, float* running_mean, float* running_var,
-    int64* batches, ChannelSums* partial_sums, unsigned* arrived) {
-  packed != 0 ? batch_norm_statistics<bf16, 8>(x, convolution_bias, rows, channels, tiles, epsilon,
-                                               momentum, statistics, running_mean, running_var,
-                                               batches, partial_sums, arrived)
-              : batch_norm_statistics<bf16, 1>(x, convolution_bias, rows, channels, tiles, epsilon,
-                                               momentum, statistics, running_mean, running_var,
-                                               batches, partial_sums, arrived);
+/// `gradients` is the gradient after the ReLU, or dy with `cuts_by_x`, which applies the ReLU
+/// here.
+template <class T, int size>
+__device__ inline void batch_norm_gradient(const T* x, const T* gradients, const float* statistics,
+                                           const float* weights, const float* biases,
+                                           const float* weight_gradient, const float* bias_gradient,
+                                           int64 rows, int64 channels, int tiles, int cuts_by_x,
+                                           T* dx) {
+  using Values = Pack<T, size>;
+  struct Read {
+    Values x;
+    Values gradient;
+  };
+  const RowTile<size> tile(rows, channels, tiles);
+  const Normalization<size> normalized(tile, statistics, weights, biases);
+  float mean_gradient[size];
+  float slope[size];  // of the gradient along x - mean
+  for (int i = 0; i < size && tile.has_rows(); ++i) {
+    const int64 channel = tile.channel + static_cast<unsigned>(i);
+    const float count = static_cast<float>(rows);
+    mean_gradient[i] = bias_gradient[channel] / count;
+    slope[i] = weight_gradient[channel] / count * normalized.inverse_std[i];
+  }
+  for_each_row<2>(
+      tile,
+      [&](int64 row) {
+        return Read{load<size>(x + tile.place(row)), load<size>(gradients + tile.place(row))};
+      },
+      [&](int64 row, const Read& read) {
+        Values out;
+        for (int i = 0; i < size; ++i) {
+          const float value = to_float(read.x.values[i]);
+          const bool is_cut = cuts_by_x != 0 && normalized.of(value, i) <= 0;
+          const float gradient = is_cut ? 0.0F : to_float(read.gradient.values[i]);
+          const float centred = gradient - mean_gradient[i];
+          out.values[i] = from_float<T>(normalized.scale[i] *
+                                        fmaf(normalized.mean[i] - value, slope[i], centred));
+        }
+        store(dx + tile.place(row), out);
+      });
 }
-EXPORT_KERNEL(batch_norm_statistics_bf16)
 
-extern "C" __global__ __launch_bounds__(kTiledThreads) void batch_norm_f32(
-    const float* x, const float* residual, const float* statistics, const float* weights,
-    const float* biases, int64 rows, int64 channels, int tiles, int packed, int relu, float* y) {
-  packed != 0 ? batch_norm<float, 4>(x, residual, statistics, weights, biases, rows, channels,
-                                     tiles, relu, y)
-              : batch_norm<float, 1>(x, residual, statistics, weights, biases, rows, channels,
-                                     tiles, relu, y);
-}
-EXPORT_KERNEL(batch_norm_f32)
+#define BATCH_NORM_STATISTICS(suffix, T, size)                                                     \
+  extern "C" __global__ __launch_bounds__(kTiledThreads) void batch_norm_statistics_##suffix(      \
+      const T* x, const T* convolution_bias, int64 rows, int64 channels, int tiles, int packed,    \
+      float epsilon, float momentum, float* statistics, float* running_mean, float* running_var,   \
+      int64* batches, ChannelSums* partial_sums, unsigned* arrived) {                              \
+    packed != 0 ? batch_norm_statistics<T, size>(x, convolution_bias, rows, channels, tiles,       \
+                                                 epsilon, momentum, statistics, running_mean,      \
+                                                 running_var, batches, partial_sums, arrived)      \
+                : batch_norm_statistics<T, 1>(x, convolution_bias, rows, channels, tiles, epsilon, \
+                                              momentum, statistics, running_mean, running_var,     \
+                                              batches, partial_sums, arrived);                     \
+  }                                                                                                \
+  EXPORT_KERNEL(batch_norm_statistics_##suffix)
+FOR_EACH_TYPE(BATCH_NORM_STATISTICS)
 
-extern "C" __global__ __launch_bounds__(kTiledThreads) void batch_norm_bf16(
-    const bf16* x, const bf16* residual, const float* statistics, const float* weights,
-    const float* biases, int64 rows, int64 channels, int tiles, int packed, int relu, bf16* y) {
-  packed != 0 ? batch_norm<bf16, 8>(x, residual, statistics, weights, biases, rows, channels, tiles,
-                                    relu, y)
-              : batch_norm<bf16, 1>(x, residual, statistics, weights, biases, rows, channels, tiles,
-                                    relu, y);
-}
-EXPORT_KERNEL(batch_norm_bf16)
+#define BATCH_NORM(suffix, T, size)                                                             \
+  extern "C" __global__ __launch_bounds__(kTiledThreads) void batch_norm_##suffix(              \
+      const T* x, const T* residual, const float* statistics, const float* weights,             \
+      const float* biases, int64 rows, int64 channels, int tiles, int packed, int relu, T* y) { \
+    packed != 0 ? batch_norm<T, size>(x, residual, statistics, weights, biases, rows, channels, \
+                                      tiles, relu, y)                                           \
+                : batch_norm<T, 1>(x, residual, statistics, weights, biases, rows, channels,    \
+                                   tiles, relu, y);                                             \
+  }                                                                                             \
+  EXPORT_KERNEL(batch_norm_##suffix)
+FOR_EACH_TYPE(BATCH_NORM)
+
+#define BATCH_NORM_SUMS(suffix, T, size)                                                         \
+  extern "C" __global__ __launch_bounds__(kTiledThreads) void batch_norm_sums_##suffix(          \
+      const T* x, const T* dy, const T* y, const float* statistics, const float* weights,        \
+      const float* biases, int64 rows, int64 channels, int tiles, int packed, int cuts_by_x,     \
+      T* residual_gradient, float* weight_gradient, float* bias_gradient,                        \
+      T* convolution_bias_gradient, ChannelSums* partial_sums, unsigned* arrived) {              \
+    packed != 0                                                                                  \
+        ? batch_norm_sums<T, size>(x, dy, y, statistics, weights, biases, rows, channels, tiles, \
+                                   cuts_by_x, residual_gradient, weight_gradient, bias_gradient, \
+                                   convolution_bias_gradient, partial_sums, arrived)             \
+        : batch_norm_sums<T, 1>(x, dy, y, statistics, weights, biases, rows, channels, tiles,    \
+                                cuts_by_x, residual_gradient, weight_gradient, bias_gradient,    \
+                                convolution_bias_gradient, partial_sums, arrived);               \
+  }                                                                                              \
+  EXPORT_KERNEL(batch_norm_sums_##suffix)
+FOR_EACH_TYPE(BATCH_NORM_SUMS)
+
+#define BATCH_NORM_GRADIENT(suffix, T, size)                                                       \
+  extern "C" __global__ __launch_bounds__(kTiledThreads) void batch_norm_gradient_##suffix(        \
+      const T* x, const T* gradients, const float* statistics, const float* weights,               \
+      const float* biases, const float* weight_gradient, const float* bias_gradient, int64 rows,   \
+      int64 channels, int tiles, int packed, int cuts_by_x, T* dx) {                               \
+    packed != 0                                                                                    \
+        ? batch_norm_gradient<T, size>(x, gradients, statistics, weights, biases, weight_gradient, \
+                                       bias_gradient, rows, channels, tiles, cuts_by_x, dx)        \
+        : batch_norm_gradient<T, 1>(x, gradients, statistics, weights, biases, weight_gradient,    \
+                                    bias_gradient, rows, channels, tiles, cuts_by_x, dx);          \
+  }                                                                                                \
+  EXPORT_KERNEL(batch_norm_gradient_##suffix)
+FOR_EACH_TYPE(BATCH_NORM_GRADIENT)

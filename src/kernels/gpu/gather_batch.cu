@@ -1,19 +1,17 @@
-// Makes a batch of samples that lie on the device: of each of `count` positions in an order of the
-// samples, its image, its label and its seed. A block works on one sample, and `parts` blocks on
-// each.
+// Gathers a batch from samples in device memory: image, label and seed of each of `count` positions
+// in an order of the samples. `parts` blocks share a sample.
 //
 // gather_rows copies images as they are stored.
 //
-// gather_pixels makes them of stored bytes, augmented and normalised. Each pixel that comes out is
-// followed back through the list of augmentations to where it comes from, so nothing lies between.
-// What the list does is what src/loader/augmenter.cpp does with tensors (crop, flip and cutout
-// as torchvision's RandomCrop, RandomHorizontalFlip and DeVries and Taylor's Cutout do), and mixing
-// is
+// gather_pixels augments and normalises stored bytes. It traces each output pixel back through the
+// augmentations to its source, so there are no intermediate images. The augmentations are those of
+// src/loader/augmenter.cpp (crop, flip and cutout as in torchvision's RandomCrop and
+// RandomHorizontalFlip, and DeVries and Taylor's Cutout), and mixup with the next sample is
 //     weight * own + (1 - weight) * other
-// (Zhang et al., "mixup", 2018) with the sample behind it, where products and sum are rounded one
-// by one, and bytes are clipped and truncated. What a byte is normalised to is read from a table.
+// (Zhang et al., "mixup", 2018), with separately rounded products and sum; bytes are clipped and
+// truncated. A table maps bytes to normalised values.
 
-/// Returns the position of a batch's sample number `i`.
+/// Returns the position of sample `i` of the batch.
 __device__ inline int64 position_of(const int64* positions, int64 first, int64 i) {
   return positions == nullptr ? first + i : positions[i];
 }
@@ -22,14 +20,14 @@ __device__ inline int64 sample_at(const int64* order, int64 position) {
   return order == nullptr ? position : order[position];
 }
 
-/// Adds `advance` to all positions when every block has read its own. Every thread must call it.
+/// Adds `advance` to all positions once every block has read its own. Every thread must call it.
 __device__ inline void advance_positions(int64* positions, int64 count, int64 advance,
                                          unsigned* arrived) {
   if (advance == 0 || !is_last_block(arrived)) return;
   for (int64 i = threadIdx.x; i < count; i += blockDim.x) positions[i] += advance;
 }
 
-/// Copies this block's part of a row, which lies at multiples of a Unit's size.
+/// Copies this block's part of a row, which is aligned to Unit.
 template <class Unit>
 __device__ inline void copy_row(const unsigned char* from, unsigned char* to, int64 bytes,
                                 unsigned part, unsigned parts) {
@@ -42,9 +40,9 @@ __device__ inline void copy_row(const unsigned char* from, unsigned char* to, in
   }
 }
 
-/// `rows` [samples, row_bytes] and `images` [count, row_bytes] are read and written `unit` bytes at
-/// once, 16, 8, 4, 2 or 1. `positions` is [all_positions], or null for `first` and those behind it;
-/// `order` is null for the samples as they are stored, `seeds` where they are not needed.
+/// `rows` [samples, row_bytes] and `images` [count, row_bytes] are copied in units of 16, 8, 4, 2
+/// or 1 bytes. `positions` is [all_positions], or null for consecutive ones from `first` on;
+/// `order` is null for the stored order, `seeds` if they are not needed.
 extern "C" __global__ void gather_rows(const unsigned char* rows, int64 row_bytes, int unit,
                                        int parts, const int64* labels, const int64* order,
                                        const int64* seeds, int64* positions, int64 all_positions,
@@ -81,9 +79,9 @@ extern "C" __global__ void gather_rows(const unsigned char* rows, int64 row_byte
 }
 EXPORT_KERNEL(gather_rows)
 
-/// What an entry of the list does to images of its size. The numbers that were drawn for it are in
-/// the sample's row of them from `column` on: a window's first pixel in the padded image, whether
-/// to flip, or a square's first pixel.
+/// One augmentation of images of this size. Its random draws are in the sample's row of `drawn`
+/// from `column` on: first pixel of the window in the padded image, whether to flip, or first pixel
+/// of the square.
 struct PixelStep {
   int kind;
   int column;
@@ -94,14 +92,14 @@ struct PixelStep {
 constexpr int kCrop = 0;
 constexpr int kFlip = 1;
 
-/// Where a pixel comes from, and the step that made it zero; -1: none did.
+/// The source of a pixel, and the step that made it zero, or -1.
 struct PixelPlace {
   int y;
   int x;
   int cleared_by;
 };
 
-/// Follows a pixel back through the steps from the one before `end` to `begin`.
+/// Traces a pixel back through the steps from the one before `end` to `begin`.
 __device__ inline PixelPlace trace_back(PixelPlace place, const PixelStep* steps, int begin,
                                         int end, const float* drawn) {
   for (int k = end - 1; k >= begin && place.cleared_by < 0; --k) {
@@ -127,9 +125,9 @@ __device__ inline PixelPlace trace_back(PixelPlace place, const PixelStep* steps
   return place;
 }
 
-constexpr int kZero = -1;  // no byte: the zero that a step behind the normalisation left
+constexpr int kZero = -1;  // not a byte, but the zero of a step after the normalisation
 
-/// Returns the byte at a place of an image's plane.
+/// Returns the byte at a place of an image plane.
 __device__ inline int byte_at(const unsigned char* plane, PixelPlace place, int width,
                               int normalized_before) {
   if (place.cleared_by < 0) return plane[place.y * width + place.x];
@@ -145,11 +143,11 @@ __device__ inline float mix(float weight, float own, float other) {
 }
 
 /// `rows` are the bytes of images [channels, stored_height, stored_width], `images` is
-/// [count, height, width, channels]. `tables` is [256] for all channels or, where each has its own,
-/// [channels, 256], `table_step` values apart. `drawn` is [positions of the order, columns].
-/// Samples are mixed before the step `mixed_before`, -1 for not at all, with the weight in
-/// `weight_column`, as bytes or as normalised values; they are normalised before the step
-/// `normalized_before`. The other parameters are those of `gather_rows`.
+/// [count, height, width, channels]. `tables` is [256] for all channels, or [channels, 256] with
+/// tables `table_step` values apart. `drawn` is [positions of the order, columns]. Samples are
+/// mixed before step `mixed_before` (-1: not at all), with the weight in `weight_column`, as bytes
+/// or as normalised values, and normalised before step `normalized_before`. The other parameters
+/// are those of `gather_rows`.
 template <class T>
 __device__ inline void gather_pixels(const unsigned char* rows, int channels, int stored_height,
                                      int stored_width, int height, int width,
@@ -215,32 +213,20 @@ __device__ inline void gather_pixels(const unsigned char* rows, int channels, in
   }
 }
 
-extern "C" __global__ void gather_pixels_f32(
-    const unsigned char* rows, int channels, int stored_height, int stored_width, int height,
-    int width, const PixelStep* steps, int step_count, int mixed_before, int mixes_bytes,
-    int normalized_before, int weight_column, const float* tables, int table_step,
-    const float* drawn, int64 columns, int parts, const int64* labels, const int64* order,
-    const int64* seeds, int64* positions, int64 all_positions, int64 first, int64 advance,
-    float* images, int64* batch_labels, int64* other_labels, float* weights, int64* batch_seeds,
-    unsigned* arrived) {
-  gather_pixels(rows, channels, stored_height, stored_width, height, width, steps, step_count,
-                mixed_before, mixes_bytes, normalized_before, weight_column, tables, table_step,
-                drawn, columns, parts, labels, order, seeds, positions, all_positions, first,
-                advance, images, batch_labels, other_labels, weights, batch_seeds, arrived);
-}
-EXPORT_KERNEL(gather_pixels_f32)
-
-extern "C" __global__ void gather_pixels_bf16(
-    const unsigned char* rows, int channels, int stored_height, int stored_width, int height,
-    int width, const PixelStep* steps, int step_count, int mixed_before, int mixes_bytes,
-    int normalized_before, int weight_column, const float* tables, int table_step,
-    const float* drawn, int64 columns, int parts, const int64* labels, const int64* order,
-    const int64* seeds, int64* positions, int64 all_positions, int64 first, int64 advance,
-    bf16* images, int64* batch_labels, int64* other_labels, float* weights, int64* batch_seeds,
-    unsigned* arrived) {
-  gather_pixels(rows, channels, stored_height, stored_width, height, width, steps, step_count,
-                mixed_before, mixes_bytes, normalized_before, weight_column, tables, table_step,
-                drawn, columns, parts, labels, order, seeds, positions, all_positions, first,
-                advance, images, batch_labels, other_labels, weights, batch_seeds, arrived);
-}
-EXPORT_KERNEL(gather_pixels_bf16)
+#define GATHER_PIXELS(suffix, T, size)                                                           \
+  extern "C" __global__ void gather_pixels_##suffix(                                             \
+      const unsigned char* rows, int channels, int stored_height, int stored_width, int height,  \
+      int width, const PixelStep* steps, int step_count, int mixed_before, int mixes_bytes,      \
+      int normalized_before, int weight_column, const float* tables, int table_step,             \
+      const float* drawn, int64 columns, int parts, const int64* labels, const int64* order,     \
+      const int64* seeds, int64* positions, int64 all_positions, int64 first, int64 advance,     \
+      T* images, int64* batch_labels, int64* other_labels, float* weights, int64* batch_seeds,   \
+      unsigned* arrived) {                                                                       \
+    gather_pixels<T>(rows, channels, stored_height, stored_width, height, width, steps,          \
+                     step_count, mixed_before, mixes_bytes, normalized_before, weight_column,    \
+                     tables, table_step, drawn, columns, parts, labels, order, seeds, positions, \
+                     all_positions, first, advance, images, batch_labels, other_labels, weights, \
+                     batch_seeds, arrived);                                                      \
+  }                                                                                              \
+  EXPORT_KERNEL(gather_pixels_##suffix)
+FOR_EACH_TYPE(GATHER_PIXELS)

@@ -1,10 +1,9 @@
-// The gradient behind a linear layer z = x W^T + b with y = relu(z) or y = tanh(z), of rows of
-// channels:
-//     dz = dy where y > 0 or is a NaN, otherwise 0        of a ReLU
-//     dz = dy * (1 - y^2)                                 of a tanh
-//     db = sum of dz over the rows, as it is stored.
-// Source: torch.nn.functional.linear, torch.relu and torch.tanh. W and x have their gradients from
-// dz by products of matrices.
+// The gradient through the activation of a linear layer, z = x W^T + b and y = relu(z) or tanh(z):
+//     dz = dy if y > 0 or y is NaN, otherwise 0           (ReLU)
+//     dz = dy * (1 - y^2)                                 (tanh)
+//     db = sum over the rows of dz, rounded as it is stored.
+// The gradients of W and x are matrix products with dz. Sources: torch.nn.functional.linear,
+// torch.relu and torch.tanh.
 
 /// Writes dz to `gradient`, and db. `partial_sums` is [blocks of a tile, channels], and `arrived`
 /// has a counter for each tile.
@@ -50,23 +49,15 @@ __device__ inline void linear_activation_gradient(const T* y, const T* dy, int64
   if (threadIdx.x < tile.channels) bias_gradient[channel] = from_float<T>(total);
 }
 
-extern "C" __global__ __launch_bounds__(kTiledThreads) void linear_activation_gradient_f32(
-    const float* y, const float* dy, int64 rows, int64 channels, int tiles, int packed, int is_tanh,
-    float* gradient, float* bias_gradient, float* partial_sums, unsigned* arrived) {
-  packed != 0
-      ? linear_activation_gradient<float, 4>(y, dy, rows, channels, tiles, is_tanh, gradient,
-                                             bias_gradient, partial_sums, arrived)
-      : linear_activation_gradient<float, 1>(y, dy, rows, channels, tiles, is_tanh, gradient,
-                                             bias_gradient, partial_sums, arrived);
-}
-EXPORT_KERNEL(linear_activation_gradient_f32)
-
-extern "C" __global__ __launch_bounds__(kTiledThreads) void linear_activation_gradient_bf16(
-    const bf16* y, const bf16* dy, int64 rows, int64 channels, int tiles, int packed, int is_tanh,
-    bf16* gradient, bf16* bias_gradient, float* partial_sums, unsigned* arrived) {
-  packed != 0 ? linear_activation_gradient<bf16, 8>(y, dy, rows, channels, tiles, is_tanh, gradient,
-                                                    bias_gradient, partial_sums, arrived)
-              : linear_activation_gradient<bf16, 1>(y, dy, rows, channels, tiles, is_tanh, gradient,
-                                                    bias_gradient, partial_sums, arrived);
-}
-EXPORT_KERNEL(linear_activation_gradient_bf16)
+#define LINEAR_ACTIVATION_GRADIENT(suffix, T, size)                                                \
+  extern "C" __global__ __launch_bounds__(kTiledThreads) void linear_activation_gradient_##suffix( \
+      const T* y, const T* dy, int64 rows, int64 channels, int tiles, int packed, int is_tanh,     \
+      T* gradient, T* bias_gradient, float* partial_sums, unsigned* arrived) {                     \
+    packed != 0                                                                                    \
+        ? linear_activation_gradient<T, size>(y, dy, rows, channels, tiles, is_tanh, gradient,     \
+                                              bias_gradient, partial_sums, arrived)                \
+        : linear_activation_gradient<T, 1>(y, dy, rows, channels, tiles, is_tanh, gradient,        \
+                                           bias_gradient, partial_sums, arrived);                  \
+  }                                                                                                \
+  EXPORT_KERNEL(linear_activation_gradient_##suffix)
+FOR_EACH_TYPE(LINEAR_ACTIVATION_GRADIENT)

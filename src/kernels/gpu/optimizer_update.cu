@@ -1,18 +1,19 @@
-// The update of weights p by an optimizer, with what surrounds it, in one pass over flat buffers.
-// Clipping's scale c multiplies the gradient; with learning rate a, weight decay w and the
-// optimizer's state SGD:   g = c * gradient + w * p,  m' = momentum * m + g,
+// One optimizer step over flat buffers in one pass, with gradient clipping, the bf16 copy of the
+// weights and their moving average. For weights p, clipping scale c, learning rate a, weight decay
+// w and the optimizer's state:
+// SGD:   g = c * gradient + w * p,  m' = momentum * m + g,
 //        p' = p - a * (Nesterov ? g + momentum * m' : m')
 // Adam:  g = c * gradient + w * p,  m' = b1 * m + (1 - b1) * g,  v' = b2 * v + (1 - b2) * g^2,
 //        p' = p - a / (1 - b1^t) * m' / (sqrt(v') / sqrt(1 - b2^t) + epsilon)
 // AdamW: the same, but without w in g and with p * (1 - a * w) for p;
 // then p' is rounded to the bf16 copy of the first weights, and the exponential moving average of
-// the weights takes a step: e' = e + r * (p' - e). Source: torch.optim.SGD (dampening 0),
-// Adam and AdamW (no amsgrad), and ATen's _fused_sgd_ and _fused_adam_. Powers b^t are exp(t * log
-// b), so that 1 - b^t keeps its digits.
+// the weights is updated: e' = e + r * (p' - e). Sources: torch.optim.SGD (dampening 0), Adam and
+// AdamW (no amsgrad); ATen's _fused_sgd_ and _fused_adam_. Powers b^t are exp(t * log b), which
+// keeps the digits of 1 - b^t.
 
-/// What is updated, and by what. Null: `scale` without clipping, `copies` without bf16 weights,
-/// `averages` and `average_weight` without an average, `check` if nobody asks whether the weights
-/// stay finite.
+/// Buffers of an update. Null: `scale` without clipping, `copies` without bf16 weights, `averages`
+/// and `average_weight` without a moving average, `check` if nobody asks whether the weights stay
+/// finite.
 struct Weights {
   float* values;
   float* gradients;
@@ -23,7 +24,7 @@ struct Weights {
   int64 copied;
   float* averages;
   const float* average_weight;  // r
-  float* check;                 // becomes NaN if they do not
+  float* check;                 // set to NaN if a new weight is not finite
 };
 
 struct Sgd {
@@ -67,12 +68,12 @@ struct Adam {
   }
 };
 
-/// Returns 1 - b^t, where `fraction` is 1 - b and `step` is t.
+/// Returns 1 - b^t of `fraction` = 1 - b and `step` = t.
 __device__ inline float bias_correction(float fraction, float step) {
   return -expm1f(step * log1pf(-fraction));
 }
 
-/// Updates `size` weights from number `begin` on. Returns whether they are finite.
+/// Updates `size` weights from index `begin` on. Returns whether they stay finite.
 template <int size, class Rule>
 __device__ inline bool update_pack(const Weights& weights, const Rule& rule, float scale,
                                    int64 begin) {
@@ -90,7 +91,7 @@ __device__ inline bool update_pack(const Weights& weights, const Rule& rule, flo
     finite = finite && is_finite(value.values[i]);
   }
   store(weights.values + begin, value);
-  // Whoever looks at gradients later sees clipped ones.
+  // Later readers of the gradients see clipped ones.
   if (scale != 1) store(weights.gradients + begin, gradient);
   if (rule.first != nullptr) store(rule.first + begin, first);
   if (rule.second != nullptr) store(rule.second + begin, second);
@@ -115,8 +116,8 @@ __device__ inline bool update_pack(const Weights& weights, const Rule& rule, flo
   return finite;
 }
 
-/// Updates all weights, four at once where every buffer is aligned for that; none if the norm of
-/// the gradients is not finite.
+/// Updates all weights, four at once if every buffer is aligned for it; none if the norm of the
+/// gradients is not finite.
 template <class Rule>
 __device__ inline void update(const Weights& weights, const Rule& rule) {
   constexpr int size = 4;
@@ -138,7 +139,7 @@ __device__ inline void update(const Weights& weights, const Rule& rule) {
   if (!finite && weights.check != nullptr) *weights.check = not_a_number();
 }
 
-/// `buffer` is null where `momentum` is 0.
+/// `buffer` is null without momentum.
 extern "C" __global__ void update_by_sgd(float* values, float* gradients, int64 count,
                                          const float* learning_rate, const float* scale,
                                          bf16* copies, int64 copied, float* averages,
@@ -150,7 +151,7 @@ extern "C" __global__ void update_by_sgd(float* values, float* gradients, int64 
 }
 EXPORT_KERNEL(update_by_sgd)
 
-/// `steps` is how many steps were taken before, and is one more when the kernel has ended.
+/// `steps` is the number of earlier steps, which the kernel increments.
 extern "C" __global__ void update_by_adam(float* values, float* gradients, int64 count,
                                           const float* learning_rate, const float* scale,
                                           bf16* copies, int64 copied, float* averages,
@@ -168,3 +169,33 @@ extern "C" __global__ void update_by_adam(float* values, float* gradients, int64
   if (is_last_block(arrived) && threadIdx.x == 0) *steps = step;  // everyone has read it
 }
 EXPORT_KERNEL(update_by_adam)
+
+// The factor of gradient clipping for gradients g, as in torch.nn.utils.clip_grad_norm_:
+//     scale = min(1, max_norm / (sqrt(sum_i g_i^2) + 1e-6)).
+// It is NaN if the norm is not finite.
+
+/// Reads `gradients` [count] once and writes `scale`. `partial_sums` is [blocks].
+extern "C" __global__ void clipping_scale(const float* gradients, int64 count, float max_norm,
+                                          float* scale, float* partial_sums, unsigned* arrived) {
+  constexpr int size = 4;
+  const int64 packs = is_aligned(gradients, sizeof(float) * size) ? count / size : 0;
+  float sum = 0;
+  for (int64 i = thread_of_grid(); i < packs; i += threads_of_grid()) {
+    const auto pack = load<size>(gradients + i * size);
+    for (int j = 0; j < size; ++j) sum += pack.values[j] * pack.values[j];
+  }
+  for (int64 i = packs * size + thread_of_grid(); i < count; i += threads_of_grid()) {
+    sum += gradients[i] * gradients[i];
+  }
+  sum = sum_of_block(sum);
+  if (threadIdx.x == 0) partial_sums[blockIdx.x] = sum;
+  if (!is_last_block(arrived)) return;
+  // In an order that does not depend on which block arrived last.
+  float total = 0;
+  for (unsigned i = threadIdx.x; i < gridDim.x; i += blockDim.x) total += partial_sums[i];
+  total = sum_of_block(total);
+  if (threadIdx.x != 0) return;
+  const float ratio = max_norm / (sqrtf(total) + 1e-6F);
+  *scale = !is_finite(total) ? not_a_number() : ratio > 1 ? 1 : ratio;
+}
+EXPORT_KERNEL(clipping_scale)

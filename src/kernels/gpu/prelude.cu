@@ -1,12 +1,11 @@
-// What the kernels share. They are written in the part of CUDA C++ that a C++ compiler also takes
-// when tests/support/grid/grid.h is included before it, so their arithmetic is tested on CPUs. They
-// need no headers: NVRTC has none.
+// Helpers of all kernels. Kernels use only the subset of CUDA C++ that a C++ compiler accepts after
+// tests/support/grid/grid.h, so CPUs can test their arithmetic, and no headers: NVRTC has none.
 
 #ifndef EXPORT_KERNEL
-#define EXPORT_KERNEL(name)  // makes a kernel known to the tests' emulation of a grid
+#define EXPORT_KERNEL(name)  // registers a kernel with the emulated grid of the tests
 #endif
 #ifndef UNROLL
-#define UNROLL _Pragma("unroll")  // the next loop, so that arrays it indexes stay in registers
+#define UNROLL _Pragma("unroll")  // the next loop, to keep arrays that it indexes in registers
 #endif
 
 using int64 = long long;
@@ -20,7 +19,7 @@ __device__ inline bool is_finite(float value) {
   return (__float_as_uint(value) & 0x7f800000U) != 0x7f800000U;
 }
 
-/// A number in bfloat16: the upper half of an fp32 number's bits.
+/// A bfloat16 number: the upper half of the bits of an fp32 number.
 struct bf16 {
   unsigned short bits;
 };
@@ -30,7 +29,7 @@ __device__ inline float to_float(bf16 value) {
   return __uint_as_float(static_cast<unsigned>(value.bits) << 16);
 }
 
-/// Rounds to the nearest number, and to the even one of two that are as near; a NaN stays a NaN.
+/// Rounds to nearest even; a NaN stays a NaN.
 template <class T>
 __device__ inline T from_float(float value);
 template <>
@@ -44,18 +43,21 @@ __device__ inline bf16 from_float<bf16>(float value) {
   return {static_cast<unsigned short>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16)};
 }
 
-/// Several neighbours that are read or written at once.
+/// Adjacent values that are loaded or stored at once.
 template <class T, int size>
 struct alignas(sizeof(T) * size) Pack {
   T values[size];
 };
 
-/// Returns whether an address, which may be null, is a multiple of so many bytes.
+/// Returns whether an address, or null, is a multiple of `bytes`.
 __device__ inline bool is_aligned(const void* address, unsigned bytes) {
   return reinterpret_cast<unsigned long long>(address) % bytes == 0;
 }
 
-/// Reads, or writes, as many neighbours as the pack has; the address must be aligned for it.
+/// Defines a kernel for each type: `define(suffix of its name, type, values in 16 bytes)`.
+#define FOR_EACH_TYPE(define) define(f32, float, 4) define(bf16, bf16, 8)
+
+/// Load or store a pack; the address must be aligned to its size.
 template <int size, class T>
 __device__ inline Pack<T, size> load(const T* address) {
   return *reinterpret_cast<const Pack<T, size>*>(address);
@@ -67,13 +69,13 @@ __device__ inline void store(T* address, const Pack<T, size>& pack) {
 
 __device__ inline int64 min_of(int64 a, int64 b) { return a < b ? a : b; }
 
-/// The number of this thread in the whole grid, and the number of threads there.
+/// Index of this thread in the grid, and number of threads in the grid.
 __device__ inline int64 thread_of_grid() {
   return static_cast<int64>(blockIdx.x) * blockDim.x + threadIdx.x;
 }
 __device__ inline int64 threads_of_grid() { return static_cast<int64>(gridDim.x) * blockDim.x; }
 
-/// Returns the sum over a warp's lanes, in all of them.
+/// Returns the sum over the lanes of a warp, in each of them.
 __device__ inline float sum_of_warp(float value) {
   for (unsigned distance = kWarp / 2; distance > 0; distance /= 2) {
     value += __shfl_xor_sync(kAllLanes, value, static_cast<int>(distance));
@@ -81,12 +83,12 @@ __device__ inline float sum_of_warp(float value) {
   return value;
 }
 
-/// Returns the sum over a block's threads, of which there must be a multiple of a warp and no more
-/// than 1,024, in all of them. Every thread must call it.
+/// Returns the sum over the threads of a block (whole warps, at most 1,024 threads), in each of
+/// them. Every thread must call it.
 __device__ inline float sum_of_block(float value) {
   __shared__ float sums[kWarp];
   value = sum_of_warp(value);
-  __syncthreads();  // until everyone has read what an earlier call left
+  __syncthreads();  // until all threads have read the result of an earlier call
   if (threadIdx.x % kWarp == 0) sums[threadIdx.x / kWarp] = value;
   __syncthreads();
   float total = 0;
@@ -94,9 +96,9 @@ __device__ inline float sum_of_block(float value) {
   return total;
 }
 
-/// Counts the blocks that come here, and returns, in all threads of a block, whether it is the last
-/// of so many: what the others wrote to global memory before is there then. `arrived` must be 0
-/// when the kernel starts, and is again when it has ended. Every thread must call it.
+/// Counts arriving blocks and returns, in all threads of a block, whether it is the last of
+/// `blocks`; it then sees everything that the others wrote to global memory before. `arrived` must
+/// be 0 when the kernel starts, and is reset to 0. Every thread must call it.
 __device__ inline bool is_last_block(unsigned* arrived, unsigned blocks) {
   __shared__ bool is_last;
   __threadfence();
@@ -110,7 +112,7 @@ __device__ inline bool is_last_block(unsigned* arrived, unsigned blocks) {
   return is_last;
 }
 
-/// Does so for all blocks of the grid.
+/// The same for all blocks of the grid.
 __device__ inline bool is_last_block(unsigned* arrived) {
   return is_last_block(arrived, gridDim.x);
 }

@@ -1,38 +1,36 @@
-// Bias, ReLU and max-pooling over windows of 2x2, channels last, with the gradient. With x
-// [N,H,W,C] and bias b
+// Bias, ReLU and 2x2 max-pooling, channels last, with the gradient. For x [N,H,W,C] and bias b
 //     y[n,i,j,c] = max(0, max over p, q in {0, 1} of x[n,2i+p,2j+q,c] + b[c])
-// The place 2p+q of the largest is kept, the first of equal ones; 4 where none is positive. A NaN
-// counts as the largest. Sums with the bias are rounded to the type of x first, as where they lie
-// in memory.
-//     dx[n,2i+p,2j+q,c] = dy[n,i,j,c] at that place, 0 elsewhere      db[c] = sum over n, h, w of
-//     dx
-// An odd last row or column belongs to no window: its gradient is 0. Where the layers behind take
-// vectors, y and dy are planar, [N,C,H/2,W/2], so that each image is such a vector in memory.
-// Source: torch.max_pool2d and torch.relu, and Harris, "Optimizing parallel reduction in CUDA"
-// (2007), for the sums.
+// The position 2p+q of the maximum is kept: the first of equal ones, 4 if none is positive. A NaN
+// counts as the largest value. Sums with the bias are rounded to the type of x first, as if they
+// were stored.
+//     dx[n,2i+p,2j+q,c] = dy[n,i,j,c] at that position, 0 elsewhere
+//     db[c] = sum over n, h, w of dx
+// An odd last row or column belongs to no window: its gradient is 0. In front of a flatten, y and
+// dy are planar, [N,C,H/2,W/2], so flattening needs no copy. Sources: torch.max_pool2d and
+// torch.relu; Harris, "Optimizing parallel reduction in CUDA" (2007), for the sums.
 
 constexpr unsigned kMostPoolThreads = 512;
 constexpr unsigned char kNoPlace = 4;
 
-/// Images [images, height, width, channels] that are pooled. They have less than 2^31 values. What
-/// is pooled has its channels last too, or is planar.
+/// Input images [images, height, width, channels] of fewer than 2^31 values. The output is channels
+/// last too, or planar.
 struct PooledImages {
   unsigned images, height, width, channels;
   bool planar;
 
-  /// Returns where the values of a window begin, of which there are `wide` times `high` an image.
+  /// Returns the offset of a window's first value; an image has `wide` times `high` windows.
   __device__ unsigned corner(unsigned window, unsigned high, unsigned wide) const {
     const unsigned row = window / wide;  // of all images
     const unsigned y = row / high * height + 2 * (row % high);
     return (y * width + 2 * (window % wide)) * channels;
   }
-  /// Returns how far behind its corner a place of a window lies.
+  /// Returns the offset of one of the four positions of a window from its first value.
   __device__ unsigned offset(unsigned place) const {
     return (place / 2 * width + place % 2) * channels;
   }
-  /// Returns how far the same place of the next channel lies in what is planar.
+  /// Returns the distance between channels of planar output.
   __device__ unsigned plane() const { return (height / 2) * (width / 2); }
-  /// Returns where a channel of a window, of which there are `plane()` an image, lies there.
+  /// Returns the offset in planar output of a channel of a window; an image has `plane()` windows.
   __device__ unsigned place_in_plane(unsigned window, unsigned channel) const {
     return (window / plane() * channels + channel) * plane() + window % plane();
   }
@@ -53,26 +51,24 @@ struct PoolBackward {
   const T* gradient;            // [images, height / 2, width / 2, channels] unless planar
   const unsigned char* choice;  // [images, height / 2, width / 2, channels]
   T* into;                      // the gradient of x
-  T* bias_gradient;             // [channels]; null where it is not needed
+  T* bias_gradient;             // [channels]; null if not needed
   float* partial_sums;          // [blocks, channels]
   unsigned* arrived;
   float* shared;  // [threads * size]
 };
 
-/// Reads the bias of some neighbouring channels; parameters may begin at any element of a buffer.
+/// Loads the bias of adjacent channels; parameters may begin at any element of a buffer.
 template <class T, int size>
 __device__ inline Pack<T, size> pooled_bias(const T* bias) {
   using Values = Pack<T, size>;
   Values values = {};
   if (bias == nullptr) return values;
-  if (reinterpret_cast<unsigned long long>(bias) % sizeof(Values) == 0) {
-    return *reinterpret_cast<const Values*>(bias);
-  }
+  if (is_aligned(bias, sizeof(Values))) return load<size>(bias);
   for (int k = 0; k < size; ++k) values.values[k] = bias[k];
   return values;
 }
 
-/// One thread computes `size` neighbouring channels of one window.
+/// One thread computes `size` adjacent channels of one window.
 template <class T, int size>
 __device__ inline void pool_window(const PoolForward<T>& pool) {
   using Values = Pack<T, size>;
@@ -86,7 +82,7 @@ __device__ inline void pool_window(const PoolForward<T>& pool) {
   const T* const corner = pool.x + in.corner(thread / groups, high, wide) + channel;
   Values values[4];
   for (unsigned place = 0; place < 4; ++place) {
-    values[place] = *reinterpret_cast<const Values*>(corner + in.offset(place));
+    values[place] = load<size>(corner + in.offset(place));
   }
   const Values bias = pooled_bias<T, size>(pool.bias == nullptr ? nullptr : pool.bias + channel);
   Values out;
@@ -105,17 +101,14 @@ __device__ inline void pool_window(const PoolForward<T>& pool) {
     choice.values[k] = which;
   }
   const unsigned pooled = thread * size;
-  *reinterpret_cast<Pack<unsigned char, size>*>(pool.choice + pooled) = choice;
-  if (!in.planar) {
-    *reinterpret_cast<Values*>(pool.out + pooled) = out;
-    return;
-  }
+  store(pool.choice + pooled, choice);
+  if (!in.planar) return store(pool.out + pooled, out);
   T* const planar = pool.out + in.place_in_plane(thread / groups, channel);
   for (unsigned k = 0; k < size; ++k) planar[k * in.plane()] = out.values[k];
 }
 
-/// Writes the gradient of one window from `channel` on, and adds it to `sums`. Windows here include
-/// those that an odd last row or column begins.
+/// Writes the gradient of one window from `channel` on, and adds it to `sums`. Windows include the
+/// incomplete ones of an odd last row or column.
 template <class T, int size>
 __device__ inline void spread_window(const PoolBackward<T>& pool, unsigned window, unsigned channel,
                                      float* sums) {
@@ -138,9 +131,9 @@ __device__ inline void spread_window(const PoolBackward<T>& pool, unsigned windo
       const T* const planar = pool.gradient + in.place_in_plane(of_pooled, channel);
       for (unsigned k = 0; k < size; ++k) gradient.values[k] = planar[k * in.plane()];
     } else {
-      gradient = *reinterpret_cast<const Values*>(pool.gradient + pooled);
+      gradient = load<size>(pool.gradient + pooled);
     }
-    choice = *reinterpret_cast<const Pack<unsigned char, size>*>(pool.choice + pooled);
+    choice = load<size>(pool.choice + pooled);
   }
   T* const corner = pool.into + in.corner(window, high, wide) + channel;
   for (unsigned place = 0; place < 4; ++place) {
@@ -149,19 +142,19 @@ __device__ inline void spread_window(const PoolBackward<T>& pool, unsigned windo
     for (int k = 0; k < size; ++k) {
       into.values[k] = choice.values[k] == place ? gradient.values[k] : T{};
     }
-    *reinterpret_cast<Values*>(corner + in.offset(place)) = into;
+    store(corner + in.offset(place), into);
   }
   for (int k = 0; k < size; ++k) {
     sums[k] += choice.values[k] == kNoPlace ? 0.0F : to_float(gradient.values[k]);
   }
 }
 
-/// Adds up `sums` of the threads of a column, of which each row of threads has one: those of row 0
-/// have the totals then. Every thread of the block must call it.
+/// Adds up the `sums` of each column of threads; the threads of row 0 get the totals. Every thread
+/// of the block must call it.
 template <int size>
 __device__ inline void sum_over_rows(float* shared, unsigned columns, unsigned rows, float* sums) {
   const unsigned row = threadIdx.x / columns;
-  __syncthreads();  // until everyone has read what an earlier call left
+  __syncthreads();  // until all threads have read the result of an earlier call
   for (int k = 0; k < size; ++k) shared[k * blockDim.x + threadIdx.x] = sums[k];
   for (unsigned left = rows; left > 1;) {
     const unsigned half = (left + 1) / 2;
@@ -172,13 +165,13 @@ __device__ inline void sum_over_rows(float* shared, unsigned columns, unsigned r
     }
     left = half;
   }
-  // Only the thread itself wrote what it reads here.
+  // Each thread reads only values that it wrote itself.
   for (int k = 0; k < size; ++k) sums[k] = shared[k * blockDim.x + threadIdx.x];
 }
 
-/// A block has rows of threads, one for each group of `size` channels, so a thread keeps its
-/// channels from window to window. Where there are more groups than threads, it takes one part
-/// after the other.
+/// A block has rows of threads, with a thread for each group of `size` channels, so a thread keeps
+/// its channels from window to window. If there are more groups than threads, it takes several in
+/// turn.
 template <class T, int size>
 __device__ inline void spread_windows(const PoolBackward<T>& pool) {
   const PooledImages& in = pool.in;
@@ -199,18 +192,16 @@ __device__ inline void spread_windows(const PoolBackward<T>& pool) {
     if (pool.bias_gradient == nullptr) continue;
     sum_over_rows<size>(pool.shared, columns, rows, sums.values);
     if (!works || row != 0) continue;
-    *reinterpret_cast<Pack<float, size>*>(pool.partial_sums + blockIdx.x * in.channels + channel) =
-        sums;
+    store(pool.partial_sums + blockIdx.x * in.channels + channel, sums);
   }
   if (pool.bias_gradient == nullptr || !is_last_block(pool.arrived)) return;
-  // In an order that does not depend on which block came last.
+  // In an order that does not depend on which block arrived last.
   for (unsigned first = 0; first < groups; first += columns) {
     const unsigned channel = (first + column) * size;
     const bool works = row < rows && channel < in.channels;
     Pack<float, size> sums = {};
     for (unsigned block = row; works && block < gridDim.x; block += rows) {
-      const auto partial = *reinterpret_cast<const Pack<float, size>*>(
-          pool.partial_sums + block * in.channels + channel);
+      const auto partial = load<size>(pool.partial_sums + block * in.channels + channel);
       for (int k = 0; k < size; ++k) sums.values[k] += partial.values[k];
     }
     sum_over_rows<size>(pool.shared, columns, rows, sums.values);
@@ -220,8 +211,7 @@ __device__ inline void spread_windows(const PoolBackward<T>& pool) {
   }
 }
 
-/// `size` divides the channels, and all addresses but those of the bias are multiples of so many
-/// values.
+/// `size` divides the channels, and all addresses except the bias are aligned to `size` values.
 template <class T>
 __device__ inline void relu_max_pool(const PoolForward<T>& pool, int size) {
   if constexpr (sizeof(T) == 2) {
@@ -250,40 +240,25 @@ __device__ inline PooledImages pooled_images(int images, int height, int width, 
           static_cast<unsigned>(width), static_cast<unsigned>(channels), planar != 0};
 }
 
-extern "C" __global__ void relu_max_pool_f32(const float* x, const float* bias, int images,
-                                             int height, int width, int channels, int planar,
-                                             int size, float* out, unsigned char* choice) {
-  relu_max_pool<float>(
-      {pooled_images(images, height, width, channels, planar), x, bias, out, choice}, size);
-}
-EXPORT_KERNEL(relu_max_pool_f32)
+#define RELU_MAX_POOL(suffix, T, size)                                                        \
+  extern "C" __global__ void relu_max_pool_##suffix(                                          \
+      const T* x, const T* bias, int images, int height, int width, int channels, int planar, \
+      int size_of_pack, T* out, unsigned char* choice) {                                      \
+    relu_max_pool<T>(                                                                         \
+        {pooled_images(images, height, width, channels, planar), x, bias, out, choice},       \
+        size_of_pack);                                                                        \
+  }                                                                                           \
+  EXPORT_KERNEL(relu_max_pool_##suffix)
+FOR_EACH_TYPE(RELU_MAX_POOL)
 
-extern "C" __global__ void relu_max_pool_bf16(const bf16* x, const bf16* bias, int images,
-                                              int height, int width, int channels, int planar,
-                                              int size, bf16* out, unsigned char* choice) {
-  relu_max_pool<bf16>(
-      {pooled_images(images, height, width, channels, planar), x, bias, out, choice}, size);
-}
-EXPORT_KERNEL(relu_max_pool_bf16)
-
-extern "C" __global__ void __launch_bounds__(512)
-    relu_max_pool_backward_f32(const float* gradient, const unsigned char* choice, int images,
-                               int height, int width, int channels, int planar, int size,
-                               float* into, float* bias_gradient, float* partial_sums,
-                               unsigned* arrived) {
-  relu_max_pool_backward<float>({pooled_images(images, height, width, channels, planar), gradient,
-                                 choice, into, bias_gradient, partial_sums, arrived, nullptr},
-                                size);
-}
-EXPORT_KERNEL(relu_max_pool_backward_f32)
-
-extern "C" __global__ void __launch_bounds__(512)
-    relu_max_pool_backward_bf16(const bf16* gradient, const unsigned char* choice, int images,
-                                int height, int width, int channels, int planar, int size,
-                                bf16* into, bf16* bias_gradient, float* partial_sums,
-                                unsigned* arrived) {
-  relu_max_pool_backward<bf16>({pooled_images(images, height, width, channels, planar), gradient,
-                                choice, into, bias_gradient, partial_sums, arrived, nullptr},
-                               size);
-}
-EXPORT_KERNEL(relu_max_pool_backward_bf16)
+#define RELU_MAX_POOL_BACKWARD(suffix, T, size)                                                   \
+  extern "C" __global__ __launch_bounds__(512) void relu_max_pool_backward_##suffix(              \
+      const T* gradient, const unsigned char* choice, int images, int height, int width,          \
+      int channels, int planar, int size_of_pack, T* into, T* bias_gradient, float* partial_sums, \
+      unsigned* arrived) {                                                                        \
+    relu_max_pool_backward<T>({pooled_images(images, height, width, channels, planar), gradient,  \
+                               choice, into, bias_gradient, partial_sums, arrived, nullptr},      \
+                              size_of_pack);                                                      \
+  }                                                                                               \
+  EXPORT_KERNEL(relu_max_pool_backward_##suffix)
+FOR_EACH_TYPE(RELU_MAX_POOL_BACKWARD)

@@ -1,13 +1,12 @@
-// How blocks divide a matrix of rows of channels, which is what channels_last images are, to add up
-// each channel, or to compute something of each element that depends on its channel.
+// Divides a matrix [rows, channels], such as channels_last images, among blocks, for sums over each
+// channel and for element-wise operations with parameters per channel.
 
 constexpr unsigned kTiledThreads = 512;  // of a block, as in ../row_tiles.h
-constexpr unsigned kMaxParts = 16;       // into which sums are divided
+constexpr unsigned kMaxParts = 16;       // of a sum
 
 /// The part of a matrix [rows, channels] that a thread computes. The channels are divided into
-/// tiles of at most 64, and a tile's rows among `blocks` blocks. `row_slots` threads, or groups of
-/// threads, take a row of a block each, and every thread of such a group `size` neighbouring
-/// channels of it.
+/// tiles of at most 64, and the rows of a tile among `blocks` blocks. A block takes `row_slots`
+/// rows at once, and each thread `size` adjacent channels of one of them.
 template <int size>
 struct RowTile {
   __device__ RowTile(int64 matrix_rows, int64 matrix_channels, int tiles)
@@ -47,8 +46,8 @@ struct RowTile {
   int64 step;        // to its next one
 };
 
-/// Calls `use(row, read(row))` for every row of this thread, and reads `at_once` before it uses
-/// them: as many as there are registers for.
+/// Calls `use(row, read(row))` for every row of this thread. It reads `at_once` rows, as many as
+/// fit into registers, before it uses them.
 template <int at_once, int size, class Read, class Use>
 __device__ inline void for_each_row(const RowTile<size>& tile, const Read& read, const Use& use) {
   int64 row = tile.row;
@@ -63,7 +62,7 @@ __device__ inline void for_each_row(const RowTile<size>& tile, const Read& read,
   }
 }
 
-/// Two sums over rows of a channel.
+/// Two sums over the rows of a channel.
 struct ChannelSums {
   float first;
   float second;
@@ -73,8 +72,9 @@ __device__ inline ChannelSums operator+(ChannelSums a, ChannelSums b) {
   return {a.first + b.first, a.second + b.second};
 }
 
-/// Returns, in the first threads of a block, one for each channel, the sum of `item(i, channel)`
-/// over i < items, in an order that depends on the numbers alone. Every thread must call it.
+/// Returns, in the first `channels` threads of a block, the sum of `item(i, channel)` over
+/// i < items, in an order that depends only on `items`, `channels` and the block size. Every thread
+/// must call it.
 template <class Sum, class Item>
 __device__ inline Sum sum_by_channel(Sum* parts, unsigned items, unsigned channels,
                                      const Item& item) {
@@ -84,7 +84,7 @@ __device__ inline Sum sum_by_channel(Sum* parts, unsigned items, unsigned channe
   for (unsigned i = part; part < count && i < items; i += count) {
     sum = sum + item(i, threadIdx.x % channels);
   }
-  __syncthreads();  // until everyone has read what an earlier call left
+  __syncthreads();  // until all threads have read the result of an earlier call
   parts[threadIdx.x] = sum;
   __syncthreads();
   Sum total{};
@@ -100,11 +100,11 @@ __device__ inline Sum* parts_of_sums() {
   return parts;
 }
 
-/// Returns, in the first threads of a block, one for each channel of the tile, the sums over the
-/// block of what each thread has for its channels. Every thread must call it.
+/// Returns, in the first threads of a block, one for each channel of the tile, the sum of the
+/// threads' `own` sums of that channel. Every thread must call it.
 template <int size, class Sum>
 __device__ inline Sum sums_of_block(const RowTile<size>& tile, const Sum* own) {
-  constexpr unsigned kStride = kTiledThreads + 2;  // so that neighbours are in different banks
+  constexpr unsigned kStride = kTiledThreads + 2;  // puts neighbours into different banks
   __shared__ Sum sums[size * kStride];
   for (unsigned i = 0; i < size; ++i) sums[i * kStride + threadIdx.x] = own[i];
   __syncthreads();
@@ -115,7 +115,7 @@ __device__ inline Sum sums_of_block(const RowTile<size>& tile, const Sum* own) {
       });
 }
 
-/// How many rows a block of a tile has.
+/// The number of rows of each block of a tile.
 struct RowsOfBlocks {
   template <int size>
   __device__ explicit RowsOfBlocks(const RowTile<size>& tile)
@@ -130,7 +130,7 @@ struct RowsOfBlocks {
   }
 
   int64 row_slots;
-  int64 turns;          // that every block takes
-  unsigned last_block;  // that has the rows behind the last full turn, of which there are `rest`
+  int64 turns;          // full turns of all blocks
+  unsigned last_block;  // takes the `rest` rows after the last full turn
   int64 rest;
 };

@@ -1,14 +1,13 @@
-// Cross entropy of the softmax of logits, with its gradient, and what was predicted. For a sample
-// with logits x of C classes, label y, other label z with weight w for y (w = 1 where samples are
-// not mixed) and label smoothing s, the target is
+// Softmax cross entropy with its gradient and the number of correct predictions. For a sample with
+// logits x of C classes, label y, other label z, weight w of y (1 unless samples are mixed) and
+// label smoothing s, the target is
 //     t_j = (1 - s) * (w * [j = y] + (1 - w) * [j = z]) + s / C
-// and with lse = log sum_j exp(x_j), computed about the largest logit,
+// and with lse = log sum_j exp(x_j), computed relative to the largest logit,
 //     loss = lse - sum_j t_j x_j        d loss / d x_j = exp(x_j - lse) - t_j.
-// A sample is predicted as the first of its largest logits. Source: torch.nn.CrossEntropyLoss, and
-// Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018), for one warp a
-// sample.
+// The prediction is the first of the largest logits. Sources: torch.nn.CrossEntropyLoss; Milakov
+// and Gimelshein, "Online normalizer calculation for softmax" (2018), for one warp per sample.
 
-/// What a lane knows of the largest logit, and of where it is.
+/// The largest logit that a lane has seen, and its class.
 struct Largest {
   float value;
   int64 place;
@@ -28,10 +27,10 @@ __device__ inline Largest largest_of_warp(Largest largest) {
   return largest;
 }
 
-/// One warp computes one sample. `other_labels` and `weights` are null where samples are not mixed,
-/// `gradient` [samples, classes] where it is not needed; it is multiplied by `scale`. The sums of
-/// the losses, of the correct predictions, where each label counts by its weight, and of the
-/// samples are added to `sums` [3]. `partial_sums` is [blocks, 2].
+/// One warp computes one sample. `other_labels` and `weights` are null unless samples are mixed;
+/// `gradient` [samples, classes], which is multiplied by `scale`, is null if nobody needs it. Adds
+/// the summed loss, the correct predictions (each label counts by its weight) and the number of
+/// samples to `sums` [3]. `partial_sums` is [blocks, 2].
 template <class T>
 __device__ inline void softmax_loss(const T* logits, const int64* labels, const int64* other_labels,
                                     const float* weights, int64 samples, int64 classes,
@@ -66,7 +65,7 @@ __device__ inline void softmax_loss(const T* logits, const int64* labels, const 
       gradient[sample * classes + j] =
           from_float<T>(scale * (probability - (1.0F - smoothing) * target - uniform));
     }
-    if (lane == 0 && !is_known) loss = __uint_as_float(0x7fc00000U);  // NaN ends the run
+    if (lane == 0 && !is_known) loss = not_a_number();  // NaN ends the run
     if (lane == 0 && is_known) {
       const float of_label = log_sum - (to_float(x[label]) - largest.value);
       const float of_other = log_sum - (to_float(x[other]) - largest.value);
@@ -83,7 +82,7 @@ __device__ inline void softmax_loss(const T* logits, const int64* labels, const 
     partial_sums[2 * blockIdx.x + 1] = correct;
   }
   if (!is_last_block(arrived)) return;
-  // In an order that does not depend on which block came last.
+  // In an order that does not depend on which block arrived last.
   float total_loss = 0;
   float total_correct = 0;
   for (unsigned i = threadIdx.x; i < gridDim.x; i += blockDim.x) {
@@ -98,22 +97,13 @@ __device__ inline void softmax_loss(const T* logits, const int64* labels, const 
   sums[2] += static_cast<float>(samples);
 }
 
-extern "C" __global__ void softmax_loss_f32(const float* logits, const int64* labels,
-                                            const int64* other_labels, const float* weights,
-                                            int64 samples, int64 classes, float smoothing,
-                                            float scale, float* gradient, float* sums,
-                                            float* partial_sums, unsigned* arrived) {
-  softmax_loss(logits, labels, other_labels, weights, samples, classes, smoothing, scale, gradient,
-               sums, partial_sums, arrived);
-}
-EXPORT_KERNEL(softmax_loss_f32)
-
-extern "C" __global__ void softmax_loss_bf16(const bf16* logits, const int64* labels,
-                                             const int64* other_labels, const float* weights,
-                                             int64 samples, int64 classes, float smoothing,
-                                             float scale, bf16* gradient, float* sums,
-                                             float* partial_sums, unsigned* arrived) {
-  softmax_loss(logits, labels, other_labels, weights, samples, classes, smoothing, scale, gradient,
-               sums, partial_sums, arrived);
-}
-EXPORT_KERNEL(softmax_loss_bf16)
+#define SOFTMAX_LOSS(suffix, T, size)                                                          \
+  extern "C" __global__ void softmax_loss_##suffix(                                            \
+      const T* logits, const int64* labels, const int64* other_labels, const float* weights,   \
+      int64 samples, int64 classes, float smoothing, float scale, T* gradient, float* sums,    \
+      float* partial_sums, unsigned* arrived) {                                                \
+    softmax_loss<T>(logits, labels, other_labels, weights, samples, classes, smoothing, scale, \
+                    gradient, sums, partial_sums, arrived);                                    \
+  }                                                                                            \
+  EXPORT_KERNEL(softmax_loss_##suffix)
+FOR_EACH_TYPE(SOFTMAX_LOSS)
