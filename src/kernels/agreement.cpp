@@ -12,16 +12,16 @@ namespace mnist_train::kernels {
 
 void Agreement::add(const char* name, const at::Tensor& result, const at::Tensor& expected,
                     at::ScalarType type) {
-  // Kernels sum in another order, and multiply and add at once.
-  const double tolerance = type == at::kBFloat16 ? 1.0 / 128 : 1e-5;
   if (!difference_.empty()) return;
+  // Kernels sum in another order and use fused multiply-adds.
+  const double tolerance = type == at::kBFloat16 ? 1.0 / 128 : 1e-5;
   const at::Tensor computed = accelerator::to_host(result).to(at::kDouble).contiguous();
   const at::Tensor wanted = expected.to(at::kDouble).contiguous();
   const double largest = wanted.abs().max().item<double>();
   const double off = (computed - wanted).abs().max().item<double>();
-  if (off <= tolerance * (largest > 0 ? largest : 1)) return;  // not so for a NaN
+  if (off <= tolerance * (largest > 0 ? largest : 1)) return;  // false for a NaN
   std::ostringstream text;
-  text << name << " in " << c10::toString(type) << " differ by " << off << ", where the largest is "
+  text << name << " in " << c10::toString(type) << " differ by " << off << "; the largest value is "
        << largest;
   difference_ = text.str();
 }

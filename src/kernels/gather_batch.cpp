@@ -22,7 +22,7 @@ namespace mnist_train::kernels {
 
 namespace {
 
-/// How many blocks compute each sample, and how many threads each of them has.
+/// Number of blocks of a sample, and of threads of a block.
 struct Division {
   std::int64_t parts;
   unsigned threads;
@@ -32,24 +32,19 @@ struct Division {
   }
 };
 
-constexpr std::int64_t kMostParts = 8;  // each one counts itself when positions advance
+constexpr std::int64_t kMostParts = 8;  // each is counted if positions advance
 
 Division divide(std::int64_t units, std::int64_t units_per_thread) {
-  const auto up = [](std::int64_t a, std::int64_t b) {
-    return std::max<std::int64_t>(1, (a + b - 1) / b);
-  };
+  const auto up = [](auto a, auto b) { return std::max<std::int64_t>(1, divided_up(a, b)); };
   const std::int64_t parts = std::min(up(units, units_per_thread * kThreads), kMostParts);
   const std::int64_t warps = up(up(units, parts), kWarp);
   return {parts, static_cast<unsigned>(std::min<std::int64_t>(warps * kWarp, kThreads))};
 }
 
-/// Returns how many bytes can be copied at once: 16, or as many as addresses and sizes allow.
+/// Returns the number of bytes to copy at once: 16, or fewer if addresses or sizes require it.
 std::int64_t copied_at_once(const at::Tensor& from, const at::Tensor& to, std::int64_t row_bytes) {
-  const auto bits = reinterpret_cast<std::uintptr_t>(from.const_data_ptr()) |
-                    reinterpret_cast<std::uintptr_t>(to.const_data_ptr()) |
-                    static_cast<std::uintptr_t>(row_bytes);
   std::int64_t bytes = 16;
-  while (bits % static_cast<std::uintptr_t>(bytes) != 0) bytes /= 2;
+  while (!is_aligned(from, bytes) || !is_aligned(to, bytes) || row_bytes % bytes != 0) bytes /= 2;
   return bytes;
 }
 
@@ -60,9 +55,7 @@ MadeBatch empty_batch(const BatchSamples& samples) {
   return made;
 }
 
-std::int64_t columns_of(const at::Tensor& drawn) { return drawn.defined() ? drawn.size(1) : 0; }
-
-long long all_positions(const BatchSamples& samples) {
+std::int64_t all_positions(const BatchSamples& samples) {
   return samples.positions.defined() ? samples.positions.numel() : 0;
 }
 
@@ -77,11 +70,10 @@ MadeBatch gather_rows(const BatchSamples& samples) {
       samples.rows.stride(0) * static_cast<std::int64_t>(samples.rows.element_size());
   const std::int64_t unit = copied_at_once(samples.rows, made.images, row_bytes);
   const Division division = divide(row_bytes / unit, 4);
-  launch("gather_rows", division.grid(samples.count), memory_of(samples.rows), as_int64(row_bytes),
-         as_int(unit), as_int(division.parts), memory_of(samples.labels), memory_of(samples.order),
-         memory_of(samples.seeds), memory_of(samples.positions), all_positions(samples),
-         as_int64(samples.first), as_int64(samples.advance), memory_of(made.images),
-         memory_of(made.labels), memory_of(made.seeds), arrived_blocks());
+  launch("gather_rows", division.grid(samples.count), samples.rows, row_bytes, as_int(unit),
+         as_int(division.parts), samples.labels, samples.order, samples.seeds, samples.positions,
+         all_positions(samples), samples.first, samples.advance, made.images, made.labels,
+         made.seeds, arrived_blocks());
   return made;
 }
 
@@ -99,16 +91,14 @@ MadeBatch gather_pixels(const BatchSamples& samples, const PixelMap& map, at::Sc
   const std::int64_t steps = map.steps.defined() ? map.steps.size(0) : 0;
   const std::int64_t table_step = map.tables.size(0) > 1 ? map.tables.stride(0) : 0;
   const Division division = divide(pixels, 1);
-  launch(name_for("gather_pixels", type), division.grid(samples.count), memory_of(samples.rows),
+  launch(name_for("gather_pixels", type), division.grid(samples.count), samples.rows,
          as_int(channels), as_int(map.stored_height), as_int(map.stored_width), as_int(map.height),
-         as_int(map.width), memory_of(map.steps), as_int(steps), as_int(map.mixed_before),
-         static_cast<int>(map.mixes_bytes), as_int(map.normalized_before),
-         as_int(map.weight_column), memory_of(map.tables), as_int(table_step), memory_of(map.drawn),
-         as_int64(columns_of(map.drawn)), as_int(division.parts), memory_of(samples.labels),
-         memory_of(samples.order), memory_of(samples.seeds), memory_of(samples.positions),
-         all_positions(samples), as_int64(samples.first), as_int64(samples.advance),
-         memory_of(made.images), memory_of(made.labels), memory_of(made.other_labels),
-         memory_of(made.weights), memory_of(made.seeds), arrived_blocks());
+         as_int(map.width), map.steps, as_int(steps), as_int(map.mixed_before), map.mixes_bytes,
+         as_int(map.normalized_before), as_int(map.weight_column), map.tables, as_int(table_step),
+         map.drawn, map.drawn.defined() ? map.drawn.size(1) : 0, as_int(division.parts),
+         samples.labels, samples.order, samples.seeds, samples.positions, all_positions(samples),
+         samples.first, samples.advance, made.images, made.labels, made.other_labels, made.weights,
+         made.seeds, arrived_blocks());
   return made;
 }
 
@@ -120,7 +110,7 @@ constexpr std::int64_t kPadding = 2;
 constexpr std::int64_t kCount = 6;
 constexpr std::int64_t kAdvance = 2;
 
-/// A known case on the host: rows are bytes.
+/// A known case of bytes on the host.
 BatchSamples known_samples() {
   BatchSamples samples{.count = kCount,
                        .rows = known_values({kImages, kSide * kSide}).abs().mul(255).to(at::kByte),
@@ -138,7 +128,7 @@ BatchSamples on_device(BatchSamples samples, at::Device device) {
   return samples;
 }
 
-/// What the map of `check_pixels` makes of known samples: pads, crops and flips, mixes, normalises.
+/// Applies the map of `check_pixels` to known samples: pads, crops, flips, mixes and normalises.
 at::Tensor known_pixels(const BatchSamples& samples, const at::Tensor& drawn,
                         const at::Tensor& table) {
   std::vector<at::Tensor> windows;
@@ -185,8 +175,7 @@ void check_pixels(at::Device device, at::ScalarType type, Agreement& agreement) 
 
 }  // namespace
 
-std::string check_gather_batch(at::Device device) {
-  Agreement agreement;
+void check_gather_batch(at::Device device, Agreement& agreement) {
   const BatchSamples host = known_samples();
   const at::Tensor chosen = host.order.index_select(0, host.positions.narrow(0, 0, kCount));
   const BatchSamples here = on_device(host, device);
@@ -197,7 +186,6 @@ std::string check_gather_batch(at::Device device) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     check_pixels(device, type, agreement);
   }
-  return agreement.difference();
 }
 
 }  // namespace mnist_train::kernels

@@ -5,52 +5,72 @@
 #include <array>
 #include <cstdint>
 #include <string>
-#include <type_traits>
+#include <tuple>
 
 #include "accelerator/device_kernel.h"
 
 namespace mnist_train::kernels {
 
 inline constexpr unsigned kWarp = 32;      // threads
-inline constexpr unsigned kThreads = 256;  // of a block, where a kernel does not say otherwise
+inline constexpr unsigned kThreads = 256;  // of a block, unless a kernel needs another number
 
-/// Returns the kernel of this name, for the device of `use`. Throws Error(kRunFailed) where there
-/// is none.
+/// Returns the source of all kernels as one text of CUDA C++: the files of gpu/, the prelude first.
+const std::string& source();
+
+/// Returns the kernel of this name, for the device of `use`. Throws Error(kRunFailed) if there is
+/// none.
 const accelerator::DeviceKernel& kernel(const std::string& name);
 
 inline constexpr std::int64_t kArrivedBlocks = 1024;  // counters
 
-/// Returns counters of blocks, u32 on the device of `use`, that are 0 whenever a kernel begins, see
-/// `is_last_block` in gpu/prelude.cu.
+/// Returns counters of arrived blocks, u32 on the device of `use`, which are 0 whenever a kernel
+/// starts; see `is_last_block` in gpu/prelude.cu.
 unsigned* arrived_blocks();
 
-/// Returns how many blocks of `kThreads` threads there must be for so many threads.
+inline std::int64_t divided_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+/// Returns the number of blocks of `kThreads` threads for this number of threads.
 inline unsigned blocks_for(std::int64_t threads) {
-  return static_cast<unsigned>((threads + kThreads - 1) / kThreads);
+  return static_cast<unsigned>(divided_up(threads, kThreads));
 }
 
-/// Returns "NAME_f32" or "NAME_bf16" for the type of a tensor, as kernels are named.
-std::string name_for(const char* name, at::ScalarType type);
+/// Returns "NAME_f32" or "NAME_bf16", as kernels are named, for the type of a tensor.
+inline std::string name_for(const char* name, at::ScalarType type) {
+  return std::string(name) + (type == at::kBFloat16 ? "_bf16" : "_f32");
+}
 
-/// Returns a size as a parameter of type `int`, which must be large enough for it.
+inline bool is_f32_or_bf16(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kBFloat16;
+}
+
+inline bool is_aligned(const at::Tensor& tensor, std::int64_t bytes) {
+  return !tensor.defined() || reinterpret_cast<std::intptr_t>(tensor.const_data_ptr()) % bytes == 0;
+}
+
+/// Returns a size that must fit into a parameter of type `int`.
 inline int as_int(std::int64_t size) { return static_cast<int>(size); }
 
-/// Returns a number as a parameter of the kernels' type `int64`.
-inline long long as_int64(std::int64_t number) { return number; }
+// Convert values to the types of kernel parameters. An undefined tensor is a null pointer.
 
-/// Gives the stream the kernel of this name with arguments whose types are those of its parameters:
-/// pointers, `float`, `int` and `long long`.
+inline void* argument(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.data_ptr() : nullptr;
+}
+inline unsigned* argument(unsigned* counters) { return counters; }
+inline long long argument(std::int64_t number) { return number; }
+inline int argument(int number) { return number; }
+inline int argument(bool flag) { return flag ? 1 : 0; }
+inline float argument(double number) { return static_cast<float>(number); }
+
+/// Launches the kernel of this name on the current stream. Tensors become pointers, std::int64_t
+/// becomes `int64`, bool `int` and double `float`.
 template <class... Arguments>
 void launch(const std::string& name, const accelerator::Grid& grid, const Arguments&... arguments) {
-  static_assert((... && (std::is_pointer_v<Arguments> || std::is_arithmetic_v<Arguments>)));
-  const std::array<accelerator::KernelArgument, sizeof...(Arguments)> list{
-      accelerator::KernelArgument{static_cast<const void*>(&arguments), sizeof arguments}...};
-  kernel(name).launch(grid, list);
-}
-
-/// Returns the memory of a tensor as an argument of a kernel; null where the tensor is undefined.
-inline void* memory_of(const at::Tensor& tensor) {
-  return tensor.defined() ? tensor.data_ptr() : nullptr;
+  const std::tuple values{argument(arguments)...};
+  std::apply(
+      [&](const auto&... value) {
+        kernel(name).launch(grid, std::array{accelerator::KernelArgument{&value, sizeof value}...});
+      },
+      values);
 }
 
 }  // namespace mnist_train::kernels

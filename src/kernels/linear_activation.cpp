@@ -13,17 +13,17 @@ namespace mnist_train::kernels {
 
 namespace {
 
-// A layer has few rows, so blocks are as many as an H100 computes at once, and a thread may have
-// one row alone.
-constexpr std::int64_t kMostBlocks = 132;
-constexpr std::int64_t kRowsOfThread = 1;
+// A layer has few rows, so there are as many blocks as an H100 runs at once, with at least one row
+// per thread.
+constexpr std::int64_t kGradientBlocks = 132;
+constexpr std::int64_t kGradientRows = 1;
 
 }  // namespace
 
 bool can_linear_activation(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
   const at::ScalarType type = x.scalar_type();
-  return (type == at::kFloat || type == at::kBFloat16) && x.dim() == 2 && x.numel() > 0 &&
-         bias.defined() && bias.scalar_type() == type && weight.scalar_type() == type &&
+  return is_f32_or_bf16(x) && x.dim() == 2 && x.numel() > 0 && bias.defined() &&
+         bias.scalar_type() == type && weight.scalar_type() == type &&
          has_few_tiles(weight.size(0));
 }
 
@@ -31,18 +31,16 @@ LinearActivationGradients linear_activation_gradients(LinearFunction function, c
                                                       const at::Tensor& gradient) {
   LinearActivationGradients found{at::empty_like(y), at::empty({y.size(1)}, y.options())};
   const RowTiles tiles(y, {gradient, found.linear});
-  const std::int64_t blocks = tiles.blocks(kMostBlocks, kRowsOfThread);
+  const std::int64_t blocks = tiles.blocks(kGradientBlocks, kGradientRows);
   const at::Tensor partial_sums = at::empty({blocks, y.size(1)}, y.options().dtype(at::kFloat));
-  launch(name_for("linear_activation_gradient", y.scalar_type()), tiles.grid(blocks), memory_of(y),
-         memory_of(gradient), tiles.rows, tiles.channels, tiles.tiles, tiles.packed,
-         function == LinearFunction::kTanh ? 1 : 0, memory_of(found.linear), memory_of(found.bias),
-         memory_of(partial_sums), arrived_blocks());
+  launch(name_for("linear_activation_gradient", y.scalar_type()), tiles.grid(blocks), y, gradient,
+         tiles.rows, tiles.channels, tiles.tiles, tiles.packed, function == LinearFunction::kTanh,
+         found.linear, found.bias, partial_sums, arrived_blocks());
   return found;
 }
 
-std::string check_linear_activation(at::Device device) {
-  constexpr std::int64_t kRows = 700;  // of several blocks
-  Agreement agreement;
+void check_linear_activation(at::Device device, Agreement& agreement) {
+  constexpr std::int64_t kRows = 700;  // several blocks
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     for (const std::int64_t channels : {5, 72}) {
       for (const LinearFunction function : {LinearFunction::kRelu, LinearFunction::kTanh}) {
@@ -61,7 +59,6 @@ std::string check_linear_activation(at::Device device) {
       }
     }
   }
-  return agreement.difference();
 }
 
 }  // namespace mnist_train::kernels

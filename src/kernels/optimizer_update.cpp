@@ -21,39 +21,34 @@ namespace {
 
 constexpr std::int64_t kPack = 4;       // elements that a thread takes at once
 constexpr std::int64_t kKnown = 1003;   // weights of a known case
-constexpr unsigned kMostBlocks = 1024;  // which fill any GPU; their threads take more where needed
+constexpr unsigned kMostBlocks = 1024;  // fill any GPU
 
 unsigned blocks_of(const at::Tensor& flat) {
-  return std::clamp(blocks_for((flat.numel() + kPack - 1) / kPack), 1U, kMostBlocks);
+  return std::clamp(blocks_for(divided_up(flat.numel(), kPack)), 1U, kMostBlocks);
 }
 
-/// Launches the kernel of this name with the arguments that all rules share, and its own.
+/// Launches a kernel with the arguments that all rules share, and its own.
 template <class... Arguments>
 void launch_update(const char* name, const WeightUpdate& update, const Arguments&... own) {
-  const at::Tensor& copy = update.bf16_copy;
-  const bool copies = copy.defined() && copy.numel() > 0;
-  launch(name, {blocks_of(update.values), kThreads}, memory_of(update.values),
-         memory_of(update.gradients), as_int64(update.values.numel()),
-         memory_of(update.learning_rate), memory_of(update.gradient_scale),
-         copies ? memory_of(copy) : nullptr, as_int64(copies ? copy.numel() : 0),
-         memory_of(update.average), memory_of(update.average_weight), memory_of(update.check),
-         own...);
+  const std::int64_t copied = update.bf16_copy.defined() ? update.bf16_copy.numel() : 0;
+  launch(name, {blocks_of(update.values), kThreads}, update.values, update.gradients,
+         update.values.numel(), update.learning_rate, update.gradient_scale,
+         copied > 0 ? update.bf16_copy : at::Tensor(), copied, update.average,
+         update.average_weight, update.check, own...);
 }
 
 void launch_rule(const WeightUpdate& update, const SgdRule& rule) {
-  launch_update("update_by_sgd", update, memory_of(rule.momentum_buffer),
-                static_cast<float>(rule.momentum), static_cast<float>(rule.weight_decay),
-                static_cast<int>(rule.nesterov));
+  launch_update("update_by_sgd", update, rule.momentum_buffer, rule.momentum, rule.weight_decay,
+                rule.nesterov);
 }
 
 void launch_rule(const WeightUpdate& update, const AdamRule& rule) {
-  launch_update("update_by_adam", update, memory_of(rule.average), memory_of(rule.square_average),
-                static_cast<float>(1 - rule.beta1), static_cast<float>(1 - rule.beta2),
-                static_cast<float>(rule.epsilon), static_cast<float>(rule.weight_decay),
-                static_cast<int>(rule.decoupled), memory_of(rule.steps), arrived_blocks());
+  launch_update("update_by_adam", update, rule.average, rule.square_average, 1 - rule.beta1,
+                1 - rule.beta2, rule.epsilon, rule.weight_decay, rule.decoupled, rule.steps,
+                arrived_blocks());
 }
 
-/// Takes the same step by LibTorch's operations, without the scale.
+/// The same step by LibTorch's operations, without the scale.
 void step_by_libtorch(const WeightUpdate& update, const SgdRule& rule) {
   std::vector<at::Tensor> buffers;
   if (rule.momentum_buffer.defined()) buffers.push_back(rule.momentum_buffer);
@@ -88,8 +83,8 @@ at::Tensor copied(const at::Tensor& tensor, at::Device device) {
   return accelerator::to_device(tensor.clone(), device);
 }
 
-/// Compares one step of the kernels, which surround the rule with all else or nothing, with one
-/// that LibTorch takes on the host.
+/// Compares one step of the kernels, with all optional parts (`surrounded`) or none, with a step of
+/// LibTorch on the host.
 template <class Rule>
 void compare(Agreement& agreement, at::Device device, Rule rule, bool surrounded) {
   constexpr std::int64_t kCopied = 509;
@@ -135,13 +130,12 @@ at::Tensor clipping_scale(const at::Tensor& gradients, double max_norm) {
   const unsigned blocks = blocks_of(gradients);
   at::Tensor scale = at::empty({}, gradients.options());
   const at::Tensor partial_sums = at::empty({blocks}, gradients.options());
-  launch("clipping_scale", {blocks, kThreads}, memory_of(gradients), as_int64(gradients.numel()),
-         static_cast<float>(max_norm), memory_of(scale), memory_of(partial_sums), arrived_blocks());
+  launch("clipping_scale", {blocks, kThreads}, gradients, gradients.numel(), max_norm, scale,
+         partial_sums, arrived_blocks());
   return scale;
 }
 
-std::string check_optimizer_update(at::Device device) {
-  Agreement agreement;
+void check_optimizer_update(at::Device device, Agreement& agreement) {
   for (const bool surrounded : {false, true}) {
     const auto state = [] { return known_values({kKnown}).mul(0.1); };
     compare(agreement, device, SgdRule{}, surrounded);
@@ -153,7 +147,6 @@ std::string check_optimizer_update(at::Device device) {
               surrounded);
     }
   }
-  return agreement.difference();
 }
 
 }  // namespace mnist_train::kernels

@@ -18,24 +18,20 @@ namespace mnist_train::kernels {
 namespace {
 
 constexpr unsigned kBackwardThreads = 512;     // of a block, at most
-constexpr unsigned kMostBackwardBlocks = 264;  // two for each multiprocessor of an H100
+constexpr unsigned kMostBackwardBlocks = 264;  // two per multiprocessor of an H100
 
-/// Returns 1 where pooled values are planar, otherwise 0.
-int is_planar(const at::Tensor& pooled) {
-  return pooled.is_contiguous(at::MemoryFormat::ChannelsLast) ? 0 : 1;
+bool is_planar(const at::Tensor& pooled) {
+  return !pooled.is_contiguous(at::MemoryFormat::ChannelsLast);
 }
 
-/// Returns how many neighbouring channels a thread takes: as many as are read at once, 16 bytes or
-/// less, where all tensors allow it.
+/// Returns the number of adjacent channels of a thread: as many as one access can load, 16 bytes or
+/// less, depending on the alignment of the tensors.
 unsigned channels_per_thread(std::int64_t channels, const at::Tensor& values,
                              const at::Tensor& others) {
   const auto bytes = static_cast<unsigned>(values.element_size());
-  const auto begins_at_multiple_of = [](const at::Tensor& tensor, unsigned multiple) {
-    return reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr()) % multiple == 0;
-  };
   unsigned size = 16 / bytes;
-  while (channels % size != 0 || !begins_at_multiple_of(values, size * bytes) ||
-         !begins_at_multiple_of(others, size * bytes)) {
+  while (channels % size != 0 || !is_aligned(values, size * bytes) ||
+         !is_aligned(others, size * bytes)) {
     size /= 2;
   }
   return size;
@@ -44,9 +40,8 @@ unsigned channels_per_thread(std::int64_t channels, const at::Tensor& values,
 }  // namespace
 
 bool can_relu_max_pool(const at::Tensor& x, const at::Tensor& bias) {
-  return (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16) && x.dim() == 4 &&
-         x.numel() > 0 && x.numel() <= std::numeric_limits<int>::max() &&
-         std::min(x.size(2), x.size(3)) >= 2 &&
+  return is_f32_or_bf16(x) && x.dim() == 4 && x.numel() > 0 &&
+         x.numel() <= std::numeric_limits<int>::max() && std::min(x.size(2), x.size(3)) >= 2 &&
          (!bias.defined() || (bias.scalar_type() == x.scalar_type() && bias.is_contiguous() &&
                               bias.device() == x.device()));
 }
@@ -54,10 +49,9 @@ bool can_relu_max_pool(const at::Tensor& x, const at::Tensor& bias) {
 void relu_max_pool(const at::Tensor& x, const at::Tensor& bias, const at::Tensor& out,
                    const at::Tensor& choice) {
   const unsigned size = channels_per_thread(x.size(1), x, out);
-  launch(name_for("relu_max_pool", x.scalar_type()), {blocks_for(out.numel() / size), kThreads},
-         memory_of(x), memory_of(bias), as_int(x.size(0)), as_int(x.size(2)), as_int(x.size(3)),
-         as_int(x.size(1)), is_planar(out), static_cast<int>(size), memory_of(out),
-         memory_of(choice));
+  launch(name_for("relu_max_pool", x.scalar_type()), {blocks_for(out.numel() / size), kThreads}, x,
+         bias, as_int(x.size(0)), as_int(x.size(2)), as_int(x.size(3)), as_int(x.size(1)),
+         is_planar(out), as_int(size), out, choice);
 }
 
 void relu_max_pool_backward(const at::Tensor& gradient, const at::Tensor& choice,
@@ -73,31 +67,30 @@ void relu_max_pool_backward(const at::Tensor& gradient, const at::Tensor& choice
   if (bias_gradient.defined()) {
     partial_sums = at::empty({blocks, into.size(1)}, into.options().dtype(at::kFloat));
   }
-  launch(name_for("relu_max_pool_backward", into.scalar_type()), {blocks, threads},
-         memory_of(gradient), memory_of(choice), as_int(into.size(0)), as_int(into.size(2)),
-         as_int(into.size(3)), as_int(into.size(1)), is_planar(gradient), static_cast<int>(size),
-         memory_of(into), memory_of(bias_gradient), memory_of(partial_sums), arrived_blocks());
+  launch(name_for("relu_max_pool_backward", into.scalar_type()), {blocks, threads}, gradient,
+         choice, as_int(into.size(0)), as_int(into.size(2)), as_int(into.size(3)),
+         as_int(into.size(1)), is_planar(gradient), as_int(size), into, bias_gradient, partial_sums,
+         arrived_blocks());
 }
 
-std::string check_relu_max_pool(at::Device device) {
+void check_relu_max_pool(at::Device device, Agreement& agreement) {
   constexpr auto kChannelsLast = at::MemoryFormat::ChannelsLast;
   constexpr std::int64_t kImages = 5;
   constexpr std::int64_t kSide = 7;
-  Agreement agreement;
+  const auto here = [&](const at::Tensor& host) { return accelerator::to_device(host, device); };
   const auto check = [&](at::ScalarType type, std::int64_t channels,
                          at::MemoryFormat pooled_format) {
     const at::Tensor x = known_values({kImages, channels, kSide, kSide}).to(type);
     const at::Tensor bias = known_values({channels}).to(type);
     const at::Tensor gradient = known_values({kImages, channels, kSide / 2, kSide / 2}).to(type);
-    const at::Tensor on_device = accelerator::to_device(x.contiguous(kChannelsLast), device);
-    const at::Tensor gradient_on_device =
-        accelerator::to_device(gradient.contiguous(pooled_format), device);
+    const at::Tensor on_device = here(x.contiguous(kChannelsLast));
+    const at::Tensor gradient_on_device = here(gradient.contiguous(pooled_format));
     const at::Tensor out = at::empty_like(gradient_on_device);
     const at::Tensor choice =
         at::empty(out.sizes(), out.options().dtype(at::kByte).memory_format(kChannelsLast));
     const at::Tensor into = at::empty_like(on_device);
     const at::Tensor bias_gradient = at::empty_like(bias, bias.options().device(device));
-    relu_max_pool(on_device, accelerator::to_device(bias, device), out, choice);
+    relu_max_pool(on_device, here(bias), out, choice);
     relu_max_pool_backward(gradient_on_device, choice, into, bias_gradient);
 
     const at::Tensor added = (x + bias.view({-1, 1, 1})).to(at::kFloat);
@@ -115,7 +108,6 @@ std::string check_relu_max_pool(at::Device device) {
       check(type, channels, at::MemoryFormat::Contiguous);
     }
   }
-  return agreement.difference();
 }
 
 }  // namespace mnist_train::kernels

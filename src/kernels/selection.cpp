@@ -11,14 +11,8 @@
 #include "accelerator/cuda_module.h"
 #include "accelerator/device.h"
 #include "base/error.h"
-#include "kernels/batch_norm.h"
-#include "kernels/gather_batch.h"
+#include "kernels/agreement.h"
 #include "kernels/launch.h"
-#include "kernels/linear_activation.h"
-#include "kernels/optimizer_update.h"
-#include "kernels/relu_max_pool.h"
-#include "kernels/softmax_loss.h"
-#include "kernels/source.h"
 
 namespace mnist_train::kernels {
 
@@ -26,27 +20,19 @@ namespace {
 
 /// An operation's row of the table.
 struct Row {
-  Operation operation;
   const char* name;
-  std::string (*check)(at::Device device);
+  void (*check)(at::Device device, Agreement& agreement);
 };
 
+/// In the order of `Operation`.
 constexpr std::array<Row, kOperations> kTable{{
-    {Operation::kSoftmaxLoss, "softmax_loss", &check_softmax_loss},
-    {Operation::kOptimizerUpdate, "optimizer_update", &check_optimizer_update},
-    {Operation::kReluMaxPool, "relu_max_pool", &check_relu_max_pool},
-    {Operation::kGatherBatch, "gather_batch", &check_gather_batch},
-    {Operation::kBatchNorm, "batch_norm", &check_batch_norm},
-    {Operation::kLinearActivation, "linear_activation", &check_linear_activation},
+    {"softmax_loss", &check_softmax_loss},
+    {"optimizer_update", &check_optimizer_update},
+    {"relu_max_pool", &check_relu_max_pool},
+    {"gather_batch", &check_gather_batch},
+    {"batch_norm", &check_batch_norm},
+    {"linear_activation", &check_linear_activation},
 }};
-
-constexpr bool is_in_order() {
-  for (std::size_t i = 0; i < kOperations; ++i) {
-    if (static_cast<std::size_t>(kTable[i].operation) != i) return false;
-  }
-  return true;
-}
-static_assert(is_in_order(), "a row's place is the value of its operation");
 
 /// The kernels of this process, which computes on one device.
 struct InUse {
@@ -62,16 +48,11 @@ InUse& in_use() {
   return in_use;
 }
 
-std::size_t index_of(Operation operation) { return static_cast<std::size_t>(operation); }
-
-void reject_all(const std::string& reason) {
-  for (std::size_t i = 0; i < kOperations; ++i) {
-    in_use().selected[i] = {kTable[i].name, /*is_own=*/false, reason};
-  }
+Selected& selected_for(Operation operation) {
+  return in_use().selected[static_cast<std::size_t>(operation)];
 }
 
-/// Throws Error(kRunFailed) where the GPU computes nothing any more, as after an access to memory
-/// that is not there.
+/// Throws Error(kRunFailed) if the GPU no longer computes, as after an illegal memory access.
 void require_usable(at::Device device, const Row& row) {
   try {
     at::zeros({1}, at::TensorOptions(at::kInt).device(device));
@@ -82,14 +63,17 @@ void require_usable(at::Device device, const Row& row) {
     throw Error(ExitCode::kRunFailed,
                 std::string("the GPU failed while the kernels of ") + row.name +
                     " were checked; if it is healthy, \"gpu_kernels\": \"off\" trains without "
-                    "kernels of this program's own: " +
+                    "custom kernels: " +
                     short_message(error));
   }
 }
 
+/// Returns why the kernels of an operation cannot be used, or an empty string.
 std::string check(const Row& row, at::Device device) {
   try {
-    return row.check(device);
+    Agreement agreement;
+    row.check(device, agreement);
+    return agreement.difference();
   } catch (const PeerError&) {
     throw;
   } catch (const std::exception& error) {
@@ -118,7 +102,9 @@ void use(at::Device device, std::unique_ptr<const accelerator::KernelModule> com
   now.by_name.clear();
   now.compiled = std::move(compiled);
   now.device = device;
-  reject_all(reason_for_none);
+  for (std::size_t i = 0; i < kOperations; ++i) {
+    now.selected[i] = {kTable[i].name, /*is_own=*/false, reason_for_none};
+  }
   if (!now.compiled) return;
   now.arrived = at::zeros({kArrivedBlocks}, at::TensorOptions(at::kInt).device(device));
   for (std::size_t i = 0; i < kOperations; ++i) {
@@ -130,14 +116,13 @@ void use(at::Device device, std::unique_ptr<const accelerator::KernelModule> com
 const std::array<Selected, kOperations>& selected() { return in_use().selected; }
 
 void reject(Operation operation, const std::string& reason) {
-  Selected& rejected = in_use().selected[index_of(operation)];
+  Selected& rejected = selected_for(operation);
   rejected.is_own = false;
   rejected.reason = reason;
 }
 
 bool is_used(Operation operation, at::Device device) {
-  const InUse& now = in_use();
-  return now.selected[index_of(operation)].is_own && now.device == device;
+  return selected_for(operation).is_own && in_use().device == device;
 }
 
 const accelerator::DeviceKernel& kernel(const std::string& name) {
@@ -148,9 +133,5 @@ const accelerator::DeviceKernel& kernel(const std::string& name) {
 }
 
 unsigned* arrived_blocks() { return static_cast<unsigned*>(in_use().arrived.data_ptr()); }
-
-std::string name_for(const char* name, at::ScalarType type) {
-  return std::string(name) + (type == at::kBFloat16 ? "_bf16" : "_f32");
-}
 
 }  // namespace mnist_train::kernels

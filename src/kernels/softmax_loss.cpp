@@ -23,9 +23,7 @@
 namespace mnist_train::kernels {
 
 bool can_softmax_loss(const at::Tensor& logits) {
-  const at::ScalarType type = logits.scalar_type();
-  return logits.dim() == 2 && logits.is_contiguous() &&
-         (type == at::kFloat || type == at::kBFloat16);
+  return logits.dim() == 2 && logits.is_contiguous() && is_f32_or_bf16(logits);
 }
 
 void softmax_loss(const SoftmaxLossInput& input, double scale, const at::Tensor& gradient,
@@ -34,19 +32,17 @@ void softmax_loss(const SoftmaxLossInput& input, double scale, const at::Tensor&
   const std::int64_t samples = logits.size(0);
   const unsigned blocks = blocks_for(samples * kWarp);
   const at::Tensor partial_sums = at::empty({blocks, 2}, sums.options());
-  launch(name_for("softmax_loss", logits.scalar_type()), {blocks, kThreads}, memory_of(logits),
-         memory_of(input.labels), memory_of(input.other_labels), memory_of(input.weights),
-         as_int64(samples), as_int64(logits.size(1)), static_cast<float>(input.smoothing),
-         static_cast<float>(scale), memory_of(gradient), memory_of(sums), memory_of(partial_sums),
-         arrived_blocks());
+  launch(name_for("softmax_loss", logits.scalar_type()), {blocks, kThreads}, logits, input.labels,
+         input.other_labels, input.weights, samples, logits.size(1), input.smoothing, scale,
+         gradient, sums, partial_sums, arrived_blocks());
 }
 
-std::string check_softmax_loss(at::Device device) {
+void check_softmax_loss(at::Device device, Agreement& agreement) {
   constexpr std::int64_t kSamples = 37;
   constexpr std::int64_t kClasses = 11;
   constexpr double kSmoothing = 0.1;
   constexpr double kScale = 0.25;
-  Agreement agreement;
+  const auto here = [&](const at::Tensor& host) { return accelerator::to_device(host, device); };
   const auto check = [&](at::ScalarType type, bool is_mixed) {
     const at::Tensor logits = known_values({kSamples, kClasses}).mul_(3).to(type);
     const at::Tensor labels = at::arange(kSamples, at::kLong).remainder(kClasses);
@@ -54,14 +50,10 @@ std::string check_softmax_loss(at::Device device) {
     const at::Tensor weights =
         is_mixed ? known_values({kSamples}).abs() : at::ones({kSamples}, at::kFloat);
     const at::Tensor sums = at::zeros({3}, at::TensorOptions(at::kFloat).device(device));
-    SoftmaxLossInput input{accelerator::to_device(logits, device),
-                           accelerator::to_device(labels, device),
-                           {},
-                           {},
-                           kSmoothing};
+    SoftmaxLossInput input{here(logits), here(labels), {}, {}, kSmoothing};
     if (is_mixed) {
-      input.other_labels = accelerator::to_device(others, device);
-      input.weights = accelerator::to_device(weights, device);
+      input.other_labels = here(others);
+      input.weights = here(weights);
     }
     const at::Tensor gradient = at::empty_like(input.logits);
     softmax_loss(input, kScale, gradient, sums);
@@ -81,7 +73,6 @@ std::string check_softmax_loss(at::Device device) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     for (const bool is_mixed : {false, true}) check(type, is_mixed);
   }
-  return agreement.difference();
 }
 
 }  // namespace mnist_train::kernels
