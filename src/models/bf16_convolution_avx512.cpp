@@ -5,8 +5,7 @@
 
 #ifdef __AVX512BF16__
 
-#include "models/pairs_avx512.h"
-#include "models/tile_cover_avx512.h"
+#include "models/tiles_avx512.h"
 
 namespace mnist_train::models {
 

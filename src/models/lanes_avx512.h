@@ -71,4 +71,110 @@ inline void store_rounded(float* to, __mmask16 mask, __m512 values) {
   _mm512_mask_storeu_ps(to, mask, values);
 }
 
+/// Returns a[0] b[0] a[1] b[1] … of the elements under the mask, with zeros for b where it is null.
+inline __m512i zip(const Bf16Bits* a, const Bf16Bits* b, __mmask16 mask) {
+  alignas(64) static constexpr Bf16Bits kOrder[] = {0,  32, 1,  33, 2,  34, 3,  35, 4,  36, 5,
+                                                    37, 6,  38, 7,  39, 8,  40, 9,  41, 10, 42,
+                                                    11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
+  const __m512i first = _mm512_castsi256_si512(_mm256_maskz_loadu_epi16(mask, a));
+  const __m512i second = b == nullptr ? _mm512_setzero_si512()
+                                      : _mm512_castsi256_si512(_mm256_maskz_loadu_epi16(mask, b));
+  return _mm512_permutex2var_epi16(first, _mm512_load_si512(kOrder), second);
+}
+
+/// How many rows ahead those are fetched that are packed next: where rows are far apart, the
+/// processor does not do it by itself.
+inline constexpr std::int64_t kRowsAhead = 16;
+
+/// Fetches so many elements into all caches, or with `Level` 2 not into the first. Where there are
+/// fewer, it does no harm.
+template <int Level = 3, class Element>
+[[gnu::always_inline]] inline void prefetch_elements(const Element* from, std::int64_t count) {
+  constexpr std::int64_t kLine = 64 / sizeof(Element);
+  for (std::int64_t i = 0; i < count; i += kLine) __builtin_prefetch(from + i, 0, Level);
+}
+
+/// Rows of groups of adjacent elements as [rows][pairs of groups][elements][2], elements in whole
+/// vectors. The elements of a group begin `step` behind those of the one before.
+struct GroupPairs {
+  std::int64_t rows, groups, row_step, step, elements;
+
+  std::int64_t pair_size() const { return vectors(elements) * kPairs; }
+  std::int64_t row_size() const { return pairs_of(groups) * pair_size(); }
+
+  void zip_all(const Bf16Bits* from, Bf16Bits* to) const {
+    for (std::int64_t row = 0; row < rows; ++row) {
+      for (std::int64_t x = 0; x < groups; x += 2) {
+        const Bf16Bits* const first = from + row * row_step + x * step;
+        prefetch_elements(first + kRowsAhead * step, elements);
+        prefetch_elements(first + (kRowsAhead + 1) * step, elements);
+        for (std::int64_t i = 0; i < elements; i += kLanes, to += kPairs) {
+          const Bf16Bits* const second = x + 1 < groups ? first + step + i : nullptr;
+          _mm512_storeu_si512(to, zip(first + i, second, lanes(elements - i)));
+        }
+      }
+    }
+  }
+};
+
+/// Writes weights as [taps][inner / depth][outputs][depth], filled up with zeros, where the depth
+/// is 2 for bf16. `weight(tap, inner, output)` returns one of them.
+template <class Element, class Weight>
+void pack(std::int64_t taps, std::int64_t inner, std::int64_t outputs, const Weight& weight,
+          Element* to) {
+  for (std::int64_t tap = 0; tap < taps; ++tap) {
+    for (std::int64_t first = 0; first < inner; first += kDepth<Element>) {
+      for (std::int64_t output = 0; output < outputs; ++output) {
+        for (std::int64_t i = first; i < first + kDepth<Element>; ++i) {
+          *to++ = i < inner ? weight(tap, i, output) : Element{0};
+        }
+      }
+    }
+  }
+}
+
+/// Transposes 16 vectors of 16 words of 32 bits: exchanges quarters of blocks of 16, 8, 4 and 2.
+inline void transpose(__m512i (&rows)[kLanes]) {
+  const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+#pragma GCC unroll 4
+  for (int half = kLanes / 2; half > 0; half /= 2) {
+    const __m512i width = _mm512_set1_epi32(half);
+    const __mmask16 right = _mm512_test_epi32_mask(lane, width);
+    const __m512i second = _mm512_add_epi32(lane, _mm512_set1_epi32(kLanes));
+    const __m512i upper = _mm512_mask_sub_epi32(lane, right, second, width);
+    const __m512i lower = _mm512_mask_mov_epi32(_mm512_add_epi32(lane, width), right, second);
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) {
+      if ((i & half) != 0) continue;
+      const __m512i above = rows[i];
+      rows[i] = _mm512_permutex2var_epi32(above, upper, rows[i + half]);
+      rows[i + half] = _mm512_permutex2var_epi32(above, lower, rows[i + half]);
+    }
+  }
+}
+
+/// Transposes a matrix of f32 or of pairs of bf16: row i begins at from + i * from_step, column i
+/// at to + i * to_step.
+template <class Element>
+void transpose(const Element* from, std::int64_t from_step, std::int64_t rows, std::int64_t columns,
+               Element* to, std::int64_t to_step) {
+  for (std::int64_t row = 0; row < rows; row += kLanes) {
+    const std::int64_t height = rows - row < kLanes ? rows - row : kLanes;
+    for (std::int64_t column = 0; column < columns; column += kLanes) {
+      const std::int64_t width = columns - column < kLanes ? columns - column : kLanes;
+      __m512i words[kLanes];
+      for (int i = 0; i < kLanes; ++i) {
+        const Element* const begin = from + (row + i) * from_step + kDepth<Element> * column;
+        words[i] =
+            i < height ? _mm512_maskz_loadu_epi32(lanes(width), begin) : _mm512_setzero_si512();
+      }
+      transpose(words);
+      for (int i = 0; i < width; ++i) {
+        _mm512_mask_storeu_epi32(to + (column + i) * to_step + kDepth<Element> * row, lanes(height),
+                                 words[i]);
+      }
+    }
+  }
+}
+
 }  // namespace mnist_train::models::avx512
