@@ -22,7 +22,7 @@ namespace mnist_train::models {
 
 namespace {
 
-/// [N,C,H,W] -> [N*H*W,C] in fp32, a view where memory and type allow it.
+/// [N,C,H,W] -> [N*H*W,C] in fp32; a view if layout and type allow it.
 at::Tensor to_rows(const at::Tensor& x) {
   if (x.dim() == 2) return x.to(at::kFloat);
   return x.permute({0, 2, 3, 1}).reshape({-1, x.size(1)}).to(at::kFloat);
@@ -35,12 +35,12 @@ at::Tensor to_images(const at::Tensor& rows, const at::Tensor& like) {
       .to(like.scalar_type());
 }
 
-/// The affine part of batch norm. Its backward pass needs two sums a channel over the global batch:
-/// dx = weight * inverse_std * (dy - mean(dy) - x_hat * mean(dy * x_hat)).
+/// The affine part of batch norm. Its backward pass needs two sums per channel over the global
+/// batch: dx = weight * inverse_std * (dy - mean(dy) - x_hat * mean(dy * x_hat)).
 class NormalizedRows : public torch::autograd::Function<NormalizedRows> {
  public:
   /// `x_hat` is the normalized x, [N*H*W,C]; `count` is N*H*W over all ranks, a scalar on the
-  /// device; `sum` is null where batch norm is not synchronized.
+  /// device; `sum` is null unless batch norm is synchronized.
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
                             const at::Tensor& weight, const at::Tensor& bias,
                             const at::Tensor& x_hat, const at::Tensor& inverse_std,
@@ -56,12 +56,12 @@ class NormalizedRows : public torch::autograd::Function<NormalizedRows> {
     const at::Tensor& x_hat = saved[0];
     const at::Tensor scale = saved[1] * saved[2];
     const at::Tensor& count = saved[3];
-    // NOLINTNEXTLINE(performance-no-int-to-ptr): autograd keeps integers, but no pointers
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): autograd saves integers, but no pointers
     const auto* sum = reinterpret_cast<const SumOverRanks*>(context->saved_data["sum"].toInt());
     const at::Tensor dy = to_rows(gradients[0]);
     const at::Tensor bias_gradient = dy.sum(0);
     const at::Tensor weight_gradient = (dy * x_hat).sum(0);
-    // Gradients of weight and bias stay local: the averaging of gradients sums them.
+    // Gradients of weight and bias stay local: gradient averaging sums them.
     at::Tensor global = at::cat({bias_gradient, weight_gradient});
     if (sum != nullptr) (*sum)(global);
     const auto means = (global / count).chunk(2);
@@ -70,7 +70,7 @@ class NormalizedRows : public torch::autograd::Function<NormalizedRows> {
   }
 };
 
-/// Batch norm with what stands behind it, by the kernels of this program.
+/// Batch norm with residual and ReLU by the custom kernels.
 class FusedBatchNorm : public torch::autograd::Function<FusedBatchNorm> {
  public:
   /// `weight`, `bias` and `convolution_bias` are those of the layer.
@@ -93,23 +93,18 @@ class FusedBatchNorm : public torch::autograd::Function<FusedBatchNorm> {
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& gradients) {
     const auto saved = context->get_saved_variables();
-    const kernels::NormalizedBatch batch{saved[0],
-                                         saved[4],
-                                         saved[3],
-                                         saved[1],
-                                         saved[2],
-                                         context->saved_data["relu"].toBool(),
-                                         context->saved_data["lacks_bias"].toBool()};
+    const kernels::NormalizedBatch batch{.x = saved[0],
+                                         .y = saved[4],
+                                         .statistics = saved[3],
+                                         .weight = saved[1],
+                                         .bias = saved[2],
+                                         .relu = context->saved_data["relu"].toBool(),
+                                         .lacks_bias = context->saved_data["lacks_bias"].toBool()};
     const auto found =
         kernels::batch_norm_gradients(batch, gradients[0], context->needs_input_grad(0));
     const bool has_residual = context->saved_data["has_residual"].toBool();
-    return {found.x,
-            found.weight,
-            found.bias,
-            found.convolution_bias,
-            has_residual ? found.residual : at::Tensor(),
-            at::Tensor(),
-            at::Tensor()};
+    const at::Tensor residual = has_residual ? found.residual : at::Tensor();
+    return {found.x, found.weight, found.bias, found.convolution_bias, residual, {}, {}};
   }
 };
 
@@ -165,7 +160,7 @@ at::Tensor BatchNorm::forward_by_kernels(const at::Tensor& x, const at::Tensor& 
 
 at::Tensor BatchNorm::normalize(const at::Tensor& x) {
   const bool sums_imprecisely = x.is_cpu() && x.scalar_type() == at::kFloat;
-  // LibTorch's running variance of a single row is not a number.
+  // LibTorch's running variance of a single row is NaN.
   const bool is_one_row = x.numel() == x.size(1);
   if (is_training() && (sum_ || sums_imprecisely || is_one_row)) return forward_by_rows(x);
   if (is_training()) num_batches_tracked_.add_(1);
@@ -182,7 +177,7 @@ at::Tensor BatchNorm::forward_by_rows(const at::Tensor& x) {
     const at::Tensor rows = to_rows(x);
     const std::int64_t own_count = rows.size(0);
     const std::int64_t channels = rows.size(1);
-    // Squares about the local mean lose no digits; only sums of them are moved to the global mean.
+    // Squares around the local mean lose no digits; only their sums are moved to the global mean.
     const at::Tensor own_mean = rows.sum(0) / std::max<std::int64_t>(own_count, 1);
     const at::Tensor centred = rows - own_mean;
     const at::Tensor mean_64 = own_mean.to(at::kDouble);
@@ -190,7 +185,7 @@ at::Tensor BatchNorm::forward_by_rows(const at::Tensor& x) {
         at::cat({mean_64 * own_count, (centred * centred).sum(0) + mean_64 * mean_64 * own_count,
                  at::full({1}, own_count, mean_64.options())});
     if (sum_) sum_(sums);
-    count = sums[2 * channels];  // stays on the device: reading it would wait for all before it
+    count = sums[2 * channels];  // stays on the device, because reading it would synchronize
     const at::Tensor mean = sums.narrow(0, 0, channels) / count;
     const at::Tensor variance =
         (sums.narrow(0, channels, channels) / count - mean * mean).clamp_min(0);

@@ -20,7 +20,7 @@ std::string text_of(at::IntArrayRef sizes) {
   return text.str();
 }
 
-/// What is wrong with each parameter that cannot be trained, a line each.
+/// Returns the reasons why parameters cannot be trained, one per line.
 std::string untrainable(const torch::OrderedDict<std::string, at::Tensor>& parameters) {
   std::string found;
   std::map<const void*, std::string> names;
@@ -30,7 +30,7 @@ std::string untrainable(const torch::OrderedDict<std::string, at::Tensor>& param
     if (tensor.scalar_type() != at::kFloat) {
       add(std::string("is ") + c10::toString(tensor.scalar_type()) + ", expected Float");
     } else if (!tensor.requires_grad()) {
-      add("has requires_grad false; a constant tensor has to be a buffer");
+      add("has requires_grad false; make a constant tensor a buffer");
     }
     if (tensor.numel() == 0) continue;
     const auto [first, is_new] = names.emplace(tensor.const_data_ptr(), item.key());
@@ -45,7 +45,7 @@ std::string cause_of(const std::exception& error) {
   const auto* from_torch = dynamic_cast<const c10::Error*>(&error);
   std::string text = from_torch != nullptr ? from_torch->what_without_backtrace() : error.what();
   spdlog::debug("{}", text);
-  // The interpreter's own begins with stack traces and ends with what was thrown.
+  // Messages of the interpreter begin with stack traces and end with the message thrown.
   while (!text.empty() && text.back() == '\n') text.pop_back();
   const bool has_traces = text.starts_with("The following operation failed");
   return has_traces ? text.substr(text.rfind('\n') + 1) : text.substr(0, text.find('\n'));
@@ -59,7 +59,7 @@ at::Tensor ExternalModel::forward(const at::Tensor& images) {
   try {
     return compute(images);
   } catch (const c10::Error&) {
-    throw;  // whose types tell what a restart may help against
+    throw;  // its type says whether a restart may help
   } catch (const std::exception& error) {
     throw Error(ExitCode::kRunFailed, source_ + ": forward failed: " + cause_of(error));
   }
@@ -84,7 +84,7 @@ void ExternalModel::require_trainable() const {
   if (!wrong.empty()) refuse("has parameters that cannot be trained:" + wrong);
 }
 
-/// `advice` follows what went wrong.
+/// `advice` follows the description of a failure.
 void ExternalModel::try_forward(at::ScalarType type, const std::string& advice) {
   const at::NoGradGuard no_grad;
   const std::vector<std::int64_t> sizes{2, shape_.channels, shape_.height, shape_.width};

@@ -1,5 +1,3 @@
-#include "models/host_linear_activation.h"
-
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -11,6 +9,7 @@
 #include "base/parallel.h"
 #include "base/vectorized.h"
 #include "models/gradient_places.h"
+#include "models/host_linear.h"
 #include "models/tensor_memory.h"
 
 namespace mnist_train::models {

@@ -1,6 +1,20 @@
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/adaptive_avg_pool2d.h>
+#include <ATen/ops/avg_pool2d.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/leaky_relu.h>
+#include <ATen/ops/max_pool2d.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/silu.h>
+#include <ATen/ops/tanh.h>
+#include <torch/nn/init.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
 
+#include <algorithm>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -9,11 +23,8 @@
 #include <vector>
 
 #include "models/dropout.h"
-#include "models/initial_weights.h"
-#include "models/layer_operations.h"
 #include "models/linear_activation.h"
 #include "models/model.h"
-#include "models/neighbours.h"
 #include "models/relu_max_pool.h"
 
 namespace mnist_train::models {
@@ -21,24 +32,142 @@ namespace mnist_train::models {
 namespace {
 
 using network::SizedLayer;
+using settings::Activation;
+using settings::InitName;
 using settings::sides;
+
+/// A convolution or linear layer, and its own init of the config.
+struct WeightedLayer {
+  std::shared_ptr<torch::nn::Module> module;
+  std::optional<settings::InitOptions> init;
+};
+
+/// Draws the weights of a layer again, unless PyTorch's initialization is asked for. `init` is for
+/// layers without their own.
+void initialize(const WeightedLayer& weighted, const settings::InitOptions& init,
+                const network::InitDefaults& defaults) {
+  const settings::InitOptions& own = weighted.init.value_or(init);
+  const InitName name = own.name == InitName::kDefault ? defaults.name : own.name;
+  if (name == InitName::kDefault) return;
+  const auto parameters = weighted.module->named_parameters(/*recurse=*/false);
+  at::Tensor weight = parameters["weight"];
+  const at::Tensor* bias = parameters.find("bias");
+  if (name == InitName::kNormal) {
+    const double std = own.std.value_or(defaults.normal_std);
+    torch::nn::init::normal_(weight, 0, std);
+    if (bias != nullptr && defaults.normal_draws_biases) torch::nn::init::normal_(*bias, 0, std);
+    return;
+  }
+  if (name == InitName::kXavierUniform) torch::nn::init::xavier_uniform_(weight);
+  if (name == InitName::kKaimingNormal) {
+    torch::nn::init::kaiming_normal_(weight, 0, torch::kFanIn, torch::kReLU);
+  }
+  if (bias != nullptr) torch::nn::init::zeros_(*bias);
+}
+
+/// The forward pass of one or more layers.
+using Operation = std::function<at::Tensor(const at::Tensor&)>;
+using Operations = std::vector<Operation>;
 
 at::Tensor run(const Operations& operations, at::Tensor x) {
   for (const Operation& operation : operations) x = operation(x);
   return x;
 }
 
+Operation activation(const settings::ActivationLayer& layer) {
+  switch (layer.function) {
+    case Activation::kRelu:
+      return [](const at::Tensor& x) { return at::relu(x); };
+    case Activation::kTanh:
+      return [](const at::Tensor& x) { return at::tanh(x); };
+    case Activation::kSigmoid:
+      return [](const at::Tensor& x) { return at::sigmoid(x); };
+    case Activation::kSilu:
+      return [](const at::Tensor& x) { return at::silu(x); };
+    case Activation::kGelu:
+      return [approximate = layer.tanh_approximates ? "tanh" : "none"](const at::Tensor& x) {
+        return at::gelu(x, approximate);
+      };
+    case Activation::kLeakyRelu:
+      return
+          [slope = layer.negative_slope](const at::Tensor& x) { return at::leaky_relu(x, slope); };
+  }
+  return {};
+}
+
+Operation group_norm(std::shared_ptr<torch::nn::GroupNormImpl> layer) {
+  return [layer = std::move(layer)](const at::Tensor& x) {
+    if (x.requires_grad() || !at::GradMode::is_enabled()) return layer->forward(x);
+    // LibTorch's backward pass crashes on channels_last input that needs no gradient.
+    return layer->forward(x.clone(at::MemoryFormat::Contiguous));
+  };
+}
+
+/// Consecutive layers, each of which takes the output of the one before.
+using Neighbours = std::span<const SizedLayer* const>;
+
+template <class Kind>
+const Kind* kind_as(const SizedLayer& sized) {
+  return std::get_if<Kind>(&sized.kind);
+}
+
+/// Returns whether the layers begin with layers of these kinds.
+template <class... Kinds>
+bool begin_with(Neighbours next) {
+  std::size_t i = 0;
+  return next.size() >= sizeof...(Kinds) && (... && (kind_as<Kinds>(*next[i++]) != nullptr));
+}
+
+bool is_list(const SizedLayer& sized) {
+  return kind_as<settings::SequentialLayer>(sized) != nullptr ||
+         kind_as<settings::RepeatLayer>(sized) != nullptr;
+}
+
+/// Appends the layers, with the inner layers of each sequential or repeat in its place.
+void collect(const std::vector<SizedLayer>& layers, std::vector<const SizedLayer*>& to) {
+  for (const SizedLayer& sized : layers) {
+    is_list(sized) ? collect(sized.layers, to) : to.push_back(&sized);
+  }
+}
+
+// These return whether the layers begin with some for which there is one operation.
+
+bool begin_with_activation(Neighbours next, Activation function) {
+  const auto* layer = next.empty() ? nullptr : kind_as<settings::ActivationLayer>(*next[0]);
+  return layer != nullptr && layer->function == function;
+}
+
+/// A ReLU and the 2x2 max-pooling of `relu_max_pool`.
+bool begin_with_relu_max_pool(Neighbours next) {
+  if (next.size() < 2 || !begin_with_activation(next, Activation::kRelu)) return false;
+  const auto* pool = kind_as<settings::MaxPool2dLayer>(*next[1]);
+  settings::MaxPool2dLayer by_2;
+  by_2.stride = by_2.kernel_size;
+  return pool != nullptr && *pool == by_2;
+}
+
+bool begin_with_biased_convolution_batch_norm(Neighbours next) {
+  return begin_with<settings::Conv2dLayer, settings::BatchNormLayer>(next) &&
+         kind_as<settings::Conv2dLayer>(*next[0])->bias;
+}
+
+/// Average pooling of whole images and a flatten.
+bool begin_with_average_flatten(Neighbours next) {
+  return begin_with<settings::AdaptiveAvgPool2dLayer, settings::FlattenLayer>(next) &&
+         kind_as<settings::AdaptiveAvgPool2dLayer>(*next[0])->output_size ==
+             settings::ImageSize{1, 1};
+}
+
 /// Holds the modules of a sequential, residual or repeat.
 struct Container : torch::nn::Module {};
 
-/// A network of layers. Neighbours for which there is one kernel are computed by it, wherever they
-/// stand.
+/// A network of layers. Neighbours with a fused operation are computed by it.
 class LayeredModel : public Model {
  public:
   LayeredModel(const network::Network& described, const settings::InitOptions& init,
                const network::InitDefaults& defaults) {
     add_modules(*this, described.layers);
-    initialize(weighted_, init, defaults);
+    for (const WeightedLayer& weighted : weighted_) initialize(weighted, init, defaults);
     operations_ = compile(described.layers);
     set_multiply_adds(described.multiply_adds);
     made_.clear();
@@ -55,17 +184,39 @@ class LayeredModel : public Model {
   }
 
   void add_module(torch::nn::Module& parent, const SizedLayer& sized) {
-    auto made = std::visit([&](const auto& kind) { return make(sized, kind); }, sized.kind);
-    if (made == nullptr) return;
-    made_[&sized] = made;
-    parent.register_module(sized.name, std::move(made));
+    auto module = make(sized);
+    if (module == nullptr) return;
+    made_[&sized] = module;
+    parent.register_module(sized.name, std::move(module));
   }
 
-  // Each returns the module of a layer; null for layers without weights.
+  /// Returns the module of a layer; null for layers without weights.
+  std::shared_ptr<torch::nn::Module> make(const SizedLayer& sized) {
+    const std::int64_t channels = sized.in.channels;
+    if (const auto* layer = kind_as<settings::Conv2dLayer>(sized)) {
+      return weighted_.emplace_back(make_convolution(channels, *layer), layer->init).module;
+    }
+    if (const auto* layer = kind_as<settings::LinearLayer>(sized)) {
+      torch::nn::LinearOptions options(channels, layer->out_features.value());
+      auto module = std::make_shared<torch::nn::LinearImpl>(options.bias(layer->bias));
+      return weighted_.emplace_back(std::move(module), layer->init).module;
+    }
+    if (const auto* layer = kind_as<settings::BatchNormLayer>(sized)) {
+      return std::make_shared<BatchNorm>(channels, layer->eps, layer->momentum);
+    }
+    if (const auto* layer = kind_as<settings::GroupNormLayer>(sized)) {
+      torch::nn::GroupNormOptions options(layer->num_groups, channels);
+      return std::make_shared<torch::nn::GroupNormImpl>(options.eps(layer->eps));
+    }
+    if (const auto* layer = kind_as<settings::ResidualLayer>(sized)) {
+      return make_residual(sized, *layer);
+    }
+    return is_list(sized) ? make_container(sized.layers) : nullptr;
+  }
 
-  std::shared_ptr<torch::nn::Module> make(const SizedLayer& sized,
-                                          const settings::Conv2dLayer& layer) {
-    torch::nn::Conv2dOptions options(sized.in.channels, layer.out_channels.value(),
+  static std::shared_ptr<torch::nn::Module> make_convolution(std::int64_t channels,
+                                                             const settings::Conv2dLayer& layer) {
+    torch::nn::Conv2dOptions options(channels, layer.out_channels.value(),
                                      sides(layer.kernel_size));
     options.stride(sides(layer.stride)).dilation(sides(layer.dilation));
     options.groups(layer.groups).bias(layer.bias);
@@ -74,49 +225,17 @@ class LayeredModel : public Model {
     } else {
       options.padding(torch::kSame);
     }
-    auto made = std::make_shared<torch::nn::Conv2dImpl>(options);
-    weighted_.push_back({made, layer.init});
-    return made;
+    return std::make_shared<torch::nn::Conv2dImpl>(options);
   }
 
-  std::shared_ptr<torch::nn::Module> make(const SizedLayer& sized,
-                                          const settings::LinearLayer& layer) {
-    auto made = std::make_shared<torch::nn::LinearImpl>(
-        torch::nn::LinearOptions(sized.in.channels, layer.out_features.value()).bias(layer.bias));
-    weighted_.push_back({made, layer.init});
-    return made;
-  }
-
-  static std::shared_ptr<torch::nn::Module> make(const SizedLayer& sized,
-                                                 const settings::BatchNormLayer& layer) {
-    return std::make_shared<BatchNorm>(sized.in.channels, layer.eps, layer.momentum);
-  }
-
-  static std::shared_ptr<torch::nn::Module> make(const SizedLayer& sized,
-                                                 const settings::GroupNormLayer& layer) {
-    return std::make_shared<torch::nn::GroupNormImpl>(
-        torch::nn::GroupNormOptions(layer.num_groups, sized.in.channels).eps(layer.eps));
-  }
-
-  std::shared_ptr<torch::nn::Module> make(const SizedLayer& sized,
-                                          const settings::SequentialLayer& /*layer*/) {
-    return make_container(sized.layers);
-  }
-
-  std::shared_ptr<torch::nn::Module> make(const SizedLayer& sized,
-                                          const settings::RepeatLayer& /*layer*/) {
-    return make_container(sized.layers);
-  }
-
-  std::shared_ptr<torch::nn::Module> make(const SizedLayer& sized,
-                                          const settings::ResidualLayer& layer) {
+  std::shared_ptr<torch::nn::Module> make_residual(const SizedLayer& sized,
+                                                   const settings::ResidualLayer& layer) {
     auto block = std::make_shared<Container>();
     if (layer.modules.empty()) {
       block->register_module("layers", make_container(sized.layers));
       if (!sized.shortcut.empty()) {
         block->register_module("shortcut", make_container(sized.shortcut));
       }
-      return block;
     }
     for (const std::string& name : layer.modules) {
       for (const auto* list : {&sized.layers, &sized.shortcut}) {
@@ -128,80 +247,10 @@ class LayeredModel : public Model {
     return block;
   }
 
-  template <class WithoutWeights>
-  static std::shared_ptr<torch::nn::Module> make(const SizedLayer& /*sized*/,
-                                                 const WithoutWeights& /*layer*/) {
-    return nullptr;
-  }
-
   std::shared_ptr<torch::nn::Module> make_container(const std::vector<SizedLayer>& modules) {
     auto container = std::make_shared<Container>();
     add_modules(*container, modules);
     return container;
-  }
-
-  Operations compile(const std::vector<SizedLayer>& layers) {
-    std::vector<const SizedLayer*> in_a_row;
-    collect(layers, in_a_row);
-    return compile(Neighbours(in_a_row));
-  }
-
-  Operations compile(Neighbours left) {
-    Operations operations;
-    while (!left.empty()) {
-      left = left.subspan(add_operation(left, operations));
-    }
-    return operations;
-  }
-
-  /// Adds the layers, and in the place of a sequential or repeat those in it.
-  static void collect(const std::vector<SizedLayer>& layers,
-                      std::vector<const SizedLayer*>& in_a_row) {
-    for (const SizedLayer& sized : layers) {
-      if (kind_as<settings::SequentialLayer>(sized) != nullptr ||
-          kind_as<settings::RepeatLayer>(sized) != nullptr) {
-        collect(sized.layers, in_a_row);
-      } else {
-        in_a_row.push_back(&sized);
-      }
-    }
-  }
-
-  /// Adds one operation, for several layers where there is one. Returns how many they are.
-  std::size_t add_operation(Neighbours next, Operations& operations) {
-    if (are_convolution_relu_max_pool(next)) {
-      const bool flattens = begin_with_flatten(next.subspan(3));
-      operations.push_back(
-          [layer = torch::nn::Conv2d(made<torch::nn::Conv2dImpl>(*next[0])),
-           pool = flattens ? convolve_relu_max_pool_flatten : convolve_relu_max_pool,
-           &places = gradient_places()](const at::Tensor& x) mutable {
-            return pool(layer, x, places);
-          });
-      return flattens ? 4 : 3;
-    }
-    if (are_relu_max_pool(next)) {
-      const bool flattens = begin_with_flatten(next.subspan(2));
-      operations.emplace_back(flattens ? relu_max_pool_flatten : relu_max_pool);
-      return flattens ? 3 : 2;
-    }
-    const std::size_t convolutions = are_biased_convolution_batch_norm(next) ? 1 : 0;
-    if (convolutions == 1 || are_batch_norm_relu(next)) {
-      const bool relu = are_batch_norm_relu(next.subspan(convolutions));
-      operations.emplace_back(batch_norm_of(next.first(convolutions + 1), relu));
-      return convolutions + (relu ? 2 : 1);
-    }
-    if (are_linear_activation(next)) {
-      operations.push_back(linear_activation(made<torch::nn::LinearImpl>(*next[0]),
-                                             *kind_as<settings::ActivationLayer>(*next[1]),
-                                             gradient_places()));
-      return 2;
-    }
-    if (are_average_flatten(next)) {
-      operations.emplace_back([](const at::Tensor& x) { return x.mean(at::IntArrayRef{2, 3}); });
-      return 2;
-    }
-    std::visit([&](const auto& kind) { add(*next.front(), kind, operations); }, next.front()->kind);
-    return 1;
   }
 
   template <class Impl>
@@ -209,79 +258,158 @@ class LayeredModel : public Model {
     return std::dynamic_pointer_cast<Impl>(made_.at(&sized));
   }
 
-  /// Returns the operation of a batch norm, the last layer, and the convolution in front, if any.
-  BatchNormOperation batch_norm_of(Neighbours layers, bool relu) const {
-    return {layers.size() == 2 ? made<torch::nn::Conv2dImpl>(*layers.front()) : nullptr,
-            made<BatchNorm>(*layers.back()), relu};
-  }
-
-  /// Adds the forward pass of a module that LibTorch, or this layer, has.
   template <class Impl>
-  void add_forward(const SizedLayer& sized, Operations& operations) const {
+  Operation forward_of(const SizedLayer& sized) const {
+    return [layer = made<Impl>(sized)](const at::Tensor& x) { return layer->forward(x); };
+  }
+
+  Operation linear(const SizedLayer& sized, std::optional<kernels::LinearFunction> function) {
+    return [layer = made<torch::nn::LinearImpl>(sized), function, &places = gradient_places()](
+               const at::Tensor& x) { return linear_activation(*layer, function, x, places); };
+  }
+
+  /// Returns the operation of a batch norm, the last layer, and the convolution before it, if any.
+  auto batch_norm(Neighbours layers, bool relu) const {
+    return
+        [convolution = layers.size() == 2 ? made<torch::nn::Conv2dImpl>(*layers.front()) : nullptr,
+         norm = made<BatchNorm>(*layers.back()),
+         relu](const at::Tensor& x, const at::Tensor& residual = {}) {
+          return convolution == nullptr ? norm->forward_fused(x, residual, relu)
+                                        : norm->forward_convolved(*convolution, x, residual, relu);
+        };
+  }
+
+  Operations compile(const std::vector<SizedLayer>& layers) {
+    std::vector<const SizedLayer*> flat;
+    collect(layers, flat);
+    return compile(Neighbours(flat));
+  }
+
+  Operations compile(Neighbours left) {
+    Operations operations;
+    while (!left.empty()) left = left.subspan(add_operation(left, operations));
+    return operations;
+  }
+
+  /// Adds the operation of the first layer, or of several. Returns their number.
+  std::size_t add_operation(Neighbours next, Operations& operations) {
+    if (begin_with<settings::Conv2dLayer>(next) && begin_with_relu_max_pool(next.subspan(1))) {
+      const bool flatten = begin_with<settings::FlattenLayer>(next.subspan(3));
+      operations.push_back([layer = made<torch::nn::Conv2dImpl>(*next[0]), flatten,
+                            &places = gradient_places()](const at::Tensor& x) {
+        return convolve_relu_max_pool(*layer, x, places, flatten);
+      });
+      return flatten ? 4 : 3;
+    }
+    if (begin_with_relu_max_pool(next)) {
+      const bool flatten = begin_with<settings::FlattenLayer>(next.subspan(2));
+      operations.push_back(
+          [flatten](const at::Tensor& x) { return relu_max_pool(x, /*bias=*/{}, flatten); });
+      return flatten ? 3 : 2;
+    }
+    const std::size_t convolutions = begin_with_biased_convolution_batch_norm(next) ? 1 : 0;
+    const Neighbours after = next.subspan(convolutions + 1);
+    const bool relu =
+        begin_with_activation(after, Activation::kRelu) && !begin_with_relu_max_pool(after);
+    if (convolutions == 1 || (relu && begin_with<settings::BatchNormLayer>(next))) {
+      operations.emplace_back(batch_norm(next.first(convolutions + 1), relu));
+      return convolutions + (relu ? 2 : 1);
+    }
+    if (begin_with<settings::LinearLayer>(next)) {
+      for (const auto& [function, fused] :
+           {std::pair{Activation::kRelu, kernels::LinearFunction::kRelu},
+            std::pair{Activation::kTanh, kernels::LinearFunction::kTanh}}) {
+        if (!begin_with_activation(after, function)) continue;
+        operations.push_back(linear(*next[0], fused));
+        return 2;
+      }
+    }
+    if (begin_with_average_flatten(next)) {
+      operations.emplace_back([](const at::Tensor& x) { return x.mean(at::IntArrayRef{2, 3}); });
+      return 2;
+    }
     operations.push_back(
-        [layer = made<Impl>(sized)](const at::Tensor& x) { return layer->forward(x); });
+        std::visit([&](const auto& kind) { return operation_of(*next[0], kind); }, next[0]->kind));
+    return 1;
   }
 
-  void add(const SizedLayer& sized, const settings::Conv2dLayer& /*layer*/, Operations& to) const {
-    add_forward<torch::nn::Conv2dImpl>(sized, to);
-  }
+  // Each returns the operation of one layer.
 
-  void add(const SizedLayer& sized, const settings::LinearLayer& /*layer*/, Operations& to) {
-    to.push_back(linear(made<torch::nn::LinearImpl>(sized), gradient_places()));
+  Operation operation_of(const SizedLayer& sized, const settings::Conv2dLayer& /*layer*/) const {
+    return forward_of<torch::nn::Conv2dImpl>(sized);
   }
-
-  void add(const SizedLayer& sized, const settings::BatchNormLayer& /*layer*/,
-           Operations& to) const {
-    add_forward<BatchNorm>(sized, to);
+  Operation operation_of(const SizedLayer& sized, const settings::LinearLayer& /*layer*/) {
+    return linear(sized, std::nullopt);
   }
-
-  void add(const SizedLayer& sized, const settings::GroupNormLayer& /*layer*/,
-           Operations& to) const {
-    to.push_back(group_norm_operation(made<torch::nn::GroupNormImpl>(sized)));
+  Operation operation_of(const SizedLayer& sized, const settings::BatchNormLayer& /*layer*/) const {
+    return forward_of<BatchNorm>(sized);
   }
-
-  template <class WithoutWeights>
-  static void add(const SizedLayer& /*sized*/, const WithoutWeights& layer, Operations& to) {
-    to.push_back(operation_of(layer));
+  Operation operation_of(const SizedLayer& sized, const settings::GroupNormLayer& /*layer*/) const {
+    return group_norm(made<torch::nn::GroupNormImpl>(sized));
   }
-
-  void add(const SizedLayer& /*sized*/, const settings::DropoutLayer& layer, Operations& to) {
-    to.push_back([this, number = dropout_layers_++, p = layer.p](const at::Tensor& x) {
+  static Operation operation_of(const SizedLayer& /*sized*/,
+                                const settings::ActivationLayer& layer) {
+    return activation(layer);
+  }
+  static Operation operation_of(const SizedLayer& /*sized*/,
+                                const settings::MaxPool2dLayer& layer) {
+    return [layer](const at::Tensor& x) {
+      return at::max_pool2d(x, sides(layer.kernel_size), sides(layer.stride.value()),
+                            sides(layer.padding), sides(layer.dilation), layer.ceil_mode);
+    };
+  }
+  static Operation operation_of(const SizedLayer& /*sized*/,
+                                const settings::AvgPool2dLayer& layer) {
+    return [layer](const at::Tensor& x) {
+      return at::avg_pool2d(x, sides(layer.kernel_size), sides(layer.stride.value()),
+                            sides(layer.padding), layer.ceil_mode, layer.count_include_pad);
+    };
+  }
+  static Operation operation_of(const SizedLayer& /*sized*/,
+                                const settings::AdaptiveAvgPool2dLayer& layer) {
+    return [size = sides(layer.output_size)](const at::Tensor& x) {
+      return at::adaptive_avg_pool2d(x, size);
+    };
+  }
+  static Operation operation_of(const SizedLayer& /*sized*/,
+                                const settings::FlattenLayer& /*layer*/) {
+    return [](const at::Tensor& x) { return x.flatten(1); };
+  }
+  Operation operation_of(const SizedLayer& /*sized*/, const settings::DropoutLayer& layer) {
+    return [this, number = dropout_layers_++, p = layer.p](const at::Tensor& x) {
       return is_training() ? hashed_dropout(x, sample_seeds(), number, p) : x;
-    });
+    };
   }
-
-  // `collect` has put the layers of a sequential or repeat in its place, so these are not called.
-  static void add(const SizedLayer&, const settings::SequentialLayer&, Operations&) {}
-  static void add(const SizedLayer&, const settings::RepeatLayer&, Operations&) {}
-
-  void add(const SizedLayer& sized, const settings::ResidualLayer& layer, Operations& to) {
-    std::vector<const SizedLayer*> layers;
-    collect(sized.layers, layers);
-    const bool adds_relu = layer.activation == settings::Activation::kRelu;
-    if (!layers.empty() && kind_as<settings::BatchNormLayer>(*layers.back()) != nullptr &&
-        (adds_relu || !layer.activation)) {
-      const Neighbours all(layers);
-      const Neighbours end = all.last(std::min<std::size_t>(all.size(), 2));
-      const std::size_t taken = are_biased_convolution_batch_norm(end) ? 2 : 1;
-      to.push_back([front = compile(all.first(all.size() - taken)),
-                    norm = batch_norm_of(all.last(taken), adds_relu),
-                    shortcut = compile(sized.shortcut)](const at::Tensor& x) {
+  Operation operation_of(const SizedLayer& sized, const settings::ResidualLayer& layer) {
+    std::vector<const SizedLayer*> flat;
+    collect(sized.layers, flat);
+    const Neighbours layers(flat);
+    const bool relu = layer.activation == Activation::kRelu;
+    if (begin_with<settings::BatchNormLayer>(layers.last(std::min<std::size_t>(flat.size(), 1))) &&
+        (relu || !layer.activation)) {
+      const Neighbours end = layers.last(std::min<std::size_t>(flat.size(), 2));
+      const std::size_t taken = begin_with_biased_convolution_batch_norm(end) ? 2 : 1;
+      return [front = compile(layers.first(flat.size() - taken)),
+              norm = batch_norm(layers.last(taken), relu),
+              shortcut = compile(sized.shortcut)](const at::Tensor& x) {
         const at::Tensor residual = run(shortcut, x);
         return norm(run(front, x), residual);
-      });
-      return;
+      };
     }
     Operation after = [](const at::Tensor& x) { return x; };
-    if (layer.activation) after = operation_of(settings::ActivationLayer{*layer.activation});
-    to.push_back([layers = compile(layers), shortcut = compile(sized.shortcut),
-                  after](const at::Tensor& x) { return after(run(layers, x) + run(shortcut, x)); });
+    if (layer.activation) after = activation({.function = *layer.activation});
+    return [inner = compile(layers), shortcut = compile(sized.shortcut),
+            after](const at::Tensor& x) { return after(run(inner, x) + run(shortcut, x)); };
   }
+  // Not called: `collect` replaces sequentials and repeats by their layers.
+  static Operation operation_of(const SizedLayer&, const settings::SequentialLayer&) { return {}; }
+  static Operation operation_of(const SizedLayer&, const settings::RepeatLayer&) { return {}; }
 
   Operations operations_;
   std::int64_t dropout_layers_ = 0;
-  std::map<const SizedLayer*, std::shared_ptr<torch::nn::Module>> made_;  // while it is constructed
-  std::vector<WeightedLayer> weighted_;  // in the order of the state_dict, while it is constructed
+  // During construction:
+  std::map<const SizedLayer*, std::shared_ptr<torch::nn::Module>> made_;
+  std::vector<WeightedLayer> weighted_;  // in the order of the state_dict
 };
 
 }  // namespace

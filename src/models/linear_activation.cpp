@@ -8,12 +8,9 @@
 
 #include <cstdint>
 #include <optional>
-#include <utility>
 
-#include "kernels/linear_activation.h"
 #include "kernels/selection.h"
 #include "models/host_linear.h"
-#include "models/host_linear_activation.h"
 
 namespace mnist_train::models {
 
@@ -23,14 +20,14 @@ using kernels::LinearFunction;
 
 class LinearActivation : public torch::autograd::Function<LinearActivation> {
  public:
-  /// `wanted` says where a CPU writes the gradients of weight and bias. `function` is a
-  /// LinearFunction's number, or none, for which there is no GPU kernel.
+  /// `wanted` are destination buffers of a CPU. `function` is the value of a LinearFunction, or
+  /// none, for which there is no GPU kernel.
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
                             const at::Tensor& weight, const at::Tensor& bias,
                             const WantedGradients& wanted, std::optional<std::int64_t> function,
                             bool by_kernel) {
-    const bool is_relu = function == number_of(LinearFunction::kRelu);
-    const bool is_tanh = function == number_of(LinearFunction::kTanh);
+    const bool is_relu = function == static_cast<std::int64_t>(LinearFunction::kRelu);
+    const bool is_tanh = function == static_cast<std::int64_t>(LinearFunction::kTanh);
     at::Tensor y = x.is_cpu() ? host_linear(x, weight, bias, is_relu) : at::linear(x, weight, bias);
     if (is_tanh) {
       x.is_cpu() ? host_tanh(y) : static_cast<void>(y.tanh_());
@@ -75,53 +72,25 @@ class LinearActivation : public torch::autograd::Function<LinearActivation> {
     }
     return {of_x, of_weight, found.bias, {}, {}, {}};
   }
-
-  static std::int64_t number_of(LinearFunction function) {
-    return static_cast<std::int64_t>(function);
-  }
 };
-
-bool fits_gpu_kernel(const torch::nn::LinearImpl& layer, const at::Tensor& x) {
-  return kernels::is_used(kernels::Operation::kLinearActivation, x.device()) &&
-         kernels::can_linear_activation(x, layer.weight, layer.bias);
-}
-
-/// Returns where the layer's gradients of the pass that begins are wanted. GPU kernels write them
-/// anywhere.
-WantedGradients wanted_of(const torch::nn::LinearImpl& layer, GradientPlaces& places,
-                          bool by_kernel) {
-  if (by_kernel || !at::GradMode::is_enabled()) return {};
-  return places.take(layer.weight, layer.bias);
-}
 
 }  // namespace
 
-Operation linear_activation(std::shared_ptr<torch::nn::LinearImpl> layer,
-                            const settings::ActivationLayer& activation, GradientPlaces& places) {
-  const bool is_relu = activation.function == settings::Activation::kRelu;
-  const std::int64_t number =
-      LinearActivation::number_of(is_relu ? LinearFunction::kRelu : LinearFunction::kTanh);
-  return [layer = std::move(layer), function = operation_of(activation), number,
-          &places](const at::Tensor& x) {
-    const bool by_kernel = fits_gpu_kernel(*layer, x);
-    if (by_kernel || can_host_linear_activation(x, layer->weight, layer->bias)) {
-      return LinearActivation::apply(x, layer->weight, layer->bias,
-                                     wanted_of(*layer, places, by_kernel), std::optional(number),
-                                     by_kernel);
-    }
-    return function(layer->forward(x));
-  };
-}
-
-Operation linear(std::shared_ptr<torch::nn::LinearImpl> layer, GradientPlaces& places) {
-  return [layer = std::move(layer), &places](const at::Tensor& x) {
-    constexpr bool kByKernel = false;
-    return can_host_linear_activation(x, layer->weight, layer->bias)
-               ? LinearActivation::apply(x, layer->weight, layer->bias,
-                                         wanted_of(*layer, places, kByKernel),
-                                         std::optional<std::int64_t>(), kByKernel)
-               : layer->forward(x);
-  };
+at::Tensor linear_activation(torch::nn::LinearImpl& layer, std::optional<LinearFunction> function,
+                             const at::Tensor& x, GradientPlaces& places) {
+  const bool by_kernel = function &&
+                         kernels::is_used(kernels::Operation::kLinearActivation, x.device()) &&
+                         kernels::can_linear_activation(x, layer.weight, layer.bias);
+  if (by_kernel || can_host_linear_activation(x, layer.weight, layer.bias)) {
+    WantedGradients wanted;  // GPU kernels allocate their gradients
+    if (!by_kernel && at::GradMode::is_enabled()) wanted = places.take(layer.weight, layer.bias);
+    std::optional<std::int64_t> number;
+    if (function) number = static_cast<std::int64_t>(*function);
+    return LinearActivation::apply(x, layer.weight, layer.bias, wanted, number, by_kernel);
+  }
+  const at::Tensor y = layer.forward(x);
+  if (!function) return y;
+  return function == LinearFunction::kRelu ? at::relu(y) : at::tanh(y);
 }
 
 }  // namespace mnist_train::models

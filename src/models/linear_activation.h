@@ -2,22 +2,18 @@
 
 #include <torch/nn/modules/linear.h>
 
-#include <memory>
+#include <optional>
 
+#include "kernels/linear_activation.h"
 #include "models/gradient_places.h"
-#include "models/layer_operations.h"
 
 namespace mnist_train::models {
 
-/// Returns the operation that computes a linear layer and the ReLU or tanh behind it. Numbers and
-/// gradients are LibTorch's up to rounding; one pass computes both the gradient in front of the
-/// function and that of the bias. On a CPU gradients are written to their places, if they have
-/// some. `places` must live as long as the operation.
-Operation linear_activation(std::shared_ptr<torch::nn::LinearImpl> layer,
-                            const settings::ActivationLayer& activation, GradientPlaces& places);
-
-/// Returns the operation that computes a linear layer with nothing behind it, by the same kernels
-/// on a CPU.
-Operation linear(std::shared_ptr<torch::nn::LinearImpl> layer, GradientPlaces& places);
+/// Returns the output of a linear layer, with an activation if `function` is given. Values and
+/// gradients are LibTorch's up to rounding; one pass computes the gradients of the activation and
+/// of the bias. On a CPU, gradients are written to `places`, if they have any.
+at::Tensor linear_activation(torch::nn::LinearImpl& layer,
+                             std::optional<kernels::LinearFunction> function, const at::Tensor& x,
+                             GradientPlaces& places);
 
 }  // namespace mnist_train::models

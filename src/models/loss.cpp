@@ -7,18 +7,115 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/eq.h>
 #include <ATen/ops/sum.h>
+#include <c10/util/BFloat16.h>
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
 #include <utility>
+#include <vector>
 
 #include "kernels/selection.h"
 #include "kernels/softmax_loss.h"
-#include "models/host_softmax_loss.h"
 
 namespace mnist_train::models {
 
 namespace {
 
 constexpr std::int64_t kIgnoreNothing = -100;
+
+struct SampleLoss {
+  double loss = 0;
+  double correct = 0;
+};
+
+/// The target of a sample: `weight` counts for `label`, the rest for `other`.
+struct SampleTarget {
+  std::int64_t label;
+  std::int64_t other;
+  float weight;
+
+  float of(std::int64_t place) const {
+    return (place == label ? weight : 0.0F) + (place == other ? 1.0F - weight : 0.0F);
+  }
+};
+
+/// The mathematics are those of kernels/gpu/softmax_loss.cu. `probabilities` [classes] is a
+/// workspace; `gradient` may be null.
+template <class T>
+SampleLoss sample_loss(const T* logits, SampleTarget target, float smoothing, float scale,
+                       std::vector<float>& probabilities, T* gradient) {
+  const auto classes = static_cast<std::int64_t>(probabilities.size());
+  if (std::min(target.label, target.other) < 0 || std::max(target.label, target.other) >= classes) {
+    return {std::numeric_limits<double>::quiet_NaN(), 0};  // which ends the run
+  }
+  const std::int64_t predicted = std::max_element(logits, logits + classes) - logits;
+  const auto largest = static_cast<float>(logits[predicted]);
+  float sum = 0;
+  float logit_sum = 0;
+  for (std::int64_t j = 0; j < classes; ++j) {
+    const float logit = static_cast<float>(logits[j]) - largest;
+    logit_sum += logit;
+    probabilities[static_cast<std::size_t>(j)] = std::exp(logit);
+    sum += probabilities[static_cast<std::size_t>(j)];
+  }
+  const float uniform = smoothing / static_cast<float>(classes);
+  for (std::int64_t j = 0; gradient != nullptr && j < classes; ++j) {
+    const float probability = probabilities[static_cast<std::size_t>(j)] / sum;
+    gradient[j] =
+        static_cast<T>(scale * (probability - (1.0F - smoothing) * target.of(j) - uniform));
+  }
+  const float log_sum = std::log(sum);
+  const auto loss_of = [&](std::int64_t place) {
+    return log_sum - (static_cast<float>(logits[place]) - largest);
+  };
+  const float loss = (1.0F - smoothing) * (target.weight * loss_of(target.label) +
+                                           (1.0F - target.weight) * loss_of(target.other)) +
+                     smoothing * (log_sum - logit_sum / static_cast<float>(classes));
+  return {loss, target.of(predicted)};
+}
+
+template <class T>
+SampleLoss batch_sums(const kernels::SoftmaxLossInput& input, double scale,
+                      const at::Tensor& gradient) {
+  const auto* logits = input.logits.const_data_ptr<T>();
+  const auto* labels = input.labels.const_data_ptr<std::int64_t>();
+  const bool mixed = input.weights.defined();
+  const auto* others = mixed ? input.other_labels.const_data_ptr<std::int64_t>() : labels;
+  const float* weights = mixed ? input.weights.const_data_ptr<float>() : nullptr;
+  T* const to = gradient.defined() ? gradient.mutable_data_ptr<T>() : nullptr;
+  const std::int64_t classes = input.logits.size(1);
+  std::vector<float> probabilities(static_cast<std::size_t>(classes));
+  SampleLoss sums;
+  for (std::int64_t i = 0; i < input.logits.size(0); ++i) {
+    const SampleTarget target{labels[i], others[i], mixed ? weights[i] : 1.0F};
+    const SampleLoss sample = sample_loss(
+        logits + i * classes, target, static_cast<float>(input.smoothing),
+        static_cast<float>(scale), probabilities, to == nullptr ? nullptr : to + i * classes);
+    sums.loss += sample.loss;
+    sums.correct += sample.correct;
+  }
+  return sums;
+}
+
+/// Returns whether `host_softmax_loss` computes the loss of such logits.
+bool can_host_softmax_loss(const at::Tensor& logits) {
+  return logits.is_cpu() && logits.dim() == 2 && logits.size(1) > 0 && logits.is_contiguous() &&
+         (logits.scalar_type() == at::kFloat || logits.scalar_type() == at::kBFloat16);
+}
+
+/// Does on a CPU what kernels::softmax_loss does on a GPU: one pass over the logits instead of a
+/// dozen operations of LibTorch, which for a batch of ten classes cost more than the computation.
+void host_softmax_loss(const kernels::SoftmaxLossInput& input, double scale,
+                       const at::Tensor& gradient, const at::Tensor& sums) {
+  const SampleLoss batch = input.logits.scalar_type() == at::kFloat
+                               ? batch_sums<float>(input, scale, gradient)
+                               : batch_sums<at::BFloat16>(input, scale, gradient);
+  auto* const to = sums.mutable_data_ptr<float>();
+  to[0] += static_cast<float>(batch.loss);
+  to[1] += static_cast<float>(batch.correct);
+  to[2] += static_cast<float>(input.logits.size(0));
+}
 
 }  // namespace
 
@@ -32,13 +129,14 @@ BatchLoss mixed_batch_loss(const at::Tensor& logits, const at::Tensor& labels,
     return at::cross_entropy_loss(scores, targets, {}, at::Reduction::None, kIgnoreNothing,
                                   label_smoothing);
   };
-  // Cross entropy is linear in the target, smoothed or not, so this is the loss of the mixed one.
+  // Cross entropy is linear in the target, smoothed or not, so this is the loss of the mixed
+  // target.
   return {(losses(labels) * weights + losses(other_labels) * other_weights).sum(),
           (predicted.eq(labels) * weights + predicted.eq(other_labels) * other_weights).sum()};
 }
 
 BatchLoss batch_loss(const at::Tensor& logits, const at::Tensor& labels, double label_smoothing) {
-  // A sum of losses in bf16 would keep two digits.
+  // A sum of losses in bf16 would keep only two digits.
   return {at::cross_entropy_loss(logits.to(at::kFloat), labels, {}, at::Reduction::Sum,
                                  kIgnoreNothing, label_smoothing),
           at::argmax(logits.detach(), 1).eq(labels).sum()};
@@ -49,7 +147,7 @@ BackwardRoot training_loss(const at::Tensor& logits, const Targets& targets, dou
   const bool by_kernel = kernels::is_used(kernels::Operation::kSoftmaxLoss, logits.device()) &&
                          kernels::can_softmax_loss(logits);
   if (by_kernel || can_host_softmax_loss(logits)) {
-    // Weights may be a column of all that was drawn for the samples.
+    // Weights may be a column of the draws for the samples.
     const at::Tensor weights =
         targets.weights.defined() ? targets.weights.contiguous() : at::Tensor();
     const kernels::SoftmaxLossInput input{logits.detach(), targets.labels, targets.other_labels,

@@ -15,28 +15,28 @@ struct BatchLoss {
 BatchLoss batch_loss(const at::Tensor& logits, const at::Tensor& labels,
                      double label_smoothing = 0);
 
-/// Does the same for mixed samples: in the loss as in `correct`, which then is f32, sample i counts
+/// The same for mixed samples: in the loss and in `correct`, which then is f32, sample i counts
 /// with `weights`[i] (f32) for its label and with the rest for its other label.
 BatchLoss mixed_batch_loss(const at::Tensor& logits, const at::Tensor& labels,
                            const at::Tensor& other_labels, const at::Tensor& weights,
                            double label_smoothing = 0);
 
-/// What the samples of a batch are to be recognised as.
+/// The targets of a batch.
 struct Targets {
   at::Tensor labels;        // [N] i64
-  at::Tensor other_labels;  // [N] i64; this one and the next are undefined where nothing is mixed
+  at::Tensor other_labels;  // [N] i64; undefined, like `weights`, unless samples are mixed
   at::Tensor weights;       // [N] f32, of `labels`
 };
 
-/// Where a backward pass begins.
+/// The start of a backward pass.
 struct BackwardRoot {
   at::Tensor tensor;
   at::Tensor gradient;  // like the tensor; undefined for 1
 };
 
-/// Adds the sums of the samples' losses, of the correct predictions and of the samples to `sums`
-/// [3] f32, and returns where to begin for the gradients of the losses' sum times `scale`. One
-/// kernel does all of it: kernels/gpu/softmax_loss.cu, or on a CPU `host_softmax_loss`.
+/// Adds the summed loss, the number of correct predictions and the number of samples to `sums` [3]
+/// f32, and returns the start of a backward pass of the summed loss times `scale`. One fused kernel
+/// computes all of it: kernels/gpu/softmax_loss.cu, or one for CPUs.
 BackwardRoot training_loss(const at::Tensor& logits, const Targets& targets, double label_smoothing,
                            double scale, const at::Tensor& sums);
 

@@ -5,8 +5,7 @@
 #include <string>
 
 #include "base/error.h"
-#include "models/plugin_model.h"
-#include "models/script_model.h"
+#include "models/external_model.h"
 
 namespace mnist_train::models {
 
@@ -16,8 +15,8 @@ bool has_running_statistics(const torch::nn::Module& layer) {
   return layer.named_buffers(/*recurse=*/false).contains("running_mean");
 }
 
-/// Whether statistics of the local batch, or running ones, decide what the layer computes. A layer
-/// of TorchScript is known by its name alone.
+/// Returns whether a layer uses statistics of the local batch, or running ones. A TorchScript layer
+/// is recognised by its name only.
 bool has_own_statistics(const torch::nn::Module& layer) {
   return layer.name().find("BatchNorm") != std::string::npos || has_running_statistics(layer);
 }

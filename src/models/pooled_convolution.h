@@ -13,6 +13,8 @@
 
 namespace mnist_train::models {
 
+inline constexpr auto kChannelsLast = at::MemoryFormat::ChannelsLast;
+
 /// The sizes of one image through the operations.
 struct PooledShapes {
   ConvolutionShape convolution;
@@ -24,52 +26,52 @@ struct PooledShapes {
         pool{convolution.out_height(), convolution.out_width(), convolution.out_channels} {}
 };
 
-/// What the forward pass gives, and what it keeps for the backward pass.
+/// Result of the forward pass, and the tensors that it keeps for the backward pass.
 struct PooledConvolution {
   at::Tensor out;
-  at::Tensor images;  // as the backward pass wants them
-  at::Tensor choice;  // which inputs of the pooling are the largest
+  at::Tensor images;  // in the layout of the backward pass
+  at::Tensor choice;  // positions of the maxima of the pooling
 };
 
-/// What the backward pass takes.
+/// Inputs of the backward pass.
 struct PooledConvolutionBackward {
   at::Tensor images, choice;  // of the forward pass
   at::Tensor weights;         // [out_channels,in_channels,kernel,kernel], channels last
-  at::Tensor gradient;        // of `out`, and laid out like it
+  at::Tensor gradient;        // of `out`, with its layout
   bool planar;                // whether that is contiguous, not channels last
-  bool wants_images;          // whether the gradient of the images is wanted
+  bool wants_images;          // whether to compute the gradient of the images
   WantedGradients wanted;     // of weights and bias
 };
 
 struct PooledConvolutionGradients {
-  at::Tensor images;  // undefined where it is not wanted
+  at::Tensor images;  // undefined if not wanted
   at::Tensor weights, bias;
 };
 
-/// Returns tensors for the gradients of weights and bias: those that are wanted, or new ones.
+/// Returns tensors for the gradients of weights and bias: the destination buffers, or new ones.
 inline PooledConvolutionGradients make_gradients(const PooledConvolutionBackward& pass) {
   const at::Tensor& like = pass.weights;
   return {{},
           gradient_tensor(pass.wanted.weight, like.sizes(),
-                          like.options().memory_format(at::MemoryFormat::ChannelsLast)),
+                          like.options().memory_format(kChannelsLast)),
           gradient_tensor(pass.wanted.bias, {like.size(0)}, like.options())};
 }
 
-/// A way to take images on a CPU through a convolution, ReLU and 2x2 max-pooling, and back.
-/// Kernels are square, with stride 1 and without padding; images [N,C,H,W] and weights are channels
-/// last, and so is what comes out, unless it is `planar`.
+/// An implementation of convolution, ReLU and 2x2 max-pooling on a CPU. Kernels are square, with
+/// stride 1 and no padding; images [N,C,H,W] and weights are channels last, and so is the output,
+/// unless it is `planar`.
 struct PooledConvolutionPasses {
   PooledConvolution (*forward)(const at::Tensor& images, const at::Tensor& weights,
                                const at::Tensor& bias, bool planar);
   PooledConvolutionGradients (*backward)(const PooledConvolutionBackward& pass);
 };
 
-/// Returns the way that takes 32 images of bf16 or f32 at a time, each in a lane of its own
-/// (`HwcnConvolution`), or null where the kernels for it are null.
+/// Returns the implementation that takes 32 images of bf16 or f32 at a time, one per lane
+/// (`HwcnConvolution`), or null if the processor lacks its kernels.
 const PooledConvolutionPasses* images_in_lanes(at::ScalarType type);
-/// Returns the way that takes one image of bf16 after the other, whose products use AMX where there
-/// is one, and whose backward pass, too, stays in the processor's cache. It is null for other
-/// types, and where the processor lacks the instructions.
+/// Returns the implementation that takes bf16 images one by one, uses AMX if available, and keeps
+/// both passes in the processor's cache. Null for other types, or if the processor lacks the
+/// instructions.
 const PooledConvolutionPasses* image_by_image(at::ScalarType type);
 
 }  // namespace mnist_train::models

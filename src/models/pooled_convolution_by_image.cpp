@@ -12,7 +12,6 @@ namespace mnist_train::models {
 
 namespace {
 
-constexpr auto kChannelsLast = at::MemoryFormat::ChannelsLast;
 constexpr std::int64_t kImagesPerTask = 8;
 
 const Bf16Convolution* bf16_kernels() {
@@ -84,8 +83,8 @@ void backward_images(const ImageShapes& shapes, const BackwardImages& batch, std
   }
 }
 
-PooledConvolution forward(const at::Tensor& images, const at::Tensor& weights,
-                          const at::Tensor& bias, bool planar) {
+PooledConvolution forward_by_image(const at::Tensor& images, const at::Tensor& weights,
+                                   const at::Tensor& bias, bool planar) {
   const ImageShapes shapes(images, weights);
   const std::vector<std::int64_t> sizes{images.size(0), shapes.pool.channels,
                                         shapes.pool.height / 2, shapes.pool.width / 2};
@@ -127,7 +126,7 @@ at::Tensor sum_over_images(const ImageShapes& shapes, const BackwardImages& batc
   return parts == 1 ? sums[0] : sums.sum(0);
 }
 
-PooledConvolutionGradients backward(const PooledConvolutionBackward& pass) {
+PooledConvolutionGradients backward_by_image(const PooledConvolutionBackward& pass) {
   const at::Tensor& weights = pass.weights;
   const ImageShapes shapes(pass.images, weights);
   BackwardImages batch{bits_of(pass.images),
@@ -153,12 +152,12 @@ PooledConvolutionGradients backward(const PooledConvolutionBackward& pass) {
   return result;
 }
 
-constexpr PooledConvolutionPasses kPasses{&forward, &backward};
+constexpr PooledConvolutionPasses kPassesByImage{&forward_by_image, &backward_by_image};
 
 }  // namespace
 
 const PooledConvolutionPasses* image_by_image(at::ScalarType type) {
-  return type == at::kBFloat16 && bf16_kernels() != nullptr ? &kPasses : nullptr;
+  return type == at::kBFloat16 && bf16_kernels() != nullptr ? &kPassesByImage : nullptr;
 }
 
 }  // namespace mnist_train::models

@@ -13,7 +13,6 @@ namespace mnist_train::models {
 
 namespace {
 
-constexpr auto kChannelsLast = at::MemoryFormat::ChannelsLast;
 constexpr std::int64_t kImages = ImageBlock::kImages;
 
 template <class Element>
@@ -93,8 +92,8 @@ at::Tensor buffer(std::int64_t elements) {
 }
 
 template <class Element>
-PooledConvolution forward(const at::Tensor& images, const at::Tensor& weights,
-                          const at::Tensor& bias, bool planar) {
+PooledConvolution forward_in_lanes(const at::Tensor& images, const at::Tensor& weights,
+                                   const at::Tensor& bias, bool planar) {
   const PooledShapes shapes(images.size(2), images.size(3), weights);
   const ConvolutionShape& convolution = shapes.convolution;
   const PooledImage pool = pool_of_block(shapes);
@@ -202,7 +201,7 @@ void sum_over_blocks(const PooledShapes& shapes, std::int64_t blocks,
 }
 
 template <class Element>
-PooledConvolutionGradients backward(const PooledConvolutionBackward& pass) {
+PooledConvolutionGradients backward_in_lanes(const PooledConvolutionBackward& pass) {
   const PooledShapes shapes(pass.images.size(1), pass.images.size(2), pass.weights);
   const Blocks blocks(pass.gradient.size(0));
   const at::Tensor gradient = spread<Element>(shapes, blocks, pass);
@@ -215,16 +214,17 @@ PooledConvolutionGradients backward(const PooledConvolutionBackward& pass) {
 }
 
 template <class Element>
-const PooledConvolutionPasses* passes() {
-  static constexpr PooledConvolutionPasses kPasses{&forward<Element>, &backward<Element>};
+const PooledConvolutionPasses* passes_in_lanes() {
+  static constexpr PooledConvolutionPasses kPasses{&forward_in_lanes<Element>,
+                                                   &backward_in_lanes<Element>};
   return hwcn_kernels<Element>() != nullptr ? &kPasses : nullptr;
 }
 
 }  // namespace
 
 const PooledConvolutionPasses* images_in_lanes(at::ScalarType type) {
-  if (type == at::kBFloat16) return passes<Bf16Bits>();
-  return type == at::kFloat ? passes<float>() : nullptr;
+  if (type == at::kBFloat16) return passes_in_lanes<Bf16Bits>();
+  return type == at::kFloat ? passes_in_lanes<float>() : nullptr;
 }
 
 }  // namespace mnist_train::models

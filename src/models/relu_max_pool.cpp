@@ -12,6 +12,9 @@
 #include "base/parallel.h"
 #include "kernels/relu_max_pool.h"
 #include "kernels/selection.h"
+#include "models/bf16_convolution.h"
+#include "models/convolution.h"
+#include "models/pooled_convolution.h"
 #include "models/relu_max_pool_rows.h"
 #include "models/tensor_memory.h"
 
@@ -19,15 +22,14 @@ namespace mnist_train::models {
 
 namespace {
 
-constexpr auto kChannelsLast = at::MemoryFormat::ChannelsLast;
-constexpr std::int64_t kImagesPerTask = 4;
+constexpr std::int64_t kPooledPerTask = 4;
 constexpr std::uint8_t kNone = 4;
 
 template <class Bits>
 constexpr Bits kInfinity = sizeof(Bits) == 4 ? static_cast<Bits>(0x7f800000)
                                              : static_cast<Bits>(0x7f80);
 
-/// The bits as an integer that orders them; NaNs become the largest.
+/// Returns the bits as an integer with the order of the values; NaNs become the largest.
 template <class Bits>
 Bits ordered(Bits bits) {
   constexpr Bits kLargest = std::numeric_limits<Bits>::max();
@@ -76,12 +78,12 @@ void spread_row(const Bits* gradient, const std::uint8_t* choice, Bits* top, Bit
   }
 }
 
-/// Calls `work(bits, i)` for the images i of a batch, on several threads; `bits` is a value that
-/// has the type of the bits of `x`.
+/// Calls `work(bits, i)` for each image i of a batch, on several threads; the type of `bits` is
+/// that of the bits of `x`.
 template <class Work>
 void for_each_image(const at::Tensor& x, const Work& work) {
   const bool is_fp32 = x.scalar_type() == at::kFloat;
-  parallel_for(0, x.size(0), kImagesPerTask, [&](std::int64_t begin, std::int64_t end) {
+  parallel_for(0, x.size(0), kPooledPerTask, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       is_fp32 ? work(std::int32_t{}, i) : work(std::int16_t{}, i);
     }
@@ -118,7 +120,7 @@ at::MemoryFormat format_of_pooled(bool planar) {
 
 class ReluMaxPool : public torch::autograd::Function<ReluMaxPool> {
  public:
-  /// There is a bias, and a planar result, only where a kernel for GPUs makes them.
+  /// Only the GPU kernel supports a bias and planar output.
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input,
                             const std::optional<at::Tensor>& bias, bool by_gpu_kernel,
                             bool planar) {
@@ -163,9 +165,65 @@ class ReluMaxPool : public torch::autograd::Function<ReluMaxPool> {
   }
 };
 
-bool fits_gpu_kernel(const at::Tensor& x, const at::Tensor& bias) {
-  return kernels::is_used(kernels::Operation::kReluMaxPool, x.device()) &&
-         kernels::can_relu_max_pool(x, bias);
+/// Returns the fastest kernels for a layer with these weights [out,in,kernel,kernel] on this
+/// processor, or null. AMX should be faster if a layer fills two of its registers with output
+/// channels and four with weights; that bound was not measured.
+const PooledConvolutionPasses* passes(const at::Tensor& weight) {
+  constexpr std::int64_t kChannels = 32;
+  constexpr std::int64_t kWeights = 128;
+  const bool fills_amx = weight.size(0) >= kChannels && weight.numel() / weight.size(0) >= kWeights;
+  return fills_amx && weight.scalar_type() == at::kBFloat16 && multiplies_by_amx()
+             ? image_by_image(weight.scalar_type())
+             : images_in_lanes(weight.scalar_type());
+}
+
+class ConvolveReluMaxPool : public torch::autograd::Function<ConvolveReluMaxPool> {
+ public:
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input,
+                            const at::Tensor& weight, const at::Tensor& bias,
+                            const WantedGradients& wanted, bool planar) {
+    const at::Tensor weights = weight.contiguous(kChannelsLast);
+    PooledConvolution result = passes(weight)->forward(input.contiguous(kChannelsLast), weights,
+                                                       bias.contiguous(), planar);
+    context->save_for_backward({result.images, result.choice, weights});
+    wanted.save(context->saved_data);
+    context->saved_data["planar"] = planar;
+    return result.out;
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    const torch::autograd::variable_list saved = context->get_saved_variables();
+    const bool planar = context->saved_data["planar"].toBool();
+    const at::Tensor& weights = saved[2];
+    PooledConvolutionGradients result = passes(weights)->backward(
+        {.images = saved[0],
+         .choice = saved[1],
+         .weights = weights,
+         .gradient = gradients[0].contiguous(planar ? at::MemoryFormat::Contiguous : kChannelsLast),
+         .planar = planar,
+         .wants_images = context->needs_input_grad(0),
+         .wanted = WantedGradients::saved(context->saved_data)});
+    return {std::move(result.images), std::move(result.weights), std::move(result.bias), {}, {}};
+  }
+};
+
+bool all_are(const torch::ExpandingArray<2>& values, std::int64_t wanted) {
+  return std::all_of(values->begin(), values->end(),
+                     [&](std::int64_t value) { return value == wanted; });
+}
+
+bool fits(const torch::nn::Conv2dImpl& layer) {
+  const auto& options = layer.options;
+  const auto* padding = std::get_if<torch::ExpandingArray<2>>(&options.padding());
+  return padding != nullptr && all_are(*padding, 0) && all_are(options.stride(), 1) &&
+         all_are(options.dilation(), 1) && options.groups() == 1 && options.bias() &&
+         all_are(options.kernel_size(), options.kernel_size()->front());
+}
+
+bool fits(const torch::nn::Conv2dImpl& layer, const at::Tensor& images) {
+  return images.dim() == 4 && images.size(1) == layer.options.in_channels() &&
+         std::min(images.size(2), images.size(3)) >= layer.options.kernel_size()->front();
 }
 
 }  // namespace
@@ -178,24 +236,42 @@ const PoolRows<Bits>& portable_pool_rows() {
 template const PoolRows<std::int32_t>& portable_pool_rows();
 template const PoolRows<std::int16_t>& portable_pool_rows();
 
-at::Tensor relu_max_pool(const at::Tensor& x) { return bias_relu_max_pool(x, /*bias=*/{}); }
-
-at::Tensor relu_max_pool_flatten(const at::Tensor& x) {
-  return bias_relu_max_pool(x, /*bias=*/{}, /*planar=*/true).flatten(1);
+at::Tensor relu_max_pool(const at::Tensor& x, const at::Tensor& bias, bool flatten) {
+  const bool by_gpu_kernel = kernels::is_used(kernels::Operation::kReluMaxPool, x.device()) &&
+                             kernels::can_relu_max_pool(x, bias);
+  if (bias.defined() && !by_gpu_kernel)
+    return relu_max_pool(x + bias.view({-1, 1, 1}), {}, flatten);
+  const bool by_host_kernel =
+      x.is_cpu() && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16);
+  // ReLU after the pooling gives the same values and gradients as before it, with a quarter of the
+  // elements.
+  const at::Tensor out =
+      by_gpu_kernel || by_host_kernel
+          ? ReluMaxPool::apply(x, bias.defined() ? std::optional(bias) : std::nullopt,
+                               by_gpu_kernel, by_gpu_kernel && flatten)
+          : at::relu(at::max_pool2d(x, 2));
+  return flatten ? out.flatten(1) : out;
 }
 
-at::Tensor bias_relu_max_pool(const at::Tensor& x, const at::Tensor& bias, bool planar) {
-  if (fits_gpu_kernel(x, bias)) {
-    return ReluMaxPool::apply(x, bias.defined() ? std::optional(bias) : std::nullopt,
-                              /*by_gpu_kernel=*/true, planar);
+bool has_host_convolve_relu_max_pool(const torch::nn::Conv2dImpl& layer) {
+  return layer.weight.is_cpu() && passes(layer.weight) != nullptr && fits(layer) &&
+         !kernels::is_used(kernels::Operation::kReluMaxPool, layer.weight.device());
+}
+
+at::Tensor convolve_relu_max_pool(torch::nn::Conv2dImpl& layer, const at::Tensor& images,
+                                  GradientPlaces& places, bool flatten) {
+  if (kernels::is_used(kernels::Operation::kReluMaxPool, images.device()) &&
+      can_convolve_without_bias(layer, images)) {
+    return relu_max_pool(convolve_without_bias(layer, images), layer.bias, flatten);
   }
-  if (bias.defined()) return bias_relu_max_pool(x + bias.view({-1, 1, 1}), /*bias=*/{}, planar);
-  const bool one_kernel =
-      x.is_cpu() && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16);
-  // ReLU after the pooling gives the same numbers and gradients as before it, on a quarter of the
-  // elements.
-  return one_kernel ? ReluMaxPool::apply(x, std::nullopt, /*by_gpu_kernel=*/false, /*planar=*/false)
-                    : at::relu(at::max_pool2d(x, 2));
+  const bool fused = images.is_cpu() && images.scalar_type() == layer.weight.scalar_type() &&
+                     has_host_convolve_relu_max_pool(layer) && fits(layer, images);
+  if (!fused) return relu_max_pool(layer.forward(images), /*bias=*/{}, flatten);
+  WantedGradients wanted;
+  if (at::GradMode::is_enabled()) wanted = places.take(layer.weight, layer.bias);
+  const at::Tensor out =
+      ConvolveReluMaxPool::apply(images, layer.weight, layer.bias, wanted, /*planar=*/flatten);
+  return flatten ? out.flatten(1) : out;
 }
 
 }  // namespace mnist_train::models

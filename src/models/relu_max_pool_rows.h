@@ -4,28 +4,28 @@
 
 namespace mnist_train::models {
 
-/// The kernels for one output row of `relu_max_pool`, channels last. `Bits` holds a value's bits:
-/// int32 for fp32, int16 for bf16. Positive floats are ordered like their bits and negative ones
+/// Kernels for one output row of `relu_max_pool`, channels last. `Bits` holds the bits of a value:
+/// int32 for fp32, int16 for bf16. Positive floats have the order of their bits and negative ones
 /// are negative integers, so ReLU and maximum are integer maxima; NaNs of both signs count as the
 /// largest value.
 template <class Bits>
 struct PoolRows {
   /// Reads 2 * width * channels values of each of the input rows `top` and `bottom`. Writes width *
-  /// channels values, and for each the `choice`: which of its four inputs is the largest (0 and 1
-  /// in `top`, 2 and 3 in `bottom`, the first of equal ones), or 4 where none is positive.
+  /// channels values, and for each the `choice`: the index of its largest input (0 and 1 in `top`,
+  /// 2 and 3 in `bottom`, the first of equal ones), or 4 if none is positive.
   void (*pool)(const Bits* top, const Bits* bottom, Bits* out, std::uint8_t* choice,
                std::int64_t width, std::int64_t channels);
-  /// The backward pass: writes 2 * width * channels values of each of the rows `top` and `bottom`,
-  /// the gradient where `choice` says and 0 elsewhere.
+  /// The backward pass: writes 2 * width * channels values to each of the rows `top` and `bottom`,
+  /// the gradient at the position of `choice` and 0 elsewhere.
   void (*spread)(const Bits* gradient, const std::uint8_t* choice, Bits* top, Bits* bottom,
                  std::int64_t width, std::int64_t channels);
 };
 
-/// Returns the kernels that any processor can run.
+/// Returns the kernels for any processor.
 template <class Bits>
 const PoolRows<Bits>& portable_pool_rows();
 
-/// Returns the kernels for AVX-512 (F, BW, VL), or null where the processor lacks it.
+/// Returns the kernels for AVX-512 (F, BW, VL), or null if the processor lacks it.
 template <class Bits>
 const PoolRows<Bits>* avx512_pool_rows();
 
@@ -36,7 +36,7 @@ const PoolRows<Bits>& pool_rows() {
   return fastest != nullptr ? *fastest : portable_pool_rows<Bits>();
 }
 
-/// Size of one image [height,width,channels] that is pooled.
+/// Size of one input image [height,width,channels] of the pooling.
 struct PooledImage {
   std::int64_t height, width, channels;
 
@@ -56,8 +56,7 @@ void pool_image(const PooledImage& image, const Bits* in, Bits* out, std::uint8_
   }
 }
 
-/// Runs `PoolRows::spread` over a whole image. An odd last row or column of `into` keeps its
-/// values.
+/// Runs `PoolRows::spread` over a whole image. Leaves an odd last row or column of `into` as it is.
 template <class Bits>
 void spread_image(const PooledImage& image, const Bits* gradient, const std::uint8_t* choice,
                   Bits* into) {

@@ -1,5 +1,3 @@
-#include "models/script_model.h"
-
 #include <caffe2/serialize/inline_container.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/runtime/graph_executor.h>
@@ -15,12 +13,12 @@ namespace mnist_train::models {
 
 namespace {
 
-/// A module of a script: it has the script's tensors, and its type's name.
+/// A module of a script, with its tensors and the name of its type.
 struct ScriptPart : torch::nn::Module {
   using torch::nn::Module::Module;
 };
 
-/// Registers the tensors of `script` and of its modules in `module`, under their names.
+/// Registers the tensors of `script` and of its modules in `module` under their names.
 void mirror(const torch::jit::Module& script, torch::nn::Module& module) {
   for (const auto& item : script.named_parameters(/*recurse=*/false)) {
     module.register_parameter(item.name, item.value, item.value.requires_grad());
@@ -35,7 +33,7 @@ void mirror(const torch::jit::Module& script, torch::nn::Module& module) {
   }
 }
 
-/// Makes `script` compute with the tensors of `module`, which mirrors a script like it.
+/// Makes `script` compute with the tensors of `module`, which mirrors it.
 void share_tensors(const torch::nn::Module& module, torch::jit::Module script) {
   for (const auto& item : module.named_parameters(/*recurse=*/false)) {
     script.setattr(item.key(), item.value());
@@ -66,16 +64,16 @@ class ScriptModel : public ExternalModel {
   void to(at::Device device, bool non_blocking) override {
     Model::to(device, non_blocking);
     if (device.is_cpu()) return;
-    // What is neither a parameter nor a buffer, such as constants of the code, is there only where
-    // the script is loaded there.
+    // Tensors that are neither parameters nor buffers, such as constants of the code, reach the
+    // device only if the script is loaded there.
     script_ = torch::jit::load(file_.string(), device);
     share_tensors(*this, script_);
   }
 
  protected:
   at::Tensor compute(const at::Tensor& images) override {
-    // The optimising executor profiles the first calls and computes later ones by other kernels, so
-    // a resumed run would not get the bits of one that was never stopped.
+    // The optimising executor profiles the first calls and uses other kernels for later ones, so a
+    // resumed run would differ from an uninterrupted one.
     const torch::jit::GraphOptimizerEnabledGuard as_written(false);
     return script_.forward({images}).toTensor();
   }
@@ -87,7 +85,7 @@ class ScriptModel : public ExternalModel {
       if (archive.hasRecord("constants.pkl")) {
         script_ = torch::jit::load(file_.string(), at::kCPU);
       } else if (archive.hasRecord("data.pkl")) {
-        refuse("is what torch.save wrote; use torch.jit.script(model).save");
+        refuse("was written by torch.save; use torch.jit.script(model).save");
       } else {
         refuse("is not TorchScript; use torch.jit.script(model).save");
       }
@@ -95,7 +93,7 @@ class ScriptModel : public ExternalModel {
       throw;
     } catch (const std::exception& error) {
       const std::string cause = cause_of(error);
-      refuse("is damaged, or not TorchScript, which torch.jit.script(model).save writes: " +
+      refuse("is damaged or not TorchScript (use torch.jit.script(model).save): " +
              cause.substr(0, cause.find(". ")));
     }
   }
@@ -111,7 +109,7 @@ class ScriptModel : public ExternalModel {
     bool fits = inputs.size() >= 2 && is_tensor(inputs[1]);
     for (std::size_t i = 2; i < inputs.size(); ++i) fits &= inputs[i].default_value().has_value();
     fits &= schema.returns().size() == 1 && is_tensor(schema.returns().front());
-    if (!fits) refuse("forward has to take one tensor and return one; it is" + text_of(schema));
+    if (!fits) refuse("forward must take one tensor and return one; it is" + text_of(schema));
   }
 
   static std::string text_of(const c10::FunctionSchema& schema) {

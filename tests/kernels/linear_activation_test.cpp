@@ -142,14 +142,13 @@ TEST_CASE("the kernel of linear layers with a function agrees with LibTorch's op
 TEST_CASE("the gradients of linear layers with a function are the differences of their values") {
   const UsedKernels used;
   torch::manual_seed(9);
-  for (const Activation activation : {Activation::kRelu, Activation::kTanh}) {
+  for (const LinearFunction function : {LinearFunction::kRelu, LinearFunction::kTanh}) {
     const auto layer = linear(5, 8);
-    settings::ActivationLayer behind;
-    behind.function = activation;
     models::GradientPlaces places;
-    const auto operation = models::linear_activation(layer, behind, places);
     const at::Tensor x = at::randn({7, 5}).requires_grad_();
-    const auto loss = [&] { return operation(x).square().sum(); };
+    const auto loss = [&] {
+      return models::linear_activation(*layer, function, x, places).square().sum();
+    };
     loss().backward();
     const at::NoGradGuard no_grad;
     constexpr float kStep = 1e-3F;
@@ -214,10 +213,10 @@ TEST_CASE("a linear layer with a function computes the gradients that are needed
   const UsedKernels used;
   torch::manual_seed(11);
   const auto layer = linear(6, 8);
-  settings::ActivationLayer relu;
-  relu.function = Activation::kRelu;
   models::GradientPlaces places;
-  const auto operation = models::linear_activation(layer, relu, places);
+  const auto operation = [&](const at::Tensor& x) {
+    return models::linear_activation(*layer, LinearFunction::kRelu, x, places);
+  };
   const at::Tensor x = at::randn({5, 6});
   operation(x).sum().backward();  // a gradient that is expanded from one value
   CHECK(!x.grad().defined());
@@ -242,13 +241,11 @@ TEST_CASE("what the kernel of linear layers cannot do is left to LibTorch") {
   CHECK(!kernels::can_linear_activation(at::randn({2, 3, 6}), weight, bias));
   CHECK(!kernels::can_linear_activation(at::randn({2, 6}).to(at::kBFloat16), weight, bias));
   const UsedKernels used;
-  settings::ActivationLayer relu;
-  relu.function = Activation::kRelu;
   for (const bool has_bias : {false, true}) {
     const auto layer = linear(6, 4, has_bias);
     const at::Tensor x = has_bias ? at::randn({2, 3, 6}) : at::randn({5, 6});
     models::GradientPlaces places;
-    const at::Tensor out = models::linear_activation(layer, relu, places)(x);
+    const at::Tensor out = models::linear_activation(*layer, LinearFunction::kRelu, x, places);
     CHECK(out.equal(at::relu(layer->forward(x))));
     out.sum().backward();
     CHECK(layer->weight.grad().defined());

@@ -74,8 +74,9 @@ void check(const Case& tried, at::ScalarType type, bool has_bias, bool planar) {
   const at::Tensor upstream =
       at::randn({tried.images, tried.channels, tried.height / 2, tried.width / 2}).to(type);
   const Passes ours = both_passes(
-      [planar](const at::Tensor& values, const at::Tensor& added) {
-        return models::bias_relu_max_pool(values, added, planar);
+      [&](const at::Tensor& values, const at::Tensor& added) {
+        const at::Tensor out = models::relu_max_pool(values, added, /*flatten=*/planar);
+        return planar ? out.view(upstream.sizes()) : out;
       },
       x, bias, upstream);
   const Passes expected = both_passes(reference, x, bias, upstream);
@@ -120,7 +121,7 @@ TEST_CASE("the gradients of ReLU and pooling are the differences of its values")
   const UsedKernels used;
   torch::manual_seed(9);
   const auto loss = [](const at::Tensor& x, const at::Tensor& bias) {
-    return models::bias_relu_max_pool(x, bias).square().sum();
+    return models::relu_max_pool(x, bias).square().sum();
   };
   const at::Tensor x = at::randn({2, 3, 5, 4}).contiguous(kChannelsLast).requires_grad_();
   const at::Tensor bias = at::randn({3}).requires_grad_();
@@ -154,7 +155,7 @@ TEST_CASE("parameters and images may begin anywhere in a buffer") {
       const at::Tensor x =
           buffer.slice(0, from).view({2, 4, 4, 8}).permute({0, 3, 1, 2});  // channels last
       const at::Tensor expected = reference(x, bias);
-      CHECK(models::bias_relu_max_pool(x, bias).equal(expected));
+      CHECK(models::relu_max_pool(x, bias).equal(expected));
     }
   }
 }
@@ -201,7 +202,7 @@ TEST_CASE("convolution, ReLU and pooling give the same with the kernels as witho
     for (torch::nn::Conv2d& layer : layers) {
       layer->zero_grad();
       models::GradientPlaces places;
-      const at::Tensor out = models::convolve_relu_max_pool(layer, images, places);
+      const at::Tensor out = models::convolve_relu_max_pool(*layer, images, places);
       out.square().sum().backward();
       results.push_back(out.detach());
       for (const auto& parameter : layer->parameters()) {
@@ -303,7 +304,7 @@ TEST_CASE("pooled images become vectors by the kernels as by LibTorch's operatio
     for (const Case& tried : kCases) {
       const at::Tensor x = with_ties({tried.images, tried.channels, tried.height, tried.width})
                                .contiguous(kChannelsLast);
-      CHECK(models::relu_max_pool_flatten(x).equal(reference(x, {}).flatten(1)));
+      CHECK(models::relu_max_pool(x, {}, /*flatten=*/true).equal(reference(x, {}).flatten(1)));
     }
   };
   check_vectors();
@@ -317,8 +318,8 @@ TEST_CASE("what the kernels of ReLU and pooling cannot do is left to LibTorch") 
   const at::Tensor bias = at::randn({4});
   for (const at::Tensor& x : {at::randn({2, 4, 5, 5}, at::kDouble), at::randn({0, 4, 4, 4})}) {
     const Passes ours =
-        both_passes([](const auto&... tensors) { return models::bias_relu_max_pool(tensors...); },
-                    x, bias.to(x.scalar_type()),
+        both_passes([](const auto&... tensors) { return models::relu_max_pool(tensors...); }, x,
+                    bias.to(x.scalar_type()),
                     at::ones({x.size(0), 4, x.size(2) / 2, x.size(3) / 2}, x.scalar_type()));
     CHECK(!kernels::can_relu_max_pool(x, bias.to(x.scalar_type())));
     CHECK(ours.out.equal(reference(x, bias.to(x.scalar_type()))));

@@ -48,12 +48,12 @@ at::Tensor make_upstream(const Case& c, at::ScalarType type) {
 
 at::Tensor pool(torch::nn::Conv2d& layer, const at::Tensor& images) {
   GradientPlaces places;
-  return convolve_relu_max_pool(layer, images, places);
+  return convolve_relu_max_pool(*layer, images, places);
 }
 
 at::Tensor pool_flatten(torch::nn::Conv2d& layer, const at::Tensor& images) {
   GradientPlaces places;
-  return convolve_relu_max_pool_flatten(layer, images, places);
+  return convolve_relu_max_pool(*layer, images, places, /*flatten=*/true);
 }
 
 struct Passes {
@@ -205,7 +205,7 @@ TEST_CASE("gradients are written to their destination buffers") {
     GradientPlaces places;
     places.set(layer->weight, weight);
     places.set(layer->bias, bias);
-    convolve_relu_max_pool(layer, images, places).backward(upstream);
+    convolve_relu_max_pool(*layer, images, places).backward(upstream);
     CHECK(layer->weight.grad().const_data_ptr() == weight.const_data_ptr());
     CHECK(layer->bias.grad().const_data_ptr() == bias.const_data_ptr());
     const Passes elsewhere = both_passes(layer, images, upstream, pool);

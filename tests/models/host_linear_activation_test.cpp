@@ -1,5 +1,3 @@
-#include "models/host_linear_activation.h"
-
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -87,18 +85,17 @@ TEST_CASE("the gradients behind a linear layer are those of its function, and th
 }
 
 TEST_CASE("a linear layer with a function behind it learns on a CPU as by LibTorch's operations") {
-  for (const auto function : {settings::Activation::kRelu, settings::Activation::kTanh}) {
+  for (const auto function : {LinearFunction::kRelu, LinearFunction::kTanh}) {
     for (const auto type : {at::kFloat, at::kBFloat16}) {
       auto layer = std::make_shared<torch::nn::LinearImpl>(40, 30);
       layer->to(type);
       GradientPlaces places;
-      const auto operation = linear_activation(layer, settings::ActivationLayer{function}, places);
       const auto gradients_of = [&](bool fused) {
         layer->zero_grad();
         at::Tensor x = at::linspace(-1, 1, 12 * 40).view({12, 40}).to(type).requires_grad_();
-        at::Tensor y = fused                                     ? operation(x)
-                       : function == settings::Activation::kRelu ? at::relu(layer->forward(x))
-                                                                 : at::tanh(layer->forward(x));
+        at::Tensor y = fused ? linear_activation(*layer, function, x, places)
+                       : function == LinearFunction::kRelu ? at::relu(layer->forward(x))
+                                                           : at::tanh(layer->forward(x));
         y.square().sum().backward();
         return std::vector{y.detach(), x.grad(), layer->weight.grad().clone(),
                            layer->bias.grad().clone()};
@@ -118,11 +115,10 @@ TEST_CASE("a linear layer with a function behind it learns on a CPU as by LibTor
 TEST_CASE("rows that do not fit the layer are LibTorch's error") {
   auto layer = std::make_shared<torch::nn::LinearImpl>(40, 30);
   GradientPlaces places;
-  const settings::ActivationLayer tanh{settings::Activation::kTanh};
   for (const std::int64_t width : {39, 41}) {
     const at::Tensor x = at::zeros({2, width});
-    CHECK_THROWS_AS(linear(layer, places)(x), c10::Error);
-    CHECK_THROWS_AS(linear_activation(layer, tanh, places)(x), c10::Error);
+    CHECK_THROWS_AS(linear_activation(*layer, std::nullopt, x, places), c10::Error);
+    CHECK_THROWS_AS(linear_activation(*layer, LinearFunction::kTanh, x, places), c10::Error);
   }
 }
 
@@ -131,11 +127,11 @@ TEST_CASE("a linear layer writes its weight's gradient to the place where it is 
     auto layer = std::make_shared<torch::nn::LinearImpl>(50, 33);
     layer->to(type);
     GradientPlaces places;
-    const auto operation = linear(layer, places);
     const at::Tensor x = at::linspace(-1, 1, 12 * 50).view({12, 50}).to(type);
+    const auto forward = [&] { return linear_activation(*layer, std::nullopt, x, places); };
     const auto gradient = [&] {
       layer->zero_grad();
-      operation(x).square().sum().backward();
+      forward().square().sum().backward();
       return layer->weight.grad();
     };
     const at::Tensor expected = gradient().clone();
@@ -144,7 +140,7 @@ TEST_CASE("a linear layer writes its weight's gradient to the place where it is 
     places.set(layer->weight, place);
     {
       const at::NoGradGuard no_grad;  // an evaluation, which has no gradients
-      (void)operation(x);
+      (void)forward();
     }
     const at::Tensor found = gradient();
     CHECK(found.equal(expected));

@@ -266,8 +266,8 @@ def broken_files(folder, whole):
     (folder / "folder.ts").mkdir()
     yield "missing.ts", "No such file"
     yield "folder.ts", "found a folder"
-    yield "state.pt", "is what torch.save wrote; use torch.jit.script(model).save"
-    yield "pickled.pt", "is what torch.save wrote"
+    yield "state.pt", "was written by torch.save; use torch.jit.script(model).save"
+    yield "pickled.pt", "was written by torch.save"
     yield write("empty.ts", b""), "not TorchScript"
     yield write("text.ts", b"def forward(self, x): return x\n" * 99), "not TorchScript"
     yield write("cut.ts", whole[:len(whole) // 2]), "is damaged"
