@@ -1,4 +1,9 @@
+#include <dali/dali.h>
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -10,20 +15,220 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/system.h"
-#include "dali/pipeline.h"
 #include "data/image_decoder.h"
 #include "imaging/codec.h"
+
+// Declared by no header of the C interface; without it no operator is known.
+extern "C" void daliInitOperators();  // NOLINT(readability-identifier-naming)
 
 namespace mnist_train::dali {
 
 namespace {
 
-// While one is decoded, the next one waits inside DALI.
+/// Frees one of DALI's handles.
+struct FreeHandle {
+  void operator()(daliPipeline_h handle) const { (void)daliPipelineDestroy(handle); }
+  void operator()(daliPipelineOutputs_h handle) const { (void)daliPipelineOutputsDestroy(handle); }
+  void operator()(daliTensorList_h handle) const { (void)daliTensorListDecRef(handle, nullptr); }
+  void operator()(daliTensor_h handle) const { (void)daliTensorDecRef(handle, nullptr); }
+};
+template <typename Handle>
+using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, FreeHandle>;
+
+constexpr const char* kInput = "encoded";
+
+void require(daliResult_t result, ExitCode code = ExitCode::kRunFailed) {
+  if (result == DALI_SUCCESS) return;
+  throw Error(code, std::string("NVIDIA DALI: ") + daliGetLastErrorMessage());
+}
+
+void initialize() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    require(daliInit());
+    daliInitOperators();
+  });
+}
+
+/// Discards output to standard error during its lifetime.
+class QuietStderr {
+ public:
+  QuietStderr() : saved_(::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3)) {
+    const UniqueFd nowhere(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+    if (saved_.valid() && nowhere.valid()) ::dup2(nowhere.get(), STDERR_FILENO);
+  }
+  QuietStderr(const QuietStderr&) = delete;
+  QuietStderr& operator=(const QuietStderr&) = delete;
+  ~QuietStderr() {
+    if (saved_.valid()) ::dup2(saved_.get(), STDERR_FILENO);
+  }
+
+ private:
+  UniqueFd saved_;
+};
+
+daliArgDesc_t argument(const char* name, daliDataType_t type, std::int64_t value) {
+  daliArgDesc_t result{};
+  result.name = name;
+  result.dtype = type;
+  result.ivalue = value;
+  return result;
+}
+
+/// A DALI pipeline: external input -> decoders.Image -> Resize -> CropMirrorNormalize, which makes
+/// planes of colours. DALI does not choose, shuffle or pad samples. With a GPU the decoder is
+/// `mixed` and the other operators run on the GPU.
+class Pipeline {
+ public:
+  /// Builds it for batches of at most `max_batch` samples. Throws Error(kRunFailed) with DALI's
+  /// reason.
+  Pipeline(const data::ImageDecoderSetup& setup, std::size_t max_batch);
+
+  std::size_t max_batch() const { return max_batch_; }
+
+  /// Begins to decode a batch of encoded files, which must stay in place until it is popped.
+  void feed(const std::vector<std::span<const std::uint8_t>>& files);
+  /// Waits for the oldest batch in the pipeline. Its memory belongs to DALI and is reused after the
+  /// last owner is gone. Throws Error(kData), after which the pipeline is unusable.
+  data::DecodedBatch pop();
+
+ private:
+  void add_operators();
+  void add_operator(const char* schema, daliBackend_t backend, const char* output,
+                    const std::vector<daliArgDesc_t>& arguments);
+
+  data::ImageDecoderSetup setup_;
+  std::size_t max_batch_;
+  Owned<daliPipeline_h> pipeline_;
+  daliIODesc_t last_{};  // input of the next operator
+};
+
+Pipeline::Pipeline(const data::ImageDecoderSetup& setup, std::size_t max_batch)
+    : setup_(setup), max_batch_(max_batch) {
+  // DALI prints long warnings about codecs that are not installed (JPEG 2000, TIFF).
+  const QuietStderr quiet;
+  initialize();
+  daliPipelineParams_t parameters{};
+  DALI_SET_PARAM(parameters, max_batch_size, static_cast<int>(max_batch_));
+  DALI_SET_PARAM(parameters, num_threads, setup_.threads);
+  // Without a GPU it must not be set at all.
+  if (setup_.gpu) DALI_SET_PARAM(parameters, device_id, *setup_.gpu);
+  DALI_SET_PARAM(parameters, exec_type, DALI_EXEC_DYNAMIC);
+  constexpr int kDepth = 2;  // batches
+  DALI_SET_PARAM(parameters, prefetch_queue_depths, (daliPrefetchQueueSizes_t{kDepth, kDepth}));
+  daliPipeline_h pipeline = nullptr;
+  require(daliPipelineCreate(&pipeline, &parameters));
+  pipeline_.reset(pipeline);
+  daliPipelineIODesc_t input{};
+  input.name = kInput;
+  input.device = DALI_STORAGE_CPU;
+  input.dtype_present = 1;
+  input.dtype = DALI_UINT8;
+  input.ndim_present = 1;
+  input.ndim = 1;
+  require(daliPipelineAddExternalInput(pipeline, &input));
+  last_ = {kInput, DALI_STORAGE_CPU};
+  add_operators();
+  daliPipelineIODesc_t output{};
+  output.name = last_.name;
+  output.device = last_.device_type;
+  require(daliPipelineSetOutputs(pipeline, 1, &output));
+  require(daliPipelineBuild(pipeline));
+}
+
+void Pipeline::add_operators() {
+  const data::ImageGeometry& geometry = setup_.images->geometry;
+  const bool gray = geometry.channels == 1;
+  constexpr std::int64_t kRgb = 0;  // DALIImageType, which only C++ headers define
+  constexpr std::int64_t kGray = 2;
+  // Orientation and chroma as in the decoders of src/imaging.
+  add_operator("decoders__Image", setup_.gpu ? DALI_BACKEND_MIXED : DALI_BACKEND_CPU, "decoded",
+               {argument("output_type", DALI_INT32, gray ? kGray : kRgb),
+                argument("adjust_orientation", DALI_BOOL, 0),
+                argument("jpeg_fancy_upsampling", DALI_BOOL, 1)});
+  const daliBackend_t backend = setup_.gpu ? DALI_BACKEND_GPU : DALI_BACKEND_CPU;
+  if (geometry.fits_size) {
+    const std::array<float, 2> size{static_cast<float>(geometry.height),
+                                    static_cast<float>(geometry.width)};
+    daliArgDesc_t sizes{};
+    sizes.name = "size";
+    sizes.dtype = DALI_FLOAT_VEC;
+    sizes.size = static_cast<std::int64_t>(size.size());
+    sizes.arr = size.data();
+    add_operator("Resize", backend, "resized", {sizes});
+  }
+  if (gray) return;  // one plane is the same either way
+  daliArgDesc_t layout{};
+  layout.name = "output_layout";
+  layout.dtype = DALI_STRING;
+  layout.str = "CHW";
+  add_operator("CropMirrorNormalize", backend, "planes",
+               {argument("dtype", DALI_INT32, DALI_UINT8), layout});
+}
+
+void Pipeline::add_operator(const char* schema, daliBackend_t backend, const char* output,
+                            const std::vector<daliArgDesc_t>& arguments) {
+  const daliIODesc_t out{output, backend == DALI_BACKEND_CPU ? DALI_STORAGE_CPU : DALI_STORAGE_GPU};
+  daliOperatorDesc_t description{};
+  description.schema_name = schema;
+  description.backend = backend;
+  description.num_inputs = 1;
+  description.inputs = &last_;
+  description.num_outputs = 1;
+  description.outputs = &out;
+  description.num_args = static_cast<int>(arguments.size());
+  description.args = arguments.data();
+  require(daliPipelineAddOperator(pipeline_.get(), &description));
+  last_ = out;
+}
+
+void Pipeline::feed(const std::vector<std::span<const std::uint8_t>>& files) {
+  std::vector<std::int64_t> sizes(files.size());
+  std::vector<daliTensorDesc_t> samples(files.size());
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    sizes[i] = static_cast<std::int64_t>(files[i].size());
+    samples[i].ndim = 1;
+    samples[i].shape = &sizes[i];
+    samples[i].dtype = DALI_UINT8;
+    samples[i].layout = "";                                        // null crashes
+    samples[i].data = const_cast<std::uint8_t*>(files[i].data());  // DALI only reads it
+  }
+  daliBufferPlacement_t host{};
+  host.device_type = DALI_STORAGE_CPU;
+  daliTensorList_h list = nullptr;
+  require(daliTensorListCreate(&list, host));
+  const Owned<daliTensorList_h> owner(list);
+  require(daliTensorListAttachSamples(list, static_cast<int>(files.size()), 1, DALI_UINT8, "",
+                                      samples.data(), nullptr));
+  require(daliPipelineFeedInput(pipeline_.get(), kInput, list, nullptr, DALI_FEED_INPUT_NO_COPY,
+                                nullptr));
+  require(daliPipelineRun(pipeline_.get()));
+}
+
+data::DecodedBatch Pipeline::pop() {
+  daliPipelineOutputs_h popped = nullptr;
+  require(daliPipelinePopOutputs(pipeline_.get(), &popped), ExitCode::kData);
+  const Owned<daliPipelineOutputs_h> outputs(popped);
+  daliTensorList_h got = nullptr;
+  require(daliPipelineOutputsGet(popped, &got, 0));
+  const Owned<daliTensorList_h> list(got);
+  // Fails unless samples are contiguous, which samples of equal size are.
+  daliTensor_h view = nullptr;
+  require(daliTensorListViewAsTensor(got, &view));
+  std::shared_ptr<const void> owner(view, [](daliTensor_h tensor) { FreeHandle{}(tensor); });
+  daliTensorDesc_t description{};
+  require(daliTensorGetDesc(view, &description));
+  return {static_cast<const std::uint8_t*>(description.data), std::move(owner), {}};
+}
+
+// While one is decoded, the next one waits in DALI.
 constexpr std::size_t kMostFed = 2;
 
 std::int64_t channels_of(const imaging::Header& header, const std::string& name) {
@@ -36,12 +241,12 @@ std::int64_t channels_of(const imaging::Header& header, const std::string& name)
   return header.components;
 }
 
-/// Decodes by NVIDIA DALI. A thread of its own reads the files and alone uses the pipeline. Headers
-/// are checked before DALI sees a file, as for our own decoders.
+/// Decodes with NVIDIA DALI. One thread reads the files and owns the pipeline. Headers are checked
+/// before DALI sees a file, as for our own decoders.
 class DaliDecoder : public data::ImageDecoder {
  public:
   explicit DaliDecoder(const data::ImageDecoderSetup& setup) : setup_(setup) {
-    (void)pipeline_for(1);  // says at once what is wrong with the installation
+    (void)pipeline_for(1);  // reports a broken installation at once
     thread_ = start_thread([this] { work(); });
   }
   DaliDecoder(const DaliDecoder&) = delete;
@@ -97,7 +302,7 @@ class DaliDecoder : public data::ImageDecoder {
           finish_first();
         }
       } catch (...) {
-        // Nothing of a pipeline that failed can be relied on.
+        // A pipeline is unusable after a failure.
         for (const auto& each : fed_) each->result.set_exception(std::current_exception());
         fed_.clear();
         pipeline_.reset();
@@ -105,8 +310,8 @@ class DaliDecoder : public data::ImageDecoder {
     }
   }
 
-  /// The next batch to feed; null where none waits or enough are fed, and, with none fed, in the
-  /// end.
+  /// Returns the next batch to feed; null if none waits or enough are fed, or, with none fed, at
+  /// the end.
   std::unique_ptr<FileBatch> next_batch() {
     std::unique_lock<std::mutex> lock(mutex_);
     if (fed_.size() == kMostFed) return nullptr;
@@ -133,7 +338,7 @@ class DaliDecoder : public data::ImageDecoder {
     try {
       decoded = pipeline_->pop();
     } catch (const Error&) {
-      pipeline_.reset();  // and with it what else was fed
+      pipeline_.reset();  // drops the other batches in it
     }
     const std::unique_ptr<FileBatch> batch = std::move(fed_.front());
     fed_.pop_front();
@@ -153,7 +358,7 @@ class DaliDecoder : public data::ImageDecoder {
     }
   }
 
-  /// Returns false where a file cannot be read, or its header says that it cannot be used.
+  /// Returns false if a file cannot be read or its header shows that it is unusable.
   bool read(FileBatch& batch) {
     try {
       for (std::size_t place = 0; place < batch.samples.size(); ++place) read_sample(batch, place);
@@ -173,7 +378,7 @@ class DaliDecoder : public data::ImageDecoder {
                            images.geometry, name);
   }
 
-  /// Finds the failures of a batch that holds something bad.
+  /// Finds the bad samples of a batch that failed.
   data::DecodedBatch decode_singly(const FileBatch& batch) {
     data::DecodedBatch decoded;
     for (const std::int64_t sample : batch.samples) {
@@ -200,7 +405,7 @@ class DaliDecoder : public data::ImageDecoder {
     return decoded;
   }
 
-  /// Why a sample fails, in the words of our decoder: DALI's name neither file nor place.
+  /// Returns the error of our decoder for a sample: DALI's errors do not name the file.
   std::string why_not(std::int64_t sample) const {
     const data::EncodedImages& images = *setup_.images;
     try {
@@ -213,7 +418,7 @@ class DaliDecoder : public data::ImageDecoder {
     return images.samples.sample_name(sample) + ": NVIDIA DALI cannot decode it";
   }
 
-  /// A pipeline for so many samples; nothing may be fed where it has to be built again.
+  /// Returns a pipeline for this many samples; no batch may be in it if it must be rebuilt.
   Pipeline& pipeline_for(std::size_t samples) {
     if (!pipeline_ || pipeline_->max_batch() < samples) {
       pipeline_.reset();
@@ -236,7 +441,7 @@ class DaliDecoder : public data::ImageDecoder {
 }  // namespace
 }  // namespace mnist_train::dali
 
-// What data/image_decoder.cpp looks up in this module.
+// Looked up by data/image_decoder.cpp.
 extern "C" __attribute__((visibility("default"))) mnist_train::data::ImageDecoder*
 mnist_train_make_dali_decoder(const mnist_train::data::ImageDecoderSetup& setup) {
   return new mnist_train::dali::DaliDecoder(setup);
