@@ -9,7 +9,6 @@
 #include "support/fake_gpu/capture.h"
 #include "support/fake_gpu/device_memory.h"
 #include "support/fake_gpu/message.h"
-#include "support/fake_gpu/pinned_memory.h"
 #include "support/fake_gpu/report.h"
 #include "support/fake_gpu/settings.h"
 

@@ -1,15 +1,25 @@
-/// CUDA's driver API: what LibTorch and mnist-train's front end ask it about devices. Asking for a
-/// function that is neither here nor in the other driver_*.cpp gives "not found", said on stderr.
+/// CUDA's driver API: device queries of LibTorch and mnist-train's front end, and kernels that are
+/// compiled at run time (by NVRTC) and loaded as modules; those of nvrtc.cpp compute, others do
+/// nothing. A lookup of a function that is neither here nor in driver_unimplemented.cpp fails with
+/// a message on stderr.
 #include <cuda.h>
 #include <dlfcn.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <mutex>
 #include <set>
 #include <string>
 
 #include "support/fake_gpu/device.h"
+#include "support/fake_gpu/emulated_kernel.h"
+#include "support/fake_gpu/kernels.h"
 #include "support/fake_gpu/message.h"
+#include "support/fake_gpu/settings.h"
 
 namespace mnist_train::fake_gpu {
 
@@ -127,6 +137,100 @@ CUresult cuGetProcAddress(const char* name, void** function, int, cuuint64_t,
     *status = found ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
   }
   return found ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+}  // extern "C"
+
+namespace {
+
+constexpr int kMaxThreadsPerMultiprocessor = 2048;
+
+struct Module {
+  BindKernel* bind = nullptr;  // null: its kernels do nothing
+};
+
+/// Makes a kernel of a module. Both it and its name live as long as the process, for the report.
+Kernel* make_kernel(const char* name, const Module& module) {
+  const bool computes = settings().idle_kernel != name;
+  return new Kernel{(new std::string(name))->c_str(), computes ? module.bind : nullptr};
+}
+
+/// Loads the library in an image of nvrtc.cpp, for as long as the process lives: graphs name its
+/// kernels. Returns its function, and null for any other image.
+BindKernel* load_library(const char* image) {
+  if (std::strncmp(image, kImageMagic, sizeof kImageMagic) != 0) return nullptr;
+  std::uint64_t size = 0;
+  std::memcpy(&size, image + sizeof kImageMagic, sizeof size);
+  const int file = ::memfd_create("kernels", MFD_CLOEXEC);
+  const char* bytes = image + sizeof kImageMagic + sizeof size;
+  for (std::uint64_t written = 0; written < size;) {
+    const ssize_t more = ::write(file, bytes + written, size - written);
+    if (more <= 0) return nullptr;
+    written += static_cast<std::uint64_t>(more);
+  }
+  void* const library =
+      ::dlopen(("/proc/self/fd/" + std::to_string(file)).c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    say("compiled kernels cannot be loaded: ", ::dlerror());
+    return nullptr;
+  }
+  return reinterpret_cast<BindKernel*>(::dlsym(library, kBindKernel));
+}
+
+CUresult result_of(cudaError_t error) {
+  return error == cudaSuccess ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+}  // namespace
+
+extern "C" {
+
+CUresult cuModuleLoadData(CUmodule* module, const void* image) {
+  if (check_unsafe_call("cuModuleLoadData") != cudaSuccess) {
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
+  *module = reinterpret_cast<CUmodule>(new Module{load_library(static_cast<const char*>(image))});
+  return CUDA_SUCCESS;
+}
+
+CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned, CUjit_option*, void**) {
+  return cuModuleLoadData(module, image);
+}
+
+CUresult cuModuleUnload(CUmodule module) {
+  delete reinterpret_cast<Module*>(module);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuModuleGetFunction(CUfunction* function, CUmodule handle, const char* name) {
+  const Module& module = *reinterpret_cast<const Module*>(handle);
+  const bool computes = module.bind != nullptr;
+  if (computes && !module.bind(name, nullptr, nullptr, 0, 0, nullptr)) return CUDA_ERROR_NOT_FOUND;
+  *function = reinterpret_cast<CUfunction>(make_kernel(name, module));
+  return CUDA_SUCCESS;
+}
+
+CUresult cuFuncGetAttribute(int* value, CUfunction_attribute, CUfunction) {
+  *value = 0;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuFuncSetAttribute(CUfunction, CUfunction_attribute, int) { return CUDA_SUCCESS; }
+
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction, int block_size,
+                                                     std::size_t) {
+  *blocks = std::max(1, kMaxThreadsPerMultiprocessor / std::max(block_size, 1));
+  return CUDA_SUCCESS;
+}
+
+CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                        unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                        CUstream stream, void** arguments, void**) {
+  if (!has_context()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  const LaunchShape shape{{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes};
+  return result_of(
+      launch_kernel(reinterpret_cast<const Kernel*>(function), shape, arguments, stream));
 }
 
 }  // extern "C"

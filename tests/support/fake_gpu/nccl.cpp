@@ -2,7 +2,7 @@
 #include <cstdio>
 
 #include "support/fake_gpu/message.h"
-#include "support/fake_gpu/nccl_handle.h"
+#include "support/fake_gpu/nccl_communicator.h"
 
 namespace mnist_train::fake_gpu {
 

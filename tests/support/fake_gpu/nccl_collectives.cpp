@@ -5,7 +5,7 @@
 #include <span>
 
 #include "support/fake_gpu/message.h"
-#include "support/fake_gpu/nccl_handle.h"
+#include "support/fake_gpu/nccl_communicator.h"
 #include "support/fake_gpu/nccl_reduction.h"
 
 namespace mnist_train::fake_gpu {

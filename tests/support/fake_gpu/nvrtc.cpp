@@ -1,5 +1,5 @@
 /// NVRTC: programs of mnist-train's own kernels, which EXPORT_KERNEL shows, are compiled by the
-/// host's compiler with the emulation of a grid, into libraries that driver_modules.cpp loads.
+/// host's compiler with the emulation of a grid, into libraries that driver.cpp loads.
 /// Kernels of other programs do nothing.
 #include <nvrtc.h>
 #include <spawn.h>
