@@ -33,7 +33,7 @@ struct NormCase {
   at::ScalarType type;
   bool has_residual;
   bool relu;
-  bool lacks_bias;  // x, that of the convolution which gave it
+  bool lacks_bias;  // whether x lacks the bias of its convolution
 };
 
 at::Tensor like_images(const at::Tensor& x) {
@@ -87,7 +87,7 @@ void check(const NormCase& tried) {
   const auto found = kernels::batch_norm_gradients(batch, dy, /*needs_x=*/true);
   {
     const at::AutoGradMode with_grad(true);
-    // Where the last bit decides whether a ReLU cuts, it cuts as the kernel did.
+    // If the last bit decides about a ReLU, follow the kernel.
     const at::Tensor kept = tried.relu ? y.gt(0) : at::ones_like(y);
     torch::autograd::backward({exact_y}, {(dy * kept).to(at::kDouble)});
   }
@@ -96,7 +96,7 @@ void check(const NormCase& tried) {
   agreement.add("running mean", layer.running_mean, running_mean, at::kFloat);
   agreement.add("running variance", layer.running_var, running_var, at::kFloat);
   agreement.add("batches", layer.batches, at::ones({}) * 2, at::kFloat);
-  // With few rows the gradient is a small difference of large terms, which it is compared to here.
+  // With few rows the gradient is a small difference of large terms; compare relative to those.
   const at::Tensor scale = batch.statistics[1].to(at::kDouble) * weight;
   const at::Tensor term = (dy.to(at::kDouble).transpose(1, -1) * scale).transpose(1, -1);
   agreement.add("gradient", found.x + term, exact_x.grad() + term, tried.type);
@@ -138,7 +138,7 @@ TEST_CASE("the kernels of batch norm agree with LibTorch's batch norm in f64") {
   }
 }
 
-TEST_CASE("the gradients of batch norm by the kernels are those of finite differences") {
+TEST_CASE("gradients of batch norm by the kernels agree with finite differences") {
   const EmulatedKernels emulated;
   torch::manual_seed(11);
   const at::NoGradGuard no_grad;
@@ -176,7 +176,7 @@ TEST_CASE("the gradients of batch norm by the kernels are those of finite differ
   compare(layer.bias, found.bias);
 }
 
-TEST_CASE("the kernels' variance keeps its digits, whatever the first row is") {
+TEST_CASE("the kernels' variance is precise for any first row") {
   const EmulatedKernels emulated;
   torch::manual_seed(13);
   const at::NoGradGuard no_grad;
@@ -200,7 +200,7 @@ TEST_CASE("a NaN stays a NaN in the kernels of batch norm") {
   CHECK_FALSE(y.select(1, 0).isnan().any().item<bool>());
 }
 
-TEST_CASE("what the kernels of batch norm cannot take is left to LibTorch") {
+TEST_CASE("the kernels of batch norm refuse unsupported inputs") {
   const at::Tensor images = at::randn({2, 3, 4, 5});
   CHECK_FALSE(kernels::can_normalize(images, {}));
   CHECK(kernels::can_normalize(like_images(images), {}));

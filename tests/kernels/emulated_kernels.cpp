@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "support/grid/grid.h"
-// These are sources of kernels, which need the words of CUDA C++ from grid.h.
+// The sources of the kernels need the subset of CUDA C++ in grid.h.
 // clang-format off
 #include "kernels/gpu/prelude.cu"
 #include "kernels/gpu/softmax_loss.cu"
@@ -61,6 +61,11 @@ class EmulatedModule : public accelerator::KernelModule {
 
 }  // namespace
 
-EmulatedKernels::EmulatedKernels() { kernels::use(at::kCPU, std::make_unique<EmulatedModule>()); }
+EmulatedKernels::EmulatedKernels() {
+  kernels::use(at::kCPU, std::make_unique<EmulatedModule>());
+  for (const kernels::Selected& operation : kernels::selected()) {
+    if (!operation.is_own) throw Error(ExitCode::kRunFailed, operation.reason);
+  }
+}
 
 }  // namespace mnist_train

@@ -31,12 +31,6 @@ namespace {
 using kernels::LinearFunction;
 using settings::Activation;
 
-/// The kernels, which have computed what `check_linear_activation` wants.
-struct UsedKernels {
-  EmulatedKernels emulated;
-  UsedKernels() { REQUIRE(kernels::is_used(kernels::Operation::kLinearActivation, at::kCPU)); }
-};
-
 struct Sizes {
   std::int64_t rows, channels;
 };
@@ -70,12 +64,6 @@ void check(const Sizes& sizes, at::ScalarType type, LinearFunction function) {
   CHECK(again.bias.equal(found.bias));
 }
 
-/// Writes NaN to all that the next tensors are made of, and lets go of it.
-void spoil_memory() {
-  std::vector<at::Tensor> spoilt;
-  for (const std::int64_t size : {64, 1024, 1 << 14}) spoilt.push_back(at::full({size}, NAN));
-}
-
 std::shared_ptr<torch::nn::LinearImpl> linear(std::int64_t inputs, std::int64_t outputs,
                                               bool bias = true) {
   return std::make_shared<torch::nn::LinearImpl>(
@@ -89,7 +77,8 @@ settings::Layer linear_layer(std::int64_t outputs, bool bias = true) {
   return {"", layer};
 }
 
-/// Linear layers with each function, in a sequential too, one without a bias and a last one alone.
+/// Linear layers with each activation, also in a sequential, one without a bias, and a last one
+/// without activation.
 settings::ModelOptions with_linear_layers() {
   const auto function = [](Activation activation) {
     settings::ActivationLayer layer;
@@ -110,7 +99,7 @@ settings::ModelOptions with_linear_layers() {
   return options;
 }
 
-/// What a step of training makes of a network: scores, then all gradients.
+/// Returns scores and all gradients of one training step.
 std::vector<at::Tensor> train_once(at::ScalarType type, at::Tensor& scores) {
   const auto model = models::make_model(with_linear_layers(), {1, 6, 6, 10}, /*seed=*/3);
   if (type == at::kBFloat16) model->compute_in_bfloat16();
@@ -124,8 +113,8 @@ std::vector<at::Tensor> train_once(at::ScalarType type, at::Tensor& scores) {
 
 }  // namespace
 
-TEST_CASE("the kernel of linear layers with a function agrees with LibTorch's operations") {
-  const UsedKernels used;
+TEST_CASE("the kernel of linear layers with activations agrees with LibTorch's operations") {
+  const EmulatedKernels emulated;
   const grid::ScopedOrder order(GENERATE(grid::Order::kForwards, grid::Order::kBackwards));
   torch::manual_seed(8);
   const at::NoGradGuard no_grad;
@@ -139,37 +128,21 @@ TEST_CASE("the kernel of linear layers with a function agrees with LibTorch's op
   }
 }
 
-TEST_CASE("the gradients of linear layers with a function are the differences of their values") {
-  const UsedKernels used;
+TEST_CASE("gradients of linear layers with activations agree with finite differences") {
+  const EmulatedKernels emulated;
   torch::manual_seed(9);
   for (const LinearFunction function : {LinearFunction::kRelu, LinearFunction::kTanh}) {
     const auto layer = linear(5, 8);
     models::GradientPlaces places;
     const at::Tensor x = at::randn({7, 5}).requires_grad_();
-    const auto loss = [&] {
-      return models::linear_activation(*layer, function, x, places).square().sum();
-    };
-    loss().backward();
-    const at::NoGradGuard no_grad;
-    constexpr float kStep = 1e-3F;
-    for (const at::Tensor& values : {x, layer->weight, layer->bias}) {
-      const at::Tensor flat = values.view({-1});
-      const at::Tensor gradient = values.grad().reshape({-1});
-      for (std::int64_t i = 0; i < flat.numel(); ++i) {
-        const float before = flat[i].item<float>();
-        flat[i] = before + kStep;
-        const auto above = loss().item<double>();
-        flat[i] = before - kStep;
-        const auto below = loss().item<double>();
-        flat[i] = before;
-        CHECK(gradient[i].item<double>() == Approx((above - below) / (2 * kStep)).margin(0.02));
-      }
-    }
+    check_gradients(
+        [&] { return models::linear_activation(*layer, function, x, places).square().sum(); },
+        {x, layer->weight, layer->bias});
   }
 }
 
-TEST_CASE("gradients behind a linear layer may begin anywhere, and a NaN is kept") {
-  const UsedKernels used;
+TEST_CASE("gradients of a linear layer need no alignment, and a NaN is kept") {
+  const EmulatedKernels emulated;
   torch::manual_seed(10);
   const at::NoGradGuard no_grad;
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
@@ -191,12 +164,12 @@ TEST_CASE("gradients behind a linear layer may begin anywhere, and a NaN is kept
   }
 }
 
-TEST_CASE("networks with linear layers train by the kernel as without") {
+TEST_CASE("networks with linear layers train alike with and without the kernel") {
   const at::ScalarType type = GENERATE(at::kFloat, at::kBFloat16);
   at::Tensor scores;
   const std::vector<at::Tensor> expected = train_once(type, scores);
   CHECK(count_operations(scores, "LinearActivation") == 4);  // a CPU has it for all linear layers
-  const UsedKernels used;
+  const EmulatedKernels emulated;
   const std::vector<at::Tensor> found = train_once(type, scores);
   CHECK(count_operations(scores, "LinearActivation") == 4);
   REQUIRE(found.size() == expected.size());
@@ -209,8 +182,8 @@ TEST_CASE("networks with linear layers train by the kernel as without") {
   CHECK(agreement.difference() == "");
 }
 
-TEST_CASE("a linear layer with a function computes the gradients that are needed, and no others") {
-  const UsedKernels used;
+TEST_CASE("a linear layer with an activation computes only the gradients that are needed") {
+  const EmulatedKernels emulated;
   torch::manual_seed(11);
   const auto layer = linear(6, 8);
   models::GradientPlaces places;
@@ -232,7 +205,7 @@ TEST_CASE("a linear layer with a function computes the gradients that are needed
   CHECK(!layer->bias.grad().defined());
 }
 
-TEST_CASE("what the kernel of linear layers cannot do is left to LibTorch") {
+TEST_CASE("LibTorch computes linear layers that the kernel does not support") {
   const at::Tensor weight = at::randn({4, 6});
   const at::Tensor bias = at::randn({4});
   CHECK(kernels::can_linear_activation(at::randn({2, 6}), weight, bias));
@@ -240,7 +213,7 @@ TEST_CASE("what the kernel of linear layers cannot do is left to LibTorch") {
   CHECK(!kernels::can_linear_activation(at::randn({0, 6}), weight, bias));
   CHECK(!kernels::can_linear_activation(at::randn({2, 3, 6}), weight, bias));
   CHECK(!kernels::can_linear_activation(at::randn({2, 6}).to(at::kBFloat16), weight, bias));
-  const UsedKernels used;
+  const EmulatedKernels emulated;
   for (const bool has_bias : {false, true}) {
     const auto layer = linear(6, 4, has_bias);
     const at::Tensor x = has_bias ? at::randn({2, 3, 6}) : at::randn({5, 6});

@@ -26,12 +26,6 @@ namespace {
 
 constexpr auto kChannelsLast = at::MemoryFormat::ChannelsLast;
 
-/// The kernels, which have computed what `check_relu_max_pool` wants.
-struct UsedKernels {
-  EmulatedKernels emulated;
-  UsedKernels() { REQUIRE(kernels::is_used(kernels::Operation::kReluMaxPool, at::kCPU)); }
-};
-
 struct Case {
   std::int64_t images, channels, height, width;
 };
@@ -64,7 +58,7 @@ at::Tensor reference(const at::Tensor& x, const at::Tensor& bias) {
   return at::max_pool2d(at::relu(bias.defined() ? x + bias.view({-1, 1, 1}) : x), 2);
 }
 
-/// Values of few kinds, so that most windows hold equal ones.
+/// Few distinct values, so most windows have equal ones.
 at::Tensor with_ties(at::IntArrayRef sizes) { return (at::randn(sizes) * 2).round() / 2; }
 
 void check(const Case& tried, at::ScalarType type, bool has_bias, bool planar) {
@@ -93,16 +87,10 @@ void check(const Case& tried, at::ScalarType type, bool has_bias, bool planar) {
   CHECK(agreement.difference() == "");
 }
 
-/// Writes NaN to all that the next tensors are made of, and lets go of it.
-void spoil_memory() {
-  std::vector<at::Tensor> spoilt;
-  for (const std::int64_t size : {64, 1024, 1 << 14}) spoilt.push_back(at::full({size}, NAN));
-}
-
 }  // namespace
 
 TEST_CASE("the kernels of ReLU and pooling agree with LibTorch's operations") {
-  const UsedKernels used;
+  const EmulatedKernels emulated;
   const grid::ScopedOrder order(GENERATE(grid::Order::kForwards, grid::Order::kBackwards));
   torch::manual_seed(8);
   for (const Case& tried : kCases) {
@@ -117,36 +105,16 @@ TEST_CASE("the kernels of ReLU and pooling agree with LibTorch's operations") {
   }
 }
 
-TEST_CASE("the gradients of ReLU and pooling are the differences of its values") {
-  const UsedKernels used;
+TEST_CASE("gradients of ReLU and pooling agree with finite differences") {
+  const EmulatedKernels emulated;
   torch::manual_seed(9);
-  const auto loss = [](const at::Tensor& x, const at::Tensor& bias) {
-    return models::relu_max_pool(x, bias).square().sum();
-  };
   const at::Tensor x = at::randn({2, 3, 5, 4}).contiguous(kChannelsLast).requires_grad_();
   const at::Tensor bias = at::randn({3}).requires_grad_();
-  loss(x, bias).backward();
-  const at::NoGradGuard no_grad;
-  constexpr float kStep = 1e-3F;
-  for (const auto& [values, gradient] : {std::pair(x, x.grad()), std::pair(bias, bias.grad())}) {
-    // Elements in the order of memory, so that a view can move each of them.
-    const at::Tensor flat = values.as_strided({values.numel()}, {1});
-    const at::Tensor flat_gradient = gradient.as_strided({gradient.numel()}, {1});
-    REQUIRE(gradient.strides() == values.strides());
-    for (std::int64_t i = 0; i < flat.numel(); ++i) {
-      const float before = flat[i].item<float>();
-      flat[i] = before + kStep;
-      const auto above = loss(x, bias).item<double>();
-      flat[i] = before - kStep;
-      const auto below = loss(x, bias).item<double>();
-      flat[i] = before;
-      CHECK(flat_gradient[i].item<double>() == Approx((above - below) / (2 * kStep)).margin(0.02));
-    }
-  }
+  check_gradients([&] { return models::relu_max_pool(x, bias).square().sum(); }, {x, bias});
 }
 
-TEST_CASE("parameters and images may begin anywhere in a buffer") {
-  const UsedKernels used;
+TEST_CASE("parameters and images need no alignment") {
+  const EmulatedKernels emulated;
   torch::manual_seed(10);
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     for (const std::int64_t from : {1, 2, 3, 4, 8}) {
@@ -161,7 +129,7 @@ TEST_CASE("parameters and images may begin anywhere in a buffer") {
 }
 
 TEST_CASE("the kernel counts a NaN as the largest value, and the first of equal ones") {
-  const UsedKernels used;
+  const EmulatedKernels emulated;
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   constexpr float kInf = std::numeric_limits<float>::infinity();
   // One window a channel.
@@ -185,7 +153,7 @@ TEST_CASE("the kernel counts a NaN as the largest value, and the first of equal 
   }
 }
 
-TEST_CASE("convolution, ReLU and pooling give the same with the kernels as without") {
+TEST_CASE("convolution, ReLU and pooling agree with and without the kernels") {
   torch::manual_seed(11);
   const at::Tensor images = at::randn({3, 3, 12, 11}).contiguous(kChannelsLast);
   using Options = torch::nn::Conv2dOptions;
@@ -212,7 +180,7 @@ TEST_CASE("convolution, ReLU and pooling give the same with the kernels as witho
     return results;
   };
   const std::vector<at::Tensor> expected = passes();
-  const UsedKernels used;
+  const EmulatedKernels emulated;
   const std::vector<at::Tensor> ours = passes();
   REQUIRE(ours.size() == expected.size());
   const at::NoGradGuard no_grad;
@@ -230,7 +198,7 @@ struct TrainedOnce {
   std::vector<at::Tensor> gradients;
 };
 
-/// A step of a network whose images become vectors behind a pooling.
+/// One step of a network that flattens pooled images.
 TrainedOnce train_once(const std::vector<settings::Layer>& layers, at::ScalarType type) {
   settings::ModelOptions options;
   options.layers = layers;
@@ -254,7 +222,7 @@ settings::Layer linear_layer(std::int64_t outputs) {
 
 }  // namespace
 
-TEST_CASE("networks whose pooled images become vectors train as with a copy of these") {
+TEST_CASE("networks that flatten pooled images train alike with and without a copy") {
   const bool has_norm = GENERATE(false, true);
   const at::ScalarType type = GENERATE(at::kFloat, at::kBFloat16);
   settings::Conv2dLayer convolution;
@@ -273,7 +241,7 @@ TEST_CASE("networks whose pooled images become vectors train as with a copy of t
     list->push_back(linear_layer(10));
   }
   const TrainedOnce without_kernels = train_once(layers, type);
-  const UsedKernels used;
+  const EmulatedKernels emulated;
   const TrainedOnce copied = train_once(with_copy, type);
   const TrainedOnce found = train_once(layers, type);
   // Vectors are a view of images, not of a copy of these; a CPU has kernels of its own for some.
@@ -298,7 +266,7 @@ TEST_CASE("networks whose pooled images become vectors train as with a copy of t
   CHECK(agreement.difference() == "");
 }
 
-TEST_CASE("pooled images become vectors by the kernels as by LibTorch's operations") {
+TEST_CASE("the kernels flatten pooled images like LibTorch's operations") {
   torch::manual_seed(13);
   const auto check_vectors = [] {
     for (const Case& tried : kCases) {
@@ -308,12 +276,12 @@ TEST_CASE("pooled images become vectors by the kernels as by LibTorch's operatio
     }
   };
   check_vectors();
-  const UsedKernels used;
+  const EmulatedKernels emulated;
   check_vectors();
 }
 
-TEST_CASE("what the kernels of ReLU and pooling cannot do is left to LibTorch") {
-  const UsedKernels used;
+TEST_CASE("LibTorch computes ReLU and pooling that the kernels do not support") {
+  const EmulatedKernels emulated;
   torch::manual_seed(12);
   const at::Tensor bias = at::randn({4});
   for (const at::Tensor& x : {at::randn({2, 4, 5, 5}, at::kDouble), at::randn({0, 4, 4, 4})}) {
