@@ -69,7 +69,7 @@ void require_usable(at::Device device, const Row& row) {
 }
 
 /// Returns why the kernels of an operation cannot be used, or an empty string.
-std::string check(const Row& row, at::Device device) {
+std::string reason_against(const Row& row, at::Device device) {
   try {
     Agreement agreement;
     row.check(device, agreement);
@@ -108,7 +108,7 @@ void use(at::Device device, std::unique_ptr<const accelerator::KernelModule> com
   if (!now.compiled) return;
   now.arrived = at::zeros({kArrivedBlocks}, at::TensorOptions(at::kInt).device(device));
   for (std::size_t i = 0; i < kOperations; ++i) {
-    now.selected[i].reason = check(kTable[i], device);
+    now.selected[i].reason = reason_against(kTable[i], device);
     now.selected[i].is_own = now.selected[i].reason.empty();
   }
 }

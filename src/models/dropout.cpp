@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::int64_t kLow32 = 0xffffffff;
 
-/// Numbers of the hash, which is Chris Wellons's lowbias32 of the place, between two keys
+/// Constants of the hash: Chris Wellons's lowbias32 of the element's index, between two keys
 /// (https://nullprogram.com/blog/2018/07/31/).
 constexpr std::uint32_t kPlaceFactor = 0x9e3779b1;
 constexpr std::uint32_t kFactor1 = 0x7feb352d;
@@ -31,7 +31,7 @@ std::uint32_t mix(std::uint32_t bits) {
   return bits ^ (bits >> 16);
 }
 
-/// The same of numbers below 2^32 in an i64 tensor.
+/// The same for values below 2^32 in an i64 tensor.
 at::Tensor mix(at::Tensor bits) {
   bits = bits.bitwise_xor(bits.bitwise_right_shift(16));
   bits = (bits * static_cast<std::int64_t>(kFactor1)).bitwise_and(kLow32);
@@ -44,7 +44,7 @@ std::uint32_t layer_key(std::int64_t layer) {
   return mix(static_cast<std::uint32_t>(layer) * kPlaceFactor + 1);
 }
 
-/// Returns below which hash a number is dropped.
+/// Elements whose hash is below this threshold are dropped.
 std::int64_t threshold(double p) { return std::llround(p * 0x1p32); }
 
 template <class Number>

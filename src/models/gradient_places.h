@@ -14,15 +14,14 @@
 
 namespace mnist_train::models {
 
-/// Destination buffers of a layer's gradients; undefined ones stand for new tensors.
+/// Destination buffers of a layer's gradients; undefined: allocate new tensors.
 struct WantedGradients {
   using SavedData = ska::flat_hash_map<std::string, at::IValue>;  // of autograd's contexts
 
   at::Tensor weight;
   at::Tensor bias;
 
-  /// Puts them where the backward pass finds them. They are not saved as variables, since others
-  /// write to them before that.
+  /// Stores them for the backward pass; not as variables, because others write to them before.
   void save(SavedData& to) const {
     to["weight"] = weight;
     to["bias"] = bias;
@@ -32,24 +31,23 @@ struct WantedGradients {
   }
 };
 
-/// Returns a tensor for a layer to write a gradient to: a view of `place`, or a new one where that
-/// is undefined. Autograd takes tensors that nobody else has, and copies all others.
+/// Returns a tensor for a gradient: a view of `place`, or a new tensor if that is undefined.
+/// Autograd takes over tensors without other owners, and copies all others.
 inline at::Tensor gradient_tensor(const at::Tensor& place, at::IntArrayRef sizes,
                                   const at::TensorOptions& options) {
   return place.defined() ? place.detach() : at::empty(sizes, options);
 }
 
-/// Destination buffers of the gradients of parameters. A layer that computes one may write it there
-/// and return a view of the buffer, which autograd takes as it is; all others are copied later.
+/// Destination buffers of the gradients of parameters. A layer may write a gradient there and
+/// return a view of the buffer, which autograd takes over; other gradients are copied later.
 class GradientPlaces {
  public:
-  /// The next gradient of `parameter` is wanted in `place`, which is of its type and laid out like
-  /// it, or, if that is undefined, anywhere.
+  /// Sets the buffer, with type and layout of the parameter, of its next gradient; undefined: none.
   void set(const at::Tensor& parameter, at::Tensor place) {
     places_[parameter.unsafeGetTensorImpl()] = std::move(place);
   }
-  /// Returns the buffers for a layer's next gradients, once: a second gradient of the same
-  /// parameter is added to the first.
+  /// Returns the buffers of a layer's next gradients, once: a second gradient of the same parameter
+  /// is added to the first.
   WantedGradients take(const at::Tensor& weight, const at::Tensor& bias) {
     return {take(weight), take(bias)};
   }

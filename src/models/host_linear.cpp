@@ -16,11 +16,12 @@ namespace mnist_train::models {
 
 namespace {
 
-constexpr std::int64_t kGrain = std::int64_t{1} << 20;  // multiply-adds that are worth a thread
+constexpr std::int64_t kProductGrain = std::int64_t{1}
+                                       << 20;  // multiply-adds that are worth a thread
 constexpr std::int64_t kMove = 16;  // multiply-adds that take as long as moving an element
 
-/// Calls `work` with the kernels of our own for the tensor's type and returns true, or returns
-/// false where this processor lacks the instructions.
+/// Calls `work` with the custom kernels for the tensor's type and returns true, or returns false if
+/// this processor lacks the instructions.
 template <class Work>
 bool with_own_kernels(const at::Tensor& tensor, const Work& work) {
   if (!has_own_host_linear()) return false;
@@ -32,21 +33,21 @@ at::Tensor buffer(std::int64_t elements, const at::Tensor& like) {
   return at::empty({elements}, like.options());
 }
 
-/// Calls `work(begin, end)` for parts of `count` on several threads, each of whole `unit`s, where
-/// all of them take so many multiply-adds.
+/// Calls `work(begin, end)` for parts of `count`, in whole `unit`s, on several threads; all of them
+/// take `multiply_adds`.
 template <class Work>
 void share(std::int64_t count, std::int64_t unit, std::int64_t multiply_adds, const Work& work) {
   const std::int64_t units = (count + unit - 1) / unit;
   const std::int64_t of_unit =
       std::max<std::int64_t>(1, multiply_adds / std::max<std::int64_t>(1, units));
-  parallel_for(0, units, std::max<std::int64_t>(1, kGrain / of_unit),
+  parallel_for(0, units, std::max<std::int64_t>(1, kProductGrain / of_unit),
                [&](std::int64_t begin, std::int64_t end) {
                  work(begin * unit, std::min(end * unit, count));
                });
 }
 
-/// Calls `work(begin, end, buffer)` for all columns of x, on several threads, each with a buffer of
-/// its own of so many elements.
+/// Calls `work(begin, end, buffer)` for all columns of x, on several threads, each with its own
+/// buffer of this many elements.
 template <class Work>
 void share_columns(const LinearShape& shape, std::int64_t elements, const at::Tensor& like,
                    const Work& work) {

@@ -26,7 +26,7 @@ MNIST_TRAIN_VECTORIZED void tanh_of(float* values, std::int64_t count) {
   constexpr float kLn2High = 0.693359375F;
   constexpr float kLn2Low = -2.12194440e-4F;
   constexpr float kRounds = 12582912.0F;  // 1.5 * 2^23: adding it leaves an integer
-  constexpr float kFlat = 9.1F;           // from where on the result is 1
+  constexpr float kFlat = 9.1F;           // the result is 1 from here on
   constexpr float kNear = 0.625F;
   for (std::int64_t i = 0; i < count; ++i) {
     const float x = values[i];
@@ -64,7 +64,7 @@ MNIST_TRAIN_VECTORIZED void behind_tanh(const float* __restrict y, std::int64_t 
   for (std::int64_t i = 0; i < count; ++i) gradient[i] *= 1 - y[i] * y[i];
 }
 
-/// Where y is a NaN the gradient stays, as in LibTorch.
+/// Keeps the gradient if y is NaN, like LibTorch.
 MNIST_TRAIN_VECTORIZED void behind_relu(const float* __restrict y, std::int64_t count,
                                         float* __restrict gradient) {
   for (std::int64_t i = 0; i < count; ++i) gradient[i] = y[i] <= 0 ? 0 : gradient[i];
@@ -80,20 +80,20 @@ void load(const std::uint16_t* from, std::int64_t count, float* to) {
   bf16_to_float(from, count, to);
 }
 
-/// Leaves in `values` what is then in memory, rounded where that is bf16.
+/// Also rounds `values` as stored.
 void store(float* values, std::int64_t count, float* to) { std::copy_n(values, count, to); }
 void store(float* values, std::int64_t count, std::uint16_t* to) {
   float_to_bf16(values, count, to);
   bf16_to_float(to, count, values);
 }
 
-/// Calls `work` with memory of f32 or of the bits of bf16, as the tensor's.
+/// Calls `work` with a value of the tensor's element type: float, or the bits of a bf16.
 template <class Work>
 void with_type_of(const at::Tensor& tensor, const Work& work) {
   tensor.scalar_type() == at::kFloat ? work(float{}) : work(std::uint16_t{});
 }
 
-/// The gradients of a part of the channels, which each sum goes over in the order of the rows.
+/// The gradients of some channels; sums go over the rows in order.
 template <class T>
 void gradients_of_channels(std::optional<kernels::LinearFunction> function, const at::Tensor& y,
                            const at::Tensor& gradient, const at::Tensor& linear,

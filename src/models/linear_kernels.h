@@ -10,31 +10,30 @@ namespace mnist_train::models {
 struct LinearShape {
   std::int64_t batch, in, out;
 
-  /// Those of each of its three products.
+  /// Of each of its three products.
   std::int64_t multiply_adds() const { return batch * in * out; }
 };
 
-/// CPU kernels for the three matrix products of a linear layer, all of whose tensors are bf16 or
-/// all f32. Sums are f32. Each call computes a part of the result, so that several threads may
-/// share it. The parts' bits do not depend on that, nor what a sample gives on those beside it.
+/// CPU kernels for the three matrix products of a linear layer with all tensors bf16 or all f32.
+/// Sums are f32. Each call computes a part of the result, so several threads can share it. Results
+/// do not depend, to the bit, on that division, nor results of a sample on the other samples.
 template <class Element>
 struct LinearKernels {
-  /// How many elements the buffers need that the kernels work in.
+  /// Sizes of the workspaces, in elements.
   struct LinearBufferSizes {
     std::int64_t packed_input;
     std::int64_t packed_gradient;
     std::int64_t packed_columns;
     std::int64_t data_columns;  // for one call of `backward_data`
   };
-  /// The outputs that `forward` takes at a time. Parts of inputs and gradients that are packed
-  /// begin at multiples of it.
+  /// Outputs per block of `forward`. Packed parts of inputs and gradients begin at multiples of it.
   static constexpr std::int64_t kOutputs = 32;
-  /// The columns of one call of `backward_data` or `pack_columns`, at most; those of the latter
-  /// begin at multiples of it.
+  /// Maximum columns of one call of `backward_data` or `pack_columns`; the latter begin at
+  /// multiples of it.
   static constexpr std::int64_t kColumns = 64;
 
   LinearBufferSizes (*sizes)(const LinearShape& shape);
-  /// Rearranges the columns `begin` to `end` of x for `forward`.
+  /// Packs the columns `begin` to `end` of x for `forward`.
   void (*pack_input)(const LinearShape& shape, const Element* x, std::int64_t begin,
                      std::int64_t end, Element* packed);
   /// Writes the columns `begin` to `end` of y = x * weights^T + bias; `relu`: of max(y, 0).
@@ -43,8 +42,7 @@ struct LinearKernels {
   /// Writes the columns `begin` to `end` of the gradient of x: that of y times the weights.
   void (*backward_data)(const LinearShape& shape, const Element* gradient, const Element* weights,
                         std::int64_t begin, std::int64_t end, Element* buffer, Element* into);
-  /// These two rearrange the columns `begin` to `end` of the gradient of y and of x for
-  /// `backward_weights`.
+  /// Pack the columns `begin` to `end` of the gradient of y, and of x, for `backward_weights`.
   void (*pack_gradient)(const LinearShape& shape, const Element* gradient, std::int64_t begin,
                         std::int64_t end, Element* packed);
   void (*pack_columns)(const LinearShape& shape, const Element* x, std::int64_t begin,
@@ -56,8 +54,8 @@ struct LinearKernels {
                            Element* weights);
 };
 
-/// Return the kernels for AVX-512 with bf16 instructions, which use AMX for bf16 where there is
-/// one, or null where the processor lacks these instructions.
+/// Return the kernels for AVX-512 with bf16 instructions, which use AMX for bf16 if available, or
+/// null if the processor lacks these instructions.
 const LinearKernels<Bf16Bits>* avx512_bf16_linear();
 const LinearKernels<float>* avx512_f32_linear();
 

@@ -4,7 +4,7 @@
 
 namespace mnist_train::models {
 
-// The memory of tensors, as the kernels for CPUs take it: f32, or the bits of bf16.
+// Memory of tensors as arguments of CPU kernels: f32, or the bits of bf16.
 
 template <class Element>
 const Element* memory_of(const at::Tensor& tensor) {
