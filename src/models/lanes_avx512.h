@@ -1,29 +1,29 @@
 #pragma once
 
-// Only for sources that are compiled with AVX-512 switched on. Nothing of the standard library may
-// be used here, or its inline functions could end up in the program for all processors.
+// Only for sources compiled with AVX-512. Must not use the standard library, whose inline functions
+// could then end up in code for all processors.
 
 #include <immintrin.h>
 
 #include "models/convolution_shape.h"
 
-/// Vectors of bf16 and of fp32 sums, in a namespace of their own so that no other source gets their
+/// Vectors of bf16 and of fp32 sums, in a separate namespace so that no other source gets their
 /// instructions.
 namespace mnist_train::models::avx512 {
 
 inline constexpr std::int64_t kLanes = 16;  // fp32 elements of a vector
 inline constexpr std::int64_t kPairs = 32;  // bf16 elements of a vector: 16 pairs
 
-/// How many elements of an inner dimension one instruction multiplies and adds up: pairs of bf16.
+/// Elements of an inner dimension per multiply-add instruction: pairs of bf16.
 template <class Element>
 inline constexpr std::int64_t kDepth = 4 / sizeof(Element);
-/// How many elements a vector has.
+/// Elements of a vector.
 template <class Element>
 inline constexpr std::int64_t kVectorElements = kLanes* kDepth<Element>;
 
 inline std::int64_t vectors(std::int64_t elements) { return (elements + kLanes - 1) / kLanes; }
 inline std::int64_t pairs_of(std::int64_t elements) { return (elements + 1) / 2; }
-/// Returns how many pairs, or elements of f32, an inner dimension has.
+/// Returns the number of pairs, or of f32 elements, of an inner dimension.
 template <class Element>
 std::int64_t depths_of(std::int64_t inner) {
   return (inner + kDepth<Element> - 1) / kDepth<Element>;
@@ -50,7 +50,7 @@ inline float to_float(Bf16Bits bits) {
 
 inline float to_float(float value) { return value; }
 
-// These return in all lanes the pair of bf16, or the f32, that lies there.
+// Broadcast a pair of bf16, or an f32, to all lanes.
 
 inline __m512i factor_at(const Bf16Bits* from) {
   std::int32_t pair;
@@ -71,7 +71,7 @@ inline void store_rounded(float* to, __mmask16 mask, __m512 values) {
   _mm512_mask_storeu_ps(to, mask, values);
 }
 
-/// Returns a[0] b[0] a[1] b[1] … of the elements under the mask, with zeros for b where it is null.
+/// Returns a[0] b[0] a[1] b[1] … of the elements under the mask; a null b counts as zeros.
 inline __m512i zip(const Bf16Bits* a, const Bf16Bits* b, __mmask16 mask) {
   alignas(64) static constexpr Bf16Bits kOrder[] = {0,  32, 1,  33, 2,  34, 3,  35, 4,  36, 5,
                                                     37, 6,  38, 7,  39, 8,  40, 9,  41, 10, 42,
@@ -82,20 +82,19 @@ inline __m512i zip(const Bf16Bits* a, const Bf16Bits* b, __mmask16 mask) {
   return _mm512_permutex2var_epi16(first, _mm512_load_si512(kOrder), second);
 }
 
-/// How many rows ahead those are fetched that are packed next: where rows are far apart, the
-/// processor does not do it by itself.
+/// Distance of software prefetches in rows: hardware does not prefetch rows that are far apart.
 inline constexpr std::int64_t kRowsAhead = 16;
 
-/// Fetches so many elements into all caches, or with `Level` 2 not into the first. Where there are
-/// fewer, it does no harm.
+/// Prefetches elements into all caches, or with `Level` 2 not into the first. Reading past the end
+/// is harmless.
 template <int Level = 3, class Element>
 [[gnu::always_inline]] inline void prefetch_elements(const Element* from, std::int64_t count) {
   constexpr std::int64_t kLine = 64 / sizeof(Element);
   for (std::int64_t i = 0; i < count; i += kLine) __builtin_prefetch(from + i, 0, Level);
 }
 
-/// Rows of groups of adjacent elements as [rows][pairs of groups][elements][2], elements in whole
-/// vectors. The elements of a group begin `step` behind those of the one before.
+/// Packs rows of groups of adjacent elements as [rows][pairs of groups][elements][2], elements in
+/// whole vectors. Groups are `step` elements apart.
 struct GroupPairs {
   std::int64_t rows, groups, row_step, step, elements;
 
@@ -117,8 +116,8 @@ struct GroupPairs {
   }
 };
 
-/// Writes weights as [taps][inner / depth][outputs][depth], filled up with zeros, where the depth
-/// is 2 for bf16. `weight(tap, inner, output)` returns one of them.
+/// Writes weights as [taps][inner / depth][outputs][depth], padded with zeros; the depth is 2 for
+/// bf16 and 1 for f32. `weight(tap, inner, output)` returns one weight.
 template <class Element, class Weight>
 void pack(std::int64_t taps, std::int64_t inner, std::int64_t outputs, const Weight& weight,
           Element* to) {

@@ -1,5 +1,5 @@
-// Compiled with AVX-512 switched on: nothing of the standard library may be used here, or its
-// inline functions could end up in the program for all processors.
+// Compiled with AVX-512: must not use the standard library, whose inline functions could then end
+// up in code for all processors.
 #include "base/cpu_features.h"
 #include "models/linear_kernels.h"
 

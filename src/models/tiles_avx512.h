@@ -1,6 +1,6 @@
 #pragma once
 
-// Only for sources that are compiled with AVX-512 switched on, like lanes_avx512.h.
+// Only for sources compiled with AVX-512, like lanes_avx512.h.
 
 #include "base/cpu_features.h"
 #include "models/lanes_avx512.h"
@@ -14,8 +14,8 @@ inline constexpr std::int64_t kTile = 24;       // vectors of sums in a tile, of
 inline constexpr std::int64_t kTileRows = kTile / kMaxVectors;  // of the widest tile
 
 /// The factors of a matrix product whose inner dimension is taken in pairs (bf16) or one by one
-/// (f32). Pair k of row m of `a` lies at a + m * a_row + k * a_step; the pairs k of all columns of
-/// `b`, as vectors, at b + k * b_step.
+/// (f32). Pair k of row m of `a` is at a + m * a_row + k * a_step; the pairs k of all columns of
+/// `b`, as vectors, are at b + k * b_step.
 template <class Element>
 struct Factors {
   const Element* a;
@@ -23,13 +23,13 @@ struct Factors {
   const Element* b;
   std::int64_t b_step;
 
-  /// Returns those of the part of the product that begins at this row and vector.
+  /// Returns the factors of the part of the product that begins at this row and vector.
   Factors from(std::int64_t row, std::int64_t vector) const {
     return {a + row * a_row, a_row, a_step, b + vector * kVectorElements<Element>, b_step};
   }
 };
 
-/// M rows of V vectors of sums, kept in registers.
+/// M rows of V vectors of sums in registers.
 template <int M, int V>
 class Tile {
  public:
@@ -41,7 +41,7 @@ class Tile {
   void set_to_zero() {
     for_each([](int, int, __m512& sum) { sum = _mm512_setzero_ps(); });
   }
-  /// Loads sums whose rows lie `step` floats apart, or stores them there.
+  /// Loads sums whose rows are `step` floats apart, or stores them there.
   void load(const float* from, std::int64_t step) {
     for_each(
         [&](int m, int v, __m512& sum) { sum = _mm512_loadu_ps(from + m * step + v * kLanes); });
@@ -50,7 +50,7 @@ class Tile {
     for_each([&](int m, int v, __m512& sum) { _mm512_storeu_ps(to + m * step + v * kLanes, sum); });
   }
 
-  /// Does nothing: here the processor fetches what will be written soon by itself.
+  /// No-op: here hardware prefetching works.
   template <class Element>
   void prefetch(const Element* /*to*/, std::int64_t /*step*/) const {}
 
@@ -65,8 +65,7 @@ class Tile {
     }
   }
 
-  /// Adds the product as `add` does, of rows of `a` whose elements lie side by side. Meanwhile it
-  /// fetches as many rows behind them from memory, which the next tile takes.
+  /// The same for rows of `a` with adjacent elements, while prefetching the rows of the next tile.
   template <class Element>
   [[gnu::always_inline]] void add_and_fetch(Factors<Element> f, std::int64_t size) {
     constexpr std::int64_t kLine = 64 / sizeof(Element);
@@ -110,7 +109,7 @@ class Tile {
 
 // Products of bf16 matrices by AMX, whose registers hold up to 16 rows of 64 bytes.
 
-// GCC's own functions for these do not tell the compiler which memory they read.
+// GCC's intrinsics for these do not tell the compiler which memory they read.
 template <int Register>
 void load_amx(const void* from, std::int64_t row_bytes) {
   asm volatile("tileloadd (%0,%1,1), %%tmm%c2"
@@ -136,12 +135,12 @@ void multiply_amx() {
 
 inline constexpr std::int64_t kAmxVectors = 2;  // columns of a tile, in vectors, at most
 
-/// What the registers hold: 0 to 3 sums, 4 and 5 rows of `a`, 6 and 7 pairs of `b`.
+/// Shapes of the registers: 0 to 3 hold sums, 4 and 5 rows of `a`, 6 and 7 pairs of `b`.
 struct AmxShapes {
   static constexpr std::int64_t kMost = 16;
 
   std::int64_t rows;   // of sums and of `a`, at most kMost
-  std::int64_t pairs;  // of the inner dimension that are multiplied at a time, at most kMost
+  std::int64_t pairs;  // of the inner dimension per instruction, at most kMost
 
   void configure() const {
     struct alignas(64) {
@@ -158,8 +157,8 @@ struct AmxShapes {
   static void release() { asm volatile("tilerelease" : : : "memory"); }
 };
 
-/// A times as many rows as the shapes have, of V vectors of sums, which are in AMX's registers
-/// while products are added.
+/// A times the rows of the shapes, of V vectors of sums, which are in AMX registers while products
+/// are added.
 template <int A, int V>
 class AmxTile {
  public:
@@ -172,7 +171,7 @@ class AmxTile {
     for_register([]<int Register>(std::int64_t, int) { zero_amx<Register>(); });
     in_registers_ = true;
   }
-  /// Loads sums whose rows lie `step` floats apart, or stores them there.
+  /// Loads sums whose rows are `step` floats apart, or stores them there.
   [[gnu::always_inline]] void load(const float* from, std::int64_t step) {
     const std::int64_t row_bytes = sizeof(float) * step;
     for_register([&]<int Register>(std::int64_t row, int vector) {
@@ -187,13 +186,13 @@ class AmxTile {
     });
   }
 
-  /// Fetches the cache lines of as many rows, `step` elements apart, which will be written to soon.
+  /// Prefetches for writing the cache lines of the rows, `step` elements apart.
   [[gnu::always_inline]] void prefetch(const Bf16Bits* to, std::int64_t step) const {
     for (std::int64_t m = 0; m < A * shapes_.rows; ++m) __builtin_prefetch(to + m * step, 1);
   }
 
-  /// Adds the product over an inner dimension of `size`, which is a multiple of the shapes' pairs.
-  /// The pairs of a row of `a` lie side by side.
+  /// Adds the product over an inner dimension of `size`, a multiple of the shapes' pairs. The pairs
+  /// of a row of `a` are adjacent.
   [[gnu::always_inline]] void add(Factors<Bf16Bits> f, std::int64_t size) {
     if (!in_registers_) load(sums_, kWidth);
     const std::int64_t a_row = sizeof(Bf16Bits) * f.a_row;
@@ -212,7 +211,7 @@ class AmxTile {
     }
   }
 
-  /// Adds the product as `add` does. It fetches nothing: whether that helps was not measured here.
+  /// The same as `add`: whether prefetching helps here was not measured.
   [[gnu::always_inline]] void add_and_fetch(Factors<Bf16Bits> f, std::int64_t size) {
     add(f, size);
   }
@@ -290,8 +289,8 @@ void for_each_tile(std::int64_t rows, std::int64_t count, const Work& work) {
   }
 }
 
-/// Covers products of bf16 matrices with tiles: of AMX where this process may use it and the inner
-/// dimension divides well, else of AVX-512. AMX's registers are set up for as long as this lives.
+/// Covers products of bf16 matrices with tiles: of AMX if this process may use it and the inner
+/// dimension divides well, otherwise of AVX-512. AMX registers stay configured during its lifetime.
 class TileCover {
  public:
   /// For products over inner dimensions of multiples of `inner`.
@@ -302,10 +301,10 @@ class TileCover {
   TileCover(const TileCover&) = delete;
   TileCover& operator=(const TileCover&) = delete;
 
-  /// Returns whether pairs of a row of `a` have to lie side by side.
+  /// Returns whether the pairs of a row of `a` must be adjacent.
   bool by_amx() const { return pairs_ != 0; }
 
-  /// Returns how many rows the widest tiles have.
+  /// Returns the number of rows of the widest tiles.
   std::int64_t most_rows() const { return by_amx() ? 2 * AmxShapes::kMost : kTileRows; }
   /// Covers `rows` rows of `count` vectors with calls of `work.tile<Tile>(shapes, row, vector)`.
   template <class Work>
@@ -320,7 +319,8 @@ class TileCover {
   static constexpr std::int64_t kFewestRows = 8;  // that are worth a register
   static constexpr std::int64_t kFewestPairs = 3;
 
-  /// Returns the largest number that divides `count` and fits into a register, 0: it is too few.
+  /// Returns the largest divisor of `count` that fits into a register, or 0 if it is below
+  /// `fewest`.
   static std::int64_t divisor(std::int64_t count, std::int64_t fewest) {
     for (std::int64_t i = AmxShapes::kMost; i >= fewest; --i) {
       if (count % i == 0) return i;

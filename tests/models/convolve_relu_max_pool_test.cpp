@@ -124,7 +124,7 @@ std::string to_string(const Case& c) {
          std::to_string(c.kernel) + ", " + std::to_string(c.out_channels) + " channels";
 }
 
-TEST_CASE("each way to convolve, apply ReLU and pool in one gives the exact sums") {
+TEST_CASE("each implementation of convolution, ReLU and pooling gives the exact sums") {
   torch::manual_seed(5);
   for (const Way& way : ways()) {
     for (const Case& c : kCases) {
@@ -141,7 +141,7 @@ TEST_CASE("each way to convolve, apply ReLU and pool in one gives the exact sums
   }
 }
 
-TEST_CASE("convolution, ReLU and pooling in one give the exact sums, forward and backward") {
+TEST_CASE("fused convolution, ReLU and pooling give the exact sums, forward and backward") {
   torch::manual_seed(5);
   for (const Case& c : kCases) {
     INFO(to_string(c));
@@ -159,7 +159,7 @@ TEST_CASE("convolution, ReLU and pooling in one give the exact sums, forward and
   }
 }
 
-TEST_CASE("any number of threads gives the bits of one, in lanes") {
+TEST_CASE("results in lanes do not depend on the number of threads") {
   torch::manual_seed(6);
   const Case c{70, 12, 12, 6, 3, 16};
   for (const Way& way : ways()) {
@@ -182,7 +182,7 @@ TEST_CASE("any number of threads gives the bits of one, in lanes") {
   }
 }
 
-TEST_CASE("no image gives gradients of zero") {
+TEST_CASE("an empty batch has zero gradients in a pooled convolution") {
   for (const at::ScalarType type : {at::kBFloat16, at::kFloat}) {
     torch::nn::Conv2d layer = make_layer({0, 8, 8, 3, 3, 4}, type);
     const at::Tensor out = pool(layer, at::zeros({0, 3, 8, 8}, type));
@@ -214,7 +214,7 @@ TEST_CASE("gradients are written to their destination buffers") {
   }
 }
 
-TEST_CASE("a NaN in an image comes out, and only where it was") {
+TEST_CASE("a NaN in an image affects only its windows") {
   for (const at::ScalarType type : {at::kBFloat16, at::kFloat}) {
     torch::nn::Conv2d layer = make_layer({2, 8, 8, 2, 3, 20}, type);
     at::Tensor images = small_integers({2, 2, 8, 8}).to(type);
@@ -225,7 +225,7 @@ TEST_CASE("a NaN in an image comes out, and only where it was") {
   }
 }
 
-TEST_CASE("layers that the kernels are not made for go through LibTorch") {
+TEST_CASE("LibTorch computes layers that the kernels do not support") {
   torch::manual_seed(7);
   const at::Tensor images = small_integers({2, 4, 9, 9});
   for (const auto& options :
@@ -242,7 +242,7 @@ TEST_CASE("layers that the kernels are not made for go through LibTorch") {
   }
 }
 
-TEST_CASE("images that do not fit the layer are LibTorch's error") {
+TEST_CASE("LibTorch refuses images that do not fit the layer") {
   torch::nn::Conv2d layer = make_layer({1, 8, 8, 2, 3, 4});
   CHECK_THROWS_AS(pool(layer, at::zeros({1, 3, 8, 8}, at::kBFloat16)), c10::Error);
   CHECK_THROWS_AS(pool(layer, at::zeros({1, 2, 2, 2}, at::kBFloat16)), c10::Error);

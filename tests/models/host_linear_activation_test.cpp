@@ -27,7 +27,7 @@ namespace {
 
 using kernels::LinearFunction;
 
-TEST_CASE("the hyperbolic tangent is right to the last digit but one") {
+TEST_CASE("the error of the hyperbolic tangent is below 2.5 ulp") {
   const float infinity = std::numeric_limits<float>::infinity();
   const at::Tensor x =
       at::cat({at::linspace(-12, 12, 200'001), at::linspace(-1e-3, 1e-3, 2001),
@@ -45,7 +45,7 @@ TEST_CASE("the hyperbolic tangent is right to the last digit but one") {
   CHECK(nothing.isnan().item<bool>());
 }
 
-TEST_CASE("in bf16 the hyperbolic tangent is that of LibTorch") {
+TEST_CASE("in bf16 the hyperbolic tangent agrees with LibTorch") {
   const at::Tensor x = at::linspace(-5, 5, 40'003).to(at::kBFloat16);
   const at::Tensor found = x.clone();
   host_tanh(found);
@@ -61,7 +61,7 @@ at::Tensor derivative(LinearFunction function, const at::Tensor& y, const at::Te
       .to(y.scalar_type());
 }
 
-TEST_CASE("the gradients behind a linear layer are those of its function, and their sums") {
+TEST_CASE("gradients of a linear layer's activation and bias agree with LibTorch") {
   const auto function = GENERATE(LinearFunction::kRelu, LinearFunction::kTanh);
   for (const auto type : {at::kFloat, at::kBFloat16}) {
     for (const auto& [rows, channels] :
@@ -84,7 +84,7 @@ TEST_CASE("the gradients behind a linear layer are those of its function, and th
   }
 }
 
-TEST_CASE("a linear layer with a function behind it learns on a CPU as by LibTorch's operations") {
+TEST_CASE("a linear layer with an activation trains on a CPU as with LibTorch's operations") {
   for (const auto function : {LinearFunction::kRelu, LinearFunction::kTanh}) {
     for (const auto type : {at::kFloat, at::kBFloat16}) {
       auto layer = std::make_shared<torch::nn::LinearImpl>(40, 30);
@@ -112,7 +112,7 @@ TEST_CASE("a linear layer with a function behind it learns on a CPU as by LibTor
   }
 }
 
-TEST_CASE("rows that do not fit the layer are LibTorch's error") {
+TEST_CASE("LibTorch refuses rows that do not fit the layer") {
   auto layer = std::make_shared<torch::nn::LinearImpl>(40, 30);
   GradientPlaces places;
   for (const std::int64_t width : {39, 41}) {
@@ -122,7 +122,7 @@ TEST_CASE("rows that do not fit the layer are LibTorch's error") {
   }
 }
 
-TEST_CASE("a linear layer writes its weight's gradient to the place where it is wanted, once") {
+TEST_CASE("a linear layer writes the gradient of its weight to the destination buffer, once") {
   for (const auto type : {at::kFloat, at::kBFloat16}) {
     auto layer = std::make_shared<torch::nn::LinearImpl>(50, 33);
     layer->to(type);

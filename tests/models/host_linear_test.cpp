@@ -63,7 +63,7 @@ TEST_CASE("the products of a linear layer on a CPU are the exact sums") {
   }
 }
 
-TEST_CASE("any number of threads gives the products of one") {
+TEST_CASE("products do not depend on the number of threads") {
   const int before = at::get_num_threads();
   for (const auto type : {at::kFloat, at::kBFloat16}) {
     const Layer layer(64, 784, 1024, type);
@@ -76,7 +76,7 @@ TEST_CASE("any number of threads gives the products of one") {
   }
 }
 
-TEST_CASE("a sample gives the same alone as beside others") {
+TEST_CASE("results of a sample do not depend on other samples") {
   for (const auto type : {at::kFloat, at::kBFloat16}) {
     const at::Tensor x = at::randn({150, 99}).to(type);
     const at::Tensor weight = at::randn({40, 99}).to(type);
@@ -96,13 +96,13 @@ TEST_CASE("a sample gives the same alone as beside others") {
   }
 }
 
-TEST_CASE("no sample gives a gradient of zero") {
+TEST_CASE("an empty batch has zero gradients in a linear layer") {
   const Layer layer(0, 12, 5, at::kBFloat16);
   CHECK(layer.products(true).y.sizes() == at::IntArrayRef({0, 5}));
   CHECK(layer.products(true).of_weight.equal(at::zeros({5, 12}, at::kBFloat16)));
 }
 
-TEST_CASE("a NaN comes out of a ReLU, and negative zero does not") {
+TEST_CASE("a ReLU keeps NaN and has no negative zero") {
   for (const auto type : {at::kFloat, at::kBFloat16}) {
     Layer layer(2, 3, 40, type);
     layer.x[1][2] = -std::numeric_limits<float>::quiet_NaN();

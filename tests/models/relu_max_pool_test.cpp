@@ -23,7 +23,7 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 at::Tensor reference(const at::Tensor& x) { return at::max_pool2d(at::relu(x), 2); }
 
-/// Values of few kinds, so that most windows hold equal ones.
+/// Few distinct values, so most windows have equal ones.
 at::Tensor with_ties(at::IntArrayRef sizes) { return at::randn(sizes).round(); }
 
 struct Passes {
@@ -42,7 +42,7 @@ const std::vector<std::vector<std::int64_t>> kShapes{{2, 20, 24, 24}, {3, 50, 8,
                                                      {2, 6, 5, 7},    {2, 33, 3, 4}, {0, 4, 4, 4},
                                                      {1, 130, 4, 2}};
 
-TEST_CASE("ReLU with pooling gives LibTorch's numbers, forward and backward") {
+TEST_CASE("ReLU with pooling agrees with LibTorch, forward and backward") {
   torch::manual_seed(3);
   for (const auto type : {at::kFloat, at::kBFloat16}) {
     for (const auto format : {at::MemoryFormat::Contiguous, at::MemoryFormat::ChannelsLast}) {
@@ -61,7 +61,7 @@ TEST_CASE("ReLU with pooling gives LibTorch's numbers, forward and backward") {
   }
 }
 
-TEST_CASE("a NaN of either sign is not pooled away") {
+TEST_CASE("pooling keeps a NaN of either sign") {
   const at::Tensor row =
       torch::tensor({kNan, 5.F, -kNan, -1.F, -kInf, -0.F, kInf, 1.F, kNan, kInf});
   const at::Tensor x = at::stack({row, row * 0 - 2}).view({1, 1, 2, 10});
@@ -108,7 +108,7 @@ void check_both_kernels_agree() {
   }
 }
 
-TEST_CASE("the kernel for AVX-512 and the portable one agree on any bits") {
+TEST_CASE("the AVX-512 and portable kernels agree on any bits") {
   check_both_kernels_agree<std::int32_t>();
   check_both_kernels_agree<std::int16_t>();
 }
