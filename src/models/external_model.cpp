@@ -3,12 +3,26 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
+#include <caffe2/serialize/inline_container.h>
+#include <spdlog/fmt/fmt.h>
+#include <spdlog/fmt/ranges.h>
 #include <spdlog/spdlog.h>
+#include <torch/csrc/jit/api/module.h>
+#include <torch/csrc/jit/runtime/graph_executor.h>
+#include <torch/csrc/jit/serialization/import.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
 #include <sstream>
+#include <string>
+#include <utility>
 
 #include "base/error.h"
+#include "base/shared_library.h"
+#include "plugin/model.h"
 
 namespace mnist_train::models {
 
@@ -39,8 +53,7 @@ std::string untrainable(const torch::OrderedDict<std::string, at::Tensor>& param
   return found;
 }
 
-}  // namespace
-
+/// Returns the cause of an error in one line, without the stack traces of LibTorch and TorchScript.
 std::string cause_of(const std::exception& error) {
   const auto* from_torch = dynamic_cast<const c10::Error*>(&error);
   std::string text = from_torch != nullptr ? from_torch->what_without_backtrace() : error.what();
@@ -50,6 +63,37 @@ std::string cause_of(const std::exception& error) {
   const bool has_traces = text.starts_with("The following operation failed");
   return has_traces ? text.substr(text.rfind('\n') + 1) : text.substr(0, text.find('\n'));
 }
+
+/// A network from outside this program, with the names of its own state_dict. Derived classes
+/// register the tensors that its code computes with, so they are trained in place.
+class ExternalModel : public Model {
+ public:
+  at::Tensor forward(const at::Tensor& images) override;
+  bool is_external() const override { return true; }
+  void compute_in_bfloat16() override;
+
+  /// Throws Error(kConfig) unless the network has parameters, all are trainable, in fp32 and have
+  /// one name only, and two images of the shape give logits of its classes.
+  void require_usable();
+
+ protected:
+  /// `source` begins messages: the key of the config and its file.
+  ExternalModel(std::string source, const network::ImageShape& shape)
+      : source_(std::move(source)), shape_(shape) {}
+
+  /// Computes the logits of images; see `forward`.
+  virtual at::Tensor compute(const at::Tensor& images) = 0;
+
+  /// Throws Error(kConfig) with the source in front of the message.
+  [[noreturn]] void refuse(const std::string& message) const;
+
+ private:
+  void require_trainable() const;
+  void try_forward(at::ScalarType type, const std::string& advice);
+
+  std::string source_;
+  network::ImageShape shape_;
+};
 
 void ExternalModel::refuse(const std::string& message) const {
   throw ConfigKeyError(source_ + ": " + message);
@@ -107,6 +151,286 @@ void ExternalModel::try_forward(at::ScalarType type, const std::string& advice) 
            ", expected floating-point numbers");
   }
   train();
+}
+
+/// A module of a script, with its tensors and the name of its type.
+struct ScriptPart : torch::nn::Module {
+  using torch::nn::Module::Module;
+};
+
+/// Registers the tensors of `script` and of its modules in `module` under their names.
+void mirror(const torch::jit::Module& script, torch::nn::Module& module) {
+  for (const auto& item : script.named_parameters(/*recurse=*/false)) {
+    module.register_parameter(item.name, item.value, item.value.requires_grad());
+  }
+  for (const auto& item : script.named_buffers(/*recurse=*/false)) {
+    module.register_buffer(item.name, item.value);
+  }
+  for (const auto& item : script.named_children()) {
+    auto part = std::make_shared<ScriptPart>(item.value.type()->name()->name());
+    mirror(item.value, *part);
+    module.register_module(item.name, std::move(part));
+  }
+}
+
+/// Makes `script` compute with the tensors of `module`, which mirrors it.
+void share_tensors(const torch::nn::Module& module, torch::jit::Module script) {
+  for (const auto& item : module.named_parameters(/*recurse=*/false)) {
+    script.setattr(item.key(), item.value());
+  }
+  for (const auto& item : module.named_buffers(/*recurse=*/false)) {
+    script.setattr(item.key(), item.value());
+  }
+  for (const auto& item : module.named_children()) {
+    share_tensors(*item.value(), script.attr(item.key()).toModule());
+  }
+}
+
+class ScriptModel : public ExternalModel {
+ public:
+  ScriptModel(const std::filesystem::path& file, const network::ImageShape& shape)
+      : ExternalModel("/model/torchscript: " + file.string(), shape), file_(file) {
+    load_script();
+    require_signature();
+    mirror(script_, *this);
+  }
+
+  void train(bool on) override {
+    Model::train(on);
+    script_.train(on);
+  }
+
+  using Model::to;
+  void to(at::Device device, bool non_blocking) override {
+    Model::to(device, non_blocking);
+    if (device.is_cpu()) return;
+    // Tensors that are neither parameters nor buffers, such as constants of the code, reach the
+    // device only if the script is loaded there.
+    script_ = torch::jit::load(file_.string(), device);
+    share_tensors(*this, script_);
+  }
+
+ protected:
+  at::Tensor compute(const at::Tensor& images) override {
+    // The optimising executor profiles the first calls and uses other kernels for later ones, so a
+    // resumed run would differ from an uninterrupted one.
+    const torch::jit::GraphOptimizerEnabledGuard as_written(false);
+    return script_.forward({images}).toTensor();
+  }
+
+ private:
+  void load_script() {
+    try {
+      caffe2::serialize::PyTorchStreamReader archive(file_.string());
+      if (archive.hasRecord("constants.pkl")) {
+        script_ = torch::jit::load(file_.string(), at::kCPU);
+      } else if (archive.hasRecord("data.pkl")) {
+        refuse("was written by torch.save; use torch.jit.script(model).save");
+      } else {
+        refuse("is not TorchScript; use torch.jit.script(model).save");
+      }
+    } catch (const Error&) {
+      throw;
+    } catch (const std::exception& error) {
+      const std::string cause = cause_of(error);
+      refuse("is damaged or not TorchScript (use torch.jit.script(model).save): " +
+             cause.substr(0, cause.find(". ")));
+    }
+  }
+
+  void require_signature() const {
+    const auto forward = script_.find_method("forward");
+    if (!forward) refuse("has no method forward");
+    const c10::FunctionSchema& schema = forward->function().getSchema();
+    const auto is_tensor = [](const c10::Argument& argument) {
+      return argument.type()->kind() == c10::TypeKind::TensorType;
+    };
+    const auto& inputs = schema.arguments();  // the first is the module itself
+    bool fits = inputs.size() >= 2 && is_tensor(inputs[1]);
+    for (std::size_t i = 2; i < inputs.size(); ++i) fits &= inputs[i].default_value().has_value();
+    fits &= schema.returns().size() == 1 && is_tensor(schema.returns().front());
+    if (!fits) refuse("forward must take one tensor and return one; it is" + text_of(schema));
+  }
+
+  static std::string text_of(const c10::FunctionSchema& schema) {
+    std::string text;
+    for (std::size_t i = 1; i < schema.arguments().size(); ++i) {
+      text += (i > 1 ? ", " : " (") + schema.arguments()[i].type()->annotation_str();
+    }
+    text += schema.arguments().size() > 1 ? ") ->" : " () ->";
+    for (const c10::Argument& result : schema.returns())
+      text += " " + result.type()->annotation_str();
+    return text;
+  }
+
+  std::filesystem::path file_;
+  torch::jit::Module script_;
+};
+
+/// The options that a plug-in reads from the config. Mistakes are collected, because exceptions
+/// must not pass through the plug-in's code.
+class PluginOptions final : public plugin::Options {
+ public:
+  /// `text` is a JSON object.
+  explicit PluginOptions(const std::string& text) : values_(nlohmann::json::parse(text)) {}
+
+  std::int64_t integer(const std::string& name, std::int64_t otherwise, std::int64_t min,
+                       std::int64_t max) override {
+    const auto fits = [&](const nlohmann::json& value) {
+      return value.is_number_integer() &&
+             (!value.is_number_unsigned() || value.get<std::uint64_t>() <= INT64_MAX) &&
+             value >= min && value <= max;
+    };
+    return read(name, otherwise, fits, fmt::format("an integer from {} to {}", min, max));
+  }
+
+  double number(const std::string& name, double otherwise, double min, double max) override {
+    const auto fits = [&](const nlohmann::json& value) {
+      return value.is_number() && value >= min && value <= max;
+    };
+    return read(name, otherwise, fits, fmt::format("a number from {} to {}", min, max));
+  }
+
+  bool boolean(const std::string& name, bool otherwise) override {
+    return read(
+        name, otherwise, [](const auto& value) { return value.is_boolean(); }, "true or false");
+  }
+
+  std::string text(const std::string& name, const std::string& otherwise,
+                   const std::vector<std::string>& choices) override {
+    const auto fits = [&](const nlohmann::json& value) {
+      return value.is_string() &&
+             (choices.empty() || contains(choices, value.get_ref<const std::string&>()));
+    };
+    return read(
+        name, otherwise, fits,
+        choices.empty() ? "text" : fmt::format("one of \"{}\"", fmt::join(choices, "\", \"")));
+  }
+
+  /// Throws Error(kConfig) with all wrong values and, once the plug-in has read its options, all
+  /// unknown keys.
+  void require_correct(bool all_were_read) const {
+    std::vector<std::string> errors = errors_;
+    const std::string known = known_.empty()
+                                  ? "the plug-in reads no options"
+                                  : fmt::format("the plug-in reads {}", fmt::join(known_, ", "));
+    for (const auto& [name, value] : values_.items()) {
+      if (!all_were_read || contains(known_, name)) continue;
+      errors.push_back(fmt::format("/model/options/{}: unknown key; {}", name, known));
+    }
+    if (!errors.empty()) throw ConfigKeyError(fmt::format("{}", fmt::join(errors, "\n")));
+  }
+
+ private:
+  static bool contains(const std::vector<std::string>& list, const std::string& text) {
+    return std::find(list.begin(), list.end(), text) != list.end();
+  }
+
+  template <class T, class Fits>
+  T read(const std::string& name, const T& otherwise, const Fits& fits,
+         const std::string& expected) {
+    if (!contains(known_, name)) known_.push_back(name);
+    const auto found = values_.find(name);
+    if (found == values_.end()) return otherwise;
+    if (fits(*found)) return found->template get<T>();
+    errors_.push_back(
+        fmt::format("/model/options/{}: expected {}, found {}", name, expected, found->dump()));
+    return otherwise;
+  }
+
+  nlohmann::json values_;
+  std::vector<std::string> known_;  // in the order of the plug-in's requests
+  std::vector<std::string> errors_;
+};
+
+/// Returns the entry point of a library. Throws Error(kConfig) unless it is a plug-in of this
+/// version.
+const plugin::EntryPoint& load_entry(const std::filesystem::path& file, const std::string& source) {
+  const SharedLibrary library(file.string());
+  if (!library.loaded()) {
+    throw ConfigKeyError(source + ": cannot be loaded: " + library.error());
+  }
+  const auto entry_function = library.find<const plugin::EntryPoint*()>(plugin::kEntryFunction);
+  if (entry_function == nullptr) {
+    throw ConfigKeyError(source + ": is not a plug-in: it has no function " +
+                         plugin::kEntryFunction + ", which MNIST_TRAIN_CLASSIFIER defines");
+  }
+  const plugin::EntryPoint& entry = *entry_function();
+  const auto versions = [](auto header, auto torch) {
+    return fmt::format("version {} of mnist_train/model.h and LibTorch {}", header, torch);
+  };
+  const std::string built_for = versions(entry.api_version, entry.torch_version);
+  const std::string expected = versions(plugin::kApiVersion, TORCH_VERSION);
+  if (built_for != expected) {
+    throw ConfigKeyError(source + ": is built for " + built_for + ", but this program for " +
+                         expected + "; build it again");
+  }
+  return entry;
+}
+
+std::shared_ptr<plugin::Classifier> make_network(const plugin::EntryPoint& entry,
+                                                 const network::ImageShape& shape,
+                                                 PluginOptions& options,
+                                                 const std::string& source) {
+  std::shared_ptr<plugin::Classifier> made;
+  try {
+    made = entry.make({shape.channels, shape.height, shape.width, shape.classes}, options);
+  } catch (const std::exception& error) {
+    options.require_correct(/*all_were_read=*/false);  // a wrong option may be the cause
+    throw ConfigKeyError(source + ": cannot make its network: " + cause_of(error));
+  }
+  options.require_correct(/*all_were_read=*/true);
+  return made;
+}
+
+class PluginModel : public ExternalModel {
+ public:
+  PluginModel(const std::string& source, const network::ImageShape& shape,
+              std::shared_ptr<plugin::Classifier> made)
+      : ExternalModel(source, shape), network_(std::move(made)) {
+    for (const auto& item : network_->named_parameters(/*recurse=*/false)) {
+      register_parameter(item.key(), item.value(), item.value().requires_grad());
+    }
+    for (const auto& item : network_->named_buffers(/*recurse=*/false)) {
+      register_buffer(item.key(), item.value());
+    }
+    for (const auto& item : network_->named_children()) register_module(item.key(), item.value());
+  }
+
+  // The plug-in may override these; both modules share their tensors.
+  void train(bool on) override {
+    Model::train(on);
+    network_->train(on);
+  }
+  using Model::to;
+  void to(at::Device device, bool non_blocking) override { network_->to(device, non_blocking); }
+
+ protected:
+  at::Tensor compute(const at::Tensor& images) override { return network_->forward(images); }
+
+ private:
+  std::shared_ptr<plugin::Classifier> network_;
+};
+
+}  // namespace
+
+std::shared_ptr<Model> make_script_model(const std::filesystem::path& file,
+                                         const network::ImageShape& shape) {
+  auto model = std::make_shared<ScriptModel>(file, shape);
+  model->require_usable();
+  return model;
+}
+
+std::shared_ptr<Model> make_plugin_model(const std::filesystem::path& file,
+                                         const std::string& options,
+                                         const network::ImageShape& shape) {
+  const std::string source = "/model/plugin: " + file.string();
+  const plugin::EntryPoint& entry = load_entry(file, source);
+  PluginOptions reader(options);
+  auto model =
+      std::make_shared<PluginModel>(source, shape, make_network(entry, shape, reader, source));
+  model->require_usable();
+  return model;
 }
 
 }  // namespace mnist_train::models
