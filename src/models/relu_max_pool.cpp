@@ -239,8 +239,9 @@ template const PoolRows<std::int16_t>& portable_pool_rows();
 at::Tensor relu_max_pool(const at::Tensor& x, const at::Tensor& bias, bool flatten) {
   const bool by_gpu_kernel = kernels::is_used(kernels::Operation::kReluMaxPool, x.device()) &&
                              kernels::can_relu_max_pool(x, bias);
-  if (bias.defined() && !by_gpu_kernel)
-    return relu_max_pool(x + bias.view({-1, 1, 1}), {}, flatten);
+  if (bias.defined() && !by_gpu_kernel) {
+    return relu_max_pool(x + bias.view({-1, 1, 1}), /*bias=*/{}, flatten);
+  }
   const bool by_host_kernel =
       x.is_cpu() && (x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16);
   // ReLU after the pooling gives the same values and gradients as before it, with a quarter of the
