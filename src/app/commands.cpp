@@ -10,7 +10,6 @@
 #include "eval/evaluator.h"
 #include "interchange/exports.h"
 #include "loader/batch_source.h"
-#include "report/module_table.h"
 #include "report/result_text.h"
 
 namespace mnist_train::app {

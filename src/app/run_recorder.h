@@ -12,7 +12,6 @@
 #include "app/worker.h"
 #include "data/dataset.h"
 #include "eval/evaluator.h"
-#include "report/pace_meter.h"
 #include "report/records.h"
 #include "report/sink.h"
 #include "report/summary.h"

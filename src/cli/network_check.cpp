@@ -5,7 +5,7 @@
 #include "base/print.h"
 #include "data/dataset.h"
 #include "network/network.h"
-#include "report/module_table.h"
+#include "report/result_text.h"
 #include "strict_json/json_cursor.h"
 
 namespace mnist_train::cli {

@@ -5,10 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <optional>
 #include <utility>
-#include <vector>
 
 #include "base/file.h"
 #include "base/print.h"
@@ -21,12 +20,48 @@ namespace {
 constexpr double kRedrawInterval_s = 0.1;
 constexpr std::size_t kBarWidth = 30;
 constexpr std::size_t kLeastBarWidth = 10;
+constexpr std::size_t kMostBars = 20;  // of a sparkline
+constexpr const char* kDim = "2";
+constexpr const char* kBestColour = "1;32";
+constexpr const char* kBarColour = "36";
+
+std::string as_percent(double fraction) { return fmt::format("{:.2f} %", 100 * fraction); }
+
+std::string coloured(const TerminalStyle& style, const char* code, const std::string& text) {
+  return style.colours && !text.empty() ? fmt::format("\x1b[{}m{}\x1b[0m", code, text) : text;
+}
+
+struct Column {
+  const char* title;
+  std::size_t width;
+  bool needs_validation = false;
+};
+
+constexpr std::array kColumns{Column{"epoch", 7},       Column{"test loss", 11},
+                              Column{"accuracy", 10},   Column{"held out", 10, true},
+                              Column{"train loss", 12}, Column{"accuracy", 10},
+                              Column{"time", 10},       Column{"samples/s", 11}};
+constexpr std::size_t kAccuracyColumn = 2;
+
+/// Returns the indices of the columns that fit. The last character of a line stays free, because
+/// some terminals wrap when it is written.
+std::vector<std::size_t> columns_that_fit(bool with_validation, std::size_t width) {
+  std::vector<std::size_t> fitting;
+  std::size_t used = 0;
+  for (std::size_t i = 0; i < kColumns.size(); ++i) {
+    if (kColumns[i].needs_validation && !with_validation) continue;
+    used += kColumns[i].width;
+    if (used >= width) break;
+    fitting.push_back(i);
+  }
+  return fitting;
+}
 
 std::string rate_text(double samples_per_second) {
   return with_thousands(static_cast<std::int64_t>(samples_per_second)) + " samples/s";
 }
 
-/// A part of the line of progress; those of a high number are the first to go.
+/// A part of the progress line. Parts with high numbers are dropped first.
 struct Part {
   int number;
   std::string text;
@@ -38,7 +73,7 @@ std::string joined(const std::vector<Part>& parts) {
   return line;
 }
 
-/// Returns the parts that fit into so many columns, in their order.
+/// Returns the parts that fit into the columns, in order.
 std::string fitted(std::vector<Part> parts, std::size_t columns) {
   std::erase_if(parts, [](const Part& part) { return part.text.empty(); });
   while (parts.size() > 1 && joined(parts).size() > columns) {
@@ -48,7 +83,7 @@ std::string fitted(std::vector<Part> parts, std::size_t columns) {
   return joined(parts).substr(0, columns);
 }
 
-/// Returns a bar for a line of which `columns` are free, or nothing where that is too few.
+/// Returns a bar for the `columns` left on a line, or nothing if there are too few.
 std::string progress_bar(double fraction, std::size_t columns) {
   constexpr std::size_t kFrame = 4;  // "  [" and "]"
   if (columns < kFrame + kLeastBarWidth) return "";
@@ -79,7 +114,7 @@ class Console : public Sink {
 
   void pace(const Pace& pace) override {
     pace_ = pace;
-    constexpr double kWeight = 0.2;  // of the last second in the time that is left
+    constexpr double kWeight = 0.2;  // of the last second in the remaining time
     step_s_ =
         step_s_ > 0 ? (1 - kWeight) * step_s_ + kWeight * pace.step_seconds : pace.step_seconds;
   }
@@ -105,7 +140,7 @@ class Console : public Sink {
       validation =
           "validation " + both(*record.validation_loss, *record.validation_accuracy) + "; ";
     }
-    // A terminal shows the table; the log has the line all the same.
+    // A terminal shows the table instead, but the log has the line.
     spdlog::log(setup_.is_terminal ? spdlog::level::debug : spdlog::level::info,
                 "epoch {}/{}: train {}; {}test {}; {:.2f} s, {}", record.epoch, setup_.epochs,
                 both(record.train_loss, record.train_accuracy), validation,
@@ -116,7 +151,7 @@ class Console : public Sink {
 
   void end(const Summary& summary) override {
     erase_progress();
-    // Ctrl-C has left its "^C" on a terminal that cannot erase it.
+    // End the line on which a terminal that cannot redraw has echoed "^C".
     const bool has_echo = summary.status == "stopped" && !setup_.is_terminal;
     if (has_echo && !setup_.quiet && ::isatty(setup_.fd) == 1) write("\n");
   }
@@ -135,7 +170,7 @@ class Console : public Sink {
     if (std::exchange(progress_is_drawn_, false)) write(kEraseLine);
   }
 
-  /// Returns "ETA 1:05" where the speed is known.
+  /// Returns "ETA 1:05", or nothing before the speed is known.
   std::string time_left() const {
     if (step_s_ <= 0) return "";
     const std::int64_t in_epoch = std::max<std::int64_t>(1, setup_.steps_per_epoch);
@@ -162,7 +197,7 @@ class Console : public Sink {
     const double fraction =
         static_cast<double>(std::min(position_.step_in_epoch, steps)) / static_cast<double>(steps);
     line += progress_bar(fraction, free - line.size());
-    // The cursor stays at the line's start: whatever is written next takes its place.
+    // The cursor returns to the start of the line, so the next output overwrites it.
     write(kEraseLine + line + "\r");
     progress_is_drawn_ = true;
   }
@@ -171,13 +206,95 @@ class Console : public Sink {
   EpochTable table_;
   StepPosition position_;
   std::optional<Pace> pace_;
-  double step_s_ = 0;  // that a step takes, smoothed; 0: not known yet
-  double test_s_ = 0;  // that the last evaluation took
+  double step_s_ = 0;  // smoothed duration of a step; 0: unknown
+  double test_s_ = 0;  // duration of the last evaluation
   double drawn_s_ = 0;
   bool progress_is_drawn_ = false;
 };
 
 }  // namespace
+
+TerminalStyle terminal_style(const std::function<const char*(const char* name)>& variable) {
+  const auto value_of = [&](const char* name) {
+    const char* value = variable(name);
+    return std::string(value == nullptr ? "" : value);
+  };
+  std::string charset;
+  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
+    if (charset.empty()) charset = value_of(name);
+  }
+  std::transform(charset.begin(), charset.end(), charset.begin(), [](unsigned char letter) {
+    return static_cast<char>(letter >= 'A' && letter <= 'Z' ? letter - 'A' + 'a' : letter);
+  });
+  TerminalStyle style;
+  style.utf8 = charset.ends_with("utf-8") || charset.ends_with("utf8");
+  style.redraws = value_of("TERM") != "dumb";
+  style.colours = style.redraws && value_of("NO_COLOR").empty();
+  return style;
+}
+
+std::string sparkline(const std::vector<double>& values, std::size_t width, bool utf8) {
+  constexpr std::array<const char*, 8> kBlocks{"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+  constexpr std::array<const char*, 8> kPlain{"_", ".", ",", "-", "=", "+", "*", "#"};
+  const auto& bars = utf8 ? kBlocks : kPlain;
+  const std::size_t count = std::min(width, values.size());
+  const auto first = values.end() - static_cast<std::ptrdiff_t>(count);
+  if (count == 0) return "";
+  const auto [least, greatest] = std::minmax_element(first, values.end());
+  std::string line;
+  for (auto value = first; value != values.end(); ++value) {
+    const double fraction = *greatest > *least ? (*value - *least) / (*greatest - *least) : 0.5;
+    line +=
+        std::isfinite(fraction) ? bars[static_cast<std::size_t>(std::lround(fraction * 7))] : " ";
+  }
+  return line;
+}
+
+std::string with_thousands(std::int64_t number) {
+  std::string digits = std::to_string(number);
+  const std::size_t first = digits.starts_with('-') ? 1 : 0;
+  for (std::size_t i = digits.size(); i > first + 3; i -= 3) digits.insert(i - 3, ",");
+  return digits;
+}
+
+std::string EpochTable::head(bool with_validation, std::size_t columns) const {
+  std::string head;
+  for (const std::size_t i : columns_that_fit(with_validation, columns)) {
+    head += fmt::format("{:>{}}", kColumns[i].title, kColumns[i].width);
+  }
+  return coloured(style_, kDim, head) + "\n";
+}
+
+std::string EpochTable::line(const EpochRecord& record, std::size_t columns) {
+  const double score = record.validation_accuracy.value_or(record.test_accuracy);
+  const bool best = score > best_score_;
+  if (best) best_score_ = score;
+  accuracies_.push_back(record.test_accuracy);
+  if (accuracies_.size() > kMostBars) accuracies_.erase(accuracies_.begin());
+  const std::array<std::string, kColumns.size()> cells{
+      fmt::format("{}/{}", record.epoch, epochs_),
+      fmt::format("{:.4f}", record.test_loss),
+      as_percent(record.test_accuracy),
+      as_percent(record.validation_accuracy.value_or(0)),
+      fmt::format("{:.4f}", record.train_loss),
+      as_percent(record.train_accuracy),
+      fmt::format("{:.2f} s", record.train_seconds + record.test_seconds),
+      with_thousands(static_cast<std::int64_t>(record.samples_per_second))};
+  std::string line;
+  std::size_t used = 0;
+  bool is_whole = false;
+  for (const std::size_t i : columns_that_fit(record.validation_accuracy.has_value(), columns)) {
+    const std::string cell = fmt::format("{:>{}}", cells[i], kColumns[i].width);
+    line += best && i == kAccuracyColumn ? coloured(style_, kBestColour, cell) : cell;
+    used += kColumns[i].width;
+    is_whole = i + 1 == kColumns.size();
+  }
+  constexpr std::size_t kGap = 3;  // two spaces before the bars and one after
+  const std::size_t left = columns > used + kGap ? columns - used - kGap : 0;
+  if (!is_whole || left == 0) return line + "\n";
+  const std::string bars = sparkline(accuracies_, std::min(left, kMostBars), style_.utf8);
+  return line + "  " + coloured(style_, kBarColour, bars) + "\n";
+}
 
 std::string clock_text(double seconds) {
   const auto whole = static_cast<std::int64_t>(std::llround(std::clamp(seconds, 0.0, 1e9)));

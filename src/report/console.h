@@ -1,22 +1,61 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
-#include "report/epoch_table.h"
 #include "report/sink.h"
 
 namespace mnist_train::report {
 
+/// Capabilities of a terminal.
+struct TerminalStyle {
+  bool colours = false;
+  bool utf8 = false;
+  bool redraws = false;  // lines can be redrawn in place
+};
+
+/// Derives the style from environment variables: no colours if NO_COLOR is set and not empty
+/// (no-color.org); neither colours nor redrawing if TERM is "dumb"; UTF-8 if the first of LC_ALL,
+/// LC_CTYPE and LANG that is set says so. `variable` returns null for an unset one.
+TerminalStyle terminal_style(
+    const std::function<const char*(const char* name)>& variable = &std::getenv);
+
+/// Returns the last `width` of `values` as bars one character wide, scaled to their range.
+std::string sparkline(const std::vector<double>& values, std::size_t width, bool utf8);
+
+/// Returns a number with commas: "12,345".
+std::string with_thousands(std::int64_t number);
+
 /// Returns the time as "1:05" or "2:01:05", rounded to seconds.
 std::string clock_text(double seconds);
 
-/// Where and how a run's progress is shown.
+/// The table of epochs on a terminal. The most important columns come first: a narrow terminal
+/// shows fewer columns, but whole ones.
+class EpochTable {
+ public:
+  EpochTable(std::int64_t epochs, TerminalStyle style) : epochs_(epochs), style_(style) {}
+
+  /// Returns the head for a terminal with that many columns.
+  std::string head(bool with_validation, std::size_t columns) const;
+  /// Returns the line of an epoch, with the test accuracy coloured if the epoch is the best so far,
+  /// and a sparkline of the test accuracies.
+  std::string line(const EpochRecord& record, std::size_t columns);
+
+ private:
+  std::int64_t epochs_;
+  TerminalStyle style_;
+  std::vector<double> accuracies_;  // of the last epochs
+  double best_score_ = -1;          // that the best checkpoint goes by
+};
+
 struct ConsoleSetup {
   bool quiet = false;
-  bool is_terminal = false;  // draws a bar
+  bool is_terminal = false;  // draws a progress bar
   bool has_head = false;     // an earlier attempt has drawn the head of the table of epochs
   TerminalStyle style;
   int fd = 2;
@@ -25,9 +64,9 @@ struct ConsoleSetup {
   std::optional<std::int64_t> max_steps;
 };
 
-/// Makes the sink that shows progress as a person reads it, on standard error: on a terminal a line
-/// with the time that is left and a bar, redrawn at most ten times a second, and a table of epochs,
-/// both as wide as the terminal is at that moment; elsewhere plain lines, nothing when quiet.
+/// Makes the sink that shows progress. On a terminal: a line with a bar and the remaining time,
+/// redrawn at most ten times a second, and a table of epochs, both fitted to the terminal's current
+/// width. Elsewhere: plain lines, or nothing if quiet.
 std::unique_ptr<Sink> console_sink(const ConsoleSetup& setup);
 
 }  // namespace mnist_train::report

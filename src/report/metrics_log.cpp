@@ -15,29 +15,23 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json or_null(const std::optional<double>& value) { return value ? Json(*value) : Json(); }
-
-Json to_json(const RankTimes& times) {
-  return {{"rank", times.rank},
-          {"steps", times.steps},
-          {"input", times.input_s},
-          {"compute", times.compute_s},
-          {"communication", times.communication_s},
-          {"median_step", times.median_step_s},
-          {"p95_step", times.p95_step_s},
-          {"longest_step", times.longest_step_s}};
+template <class Record>
+void add_fields(Json& json, const Record& record) {
+  Record::visit(record, [&](const char* key, const auto& value) {
+    if constexpr (requires { value.has_value(); }) {
+      if (value) json[key] = *value;
+    } else {
+      json[key] = value;
+    }
+  });
 }
 
 void add_details(Json& json, const EpochDetails& details) {
-  const TimeSplit& seconds = details.seconds;
-  json["seconds"] = {{"input", or_null(seconds.input_s)},
-                     {"compute", or_null(seconds.compute_s)},
-                     {"communication", or_null(seconds.communication_s)},
-                     {"evaluation", seconds.evaluation_s},
-                     {"checkpoint", seconds.checkpoint_s},
-                     {"report", seconds.report_s}};
+  add_fields(json["seconds"], details.seconds);
   json["rank_seconds"] = Json::array();
-  for (const RankTimes& times : details.ranks) json["rank_seconds"].push_back(to_json(times));
+  for (const RankTimes& times : details.ranks) {
+    add_fields(json["rank_seconds"].emplace_back(), times);
+  }
   if (details.confusion.empty()) return;
   Json& rows = json["confusion"] = Json::array();
   const auto classes = static_cast<std::ptrdiff_t>(details.classes);
@@ -57,37 +51,12 @@ class MetricsLog : public Sink {
     if (::ftruncate(fd_.get(), bytes_) != 0) fail("truncate");
   }
 
-  void step(const StepRecord& record) override {
-    write_line({{"event", "step"},
-                {"epoch", record.epoch},
-                {"step", record.step},
-                {"loss", record.loss},
-                {"learning_rate", record.learning_rate},
-                {"samples_per_second", record.samples_per_second},
-                {"accuracy", record.accuracy},
-                {"time", wall_clock_seconds()}});
-  }
+  void step(const StepRecord& record) override { write_line("step", record, nullptr); }
 
   void epoch(const EpochResult& result) override {
-    if (result.is_repeated && bytes_ > 0) return;  // only a file that begins lacks the record
-    const EpochRecord& record = result.record;
-    Json json = {{"event", "epoch"},
-                 {"epoch", record.epoch},
-                 {"step", record.step},
-                 {"train_loss", record.train_loss},
-                 {"train_accuracy", record.train_accuracy},
-                 {"test_loss", record.test_loss},
-                 {"test_accuracy", record.test_accuracy},
-                 {"train_seconds", record.train_seconds},
-                 {"test_seconds", record.test_seconds},
-                 {"samples_per_second", record.samples_per_second},
-                 {"time", wall_clock_seconds()}};
-    if (record.validation_accuracy) {
-      json["validation_loss"] = *record.validation_loss;
-      json["validation_accuracy"] = *record.validation_accuracy;
-    }
-    add_details(json, result.details);
-    write_line(json);
+    // A repeated evaluation needs a record only if the file has just begun.
+    if (result.is_repeated && bytes_ > 0) return;
+    write_line("epoch", result.record, &result.details);
   }
 
   void add_position(LogPositions& positions) const override { positions.metrics_bytes = bytes_; }
@@ -97,7 +66,12 @@ class MetricsLog : public Sink {
     throw_errno(ExitCode::kRunFailed, path_, action);
   }
 
-  void write_line(const Json& json) {
+  template <class Record>
+  void write_line(const char* event, Record record, const EpochDetails* details) {
+    Json json{{"event", event}};
+    record.time = wall_clock_seconds();
+    add_fields(json, record);
+    if (details != nullptr) add_details(json, *details);
     const std::string line = json.dump() + "\n";
     if (!write_all(fd_.get(), line.data(), line.size())) fail("write");
     bytes_ += static_cast<std::int64_t>(line.size());

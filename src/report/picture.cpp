@@ -1,10 +1,9 @@
-#include "report/picture.h"
-
 #include <algorithm>
 #include <string_view>
 
 #include "imaging/codec.h"
 #include "imaging/image.h"
+#include "report/records.h"
 
 namespace mnist_train::report {
 
@@ -13,6 +12,7 @@ namespace {
 constexpr std::int64_t kMaxExactSide = 64;
 constexpr std::int64_t kThumbnailSide = 96;
 constexpr int kJpegQuality = 85;
+constexpr const char* kPngPrefix = "data:image/png;base64,";
 
 std::string base64(std::string_view bytes) {
   constexpr std::string_view kDigits =
@@ -57,7 +57,7 @@ std::string thumbnail_uri(const std::uint8_t* pixels, std::int64_t channels, std
                           std::int64_t width) {
   const imaging::Image image = make_image(pixels, channels, height, width);
   const std::int64_t side = std::max(height, width);
-  if (side <= kMaxExactSide) return "data:image/png;base64," + base64(imaging::encode_png(image));
+  if (side <= kMaxExactSide) return kPngPrefix + base64(imaging::encode_png(image));
   const auto reduced = [&](std::int64_t size) {
     return std::max(std::int64_t{1}, size * std::min(side, kThumbnailSide) / side);
   };
@@ -65,8 +65,6 @@ std::string thumbnail_uri(const std::uint8_t* pixels, std::int64_t channels, std
   return "data:image/jpeg;base64," + base64(imaging::encode_jpeg(small, kJpegQuality));
 }
 
-std::string image_uri(const Picture& picture) {
-  return "data:image/png;base64," + base64(picture.png);
-}
+std::string image_uri(const Picture& picture) { return kPngPrefix + base64(picture.png); }
 
 }  // namespace mnist_train::report

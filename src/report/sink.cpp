@@ -2,11 +2,16 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace mnist_train::report {
 
 namespace {
+
+constexpr double kPaceInterval_s = 1;
+constexpr double kFirstPaceInterval_s = 0.1;
 
 class OptionalSink : public Sink {
  public:
@@ -45,7 +50,7 @@ class OptionalSink : public Sink {
   }
 
   const char* name_;
-  std::unique_ptr<Sink> sink_;  // null where it could not be made
+  std::unique_ptr<Sink> sink_;  // null if making it failed
   bool warned_ = false;
 };
 
@@ -54,6 +59,30 @@ class OptionalSink : public Sink {
 std::unique_ptr<Sink> optional_sink(const char* name,
                                     const std::function<std::unique_ptr<Sink>()>& make) {
   return std::make_unique<OptionalSink>(name, make);
+}
+
+std::optional<Pace> PaceMeter::add(const PacedStep& step) {
+  newest_s_ = step.finished_s;
+  if (!last_) {
+    last_ = step;
+    return std::nullopt;
+  }
+  loss_ += step.loss;
+  samples_ += step.samples;
+  const double seconds = step.finished_s - last_->finished_s;
+  if (seconds < (has_told_ ? kPaceInterval_s : kFirstPaceInterval_s)) return std::nullopt;
+  const auto steps = static_cast<double>(step.number - last_->number);
+  const auto samples = static_cast<double>(step.samples_seen - last_->samples_seen);
+  const Pace pace{loss_ / samples_, samples / seconds, seconds / std::max(1.0, steps)};
+  last_ = step;
+  loss_ = samples_ = 0;
+  has_told_ = true;
+  return pace;
+}
+
+void PaceMeter::pause_until(double now_s) {
+  if (last_) last_->finished_s += now_s - newest_s_;
+  newest_s_ = now_s;
 }
 
 }  // namespace mnist_train::report

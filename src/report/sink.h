@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,90 +13,112 @@
 
 namespace mnist_train::report {
 
-/// How long the append-only files of a run are. A checkpoint holds it, so that a run that resumes
-/// from it can cut them back.
+/// Lengths of a run's append-only files. Checkpoints store them, so that a resumed run can truncate
+/// the files.
 struct LogPositions {
   std::int64_t metrics_bytes = 0;
   std::int64_t event_bytes = 0;  // of TensorBoard's file; 0: none
 };
 
-/// Where a run is.
+/// Progress of a run.
 struct StepPosition {
   std::int64_t epoch = 0;          // from 1
-  std::int64_t step_in_epoch = 0;  // steps of the epoch that are done
+  std::int64_t step_in_epoch = 0;  // finished steps of the epoch
   std::int64_t step = 0;           // of the run
 };
 
-/// How the steps of about the last second went.
+/// Averages over the steps of about the last second.
 struct Pace {
   double loss = 0;  // mean over their samples
   double samples_per_second = 0;
   double step_seconds = 0;
 };
 
-/// A place that the progress and the results of a run are written to, by rank 0 alone. Every method
-/// may throw Error(kRunFailed), as may the functions below that make sinks.
+/// Measures the pace about once a second. The first step of a start is excluded as warm-up.
+class PaceMeter {
+ public:
+  struct PacedStep {
+    std::int64_t number = 0;        // of the run
+    std::int64_t samples_seen = 0;  // in the run, including this step
+    double loss = 0;                // sum over its samples
+    double samples = 0;
+    double finished_s = 0;  // CLOCK_MONOTONIC
+  };
+
+  /// Adds a finished step. Returns the pace if one is due.
+  std::optional<Pace> add(const PacedStep& step);
+  /// Excludes the time between the last step and `now_s`.
+  void pause_until(double now_s);
+
+ private:
+  std::optional<PacedStep> last_;  // end of the previous interval
+  double loss_ = 0;                // of the steps since then
+  double samples_ = 0;
+  double newest_s_ = 0;  // end of the last step or pause
+  bool has_told_ = false;
+};
+
+/// Receives the progress and results of a run, on rank 0 only. Every method may throw
+/// Error(kRunFailed), as may the functions below.
 class Sink {
  public:
   virtual ~Sink() = default;
 
-  /// Says that the run starts, or resumes.
+  /// The run starts or resumes.
   virtual void begin(const RunStart& /*start*/, const Summary& /*summary*/) {}
-  /// Says where the run is; called after each step, so it must cost next to nothing.
+  /// A step is finished. Must be cheap.
   virtual void tick(const StepPosition& /*position*/) {}
-  /// Says how the last steps went; called about once a second, before `step`.
+  /// Called about once a second, before `step`.
   virtual void pace(const Pace& /*pace*/) {}
-  /// Records a step; called every `log_interval` steps.
+  /// Called every `log_interval` steps.
   virtual void step(const StepRecord& /*record*/) {}
-  /// Records a finished epoch.
+  /// An epoch is finished and evaluated.
   virtual void epoch(const EpochResult& /*result*/) {}
-  /// Brings what shows the state of the run up to date; called now and then.
+  /// Called from time to time to update the displayed state of the run.
   virtual void refresh(const Summary& /*summary*/) {}
-  /// Says that the run has finished, or was stopped, as the summary tells.
+  /// The run has finished or was stopped, as the summary says.
   virtual void end(const Summary& /*summary*/) {}
 
-  /// Returns the page that it keeps, if its last writing succeeded; else an empty path.
+  /// Path of the sink's page, empty if there is none or its last update failed.
   virtual std::filesystem::path page() const { return {}; }
 
-  /// Enters the length of its file, if that is append-only.
+  /// Stores the length of the sink's append-only file, if it has one.
   virtual void add_position(LogPositions& /*positions*/) const {}
 };
 
-/// Makes a sink without which a run continues: when it cannot be made or written to, that is logged
-/// as a warning, once, with `name` ("its page").
+/// Makes a sink whose failures do not end the run: the first one is logged as a warning with `name`
+/// ("its page").
 std::unique_ptr<Sink> optional_sink(const char* name,
                                     const std::function<std::unique_ptr<Sink>()>& make);
 
-/// Makes the sink that appends to `metrics.jsonl`, line by line, so that a run that is killed
-/// leaves whole lines. It cuts the file back to `keep_bytes` first: what was written after the
-/// checkpoint that a run resumes from is written again.
+/// Appends to `metrics.jsonl` in whole lines, so a killed run leaves no partial ones. Truncates the
+/// file to `keep_bytes` first: a resumed run rewrites everything after its checkpoint.
 std::unique_ptr<Sink> metrics_sink(const std::filesystem::path& path, std::int64_t keep_bytes);
 
-/// Makes the sink that writes what a run shows in TensorBoard to `events.out.tfevents.*`, which it
-/// opens as EventFile does. A file that begins gets TensorFlow's version record, and when the run
-/// begins `config` (JSON) and the versions as texts.
+/// Appends to TensorBoard's `events.out.tfevents.*`, which it opens as EventFile does. A new file
+/// starts with `config` (JSON) and the versions as texts.
 std::unique_ptr<Sink> tensorboard_sink(const std::filesystem::path& run_folder,
                                        std::int64_t keep_bytes, const std::string& config);
 
-/// Makes the sink that replaces `predictions.jsonl` by the predictions of each evaluation.
+/// Replaces `predictions.jsonl` after each evaluation. A line has `id`, `image`, `guess`, `truth`,
+/// `score_0`, …, and, if classes have names, `guess_name` and `truth_name`.
 std::unique_ptr<Sink> predictions_sink(const std::filesystem::path& path,
                                        const std::vector<std::string>& class_names);
 
-/// Makes the sink that replaces `mistakes.jsonl` by the mistakes of each evaluation, with pictures
-/// as far as they keep within two megabytes.
+/// Replaces `mistakes.jsonl` after each evaluation, with up to two megabytes of images. A line has
+/// the keys of predictions.jsonl, but `confidence` instead of scores.
 std::unique_ptr<Sink> mistakes_sink(const std::filesystem::path& path,
                                     const std::vector<std::string>& class_names);
 
-/// Makes the sink that keeps `report.html` in the run folder up to date.
+/// Keeps `report.html` in the run folder up to date.
 std::unique_ptr<Sink> page_sink(const std::filesystem::path& run_folder);
 
-/// Makes the sink that keeps `summary.json` in the run folder up to date, and for each start of the
-/// run appends a line to `lineage.jsonl`, which is never removed: when and from where it was
-/// started, and with what (processes, device, precision, versions, hashes).
+/// Keeps `summary.json` in the run folder up to date, and appends a line to `lineage.jsonl` at each
+/// start of the run.
 std::unique_ptr<Sink> summary_sink(const std::filesystem::path& run_folder);
 
-/// Makes the sink that writes the list of test accuracies to `path` after each epoch; beyond 1,000
-/// epochs after each thousandth part of them, and at the end.
+/// Writes the list of test accuracies after each epoch; beyond 1,000 epochs after each thousandth
+/// of them, and at the end.
 std::unique_ptr<Sink> accuracies_sink(const std::filesystem::path& path);
 
 }  // namespace mnist_train::report

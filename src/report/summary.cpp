@@ -17,7 +17,7 @@ namespace mnist_train::report {
 namespace {
 
 template <class Number>
-OrderedJson or_null(const std::optional<Number>& value) {
+OrderedJson value_or_null(const std::optional<Number>& value) {
   return value ? OrderedJson(*value) : OrderedJson();
 }
 
@@ -27,7 +27,7 @@ OrderedJson versions() {
           {"libtorch", build.torch},      {"cuda", build.cuda},     {"nccl", build.nccl}};
 }
 
-/// What is known when a run starts.
+/// The part of the summary that is known when a run starts.
 OrderedJson identity_of(const Summary& summary) {
   return {{"world_size", summary.world_size},
           {"launcher", summary.launcher},
@@ -41,7 +41,7 @@ OrderedJson identity_of(const Summary& summary) {
           {"rejected_gpu_kernels", summary.rejected_gpu_kernels},
           {"threads_per_process", summary.threads_per_process},
           {"parameters", summary.parameters},
-          {"multiply_adds", or_null(summary.multiply_adds)},
+          {"multiply_adds", value_or_null(summary.multiply_adds)},
           {"restarts", summary.restarts},
           {"versions", versions()},
           {"config_hash", summary.config_hash},
@@ -59,14 +59,14 @@ OrderedJson to_json(const Summary& summary) {
                {"checkpoint_seconds", summary.checkpoint_seconds},
                {"report_seconds", summary.report_seconds},
                {"samples_per_second", summary.samples_per_second},
-               {"test_loss", or_null(summary.test_loss)},
-               {"test_accuracy", or_null(summary.test_accuracy)},
-               {"best_test_accuracy", or_null(summary.best_test_accuracy)},
-               {"best_epoch", or_null(summary.best_epoch)},
+               {"test_loss", value_or_null(summary.test_loss)},
+               {"test_accuracy", value_or_null(summary.test_accuracy)},
+               {"best_test_accuracy", value_or_null(summary.best_test_accuracy)},
+               {"best_epoch", value_or_null(summary.best_epoch)},
                {"samples_seen", summary.samples_seen},
                {"peak_memory_bytes", summary.peak_memory_bytes}});
   if (summary.best_validation_accuracy) {
-    json["validation_accuracy"] = or_null(summary.validation_accuracy);
+    json["validation_accuracy"] = value_or_null(summary.validation_accuracy);
     json["best_validation_accuracy"] = *summary.best_validation_accuracy;
   }
   if (!summary.ended_by.empty()) json["ended_by"] = summary.ended_by;
@@ -74,7 +74,7 @@ OrderedJson to_json(const Summary& summary) {
   return json;
 }
 
-/// Returns a discarded value where the file is missing or not JSON.
+/// Returns a discarded value if the file is missing or not JSON.
 OrderedJson read_json(const std::filesystem::path& path) {
   std::ifstream file(path);
   return OrderedJson::parse(file, nullptr, /*allow_exceptions=*/false);
@@ -142,7 +142,7 @@ class SummarySink : public Sink {
         ::open(lineage_path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644));
     struct stat status {};
     if (!fd.valid() || ::fstat(fd.get(), &status) != 0) fail("open");
-    // A line that a full disk cut short must not swallow this one.
+    // Do not append to a line that a full disk has cut short.
     char last = '\n';
     if (status.st_size > 0 && ::pread(fd.get(), &last, 1, status.st_size - 1) != 1) fail("read");
     const std::string line = (last == '\n' ? "" : "\n") +
@@ -161,7 +161,7 @@ class AccuraciesSink : public Sink {
 
   void epoch(const EpochResult& result) override {
     accuracies_ = result.accuracies;
-    // All of a long list after every epoch would take longer and longer.
+    // Rewriting a long list after every epoch would take quadratic time.
     constexpr std::size_t kEachEpoch = 1000;
     if (accuracies_.size() - written_ > accuracies_.size() / kEachEpoch) write();
   }
@@ -177,7 +177,7 @@ class AccuraciesSink : public Sink {
 
   std::filesystem::path path_;
   std::vector<double> accuracies_;
-  std::size_t written_ = 0;  // of them
+  std::size_t written_ = 0;  // number of accuracies in the file
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "report/epoch_table.h"
+#include "report/console.h"
 
 #include <algorithm>
 #include <map>

@@ -1,11 +1,10 @@
-#include "report/mistakes.h"
+#include "report/sink.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "base/file.h"
-#include "report/sink.h"
 #include "support/catch.h"
 #include "support/temp_folder.h"
 

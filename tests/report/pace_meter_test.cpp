@@ -1,4 +1,4 @@
-#include "report/pace_meter.h"
+#include "report/console.h"
 
 #include "support/catch.h"
 

@@ -1,4 +1,4 @@
-#include "report/picture.h"
+#include "report/sink.h"
 
 #include <string_view>
 #include <vector>

@@ -17,12 +17,12 @@ constexpr int kColours = 8;
 
 int colour_of(std::size_t run) { return static_cast<int>(run % kColours); }
 
-/// The name of a run behind its colour in the charts.
+/// The name of a run, after its colour in the charts.
 std::string keyed_name(std::span<const RunFiles> runs, std::size_t run) {
   return plot::line_key(colour_of(run)) + escape_html(runs[run].name);
 }
 
-/// A column for each run.
+/// The head of a table with a column for each run.
 std::string head_of(std::span<const RunFiles> runs, const char* first) {
   std::string head = head_cell(first);
   for (std::size_t i = 0; i < runs.size(); ++i) head += head_cell(keyed_name(runs, i));
@@ -31,46 +31,41 @@ std::string head_of(std::span<const RunFiles> runs, const char* first) {
 
 double final_accuracy(const RunFiles& run) { return run.last(&EpochRecord::test_accuracy); }
 
-/// The run with the highest final test accuracy, null where none is better than the others.
+/// Returns the run with the highest final test accuracy, null if several share it.
 const RunFiles* best_of(std::span<const RunFiles> runs) {
   const RunFiles* best = nullptr;
-  bool is_tied = false;
+  double accuracy = -1;
   for (const RunFiles& run : runs) {
-    if (!std::isfinite(final_accuracy(run))) continue;
-    if (best == nullptr || final_accuracy(run) > final_accuracy(*best)) {
-      best = &run;
-      is_tied = false;
-    } else {
-      is_tied = is_tied || final_accuracy(run) == final_accuracy(*best);
-    }
+    if (final_accuracy(run) == accuracy) best = nullptr;
+    if (!(final_accuracy(run) > accuracy)) continue;
+    best = &run;
+    accuracy = final_accuracy(run);
   }
-  return is_tied ? nullptr : best;
+  return best;
 }
 
 /// A figure of each run.
 using Figures = std::vector<double>;
 
 template <typename Figure>
-Figures figures_of(std::span<const RunFiles> runs, const Figure& figure) {
+Figures figures_of(std::span<const RunFiles> runs, const Figure& figure_of) {
   Figures figures;
-  figures.reserve(runs.size());
-  for (const RunFiles& run : runs) figures.push_back(figure(run));
+  std::ranges::transform(runs, std::back_inserter(figures), figure_of);
   return figures;
 }
 
-/// Returns the texts of figures, the best with a star unless all are alike.
+/// Returns the texts of figures, with a star on the best unless all are equal.
 template <typename Text>
 std::vector<std::string> starred(const Figures& figures, bool most_is_best, const Text& text) {
   Figures finite;
   std::copy_if(figures.begin(), figures.end(), std::back_inserter(finite),
-               [](double figure) { return std::isfinite(figure); });
+               [](double value) { return std::isfinite(value); });
   const auto [least, most] = std::minmax_element(finite.begin(), finite.end());
   std::vector<std::string> cells;
-  cells.reserve(figures.size());
-  for (const double figure : figures) {
+  for (const double value : figures) {
     const bool is_best =
-        finite.size() > 1 && *least < *most && figure == (most_is_best ? *most : *least);
-    cells.push_back(is_best ? "<span class=\"best\">★ " + text(figure) + "</span>" : text(figure));
+        finite.size() > 1 && *least < *most && value == (most_is_best ? *most : *least);
+    cells.push_back(is_best ? "<span class=\"best\">★ " + text(value) + "</span>" : text(value));
   }
   return cells;
 }
@@ -108,8 +103,8 @@ std::string results_table(std::span<const RunFiles> runs) {
          escape_html(run.text("device") + " " + run.text("precision"))},
         labels);
   }
-  return scrolling("Results", {"numbers stack", head_cell("run") + head_cells(labels), rows}) +
-         "<p class=\"soft\">★ marks the best figure of a column.</p>\n";
+  return scrolling_table("Results", "numbers stack", head_cell("run") + head_cells(labels), rows) +
+         paragraph("soft", "★ marks the best value of a column.");
 }
 
 std::string by_epoch(std::span<const RunFiles> runs, LineChart chart, double EpochRecord::*figure) {
@@ -119,7 +114,7 @@ std::string by_epoch(std::span<const RunFiles> runs, LineChart chart, double Epo
   return line_chart(chart);
 }
 
-/// With the running mean over that fraction of a run's steps, or without any for 0.
+/// `smoothing` is the window of a running mean as a fraction of a run's steps; 0: none.
 std::string by_step(std::span<const RunFiles> runs, LineChart chart, double smoothing,
                     double StepRecord::*figure) {
   for (std::size_t i = 0; i < runs.size(); ++i) {
@@ -133,7 +128,7 @@ std::string by_step(std::span<const RunFiles> runs, LineChart chart, double smoo
   return line_chart(chart);
 }
 
-std::string charts(std::span<const RunFiles> runs) {
+std::string comparison_charts(std::span<const RunFiles> runs) {
   return "<div class=\"charts\">" +
          by_epoch(runs, {"Test accuracy", "epoch", AxisFormat::kPercent},
                   &EpochRecord::test_accuracy) +
@@ -162,10 +157,10 @@ std::string times(std::span<const RunFiles> runs) {
     bars += "<h3>" + keyed_name(runs, i) + ": " + duration(total(seconds)) + "</h3>" +
             time_bar(seconds, longest) + time_legend(seconds);
   }
-  return "<section id=\"time\"><h2>Where did the time go?</h2>" + bars + "</section>\n";
+  return section("time", "Where did the time go?", bars);
 }
 
-/// The name of a class where all runs that know it agree, else its number.
+/// Returns the name of a class if all runs with that class agree, else its number.
 std::string common_class_name(std::span<const RunFiles> runs, std::int64_t label) {
   std::set<std::string> names;
   for (const RunFiles& run : runs) {
@@ -180,7 +175,6 @@ std::string classes(std::span<const RunFiles> runs) {
   std::int64_t most = 0;
   const EpochDetails none;
   std::vector<Confusion> confusions;
-  confusions.reserve(runs.size());
   for (const RunFiles& run : runs) {
     confusions.emplace_back(run.epochs.empty() ? none : run.epochs.back().details);
     most = std::max(most, confusions.back().classes);
@@ -188,24 +182,22 @@ std::string classes(std::span<const RunFiles> runs) {
   std::string rows;
   for (std::int64_t label = 0; label < most; ++label) {
     Figures accuracies;
-    accuracies.reserve(confusions.size());
     for (const Confusion& confusion : confusions) {
       accuracies.push_back(label < confusion.classes ? confusion.recall(label) : NAN);
     }
     rows += table_row(escape_html(common_class_name(runs, label)),
-                      starred(accuracies, true, [](double figure) { return percent(figure); }));
+                      starred(accuracies, true, [](double value) { return percent(value); }));
   }
   if (rows.empty()) return "";
-  return "<section id=\"mistakes\"><h2>What do they get wrong?</h2><figure "
-         "class=\"fit\"><figcaption>Accuracy by "
-         "class</figcaption>" +
-         scrolling("Accuracy by class", {"numbers", head_of(runs, "class"), rows}) +
-         "</figure></section>\n";
+  return section(
+      "mistakes", "What do they get wrong?",
+      figure("Accuracy by class",
+             scrolling_table("Accuracy by class", "numbers", head_of(runs, "class"), rows), "fit"));
 }
 
 using Values = std::map<std::string, std::string>;
 
-/// What the run ran with, beside its config.
+/// Facts of a run other than its config.
 Values ran_with(const RunFiles& run) {
   Values values;
   for (const char* key :
@@ -218,7 +210,7 @@ Values ran_with(const RunFiles& run) {
   return values;
 }
 
-/// A row for each key whose values are not the same in all runs.
+/// Returns a row for each key whose values differ.
 std::string differing_rows(const std::vector<Values>& values) {
   std::set<std::string> keys;
   for (const Values& of_run : values) {
@@ -227,7 +219,6 @@ std::string differing_rows(const std::vector<Values>& values) {
   std::string rows;
   for (const std::string& key : keys) {
     std::vector<std::string> cells;
-    cells.reserve(values.size());
     for (const Values& of_run : values) {
       const auto found = of_run.find(key);
       cells.push_back(found == of_run.end() ? "–" : escape_html(found->second));
@@ -247,16 +238,16 @@ std::string differences(std::span<const RunFiles> runs) {
     facts.push_back(ran_with(run));
   }
   const std::string rows = differing_rows(configs) + differing_rows(facts);
-  const std::string content =
-      rows.empty()
-          ? "<p class=\"lead\">Not in anything that was recorded: config, data, versions and "
-            "device are the same.</p>"
-          : scrolling("Differences", {"settings", head_of(runs, "key"), rows});
-  return "<section id=\"identity\"><h2>How do they differ?</h2>" + content + "</section>\n";
+  return section("identity", "How do they differ?",
+                 rows.empty()
+                     ? paragraph("lead",
+                                 "In nothing that was recorded: config, data, versions "
+                                 "and device are the same.")
+                     : scrolling_table("Differences", "settings", head_of(runs, "key"), rows));
 }
 
-/// The difference of two accuracies on that many images that two equally good models often show:
-/// twice its standard error.
+/// Returns a difference of accuracies that two equally good models often show: twice its standard
+/// error.
 double chance_difference(double accuracy, double images) {
   return 2 * std::sqrt(2 * accuracy * (1 - accuracy) / images);
 }
@@ -264,11 +255,11 @@ double chance_difference(double accuracy, double images) {
 std::string lead(std::span<const RunFiles> runs) {
   Figures accuracies = figures_of(runs, final_accuracy);
   std::erase_if(accuracies, [](double accuracy) { return !std::isfinite(accuracy); });
-  if (accuracies.empty()) return "None of them has been evaluated yet.";
+  if (accuracies.empty()) return "None of the runs has been evaluated yet.";
   std::sort(accuracies.rbegin(), accuracies.rend());
   const RunFiles* best = best_of(runs);
   if (best == nullptr) {
-    return fmt::format("The best final test accuracy is {}, which several of them reach.",
+    return fmt::format("The best final test accuracy is {}, reached by several runs.",
                        percent(accuracies[0]));
   }
   std::string text = fmt::format("The best final test accuracy is {}, that of <b>{}</b>.",
@@ -278,7 +269,8 @@ std::string lead(std::span<const RunFiles> runs) {
   text += fmt::format(" It is {:.2f} points better than the next.", 100 * gap);
   const auto images = static_cast<double>(Confusion(best->epochs.back().details).all());
   if (images > 0 && gap < chance_difference(accuracies[0], images)) {
-    text += fmt::format(" With {} test images so small a difference may be chance.", count(images));
+    text +=
+        fmt::format(" With {} test images, so small a difference may be chance.", count(images));
   }
   return text;
 }
@@ -292,9 +284,9 @@ std::string comparison(std::span<const RunFiles> runs) {
              "go?</a> <a href=\"#mistakes\">What do they get wrong?</a> <a href=\"#identity\">How "
              "do they differ?</a></nav></header>\n",
              runs.size()) +
-         "<section id=\"learning\"><h2>How well did they learn?</h2><p class=\"lead\">" +
-         lead(runs) + "</p>\n" + results_table(runs) + charts(runs) + "</section>\n" + times(runs) +
-         classes(runs) + differences(runs);
+         section("learning", "How well did they learn?",
+                 paragraph("lead", lead(runs)) + results_table(runs) + comparison_charts(runs)) +
+         times(runs) + classes(runs) + differences(runs);
 }
 
 }  // namespace mnist_train::report

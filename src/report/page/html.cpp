@@ -83,10 +83,24 @@ std::string date_and_time(double seconds) {
   return text.data();
 }
 
-std::string head_cell(const std::string& html, const std::string& css_class) {
-  return (css_class.empty() ? "<th scope=\"col\">"
-                            : "<th scope=\"col\" class=\"" + css_class + "\">") +
-         html + "</th>";
+std::string section(const std::string& id, const std::string& heading, const std::string& content) {
+  return fmt::format("<section id=\"{}\"><h2>{}</h2>{}</section>\n", id, heading, content);
+}
+
+std::string figure(const std::string& caption, const std::string& content,
+                   const std::string& css_class) {
+  const std::string attribute = css_class.empty() ? "" : " class=\"" + css_class + "\"";
+  return fmt::format("<figure{}><figcaption>{}</figcaption>{}</figure>\n", attribute, caption,
+                     content);
+}
+
+std::string paragraph(const std::string& css_class, const std::string& text) {
+  return fmt::format("<p class=\"{}\">{}</p>\n", css_class, text);
+}
+
+std::string head_cell(const std::string& content, const std::string& css_class) {
+  const std::string attribute = css_class.empty() ? "" : " class=\"" + css_class + "\"";
+  return fmt::format("<th scope=\"col\"{}>{}</th>", attribute, content);
 }
 
 std::string head_cells(const std::vector<std::string>& contents) {
@@ -97,7 +111,7 @@ std::string head_cells(const std::vector<std::string>& contents) {
 
 std::string table_row(const std::string& head, const std::vector<std::string>& cells,
                       const std::vector<std::string>& labels) {
-  std::string row = head.empty() ? "<tr>" : "<tr><th scope=\"row\">" + head + "</th>";
+  std::string row = "<tr><th scope=\"row\">" + head + "</th>";
   for (std::size_t i = 0; i < cells.size(); ++i) {
     row += labels.empty() ? "<td>" : "<td data-label=\"" + labels.at(i) + "\">";
     row += cells[i] + "</td>";
@@ -105,14 +119,12 @@ std::string table_row(const std::string& head, const std::vector<std::string>& c
   return row + "</tr>\n";
 }
 
-std::string to_html(const HtmlTable& table) {
-  return "<table class=\"" + table.css_class + "\"><thead><tr>" + table.head +
-         "</tr></thead><tbody>" + table.rows + "</tbody></table>";
-}
-
-std::string scrolling(const std::string& label, const HtmlTable& table) {
-  return "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"" + label + "\">" +
-         to_html(table) + "</div>";
+std::string scrolling_table(const std::string& label, const std::string& css_class,
+                            const std::string& head, const std::string& rows) {
+  return fmt::format(
+      "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{}\"><table "
+      "class=\"{}\"><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>",
+      label, css_class, head, rows);
 }
 
 }  // namespace mnist_train::report

@@ -7,11 +7,11 @@
 
 namespace mnist_train::report {
 
-/// Returns text for HTML elements and quoted attributes: &, <, > and quotes as entities, control
-/// characters and bytes that are not UTF-8 as U+FFFD.
+/// Escapes text for HTML elements and quoted attributes: &, <, > and quotes become entities,
+/// control characters and invalid UTF-8 become U+FFFD.
 std::string escape_html(std::string_view text);
 
-// Numbers for people. Each function returns "–" for a number that is not finite.
+// Numbers as text. Each function returns "–" for a number that is not finite.
 
 /// Returns a fraction such as 0.9905 as "99.05 %".
 std::string percent(double fraction, int digits = 2);
@@ -28,27 +28,29 @@ std::string count(double number);
 /// Returns seconds since 1970 as "2026-01-31 12:00:00 UTC".
 std::string date_and_time(double seconds);
 
-// Tables. All cells are HTML.
+// Parts of a page. Apart from ids and classes, all arguments are HTML.
+
+/// Returns a section with a heading, for links to `id`.
+std::string section(const std::string& id, const std::string& heading, const std::string& content);
+
+/// Returns a figure with a caption.
+std::string figure(const std::string& caption, const std::string& content,
+                   const std::string& css_class = "");
+
+/// Returns a paragraph of the class "lead" or "soft".
+std::string paragraph(const std::string& css_class, const std::string& text);
 
 /// Returns a cell of a table's head.
-std::string head_cell(const std::string& html, const std::string& css_class = "");
+std::string head_cell(const std::string& content, const std::string& css_class = "");
 std::string head_cells(const std::vector<std::string>& contents);
 
-/// Returns a row of a table: a head cell, unless `head` is empty, and cells. In a table of the
-/// class "stack" a phone shows the cells below one another, each behind its label.
+/// Returns a row of a table. In tables of the class "stack", phones show the cells as a list, each
+/// with its label.
 std::string table_row(const std::string& head, const std::vector<std::string>& cells,
                       const std::vector<std::string>& labels = {});
 
-struct HtmlTable {
-  std::string css_class;
-  std::string head;  // cells
-  std::string rows;
-};
-
-std::string to_html(const HtmlTable& table);
-
-/// Returns the table in a region called `label`, which scrolls where the table is wider than the
-/// page.
-std::string scrolling(const std::string& label, const HtmlTable& table);
+/// Returns a table in a region called `label`, which scrolls if the table is wider than the page.
+std::string scrolling_table(const std::string& label, const std::string& css_class,
+                            const std::string& head, const std::string& rows);
 
 }  // namespace mnist_train::report

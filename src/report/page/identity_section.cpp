@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "base/typed_command.h"
-#include "report/console.h"
 #include "report/page/html.h"
 #include "report/page/sections.h"
 #include "settings/run_config.h"
@@ -16,7 +15,7 @@ namespace {
 
 constexpr int kMaxDepth = 10;
 
-/// A line of the list of facts, nothing where the value is empty.
+/// An item of the list of facts, nothing if the value is empty.
 std::string fact_line(const std::string& name, const std::string& value) {
   return value.empty() ? "" : "<div><dt>" + name + "</dt><dd>" + value + "</dd></div>\n";
 }
@@ -29,7 +28,7 @@ std::string with_unit(double number, const char* one, const char* many) {
   return std::isfinite(number) ? count(number) + ' ' + (number == 1 ? one : many) : "";
 }
 
-/// The value of a config's key as one line of text.
+/// Returns a value of the config as one line of text.
 std::string config_text(const nlohmann::json& value) {
   return value.is_string() ? value.get<std::string>()
                            : value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
@@ -60,30 +59,28 @@ std::string dataset_text(const RunFiles& run) {
 }
 
 std::string machine_text(const RunFiles& run) {
-  const auto with = [](const std::string& before, const std::string& part, const char* after) {
-    return part.empty() ? "" : before + part + after;
-  };
   const std::string model = run.text("device_model");
   const std::string averaging = run.text("gradient_averaging");
+  const std::string launcher = run.text("launcher");
   std::string text;
   for (const std::string& part :
        {with_unit(run.number("world_size"), "process", "processes"),
         model.empty() ? run.text("device") : model, run.text("precision"), run.text("backend"),
-        with("", averaging == "none" ? "" : averaging, " averaging"),
+        averaging.empty() || averaging == "none" ? "" : averaging + " averaging",
         with_unit(run.number("threads_per_process"), "thread each", "threads each"),
-        with("started by ", run.text("launcher"), "")}) {
+        launcher.empty() ? "" : "started by " + launcher}) {
     if (!part.empty()) text += (text.empty() ? "" : ", ") + part;
   }
   return text;
 }
 
 std::string versions_text(const RunFiles& run) {
-  const nlohmann::json& versions = run.fact("versions");
   std::string text;
+  const nlohmann::json& versions = run.fact("versions");
   if (!versions.is_object()) return text;
   for (const auto& [name, version] : versions.items()) {
-    if (!version.is_string() || version.get<std::string>().empty()) continue;
-    text += (text.empty() ? "" : ", ") + name + " " + version.get<std::string>();
+    const std::string number = version.is_string() ? version.get<std::string>() : "";
+    if (!number.empty()) text += (text.empty() ? "" : ", ") + name + " " + number;
   }
   return text;
 }
@@ -107,15 +104,15 @@ std::string starts_table(const RunFiles& run) {
   const std::string note =
       run.starts.size() == 1
           ? "Once, without restarts."
-          : fmt::format("{} times: restarts after a lost process, and resumes.{}",
+          : fmt::format("{} times, including restarts after a lost process and resumes.{}",
                         run.starts.size(),
                         left_out > 0 ? fmt::format(" The last {}:", kMostRows) : "");
   return "<h3>Started</h3><p>" + note + "</p>" +
-         scrolling("Starts", {"numbers stack", head_cell("when") + head_cells(labels), rows}) +
+         scrolling_table("Starts", "numbers stack", head_cell("when") + head_cells(labels), rows) +
          "\n";
 }
 
-/// Returns whether a key of the config decides what is learned, and how.
+/// Whether a key of the config influences training.
 bool is_hyperparameter(const std::string& key) {
   constexpr std::array kKeys{
       "epochs",       "max_steps",       "batch_size",        "batch_size_per_process",
@@ -129,13 +126,13 @@ bool is_hyperparameter(const std::string& key) {
                      [&](const char* group) { return key.starts_with(group); });
 }
 
-/// Returns a value that fits into a table; a list of layers can be long.
+/// Shortens a value for a table; a list of layers can be long.
 std::string shortened(const std::string& value) {
   constexpr std::size_t kMost = 160;
   return value.size() <= kMost ? value : value.substr(0, kMost) + "…";
 }
 
-/// The hyperparameters, and the other settings that are not the program's defaults.
+/// Shows the hyperparameters, and other settings with non-default values.
 std::string settings_tables(const RunFiles& run) {
   const auto defaults =
       config_values(nlohmann::json::parse(settings::write_run_config({}, /*with_output=*/false)));
@@ -161,22 +158,23 @@ std::string settings_tables(const RunFiles& run) {
   std::string tables;
   if (!hyperparameters.empty()) {
     tables +=
-        "<h3>Hyperparameters</h3><p class=\"soft\">What is not the default is bold.</p><dl "
+        "<h3>Hyperparameters</h3><p class=\"soft\">Non-default values are bold.</p><dl "
         "class=\"params\">" +
         hyperparameters + "</dl>\n";
   }
   if (!others.empty()) {
-    tables += "<h3>Other settings that are not the defaults</h3>" +
-              scrolling("Settings", {"settings", head_cells({"key", "value", "default"}), others}) +
-              "\n";
+    tables +=
+        "<h3>Other non-default settings</h3>" +
+        scrolling_table("Settings", "settings", head_cells({"key", "value", "default"}), others) +
+        "\n";
   }
   return tables;
 }
 
-/// Returns what the network is called: a built-in one's name, else where it comes from.
+/// Returns the name of a built-in network, else the origin of the network.
 std::string model_text(const nlohmann::json& model) {
   if (model.contains("layers")) {
-    return "of " + std::to_string(model["layers"].size()) + " layers of its own";
+    return "custom, " + with_unit(static_cast<double>(model["layers"].size()), "layer", "layers");
   }
   for (const char* key : {"torchscript", "plugin"}) {
     if (model.contains(key)) return std::filesystem::path(text_in(model, key)).filename().string();
@@ -186,14 +184,10 @@ std::string model_text(const nlohmann::json& model) {
 
 std::string model_size_text(const RunFiles& run) {
   const double parameters = number_in(run.summary, "parameters");
-  if (!(parameters > 0)) return "";
   const double multiply_adds = number_in(run.summary, "multiply_adds");
-  std::string text = with_thousands(static_cast<std::int64_t>(parameters)) + " parameters";
-  if (multiply_adds > 0) {
-    text +=
-        ", " + with_thousands(static_cast<std::int64_t>(multiply_adds)) + " multiply-adds an image";
-  }
-  return text;
+  if (!(parameters > 0)) return "";
+  return count(parameters) + " parameters" +
+         (multiply_adds > 0 ? ", " + count(multiply_adds) + " multiply-adds per image" : "");
 }
 
 }  // namespace
@@ -220,11 +214,9 @@ std::map<std::string, std::string> config_values(const nlohmann::json& config) {
 std::string identity_section(const RunFiles& run) {
   const std::filesystem::path folder = std::filesystem::absolute(run.folder).lexically_normal();
   const double memory = number_in(run.summary, "peak_memory_bytes");
-  const bool has_config = run.config.is_object();
   std::string text =
-      "<section id=\"identity\"><h2>What exactly was run?</h2>"
-      "<dl class=\"facts\">" +
-      fact_line("Data", escape_html(dataset_text(run))) + fact_line("Model", model_size_text(run)) +
+      "<dl class=\"facts\">" + fact_line("Data", escape_html(dataset_text(run))) +
+      fact_line("Model", model_size_text(run)) +
       fact_line("Ran on", escape_html(machine_text(run))) +
       fact_line("Versions", escape_html(versions_text(run))) +
       fact_line("Memory", memory > 0 ? byte_size(memory) + " in the largest process" : "") +
@@ -233,13 +225,14 @@ std::string identity_section(const RunFiles& run) {
       fact_line("Folder", code(folder.string())) +
       fact_line("To repeat it",
                 code("mnist-train --config " + shell_word((folder / "config.json").string()))) +
-      "</dl>\n" + (has_config ? settings_tables(run) : "") + starts_table(run);
-  if (has_config) {
+      "</dl>\n" + (run.config.is_object() ? settings_tables(run) : "") + starts_table(run);
+  if (run.config.is_object()) {
     text +=
-        "<details id=\"config\"><summary>The whole effective config</summary><pre tabindex=\"0\">" +
+        "<details id=\"config\"><summary>The complete effective config</summary><pre "
+        "tabindex=\"0\">" +
         escape_html(run.config_text) + "</pre></details>";
   }
-  return text + "</section>\n";
+  return section("identity", "What exactly was run?", text);
 }
 
 }  // namespace mnist_train::report

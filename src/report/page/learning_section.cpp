@@ -14,7 +14,7 @@ namespace {
 
 enum SeriesColour { kTest, kTrain, kValidation, kRate = 4 };
 
-/// A figure of the test set, the training set and, where samples are held out, the validation set.
+/// Shows a figure of the test set, the training set and, if there is one, the validation set.
 std::string chart_by_epoch(const RunFiles& run, LineChart chart, double EpochRecord::*test,
                            double EpochRecord::*train,
                            std::optional<double> EpochRecord::*validation) {
@@ -28,7 +28,7 @@ std::string chart_by_epoch(const RunFiles& run, LineChart chart, double EpochRec
   return line_chart(chart);
 }
 
-/// Single steps in the background, their running mean, and the test set at the end of each epoch.
+/// Shows single steps in the background, their running mean, and the test set after each epoch.
 std::string chart_by_step(const RunFiles& run, LineChart chart, double StepRecord::*of_step,
                           double EpochRecord::*of_epoch) {
   ChartSeries each = step_series(run, "single steps", kTrain, of_step);
@@ -43,7 +43,7 @@ std::string chart_by_step(const RunFiles& run, LineChart chart, double StepRecor
   return line_chart(chart);
 }
 
-std::string charts(const RunFiles& run) {
+std::string learning_charts(const RunFiles& run) {
   LineChart rate{"Learning rate", "step", AxisFormat::kDecimal, /*logarithmic=*/false,
                  /*from_zero=*/true};
   rate.series = {step_series(run, "learning rate", kRate, &StepRecord::learning_rate)};
@@ -63,16 +63,11 @@ std::string charts(const RunFiles& run) {
                        &StepRecord::loss, &EpochRecord::test_loss);
 }
 
-/// What can be said of a run of which no epoch was evaluated.
 std::string verdict_without_epochs(const RunFiles& run) {
-  std::string text;
-  if (run.live) {
-    text = "Not known yet: the first epoch has not been evaluated.";
-  } else if (run.status() == "failed") {
-    text = "Not known: the run failed before its first epoch was evaluated.";
-  } else {
-    text = "Not known: the run ended before its first epoch was evaluated.";
-  }
+  std::string text =
+      run.live ? "Not known yet: the first epoch has not been evaluated."
+               : fmt::format("Not known: the run {} before its first epoch was evaluated.",
+                             run.status() == "failed" ? "failed" : "ended");
   if (run.steps.size() < 2) return text;
   const StepRecord& first = run.steps.front();
   const StepRecord& last = run.steps.back();
@@ -98,7 +93,7 @@ std::string accuracy_reached(const RunFiles& run) {
 }
 
 /// One or two sentences for people who read nothing else.
-std::string verdict(const RunFiles& run) {
+std::string learning_verdict(const RunFiles& run) {
   if (run.epochs.empty()) return verdict_without_epochs(run);
   const EpochRecord& last = run.epochs.back().record;
   const BestEpoch best = run.best_epoch().value_or(BestEpoch{});
@@ -123,13 +118,13 @@ std::string verdict(const RunFiles& run) {
   const double gap = last.train_accuracy - last.test_accuracy;
   if (learned && gap > 0.02) {
     text += fmt::format(
-        "Training accuracy is {:.1f} points higher: the model has begun to overfit.", 100 * gap);
+        "Training accuracy is {:.1f} points higher: the model is starting to overfit.", 100 * gap);
   }
   return text;
 }
 
-/// Returns which epochs the table shows: all, or in long runs some that are evenly spaced, from the
-/// first to the last, and the best.
+/// Returns the epochs that the table shows: all, or in long runs evenly spaced ones from the first
+/// to the last, and the best.
 std::set<std::size_t> shown_epochs(const RunFiles& run) {
   constexpr std::size_t kMostRows = 200;
   const std::size_t last = run.epochs.size() - 1;
@@ -172,16 +167,17 @@ std::string epoch_table(const RunFiles& run) {
                                         count(static_cast<double>(all)), files::kMetrics);
   const char* open = all == 1 ? " open" : "";
   return "<details id=\"epochs\"" + std::string(open) + "><summary>" + title + "</summary>" +
-         scrolling("Epochs", {"numbers stack", head_cell("epoch") + head_cells(labels), rows}) +
+         scrolling_table("Epochs", "numbers stack", head_cell("epoch") + head_cells(labels), rows) +
          "</details>";
 }
 
 }  // namespace
 
 std::string learning_section(const RunFiles& run) {
-  return "<section id=\"learning\"><h2>Did it learn?</h2><p class=\"lead\">" + verdict(run) +
-         "</p>\n<div class=\"charts\">" + charts(run) + "</div>\n" +
-         (run.epochs.empty() ? "" : epoch_table(run)) + "</section>\n";
+  return section("learning", "Did it learn?",
+                 paragraph("lead", learning_verdict(run)) + "<div class=\"charts\">" +
+                     learning_charts(run) + "</div>\n" +
+                     (run.epochs.empty() ? "" : epoch_table(run)));
 }
 
 }  // namespace mnist_train::report

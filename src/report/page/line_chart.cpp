@@ -3,9 +3,10 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <iterator>
 
-#include "report/page/chart_scale.h"
 #include "report/page/html.h"
 
 namespace mnist_train::report {
@@ -14,12 +15,12 @@ namespace {
 
 constexpr std::size_t kMaxPoints = 1000;  // of a line
 constexpr std::size_t kMaxDots = 25;
-constexpr double kLogarithmicFrom = 10;
+constexpr double kWantedTicks = 5;
+constexpr double kLogarithmicFrom = 10;  // factor between the extremes
 
 bool is_finite(const ChartPoint& point) { return std::isfinite(point.x) && std::isfinite(point.y); }
 
-/// Keeps the first and the last point and, of each of as many buckets as there is space for, the
-/// lowest and the highest one, so that no spike is lost.
+/// Keeps the ends of a long line and the lowest and highest point of each of equal buckets.
 std::vector<ChartPoint> thinned(const std::vector<ChartPoint>& points) {
   if (points.size() <= kMaxPoints) return points;
   constexpr std::size_t kBuckets = (kMaxPoints - 2) / 2;
@@ -47,7 +48,7 @@ std::string value_text(double value, AxisFormat format) {
   return format == AxisFormat::kCount ? count(value) : decimal(value);
 }
 
-/// The value of a tick on an axis, which has little space.
+/// A short form of a value, for ticks.
 std::string tick_text(double value, AxisFormat format, int digits = 4) {
   if (format == AxisFormat::kPercent) return fmt::format("{:.{}g} %", 100 * value, digits);
   if (std::abs(value) < 1e-12) return "0";
@@ -56,7 +57,7 @@ std::string tick_text(double value, AxisFormat format, int digits = 4) {
   return fmt::format("{:.{}g}", value, digits);
 }
 
-/// Returns the texts of an axis's ticks with so many digits that no two are alike.
+/// Returns the texts of ticks with enough digits to tell them apart.
 std::vector<std::string> tick_texts(const std::vector<double>& ticks, AxisFormat format) {
   std::vector<std::string> texts;
   for (int digits = 4; digits <= 7; ++digits) {
@@ -66,6 +67,15 @@ std::vector<std::string> tick_texts(const std::vector<double>& ticks, AxisFormat
     if (std::adjacent_find(texts.begin(), texts.end()) == texts.end()) break;
   }
   return texts;
+}
+
+/// Rounds up to 1, 2 or 5 times a power of ten.
+double round_up(double step) {
+  const double power = std::pow(10.0, std::floor(std::log10(step)));
+  for (const double factor : {1.0, 2.0, 5.0}) {
+    if (factor * power >= step * (1 - 1e-9)) return factor * power;
+  }
+  return 10 * power;
 }
 
 class LineDrawing {
@@ -89,19 +99,15 @@ class LineDrawing {
   }
 
   static ChartScale y_scale(const LineChart& chart) {
-    std::vector<double> values;
+    std::vector<double> values(chart.from_zero ? 1 : 0);
     for (const ChartSeries& series : chart.series) {
       for (const ChartPoint& point : thinned(series.points)) {
         if (std::isfinite(point.y)) values.push_back(point.y);
       }
     }
-    if (chart.from_zero) values.push_back(0);
-    bool logarithmic = false;
-    if (chart.logarithmic && !values.empty()) {
-      const auto [least, most] = std::minmax_element(values.begin(), values.end());
-      logarithmic = *least > 0 && *most / *least >= kLogarithmicFrom;
-    }
-    return {values, logarithmic};
+    if (values.empty()) return {values, /*logarithmic=*/false};
+    const auto [least, most] = std::minmax_element(values.begin(), values.end());
+    return {values, chart.logarithmic && *least > 0 && *most / *least >= kLogarithmicFrom};
   }
 
   double x(double value) const { return plot::kLeft + x_.at(value) * (plot::kRight - plot::kLeft); }
@@ -139,7 +145,7 @@ class LineDrawing {
     return text;
   }
 
-  /// The points of the line, each with a text that a mouse over it shows.
+  /// The points of the line, each with a tooltip.
   std::string dots(const ChartSeries& series, const std::vector<ChartPoint>& points) const {
     std::string text;
     for (const ChartPoint& point : points) {
@@ -172,13 +178,13 @@ class LineDrawing {
   ChartScale y_;
 };
 
-/// Returns the last finite point of a line, a gap where it has none.
+/// Returns the last finite point of a line, else a gap.
 ChartPoint last_of(const ChartSeries& series) {
   const auto last = std::find_if(series.points.rbegin(), series.points.rend(), is_finite);
   return last == series.points.rend() ? ChartPoint{NAN, NAN} : *last;
 }
 
-/// Returns whether there are two places to draw a line between.
+/// Whether two points differ in x.
 bool has_a_line(const LineChart& chart) {
   double first = NAN;
   for (const ChartSeries& series : chart.series) {
@@ -221,5 +227,123 @@ std::vector<ChartPoint> smoothed(const std::vector<ChartPoint>& points, double w
   }
   return result;
 }
+
+ChartScale::ChartScale(const std::vector<double>& values, bool logarithmic, bool whole_numbers) {
+  std::vector<double> finite;
+  std::copy_if(values.begin(), values.end(), std::back_inserter(finite),
+               [](double value) { return std::isfinite(value) && std::abs(value) < 1e300; });
+  if (!finite.empty()) {
+    const auto [least, most] = std::minmax_element(finite.begin(), finite.end());
+    low_ = *least;
+    high_ = *most;
+  }
+  logarithmic_ = logarithmic && low_ > 0;
+  if (high_ - low_ <= 1e-12 * std::abs(high_)) {  // one value: in the middle
+    const double margin = low_ == 0 ? 1 : std::abs(low_) * 0.1;
+    high_ += margin;
+    if (!logarithmic_) low_ -= low_ == 0 ? 0 : margin;
+  }
+  if (logarithmic_ && high_ / low_ >= 5) add_logarithmic_ticks();
+  if (ticks_.size() < 2) add_linear_ticks(whole_numbers);
+}
+
+double ChartScale::at(double value) const {
+  if (logarithmic_) {
+    return std::log(std::max(value, 1e-300) / low_) / std::log(high_ / low_);
+  }
+  return (value - low_) / (high_ - low_);
+}
+
+void ChartScale::add_linear_ticks(bool whole_numbers) {
+  double step = round_up((high_ - low_) / kWantedTicks);
+  if (whole_numbers) step = std::max(step, 1.0);
+  const double first = std::ceil(low_ / step - 1e-9);
+  ticks_.clear();
+  for (int i = 0; i < 20; ++i) {
+    const double tick = (first + i) * step;
+    if (tick > high_ + 1e-9 * step) break;
+    ticks_.push_back(tick);
+  }
+}
+
+void ChartScale::add_logarithmic_ticks() {
+  const bool is_long = std::log10(high_ / low_) > 4;
+  const std::vector<double> factors = is_long ? std::vector<double>{1} : std::vector{1.0, 2.0, 5.0};
+  const int first = static_cast<int>(std::floor(std::log10(low_)));
+  const int last = static_cast<int>(std::ceil(std::log10(high_)));
+  const int stride = is_long ? std::max(1, (last - first) / 6) : 1;
+  for (int power = first; power <= last; power += stride) {
+    for (const double factor : factors) {
+      const double tick = factor * std::pow(10.0, power);
+      if (tick >= low_ * (1 - 1e-9) && tick <= high_ * (1 + 1e-9)) ticks_.push_back(tick);
+    }
+  }
+}
+
+namespace plot {
+
+std::string open_svg(const std::string& description, AxisFormat format, const std::string& x_name) {
+  constexpr std::array kFormats{"percent", "decimal", "count", "seconds"};
+  return fmt::format(
+      R"(<svg viewBox="0 0 {} {}" role="img" aria-label="{}" data-format="{}" data-unit="{}">)",
+      kWidth, kHeight, escape_html(description), kFormats.at(static_cast<std::size_t>(format)),
+      escape_html(x_name));
+}
+
+std::string path(const std::string& css_class, const std::vector<Reading>& readings,
+                 bool is_readable) {
+  std::string drawing;
+  std::string xs;
+  std::string ys;
+  bool pen_down = false;
+  for (const Reading& reading : readings) {
+    drawing +=
+        fmt::format("{}{:.1f} {:.1f}", pen_down ? 'L' : 'M', reading.place_x, reading.place_y);
+    pen_down = !reading.is_last;
+    const char* comma = xs.empty() ? "" : ",";
+    xs += fmt::format("{}{:.7g}", comma, reading.point.x);
+    ys += fmt::format("{}{:.5g}", comma, reading.point.y);
+  }
+  const std::string values = is_readable ? fmt::format(R"( data-x="{}" data-y="{}")", xs, ys) : "";
+  return fmt::format(R"(<path class="{}"{} d="{}"/>)", css_class, values, drawing);
+}
+
+std::string figure(const std::string& title, const std::string& last_x,
+                   const std::vector<LegendEntry>& legend, const std::string& svg) {
+  std::string entries;
+  for (const LegendEntry& entry : legend) {
+    entries += fmt::format("<li>{}{} <b>{}</b></li>", entry.key, escape_html(entry.name),
+                           escape_html(entry.value));
+  }
+  return fmt::format(
+      "<figure class=\"chart\"><figcaption>{} <span class=\"at\">{}</span></figcaption>"
+      "<ul class=\"legend\">{}</ul>{}</figure>\n",
+      escape_html(title), escape_html(last_x), entries, svg);
+}
+
+std::string grid_line(double y, const std::string& text) {
+  return fmt::format(
+      R"(<path class="grid" d="M{} {:.1f}H{}"/><text class="tick end" x="{}" y="{:.1f}">{}</text>)",
+      kLeft, y, kRight, kLeft - 6, y + 4, text);
+}
+
+std::string x_tick(double x, const std::string& text) {
+  return fmt::format(R"(<text class="tick mid" x="{:.1f}" y="{}">{}</text>)", x, kBottom + 18,
+                     text);
+}
+
+std::string x_axis(const std::string& name) {
+  return fmt::format(
+      R"(<path class="axis" d="M{0} {1}H{2}"/><text class="tick mid" x="{3}" y="{4}">{5}</text>)",
+      kLeft, kBottom, kRight, (kLeft + kRight) / 2, kHeight - 4, escape_html(name));
+}
+
+std::string line_key(int colour) {
+  return fmt::format(
+      R"(<svg class="key" viewBox="0 0 26 8" aria-hidden="true"><path class="line c{}" d="M1 4H25"/></svg>)",
+      colour);
+}
+
+}  // namespace plot
 
 }  // namespace mnist_train::report

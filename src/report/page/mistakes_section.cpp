@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
-#include <vector>
 
 #include "report/page/html.h"
 #include "report/page/sections.h"
@@ -12,80 +11,213 @@ namespace mnist_train::report {
 
 namespace {
 
-constexpr std::size_t kNamedPairs = 3;  // in the sentence
+constexpr std::int64_t kMaxMatrixClasses = 26;  // more do not fit on a page
+constexpr std::size_t kListedPairs = 12;        // instead of a larger matrix
+constexpr std::size_t kNamedPairs = 3;          // in the sentence
 constexpr std::size_t kFirstPictures = 24;
-constexpr std::size_t kMaxPictureBytes = 2'500'000;
+constexpr std::size_t kPagePictureBytes = 2'500'000;
+
+double fraction_of(std::int64_t part, std::int64_t whole) {
+  return whole == 0 ? NAN : static_cast<double>(part) / static_cast<double>(whole);
+}
+
+/// Pairs of true and predicted class with pictures on the page.
+using PicturedKinds = std::set<std::pair<std::int64_t, std::int64_t>>;
+
+PicturedKinds pictured_kinds(const RunFiles& run) {
+  PicturedKinds kinds;
+  for (const Mistake& mistake : run.mistakes) kinds.insert({mistake.truth, mistake.guess});
+  return kinds;
+}
+
+std::string escaped_class(const RunFiles& run, std::int64_t label) {
+  return escape_html(run.class_name(label));
+}
+
+/// Describes a kind of mistake: "4 taken for 9: 12".
+std::string pair_label(const RunFiles& run, const ConfusedPair& pair) {
+  return fmt::format("{} taken for {}: {}", escaped_class(run, pair.truth),
+                     escaped_class(run, pair.predicted), pair.images);
+}
+
+/// Returns `text` as a link to the pictures of a kind of mistake, or unchanged if there are none.
+std::string link_to_pictures(const RunFiles& run, const PicturedKinds& kinds,
+                             const ConfusedPair& pair, const std::string& text) {
+  if (!kinds.contains({pair.truth, pair.predicted})) return text;
+  return fmt::format(
+      R"(<a href="#kind-{0}-{1}" data-truth="{0}" data-guess="{1}" aria-label="{2}">{3}</a>)",
+      pair.truth, pair.predicted, pair_label(run, pair), text);
+}
+
+/// Returns a percentage without the sign: "98.7".
+std::string in_percent(double fraction, int digits = 1) {
+  return std::isfinite(fraction) ? fmt::format("{:.{}f}", 100 * fraction, digits) : "–";
+}
+
+/// A cell of the matrix. `most` is the largest number of images off the diagonal.
+std::string matrix_cell(const RunFiles& run, const PicturedKinds& kinds, const ConfusedPair& pair,
+                        std::int64_t row_images, std::int64_t most) {
+  const double fraction = fraction_of(pair.images, row_images);
+  const std::string text =
+      pair.images == 0 ? "·"
+                       : fmt::format(R"(<span class="n">{}</span><span class="p">{}</span>)",
+                                     pair.images, in_percent(fraction, fraction == 1 ? 0 : 1));
+  const std::string title = pair_label(run, pair);
+  if (pair.truth == pair.predicted) {
+    return fmt::format(R"(<td class="right" title="{}">{}</td>)", title, text);
+  }
+  const auto shade = pair.images == 0
+                         ? 0
+                         : std::max(1L, std::lround(9 * std::sqrt(fraction_of(pair.images, most))));
+  return fmt::format(R"(<td class="e{}" title="{}">{}</td>)", shade, title,
+                     link_to_pictures(run, kinds, pair, text));
+}
+
+std::string confusion_matrix(const RunFiles& run, const Confusion& confusion) {
+  const PicturedKinds kinds = pictured_kinds(run);
+  const std::vector<ConfusedPair> worst = most_confused(confusion, 1);
+  const std::int64_t most = worst.empty() ? 1 : worst.front().images;
+  std::string head = "<td></td>";
+  std::string rows;
+  for (std::int64_t truth = 0; truth < confusion.classes; ++truth) {
+    const std::string name = escaped_class(run, truth);
+    head += head_cell(fmt::format("<span title=\"{0}\">{0}</span>", name));
+    rows += "<tr><th scope=\"row\">" + name + "</th>";
+    for (std::int64_t predicted = 0; predicted < confusion.classes; ++predicted) {
+      rows += matrix_cell(run, kinds, {truth, predicted, confusion.at(truth, predicted)},
+                          confusion.of(truth), most);
+    }
+    rows += "</tr>\n";
+  }
+  const char* hint = kinds.empty() ? "" : " Choose a red cell to see its images.";
+  const char* css_class = run.class_names.empty() ? "matrix" : "matrix named";
+  return figure(
+      "Confusion matrix",
+      paragraph("soft", std::string("Rows are true classes, columns predictions.") + hint) +
+          "<input type=\"radio\" name=\"unit\" id=\"as-images\" checked><label "
+          "for=\"as-images\">images</label><input type=\"radio\" name=\"unit\" "
+          "id=\"as-percent\"><label for=\"as-percent\">percent of the row</label>" +
+          scrolling_table("Confusion matrix", css_class, head, rows));
+}
+
+/// Returns the lower end of the scale of the classes' accuracies. The upper end is 1.
+double scale_begin(const Confusion& confusion) {
+  double worst = 1;
+  for (std::int64_t label = 0; label < confusion.classes; ++label) {
+    if (confusion.of(label) > 0) worst = std::min(worst, confusion.recall(label));
+  }
+  double begin = 0;
+  for (const double step : {0.5, 0.8, 0.9, 0.95, 0.98, 0.99}) {
+    if (step < worst) begin = step;
+  }
+  return begin;
+}
+
+std::string class_table(const RunFiles& run, const Confusion& confusion) {
+  const double begin = scale_begin(confusion);
+  const double overall = fraction_of(confusion.right(), confusion.all());
+  const auto place = [&](double accuracy) {
+    return 4 + 92 * std::clamp((accuracy - begin) / (1 - begin), 0.0, 1.0);
+  };
+  std::string rows;
+  for (std::int64_t label = 0; label < confusion.classes; ++label) {
+    const double accuracy = confusion.recall(label);
+    std::string dot;
+    if (std::isfinite(accuracy)) {
+      dot = fmt::format(R"(<path class="value{}" d="M{:.1f} 10h0"/>)",
+                        accuracy < overall ? " low" : "", place(accuracy));
+    }
+    rows += fmt::format(
+        "<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td><td class=\"dots\"><svg class=\"dots\" "
+        "viewBox=\"0 0 100 20\" preserveAspectRatio=\"none\" aria-hidden=\"true\"><path "
+        "class=\"track\" d=\"M4 10H96\"/><path class=\"mean\" d=\"M{:.1f} 0V20\"/>{}</svg></td>"
+        "<td>{}</td><td>{}</td><td>{}</td></tr>\n",
+        escaped_class(run, label), count(static_cast<double>(confusion.of(label))),
+        count(static_cast<double>(confusion.of(label) - confusion.at(label, label))),
+        place(overall), dot, in_percent(accuracy), in_percent(confusion.precision(label)),
+        in_percent(confusion.f1(label)));
+  }
+  const std::string scale =
+      fmt::format("<span class=\"scale\"><span>{:.0f}</span><span>100</span></span>", 100 * begin);
+  const std::string head = head_cells({"class", "images", "wrong"}) + head_cell(scale, "dots") +
+                           head_cells({"accu&shy;racy", "preci&shy;sion", "F1"});
+  const char* css_class = run.class_names.empty() ? "numbers classes" : "numbers classes named";
+  const std::string text = fmt::format(
+      "Accuracy (recall): the share of the class's images that are recognised. Precision: the "
+      "share of the predictions as this class that are right. F1: their harmonic mean. Dots show "
+      "the accuracy; the line is that of all images, {}.",
+      percent(overall));
+  return figure("Classes, in percent",
+                paragraph("soft", text) +
+                    scrolling_table("Accuracy, precision and F1 by class", css_class, head, rows));
+}
+
+std::string pair_table(const RunFiles& run, const Confusion& confusion) {
+  const PicturedKinds kinds = pictured_kinds(run);
+  std::string rows;
+  for (const ConfusedPair& pair : most_confused(confusion, kListedPairs)) {
+    rows += table_row(escaped_class(run, pair.truth),
+                      {escaped_class(run, pair.predicted),
+                       link_to_pictures(run, kinds, pair, std::to_string(pair.images))});
+  }
+  return figure("Most confused",
+                scrolling_table("Most confused", "numbers pairs",
+                                head_cells({"class", "taken for", "images"}), rows));
+}
 
 /// A class in a sentence: "a <b>4</b>", "<b>Ankle boot</b>".
 std::string bold_class(const RunFiles& run, std::int64_t label) {
-  const std::string name = "<b>" + escape_html(run.class_name(label)) + "</b>";
+  const std::string name = "<b>" + escaped_class(run, label) + "</b>";
   return run.class_names.empty() ? "a " + name : name;
 }
 
-/// The class that all images are taken for; -1 where there are several.
-std::int64_t only_prediction(const Confusion& confusion) {
-  for (std::int64_t label = 0; label < confusion.classes; ++label) {
-    if (confusion.predicted_as(label) == confusion.all()) return label;
-  }
-  return -1;
-}
-
-std::string verdict(const RunFiles& run, const Confusion& confusion) {
+std::string mistakes_verdict(const RunFiles& run, const Confusion& confusion) {
   const auto all = static_cast<double>(confusion.all());
   const double wrong = all - static_cast<double>(confusion.right());
   if (wrong == 0) return fmt::format("None of the {} test images.", count(all));
   std::string text =
       fmt::format("{} of {} test images ({})", count(wrong), count(all), percent(wrong / all));
-  if (const std::int64_t only = only_prediction(confusion); only >= 0) {
-    return text + ". It takes every image for " + bold_class(run, only) + ".";
+  for (std::int64_t label = 0; label < confusion.classes; ++label) {
+    if (confusion.predicted_as(label) < confusion.all()) continue;
+    return text + ". It takes every image for " + bold_class(run, label) + ".";
   }
-  const std::vector<ConfusedPair> pairs = most_confused(confusion, kNamedPairs);
-  for (std::size_t i = 0; i < pairs.size(); ++i) {
-    text += fmt::format("{}{} is taken for {} ({}×)", i == 0 ? ". Most often " : ", ",
-                        bold_class(run, pairs[i].truth), bold_class(run, pairs[i].predicted),
-                        pairs[i].images);
+  const char* before = ". Most often ";
+  for (const ConfusedPair& pair : most_confused(confusion, kNamedPairs)) {
+    text += fmt::format("{}{} is taken for {} ({}×)", std::exchange(before, ", "),
+                        bold_class(run, pair.truth), bold_class(run, pair.predicted), pair.images);
   }
   return text + ".";
 }
 
-/// The number of an image in the test set, its picture and two lines of HTML below it.
+/// A test image with two lines of HTML below it.
 struct Thumbnail {
-  std::int64_t id = 0;
+  std::int64_t id = 0;  // position in the test set
   std::string image;
-  std::string truth;       // the class's name, not escaped
-  std::string attributes;  // of the list's item
+  std::string truth;       // name of the class, escaped
+  std::string attributes;  // of the list item
   std::string first_line;
   std::string second_line;
 };
 
-/// A list of pictures. Those beyond what a page can hold are left out, what is said of them is not.
-class Thumbnails {
- public:
-  explicit Thumbnails(const RunFiles& run)
-      : css_class_(run.class_names.empty() ? "thumbs" : "thumbs wordy") {}
-
-  std::string list(const std::vector<Thumbnail>& thumbnails, std::size_t begin, std::size_t end,
-                   const std::string& attributes) {
-    std::string items;
-    for (std::size_t i = begin; i < end; ++i) items += item(thumbnails[i]);
-    return "<ul class=\"" + std::string(css_class_) + "\"" + attributes + ">" + items + "</ul>\n";
-  }
-
- private:
-  std::string item(const Thumbnail& thumbnail) {
+/// Returns a list of images. Those that exceed the page's limit are omitted, but not their text;
+/// `bytes` counts the images of the page.
+std::string thumbnail_list(const RunFiles& run, std::span<const Thumbnail> thumbnails,
+                           const char* attributes, std::size_t& bytes) {
+  std::string items;
+  for (const Thumbnail& thumbnail : thumbnails) {
     std::string picture = "<span class=\"soft omitted\">omitted</span>";
-    if (!thumbnail.image.empty() && bytes_ + thumbnail.image.size() <= kMaxPictureBytes) {
-      bytes_ += thumbnail.image.size();
+    if (!thumbnail.image.empty() && bytes + thumbnail.image.size() <= kPagePictureBytes) {
+      bytes += thumbnail.image.size();
       picture = fmt::format(R"(<img src="{}" alt="test image {}: {}" loading="lazy">)",
-                            thumbnail.image, thumbnail.id, escape_html(thumbnail.truth));
+                            thumbnail.image, thumbnail.id, thumbnail.truth);
     }
-    return fmt::format("<li{}>{}<span>{}</span><span class=\"soft\">{}</span></li>\n",
-                       thumbnail.attributes, picture, thumbnail.first_line, thumbnail.second_line);
+    items +=
+        fmt::format("<li{}>{}<span>{}</span><span class=\"soft\">{}</span></li>\n",
+                    thumbnail.attributes, picture, thumbnail.first_line, thumbnail.second_line);
   }
-
-  const char* css_class_;
-  std::size_t bytes_ = 0;
-};
+  return fmt::format("<ul class=\"{}\"{}>{}</ul>\n",
+                     run.class_names.empty() ? "thumbs" : "thumbs wordy", attributes, items);
+}
 
 std::string rounded_percent(double fraction) {
   return fraction >= 0.995 && fraction < 1 ? percent(fraction, 1) : percent(fraction, 0);
@@ -93,45 +225,41 @@ std::string rounded_percent(double fraction) {
 
 std::vector<Thumbnail> wrong_thumbnails(const RunFiles& run) {
   std::vector<Thumbnail> thumbnails;
-  thumbnails.reserve(run.mistakes.size());
-  std::set<std::pair<std::int64_t, std::int64_t>> kinds;
+  PicturedKinds kinds;
   for (const Mistake& mistake : run.mistakes) {
-    const std::string truth = run.class_name(mistake.truth);
+    const std::string truth = escaped_class(run, mistake.truth);
     std::string attributes =
         fmt::format(R"( data-truth="{}" data-guess="{}")", mistake.truth, mistake.guess);
     if (kinds.insert({mistake.truth, mistake.guess}).second) {
       attributes += fmt::format(R"( id="kind-{}-{}")", mistake.truth, mistake.guess);
     }
     thumbnails.push_back({mistake.id, mistake.image, truth, attributes,
-                          fmt::format("<b>{}</b> → <b class=\"bad\">{}</b>", escape_html(truth),
-                                      escape_html(run.class_name(mistake.guess))),
+                          fmt::format("<b>{}</b> → <b class=\"bad\">{}</b>", truth,
+                                      escaped_class(run, mistake.guess)),
                           fmt::format("<span>{}</span> <span>#{}</span>",
                                       rounded_percent(mistake.confidence), mistake.id)});
   }
   return thumbnails;
 }
 
-std::string wrong_pictures(const RunFiles& run, const Confusion& confusion,
-                           Thumbnails& thumbnails) {
+std::string wrong_pictures(const RunFiles& run, const Confusion& confusion, std::size_t& bytes) {
   const std::vector<Thumbnail> wrong = wrong_thumbnails(run);
   if (wrong.empty()) return "";
   const auto all = static_cast<std::size_t>(confusion.all() - confusion.right());
   const std::string kept =
       wrong.size() < all
-          ? fmt::format(
-                "{} of them are kept here: of each kind of mistake the most confident ones. ",
-                wrong.size())
+          ? fmt::format("{} of them are stored, the most confident of each kind of mistake. ",
+                        wrong.size())
           : "";
-  const std::size_t first = std::min(wrong.size(), kFirstPictures);
+  const std::span first = std::span(wrong).first(std::min(wrong.size(), kFirstPictures));
+  const std::span others = std::span(wrong).subspan(first.size());
   std::string text = "<h3 id=\"wrong\">Wrong predictions</h3>\n<p>" + kept +
-                     "Below each image: the true class → the prediction, then the model's "
-                     "confidence in it and the image's "
-                     "number in the test set.</p>\n<div id=\"filters\"></div>" +
-                     thumbnails.list(wrong, 0, first, " id=\"wrong-images\"");
-  if (first < wrong.size()) {
-    text +=
-        fmt::format("<details id=\"more-wrong\"><summary>{} more</summary>", wrong.size() - first) +
-        thumbnails.list(wrong, first, wrong.size(), "") + "</details>";
+                     "Below each image: the true class → the prediction, its confidence, and the "
+                     "image's position in the test set.</p>\n<div id=\"filters\"></div>" +
+                     thumbnail_list(run, first, " id=\"wrong-images\"", bytes);
+  if (!others.empty()) {
+    text += fmt::format("<details id=\"more-wrong\"><summary>{} more</summary>{}</details>",
+                        others.size(), thumbnail_list(run, others, "", bytes));
   }
   return text;
 }
@@ -141,18 +269,18 @@ double score(const Prediction& row, std::int64_t label) {
   return label >= 0 && at < row.scores.size() && std::isfinite(row.scores[at]) ? row.scores[at] : 0;
 }
 
-/// The class that comes second: "9: 38 %".
+/// Returns the second most likely class: "9: 38 %".
 std::string runner_up(const RunFiles& run, const Prediction& row) {
   std::int64_t second = -1;
   for (std::int64_t label = 0; label < static_cast<std::int64_t>(row.scores.size()); ++label) {
-    if (label != row.guess && (second < 0 || score(row, label) > score(row, second)))
-      second = label;
+    const bool is_likelier = second < 0 || score(row, label) > score(row, second);
+    if (label != row.guess && is_likelier) second = label;
   }
-  return second < 0 ? "" : run.class_name(second) + ": " + rounded_percent(score(row, second));
+  return second < 0 ? "" : escaped_class(run, second) + ": " + rounded_percent(score(row, second));
 }
 
-/// Right predictions that were nearly wrong, among those that the run has stored.
-std::string unsure_pictures(const RunFiles& run, Thumbnails& thumbnails) {
+/// Right predictions with the least confidence, among those that the run has stored.
+std::string unsure_pictures(const RunFiles& run, std::size_t& bytes) {
   std::vector<const Prediction*> right;
   for (const Prediction& row : run.predictions) {
     if (row.guess == row.truth) right.push_back(&row);
@@ -162,39 +290,80 @@ std::string unsure_pictures(const RunFiles& run, Thumbnails& thumbnails) {
                    [](auto* a, auto* b) { return score(*a, a->guess) < score(*b, b->guess); });
   right.resize(std::min(right.size(), kFirstPictures));
   std::vector<Thumbnail> unsure;
-  unsure.reserve(right.size());
   for (const Prediction* row : right) {
-    const std::string truth = run.class_name(row->truth);
+    const std::string truth = escaped_class(run, row->truth);
     unsure.push_back({row->id, row->image, truth, "",
-                      fmt::format("<b class=\"good\">{}</b>: {}", escape_html(truth),
+                      fmt::format("<b class=\"good\">{}</b>: {}", truth,
                                   rounded_percent(score(*row, row->guess))),
-                      escape_html(runner_up(run, *row))});
+                      runner_up(run, *row)});
   }
   return fmt::format(
-             "<details id=\"unsure\"><summary>Right, but least sure</summary><p>Of the {} test "
-             "images whose "
-             "predictions the run stores one by one, those with the least confidence in the right "
-             "class, and the class that came second.</p>",
-             count(static_cast<double>(run.predictions.size()))) +
-         thumbnails.list(unsure, 0, unsure.size(), "") + "</details>";
+      "<details id=\"unsure\"><summary>Right, but least confident</summary><p>Of the {} test "
+      "images with stored predictions, those with the least confidence in the right class, and "
+      "the second most likely class.</p>{}</details>",
+      count(static_cast<double>(run.predictions.size())), thumbnail_list(run, unsure, "", bytes));
 }
 
 }  // namespace
 
+Confusion::Confusion(const EpochDetails& details)
+    : classes(details.classes),
+      counts_(details.confusion),
+      rows_(static_cast<std::size_t>(classes)),
+      columns_(static_cast<std::size_t>(classes)) {
+  for (std::int64_t truth = 0; truth < classes; ++truth) {
+    for (std::int64_t predicted = 0; predicted < classes; ++predicted) {
+      const std::int64_t images = at(truth, predicted);
+      rows_[static_cast<std::size_t>(truth)] += images;
+      columns_[static_cast<std::size_t>(predicted)] += images;
+      all_ += images;
+      if (truth == predicted) right_ += images;
+    }
+  }
+}
+
+double Confusion::recall(std::int64_t label) const {
+  return fraction_of(at(label, label), of(label));
+}
+
+double Confusion::precision(std::int64_t label) const {
+  return fraction_of(at(label, label), predicted_as(label));
+}
+
+double Confusion::f1(std::int64_t label) const {
+  return fraction_of(2 * at(label, label), of(label) + predicted_as(label));
+}
+
+std::vector<ConfusedPair> most_confused(const Confusion& confusion, std::size_t most) {
+  std::vector<ConfusedPair> pairs;
+  for (std::int64_t truth = 0; truth < confusion.classes; ++truth) {
+    for (std::int64_t predicted = 0; predicted < confusion.classes; ++predicted) {
+      const std::int64_t images = confusion.at(truth, predicted);
+      if (truth != predicted && images > 0) pairs.push_back({truth, predicted, images});
+    }
+  }
+  std::ranges::stable_sort(pairs, std::greater(), &ConfusedPair::images);
+  if (pairs.size() > most) pairs.resize(most);
+  return pairs;
+}
+
 std::string mistakes_section(const RunFiles& run) {
-  std::string text = "<section id=\"mistakes\"><h2>What does it get wrong?</h2>\n";
+  std::string text;
   const EpochDetails none;
   const Confusion confusion(run.epochs.empty() ? none : run.epochs.back().details);
-  if (confusion.classes > 0 && confusion.all() > 0) {
-    text +=
-        "<p class=\"lead\">" + verdict(run, confusion) + "</p>\n" + class_figures(run, confusion);
+  if (confusion.all() > 0) {
+    text = paragraph("lead", mistakes_verdict(run, confusion)) + "<div class=\"pair\">" +
+           (confusion.classes <= kMaxMatrixClasses ? confusion_matrix(run, confusion)
+                                                   : pair_table(run, confusion)) +
+           class_table(run, confusion) + "</div>\n";
   } else {
-    text += run.live ? "<p class=\"lead\">Not known yet: the run has not been evaluated.</p>\n"
-                     : "<p class=\"lead\">Not known: the run ended before it was evaluated.</p>\n";
+    text = paragraph("lead", run.live ? "Not known yet: the run has not been evaluated."
+                                      : "Not known: the run ended before it was evaluated.");
   }
-  Thumbnails thumbnails(run);
-  text += wrong_pictures(run, confusion, thumbnails);
-  return text + unsure_pictures(run, thumbnails) + "</section>\n";
+  std::size_t picture_bytes = 0;
+  text += wrong_pictures(run, confusion, picture_bytes);
+  text += unsure_pictures(run, picture_bytes);
+  return section("mistakes", "What does it get wrong?", text);
 }
 
 }  // namespace mnist_train::report

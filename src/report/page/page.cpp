@@ -26,7 +26,7 @@ std::string random_number() {
   return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
 }
 
-/// Seconds until a live page refreshes itself: half an epoch, within bounds.
+/// Seconds between refreshes of a live page: half an epoch, within bounds.
 std::int64_t refresh_seconds(const RunFiles& run) {
   double epoch_s = 10;
   if (!run.epochs.empty()) {
@@ -35,7 +35,7 @@ std::int64_t refresh_seconds(const RunFiles& run) {
   return std::llround(std::clamp(epoch_s / 2, kShortestRefresh_s, kLongestRefresh_s));
 }
 
-std::string head(std::span<const RunFiles> runs, const std::string& nonce) {
+std::string page_head(std::span<const RunFiles> runs, const std::string& nonce) {
   const std::string title = runs.size() == 1 ? runs[0].name : fmt::format("{} runs", runs.size());
   std::string text = fmt::format(
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
@@ -64,12 +64,10 @@ std::string accuracy_tiles(const RunFiles& run) {
   if (!best) {
     return tile("Test accuracy", "–", run.live ? "after the first epoch" : "never evaluated");
   }
-  if (run.epochs.size() == 1) {
-    return tile("Test accuracy", percent(run.last(&EpochRecord::test_accuracy)),
-                "test loss " + decimal(run.last(&EpochRecord::test_loss)));
-  }
-  return tile("Test accuracy", percent(run.last(&EpochRecord::test_accuracy)),
-              "test loss " + decimal(run.last(&EpochRecord::test_loss))) +
+  const std::string last = tile("Test accuracy", percent(run.last(&EpochRecord::test_accuracy)),
+                                "test loss " + decimal(run.last(&EpochRecord::test_loss)));
+  if (run.epochs.size() == 1) return last;
+  return last +
          tile("Best", percent(best->test_accuracy),
               fmt::format("epoch {}{}", best->epoch, run.holds_out() ? ", by validation" : ""));
 }
@@ -82,7 +80,7 @@ std::string epochs_text(const RunFiles& run) {
 
 std::string time_tile(const RunFiles& run) {
   if (run.live) return tile("Running for", duration(run.seconds_since_start));
-  // The summary of an interrupted run is that of its beginning.
+  // The summary of an interrupted run may be outdated.
   return tile("Took",
               duration(std::fmax(number_in(run.summary, "wall_seconds"), total(seconds_of(run)))));
 }
@@ -104,7 +102,7 @@ std::string status_text(const RunFiles& run) {
   return status;
 }
 
-/// The run's status, its most important figures, and links to the sections.
+/// The run's status, main figures, and links to the sections.
 std::string page_header(const RunFiles& run) {
   const std::string status = run.status();
   std::string text =
@@ -115,16 +113,16 @@ std::string page_header(const RunFiles& run) {
         "<p class=\"bad\" role=\"alert\">" + escape_html(text_in(run.summary, "error")) + "</p>\n";
   }
   if (const std::string sentence = settings_sentence(run); !sentence.empty()) {
-    text += "<p class=\"soft\">" + sentence + "</p>\n";
+    text += paragraph("soft", sentence);
   }
   const bool has_ema = run.config.is_object() && run.config.contains("ema");
   if (const double decay = has_ema ? number_in(run.config["ema"], "decay") : NAN;
       std::isfinite(decay)) {
-    text += fmt::format(
-        "<p class=\"soft\">Evaluated and saved is the moving average of the weights (ema, decay "
-        "{}), not the trained weights. In its first steps the decay is (1 + step) / (10 + step) "
-        "while that is lower.</p>\n",
-        decay);
+    text += paragraph(
+        "soft", fmt::format("Evaluated and saved is the moving average of the weights (ema, decay "
+                            "{}), not the trained weights. Early in the run the decay is (1 + "
+                            "step) / (10 + step), as long as that is lower.",
+                            decay));
   }
   return text + "<p id=\"live\" class=\"soft\" aria-live=\"polite\"></p><dl class=\"tiles\">" +
          accuracy_tiles(run) + tile("Epochs", epochs_text(run)) + time_tile(run) +
@@ -139,9 +137,9 @@ std::string body(std::span<const RunFiles> runs) {
   const RunFiles& run = runs[0];
   const std::string live =
       run.live ? fmt::format(" data-refresh=\"{}\"", refresh_seconds(run)) : std::string();
-  return "<body" + live + fmt::format(" data-written=\"{:.0f}\">", wall_clock_seconds()) +
-         "<main>" + page_header(run) + learning_section(run) + mistakes_section(run) +
-         time_section(run) + identity_section(run);
+  return fmt::format("<body{} data-written=\"{:.0f}\"><main>", live, wall_clock_seconds()) +
+         page_header(run) + learning_section(run) + mistakes_section(run) + time_section(run) +
+         identity_section(run);
 }
 
 class PageSink : public Sink {
@@ -163,14 +161,14 @@ class PageSink : public Sink {
   }
 
   RunReader reader_;
-  std::filesystem::path page_;  // empty where the last writing failed
+  std::filesystem::path page_;  // empty if the last update failed
 };
 
 }  // namespace
 
 std::string make_page(std::span<const RunFiles> runs) {
   const std::string nonce = random_number();
-  return head(runs, nonce) + body(runs) + "</main>\n<footer>Written by mnist-train " +
+  return page_head(runs, nonce) + body(runs) + "</main>\n<footer>Written by mnist-train " +
          build_info().version + " on " + date_and_time(wall_clock_seconds()) + "</footer>\n" +
          "<script nonce=\"" + nonce + "\">" + kScript + "</script></body></html>\n";
 }

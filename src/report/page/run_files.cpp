@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
+#include <type_traits>
+#include <utility>
 
 #include "base/file.h"
 #include "base/system.h"
-#include "report/page/run_lines.h"
 #include "report/run_folder.h"
 
 namespace mnist_train::report {
@@ -19,14 +19,98 @@ namespace {
 
 constexpr std::size_t kMaxSmallFile = 16 << 20;
 constexpr std::size_t kMaxLargeFile = std::size_t{1} << 30;
+constexpr std::size_t kMaxClasses = 1024;
 
 const nlohmann::json kNull;
 
-[[noreturn]] void fail(const std::string& where, const std::string& what) {
-  throw Error(ExitCode::kData, where + ": " + what);
+[[noreturn]] void refuse_content(const std::string& where, const std::string& reason) {
+  throw Error(ExitCode::kData, where + ": " + reason);
 }
 
-/// What an older run, which kept no mistakes, says of them.
+/// Reads the fields of a record of metrics.jsonl; see records.h for missing ones.
+template <typename Record>
+Record record_of(const nlohmann::json& json) {
+  Record record;
+  Record::visit(record, [&](const char* key, auto& member) {
+    const double number = number_in(json, key);
+    if constexpr (std::is_same_v<decltype(member), std::int64_t&>) {
+      if (std::abs(number) < 9e15) member = static_cast<std::int64_t>(number);
+    } else {
+      if (std::isfinite(number)) member = number;
+    }
+  });
+  return record;
+}
+
+void read_confusion(const nlohmann::json& rows, EpochDetails& details, const std::string& where) {
+  const std::size_t classes = rows.is_array() ? rows.size() : 0;
+  if (classes == 0 || classes > kMaxClasses) {
+    refuse_content(where, "confusion is not a matrix of counts");
+  }
+  details.classes = static_cast<std::int64_t>(classes);
+  for (const nlohmann::json& row : rows) {
+    if (!row.is_array() || row.size() != classes) refuse_content(where, "confusion is not square");
+    for (const nlohmann::json& cell : row) {
+      if (!cell.is_number_unsigned()) {
+        refuse_content(where, "confusion holds something other than counts");
+      }
+      details.confusion.push_back(cell.get<std::int64_t>());
+    }
+  }
+}
+
+/// Reads a line of metrics.jsonl with "event": "epoch".
+EpochResult epoch_of(const nlohmann::json& json, const std::string& where) {
+  EpochResult epoch{.record = record_of<EpochRecord>(json)};
+  const nlohmann::json seconds = json.value("seconds", nlohmann::json::object());
+  const nlohmann::json ranks = json.value("rank_seconds", nlohmann::json::array());
+  if (!seconds.is_object() || !ranks.is_array()) {
+    refuse_content(where, "seconds is not an object, or rank_seconds is not a list");
+  }
+  epoch.details.seconds = record_of<TimeSplit>(seconds);
+  for (const auto& rank : ranks) epoch.details.ranks.push_back(record_of<RankTimes>(rank));
+  if (json.contains("confusion")) read_confusion(json["confusion"], epoch.details, where);
+  return epoch;
+}
+
+/// Whether the URI is a PNG or JPEG in base64, which loads nothing from elsewhere.
+bool is_picture(std::string_view uri) {
+  constexpr std::string_view kDigits =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=";
+  for (const std::string_view prefix : {"data:image/png;base64,", "data:image/jpeg;base64,"}) {
+    if (!uri.starts_with(prefix)) continue;
+    return uri.find_first_not_of(kDigits, prefix.size()) == std::string_view::npos;
+  }
+  return false;
+}
+
+/// Reads a line of predictions.jsonl. The image is empty unless it is a PNG or JPEG.
+Prediction prediction_of(const nlohmann::json& json, const std::string& where) {
+  const auto integer = [&](const char* key) {
+    const double number = number_in(json, key);
+    if (std::isnan(number)) refuse_content(where, std::string("has no number ") + key);
+    return std::abs(number) < 9e15 ? static_cast<std::int64_t>(number) : 0;
+  };
+  Prediction prediction{
+      integer("id"), text_in(json, "image"), integer("guess"), integer("truth"), {}};
+  if (!is_picture(prediction.image)) prediction.image.clear();
+  for (std::size_t label = 0; label < kMaxClasses; ++label) {
+    const auto score = json.find("score_" + std::to_string(label));
+    if (score == json.end()) break;
+    prediction.scores.push_back(score->is_number() ? score->get<double>() : 0);
+  }
+  return prediction;
+}
+
+/// Reads a line of mistakes.jsonl.
+Mistake mistake_of(const nlohmann::json& json, const std::string& where) {
+  Prediction prediction = prediction_of(json, where);
+  const double confidence = number_in(json, "confidence");
+  return {prediction.id, prediction.guess, prediction.truth,
+          std::isnan(confidence) ? 0 : confidence, std::move(prediction.image)};
+}
+
+/// Returns the mistakes of an older run, which stored predictions only.
 std::vector<Mistake> mistakes_among(const std::vector<Prediction>& predictions) {
   std::vector<Mistake> mistakes;
   for (const Prediction& row : predictions) {
@@ -38,7 +122,7 @@ std::vector<Mistake> mistakes_among(const std::vector<Prediction>& predictions) 
   return choose_mistakes(std::move(mistakes));
 }
 
-/// The content of a file, nothing where there is no such file.
+/// Returns the content of a file, nothing if it does not exist.
 std::string read_if_there(const fs::path& path, std::size_t max_bytes, std::size_t offset = 0) {
   std::error_code error;
   return fs::exists(path, error) ? read_file(path, max_bytes, ExitCode::kData, offset) : "";
@@ -47,7 +131,7 @@ std::string read_if_there(const fs::path& path, std::size_t max_bytes, std::size
 nlohmann::json parse_file(const fs::path& path, const std::string& text) {
   if (text.empty()) return {};
   nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) fail(path.string(), "is not a JSON object");
+  if (!json.is_object()) refuse_content(path.string(), "is not a JSON object");
   return json;
 }
 
@@ -60,18 +144,17 @@ std::int64_t for_each_line(const fs::path& path, const std::string& text, std::i
   std::int64_t line = lines_before;
   for (std::size_t end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
     ++line;
-    const auto first = text.begin() + static_cast<std::ptrdiff_t>(begin);
-    const auto last = text.begin() + static_cast<std::ptrdiff_t>(end);
     const nlohmann::json json =
-        nlohmann::json::parse(first, last, nullptr, /*allow_exceptions=*/false);
+        nlohmann::json::parse(text.data() + begin, text.data() + end, nullptr,
+                              /*allow_exceptions=*/false);
     const std::string where = path.string() + ":" + std::to_string(line);
     if (json.is_object()) take(json, where);
-    if (!json.is_object() && !lenient) fail(where, "is not a JSON object");
+    if (!json.is_object() && !lenient) refuse_content(where, "is not a JSON object");
   }
   return line;
 }
 
-/// The names of the classes in a run's description of its data; none unless all of them are text.
+/// Returns the class names in a run's description of its data; none unless all of them are text.
 std::vector<std::string> class_names_in(const nlohmann::json& dataset) {
   std::vector<std::string> names;
   if (!dataset.is_object() || !dataset.contains("class_names")) return names;
@@ -82,7 +165,7 @@ std::vector<std::string> class_names_in(const nlohmann::json& dataset) {
   return names;
 }
 
-/// Whether a process holds the folder's lock, as a run does as long as it lasts.
+/// Whether a process holds the folder's lock, as a run does while it lasts.
 bool is_locked(const fs::path& folder) {
   const UniqueFd fd(
       ::open((folder / files::kLock).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
@@ -99,8 +182,7 @@ std::string display_name(const fs::path& folder) {
 
 double number_in(const nlohmann::json& object, const std::string& key) {
   const auto found = object.is_object() ? object.find(key) : object.end();
-  return found != object.end() && found->is_number() ? found->get<double>()
-                                                     : std::numeric_limits<double>::quiet_NaN();
+  return found != object.end() && found->is_number() ? found->get<double>() : kUnknown;
 }
 
 std::string text_in(const nlohmann::json& object, const std::string& key) {
@@ -109,7 +191,7 @@ std::string text_in(const nlohmann::json& object, const std::string& key) {
 }
 
 double RunFiles::last(double EpochRecord::*figure) const {
-  return epochs.empty() ? std::numeric_limits<double>::quiet_NaN() : epochs.back().record.*figure;
+  return epochs.empty() ? kUnknown : epochs.back().record.*figure;
 }
 
 bool RunFiles::holds_out() const {
@@ -120,8 +202,8 @@ bool RunFiles::holds_out() const {
 
 std::optional<BestEpoch> RunFiles::best_epoch() const {
   if (epochs.empty()) return std::nullopt;
-  // The epochs here are not all if the run resumed in another folder, or within an epoch that had
-  // been evaluated unfinished. While a run lasts, its summary may be older than its epochs.
+  // Epochs are missing here if the run resumed in another folder, or within an epoch that had been
+  // evaluated unfinished. While a run lasts, its summary may be older than its epochs.
   const bool is_over = status() == "finished" || status() == "stopped";
   const double number = number_in(summary, "best_epoch");
   const double accuracy = number_in(summary, "best_test_accuracy");
@@ -174,7 +256,7 @@ RunFiles& RunReader::read() {
   const fs::path& folder = run_.folder;
   if (!has_page_data(folder)) {
     throw Error(ExitCode::kConfig,
-                folder.string() + ": holds no run: neither config.json nor metrics.jsonl is there");
+                folder.string() + ": holds no run: neither config.json nor metrics.jsonl exists");
   }
   run_.live = is_locked(folder);
   run_.config_text = read_if_there(folder / files::kConfig, kMaxSmallFile);
@@ -230,7 +312,7 @@ void RunReader::read_metrics() {
       for_each_line(path, fresh, metrics_lines_, /*lenient=*/false,
                     [&](const nlohmann::json& json, const std::string& where) {
                       const std::string event = text_in(json, "event");
-                      if (event == "step") run_.steps.push_back(step_of(json));
+                      if (event == "step") run_.steps.push_back(record_of<StepRecord>(json));
                       if (event != "epoch") return;
                       if (!run_.epochs.empty())
                         run_.epochs.back().details.confusion = {};  // the last is shown

@@ -1,19 +1,18 @@
 #pragma once
 
-#include <cmath>
+#include <array>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
-#include "report/page/activities.h"
-#include "report/page/confusion.h"
 #include "report/page/line_chart.h"
 #include "report/page/run_files.h"
 
-/// The parts of a run's page as HTML, each an answer to one question. A run that has not got far
-/// enough for an answer says so.
+/// The sections of a page as HTML. A section answers one question, or says why it cannot yet.
 namespace mnist_train::report {
 
 /// Did it learn? Accuracy, loss and learning rate over time.
@@ -25,21 +24,83 @@ std::string time_section(const RunFiles& run);
 /// What exactly was run?
 std::string identity_section(const RunFiles& run);
 
-/// The body of a page on several runs: their results in a table, their curves in common charts,
-/// their time, their accuracy by class, and how they differ.
+/// The body of a page on several runs: results, common charts, time, accuracy by class, and
+/// differences.
 std::string comparison(std::span<const RunFiles> runs);
 
-/// Returns the confusion matrix, whose cells lead to their pictures; of very many classes, the
-/// pairs that are confused most often. Accuracy, precision and F1 of each class follow.
-std::string class_figures(const RunFiles& run, const Confusion& confusion);
+// Used by several sections.
 
-// What several sections need.
+/// Categories of a run's time.
+enum Activity : std::size_t {
+  kInput,
+  kCompute,
+  kCommunication,
+  kEvaluation,
+  kCheckpoint,
+  kReport,
+  kStart,
+  kOther,
+  kActivities
+};
 
-/// Returns the run's most important hyperparameters in a sentence, nothing without a config.
+/// Seconds by activity.
+using ActivitySeconds = std::array<double, kActivities>;
+
+/// Returns the time of a run so far. Unmeasured parts of training steps count as compute.
+ActivitySeconds seconds_of(const RunFiles& run);
+double total(const ActivitySeconds& seconds);
+/// Returns a bar in which `full` seconds fill the whole width.
+std::string time_bar(const ActivitySeconds& seconds, double full);
+/// Returns the legend of such bars, with seconds and percentages.
+std::string time_legend(const ActivitySeconds& seconds);
+
+/// The confusion matrix of an evaluation. Refers to `details`.
+class Confusion {
+ public:
+  explicit Confusion(const EpochDetails& details);
+
+  /// Number of images of the class `truth` that were predicted as `predicted`.
+  std::int64_t at(std::int64_t truth, std::int64_t predicted) const {
+    return counts_[static_cast<std::size_t>(truth * classes + predicted)];
+  }
+  /// Number of images of a class.
+  std::int64_t of(std::int64_t truth) const { return rows_[static_cast<std::size_t>(truth)]; }
+  /// Number of predictions as a class.
+  std::int64_t predicted_as(std::int64_t predicted) const {
+    return columns_[static_cast<std::size_t>(predicted)];
+  }
+  std::int64_t all() const { return all_; }
+  std::int64_t right() const { return right_; }
+
+  // Measures of a class as fractions, NaN without images or predictions.
+  double recall(std::int64_t label) const;
+  double precision(std::int64_t label) const;
+  double f1(std::int64_t label) const;
+
+  const std::int64_t classes;
+
+ private:
+  const std::vector<std::int64_t>& counts_;
+  std::vector<std::int64_t> rows_;
+  std::vector<std::int64_t> columns_;
+  std::int64_t all_ = 0;
+  std::int64_t right_ = 0;
+};
+
+/// A true class, a wrong prediction and how many images have both.
+struct ConfusedPair {
+  std::int64_t truth = 0;
+  std::int64_t predicted = 0;
+  std::int64_t images = 0;
+};
+
+/// Returns at most `most` pairs, the most frequent first.
+std::vector<ConfusedPair> most_confused(const Confusion& confusion, std::size_t most);
+
+/// Returns the main hyperparameters as a sentence, nothing without a config.
 std::string settings_sentence(const RunFiles& run);
 
-/// Returns a line of a chart with a figure of each epoch, a member of EpochRecord or a function of
-/// it, by the epoch's number.
+/// Returns a series with a figure of each epoch: a member of EpochRecord or a function of it.
 template <typename Figure>
 ChartSeries epoch_series(const RunFiles& run, std::string name, int colour, const Figure& figure) {
   ChartSeries series{std::move(name), colour, {}};
@@ -50,7 +111,7 @@ ChartSeries epoch_series(const RunFiles& run, std::string name, int colour, cons
   return series;
 }
 
-/// Returns a line of a chart with a figure of each step record, by the step's number.
+/// Returns a series with a figure of each step record.
 inline ChartSeries step_series(const RunFiles& run, std::string name, int colour,
                                double StepRecord::*figure) {
   ChartSeries series{std::move(name), colour, {}};
@@ -60,15 +121,15 @@ inline ChartSeries step_series(const RunFiles& run, std::string name, int colour
   return series;
 }
 
-/// Returns a config by dotted key ("model.name"), its values as they are shown. Groups are taken
-/// apart to a depth of ten, lists are kept whole.
+/// Returns the values of a config as shown, by dotted key ("model.name"). Groups are flattened to a
+/// depth of ten; lists are kept whole.
 std::map<std::string, std::string> config_values(const nlohmann::json& config);
 
-/// The page's style sheet, for light and dark, wide and narrow screens.
+/// Style sheet of the page, for light and dark, wide and narrow screens (page.css).
 extern const char* const kStyle;
 
-/// The page's script, which refreshes a live page, filters pictures, and shows values of charts.
-/// The page can be read without it.
+/// Script of the page, which is optional: it refreshes a live page, filters pictures and shows
+/// values of charts (page.js).
 extern const char* const kScript;
 
 }  // namespace mnist_train::report

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
-#include "report/page/chart_scale.h"
 #include "report/page/html.h"
 #include "report/page/sections.h"
 
@@ -12,14 +12,40 @@ namespace mnist_train::report {
 namespace {
 
 constexpr std::size_t kMaxColumns = 60;
+constexpr double kShownSeconds = 0.005;  // less would read 0.00 s
+constexpr std::array<const char*, kActivities> kActivityNames{
+    "input", "compute", "averaging and waiting", "evaluation", "checkpoint", "report",
+    "start", "other"};
 
-bool is_measured(const RunFiles& run) {
-  return std::any_of(run.epochs.begin(), run.epochs.end(), [](const EpochResult& epoch) {
-    return epoch.details.seconds.compute_s.has_value();
-  });
+void add(ActivitySeconds& sum, const ActivitySeconds& seconds, double weight = 1) {
+  for (std::size_t a = 0; a < kActivities; ++a) sum[a] += weight * seconds[a];
 }
 
-std::string verdict(const RunFiles& run, const ActivitySeconds& seconds) {
+double or_zero(double seconds) { return std::isfinite(seconds) ? seconds : 0; }
+
+ActivitySeconds seconds_of(const EpochResult& epoch) {
+  const TimeSplit& split = epoch.details.seconds;
+  ActivitySeconds seconds{};
+  seconds[kInput] = or_zero(split.input_s);
+  seconds[kCommunication] = or_zero(split.communication_s);
+  const double rest =
+      std::max(0.0, epoch.record.train_seconds - seconds[kInput] - seconds[kCommunication]);
+  seconds[kCompute] = std::isfinite(split.compute_s) ? std::min(split.compute_s, rest) : rest;
+  seconds[kEvaluation] = epoch.record.test_seconds;
+  seconds[kCheckpoint] = split.checkpoint_s;
+  seconds[kReport] = split.report_s;
+  seconds[kOther] = rest - seconds[kCompute];
+  return seconds;
+}
+
+/// Returns an activity's colour as a small square.
+std::string square_key(std::size_t activity) {
+  return fmt::format(
+      R"(<svg class="key square" viewBox="0 0 10 10" aria-hidden="true"><rect class="a{}" width="10" height="10"/></svg>)",
+      activity);
+}
+
+std::string time_verdict(const RunFiles& run, const ActivitySeconds& seconds) {
   const double whole = total(seconds);
   if (run.epochs.empty()) {
     if (run.live) return "Not known yet: the first epoch is not finished.";
@@ -31,23 +57,26 @@ std::string verdict(const RunFiles& run, const ActivitySeconds& seconds) {
   const auto most = std::max_element(seconds.begin(), seconds.end());
   std::string text =
       fmt::format("{}, {} of it for {}. ", duration(whole), percent(*most / whole, 0),
-                  activity_name(static_cast<std::size_t>(most - seconds.begin())));
+                  kActivityNames.at(static_cast<std::size_t>(most - seconds.begin())));
   const double startup = number_in(run.summary, "startup_seconds");
   if (startup > 0) {
     const bool restarted = number_in(run.summary, "restarts") > 0;
-    text += fmt::format("From {} to the first step it took {}.",
-                        restarted ? "the last restart" : "the command", short_duration(startup));
+    text += fmt::format("The first step started {} after {}.", short_duration(startup),
+                        restarted ? "the last restart" : "the command");
   }
-  if (!is_measured(run)) {
-    text += " On a GPU input, compute and averaging overlap; all of it is counted as compute.";
+  const bool is_measured = std::ranges::any_of(run.epochs, [](const EpochResult& epoch) {
+    return std::isfinite(epoch.details.seconds.compute_s);
+  });
+  if (!is_measured) {
+    text += " On a GPU, input, compute and averaging overlap; all of it counts as compute.";
   }
   return text;
 }
 
-/// A group of successive epochs.
+/// A group of consecutive epochs.
 struct EpochColumn {
   std::int64_t last_epoch = 0;
-  ActivitySeconds mean{};  // seconds an epoch
+  ActivitySeconds mean{};  // seconds per epoch
 };
 
 std::vector<EpochColumn> columns_of(const std::vector<EpochResult>& epochs) {
@@ -78,48 +107,8 @@ std::string column_svg(const EpochColumn& column, double x, double width, double
   return text;
 }
 
-/// What the columns are read by: lines that are not drawn, one for the whole and one for each
-/// activity, with their entries of the legend.
-class ColumnReadings {
- public:
-  ColumnReadings(const std::vector<EpochColumn>& columns, const std::vector<double>& places,
-                 double scale)
-      : columns_(columns), places_(places), scale_(scale) {
-    add("", "total", [](const EpochColumn& column) { return total(column.mean); });
-    for (std::size_t a = 0; a < kActivities; ++a) {
-      const auto seconds = [a](const EpochColumn& column) { return column.mean[a]; };
-      if (std::any_of(columns.begin(), columns.end(),
-                      [&](const EpochColumn& column) { return seconds(column) >= 0.005; })) {
-        add(square_key(a), activity_name(a), seconds);
-      }
-    }
-  }
-
-  const std::string& paths() const { return paths_; }
-  const std::vector<plot::LegendEntry>& legend() const { return legend_; }
-
- private:
-  template <typename Seconds>
-  void add(const std::string& key, const char* name, const Seconds& seconds) {
-    std::vector<plot::Reading> readings;
-    readings.reserve(columns_.size());
-    for (std::size_t i = 0; i < columns_.size(); ++i) {
-      const double y = plot::kBottom - total(columns_[i].mean) * scale_;
-      readings.push_back(
-          {{static_cast<double>(columns_[i].last_epoch), seconds(columns_[i])}, places_[i], y});
-    }
-    paths_ += plot::path("unseen", readings, /*is_readable=*/true);
-    legend_.push_back({key, name, duration(seconds(columns_.back()))});
-  }
-
-  const std::vector<EpochColumn>& columns_;
-  const std::vector<double>& places_;
-  double scale_;
-  std::string paths_;
-  std::vector<plot::LegendEntry> legend_;
-};
-
-/// A column for each epoch, in long runs for each group of epochs.
+/// A column for each epoch, or for each group of epochs of a long run. Invisible lines carry the
+/// readings of the total and of each activity.
 std::string time_columns(const std::vector<EpochResult>& epochs) {
   const std::vector<EpochColumn> columns = columns_of(epochs);
   if (columns.empty()) return "";
@@ -134,19 +123,34 @@ std::string time_columns(const std::vector<EpochResult>& epochs) {
     text += plot::grid_line(plot::kBottom - tick * scale, fmt::format("{:.3g} s", tick));
   }
   const double slot = (plot::kRight - plot::kLeft) / static_cast<double>(columns.size());
+  const double width = std::min(slot * 0.8, 40.0);
   const std::size_t labelled = (columns.size() + 9) / 10;
   std::vector<double> places;
-  places.reserve(columns.size());
   for (std::size_t i = 0; i < columns.size(); ++i) {
-    const double width = std::min(slot * 0.8, 40.0);
     places.push_back(plot::kLeft + (static_cast<double>(i) + 0.5) * slot);
     text += column_svg(columns[i], places[i] - width / 2, width, scale);
     if (i % labelled == 0) text += plot::x_tick(places[i], std::to_string(columns[i].last_epoch));
   }
-  const ColumnReadings readings(columns, places, scale);
+  text += plot::x_axis("epoch");
+  std::vector<plot::LegendEntry> legend;
+  const auto add_readings = [&](const std::string& key, const char* name, const auto& seconds) {
+    std::vector<plot::Reading> readings;
+    for (std::size_t i = 0; i < columns.size(); ++i) {
+      readings.push_back({{static_cast<double>(columns[i].last_epoch), seconds(columns[i])},
+                          places[i],
+                          plot::kBottom - totals[i + 1] * scale});
+    }
+    text += plot::path("unseen", readings, /*is_readable=*/true);
+    legend.push_back({key, name, duration(seconds(columns.back()))});
+  };
+  add_readings("", "total", [](const EpochColumn& column) { return total(column.mean); });
+  for (std::size_t a = 0; a < kActivities; ++a) {
+    const auto seconds = [a](const EpochColumn& column) { return column.mean[a]; };
+    if (seconds(*std::ranges::max_element(columns, {}, seconds)) < kShownSeconds) continue;
+    add_readings(square_key(a), kActivityNames[a], seconds);
+  }
   return plot::figure("Seconds by epoch", fmt::format("epoch {}", columns.back().last_epoch),
-                      readings.legend(),
-                      text + plot::x_axis("epoch") + readings.paths() + "</svg>");
+                      legend, text + "</svg>");
 }
 
 std::string throughput_chart(const RunFiles& run) {
@@ -160,9 +164,9 @@ std::string throughput_chart(const RunFiles& run) {
 /// The steps of one rank over the whole run.
 struct RankMean {
   double steps = 0;
-  ActivitySeconds step{};  // mean seconds a step
+  ActivitySeconds step{};  // mean seconds per step
   double longest = 0;
-  double median = 0;  // of the last epoch, like the 95th percentile
+  double median = 0;  // of the last epoch, as the 95th percentile
   double p95 = 0;
 };
 
@@ -204,24 +208,75 @@ std::string rank_table(const RunFiles& run) {
                          ? "All ranks wait for the slowest, which is the one that averages and "
                            "waits the least. "
                          : "";
-  return "<figure class=\"full\"><figcaption>A training step of each process</figcaption><p "
-         "class=\"soft\">Means over the run. " +
-         std::string(note) + "Median and 95th percentile are those of the last epoch.</p>" +
-         scrolling("Steps by rank",
-                   {"numbers stack", head_cell("rank") + head_cells(labels), rows}) +
-         "</figure>\n";
+  return figure("A training step of each process",
+                paragraph("soft", fmt::format("Means over the run. {}Median and 95th percentile "
+                                              "are those of the last epoch.",
+                                              note)) +
+                    scrolling_table("Steps by rank", "numbers stack",
+                                    head_cell("rank") + head_cells(labels), rows),
+                "full");
 }
 
 }  // namespace
 
+ActivitySeconds seconds_of(const RunFiles& run) {
+  ActivitySeconds sum{};
+  for (const EpochResult& epoch : run.epochs) add(sum, seconds_of(epoch));
+  const auto at_least = [&](Activity activity, const char* key) {
+    const double known = number_in(run.summary, key);
+    if (std::isfinite(known)) sum[activity] = std::max(sum[activity], known);
+  };
+  // The summary includes the time after the last epoch, but only since the last start.
+  at_least(kCheckpoint, "checkpoint_seconds");
+  at_least(kReport, "report_seconds");
+  at_least(kStart, "startup_seconds");
+  // How a failed attempt spent the time after its last epoch is unknown.
+  const double wall = number_in(run.summary, "wall_seconds");
+  if (wall > total(sum)) sum[kOther] += wall - total(sum);
+  return sum;
+}
+
+double total(const ActivitySeconds& seconds) {
+  return std::accumulate(seconds.begin(), seconds.end(), 0.0);
+}
+
+std::string time_bar(const ActivitySeconds& seconds, double full) {
+  std::string label;
+  std::string bars;
+  double x = 0;
+  for (std::size_t a = 0; a < kActivities; ++a) {
+    if (full <= 0 || seconds[a] <= 0) continue;
+    const double width = 100 * seconds[a] / full;
+    label += fmt::format("{}{} {}", label.empty() ? "" : ", ", kActivityNames[a],
+                         short_duration(seconds[a]));
+    bars += fmt::format(R"(<rect class="a{}" x="{:.3f}" y="0" width="{:.3f}" height="8"/>)", a, x,
+                        width);
+    x += width;
+  }
+  return "<svg class=\"bar\" viewBox=\"0 0 100 8\" preserveAspectRatio=\"none\" role=\"img\" "
+         "aria-label=\"" +
+         label + "\">" + bars + "</svg>";
+}
+
+std::string time_legend(const ActivitySeconds& seconds) {
+  const double whole = total(seconds);
+  std::string text;
+  for (std::size_t a = 0; a < kActivities; ++a) {
+    if (seconds[a] < kShownSeconds) continue;
+    text += fmt::format("<li>{}{} <b>{}</b> <span class=\"soft\">{}</span></li>", square_key(a),
+                        kActivityNames[a], percent(seconds[a] / whole, 1), duration(seconds[a]));
+  }
+  return "<ul class=\"legend\">" + text + "</ul>";
+}
+
 std::string time_section(const RunFiles& run) {
   const ActivitySeconds seconds = seconds_of(run);
-  std::string text = "<section id=\"time\"><h2>Where did the time go?</h2><p class=\"lead\">" +
-                     verdict(run, seconds) + "</p>\n";
-  if (!run.epochs.empty() && total(seconds) > 0)
+  std::string text = paragraph("lead", time_verdict(run, seconds));
+  if (!run.epochs.empty() && total(seconds) > 0) {
     text += time_bar(seconds, total(seconds)) + time_legend(seconds);
-  return text + "<div class=\"charts\">" + time_columns(run.epochs) + throughput_chart(run) +
-         "</div>\n" + rank_table(run) + "</section>\n";
+  }
+  text += "<div class=\"charts\">" + time_columns(run.epochs) + throughput_chart(run) + "</div>\n";
+  return section("time", "Where did the time go?", text + rank_table(run));
 }
 
 }  // namespace mnist_train::report

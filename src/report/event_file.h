@@ -8,21 +8,21 @@
 
 namespace mnist_train::report {
 
-/// Returns the CRC-32C (Castagnoli, RFC 3720), which guards the records of TensorBoard's files.
+/// Returns the CRC-32C (Castagnoli, RFC 3720) that protects records of TensorBoard's files.
 std::uint32_t crc32c(std::string_view bytes);
 
-/// A file of records as TensorFlow frames them (tensorflow/core/lib/io/record_writer.cc): length,
-/// its checksum, content, its checksum.
+/// A file of TensorFlow's records (tensorflow/core/lib/io/record_writer.cc): length, its checksum,
+/// content, its checksum.
 class EventFile {
  public:
-  /// Opens the newest such file of the run folder and truncates it to at most `keep_bytes`, at the
-  /// end of a record, or begins a new one. Throws Error(kRunFailed).
+  /// Opens the newest such file of the run folder and truncates it at the end of a record to at
+  /// most `keep_bytes`, or starts a new one. Throws Error(kRunFailed).
   EventFile(const std::filesystem::path& folder, std::int64_t keep_bytes);
 
-  /// Appends a record, whole or not at all. Throws Error(kRunFailed).
+  /// Appends a whole record or nothing. Throws Error(kRunFailed).
   void append(std::string_view content);
   const std::filesystem::path& path() const { return path_; }
-  /// Returns the file's length, which a checkpoint records for `keep_bytes`.
+  /// Length of the file, which a checkpoint stores for `keep_bytes`.
   std::int64_t bytes() const { return bytes_; }
 
  private:
