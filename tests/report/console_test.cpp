@@ -2,7 +2,9 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -56,7 +58,7 @@ class Screen {
   std::shared_ptr<spdlog::logger> before_;
 };
 
-TEST_CASE("without a terminal progress is plain lines") {
+TEST_CASE("without a terminal, progress is plain lines") {
   Screen screen(/*terminal=*/false);
   screen.console->tick({2, 50, 150});
   screen.console->step(kStep);
@@ -70,7 +72,7 @@ TEST_CASE("without a terminal progress is plain lines") {
         "4.00 s, 17,142 samples/s\n");
 }
 
-TEST_CASE("on a terminal numbers and a bar are drawn in place, and give way to the epoch's line") {
+TEST_CASE("a terminal shows figures and a bar, which the epoch's line replaces") {
   Screen screen(/*terminal=*/true);
   screen.console->pace(kPace);
   screen.console->tick({2, 50, 150});
@@ -86,14 +88,14 @@ TEST_CASE("on a terminal numbers and a bar are drawn in place, and give way to t
   CHECK_THAT(screen.text(), !ContainsSubstring("train loss 0.5"));
 }
 
-TEST_CASE("before the speed is known there are only the step and the bar") {
+TEST_CASE("only the step and the bar are shown before the speed is known") {
   Screen screen(/*terminal=*/true);
   screen.console->tick({1, 50, 50});
   CHECK_THAT(screen.text(),
              ContainsSubstring("epoch 1/10  50/100  [===============>              ]\r"));
 }
 
-TEST_CASE("a bar never leaves its frame, and is redrawn at most ten times a second") {
+TEST_CASE("the bar stays in its frame and is redrawn at most ten times a second") {
   Screen full(/*terminal=*/true);
   full.console->tick({1, 250, 250});
   CHECK_THAT(full.text(), ContainsSubstring("250/100  [==============================]"));
@@ -103,7 +105,7 @@ TEST_CASE("a bar never leaves its frame, and is redrawn at most ten times a seco
   CHECK(std::count(once.begin(), once.end(), '\r') <= 4);
 }
 
-TEST_CASE("the time that is left counts evaluations, and ends with max_steps") {
+TEST_CASE("the remaining time includes evaluations and ends at max_steps") {
   Screen screen(/*terminal=*/false, /*quiet=*/false, /*max_steps=*/160);
   screen.console->tick({2, 50, 150});
   screen.console->pace(kPace);
@@ -117,7 +119,7 @@ TEST_CASE("the time that is left counts evaluations, and ends with max_steps") {
   CHECK(whole.text().ends_with("ETA 0:51\n"));
 }
 
-TEST_CASE("the head of the table is drawn once, when the run begins") {
+TEST_CASE("the head of the table is drawn once") {
   Screen first(/*terminal=*/true);
   first.console->begin({}, {});
   first.console->epoch(kEpoch);
@@ -157,12 +159,114 @@ TEST_CASE("numbers are grouped by thousands") {
   }
 }
 
-TEST_CASE("times are as a clock shows them") {
+TEST_CASE("durations are formatted as on a clock") {
   CHECK(clock_text(0) == "0:00");
   CHECK(clock_text(65.4) == "1:05");
   CHECK(clock_text(3599.6) == "1:00:00");
   CHECK(clock_text(100 * 3600 + 61) == "100:01:01");
   CHECK(clock_text(-1) == "0:00");
+}
+
+using Variables = std::map<std::string, std::string>;
+
+TerminalStyle style_of(const Variables& variables) {
+  return terminal_style([&](const char* name) {
+    const auto found = variables.find(name);
+    return found == variables.end() ? nullptr : found->second.c_str();
+  });
+}
+
+TEST_CASE("colours and characters depend on the environment") {
+  CHECK(style_of({}).colours);
+  CHECK(style_of({{"NO_COLOR", ""}}).colours);
+  CHECK_FALSE(style_of({{"NO_COLOR", "1"}}).colours);
+  CHECK_FALSE(style_of({{"TERM", "dumb"}}).colours);
+  CHECK_FALSE(style_of({{"TERM", "dumb"}}).redraws);
+  CHECK(style_of({{"NO_COLOR", "1"}}).redraws);
+  CHECK_FALSE(style_of({}).utf8);
+  CHECK(style_of({{"LANG", "de_DE.UTF-8"}}).utf8);
+  CHECK(style_of({{"LC_CTYPE", "C.utf8"}, {"LANG", "C"}}).utf8);
+  CHECK_FALSE(style_of({{"LC_ALL", "C"}, {"LANG", "de_DE.UTF-8"}}).utf8);
+  CHECK(style_of({{"LC_ALL", ""}, {"LANG", "de_DE.UTF-8"}}).utf8);
+}
+
+TEST_CASE("a sparkline is scaled to the last values") {
+  CHECK(sparkline({0, 0.5, 1}, 10, /*utf8=*/true) == "▁▅█");
+  CHECK(sparkline({5, 0, 0.5, 1}, 3, /*utf8=*/true) == "▁▅█");
+  CHECK(sparkline({0, 0.5, 1}, 10, /*utf8=*/false) == "_=#");
+  CHECK(sparkline({3, 3}, 10, /*utf8=*/false) == "==");
+  CHECK(sparkline({}, 10, true).empty());
+  CHECK(sparkline({1, 2}, 0, true).empty());
+}
+
+EpochRecord epoch(std::int64_t number, double accuracy) {
+  EpochRecord record;
+  record.epoch = number;
+  record.train_loss = 0.5;
+  record.train_accuracy = 0.875;
+  record.test_loss = 0.25;
+  record.test_accuracy = accuracy;
+  record.train_seconds = 3.5;
+  record.test_seconds = 0.5;
+  record.samples_per_second = 17142;
+  return record;
+}
+
+TEST_CASE("epochs are lines of a table") {
+  EpochTable table(10, {false, true, true});
+  CHECK(table.head(false, 100) ==
+        "  epoch  test loss  accuracy  train loss  accuracy      time  samples/s\n");
+  CHECK(table.line(epoch(1, 0.5), 100) ==
+        "   1/10     0.2500   50.00 %      0.5000   87.50 %    4.00 s     17,142  ▅\n");
+  CHECK(table.line(epoch(2, 0.75), 100) ==
+        "   2/10     0.2500   75.00 %      0.5000   87.50 %    4.00 s     17,142  ▁█\n");
+  CHECK(table.line(epoch(3, 0.625), 75) ==
+        "   3/10     0.2500   62.50 %      0.5000   87.50 %    4.00 s     17,142  ▅\n");
+}
+
+TEST_CASE("a narrow terminal shows fewer columns, whole and aligned with the head") {
+  const std::string head =
+      "  epoch  test loss  accuracy  held out  train loss  accuracy      time  samples/s";
+  EpochTable table(10, {false, false, true});
+  EpochRecord record = epoch(1, 0.5);
+  record.validation_loss = 0.5;
+  record.validation_accuracy = 0.8125;
+  for (std::size_t columns = 1; columns < 130; ++columns) {
+    const std::string shown = table.head(true, columns);
+    CHECK(head.starts_with(shown.substr(0, shown.size() - 1)));
+    const std::size_t width = shown.size() - 1;
+    CHECK((width == 0 || width < columns));
+    CHECK((width == head.size() || head[width] == ' '));
+    const std::string line = table.line(record, columns);
+    CHECK(line.size() <= std::max<std::size_t>(columns, 1));
+    if (width < head.size()) CHECK(line.size() == shown.size());
+  }
+  CHECK(table.head(true, 40) == "  epoch  test loss  accuracy  held out\n");
+}
+
+TEST_CASE("the best accuracy so far is coloured") {
+  EpochTable table(2, {true, true, true});
+  CHECK_THAT(table.line(epoch(1, 0.75), 100), ContainsSubstring("\x1b[1;32m   75.00 %\x1b[0m"));
+  CHECK_THAT(table.line(epoch(2, 0.5), 100), !ContainsSubstring("\x1b[1;32m"));
+}
+
+TEST_CASE("with a validation set, the epoch with the best validation accuracy is coloured") {
+  EpochTable table(2, {true, true, true});
+  EpochRecord first = epoch(1, 0.75);
+  first.validation_accuracy = 0.9;
+  EpochRecord second = epoch(2, 0.875);
+  second.validation_accuracy = 0.8;
+  CHECK_THAT(table.line(first, 100), ContainsSubstring("\x1b[1;32m   75.00 %\x1b[0m"));
+  CHECK_THAT(table.line(second, 100), !ContainsSubstring("\x1b[1;32m"));
+}
+
+TEST_CASE("validation accuracy has its own column") {
+  EpochTable table(2, {false, false, true});
+  EpochRecord record = epoch(1, 0.75);
+  record.validation_loss = 0.5;
+  record.validation_accuracy = 0.8125;
+  CHECK_THAT(table.head(true, 100), ContainsSubstring("accuracy  held out  "));
+  CHECK_THAT(table.line(record, 100), ContainsSubstring("75.00 %   81.25 %"));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "report/events/event_file.h"
+#include "report/event_file.h"
 
 #include <fstream>
 
@@ -31,7 +31,7 @@ TEST_CASE("the checksum is CRC-32C") {
   CHECK(crc32c(std::string(32, '\xff')) == 0x62a8ab43);
 }
 
-TEST_CASE("a record is framed as TensorFlow frames it") {
+TEST_CASE("records have TensorFlow's framing") {
   const TempFolder folder;
   EventFile file(folder.path(), 0);
   CHECK(file.path().filename().string().starts_with("events.out.tfevents."));
@@ -51,7 +51,7 @@ TEST_CASE("a record is framed as TensorFlow frames it") {
   CHECK(crc_at(15) == crc32c("abc"));
 }
 
-TEST_CASE("a file is gone on with where its checkpoint was, at the end of a record") {
+TEST_CASE("a resumed file continues at the end of a record") {
   const TempFolder folder;
   std::int64_t noted = 0;
   {
@@ -74,13 +74,13 @@ TEST_CASE("a file is gone on with where its checkpoint was, at the end of a reco
   CHECK(EventFile(folder.path(), 0).bytes() == 0);
 }
 
-TEST_CASE("lengths beyond the file end it") {
+TEST_CASE("a length beyond the end of the file ends it") {
   const TempFolder folder;
   folder.write("events.out.tfevents.1.here", std::string(24, '\xff'));
   CHECK(EventFile(folder.path(), kAll).bytes() == 0);
 }
 
-TEST_CASE("a record that does not fit onto the disk leaves none of itself behind") {
+TEST_CASE("a record that does not fit on the disk leaves no partial one") {
   const TempFolder folder;
   EventFile file(folder.path(), 0);
   file.append("first");

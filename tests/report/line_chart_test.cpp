@@ -17,7 +17,7 @@ std::size_t count_of(const std::string& text, const std::string& part) {
   return count;
 }
 
-TEST_CASE("numbers that are none leave a gap and do not stretch the axes") {
+TEST_CASE("NaN and infinity leave a gap and do not stretch the axes") {
   const double nan = std::nan("");
   LineChart chart{"Loss", "step"};
   chart.series = {{"a", 0, {{1, 1}, {2, nan}, {3, 1.5}, {4, INFINITY}, {5, 2}}}};
@@ -31,7 +31,7 @@ TEST_CASE("numbers that are none leave a gap and do not stretch the axes") {
   CHECK_THAT(html, !ContainsSubstring("inf"));
 }
 
-TEST_CASE("a chart of nothing is nothing") {
+TEST_CASE("a chart without a line is empty") {
   LineChart chart{"Loss", "step"};
   CHECK(line_chart(chart).empty());
   chart.series = {{"a", 0, {}}, {"b", 1, {{1, std::nan("")}}}};
@@ -40,7 +40,7 @@ TEST_CASE("a chart of nothing is nothing") {
   CHECK(line_chart(chart).empty());
 }
 
-TEST_CASE("long lines are thinned, but keep their ends and their spikes") {
+TEST_CASE("long lines are thinned but keep ends and spikes") {
   for (const int count : {1000, 1001, 1999, 100'000}) {
     LineChart chart{"Loss", "step"};
     ChartSeries series{"a", 0, {}};
@@ -63,7 +63,7 @@ TEST_CASE("long lines are thinned, but keep their ends and their spikes") {
   }
 }
 
-TEST_CASE("a chart says in words what it shows, names escaped") {
+TEST_CASE("a chart has a description with escaped names") {
   LineChart chart{"Accuracy", "epoch", AxisFormat::kPercent};
   chart.series = {{"<test>", 0, {{1, 0.5}, {2, 0.75}}}};
   const std::string html = line_chart(chart);
@@ -73,7 +73,7 @@ TEST_CASE("a chart says in words what it shows, names escaped") {
   CHECK_THAT(html, !ContainsSubstring("<test>"));
 }
 
-TEST_CASE("the legend holds the last values, those that can be read alone") {
+TEST_CASE("the legend has the last values of readable lines") {
   LineChart chart{"Accuracy", "epoch", AxisFormat::kPercent};
   ChartSeries background{"single", 1, {{1, 0.25}, {2, 0.25}}};
   background.faint = true;
@@ -87,7 +87,7 @@ TEST_CASE("the legend holds the last values, those that can be read alone") {
   CHECK(count_of(html, "data-x=\"1,2\"") == 1);
 }
 
-TEST_CASE("ticks that are close together have as many digits as tell them apart") {
+TEST_CASE("close ticks have enough digits to tell them apart") {
   LineChart chart{"Loss", "epoch"};
   chart.series = {{"test", 0, {{1, 3.68751}, {2, 3.68752}}}};
   const std::string html = line_chart(chart);
@@ -101,13 +101,41 @@ TEST_CASE("ticks that are close together have as many digits as tell them apart"
   CHECK(std::adjacent_find(texts.begin(), texts.end()) == texts.end());
 }
 
-TEST_CASE("smoothing keeps a constant, follows a change, and passes over gaps") {
+TEST_CASE("smoothing keeps constants, follows changes and skips gaps") {
   const std::vector<ChartPoint> points{{1, 2}, {2, 2}, {3, std::nan("")}, {4, 2}, {5, 10}};
   const std::vector<ChartPoint> result = smoothed(points, 4);
   REQUIRE(result.size() == 4);
   CHECK(result[2].y == Approx(2));
   CHECK(result[3].y > 2);
   CHECK(result[3].y < 10);
+}
+
+TEST_CASE("ticks are round numbers on the axis") {
+  using Case = std::pair<std::vector<double>, std::vector<double>>;
+  const auto [numbers, ticks] = GENERATE(values<Case>({
+      {{1, 10}, {2, 4, 6, 8, 10}},
+      {{0.9, 0.99}, {0.9, 0.92, 0.94, 0.96, 0.98}},
+      {{0, 23456}, {0, 5000, 10000, 15000, 20000}},
+      {{5}, {4.6, 4.8, 5, 5.2, 5.4}},
+      {{0}, {0, 0.2, 0.4, 0.6, 0.8, 1}},
+      {{}, {0, 0.2, 0.4, 0.6, 0.8, 1}},
+  }));
+  const ChartScale scale(numbers, /*logarithmic=*/false);
+  REQUIRE(scale.ticks().size() == ticks.size());
+  for (std::size_t i = 0; i < ticks.size(); ++i) CHECK(scale.ticks()[i] == Approx(ticks[i]));
+}
+
+TEST_CASE("a logarithmic axis has ticks at 1, 2 and 5; with zeros it is linear") {
+  const ChartScale scale({0.03, 2.3}, /*logarithmic=*/true);
+  CHECK(scale.logarithmic());
+  REQUIRE(scale.ticks().size() == 6);
+  CHECK(scale.ticks().front() == Approx(0.05));
+  CHECK(scale.ticks().back() == Approx(2));
+  CHECK(scale.at(0.03) == Approx(0).margin(1e-12));
+  CHECK(scale.at(2.3) == Approx(1));
+  CHECK(scale.at(std::sqrt(0.03 * 2.3)) == Approx(0.5));
+  CHECK_FALSE(ChartScale({0, 1}, /*logarithmic=*/true).logarithmic());
+  CHECK(ChartScale({1e-9, 1e6}, /*logarithmic=*/true).ticks().size() < 12);
 }
 
 }  // namespace

@@ -44,32 +44,27 @@ TEST_CASE("each record is a line with the documented keys") {
   const auto log = metrics_sink(path, 0);
   log->step(kStep);
   log->epoch({.record = kEpoch});
-  const auto lines = lines_of(path);
+  auto lines = lines_of(path);
   REQUIRE(lines.size() == 2);
-  CHECK(lines[0].at("event") == "step");
-  CHECK(lines[0].at("epoch") == 2);
-  CHECK(lines[0].at("step") == 150);
-  CHECK(lines[0].at("loss") == 0.25);
-  CHECK(lines[0].at("learning_rate") == 0.01);
-  CHECK(lines[0].at("accuracy") == 0.625);
-  CHECK(lines[0].at("samples_per_second") == 12345.5);
-  CHECK(lines[0].at("time").get<double>() > 1.7e9);
-  CHECK(lines[1].at("event") == "epoch");
-  CHECK(lines[1].at("epoch") == 2);
-  CHECK(lines[1].at("train_loss") == 0.5);
-  CHECK(lines[1].at("train_accuracy") == 0.875);
-  CHECK(lines[1].at("test_loss") == 0.25);
-  CHECK(lines[1].at("test_accuracy") == 0.9375);
-  CHECK(lines[1].at("train_seconds") == 3.5);
-  CHECK(lines[1].at("test_seconds") == 0.5);
+  for (Json& line : lines) {
+    CHECK(line.at("time").get<double>() > 1.7e9);
+    line.erase("time");
+  }
+  CHECK(lines[0] == Json::parse(R"({"event": "step", "epoch": 2, "step": 150, "loss": 0.25,
+    "learning_rate": 0.01, "samples_per_second": 12345.5, "accuracy": 0.625})"));
+  CHECK(lines[1] == Json::parse(R"({"event": "epoch", "epoch": 2, "step": 200, "train_loss": 0.5,
+    "train_accuracy": 0.875, "test_loss": 0.25, "test_accuracy": 0.9375, "train_seconds": 3.5,
+    "test_seconds": 0.5, "samples_per_second": 17142.0, "rank_seconds": [], "seconds": {
+      "input": null, "compute": null, "communication": null, "evaluation": 0, "checkpoint": 0,
+      "report": 0}})"));
 }
 
-TEST_CASE("an epoch record tells where the time went and what was taken for what") {
+TEST_CASE("an epoch record has the time split, the ranks' times and the confusion matrix") {
   const TempFolder folder;
   const fs::path path = folder.path() / "metrics.jsonl";
   const auto log = metrics_sink(path, 0);
   EpochDetails details;
-  details.seconds = {0.25, 2.5, {}, 0.5, 0.125, 0.01};
+  details.seconds = {0.25, 2.5, kUnknown, 0.5, 0.125, 0.01};
   details.ranks = {{0, 5, 0.25, 2.5, 0.5, 0.1, 0.2, 0.3}, {1, 5, 0, 0, 0, 0, 0, 0}};
   details.classes = 2;
   details.confusion = {40, 1, 2, 57};
@@ -83,7 +78,7 @@ TEST_CASE("an epoch record tells where the time went and what was taken for what
   CHECK(line.at("confusion") == Json::parse("[[40,1],[2,57]]"));
 }
 
-TEST_CASE("a loss that is no number is still JSON") {
+TEST_CASE("a NaN is null") {
   const TempFolder folder;
   const fs::path path = folder.path() / "metrics.jsonl";
   const auto log = metrics_sink(path, 0);
@@ -93,7 +88,7 @@ TEST_CASE("a loss that is no number is still JSON") {
   CHECK(lines_of(path).at(0).at("loss").is_null());
 }
 
-TEST_CASE("an evaluation that is repeated gets a record only if the file has none yet") {
+TEST_CASE("a repeated evaluation is recorded only in an empty file") {
   const TempFolder folder;
   const fs::path path = folder.path() / "metrics.jsonl";
   EpochRecord record = kEpoch;
@@ -107,7 +102,7 @@ TEST_CASE("an evaluation that is repeated gets a record only if the file has non
   CHECK(lines_of(path).size() == 2);
 }
 
-TEST_CASE("lines are in the file as soon as they are written, and counted") {
+TEST_CASE("lines are written at once and counted") {
   const TempFolder folder;
   const fs::path path = folder.path() / "metrics.jsonl";
   const auto log = metrics_sink(path, 0);
@@ -119,7 +114,7 @@ TEST_CASE("lines are in the file as soon as they are written, and counted") {
   }
 }
 
-TEST_CASE("a resumed run writes again what came after its checkpoint") {
+TEST_CASE("a resumed run rewrites the lines after its checkpoint") {
   const TempFolder folder;
   const fs::path path = folder.path() / "metrics.jsonl";
   std::int64_t keep = 0;
@@ -138,7 +133,7 @@ TEST_CASE("a resumed run writes again what came after its checkpoint") {
   CHECK(static_cast<std::uintmax_t>(bytes_of(*resumed)) == fs::file_size(path));
 }
 
-TEST_CASE("a file that lost its end is continued, not filled up") {
+TEST_CASE("a file that is shorter than its checkpoint says is continued") {
   const TempFolder folder;
   const fs::path path = folder.write("metrics.jsonl", "{\"event\":\"step\"}\n");
   const auto log = metrics_sink(path, 1000000);
@@ -147,14 +142,14 @@ TEST_CASE("a file that lost its end is continued, not filled up") {
   CHECK(lines_of(path).size() == 2);
 }
 
-TEST_CASE("a fresh run does not continue an old file") {
+TEST_CASE("a fresh run truncates an old file") {
   const TempFolder folder;
   const fs::path path = folder.write("metrics.jsonl", "{\"event\":\"step\"}\n");
   metrics_sink(path, 0);
   CHECK(content(path).empty());
 }
 
-TEST_CASE("a log that cannot be opened names its path, and a link is not followed") {
+TEST_CASE("an error names the path, and links are not followed") {
   const TempFolder folder;
   const fs::path precious = folder.write("precious", "precious");
   fs::create_symlink(precious, folder.path() / "link");

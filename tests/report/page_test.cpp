@@ -1,5 +1,6 @@
 #include "report/page/page.h"
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <regex>
 
@@ -7,6 +8,7 @@
 #include "base/system.h"
 #include "base/typed_command.h"
 #include "report/page/html.h"
+#include "report/page/sections.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/run_folder.h"
@@ -20,8 +22,7 @@ using testing::TempFolder;
 using testing::write_pretended_run;
 
 std::string page_of(const TempFolder& folder, const std::string& name = "run") {
-  RunReader reader(folder.path() / name);
-  return make_page({&reader.read(), 1});
+  return page_on({folder.path() / name});
 }
 
 std::size_t count_of(const std::string& text, const std::string& part) {
@@ -30,7 +31,11 @@ std::size_t count_of(const std::string& text, const std::string& part) {
   return count;
 }
 
-TEST_CASE("HTML's own characters, control bytes and broken UTF-8 cannot come through") {
+void check_contains(const std::string& page, const std::vector<std::string>& texts) {
+  for (const std::string& text : texts) CHECK_THAT(page, ContainsSubstring(text));
+}
+
+TEST_CASE("special characters, control bytes and invalid UTF-8 are escaped") {
   using Case = std::pair<std::string, std::string>;
   const auto [text, expected] = GENERATE(values<Case>({
       {"<b a='x' c=\"y\">&", "&lt;b a=&#39;x&#39; c=&quot;y&quot;&gt;&amp;"},
@@ -47,7 +52,7 @@ TEST_CASE("HTML's own characters, control bytes and broken UTF-8 cannot come thr
   CHECK(escape_html(text) == expected);
 }
 
-TEST_CASE("numbers are written for people") {
+TEST_CASE("numbers are formatted for people") {
   CHECK(percent(0.98765) == "98.77 %");
   CHECK(percent(std::nan("")) == "–");
   CHECK(duration(78.74) == "78.7 s");
@@ -63,49 +68,37 @@ TEST_CASE("a page answers the four questions") {
   const TempFolder folder;
   write_pretended_run(folder, "run");
   const std::string page = page_of(folder);
-  CHECK_THAT(page,
-             ContainsSubstring(
-                 "Yes: test accuracy is 96.67 % after epoch 3, and was 90.00 % after epoch 1; "
-                 "random predictions would reach 50.0 %."));
-  CHECK_THAT(
+  check_contains(
       page,
-      ContainsSubstring(
-          "6 of 104 test images (5.77 %). Most often a <b>0</b> is taken for a <b>1</b> (3×)"));
-  CHECK_THAT(
-      page,
-      ContainsSubstring(
-          "14.5 s, 52 % of it for compute. From the command to the first step it took 250 ms."));
-  CHECK_THAT(
-      page,
-      ContainsSubstring(
-          "Model <b>net</b>, sgd with learning rate 0.01, global batch 128, 10 epochs, seed 1."));
-  for (const char* fact :
-       {"xxh3-128:c0ff", "xxh3-128:da7a", "libtorch 2.11.0", "2 processes, cpu, fp32",
-        "1,000 training, 100 test images of 1×28×28, 2 classes", "Once, without restarts."}) {
-    CHECK_THAT(page, ContainsSubstring(fact));
-  }
+      {"Yes: test accuracy is 96.67 % after epoch 3, and was 90.00 % after epoch 1; random "
+       "predictions would reach 50.0 %.",
+       "6 of 104 test images (5.77 %). Most often a <b>0</b> is taken for a <b>1</b> (3×)",
+       "14.5 s, 52 % of it for compute. The first step started 250 ms after the command.",
+       "Model <b>net</b>, sgd with learning rate 0.01, global batch 128, 10 epochs, seed 1."});
+  check_contains(
+      page, {"xxh3-128:c0ff", "xxh3-128:da7a", "libtorch 2.11.0", "2 processes, cpu, fp32",
+             "1,000 training, 100 test images of 1×28×28, 2 classes", "Once, without restarts."});
   const auto config = folder.path() / "run" / "config.json";
   CHECK_THAT(page,
              ContainsSubstring("<dt>To repeat it</dt><dd><code>" +
                                escape_html("mnist-train --config " + shell_word(config.string()))));
 }
 
-TEST_CASE("classes go by their names where the data have names") {
+TEST_CASE("classes are named if the data have names") {
   const TempFolder folder;
   write_pretended_run(folder, "run");
   folder.write("run/lineage.jsonl",
                R"({"data":{"classes":2,"class_names":["T-shirt/top","<Bag>"]}})"
                "\n");
   const std::string page = page_of(folder);
-  for (const char* text :
-       {"Most often <b>T-shirt/top</b> is taken for <b>&lt;Bag&gt;</b> (3×)",
-        "title=\"T-shirt/top taken for &lt;Bag&gt;: 3\"",
-        "<span title=\"&lt;Bag&gt;\">&lt;Bag&gt;</span></th>", "test image 9: T-shirt/top\"",
-        "<b>T-shirt/top</b> → <b class=\"bad\">&lt;Bag&gt;</b>",
-        "data-guess=\"1\" aria-label=\"T-shirt/top taken for &lt;Bag&gt;: 3\"",
-        "<b class=\"good\">T-shirt/top</b>: 50 %</span><span class=\"soft\">&lt;Bag&gt;: 50 %"}) {
-    CHECK_THAT(page, ContainsSubstring(text));
-  }
+  check_contains(
+      page,
+      {"Most often <b>T-shirt/top</b> is taken for <b>&lt;Bag&gt;</b> (3×)",
+       "title=\"T-shirt/top taken for &lt;Bag&gt;: 3\"",
+       "<span title=\"&lt;Bag&gt;\">&lt;Bag&gt;</span></th>", "test image 9: T-shirt/top\"",
+       "<b>T-shirt/top</b> → <b class=\"bad\">&lt;Bag&gt;</b>",
+       "data-guess=\"1\" aria-label=\"T-shirt/top taken for &lt;Bag&gt;: 3\"",
+       "<b class=\"good\">T-shirt/top</b>: 50 %</span><span class=\"soft\">&lt;Bag&gt;: 50 %"});
   CHECK_THAT(page, !ContainsSubstring("<Bag>"));
   write_pretended_run(folder, "other");
   const std::string both = page_on({folder.path() / "run", folder.path() / "run"});
@@ -114,9 +107,7 @@ TEST_CASE("classes go by their names where the data have names") {
   CHECK_THAT(apart, ContainsSubstring("<tr><th scope=\"row\">0</th>"));
 }
 
-TEST_CASE(
-    "wrong predictions come first, the most confident first, then right ones, the least confident "
-    "first") {
+TEST_CASE("wrong predictions precede right ones, the surest mistakes and least sure hits first") {
   const TempFolder folder;
   write_pretended_run(folder, "run");
   const std::string page = page_of(folder);
@@ -129,7 +120,7 @@ TEST_CASE(
   CHECK(ids == std::vector<int>{9, 5, 1, 0, 2, 3, 4, 6, 7, 8, 10, 11});
 }
 
-TEST_CASE("nothing is loaded and nothing of a run becomes code") {
+TEST_CASE("a page loads nothing, and no text of a run becomes code") {
   const TempFolder folder;
   const std::string hostile = "\"><script>alert(1)</script><img src=x onerror=alert(2)>";
   const std::string name = "x'\"<b>&amp;";
@@ -161,7 +152,7 @@ TEST_CASE("nothing is loaded and nothing of a run becomes code") {
   CHECK_THAT(make_page({&run, 1}), !ContainsSubstring(first[1].str()));
 }
 
-TEST_CASE("a page on a running run refreshes itself, one on a finished run does not") {
+TEST_CASE("only the page of a live run refreshes itself") {
   const TempFolder folder;
   write_pretended_run(folder, "run");
   RunReader reader(folder.path() / "run");
@@ -169,29 +160,26 @@ TEST_CASE("a page on a running run refreshes itself, one on a finished run does 
   CHECK_THAT(make_page({&run, 1}), !ContainsSubstring("http-equiv=\"refresh\""));
   run.live = true;
   const std::string page = make_page({&run, 1});
-  CHECK_THAT(page,
-             ContainsSubstring("<noscript><meta http-equiv=\"refresh\" content=\"2\"></noscript>"));
-  CHECK_THAT(page, ContainsSubstring("<body data-refresh=\"2\""));
-  CHECK_THAT(page, ContainsSubstring("running: this page refreshes itself"));
+  check_contains(page, {"<noscript><meta http-equiv=\"refresh\" content=\"2\"></noscript>",
+                        "<body data-refresh=\"2\"", "running: this page refreshes itself"});
 }
 
-TEST_CASE("a run that has not got anywhere has a page, too") {
+TEST_CASE("a run without results has a page") {
   const TempFolder folder;
   folder.write("run/config.json", "{}");
   const std::string page = page_of(folder);
-  CHECK_THAT(page,
-             ContainsSubstring("Not known: the run ended before its first epoch was evaluated."));
-  CHECK_THAT(page, ContainsSubstring("Not known: the run ended before it was evaluated."));
+  check_contains(page, {"Not known: the run ended before its first epoch was evaluated.",
+                        "Not known: the run ended before it was evaluated."});
   CHECK_THAT(page, !ContainsSubstring("nan"));
   RunReader reader(folder.path() / "run");
   RunFiles& run = reader.read();
   run.live = true;
   const std::string live = make_page({&run, 1});
-  CHECK_THAT(live, ContainsSubstring("Not known yet: the first epoch has not been evaluated."));
-  CHECK_THAT(live, ContainsSubstring("Not known yet: the run has not been evaluated."));
+  check_contains(live, {"Not known yet: the first epoch has not been evaluated.",
+                        "Not known yet: the run has not been evaluated."});
 }
 
-TEST_CASE("statements fit a run that failed, was stopped, had one epoch, or learned nothing") {
+TEST_CASE("verdicts fit runs that failed, had one epoch, or learned nothing") {
   const TempFolder folder;
   PretendedRun run;
   run.status = "failed";
@@ -207,35 +195,32 @@ TEST_CASE("statements fit a run that failed, was stopped, had one epoch, or lear
                                         R"({"event":"step","step":2,"loss":1.5})"
                                         "\n");
   const std::string at_once = page_of(folder, "at once");
-  CHECK_THAT(at_once, ContainsSubstring(
-                          "Not known: the run failed before its first epoch was evaluated. The "
-                          "training loss was 2.5 at step 1 and 1.5 at step 2."));
-  CHECK_THAT(at_once, ContainsSubstring("The run ended after 14.5 s, before its first epoch was "
-                                        "finished."));
-  CHECK_THAT(at_once, ContainsSubstring("never evaluated"));
+  check_contains(at_once, {"Not known: the run failed before its first epoch was evaluated. The "
+                           "training loss was 2.5 at step 1 and 1.5 at step 2.",
+                           "The run ended after 14.5 s, before its first epoch was finished.",
+                           "never evaluated"});
   run.status = "finished";
   run.epochs = 1;
   write_pretended_run(folder, "one", run);
   const std::string one = page_of(folder, "one");
-  CHECK_THAT(one, ContainsSubstring("Yes: test accuracy is 90.00 % after its only epoch; random"));
-  CHECK_THAT(one, ContainsSubstring("<details id=\"epochs\" open>"));
+  check_contains(one, {"Yes: test accuracy is 90.00 % after its only epoch; random",
+                       "<details id=\"epochs\" open>"});
   CHECK_THAT(one, !ContainsSubstring("Accuracy by epoch") && !ContainsSubstring("<dt>Best</dt>"));
   folder.write("one/metrics.jsonl",
                R"({"event":"epoch","epoch":1,"test_accuracy":0.5,"confusion":[[0,50],[0,50]]})"
                "\n");
   const std::string nothing = page_of(folder, "one");
-  CHECK_THAT(nothing, ContainsSubstring("No: test accuracy is 50.00 % after its only epoch"));
-  CHECK_THAT(nothing, ContainsSubstring("It takes every image for a <b>1</b>."));
+  check_contains(nothing, {"No: test accuracy is 50.00 % after its only epoch",
+                           "It takes every image for a <b>1</b>."});
 }
 
-TEST_CASE("classes have accuracy, precision and F1, and the matrix images and percent") {
+TEST_CASE("classes have accuracy, precision and F1; the matrix has images and percentages") {
   const TempFolder folder;
   write_pretended_run(folder, "run");
   const std::string page = page_of(folder);
-  CHECK_THAT(page, ContainsSubstring("<span class=\"n\">40</span><span class=\"p\">93.0</span>"));
-  CHECK_THAT(page, ContainsSubstring("<td>93.0</td><td>93.0</td><td>93.0</td></tr>"));
-  CHECK_THAT(page, ContainsSubstring("<span>90</span><span>100</span>"));
-  CHECK_THAT(page, ContainsSubstring("<a href=\"#kind-0-1\""));
+  check_contains(page, {"<span class=\"n\">40</span><span class=\"p\">93.0</span>",
+                        "<td>93.0</td><td>93.0</td><td>93.0</td></tr>",
+                        "<span>90</span><span>100</span>", "<a href=\"#kind-0-1\""});
   CHECK(count_of(page, "id=\"kind-0-1\"") == 1);
   CHECK_THAT(page, !ContainsSubstring("#kind-1-0"));  // there is no picture of that kind
 }
@@ -255,19 +240,19 @@ TEST_CASE("24 wrong predictions are shown, the others on demand") {
   CHECK(count_of(page, "<li data-truth") == 60);
 }
 
-TEST_CASE("hyperparameters are shown, those that are not the default with it") {
+TEST_CASE("non-default hyperparameters are shown with their defaults") {
   const TempFolder folder;
   write_pretended_run(folder, "run");
   settings::RunConfig config;
   config.train.learning_rate = 0.5;
   folder.write("run/config.json", settings::write_run_config(config, false));
   const std::string page = page_of(folder);
-  CHECK_THAT(page, ContainsSubstring("<code>learning_rate</code></dt><dd><b>0.5</b> <span "
-                                     "class=\"soft\">default 0.01</span></dd>"));
-  CHECK_THAT(page, ContainsSubstring("<code>sgd_momentum</code></dt><dd>0.5</dd>"));
+  check_contains(page, {"<code>learning_rate</code></dt><dd><b>0.5</b> <span "
+                        "class=\"soft\">default 0.01</span></dd>",
+                        "<code>sgd_momentum</code></dt><dd>0.5</dd>"});
 }
 
-TEST_CASE("time is spent on averaging and waiting, not on communication") {
+TEST_CASE("communication is called averaging and waiting") {
   const TempFolder folder;
   write_pretended_run(folder, "run");
   const std::string page = page_of(folder);
@@ -275,7 +260,7 @@ TEST_CASE("time is spent on averaging and waiting, not on communication") {
              ContainsSubstring("averaging and waiting") && !ContainsSubstring("communication"));
 }
 
-TEST_CASE("several runs are compared by results, curves and settings") {
+TEST_CASE("a comparison has results, curves and settings") {
   const TempFolder folder;
   write_pretended_run(folder, "runs/a");
   PretendedRun longer;
@@ -285,28 +270,22 @@ TEST_CASE("several runs are compared by results, curves and settings") {
   config.train.learning_rate = 0.5;
   folder.write("runs/b/config.json", settings::write_run_config(config, false));
   const std::string page = page_on({folder.path() / "runs" / "a", folder.path() / "runs" / "b"});
-  CHECK_THAT(page,
-             ContainsSubstring("The best final test accuracy is 98.00 %, that of <b>runs/b</b>."));
-  CHECK_THAT(page, ContainsSubstring("<code>learning_rate</code></th><td>0.01</td><td>0.5</td>"));
+  check_contains(page, {"The best final test accuracy is 98.00 %, that of <b>runs/b</b>.",
+                        "<code>learning_rate</code></th><td>0.01</td><td>0.5</td>"});
   CHECK_THAT(page, !ContainsSubstring("<code>batch_size</code>"));
-  CHECK_THAT(page, ContainsSubstring("runs/b: from 90.00 % (epoch 1) to 98.00 % (epoch 5)."));
-  CHECK_THAT(page, ContainsSubstring("How do they differ?"));
-  CHECK_THAT(page, ContainsSubstring("It is 1.33 points better than the next. With 108 test images "
-                                     "so small a difference may be chance."));
-  CHECK_THAT(page, ContainsSubstring("runs/b <span class=\"status finished\">better</span></th>"));
-  CHECK_THAT(page,
-             ContainsSubstring(
-                 "<td data-label=\"test accuracy\"><span class=\"best\">★ 98.00 %</span></td>"));
-  CHECK_THAT(
-      page,
-      ContainsSubstring(
-          "<td data-label=\"test loss\"><span class=\"best\">★ 0.2</span></td>"));  // test loss
-  CHECK_THAT(page, ContainsSubstring("<td data-label=\"samples/s\">17,000</td>"));  // alike in both
+  check_contains(page,
+                 {"runs/b: from 90.00 % (epoch 1) to 98.00 % (epoch 5).", "How do they differ?",
+                  "It is 1.33 points better than the next. With 108 test images, so small a "
+                  "difference may be chance.",
+                  "runs/b <span class=\"status finished\">better</span></th>",
+                  "<td data-label=\"test accuracy\"><span class=\"best\">★ 98.00 %</span></td>",
+                  "<td data-label=\"test loss\"><span class=\"best\">★ 0.2</span></td>",
+                  "<td data-label=\"samples/s\">17,000</td>"});
   const std::string alike = page_on({folder.path() / "runs" / "a", folder.path() / "runs" / "a"});
   CHECK(count_of(alike, "class=\"best\"") == 0);
 }
 
-TEST_CASE("the page of a long run is small and quickly made") {
+TEST_CASE("the page of a long run is small and made within a second") {
   const TempFolder folder;
   PretendedRun run;
   run.epochs = 50;
@@ -322,7 +301,7 @@ TEST_CASE("the page of a long run is small and quickly made") {
   CHECK(page.size() < 1'000'000);
 }
 
-TEST_CASE("the page of a run of very many epochs is bounded") {
+TEST_CASE("the size of the page is bounded for thousands of epochs") {
   const TempFolder folder;
   PretendedRun run;
   run.epochs = 5000;
@@ -336,15 +315,14 @@ TEST_CASE("the page of a run of very many epochs is bounded") {
   const std::string rows = page.substr(page.find("<details id=\"epochs\""));
   CHECK(count_of(rows.substr(0, rows.find("</details>")), "<tr>") <= 203);
   CHECK_THAT(rows, ContainsSubstring("201 of 5,000 epochs in numbers; metrics.jsonl has all"));
-  for (const char* epoch : {"</span> 1</th>", "</span> 5000</th>"}) {
-    CHECK_THAT(rows, ContainsSubstring(epoch));
-  }
-  CHECK_THAT(page, ContainsSubstring("500 times: restarts after a lost process, and resumes. The "
-                                     "last 100:"));
+  check_contains(rows, {"</span> 1</th>", "</span> 5000</th>"});
+  CHECK_THAT(
+      page, ContainsSubstring("500 times, including restarts after a lost process and resumes. The "
+                              "last 100:"));
   CHECK_THAT(page, ContainsSubstring(">499</td>") && !ContainsSubstring(">399</td>"));
 }
 
-TEST_CASE("pictures beyond two and a half megabytes are omitted, what is said of them is not") {
+TEST_CASE("images beyond 2.5 MB are omitted, but not their text") {
   const TempFolder folder;
   PretendedRun run;
   run.predictions = 40;
@@ -356,7 +334,7 @@ TEST_CASE("pictures beyond two and a half megabytes are omitted, what is said of
   CHECK(count_of(page, "omitted") > 0);
 }
 
-TEST_CASE("the head says what ended a run early and whose figures these are") {
+TEST_CASE("the header says what ended a run early, and that the EMA model was evaluated") {
   const TempFolder folder;
   write_pretended_run(folder, "run");
   folder.write("run/summary.json", R"({"status":"finished","ended_by":"epochs"})");
@@ -378,7 +356,7 @@ std::string epoch_line(int epoch, double validation, double test) {
          "\n";
 }
 
-TEST_CASE("the best epoch is the one of the saved checkpoint, not that of the best test accuracy") {
+TEST_CASE("the best epoch is that of the best checkpoint, not of the best test accuracy") {
   const TempFolder folder;
   PretendedRun run;
   run.status = "running";  // which ended without a word
@@ -403,7 +381,7 @@ TEST_CASE("the best epoch is the one of the saved checkpoint, not that of the be
   CHECK_THAT(page_of(folder), best("95.00 %", 2));
 }
 
-TEST_CASE("the last page of a failed run says why") {
+TEST_CASE("the last page of a failed run gives the reason") {
   const TempFolder folder;
   write_pretended_run(folder, "run");
   folder.write("run/summary.json",
@@ -411,10 +389,34 @@ TEST_CASE("the last page of a failed run says why") {
   write_last_page(folder.path() / "run");
   const std::string page =
       read_file(folder.path() / "run" / "report.html", 1 << 22, ExitCode::kData);
-  CHECK_THAT(
-      page, ContainsSubstring("<p class=\"bad\" role=\"alert\">rank 1 was killed by signal 9</p>"));
-  CHECK_THAT(page, ContainsSubstring("<span class=\"status failed\">failed</span>"));
+  check_contains(page, {"<p class=\"bad\" role=\"alert\">rank 1 was killed by signal 9</p>",
+                        "<span class=\"status failed\">failed</span>"});
   write_last_page(folder.path() / "nowhere");  // is ignored
+}
+
+TEST_CASE("recall, precision and F1 follow from the confusion matrix") {
+  EpochDetails details;
+  details.classes = 3;
+  details.confusion = {8, 2, 0,  // rows are the true classes
+                       4, 6, 0,  //
+                       0, 0, 0};
+  const Confusion confusion(details);
+  CHECK(confusion.all() == 20);
+  CHECK(confusion.right() == 14);
+  CHECK(confusion.of(1) == 10);
+  CHECK(confusion.predicted_as(0) == 12);
+  CHECK(confusion.recall(0) == testing::Approx(0.8));
+  CHECK(confusion.precision(0) == testing::Approx(8.0 / 12));
+  CHECK(confusion.f1(0) == testing::Approx(2 * 0.8 * (8.0 / 12) / (0.8 + 8.0 / 12)));
+  CHECK(std::isnan(confusion.recall(2)));
+  CHECK(std::isnan(confusion.precision(2)));
+  CHECK(std::isnan(confusion.f1(2)));
+  const std::vector<ConfusedPair> pairs = most_confused(confusion, 5);
+  REQUIRE(pairs.size() == 2);
+  CHECK(pairs[0].truth == 1);
+  CHECK(pairs[0].predicted == 0);
+  CHECK(pairs[0].images == 4);
+  CHECK(most_confused(confusion, 1).size() == 1);
 }
 
 }  // namespace

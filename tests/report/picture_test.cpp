@@ -1,9 +1,8 @@
-#include "report/sink.h"
-
 #include <string_view>
 #include <vector>
 
 #include "imaging/codec.h"
+#include "report/records.h"
 #include "support/catch.h"
 
 namespace mnist_train::report {
@@ -28,8 +27,8 @@ std::vector<std::uint8_t> from_base64(std::string_view text) {
   return bytes;
 }
 
-TEST_CASE("a picture in a data URI decodes to the pixels that went in") {
-  // Widths that make base64 end in no, one and two padding digits are among these.
+TEST_CASE("a data URI decodes to the original pixels") {
+  // These widths include base64 with no, one and two padding digits.
   for (const std::int64_t channels : {1, 3}) {
     for (std::int64_t width = 1; width < 9; ++width) {
       constexpr std::int64_t kHeight = 3;
@@ -55,7 +54,7 @@ TEST_CASE("a picture in a data URI decodes to the pixels that went in") {
   }
 }
 
-TEST_CASE("a thumbnail is the image itself where it is small, else a small JPEG of its shape") {
+TEST_CASE("a thumbnail is a small image itself, else a reduced JPEG") {
   const auto thumbnail = [](std::int64_t height, std::int64_t width) {
     const std::vector<std::uint8_t> planes(static_cast<std::size_t>(3 * height * width), 77);
     return thumbnail_uri(planes.data(), 3, height, width);

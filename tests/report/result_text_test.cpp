@@ -5,7 +5,7 @@
 namespace mnist_train::report {
 namespace {
 
-TEST_CASE("a person reads the likeliest class, the one behind it, and names where there are any") {
+TEST_CASE("text has the two most likely classes, by name if there are names") {
   const FilePrediction prediction{"coat.png", {0.101F, 0.0625F, 0.8365F}};
   CHECK(to_text(prediction, {}) == "coat.png: 2 (83.7 %), then 0 (10.1 %)\n");
   CHECK(to_text(prediction, {"Bag", "Shirt", "Ankle boot"}) ==
@@ -20,14 +20,14 @@ TEST_CASE("names of files and classes cannot control a terminal") {
         "a\\x1b[2J\\x0a.png: b\\x0ac (100.0 %), then d (0.0 %)\n");
 }
 
-TEST_CASE("a program reads the guess and all scores with the digits that they need") {
+TEST_CASE("JSON has the guess and all scores with the shortest digits") {
   const FilePrediction prediction{"3.png", {0.1F, 0.9F}};
   CHECK(to_json(prediction, {}).dump() == R"({"file":"3.png","guess":1,"scores":[0.1,0.9]})");
   CHECK(to_json(prediction, {"cat", "dog"}).dump() ==
         R"({"file":"3.png","guess":1,"class":"dog","scores":[0.1,0.9]})");
 }
 
-TEST_CASE("an evaluation is two lines for people") {
+TEST_CASE("an evaluation is two lines of text") {
   CHECK(evaluation_text(0.03149, 0.9901, 10000) ==
         "test accuracy  99.01 % of 10,000 images\ntest loss      0.0315\n");
 }

@@ -41,7 +41,7 @@ class ScopedDirectory {
   fs::path before_;
 };
 
-TEST_CASE("a named folder is made, with a place for logs") {
+TEST_CASE("a named folder is created with a folder for logs") {
   const TempFolder temp;
   const fs::path folder = temp.path() / "a" / "b";
   const RunFolder run = prepare_run_folder(into(folder), "mnist", "", false);
@@ -50,13 +50,13 @@ TEST_CASE("a named folder is made, with a place for logs") {
   CHECK(run.lock.valid());
 }
 
-TEST_CASE("the root of the file system is no run folder") {
+TEST_CASE("the root of the file system is refused") {
   const auto failure = error_of([] { check_run_folder(into("/"), "mnist", ""); });
   CHECK(failure.code == ExitCode::kConfig);
   CHECK_THAT(failure.message, ContainsSubstring("root of the file system"));
 }
 
-TEST_CASE("what is in the way of a run folder is named") {
+TEST_CASE("an error names the obstacle to creating a run folder") {
   const TempFolder temp;
   temp.write("notes.txt", "mine");
   fs::create_symlink("nowhere", temp.path() / "link");
@@ -68,14 +68,14 @@ TEST_CASE("what is in the way of a run folder is named") {
   }
 }
 
-TEST_CASE("an empty folder, or one with other things, takes a run") {
+TEST_CASE("a folder with other files can take a run") {
   const TempFolder temp;
   temp.write("notes.txt", "mine");
   CHECK_NOTHROW(prepare_run_folder(into(temp.path()), "mnist", "", false));
   CHECK(fs::exists(temp.path() / "notes.txt"));
 }
 
-TEST_CASE("a check refuses what a run would refuse, and makes nothing") {
+TEST_CASE("a check refuses what a run would refuse, and creates nothing") {
   const TempFolder temp;
   const fs::path free = temp.path() / "free";
   CHECK_NOTHROW(check_run_folder(into(free), "mnist", ""));
@@ -95,7 +95,7 @@ TEST_CASE("a check refuses what a run would refuse, and makes nothing") {
   CHECK_FALSE(fs::exists("runs"));
 }
 
-TEST_CASE("a folder that holds a run is refused with the two ways on") {
+TEST_CASE("a folder that holds a run is refused with the two alternatives") {
   for (const char* trace :
        {"config.json", "metrics.jsonl", "summary.json", "checkpoints/step-00000001.safetensors"}) {
     const TempFolder temp;
@@ -111,7 +111,7 @@ TEST_CASE("a folder that holds a run is refused with the two ways on") {
   }
 }
 
-TEST_CASE("a restart continues what its own launch began, and nothing else") {
+TEST_CASE("a restart continues only a run of its own launch") {
   const TempFolder temp;
   const auto restart = [&](const std::string& launch) {
     return prepare_run_folder(into(temp.path()), "mnist", "", /*after_restart=*/true, launch);
@@ -123,12 +123,12 @@ TEST_CASE("a restart continues what its own launch began, and nothing else") {
   CHECK_NOTHROW(restart(""));  // of a launcher that does not say
 }
 
-TEST_CASE("resuming without a run begins one") {
+TEST_CASE("resuming without a run starts one") {
   const TempFolder temp;
   CHECK_NOTHROW(prepare_run_folder(into(temp.path() / "new"), "mnist", "auto", false));
 }
 
-TEST_CASE("a run continues from a checkpoint of its own, another begins from it elsewhere") {
+TEST_CASE("a run continues from its own checkpoint, and another folder can start from it") {
   const TempFolder temp;
   const fs::path first = temp.path() / "first";
   const fs::path file = temp.write("first/checkpoints/step-00000009.safetensors", "");
@@ -139,7 +139,7 @@ TEST_CASE("a run continues from a checkpoint of its own, another begins from it 
         ExitCode::kConfig);
 }
 
-TEST_CASE("a checkpoint that is not there is an error before a folder is made") {
+TEST_CASE("a missing checkpoint is an error before a folder is created") {
   const TempFolder temp;
   const std::string absent = (temp.path() / "absent.safetensors").string();
   const Failure failure =
@@ -149,7 +149,7 @@ TEST_CASE("a checkpoint that is not there is an error before a folder is made") 
   CHECK_FALSE(fs::exists(temp.path() / "run"));
 }
 
-TEST_CASE("two runs cannot write into one folder at a time") {
+TEST_CASE("two runs cannot use one folder at a time") {
   const TempFolder temp;
   {
     const RunFolder run = prepare_run_folder(into(temp.path()), "mnist", "", false);
@@ -162,7 +162,7 @@ TEST_CASE("two runs cannot write into one folder at a time") {
   CHECK(prepare_run_folder(into(temp.path()), "mnist", "auto", false).lock.valid());
 }
 
-TEST_CASE("a folder in use is not said to be used by a process that has ended") {
+TEST_CASE("an ended process is not named as the user of a folder") {
   const TempFolder temp;
   const RunFolder run = prepare_run_folder(into(temp.path()), "mnist", "", false);
   const pid_t child = ::fork();
@@ -179,7 +179,7 @@ TEST_CASE("a folder in use is not said to be used by a process that has ended") 
              ContainsSubstring("is in use by " + child_text + " on another-host;"));
 }
 
-TEST_CASE("without a name a run gets a folder by the time, and a link to the latest") {
+TEST_CASE("an unnamed run gets a folder by the time, and a link `latest`") {
   const TempFolder temp;
   const ScopedDirectory directory(temp.path());
   const fs::path parent = fs::absolute("runs") / "mnist";
@@ -198,7 +198,7 @@ TEST_CASE("without a name a run gets a folder by the time, and a link to the lat
         fs::absolute("runs") / "other");
 }
 
-TEST_CASE("no link to the latest is made beside a folder with a name of the user's") {
+TEST_CASE("no link `latest` is made beside a folder that the user has named") {
   const TempFolder temp;
   for (const char* name : {"mine", "2026-01-31", "2026-01-31T12-00-00-mine"}) {
     point_latest_at(temp.path() / name);
@@ -208,7 +208,7 @@ TEST_CASE("no link to the latest is made beside a folder with a name of the user
   CHECK(fs::is_symlink(temp.path() / "latest"));
 }
 
-TEST_CASE("without a name a resumed run is the latest, or that of the checkpoint") {
+TEST_CASE("an unnamed resumed run is the latest, or that of the checkpoint") {
   const TempFolder temp;
   const ScopedDirectory directory(temp.path());
   const fs::path first = prepare_run_folder({}, "mnist", "", false).path;
@@ -224,7 +224,7 @@ TEST_CASE("without a name a resumed run is the latest, or that of the checkpoint
   CHECK_NOTHROW(prepare_run_folder({}, "never-run", "auto", false));
 }
 
-TEST_CASE("an attempt after a restart continues in the folder of the one before it") {
+TEST_CASE("an attempt after a restart continues in the same folder") {
   const TempFolder temp;
   temp.write("config.json", "{}");
   CHECK(error_of([&] { prepare_run_folder(into(temp.path()), "mnist", "", false); }).code ==
@@ -234,7 +234,7 @@ TEST_CASE("an attempt after a restart continues in the folder of the one before 
   CHECK_NOTHROW(prepare_run_folder(into(temp.path()), "mnist", elsewhere.string(), true));
 }
 
-TEST_CASE("a folder that cannot be made is refused with its name") {
+TEST_CASE("an error names a folder that cannot be created") {
   const TempFolder temp;
   const fs::path folder = temp.write("file", "") / "run";
   const Failure failure = error_of([&] { prepare_run_folder(into(folder), "mnist", "", false); });
@@ -242,7 +242,7 @@ TEST_CASE("a folder that cannot be made is refused with its name") {
   CHECK_THAT(failure.message, ContainsSubstring(folder.string()));
 }
 
-TEST_CASE("what was made for a run that could not begin is removed, and nothing else") {
+TEST_CASE("only what was created for a run that could not start is removed") {
   const TempFolder temp;
   const auto discard = [](const fs::path& folder) {
     RunFolder run = prepare_run_folder(into(folder), "mnist", "", false);
@@ -261,7 +261,7 @@ TEST_CASE("what was made for a run that could not begin is removed, and nothing 
   CHECK(fs::exists(own / "notes.txt"));
 }
 
-TEST_CASE("a run that has begun is not removed") {
+TEST_CASE("a run that has started is not removed") {
   const TempFolder temp;
   const RunFolder run = prepare_run_folder(into(temp.path() / "run"), "mnist", "", false);
   temp.write("run/config.json", "{}");

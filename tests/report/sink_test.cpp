@@ -16,6 +16,7 @@ namespace mnist_train::report {
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
+using Catch::Matchers::WithinRel;
 
 /// Captures what is logged while it lives.
 class CapturedLog {
@@ -58,7 +59,7 @@ std::size_t count_of(const std::string& text, const std::string& part) {
   return count;
 }
 
-TEST_CASE("a run continues without an optional sink, warns once, and tries again") {
+TEST_CASE("a run continues if an optional sink fails: it warns once and tries again") {
   const CapturedLog log;
   bool works = false;
   int steps = 0;
@@ -76,7 +77,7 @@ TEST_CASE("a run continues without an optional sink, warns once, and tries again
   CHECK(positions.event_bytes == 7);
 }
 
-TEST_CASE("an optional sink that cannot be made is a warning, and then nothing") {
+TEST_CASE("an optional sink that cannot be made is a warning and then ignored") {
   const CapturedLog log;
   const auto sink = optional_sink("its page", []() -> std::unique_ptr<Sink> {
     throw Error(ExitCode::kRunFailed, "no folder");
@@ -89,11 +90,60 @@ TEST_CASE("an optional sink that cannot be made is a warning, and then nothing")
   CHECK_THAT(log.text(), ContainsSubstring("no folder; the run continues without its page"));
 }
 
-TEST_CASE("a summary that cannot be written ends the run") {
+TEST_CASE("failing to write the summary ends the run") {
   const testing::TempFolder folder;
   const auto sink = summary_sink(folder.path() / "missing");
   const auto failure = testing::error_of([&] { sink->refresh({}); });
   CHECK(failure.code == ExitCode::kRunFailed);
+}
+
+/// A step of 64 samples with a loss of 2 each.
+PaceMeter::PacedStep step_at(std::int64_t number, double finished_s) {
+  return {number, 64 * number, 128, 64, finished_s};
+}
+
+TEST_CASE("the first step of a start is excluded as warm-up") {
+  PaceMeter meter;
+  CHECK_FALSE(meter.add(step_at(11, 100)));  // took long
+  CHECK_FALSE(meter.add(step_at(12, 100.05)));
+  const auto pace = meter.add(step_at(13, 100.2));
+  REQUIRE(pace);
+  CHECK_THAT(pace->step_seconds, WithinRel(0.1, 1e-6));
+  CHECK_THAT(pace->samples_per_second, WithinRel(640.0, 1e-6));
+  CHECK_THAT(pace->loss, WithinRel(2.0, 1e-6));
+}
+
+TEST_CASE("the pace covers the last second") {
+  PaceMeter meter;
+  (void)meter.add(step_at(1, 0));
+  (void)meter.add(step_at(2, 1));
+  CHECK_FALSE(meter.add(step_at(3, 1.5)));
+  const auto pace = meter.add(step_at(6, 2));
+  REQUIRE(pace);
+  CHECK_THAT(pace->step_seconds, WithinRel(0.25, 1e-6));
+}
+
+TEST_CASE("time between epochs is excluded") {
+  PaceMeter meter;
+  (void)meter.add(step_at(1, 0));
+  (void)meter.add(step_at(2, 1));
+  meter.pause_until(50);
+  const auto pace = meter.add(step_at(4, 51));
+  REQUIRE(pace);
+  CHECK_THAT(pace->step_seconds, WithinRel(0.5, 1e-6));
+}
+
+TEST_CASE("epochs shorter than a second have a pace") {
+  PaceMeter meter;
+  (void)meter.add(step_at(1, 0));
+  (void)meter.add(step_at(2, 0.5));
+  CHECK_FALSE(meter.add(step_at(3, 1)));
+  meter.pause_until(1.2);
+  CHECK_FALSE(meter.add(step_at(4, 1.6)));
+  meter.pause_until(1.7);
+  const auto pace = meter.add(step_at(5, 1.9));
+  REQUIRE(pace);
+  CHECK_THAT(pace->step_seconds, WithinRel(1.1 / 3, 1e-6));
 }
 
 }  // namespace
