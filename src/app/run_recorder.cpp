@@ -157,8 +157,7 @@ void RunRecorder::begin(const ResumedRun& resumed) {
 void RunRecorder::make_sinks(const ResumedRun& resumed) {
   const fs::path& folder = worker_.run_folder;
   const settings::ReportOptions& options = worker_.config.report;
-  sinks_.push_back(report::predictions_sink(folder / files::kPredictions, dataset_.class_names));
-  sinks_.push_back(report::mistakes_sink(folder / files::kMistakes, dataset_.class_names));
+  sinks_.push_back(report::predictions_sink(folder, dataset_.class_names));
   if (options.tensorboard) {
     sinks_.push_back(report::optional_sink("TensorBoard's events", [&] {
       return report::tensorboard_sink(

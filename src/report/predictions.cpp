@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/file.h"
+#include "report/run_folder.h"
 #include "report/sink.h"
 
 namespace mnist_train::report {
@@ -37,13 +38,20 @@ std::string end_line(const std::vector<std::string>& class_names, std::int64_t g
          "\n";
 }
 
-class PredictionsFile : public Sink {
+class PredictionFiles : public Sink {
  public:
-  PredictionsFile(std::filesystem::path path, std::vector<std::string> class_names)
-      : path_(std::move(path)), class_names_(std::move(class_names)) {}
+  PredictionFiles(const std::filesystem::path& run_folder, std::vector<std::string> class_names)
+      : folder_(run_folder), class_names_(std::move(class_names)) {}
 
   void epoch(const EpochResult& result) override {
-    if (result.predictions.empty()) return;
+    if (result.predictions.empty()) return;  // report.predictions.batches is 0
+    write_file_atomically(folder_ / files::kPredictions, prediction_lines(result),
+                          ExitCode::kRunFailed);
+    write_file_atomically(folder_ / files::kMistakes, mistake_lines(result), ExitCode::kRunFailed);
+  }
+
+ private:
+  std::string prediction_lines(const EpochResult& result) const {
     std::string text;
     for (const Prediction& row : result.predictions) {
       text += begin_line(row.id, row.image, row.guess, row.truth);
@@ -54,38 +62,25 @@ class PredictionsFile : public Sink {
       }
       text += end_line(class_names_, row.guess, row.truth);
     }
-    write_file_atomically(path_, text, ExitCode::kRunFailed);
+    return text;
   }
 
- private:
-  std::filesystem::path path_;
-  std::vector<std::string> class_names_;
-};
-
-class MistakesFile : public Sink {
- public:
-  MistakesFile(std::filesystem::path path, std::vector<std::string> class_names)
-      : path_(std::move(path)), class_names_(std::move(class_names)) {}
-
-  void epoch(const EpochResult& result) override {
-    if (result.predictions.empty()) return;  // report.predictions.batches is 0
+  std::string mistake_lines(const EpochResult& result) {
     std::string text;
     std::map<std::int64_t, std::string> used;
     std::size_t bytes = 0;
     for (const Mistake& mistake : result.mistakes) {
-      const std::string image =
-          bytes < kMistakePictureBytes ? picture(mistake.id, result) : std::string();
+      std::string& image = used[mistake.id];
+      if (bytes < kMistakePictureBytes) image = picture(mistake.id, result);
       bytes += image.size();
       text += begin_line(mistake.id, image, mistake.guess, mistake.truth) +
               ",\"confidence\":" + nlohmann::json(mistake.confidence).dump() +
               end_line(class_names_, mistake.guess, mistake.truth);
-      used[mistake.id] = image;
     }
     pictures_ = std::move(used);
-    write_file_atomically(path_, text, ExitCode::kRunFailed);
+    return text;
   }
 
- private:
   /// Successive epochs share most mistakes, so pictures are kept.
   std::string picture(std::int64_t id, const EpochResult& result) const {
     const auto known = pictures_.find(id);
@@ -93,7 +88,7 @@ class MistakesFile : public Sink {
                                                               : result.thumbnail(id);
   }
 
-  std::filesystem::path path_;
+  std::filesystem::path folder_;
   std::vector<std::string> class_names_;
   std::map<std::int64_t, std::string> pictures_;  // of the last epoch's mistakes, by id
 };
@@ -124,14 +119,9 @@ std::vector<Mistake> choose_mistakes(std::vector<Mistake> all, std::size_t most)
   return chosen;
 }
 
-std::unique_ptr<Sink> predictions_sink(const std::filesystem::path& path,
+std::unique_ptr<Sink> predictions_sink(const std::filesystem::path& run_folder,
                                        const std::vector<std::string>& class_names) {
-  return std::make_unique<PredictionsFile>(path, class_names);
-}
-
-std::unique_ptr<Sink> mistakes_sink(const std::filesystem::path& path,
-                                    const std::vector<std::string>& class_names) {
-  return std::make_unique<MistakesFile>(path, class_names);
+  return std::make_unique<PredictionFiles>(run_folder, class_names);
 }
 
 }  // namespace mnist_train::report

@@ -32,7 +32,7 @@ std::string start_time() {
   return text.data();
 }
 
-/// Makes the folder and those above it, and adds those that were not there to `made`.
+/// Creates the folder and its parents as needed, and adds the created ones to `made`.
 void make_folder(const fs::path& folder, std::vector<fs::path>& made, std::error_code& error) {
   if (fs::is_directory(folder, error)) return;
   error.clear();
@@ -41,13 +41,13 @@ void make_folder(const fs::path& folder, std::vector<fs::path>& made, std::error
   if (!error && fs::create_directory(folder, error)) made.push_back(folder);
 }
 
-/// Removes those of the folders `make_folder` has made that are empty.
+/// Removes the created folders that are empty.
 void remove_made(const std::vector<fs::path>& made) {
   std::error_code ignored;
   for (auto path = made.rbegin(); path != made.rend(); ++path) fs::remove(*path, ignored);
 }
 
-/// Returns what is in the way of a folder, which the system may only call "File exists".
+/// Explains why a folder cannot be created, for which the system may only say "File exists".
 std::string why_no_folder(fs::path path, const std::error_code& error) {
   std::error_code ignored;
   for (; path.has_relative_path(); path = path.parent_path()) {
@@ -67,14 +67,14 @@ void make_folders(RunFolder& run) {
   std::error_code error;
   make_folder(run.path / files::kLogs, run.made, error);
   if (error) {
-    refuse(run.path.string() + ": cannot make the run folder: " + why_no_folder(run.path, error));
+    refuse(run.path.string() + ": cannot create the run folder: " + why_no_folder(run.path, error));
   }
   if (::access(run.path.c_str(), W_OK) != 0) {
     refuse(run.path.string() + ": cannot write into the run folder: " + std::strerror(errno));
   }
 }
 
-/// Returns whether the folder has a name as `make_dated_folder` gives it.
+/// Whether the folder was named by `make_dated_folder`.
 bool is_dated(const fs::path& folder) {
   static const std::regex kName(R"(\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(-\d+)?)");
   return std::regex_match(folder.filename().string(), kName);
@@ -83,7 +83,7 @@ bool is_dated(const fs::path& folder) {
 fs::path make_dated_folder(const fs::path& parent, std::vector<fs::path>& made) {
   std::error_code error;
   make_folder(parent, made, error);
-  if (error) refuse(parent.string() + ": cannot make the folder for runs: " + error.message());
+  if (error) refuse(parent.string() + ": cannot create the folder for runs: " + error.message());
   const std::string name = start_time();
   for (int attempt = 1; attempt < 1000; ++attempt) {
     fs::path folder = parent / (attempt == 1 ? name : name + "-" + std::to_string(attempt));
@@ -91,13 +91,12 @@ fs::path make_dated_folder(const fs::path& parent, std::vector<fs::path>& made) 
       made.push_back(folder);
       return folder;
     }
-    if (error) refuse(folder.string() + ": cannot make the run folder: " + error.message());
+    if (error) refuse(folder.string() + ": cannot create the run folder: " + error.message());
   }
   refuse(parent.string() + ": too many runs were started in this second");
 }
 
-/// Returns the folder that is named, or that holds the run to be resumed; nothing where a new one
-/// is to be made.
+/// Returns the named folder or that of the run to be resumed; nothing if a new one is needed.
 std::optional<fs::path> find_folder(const settings::RunConfig& config,
                                     const std::string& config_name, const std::string& resume,
                                     bool after_restart) {
@@ -117,7 +116,7 @@ std::optional<fs::path> find_folder(const settings::RunConfig& config,
   return std::nullopt;
 }
 
-/// The process that took the lock last, and the launch that it belonged to, if any.
+/// The last process that took the lock, and its launch, if any.
 struct Holder {
   std::string process;
   std::string launch_id;
@@ -140,15 +139,15 @@ bool belongs_to_launch(const fs::path& folder, const std::string& launch_id) {
 [[noreturn]] void refuse_in_use(const fs::path& folder, int lock_fd) {
   std::string holder = read_lock(lock_fd).process;  // "process 123 on host"
   const bool is_here = holder.ends_with(" on " + host_name());
-  // The holder may not have replaced the name of the one before it yet.
+  // The holder may not have replaced the name of its predecessor yet.
   const auto pid = is_here ? std::strtol(holder.c_str() + holder.find(' '), nullptr, 10) : 0;
   const bool has_ended = is_here && !process_state(static_cast<pid_t>(pid));
   if (holder.empty() || has_ended) holder = "another process";
   refuse(folder.string() + ": is in use by " + holder +
-         "; wait for it, or give this run another --output");
+         "; wait for it, or choose another --output");
 }
 
-/// Before anything else is said about a folder: advice to resume would be wrong while it is used.
+/// Checked before anything else: advice to resume would be wrong while a folder is in use.
 void refuse_if_in_use(const fs::path& folder) {
   const UniqueFd fd(::open((folder / files::kLock).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
   if (fd.valid() && is_file_locked(fd.get())) refuse_in_use(folder, fd.get());
@@ -161,7 +160,7 @@ UniqueFd take_lock(const fs::path& folder, const std::string& launch_id) {
   const FileLock lock = take_file_lock(fd.get());
   if (lock == FileLock::kHeld) refuse_in_use(folder, fd.get());
   if (lock == FileLock::kUnsupported) {
-    spdlog::warn("{}: cannot be locked on this file system ({}); start no second run there",
+    spdlog::warn("{}: cannot be locked on this file system ({}); do not start a second run there",
                  folder.string(), std::strerror(errno));
   }
   const std::string holder = "process " + std::to_string(::getpid()) + " on " + host_name() +
@@ -180,7 +179,7 @@ bool belongs_to(const fs::path& file, const fs::path& folder) {
   return fs::equivalent(fs::absolute(file).parent_path(), folder / files::kCheckpoints, error);
 }
 
-/// Finds the folder as `find_folder` does and refuses one that another run has.
+/// Finds the folder as `find_folder` does, and refuses one that is occupied or in use.
 std::optional<fs::path> find_free_folder(const settings::RunConfig& config,
                                          const std::string& config_name, const std::string& resume,
                                          bool after_restart, const std::string& launch_id) {
@@ -190,7 +189,7 @@ std::optional<fs::path> find_free_folder(const settings::RunConfig& config,
   auto folder = find_folder(config, config_name, resume, after_restart);
   if (!folder) return std::nullopt;
   if (folder->lexically_normal() == folder->root_path()) {
-    refuse(folder->string() + ": is the root of the file system; name a folder for the run");
+    refuse(folder->string() + ": is the root of the file system; choose a folder for the run");
   }
   refuse_if_in_use(*folder);
   const bool continues = resume == "auto" || belongs_to(resume, *folder) ||
@@ -199,7 +198,7 @@ std::optional<fs::path> find_free_folder(const settings::RunConfig& config,
   return folder;
 }
 
-/// Returns the names that the run's config gives to the files of its results.
+/// Returns the names of the result files in the run's config.
 std::array<std::string, 2> names_of_results(const fs::path& folder) {
   settings::RunConfig config;
   const fs::path path = folder / files::kConfig;
@@ -207,12 +206,12 @@ std::array<std::string, 2> names_of_results(const fs::path& folder) {
     constexpr std::size_t kMostBytes = 1 << 20;
     std::string text = read_file(path, kMostBytes, ExitCode::kConfig);
     config = settings::parse_run_config({path.string(), std::move(text), folder});
-  } catch (const Error&) {  // the names are then taken to be the usual ones
+  } catch (const Error&) {  // fall back to the default names
   }
   return {config.model_file, config.accuracies_file};
 }
 
-/// Returns whether a run writes the file, whose path is relative to its folder.
+/// Whether a run writes the file, a path relative to its folder.
 bool is_own_file(const fs::path& folder, const fs::path& file) {
   const std::string first = *file.begin();
   if (first == files::kCheckpoints || first == files::kLogs) return true;
@@ -295,7 +294,7 @@ void point_latest_at(const fs::path& folder) {
   fs::remove(temporary, error);
   fs::create_directory_symlink(folder.filename(), temporary, error);
   if (!error) fs::rename(temporary, link, error);
-  // A link that could not be made (a file system without links) is a comfort lost, not a run.
+  // Some file systems have no links; the run does not need one.
 }
 
 }  // namespace mnist_train::report

@@ -12,59 +12,57 @@
 
 namespace mnist_train::report {
 
-/// The folder that a run writes into, held against other runs for as long as this object (or the
-/// process) lives.
+/// The folder of a run, locked against other runs for the lifetime of this object (or the process).
 struct RunFolder {
   std::filesystem::path path;  // absolute
   UniqueFd lock;
-  std::vector<std::filesystem::path> made;  // folders that were not there before, from the top down
+  std::vector<std::filesystem::path> made;  // folders that had to be created, parents first
 };
 
-/// A folder that was named for a new run, but holds one already.
+/// The folder named for a new run already holds one.
 class OccupiedFolder : public Error {
  public:
   explicit OccupiedFolder(std::filesystem::path held)
       : Error(ExitCode::kConfig, held.string() +
                                      ": holds a run already; continue it with --resume auto, or "
-                                     "give this one another --output"),
+                                     "choose another --output"),
         folder(std::move(held)) {}
 
   std::filesystem::path folder;
 };
 
-/// Returns whether a run has begun in the folder.
+/// Whether a run has started in the folder.
 bool holds_run(const std::filesystem::path& folder);
 
-/// Returns the folder of the run that wrote `file` and still needs it: its config, its records, its
-/// checkpoints, its weights. Nothing for a page, which is made anew from them, and for other files.
+/// Returns the folder of the run that wrote `file` and still needs it: config, records, checkpoints
+/// or weights. Nothing for other files and for pages, which can be made again.
 std::optional<std::filesystem::path> run_that_wrote(const std::filesystem::path& file);
 
-/// Removes the records of a run that could not begin, by which `holds_run` would know it.
+/// Removes the records of a run that could not start, so that `holds_run` is false again.
 void remove_records(const std::filesystem::path& folder);
 
-/// Removes what was made for a run that could not begin: its lock, its logs and the folders `made`,
-/// as far as they hold nothing else. Does nothing where the folder holds a run.
+/// Removes what was created for a run that could not start: its lock, its logs, and the folders
+/// `made` if they are empty. A no-op if the folder holds a run.
 void discard_run_folder(const std::filesystem::path& folder,
                         const std::vector<std::filesystem::path>& made);
 
-/// Finds or makes the run's folder: `output`, else `runs/<config name>/<start time>` below the
-/// working directory. `resume` is "", "auto" (then without `output` the run behind `latest`) or a
-/// checkpoint's path (then without `output` the run that it belongs to). `after_restart`: a run
-/// found there is this one's last attempt, if the launch `launch_id` began or continued it ("":
-/// any). Throws Error(kConfig) when the folder holds a run and nothing says that it should be
-/// continued (as OccupiedFolder), when another process is using it, and when it cannot be written.
+/// Finds or creates the run's folder: `output`, else `runs/<config name>/<start time>` in the
+/// working directory. `resume` is "", "auto" (without `output`: the run behind `latest`) or the path
+/// of a checkpoint (without `output`: its run). With `after_restart`, a run found there is continued
+/// if it belongs to the launch `launch_id` ("": any). Throws Error(kConfig) if the folder holds a
+/// run that is not to be continued (as OccupiedFolder), is in use by another process, or cannot be
+/// written.
 RunFolder prepare_run_folder(const settings::RunConfig& config, const std::string& config_name,
                              const std::string& resume, bool after_restart,
                              const std::string& launch_id = "");
 
-/// Throws what `prepare_run_folder` would throw about a folder that holds a run or is in use, and
-/// makes nothing.
+/// Throws as `prepare_run_folder` would for an occupied or used folder, but creates nothing.
 void check_run_folder(const settings::RunConfig& config, const std::string& config_name,
                       const std::string& resume);
 
-/// Makes the link `latest` beside a folder that was named by its time point at it, in one go. For
-/// when the run has begun: one that could not start must not hide the last good one. Does nothing
-/// beside a folder that the user has named.
+/// Atomically points the link `latest` at a folder that was named by its start time. Called when the
+/// run has started, so that a failed start does not hide the last good run. A no-op for folders that
+/// the user has named.
 void point_latest_at(const std::filesystem::path& folder);
 
 /// The files of a run, within its folder.

@@ -100,15 +100,11 @@ std::unique_ptr<Sink> metrics_sink(const std::filesystem::path& path, std::int64
 std::unique_ptr<Sink> tensorboard_sink(const std::filesystem::path& run_folder,
                                        std::int64_t keep_bytes, const std::string& config);
 
-/// Replaces `predictions.jsonl` after each evaluation. A line has `id`, `image`, `guess`, `truth`,
-/// `score_0`, …, and, if classes have names, `guess_name` and `truth_name`.
-std::unique_ptr<Sink> predictions_sink(const std::filesystem::path& path,
+/// Replaces `predictions.jsonl` and `mistakes.jsonl` after each evaluation. Lines have `id`,
+/// `image`, `guess`, `truth`, then `score_0`, … or `confidence`, and, if classes have names,
+/// `guess_name` and `truth_name`. Mistakes have up to two megabytes of images.
+std::unique_ptr<Sink> predictions_sink(const std::filesystem::path& run_folder,
                                        const std::vector<std::string>& class_names);
-
-/// Replaces `mistakes.jsonl` after each evaluation, with up to two megabytes of images. A line has
-/// the keys of predictions.jsonl, but `confidence` instead of scores.
-std::unique_ptr<Sink> mistakes_sink(const std::filesystem::path& path,
-                                    const std::vector<std::string>& class_names);
 
 /// Keeps `report.html` in the run folder up to date.
 std::unique_ptr<Sink> page_sink(const std::filesystem::path& run_folder);

@@ -122,32 +122,10 @@ void EventFile::append(std::string_view content) {
 namespace {
 
 using protozero::pbf_writer;
-using FieldNumber = protozero::pbf_tag_type;
 
-// Field numbers of the messages in tensorflow/core/util/event.proto and framework/summary.proto.
+// The numbers of fields are those of tensorflow/core/util/event.proto and framework/summary.proto.
 // protozero writes them, since libprotobuf must not be linked beside LibTorch, which contains its
 // own.
-enum EventField : FieldNumber { kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5 };
-enum SummaryField : FieldNumber { kValue = 1 };
-enum ValueField : FieldNumber {
-  kTag = 1,
-  kSimpleValue = 2,
-  kImage = 4,
-  kHistogram = 5,
-  kTensor = 8,
-  kMetadata = 9
-};
-enum ImageField : FieldNumber { kHeight = 1, kWidth = 2, kColorspace = 3, kEncoded = 4 };
-enum HistogramField : FieldNumber {
-  kMin = 1,
-  kMax = 2,
-  kNum = 3,
-  kSum = 4,
-  kSumSquares = 5,
-  kBucketLimit = 6,
-  kBucket = 7
-};
-enum TensorField : FieldNumber { kType = 1, kShape = 2, kStringValue = 8 };
 constexpr std::int32_t kTypeString = 7;        // DT_STRING
 constexpr std::size_t kMostWrongPictures = 8;  // per epoch
 
@@ -156,7 +134,7 @@ class TensorboardLog : public Sink {
   TensorboardLog(const std::filesystem::path& folder, std::int64_t keep_bytes, std::string config)
       : file_(folder, keep_bytes), config_(std::move(config)) {
     if (file_.bytes() > 0) return;
-    write_event([](pbf_writer& event) { event.add_string(kFileVersion, "brain.Event:2"); });
+    write_event([](pbf_writer& event) { event.add_string(/*file_version*/ 3, "brain.Event:2"); });
     first_bytes_ = file_.bytes();
   }
 
@@ -233,9 +211,9 @@ class TensorboardLog : public Sink {
   void write_scalars(std::int64_t step, const Scalars& scalars) {
     write_summary(step, [&](pbf_writer& summary) {
       for (const auto& [tag, number] : scalars) {
-        pbf_writer value(summary, kValue);
-        value.add_string(kTag, tag);
-        value.add_float(kSimpleValue, static_cast<float>(number));
+        pbf_writer value(summary, /*value*/ 1);
+        value.add_string(/*tag*/ 1, tag);
+        value.add_float(/*simple_value*/ 2, static_cast<float>(number));
       }
     });
   }
@@ -243,50 +221,51 @@ class TensorboardLog : public Sink {
   void write_text(std::int64_t step, const std::string& tag, const std::string& markdown) {
     write_value(step, tag, [&](pbf_writer& value) {
       {
-        pbf_writer tensor(value, kTensor);
-        tensor.add_enum(kType, kTypeString);
+        pbf_writer tensor(value, /*tensor*/ 8);
+        tensor.add_enum(/*dtype*/ 1, kTypeString);
         {
-          pbf_writer shape(tensor, kShape);
-          pbf_writer dimension(shape, 2);
-          dimension.add_int64(1, 1);
+          pbf_writer shape(tensor, /*tensor_shape*/ 2);
+          pbf_writer dimension(shape, /*dim*/ 2);
+          dimension.add_int64(/*size*/ 1, 1);
         }
-        tensor.add_bytes(kStringValue, markdown);
+        tensor.add_bytes(/*string_val*/ 8, markdown);
       }
-      pbf_writer metadata(value, kMetadata);
-      pbf_writer plugin(metadata, 1);
-      plugin.add_string(1, "text");
+      pbf_writer metadata(value, /*metadata*/ 9);
+      pbf_writer plugin(metadata, /*plugin_data*/ 1);
+      plugin.add_string(/*plugin_name*/ 1, "text");
     });
   }
 
   void write_picture(std::int64_t step, const std::string& tag, const Picture& picture) {
     write_value(step, tag, [&](pbf_writer& value) {
-      pbf_writer image(value, kImage);
-      image.add_int32(kHeight, static_cast<std::int32_t>(picture.height));
-      image.add_int32(kWidth, static_cast<std::int32_t>(picture.width));
-      image.add_int32(kColorspace, static_cast<std::int32_t>(picture.channels));
-      image.add_bytes(kEncoded, picture.png);
+      pbf_writer image(value, /*image*/ 4);
+      image.add_int32(/*height*/ 1, static_cast<std::int32_t>(picture.height));
+      image.add_int32(/*width*/ 2, static_cast<std::int32_t>(picture.width));
+      image.add_int32(/*colorspace*/ 3, static_cast<std::int32_t>(picture.channels));
+      image.add_bytes(/*encoded_image_string*/ 4, picture.png);
     });
   }
 
   void write_histogram(std::int64_t step, const std::string& tag, const Histogram& histogram) {
     write_value(step, tag, [&](pbf_writer& value) {
-      pbf_writer message(value, kHistogram);
-      message.add_double(kMin, histogram.least);
-      message.add_double(kMax, histogram.greatest);
-      message.add_double(kNum,
+      pbf_writer message(value, /*histogram*/ 5);
+      message.add_double(/*min*/ 1, histogram.least);
+      message.add_double(/*max*/ 2, histogram.greatest);
+      message.add_double(/*num*/ 3,
                          std::accumulate(histogram.counts.begin(), histogram.counts.end(), 0.0));
-      message.add_double(kSum, histogram.sum);
-      message.add_double(kSumSquares, histogram.sum_of_squares);
-      message.add_packed_double(kBucketLimit, histogram.limits.begin(), histogram.limits.end());
-      message.add_packed_double(kBucket, histogram.counts.begin(), histogram.counts.end());
+      message.add_double(/*sum*/ 4, histogram.sum);
+      message.add_double(/*sum_squares*/ 5, histogram.sum_of_squares);
+      message.add_packed_double(/*bucket_limit*/ 6, histogram.limits.begin(),
+                                histogram.limits.end());
+      message.add_packed_double(/*bucket*/ 7, histogram.counts.begin(), histogram.counts.end());
     });
   }
 
   template <class Fill>
   void write_value(std::int64_t step, const std::string& tag, const Fill& fill) {
     write_summary(step, [&](pbf_writer& summary) {
-      pbf_writer value(summary, kValue);
-      value.add_string(kTag, tag);
+      pbf_writer value(summary, /*value*/ 1);
+      value.add_string(/*tag*/ 1, tag);
       fill(value);
     });
   }
@@ -294,8 +273,8 @@ class TensorboardLog : public Sink {
   template <class Fill>
   void write_summary(std::int64_t step, const Fill& fill) {
     write_event([&](pbf_writer& event) {
-      event.add_int64(kStep, step);
-      pbf_writer summary(event, kSummary);
+      event.add_int64(/*step*/ 2, step);
+      pbf_writer summary(event, /*summary*/ 5);
       fill(summary);
     });
   }
@@ -304,7 +283,7 @@ class TensorboardLog : public Sink {
   void write_event(const Fill& fill) {
     std::string message;
     pbf_writer event(message);
-    event.add_double(kWallTime, wall_clock_seconds());
+    event.add_double(/*wall_time*/ 1, wall_clock_seconds());
     fill(event);
     file_.append(message);
   }

@@ -8,7 +8,6 @@
 #include "base/error.h"
 #include "fuzz/input.h"
 #include "report/page/page.h"
-#include "report/page/run_files.h"
 #include "support/temp_folder.h"
 
 namespace {

@@ -401,8 +401,8 @@ TEST_CASE("recall, precision and F1 follow from the confusion matrix") {
                        4, 6, 0,  //
                        0, 0, 0};
   const Confusion confusion(details);
-  CHECK(confusion.all() == 20);
-  CHECK(confusion.right() == 14);
+  CHECK(confusion.all == 20);
+  CHECK(confusion.right == 14);
   CHECK(confusion.of(1) == 10);
   CHECK(confusion.predicted_as(0) == 12);
   CHECK(confusion.recall(0) == testing::Approx(0.8));

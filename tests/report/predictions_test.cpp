@@ -24,9 +24,9 @@ TEST_CASE("each prediction is a line with the documented keys, and a NaN is null
   const testing::TempFolder folder;
   const auto path = folder.path() / "predictions.jsonl";
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  predictions_sink(path, {})->epoch(
-      {.predictions = {{7, "data:image/png;base64,AAAA", 1, 2, {0.25, 0.5, 1e-9}},
-                       {1007, "data:image/png;base64,BBBB", 0, 0, {nan, 0.125, 1}}}});
+  predictions_sink(folder.path(), {})
+      ->epoch({.predictions = {{7, "data:image/png;base64,AAAA", 1, 2, {0.25, 0.5, 1e-9}},
+                               {1007, "data:image/png;base64,BBBB", 0, 0, {nan, 0.125, 1}}}});
   const std::vector<Json> rows = rows_of(path);
   REQUIRE(rows.size() == 2);
   CHECK(rows[0] == Json{{"id", 7},
@@ -43,7 +43,7 @@ TEST_CASE("each prediction is a line with the documented keys, and a NaN is null
 TEST_CASE("guess and truth have names if classes have") {
   const testing::TempFolder folder;
   const auto path = folder.path() / "predictions.jsonl";
-  predictions_sink(path, {"T-shirt/top", "\"Bag\""})
+  predictions_sink(folder.path(), {"T-shirt/top", "\"Bag\""})
       ->epoch({.predictions = {{7, "data:,", 1, 0, {0.25, 0.75}}}});
   const Json row = rows_of(path).at(0);
   CHECK(row.at("guess_name") == "\"Bag\"");
@@ -80,7 +80,7 @@ EpochResult with_mistakes(std::vector<Mistake> mistakes,
 TEST_CASE("mistakes of an epoch replace earlier ones, and an image is encoded once") {
   const testing::TempFolder folder;
   const auto path = folder.path() / "mistakes.jsonl";
-  const auto sink = mistakes_sink(path, {"T-shirt/top", "\"Bag\"\xff"});
+  const auto sink = predictions_sink(folder.path(), {"T-shirt/top", "\"Bag\"\xff"});
   std::vector<std::int64_t> made;
   const auto thumbnail = [&](std::int64_t id) {
     made.push_back(id);
@@ -107,8 +107,9 @@ TEST_CASE("images of mistakes are limited to two megabytes, their lines are not"
   const auto path = folder.path() / "mistakes.jsonl";
   std::vector<Mistake> mistakes;
   for (std::int64_t id = 0; id < 40; ++id) mistakes.push_back({id, 1, 0, 0.5});
-  mistakes_sink(path, {})->epoch(
-      with_mistakes(mistakes, [](std::int64_t) { return std::string(100'000, 'A'); }));
+  predictions_sink(folder.path(), {})->epoch(with_mistakes(mistakes, [](std::int64_t) {
+    return std::string(100'000, 'A');
+  }));
   const std::vector<Json> rows = rows_of(path);
   REQUIRE(rows.size() == 40);
   CHECK(std::count_if(rows.begin(), rows.end(), [](const Json& row) {
@@ -120,7 +121,7 @@ TEST_CASE("a run without predictions keeps no mistakes") {
   const testing::TempFolder folder;
   const auto path = folder.path() / "mistakes.jsonl";
   EpochResult result;
-  mistakes_sink(path, {})->epoch(result);
+  predictions_sink(folder.path(), {})->epoch(result);
   CHECK_FALSE(std::filesystem::exists(path));
 }
 

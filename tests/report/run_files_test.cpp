@@ -1,10 +1,9 @@
-#include "report/page/run_files.h"
-
 #include <sys/file.h>
 
 #include <cmath>
 #include <fstream>
 
+#include "report/page/page.h"
 #include "report/run_folder.h"
 #include "support/catch.h"
 #include "support/error_of.h"

@@ -107,43 +107,45 @@ std::string results_table(std::span<const RunFiles> runs) {
          paragraph("soft", "★ marks the best value of a column.");
 }
 
-std::string by_epoch(std::span<const RunFiles> runs, LineChart chart, double EpochRecord::*figure) {
+/// Draws a line of each run, which `series(run, colour)` returns.
+template <typename Series>
+std::string common_chart(std::span<const RunFiles> runs, LineChart chart, const Series& series) {
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    chart.series.push_back(epoch_series(runs[i], runs[i].name, colour_of(i), figure));
-  }
-  return line_chart(chart);
-}
-
-/// `smoothing` is the window of a running mean as a fraction of a run's steps; 0: none.
-std::string by_step(std::span<const RunFiles> runs, LineChart chart, double smoothing,
-                    double StepRecord::*figure) {
-  for (std::size_t i = 0; i < runs.size(); ++i) {
-    ChartSeries series = step_series(runs[i], runs[i].name, colour_of(i), figure);
-    if (smoothing > 0) {
-      series.points =
-          smoothed(series.points, static_cast<double>(series.points.size()) * smoothing);
-    }
-    chart.series.push_back(std::move(series));
+    chart.series.push_back(series(runs[i], colour_of(i)));
   }
   return line_chart(chart);
 }
 
 std::string comparison_charts(std::span<const RunFiles> runs) {
+  const auto by_epoch = [&](const LineChart& chart, double EpochRecord::*member) {
+    return common_chart(runs, chart, [member](const RunFiles& run, int colour) {
+      return epoch_series(run, run.name, colour, member);
+    });
+  };
+  const auto by_step = [&](const LineChart& chart, double StepRecord::*member) {
+    return common_chart(runs, chart, [member](const RunFiles& run, int colour) {
+      return step_series(run, run.name, colour, member);
+    });
+  };
+  const auto smoothed_loss = [](const RunFiles& run, int colour) {
+    ChartSeries series = step_series(run, run.name, colour, &StepRecord::loss);
+    series.points = smoothed(series.points, static_cast<double>(series.points.size()) * 0.04);
+    return series;
+  };
   return "<div class=\"charts\">" +
-         by_epoch(runs, {"Test accuracy", "epoch", AxisFormat::kPercent},
-                  &EpochRecord::test_accuracy) +
-         by_epoch(runs, {"Test loss", "epoch", AxisFormat::kDecimal, /*logarithmic=*/true},
+         by_epoch({"Test accuracy", "epoch", AxisFormat::kPercent}, &EpochRecord::test_accuracy) +
+         by_epoch({"Test loss", "epoch", AxisFormat::kDecimal, /*logarithmic=*/true},
                   &EpochRecord::test_loss) +
-         by_epoch(runs, {"Training accuracy", "epoch", AxisFormat::kPercent},
+         by_epoch({"Training accuracy", "epoch", AxisFormat::kPercent},
                   &EpochRecord::train_accuracy) +
-         by_step(runs,
-                 {"Training loss, running mean", "step", AxisFormat::kDecimal,
-                  /*logarithmic=*/true},
-                 0.04, &StepRecord::loss) +
-         by_step(runs, {"Learning rate", "step", AxisFormat::kDecimal, false, /*from_zero=*/true},
-                 0, &StepRecord::learning_rate) +
-         by_step(runs, {"Samples a second", "step", AxisFormat::kCount, false, /*from_zero=*/true},
-                 0, &StepRecord::samples_per_second) +
+         common_chart(runs,
+                      {"Training loss, running mean", "step", AxisFormat::kDecimal,
+                       /*logarithmic=*/true},
+                      smoothed_loss) +
+         by_step({"Learning rate", "step", AxisFormat::kDecimal, false, /*from_zero=*/true},
+                 &StepRecord::learning_rate) +
+         by_step({"Samples a second", "step", AxisFormat::kCount, false, /*from_zero=*/true},
+                 &StepRecord::samples_per_second) +
          "</div>\n";
 }
 
@@ -267,7 +269,7 @@ std::string lead(std::span<const RunFiles> runs) {
   if (accuracies.size() < 2) return text;
   const double gap = accuracies[0] - accuracies[1];
   text += fmt::format(" It is {:.2f} points better than the next.", 100 * gap);
-  const auto images = static_cast<double>(Confusion(best->epochs.back().details).all());
+  const auto images = static_cast<double>(Confusion(best->epochs.back().details).all);
   if (images > 0 && gap < chance_difference(accuracies[0], images)) {
     text +=
         fmt::format(" With {} test images, so small a difference may be chance.", count(images));

@@ -115,7 +115,7 @@ double scale_begin(const Confusion& confusion) {
 
 std::string class_table(const RunFiles& run, const Confusion& confusion) {
   const double begin = scale_begin(confusion);
-  const double overall = fraction_of(confusion.right(), confusion.all());
+  const double overall = fraction_of(confusion.right, confusion.all);
   const auto place = [&](double accuracy) {
     return 4 + 92 * std::clamp((accuracy - begin) / (1 - begin), 0.0, 1.0);
   };
@@ -172,13 +172,13 @@ std::string bold_class(const RunFiles& run, std::int64_t label) {
 }
 
 std::string mistakes_verdict(const RunFiles& run, const Confusion& confusion) {
-  const auto all = static_cast<double>(confusion.all());
-  const double wrong = all - static_cast<double>(confusion.right());
+  const auto all = static_cast<double>(confusion.all);
+  const double wrong = all - static_cast<double>(confusion.right);
   if (wrong == 0) return fmt::format("None of the {} test images.", count(all));
   std::string text =
       fmt::format("{} of {} test images ({})", count(wrong), count(all), percent(wrong / all));
   for (std::int64_t label = 0; label < confusion.classes; ++label) {
-    if (confusion.predicted_as(label) < confusion.all()) continue;
+    if (confusion.predicted_as(label) < confusion.all) continue;
     return text + ". It takes every image for " + bold_class(run, label) + ".";
   }
   const char* before = ". Most often ";
@@ -245,7 +245,7 @@ std::vector<Thumbnail> wrong_thumbnails(const RunFiles& run) {
 std::string wrong_pictures(const RunFiles& run, const Confusion& confusion, std::size_t& bytes) {
   const std::vector<Thumbnail> wrong = wrong_thumbnails(run);
   if (wrong.empty()) return "";
-  const auto all = static_cast<std::size_t>(confusion.all() - confusion.right());
+  const auto all = static_cast<std::size_t>(confusion.all - confusion.right);
   const std::string kept =
       wrong.size() < all
           ? fmt::format("{} of them are stored, the most confident of each kind of mistake. ",
@@ -308,16 +308,16 @@ std::string unsure_pictures(const RunFiles& run, std::size_t& bytes) {
 
 Confusion::Confusion(const EpochDetails& details)
     : classes(details.classes),
-      counts_(details.confusion),
-      rows_(static_cast<std::size_t>(classes)),
-      columns_(static_cast<std::size_t>(classes)) {
+      counts(details.confusion),
+      rows(static_cast<std::size_t>(classes)),
+      columns(static_cast<std::size_t>(classes)) {
   for (std::int64_t truth = 0; truth < classes; ++truth) {
     for (std::int64_t predicted = 0; predicted < classes; ++predicted) {
       const std::int64_t images = at(truth, predicted);
-      rows_[static_cast<std::size_t>(truth)] += images;
-      columns_[static_cast<std::size_t>(predicted)] += images;
-      all_ += images;
-      if (truth == predicted) right_ += images;
+      rows[static_cast<std::size_t>(truth)] += images;
+      columns[static_cast<std::size_t>(predicted)] += images;
+      all += images;
+      if (truth == predicted) right += images;
     }
   }
 }
@@ -351,7 +351,7 @@ std::string mistakes_section(const RunFiles& run) {
   std::string text;
   const EpochDetails none;
   const Confusion confusion(run.epochs.empty() ? none : run.epochs.back().details);
-  if (confusion.all() > 0) {
+  if (confusion.all > 0) {
     text = paragraph("lead", mistakes_verdict(run, confusion)) + "<div class=\"pair\">" +
            (confusion.classes <= kMaxMatrixClasses ? confusion_matrix(run, confusion)
                                                    : pair_table(run, confusion)) +

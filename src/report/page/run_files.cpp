@@ -1,5 +1,3 @@
-#include "report/page/run_files.h"
-
 #include <fcntl.h>
 
 #include <algorithm>
@@ -9,6 +7,7 @@
 
 #include "base/file.h"
 #include "base/system.h"
+#include "report/page/page.h"
 #include "report/run_folder.h"
 
 namespace mnist_train::report {

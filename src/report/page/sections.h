@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "report/page/line_chart.h"
-#include "report/page/run_files.h"
+#include "report/page/page.h"
 
 /// The sections of a page as HTML. A section answers one question, or says why it cannot yet.
 namespace mnist_train::report {
@@ -54,23 +54,20 @@ std::string time_bar(const ActivitySeconds& seconds, double full);
 /// Returns the legend of such bars, with seconds and percentages.
 std::string time_legend(const ActivitySeconds& seconds);
 
-/// The confusion matrix of an evaluation. Refers to `details`.
-class Confusion {
- public:
+/// The confusion matrix of an evaluation and its sums. Refers to `details`.
+struct Confusion {
   explicit Confusion(const EpochDetails& details);
 
   /// Number of images of the class `truth` that were predicted as `predicted`.
   std::int64_t at(std::int64_t truth, std::int64_t predicted) const {
-    return counts_[static_cast<std::size_t>(truth * classes + predicted)];
+    return counts[static_cast<std::size_t>(truth * classes + predicted)];
   }
   /// Number of images of a class.
-  std::int64_t of(std::int64_t truth) const { return rows_[static_cast<std::size_t>(truth)]; }
+  std::int64_t of(std::int64_t label) const { return rows[static_cast<std::size_t>(label)]; }
   /// Number of predictions as a class.
-  std::int64_t predicted_as(std::int64_t predicted) const {
-    return columns_[static_cast<std::size_t>(predicted)];
+  std::int64_t predicted_as(std::int64_t label) const {
+    return columns[static_cast<std::size_t>(label)];
   }
-  std::int64_t all() const { return all_; }
-  std::int64_t right() const { return right_; }
 
   // Measures of a class as fractions, NaN without images or predictions.
   double recall(std::int64_t label) const;
@@ -78,13 +75,11 @@ class Confusion {
   double f1(std::int64_t label) const;
 
   const std::int64_t classes;
-
- private:
-  const std::vector<std::int64_t>& counts_;
-  std::vector<std::int64_t> rows_;
-  std::vector<std::int64_t> columns_;
-  std::int64_t all_ = 0;
-  std::int64_t right_ = 0;
+  const std::vector<std::int64_t>& counts;
+  std::vector<std::int64_t> rows;
+  std::vector<std::int64_t> columns;
+  std::int64_t all = 0;
+  std::int64_t right = 0;
 };
 
 /// A true class, a wrong prediction and how many images have both.
