@@ -47,11 +47,11 @@ void discard_run_folder(const std::filesystem::path& folder,
                         const std::vector<std::filesystem::path>& made);
 
 /// Finds or creates the run's folder: `output`, else `runs/<config name>/<start time>` in the
-/// working directory. `resume` is "", "auto" (without `output`: the run behind `latest`) or the path
-/// of a checkpoint (without `output`: its run). With `after_restart`, a run found there is continued
-/// if it belongs to the launch `launch_id` ("": any). Throws Error(kConfig) if the folder holds a
-/// run that is not to be continued (as OccupiedFolder), is in use by another process, or cannot be
-/// written.
+/// working directory. `resume` is "", "auto" (without `output`: the run behind `latest`) or the
+/// path of a checkpoint (without `output`: its run). With `after_restart`, a run found there is
+/// continued if it belongs to the launch `launch_id` ("": any). Throws Error(kConfig) if the folder
+/// holds a run that is not to be continued (as OccupiedFolder), is in use by another process, or
+/// cannot be written.
 RunFolder prepare_run_folder(const settings::RunConfig& config, const std::string& config_name,
                              const std::string& resume, bool after_restart,
                              const std::string& launch_id = "");
@@ -60,9 +60,9 @@ RunFolder prepare_run_folder(const settings::RunConfig& config, const std::strin
 void check_run_folder(const settings::RunConfig& config, const std::string& config_name,
                       const std::string& resume);
 
-/// Atomically points the link `latest` at a folder that was named by its start time. Called when the
-/// run has started, so that a failed start does not hide the last good run. A no-op for folders that
-/// the user has named.
+/// Atomically points the link `latest` at a folder that was named by its start time. Called when
+/// the run has started, so that a failed start does not hide the last good run. A no-op for folders
+/// that the user has named.
 void point_latest_at(const std::filesystem::path& folder);
 
 /// The files of a run, within its folder.

@@ -78,6 +78,8 @@ TEST_CASE("a page answers the four questions") {
   check_contains(
       page, {"xxh3-128:c0ff", "xxh3-128:da7a", "libtorch 2.11.0", "2 processes, cpu, fp32",
              "1,000 training, 100 test images of 1×28×28, 2 classes", "Once, without restarts."});
+  CHECK_THAT(page,
+             ContainsSubstring("averaging and waiting") && !ContainsSubstring("communication"));
   const auto config = folder.path() / "run" / "config.json";
   CHECK_THAT(page,
              ContainsSubstring("<dt>To repeat it</dt><dd><code>" +
@@ -250,14 +252,6 @@ TEST_CASE("non-default hyperparameters are shown with their defaults") {
   check_contains(page, {"<code>learning_rate</code></dt><dd><b>0.5</b> <span "
                         "class=\"soft\">default 0.01</span></dd>",
                         "<code>sgd_momentum</code></dt><dd>0.5</dd>"});
-}
-
-TEST_CASE("communication is called averaging and waiting") {
-  const TempFolder folder;
-  write_pretended_run(folder, "run");
-  const std::string page = page_of(folder);
-  CHECK_THAT(page,
-             ContainsSubstring("averaging and waiting") && !ContainsSubstring("communication"));
 }
 
 TEST_CASE("a comparison has results, curves and settings") {

@@ -27,7 +27,12 @@ RunConfig into(const fs::path& folder) {
   return config;
 }
 
-/// A working directory for a while.
+RunFolder prepare(const fs::path& folder, const std::string& resume = "",
+                  bool after_restart = false) {
+  return prepare_run_folder(into(folder), "mnist", resume, after_restart);
+}
+
+/// Changes the working directory during its lifetime.
 class ScopedDirectory {
  public:
   explicit ScopedDirectory(const fs::path& path) : before_(fs::current_path()) {
@@ -44,7 +49,7 @@ class ScopedDirectory {
 TEST_CASE("a named folder is created with a folder for logs") {
   const TempFolder temp;
   const fs::path folder = temp.path() / "a" / "b";
-  const RunFolder run = prepare_run_folder(into(folder), "mnist", "", false);
+  const RunFolder run = prepare(folder);
   CHECK(run.path == folder);
   CHECK(fs::is_directory(folder / files::kLogs));
   CHECK(run.lock.valid());
@@ -62,8 +67,7 @@ TEST_CASE("an error names the obstacle to creating a run folder") {
   fs::create_symlink("nowhere", temp.path() / "link");
   for (const auto& [name, reason] :
        {std::pair{"notes.txt/run", "notes.txt is a file"}, {"link", "link is a link to nowhere"}}) {
-    const auto failure =
-        error_of([&] { prepare_run_folder(into(temp.path() / name), "mnist", "", false); });
+    const auto failure = error_of([&] { prepare(temp.path() / name); });
     CHECK_THAT(failure.message, ContainsSubstring(reason));
   }
 }
@@ -71,7 +75,8 @@ TEST_CASE("an error names the obstacle to creating a run folder") {
 TEST_CASE("a folder with other files can take a run") {
   const TempFolder temp;
   temp.write("notes.txt", "mine");
-  CHECK_NOTHROW(prepare_run_folder(into(temp.path()), "mnist", "", false));
+  CHECK_NOTHROW(prepare(temp.path()));
+  CHECK_NOTHROW(prepare(temp.path() / "new", "auto"));  // without a run to resume
   CHECK(fs::exists(temp.path() / "notes.txt"));
 }
 
@@ -81,7 +86,7 @@ TEST_CASE("a check refuses what a run would refuse, and creates nothing") {
   CHECK_NOTHROW(check_run_folder(into(free), "mnist", ""));
   CHECK_FALSE(fs::exists(free));
   const fs::path held = temp.path() / "held";
-  const RunFolder run = prepare_run_folder(into(held), "mnist", "", false);
+  const RunFolder run = prepare(held);
   CHECK_THAT(error_of([&] { check_run_folder(into(held), "mnist", "auto"); }).message,
              ContainsSubstring("is in use by"));
   const fs::path taken = temp.path() / "taken";
@@ -100,14 +105,13 @@ TEST_CASE("a folder that holds a run is refused with the two alternatives") {
        {"config.json", "metrics.jsonl", "summary.json", "checkpoints/step-00000001.safetensors"}) {
     const TempFolder temp;
     temp.write(trace, "");
-    const Failure failure =
-        error_of([&] { prepare_run_folder(into(temp.path()), "mnist", "", false); });
+    const Failure failure = error_of([&] { prepare(temp.path()); });
     INFO(trace);
     CHECK(failure.code == ExitCode::kConfig);
     CHECK_THAT(failure.message, ContainsSubstring(temp.path().string()));
     CHECK_THAT(failure.message, ContainsSubstring("--resume auto"));
     CHECK_THAT(failure.message, ContainsSubstring("--output"));
-    CHECK_NOTHROW(prepare_run_folder(into(temp.path()), "mnist", "auto", false));
+    CHECK_NOTHROW(prepare(temp.path(), "auto"));
   }
 }
 
@@ -121,29 +125,24 @@ TEST_CASE("a restart continues only a run of its own launch") {
   CHECK(error_of([&] { (void)restart("another"); }).code == ExitCode::kConfig);
   CHECK_NOTHROW(restart("mine"));
   CHECK_NOTHROW(restart(""));  // of a launcher that does not say
-}
-
-TEST_CASE("resuming without a run starts one") {
-  const TempFolder temp;
-  CHECK_NOTHROW(prepare_run_folder(into(temp.path() / "new"), "mnist", "auto", false));
+  const fs::path elsewhere = temp.write("else/weights.safetensors", "");
+  CHECK_NOTHROW(prepare(temp.path(), elsewhere.string(), /*after_restart=*/true));
 }
 
 TEST_CASE("a run continues from its own checkpoint, and another folder can start from it") {
   const TempFolder temp;
   const fs::path first = temp.path() / "first";
   const fs::path file = temp.write("first/checkpoints/step-00000009.safetensors", "");
-  CHECK_NOTHROW(prepare_run_folder(into(first), "mnist", file.string(), false));
-  CHECK_NOTHROW(prepare_run_folder(into(temp.path() / "second"), "mnist", file.string(), false));
+  CHECK_NOTHROW(prepare(first, file.string()));
+  CHECK_NOTHROW(prepare(temp.path() / "second", file.string()));
   const fs::path other = temp.write("third/checkpoints/step-00000001.safetensors", "");
-  CHECK(error_of([&] { prepare_run_folder(into(first), "mnist", other.string(), false); }).code ==
-        ExitCode::kConfig);
+  CHECK(error_of([&] { prepare(first, other.string()); }).code == ExitCode::kConfig);
 }
 
 TEST_CASE("a missing checkpoint is an error before a folder is created") {
   const TempFolder temp;
   const std::string absent = (temp.path() / "absent.safetensors").string();
-  const Failure failure =
-      error_of([&] { prepare_run_folder(into(temp.path() / "run"), "mnist", absent, false); });
+  const Failure failure = error_of([&] { prepare(temp.path() / "run", absent); });
   CHECK(failure.code == ExitCode::kCheckpoint);
   CHECK_THAT(failure.message, ContainsSubstring(absent));
   CHECK_FALSE(fs::exists(temp.path() / "run"));
@@ -152,19 +151,18 @@ TEST_CASE("a missing checkpoint is an error before a folder is created") {
 TEST_CASE("two runs cannot use one folder at a time") {
   const TempFolder temp;
   {
-    const RunFolder run = prepare_run_folder(into(temp.path()), "mnist", "", false);
-    const Failure failure =
-        error_of([&] { prepare_run_folder(into(temp.path()), "mnist", "auto", false); });
+    const RunFolder run = prepare(temp.path());
+    const Failure failure = error_of([&] { prepare(temp.path(), "auto"); });
     CHECK(failure.code == ExitCode::kConfig);
     CHECK_THAT(failure.message,
                ContainsSubstring("is in use by process " + std::to_string(::getpid()) + " on "));
   }
-  CHECK(prepare_run_folder(into(temp.path()), "mnist", "auto", false).lock.valid());
+  CHECK(prepare(temp.path(), "auto").lock.valid());
 }
 
 TEST_CASE("an ended process is not named as the user of a folder") {
   const TempFolder temp;
-  const RunFolder run = prepare_run_folder(into(temp.path()), "mnist", "", false);
+  const RunFolder run = prepare(temp.path());
   const pid_t child = ::fork();
   if (child == 0) ::_exit(0);
   REQUIRE(::waitpid(child, nullptr, 0) == child);
@@ -224,20 +222,10 @@ TEST_CASE("an unnamed resumed run is the latest, or that of the checkpoint") {
   CHECK_NOTHROW(prepare_run_folder({}, "never-run", "auto", false));
 }
 
-TEST_CASE("an attempt after a restart continues in the same folder") {
-  const TempFolder temp;
-  temp.write("config.json", "{}");
-  CHECK(error_of([&] { prepare_run_folder(into(temp.path()), "mnist", "", false); }).code ==
-        ExitCode::kConfig);
-  const fs::path elsewhere = temp.write("else/weights.safetensors", "");
-  CHECK_NOTHROW(prepare_run_folder(into(temp.path()), "mnist", "", true));
-  CHECK_NOTHROW(prepare_run_folder(into(temp.path()), "mnist", elsewhere.string(), true));
-}
-
 TEST_CASE("an error names a folder that cannot be created") {
   const TempFolder temp;
   const fs::path folder = temp.write("file", "") / "run";
-  const Failure failure = error_of([&] { prepare_run_folder(into(folder), "mnist", "", false); });
+  const Failure failure = error_of([&] { prepare(folder); });
   CHECK(failure.code == ExitCode::kConfig);
   CHECK_THAT(failure.message, ContainsSubstring(folder.string()));
 }
@@ -245,7 +233,7 @@ TEST_CASE("an error names a folder that cannot be created") {
 TEST_CASE("only what was created for a run that could not start is removed") {
   const TempFolder temp;
   const auto discard = [](const fs::path& folder) {
-    RunFolder run = prepare_run_folder(into(folder), "mnist", "", false);
+    RunFolder run = prepare(folder);
     write_file_atomically(run.path / files::kLogs / "rank-0.log", "text", ExitCode::kRunFailed);
     discard_run_folder(run.path, run.made);
   };
@@ -263,7 +251,7 @@ TEST_CASE("only what was created for a run that could not start is removed") {
 
 TEST_CASE("a run that has started is not removed") {
   const TempFolder temp;
-  const RunFolder run = prepare_run_folder(into(temp.path() / "run"), "mnist", "", false);
+  const RunFolder run = prepare(temp.path() / "run");
   temp.write("run/config.json", "{}");
   discard_run_folder(run.path, run.made);
   CHECK(fs::exists(run.path / "config.json"));

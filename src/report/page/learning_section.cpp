@@ -44,9 +44,7 @@ std::string chart_by_step(const RunFiles& run, LineChart chart, double StepRecor
 }
 
 std::string learning_charts(const RunFiles& run) {
-  LineChart rate{"Learning rate", "step", AxisFormat::kDecimal, /*logarithmic=*/false,
-                 /*from_zero=*/true};
-  rate.series = {step_series(run, "learning rate", kRate, &StepRecord::learning_rate)};
+  const ChartSeries rate = step_series(run, "learning rate", kRate, &StepRecord::learning_rate);
   std::string figures =
       chart_by_epoch(run, {"Accuracy by epoch", "epoch", AxisFormat::kPercent},
                      &EpochRecord::test_accuracy, &EpochRecord::train_accuracy,
@@ -54,7 +52,12 @@ std::string learning_charts(const RunFiles& run) {
       chart_by_epoch(run, {"Loss by epoch", "epoch", AxisFormat::kDecimal, /*logarithmic=*/true},
                      &EpochRecord::test_loss, &EpochRecord::train_loss,
                      &EpochRecord::validation_loss) +
-      line_chart(rate);
+      line_chart({"Learning rate",
+                  "step",
+                  AxisFormat::kDecimal,
+                  /*logarithmic=*/false,
+                  /*from_zero=*/true,
+                  {rate}});
   if (run.steps.size() < 2) return figures;  // the test set alone is in the charts by epoch
   return figures +
          chart_by_step(run, {"Accuracy by step", "step", AxisFormat::kPercent},

@@ -141,20 +141,12 @@ class LineDrawing {
       return plot::path(fmt::format("line c{} faint", series.colour), readings, false);
     }
     std::string text = plot::path(fmt::format("line c{}", series.colour), readings, true);
-    if (points.size() <= kMaxDots) text += dots(series, points);
-    return text;
-  }
-
-  /// The points of the line, each with a tooltip.
-  std::string dots(const ChartSeries& series, const std::vector<ChartPoint>& points) const {
-    std::string text;
-    for (const ChartPoint& point : points) {
-      if (!is_finite(point)) continue;
+    if (points.size() > kMaxDots) return text;
+    for (const auto& [point, place_x, place_y, is_last] : readings) {  // dots with tooltips
       text += fmt::format(
           R"(<circle class="dot c{}" cx="{:.1f}" cy="{:.1f}" r="2.5"><title>{}, {} {}: {}</title></circle>)",
-          series.colour, x(point.x), y(point.y), escape_html(series.name),
-          escape_html(chart_.x_name), tick_text(point.x, AxisFormat::kDecimal),
-          value_text(point.y, chart_.y_format));
+          series.colour, place_x, place_y, escape_html(series.name), escape_html(chart_.x_name),
+          tick_text(point.x, AxisFormat::kDecimal), value_text(point.y, chart_.y_format));
     }
     return text;
   }

@@ -72,23 +72,21 @@ std::string accuracy_tiles(const RunFiles& run) {
               fmt::format("epoch {}{}", best->epoch, run.holds_out() ? ", by validation" : ""));
 }
 
-std::string epochs_text(const RunFiles& run) {
-  const double planned = number_in(run.config, "epochs");
-  return std::isfinite(planned) ? fmt::format("{} of {}", run.epochs.size(), planned)
-                                : std::to_string(run.epochs.size());
-}
-
-std::string time_tile(const RunFiles& run) {
-  if (run.live) return tile("Running for", duration(run.seconds_since_start));
+std::string main_figures(const RunFiles& run) {
+  std::string epochs = std::to_string(run.epochs.size());
+  if (const double planned = number_in(run.config, "epochs"); std::isfinite(planned)) {
+    epochs += fmt::format(" of {}", planned);
+  }
   // The summary of an interrupted run may be outdated.
-  return tile("Took",
-              duration(std::fmax(number_in(run.summary, "wall_seconds"), total(seconds_of(run)))));
-}
-
-std::string throughput_tile(const RunFiles& run) {
-  if (run.epochs.empty()) return "";
-  return tile("Samples a second", count(run.last(&EpochRecord::samples_per_second)),
-              "training, last epoch");
+  const double wall_s = std::fmax(number_in(run.summary, "wall_seconds"), total(seconds_of(run)));
+  std::string tiles = accuracy_tiles(run) + tile("Epochs", epochs) +
+                      (run.live ? tile("Running for", duration(run.seconds_since_start))
+                                : tile("Took", duration(wall_s)));
+  if (!run.epochs.empty()) {
+    tiles += tile("Samples a second", count(run.last(&EpochRecord::samples_per_second)),
+                  "training, last epoch");
+  }
+  return tiles;
 }
 
 std::string status_text(const RunFiles& run) {
@@ -125,8 +123,7 @@ std::string page_header(const RunFiles& run) {
                             decay));
   }
   return text + "<p id=\"live\" class=\"soft\" aria-live=\"polite\"></p><dl class=\"tiles\">" +
-         accuracy_tiles(run) + tile("Epochs", epochs_text(run)) + time_tile(run) +
-         throughput_tile(run) +
+         main_figures(run) +
          "</dl>\n<nav aria-label=\"Parts of this page\"><a href=\"#learning\">Did it learn?</a> "
          "<a href=\"#mistakes\">What does it get wrong?</a> <a href=\"#time\">Where did the time "
          "go?</a> <a href=\"#identity\">What exactly was run?</a></nav></header>\n";

@@ -10,7 +10,7 @@
     part.addEventListener("toggle", () => keep(key, part.open ? "1" : "0"));
   }
 
-  // Pictures of wrong predictions: some at a time, those of a true class, of a prediction, or of a cell.
+  // Wrong predictions are shown a few at a time, filtered by true class, prediction or cell of the matrix.
   const wall = document.getElementById("wrong-images"), place = document.getElementById("filters");
   if (wall && place) {
     const more = document.getElementById("more-wrong"), page = wall.children.length;
@@ -27,7 +27,7 @@
       for (const picture of fits.slice(0, most)) picture.hidden = false;
       for (const cell of cells) cell.classList.toggle("chosen", cell.dataset.truth === chosen.truth && cell.dataset.guess === chosen.guess);
       for (const key in selects) { selects[key].value = chosen[key]; keep(key + location.pathname, chosen[key]); }
-      said.textContent = fits.length ? Math.min(most, fits.length) + " of " + fits.length + " images" : "no such images";
+      said.textContent = fits.length ? Math.min(most, fits.length) + " of " + fits.length + " images" : "no images";
       all.hidden = !chosen.truth && !chosen.guess;
       next.hidden = fits.length <= most;
       next.textContent = "Show " + Math.min(page, fits.length - most) + " more";
@@ -57,7 +57,7 @@
     apply();
   }
 
-  // Values of charts: the legend shows those where the reader points, or moves to by arrow keys.
+  // The legends of charts show the values at the pointer, or at the cursor moved by arrow keys.
   const write = {
     percent: value => (100 * value).toFixed(2) + " %",
     decimal: value => String(Number(value.toPrecision(4))),
@@ -132,7 +132,7 @@
   const show = () => {
     const age = Math.round(Date.now() / 1000 - Number(document.body.dataset.written));
     note.textContent = age > 20 * refresh + 120
-      ? "Nothing new for " + Math.round(age / 60) + " minutes: the run may have died."
+      ? "No update for " + Math.round(age / 60) + " minutes: the run may have died."
       : paused ? "Paused." : "Refreshes every " + refresh + " s.";
     button.textContent = paused ? "Resume" : "Pause";
   };

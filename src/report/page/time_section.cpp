@@ -153,14 +153,6 @@ std::string time_columns(const std::vector<EpochResult>& epochs) {
                       legend, text + "</svg>");
 }
 
-std::string throughput_chart(const RunFiles& run) {
-  LineChart chart{"Training throughput", "step", AxisFormat::kCount, /*logarithmic=*/false,
-                  /*from_zero=*/true};
-  chart.series = {
-      step_series(run, "samples a second", /*colour=*/4, &StepRecord::samples_per_second)};
-  return line_chart(chart);
-}
-
 /// The steps of one rank over the whole run.
 struct RankMean {
   double steps = 0;
@@ -275,7 +267,16 @@ std::string time_section(const RunFiles& run) {
   if (!run.epochs.empty() && total(seconds) > 0) {
     text += time_bar(seconds, total(seconds)) + time_legend(seconds);
   }
-  text += "<div class=\"charts\">" + time_columns(run.epochs) + throughput_chart(run) + "</div>\n";
+  const ChartSeries throughput =
+      step_series(run, "samples a second", /*colour=*/4, &StepRecord::samples_per_second);
+  text += "<div class=\"charts\">" + time_columns(run.epochs) +
+          line_chart({"Training throughput",
+                      "step",
+                      AxisFormat::kCount,
+                      /*logarithmic=*/false,
+                      /*from_zero=*/true,
+                      {throughput}}) +
+          "</div>\n";
   return section("time", "Where did the time go?", text + rank_table(run));
 }
 
