@@ -200,16 +200,7 @@ TEST_CASE("a sparkline is scaled to the last values") {
 }
 
 EpochRecord epoch(std::int64_t number, double accuracy) {
-  EpochRecord record;
-  record.epoch = number;
-  record.train_loss = 0.5;
-  record.train_accuracy = 0.875;
-  record.test_loss = 0.25;
-  record.test_accuracy = accuracy;
-  record.train_seconds = 3.5;
-  record.test_seconds = 0.5;
-  record.samples_per_second = 17142;
-  return record;
+  return {number, 0, 0.5, 0.875, 0.25, accuracy, 3.5, 0.5, 17142};
 }
 
 TEST_CASE("epochs are lines of a table") {

@@ -70,11 +70,9 @@ TEST_CASE("the most confident mistakes of each kind are chosen, frequent kinds f
 
 EpochResult with_mistakes(std::vector<Mistake> mistakes,
                           std::function<std::string(std::int64_t)> thumbnail) {
-  EpochResult result;
-  result.predictions = {{0, "", 0, 0, {1, 0}}};
-  result.mistakes = std::move(mistakes);
-  result.thumbnail = std::move(thumbnail);
-  return result;
+  return {.predictions = {{0, "", 0, 0, {1, 0}}},
+          .mistakes = std::move(mistakes),
+          .thumbnail = std::move(thumbnail)};
 }
 
 TEST_CASE("mistakes of an epoch replace earlier ones, and an image is encoded once") {
@@ -120,8 +118,7 @@ TEST_CASE("images of mistakes are limited to two megabytes, their lines are not"
 TEST_CASE("a run without predictions keeps no mistakes") {
   const testing::TempFolder folder;
   const auto path = folder.path() / "mistakes.jsonl";
-  EpochResult result;
-  predictions_sink(folder.path(), {})->epoch(result);
+  predictions_sink(folder.path(), {})->epoch({});
   CHECK_FALSE(std::filesystem::exists(path));
 }
 
