@@ -98,24 +98,6 @@ def test_preview_shows_the_bytes_of_the_batches(tmp_path, cifar):
                 assert (shown[..., 0] == gray).all()
 
 
-@pytest.mark.parametrize("name, change, message", [
-    ("data_batch_2.bin", lambda content: content[:5000], "data_batch_2.bin: byte 5000: the file ends within record 1"),
-    ("test_batch.bin", lambda content: b"", "test_batch.bin: byte 0: an empty file"),
-    ("data_batch_5.bin", lambda content: b"\x0c" + content[1:], "data_batch_5.bin: byte 0: label 12, expected 0 to 9"),
-    ("data_batch_3.bin", None, "data_batch_3.bin: missing"),
-])
-def test_damaged_batches_are_exit_3_with_file_and_offset(tmp_path, cifar, name, change, message):
-    folder = tmp_path / "cifar10"
-    folder.mkdir()
-    for batch in BATCHES:
-        content = (cifar / batch).read_bytes()
-        if batch != name or change:
-            (folder / batch).write_bytes(change(content) if batch == name else content)
-    result = run("--config", write_config(tmp_path, config(folder)), "--output", tmp_path / "run")
-    assert result.returncode == 3
-    assert message in result.stderr
-
-
 def test_figures_for_another_number_of_channels_are_exit_2_and_name_the_key(tmp_path, cifar):
     result = run("--config", write_config(tmp_path, config(cifar, normalize={"mean": [0.5, 0.5]})),
                  "--output", tmp_path / "run")

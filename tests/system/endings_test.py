@@ -9,25 +9,13 @@ import time
 from pathlib import Path
 
 import pytest
-from support import Process, run, send, start, stop_by_sigterm, train, train_command, wait_until, write_config
+from support import Process, assert_gone, run, send, start, stop_by_sigterm, train, train_command, wait_until, write_config
 
 STEPS = 20  # an epoch of 2,560 samples in batches of 128
 
 
 def by_steps(count, **others):
     return {"every_epochs": 0, "keep_best": False, "every_steps": count, "keep": 5, **others}
-
-
-def test_the_files_of_results_may_lie_in_folders(tmp_path):
-    result = train(tmp_path, {"max_steps": 2, "model_file": "out/model.pt", "accuracies_file": "out/deep/accuracies.json"})
-    assert (result.path / "out/model.pt").is_file() and (result.path / "out/deep/accuracies.json").is_file()
-    failed = run("--config", write_config(tmp_path, {"model_file": ".lock"}, "bad.json"), folder=tmp_path)
-    assert failed.returncode == 2 and "/model_file" in failed.stderr
-
-
-def test_checkpoints_by_steps_are_written_at_the_ends_of_epochs_too(tmp_path):
-    result = train(tmp_path, {"epochs": 2, "checkpoint": by_steps(10)})
-    assert [path.name for path in result.checkpoints()] == [f"step-{step:08}.safetensors" for step in (10, 20, 30, 40)]
 
 
 def test_a_start_that_fails_leaves_the_last_run_the_latest(tmp_path):
@@ -37,24 +25,6 @@ def test_a_start_that_fails_leaves_the_last_run_the_latest(tmp_path):
     good = os.readlink(latest)
     assert run("--config", config, "--set", "data.limit_train=9999999", folder=tmp_path).returncode == 3
     assert os.readlink(latest) == good
-
-
-def test_a_failed_run_says_so_in_its_summary(tmp_path):
-    result = train(tmp_path, {"learning_rate": 1e30, "epochs": 1}, expect=1)
-    assert result.summary()["status"] == "failed" and "loss became" in result.summary()["error"]
-
-
-def test_a_run_says_that_it_is_running(tmp_path):
-    with start(tmp_path, {"epochs": 1000}) as process:
-        process.wait_for_step(1)
-        assert process.run_folder.summary()["status"] == "running"
-
-
-def test_a_run_that_reached_its_accuracy_is_over(tmp_path):
-    changes = {"epochs": 9, "stop_at_accuracy": 0.01}
-    first = train(tmp_path, changes)
-    assert len(first.epochs()) == 1
-    assert len(train(tmp_path, changes, "--resume", "auto").epochs()) == 1
 
 
 def test_a_finished_run_is_left_as_it_is(tmp_path):
@@ -102,6 +72,7 @@ def test_a_run_without_steps_left_evaluates_the_weights_that_it_has(tmp_path):
 
 def test_a_checkpoint_after_the_last_step_is_still_evaluated(tmp_path):
     folder = train(tmp_path, {"epochs": 2, "checkpoint": by_steps(10)})
+    assert [path.name for path in folder.checkpoints()] == [f"step-{step:08}.safetensors" for step in (10, 20, 30, 40)]
     within, end, _, _ = folder.checkpoints()
     assert resumed(tmp_path, within, "--set", "max_steps=10", output="within").read_json("accuracies.json") != []
     elsewhere = resumed(tmp_path, end, "--set", "epochs=1", output="elsewhere")
@@ -291,12 +262,14 @@ def test_sigterm_whose_save_fails_is_no_success(tmp_path):
         assert "mnist-train failed" in process.stderr
 
 
-def test_a_closed_terminal_saves_and_ends_the_run(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT])
+def test_a_closed_terminal_or_sigquit_saves_and_ends_the_run(tmp_path, number):
     with start(tmp_path, {"epochs": 1000}) as process:
         process.wait_for_step(3)
-        process.send(signal.SIGHUP)
+        assert process.run_folder.summary()["status"] == "running"
+        process.send(number)
         assert process.wait() == 143, process.stderr
-        assert process.run_folder.checkpoints()
+        assert process.run_folder.checkpoints() and process.alive() == []
 
 
 def test_warnings_do_not_mix_with_results(tmp_path):
@@ -328,6 +301,7 @@ def test_two_signals_at_once_are_a_stop_by_the_first(tmp_path):
         assert process.run_folder.checkpoints()
 
 
+@pytest.mark.clock
 def test_a_second_ctrl_c_says_what_is_not_saved_and_leaves_no_half_written_file(tmp_path):
     with start(tmp_path, {"epochs": 1000, "checkpoint": by_steps(5)}) as process:
         wait_until(process.run_folder.checkpoints, "a checkpoint")
@@ -335,10 +309,14 @@ def test_a_second_ctrl_c_says_what_is_not_saved_and_leaves_no_half_written_file(
         send(process.ranks()[0], signal.SIGSTOP)  # which would save
         partial = process.run_folder.path / "checkpoints" / "step-00009999.safetensors.partial-1"
         partial.write_text("half")
-        while process.popen.poll() is None:
-            process.send(signal.SIGINT)
-            time.sleep(0.1)
+        process.send(signal.SIGINT)
+        time.sleep(0.5)
+        assert process.popen.poll() is None
+        process.send(signal.SIGINT)
+        asked_at = time.monotonic()
         assert process.wait() == 130
+        assert time.monotonic() - asked_at < 1
+        assert_gone(process, within_s=1)
         said = process.stderr
     assert "SIGINT a second time" in said and "was not saved" in said, said
     newest = process.run_folder.checkpoints()[-1]

@@ -7,7 +7,7 @@ import py_compile
 import numpy
 import pytest
 from pictures import write_png
-from support import MNIST, import_torch, read_idx, run, swept, train, write_config, write_idx_folder
+from support import MNIST, import_torch, read_idx, run, train, write_config, write_idx_folder
 
 torch = import_torch()
 onnx = pytest.importorskip("onnx", reason="onnx is not installed; scripts/test installs it")
@@ -18,8 +18,6 @@ from drawn_networks import drawn_network, torch_network  # noqa: E402  (needs to
 TOLERANCE = 1e-5
 BUILT_IN = {  # changes, images that are compared
     "net": ({}, 10000),
-    "mlp": ({}, 10000),
-    "lenet": ({"model": {"init": "default"}}, 10000),
     "resnet18": ({"batch_size": 8, "data": {"limit_train": 16, "limit_test": 20}}, 20),
 }
 SHAPE = (1, 14, 13)
@@ -89,12 +87,11 @@ def assert_exports_compute_the_same(folder, run_folder, pixels, labels, mean, st
     assert numpy.mean(logits.argmax(1) == labels) == pytest.approx(summary["test_accuracy"], abs=0.5 / len(labels))
 
 
-@pytest.mark.parametrize("name", swept(list(BUILT_IN), ["net", "resnet18"]))
+@pytest.mark.parametrize("name", BUILT_IN)
 def test_built_in_networks_compute_the_same_elsewhere(tmp_path, name):
     changes, count = BUILT_IN[name]
     data = {"limit_train": 640, "limit_test": None, "root": None} | changes.get("data", {})
-    model = {"name": name} | changes.get("model", {})
-    folder = train(tmp_path, {"epochs": 1} | changes | {"data": data, "model": model})
+    folder = train(tmp_path, {"epochs": 1} | changes | {"data": data, "model": {"name": name}})
     pixels, labels = (read_idx(MNIST / f"t10k-{kind}-ubyte.gz")[:count] for kind in ("images-idx3", "labels-idx1"))
     assert_exports_compute_the_same(tmp_path, folder, pixels, labels.astype(numpy.int64), 0.1307, 0.3081)
 
@@ -116,7 +113,7 @@ def train_layers(folder, layers, data, **changes):
                           "report": {"html": False, "tensorboard": False}, **changes})
 
 
-@pytest.mark.parametrize("seed", swept(list(range(20)), [0, 5, 9, 14, 16]))
+@pytest.mark.parametrize("seed", [0, 5, 9, 14, 16])
 def test_drawn_networks_compute_the_same_elsewhere(tmp_path, small_images, seed):
     layers, build = drawn_network(seed, SHAPE)
     print(json.dumps(layers))
@@ -292,9 +289,7 @@ def test_what_onnx_cannot_express_is_named(tmp_path, small_images, layer, reason
     exported(tmp_path / "model.pt", "python", tmp_path / "net.py", "--config", config)
 
 
-@pytest.mark.parametrize("form, name", [("onnx", "net.pt"), ("python", "net.onnx"), ("pt", "net.py"),
-                                        ("safetensors", "net.pth"), ("onnx", "net.safetensors"),
-                                        ("pt", "net.json"), ("pt", "net.BIN"), ("python", "net.png")])
+@pytest.mark.parametrize("form, name", [("onnx", "net.pt"), ("python", "net.onnx"), ("safetensors", "net.pth"), ("pt", "net.BIN")])
 def test_an_extension_of_another_format_is_refused(tmp_path, form, name):
     said = refused(tmp_path, linear_weights(tmp_path), form, tmp_path / name, 2)
     assert name in said and f"export --format {form} writes" in said, said

@@ -43,16 +43,17 @@ def test_they_are_compiled_once(tmp_path):
 
 @pytest.mark.parametrize("why", ["off", "no compiler", "a kernel differs", "another rank cannot"])
 def test_where_they_cannot_be_used_libtorch_computes_and_the_run_says_so(tmp_path, why):
-    changes, variables, gpus = {}, {"XDG_CACHE_HOME": tmp_path / "cache"}, 1
+    changes, variables, gpus = {}, {}, 1
     if why == "off":
         changes, reason = {"gpu_kernels": "off"}, 'gpu_kernels is "off"'
     elif why == "no compiler":
-        variables["FAKE_GPU_NVRTC_FAILS_DEVICE"], reason = 0, "FAKE_GPU_NVRTC_FAILS_DEVICE is set"
+        variables = {"XDG_CACHE_HOME": tmp_path / "cache", "FAKE_GPU_NVRTC_FAILS_DEVICE": 0}
+        reason = "FAKE_GPU_NVRTC_FAILS_DEVICE is set"
     elif why == "a kernel differs":
-        variables["FAKE_GPU_IDLE_KERNEL"], reason = "softmax_loss_bf16", "differ"
+        variables, reason = {"FAKE_GPU_IDLE_KERNEL": "softmax_loss_bf16"}, "differ"
     else:
         gpus, reason = 2, "another rank cannot use it"
-        variables["FAKE_GPU_NVRTC_FAILS_DEVICE"] = 1
+        variables = {"XDG_CACHE_HOME": tmp_path / "cache", "FAKE_GPU_NVRTC_FAILS_DEVICE": 1}
     folder = run(tmp_path, changes, gpus, **variables)
     summary = folder.summary()
     assert summary["status"] == "finished"

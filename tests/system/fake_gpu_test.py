@@ -5,39 +5,15 @@ import re
 import signal
 
 import pytest
-from fake_gpus import ON_GPU, TINY, devices_of_ranks, fake_gpus, needs_fake_gpus, reports
+from fake_gpus import ON_GPU, TINY, fake_gpus, needs_fake_gpus, reports
 from support import LONG_RUN, assert_gone, merged, send, start, train
 
 pytestmark = needs_fake_gpus
 
 STEPS = 20  # an epoch of ON_GPU
-EAGER_STEPS = 3  # before the capture
 ONE_EPOCH = ON_GPU | {"epochs": 1}
 ENDLESS = merged(ON_GPU, LONG_RUN)
 SLOW = {"kernel_us": 20}  # so that something can be done to a run
-
-
-@pytest.mark.parametrize("changes", [{}, {"ema": {}, "schedule": {"name": "one_cycle", "max_learning_rate": 0.01}}])
-def test_one_gpu_trains_by_replaying_a_graph(tmp_path, changes):
-    result = train(tmp_path, ONE_EPOCH | changes, variables=fake_gpus(report=tmp_path / "report"))
-    assert result.summary()["execution"] == "graph" and result.summary()["steps"] == STEPS
-    (report,) = reports(tmp_path / "report")
-    assert report["captures"] == len(report["graphs"]) == 1
-    assert report["replays"] == STEPS - EAGER_STEPS
-    assert report["graphs"][0]["streams"] == 1
-
-
-@pytest.mark.parametrize("strategy, execution", [("flat", "graph"), ("bucketed", "eager")])
-def test_two_gpus_average_over_nccl(tmp_path, strategy, execution):
-    result = train(tmp_path, ONE_EPOCH | {"gradient_averaging": {"strategy": strategy}}, processes=2,
-                   variables=fake_gpus(2, report=tmp_path / "report"))
-    assert result.summary()["backend"] == "nccl" and result.summary()["execution"] == execution
-    assert devices_of_ranks(result) == {0: 0, 1: 1}
-    both = reports(tmp_path / "report")
-    assert len(both) == 2
-    for report in both:
-        # The rest is in the replays of the graph.
-        assert report["kernels"]["ncclAllReduce"] >= (EAGER_STEPS if execution == "graph" else STEPS)
 
 
 def test_a_captured_step_holds_the_kernels_of_an_eager_one(tmp_path):

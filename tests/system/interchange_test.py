@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from support import import_torch, read_mnist, run, swept, train, write_config
+from support import import_torch, read_mnist, run, train, write_config
 
 torch = import_torch()
 
@@ -30,7 +30,7 @@ def evaluate_in_python(model, name):
     return (output.argmax(1) == labels).sum().item() / SAMPLES[name]
 
 
-@pytest.mark.parametrize("name", swept(list(MODELS), ["net", "resnet18"]))
+@pytest.mark.parametrize("name", ["net", "resnet18"])
 def test_what_is_trained_here_gives_the_same_accuracy_in_python(tmp_path, name):
     folder = train(tmp_path, changes_for(name))
     exported = tmp_path / "weights.safetensors"
@@ -42,8 +42,8 @@ def test_what_is_trained_here_gives_the_same_accuracy_in_python(tmp_path, name):
         assert evaluate_in_python(model, name) == pytest.approx(folder.summary()["test_accuracy"], abs=0.00005)
 
 
-@pytest.mark.parametrize("name", swept(list(MODELS), ["lenet"]))
-def test_what_is_trained_in_python_gives_the_same_accuracy_here(tmp_path, name):
+def test_what_is_trained_in_python_gives_the_same_accuracy_here(tmp_path):
+    name = "lenet"
     torch.manual_seed(3)
     model = MODELS[name]()
     images, labels = map(torch.from_numpy, read_mnist("train", 4 * BATCH[name]))
@@ -83,16 +83,15 @@ OPTIMIZERS = {
 
 
 CONTINUED = [
-    ("net", "sgd", {"learning_rate": 0.01, "sgd_momentum": 0.9, "nesterov": True, "weight_decay": 0.01}, 1e-4),
-    ("mlp", "sgd", {"learning_rate": 0.01, "sgd_momentum": 0}, 1e-4),
-    ("lenet", "adam", {"learning_rate": 0.001}, 1e-4),
-    ("mlp", "adamw", {"learning_rate": 0.001, "weight_decay": 0.1}, 1e-4),
-    ("resnet18", "sgd", {"learning_rate": 0.001, "sgd_momentum": 0.9}, 2e-3),
+    ("net", "sgd", {"learning_rate": 0.01, "sgd_momentum": 0.9, "nesterov": True, "weight_decay": 0.01}),
+    ("mlp", "sgd", {"learning_rate": 0.01, "sgd_momentum": 0}),
+    ("lenet", "adam", {"learning_rate": 0.001}),
+    ("mlp", "adamw", {"learning_rate": 0.001, "weight_decay": 0.1}),
 ]
 
 
-@pytest.mark.parametrize("name, optimizer, changes, tolerance", swept(CONTINUED, CONTINUED[:4]))
-def test_python_continues_where_training_here_stopped(tmp_path, name, optimizer, changes, tolerance):
+@pytest.mark.parametrize("name, optimizer, changes", CONTINUED)
+def test_python_continues_where_training_here_stopped(tmp_path, name, optimizer, changes):
     """One batch, so that both see the same samples. The optimizer in Python is made with other hyperparameters: the
     file brings the right ones."""
     samples = BATCH[name]
@@ -121,7 +120,7 @@ def test_python_continues_where_training_here_stopped(tmp_path, name, optimizer,
         losses.append(loss.item())
         loss.backward()
         python.step()
-    assert ours == pytest.approx(losses, rel=tolerance)
+    assert ours == pytest.approx(losses, rel=1e-4)
 
 
 def test_optimizer_state_is_in_checkpoints_alone(tmp_path):

@@ -25,9 +25,9 @@ def wait_for_a_save(process):
     wait_until(lambda: is_saving(process.run_folder) or process.popen.poll() is not None, "a save", interval=0)
 
 
+@pytest.mark.clock
 @pytest.mark.parametrize("phase, step, rank", swept([
-    ("rendezvous", 0, 0), ("loading data", 0, 1), ("training", 7, 0), ("training", 10, 1),
-    ("evaluation", 0, 0), ("evaluation", 0, 1), ("a save", 0, 0), ("a save", 0, 1)],
+    ("rendezvous", 0, 0), ("loading data", 0, 1), ("training", 10, 1), ("evaluation", 0, 0), ("a save", 0, 0)],
     [("rendezvous", 0, 0), ("training", 10, 1), ("a save", 0, 0)]))
 def test_a_rank_killed_in_any_phase_is_noticed_at_once_and_the_run_ends_with_the_same_bits(
         tmp_path, undisturbed, phase, step, rank):
@@ -49,6 +49,7 @@ def test_a_rank_killed_in_any_phase_is_noticed_at_once_and_the_run_ends_with_the
     assert not list((folder.path / "checkpoints").glob("*.partial*"))
 
 
+@pytest.mark.clock
 @pytest.mark.parametrize("phase, step", swept(
     [("starting", 0), ("rendezvous", 0), ("loading data", 0), ("training", 7), ("evaluation", 0), ("a save", 0)],
     [("starting", 0), ("evaluation", 0), ("a save", 0)]))
@@ -67,6 +68,7 @@ def test_sigterm_in_any_phase_leaves_with_143_and_the_run_resumes_to_the_same_bi
     assert train(tmp_path, CONFIG, "--resume", "auto", processes=2).digest() == undisturbed.digest()
 
 
+@pytest.mark.clock
 def test_a_rank_stopped_outside_of_training_is_named_with_its_phase(tmp_path):
     changes = merged(CONFIG, {"launch": {"hang_timeout_s": 2, "max_restarts": 0}})
     with start(tmp_path, changes, processes=2) as process:
@@ -91,14 +93,3 @@ def test_a_crash_loop_without_progress_ends_and_says_so(tmp_path):
         assert_gone(process, within_s=2)
         assert process.stderr.count("restarting all processes") == 3
         assert "without progress" in process.stderr
-
-
-def test_a_launcher_that_is_stopped_for_long_and_continues_raises_no_alarm(tmp_path, undisturbed):
-    with start(tmp_path, merged(CONFIG, {"launch": {"hang_timeout_s": 1}}), processes=2) as process:
-        process.wait_for_step(5)
-        process.send(signal.SIGSTOP)
-        time.sleep(1.5)
-        process.send(signal.SIGCONT)
-        assert process.wait() == 0, process.stderr
-        assert "restart" not in process.stderr
-        assert process.run_folder.digest() == undisturbed.digest()

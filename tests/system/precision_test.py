@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from support import SMALL, STRATEGIES, import_torch, read_mnist, relative_difference, run, swept, train
+from support import SMALL, STRATEGIES, import_torch, relative_difference, run, train
 
 torch = import_torch()
 
@@ -20,7 +20,7 @@ def in_folder(parent, name, changes, processes=2, **others):
 def test_bf16_follows_fp32_on_any_number_of_processes(tmp_path):
     exact = in_folder(tmp_path, "fp32", {"precision": "fp32"}, 1)
     losses = [step["loss"] for step in exact.steps()]
-    for processes in (1, 2, 3):
+    for processes in (1, 3):
         run_ = in_folder(tmp_path, f"bf16-{processes}", {"precision": "bf16"}, processes)
         assert run_.summary()["precision"] == "bf16"
         assert [step["loss"] for step in run_.steps()] == pytest.approx(losses, rel=0.02)
@@ -29,18 +29,17 @@ def test_bf16_follows_fp32_on_any_number_of_processes(tmp_path):
             assert tensor.dtype == "float32"
 
 
-@pytest.mark.parametrize("missing", ["avx512", "bf16", "amx"])
-def test_processors_with_fewer_instruction_sets_train_alike(tmp_path, missing):
+def test_processors_with_fewer_instruction_sets_train_alike(tmp_path):
     """On this processor, with kernels hidden; one that lacks the set anyway compares equal code."""
-    variables = {"MNIST_TRAIN_TEST_WITHOUT": missing}
+    variables = {"MNIST_TRAIN_TEST_WITHOUT": "avx512"}
     for name, precision, tolerance in (("net", "fp32", 1e-4), ("mlp", "fp32", 1e-4), ("net", "bf16", 0.02)):
         changes = {"epochs": 1, "max_steps": 10, "log_interval": 1, "model": {"name": name}, "precision": precision}
         whole = in_folder(tmp_path, f"{name}-{precision}", changes)
         without = in_folder(tmp_path, f"{name}-{precision}-without", changes, variables=variables)
         expected = [step["loss"] for step in whole.steps()]
         assert [step["loss"] for step in without.steps()] == pytest.approx(expected, rel=tolerance)
-    auto = in_folder(tmp_path, "auto", {"epochs": 1, "max_steps": 1}, variables=variables)
-    if missing != "amx":
+    for missing in ("avx512", "bf16"):
+        auto = in_folder(tmp_path, f"auto-{missing}", {"max_steps": 1}, variables={"MNIST_TRAIN_TEST_WITHOUT": missing})
         assert auto.summary()["precision"] == "fp32"
 
 
@@ -52,9 +51,7 @@ def test_bf16_resumes_to_the_same_bits(tmp_path):
     assert relative_difference(resumed.weights(), whole.weights()) == 0
 
 
-@pytest.mark.parametrize("compression, tolerance, strategy", swept(
-    [("fp16", 2e-3, "flat"), ("fp16", 2e-3, "bucketed"), ("bf16", 2e-2, "flat"), ("bf16", 2e-2, "bucketed")],
-    [("fp16", 2e-3, "flat"), ("bf16", 2e-2, "bucketed")]))
+@pytest.mark.parametrize("compression, tolerance, strategy", [("fp16", 2e-3, "flat"), ("bf16", 2e-2, "bucketed")])
 def test_compressed_gradients_differ_by_their_rounding_alone(tmp_path, compression, tolerance, strategy):
     exact = in_folder(tmp_path, "exact", {"epochs": 1, "max_steps": 5})
     changes = {"epochs": 1, "max_steps": 5, "gradient_averaging": {"strategy": strategy, "compression": compression}}
@@ -69,11 +66,7 @@ OVERFLOWS = [
     (1, {}),
     *((2, {"gradient_averaging": {"strategy": strategy}}) for strategy in STRATEGIES),
     (3, {"precision": "bf16", "max_gradient_norm": 1}),
-    (1, {"precision": "bf16"}),
-    (1, {"gradient_accumulation_steps": 2}),
-    (1, {"deterministic": {"shards": 3}}),
-    *((2, {"deterministic": {"shards": 3}, "gradient_averaging": {"strategy": strategy}}) for strategy in ("flat", "shared_memory")),
-    (2, {"deterministic": False, "precision": "bf16", "optimizer": "sgd"}),
+    (2, {"deterministic": {"shards": 3}}),
 ]
 
 
@@ -96,7 +89,7 @@ def assert_nothing_is_saved(folder, changes, processes, broken):
     assert not failed.checkpoints() and not failed.steps() and not (failed.path / "model.pt").exists()
 
 
-@pytest.mark.parametrize("processes, changes", swept(OVERFLOWS, OVERFLOWS[:5]), ids=str)
+@pytest.mark.parametrize("processes, changes", OVERFLOWS, ids=str)
 def test_a_gradient_that_overflows_under_a_finite_loss_ends_the_run_before_anything_is_saved(tmp_path, processes, changes):
     assert_nothing_is_saved(tmp_path, {**overflowing(tmp_path), **changes}, processes, "the gradient of conv1.weight")
 
@@ -114,19 +107,6 @@ def test_a_sum_too_large_for_fp16_ends_the_run_before_anything_is_saved(tmp_path
     (2, {"learning_rate": 1e38, "optimizer": "sgd", "data": {"normalize": {"mean": [0], "std": [1e-5]}}})], ids=["norm", "weights"])
 def test_a_norm_or_a_weight_that_overflows_ends_the_run_before_anything_is_saved(tmp_path, processes, changes):
     assert_nothing_is_saved(tmp_path, changes, processes, "the update by its gradients")
-
-
-@pytest.mark.parametrize("name", swept(list(MODELS), ["net", "mlp", "lenet"]))
-def test_every_models_weights_load_in_pytorch_and_give_the_same_accuracy(tmp_path, name):
-    limits = {"limit_train": 256, "limit_test": 200} if name == "resnet18" else {"limit_train": 2560, "limit_test": 2000}
-    trained = train(tmp_path, {"epochs": 1, "model": {"name": name}, "precision": "bf16", "data": limits}, processes=2)
-    model = MODELS[name]()
-    model.load_state_dict(torch.load(trained.path / "model.pt", weights_only=True), strict=True)
-    model.eval()
-    images, labels = map(torch.from_numpy, read_mnist("t10k", limits["limit_test"]))
-    with torch.no_grad():
-        accuracy = (model(images).argmax(1) == labels).double().mean().item()
-    assert trained.summary()["test_accuracy"] == pytest.approx(accuracy, abs=1e-4)
 
 
 def test_held_out_samples_choose_the_best_and_end_the_run(tmp_path):

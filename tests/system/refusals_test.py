@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy
 import pytest
-from support import BINARY, MNIST, Process, environment, free_port, run, start, train, wait_until, write_config
+from support import BINARY, MNIST, Process, environment, free_port, run, train, wait_until, write_config
 
 
 def alone(port):
@@ -170,14 +170,6 @@ def test_a_result_that_nobody_can_get_is_a_failure(tmp_path):
         assert done.returncode == 1 and "cannot write to standard output" in done.stderr, done.stderr
 
 
-def test_sigquit_saves_and_ends_a_run(tmp_path):
-    with start(tmp_path, {"epochs": 1000}) as process:
-        process.wait_for_step(3)
-        process.send(signal.SIGQUIT)
-        assert process.wait() == 143, process.stderr
-        assert process.run_folder.checkpoints() and process.alive() == []
-
-
 def test_a_warm_up_that_max_steps_cuts_is_said(tmp_path):
     folder = train(tmp_path, {"max_steps": 3, "schedule": {"warmup_epochs": 1}})
     assert "schedule.warmup_epochs 1 is 20 steps, but max_steps ends the run after 3" in folder.stderr
@@ -224,13 +216,13 @@ def test_a_network_that_is_too_big_for_any_images_says_so(tmp_path):
     assert 'model "mlp": ' in refused.stderr
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", "nowhere.invalid"])
-def test_a_store_that_nobody_serves_is_named_without_stack_frames(tmp_path, address):
+@pytest.mark.parametrize("address, why", [("127.0.0.1", ""), ("nowhere.invalid", "the host name does not resolve")])
+def test_a_store_that_nobody_serves_is_named_without_stack_frames(tmp_path, address, why):
     config = write_config(tmp_path, {"launch": {"rendezvous_timeout_s": 3}})
     launcher = alone(free_port()) | {"RANK": 1, "WORLD_SIZE": 2, "MASTER_ADDR": address}
     refused = run("--config", config, "--output", tmp_path / "run", folder=tmp_path, variables=launcher)
     assert refused.returncode == 4
-    assert f"cannot reach the store at {address}:" in refused.stderr, refused.stderr
+    assert f"cannot reach the store at {address}:" in refused.stderr and why in refused.stderr, refused.stderr
     assert "frame #" not in refused.stderr and "Exception raised" not in refused.stderr, refused.stderr
     assert len(refused.stderr.splitlines()) < 4, refused.stderr
 

@@ -113,8 +113,7 @@ def test_a_dry_run_refuses_the_folder_that_a_run_would_refuse(tmp_path, trained)
     assert sorted(tmp_path.iterdir()) == before
 
 
-@pytest.mark.parametrize("form", ["idx", "image-folder", "lmdb"])
-@pytest.mark.parametrize("model", ["net", "lenet"])
+@pytest.mark.parametrize("form, model", [("idx", "net"), ("image-folder", "lenet"), ("lmdb", "net")])
 def test_images_too_small_for_a_network_are_refused_before_a_run_has_a_folder(tmp_path, form, model):
     pixels = numpy.arange(40 * 8 * 8, dtype=numpy.uint8).reshape(40, 8, 8)
     source = write_idx_folder(tmp_path / "idx", pixels, numpy.arange(40) % 10)

@@ -1,19 +1,15 @@
 """`deterministic: {"shards": 4}`: the bits of a run are those of its shards, whoever computes them."""
 
-import itertools
 import signal
-from contextlib import ExitStack
 
 import pytest
-from support import (BINARY, Process, averaging, import_torch, merged, run, send, start, stop_by_sigterm, swept, torchrun,
-                     train, write_config)
+from support import averaging, import_torch, merged, run, send, start, stop_by_sigterm, torchrun, train, write_config
 
 # Uneven shards; the last batch of an epoch has fewer samples than there are shards.
 BY_SHARDS = {"deterministic": {"shards": 4}, "batch_size": 46, "data": {"limit_train": 922, "limit_test": 301},
              "checkpoint": {"keep_best": False}, "test_batch_size": 50}
 RESNET18 = {"epochs": 1, "batch_size": 22, "data": {"limit_train": 69, "limit_test": 40}}
 MODELS = {"net": {}, "mlp": {"model": {"hidden": [64]}}, "lenet": {}, "resnet18": RESNET18}
-CASES = list(itertools.product(MODELS, ("fp32", "bf16")))
 # What would show that ranks disagree: decisions by the test loss, an average, statistics that are gathered, clipping.
 FULL = {"schedule": {"name": "plateau", "patience": 0}, "ema": {"decay": 0.9}, "max_gradient_norm": 1, "epochs": 3,
         "label_smoothing": 0.1, "optimizer": "adam", "gradient_accumulation_steps": 2,
@@ -34,41 +30,37 @@ def results(folder):
             [(step["step"], step["loss"]) for step in folder.steps()])
 
 
-@pytest.mark.parametrize("model, precision", swept(CASES, [("net", "bf16"), ("lenet", "fp32"), ("resnet18", "bf16")]))
+@pytest.mark.parametrize("model, precision", [("net", "bf16"), ("lenet", "fp32"), ("resnet18", "bf16")])
 def test_one_hash_for_any_number_of_processes(tmp_path, model, precision):
     changes = config(model, precision)
     expected = results(train(tmp_path, changes, processes=1, output="1"))
-    for processes in (2, 3, 4):
+    for processes in (2, 4):
         assert results(train(tmp_path, changes, processes=processes, output=f"{processes}")) == expected, processes
     gloo = train(tmp_path, merged(changes, averaging("flat")), processes=3, output="gloo")
     assert gloo.summary()["gradient_averaging"] == "flat"
     assert results(gloo) == expected
 
 
-@pytest.mark.parametrize("shards", swept([1, 2, 3, 5, 8], [3]))
-@pytest.mark.parametrize("precision", swept(["fp32", "bf16"], ["fp32"]))
+@pytest.mark.parametrize("shards, precision", [(3, "fp32"), (5, "bf16")])
 def test_everything_around_the_gradients_goes_by_shard_too(tmp_path, shards, precision):
     changes = merged(BY_SHARDS, FULL | {"precision": precision, "deterministic": {"shards": shards}})
     expected = results(train(tmp_path, changes, processes=1, output="1"))
-    for processes in range(2, min(shards, 4) + 1):
-        for strategy in ("flat", "shared_memory"):
-            folder = train(tmp_path, merged(changes, averaging(strategy)), processes=processes,
-                           output=f"{processes}-{strategy}")
-            assert results(folder) == expected, (processes, strategy)
+    for processes, strategy in ((2, "flat"), (3, "shared_memory")):
+        folder = train(tmp_path, merged(changes, averaging(strategy)), processes=processes, output=strategy)
+        assert results(folder) == expected, (processes, strategy)
 
 
 def test_the_number_of_shards_and_without_shards_that_of_processes_shows_in_the_bits(tmp_path):
     hashes = {train(tmp_path, config(deterministic={"shards": shards}), processes=2, output=f"{shards}").digest()
-              for shards in (2, 3, 4)}
-    assert len(hashes) == 3
+              for shards in (2, 3)}
+    assert len(hashes) == 2
     hashes = {train(tmp_path, config(deterministic=True), processes=processes, output=f"plain-{processes}").digest()
-              for processes in (1, 2, 3)}
-    assert len(hashes) == 3
+              for processes in (1, 2)}
+    assert len(hashes) == 2
 
 
-@pytest.mark.parametrize("model, precision", swept(CASES, [("lenet", "bf16")]))
-def test_resumes_on_other_numbers_of_processes_end_with_the_same_bits(tmp_path, model, precision):
-    changes = config(model, precision, checkpoint={"every_steps": 3}, epochs=2)
+def test_resumes_on_other_numbers_of_processes_end_with_the_same_bits(tmp_path):
+    changes = config("lenet", "bf16", checkpoint={"every_steps": 3}, epochs=2)
     expected = train(tmp_path, changes, processes=2, output="whole")
     steps = len(expected.steps())
     folder = stop_by_sigterm(tmp_path, changes, processes=3, step=steps // 4)
@@ -83,44 +75,30 @@ def test_resumes_on_other_numbers_of_processes_end_with_the_same_bits(tmp_path, 
     assert results(folder) == results(expected)
 
 
-@pytest.mark.parametrize("processes, rank", swept([(2, 0), (3, 2), (4, 1)], [(3, 2)]))
-def test_a_killed_rank_does_not_change_the_bits(tmp_path, processes, rank):
+def test_a_killed_rank_does_not_change_the_bits(tmp_path):
     changes = config("net", "bf16", checkpoint={"every_steps": 3}, launch={"max_restarts": 1})
     expected = results(train(tmp_path, changes, processes=1, output="whole"))
-    with start(tmp_path, changes, processes=processes) as process:
+    with start(tmp_path, changes, processes=3) as process:
         process.wait_for_step(8)
-        send(process.wait_for_ranks(processes)[rank], signal.SIGKILL)
+        send(process.wait_for_ranks(3)[2], signal.SIGKILL)
         assert process.wait() == 0, process.stderr
     assert process.run_folder.summary()["restarts"] == 1
     assert results(process.run_folder) == expected
 
 
-@pytest.mark.parametrize("processes", swept([1, 2, 3, 4], [3]))
-def test_torchrun_gives_the_same_bits(tmp_path, processes):
+def test_torchrun_gives_the_same_bits(tmp_path):
     import_torch()
     expected = results(train(tmp_path, config(), processes=2, output="own"))
-    with torchrun(tmp_path, config(), "--standalone", "--nproc-per-node", processes) as process:
+    with torchrun(tmp_path, config(), "--standalone", "--nproc-per-node", 3) as process:
         assert process.wait() == 0, process.stderr
-    assert process.run_folder.summary()["world_size"] == processes
+    assert process.run_folder.summary()["world_size"] == 3
     assert results(process.run_folder) == expected
-
-
-def test_processes_of_open_mpi_give_the_same_bits(tmp_path):
-    expected = results(train(tmp_path, config(), processes=1, output="own"))
-    with ExitStack() as stack:
-        command = [BINARY, "--config", write_config(tmp_path, config()), "--output", tmp_path / "run"]
-        ranks = [stack.enter_context(Process(command, tmp_path, tmp_path / "run", {
-            "OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_SIZE": 3, "OMPI_COMM_WORLD_LOCAL_RANK": rank,
-            "OMPI_COMM_WORLD_LOCAL_SIZE": 3})) for rank in range(3)]
-        for rank in ranks:
-            assert rank.wait() == 0, rank.stderr
-        assert results(ranks[0].run_folder) == expected
 
 
 def test_evaluation_of_a_checkpoint_has_one_result(tmp_path):
     folder = train(tmp_path, config(), processes=2)
     outputs = {run("evaluate", "--checkpoint", folder.checkpoints()[-1], "--nproc-per-node", processes, "--json").stdout
-               for processes in (1, 2, 3, 4)}
+               for processes in (1, 3)}
     assert len(outputs) == 1 and "test_loss" in outputs.pop()
 
 

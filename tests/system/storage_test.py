@@ -130,13 +130,12 @@ def ended_process():
     return process.pid
 
 
-@pytest.mark.parametrize("error", swept(["ENOLCK", "ENOSYS", "EOPNOTSUPP", "EPERM", "EINVAL"], ["ENOLCK"]))
-def test_a_run_trains_where_there_are_no_file_locks_with_one_warning(tmp_path, error):
+def test_a_run_trains_without_file_locks_with_one_warning(tmp_path):
     (tmp_path / "run").mkdir()
     pid = ended_process()
     (tmp_path / "run/.lock").write_text(f"process {pid} on {os.uname().nodename}")
     command = ["--config", write_config(tmp_path, CONFIG), "--output", tmp_path / "run", "--nproc-per-node", 1]
-    done, trace = inject(tmp_path, f"flock:error={error}", *command)
+    done, trace = inject(tmp_path, "flock:error=ENOLCK", *command)
     assert done.returncode == 0 and "(INJECTED)" in trace, done.stderr
     (warning,) = re.findall(r".*cannot be locked.*", done.stderr)
     assert str(tmp_path / "run") in warning and str(pid) not in done.stderr
@@ -187,11 +186,10 @@ def test_fetch_works_where_there_are_no_file_locks(tmp_path):
     assert len(list((tmp_path / "data").iterdir())) == 4
 
 
-@pytest.mark.parametrize("error", swept(["EINVAL", "EOPNOTSUPP", "ENOSYS", "EBADF", "EACCES"], ["EINVAL"]))
-def test_a_run_trains_where_folders_cannot_be_synced_with_one_warning(tmp_path, error, whole):
+def test_a_run_trains_though_folders_cannot_be_synced_with_one_warning(tmp_path, whole):
     folder = tmp_path / "run"
     command = ["--config", write_config(tmp_path, CONFIG), "--output", folder, "--nproc-per-node", 1]
-    done, trace = inject(tmp_path, f"fsync:error={error}", *command, paths=[folder, folder / "checkpoints"])
+    done, trace = inject(tmp_path, "fsync:error=EINVAL", *command, paths=[folder, folder / "checkpoints"])
     assert done.returncode == 0 and trace.count("(INJECTED)") > 2, done.stderr
     assert done.stderr.count("cannot be synced") == 1, done.stderr
     assert (folder / "model.pt").read_bytes() == (whole.path / "model.pt").read_bytes()

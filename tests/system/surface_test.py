@@ -1,7 +1,7 @@
 """Every model, optimizer and schedule means what PyTorch means by it, on any number of processes."""
 
 import pytest
-from support import import_torch, read_mnist, relative_difference, swept, train
+from support import import_torch, read_mnist, relative_difference, train
 
 torch = import_torch()
 
@@ -71,17 +71,15 @@ def sgd(rate):
     return lambda parameters: torch.optim.SGD(parameters, lr=rate)
 
 
-@pytest.mark.parametrize("name, processes", swept(
-    [(name, processes) for name in ("mlp", "lenet") for processes in (1, 2, 3)], [("mlp", 2), ("lenet", 3)]))
+@pytest.mark.parametrize("name, processes", [("mlp", 2), ("lenet", 3)])
 def test_every_model_follows_pytorch(tmp_path, initial, name, processes):
     run, weights = check(tmp_path, name, initial, {"learning_rate": 0.01}, processes, sgd(0.01))
     assert relative_difference(run.weights(), weights) < 1e-3
 
 
-@pytest.mark.parametrize("processes", swept([1, 3], [3]))
-def test_resnet18_follows_pytorch_with_synchronised_batch_norm(tmp_path, initial, processes):
+def test_resnet18_follows_pytorch_with_synchronised_batch_norm(tmp_path, initial):
     changes = {"learning_rate": 0.001, "sync_batch_norm": True}
-    run, weights = check(tmp_path, "resnet18", initial, changes, processes, sgd(0.001))
+    run, weights = check(tmp_path, "resnet18", initial, changes, 3, sgd(0.001))
     assert run.weights()["1.num_batches_tracked"] == 4
     # Biases in front of a batch norm have a gradient of nothing but rounding.
     ours = run.weights()
@@ -100,8 +98,7 @@ def test_batch_norm_of_one_process_each_differs_from_the_synchronised(tmp_path, 
     assert losses("each", False)[0] != pytest.approx(losses("all", True)[0], rel=1e-4)
 
 
-@pytest.mark.parametrize("name, processes", swept([("adam", 1), ("adam", 3), ("adamw", 1), ("adamw", 3)],
-                                                  [("adam", 3), ("adamw", 1)]))
+@pytest.mark.parametrize("name, processes", [("adam", 3), ("adamw", 1)])
 def test_every_optimizer_follows_pytorch(tmp_path, initial, name, processes):
     kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[name]
     changes = {"optimizer": name, "learning_rate": 1e-3, "weight_decay": 0.01}

@@ -8,7 +8,7 @@ import pytest
 from fake_gpus import ON_GPU, fake_gpus, needs_fake_gpus
 from pictures import write_png
 from support import (MNIST, averaging, import_torch, merged, read_idx, read_mnist, relative_difference, run,
-                     stop_by_sigterm, swept, train, write_config)
+                     stop_by_sigterm, train, write_config)
 
 torch = import_torch()
 nn = torch.nn
@@ -111,10 +111,7 @@ def test_it_learns_what_the_same_network_built_in_learns(tmp_path, save):
         assert scripted.steps()[-1]["loss"] == pytest.approx(built_in.steps()[-1]["loss"], rel=1e-4)
 
 
-@pytest.mark.parametrize("processes, strategy, precision", swept(
-    [(1, "auto", "fp32"), (1, "auto", "bf16"), (2, "flat", "fp32"), (2, "bucketed", "bf16"), (2, "shared_memory", "fp32"),
-     (3, "shared_memory", "bf16"), (3, "bucketed", "fp32")],
-    [(1, "auto", "fp32"), (2, "bucketed", "bf16"), (3, "shared_memory", "bf16")]))
+@pytest.mark.parametrize("processes, strategy, precision", [(1, "auto", "fp32"), (2, "bucketed", "bf16"), (3, "shared_memory", "bf16")])
 def test_a_stopped_run_resumes_to_the_same_bits(tmp_path, small, processes, strategy, precision):
     changes = with_script(small, precision=precision, **averaging(strategy))
     whole = train(tmp_path, changes, processes=processes, output="whole")
@@ -288,7 +285,7 @@ def test_damage_to_a_script_crashes_nothing(tmp_path, small):
     path = tmp_path / "damaged.ts"
     with zipfile.ZipFile(small) as archive:
         parts = [part for part in archive.infolist() if "/data/" not in part.filename]
-    for part, fraction in itertools.product(parts, (0, 0.3, 0.6, 0.9)):
+    for part, fraction in itertools.product(parts, (0, 0.6)):
         position = part.header_offset + int(fraction * part.compress_size)
         path.write_bytes(whole[:position] + bytes(byte ^ 0x55 for byte in whole[position:position + 4]) + whole[position + 4:])
         result = run("--config", write_config(tmp_path, with_script(path, max_steps=1)), "--nproc-per-node", 1, "--output",

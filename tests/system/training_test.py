@@ -153,21 +153,6 @@ def test_the_written_config_repeats_the_run_to_the_bit(tmp_path):
     assert other.digest() != first.digest()
 
 
-def test_files_take_the_names_that_the_config_gives(tmp_path):
-    names = {"model_file": "weights.pt", "accuracies_file": "a.json", "max_steps": 2}
-    folder = train(tmp_path, names)
-    assert (folder.path / "weights.pt").stat().st_size > 1e6
-    assert len(folder.read_json("a.json")) == 1
-    assert not (folder.path / "model.pt").exists() and not (folder.path / "accuracies.json").exists()
-
-
-def test_a_run_ends_at_the_first_epoch_that_is_good_enough(tmp_path):
-    folder = train(tmp_path, {"epochs": 50, "stop_at_accuracy": 0.5, "data": {"limit_train": 1280}})
-    accuracies = folder.read_json("accuracies.json")
-    assert accuracies[-1] >= 0.5 > max(accuracies[:-1], default=0)
-    assert folder.summary()["epochs"] == len(accuracies) < 50
-
-
 def test_a_quiet_run_says_nothing(tmp_path):
     command = train_command(write_config(tmp_path, {"max_steps": 2}), tmp_path / "run", 2, "--quiet")
     with Process(command, tmp_path) as process:
