@@ -17,8 +17,9 @@ from pathlib import Path
 sys.dont_write_bytecode = True
 import runs  # noqa: E402
 
-# A GPU does 40 steps before anyone can interrupt it.
+# A GPU does 40 steps before anyone can interrupt it; a mock GPU is slower.
 LONGER = {"epochs": 3, "data": {"limit_train": 60000}}
+LONGER_ON_MOCKS = {"epochs": 3, "data": {"limit_train": 5120}}
 TOLERANCE = 1e-4  # of weights after 20 steps, relative to a tensor's largest
 FILES = ("config.json", "accuracies.json", "model.pt", "metrics.jsonl", "summary.json", "logs/rank-0.log")
 
@@ -99,7 +100,8 @@ class Smoke:
         )
 
     def long_run(self, name):
-        return self.run(name, self.processes, **(LONGER if self.device == "cuda" else {}))
+        changes = {} if self.device == "cpu" else LONGER_ON_MOCKS if self.wiring else LONGER
+        return self.run(name, self.processes, **changes)
 
     def check_resume(self, whole):
         broken = self.long_run("interrupted").interrupt_after(5)

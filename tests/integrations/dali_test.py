@@ -35,8 +35,7 @@ def sets(tmp_path_factory):
     """The first of MNIST by `convert`: an LMDB of JPEG, one of PNG, and folders of PNG."""
     folder = tmp_path_factory.mktemp("sets")
     for name, target, encoding in (("jpeg", "lmdb", "jpeg"), ("png", "lmdb", "png"), ("folder", "image-folder", "png")):
-        result = run("convert", "--from", f"idx:{small_mnist().name}/mnist", "--to", f"{target}:{folder / name}", "--encoding", encoding)
-        assert result.returncode == 0, result.stderr
+        run("convert", "--from", f"idx:{small_mnist().name}/mnist", "--to", f"{target}:{folder / name}", "--encoding", encoding, expect=0)
     return folder
 
 
@@ -107,9 +106,8 @@ def foreign(tmp_path_factory):
 @pytest.mark.parametrize("decode", ("dali", "once"))
 def test_dali_mlp_json_reaches_what_it_reproduces_on_an_lmdb_of_another_program(tmp_path, foreign, decode):
     flags = [f"data.{half}={foreign / half}" for half in ("train", "test")] + [f"data.decode={decode}", "device=cpu"]
-    result = run("--config", REPOSITORY / "configs" / "dali_mlp.json", "--output", tmp_path / "run", "--nproc-per-node", 2,
-                 *(part for flag in flags for part in ("--set", flag)), timeout=500)
-    assert result.returncode == 0, result.stderr
+    run("--config", REPOSITORY / "configs" / "dali_mlp.json", "--output", tmp_path / "run", "--nproc-per-node", 2,
+        *(part for flag in flags for part in ("--set", flag)), timeout=500, expect=0)
     accuracies = json.loads((tmp_path / "run" / "accuracies.json").read_text())
     assert accuracies == pytest.approx(ACCURACIES, abs=0.02)
 
@@ -164,8 +162,7 @@ def test_photographs_look_alike_by_either_decoder(tmp_path, size, channels, most
                 "limit_train": None, "limit_test": None, "size": size, "channels": channels, "decode": decode}
         config = write_config(tmp_path, {"batch_size": 12, "data": data})
         result = run("preview", "--config", config, "--output", tmp_path / f"{decode}.png", "--scale", 1,
-                     "--nproc-per-node", 2)
-        assert result.returncode == 0, result.stderr
+                     "--nproc-per-node", 2, expect=0)
         facts = json.loads(result.stdout)
         grids.append(read_png((tmp_path / f"{decode}.png").read_bytes()))
     ours, dalis = (numpy.asarray(grid, dtype=int) for grid in grids)
@@ -201,8 +198,7 @@ def test_a_bad_image_is_named_or_left_out(tmp_path, name):
     data = {"dataset": None, "format": "image-folder", "train": str(tmp_path / "train"), "test": str(tmp_path / "test"),
             "limit_train": None, "limit_test": None, "decode": "dali"}
     config = write_config(tmp_path, {"epochs": 1, "batch_size": 8, "model": {"name": "mlp", "hidden": [8]}, "data": data})
-    result = run("--config", config, "--output", tmp_path / "run", "--nproc-per-node", 2)
-    assert result.returncode == 3, result.stderr
+    result = run("--config", config, "--output", tmp_path / "run", "--nproc-per-node", 2, expect=3)
     assert f"{bad}: " in result.stderr and message in result.stderr
     skipped = run("--config", config, "--output", tmp_path / "skip", "--nproc-per-node", 2, "--set",
                   "data.on_bad_sample=skip")

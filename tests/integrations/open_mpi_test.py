@@ -59,6 +59,7 @@ def test_shards_give_the_same_bits_under_mpirun(engine, tmp_path, processes):
     assert process.run_folder.digest() == expected.digest()
 
 
+@pytest.mark.clock
 def test_a_killed_rank_ends_mpirun_and_leaves_nothing(engine, tmp_path):
     with mpirun(engine, tmp_path, LONG_RUN) as process:
         process.wait_for_step(3)

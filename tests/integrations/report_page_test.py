@@ -162,6 +162,7 @@ def opening_seconds(page, picture):
     return min(once() for _ in range(4))
 
 
+@pytest.mark.clock
 def test_the_page_of_fifty_epochs_and_320_predictions_is_small_and_opens_within_a_second(runs, tmp_path):
     page = runs[0] / "report.html"
     assert len((runs[0] / "accuracies.json").read_text().split(",")) == 50

@@ -21,8 +21,7 @@ def test_weights_go_to_the_library_and_come_back(tmp_path):
     changes = {"epochs": 1, "model": {"name": "resnet18"}, "batch_size": 8, "data": {"limit_train": 8, "limit_test": 8}}
     folder = train(tmp_path, changes)
     weights, arrays, back = tmp_path / "ours.safetensors", tmp_path / "arrays.npz", tmp_path / "theirs.safetensors"
-    result = run("export", "--checkpoint", folder.path / "model.pt", "--format", "safetensors", "--output", weights)
-    assert result.returncode == 0, result.stderr
+    run("export", "--checkpoint", folder.path / "model.pt", "--format", "safetensors", "--output", weights, expect=0)
     read = run_python("-c", TO_NUMPY, weights, arrays, back)
     assert read.returncode == 0, read.stderr
     expected, found = read_pt(folder.path / "model.pt"), numpy.load(arrays)

@@ -84,6 +84,7 @@ def test_only_the_named_interface_is_listened_on(tmp_path, hosts):
         assert second.popen.poll() is None
 
 
+@pytest.mark.clock
 @needs_filter
 def test_a_network_that_is_cut_ends_both_hosts_within_the_time_out(tmp_path, hosts):
     with rank_on(hosts[1], 1, tmp_path, LONG_RUN) as second, rank_on(hosts[0], 0, tmp_path, LONG_RUN) as first:

@@ -39,8 +39,7 @@ def test_a_run_that_is_interrupted_in_an_epoch_resumes_with_the_same_draws(tmp_p
     config = merged(CONFIG, {"max_steps": 200})
     with start(tmp_path, config, processes=2) as process:
         process.wait_for_step(3)
-        process.send(signal.SIGTERM)
-        assert process.wait() == 143, process.stderr
+        process.stop(signal.SIGTERM, 143)
     stopped = process.run_folder.last_step()
     folder = train(tmp_path, merged(config, {"max_steps": stopped + 10}), *RESUME, processes=2)
     whole = train(tmp_path, merged(config, {"max_steps": stopped + 10}), processes=2, output="whole")
@@ -53,8 +52,7 @@ def test_test_images_get_the_size_that_the_model_was_trained_on(tmp_path):
     folder = train(tmp_path, config)
     assert folder.weights()["fc1.weight"].shape == (500, 50 * 3 * 3)  # 26 -> 22 -> 11 -> 7 -> 3
     path = write_config(tmp_path, config)
-    result = run("evaluate", "--checkpoint", folder.path / "model.pt", "--config", path)
-    assert result.returncode == 0, result.stderr
+    result = run("evaluate", "--checkpoint", folder.path / "model.pt", "--config", path, expect=0)
     assert json.loads(result.stdout)["test_accuracy"] == folder.epochs()[-1]["test_accuracy"]
 
 
@@ -63,8 +61,7 @@ def test_global_mixup_needs_a_second_process_and_says_so(tmp_path):
     config = {"max_steps": 10, "data": {"augment": augment}}
     plain = train(tmp_path, merged(config, {"data": {"augment": []}}), output="plain")
     path = write_config(tmp_path, config)
-    result = run("--config", path, "--output", tmp_path / "alone", "--nproc-per-node", 1)
-    assert result.returncode == 0, result.stderr
+    result = run("--config", path, "--output", tmp_path / "alone", "--nproc-per-node", 1, expect=0)
     assert "mixup with scope global" in result.stderr
     weights = train(tmp_path, config, output="alone2").weights()
     assert relative_difference(weights, plain.weights()) < TOLERANCE

@@ -49,8 +49,7 @@ def test_a_run_learns_the_batches_and_is_evaluated_as_it_was_trained(tmp_path, c
     summary = trained.summary()
     assert summary["samples_seen"] == 12 * 5 * COUNT
     assert summary["test_accuracy"] > 0.9
-    result = run("evaluate", "--checkpoint", trained.checkpoints()[-1], "--nproc-per-node", 1)
-    assert result.returncode == 0, result.stderr
+    result = run("evaluate", "--checkpoint", trained.checkpoints()[-1], "--nproc-per-node", 1, expect=0)
     assert json.loads(result.stdout)["test_accuracy"] == summary["test_accuracy"]
     pair = train(tmp_path, config(cifar), processes=2)
     assert pair.summary()["data_hash"] == summary["data_hash"]
@@ -66,8 +65,7 @@ def test_images_are_predicted_with_the_names_of_their_classes(tmp_path, cifar, t
     files = [write_png(tmp_path / f"{number}.png", image.transpose(1, 2, 0)) for number, image in enumerate(images)]
     for arguments in (["--checkpoint", trained.checkpoints()[-1]],
                       ["--checkpoint", trained.path / "model.pt", "--config", write_config(tmp_path, config(cifar))]):
-        result = run("predict", *arguments, *files)
-        assert result.returncode == 0, result.stderr
+        result = run("predict", *arguments, *files, expect=0)
         rows = [json.loads(line) for line in result.stdout.splitlines()]
         assert numpy.mean([row["guess"] == label for row, label in zip(rows, labels)]) > 0.9
         assert all(row["class"] == NAMES[row["guess"]] for row in rows)
@@ -79,8 +77,7 @@ def test_preview_shows_the_bytes_of_the_batches(tmp_path, cifar):
     for channels in (3, 1):
         path = write_config(tmp_path, merged(config(cifar), {"data": {"channels": channels}}))
         result = run("preview", "--config", path, "--output", tmp_path / "grid.png", "--scale", 1,
-                     "--nproc-per-node", 1)
-        assert result.returncode == 0, result.stderr
+                     "--nproc-per-node", 1, expect=0)
         facts = json.loads(result.stdout)
         page = read_png((tmp_path / "grid.png").read_bytes())
         (process,) = facts["processes"]
@@ -100,8 +97,7 @@ def test_preview_shows_the_bytes_of_the_batches(tmp_path, cifar):
 
 def test_figures_for_another_number_of_channels_are_exit_2_and_name_the_key(tmp_path, cifar):
     result = run("--config", write_config(tmp_path, config(cifar, normalize={"mean": [0.5, 0.5]})),
-                 "--output", tmp_path / "run")
-    assert result.returncode == 2
+                 "--output", tmp_path / "run", expect=2)
     assert "/data/normalize/mean: lists 2 numbers, but the images have 3 channels" in result.stderr
     assert not (tmp_path / "run").exists()
 
@@ -116,7 +112,6 @@ def test_an_archive_with_other_files_never_becomes_a_data_set(tmp_path):
     content = gzip.compress(archive.getvalue())
     (tmp_path / "mirror").mkdir()
     (tmp_path / "mirror" / "cifar-10-binary.tar.gz").write_bytes(content)
-    result = run("fetch", "cifar10", "--to", tmp_path / "to", "--mirror", (tmp_path / "mirror").as_uri())
-    assert result.returncode == 3
+    result = run("fetch", "cifar10", "--to", tmp_path / "to", "--mirror", (tmp_path / "mirror").as_uri(), expect=3)
     assert hashlib.sha256(content).hexdigest() in result.stderr
     assert not list((tmp_path / "to").iterdir())

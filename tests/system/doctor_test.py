@@ -41,8 +41,7 @@ def test_two_real_processes_averaged_both_ways(healthy):
 
 
 def test_people_get_a_table(tmp_path):
-    result = run("doctor", "--output", tmp_path / "run", "--set", "device=cpu")
-    assert result.returncode == 0, result.stderr
+    result = run("doctor", "--output", tmp_path / "run", "--set", "device=cpu", expect=0)
     lines = result.stdout.splitlines()
     assert any(line.startswith("ok       LibTorch") for line in lines), result.stdout
     assert f"{tmp_path}/run" in result.stdout
@@ -62,8 +61,7 @@ def test_people_get_a_table(tmp_path):
 def test_what_would_fail_is_a_problem_with_a_remedy(tmp_path, topic, settings, variables):
     variables = {"MNIST_TRAIN_DATA": tmp_path, "XDG_CACHE_HOME": tmp_path} | variables
     flags = [flag for setting in settings for flag in ("--set", setting)]
-    result = run("doctor", "--json", *flags, folder=tmp_path, variables=variables)
-    assert result.returncode == 1, result.stdout
+    result = run("doctor", "--json", *flags, folder=tmp_path, variables=variables, expect=1)
     finding = findings(result)[topic]
     assert finding["verdict"] == "problem"
     assert finding["remedy"]
@@ -80,17 +78,14 @@ def test_few_open_files_are_a_warning(tmp_path):
 def test_data_of_every_format_are_opened(tmp_path):
     idx = write_idx_folder(tmp_path / "idx", numpy.zeros((12, 8, 8), numpy.uint8), numpy.arange(12) % 10)
     for form in ("lmdb", "image-folder"):
-        made = run("convert", "--from", f"idx:{idx}", "--to", f"{form}:{tmp_path / form}")
-        assert made.returncode == 0, made.stderr
+        run("convert", "--from", f"idx:{idx}", "--to", f"{form}:{tmp_path / form}", expect=0)
         data = {"format": form, "dataset": None, "train": str(tmp_path / form / "train"),
                 "test": str(tmp_path / form / "test")}
         result = run("doctor", "--json", "--config", write_config(tmp_path, {
-            "data": data | {"limit_train": None, "limit_test": None}}), folder=tmp_path)
-        assert result.returncode == 0, result.stdout
+            "data": data | {"limit_train": None, "limit_test": None}}), folder=tmp_path, expect=0)
         assert findings(result)["data"]["values"] == {"train": 12, "test": 12}
 
 
 def test_a_wrong_config_is_exit_2():
-    result = run("doctor", "--set", "learning_rat=1")
-    assert result.returncode == 2
+    result = run("doctor", "--set", "learning_rat=1", expect=2)
     assert "learning_rate" in result.stderr

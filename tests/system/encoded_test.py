@@ -25,9 +25,8 @@ def sets(tmp_path_factory):
             (folder / "idx" / f"{prefix}-{kind}-ubyte").write_bytes(idx_bytes(array))
             arrays[half, kind] = array
     for target in ("lmdb", "image-folder"):
-        result = run("convert", "--from", f"idx:{folder / 'idx'}", "--to", f"{target}:{folder / target}",
-                     "--encoding", "png")
-        assert result.returncode == 0, result.stderr
+        run("convert", "--from", f"idx:{folder / 'idx'}", "--to", f"{target}:{folder / target}",
+            "--encoding", "png", expect=0)
     return folder, arrays
 
 
@@ -40,8 +39,7 @@ def data(sets, name, **others):
 def preview(folder, config, *arguments):
     """By process: the facts of each image, with its pixels."""
     result = run("preview", "--config", write_config(folder, config), "--output", folder / "grid.png", "--scale", 1,
-                 *arguments)
-    assert result.returncode == 0, result.stderr
+                 *arguments, expect=0)
     facts = json.loads(result.stdout)
     page = read_png((folder / "grid.png").read_bytes())
     processes = [process["images"] for process in facts["processes"]]
@@ -67,8 +65,7 @@ def test_labels_that_only_the_test_set_has_are_refused_and_classes_without_sampl
     assert "no training sample is of class 0 (of 7 classes" in result.stderr
     labels = tmp_path / "set" / "t10k-labels-idx1-ubyte"
     labels.write_bytes(idx_bytes((numpy.arange(12) % 6 + 2).astype(numpy.uint8)))
-    refused = run("--config", write_config(tmp_path, config), "--output", tmp_path / "refused")
-    assert refused.returncode == 3
+    refused = run("--config", write_config(tmp_path, config), "--output", tmp_path / "refused", expect=3)
     assert f"{labels}: sample 5: label 7, a class that the training set does not have" in refused.stderr
 
 
@@ -140,8 +137,7 @@ def test_each_process_reads_its_own_folder(tmp_path, sets):
     folder = train(tmp_path, merged({"epochs": 2, "batch_size": 10}, config), processes=2)
     count = sum(len(list(path.iterdir())) for path in (threes, sevens))
     assert folder.summary()["samples_seen"] == 2 * count
-    result = run("--config", write_config(tmp_path, config), "--nproc-per-node", 3, "--output", tmp_path / "three")
-    assert result.returncode == 2
+    result = run("--config", write_config(tmp_path, config), "--nproc-per-node", 3, "--output", tmp_path / "three", expect=2)
     assert "/data/train_per_process: names 2 training sets, but there are 3 processes" in result.stderr
     assert not (tmp_path / "three").exists()
 
@@ -168,13 +164,11 @@ def test_bad_files_end_the_run_before_it_begins_or_are_skipped_and_listed(tmp_pa
     config = merged({"epochs": 1, "batch_size": 16}, data(sets, "image-folder"))
     config["data"] |= {half: str(tmp_path / half) for half in HALVES}
     path = write_config(tmp_path, config)
-    result = run("--config", path, "--output", tmp_path / "run", "--nproc-per-node", 1)
-    assert result.returncode == 3, result.stderr
+    result = run("--config", path, "--output", tmp_path / "run", "--nproc-per-node", 1, expect=3)
     assert message in result.stderr and str(tmp_path / "train") in result.stderr
     assert not (tmp_path / "run" / "checkpoints").exists()
     skipped = run("--config", path, "--output", tmp_path / "skip", "--nproc-per-node", 2,
-                  "--set", "data.on_bad_sample=skip")
-    assert skipped.returncode == 0, skipped.stderr
+                  "--set", "data.on_bad_sample=skip", expect=0)
     count = 2 if name == "no class" else 1  # the test set lacks that class, too
     assert f"skipped {count} unusable images (data.on_bad_sample: skip)\n" in skipped.stderr and message in skipped.stderr
     seen = json.loads((tmp_path / "skip" / "summary.json").read_text())["samples_seen"]
@@ -193,8 +187,7 @@ def test_what_is_no_lmdb_and_what_lacks_a_class_is_named(tmp_path, sets):
     test = tmp_path / "test"
     shutil.copytree(sets[0] / "image-folder" / "test", test)
     shutil.rmtree(test / "4")
-    result = run("--config", write_config(tmp_path, data(sets, "image-folder", test=str(test))))
-    assert result.returncode == 3
+    result = run("--config", write_config(tmp_path, data(sets, "image-folder", test=str(test))), expect=3)
     assert "has no folder for the training set's class 4" in result.stderr
 
 
@@ -203,8 +196,7 @@ def test_fewer_samples_than_processes_leave_some_without(tmp_path, sets):
     losses = []
     for processes in (1, 3):
         output = tmp_path / f"run{processes}"
-        result = run("--config", write_config(tmp_path, config), "--nproc-per-node", processes, "--output", output)
-        assert result.returncode == 0, result.stderr
+        run("--config", write_config(tmp_path, config), "--nproc-per-node", processes, "--output", output, expect=0)
         losses.append(json.loads((output / "metrics.jsonl").read_text().splitlines()[-1])["train_loss"])
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
 

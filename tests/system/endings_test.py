@@ -138,8 +138,7 @@ def test_a_run_that_goes_back_shows_nothing_of_what_it_left(tmp_path):
     older = first.checkpoints()[0]
     with start(tmp_path, {"epochs": 1000}, "--resume", older) as process:
         process.wait_for_phase(0, "training", STEPS + 2)
-        process.send(signal.SIGTERM)
-        assert process.wait() == 143, process.stderr
+        process.stop(signal.SIGTERM, 143)
     assert len(first.read_json("accuracies.json")) == len(first.epochs()) == first.summary()["epochs"]
     assert first.summary()["epochs"] < 3
     assert not (first.path / "model.pt").exists() and not (first.path / "mistakes.jsonl").exists()
@@ -156,8 +155,7 @@ def test_a_run_that_starts_from_scratch_shows_nothing_of_the_lost_one(tmp_path):
     assert (tmp_path / "run" / "accuracies.json").exists()
     with start(tmp_path, changes, "--resume", "auto") as process:
         process.wait_for_phase(0, "training", 1)
-        process.send(signal.SIGTERM)
-        assert process.wait() == 143, process.stderr
+        process.stop(signal.SIGTERM, 143)
     assert len(process.run_folder.epochs()) == 0
     assert not (tmp_path / "run" / "accuracies.json").exists()
 
@@ -166,8 +164,7 @@ def test_a_run_that_starts_from_scratch_shows_nothing_of_the_lost_one(tmp_path):
 def test_a_run_that_is_stopped_before_its_first_step_says_so(tmp_path, number, code):
     with start(tmp_path, {"epochs": 1000}) as process:
         process.wait_for_phase(0, "starting")  # LibTorch is still being loaded
-        process.send(number)
-        assert process.wait() == code, process.stderr
+        process.stop(number, code)
     assert f"stopped by {number.name} before the first step: nothing was saved" in process.stderr
     assert not process.run_folder.checkpoints()
 
@@ -176,8 +173,7 @@ def test_a_resumed_run_that_is_stopped_before_its_first_step_says_how_to_continu
     train(tmp_path, {"epochs": 1})
     with start(tmp_path, {"epochs": 1000}, "--resume", "auto") as process:
         process.wait_for_phase(0, "starting")
-        process.send(signal.SIGINT)
-        assert process.wait() == 130, process.stderr
+        process.stop(signal.SIGINT, 130)
     assert "before the first step: nothing was saved" in process.stderr
     assert f"newest checkpoint: {process.run_folder.checkpoints()[-1]}" in process.stderr
     assert "continue with: " in process.stderr
@@ -190,8 +186,7 @@ def test_ctrl_c_reaches_a_run_that_a_shell_started_in_the_background(tmp_path):
     for phase in ("starting", "training"):
         with Process(command, tmp_path, tmp_path / "run") as process:
             process.wait_for_phase(0, phase)
-            process.send(signal.SIGINT)
-            assert process.wait() == 130, process.stderr
+            process.stop(signal.SIGINT, 130)
 
 
 def test_a_signal_after_the_last_step_does_not_undo_what_was_said(tmp_path):
@@ -257,8 +252,7 @@ def test_sigterm_whose_save_fails_is_no_success(tmp_path):
     with start(tmp_path, {"epochs": 1000, "checkpoint": {"every_epochs": 500, "keep_best": False}}) as process:
         process.wait_for_step(1)
         (tmp_path / "run" / "checkpoints").write_text("in the way")
-        process.send(signal.SIGTERM)
-        assert process.wait() == 5, process.stderr
+        process.stop(signal.SIGTERM, 5)
         assert "mnist-train failed" in process.stderr
 
 
@@ -267,8 +261,7 @@ def test_a_closed_terminal_or_sigquit_saves_and_ends_the_run(tmp_path, number):
     with start(tmp_path, {"epochs": 1000}) as process:
         process.wait_for_step(3)
         assert process.run_folder.summary()["status"] == "running"
-        process.send(number)
-        assert process.wait() == 143, process.stderr
+        process.stop(number, 143)
         assert process.run_folder.checkpoints() and process.alive() == []
 
 
@@ -286,8 +279,7 @@ def test_warnings_do_not_mix_with_results(tmp_path):
 
 def test_what_the_front_end_refuses_is_told_to_torchrun_too(tmp_path):
     file = tmp_path / "error.json"
-    failed = run("--config", "absent.json", folder=tmp_path, variables={"TORCHELASTIC_ERROR_FILE": str(file)})
-    assert failed.returncode == 2
+    run("--config", "absent.json", folder=tmp_path, variables={"TORCHELASTIC_ERROR_FILE": str(file)}, expect=2)
     assert "absent.json" in json.loads(file.read_text())["message"]["message"]
 
 
@@ -295,8 +287,7 @@ def test_two_signals_at_once_are_a_stop_by_the_first(tmp_path):
     with start(tmp_path, {"epochs": 1000}, processes=3) as process:
         process.wait_for_step(3)
         process.send(signal.SIGINT)
-        process.send(signal.SIGTERM)
-        assert process.wait() == 130, process.stderr
+        process.stop(signal.SIGTERM, 130)
         assert "stopped and saved" in process.stderr and "failed" not in process.stderr, process.stderr
         assert process.run_folder.checkpoints()
 

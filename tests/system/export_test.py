@@ -195,8 +195,7 @@ def test_the_scores_of_predict_are_those_of_the_logits(tmp_path, small_images):
     layers, _ = drawn_network(3, SHAPE)
     folder = train_layers(tmp_path, layers, data)
     files = [write_png(tmp_path / f"{number}.png", image) for number, image in enumerate(pixels[:20])]
-    result = run("predict", "--checkpoint", folder.checkpoints()[-1], *files)
-    assert result.returncode == 0, result.stderr
+    result = run("predict", "--checkpoint", folder.checkpoints()[-1], *files, expect=0)
     scores = [json.loads(line)["scores"] for line in result.stdout.splitlines()]
     session = session_of(exported(folder.checkpoints()[-1], "onnx", tmp_path / "net.onnx"))
     logits = onnx_logits(session, ((pixels[:20, None] / 255 - 0.4) / 0.3).astype(numpy.float32))

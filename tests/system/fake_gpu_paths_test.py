@@ -110,8 +110,7 @@ def test_encoded_images_reach_the_gpu(tmp_path, decode):
     images = tmp_path / "images"
     idx = write_idx_folder(tmp_path / "idx", *(read_idx(MNIST / f"train-{kind}-ubyte.gz")[:300]
                                                for kind in ("images-idx3", "labels-idx1")))
-    made = run("convert", "--from", f"idx:{idx}", "--to", f"image-folder:{images}")
-    assert made.returncode == 0, made.stderr
+    run("convert", "--from", f"idx:{idx}", "--to", f"image-folder:{images}", expect=0)
     data = {"format": "image-folder", "dataset": None, "train": str(images / "train"), "test": str(images / "test"),
             "decode": decode, "channels": 1, "limit_train": None, "limit_test": None}
     waits = []
@@ -133,8 +132,7 @@ def test_preview_and_evaluate_use_the_gpu(tmp_path):
         ["preview", "--config", config, "--output", tmp_path / "preview.png"],
         ["evaluate", "--config", config, "--checkpoint", result.path / "model.pt", "--nproc-per-node", 2],
     )):
-        done = run(*command, folder=tmp_path, variables=fake_gpus(2, report=tmp_path / f"report-{number}"))
-        assert done.returncode == 0, done.stderr
+        run(*command, folder=tmp_path, variables=fake_gpus(2, report=tmp_path / f"report-{number}"), expect=0)
         assert sum(report["copies"] > 0 for report in reports(tmp_path / f"report-{number}")) == 2
 
 

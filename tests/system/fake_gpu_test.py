@@ -75,8 +75,7 @@ def test_sigterm_saves_and_the_run_resumes(tmp_path, count):
     changes = merged(ENDLESS, TINY | {"batch_size": 8, "data": {"limit_train": 8 * steps}})
     with start(tmp_path, changes, processes=count, variables=fake_gpus(count, **SLOW)) as process:
         process.wait_for_step(10)
-        process.send(signal.SIGTERM)
-        assert process.wait() == 143, process.stderr
+        process.stop(signal.SIGTERM, 143)
     stopped = process.run_folder.summary()
     assert stopped["status"] == "stopped" and 10 <= stopped["steps"] < steps
     resumed = train(tmp_path, changes | {"epochs": 1}, "--resume", "auto", processes=count, variables=fake_gpus(count))
@@ -89,8 +88,7 @@ def test_sigterm_stops_a_run_whose_epochs_end_before_the_host_looks_for_it(tmp_p
     changes = merged(ENDLESS, TINY)
     with start(tmp_path, changes, processes=2, variables=fake_gpus(2)) as process:
         process.wait_for_step(10 * STEPS)  # from the second epoch or so on an interval is longer than an epoch
-        process.send(signal.SIGTERM)
-        assert process.wait(20) == 143, process.stderr
+        process.stop(signal.SIGTERM, 143)
     stopped = process.run_folder.summary()
     assert stopped["status"] == "stopped"
     resumed = train(tmp_path, changes | {"max_steps": stopped["steps"] + 5}, "--resume", "auto", processes=2,

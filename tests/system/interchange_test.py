@@ -34,8 +34,7 @@ def evaluate_in_python(model, name):
 def test_what_is_trained_here_gives_the_same_accuracy_in_python(tmp_path, name):
     folder = train(tmp_path, changes_for(name))
     exported = tmp_path / "weights.safetensors"
-    result = run("export", "--checkpoint", folder.checkpoints()[-1], "--format", "safetensors", "--output", exported)
-    assert result.returncode == 0, result.stderr
+    run("export", "--checkpoint", folder.checkpoints()[-1], "--format", "safetensors", "--output", exported, expect=0)
     for weights in (torch.load(folder.path / "model.pt", weights_only=True), read_safetensors(exported)[0]):
         model = MODELS[name]()
         model.load_state_dict(weights, strict=True)
@@ -57,8 +56,7 @@ def test_what_is_trained_in_python_gives_the_same_accuracy_here(tmp_path):
     expected = evaluate_in_python(model, name)
     config = write_config(tmp_path, changes_for(name, launch={"processes_per_node": 1}))
     for form in ("pt", "safetensors"):
-        result = run("evaluate", "--checkpoint", tmp_path / f"weights.{form}", "--config", config)
-        assert result.returncode == 0, result.stderr
+        result = run("evaluate", "--checkpoint", tmp_path / f"weights.{form}", "--config", config, expect=0)
         assert json.loads(result.stdout)["test_accuracy"] == pytest.approx(expected, abs=0.00005)
 
 
@@ -99,8 +97,7 @@ def test_python_continues_where_training_here_stopped(tmp_path, name, optimizer,
                "data": {"limit_train": samples, "limit_test": 10}, **changes}
     folder = train(tmp_path, changes)
     path = tmp_path / "training.pt"
-    result = run("export", "--checkpoint", folder.checkpoints()[-1], "--with-optimizer", "--output", path)
-    assert result.returncode == 0, result.stderr
+    run("export", "--checkpoint", folder.checkpoints()[-1], "--with-optimizer", "--output", path, expect=0)
     train(tmp_path, {**changes, "epochs": 4}, "--resume", "auto")
     ours = [step["loss"] for step in folder.steps()][2:]
 
@@ -125,8 +122,7 @@ def test_python_continues_where_training_here_stopped(tmp_path, name, optimizer,
 
 def test_optimizer_state_is_in_checkpoints_alone(tmp_path):
     folder = train(tmp_path, {"max_steps": 1, "data": {"limit_train": 128, "limit_test": 10}})
-    result = run("export", "--checkpoint", folder.path / "model.pt", "--with-optimizer", "--output", tmp_path / "x.pt")
-    assert result.returncode == 5
+    result = run("export", "--checkpoint", folder.path / "model.pt", "--with-optimizer", "--output", tmp_path / "x.pt", expect=5)
     assert "model.pt: holds weights alone: --with-optimizer needs a checkpoint" in result.stderr
     result = run("export", "--checkpoint", folder.checkpoints()[-1], "--with-optimizer", "--format", "safetensors",
                  "--output", tmp_path / "x.safetensors")

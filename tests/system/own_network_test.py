@@ -92,8 +92,7 @@ def test_a_built_in_network_is_the_list_that_describe_prints(tmp_path, name):
 
 
 def test_describe_shows_a_table_for_people(tmp_path):
-    shown = run("describe", "--config", write_config(tmp_path, {"model": {"layers": WITH_DROPOUT}}))
-    assert shown.returncode == 0, shown.stderr
+    shown = run("describe", "--config", write_config(tmp_path, {"model": {"layers": WITH_DROPOUT}}), expect=0)
     rows = [line.split() for line in shown.stdout.splitlines()]
     assert rows[0] == ["name", "layer", "output", "parameters", "multiply-adds"]
     assert rows[2] == ["0", "conv2d", "[N,4,24,24]", "104", "57,600"]
@@ -145,8 +144,7 @@ BAD = {  # layers: place and message
 
 @pytest.mark.parametrize("layers", BAD)
 def test_layers_that_do_not_fit_are_refused_before_a_process_starts(tmp_path, layers):
-    refused = run("--config", write_config(tmp_path), "--set", f"model.layers={layers}", "--output", tmp_path / "run")
-    assert refused.returncode == 2
+    refused = run("--config", write_config(tmp_path), "--set", f"model.layers={layers}", "--output", tmp_path / "run", expect=2)
     assert BAD[layers] in refused.stderr, refused.stderr
     assert len(refused.stderr) < 2000 and not (tmp_path / "run").exists()
 

@@ -59,8 +59,7 @@ def test_sigterm_in_any_phase_leaves_with_143_and_the_run_resumes_to_the_same_bi
             wait_for_a_save(process)
         else:
             process.wait_for_phase(0, phase, step)
-        process.send(signal.SIGTERM)
-        assert process.wait(20) == 143, process.stderr
+        process.stop(signal.SIGTERM, 143)
         assert_gone(process, within_s=1)
         assert "mnist-train failed" not in process.stderr
         folder = process.run_folder

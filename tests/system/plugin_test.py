@@ -64,8 +64,7 @@ def test_it_learns_and_its_checkpoints_are_evaluated(tmp_path, example):
 
 
 def test_describe_shows_its_modules(tmp_path, example):
-    shown = run("describe", "--config", write_config(tmp_path, with_plugin(example, {"width": 4})))
-    assert shown.returncode == 0, shown.stderr
+    shown = run("describe", "--config", write_config(tmp_path, with_plugin(example, {"width": 4})), expect=0)
     rows = [line.split() for line in shown.stdout.splitlines()[2:]]
     assert rows == [["(outside", "its", "modules)", "1"], ["conv", "Conv2d", "104"], ["norm", "BatchNorm2d", "8"],
                     ["fc", "Linear", "650"], ["sum", "763", "–"]]

@@ -126,6 +126,5 @@ def test_drawn_digits_are_learnt(tmp_path):
     config = {**SMALL, "epochs": 3, "data": {"format": "synthetic", "limit_train": 3000, "limit_test": 1000}}
     path = tmp_path / "synthetic.json"
     path.write_text(json.dumps(config))
-    done = run("--config", path, "--nproc-per-node", 2, "--output", tmp_path / "run")
-    assert done.returncode == 0, done.stderr
+    run("--config", path, "--nproc-per-node", 2, "--output", tmp_path / "run", expect=0)
     assert json.loads((tmp_path / "run/summary.json").read_text())["test_accuracy"] > 0.9

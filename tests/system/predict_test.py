@@ -32,8 +32,7 @@ def digits(tmp_path_factory):
 
 
 def predict(checkpoint, *images, **others):
-    result = run("predict", "--checkpoint", checkpoint, *images, **others)
-    assert result.returncode == 0, result.stderr
+    result = run("predict", "--checkpoint", checkpoint, *images, **others, expect=0)
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
@@ -158,8 +157,7 @@ def test_large_and_coloured_images_are_made_to_fit(tmp_path, checkpoint, digits)
 
 def test_jpegs_are_read_too(tmp_path, checkpoint, digits):
     source = write_idx_folder(tmp_path / "idx", read_idx(MNIST / "t10k-images-idx3-ubyte.gz")[:40], digits[1][:40])
-    made = run("convert", "--from", f"idx:{source}", "--to", f"image-folder:{tmp_path / 'jpegs'}", "--encoding", "jpeg")
-    assert made.returncode == 0, made.stderr
+    run("convert", "--from", f"idx:{source}", "--to", f"image-folder:{tmp_path / 'jpegs'}", "--encoding", "jpeg", expect=0)
     files = sorted((tmp_path / "jpegs" / "test").rglob("*.jp*g"))
     assert len(files) == 40
     labels = [int(file.parent.name) for file in files]
@@ -174,8 +172,7 @@ def test_files_that_are_no_images_are_named_and_the_others_are_printed(tmp_path,
     bad.write_text("no image")
     cut = tmp_path / "cut.png"
     cut.write_bytes(good.read_bytes()[:80])
-    result = run("predict", "--checkpoint", checkpoint, bad, good, tmp_path / "none.png", cut, tmp_path)
-    assert result.returncode == 3
+    result = run("predict", "--checkpoint", checkpoint, bad, good, tmp_path / "none.png", cut, tmp_path, expect=3)
     assert [json.loads(line)["file"] for line in result.stdout.splitlines()] == [str(good)]
     assert "4 of 5 files" in result.stderr
     for path in (bad, cut, tmp_path / "none.png", tmp_path):

@@ -55,8 +55,7 @@ def test_a_batch_size_per_process_is_that_times_the_processes(tmp_path):
     config = {key: value for key, value in SMALL.items() if key != "batch_size"}
     path = tmp_path / "each.json"
     path.write_text(json.dumps(config | common | {"batch_size_per_process": 20}))
-    result = run("--config", path, "--output", tmp_path / "each", "--nproc-per-node", 3)
-    assert result.returncode == 0, result.stderr
+    run("--config", path, "--output", tmp_path / "each", "--nproc-per-node", 3, expect=0)
     assert (tmp_path / "each/model.pt").read_bytes() == (of_all.path / "model.pt").read_bytes()
 
 
@@ -79,8 +78,7 @@ def test_evaluation_counts_each_sample_once(tmp_path, model, samples):
     config = write_config(tmp_path, {"test_batch_size": 100, "data": {"limit_test": samples}})
     results = []
     for processes in (1, 2, 3):
-        result = run("evaluate", "--checkpoint", model, "--config", config, "--nproc-per-node", processes)
-        assert result.returncode == 0, result.stderr
+        result = run("evaluate", "--checkpoint", model, "--config", config, "--nproc-per-node", processes, expect=0)
         results.append(json.loads(result.stdout))
         assert list(results[-1]) == ["test_loss", "test_accuracy", "samples"]
     assert [result["samples"] for result in results] == [samples] * 3

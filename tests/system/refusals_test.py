@@ -24,8 +24,7 @@ def test_a_mistake_of_the_user_names_no_process_and_leaves_no_folder(tmp_path, l
     config = write_config(tmp_path, {"data": {"dataset": None, "format": "idx", "train": "/nowhere", "test": "/nowhere",
                                               "limit_train": None, "limit_test": None}})
     before = sorted(tmp_path.iterdir())
-    refused = run("--config", config, folder=tmp_path, variables=alone(free_port()) if launcher == "another" else None)
-    assert refused.returncode == 3
+    refused = run("--config", config, folder=tmp_path, variables=alone(free_port()) if launcher == "another" else None, expect=3)
     assert re.match(r"mnist-train failed: (loading data: )?/nowhere: no such file", refused.stderr), refused.stderr
     assert "checkpoint" not in refused.stderr and "pid" not in refused.stderr
     assert sorted(tmp_path.iterdir()) == before
@@ -35,8 +34,7 @@ def test_a_missing_data_set_comes_with_the_command_that_downloads_it(tmp_path):
     (tmp_path / "empty").mkdir()
     config = write_config(tmp_path, {"data": {"dataset": "fashion-mnist"}})
     variables = {"MNIST_TRAIN_DATA": tmp_path / "empty", "XDG_CACHE_HOME": tmp_path / "empty"}
-    refused = run("--config", config, folder=tmp_path, variables=variables)
-    assert refused.returncode == 3
+    refused = run("--config", config, folder=tmp_path, variables=variables, expect=3)
     first = refused.stderr.splitlines()[0]
     assert "mnist-train fetch fashion-mnist --to " + str(tmp_path / "empty/mnist-train/fashion-mnist") in first, first
 
@@ -44,8 +42,7 @@ def test_a_missing_data_set_comes_with_the_command_that_downloads_it(tmp_path):
 @pytest.mark.parametrize("config, made", [("dali_mlp", "--to lmdb:{}/data/mnist-lmdb`"),
                                           ("mixup_image_folder", "put folders of images (.jpg, .jpeg, .png) there")])
 def test_a_shipped_config_without_its_data_says_what_makes_them(tmp_path, config, made):
-    refused = run("--config", config, "--set", "device=cpu", folder=tmp_path)
-    assert refused.returncode == 3
+    refused = run("--config", config, "--set", "device=cpu", folder=tmp_path, expect=3)
     first = refused.stderr.splitlines()[0]
     assert "no such file or folder (data.train)" in first and made.format(tmp_path) in first, first
 
@@ -56,8 +53,7 @@ def test_a_mistake_in_a_file_of_ones_own_is_told_with_its_place_in_the_config(tm
     for launcher in (None, alone(free_port())):
         write_config(tmp_path, {"model": {"torchscript": "model.ts"}})
         column = config.read_text().index('"model.ts"') + 1
-        refused = run("--config", config, folder=tmp_path, variables=launcher)
-        assert refused.returncode == 2
+        refused = run("--config", config, folder=tmp_path, variables=launcher, expect=2)
         assert refused.stderr.startswith(f"mnist-train failed: {config}:1:{column}: /model/torchscript: "), refused.stderr
 
 
@@ -73,8 +69,7 @@ def test_a_mistake_that_data_or_processes_show_is_told_with_its_place_in_the_con
     config = write_config(tmp_path, changes)
     column = config.read_text().index(place) + 1
     flags = ["--nproc-per-node", 1] if launcher == "own" else []
-    refused = run("--config", config, *flags, folder=tmp_path, variables=alone(free_port()) if launcher == "another" else None)
-    assert refused.returncode == 2
+    refused = run("--config", config, *flags, folder=tmp_path, variables=alone(free_port()) if launcher == "another" else None, expect=2)
     assert f"{config}:1:{column}: {key}: " in refused.stderr.splitlines()[0], refused.stderr
 
 
@@ -85,8 +80,7 @@ def test_a_mistake_that_only_the_files_of_a_data_set_show_is_told_with_its_place
     column = config.read_text().index('{"name": "random_crop"') + 1
     for command in ([], ["preview", "--output", tmp_path / "grid.png"], ["describe"]):
         arguments = command[:1] + ["--config", config] + command[1:]
-        refused = run(*arguments, folder=tmp_path)
-        assert refused.returncode == 2
+        refused = run(*arguments, folder=tmp_path, expect=2)
         assert f"{config}:1:{column}: /data/augment/0: random_crop takes 40x40" in refused.stderr, (command, refused.stderr)
 
 
@@ -111,8 +105,7 @@ def test_data_of_another_kind_are_named_with_what_to_do(tmp_path, data_format, n
 def test_the_labels_file_and_the_python_version_of_cifar_10_are_named_too(tmp_path):
     def refuse(**data):
         text = json.dumps({"device": "cpu", "data": data})
-        refused = run("--config", "-", input=text, folder=tmp_path)
-        assert refused.returncode == 3
+        refused = run("--config", "-", input=text, folder=tmp_path, expect=3)
         return refused.stderr.splitlines()[0]
 
     (tmp_path / "labels.csv").write_text("label\n5\n")
@@ -182,8 +175,7 @@ def test_a_conversion_that_is_stopped_says_so_and_leaves_nothing(tmp_path, numbe
     with Process([BINARY, "convert", "--from", f"idx:{MNIST}", "--to", f"image-folder:{tmp_path / 'to/k1'}"],
                  tmp_path) as process:
         wait_until(lambda: list((tmp_path / "to").rglob("*.png")), "the first image")
-        process.send(number)
-        assert process.wait() == code, process.stderr
+        process.stop(number, code)
         assert "stopped by SIG" in process.stderr
     assert not list((tmp_path / "to").iterdir())
 
@@ -191,8 +183,7 @@ def test_a_conversion_that_is_stopped_says_so_and_leaves_nothing(tmp_path, numbe
 def test_a_diagnosis_that_is_stopped_finds_no_problem(tmp_path):
     with Process([BINARY, "doctor"], tmp_path) as process:
         process.wait_for_ranks(2)
-        process.send(signal.SIGINT)
-        assert process.wait() == 130, process.stdout
+        process.stop(signal.SIGINT, 130)
         assert "problem" not in process.stdout and "stopped by SIGINT" in process.stderr
 
 
@@ -220,8 +211,7 @@ def test_a_network_that_is_too_big_for_any_images_says_so(tmp_path):
 def test_a_store_that_nobody_serves_is_named_without_stack_frames(tmp_path, address, why):
     config = write_config(tmp_path, {"launch": {"rendezvous_timeout_s": 3}})
     launcher = alone(free_port()) | {"RANK": 1, "WORLD_SIZE": 2, "MASTER_ADDR": address}
-    refused = run("--config", config, "--output", tmp_path / "run", folder=tmp_path, variables=launcher)
-    assert refused.returncode == 4
+    refused = run("--config", config, "--output", tmp_path / "run", folder=tmp_path, variables=launcher, expect=4)
     assert f"cannot reach the store at {address}:" in refused.stderr and why in refused.stderr, refused.stderr
     assert "frame #" not in refused.stderr and "Exception raised" not in refused.stderr, refused.stderr
     assert len(refused.stderr.splitlines()) < 4, refused.stderr

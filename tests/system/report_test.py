@@ -148,8 +148,7 @@ def test_the_report_command_makes_the_same_page_and_compares_runs(finished, tmp_
     assert json.loads(result.stdout) == {"output": str(tmp_path / "page.html"), "runs": 1}
     again, own = Page(tmp_path / "page.html"), Page(finished[1].path / "report.html")
     assert again.words.split("Written by")[0] == own.words.split("Written by")[0]
-    result = run("report", finished[1].path, finished[3].path, "--output", "-")
-    assert result.returncode == 0
+    result = run("report", finished[1].path, finished[3].path, "--output", "-", expect=0)
     (tmp_path / "both.html").write_text(result.stdout)
     both = Page(tmp_path / "both.html")
     assert "2 runs" in both.words and "(ran) world_size13" in both.words.replace(" 1", "1").replace(" 3", "3")

@@ -176,8 +176,7 @@ def test_a_checkpoint_is_saved_without_a_thread_if_there_is_none(tmp_path):
         with Process(command, tmp_path, tmp_path / "run") as process:
             process.wait_for_step(5)
             (folder / "pids.max").write_text("1")  # which ends nobody
-            process.send(signal.SIGTERM)
-            assert process.wait() == 143, process.stderr
+            process.stop(signal.SIGTERM, 143)
     assert "allows 1 processes and threads" in process.stderr
     assert "training waits while the checkpoint is saved" in process.stderr
     assert process.run_folder.checkpoints()
@@ -295,8 +294,7 @@ def test_names_and_data_cannot_forge_lines_or_drive_a_terminal(tmp_path):
     (tmp_path / name).mkdir()
     (tmp_path / name / "mnist").mkdir()
     (tmp_path / name / "mnist" / "train-images-idx3-ubyte").write_bytes(b"no images")
-    refused = run("--config", config, "--output", tmp_path / "run", "--nproc-per-node", 2)
-    assert refused.returncode == 3, refused.stderr
+    refused = run("--config", config, "--output", tmp_path / "run", "--nproc-per-node", 2, expect=3)
     assert "\x1b" not in refused.stderr and "\\x1b[31m" in refused.stderr
     assert not [line for line in refused.stderr.splitlines() if line.startswith("mnist-train failed: forged")]
 
@@ -365,5 +363,4 @@ def test_threads_wait_for_each_other_for_a_short_time_unless_the_user_says_other
     with start(tmp_path, CONFIG | {"epochs": 50}, processes=1, variables=asked) as process:
         rank = process.wait_for_ranks(1)[0]
         assert environment_of(rank).get("GOMP_SPINCOUNT") == spins
-        process.send(signal.SIGTERM)
-        assert process.wait() == 143, process.stderr
+        process.stop(signal.SIGTERM, 143)

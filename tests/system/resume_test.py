@@ -134,8 +134,7 @@ def test_a_finished_run_says_how_to_train_on(tmp_path, length, ended_by, longer)
     assert f"; {ended_by} ended it. To train on: " in told, told
     command = shlex.split(told.split("To train on: ")[1].splitlines()[0])
     assert command[-2:] == ["--set", longer]
-    longer_run = run(*command[1:], folder=tmp_path)
-    assert longer_run.returncode == 0, longer_run.stderr
+    run(*command[1:], folder=tmp_path, expect=0)
     assert folder.last_step() > steps
 
 
@@ -325,6 +324,5 @@ def test_the_newest_and_the_best_are_kept(tmp_path):
     names = {path.name for path in (folder.path / "checkpoints").iterdir()}
     assert names == {"step-00000080.safetensors", "step-00000100.safetensors", "best.safetensors"}
     result = run("evaluate", "--checkpoint", folder.path / "checkpoints/best.safetensors", "--config",
-                 tmp_path / "run.json", "--nproc-per-node", 1)
-    assert result.returncode == 0, result.stderr
+                 tmp_path / "run.json", "--nproc-per-node", 1, expect=0)
     assert json.loads(result.stdout)["test_accuracy"] == max(accuracies)

@@ -21,8 +21,7 @@ def copy(tmp_path, trained):
 
 
 def evaluated(*arguments):
-    result = run("evaluate", *arguments)
-    assert result.returncode == 0, result.stderr
+    result = run("evaluate", *arguments, expect=0)
     return json.loads(result.stdout), result.stderr
 
 
@@ -55,8 +54,7 @@ def test_every_command_takes_a_run_folder(tmp_path, copy):
     for name, form in (("net.pt", "pt"), ("net.onnx", "onnx"), ("net.py", "python")):
         for source in (copy, best):
             result = run("export", "--checkpoint", source, "--format", form, "--output", tmp_path / source.name / name
-                         if source == copy else tmp_path / name)
-            assert result.returncode == 0, result.stderr
+                         if source == copy else tmp_path / name, expect=0)
         assert (copy / name).read_bytes() == (tmp_path / name).read_bytes()
     linked = max((copy / "checkpoints").glob("step-*"))
     best.unlink()
@@ -119,8 +117,7 @@ def test_images_too_small_for_a_network_are_refused_before_a_run_has_a_folder(tm
     source = write_idx_folder(tmp_path / "idx", pixels, numpy.arange(40) % 10)
     train_set = test_set = source
     if form != "idx":
-        made = run("convert", "--from", f"idx:{source}", "--to", f"{form}:{tmp_path / form}")
-        assert made.returncode == 0, made.stderr
+        run("convert", "--from", f"idx:{source}", "--to", f"{form}:{tmp_path / form}", expect=0)
         train_set, test_set = tmp_path / form / "train", tmp_path / form / "test"
     config = tmp_path / "small.json"
     data = {"format": form, "train": str(train_set), "test": str(test_set)}
@@ -138,8 +135,7 @@ def test_a_preview_enlarges_small_images_and_names_what_it_drew(tmp_path):
     facts, pages = {}, {}
     for name, flags in (("default", []), ("same", ["--scale", 1]), ("three", ["--scale", 3])):
         page = tmp_path / f"{name}.png"
-        result = run("preview", "--config", config, "--output", page, "--nproc-per-node", 2, *flags)
-        assert result.returncode == 0, result.stderr
+        result = run("preview", "--config", config, "--output", page, "--nproc-per-node", 2, *flags, expect=0)
         facts[name], pages[name] = json.loads(result.stdout), read_png(page.read_bytes())
     assert [facts[name]["scale"] for name in facts] == [4, 1, 3]
     images = read_idx(MNIST / "train-images-idx3-ubyte.gz")
@@ -194,5 +190,4 @@ def test_weights_are_what_the_name_of_their_file_says(tmp_path):
     content = (folder / "model.safetensors").read_bytes()
     assert "__metadata__" in json.loads(content[8:8 + int.from_bytes(content[:8], "little")])
     config = folder / "config.json"
-    evaluated = run("evaluate", "--config", config, "--checkpoint", folder / "model.safetensors")
-    assert evaluated.returncode == 0, evaluated.stderr
+    run("evaluate", "--config", config, "--checkpoint", folder / "model.safetensors", expect=0)

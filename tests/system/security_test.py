@@ -75,9 +75,8 @@ def test_files_that_are_replaced_do_not_write_through_links(tmp_path):
     names = ("config.json", "model.pt", "accuracies.json", "summary.json")
     for name in names:
         (output / name).symlink_to(victim)
-    result = run("--config", write_config(tmp_path, SMALL_RUN), "--output", output, "--resume", "auto",
-                 "--nproc-per-node", 1)
-    assert result.returncode == 0, result.stderr
+    run("--config", write_config(tmp_path, SMALL_RUN), "--output", output, "--resume", "auto",
+        "--nproc-per-node", 1, expect=0)
     assert victim.read_text() == "precious"
     assert not any((output / name).is_symlink() for name in names)
 

@@ -26,8 +26,7 @@ def sets(tmp_path_factory):
     """The first of MNIST as an LMDB of JPEG and as folders of PNG."""
     folder = tmp_path_factory.mktemp("sets")
     for target in ("lmdb", "image-folder"):
-        result = run("convert", "--from", f"idx:{small_mnist().name}/mnist", "--to", f"{target}:{folder / target}")
-        assert result.returncode == 0, result.stderr
+        run("convert", "--from", f"idx:{small_mnist().name}/mnist", "--to", f"{target}:{folder / target}", expect=0)
     return folder
 
 
@@ -84,15 +83,13 @@ def test_every_process_streams_its_own_set_and_shares_may_move(tmp_path, sets):
 
 def test_evaluate_and_preview_stream_as_training_does(tmp_path, sets, decoded_before):
     path = write_config(tmp_path, config_of(sets, decode="stream"))
-    result = run("evaluate", "--checkpoint", decoded_before[1].path / "model.pt", "--config", path, "--nproc-per-node", 2)
-    assert result.returncode == 0, result.stderr
+    result = run("evaluate", "--checkpoint", decoded_before[1].path / "model.pt", "--config", path, "--nproc-per-node", 2, expect=0)
     assert json.loads(result.stdout)["test_accuracy"] == decoded_before[1].epochs()[-1]["test_accuracy"]
     grids = []
     for decode in ("stream", "once"):
         grid = tmp_path / f"{decode}.png"
         result = run("preview", "--config", path, "--set", f"data.decode={decode}", "--output", grid,
-                     "--nproc-per-node", 2)
-        assert result.returncode == 0, result.stderr
+                     "--nproc-per-node", 2, expect=0)
         grids.append(grid.read_bytes())
     assert grids[0] == grids[1]
 
@@ -107,8 +104,7 @@ def test_a_bad_image_ends_a_streamed_run_by_name_or_is_left_out_from_the_beginni
     config = config_of(sets, train=str(folder), test=str(tmp_path / "test"), limit_train=None, limit_test=100,
                        validation=0, decode="stream")
     config = write_config(tmp_path, merged(config, {"epochs": 1, "batch_size": 512}))
-    result = run("--config", config, "--output", tmp_path / "ends", "--nproc-per-node", 2)
-    assert result.returncode == 3, result.stderr
+    result = run("--config", config, "--output", tmp_path / "ends", "--nproc-per-node", 2, expect=3)
     assert f"{bad}: a broken PNG image" in result.stderr
     digests = []
     for decode in ("stream", "once"):

@@ -110,10 +110,12 @@ def small_mnist():
     return root
 
 
-def run(*arguments, folder=None, variables=None, timeout=LONG_S, **others):
-    """Any command of the binary, to its end."""
-    return subprocess.run([BINARY, *map(str, arguments)], capture_output=True, text=True, errors="replace",
+def run(*arguments, folder=None, variables=None, timeout=LONG_S, expect=None, **others):
+    """Runs any command of the binary to its end, which must have the exit code `expect` unless that is None."""
+    done = subprocess.run([BINARY, *map(str, arguments)], capture_output=True, text=True, errors="replace",
                           cwd=folder, env=environment(**(variables or {})), timeout=timeout, **others)
+    assert expect in (None, done.returncode), f"{' '.join(map(str, arguments))}: exit {done.returncode}\n{done.stdout}{done.stderr}"
+    return done
 
 
 def run_on_terminal(*arguments, folder=None):
@@ -171,6 +173,11 @@ class Process:
 
     def send(self, number):
         self.popen.send_signal(number)
+
+    def stop(self, number, code):
+        """Sends the signal, at which the run must end with that exit code."""
+        self.send(number)
+        assert self.wait() == code, self.stderr
 
     def alive(self):
         """Every process that was started by or for this run and is no zombie."""
@@ -292,8 +299,7 @@ def stop_by_sigterm(folder, changes, processes, step):
     """A run that is asked to stop once it has taken so many steps."""
     with start(folder, changes, processes=processes) as process:
         process.wait_for_step(step)
-        process.send(signal.SIGTERM)
-        assert process.wait() == 143, process.stderr
+        process.stop(signal.SIGTERM, 143)
         assert "--resume auto" in process.stderr
     return process.run_folder
 

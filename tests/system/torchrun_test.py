@@ -212,8 +212,7 @@ def test_a_worker_that_is_told_to_end_before_its_first_step_says_so_by_its_exit_
         with worker(tmp_path, 0, free_port(), CONFIG) as waiting:  # for rank 1
             wait_until(lambda: "mnist-train-worker" in executable_of(waiting.pid), "the worker")
             time.sleep(0.3)
-            waiting.send(number)
-            assert waiting.wait() == code, waiting.stderr
+            waiting.stop(number, code)
 
 
 def test_a_task_that_is_to_be_requeued_before_its_first_step_is(tmp_path):
@@ -265,8 +264,7 @@ def test_processes_of_one_mpirun_meet_on_one_host(tmp_path, own_launcher, names,
      "SLURM_STEP_NUM_TASKS": 1, "SLURM_STEP_NODELIST": "here", "SLURM_JOB_NAME": "interactive", "PMI_RANK": 0, "PMI_SIZE": 1},
 ], ids=["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "interactive step"])
 def test_a_shell_with_variables_of_a_launcher_starts_its_own_ranks(tmp_path, variables):
-    done = run("--config", write_config(tmp_path, CONFIG | {"max_steps": 1}), "--output", tmp_path / "run", variables=variables)
-    assert done.returncode == 0, done.stderr
+    run("--config", write_config(tmp_path, CONFIG | {"max_steps": 1}), "--output", tmp_path / "run", variables=variables, expect=0)
     assert RunFolder(tmp_path / "run").summary()["launcher"] == "mnist-train"
 
 

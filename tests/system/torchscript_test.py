@@ -75,16 +75,14 @@ class Attention(nn.Module):
 
 
 def test_describe_shows_modules_and_parameters(tmp_path, small):
-    shown = run("describe", "--config", write_config(tmp_path, with_script(small)))
-    assert shown.returncode == 0, shown.stderr
+    shown = run("describe", "--config", write_config(tmp_path, with_script(small)), expect=0)
     rows = [line.split() for line in shown.stdout.splitlines()]
     assert ["images", "[N,1,28,28]"] in rows and ["body", "Sequential"] in rows and ["body.0", "Conv2d", "156"] in rows
     assert rows[-1] == ["sum", "2,338", "–"]
 
     traced = torch.jit.trace(Attention(), torch.zeros(2, 1, 28, 28), check_trace=False)
     traced.save(str(tmp_path / "attention.ts"))
-    shown = run("describe", "--config", write_config(tmp_path, with_script(tmp_path / "attention.ts")), "--json")
-    assert shown.returncode == 0, shown.stderr
+    shown = run("describe", "--config", write_config(tmp_path, with_script(tmp_path / "attention.ts")), "--json", expect=0)
     described = json.loads(shown.stdout)
     assert described["multiply_adds"] is None
     assert described["parameters"] == sum(item.numel() for item in traced.parameters())
@@ -157,8 +155,7 @@ def test_a_checkpoint_without_its_script_says_what_it_lacks(tmp_path):
     script(Linear(), tmp_path / "linear.ts")
     folder = train(tmp_path, with_script(tmp_path / "linear.ts", max_steps=2))
     (tmp_path / "linear.ts").unlink()
-    refused = run("evaluate", "--checkpoint", folder.checkpoints()[-1])
-    assert refused.returncode == 2
+    refused = run("evaluate", "--checkpoint", folder.checkpoints()[-1], expect=2)
     for part in ("/model/torchscript: ", "linear.ts", "No such file", "not its code"):
         assert part in refused.stderr
 
@@ -274,8 +271,7 @@ def broken_files(folder, whole):
 def test_a_file_that_is_no_whole_script_is_refused(tmp_path, small):
     for name, part in broken_files(tmp_path, small.read_bytes()):
         refused = run("--config", write_config(tmp_path, with_script(tmp_path / name)), "--output", tmp_path / "run",
-                      "--nproc-per-node", 2)
-        assert refused.returncode == 2, f"{name}: {refused.stderr}"
+                      "--nproc-per-node", 2, expect=2)
         assert f"/model/torchscript: {tmp_path / name}: " in refused.stderr and part in refused.stderr, refused.stderr
 
 

@@ -68,8 +68,7 @@ def test_the_summary_tells_the_run(two_epochs):
 def test_the_best_accuracy_is_what_the_saved_checkpoint_reaches(tmp_path):
     """With a validation set, however high the test accuracy of other epochs is."""
     config = write_config(tmp_path, {"epochs": 8, "learning_rate": 0.05, "data": {"validation": 0.05, "limit_train": 1000}})
-    done = run("--config", config, "--output", tmp_path / "run", folder=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = run("--config", config, "--output", tmp_path / "run", folder=tmp_path, expect=0)
     folder = RunFolder(tmp_path / "run")
     best = max(folder.epochs(), key=lambda epoch: epoch["validation_accuracy"])
     assert best["test_accuracy"] < max(folder.read_json("accuracies.json"))  # else this test shows nothing
@@ -120,8 +119,7 @@ def test_no_link_is_made_beside_a_folder_that_the_user_has_named(tmp_path):
     (tmp_path / "named").mkdir()
     named = train(tmp_path, {"max_steps": 1}, output="named/run")
     for checkpoint in (named.path, named.checkpoints()[-1]):
-        longer = run("--config", named.path / "config.json", "--set", "max_steps=2", "--resume", checkpoint, folder=tmp_path)
-        assert longer.returncode == 0, longer.stderr
+        run("--config", named.path / "config.json", "--set", "max_steps=2", "--resume", checkpoint, folder=tmp_path, expect=0)
     assert [path.name for path in (tmp_path / "named").iterdir() if path.is_symlink()] == []
     assert not (tmp_path / "runs").exists()
 
@@ -129,8 +127,7 @@ def test_no_link_is_made_beside_a_folder_that_the_user_has_named(tmp_path):
 def test_without_an_output_each_run_gets_a_folder_by_its_time_and_latest_is_the_last(tmp_path):
     write_config(tmp_path, {"max_steps": 2}, "tiny.json")
     for _ in range(2):
-        result = run("--config", "tiny.json", folder=tmp_path)
-        assert result.returncode == 0, result.stderr
+        run("--config", "tiny.json", folder=tmp_path, expect=0)
     parent = tmp_path / "runs/tiny"
     assert (parent / "latest").is_symlink()
     runs = sorted(path.name for path in parent.iterdir() if path.name != "latest")

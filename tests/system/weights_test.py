@@ -47,8 +47,7 @@ def torch_evaluation(state_dict):
 
 
 def evaluate(path, config):
-    result = run("evaluate", "--checkpoint", path, "--config", config)
-    assert result.returncode == 0, result.stderr
+    result = run("evaluate", "--checkpoint", path, "--config", config, expect=0)
     return json.loads(result.stdout)
 
 
@@ -153,14 +152,12 @@ def test_the_weights_of_a_training_state_of_python_are_taken(tmp_path, trained, 
                 "optimizer_state_dict": optimizer.state_dict(), "scheduler": scheduler.state_dict()}, path)
     assert evaluate(path, config) == evaluate(trained.path / "model.pt", config)
     image = write_png(tmp_path / "image.png", numpy.zeros((28, 28), numpy.uint8))
-    predicted = run("predict", "--checkpoint", path, "--config", config, image)
-    assert predicted.returncode == 0, predicted.stderr
+    run("predict", "--checkpoint", path, "--config", config, image, expect=0)
 
 
 def test_an_export_with_the_optimizer_is_read_again(tmp_path, trained, config):
     path = tmp_path / "training.pt"
-    exported = run("export", "--checkpoint", trained.checkpoints()[-1], "--with-optimizer", "--output", path)
-    assert exported.returncode == 0, exported.stderr
+    run("export", "--checkpoint", trained.checkpoints()[-1], "--with-optimizer", "--output", path, expect=0)
     assert evaluate(path, config) == evaluate(trained.path / "model.pt", config)
     begun = train(tmp_path, {"max_steps": 1, "learning_rate": 1e-40, "model": {"weights": str(path)}})
     expected = load(trained.path / "model.pt")
@@ -171,8 +168,7 @@ def test_no_run_resumes_from_weights_alone(tmp_path, trained):
     config = write_config(tmp_path, {"data": {"limit_train": 2560, "limit_test": SAMPLES}})
     export(trained.checkpoints()[-1], tmp_path / "weights.safetensors", "safetensors")
     for weights in (trained.path / "model.pt", tmp_path / "weights.safetensors"):
-        refused = run("--config", config, "--output", tmp_path / "run", "--resume", weights)
-        assert refused.returncode == 5, refused.stderr
+        refused = run("--config", config, "--output", tmp_path / "run", "--resume", weights, expect=5)
         assert f"{weights}: holds weights alone" in refused.stderr and "model.weights" in refused.stderr
 
 
@@ -204,8 +200,7 @@ def test_the_old_format_of_torch_save_is_called_by_its_name(tmp_path, trained, c
                 ["--config", config, "--output", tmp_path / "run", "--resume", old],
                 ["--config", config, "--output", tmp_path / "run", "--set", f"model.weights={old}"]]
     for command in commands:
-        result = run(*command)
-        assert result.returncode == 5
+        result = run(*command, expect=5)
         assert f"{old}: was written by torch.save in its old format" in result.stderr
         assert "_use_new_zipfile_serialization=False" in result.stderr and "convert it" in result.stderr
         assert "cut short" not in result.stderr and "rank" not in result.stderr
@@ -273,8 +268,7 @@ def test_weights_that_are_not_there_are_named(tmp_path, config):
                       ("export", "--checkpoint", path, "--output", tmp_path / "out.pt"),
                       ("--config", config, "--output", tmp_path / "a", "--set", f"model.weights={path}"),
                       ("--config", config, "--output", tmp_path / "b", "--resume", path)):
-        result = run(*arguments)
-        assert result.returncode == 5, result.stderr
+        result = run(*arguments, expect=5)
         assert str(path) in result.stderr
 
 
