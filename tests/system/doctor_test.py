@@ -6,7 +6,7 @@ import subprocess
 
 import numpy
 import pytest
-from support import BINARY, environment, run, write_config, write_idx_folder
+from support import own_data, BINARY, environment, run, write_config, write_idx_folder
 
 
 def findings(result):
@@ -79,10 +79,8 @@ def test_data_of_every_format_are_opened(tmp_path):
     idx = write_idx_folder(tmp_path / "idx", numpy.zeros((12, 8, 8), numpy.uint8), numpy.arange(12) % 10)
     for form in ("lmdb", "image-folder"):
         run("convert", "--from", f"idx:{idx}", "--to", f"{form}:{tmp_path / form}", expect=0)
-        data = {"format": form, "dataset": None, "train": str(tmp_path / form / "train"),
-                "test": str(tmp_path / form / "test")}
-        result = run("doctor", "--json", "--config", write_config(tmp_path, {
-            "data": data | {"limit_train": None, "limit_test": None}}), folder=tmp_path, expect=0)
+        config = write_config(tmp_path, {"data": own_data(form, tmp_path / form / "train", tmp_path / form / "test")})
+        result = run("doctor", "--json", "--config", config, folder=tmp_path, expect=0)
         assert findings(result)["data"]["values"] == {"train": 12, "test": 12}
 
 

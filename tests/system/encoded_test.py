@@ -6,7 +6,7 @@ import shutil
 import numpy
 import pytest
 from pictures import read_png, write_png
-from support import MNIST, idx_bytes, merged, read_idx, relative_difference, run, train, write_config, write_idx_folder
+from support import own_data, MNIST, idx_bytes, merged, read_idx, relative_difference, run, train, write_config, write_idx_folder
 
 HALVES = ("train", "test")
 COUNT = 700  # of each half
@@ -32,8 +32,8 @@ def sets(tmp_path_factory):
 
 def data(sets, name, **others):
     folder = sets[0] / name
-    halves = {half: str(folder if name == "idx" else folder / half) for half in HALVES}
-    return {"data": {"format": name, "dataset": None, "limit_train": None, "limit_test": None} | halves | others}
+    train_set, test_set = (folder if name == "idx" else folder / half for half in HALVES)
+    return {"data": own_data(name, train_set, test_set) | others}
 
 
 def preview(folder, config, *arguments):
@@ -59,8 +59,7 @@ def test_a_preview_of_many_large_images_reaches_rank_0(tmp_path):
 def test_labels_that_only_the_test_set_has_are_refused_and_classes_without_samples_named(tmp_path):
     images = numpy.zeros((12, 28, 28), numpy.uint8)
     write_idx_folder(tmp_path / "set", images, numpy.arange(12) % 6 + 1)
-    config = {"epochs": 1, "data": {"dataset": None, "limit_train": None, "limit_test": None, "format": "idx",
-                                    "train": str(tmp_path / "set"), "test": str(tmp_path / "set")}}
+    config = {"epochs": 1, "data": own_data("idx", tmp_path / "set")}
     result = train(tmp_path, config, output="gap")
     assert "no training sample is of class 0 (of 7 classes" in result.stderr
     labels = tmp_path / "set" / "t10k-labels-idx1-ubyte"
@@ -206,7 +205,5 @@ def test_a_folder_of_one_class_is_warned_of(tmp_path):
     folder.mkdir(parents=True)
     for number in range(20):
         write_png(folder / f"{number}.png", numpy.full((28, 28), number, numpy.uint8))
-    config = {"dataset": None, "format": "image-folder", "train": str(tmp_path / "set"), "test": str(tmp_path / "set"),
-              "limit_train": None, "limit_test": None}
-    stderr = train(tmp_path, {"max_steps": 1, "data": config}).stderr
+    stderr = train(tmp_path, {"max_steps": 1, "data": own_data("image-folder", tmp_path / "set")}).stderr
     assert "the training set has one class alone (cats), so nothing can be learnt" in stderr, stderr

@@ -7,7 +7,7 @@ import py_compile
 import numpy
 import pytest
 from pictures import write_png
-from support import MNIST, import_torch, read_idx, run, train, write_config, write_idx_folder
+from support import own_data, MNIST, import_torch, read_idx, run, train, write_config, write_idx_folder
 
 torch = import_torch()
 onnx = pytest.importorskip("onnx", reason="onnx is not installed; scripts/test installs it")
@@ -103,9 +103,7 @@ def small_images(tmp_path_factory):
     pixels = draw.integers(0, 256, (IMAGES, *SHAPE[1:]), numpy.uint8)
     labels = numpy.arange(IMAGES) % 10
     folder = write_idx_folder(tmp_path_factory.mktemp("data") / "idx", pixels, labels)
-    data = {"dataset": None, "format": "idx", "train": str(folder), "test": str(folder), "limit_train": None,
-            "limit_test": None, "normalize": {"mean": 0.4, "std": 0.3}}
-    return data, pixels, labels
+    return own_data("idx", folder, normalize={"mean": 0.4, "std": 0.3}), pixels, labels
 
 
 def train_layers(folder, layers, data, **changes):

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 from fake_gpus import ON_GPU, RESNET18, devices_in, devices_of_ranks, fake_gpus, needs_fake_gpus, reports
-from support import MNIST, free_port, merged, read_idx, run, train, worker, write_config, write_idx_folder
+from support import own_data, MNIST, free_port, merged, read_idx, run, train, worker, write_config, write_idx_folder
 
 pytestmark = needs_fake_gpus
 
@@ -111,8 +111,7 @@ def test_encoded_images_reach_the_gpu(tmp_path, decode):
     idx = write_idx_folder(tmp_path / "idx", *(read_idx(MNIST / f"train-{kind}-ubyte.gz")[:300]
                                                for kind in ("images-idx3", "labels-idx1")))
     run("convert", "--from", f"idx:{idx}", "--to", f"image-folder:{images}", expect=0)
-    data = {"format": "image-folder", "dataset": None, "train": str(images / "train"), "test": str(images / "test"),
-            "decode": decode, "channels": 1, "limit_train": None, "limit_test": None}
+    data = own_data("image-folder", images / "train", images / "test", decode=decode, channels=1)
     waits = []
     for batch_size in (50, 25):
         report = tmp_path / f"report-{batch_size}"

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from support import MNIST, import_torch, read_idx, run, train, write_config, write_idx_folder
+from support import own_data, MNIST, import_torch, read_idx, run, train, write_config, write_idx_folder
 
 torch = import_torch()
 
@@ -27,9 +27,7 @@ def cropped(tmp_path_factory):
     images = read_idx(MNIST / "train-images-idx3-ubyte.gz")[:SAMPLES, 7:21, 7:20].copy()
     labels = read_idx(MNIST / "train-labels-idx1-ubyte.gz")[:SAMPLES]
     folder = write_idx_folder(tmp_path_factory.mktemp("data") / "cropped", images, labels)
-    data = {"dataset": None, "format": "idx", "train": str(folder), "test": str(folder), "limit_train": None,
-            "limit_test": None}
-    return data, torch.from_numpy(images[:, None]) / 255.0, torch.from_numpy(labels.astype("int64"))
+    return own_data("idx", folder), torch.from_numpy(images[:, None]) / 255.0, torch.from_numpy(labels.astype("int64"))
 
 
 @pytest.mark.parametrize("number", [0, 7, 15, 16])

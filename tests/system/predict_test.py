@@ -6,7 +6,7 @@ import shutil
 import numpy
 import pytest
 from pictures import write_png
-from support import MNIST, read_idx, run, run_on_terminal, train, write_config, write_idx_folder
+from support import own_data, MNIST, read_idx, run, run_on_terminal, train, write_config, write_idx_folder
 
 COUNT = 200
 
@@ -70,8 +70,7 @@ def test_classes_of_an_image_folder_go_by_the_names_of_their_folders(tmp_path, d
         (tmp_path / "set" / name).mkdir(parents=True)
     for file, label in zip(files, labels):
         shutil.copy(file, tmp_path / "set" / ("even", "odd")[label % 2])
-    data = {"dataset": None, "format": "image-folder", "train": str(tmp_path / "set"), "test": str(tmp_path / "set")}
-    folder = train(tmp_path, {"epochs": 1, "data": data | {"limit_train": COUNT, "limit_test": COUNT}})
+    folder = train(tmp_path, {"epochs": 1, "data": own_data("image-folder", tmp_path / "set")})
     shutil.rmtree(tmp_path / "set")  # the checkpoint knows them
     rows = predict(folder.checkpoints()[-1], *files)
     assert {(row["guess"], row["class"]) for row in rows} <= {(0, "even"), (1, "odd")}
@@ -124,8 +123,7 @@ def test_images_go_through_what_test_images_go_through(tmp_path, digits):
 
 def test_weights_learn_their_images_from_the_data(tmp_path):
     source = write_idx_folder(tmp_path / "idx", numpy.full((40, 20, 24), 99, numpy.uint8), numpy.arange(40) % 10)
-    data = {"format": "idx", "train": str(source), "test": str(source), "dataset": None, "limit_train": None,
-            "limit_test": None}
+    data = own_data("idx", source)
     run_folder = train(tmp_path, {"model": {"name": "mlp"}, "epochs": 1, "data": data})
     images = [write_png(tmp_path / f"{width}.png", numpy.full((30, width), 200, numpy.uint8)) for width in (24, 60)]
     rows = predict(run_folder.path / "model.pt", "--config", run_folder.path / "config.json", *images)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy
 import pytest
-from support import BINARY, MNIST, Process, environment, free_port, run, train, wait_until, write_config
+from support import own_data, BINARY, MNIST, Process, environment, free_port, run, train, wait_until, write_config
 
 
 def alone(port):
@@ -21,8 +21,7 @@ def alone(port):
 
 @pytest.mark.parametrize("launcher", ["own", "another"])
 def test_a_mistake_of_the_user_names_no_process_and_leaves_no_folder(tmp_path, launcher):
-    config = write_config(tmp_path, {"data": {"dataset": None, "format": "idx", "train": "/nowhere", "test": "/nowhere",
-                                              "limit_train": None, "limit_test": None}})
+    config = write_config(tmp_path, {"data": own_data("idx", "/nowhere")})
     before = sorted(tmp_path.iterdir())
     refused = run("--config", config, folder=tmp_path, variables=alone(free_port()) if launcher == "another" else None, expect=3)
     assert re.match(r"mnist-train failed: (loading data: )?/nowhere: no such file", refused.stderr), refused.stderr
@@ -74,8 +73,7 @@ def test_a_mistake_that_data_or_processes_show_is_told_with_its_place_in_the_con
 
 
 def test_a_mistake_that_only_the_files_of_a_data_set_show_is_told_with_its_place(tmp_path):
-    data = {"dataset": None, "format": "idx", "train": str(MNIST), "test": str(MNIST),
-            "augment": [{"name": "random_crop", "size": 40}]}
+    data = own_data("idx", MNIST, augment=[{"name": "random_crop", "size": 40}])
     config = write_config(tmp_path, {"model": {"layers": ["flatten", {"name": "linear", "out_features": 10}]}, "data": data})
     column = config.read_text().index('{"name": "random_crop"') + 1
     for command in ([], ["preview", "--output", tmp_path / "grid.png"], ["describe"]):

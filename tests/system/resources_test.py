@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support import (BINARY, LONG_S, Process, RunFolder, environment, environment_of, free_port, run, send, start,
+from support import (own_data, BINARY, LONG_S, Process, RunFolder, environment, environment_of, free_port, run, send, start,
                      swept, train, train_command, wait_until, worker, write_config)
 
 # One epoch of 20 steps; a checkpoint of `net` has 3.4 MB.
@@ -307,8 +307,7 @@ def test_names_that_are_not_text_or_turn_it_are_shown_as_escapes(tmp_path, name,
     folder = tmp_path / "set" / "class"
     folder.mkdir(parents=True)
     Path(os.fsdecode(os.fsencode(folder) + b"/" + name)).write_bytes(b"no image")
-    config = write_config(tmp_path, {"data": {"dataset": None, "format": "image-folder", "train": str(folder.parent),
-                                              "test": str(folder.parent), "limit_train": None, "limit_test": None}})
+    config = write_config(tmp_path, {"data": own_data("image-folder", folder.parent)})
     refused = run("--config", config, "--output", tmp_path / "run")
     assert refused.returncode == 3 and f"{folder}/{shown}: " in refused.stderr, refused.stderr
 

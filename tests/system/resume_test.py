@@ -11,7 +11,7 @@ import time
 
 import numpy
 import pytest
-from support import (BINARY, RunFolder, averaging, environment, merged, relative_difference, run, start,
+from support import (own_data, BINARY, RunFolder, averaging, environment, merged, relative_difference, run, start,
                      stop_by_sigterm, train, wait_until, write_config, write_idx_folder)
 
 PER_EPOCH = 20
@@ -268,7 +268,7 @@ def test_a_checkpoint_of_other_data_is_refused(tmp_path, with_checkpoints):
 def test_a_checkpoint_of_files_that_have_changed_is_refused_as_such(tmp_path):
     pixels = numpy.arange(60 * 28 * 28, dtype=numpy.uint8).reshape(60, 28, 28)
     folder = write_idx_folder(tmp_path / "set", pixels, numpy.arange(60) % 10)
-    data = {"dataset": None, "format": "idx", "train": str(folder), "test": str(folder), "limit_train": None, "limit_test": None}
+    data = own_data("idx", folder)
     trained = train(tmp_path, {"epochs": 1, "data": data})
     shutil.rmtree(folder)
     write_idx_folder(tmp_path / "set", 255 - pixels, numpy.arange(60) % 10)

@@ -116,10 +116,6 @@ def test_every_kind_of_weights_evaluates_alike(tmp_path, trained, config):
         assert evaluate(path, config) == expected, path
 
 
-def test_weights_of_another_epoch_evaluate_otherwise(trained, config):
-    assert evaluate(trained.checkpoints()[0], config)["test_loss"] > 1.05 * trained.summary()["test_loss"]
-
-
 def test_a_checkpoint_is_a_safetensors_file_with_momentum_and_progress(trained):
     tensors, metadata = read_safetensors(trained.checkpoints()[-1])
     weights = load(trained.path / "model.pt")
@@ -185,16 +181,9 @@ def test_export_writes_the_weights_of_a_checkpoint_in_both_formats(tmp_path, tra
     assert evaluate(safetensors, config)["test_accuracy"] == trained.summary()["test_accuracy"]
 
 
-def test_export_that_cannot_write_fails(tmp_path, trained):
-    result = export(trained.path / "model.pt", tmp_path / "nowhere/weights.pt")
-    assert result.returncode == 2
-    assert str(tmp_path / "nowhere/weights.pt") in result.stderr
-
-
-@pytest.mark.parametrize("protocol", [1, 2, 4, 5])
-def test_the_old_format_of_torch_save_is_called_by_its_name(tmp_path, trained, config, protocol):
+def test_the_old_format_of_torch_save_is_called_by_its_name(tmp_path, trained, config):
     old = tmp_path / "old.pt"
-    torch.save(load(trained.path / "model.pt"), old, pickle_protocol=protocol, _use_new_zipfile_serialization=False)
+    torch.save(load(trained.path / "model.pt"), old, _use_new_zipfile_serialization=False)
     commands = [["evaluate", "--checkpoint", old, "--config", config],
                 ["export", "--checkpoint", old, "--output", tmp_path / "new.pt"],
                 ["--config", config, "--output", tmp_path / "run", "--resume", old],
@@ -310,7 +299,6 @@ def write_pt(path, state, data=b"\0" * 16, compression=zipfile.ZIP_STORED):
             StatePickler(file, protocol=2).dump(state)
         archive.writestr("archive/version", "3\n")
         archive.writestr("archive/data/0", data)
-    return path
 
 
 def export_with_peak(source, target):
@@ -326,124 +314,58 @@ def export_with_peak(source, target):
         return process.returncode, stderr.read(), time.monotonic() - begin, usage.ru_maxrss * 1024
 
 
-def honest(path):
-    return write_pt(path, {"w": Tensor(Storage(4), (2, 2), (2, 1))})
-
-
-def with_command(path):
-    return write_pt(path, {"w": Command(path.parent / "touched")})
-
-
-def with_command_beside_tensors(path):
-    return write_pt(path, OrderedDict([("w", Tensor(Storage(4), (4,), (1,))), ("x", Command(path.parent / "touched"))]))
-
-
-def bare_pickle(path):
-    path.write_bytes(pickle.dumps(Command(path.parent / "touched"), protocol=2))
-    return path
-
-
-def truncated(path):
-    honest(path)
-    path.write_bytes(path.read_bytes()[:-30])
-    return path
-
-
-def truncated_in_the_data(path):
-    torch.save({"w": torch.zeros(10000)}, path)
-    path.write_bytes(path.read_bytes()[:20000])
-    return path
-
-
-def empty(path):
-    path.write_bytes(b"")
-    return path
-
-
-def storage_larger_than_the_file(path):
-    return write_pt(path, {"w": Tensor(Storage(2**40), (2**40,), (1,))})
-
-
-def tensor_larger_than_its_storage(path):
-    return write_pt(path, {"w": Tensor(Storage(4), (2**20, 2**20), (2**20, 1))})
-
-
-def giant_by_strides_of_zero(path):
-    return write_pt(path, {"w": Tensor(Storage(4), (2**40,), (0,))})
-
-
-def overflowing_sizes(path):
-    return write_pt(path, {"w": Tensor(Storage(4), (2**62, 2**62, 4), (1, 1, 1))})
-
-
-def negative_sizes(path):
-    return write_pt(path, {"w": Tensor(Storage(4), (-1,), (1,))})
-
-
-def offset_behind_the_end(path):
-    return write_pt(path, {"w": Tensor(Storage(4), (2,), (1,), offset=2**61)})
-
-
-def many_tensors_of_one_storage(path):
-    storage = Storage(2**20)
-    state = {f"w{number}": Tensor(storage, (2**20,), (1,)) for number in range(1000)}
-    return write_pt(path, state, bytes(2**22))
-
-
-def zip_bomb(path):
-    return write_pt(path, {"w": Tensor(Storage(2**27), (2**27,), (1,))}, bytes(2**29), zipfile.ZIP_DEFLATED)
-
-
-def deep_nesting(path):
+def write_archive(path, code):
+    """A pickle's code as torch.save would store it."""
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("archive/data.pkl", b"\x80\x02" + b"(" * 3_000_000 + b".")
+        archive.writestr("archive/data.pkl", code)
         archive.writestr("archive/data/0", bytes(16))
-    return path
 
 
-def memo_bomb(path):
-    """Lists of lists by reference: 2^60 elements for whoever copies them."""
-    code = b"\x80\x02]q\x00"
-    for number in range(60):
-        code += b"]" + b"q" + bytes([number + 1]) + b"h" + bytes([number]) + b"a" + b"h" + bytes([number]) + b"a"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("archive/data.pkl", code + b".")
-        archive.writestr("archive/data/0", bytes(16))
-    return path
+def touching(path):
+    return Command(path.parent / "touched")
 
 
-def safetensors_with_a_giant_header(path):
-    path.write_bytes(struct.pack("<Q", 2**62) + b"{}")
-    return path
+def write_safetensors_header(path, text, length=None):
+    path.write_bytes(struct.pack("<Q", length or len(text)) + text + bytes(64))
 
 
-def safetensors_with_giant_tensors(path):
-    text = b'{"w":{"dtype":"F32","shape":[1099511627776],"data_offsets":[0,4398046511104]}}'
-    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(64))
-    return path
-
-
-HOSTILE = [
-    with_command, with_command_beside_tensors, bare_pickle, truncated, truncated_in_the_data, empty,
-    storage_larger_than_the_file, tensor_larger_than_its_storage, giant_by_strides_of_zero, overflowing_sizes,
-    negative_sizes, offset_behind_the_end, many_tensors_of_one_storage, zip_bomb, deep_nesting, memo_bomb,
-    safetensors_with_a_giant_header, safetensors_with_giant_tensors,
-]
+MIB = 2**20
+# Lists of lists by reference: 2^60 elements for whoever copies them.
+MEMO_BOMB = b"\x80\x02]q\x00" + b"".join(
+    b"]q" + bytes([number + 1]) + 2 * (b"h" + bytes([number]) + b"a") for number in range(60)) + b"."
+HOSTILE = {  # tests/checkpoint has more, without looking at memory
+    "a command": lambda path: path.write_bytes(pickle.dumps(touching(path), protocol=2)),
+    "a command beside tensors": lambda path: write_pt(
+        path, OrderedDict([("w", Tensor(Storage(4), (4,), (1,))), ("x", touching(path))])),
+    "a storage larger than the file": lambda path: write_pt(path, {"w": Tensor(Storage(2**40), (2**40,), (1,))}),
+    "a giant by strides of zero": lambda path: write_pt(path, {"w": Tensor(Storage(4), (2**40,), (0,))}),
+    "many tensors of one storage": lambda path: write_pt(
+        path, {f"w{number}": Tensor(Storage(MIB), (MIB,), (1,)) for number in range(1000)}, bytes(4 * MIB)),
+    "a zip bomb": lambda path: write_pt(path, {"w": Tensor(Storage(128 * MIB), (128 * MIB,), (1,))}, bytes(512 * MIB),
+                                        zipfile.ZIP_DEFLATED),
+    "deep nesting": lambda path: write_archive(path, b"\x80\x02" + b"(" * 3_000_000 + b"."),
+    "a memo bomb": lambda path: write_archive(path, MEMO_BOMB),
+    "a giant header": lambda path: write_safetensors_header(path, b"{}", 2**62),
+    "giant tensors": lambda path: write_safetensors_header(
+        path, b'{"w":{"dtype":"F32","shape":[1099511627776],"data_offsets":[0,4398046511104]}}'),
+}
 
 
 @pytest.fixture(scope="module")
 def harmless_peak(tmp_path_factory):
     """Also shows that what the hostile files are made of is read when it is true."""
     folder = tmp_path_factory.mktemp("harmless")
-    code, stderr, _, peak = export_with_peak(honest(folder / "honest.pt"), folder / "out.pt")
+    write_pt(folder / "honest.pt", {"w": Tensor(Storage(4), (2, 2), (2, 1))})
+    code, stderr, _, peak = export_with_peak(folder / "honest.pt", folder / "out.pt")
     assert code == 0, stderr
     assert torch.equal(load(folder / "out.pt")["w"], torch.zeros(2, 2))
     return peak
 
 
-@pytest.mark.parametrize("make", HOSTILE, ids=lambda make: make.__name__)
-def test_a_hostile_file_is_refused_quickly_and_does_nothing(tmp_path, harmless_peak, make):
-    path = make(tmp_path / "hostile.pt")
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_file_is_refused_quickly_and_does_nothing(tmp_path, harmless_peak, name):
+    path = tmp_path / "hostile.pt"
+    HOSTILE[name](path)
     code, stderr, seconds, peak = export_with_peak(path, tmp_path / "out.pt")
     assert code == 5, stderr
     assert str(path) in stderr
